@@ -1,0 +1,104 @@
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/base/config.hpp"
+#include "freeride/base/paths.hpp"
+#include "freeride/base/plugin_file.hpp"
+#include "freeride/base/result.hpp"
+#include "freeride/base/sha256.hpp"
+
+using namespace freeride;
+
+namespace {
+std::filesystem::path temp_file(const std::string& text) {
+  auto path = std::filesystem::temp_directory_path() / ("freeride_base_test_" + std::to_string(rand()) + ".toml");
+  std::ofstream(path) << text;
+  return path;
+}
+
+struct Options {
+  CLI::App app;
+  int grace_ms = 1;
+  std::string device = "none";
+  Options() {
+    app.add_option("--grace-ms", grace_ms);
+    app.add_option("--device", device);
+  }
+};
+}  // namespace
+
+TEST_CASE("codes survive the wire by name") {
+  for (auto code : {Code::kInvalidArgument, Code::kNotFound, Code::kTimeout, Code::kInternal}) {
+    CHECK(code_from_string(to_string(code)) == code);
+  }
+  CHECK(code_from_string("from_the_future") == Code::kInternal);
+}
+
+TEST_CASE("sha256 matches the published test vector") {
+  CHECK(sha256_hex("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  auto file = temp_file("abc");
+  CHECK(*sha256_hex_of_file(file) == sha256_hex("abc"));
+  std::filesystem::remove(file);
+  CHECK(sha256_hex_of_file(file).error().code == Code::kNotFound);
+}
+
+TEST_CASE("flags win over the environment, the environment over the file") {
+  auto file = temp_file("[worker]\ngrace_ms = 7\ndevice = \"cpu-0\"\n");
+  unsetenv("FREERIDE_GRACE_MS");
+  SECTION("file") {
+    Options o;
+    REQUIRE(bind_config(o.app, "worker", file).ok());
+    o.app.parse("", false);
+    CHECK(o.grace_ms == 7);
+    CHECK(o.device == "cpu-0");
+  }
+  SECTION("environment") {
+    setenv("FREERIDE_GRACE_MS", "8", 1);
+    Options o;
+    REQUIRE(bind_config(o.app, "worker", file).ok());
+    o.app.parse("", false);
+    CHECK(o.grace_ms == 8);
+    unsetenv("FREERIDE_GRACE_MS");
+  }
+  SECTION("flag") {
+    Options o;
+    REQUIRE(bind_config(o.app, "worker", file).ok());
+    o.app.parse("--grace-ms 9", false);
+    CHECK(o.grace_ms == 9);
+  }
+  std::filesystem::remove(file);
+}
+
+TEST_CASE("a configuration mistake is named with what is known") {
+  auto file = temp_file("[worker]\ngrace = 7\n");
+  Options o;
+  auto status = bind_config(o.app, "worker", file);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().text().find("'grace'") != std::string::npos);
+  CHECK(status.error().text().find("grace_ms") != std::string::npos);
+  std::filesystem::remove(file);
+
+  auto broken = temp_file("[worker\n");
+  CHECK_FALSE(bind_config(o.app, "worker", broken).ok());
+  std::filesystem::remove(broken);
+  CHECK_FALSE(bind_config(o.app, "worker", "/nonexistent/x.toml").ok());
+}
+
+TEST_CASE("plugin files are judged without running them") {
+  CHECK(check_plugin_file("", "a.so").error().message == "a.so is empty");
+  CHECK(check_plugin_file("#!/bin/sh\n", "a.so").error().message == "a.so is not an ELF file");
+  std::ifstream self("/proc/self/exe", std::ios::binary);
+  std::stringstream bytes;
+  bytes << self.rdbuf();
+  std::string elf = bytes.str();
+  CHECK(check_plugin_file(elf, "a.so").error().message.find("freeride_plugin_v1") != std::string::npos);
+  // Every truncation and a machine change end in an error, never in a read past the end.
+  for (size_t size = 1; size < elf.size(); size += elf.size() / 50) {
+    CHECK_FALSE(check_plugin_file(std::string_view(elf).substr(0, size), "a.so").ok());
+  }
+  elf[18] = 0x28;
+  CHECK(check_plugin_file(elf, "a.so").error().message.find("another machine") != std::string::npos);
+}

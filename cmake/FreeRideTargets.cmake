@@ -1,0 +1,85 @@
+# How targets are declared in this tree: one library, program or test at a time, all with the same warnings.
+
+find_package(Threads REQUIRED)
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(freeride_options INTERFACE)
+target_compile_options(freeride_options INTERFACE -Wall -Wextra $<$<CONFIG:Debug,RelWithDebInfo>:-Werror>)
+if(FREERIDE_SANITIZE)
+  target_compile_options(freeride_options INTERFACE -fsanitize=${FREERIDE_SANITIZE} -fno-omit-frame-pointer
+                                                   -fno-sanitize-recover=all)
+  target_link_options(freeride_options INTERFACE -fsanitize=${FREERIDE_SANITIZE})
+  target_compile_definitions(freeride_options INTERFACE FREERIDE_SANITIZED=1)
+endif()
+
+# freeride_library(NAME SOURCES... [USES targets...])
+#   Static library freeride_NAME, alias FreeRide::NAME, public headers under include/.
+function(freeride_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  add_library(freeride_${name} STATIC ${ARG_SOURCES})
+  add_library(FreeRide::${name} ALIAS freeride_${name})
+  target_include_directories(freeride_${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/include
+                             PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  target_link_libraries(freeride_${name} PUBLIC ${ARG_USES} Threads::Threads PRIVATE freeride_options)
+endfunction()
+
+# freeride_program(NAME SOURCES... [USES targets...])   Program NAME, installed to bin/.
+function(freeride_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  target_link_libraries(${name} PRIVATE ${ARG_USES} Threads::Threads freeride_options)
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+# One Catch2 main for every test program: it is the slowest file of all to compile.
+function(freeride_test_main)
+  if(NOT TARGET freeride_test_main)
+    find_package(Catch2 2 REQUIRED)
+    file(WRITE ${CMAKE_BINARY_DIR}/test_main.cpp "#define CATCH_CONFIG_MAIN\n#include <catch2/catch.hpp>\n")
+    add_library(freeride_test_main STATIC ${CMAKE_BINARY_DIR}/test_main.cpp)
+    target_link_libraries(freeride_test_main PUBLIC Catch2::Catch2 PRIVATE freeride_options)
+  endif()
+endfunction()
+
+# freeride_test(NAME LABEL unit|process|sandbox|framework|gpu|slow SOURCES... [USES targets...] [DEPENDS targets...])
+#   Catch2 program NAME as one CTest of that label; the timeout is a watchdog, not an assertion.
+function(freeride_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;USES;DEPENDS" ${ARGN})
+  if(NOT FREERIDE_BUILD_TESTS)
+    return()
+  endif()
+  freeride_test_main()
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  target_compile_definitions(${name} PRIVATE FREERIDE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                             FREERIDE_BUILD_DIR="${CMAKE_BINARY_DIR}")
+  target_link_libraries(${name} PRIVATE ${ARG_USES} freeride_test_main freeride_options)
+  if(ARG_DEPENDS)
+    add_dependencies(${name} ${ARG_DEPENDS})
+  endif()
+  add_test(NAME ${name} COMMAND ${name} --durations no)
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# freeride_python_test(NAME LABEL FILE)   A pytest file run by Debian's Python (the one with PyTorch).
+function(freeride_python_test name label file)
+  if(NOT FREERIDE_BUILD_TESTS)
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${FREERIDE_PYTHON} -m pytest -q -p no:cacheprovider ${file}
+           WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 300 ENVIRONMENT
+    "PYTHONPATH=${CMAKE_SOURCE_DIR}/hooks/python;FREERIDE_BUILD_DIR=${CMAKE_BINARY_DIR};FREERIDE_SOURCE_DIR=${CMAKE_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1")
+endfunction()
+set(FREERIDE_PYTHON /usr/bin/python3 CACHE FILEPATH "The Python that has PyTorch")
