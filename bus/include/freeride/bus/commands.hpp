@@ -1,0 +1,294 @@
+// Command types: requests and replies over ROUTER/DEALER. Idempotent by request id; bus/WIRE.md is the specification.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "freeride/bus/events.hpp"
+
+namespace freeride::bus {
+
+// ---- freeride-ctl (or any client) → manager --------------------------------------------------------------------------------
+
+/// Runs a plugin as a side task. The plugin's bytes are the message's attachment, or `sha256` names content that the manager or a
+/// worker has, or `plugin` names a file in the drop folders (tried in this order).
+struct Load {
+  static constexpr const char* kCommand = "load";
+  std::string plugin;  ///< file name, e.g. resnet18.so
+  std::string sha256;
+  std::string name;    ///< the task's; empty: made from the plugin's name
+  std::string job;     ///< empty: the only one
+  int32_t stage = -1;  ///< -1: any
+  int32_t replica = -1;
+  std::map<std::string, std::string> params;
+  int64_t memory_bytes = 0;  ///< declared; 0: profiled under the default cap
+  uint64_t steps = 0;        ///< stop after so many; 0: until it finishes or is stopped
+  int32_t priority = 0;      ///< higher first
+  bool when_idle = false;    ///< may also run while no trainer is on the device
+  bool start_paused = false;
+  std::string user;
+  FREERIDE_FIELDS {
+    visit("plugin", self.plugin), visit("sha256", self.sha256), visit("name", self.name), visit("job", self.job);
+    visit("stage", self.stage), visit("replica", self.replica), visit("params", self.params);
+    visit("memory_bytes", self.memory_bytes), visit("steps", self.steps), visit("priority", self.priority);
+    visit("when_idle", self.when_idle), visit("start_paused", self.start_paused), visit("user", self.user);
+  }
+};
+
+/// Everything known of a task: its state as on the bus, and how it was asked for.
+struct TaskInfo {
+  TaskState state;
+  Load load;
+  int64_t submitted_unix_ms = 0, ended_unix_ms = 0;
+  uint32_t restarts = 0;  ///< times it was started anew because its worker was lost
+  std::string sandbox;    ///< the sandbox it runs in and the limits that hold there
+  std::string log_tail;   ///< only in the answer to ShowTask
+  FREERIDE_FIELDS {
+    visit("state", self.state), visit("load", self.load), visit("submitted_unix_ms", self.submitted_unix_ms);
+    visit("ended_unix_ms", self.ended_unix_ms), visit("restarts", self.restarts), visit("sandbox", self.sandbox);
+    visit("log_tail", self.log_tail);
+  }
+};
+struct TaskReply {
+  TaskInfo task;
+  FREERIDE_FIELDS { visit("task", self.task); }
+};
+
+/// Stops a task for good / keeps it from running / lets it run again. Reply: TaskReply.
+struct StopTask {
+  static constexpr const char* kCommand = "stop";
+  std::string task;
+  FREERIDE_FIELDS { visit("task", self.task); }
+};
+struct PauseTask {
+  static constexpr const char* kCommand = "pause";
+  std::string task;
+  FREERIDE_FIELDS { visit("task", self.task); }
+};
+struct ResumeTask {
+  static constexpr const char* kCommand = "resume";
+  std::string task;
+  FREERIDE_FIELDS { visit("task", self.task); }
+};
+/// One task with its log's tail. Reply: TaskReply.
+struct ShowTask {
+  static constexpr const char* kCommand = "task";
+  std::string task;
+  FREERIDE_FIELDS { visit("task", self.task); }
+};
+
+struct ListTasks {
+  static constexpr const char* kCommand = "tasks";
+  FREERIDE_FIELDS { (void)self, (void)visit; }
+};
+struct TasksReply {
+  std::vector<TaskInfo> tasks;
+  FREERIDE_FIELDS { visit("tasks", self.tasks); }
+};
+
+struct ListWorkers {
+  static constexpr const char* kCommand = "workers";
+  FREERIDE_FIELDS { (void)self, (void)visit; }
+};
+struct WorkerInfo {
+  WorkerState state;
+  std::string device_model;
+  uint32_t pid = 0;
+  std::vector<TrainingState> ranks;
+  int64_t silent_ms = 0;  ///< since its last report
+  FREERIDE_FIELDS {
+    visit("state", self.state), visit("device_model", self.device_model), visit("pid", self.pid);
+    visit("ranks", self.ranks), visit("silent_ms", self.silent_ms);
+  }
+};
+struct WorkersReply {
+  std::vector<WorkerInfo> workers;
+  FREERIDE_FIELDS { visit("workers", self.workers); }
+};
+
+struct ListPlugins {
+  static constexpr const char* kCommand = "plugins";
+  FREERIDE_FIELDS { (void)self, (void)visit; }
+};
+struct PluginsReply {
+  std::vector<PluginState> plugins;
+  FREERIDE_FIELDS { visit("plugins", self.plugins); }
+};
+
+/// Reply: StatusReply.
+struct GetStatus {
+  static constexpr const char* kCommand = "status";
+  FREERIDE_FIELDS { (void)self, (void)visit; }
+};
+struct StatusReply {
+  std::string version, state_dir, run_dir;
+  int64_t uptime_ms = 0;
+  uint32_t pid = 0;
+  std::map<std::string, double> tasks_by_state;
+  std::vector<WorkerInfo> workers;
+  std::vector<JobMeasures> jobs;
+  FREERIDE_FIELDS {
+    visit("version", self.version), visit("state_dir", self.state_dir), visit("run_dir", self.run_dir);
+    visit("uptime_ms", self.uptime_ms), visit("pid", self.pid), visit("tasks_by_state", self.tasks_by_state);
+    visit("workers", self.workers), visit("jobs", self.jobs);
+  }
+};
+
+/// The whole picture for a report: measures of every job and every task. Reply: ReportReply.
+struct GetReport {
+  static constexpr const char* kCommand = "report";
+  std::string job;  ///< empty: all
+  FREERIDE_FIELDS { visit("job", self.job); }
+};
+struct ReportReply {
+  std::vector<JobMeasures> jobs;
+  std::vector<TaskInfo> tasks;
+  FREERIDE_FIELDS { visit("jobs", self.jobs), visit("tasks", self.tasks); }
+};
+
+// ---- worker → manager ------------------------------------------------------------------------------------------------------
+
+/// A task as its worker has it.
+struct TaskReport {
+  std::string task;
+  std::string purpose;  ///< "run" or "profile"
+  std::string state;    ///< CREATED, PAUSED, RUNNING, STOPPED
+  std::string sandbox;
+  TaskCounters counters;
+  Verdict verdict;      ///< kind not empty once STOPPED
+  int64_t create_ns = 0, init_ns = 0;
+  FREERIDE_FIELDS {
+    visit("task", self.task), visit("purpose", self.purpose), visit("state", self.state), visit("sandbox", self.sandbox);
+    visit("counters", self.counters), visit("verdict", self.verdict), visit("create_ns", self.create_ns);
+    visit("init_ns", self.init_ns);
+  }
+};
+
+/// Bubble measures of one rank since the last report, from the worker.
+struct BubbleTotals {
+  std::string job;
+  uint32_t rank = 0, stage = 0, replica = 0;
+  uint64_t bubbles = 0;
+  int64_t bubble_ns = 0, harvested_ns = 0;       ///< holdout excluded
+  int64_t holdout_bubble_ns = 0;
+  std::vector<int64_t> overruns_ns;              ///< one per leased bubble
+  FREERIDE_FIELDS {
+    visit("job", self.job), visit("rank", self.rank), visit("stage", self.stage), visit("replica", self.replica);
+    visit("bubbles", self.bubbles), visit("bubble_ns", self.bubble_ns), visit("harvested_ns", self.harvested_ns);
+    visit("holdout_bubble_ns", self.holdout_bubble_ns), visit("overruns_ns", self.overruns_ns);
+  }
+};
+
+/// First message of a worker, and again whenever the manager has been away. Reply: WorkerPlan.
+struct RegisterWorker {
+  static constexpr const char* kCommand = "worker.register";
+  std::string worker;  ///< "<host>:<device>", stable over restarts
+  std::string incarnation;  ///< random per process
+  std::string host, device, device_model, sandbox;
+  uint32_t pid = 0;
+  int64_t memory_bytes = 0, usable_bytes = 0;
+  std::vector<TaskReport> tasks;
+  std::vector<TrainingState> ranks;
+  std::vector<PluginState> plugins;
+  FREERIDE_FIELDS {
+    visit("worker", self.worker), visit("incarnation", self.incarnation), visit("host", self.host);
+    visit("device", self.device), visit("device_model", self.device_model), visit("sandbox", self.sandbox);
+    visit("pid", self.pid), visit("memory_bytes", self.memory_bytes), visit("usable_bytes", self.usable_bytes);
+    visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
+  }
+};
+
+/// Once a second as the heartbeat, and at once when a task or rank changes state. Reply: Ack; kNotFound asks to register again.
+struct WorkerReport {
+  static constexpr const char* kCommand = "worker.report";
+  std::string worker, incarnation;
+  int64_t usable_bytes = 0;
+  std::vector<TaskReport> tasks;   ///< all of them
+  std::vector<TrainingState> ranks;
+  std::vector<PluginState> plugins;  ///< changed since the last report
+  std::vector<TrainingIteration> iterations;
+  std::vector<BubbleTotals> bubbles;
+  bool leaving = false;  ///< the worker is going down in good order
+  FREERIDE_FIELDS {
+    visit("worker", self.worker), visit("incarnation", self.incarnation), visit("usable_bytes", self.usable_bytes);
+    visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
+    visit("iterations", self.iterations), visit("bubbles", self.bubbles), visit("leaving", self.leaving);
+  }
+};
+
+struct Ack {
+  FREERIDE_FIELDS { (void)self, (void)visit; }
+};
+
+/// A plugin's bytes by content. Reply: Ack with the bytes attached.
+struct FetchPlugin {
+  static constexpr const char* kCommand = "plugin.fetch";
+  std::string sha256;
+  FREERIDE_FIELDS { visit("sha256", self.sha256); }
+};
+
+// ---- manager → worker ------------------------------------------------------------------------------------------------------
+
+/// Which iterations are held out, so that every rank of a job agrees: blocks of `block_iterations`, a share of them chosen by hash.
+struct HoldoutPlan {
+  std::string job;
+  uint64_t seed = 0;
+  uint64_t block_iterations = 0;  ///< 0: nothing is held out
+  uint64_t from_iteration = 0;    ///< the plan counts from here on; before it, the previous plan
+  double share_pct = 0;
+  double duty_pct = 100;          ///< share of the other bubbles that may get a lease (slowdown budget)
+  FREERIDE_FIELDS {
+    visit("job", self.job), visit("seed", self.seed), visit("block_iterations", self.block_iterations);
+    visit("from_iteration", self.from_iteration), visit("share_pct", self.share_pct), visit("duty_pct", self.duty_pct);
+  }
+};
+
+/// Standing orders of a worker for one task. `order` is run, pause or stop.
+struct TaskOrder {
+  static constexpr const char* kCommand = "worker.order";
+  std::string task, order;
+  FREERIDE_FIELDS { visit("task", self.task), visit("order", self.order); }
+};
+
+/// Reply to RegisterWorker, and sent as a command of its own when it changes.
+struct WorkerPlan {
+  static constexpr const char* kCommand = "worker.plan";
+  std::vector<HoldoutPlan> holdout;
+  std::vector<TaskOrder> orders;  ///< for every task this worker should have; it stops those not named
+  FREERIDE_FIELDS { visit("holdout", self.holdout), visit("orders", self.orders); }
+};
+
+/// Creates a task on the worker: fetch the plugin if it is not in the store, start supervisor and runner, CreateSideTask and, under
+/// the initialisation grant, InitSideTask. Reply: Ack at once; progress comes in reports.
+struct CreateTask {
+  static constexpr const char* kCommand = "worker.create";
+  std::string task, purpose;  ///< purpose "run" or "profile"
+  std::string plugin, sha256;
+  std::map<std::string, std::string> params;
+  int64_t memory_limit_bytes = 0;  ///< ceiling; 0: none
+  uint64_t steps = 0;
+  int32_t priority = 0;
+  bool when_idle = false;
+  bool start_paused = false;
+  int64_t predicted_step_ns = 0;  ///< from the profile; 0: not known
+  FREERIDE_FIELDS {
+    visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin), visit("sha256", self.sha256);
+    visit("params", self.params), visit("memory_limit_bytes", self.memory_limit_bytes), visit("steps", self.steps);
+    visit("priority", self.priority), visit("when_idle", self.when_idle), visit("start_paused", self.start_paused);
+    visit("predicted_step_ns", self.predicted_step_ns);
+  }
+};
+
+/// Log tail of a task. Reply: LogReply.
+struct GetLog {
+  static constexpr const char* kCommand = "worker.log";
+  std::string task;
+  FREERIDE_FIELDS { visit("task", self.task); }
+};
+struct LogReply {
+  std::string text;
+  FREERIDE_FIELDS { visit("text", self.text); }
+};
+
+}  // namespace freeride::bus

@@ -1,0 +1,214 @@
+// Event types: what is published on the bus. One struct per topic; bus/WIRE.md is the specification for other languages.
+//
+// Every struct lists its fields once, in fields(); codec, JSON output and the specification's test all read that list. Fields are
+// appended, never renamed or removed; a reader ignores fields it does not know and keeps the default of those that are missing.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace freeride::bus {
+
+constexpr uint32_t kWireVersion = 1;
+
+// One line per field: visit("wire_name", self.member).
+#define FREERIDE_FIELDS            \
+  template <class Self, class V>   \
+  static void fields(Self& self, V&& visit)
+
+/// A bubble has begun and the worker has seen it. Published by the worker.
+struct BubbleBegin {
+  static constexpr const char* kTopic = "bubble.begin";
+  std::string job, device;
+  uint32_t replica = 0, stage = 0, rank = 0, wait = 0;
+  uint64_t iteration = 0;
+  int64_t begin_ns = 0;    ///< CLOCK_MONOTONIC of the worker's host
+  int64_t learned_ns = 0;  ///< expected length; 0 = not known yet
+  FREERIDE_FIELDS {
+    visit("job", self.job), visit("device", self.device), visit("replica", self.replica), visit("stage", self.stage);
+    visit("rank", self.rank), visit("wait", self.wait), visit("iteration", self.iteration), visit("begin_ns", self.begin_ns);
+    visit("learned_ns", self.learned_ns);
+  }
+  std::string key() const { return job + "/" + std::to_string(rank); }
+};
+
+/// A bubble has ended. Published by the worker.
+struct BubbleEnd {
+  static constexpr const char* kTopic = "bubble.end";
+  std::string job, device;
+  uint32_t replica = 0, stage = 0, rank = 0, wait = 0;
+  uint64_t iteration = 0;
+  std::string type;  ///< the paper's "A", "B", "C", or ""
+  int64_t begin_ns = 0, end_ns = 0, learned_ns = 0;
+  int64_t harvested_ns = 0;  ///< time inside side-task steps within the bubble
+  int64_t overrun_ns = 0;    ///< side-task execution past end_ns
+  bool leased = false;       ///< a lease was opened in it
+  bool holdout = false;      ///< no lease, because the iteration is held out
+  FREERIDE_FIELDS {
+    visit("job", self.job), visit("device", self.device), visit("replica", self.replica), visit("stage", self.stage);
+    visit("rank", self.rank), visit("wait", self.wait), visit("iteration", self.iteration), visit("type", self.type);
+    visit("begin_ns", self.begin_ns), visit("end_ns", self.end_ns), visit("learned_ns", self.learned_ns);
+    visit("harvested_ns", self.harvested_ns), visit("overrun_ns", self.overrun_ns), visit("leased", self.leased);
+    visit("holdout", self.holdout);
+  }
+  std::string key() const { return job + "/" + std::to_string(rank); }
+};
+
+/// How a task ended. `kind` is one of: finished, stopped, evicted, overran, out_of_memory, crashed, failed, rejected, lost.
+struct Verdict {
+  std::string kind;        ///< empty: the task has not ended
+  std::string reason;      ///< one sentence for people
+  std::string transition;  ///< where it failed, crashed or hung: CreateSideTask, InitSideTask, …
+  int32_t signal = 0;      ///< of a crash
+  std::string limit;       ///< the limit that was hit, with its value and unit
+  std::string log_tail;    ///< the last lines of the task's log
+  FREERIDE_FIELDS {
+    visit("kind", self.kind), visit("reason", self.reason), visit("transition", self.transition), visit("signal", self.signal);
+    visit("limit", self.limit), visit("log_tail", self.log_tail);
+  }
+};
+
+/// Counters of a task, from its answer page as checked by the worker.
+struct TaskCounters {
+  uint64_t steps = 0;
+  int64_t step_ns = 0;         ///< wall time inside steps
+  int64_t harvested_ns = 0;    ///< the part of it within bubbles
+  int64_t overrun_ns = 0;      ///< execution past bubbles' ends, summed
+  int64_t predicted_ns = 0;    ///< learned duration of the next step
+  uint64_t leases = 0;         ///< leases it was given
+  uint64_t skipped = 0;        ///< leases in which no step fitted
+  int64_t memory_bytes = 0;    ///< resident now
+  int64_t peak_memory_bytes = 0;
+  std::map<std::string, double> metrics;
+  FREERIDE_FIELDS {
+    visit("steps", self.steps), visit("step_ns", self.step_ns), visit("harvested_ns", self.harvested_ns);
+    visit("overrun_ns", self.overrun_ns), visit("predicted_ns", self.predicted_ns), visit("leases", self.leases);
+    visit("skipped", self.skipped), visit("memory_bytes", self.memory_bytes);
+    visit("peak_memory_bytes", self.peak_memory_bytes), visit("metrics", self.metrics);
+  }
+};
+
+/// A task has changed state (also: still waiting, for another reason). Published by the manager; kept for late joiners.
+/// `state` is SUBMITTED, CREATED, PAUSED, RUNNING or STOPPED.
+struct TaskState {
+  static constexpr const char* kTopic = "task.state";
+  std::string task, plugin, sha256, job, worker, state;
+  std::string reason;  ///< why it is where it is: "waiting for a trainer with stage 3"
+  int32_t stage = -1, replica = -1;
+  bool paused_by_user = false;
+  TaskCounters counters;
+  Verdict verdict;
+  FREERIDE_FIELDS {
+    visit("task", self.task), visit("plugin", self.plugin), visit("sha256", self.sha256), visit("job", self.job);
+    visit("worker", self.worker), visit("state", self.state), visit("reason", self.reason), visit("stage", self.stage);
+    visit("replica", self.replica), visit("paused_by_user", self.paused_by_user), visit("counters", self.counters);
+    visit("verdict", self.verdict);
+  }
+  std::string key() const { return task; }
+};
+
+/// A task's counters, once a second while they change. Published by its worker.
+struct TaskProgress {
+  static constexpr const char* kTopic = "task.progress";
+  std::string task, worker, state;
+  TaskCounters counters;
+  FREERIDE_FIELDS {
+    visit("task", self.task), visit("worker", self.worker), visit("state", self.state), visit("counters", self.counters);
+  }
+  std::string key() const { return task; }
+};
+
+/// A worker has appeared ("up"), gone in good order ("down") or fallen silent ("lost"). Published by the manager; kept.
+struct WorkerState {
+  static constexpr const char* kTopic = "worker.state";
+  std::string worker, host, device, state, job;
+  int32_t stage = -1, replica = -1;  ///< of the trainer attached to it; -1 none
+  int64_t memory_bytes = 0;          ///< of the device (on CPU: of the host)
+  int64_t usable_bytes = 0;          ///< free for side tasks
+  uint32_t tasks = 0;
+  FREERIDE_FIELDS {
+    visit("worker", self.worker), visit("host", self.host), visit("device", self.device), visit("state", self.state);
+    visit("job", self.job), visit("stage", self.stage), visit("replica", self.replica), visit("memory_bytes", self.memory_bytes);
+    visit("usable_bytes", self.usable_bytes), visit("tasks", self.tasks);
+  }
+  std::string key() const { return worker; }
+};
+
+/// A plugin file in a drop folder was taken in ("added"), replaced by another content ("replaced"), refused ("rejected") or
+/// deleted ("removed"). Published by the worker; kept.
+struct PluginState {
+  static constexpr const char* kTopic = "plugin.state";
+  std::string name;  ///< file name, e.g. resnet18.so
+  std::string worker, sha256, state, reason;
+  uint64_t size_bytes = 0;
+  FREERIDE_FIELDS {
+    visit("name", self.name), visit("worker", self.worker), visit("sha256", self.sha256), visit("state", self.state);
+    visit("reason", self.reason), visit("size_bytes", self.size_bytes);
+  }
+  std::string key() const { return worker + "/" + name; }
+};
+
+/// A training rank has attached, become active (marks valid), switched its hook off ("disabled"), ended ("gone") or died ("lost").
+/// Published by the worker; kept.
+struct TrainingState {
+  static constexpr const char* kTopic = "training.state";
+  std::string job, device, worker, framework, state;
+  uint32_t rank = 0, stage = 0, stages = 1, replica = 0, replicas = 1, waits = 0;
+  uint64_t iteration = 0;
+  FREERIDE_FIELDS {
+    visit("job", self.job), visit("device", self.device), visit("worker", self.worker), visit("framework", self.framework);
+    visit("state", self.state), visit("rank", self.rank), visit("stage", self.stage), visit("stages", self.stages);
+    visit("replica", self.replica), visit("replicas", self.replicas), visit("waits", self.waits);
+    visit("iteration", self.iteration);
+  }
+  std::string key() const { return job + "/" + std::to_string(rank); }
+};
+
+/// One training iteration of one rank has ended. Published by the worker.
+struct TrainingIteration {
+  static constexpr const char* kTopic = "training.iteration";
+  std::string job, device;
+  uint32_t rank = 0, stage = 0, replica = 0;
+  uint64_t iteration = 0;
+  int64_t begin_ns = 0, end_ns = 0, bubble_ns = 0, harvested_ns = 0;
+  bool holdout = false;
+  bool harvested = false;  ///< any lease was opened on this worker in it
+  FREERIDE_FIELDS {
+    visit("job", self.job), visit("device", self.device), visit("rank", self.rank), visit("stage", self.stage);
+    visit("replica", self.replica), visit("iteration", self.iteration), visit("begin_ns", self.begin_ns);
+    visit("end_ns", self.end_ns), visit("bubble_ns", self.bubble_ns), visit("harvested_ns", self.harvested_ns);
+    visit("holdout", self.holdout), visit("harvested", self.harvested);
+  }
+  std::string key() const { return job + "/" + std::to_string(rank); }
+};
+
+/// The measures of a job so far: the live I and what is harvested. Published by the manager; kept.
+struct JobMeasures {
+  static constexpr const char* kTopic = "training.measures";
+  std::string job;
+  uint32_t stages = 0;
+  uint64_t iterations = 0, holdout_iterations = 0;
+  bool measured = false;  ///< false: too few blocks for an interval; the next three are 0 then
+  double time_increase_pct = 0, time_increase_ci95_low_pct = 0, time_increase_ci95_high_pct = 0;
+  double iteration_ms = 0;         ///< mean, held-out iterations
+  double bubble_share_pct = 0;     ///< bubble time ÷ iteration time, mean over stages
+  double harvested_share_pct = 0;  ///< holdout excluded
+  double overrun_p50_us = 0, overrun_p99_us = 0;
+  double duty_pct = 100;  ///< share of bubbles that get a lease under the slowdown budget
+  std::map<std::string, double> stage_bubble_share_pct, stage_harvested_share_pct;  ///< by stage number
+  FREERIDE_FIELDS {
+    visit("job", self.job), visit("stages", self.stages), visit("iterations", self.iterations);
+    visit("holdout_iterations", self.holdout_iterations), visit("measured", self.measured);
+    visit("time_increase_pct", self.time_increase_pct), visit("time_increase_ci95_low_pct", self.time_increase_ci95_low_pct);
+    visit("time_increase_ci95_high_pct", self.time_increase_ci95_high_pct), visit("iteration_ms", self.iteration_ms);
+    visit("bubble_share_pct", self.bubble_share_pct), visit("harvested_share_pct", self.harvested_share_pct);
+    visit("overrun_p50_us", self.overrun_p50_us), visit("overrun_p99_us", self.overrun_p99_us);
+    visit("duty_pct", self.duty_pct), visit("stage_bubble_share_pct", self.stage_bubble_share_pct);
+    visit("stage_harvested_share_pct", self.stage_harvested_share_pct);
+  }
+  std::string key() const { return job; }
+};
+
+}  // namespace freeride::bus

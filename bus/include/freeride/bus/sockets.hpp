@@ -1,0 +1,180 @@
+// The four ends of the bus: Publisher and Subscriber for events, Requester and Server for commands. None is thread-safe: one thread
+// owns each. Waiting is done on fd() with poll, or with the blocking calls given here; nothing waits without a bound.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+#include <zmq.hpp>
+
+#include "freeride/base/result.hpp"
+#include "freeride/bus/codec.hpp"
+
+namespace freeride::bus {
+
+/// Publishes events to the broker. Never blocks: what the socket cannot take is dropped, and seen by subscribers as a gap.
+class Publisher {
+ public:
+  /// `source` names this publisher; a random suffix is added. Connecting succeeds also while no broker is there.
+  static Result<std::unique_ptr<Publisher>> connect(zmq::context_t& context, const std::string& endpoint,
+                                                    const std::string& source);
+  ~Publisher();
+
+  /// Topic on the wire: "<kTopic>/<key()>".
+  template <class E>
+  void publish(const E& event) {
+    publish_raw(std::string(E::kTopic) + "/" + event.key(), encode(next_envelope(), event));
+  }
+  const std::string& source() const;
+
+ private:
+  Publisher();
+  Envelope next_envelope();
+  void publish_raw(const std::string& topic, const std::string& payload);
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// An event as received; decode it with as<E>() after looking at topic().
+struct Event {
+  std::string topic;  ///< "bubble.end/gpt/3"
+  Envelope envelope;
+  std::string payload;
+  bool is(const char* topic_name) const {
+    return topic.compare(0, std::char_traits<char>::length(topic_name), topic_name) == 0;
+  }
+  template <class E>
+  Result<E> as() const {
+    return decode<E>(payload);
+  }
+};
+
+/// Receives events. Kept events (last states) come first; duplicates of them are dropped by sequence number.
+class Subscriber {
+ public:
+  static Result<std::unique_ptr<Subscriber>> connect(zmq::context_t& context, const std::string& endpoint,
+                                                     const std::vector<std::string>& topic_prefixes);
+  ~Subscriber();
+  /// The next well-formed event, or nothing after `timeout`. Malformed messages are counted and skipped.
+  std::optional<Event> receive(std::chrono::milliseconds timeout);
+  uint64_t lost() const;       ///< events missed, by sequence numbers. Only meaningful with an empty prefix (all topics).
+  uint64_t malformed() const;  ///< messages that were no events of this version
+  int fd() const;              ///< edge-triggered like every ZMQ_FD: after it fires, receive(0) until nothing comes
+
+ private:
+  Subscriber();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A command or its reply, as it travels: map {v, kind: "request"|"reply", id, command, ok, code, message, hint, body} and, as a second
+/// frame, an optional attachment (a plugin's bytes).
+struct Message {
+  bool is_reply = false;
+  std::string id;       ///< request id: the same for a repeated request and for its reply
+  std::string command;
+  std::optional<Error> error;  ///< replies only
+  std::string body;     ///< encoded T
+  std::string attachment;
+  template <class T>
+  Result<T> as() const {
+    return decode<T>(body);
+  }
+};
+
+/// Sends commands to a Server and may receive commands from it (the worker's side). Reconnects by itself, for ever.
+class Requester {
+ public:
+  static Result<std::unique_ptr<Requester>> connect(zmq::context_t& context, const std::string& endpoint);
+  ~Requester();
+
+  /// Sends `command`, waits for its reply at most `timeout` in all, repeating it under the same id after each second of silence.
+  /// Errors: the server's own; kTimeout (no reply: names the endpoint and how to start a manager); kVersion.
+  /// Requests that arrive meanwhile are kept for receive().
+  template <class C>
+  Result<Message> request(const C& command, std::chrono::milliseconds timeout, std::string attachment = {}) {
+    return request_raw(C::kCommand, encode(command), timeout, std::move(attachment));
+  }
+  /// Sends and does not wait; returns the request id. The reply comes out of receive().
+  template <class C>
+  std::string send(const C& command, std::string attachment = {}) {
+    return send_raw(C::kCommand, encode(command), std::move(attachment));
+  }
+  /// Answers a request that came out of receive().
+  template <class T>
+  void reply(const Message& request, const T& body, std::string attachment = {}) {
+    reply_raw(request, std::nullopt, encode(body), std::move(attachment));
+  }
+  void reply_error(const Message& request, const Error& error) { reply_raw(request, error, {}, {}); }
+  /// The next request or reply, or nothing after `timeout`.
+  std::optional<Message> receive(std::chrono::milliseconds timeout);
+  int fd() const;  ///< as Subscriber::fd()
+
+ private:
+  Requester();
+  Result<Message> request_raw(const std::string& command, std::string body, std::chrono::milliseconds timeout,
+                              std::string attachment);
+  std::string send_raw(const std::string& command, std::string body, std::string attachment);
+  void reply_raw(const Message& request, std::optional<Error> error, std::string body, std::string attachment);
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The manager's command socket. Repeated request ids are answered with the first answer, without a second execution (a bounded
+/// memory of the last answers, for 60 s).
+class Server {
+ public:
+  /// Binds with mode 0600. Errors: kAlreadyExists (another manager answers there: says its pid if it can), kPermission.
+  static Result<std::unique_ptr<Server>> bind(zmq::context_t& context, const std::string& endpoint);
+  ~Server();
+
+  struct Incoming {
+    std::string peer;  ///< routing id: who to answer, or to send commands to later
+    Message message;
+  };
+  /// The next well-formed request (new ones only) or reply. Malformed ones are answered with an error where possible, and counted.
+  std::optional<Incoming> receive(std::chrono::milliseconds timeout);
+  template <class T>
+  void reply(const Incoming& request, const T& body, std::string attachment = {}) {
+    reply_raw(request, std::nullopt, encode(body), std::move(attachment));
+  }
+  void reply_error(const Incoming& request, const Error& error) { reply_raw(request, error, {}, {}); }
+  /// Sends a command to a connected peer; returns the request id. kUnavailable when the peer is gone.
+  template <class C>
+  Result<std::string> send(const std::string& peer, const C& command, std::string attachment = {}) {
+    return send_raw(peer, C::kCommand, encode(command), std::move(attachment));
+  }
+  uint64_t malformed() const;
+  int fd() const;  ///< as Subscriber::fd()
+
+ private:
+  Server();
+  void reply_raw(const Incoming& request, std::optional<Error> error, std::string body, std::string attachment);
+  Result<std::string> send_raw(const std::string& peer, const std::string& command, std::string body, std::string attachment);
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The XSUB/XPUB broker in a thread of its own: forwards events, keeps the last event of every topic of a state (task.state,
+/// worker.state, plugin.state, training.state, training.measures; bounded) and sends them to late joiners. Takes no message from the
+/// events side but subscriptions.
+class Broker {
+ public:
+  /// Binds publish (mode 0600) and events (mode 0666) endpoints. Errors: kAlreadyExists, kPermission.
+  static Result<std::unique_ptr<Broker>> start(zmq::context_t& context, const std::string& publish_endpoint,
+                                               const std::string& events_endpoint);
+  ~Broker();  ///< stops and joins
+
+ private:
+  Broker();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace freeride::bus
