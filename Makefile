@@ -1,0 +1,55 @@
+# make demo    installs what is missing, builds, trains a small GPT, harvests its bubbles, prints a table (build/demo/report.json)
+# make test    installs what is missing, builds, runs every test
+# make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
+# make check   formatting, clang-tidy, folder rules
+# make asan / tsan   the unit and process tests under sanitizers
+
+JOBS ?= $(shell nproc)
+PYTHON ?= /usr/bin/python3
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+export CTEST_OUTPUT_ON_FAILURE := 1
+
+.PHONY: demo test bench check asan tsan build build-bench format install clean
+
+demo:
+	@scripts/install-deps.sh demo
+	@$(MAKE) --no-print-directory build
+	$(PYTHON) demo/run.py --build build/dev --out build/demo $(DEMO_ARGS)
+
+test:
+	@scripts/install-deps.sh test
+	@$(MAKE) --no-print-directory build
+	ctest --test-dir build/dev -j$(JOBS) --output-on-failure
+
+bench:
+	@scripts/install-deps.sh bench
+	cmake --preset bench
+	cmake --build build/bench-build -j$(JOBS)
+	$(PYTHON) bench/run.py --build build/bench-build --out build/bench $(BENCH_ARGS)
+
+check:
+	@scripts/install-deps.sh check
+	scripts/check-format.sh
+	scripts/check-folders.py
+	cmake --preset dev
+	scripts/check-tidy.sh build/dev
+
+asan tsan:
+	@scripts/install-deps.sh test
+	cmake --preset $@
+	cmake --build build/$@ -j$(JOBS)
+	ctest --test-dir build/$@ -L 'unit|process' -j$(JOBS) --output-on-failure
+
+build:
+	cmake --preset dev
+	cmake --build build/dev -j$(JOBS)
+
+format:
+	git ls-files -z '*.c' '*.h' '*.cpp' '*.hpp' | xargs -0 clang-format -i
+
+install: build
+	cmake --install build/dev
+
+clean:
+	rm -rf build

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs Debian packages that are missing, and only those. Usage: install-deps.sh demo|test|bench|check ...
+set -euo pipefail
+
+build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
+       libspdlog-dev libcli11-dev libtomlplusplus-dev libsqlite3-dev libssl-dev nlohmann-json3-dev libjpeg-dev libpng-dev catch2"
+training="python3 python3-torch libopenblas0-pthread python3-numpy python3-zmq python3-msgpack"
+
+packages=""
+for set in "${@:-demo}"; do
+  case "$set" in
+    demo)  packages+=" $build $training python3-matplotlib" ;;
+    test)  packages+=" $build $training python3-matplotlib python3-pytest" ;;
+    bench) packages+=" $build $training libbenchmark-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc" ;;
+    check) packages+=" $build clang-format clang-tidy git" ;;
+    *) echo "install-deps.sh: unknown set '$set'; known: demo, test, bench, check" >&2; exit 2 ;;
+  esac
+done
+
+missing=""
+for package in $packages; do
+  status=$(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null || true)
+  [ "${status:0:2}" = "ii" ] || missing+=" $package"
+done
+missing=$(tr ' ' '\n' <<<"$missing" | sort -u | tr '\n' ' ')
+[ -n "${missing// /}" ] || exit 0
+
+sudo=""
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "install-deps.sh: needs root or sudo to install:$missing" >&2; exit 1; }
+  sudo="sudo"
+fi
+echo "installing: $missing"
+$sudo apt-get update -qq
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
