@@ -1,9 +1,9 @@
 #include "freeride/base/config.hpp"
 
+#include <toml++/toml.h>
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
-#include <toml++/toml.h>
 
 namespace freeride {
 namespace {
@@ -44,8 +44,8 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
       root = toml::parse_file(file.string());
     } catch (const toml::parse_error& error) {
       std::ostringstream where;
-      where << "cannot read configuration " << file.string() << ": " << error.description() << " (" << error.source().begin
-            << ")";
+      where << "cannot read configuration " << file.string() << ": " << error.description() << " ("
+            << error.source().begin << ")";
       return Error{Code::kInvalidArgument, where.str(), "mend the file or unset FREERIDE_CONFIG"};
     }
   }
@@ -64,9 +64,10 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
     table->erase(key);
   }
   if (table != nullptr && !table->empty()) {
-    return Error{Code::kInvalidArgument,
-                 file.string() + ": [" + section + "] has an unknown key '" + std::string(table->begin()->first.str()) + "'",
-                 "known keys: " + known};
+    return Error{
+        Code::kInvalidArgument,
+        file.string() + ": [" + section + "] has an unknown key '" + std::string(table->begin()->first.str()) + "'",
+        "known keys: " + known};
   }
   return {};
 }

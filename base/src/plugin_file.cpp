@@ -62,7 +62,8 @@ Status check_plugin_file(std::string_view bytes, const std::string& name) {
   std::string_view other_version;
   for (uint64_t i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr section{};
-    if (!read_at(bytes, header.e_shoff + i * header.e_shentsize, section)) return invalid(name, "is truncated", kBuildHint);
+    if (!read_at(bytes, header.e_shoff + i * header.e_shentsize, section))
+      return invalid(name, "is truncated", kBuildHint);
     if (section.sh_type != SHT_DYNSYM) continue;
     Elf64_Shdr strings{};
     if (!read_at(bytes, header.e_shoff + uint64_t{section.sh_link} * header.e_shentsize, strings)) {
@@ -78,7 +79,8 @@ Status check_plugin_file(std::string_view bytes, const std::string& name) {
     }
   }
   if (!other_version.empty()) {
-    return Error{Code::kVersion, name + " exports " + std::string(other_version) + ", this FreeRide loads " + std::string(kEntry),
+    return Error{Code::kVersion,
+                 name + " exports " + std::string(other_version) + ", this FreeRide loads " + std::string(kEntry),
                  "rebuild the plugin against this version's headers, or upgrade FreeRide"};
   }
   return invalid(name, "has no entry symbol " + std::string(kEntry), "end its source with FREERIDE_PLUGIN(YourClass)");

@@ -10,7 +10,9 @@ constexpr const char* kNames[] = {"invalid_argument", "not_found", "already_exis
                                   "timeout",          "version",   "permission",     "exhausted", "internal"};
 }  // namespace
 
-const char* to_string(Code code) { return kNames[static_cast<int>(code)]; }
+const char* to_string(Code code) {
+  return kNames[static_cast<int>(code)];
+}
 
 Code code_from_string(const std::string& name) {
   for (int i = 0; i < static_cast<int>(std::size(kNames)); ++i) {
@@ -24,23 +26,38 @@ Error errno_error(const std::string& what, int err, std::string hint) {
   switch (err) {
     case EACCES:
     case EPERM:
-    case EROFS: code = Code::kPermission; break;
+    case EROFS:
+      code = Code::kPermission;
+      break;
     case ENOENT:
-    case ESRCH: code = Code::kNotFound; break;
-    case EEXIST: code = Code::kAlreadyExists; break;
+    case ESRCH:
+      code = Code::kNotFound;
+      break;
+    case EEXIST:
+      code = Code::kAlreadyExists;
+      break;
     case ENOSPC:
     case EMFILE:
     case ENFILE:
     case ENOMEM:
-    case EDQUOT: code = Code::kExhausted; break;
+    case EDQUOT:
+      code = Code::kExhausted;
+      break;
     case EINVAL:
-    case ENAMETOOLONG: code = Code::kInvalidArgument; break;
+    case ENAMETOOLONG:
+      code = Code::kInvalidArgument;
+      break;
     case EAGAIN:
     case ECONNREFUSED:
     case EPIPE:
-    case ECONNRESET: code = Code::kUnavailable; break;
-    case ETIMEDOUT: code = Code::kTimeout; break;
-    default: break;
+    case ECONNRESET:
+      code = Code::kUnavailable;
+      break;
+    case ETIMEDOUT:
+      code = Code::kTimeout;
+      break;
+    default:
+      break;
   }
   return Error{code, what + ": " + std::generic_category().message(err), std::move(hint)};
 }

@@ -12,10 +12,10 @@ namespace freeride {
 /// Largest plugin that travels over the command socket, bytes.
 constexpr size_t kMaxPluginBytes = 256u << 20;
 
-/// Checks `bytes` (a whole file) and names it `name` in the messages. Reads only inside `bytes`, whatever they hold; any thread.
-/// Errors, all kInvalidArgument or kVersion: empty or too large; not an ELF file; another machine or word size; not a shared
-/// object; no `freeride_plugin_v1` among its dynamic symbols (kVersion, naming the version found, when another
-/// `freeride_plugin_v<N>` is there).
+/// Checks `bytes` (a whole file) and names it `name` in the messages. Reads only inside `bytes`, whatever they hold;
+/// any thread. Errors, all kInvalidArgument or kVersion: empty or too large; not an ELF file; another machine or word
+/// size; not a shared object; no `freeride_plugin_v1` among its dynamic symbols (kVersion, naming the version found,
+/// when another `freeride_plugin_v<N>` is there).
 Status check_plugin_file(std::string_view bytes, const std::string& name);
 
 }  // namespace freeride
