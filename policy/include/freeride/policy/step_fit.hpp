@@ -1,0 +1,67 @@
+// Whether a side task's next step fits the rest of a lease, by the durations of its recent steps: the paper's
+// program-directed limit.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace freeride::policy {
+
+/// Learns one task's step durations and admits steps by them. The prediction is a high quantile of a window of recent
+/// steps plus a margin, because every rank of a training waits for the unluckiest bubble: the tail matters more than
+/// the middle. While nothing is known, the first step of a lease is admitted, and no second one before the first was
+/// recorded.
+///
+/// It never starves a task for ever: after `patience` leases in a row in which nothing fitted, the prediction decays,
+/// from the quantile to the median, the minimum, then by halves, until a step is tried. A try that turns out to have
+/// been wrong doubles the patience (up to kMostPatience), so a task whose steps truly are too long is tried ever less
+/// often.
+///
+/// Constant time and memory per call, no allocation. Not thread-safe: the runner's main thread owns it.
+class StepFit {
+ public:
+  static constexpr uint32_t kWindow = 32;
+  static constexpr uint32_t kMostPatience = 1024;
+
+  struct Options {
+    double quantile = 0.9;
+    double margin = 1.05;        ///< factor on the quantile
+    int64_t margin_ns = 20'000;  ///< added: entering a step, noticing its end
+    uint32_t patience = 4;       ///< skipped leases in a row before the prediction decays
+  };
+
+  StepFit() : StepFit(Options()) {}
+  explicit StepFit(const Options& options);
+
+  /// A step has taken `duration_ns`. Negative durations count as 0.
+  void record(int64_t duration_ns);
+
+  /// May a step start that has `remaining_ns` until its lease's deadline? `first` = no step has run under this lease
+  /// yet.
+  bool fits(int64_t remaining_ns, bool first) const;
+
+  /// A lease ended, or was given up, without a step having fitted.
+  void lease_skipped();
+
+  /// What the next step is expected to take, margin and decay included, ns; 0 = not known.
+  int64_t predicted_ns() const { return predicted_ns_; }
+
+  /// The quantile `q` in [0, 1] of the window, without margin or decay; 0 when it is empty. For reports.
+  int64_t quantile_ns(double q) const;
+  uint32_t samples() const { return count_; }
+
+ private:
+  void predict();
+
+  Options options_;
+  std::array<int64_t, kWindow> recent_{};  ///< ring, in order of time
+  std::array<int64_t, kWindow> sorted_{};  ///< the same values, ascending
+  uint32_t count_ = 0;
+  uint32_t next_ = 0;
+  uint32_t skipped_ = 0;   ///< leases skipped in a row
+  uint32_t patience_ = 0;  ///< present patience: grows when a try was wrong
+  int64_t full_ns_ = 0;    ///< prediction before decay
+  int64_t predicted_ns_ = 0;
+};
+
+}  // namespace freeride::policy

@@ -1,0 +1,129 @@
+#include "freeride/policy/step_fit.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+#include <vector>
+
+using freeride::policy::StepFit;
+
+namespace {
+
+constexpr int64_t kUs = 1'000;
+constexpr int64_t kMs = 1'000'000;
+
+// Leases of `lease_ns`, none with a step, until one is admitted; how many were skipped.
+int skipped_until_admitted(StepFit& fit, int64_t lease_ns, int most = 100'000) {
+  for (int skipped = 0; skipped < most; ++skipped) {
+    if (fit.fits(lease_ns, true)) return skipped;
+    fit.lease_skipped();
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("step fit: with nothing known only the first step of a lease is admitted") {
+  StepFit fit;
+  CHECK(fit.predicted_ns() == 0);
+  CHECK(fit.fits(1, true));
+  CHECK_FALSE(fit.fits(kMs, false));
+  CHECK_FALSE(fit.fits(0, true));
+  CHECK_FALSE(fit.fits(-5, true));
+}
+
+TEST_CASE("step fit: a regular task is predicted with margin and fills its lease") {
+  StepFit fit;
+  for (int i = 0; i < 100; ++i) fit.record(kMs);
+  CHECK(fit.predicted_ns() == static_cast<int64_t>(1.05 * kMs) + 20 * kUs);
+  CHECK(fit.fits(1080 * kUs, false));
+  CHECK_FALSE(fit.fits(1060 * kUs, true));
+}
+
+TEST_CASE("step fit: the quantile matches an independent one, whatever comes in") {
+  std::mt19937 random(1);
+  StepFit fit;
+  std::vector<int64_t> all;
+  for (int i = 0; i < 500; ++i) {
+    const int64_t duration = static_cast<int64_t>(random() % 7) * 100 * kUs;  // many equal ones
+    fit.record(duration);
+    all.push_back(duration);
+    std::vector<int64_t> window(all.end() - std::min<ptrdiff_t>(StepFit::kWindow, all.size()), all.end());
+    std::sort(window.begin(), window.end());
+    REQUIRE(fit.quantile_ns(0) == window.front());
+    REQUIRE(fit.quantile_ns(1) == window.back());
+    const auto at = static_cast<size_t>(0.9 * static_cast<double>(window.size() - 1) + 0.999999);
+    REQUIRE(fit.quantile_ns(0.9) == window[std::min(at, window.size() - 1)]);
+  }
+}
+
+TEST_CASE("step fit: one outlier among many changes nothing, a new level is learned within a window") {
+  StepFit fit;
+  for (int i = 0; i < 32; ++i) fit.record(kMs);
+  fit.record(500 * kMs);
+  CHECK(fit.fits(2 * kMs, false));
+  for (int i = 0; i < 32; ++i) fit.record(4 * kMs);
+  CHECK_FALSE(fit.fits(4 * kMs, false));
+  CHECK(fit.fits(5 * kMs, false));
+  for (int i = 0; i < 32; ++i) fit.record(kMs);
+  CHECK(fit.fits(2 * kMs, false));
+}
+
+TEST_CASE("step fit: a slow first step does not starve the task for ever") {
+  StepFit fit;
+  fit.record(500 * kMs);  // everything was touched for the first time
+  const int skipped = skipped_until_admitted(fit, 20 * kMs);
+  CHECK(skipped >= 4);
+  CHECK(skipped < 20);
+  for (int i = 0; i < 40; ++i) fit.record(kMs);
+  CHECK(fit.fits(2 * kMs, false));
+}
+
+TEST_CASE("step fit: a burst of slow steps decays to the median, then to the minimum") {
+  StepFit fit;
+  for (int i = 0; i < 20; ++i) fit.record(kMs);
+  for (int i = 0; i < 12; ++i) fit.record(50 * kMs);
+  CHECK_FALSE(fit.fits(5 * kMs, true));
+  CHECK(skipped_until_admitted(fit, 5 * kMs) == 4);  // the median fits
+  StepFit mostly_slow;
+  for (int i = 0; i < 8; ++i) mostly_slow.record(kMs);
+  for (int i = 0; i < 24; ++i) mostly_slow.record(50 * kMs);
+  CHECK(skipped_until_admitted(mostly_slow, 5 * kMs) == 5);  // only the minimum does
+}
+
+TEST_CASE("step fit: a task that is truly too long is tried ever less often, but is tried") {
+  StepFit fit;
+  fit.record(100 * kMs);
+  int before = 0;
+  for (int round = 0; round < 8; ++round) {
+    const int skipped = skipped_until_admitted(fit, 10 * kMs);
+    CHECK(skipped > before);
+    before = skipped;
+    fit.record(100 * kMs);
+  }
+  CHECK(before > 500);
+  for (int round = 0; round < 10; ++round) {
+    CHECK(skipped_until_admitted(fit, 10 * kMs) < 2 * static_cast<int>(StepFit::kMostPatience));
+    fit.record(100 * kMs);
+  }
+}
+
+TEST_CASE("step fit: a try that was right restores the patience") {
+  StepFit fit;
+  fit.record(100 * kMs);
+  for (int i = 0; i < 3; ++i) {
+    skipped_until_admitted(fit, 10 * kMs);
+    fit.record(100 * kMs);
+  }
+  CHECK(skipped_until_admitted(fit, 10 * kMs) > 20);
+  for (int i = 0; i < 32; ++i) fit.record(kUs);
+  CHECK(fit.fits(10 * kMs, true));
+}
+
+TEST_CASE("step fit: durations that cannot be do no harm") {
+  StepFit fit;
+  fit.record(-1);
+  fit.record(INT64_MIN);
+  CHECK(fit.predicted_ns() == 20 * kUs);
+  CHECK(fit.quantile_ns(7.0) == 0);
+}
