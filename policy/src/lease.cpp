@@ -1,0 +1,140 @@
+#include "freeride/policy/lease.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace freeride::policy {
+namespace {
+
+constexpr size_t kQuantiles = 3;
+
+// When the device's bubble is expected to end: one moment for each learned quantile, ascending.
+struct Window {
+  NoLease why = NoLease::kNone;
+  std::array<int64_t, kQuantiles> ends_ns{};
+};
+
+NoLease obstacle(const RankView& rank, const LeaseSnapshot& s) {
+  if (!rank.active) return NoLease::kInactive;
+  if (rank.wait == 0) return NoLease::kTraining;
+  if (rank.begin_ns <= 0 || rank.begin_ns > s.now_ns + s.limits.future_ns) return NoLease::kImplausible;
+  if (rank.low_ns < 0 || rank.mid_ns < 0 || rank.high_ns < 0) return NoLease::kImplausible;
+  if (rank.plan != nullptr) {
+    if (is_held_out(*rank.plan, rank.iteration)) return NoLease::kHoldout;
+    if (!is_on_duty(*rank.plan, rank.iteration, rank.wait)) return NoLease::kOffDuty;
+  }
+  return rank.low_ns == 0 ? NoLease::kUnknown : NoLease::kNone;
+}
+
+int64_t end_of(int64_t begin_ns, int64_t length_ns) {
+  return begin_ns > std::numeric_limits<int64_t>::max() - length_ns ? std::numeric_limits<int64_t>::max()
+                                                                    : begin_ns + length_ns;
+}
+
+Window window_of(const LeaseSnapshot& s) {
+  Window window;
+  window.ends_ns.fill(std::numeric_limits<int64_t>::max());
+  for (const RankView& rank : s.ranks) {
+    const NoLease why = obstacle(rank, s);
+    if (why != NoLease::kNone && (window.why == NoLease::kNone || why < window.why)) window.why = why;
+    int64_t length_ns = 0;
+    size_t quantile = 0;
+    for (const int64_t learned_ns : {rank.low_ns, rank.mid_ns, rank.high_ns}) {
+      length_ns = std::max(length_ns, learned_ns);  // a page whose quantiles do not ascend is taken at its lower word
+      window.ends_ns[quantile] = std::min(window.ends_ns[quantile], end_of(rank.begin_ns, length_ns));
+      ++quantile;
+    }
+  }
+  return window;
+}
+
+bool may_get(const LeaseSnapshot& s, size_t index, int64_t deadline_ns, bool idle) {
+  const TaskView& task = s.tasks[index];
+  return task.runnable && deadline_ns > task.declined_ns && (!idle || task.when_idle);
+}
+
+// Whether a goes before b for a lease of `remaining_ns`.
+bool before(const TaskView& a, const TaskView& b, int64_t remaining_ns, LeaseOrder order) {
+  const bool a_fits = a.predicted_ns <= remaining_ns;
+  const bool b_fits = b.predicted_ns <= remaining_ns;
+  if (a_fits != b_fits) return a_fits;
+  if (a.priority != b.priority) return a.priority > b.priority;
+  if (order == LeaseOrder::kBestFit && a.predicted_ns != b.predicted_ns) {
+    return a_fits ? a.predicted_ns > b.predicted_ns : a.predicted_ns < b.predicted_ns;
+  }
+  return a.last_served < b.last_served;
+}
+
+size_t choose(const LeaseSnapshot& s, int64_t deadline_ns, bool idle) {
+  // Whoever still executes is the only one who may: two at a time would make the first one's overrun the second one's.
+  for (size_t i = 0; i < s.tasks.size(); ++i) {
+    if (s.tasks[i].executing) return may_get(s, i, deadline_ns, idle) ? i : kNoTask;
+  }
+  size_t best = kNoTask;
+  for (size_t i = 0; i < s.tasks.size(); ++i) {
+    if (!may_get(s, i, deadline_ns, idle)) continue;
+    if (best == kNoTask || before(s.tasks[i], s.tasks[best], deadline_ns - s.now_ns, s.limits.order)) best = i;
+  }
+  return best;
+}
+
+LeaseAction none(const LeaseSnapshot& s, NoLease why, int64_t look_again_ns = 0) {
+  LeaseAction action;
+  action.verb = s.open_task == kNoTask ? LeaseVerb::kNothing : LeaseVerb::kClose;
+  action.why = why;
+  action.look_again_ns = look_again_ns;
+  return action;
+}
+
+// The open lease still stands: its task may run, has not given it back, and its time is not up.
+bool stands(const LeaseSnapshot& s, bool idle) {
+  if (s.open_task >= s.tasks.size() || s.open_is_idle != idle || s.open_deadline_ns <= s.now_ns) return false;
+  return may_get(s, s.open_task, s.open_deadline_ns, idle);
+}
+
+LeaseAction open_until(const LeaseSnapshot& s, size_t task, int64_t deadline_ns, bool idle) {
+  LeaseAction action;
+  action.verb = LeaseVerb::kOpen;
+  action.task = task;
+  action.deadline_ns = std::min(deadline_ns, s.now_ns + s.limits.longest_ns);
+  action.idle = idle;
+  action.look_again_ns = action.deadline_ns;
+  return action;
+}
+
+LeaseAction keep(const LeaseSnapshot& s) {
+  LeaseAction action;
+  action.look_again_ns = s.open_deadline_ns;
+  return action;
+}
+
+LeaseAction decide_idle(const LeaseSnapshot& s) {
+  if (stands(s, true)) return keep(s);
+  const int64_t deadline_ns = s.now_ns + s.limits.idle_slice_ns;
+  const size_t task = choose(s, deadline_ns, true);
+  return task == kNoTask ? none(s, NoLease::kNoTrainer) : open_until(s, task, deadline_ns, true);
+}
+
+}  // namespace
+
+LeaseAction decide_lease(const LeaseSnapshot& s) {
+  if (s.ranks.empty()) return decide_idle(s);
+  const Window window = window_of(s);
+  if (window.why != NoLease::kNone) return none(s, window.why);
+  // The learned end may have moved to earlier while the lease was open (another rank's bubble began later, a page that
+  // changes its mind): the lease must not outlive the last of the present ends.
+  const int64_t last_ns = window.ends_ns[kQuantiles - 1];
+  if (stands(s, false) && s.open_deadline_ns <= last_ns) return keep(s);
+  for (const int64_t end_ns : window.ends_ns) {
+    if (end_ns - s.now_ns < s.limits.shortest_ns) continue;
+    const size_t task = choose(s, end_ns, false);
+    if (task != kNoTask) return open_until(s, task, end_ns, false);
+    // Somebody may be able to use what the next quantile adds, but only from this one's end on.
+    const bool anybody = std::any_of(s.tasks.begin(), s.tasks.end(), [](const TaskView& t) { return t.runnable; });
+    return none(s, NoLease::kNoTask, anybody ? end_ns : 0);
+  }
+  return none(s, NoLease::kPastLengths);
+}
+
+}  // namespace freeride::policy
