@@ -12,13 +12,17 @@
 
 namespace freeride::bus {
 
-/// What every event carries beside its own fields, in the same map: keys "v", "source", "seq", "t_ns".
+/// What every event carries beside its own fields, in the same map: keys "v", "source", "seq", "t_ns", "kept".
 struct Envelope {
   uint32_t v = kWireVersion;
   std::string source;  ///< the publisher, unique per process, e.g. "worker host:cpu-0 #4711"
   uint64_t seq = 0;    ///< counts up by one per source: a gap is a loss
   int64_t t_ns = 0;    ///< CLOCK_MONOTONIC of the publisher's host
-  FREERIDE_FIELDS { visit("v", self.v), visit("source", self.source), visit("seq", self.seq), visit("t_ns", self.t_ns); }
+  bool kept = false;   ///< a repetition of the last state, for late joiners; not news, and not counted for gaps
+  FREERIDE_FIELDS {
+    visit("v", self.v), visit("source", self.source), visit("seq", self.seq), visit("t_ns", self.t_ns);
+    visit("kept", self.kept);
+  }
 };
 
 /// Encodes a struct (and, before it, the envelope) as one MessagePack map. Explicitly instantiated for every type of the two headers.

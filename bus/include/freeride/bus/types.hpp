@@ -1,0 +1,60 @@
+// The list of all wire types, for whoever must go over every one: the codec's instantiations, the specification's test,
+// the golden files, the fuzz test. A new type is added here and in WIRE.md.
+#pragma once
+
+#include "freeride/bus/commands.hpp"
+#include "freeride/bus/events.hpp"
+
+namespace freeride::bus {
+
+// X(Type): published, with kTopic and key().
+#define FREERIDE_BUS_EVENTS(X) \
+  X(BubbleBegin)               \
+  X(BubbleEnd)                 \
+  X(TaskState)                 \
+  X(TaskProgress)              \
+  X(WorkerState)               \
+  X(PluginState)               \
+  X(TrainingState)             \
+  X(TrainingIteration)         \
+  X(JobMeasures)
+
+// X(Type): a request, with kCommand.
+#define FREERIDE_BUS_COMMANDS(X) \
+  X(Load)                        \
+  X(StopTask)                    \
+  X(PauseTask)                   \
+  X(ResumeTask)                  \
+  X(ShowTask)                    \
+  X(ListTasks)                   \
+  X(ListWorkers)                 \
+  X(ListPlugins)                 \
+  X(GetStatus)                   \
+  X(GetReport)                   \
+  X(RegisterWorker)              \
+  X(WorkerReport)                \
+  X(FetchPlugin)                 \
+  X(TaskOrder)                   \
+  X(WorkerPlan)                  \
+  X(CreateTask)                  \
+  X(GetLog)
+
+// X(Type): a reply, or a part of other types.
+#define FREERIDE_BUS_PARTS(X) \
+  X(Verdict)                  \
+  X(TaskCounters)             \
+  X(TaskInfo)                 \
+  X(TaskReply)                \
+  X(TasksReply)               \
+  X(WorkerInfo)               \
+  X(WorkersReply)             \
+  X(PluginsReply)             \
+  X(StatusReply)              \
+  X(ReportReply)              \
+  X(TaskReport)               \
+  X(BubbleTotals)             \
+  X(Ack)                      \
+  X(HoldoutPlan)              \
+  X(LogReply)
+
+}  // namespace freeride::bus

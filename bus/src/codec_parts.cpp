@@ -1,0 +1,5 @@
+#include "codec_impl.hpp"
+
+namespace freeride::bus {
+FREERIDE_BUS_PARTS(FREERIDE_INSTANTIATE_CODEC)
+}  // namespace freeride::bus
