@@ -1,0 +1,44 @@
+// How a trainer hands its bubble page to a worker: one datagram each way over a SOCK_SEQPACKET UNIX socket, both sides
+// here.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "freeride/base/fd.hpp"
+#include "freeride/base/result.hpp"
+
+namespace freeride::pages {
+
+/// The trainer's one datagram: these 8 bytes, with the page's memfd as SCM_RIGHTS.
+constexpr char kHello[] = "FRHELLO1";
+constexpr size_t kHelloBytes = 8;
+/// The worker's one datagram: "OK", or "ERR " and one line. At most this long.
+constexpr size_t kMaxReplyBytes = 512;
+
+/// A listening socket at `path`, mode 0600, close-on-exec and non-blocking; a stale socket there is replaced, anything
+/// else is an error. The folder must exist. Errors: kInvalidArgument (path too long, not a socket), kAlreadyExists
+/// (somebody listens), kPermission.
+Result<Fd> listen_for_pages(const std::string& path);
+
+/// Connects to the worker's socket (non-blocking, close-on-exec). Errors: kNotFound (no such socket), kUnavailable
+/// (nobody listens, or the backlog is full), kPermission, kInvalidArgument (path too long).
+Result<Fd> connect_to_worker(const std::string& path);
+
+/// Sends kHello with `page_fd`. Never blocks. Errors: kUnavailable.
+Status send_hello(int socket, int page_fd);
+
+/// What came in on an accepted connection.
+struct Hello {
+  Fd page;        ///< the page's memfd
+  pid_t pid = 0;  ///< of the connecting process, from SO_PEERCRED
+  uid_t uid = 0;
+};
+
+/// Takes the trainer's datagram from `socket`, which is readable; never blocks and never leaks a descriptor, whatever
+/// was sent. Errors: kUnavailable (nothing there, or closed), kPermission (peer is neither this uid nor root), kVersion
+/// (another hello), kInvalidArgument (not exactly one descriptor, wrong length).
+Result<Hello> receive_hello(int socket);
+
+}  // namespace freeride::pages

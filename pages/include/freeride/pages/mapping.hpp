@@ -1,0 +1,224 @@
+// Making, mapping and checking pages, and the few memory operations that their rules are made of: ordered loads and
+// stores, the lease page's seqlock, and futexes shared between processes. pages/README.md is the specification.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "freeride/base/fd.hpp"
+#include "freeride/base/result.hpp"
+#include "freeride/pages.h"
+
+namespace freeride::pages {
+
+// ---- ordered access to one field; any thread, lock-free; works on read-only mappings, which std::atomic_ref does not
+// -----------
+
+template <class T>
+T load_relaxed(const T& field) {
+  return __atomic_load_n(&field, __ATOMIC_RELAXED);
+}
+/// What was written before the store that this load sees is visible after it.
+template <class T>
+T load_acquire(const T& field) {
+  return __atomic_load_n(&field, __ATOMIC_ACQUIRE);
+}
+template <class T>
+void store_relaxed(T& field, T value) {
+  __atomic_store_n(&field, value, __ATOMIC_RELAXED);
+}
+template <class T>
+void store_release(T& field, T value) {
+  __atomic_store_n(&field, value, __ATOMIC_RELEASE);
+}
+
+// ---- page types
+// -------------------------------------------------------------------------------------------------------------
+
+/// Name, magic and least size of each page type.
+template <class Page>
+struct PageTraits;
+template <>
+struct PageTraits<freeride_bubble_page> {
+  static constexpr const char* kName = "bubble page";
+  static constexpr uint64_t kMagic = FREERIDE_BUBBLE_MAGIC;
+};
+template <>
+struct PageTraits<freeride_sent_page> {
+  static constexpr const char* kName = "sent page";
+  static constexpr uint64_t kMagic = FREERIDE_SENT_MAGIC;
+};
+template <>
+struct PageTraits<freeride_lease_page> {
+  static constexpr const char* kName = "lease page";
+  static constexpr uint64_t kMagic = FREERIDE_LEASE_MAGIC;
+};
+template <>
+struct PageTraits<freeride_answer_page> {
+  static constexpr const char* kName = "answer page";
+  static constexpr uint64_t kMagic = FREERIDE_ANSWER_MAGIC;
+};
+
+enum class Access { kRead, kReadWrite };
+
+/// Largest page a reader maps; a larger descriptor is refused.
+constexpr uint64_t kMaxPageBytes = 16u << 20;
+
+/// Owns one shared mapping of a whole page. Not thread-safe itself; what it maps is, by the page's own rules.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
+  Mapping(Mapping&& other) noexcept
+      : address_(std::exchange(other.address_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(address_, other.address_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+
+  void* address() const { return address_; }
+  size_t bytes() const { return bytes_; }
+  explicit operator bool() const { return address_ != nullptr; }
+
+ private:
+  void* address_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// A mapped page of one type; `Page` is const-qualified for read-only mappings. Move-only; unmaps when destroyed.
+template <class Page>
+class Mapped {
+ public:
+  Mapped() = default;
+  explicit Mapped(Mapping mapping) : mapping_(std::move(mapping)) {}
+  Page* get() const { return static_cast<Page*>(mapping_.address()); }
+  Page* operator->() const { return get(); }
+  Page& operator*() const { return *get(); }
+  explicit operator bool() const { return static_cast<bool>(mapping_); }
+
+ private:
+  Mapping mapping_;
+};
+
+/// A page this process made: its memfd (close-on-exec; pass it on with SCM_RIGHTS or dup2 before exec) and a read-write
+/// mapping.
+template <class Page>
+struct Created {
+  Fd fd;
+  Mapped<Page> page;
+};
+
+namespace detail {
+struct Raw {
+  Fd fd;
+  Mapping mapping;
+};
+Result<Raw> create(const char* name, uint64_t magic, size_t bytes, bool others_read_only);
+Result<Mapping> map(int fd, const char* name, uint64_t magic, size_t least_bytes, Access access, bool must_be_sealed);
+Result<Raw> create_file(const std::string& path, const char* name, uint64_t magic, size_t bytes);
+}  // namespace detail
+
+/// Makes a page as a memfd: all memory reserved, everything 0 but the header (with a fresh incarnation), sealed against
+/// shrinking, growing and more seals. With `others_read_only` also F_SEAL_FUTURE_WRITE: the mapping returned here stays
+/// the only writable one (bubble and lease pages). Any thread; does not block. Errors: kExhausted (memory,
+/// descriptors), kInternal.
+template <class Page>
+Result<Created<Page>> create_page(bool others_read_only) {
+  auto raw = detail::create(PageTraits<Page>::kName, PageTraits<Page>::kMagic, sizeof(Page), others_read_only);
+  if (!raw.ok()) return raw.error();
+  return Created<Page>{std::move(raw->fd), Mapped<Page>(std::move(raw->mapping))};
+}
+
+/// Maps a page that somebody else made, read-only, after checking that it is a memfd sealed against shrinking and
+/// growing, large enough, and has the right magic and major version. The descriptor stays the caller's and may be
+/// closed afterwards. The *content* can still be any bytes: see check_bubble_page(). Errors: kInvalidArgument (not such
+/// a page), kVersion (another major), kInternal.
+template <class Page>
+Result<Mapped<const Page>> map_page(int fd) {
+  auto mapping = detail::map(fd, PageTraits<Page>::kName, PageTraits<Page>::kMagic, sizeof(Page), Access::kRead, true);
+  if (!mapping.ok()) return mapping.error();
+  return Mapped<const Page>(std::move(*mapping));
+}
+
+/// The same, read-write (the runner's view of its answer page). Also kPermission: the page is sealed against writing.
+template <class Page>
+Result<Mapped<Page>> map_page_writable(int fd) {
+  auto mapping =
+      detail::map(fd, PageTraits<Page>::kName, PageTraits<Page>::kMagic, sizeof(Page), Access::kReadWrite, true);
+  if (!mapping.ok()) return mapping.error();
+  return Mapped<Page>(std::move(*mapping));
+}
+
+/// Makes a sent page as a file (mode 0600) that appears under `path` only when it is whole, with its memory reserved: a
+/// full /dev/shm is an error here and never a SIGBUS later. Errors: kAlreadyExists, kExhausted, kPermission, kInternal.
+Result<Mapped<freeride_sent_page>> create_sent_page(const std::string& path);
+/// Maps the sent page at `path` read-write; same checks as map_page() but for the seals, and its owner must be this
+/// process's uid: a foreign one could truncate it under us. Errors: kNotFound, kPermission and those of map_page().
+Result<Mapped<freeride_sent_page>> open_sent_page(const std::string& path);
+
+/// What is written once on a bubble page, copied, so that a writer who changes it later fools nobody.
+struct BubbleIdentity {
+  std::string job, device, framework;
+  uint32_t rank = 0, stage = 0, stages = 1, replica = 0, replicas = 1, pid = 0;
+  uint64_t incarnation = 0;
+};
+
+/// Checks and copies a bubble page's identity: texts terminated, non-empty where required and printable; numbers in
+/// range. Never reads past the page. Errors: kInvalidArgument, naming the field.
+Result<BubbleIdentity> check_bubble_page(const freeride_bubble_page& page);
+
+// ---- lease page
+// ---------------------------------------------------------------------------------------------------------------
+
+/// A consistent copy of the lease page's fields.
+struct Lease {
+  uint32_t order = FREERIDE_ORDER_PAUSE;
+  uint32_t kind = FREERIDE_LEASE_NONE;
+  uint64_t lease_id = 0;
+  uint64_t deadline_ns = 0;
+  uint64_t opened_ns = 0;
+  uint64_t grace_ns = 0;
+  uint64_t hang_ns = 0;
+  uint64_t begin_ns = 0;
+};
+
+/// Writes all fields under the seqlock and leaves `sequence` even and 2 further; wakes nobody (see futex_wake). One
+/// writer only.
+void write_lease(freeride_lease_page& page, const Lease& lease);
+
+/// Copies the lease. `sequence` gets the value it was read under, which is what to give futex_wait(). False when no
+/// even, unchanged value was seen in `tries` attempts (a writer that died while writing, or lies): treat as no lease.
+/// Does not block.
+bool read_lease(const freeride_lease_page& page, Lease& lease, uint32_t& sequence, int tries = 1000);
+
+// ---- futexes, always of the shared kind: pages lie in several processes
+// ----------------------------------------------------------
+
+constexpr int64_t kForever = -1;
+constexpr uint32_t kAnyBit = 0xffffffffu;
+
+enum class Wait { kWoken, kChanged, kTimeout, kInterrupted };
+
+/// Sleeps while `word == expected`, until woken with a common bit or until `deadline_ns` (absolute CLOCK_MONOTONIC, or
+/// kForever). Works on read-only mappings. kChanged: it did not have that value. kInterrupted: a signal. Wakes may be
+/// spurious: look at the page again.
+Wait futex_wait(const uint32_t& word, uint32_t expected, int64_t deadline_ns = kForever, uint32_t bits = kAnyBit);
+
+/// Wakes up to `count` waiters that wait with a common bit (futex_waitv's waiters have all). Returns how many. About
+/// 0.3 µs when nobody waits. Any thread, and a signal handler.
+int futex_wake(const uint32_t& word, uint32_t bits = kAnyBit, int count = 0x7fffffff);
+
+/// Adds one to a futex word (release) and wakes everybody: the last step of every change on the bubble and answer
+/// pages.
+inline void bump_and_wake(uint32_t& word) {
+  __atomic_fetch_add(&word, 1u, __ATOMIC_RELEASE);
+  futex_wake(word);
+}
+
+}  // namespace freeride::pages

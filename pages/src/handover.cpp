@@ -1,0 +1,148 @@
+#include "freeride/pages/handover.hpp"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace freeride::pages {
+namespace {
+
+Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return Error{Code::kInvalidArgument, "socket path of " + std::to_string(path.size()) + " bytes: " + path,
+                 "choose a run folder with a shorter path (--run-dir)"};
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Result<Fd> new_socket() {
+  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errno_error("cannot make a socket", errno);
+  return fd;
+}
+
+}  // namespace
+
+Result<Fd> connect_to_worker(const std::string& path) {
+  auto address = address_of(path);
+  if (!address.ok()) return address.error();
+  auto fd = new_socket();
+  if (!fd.ok()) return fd.error();
+  if (connect(fd->get(), reinterpret_cast<sockaddr*>(&*address), sizeof(*address)) != 0) {
+    const int err = errno;
+    if (err == ECONNREFUSED || err == EAGAIN)
+      return Error{Code::kUnavailable, "nobody listens at " + path, "start the worker"};
+    return errno_error("cannot connect to " + path, err);
+  }
+  return fd;
+}
+
+Result<Fd> listen_for_pages(const std::string& path) {
+  auto address = address_of(path);
+  if (!address.ok()) return address.error();
+  struct stat info {};
+  if (lstat(path.c_str(), &info) == 0) {
+    if (!S_ISSOCK(info.st_mode)) return Error{Code::kInvalidArgument, path + " exists and is no socket", "remove it"};
+    auto other = connect_to_worker(path);
+    if (other.ok())
+      return Error{Code::kAlreadyExists, "another worker listens at " + path, "stop it, or use another device"};
+    if (unlink(path.c_str()) != 0 && errno != ENOENT)
+      return errno_error("cannot replace the stale socket " + path, errno);
+  }
+  auto fd = new_socket();
+  if (!fd.ok()) return fd.error();
+  // The mode is set on the descriptor before bind, so that the name never exists with a wider one.
+  if (fchmod(fd->get(), 0600) != 0) return errno_error("cannot set the mode of " + path, errno);
+  if (bind(fd->get(), reinterpret_cast<sockaddr*>(&*address), sizeof(*address)) != 0) {
+    return errno_error("cannot bind " + path, errno);
+  }
+  if (listen(fd->get(), 64) != 0) return errno_error("cannot listen at " + path, errno);
+  return fd;
+}
+
+Status send_hello(int socket, int page_fd) {
+  iovec part{const_cast<char*>(kHello), kHelloBytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(head), &page_fd, sizeof(int));
+  if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != static_cast<ssize_t>(kHelloBytes)) {
+    const int err = errno;
+    return Error{Code::kUnavailable, std::string("cannot hand the page over: ") + std::strerror(err), ""};
+  }
+  return {};
+}
+
+Result<Hello> receive_hello(int socket) {
+  Hello hello;
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
+    return errno_error("cannot identify the trainer", errno);
+  hello.pid = peer.pid;
+  hello.uid = peer.uid;
+
+  char bytes[kHelloBytes + 1];
+  iovec part{bytes, sizeof(bytes)};
+  // Room for more descriptors than allowed: those that arrive are ours to close, those that do not fit the kernel
+  // closes.
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EINTR) return Error{Code::kUnavailable, "nothing has arrived yet", ""};
+    return errno_error("cannot read the trainer's hello", errno);
+  }
+  int descriptors = 0;
+  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
+      hello.page.reset(fd);  // closes the one before: only a count of exactly one is accepted
+      ++descriptors;
+    }
+  }
+  if (peer.uid != geteuid() && peer.uid != 0) {
+    return Error{Code::kPermission, "a process of uid " + std::to_string(peer.uid) + " tried to attach",
+                 "run trainer and worker as the same user"};
+  }
+  if (got == 0 && descriptors == 0) return Error{Code::kUnavailable, "the trainer closed the connection", ""};
+  if (got == static_cast<ssize_t>(kHelloBytes) && std::memcmp(bytes, kHello, kHelloBytes) != 0) {
+    if (std::memcmp(bytes, kHello, kHelloBytes - 1) == 0) {
+      return Error{Code::kVersion,
+                   "hello of version " + std::string(1, bytes[kHelloBytes - 1]) + ", this worker knows 1",
+                   "use a hook of this worker's version"};
+    }
+    return Error{Code::kInvalidArgument, "the first datagram is no hello", ""};
+  }
+  if (got != static_cast<ssize_t>(kHelloBytes)) {
+    return Error{Code::kInvalidArgument, "the first datagram is " + std::to_string(got) + " bytes, expected 8", ""};
+  }
+  if (descriptors != 1 || (message.msg_flags & MSG_CTRUNC) != 0) {
+    return Error{Code::kInvalidArgument,
+                 "the hello carries " + std::to_string(descriptors) + " descriptors, expected 1", ""};
+  }
+  return hello;
+}
+
+}  // namespace freeride::pages

@@ -1,0 +1,137 @@
+#include "freeride/pages/handover.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "freeride/pages/mapping.hpp"
+
+namespace freeride::pages {
+namespace {
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/freeride-handover-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+int open_descriptors() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+struct Pair {
+  Pair() {
+    int fds[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0);
+    trainer = Fd(fds[0]);
+    worker = Fd(fds[1]);
+  }
+  Fd trainer, worker;
+};
+
+}  // namespace
+
+TEST_CASE("a page travels from trainer to worker") {
+  Folder folder;
+  const std::string path = folder.path + "/worker-cpu-0.sock";
+  CHECK(connect_to_worker(path).error().code == Code::kNotFound);
+  auto listener = listen_for_pages(path);
+  REQUIRE(listener.ok());
+  struct stat info {};
+  REQUIRE(stat(path.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  CHECK(listen_for_pages(path).error().code == Code::kAlreadyExists);
+
+  auto trainer = connect_to_worker(path);
+  REQUIRE(trainer.ok());
+  auto made = create_page<freeride_bubble_page>(true);
+  REQUIRE(made.ok());
+  REQUIRE(send_hello(trainer->get(), made->fd.get()).ok());
+  // The connect above made an accept by the second listener's probe too: skip connections that say nothing.
+  for (;;) {
+    Fd accepted(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
+    REQUIRE(accepted.valid());
+    auto hello = receive_hello(accepted.get());
+    if (!hello.ok()) continue;
+    CHECK(hello->pid == getpid());
+    auto page = map_page<freeride_bubble_page>(hello->page.get());
+    REQUIRE(page.ok());
+    CHECK((*page)->header.incarnation == made->page->header.incarnation);
+    break;
+  }
+}
+
+TEST_CASE("a stale socket is replaced, another file is not") {
+  Folder folder;
+  const std::string path = folder.path + "/worker-cpu-0.sock";
+  { REQUIRE(listen_for_pages(path).ok()); }
+  CHECK(connect_to_worker(path).error().code == Code::kUnavailable);
+  CHECK(listen_for_pages(path).ok());
+  const std::string file = folder.path + "/file";
+  Fd made(open(file.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  CHECK_FALSE(listen_for_pages(file).ok());
+  CHECK(std::filesystem::exists(file));
+  CHECK(connect_to_worker(std::string(200, 'x')).error().code == Code::kInvalidArgument);
+}
+
+TEST_CASE("bad hellos are refused and leak nothing") {
+  const int before = open_descriptors();
+  {
+    Pair pair;
+    CHECK(receive_hello(pair.worker.get()).error().code == Code::kUnavailable);  // nothing yet
+    SECTION("closed") {
+      pair.trainer.reset();
+      CHECK(receive_hello(pair.worker.get()).error().code == Code::kUnavailable);
+    }
+    SECTION("no descriptor") {
+      REQUIRE(send(pair.trainer.get(), kHello, kHelloBytes, 0) == 8);
+      CHECK(receive_hello(pair.worker.get()).error().code == Code::kInvalidArgument);
+    }
+    SECTION("garbage") {
+      REQUIRE(send(pair.trainer.get(), "GET / HT", 8, 0) == 8);
+      CHECK(receive_hello(pair.worker.get()).error().code == Code::kInvalidArgument);
+    }
+    SECTION("oversized") {
+      const std::string big(70000, 'x');
+      REQUIRE(send(pair.trainer.get(), big.data(), big.size(), 0) > 0);
+      CHECK(receive_hello(pair.worker.get()).error().code == Code::kInvalidArgument);
+    }
+    SECTION("newer version") {
+      REQUIRE(send(pair.trainer.get(), "FRHELLO2", 8, 0) == 8);
+      CHECK(receive_hello(pair.worker.get()).error().code == Code::kVersion);
+    }
+    SECTION("many descriptors") {
+      int fds[12];
+      for (int& fd : fds) fd = dup(0);
+      char control[CMSG_SPACE(sizeof(fds))] = {};
+      iovec part{const_cast<char*>(kHello), kHelloBytes};
+      msghdr message{};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      cmsghdr* head = CMSG_FIRSTHDR(&message);
+      head->cmsg_level = SOL_SOCKET;
+      head->cmsg_type = SCM_RIGHTS;
+      head->cmsg_len = CMSG_LEN(sizeof(fds));
+      std::memcpy(CMSG_DATA(head), fds, sizeof(fds));
+      REQUIRE(sendmsg(pair.trainer.get(), &message, 0) == 8);
+      for (const int fd : fds) close(fd);
+      CHECK(receive_hello(pair.worker.get()).error().code == Code::kInvalidArgument);
+    }
+  }
+  CHECK(open_descriptors() == before);
+}
+
+}  // namespace freeride::pages
