@@ -1,0 +1,59 @@
+// Placement: which worker a side task goes to. The paper's Algorithm 1 over a snapshot, with the reason where the
+// answer is not "there".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "freeride/base/result.hpp"
+
+namespace freeride::policy {
+
+/// A training rank attached to a device.
+struct AttachedRank {
+  std::string job;
+  uint32_t stage = 0, stages = 1, replica = 0, replicas = 1;
+  bool hook_on = true;  ///< false: its hook has switched itself off, so its bubbles give no leases
+};
+
+/// A worker and its device.
+struct DeviceView {
+  std::string worker;
+  int64_t memory_bytes = 0;  ///< the most side tasks could ever have there
+  int64_t free_bytes = 0;    ///< left for another one now
+  uint32_t tasks = 0;        ///< live side tasks placed there
+  std::vector<AttachedRank> ranks;
+};
+
+/// What a task asks for.
+struct PlacementRequest {
+  std::string job;                   ///< empty: the only one
+  int32_t stage = -1, replica = -1;  ///< -1: any
+  int64_t memory_bytes = 0;
+  bool when_idle = false;  ///< a device without a trainer will do, where no stage, replica or job is asked for
+};
+
+struct Placement {
+  enum class Kind { kPlace, kWait, kReject };
+  Kind kind = Kind::kWait;
+  std::string worker;  ///< kPlace
+  std::string reason;  ///< else: what is missing, in words for people
+};
+
+/// The paper's Algorithm 1 among the devices whose trainer matches job, stage and replica: of those with enough free
+/// memory the one with the fewest tasks (then the most free memory, then the first by name). Where nothing can be had
+/// now but could be later the answer is kWait; kReject where every matching device is too small even when empty.
+/// `devices` holds those that are up. Pure; any thread.
+Placement place(const PlacementRequest& request, const std::vector<DeviceView>& devices);
+
+/// What a user should be told at once instead of leaving a task in the queue. Errors: kInvalidArgument (a stage or
+/// replica that the attached job does not have, naming those it has; several jobs and none named), kRejected (more
+/// memory than any device has, naming the largest). With no trainer or no worker there, nothing can be said against a
+/// request yet.
+Status check_request(const PlacementRequest& request, const std::vector<DeviceView>& devices);
+
+/// The names of the jobs with a rank on `devices`, sorted.
+std::vector<std::string> attached_jobs(const std::vector<DeviceView>& devices);
+
+}  // namespace freeride::policy

@@ -1,0 +1,74 @@
+// Time increase I: how much longer training iterations take because of side tasks, with its uncertainty, from
+// alternating blocks of iterations with leases and without.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace freeride::policy {
+
+/// What a block of iterations was used for.
+enum class BlockKind : uint8_t {
+  kHeldOut,    ///< no leases, by the holdout plan
+  kHarvested,  ///< leases were given, or would have been had a bubble been long enough
+  kOther,      ///< no side task was there to run: neither treatment nor control
+};
+
+/// A finished block. Iterations of one block are alike in noise (clocks, page cache, neighbours), so the block, not the
+/// iteration, is the unit that is counted for the interval.
+struct BlockMean {
+  BlockKind kind = BlockKind::kOther;
+  double duty_pct = 100;    ///< in force when it began
+  uint64_t iterations = 0;  ///< ordinary ones
+  double sum_ns = 0;        ///< of their durations
+  uint64_t stalls = 0;      ///< iterations of more than kStallFactor × the median so far
+  double stall_sum_ns = 0;
+};
+
+constexpr size_t kStartupIterations =
+    5;  ///< left out: lazy allocation and first-use initialisation, in no relation to side tasks
+constexpr double kStallFactor = 10;  ///< beyond it an iteration is a stall: a checkpoint, an evaluation, a debugger
+constexpr size_t kMinBlocks = 3;     ///< of each kind, for an interval
+
+struct TimeIncrease {
+  bool measured = false;  ///< false: fewer than kMinBlocks of a kind; nothing else but the counts is set then
+  double increase_pct = 0, ci95_low_pct = 0, ci95_high_pct = 0;
+  double heldout_ms = 0, harvested_ms = 0;  ///< mean iteration
+  size_t heldout_blocks = 0, harvested_blocks = 0;
+  uint64_t excluded_iterations = 0;  ///< stalls left out
+};
+
+/// I = mean of the harvested blocks' means ÷ mean of the held-out blocks' means − 1, the interval from the delta method
+/// for a ratio of independent means with Student's t at Welch–Satterthwaite's degrees of freedom.
+///
+/// Blocks with less than half the median number of iterations (cut short at either end) are left out. Stalls are left
+/// out only if they are not more frequent in harvested blocks than in held-out ones (by more than a factor of two):
+/// what only harvested blocks show may be ours, and is never explained away. Pure; any thread.
+TimeIncrease time_increase(const std::vector<BlockMean>& blocks);
+
+/// Folds a rank's iterations, in order, into blocks. Bounded memory: the last kMaxBlocks. Not thread-safe.
+class BlockSeries {
+ public:
+  static constexpr size_t kMaxBlocks = 4096;
+
+  /// One iteration. A block ends where `block` or `kind` changes. Durations that are not positive or exceed an hour are
+  /// ignored.
+  void add(uint64_t block, BlockKind kind, double duty_pct, double duration_ns);
+  /// Finished blocks, oldest first; the one under way is not among them.
+  const std::deque<BlockMean>& blocks() const { return blocks_; }
+  /// Continues from blocks kept elsewhere (a restarted manager). The training goes on, so no start-up is left out then.
+  void restore(std::vector<BlockMean> blocks);
+  double median_ns() const;  ///< of the last iterations; 0 before the first
+
+ private:
+  std::deque<BlockMean> blocks_;
+  std::deque<double> recent_;  // durations, for the median
+  BlockMean current_;
+  uint64_t current_block_ = 0;
+  bool open_ = false;
+  size_t startup_left_ = kStartupIterations;
+};
+
+}  // namespace freeride::policy

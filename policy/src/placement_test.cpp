@@ -1,0 +1,129 @@
+#include "freeride/policy/placement.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+
+using namespace freeride;
+using namespace freeride::policy;
+using Kind = Placement::Kind;
+
+namespace {
+constexpr int64_t kMiB = 1 << 20;
+
+DeviceView device(const std::string& worker, int64_t free_mib, uint32_t tasks, int stage = -1,
+                  const std::string& job = "gpt") {
+  DeviceView view{worker, 1000 * kMiB, free_mib * kMiB, tasks, {}};
+  if (stage >= 0) view.ranks.push_back({job, static_cast<uint32_t>(stage), 4, 0, 1, true});
+  return view;
+}
+PlacementRequest request(int stage = -1, int64_t memory_mib = 100) {
+  PlacementRequest asked;
+  asked.stage = stage;
+  asked.memory_bytes = memory_mib * kMiB;
+  return asked;
+}
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+}  // namespace
+
+TEST_CASE("Algorithm 1: enough memory first, then the fewest tasks") {
+  const std::vector<DeviceView> devices = {device("a", 50, 0, 0), device("b", 500, 2, 1), device("c", 400, 1, 2),
+                                           device("d", 600, 3, 3)};
+  CHECK(place(request(), devices).worker == "c");
+  CHECK(place(request(-1, 450), devices).worker == "b");
+  CHECK(place(request(-1, 600), devices).worker == "d");
+  CHECK(place(request(-1, 50), devices).worker == "a");
+}
+
+TEST_CASE("equal numbers of tasks: most free memory, then the name, whatever the order of the snapshot") {
+  std::vector<DeviceView> devices = {device("b", 500, 1, 0), device("a", 500, 1, 1), device("c", 400, 1, 2)};
+  CHECK(place(request(), devices).worker == "a");
+  std::swap(devices[0], devices[1]);
+  CHECK(place(request(), devices).worker == "a");
+}
+
+TEST_CASE("stage, replica and job narrow the choice") {
+  std::vector<DeviceView> devices = {device("a", 500, 0, 0), device("b", 500, 5, 3), device("c", 500, 0, 3, "bert")};
+  devices[2].ranks[0].replica = 1;
+  devices[2].ranks[0].replicas = 2;
+  auto asked = request(3);
+  asked.job = "gpt";
+  CHECK(place(asked, devices).worker == "b");
+  asked.job = "bert";
+  CHECK(place(asked, devices).worker == "c");
+  asked.replica = 0;
+  CHECK(place(asked, devices).kind == Kind::kWait);
+  asked.replica = 1;
+  CHECK(place(asked, devices).worker == "c");
+}
+
+TEST_CASE("what is missing is waited for, with the reason") {
+  CHECK(says(place(request(3), {}).reason, "waiting for a worker"));
+  CHECK(place(request(3), {device("a", 500, 0)}).reason == "waiting for a trainer with stage 3");
+  CHECK(place(request(3), {device("a", 500, 0, 0)}).reason == "waiting for a trainer with stage 3");
+  auto named = request(3);
+  named.job = "bert";
+  CHECK(place(named, {device("a", 500, 0, 0)}).reason == "waiting for a trainer with stage 3, of job bert");
+  const auto full = place(request(0, 200), {device("a", 100, 1, 0)});
+  CHECK(full.kind == Kind::kWait);
+  CHECK(full.reason == "waiting for memory: needs 200 MiB, a has 100 MiB free");
+  CHECK(says(place(request(7), {device("a", 500, 0, 0)}).reason, "its stages are 0-3"));
+  CHECK(says(place(request(), {device("a", 500, 0, 0), device("b", 500, 0, 0, "bert")}).reason,
+             "several jobs are attached (bert, gpt)"));
+}
+
+TEST_CASE("more than any matching worker could ever give is rejected, naming the largest") {
+  const auto placement = place(request(0, 1001), {device("a", 1000, 0, 0), device("b", 1000, 0, 1)});
+  CHECK(placement.kind == Kind::kReject);
+  CHECK(placement.reason == "needs 1001 MiB of memory; the largest matching worker, a, has 1000 MiB");
+}
+
+TEST_CASE("a device whose hook is off takes nothing, and says why") {
+  auto off = device("a", 500, 0, 0);
+  off.ranks[0].hook_on = false;
+  CHECK(says(place(request(0), {off}).reason, "training hook of job gpt, stage 0 is off"));
+  CHECK(place(request(), {off, device("b", 500, 3, 1)}).worker == "b");
+  auto shared = device("c", 500, 0, 1);  // two ranks on one device, one of them off
+  shared.ranks.push_back({"gpt", 2, 4, 0, 1, false});
+  CHECK(place(request(1), {shared}).kind == Kind::kWait);
+}
+
+TEST_CASE("a task for idle devices goes where no trainer is, unless it names a stage") {
+  auto idle = request();
+  idle.when_idle = true;
+  CHECK(place(idle, {device("a", 500, 0)}).worker == "a");
+  CHECK(place(idle, {device("a", 500, 1), device("b", 500, 0, 2)}).worker == "b");
+  CHECK(place(idle, {device("a", 500, 0), device("b", 500, 1, 0), device("c", 500, 0, 0, "bert")}).worker == "a");
+  idle.stage = 2;
+  CHECK(place(idle, {device("a", 500, 0)}).kind == Kind::kWait);
+  CHECK(place(request(), {device("a", 500, 0)}).kind == Kind::kWait);
+}
+
+TEST_CASE("what can be said at once is said at once") {
+  const std::vector<DeviceView> gpt = {device("a", 500, 0, 0), device("b", 500, 0, 1)};
+  CHECK(check_request(request(3), gpt).ok());  // rank 3 may attach any moment
+  const auto unknown = check_request(request(4), gpt);
+  REQUIRE_FALSE(unknown.ok());
+  CHECK(unknown.error().code == Code::kInvalidArgument);
+  CHECK(unknown.error().message == "job gpt has no stage 4: its stages are 0-3");
+  auto replica = request();
+  replica.replica = 1;
+  CHECK(says(check_request(replica, gpt).error().message, "its replicas are 0"));
+  const auto large = check_request(request(-1, 2000), gpt);
+  CHECK(large.error().code == Code::kRejected);
+  CHECK(says(large.error().message, "the largest worker, a, has 1000 MiB"));
+  const auto several = check_request(request(), {device("a", 500, 0, 0), device("b", 500, 0, 1, "bert")});
+  CHECK(several.error().message == "several training jobs are attached: bert, gpt");
+  CHECK(check_request(request(9), {}).ok());
+  CHECK(check_request(request(9), {device("a", 500, 0)}).ok());
+}
+
+TEST_CASE("ranks that lie about their numbers do no harm") {
+  auto liar = device("a", -5, 0, 0);
+  liar.ranks[0].stage = UINT32_MAX;
+  liar.ranks[0].stages = 0;
+  CHECK(place(request(3), {liar}).kind == Kind::kWait);
+  CHECK(place(request(), {liar}).kind == Kind::kWait);
+  CHECK(check_request(request(3), {liar}).ok());
+}
