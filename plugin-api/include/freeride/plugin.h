@@ -32,6 +32,11 @@ extern "C" {
 #define FREERIDE_ABI_VERSION 1u
 #define FREERIDE_PLUGIN_ENTRY "freeride_plugin_v1"
 
+/* Names reserved for extensions to come: yield points inside long steps, and saving a task's state. No host offers them yet:
+ * `extension` answers NULL, and a plugin must work without. */
+#define FREERIDE_EXTENSION_YIELD "freeride.yield/1"
+#define FREERIDE_EXTENSION_STATE "freeride.state/1"
+
 #if defined(__GNUC__)
 #define FREERIDE_EXPORT __attribute__((visibility("default")))
 #else
