@@ -1,5 +1,6 @@
-// The four ends of the bus: Publisher and Subscriber for events, Requester and Server for commands. None is thread-safe: one thread
-// owns each. Waiting is done on fd() with poll, or with the blocking calls given here; nothing waits without a bound.
+// The four ends of the bus: Publisher and Subscriber for events, Requester and Server for commands. None is
+// thread-safe: one thread owns each. Waiting is done on fd() with poll, or with the blocking calls given here; nothing
+// waits without a bound.
 #pragma once
 
 #include <chrono>
@@ -18,7 +19,8 @@
 
 namespace freeride::bus {
 
-/// Publishes events to the broker. Never blocks: what the socket cannot take is dropped, and seen by subscribers as a gap.
+/// Publishes events to the broker. Never blocks: what the socket cannot take is dropped, and seen by subscribers as a
+/// gap.
 class Publisher {
  public:
   /// `source` names this publisher; a random suffix is added. Connecting succeeds also while no broker is there.
@@ -32,6 +34,9 @@ class Publisher {
     publish_raw(std::string(E::kTopic) + "/" + event.key(), encode(next_envelope(), event));
   }
   const std::string& source() const;
+  /// Says the last states again to a broker that has started since. publish() does it too: call this about once a
+  /// second, so that it also happens when there is nothing to publish.
+  void refresh();
 
  private:
   Publisher();
@@ -63,9 +68,11 @@ class Subscriber {
   ~Subscriber();
   /// The next well-formed event, or nothing after `timeout`. Malformed messages are counted and skipped.
   std::optional<Event> receive(std::chrono::milliseconds timeout);
-  uint64_t lost() const;       ///< events missed, by sequence numbers. Only meaningful with an empty prefix (all topics).
+  uint64_t lost() const;  ///< events missed, by sequence numbers. Only meaningful with an empty prefix (all topics).
   uint64_t malformed() const;  ///< messages that were no events of this version
-  int fd() const;              ///< edge-triggered like every ZMQ_FD: after it fires, receive(0) until nothing comes
+  /// Readable when there may be something to receive: then receive(0) until nothing comes, before polling again. (A
+  /// bare ZMQ_FD has the further trap that a send can eat its signal; this one, and those below, have not.)
+  int fd() const;
 
  private:
   Subscriber();
@@ -73,14 +80,14 @@ class Subscriber {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A command or its reply, as it travels: map {v, kind: "request"|"reply", id, command, ok, code, message, hint, body} and, as a second
-/// frame, an optional attachment (a plugin's bytes).
+/// A command or its reply, as it travels: map {v, kind: "request"|"reply", id, command, ok, code, message, hint, body}
+/// and, as a second frame, an optional attachment (a plugin's bytes).
 struct Message {
   bool is_reply = false;
-  std::string id;       ///< request id: the same for a repeated request and for its reply
+  std::string id;  ///< request id: the same for a repeated request and for its reply
   std::string command;
   std::optional<Error> error;  ///< replies only
-  std::string body;     ///< encoded T
+  std::string body;            ///< encoded T
   std::string attachment;
   template <class T>
   Result<T> as() const {
@@ -94,8 +101,8 @@ class Requester {
   static Result<std::unique_ptr<Requester>> connect(zmq::context_t& context, const std::string& endpoint);
   ~Requester();
 
-  /// Sends `command`, waits for its reply at most `timeout` in all, repeating it under the same id after each second of silence.
-  /// Errors: the server's own; kTimeout (no reply: names the endpoint and how to start a manager); kVersion.
+  /// Sends `command`, waits for its reply at most `timeout` in all, repeating it under the same id after each second of
+  /// silence. Errors: the server's own; kTimeout (no reply: names the endpoint and how to start a manager); kVersion.
   /// Requests that arrive meanwhile are kept for receive().
   template <class C>
   Result<Message> request(const C& command, std::chrono::milliseconds timeout, std::string attachment = {}) {
@@ -126,8 +133,8 @@ class Requester {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The manager's command socket. Repeated request ids are answered with the first answer, without a second execution (a bounded
-/// memory of the last answers, for 60 s).
+/// The manager's command socket. Repeated request ids are answered with the first answer, without a second execution (a
+/// bounded memory of the last answers, for 60 s).
 class Server {
  public:
   /// Binds with mode 0600. Errors: kAlreadyExists (another manager answers there: says its pid if it can), kPermission.
@@ -138,7 +145,8 @@ class Server {
     std::string peer;  ///< routing id: who to answer, or to send commands to later
     Message message;
   };
-  /// The next well-formed request (new ones only) or reply. Malformed ones are answered with an error where possible, and counted.
+  /// The next well-formed request (new ones only) or reply. Malformed ones are answered with an error where possible,
+  /// and counted.
   std::optional<Incoming> receive(std::chrono::milliseconds timeout);
   template <class T>
   void reply(const Incoming& request, const T& body, std::string attachment = {}) {
@@ -156,14 +164,15 @@ class Server {
  private:
   Server();
   void reply_raw(const Incoming& request, std::optional<Error> error, std::string body, std::string attachment);
-  Result<std::string> send_raw(const std::string& peer, const std::string& command, std::string body, std::string attachment);
+  Result<std::string> send_raw(const std::string& peer, const std::string& command, std::string body,
+                               std::string attachment);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-/// The XSUB/XPUB broker in a thread of its own: forwards events, keeps the last event of every topic of a state (task.state,
-/// worker.state, plugin.state, training.state, training.measures; bounded) and sends them to late joiners. Takes no message from the
-/// events side but subscriptions.
+/// The XSUB/XPUB broker in a thread of its own: forwards events, keeps the last event of every topic of a state
+/// (task.state, worker.state, plugin.state, training.state, training.measures; bounded) and sends them to late joiners.
+/// Takes no message from the events side but subscriptions.
 class Broker {
  public:
   /// Binds publish (mode 0600) and events (mode 0666) endpoints. Errors: kAlreadyExists, kPermission.

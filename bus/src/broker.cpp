@@ -1,0 +1,150 @@
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "endpoint.hpp"
+#include "freeride/base/clock.hpp"
+#include "freeride/bus/sockets.hpp"
+#include "kept.hpp"
+#include "message.hpp"
+
+namespace freeride::bus {
+namespace {
+
+constexpr int kBatch = 256;  // events forwarded before subscriptions are looked at again
+constexpr size_t kMaxPendingPrefixes = 32;
+// A replay goes to every subscriber of its topics, and anybody may subscribe: at most a few percent of the time goes
+// into replays.
+constexpr int64_t kReplayPauseNs = 2 * kNsPerMs, kReplayPausePerTopicNs = 50 * kNsPerUs;
+
+}  // namespace
+
+// XSUB subscribes to everything for good. Forwarding the subscribers' own would spare publishers work, but XPUB passes
+// on any "unsubscribe", also one for what its sender never subscribed to: one lying monitor could cut everybody off.
+struct Broker::Impl {
+  Impl(zmq::context_t& context)
+      : in(context, zmq::socket_type::xsub), out(context, zmq::socket_type::xpub), stop(::eventfd(0, EFD_CLOEXEC)) {}
+
+  ~Impl() {
+    if (thread.joinable()) {
+      const uint64_t one = 1;
+      (void)!::write(stop.get(), &one, sizeof one);
+      thread.join();
+    }
+  }
+
+  void run() {
+    zmq::pollitem_t items[] = {
+        {out.handle(), 0, ZMQ_POLLIN, 0}, {in.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, stop.get(), ZMQ_POLLIN, 0}};
+    for (;;) {
+      try {
+        zmq::poll(items, std::size(items),
+                  std::chrono::milliseconds(pending.empty() ? -1 : detail::milliseconds_until(replay_at)));
+        if (items[2].revents != 0) return;
+        if (items[0].revents != 0) take_subscriptions();
+        if (items[1].revents != 0) forward();
+        if (!pending.empty() && SteadyClock::now() >= replay_at) replay();
+      } catch (const zmq::error_t& error) {
+        if (error.num() != EINTR && error.num() != EAGAIN) return;  // the context ends
+      }
+    }
+  }
+
+  // One message a subscriber sent: a subscription; anything else is thrown away.
+  void take_subscriptions() {
+    detail::Frames frames;
+    bool too_many = false;
+    for (int i = 0; i < kBatch && detail::receive_frames(out, frames, too_many); ++i) {
+      const std::string_view frame = detail::view(frames.front());
+      if (frames.size() != 1 || frame.empty() || frame[0] != 1) continue;
+      if (pending.empty()) replay_at = std::max(SteadyClock::now(), next_replay_at);
+      pending.insert(std::string(frame.substr(1)));
+      if (pending.size() > kMaxPendingPrefixes) pending = {""};  // the empty prefix: everything
+    }
+  }
+
+  void forward() {
+    for (int i = 0; i < kBatch; ++i) {
+      zmq::message_t topic, payload;
+      if (!in.recv(topic, zmq::recv_flags::dontwait)) return;
+      bool well_formed = topic.more() && topic.size() <= detail::kMaxTopicBytes;
+      bool more = topic.more();
+      if (more) {
+        (void)in.recv(payload, zmq::recv_flags::dontwait);  // a message's frames arrive together
+        more = payload.more();
+        well_formed = well_formed && !more;
+      }
+      while (more) {
+        zmq::message_t rest;
+        (void)in.recv(rest, zmq::recv_flags::dontwait);
+        more = rest.more();
+      }
+      if (!well_formed) continue;
+      if (detail::is_kept_topic(detail::view(topic))) kept.update(detail::view(topic), detail::view(payload));
+      out.send(std::move(topic), zmq::send_flags::dontwait | zmq::send_flags::sndmore);
+      out.send(std::move(payload), zmq::send_flags::dontwait);
+    }
+  }
+
+  void replay() {
+    size_t sent = 0;
+    kept.for_each("", [&](const std::string& topic, const std::string& payload) {
+      const bool wanted = std::any_of(pending.begin(), pending.end(), [&](const std::string& prefix) {
+        return topic.compare(0, prefix.size(), prefix) == 0;
+      });
+      if (!wanted) return;
+      if (auto marked = detail::mark_kept(payload)) {
+        detail::Frames frames;
+        frames.push_back(detail::frame_of(topic));
+        frames.push_back(detail::frame_of(*marked));
+        (void)detail::send_frames(out, std::move(frames));
+        ++sent;
+      }
+    });
+    pending.clear();
+    next_replay_at = SteadyClock::now() + kReplayPauseNs + static_cast<int64_t>(sent) * kReplayPausePerTopicNs;
+  }
+
+  EndpointLock in_lock, out_lock;  // before the sockets: released after they are closed
+  zmq::socket_t in, out;
+  Fd stop;
+  detail::KeptStates kept;
+  std::set<std::string> pending;  // prefixes that late joiners have asked for
+  int64_t replay_at = 0, next_replay_at = 0;
+  std::thread thread;
+};
+
+Broker::Broker() = default;
+Broker::~Broker() = default;
+
+Result<std::unique_ptr<Broker>> Broker::start(zmq::context_t& context, const std::string& publish_endpoint,
+                                              const std::string& events_endpoint) {
+  std::unique_ptr<Broker> broker(new Broker);
+  try {
+    broker->impl_ = std::make_unique<Impl>(context);
+    Impl& impl = *broker->impl_;
+    impl.in.set(zmq::sockopt::linger, 0);
+    impl.in.set(zmq::sockopt::rcvhwm, detail::kEventsHwm);
+    impl.in.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxEventBytes));
+    impl.out.set(zmq::sockopt::linger, detail::kLingerMs);
+    impl.out.set(zmq::sockopt::sndhwm, detail::kEventsHwm);
+    impl.out.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxTopicBytes));
+    impl.out.set(zmq::sockopt::xpub_verbose, true);  // every subscription is shown, not only the first of its kind
+    auto in_lock = bind_endpoint(impl.in, publish_endpoint, 0600);
+    if (!in_lock) return in_lock.error();
+    impl.in_lock = std::move(*in_lock);
+    auto out_lock = bind_endpoint(impl.out, events_endpoint, 0666);
+    if (!out_lock) return out_lock.error();
+    impl.out_lock = std::move(*out_lock);
+    impl.in.send(zmq::message_t("\x01", 1), zmq::send_flags::none);
+    impl.thread = std::thread([&impl] { impl.run(); });
+  } catch (const std::exception& error) {
+    return Error{Code::kInternal, std::string("cannot start the event broker: ") + error.what(), ""};
+  }
+  return broker;
+}
+
+}  // namespace freeride::bus

@@ -1,0 +1,53 @@
+// freeride-bus: the event broker alone, for hosts where it must not live and die with a manager.
+#include <csignal>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "freeride/base/config.hpp"
+#include "freeride/base/log.hpp"
+#include "freeride/base/paths.hpp"
+#include "freeride/bus/sockets.hpp"
+
+int main(int argc, char** argv) {
+  freeride::Paths paths = freeride::Paths::defaults();
+  std::string run_dir = paths.run_dir, publish, events, log_level = "info";
+  CLI::App app("FreeRide's event broker: publishers on one socket, subscribers on another");
+  app.name("freeride-bus");
+  app.add_option("--run-dir", run_dir, "folder of the sockets")->capture_default_str();
+  app.add_option("--publish-endpoint", publish, "where publishers connect (default: ipc://<run-dir>/publish.sock)");
+  app.add_option("--events-endpoint", events, "where subscribers connect (default: ipc://<run-dir>/events.sock)");
+  app.add_option("--log-level", log_level, "trace, debug, info, warn or error")->capture_default_str();
+  if (auto bound = freeride::bind_config(app, "bus"); !bound) {
+    std::fprintf(stderr, "freeride-bus: %s\n", bound.error().text().c_str());
+    return 2;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  paths.run_dir = run_dir;
+  freeride::init_log("freeride-bus", log_level);
+
+  // Before any thread exists, so that all of them leave these signals to sigwait().
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  zmq::context_t context(1);
+  if (publish.empty()) publish = paths.publish_endpoint();
+  if (events.empty()) events = paths.events_endpoint();
+  auto broker = freeride::bus::Broker::start(context, publish, events);
+  if (!broker) {
+    std::fprintf(stderr, "freeride-bus: %s\n", broker.error().text().c_str());
+    return 1;
+  }
+  spdlog::info("ready: publishers at {}, subscribers at {}", publish, events);
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("signal {}: stopping", signal);
+  return 0;
+}

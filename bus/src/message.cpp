@@ -1,0 +1,170 @@
+#include "message.hpp"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "freeride/base/clock.hpp"
+#include "unpack.hpp"
+
+namespace freeride::bus::detail {
+namespace {
+
+constexpr size_t kMaxIdBytes = 128, kMaxCommandBytes = 64, kMaxFrames = 4;
+
+void pack_entry(Packer& packer, const char* key, const std::string& value) {
+  pack_value(packer, std::string(key));
+  pack_value(packer, value);
+}
+
+Error malformed(const char* why) {
+  return {Code::kInvalidArgument, std::string("malformed command: ") + why, "see bus/WIRE.md"};
+}
+
+bool read_text(const Tree& tree, const char* key, size_t limit, std::string& text) {
+  const msgpack::object* object = tree.find(key);
+  if (object == nullptr) return true;
+  if (object->type != msgpack::type::STR || object->via.str.size > limit) return false;
+  text.assign(object->via.str.ptr, object->via.str.size);
+  return true;
+}
+
+}  // namespace
+
+std::string pack_message(const Message& message) {
+  Buffer buffer;
+  Packer packer(buffer);
+  packer.pack_map(message.is_reply ? (message.error ? 9 : 6) : 5);
+  pack_value(packer, std::string("v"));
+  pack_value(packer, kWireVersion);
+  pack_entry(packer, "kind", message.is_reply ? "reply" : "request");
+  pack_entry(packer, "id", message.id);
+  pack_entry(packer, "command", message.command);
+  if (message.is_reply) {
+    pack_value(packer, std::string("ok"));
+    pack_value(packer, !message.error.has_value());
+    if (message.error) {
+      pack_entry(packer, "code", to_string(message.error->code));
+      pack_entry(packer, "message", message.error->message);
+      pack_entry(packer, "hint", message.error->hint);
+    }
+  }
+  pack_value(packer, std::string("body"));
+  if (message.body.empty()) {
+    packer.pack_map(0);
+  } else {
+    buffer.write(message.body.data(), message.body.size());  // already MessagePack: nests as it is
+  }
+  return buffer.str();
+}
+
+Result<Message> unpack_message(std::string_view frame, std::string attachment) {
+  Tree tree;
+  if (Status parsed = tree.parse(frame); !parsed) return parsed.error();
+  if (tree.find("v") == nullptr) return malformed("no version");
+  if (Status version = check_version(tree); !version) return version.error();
+  Message message;
+  std::string kind, code;
+  Error error;
+  if (!read_text(tree, "kind", 16, kind) || (kind != "request" && kind != "reply")) {
+    return malformed("kind is neither request nor reply");
+  }
+  message.is_reply = kind == "reply";
+  if (!read_text(tree, "id", kMaxIdBytes, message.id) || message.id.empty())
+    return malformed("no id of 1 to 128 bytes");
+  if (!read_text(tree, "command", kMaxCommandBytes, message.command) || message.command.empty()) {
+    return malformed("no command of 1 to 64 bytes");
+  }
+  if (!read_text(tree, "code", 64, code) || !read_text(tree, "message", kMaxMessageBytes, error.message) ||
+      !read_text(tree, "hint", kMaxMessageBytes, error.hint)) {
+    return malformed("code, message or hint is no text");
+  }
+  if (message.is_reply) {
+    const msgpack::object* ok = tree.find("ok");
+    if (ok == nullptr || ok->type != msgpack::type::BOOLEAN) return malformed("a reply without ok");
+    if (!ok->via.boolean) {
+      error.code = code_from_string(code);
+      message.error = std::move(error);
+    }
+  }
+  Buffer body;
+  Packer packer(body);
+  if (const msgpack::object* object = tree.find("body")) {
+    if (object->type != msgpack::type::MAP) return malformed("body is no map");
+    packer.pack(*object);
+  } else {
+    packer.pack_map(0);
+  }
+  message.body = body.str();
+  message.attachment = std::move(attachment);
+  return message;
+}
+
+Salvaged salvage(std::string_view frame) {
+  Salvaged salvaged;
+  Tree tree;
+  if (!tree.parse(frame)) return salvaged;
+  std::string kind;
+  salvaged.is_request = read_text(tree, "kind", 16, kind) && kind == "request";
+  if (!read_text(tree, "id", kMaxIdBytes, salvaged.id)) salvaged.id.clear();
+  if (!read_text(tree, "command", kMaxCommandBytes, salvaged.command)) salvaged.command.clear();
+  return salvaged;
+}
+
+std::string random_hex() {
+  uint64_t bits = 0;
+  if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) bits = static_cast<uint64_t>(SteadyClock::now());
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text(16, '0');
+  for (char& digit : text) {
+    digit = kDigits[bits & 15];
+    bits >>= 4;
+  }
+  return text;
+}
+
+bool receive_frames(zmq::socket_t& socket, Frames& frames, bool& too_many) {
+  frames.clear();
+  too_many = false;
+  try {
+    for (;;) {
+      zmq::message_t frame;
+      if (!socket.recv(frame, zmq::recv_flags::dontwait)) return false;
+      const bool more = frame.more();
+      if (frames.size() < kMaxFrames) {
+        frames.push_back(std::move(frame));
+      } else {
+        too_many = true;
+      }
+      if (!more) return true;
+    }
+  } catch (const zmq::error_t&) {  // EINTR, or the context ends
+    return false;
+  }
+}
+
+bool send_frames(zmq::socket_t& socket, Frames frames) {
+  try {
+    for (size_t i = 0; i < frames.size(); ++i) {
+      const auto flags =
+          zmq::send_flags::dontwait | (i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+      if (!socket.send(std::move(frames[i]), flags)) return false;
+    }
+    return true;
+  } catch (const zmq::error_t&) {
+    return false;
+  }
+}
+
+int64_t deadline_after(std::chrono::milliseconds timeout) {
+  constexpr int64_t kLongest = int64_t{1} << 31;  // ms: some 24 days, and no overflow
+  return SteadyClock::now() + std::clamp<int64_t>(timeout.count(), 0, kLongest) * kNsPerMs;
+}
+
+long milliseconds_until(int64_t deadline_ns) {
+  const int64_t left = deadline_ns - SteadyClock::now();
+  return left <= 0 ? 0 : static_cast<long>((left + kNsPerMs - 1) / kNsPerMs);
+}
+
+}  // namespace freeride::bus::detail

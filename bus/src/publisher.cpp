@@ -1,0 +1,97 @@
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/bus/sockets.hpp"
+#include "kept.hpp"
+#include "message.hpp"
+
+namespace freeride::bus {
+
+// XPUB, not PUB: it tells when a broker has (re)connected, because that broker subscribes. Then the kept states are
+// said again, so that a broker started anew has them without any help from the program.
+struct Publisher::Impl {
+  Impl(zmq::context_t& context) : socket(context, zmq::socket_type::xpub) {}
+
+  void say(const std::string& topic, std::string_view payload) {
+    detail::Frames frames;
+    frames.reserve(2);
+    frames.push_back(detail::frame_of(topic));
+    frames.push_back(detail::frame_of(payload));
+    (void)detail::send_frames(socket, std::move(frames));  // what does not fit is a gap
+  }
+
+  void answer_brokers() {
+    detail::Frames frames;
+    bool too_many = false;
+    bool joined = false;
+    while (detail::receive_frames(socket, frames, too_many)) {
+      const std::string_view frame = detail::view(frames.front());
+      joined = joined || (frames.size() == 1 && !frame.empty() && frame[0] == 1);
+    }
+    if (!joined) return;
+    kept.for_each("", [this](const std::string& topic, const std::string& payload) {
+      if (auto marked = detail::mark_kept(payload)) say(topic, *marked);
+    });
+  }
+
+  zmq::socket_t socket;
+  std::string source;
+  uint64_t seq = 0;
+  bool warned = false;
+  detail::KeptStates kept;
+};
+
+Publisher::Publisher() = default;
+Publisher::~Publisher() = default;
+
+Result<std::unique_ptr<Publisher>> Publisher::connect(zmq::context_t& context, const std::string& endpoint,
+                                                      const std::string& source) {
+  std::unique_ptr<Publisher> publisher(new Publisher);
+  try {
+    publisher->impl_ = std::make_unique<Impl>(context);
+    publisher->impl_->source = source + " #" + std::to_string(::getpid()) + "-" + detail::random_hex().substr(0, 8);
+    zmq::socket_t& socket = publisher->impl_->socket;
+    socket.set(zmq::sockopt::linger, detail::kLingerMs);
+    socket.set(zmq::sockopt::sndhwm, detail::kEventsHwm);
+    socket.set(zmq::sockopt::reconnect_ivl, detail::kReconnectMs);
+    socket.set(zmq::sockopt::reconnect_ivl_max, detail::kReconnectMaxMs);
+    socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxTopicBytes));
+    socket.connect(endpoint);
+  } catch (const zmq::error_t& error) {
+    return Error{Code::kInvalidArgument, "cannot publish to " + endpoint + ": " + error.what(), "check the endpoint"};
+  }
+  return publisher;
+}
+
+const std::string& Publisher::source() const {
+  return impl_->source;
+}
+
+Envelope Publisher::next_envelope() {
+  Envelope envelope;
+  envelope.source = impl_->source;
+  envelope.seq = ++impl_->seq;
+  envelope.t_ns = SteadyClock::now();
+  return envelope;
+}
+
+void Publisher::publish_raw(const std::string& topic, const std::string& payload) {
+  impl_->answer_brokers();
+  if (payload.size() > detail::kMaxEventBytes || topic.size() > detail::kMaxTopicBytes) {
+    if (!impl_->warned) {
+      spdlog::warn("event {} of {} bytes is dropped: at most {} bytes travel; further ones are dropped silently",
+                   topic.substr(0, 80), payload.size(), detail::kMaxEventBytes);
+    }
+    impl_->warned = true;
+    return;
+  }
+  if (detail::is_kept_topic(topic)) impl_->kept.update(topic, payload);
+  impl_->say(topic, payload);
+}
+
+void Publisher::refresh() {
+  impl_->answer_brokers();
+}
+
+}  // namespace freeride::bus

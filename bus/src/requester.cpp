@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <deque>
+#include <unordered_set>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/bus/sockets.hpp"
+#include "message.hpp"
+#include "wait_fd.hpp"
+
+namespace freeride::bus {
+namespace {
+constexpr int64_t kRepeatNs = kNsPerSec;  // a request is repeated after so much silence
+constexpr int64_t kUnsentLifeNs =
+    10 * kNsPerSec;  // what could not be sent for so long is not sent any more: it is history by then
+constexpr size_t kMaxUnsent = 64, kMaxInbox = 1024, kMaxOutstanding = 1024;
+}  // namespace
+
+struct Requester::Impl {
+  Impl(zmq::context_t& context) : socket(context, zmq::socket_type::dealer), wait(socket) {}
+
+  struct Unsent {
+    int64_t since_ns = 0;
+    detail::Frames frames;
+  };
+
+  static detail::Frames frames_of(const Message& message) {
+    detail::Frames frames;
+    frames.push_back(detail::frame_of(detail::pack_message(message)));
+    if (!message.attachment.empty()) frames.push_back(detail::frame_of(message.attachment));
+    return frames;
+  }
+
+  // libzmq shares the bytes: copies for another attempt are cheap, also for a plugin of many megabytes.
+  static detail::Frames share(detail::Frames& frames) {
+    detail::Frames copies(frames.size());
+    for (size_t i = 0; i < frames.size(); ++i) copies[i].copy(frames[i]);
+    return copies;
+  }
+
+  void flush() {
+    const int64_t now = SteadyClock::now();
+    while (!unsent.empty()) {
+      if (now - unsent.front().since_ns <= kUnsentLifeNs && !detail::send_frames(socket, share(unsent.front().frames)))
+        return;
+      unsent.pop_front();
+    }
+  }
+
+  void send(detail::Frames frames) {
+    flush();
+    if (!unsent.empty() || !detail::send_frames(socket, share(frames))) {
+      if (unsent.size() >= kMaxUnsent) unsent.pop_front();
+      unsent.push_back({SteadyClock::now(), std::move(frames)});
+    }
+    wait.after_send(!inbox.empty());
+  }
+
+  void reply(const std::string& id, const std::string& command, std::optional<Error> error, std::string body,
+             std::string attachment) {
+    Message message;
+    message.is_reply = true;
+    message.id = id;
+    message.command = command;
+    message.error = std::move(error);
+    message.body = std::move(body);
+    message.attachment = std::move(attachment);
+    send(frames_of(message));
+  }
+
+  // Reads what has arrived. Stops at the reply to `awaited`, if that is not null.
+  std::optional<Result<Message>> take(const std::string* awaited) {
+    detail::Frames frames;
+    bool too_many = false;
+    while (detail::receive_frames(socket, frames, too_many)) {
+      const std::string_view first = detail::view(frames.front());
+      Result<Message> message =
+          frames.size() > 2 || too_many
+              ? Result<Message>(Error{Code::kInvalidArgument, "malformed command: too many frames", ""})
+              : detail::unpack_message(first, frames.size() == 2 ? frames[1].to_string() : std::string());
+      if (!message) {
+        const detail::Salvaged salvaged = detail::salvage(first);
+        if (salvaged.id.empty()) continue;
+        if (awaited != nullptr && !salvaged.is_request && salvaged.id == *awaited) return message;
+        if (salvaged.is_request) reply(salvaged.id, salvaged.command, message.error(), {}, {});
+        continue;
+      }
+      if (message->is_reply) {
+        if (awaited != nullptr && message->id == *awaited) return message;
+        if (outstanding.erase(message->id) == 0) continue;  // a second answer, or one that came after we had given up
+      }
+      if (inbox.size() >= kMaxInbox) inbox.pop_front();
+      inbox.push_back(std::move(*message));
+    }
+    return std::nullopt;
+  }
+
+  std::string next_id() { return prefix + "-" + std::to_string(++count); }
+
+  zmq::socket_t socket;
+  detail::WaitFd wait;
+  std::string endpoint;
+  std::string prefix = detail::random_hex();
+  uint64_t count = 0;
+  std::deque<Unsent> unsent;
+  std::deque<Message> inbox;
+  std::unordered_set<std::string> outstanding;
+};
+
+Requester::Requester() = default;
+Requester::~Requester() = default;
+
+Result<std::unique_ptr<Requester>> Requester::connect(zmq::context_t& context, const std::string& endpoint) {
+  std::unique_ptr<Requester> requester(new Requester);
+  try {
+    requester->impl_ = std::make_unique<Impl>(context);
+    requester->impl_->endpoint = endpoint;
+    zmq::socket_t& socket = requester->impl_->socket;
+    socket.set(zmq::sockopt::linger, detail::kLingerMs);
+    socket.set(zmq::sockopt::reconnect_ivl, detail::kReconnectMs);
+    socket.set(zmq::sockopt::reconnect_ivl_max, detail::kReconnectMaxMs);
+    socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxCommandFrameBytes));
+    // Without this, libzmq would queue requests while nobody is there, and a manager that comes minutes later would be
+    // given them.
+    socket.set(zmq::sockopt::immediate, true);
+    socket.connect(endpoint);
+  } catch (const zmq::error_t& error) {
+    return Error{Code::kInvalidArgument, "cannot connect to " + endpoint + ": " + error.what(), "check the endpoint"};
+  }
+  return requester;
+}
+
+Result<Message> Requester::request_raw(const std::string& command, std::string body, std::chrono::milliseconds timeout,
+                                       std::string attachment) {
+  Message request;
+  request.id = impl_->next_id();
+  request.command = command;
+  request.body = std::move(body);
+  request.attachment = std::move(attachment);
+  detail::Frames frames = Impl::frames_of(request);
+  const int64_t deadline = detail::deadline_after(timeout);
+  int64_t repeat_at = 0;
+  for (;;) {
+    const int64_t now = SteadyClock::now();
+    if (now >= repeat_at) repeat_at = detail::send_frames(impl_->socket, Impl::share(frames)) ? now + kRepeatNs : 0;
+    if (auto reply = impl_->take(&request.id)) {
+      impl_->wait.after_send(!impl_->inbox.empty());
+      if (reply->ok() && (*reply)->error) return *(*reply)->error;
+      return std::move(*reply);
+    }
+    const long left = detail::milliseconds_until(repeat_at == 0 ? deadline : std::min(deadline, repeat_at));
+    if (detail::milliseconds_until(deadline) == 0) break;
+    const short unsent = repeat_at == 0 ? ZMQ_POLLOUT : 0;  // not connected yet: wait for that too
+    zmq::pollitem_t item = {impl_->socket.handle(), 0, static_cast<short>(ZMQ_POLLIN | unsent), 0};
+    try {
+      zmq::poll(&item, 1, std::chrono::milliseconds(left));
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR)
+        return Error{Code::kUnavailable, "the connection to " + impl_->endpoint + " was closed", ""};
+    }
+  }
+  impl_->wait.after_send(!impl_->inbox.empty());
+  return Error{Code::kTimeout,
+               "no manager answers at " + impl_->endpoint + " (command " + command + ", waited " +
+                   std::to_string(timeout.count()) + " ms)",
+               "start freeride-manager, or name its run directory with --run-dir"};
+}
+
+std::string Requester::send_raw(const std::string& command, std::string body, std::string attachment) {
+  Message request;
+  request.id = impl_->next_id();
+  request.command = command;
+  request.body = std::move(body);
+  request.attachment = std::move(attachment);
+  if (impl_->outstanding.size() >= kMaxOutstanding) impl_->outstanding.clear();  // answers that will never come
+  impl_->outstanding.insert(request.id);
+  impl_->send(Impl::frames_of(request));
+  return request.id;
+}
+
+void Requester::reply_raw(const Message& request, std::optional<Error> error, std::string body,
+                          std::string attachment) {
+  impl_->reply(request.id, request.command, std::move(error), std::move(body), std::move(attachment));
+}
+
+std::optional<Message> Requester::receive(std::chrono::milliseconds timeout) {
+  const int64_t deadline = detail::deadline_after(timeout);
+  for (;;) {
+    impl_->flush();
+    if (impl_->inbox.empty()) (void)impl_->take(nullptr);
+    if (!impl_->inbox.empty()) {
+      Message message = std::move(impl_->inbox.front());
+      impl_->inbox.pop_front();
+      return message;
+    }
+    const long left = detail::milliseconds_until(deadline);
+    if (left == 0) break;
+    detail::wait_readable(impl_->socket, left);
+  }
+  impl_->wait.drained();
+  return std::nullopt;
+}
+
+int Requester::fd() const {
+  return impl_->wait.fd();
+}
+
+}  // namespace freeride::bus

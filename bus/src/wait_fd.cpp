@@ -1,0 +1,46 @@
+#include "wait_fd.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+
+namespace freeride::bus::detail {
+
+WaitFd::WaitFd(zmq::socket_t& socket)
+    : socket_(socket), epoll_(::epoll_create1(EPOLL_CLOEXEC)), kick_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  const int zmq_fd = socket.get(zmq::sockopt::fd);
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  if (!epoll_.valid() || !kick_.valid() || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, zmq_fd, &event) != 0 ||
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, kick_.get(), &event) != 0) {
+    throw zmq::error_t();  // carries errno
+  }
+}
+
+void WaitFd::after_send(bool more) {
+  if (kicked_) return;
+  if (more || (socket_.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0) {
+    const uint64_t one = 1;
+    kicked_ = ::write(kick_.get(), &one, sizeof one) == sizeof one;
+  }
+}
+
+void WaitFd::drained() {
+  if (!kicked_) return;
+  uint64_t count = 0;
+  (void)!::read(kick_.get(), &count, sizeof count);
+  kicked_ = false;
+}
+
+void wait_readable(zmq::socket_t& socket, long timeout_ms) {
+  zmq::pollitem_t item = {socket.handle(), 0, ZMQ_POLLIN, 0};
+  try {
+    zmq::poll(&item, 1, std::chrono::milliseconds(timeout_ms));
+  } catch (const zmq::error_t&) {  // EINTR: the caller looks at its deadline
+  }
+}
+
+}  // namespace freeride::bus::detail

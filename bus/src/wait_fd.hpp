@@ -1,0 +1,35 @@
+// WaitFd: one descriptor that is readable whenever its owner should call receive().
+//
+// TRAP: a ZMQ_FD is edge-triggered in spirit. It says only that libzmq has something to do; any call on the socket, a
+// send too, may eat that signal while a message waits unread, and then poll() sleeps on it for ever. So fd() is an
+// epoll over ZMQ_FD and an eventfd of our own, which is set after every call that is not a receive and has left
+// something to read.
+#pragma once
+
+#include <zmq.hpp>
+
+#include "freeride/base/fd.hpp"
+
+namespace freeride::bus::detail {
+
+/// Not thread-safe, like the socket. Must not outlive it.
+class WaitFd {
+ public:
+  /// Throws zmq::error_t when descriptors have run out.
+  explicit WaitFd(zmq::socket_t& socket);
+  int fd() const { return epoll_.get(); }
+  /// To be called after a send, with `more` when messages wait outside the socket.
+  void after_send(bool more = false);
+  /// To be called when receive() has found nothing more.
+  void drained();
+
+ private:
+  zmq::socket_t& socket_;
+  Fd epoll_, kick_;
+  bool kicked_ = false;
+};
+
+/// Waits until `socket` can be read or `timeout_ms` has passed. A signal ends it early.
+void wait_readable(zmq::socket_t& socket, long timeout_ms);
+
+}  // namespace freeride::bus::detail
