@@ -1,0 +1,210 @@
+#include "command_line.hpp"
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <iostream>
+
+#include "events.hpp"
+#include "exit_code.hpp"
+#include "format.hpp"
+#include "freeride/base/config.hpp"
+#include "freeride/base/paths.hpp"
+#include "runner.hpp"
+#include "session.hpp"
+#include "top.hpp"
+#include "verbs.hpp"
+
+namespace freeride::ctl {
+namespace {
+
+constexpr const char* kFooter = R"(
+Examples:
+  freeride-ctl plugin check ./build/pagerank.so         does the plugin keep the contract?
+  freeride-ctl load ./build/pagerank.so --stage 3       run it in the bubbles of stage 3
+  freeride-ctl load image.so --stage 0 --name thumbs --param input=/data/photos --memory 2GiB
+  freeride-ctl task thumbs                              state, steps, verdict, log
+  freeride-ctl top                                      live view
+  freeride-ctl events --topic bubble.end --format json  every bubble, one JSON object a line
+  freeride-ctl report --format json                     the figures so far
+
+Exit codes:
+  0 ok                    3 no manager or broker answers
+  1 the operation failed  4 no such task, plugin, file
+  2 wrong usage           5 rejected by policy or by the plugin check
+
+Every global option can also come from the environment (FREERIDE_TIMEOUT, …) or from [ctl] in the file named by FREERIDE_CONFIG.
+)";
+
+using Action = std::function<Result<int>(Session&)>;
+
+// Everything the command line can say. Lives as long as the CLI::App that points into it.
+struct Arguments {
+  std::string run_dir, commands_endpoint, events_endpoint, format = "table";
+  double timeout_s = 5;
+  LoadArguments load;
+  EventsArguments events;
+  TopArguments top;
+  std::vector<std::string> tasks;
+  std::string task, job, plugin;
+  std::vector<std::string> params;
+  uint64_t steps = 0;
+  Action action;
+};
+
+void add_globals(CLI::App& app, Arguments& arguments) {
+  app.add_option("--run-dir", arguments.run_dir, "the manager's run directory, where its sockets are");
+  app.add_option("--commands-endpoint", arguments.commands_endpoint,
+                 "ZeroMQ endpoint of the manager, instead of the one in --run-dir");
+  app.add_option("--events-endpoint", arguments.events_endpoint,
+                 "ZeroMQ endpoint of the events, instead of the one in --run-dir");
+  app.add_option("--format", arguments.format, "table or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->capture_default_str();
+  app.add_option("--timeout", arguments.timeout_s, "seconds to wait for the manager")
+      ->check(CLI::Range(0.01, 86400.0))
+      ->capture_default_str();
+}
+
+void add_load(CLI::App& app, Arguments& arguments) {
+  LoadArguments& load = arguments.load;
+  auto* sub = app.add_subcommand("load", "run a plugin as a side task");
+  sub->add_option("plugin", load.plugin, "a file (a path with '/', e.g. ./my.so) or a name from the drop folder")
+      ->required();
+  sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--job", load.job, "training job, when there are several");
+  sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(CLI::NonNegativeNumber);
+  sub->add_option("--name", load.name, "name of the task; default: made from the plugin's");
+  sub->add_option("--param", load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
+  sub->add_option("--memory", load.memory, "memory it needs at most, e.g. 2GiB; default: found by profiling");
+  sub->add_option("--steps", load.steps, "stop after so many steps; default: when it finishes")
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--priority", load.priority, "higher runs first; default 0");
+  sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
+  sub->add_flag("--paused", load.paused, "start paused; freeride-ctl resume lets it run");
+  sub->callback([&arguments] {
+    arguments.action = [&arguments](Session& session) { return run_load(session, arguments.load); };
+  });
+}
+
+using ChangeVerb = Result<int> (*)(Session&, const std::vector<std::string>&);
+void add_change(CLI::App& app, Arguments& arguments, const char* name, const char* help, ChangeVerb verb) {
+  auto* sub = app.add_subcommand(name, help);
+  sub->add_option("task", arguments.tasks, "names of tasks")->required();
+  sub->callback([&arguments, verb] {
+    arguments.action = [&arguments, verb](Session& session) { return verb(session, arguments.tasks); };
+  });
+}
+
+void add_plugin(CLI::App& app, Arguments& arguments) {
+  auto* plugin = app.add_subcommand("plugin", "check or describe a plugin file; needs no manager");
+  plugin->require_subcommand(1);
+  for (const std::string verb : {"check", "describe"}) {
+    auto* sub = plugin->add_subcommand(verb, verb == "check" ? "run the whole contract on it and say what is wrong"
+                                                             : "its name, version and parameters");
+    sub->add_option("plugin", arguments.plugin, "the .so file")->required();
+    if (verb == "check") {
+      sub->add_option("--param", arguments.params, "key=value for the plugin; may be repeated")
+          ->allow_extra_args(false);
+      sub->add_option("--steps", arguments.steps, "steps to run")->check(CLI::PositiveNumber);
+    }
+    sub->callback([&arguments, verb] {
+      arguments.action = [&arguments, verb](Session& session) -> Result<int> {
+        std::vector<std::string> argv{verb, arguments.plugin, "--format", session.json() ? "json" : "text"};
+        for (const std::string& param : arguments.params) argv.insert(argv.end(), {"--param", param});
+        if (arguments.steps != 0) argv.insert(argv.end(), {"--steps", std::to_string(arguments.steps)});
+        return exec_runner(argv);
+      };
+    });
+  }
+}
+
+void add_verbs(CLI::App& app, Arguments& arguments) {
+  const auto simple = [&app, &arguments](const char* name, const char* help, Result<int> (*verb)(Session&)) {
+    app.add_subcommand(name, help)->callback([&arguments, verb] { arguments.action = verb; });
+  };
+  simple("status", "the manager, its workers, tasks and jobs at one glance", run_status);
+  add_load(app, arguments);
+  simple("tasks", "all side tasks", run_tasks);
+  auto* task = app.add_subcommand("task", "one side task: state, steps, verdict, end of its log");
+  task->add_option("name", arguments.task, "the task")->required();
+  task->callback([&arguments] {
+    arguments.action = [&arguments](Session& session) { return run_task(session, arguments.task); };
+  });
+  add_change(app, arguments, "stop", "stop side tasks for good", run_stop);
+  add_change(app, arguments, "pause", "keep side tasks from running", run_pause);
+  add_change(app, arguments, "resume", "let paused side tasks run again", run_resume);
+  simple("workers", "all workers and the trainers attached to them", run_workers);
+  simple("plugins", "plugins in the drop folders", run_plugins);
+  add_plugin(app, arguments);
+  auto* events = app.add_subcommand("events", "print events as they come");
+  events->add_option("--topic", arguments.events.topic,
+                     "only topics that begin so, e.g. bubble.end or task.state/pagerank");
+  events->add_option("--count", arguments.events.count, "end after so many")->check(CLI::PositiveNumber);
+  events->callback([&arguments] {
+    arguments.action = [&arguments](Session& session) { return run_events(session, arguments.events); };
+  });
+  auto* top = app.add_subcommand("top", "live view of bubbles and side tasks");
+  top->add_option("--count", arguments.top.count, "end after so many pictures")->check(CLI::PositiveNumber);
+  top->add_option("--interval", arguments.top.interval_s, "seconds between pictures")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  top->callback(
+      [&arguments] { arguments.action = [&arguments](Session& session) { return run_top(session, arguments.top); }; });
+  auto* report =
+      app.add_subcommand("report", "measures of every job and task: time increase, bubbles, harvest, overrun");
+  report->add_option("--job", arguments.job, "only this job");
+  report->callback([&arguments] {
+    arguments.action = [&arguments](Session& session) { return run_report(session, arguments.job); };
+  });
+}
+
+int fail(std::ostream& err, const Error& error) {
+  err << "freeride-ctl: " << printable(error.text()) << "\n";
+  return exit_code(error);
+}
+
+int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
+  CLI::App app("Loads, watches and steers side tasks that run in the bubbles of pipeline-parallel training.",
+               "freeride-ctl");
+  app.footer(kFooter);
+  app.set_version_flag("--version", FREERIDE_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();  // global options may follow the verb, and sub-subcommands inherit this
+  Arguments arguments;
+  add_globals(app, arguments);
+  add_verbs(app, arguments);
+  if (auto bound = bind_config(app, "ctl"); !bound) return fail(err, bound.error());
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error, out, err);  // --help, --version
+    return fail(err, Error{Code::kInvalidArgument, error.what(), "see freeride-ctl --help"});
+  }
+  Paths paths = Paths::defaults();
+  if (!arguments.run_dir.empty()) paths.run_dir = arguments.run_dir;
+  Options options;
+  options.commands_endpoint =
+      arguments.commands_endpoint.empty() ? paths.commands_endpoint() : arguments.commands_endpoint;
+  options.events_endpoint = arguments.events_endpoint.empty() ? paths.events_endpoint() : arguments.events_endpoint;
+  options.format = arguments.format == "json" ? Format::kJson : Format::kTable;
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.timeout_s * 1000));
+  Session session(options, out);
+  const auto code = arguments.action(session);
+  out.flush();
+  if (!code) return fail(err, code.error());
+  if (!out) return fail(err, Error{Code::kInternal, "cannot write to the standard output", ""});
+  return *code;
+}
+
+}  // namespace
+
+int run(int argc, char** argv, std::ostream& out, std::ostream& err) {
+  try {
+    return parse_and_act(argc, argv, out, err);
+  } catch (const std::exception& error) {  // out of memory, or a library's own
+    return fail(err, Error{Code::kInternal, error.what(), ""});
+  }
+}
+
+}  // namespace freeride::ctl

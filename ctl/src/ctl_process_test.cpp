@@ -1,0 +1,566 @@
+// The real freeride-ctl against a manager that the test plays: every command, every error code, and managers that lie
+// or hang.
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "freeride/base/fd.hpp"
+#include "freeride/base/sha256.hpp"
+#include "freeride/bus/sockets.hpp"
+
+using namespace freeride;  // NOLINT(google-build-using-namespace)
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = (fs::temp_directory_path() / "ctl-test-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const fs::path& path() const { return path_; }
+  std::string endpoint(const char* name) const { return "ipc://" + (path_ / (std::string(name) + ".sock")).string(); }
+
+ private:
+  fs::path path_;
+};
+
+const fs::path kCtl = fs::path(FREERIDE_BUILD_DIR) / "bin" / "freeride-ctl";
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+// A child with its output in pipes; ended and reaped in every case.
+class Child {
+ public:
+  Child(const fs::path& program, const std::vector<std::string>& arguments,
+        const std::vector<std::string>& environment = {}) {
+    std::array<int, 2> out{};
+    std::array<int, 2> err{};
+    REQUIRE(pipe2(out.data(), O_CLOEXEC) == 0);
+    REQUIRE(pipe2(err.data(), O_CLOEXEC) == 0);
+    std::vector<std::string> texts{program.string()};
+    texts.insert(texts.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (auto& text : texts) argv.push_back(text.data());
+    argv.push_back(nullptr);
+    std::vector<std::string> settings{"TERM=dumb", "LC_ALL=C.UTF-8"};
+    settings.insert(settings.end(), environment.begin(), environment.end());
+    for (const char* name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"}) {
+      if (const char* value = std::getenv(name)) settings.push_back(std::string(name) + "=" + value);
+    }
+    std::vector<char*> envp;
+    for (auto& text : settings) envp.push_back(text.data());
+    envp.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, err[1], STDERR_FILENO);
+    REQUIRE(posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), envp.data()) == 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(out[1]);
+    close(err[1]);
+    out_.reset(out[0]);
+    err_.reset(err[0]);
+  }
+  ~Child() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  void signal(int number) const { kill(pid_, number); }
+
+  // Reads until `text` has been printed, or both pipes are closed. The test program's own timeout is the watchdog.
+  bool wait_for(const std::string& text) {
+    while (outcome_.out.find(text) == std::string::npos) {
+      if (!read_some()) return false;
+    }
+    return true;
+  }
+  Outcome finish() {
+    while (read_some()) {
+    }
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    outcome_.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return outcome_;
+  }
+
+ private:
+  bool read_some() {
+    std::array<pollfd, 2> fds{pollfd{out_.get(), POLLIN, 0}, pollfd{err_.get(), POLLIN, 0}};
+    if (fds[0].fd < 0 && fds[1].fd < 0) return false;
+    poll(fds.data(), fds.size(), -1);
+    drain(fds[0], out_, outcome_.out);
+    drain(fds[1], err_, outcome_.err);
+    return true;
+  }
+  static void drain(const pollfd& ready, Fd& fd, std::string& into) {
+    if (ready.fd < 0 || ready.revents == 0) return;
+    std::array<char, 4096> buffer{};
+    const ssize_t got = read(fd.get(), buffer.data(), buffer.size());
+    if (got > 0) {
+      into.append(buffer.data(), static_cast<size_t>(got));
+    } else {
+      fd.reset();
+    }
+  }
+  pid_t pid_ = -1;
+  Fd out_, err_;
+  Outcome outcome_;
+};
+
+Outcome run(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}) {
+  return Child(kCtl, arguments, environment).finish();
+}
+
+// Answers commands on a thread of its own until it goes out of scope.
+class FakeManager {
+ public:
+  using Handler = std::function<void(bus::Server&, const bus::Server::Incoming&)>;
+  FakeManager(const TempDir& folder, Handler handler) : run_dir_(folder.path().string()), handler_(std::move(handler)) {
+    auto server = bus::Server::bind(context_, folder.endpoint("commands"));
+    REQUIRE(server.ok());
+    server_ = std::move(*server);
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        if (auto incoming = server_->receive(std::chrono::milliseconds(20))) handler_(*server_, *incoming);
+      }
+    });
+  }
+  ~FakeManager() {
+    stop_ = true;
+    thread_.join();
+  }
+  FakeManager(const FakeManager&) = delete;
+  FakeManager& operator=(const FakeManager&) = delete;
+
+  Outcome ask(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"--run-dir", run_dir_, "--timeout", "60"});
+    return run(arguments);
+  }
+
+ private:
+  std::string run_dir_;
+  Handler handler_;
+  zmq::context_t context_;
+  std::unique_ptr<bus::Server> server_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+bus::TaskInfo task_named(const std::string& name, const std::string& state) {
+  bus::TaskInfo info;
+  info.state.task = name;
+  info.state.state = state;
+  info.state.plugin = "pagerank.so";
+  info.state.stage = 3;
+  return info;
+}
+
+}  // namespace
+
+TEST_CASE("every command that lists something, as table and as JSON") {
+  const TempDir folder;
+  const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {
+    const std::string& command = request.message.command;
+    if (command == "status") {
+      bus::StatusReply reply;
+      reply.version = "0.1.0";
+      reply.pid = 4711;
+      reply.tasks_by_state = {{"RUNNING", 2}};
+      server.reply(request, reply);
+    } else if (command == "tasks") {
+      server.reply(request, bus::TasksReply{{task_named("pagerank", "RUNNING")}});
+    } else if (command == "task") {
+      auto info = task_named(request.message.as<bus::ShowTask>()->task, "PAUSED");
+      info.log_tail = "read 100 edges\n";
+      server.reply(request, bus::TaskReply{info});
+    } else if (command == "workers") {
+      bus::WorkerInfo worker;
+      worker.state.worker = "host:cpu-0";
+      server.reply(request, bus::WorkersReply{{worker}});
+    } else if (command == "plugins") {
+      bus::PluginState plugin;
+      plugin.name = "image.so";
+      server.reply(request, bus::PluginsReply{{plugin}});
+    } else if (command == "report") {
+      bus::JobMeasures job;
+      job.job = "gpt" + request.message.as<bus::GetReport>()->job;
+      server.reply(request, bus::ReportReply{{job}, {}});
+    }
+  });
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string text;
+    std::function<bool(const json&)> holds;
+  };
+  const std::vector<Case> cases{
+      {{"status"}, "pid 4711", [](const json& j) { return j["tasks_by_state"]["RUNNING"] == 2; }},
+      {{"tasks"}, "RUNNING", [](const json& j) { return j["tasks"][0]["state"]["task"] == "pagerank"; }},
+      {{"task", "mine"}, "read 100 edges", [](const json& j) { return j["task"]["state"]["task"] == "mine"; }},
+      {{"workers"}, "host:cpu-0", [](const json& j) { return j["workers"][0]["state"]["worker"] == "host:cpu-0"; }},
+      {{"plugins"}, "image.so", [](const json& j) { return j["plugins"][0]["name"] == "image.so"; }},
+      {{"report", "--job", "-x"}, "gpt-x", [](const json& j) { return j["jobs"][0]["job"] == "gpt-x"; }},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(one.arguments);
+    const auto table = manager.ask(one.arguments);
+    CHECK(table.code == 0);
+    CHECK(table.err.empty());
+    CHECK_THAT(table.out, Contains(one.text));
+    auto arguments = one.arguments;
+    arguments.insert(arguments.end(), {"--format", "json"});
+    const auto as_json = manager.ask(arguments);
+    CHECK(as_json.code == 0);
+    const auto parsed = json::parse(as_json.out, nullptr, false);
+    REQUIRE_FALSE(parsed.is_discarded());
+    CHECK(one.holds(parsed));
+  }
+}
+
+TEST_CASE("load sends a file's bytes for a path, and only the name for a name") {
+  const TempDir folder;
+  std::mutex mutex;
+  bus::Load seen;
+  std::string bytes;
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    seen = *request.message.as<bus::Load>();
+    bytes = request.message.attachment;
+    auto info = task_named(seen.name.empty() ? "made-up" : seen.name, "SUBMITTED");
+    info.state.reason = "waiting for a trainer with stage 3";
+    server.reply(request, bus::TaskReply{info});
+  });
+  std::ifstream file(CTL_TEST_PLUGIN, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  const auto by_path =
+      manager.ask({"load",    CTL_TEST_PLUGIN, "--stage",    "3",   "--job",       "gpt",     "--replica", "1",
+                   "--name",  "mine",          "--param",    "a=1", "--param",     "b=x=y",   "--memory",  "2GiB",
+                   "--steps", "100",           "--priority", "-4",  "--when-idle", "--paused"});
+  CHECK(by_path.code == 0);
+  CHECK(by_path.out == "mine: SUBMITTED (waiting for a trainer with stage 3)\n");
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    CHECK(bytes == content);
+    CHECK(seen.sha256 == sha256_hex(content));
+    CHECK(seen.plugin == fs::path(CTL_TEST_PLUGIN).filename().string());
+    CHECK(seen.stage == 3);
+    CHECK(seen.job == "gpt");
+    CHECK(seen.replica == 1);
+    CHECK(seen.params == std::map<std::string, std::string>{{"a", "1"}, {"b", "x=y"}});
+    CHECK(seen.memory_bytes == 2LL << 30);
+    CHECK(seen.steps == 100);
+    CHECK(seen.priority == -4);
+    CHECK(seen.when_idle);
+    CHECK(seen.start_paused);
+    CHECK_FALSE(seen.user.empty());
+  }
+  const auto by_name = manager.ask({"load", "pagerank.so", "--format", "json"});
+  CHECK(by_name.code == 0);
+  CHECK(json::parse(by_name.out)["task"]["state"]["task"] == "made-up");
+  const std::lock_guard<std::mutex> lock(mutex);
+  CHECK(bytes.empty());
+  CHECK(seen.sha256.empty());
+  CHECK(seen.plugin == "pagerank.so");
+  CHECK(seen.stage == -1);
+  CHECK(seen.replica == -1);
+}
+
+TEST_CASE("what cannot be a plugin never reaches the manager") {
+  const TempDir folder;
+  std::atomic<int> requests{0};
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    ++requests;
+    server.reply(request, bus::TaskReply{});
+  });
+  const auto text = folder.path() / "text.so";
+  std::ofstream(text) << "not an ELF file";
+  std::ofstream(folder.path() / "empty.so");
+  REQUIRE(mkfifo((folder.path() / "fifo.so").c_str(), 0600) == 0);
+  struct Case {
+    std::vector<std::string> arguments;
+    int code;
+    std::string message;
+  };
+  for (const Case& one : {
+           Case{{"load", text.string()}, 2, "is not an ELF file"},
+           Case{{"load", (folder.path() / "empty.so").string()}, 2, "is empty"},
+           Case{{"load", (folder.path() / "fifo.so").string()}, 2, "is not a file"},
+           Case{{"load", folder.path().string() + "/"}, 2, "is not a file"},
+           Case{{"load", "./no-such-file.so"}, 4, "no-such-file.so"},
+           Case{{"load", CTL_TEST_PLUGIN, "--memory", "lots"}, 2, "--memory: 'lots' is not a size"},
+           Case{{"load", CTL_TEST_PLUGIN, "--param", "novalue"}, 2, "'novalue'"},
+           Case{{"load", CTL_TEST_PLUGIN, "--stage", "x"}, 2, "stage"},
+           Case{{"load", CTL_TEST_PLUGIN, "--stage", "-2"}, 2, "stage"},
+           Case{{"load", CTL_TEST_PLUGIN, "--steps", "0"}, 2, "steps"},
+       }) {
+    CAPTURE(one.arguments);
+    const auto outcome = manager.ask(one.arguments);
+    CHECK(outcome.code == one.code);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, StartsWith("freeride-ctl: ") && Contains(one.message));
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  }
+  CHECK(requests == 0);
+}
+
+TEST_CASE("stop, pause and resume, several at once; one that is gone does not keep the others") {
+  const TempDir folder;
+  const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {
+    const auto name = request.message.as<bus::StopTask>()->task;  // the three commands have the same fields
+    if (name == "gone") {
+      server.reply_error(request, Error{Code::kNotFound, "no task is named 'gone'", "freeride-ctl tasks lists them"});
+      return;
+    }
+    const std::string& command = request.message.command;
+    server.reply(request, bus::TaskReply{task_named(name, command == "stop"    ? "STOPPED"
+                                                          : command == "pause" ? "PAUSED"
+                                                                               : "RUNNING")});
+  });
+  CHECK(manager.ask({"stop", "a"}).out == "a: STOPPED\n");
+  CHECK(manager.ask({"pause", "a"}).out == "a: PAUSED\n");
+  CHECK(manager.ask({"resume", "a", "b"}).out == "a: RUNNING\nb: RUNNING\n");
+  const auto mixed = manager.ask({"stop", "a", "gone", "b"});
+  CHECK(mixed.code == 4);
+  CHECK(mixed.out == "a: STOPPED\nb: STOPPED\n");
+  CHECK(mixed.err == "freeride-ctl: no task is named 'gone'; freeride-ctl tasks lists them\n");
+  const auto as_json = manager.ask({"stop", "a", "b", "--format", "json"});
+  CHECK(json::parse(as_json.out)["tasks"].size() == 2);
+}
+
+TEST_CASE("the manager's errors become exit codes and one line") {
+  const TempDir folder;
+  std::atomic<Code> code{Code::kInternal};
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    server.reply_error(request, Error{code, "it did not work\x1b[2J\nat all", "do something"});
+  });
+  for (const auto& [error, expected] : std::map<Code, int>{{Code::kInvalidArgument, 2},
+                                                           {Code::kNotFound, 4},
+                                                           {Code::kAlreadyExists, 1},
+                                                           {Code::kRejected, 5},
+                                                           {Code::kUnavailable, 3},
+                                                           {Code::kVersion, 1},
+                                                           {Code::kPermission, 1},
+                                                           {Code::kExhausted, 1},
+                                                           {Code::kInternal, 1}}) {
+    code = error;
+    CAPTURE(to_string(error));
+    const auto outcome = manager.ask({"task", "x", "--format", "json"});
+    CHECK(outcome.code == expected);
+    CHECK(outcome.out.empty());
+    CHECK(outcome.err == "freeride-ctl: it did not work?[2J?at all; do something\n");
+  }
+}
+
+TEST_CASE("no manager, and a manager that hangs: exit 3 after the timeout, saying where and what to start") {
+  const TempDir folder;
+  const auto check = [&](const std::vector<std::string>& arguments) {
+    CAPTURE(arguments);
+    const auto outcome = run(arguments);
+    CHECK(outcome.code == 3);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err,
+               StartsWith("freeride-ctl: no ") && Contains(folder.path().string()) && Contains("freeride-manager"));
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  };
+  check({"--run-dir", folder.path().string(), "--timeout", "0.2", "status"});
+  check({"--run-dir", folder.path().string(), "--timeout", "0.2", "stop", "a", "b"});
+  check({"--run-dir", folder.path().string(), "events", "--count", "1"});
+  check({"--run-dir", folder.path().string(), "top", "--count", "1"});
+  const FakeManager silent(folder, [](bus::Server&, const bus::Server::Incoming&) {});
+  check({"--run-dir", folder.path().string(), "--timeout", "0.5", "tasks"});
+  // A socket file that a dead manager left behind.
+  const fs::path stale = folder.path() / "events.sock";
+  std::ofstream{stale};
+  check({"--run-dir", folder.path().string(), "events", "--count", "1"});
+}
+
+TEST_CASE("garbage from the manager is skipped or reported, never believed") {
+  const TempDir folder;
+  zmq::context_t context;
+  zmq::socket_t router(context, zmq::socket_type::router);
+  router.set(zmq::sockopt::linger, 0);
+  router.bind(folder.endpoint("commands"));
+  std::atomic<bool> stop{false};
+  std::thread liar([&] {
+    while (!stop) {
+      std::array<zmq::pollitem_t, 1> items{zmq::pollitem_t{router.handle(), 0, ZMQ_POLLIN, 0}};
+      zmq::poll(items.data(), items.size(), std::chrono::milliseconds(20));
+      zmq::message_t peer;
+      if (!router.recv(peer, zmq::recv_flags::dontwait)) continue;
+      std::string request;
+      for (bool more = true; more;) {
+        zmq::message_t part;
+        if (!router.recv(part, zmq::recv_flags::none)) break;
+        if (request.empty()) request = part.to_string();
+        more = part.more();
+      }
+      const auto asked = json::from_msgpack(request, true, false);
+      auto reply = asked;
+      reply["kind"] = "reply";
+      reply["ok"] = true;
+      reply["body"] = json::binary({0xc1, 0xff});  // 0xc1 is never MessagePack
+      auto wrong_version = reply;
+      wrong_version["v"] = 99;
+      const auto packed = json::to_msgpack(reply);
+      const auto packed_wrong = json::to_msgpack(wrong_version);
+      for (const std::string& bytes :
+           {std::string("\xc1 garbage"), std::string(),
+            std::string(packed.begin(), packed.begin() + static_cast<long>(packed.size() / 2)),
+            std::string(packed_wrong.begin(), packed_wrong.end()), request,
+            std::string(packed.begin(), packed.end())}) {
+        router.send(zmq::buffer(peer.data(), peer.size()), zmq::send_flags::sndmore);
+        router.send(zmq::buffer(bytes), zmq::send_flags::none);
+      }
+    }
+  });
+  const auto outcome = run({"--run-dir", folder.path().string(), "--timeout", "3", "tasks"});
+  stop = true;
+  liar.join();
+  CHECK((outcome.code == 1 || outcome.code == 3));
+  CHECK(outcome.out.empty());
+  CHECK_THAT(outcome.err, StartsWith("freeride-ctl: "));
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+}
+
+TEST_CASE("events come as lines or as JSON, kept states first, until the count or Ctrl-C") {
+  const TempDir folder;
+  zmq::context_t context;
+  auto broker = bus::Broker::start(context, folder.endpoint("publish"), folder.endpoint("events"));
+  REQUIRE(broker.ok());
+  auto publisher = bus::Publisher::connect(context, folder.endpoint("publish"), "test");
+  REQUIRE(publisher.ok());
+  std::atomic<bool> stop{false};
+  std::thread source([&] {
+    bus::BubbleEnd bubble;
+    bubble.job = "gpt";
+    for (uint64_t i = 0; !stop; ++i) {
+      (*publisher)->publish(task_named("pagerank", "RUNNING").state);
+      bubble.iteration = i;
+      (*publisher)->publish(bubble);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  const std::string run_dir = folder.path().string();
+  const auto lines = run({"--run-dir", run_dir, "events", "--topic", "task.state/pagerank", "--count", "3"});
+  const auto as_json = run({"--run-dir", run_dir, "events", "--topic", "bubble.", "--count", "5", "--format", "json"});
+  Child endless(kCtl, {"--run-dir", run_dir, "events"});
+  const bool flowed = endless.wait_for("bubble.end/gpt/0");
+  endless.signal(SIGINT);
+  const auto interrupted = endless.finish();
+  const auto top = run({"--run-dir", run_dir, "top", "--count", "2", "--interval", "0.2"});
+  const auto top_json = run({"--run-dir", run_dir, "top", "--count", "2", "--interval", "0.2", "--format", "json"});
+  stop = true;
+  source.join();
+
+  CHECK(lines.code == 0);
+  CHECK(std::count(lines.out.begin(), lines.out.end(), '\n') == 3);
+  CHECK_THAT(lines.out, Contains("task.state/pagerank") && Contains("state=RUNNING"));
+  CHECK(as_json.code == 0);
+  std::istringstream stream(as_json.out);
+  int count = 0;
+  uint64_t last = 0;
+  for (std::string line; std::getline(stream, line); ++count) {
+    const auto event = json::parse(line);
+    CHECK(event["topic"] == "bubble.end/gpt/0");
+    if (count > 0) CHECK(event["iteration"] == last + 1);
+    last = event["iteration"];
+  }
+  CHECK(count == 5);
+  CHECK(flowed);
+  CHECK(interrupted.code == 0);
+  CHECK(top.code == 0);
+  CHECK_THAT(top.out, Contains("pagerank") && Contains("RUNNING") && !Contains("\x1b"));
+  CHECK(top_json.code == 0);
+  CHECK_THAT(top_json.out, Contains("\"task\":\"pagerank\""));
+}
+
+TEST_CASE("plugin check starts the runner beside it and takes over its exit code") {
+  const TempDir folder;
+  const auto ctl = folder.path() / "freeride-ctl";
+  fs::copy_file(kCtl, ctl);
+  const auto without = Child(ctl, {"plugin", "check", "x.so"}, {"PATH=/nowhere"}).finish();
+  CHECK(without.code == 3);
+  CHECK_THAT(without.err, Contains("freeride-runner") && Contains("PATH"));
+  const auto runner = folder.path() / "freeride-runner";
+  std::ofstream(runner) << "#!/bin/sh\necho \"$@\"\nexit 5\n";
+  fs::permissions(runner, fs::perms::owner_all);
+  const auto beside =
+      Child(ctl, {"plugin", "check", "x.so", "--param", "a=1", "--steps", "7"}, {"PATH=/nowhere"}).finish();
+  CHECK(beside.code == 5);
+  CHECK(beside.out == "check x.so --format text --param a=1 --steps 7\n");
+  const auto described = Child(ctl, {"plugin", "describe", "x.so", "--format", "json"}, {"PATH=/nowhere"}).finish();
+  CHECK(described.out == "describe x.so --format json\n");
+}
+
+TEST_CASE("wrong usage is exit 2 with one line; help and version are exit 0") {
+  for (const auto& arguments : std::vector<std::vector<std::string>>{{},
+                                                                     {"fly"},
+                                                                     {"load"},
+                                                                     {"task"},
+                                                                     {"stop"},
+                                                                     {"plugin"},
+                                                                     {"tasks", "--format", "xml"},
+                                                                     {"tasks", "--timeout", "soon"},
+                                                                     {"tasks", "--no-such-option"},
+                                                                     {"events", "--count", "-1"}}) {
+    CAPTURE(arguments);
+    const auto outcome = run(arguments);
+    CHECK(outcome.code == 2);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, StartsWith("freeride-ctl: ") && Contains("--help"));
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  }
+  const auto help = run({"--help"});
+  CHECK(help.code == 0);
+  CHECK_THAT(help.out, Contains("Examples") && Contains("Exit codes") && Contains("load"));
+  CHECK(run({"load", "--help"}).code == 0);
+  CHECK_THAT(run({"--version"}).out, Contains("0."));
+}
+
+TEST_CASE("configuration: file below environment below flags, and an unknown key is refused") {
+  const TempDir folder;
+  const auto file = folder.path() / "freeride.toml";
+  std::ofstream(file) << "[ctl]\ntimeout = 0.1\nrun_dir = \"" << (folder.path() / "from-file").string() << "\"\n";
+  const std::string config = "FREERIDE_CONFIG=" + file.string();
+  CHECK_THAT(run({"status"}, {config}).err, Contains("from-file"));
+  CHECK_THAT(run({"status"}, {config, "FREERIDE_RUN_DIR=/tmp/from-environment"}).err, Contains("from-environment"));
+  CHECK_THAT(run({"status", "--run-dir", "/tmp/from-flag"}, {config, "FREERIDE_RUN_DIR=/tmp/from-environment"}).err,
+             Contains("from-flag"));
+  std::ofstream(file) << "[ctl]\ncolour = \"red\"\n";
+  const auto unknown = run({"status"}, {config});
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Contains("colour") && Contains("known keys"));
+}

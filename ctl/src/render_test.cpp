@@ -1,0 +1,108 @@
+#include "render.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "json.hpp"
+
+using namespace freeride;  // NOLINT(google-build-using-namespace)
+using Catch::Matchers::Contains;
+
+namespace {
+bus::TaskInfo sample_task() {
+  bus::TaskInfo info;
+  info.state.task = "pagerank";
+  info.state.plugin = "pagerank.so";
+  info.state.sha256 = std::string(64, 'a');
+  info.state.worker = "host:cpu-0";
+  info.state.state = "RUNNING";
+  info.state.stage = 0;
+  info.state.counters.steps = 1000;
+  info.state.counters.step_ns = 1'500'000'000;
+  info.state.counters.metrics = {{"residual", 0.25}};
+  info.load.params = {{"scale", "14"}};
+  return info;
+}
+}  // namespace
+
+TEST_CASE("an outcome names the verdict, where and why") {
+  bus::TaskState task;
+  CHECK(ctl::outcome(task).empty());
+  task.paused_by_user = true;
+  CHECK(ctl::outcome(task) == "paused by user");
+  task.reason = "waiting for a trainer with stage 3";
+  CHECK(ctl::outcome(task) == "waiting for a trainer with stage 3");
+  task.verdict.kind = "crashed";
+  task.verdict.signal = 11;
+  task.verdict.transition = "RunNextStep";
+  task.verdict.reason = "segmentation fault";
+  CHECK(ctl::outcome(task) == "crashed (signal 11 in RunNextStep): segmentation fault");
+}
+
+TEST_CASE("time increase is only shown when it is measured") {
+  bus::JobMeasures job;
+  CHECK(ctl::time_increase(job) == "not measured yet");
+  job.measured = true;
+  job.time_increase_pct = 0.12;
+  job.time_increase_ci95_low_pct = -0.4;
+  job.time_increase_ci95_high_pct = 0.64;
+  CHECK(ctl::time_increase(job) == "+0.12 % (95 %: -0.40 % to +0.64 %)");
+}
+
+TEST_CASE("empty lists say what to do") {
+  CHECK_THAT(ctl::render_tasks({}), Contains("freeride-ctl load"));
+  CHECK_THAT(ctl::render_workers({}), Contains("freeride-worker"));
+  CHECK_THAT(ctl::render_plugins({}), Contains("drop folder"));
+  CHECK_THAT(ctl::render_report({}), Contains("no training job"));
+  CHECK_THAT(ctl::render_status({}), Contains("none"));
+}
+
+TEST_CASE("tasks and a task") {
+  auto info = sample_task();
+  CHECK_THAT(ctl::render_tasks({info}),
+             Contains("pagerank") && Contains("RUNNING") && Contains("1 000") && Contains("1.50 ms"));
+  info.log_tail = "first line\nsecond \x1b[2J line";
+  const auto text = ctl::render_task(info);
+  CHECK_THAT(text, Contains("first line\nsecond ?[2J line\n") && Contains("scale") && Contains("residual") &&
+                       Contains("0.25"));
+  CHECK(ctl::render_task_line(info.state) == "pagerank: RUNNING\n");
+}
+
+TEST_CASE("one plugin on many workers is one row") {
+  bus::PluginsReply reply;
+  for (const char* worker : {"a", "b", "c"}) {
+    bus::PluginState plugin;
+    plugin.name = "image.so";
+    plugin.worker = worker;
+    plugin.state = "added";
+    plugin.sha256 = std::string(64, 'b');
+    plugin.size_bytes = 2048;
+    reply.plugins.push_back(plugin);
+  }
+  const auto text = ctl::render_plugins(reply);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 2);
+  CHECK_THAT(text, Contains("2.0 KiB") && Contains("3"));
+}
+
+TEST_CASE("report shows measures per stage") {
+  bus::ReportReply reply;
+  bus::JobMeasures job;
+  job.job = "gpt";
+  job.stages = 2;
+  job.iteration_ms = 512;
+  job.stage_bubble_share_pct = {{"0", 21.5}, {"1", 30}};
+  job.stage_harvested_share_pct = {{"0", 70}};
+  reply.jobs.push_back(job);
+  reply.tasks.push_back(sample_task());
+  CHECK_THAT(ctl::render_report(reply),
+             Contains("512 ms") && Contains("21.5 %") && Contains("70.0 %") && Contains("pagerank"));
+}
+
+TEST_CASE("json has the wire's names, nested, and survives text that is no UTF-8") {
+  auto info = sample_task();
+  info.log_tail = "\xff";
+  const auto json = ctl::to_json(bus::TaskReply{info});
+  CHECK(json["task"]["state"]["counters"]["steps"] == 1000);
+  CHECK(json["task"]["load"]["params"]["scale"] == "14");
+  CHECK(json["task"]["state"]["paused_by_user"] == false);
+  CHECK_THAT(ctl::dump(json), Contains("\"log_tail\":\"\xEF\xBF\xBD\""));
+}

@@ -1,0 +1,58 @@
+#include "session.hpp"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "freeride/base/fd.hpp"
+
+namespace freeride::ctl {
+namespace {
+
+constexpr std::string_view kIpc = "ipc://";
+
+}  // namespace
+
+Status Session::connect() {
+  if (requester_) return {};
+  auto requester = bus::Requester::connect(context_, options_.commands_endpoint);
+  if (!requester) return requester.error();
+  requester_ = std::move(*requester);
+  return {};
+}
+
+Error Session::explained(const Error& error) const {
+  if (error.code != Code::kTimeout || error.message.find(options_.commands_endpoint) != std::string::npos) return error;
+  return Error{Code::kTimeout, "no manager answers at " + options_.commands_endpoint + " (" + error.message + ")",
+               "start freeride-manager, or name its run directory with --run-dir"};
+}
+
+Error Session::unreadable(const char* command, const Error& error) {
+  return Error{error.code == Code::kVersion ? Code::kVersion : Code::kInternal,
+               std::string("the manager's answer to '") + command + "' cannot be read: " + error.message,
+               "install freeride-ctl and freeride-manager of one version"};
+}
+
+Status Session::events_reachable() const {
+  const std::string& endpoint = options_.events_endpoint;
+  if (endpoint.compare(0, kIpc.size(), kIpc) != 0) return {};
+  const std::string path = endpoint.substr(kIpc.size());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return Error{Code::kInvalidArgument, "'" + endpoint + "' is no usable endpoint",
+                 "a socket's path has at most 107 bytes"};
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const Fd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe.valid()) return errno_error("cannot make a socket", errno);
+  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN)
+    return {};
+  if (errno == EACCES || errno == EPERM) return errno_error("cannot connect to " + endpoint, errno);
+  return Error{Code::kUnavailable, "no broker answers at " + endpoint,
+               "start freeride-manager (or freeride-bus), or name its run directory with --run-dir"};
+}
+
+}  // namespace freeride::ctl

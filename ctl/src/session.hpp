@@ -1,0 +1,59 @@
+// One run of freeride-ctl: where the manager is, how to print, and the connection to it.
+#pragma once
+
+#include <chrono>
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <zmq.hpp>
+
+#include "freeride/base/result.hpp"
+#include "freeride/bus/sockets.hpp"
+
+namespace freeride::ctl {
+
+enum class Format { kTable, kJson };
+
+struct Options {
+  std::string commands_endpoint, events_endpoint;
+  Format format = Format::kTable;
+  std::chrono::milliseconds timeout{5000};
+};
+
+/// Connects when first asked to. Not thread-safe. Methods block up to Options::timeout.
+class Session {
+ public:
+  Session(Options options, std::ostream& out) : options_(std::move(options)), out_(out) {}
+
+  const Options& options() const { return options_; }
+  bool json() const { return options_.format == Format::kJson; }
+  std::ostream& out() { return out_; }
+  zmq::context_t& context() { return context_; }
+
+  /// Asks the manager and decodes its answer. Errors: the manager's own; kTimeout (nobody answers: names the endpoint
+  /// and what to start); kVersion or kInternal (the answer cannot be read).
+  template <class Reply, class Command>
+  Result<Reply> ask(const Command& command, std::string attachment = {}) {
+    if (auto ready = connect(); !ready) return ready.error();
+    auto message = requester_->request(command, options_.timeout, std::move(attachment));
+    if (!message) return explained(message.error());
+    auto reply = message->template as<Reply>();
+    if (!reply) return unreadable(Command::kCommand, reply.error());
+    return reply;
+  }
+
+  /// Whether a process listens at the events endpoint right now (ZeroMQ itself would wait for one for ever).
+  Status events_reachable() const;
+
+ private:
+  Status connect();
+  Error explained(const Error& error) const;
+  static Error unreadable(const char* command, const Error& error);
+
+  Options options_;
+  std::ostream& out_;
+  zmq::context_t context_{1};  // before what uses it, so that it is ended last
+  std::unique_ptr<bus::Requester> requester_;
+};
+
+}  // namespace freeride::ctl

@@ -1,0 +1,108 @@
+#include "top.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "events.hpp"
+
+using namespace freeride;  // NOLINT(google-build-using-namespace)
+using Catch::Matchers::Contains;
+
+namespace {
+constexpr int64_t kSecond = 1'000'000'000;
+
+template <class E>
+bus::Event event(const E& body, int64_t t_ns = 10 * kSecond) {
+  bus::Event out;
+  out.topic = std::string(E::kTopic) + "/" + body.key();
+  out.envelope.source = "test";
+  out.envelope.t_ns = t_ns;
+  out.payload = bus::encode(out.envelope, body);
+  return out;
+}
+
+bus::TrainingIteration iteration(bool holdout, int64_t harvested_ns) {
+  bus::TrainingIteration out;
+  out.job = "gpt";
+  out.device = "cpu-0";
+  out.iteration = 7;
+  out.end_ns = 100;
+  out.bubble_ns = 25;
+  out.harvested_ns = harvested_ns;
+  out.holdout = holdout;
+  return out;
+}
+}  // namespace
+
+TEST_CASE("top before anything has come") {
+  const auto text = ctl::TopModel().picture(0, 0, true);
+  CHECK_THAT(text, Contains("no trainer") && Contains("no side tasks") && Contains("last event never"));
+}
+
+TEST_CASE("top shows shares of the bubbles that were offered") {
+  ctl::TopModel model;
+  model.apply(event(iteration(false, 20)));
+  model.apply(event(iteration(true, 0)));
+  const auto text = model.picture(11 * kSecond, 0, true);
+  CHECK_THAT(text, Contains("#####............... 25.0 %"));
+  CHECK_THAT(text, Contains("################.... 80.0 % (held out now)"));
+  CHECK_THAT(text, Contains("last event 1.00 s ago"));
+}
+
+TEST_CASE("top takes steps a second from progress, and leaves profile runs out") {
+  ctl::TopModel model;
+  bus::TaskState task;
+  task.task = "pagerank";
+  task.state = "PAUSED";
+  model.apply(event(task));
+  bus::TaskProgress progress;
+  progress.task = "pagerank";
+  progress.state = "RUNNING";
+  progress.counters.steps = 100;
+  model.apply(event(progress, 10 * kSecond));
+  progress.counters.steps = 500;
+  model.apply(event(progress, 12 * kSecond));
+  progress.task = "unknown";
+  model.apply(event(progress, 12 * kSecond));
+  const auto json = model.json();
+  REQUIRE(json["tasks"].size() == 1);
+  CHECK(json["tasks"][0]["steps_per_s"] == 200.0);
+  CHECK_THAT(model.picture(13 * kSecond, 0, true), Contains("RUNNING") && Contains("200"));
+  // An older count from the manager does not turn the steps back.
+  model.apply(event(task));
+  CHECK(model.json()["tasks"][0]["counters"]["steps"] == 500);
+}
+
+TEST_CASE("top's memory and lines are bounded, whatever is published") {
+  ctl::TopModel model;
+  for (int i = 0; i < 3000; ++i) {
+    bus::TaskState task;
+    task.task = "task-" + std::to_string(i) + std::string(300, 'x');
+    model.apply(event(task));
+  }
+  CHECK(model.json()["tasks"].size() == 1000);
+  bus::Event broken;
+  broken.topic = "task.state/x";
+  broken.payload = "garbage";
+  model.apply(broken);
+  CHECK(model.json()["tasks"].size() == 1000);
+  std::istringstream lines(model.picture(0, 80, true));
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80 + 2);  // "…" has three bytes
+}
+
+TEST_CASE("an event as a line and as JSON, unknown fields included") {
+  bus::BubbleEnd bubble;
+  bubble.job = "gpt";
+  bubble.begin_ns = 5;
+  bubble.harvested_ns = 1'500'000;
+  const auto sample = event(bubble);
+  CHECK(ctl::event_line(sample) == "10.000000 bubble.end/gpt/0 begin_ns=5 harvested=1.50 ms job=gpt\n");
+  const auto json = ctl::event_json(sample);
+  CHECK(json["topic"] == "bubble.end/gpt/0");
+  CHECK(json["source"] == "test");
+  CHECK(json["harvested_ns"] == 1'500'000);
+  bus::Event newer;
+  newer.topic = "weather.state/x";
+  const auto packed = nlohmann::json::to_msgpack({{"v", 1}, {"rain", "much \x1b[2J"}});
+  newer.payload.assign(packed.begin(), packed.end());
+  CHECK(ctl::event_line(newer) == "0.000000 weather.state/x rain=\"much \\u001b[2J\"\n");
+}

@@ -1,0 +1,157 @@
+#include "verbs.hpp"
+
+#include <fcntl.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <iostream>
+
+#include "exit_code.hpp"
+#include "freeride/base/fd.hpp"
+#include "freeride/base/plugin_file.hpp"
+#include "freeride/base/sha256.hpp"
+#include "json.hpp"
+#include "parse.hpp"
+#include "render.hpp"
+
+namespace freeride::ctl {
+namespace {
+
+std::string user_name() {
+  if (const passwd* entry = getpwuid(getuid()); entry != nullptr && entry->pw_name != nullptr) return entry->pw_name;
+  return std::to_string(getuid());
+}
+
+// The whole of a regular file of at most kMaxPluginBytes: opening a FIFO or a device must not make us wait.
+Result<std::string> read_plugin(const std::string& path) {
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid())
+    return errno_error("cannot open " + path, errno, "a plugin in the drop folder is named without a path");
+  struct stat info {};
+  if (fstat(file.get(), &info) != 0) return errno_error("cannot read " + path, errno);
+  if (!S_ISREG(info.st_mode))
+    return Error{Code::kInvalidArgument, path + " is not a file", "name the plugin's .so file"};
+  std::string bytes;
+  std::string chunk(1u << 20, '\0');
+  while (bytes.size() <= kMaxPluginBytes) {
+    const ssize_t got = read(file.get(), chunk.data(), chunk.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno_error("cannot read " + path, errno);
+    if (got == 0) break;
+    bytes.append(chunk, 0, static_cast<size_t>(got));
+  }
+  return bytes;
+}
+
+template <class Reply, class Command, class Render>
+Result<int> show(Session& session, const Command& command, Render render) {
+  const auto reply = session.ask<Reply>(command);
+  if (!reply) return reply.error();
+  session.out() << (session.json() ? dump(to_json(*reply), 2) + "\n" : render(*reply));
+  return kExitOk;
+}
+
+// Every task is tried, so that one that is gone does not keep the others; the first error decides the exit code.
+template <class Command>
+Result<int> change(Session& session, const std::vector<std::string>& tasks) {
+  std::optional<Error> first;
+  auto replies = nlohmann::json::array();
+  for (const std::string& task : tasks) {
+    Command command;
+    command.task = task;
+    const auto reply = session.ask<bus::TaskReply>(command);
+    if (!reply) {
+      if (first) {
+        std::cerr << "freeride-ctl: " << reply.error().text() << "\n";
+      } else {
+        first = reply.error();
+      }
+      if (reply.error().code == Code::kTimeout) break;
+    } else if (session.json()) {
+      replies.push_back(to_json(reply->task));
+    } else {
+      session.out() << render_task_line(reply->task.state);
+    }
+  }
+  if (session.json()) session.out() << dump({{"tasks", replies}}, 2) << "\n";
+  if (first) return *first;
+  return kExitOk;
+}
+
+}  // namespace
+
+Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachment) {
+  bus::Load load;
+  load.plugin = arguments.plugin;
+  if (arguments.plugin.find('/') != std::string::npos) {
+    auto bytes = read_plugin(arguments.plugin);
+    if (!bytes) return bytes.error();
+    if (auto fine = check_plugin_file(*bytes, arguments.plugin); !fine) return fine.error();
+    load.plugin = std::filesystem::path(arguments.plugin).filename().string();
+    load.sha256 = sha256_hex(*bytes);
+    attachment = std::move(*bytes);
+  }
+  auto params = parse_params(arguments.params);
+  if (!params) return params.error();
+  load.params = std::move(*params);
+  if (!arguments.memory.empty()) {
+    const auto size = parse_size(arguments.memory);
+    if (!size) return Error{size.error().code, "--memory: " + size.error().message, size.error().hint};
+    load.memory_bytes = *size;
+  }
+  load.name = arguments.name;
+  load.job = arguments.job;
+  load.stage = arguments.stage;
+  load.replica = arguments.replica;
+  load.priority = arguments.priority;
+  load.steps = arguments.steps;
+  load.when_idle = arguments.when_idle;
+  load.start_paused = arguments.paused;
+  load.user = user_name();
+  return load;
+}
+
+Result<int> run_load(Session& session, const LoadArguments& arguments) {
+  std::string attachment;
+  const auto load = make_load(arguments, attachment);
+  if (!load) return load.error();
+  const auto reply = session.ask<bus::TaskReply>(*load, std::move(attachment));
+  if (!reply) return reply.error();
+  session.out() << (session.json() ? dump(to_json(*reply), 2) + "\n" : render_task_line(reply->task.state));
+  return kExitOk;
+}
+
+Result<int> run_status(Session& session) {
+  return show<bus::StatusReply>(session, bus::GetStatus{}, render_status);
+}
+Result<int> run_plugins(Session& session) {
+  return show<bus::PluginsReply>(session, bus::ListPlugins{}, render_plugins);
+}
+Result<int> run_workers(Session& session) {
+  return show<bus::WorkersReply>(session, bus::ListWorkers{}, render_workers);
+}
+Result<int> run_tasks(Session& session) {
+  return show<bus::TasksReply>(session, bus::ListTasks{},
+                               [](const bus::TasksReply& reply) { return render_tasks(reply.tasks); });
+}
+Result<int> run_task(Session& session, const std::string& task) {
+  return show<bus::TaskReply>(session, bus::ShowTask{task},
+                              [](const bus::TaskReply& reply) { return render_task(reply.task); });
+}
+Result<int> run_report(Session& session, const std::string& job) {
+  return show<bus::ReportReply>(session, bus::GetReport{job}, render_report);
+}
+Result<int> run_stop(Session& session, const std::vector<std::string>& tasks) {
+  return change<bus::StopTask>(session, tasks);
+}
+Result<int> run_pause(Session& session, const std::vector<std::string>& tasks) {
+  return change<bus::PauseTask>(session, tasks);
+}
+Result<int> run_resume(Session& session, const std::vector<std::string>& tasks) {
+  return change<bus::ResumeTask>(session, tasks);
+}
+
+}  // namespace freeride::ctl

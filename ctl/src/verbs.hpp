@@ -1,0 +1,38 @@
+// What each subcommand does. All print to session.out() and return an exit code or the error that main() prints.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "freeride/bus/commands.hpp"
+#include "session.hpp"
+
+namespace freeride::ctl {
+
+struct LoadArguments {
+  std::string plugin;  ///< a path when it has a "/", else a name in the drop folder
+  std::string name, job, memory;
+  int32_t stage = -1, replica = -1, priority = 0;
+  std::vector<std::string> params;
+  uint64_t steps = 0;
+  bool when_idle = false, paused = false;
+};
+
+/// The command that `arguments` ask for; reads and checks the plugin's file when it is a path, into `attachment`.
+/// Errors: kInvalidArgument, kVersion, kExhausted (the file is no plugin), kNotFound, kPermission (no such file, not
+/// readable).
+Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachment);
+
+Result<int> run_status(Session& session);
+Result<int> run_plugins(Session& session);
+Result<int> run_load(Session& session, const LoadArguments& arguments);
+Result<int> run_stop(Session& session, const std::vector<std::string>& tasks);
+Result<int> run_pause(Session& session, const std::vector<std::string>& tasks);
+Result<int> run_resume(Session& session, const std::vector<std::string>& tasks);
+Result<int> run_tasks(Session& session);
+Result<int> run_task(Session& session, const std::string& task);
+Result<int> run_workers(Session& session);
+Result<int> run_report(Session& session, const std::string& job);
+
+}  // namespace freeride::ctl
