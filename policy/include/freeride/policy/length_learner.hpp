@@ -1,0 +1,69 @@
+// How long each bubble of an iteration will be, learned from the last iterations.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace freeride::policy {
+
+/// What is known of one wait of an iteration. All 0: not enough samples yet. low <= mid <= high.
+struct WaitLength {
+  int64_t low_ns = 0;    ///< nearly all recent bubbles were longer
+  int64_t mid_ns = 0;    ///< median
+  int64_t high_ns = 0;   ///< few were longer
+  uint32_t samples = 0;  ///< it was learned from
+};
+
+/// Learns the lengths of the waits of an iteration, each by its position. Quantiles of a short window, not a mean: a
+/// lease that ends a little early wastes little, one that ends late holds training up, and single stalls (a checkpoint,
+/// a garbage collection) must leave no trace. What it learned is dropped when the schedule changes: at once for a wait
+/// whose last kShiftSamples all lie outside what it learned before, and as a whole when two iterations in a row have
+/// another number of waits. Pure: no clock, no I/O. Not thread-safe. Allocates only when the number of waits grows.
+class LengthLearner {
+ public:
+  static constexpr size_t kWindow = 16;         ///< samples kept of each wait
+  static constexpr size_t kLeastSamples = 3;    ///< before anything is said of a wait
+  static constexpr size_t kShiftSamples = 3;    ///< in a row outside the range make a shift
+  static constexpr double kShiftFactor = 1.25;  ///< outside the range by this factor
+  static constexpr int64_t kShiftLeastNs =
+      50'000;                                 ///< and by at least this: short waits jitter by more than any factor
+  static constexpr double kLowMargin = 0.02;  ///< taken off the low quantile
+
+  /// At most `most_waits` are learned; later ones of an iteration are ignored.
+  explicit LengthLearner(size_t most_waits) : most_waits_(most_waits) {}
+
+  /// One finished iteration; lengths_ns[i] is the length of wait i + 1. Negative ones count as 0. True when the
+  /// schedule was found to have changed, so that at least one wait is learned anew. O(waits · kWindow).
+  bool add_iteration(std::span<const int64_t> lengths_ns);
+
+  /// Of wait `wait`, from 1; zeros for one that is unknown.
+  WaitLength length(size_t wait) const;
+  size_t waits() const { return count_; }  ///< in an iteration of the present schedule
+
+ private:
+  struct History {
+    std::array<int64_t, kWindow> ring{};
+    size_t used = 0, next = 0;
+    WaitLength learned;
+    int64_t least_ns = 0, most_ns = 0;  // of the ring, before the samples under suspicion
+    size_t below = 0, above = 0;        // newest samples in a row outside that range
+  };
+  static bool add_sample(History& history, int64_t length_ns);
+  static void learn(History& history);
+
+  size_t most_waits_;
+  size_t count_ = 0;        // waits of the present schedule
+  size_t other_count_ = 0;  // of the last iteration, where it differed; 0: it did not
+  bool any_ = false;
+  std::vector<History> waits_;
+};
+
+/// The paper's type of wait `wait` (from 1) of `waits` in a 1F1B schedule, by position alone: 'A' the first wait of an
+/// iteration (the pipeline fills, or drains behind the stage), 'B' the wait for the first backward, 'C' the ones
+/// between; 0 where the number of waits does not fit 1F1B. For display only: nothing is decided by it.
+char bubble_type(uint32_t stage, uint32_t stages, size_t waits, size_t wait);
+
+}  // namespace freeride::policy
