@@ -1,0 +1,282 @@
+#include "freeride/bus/sockets.hpp"
+
+#include <poll.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "test_util.hpp"
+
+namespace freeride::bus {
+namespace {
+using test::kWatchdogMs;
+using test::RunDir;
+using namespace std::chrono_literals;
+
+bool readable(int fd, int timeout_ms) {
+  pollfd item = {fd, POLLIN, 0};
+  return ::poll(&item, 1, timeout_ms) == 1;
+}
+
+// A server in a thread that answers every request with LogReply{command}.
+class EchoServer {
+ public:
+  EchoServer(zmq::context_t& context, const std::string& endpoint) {
+    auto bound = Server::bind(context, endpoint);
+    REQUIRE(bound.ok());
+    server_ = std::move(*bound);
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        if (auto incoming = server_->receive(20ms)) {
+          ++executed;
+          if (mute) continue;
+          if (incoming->message.command == GetLog::kCommand) {
+            server_->reply_error(*incoming, {Code::kNotFound, "no task x", "see freeride-ctl tasks"});
+          } else {
+            LogReply reply;
+            reply.text = incoming->message.command + " " + incoming->message.attachment;
+            server_->reply(*incoming, reply, incoming->message.attachment);
+          }
+        }
+      }
+    });
+  }
+  ~EchoServer() {
+    stop_ = true;
+    thread_.join();
+  }
+  std::atomic<int> executed{0};
+  std::atomic<bool> mute{false};
+
+ private:
+  std::unique_ptr<Server> server_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+TEST_CASE("a request gets its reply, its error and its attachment") {
+  RunDir dir;
+  zmq::context_t context;
+  EchoServer server(context, dir.endpoint("c.sock"));
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  auto reply = (*requester)->request(GetStatus{}, kWatchdogMs);
+  REQUIRE(reply.ok());
+  CHECK(reply->as<LogReply>()->text == "status ");
+  const std::string plugin(3 << 20, 'p');
+  reply = (*requester)->request(FetchPlugin{}, kWatchdogMs, plugin);
+  REQUIRE(reply.ok());
+  CHECK(reply->attachment == plugin);
+  reply = (*requester)->request(GetLog{}, kWatchdogMs);
+  REQUIRE_FALSE(reply.ok());
+  CHECK(reply.error().code == Code::kNotFound);
+  CHECK(reply.error().text() == "no task x; see freeride-ctl tasks");
+}
+
+TEST_CASE("nobody there: the error names the endpoint and what to start") {
+  RunDir dir;
+  zmq::context_t context;
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  auto reply = (*requester)->request(GetStatus{}, 50ms);
+  REQUIRE_FALSE(reply.ok());
+  CHECK(reply.error().code == Code::kTimeout);
+  CHECK(reply.error().text().find("c.sock") != std::string::npos);
+  CHECK(reply.error().text().find("freeride-manager") != std::string::npos);
+}
+
+TEST_CASE("a request that timed out is not executed by a manager that comes later") {
+  RunDir dir;
+  zmq::context_t context;
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  CHECK_FALSE((*requester)->request(GetStatus{}, 50ms).ok());
+  EchoServer server(context, dir.endpoint("c.sock"));
+  REQUIRE((*requester)->request(ListTasks{}, kWatchdogMs).ok());
+  CHECK(server.executed == 1);
+}
+
+TEST_CASE("the server may start after the requester and come back") {
+  RunDir dir;
+  zmq::context_t context;
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  for (int round = 0; round < 3; ++round) {
+    EchoServer server(context, dir.endpoint("c.sock"));
+    CHECK((*requester)->request(GetStatus{}, kWatchdogMs).ok());
+  }
+}
+
+TEST_CASE("a repeated request is answered again and executed once") {
+  RunDir dir;
+  zmq::context_t context;
+  auto bound = Server::bind(context, dir.endpoint("c.sock"));
+  REQUIRE(bound.ok());
+  Server& server = **bound;
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  std::thread asking([&] {
+    auto reply = (*requester)->request(GetStatus{}, kWatchdogMs);  // repeats after each second of silence
+    CHECK(reply.ok());
+  });
+  auto first = server.receive(kWatchdogMs);
+  REQUIRE(first.has_value());
+  // Longer than the pause after which it is repeated: the repetition must not come out.
+  CHECK_FALSE(server.receive(1500ms).has_value());
+  server.reply(*first, Ack{});
+  asking.join();
+  CHECK_FALSE(server.receive(0ms).has_value());
+}
+
+TEST_CASE("an answered request that is repeated gets the first answer") {
+  RunDir dir;
+  zmq::context_t context;
+  EchoServer server(context, dir.endpoint("c.sock"));
+  zmq::socket_t raw(context, zmq::socket_type::dealer);
+  raw.set(zmq::sockopt::linger, 0);
+  raw.connect(dir.endpoint("c.sock"));
+  const std::string request =
+      "\x85\xa1v\x01\xa4kind\xa7request\xa2id\xa3one\xa7"
+      "command\xa6status\xa4"
+      "body\x80";
+  std::string answers[2];
+  for (std::string& answer : answers) {
+    raw.send(zmq::buffer(request), zmq::send_flags::none);
+    zmq::message_t frame;
+    raw.set(zmq::sockopt::rcvtimeo, static_cast<int>(kWatchdogMs.count()));
+    REQUIRE(raw.recv(frame, zmq::recv_flags::none).has_value());
+    answer = frame.to_string();
+  }
+  CHECK(answers[0] == answers[1]);
+  CHECK(server.executed == 1);
+}
+
+TEST_CASE("the server sends commands to a peer, which answers; a peer that is gone is unavailable") {
+  RunDir dir;
+  zmq::context_t context;
+  auto bound = Server::bind(context, dir.endpoint("c.sock"));
+  REQUIRE(bound.ok());
+  Server& server = **bound;
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  const std::string id = (*requester)->send(RegisterWorker{}, "attached");  // before it is connected: kept until it is
+  std::string peer;
+  REQUIRE(test::eventually([&] {
+    (void)(*requester)->receive(1ms);
+    auto incoming = server.receive(1ms);
+    if (!incoming) return false;
+    CHECK(incoming->message.id == id);
+    CHECK(incoming->message.attachment == "attached");
+    peer = incoming->peer;
+    server.reply(*incoming, WorkerPlan{});
+    return true;
+  }));
+  auto plan = (*requester)->receive(kWatchdogMs);
+  REQUIRE(plan.has_value());
+  CHECK(plan->is_reply);
+  CHECK(plan->id == id);
+
+  TaskOrder order;
+  order.task = "pagerank";
+  order.order = "stop";
+  auto sent = server.send(peer, order);
+  REQUIRE(sent.ok());
+  auto received = (*requester)->receive(kWatchdogMs);
+  REQUIRE(received.has_value());
+  CHECK_FALSE(received->is_reply);
+  CHECK(received->as<TaskOrder>()->order == "stop");
+  (*requester)->reply_error(*received, {Code::kNotFound, "no such task", ""});
+  auto answer = server.receive(kWatchdogMs);
+  REQUIRE(answer.has_value());
+  CHECK(answer->message.is_reply);
+  CHECK(answer->message.id == *sent);
+  REQUIRE(answer->message.error.has_value());
+  CHECK(answer->message.error->code == Code::kNotFound);
+
+  requester = Error{Code::kInternal, "closed", ""};
+  REQUIRE(test::eventually([&] {
+    (void)server.receive(1ms);
+    return !server.send(peer, order).ok();
+  }));
+}
+
+TEST_CASE("commands that arrive while a request waits are kept") {
+  RunDir dir;
+  zmq::context_t context;
+  auto bound = Server::bind(context, dir.endpoint("c.sock"));
+  REQUIRE(bound.ok());
+  Server& server = **bound;
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  std::thread manager([&] {
+    auto incoming = server.receive(kWatchdogMs);
+    REQUIRE(incoming.has_value());
+    CHECK(server.send(incoming->peer, WorkerPlan{}).ok());
+    server.reply(*incoming, Ack{});
+    (void)server.receive(kWatchdogMs);
+  });
+  CHECK((*requester)->request(RegisterWorker{}, kWatchdogMs).ok());
+  CHECK(readable((*requester)->fd(), 0));  // nothing is left in the socket itself: only our own signal can tell
+  auto plan = (*requester)->receive(0ms);
+  REQUIRE(plan.has_value());
+  CHECK(plan->command == WorkerPlan::kCommand);
+  (*requester)->reply(*plan, Ack{});
+  manager.join();
+}
+
+// The classic trap: the signal of a message that arrived is eaten by a send.
+TEST_CASE("fd() still fires for what arrived before a send") {
+  RunDir dir;
+  zmq::context_t context;
+  auto bound = Server::bind(context, dir.endpoint("c.sock"));
+  REQUIRE(bound.ok());
+  Server& server = **bound;
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  (*requester)->send(RegisterWorker{});
+  std::string peer;
+  REQUIRE(test::eventually([&] {
+    (void)(*requester)->receive(1ms);
+    auto incoming = server.receive(1ms);
+    if (incoming) peer = incoming->peer;
+    return incoming.has_value();
+  }));
+  for (int round = 0; round < 200; ++round) {
+    while ((*requester)->receive(0ms)) {
+    }
+    REQUIRE(server.send(peer, TaskOrder{}).ok());
+    (*requester)->send(WorkerReport{});  // may or may not come after the order has arrived
+    (*requester)->send(WorkerReport{});
+    REQUIRE(readable((*requester)->fd(), static_cast<int>(kWatchdogMs.count())));
+    REQUIRE(test::eventually([&] { return (*requester)->receive(0ms).has_value(); }));
+    while (server.receive(0ms)) {
+    }
+  }
+}
+
+TEST_CASE("a second binder of a live endpoint is told by whom it is served; a dead one's is taken over") {
+  RunDir dir;
+  zmq::context_t context;
+  const std::string endpoint = dir.endpoint("c.sock");
+  {
+    auto first = Server::bind(context, endpoint);
+    REQUIRE(first.ok());
+    auto second = Server::bind(context, endpoint);
+    REQUIRE_FALSE(second.ok());
+    CHECK(second.error().code == Code::kAlreadyExists);
+    CHECK(second.error().message.find("process " + std::to_string(::getpid())) != std::string::npos);
+    auto requester = Requester::connect(context, endpoint);
+    REQUIRE(requester.ok());
+    (*requester)->send(GetStatus{});  // the first one still has its socket
+    CHECK(test::eventually([&] {
+      (void)(*requester)->receive(1ms);
+      return (*first)->receive(1ms).has_value();
+    }));
+  }
+  CHECK_FALSE(std::filesystem::exists(dir.path / "c.sock"));
+  CHECK(Server::bind(context, endpoint).ok());
+}
+
+}  // namespace
+}  // namespace freeride::bus
