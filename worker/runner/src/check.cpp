@@ -1,0 +1,300 @@
+#include "check.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "describe.hpp"
+#include "elf_symbols.hpp"
+#include "freeride/base/clock.hpp"
+#include "harness.hpp"
+
+namespace freeride::runner {
+namespace {
+
+using nlohmann::json;
+
+// How long a paused task's CPU clock is looked at, and what it may show: a pause's own last instructions.
+constexpr int64_t kStillMs = 100;
+constexpr int64_t kStillCpuNs = 2'000'000;
+// Steps longer than this fit few bubbles (they are some 10 to 100 ms long).
+constexpr int64_t kLongStepNs = 10'000'000;
+constexpr int64_t kGraceMs = 2'000;
+constexpr int64_t kHangMs = 10'000;
+
+std::string milliseconds(int64_t ns) {
+  char text[32];
+  snprintf(text, sizeof(text), "%.3g ms", static_cast<double>(ns) / kNsPerMs);
+  return text;
+}
+
+/// Collects the lines and prints them as they come.
+class Findings {
+ public:
+  explicit Findings(bool as_json) : as_json_(as_json) {}
+  void ok(const std::string& name, const std::string& text) { add("ok", name, text); }
+  void warn(const std::string& name, const std::string& text) { add("warn", name, text); }
+  void problem(const std::string& name, const std::string& text) {
+    ++problems_;
+    add("FAIL", name, text);
+  }
+  bool finish(const std::string& plugin) {
+    if (as_json_) {
+      std::cout << json{{"plugin", plugin}, {"ok", problems_ == 0}, {"problems", problems_}, {"checks", checks_}}.dump(
+                       2, ' ', false, json::error_handler_t::replace)
+                << "\n";
+    } else {
+      std::cout << (problems_ == 0 ? "ok" : std::to_string(problems_) + (problems_ == 1 ? " problem" : " problems"))
+                << "\n";
+    }
+    return problems_ == 0;
+  }
+
+ private:
+  void add(const char* result, const std::string& name, const std::string& text) {
+    checks_.push_back({{"name", name}, {"result", result}, {"text", text}});
+    if (!as_json_) {
+      printf("%-5s %-9s %s\n", result, name.c_str(), text.c_str());
+      fflush(stdout);
+    }
+  }
+  bool as_json_;
+  int problems_ = 0;
+  json checks_ = json::array();
+};
+
+/// A scratch folder for the time of the check.
+class Scratch {
+ public:
+  Scratch() {
+    const char* base = std::getenv("TMPDIR");
+    std::string text = std::string(base != nullptr ? base : "/tmp") + "/freeride-check-XXXXXX";
+    if (mkdtemp(text.data()) != nullptr) path_ = text;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string text_of(const Outcome& outcome) {
+  std::string text = outcome.kind;
+  if (!outcome.transition.empty()) text += " in " + outcome.transition;
+  text += ": " + outcome.reason;
+  if (!outcome.limit.empty()) text += " (limit: " + outcome.limit + ")";
+  return text;
+}
+
+// Peak resident memory of a process, MiB; 0 when it is gone.
+int64_t peak_mib(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::atoll(line.c_str() + 6) / 1024;
+  }
+  return 0;
+}
+
+/// The dynamic part: one task through its whole life. Each phase says what it found and whether the next makes sense.
+class LifeCheck {
+ public:
+  LifeCheck(const CheckOptions& options, Harness& harness, Findings& findings)
+      : options_(options), harness_(harness), findings_(findings), most_ms_(options.timeout_s * 1000LL) {}
+
+  void run() {
+    if (create() && init() && steps("step", options_.steps - options_.steps / 2) && resume()) {
+      memory();
+      stop();
+    }
+    print_log();
+  }
+
+ private:
+  // A wait failed: because of a verdict, or because nothing happened.
+  bool give_up(const std::string& name, const std::string& awaited) {
+    const auto outcome = harness_.verdict(1);
+    findings_.problem(name, outcome ? text_of(*outcome)
+                                    : "no " + awaited + " within " + std::to_string(options_.timeout_s) +
+                                          " s; use --timeout-s if it needs longer");
+    return false;
+  }
+
+  bool create() {
+    if (!harness_.wait_state(FREERIDE_STATE_CREATED, most_ms_)) return give_up("create", "CreateSideTask");
+    findings_.ok("create", "CreateSideTask took " + milliseconds(static_cast<int64_t>(harness_.answer().create_ns)));
+    return true;
+  }
+
+  bool init() {
+    harness_.open(FREERIDE_LEASE_INIT, most_ms_);
+    if (!harness_.wait_paused(most_ms_)) return give_up("init", "InitSideTask");
+    harness_.revoke();
+    findings_.ok("init", "InitSideTask took " + milliseconds(static_cast<int64_t>(harness_.answer().init_ns)));
+    return stands_still("init");
+  }
+
+  bool resume() { return options_.steps < 2 || steps("resume", options_.steps / 2); }
+
+  // Until `wanted` steps more are done, the task's work is finished, or the time is up; then pause.
+  bool steps(const std::string& name, uint64_t wanted) {
+    const uint64_t before = pages::load_acquire(harness_.answer().steps);
+    harness_.open(FREERIDE_LEASE_BUBBLE, most_ms_);
+    const bool done = harness_.wait_until(
+        [&](const auto& answer) {
+          return pages::load_acquire(answer.steps) >= before + wanted || pages::load_acquire(answer.finished) != 0;
+        },
+        most_ms_);
+    if (!done && harness_.verdict(1)) return give_up(name, "steps");
+    if (pages::load_acquire(harness_.answer().finished) != 0) return finished();
+    harness_.revoke();
+    if (!harness_.wait_paused(kHangMs + 2 * kGraceMs)) return give_up("pause", "PauseSideTask");
+    const uint64_t count = harness_.answer().steps;
+    if (count == before) {
+      findings_.problem(name, "no step was done in " + std::to_string(options_.timeout_s) + " s");
+      return false;
+    }
+    findings_.ok(name, std::to_string(count - before) + " steps, " +
+                           milliseconds(static_cast<int64_t>(harness_.answer().step_ns / count)) + " each on average");
+    return stands_still("pause");
+  }
+
+  // A short task may be done before we are: then its end has been checked too.
+  bool finished() {
+    findings_.ok("step", "the task finished by itself");
+    end();
+    return false;
+  }
+
+  bool stands_still(const std::string& name) {
+    const int64_t cpu_before = harness_.cpu_ns();
+    const uint64_t steps_before = harness_.answer().steps;
+    const timespec time{0, kStillMs * kNsPerMs};
+    nanosleep(&time, nullptr);
+    const int64_t executed_ns = harness_.cpu_ns() - cpu_before;
+    if (const auto outcome = harness_.verdict(1)) return give_up(name, "pause");
+    if (executed_ns > kStillCpuNs || harness_.answer().steps != steps_before) {
+      findings_.problem(name, "executes though it is paused: " + milliseconds(executed_ns) + " of CPU time in " +
+                                  std::to_string(kStillMs) + " ms; join or block its threads before returning");
+      return true;  // the rest can still be told
+    }
+    findings_.ok(name, "nothing executes afterwards");
+    return true;
+  }
+
+  void memory() { findings_.ok("memory", "peak " + std::to_string(peak_mib(harness_.task())) + " MiB of host memory"); }
+
+  void stop() {
+    harness_.revoke(FREERIDE_ORDER_STOP);
+    end();
+  }
+
+  void end() {
+    const auto outcome = harness_.verdict(most_ms_);
+    if (!outcome || (outcome->kind != "stopped" && outcome->kind != "finished")) {
+      give_up("stop", "end");
+      return;
+    }
+    findings_.ok("stop", "StopSideTask and destroy: " + outcome->reason);
+    if (outcome->threads_left > 0) {
+      findings_.problem("threads",
+                        std::to_string(outcome->threads_left) + " thread(s) outlived StopSideTask; join them in it");
+    } else {
+      findings_.ok("threads", "none is left after StopSideTask");
+    }
+    if (outcome->processes_left > 0) {
+      findings_.problem("processes",
+                        std::to_string(outcome->processes_left) + " process(es) were left behind and killed");
+    }
+    const std::string text = "p50 " + milliseconds(outcome->step_p50_ns) + ", p90 " +
+                             milliseconds(outcome->step_p90_ns) + ", longest of the last " +
+                             milliseconds(outcome->step_max_ns);
+    if (outcome->step_p90_ns > kLongStepNs) {
+      findings_.warn("duration", text + ": long steps fit few bubbles; aim at 0.5 to 5 ms");
+    } else {
+      findings_.ok("duration", text);
+    }
+  }
+
+  void print_log() {
+    if (options_.format == "json") return;
+    std::istringstream log(harness_.log());
+    int lines = 0;
+    for (std::string line; std::getline(log, line) && lines < 20; ++lines) printf("      log: %s\n", line.c_str());
+  }
+
+  const CheckOptions& options_;
+  Harness& harness_;
+  Findings& findings_;
+  const int64_t most_ms_;
+};
+
+void check_exports(const std::string& path, Findings& findings) {
+  auto exports = read_exports(path);
+  if (!exports.ok()) return;
+  const auto first = [](const std::vector<std::string>& names) {
+    return "'" + names.front() + "'" + (names.size() > 1 ? " and " + std::to_string(names.size() - 1) + " more" : "");
+  };
+  if (!exports->unique.empty()) {
+    findings.warn("symbols", "GNU unique symbols, shared between plugins: " + first(exports->unique) +
+                                 "; compile with -fvisibility=hidden");
+  } else if (!exports->others.empty()) {
+    findings.warn("symbols", "exports more than its entry: " + first(exports->others) +
+                                 "; compile with -fvisibility=hidden, or use freeride_add_plugin()");
+  } else {
+    findings.ok("symbols", "exports nothing but its entry");
+  }
+}
+
+}  // namespace
+
+bool check_plugin(const CheckOptions& options) {
+  Findings findings(options.format == "json");
+  const auto description = describe_plugin(options.plugin, options.timeout_s);
+  if (!description.ok()) {
+    findings.problem("load", description.error().text());
+    return findings.finish(options.plugin);
+  }
+  findings.ok("load",
+              "an ELF shared object for this machine; plugin ABI version " + std::to_string(FREERIDE_ABI_VERSION));
+  findings.ok("table", description->name + " " + description->version + ": " + description->summary);
+  std::string known;
+  for (const auto& param : description->params) {
+    known += (known.empty() ? "" : ", ") + param.key + "=" + param.default_value;
+  }
+  findings.ok("params", known.empty() ? "none" : known);
+  check_exports(options.plugin, findings);
+
+  const Scratch scratch;
+  if (scratch.path().empty()) {
+    findings.problem("scratch", "cannot make a temporary folder; set TMPDIR to a writable one");
+    return findings.finish(options.plugin);
+  }
+  Harness::Options harness_options;
+  harness_options.plugin = options.plugin;
+  harness_options.scratch = scratch.path();
+  harness_options.params = options.params;
+  harness_options.create_ms = options.timeout_s * 1000LL;
+  harness_options.grace_ms = kGraceMs;
+  harness_options.hang_ms = kHangMs;
+  auto harness = Harness::start(harness_options);
+  if (!harness.ok()) {
+    findings.problem("start", harness.error().text());
+    return findings.finish(options.plugin);
+  }
+  LifeCheck(options, **harness, findings).run();
+  return findings.finish(options.plugin);
+}
+
+}  // namespace freeride::runner

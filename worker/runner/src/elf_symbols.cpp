@@ -1,0 +1,58 @@
+#include "elf_symbols.hpp"
+
+#include <elf.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+
+#include "freeride/plugin.h"
+
+namespace freeride::runner {
+namespace {
+
+template <class T>
+bool read_at(std::string_view bytes, uint64_t offset, T& out) {
+  if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return false;
+  std::memcpy(&out, bytes.data() + offset, sizeof(T));
+  return true;
+}
+
+std::string text_at(std::string_view bytes, uint64_t offset) {
+  if (offset >= bytes.size()) return {};
+  const auto rest = bytes.substr(offset, 4096);
+  return std::string(rest.substr(0, rest.find('\0')));
+}
+
+}  // namespace
+
+Result<Exports> read_exports(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return errno_error("cannot read " + path, errno);
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  const std::string_view bytes(content);
+  Exports exports;
+  Elf64_Ehdr header{};
+  if (!read_at(bytes, 0, header)) return exports;
+  for (uint64_t i = 0; i < header.e_shnum; ++i) {
+    Elf64_Shdr section{};
+    Elf64_Shdr strings{};
+    if (!read_at(bytes, header.e_shoff + i * header.e_shentsize, section)) break;
+    if (section.sh_type != SHT_DYNSYM) continue;
+    if (!read_at(bytes, header.e_shoff + uint64_t{section.sh_link} * header.e_shentsize, strings)) break;
+    for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= section.sh_size; at += sizeof(Elf64_Sym)) {
+      Elf64_Sym symbol{};
+      if (!read_at(bytes, section.sh_offset + at, symbol)) break;
+      if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx == SHN_ABS) continue;
+      std::string name = text_at(bytes, strings.sh_offset + symbol.st_name);
+      if (name.empty() || name == FREERIDE_PLUGIN_ENTRY) continue;
+      if (ELF64_ST_BIND(symbol.st_info) == STB_GNU_UNIQUE) exports.unique.push_back(name);
+      exports.others.push_back(std::move(name));
+    }
+  }
+  return exports;
+}
+
+}  // namespace freeride::runner

@@ -1,0 +1,230 @@
+#include "harness.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "freeride/base/clock.hpp"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace freeride::runner {
+namespace {
+
+// Where the child finds its descriptors; ours are moved out of the way first.
+constexpr int kLeaseFd = 10, kAnswerFd = 11, kLifelineFd = 12, kReportFd = 13;
+constexpr int kOutOfTheWay = 64;
+
+Fd moved(Fd fd) {
+  return Fd(fcntl(fd.get(), F_DUPFD_CLOEXEC, kOutOfTheWay));
+}
+
+std::vector<std::string> arguments(const Harness::Options& options, const std::string& program) {
+  std::vector<std::string> arguments = {program,         "supervise",
+                                        "--lease-fd",    std::to_string(kLeaseFd),
+                                        "--answer-fd",   std::to_string(kAnswerFd),
+                                        "--lifeline-fd", std::to_string(kLifelineFd),
+                                        "--report-fd",   std::to_string(kReportFd),
+                                        "--plugin",      options.plugin,
+                                        "--name",        "check",
+                                        "--device",      options.device,
+                                        "--scratch",     options.scratch,
+                                        "--purpose",     options.purpose,
+                                        "--steps",       std::to_string(options.steps),
+                                        "--create-ms",   std::to_string(options.create_ms),
+                                        "--stop-ms",     std::to_string(options.stop_ms)};
+  for (const auto& [key, value] : options.params) {
+    arguments.insert(arguments.end(), {"--param", key + "=" + value});
+  }
+  return arguments;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
+  std::unique_ptr<Harness> harness(new Harness());
+  auto lease = pages::create_page<freeride_lease_page>(true);
+  if (!lease.ok()) return lease.error();
+  auto answer = pages::create_page<freeride_answer_page>(false);
+  if (!answer.ok()) return answer.error();
+  harness->lease_ = std::move(*lease);
+  auto view = pages::map_page<freeride_answer_page>(answer->fd.get());
+  if (!view.ok()) return view.error();
+  harness->answer_ = std::move(*view);
+
+  int lifeline[2];
+  int report[2];
+  if (pipe2(lifeline, O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
+  const Fd lifeline_end = moved(Fd(lifeline[0]));
+  harness->lifeline_.reset(lifeline[1]);
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, report) != 0) {
+    return errno_error("cannot make a socket pair", errno);
+  }
+  harness->report_.reset(report[0]);
+  const Fd report_end = moved(Fd(report[1]));
+  harness->log_.reset(memfd_create("task-log", MFD_CLOEXEC));
+  const Fd log_end = moved(Fd(fcntl(harness->log_.get(), F_DUPFD_CLOEXEC, 0)));
+  fcntl(log_end.get(), F_SETFL, O_APPEND);
+  const Fd lease_end = moved(Fd(fcntl(harness->lease_.fd.get(), F_DUPFD_CLOEXEC, 0)));
+  const Fd answer_end = moved(std::move(answer->fd));
+
+  harness->now_.grace_ns = static_cast<uint64_t>(options.grace_ms * kNsPerMs);
+  harness->now_.hang_ns = static_cast<uint64_t>(options.hang_ms * kNsPerMs);
+  harness->publish();
+
+  const std::string program = options.runner.empty() ? "/proc/self/exe" : options.runner;
+  auto texts = arguments(options, program);
+  std::vector<char*> argv;
+  argv.reserve(texts.size() + 1);
+  for (auto& text : texts) argv.push_back(text.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, lease_end.get(), kLeaseFd);
+  posix_spawn_file_actions_adddup2(&actions, answer_end.get(), kAnswerFd);
+  posix_spawn_file_actions_adddup2(&actions, lifeline_end.get(), kLifelineFd);
+  posix_spawn_file_actions_adddup2(&actions, report_end.get(), kReportFd);
+  posix_spawn_file_actions_adddup2(&actions, log_end.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, log_end.get(), STDERR_FILENO);
+  const int error = posix_spawn(&harness->supervisor_, program.c_str(), &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) {
+    harness->supervisor_ = -1;
+    return errno_error("cannot start " + program, error);
+  }
+  return harness;
+}
+
+Harness::~Harness() {
+  lifeline_.reset();
+  if (supervisor_ > 0 && !wait_gone(kWatchdogMs)) {
+    kill(supervisor_, SIGKILL);
+    waitpid(supervisor_, nullptr, 0);
+  }
+}
+
+void Harness::publish() {
+  pages::write_lease(*lease_.page, now_);
+  pages::futex_wake(lease_.page->sequence, FREERIDE_WAKE_RUNNER);
+  pages::futex_wake(lease_.page->sequence, FREERIDE_WAKE_SUPERVISOR);
+}
+
+uint64_t Harness::open(uint32_t kind, int64_t length_ms, uint32_t order) {
+  now_.order = order;
+  now_.kind = kind;
+  ++now_.lease_id;
+  now_.opened_ns = static_cast<uint64_t>(SteadyClock::now());
+  now_.begin_ns = now_.opened_ns;
+  now_.deadline_ns = now_.opened_ns + static_cast<uint64_t>(length_ms * kNsPerMs);
+  publish();
+  return now_.lease_id;
+}
+
+void Harness::revoke(uint32_t order) {
+  now_.order = order;
+  now_.kind = FREERIDE_LEASE_NONE;
+  now_.deadline_ns = 0;
+  publish();
+}
+
+bool Harness::wait_until(const std::function<bool(const freeride_answer_page&)>& true_of, int64_t most_ms) {
+  const int64_t until_ns = SteadyClock::now() + most_ms * kNsPerMs;
+  for (;;) {
+    const uint32_t sequence = pages::load_acquire(answer_->sequence);
+    if (true_of(*answer_)) return true;
+    // The report comes on a socket and steps wake nobody: look at both now and then.
+    if (read_report(0) && verdict_) return true_of(*answer_);
+    const int64_t now_ns = SteadyClock::now();
+    if (now_ns >= until_ns) return false;
+    pages::futex_wait(answer_->sequence, sequence, std::min(until_ns, now_ns + 5 * kNsPerMs));
+  }
+}
+
+bool Harness::wait_state(uint32_t state, int64_t most_ms) {
+  return wait_until([state](const auto& answer) { return pages::load_acquire(answer.state) == state; }, most_ms);
+}
+
+bool Harness::wait_paused(int64_t most_ms) {
+  return wait_state(FREERIDE_STATE_PAUSED, most_ms);
+}
+
+bool Harness::read_report(int64_t most_ms) {
+  pollfd readable{report_.get(), POLLIN, 0};
+  if (!report_.valid() || poll(&readable, 1, static_cast<int>(most_ms)) != 1) return verdict_.has_value();
+  char text[8192];
+  const ssize_t length = recv(report_.get(), text, sizeof(text), 0);
+  if (length <= 0) {
+    report_.reset();
+    return true;
+  }
+  const auto message = nlohmann::json::parse(text, text + length, nullptr, false);
+  if (!message.is_object()) return false;
+  if (message.value("event", "") == "started") task_ = message.value("pid", -1);
+  if (message.value("event", "") == "verdict") {
+    Outcome outcome;
+    outcome.kind = message.value("kind", "");
+    outcome.reason = message.value("reason", "");
+    outcome.transition = message.value("transition", "");
+    outcome.signal = message.value("signal", 0);
+    outcome.limit = message.value("limit", "");
+    outcome.threads_left = message.value("threads_left", 0U);
+    outcome.processes_left = message.value("processes_left", 0U);
+    outcome.step_p50_ns = message.value("step_p50_ns", int64_t{0});
+    outcome.step_p90_ns = message.value("step_p90_ns", int64_t{0});
+    outcome.step_max_ns = message.value("step_max_ns", int64_t{0});
+    verdict_ = std::move(outcome);
+  }
+  return true;
+}
+
+std::optional<Outcome> Harness::verdict(int64_t most_ms) {
+  const int64_t until_ns = SteadyClock::now() + most_ms * kNsPerMs;
+  while (!verdict_ && report_.valid()) {
+    const int64_t left_ms = (until_ns - SteadyClock::now()) / kNsPerMs;
+    if (left_ms <= 0) break;
+    read_report(left_ms);
+  }
+  return verdict_;
+}
+
+std::optional<int> Harness::wait_gone(int64_t most_ms) {
+  const int64_t until_ns = SteadyClock::now() + most_ms * kNsPerMs;
+  while (supervisor_ > 0) {
+    int status = 0;
+    const pid_t pid = waitpid(supervisor_, &status, WNOHANG);
+    if (pid == supervisor_) {
+      supervisor_ = -1;
+      return status;
+    }
+    if (SteadyClock::now() > until_ns) break;
+    const timespec moment{0, kNsPerMs};
+    nanosleep(&moment, nullptr);
+  }
+  return std::nullopt;
+}
+
+int64_t Harness::cpu_ns() const {
+  clockid_t clock = 0;
+  timespec time{};
+  if (task_ <= 0 || clock_getcpuclockid(task_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  return time.tv_sec * kNsPerSec + time.tv_nsec;
+}
+
+std::string Harness::log() const {
+  std::string text(1 << 20, '\0');
+  const ssize_t length = pread(log_.get(), text.data(), text.size(), 0);
+  text.resize(length > 0 ? static_cast<size_t>(length) : 0);
+  return text;
+}
+
+}  // namespace freeride::runner

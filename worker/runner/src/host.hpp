@@ -1,0 +1,45 @@
+// The host table that a plugin gets: its log, its metrics, its reasons.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "freeride/pages.h"
+#include "freeride/plugin.h"
+#include "limits.hpp"
+
+namespace freeride::runner {
+
+/// What stands behind freeride_host for one task. log(), metric() and now_ns() may be called on any thread, fail() on
+/// the main thread. Log lines go to `log_fd` as "level text"; a line that the reader of a pipe has no room for is
+/// dropped and counted, so that a worker that does not read holds nobody up. Metrics go to the answer page.
+class Host {
+ public:
+  Host(freeride_answer_page& answer, int log_fd);
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  const freeride_host* table() const { return &table_; }
+
+  void log(int32_t level, const char* text);
+  void metric(const char* name, double value);
+  /// Why the present transition fails; "" when nobody said. Taken by take_reason(), which forgets it.
+  void fail(const char* text);
+  std::string take_reason();
+
+ private:
+  freeride_host table_{};
+  freeride_answer_page& answer_;
+  int log_fd_;
+  std::mutex log_mutex_;
+  std::string line_;      ///< under log_mutex_; kept, so that logging does not allocate each time
+  uint64_t dropped_ = 0;  ///< under log_mutex_
+  std::mutex metric_mutex_;
+  uint32_t metrics_ = 0;   ///< under metric_mutex_: names in use
+  bool too_many_ = false;  ///< under metric_mutex_: said so once
+  std::array<char, kReasonBytes> reason_{};
+};
+
+}  // namespace freeride::runner

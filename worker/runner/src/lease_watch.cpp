@@ -1,0 +1,156 @@
+#include "lease_watch.hpp"
+
+#include <algorithm>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/policy/overrun.hpp"
+
+namespace freeride::runner {
+namespace {
+
+constexpr int64_t kNever = INT64_MAX;
+
+int64_t as_time(uint64_t ns) {
+  return ns > static_cast<uint64_t>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(ns);
+}
+
+int64_t later(int64_t time_ns, int64_t by_ns) {
+  return by_ns > kNever - time_ns ? kNever : time_ns + by_ns;
+}
+
+bool is_open(const Look& look) {
+  const pages::Lease& lease = look.lease;
+  if (!look.readable || lease.lease_id == 0 || lease.order == FREERIDE_ORDER_STOP) return false;
+  if (as_time(lease.deadline_ns) <= look.now_ns) return false;
+  switch (lease.kind) {
+    case FREERIDE_LEASE_BUBBLE:
+    case FREERIDE_LEASE_IDLE:
+      return lease.order == FREERIDE_ORDER_RUN;
+    case FREERIDE_LEASE_INIT:
+    case FREERIDE_LEASE_PROFILE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool claims_paused(const Look& look) {
+  return look.transition == FREERIDE_IN_NONE && look.state != FREERIDE_STATE_RUNNING;
+}
+
+// Where it was, for the verdict. Between two steps it is the steps that went on too long; executing while paused is
+// PauseSideTask's fault.
+const char* place(const Look& look) {
+  if (look.transition != FREERIDE_IN_NONE) return transition_name(look.transition);
+  return transition_name(look.state == FREERIDE_STATE_RUNNING ? FREERIDE_IN_STEP : FREERIDE_IN_PAUSE);
+}
+
+Outcome overran(const char* transition, std::string reason, std::string limit) {
+  Outcome outcome;
+  outcome.kind = "overran";
+  outcome.transition = transition;
+  outcome.reason = std::move(reason);
+  outcome.limit = std::move(limit);
+  return outcome;
+}
+
+}  // namespace
+
+LeaseWatch::LeaseWatch(const Limits& limits, bool by_cpu_clock, uint32_t cores, int64_t started_ns)
+    : limits_(limits), by_cpu_clock_(by_cpu_clock), cores_(cores), started_ns_(started_ns) {}
+
+void LeaseWatch::stop_requested(int64_t now_ns) {
+  if (stopping_since_ns_ < 0) stopping_since_ns_ = now_ns;
+}
+
+std::optional<Outcome> LeaseWatch::check_stop(const Look& look, int64_t& look_at_ns) {
+  const bool ordered = look.readable && look.lease.order == FREERIDE_ORDER_STOP;
+  if (ordered || look.transition == FREERIDE_IN_STOP || look.state == FREERIDE_STATE_STOPPED) {
+    stop_requested(look.now_ns);
+  }
+  if (stopping_since_ns_ < 0) return std::nullopt;
+  const int64_t until_ns = later(stopping_since_ns_, limits_.stop_ms * kNsPerMs);
+  if (look.now_ns > until_ns) {
+    const std::string limit = "stop " + std::to_string(limits_.stop_ms) + " ms";
+    return overran(place(look), "had not stopped " + std::to_string(limits_.stop_ms) + " ms after it was to", limit);
+  }
+  look_at_ns = std::min(look_at_ns, later(until_ns, 1));
+  return std::nullopt;
+}
+
+void LeaseWatch::follow_lease(const Look& look, bool open) {
+  if (open) {
+    open_ = true;
+    ended_ = false;
+    lease_id_ = look.lease.lease_id;
+    deadline_ns_ = as_time(look.lease.deadline_ns);
+    grace_ns_ = as_time(look.lease.grace_ns);
+    hang_ns_ = as_time(look.lease.hang_ns);
+    idle_look_ns_ = kFirstIdleLookNs;
+  } else {
+    // Two changes of the page (the sequence grows by 2 with each) can be a lease that opened and closed unseen: what
+    // was executed under it must not count as past the end of the one before.
+    const bool may_have_missed_one = ended_ && look.sequence - sequence_ >= 4;
+    if (open_ || may_have_missed_one) {
+      ended_ = true;
+      ended_ns_ = open_ ? std::min(look.now_ns, deadline_ns_) : look.now_ns;
+      cpu_at_end_ns_ = look.cpu_ns;
+      idle_look_ns_ = kFirstIdleLookNs;
+    }
+    open_ = false;
+  }
+  sequence_ = look.sequence;
+}
+
+WatchDecision LeaseWatch::after_end(const Look& look, int64_t look_at_ns) {
+  policy::OverrunSnapshot snapshot;
+  snapshot.lease_id = lease_id_;
+  snapshot.claims_paused = claims_paused(look);
+  snapshot.by_cpu_clock = by_cpu_clock_;
+  snapshot.now_ns = look.now_ns;
+  snapshot.cpu_now_ns = look.cpu_ns;
+  snapshot.ended_ns = ended_ns_;
+  snapshot.cpu_at_end_ns = cpu_at_end_ns_;
+  snapshot.paused_ns = look.last_paused_ns;
+  snapshot.grace_ns = grace_ns_;
+  snapshot.hang_ns = hang_ns_;
+  snapshot.cores = cores_;
+  const policy::OverrunDecision decision = policy::judge_overrun(snapshot);
+  switch (decision.action) {
+    case policy::OverrunAction::kKill:
+      return {overran(place(look), decision.reason, decision.limit), 0};
+    case policy::OverrunAction::kWait:
+      return {std::nullopt, std::min(look_at_ns, decision.look_at_ns)};
+    case policy::OverrunAction::kFine:
+      break;
+  }
+  // Only a CPU clock can show that it executes though it said otherwise.
+  if (!by_cpu_clock_) return {std::nullopt, look_at_ns};
+  const int64_t idle_at_ns = later(look.now_ns, idle_look_ns_);
+  idle_look_ns_ = std::min(idle_look_ns_ * 2, kLastIdleLookNs);
+  return {std::nullopt, std::min(look_at_ns, idle_at_ns)};
+}
+
+WatchDecision LeaseWatch::look(const Look& look) {
+  int64_t look_at_ns = kNever;
+  const bool open = is_open(look);
+  follow_lease(look, open);
+  if (auto kill = check_stop(look, look_at_ns)) return {std::move(kill), 0};
+
+  if (look.state == FREERIDE_STATE_SUBMITTED) {
+    const int64_t until_ns = later(started_ns_, limits_.create_ms * kNsPerMs);
+    if (look.now_ns > until_ns) {
+      const std::string limit = "create " + std::to_string(limits_.create_ms) + " ms";
+      return {
+          overran(place(look), "was not created " + std::to_string(limits_.create_ms) + " ms after its start", limit),
+          0};
+    }
+    return {std::nullopt, std::min(look_at_ns, later(until_ns, 1))};
+  }
+  if (open) return {std::nullopt, std::min(look_at_ns, deadline_ns_)};
+  // In StopSideTask its own limit counts: it is called when a lease has just ended, and takes as long as it must.
+  if (!ended_ || look.transition == FREERIDE_IN_STOP) return {std::nullopt, look_at_ns};
+  return after_end(look, look_at_ns);
+}
+
+}  // namespace freeride::runner

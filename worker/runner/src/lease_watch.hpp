@@ -1,0 +1,67 @@
+// The supervisor's judgement, free of system calls: what it saw on the pages and the clocks → wait until when, or kill
+// with which verdict.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "freeride/pages/mapping.hpp"
+#include "limits.hpp"
+#include "outcome.hpp"
+
+namespace freeride::runner {
+
+/// One look. The answer page is the plugin's to write: what it says can make a task wait or look paused, never give it
+/// more time than the limits.
+struct Look {
+  bool readable = false;  ///< the lease page gave a consistent copy
+  pages::Lease lease;     ///< when readable
+  uint32_t sequence = 0;  ///< of the lease page
+  uint32_t state = 0;     ///< of the answer page, as are the next two
+  uint32_t transition = 0;
+  int64_t last_paused_ns = 0;
+  int64_t now_ns = 0;
+  int64_t cpu_ns = 0;  ///< CPU clock of the plugin's process
+};
+
+struct WatchDecision {
+  std::optional<Outcome> kill;
+  int64_t look_at_ns = 0;  ///< when to look again though nothing was heard; INT64_MAX: not needed
+};
+
+/// Enforces the lease page over the plugin's process by itself, whether the worker lives or not. Rules: while a lease
+/// is open, until its deadline; after it has ended (deadline, revocation, an unreadable page), policy::judge_overrun
+/// with the grace_ns and hang_ns that came with it; wall-time limits for what runs without a lease (Limits). Not
+/// thread-safe.
+class LeaseWatch {
+ public:
+  LeaseWatch(const Limits& limits, bool by_cpu_clock, uint32_t cores, int64_t started_ns);
+
+  WatchDecision look(const Look& look);
+
+  /// The task has been told to stop (SIGTERM to the supervisor).
+  void stop_requested(int64_t now_ns);
+
+ private:
+  void follow_lease(const Look& look, bool open);
+  std::optional<Outcome> check_stop(const Look& look, int64_t& look_at_ns);
+  WatchDecision after_end(const Look& look, int64_t look_at_ns);
+
+  Limits limits_;
+  bool by_cpu_clock_;
+  uint32_t cores_;
+  int64_t started_ns_;
+  int64_t stopping_since_ns_ = -1;
+  bool open_ = false;
+  bool ended_ = false;  ///< a lease has ended: the next five say which and when
+  uint64_t lease_id_ = 0;
+  int64_t ended_ns_ = 0;
+  int64_t cpu_at_end_ns_ = 0;
+  int64_t grace_ns_ = 0;
+  int64_t hang_ns_ = 0;
+  int64_t deadline_ns_ = 0;  ///< of the open lease
+  uint32_t sequence_ = 0;    ///< of the last look
+  int64_t idle_look_ns_ = kFirstIdleLookNs;
+};
+
+}  // namespace freeride::runner

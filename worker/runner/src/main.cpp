@@ -1,0 +1,110 @@
+// freeride-runner: runs, checks and describes plugins, each in a process of its own.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+
+#include "check.hpp"
+#include "describe.hpp"
+#include "supervisor.hpp"
+
+namespace {
+
+using namespace freeride;
+using namespace freeride::runner;
+
+// Exit codes of all programs.
+constexpr int kOk = 0;
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kRejected = 5;
+
+int complain(const Error& error) {
+  std::cerr << "freeride-runner: " << error.text() << "\n";
+  return error.code == Code::kInvalidArgument || error.code == Code::kNotFound ? kUsage : kFailed;
+}
+
+// "k=v" texts into pairs.
+Result<Params> parse_params(const std::vector<std::string>& texts) {
+  Params params;
+  for (const std::string& text : texts) {
+    const auto equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Error{Code::kInvalidArgument, "--param '" + text + "' is not of the form key=value",
+                   "write --param key=value"};
+    }
+    params.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return params;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Runs one side task's plugin in a process of its own. Started by freeride-worker; people want `check`.",
+               "freeride-runner");
+  app.require_subcommand(1);
+
+  Job job;
+  Channels channels;
+  Limits limits;
+  std::vector<std::string> param_texts;
+  std::string purpose = "run";
+  CLI::App* supervise_command = app.add_subcommand("supervise", "Runs a task under a worker's lease page");
+  supervise_command->add_option("--lease-fd", channels.lease_fd, "descriptor of the lease page")->required();
+  supervise_command->add_option("--answer-fd", channels.answer_fd, "descriptor of the answer page")->required();
+  supervise_command->add_option("--lifeline-fd", channels.lifeline_fd, "pipe whose end means that the worker is gone")
+      ->required();
+  supervise_command->add_option("--report-fd", channels.report_fd, "socket for started and verdict")->required();
+  supervise_command->add_option("--plugin", job.plugin, "the plugin's file")->required();
+  supervise_command->add_option("--name", job.task, "the task's name")->required();
+  supervise_command->add_option("--device", job.device, "cpu-N or a GPU's UUID")->required();
+  supervise_command->add_option("--scratch", job.scratch, "the task's folder")->required();
+  supervise_command->add_option("--param", param_texts, "key=value, repeatable")->take_all()->allow_extra_args(false);
+  supervise_command->add_option("--steps", job.steps, "finish after so many steps; 0: never");
+  supervise_command->add_option("--predicted-step-ns", job.predicted_step_ns, "length of a step, from an earlier run");
+  supervise_command->add_option("--purpose", purpose, "run, or profile under one grant")
+      ->check(CLI::IsMember({"run", "profile"}));
+  supervise_command->add_option("--create-ms", limits.create_ms, "limit of loading and CreateSideTask")
+      ->check(CLI::PositiveNumber);
+  supervise_command->add_option("--stop-ms", limits.stop_ms, "limit of StopSideTask")->check(CLI::PositiveNumber);
+
+  CheckOptions check;
+  CLI::App* check_command = app.add_subcommand("check", "Runs a plugin through the whole contract");
+  check_command->add_option("plugin", check.plugin, "the plugin's file")->required();
+  check_command->add_option("--param", param_texts, "key=value, repeatable")->take_all()->allow_extra_args(false);
+  check_command->add_option("--steps", check.steps, "steps to run")->check(CLI::Range(1, 1'000'000));
+  check_command->add_option("--timeout-s", check.timeout_s, "give up after so many seconds")
+      ->check(CLI::Range(1, 86'400));
+  check_command->add_option("--format", check.format, "text or json")->check(CLI::IsMember({"text", "json"}));
+
+  std::string describe_plugin;
+  std::string describe_format = "text";
+  CLI::App* describe_command = app.add_subcommand("describe", "Prints a plugin's name, version and parameters");
+  describe_command->add_option("plugin", describe_plugin, "the plugin's file")->required();
+  describe_command->add_option("--format", describe_format, "text or json")->check(CLI::IsMember({"text", "json"}));
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  }
+  auto params = parse_params(param_texts);
+  if (!params.ok()) return complain(params.error());
+
+  if (*supervise_command) {
+    job.params = std::move(*params);
+    job.profile = purpose == "profile";
+    const Status status = supervise(job, channels, limits);
+    // The enforcing thread is still there: no destructors may run under it.
+    const int code = status.ok() ? kOk : complain(status.error());
+    fflush(nullptr);
+    _exit(code);
+  }
+  if (*check_command) {
+    check.params = std::move(*params);
+    return check_plugin(check) ? kOk : kRejected;
+  }
+  return describe(describe_plugin, describe_format) ? kOk : kRejected;
+}

@@ -1,0 +1,153 @@
+#define BOOST_DLL_USE_STD_FS
+#include "plugin.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <boost/dll/shared_library.hpp>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+
+#include "freeride/base/fd.hpp"
+#include "freeride/base/plugin_file.hpp"
+#include "limits.hpp"
+
+namespace freeride::runner {
+namespace {
+
+constexpr size_t kLongestName = 128;
+// Far beyond any table to come: a size above it is garbage.
+constexpr uint32_t kLargestTable = 65536;
+
+Error broken(const std::string& what) {
+  return Error{Code::kInvalidArgument, what,
+               "the plugin's table breaks the ABI (freeride/plugin.h): mend and rebuild it"};
+}
+
+Status check_file(const std::string& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) return errno_error("cannot open plugin " + path, errno);
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return errno_error("cannot look at plugin " + path, errno);
+  const std::string name = std::filesystem::path(path).filename().string();
+  if (!S_ISREG(info.st_mode)) return Error{Code::kInvalidArgument, path + " is not a file", "name a plugin's .so file"};
+  const auto bytes = static_cast<size_t>(info.st_size);
+  if (bytes == 0 || bytes > kMaxPluginBytes) {
+    // Let the one who knows the words say it, without mapping anything.
+    return bytes == 0 ? check_plugin_file({}, name)
+                      : Status(Error{Code::kExhausted, name + " is larger than a plugin may be", "strip it"});
+  }
+  void* address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (address == MAP_FAILED) return errno_error("cannot read plugin " + path, errno);
+  auto status = check_plugin_file({static_cast<const char*>(address), bytes}, name);
+  munmap(address, bytes);
+  return status;
+}
+
+bool printable(const char* text) {
+  const size_t length = strnlen(text, kLongestName + 1);
+  return length > 0 && length <= kLongestName &&
+         std::all_of(text, text + length, [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
+}
+
+bool valid_name(const char* text) {
+  return printable(text) && std::all_of(text, text + strlen(text), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+         });
+}
+
+}  // namespace
+
+Status check_table(const freeride_plugin* table) {
+  if (table == nullptr) return broken(FREERIDE_PLUGIN_ENTRY "() returned NULL");
+  // The version first: in another version nothing else need mean what it means here.
+  if (table->abi_version != FREERIDE_ABI_VERSION) {
+    return Error{Code::kVersion,
+                 "the plugin was built for plugin ABI version " + std::to_string(table->abi_version) +
+                     ", this FreeRide speaks version " + std::to_string(FREERIDE_ABI_VERSION),
+                 "rebuild the plugin against this version's headers, or upgrade FreeRide"};
+  }
+  if (table->struct_size < sizeof(freeride_plugin) || table->struct_size > kLargestTable) {
+    return broken("the plugin says that its table has " + std::to_string(table->struct_size) + " bytes, ABI version " +
+                  std::to_string(FREERIDE_ABI_VERSION) + " has " + std::to_string(sizeof(freeride_plugin)));
+  }
+  if (table->name == nullptr || !valid_name(table->name)) return broken("the plugin's name is not [a-z0-9_-]+");
+  if (table->version == nullptr || table->summary == nullptr) return broken("the plugin's version or summary is NULL");
+  const std::pair<const char*, bool> functions[] = {
+      {"create", table->create != nullptr},   {"init", table->init != nullptr},
+      {"start", table->start != nullptr},     {"run_next_step", table->run_next_step != nullptr},
+      {"pause", table->pause != nullptr},     {"stop", table->stop != nullptr},
+      {"destroy", table->destroy != nullptr},
+  };
+  for (const auto& [name, there] : functions) {
+    if (!there) return broken(std::string("the plugin's ") + name + " is NULL");
+  }
+  if (table->param_count > kMostParams || (table->param_count > 0 && table->params == nullptr)) {
+    return broken("the plugin declares " + std::to_string(table->param_count) + " parameters, but no list of them");
+  }
+  for (uint32_t i = 0; i < table->param_count; ++i) {
+    const freeride_param_spec& spec = table->params[i];
+    if (spec.key == nullptr || !printable(spec.key) || spec.default_value == nullptr || spec.help == nullptr) {
+      return broken("parameter " + std::to_string(i) + " of the plugin has no key, default or help text");
+    }
+  }
+  return {};
+}
+
+Result<Plugin> open_plugin(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return Error{Code::kInvalidArgument, "not a path: " + path, "name a plugin's .so file"};
+  if (auto status = check_file(absolute.string()); !status.ok()) return status.error();
+
+  dlerror();
+  // Never closed, so it must outlive everything: a closed plugin can stay mapped, or go while its code still runs.
+  auto* library = new boost::dll::shared_library();  // NOLINT(cppcoreguidelines-owning-memory)
+  library->load(absolute, error, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+  if (error) {
+    const char* text = dlerror();
+    delete library;
+    return Error{Code::kInvalidArgument,
+                 "cannot load plugin: " + std::string(text != nullptr ? text : error.message().c_str()),
+                 "link the libraries it needs, or install them here"};
+  }
+  if (!library->has(FREERIDE_PLUGIN_ENTRY)) {
+    return Error{Code::kInvalidArgument, path + " has no entry symbol " FREERIDE_PLUGIN_ENTRY,
+                 "end its source with FREERIDE_PLUGIN(YourClass)"};
+  }
+  const auto& entry = library->get<const freeride_plugin*()>(FREERIDE_PLUGIN_ENTRY);
+  Plugin plugin{entry()};
+  if (auto status = check_table(plugin.table); !status.ok()) return status.error();
+  return plugin;
+}
+
+Result<Params> resolve_params(const freeride_plugin& table, const Params& given) {
+  std::string known;
+  Params resolved;
+  for (uint32_t i = 0; i < table.param_count; ++i) {
+    known += (i == 0 ? "" : ", ") + std::string(table.params[i].key);
+    resolved.emplace_back(table.params[i].key, table.params[i].default_value);
+  }
+  std::vector<bool> seen(resolved.size());
+  for (const auto& [key, value] : given) {
+    const auto found =
+        std::find_if(resolved.begin(), resolved.end(), [&, k = key](const auto& p) { return p.first == k; });
+    if (found == resolved.end()) {
+      return Error{Code::kInvalidArgument, std::string(table.name) + " has no parameter '" + key + "'",
+                   known.empty() ? "it has none at all" : "it knows: " + known};
+    }
+    const auto index = static_cast<size_t>(found - resolved.begin());
+    if (seen[index]) return Error{Code::kInvalidArgument, "parameter '" + key + "' was given twice", "give it once"};
+    seen[index] = true;
+    found->second = value;
+  }
+  return resolved;
+}
+
+}  // namespace freeride::runner

@@ -1,0 +1,407 @@
+#include "runner.hpp"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <new>
+
+#include "freeride/base/clock.hpp"
+#include "stop_signal.hpp"
+
+namespace freeride::runner {
+namespace {
+
+using pages::load_acquire;
+using pages::load_relaxed;
+using pages::store_relaxed;
+using pages::store_release;
+
+int64_t clock_ns(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return time.tv_sec * kNsPerSec + time.tv_nsec;
+}
+
+int64_t thread_cpu_ns() {
+  return clock_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+int64_t process_cpu_ns() {
+  return clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+int64_t as_time(uint64_t ns) {
+  return ns > static_cast<uint64_t>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(ns);
+}
+
+uint32_t count_threads() {
+  DIR* folder = opendir("/proc/self/task");
+  if (folder == nullptr) return 0;
+  uint32_t count = 0;
+  while (const dirent* entry = readdir(folder)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    if (entry->d_name[0] != '.') ++count;
+  }
+  closedir(folder);
+  return count;
+}
+
+const char* status_text(freeride_status status) {
+  switch (status) {
+    case FREERIDE_ERROR:
+      return "failed without saying why";
+    case FREERIDE_BAD_PARAMETER:
+      return "a parameter's value makes no sense";
+    case FREERIDE_OUT_OF_MEMORY:
+      return "out of memory";
+    case FREERIDE_UNAVAILABLE:
+      return "something it needs is not there now; trying again later can succeed";
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& answer, int last_words_fd)
+    : job_(std::move(job)),
+      lease_(lease),
+      answer_(answer),
+      last_words_fd_(last_words_fd),
+      by_cpu_clock_(job_.device.rfind("cpu-", 0) == 0),
+      host_(answer, STDERR_FILENO) {
+  if (job_.predicted_step_ns > 0) fit_.record(job_.predicted_step_ns);
+  store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
+}
+
+void Runner::run() {
+  if (create() == Next::kGoOn) loop();
+}
+
+// ---- transitions
+// -----------------------------------------------------------------------------------------------------------
+
+void Runner::enter(uint32_t transition, int64_t now_ns) {
+  store_relaxed(answer_.transition_ns, static_cast<uint64_t>(now_ns));
+  store_release(answer_.transition, transition);
+}
+
+void Runner::leave() {
+  store_release<uint32_t>(answer_.transition, FREERIDE_IN_NONE);
+}
+
+void Runner::set_state(uint32_t state) {
+  store_release(answer_.state, state);
+  leave();
+  pages::bump_and_wake(answer_.sequence);
+}
+
+// Exceptions are not caught here but around whole phases, once: entering a try block is free, and every phase ends the
+// task.
+freeride_status Runner::call(uint32_t transition, freeride_status (*function)(void*), int64_t now_ns) {
+  enter(transition, now_ns);
+  return function(task_);
+}
+
+Runner::Next Runner::create() {
+  const int64_t begin_ns = SteadyClock::now();
+  enter(FREERIDE_IN_LOAD, begin_ns);
+  threads_before_ = count_threads();
+  uint32_t transition = FREERIDE_IN_LOAD;
+  try {
+    auto plugin = open_plugin(job_.plugin);
+    if (!plugin.ok()) return rejected(plugin.error());
+    plugin_ = plugin->table;
+    auto params = resolve_params(*plugin_, job_.params);
+    if (!params.ok()) return rejected(params.error());
+    std::vector<freeride_param> list;
+    list.reserve(params->size());
+    for (const auto& [key, value] : *params) list.push_back({key.c_str(), value.c_str()});
+    freeride_task_info info{};
+    info.struct_size = sizeof(info);
+    info.param_count = static_cast<uint32_t>(list.size());
+    info.params = list.data();
+    info.name = job_.task.c_str();
+    info.device = job_.device.c_str();
+    info.scratch_dir = job_.scratch.c_str();
+
+    transition = FREERIDE_IN_CREATE;
+    const int64_t create_ns = SteadyClock::now();
+    enter(transition, create_ns);
+    void* task = nullptr;
+    const freeride_status status = plugin_->create(host_.table(), &info, &task);
+    if (status != FREERIDE_OK) return failed(transition, status);
+    task_ = task;
+    store_relaxed(answer_.create_ns, static_cast<uint64_t>(SteadyClock::now() - create_ns));
+  } catch (const std::bad_alloc& error) {
+    return threw(transition, error.what(), true);
+  } catch (const std::exception& error) {
+    return threw(transition, error.what(), false);
+  } catch (...) {
+    return threw(transition, "something that is no std::exception", false);
+  }
+  install_stop_signal();
+  set_state(FREERIDE_STATE_CREATED);
+  return Next::kGoOn;
+}
+
+Runner::Next Runner::loop() {
+  try {
+    for (;;) {
+      pages::Lease lease;
+      uint32_t sequence = 0;
+      const bool readable = pages::read_lease(lease_, lease, sequence);
+      // Unreadable: its writer died while writing, or is at it. No lease, until the word changes.
+      if (!readable) sequence = load_acquire(lease_.sequence);
+      if (stop_requested()) return stop("stopped", "stopped in good order");
+      if (readable && act(lease, sequence) == Next::kEnded) return Next::kEnded;
+      if (stop_requested()) continue;
+      wait_for_change(lease_.sequence, sequence, FREERIDE_WAKE_RUNNER);
+    }
+  } catch (const std::bad_alloc& error) {
+    return threw(load_relaxed(answer_.transition), error.what(), true);
+  } catch (const std::exception& error) {
+    return threw(load_relaxed(answer_.transition), error.what(), false);
+  } catch (...) {
+    return threw(load_relaxed(answer_.transition), "something that is no std::exception", false);
+  }
+}
+
+Runner::Next Runner::act(const pages::Lease& lease, uint32_t sequence) {
+  if (lease.order == FREERIDE_ORDER_STOP) return stop("stopped", "stopped in good order");
+  if (lease.lease_id == 0 || as_time(lease.deadline_ns) <= SteadyClock::now()) return Next::kGoOn;
+  const uint32_t state = load_relaxed(answer_.state);
+  switch (lease.kind) {
+    case FREERIDE_LEASE_INIT:
+      return state == FREERIDE_STATE_CREATED && !job_.profile ? init() : Next::kGoOn;
+    case FREERIDE_LEASE_PROFILE:
+      return state == FREERIDE_STATE_CREATED && job_.profile ? profile(lease) : Next::kGoOn;
+    case FREERIDE_LEASE_BUBBLE:
+    case FREERIDE_LEASE_IDLE:
+      return state == FREERIDE_STATE_PAUSED && lease.order == FREERIDE_ORDER_RUN ? run_lease(lease, sequence)
+                                                                                 : Next::kGoOn;
+    default:
+      return Next::kGoOn;
+  }
+}
+
+Runner::Next Runner::init() {
+  const int64_t begin_ns = SteadyClock::now();
+  const freeride_status status = call(FREERIDE_IN_INIT, plugin_->init, begin_ns);
+  if (status != FREERIDE_OK) return failed(FREERIDE_IN_INIT, status);
+  install_stop_signal();
+  const int64_t end_ns = SteadyClock::now();
+  cpu_ns_ = thread_cpu_ns();
+  store_relaxed(answer_.init_ns, static_cast<uint64_t>(end_ns - begin_ns));
+  store_relaxed(answer_.last_paused_ns, static_cast<uint64_t>(end_ns));
+  store_relaxed(answer_.last_paused_cpu_ns, static_cast<uint64_t>(process_cpu_ns()));
+  set_state(FREERIDE_STATE_PAUSED);
+  return Next::kGoOn;
+}
+
+Runner::Next Runner::profile(const pages::Lease& lease) {
+  if (init() == Next::kEnded) return Next::kEnded;
+  const int64_t begin_ns = SteadyClock::now();
+  const int64_t until_ns =
+      begin_ns + std::max<int64_t>(0, as_time(lease.deadline_ns) - begin_ns) / kProfileShareDivisor;
+  store_relaxed(answer_.lease_id, lease.lease_id);
+  freeride_status status = call(FREERIDE_IN_START, plugin_->start, begin_ns);
+  if (status != FREERIDE_OK) return failed(FREERIDE_IN_START, status);
+  set_state(FREERIDE_STATE_RUNNING);
+  now_ns_ = SteadyClock::now();
+  pages::Lease held = lease;
+  uint32_t sequence = load_acquire(lease_.sequence);
+  for (uint64_t i = 0; i < kProfileSteps && !finished_ && now_ns_ < until_ns && !stop_requested(); ++i) {
+    // A revoked grant ends the profile early, with what there is.
+    if (load_acquire(lease_.sequence) != sequence && !go_on(held, sequence)) break;
+    if (step(lease, now_ns_, sequence) == Next::kEnded) return Next::kEnded;
+  }
+  if (pause() == Next::kEnded) return Next::kEnded;
+  return stop("finished", "profiled");
+}
+
+// ---- the hot path
+// ----------------------------------------------------------------------------------------------------------
+
+Runner::Next Runner::run_lease(pages::Lease lease, uint32_t sequence) {
+  now_ns_ = SteadyClock::now();
+  const bool first_look = lease.lease_id != last_run_lease_;
+  if (!fit_.fits(as_time(lease.deadline_ns) - now_ns_, first_look)) {
+    if (first_look) skip(lease);
+    return Next::kGoOn;
+  }
+  store_relaxed(answer_.lease_id, lease.lease_id);
+  const freeride_status status = call(FREERIDE_IN_START, plugin_->start, now_ns_);
+  if (status != FREERIDE_OK) return failed(FREERIDE_IN_START, status);
+  set_state(FREERIDE_STATE_RUNNING);
+
+  now_ns_ = SteadyClock::now();
+  for (;;) {
+    if (load_acquire(lease_.sequence) != sequence && !go_on(lease, sequence)) break;
+    if (stop_requested()) break;
+    const bool first = lease.lease_id != last_run_lease_;
+    if (!fit_.fits(as_time(lease.deadline_ns) - now_ns_, first)) {
+      if (first) skip(lease);
+      break;
+    }
+    if (step(lease, now_ns_, sequence) == Next::kEnded) return Next::kEnded;
+    if (finished_) break;
+  }
+  store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
+  if (pause() == Next::kEnded) return Next::kEnded;
+  if (finished_) {
+    return stop("finished", job_.steps != 0 && load_relaxed(answer_.steps) >= job_.steps
+                                ? "did its " + std::to_string(job_.steps) + " steps"
+                                : "its work is done");
+  }
+  return Next::kGoOn;
+}
+
+// The page has changed under a running task: takes over what it says now, and says whether steps may go on.
+bool Runner::go_on(pages::Lease& lease, uint32_t& sequence) {
+  pages::Lease changed;
+  const bool readable = pages::read_lease(lease_, changed, sequence);
+  now_ns_ = SteadyClock::now();
+  if (!readable || changed.lease_id == 0 || changed.kind != lease.kind) return false;
+  if (changed.order == FREERIDE_ORDER_STOP || as_time(changed.deadline_ns) <= now_ns_) return false;
+  // The init and profile grants are given whatever the standing order is.
+  if (changed.kind != FREERIDE_LEASE_PROFILE && changed.order != FREERIDE_ORDER_RUN) return false;
+  lease = changed;
+  store_relaxed(answer_.lease_id, lease.lease_id);
+  return true;
+}
+
+Runner::Next Runner::step(const pages::Lease& lease, int64_t begin_ns, uint32_t sequence) {
+  if (lease.lease_id != last_run_lease_) {
+    last_run_lease_ = lease.lease_id;
+    store_relaxed(answer_.first_step_ns, static_cast<uint64_t>(begin_ns));
+  }
+  const freeride_status status = call(FREERIDE_IN_STEP, plugin_->run_next_step, begin_ns);
+  const int64_t end_ns = SteadyClock::now();
+  const int64_t duration_ns = end_ns - begin_ns;
+  int64_t learned_ns = duration_ns;
+  if (by_cpu_clock_) {
+    const int64_t cpu_ns = thread_cpu_ns();
+    // A step whose lease ended under it was, most likely, preempted by the training for as long as that wished: what it
+    // takes by itself is its CPU time, not this.
+    if (end_ns > as_time(lease.deadline_ns) || load_relaxed(lease_.sequence) != sequence) {
+      learned_ns = std::min(duration_ns, std::max<int64_t>(1, cpu_ns - cpu_ns_));
+    }
+    cpu_ns_ = cpu_ns;
+  }
+  now_ns_ = end_ns;
+  if (status != FREERIDE_OK && status != FREERIDE_FINISHED) return failed(FREERIDE_IN_STEP, status);
+
+  const uint64_t steps = load_relaxed(answer_.steps) + 1;
+  const int64_t within_ns = std::max<int64_t>(0, std::min(end_ns, as_time(lease.deadline_ns)) - begin_ns);
+  store_relaxed(answer_.step_ns, load_relaxed(answer_.step_ns) + static_cast<uint64_t>(duration_ns));
+  store_relaxed(answer_.lease_step_ns, load_relaxed(answer_.lease_step_ns) + static_cast<uint64_t>(within_ns));
+  fit_.record(learned_ns);
+  store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
+  store_release(answer_.steps, steps);
+  leave();
+  if (status == FREERIDE_FINISHED || (job_.steps != 0 && steps >= job_.steps)) {
+    finished_ = true;
+    store_relaxed<uint64_t>(answer_.finished, 1);
+  }
+  return Next::kGoOn;
+}
+
+Runner::Next Runner::pause() {
+  const freeride_status status = call(FREERIDE_IN_PAUSE, plugin_->pause, now_ns_);
+  if (status != FREERIDE_OK) return failed(FREERIDE_IN_PAUSE, status);
+  const int64_t end_ns = SteadyClock::now();
+  store_relaxed(answer_.last_paused_ns, static_cast<uint64_t>(end_ns));
+  if (by_cpu_clock_) {
+    cpu_ns_ = thread_cpu_ns();
+    store_relaxed(answer_.last_paused_cpu_ns, static_cast<uint64_t>(process_cpu_ns()));
+  }
+  set_state(FREERIDE_STATE_PAUSED);
+  return Next::kGoOn;
+}
+
+void Runner::skip(const pages::Lease& lease) {
+  if (lease.lease_id == last_skipped_lease_) return;
+  last_skipped_lease_ = lease.lease_id;
+  fit_.lease_skipped();
+  store_relaxed(answer_.lease_id, lease.lease_id);
+  store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
+  store_relaxed(answer_.skipped, load_relaxed(answer_.skipped) + 1);
+  // The worker may give the bubble to somebody else.
+  pages::bump_and_wake(answer_.sequence);
+}
+
+// ---- endings
+// ---------------------------------------------------------------------------------------------------------------
+
+Runner::Next Runner::stop(const char* kind, const std::string& reason) {
+  const freeride_status status = call(FREERIDE_IN_STOP, plugin_->stop, SteadyClock::now());
+  if (status != FREERIDE_OK) return failed(FREERIDE_IN_STOP, status);
+  const uint32_t threads = count_threads();
+  if (threads > threads_before_) {
+    threads_left_ = threads - threads_before_;
+    host_.log(FREERIDE_LOG_WARN,
+              (std::to_string(threads_left_) + " thread(s) of the plugin outlived StopSideTask").c_str());
+  }
+  last_words(kind, FREERIDE_IN_NONE, reason);
+  // Still "in StopSideTask", and so under its bound, until the process has ended.
+  destroy();
+  store_release<uint32_t>(answer_.state, FREERIDE_STATE_STOPPED);
+  leave();
+  pages::bump_and_wake(answer_.sequence);
+  return Next::kEnded;
+}
+
+Runner::Next Runner::failed(uint32_t transition, freeride_status status) {
+  store_relaxed(answer_.result, static_cast<uint32_t>(status));
+  std::string reason = host_.take_reason();
+  if (reason.empty()) {
+    const char* text = status_text(status);
+    reason = text != nullptr ? text : "returned status " + std::to_string(status) + ", which means nothing there";
+  }
+  const char* kind = "failed";
+  if (status == FREERIDE_OUT_OF_MEMORY) kind = "out_of_memory";
+  if (status == FREERIDE_BAD_PARAMETER && transition == FREERIDE_IN_CREATE) kind = "rejected";
+  last_words(kind, transition, reason);
+  // Without prejudice only here: after a failed step nothing is known of the plugin's state.
+  if (transition == FREERIDE_IN_INIT || transition == FREERIDE_IN_STOP) destroy();
+  return Next::kEnded;
+}
+
+Runner::Next Runner::threw(uint32_t transition, const char* what, bool out_of_memory) {
+  last_words(out_of_memory ? "out_of_memory" : "failed", transition, std::string("threw ") + what);
+  return Next::kEnded;
+}
+
+Runner::Next Runner::rejected(const Error& error) {
+  last_words("rejected", FREERIDE_IN_NONE, error.text());
+  return Next::kEnded;
+}
+
+void Runner::last_words(const char* kind, uint32_t transition, const std::string& reason) {
+  if (said_) return;
+  said_ = true;
+  LastWords words;
+  put_text(words.kind, kind);
+  put_text(words.transition, transition_name(transition));
+  put_text(words.reason, reason.c_str());
+  words.threads_left = threads_left_;
+  words.step_p50_ns = fit_.quantile_ns(0.5);
+  words.step_p90_ns = fit_.quantile_ns(0.9);
+  words.step_max_ns = fit_.quantile_ns(1.0);
+  const size_t length = std::min(reason.size(), sizeof(answer_.message) - 1);
+  std::memcpy(answer_.message, reason.c_str(), length);
+  answer_.message[length] = '\0';
+  // A pipe that nobody reads any more: then nobody is there to be told.
+  [[maybe_unused]] const ssize_t written = write(last_words_fd_, &words, sizeof(words));
+}
+
+void Runner::destroy() {
+  if (task_ == nullptr) return;
+  plugin_->destroy(task_);
+  task_ = nullptr;
+}
+
+}  // namespace freeride::runner

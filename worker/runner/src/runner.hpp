@@ -1,0 +1,90 @@
+// The runner proper: one side task's state machine, in a process of its own, driven by the lease page.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "freeride/pages.h"
+#include "freeride/pages/mapping.hpp"
+#include "freeride/policy/step_fit.hpp"
+#include "host.hpp"
+#include "outcome.hpp"
+#include "plugin.hpp"
+
+namespace freeride::runner {
+
+/// What the runner is to run.
+struct Job {
+  std::string plugin;             ///< path
+  std::string task;               ///< name
+  std::string device;             ///< "cpu-N" or a GPU's UUID
+  std::string scratch;            ///< folder
+  Params params;                  ///< as given by the user
+  uint64_t steps = 0;             ///< stop after so many; 0: until it finishes or is stopped
+  int64_t predicted_step_ns = 0;  ///< from an earlier run; 0: not known
+  bool profile = false;           ///< takes a PROFILE lease and no other
+};
+
+/// Runs one task to its end. All on the main thread; run() blocks until the task's end, sleeping on the lease page's
+/// futex while there is no lease. Reads the lease page, writes the answer page; holds no other descriptor of the
+/// worker.
+class Runner {
+ public:
+  Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& answer, int last_words_fd);
+
+  /// Load, CreateSideTask, then whatever leases and orders say. Never throws: what the plugin throws becomes the
+  /// outcome. The outcome has been written to the supervisor's pipe before the plugin's destroy() ran.
+  void run();
+
+ private:
+  enum class Next { kGoOn, kEnded };
+
+  // Transitions.
+  void enter(uint32_t transition, int64_t now_ns);
+  void leave();
+  void set_state(uint32_t state);
+  freeride_status call(uint32_t transition, freeride_status (*function)(void*), int64_t now_ns);
+
+  Next create();
+  Next loop();
+  Next act(const pages::Lease& lease, uint32_t sequence);
+  Next init();
+  Next profile(const pages::Lease& lease);
+  Next run_lease(pages::Lease lease, uint32_t sequence);
+  Next step(const pages::Lease& lease, int64_t begin_ns, uint32_t sequence);
+  Next pause();
+  void skip(const pages::Lease& lease);
+  bool go_on(pages::Lease& lease, uint32_t& sequence);
+
+  // Endings.
+  Next stop(const char* kind, const std::string& reason);
+  Next failed(uint32_t transition, freeride_status status);
+  Next threw(uint32_t transition, const char* what, bool out_of_memory);
+  Next rejected(const Error& error);
+  void last_words(const char* kind, uint32_t transition, const std::string& reason);
+  void destroy();
+
+  Job job_;
+  const freeride_lease_page& lease_;
+  freeride_answer_page& answer_;
+  const int last_words_fd_;
+  const bool by_cpu_clock_;
+  Host host_;
+  const freeride_plugin* plugin_ = nullptr;
+  void* task_ = nullptr;
+  policy::StepFit fit_;
+  uint64_t last_run_lease_ = 0;  ///< lease of the last step
+  uint64_t last_skipped_lease_ = 0;
+  int64_t now_ns_ = 0;  ///< end of the last step: begin of the next, one clock call saved
+  int64_t cpu_ns_ = 0;  ///< main thread's CPU clock at the same moment
+  uint32_t threads_before_ = 0;
+  uint32_t threads_left_ = 0;
+  bool finished_ = false;
+  bool said_ = false;
+};
+
+/// Child process entry: sets up the process (session, signals, descriptors), runs the job, exits. Never returns.
+[[noreturn]] void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd);
+
+}  // namespace freeride::runner

@@ -1,0 +1,102 @@
+// The plugin's process from fork to exit.
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "runner.hpp"
+#include "stop_signal.hpp"
+
+namespace freeride::runner {
+namespace {
+
+constexpr int kLastWordsFd = 3;
+
+const freeride_answer_page* the_answer = nullptr;
+
+void say(const char* kind, uint32_t transition, const char* reason) {
+  LastWords words;
+  put_text(words.kind, kind);
+  put_text(words.transition, transition_name(transition));
+  put_text(words.reason, reason);
+  [[maybe_unused]] const ssize_t written = write(kLastWordsFd, &words, sizeof(words));
+}
+
+// An exception that nobody can catch (in a thread of the plugin's, out of a noexcept function): says what it was, then
+// ends the process without the destructors of a program in an unknown state.
+[[noreturn]] void on_terminate() {
+  const uint32_t transition = pages::load_relaxed(the_answer->transition);
+  char reason[512] = "called std::terminate";
+  if (const auto exception = std::current_exception()) {
+    try {
+      std::rethrow_exception(exception);
+    } catch (const std::exception& error) {
+      snprintf(reason, sizeof(reason), "threw %s where nothing could catch it", error.what());
+    } catch (...) {
+      snprintf(reason, sizeof(reason), "threw something that is no std::exception where nothing could catch it");
+    }
+  }
+  say("failed", transition, reason);
+  _exit(EXIT_FAILURE);
+}
+
+// The kernel's choice when memory runs out must be the side task, never the training.
+void offer_to_oom_killer() {
+  const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  [[maybe_unused]] const ssize_t written = write(fd, "1000", 4);
+  close(fd);
+}
+
+void set_up_process(const Job& job) {
+  setsid();
+  prctl(PR_SET_NAME, job.task.c_str());
+  // A core dump of gigabytes would take the disk and the memory bandwidth of the training.
+  rlimit core{};
+  getrlimit(RLIMIT_CORE, &core);
+  core.rlim_cur = 0;
+  setrlimit(RLIMIT_CORE, &core);
+  offer_to_oom_killer();
+  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    if (signal != SIGKILL && signal != SIGSTOP) ::signal(signal, SIG_DFL);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  install_stop_signal();
+  const int null = open("/dev/null", O_RDONLY);
+  if (null >= 0) {
+    dup2(null, STDIN_FILENO);
+    if (null > STDERR_FILENO) close(null);
+  }
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+}
+
+}  // namespace
+
+void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd) {
+  set_up_process(job);
+  auto answer = pages::map_page_writable<freeride_answer_page>(answer_fd);
+  dup2(last_words_fd, kLastWordsFd);
+  fcntl(kLastWordsFd, F_SETFD, FD_CLOEXEC);
+  // Lifeline, report socket and page descriptors are not the plugin's.
+  close_range(kLastWordsFd + 1, ~0U, 0);
+  if (!answer.ok()) {
+    say("failed", FREERIDE_IN_LOAD, answer.error().text().c_str());
+    _exit(EXIT_FAILURE);
+  }
+  the_answer = answer->get();
+  std::set_terminate(on_terminate);
+  Runner runner(std::move(job), lease, **answer, kLastWordsFd);
+  runner.run();
+  // The plugin's own buffered output, but none of its static destructors: nothing may run after the verdict.
+  fflush(nullptr);
+  _exit(EXIT_SUCCESS);
+}
+
+}  // namespace freeride::runner

@@ -1,0 +1,281 @@
+#include "supervisor.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/base/fd.hpp"
+#include "lease_watch.hpp"
+#include "process_tree.hpp"
+#include "stop_signal.hpp"
+
+namespace freeride::runner {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kReapMs = 5000;
+
+/// Report datagrams. The worker may be frozen or gone: never blocks, never raises SIGPIPE.
+class Report {
+ public:
+  explicit Report(int fd) : fd_(fd) {}
+  void started(pid_t pid) const { post({{"event", "started"}, {"pid", pid}}); }
+  void verdict(const Outcome& outcome) const {
+    post({{"event", "verdict"},
+          {"kind", outcome.kind},
+          {"reason", outcome.reason},
+          {"transition", outcome.transition},
+          {"signal", outcome.signal},
+          {"limit", outcome.limit},
+          {"threads_left", outcome.threads_left},
+          {"processes_left", outcome.processes_left},
+          {"step_p50_ns", outcome.step_p50_ns},
+          {"step_p90_ns", outcome.step_p90_ns},
+          {"step_max_ns", outcome.step_max_ns}});
+  }
+
+ private:
+  void post(const json& message) const {
+    // A reason can hold any bytes the plugin gave.
+    const std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
+    send(fd_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  int fd_;
+};
+
+int64_t cpu_clock_ns(clockid_t clock) {
+  timespec time{};
+  if (clock_gettime(clock, &time) != 0) return 0;  // it has just ended
+  return time.tv_sec * kNsPerSec + time.tv_nsec;
+}
+
+uint32_t usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return static_cast<uint32_t>(CPU_COUNT(&set));
+}
+
+/// Waits on the lease page in a thread of its own and kills when LeaseWatch says so. Lives until the process ends: its
+/// thread is never joined, because nothing can wake it for sure (the lease page's futex word is not ours to change).
+class Enforcer {
+ public:
+  Enforcer(pid_t pid, const freeride_lease_page& lease, const freeride_answer_page& answer, const LeaseWatch& watch)
+      : pid_(pid), lease_(lease), answer_(answer), watch_(watch) {
+    if (clock_getcpuclockid(pid, &cpu_clock_) != 0) cpu_clock_ = CLOCK_PROCESS_CPUTIME_ID;
+  }
+
+  void start() {
+    std::thread([this] {
+      uint32_t sequence = 0;
+      while (const auto until_ns = look(sequence)) {
+        pages::futex_wait(lease_.sequence, sequence, *until_ns == INT64_MAX ? pages::kForever : *until_ns,
+                          FREERIDE_WAKE_SUPERVISOR);
+      }
+    }).detach();
+  }
+
+  /// One look at pages and clocks; kills if need be. `sequence` gets the value of the lease page's word that was judged
+  /// by. Returns when to look again, or nothing when there is no more to look at. Any thread.
+  std::optional<int64_t> look(uint32_t& sequence) {
+    const std::lock_guard lock(mutex_);
+    if (gone_ || killed_) return std::nullopt;
+    Look look;
+    look.readable = pages::read_lease(lease_, look.lease, look.sequence);
+    if (!look.readable) look.sequence = pages::load_acquire(lease_.sequence);
+    sequence = look.sequence;
+    look.transition = pages::load_acquire(answer_.transition);
+    look.state = pages::load_acquire(answer_.state);
+    look.last_paused_ns = static_cast<int64_t>(pages::load_relaxed(answer_.last_paused_ns));
+    look.cpu_ns = cpu_clock_ns(cpu_clock_);
+    look.now_ns = SteadyClock::now();
+    WatchDecision decision = watch_.look(look);
+    if (!decision.kill) return decision.look_at_ns;
+    kill_locked(std::move(*decision.kill));
+    return std::nullopt;
+  }
+
+  /// SIGTERM: the clock of the stop limit runs from now on.
+  void stop_requested() {
+    const std::lock_guard lock(mutex_);
+    watch_.stop_requested(SteadyClock::now());
+  }
+
+  /// Kills the whole group for a reason of the caller's. The first reason wins.
+  void kill(Outcome outcome) {
+    const std::lock_guard lock(mutex_);
+    if (!gone_ && !killed_) kill_locked(std::move(outcome));
+  }
+
+  /// Why we killed it, if we did. No kill happens after this: the process has ended, its number may go to somebody
+  /// else.
+  std::optional<Outcome> ended() {
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    return killed_;
+  }
+
+ private:
+  void kill_locked(Outcome outcome) {
+    killed_ = std::move(outcome);
+    ::kill(-pid_, SIGKILL);
+    ::kill(pid_, SIGKILL);  // before its setsid(), it leads no group yet
+  }
+
+  pid_t pid_;
+  const freeride_lease_page& lease_;
+  const freeride_answer_page& answer_;
+  clockid_t cpu_clock_ = CLOCK_PROCESS_CPUTIME_ID;
+  std::mutex mutex_;
+  LeaseWatch watch_;               ///< under mutex_
+  std::optional<Outcome> killed_;  ///< under mutex_
+  bool gone_ = false;              ///< under mutex_
+};
+
+/// What must outlive the enforcing thread, so: never freed.
+struct Session {
+  pages::Mapped<const freeride_lease_page> lease;
+  pages::Mapped<const freeride_answer_page> answer;
+  std::optional<Enforcer> enforcer;
+};
+
+std::optional<LastWords> read_last_words(int fd) {
+  LastWords words;
+  const ssize_t length = read(fd, &words, sizeof(words));
+  if (length != static_cast<ssize_t>(sizeof(words))) return std::nullopt;
+  return words;
+}
+
+// A line for the task's log, unless its reader has stopped reading.
+void warn(const std::string& line) {
+  pollfd room{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0) return;
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+Outcome lost() {
+  Outcome outcome;
+  outcome.kind = "lost";
+  outcome.reason = "its worker is gone";
+  return outcome;
+}
+
+// Blocks until the plugin's process has ended, of itself or because we made it.
+void wait_for_end(pid_t pid, int pid_fd, int lifeline_fd, int signal_fd, Enforcer& enforcer) {
+  pollfd waits[3] = {{pid_fd, POLLIN, 0}, {lifeline_fd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
+  int timeout_ms = -1;
+  while ((waits[0].revents & POLLIN) == 0) {
+    const int ready = poll(waits, 3, timeout_ms);
+    if (ready < 0 && errno != EINTR) {
+      enforcer.kill(lost());
+      return;
+    }
+    if ((waits[1].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL)) != 0) {
+      enforcer.kill(lost());
+      waits[1].fd = -1;
+      waits[1].revents = 0;
+    }
+    if (ready > 0 && (waits[2].revents & POLLIN) != 0) {
+      signalfd_siginfo info{};
+      [[maybe_unused]] const ssize_t length = read(signal_fd, &info, sizeof(info));
+      enforcer.stop_requested();
+      // To the main thread: it is the one that sleeps on the lease page.
+      syscall(SYS_tgkill, pid, pid, stop_signal());
+    } else if (ready != 0 && timeout_ms < 0) {
+      continue;
+    }
+    // Only once a stop was asked for: the enforcing thread may not have heard of it.
+    uint32_t sequence = 0;
+    const auto look_at_ns = enforcer.look(sequence);
+    const int64_t wait_ns = look_at_ns ? *look_at_ns - SteadyClock::now() : INT64_MAX;
+    timeout_ms =
+        wait_ns > kReapMs * kNsPerMs * 20 ? -1 : static_cast<int>(std::max<int64_t>(0, wait_ns) / kNsPerMs) + 1;
+  }
+}
+
+}  // namespace
+
+Status supervise(const Job& job, const Channels& channels, const Limits& limits) {
+  auto lease = pages::map_page<freeride_lease_page>(channels.lease_fd);
+  if (!lease.ok()) return lease.error();
+  auto answer = pages::map_page<freeride_answer_page>(channels.answer_fd);
+  if (!answer.ok()) return answer.error();
+  Session& session = *new Session{std::move(*lease), std::move(*answer), {}};
+  signal(SIGPIPE, SIG_IGN);
+  int pipe_fds[2];
+  if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0) return errno_error("cannot make a pipe", errno);
+  const Fd words_in(pipe_fds[0]);
+  Fd words_out(pipe_fds[1]);
+
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const Fd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signal_fd.valid()) return errno_error("cannot make a signalfd", errno);
+  adopt_descendants();
+
+  const int64_t started_ns = SteadyClock::now();
+  const pid_t supervisor = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return errno_error("cannot fork the plugin's process", errno);
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != supervisor) _exit(EXIT_FAILURE);  // it died before that held
+    run_child(job, *session.lease, channels.answer_fd, words_out.get());
+  }
+  words_out.reset();
+  const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!pid_fd.valid()) {
+    const int error = errno;
+    kill(pid, SIGKILL);
+    kill_descendants(kReapMs);
+    return errno_error("cannot open a pidfd", error, "Linux 5.16 or later is needed");
+  }
+  const Report report(channels.report_fd);
+  report.started(pid);
+  const bool by_cpu_clock = job.device.rfind("cpu-", 0) == 0;
+  Enforcer& enforcer = session.enforcer.emplace(pid, *session.lease, *session.answer,
+                                                LeaseWatch(limits, by_cpu_clock, usable_cores(), started_ns));
+  enforcer.start();
+  wait_for_end(pid, pid_fd.get(), channels.lifeline_fd, signal_fd.get(), enforcer);
+
+  const std::optional<Outcome> killed = enforcer.ended();
+  // Its group is killed before it is reaped: until then its number belongs to nobody else.
+  siginfo_t info{};
+  waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT);
+  kill(-pid, SIGKILL);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  const auto words = read_last_words(words_in.get());
+  // First verdict wins: whatever killed it after its last words came later.
+  const bool said = words && decode(*words);
+  Outcome outcome =
+      killed && !said ? *killed : judge_exit(status, pages::load_acquire(session.answer->transition), words);
+  const int left_behind = kill_descendants(kReapMs);
+  outcome.processes_left = static_cast<uint32_t>(std::max(0, left_behind));
+  if (left_behind > 0)
+    warn("warn " + std::to_string(left_behind) + " process(es) that the plugin had left behind were killed\n");
+  if (left_behind < 0) warn("error processes that the plugin had left behind could not be killed\n");
+  report.verdict(outcome);
+  return {};
+}
+
+}  // namespace freeride::runner
