@@ -1,0 +1,197 @@
+// Side task: PageRank of a graph file or of a generated graph. README.md in plugins/ lists the parameters.
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "freeride/plugin.hpp"
+#include "graph.hpp"
+#include "rank.hpp"
+
+namespace pagerank {
+namespace {
+
+// Work between two looks at the clock, 10 to 50 µs each.
+constexpr size_t kEdgesAtOnce = 1024;
+constexpr size_t kVerticesAtOnce = 4096;
+
+class PageRank : public freeride::SideTask {
+  freeride::Param<std::string> input_{this, "input", "", "graph file; empty: generate an R-MAT graph"};
+  freeride::Param<std::string> format_{this, "format", "auto", "of the graph file", {"auto", "snap", "mm"}};
+  freeride::Param<unsigned> scale_{this, "scale", 16, "log2 of the vertices of a generated graph", {1, 28}};
+  freeride::Param<unsigned> edge_factor_{this, "edge_factor", 16, "edges per vertex of a generated graph", {1, 256}};
+  freeride::Param<uint64_t> seed_{this, "seed", 1, "of the first generated graph"};
+  freeride::Param<double> damping_{this, "damping", 0.85, "probability to follow a link", {0, 0.999}};
+  freeride::Param<double> tolerance_{
+      this, "tolerance", 1e-9, "stop when an iteration changes the ranks by less, L1", {1e-15, 1}};
+  freeride::Param<uint64_t> max_iterations_{
+      this, "max_iterations", 1000, "stop after so many in any case", {1, 1000000}};
+  freeride::Param<uint32_t> top_{this, "top", 100, "vertices written to ranks.txt", {1, 100000000}};
+  freeride::Param<double> step_ms_{this, "step_ms", 1, "length of a step", {0.05, 100}};
+  freeride::Param<bool> repeat_{this, "repeat", true,
+                                "when converged, go on with the next seed's graph (a file: compute it again)"};
+  freeride::Param<std::string> backend_kind_{this, "backend", "auto", "where to compute", {"auto", "cpu"}};
+
+  void CreateSideTask() override {
+    backend_ = make_backend(backend_kind_, device());
+    if (input_.get().empty()) {
+      generator_.emplace(scale_, edge_factor_);
+      generator_->begin(seed_);
+      while (!generator_->advance(kEdgesAtOnce)) {
+      }
+      builder_.begin(generator_->graph());
+    } else {
+      file_ = read_graph(input_, format_);
+      builder_.begin(file_);
+    }
+    while (!builder_.advance(kEdgesAtOnce)) {
+    }
+    file_.edges = {};  // the compressed rows hold them now
+    log(std::to_string(graph().vertices) + " vertices, " + std::to_string(graph().source.size()) + " edges");
+  }
+
+  void InitSideTask() override { begin_ranking(); }
+
+  freeride::Step RunNextStep() override {
+    for (freeride::StepTimer timer(step_ms_); !timer.over();) {
+      if (advance()) return freeride::Step::kFinished;
+    }
+    return freeride::Step::kMore;
+  }
+
+  void StopSideTask() override {
+    // A stop in the middle of the first run: what the last complete iteration knew. Later, ranks.txt has the last
+    // complete run.
+    if (runs_ == 0 && iteration_ > 0) {
+      best_.clear();
+      collected_ = 0;
+      while (!collect()) {
+      }
+      write_result();
+    }
+    backend_->release();
+  }
+
+  enum class Phase { kGenerate, kBuild, kRank, kCollect };
+
+  // One small piece of work; true when the task is done.
+  bool advance() {
+    switch (phase_) {
+      case Phase::kGenerate:
+        if (generator_->advance(kEdgesAtOnce)) {
+          builder_.begin(generator_->graph());
+          phase_ = Phase::kBuild;
+        }
+        return false;
+      case Phase::kBuild:
+        if (builder_.advance(kEdgesAtOnce)) begin_ranking();
+        return false;
+      case Phase::kRank:
+        if (backend_->advance()) end_iteration();
+        return false;
+      case Phase::kCollect:
+        return collect() && end_run();
+    }
+    return true;
+  }
+
+  void begin_ranking() {
+    backend_->begin(graph(), damping_);
+    iteration_ = 0;
+    phase_ = Phase::kRank;
+  }
+
+  void end_iteration() {
+    ++iteration_;
+    ++iterations_;
+    metric("iteration", static_cast<double>(iteration_));
+    metric("iterations", static_cast<double>(iterations_));
+    metric("residual", backend_->residual());
+    if (backend_->residual() >= tolerance_ && iteration_ < max_iterations_) return;
+    best_.clear();
+    collected_ = 0;
+    phase_ = Phase::kCollect;
+  }
+
+  // Looks at some more vertices for the `top` highest ranks; true when it has seen all.
+  bool collect() {
+    const auto& ranks = backend_->ranks();
+    const size_t until = std::min(ranks.size(), collected_ + kVerticesAtOnce);
+    const auto higher = [](const Ranked& a, const Ranked& b) {
+      return a.first > b.first || (a.first == b.first && a.second < b.second);
+    };
+    for (; collected_ < until; ++collected_) {
+      const Ranked entry{ranks[collected_], static_cast<uint32_t>(collected_)};
+      if (best_.size() < top_) {
+        best_.push_back(entry);
+        std::push_heap(best_.begin(), best_.end(), higher);
+      } else if (higher(entry, best_.front())) {
+        std::pop_heap(best_.begin(), best_.end(), higher);
+        best_.back() = entry;
+        std::push_heap(best_.begin(), best_.end(), higher);
+      }
+    }
+    if (collected_ < ranks.size()) return false;
+    std::sort_heap(best_.begin(), best_.end(), higher);
+    return true;
+  }
+
+  // True when there is nothing left to do.
+  bool end_run() {
+    write_result();
+    metric("runs", static_cast<double>(++runs_));
+    if (!repeat_) return true;
+    if (generator_) {
+      generator_->begin(seed_ + runs_);
+      phase_ = Phase::kGenerate;
+    } else {
+      begin_ranking();
+    }
+    return false;
+  }
+
+  void write_result() {
+    const bool converged = backend_->residual() < tolerance_;
+    const auto path = scratch_path("ranks.txt");
+    const auto part = path + ".part";
+    const auto fail = [&] { throw freeride::TaskError("cannot write " + part + ": " + std::strerror(errno)); };
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(part.c_str(), "we"), &std::fclose);
+    if (!file) fail();
+    const auto source = generator_ ? "rmat scale " + std::to_string(scale_) + " edge factor " +
+                                         std::to_string(edge_factor_) + " seed " + std::to_string(seed_ + runs_)
+                                   : input_.get();
+    std::fprintf(file.get(), "# pagerank of %s\n# damping %.17g, iterations %llu, residual %.3g, %s\n# vertex rank\n",
+                 source.c_str(), damping_.get(), static_cast<unsigned long long>(iteration_), backend_->residual(),
+                 converged ? "converged" : "not converged");
+    for (const auto& [rank, vertex] : best_) {
+      const uint64_t label = file_.labels.empty() ? vertex : file_.labels[vertex];
+      std::fprintf(file.get(), "%llu %.17g\n", static_cast<unsigned long long>(label), rank);
+    }
+    // Flushed before the rename: a reader finds the old result or the new one, whole.
+    if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0 || std::rename(part.c_str(), path.c_str()) != 0)
+      fail();
+  }
+
+  const Graph& graph() const { return builder_.graph(); }
+
+  using Ranked = std::pair<double, uint32_t>;
+
+  std::unique_ptr<RankBackend> backend_;
+  std::optional<RmatGenerator> generator_;  // of a generated graph
+  EdgeList file_;                           // of a graph file: its labels
+  GraphBuilder builder_;
+  Phase phase_ = Phase::kRank;
+  uint64_t iteration_ = 0;   // of this run
+  uint64_t iterations_ = 0;  // of all runs
+  uint64_t runs_ = 0;
+  std::vector<Ranked> best_;
+  size_t collected_ = 0;
+};
+
+}  // namespace
+}  // namespace pagerank
+
+FREERIDE_PLUGIN(pagerank::PageRank, "pagerank", "0.1.0", "PageRank of a graph file or a generated R-MAT graph");
