@@ -53,6 +53,9 @@ Result<std::unique_ptr<Publisher>> Publisher::connect(zmq::context_t& context, c
     publisher->impl_->source = source + " #" + std::to_string(::getpid()) + "-" + detail::random_hex().substr(0, 8);
     zmq::socket_t& socket = publisher->impl_->socket;
     socket.set(zmq::sockopt::linger, detail::kLingerMs);
+    // A connecting socket keeps its queue and subscriptions while the broker is away: what is published meanwhile arrives later, and
+    // the new broker's subscription is not the first of its kind. Verbose shows it all the same.
+    socket.set(zmq::sockopt::xpub_verbose, true);
     socket.set(zmq::sockopt::sndhwm, detail::kEventsHwm);
     socket.set(zmq::sockopt::reconnect_ivl, detail::kReconnectMs);
     socket.set(zmq::sockopt::reconnect_ivl_max, detail::kReconnectMaxMs);

@@ -1,0 +1,294 @@
+// Garbage, truncated, oversized and wrong-version messages on every socket, and well-framed ones that lie. After each,
+// the honest traffic must still flow.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "freeride/base/fd.hpp"
+#include "freeride/bus/sockets.hpp"
+#include "message.hpp"
+#include "test_util.hpp"
+
+namespace freeride::bus {
+namespace {
+using test::eventually;
+using test::kWatchdogMs;
+using test::RunDir;
+using namespace std::chrono_literals;
+
+struct World {
+  World() {
+    auto started = Broker::start(context, dir.endpoint("publish.sock"), dir.endpoint("events.sock"));
+    REQUIRE(started.ok());
+    broker = std::move(*started);
+    auto bound = Server::bind(context, dir.endpoint("commands.sock"));
+    REQUIRE(bound.ok());
+    server = std::move(*bound);
+    thread = std::thread([this] {
+      while (!stop) {
+        if (auto incoming = server->receive(10ms)) server->reply(*incoming, Ack{});
+      }
+    });
+    auto connected = Publisher::connect(context, dir.endpoint("publish.sock"), "honest");
+    publisher = std::move(*connected);
+    auto subscribed = Subscriber::connect(context, dir.endpoint("events.sock"), {""});
+    subscriber = std::move(*subscribed);
+    auto requesting = Requester::connect(context, dir.endpoint("commands.sock"));
+    requester = std::move(*requesting);
+    alive();
+  }
+  ~World() {
+    stop = true;
+    thread.join();
+  }
+  // Commands are answered and events arrive.
+  void alive() {
+    CHECK((*requester).request(GetStatus{}, kWatchdogMs).ok());
+    CHECK(eventually([&] {
+      publisher->publish(BubbleBegin{});
+      while (auto event = subscriber->receive(5ms)) {
+        if (event->envelope.source == publisher->source()) return true;
+      }
+      return false;
+    }));
+  }
+  zmq::socket_t raw(zmq::socket_type type, const char* name) {
+    zmq::socket_t socket(context, type);
+    socket.set(zmq::sockopt::linger, 200);
+    socket.connect(dir.endpoint(name));
+    return socket;
+  }
+  RunDir dir;
+  zmq::context_t context;
+  std::unique_ptr<Broker> broker;
+  std::unique_ptr<Server> server;
+  std::unique_ptr<Publisher> publisher;
+  std::unique_ptr<Subscriber> subscriber;
+  std::unique_ptr<Requester> requester;
+  std::atomic<bool> stop{false};
+  std::thread thread;
+};
+
+std::string random_bytes(std::mt19937& random, size_t size) {
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  return bytes;
+}
+
+TEST_CASE("bytes that are not ZMTP, on all three sockets") {
+  World world;
+  std::mt19937 random(1);
+  std::vector<Fd> open;
+  for (const char* name : {"publish.sock", "events.sock", "commands.sock"}) {
+    for (const std::string& bytes :
+         {std::string(), std::string("GET / HTTP/1.0\r\n\r\n"), std::string("\xff\0\0\0\0\0\0\0\1\x7f", 10),
+          std::string(64, '\xff'), random_bytes(random, 4096),
+          // a real greeting, and then a frame that claims 2^62 bytes
+          std::string("\xff\0\0\0\0\0\0\0\1\x7f\3\1NULL", 16) + std::string(48, '\0') +
+              std::string("\6\x40\0\0\0\0\0\0\0", 9)}) {
+      open.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      sockaddr_un address = {};
+      address.sun_family = AF_UNIX;
+      std::strncpy(address.sun_path, (world.dir.path / name).c_str(), sizeof address.sun_path - 1);
+      REQUIRE(::connect(open.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+      (void)!::send(open.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    }
+  }
+  world.alive();  // with all of them still connected
+  open.clear();
+  world.alive();
+}
+
+TEST_CASE("garbage, truncated, wrong-version and oversized events") {
+  World world;
+  auto raw = world.raw(zmq::socket_type::pub, "publish.sock");
+  const auto say = [&](std::vector<std::string> frames) {
+    for (size_t i = 0; i < frames.size(); ++i) {
+      raw.send(zmq::buffer(frames[i]), i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  };
+  Envelope envelope;
+  envelope.source = "raw";
+  envelope.seq = 1;
+  const std::string good = encode(envelope, TaskState{});
+  envelope.v = 2;
+  const std::string newer = encode(envelope, TaskState{});
+  envelope = {};
+  const std::string nobody = encode(envelope, TaskState{});  // no source, no number
+  // Messages of one connection arrive in order: once its marker is there, everything before it has been counted.
+  envelope.source = "marker";
+  const auto marker = [&] {
+    ++envelope.seq;
+    say({"worker.state/marker", encode(envelope, WorkerState{})});
+    return eventually([&] {
+      auto event = world.subscriber->receive(5ms);
+      return event && event->envelope.source == "marker" && event->envelope.seq == envelope.seq;
+    });
+  };
+  std::mt19937 random(2);
+  const uint64_t before = world.subscriber->malformed();
+  REQUIRE(eventually([&] {  // until the raw publisher's connection stands
+    say({"task.state/x", "garbage"});
+    (void)world.subscriber->receive(5ms);
+    return world.subscriber->malformed() > before;
+  }));
+  REQUIRE(marker());
+  const uint64_t counted = world.subscriber->malformed();
+  for (int i = 0; i < 100; ++i) say({"task.state/x", random_bytes(random, random() % 300)});
+  say({"task.state/x", good.substr(0, good.size() / 2)});
+  say({"task.state/x", newer});
+  say({"task.state/x", nobody});
+  say({"task.state/x", good + "x"});
+  // The broker itself drops what has not two frames or too long a topic.
+  say({"only a topic"});
+  say({"task.state/x", good, "and more"});
+  say({std::string(5000, 't'), good});
+  say(std::vector<std::string>(200, "frame"));
+  world.alive();
+  REQUIRE(marker());
+  CHECK(world.subscriber->malformed() == counted + 104);
+
+  // A late joiner comes while the kept state of this topic is garbage: it is not replayed, and hurts nobody.
+  auto late = Subscriber::connect(world.context, world.dir.endpoint("events.sock"), {"task.state"});
+  REQUIRE(late.ok());
+  CHECK_FALSE((*late)->receive(100ms).has_value());
+  CHECK((*late)->malformed() == 0);
+
+  say({"task.state/x", std::string(1 << 20, 'x')});  // past the socket's limit: libzmq cuts the connection
+  world.alive();
+}
+
+TEST_CASE("monitors may only subscribe") {
+  World world;
+  auto liar = world.raw(zmq::socket_type::xsub, "events.sock");
+  const auto say = [&](const std::string& bytes) { liar.send(zmq::buffer(bytes), zmq::send_flags::none); };
+  say(std::string("\1", 1));
+  zmq::message_t frame;
+  liar.set(zmq::sockopt::rcvtimeo, static_cast<int>(kWatchdogMs.count()));
+  world.publisher->publish(TaskState{});
+  REQUIRE(liar.recv(frame, zmq::recv_flags::none).has_value());  // connected
+  say(std::string("\0", 1));                                     // takes back what others asked for, too
+  say(std::string("\0bubble.", 8));
+  say(std::string("\0task.state/", 12));
+  say("bubble.end/gpt/0");  // a message that pretends to be an event
+  say("\x02");
+  for (int i = 0; i < 2000; ++i) say("\1" + std::to_string(i));
+  world.alive();
+  say("\1" + std::string(100'000, 's'));
+  world.alive();
+}
+
+TEST_CASE("bad commands are answered with what is wrong, as far as anybody can be told") {
+  World world;
+  auto raw = world.raw(zmq::socket_type::dealer, "commands.sock");
+  raw.set(zmq::sockopt::rcvtimeo, static_cast<int>(kWatchdogMs.count()));
+  const auto ask = [&](const std::vector<std::string>& frames) {
+    for (size_t i = 0; i < frames.size(); ++i) {
+      raw.send(zmq::buffer(frames[i]), i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  };
+  const auto answer = [&] {
+    zmq::message_t frame;
+    REQUIRE(raw.recv(frame, zmq::recv_flags::none).has_value());
+    auto message = detail::unpack_message(detail::view(frame), {});
+    REQUIRE(message.ok());
+    return *message;
+  };
+  Message request;
+  request.id = "id";
+  request.command = "status";
+  std::string frame = detail::pack_message(request);
+
+  std::string newer = frame;
+  newer[newer.find("\xa1v") + 2] = 9;
+  ask({newer});
+  Message refused = answer();
+  CHECK(refused.id == "id");
+  REQUIRE(refused.error.has_value());
+  CHECK(refused.error->code == Code::kVersion);
+
+  std::string odd = frame;
+  odd.replace(odd.find("\xa4"
+                       "body") +
+                  5,
+              1, "\xc3");
+  ask({odd});
+  refused = answer();
+  REQUIRE(refused.error.has_value());
+  CHECK(refused.error->code == Code::kInvalidArgument);
+
+  request.id = "many";
+  ask({detail::pack_message(request), "attachment", "another"});
+  refused = answer();
+  CHECK(refused.id == "many");
+  CHECK(refused.error.has_value());
+
+  std::mt19937 random(3);
+  ask({""});
+  ask({"", frame});  // a REQ socket's empty frame first
+  ask(std::vector<std::string>(100, ""));
+  ask({frame.substr(0, frame.size() - 3)});
+  ask({std::string(1 << 20, '\x91')});
+  for (int i = 0; i < 200; ++i) ask({random_bytes(random, random() % 200)});
+  for (size_t i = 0; i < frame.size(); ++i) {
+    std::string mutated = frame;
+    mutated[i] = static_cast<char>(random());
+    ask({mutated});
+  }
+  world.alive();
+
+  // A reply nobody waits for, to the server and to the requester's own id.
+  Message reply;
+  reply.is_reply = true;
+  reply.id = "nobody";
+  reply.command = "status";
+  reply.body = "\x80";
+  ask({detail::pack_message(reply)});
+  world.alive();
+}
+
+TEST_CASE("a server that answers garbage, the wrong id or another version") {
+  RunDir dir;
+  zmq::context_t context;
+  zmq::socket_t router(context, zmq::socket_type::router);
+  router.set(zmq::sockopt::linger, 0);
+  router.bind(dir.endpoint("c.sock"));
+  router.set(zmq::sockopt::rcvtimeo, static_cast<int>(kWatchdogMs.count()));
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  int round = 0;
+  std::thread manager([&] {
+    for (; round < 2; ++round) {
+      zmq::message_t peer, frame;
+      REQUIRE(router.recv(peer, zmq::recv_flags::none).has_value());
+      REQUIRE(router.recv(frame, zmq::recv_flags::none).has_value());
+      auto request = detail::unpack_message(detail::view(frame), {});
+      REQUIRE(request.ok());
+      Message reply = *request;
+      reply.is_reply = true;
+      std::string good = detail::pack_message(reply);
+      std::string newer = good;
+      newer[newer.find("\xa1v") + 2] = 9;
+      reply.id = "somebody else's";
+      for (const std::string& bytes : {std::string(), std::string("garbage"), good.substr(0, 9),
+                                       detail::pack_message(reply), round == 0 ? good : newer}) {
+        router.send(zmq::buffer(peer.data(), peer.size()), zmq::send_flags::sndmore);
+        router.send(zmq::buffer(bytes), zmq::send_flags::none);
+      }
+    }
+  });
+  CHECK((*requester)->request(GetStatus{}, kWatchdogMs).ok());
+  auto refused = (*requester)->request(GetStatus{}, kWatchdogMs);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == Code::kVersion);
+  manager.join();
+}
+
+}  // namespace
+}  // namespace freeride::bus
