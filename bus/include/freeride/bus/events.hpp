@@ -46,12 +46,15 @@ struct BubbleEnd {
   int64_t overrun_ns = 0;    ///< side-task execution past end_ns
   bool leased = false;       ///< a lease was opened in it
   bool holdout = false;      ///< no lease, because the iteration is held out
+  std::string task;          ///< the side task that had a lease in it; the last one, when several had
+  int64_t side_begin_ns = 0, side_end_ns = 0;  ///< its first step began, it had paused; 0: no step was made
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("replica", self.replica), visit("stage", self.stage);
     visit("rank", self.rank), visit("wait", self.wait), visit("iteration", self.iteration), visit("type", self.type);
     visit("begin_ns", self.begin_ns), visit("end_ns", self.end_ns), visit("learned_ns", self.learned_ns);
     visit("harvested_ns", self.harvested_ns), visit("overrun_ns", self.overrun_ns), visit("leased", self.leased);
-    visit("holdout", self.holdout);
+    visit("holdout", self.holdout), visit("task", self.task), visit("side_begin_ns", self.side_begin_ns);
+    visit("side_end_ns", self.side_end_ns);
   }
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
