@@ -1,0 +1,264 @@
+// Side task: resizes every picture of a folder and puts a watermark on it. README.md in plugins/ lists the parameters.
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "codec.hpp"
+#include "freeride/plugin.hpp"
+#include "pictures.hpp"
+#include "resize.hpp"
+#include "watermark.hpp"
+
+namespace image {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Image : public freeride::SideTask {
+  freeride::Param<std::string> input_{this, "input", "",
+                                      "folder of JPEG and PNG pictures; empty: render test pictures into scratch"};
+  freeride::Param<std::string> output_{this, "output", "", "folder for the results; empty: out/ in scratch"};
+  freeride::Param<uint32_t> width_{this, "width", 640, "of the results, pixels", {1, 32768}};
+  freeride::Param<uint32_t> height_{
+      this, "height", 0, "of the results, pixels; 0: keep the picture's shape", {0, 32768}};
+  freeride::Param<std::string> filter_{
+      this, "filter", "auto", "box to shrink, bilinear to grow", {"auto", "box", "bilinear"}};
+  freeride::Param<std::string> watermark_{this, "watermark", "FreeRide", "text; empty: none"};
+  freeride::Param<double> opacity_{this, "opacity", 0.5, "of the watermark", {0, 1}};
+  freeride::Param<std::string> format_{this, "format", "same", "of the results", {"same", "jpeg", "png"}};
+  freeride::Param<int> quality_{this, "quality", 85, "of JPEG results", {1, 100}};
+  freeride::Param<uint64_t> max_megapixels_{this, "max_megapixels", 400, "skip pictures that have more", {1, 100000}};
+  freeride::Param<double> step_ms_{this, "step_ms", 1, "length of a step", {0.05, 100}};
+  freeride::Param<bool> repeat_{this, "repeat", true, "after the last picture begin again with the first"};
+
+  void CreateSideTask() override {
+    out_dir_ = output_.get().empty() ? fs::path(scratch_path("out")) : fs::path(output_.get());
+    make_folder(out_dir_);
+    if (input_.get().empty()) {
+      in_dir_ = scratch_path("in");
+      make_folder(in_dir_);
+      phase_ = Phase::kRender;
+    } else {
+      in_dir_ = input_.get();
+      list_pictures();
+    }
+    std::error_code ignored;
+    if (fs::equivalent(in_dir_, out_dir_, ignored)) {
+      throw freeride::BadParameter("input and output are the same folder; results would replace the pictures");
+    }
+  }
+
+  freeride::Step RunNextStep() override {
+    for (freeride::StepTimer timer(step_ms_); !timer.over();) {
+      if (advance()) return freeride::Step::kFinished;
+    }
+    return freeride::Step::kMore;
+  }
+
+  void StopSideTask() override {
+    drop_picture();  // the unfinished one; the others are on disk already
+    log(std::to_string(images_) + " pictures written, " + std::to_string(skipped_) + " skipped");
+  }
+
+  enum class Phase { kRender, kOpen, kPrepare, kRows };
+
+  // One small piece of work, a row or so; true when the task is done.
+  bool advance() {
+    if (phase_ == Phase::kRender) {
+      render();
+      return false;
+    }
+    // Counted as read before it is tried, so that a picture that cannot be read is passed over.
+    try {
+      switch (phase_) {
+        case Phase::kOpen:
+          if (next_ == files_.size()) return end_pass();
+          ++next_;
+          open();
+          phase_ = Phase::kPrepare;
+          break;
+        case Phase::kPrepare:
+          if (reader_->prepare()) begin_rows();
+          break;
+        case Phase::kRows:
+          row();
+          break;
+        case Phase::kRender:
+          break;
+      }
+    } catch (const Unusable& why) {
+      skip(why.what());
+    }
+    return false;
+  }
+
+  void render() {
+    const auto what = picture(rendered_);
+    if (!writer_) {
+      row_.resize(size_t{kPictureWidth} * 3);
+      rendered_rows_ = 0;
+      writer_ = create_writer((in_dir_ / what.name).string(), what.format, kPictureWidth, kPictureHeight, 3, 90);
+    }
+    picture_row(rendered_, rendered_rows_, row_.data());
+    writer_->write_row(row_.data());
+    if (++rendered_rows_ < kPictureHeight) return;
+    writer_->finish();
+    writer_.reset();
+    if (++rendered_ < kPictures) return;
+    list_pictures();
+    phase_ = Phase::kOpen;
+  }
+
+  const fs::path& file() const { return files_[next_ - 1]; }
+
+  void open() {
+    const auto path = file().string();
+    source_format_ = format_of(path);
+    reader_ = open_reader(path, max_pixels());
+  }
+
+  void begin_rows() {
+    const bool jpeg = format_.get() == "jpeg" || (format_.get() == "same" && source_format_ == Format::kJpeg);
+    const double shape = static_cast<double>(reader_->height()) / reader_->width();
+    const double tall = height_ > 0 ? height_.get() : std::max(1.0, std::round(width_ * shape));
+    if (tall * width_ > static_cast<double>(max_pixels()) || (jpeg && tall > kMaxJpegSide)) {
+      throw Unusable("its result would be " + std::to_string(width_) + " x " + std::to_string(tall) + " pixels");
+    }
+    const auto height = static_cast<uint32_t>(tall);
+    const auto filter = filter_.get() == "box"        ? Filter::kBox
+                        : filter_.get() == "bilinear" ? Filter::kBilinear
+                                                      : Filter::kAuto;
+    resizer_.emplace(reader_->width(), reader_->height(), reader_->channels(), width_, height, filter);
+    mark_.emplace(watermark_, opacity_, width_, height);
+    row_.resize(size_t{std::max(reader_->width(), width_.get())} * reader_->channels());
+    out_channels_ = jpeg ? 3 : reader_->channels();
+    out_rows_ = 0;
+    // Never two results under one name: another format is appended, not exchanged.
+    auto name = file().filename().string();
+    if (jpeg != (source_format_ == Format::kJpeg)) name += jpeg ? ".jpg" : ".png";
+    writer_ = create_writer((out_dir_ / name).string(), jpeg ? Format::kJpeg : Format::kPng, width_, height,
+                            out_channels_, quality_);
+    phase_ = Phase::kRows;
+  }
+
+  void row() {
+    if (resizer_->wants_row()) {
+      reader_->read_row(row_.data());
+      resizer_->put(row_.data());
+      return;
+    }
+    auto& line = resizer_->get();
+    mark_->blend(out_rows_++, reader_->channels(), line);
+    to_bytes(line);
+    writer_->write_row(row_.data());
+    if (!resizer_->done()) return;
+    writer_->finish();
+    megapixels_ += 1e-6 * reader_->width() * reader_->height();
+    metric("images", static_cast<double>(++images_));
+    metric("megapixels", megapixels_);
+    drop_picture();
+  }
+
+  // Premultiplied values to bytes; a JPEG has no alpha and gets white behind.
+  void to_bytes(const std::vector<float>& line) {
+    const auto byte = [](float value) { return static_cast<uint8_t>(std::clamp(value + 0.5F, 0.0F, 255.0F)); };
+    uint8_t* out = row_.data();
+    if (reader_->channels() == 3) {
+      for (const float value : line) *out++ = byte(value);
+      return;
+    }
+    for (size_t i = 0; i < line.size(); i += 4) {
+      const float alpha = line[i + 3] / 255.0F;
+      for (size_t c = 0; c < 3; ++c) {
+        const float over_white = line[i + c] + 255.0F * (1.0F - alpha);
+        const float plain = alpha > 0 ? line[i + c] / alpha : 0.0F;
+        *out++ = byte(out_channels_ == 3 ? over_white : plain);
+      }
+      if (out_channels_ == 4) *out++ = byte(line[i + 3]);
+    }
+  }
+
+  void drop_picture() {
+    writer_.reset();
+    resizer_.reset();
+    mark_.reset();
+    reader_.reset();
+    if (phase_ != Phase::kRender) phase_ = Phase::kOpen;
+  }
+
+  void skip(const std::string& why) {
+    metric("skipped", static_cast<double>(++skipped_));
+    ++skipped_this_pass_;
+    if (passes_ == 0) warn("skipped " + file().string() + ": " + why);  // once, not on every pass
+    drop_picture();
+  }
+
+  // True when there is nothing left to do.
+  bool end_pass() {
+    if (skipped_this_pass_ == files_.size())
+      throw freeride::TaskError("none of the pictures in " + in_dir_.string() + " can be used");
+    metric("passes", static_cast<double>(++passes_));
+    skipped_this_pass_ = 0;
+    next_ = 0;
+    if (!repeat_) next_ = files_.size();
+    return !repeat_;
+  }
+
+  void list_pictures() {
+    std::error_code error;
+    for (auto it = fs::directory_iterator(in_dir_, error); !error && it != fs::directory_iterator();
+         it.increment(error)) {
+      auto extension = it->path().extension().string();
+      for (auto& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      // Regular files only: opening a named pipe would wait for ever.
+      std::error_code ignored;
+      const bool wanted = extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+      if (wanted && it->is_regular_file(ignored)) files_.push_back(it->path());
+    }
+    if (error) throw freeride::Unavailable("cannot read the folder " + in_dir_.string() + ": " + error.message());
+    if (files_.empty()) throw freeride::Unavailable("no .jpg, .jpeg or .png file in " + in_dir_.string());
+    std::sort(files_.begin(), files_.end());
+    log(std::to_string(files_.size()) + " pictures in " + in_dir_.string());
+  }
+
+  static void make_folder(const fs::path& path) {
+    std::error_code error;
+    fs::create_directories(path, error);
+    if (error) throw freeride::Unavailable("cannot make the folder " + path.string() + ": " + error.message());
+  }
+
+  uint64_t max_pixels() const { return max_megapixels_ * 1000000; }
+
+  fs::path in_dir_;
+  fs::path out_dir_;
+  std::vector<fs::path> files_;
+  size_t next_ = 0;  // files_ begun in this pass
+  Phase phase_ = Phase::kOpen;
+  unsigned rendered_ = 0;
+  uint32_t rendered_rows_ = 0;
+
+  // The picture in work.
+  Format source_format_ = Format::kJpeg;
+  std::unique_ptr<Reader> reader_;
+  std::optional<Resizer> resizer_;
+  std::optional<Watermark> mark_;
+  std::unique_ptr<Writer> writer_;
+  std::vector<uint8_t> row_;
+  unsigned out_channels_ = 3;
+  uint32_t out_rows_ = 0;
+
+  uint64_t images_ = 0;
+  uint64_t skipped_ = 0;
+  uint64_t skipped_this_pass_ = 0;
+  uint64_t passes_ = 0;
+  double megapixels_ = 0;
+};
+
+}  // namespace
+}  // namespace image
+
+FREERIDE_PLUGIN(image::Image, "image", "0.1.0", "resizes the pictures of a folder and puts a watermark on them");
