@@ -20,18 +20,24 @@ class SampleMaker {
   }
 
  private:
+  // From the name, not from a counter: a field that is appended changes no other field's value.
+  static int number(const std::string& name) {
+    int sum = 0;
+    for (const char letter : name) sum = (31 * sum + letter) % 997;
+    return 1000 + sum;
+  }
   template <class T>
   void fill(T& value, const std::string& name) {
     if constexpr (std::is_same_v<T, std::string>) {
-      value = name + "-é" + std::to_string(++count_);
+      value = name + "-é" + std::to_string(number(name));
     } else if constexpr (std::is_same_v<T, bool>) {
       value = !value;
     } else if constexpr (std::is_same_v<T, double>) {
-      value = 0.5 + ++count_;
+      value = 0.5 + number(name);
     } else if constexpr (std::is_unsigned_v<T>) {
-      value = name == "v" ? kWireVersion : static_cast<T>(1000 + ++count_);
+      value = name == "v" ? kWireVersion : static_cast<T>(number(name));
     } else if constexpr (std::is_integral_v<T>) {
-      value = static_cast<T>(-(1000 + ++count_));
+      value = static_cast<T>(-number(name));
     } else {
       fill_compound(value, name);
     }
@@ -43,14 +49,13 @@ class SampleMaker {
   }
   template <class T>
   void fill_compound(std::map<std::string, T>& value, const std::string& name) {
-    fill(value["first"], name);
-    fill(value["second"], name);
+    fill(value["first"], name + ".first");
+    fill(value["second"], name + ".second");
   }
   template <class T>
   void fill_compound(T& value, const std::string&) {
     T::fields(value, *this);
   }
-  int count_ = 0;
 };
 
 template <class T>
