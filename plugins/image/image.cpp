@@ -126,7 +126,8 @@ class Image : public freeride::SideTask {
     const double shape = static_cast<double>(reader_->height()) / reader_->width();
     const double tall = height_ > 0 ? height_.get() : std::max(1.0, std::round(width_ * shape));
     if (tall * width_ > static_cast<double>(max_pixels()) || (jpeg && tall > kMaxJpegSide)) {
-      throw Unusable("its result would be " + std::to_string(width_) + " x " + std::to_string(tall) + " pixels");
+      throw Unusable("its result would be " + std::to_string(width_) + " x " +
+                     std::to_string(static_cast<uint64_t>(tall)) + " pixels");
     }
     const auto height = static_cast<uint32_t>(tall);
     const auto filter = filter_.get() == "box"        ? Filter::kBox
