@@ -10,6 +10,8 @@ constexpr int64_t kNsPerMs = 1'000'000;
 // Near its limit a starved task would otherwise be looked at ever more often.
 constexpr int64_t kShortestLookNs = kNsPerMs;
 constexpr int64_t kLooksPerGrace = 10;
+// Limits without end must not wrap the clock.
+constexpr int64_t kLongestLookNs = 86'400'000 * kNsPerMs;
 
 std::string milliseconds(int64_t ns) {
   const int64_t tenths = (ns + kNsPerMs / 20) / (kNsPerMs / 10);
@@ -49,10 +51,10 @@ OverrunDecision judge_overrun(const OverrunSnapshot& s) {
   decision.action = OverrunAction::kWait;
   const int64_t shortest = std::max(kShortestLookNs, s.grace_ns / kLooksPerGrace);
   const int64_t rate = s.by_cpu_clock ? std::max<uint32_t>(1, s.cores) : 1;
-  const int64_t until_grace = std::max((s.grace_ns - decision.executed_ns) / rate + 1, shortest);
+  const int64_t until_grace = std::max((s.grace_ns - decision.executed_ns) / rate, shortest);
   // The hang limit is a fixed moment: no need for a shortest look there.
-  const int64_t until_hang = s.hang_ns - waited_ns + 1;
-  decision.look_at_ns = s.now_ns + std::min(until_grace, until_hang);
+  const int64_t until_hang = s.hang_ns - waited_ns;
+  decision.look_at_ns = s.now_ns + std::min({until_grace, until_hang, kLongestLookNs}) + 1;
   return decision;
 }
 

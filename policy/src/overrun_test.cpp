@@ -111,3 +111,12 @@ TEST_CASE("overrun: clocks that run backwards count as no execution") {
   CHECK(judge_overrun(s).executed_ns == 0);
   CHECK(judge_overrun(s).action == OverrunAction::kWait);
 }
+
+TEST_CASE("overrun: limits without end do not wrap the clock") {
+  auto s = ended(10, 10);
+  s.grace_ns = INT64_MAX;
+  s.hang_ns = INT64_MAX;
+  const auto decision = judge_overrun(s);
+  CHECK(decision.action == OverrunAction::kWait);
+  CHECK(decision.look_at_ns > s.now_ns);
+}

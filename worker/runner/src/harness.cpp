@@ -72,9 +72,17 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
   }
   harness->report_.reset(report[0]);
   const Fd report_end = moved(Fd(report[1]));
-  harness->log_.reset(memfd_create("task-log", MFD_CLOEXEC));
-  const Fd log_end = moved(Fd(fcntl(harness->log_.get(), F_DUPFD_CLOEXEC, 0)));
-  fcntl(log_end.get(), F_SETFL, O_APPEND);
+  Fd log_end;
+  if (options.deaf) {
+    int log_pipe[2];
+    if (pipe2(log_pipe, O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
+    harness->log_.reset(log_pipe[0]);
+    log_end = moved(Fd(log_pipe[1]));
+  } else {
+    harness->log_.reset(memfd_create("task-log", MFD_CLOEXEC));
+    log_end = moved(Fd(fcntl(harness->log_.get(), F_DUPFD_CLOEXEC, 0)));
+    fcntl(log_end.get(), F_SETFL, O_APPEND);
+  }
   const Fd lease_end = moved(Fd(fcntl(harness->lease_.fd.get(), F_DUPFD_CLOEXEC, 0)));
   const Fd answer_end = moved(std::move(answer->fd));
 

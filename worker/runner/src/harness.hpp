@@ -33,6 +33,7 @@ class Harness {
     int64_t stop_ms = 10'000;
     int64_t grace_ms = 100;
     int64_t hang_ms = 5'000;
+    bool deaf = false;  ///< the log goes into a pipe that nobody reads; log() is empty then
   };
 
   /// Blocks until the plugin's process has been started (not: until it is CREATED).

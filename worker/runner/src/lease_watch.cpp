@@ -79,26 +79,29 @@ std::optional<Outcome> LeaseWatch::check_stop(const Look& look, int64_t& look_at
 }
 
 void LeaseWatch::follow_lease(const Look& look, bool open) {
-  if (open) {
-    open_ = true;
-    ended_ = false;
-    lease_id_ = look.lease.lease_id;
-    deadline_ns_ = as_time(look.lease.deadline_ns);
-    grace_ns_ = as_time(look.lease.grace_ns);
-    hang_ns_ = as_time(look.lease.hang_ns);
-    idle_look_ns_ = kFirstIdleLookNs;
-  } else {
-    // Two changes of the page (the sequence grows by 2 with each) can be a lease that opened and closed unseen: what
-    // was executed under it must not count as past the end of the one before.
-    const bool may_have_missed_one = ended_ && look.sequence - sequence_ >= 4;
-    if (open_ || may_have_missed_one) {
-      ended_ = true;
-      ended_ns_ = open_ ? std::min(look.now_ns, deadline_ns_) : look.now_ns;
-      cpu_at_end_ns_ = look.cpu_ns;
-      idle_look_ns_ = kFirstIdleLookNs;
-    }
-    open_ = false;
+  const pages::Lease& lease = look.lease;
+  // A page may be cleared together with its lease: limits of nothing are no limits.
+  const bool has_limits = look.readable && lease.hang_ns != 0;
+  if (has_limits) {
+    grace_ns_ = as_time(lease.grace_ns);
+    hang_ns_ = as_time(lease.hang_ns);
   }
+  // Two changes of the page (the sequence grows by 2 with each) can be a lease that opened and closed unseen, another
+  // lease id is one that did: what was executed under it must not count as past the end of the one before, but from now
+  // on it counts.
+  const bool other_lease = look.readable && lease.lease_id != 0 && lease.lease_id != lease_id_;
+  const bool missed_one = !open && (other_lease || (ended_ && look.sequence - sequence_ >= 4));
+  if (open) {
+    deadline_ns_ = as_time(lease.deadline_ns);
+    ended_ = false;
+  } else if (open_ || missed_one) {
+    ended_ = true;
+    ended_ns_ = open_ && !missed_one ? std::min(look.now_ns, deadline_ns_) : look.now_ns;
+    cpu_at_end_ns_ = look.cpu_ns;
+  }
+  if (open || open_ || missed_one) idle_look_ns_ = kFirstIdleLookNs;
+  if (other_lease) lease_id_ = lease.lease_id;
+  open_ = open;
   sequence_ = look.sequence;
 }
 

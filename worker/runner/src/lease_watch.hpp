@@ -57,8 +57,8 @@ class LeaseWatch {
   uint64_t lease_id_ = 0;
   int64_t ended_ns_ = 0;
   int64_t cpu_at_end_ns_ = 0;
-  int64_t grace_ns_ = 0;
-  int64_t hang_ns_ = 0;
+  int64_t grace_ns_ = kDefaultGraceNs;
+  int64_t hang_ns_ = kDefaultHangNs;
   int64_t deadline_ns_ = 0;  ///< of the open lease
   uint32_t sequence_ = 0;    ///< of the last look
   int64_t idle_look_ns_ = kFirstIdleLookNs;

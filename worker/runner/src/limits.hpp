@@ -22,6 +22,10 @@ constexpr int64_t kProfileShareDivisor = 2;
 constexpr int64_t kFirstIdleLookNs = 1'000'000'000;
 constexpr int64_t kLastIdleLookNs = 60'000'000'000;
 
+/// What holds until a lease page has stated its limits.
+constexpr int64_t kDefaultGraceNs = 100'000'000;
+constexpr int64_t kDefaultHangNs = 5'000'000'000;
+
 /// Longest log line and longest reason, bytes; longer ones are cut.
 constexpr size_t kLogLineBytes = 2048;
 constexpr size_t kReasonBytes = 1800;

@@ -1,0 +1,233 @@
+// The supervisor's judgement on synthetic looks.
+#include "lease_watch.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "freeride/base/clock.hpp"
+
+using namespace freeride;
+using namespace freeride::runner;
+
+namespace {
+
+constexpr int64_t kMs = kNsPerMs;
+
+/// A page and a task as the supervisor sees them.
+struct World {
+  Look look;
+  LeaseWatch watch;
+
+  explicit World(bool by_cpu_clock = true) : watch(Limits{1000, 500}, by_cpu_clock, 1, 0) {
+    look.readable = true;
+    look.state = FREERIDE_STATE_PAUSED;
+  }
+  void open(int64_t length_ms, uint32_t kind = FREERIDE_LEASE_BUBBLE) {
+    look.sequence += 2;
+    look.lease.order = FREERIDE_ORDER_RUN;
+    look.lease.kind = kind;
+    ++look.lease.lease_id;
+    look.lease.deadline_ns = static_cast<uint64_t>(look.now_ns + length_ms * kMs);
+    look.lease.grace_ns = 100 * kMs;
+    look.lease.hang_ns = 5000 * kMs;
+  }
+  void close() {
+    look.sequence += 2;
+    look.lease.kind = FREERIDE_LEASE_NONE;
+    look.lease.grace_ns = 0;  // a worker need not repeat them
+    look.lease.hang_ns = 0;
+  }
+  WatchDecision after(int64_t wall_ms, int64_t cpu_ms = 0) {
+    look.now_ns += wall_ms * kMs;
+    look.cpu_ns += cpu_ms * kMs;
+    return watch.look(look);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("lease watch: nothing to do for a paused task that never had a lease") {
+  World world;
+  const auto decision = world.after(1);
+  CHECK_FALSE(decision.kill);
+  CHECK(decision.look_at_ns == INT64_MAX);
+}
+
+TEST_CASE("lease watch: creation has a limit") {
+  World world;
+  world.look.state = FREERIDE_STATE_SUBMITTED;
+  world.look.transition = FREERIDE_IN_CREATE;
+  CHECK(world.after(999).look_at_ns == 1000 * kMs + 1);
+  const auto decision = world.after(2);
+  REQUIRE(decision.kill);
+  CHECK(decision.kill->transition == "CreateSideTask");
+  CHECK(decision.kill->limit == "create 1000 ms");
+}
+
+TEST_CASE("lease watch: an open lease is looked at when it ends, then by the overrun rule") {
+  World world;
+  world.open(50);
+  world.look.state = FREERIDE_STATE_RUNNING;
+  world.look.transition = FREERIDE_IN_STEP;
+  CHECK(world.after(0).look_at_ns == 50 * kMs);
+  CHECK(world.after(49, 49).look_at_ns == 50 * kMs);
+  const auto at_end = world.after(1, 1);
+  CHECK_FALSE(at_end.kill);
+  CHECK(at_end.look_at_ns == 150 * kMs + 1);
+  CHECK_FALSE(world.after(100, 100).kill);
+  const auto beyond = world.after(1, 1);
+  REQUIRE(beyond.kill);
+  CHECK(beyond.kill->kind == "overran");
+  CHECK(beyond.kill->transition == "RunNextStep");
+}
+
+TEST_CASE("lease watch: a revocation before the deadline is the end") {
+  World world;
+  world.open(60'000);
+  world.look.state = FREERIDE_STATE_RUNNING;
+  world.after(10, 10);
+  world.close();
+  CHECK_FALSE(world.after(0).kill);
+  CHECK(world.after(101, 101).kill);
+}
+
+TEST_CASE("lease watch: a starved task is not killed before the hang limit") {
+  World world;
+  world.open(50);
+  world.look.state = FREERIDE_STATE_RUNNING;
+  world.look.transition = FREERIDE_IN_STEP;
+  world.after(50, 50);
+  CHECK_FALSE(world.after(4990, 5).kill);
+  CHECK(world.after(20).kill);
+}
+
+TEST_CASE("lease watch: a pause is looked at again, ever more rarely") {
+  World world;
+  world.open(50);
+  world.after(10, 10);
+  world.close();
+  CHECK(world.after(0).look_at_ns == world.look.now_ns + kNsPerSec);
+  int looks = 0;
+  for (int64_t day_ns = 86'400 * kNsPerSec; world.look.now_ns < day_ns; ++looks) {
+    const auto decision = world.watch.look(world.look);
+    REQUIRE_FALSE(decision.kill);
+    world.look.now_ns = decision.look_at_ns;
+  }
+  CHECK(looks < 86'400 / 60 + 10);
+  const auto decision = world.after(0, 101);
+  REQUIRE(decision.kill);
+  CHECK(decision.kill->transition == "PauseSideTask");
+}
+
+TEST_CASE("lease watch: an unreadable page ends the lease, a readable one with the same lease takes it up again") {
+  World world;
+  world.open(1000);
+  world.look.state = FREERIDE_STATE_RUNNING;
+  world.after(1, 1);
+  world.look.readable = false;
+  ++world.look.sequence;
+  CHECK_FALSE(world.after(50, 50).kill);
+  world.look.readable = true;
+  ++world.look.sequence;
+  CHECK(world.after(60, 60).look_at_ns == 1000 * kMs);
+  world.look.readable = false;
+  world.after(1, 1);
+  CHECK(world.after(101, 101).kill);
+}
+
+TEST_CASE("lease watch: a lease that was opened and closed before the first look still has an end") {
+  for (const bool cleared : {false, true}) {
+    World world;
+    world.open(50);
+    world.look.state = FREERIDE_STATE_RUNNING;
+    if (cleared) world.close();
+    world.after(60, 60);
+    CHECK_FALSE(world.after(99, 99).kill);
+    CHECK(world.after(2, 2).kill);
+  }
+}
+
+TEST_CASE("lease watch: a lease that opened and closed unseen does not count as overrun of the one before") {
+  World world;
+  world.open(50);
+  world.after(10, 10);
+  world.close();
+  world.after(1);
+  world.open(500);
+  world.close();
+  CHECK_FALSE(world.after(400, 400).kill);
+  // Only that change is forgiven, not what comes after.
+  CHECK(world.after(101, 101).kill);
+}
+
+TEST_CASE("lease watch: stopping has its own limit, by order, by claim and by SIGTERM") {
+  SECTION("by order") {
+    World world;
+    world.look.lease.order = FREERIDE_ORDER_STOP;
+    CHECK(world.after(1).look_at_ns == 501 * kMs + 1);
+    world.look.transition = FREERIDE_IN_STOP;
+    CHECK_FALSE(world.after(500, 500).kill);
+    const auto decision = world.after(1);
+    REQUIRE(decision.kill);
+    CHECK(decision.kill->transition == "StopSideTask");
+    CHECK(decision.kill->limit == "stop 500 ms");
+  }
+  SECTION("by claim: it gives no more time than an order would") {
+    World world;
+    world.open(10);
+    world.after(10, 10);
+    world.look.transition = FREERIDE_IN_STOP;
+    CHECK_FALSE(world.after(1, 1).kill);
+    CHECK_FALSE(world.after(450, 450).kill);
+    CHECK(world.after(51, 51).kill);
+  }
+  SECTION("by SIGTERM") {
+    World world;
+    world.watch.stop_requested(0);
+    CHECK(world.after(501).kill);
+  }
+}
+
+TEST_CASE("lease watch: an order to stop ends the lease of a task that is still in its step") {
+  World world;
+  world.open(60'000);
+  world.look.state = FREERIDE_STATE_RUNNING;
+  world.look.transition = FREERIDE_IN_STEP;
+  world.after(1, 1);
+  world.look.lease.order = FREERIDE_ORDER_STOP;
+  world.look.sequence += 2;
+  CHECK_FALSE(world.after(0).kill);
+  const auto decision = world.after(101, 101);
+  REQUIRE(decision.kill);
+  CHECK(decision.kill->limit == "grace 100 ms");
+}
+
+TEST_CASE("lease watch: what the answer page claims never gives more time") {
+  World world;
+  world.look.state = FREERIDE_STATE_SUBMITTED;  // "not created yet", for ever
+  world.open(10);
+  CHECK_FALSE(world.after(5, 5).kill);
+  CHECK(world.after(1000, 1000).kill);
+}
+
+TEST_CASE("lease watch: times beyond all bounds do not wrap") {
+  World world;
+  world.open(0);
+  world.look.lease.deadline_ns = UINT64_MAX;
+  world.look.lease.grace_ns = UINT64_MAX;
+  world.look.lease.hang_ns = UINT64_MAX;
+  world.look.state = FREERIDE_STATE_RUNNING;
+  CHECK_FALSE(world.after(1, 1).kill);
+  world.close();
+  const auto decision = world.after(1, 1);
+  CHECK_FALSE(decision.kill);
+  CHECK(decision.look_at_ns > world.look.now_ns);
+}
+
+TEST_CASE("lease watch: on a GPU wall time counts") {
+  World world(false);
+  world.open(50);
+  world.look.state = FREERIDE_STATE_RUNNING;
+  world.after(50);
+  CHECK_FALSE(world.after(100).kill);
+  CHECK(world.after(1).kill);
+}

@@ -1,0 +1,111 @@
+// Tables, parameters, last words: what is told before and after user code has run.
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstring>
+#include <string>
+
+#include "freeride/pages.h"
+#include "outcome.hpp"
+#include "plugin.hpp"
+
+using namespace freeride;
+using namespace freeride::runner;
+
+namespace {
+
+freeride_status nothing(void*) {
+  return FREERIDE_OK;
+}
+
+freeride_plugin good() {
+  freeride_plugin table{};
+  table.struct_size = sizeof(table);
+  table.abi_version = FREERIDE_ABI_VERSION;
+  table.name = "good";
+  table.version = "1";
+  table.summary = "";
+  table.create = [](const freeride_host*, const freeride_task_info*, void**) -> freeride_status { return FREERIDE_OK; };
+  table.init = table.start = table.run_next_step = table.pause = table.stop = nothing;
+  table.destroy = [](void*) {};
+  return table;
+}
+
+}  // namespace
+
+TEST_CASE("plugin table: a good one, and one of a later minor version") {
+  freeride_plugin table = good();
+  CHECK(check_table(&table).ok());
+  table.struct_size += 64;
+  CHECK(check_table(&table).ok());
+}
+
+TEST_CASE("plugin table: broken ones") {
+  CHECK_FALSE(check_table(nullptr).ok());
+  const auto broken = [](auto change) {
+    freeride_plugin table = good();
+    change(table);
+    return !check_table(&table).ok();
+  };
+  CHECK(broken([](auto& t) { t.abi_version = 0; }));
+  CHECK(broken([](auto& t) { t.struct_size = 0; }));
+  CHECK(broken([](auto& t) { t.struct_size = UINT32_MAX; }));
+  CHECK(broken([](auto& t) { t.name = nullptr; }));
+  CHECK(broken([](auto& t) { t.name = ""; }));
+  CHECK(broken([](auto& t) { t.name = "Two Words"; }));
+  CHECK(broken([](auto& t) { t.version = nullptr; }));
+  CHECK(broken([](auto& t) { t.create = nullptr; }));
+  CHECK(broken([](auto& t) { t.destroy = nullptr; }));
+  CHECK(broken([](auto& t) { t.param_count = 1; }));
+  CHECK(broken([](auto& t) {
+    static const freeride_param_spec params[] = {{"key", nullptr, "help"}};
+    t.params = params;
+    t.param_count = 1;
+  }));
+}
+
+TEST_CASE("parameters: defaults are filled in, the user's values win, others are rejected") {
+  freeride_plugin table = good();
+  const freeride_param_spec specs[] = {{"a", "1", "first"}, {"b", "", "second"}};
+  table.params = specs;
+  table.param_count = 2;
+  auto params = resolve_params(table, {{"b", "x=y"}});
+  REQUIRE(params.ok());
+  CHECK(*params == Params{{"a", "1"}, {"b", "x=y"}});
+  const auto unknown = resolve_params(table, {{"c", "1"}});
+  REQUIRE_FALSE(unknown.ok());
+  CHECK(unknown.error().text() == "good has no parameter 'c'; it knows: a, b");
+  CHECK_FALSE(resolve_params(table, {{"a", "1"}, {"a", "1"}}).ok());
+}
+
+TEST_CASE("last words: only well-formed ones of a known kind count") {
+  LastWords words;
+  put_text(words.kind, "finished");
+  put_text(words.reason, std::string(5000, 'x').c_str());
+  const auto outcome = decode(words);
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "finished");
+  CHECK(outcome->reason.size() == words.reason.size() - 1);
+  words.reason.fill('x');  // not terminated
+  CHECK_FALSE(decode(words));
+  words.reason[0] = '\0';
+  put_text(words.kind, "overran");  // not for the plugin's process to say
+  CHECK_FALSE(decode(words));
+  put_text(words.kind, "finished");
+  words.magic = 0;
+  CHECK_FALSE(decode(words));
+}
+
+TEST_CASE("verdict of a process that ended by itself") {
+  auto outcome = judge_exit(SIGSEGV, FREERIDE_IN_STEP, std::nullopt);
+  CHECK(outcome.kind == "crashed");
+  CHECK(outcome.signal == SIGSEGV);
+  CHECK(outcome.transition == "RunNextStep");
+  outcome = judge_exit(0, FREERIDE_IN_NONE, std::nullopt);
+  CHECK(outcome.kind == "failed");
+  CHECK(outcome.reason == "exited with code 0 between transitions; a side task must not end its process");
+  outcome = judge_exit(7 << 8, 4711, std::nullopt);  // a transition that does not exist
+  CHECK(outcome.reason.find("code 7") != std::string::npos);
+  CHECK(outcome.transition.empty());
+}
