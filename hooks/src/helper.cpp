@@ -1,0 +1,202 @@
+#include "helper.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <exception>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/base/paths.hpp"
+#include "freeride/pages/handover.hpp"
+
+namespace freeride::hooks {
+namespace {
+constexpr int64_t kFirstRetry = 20 * kNsPerMs;  // a socket's name appears a moment before it listens
+constexpr int64_t kSlowRetry = 5 * kNsPerSec;   // where inotify sees nothing: no run folder yet, a full backlog
+constexpr int64_t kRankLook = kNsPerSec;
+}  // namespace
+
+Status Helper::start() {
+  Paths paths = Paths::defaults();
+  if (!config_.run_dir.empty()) paths.run_dir = config_.run_dir;
+  config_.run_dir = paths.run_dir.string();
+  socket_path_ = paths.worker_socket(config_.device).string();
+  socket_name_ = paths.worker_socket(config_.device).filename().string();
+  stop_event_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_event_.valid()) return errno_error("cannot make an event descriptor", errno);
+  inotify_ = Fd(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));  // without it: the slow timer
+  // The trainer's signals are the trainer's: none is delivered to this thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 256 * 1024);
+  const int err = pthread_create(&thread_, &attributes, entry, this);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (err != 0) return errno_error("cannot start the helper thread", err);
+  running_ = true;
+  return {};
+}
+
+void Helper::stop() {
+  if (!running_) return;
+  running_ = false;
+  stopping_.store(true);
+  const uint64_t one = 1;
+  if (write(stop_event_.get(), &one, sizeof(one)) < 0) {
+    // Only a full counter can refuse it, and then the thread wakes as well.
+  }
+  if (pthread_equal(pthread_self(), thread_) == 0) pthread_join(thread_, nullptr);
+  const std::lock_guard lock(descriptors_);
+  socket_.reset();
+  inotify_.reset();
+}
+
+void Helper::drop_in_child() {
+  // Only close(2): whatever else the child may do safely here, it need not.
+  for (Fd* fd : {&stop_event_, &inotify_, &socket_}) {
+    if (fd->valid()) close(fd->release());
+  }
+  if (sent_ != nullptr) sent_->drop_descriptors();
+}
+
+void* Helper::entry(void* self) {
+  auto* helper = static_cast<Helper*>(self);
+  prctl(PR_SET_NAME, "freeride-hook");
+  try {
+    helper->loop();
+  } catch (const std::exception& error) {
+    if (helper->config_.failed != nullptr) helper->config_.failed(helper->config_.context, error.what());
+  }
+  return nullptr;
+}
+
+void Helper::loop() {
+  if (config_.external_marks) prctl(PR_SET_TIMERSLACK, 1000UL);
+  int64_t next_rank_look = 0;
+  std::vector<pollfd> polled;
+  while (!stopping_.load()) {
+    int64_t now = SteadyClock::now();
+    if (!socket_.valid() && now >= next_try_ns_) connect_now(now);
+    if (sent_ != nullptr && now >= next_rank_look) {
+      const std::lock_guard lock(descriptors_);
+      sent_->look_for_ranks();
+      next_rank_look = now + kRankLook;
+    }
+    int64_t until = INT64_MAX;
+    if (!socket_.valid()) until = next_try_ns_;
+    if (sent_ != nullptr) until = std::min(until, next_rank_look);
+    if (config_.external_marks) {
+      page_.observe(now);
+      until = std::min(until, page_.next_look_ns(now));
+    }
+    polled.clear();
+    polled.push_back({stop_event_.get(), POLLIN, 0});
+    polled.push_back({socket_.valid() ? -1 : inotify_.get(), POLLIN, 0});
+    polled.push_back({socket_.get(), POLLIN, 0});
+    if (sent_ != nullptr) {
+      for (const int fd : sent_->pidfds()) polled.push_back({fd, POLLIN, 0});
+    }
+    timespec timeout{};
+    if (until != INT64_MAX) {
+      const int64_t left = std::max<int64_t>(until - SteadyClock::now(), 0);
+      timeout = {left / kNsPerSec, left % kNsPerSec};
+    }
+    const int ready = ppoll(polled.data(), polled.size(), until == INT64_MAX ? nullptr : &timeout, nullptr);
+    if (ready <= 0) continue;
+    now = SteadyClock::now();
+    if (polled[1].revents != 0 && read_directory_events()) {
+      next_try_ns_ = now;
+      backoff_ns_ = 0;
+    }
+    if (polled[2].revents != 0) read_reply(now);
+    for (size_t i = polled.size(); i-- > 3;) {  // from the end: a dead rank's entry is erased
+      if (polled[i].revents == 0) continue;
+      const std::lock_guard lock(descriptors_);
+      sent_->rank_died(i - 3);
+    }
+  }
+}
+
+void Helper::watch_directory() {
+  if (!inotify_.valid()) return;
+  // Again at every try: the folder may have been made, or removed and made anew. Adding it twice is one watch.
+  watch_ = inotify_add_watch(inotify_.get(), config_.run_dir.c_str(), IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
+}
+
+bool Helper::read_directory_events() {
+  alignas(inotify_event) std::array<char, 4096> buffer;
+  bool ours = false;
+  for (int rounds = 0; rounds < 64; ++rounds) {  // bounded: whoever floods the folder must not keep this thread busy
+    const ssize_t got = read(inotify_.get(), buffer.data(), buffer.size());
+    if (got <= 0) break;
+    for (ssize_t at = 0; at + static_cast<ssize_t>(sizeof(inotify_event)) <= got;) {
+      inotify_event event;
+      std::memcpy(&event, buffer.data() + at, sizeof(event));
+      const char* name = buffer.data() + at + sizeof(event);
+      if ((event.mask & IN_Q_OVERFLOW) != 0 || (event.len > 0 && socket_name_ == name)) ours = true;
+      at += static_cast<ssize_t>(sizeof(event) + event.len);
+    }
+  }
+  return ours;
+}
+
+void Helper::connect_now(int64_t now_ns) {
+  const std::lock_guard lock(descriptors_);
+  if (stopping_.load()) return;
+  watch_directory();  // before the try: a socket that appears in between is seen by one of them
+  backoff_ns_ = backoff_ns_ == 0 ? kFirstRetry : std::min(backoff_ns_ * 2, kSlowRetry);
+  next_try_ns_ = now_ns + backoff_ns_;
+  auto socket = pages::connect_to_worker(socket_path_);
+  if (!socket.ok()) {
+    // With a watch, a missing socket needs no timer but the slow one.
+    if (socket.error().code == Code::kNotFound) next_try_ns_ = now_ns + kSlowRetry;
+    return;
+  }
+  if (!pages::send_hello(socket->get(), page_.fd()).ok()) return;
+  socket_ = std::move(*socket);
+}
+
+void Helper::disconnect(int64_t now_ns, int64_t retry_ns) {
+  const std::lock_guard lock(descriptors_);
+  socket_.reset();
+  connected_.store(false, std::memory_order_release);
+  next_try_ns_ = now_ns + retry_ns;
+}
+
+void Helper::read_reply(int64_t now_ns) {
+  char text[pages::kMaxReplyBytes + 1];
+  const ssize_t got = recv(socket_.get(), text, sizeof(text) - 1, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) {  // the worker is gone
+    const bool was_connected = connected_.load();
+    if (was_connected) backoff_ns_ = 0;
+    disconnect(now_ns, was_connected ? kFirstRetry : std::max(backoff_ns_, kFirstRetry));
+    return;
+  }
+  text[got] = 0;
+  if (!connected_.load() && got == 2 && std::memcmp(text, "OK", 2) == 0) {
+    connected_.store(true, std::memory_order_release);
+    backoff_ns_ = 0;
+    return;
+  }
+  // A refusal, or a worker that talks when it should be silent: slowly, for its successor may be wiser.
+  std::string said = "the worker of " + config_.device + " does not take the page: ";
+  for (ssize_t i = 0; i < got; ++i) said += static_cast<unsigned char>(text[i]) < 0x20 ? ' ' : text[i];
+  if (said != last_said_ && config_.say != nullptr) config_.say(said);
+  last_said_ = said;
+  disconnect(now_ns, kSlowRetry);
+}
+
+}  // namespace freeride::hooks

@@ -1,0 +1,73 @@
+// Helper: the hook's one thread. It hands the page to the worker, again whenever a worker comes back; watches the other
+// ranks of the sent page; and, with external marks, looks at the state word.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "rank_page.hpp"
+#include "sent.hpp"
+
+namespace freeride::hooks {
+
+/// Sleeps in one poll for all of it. While a worker is connected, no sent page is used and marks are the host's, it
+/// does not wake at all; without a worker every few seconds.
+class Helper {
+ public:
+  struct Config {
+    std::string run_dir;
+    std::string device;
+    bool external_marks = false;
+    /// One line for people, said at most once for each different text.
+    void (*say)(const std::string& text) = nullptr;
+    /// Called once should the thread meet an exception of its own.
+    void (*failed)(void* context, const char* reason) = nullptr;
+    void* context = nullptr;
+  };
+
+  Helper(Config config, RankPage& page, SentMember* sent) : config_(std::move(config)), page_(page), sent_(sent) {}
+  ~Helper() { stop(); }
+  Helper(const Helper&) = delete;
+  Helper& operator=(const Helper&) = delete;
+
+  Status start();
+  /// Joins the thread. Any thread but the helper's own; safe to call twice.
+  void stop();
+  bool connected() const { return connected_.load(std::memory_order_acquire); }
+
+  // Around fork(), so that no descriptor is made in between: the child must close the connection, or the worker would
+  // take a forked data loader for a living trainer.
+  void lock_for_fork() { descriptors_.lock(); }
+  void unlock_after_fork() { descriptors_.unlock(); }
+  void drop_in_child();
+
+ private:
+  static void* entry(void* self);
+  void loop();
+  void connect_now(int64_t now_ns);
+  void read_reply(int64_t now_ns);
+  void disconnect(int64_t now_ns, int64_t retry_ns);
+  bool read_directory_events();
+  void watch_directory();
+
+  Config config_;
+  RankPage& page_;
+  SentMember* sent_;
+  std::string socket_path_, socket_name_;
+  pthread_t thread_{};
+  bool running_ = false;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> connected_{false};
+  std::mutex descriptors_;  // held while any of the following changes
+  Fd stop_event_, inotify_, socket_;
+  int watch_ = -1;
+  int64_t next_try_ns_ = 0;
+  int64_t backoff_ns_ = 0;
+  std::string last_said_;
+};
+
+}  // namespace freeride::hooks

@@ -1,0 +1,305 @@
+// The C API: one handle a process, the boundary at which every exception ends, and what happens around fork() and
+// exit().
+#include "freeride/hook.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "freeride/base/clock.hpp"
+#include "helper.hpp"
+#include "rank_page.hpp"
+#include "sent.hpp"
+
+struct freeride_hook {
+  std::atomic<bool> usable{true};  // false: detached, or a forked child's copy
+  std::atomic<bool> failed{false};
+  std::mutex switching;  // on and off; held for some stores only
+  bool off = false;      // under it
+  bool external_marks = false;
+  std::unique_ptr<freeride::hooks::RankPage> page;
+  std::unique_ptr<freeride::hooks::SentMember> sent;
+  std::unique_ptr<freeride::hooks::Helper> helper;
+};
+
+namespace {
+
+using freeride::SteadyClock;
+using freeride::hooks::Helper;
+using freeride::hooks::RankPage;
+using freeride::hooks::SentMember;
+
+// Handles are never freed: a mark that comes after detach must find memory. Attaching is rare, so that is a few pages.
+std::atomic<freeride_hook*> current{nullptr};
+std::mutex control;  // attach and detach
+
+void say(const std::string& text) {
+  static std::atomic<int> left{16};  // a trainer's log is not ours to fill
+  if (left.fetch_sub(1) <= 0) return;
+  const std::string line = "freeride: " + text + "\n";
+  if (write(STDERR_FILENO, line.data(), line.size()) < 0) {
+    // Nobody to tell.
+  }
+}
+
+bool usable(const freeride_hook* hook) {
+  return hook != nullptr && hook->usable.load(std::memory_order_relaxed);
+}
+
+// Not under `control`: the helper thread may be here while a detach, which holds that, joins it.
+void switch_off(freeride_hook* hook, bool failed, const char* reason) {
+  const std::lock_guard lock(hook->switching);
+  hook->page->switch_off(FREERIDE_HOOK_DISABLED);
+  if (hook->sent) hook->sent->release(FREERIDE_RANK_DISABLED);
+  if (failed) hook->failed.store(true);
+  if (hook->off) return;
+  hook->off = true;
+  std::string text = "the hook is switched off";
+  if (reason != nullptr && *reason != 0) text += std::string(": ") + reason;
+  say(text + "; training goes on without");
+}
+
+// Runs `body` and turns whatever it throws into a hook that is off.
+template <class Body>
+void guarded(freeride_hook* hook, Body body) noexcept {
+  if (!usable(hook)) return;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    try {
+      switch_off(hook, true, error.what());
+    } catch (...) {  // NOLINT(bugprone-empty-catch): even the message failed; the page is off already
+    }
+  } catch (...) {
+    hook->page->switch_off(FREERIDE_HOOK_DISABLED);
+  }
+}
+
+void before_fork() {
+  control.lock();
+  if (freeride_hook* hook = current.load()) {
+    if (hook->helper) hook->helper->lock_for_fork();
+  }
+}
+
+void after_fork_in_parent() {
+  if (freeride_hook* hook = current.load()) {
+    if (hook->helper) hook->helper->unlock_after_fork();
+  }
+  control.unlock();
+}
+
+void after_fork_in_child() {
+  if (freeride_hook* hook = current.exchange(nullptr)) {
+    hook->usable.store(false);
+    if (hook->helper) {
+      hook->helper->drop_in_child();
+      hook->helper->unlock_after_fork();
+    }
+    hook->page->close_fd();
+    // The mappings stay: a stray pointer to the page must not crash. Nothing of ours writes to them from here on.
+  }
+  control.unlock();
+}
+
+void detach_locked(freeride_hook* hook) {
+  if (!hook->usable.exchange(false)) return;
+  if (hook->helper) hook->helper->stop();
+  {
+    const std::lock_guard lock(hook->switching);
+    hook->page->switch_off(FREERIDE_HOOK_GONE);
+  }
+  if (hook->sent) hook->sent->leave();
+  freeride_hook* self = hook;
+  current.compare_exchange_strong(self, nullptr);
+}
+
+void at_exit() {
+  if (freeride_hook* hook = current.load()) {
+    try {
+      const std::lock_guard lock(control);
+      detach_locked(hook);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the process ends, which tells the worker as well
+    }
+  }
+}
+
+void register_once() {
+  static const bool done = [] {
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    std::atexit(at_exit);
+    return true;
+  }();
+  (void)done;
+}
+
+std::string text_of(const char* text) {
+  return text == nullptr ? std::string() : std::string(text);
+}
+
+freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
+  using freeride::Code;
+  using freeride::Error;
+  freeride::hooks::RankIdentity identity;
+  identity.job = text_of(config.job);
+  identity.device = text_of(config.device);
+  identity.framework = text_of(config.framework);
+  identity.rank = config.rank;
+  identity.stage = config.stage;
+  identity.stages = config.stages;
+  identity.replica = config.replica;
+  identity.replicas = config.replicas;
+  if (identity.device.size() >= FREERIDE_NAME_BYTES || identity.device.find('/') != std::string::npos) {
+    return Error{Code::kInvalidArgument, "device \"" + identity.device + "\" is no GPU UUID and no cpu-N", ""};
+  }
+  auto hook = std::make_unique<freeride_hook>();
+  auto page = RankPage::create(identity);
+  if (!page.ok()) return page.error();
+  hook->page = std::move(*page);
+  hook->external_marks = (config.flags & FREERIDE_HOOK_EXTERNAL_MARKS) != 0;
+  if ((config.flags & FREERIDE_HOOK_SENT) != 0) {
+    const char* folder = std::getenv("FREERIDE_SHM_DIR");
+    auto sent = SentMember::join(folder != nullptr ? folder : "/dev/shm", identity.job, config.local_rank);
+    if (sent.ok()) {
+      hook->sent = std::move(*sent);
+    } else {  // leases need no counters where the host marks; peers find none of ours and wait as without us
+      say("no sent counters: " + sent.error().text());
+    }
+  }
+  Helper::Config helper;
+  helper.run_dir = text_of(config.run_dir);
+  helper.device = identity.device;
+  helper.external_marks = hook->external_marks;
+  helper.say = say;
+  helper.context = hook.get();
+  helper.failed = [](void* context, const char* reason) {
+    switch_off(static_cast<freeride_hook*>(context), true, reason);
+  };
+  hook->helper = std::make_unique<Helper>(std::move(helper), *hook->page, hook->sent.get());
+  auto started = hook->helper->start();
+  if (!started.ok()) {
+    if (hook->sent) hook->sent->leave();
+    return started.error();
+  }
+  return hook.release();
+}
+
+}  // namespace
+
+extern "C" {
+
+freeride_hook* freeride_hook_attach(const freeride_hook_config* config) {
+  try {
+    const char* wanted = std::getenv("FREERIDE_HOOK");
+    if (wanted != nullptr && std::strcmp(wanted, "0") == 0) return nullptr;
+    // The first version's struct: a caller may have a longer one, never a shorter one.
+    if (config == nullptr || config->struct_size < offsetof(freeride_hook_config, local_rank) + sizeof(uint32_t)) {
+      say("attach without a proper config; training goes on without");
+      return nullptr;
+    }
+    const std::lock_guard lock(control);
+    if (freeride_hook* first = current.load()) return first;
+    register_once();
+    auto made = attach(*config);
+    if (!made.ok()) {
+      say("cannot attach: " + made.error().text() + "; training goes on without");
+      return nullptr;
+    }
+    current.store(*made);
+    return *made;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void freeride_hook_mark_begin(freeride_hook* hook) {
+  guarded(hook, [hook] {
+    if (!hook->external_marks) hook->page->begin(SteadyClock::now());
+  });
+}
+
+void freeride_hook_mark_end(freeride_hook* hook) {
+  guarded(hook, [hook] {
+    if (!hook->external_marks) hook->page->end(SteadyClock::now());
+  });
+}
+
+void freeride_hook_iteration_end(freeride_hook* hook) {
+  guarded(hook, [hook] {
+    if (!hook->external_marks) hook->page->finish_iteration(SteadyClock::now());
+  });
+}
+
+void freeride_hook_disable(freeride_hook* hook, const char* reason) {
+  guarded(hook, [=] { switch_off(hook, false, reason); });
+}
+
+void freeride_hook_fail(freeride_hook* hook, const char* reason) {
+  guarded(hook, [=] { switch_off(hook, true, reason); });
+}
+
+int freeride_hook_enable(freeride_hook* hook) {
+  int enabled = 0;
+  guarded(hook, [&] {
+    const std::lock_guard lock(hook->switching);
+    if (hook->failed.load()) return;
+    enabled = 1;
+    if (!hook->off) return;
+    hook->off = false;
+    hook->page->switch_on();
+  });
+  return enabled;
+}
+
+void freeride_hook_detach(freeride_hook* hook) {
+  guarded(hook, [hook] {
+    const std::lock_guard lock(control);
+    detach_locked(hook);
+  });
+}
+
+uint32_t freeride_hook_state(const freeride_hook* hook) {
+  return usable(hook) ? hook->page->state() : uint32_t{FREERIDE_HOOK_GONE};
+}
+
+int freeride_hook_connected(const freeride_hook* hook) {
+  return usable(hook) && hook->helper->connected() ? 1 : 0;
+}
+
+void freeride_hook_set_usable_bytes(freeride_hook* hook, uint64_t bytes) {
+  guarded(hook, [=] { freeride::pages::store_relaxed(hook->page->page().usable_bytes, bytes); });
+}
+
+freeride_bubble_page* freeride_hook_page(freeride_hook* hook) {
+  return hook == nullptr ? nullptr : &hook->page->page();
+}
+
+uint32_t freeride_hook_produce(freeride_hook* hook, uint32_t destination) {
+  return usable(hook) && hook->sent ? hook->sent->produce(destination) : 0;
+}
+
+int freeride_hook_wait_sent(freeride_hook* hook, uint32_t source, uint32_t count, int64_t timeout_ns) {
+  if (!usable(hook) || !hook->sent) return FREERIDE_SENT_NONE;
+  switch (hook->sent->wait(source, count, SteadyClock::now() + (timeout_ns < 0 ? 0 : timeout_ns))) {
+    case SentMember::Waited::kReached:
+      return FREERIDE_SENT_REACHED;
+    case SentMember::Waited::kReleased:
+      return FREERIDE_SENT_RELEASED;
+    default:
+      return FREERIDE_SENT_TIMEOUT;
+  }
+}
+
+const char* freeride_hook_sent_path(const freeride_hook* hook) {
+  return hook != nullptr && hook->sent ? hook->sent->path().c_str() : "";
+}
+
+}  // extern "C"

@@ -1,0 +1,227 @@
+#include "rank_page.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "freeride/base/clock.hpp"
+
+namespace freeride::hooks {
+
+using pages::load_acquire;
+using pages::load_relaxed;
+using pages::store_relaxed;
+using pages::store_release;
+
+namespace {
+
+// Cuts at a whole UTF-8 character and replaces control characters: a reader refuses pages that have them.
+void put_text(char (&field)[FREERIDE_NAME_BYTES], const std::string& text) {
+  size_t length = std::min(text.size(), sizeof(field) - 1);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xc0u) == 0x80u) --length;
+  for (size_t i = 0; i < length; ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    field[i] = c < 0x20 || c == 0x7f ? '?' : text[i];
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RankPage>> RankPage::create(const RankIdentity& identity) {
+  auto made = pages::create_page<freeride_bubble_page>(true);
+  if (!made.ok()) return made.error();
+  std::unique_ptr<RankPage> rank(new RankPage);
+  rank->made_ = std::move(*made);
+  rank->lengths_.reserve(FREERIDE_MAX_WAITS);
+  auto& page = rank->page();
+  put_text(page.job, identity.job);
+  put_text(page.device, identity.device);
+  put_text(page.framework, identity.framework);
+  page.rank = identity.rank;
+  page.stage = identity.stage;
+  page.stages = identity.stages;
+  page.replica = identity.replica;
+  page.replicas = identity.replicas;
+  page.pid = static_cast<uint32_t>(getpid());
+  // The worker would refuse it later; here there is still somebody to tell.
+  auto checked = pages::check_bubble_page(page);
+  if (!checked.ok()) return checked.error();
+  rank->iteration_begin_ns_ = rank->segment_ns_ = SteadyClock::now();
+  return rank;
+}
+
+bool RankPage::mine() {
+  const pthread_t self = pthread_self();
+  pthread_t owner = owner_.load(std::memory_order_relaxed);
+  return owner == self || (owner == 0 && owner_.compare_exchange_strong(owner, self, std::memory_order_relaxed));
+}
+
+void RankPage::begin(int64_t now_ns) {
+  if (open_ || !mine()) return;
+  if (!on_.load(std::memory_order_relaxed))
+    whole_ = false;  // a wait that is not counted: the numbers after it would be wrong
+  if (!whole_) return;
+  if (wait_ >= 0xffffu) return;  // the state word has no number for it: it stays training's
+  open_bubble(now_ns, ++wait_, true);
+}
+
+void RankPage::open_bubble(int64_t now_ns, uint32_t wait, bool write_state) {
+  auto& page = this->page();
+  wait_ = wait;
+  open_ = true;
+  begin_ns_ = now_ns;
+  gap_ns_ = now_ns - segment_ns_;
+  if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(gap_ns_, 0));
+  open_word_ = FREERIDE_STATE(iteration_, wait);
+  promised_ns_ = wait <= FREERIDE_MAX_WAITS ? load_relaxed(page.learned[wait - 1].low_ns) : 0;
+  store_relaxed(page.compute_ns, compute_ns_);
+  store_release(page.begin_ns, static_cast<uint64_t>(now_ns));
+  if (write_state) {
+    // A full barrier, for the look at on_ after it: whoever switches us off meanwhile either sees this word and clears
+    // it, or is seen.
+    __atomic_exchange_n(&page.state_word, open_word_, __ATOMIC_SEQ_CST);
+    if (!on_.load(std::memory_order_seq_cst)) {
+      store_release(page.state_word, uint64_t{0});
+      open_ = false;
+    }
+  }
+  pages::bump_and_wake(page.wake);
+}
+
+void RankPage::end(int64_t now_ns) {
+  if (!open_ || !mine()) return;
+  if (on_.load(std::memory_order_relaxed)) {
+    store_release(page().state_word, FREERIDE_STATE(iteration_, 0));
+    if (!on_.load(std::memory_order_seq_cst)) store_release(page().state_word, uint64_t{0});
+  }
+  close_bubble(now_ns);
+  pages::bump_and_wake(page().wake);
+}
+
+void RankPage::close_bubble(int64_t now_ns) {
+  auto& page = this->page();
+  open_ = false;
+  const int64_t length = std::max<int64_t>(now_ns - begin_ns_, 0);
+  segment_ns_ = now_ns;
+  bubble_ns_ += static_cast<uint64_t>(length);
+  if (wait_ <= FREERIDE_MAX_WAITS) {
+    while (lengths_.size() + 1 < wait_) lengths_.push_back(0);  // external marks may skip a number
+    if (lengths_.size() < wait_) lengths_.push_back(length);
+  }
+  const uint64_t bubbles = load_relaxed(page.bubbles);
+  auto& record = page.history[bubbles % FREERIDE_HISTORY];
+  store_relaxed(record.state_word, open_word_);
+  store_relaxed(record.begin_ns, static_cast<uint64_t>(begin_ns_));
+  store_relaxed(record.end_ns, static_cast<uint64_t>(now_ns));
+  store_relaxed(record.learned_low_ns, promised_ns_);
+  store_release(page.bubbles, bubbles + 1);
+}
+
+void RankPage::finish_iteration(int64_t now_ns) {
+  // The thread that ends iterations is the one whose waits count from now on.
+  owner_.store(pthread_self(), std::memory_order_relaxed);
+  if (open_) end(now_ns);
+  count_iteration(now_ns, true);
+  pages::bump_and_wake(page().wake);
+}
+
+void RankPage::count_iteration(int64_t now_ns, bool write_state) {
+  auto& page = this->page();
+  const bool on = on_.load(std::memory_order_acquire);
+  if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(now_ns - segment_ns_, 0));
+  segment_ns_ = now_ns;
+  if (on && whole_) {
+    auto& record = page.iterations[iteration_ % FREERIDE_ITERATIONS];
+    store_relaxed(record.iteration, iteration_);
+    store_relaxed(record.begin_ns, static_cast<uint64_t>(iteration_begin_ns_));
+    store_relaxed(record.end_ns, static_cast<uint64_t>(now_ns));
+    store_relaxed(record.bubble_ns, bubble_ns_);
+    if (learner_.add_iteration(lengths_)) store_relaxed(page.relearned, load_relaxed(page.relearned) + 1);
+    publish_lengths();
+    store_relaxed(page.waits, wait_);
+  }
+  ++iteration_;
+  store_relaxed(page.compute_ns, compute_ns_);
+  store_release(page.iteration, iteration_);
+  iteration_begin_ns_ = now_ns;
+  bubble_ns_ = 0;
+  wait_ = 0;
+  lengths_.clear();
+  whole_ = on;
+  if (on) {
+    if (write_state) __atomic_exchange_n(&page.state_word, FREERIDE_STATE(iteration_, 0), __ATOMIC_SEQ_CST);
+    uint32_t starting = FREERIDE_HOOK_STARTING;
+    __atomic_compare_exchange_n(&page.hook_state, &starting, static_cast<uint32_t>(FREERIDE_HOOK_ACTIVE), false,
+                                __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    if (!on_.load(std::memory_order_seq_cst)) store_release(page.state_word, uint64_t{0});
+  }
+}
+
+void RankPage::publish_lengths() {
+  auto& page = this->page();
+  const auto before = std::min<size_t>(load_relaxed(page.waits), FREERIDE_MAX_WAITS);
+  const size_t waits = learner_.waits();
+  for (size_t i = 0; i < std::max(waits, before); ++i) {
+    const auto known = learner_.length(i + 1);
+    auto& slot = page.learned[i];
+    // A reader between these stores sees a mixture of two sane lengths; it orders them by itself.
+    store_relaxed(slot.low_ns, static_cast<uint64_t>(known.low_ns));
+    store_relaxed(slot.mid_ns, static_cast<uint64_t>(known.mid_ns));
+    store_relaxed(slot.high_ns, static_cast<uint64_t>(known.high_ns));
+    store_relaxed(slot.samples, known.samples);
+    const char type = policy::bubble_type(page.stage, page.stages, waits, i + 1);
+    store_relaxed(slot.type, static_cast<uint32_t>(static_cast<unsigned char>(type)));
+  }
+}
+
+bool RankPage::observe(int64_t now_ns) {
+  auto& page = this->page();
+  const uint64_t word = load_acquire(page.state_word);
+  if (word == seen_word_) return false;
+  const uint64_t before = seen_word_;
+  seen_word_ = word;
+  if (!on_.load(std::memory_order_acquire)) return false;
+  if (FREERIDE_STATE_WAIT(before) != 0 && open_) close_bubble(now_ns);
+  if (FREERIDE_STATE_ITERATION(word) != iteration_) {
+    count_iteration(now_ns, false);
+    iteration_ = FREERIDE_STATE_ITERATION(word);
+    store_release(page.iteration, iteration_);
+  }
+  if (FREERIDE_STATE_WAIT(word) != 0) {
+    open_bubble(now_ns, FREERIDE_STATE_WAIT(word), false);
+  } else {
+    pages::bump_and_wake(page.wake);
+  }
+  return true;
+}
+
+int64_t RankPage::next_look_ns(int64_t now_ns) const {
+  // Close looks around the expected edge, coarse ones before it: the present wait's low quantile, or the last compute
+  // segment. After a second without any edge (an evaluation, a checkpoint, the end) a look costs more than it finds.
+  constexpr int64_t kClose = 50 * kNsPerUs;
+  constexpr int64_t kCoarse = 500 * kNsPerUs;
+  constexpr int64_t kIdle = 10 * kNsPerMs;
+  const int64_t since = now_ns - (open_ ? begin_ns_ : segment_ns_);
+  if (since > kNsPerSec) return now_ns + kIdle;
+  const int64_t expected = open_ ? static_cast<int64_t>(promised_ns_) : gap_ns_;
+  const int64_t left = expected - expected / 8 - since;
+  return now_ns + std::clamp(left, kClose, kCoarse);
+}
+
+void RankPage::switch_off(uint32_t state) {
+  auto& page = this->page();
+  on_.store(false, std::memory_order_seq_cst);
+  __atomic_store_n(&page.hook_state, state, __ATOMIC_SEQ_CST);
+  __atomic_exchange_n(&page.state_word, uint64_t{0}, __ATOMIC_SEQ_CST);
+  pages::bump_and_wake(page.wake);
+}
+
+void RankPage::switch_on() {
+  auto& page = this->page();
+  __atomic_store_n(&page.hook_state, static_cast<uint32_t>(FREERIDE_HOOK_STARTING), __ATOMIC_SEQ_CST);
+  on_.store(true, std::memory_order_seq_cst);
+  pages::bump_and_wake(page.wake);
+}
+
+}  // namespace freeride::hooks

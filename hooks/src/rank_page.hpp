@@ -1,0 +1,81 @@
+// RankPage: a training rank's bubble page and what is learned of its waits.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "freeride/base/result.hpp"
+#include "freeride/pages/mapping.hpp"
+#include "freeride/policy/length_learner.hpp"
+
+namespace freeride::hooks {
+
+struct RankIdentity {
+  std::string job, device, framework;
+  uint32_t rank = 0, stage = 0, stages = 1, replica = 0, replicas = 1;
+};
+
+/// Writes one bubble page. Marks come from one thread at a time (the training loop's, or with external marks the
+/// helper's); switching off may come from any. No function allocates, throws or blocks, but for create() and, when the
+/// number of waits grows, finish_iteration().
+class RankPage {
+ public:
+  /// Errors: kInvalidArgument (identity), kExhausted.
+  static Result<std::unique_ptr<RankPage>> create(const RankIdentity& identity);
+
+  // Host marks; `now_ns` is CLOCK_MONOTONIC.
+  void begin(int64_t now_ns);
+  void end(int64_t now_ns);
+  void finish_iteration(int64_t now_ns);
+
+  /// External marks: takes notice of what somebody else wrote into the state word. True when it had changed.
+  bool observe(int64_t now_ns);
+  /// How long the observer may sleep without missing much: from what was learned of the present wait.
+  int64_t next_look_ns(int64_t now_ns) const;
+
+  /// Any thread. `state` is FREERIDE_HOOK_DISABLED or FREERIDE_HOOK_GONE.
+  void switch_off(uint32_t state);
+  /// Any thread. Marks count again after the next iteration's end.
+  void switch_on();
+  uint32_t state() const { return pages::load_acquire(page().hook_state); }
+
+  freeride_bubble_page& page() const { return *made_.page; }
+  int fd() const { return made_.fd.get(); }
+  void close_fd() { made_.fd.reset(); }
+
+ private:
+  RankPage() : learner_(FREERIDE_MAX_WAITS) {}
+  bool mine();
+  void open_bubble(int64_t now_ns, uint32_t wait, bool write_state);
+  void close_bubble(int64_t now_ns);
+  void count_iteration(int64_t now_ns, bool write_state);
+  void publish_lengths();
+
+  pages::Created<freeride_bubble_page> made_;
+  policy::LengthLearner learner_;
+  std::atomic<bool> on_{true};
+  std::atomic<pthread_t> owner_{0};
+
+  // The marking thread's own.
+  std::vector<int64_t> lengths_;  // of this iteration's waits; its capacity is fixed
+  uint64_t iteration_ = 0;
+  uint32_t wait_ = 0;  // in this iteration
+  bool open_ = false;
+  bool whole_ = true;  // this iteration was marked from its begin
+  uint64_t open_word_ = 0;
+  int64_t begin_ns_ = 0;
+  int64_t segment_ns_ = 0;  // begin of the present compute segment
+  int64_t gap_ns_ = 0;      // last compute segment, for the observer
+  uint64_t promised_ns_ = 0;
+  int64_t iteration_begin_ns_ = 0;
+  uint64_t bubble_ns_ = 0;  // in this iteration
+  uint64_t compute_ns_ = 0;
+  uint64_t seen_word_ = 0;  // external marks
+};
+
+}  // namespace freeride::hooks

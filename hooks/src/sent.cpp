@@ -1,0 +1,228 @@
+#include "sent.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+
+#include "freeride/base/clock.hpp"
+
+namespace freeride::hooks {
+
+using pages::load_acquire;
+using pages::load_relaxed;
+using pages::store_relaxed;
+using pages::store_release;
+
+namespace {
+
+constexpr const char* kPrefix = "freeride-sent-";
+
+// The job as part of a file name: what is not plain becomes '_', and a hash keeps different jobs apart.
+std::string file_stem(const std::string& job) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  std::string plain;
+  for (const char c : job) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+    const bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+    if (plain.size() < 64) plain += ok ? c : '_';
+  }
+  char suffix[24];
+  std::snprintf(suffix, sizeof(suffix), "-%08x-", static_cast<uint32_t>(hash ^ (hash >> 32)));
+  return kPrefix + plain + suffix;
+}
+
+bool lives(const freeride_sent_rank& rank) {
+  const uint64_t started = load_relaxed(rank.start_time);
+  return started != 0 && process_start_time(load_relaxed(rank.pid)) == started;
+}
+
+// Serialises joining and leaving. The lock is on the folder itself: a lock file would have to be removed by somebody.
+Result<Fd> lock_folder(const std::string& folder) {
+  Fd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return errno_error("cannot open " + folder, errno);
+  const int64_t deadline = SteadyClock::now() + 250 * kNsPerMs;
+  while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (SteadyClock::now() > deadline) return Error{Code::kTimeout, folder + " stays locked by another process", ""};
+    // flock has no timeout; this wait happens once, at attach, and only when ranks start in the same millisecond.
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  return fd;
+}
+
+std::vector<std::string> list(const std::string& folder, const std::string& prefix) {
+  std::vector<std::string> names;
+  DIR* dir = opendir(folder.c_str());
+  if (dir == nullptr) return names;
+  while (const dirent* entry = readdir(dir)) {  // NOLINT(concurrency-mt-unsafe): a DIR of our own
+    if (std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0) names.emplace_back(entry->d_name);
+  }
+  closedir(dir);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+uint64_t process_start_time(uint32_t pid) {
+  char path[40];
+  std::snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+  const Fd fd(open(path, O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return 0;
+  char text[1024];
+  const ssize_t got = read(fd.get(), text, sizeof(text) - 1);
+  if (got <= 0) return 0;
+  text[got] = 0;
+  const char* at = std::strrchr(text, ')');  // the name may hold anything; the fields after its last ')' do not
+  if (at == nullptr) return 0;
+  ++at;
+  if (at[0] == ' ' && (at[1] == 'Z' || at[1] == 'X')) return 0;  // a zombie sends nothing any more
+  for (int field = 2; field < 21 && at != nullptr; ++field) at = std::strchr(at + 1, ' ');
+  if (at == nullptr) return 0;
+  unsigned long long value = 0;
+  return std::sscanf(at, "%llu", &value) == 1 ? value : 0;
+}
+
+Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, const std::string& job,
+                                                     uint32_t local_rank) {
+  if (local_rank >= FREERIDE_MAX_RANKS) {
+    return Error{
+        Code::kInvalidArgument,
+        "local rank " + std::to_string(local_rank) + ": a sent page holds " + std::to_string(FREERIDE_MAX_RANKS), ""};
+  }
+  auto lock = lock_folder(folder);
+  if (!lock.ok()) return lock.error();
+  const std::string stem = file_stem(job);
+  std::unique_ptr<SentMember> member(new SentMember);
+  member->folder_ = folder;
+  member->local_rank_ = local_rank;
+  for (const auto& name : list(folder, kPrefix)) {
+    const std::string path = folder + "/" + name;
+    auto page = pages::open_sent_page(path);
+    if (!page.ok()) continue;  // somebody else's, or of another version
+    bool any_alive = false, any_dead = false;
+    for (const auto& rank : (*page)->rank) {
+      const uint32_t status = load_acquire(rank.status);
+      if (status == FREERIDE_RANK_ABSENT) continue;
+      const bool alive = status == FREERIDE_RANK_HOOKED && lives(rank);
+      any_alive = any_alive || alive;
+      any_dead = any_dead || !alive;
+    }
+    if (!any_alive) {
+      unlink(path.c_str());
+      continue;
+    }
+    const bool free_slot = load_acquire((*page)->rank[local_rank].status) == FREERIDE_RANK_ABSENT;
+    if (name.compare(0, stem.size(), stem) != 0 || any_dead || !free_slot || member->page_) continue;
+    member->page_ = std::move(*page);
+    member->path_ = path;
+  }
+  if (!member->page_) {
+    char suffix[40];
+    std::snprintf(suffix, sizeof(suffix), "%llx%05x", static_cast<unsigned long long>(SteadyClock::now()),
+                  static_cast<unsigned>(getpid()));
+    const std::string path = folder + "/" + stem + suffix;
+    auto page = pages::create_sent_page(path);
+    if (!page.ok()) return page.error();
+    member->page_ = std::move(*page);
+    member->path_ = path;
+  }
+  auto& page = *member->page_;
+  auto& slot = page.rank[local_rank];
+  store_relaxed(slot.pid, static_cast<uint32_t>(getpid()));
+  store_relaxed(slot.start_time, process_start_time(static_cast<uint32_t>(getpid())));
+  store_release(slot.status, static_cast<uint32_t>(FREERIDE_RANK_HOOKED));
+  if (load_relaxed(page.ranks) < local_rank + 1) store_relaxed(page.ranks, local_rank + 1);
+  return member;
+}
+
+SentMember::~SentMember() {
+  for (const int fd : pidfds_) close(fd);
+}
+
+uint32_t SentMember::produce(uint32_t destination) {
+  if (destination >= FREERIDE_MAX_RANKS) return 0;
+  uint32_t& counter = page_->sent[local_rank_][destination];
+  uint32_t value = load_relaxed(counter);
+  do {
+    if (value == FREERIDE_POISON) return value;
+  } while (!__atomic_compare_exchange_n(&counter, &value, value + 1, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+  pages::futex_wake(counter);
+  return value + 1;
+}
+
+SentMember::Waited SentMember::wait(uint32_t source, uint32_t count, int64_t deadline_ns) {
+  if (source >= FREERIDE_MAX_RANKS) return Waited::kReleased;
+  const uint32_t& counter = page_->sent[source][local_rank_];
+  for (;;) {
+    const uint32_t value = load_acquire(counter);
+    if (value == FREERIDE_POISON) return Waited::kReleased;
+    if (value >= count) return Waited::kReached;
+    if (pages::futex_wait(counter, value, deadline_ns) == pages::Wait::kTimeout) return Waited::kTimeout;
+    if (SteadyClock::now() >= deadline_ns && load_acquire(counter) < count) return Waited::kTimeout;
+  }
+}
+
+void SentMember::release_rank(uint32_t rank, uint32_t status) {
+  store_release(page_->rank[rank].status, status);
+  for (uint32_t& counter : page_->sent[rank]) {
+    store_release(counter, FREERIDE_POISON);
+    pages::futex_wake(counter);
+  }
+}
+
+void SentMember::release(uint32_t status) {
+  release_rank(local_rank_, status);
+}
+
+void SentMember::leave() {
+  release(FREERIDE_RANK_DEAD);
+  const auto lock = lock_folder(folder_);  // without it: a file more that the next rank removes
+  if (!lock.ok()) return;
+  for (const auto& rank : page_->rank) {
+    if (load_acquire(rank.status) == FREERIDE_RANK_HOOKED && lives(rank)) return;
+  }
+  unlink(path_.c_str());
+}
+
+void SentMember::look_for_ranks() {
+  for (uint32_t rank = 0; rank < FREERIDE_MAX_RANKS; ++rank) {
+    if (rank == local_rank_ || load_acquire(page_->rank[rank].status) != FREERIDE_RANK_HOOKED) continue;
+    if (std::find(watched_.begin(), watched_.end(), rank) != watched_.end()) continue;
+    const uint32_t pid = load_relaxed(page_->rank[rank].pid);
+    const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    // The start time is compared after the descriptor is open: from then on the pid cannot be reused unnoticed.
+    if (fd < 0 || !lives(page_->rank[rank])) {
+      if (fd >= 0) close(fd);
+      if (fd >= 0 || errno == ESRCH) release_rank(rank, FREERIDE_RANK_DEAD);
+      continue;
+    }
+    pidfds_.push_back(fd);
+    watched_.push_back(rank);
+  }
+}
+
+void SentMember::rank_died(size_t index) {
+  if (index >= watched_.size()) return;
+  const uint32_t rank = watched_[index];
+  close(pidfds_[index]);
+  pidfds_.erase(pidfds_.begin() + static_cast<ptrdiff_t>(index));
+  watched_.erase(watched_.begin() + static_cast<ptrdiff_t>(index));
+  release_rank(rank, FREERIDE_RANK_DEAD);
+}
+
+void SentMember::drop_descriptors() {
+  for (const int fd : pidfds_) close(fd);
+}
+
+}  // namespace freeride::hooks

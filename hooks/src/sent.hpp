@@ -1,0 +1,64 @@
+// SentMember: one rank's place on the sent page that the ranks of a job on this host share.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "freeride/base/fd.hpp"
+#include "freeride/base/result.hpp"
+#include "freeride/pages/mapping.hpp"
+
+namespace freeride::hooks {
+
+/// Joins, produces, waits, and watches over the others. produce() and wait() from any thread, the rest from one.
+class SentMember {
+ public:
+  enum class Waited { kReached, kReleased, kTimeout };
+
+  /// Joins the job's page in `folder` (/dev/shm), or makes it. Pages whose ranks are all dead are removed on the way; a
+  /// page on which some rank has died, or whose slot is taken by a living process, is another incarnation of the job
+  /// and left alone. Blocks at most 250 ms for other ranks that join at this moment. Errors: kInvalidArgument
+  /// (local_rank), kTimeout, kExhausted, kPermission.
+  static Result<std::unique_ptr<SentMember>> join(const std::string& folder, const std::string& job,
+                                                  uint32_t local_rank);
+
+  /// One more message for `destination`; the counter's new value. 0: out of range. A released counter stays released.
+  uint32_t produce(uint32_t destination);
+  /// Sleeps until `source` has produced `count`, was released, or the deadline (CLOCK_MONOTONIC).
+  Waited wait(uint32_t source, uint32_t count, int64_t deadline_ns);
+
+  /// Releases everybody who waits for this rank, for good. Any thread.
+  void release(uint32_t status);
+  /// Leaves: release(), and the last one removes the file.
+  void leave();
+
+  /// The helper thread's part: one pidfd for each other rank that lives. Call about once a second, for ranks that have
+  /// joined since.
+  void look_for_ranks();
+  /// Poll these for readability; on one, call rank_died() with its index.
+  const std::vector<int>& pidfds() const { return pidfds_; }
+  void rank_died(size_t index);
+  /// In a forked child: closes the descriptors and nothing else.
+  void drop_descriptors();
+
+  const std::string& path() const { return path_; }
+  ~SentMember();
+
+ private:
+  SentMember() = default;
+  void release_rank(uint32_t rank, uint32_t status);
+
+  std::string folder_, path_;
+  uint32_t local_rank_ = 0;
+  pages::Mapped<freeride_sent_page> page_;
+  std::vector<int> pidfds_;  // parallel to watched_
+  std::vector<uint32_t> watched_;
+};
+
+/// Field 22 of /proc/<pid>/stat: with the pid, one process for ever. 0: there is no such process.
+uint64_t process_start_time(uint32_t pid);
+
+}  // namespace freeride::hooks
