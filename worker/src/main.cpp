@@ -1,0 +1,113 @@
+// freeride-worker: opens leases for side tasks on one device.
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/base/config.hpp"
+#include "freeride/base/log.hpp"
+#include "options.hpp"
+#include "worker.hpp"
+
+namespace {
+
+using freeride::Error;
+
+constexpr int kFailed = 1, kWrongUsage = 2;
+
+int fail(const Error& error, int code) {
+  spdlog::error("{}", error.text());
+  return code;
+}
+
+void block_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGIO, SIG_IGN);  // sent when somebody writes to a file that the drop folder looks at
+}
+
+// The main thread's work is never urgent; on a CPU device it shares its core with training.
+void step_back(const freeride::worker::Options& options) {
+  if (!options.cores.empty()) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const int core : options.cores) CPU_SET(static_cast<size_t>(core), &set);
+    if (sched_setaffinity(0, sizeof(set), &set) != 0) spdlog::warn("cannot keep to the cores given");
+  }
+  if (options.cpu_device()) setpriority(PRIO_PROCESS, 0, options.main_nice);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  freeride::worker::Options options;
+  CLI::App app{"Runs side tasks in the bubbles of the training on one device.", "freeride-worker"};
+  std::string cores, log_level = "info";
+  std::string run_dir = options.paths.run_dir.string(), state_dir = options.paths.state_dir.string();
+  app.add_option("--device", options.device, "cpu-N or a GPU's UUID")->required();
+  app.add_option("--cores", cores, "cores of a CPU device, e.g. 0,2-3 (all)");
+  app.add_option("--run-dir", run_dir, "folder of the sockets")->capture_default_str();
+  app.add_option("--state-dir", state_dir, "folder of plugins, logs and scratch data")->capture_default_str();
+  app.add_option("--drop-dir", options.drop_dir, "folder that users drop plugins into (<state-dir>/plugins)");
+  app.add_option("--grace-ms", options.grace_ms, "execution past a lease's end after which a task is killed")
+      ->check(CLI::Range(1, 60'000))
+      ->capture_default_str();
+  app.add_option("--hang-ms", options.hang_ms,
+                 "time past a lease's end after which a task that has not paused is killed")
+      ->check(CLI::Range(10, 600'000))
+      ->capture_default_str();
+  app.add_option("--init-ms", options.init_ms, "length of the grant for InitSideTask")
+      ->check(CLI::Range(10, 3'600'000))
+      ->capture_default_str();
+  app.add_option("--profile-ms", options.profile_ms, "length of the grant for profiling a task")
+      ->check(CLI::Range(10, 3'600'000))
+      ->capture_default_str();
+  app.add_option("--stop-ms", options.stop_ms, "time for a task to stop in good order")
+      ->check(CLI::Range(10, 600'000))
+      ->capture_default_str();
+  app.add_option("--lease-order", options.lease_order, "which of several tasks gets a lease")
+      ->check(CLI::IsMember({"round-robin", "best-fit"}))
+      ->capture_default_str();
+  app.add_option("--memory-bytes", options.memory_bytes, "memory of the device for side tasks (what the host has free)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--sandbox", options.sandbox, "what side tasks run in; there is only: none")->capture_default_str();
+  app.add_option("--runner", options.runner, "the program freeride-runner (beside this one, else on the PATH)");
+  app.add_option("--main-nice", options.main_nice, "nice value of all but the acting thread on a CPU device")
+      ->check(CLI::Range(0, 19))
+      ->capture_default_str();
+  app.add_option("--log-level", log_level, "trace, debug, info, warn, error")->capture_default_str();
+  // Help needs no configuration; everything else reports errors through the log.
+  const auto bound = freeride::bind_config(app, "worker");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kWrongUsage;
+  }
+  freeride::init_log("freeride-worker", log_level);
+  if (!bound.ok()) return fail(bound.error(), kWrongUsage);
+  options.paths.run_dir = run_dir;
+  options.paths.state_dir = state_dir;
+  if (!cores.empty()) {
+    auto parsed = freeride::worker::parse_cores(cores);
+    if (!parsed.ok()) return fail(parsed.error(), kWrongUsage);
+    options.cores = *parsed;
+  }
+  if (auto device = freeride::worker::check_device(options.device); !device.ok())
+    return fail(device.error(), kWrongUsage);
+  if (auto sandbox = freeride::worker::make_sandbox(options.sandbox); !sandbox.ok())
+    return fail(sandbox.error(), kWrongUsage);
+
+  block_signals();
+  step_back(options);
+  auto worker = freeride::worker::Worker::create(options);
+  if (!worker.ok()) return fail(worker.error(), kFailed);
+  (*worker)->run();
+  spdlog::info("stopped");
+  return 0;
+}

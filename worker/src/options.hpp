@@ -1,0 +1,38 @@
+// The worker's options, as its command line and configuration give them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "freeride/base/paths.hpp"
+#include "freeride/base/result.hpp"
+
+namespace freeride::worker {
+
+struct Options {
+  Paths paths = Paths::defaults();
+  std::string device;      ///< "cpu-N" or a GPU's UUID
+  std::vector<int> cores;  ///< empty: all
+  std::string drop_dir;    ///< empty: paths.drop_dir()
+  std::string sandbox = "none";
+  std::string runner;  ///< empty: beside this program, else on the PATH
+  std::string lease_order = "round-robin";
+  int64_t grace_ms = 100, hang_ms = 5000, init_ms = 30'000, profile_ms = 30'000, stop_ms = 15'000;
+  int64_t memory_bytes = 0;  ///< of the device, for side tasks; 0: what the host has
+  int main_nice = 10;        ///< of the main thread, which shares the core with training on a CPU device
+
+  bool cpu_device() const { return device.rfind("cpu-", 0) == 0; }
+};
+
+/// "0,2-3" → {0, 2, 3}. Errors: kInvalidArgument (no such list, or a core that this process may not use).
+Result<std::vector<int>> parse_cores(const std::string& text);
+
+/// A device's name becomes part of a socket's name. Errors: kInvalidArgument.
+Status check_device(const std::string& device);
+
+/// Where freeride-runner is: `given`, else beside this program, else on the PATH. Errors: kNotFound, saying where it
+/// was looked for.
+Result<std::string> find_runner(const std::string& given);
+
+}  // namespace freeride::worker

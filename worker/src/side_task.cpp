@@ -1,0 +1,408 @@
+#include "side_task.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/base/log.hpp"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+namespace freeride::worker {
+namespace {
+
+using nlohmann::json;
+using pages::load_relaxed;
+
+constexpr size_t kVerdictTailBytes = 4096;
+constexpr size_t kMaxReportBytes = 16384;
+constexpr int64_t kLogPauseNs = 100 * kNsPerMs;
+
+int64_t sane(uint64_t value) {
+  return value <= static_cast<uint64_t>(INT64_MAX / 4) ? static_cast<int64_t>(value) : 0;
+}
+
+std::string text_of(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>().substr(0, 1024) : std::string();
+}
+
+int64_t number_of(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
+}
+
+// A line of /proc/<pid>/status such as "VmRSS:    1234 kB", in bytes; 0: not there.
+int64_t status_bytes(const std::string& line, const char* key) {
+  if (line.rfind(key, 0) != 0) return 0;
+  return std::strtoll(line.c_str() + std::strlen(key), nullptr, 10) * 1024;
+}
+
+uint32_t order_word(const std::string& order) {
+  if (order == "stop") return FREERIDE_ORDER_STOP;
+  return order == "pause" ? FREERIDE_ORDER_PAUSE : FREERIDE_ORDER_RUN;
+}
+
+}  // namespace
+
+const char* state_name(uint32_t state) {
+  static constexpr std::array<const char*, 5> kNames{"SUBMITTED", "CREATED", "PAUSED", "RUNNING", "STOPPED"};
+  return state < kNames.size() ? kNames[state] : "PAUSED";  // a page that lies changes no state
+}
+
+const char* transition_name(uint32_t transition) {
+  static constexpr std::array<const char*, 8> kNames{
+      "", "CreateSideTask", "InitSideTask", "StartSideTask", "RunNextStep", "PauseSideTask", "StopSideTask", "loading"};
+  return transition < kNames.size() ? kNames[transition] : "";
+}
+
+SideTask::SideTask(bus::CreateTask spec, uint64_t id, const SideTaskOptions& options, Sandbox& sandbox, Loop& loop,
+                   ActingThread& acting, Changed changed)
+    : spec_(std::move(spec)),
+      id_(id),
+      options_(options),
+      sandbox_(sandbox),
+      loop_(loop),
+      acting_(acting),
+      changed_(std::move(changed)),
+      order_(spec_.start_paused ? "pause" : "run") {}
+
+SideTask::~SideTask() {
+  if (ended_) return;
+  changed_ = nullptr;
+  kill_group();
+  end({});
+}
+
+void SideTask::start(const std::filesystem::path& plugin, const std::filesystem::path& folder) {
+  if (ended_) return;
+  if (auto prepared = prepare(plugin, folder); !prepared.ok()) refuse("lost", prepared.error().text());
+}
+
+Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesystem::path& folder) {
+  const bool profile = spec_.purpose == "profile";
+  std::error_code error;
+  const std::filesystem::path scratch = folder / (profile ? "profile" : "scratch");
+  std::filesystem::create_directories(scratch, error);
+  if (error)
+    return errno_error("cannot make the task's folder " + scratch.string(), error.value(), "mend the state folder");
+  if (profile) profile_scratch_ = scratch;
+
+  auto lease = pages::create_page<freeride_lease_page>(true);
+  if (!lease.ok()) return lease.error();
+  auto answer = pages::create_page<freeride_answer_page>(false);
+  if (!answer.ok()) return answer.error();
+  auto answer_view = pages::map_page<freeride_answer_page>(answer->fd.get());
+  if (!answer_view.ok()) return answer_view.error();
+  pages_ = std::make_shared<TaskSource>();
+  pages_->id = id_;
+  pages_->lease = std::move(lease->page);
+  pages_->answer = std::move(*answer_view);
+  pages_->profile = profile;
+  pages_->when_idle = spec_.when_idle;
+  pages_->priority = spec_.priority;
+  pages_->predicted_ns = std::max<int64_t>(0, spec_.predicted_step_ns);
+  pages::Lease first;
+  first.order = order_word(order_);
+  first.grace_ns = static_cast<uint64_t>(options_.grace_ns);
+  first.hang_ns = static_cast<uint64_t>(options_.hang_ns);
+  pages::write_lease(*pages_->lease, first);
+
+  std::array<int, 2> lifeline{}, output{}, report{};
+  if (pipe2(lifeline.data(), O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
+  const Fd lifeline_read(lifeline[0]);
+  lifeline_.reset(lifeline[1]);
+  if (pipe2(output.data(), O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
+  Fd output_read(output[0]);
+  const Fd output_write(output[1]);
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, report.data()) != 0) {
+    return errno_error("cannot make a socket", errno);
+  }
+  report_.reset(report[0]);
+  const Fd report_child(report[1]);
+
+  SandboxRequest request;
+  request.program = options_.runner;
+  request.args = {"supervise"};
+  // One word each: a value that begins with a dash is no option.
+  const auto add = [&](const std::string& key, const std::string& value) {
+    request.args.push_back("--" + key + "=" + value);
+  };
+  add("lease-fd", std::to_string(lease->fd.get()));
+  add("answer-fd", std::to_string(answer->fd.get()));
+  add("lifeline-fd", std::to_string(lifeline_read.get()));
+  add("report-fd", std::to_string(report_child.get()));
+  add("plugin", plugin.string());
+  add("name", spec_.task);
+  add("device", options_.device);
+  add("scratch", scratch.string());
+  add("purpose", profile ? "profile" : "run");
+  for (const auto& [key, value] : spec_.params) add("param", key + "=" + value);
+  if (spec_.steps != 0) add("steps", std::to_string(spec_.steps));
+  if (spec_.predicted_step_ns > 0) add("predicted-step-ns", std::to_string(spec_.predicted_step_ns));
+  request.keep_fds = {lease->fd.get(), answer->fd.get(), lifeline_read.get(), report_child.get()};
+  request.output_fd = output_write.get();
+  request.working_dir = scratch.string();
+  request.cores = options_.cores;
+  request.lowest_priority = options_.cpu_device;
+  request.memory_limit_bytes = std::max<int64_t>(0, spec_.memory_limit_bytes);
+
+  log_ = std::make_unique<TaskLog>(std::move(output_read), folder / (profile ? "profile.log" : "log"));
+  auto child = sandbox_.start(request);
+  if (!child.ok()) return child.error();
+  supervisor_ = std::move(*child);
+  acting_.add_task(pages_);
+
+  if (auto s = loop_.watch(supervisor_.pidfd.get(), EPOLLIN, [this](uint32_t) { on_supervisor_exit(); }); !s.ok())
+    return s;
+  if (auto s = loop_.watch(report_.get(), EPOLLIN, [this](uint32_t) { on_report(); }); !s.ok()) return s;
+  if (auto s = loop_.watch(log_->fd(), EPOLLIN, [this](uint32_t) { on_log(); }); !s.ok()) return s;
+  return {};
+}
+
+void SideTask::refuse(const std::string& kind, const std::string& reason) {
+  bus::Verdict verdict;
+  verdict.kind = kind;
+  verdict.reason = reason;
+  if (supervisor_.pid > 0) kill_group();
+  end(std::move(verdict));
+}
+
+Status SideTask::order(const std::string& order) {
+  if (order != "run" && order != "pause" && order != "stop") {
+    return Error{Code::kInvalidArgument, "there is no order '" + order.substr(0, 40) + "'",
+                 "orders are run, pause, stop"};
+  }
+  if (ended_ || stopping_) return {};
+  order_ = order;
+  if (order == "stop") {
+    stopping_ = true;
+    if (supervisor_.pid == 0) {
+      refuse("stopped", "stopped before it was created");
+      return {};
+    }
+    stop_timer_ = loop_.at(SteadyClock::now() + options_.stop_ns, [this] {
+      stop_timer_ = 0;
+      kill("overran", "had not stopped after " + std::to_string(options_.stop_ns / kNsPerMs) + " ms");
+    });
+  }
+  if (pages_ != nullptr) acting_.set_order(id_, order_word(order));
+  return {};
+}
+
+void SideTask::kill(const std::string& kind, const std::string& reason) {
+  if (ended_) return;
+  if (own_verdict_.kind.empty()) {
+    own_verdict_.kind = kind;
+    own_verdict_.reason = reason;
+    if (pages_ != nullptr) own_verdict_.transition = transition_name(load_relaxed(pages_->answer->transition));
+  }
+  kill_group();
+}
+
+void SideTask::killed(const Kill& kill) {
+  if (ended_ || !own_verdict_.kind.empty()) return;
+  own_verdict_.kind = "overran";
+  own_verdict_.reason = kill.reason;
+  own_verdict_.limit = kill.limit;
+  own_verdict_.transition = transition_name(kill.transition);
+}
+
+void SideTask::kill_group() {
+  if (supervisor_.pid == 0) return;
+  SystemProcesses().freeze_and_kill(runner_pid_, runner_pidfd_.get());
+  // The supervisor goes by its lifeline, after it has swept up what the plugin left behind; if it does not, by force.
+  lifeline_.reset();
+  if (stop_timer_ != 0) loop_.cancel(stop_timer_);
+  stop_timer_ = loop_.at(SteadyClock::now() + 5 * kNsPerSec, [this] {
+    stop_timer_ = 0;
+    if (supervisor_.pidfd.valid()) syscall(SYS_pidfd_send_signal, supervisor_.pidfd.get(), SIGKILL, nullptr, 0);
+  });
+}
+
+void SideTask::on_report() {
+  std::array<char, kMaxReportBytes> buffer;
+  while (report_.valid()) {
+    const ssize_t got = recv(report_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) {  // the supervisor has closed it: its exit follows
+      loop_.forget(report_.get());
+      return;
+    }
+    const json message = json::parse(buffer.data(), buffer.data() + got, nullptr, false);
+    if (!message.is_object()) continue;
+    const std::string event = text_of(message, "event");
+    if (event == "started") {
+      on_started(static_cast<int>(number_of(message, "pid")));
+    } else if (event == "verdict" && verdict_.kind.empty()) {
+      verdict_.kind = text_of(message, "kind");
+      verdict_.reason = text_of(message, "reason");
+      verdict_.transition = text_of(message, "transition");
+      verdict_.signal = static_cast<int32_t>(number_of(message, "signal"));
+      verdict_.limit = text_of(message, "limit");
+    }
+  }
+}
+
+void SideTask::on_started(int pid) {
+  if (pid <= 1 || runner_pid_ != 0) return;
+  runner_pidfd_.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!runner_pidfd_.valid()) return;  // gone already; the supervisor says how
+  runner_pid_ = pid;
+  acting_.set_process(id_, pid, runner_pidfd_.get());
+}
+
+void SideTask::on_log() {
+  const bool open = log_->read(SteadyClock::now());
+  loop_.forget(log_->fd());
+  if (!open) {
+    log_->close();
+    return;
+  }
+  // Looked at again in a while: a task that prints a lot must not keep this thread, and so its core, busy. A pipe holds
+  // 64 KiB.
+  log_timer_ = loop_.at(SteadyClock::now() + kLogPauseNs, [this] {
+    log_timer_ = 0;
+    if (log_->fd() < 0) return;
+    if (auto s = loop_.watch(log_->fd(), EPOLLIN, [this](uint32_t) { on_log(); }); !s.ok())
+      spdlog::warn("{}", s.error().text());
+  });
+}
+
+void SideTask::on_supervisor_exit() {
+  on_report();  // what it said last
+  siginfo_t info{};
+  waitid(P_PID, static_cast<id_t>(supervisor_.pid), &info, WEXITED | WNOHANG);
+  if (info.si_pid == 0) return;
+  bus::Verdict verdict = own_verdict_.kind.empty() ? verdict_ : own_verdict_;
+  if (verdict.kind.empty()) {
+    verdict.kind = "lost";
+    if (info.si_code == CLD_EXITED && info.si_status == kCannotStart) {
+      verdict.reason = "the runner could not be started; the log says why";
+    } else if (info.si_code == CLD_EXITED) {
+      verdict.reason = "its supervisor exited with code " + std::to_string(info.si_status) + " without a verdict";
+    } else {
+      verdict.reason = "its supervisor was killed by signal " + std::to_string(info.si_status);
+      verdict.signal = info.si_status;
+    }
+  }
+  SystemProcesses().freeze_and_kill(runner_pid_, runner_pidfd_.get());
+  end(std::move(verdict));
+}
+
+void SideTask::end(bus::Verdict verdict) {
+  if (ended_) return;
+  look_at_memory();
+  ended_ = true;
+  ended_ns_ = SteadyClock::now();
+  if (log_ != nullptr) {
+    if (log_->fd() >= 0) {
+      loop_.forget(log_->fd());
+      log_->read(ended_ns_);
+      log_->close();
+    }
+    verdict.log_tail = log_->tail(kVerdictTailBytes);
+  }
+  verdict_ = std::move(verdict);
+  acting_.remove_task(id_);
+  loop_.cancel(stop_timer_);
+  loop_.cancel(log_timer_);
+  stop_timer_ = log_timer_ = 0;
+  if (report_.valid()) loop_.forget(report_.get());
+  if (supervisor_.pidfd.valid()) {
+    loop_.forget(supervisor_.pidfd.get());
+    // Reached by force only (this worker is ending, or could not watch it): it is not left behind as a zombie.
+    syscall(SYS_pidfd_send_signal, supervisor_.pidfd.get(), SIGKILL, nullptr, 0);
+    siginfo_t info{};
+    waitid(P_PID, static_cast<id_t>(supervisor_.pid), &info, WEXITED | WNOHANG);
+  }
+  supervisor_ = Child{};
+  report_.reset();
+  lifeline_.reset();
+  runner_pidfd_.reset();
+  if (!profile_scratch_.empty()) {
+    std::error_code ignored;
+    std::filesystem::remove_all(profile_scratch_, ignored);
+  }
+  if (changed_) changed_(*this);
+}
+
+void SideTask::look_at_memory() {
+  if (runner_pid_ == 0 || !runner_pidfd_.valid()) return;
+  pollfd gone{runner_pidfd_.get(), POLLIN, 0};
+  if (poll(&gone, 1, 0) != 0) return;
+  std::ifstream status("/proc/" + std::to_string(runner_pid_) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (const int64_t peak = status_bytes(line, "VmHWM:")) peak_bytes_ = std::max(peak_bytes_, peak);
+    if (const int64_t now = status_bytes(line, "VmRSS:")) {
+      resident_bytes_ = now;
+      break;  // follows VmHWM
+    }
+  }
+}
+
+bus::TaskCounters SideTask::counters() {
+  bus::TaskCounters counters;
+  counters.memory_bytes = ended_ ? 0 : resident_bytes_;
+  counters.peak_memory_bytes = peak_bytes_;
+  if (pages_ == nullptr) return counters;
+  const freeride_answer_page& answer = *pages_->answer;
+  counters.steps = load_relaxed(answer.steps);
+  counters.step_ns = sane(load_relaxed(answer.step_ns));
+  counters.harvested_ns = pages_->harvested_ns.load(std::memory_order_relaxed);
+  counters.overrun_ns = pages_->overrun_ns.load(std::memory_order_relaxed);
+  counters.predicted_ns = sane(load_relaxed(answer.predicted_ns));
+  counters.leases = pages_->leases.load(std::memory_order_relaxed);
+  counters.skipped = load_relaxed(answer.skipped);
+  for (const freeride_metric& metric : answer.metrics) {
+    freeride_metric copy;
+    std::memcpy(&copy, &metric, sizeof(copy));
+    const size_t length = strnlen(copy.name, sizeof(copy.name));
+    if (length == 0 || length == sizeof(copy.name) || !std::isfinite(copy.value)) continue;
+    const bool printable = std::all_of(copy.name, copy.name + length, [](char c) { return c > 0x20 && c < 0x7f; });
+    if (printable) counters.metrics[std::string(copy.name, length)] = copy.value;
+  }
+  return counters;
+}
+
+bus::TaskReport SideTask::report() {
+  bus::TaskReport report;
+  report.task = spec_.task;
+  report.purpose = spec_.purpose;
+  report.sandbox = sandbox_.describe(spec_.memory_limit_bytes);
+  if (!ended_) look_at_memory();
+  report.counters = counters();
+  if (pages_ == nullptr) {
+    report.state = state_name(FREERIDE_STATE_SUBMITTED);
+  } else {
+    report.state = state_name(load_relaxed(pages_->answer->state));
+    report.create_ns = sane(load_relaxed(pages_->answer->create_ns));
+    report.init_ns = sane(load_relaxed(pages_->answer->init_ns));
+  }
+  if (ended_) {
+    report.state = state_name(FREERIDE_STATE_STOPPED);
+    report.verdict = verdict_;
+  } else if (report.state == "STOPPED") {
+    report.state = "PAUSED";  // until its verdict is there
+  }
+  return report;
+}
+
+}  // namespace freeride::worker

@@ -1,0 +1,151 @@
+// TaskSlot: what the acting thread knows of one side task: its lease page, its answers, and what it executed when.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "freeride/base/fd.hpp"
+#include "freeride/pages/mapping.hpp"
+#include "freeride/policy/lease.hpp"
+#include "freeride/policy/overrun.hpp"
+
+namespace freeride::worker {
+
+/// A task's two pages and what the main thread wants to know of it. Shared by both threads; the pages' own rules say
+/// who writes, the atomics are written by the acting thread only.
+struct TaskSource {
+  uint64_t id = 0;
+  pages::Mapped<freeride_lease_page> lease;
+  pages::Mapped<const freeride_answer_page> answer;
+  bool profile = false;  ///< wants the profiling grant instead of the initialisation grant
+  bool when_idle = false;
+  int32_t priority = 0;
+  int64_t predicted_ns = 0;  ///< of a step, from its profile; 0: not known
+  std::atomic<int64_t> harvested_ns{0}, overrun_ns{0};
+  std::atomic<uint64_t> leases{0};
+};
+
+/// The operating system's side of a task's process, replaced in tests. Any thread.
+class Processes {
+ public:
+  virtual ~Processes() = default;
+  /// CPU time of all threads of `pid`, ns; -1 when there is no such process.
+  virtual int64_t cpu_ns(int pid) = 0;
+  /// Freezes and kills the process group that `pid` leads, if `pidfd` says that it still lives. Does not block.
+  virtual void freeze_and_kill(int pid, int pidfd) = 0;
+};
+
+/// The real one.
+class SystemProcesses final : public Processes {
+ public:
+  int64_t cpu_ns(int pid) override;
+  void freeze_and_kill(int pid, int pidfd) override;
+};
+
+struct TaskLimits {
+  bool by_cpu_clock = true;  ///< execution is CPU time (CPU devices); false: wall time (GPUs)
+  uint32_t cores = 1;
+  int64_t grace_ns = 0, hang_ns = 0;
+};
+
+/// Belongs to the acting thread. No allocation but for a kill. Nothing on the answer page is trusted.
+class TaskSlot {
+ public:
+  TaskSlot(std::shared_ptr<TaskSource> source, const TaskLimits& limits, Processes& processes);
+
+  /// Looks at the answer page. Fills the members below.
+  void read();
+
+  policy::TaskView view;  ///< for decide_lease(); last_served and declined_ns are kept here between calls
+  uint32_t sequence = 0;  ///< value of the answer page's futex word, read before anything else
+  uint32_t state = 0;
+  uint32_t transition = 0;
+  bool executing = false;  ///< has not paused, as far as it says
+
+  /// Whether its state is another than at the last call; RUNNING and PAUSED, which alternate with the bubbles, count as
+  /// one.
+  bool take_state_change();
+
+  // ---- orders
+  void set_process(int pid, std::shared_ptr<const Fd> pidfd) {
+    pid_ = pid;
+    pidfd_ = std::move(pidfd);
+  }
+  void set_order(uint32_t order, int64_t now_ns);
+
+  // ---- leases and grants
+  enum class Kind : uint32_t {
+    kNone = FREERIDE_LEASE_NONE,
+    kBubble = FREERIDE_LEASE_BUBBLE,
+    kInit = FREERIDE_LEASE_INIT,
+    kProfile = FREERIDE_LEASE_PROFILE,
+    kIdle = FREERIDE_LEASE_IDLE,
+  };
+  void open(Kind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns);
+  /// Takes the open lease back; its end, for the kill rule, is the earlier of its deadline and `ended_ns`.
+  void close(int64_t ended_ns, int64_t now_ns);
+  Kind kind() const { return static_cast<Kind>(lease_.kind); }
+  int64_t deadline_ns() const { return static_cast<int64_t>(lease_.deadline_ns); }
+  bool wants_grant() const;  ///< created, ordered to run, and never granted
+  bool grant_done() const;   ///< holds the initialisation grant and has initialised
+
+  // ---- what it executed: window = stretch in which all ranks are in bubbles
+  void enter_window(int64_t now_ns);
+  bool in_window() const { return in_window_; }
+  /// Leaves the window; returns the step time harvested in it, at most `longest_ns`.
+  int64_t leave_window(int64_t end_ns, int64_t longest_ns);
+  /// Whether execution past the window's end is being measured now, since leave_window().
+  bool overruns() const { return overrunning_; }
+  /// The measure, once it is complete: it has paused, or the `next_window` begins. -1: not yet.
+  int64_t overrun(int64_t now_ns, bool next_window);
+
+  // ---- the kill rule
+  /// Judges it; kills and returns true when a limit is passed (reason() and limit() say which). `look_ns` is set when
+  /// it has to be judged again by time alone.
+  bool judge(int64_t now_ns, int64_t& look_ns);
+  /// For the time in which nothing is expected: execution while it says that it is paused.
+  bool audit(int64_t now_ns);
+  bool watched() const { return watching_; }
+  bool killed() const { return killed_; }
+  const std::string& reason() const { return reason_; }
+  const std::string& limit() const { return limit_; }
+
+  const TaskSource& source() const { return *source_; }
+  TaskSource& source() { return *source_; }
+  const uint32_t& sequence_word() const { return source_->answer->sequence; }
+  uint32_t order() const { return lease_.order; }
+  bool initialised() const { return state == FREERIDE_STATE_PAUSED || state == FREERIDE_STATE_RUNNING; }
+
+ private:
+  int64_t in_steps_ns(int64_t now_ns) const;
+  int64_t cpu_ns() const { return limits_.by_cpu_clock && pid_ > 0 ? processes_.cpu_ns(pid_) : -1; }
+  void write();
+  void watch(int64_t ended_ns, int64_t cpu_ns);
+  void kill(std::string reason, std::string limit);
+
+  std::shared_ptr<TaskSource> source_;
+  TaskLimits limits_;
+  Processes& processes_;
+  pages::Lease lease_;
+  int pid_ = 0;
+  std::shared_ptr<const Fd> pidfd_;
+  bool granted_ = false, killed_ = false;
+  uint32_t told_state_ = FREERIDE_STATE_SUBMITTED;
+  uint64_t skipped_at_open_ = 0;
+
+  bool in_window_ = false;
+  int64_t steps_at_entry_ns_ = 0, cpu_at_entry_ns_ = -1;
+  bool overrunning_ = false;
+  int64_t window_end_ns_ = 0, cpu_at_window_end_ns_ = -1;
+
+  bool watching_ = false;  // the lease has ended and it has not been seen paused since
+  int64_t ended_ns_ = 0, cpu_at_end_ns_ = -1;
+  uint64_t ended_lease_ = 0;
+  int64_t executed_at_kill_ns_ = 0;
+  int64_t cpu_when_paused_ns_ = -1, paused_at_ns_ = 0;  // baseline of audit()
+  std::string reason_, limit_;
+};
+
+}  // namespace freeride::worker

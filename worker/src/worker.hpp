@@ -1,0 +1,113 @@
+// Worker: the main thread's side of freeride-worker; joins trainers, side tasks, plugins, manager and bus to the acting
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "acting_thread.hpp"
+#include "drop_folder.hpp"
+#include "freeride/base/fd.hpp"
+#include "freeride/base/result.hpp"
+#include "freeride/bus/sockets.hpp"
+#include "loop.hpp"
+#include "manager_link.hpp"
+#include "options.hpp"
+#include "sandbox.hpp"
+#include "side_task.hpp"
+#include "store.hpp"
+#include "trainers.hpp"
+
+namespace freeride::worker {
+
+/// One per process and device. All members are for one thread, which run() occupies.
+class Worker {
+ public:
+  /// Opens everything. SIGTERM and SIGINT must be blocked in all threads by now. Errors: another worker has the device;
+  /// the run folder cannot be written; the kernel is too old.
+  static Result<std::unique_ptr<Worker>> create(const Options& options);
+  ~Worker();
+
+  /// Until SIGTERM or SIGINT; then stops all tasks in good order, within Options::stop_ms.
+  void run();
+
+ private:
+  explicit Worker(Options options);
+  Status open();
+  Status open_signals();
+
+  // Acting thread.
+  void on_acting();
+  void on_bubble_begin(const ActEvent& event);
+  void on_bubble_end(const ActEvent& event);
+  void on_iteration(const ActEvent& event);
+
+  // Trainers.
+  void on_rank(const AttachedRank& rank, Trainers::Change change);
+  void publish_rank(const AttachedRank& rank);
+  bus::TrainingState state_of(const AttachedRank& rank) const;
+  bus::BubbleTotals& totals_of(const AttachedRank& rank);
+
+  // Plugins.
+  void on_file(const DroppedFile& file);
+  bus::PluginState state_of(const DroppedFile& file) const;
+
+  // Manager.
+  bus::RegisterWorker registration();
+  bus::WorkerReport report();
+  void reported();
+  void registered();
+  void on_plan(const bus::WorkerPlan& plan);
+  Status on_create(const bus::CreateTask& spec);
+  Status on_order(const bus::TaskOrder& order);
+  Result<std::string> on_log(const std::string& task);
+
+  // Tasks.
+  void launch(SideTask& task);
+  void on_task(SideTask& task);
+  void publish_progress();
+  SideTask* task(uint64_t id);
+  void forget_old_tasks();
+  int64_t capacity_bytes() const;
+  int64_t usable_bytes() const;
+
+  void tick();
+  void begin_stop();
+  void stop_when_idle();
+
+  const Options options_;
+  SideTaskOptions task_options_;
+  std::string host_, id_, incarnation_;
+  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<ActingThread> acting_;
+  std::unique_ptr<Sandbox> sandbox_;
+  zmq::context_t context_{1};
+  std::unique_ptr<bus::Publisher> publisher_;
+  std::unique_ptr<PluginStore> store_;
+  std::unique_ptr<DropFolder> drop_folder_;
+  std::unique_ptr<Trainers> trainers_;
+  std::unique_ptr<ManagerLink> link_;
+  Fd signals_;
+
+  std::map<std::string, std::unique_ptr<SideTask>> tasks_;  // by name; ended ones for a while
+  std::map<uint64_t, std::string> acknowledged_;            // ended tasks (by id) that the manager knows of
+  std::vector<uint64_t> told_ended_;                        // in the report under way
+  std::map<std::string, std::string> told_progress_;        // last published counters of a task, encoded
+  uint64_t last_task_ = 0;
+  std::shared_ptr<const PlanSet> plans_;
+
+  // For the next report; bounded.
+  std::deque<bus::TrainingIteration> iterations_;
+  std::map<uint64_t, bus::BubbleTotals> totals_;  // by rank id
+  std::vector<bus::PluginState> plugin_news_;
+  std::vector<bus::TrainingState> departed_;
+  uint64_t dropped_events_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace freeride::worker
