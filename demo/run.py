@@ -1,0 +1,256 @@
+#!/usr/bin/python3
+"""The main job, end to end: trains a small GPT in a pipeline and harvests its bubbles with hot-loaded plugins.
+
+    demo/run.py --build build/dev --out build/demo
+
+Everything it prints is measured in this run. Exit code 0: all went well; 1: something failed, and the last lines say what.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import chrome_trace
+import material
+import report as report_of
+import timeline
+from fleet import DemoError, Fleet
+from progress import Progress, line
+from recorder import Recorder
+
+SOURCE = pathlib.Path(__file__).resolve().parents[1]
+PYTHON = "/usr/bin/python3"
+JOB = "demo"
+START_S = 60  # a bound against hanging for ever, not a limit on speed
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build/dev", help="build folder")
+    parser.add_argument("--out", type=pathlib.Path, default=SOURCE / "build/demo", help="where report.json and the rest go")
+    parser.add_argument("--seconds", type=float, default=85, help="of training with FreeRide")
+    parser.add_argument("--compare-iterations", type=int, default=16, help="of training without, for the losses")
+    parser.add_argument("--holdout-pct", type=float, default=50, help="share of the time without side tasks, which is what I is measured against")
+    parser.add_argument("--holdout-block-ms", type=int, default=2500)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args(argv)
+
+
+class Demo:
+    """One run. finish() ends every process, whatever has happened before."""
+
+    def __init__(self, options):
+        self.options = options
+        options.build, options.out = options.build.resolve(), options.out.resolve()
+        options.out.mkdir(parents=True, exist_ok=True)
+        usable = sorted(os.sched_getaffinity(0))
+        self.stages = max(2, min(4, len(usable)))
+        self.cores = [usable[stage % len(usable)] for stage in range(self.stages)]
+        self.root = pathlib.Path(tempfile.mkdtemp(prefix="freeride-demo-"))
+        self.run_dir, self.state_dir = self.root / "run", self.root / "state"
+        env = {key: value for key, value in os.environ.items() if not key.startswith("FREERIDE_")}
+        env.update(FREERIDE_RUN_DIR=str(self.run_dir), FREERIDE_STATE_DIR=str(self.state_dir), FREERIDE_JOB=JOB,
+                   FREERIDE_HOOK_LIBRARY=str(options.build / "lib/libfreeride_hook.so"),
+                   PYTHONPATH=str(SOURCE / "hooks/python"), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        self.env = env
+        self.fleet = Fleet(env, options.out / "logs")
+        self.progress = Progress()
+        self.recorder = None
+        self.tasks = {}  # name: stage
+
+    # ---- small tools ----
+    def ctl(self, *arguments):
+        """freeride-ctl as a user would call it; returns its JSON."""
+        done = subprocess.run([self.options.build / "bin/freeride-ctl", *map(str, arguments), "--format", "json", "--timeout", str(START_S)],
+                              capture_output=True, text=True, env=self.env, check=False)
+        if done.returncode != 0:
+            self.fleet.check()  # a dead manager is the better explanation
+            raise DemoError(f"freeride-ctl {' '.join(map(str, arguments))} failed with {done.returncode}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def wait_event(self, condition, what, timeout=START_S):
+        value = self.recorder.wait(lambda: self.fleet.check() or condition(), timeout)
+        if not value:
+            raise DemoError(f"{what} did not happen within {timeout:.0f} s; logs are in {self.fleet.log_dir}")
+        return value
+
+    def losses(self, name):
+        path = self.options.out / f"{name}.jsonl"
+        # Only whole lines: the training may be writing the last one.
+        return [json.loads(text) for text in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+    def plugin(self, name):
+        for path in sorted((self.options.build / "plugins").rglob(name)):
+            return path
+        raise DemoError(f"{name} is not under {self.options.build}/plugins; build it first: cmake --build {self.options.build}")
+
+    # ---- the run, step by step ----
+    def start_system(self):
+        for folder in (self.run_dir, self.state_dir):
+            folder.mkdir(mode=0o755)
+        binaries = self.options.build / "bin"
+        self.fleet.start("manager", [binaries / "freeride-manager", "--holdout-pct", self.options.holdout_pct, "--holdout-block-ms",
+                                     self.options.holdout_block_ms])
+        self.ctl("status")  # waits until it answers
+        self.recorder = Recorder(f"ipc://{self.run_dir}/events.sock")
+        for stage, core in enumerate(self.cores):
+            self.fleet.start(f"worker-cpu-{stage}", [binaries / "freeride-worker", "--device", f"cpu-{stage}", "--cores", core])
+        self.wait_event(lambda: len({e["worker"] for e in self.recorder.all("worker.state") if e["state"] == "up"}) == self.stages,
+                        f"registration of {self.stages} workers")
+        self.progress.say(f"manager and {self.stages} workers are up, on cores {', '.join(map(str, self.cores))}")
+
+    def drop_plugins(self):
+        drop_folder = self.state_dir / "plugins"
+        drop_folder.mkdir(exist_ok=True)
+        for name in ("pagerank.so", "image.so"):
+            shutil.copy(self.plugin(name), drop_folder / name)
+        self.wait_event(lambda: len({(e["worker"], e["name"]) for e in self.recorder.all("plugin.state") if e["state"] == "added"}) ==
+                        2 * self.stages, "noticing of the dropped plugins")
+        self.progress.say(f"dropped pagerank.so and image.so into {drop_folder}: every worker knows them")
+
+    def start_training(self):
+        self.start_trainer("training", "on", "--seconds", self.options.seconds)
+        self.wait_event(lambda: len({e["rank"] for e in self.recorder.all("training.state") if e["state"] == "active"}) == self.stages,
+                        f"attaching of {self.stages} ranks")
+        self.progress.say(f"training runs: a GPT over {self.stages} stages, 1F1B, 4 micro-batches, gloo, hooked by python -m freeride.run")
+
+    def start_trainer(self, name, hook, *bound):
+        log = self.options.out / f"{name}.jsonl"
+        log.unlink(missing_ok=True)
+        self.fleet.start(name, [PYTHON, SOURCE / "hooks/examples/train_gpt.py", "--stages", self.stages, "--layers", 4 * self.stages,
+                                "--micro-batches", 4, "--seed", self.options.seed, "--cores", ",".join(map(str, self.cores)), "--hook", hook,
+                                "--log-json", log, *bound])
+
+    def load_tasks(self):
+        graph = self.root / "identifiers.txt"
+        names = material.write_identifier_graph(graph)
+        pictures = material.picture_folder()
+        for stage in range(self.stages):
+            plugin, params = [("pagerank", [f"input={graph}"]), ("image", [f"input={pictures}"] if pictures else [])][stage % 2]
+            name = plugin if stage < 2 else f"{plugin}-{stage}"
+            flags = [flag for param in params for flag in ("--param", param)]
+            self.progress.say(f"$ freeride-ctl load {plugin}.so --stage {stage} --name {name} {' '.join(flags)}".rstrip())
+            self.ctl("load", f"{plugin}.so", "--stage", stage, "--name", name, *flags)
+            self.tasks[name] = stage
+        return names
+
+    def watch_training(self):
+        training = self.fleet.running["training"]
+        end = time.monotonic() + self.options.seconds + START_S
+        while training.poll() is None:
+            others = {name: process for name, process in self.fleet.running.items() if name != "training"}
+            for name, process in others.items():
+                if process.poll() is not None:
+                    self.fleet.check()
+            if time.monotonic() > end:
+                break
+            self.progress.show(line(self.recorder.events[:], self.losses("training")))
+            time.sleep(0.5)
+        self.progress.end()
+        self.fleet.finish("training", 1)
+
+    def stop_system(self):
+        """Stops the tasks as a user would, takes the report, ends the daemons."""
+        self.wait_event(lambda: len({e["rank"] for e in self.recorder.all("training.state") if e["state"] in ("gone", "lost")}) == self.stages,
+                        "detaching of the ranks")
+        for name in self.tasks:
+            state = self.ctl("task", name)["task"]["state"]
+            if not state["verdict"]["kind"]:
+                self.ctl("stop", name)
+        self.wait_event(lambda: {e["task"] for e in self.recorder.all("task.state") if e["verdict"]["kind"]} >= set(self.tasks),
+                        "stopping of the side tasks")
+        answer = self.ctl("report")
+        for stage in range(self.stages):
+            self.fleet.stop(f"worker-cpu-{stage}")
+        self.fleet.stop("manager")
+        self.recorder.close()
+        jobs = [job for job in answer["jobs"] if job["job"] == JOB]
+        if not jobs:
+            raise DemoError(f"the manager's report has no job '{JOB}'")
+        return jobs[0], [task for task in answer["tasks"] if task["state"]["task"] in self.tasks]
+
+    def train_alone(self):
+        count = min(self.options.compare_iterations, len(self.losses("training")))
+        self.progress.say(f"the same training without FreeRide, {count} iterations, to compare losses")
+        self.start_trainer("alone", "off", "--iterations", count)
+        self.fleet.finish("alone", 4 * self.options.seconds + START_S)
+
+    def keep_results(self, names):
+        """What the side tasks made: so that one sees that it was work."""
+        results = self.options.out / "results"
+        shutil.rmtree(results, ignore_errors=True)
+        results.mkdir()
+        found = []
+        for name in self.tasks:
+            files = sorted(p for p in (self.state_dir / "tasks" / name).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png", ".txt"))
+            for path in files[:3]:
+                shutil.copy(path, results / f"{name}-{path.name}")
+            ranks = [p for p in files if p.name == "ranks.txt"]
+            if ranks:
+                numbers = [text.split()[0] for text in ranks[0].read_text().splitlines() if text and not text.startswith("#")]
+                found.append(f"{name}: the identifiers of highest rank in the standard library are "
+                             + ", ".join(names[int(number)] for number in numbers[:6] if number.isdigit() and int(number) < len(names)))
+            pictures = [p for p in files if p.suffix != ".txt"]
+            if pictures:
+                found.append(f"{name}: watermarked pictures, e.g. {results / f'{name}-{pictures[0].name}'}")
+        return found
+
+    def run(self):
+        self.start_system()
+        self.drop_plugins()
+        self.start_training()
+        names = self.load_tasks()
+        self.watch_training()
+        job, tasks = self.stop_system()
+        results = self.keep_results(names)
+        self.train_alone()
+        events = self.recorder.events
+        report = report_of.build(job, tasks, events, self.losses("training"), self.losses("alone"), self.recorder.lost)
+        out = self.options.out
+        (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+        chrome_trace.write(out / "trace.json", events, self.losses("training"))
+        timeline.draw(out / "timeline.png", events)
+        self.progress.say("\n" + report_of.table(report) + "\n\n" + "\n".join(f"  {text}" for text in results) + ("\n" if results else ""))
+        self.progress.say(f"  {out}/report.json, trace.json (open it in https://ui.perfetto.dev), timeline.png, logs/")
+        return report
+
+    def finish(self):
+        self.progress.end()
+        self.fleet.end_all()
+        if self.recorder:
+            self.recorder.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def main(argv=None):
+    options = parse(argv)
+    if not (options.build / "bin/freeride-manager").exists():
+        print(f"demo: {options.build} holds no build; run make build, or name another with --build", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    demo = Demo(options)
+    try:
+        report = demo.run()
+    except DemoError as error:
+        demo.progress.end()
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        demo.progress.end()
+        print("demo: interrupted", file=sys.stderr)
+        return 130
+    finally:
+        demo.finish()
+    for problem in report["problems"]:
+        print(f"demo: {problem}", file=sys.stderr)
+    return 1 if report["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Report, trace, timeline, recorder and fleet of the demo, on events of a run that is known by heart."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import chrome_trace
+import material
+import progress
+import report
+import timeline
+from fleet import DemoError, Fleet
+from recorder import Recorder
+
+MS = 1_000_000
+SECOND = 1000 * MS
+
+
+def iteration(stage, number, holdout, harvested_ms=0):
+    begin = SECOND + number * 100 * MS
+    return f"training.iteration/demo/{stage}", {
+        "t_ns": begin + 100 * MS, "source": f"w{stage}", "seq": 1, "job": "demo", "device": f"cpu-{stage}", "rank": stage, "stage": stage,
+        "iteration": number, "begin_ns": begin, "end_ns": begin + 100 * MS, "bubble_ns": 20 * MS, "harvested_ns": harvested_ms * MS,
+        "holdout": holdout, "harvested": harvested_ms > 0}
+
+
+def bubble(stage, number, holdout, harvested_ms=0, overrun_us=0):
+    begin = SECOND + number * 100 * MS + 40 * MS
+    event = {"t_ns": begin, "source": f"w{stage}", "seq": 1, "job": "demo", "stage": stage, "rank": stage, "iteration": number, "wait": 1,
+             "type": "B", "begin_ns": begin, "end_ns": begin + 20 * MS, "learned_ns": 19 * MS, "harvested_ns": harvested_ms * MS,
+             "overrun_ns": overrun_us * 1000, "leased": not holdout, "holdout": holdout, "task": "", "side_begin_ns": 0, "side_end_ns": 0}
+    if harvested_ms:
+        event.update(task="pagerank", side_begin_ns=begin + MS, side_end_ns=begin + (1 + harvested_ms) * MS)
+    return f"bubble.end/demo/{stage}", event
+
+
+@pytest.fixture
+def events():
+    """Two stages, eight iterations; the even blocks of two are held out, the others harvest 15 of 20 ms on stage 0 and 13 on stage 1."""
+    made = [("task.state/pagerank", {"t_ns": 2 * SECOND, "source": "m", "seq": 1, "task": "pagerank", "state": "RUNNING",
+                                     "verdict": {"kind": ""}, "counters": {"steps": 7}})]
+    for number in range(8):
+        holdout = number // 2 % 2 == 0
+        for stage in range(2):
+            harvested = 0 if holdout else 15 - 2 * stage
+            made += [bubble(stage, number, holdout, harvested, overrun_us=0 if holdout else 10 * number), iteration(stage, number, holdout, harvested)]
+    return made
+
+
+@pytest.fixture
+def job():
+    return {"job": "demo", "stages": 2, "iterations": 8, "holdout_iterations": 4, "measured": True, "time_increase_pct": 0.3,
+            "time_increase_ci95_low_pct": -0.9, "time_increase_ci95_high_pct": 1.5, "bubble_share_pct": 20.0, "harvested_share_pct": 70.0,
+            "overrun_p50_us": 20.0, "overrun_p99_us": 70.0, "duty_pct": 100.0, "stage_bubble_share_pct": {"0": 20.0, "1": 20.0},
+            "stage_harvested_share_pct": {"0": 75.0, "1": 65.0}}
+
+
+def task(name="pagerank", steps=1000, kind="stopped"):
+    return {"state": {"task": name, "plugin": f"{name}.so", "stage": 0, "verdict": {"kind": kind, "reason": "by user"},
+                      "counters": {"steps": steps, "step_ns": steps * MS, "harvested_ns": steps * MS, "leases": 9, "metrics": {}}}}
+
+
+def log(count, offset=0.0):
+    return [{"iteration": i, "loss": 5.0 - i / 10 + offset, "begin_ns": SECOND + i * 100 * MS, "end_ns": SECOND + (i + 1) * 100 * MS}
+            for i in range(count)]
+
+
+def test_report_has_the_promised_keys_and_no_problem(events, job):
+    made = report.build(job, [task()], events, log(8), log(3), 0)
+    for key in ("time_increase_pct", "time_increase_ci95_pct", "bubble_share_pct", "harvested_share_pct", "overrun_p99_us", "loss_first", "loss_last"):
+        assert key in made
+    assert made["tasks"][0]["name"] == "pagerank" and made["tasks"][0]["steps"] == 1000 and made["tasks"][0]["verdict"] == "stopped"
+    assert made["time_increase_ci95_pct"] == [-0.9, 1.5]
+    assert made["losses_equal"] and made["loss_first"] == 5.0 and made["loss_last"] == 4.3
+    assert made["problems"] == []
+    json.dumps(made)
+    text = report.table(made)
+    for part in ("+0.30 %", "70.0 %", "p99 70 µs", "pagerank", "bit for bit", "stage 1 65.0 %"):
+        assert part in text
+
+
+def test_measures_are_found_again_in_the_events(events):
+    found = report.measures_from_events(events)
+    assert found["bubbles"] == 16 and found["bubbles_leased"] == 8
+    assert found["bubble_share_pct"] == pytest.approx(20)
+    assert found["harvested_share_pct"] == pytest.approx(70)
+    assert found["overrun_p50_us"] == 60 and found["overrun_max_us"] == 70
+    assert report.measures_from_events([])["harvested_share_pct"] == 0
+
+
+@pytest.mark.parametrize("change, words", [
+    (dict(losses=log(3, 1e-12)), "losses with and without harvesting differ"),
+    (dict(losses=[]), "no losses to compare"),
+    (dict(job={"time_increase_ci95_low_pct": 2.1}), "slowed down"),
+    (dict(job={"measured": False}), "could not be measured"),
+    (dict(job={"harvested_share_pct": 59.9}), "only 59.9 %"),
+    (dict(tasks=[task(steps=0)]), "made no step"),
+    (dict(tasks=[task(kind="crashed")]), "ended as 'crashed'"),
+    (dict(lost=3), "3 events were lost"),
+])
+def test_everything_that_is_wrong_is_a_problem(events, job, change, words):
+    made = report.build(dict(job, **change.get("job", {})), change.get("tasks", [task()]), events, log(8), change.get("losses", log(3)),
+                        change.get("lost", 0))
+    assert len(made["problems"]) == 1 and words in made["problems"][0]
+    assert report.table(made)
+
+
+def test_trace_has_a_track_per_stage_with_nested_times(events, tmp_path):
+    chrome_trace.write(tmp_path / "trace.json", events, log(8))
+    entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in entries if e["name"] == "process_name"}
+    assert names == {"stage 0 on cpu-0", "stage 1 on cpu-1"}
+    spans = [e for e in entries if e["ph"] == "X"]
+    assert len([e for e in spans if e["tid"] == chrome_trace.TRAINING]) == 16
+    assert len([e for e in spans if e["tid"] == chrome_trace.BUBBLES]) == 16
+    side = [e for e in spans if e["tid"] == chrome_trace.SIDE_TASKS]
+    assert len(side) == 8 and {e["name"] for e in side} == {"pagerank"}
+    bubbles = {(e["pid"], e["args"]["iteration"]): e for e in spans if e["tid"] == chrome_trace.BUBBLES}
+    for span in side:
+        inside = [b for b in bubbles.values() if b["pid"] == span["pid"] and b["ts"] <= span["ts"] and span["ts"] + span["dur"] <= b["ts"] + b["dur"]]
+        assert len(inside) == 1
+    assert min(e["ts"] for e in spans) == 0 and all(e["dur"] > 0 for e in spans)
+    assert [e["name"] for e in entries if e["ph"] == "i"] == ["pagerank RUNNING"]
+    assert len([e for e in entries if e["ph"] == "C"]) == 8
+    assert chrome_trace.build([])["traceEvents"] == []
+
+
+def test_timeline_shows_where_holdout_meets_harvest(events, tmp_path):
+    # A held-out iteration and then three harvested ones are nowhere here: the last four it is.
+    assert timeline.choose_window(events) == (SECOND + 400 * MS, SECOND + 800 * MS)
+    longer = events + [iteration(0, number, False, 15) for number in range(8, 12)]
+    begin, end = timeline.choose_window(longer)
+    assert begin == SECOND + 500 * MS  # the held-out fifth, and the sixth to eighth
+    assert (end - begin) == timeline.WINDOW_ITERATIONS * 100 * MS
+    assert timeline.draw(tmp_path / "timeline.png", events)
+    assert (tmp_path / "timeline.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert not timeline.draw(tmp_path / "none.png", [])
+
+
+def test_progress_line(events):
+    text = progress.line(events, log(8))
+    assert "loss 4.300" in text and "stage 0: bubbles 20 %, harvested 75 %" in text and "pagerank 7 steps" in text
+    assert progress.line([], []) == "training starts"
+
+
+class Deaf(Recorder):
+    """A recorder that is told its events."""
+
+    def __init__(self):  # pylint: disable=super-init-not-called
+        import threading
+        self.events, self.lost, self._last_seq, self._last_kept, self._changed = [], 0, {}, {}, threading.Condition()
+
+
+def test_recorder_counts_gaps_per_source_but_not_repeats_of_kept_states():
+    recorder = Deaf()
+    for source, seq, kept in [("a", 5, True), ("a", 9, False), ("b", 1, False), ("a", 10, False), ("a", 5, True), ("b", 4, False),
+                              ("a", 12, False), ("a", 12, True)]:
+        recorder.take("task.state/x", {"source": source, "seq": seq, "kept": kept})
+    assert recorder.lost == 3  # b: 2 and 3; a: 11
+    assert [(e["source"], e["seq"]) for _, e in recorder.events] == [("a", 5), ("a", 9), ("b", 1), ("a", 10), ("b", 4), ("a", 12)]
+
+
+def test_fleet_ends_everything_and_explains_failures(tmp_path):
+    fleet = Fleet(dict(os.environ), tmp_path)
+    fleet.start("good", ["sleep", "1000"])
+    bad = fleet.start("bad", [sys.executable, "-c", "print('the reason'); raise SystemExit(3)"])
+    bad.wait()
+    with pytest.raises(DemoError, match="bad ended unexpectedly with 3(.|\n)*the reason"):
+        fleet.check()
+    stubborn = fleet.start("stubborn", ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"])
+    good = fleet.running["good"]
+    while b"ready" not in (tmp_path / "stubborn.log").read_bytes():
+        assert stubborn.poll() is None
+    fleet.end_all()
+    assert good.poll() is not None and stubborn.poll() is not None
+    assert not fleet.running
+
+
+def test_a_run_without_a_build_says_so(tmp_path):
+    done = subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "run.py"), "--build", str(tmp_path), "--out", str(tmp_path / "out")],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "make build" in done.stderr
+
+
+def test_identifier_graph(tmp_path):
+    names = material.write_identifier_graph(tmp_path / "graph.txt", limit_bytes=100_000)
+    lines = (tmp_path / "graph.txt").read_text().splitlines()
+    assert lines[0].startswith("#") and "self" in names
+    for line in lines[1:]:
+        assert all(0 <= int(number) < len(names) for number in line.split("\t"))
