@@ -91,13 +91,14 @@ TimeIncrease time_increase(const std::vector<BlockMean>& blocks) {
   return result;
 }
 
-void BlockSeries::add(uint64_t block, BlockKind kind, double duty_pct, double duration_ns) {
-  if (!(duration_ns > 0) || duration_ns > kLongestNs) return;
+bool BlockSeries::add(uint64_t block, BlockKind kind, double duty_pct, double duration_ns) {
+  if (!(duration_ns > 0) || duration_ns > kLongestNs) return false;
   if (startup_left_ > 0) {
     --startup_left_;
-    return;
+    return false;
   }
-  if (open_ && (block != current_block_ || kind != current_.kind)) {
+  const bool ended = open_ && (block != current_block_ || kind != current_.kind);
+  if (ended) {
     blocks_.push_back(current_);
     if (blocks_.size() > kMaxBlocks) blocks_.pop_front();
     open_ = false;
@@ -119,6 +120,7 @@ void BlockSeries::add(uint64_t block, BlockKind kind, double duty_pct, double du
   }
   recent_.push_back(duration_ns);
   if (recent_.size() > kRecent) recent_.pop_front();
+  return ended;
 }
 
 void BlockSeries::restore(std::vector<BlockMean> blocks) {

@@ -89,7 +89,8 @@ TEST_CASE("a series leaves out the start, cuts blocks where number or kind chang
   CHECK(series.blocks()[0].stalls == 1);
   CHECK(series.blocks()[1].kind == kHeld);
   CHECK(series.blocks()[1].duty_pct == 80);
-  series.add(2, kHarvested, 80, 1.2e8);
+  CHECK(series.add(2, kHarvested, 80, 1.2e8));
+  CHECK_FALSE(series.add(2, kHarvested, 80, 1.2e8));
   REQUIRE(series.blocks().size() == 3);
   CHECK(series.blocks()[2].iterations == 3);
 }

@@ -53,9 +53,9 @@ class BlockSeries {
  public:
   static constexpr size_t kMaxBlocks = 4096;
 
-  /// One iteration. A block ends where `block` or `kind` changes. Durations that are not positive or exceed an hour are
-  /// ignored.
-  void add(uint64_t block, BlockKind kind, double duty_pct, double duration_ns);
+  /// One iteration. A block ends where `block` or `kind` changes; true: this iteration has ended one, now the last of
+  /// blocks(). Durations that are not positive or exceed an hour are ignored.
+  bool add(uint64_t block, BlockKind kind, double duty_pct, double duration_ns);
   /// Finished blocks, oldest first; the one under way is not among them.
   const std::deque<BlockMean>& blocks() const { return blocks_; }
   /// Continues from blocks kept elsewhere (a restarted manager). The training goes on, so no start-up is left out then.

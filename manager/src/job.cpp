@@ -1,0 +1,327 @@
+#include "job.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/policy/budget.hpp"
+
+namespace freeride::manager {
+namespace {
+
+constexpr int64_t kHour = 3600 * kNsPerSec;
+constexpr int64_t kRankSilent = 10 * kNsPerSec;  // then another rank leads
+constexpr int64_t kPlanReach =
+    3 * kNsPerSec;  // reports are up to a second old, and the plan must be everywhere in time
+constexpr int64_t kReplanPause = 20 * kNsPerSec;  // between changes of block length
+constexpr uint64_t kReordered = 2;                // iterations that may come again before it counts as a new run
+
+double percentile(std::vector<int64_t> values, double p) {
+  if (values.empty()) return 0;
+  const auto at = static_cast<size_t>(std::ceil(p * static_cast<double>(values.size()))) - 1;
+  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(std::min(at, values.size() - 1));
+  std::nth_element(values.begin(), nth, values.end());
+  return static_cast<double>(*nth);
+}
+
+int64_t bounded_ns(int64_t ns) {
+  return std::clamp<int64_t>(ns, 0, kHour);
+}
+
+// Sums stop growing after a century, so that no liar can make one overflow.
+void add(int64_t& sum, int64_t ns) {
+  if (sum < 100 * 365 * 24 * kHour) sum += ns;
+}
+
+double share_pct(int64_t part, int64_t whole) {
+  return whole <= 0 ? 0 : std::min(100.0, 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+}  // namespace
+
+Job::Job(const std::string& name, uint64_t seed, const JobConfig& config) : config_(config) {
+  plan_.job = previous_plan_.job = name;
+  plan_.seed = previous_plan_.seed = seed;
+  plan_.share_pct = config.holdout_pct;
+}
+
+Job::Job(JobRow row, const JobConfig& config)
+    : config_(config),
+      plan_(row.plan),
+      previous_plan_(row.previous_plan),
+      generation_(row.generation),
+      stages_(std::move(row.stages)),
+      iterations_(row.iterations),
+      holdout_iterations_(row.holdout_iterations),
+      holdout_sum_ns_(row.holdout_sum_ns),
+      overruns_seen_(row.overruns_seen),
+      overruns_ns_(std::move(row.overruns_ns)) {
+  blocks_finished_ = row.blocks.size();
+  while (duty_since_block_ < row.blocks.size() &&
+         std::any_of(row.blocks.begin() + static_cast<std::ptrdiff_t>(duty_since_block_), row.blocks.end(),
+                     [&](const policy::BlockMean& b) { return std::abs(b.duty_pct - plan_.duty_pct) > 1e-6; })) {
+    ++duty_since_block_;
+  }
+  series_.restore(std::move(row.blocks));
+  if (iterations_ > 0) {
+    Rank lead;  // enough to tell a continued run from a new one: its rank number comes with the first report
+    lead.last_iteration = row.last_iteration;
+    lead.any = true;
+    ranks_[0] = lead;
+  }
+  stage_count_ = static_cast<uint32_t>(stages_.size());
+  changed_ = true;
+}
+
+void Job::see_rank(const bus::TrainingState& rank, int64_t now_ns) {
+  if (ranks_.count(rank.rank) == 0 && ranks_.size() >= kMaxRanks) return;
+  Rank& known = ranks_[rank.rank];
+  known.stage = rank.stage;
+  known.seen_ns = now_ns;
+  if (!known.any) known.last_iteration = std::max(known.last_iteration, rank.iteration);
+  const uint32_t stages = std::min<uint32_t>(std::max(rank.stages, 1U), kMaxStages);
+  if (stages != stage_count_) {
+    stage_count_ = stages;
+    changed_ = true;
+  }
+}
+
+bool Job::is_lead(uint32_t rank, int64_t now_ns) const {
+  for (const auto& [number, known] : ranks_) {
+    if (number >= rank) return true;
+    if (known.seen_ns > 0 && now_ns - known.seen_ns < kRankSilent) return false;
+  }
+  return true;
+}
+
+void Job::restart_run() {
+  series_ = {};
+  stages_.clear();
+  unsaved_.clear();
+  overruns_ns_.clear();
+  iterations_ = holdout_iterations_ = overruns_seen_ = blocks_finished_ = duty_since_block_ = 0;
+  holdout_sum_ns_ = planned_iteration_ns_ = 0;
+  planned_ns_ = 0;
+  plan_.block_iterations = plan_.from_iteration = 0;  // holds nothing out until the new run has been timed
+  previous_plan_ = plan_;
+  ++generation_;
+  for (auto& [number, rank] : ranks_) {
+    rank.any = false;
+    rank.last_iteration = 0;
+  }
+  forget_blocks_ = changed_ = plan_withdrawn_ = true;
+}
+
+void Job::add_iteration(const bus::TrainingIteration& iteration, bool ready, int64_t now_ns) {
+  const int64_t duration = iteration.end_ns - iteration.begin_ns;
+  if (iteration.begin_ns < 0 || duration <= 0 || duration > kHour || iteration.stage >= kMaxStages) return;
+  if (ranks_.count(iteration.rank) == 0 && ranks_.size() >= kMaxRanks) return;
+  const bool lead = is_lead(iteration.rank, now_ns);
+  if (Rank& rank = ranks_[iteration.rank]; rank.any && iteration.iteration <= rank.last_iteration) {
+    if (!lead || iteration.iteration + kReordered > rank.last_iteration) return;
+    restart_run();
+  }
+  Rank& rank = ranks_[iteration.rank];
+  rank.any = true;
+  rank.last_iteration = iteration.iteration;
+  rank.stage = iteration.stage;
+  rank.seen_ns = now_ns;
+  StageTotals& stage = stages_[iteration.stage];
+  add(stage.iteration_ns, duration);
+  add(stage.bubble_ns, std::min(bounded_ns(iteration.bubble_ns), duration));
+  changed_ = true;
+  if (lead) add_to_series(iteration, static_cast<double>(duration), ready);
+}
+
+void Job::add_to_series(const bus::TrainingIteration& iteration, double duration_ns, bool ready) {
+  ++iterations_;
+  const bool before = iteration.iteration < plan_.from_iteration;
+  const auto& plan = before ? previous_plan_ : plan_;
+  const bool planned = policy::is_held_out(plan, iteration.iteration);
+  if (iteration.holdout) {
+    ++holdout_iterations_;
+    holdout_sum_ns_ += duration_ns;
+  }
+  // What worker and plan disagree about (the plan came late) is evidence for nothing.
+  auto kind = policy::BlockKind::kOther;
+  if ((ready || iteration.harvested) && iteration.holdout == planned) {
+    kind = planned ? policy::BlockKind::kHeldOut : policy::BlockKind::kHarvested;
+  }
+  // Block numbers start again with every plan; the generation keeps them apart.
+  const uint64_t generation = before && generation_ > 0 ? generation_ - 1 : generation_;
+  const uint64_t block = (generation << 40) + policy::block_of(plan, iteration.iteration);
+  if (!series_.add(block, kind, plan.duty_pct, duration_ns)) return;
+  unsaved_.push_back(series_.blocks().back());
+  if (unsaved_.size() > policy::BlockSeries::kMaxBlocks) unsaved_.erase(unsaved_.begin());
+  ++blocks_finished_;
+}
+
+void Job::add_bubbles(const bus::BubbleTotals& totals, bool ready) {
+  if (totals.stage >= kMaxStages) return;
+  for (const int64_t overrun : totals.overruns_ns) {
+    ++overruns_seen_;
+    if (overruns_ns_.size() < kOverrunSample) {
+      overruns_ns_.push_back(bounded_ns(overrun));
+      continue;
+    }
+    // Vitter's algorithm R: every overrun so far is in the sample with the same probability. xorshift64 is good enough
+    // for that.
+    random_ ^= random_ << 13;
+    random_ ^= random_ >> 7;
+    random_ ^= random_ << 17;
+    if (const uint64_t at = random_ % overruns_seen_; at < kOverrunSample) overruns_ns_[at] = bounded_ns(overrun);
+  }
+  changed_ = changed_ || !totals.overruns_ns.empty();
+  if (!ready) return;
+  StageTotals& stage = stages_[totals.stage];
+  const int64_t bubble = bounded_ns(totals.bubble_ns);
+  add(stage.eligible_bubble_ns, bubble);
+  add(stage.harvested_ns, std::min(bounded_ns(totals.harvested_ns), bubble));
+  changed_ = true;
+}
+
+uint64_t Job::first_safe_iteration(double iteration_ns) const {
+  uint64_t latest = 0;
+  for (const auto& [number, rank] : ranks_) latest = std::max(latest, rank.last_iteration);
+  return latest + static_cast<uint64_t>(std::ceil(static_cast<double>(kPlanReach) / iteration_ns)) + 3;
+}
+
+policy::TimeIncrease Job::under_present_duty() const {
+  const auto& blocks = series_.blocks();
+  const uint64_t dropped = blocks_finished_ > blocks.size() ? blocks_finished_ - blocks.size() : 0;
+  const uint64_t from = duty_since_block_ > dropped ? duty_since_block_ - dropped : 0;
+  if (from >= blocks.size()) return {};
+  return policy::time_increase({blocks.begin() + static_cast<std::ptrdiff_t>(from), blocks.end()});
+}
+
+bool Job::replan(int64_t now_ns) {
+  if (std::exchange(plan_withdrawn_, false)) return true;
+  const double iteration_ns = series_.median_ns();
+  if (iteration_ns <= 0 || config_.holdout_pct <= 0) return false;
+  const double duty = policy::next_duty_pct(under_present_duty(), config_.budget_pct, plan_.duty_pct);
+  const bool other_duty = std::abs(duty - plan_.duty_pct) > 0.5;
+  const double ratio = planned_iteration_ns_ > 0 ? iteration_ns / planned_iteration_ns_ : 1;
+  const bool other_length = (ratio > 1.5 || ratio < 1 / 1.5) && now_ns - planned_ns_ > kReplanPause;
+  const bool other_share = std::abs(plan_.share_pct - config_.holdout_pct) > 1e-9;
+  if (plan_.block_iterations != 0 && planned_iteration_ns_ <= 0)
+    planned_iteration_ns_ = iteration_ns;  // kept from before a restart
+  if (plan_.block_iterations != 0 && !other_duty && !other_length && !other_share) return false;
+  // The plan before the one under way is forgotten, so that one must have begun everywhere.
+  const uint64_t from = first_safe_iteration(iteration_ns);
+  if (plan_.block_iterations != 0) {
+    for (const auto& [number, rank] : ranks_) {
+      if (rank.seen_ns > 0 && now_ns - rank.seen_ns < kRankSilent && rank.last_iteration < plan_.from_iteration)
+        return false;
+    }
+  }
+  previous_plan_ = plan_;
+  ++generation_;
+  plan_.share_pct = config_.holdout_pct;
+  plan_.duty_pct = duty;
+  plan_.from_iteration = from;
+  const double blocks = static_cast<double>(config_.holdout_block_ns) / iteration_ns;
+  plan_.block_iterations = static_cast<uint64_t>(std::clamp(std::round(blocks), 1.0, 1e6));
+  planned_iteration_ns_ = iteration_ns;
+  planned_ns_ = now_ns;
+  if (other_duty) duty_since_block_ = blocks_finished_;
+  changed_ = true;
+  return true;
+}
+
+std::vector<bus::HoldoutPlan> Job::wire_plans() const {
+  std::vector<bus::HoldoutPlan> plans;
+  for (const auto* plan : {&previous_plan_, &plan_}) {
+    if (plan == &previous_plan_ && (plan->block_iterations == 0 || plan->from_iteration >= plan_.from_iteration))
+      continue;
+    bus::HoldoutPlan wire;
+    wire.job = plan->job;
+    wire.seed = plan->seed;
+    wire.block_iterations = plan->block_iterations;
+    wire.from_iteration = plan->from_iteration;
+    wire.share_pct = plan->share_pct;
+    wire.duty_pct = plan->duty_pct;
+    plans.push_back(wire);
+  }
+  return plans;
+}
+
+bus::JobMeasures Job::measures() const {
+  bus::JobMeasures measures;
+  measures.job = plan_.job;
+  measures.stages = stage_count_;
+  measures.iterations = iterations_;
+  measures.holdout_iterations = holdout_iterations_;
+  const auto increase = policy::time_increase({series_.blocks().begin(), series_.blocks().end()});
+  measures.measured = increase.measured;
+  measures.time_increase_pct = increase.increase_pct;
+  measures.time_increase_ci95_low_pct = increase.ci95_low_pct;
+  measures.time_increase_ci95_high_pct = increase.ci95_high_pct;
+  if (increase.measured) {
+    measures.iteration_ms = increase.heldout_ms;
+  } else if (holdout_iterations_ > 0) {
+    measures.iteration_ms = holdout_sum_ns_ / static_cast<double>(holdout_iterations_) / kNsPerMs;
+  } else {
+    measures.iteration_ms = series_.median_ns() / kNsPerMs;
+  }
+  int64_t eligible = 0, harvested = 0;
+  double bubble_shares = 0;
+  size_t timed = 0;
+  for (const auto& [stage, totals] : stages_) {
+    const std::string name = std::to_string(stage);
+    measures.stage_harvested_share_pct[name] = share_pct(totals.harvested_ns, totals.eligible_bubble_ns);
+    eligible += totals.eligible_bubble_ns;
+    harvested += totals.harvested_ns;
+    if (totals.iteration_ns <= 0) continue;
+    measures.stage_bubble_share_pct[name] = share_pct(totals.bubble_ns, totals.iteration_ns);
+    bubble_shares += measures.stage_bubble_share_pct[name];
+    ++timed;
+  }
+  measures.bubble_share_pct = timed == 0 ? 0 : bubble_shares / static_cast<double>(timed);
+  measures.harvested_share_pct = share_pct(harvested, eligible);
+  measures.overrun_p50_us = percentile(overruns_ns_, 0.50) / kNsPerUs;
+  measures.overrun_p99_us = percentile(overruns_ns_, 0.99) / kNsPerUs;
+  measures.duty_pct = plan_.duty_pct;
+  return measures;
+}
+
+int64_t Job::last_seen_ns() const {
+  int64_t last = 0;
+  for (const auto& [number, rank] : ranks_) last = std::max(last, rank.seen_ns);
+  return last;
+}
+bool Job::has_rank_since(int64_t ns) const {
+  return last_seen_ns() >= ns && last_seen_ns() > 0;
+}
+
+bool Job::take_changed() {
+  return std::exchange(changed_, false);
+}
+
+JobRow Job::take_row(bool& forget_blocks) {
+  JobRow row;
+  row.plan = plan_;
+  row.previous_plan = previous_plan_;
+  row.generation = generation_;
+  for (const auto& [number, rank] : ranks_) row.last_iteration = std::max(row.last_iteration, rank.last_iteration);
+  row.iterations = iterations_;
+  row.holdout_iterations = holdout_iterations_;
+  row.holdout_sum_ns = holdout_sum_ns_;
+  row.overruns_seen = overruns_seen_;
+  row.overruns_ns = overruns_ns_;
+  row.stages = stages_;
+  row.blocks = std::exchange(unsaved_, {});
+  forget_blocks = std::exchange(forget_blocks_, false);
+  return row;
+}
+
+void Job::put_back(JobRow row, bool forget_blocks) {
+  forget_blocks_ = forget_blocks_ || forget_blocks;
+  row.blocks.insert(row.blocks.end(), unsaved_.begin(), unsaved_.end());
+  unsaved_ = std::move(row.blocks);
+  if (unsaved_.size() > policy::BlockSeries::kMaxBlocks) {
+    unsaved_.erase(unsaved_.begin(), unsaved_.end() - static_cast<std::ptrdiff_t>(policy::BlockSeries::kMaxBlocks));
+  }
+}
+
+}  // namespace freeride::manager

@@ -1,0 +1,92 @@
+// Job: what the manager knows of one training job: its holdout plan, its measures, its slowdown budget.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "freeride/bus/commands.hpp"
+#include "freeride/bus/events.hpp"
+#include "freeride/policy/holdout.hpp"
+#include "freeride/policy/time_increase.hpp"
+#include "state_store.hpp"
+
+namespace freeride::manager {
+
+struct JobConfig {
+  double holdout_pct = 10;
+  int64_t holdout_block_ns = 3'000'000'000;
+  double budget_pct = 1.0;
+};
+
+/// Fed with what the workers of the job's ranks report, all of it unchecked: numbers that make no sense are dropped.
+/// Time comes in with the calls. Not thread-safe; never blocks; memory bounded by the constants below.
+class Job {
+ public:
+  static constexpr size_t kMaxRanks = 4096;
+  static constexpr size_t kMaxStages = 1024;
+  static constexpr size_t kOverrunSample = 4096;
+
+  Job(const std::string& name, uint64_t seed, const JobConfig& config);
+  /// Continues from what was kept.
+  Job(JobRow row, const JobConfig& config);
+
+  /// A rank is there, in this iteration.
+  void see_rank(const bus::TrainingState& rank, int64_t now_ns);
+  /// One iteration of one rank. `ready`: a side task could run on some worker of the job meanwhile; iterations without
+  /// are neither treatment nor control.
+  void add_iteration(const bus::TrainingIteration& iteration, bool ready, int64_t now_ns);
+  void add_bubbles(const bus::BubbleTotals& totals, bool ready);
+  /// Makes or changes the plan where that is due: once iterations have been timed, when their length has changed by
+  /// half, or when the budget asks for another duty. True: the plan is new and must be sent to the job's workers.
+  bool replan(int64_t now_ns);
+
+  const policy::HoldoutPlan& plan() const { return plan_; }
+  /// The plan and the one before it, as workers get them: they need both until the newer has begun.
+  std::vector<bus::HoldoutPlan> wire_plans() const;
+  bus::JobMeasures measures() const;
+  bool has_rank_since(int64_t ns) const;  ///< some rank was seen at or after `ns`
+  int64_t last_seen_ns() const;
+
+  /// Whether measures have changed since the last take_changed().
+  bool take_changed();
+  /// What to save: plan, totals and the blocks since the last call.
+  JobRow take_row(bool& forget_blocks);
+  /// take_row() could not be saved: its blocks belong into the next one.
+  void put_back(JobRow row, bool forget_blocks);
+
+ private:
+  struct Rank {
+    uint32_t stage = 0;
+    uint64_t last_iteration = 0;
+    bool any = false;
+    int64_t seen_ns = 0;
+  };
+  bool is_lead(uint32_t rank, int64_t now_ns) const;
+  void restart_run();
+  void add_to_series(const bus::TrainingIteration& iteration, double duration_ns, bool ready);
+  policy::TimeIncrease under_present_duty() const;
+  uint64_t first_safe_iteration(double iteration_ns) const;
+
+  JobConfig config_;
+  policy::HoldoutPlan plan_, previous_plan_;
+  uint64_t generation_ = 0;
+  std::map<uint32_t, Rank> ranks_;
+  std::map<uint32_t, StageTotals> stages_;
+  policy::BlockSeries series_;
+  std::vector<policy::BlockMean> unsaved_;
+  uint64_t blocks_finished_ = 0;
+  uint64_t duty_since_block_ = 0;
+  int64_t planned_ns_ = 0;  // when the plan was changed last
+  double planned_iteration_ns_ = 0;
+  uint32_t stage_count_ = 0;
+  uint64_t iterations_ = 0, holdout_iterations_ = 0;
+  double holdout_sum_ns_ = 0;
+  uint64_t overruns_seen_ = 0;
+  std::vector<int64_t> overruns_ns_;
+  uint64_t random_ = 0x2545f4914f6cdd1dULL;
+  bool changed_ = false, forget_blocks_ = false, plan_withdrawn_ = false;
+};
+
+}  // namespace freeride::manager

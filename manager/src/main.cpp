@@ -1,0 +1,182 @@
+// freeride-manager: the bus's broker, the command socket and the core, in one process.
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+
+#include "core.hpp"
+#include "freeride/base/config.hpp"
+#include "freeride/base/fd.hpp"
+#include "freeride/base/log.hpp"
+#include "link.hpp"
+
+namespace {
+
+using namespace freeride;
+
+constexpr const char* kVersion = FREERIDE_VERSION;
+constexpr size_t kBatch = 256;  // messages between two looks at the clock
+
+struct Options {
+  std::string run_dir, state_dir, log_level = "info";
+  std::string publish_endpoint, events_endpoint, commands_endpoint;
+  bool no_broker = false;
+  double holdout_pct = 10, budget_pct = 1.0;
+  int64_t holdout_block_ms = 3000, default_memory_mib = 2048, worker_timeout_ms = 5000, profile_timeout_ms = 180'000;
+  uint32_t max_restarts = 3;
+  size_t history = 1000;
+  std::string queue = "submission";
+};
+
+void declare(CLI::App& app, Options& o) {
+  app.add_option("--run-dir", o.run_dir, "folder of the sockets");
+  app.add_option("--state-dir", o.state_dir, "folder of what survives a restart");
+  app.add_option("--log-level", o.log_level, "trace, debug, info, warn or error")->capture_default_str();
+  app.add_option("--commands-endpoint", o.commands_endpoint, "command socket; default: in the run dir");
+  app.add_option("--publish-endpoint", o.publish_endpoint, "where events are published; default: in the run dir");
+  app.add_option("--events-endpoint", o.events_endpoint, "where events can be read; default: in the run dir");
+  app.add_flag("--no-broker", o.no_broker, "a freeride-bus runs the event broker");
+  app.add_option("--holdout-pct", o.holdout_pct,
+                 "share of iterations without side tasks, to measure I against; 0: do not measure")
+      ->check(CLI::Range(0.0, 90.0))
+      ->capture_default_str();
+  app.add_option("--holdout-block-ms", o.holdout_block_ms, "length of a held-out block")
+      ->check(CLI::Range(int64_t{10}, int64_t{3'600'000}))
+      ->capture_default_str();
+  app.add_option("--budget-pct", o.budget_pct, "time increase above which side tasks are throttled")
+      ->check(CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
+  app.add_option("--default-memory-mib", o.default_memory_mib,
+                 "memory of a task that declares none, until it has been profiled")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--worker-timeout-ms", o.worker_timeout_ms, "silence after which a worker is lost")
+      ->check(CLI::Range(int64_t{2000}, int64_t{600'000}))
+      ->capture_default_str();
+  app.add_option("--profile-timeout-ms", o.profile_timeout_ms, "longest profile of a plugin")
+      ->check(CLI::Range(int64_t{1000}, int64_t{3'600'000}))
+      ->capture_default_str();
+  app.add_option("--max-restarts", o.max_restarts, "restarts of a task whose worker is lost while it runs")
+      ->capture_default_str();
+  app.add_option("--history", o.history, "ended tasks that are kept")
+      ->check(CLI::Range(0, 100'000))
+      ->capture_default_str();
+  app.add_option("--queue", o.queue, "order within a priority: submission or fair (between users)")
+      ->check(CLI::IsMember({"submission", "fair"}))
+      ->capture_default_str();
+}
+
+manager::CoreConfig core_config(const Options& o, const Paths& paths) {
+  manager::CoreConfig config;
+  config.paths = paths;
+  config.version = kVersion;
+  config.job.holdout_pct = o.holdout_pct;
+  config.job.holdout_block_ns = o.holdout_block_ms * kNsPerMs;
+  config.job.budget_pct = o.budget_pct;
+  config.default_memory_bytes = o.default_memory_mib << 20;
+  config.worker_timeout_ns = o.worker_timeout_ms * kNsPerMs;
+  config.profile_timeout_ns = o.profile_timeout_ms * kNsPerMs;
+  config.max_restarts = o.max_restarts;
+  config.history = o.history;
+  config.queue_order = o.queue == "fair" ? policy::QueueOrder::kFairShare : policy::QueueOrder::kSubmission;
+  return config;
+}
+
+int64_t unix_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+int fail(const Error& error) {
+  spdlog::error("{}", error.text());
+  return 1;
+}
+
+// SIGTERM and SIGINT as a descriptor; blocked before any thread is made, so that no other thread gets them.
+Fd signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // NOLINT(bugprone-unused-return-value)
+  return Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+int serve(manager::Core& core, manager::Link& link, const Clock& clock, int signal_fd) {
+  while (true) {
+    // What is there comes before what time says: after a stall nobody is declared lost whose report is waiting.
+    const bool more = link.receive(core, kBatch);
+    if (clock.now_ns() >= core.next_tick_ns()) core.tick();
+    int64_t timeout_ms = 0;
+    if (!more) timeout_ms = std::clamp<int64_t>((core.next_tick_ns() - clock.now_ns()) / kNsPerMs + 1, 0, 60'000);
+    pollfd fds[2] = {{link.fd(), POLLIN, 0}, {signal_fd, POLLIN, 0}};
+    poll(fds, 2, static_cast<int>(timeout_ms));
+    if ((fds[1].revents & POLLIN) == 0) continue;
+    signalfd_siginfo info{};
+    if (read(signal_fd, &info, sizeof info) != sizeof info) continue;
+    spdlog::info("ending on signal {}", info.ssi_signo);
+    core.flush();
+    return 0;
+  }
+}
+
+int run(const Options& o) {
+  Paths paths = Paths::defaults();
+  if (!o.run_dir.empty()) paths.run_dir = o.run_dir;
+  if (!o.state_dir.empty()) paths.state_dir = o.state_dir;
+  const auto or_default = [](const std::string& given, const std::string& fallback) {
+    return given.empty() ? fallback : given;
+  };
+  const std::string publish = or_default(o.publish_endpoint, paths.publish_endpoint());
+  const std::string events = or_default(o.events_endpoint, paths.events_endpoint());
+  const std::string commands = or_default(o.commands_endpoint, paths.commands_endpoint());
+
+  const Fd signal_fd = signals();
+  zmq::context_t context;
+  // The command socket first: of two managers the second is to hear of the first, not of its database.
+  auto server = bus::Server::bind(context, commands);
+  if (!server) return fail(server.error());
+  auto store = manager::StateStore::open(paths.database());
+  if (!store) return fail(store.error());
+  std::unique_ptr<bus::Broker> broker;
+  if (!o.no_broker) {
+    auto started = bus::Broker::start(context, publish, events);
+    if (!started) return fail(started.error());
+    broker = std::move(*started);
+  }
+  auto publisher = bus::Publisher::connect(context, publish, "manager");
+  if (!publisher) return fail(publisher.error());
+
+  const SteadyClock clock;
+  manager::Link link(std::move(*server), std::move(*publisher));
+  auto core = manager::Core::start(core_config(o, paths), std::move(*store), link, clock, unix_ms);
+  if (!core) return fail(core.error());
+  spdlog::info("ready: commands at {}, events at {}, state in {}", commands, events, paths.state_dir.string());
+  return serve(**core, link, clock, signal_fd.get());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Places side tasks on workers, keeps their state and measures what they cost training"};
+  app.set_version_flag("--version", kVersion);
+  Options options;
+  declare(app, options);
+  if (auto bound = bind_config(app, "manager"); !bound) {
+    fprintf(stderr, "freeride-manager: %s\n", bound.error().text().c_str());
+    return 2;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  init_log("freeride-manager", options.log_level);
+  return run(options);
+}

@@ -1,0 +1,35 @@
+// What the manager's core needs of the world: everything that goes out passes here, so that tests need no sockets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "freeride/base/result.hpp"
+#include "freeride/bus/commands.hpp"
+#include "freeride/bus/events.hpp"
+
+namespace freeride::manager {
+
+/// Names a request until it is answered.
+using Ticket = uint64_t;
+
+using Reply = std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::WorkersReply, bus::PluginsReply,
+                           bus::StatusReply, bus::ReportReply, bus::WorkerPlan>;
+using Order = std::variant<bus::CreateTask, bus::TaskOrder, bus::WorkerPlan, bus::GetLog>;
+
+/// Implemented over the bus by Link, and by a recorder in tests. All calls come on the core's thread and must not
+/// block.
+class Outside {
+ public:
+  virtual ~Outside() = default;
+  /// Answers a request, once; `attachment` travels beside the reply.
+  virtual void answer(Ticket ticket, const Result<Reply>& reply, const std::string& attachment) = 0;
+  /// Sends a command to a worker. Returns the id that its reply will carry; kUnavailable when the peer is gone.
+  virtual Result<std::string> send(const std::string& peer, const Order& order) = 0;
+  virtual void publish(const bus::TaskState& event) = 0;
+  virtual void publish(const bus::WorkerState& event) = 0;
+  virtual void publish(const bus::JobMeasures& event) = 0;
+};
+
+}  // namespace freeride::manager

@@ -1,0 +1,81 @@
+// What the core keeps in memory of tasks, workers and profile runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "freeride/bus/commands.hpp"
+#include "freeride/bus/events.hpp"
+#include "state_store.hpp"
+
+namespace freeride::manager {
+
+/// A task. row.info.state.state tells users where it is; phase tells the manager what to do next.
+struct Task {
+  enum class Phase {
+    kQueued,    ///< to be profiled or placed
+    kCreating,  ///< its worker has been told to make it, and has not reported it yet
+    kPlaced,    ///< its worker has reported it (or did so to the manager before a restart)
+    kEnded,
+  };
+  TaskRow row;
+  Phase phase = Phase::kQueued;
+  std::string last_worker;  ///< where it was before it was queued again: may be adopted back from there
+  std::string create_id;    ///< request id of the CreateTask under way
+  int64_t create_sent_ns = 0;
+  uint32_t create_tries = 0;
+  uint32_t profile_failures = 0;
+  int64_t not_before_ns = 0;         ///< queued: not to be placed earlier, since a worker has just said no
+  int64_t reported_ns = 0;           ///< placed: when its worker last named it
+  bus::TaskCounters earlier_before;  ///< row.earlier as it was before it was queued again
+  mutable std::map<std::string, std::string> profile_keys;  ///< by device model; hashing is not free
+  bool unsaved = false;                                     ///< the disk has not taken the present state yet
+
+  bus::TaskState& state() { return row.info.state; }
+  const bus::TaskState& state() const { return row.info.state; }
+  const std::string& name() const { return row.info.state.task; }
+  bool live() const { return phase != Phase::kEnded; }
+  bool on_worker() const { return phase == Phase::kCreating || phase == Phase::kPlaced; }
+  const char* order() const { return row.stopping ? "stop" : state().paused_by_user ? "pause" : "run"; }
+};
+
+struct Worker {
+  enum class State { kUp, kDown, kLost };
+  std::string name, incarnation, peer, host, device, model, sandbox;
+  uint32_t pid = 0;
+  int64_t memory_bytes = 0, usable_bytes = 0;
+  State state = State::kUp;
+  int64_t heard_ns = 0;
+  std::map<std::string, bus::TaskReport> tasks;  ///< of its last report, by name
+  std::vector<bus::TrainingState> ranks;
+  std::map<std::string, bus::PluginState> plugins;  ///< by file name
+  bool plan_due = false;                            ///< its plan has changed since it last took one
+  std::string plan_id;                              ///< request id of the plan under way; empty: none
+  bus::WorkerState published;
+
+  bool up() const { return state == State::kUp; }
+};
+
+/// A profile being taken. It runs on its worker as a task of its own, under a name of its own.
+struct ProfileRun {
+  std::string name, key, worker, plugin, sha256, create_id;
+  std::map<std::string, std::string> params;
+  int64_t started_ns = 0, create_sent_ns = 0, memory_bytes = 0;
+  int64_t seen_ns = 0;  ///< when the worker took it, or last reported it; 0: not yet
+  bool lost = false;
+};
+
+/// A command that a worker has not answered yet.
+struct Pending {
+  enum class Kind { kCreate, kOrder, kPlan, kLog };
+  Kind kind;
+  std::string peer, worker;
+  int64_t task = 0;     ///< kCreate, kOrder, kLog
+  std::string profile;  ///< kCreate of a profile run: its name
+  uint64_t ticket = 0;  ///< kLog: who asked
+  int64_t sent_ns = 0;
+};
+
+}  // namespace freeride::manager

@@ -1,0 +1,319 @@
+#include "state_store.hpp"
+
+#include <cstring>
+
+#include "freeride/bus/codec.hpp"
+#include "sqlite.hpp"
+
+namespace freeride::manager {
+namespace {
+
+constexpr int64_t kRequestMemoryMs = 24LL * 3600 * 1000;
+
+// Appended to, never changed: a file of schema version n gets the steps from n on.
+constexpr const char* kSchema[] = {R"sql(
+  CREATE TABLE task (id INTEGER PRIMARY KEY, name TEXT NOT NULL, state TEXT NOT NULL, info BLOB NOT NULL, earlier BLOB NOT NULL,
+                     stopping INTEGER NOT NULL, reserved_bytes INTEGER NOT NULL);
+  CREATE TABLE request (id TEXT PRIMARY KEY, task INTEGER NOT NULL, unix_ms INTEGER NOT NULL) WITHOUT ROWID;
+  CREATE TABLE profile (key TEXT PRIMARY KEY, peak_memory_bytes INTEGER NOT NULL, step_ns INTEGER NOT NULL,
+                        unix_ms INTEGER NOT NULL) WITHOUT ROWID;
+  CREATE TABLE job (name TEXT PRIMARY KEY, generation INTEGER, last_iteration INTEGER, iterations INTEGER,
+                    holdout_iterations INTEGER, holdout_sum_ns REAL, overruns_seen INTEGER, overruns BLOB) WITHOUT ROWID;
+  CREATE TABLE holdout_plan (job TEXT, previous INTEGER, seed INTEGER, block_iterations INTEGER, from_iteration INTEGER,
+                             share_pct REAL, duty_pct REAL, PRIMARY KEY (job, previous)) WITHOUT ROWID;
+  CREATE TABLE stage (job TEXT, stage INTEGER, iteration_ns INTEGER, bubble_ns INTEGER, eligible_bubble_ns INTEGER,
+                      harvested_ns INTEGER, PRIMARY KEY (job, stage)) WITHOUT ROWID;
+  CREATE TABLE block (id INTEGER PRIMARY KEY, job TEXT, kind INTEGER, duty_pct REAL, iterations INTEGER, sum_ns REAL,
+                      stalls INTEGER, stall_sum_ns REAL);
+  CREATE INDEX block_job ON block (job);
+)sql"};
+static_assert(std::size(kSchema) == StateStore::kSchemaVersion);
+
+bool execute(sqlite3* db, const std::string& sql) {
+  return sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK;
+}
+
+Error describe(sqlite3* db, const std::filesystem::path& file, const std::string& doing) {
+  const int code = db == nullptr ? SQLITE_NOMEM : sqlite3_errcode(db) & 0xff;
+  const int os = db == nullptr ? 0 : sqlite3_system_errno(db);
+  std::string why = db == nullptr ? "out of memory" : sqlite3_errmsg(db);
+  if (os != 0 && code != SQLITE_CORRUPT && code != SQLITE_NOTADB) why += std::string(" (") + strerror(os) + ")";
+  const std::string message = "cannot " + doing + " " + file.string() + ": " + why;
+  switch (code) {
+    case SQLITE_FULL:
+      return {Code::kExhausted, message, "free space on that disk"};
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+    case SQLITE_CANTOPEN:
+      return {Code::kPermission, message, "make the state directory writable or choose another with --state-dir"};
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return {Code::kAlreadyExists, message,
+              "another manager uses this state directory: stop it or choose another --state-dir"};
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return {Code::kInternal, message,
+              "the file is damaged: restore a copy, or move it away to start with an empty state"};
+    default:
+      return {Code::kUnavailable, message, "check that disk"};
+  }
+}
+
+std::string pack(const std::vector<int64_t>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t)};
+}
+std::vector<int64_t> unpack(const std::string& bytes) {
+  std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
+  if (!values.empty()) memcpy(values.data(), bytes.data(), values.size() * sizeof(int64_t));
+  return values;
+}
+
+}  // namespace
+
+StateStore::StateStore(sqlite3* db, std::filesystem::path file) : db_(db), file_(std::move(file)) {}
+StateStore::~StateStore() {
+  sqlite3_close(db_);
+}
+
+Error StateStore::error(const std::string& doing) const {
+  return describe(db_, file_, doing);
+}
+
+Result<std::unique_ptr<StateStore>> StateStore::open(const std::filesystem::path& file) {
+  std::error_code ec;
+  std::filesystem::create_directories(file.parent_path(), ec);
+  if (ec) {
+    return errno_error("cannot make the state directory " + file.parent_path().string(), ec.value(),
+                       "choose another with --state-dir");
+  }
+  sqlite3* db = nullptr;
+  const int rc =
+      sqlite3_open_v2(file.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  std::unique_ptr<StateStore> store(new StateStore(db, file));
+  if (rc != SQLITE_OK) return describe(db, file, "open");
+  sqlite3_extended_result_codes(db, 1);
+  sqlite3_busy_timeout(db, 200);
+  // Exclusive: no second manager on the same state, and no shared-memory file beside it.
+  if (!execute(db,
+               "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
+               "PRAGMA journal_size_limit = 4194304; BEGIN IMMEDIATE; COMMIT;")) {
+    return store->error("open");
+  }
+  {
+    Statement check(db, "PRAGMA quick_check(1)");
+    if (check.row() && check.bytes(0) != "ok") {
+      return Error{Code::kInternal, "cannot use " + file.string() + ": " + check.bytes(0),
+                   "the file is damaged: restore a copy, or move it away to start with an empty state"};
+    }
+    if (!check.ok()) return store->error("read");
+  }
+  if (auto migrated = store->migrate(); !migrated) return migrated.error();
+  return store;
+}
+
+Status StateStore::migrate() {
+  int64_t version = 0;
+  {
+    Statement query(db_, "PRAGMA user_version");
+    if (query.row()) version = query.integer(0);
+    if (!query.ok()) return error("read");
+  }
+  if (version > kSchemaVersion || version < 0) {
+    return Error{Code::kVersion,
+                 file_.string() + " has schema version " + std::to_string(version) + ", this manager knows " +
+                     std::to_string(kSchemaVersion),
+                 "start the newer freeride-manager, or move the file away"};
+  }
+  if (version == kSchemaVersion) return {};
+  Transaction transaction(db_);
+  if (!transaction.ok()) return error("write");
+  for (int64_t step = version; step < kSchemaVersion; ++step) {
+    if (!execute(db_, kSchema[step])) return error("write");
+  }
+  if (!execute(db_, "PRAGMA user_version = " + std::to_string(kSchemaVersion)) || !transaction.commit())
+    return error("write");
+  return {};
+}
+
+Result<std::vector<TaskRow>> StateStore::tasks() {
+  std::vector<TaskRow> rows;
+  Statement query(db_, "SELECT id, info, earlier, stopping, reserved_bytes FROM task ORDER BY id");
+  while (query.row()) {
+    auto info = bus::decode<bus::TaskInfo>(query.bytes(1));
+    auto earlier = bus::decode<bus::TaskCounters>(query.bytes(2));
+    if (!info || !earlier) {
+      return Error{Code::kInternal, file_.string() + ": task " + std::to_string(query.integer(0)) + " cannot be read",
+                   "the file is damaged: restore a copy, or move it away to start with an empty state"};
+    }
+    rows.push_back({query.integer(0), std::move(*info), std::move(*earlier), query.integer(3) != 0, query.integer(4)});
+  }
+  if (!query.ok()) return error("read");
+  return rows;
+}
+
+Status StateStore::save_task(const TaskRow& task) {
+  Statement put(
+      db_,
+      "INSERT OR REPLACE INTO task (id, name, state, info, earlier, stopping, reserved_bytes) VALUES (?,?,?,?,?,?,?)");
+  put.bind(task.id).bind(task.info.state.task).bind(task.info.state.state).bind_blob(bus::encode(task.info));
+  put.bind_blob(bus::encode(task.earlier)).bind(task.stopping).bind(task.reserved_bytes);
+  if (!put.run()) return error("write");
+  return {};
+}
+
+Status StateStore::add_task(const TaskRow& task, const std::string& request_id, int64_t unix_ms) {
+  Transaction transaction(db_);
+  if (!transaction.ok()) return error("write");
+  if (auto saved = save_task(task); !saved) return saved;
+  Statement old(db_, "DELETE FROM request WHERE unix_ms < ?");
+  old.bind(unix_ms - kRequestMemoryMs);
+  Statement put(db_, "INSERT OR REPLACE INTO request (id, task, unix_ms) VALUES (?,?,?)");
+  put.bind(request_id).bind(task.id).bind(unix_ms);
+  if (!old.run() || !put.run() || !transaction.commit()) return error("write");
+  return {};
+}
+
+Status StateStore::remove_tasks(const std::vector<int64_t>& ids) {
+  Transaction transaction(db_);
+  if (!transaction.ok()) return error("write");
+  for (const int64_t id : ids) {
+    Statement remove(db_, "DELETE FROM task WHERE id = ?");
+    if (!remove.bind(id).run()) return error("write");
+  }
+  if (!transaction.commit()) return error("write");
+  return {};
+}
+
+Result<std::optional<int64_t>> StateStore::task_of_request(const std::string& request_id) {
+  Statement query(db_, "SELECT task FROM request WHERE id = ?");
+  query.bind(request_id);
+  std::optional<int64_t> id;
+  if (query.row()) id = query.integer(0);
+  if (!query.ok()) return error("read");
+  return id;
+}
+
+Result<std::map<std::string, Profile>> StateStore::profiles() {
+  std::map<std::string, Profile> profiles;
+  Statement query(db_, "SELECT key, peak_memory_bytes, step_ns FROM profile");
+  while (query.row()) profiles[query.bytes(0)] = {query.integer(1), query.integer(2)};
+  if (!query.ok()) return error("read");
+  return profiles;
+}
+
+Status StateStore::save_profile(const std::string& key, const Profile& profile, int64_t unix_ms) {
+  Statement put(db_, "INSERT OR REPLACE INTO profile (key, peak_memory_bytes, step_ns, unix_ms) VALUES (?,?,?,?)");
+  put.bind(key).bind(profile.peak_memory_bytes).bind(profile.step_ns).bind(unix_ms);
+  if (!put.run()) return error("write");
+  return {};
+}
+
+Result<std::vector<JobRow>> StateStore::jobs() {
+  std::map<std::string, JobRow> rows;
+  Statement jobs(
+      db_,
+      "SELECT name, generation, last_iteration, iterations, holdout_iterations, holdout_sum_ns, overruns_seen,"
+      " overruns FROM job");
+  while (jobs.row()) {
+    JobRow& row = rows[jobs.bytes(0)];
+    row.plan.job = row.previous_plan.job = jobs.bytes(0);
+    row.generation = jobs.unsigned_integer(1);
+    row.last_iteration = jobs.unsigned_integer(2);
+    row.iterations = jobs.unsigned_integer(3);
+    row.holdout_iterations = jobs.unsigned_integer(4);
+    row.holdout_sum_ns = jobs.real(5);
+    row.overruns_seen = jobs.unsigned_integer(6);
+    row.overruns_ns = unpack(jobs.bytes(7));
+  }
+  Statement plans(
+      db_, "SELECT job, previous, seed, block_iterations, from_iteration, share_pct, duty_pct FROM holdout_plan");
+  while (plans.row()) {
+    const auto row = rows.find(plans.bytes(0));
+    if (row == rows.end()) continue;
+    auto& plan = plans.integer(1) != 0 ? row->second.previous_plan : row->second.plan;
+    plan = {
+        plans.bytes(0), plans.unsigned_integer(2), plans.unsigned_integer(3), plans.unsigned_integer(4), plans.real(5),
+        plans.real(6)};
+  }
+  Statement stages(db_, "SELECT job, stage, iteration_ns, bubble_ns, eligible_bubble_ns, harvested_ns FROM stage");
+  while (stages.row()) {
+    const auto row = rows.find(stages.bytes(0));
+    if (row == rows.end()) continue;
+    row->second.stages[static_cast<uint32_t>(stages.integer(1))] = {stages.integer(2), stages.integer(3),
+                                                                    stages.integer(4), stages.integer(5)};
+  }
+  Statement blocks(db_, "SELECT job, kind, duty_pct, iterations, sum_ns, stalls, stall_sum_ns FROM block ORDER BY id");
+  while (blocks.row()) {
+    const auto row = rows.find(blocks.bytes(0));
+    if (row == rows.end() || blocks.integer(1) < 0 || blocks.integer(1) > 2) continue;
+    row->second.blocks.push_back({static_cast<policy::BlockKind>(blocks.integer(1)), blocks.real(2),
+                                  blocks.unsigned_integer(3), blocks.real(4), blocks.unsigned_integer(5),
+                                  blocks.real(6)});
+  }
+  if (!jobs.ok() || !plans.ok() || !stages.ok() || !blocks.ok()) return error("read");
+  std::vector<JobRow> result;
+  for (auto& [name, row] : rows) result.push_back(std::move(row));
+  return result;
+}
+
+Status StateStore::save_job(const JobRow& row, bool forget_blocks) {
+  const std::string& name = row.plan.job;
+  Transaction transaction(db_);
+  if (!transaction.ok()) return error("write");
+  {
+    Statement put(
+        db_,
+        "INSERT OR REPLACE INTO job (name, generation, last_iteration, iterations, holdout_iterations, holdout_sum_ns,"
+        " overruns_seen, overruns) VALUES (?,?,?,?,?,?,?,?)");
+    put.bind(name).bind(row.generation).bind(row.last_iteration).bind(row.iterations).bind(row.holdout_iterations);
+    put.bind(row.holdout_sum_ns).bind(row.overruns_seen).bind_blob(pack(row.overruns_ns));
+    if (!put.run()) return error("write");
+  }
+  for (const bool previous : {false, true}) {
+    const auto& plan = previous ? row.previous_plan : row.plan;
+    Statement put(db_, "INSERT OR REPLACE INTO holdout_plan VALUES (?,?,?,?,?,?,?)");
+    put.bind(name).bind(previous).bind(plan.seed).bind(plan.block_iterations).bind(plan.from_iteration);
+    if (!put.bind(plan.share_pct).bind(plan.duty_pct).run()) return error("write");
+  }
+  for (const auto& [stage, totals] : row.stages) {
+    Statement put(db_, "INSERT OR REPLACE INTO stage VALUES (?,?,?,?,?,?)");
+    put.bind(name)
+        .bind(int64_t{stage})
+        .bind(totals.iteration_ns)
+        .bind(totals.bubble_ns)
+        .bind(totals.eligible_bubble_ns);
+    if (!put.bind(totals.harvested_ns).run()) return error("write");
+  }
+  Statement drop(db_, forget_blocks ? "DELETE FROM block WHERE job = ?"
+                                    : "DELETE FROM block WHERE job = ?1 AND id <= (SELECT id FROM block WHERE job = ?1"
+                                      " ORDER BY id DESC LIMIT 1 OFFSET 4096)");
+  if (!drop.bind(name).run()) return error("write");
+  for (const auto& block : row.blocks) {
+    Statement put(
+        db_,
+        "INSERT INTO block (job, kind, duty_pct, iterations, sum_ns, stalls, stall_sum_ns) VALUES (?,?,?,?,?,?,?)");
+    put.bind(name)
+        .bind(static_cast<int64_t>(block.kind))
+        .bind(block.duty_pct)
+        .bind(block.iterations)
+        .bind(block.sum_ns);
+    if (!put.bind(block.stalls).bind(block.stall_sum_ns).run()) return error("write");
+  }
+  if (!transaction.commit()) return error("write");
+  return {};
+}
+
+Status StateStore::remove_job(const std::string& job) {
+  Transaction transaction(db_);
+  if (!transaction.ok()) return error("write");
+  for (const char* sql : {"DELETE FROM job WHERE name = ?", "DELETE FROM holdout_plan WHERE job = ?",
+                          "DELETE FROM stage WHERE job = ?", "DELETE FROM block WHERE job = ?"}) {
+    Statement remove(db_, sql);
+    if (!remove.bind(job).run()) return error("write");
+  }
+  if (!transaction.commit()) return error("write");
+  return {};
+}
+
+}  // namespace freeride::manager

@@ -1,0 +1,92 @@
+// StateStore: what survives a restart of the manager, in one SQLite file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "freeride/base/result.hpp"
+#include "freeride/bus/commands.hpp"
+#include "freeride/policy/holdout.hpp"
+#include "freeride/policy/time_increase.hpp"
+
+struct sqlite3;
+
+namespace freeride::manager {
+
+/// A task as kept: what users see of it, and what only the manager knows.
+struct TaskRow {
+  int64_t id = 0;  ///< counts submissions
+  bus::TaskInfo info;
+  bus::TaskCounters earlier;   ///< of the runs before the present one (restarts)
+  bool stopping = false;       ///< the user has ordered its stop
+  int64_t reserved_bytes = 0;  ///< memory counted for it on its worker
+};
+
+/// What profiling found out about plugin content + parameters on a device model.
+struct Profile {
+  int64_t peak_memory_bytes = 0;
+  int64_t step_ns = 0;  ///< 0: the task made no step
+};
+
+/// Sums of a job's stage since its run began.
+struct StageTotals {
+  int64_t iteration_ns = 0, bubble_ns = 0;           ///< of every iteration
+  int64_t eligible_bubble_ns = 0, harvested_ns = 0;  ///< while side tasks were ready, holdout excluded
+};
+
+/// A job's holdout plan and totals.
+struct JobRow {
+  policy::HoldoutPlan plan, previous_plan;
+  uint64_t generation = 0;  ///< of the plan
+  uint64_t last_iteration = 0, iterations = 0, holdout_iterations = 0;
+  double holdout_sum_ns = 0;
+  uint64_t overruns_seen = 0;
+  std::vector<int64_t> overruns_ns;  ///< a uniform sample of them
+  std::map<uint32_t, StageTotals> stages;
+  std::vector<policy::BlockMean> blocks;  ///< read: all. Written: only those to append.
+};
+
+/// One SQLite file in WAL mode with full synchronisation: what a call has returned success for is on the disk. The file
+/// is held exclusively. Every call may block on the disk; one thread. Errors of all calls: kExhausted (disk full),
+/// kPermission, kUnavailable (other trouble with the disk), kInternal (damaged); each says which file and what to do.
+class StateStore {
+ public:
+  static constexpr int kSchemaVersion = 1;
+
+  /// Opens or makes the file and its folder. Further errors: kAlreadyExists (another process has it open), kVersion
+  /// (written by a newer version), kInternal (not a database, or damaged).
+  static Result<std::unique_ptr<StateStore>> open(const std::filesystem::path& file);
+  ~StateStore();
+  StateStore(const StateStore&) = delete;
+  StateStore& operator=(const StateStore&) = delete;
+
+  Result<std::vector<TaskRow>> tasks();
+  /// A new task together with the request that asked for it, in one transaction.
+  Status add_task(const TaskRow& task, const std::string& request_id, int64_t unix_ms);
+  Status save_task(const TaskRow& task);
+  Status remove_tasks(const std::vector<int64_t>& ids);
+  /// The task that a load request made, if it was one of the last day.
+  Result<std::optional<int64_t>> task_of_request(const std::string& request_id);
+
+  Result<std::map<std::string, Profile>> profiles();
+  Status save_profile(const std::string& key, const Profile& profile, int64_t unix_ms);
+
+  Result<std::vector<JobRow>> jobs();
+  /// Saves plan and totals and appends row.blocks; `forget_blocks` first drops those of before (a new run of the job).
+  Status save_job(const JobRow& row, bool forget_blocks);
+  Status remove_job(const std::string& job);
+
+ private:
+  StateStore(sqlite3* db, std::filesystem::path file);
+  Status migrate();
+  Error error(const std::string& doing) const;
+  sqlite3* db_;
+  std::filesystem::path file_;
+};
+
+}  // namespace freeride::manager
