@@ -115,8 +115,8 @@ TEST_CASE("fault: executing past the end but within the grace is forgiven") {
   Harness::Options options;
   options.grace_ms = 30'000;
   auto harness = start_paused("faulty", scratch, {{"where", "step"}, {"how", "hold"}}, options);
-  harness->open(FREERIDE_LEASE_BUBBLE, 20);
-  REQUIRE(wait_steps(*harness, 1));
+  REQUIRE(open_until(*harness, FREERIDE_LEASE_BUBBLE, 20,
+                     [](const auto& answer) { return pages::load_acquire(answer.steps) > 0; }));
   REQUIRE(harness->wait_paused());
   const freeride_answer_page& answer = harness->answer();
   CHECK(answer.last_paused_ns > harness->lease().deadline_ns);

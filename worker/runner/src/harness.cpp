@@ -221,6 +221,13 @@ std::optional<int> Harness::wait_gone(int64_t most_ms) {
   return std::nullopt;
 }
 
+pid_t Harness::task() {
+  while (task_ <= 1 && !verdict_ && report_.valid()) {
+    if (!read_report(kWatchdogMs)) break;
+  }
+  return task_;
+}
+
 int64_t Harness::cpu_ns() const {
   clockid_t clock = 0;
   timespec time{};

@@ -2,6 +2,7 @@
 // reports. Behind `check` and the tests.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <functional>
@@ -65,7 +66,11 @@ class Harness {
   std::optional<int> wait_gone(int64_t most_ms = kWatchdogMs);
 
   pid_t supervisor() const { return supervisor_; }
-  pid_t task() const { return task_; }  ///< the plugin's process
+  pid_t task();  ///< the plugin's process, waiting for the supervisor to say which; -1 when it never does
+  /// Sends a signal to exactly that process. False when there is none: an unset number never reaches kill(), where -1
+  /// means everybody.
+  bool signal_supervisor(int signal) const { return supervisor_ > 1 && kill(supervisor_, signal) == 0; }
+  bool signal_task(int signal) { return task() > 1 && kill(task_, signal) == 0; }
   /// CPU clock of the plugin's process, ns; 0 when it is gone.
   int64_t cpu_ns() const;
   /// What the task has written so far.

@@ -56,7 +56,8 @@ TEST_CASE("supervisor: enforces the lease of a worker that says nothing any more
   options.grace_ms = 50;
   // Well-behaved until the lease is over: nobody revokes, nobody wakes.
   auto harness = start_paused("faulty", scratch, {{"where", "step"}, {"how", "spin"}, {"after", "3"}}, options);
-  harness->open(FREERIDE_LEASE_BUBBLE, 100);
+  open_until(*harness, FREERIDE_LEASE_BUBBLE, 100,
+             [](const auto& answer) { return pages::load_acquire(answer.steps) == 3; });
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
   CHECK(outcome->kind == "overran");
@@ -85,7 +86,7 @@ TEST_CASE("supervisor: a frozen plugin process is killed once it should have pau
   auto harness = start_paused("counter", scratch, {{"step_us", "500"}}, options);
   harness->open(FREERIDE_LEASE_BUBBLE, 600'000);
   REQUIRE(wait_steps(*harness, 1));
-  REQUIRE(kill(harness->task(), SIGSTOP) == 0);
+  REQUIRE(harness->signal_task(SIGSTOP));
   harness->revoke();
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
@@ -98,7 +99,7 @@ TEST_CASE("supervisor: its own end is its plugin's") {
   const TempDir scratch;
   auto harness = start_paused("counter", scratch);
   const Watched task(harness->task());
-  REQUIRE(kill(harness->supervisor(), SIGKILL) == 0);
+  REQUIRE(harness->signal_supervisor(SIGKILL));
   CHECK(task.ends());
   CHECK_FALSE(harness->verdict());
 }
@@ -106,7 +107,7 @@ TEST_CASE("supervisor: its own end is its plugin's") {
 TEST_CASE("supervisor: the plugin's process killed from outside is a crash with its signal") {
   const TempDir scratch;
   auto harness = start_paused("counter", scratch);
-  REQUIRE(kill(harness->task(), SIGKILL) == 0);
+  REQUIRE(harness->signal_task(SIGKILL));
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
   CHECK(outcome->kind == "crashed");
@@ -119,7 +120,7 @@ TEST_CASE("supervisor: SIGTERM does not wait for a transition that hangs for lon
   options.stop_ms = 200;
   auto harness = start("faulty", scratch, {{"where", "create"}, {"how", "hang"}}, options);
   REQUIRE(harness->wait_until([](const auto& answer) { return answer.transition == FREERIDE_IN_CREATE; }));
-  REQUIRE(kill(harness->supervisor(), SIGTERM) == 0);
+  REQUIRE(harness->signal_supervisor(SIGTERM));
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
   CHECK(outcome->kind == "overran");

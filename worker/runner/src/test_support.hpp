@@ -9,11 +9,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
 #include "harness.hpp"
 
@@ -76,6 +78,27 @@ inline bool wait_steps(Harness& harness, uint64_t count) {
   return harness.wait_until([count](const auto& answer) { return pages::load_acquire(answer.steps) >= count; });
 }
 
+/// Opens leases of `length_ms` until the task has taken one up (on a busy machine a short one can pass before the task
+/// gets to look at it) and `true_of` its answer page, or a verdict came.
+inline bool open_until(Harness& harness, uint32_t kind, int64_t length_ms,
+                       const std::function<bool(const freeride_answer_page&)>& true_of) {
+  for (int tries = 0; tries < 1000; ++tries) {
+    harness.open(kind, length_ms);
+    bool missed = false;
+    harness.wait_until([&](const auto& answer) {
+      if (true_of(answer)) return true;
+      const uint32_t state = pages::load_acquire(answer.state);
+      missed = SteadyClock::now() > static_cast<int64_t>(harness.lease().deadline_ns) &&
+               pages::load_acquire(answer.transition) == FREERIDE_IN_NONE &&
+               (state == FREERIDE_STATE_CREATED || state == FREERIDE_STATE_PAUSED);
+      return missed;
+    });
+    if (true_of(harness.answer())) return true;
+    if (!missed) return false;
+  }
+  return false;
+}
+
 /// Drives a task through its whole life, with bubbles of `bubble_ms`, until it ends, and returns how it ended.
 inline Outcome live(Harness& harness, int64_t bubble_ms = 60'000, int64_t init_ms = 60'000) {
   const auto verdict = [&] {
@@ -84,11 +107,11 @@ inline Outcome live(Harness& harness, int64_t bubble_ms = 60'000, int64_t init_m
     return *outcome;
   };
   if (!harness.wait_state(FREERIDE_STATE_CREATED)) return verdict();
-  harness.open(FREERIDE_LEASE_INIT, init_ms);
-  if (!harness.wait_paused()) return verdict();
+  const auto paused = [](const auto& answer) { return pages::load_acquire(answer.state) == FREERIDE_STATE_PAUSED; };
+  if (!open_until(harness, FREERIDE_LEASE_INIT, init_ms, paused)) return verdict();
   harness.revoke();
-  harness.open(FREERIDE_LEASE_BUBBLE, bubble_ms);
-  if (!wait_steps(harness, 1)) return verdict();
+  const auto stepped = [](const auto& answer) { return pages::load_acquire(answer.steps) > 0; };
+  if (!open_until(harness, FREERIDE_LEASE_BUBBLE, bubble_ms, stepped)) return verdict();
   harness.revoke();
   if (!harness.wait_paused()) return verdict();
   harness.revoke(FREERIDE_ORDER_STOP);
