@@ -50,4 +50,4 @@ class SdkSample : public freeride::SideTask {
 
 }  // namespace
 
-FREERIDE_PLUGIN(SdkSample, "sdk-sample", "1.2", "what the SDK's test drives");
+FREERIDE_PLUGIN(SdkSample, "sdk-sample", "1.2", "what the SDK's test drives")

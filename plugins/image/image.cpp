@@ -262,4 +262,4 @@ class Image : public freeride::SideTask {
 }  // namespace
 }  // namespace image
 
-FREERIDE_PLUGIN(image::Image, "image", "0.1.0", "resizes the pictures of a folder and puts a watermark on them");
+FREERIDE_PLUGIN(image::Image, "image", "0.1.0", "resizes the pictures of a folder and puts a watermark on them")

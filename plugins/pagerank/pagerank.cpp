@@ -194,4 +194,4 @@ class PageRank : public freeride::SideTask {
 }  // namespace
 }  // namespace pagerank
 
-FREERIDE_PLUGIN(pagerank::PageRank, "pagerank", "0.1.0", "PageRank of a graph file or a generated R-MAT graph");
+FREERIDE_PLUGIN(pagerank::PageRank, "pagerank", "0.1.0", "PageRank of a graph file or a generated R-MAT graph")

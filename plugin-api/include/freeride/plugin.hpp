@@ -464,7 +464,6 @@ struct PluginGlue {
     static const freeride_plugin* const table = ::freeride::PluginGlue::make_table<FREERIDE_FIRST_(__VA_ARGS__, )>( \
         FREERIDE_CLASS_TEXT_(FREERIDE_FIRST_(__VA_ARGS__, )), {FREERIDE_REST_(__VA_ARGS__, )});                     \
     return table;                                                                                                   \
-  }                                                                                                                 \
-  static_assert(true, "")
+  }
 
 #endif  // FREERIDE_PLUGIN_HPP
