@@ -1,0 +1,75 @@
+"""The hook library (C API in freeride/hook.h) through ctypes."""
+import ctypes
+import ctypes.util
+import glob
+import os
+
+STARTING, ACTIVE, DISABLED, GONE = 0, 1, 2, 3
+SENT, EXTERNAL_MARKS = 1, 2
+REACHED, RELEASED, TIMEOUT, NONE = 0, 1, -1, -2
+
+
+class Config(ctypes.Structure):
+    """freeride_hook_config."""
+    _fields_ = [("struct_size", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("job", ctypes.c_char_p), ("device", ctypes.c_char_p),
+                ("framework", ctypes.c_char_p), ("run_dir", ctypes.c_char_p), ("rank", ctypes.c_uint32), ("stage", ctypes.c_uint32),
+                ("stages", ctypes.c_uint32), ("replica", ctypes.c_uint32), ("replicas", ctypes.c_uint32), ("local_rank", ctypes.c_uint32)]
+
+
+def candidates():
+    """Where the library may be, best first: $FREERIDE_HOOK_LIBRARY alone if set; beside this package; newest build of the source
+    tree; the system's libraries."""
+    named = os.environ.get("FREERIDE_HOOK_LIBRARY")
+    if named:
+        return [named]
+    here = os.path.dirname(os.path.abspath(__file__))
+    source = os.path.dirname(os.path.dirname(os.path.dirname(here)))
+    builds = glob.glob(os.path.join(glob.escape(source), "build", "*", "lib", "libfreeride_hook.so"))
+    builds += glob.glob(os.path.join(glob.escape(source), "build", "lib", "libfreeride_hook.so"))
+    found = [os.path.join(here, "libfreeride_hook.so")]
+    if os.path.exists(os.path.join(source, "hooks", "include", "freeride", "hook.h")):  # really our source tree
+        found += sorted(builds, key=os.path.getmtime, reverse=True)
+    found = [path for path in found if os.path.exists(path)]
+    return found + ["libfreeride_hook.so"]
+
+
+class Library:
+    """The loaded library. Raises OSError when there is none, naming every place that was tried."""
+
+    def __init__(self):
+        errors = []
+        for path in candidates():
+            try:
+                self._load(path)
+                self.path = path
+                return
+            except (OSError, AttributeError) as error:
+                errors.append(f"{path}: {error}")
+        raise OSError("libfreeride_hook.so cannot be loaded (" + "; ".join(errors) +
+                      "); build it, or set FREERIDE_HOOK_LIBRARY to its path")
+
+    def _load(self, path):
+        # Two views: calls that cannot block keep the interpreter's lock, which is faster than giving it up; the others let go of it.
+        fast, slow = ctypes.PyDLL(path), ctypes.CDLL(path)
+        handle, u32 = ctypes.c_void_p, ctypes.c_uint32
+
+        def bind(library, name, result, *arguments):
+            function = getattr(library, "freeride_hook_" + name)
+            function.restype, function.argtypes = result, list(arguments)
+            return function
+
+        self.attach = bind(slow, "attach", handle, ctypes.POINTER(Config))
+        self.detach = bind(slow, "detach", None, handle)
+        self.wait_sent = bind(slow, "wait_sent", ctypes.c_int, handle, u32, u32, ctypes.c_int64)
+        self.mark_begin = bind(fast, "mark_begin", None, handle)
+        self.mark_end = bind(fast, "mark_end", None, handle)
+        self.iteration_end = bind(fast, "iteration_end", None, handle)
+        self.disable = bind(fast, "disable", None, handle, ctypes.c_char_p)
+        self.fail = bind(fast, "fail", None, handle, ctypes.c_char_p)
+        self.enable = bind(fast, "enable", ctypes.c_int, handle)
+        self.state = bind(fast, "state", u32, handle)
+        self.connected = bind(fast, "connected", ctypes.c_int, handle)
+        self.set_usable_bytes = bind(fast, "set_usable_bytes", None, handle, ctypes.c_uint64)
+        self.page = bind(fast, "page", handle, handle)
+        self.produce = bind(fast, "produce", u32, handle, u32)
+        self.sent_path = bind(fast, "sent_path", ctypes.c_char_p, handle)

@@ -1,0 +1,37 @@
+"""python -m freeride.run [-m] train.py|module args…: runs a training script with the hook, without a change to the script.
+
+The hook attaches by itself when the script calls torch.distributed.init_process_group(). Who the rank is comes from the environment: see
+freeride.attach(). With FREERIDE_HOOK=0, or whatever goes wrong in the hook, the script runs as if started without it.
+"""
+import os
+import runpy
+import sys
+
+
+def main():
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0 if arguments else 2
+    from freeride import _hook
+    if not _hook.off():
+        _hook.arm()
+    if arguments[0] == "-m":
+        if len(arguments) < 2:
+            print("freeride.run: -m needs a module's name", file=sys.stderr)
+            return 2
+        sys.argv = arguments[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        if not os.path.exists(arguments[0]):
+            print(f"freeride.run: there is no {arguments[0]}", file=sys.stderr)
+            return 2
+        sys.argv = arguments
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+        runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
