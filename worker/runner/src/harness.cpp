@@ -107,7 +107,7 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
   const int error = posix_spawn(&harness->supervisor_, program.c_str(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
-    harness->supervisor_ = -1;
+    harness->supervisor_ = kNoProcess;
     return errno_error("cannot start " + program, error);
   }
   return harness;
@@ -115,7 +115,7 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
 
 Harness::~Harness() {
   lifeline_.reset();
-  if (supervisor_ > 0 && !wait_gone(kWatchdogMs)) {
+  if (supervisor_ > 1 && !wait_gone(kWatchdogMs)) {
     kill(supervisor_, SIGKILL);
     waitpid(supervisor_, nullptr, 0);
   }
@@ -177,7 +177,7 @@ bool Harness::read_report(int64_t most_ms) {
   }
   const auto message = nlohmann::json::parse(text, text + length, nullptr, false);
   if (!message.is_object()) return false;
-  if (message.value("event", "") == "started") task_ = message.value("pid", -1);
+  if (message.value("event", "") == "started") task_ = message.value("pid", kNoProcess);
   if (message.value("event", "") == "verdict") {
     Outcome outcome;
     outcome.kind = message.value("kind", "");
@@ -207,11 +207,11 @@ std::optional<Outcome> Harness::verdict(int64_t most_ms) {
 
 std::optional<int> Harness::wait_gone(int64_t most_ms) {
   const int64_t until_ns = SteadyClock::now() + most_ms * kNsPerMs;
-  while (supervisor_ > 0) {
+  while (supervisor_ > 1) {
     int status = 0;
     const pid_t pid = waitpid(supervisor_, &status, WNOHANG);
     if (pid == supervisor_) {
-      supervisor_ = -1;
+      supervisor_ = kNoProcess;
       return status;
     }
     if (SteadyClock::now() > until_ns) break;
@@ -221,6 +221,14 @@ std::optional<int> Harness::wait_gone(int64_t most_ms) {
   return std::nullopt;
 }
 
+bool Harness::signal_task(int signal) {
+  return task() > 1 && kill(task_, signal) == 0;
+}
+
+bool Harness::signal_supervisor(int signal) const {
+  return supervisor_ > 1 && kill(supervisor_, signal) == 0;
+}
+
 pid_t Harness::task() {
   while (task_ <= 1 && !verdict_ && report_.valid()) {
     if (!read_report(kWatchdogMs)) break;
@@ -228,10 +236,10 @@ pid_t Harness::task() {
   return task_;
 }
 
-int64_t Harness::cpu_ns() const {
+int64_t Harness::cpu_ns() {
   clockid_t clock = 0;
   timespec time{};
-  if (task_ <= 0 || clock_getcpuclockid(task_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  if (task() <= 1 || clock_getcpuclockid(task_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
   return time.tv_sec * kNsPerSec + time.tv_nsec;
 }
 

@@ -2,7 +2,6 @@
 // reports. Behind `check` and the tests.
 #pragma once
 
-#include <signal.h>
 #include <sys/types.h>
 
 #include <functional>
@@ -69,10 +68,10 @@ class Harness {
   pid_t task();  ///< the plugin's process, waiting for the supervisor to say which; -1 when it never does
   /// Sends a signal to exactly that process. False when there is none: an unset number never reaches kill(), where -1
   /// means everybody.
-  bool signal_supervisor(int signal) const { return supervisor_ > 1 && kill(supervisor_, signal) == 0; }
-  bool signal_task(int signal) { return task() > 1 && kill(task_, signal) == 0; }
+  bool signal_supervisor(int signal) const;
+  bool signal_task(int signal);
   /// CPU clock of the plugin's process, ns; 0 when it is gone.
-  int64_t cpu_ns() const;
+  int64_t cpu_ns();
   /// What the task has written so far.
   std::string log() const;
 
@@ -90,9 +89,9 @@ class Harness {
   Fd lifeline_;
   Fd report_;
   Fd log_;
-  pid_t supervisor_ = -1;
-  pid_t task_ = -1;
-  bool started_ = false;
+  static constexpr pid_t kNoProcess = -1;  // never handed to kill(): there it means everybody
+  pid_t supervisor_ = kNoProcess;
+  pid_t task_ = kNoProcess;
   std::optional<Outcome> verdict_;
 };
 

@@ -90,7 +90,9 @@ void LeaseWatch::follow_lease(const Look& look, bool open) {
   // lease id is one that did: what was executed under it must not count as past the end of the one before, but from now
   // on it counts.
   const bool other_lease = look.readable && lease.lease_id != 0 && lease.lease_id != lease_id_;
-  const bool missed_one = !open && (other_lease || (ended_ && look.sequence - sequence_ >= 4));
+  // And without any lease seen yet (the page may be unreadable from the first look on), it counts from the first look.
+  const bool first = !open_ && !ended_ && look.state != FREERIDE_STATE_SUBMITTED;
+  const bool missed_one = !open && (first || other_lease || (ended_ && look.sequence - sequence_ >= 4));
   if (open) {
     deadline_ns_ = as_time(lease.deadline_ns);
     ended_ = false;

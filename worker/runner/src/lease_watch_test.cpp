@@ -45,11 +45,25 @@ struct World {
 
 }  // namespace
 
-TEST_CASE("lease watch: nothing to do for a paused task that never had a lease") {
+TEST_CASE("lease watch: a task that never had a lease must not execute") {
   World world;
-  const auto decision = world.after(1);
+  const auto decision = world.after(1, 1000);  // whatever its creation took
   CHECK_FALSE(decision.kill);
-  CHECK(decision.look_at_ns == INT64_MAX);
+  CHECK(decision.look_at_ns == world.look.now_ns + kNsPerSec);
+  CHECK_FALSE(world.after(1000, 99).kill);
+  CHECK(world.after(1000, 2).kill);
+}
+
+TEST_CASE("lease watch: a page that is unreadable from the first look on gives nobody a lease") {
+  World world;
+  world.open(60'000);
+  world.look.state = FREERIDE_STATE_RUNNING;
+  world.look.transition = FREERIDE_IN_STEP;
+  world.look.readable = false;
+  const auto decision = world.after(1, 1);
+  CHECK_FALSE(decision.kill);
+  CHECK(decision.look_at_ns <= world.look.now_ns + 100 * kMs + 1);
+  CHECK(world.after(101, 101).kill);
 }
 
 TEST_CASE("lease watch: creation has a limit") {

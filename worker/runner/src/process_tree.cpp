@@ -47,7 +47,7 @@ std::vector<pid_t> children() {
     if (parent_of(entry->d_name) != self) continue;
     pid_t pid = 0;
     std::from_chars(entry->d_name, entry->d_name + strlen(entry->d_name), pid);
-    found.push_back(pid);
+    if (pid > 1) found.push_back(pid);
   }
   closedir(folder);
   return found;
