@@ -112,11 +112,11 @@ void after_fork_in_child() {
 
 void detach_locked(freeride_hook* hook) {
   if (!hook->usable.exchange(false)) return;
-  if (hook->helper) hook->helper->stop();
-  {
+  {  // before the connection ends: the worker that sees its end looks at the page
     const std::lock_guard lock(hook->switching);
     hook->page->switch_off(FREERIDE_HOOK_GONE);
   }
+  if (hook->helper) hook->helper->stop();
   if (hook->sent) hook->sent->leave();
   freeride_hook* self = hook;
   current.compare_exchange_strong(self, nullptr);
@@ -158,7 +158,8 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
   identity.replica = config.replica;
   identity.replicas = config.replicas;
   if (identity.device.size() >= FREERIDE_NAME_BYTES || identity.device.find('/') != std::string::npos) {
-    return Error{Code::kInvalidArgument, "device \"" + identity.device + "\" is no GPU UUID and no cpu-N", ""};
+    return Error{Code::kInvalidArgument,
+                 "device \"" + identity.device.substr(0, FREERIDE_NAME_BYTES) + "\" is no GPU UUID and no cpu-N", ""};
   }
   auto hook = std::make_unique<freeride_hook>();
   auto page = RankPage::create(identity);

@@ -160,9 +160,8 @@ void RankPage::count_iteration(int64_t now_ns, bool write_state) {
 
 void RankPage::publish_lengths() {
   auto& page = this->page();
-  const auto before = std::min<size_t>(load_relaxed(page.waits), FREERIDE_MAX_WAITS);
   const size_t waits = learner_.waits();
-  for (size_t i = 0; i < std::max(waits, before); ++i) {
+  for (size_t i = 0; i < std::max(waits, published_); ++i) {
     const auto known = learner_.length(i + 1);
     auto& slot = page.learned[i];
     // A reader between these stores sees a mixture of two sane lengths; it orders them by itself.
@@ -173,6 +172,7 @@ void RankPage::publish_lengths() {
     const char type = policy::bubble_type(page.stage, page.stages, waits, i + 1);
     store_relaxed(slot.type, static_cast<uint32_t>(static_cast<unsigned char>(type)));
   }
+  published_ = waits;
 }
 
 bool RankPage::observe(int64_t now_ns) {

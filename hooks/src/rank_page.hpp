@@ -75,6 +75,7 @@ class RankPage {
   int64_t iteration_begin_ns_ = 0;
   uint64_t bubble_ns_ = 0;  // in this iteration
   uint64_t compute_ns_ = 0;
+  size_t published_ = 0;    // slots of `learned` that are not 0
   uint64_t seen_word_ = 0;  // external marks
 };
 

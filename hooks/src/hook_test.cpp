@@ -1,0 +1,377 @@
+// The C API against a fake worker. The library allows one hook a process, so each case runs in a child of its own where
+// that matters.
+#include "freeride/hook.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "fake_worker.hpp"
+
+namespace freeride::hooks {
+namespace {
+
+freeride_hook_config config_of(const std::string& run_dir, uint32_t flags = 0) {
+  freeride_hook_config config{};
+  config.struct_size = sizeof(config);
+  config.flags = flags;
+  config.job = "job";
+  config.device = "cpu-0";
+  config.framework = "test";
+  config.run_dir = run_dir.c_str();
+  config.stages = 2;
+  config.replicas = 1;
+  return config;
+}
+
+// Attached for the length of a test case.
+struct Attached {
+  explicit Attached(const std::string& run_dir, uint32_t flags = 0) {
+    const auto config = config_of(run_dir, flags);
+    hook = freeride_hook_attach(&config);
+    REQUIRE(hook != nullptr);
+  }
+  ~Attached() { freeride_hook_detach(hook); }
+  void iterate(int waits) {
+    for (int i = 0; i < waits; ++i) {
+      freeride_hook_mark_begin(hook);
+      freeride_hook_mark_end(hook);
+    }
+    freeride_hook_iteration_end(hook);
+  }
+  bool connected() {
+    const int64_t deadline = SteadyClock::now() + kWatchdogMs * kNsPerMs;
+    while (freeride_hook_connected(hook) == 0 && SteadyClock::now() < deadline) usleep(1000);
+    return freeride_hook_connected(hook) == 1;
+  }
+  freeride_hook* hook = nullptr;
+};
+
+// Runs `body` in a forked child; its return value is the exit code.
+int in_child(const std::function<int()>& body) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(body());
+  int status = 0;
+  REQUIRE(waitpid(pid, &status, 0) == pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+TEST_CASE("a worker that is there first gets the page, and sees the marks") {
+  const TempDir dir;
+  FakeWorker worker(dir.path());
+  Attached rank(dir.path());
+  worker.accept();
+  CHECK(worker.peer == getpid());
+  CHECK(std::string(worker.page().job) == "job");
+  CHECK(rank.connected());
+  const auto& page = worker.page();
+  freeride_hook_mark_begin(rank.hook);
+  CHECK(wait_for(page.wake, [&] { return pages::load_acquire(page.state_word) == FREERIDE_STATE(0, 1); }));
+  freeride_hook_mark_end(rank.hook);
+  freeride_hook_iteration_end(rank.hook);
+  CHECK(pages::load_acquire(page.hook_state) == FREERIDE_HOOK_ACTIVE);
+  freeride_hook_set_usable_bytes(rank.hook, 123);
+  CHECK(pages::load_acquire(page.usable_bytes) == 123);
+  freeride_hook_detach(rank.hook);
+  CHECK(pages::load_acquire(page.hook_state) == FREERIDE_HOOK_GONE);
+  CHECK(worker.trainer_gone());
+  CHECK(freeride_hook_state(rank.hook) == FREERIDE_HOOK_GONE);
+  rank.iterate(1);  // late marks on a handle that stays valid
+}
+
+TEST_CASE("a worker that comes later, goes and comes back gets the page each time") {
+  const TempDir dir;
+  const std::string run_dir = dir.path() + "/run";
+  std::filesystem::create_directory(run_dir);
+  Attached rank(run_dir);
+  rank.iterate(3);
+  for (int round = 0; round < 3; ++round) {
+    FakeWorker worker(run_dir);
+    worker.accept();
+    CHECK(rank.connected());
+    const uint64_t before = worker.page().bubbles;
+    rank.iterate(3);
+    CHECK(worker.page().bubbles == before + 3);
+  }
+}
+
+TEST_CASE("a run folder that is made after the attach is found") {
+  const TempDir dir;
+  const std::string run_dir = dir.path() + "/later";
+  Attached rank(run_dir);
+  std::filesystem::create_directory(run_dir);
+  FakeWorker worker(run_dir);
+  worker.accept();
+  CHECK(rank.connected());
+}
+
+TEST_CASE("a worker that hangs, refuses or babbles holds nothing up") {
+  const TempDir dir;
+  FakeWorker worker(dir.path());
+  Attached rank(dir.path());
+  SECTION("hangs") {
+    worker.accept("");
+  }
+  SECTION("refuses") {
+    worker.accept("ERR bubble page: stage 7 of 2");
+    CHECK(worker.trainer_gone());
+  }
+  SECTION("garbage") {
+    worker.accept(std::string(400, '\x01'));
+    CHECK(worker.trainer_gone());
+  }
+  SECTION("talks after OK") {
+    worker.accept();
+    REQUIRE(rank.connected());
+    worker.say("and another thing");
+    CHECK(worker.trainer_gone());
+  }
+  for (int i = 0; i < 100; ++i) rank.iterate(8);
+  CHECK(freeride_hook_page(rank.hook)->bubbles == 800);
+  CHECK(freeride_hook_state(rank.hook) == FREERIDE_HOOK_ACTIVE);
+}
+
+TEST_CASE("a second attach returns the first; after detach a new one is made") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  auto other = config_of(dir.path());
+  other.job = "another";
+  CHECK(freeride_hook_attach(&other) == rank.hook);
+  const uint64_t incarnation = freeride_hook_page(rank.hook)->header.incarnation;
+  freeride_hook_detach(rank.hook);
+  freeride_hook* next = freeride_hook_attach(&other);
+  REQUIRE(next != nullptr);
+  CHECK(next != rank.hook);
+  CHECK(freeride_hook_page(next)->header.incarnation != incarnation);
+  freeride_hook_detach(next);
+}
+
+TEST_CASE("nonsense is refused, and NULL is always allowed") {
+  const TempDir dir;
+  CHECK(freeride_hook_attach(nullptr) == nullptr);
+  auto config = config_of(dir.path());
+  SECTION("short struct") {
+    config.struct_size = 8;
+  }
+  SECTION("no job") {
+    config.job = nullptr;
+  }
+  SECTION("no device") {
+    config.device = "";
+  }
+  SECTION("a path as device") {
+    config.device = "../x";
+  }
+  SECTION("device of a kilobyte") {
+    static const std::string kLong(1000, 'x');
+    config.device = kLong.c_str();
+  }
+  SECTION("stage past the last") {
+    config.stage = 2;
+  }
+  SECTION("no stages") {
+    config.stages = 0;
+  }
+  CHECK(freeride_hook_attach(&config) == nullptr);
+
+  freeride_hook_mark_begin(nullptr);
+  freeride_hook_mark_end(nullptr);
+  freeride_hook_iteration_end(nullptr);
+  freeride_hook_disable(nullptr, nullptr);
+  freeride_hook_fail(nullptr, "x");
+  freeride_hook_detach(nullptr);
+  freeride_hook_set_usable_bytes(nullptr, 1);
+  CHECK(freeride_hook_enable(nullptr) == 0);
+  CHECK(freeride_hook_state(nullptr) == FREERIDE_HOOK_GONE);
+  CHECK(freeride_hook_connected(nullptr) == 0);
+  CHECK(freeride_hook_page(nullptr) == nullptr);
+  CHECK(freeride_hook_produce(nullptr, 1) == 0);
+  CHECK(freeride_hook_wait_sent(nullptr, 1, 1, 1) == FREERIDE_SENT_NONE);
+  CHECK(std::string(freeride_hook_sent_path(nullptr)).empty());
+}
+
+TEST_CASE("FREERIDE_HOOK=0 switches everything off") {
+  const TempDir dir;
+  setenv("FREERIDE_HOOK", "0", 1);
+  const auto config = config_of(dir.path());
+  CHECK(freeride_hook_attach(&config) == nullptr);
+  unsetenv("FREERIDE_HOOK");
+}
+
+TEST_CASE("disable and enable; an error is for good") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  rank.iterate(2);
+  freeride_hook_mark_begin(rank.hook);
+  freeride_hook_disable(rank.hook, "test");
+  CHECK(freeride_hook_page(rank.hook)->state_word == 0);
+  CHECK(freeride_hook_state(rank.hook) == FREERIDE_HOOK_DISABLED);
+  freeride_hook_mark_end(rank.hook);
+  rank.iterate(2);
+  CHECK(freeride_hook_enable(rank.hook) == 1);
+  rank.iterate(2);
+  CHECK(freeride_hook_state(rank.hook) == FREERIDE_HOOK_ACTIVE);
+  CHECK(freeride_hook_page(rank.hook)->iteration == 3);
+  freeride_hook_fail(rank.hook, "test");
+  CHECK(freeride_hook_enable(rank.hook) == 0);
+  CHECK(freeride_hook_state(rank.hook) == FREERIDE_HOOK_DISABLED);
+}
+
+TEST_CASE("a forked child neither uses nor tears down the parent's hook") {
+  const TempDir dir;
+  FakeWorker worker(dir.path());
+  Attached rank(dir.path(), FREERIDE_HOOK_SENT);
+  worker.accept();
+  REQUIRE(rank.connected());
+  rank.iterate(2);
+  freeride_hook_mark_begin(rank.hook);
+  const uint32_t wake = worker.page().wake;
+  CHECK(in_child([&] {
+          freeride_hook_mark_end(rank.hook);
+          freeride_hook_iteration_end(rank.hook);
+          freeride_hook_disable(rank.hook, "by the child");
+          freeride_hook_detach(rank.hook);
+          if (freeride_hook_produce(rank.hook, 1) != 0) return 3;
+          return freeride_hook_state(rank.hook) == FREERIDE_HOOK_GONE ? 0 : 4;
+        }) == 0);
+  CHECK(worker.page().state_word == FREERIDE_STATE(1, 1));
+  CHECK(worker.page().wake == wake);
+  CHECK(freeride_hook_connected(rank.hook) == 1);
+  freeride_hook_mark_end(rank.hook);
+  CHECK(freeride_hook_produce(rank.hook, 1) == 1);
+}
+
+TEST_CASE("a forked child that outlives its parent does not keep the worker waiting for its end") {
+  const TempDir dir;
+  FakeWorker worker(dir.path());
+  int started[2], hold[2];
+  REQUIRE(pipe(started) == 0);
+  REQUIRE(pipe(hold) == 0);
+  const pid_t trainer = fork();
+  if (trainer == 0) {
+    const auto config = config_of(dir.path());
+    freeride_hook* hook = freeride_hook_attach(&config);
+    while (freeride_hook_connected(hook) == 0) usleep(1000);
+    const pid_t loader = fork();
+    if (loader == 0) {
+      close(hold[1]);
+      char byte;
+      if (write(started[1], "s", 1) != 1) _exit(1);
+      _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);  // until the test lets go
+    }
+    for (;;) pause();
+  }
+  close(hold[0]);
+  worker.accept();
+  char byte;
+  REQUIRE(read(started[0], &byte, 1) == 1);
+  REQUIRE(kill(trainer, SIGKILL) == 0);
+  CHECK(worker.trainer_gone());
+  REQUIRE(waitpid(trainer, nullptr, 0) == trainer);
+  for (const int fd : {hold[1], started[0], started[1]}) close(fd);
+}
+
+TEST_CASE("a forked child may attach for itself") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  CHECK(in_child([&] {
+          const auto config = config_of(dir.path());
+          freeride_hook* own = freeride_hook_attach(&config);
+          if (own == nullptr || own == rank.hook) return 1;
+          freeride_hook_mark_begin(own);
+          const bool marked = freeride_hook_page(own)->state_word == FREERIDE_STATE(0, 1);
+          freeride_hook_detach(own);
+          return marked ? 0 : 2;
+        }) == 0);
+  CHECK(freeride_hook_page(rank.hook)->state_word == 0);
+  CHECK(freeride_hook_state(rank.hook) == FREERIDE_HOOK_STARTING);
+}
+
+TEST_CASE("exit() is a detach") {
+  const TempDir dir;
+  FakeWorker worker(dir.path());
+  const pid_t trainer = fork();
+  if (trainer == 0) {
+    const auto config = config_of(dir.path());
+    freeride_hook* hook = freeride_hook_attach(&config);
+    while (freeride_hook_connected(hook) == 0) usleep(1000);
+    exit(0);  // NOLINT(concurrency-mt-unsafe)
+  }
+  worker.accept();
+  CHECK(worker.trainer_gone());
+  CHECK(worker.page().hook_state == FREERIDE_HOOK_GONE);
+  int status = 0;
+  REQUIRE(waitpid(trainer, &status, 0) == trainer);
+  CHECK(status == 0);
+}
+
+TEST_CASE("no sent page: attach succeeds without counters") {
+  const TempDir dir;
+  setenv("FREERIDE_SHM_DIR", "/proc", 1);  // nothing can be made there, as in a full /dev/shm
+  Attached rank(dir.path(), FREERIDE_HOOK_SENT);
+  unsetenv("FREERIDE_SHM_DIR");
+  CHECK(std::string(freeride_hook_sent_path(rank.hook)).empty());
+  CHECK(freeride_hook_produce(rank.hook, 1) == 0);
+  CHECK(freeride_hook_wait_sent(rank.hook, 1, 1, kNsPerSec) == FREERIDE_SENT_NONE);
+  rank.iterate(1);
+  CHECK(freeride_hook_state(rank.hook) == FREERIDE_HOOK_ACTIVE);
+}
+
+TEST_CASE("counters reach the other rank, and its death releases us through the helper thread") {
+  const TempDir dir;
+  setenv("FREERIDE_SHM_DIR", dir.path().c_str(), 1);
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t other = fork();
+  if (other == 0) {
+    auto config = config_of(dir.path(), FREERIDE_HOOK_SENT);
+    config.device = "cpu-1";
+    config.local_rank = 1;
+    freeride_hook* hook = freeride_hook_attach(&config);
+    freeride_hook_produce(hook, 0);
+    if (write(ready[1], "r", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char byte;
+  REQUIRE(read(ready[0], &byte, 1) == 1);
+  for (const int fd : ready) close(fd);
+  Attached rank(dir.path(), FREERIDE_HOOK_SENT);
+  unsetenv("FREERIDE_SHM_DIR");
+  CHECK(freeride_hook_wait_sent(rank.hook, 1, 1, 30 * kNsPerSec) == FREERIDE_SENT_REACHED);
+  CHECK(freeride_hook_wait_sent(rank.hook, 1, 2, kNsPerMs) == FREERIDE_SENT_TIMEOUT);
+  REQUIRE(kill(other, SIGKILL) == 0);
+  REQUIRE(waitpid(other, nullptr, 0) == other);
+  CHECK(freeride_hook_wait_sent(rank.hook, 1, 2, 30 * kNsPerSec) == FREERIDE_SENT_RELEASED);
+}
+
+TEST_CASE("with external marks the helper thread wakes the worker") {
+  const TempDir dir;
+  FakeWorker worker(dir.path());
+  Attached rank(dir.path(), FREERIDE_HOOK_EXTERNAL_MARKS);
+  worker.accept();
+  REQUIRE(rank.connected());
+  freeride_hook_mark_begin(rank.hook);  // not this rank's to say
+  freeride_hook_iteration_end(rank.hook);
+  CHECK(worker.page().iteration == 0);
+  const auto& page = worker.page();
+  auto* own = freeride_hook_page(rank.hook);
+  for (uint64_t iteration = 0; iteration < 3; ++iteration) {
+    const uint64_t before = pages::load_acquire(page.bubbles);
+    const uint32_t wake = pages::load_acquire(page.wake);
+    pages::store_release(own->state_word, FREERIDE_STATE(iteration, 1));
+    CHECK(wait_for(page.wake, [&] { return pages::load_acquire(page.wake) != wake; }));
+    pages::store_release(own->state_word, FREERIDE_STATE(iteration, 0));
+    CHECK(wait_for(page.wake, [&] { return pages::load_acquire(page.bubbles) == before + 1; }));
+  }
+  CHECK(wait_for(page.wake, [&] { return pages::load_acquire(page.iteration) == 2; }));
+  CHECK(pages::load_acquire(page.hook_state) == FREERIDE_HOOK_ACTIVE);
+}
+
+}  // namespace freeride::hooks

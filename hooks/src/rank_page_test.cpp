@@ -1,0 +1,233 @@
+#include "rank_page.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "freeride/base/clock.hpp"
+
+namespace freeride::hooks {
+namespace {
+
+std::unique_ptr<RankPage> make() {
+  RankIdentity identity;
+  identity.job = "job";
+  identity.device = "cpu-0";
+  identity.stages = 2;
+  auto made = RankPage::create(identity);
+  REQUIRE(made.ok());
+  return std::move(*made);
+}
+
+// One iteration with waits of these lengths, 1 ms of compute before each; returns the time after it.
+int64_t iterate(RankPage& rank, int64_t now, const std::vector<int64_t>& lengths_ns) {
+  for (const int64_t length : lengths_ns) {
+    rank.begin(now += kNsPerMs);
+    rank.end(now += length);
+  }
+  rank.finish_iteration(now += kNsPerMs);
+  return now;
+}
+
+}  // namespace
+
+TEST_CASE("marks are on the page") {
+  auto rank = make();
+  const auto& page = rank->page();
+  CHECK(page.hook_state == FREERIDE_HOOK_STARTING);
+  uint32_t wake = page.wake;
+  rank->begin(1000);
+  CHECK(page.state_word == FREERIDE_STATE(0, 1));
+  CHECK(page.begin_ns == 1000);
+  CHECK(page.wake == ++wake);
+  rank->end(4000);
+  CHECK(page.state_word == FREERIDE_STATE(0, 0));
+  CHECK(page.wake == ++wake);
+  REQUIRE(page.bubbles == 1);
+  CHECK(page.history[0].state_word == FREERIDE_STATE(0, 1));
+  CHECK(page.history[0].begin_ns == 1000);
+  CHECK(page.history[0].end_ns == 4000);
+  CHECK(page.history[0].learned_low_ns == 0);
+  rank->begin(5000);
+  CHECK(page.state_word == FREERIDE_STATE(0, 2));
+  rank->end(5500);
+  rank->finish_iteration(6000);
+  CHECK(page.hook_state == FREERIDE_HOOK_ACTIVE);
+  CHECK(page.iteration == 1);
+  CHECK(page.waits == 2);
+  CHECK(page.state_word == FREERIDE_STATE(1, 0));
+  CHECK(page.iterations[0].iteration == 0);
+  CHECK(page.iterations[0].end_ns == 6000);
+  CHECK(page.iterations[0].bubble_ns == 3500);
+}
+
+TEST_CASE("lengths are learned and promised") {
+  auto rank = make();
+  const auto& page = rank->page();
+  int64_t now = SteadyClock::now();
+  for (int i = 0; i < 5; ++i) now = iterate(*rank, now, {20 * kNsPerMs, 5 * kNsPerMs});
+  CHECK(page.learned[0].low_ns > 19'000'000);
+  CHECK(page.learned[0].low_ns <= 20'000'000);
+  CHECK(page.learned[0].samples == 5);
+  CHECK(page.learned[0].type == 'B');  // stage 0 waits for backwards only
+  CHECK(page.learned[1].mid_ns == 5'000'000);
+  CHECK(page.learned[2].low_ns == 0);
+  CHECK(page.compute_ns == 12'000'000);  // the first iteration is not counted
+  rank->begin(now);
+  rank->end(now + 1000);
+  CHECK(page.history[10].learned_low_ns == page.learned[0].low_ns);
+  CHECK(page.relearned == 0);
+  rank->finish_iteration(now += 2000);
+  for (int i = 0; i < 4; ++i) now = iterate(*rank, now, {kNsPerMs, kNsPerMs, kNsPerMs});
+  CHECK(page.relearned >= 1);
+  CHECK(page.learned[2].samples > 0);
+  for (int i = 0; i < 2; ++i) now = iterate(*rank, now, {kNsPerMs});
+  CHECK(page.learned[2].low_ns == 0);
+}
+
+TEST_CASE("marks that do not pair leave no bubble open") {
+  auto rank = make();
+  const auto& page = rank->page();
+  rank->end(10);
+  CHECK(page.bubbles == 0);
+  rank->begin(20);
+  rank->begin(30);
+  CHECK(page.begin_ns == 20);
+  rank->end(40);
+  CHECK(page.state_word == 0);
+  rank->end(50);
+  CHECK(page.bubbles == 1);
+  rank->begin(60);
+  rank->finish_iteration(70);
+  CHECK(page.state_word == FREERIDE_STATE(1, 0));
+  CHECK(page.bubbles == 2);
+}
+
+TEST_CASE("only the training loop's thread marks") {
+  auto rank = make();
+  rank->begin(10);
+  std::thread([&] { rank->end(20); }).join();
+  CHECK(rank->page().state_word == FREERIDE_STATE(0, 1));
+  rank->end(30);
+  std::thread([&] { rank->begin(40); }).join();
+  CHECK(rank->page().state_word == 0);
+  std::thread([&] {  // the loop has moved
+    rank->finish_iteration(50);
+    rank->begin(60);
+  })
+      .join();
+  CHECK(rank->page().state_word == FREERIDE_STATE(1, 1));
+}
+
+TEST_CASE("switched off: the state word is 0 for good, iterations are counted") {
+  auto rank = make();
+  const auto& page = rank->page();
+  int64_t now = iterate(*rank, SteadyClock::now(), {kNsPerMs});
+  rank->begin(now);
+  rank->switch_off(FREERIDE_HOOK_DISABLED);
+  CHECK(page.state_word == 0);
+  CHECK(page.hook_state == FREERIDE_HOOK_DISABLED);
+  rank->end(now + 10);
+  CHECK(page.state_word == 0);
+  rank->begin(now + 20);
+  CHECK(page.state_word == 0);
+  now = iterate(*rank, now, {kNsPerMs});
+  CHECK(page.state_word == 0);
+  CHECK(page.iteration == 2);  // ranks must go on agreeing on its number
+  CHECK(page.hook_state == FREERIDE_HOOK_DISABLED);
+
+  SECTION("and on again, from the next whole iteration") {
+    rank->begin(now);  // not counted
+    rank->end(now);
+    rank->switch_on();
+    CHECK(page.hook_state == FREERIDE_HOOK_STARTING);
+    rank->begin(now);
+    CHECK(page.state_word == 0);
+    rank->end(now);
+    rank->finish_iteration(now);
+    CHECK(page.hook_state == FREERIDE_HOOK_ACTIVE);
+    rank->begin(now);
+    CHECK(page.state_word == FREERIDE_STATE(3, 1));
+  }
+}
+
+TEST_CASE("a switch-off that meets marks always wins") {
+  for (int round = 0; round < 200; ++round) {
+    auto rank = make();
+    std::atomic<bool> stop{false}, started{false};
+    std::thread marks([&] {
+      for (int64_t now = 1; !stop; now += 10) {
+        rank->begin(now);
+        rank->end(now + 1);
+        if (now % 70 == 1) rank->finish_iteration(now + 2);
+        started = true;
+      }
+    });
+    while (!started) std::this_thread::yield();
+    rank->switch_off(FREERIDE_HOOK_DISABLED);
+    stop = true;
+    marks.join();
+    CHECK(rank->page().state_word == 0);
+    CHECK(rank->page().hook_state == FREERIDE_HOOK_DISABLED);
+  }
+}
+
+TEST_CASE("more waits than can be learned, and than have a number") {
+  auto rank = make();
+  for (int i = 0; i < 70'000; ++i) {
+    rank->begin(i);
+    rank->end(i);
+  }
+  CHECK(rank->page().bubbles == 0xffff);
+  rank->finish_iteration(80'000);
+  CHECK(rank->page().waits == 0xffff);
+  rank->finish_iteration(80'001);
+  CHECK(rank->page().iteration == 2);
+}
+
+TEST_CASE("texts are cut and cleaned") {
+  RankIdentity identity;
+  identity.job = std::string(62, 'j') + "\xc3\xa9";  // 'é' would be cut in half
+  identity.device = "cpu-0";
+  identity.framework = "a\nb";
+  auto made = RankPage::create(identity);
+  REQUIRE(made.ok());
+  CHECK(std::strlen((*made)->page().job) == 62);
+  CHECK(std::string((*made)->page().framework) == "a?b");
+  identity.stage = 1;
+  CHECK_FALSE(RankPage::create(identity).ok());
+  identity.stage = 0;
+  identity.job.clear();
+  CHECK_FALSE(RankPage::create(identity).ok());
+}
+
+TEST_CASE("external marks: what was written is noticed, timed and learned") {
+  auto rank = make();
+  auto& page = rank->page();
+  int64_t now = 1'000'000;
+  for (uint64_t iteration = 0; iteration < 6; ++iteration) {
+    for (uint32_t wait = 1; wait <= 2; ++wait) {
+      page.state_word = FREERIDE_STATE(iteration, wait);
+      CHECK(rank->observe(now));
+      CHECK_FALSE(rank->observe(now + 10));
+      CHECK(page.begin_ns == static_cast<uint64_t>(now));
+      now += wait * 3 * kNsPerMs;
+      page.state_word = FREERIDE_STATE(iteration, 0);
+      CHECK(rank->observe(now));
+      now += kNsPerMs;
+    }
+  }
+  CHECK(page.iteration == 5);
+  CHECK(page.bubbles == 12);
+  CHECK(page.hook_state == FREERIDE_HOOK_ACTIVE);
+  CHECK(page.learned[1].mid_ns == 6'000'000);
+  // Looks are coarse in the middle of a bubble and close near its learned end.
+  page.state_word = FREERIDE_STATE(6, 2);
+  rank->observe(now);
+  CHECK(rank->next_look_ns(now) - now == 500'000);
+  CHECK(rank->next_look_ns(now + 5'500'000) - (now + 5'500'000) == 50'000);
+  CHECK(rank->next_look_ns(now + 5 * kNsPerSec) - (now + 5 * kNsPerSec) == 10'000'000);
+}
+
+}  // namespace freeride::hooks

@@ -1,0 +1,128 @@
+#include "sent.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <thread>
+
+#include "fake_worker.hpp"
+
+namespace freeride::hooks {
+namespace {
+
+using Waited = SentMember::Waited;
+
+int64_t in(int64_t ns) {
+  return SteadyClock::now() + ns;
+}
+
+// A rank in a process of its own that joins, produces once for rank 0 and then sleeps until killed.
+pid_t start_rank(const std::string& folder, uint32_t local_rank) {
+  int ready[2];
+  REQUIRE(pipe2(ready, O_CLOEXEC) == 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    auto member = SentMember::join(folder, "job", local_rank);
+    if (!member.ok()) _exit(1);
+    (*member)->produce(0);
+    if (write(ready[1], "r", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  close(ready[1]);
+  char byte = 0;
+  REQUIRE(read(ready[0], &byte, 1) == 1);
+  close(ready[0]);
+  return pid;
+}
+
+size_t files_in(const std::string& folder) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("ranks of a job meet on one page; other jobs do not") {
+  const TempDir dir;
+  auto first = SentMember::join(dir.path(), "job", 0);
+  REQUIRE(first.ok());
+  const pid_t other = start_rank(dir.path(), 1);
+  CHECK(files_in(dir.path()) == 1);
+  CHECK((*first)->wait(1, 1, in(30 * kNsPerSec)) == Waited::kReached);
+  CHECK((*first)->wait(1, 2, in(kNsPerMs)) == Waited::kTimeout);
+  CHECK((*first)->produce(1) == 1);
+  CHECK((*first)->produce(1) == 2);
+  CHECK((*first)->produce(FREERIDE_MAX_RANKS) == 0);
+  CHECK((*first)->wait(FREERIDE_MAX_RANKS, 1, in(0)) == Waited::kReleased);
+
+  auto elsewhere = SentMember::join(dir.path(), "other job", 5);
+  REQUIRE(elsewhere.ok());
+  CHECK((*elsewhere)->path() != (*first)->path());
+  (*elsewhere)->leave();
+  CHECK(files_in(dir.path()) == 1);
+
+  // Its death is seen by pidfd and releases its counters.
+  (*first)->look_for_ranks();
+  REQUIRE((*first)->pidfds().size() == 1);
+  std::thread waiter([&] { CHECK((*first)->wait(1, 100, in(30 * kNsPerSec)) == Waited::kReleased); });
+  REQUIRE(kill(other, SIGKILL) == 0);
+  REQUIRE(readable((*first)->pidfds()[0]));
+  (*first)->rank_died(0);
+  waiter.join();
+  CHECK((*first)->pidfds().empty());
+  REQUIRE(waitpid(other, nullptr, 0) == other);
+
+  // A page on which a rank has died is not joined again: the restarted job gets its own.
+  const pid_t again = start_rank(dir.path(), 1);
+  CHECK(files_in(dir.path()) == 2);
+  REQUIRE(kill(again, SIGKILL) == 0);
+  REQUIRE(waitpid(again, nullptr, 0) == again);
+  (*first)->leave();
+  // What is left belongs to the dead; the next rank that comes removes it.
+  auto next = SentMember::join(dir.path(), "job", 0);
+  REQUIRE(next.ok());
+  CHECK(files_in(dir.path()) == 1);
+  (*next)->leave();
+  CHECK(files_in(dir.path()) == 0);
+}
+
+TEST_CASE("a rank that switches off releases who waits for it, for good") {
+  const TempDir dir;
+  auto member = SentMember::join(dir.path(), "job", 0);
+  REQUIRE(member.ok());
+  (*member)->release(FREERIDE_RANK_DISABLED);
+  CHECK((*member)->produce(1) == FREERIDE_POISON);
+  CHECK((*member)->wait(0, 1, in(30 * kNsPerSec)) == Waited::kReleased);
+  (*member)->leave();
+}
+
+TEST_CASE("joining fails with a reason, not with a crash") {
+  const TempDir dir;
+  CHECK(SentMember::join(dir.path(), "job", FREERIDE_MAX_RANKS).error().code == Code::kInvalidArgument);
+  CHECK(SentMember::join(dir.path() + "/none", "job", 0).error().code == Code::kNotFound);
+  CHECK_FALSE(SentMember::join("/proc", "job", 0).ok());  // no files can be made there, as in a full /dev/shm
+  // Junk under our prefix is somebody else's.
+  Fd junk(open((dir.path() + "/freeride-sent-junk").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  auto member = SentMember::join(dir.path(), "a/../b c", 0);
+  REQUIRE(member.ok());
+  CHECK(files_in(dir.path()) == 2);
+  (*member)->leave();
+}
+
+TEST_CASE("a process's start time tells it from others of its number") {
+  CHECK(process_start_time(static_cast<uint32_t>(getpid())) != 0);
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  siginfo_t info;
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
+  CHECK(process_start_time(static_cast<uint32_t>(child)) == 0);  // a zombie
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  CHECK(process_start_time(0xffffffffu) == 0);
+}
+
+}  // namespace freeride::hooks
