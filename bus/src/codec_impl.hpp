@@ -24,7 +24,7 @@ template <class T>
 std::string encode(const T& message) {
   detail::Buffer& buffer = detail::scratch();
   detail::Packer packer(buffer);
-  detail::pack_value(packer, message);
+  detail::pack_value(packer, buffer, message);
   return buffer.str();
 }
 
@@ -33,7 +33,7 @@ std::string encode(const Envelope& envelope, const T& message) {
   detail::Buffer& buffer = detail::scratch();
   detail::Packer packer(buffer);
   packer.pack_map(detail::field_count(envelope) + detail::field_count(message));
-  detail::FieldPacker fields{packer};
+  detail::FieldPacker fields{packer, buffer};
   Envelope::fields(envelope, fields);
   T::fields(message, fields);
   return buffer.str();

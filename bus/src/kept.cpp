@@ -32,7 +32,7 @@ std::optional<std::string> mark_kept(std::string_view payload) {
     }
   }
   if (flag == nullptr) {
-    pack_value(packer, std::string("kept"));
+    pack_text(packer, "kept");
     packer.pack_true();
   }
   return buffer.str();

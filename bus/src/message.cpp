@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kMaxIdBytes = 128, kMaxCommandBytes = 64, kMaxFrames = 4;
 
 void pack_entry(Packer& packer, const char* key, const std::string& value) {
-  pack_value(packer, std::string(key));
-  pack_value(packer, value);
+  pack_text(packer, key);
+  pack_text(packer, value);
 }
 
 Error malformed(const char* why) {
@@ -36,21 +36,21 @@ std::string pack_message(const Message& message) {
   Buffer buffer;
   Packer packer(buffer);
   packer.pack_map(message.is_reply ? (message.error ? 9 : 6) : 5);
-  pack_value(packer, std::string("v"));
-  pack_value(packer, kWireVersion);
+  pack_text(packer, "v");
+  packer.pack(kWireVersion);
   pack_entry(packer, "kind", message.is_reply ? "reply" : "request");
   pack_entry(packer, "id", message.id);
   pack_entry(packer, "command", message.command);
   if (message.is_reply) {
-    pack_value(packer, std::string("ok"));
-    pack_value(packer, !message.error.has_value());
+    pack_text(packer, "ok");
+    packer.pack(!message.error.has_value());
     if (message.error) {
       pack_entry(packer, "code", to_string(message.error->code));
       pack_entry(packer, "message", message.error->message);
       pack_entry(packer, "hint", message.error->hint);
     }
   }
-  pack_value(packer, std::string("body"));
+  pack_text(packer, "body");
   if (message.body.empty()) {
     packer.pack_map(0);
   } else {

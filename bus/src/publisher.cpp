@@ -8,20 +8,28 @@
 
 namespace freeride::bus {
 
+namespace {
+constexpr int64_t kLookNs = 50 * kNsPerMs;
+}  // namespace
+
 // XPUB, not PUB: it tells when a broker has (re)connected, because that broker subscribes. Then the kept states are
 // said again, so that a broker started anew has them without any help from the program.
 struct Publisher::Impl {
   Impl(zmq::context_t& context) : socket(context, zmq::socket_type::xpub) {}
 
   void say(const std::string& topic, std::string_view payload) {
-    detail::Frames frames;
-    frames.reserve(2);
-    frames.push_back(detail::frame_of(topic));
-    frames.push_back(detail::frame_of(payload));
-    (void)detail::send_frames(socket, std::move(frames));  // what does not fit is a gap
+    try {  // what does not fit is a gap
+      if (socket.send(zmq::buffer(topic), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
+        (void)socket.send(zmq::buffer(payload), zmq::send_flags::dontwait);
+      }
+    } catch (const zmq::error_t&) {
+    }
   }
 
-  void answer_brokers() {
+  // Looking for subscriptions is a system call: not for every event.
+  void answer_brokers(int64_t now_ns) {
+    if (now_ns < next_look_ns) return;
+    next_look_ns = now_ns + kLookNs;
     detail::Frames frames;
     bool too_many = false;
     bool joined = false;
@@ -38,6 +46,7 @@ struct Publisher::Impl {
   zmq::socket_t socket;
   std::string source;
   uint64_t seq = 0;
+  int64_t last_ns = 0, next_look_ns = 0;
   bool warned = false;
   detail::KeptStates kept;
 };
@@ -53,8 +62,8 @@ Result<std::unique_ptr<Publisher>> Publisher::connect(zmq::context_t& context, c
     publisher->impl_->source = source + " #" + std::to_string(::getpid()) + "-" + detail::random_hex().substr(0, 8);
     zmq::socket_t& socket = publisher->impl_->socket;
     socket.set(zmq::sockopt::linger, detail::kLingerMs);
-    // A connecting socket keeps its queue and subscriptions while the broker is away: what is published meanwhile arrives later, and
-    // the new broker's subscription is not the first of its kind. Verbose shows it all the same.
+    // A connecting socket keeps its queue and subscriptions while the broker is away: what is published meanwhile
+    // arrives later, and the new broker's subscription is not the first of its kind. Verbose shows it all the same.
     socket.set(zmq::sockopt::xpub_verbose, true);
     socket.set(zmq::sockopt::sndhwm, detail::kEventsHwm);
     socket.set(zmq::sockopt::reconnect_ivl, detail::kReconnectMs);
@@ -75,12 +84,12 @@ Envelope Publisher::next_envelope() {
   Envelope envelope;
   envelope.source = impl_->source;
   envelope.seq = ++impl_->seq;
-  envelope.t_ns = SteadyClock::now();
+  envelope.t_ns = impl_->last_ns = SteadyClock::now();
   return envelope;
 }
 
 void Publisher::publish_raw(const std::string& topic, const std::string& payload) {
-  impl_->answer_brokers();
+  impl_->answer_brokers(impl_->last_ns);
   if (payload.size() > detail::kMaxEventBytes || topic.size() > detail::kMaxTopicBytes) {
     if (!impl_->warned) {
       spdlog::warn("event {} of {} bytes is dropped: at most {} bytes travel; further ones are dropped silently",
@@ -94,7 +103,8 @@ void Publisher::publish_raw(const std::string& topic, const std::string& payload
 }
 
 void Publisher::refresh() {
-  impl_->answer_brokers();
+  impl_->next_look_ns = 0;
+  impl_->answer_brokers(SteadyClock::now());
 }
 
 }  // namespace freeride::bus

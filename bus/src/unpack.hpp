@@ -64,22 +64,29 @@ class FieldReader {
   FieldReader(const msgpack::object_map& map, ReadState& state) : map_(map), state_(state) {}
 
   template <class T>
-  void operator()(const char* name, T& value) {
+  FREERIDE_INLINE void operator()(const char* name, T& value) {
     if (state_.failed) return;
-    if (const msgpack::object* object = find(name, std::strlen(name))) read_value(*object, value, name, state_);
+    const size_t length = std::strlen(name);
+    const msgpack::object* object = nullptr;
+    // Our own encoder writes the fields in the order in which they are read here: the next entry is nearly always it.
+    if (next_ < map_.size && matches(map_.ptr[next_].key, name, length)) {
+      object = &map_.ptr[next_++].val;
+    } else {
+      object = find(name, length);
+    }
+    if (object != nullptr) read_value(*object, value, name, state_);
   }
 
  private:
-  // Our own encoder writes the fields in the order in which they are read here: the next entry is nearly always the
-  // one.
-  const msgpack::object* find(const char* name, size_t length) {
+  static FREERIDE_INLINE bool matches(const msgpack::object& key, const char* name, size_t length) {
+    return key.type == msgpack::type::STR && key.via.str.size == length &&
+           std::memcmp(key.via.str.ptr, name, length) == 0;
+  }
+  __attribute__((noinline)) const msgpack::object* find(const char* name, size_t length) {
     for (uint32_t looked = 0; looked < map_.size; ++looked) {
       if (next_ >= map_.size) next_ = 0;
       const msgpack::object_kv& entry = map_.ptr[next_++];
-      if (entry.key.type == msgpack::type::STR && entry.key.via.str.size == length &&
-          std::memcmp(entry.key.via.str.ptr, name, length) == 0) {
-        return &entry.val;
-      }
+      if (matches(entry.key, name, length)) return &entry.val;
     }
     return nullptr;
   }
