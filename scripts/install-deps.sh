@@ -11,7 +11,7 @@ for set in "${@:-demo}"; do
   case "$set" in
     demo)  packages+=" $build $training python3-matplotlib" ;;
     test)  packages+=" $build $training python3-matplotlib python3-pytest" ;;
-    bench) packages+=" $build $training libbenchmark-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc" ;;
+    bench) packages+=" $build $training libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
     check) packages+=" $build clang-format clang-tidy git" ;;
     *) echo "install-deps.sh: unknown set '$set'; known: demo, test, bench, check" >&2; exit 2 ;;
   esac
