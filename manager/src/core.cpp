@@ -87,6 +87,10 @@ void Core::tick() {
   // If we ourselves were held up (stopped, swapped, suspended), nobody's silence meanwhile means anything.
   if (const int64_t gap = now - last_tick_ns_; gap > config_.worker_timeout_ns / 2) {
     for (auto& [name, worker] : workers_) worker.heard_ns = std::max(worker.heard_ns, now - kTick);
+    for (auto& [id, task] : tasks_) task.reported_ns = std::max(task.reported_ns, now - kTick);
+    for (auto& [name, run] : profile_runs_) {
+      if (run.seen_ns != 0) run.seen_ns = std::max(run.seen_ns, now - kTick);
+    }
   }
   last_tick_ns_ = now;
   announce();

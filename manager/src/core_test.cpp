@@ -1,0 +1,432 @@
+// A task's life as users see it.
+#include "core.hpp"
+#include "freeride/base/sha256.hpp"
+#include "test_support.hpp"
+
+using namespace freeride;
+using namespace freeride::manager;
+
+TEST_CASE("a task is profiled, placed, created and runs") {
+  House house;
+  FakeWorker worker("w", 3);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a", 3)).ok());
+  CHECK(house.reason("a") == "being profiled on w");
+  auto profile = house.out.take<bus::CreateTask>();
+  REQUIRE(profile.size() == 1);
+  CHECK(profile[0].second.purpose == "profile");
+  CHECK(profile[0].second.memory_limit_bytes == 2048LL << 20);
+  CHECK(profile[0].second.sha256 == sha256_hex(plugin_bytes()));
+  house.out.sent.push_back(profile[0].first);
+  house.obey(worker);
+  auto run = house.out.take<bus::CreateTask>();
+  REQUIRE(run.size() == 1);
+  CHECK(run[0].second.purpose == "run");
+  CHECK(run[0].second.task == "a");
+  CHECK(run[0].second.predicted_step_ns == 2 * kNsPerMs);
+  house.out.sent.push_back(run[0].first);
+  house.obey(worker);
+  CHECK(house.state("a") == "PAUSED");
+  CHECK(house.task("a").state.worker == "w");
+  worker.tasks["a"].state = "RUNNING";
+  worker.tasks["a"].counters.steps = 7;
+  house.report(worker);
+  CHECK(house.state("a") == "RUNNING");
+  CHECK(house.task("a").state.counters.steps == 7);
+  House::end(worker, "a", "finished");
+  house.report(worker);
+  CHECK(house.state("a") == "STOPPED");
+  CHECK(house.verdict("a").kind == "finished");
+}
+
+TEST_CASE("a profile is taken once for content, parameters and device model") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  house.settle(worker);
+  REQUIRE(house.load(load_of("b")).ok());
+  auto next = house.out.take<bus::CreateTask>();
+  REQUIRE(next.size() == 1);
+  CHECK(next[0].second.purpose == "run");
+  auto other = load_of("c");
+  other.params["size"] = "2";
+  REQUIRE(house.load(other).ok());
+  next = house.out.take<bus::CreateTask>();
+  REQUIRE(next.size() == 1);
+  CHECK(next[0].second.purpose == "profile");
+  SECTION("also after a restart of the manager") {
+    house.restart();
+    FakeWorker again("w", 0);
+    house.join(again);
+    REQUIRE(house.load(load_of("d")).ok());
+    bool ran = false;
+    for (auto& [sent, order] : house.out.take<bus::CreateTask>())
+      ran = ran || (order.task == "d" && order.purpose == "run");
+    CHECK(ran);
+  }
+}
+
+TEST_CASE("two tasks of the same plugin share one profile run") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  REQUIRE(house.load(load_of("b")).ok());
+  CHECK(house.out.take<bus::CreateTask>().size() == 1);
+}
+
+TEST_CASE("load before any worker waits, and says so") {
+  House house;
+  REQUIRE(house.load(load_of("a", 3)).ok());
+  CHECK(house.state("a") == "SUBMITTED");
+  CHECK(house.reason("a") == "waiting for a worker: none is there");
+  FakeWorker worker("w");
+  house.join(worker);
+  house.settle(worker);  // the wait is used for the profile
+  CHECK(house.reason("a") == "waiting for a trainer with stage 3");
+  worker.stage = 3;
+  house.report(worker);
+  house.settle(worker);
+  CHECK(house.state("a") == "PAUSED");
+}
+
+TEST_CASE("what can never work is refused at once") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  auto stage = house.load(load_of("a", 4));
+  REQUIRE_FALSE(stage.ok());
+  CHECK(stage.error().code == Code::kInvalidArgument);
+  CHECK(contains(stage.error().message, "its stages are 0-3"));
+  auto large = load_of("a");
+  large.memory_bytes = 9LL << 30;
+  CHECK(house.load(large).error().code == Code::kRejected);
+  CHECK(contains(house.load(large).error().message, "the largest worker, w, has 8192 MiB"));
+  auto job = load_of("a");
+  job.job = "bert";
+  CHECK(house.load(job).error().code == Code::kNotFound);
+  CHECK(contains(house.load(job).error().message, "attached: gpt"));
+  CHECK(house.load(load_of("not a name")).error().code == Code::kInvalidArgument);
+  CHECK(house.load(load_of("../up")).error().code == Code::kInvalidArgument);
+  for (const int wrong : {-2, -100}) CHECK(house.load(load_of("a", wrong)).error().code == Code::kInvalidArgument);
+  auto negative = load_of("a");
+  negative.memory_bytes = -1;
+  CHECK(house.load(negative).error().code == Code::kInvalidArgument);
+  auto zero = load_of("a");
+  zero.params["k"] = std::string("v\0w", 3);
+  CHECK(house.load(zero).error().code == Code::kInvalidArgument);
+  FakeWorker second("x", 0);
+  second.job = "bert";
+  house.join(second);
+  auto several = house.load(load_of("a"));
+  CHECK(several.error().code == Code::kInvalidArgument);
+  CHECK(contains(several.error().message, "bert, gpt"));
+  CHECK(house.tasks().empty());
+}
+
+TEST_CASE("a name is free again once its task has ended; without a name one is made") {
+  House house;
+  REQUIRE(house.load(load_of("a")).ok());
+  CHECK(house.load(load_of("a")).error().code == Code::kAlreadyExists);
+  REQUIRE(house.stop("a").ok());
+  CHECK(house.verdict("a").kind == "stopped");
+  REQUIRE(house.load(load_of("a")).ok());
+  CHECK(house.state("a") == "SUBMITTED");
+  CHECK(house.load(load_of(""))->state.task == "side");
+  CHECK(house.load(load_of(""))->state.task == "side-2");
+}
+
+TEST_CASE("where a plugin's content comes from: bytes, hash, drop folder") {
+  House house;
+  auto load = load_of("a");
+  SECTION("bytes that are no plugin") {
+    house.core->load(++house.tickets, "r", load, "not an ELF file");
+    CHECK(house.task_of(house.tickets).error().code == Code::kInvalidArgument);
+  }
+  SECTION("a hash that nobody knows, or that is none") {
+    load.sha256 = std::string(64, 'a');
+    CHECK(house.load(load, {}, false).error().code == Code::kNotFound);
+    load.sha256 = "../../etc/passwd";
+    CHECK(house.load(load, {}, false).error().code == Code::kInvalidArgument);
+  }
+  SECTION("a hash that the store has") {
+    REQUIRE(house.load(load).ok());
+    auto again = load_of("b");
+    again.sha256 = sha256_hex(plugin_bytes());
+    CHECK(house.load(again, {}, false).ok());
+  }
+  SECTION("a name that a worker has reported; a rejected one says why") {
+    FakeWorker worker("w", 0);
+    bus::PluginState good, bad;
+    good.name = "side.so";
+    good.sha256 = std::string(64, 'b');
+    good.state = "added";
+    bad.name = "bad.so";
+    bad.state = "rejected";
+    bad.reason = "not an ELF file";
+    worker.plugins = {good, bad};
+    house.join(worker);
+    CHECK(house.load(load, {}, false)->state.sha256 == good.sha256);
+    auto rejected = load_of("b");
+    rejected.plugin = "bad.so";
+    CHECK(house.load(rejected, {}, false).error().code == Code::kRejected);
+    CHECK(contains(house.load(rejected, {}, false).error().message, "not an ELF file"));
+    rejected.plugin = "none.so";
+    CHECK(contains(house.load(rejected, {}, false).error().message, "there are: side.so"));
+  }
+  SECTION("a file just dropped, before any worker has seen it") {
+    CHECK(house.load(load, {}, false).error().code == Code::kNotFound);
+    std::filesystem::create_directories(house.config.paths.drop_dir());
+    std::ofstream(house.config.paths.drop_dir() / "side.so", std::ios::binary) << plugin_bytes();
+    CHECK(house.load(load, {}, false)->state.sha256 == sha256_hex(plugin_bytes()));
+  }
+  SECTION("a path without its bytes") {
+    load.plugin = "/etc/passwd";
+    CHECK(house.load(load, {}, false).error().code == Code::kInvalidArgument);
+  }
+}
+
+TEST_CASE("a repeated load makes no second task, also over a restart of the manager") {
+  House house;
+  REQUIRE(house.load(load_of(""), "same").ok());
+  CHECK(house.load(load_of(""), "same")->state.task == "side");
+  house.restart(false);
+  CHECK(house.load(load_of(""), "same")->state.task == "side");
+  CHECK(house.tasks().size() == 1);
+}
+
+TEST_CASE("priority goes first, then submission") {
+  House house;
+  FakeWorker worker("w");
+  house.join(worker);
+  for (const char* name : {"early", "late", "urgent"}) {
+    auto load = load_of(name, 0);
+    load.priority = std::string(name) == "urgent" ? 5 : 0;
+    REQUIRE(house.load(load).ok());
+  }
+  house.settle(worker);
+  worker.stage = 0;
+  house.report(worker);
+  std::vector<std::string> order;
+  for (auto& [sent, create] : house.out.take<bus::CreateTask>()) order.push_back(create.task);
+  CHECK(order == std::vector<std::string>{"urgent", "early", "late"});
+}
+
+TEST_CASE("memory is promised once: what does not fit waits until something ends") {
+  House house;
+  FakeWorker worker("w", 0);
+  worker.memory_bytes = 4LL << 30;
+  house.join(worker);
+  auto load = load_of("a");
+  load.memory_bytes = 3LL << 30;
+  REQUIRE(house.load(load).ok());
+  house.settle(worker);
+  CHECK(house.state("a") == "PAUSED");
+  load.name = "b";
+  REQUIRE(house.load(load).ok());
+  CHECK(house.reason("b") == "waiting for memory: needs 3072 MiB, w has 1024 MiB free");
+  REQUIRE(house.stop("a").ok());
+  house.settle(worker);
+  house.settle(worker);
+  CHECK(house.state("b") == "PAUSED");
+}
+
+TEST_CASE("stop, pause and resume answer rightly in every state") {
+  House house;
+  FakeWorker worker("w", 0);
+  CHECK(house.stop("nobody").error().code == Code::kNotFound);
+  REQUIRE(house.load(load_of("a", 0)).ok());
+  SECTION("submitted") {
+    REQUIRE(house.pause("a").ok());
+    CHECK(house.task("a").state.paused_by_user);
+    house.join(worker);
+    house.obey(worker);
+    auto create = house.out.take<bus::CreateTask>();
+    REQUIRE(create.size() == 1);
+    CHECK(create[0].second.start_paused);
+    REQUIRE(house.stop("a").ok());
+  }
+  SECTION("on a worker") {
+    house.join(worker);
+    house.settle(worker);
+    REQUIRE(house.pause("a").ok());
+    auto order = house.out.take<bus::TaskOrder>();
+    REQUIRE(order.size() == 1);
+    CHECK(order[0].second.order == "pause");
+    house.report(worker);
+    CHECK(house.reason("a") == "paused by the user");
+    REQUIRE(house.resume("a").ok());
+    CHECK(house.out.take<bus::TaskOrder>()[0].second.order == "run");
+    REQUIRE(house.stop("a").ok());
+    CHECK(house.reason("a") == "stopping");
+    CHECK_FALSE(house.pause("a").ok());
+    CHECK_FALSE(house.resume("a").ok());
+    CHECK(house.stop("a").ok());  // again is no harm
+    house.obey(worker);
+    CHECK(house.verdict("a").kind == "stopped");
+  }
+  SECTION("ended: the error says that and how") {
+    REQUIRE(house.stop("a").ok());
+    for (auto result : {house.stop("a"), house.pause("a"), house.resume("a")}) {
+      REQUIRE_FALSE(result.ok());
+      CHECK(result.error().code == Code::kInvalidArgument);
+      CHECK(contains(result.error().message, "it has ended (stopped: stopped by the user before it ran)"));
+    }
+  }
+}
+
+TEST_CASE("an order that a worker did not take is in its next plan, until one is taken") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  house.settle(worker);
+  house.pass(1, {&worker});
+  house.out.sent.clear();
+  REQUIRE(house.pause("a").ok());
+  house.out.sent.clear();  // lost on the way
+  for (int n = 0; n < 4; ++n) {
+    house.clock.tick(kNsPerSec);
+    house.report(worker);
+    house.core->tick();
+  }
+  auto plans = house.out.take<bus::WorkerPlan>();
+  REQUIRE_FALSE(plans.empty());
+  REQUIRE(plans.back().second.orders.size() == 1);
+  CHECK(plans.back().second.orders[0].order == "pause");
+  house.acknowledge(plans.back().first);
+}
+
+TEST_CASE("a failed profile ends the tasks that need it, with its verdict") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  REQUIRE(house.load(load_of("b")).ok());
+  auto create = house.out.take<bus::CreateTask>();
+  REQUIRE(create.size() == 1);
+  auto& profile = worker.tasks[create[0].second.task];
+  profile.task = create[0].second.task;
+  profile.purpose = "profile";
+  profile.state = "STOPPED";
+  profile.verdict.kind = "crashed";
+  profile.verdict.signal = 11;
+  profile.verdict.reason = "signal 11";
+  house.report(worker);
+  for (const char* name : {"a", "b"}) {
+    CHECK(house.verdict(name).kind == "crashed");
+    CHECK(house.verdict(name).signal == 11);
+    CHECK(house.verdict(name).reason == "while being profiled on w: signal 11");
+  }
+}
+
+TEST_CASE("a worker's refusal becomes a verdict; its 'not now' becomes a wait") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  house.obey(worker);
+  auto create = house.out.take<bus::CreateTask>();
+  REQUIRE(create.size() == 1);
+  SECTION("never") {
+    house.acknowledge(create[0].first, Error{Code::kRejected, "no such sandbox", {}});
+    CHECK(house.verdict("a").kind == "rejected");
+    CHECK(contains(house.verdict("a").reason, "no such sandbox"));
+  }
+  SECTION("not now") {
+    house.acknowledge(create[0].first, Error{Code::kExhausted, "no memory", {}});
+    CHECK(house.state("a") == "SUBMITTED");
+    CHECK(contains(house.reason("a"), "no memory"));
+    house.pass(6, {&worker});
+    house.settle(worker);
+    CHECK(house.state("a") == "PAUSED");
+  }
+  SECTION("no answer at all: sent again") {
+    house.clock.tick(3 * kNsPerSec / 1);
+    house.report(worker);
+    house.core->tick();
+    auto again = house.out.take<bus::CreateTask>();
+    REQUIRE(again.size() == 1);
+    CHECK(again[0].second.task == "a");
+  }
+}
+
+TEST_CASE("tasks, verdicts and profiles survive a manager that is killed") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("runs")).ok());
+  house.settle(worker);
+  auto odd = load_of("waits", 2);
+  odd.params["key"] = "value";
+  odd.priority = 7;
+  odd.user = "ann";
+  REQUIRE(house.load(odd).ok());
+  REQUIRE(house.load(load_of("ended", 2)).ok());
+  REQUIRE(house.stop("ended").ok());
+  house.restart(false);
+  REQUIRE(house.tasks().size() == 3);
+  CHECK(contains(house.reason("runs"), "the manager was restarted"));
+  CHECK(house.task("waits").load.params.at("key") == "value");
+  CHECK(house.task("waits").load.priority == 7);
+  CHECK(house.verdict("ended").kind == "stopped");
+  auto plan = house.join(worker);  // it outlived the manager, with its task
+  REQUIRE(plan.orders.size() == 1);
+  CHECK(plan.orders[0].task == "runs");
+  CHECK(plan.orders[0].order == "run");
+  CHECK(house.state("runs") == "PAUSED");
+  CHECK(house.task("runs").restarts == 0);
+}
+
+TEST_CASE("after a restart a worker that does not come back loses its task to the queue") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  house.settle(worker);
+  house.restart();
+  house.pass(14);
+  CHECK(house.state("a") == "PAUSED");
+  house.pass(3);
+  CHECK(house.state("a") == "SUBMITTED");
+}
+
+TEST_CASE("ended tasks are kept up to a bound, in memory and on disk") {
+  House house([](CoreConfig& config) { config.history = 16; });
+  for (int n = 0; n < 60; ++n) {
+    REQUIRE(house.load(load_of("t" + std::to_string(n))).ok());
+    REQUIRE(house.stop("t" + std::to_string(n)).ok());
+    house.pass(1);
+  }
+  CHECK(house.tasks().size() <= 27);
+  CHECK(house.tasks().size() >= 16);
+  CHECK(house.verdict("t59").kind == "stopped");
+  house.restart();
+  CHECK(house.tasks().size() <= 27);
+}
+
+TEST_CASE("a task's log comes from its worker, or says why not") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  house.settle(worker);
+  house.core->show(++house.tickets, "a");
+  auto asked = house.out.take<bus::GetLog>();
+  REQUIRE(asked.size() == 1);
+  CHECK(house.out.answers.count(house.tickets) == 0);
+  SECTION("answered") {
+    house.core->worker_reply("somebody else", asked[0].first.id, {}, "a lie");
+    CHECK(house.out.answers.count(house.tickets) == 0);
+    house.core->worker_reply(asked[0].first.peer, asked[0].first.id, {}, "the log");
+    CHECK(house.task_of(house.tickets)->log_tail == "the log");
+  }
+  SECTION("silence") {
+    const Ticket ticket = house.tickets;
+    house.pass(3, {&worker});
+    CHECK(contains(house.task_of(ticket)->log_tail, "did not answer"));
+  }
+  house.core->show(++house.tickets, "nobody");
+  CHECK(house.task_of(house.tickets).error().code == Code::kNotFound);
+}

@@ -1,0 +1,289 @@
+// Workers that die, come back, lie and flood.
+#include "core.hpp"
+#include "test_support.hpp"
+
+using namespace freeride;
+using namespace freeride::manager;
+
+namespace {
+struct Running : House {
+  Running() {
+    join(worker);
+    REQUIRE(load(load_of("a", 0)).ok());
+    settle(worker);
+    REQUIRE(state("a") == "PAUSED");
+  }
+  FakeWorker worker{"w", 0};
+};
+}  // namespace
+
+TEST_CASE("a silent worker is lost; its task waits and restarts when it is back") {
+  Running house;
+  house.pass(4);
+  CHECK(house.state("a") == "PAUSED");
+  house.pass(2);
+  CHECK(house.state("a") == "SUBMITTED");
+  CHECK(house.out.workers.back().state == "lost");
+  FakeWorker again("w", 0);
+  again.incarnation = "second";
+  house.join(again);
+  house.settle(again);
+  CHECK(house.state("a") == "PAUSED");
+  CHECK(house.task("a").restarts == 1);
+}
+
+TEST_CASE("another worker of the stage takes the task of a lost one") {
+  Running house;
+  FakeWorker other("x", 0);
+  house.join(other);
+  house.pass(6, {&other});
+  house.settle(other);
+  CHECK(house.state("a") == "PAUSED");
+  CHECK(house.task("a").state.worker == "x");
+  // The lost one wakes up and still has it: it is told to stop its copy.
+  house.out.sent.clear();
+  house.report(house.worker);
+  house.pass(1, {&other});
+  bool told = false;
+  for (auto& [sent, plan] : house.out.take<bus::WorkerPlan>())
+    told = told || (sent.peer == "peer-w" && plan.orders.empty());
+  CHECK(told);
+  CHECK(house.task("a").state.worker == "x");
+}
+
+TEST_CASE("a worker that was only unreachable keeps its task, and the restart is not counted") {
+  Running house;
+  house.pass(6);
+  CHECK(house.state("a") == "SUBMITTED");
+  house.report(house.worker);
+  CHECK(house.state("a") == "PAUSED");
+  CHECK(house.task("a").restarts == 0);
+  CHECK(house.task("a").state.worker == "w");
+}
+
+TEST_CASE("a new process under a worker's name has none of the old one's tasks") {
+  Running house;
+  FakeWorker again("w", 0);
+  again.incarnation = "second";
+  auto plan = house.join(again);
+  CHECK(plan.orders.empty());
+  CHECK(house.task("a").restarts == 1);
+  house.settle(again);
+  CHECK(house.state("a") == "PAUSED");
+  auto old = house.send(house.worker,
+                        house.report_of(house.worker));  // the old process, should it still live, is a stranger now
+  CHECK(old.error().code == Code::kNotFound);
+}
+
+TEST_CASE("a worker that keeps dying does not take a task with it for ever") {
+  Running house;
+  for (int n = 0; n < 4; ++n) {
+    FakeWorker again("w", 0);
+    again.incarnation = "process " + std::to_string(n);
+    house.join(again);
+    house.settle(again);
+  }
+  CHECK(house.verdict("a").kind == "lost");
+  CHECK(contains(house.verdict("a").reason, "restarted 3 times"));
+}
+
+TEST_CASE("a worker that leaves in good order costs its tasks no restart") {
+  Running house;
+  auto goodbye = house.report_of(house.worker);
+  goodbye.leaving = true;
+  goodbye.tasks[0].state = "STOPPED";
+  goodbye.tasks[0].verdict.kind = "stopped";
+  CHECK(house.send(house.worker, goodbye).ok());
+  CHECK(house.state("a") == "SUBMITTED");
+  CHECK(house.task("a").restarts == 0);
+  CHECK(house.out.workers.back().state == "down");
+}
+
+TEST_CASE("work done before a restart stays counted") {
+  Running house;
+  house.worker.tasks["a"].counters.steps = 100;
+  house.worker.tasks["a"].counters.harvested_ns = 5000;
+  house.report(house.worker);
+  FakeWorker again("w", 0);
+  again.incarnation = "second";
+  house.join(again);
+  house.settle(again);
+  again.tasks["a"].counters.steps = 10;
+  again.tasks["a"].counters.harvested_ns = 500;
+  house.report(again);
+  CHECK(house.task("a").state.counters.steps == 110);
+  CHECK(house.task("a").state.counters.harvested_ns == 5500);
+}
+
+TEST_CASE("a task that ends by itself or was killed has its worker's verdict") {
+  Running house;
+  for (const char* kind : {"crashed", "overran", "out_of_memory", "evicted", "failed", "nonsense", ""}) {
+    CAPTURE(kind);
+    const std::string name = std::string("t") + (kind[0] != 0 ? kind : "empty");
+    REQUIRE(house.load(load_of(name, 0)).ok());
+    house.settle(house.worker);
+    House::end(house.worker, name, kind);
+    house.report(house.worker);
+    CHECK(house.state(name) == "STOPPED");
+    CHECK(house.verdict(name).kind == (std::string(kind) == "nonsense" || kind[0] == 0 ? "failed" : kind));
+    house.worker.tasks.erase(name);
+  }
+  CHECK(house.state("a") == "PAUSED");
+}
+
+TEST_CASE("what an earlier task of the same name is reported to be is not taken for the new one") {
+  Running house;
+  REQUIRE(house.stop("a").ok());
+  house.obey(house.worker);
+  CHECK(house.state("a") == "STOPPED");
+  REQUIRE(house.load(load_of("a", 0)).ok());
+  house.report(house.worker);  // still names the old one, STOPPED
+  CHECK(house.state("a") == "SUBMITTED");
+  auto create = house.out.take<bus::CreateTask>();
+  REQUIRE(create.size() == 1);
+  house.acknowledge(create[0].first, Error{Code::kAlreadyExists, "a is here", {}});
+  house.report(house.worker);
+  CHECK(house.state("a") == "SUBMITTED");
+  house.pass(4, {&house.worker});
+  CHECK(house.state("a") == "PAUSED");
+}
+
+TEST_CASE("a task that its worker no longer names is queued again") {
+  Running house;
+  house.worker.tasks.clear();
+  house.pass(7, {&house.worker});
+  CHECK(house.task("a").restarts == 1);
+  CHECK(house.state("a") == "PAUSED");
+}
+
+TEST_CASE("a manager that was held up declares nobody lost") {
+  Running house;
+  house.clock.tick(60 * kNsPerSec);
+  house.core->tick();
+  CHECK(house.state("a") == "PAUSED");
+}
+
+TEST_CASE("a profile is repeated when its worker is lost, and tasks wait for it meanwhile") {
+  House house;
+  FakeWorker worker("w", 0), other("x", 1);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  auto first = house.out.take<bus::CreateTask>();
+  REQUIRE(first.size() == 1);
+  house.acknowledge(first[0].first);
+  house.pass(6);
+  CHECK(house.state("a") == "SUBMITTED");
+  house.join(other);
+  house.pass(4, {&other});
+  house.settle(other);
+  CHECK(house.state("a") == "PAUSED");
+  CHECK(house.task("a").state.worker == "x");
+}
+
+TEST_CASE("reports from strangers and lies are turned away or bounded") {
+  Running house;
+  FakeWorker stranger("nobody", 0);
+  CHECK(house.send(stranger, house.report_of(stranger)).error().code == Code::kNotFound);
+  bus::RegisterWorker unnamed;
+  house.core->register_worker(++house.tickets, "p", unnamed);
+  CHECK_FALSE(house.answer_of(house.tickets).ok());
+
+  auto report = house.report_of(house.worker);
+  report.usable_bytes = INT64_MIN;
+  report.tasks[0].counters.steps = UINT64_MAX;
+  report.tasks[0].counters.step_ns = INT64_MIN;
+  report.tasks[0].counters.harvested_ns = INT64_MAX;
+  for (int n = 0; n < 100; ++n) report.tasks[0].counters.metrics["m" + std::to_string(n)] = n;
+  report.tasks[0].state = "FLYING";
+  for (int n = 0; n < 2000; ++n) {
+    bus::TaskReport ghost;
+    ghost.task = "ghost" + std::to_string(n);
+    ghost.state = "RUNNING";
+    report.tasks.push_back(ghost);
+    bus::TrainingState rank;
+    rank.job = "job" + std::to_string(n);
+    rank.state = "active";
+    rank.stage = rank.stages = UINT32_MAX;
+    report.ranks.push_back(rank);
+    bus::PluginState plugin;
+    plugin.name = "p" + std::to_string(n) + ".so";
+    plugin.state = "added";
+    report.plugins.push_back(plugin);
+  }
+  bus::TrainingIteration iteration;
+  iteration.job = "gpt";
+  iteration.begin_ns = INT64_MIN;
+  iteration.end_ns = INT64_MAX;
+  report.iterations.push_back(iteration);
+  bus::BubbleTotals totals;
+  totals.job = "gpt";
+  totals.stage = UINT32_MAX;
+  totals.bubble_ns = totals.harvested_ns = INT64_MIN;
+  totals.overruns_ns.assign(100'000, INT64_MIN);
+  report.bubbles.push_back(totals);
+  CHECK(house.send(house.worker, report).ok());
+  house.pass(2, {&house.worker});
+  CHECK(house.tasks().size() == 1);
+  CHECK(house.task("a").state.counters.metrics.size() <= 8);
+  CHECK(house.task("a").state.counters.step_ns >= 0);
+  house.core->status(++house.tickets);
+  auto status = std::get<bus::StatusReply>(*house.answer_of(house.tickets));
+  CHECK(status.jobs.size() <= 2 * Core::kMaxJobs);
+}
+
+TEST_CASE("the holdout plan reaches every worker of the job, for an iteration that is still to come") {
+  House house;
+  FakeWorker first("w0", 0), second("w1", 1), elsewhere("w2");
+  house.join(first);
+  house.join(second);
+  house.join(elsewhere);
+  uint64_t at = 0;
+  for (int n = 0; n < 4; ++n) {
+    house.clock.tick(kNsPerSec);
+    for (FakeWorker* worker : {&first, &second}) {
+      auto report = house.report_of(*worker);
+      for (uint64_t i = 0; i < 10; ++i) {
+        bus::TrainingIteration iteration;
+        iteration.job = "gpt";
+        iteration.rank = iteration.stage = static_cast<uint32_t>(worker->stage);
+        iteration.iteration = at + i;
+        iteration.begin_ns = static_cast<int64_t>(at + i) * 100 * kNsPerMs;
+        iteration.end_ns = iteration.begin_ns + 100 * kNsPerMs;
+        report.iterations.push_back(iteration);
+      }
+      REQUIRE(house.send(*worker, report).ok());
+    }
+    house.report(elsewhere);
+    at += 10;
+    house.core->tick();
+  }
+  std::map<std::string, bus::HoldoutPlan> plans;
+  for (auto& [sent, plan] : house.out.take<bus::WorkerPlan>()) {
+    if (!plan.holdout.empty()) plans[sent.peer] = plan.holdout.back();
+  }
+  REQUIRE(plans.size() == 2);
+  const auto& plan = plans.at("peer-w0");
+  CHECK(plan.block_iterations == 30);  // 3 s of 100 ms
+  CHECK(plan.share_pct == 10);
+  CHECK(plan.from_iteration > 10);
+  CHECK(plan.seed == plans.at("peer-w1").seed);
+  CHECK(plan.from_iteration == plans.at("peer-w1").from_iteration);
+  // Who comes later gets the same with the answer to its registration, and a restarted manager makes no other.
+  house.restart();
+  FakeWorker late("w3", 2);
+  auto joined = house.join(late);
+  REQUIRE_FALSE(joined.holdout.empty());
+  CHECK(joined.holdout.back().seed == plan.seed);
+  CHECK(joined.holdout.back().from_iteration == plan.from_iteration);
+}
+
+TEST_CASE("a plugin is handed out by its content only") {
+  Running house;
+  house.core->fetch_plugin(++house.tickets, house.task("a").state.sha256);
+  REQUIRE(house.answer_of(house.tickets).ok());
+  CHECK(house.out.attachments[house.tickets] == plugin_bytes());
+  house.core->fetch_plugin(++house.tickets, "../freeride.db");
+  CHECK(house.answer_of(house.tickets).error().code == Code::kInvalidArgument);
+  house.core->fetch_plugin(++house.tickets, std::string(64, '0'));
+  CHECK(house.answer_of(house.tickets).error().code == Code::kNotFound);
+}

@@ -1,0 +1,184 @@
+#include "job.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "freeride/base/clock.hpp"
+
+using namespace freeride;
+using namespace freeride::manager;
+
+namespace {
+constexpr int64_t kMs = kNsPerMs;
+
+/// Two ranks that train, base_ns an iteration, more by `slowdown` where the plan lets side tasks run.
+struct Training {
+  explicit Training(JobConfig config = {50, 1000 * kMs, 1.0}) : job("gpt", 7, config) {}
+  void iterate(int count, bool ready = true) {
+    for (int n = 0; n < count; ++n) {
+      const bool held = plan.block_iterations != 0 && at >= plan.from_iteration && policy::is_held_out(plan, at);
+      // Deterministic jitter, so that intervals are not empty.
+      const double jitter = static_cast<double>(static_cast<int>((at * 2654435761u) % 1000) - 500) / 500 * 1e6;
+      const double scale = ready && !held ? 1 + slowdown * plan.duty_pct / 100 : 1;
+      const auto duration = static_cast<int64_t>(base_ns * scale + jitter);
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        bus::TrainingIteration iteration;
+        iteration.job = "gpt";
+        iteration.rank = iteration.stage = rank;
+        iteration.iteration = at;
+        iteration.begin_ns = now;
+        iteration.end_ns = now + duration;
+        iteration.bubble_ns = rank == 0 ? 20 * kMs : 40 * kMs;
+        iteration.holdout = held;
+        job.add_iteration(iteration, ready, now);
+        bus::BubbleTotals totals;
+        totals.job = "gpt";
+        totals.stage = rank;
+        if (!held) totals.bubble_ns = iteration.bubble_ns;
+        if (!held && ready) totals.harvested_ns = iteration.bubble_ns / 2;
+        if (!held && ready) totals.overruns_ns = {static_cast<int64_t>(at % 100) * kNsPerUs};
+        job.add_bubbles(totals, ready);
+      }
+      now += duration;
+      ++at;
+      if (at % 10 == 0 && job.replan(now)) plan = job.plan();
+    }
+  }
+  Job job;
+  policy::HoldoutPlan plan;
+  double slowdown = 0, base_ns = 100e6;
+  uint64_t at = 0;
+  int64_t now = kNsPerSec;
+};
+}  // namespace
+
+TEST_CASE("the plan follows from the measured iteration, and begins where no rank has been yet") {
+  Training training;
+  CHECK_FALSE(training.job.replan(training.now));
+  training.iterate(10);
+  CHECK(training.plan.block_iterations == 10);
+  CHECK(training.plan.share_pct == 50);
+  CHECK(training.plan.from_iteration >= 9 + 30);
+  const auto plan = training.plan;
+  training.iterate(200);
+  CHECK(training.plan.from_iteration == plan.from_iteration);  // nothing has changed, so nothing is sent again
+}
+
+TEST_CASE("I, bubble and harvested share are measured against the holdout") {
+  Training training({50, 1000 * kMs, 100});
+  training.slowdown = 0.05;
+  training.iterate(1000);
+  const auto measures = training.job.measures();
+  REQUIRE(measures.measured);
+  CHECK(measures.time_increase_pct == Approx(5).margin(0.2));
+  CHECK(measures.time_increase_ci95_low_pct < 5.2);
+  CHECK(measures.time_increase_ci95_high_pct > 4.8);
+  CHECK(measures.iteration_ms == Approx(100).margin(1));
+  CHECK(measures.iterations == 1000);
+  CHECK(measures.holdout_iterations == Approx(480).margin(30));
+  CHECK(measures.stage_bubble_share_pct.at("0") == Approx(19.5).margin(1));
+  CHECK(measures.stage_bubble_share_pct.at("1") == Approx(39).margin(2));
+  CHECK(measures.bubble_share_pct == Approx(29.3).margin(1.5));
+  CHECK(measures.harvested_share_pct == Approx(50));
+  CHECK(measures.overrun_p50_us == Approx(50).margin(15));
+  CHECK(measures.overrun_p99_us >= 90);
+}
+
+TEST_CASE("iterations in which no side task could run are no evidence") {
+  Training training;
+  training.slowdown = 0.05;
+  training.iterate(1000, false);
+  CHECK_FALSE(training.job.measures().measured);
+  CHECK(training.job.measures().harvested_share_pct == 0);
+}
+
+TEST_CASE("what a worker and the plan disagree about is no evidence") {
+  Training training;
+  training.iterate(30);
+  training.plan.block_iterations = 0;  // from here on nothing is held out, whatever the plan says
+  training.iterate(1000);
+  const auto measures = training.job.measures();
+  CHECK_FALSE(measures.measured);
+}
+
+TEST_CASE("an I above the budget lowers the duty, from a later iteration on, and a small one raises it again") {
+  Training training({50, 1000 * kMs, 1.0});
+  training.slowdown = 0.08;
+  training.iterate(600);
+  CHECK(training.plan.duty_pct < 60);
+  const double throttled = training.plan.duty_pct;
+  training.slowdown = 0;
+  training.iterate(2000);
+  CHECK(training.plan.duty_pct > throttled);
+}
+
+TEST_CASE("the block length follows an iteration that has become much longer") {
+  Training training({50, 1000 * kMs, 1000});
+  training.iterate(300);
+  training.base_ns = 250e6;
+  training.iterate(600);
+  CHECK(training.plan.block_iterations < 8);
+}
+
+TEST_CASE("a new run of the job begins anew") {
+  Training training;
+  training.iterate(500);
+  CHECK(training.job.measures().iterations == 500);
+  training.at = 0;
+  training.iterate(5);
+  CHECK(training.job.measures().iterations == 5);
+  CHECK_FALSE(training.job.measures().measured);
+  training.iterate(300);
+  CHECK(training.plan.from_iteration < 300);
+  bool forget = false;
+  training.job.take_row(forget);
+  CHECK(forget);
+}
+
+TEST_CASE("repeated iterations count once") {
+  Training training;
+  training.iterate(20);
+  training.at -= 2;
+  training.iterate(1);
+  CHECK(training.job.measures().iterations == 20);
+}
+
+TEST_CASE("plan, totals and blocks go on from what was kept") {
+  Training training;
+  training.slowdown = 0.02;
+  training.iterate(500);
+  bool forget = false;
+  auto row = training.job.take_row(forget);
+  const auto before = training.job.measures();
+  Job restored(row, {50, 1000 * kMs, 1.0});
+  const auto after = restored.measures();
+  CHECK(after.iterations == before.iterations);
+  CHECK(after.time_increase_pct == Approx(before.time_increase_pct));
+  CHECK(after.harvested_share_pct == Approx(before.harvested_share_pct));
+  CHECK(after.overrun_p99_us == before.overrun_p99_us);
+  CHECK(restored.plan().from_iteration == training.job.plan().from_iteration);
+  REQUIRE(restored.wire_plans().size() == training.job.wire_plans().size());
+  CHECK(training.job.take_row(forget).blocks.empty());  // each block is saved once
+}
+
+TEST_CASE("a job's memory stays bounded whatever is reported") {
+  Job job("gpt", 1, {});
+  bus::TrainingIteration iteration;
+  iteration.begin_ns = 1;
+  iteration.end_ns = 2;
+  for (uint32_t n = 0; n < 20'000; ++n) {
+    iteration.rank = iteration.stage = n;
+    iteration.iteration = n;
+    job.add_iteration(iteration, true, 1);
+    bus::TrainingState rank;
+    rank.rank = n;
+    rank.stages = UINT32_MAX;
+    job.see_rank(rank, 1);
+  }
+  bus::BubbleTotals totals;
+  totals.overruns_ns.assign(50'000, INT64_MAX);
+  job.add_bubbles(totals, true);
+  CHECK(job.measures().stage_bubble_share_pct.size() <= Job::kMaxStages);
+  CHECK(job.measures().stages <= Job::kMaxStages);
+  bool forget = false;
+  CHECK(job.take_row(forget).overruns_ns.size() <= Job::kOverrunSample);
+}

@@ -1,0 +1,203 @@
+// The program: real sockets, a client and a worker of the bus, kill -9.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "freeride/bus/sockets.hpp"
+#include "test_support.hpp"
+
+using namespace freeride;
+using namespace freeride::manager;
+using std::chrono::milliseconds;
+
+namespace {
+constexpr milliseconds kPatience{60'000};  // a watchdog: nothing here takes long
+
+class Program {
+ public:
+  Program(const TempDir& dir, std::vector<std::string> extra = {})
+      : log_(dir.path / ("log" + std::to_string(++count))) {
+    std::vector<std::string> args = {FREERIDE_MANAGER, "--run-dir", (dir.path / "run").string(), "--state-dir",
+                                     (dir.path / "state").string()};
+    args.insert(args.end(), extra.begin(), extra.end());
+    pid_ = fork();
+    if (pid_ == 0) {
+      const int fd = open(log_.c_str(), O_WRONLY | O_CREAT, 0600);
+      dup2(fd, 1);
+      dup2(fd, 2);
+      std::vector<char*> argv;
+      for (auto& arg : args) argv.push_back(arg.data());
+      argv.push_back(nullptr);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+  }
+  ~Program() { end(SIGKILL); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  /// Its exit code, or minus the signal that ended it.
+  int end(int signal) {
+    if (pid_ > 0 && signal != 0) kill(pid_, signal);
+    if (pid_ > 0) waitpid(std::exchange(pid_, 0), &status_, 0);
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : -WTERMSIG(status_);
+  }
+  int wait() { return end(0); }
+  pid_t pid() const { return pid_; }
+  std::string log() const {
+    std::ifstream file(log_);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+ private:
+  static inline int count = 0;
+  std::filesystem::path log_;
+  pid_t pid_ = 0;
+  int status_ = 0;
+};
+
+struct Client {
+  explicit Client(const TempDir& dir) {
+    Paths paths{dir.path / "run", dir.path / "state"};
+    auto connected = bus::Requester::connect(context, paths.commands_endpoint());
+    REQUIRE(connected.ok());
+    requester = std::move(*connected);
+  }
+  template <class R, class C>
+  Result<R> ask(const C& command, const std::string& attachment = {}) {
+    auto reply = requester->request(command, kPatience, attachment);
+    if (!reply) return reply.error();
+    return reply->template as<R>();
+  }
+  zmq::context_t context;
+  std::unique_ptr<bus::Requester> requester;
+};
+}  // namespace
+
+TEST_CASE("load, kill -9, start again: the task is there, and a monitor sees it") {
+  TempDir dir;
+  {
+    Program manager(dir);
+    Client client(dir);
+    auto loaded = client.ask<bus::TaskReply>(load_of("a", 3), plugin_bytes());
+    REQUIRE(loaded.ok());
+    CHECK(loaded->task.state.reason == "waiting for a worker: none is there");
+    CHECK(manager.end(SIGKILL) == -SIGKILL);
+  }
+  Program manager(dir);
+  Client client(dir);
+  auto tasks = client.ask<bus::TasksReply>(bus::ListTasks{});
+  REQUIRE(tasks.ok());
+  REQUIRE(tasks->tasks.size() == 1);
+  CHECK(tasks->tasks[0].state.task == "a");
+  Paths paths{dir.path / "run", dir.path / "state"};
+  auto monitor = bus::Subscriber::connect(client.context, paths.events_endpoint(), {"task.state"});
+  REQUIRE(monitor.ok());
+  auto event = (*monitor)->receive(kPatience);
+  REQUIRE(event.has_value());
+  CHECK(event->as<bus::TaskState>()->task == "a");
+  CHECK(manager.end(SIGTERM) == 0);
+}
+
+TEST_CASE("a second manager is told of the first; other trouble at start is one line and exit 1") {
+  TempDir dir;
+  Program first(dir);
+  Client client(dir);
+  REQUIRE(client.ask<bus::StatusReply>(bus::GetStatus{}).ok());
+  Program second(dir);
+  CHECK(second.wait() == 1);
+  CHECK(contains(second.log(), std::to_string(first.pid())));
+  CHECK(std::count(second.log().begin(), second.log().end(), '\n') == 1);
+  Program elsewhere(dir, {"--run-dir", (dir.path / "run2").string()});  // the same state
+  CHECK(elsewhere.wait() == 1);
+  CHECK(contains(elsewhere.log(), "another manager uses this state directory"));
+  CHECK(client.ask<bus::StatusReply>(bus::GetStatus{}).ok());
+
+  TempDir damaged;
+  std::filesystem::create_directories(damaged.path / "state");
+  std::ofstream(damaged.path / "state" / "freeride.db") << std::string(5000, 'x');
+  Program broken(damaged);
+  CHECK(broken.wait() == 1);
+  CHECK(contains(broken.log(), "move it away"));
+  CHECK(std::count(broken.log().begin(), broken.log().end(), '\n') == 1);
+  Program wrong(damaged, {"--holdout-pct", "500"});
+  CHECK(wrong.wait() == 2);
+}
+
+TEST_CASE("a worker of the bus registers, takes a task through profile and run, and ends it") {
+  TempDir dir;
+  Program manager(dir);
+  Client client(dir), worker(dir);
+  bus::RegisterWorker hello;
+  hello.worker = "host:cpu-0";
+  hello.incarnation = "i";
+  hello.memory_bytes = hello.usable_bytes = 8LL << 30;
+  bus::TrainingState rank;
+  rank.job = "gpt";
+  rank.stages = 2;
+  rank.state = "active";
+  hello.ranks = {rank};
+  REQUIRE(worker.ask<bus::WorkerPlan>(hello).ok());
+  REQUIRE(client.ask<bus::TaskReply>(load_of("a", 0), plugin_bytes()).ok());
+  CHECK(client.ask<bus::TaskReply>(load_of("b", 5), plugin_bytes()).error().code == Code::kInvalidArgument);
+
+  bus::WorkerReport report;
+  report.worker = hello.worker;
+  report.incarnation = hello.incarnation;
+  report.usable_bytes = hello.usable_bytes;
+  report.ranks = hello.ranks;
+  std::string sha256;
+  for (int n = 0; n < 2; ++n) {
+    std::optional<bus::Message> message;
+    do {
+      message = worker.requester->receive(kPatience);
+      REQUIRE(message.has_value());
+    } while (message->is_reply || message->command != bus::CreateTask::kCommand);
+    auto create = message->as<bus::CreateTask>();
+    REQUIRE(create.ok());
+    CHECK(create->purpose == (n == 0 ? "profile" : "run"));
+    worker.requester->reply(*message, bus::Ack{});
+    sha256 = create->sha256;
+    bus::TaskReport task;
+    task.task = create->task;
+    task.purpose = create->purpose;
+    task.state = "STOPPED";
+    task.verdict.kind = "finished";
+    task.counters.steps = 3;
+    report.tasks = {task};
+    REQUIRE(worker.ask<bus::Ack>(report).ok());
+  }
+  auto fetched = worker.requester->request(bus::FetchPlugin{sha256}, kPatience);
+  REQUIRE(fetched.ok());
+  CHECK(fetched->attachment == plugin_bytes());
+  auto shown = client.ask<bus::TaskReply>(bus::ShowTask{"a"});
+  REQUIRE(shown.ok());
+  CHECK(shown->task.state.verdict.kind == "finished");
+  CHECK(shown->task.state.counters.steps == 3);
+}
+
+TEST_CASE("garbage on the command socket harms nobody") {
+  TempDir dir;
+  Program manager(dir);
+  Client client(dir);
+  REQUIRE(client.ask<bus::StatusReply>(bus::GetStatus{}).ok());
+  zmq::socket_t raw(client.context, zmq::socket_type::dealer);
+  raw.set(zmq::sockopt::linger, 0);
+  raw.connect(Paths{dir.path / "run", {}}.commands_endpoint());
+  uint32_t random = 1;
+  for (int n = 0; n < 2000; ++n) {
+    std::string bytes(static_cast<size_t>(n % 97), '\0');
+    for (char& c : bytes) c = static_cast<char>((random = random * 1664525 + 1013904223) >> 24);
+    raw.send(zmq::buffer(bytes), n % 3 == 0 ? zmq::send_flags::sndmore : zmq::send_flags::none);
+  }
+  raw.send(zmq::buffer(std::string("x")), zmq::send_flags::none);
+  bus::WorkerReport stranger;
+  stranger.worker = "nobody";
+  CHECK(client.ask<bus::Ack>(stranger).error().code == Code::kNotFound);
+  CHECK(client.ask<bus::StatusReply>(bus::GetStatus{}).ok());
+  CHECK(manager.end(SIGINT) == 0);
+}

@@ -1,0 +1,235 @@
+// The state file: damaged, locked, newer, full, read-only; and what the core makes of it.
+#include "state_store.hpp"
+
+#include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "test_support.hpp"
+
+using namespace freeride;
+using namespace freeride::manager;
+
+namespace {
+/// While it lives no file of this process can grow past `bytes`: a full disk that needs no privilege.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit now = before_;
+    now.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before_); }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TaskRow row_of(int64_t id) {
+  TaskRow row;
+  row.id = id;
+  row.info.state.task = "t" + std::to_string(id);
+  row.info.state.state = "SUBMITTED";
+  row.info.load.params["k"] = "v";
+  row.earlier.steps = 5;
+  row.reserved_bytes = 77;
+  row.stopping = true;
+  return row;
+}
+}  // namespace
+
+TEST_CASE("tasks, requests, profiles and jobs come back as they were saved") {
+  TempDir dir;
+  const auto file = dir.path / "state" / "freeride.db";
+  {
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    REQUIRE((*store)->add_task(row_of(1), "request", 1000).ok());
+    REQUIRE((*store)->add_task(row_of(2), "other", 1000).ok());
+    REQUIRE((*store)->remove_tasks({2}).ok());
+    REQUIRE((*store)->save_profile("key", {123, 456}, 1000).ok());
+    JobRow job;
+    job.plan.job = job.previous_plan.job = "gpt";
+    job.plan.seed = UINT64_MAX;
+    job.plan.duty_pct = 55;
+    job.previous_plan.from_iteration = 9;
+    job.iterations = 10;
+    job.overruns_ns = {1, 2, 3};
+    job.stages[3] = {1, 2, 3, 4};
+    job.blocks = {{policy::BlockKind::kHarvested, 55, 10, 1e9, 1, 2e9}};
+    REQUIRE((*store)->save_job(job, false).ok());
+    REQUIRE((*store)->save_job(job, false).ok());
+  }
+  auto store = StateStore::open(file);
+  REQUIRE(store.ok());
+  auto tasks = (*store)->tasks();
+  REQUIRE(tasks->size() == 1);
+  CHECK((*tasks)[0].info.state.task == "t1");
+  CHECK((*tasks)[0].info.load.params.at("k") == "v");
+  CHECK((*tasks)[0].earlier.steps == 5);
+  CHECK((*tasks)[0].reserved_bytes == 77);
+  CHECK((*tasks)[0].stopping);
+  CHECK((*store)->task_of_request("request")->value() == 1);
+  CHECK_FALSE((*store)->task_of_request("unknown")->has_value());
+  CHECK((*store)->profiles()->at("key").step_ns == 456);
+  auto jobs = (*store)->jobs();
+  REQUIRE(jobs->size() == 1);
+  const JobRow& job = (*jobs)[0];
+  CHECK(job.plan.seed == UINT64_MAX);
+  CHECK(job.plan.duty_pct == 55);
+  CHECK(job.previous_plan.from_iteration == 9);
+  CHECK(job.overruns_ns == std::vector<int64_t>{1, 2, 3});
+  CHECK(job.stages.at(3).harvested_ns == 4);
+  REQUIRE(job.blocks.size() == 2);  // appended by each save
+  CHECK(job.blocks[0].stall_sum_ns == 2e9);
+  REQUIRE((*store)->save_job(job, true).ok());
+  CHECK((*(*store)->jobs())[0].blocks.size() == 2);  // the old ones gone, those of the row appended
+  REQUIRE((*store)->remove_job("gpt").ok());
+  CHECK((*store)->jobs()->empty());
+}
+
+TEST_CASE("a state file that cannot be used is one clear line, and is left as it is") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  SECTION("not a database") {
+    std::ofstream(file) << std::string(10'000, 'x');
+    auto store = StateStore::open(file);
+    REQUIRE_FALSE(store.ok());
+    CHECK(store.error().code == Code::kInternal);
+    CHECK(contains(store.error().text(), file.string()));
+    CHECK(contains(store.error().hint, "move it away"));
+    CHECK(std::filesystem::file_size(file) == 10'000);
+  }
+  SECTION("damaged in the middle") {
+    {
+      auto store = StateStore::open(file);
+      for (int n = 1; n < 300; ++n) REQUIRE((*store)->save_task(row_of(n)).ok());
+    }
+    {
+      std::fstream raw(file, std::ios::in | std::ios::out | std::ios::binary);
+      raw.seekp(4096);
+      raw << std::string(40'000, '\xff');
+    }
+    auto store = StateStore::open(file);
+    REQUIRE_FALSE(store.ok());
+    CHECK(contains(store.error().text(), "damaged"));
+  }
+  SECTION("of a newer version") {
+    {
+      auto store = StateStore::open(file);
+      REQUIRE(store.ok());
+    }
+    sqlite3* raw = nullptr;
+    REQUIRE(sqlite3_open(file.c_str(), &raw) == SQLITE_OK);
+    sqlite3_exec(raw, "PRAGMA user_version = 99", nullptr, nullptr, nullptr);
+    sqlite3_close(raw);
+    auto store = StateStore::open(file);
+    REQUIRE_FALSE(store.ok());
+    CHECK(store.error().code == Code::kVersion);
+    CHECK(contains(store.error().message, "99"));
+  }
+  SECTION("in use") {
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    auto second = StateStore::open(file);
+    REQUIRE_FALSE(second.ok());
+    CHECK(second.error().code == Code::kAlreadyExists);
+  }
+  SECTION("a task in it that cannot be decoded") {
+    {
+      auto store = StateStore::open(file);
+      REQUIRE((*store)->save_task(row_of(1)).ok());
+    }
+    sqlite3* raw = nullptr;
+    REQUIRE(sqlite3_open(file.c_str(), &raw) == SQLITE_OK);
+    sqlite3_exec(raw, "UPDATE task SET info = x'c1c1'", nullptr, nullptr, nullptr);
+    sqlite3_close(raw);
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    CHECK(contains((*store)->tasks().error().text(), "damaged"));
+  }
+  SECTION("a folder that cannot be made, or is a file") {
+    std::ofstream(dir.path / "file") << "x";
+    CHECK_FALSE(StateStore::open(dir.path / "file" / "freeride.db").ok());
+    CHECK_FALSE(StateStore::open("/proc/none/freeride.db").ok());
+  }
+}
+
+TEST_CASE("a read-only state directory is refused, naming it") {
+  TempDir dir;
+  const bool root = geteuid() == 0;
+  REQUIRE(chmod(dir.path.c_str(), 0555) == 0);
+  if (root) REQUIRE(seteuid(65534) == 0);  // root may write anywhere
+  auto store = StateStore::open(dir.path / "freeride.db");
+  if (root) REQUIRE(seteuid(0) == 0);
+  chmod(dir.path.c_str(), 0755);
+  REQUIRE_FALSE(store.ok());
+  CHECK(store.error().code == Code::kPermission);
+  CHECK(contains(store.error().message, dir.path.string()));
+  CHECK(contains(store.error().hint, "--state-dir"));
+}
+
+TEST_CASE("a disk that fills up fails commands, loses no task, and is caught up with later") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("before", 0)).ok());
+  house.settle(worker);
+  {
+    FullDisk full(16);
+    auto refused = house.load(load_of("during", 0));
+    REQUIRE_FALSE(refused.ok());
+    CHECK((refused.error().code == Code::kExhausted || refused.error().code == Code::kUnavailable));
+    CHECK(contains(refused.error().message, "freeride.db"));
+    CHECK(house.tasks().size() == 1);
+    auto resume = house.resume("before");
+    CHECK_FALSE(resume.ok());
+    auto stop = house.stop("before");  // what protects training does not wait for a disk
+    REQUIRE_FALSE(stop.ok());
+    CHECK(contains(stop.error().message, "is being stopped, but that could not be recorded"));
+    house.obey(worker);
+    CHECK(house.state("before") == "STOPPED");
+    house.pass(2, {&worker});
+  }
+  REQUIRE(house.load(load_of("after", 0)).ok());
+  house.pass(8, {&worker});
+  house.restart(false);
+  CHECK(house.state("before") == "STOPPED");
+  CHECK(house.verdict("before").kind == "stopped");
+  CHECK(house.tasks().size() == 2);
+}
+
+TEST_CASE("the content store keeps plugins by their hash, whole or not at all") {
+  TempDir dir;
+  ContentStore store(dir.path / "store");
+  CHECK(store.put("garbage", "g.so").error().code == Code::kInvalidArgument);
+  CHECK_FALSE(std::filesystem::exists(dir.path / "store"));
+  auto sha256 = store.put(plugin_bytes(), "side.so");
+  REQUIRE(sha256.ok());
+  CHECK(*store.put(plugin_bytes(), "other.so") == *sha256);
+  CHECK(store.has(*sha256));
+  CHECK(*store.get(*sha256) == plugin_bytes());
+  struct stat info {};
+  REQUIRE(stat((dir.path / "store" / (*sha256 + ".so")).c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0444);
+  CHECK_FALSE(store.has("../store/" + *sha256));
+  chmod((dir.path / "store" / (*sha256 + ".so")).c_str(), 0644);
+  std::ofstream(dir.path / "store" / (*sha256 + ".so"), std::ios::app) << "more";
+  CHECK(contains(store.get(*sha256).error().message, "has been changed"));
+  SECTION("a full disk leaves nothing half written") {
+    ContentStore other(dir.path / "other");
+    {
+      FullDisk full(100);
+      CHECK_FALSE(other.put(plugin_bytes(), "side.so").ok());
+    }
+    CHECK(std::filesystem::is_empty(dir.path / "other"));
+    CHECK(other.put(plugin_bytes(), "side.so").ok());
+  }
+}
