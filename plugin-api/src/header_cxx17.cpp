@@ -14,5 +14,6 @@ class Everything : public freeride::SideTask {
 }  // namespace
 
 extern "C" size_t freeride_test_plugin_bytes_cxx17() {
-  return freeride::PluginGlue::make_table<Everything>("Everything", {})->struct_size;
+  static const auto* const table = freeride::PluginGlue::make_table<Everything>("Everything", {});
+  return table->struct_size;
 }

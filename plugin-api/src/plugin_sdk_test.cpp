@@ -133,10 +133,17 @@ class Counted : public Plain {
   void CreateSideTask() override { throw freeride::TaskError("no"); }
 };
 int Counted::alive = 0;
+
+// As FREERIDE_PLUGIN does it: one table for the life of the process.
+template <class Task>
+const freeride_plugin* table_of(const char* class_name) {
+  static const freeride_plugin* const table = freeride::PluginGlue::make_table<Task>(class_name, {});
+  return table;
+}
 }  // namespace
 
 TEST_CASE("a class alone is a plugin: name from the class, no parameters, every transition there") {
-  const auto* plugin = freeride::PluginGlue::make_table<Plain>("some::HTTPPlain2Task", {});
+  const auto* plugin = table_of<Plain>("some::HTTPPlain2Task");
   CHECK(plugin->name == std::string("httpplain2_task"));
   CHECK(plugin->param_count == 0);
   Driver task(plugin, "/scratch");
@@ -145,16 +152,16 @@ TEST_CASE("a class alone is a plugin: name from the class, no parameters, every 
 }
 
 TEST_CASE("an author's slip in a declaration is told at create") {
-  Driver twice(freeride::PluginGlue::make_table<DeclaredTwice>("DeclaredTwice", {}), "/scratch");
+  Driver twice(table_of<DeclaredTwice>("DeclaredTwice"), "/scratch");
   CHECK(twice.create() == FREERIDE_ERROR);
   CHECK(twice.failure == "parameter one is declared twice");
-  Driver range(freeride::PluginGlue::make_table<BadRange>("BadRange", {}), "/scratch");
+  Driver range(table_of<BadRange>("BadRange"), "/scratch");
   CHECK(range.create() == FREERIDE_ERROR);
   CHECK(range.failure == "parameter one: its range must be {least, greatest}");
 }
 
 TEST_CASE("a failed create frees what it made") {
-  Driver task(freeride::PluginGlue::make_table<Counted>("Counted", {}), "/scratch");
+  Driver task(table_of<Counted>("Counted"), "/scratch");
   CHECK(task.create() == FREERIDE_ERROR);
   CHECK(Counted::alive == 0);
 }
