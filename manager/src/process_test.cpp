@@ -1,9 +1,11 @@
 // The program: real sockets, a client and a worker of the bus, kill -9.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -19,13 +21,14 @@ constexpr milliseconds kPatience{60'000};  // a watchdog: nothing here takes lon
 
 class Program {
  public:
-  Program(const TempDir& dir, std::vector<std::string> extra = {})
+  explicit Program(const TempDir& dir, std::vector<std::string> extra = {}, const std::string& run = "run")
       : log_(dir.path / ("log" + std::to_string(++count))) {
-    std::vector<std::string> args = {FREERIDE_MANAGER, "--run-dir", (dir.path / "run").string(), "--state-dir",
+    std::vector<std::string> args = {FREERIDE_MANAGER, "--run-dir", (dir.path / run).string(), "--state-dir",
                                      (dir.path / "state").string()};
     args.insert(args.end(), extra.begin(), extra.end());
     pid_ = fork();
     if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // should the test itself die
       const int fd = open(log_.c_str(), O_WRONLY | O_CREAT, 0600);
       dup2(fd, 1);
       dup2(fd, 2);
@@ -51,6 +54,11 @@ class Program {
   std::string log() const {
     std::ifstream file(log_);
     return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+  int64_t lines() const {
+    const std::string text = log();
+    return std::count(text.begin(), text.end(), '\n');
   }
 
  private:
@@ -111,8 +119,8 @@ TEST_CASE("a second manager is told of the first; other trouble at start is one 
   Program second(dir);
   CHECK(second.wait() == 1);
   CHECK(contains(second.log(), std::to_string(first.pid())));
-  CHECK(std::count(second.log().begin(), second.log().end(), '\n') == 1);
-  Program elsewhere(dir, {"--run-dir", (dir.path / "run2").string()});  // the same state
+  CHECK(second.lines() == 1);
+  Program elsewhere(dir, {}, "run2");  // the same state
   CHECK(elsewhere.wait() == 1);
   CHECK(contains(elsewhere.log(), "another manager uses this state directory"));
   CHECK(client.ask<bus::StatusReply>(bus::GetStatus{}).ok());
@@ -123,7 +131,7 @@ TEST_CASE("a second manager is told of the first; other trouble at start is one 
   Program broken(damaged);
   CHECK(broken.wait() == 1);
   CHECK(contains(broken.log(), "move it away"));
-  CHECK(std::count(broken.log().begin(), broken.log().end(), '\n') == 1);
+  CHECK(broken.lines() == 1);
   Program wrong(damaged, {"--holdout-pct", "500"});
   CHECK(wrong.wait() == 2);
 }
