@@ -1,0 +1,154 @@
+"""Python and C++ read each other's pages, and refuse the same ones."""
+import ctypes
+import fcntl
+import os
+import re
+import subprocess
+import threading
+
+import pytest
+from freeride import pages
+
+from support import BUILD, SOURCE
+
+TYPES = {"u8": 1, "char": 1, "u32": 4, "u64": 8, "f64": 8}
+KINDS = {"header": pages.Header, "bubble": pages.BubblePage, "learned": pages.Learned, "bubble_record": pages.BubbleRecord,
+         "iteration_record": pages.IterationRecord, "sent": pages.SentPage, "sent_rank": pages.SentRank, "lease": pages.LeasePage,
+         "answer": pages.AnswerPage, "metric": pages.Metric}
+
+
+def tool(verb, kind, fd):
+    return subprocess.run([BUILD / "bin/page_tool", verb, kind, str(fd)], pass_fds=[fd], capture_output=True, text=True, timeout=60,
+                          check=False)
+
+
+def fields(result):
+    assert result.returncode == 0, result.stderr
+    return dict(line.split("=", 1) for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_layout_is_the_specification(name):
+    text = (SOURCE / "pages/README.md").read_text()
+    section = re.search(rf"^### {name}\n(.*?)(?=^#|\Z)", text, re.M | re.S).group(1)
+    rows = re.findall(r"^\| (\d+) \| ([^ |]+) \| (\w+) \|", section, re.M)
+    assert [row[2] for row in rows] == [field[0] for field in KINDS[name]._fields_]
+    for offset, kind, field in rows:
+        assert getattr(KINDS[name], field).offset == int(offset), field
+        base, *dimensions = re.findall(r"\w+", kind)
+        size = TYPES[base] if base in TYPES else ctypes.sizeof(KINDS[base])
+        for dimension in dimensions:
+            size *= int(dimension)
+        assert getattr(KINDS[name], field).size == size, field
+
+
+def test_cpp_reads_a_bubble_page():
+    fd, page = pages.create(pages.BubblePage, others_read_only=True)
+    view = page.view
+    view.job, view.device, view.framework = "jöb".encode(), b"cpu-3", b"test"
+    view.stage, view.stages, view.replicas = 3, 4, 1
+    view.state_word = pages.state(7, 2)
+    view.bubbles = 5
+    view.learned[1023].low_ns = 1001
+    view.history[1023].end_ns = 1002
+    view.iterations[255].bubble_ns = 1003
+    got = fields(tool("read", "bubble", fd))
+    assert got == {"job": "jöb", "device": "cpu-3", "framework": "test", "stage": "3", "incarnation": str(view.header.incarnation),
+                   "state_word": str(7 << 16 | 2), "bubbles": "5", "low_1024": "1001", "history_last_end": "1002",
+                   "iterations_last_bubble": "1003"}
+    view.stage = 4
+    refused = tool("read", "bubble", fd)
+    assert refused.returncode == 1 and "stage 4 of 4" in refused.stderr
+    os.close(fd)
+
+
+def test_leases_both_ways_and_futex():
+    fd, page = pages.create(pages.LeasePage)
+    pages.write_lease(page, kind=pages.LEASE_BUBBLE, lease_id=3, deadline_ns=4, begin_ns=5)
+    assert fields(tool("read", "lease", fd)) == {"lease": "1", "lease_id": "3", "kind": "1", "deadline_ns": "4", "begin_ns": "5"}
+
+    seen = []
+
+    def runner():
+        while page.view.sequence == 2:
+            pages.futex_wait(page, "sequence", 2, timeout=60, bits=pages.WAKE_RUNNER)
+        seen.append(pages.read_lease(page))
+
+    waiting = threading.Thread(target=runner)
+    waiting.start()
+    assert tool("write", "lease", fd).returncode == 0
+    waiting.join(60)
+    lease = seen[0]
+    assert (lease.order, lease.kind, lease.lease_id, lease.deadline_ns, lease.opened_ns, lease.grace_ns, lease.hang_ns,
+            lease.begin_ns) == (1, 1, 11, 12, 13, 14, 15, 16)
+    page.view.sequence += 1  # a worker that died while writing
+    assert pages.read_lease(page) is None
+    assert fields(tool("read", "lease", fd))["lease"] == "0"
+    assert not pages.futex_wait(page, "sequence", page.view.sequence, timeout=0.01)
+    os.close(fd)
+
+
+def test_answers_both_ways():
+    fd, page = pages.create(pages.AnswerPage)
+    assert tool("write", "answer", fd).returncode == 0
+    view = page.view
+    assert (view.sequence, view.state, view.steps, view.finished, view.message) == (1, 2, 21, 22, b"last words")
+    assert (view.metrics[7].name, view.metrics[7].value) == (b"loss", 2.5)
+    view.pause_seen_ns, view.message = 99, b"mine"
+    view.metrics[0].name, view.metrics[0].value = b"residual", 0.25
+    assert fields(tool("read", "answer", fd)) == {"sequence": "1", "pause_seen_ns": "99", "message": "mine", "metric": "residual 0.25"}
+    os.close(fd)
+
+
+def raw(content, seals=7):
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, content)
+    if seals:
+        fcntl.fcntl(fd, 1033, seals)
+    return fd
+
+
+def spoiled(**changes):
+    page = pages.LeasePage()
+    page.header = pages.Header(pages.LeasePage.MAGIC, 1, 0, ctypes.sizeof(page), 5)
+    for name, value in changes.items():
+        setattr(page.header, name, value)
+    return bytes(page)
+
+
+@pytest.mark.parametrize("content,seals,word", [
+    (spoiled(), 0, "sealed"), (spoiled()[:-1], 7, "95 bytes"), (b"", 7, "bytes"), (spoiled(magic=1), 7, "magic"),
+    (spoiled(major=2), 7, "version 2.0"), (spoiled(size_bytes=4096), 7, "says that it is"), (spoiled(size_bytes=1), 7, "says that it is"),
+    (spoiled(incarnation=0), 7, "incarnation"), (os.urandom(4096), 7, "magic")])
+def test_both_refuse_what_is_no_page(content, seals, word):
+    fd = raw(content, seals)
+    with pytest.raises(pages.PageError, match=word):
+        pages.map_page(pages.LeasePage, fd)
+    assert tool("read", "lease", fd).returncode == 1
+    os.close(fd)
+
+
+def test_a_longer_page_of_a_newer_minor_is_read():
+    fd = raw(spoiled(minor=4, size_bytes=160) + bytes(64))
+    pages.map_page(pages.LeasePage, fd).close()
+    assert tool("read", "lease", fd).returncode == 0
+    os.close(fd)
+
+
+def test_a_read_only_page_cannot_be_mapped_for_writing():
+    fd, _ = pages.create(pages.BubblePage, others_read_only=True)
+    with pytest.raises(pages.PageError):
+        pages.map_page(pages.BubblePage, fd, writable=True)
+    os.close(fd)
+
+
+def test_history_drops_what_was_overwritten():
+    fd, page = pages.create(pages.BubblePage)
+    for number in range(pages.HISTORY + 10):
+        page.view.history[number % pages.HISTORY].begin_ns = number
+        page.view.bubbles = number + 1
+    found = pages.finished_bubbles(page)
+    assert [number for number, _ in found] == list(range(10, pages.HISTORY + 10))
+    assert all(record.begin_ns == number for number, record in found)
+    assert pages.finished_bubbles(page, after=pages.HISTORY + 8)[0][0] == pages.HISTORY + 8
+    os.close(fd)

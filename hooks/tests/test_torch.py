@@ -1,0 +1,377 @@
+"""The hook under real torch.distributed processes over gloo."""
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from freeride import pages
+
+from support import SMALL, SOURCE, TRAIN, WATCHDOG, Worker, environment, finish, python, world
+
+INIT = "dist.init_process_group('gloo')\n"
+
+
+def train(run_dir, log, *arguments, hook="on", **env):
+    return subprocess.run([sys.executable, TRAIN, "--log-json", log, "--hook", hook, *SMALL, *arguments], env=environment(run_dir, **env),
+                          capture_output=True, text=True, timeout=WATCHDOG, check=False)
+
+
+def losses(log):
+    return [json.loads(line)["loss"] for line in open(log)]
+
+
+@pytest.fixture(name="unhooked", scope="module")
+def _unhooked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unhooked")
+    assert train(folder, folder / "log", "--iterations", "6", hook="off").returncode == 0
+    return losses(folder / "log")
+
+
+def test_marks_are_the_schedules_and_losses_the_same(tmp_path, unhooked):
+    """1F1B over 2 stages and 4 micro-batches: 4 receives a stage and iteration, marked in order, with nothing left open."""
+    workers = [Worker(tmp_path, f"cpu-{rank}") for rank in range(2)]
+    log = tmp_path / "log"
+    job = subprocess.Popen([sys.executable, TRAIN, "--log-json", log, "--hook", "on", *SMALL, "--iterations", "6"],
+                           env=environment(tmp_path, FREERIDE_JOB="the job"), stderr=subprocess.PIPE, text=True)
+    seen = [worker.take() for worker in workers]
+    _, errors = job.communicate(timeout=WATCHDOG)
+    assert job.returncode == 0 and "freeride" not in errors
+    assert losses(log) == unhooked
+    for stage, page in enumerate(seen):
+        assert workers[stage].wait_gone()
+        view = page.copy()
+        assert (view.job, view.device, view.stage, view.stages, view.replicas) == (b"the job", f"cpu-{stage}".encode(), stage, 2, 1)
+        assert view.framework.startswith(b"torch ")
+        assert (view.hook_state, view.state_word, view.iteration, view.waits) == (pages.HOOK_GONE, 0, 6, 4)
+        words = [record.state_word for _, record in pages.finished_bubbles(page)]
+        assert words == [pages.state(iteration, wait) for iteration in range(6) for wait in range(1, 5)]
+        end = 0
+        for _, record in pages.finished_bubbles(page):
+            assert end <= record.begin_ns <= record.end_ns
+            end = record.end_ns
+        for iteration in range(6):
+            record = view.iterations[iteration]
+            inside = [bubble for _, bubble in pages.finished_bubbles(page) if pages.state_iteration(bubble.state_word) == iteration]
+            assert record.iteration == iteration
+            assert record.bubble_ns == sum(bubble.end_ns - bubble.begin_ns for bubble in inside)
+            assert record.begin_ns <= inside[0].begin_ns and inside[-1].end_ns <= record.end_ns
+        assert view.learned[0].samples > 0
+        assert chr(view.learned[0].type) == "BA"[stage]
+    for worker in workers:
+        worker.close()
+
+
+def test_four_stages(tmp_path):
+    workers = [Worker(tmp_path, f"cpu-{rank}") for rank in range(4)]
+    job = subprocess.Popen([sys.executable, TRAIN, "--stages", "4", "--hook", "on", *SMALL, "--iterations", "3"],
+                           env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    seen = [worker.take() for worker in workers]
+    _, errors = job.communicate(timeout=WATCHDOG)
+    assert job.returncode == 0 and "freeride" not in errors
+    assert [page.view.waits for page in seen] == [4, 8, 8, 4]
+    for worker in workers:
+        worker.close()
+
+
+@pytest.mark.parametrize("env", [
+    {}, {"FREERIDE_HOOK": "0"}, {"FREERIDE_HOOK_LIBRARY": "/nowhere.so"}, {"FREERIDE_STAGE": "many"}, {"FREERIDE_STAGE": "7"},
+    {"FREERIDE_GROUP": "nonsense"}, {"FREERIDE_DEVICE": "../x"}, {"FREERIDE_RUN_DIR": "/proc/nowhere"}])
+def test_without_worker_or_with_nonsense_training_is_the_same(tmp_path, unhooked, env):
+    done = train(tmp_path, tmp_path / "log", "--iterations", "6", **env)
+    assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "log") == unhooked
+    said = [line for line in done.stderr.splitlines() if line.startswith("freeride: ")]
+    quiet = env == {} or "FREERIDE_HOOK" in env or "FREERIDE_RUN_DIR" in env
+    assert len(said) == (0 if quiet else 2), said  # one line a rank
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_worker_killed_or_frozen_in_the_middle(tmp_path, unhooked, how):
+    """The worker is a process of its own that takes both pages and then is killed, or never answers again."""
+    holder = subprocess.Popen([sys.executable, "-c", f"""
+import sys, time
+sys.path[:0] = [{str(SOURCE / 'hooks/tests')!r}, {str(SOURCE / 'hooks/python')!r}]
+from support import Worker
+workers = [Worker({str(tmp_path)!r}, f"cpu-{{rank}}") for rank in range(2)]
+print("ready", flush=True)
+for worker in workers: worker.take()
+print("taken", flush=True)
+time.sleep(1000)
+"""], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "ready\n"
+    log = tmp_path / "log"
+    job = subprocess.Popen([sys.executable, TRAIN, "--log-json", log, "--hook", "on", *SMALL, "--iterations", "6"], env=environment(tmp_path))
+    assert holder.stdout.readline() == "taken\n"
+    holder.send_signal(how)
+    assert job.wait(timeout=WATCHDOG) == 0
+    assert losses(log) == unhooked
+    holder.kill()
+    holder.wait()
+
+
+def test_restarted_worker_gets_the_page_again(tmp_path):
+    ranks = world(INIT + """
+import time
+stop = os.environ["FREERIDE_RUN_DIR"] + "/stop"
+while not os.path.exists(stop):
+    time.sleep(0.01)
+""", 1, tmp_path)
+    incarnations = set()
+    for _ in range(3):
+        worker = Worker(tmp_path, "cpu-0")
+        incarnations.add(worker.take().view.header.incarnation)
+        worker.close()
+    assert len(incarnations) == 1
+    (tmp_path / "stop").touch()
+    assert finish(ranks)[0][1] == 0
+
+
+CALLS = """
+from torch.distributed import isend as early_isend, irecv as early_irecv
+""" + INIT + """
+import freeride
+from torch.distributed import P2POp
+t, u = torch.full((4,), float(rank)), torch.empty(4)
+peer = 1 - rank
+def got(tensor): assert tensor.tolist() == [float(peer)] * 4, tensor
+# recv, of one source and of any
+if rank == 0: dist.send(t, 1); dist.recv(u)
+else: dist.recv(u, 0); dist.send(t, 0)
+got(u)
+# posted early, waited late
+for send, receive in ((dist.isend, dist.irecv), (early_isend, early_irecv)):
+    u.zero_(); r = receive(u, peer); s = send(t, peer); r.wait(); s.wait(); got(u)
+# batches of functions imported before and after
+for send, receive in ((dist.isend, dist.irecv), (early_isend, early_irecv)):
+    u.zero_()
+    for work in dist.batch_isend_irecv([P2POp(send, t, peer), P2POp(receive, u, peer)]): work.wait()
+    got(u)
+# of no pipeline: collectives, and another group
+dist.all_reduce(torch.ones(1)); dist.barrier(); dist.broadcast(torch.ones(1), 0)
+other = dist.new_group([0, 1])
+if rank == 0: dist.send(t, 1, group=other)
+else: dist.recv(u, 0, group=other); got(u)
+# a receive that fails is still an end
+try: dist.recv(torch.empty(4), 99)
+except (RuntimeError, ValueError, IndexError): pass
+freeride.iteration_end()
+print(freeride.state())
+"""
+
+
+def test_which_calls_are_waits(tmp_path):
+    workers = [Worker(tmp_path, f"cpu-{rank}") for rank in range(2)]
+    ranks = world(CALLS, 2, tmp_path)
+    seen = [worker.take() for worker in workers]
+    for (out, err), code in finish(ranks):
+        assert code == 0, err
+        assert out == "active\n" and "freeride" not in err
+    assert [page.view.waits for page in seen] == [5, 5]
+    for worker in workers:
+        worker.close()
+
+
+def test_groups_by_rule_and_by_argument(tmp_path):
+    ranks = world("""
+import freeride
+""" + INIT + """
+pair, both = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
+if os.environ.get("GIVE") == "pair": freeride.attach(group=pair if rank < 2 else None, stage=rank % 2, stages=2)
+t = torch.zeros(1)
+for group in (None, pair, both):
+    if rank == 0: dist.send(t, 1, group=group)
+    if rank == 1: dist.recv(t, 0, group=group)
+from freeride import _hook
+print(_hook._waits)
+""", 3, tmp_path, FREERIDE_GROUP="ranks=0,1")
+    assert finish(ranks)[1][0][0] == "1\n"
+
+
+@pytest.mark.parametrize("rule,waits", [("world", 1), ("any", 3), ("size=2", 1), ("size=3", 2), ("ranks=0,1,2", 2)])
+def test_group_rules(tmp_path, rule, waits):
+    ranks = world(INIT + """
+pair, everyone = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
+t = torch.zeros(1)
+for group in (None, pair, everyone):
+    if rank == 0: dist.send(t, 1, group=group)
+    if rank == 1: dist.recv(t, 0, group=group)
+from freeride import _hook
+print(_hook._waits)
+""", 3, tmp_path, FREERIDE_GROUP=rule)
+    (out, err), code = finish(ranks)[1]
+    assert code == 0, err
+    assert out == f"{waits}\n"
+
+
+def test_attach_by_call_before_and_after_init_and_twice(tmp_path):
+    ranks = world("import freeride\nassert freeride.attach(job='named')\nassert freeride.state() == 'waiting'\n" + INIT + """
+assert freeride.attach(job='other')
+assert freeride.state() == 'starting'
+freeride.detach()
+assert freeride.state() == 'off'
+assert freeride.attach(job='third', device='cpu-9', stage=1, stages=3)
+from freeride import _hook, pages
+page = pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle))
+print(page.job.decode(), page.device.decode(), page.stage, page.stages)
+""", 1, tmp_path, hooked=False)
+    (out, err), code = finish(ranks)[0]
+    assert code == 0, err
+    assert out == "third cpu-9 1 3\n" and "freeride" not in err
+
+
+def test_job_names(tmp_path):
+    show = INIT + """
+from freeride import _hook, pages
+print(pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle)).job.decode())
+"""
+    for env, wanted in (({"FREERIDE_JOB": "j"}, "j"), ({"TORCHELASTIC_RUN_ID": "e"}, "e"), ({"TORCHELASTIC_RUN_ID": "none"}, None), ({}, None)):
+        (out, err), code = finish(world(show, 1, tmp_path, **env))[0]
+        assert code == 0, err
+        assert out.strip() == wanted if wanted else out.startswith("rank.py-")
+
+
+def test_optimizers_end_iterations(tmp_path):
+    """Made before and after the attach, of one's own, wrapped, and two in one iteration."""
+    ranks = world("""
+from torch import nn
+model = nn.Linear(2, 2)
+before = torch.optim.SGD(model.parameters(), lr=0.1)
+""" + INIT + """
+import freeride
+from freeride import _hook, pages
+class Own(torch.optim.Optimizer):
+    def __init__(self, parameters): super().__init__(parameters, {})
+    def step(self, closure=None): return "own"
+class Around(torch.optim.Adam):
+    def step(self, closure=None): return super().step(closure)
+after, own, around = torch.optim.AdamW(model.parameters()), Own(model.parameters()), Around(model.parameters())
+def wait():
+    t = torch.zeros(1)
+    work = dist.irecv(t, rank); dist.isend(t, rank); work.wait()
+page = pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle))
+def wait():  # gloo has no path to oneself: what a receive does to the marks is enough here
+    assert _hook.begin(); _hook.end()
+counts = []
+for optimizer in (before, after, own, around):
+    wait(); result = optimizer.step(); counts.append(page.iteration)
+    if optimizer is own: assert result == "own"
+wait(); before.step(); after.step(); counts.append(page.iteration)  # one iteration
+before.step(); counts.append(page.iteration)                          # no wait in it: none
+scheduler = torch.optim.lr_scheduler.StepLR(after, 1)
+wait(); after.step(); scheduler.step(); counts.append(page.iteration)
+wait(); freeride.iteration_end(); counts.append(page.iteration)
+wait(); after.step(); counts.append(page.iteration)                   # explicit from now on
+print(counts)
+""", 1, tmp_path)
+    (out, err), code = finish(ranks)[0]
+    assert code == 0, err
+    assert out == "[1, 2, 3, 4, 5, 5, 6, 7, 7]\n", err
+
+
+@pytest.mark.parametrize("where", ["_hook._library_instance.mark_begin", "_hook._library_instance.mark_end", "_hook._library_instance.iteration_end",
+                                   "_torch._note", "_torch._is_pipeline"])
+def test_errors_in_the_hook_switch_it_off_and_calls_happen_once(tmp_path, where):
+    ranks = world(INIT + f"""
+import freeride
+from freeride import _hook, _torch
+from torch._C import _distributed_c10d as native
+def broken(*_): raise ValueError("on purpose")
+{where} = broken
+t = torch.zeros(1)
+for number in range(3):
+    if rank == 0: dist.send(torch.full((1,), float(number)), 1)
+    else: dist.recv(t, 0); assert t.item() == number
+    freeride.iteration_end()
+print(freeride.state(), freeride.enable())
+""", 2, tmp_path)
+    (out, err), code = finish(ranks)[1]
+    assert code == 0, err
+    assert out == "disabled False\n"
+    assert err.count("freeride: the hook is switched off: ValueError: on purpose") == 1
+
+
+def test_disable_and_enable_while_running(tmp_path):
+    ranks = world(INIT + """
+import freeride
+t = torch.zeros(1)
+def iterate():
+    if rank == 0: dist.send(t, 1)
+    else: dist.recv(t, 0)
+    freeride.iteration_end()
+states = []
+iterate(); states.append(freeride.state())
+freeride.disable("lunch"); iterate(); states.append(freeride.state())
+assert freeride.enable(); iterate(); states.append(freeride.state())
+print(*states)
+""", 2, tmp_path)
+    (out, err), code = finish(ranks)[1]
+    assert code == 0, err
+    assert out == "active disabled active\n"
+    assert "lunch" in err
+
+
+def test_forked_data_loader_leaves_the_page_alone(tmp_path):
+    ranks = world(INIT + """
+import freeride
+from freeride import _hook, pages
+page = pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle))
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        _hook.begin(); freeride.iteration_end(); freeride.disable("in a loader"); freeride.detach()
+        return torch.tensor([i])
+_hook.begin()
+before = (page.state_word, page.wake, page.iteration)
+items = sorted(int(x) for batch in torch.utils.data.DataLoader(Data(), num_workers=2) for x in batch)
+assert items == list(range(8))
+assert (page.state_word, page.wake, page.iteration) == before
+_hook.end()
+print(freeride.state())
+""", 1, tmp_path)
+    (out, err), code = finish(ranks)[0]
+    assert code == 0, err
+    assert out == "starting\n" and "freeride" not in err
+
+
+def test_rank_killed_in_a_bubble(tmp_path):
+    worker = Worker(tmp_path, "cpu-1")
+    ranks = world(INIT + """
+import time
+if rank == 0: time.sleep(1000)
+dist.recv(torch.zeros(1), 0)
+""", 2, tmp_path)
+    page = worker.take()
+    while page.view.state_word == 0:
+        pages.futex_wait(page, "wake", page.view.wake, timeout=0.1)
+    ranks[1].kill()
+    assert worker.wait_gone()
+    assert pages.state_wait(page.view.state_word) == 1  # nobody was left to clear it: the connection's end is the sign
+    ranks[0].kill()
+    finish(ranks)
+    worker.close()
+
+
+def test_run_is_transparent(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys, helper\nassert __name__ == '__main__'\nprint(sys.argv[1:], helper.here, 'torch' in sys.modules)\nsys.exit(7)\n")
+    (tmp_path / "helper.py").write_text("here = 'beside'\n")
+    done = subprocess.run([sys.executable, "-m", "freeride.run", script, "a", "--b"], env=environment(tmp_path), capture_output=True, text=True,
+                          timeout=WATCHDOG, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "['a', '--b'] beside False\n", "")
+    module = subprocess.run([sys.executable, "-m", "freeride.run", "-m", "helper"], env=environment(tmp_path), cwd=tmp_path,
+                            capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    assert module.returncode == 0, module.stderr
+    for wrong in ([], ["/nowhere.py"], ["-m"]):
+        assert subprocess.run([sys.executable, "-m", "freeride.run", *wrong], env=environment(tmp_path), capture_output=True, timeout=WATCHDOG,
+                              check=False).returncode == 2
+
+
+def test_exceptions_of_the_script_are_its_own(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("raise KeyError('mine')\n")
+    done = python("import sys, runpy\nsys.argv = ['freeride.run', sys.argv[1]]\nrunpy.run_module('freeride.run', run_name='__main__')\n", script,
+                  run_dir=tmp_path)
+    assert done.returncode == 1 and "KeyError: 'mine'" in done.stderr
+    assert os.path.exists(script)
