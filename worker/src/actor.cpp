@@ -184,7 +184,10 @@ void Actor::leave_window(int64_t now_ns, RankSlot* leaver) {
   for (auto& slot : tasks_) {
     if (!slot->in_window()) continue;
     const int64_t harvested_ns = slot->leave_window(end_ns, end_ns - window_begin_ns_);
-    for (auto& rank_slot : ranks_) rank_slot->add_harvest(harvested_ns);
+    for (auto& rank_slot : ranks_) {
+      rank_slot->add_harvest(harvested_ns);
+      rank_slot->note_side_task(slot->source().id, slot->side_begin_ns(), slot->side_end_ns());
+    }
     if (leaver == nullptr || !slot->overruns()) continue;
     charges_.push_back(Charge{slot->source().id, leaver->source().id, leaver->current().serial});
     leaver->expect_overrun(leaver->current().serial);

@@ -49,6 +49,8 @@ bus::BubbleEnd bubble_end(const AttachedRank& rank, const ActEvent& event) {
   end.overrun_ns = event.overrun_ns;
   end.leased = event.leased;
   end.holdout = event.holdout;
+  end.side_begin_ns = event.side_begin_ns;
+  end.side_end_ns = event.side_end_ns;
   return end;
 }
 

@@ -205,6 +205,11 @@ void RankSlot::report(const Bubble& bubble, EventRing& events) const {
   event.overrun_ns = bubble.overrun_ns;
   event.leased = bubble.leased;
   event.holdout = bubble.holdout;
+  event.task = bubble.task;
+  event.side_begin_ns = bubble.side_begin_ns;
+  // What was executed later, when the system let it, counts as if it had gone on.
+  event.side_end_ns =
+      bubble.side_begin_ns != 0 && bubble.side_end_ns == 0 ? event.end_ns + bubble.overrun_ns : bubble.side_end_ns;
   events.push(event);
 }
 
@@ -247,6 +252,13 @@ void RankSlot::add_harvest(int64_t harvested_ns) {
   if (current_.state_word == 0) return;  // it joined while the others were in theirs
   current_.harvested_ns += harvested_ns;
   sum_of(FREERIDE_STATE_ITERATION(current_.state_word)).harvested_ns += harvested_ns;
+}
+
+void RankSlot::note_side_task(uint64_t task, int64_t begin_ns, int64_t end_ns) {
+  if (current_.state_word == 0) return;
+  current_.task = task;
+  current_.side_begin_ns = begin_ns;
+  current_.side_end_ns = end_ns;
 }
 
 void RankSlot::note_lease() {

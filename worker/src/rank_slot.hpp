@@ -32,6 +32,8 @@ struct Bubble {
   int64_t left_ns = 0;  ///< when the worker saw that it had ended
   int64_t learned_ns = 0;
   int64_t harvested_ns = 0, overrun_ns = 0;
+  uint64_t task = 0;                           ///< that had the last lease in it
+  int64_t side_begin_ns = 0, side_end_ns = 0;  ///< its execution; side_end_ns 0: it had not paused by the end
   bool leased = false, holdout = false;
   bool settled = true;  ///< nobody's execution past its end is still being measured
 };
@@ -64,6 +66,8 @@ class RankSlot {
   int64_t end_of_left(int64_t now_ns) const;
   /// Notes harvest of the present bubble, also towards its iteration.
   void add_harvest(int64_t harvested_ns);
+  /// Notes who executed in the present bubble, from when to when; `end_ns` 0: until after its end.
+  void note_side_task(uint64_t task, int64_t begin_ns, int64_t end_ns);
   void note_lease();
   /// Someone's execution past the end of bubble `serial` is being measured / has been measured.
   void expect_overrun(uint64_t serial);

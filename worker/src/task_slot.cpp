@@ -101,6 +101,7 @@ void TaskSlot::set_order(uint32_t order, int64_t now_ns) {
 }
 
 void TaskSlot::open(Kind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns) {
+  note_first_step(now_ns);
   lease_.kind = static_cast<uint32_t>(kind);
   lease_.lease_id += 1;
   lease_.deadline_ns = static_cast<uint64_t>(deadline_ns);
@@ -152,9 +153,23 @@ void TaskSlot::enter_window(int64_t now_ns) {
   in_window_ = true;
   steps_at_entry_ns_ = in_steps_ns(now_ns);
   cpu_at_entry_ns_ = cpu_ns();
+  entered_ns_ = sane(lease_.opened_ns);
+  side_begin_ns_ = side_end_ns_ = 0;
+}
+
+// The page has the first step of the latest lease only, and a window may have several.
+void TaskSlot::note_first_step(int64_t now_ns) {
+  if (!in_window_ || side_begin_ns_ != 0) return;
+  const int64_t first_ns = sane(load_relaxed(source_->answer->first_step_ns));
+  if (first_ns >= entered_ns_ && first_ns <= now_ns) side_begin_ns_ = first_ns;
 }
 
 int64_t TaskSlot::leave_window(int64_t end_ns, int64_t longest_ns) {
+  note_first_step(end_ns);
+  if (side_begin_ns_ > end_ns) side_begin_ns_ = 0;  // it was late: all of it is overrun
+  if (side_begin_ns_ != 0 && !executing) {
+    side_end_ns_ = std::clamp(sane(load_relaxed(source_->answer->last_paused_ns)), side_begin_ns_, end_ns);
+  }
   in_window_ = false;
   const int64_t cpu_now_ns = cpu_ns();
   int64_t harvested_ns = in_steps_ns(end_ns) - steps_at_entry_ns_;

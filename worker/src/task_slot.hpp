@@ -96,6 +96,10 @@ class TaskSlot {
   bool in_window() const { return in_window_; }
   /// Leaves the window; returns the step time harvested in it, at most `longest_ns`.
   int64_t leave_window(int64_t end_ns, int64_t longest_ns);
+  /// Of the window just left: its first step began, and it had paused (0: not by then). Both 0: it made no step. For
+  /// pictures.
+  int64_t side_begin_ns() const { return side_begin_ns_; }
+  int64_t side_end_ns() const { return side_end_ns_; }
   /// Whether execution past the window's end is being measured now, since leave_window().
   bool overruns() const { return overrunning_; }
   /// The measure, once it is complete: it has paused, or the `next_window` begins. -1: not yet.
@@ -120,6 +124,7 @@ class TaskSlot {
 
  private:
   int64_t in_steps_ns(int64_t now_ns) const;
+  void note_first_step(int64_t now_ns);
   int64_t cpu_ns() const { return limits_.by_cpu_clock && pid_ > 0 ? processes_.cpu_ns(pid_) : -1; }
   void write();
   void watch(int64_t ended_ns, int64_t cpu_ns);
@@ -137,6 +142,7 @@ class TaskSlot {
 
   bool in_window_ = false;
   int64_t steps_at_entry_ns_ = 0, cpu_at_entry_ns_ = -1;
+  int64_t entered_ns_ = 0, side_begin_ns_ = 0, side_end_ns_ = 0;
   bool overrunning_ = false;
   int64_t window_end_ns_ = 0, cpu_at_window_end_ns_ = -1;
 

@@ -281,7 +281,9 @@ void Worker::on_bubble_begin(const ActEvent& event) {
 void Worker::on_bubble_end(const ActEvent& event) {
   const auto it = trainers_->ranks().find(event.id);
   if (it == trainers_->ranks().end()) return;
-  publisher_->publish(bubble_end(it->second, event));
+  bus::BubbleEnd end = bubble_end(it->second, event);
+  if (const SideTask* one = event.task == 0 ? nullptr : task(event.task)) end.task = one->spec().task;
+  publisher_->publish(end);
   bus::BubbleTotals& totals = totals_of(it->second);
   totals.bubbles += 1;
   if (event.holdout) {
