@@ -17,6 +17,7 @@ constexpr int64_t kSilenceNs = 3500 * kNsPerMs;    // of a manager that should h
 constexpr int64_t kFirstPauseNs = 500 * kNsPerMs;  // between attempts to register
 constexpr int64_t kLongestPauseNs = 4 * kNsPerSec;
 constexpr int64_t kFetchNs = 60 * kNsPerSec;
+constexpr size_t kMostRegistrations = 8;
 
 }  // namespace
 
@@ -71,7 +72,9 @@ void ManagerLink::lose(const std::string& why) {
 }
 
 void ManagerLink::send_registration() {
-  registration_id_ = requester_->send(calls_.registration());
+  // An attempt that was only slow counts as well; what follows from its answer is in order with what comes after it.
+  if (registrations_.size() >= kMostRegistrations) registrations_.erase(registrations_.begin());
+  registrations_.push_back(requester_->send(calls_.registration()));
 }
 
 void ManagerLink::send_report() {
@@ -103,8 +106,13 @@ void ManagerLink::fetch(const std::string& sha256, Fetched fetched) {
 
 void ManagerLink::receive() {
   if (requester_ == nullptr) return;
-  while (auto message = requester_->receive(std::chrono::milliseconds(0))) {
-    if (message->is_reply) {
+  // Twice until there is nothing: the first call may have been the one that noticed a new connection, and what waited
+  // for that connection to be sent goes with the next.
+  for (int empty = 0; empty < 2;) {
+    auto message = requester_->receive(std::chrono::milliseconds(0));
+    if (!message) {
+      ++empty;
+    } else if (message->is_reply) {
       on_reply(*message);
     } else {
       on_request(*message);
@@ -120,7 +128,7 @@ void ManagerLink::on_reply(const bus::Message& message) {
     node.mapped().done(message.error ? Result<std::string>(*message.error) : Result<std::string>(message.attachment));
     return;
   }
-  if (message.id == registration_id_) {
+  if (std::find(registrations_.begin(), registrations_.end(), message.id) != registrations_.end()) {
     if (message.error) {
       spdlog::warn("the manager refused this worker: {}", message.error->text());
       return;
@@ -130,7 +138,7 @@ void ManagerLink::on_reply(const bus::Message& message) {
       spdlog::warn("the manager's plan cannot be read: {}", plan.error().text());
       return;
     }
-    registration_id_.clear();
+    registrations_.clear();
     registered_ = true;
     registration_pause_ns_ = kFirstPauseNs;
     spdlog::info("{} with the manager at {}", std::exchange(was_registered_, true) ? "registered again" : "registered",
@@ -147,7 +155,6 @@ void ManagerLink::on_reply(const bus::Message& message) {
       calls_.reported();
     } else if (message.error->code == Code::kNotFound) {
       lose("the manager does not know this worker");
-      registration_id_.clear();
       loop_.cancel(std::exchange(timer_, 0));
       tick();
     } else {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 #include <zmq.hpp>
 
 #include "freeride/base/result.hpp"
@@ -70,7 +71,8 @@ class ManagerLink {
   int64_t heard_ns_ = 0;  // the last time the manager said anything
   int64_t last_report_ns_ = 0;
   int64_t registration_pause_ns_ = 0;
-  std::string registration_id_, report_id_;
+  std::vector<std::string> registrations_;  // request ids of attempts that may still be answered
+  std::string report_id_;
   std::map<std::string, Fetch> fetches_;  // by request id
   Loop::Timer timer_ = 0;
   int64_t timer_at_ns_ = 0;

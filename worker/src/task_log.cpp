@@ -14,6 +14,8 @@
 namespace freeride::worker {
 namespace {
 
+constexpr size_t kLongestLine = 1024;  // a longer one is cut rather than left out
+
 Fd open_log(const std::filesystem::path& path) {
   return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644));
 }
@@ -96,7 +98,7 @@ std::string TaskLog::tail(size_t bytes) const {
   size_t begin = tail_.size() - std::min(bytes, tail_.size());
   if (begin > 0) {
     const size_t line = tail_.find('\n', begin - 1);
-    if (line != std::string::npos && line + 1 < tail_.size()) begin = line + 1;
+    if (line != std::string::npos && line - begin < kLongestLine && line + 1 < tail_.size()) begin = line + 1;
   }
   std::string text;
   for (size_t at = begin; at < tail_.size();) {

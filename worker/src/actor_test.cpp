@@ -1,0 +1,502 @@
+#include "actor.hpp"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "fake_pages_test_support.hpp"
+#include "freeride/base/clock.hpp"
+
+using namespace freeride;
+using namespace freeride::worker;
+using freeride::worker::testing::FakeProcesses;
+using freeride::worker::testing::FakeRank;
+using freeride::worker::testing::FakeTask;
+
+namespace {
+
+constexpr int64_t kMs = kNsPerMs;
+constexpr uint64_t kRank = 1;
+
+struct Rig {
+  FakeProcesses processes;
+  EventRing events;
+  ActorConfig config = [] {
+    ActorConfig c;
+    c.task.grace_ns = 10 * kMs;
+    c.task.hang_ns = 1000 * kMs;
+    return c;
+  }();
+  Actor actor{config, processes, events};
+  WaitSet waits;
+  FakeClock clock{100 * kNsPerSec};
+  std::vector<std::unique_ptr<FakeTask>> tasks;
+  FakeRank rank;
+
+  explicit Rig(bool with_rank = true) {
+    if (!with_rank) return;
+    rank.learn(1, 20 * kMs, 30 * kMs, 40 * kMs);
+    rank.learn(2, 20 * kMs, 30 * kMs, 40 * kMs);
+    actor.add_rank(rank.source(kRank));
+  }
+  int64_t now() const { return clock.now_ns(); }
+  Actor::Next step() {
+    waits.clear();
+    return actor.step(now(), waits);
+  }
+  FakeTask& add(bool initialised = true) {
+    const uint64_t id = tasks.size() + 1;
+    tasks.push_back(std::make_unique<FakeTask>(id, processes));
+    FakeTask& task = *tasks.back();
+    actor.add_task(task.source());
+    actor.set_process(id, task.pid(), nullptr);
+    if (initialised) task.initialised(now());
+    return task;
+  }
+  std::vector<ActEvent> drain(ActEvent::Kind kind) {
+    std::vector<ActEvent> found;
+    ActEvent event;
+    while (events.pop(event)) {
+      if (event.kind == kind) found.push_back(event);
+    }
+    return found;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a bubble opens a lease, its end takes it back", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.rank.begin(rig.now());
+  const auto next = rig.step();
+  auto lease = task.lease();
+  CHECK(lease.kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(lease.order == FREERIDE_ORDER_RUN);
+  CHECK(lease.deadline_ns == static_cast<uint64_t>(rig.now() + 20 * kMs));
+  CHECK(lease.begin_ns == static_cast<uint64_t>(rig.now()));
+  CHECK(next.look_ns == rig.now() + 20 * kMs);
+  CHECK(next.in_window);
+  const uint64_t id = lease.lease_id;
+  rig.clock.tick(20 * kMs);
+  rig.step();
+  lease = task.lease();
+  CHECK(lease.lease_id == id + 1);
+  CHECK(lease.deadline_ns == static_cast<uint64_t>(rig.now() + 10 * kMs));
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(rig.actor.step(rig.now(), rig.waits).in_window == false);
+}
+
+TEST_CASE("harvest is step time within the bubble; a step across its end counts by half", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  task.start(rig.now());
+  rig.clock.tick(4 * kMs);
+  task.step_done(rig.now(), 4 * kMs);
+  task.start(rig.now());
+  rig.clock.tick(3 * kMs);
+  task.execute(3 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).empty());  // its overrun is still being measured
+  // It executes 2 ms more and pauses.
+  rig.clock.tick(50 * kMs);
+  task.step_done(rig.now(), 2 * kMs);
+  task.pause(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].id == kRank);
+  CHECK(ends[0].leased);
+  CHECK(ends[0].type == 'B');
+  CHECK(ends[0].harvested_ns == 7 * kMs);
+  CHECK(ends[0].overrun_ns == 2 * kMs);
+  CHECK(ends[0].end_ns - ends[0].begin_ns == 8 * kMs);
+  CHECK(task.source()->harvested_ns == 7 * kMs);
+  CHECK(task.source()->overrun_ns == 2 * kMs);
+  CHECK_FALSE(task.killed());
+}
+
+TEST_CASE("execution that waits for the next bubble is no overrun", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.clock.tick(5 * kMs);
+  task.execute(5 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  rig.clock.tick(400 * kMs);  // starved: no CPU time
+  rig.step();
+  CHECK_FALSE(task.killed());
+  rig.rank.begin(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].overrun_ns == 0);
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  // The rest of that step, in this bubble, is harvest of this one; the wait between is nobody's.
+  rig.clock.tick(3 * kMs);
+  task.step_done(rig.now(), 3 * kMs);
+  task.pause(rig.now());
+  rig.rank.end(rig.now());
+  rig.step();
+  const auto second = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(second.size() == 1);
+  CHECK(second[0].harvested_ns == 3 * kMs);
+}
+
+TEST_CASE("execution past the end by more than the grace period kills", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.clock.tick(5 * kMs);
+  task.execute(5 * kMs);
+  rig.rank.end(rig.now());
+  auto next = rig.step();
+  REQUIRE(next.look_ns > rig.now());
+  rig.clock.set(next.look_ns);
+  task.execute(11 * kMs);
+  next = rig.step();
+  CHECK(task.killed());
+  CHECK(next.tell_now);
+  const auto kills = rig.actor.take_kills();
+  REQUIRE(kills.size() == 1);
+  CHECK(kills[0].task == 1);
+  CHECK(kills[0].limit == "grace 10 ms");
+  CHECK(kills[0].transition == FREERIDE_IN_STEP);
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].overrun_ns == 11 * kMs);
+  // Dead: no lease any more, whatever its page says.
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("a task that says it has paused and goes on is killed", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.step();
+  for (int i = 0; i < 3; ++i) {
+    rig.clock.tick(kNsPerSec);
+    rig.step();
+  }
+  CHECK_FALSE(task.killed());
+  task.execute(200 * kMs);
+  rig.clock.tick(kNsPerSec);
+  rig.step();
+  CHECK(task.killed());
+  const auto kills = rig.actor.take_kills();
+  REQUIRE(kills.size() == 1);
+  CHECK(kills[0].reason.find("said that it was paused") != std::string::npos);
+}
+
+TEST_CASE("counters that lie give no more harvest than bubble and CPU time", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.answer().step_ns = std::numeric_limits<uint64_t>::max() / 16;
+  task.execute(2 * kMs);
+  rig.clock.tick(6 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].harvested_ns == 2 * kMs);
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.answer().step_ns = 0;
+  rig.clock.tick(6 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].harvested_ns == 0);
+}
+
+TEST_CASE("a bubble page of garbage opens nothing and costs bounded work", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  auto& page = rig.rank.page();
+  const auto no_lease = [&] {
+    rig.step();
+    return task.lease().kind == FREERIDE_LEASE_NONE;
+  };
+  page.begin_ns = 0;
+  page.state_word = FREERIDE_STATE(7, 1);
+  CHECK(no_lease());
+  page.begin_ns = static_cast<uint64_t>(rig.now() + 3600 * kNsPerSec);
+  CHECK(no_lease());
+  page.begin_ns = ~uint64_t{0};
+  CHECK(no_lease());
+  page.begin_ns = static_cast<uint64_t>(rig.now());
+  page.state_word = FREERIDE_STATE(7, 0xffff);  // no such slot
+  CHECK(no_lease());
+  page.state_word = FREERIDE_STATE(8, 1);
+  page.hook_state = 77;
+  CHECK(no_lease());
+  page.hook_state = FREERIDE_HOOK_DISABLED;
+  CHECK(no_lease());
+  page.hook_state = FREERIDE_HOOK_ACTIVE;
+  page.learned[0] = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, 0, 0};
+  CHECK(no_lease());
+  const int64_t decade = 10ll * 365 * 86400 * kNsPerSec;
+  page.learned[0] = {static_cast<uint64_t>(decade), 0, 0, 0, 0};
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(static_cast<int64_t>(task.lease().deadline_ns) <= rig.now() + rig.config.lease.longest_ns);
+  rig.drain(ActEvent::Kind::kBubbleEnd);
+  page.bubbles = ~uint64_t{0} - 5;
+  page.iteration = ~uint64_t{0} - 5;
+  for (int i = 0; i < 10; ++i) {
+    page.bubbles += uint64_t{1} << 40;
+    page.iteration += uint64_t{1} << 33;
+    rig.step();
+  }
+  CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).empty());
+}
+
+TEST_CASE("two ranks: a lease only while both are in bubbles, and both bubbles get the harvest", "[actor]") {
+  Rig rig;
+  FakeRank other(1);
+  other.learn(1, 100 * kMs, 100 * kMs, 100 * kMs);
+  rig.actor.add_rank(other.source(2));
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(5 * kMs);
+  other.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(task.lease().deadline_ns == static_cast<uint64_t>(rig.now() + 15 * kMs));
+  task.start(rig.now());
+  rig.clock.tick(4 * kMs);
+  task.step_done(rig.now(), 4 * kMs);
+  task.pause(rig.now());
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(kMs);
+  other.end(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 2);
+  CHECK(ends[0].id == kRank);
+  CHECK(ends[0].harvested_ns == 4 * kMs);
+  CHECK(ends[1].id == 2);
+  CHECK(ends[1].harvested_ns == 4 * kMs);
+}
+
+TEST_CASE("a rank that goes takes its lease with it", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  rig.actor.remove_rank(kRank, rig.now());
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("the initialisation grant: one at a time, once, then leases", "[actor]") {
+  Rig rig;
+  FakeTask& first = rig.add(false);
+  FakeTask& second = rig.add(false);
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_NONE);  // not created yet
+  first.created();
+  second.created();
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_INIT);
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+  rig.step();
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+  first.initialised(rig.now());
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(second.lease().kind == FREERIDE_LEASE_INIT);
+  second.initialised(rig.now());
+  rig.step();
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("an initialisation that outlasts its grant is killed in InitSideTask", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add(false);
+  task.created();
+  rig.step();
+  task.answer().transition = FREERIDE_IN_INIT;
+  rig.clock.tick(rig.config.init_ns);
+  auto next = rig.step();
+  CHECK_FALSE(task.killed());
+  task.execute(50 * kMs);
+  rig.clock.set(next.look_ns);
+  rig.step();
+  CHECK(task.killed());
+  const auto kills = rig.actor.take_kills();
+  REQUIRE(kills.size() == 1);
+  CHECK(kills[0].transition == FREERIDE_IN_INIT);
+}
+
+TEST_CASE("an order to pause takes the lease back, one to stop reaches the page", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.actor.set_order(1, FREERIDE_ORDER_PAUSE, rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(task.lease().order == FREERIDE_ORDER_PAUSE);
+  rig.actor.set_order(1, FREERIDE_ORDER_RUN, rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  rig.actor.set_order(1, FREERIDE_ORDER_STOP, rig.now());
+  CHECK(task.lease().order == FREERIDE_ORDER_STOP);
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("held-out iterations get no lease and say so", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  policy::HoldoutPlan plan;
+  plan.job = "gpt";
+  plan.block_iterations = 1;
+  plan.share_pct = 100;
+  plan.from_iteration = 1;
+  auto plans = std::make_shared<PlanSet>();
+  plans->merge({plan});
+  rig.actor.set_plans(plans);
+  rig.rank.started(rig.now());
+  for (int i = 0; i < 2; ++i) {
+    rig.rank.begin(rig.now());
+    rig.step();
+    CHECK((task.lease().kind == FREERIDE_LEASE_BUBBLE) == (i == 0));
+    rig.clock.tick(5 * kMs);
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.clock.tick(5 * kMs);
+    rig.rank.finish_iteration(rig.now());
+    rig.step();
+  }
+  ActEvent event;
+  int bubbles = 0, iterations = 0;
+  while (rig.events.pop(event)) {
+    if (event.kind == ActEvent::Kind::kBubbleEnd) {
+      CHECK(event.holdout == (bubbles++ == 1));
+      CHECK(event.leased == !event.holdout);
+    } else if (event.kind == ActEvent::Kind::kIteration) {
+      CHECK(event.holdout == (iterations++ == 1));
+      CHECK(event.leased == !event.holdout);
+      CHECK(event.end_ns - event.begin_ns == 10 * kMs);
+      CHECK(event.bubble_ns == 5 * kMs);
+    }
+  }
+  CHECK(bubbles == 2);
+  CHECK(iterations == 2);
+}
+
+TEST_CASE("bubbles that came and went between two looks are still measured", "[actor]") {
+  Rig rig;
+  rig.step();
+  rig.rank.begin(rig.now());
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.rank.begin(rig.now());
+  rig.clock.tick(2 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 2);
+  CHECK(ends[0].wait == 1);
+  CHECK(ends[1].wait == 2);
+  CHECK_FALSE(ends[1].leased);
+}
+
+TEST_CASE("from one bubble straight into another the lease is a new one", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  const auto first = task.lease();
+  rig.clock.tick(2 * kMs);
+  rig.rank.end(rig.now());
+  rig.rank.begin(rig.now());
+  rig.step();
+  const auto second = task.lease();
+  CHECK(second.kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(second.lease_id > first.lease_id);
+  CHECK(second.begin_ns == static_cast<uint64_t>(rig.now()));
+  CHECK(second.deadline_ns == static_cast<uint64_t>(rig.now() + 20 * kMs));
+}
+
+TEST_CASE("a lease given back goes to the other task", "[actor]") {
+  Rig rig;
+  FakeTask& first = rig.add();
+  FakeTask& second = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  REQUIRE(first.lease().kind == FREERIDE_LEASE_BUBBLE);
+  first.start(rig.now());
+  rig.clock.tick(kMs);
+  first.step_done(rig.now(), kMs);
+  first.pause(rig.now());
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(second.lease().kind == FREERIDE_LEASE_BUBBLE);
+  second.answer().skipped += 1;
+  rig.step();
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("when idle: only with leave, and only without a trainer", "[actor]") {
+  Rig rig(false);
+  FakeTask& waits_for_training = rig.add();
+  rig.step();
+  CHECK(waits_for_training.lease().kind == FREERIDE_LEASE_NONE);
+  rig.tasks.push_back(std::make_unique<FakeTask>(7, rig.processes));
+  FakeTask& idle = *rig.tasks.back();
+  idle.source()->when_idle = true;
+  idle.initialised(rig.now());
+  rig.actor.add_task(idle.source());
+  rig.actor.set_process(7, idle.pid(), nullptr);
+  rig.step();
+  CHECK(idle.lease().kind == FREERIDE_LEASE_IDLE);
+  rig.actor.add_rank(rig.rank.source(kRank));
+  rig.step();
+  CHECK(idle.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("removing the task that holds the lease frees the bubble for another", "[actor]") {
+  Rig rig;
+  rig.add();
+  FakeTask& second = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.actor.remove_task(1);
+  rig.step();
+  CHECK(second.lease().kind == FREERIDE_LEASE_BUBBLE);
+  rig.actor.remove_task(2);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).size() == 1);
+}
