@@ -69,6 +69,7 @@ class Driver {
     for (uint32_t i = 0; i < plugin_->param_count; ++i)
       all.emplace(plugin_->params[i].key, plugin_->params[i].default_value);
     std::vector<freeride_param> list;
+    list.reserve(all.size());
     for (const auto& [key, value] : all) list.push_back({key.c_str(), value.c_str()});
     const freeride_task_info info{
         sizeof(freeride_task_info), static_cast<uint32_t>(list.size()), list.data(), "task", "cpu-0", scratch_.c_str()};

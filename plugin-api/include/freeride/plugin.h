@@ -1,24 +1,27 @@
 /* FreeRide plugin ABI, version 1. C11 and C++; depends on nothing.
  *
- * A plugin is a shared object that exports one function, freeride_plugin_v1(). The runner, a process of its own for every side task,
- * opens the file with RTLD_NOW | RTLD_LOCAL, asks for that symbol and drives one task through the paper's state machine:
+ * A plugin is a shared object that exports one function, freeride_plugin_v1(). The runner, a process of its own for
+ * every side task, opens the file with RTLD_NOW | RTLD_LOCAL, asks for that symbol and drives one task through the
+ * paper's state machine:
  *
  *   SUBMITTED --create--> CREATED --init--> PAUSED <--start / pause--> RUNNING (run_next_step ...) --stop--> STOPPED
  *
- * Versions. The symbol's name is the version: a change that breaks a plugin gets a new symbol. Within version 1 every struct starts
- * with `struct_size`, filled in by whoever fills in the struct, and grows only at its end; read no field that lies past it. Optional
- * abilities are extensions named by strings ("freeride.yield/1"), asked for with `extension`; NULL means "not there".
+ * Versions. The symbol's name is the version: a change that breaks a plugin gets a new symbol. Within version 1 every
+ * struct starts with `struct_size`, filled in by whoever fills in the struct, and grows only at its end; read no field
+ * that lies past it. Optional abilities are extensions named by strings ("freeride.yield/1"), asked for with
+ * `extension`; NULL means "not there".
  *
- * Threads. [main] marks functions that are called on the runner's main thread, one at a time, never concurrently. [any] may be called
- * from any thread. A plugin may make threads, but after pause() has returned none of them may execute until start(), and after stop()
- * none may exist.
+ * Threads. [main] marks functions that are called on the runner's main thread, one at a time, never concurrently. [any]
+ * may be called from any thread. A plugin may make threads, but after pause() has returned none of them may execute
+ * until start(), and after stop() none may exist.
  *
- * Errors. No exception, longjmp or exit may cross this boundary. Functions return a freeride_status; before returning a failure,
- * call host->fail() with one sentence that says what happened. Only create and init may fail without prejudice; a failing start,
- * run_next_step or pause ends the task with the verdict "failed in <transition>".
+ * Errors. No exception, longjmp or exit may cross this boundary. Functions return a freeride_status; before returning a
+ * failure, call host->fail() with one sentence that says what happened. Only create and init may fail without
+ * prejudice; a failing start, run_next_step or pause ends the task with the verdict "failed in <transition>".
  *
- * Ownership. Pointers the host passes stay the host's and are valid until the call returns, except the host table itself, which stays
- * valid until destroy() returns. Pointers the plugin returns stay the plugin's and must stay valid until the process ends.
+ * Ownership. Pointers the host passes stay the host's and are valid until the call returns, except the host table
+ * itself, which stays valid until destroy() returns. Pointers the plugin returns stay the plugin's and must stay valid
+ * until the process ends.
  */
 #ifndef FREERIDE_PLUGIN_H
 #define FREERIDE_PLUGIN_H
@@ -32,8 +35,8 @@ extern "C" {
 #define FREERIDE_ABI_VERSION 1u
 #define FREERIDE_PLUGIN_ENTRY "freeride_plugin_v1"
 
-/* Names reserved for extensions to come: yield points inside long steps, and saving a task's state. No host offers them yet:
- * `extension` answers NULL, and a plugin must work without. */
+/* Names reserved for extensions to come: yield points inside long steps, and saving a task's state. No host offers them
+ * yet: `extension` answers NULL, and a plugin must work without. */
 #define FREERIDE_EXTENSION_YIELD "freeride.yield/1"
 #define FREERIDE_EXTENSION_STATE "freeride.state/1"
 
@@ -46,11 +49,11 @@ extern "C" {
 typedef int32_t freeride_status;
 enum {
   FREERIDE_OK = 0,
-  FREERIDE_FINISHED = 1,      /* run_next_step only: this was the last step, the work is done */
-  FREERIDE_ERROR = -1,        /* failed; trying again is no use */
+  FREERIDE_FINISHED = 1,       /* run_next_step only: this was the last step, the work is done */
+  FREERIDE_ERROR = -1,         /* failed; trying again is no use */
   FREERIDE_BAD_PARAMETER = -2, /* create only: a parameter's value makes no sense; host->fail() says which */
   FREERIDE_OUT_OF_MEMORY = -3, /* host or device memory */
-  FREERIDE_UNAVAILABLE = -4   /* something needed is not there now (a device, a file); trying again later can succeed */
+  FREERIDE_UNAVAILABLE = -4 /* something needed is not there now (a device, a file); trying again later can succeed */
 };
 
 enum { FREERIDE_LOG_DEBUG = 0, FREERIDE_LOG_INFO = 1, FREERIDE_LOG_WARN = 2, FREERIDE_LOG_ERROR = 3 };
@@ -62,7 +65,8 @@ typedef struct freeride_host {
   void* context; /* pass back as the first argument */
   /* [any] One line into the task's log. `text` is UTF-8. */
   void (*log)(void* context, int32_t level, const char* text);
-  /* [any] A figure of the task's own (loss, residual), shown by freeride-ctl and on the bus. At most 8 names of at most 23 bytes. */
+  /* [any] A figure of the task's own (loss, residual), shown by freeride-ctl and on the bus. At most 8 names of at most
+   * 23 bytes. */
   void (*metric)(void* context, const char* name, double value);
   /* [main] Why the transition that is about to return a failure fails: one sentence. The last call wins. */
   void (*fail)(void* context, const char* text);
@@ -78,8 +82,8 @@ typedef struct freeride_param {
   const char* value;
 } freeride_param;
 
-/* What a task is made from. Every declared parameter is in `params`, with its default where the user gave none; undeclared ones never
- * arrive: the runner rejects the task and lists the declared ones. */
+/* What a task is made from. Every declared parameter is in `params`, with its default where the user gave none;
+ * undeclared ones never arrive: the runner rejects the task and lists the declared ones. */
 typedef struct freeride_task_info {
   uint32_t struct_size;
   uint32_t param_count;
@@ -106,18 +110,21 @@ typedef struct freeride_plugin {
   const freeride_param_spec* params;
   uint32_t param_count;
   uint32_t reserved;
-  /* [main] CreateSideTask: SUBMITTED -> CREATED. Makes *task and its context in host memory; touches no GPU. On failure *task is
-   * ignored: the plugin has freed what it made. */
+  /* [main] CreateSideTask: SUBMITTED -> CREATED. Makes *task and its context in host memory; touches no GPU. On failure
+   * *task is ignored: the plugin has freed what it made. */
   freeride_status (*create)(const freeride_host* host, const freeride_task_info* info, void** task);
-  /* [main] InitSideTask: CREATED -> PAUSED. Loads the context into the device's memory; returns when that is done and nothing executes. */
+  /* [main] InitSideTask: CREATED -> PAUSED. Loads the context into the device's memory; returns when that is done and
+   * nothing executes. */
   freeride_status (*init)(void* task);
   /* [main] StartSideTask: PAUSED -> RUNNING. Called at the begin of every bubble: keep it short. */
   freeride_status (*start)(void* task);
   /* [main] RunNextStep: one step, in RUNNING. Returns when all work of the step, on the GPU too, is done. */
   freeride_status (*run_next_step)(void* task);
-  /* [main] PauseSideTask: RUNNING -> PAUSED. Called at the end of every bubble, between steps. On return nothing executes. */
+  /* [main] PauseSideTask: RUNNING -> PAUSED. Called at the end of every bubble, between steps. On return nothing
+   * executes. */
   freeride_status (*pause)(void* task);
-  /* [main] StopSideTask: CREATED, PAUSED or RUNNING -> STOPPED. Gives back device memory, writes final results. Not called on a kill. */
+  /* [main] StopSideTask: CREATED, PAUSED or RUNNING -> STOPPED. Gives back device memory, writes final results. Not
+   * called on a kill. */
   freeride_status (*stop)(void* task);
   /* [main] Frees the task. Called once after stop(), also when stop() or init() failed. */
   void (*destroy)(void* task);

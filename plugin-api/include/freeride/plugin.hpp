@@ -376,7 +376,7 @@ struct PluginGlue {
   template <class Task>
   static freeride_status create(const freeride_host* host, const freeride_task_info* info, void** out) noexcept {
     return guard(host, [&]() -> freeride_status {
-      auto* task = new Task;
+      auto* task = new Task;  // NOLINT(bugprone-unhandled-exception-at-new): guard() turns it into OUT_OF_MEMORY
       try {
         as_side_task(task)->bind(host, info);
         as_side_task(task)->CreateSideTask();
