@@ -12,11 +12,13 @@ def line(events, losses):
     text = f"iteration {len(losses):>4}  loss {losses[-1]['loss']:.3f}" if losses else "training starts"
     stages = collections.defaultdict(lambda: collections.deque(maxlen=RECENT))
     steps, measures = {}, None
+    # A worker also publishes the progress of profiles, which are no tasks of the user's.
+    tasks = {event["task"] for topic, event in events if topic.startswith("task.state/")}
     for topic, event in events:
         if topic.startswith("training.iteration/"):
             stages[event["stage"]].append(event)
-        elif topic.startswith(("task.progress/", "task.state/")) and event["counters"]["steps"]:
-            steps[event["task"]] = event["counters"]["steps"]
+        elif topic.startswith(("task.progress/", "task.state/")) and event["task"] in tasks:
+            steps[event["task"]] = max(event["counters"]["steps"], steps.get(event["task"], 0))
         elif topic.startswith("training.measures/"):
             measures = event
     for stage, recent in sorted(stages.items()):

@@ -140,7 +140,9 @@ def test_timeline_shows_where_holdout_meets_harvest(events, tmp_path):
 
 
 def test_progress_line(events):
+    events.append(("task.progress/profile-1", {"task": "profile-1", "counters": {"steps": 8}}))
     text = progress.line(events, log(8))
+    assert "profile-1" not in text
     assert "loss 4.300" in text and "stage 0: bubbles 20 %, harvested 75 %" in text and "pagerank 7 steps" in text
     assert progress.line([], []) == "training starts"
 
