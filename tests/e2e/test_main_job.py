@@ -160,6 +160,8 @@ def test_everything_started_in_the_wrong_order(system):
 
 def test_a_task_waits_for_its_stage_and_says_so(system):
     system.start_manager()
+    system.start_worker("cpu-3")
+    until(lambda: system.ok("workers")["workers"], "the worker is known")
     assert load_pagerank(system, "--stage", 3).code == 0
     assert system.task("pagerank")["state"] == "SUBMITTED"
     assert "stage 3" in system.task("pagerank")["reason"]
