@@ -1,5 +1,5 @@
-/* A trainer in C: what a training loop of your own has to call. Two "stages" in two processes pass a token over a pair of pipes, as a pipeline
- * passes activations; the time a stage waits for its token is its bubble.
+/* A trainer in C: what a training loop of your own has to call. Two "stages" in two processes pass a token over a pair
+ * of pipes, as a pipeline passes activations; the time a stage waits for its token is its bubble.
  *
  *   cc c_trainer.c -lfreeride_hook && ./a.out 50
  */

@@ -1,17 +1,17 @@
 /* FreeRide's training hook, C API. C11 and C++; for trainers in C and C++, and under the Python package.
  *
- * A training rank attaches once, marks when it waits for a neighbour and when it goes on, and says when an iteration has ended. The
- * library learns the lengths, keeps the rank's bubble page, and hands it to the worker of the rank's device from a thread of its own,
- * whenever that worker is there.
+ * A training rank attaches once, marks when it waits for a neighbour and when it goes on, and says when an iteration
+ * has ended. The library learns the lengths, keeps the rank's bubble page, and hands it to the worker of the rank's
+ * device from a thread of its own, whenever that worker is there.
  *
- * Promises to the trainer: no function throws, exits, raises a signal, or blocks for longer than its comment says; every function accepts
- * NULL and does nothing then; memory use is fixed at attach. After an error of its own the hook switches itself off: it clears the state
- * word, releases whoever waits for its counters, says so once on stderr, and every later call returns at once.
- * After fork() the child's copy of the handle is dead: calls with it do nothing, and nothing of the parent's is touched. The child may
- * attach for itself.
+ * Promises to the trainer: no function throws, exits, raises a signal, or blocks for longer than its comment says;
+ * every function accepts NULL and does nothing then; memory use is fixed at attach. After an error of its own the hook
+ * switches itself off: it clears the state word, releases whoever waits for its counters, says so once on stderr, and
+ * every later call returns at once. After fork() the child's copy of the handle is dead: calls with it do nothing, and
+ * nothing of the parent's is touched. The child may attach for itself.
  *
- * Threads. [one] marks functions for the one thread that drives the training loop: marks from another thread than the one that made
- * the first of the iteration are ignored. [any] may be called from any thread.
+ * Threads. [one] marks functions for the one thread that drives the training loop: marks from another thread than the
+ * one that made the first of the iteration are ignored. [any] may be called from any thread.
  */
 #ifndef FREERIDE_HOOK_H
 #define FREERIDE_HOOK_H
@@ -39,10 +39,10 @@ enum {
 
 /* Who the rank is. Texts are copied; those longer than 63 bytes are cut. */
 typedef struct freeride_hook_config {
-  uint32_t struct_size; /* sizeof(freeride_hook_config) of the caller */
-  uint32_t flags;       /* FREERIDE_HOOK_SENT, FREERIDE_HOOK_EXTERNAL_MARKS */
-  const char* job;      /* the same on all ranks; required */
-  const char* device;   /* GPU UUID or "cpu-N"; names the worker's socket; required, without '/' */
+  uint32_t struct_size;  /* sizeof(freeride_hook_config) of the caller */
+  uint32_t flags;        /* FREERIDE_HOOK_SENT, FREERIDE_HOOK_EXTERNAL_MARKS */
+  const char* job;       /* the same on all ranks; required */
+  const char* device;    /* GPU UUID or "cpu-N"; names the worker's socket; required, without '/' */
   const char* framework; /* free text for people, or NULL */
   const char* run_dir;   /* where workers' sockets are; NULL: $FREERIDE_RUN_DIR, else the programs' default */
   uint32_t rank;
@@ -53,50 +53,59 @@ typedef struct freeride_hook_config {
   uint32_t local_rank; /* slot on the sent page: less than FREERIDE_MAX_RANKS, one rank of the host each */
 } freeride_hook_config;
 
-/* [any] Makes the rank's page and the helper thread. The handle stays valid until the process ends. A second attach in a process returns
- * the first handle, whatever its config says, until that one was detached. Returns NULL when switched off by FREERIDE_HOOK=0, or, after one
- * line on stderr, when the config makes no sense or there is no memory: train on without. Without a worker it succeeds: the page is
- * handed over when one appears. Blocks for some milliseconds; with FREERIDE_HOOK_SENT at most 300. */
+/* [any] Makes the rank's page and the helper thread. The handle stays valid until the process ends. A second attach in
+ * a process returns the first handle, whatever its config says, until that one was detached. Returns NULL when switched
+ * off by FREERIDE_HOOK=0, or, after one line on stderr, when the config makes no sense or there is no memory: train on
+ * without. Without a worker it succeeds: the page is handed over when one appears. Blocks for some milliseconds; with
+ * FREERIDE_HOOK_SENT at most 300. */
 FREERIDE_HOOK_API freeride_hook* freeride_hook_attach(const freeride_hook_config* config);
 
-/* [one] The rank now waits for a neighbour: training leaves the device alone until mark_end. About 1 µs: some stores and one futex
- * wake; never blocks. A begin within a bubble is ignored, so the first end closes it. Ignored with external marks. */
+/* [one] The rank now waits for a neighbour: training leaves the device alone until mark_end. About 1 µs: some stores
+ * and one futex wake; never blocks. A begin within a bubble is ignored, so the first end closes it. Ignored with
+ * external marks. */
 FREERIDE_HOOK_API void freeride_hook_mark_begin(freeride_hook* hook);
 /* [one] Training goes on. As cheap. Ignored outside a bubble. */
 FREERIDE_HOOK_API void freeride_hook_mark_end(freeride_hook* hook);
-/* [one] An iteration has ended: all ranks of a job must agree on what that is (the optimizer step). Learns the lengths: some microseconds
- * for tens of waits, under a millisecond for 1024. Ignored with external marks, where the state word says it. */
+/* [one] An iteration has ended: all ranks of a job must agree on what that is (the optimizer step). Learns the lengths:
+ * some microseconds for tens of waits, under a millisecond for 1024. Ignored with external marks, where the state word
+ * says it. */
 FREERIDE_HOOK_API void freeride_hook_iteration_end(freeride_hook* hook);
 
-/* [any] Switches the hook off: no leases from now on, counters released for good. `reason` is one line for people, or NULL. Only the
- * first call says it. Iterations are still counted. Never blocks. */
+/* [any] Switches the hook off: no leases from now on, counters released for good. `reason` is one line for people, or
+ * NULL. Only the first call says it. Iterations are still counted. Never blocks. */
 FREERIDE_HOOK_API void freeride_hook_disable(freeride_hook* hook, const char* reason);
-/* [any] Switches it on again from the next iteration's end, unless it went off because of an error. Returns 1 if it will be on, else 0. */
+/* [any] Switches it on again from the next iteration's end, unless it went off because of an error. Returns 1 if it
+ * will be on, else 0. */
 FREERIDE_HOOK_API int freeride_hook_enable(freeride_hook* hook);
-/* [any] Like disable, but because of an error in what surrounds the library: enable() does not undo it. Says `reason` once. */
+/* [any] Like disable, but because of an error in what surrounds the library: enable() does not undo it. Says `reason`
+ * once. */
 FREERIDE_HOOK_API void freeride_hook_fail(freeride_hook* hook, const char* reason);
-/* [any] The training has ended in good order. Also done by exit(). Joins the helper thread, which does nothing that blocks. */
+/* [any] The training has ended in good order. Also done by exit(). Joins the helper thread, which does nothing that
+ * blocks. */
 FREERIDE_HOOK_API void freeride_hook_detach(freeride_hook* hook);
 
 /* [any] FREERIDE_HOOK_* of pages.h (STARTING, ACTIVE, DISABLED, GONE); GONE for NULL and in a forked child. */
 FREERIDE_HOOK_API uint32_t freeride_hook_state(const freeride_hook* hook);
 /* [any] 1 while a worker has the page and has accepted it. */
 FREERIDE_HOOK_API int freeride_hook_connected(const freeride_hook* hook);
-/* [any] Memory of the device that side tasks could have had during the last iteration, at its tightest; bytes, 0 = not known. */
+/* [any] Memory of the device that side tasks could have had during the last iteration, at its tightest; bytes, 0 = not
+ * known. */
 FREERIDE_HOOK_API void freeride_hook_set_usable_bytes(freeride_hook* hook, uint64_t bytes);
-/* [any] The rank's page, valid until the process ends. With FREERIDE_HOOK_EXTERNAL_MARKS the caller (its GPU) writes `state_word` and nothing
- * else, FREERIDE_STATE(iteration, wait) at a begin and FREERIDE_STATE(iteration, 0) at an end, iterations from 0; the helper thread looks
- * at it and does the rest. NULL for NULL. */
+/* [any] The rank's page, valid until the process ends. With FREERIDE_HOOK_EXTERNAL_MARKS the caller (its GPU) writes
+ * `state_word` and nothing else, FREERIDE_STATE(iteration, wait) at a begin and FREERIDE_STATE(iteration, 0) at an end,
+ * iterations from 0; the helper thread looks at it and does the rest. NULL for NULL. */
 FREERIDE_HOOK_API freeride_bubble_page* freeride_hook_page(freeride_hook* hook);
 
 /* ---- sent counters (FREERIDE_HOOK_SENT) ---- */
 
 enum { FREERIDE_SENT_REACHED = 0, FREERIDE_SENT_RELEASED = 1, FREERIDE_SENT_TIMEOUT = -1, FREERIDE_SENT_NONE = -2 };
 
-/* [any] One more message for local rank `destination` is ready; wakes it. Returns the counter's new value; 0 without a sent page. */
+/* [any] One more message for local rank `destination` is ready; wakes it. Returns the counter's new value; 0 without a
+ * sent page. */
 FREERIDE_HOOK_API uint32_t freeride_hook_produce(freeride_hook* hook, uint32_t destination);
-/* [any] Blocks until local rank `source` has produced `count` messages for us (REACHED), its counters were released because it
- * died, left or switched off (RELEASED: receive as if there were no hook), or timeout_ns have passed. NONE: no sent page. */
+/* [any] Blocks until local rank `source` has produced `count` messages for us (REACHED), its counters were released
+ * because it died, left or switched off (RELEASED: receive as if there were no hook), or timeout_ns have passed. NONE:
+ * no sent page. */
 FREERIDE_HOOK_API int freeride_hook_wait_sent(freeride_hook* hook, uint32_t source, uint32_t count, int64_t timeout_ns);
 /* [any] The sent page's path, "" without one; valid as long as the handle. */
 FREERIDE_HOOK_API const char* freeride_hook_sent_path(const freeride_hook* hook);

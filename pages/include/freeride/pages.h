@@ -1,10 +1,11 @@
 /* FreeRide's shared pages: bubble, sent, lease and answer. C11 and C++; depends on nothing of FreeRide.
  *
- * pages/README.md is the specification (byte tables, who writes what, in what order); this header says the same to a compiler.
- * All integers are little-endian and naturally aligned. All times are CLOCK_MONOTONIC nanoseconds of the host. A page is a memfd
- * sealed against shrinking, growing and further sealing (or, for the sent page, a file in /dev/shm that is only ever created whole),
- * so that no writer can take memory away from under a reader. Growth is by appending fields: `size_bytes` says how far the writer's
- * layout goes, `major` changes only when a field changes its meaning, and a reader refuses a major it does not know.
+ * pages/README.md is the specification (byte tables, who writes what, in what order); this header says the same to a
+ * compiler. All integers are little-endian and naturally aligned. All times are CLOCK_MONOTONIC nanoseconds of the
+ * host. A page is a memfd sealed against shrinking, growing and further sealing (or, for the sent page, a file in
+ * /dev/shm that is only ever created whole), so that no writer can take memory away from under a reader. Growth is by
+ * appending fields: `size_bytes` says how far the writer's layout goes, `major` changes only when a field changes its
+ * meaning, and a reader refuses a major it does not know.
  */
 #ifndef FREERIDE_PAGES_H
 #define FREERIDE_PAGES_H
@@ -32,11 +33,13 @@ typedef struct freeride_page_header {
   uint64_t incarnation; /* random, never 0: tells a restarted writer from the one before */
 } freeride_page_header;
 
-/* ---- bubble page: written by a training rank's hook (and its GPU), read by the worker of its GPU ------------------------- */
+/* ---- bubble page: written by a training rank's hook (and its GPU), read by the worker of its GPU
+ * ------------------------- */
 
-#define FREERIDE_MAX_WAITS 1024u     /* waits per iteration that can be learned; later ones are marked with length 0: no lease */
-#define FREERIDE_HISTORY 1024u       /* finished bubbles kept for measuring; power of two */
-#define FREERIDE_ITERATIONS 256u     /* finished iterations kept for measuring; power of two */
+#define FREERIDE_MAX_WAITS \
+  1024u /* waits per iteration that can be learned; later ones are marked with length 0: no lease */
+#define FREERIDE_HISTORY 1024u   /* finished bubbles kept for measuring; power of two */
+#define FREERIDE_ITERATIONS 256u /* finished iterations kept for measuring; power of two */
 #define FREERIDE_NAME_BYTES 64u
 
 /* What training may grant in this page's `hook_state`. */
@@ -47,13 +50,15 @@ enum {
   FREERIDE_HOOK_GONE = 3      /* detached in good order: the training has ended */
 };
 
-/* The state word: 0 in the low 16 bits = training owns the GPU; else a bubble, wait index counted from 1 in each iteration. */
+/* The state word: 0 in the low 16 bits = training owns the GPU; else a bubble, wait index counted from 1 in each
+ * iteration. */
 #define FREERIDE_STATE(iteration, wait) (((uint64_t)(iteration) << 16) | ((uint64_t)(wait)&0xffffu))
 #define FREERIDE_STATE_WAIT(word) ((uint32_t)((word)&0xffffu))
 #define FREERIDE_STATE_ITERATION(word) ((uint64_t)(word) >> 16)
 
-/* Learned length of one wait index. All 0: unknown, no lease. Three quantiles, not one: a lease first ends at `low_ns`; if the bubble
- * is still open then, the worker may open another that ends at `mid_ns`, then `high_ns`. low <= mid <= high. */
+/* Learned length of one wait index. All 0: unknown, no lease. Three quantiles, not one: a lease first ends at `low_ns`;
+ * if the bubble is still open then, the worker may open another that ends at `mid_ns`, then `high_ns`. low <= mid <=
+ * high. */
 typedef struct freeride_learned {
   uint64_t low_ns;
   uint64_t mid_ns;
@@ -79,60 +84,63 @@ typedef struct freeride_iteration_record {
 } freeride_iteration_record;
 
 typedef struct freeride_bubble_page {
-  freeride_page_header header; /*    0 */
-  char job[FREERIDE_NAME_BYTES];    /*   32: NUL-terminated UTF-8, as are the next two */
-  char device[FREERIDE_NAME_BYTES]; /*   96: GPU UUID or "cpu-N" */
+  freeride_page_header header;         /*    0 */
+  char job[FREERIDE_NAME_BYTES];       /*   32: NUL-terminated UTF-8, as are the next two */
+  char device[FREERIDE_NAME_BYTES];    /*   96: GPU UUID or "cpu-N" */
   char framework[FREERIDE_NAME_BYTES]; /* 160: free text, e.g. "torch 1.13.1 gloo" */
-  uint32_t rank;               /*  224: in the job */
-  uint32_t stage;              /*  228: pipeline stage, from 0 */
-  uint32_t stages;             /*  232: number of stages of the job, at least 1 */
-  uint32_t replica;            /*  236: data-parallel replica, from 0 */
-  uint32_t replicas;           /*  240 */
-  uint32_t pid;                /*  244: for messages only; the worker identifies its peer by the socket's credentials */
-  uint64_t reserved0;          /*  248 */
+  uint32_t rank;                       /*  224: in the job */
+  uint32_t stage;                      /*  228: pipeline stage, from 0 */
+  uint32_t stages;                     /*  232: number of stages of the job, at least 1 */
+  uint32_t replica;                    /*  236: data-parallel replica, from 0 */
+  uint32_t replicas;                   /*  240 */
+  uint32_t pid;       /*  244: for messages only; the worker identifies its peer by the socket's credentials */
+  uint64_t reserved0; /*  248 */
 
   /* 256: acted on */
-  uint64_t state_word;         /*  256: written last when a bubble begins, first when it ends */
-  uint64_t begin_ns;           /*  264: when the present bubble began; valid while state_word says bubble */
-  uint32_t wake;               /*  272: futex word; one more after every change a worker should look at */
-  uint32_t hook_state;         /*  276 */
-  uint64_t iteration;          /*  280: iterations finished */
-  uint32_t waits;              /*  288: waits in the last finished iteration */
-  uint32_t relearned;          /*  292: times the schedule changed and lengths were learned anew */
-  uint64_t usable_bytes;       /*  296: least memory of the device free over the last iteration, side tasks not counted; 0 unknown */
-  uint64_t bubbles;            /*  304: bubbles finished: history[(bubbles - 1) % FREERIDE_HISTORY] is the newest */
-  uint64_t compute_ns;         /*  312: sum of all time outside bubbles since the first iteration ended */
-  uint8_t reserved1[192];      /*  320 */
+  uint64_t state_word;    /*  256: written last when a bubble begins, first when it ends */
+  uint64_t begin_ns;      /*  264: when the present bubble began; valid while state_word says bubble */
+  uint32_t wake;          /*  272: futex word; one more after every change a worker should look at */
+  uint32_t hook_state;    /*  276 */
+  uint64_t iteration;     /*  280: iterations finished */
+  uint32_t waits;         /*  288: waits in the last finished iteration */
+  uint32_t relearned;     /*  292: times the schedule changed and lengths were learned anew */
+  uint64_t usable_bytes;  /*  296: least memory of the device free over the last iteration, side tasks not counted; 0
+                             unknown */
+  uint64_t bubbles;       /*  304: bubbles finished: history[(bubbles - 1) % FREERIDE_HISTORY] is the newest */
+  uint64_t compute_ns;    /*  312: sum of all time outside bubbles since the first iteration ended */
+  uint8_t reserved1[192]; /*  320 */
 
   /* 512: learned, slot w - 1 for wait index w */
-  freeride_learned learned[FREERIDE_MAX_WAITS];                       /* 512, 32 bytes each */
-  freeride_bubble_record history[FREERIDE_HISTORY];                   /* 33280, 32 bytes each */
-  freeride_iteration_record iterations[FREERIDE_ITERATIONS];          /* 66048: slot (iteration number) % FREERIDE_ITERATIONS */
+  freeride_learned learned[FREERIDE_MAX_WAITS];              /* 512, 32 bytes each */
+  freeride_bubble_record history[FREERIDE_HISTORY];          /* 33280, 32 bytes each */
+  freeride_iteration_record iterations[FREERIDE_ITERATIONS]; /* 66048: slot (iteration number) % FREERIDE_ITERATIONS */
 } freeride_bubble_page;
 
-/* ---- sent page: one per job and host, /dev/shm/freeride-sent-<job>-<incarnation>, written by every rank of the host ------- */
+/* ---- sent page: one per job and host, /dev/shm/freeride-sent-<job>-<incarnation>, written by every rank of the host
+ * ------- */
 
-#define FREERIDE_MAX_RANKS 64u /* ranks of one job on one host */
+#define FREERIDE_MAX_RANKS 64u      /* ranks of one job on one host */
 #define FREERIDE_POISON 0xffffffffu /* a counter that satisfies every wait: its sender is gone or disabled */
 
 enum { FREERIDE_RANK_ABSENT = 0, FREERIDE_RANK_HOOKED = 1, FREERIDE_RANK_DISABLED = 2, FREERIDE_RANK_DEAD = 3 };
 
 typedef struct freeride_sent_rank {
-  uint32_t status;     /* FREERIDE_RANK_* */
+  uint32_t status; /* FREERIDE_RANK_* */
   uint32_t pid;
   uint64_t start_time; /* of /proc/<pid>/stat: with pid, one process for ever */
 } freeride_sent_rank;
 
 typedef struct freeride_sent_page {
-  freeride_page_header header;               /* 0 */
-  uint32_t ranks;                            /* 32: slots in use, by local rank */
-  uint32_t reserved0;                        /* 36 */
-  uint64_t reserved1[3];                     /* 40 */
-  freeride_sent_rank rank[FREERIDE_MAX_RANKS]; /* 64, 16 bytes each */
+  freeride_page_header header;                           /* 0 */
+  uint32_t ranks;                                        /* 32: slots in use, by local rank */
+  uint32_t reserved0;                                    /* 36 */
+  uint64_t reserved1[3];                                 /* 40 */
+  freeride_sent_rank rank[FREERIDE_MAX_RANKS];           /* 64, 16 bytes each */
   uint32_t sent[FREERIDE_MAX_RANKS][FREERIDE_MAX_RANKS]; /* 1088: [source][destination], messages produced so far */
 } freeride_sent_page;
 
-/* ---- lease page: written by the worker, read by supervisor and runner ---------------------------------------------------- */
+/* ---- lease page: written by the worker, read by supervisor and runner
+ * ---------------------------------------------------- */
 
 enum { FREERIDE_ORDER_PAUSE = 0, FREERIDE_ORDER_RUN = 1, FREERIDE_ORDER_STOP = 2 };
 enum {
@@ -143,25 +151,27 @@ enum {
   FREERIDE_LEASE_IDLE = 4     /* no training on the device and the user allows it: like a bubble */
 };
 
-/* A reader copies the fields between two equal, even values of `sequence`; an odd value that stays is a dead worker: no lease. */
+/* A reader copies the fields between two equal, even values of `sequence`; an odd value that stays is a dead worker: no
+ * lease. */
 typedef struct freeride_lease_page {
   freeride_page_header header; /*  0 */
-  uint32_t sequence;           /* 32: seqlock and futex word. Runner waits with FUTEX_WAIT_BITSET bit 1, supervisor with bit 2 */
-  uint32_t order;              /* 36: FREERIDE_ORDER_* */
-  uint32_t kind;               /* 40: FREERIDE_LEASE_* */
-  uint32_t reserved0;          /* 44 */
-  uint64_t lease_id;           /* 48: 0 = none; grows by one with each lease */
-  uint64_t deadline_ns;        /* 56: no step may start that is not expected to end by then */
-  uint64_t opened_ns;          /* 64 */
-  uint64_t grace_ns;           /* 72: execution past the deadline or a pause after which the task is killed */
-  uint64_t hang_ns;            /* 80: wall time past them after which it is killed though it does not execute */
-  uint64_t begin_ns;           /* 88: begin of the bubble behind this lease, for latency measurement */
+  uint32_t sequence;  /* 32: seqlock and futex word. Runner waits with FUTEX_WAIT_BITSET bit 1, supervisor with bit 2 */
+  uint32_t order;     /* 36: FREERIDE_ORDER_* */
+  uint32_t kind;      /* 40: FREERIDE_LEASE_* */
+  uint32_t reserved0; /* 44 */
+  uint64_t lease_id;  /* 48: 0 = none; grows by one with each lease */
+  uint64_t deadline_ns; /* 56: no step may start that is not expected to end by then */
+  uint64_t opened_ns;   /* 64 */
+  uint64_t grace_ns;    /* 72: execution past the deadline or a pause after which the task is killed */
+  uint64_t hang_ns;     /* 80: wall time past them after which it is killed though it does not execute */
+  uint64_t begin_ns;    /* 88: begin of the bubble behind this lease, for latency measurement */
 } freeride_lease_page;
 
 #define FREERIDE_WAKE_RUNNER 1u
 #define FREERIDE_WAKE_SUPERVISOR 2u
 
-/* ---- answer page: written by the runner (so: by untrusted code), read by worker and supervisor, who trust nothing on it ---- */
+/* ---- answer page: written by the runner (so: by untrusted code), read by worker and supervisor, who trust nothing on
+ * it ---- */
 
 /* The paper's states. */
 enum {

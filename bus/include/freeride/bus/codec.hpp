@@ -1,5 +1,5 @@
-// MessagePack codec for the types of events.hpp and commands.hpp: flat maps with string keys, so that any language's msgpack library
-// gives a readable dictionary.
+// MessagePack codec for the types of events.hpp and commands.hpp: flat maps with string keys, so that any language's
+// msgpack library gives a readable dictionary.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,16 @@ struct Envelope {
   }
 };
 
-/// Encodes a struct (and, before it, the envelope) as one MessagePack map. Explicitly instantiated for every type of the two headers.
+/// Encodes a struct (and, before it, the envelope) as one MessagePack map. Explicitly instantiated for every type of
+/// the two headers.
 template <class T>
 std::string encode(const T& message);
 template <class T>
 std::string encode(const Envelope& envelope, const T& message);
 
 /// Decodes. Unknown keys are ignored, missing ones keep their default. Depth, string and container sizes are bounded.
-/// Errors: kInvalidArgument (not a MessagePack map, truncated, a field of another type, trailing bytes), kVersion ("v" is not ours).
+/// Errors: kInvalidArgument (not a MessagePack map, truncated, a field of another type, trailing bytes), kVersion ("v"
+/// is not ours).
 template <class T>
 Result<T> decode(std::string_view bytes);
 

@@ -9,10 +9,11 @@
 
 namespace freeride::bus {
 
-// ---- freeride-ctl (or any client) → manager --------------------------------------------------------------------------------
+// ---- freeride-ctl (or any client) → manager
+// --------------------------------------------------------------------------------
 
-/// Runs a plugin as a side task. The plugin's bytes are the message's attachment, or `sha256` names content that the manager or a
-/// worker has, or `plugin` names a file in the drop folders (tried in this order).
+/// Runs a plugin as a side task. The plugin's bytes are the message's attachment, or `sha256` names content that the
+/// manager or a worker has, or `plugin` names a file in the drop folders (tried in this order).
 struct Load {
   static constexpr const char* kCommand = "load";
   std::string plugin;  ///< file name, e.g. resnet18.so
@@ -147,7 +148,8 @@ struct ReportReply {
   FREERIDE_FIELDS { visit("jobs", self.jobs), visit("tasks", self.tasks); }
 };
 
-// ---- worker → manager ------------------------------------------------------------------------------------------------------
+// ---- worker → manager
+// ------------------------------------------------------------------------------------------------------
 
 /// A task as its worker has it.
 struct TaskReport {
@@ -156,10 +158,11 @@ struct TaskReport {
   std::string state;    ///< CREATED, PAUSED, RUNNING, STOPPED
   std::string sandbox;
   TaskCounters counters;
-  Verdict verdict;      ///< kind not empty once STOPPED
+  Verdict verdict;  ///< kind not empty once STOPPED
   int64_t create_ns = 0, init_ns = 0;
   FREERIDE_FIELDS {
-    visit("task", self.task), visit("purpose", self.purpose), visit("state", self.state), visit("sandbox", self.sandbox);
+    visit("task", self.task), visit("purpose", self.purpose), visit("state", self.state),
+        visit("sandbox", self.sandbox);
     visit("counters", self.counters), visit("verdict", self.verdict), visit("create_ns", self.create_ns);
     visit("init_ns", self.init_ns);
   }
@@ -170,9 +173,9 @@ struct BubbleTotals {
   std::string job;
   uint32_t rank = 0, stage = 0, replica = 0;
   uint64_t bubbles = 0;
-  int64_t bubble_ns = 0, harvested_ns = 0;       ///< holdout excluded
+  int64_t bubble_ns = 0, harvested_ns = 0;  ///< holdout excluded
   int64_t holdout_bubble_ns = 0;
-  std::vector<int64_t> overruns_ns;              ///< one per leased bubble
+  std::vector<int64_t> overruns_ns;  ///< one per leased bubble
   FREERIDE_FIELDS {
     visit("job", self.job), visit("rank", self.rank), visit("stage", self.stage), visit("replica", self.replica);
     visit("bubbles", self.bubbles), visit("bubble_ns", self.bubble_ns), visit("harvested_ns", self.harvested_ns);
@@ -183,7 +186,7 @@ struct BubbleTotals {
 /// First message of a worker, and again whenever the manager has been away. Reply: WorkerPlan.
 struct RegisterWorker {
   static constexpr const char* kCommand = "worker.register";
-  std::string worker;  ///< "<host>:<device>", stable over restarts
+  std::string worker;       ///< "<host>:<device>", stable over restarts
   std::string incarnation;  ///< random per process
   std::string host, device, device_model, sandbox;
   uint32_t pid = 0;
@@ -199,12 +202,13 @@ struct RegisterWorker {
   }
 };
 
-/// Once a second as the heartbeat, and at once when a task or rank changes state. Reply: Ack; kNotFound asks to register again.
+/// Once a second as the heartbeat, and at once when a task or rank changes state. Reply: Ack; kNotFound asks to
+/// register again.
 struct WorkerReport {
   static constexpr const char* kCommand = "worker.report";
   std::string worker, incarnation;
   int64_t usable_bytes = 0;
-  std::vector<TaskReport> tasks;   ///< all of them
+  std::vector<TaskReport> tasks;  ///< all of them
   std::vector<TrainingState> ranks;
   std::vector<PluginState> plugins;  ///< changed since the last report
   std::vector<TrainingIteration> iterations;
@@ -228,16 +232,18 @@ struct FetchPlugin {
   FREERIDE_FIELDS { visit("sha256", self.sha256); }
 };
 
-// ---- manager → worker ------------------------------------------------------------------------------------------------------
+// ---- manager → worker
+// ------------------------------------------------------------------------------------------------------
 
-/// Which iterations are held out, so that every rank of a job agrees: blocks of `block_iterations`, a share of them chosen by hash.
+/// Which iterations are held out, so that every rank of a job agrees: blocks of `block_iterations`, a share of them
+/// chosen by hash.
 struct HoldoutPlan {
   std::string job;
   uint64_t seed = 0;
   uint64_t block_iterations = 0;  ///< 0: nothing is held out
   uint64_t from_iteration = 0;    ///< the plan counts from here on; before it, the previous plan
   double share_pct = 0;
-  double duty_pct = 100;          ///< share of the other bubbles that may get a lease (slowdown budget)
+  double duty_pct = 100;  ///< share of the other bubbles that may get a lease (slowdown budget)
   FREERIDE_FIELDS {
     visit("job", self.job), visit("seed", self.seed), visit("block_iterations", self.block_iterations);
     visit("from_iteration", self.from_iteration), visit("share_pct", self.share_pct), visit("duty_pct", self.duty_pct);
@@ -259,8 +265,8 @@ struct WorkerPlan {
   FREERIDE_FIELDS { visit("holdout", self.holdout), visit("orders", self.orders); }
 };
 
-/// Creates a task on the worker: fetch the plugin if it is not in the store, start supervisor and runner, CreateSideTask and, under
-/// the initialisation grant, InitSideTask. Reply: Ack at once; progress comes in reports.
+/// Creates a task on the worker: fetch the plugin if it is not in the store, start supervisor and runner,
+/// CreateSideTask and, under the initialisation grant, InitSideTask. Reply: Ack at once; progress comes in reports.
 struct CreateTask {
   static constexpr const char* kCommand = "worker.create";
   std::string task, purpose;  ///< purpose "run" or "profile"
@@ -273,7 +279,8 @@ struct CreateTask {
   bool start_paused = false;
   int64_t predicted_step_ns = 0;  ///< from the profile; 0: not known
   FREERIDE_FIELDS {
-    visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin), visit("sha256", self.sha256);
+    visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin),
+        visit("sha256", self.sha256);
     visit("params", self.params), visit("memory_limit_bytes", self.memory_limit_bytes), visit("steps", self.steps);
     visit("priority", self.priority), visit("when_idle", self.when_idle), visit("start_paused", self.start_paused);
     visit("predicted_step_ns", self.predicted_step_ns);

@@ -1,7 +1,9 @@
-// Event types: what is published on the bus. One struct per topic; bus/WIRE.md is the specification for other languages.
+// Event types: what is published on the bus. One struct per topic; bus/WIRE.md is the specification for other
+// languages.
 //
-// Every struct lists its fields once, in fields(); codec, JSON output and the specification's test all read that list. Fields are
-// appended, never renamed or removed; a reader ignores fields it does not know and keeps the default of those that are missing.
+// Every struct lists its fields once, in fields(); codec, JSON output and the specification's test all read that list.
+// Fields are appended, never renamed or removed; a reader ignores fields it does not know and keeps the default of
+// those that are missing.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +16,8 @@ namespace freeride::bus {
 constexpr uint32_t kWireVersion = 1;
 
 // One line per field: visit("wire_name", self.member).
-#define FREERIDE_FIELDS            \
-  template <class Self, class V>   \
+#define FREERIDE_FIELDS          \
+  template <class Self, class V> \
   static void fields(Self& self, V&& visit)
 
 /// A bubble has begun and the worker has seen it. Published by the worker.
@@ -28,7 +30,8 @@ struct BubbleBegin {
   int64_t learned_ns = 0;  ///< expected length; 0 = not known yet
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("replica", self.replica), visit("stage", self.stage);
-    visit("rank", self.rank), visit("wait", self.wait), visit("iteration", self.iteration), visit("begin_ns", self.begin_ns);
+    visit("rank", self.rank), visit("wait", self.wait), visit("iteration", self.iteration),
+        visit("begin_ns", self.begin_ns);
     visit("learned_ns", self.learned_ns);
   }
   std::string key() const { return job + "/" + std::to_string(rank); }
@@ -42,11 +45,11 @@ struct BubbleEnd {
   uint64_t iteration = 0;
   std::string type;  ///< the paper's "A", "B", "C", or ""
   int64_t begin_ns = 0, end_ns = 0, learned_ns = 0;
-  int64_t harvested_ns = 0;  ///< time inside side-task steps within the bubble
-  int64_t overrun_ns = 0;    ///< side-task execution past end_ns
-  bool leased = false;       ///< a lease was opened in it
-  bool holdout = false;      ///< no lease, because the iteration is held out
-  std::string task;          ///< the side task that had a lease in it; the last one, when several had
+  int64_t harvested_ns = 0;                    ///< time inside side-task steps within the bubble
+  int64_t overrun_ns = 0;                      ///< side-task execution past end_ns
+  bool leased = false;                         ///< a lease was opened in it
+  bool holdout = false;                        ///< no lease, because the iteration is held out
+  std::string task;                            ///< the side task that had a lease in it; the last one, when several had
   int64_t side_begin_ns = 0, side_end_ns = 0;  ///< its first step began, it had paused; 0: no step was made
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("replica", self.replica), visit("stage", self.stage);
@@ -59,7 +62,8 @@ struct BubbleEnd {
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
 
-/// How a task ended. `kind` is one of: finished, stopped, evicted, overran, out_of_memory, crashed, failed, rejected, lost.
+/// How a task ended. `kind` is one of: finished, stopped, evicted, overran, out_of_memory, crashed, failed, rejected,
+/// lost.
 struct Verdict {
   std::string kind;        ///< empty: the task has not ended
   std::string reason;      ///< one sentence for people
@@ -68,7 +72,8 @@ struct Verdict {
   std::string limit;       ///< the limit that was hit, with its value and unit
   std::string log_tail;    ///< the last lines of the task's log
   FREERIDE_FIELDS {
-    visit("kind", self.kind), visit("reason", self.reason), visit("transition", self.transition), visit("signal", self.signal);
+    visit("kind", self.kind), visit("reason", self.reason), visit("transition", self.transition),
+        visit("signal", self.signal);
     visit("limit", self.limit), visit("log_tail", self.log_tail);
   }
 };
@@ -76,13 +81,13 @@ struct Verdict {
 /// Counters of a task, from its answer page as checked by the worker.
 struct TaskCounters {
   uint64_t steps = 0;
-  int64_t step_ns = 0;         ///< wall time inside steps
-  int64_t harvested_ns = 0;    ///< the part of it within bubbles
-  int64_t overrun_ns = 0;      ///< execution past bubbles' ends, summed
-  int64_t predicted_ns = 0;    ///< learned duration of the next step
-  uint64_t leases = 0;         ///< leases it was given
-  uint64_t skipped = 0;        ///< leases in which no step fitted
-  int64_t memory_bytes = 0;    ///< resident now
+  int64_t step_ns = 0;       ///< wall time inside steps
+  int64_t harvested_ns = 0;  ///< the part of it within bubbles
+  int64_t overrun_ns = 0;    ///< execution past bubbles' ends, summed
+  int64_t predicted_ns = 0;  ///< learned duration of the next step
+  uint64_t leases = 0;       ///< leases it was given
+  uint64_t skipped = 0;      ///< leases in which no step fitted
+  int64_t memory_bytes = 0;  ///< resident now
   int64_t peak_memory_bytes = 0;
   std::map<std::string, double> metrics;
   FREERIDE_FIELDS {
@@ -118,7 +123,8 @@ struct TaskProgress {
   std::string task, worker, state;
   TaskCounters counters;
   FREERIDE_FIELDS {
-    visit("task", self.task), visit("worker", self.worker), visit("state", self.state), visit("counters", self.counters);
+    visit("task", self.task), visit("worker", self.worker), visit("state", self.state),
+        visit("counters", self.counters);
   }
   std::string key() const { return task; }
 };
@@ -133,14 +139,15 @@ struct WorkerState {
   uint32_t tasks = 0;
   FREERIDE_FIELDS {
     visit("worker", self.worker), visit("host", self.host), visit("device", self.device), visit("state", self.state);
-    visit("job", self.job), visit("stage", self.stage), visit("replica", self.replica), visit("memory_bytes", self.memory_bytes);
+    visit("job", self.job), visit("stage", self.stage), visit("replica", self.replica),
+        visit("memory_bytes", self.memory_bytes);
     visit("usable_bytes", self.usable_bytes), visit("tasks", self.tasks);
   }
   std::string key() const { return worker; }
 };
 
-/// A plugin file in a drop folder was taken in ("added"), replaced by another content ("replaced"), refused ("rejected") or
-/// deleted ("removed"). Published by the worker; kept.
+/// A plugin file in a drop folder was taken in ("added"), replaced by another content ("replaced"), refused
+/// ("rejected") or deleted ("removed"). Published by the worker; kept.
 struct PluginState {
   static constexpr const char* kTopic = "plugin.state";
   std::string name;  ///< file name, e.g. resnet18.so
@@ -153,15 +160,16 @@ struct PluginState {
   std::string key() const { return worker + "/" + name; }
 };
 
-/// A training rank has attached, become active (marks valid), switched its hook off ("disabled"), ended ("gone") or died ("lost").
-/// Published by the worker; kept.
+/// A training rank has attached, become active (marks valid), switched its hook off ("disabled"), ended ("gone") or
+/// died ("lost"). Published by the worker; kept.
 struct TrainingState {
   static constexpr const char* kTopic = "training.state";
   std::string job, device, worker, framework, state;
   uint32_t rank = 0, stage = 0, stages = 1, replica = 0, replicas = 1, waits = 0;
   uint64_t iteration = 0;
   FREERIDE_FIELDS {
-    visit("job", self.job), visit("device", self.device), visit("worker", self.worker), visit("framework", self.framework);
+    visit("job", self.job), visit("device", self.device), visit("worker", self.worker),
+        visit("framework", self.framework);
     visit("state", self.state), visit("rank", self.rank), visit("stage", self.stage), visit("stages", self.stages);
     visit("replica", self.replica), visit("replicas", self.replicas), visit("waits", self.waits);
     visit("iteration", self.iteration);
@@ -204,7 +212,8 @@ struct JobMeasures {
   FREERIDE_FIELDS {
     visit("job", self.job), visit("stages", self.stages), visit("iterations", self.iterations);
     visit("holdout_iterations", self.holdout_iterations), visit("measured", self.measured);
-    visit("time_increase_pct", self.time_increase_pct), visit("time_increase_ci95_low_pct", self.time_increase_ci95_low_pct);
+    visit("time_increase_pct", self.time_increase_pct),
+        visit("time_increase_ci95_low_pct", self.time_increase_ci95_low_pct);
     visit("time_increase_ci95_high_pct", self.time_increase_ci95_high_pct), visit("iteration_ms", self.iteration_ms);
     visit("bubble_share_pct", self.bubble_share_pct), visit("harvested_share_pct", self.harvested_share_pct);
     visit("overrun_p50_us", self.overrun_p50_us), visit("overrun_p99_us", self.overrun_p99_us);
