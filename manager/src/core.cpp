@@ -152,7 +152,7 @@ void Core::expire_pending(int64_t now) {
 void Core::expire_workers(int64_t now) {
   for (auto& [name, worker] : workers_) {
     if (!worker.up() || now - worker.heard_ns < config_.worker_timeout_ns) continue;
-    worker_gone(worker, Worker::State::kLost, "worker " + name + " was lost: waiting for it to come back", true);
+    worker_gone(worker, Worker::State::kLost, "worker " + name + " was lost", true);
   }
 }
 
@@ -238,7 +238,7 @@ void Core::replan_jobs(int64_t now) {
     spdlog::info("job {}: {} % of blocks of {} iterations held out, {:.0f} % of bubbles on duty, from iteration {}",
                  name, plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
     for (auto& [worker_name, worker] : workers_) {
-      if (std::any_of(worker.ranks.begin(), worker.ranks.end(), [&](const auto& rank) { return rank.job == name; })) {
+      if (std::any_of(worker.ranks.begin(), worker.ranks.end(), [&](const auto& rank) { return rank.job == plan.job; })) {
         worker.plan_due = true;
       }
     }

@@ -129,7 +129,7 @@ void Core::schedule() {
 }
 
 void Core::wait(Task& task, const std::string& reason) {
-  set_state(task, "SUBMITTED", reason);
+  set_state(task, "SUBMITTED", task.queued_since.empty() ? reason : task.queued_since + "; " + reason);
 }
 
 bool Core::place(Task& task, const std::vector<policy::DeviceView>& devices) {
@@ -285,6 +285,7 @@ void Core::create(Task& task, Worker& worker, int64_t reserved_bytes) {
   task.create_sent_ns = clock_.now_ns();
   ++task.create_tries;
   if (task.create_tries == 1) {
+    task.queued_since.clear();
     spdlog::info("task {}: placed on {}", task.name(), worker.name);
     set_state(task, "SUBMITTED", "being created on " + worker.name);
     save(task);

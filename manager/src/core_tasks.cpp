@@ -123,6 +123,7 @@ void Core::requeue(Task& task, const std::string& reason, bool count) {
   }
   task.phase = Task::Phase::kQueued;
   task.last_worker = worker_name;
+  task.queued_since = reason;
   task.create_id.clear();
   task.create_tries = 0;
   task.row.reserved_bytes = 0;

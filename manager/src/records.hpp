@@ -22,8 +22,9 @@ struct Task {
   };
   TaskRow row;
   Phase phase = Phase::kQueued;
-  std::string last_worker;  ///< where it was before it was queued again: may be adopted back from there
-  std::string create_id;    ///< request id of the CreateTask under way
+  std::string last_worker;   ///< where it was before it was queued again: may be adopted back from there
+  std::string queued_since;  ///< why it was queued again; empty: it was not
+  std::string create_id;     ///< request id of the CreateTask under way
   int64_t create_sent_ns = 0;
   uint32_t create_tries = 0;
   uint32_t profile_failures = 0;
