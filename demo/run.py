@@ -38,6 +38,7 @@ def parse(argv):
     parser.add_argument("--compare-iterations", type=int, default=16, help="of training without, for the losses")
     parser.add_argument("--holdout-pct", type=float, default=50, help="share of the time without side tasks, which is what I is measured against")
     parser.add_argument("--holdout-block-ms", type=int, default=2500)
+    parser.add_argument("--stages", type=int, default=0, help="pipeline stages, a core each as far as they go (0: min(4, cores), at least 2)")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args(argv)
 
@@ -50,7 +51,7 @@ class Demo:
         options.build, options.out = options.build.resolve(), options.out.resolve()
         options.out.mkdir(parents=True, exist_ok=True)
         usable = sorted(os.sched_getaffinity(0))
-        self.stages = max(2, min(4, len(usable)))
+        self.stages = options.stages or max(2, min(4, len(usable)))
         self.cores = [usable[stage % len(usable)] for stage in range(self.stages)]
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="freeride-demo-"))
         self.run_dir, self.state_dir = self.root / "run", self.root / "state"
