@@ -107,7 +107,7 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
   member->folder_ = folder;
   member->local_rank_ = local_rank;
   for (const auto& name : list(folder, kPrefix)) {
-    const std::string path = folder + "/" + name;
+    const std::string path = std::string(folder).append("/").append(name);
     auto page = pages::open_sent_page(path);
     if (!page.ok()) continue;  // somebody else's, or of another version
     bool any_alive = false, any_dead = false;

@@ -1,5 +1,5 @@
-// For tests: C++'s end of the pages that Python makes. `page_tool read|write KIND FD` prints or fills in a few fields of the page behind
-// an inherited descriptor; exit code 1 and one line on stderr when the page is refused.
+// For tests: C++'s end of the pages that Python makes. `page_tool read|write KIND FD` prints or fills in a few fields
+// of the page behind an inherited descriptor; exit code 1 and one line on stderr when the page is refused.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -17,14 +17,17 @@ int refuse(const freeride::Error& error) {
   return 1;
 }
 
-void show(const char* name, uint64_t value) { std::printf("%s=%" PRIu64 "\n", name, value); }
+void show(const char* name, uint64_t value) {
+  std::printf("%s=%" PRIu64 "\n", name, value);
+}
 
 int read_bubble(int fd) {
   auto page = pages::map_page<freeride_bubble_page>(fd);
   if (!page.ok()) return refuse(page.error());
   auto identity = pages::check_bubble_page(**page);
   if (!identity.ok()) return refuse(identity.error());
-  std::printf("job=%s\ndevice=%s\nframework=%s\n", identity->job.c_str(), identity->device.c_str(), identity->framework.c_str());
+  std::printf("job=%s\ndevice=%s\nframework=%s\n", identity->job.c_str(), identity->device.c_str(),
+              identity->framework.c_str());
   show("stage", identity->stage);
   show("incarnation", identity->incarnation);
   show("state_word", (*page)->state_word);
@@ -83,7 +86,8 @@ int read_answer(int fd) {
   if (!page.ok()) return refuse(page.error());
   show("sequence", (*page)->sequence);
   show("pause_seen_ns", (*page)->pause_seen_ns);
-  std::printf("message=%.255s\nmetric=%.23s %g\n", (*page)->message, (*page)->metrics[0].name, (*page)->metrics[0].value);
+  std::printf("message=%.255s\nmetric=%.23s %g\n", (*page)->message, (*page)->metrics[0].name,
+              (*page)->metrics[0].value);
   return 0;
 }
 
