@@ -238,7 +238,8 @@ void Core::replan_jobs(int64_t now) {
     spdlog::info("job {}: {} % of blocks of {} iterations held out, {:.0f} % of bubbles on duty, from iteration {}",
                  name, plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
     for (auto& [worker_name, worker] : workers_) {
-      if (std::any_of(worker.ranks.begin(), worker.ranks.end(), [&](const auto& rank) { return rank.job == plan.job; })) {
+      if (std::any_of(worker.ranks.begin(), worker.ranks.end(),
+                      [&](const auto& rank) { return rank.job == plan.job; })) {
         worker.plan_due = true;
       }
     }
