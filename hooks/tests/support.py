@@ -39,7 +39,10 @@ class Worker:
         return self.page
 
     def wait_gone(self):
-        return self.connection.recv(16) == b""
+        try:
+            return self.connection.recv(16) == b""
+        except ConnectionResetError:  # it died with our answer unread
+            return True
 
     def close(self):
         for end in (self.connection, self.listener):

@@ -1,4 +1,5 @@
 """The example that shows the pages between processes survives the death of any of them."""
+import re
 import subprocess
 import sys
 
@@ -19,7 +20,11 @@ def test_two_ranks_survive(tmp_path, victim):
         killed = victim in (f"rank{rank}", "all")
         assert (f"rank {rank}: iteration 39" in out) == (not killed)
         other_killed = victim == f"rank{1 - rank}"
-        assert (f"rank {rank}: the other one is gone" in out) == (other_killed and not killed)
+        released = re.findall(rf"rank {rank}: the other one is gone; released in iteration (\d+)", out)
+        if other_killed and not killed:
+            assert released
+        elif not other_killed and victim != "all":
+            assert all(int(at) >= 38 for at in released)  # the other one may be through a little earlier
         if victim in (f"rank{rank}",):
             assert f"watcher: rank {rank} died" in out
         elif victim != "all":
