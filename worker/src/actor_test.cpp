@@ -184,6 +184,70 @@ TEST_CASE("execution past the end by more than the grace period kills", "[actor]
   CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
 }
 
+TEST_CASE("a step that never ends is killed though every bubble opens a new lease", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  int bubbles = 0;
+  for (; bubbles < 20 && !task.killed(); ++bubbles) {
+    rig.clock.tick(15 * kMs);
+    task.execute(15 * kMs);
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.clock.tick(3 * kMs);
+    task.execute(3 * kMs);  // past the end, less than the grace period
+    rig.rank.begin(rig.now());
+    rig.step();
+    rig.rank.finish_iteration(rig.now());
+  }
+  CHECK(task.killed());
+  CHECK(bubbles < 6);
+}
+
+TEST_CASE("a hung step is killed though every bubble opens a new lease", "[actor]") {
+  Rig rig;
+  rig.processes.runnable = false;  // it sleeps
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  int bubbles = 0;
+  for (; bubbles < 100 && !task.killed(); ++bubbles) {
+    rig.clock.tick(20 * kMs);
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.clock.tick(20 * kMs);
+    rig.rank.finish_iteration(rig.now());
+    rig.rank.begin(rig.now());
+    rig.step();
+  }
+  CHECK(task.killed());
+  CHECK(bubbles >= 24);  // not before the hang limit of 1 s
+  CHECK(rig.actor.take_kills().at(0).limit == "hang 1000 ms");
+}
+
+TEST_CASE("a task that training keeps from executing is not hung", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.clock.tick(5 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  for (int i = 0; i < 20; ++i) {  // 10 s without a core
+    rig.clock.tick(500 * kMs);
+    rig.step();
+  }
+  CHECK_FALSE(task.killed());
+  task.step_done(rig.now(), kMs);
+  task.pause(rig.now());
+  rig.step();
+  CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).at(0).overrun_ns == kMs);
+}
+
 TEST_CASE("a task that says it has paused and goes on is killed", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add();

@@ -89,8 +89,10 @@ class FakeRank {
 class FakeProcesses final : public Processes {
  public:
   int64_t cpu_ns(int pid) override { return cpu.count(pid) != 0 ? cpu[pid] : -1; }
+  bool wants_cpu(int) override { return runnable; }
   void freeze_and_kill(int pid, int) override { ++killed[pid]; }
   std::map<int, int64_t> cpu;
+  bool runnable = true;
   std::map<int, int> killed;
 };
 

@@ -1,5 +1,6 @@
 #include "task_slot.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <string_view>
 #include <utility>
 
 #include "freeride/base/clock.hpp"
@@ -33,6 +35,16 @@ int64_t SystemProcesses::cpu_ns(int pid) {
   timespec now{};
   if (clock_gettime(clock, &now) != 0) return -1;
   return now.tv_sec * kNsPerSec + now.tv_nsec;
+}
+
+bool SystemProcesses::wants_cpu(int pid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[512];
+  const ssize_t got = fd.valid() ? ::read(fd.get(), text, sizeof(text)) : -1;
+  const std::string_view stat(text, got > 0 ? static_cast<size_t>(got) : 0);
+  const size_t name_end = stat.rfind(')');  // the name may hold anything
+  return name_end != std::string_view::npos && name_end + 2 < stat.size() && stat[name_end + 2] == 'R';
 }
 
 void SystemProcesses::freeze_and_kill(int pid, int pidfd) {
@@ -65,6 +77,7 @@ void TaskSlot::read() {
   const bool by_bubbles = kind() == Kind::kNone || kind() == Kind::kBubble || kind() == Kind::kIdle;
   view.runnable = !killed_ && initialised() && by_bubbles && !source_->profile && lease_.order == FREERIDE_ORDER_RUN;
   view.executing = executing && initialised() && by_bubbles && !killed_;
+  if (unpaused_ && !watching_ && !executing) seen_paused();
   if (kind() == Kind::kBubble || kind() == Kind::kIdle) {
     // Paused again under a lease that is still open, or found no step that fits: the rest is for somebody else.
     const bool paused_again = !executing && load_relaxed(answer.lease_id) == lease_.lease_id &&
@@ -95,7 +108,8 @@ void TaskSlot::set_order(uint32_t order, int64_t now_ns) {
       lease_.kind = FREERIDE_LEASE_NONE;
       lease_.deadline_ns = static_cast<uint64_t>(now_ns);
     }
-    watching_ = overrunning_ = false;
+    seen_paused();
+    overrunning_ = false;
   }
   write();
 }
@@ -109,7 +123,12 @@ void TaskSlot::open(Kind kind, int64_t deadline_ns, int64_t begin_ns, int64_t no
   lease_.begin_ns = static_cast<uint64_t>(begin_ns);
   write();
   skipped_at_open_ = load_relaxed(source_->answer->skipped);
-  watching_ = false;
+  if (watching_) {
+    watching_ = false;
+    const int64_t until_ns = limits_.by_cpu_clock ? cpu_ns() : now_ns;
+    const int64_t since_ns = limits_.by_cpu_clock ? cpu_at_end_ns_ : ended_ns_;
+    if (until_ns >= 0 && since_ns >= 0) carried_ns_ += std::max<int64_t>(0, until_ns - since_ns);
+  }
   if (kind == Kind::kInit || kind == Kind::kProfile) {
     granted_ = true;
     return;
@@ -213,6 +232,25 @@ void TaskSlot::watch(int64_t ended_ns, int64_t cpu_ns) {
   ended_ns_ = ended_ns;
   cpu_at_end_ns_ = cpu_ns;
   ended_lease_ = lease_.lease_id;
+  if (unpaused_) return;
+  unpaused_ = true;
+  first_end_ns_ = ended_ns;
+  cpu_at_first_end_ns_ = cpu_ns;
+  carried_ns_ = 0;
+}
+
+void TaskSlot::seen_paused() {
+  watching_ = unpaused_ = false;
+  carried_ns_ = 0;
+}
+
+// From when on its not pausing counts towards the hang limit. A task that training keeps from executing has not had the
+// chance to pause, as long as it wants to execute and has not had that much of it.
+int64_t TaskSlot::hang_base_ns(int64_t now_ns, int64_t cpu_now_ns) {
+  if (!limits_.by_cpu_clock || now_ns - first_end_ns_ <= limits_.hang_ns) return first_end_ns_;
+  const bool executed_enough = cpu_at_first_end_ns_ >= 0 && cpu_now_ns - cpu_at_first_end_ns_ > limits_.hang_ns;
+  if (executed_enough || !processes_.wants_cpu(pid_)) return first_end_ns_;
+  return now_ns - limits_.hang_ns / 2;
 }
 
 bool TaskSlot::judge(int64_t now_ns, int64_t& look_ns) {
@@ -223,9 +261,12 @@ bool TaskSlot::judge(int64_t now_ns, int64_t& look_ns) {
   snapshot.by_cpu_clock = limits_.by_cpu_clock;
   snapshot.now_ns = now_ns;
   snapshot.cpu_now_ns = limits_.by_cpu_clock ? cpu_ns() : 0;
-  snapshot.ended_ns = ended_ns_;
   snapshot.cpu_at_end_ns = cpu_at_end_ns_;
   if (snapshot.cpu_at_end_ns < 0 || snapshot.cpu_now_ns < 0) snapshot.cpu_at_end_ns = snapshot.cpu_now_ns;
+  snapshot.cpu_at_end_ns -= carried_ns_;
+  // On a GPU both limits are of wall time, and the one of execution is the shorter.
+  snapshot.ended_ns = limits_.by_cpu_clock ? (executing ? hang_base_ns(now_ns, snapshot.cpu_now_ns) : ended_ns_)
+                                           : ended_ns_ - carried_ns_;
   snapshot.paused_ns = sane(load_relaxed(source_->answer->last_paused_ns));
   snapshot.grace_ns = limits_.grace_ns;
   snapshot.hang_ns = limits_.hang_ns;
@@ -233,7 +274,7 @@ bool TaskSlot::judge(int64_t now_ns, int64_t& look_ns) {
   policy::OverrunDecision decision = policy::judge_overrun(snapshot);
   switch (decision.action) {
     case policy::OverrunAction::kFine:
-      watching_ = false;
+      seen_paused();
       cpu_when_paused_ns_ = snapshot.cpu_now_ns;
       paused_at_ns_ = now_ns;
       return false;
@@ -276,7 +317,7 @@ bool TaskSlot::audit(int64_t now_ns) {
 void TaskSlot::kill(std::string reason, std::string limit) {
   processes_.freeze_and_kill(pid_, pidfd_ == nullptr ? -1 : pidfd_->get());
   killed_ = true;
-  watching_ = false;
+  seen_paused();
   view.runnable = view.executing = false;
   reason_ = std::move(reason);
   limit_ = std::move(limit);

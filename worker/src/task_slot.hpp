@@ -33,6 +33,8 @@ class Processes {
   virtual ~Processes() = default;
   /// CPU time of all threads of `pid`, ns; -1 when there is no such process.
   virtual int64_t cpu_ns(int pid) = 0;
+  /// Whether `pid` would execute if it got a core: true for a process that training or others keep from running.
+  virtual bool wants_cpu(int pid) = 0;
   /// Freezes and kills the process group that `pid` leads, if `pidfd` says that it still lives. Does not block.
   virtual void freeze_and_kill(int pid, int pidfd) = 0;
 };
@@ -41,6 +43,7 @@ class Processes {
 class SystemProcesses final : public Processes {
  public:
   int64_t cpu_ns(int pid) override;
+  bool wants_cpu(int pid) override;
   void freeze_and_kill(int pid, int pidfd) override;
 };
 
@@ -128,6 +131,8 @@ class TaskSlot {
   int64_t cpu_ns() const { return limits_.by_cpu_clock && pid_ > 0 ? processes_.cpu_ns(pid_) : -1; }
   void write();
   void watch(int64_t ended_ns, int64_t cpu_ns);
+  void seen_paused();
+  int64_t hang_base_ns(int64_t now_ns, int64_t cpu_now_ns);
   void kill(std::string reason, std::string limit);
 
   std::shared_ptr<TaskSource> source_;
@@ -146,7 +151,13 @@ class TaskSlot {
   bool overrunning_ = false;
   int64_t window_end_ns_ = 0, cpu_at_window_end_ns_ = -1;
 
-  bool watching_ = false;  // the lease has ended and it has not been seen paused since
+  // Since the first lease that ended and was not followed by a pause. A new lease does not forgive: whoever never
+  // pauses adds up.
+  bool unpaused_ = false;
+  int64_t first_end_ns_ = 0, cpu_at_first_end_ns_ = -1;
+  int64_t carried_ns_ = 0;  // executed past the ends of all leases but the last
+
+  bool watching_ = false;  // the last lease has ended, and it has not been seen paused since
   int64_t ended_ns_ = 0, cpu_at_end_ns_ = -1;
   uint64_t ended_lease_ = 0;
   int64_t executed_at_kill_ns_ = 0;

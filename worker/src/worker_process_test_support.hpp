@@ -228,7 +228,7 @@ class FakeManager {
   }
   void down() {
     server_.reset();
-    registered_ = false;
+    registered_ = know_worker = false;
     tasks.clear();
   }
   std::string offer(const std::string& bytes) {
