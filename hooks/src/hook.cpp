@@ -28,6 +28,7 @@ struct freeride_hook {
   std::unique_ptr<freeride::hooks::RankPage> page;
   std::unique_ptr<freeride::hooks::SentMember> sent;
   std::unique_ptr<freeride::hooks::Helper> helper;
+  freeride_hook* before = nullptr;  // the handle made before this one
 };
 
 namespace {
@@ -39,7 +40,8 @@ using freeride::hooks::SentMember;
 
 // Handles are never freed: a mark that comes after detach must find memory. Attaching is rare, so that is a few pages.
 std::atomic<freeride_hook*> current{nullptr};
-std::mutex control;  // attach and detach
+freeride_hook* newest = nullptr;  // the chain of all handles: what is kept on purpose is no leak
+std::mutex control;               // attach and detach
 
 void say(const std::string& text) {
   static std::atomic<int> left{16};  // a trainer's log is not ours to fill
@@ -214,6 +216,8 @@ freeride_hook* freeride_hook_attach(const freeride_hook_config* config) {
       say("cannot attach: " + made.error().text() + "; training goes on without");
       return nullptr;
     }
+    (*made)->before = newest;
+    newest = *made;
     current.store(*made);
     return *made;
   } catch (...) {

@@ -187,6 +187,9 @@ void SentMember::release(uint32_t status) {
 
 void SentMember::leave() {
   release(FREERIDE_RANK_DEAD);
+  drop_descriptors();
+  pidfds_.clear();
+  watched_.clear();
   const auto lock = lock_folder(folder_);  // without it: a file more that the next rank removes
   if (!lock.ok()) return;
   for (const auto& rank : page_->rank) {
