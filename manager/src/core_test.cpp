@@ -268,7 +268,7 @@ TEST_CASE("stop, pause and resume answer rightly in every state") {
   }
   SECTION("ended: the error says that and how") {
     REQUIRE(house.stop("a").ok());
-    for (auto result : {house.stop("a"), house.pause("a"), house.resume("a")}) {
+    for (const auto& result : {house.stop("a"), house.pause("a"), house.resume("a")}) {
       REQUIRE_FALSE(result.ok());
       CHECK(result.error().code == Code::kInvalidArgument);
       CHECK(contains(result.error().message, "it has ended (stopped: stopped by the user before it ran)"));

@@ -14,7 +14,7 @@ bool Link::receive(Core& core, size_t limit) {
     auto incoming = server_->receive(std::chrono::milliseconds(0));
     if (!incoming) return false;
     if (!incoming->message.is_reply) {
-      request(core, std::move(*incoming));
+      request(core, *incoming);
       continue;
     }
     std::string log;
@@ -35,13 +35,15 @@ void Link::with(const bus::Server::Incoming& incoming, Call call) {
                                 Error{Code::kExhausted, "the manager has too many requests open", "try again"});
   }
   const Ticket ticket = next_ticket_++;
-  bus::Server::Incoming& kept = open_[ticket] = incoming;
-  const std::string attachment = std::move(kept.message.attachment);
-  kept.message.body.clear();
-  call(ticket, *command, attachment);
+  // What an answer needs; not the bytes of a plugin.
+  bus::Server::Incoming& kept = open_[ticket];
+  kept.peer = incoming.peer;
+  kept.message.id = incoming.message.id;
+  kept.message.command = incoming.message.command;
+  call(ticket, *command, incoming.message.attachment);
 }
 
-void Link::request(Core& core, bus::Server::Incoming incoming) {
+void Link::request(Core& core, const bus::Server::Incoming& incoming) {
   const std::string peer = incoming.peer;
   const std::string id = incoming.message.id;
   const std::string& command = incoming.message.command;

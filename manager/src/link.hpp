@@ -28,7 +28,7 @@ class Link final : public Outside {
   void publish(const bus::JobMeasures& event) override { publisher_->publish(event); }
 
  private:
-  void request(Core& core, bus::Server::Incoming incoming);
+  void request(Core& core, const bus::Server::Incoming& incoming);
   template <class C, class Call>
   void with(const bus::Server::Incoming& incoming, Call call);
 

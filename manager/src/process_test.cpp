@@ -33,6 +33,7 @@ class Program {
       dup2(fd, 1);
       dup2(fd, 2);
       std::vector<char*> argv;
+      argv.reserve(args.size() + 1);
       for (auto& arg : args) argv.push_back(arg.data());
       argv.push_back(nullptr);
       execv(argv[0], argv.data());

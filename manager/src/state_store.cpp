@@ -253,6 +253,7 @@ Result<std::vector<JobRow>> StateStore::jobs() {
   }
   if (!jobs.ok() || !plans.ok() || !stages.ok() || !blocks.ok()) return error("read");
   std::vector<JobRow> result;
+  result.reserve(rows.size());
   for (auto& [name, row] : rows) result.push_back(std::move(row));
   return result;
 }

@@ -129,7 +129,7 @@ inline const std::string& plugin_bytes() {
 /// A core on a fake clock and a state directory of its own. restart() ends it and starts another on the same state.
 class House {
  public:
-  explicit House(std::function<void(CoreConfig&)> adjust = {}) {
+  explicit House(const std::function<void(CoreConfig&)>& adjust = {}) {
     config.paths.state_dir = dir.path / "state";
     config.paths.run_dir = dir.path / "run";
     config.version = "test";
@@ -222,7 +222,7 @@ class House {
     return answer_of(tickets);
   }
   void report(const FakeWorker& worker) { CHECK(send(worker, report_of(worker)).ok()); }
-  void acknowledge(const Recorder::Sent& sent, std::optional<Error> error = {}) {
+  void acknowledge(const Recorder::Sent& sent, const std::optional<Error>& error = {}) {
     core->worker_reply(sent.peer, sent.id, error, {});
   }
   /// Does what the core has ordered of this worker: profiles end well, runs become PAUSED, stops end.
