@@ -1,0 +1,111 @@
+#!/usr/bin/python3
+"""What the hook alone costs training: I with its 95 % interval, hooked and unhooked blocks alternating within one run, no side task.
+
+Manager and workers run, so that marks wake somebody as they do in use; with the hook disabled, training's calls go straight through. Both
+ranks switch at the same iterations. Blocks are compared in neighbouring pairs, since the machine's speed drifts; the first pair is warm-up.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SOURCE = pathlib.Path(__file__).resolve().parents[1]
+BLOCK = 4  # iterations
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table the normal one.
+T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+
+RANK = """
+import sys, runpy
+sys.path.insert(0, {hooks!r})
+import freeride, torch
+freeride.attach()
+count = 0
+plain = torch.optim.AdamW.step
+def step(self, *args, **kwargs):
+    global count
+    result = plain(self, *args, **kwargs)
+    count += 1
+    if count % {block} == 0:
+        freeride.enable() if (count // {block}) % 2 == 0 else freeride.disable("unhooked block")
+    return result
+torch.optim.AdamW.step = step
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run(build, seconds, stages):
+    """Durations of the iterations of a training that switches its hook every BLOCK iterations, in ms."""
+    processes = []
+    with tempfile.TemporaryDirectory(prefix="freeride-bench-") as folder:
+        root = pathlib.Path(folder)
+        env = dict(os.environ, FREERIDE_RUN_DIR=str(root / "run"), FREERIDE_STATE_DIR=str(root / "state"), FREERIDE_JOB="gpt",
+                   FREERIDE_HOOK_LIBRARY=str(build / "lib/libfreeride_hook.so"), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
+                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000), WORLD_SIZE=str(stages))
+        log = open(root / "log", "w+")
+        try:
+            daemons = [["freeride-manager"]] + [["freeride-worker", "--device", f"cpu-{s}", "--cores", str(s % os.cpu_count())]
+                                                for s in range(stages)]
+            for argv in daemons:
+                processes.append(subprocess.Popen([str(build / "bin" / argv[0]), *argv[1:]], env=env, stdout=log, stderr=log))
+                time.sleep(0.5)
+            cores = ",".join(str(s % os.cpu_count()) for s in range(stages))
+            ranks = [subprocess.Popen([sys.executable, "-c", RANK.format(hooks=str(SOURCE / "hooks/python"), block=BLOCK),
+                                       str(SOURCE / "hooks/examples/train_gpt.py"), "--stages", str(stages), "--seconds", str(seconds),
+                                       "--cores", cores, "--log-json", str(root / "training.jsonl"), "--rank", str(rank)],
+                                      env=dict(env, RANK=str(rank), LOCAL_RANK=str(rank)), stdout=log, stderr=log)
+                     for rank in range(stages)]
+            processes += ranks
+            for rank in ranks:
+                if rank.wait(seconds + 120) != 0:
+                    log.seek(0)
+                    sys.exit("hook_cost: a training rank failed\n" + log.read()[-3000:])
+            rows = [json.loads(line) for line in open(root / "training.jsonl")]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    # From one iteration's end to the next: what lies between two iterations counts, too.
+    return [(after["end_ns"] - before["end_ns"]) / 1e6 for before, after in zip(rows, rows[1:])]
+
+
+def increase(durations):
+    """I in percent and half its interval's width, from pairs of blocks. durations[k] is iteration k + 2's."""
+    blocks = {}
+    for index, value in enumerate(durations):
+        blocks.setdefault((index + 1) // BLOCK, []).append(value)
+    means = [statistics.mean(b) for _, b in sorted(blocks.items()) if len(b) == BLOCK]
+    if len(blocks.get(0, [])) < BLOCK:
+        means.insert(0, None)  # keeps even blocks hooked, odd ones not
+    pairs = [100 * (means[i] / means[i + 1] - 1) for i in range(2, len(means) - 1, 2)]
+    if len(pairs) < 3:
+        sys.exit("hook_cost: the run was too short: %d pairs of blocks, at least 3 are needed" % len(pairs))
+    t = T95[len(pairs) - 1] if len(pairs) <= len(T95) else 1.96
+    return statistics.mean(pairs), t * statistics.stdev(pairs) / len(pairs) ** 0.5, len(pairs)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file")
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--stages", type=int, default=2)
+    options = parser.parse_args()
+    durations = run(options.build.resolve(), options.seconds, options.stages)
+    mean, half, pairs = increase(durations)
+    figures = {"hook_time_increase_pct": round(mean, 3), "hook_time_increase_ci95_pct": [round(mean - half, 3), round(mean + half, 3)],
+               "pairs": pairs, "iteration_ms": round(statistics.mean(durations), 1)}
+    if options.out:
+        options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    print("hook, no side task: I = %+.2f %% (95 %% interval %+.2f to %+.2f, %d pairs of blocks, %.0f ms an iteration)" %
+          (mean, mean - half, mean + half, pairs, figures["iteration_ms"]))
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+#!/usr/bin/python3
+"""Runs the benchmarks, prints a table and writes latency.json. Exits 1 if a benchmark fails, or, with --strict, if a figure misses
+its goal. Goals are ratios within one run: absolute times say little about a machine that is shared."""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+# (what, its key, the key it is compared with, factor, unit): goal is value <= factor * other, or >= for rates.
+GOALS = [
+    ("bubble begins -> RunNextStep entered, p50", "edge_to_step_p50_us", "grpc_rtt_p50_us", 0.1, "us"),
+    ("bubble begins -> RunNextStep entered, p99", "edge_to_step_p99_us", "grpc_rtt_p99_us", 0.5, "us"),
+    ("bubble ends -> paused, between steps, p50", "edge_to_pause_p50_us", "grpc_rtt_p50_us", 0.1, "us"),
+    ("bubble ends -> paused, between steps, p99", "edge_to_pause_p99_us", "grpc_rtt_p99_us", 0.5, "us"),
+    ("event through the broker, p50", "bus_hop_p50_us", "raw_broker_hop_p50_us", 1.3, "us"),
+    ("events through the broker, sustained", "bus_rate_per_s", "raw_broker_rate_per_s", 0.7, "/s"),
+]
+LIMITS = [
+    ("encode + decode of a bubble event", "codec_ns", 1000, "ns"),
+    ("manager + worker + paused task, idle", "idle_cpu_pct", 1, "% of a core"),
+    ("wake-ups of the idle manager", "idle_wakeups_per_s_manager", 10, "/s"),
+    ("wake-ups of the idle worker", "idle_wakeups_per_s_worker", 10, "/s"),
+    ("wake-ups of the paused task", "idle_wakeups_per_s_task", 10, "/s"),
+]
+
+
+def measure(program, arguments):
+    done = subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, timeout=580, check=False)
+    if done.returncode != 0:
+        sys.exit("bench: %s failed with exit code %d" % (program.name, done.returncode))
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(figures):
+    """Lines of the table, and whether every goal is reached."""
+    lines, reached = [], True
+    lines.append("%-46s %12s %14s   %s" % ("", "measured", "beside it", "goal"))
+    for what, key, other, factor, unit in GOALS:
+        ratio = figures[key] / figures[other] if figures[other] else float("inf")
+        ok = ratio >= factor if unit == "/s" else ratio <= factor
+        reached = reached and ok
+        lines.append("%-46s %9.1f %-2s %11.1f %-2s   %.3f x (%s %.1f x)%s" % (what, figures[key], unit, figures[other], unit, ratio,
+                                                                        ">=" if unit == "/s" else "<=", factor, "" if ok else "  MISSED"))
+    for what, key, limit, unit in LIMITS:
+        ok = figures[key] <= limit
+        reached = reached and ok
+        lines.append("%-46s %9.2f %-16s   (<= %g)%s" % (what, figures[key], unit, limit, "" if ok else "  MISSED"))
+    lines.append("gRPC C++ unary round trip: p50 %.1f us, p99 %.1f us; load %.1f, %d cores" %
+                 (figures["grpc_rtt_p50_us"], figures["grpc_rtt_p99_us"], figures["load_average"], figures["cores"]))
+    return lines, reached
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder with bin/bench-bus and bin/bench-acting")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for latency.json")
+    parser.add_argument("--quick", action="store_true", help="fewer samples: to see that it works")
+    parser.add_argument("--strict", action="store_true", help="a missed goal is a failure")
+    options = parser.parse_args()
+    quick = ["--quick"] if options.quick else []
+    figures = {"load_average": os.getloadavg()[0], "cores": os.cpu_count()}
+    programs = (options.build / "bin").resolve()
+    figures.update(measure(programs / "bench-bus", quick))
+    figures.update(measure(programs / "bench-acting", quick))
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "latency.json").write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
+    lines, reached = table(figures)
+    print("\n".join(lines))
+    print("all figures: %s" % (options.out / "latency.json"))
+    if options.strict and not reached:
+        sys.exit("bench: a goal was missed")
+
+
+if __name__ == "__main__":
+    main()

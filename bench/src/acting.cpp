@@ -1,0 +1,321 @@
+// bench-acting [--quick]: how soon a side task runs after a bubble's begin and stands still after its end, through the
+// real manager, worker, runner and hook; a gRPC round trip between the bubbles of the same run; and what all of it
+// costs while idle. Prints one JSON object.
+//
+// This process is the training rank. Its bubbles have one length, but for one in nineteen, which ends early: there the
+// lease is taken back while the task is at work, which is what edge_to_pause means. Every wait index is cut short so
+// seldom that its learned length stays.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "child.hpp"
+#include "freeride/base/clock.hpp"
+#include "freeride/bus/sockets.hpp"
+#include "freeride/hook.h"
+#include "grpc_ping.hpp"
+#include "stats.hpp"
+
+namespace freeride::bench {
+namespace {
+
+constexpr int kWaits = 19;
+constexpr int64_t kBubbleNs = 3 * kNsPerMs, kEarlyNs = 3 * kNsPerMs / 2, kSampleNs = kNsPerMs, kGapNs = 400 * kNsPerUs;
+
+[[noreturn]] void fail(const std::string& what) {
+  std::fprintf(stderr, "bench-acting: %s\n", what.c_str());
+  std::exit(1);
+}
+
+void sleep_until(int64_t until_ns) {
+  const timespec until = {until_ns / kNsPerSec, until_ns % kNsPerSec};
+  while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+}
+
+// Processes whose command line holds all of `words`.
+std::vector<pid_t> find_processes(const std::vector<std::string>& words) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0) continue;
+    std::ifstream file(entry.path() / "cmdline");
+    std::string line((std::istreambuf_iterator<char>(file)), {});
+    std::replace(line.begin(), line.end(), '\0', ' ');
+    if (std::all_of(words.begin(), words.end(),
+                    [&](const std::string& word) { return line.find(word) != std::string::npos; })) {
+      found.push_back(pid);
+    }
+  }
+  return found;
+}
+
+// The answer page of a running side task, through its supervisor's descriptor.
+class AnswerPage {
+ public:
+  static std::optional<AnswerPage> find(const std::string& task) {
+    for (const pid_t pid : find_processes({"freeride-runner supervise", "--name=" + task + " ", "--purpose=run"})) {
+      std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
+      const std::string option = "--answer-fd=";
+      for (std::string word; std::getline(file, word, '\0');) {
+        if (word.rfind(option, 0) != 0) continue;
+        const std::string link = "/proc/" + std::to_string(pid) + "/fd/" + word.substr(option.size());
+        const int fd = ::open(link.c_str(), O_RDONLY | O_CLOEXEC);
+        if (fd < 0) break;
+        void* map = ::mmap(nullptr, sizeof(freeride_answer_page), PROT_READ, MAP_SHARED, fd, 0);
+        ::close(fd);
+        if (map != MAP_FAILED) return AnswerPage(static_cast<const freeride_answer_page*>(map));
+      }
+    }
+    return std::nullopt;
+  }
+  int64_t first_step_ns() const { return read(page_->first_step_ns); }
+  int64_t last_paused_ns() const { return read(page_->last_paused_ns); }
+  int64_t steps() const { return read(page_->steps); }
+
+ private:
+  explicit AnswerPage(const freeride_answer_page* page) : page_(page) {}
+  static int64_t read(const uint64_t& field) { return static_cast<int64_t>(__atomic_load_n(&field, __ATOMIC_ACQUIRE)); }
+  const freeride_answer_page* page_;
+};
+
+struct Samples {
+  std::vector<int64_t> to_step, to_pause, grpc;
+  uint64_t bubbles = 0, without_step = 0, late_pauses = 0;
+};
+
+class Trainer {
+ public:
+  Trainer(const std::string& run_dir, PingClient& ping) : ping_(ping) {
+    freeride_hook_config config = {};
+    config.struct_size = sizeof config;
+    config.job = "bench";
+    config.device = "cpu-0";
+    config.framework = "bench";
+    config.run_dir = run_dir.c_str();
+    config.stages = config.replicas = 1;
+    hook_ = freeride_hook_attach(&config);
+    if (hook_ == nullptr) fail("the hook did not attach");
+    page_ = freeride_hook_page(hook_);
+  }
+  ~Trainer() { freeride_hook_detach(hook_); }
+
+  /// One iteration; samples are taken where `samples` and `answer` are given.
+  void iteration(const AnswerPage* answer, Samples* samples) {
+    for (int wait = 0; wait < kWaits; ++wait) {
+      const bool early = static_cast<uint64_t>(wait) == iteration_ % kWaits;
+      freeride_hook_mark_begin(hook_);
+      const auto begin_ns = static_cast<int64_t>(page_->begin_ns);
+      const auto learned_ns = static_cast<int64_t>(page_->learned[wait].low_ns);
+      sleep_until(begin_ns + kSampleNs);  // half-way: the first lease of the bubble still holds
+      const int64_t first_ns = answer == nullptr ? 0 : answer->first_step_ns();
+      sleep_until(begin_ns + (early ? kEarlyNs : kBubbleNs));
+      freeride_hook_mark_end(hook_);
+      const uint64_t bubbles = page_->bubbles;
+      const auto end_ns = static_cast<int64_t>(page_->history[(bubbles - 1) % FREERIDE_HISTORY].end_ns);
+      const int64_t resume_ns = SteadyClock::now() + kGapNs;
+      if (samples != nullptr) take(*answer, *samples, begin_ns, first_ns, end_ns, learned_ns, early);
+      do {
+        const int64_t round_trip = ping_.call();
+        if (round_trip < 0) fail("a gRPC call failed");
+        if (samples != nullptr) samples->grpc.push_back(round_trip);
+      } while (SteadyClock::now() < resume_ns);
+    }
+    freeride_hook_iteration_end(hook_);
+    ++iteration_;
+  }
+  void stop_marking() { freeride_hook_detach(hook_); }
+
+ private:
+  static void take(const AnswerPage& answer, Samples& samples, int64_t begin_ns, int64_t first_ns, int64_t end_ns,
+                   int64_t learned_ns, bool early) {
+    ++samples.bubbles;
+    if (first_ns < begin_ns) {
+      ++samples.without_step;
+      return;
+    }
+    samples.to_step.push_back(first_ns - begin_ns);
+    if (!early || learned_ns < end_ns - begin_ns + 200 * kNsPerUs) return;  // it may have paused at its own deadline
+    const int64_t give_up_ns = SteadyClock::now() + kNsPerSec;
+    while (answer.last_paused_ns() < end_ns) {
+      if (SteadyClock::now() > give_up_ns) {
+        ++samples.late_pauses;  // counted, not dropped from sight
+        return;
+      }
+    }
+    samples.to_pause.push_back(answer.last_paused_ns() - end_ns);
+  }
+
+  PingClient& ping_;
+  freeride_hook* hook_;
+  freeride_bubble_page* page_;
+  uint64_t iteration_ = 0;
+};
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Loads the task and trains until it runs in the bubbles.
+AnswerPage start_task(bus::Requester& manager, Trainer& trainer, const std::filesystem::path& plugin,
+                      const std::string& name, int step_us) {
+  bus::Load load;
+  load.plugin = plugin.filename();
+  load.name = name;
+  load.stage = 0;
+  load.params["us"] = std::to_string(step_us);
+  load.memory_bytes = 64 << 20;
+  auto loaded = manager.request(load, std::chrono::seconds(10), read_file(plugin));
+  if (!loaded) fail("cannot load the side task: " + loaded.error().text());
+  const int64_t give_up_ns = SteadyClock::now() + 60 * kNsPerSec;
+  std::string last;
+  while (SteadyClock::now() < give_up_ns) {
+    for (int i = 0; i < 5; ++i) trainer.iteration(nullptr, nullptr);
+    if (auto page = AnswerPage::find(name); page && page->steps() > 0) return *page;
+    bus::ShowTask show;
+    show.task = name;
+    auto shown = manager.request(show, std::chrono::seconds(5));
+    if (!shown) fail(shown.error().text());
+    auto reply = shown->as<bus::TaskReply>();
+    if (!reply) fail(reply.error().text());
+    const bus::TaskState& state = reply->task.state;
+    last = state.state + ", " + state.reason;
+    if (!state.verdict.kind.empty()) fail("the side task ended: " + state.verdict.kind + ": " + state.verdict.reason);
+  }
+  fail("the side task made no step within a minute; it is " + last);
+}
+
+struct Usage {
+  int64_t cpu_ns = 0, switches = 0;
+};
+
+Usage usage_of(const std::vector<pid_t>& pids) {
+  Usage usage;
+  for (const pid_t pid : pids) {
+    std::error_code gone;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
+      int64_t cpu_ns = 0;
+      std::ifstream(task.path() / "schedstat") >> cpu_ns;
+      usage.cpu_ns += cpu_ns;
+      std::ifstream status(task.path() / "status");
+      for (std::string line; std::getline(status, line);) {
+        if (line.rfind("voluntary_ctxt_switches:", 0) == 0) usage.switches += std::stoll(line.substr(24));
+      }
+    }
+  }
+  return usage;
+}
+
+void idle(Figures& figures, const std::vector<pid_t>& pids, const char* suffix, int seconds) {
+  const Usage before = usage_of(pids);
+  const int64_t begin_ns = SteadyClock::now();
+  ::sleep(static_cast<unsigned>(seconds));
+  const Usage after = usage_of(pids);
+  const auto passed = static_cast<double>(SteadyClock::now() - begin_ns);
+  if (*suffix == '\0') figures.set("idle_cpu_pct", 100.0 * static_cast<double>(after.cpu_ns - before.cpu_ns) / passed);
+  figures.set(std::string("idle_wakeups_per_s") + suffix,
+              static_cast<double>(after.switches - before.switches) * 1e9 / passed);
+}
+
+void pin(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(core), &set);
+  (void)::sched_setaffinity(0, sizeof set, &set);
+}
+
+int run(const std::filesystem::path& self, bool quick) {
+  char name[] = "/tmp/freeride-bench-XXXXXX";
+  const std::string folder = ::mkdtemp(name);
+  const std::string run_dir = folder + "/run", state_dir = folder + "/state";
+  std::filesystem::create_directories(state_dir + "/plugins");
+  const auto programs = self.parent_path();
+  const std::filesystem::path plugin = programs / "bench_step.so";
+  Figures figures;
+  {
+    // As on a GPU, the trainer's host thread and the side task are not on one core: else its end would be its own
+    // execution, which takes the core from the side task at once.
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    Child server({self.string(), "--grpc-server", folder + "/grpc.sock"}, "ready");
+    Child manager({(programs / "freeride-manager").string(), "--run-dir", run_dir, "--state-dir", state_dir,
+                   "--holdout-pct", "0", "--budget-pct", "100"},
+                  "ready: ");
+    Child worker({(programs / "freeride-worker").string(), "--run-dir", run_dir, "--state-dir", state_dir, "--device",
+                  "cpu-0", "--cores", cores > 1 ? "1" : "0"},
+                 "ready: ");
+    PingClient ping(folder + "/grpc.sock");
+    for (int i = 0; i < 200; ++i) (void)ping.call();
+    pin(0);
+    zmq::context_t context(1);
+    auto requester = bus::Requester::connect(context, "ipc://" + run_dir + "/commands.sock");
+    if (!requester) fail(requester.error().text());
+    bus::Requester& commands = **requester;
+    {
+      Trainer trainer(run_dir, ping);
+      Samples all_grpc;
+      for (const int step_us : {50, 2}) {
+        const std::string task = "step" + std::to_string(step_us);
+        const AnswerPage answer = start_task(commands, trainer, plugin, task, step_us);
+        for (int i = 0; i < 20; ++i) trainer.iteration(nullptr, nullptr);
+        Samples samples;
+        for (int i = 0; i < (quick ? 40 : 250); ++i) {
+          trainer.iteration(&answer, &samples);
+          manager.drain();
+          worker.drain();
+        }
+        if (samples.to_step.empty() || samples.to_pause.empty()) fail("no bubble was harvested: nothing to measure");
+        if (step_us == 50) {
+          figures.set_us("edge_to_step", samples.to_step);
+          figures.set_us("edge_to_pause_50us_steps", samples.to_pause);
+        } else {
+          figures.set_us("edge_to_step_2us_steps", samples.to_step);
+          figures.set_us("edge_to_pause", samples.to_pause);
+          figures.set("pauses_measured", static_cast<double>(samples.to_pause.size()));
+        }
+        figures.set("bubbles_without_step_pct_" + std::to_string(step_us) + "us_steps",
+                    100.0 * static_cast<double>(samples.without_step) / static_cast<double>(samples.bubbles));
+        figures.set("pauses_over_1s_" + std::to_string(step_us) + "us_steps", static_cast<double>(samples.late_pauses));
+        all_grpc.grpc.insert(all_grpc.grpc.end(), samples.grpc.begin(), samples.grpc.end());
+        if (step_us == 50) {
+          bus::StopTask stop;
+          stop.task = task;
+          if (auto stopped = commands.request(stop, std::chrono::seconds(10)); !stopped) fail(stopped.error().text());
+        }
+      }
+      figures.set_us("grpc_rtt", all_grpc.grpc);
+    }
+    ::sleep(2);  // the last reports
+    std::vector<pid_t> pids = find_processes({"freeride-runner supervise", "--name=step2 "});
+    if (pids.empty()) fail("the paused task is gone");
+    idle(figures, {manager.pid()}, "_manager", quick ? 2 : 5);
+    idle(figures, {worker.pid()}, "_worker", quick ? 2 : 5);
+    idle(figures, pids, "_task", quick ? 2 : 5);
+    pids.push_back(manager.pid());
+    pids.push_back(worker.pid());
+    idle(figures, pids, "", quick ? 3 : 10);
+  }
+  std::filesystem::remove_all(folder);
+  figures.print();
+  return 0;
+}
+
+}  // namespace
+}  // namespace freeride::bench
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--grpc-server") return freeride::bench::serve_ping(argv[2]);
+  const bool quick = argc == 2 && std::string(argv[1]) == "--quick";
+  return freeride::bench::run(std::filesystem::canonical("/proc/self/exe"), quick);
+}
