@@ -66,24 +66,18 @@ def build(job, tasks, events, losses, reference_losses, events_lost):
             "step_ms": counters["step_ns"] / counters["steps"] / 1e6 if counters["steps"] else 0.0,
             "harvested_s": counters["harvested_ns"] / 1e9, "leases": counters["leases"], "verdict": state["verdict"]["kind"],
             "reason": state["verdict"]["reason"], "metrics": counters["metrics"]})
-    report["problems"] = problems(report)
+    report["faults"], report["missed"] = faults(report), missed(report)
+    report["problems"] = report["faults"] + report["missed"]
     return report
 
 
-def problems(report):
-    """One line for everything that makes the run a failure."""
+def faults(report):
+    """One line for everything that went wrong, whatever the machine's speed."""
     found = []
     if not report["losses_compared"]:
         found.append("no losses to compare: the run without FreeRide made no iteration")
     elif not report["losses_equal"]:
         found.append("losses with and without harvesting differ")
-    if not report["measured"]:
-        found.append("the time increase could not be measured: too few blocks of iterations; give the demo more --seconds")
-    elif report["time_increase_ci95_pct"][0] > MAX_TIME_INCREASE_LOW_PCT:
-        found.append(f"training slowed down: the interval of the time increase begins at {report['time_increase_ci95_pct'][0]:+.2f} %, above "
-                     f"{MAX_TIME_INCREASE_LOW_PCT} %")
-    if report["harvested_share_pct"] < MIN_HARVESTED_SHARE_PCT:
-        found.append(f"only {report['harvested_share_pct']:.1f} % of the bubble time was harvested, less than {MIN_HARVESTED_SHARE_PCT:.0f} %")
     for task in report["tasks"]:
         if not task["steps"]:
             found.append(f"task {task['name']} made no step")
@@ -91,6 +85,19 @@ def problems(report):
             found.append(f"task {task['name']} ended as '{task['verdict']}': {task['reason']}")
     if report["events_lost"]:
         found.append(f"{report['events_lost']} events were lost between the broker and this program")
+    return found
+
+
+def missed(report):
+    """One line for every figure that misses its goal: on a busy machine that can be the machine."""
+    found = []
+    if not report["measured"]:
+        found.append("the time increase could not be measured: too few blocks of iterations; give the demo more --seconds")
+    elif report["time_increase_ci95_pct"][0] > MAX_TIME_INCREASE_LOW_PCT:
+        found.append(f"training slowed down: the interval of the time increase begins at {report['time_increase_ci95_pct'][0]:+.2f} %, above "
+                     f"{MAX_TIME_INCREASE_LOW_PCT} %")
+    if report["harvested_share_pct"] < MIN_HARVESTED_SHARE_PCT:
+        found.append(f"only {report['harvested_share_pct']:.1f} % of the bubble time was harvested, less than {MIN_HARVESTED_SHARE_PCT:.0f} %")
     return found
 
 

@@ -250,7 +250,9 @@ def main(argv=None):
         demo.finish()
     for problem in report["problems"]:
         print(f"demo: {problem}", file=sys.stderr)
-    return 1 if report["problems"] else 0
+    if report["faults"]:
+        return 1
+    return 3 if report["missed"] else 0
 
 
 if __name__ == "__main__":
