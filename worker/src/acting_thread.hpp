@@ -18,7 +18,7 @@ namespace freeride::worker {
 
 /// Owns the thread and its Actor. All members are for the main thread. What the orders hand over is dropped by the
 /// acting thread.
-class ActingThread {
+class ActingThread {  // NOLINT(clang-analyzer-optin.performance.Padding): holds the ring
  public:
   /// Starts it, at a real-time priority where the system allows that. Errors: kVersion (kernel too old), kExhausted.
   static Result<std::unique_ptr<ActingThread>> start(const ActorConfig& config);

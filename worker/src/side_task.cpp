@@ -142,7 +142,8 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   request.args = {"supervise"};
   // One word each: a value that begins with a dash is no option.
   const auto add = [&](const std::string& key, const std::string& value) {
-    request.args.push_back("--" + key + "=" + value);
+    std::string word = "--";
+    request.args.push_back(word.append(key).append("=").append(value));
   };
   add("lease-fd", std::to_string(lease->fd.get()));
   add("answer-fd", std::to_string(answer->fd.get()));
@@ -153,7 +154,10 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   add("device", options_.device);
   add("scratch", scratch.string());
   add("purpose", profile ? "profile" : "run");
-  for (const auto& [key, value] : spec_.params) add("param", key + "=" + value);
+  for (const auto& [key, value] : spec_.params) {
+    std::string pair = key;
+    add("param", pair.append("=").append(value));
+  }
   if (spec_.steps != 0) add("steps", std::to_string(spec_.steps));
   if (spec_.predicted_step_ns > 0) add("predicted-step-ns", std::to_string(spec_.predicted_step_ns));
   request.keep_fds = {lease->fd.get(), answer->fd.get(), lifeline_read.get(), report_child.get()};

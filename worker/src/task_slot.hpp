@@ -54,7 +54,7 @@ struct TaskLimits {
 };
 
 /// Belongs to the acting thread. No allocation but for a kill. Nothing on the answer page is trusted.
-class TaskSlot {
+class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the order of its phases
  public:
   TaskSlot(std::shared_ptr<TaskSource> source, const TaskLimits& limits, Processes& processes);
 

@@ -396,7 +396,8 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
 
   std::vector<std::string> unnamed;
   for (auto& [name, task] : tasks_) {
-    const auto it = std::find_if(plan.orders.begin(), plan.orders.end(), [&](const auto& o) { return o.task == name; });
+    const auto it = std::find_if(plan.orders.begin(), plan.orders.end(),
+                                 [&task = task](const auto& order) { return order.task == task->spec().task; });
     if (it == plan.orders.end()) {
       if (!task->ended() && !task->stopping()) unnamed.push_back(name);
       continue;
