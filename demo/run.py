@@ -222,6 +222,8 @@ class Demo:
         return report
 
     def finish(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # it takes seconds at most, and has to be whole
         self.progress.end()
         self.fleet.end_all()
         if self.recorder:
