@@ -66,7 +66,8 @@ def launch(options, argv):
 
     def end_all(*_):
         for process in ranks:
-            process.kill()
+            if process.returncode is None:
+                os.kill(process.pid, signal.SIGKILL)  # not Popen.kill(), which may take the end away from os.wait() below
 
     signal.signal(signal.SIGTERM, lambda *_: (end_all(), sys.exit(143)))
     code = 0

@@ -61,7 +61,8 @@ class System:
         for folder in (self.run_dir, self.state_dir, self.state_dir / "plugins"):
             folder.mkdir()
         self.env = dict(os.environ, FREERIDE_RUN_DIR=str(self.run_dir), FREERIDE_STATE_DIR=str(self.state_dir),
-                        FREERIDE_BUILD_DIR=str(BUILD), PYTHONPATH=str(SOURCE / "hooks" / "python"),
+                        FREERIDE_BUILD_DIR=str(BUILD), FREERIDE_HOOK_LIBRARY=str(BUILD / "lib/libfreeride_hook.so"),
+                        PYTHONPATH=str(SOURCE / "hooks" / "python"),
                         PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         self.env.pop("FREERIDE_CONFIG", None)
         self.processes = {}

@@ -26,6 +26,8 @@ def candidates():
     source = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     builds = glob.glob(os.path.join(glob.escape(source), "build", "*", "lib", "libfreeride_hook.so"))
     builds += glob.glob(os.path.join(glob.escape(source), "build", "lib", "libfreeride_hook.so"))
+    # A sanitizer's runtime ends a process that loads it late: never the training's.
+    builds = [path for path in builds if not path.split(os.sep)[-3].endswith(("asan", "tsan"))]
     found = [os.path.join(here, "libfreeride_hook.so")]
     if os.path.exists(os.path.join(source, "hooks", "include", "freeride", "hook.h")):  # really our source tree
         found += sorted(builds, key=os.path.getmtime, reverse=True)
