@@ -2,6 +2,7 @@
 import statistics
 
 MIN_HARVESTED_SHARE_PCT = 60.0
+BUSY_PCT = 5.0  # side tasks take what the machine has left: others' work comes out of their time first
 MAX_TIME_INCREASE_LOW_PCT = 2.0  # the lower end of the interval: a gate on its middle would be a coin flip on two shared cores
 
 
@@ -30,9 +31,9 @@ def measures_from_events(events):
     }
 
 
-def build(job, tasks, events, losses, reference_losses, events_lost):
+def build(job, tasks, events, losses, reference_losses, events_lost, load):
     """The report as a dict. `job`: the manager's measures; `tasks`: its tasks; `losses`: the training's own log lines, with harvesting
-    and (fewer) without."""
+    and (fewer) without; `load`: what else the machine did (machine.py)."""
     harvested = [line["loss"] for line in losses]
     without = [line["loss"] for line in reference_losses]
     report = {
@@ -57,6 +58,7 @@ def build(job, tasks, events, losses, reference_losses, events_lost):
         "events": len(events),
         "events_lost": events_lost,
         "from_events": measures_from_events(events),
+        **load,
         "tasks": [],
     }
     for task in tasks:
@@ -91,13 +93,15 @@ def faults(report):
 def missed(report):
     """One line for every figure that misses its goal: on a busy machine that can be the machine."""
     found = []
+    foreign_pct = report["other_cpu_pct"] + report["stolen_cpu_pct"]
+    excuse = f"; the machine was busy: {foreign_pct:.0f} % of its CPU time went to others" if foreign_pct > BUSY_PCT else ""
     if not report["measured"]:
-        found.append("the time increase could not be measured: too few blocks of iterations; give the demo more --seconds")
+        found.append("the time increase could not be measured: too few blocks of iterations; give the demo more --seconds" + excuse)
     elif report["time_increase_ci95_pct"][0] > MAX_TIME_INCREASE_LOW_PCT:
         found.append(f"training slowed down: the interval of the time increase begins at {report['time_increase_ci95_pct'][0]:+.2f} %, above "
-                     f"{MAX_TIME_INCREASE_LOW_PCT} %")
+                     f"{MAX_TIME_INCREASE_LOW_PCT} %{excuse}")
     if report["harvested_share_pct"] < MIN_HARVESTED_SHARE_PCT:
-        found.append(f"only {report['harvested_share_pct']:.1f} % of the bubble time was harvested, less than {MIN_HARVESTED_SHARE_PCT:.0f} %")
+        found.append(f"only {report['harvested_share_pct']:.1f} % of the bubble time was harvested, less than {MIN_HARVESTED_SHARE_PCT:.0f} %{excuse}")
     return found
 
 
@@ -117,6 +121,8 @@ def table(report):
         ("time increase I", increase),
         ("bubble share", f"{report['bubble_share_pct']:.1f} %   ({per_stage})"),
         ("harvested share", f"{report['harvested_share_pct']:.1f} %   ({per_stage_harvest})"),
+        ("machine", f"{report['other_cpu_pct']:.0f} % of its CPU time went to processes that are not of this run"
+                    + (f", {report['stolen_cpu_pct']:.0f} % to other virtual machines" if report["stolen_cpu_pct"] >= 1 else "")),
         ("overrun", f"p50 {report['overrun_p50_us']:.0f} µs, p99 {report['overrun_p99_us']:.0f} µs"),
     ]
     lines = [f"  {name:<17}{text}" for name, text in rows]

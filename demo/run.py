@@ -3,7 +3,8 @@
 
     demo/run.py --build build/dev --out build/demo
 
-Everything it prints is measured in this run. Exit code 0: all went well; 1: something failed, and the last lines say what.
+Everything it prints is measured in this run. Exit code 0: all went well; 1: a fault; 3: a figure missed its goal;
+the last lines say what.
 """
 import argparse
 import json
@@ -17,6 +18,7 @@ import tempfile
 import time
 
 import chrome_trace
+import machine
 import material
 import report as report_of
 import timeline
@@ -203,16 +205,18 @@ class Demo:
         return found
 
     def run(self):
+        watch = machine.Watch()
         self.start_system()
         self.drop_plugins()
         self.start_training()
         names = self.load_tasks()
         self.watch_training()
         job, tasks = self.stop_system()
+        load = watch.end()
         results = self.keep_results(names)
         self.train_alone()
         events = self.recorder.events
-        report = report_of.build(job, tasks, events, self.losses("training"), self.losses("alone"), self.recorder.lost)
+        report = report_of.build(job, tasks, events, self.losses("training"), self.losses("alone"), self.recorder.lost, load)
         out = self.options.out
         (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
         chrome_trace.write(out / "trace.json", events, self.losses("training"))

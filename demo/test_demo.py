@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import chrome_trace
+import machine
 import material
 import progress
 import report
@@ -16,6 +17,7 @@ from recorder import Recorder
 
 MS = 1_000_000
 SECOND = 1000 * MS
+IDLE = {"other_cpu_pct": 1.0, "stolen_cpu_pct": 0.5}
 
 
 def iteration(stage, number, holdout, harvested_ms=0):
@@ -68,7 +70,7 @@ def log(count, offset=0.0):
 
 
 def test_report_has_the_promised_keys_and_no_problem(events, job):
-    made = report.build(job, [task()], events, log(8), log(3), 0)
+    made = report.build(job, [task()], events, log(8), log(3), 0, IDLE)
     for key in ("time_increase_pct", "time_increase_ci95_pct", "bubble_share_pct", "harvested_share_pct", "overrun_p99_us", "loss_first", "loss_last"):
         assert key in made
     assert made["tasks"][0]["name"] == "pagerank" and made["tasks"][0]["steps"] == 1000 and made["tasks"][0]["verdict"] == "stopped"
@@ -96,13 +98,14 @@ def test_measures_are_found_again_in_the_events(events):
     (dict(job={"time_increase_ci95_low_pct": 2.1}), "slowed down"),
     (dict(job={"measured": False}), "could not be measured"),
     (dict(job={"harvested_share_pct": 59.9}), "only 59.9 %"),
+    (dict(job={"harvested_share_pct": 59.9}, load={"other_cpu_pct": 30, "stolen_cpu_pct": 2}), "32 % of its CPU time went to others"),
     (dict(tasks=[task(steps=0)]), "made no step"),
     (dict(tasks=[task(kind="crashed")]), "ended as 'crashed'"),
     (dict(lost=3), "3 events were lost"),
 ])
 def test_everything_that_is_wrong_is_a_problem(events, job, change, words):
     made = report.build(dict(job, **change.get("job", {})), change.get("tasks", [task()]), events, log(8), change.get("losses", log(3)),
-                        change.get("lost", 0))
+                        change.get("lost", 0), change.get("load", IDLE))
     assert len(made["problems"]) == 1 and words in made["problems"][0]
     assert report.table(made)
 
@@ -184,6 +187,15 @@ def test_a_run_without_a_build_says_so(tmp_path):
     done = subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "run.py"), "--build", str(tmp_path), "--out", str(tmp_path / "out")],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "make build" in done.stderr
+
+
+def test_the_machines_other_work_is_told_from_ours():
+    watch = machine.Watch()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 1: pass"], check=True)
+    load = watch.end()
+    assert 0 <= load["other_cpu_pct"] <= 101 and 0 <= load["stolen_cpu_pct"] <= 101
+    watch._own -= 1000  # as if ours had been 1000 s more: nothing is left for others
+    assert watch.end()["other_cpu_pct"] == 0
 
 
 def test_identifier_graph(tmp_path):
