@@ -7,8 +7,10 @@
 // seldom that its learned length stays.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -31,6 +34,8 @@ namespace freeride::bench {
 namespace {
 
 constexpr int kWaits = 19;
+constexpr int64_t kBreathNs =
+    150 * kNsPerUs;  // after a bubble: its core is free for a while, so that the task can pause
 constexpr int64_t kBubbleNs = 3 * kNsPerMs, kEarlyNs = 3 * kNsPerMs / 2, kSampleNs = kNsPerMs, kGapNs = 400 * kNsPerUs;
 
 [[noreturn]] void fail(const std::string& what) {
@@ -97,11 +102,11 @@ struct Samples {
 
 class Trainer {
  public:
-  Trainer(const std::string& run_dir, PingClient& ping) : ping_(ping) {
+  Trainer(const std::string& run_dir, const char* job, const char* device, PingClient& ping) : ping_(ping) {
     freeride_hook_config config = {};
     config.struct_size = sizeof config;
-    config.job = "bench";
-    config.device = "cpu-0";
+    config.job = job;
+    config.device = device;
     config.framework = "bench";
     config.run_dir = run_dir.c_str();
     config.stages = config.replicas = 1;
@@ -124,6 +129,7 @@ class Trainer {
       freeride_hook_mark_end(hook_);
       const uint64_t bubbles = page_->bubbles;
       const auto end_ns = static_cast<int64_t>(page_->history[(bubbles - 1) % FREERIDE_HISTORY].end_ns);
+      sleep_until(end_ns + kBreathNs);
       const int64_t resume_ns = SteadyClock::now() + kGapNs;
       if (samples != nullptr) take(*answer, *samples, begin_ns, first_ns, end_ns, learned_ns, early);
       do {
@@ -135,7 +141,6 @@ class Trainer {
     freeride_hook_iteration_end(hook_);
     ++iteration_;
   }
-  void stop_marking() { freeride_hook_detach(hook_); }
 
  private:
   static void take(const AnswerPage& answer, Samples& samples, int64_t begin_ns, int64_t first_ns, int64_t end_ns,
@@ -153,6 +158,7 @@ class Trainer {
         ++samples.late_pauses;  // counted, not dropped from sight
         return;
       }
+      sleep_until(SteadyClock::now() + 50 * kNsPerUs);
     }
     samples.to_pause.push_back(answer.last_paused_ns() - end_ns);
   }
@@ -170,10 +176,11 @@ std::string read_file(const std::filesystem::path& path) {
 
 // Loads the task and trains until it runs in the bubbles.
 AnswerPage start_task(bus::Requester& manager, Trainer& trainer, const std::filesystem::path& plugin,
-                      const std::string& name, int step_us) {
+                      const std::string& job, const std::string& name, int step_us) {
   bus::Load load;
   load.plugin = plugin.filename();
   load.name = name;
+  load.job = job;
   load.stage = 0;
   load.params["us"] = std::to_string(step_us);
   load.memory_bytes = 64 << 20;
@@ -236,6 +243,72 @@ void pin(int core) {
   (void)::sched_setaffinity(0, sizeof set, &set);
 }
 
+// The least that waking a process on another, sleeping core costs: one futex word, no FreeRide. Virtual machines pay
+// tens of microseconds here, and every figure across cores contains it.
+std::vector<int64_t> wake_other_core(int count) {
+  struct Shared {
+    std::atomic<uint32_t> word{0};
+    std::atomic<int64_t> woken_ns{0};
+  };
+  void* map = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) fail("no memory");
+  auto* shared = new (map) Shared;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pin(1);
+    for (uint32_t seen = 0;;) {
+      ::syscall(SYS_futex, &shared->word, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+      if (shared->word.load() == seen) continue;
+      seen = shared->word.load();
+      shared->woken_ns.store(SteadyClock::now());
+    }
+  }
+  std::vector<int64_t> samples;
+  for (int i = 0; i < count; ++i) {
+    sleep_until(SteadyClock::now() + kBubbleNs);
+    const int64_t begin_ns = SteadyClock::now();
+    shared->word.fetch_add(1);
+    ::syscall(SYS_futex, &shared->word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+    sleep_until(begin_ns + kNsPerMs);
+    samples.push_back(shared->woken_ns.load() - begin_ns);
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::munmap(map, sizeof(Shared));
+  return samples;
+}
+
+// Where the worker and its side tasks are: on the trainer's own core, as with training on CPUs, or on another, as with
+// a GPU.
+struct Layout {
+  const char* job;
+  const char* device;
+  const char* core;
+  const char* suffix;
+};
+
+// Runs one side task of `step_us` on `layout` and takes its samples.
+Samples measure(bus::Requester& commands, Trainer& trainer, const Layout& layout, const std::filesystem::path& plugin,
+                int step_us, int iterations, const std::function<void()>& meanwhile) {
+  const std::string task = "step" + std::to_string(step_us) + layout.suffix;
+  const AnswerPage answer = start_task(commands, trainer, plugin, layout.job, task, step_us);
+  for (int i = 0; i < 20; ++i) trainer.iteration(nullptr, nullptr);
+  Samples samples;
+  for (int i = 0; i < iterations; ++i) {
+    trainer.iteration(&answer, &samples);
+    meanwhile();
+  }
+  if (samples.to_step.empty() || samples.to_pause.empty()) fail("no bubble was harvested: nothing to measure");
+  return samples;
+}
+
+void stop(bus::Requester& commands, const std::string& task) {
+  bus::StopTask stop;
+  stop.task = task;
+  if (auto stopped = commands.request(stop, std::chrono::seconds(10)); !stopped) fail(stopped.error().text());
+}
+
 int run(const std::filesystem::path& self, bool quick) {
   char name[] = "/tmp/freeride-bench-XXXXXX";
   const std::string folder = ::mkdtemp(name);
@@ -243,18 +316,25 @@ int run(const std::filesystem::path& self, bool quick) {
   std::filesystem::create_directories(state_dir + "/plugins");
   const auto programs = self.parent_path();
   const std::filesystem::path plugin = programs / "bench_step.so";
+  const Layout same = {"same-core", "cpu-0", "0", ""}, other = {"other-core", "cpu-1", "1", "_other_core"};
+  const int iterations = quick ? 40 : 200;
   Figures figures;
   {
-    // As on a GPU, the trainer's host thread and the side task are not on one core: else its end would be its own
-    // execution, which takes the core from the side task at once.
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
     Child server({self.string(), "--grpc-server", folder + "/grpc.sock"}, "ready");
     Child manager({(programs / "freeride-manager").string(), "--run-dir", run_dir, "--state-dir", state_dir,
                    "--holdout-pct", "0", "--budget-pct", "100"},
                   "ready: ");
-    Child worker({(programs / "freeride-worker").string(), "--run-dir", run_dir, "--state-dir", state_dir, "--device",
-                  "cpu-0", "--cores", cores > 1 ? "1" : "0"},
-                 "ready: ");
+    const auto worker_on = [&](const Layout& layout) {
+      return std::make_unique<Child>(
+          std::vector<std::string>{(programs / "freeride-worker").string(), "--run-dir", run_dir, "--state-dir",
+                                   state_dir, "--device", layout.device, "--cores", layout.core},
+          "ready: ");
+    };
+    std::unique_ptr<Child> worker;
+    const auto drain = [&] {
+      manager.drain();
+      worker->drain();
+    };
     PingClient ping(folder + "/grpc.sock");
     for (int i = 0; i < 200; ++i) (void)ping.call();
     pin(0);
@@ -262,48 +342,46 @@ int run(const std::filesystem::path& self, bool quick) {
     auto requester = bus::Requester::connect(context, "ipc://" + run_dir + "/commands.sock");
     if (!requester) fail(requester.error().text());
     bus::Requester& commands = **requester;
-    {
-      Trainer trainer(run_dir, ping);
-      Samples all_grpc;
-      for (const int step_us : {50, 2}) {
-        const std::string task = "step" + std::to_string(step_us);
-        const AnswerPage answer = start_task(commands, trainer, plugin, task, step_us);
-        for (int i = 0; i < 20; ++i) trainer.iteration(nullptr, nullptr);
-        Samples samples;
-        for (int i = 0; i < (quick ? 40 : 250); ++i) {
-          trainer.iteration(&answer, &samples);
-          manager.drain();
-          worker.drain();
-        }
-        if (samples.to_step.empty() || samples.to_pause.empty()) fail("no bubble was harvested: nothing to measure");
-        if (step_us == 50) {
-          figures.set_us("edge_to_step", samples.to_step);
-          figures.set_us("edge_to_pause_50us_steps", samples.to_pause);
-        } else {
-          figures.set_us("edge_to_step_2us_steps", samples.to_step);
-          figures.set_us("edge_to_pause", samples.to_pause);
-          figures.set("pauses_measured", static_cast<double>(samples.to_pause.size()));
-        }
-        figures.set("bubbles_without_step_pct_" + std::to_string(step_us) + "us_steps",
-                    100.0 * static_cast<double>(samples.without_step) / static_cast<double>(samples.bubbles));
-        figures.set("pauses_over_1s_" + std::to_string(step_us) + "us_steps", static_cast<double>(samples.late_pauses));
-        all_grpc.grpc.insert(all_grpc.grpc.end(), samples.grpc.begin(), samples.grpc.end());
-        if (step_us == 50) {
-          bus::StopTask stop;
-          stop.task = task;
-          if (auto stopped = commands.request(stop, std::chrono::seconds(10)); !stopped) fail(stopped.error().text());
-        }
-      }
-      figures.set_us("grpc_rtt", all_grpc.grpc);
+    std::vector<int64_t> grpc;
+    const auto keep_grpc = [&](const Samples& samples) {
+      grpc.insert(grpc.end(), samples.grpc.begin(), samples.grpc.end());
+    };
+    if (std::thread::hardware_concurrency() > 1) {
+      worker = worker_on(other);
+      Trainer trainer(run_dir, other.job, other.device, ping);
+      const Samples samples = measure(commands, trainer, other, plugin, 2, iterations, drain);
+      figures.set_us("edge_to_step_other_core", samples.to_step);
+      figures.set_us("edge_to_pause_other_core", samples.to_pause);
+      figures.set_us("wake_other_core", wake_other_core(quick ? 100 : 500));
+      stop(commands, "step2_other_core");
+      keep_grpc(samples);
     }
+    worker = worker_on(same);
+    {
+      Trainer trainer(run_dir, same.job, same.device, ping);
+      const Samples steps = measure(commands, trainer, same, plugin, 50, iterations, drain);
+      figures.set_us("edge_to_step", steps.to_step);
+      figures.set_us("edge_to_pause_50us_steps", steps.to_pause);
+      stop(commands, "step50");
+      const Samples pauses = measure(commands, trainer, same, plugin, 2, iterations, drain);
+      figures.set_us("edge_to_pause", pauses.to_pause);
+      figures.set("bubbles_measured", static_cast<double>(steps.bubbles));
+      figures.set("bubbles_without_step_pct",
+                  100.0 * static_cast<double>(steps.without_step) / static_cast<double>(steps.bubbles));
+      figures.set("pauses_measured", static_cast<double>(pauses.to_pause.size()));
+      figures.set("pauses_over_1s", static_cast<double>(steps.late_pauses + pauses.late_pauses));
+      keep_grpc(steps);
+      keep_grpc(pauses);
+    }
+    figures.set_us("grpc_rtt", grpc);
     ::sleep(2);  // the last reports
     std::vector<pid_t> pids = find_processes({"freeride-runner supervise", "--name=step2 "});
     if (pids.empty()) fail("the paused task is gone");
     idle(figures, {manager.pid()}, "_manager", quick ? 2 : 5);
-    idle(figures, {worker.pid()}, "_worker", quick ? 2 : 5);
+    idle(figures, {worker->pid()}, "_worker", quick ? 2 : 5);
     idle(figures, pids, "_task", quick ? 2 : 5);
     pids.push_back(manager.pid());
-    pids.push_back(worker.pid());
+    pids.push_back(worker->pid());
     idle(figures, pids, "", quick ? 3 : 10);
   }
   std::filesystem::remove_all(folder);

@@ -99,7 +99,7 @@ struct FieldPacker {
     const size_t length = std::strlen(name);
     if (length < sizeof key) {
       key[0] = static_cast<char>(0xa0 | length);  // fixstr
-      std::memcpy(key + 1, name, length);
+      std::copy_n(name, length, key + 1);
       buffer.write(key, length + 1);
     } else {
       packer.pack_str(static_cast<uint32_t>(length)).pack_str_body(name, static_cast<uint32_t>(length));
