@@ -36,7 +36,7 @@ namespace {
 constexpr int kWaits = 19;
 constexpr int64_t kBreathNs =
     150 * kNsPerUs;  // after a bubble: its core is free for a while, so that the task can pause
-constexpr int64_t kBubbleNs = 3 * kNsPerMs, kEarlyNs = 3 * kNsPerMs / 2, kSampleNs = kNsPerMs, kGapNs = 400 * kNsPerUs;
+constexpr int64_t kBubbleNs = 3 * kNsPerMs, kEarlyNs = 3 * kNsPerMs / 2, kSampleNs = kNsPerMs, kRestNs = kNsPerMs;
 
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "bench-acting: %s\n", what.c_str());
@@ -130,13 +130,13 @@ class Trainer {
       const uint64_t bubbles = page_->bubbles;
       const auto end_ns = static_cast<int64_t>(page_->history[(bubbles - 1) % FREERIDE_HISTORY].end_ns);
       sleep_until(end_ns + kBreathNs);
-      const int64_t resume_ns = SteadyClock::now() + kGapNs;
       if (samples != nullptr) take(*answer, *samples, begin_ns, first_ns, end_ns, learned_ns, early);
-      do {
-        const int64_t round_trip = ping_.call();
-        if (round_trip < 0) fail("a gRPC call failed");
-        if (samples != nullptr) samples->grpc.push_back(round_trip);
-      } while (SteadyClock::now() < resume_ns);
+      // One call after a rest, as a bubble's begin and end come after one: calls in a row keep both cores awake and
+      // warm, and would be compared with something that never is.
+      sleep_until(SteadyClock::now() + kRestNs);
+      const int64_t round_trip = ping_.call();
+      if (round_trip < 0) fail("a gRPC call failed");
+      if (samples != nullptr) samples->grpc.push_back(round_trip);
     }
     freeride_hook_iteration_end(hook_);
     ++iteration_;

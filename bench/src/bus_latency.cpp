@@ -206,7 +206,7 @@ int run(const std::string& self, bool quick) {
     std::vector<int64_t> ours_ns, raw_ns;
     const int hops = quick ? 500 : 5000;
     for (int i = -100; i < hops; ++i) {  // in turns, each first every other time
-      const uint64_t number = static_cast<uint64_t>(i + 1000);
+      const uint64_t number = static_cast<uint64_t>(i) + 1000;
       int64_t a = 0, b = 0;
       if (i % 2 == 0) {
         a = hop(ours, number), b = hop(bare, number);
