@@ -161,11 +161,13 @@ std::string TopModel::stages_text(size_t width, bool ascii) const {
       if (worker.empty() && state.device == rank.state.device && state.job == rank.state.job) worker = name;
     }
     const bool held_out = !rank.recent.empty() && rank.recent.back().holdout;
-    table.add({rank.state.job, std::to_string(rank.state.rank), std::to_string(rank.state.stage),
-               or_dash(rank.state.device), or_dash(rank.state.state), human_count(rank.state.iteration),
-               rank.recent.empty() ? "-" : human_ns(time_ns / static_cast<int64_t>(rank.recent.size())),
-               gauge(share(bubble_ns, time_ns), ascii),
-               gauge(share(harvested_ns, offered_ns), ascii) + (held_out ? " (held out now)" : ""), tasks_on(worker)});
+    table.add(
+        {rank.state.job, std::to_string(rank.state.rank), std::to_string(rank.state.stage), or_dash(rank.state.device),
+         or_dash(rank.state.state), human_count(rank.state.iteration),
+         rank.recent.empty() ? "-" : human_ns(time_ns / static_cast<int64_t>(rank.recent.size())),
+         gauge(share(bubble_ns, time_ns), ascii),
+         (offered_ns == 0 ? "-" : gauge(share(harvested_ns, offered_ns), ascii)) + (held_out ? " (held out now)" : ""),
+         tasks_on(worker)});
   }
   return table.text(width);
 }
