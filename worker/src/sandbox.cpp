@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 #include "freeride/base/log.hpp"
 
@@ -30,7 +31,7 @@ void limit(int resource, int64_t bytes) {
 }
 
 // Runs between fork and exec in a process that had threads: nothing but system calls. Returns errno of what failed.
-int become(const SandboxRequest& request, char* const* argv, int null_fd) {
+int become(const SandboxRequest& request, char* const* argv, char* const* environment, int null_fd) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -67,8 +68,22 @@ int become(const SandboxRequest& request, char* const* argv, int null_fd) {
     limit(RLIMIT_AS, request.memory_limit_bytes + kAddressSlackBytes);
   }
 #endif
-  execv(request.program.c_str(), argv);
+  execve(request.program.c_str(), argv, environment);
   return errno;
+}
+
+// This process's environment with the grants' variables in place of its own.
+std::vector<std::string> environment_with(const SandboxGrants& grants) {
+  std::vector<std::string> words;
+  for (char** word = environ; word != nullptr && *word != nullptr; ++word) {
+    const std::string_view text(*word);
+    if (grants.env.count(std::string(text.substr(0, text.find('=')))) == 0) words.emplace_back(text);
+  }
+  for (const auto& [name, value] : grants.env) {
+    std::string word = name;
+    words.push_back(word.append("=").append(value));
+  }
+  return words;
 }
 
 // Development only: a process with resource limits, and nothing between it and the host.
@@ -81,6 +96,8 @@ class NoSandbox final : public Sandbox {
     return "none (rlimit data " + std::to_string(memory_limit_bytes >> 20) + " MiB)";
   }
 
+  TaskIdentity identity(uint64_t) override { return {geteuid(), getegid()}; }
+
   Result<Child> start(const SandboxRequest& request) override {
     if (!warned_) {
       spdlog::warn(
@@ -92,6 +109,10 @@ class NoSandbox final : public Sandbox {
     std::vector<char*> argv{const_cast<char*>(request.program.c_str())};
     for (const std::string& arg : request.args) argv.push_back(const_cast<char*>(arg.c_str()));
     argv.push_back(nullptr);
+    std::vector<std::string> words = environment_with(request.grants);
+    std::vector<char*> environment;
+    for (std::string& word : words) environment.push_back(word.data());
+    environment.push_back(nullptr);
     const Fd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
     if (!null_fd.valid()) return errno_error("cannot open /dev/null", errno);
     if (access(request.program.c_str(), X_OK) != 0) {
@@ -102,7 +123,7 @@ class NoSandbox final : public Sandbox {
     if (pid == 0) {
       // Nobody waits for the exec: at the lowest priority it may take until the next bubble. A failure is said in the
       // log.
-      const int err = become(request, argv.data(), null_fd.get());
+      const int err = become(request, argv.data(), environment.data(), null_fd.get());
       constexpr char kText[] = "error cannot start the runner; errno ";
       const char digits[] = {static_cast<char>('0' + err / 100 % 10), static_cast<char>('0' + err / 10 % 10),
                              static_cast<char>('0' + err % 10), '\n'};

@@ -90,12 +90,14 @@ SideTask::~SideTask() {
   end({});
 }
 
-void SideTask::start(const std::filesystem::path& plugin, const std::filesystem::path& folder) {
+void SideTask::start(const std::filesystem::path& plugin, const std::filesystem::path& folder, SandboxGrants grants) {
   if (ended_) return;
-  if (auto prepared = prepare(plugin, folder); !prepared.ok()) refuse("lost", prepared.error().text());
+  if (auto prepared = prepare(plugin, folder, std::move(grants)); !prepared.ok())
+    refuse("lost", prepared.error().text());
 }
 
-Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesystem::path& folder) {
+Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesystem::path& folder,
+                         SandboxGrants grants) {
   const bool profile = spec_.purpose == "profile";
   std::error_code error;
   const std::filesystem::path scratch = folder / (profile ? "profile" : "scratch");
@@ -165,7 +167,9 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   request.working_dir = scratch.string();
   request.cores = options_.cores;
   request.lowest_priority = options_.cpu_device;
-  request.memory_limit_bytes = std::max<int64_t>(0, spec_.memory_limit_bytes);
+  // On a GPU the limit is one of its memory, held by the task's MPS server.
+  if (options_.cpu_device) request.memory_limit_bytes = std::max<int64_t>(0, spec_.memory_limit_bytes);
+  request.grants = std::move(grants);
 
   log_ = std::make_unique<TaskLog>(std::move(output_read), folder / (profile ? "profile.log" : "log"));
   auto child = sandbox_.start(request);

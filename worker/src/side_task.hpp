@@ -40,9 +40,9 @@ class SideTask {
   SideTask(const SideTask&) = delete;
   SideTask& operator=(const SideTask&) = delete;
 
-  /// Starts supervisor and runner on `plugin`, with `folder` for its log and scratch data. On an error the task has
-  /// ended with a verdict that says so.
-  void start(const std::filesystem::path& plugin, const std::filesystem::path& folder);
+  /// Starts supervisor and runner on `plugin`, with `folder` for its log and scratch data and with `grants`. On an
+  /// error the task has ended with a verdict that says so.
+  void start(const std::filesystem::path& plugin, const std::filesystem::path& folder, SandboxGrants grants = {});
   /// Ends a task that has no process yet.
   void refuse(const std::string& kind, const std::string& reason);
   /// run, pause or stop. Idempotent; stop is final. Errors: kInvalidArgument (another word).
@@ -63,7 +63,7 @@ class SideTask {
   int64_t ended_ns() const { return ended_ns_; }
 
  private:
-  Status prepare(const std::filesystem::path& plugin, const std::filesystem::path& folder);
+  Status prepare(const std::filesystem::path& plugin, const std::filesystem::path& folder, SandboxGrants grants);
   void on_report();
   void on_started(int pid);
   void on_log();
