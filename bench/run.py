@@ -47,8 +47,9 @@ def table(figures):
         ok = figures[key] <= limit
         reached = reached and ok
         lines.append("%-46s %9.2f %-16s   (<= %g)%s" % (what, figures[key], unit, limit, "" if ok else "  MISSED"))
-    lines.append("gRPC C++ unary round trip: p50 %.1f us, p99 %.1f us; load %.1f, %d cores" %
-                 (figures["grpc_rtt_p50_us"], figures["grpc_rtt_p99_us"], figures["load_average"], figures["cores"]))
+    lines.append("gRPC C++ unary round trip: p50 %.1f us, p99 %.1f us, one after each bubble; in a row: p50 %.1f us, p99 %.1f us" %
+                 tuple(figures[key] for key in ("grpc_rtt_p50_us", "grpc_rtt_p99_us", "grpc_rtt_in_a_row_p50_us", "grpc_rtt_in_a_row_p99_us")))
+    lines.append("load %.1f, %d cores" % (figures["load_average"], figures["cores"]))
     return lines, reached
 
 

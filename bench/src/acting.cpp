@@ -2,9 +2,10 @@
 // real manager, worker, runner and hook; a gRPC round trip between the bubbles of the same run; and what all of it
 // costs while idle. Prints one JSON object.
 //
-// This process is the training rank. Its bubbles have one length, but for one in nineteen, which ends early: there the
-// lease is taken back while the task is at work, which is what edge_to_pause means. Every wait index is cut short so
-// seldom that its learned length stays.
+// This process is the training rank; a thread on another core plays its neighbour, whose messages end the rank's waits:
+// timers of the rank's own would be measured with it, and setting one takes a virtual machine 10 us. Its bubbles have
+// one length, but for one in nineteen, which ends early: there the lease is taken back while the task is at work, which
+// is what edge_to_pause means. Every wait index is cut short so seldom that its learned length stays.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -14,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -36,7 +38,8 @@ namespace {
 constexpr int kWaits = 19;
 constexpr int64_t kBreathNs =
     150 * kNsPerUs;  // after a bubble: its core is free for a while, so that the task can pause
-constexpr int64_t kBubbleNs = 3 * kNsPerMs, kEarlyNs = 3 * kNsPerMs / 2, kSampleNs = kNsPerMs, kRestNs = kNsPerMs;
+constexpr int64_t kBubbleNs = 12 * kNsPerMs, kEarlyNs = 6 * kNsPerMs;  // of the order of real ones
+constexpr int64_t kSampleNs = 3 * kNsPerMs, kRestNs = kNsPerMs;
 
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "bench-acting: %s\n", what.c_str());
@@ -95,8 +98,54 @@ class AnswerPage {
   const freeride_answer_page* page_;
 };
 
+void pin(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(core), &set);
+  (void)::sched_setaffinity(0, sizeof set, &set);
+}
+
+/// The neighbour: after each post() it sends a byte at each of the times given, from then on.
+class Neighbour {
+ public:
+  explicit Neighbour(int core) {
+    if (::pipe2(orders_, O_CLOEXEC) != 0 || ::pipe2(bytes_, O_CLOEXEC) != 0) fail("no pipe");
+    thread_ = std::thread([this, core] { run(core); });
+  }
+  ~Neighbour() {
+    ::close(orders_[1]);
+    thread_.join();
+    ::close(orders_[0]);
+    ::close(bytes_[0]);
+    ::close(bytes_[1]);
+  }
+  using Times = std::array<int64_t, 4>;  // ns from now on, ascending
+  void post(const Times& times) const {
+    if (::write(orders_[1], times.data(), sizeof times) != sizeof times) fail("the neighbour is gone");
+  }
+  void receive() const {
+    char byte = 0;
+    if (::read(bytes_[0], &byte, 1) != 1) fail("the neighbour is gone");
+  }
+
+ private:
+  void run(int core) const {
+    pin(core);
+    for (Times times; ::read(orders_[0], times.data(), sizeof times) == sizeof times;) {
+      const int64_t now_ns = SteadyClock::now();
+      for (const int64_t time_ns : times) {
+        sleep_until(now_ns + time_ns);
+        if (::write(bytes_[1], "", 1) != 1) return;
+      }
+    }
+  }
+
+  int orders_[2], bytes_[2];
+  std::thread thread_;
+};
+
 struct Samples {
-  std::vector<int64_t> to_step, to_pause, grpc;
+  std::vector<int64_t> to_step, to_pause, grpc, grpc_in_a_row;
   uint64_t bubbles = 0, without_step = 0, late_pauses = 0;
 };
 
@@ -120,16 +169,19 @@ class Trainer {
   void iteration(const AnswerPage* answer, Samples* samples) {
     for (int wait = 0; wait < kWaits; ++wait) {
       const bool early = static_cast<uint64_t>(wait) == iteration_ % kWaits;
+      const int64_t length_ns = early ? kEarlyNs : kBubbleNs;
+      neighbour_.post({kRestNs, kRestNs + kSampleNs, kRestNs + length_ns, kRestNs + length_ns + kBreathNs});
+      neighbour_.receive();
       freeride_hook_mark_begin(hook_);
       const auto begin_ns = static_cast<int64_t>(page_->begin_ns);
       const auto learned_ns = static_cast<int64_t>(page_->learned[wait].low_ns);
-      sleep_until(begin_ns + kSampleNs);  // half-way: the first lease of the bubble still holds
+      neighbour_.receive();  // half-way: the first lease of the bubble still holds
       const int64_t first_ns = answer == nullptr ? 0 : answer->first_step_ns();
-      sleep_until(begin_ns + (early ? kEarlyNs : kBubbleNs));
+      neighbour_.receive();
       freeride_hook_mark_end(hook_);
       const uint64_t bubbles = page_->bubbles;
       const auto end_ns = static_cast<int64_t>(page_->history[(bubbles - 1) % FREERIDE_HISTORY].end_ns);
-      sleep_until(end_ns + kBreathNs);
+      neighbour_.receive();
       if (samples != nullptr) take(*answer, *samples, begin_ns, first_ns, end_ns, learned_ns, early);
       // One call after a rest, as a bubble's begin and end come after one: calls in a row keep both cores awake and
       // warm, and would be compared with something that never is.
@@ -137,6 +189,11 @@ class Trainer {
       const int64_t round_trip = ping_.call();
       if (round_trip < 0) fail("a gRPC call failed");
       if (samples != nullptr) samples->grpc.push_back(round_trip);
+      // And some in a row, for whoever thinks that unfair to gRPC.
+      for (int i = 0; i < 3; ++i) {
+        const int64_t warm = ping_.call();
+        if (samples != nullptr && warm >= 0) samples->grpc_in_a_row.push_back(warm);
+      }
     }
     freeride_hook_iteration_end(hook_);
     ++iteration_;
@@ -164,6 +221,7 @@ class Trainer {
   }
 
   PingClient& ping_;
+  Neighbour neighbour_{1};
   freeride_hook* hook_;
   freeride_bubble_page* page_;
   uint64_t iteration_ = 0;
@@ -234,13 +292,6 @@ void idle(Figures& figures, const std::vector<pid_t>& pids, const char* suffix, 
   if (*suffix == '\0') figures.set("idle_cpu_pct", 100.0 * static_cast<double>(after.cpu_ns - before.cpu_ns) / passed);
   figures.set(std::string("idle_wakeups_per_s") + suffix,
               static_cast<double>(after.switches - before.switches) * 1e9 / passed);
-}
-
-void pin(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<size_t>(core), &set);
-  (void)::sched_setaffinity(0, sizeof set, &set);
 }
 
 // The least that waking a process on another, sleeping core costs: one futex word, no FreeRide. Virtual machines pay
@@ -317,7 +368,7 @@ int run(const std::filesystem::path& self, bool quick) {
   const auto programs = self.parent_path();
   const std::filesystem::path plugin = programs / "bench_step.so";
   const Layout same = {"same-core", "cpu-0", "0", ""}, other = {"other-core", "cpu-1", "1", "_other_core"};
-  const int iterations = quick ? 40 : 200;
+  const int iterations = quick ? 10 : 100;
   Figures figures;
   {
     Child server({self.string(), "--grpc-server", folder + "/grpc.sock"}, "ready");
@@ -342,9 +393,10 @@ int run(const std::filesystem::path& self, bool quick) {
     auto requester = bus::Requester::connect(context, "ipc://" + run_dir + "/commands.sock");
     if (!requester) fail(requester.error().text());
     bus::Requester& commands = **requester;
-    std::vector<int64_t> grpc;
+    std::vector<int64_t> grpc, grpc_in_a_row;
     const auto keep_grpc = [&](const Samples& samples) {
       grpc.insert(grpc.end(), samples.grpc.begin(), samples.grpc.end());
+      grpc_in_a_row.insert(grpc_in_a_row.end(), samples.grpc_in_a_row.begin(), samples.grpc_in_a_row.end());
     };
     if (std::thread::hardware_concurrency() > 1) {
       worker = worker_on(other);
@@ -374,6 +426,7 @@ int run(const std::filesystem::path& self, bool quick) {
       keep_grpc(pauses);
     }
     figures.set_us("grpc_rtt", grpc);
+    figures.set_us("grpc_rtt_in_a_row", grpc_in_a_row);
     ::sleep(2);  // the last reports
     std::vector<pid_t> pids = find_processes({"freeride-runner supervise", "--name=step2 "});
     if (pids.empty()) fail("the paused task is gone");

@@ -175,7 +175,10 @@ void ActingThread::run() {
     if (++turns > kFloodTurns) std::this_thread::sleep_for(kFloodNap);
 
     int64_t until_ns = next.look_ns;
-    if (tell_at_ns != 0) until_ns = until_ns == 0 ? tell_at_ns : std::min(until_ns, tell_at_ns);
+    if (tell_at_ns != 0) {
+      const int64_t when_ns = actor.after_start(tell_at_ns, now_ns);
+      until_ns = until_ns == 0 ? when_ns : std::min(until_ns, when_ns);
+    }
     waits.wait(until_ns);
   }
   actor.stop(SteadyClock::now());

@@ -92,6 +92,7 @@ Actor::Next Actor::step(int64_t now_ns, WaitSet& waits) {
   settle(now_ns, false);
   for (auto& slot : ranks_) slot->collect(now_ns, events_);
   tell_states();
+  tell_supervisors(now_ns);
   add_waits(waits);
   next_.in_window = window_open_;
   return next_;
@@ -117,14 +118,13 @@ void Actor::act(int64_t now_ns) {
   snapshot.open_is_idle = open_is_idle_;
   snapshot.limits = config_.lease;
   const policy::LeaseAction action = policy::decide_lease(snapshot);
-  if (action.look_again_ns != 0) look_at(action.look_again_ns);
 
   switch (action.verb) {
     case policy::LeaseVerb::kNothing:
-      return;
+      break;
     case policy::LeaseVerb::kClose:
       close_lease(now_ns, now_ns);
-      return;
+      break;
     case policy::LeaseVerb::kOpen: {
       if (open_task_ != policy::kNoTask && open_task_ != action.task) close_lease(now_ns, now_ns);
       int64_t begin_ns = now_ns;
@@ -137,9 +137,18 @@ void Actor::act(int64_t now_ns) {
       slot.view.last_served = ++served_;
       open_task_ = action.task;
       open_is_idle_ = action.idle;
-      return;
+      break;
     }
   }
+  if (action.look_again_ns != 0) look_at(after_start(action.look_again_ns, now_ns));
+}
+
+bool Actor::starting() const {
+  return open_task_ != policy::kNoTask && tasks_[open_task_]->not_started();
+}
+
+int64_t Actor::after_start(int64_t when_ns, int64_t now_ns) const {
+  return starting() ? std::max(when_ns, now_ns + kStartNs) : when_ns;
 }
 
 void Actor::close_lease(int64_t ended_ns, int64_t now_ns) {
@@ -275,6 +284,13 @@ void Actor::tell_states() {
   }
 }
 
+void Actor::tell_supervisors(int64_t now_ns) {
+  for (auto& slot : tasks_) {
+    const int64_t look_ns = slot->tell_supervisor(now_ns);
+    if (look_ns != 0) look_at(after_start(look_ns, now_ns));
+  }
+}
+
 void Actor::look_at(int64_t when_ns) {
   if (next_.look_ns == 0 || when_ns < next_.look_ns) next_.look_ns = when_ns;
 }
@@ -285,11 +301,12 @@ void Actor::add_waits(WaitSet& waits) const {
       std::count_if(tasks_.begin(), tasks_.end(), [](const auto& slot) { return slot->view.runnable; });
   for (size_t i = 0; i < tasks_.size(); ++i) {
     const TaskSlot& slot = *tasks_[i];
-    // Answers matter while something waits for them: a creation, a grant, a pause, or somebody who could have the rest.
-    const bool starting = slot.state < FREERIDE_STATE_PAUSED || slot.kind() == TaskSlot::Kind::kInit;
+    // Answers matter while something waits for them: a creation, a grant, a first step, a pause, or somebody who could
+    // have the rest.
+    const bool initialising = slot.state < FREERIDE_STATE_PAUSED || slot.kind() == TaskSlot::Kind::kInit;
     const bool pausing = slot.watched() || slot.overruns();
-    const bool shared = i == open_task_ && runnable > 1;
-    if (starting || pausing || shared) waits.add_shared(slot.sequence_word(), slot.sequence);
+    const bool shared = i == open_task_ && (runnable > 1 || slot.not_started());
+    if (initialising || pausing || shared) waits.add_shared(slot.sequence_word(), slot.sequence);
   }
 }
 

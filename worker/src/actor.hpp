@@ -58,6 +58,12 @@ class Actor {
   /// One look at everything. `waits` gets the words to wait for, with the values that were seen.
   Next step(int64_t now_ns, WaitSet& waits);
 
+  /// `when_ns`, but later while a side task has a lease and has not made the first step that will wake this thread. A
+  /// timer nearer than the kernel's next tick must be set in hardware, which takes a virtual machine as long as all the
+  /// rest of a bubble's begin: it waits until the task has started, or kStartNs.
+  int64_t after_start(int64_t when_ns, int64_t now_ns) const;
+  static constexpr int64_t kStartNs = 5'000'000;
+
   std::vector<Kill> take_kills() { return std::exchange(kills_, {}); }
   bool has_kills() const { return !kills_.empty(); }
 
@@ -71,6 +77,8 @@ class Actor {
   void judge(int64_t now_ns);
   void note_kill(TaskSlot& task, uint32_t transition);
   void tell_states();
+  void tell_supervisors(int64_t now_ns);
+  bool starting() const;
   void look_at(int64_t when_ns);
   void add_waits(WaitSet& waits) const;
   bool all_in_bubbles() const;

@@ -76,10 +76,12 @@ TEST_CASE("a bubble opens a lease, its end takes it back", "[actor]") {
   CHECK(lease.order == FREERIDE_ORDER_RUN);
   CHECK(lease.deadline_ns == static_cast<uint64_t>(rig.now() + 20 * kMs));
   CHECK(lease.begin_ns == static_cast<uint64_t>(rig.now()));
-  CHECK(next.look_ns == rig.now() + 20 * kMs);
+  CHECK(next.look_ns == rig.now() + Actor::kStartNs);  // to tell the supervisor
   CHECK(next.in_window);
   const uint64_t id = lease.lease_id;
-  rig.clock.tick(20 * kMs);
+  rig.clock.tick(Actor::kStartNs);
+  CHECK(rig.step().look_ns == rig.now() + 20 * kMs - Actor::kStartNs);
+  rig.clock.tick(20 * kMs - Actor::kStartNs);
   rig.step();
   lease = task.lease();
   CHECK(lease.lease_id == id + 1);
@@ -89,6 +91,17 @@ TEST_CASE("a bubble opens a lease, its end takes it back", "[actor]") {
   rig.step();
   CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
   CHECK(rig.actor.step(rig.now(), rig.waits).in_window == false);
+}
+
+TEST_CASE("no timer near at hand is set before the first step, and the deadline's is set after it", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(18 * kMs);
+  CHECK(rig.step().look_ns == rig.now() + Actor::kStartNs);  // it might still start: 2 ms are left
+  task.start(rig.now());
+  CHECK(rig.step().look_ns == rig.now() + 2 * kMs);
 }
 
 TEST_CASE("harvest is step time within the bubble; a step across its end counts by half", "[actor]") {

@@ -23,6 +23,10 @@ using pages::load_relaxed;
 // answers wakes.
 constexpr int64_t kPausedShare = 100;
 
+// How long the supervisor may not know of a lease that was opened or taken back. Beyond the kernel's next tick, as
+// Actor::kStartNs: after most leases nobody has to be told in the end, and then the timer has cost nothing.
+constexpr int64_t kTellAfterNs = 5 * kNsPerMs;
+
 int64_t sane(uint64_t ns) {
   return ns <= static_cast<uint64_t>(INT64_MAX / 4) ? static_cast<int64_t>(ns) : 0;
 }
@@ -68,6 +72,7 @@ TaskSlot::TaskSlot(std::shared_ptr<TaskSource> source, const TaskLimits& limits,
 
 void TaskSlot::read() {
   const freeride_answer_page& answer = *source_->answer;
+  cpu_seen_ns_.reset();
   sequence = load_acquire(answer.sequence);
   state = load_acquire(answer.state);
   transition = load_acquire(answer.transition);
@@ -93,10 +98,31 @@ bool TaskSlot::take_state_change() {
   return std::exchange(told_state_, now) != now;
 }
 
-void TaskSlot::write() {
+void TaskSlot::write(int64_t now_ns, int64_t tell_after_ns) {
   pages::write_lease(*source_->lease, lease_);
   pages::futex_wake(source_->lease->sequence, FREERIDE_WAKE_RUNNER);
+  const int64_t tell_at_ns = now_ns + tell_after_ns;
+  tell_at_ns_ = tell_at_ns_ == 0 ? tell_at_ns : std::min(tell_at_ns_, tell_at_ns);
+  tell_supervisor(now_ns);
+}
+
+int64_t TaskSlot::tell_supervisor(int64_t now_ns) {
+  // Paused without a lease: there is nothing to enforce.
+  if (tell_at_ns_ == 0 || (kind() == Kind::kNone && !executing && lease_.order != FREERIDE_ORDER_STOP)) {
+    return tell_at_ns_ = 0;
+  }
+  if (now_ns < tell_at_ns_) return tell_at_ns_;
   pages::futex_wake(source_->lease->sequence, FREERIDE_WAKE_SUPERVISOR);
+  return tell_at_ns_ = 0;
+}
+
+bool TaskSlot::not_started() const {
+  return (kind() == Kind::kBubble || kind() == Kind::kIdle) && !executing;
+}
+
+int64_t TaskSlot::cpu_ns() {
+  if (!cpu_seen_ns_) cpu_seen_ns_ = limits_.by_cpu_clock && pid_ > 0 ? processes_.cpu_ns(pid_) : -1;
+  return *cpu_seen_ns_;
 }
 
 void TaskSlot::set_order(uint32_t order, int64_t now_ns) {
@@ -111,17 +137,18 @@ void TaskSlot::set_order(uint32_t order, int64_t now_ns) {
     seen_paused();
     overrunning_ = false;
   }
-  write();
+  write(now_ns, 0);
 }
 
 void TaskSlot::open(Kind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns) {
+  const bool granted = kind == Kind::kInit || kind == Kind::kProfile;
   note_first_step(now_ns);
   lease_.kind = static_cast<uint32_t>(kind);
   lease_.lease_id += 1;
   lease_.deadline_ns = static_cast<uint64_t>(deadline_ns);
   lease_.opened_ns = static_cast<uint64_t>(now_ns);
   lease_.begin_ns = static_cast<uint64_t>(begin_ns);
-  write();
+  write(now_ns, granted ? 0 : kTellAfterNs);
   skipped_at_open_ = load_relaxed(source_->answer->skipped);
   if (watching_) {
     watching_ = false;
@@ -129,7 +156,7 @@ void TaskSlot::open(Kind kind, int64_t deadline_ns, int64_t begin_ns, int64_t no
     const int64_t since_ns = limits_.by_cpu_clock ? cpu_at_end_ns_ : ended_ns_;
     if (until_ns >= 0 && since_ns >= 0) carried_ns_ += std::max<int64_t>(0, until_ns - since_ns);
   }
-  if (kind == Kind::kInit || kind == Kind::kProfile) {
+  if (granted) {
     granted_ = true;
     return;
   }
@@ -141,7 +168,7 @@ void TaskSlot::close(int64_t ended_ns, int64_t now_ns) {
   const int64_t end_ns = std::min(ended_ns, deadline_ns());
   lease_.kind = FREERIDE_LEASE_NONE;
   lease_.deadline_ns = static_cast<uint64_t>(now_ns);
-  write();
+  write(now_ns, kTellAfterNs);
   watch(end_ns, cpu_ns());
 }
 

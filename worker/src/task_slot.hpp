@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "freeride/base/fd.hpp"
@@ -115,6 +116,12 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   /// For the time in which nothing is expected: execution while it says that it is paused.
   bool audit(int64_t now_ns);
   bool watched() const { return watching_; }
+  /// Wakes the supervisor once a change of the lease has stood for a moment; until then nobody but the runner needs to
+  /// know, and on a CPU device the supervisor would take the core before the side task. Returns when to call again, 0:
+  /// not needed.
+  int64_t tell_supervisor(int64_t now_ns);
+  /// Whether the runner has not begun to execute under the lease that is open.
+  bool not_started() const;
   bool killed() const { return killed_; }
   const std::string& reason() const { return reason_; }
   const std::string& limit() const { return limit_; }
@@ -128,8 +135,8 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
  private:
   int64_t in_steps_ns(int64_t now_ns) const;
   void note_first_step(int64_t now_ns);
-  int64_t cpu_ns() const { return limits_.by_cpu_clock && pid_ > 0 ? processes_.cpu_ns(pid_) : -1; }
-  void write();
+  int64_t cpu_ns();  // as of the first call since read()
+  void write(int64_t now_ns, int64_t tell_after_ns);
   void watch(int64_t ended_ns, int64_t cpu_ns);
   void seen_paused();
   int64_t hang_base_ns(int64_t now_ns, int64_t cpu_now_ns);
@@ -142,6 +149,8 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   int pid_ = 0;
   std::shared_ptr<const Fd> pidfd_;
   bool granted_ = false, killed_ = false;
+  int64_t tell_at_ns_ = 0;  // the supervisor does not know of the lease page's last change; 0: it does
+  std::optional<int64_t> cpu_seen_ns_;
   uint32_t told_state_ = FREERIDE_STATE_SUBMITTED;
   uint64_t skipped_at_open_ = 0;
 

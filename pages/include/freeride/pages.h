@@ -202,11 +202,12 @@ typedef struct freeride_metric {
 
 typedef struct freeride_answer_page {
   freeride_page_header header; /*   0 */
-  uint32_t sequence;           /*  32: futex word: one more after every change of state, and after every pause */
-  uint32_t state;              /*  36: FREERIDE_STATE_* */
-  uint32_t transition;         /*  40: FREERIDE_IN_* */
-  uint32_t result;             /*  44: freeride_status of the last transition that failed; 0 = none */
-  uint64_t lease_id;           /*  48: lease of the present or last step */
+  uint32_t sequence;   /*  32: futex word: one more after every change of state but to RUNNING, a lease's first step, a
+                          pause */
+  uint32_t state;      /*  36: FREERIDE_STATE_* */
+  uint32_t transition; /*  40: FREERIDE_IN_* */
+  uint32_t result;     /*  44: freeride_status of the last transition that failed; 0 = none */
+  uint64_t lease_id;   /*  48: lease of the present or last step */
   uint64_t transition_ns;      /*  56: when the present transition was entered */
   uint64_t last_paused_ns;     /*  64: the paper's last paused timestamp: when the runner last stopped executing */
   uint64_t last_paused_cpu_ns; /*  72: the process's CPU clock then */

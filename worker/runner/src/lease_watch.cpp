@@ -10,6 +10,10 @@ namespace {
 
 constexpr int64_t kNever = INT64_MAX;
 
+// The worker's acting thread looks at a lease's deadline, extends or closes it; the supervisor looks this much later,
+// since it is the second line, and on a CPU device would take the core from the side task's pause or from training.
+constexpr int64_t kAfterWorkerNs = 10 * kNsPerMs;
+
 int64_t as_time(uint64_t ns) {
   return ns > static_cast<uint64_t>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(ns);
 }
@@ -152,7 +156,7 @@ WatchDecision LeaseWatch::look(const Look& look) {
     }
     return {std::nullopt, std::min(look_at_ns, later(until_ns, 1))};
   }
-  if (open) return {std::nullopt, std::min(look_at_ns, deadline_ns_)};
+  if (open) return {std::nullopt, std::min(look_at_ns, later(deadline_ns_, kAfterWorkerNs))};
   // In StopSideTask its own limit counts: it is called when a lease has just ended, and takes as long as it must.
   if (!ended_ || look.transition == FREERIDE_IN_STOP) return {std::nullopt, look_at_ns};
   return after_end(look, look_at_ns);

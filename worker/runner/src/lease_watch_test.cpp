@@ -77,13 +77,13 @@ TEST_CASE("lease watch: creation has a limit") {
   CHECK(decision.kill->limit == "create 1000 ms");
 }
 
-TEST_CASE("lease watch: an open lease is looked at when it ends, then by the overrun rule") {
+TEST_CASE("lease watch: an open lease is looked at soon after it ends, then by the overrun rule") {
   World world;
   world.open(50);
   world.look.state = FREERIDE_STATE_RUNNING;
   world.look.transition = FREERIDE_IN_STEP;
-  CHECK(world.after(0).look_at_ns == 50 * kMs);
-  CHECK(world.after(49, 49).look_at_ns == 50 * kMs);
+  CHECK(world.after(0).look_at_ns == 60 * kMs);  // the worker looks at 50
+  CHECK(world.after(49, 49).look_at_ns == 60 * kMs);
   const auto at_end = world.after(1, 1);
   CHECK_FALSE(at_end.kill);
   CHECK(at_end.look_at_ns == 150 * kMs + 1);
@@ -142,7 +142,7 @@ TEST_CASE("lease watch: an unreadable page ends the lease, a readable one with t
   CHECK_FALSE(world.after(50, 50).kill);
   world.look.readable = true;
   ++world.look.sequence;
-  CHECK(world.after(60, 60).look_at_ns == 1000 * kMs);
+  CHECK(world.after(60, 60).look_at_ns == 1010 * kMs);
   world.look.readable = false;
   world.after(1, 1);
   CHECK(world.after(101, 101).kill);

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "freeride/base/clock.hpp"
 #include "stop_signal.hpp"
@@ -92,10 +93,11 @@ void Runner::leave() {
   store_release<uint32_t>(answer_.transition, FREERIDE_IN_NONE);
 }
 
+// Wakes the worker, but for RUNNING: the first step comes first, and tells by itself.
 void Runner::set_state(uint32_t state) {
   store_release(answer_.state, state);
   leave();
-  pages::bump_and_wake(answer_.sequence);
+  if (state != FREERIDE_STATE_RUNNING) pages::bump_and_wake(answer_.sequence);
 }
 
 // Exceptions are not caught here but around whole phases, once: entering a try block is free, and every phase ends the
@@ -238,6 +240,7 @@ Runner::Next Runner::run_lease(pages::Lease lease, uint32_t sequence) {
   set_state(FREERIDE_STATE_RUNNING);
 
   now_ns_ = SteadyClock::now();
+  bool told = false;
   for (;;) {
     if (load_acquire(lease_.sequence) != sequence && !go_on(lease, sequence)) break;
     if (stop_requested()) break;
@@ -248,6 +251,10 @@ Runner::Next Runner::run_lease(pages::Lease lease, uint32_t sequence) {
     }
     if (step(lease, now_ns_, sequence) == Next::kEnded) return Next::kEnded;
     if (finished_) break;
+    if (!std::exchange(told, true)) {
+      pages::bump_and_wake(answer_.sequence);
+      now_ns_ = SteadyClock::now();
+    }
   }
   store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
   if (pause() == Next::kEnded) return Next::kEnded;
