@@ -1,5 +1,6 @@
 # make demo    installs what is missing, builds, trains a small GPT, harvests its bubbles, prints a table (build/demo/report.json)
 # make test    installs what is missing, builds, runs every test
+# make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
 # make check   formatting, clang-tidy, folder rules
 # make asan / tsan   tests under sanitizers (the lists are below)
@@ -10,7 +11,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: demo test bench check asan tsan build build-bench format install clean
+.PHONY: demo test test-docker bench check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo
@@ -21,6 +22,11 @@ test:
 	@scripts/install-deps.sh test
 	@$(MAKE) --no-print-directory build
 	ctest --test-dir build/dev -j$(JOBS) --output-on-failure $(CTEST_ARGS)
+
+test-docker:
+	@scripts/install-deps.sh docker
+	@$(MAKE) --no-print-directory build
+	$(PYTHON) tests/containers/run.py --build build/dev --out build/docker $(DOCKER_ARGS)
 
 bench:
 	@scripts/install-deps.sh bench

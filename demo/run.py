@@ -56,7 +56,7 @@ class Demo:
         self.stages = options.stages or max(2, min(4, len(usable)))
         self.cores = [usable[stage % len(usable)] for stage in range(self.stages)]
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="freeride-demo-"))
-        self.run_dir, self.state_dir = self.root / "run", self.root / "state"
+        self.run_dir, self.state_dir, self.data_dir = self.root / "run", self.root / "state", self.root / "data"
         env = {key: value for key, value in os.environ.items() if not key.startswith("FREERIDE_")}
         env.update(FREERIDE_RUN_DIR=str(self.run_dir), FREERIDE_STATE_DIR=str(self.state_dir), FREERIDE_JOB=JOB,
                    FREERIDE_HOOK_LIBRARY=str(options.build / "lib/libfreeride_hook.so"),
@@ -93,17 +93,22 @@ class Demo:
             return path
         raise DemoError(f"{name} is not under {self.options.build}/plugins; build it first: cmake --build {self.options.build}")
 
+    # ---- where the daemons run: tests/containers has other answers ----
+    def manager_argv(self, flags):
+        return [self.options.build / "bin/freeride-manager", *flags]
+
+    def worker_argv(self, device, core):
+        return [self.options.build / "bin/freeride-worker", "--device", device, "--cores", core]
+
     # ---- the run, step by step ----
     def start_system(self):
-        for folder in (self.run_dir, self.state_dir):
-            folder.mkdir(mode=0o755)
-        binaries = self.options.build / "bin"
-        self.fleet.start("manager", [binaries / "freeride-manager", "--holdout-pct", self.options.holdout_pct, "--holdout-block-ms",
-                                     self.options.holdout_block_ms])
+        for folder in (self.run_dir, self.state_dir, self.data_dir):
+            folder.mkdir(mode=0o755, exist_ok=True)
+        self.fleet.start("manager", self.manager_argv(["--holdout-pct", self.options.holdout_pct, "--holdout-block-ms", self.options.holdout_block_ms]))
         self.ctl("status")  # waits until it answers
         self.recorder = Recorder(f"ipc://{self.run_dir}/events.sock")
         for stage, core in enumerate(self.cores):
-            self.fleet.start(f"worker-cpu-{stage}", [binaries / "freeride-worker", "--device", f"cpu-{stage}", "--cores", core])
+            self.fleet.start(f"worker-cpu-{stage}", self.worker_argv(f"cpu-{stage}", core))
         self.wait_event(lambda: len({e["worker"] for e in self.recorder.all("worker.state") if e["state"] == "up"}) == self.stages,
                         f"registration of {self.stages} workers")
         self.progress.say(f"manager and {self.stages} workers are up, on cores {', '.join(map(str, self.cores))}")
@@ -131,7 +136,7 @@ class Demo:
                                 "--log-json", log, *bound])
 
     def load_tasks(self):
-        graph = self.root / "identifiers.txt"
+        graph = self.data_dir / "identifiers.txt"
         names = material.write_identifier_graph(graph)
         pictures = material.picture_folder()
         for stage in range(self.stages):

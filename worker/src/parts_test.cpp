@@ -100,6 +100,17 @@ TEST_CASE("a damaged file in the store is not handed out, and is replaced", "[st
   CHECK(slurp(*store.get(sha256)) == bytes);
 }
 
+TEST_CASE("workers of the same pid, in containers, write the same plugin into one store", "[store]") {
+  const TempFolder temp;
+  PluginStore store(temp.path()), other(temp.path());
+  const std::string bytes = "the same plugin", sha256 = sha256_hex(bytes);
+  // What the other one has begun to write, had it chosen its name by pid and count.
+  std::ofstream(temp.path() / ("." + sha256 + "." + std::to_string(getpid()) + ".1")) << "half";
+  REQUIRE(store.put(bytes).ok());
+  REQUIRE(other.put(bytes).ok());
+  CHECK(slurp(*store.get(sha256)) == bytes);
+}
+
 TEST_CASE("the store refuses names that are no hashes", "[store]") {
   const TempFolder temp;
   PluginStore store(temp.path());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/sha256.hpp"
@@ -45,17 +46,16 @@ Result<std::string> PluginStore::put(std::string_view bytes) {
                        "give this user the state folder (--state-dir)");
   }
   const std::filesystem::path target = folder_ / (sha256 + ".so");
-  const std::filesystem::path temporary =
-      folder_ / ("." + sha256 + "." + std::to_string(getpid()) + "." + std::to_string(++counter_));
-  Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0444));
+  // A name that nobody has: workers in containers share the folder, and their pids are alike.
+  std::string temporary = (folder_ / ("." + sha256 + ".XXXXXX")).string();
+  Fd fd(mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd.valid()) {
     return errno_error("cannot write into the plugin store " + folder_.string(), errno,
                        "give this user the state folder (--state-dir)");
   }
-  Status done = write_all(fd.get(), bytes, temporary.string());
-  if (done.ok() && fchmod(fd.get(), 0444) != 0)
-    done = errno_error("cannot set the mode of " + temporary.string(), errno);
-  if (done.ok() && fsync(fd.get()) != 0) done = errno_error("cannot write " + temporary.string(), errno);
+  Status done = write_all(fd.get(), bytes, temporary);
+  if (done.ok() && fchmod(fd.get(), 0444) != 0) done = errno_error("cannot set the mode of " + temporary, errno);
+  if (done.ok() && fsync(fd.get()) != 0) done = errno_error("cannot write " + temporary, errno);
   if (done.ok() && rename(temporary.c_str(), target.c_str()) != 0) {
     done = errno_error("cannot name " + target.string(), errno);
   }

@@ -28,7 +28,6 @@ class PluginStore {
 
  private:
   std::filesystem::path folder_;
-  unsigned counter_ = 0;
 };
 
 /// Whether `text` is 64 lower-case hexadecimal digits.

@@ -1,0 +1,158 @@
+#!/usr/bin/python3
+"""FreeRide in real containers: training on the host, manager, workers and side tasks inside.
+
+    tests/containers/run.py --build build/dev --out build/docker
+
+Builds the image, checks the units, and runs the main job twice, short: as compose.yaml's service `worker` (root without most capabilities)
+and as `worker-unprivileged`. Exit code 0: all went well; 1: something did not, and the last line says what. Needs a Docker engine, or root to
+start one; there is no run without.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(SOURCE / "demo")]
+
+import material  # noqa: E402
+import report as report_of  # noqa: E402
+import run as demo  # noqa: E402
+from fleet import DemoError  # noqa: E402
+
+import compose  # noqa: E402
+from engine import Engine, EngineError  # noqa: E402
+
+IMAGE = "freeride"
+USER = 4711  # of the unprivileged run: nobody on this host
+
+
+class InContainers(demo.Demo):
+    """The main job with the daemons in containers. `uid`: of manager and worker, and of the folders they share with the host."""
+
+    def __init__(self, options, engine, service, uid, overrides=()):
+        super().__init__(options)
+        self.engine, self.service, self.uid, self.overrides = engine, service, uid, overrides
+        self.fleet.env = {**engine.env, **self.env}
+        self.names = []
+
+    def start_system(self):
+        self.root.chmod(0o755)
+        for folder in (self.run_dir, self.state_dir):
+            folder.mkdir(mode=0o755)
+            os.chown(folder, self.uid, self.uid)
+        self.data_dir.mkdir()  # before the engine makes it, as the source of a volume
+        super().start_system()
+
+    def argv(self, service, name, arguments, data=()):
+        env = {"FREERIDE_RUN_DIR": self.run_dir, "FREERIDE_STATE_DIR": self.state_dir, "FREERIDE_UID": self.uid, "FREERIDE_GID": self.uid}
+        flags, image, command = compose.run_flags(service, env, self.overrides)
+        if service == "manager":
+            flags += ["--user", f"{self.uid}:{self.uid}"]  # its sockets are for its own user
+        for folder in data:
+            flags += ["--volume", f"{folder}:{folder}:ro"]
+        self.names.append(f"{self.root.name}-{name}")
+        return ["docker", "run", "--rm", "--name", self.names[-1], *flags, image, command[0], *arguments]
+
+    def manager_argv(self, flags):
+        return self.argv("manager", "manager", flags)
+
+    def worker_argv(self, device, core):
+        data = [folder for folder in (self.data_dir, material.picture_folder()) if folder]
+        return self.argv(self.service, device, ["--device", device, "--cores", core], data)
+
+    def finish(self):
+        super().finish()
+        # A client that was killed leaves its container running.
+        for name in self.names:
+            subprocess.run(["docker", "rm", "--force", name], env=self.engine.env, capture_output=True, check=False)
+
+
+def main_job(options, engine, service, uid, seconds, overrides=()):
+    """Runs the demo; returns what was wrong with it. A figure that was missed is said, and is no fault: this is no place to measure."""
+    print(f"\n== the main job, {service} (uid {uid})", flush=True)
+    flags = ["--build", options.build, "--out", options.out / service, "--seconds", seconds, "--compare-iterations", 8]
+    job = InContainers(demo.parse([str(flag) for flag in flags]), engine, service, uid, overrides)
+    try:
+        report = job.run()
+    except DemoError as error:
+        return [str(error)]
+    finally:
+        job.finish()
+    for line in report["missed"]:
+        print(f"(not judged here: {line})")
+    return report["faults"] + [f"task {task['name']} harvested nothing" for task in report["tasks"] if not task["harvested_s"]]
+
+
+def build_image(options, engine):
+    print("== image", flush=True)
+    context = options.out / "context"
+    subprocess.run([SOURCE / "containers/make-root.sh", options.build, context], check=True)
+    engine.docker("build", "--quiet", "--tag", IMAGE, context)
+    size = int(engine.docker("image", "inspect", "--format", "{{.Size}}", IMAGE))
+    print(f"{IMAGE}: {size / 1e6:.0f} MB, engine {engine.docker('version', '--format', '{{.Server.Version}}')}")
+
+
+def prepare_cgroups():
+    """The host's group for side tasks; returns the compose file that goes with it."""
+    done = subprocess.run([SOURCE / "containers/prepare-cgroups.sh"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EngineError(done.stderr.strip())
+    print(done.stdout.strip())
+    return done.stdout.split()[-1]
+
+
+def check_units():
+    """systemd's own opinion of the units, with the programs where they would be installed."""
+    print("== units", flush=True)
+    with tempfile.TemporaryDirectory() as root:
+        for folder in ("usr/bin", "etc/systemd/system"):
+            (pathlib.Path(root) / folder).mkdir(parents=True)
+        for program in ("freeride-manager", "freeride-worker"):
+            shutil.copy("/bin/true", pathlib.Path(root) / "usr/bin" / program)
+        units = sorted((SOURCE / "containers/systemd").glob("*.*"))
+        for unit in units:
+            shutil.copy(unit, pathlib.Path(root) / "etc/systemd/system" / unit.name)
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", f"--root={root}", "freeride-manager.service",
+                               "freeride-worker@cpu-0.service"], capture_output=True, text=True, check=False)
+    ours = [line for line in (done.stdout + done.stderr).splitlines() if "freeride" in line]
+    return [f"systemd-analyze: {line}" for line in ours] + ([] if done.returncode == 0 else [f"systemd-analyze ended with {done.returncode}: {done.stderr.strip()}"])
+
+
+def left_behind(engine):
+    """What should be gone: containers, and control groups of side tasks."""
+    found = engine.docker("ps", "--all", "--filter", f"ancestor={IMAGE}", "--format", "{{.Names}}").split()
+    return [f"container {name} was left behind" for name in found] + \
+           [f"control group {folder} was left behind" for folder in sorted(pathlib.Path("/sys/fs/cgroup").glob("**/freeride/*/"))]
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build/dev")
+    parser.add_argument("--out", type=pathlib.Path, default=SOURCE / "build/docker")
+    parser.add_argument("--seconds", type=float, default=30, help="of training in the first run; the others are shorter")
+    options = parser.parse_args(argv)
+    options.build, options.out = options.build.resolve(), options.out.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    faults = check_units()
+    try:
+        with Engine(options.out) as engine:
+            build_image(options, engine)
+            faults += main_job(options, engine, "worker", 0, options.seconds, [prepare_cgroups()])
+            faults += main_job(options, engine, "worker-unprivileged", USER, options.seconds / 2)
+            faults += left_behind(engine)
+    except (EngineError, subprocess.CalledProcessError) as error:
+        faults.append(str(error))
+    for fault in faults:
+        print(f"test-docker: {fault}", file=sys.stderr)
+    print("test-docker: " + ("FAILED" if faults else "all went well"), file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
