@@ -104,6 +104,40 @@ TEST_CASE("no timer near at hand is set before the first step, and the deadline'
   CHECK(rig.step().look_ns == rig.now() + 2 * kMs);
 }
 
+TEST_CASE("a bubble's end says who worked in it, and from when until when", "[actor]") {
+  Rig rig;
+  rig.add();
+  FakeTask& task = rig.add();
+  rig.actor.set_order(1, FREERIDE_ORDER_PAUSE, rig.now());
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  const int64_t first_ns = rig.now();
+  task.start(first_ns);
+  rig.clock.tick(3 * kMs);
+  task.step_done(rig.now(), 3 * kMs);
+  const int64_t paused_ns = rig.now();
+  task.pause(paused_ns);
+  rig.step();
+  rig.clock.tick(2 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  // And one in which it does nothing.
+  rig.clock.tick(kMs);
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 2);
+  CHECK(ends[0].task == task.source()->id);
+  CHECK(ends[0].side_begin_ns == first_ns);
+  CHECK(ends[0].side_end_ns == paused_ns);
+  CHECK(ends[1].side_begin_ns == 0);
+  CHECK(ends[1].side_end_ns == 0);
+}
+
 TEST_CASE("harvest is step time within the bubble; a step across its end counts by half", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add();

@@ -129,6 +129,7 @@ class FakeTask {
     answer().last_paused_ns = static_cast<uint64_t>(now_ns);
   }
   void start(int64_t now_ns) {
+    if (answer().lease_id != lease().lease_id) answer().first_step_ns = static_cast<uint64_t>(now_ns);
     answer().lease_id = lease().lease_id;
     answer().state = FREERIDE_STATE_RUNNING;
     answer().transition = FREERIDE_IN_STEP;
