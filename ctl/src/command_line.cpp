@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char* kFooter = R"(
 Examples:
+  freeride-ctl doctor                                   can side tasks run on this host?
   freeride-ctl plugin check ./build/pagerank.so         does the plugin keep the contract?
   freeride-ctl load ./build/pagerank.so --stage 3       run it in the bubbles of stage 3
   freeride-ctl load image.so --stage 0 --name thumbs --param input=/data/photos --memory 2GiB
@@ -45,7 +46,7 @@ struct Arguments {
   EventsArguments events;
   TopArguments top;
   std::vector<std::string> tasks;
-  std::string task, job, plugin;
+  std::string task, job, plugin, device, state_dir;
   std::vector<std::string> params;
   uint64_t steps = 0;
   Action action;
@@ -113,10 +114,26 @@ void add_plugin(CLI::App& app, Arguments& arguments) {
         std::vector<std::string> argv{verb, arguments.plugin, "--format", session.json() ? "json" : "text"};
         for (const std::string& param : arguments.params) argv.insert(argv.end(), {"--param", param});
         if (arguments.steps != 0) argv.insert(argv.end(), {"--steps", std::to_string(arguments.steps)});
-        return exec_runner(argv);
+        return exec_program(kRunner, argv);
       };
     });
   }
+}
+
+void add_doctor(CLI::App& app, Arguments& arguments) {
+  auto* sub = app.add_subcommand(
+      "doctor", "what this host has of what a worker needs, and what to do about the rest; needs no manager");
+  sub->add_option("--device", arguments.device, "the worker's: cpu-N or a GPU's UUID; default: cpu-0");
+  sub->add_option("--state-dir", arguments.state_dir, "the worker's state folder");
+  sub->callback([&arguments] {
+    arguments.action = [&arguments](Session& session) -> Result<int> {
+      std::vector<std::string> argv{"--check", "--format", session.json() ? "json" : "table"};
+      if (!arguments.device.empty()) argv.insert(argv.end(), {"--device", arguments.device});
+      if (!arguments.state_dir.empty()) argv.insert(argv.end(), {"--state-dir", arguments.state_dir});
+      if (!arguments.run_dir.empty()) argv.insert(argv.end(), {"--run-dir", arguments.run_dir});
+      return exec_program(kWorker, argv);
+    };
+  });
 }
 
 void add_verbs(CLI::App& app, Arguments& arguments) {
@@ -137,6 +154,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   simple("workers", "all workers and the trainers attached to them", run_workers);
   simple("plugins", "plugins in the drop folders", run_plugins);
   add_plugin(app, arguments);
+  add_doctor(app, arguments);
   auto* events = app.add_subcommand("events", "print events as they come");
   events->add_option("--topic", arguments.events.topic,
                      "only topics that begin so, e.g. bubble.end or task.state/pagerank");

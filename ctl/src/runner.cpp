@@ -8,28 +8,25 @@
 #include <system_error>
 
 namespace freeride::ctl {
-namespace {
-constexpr const char* kRunner = "freeride-runner";
-}  // namespace
 
-Result<std::filesystem::path> find_runner() {
+Result<std::filesystem::path> find_program(const std::string& name) {
   std::error_code ignored;
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / kRunner;
+  const auto beside = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / name;
   if (access(beside.c_str(), X_OK) == 0) return beside;
   const char* path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "" : path);
   for (std::string folder; std::getline(folders, folder, ':');) {
-    auto candidate = std::filesystem::path(folder.empty() ? "." : folder) / kRunner;
+    auto candidate = std::filesystem::path(folder.empty() ? "." : folder) / name;
     if (access(candidate.c_str(), X_OK) == 0) return candidate;
   }
-  return Error{Code::kUnavailable, std::string(kRunner) + " is neither at " + beside.string() + " nor on the PATH",
+  return Error{Code::kUnavailable, name + " is neither at " + beside.string() + " nor on the PATH",
                "install FreeRide's programs into one folder"};
 }
 
-Error exec_runner(const std::vector<std::string>& arguments) {
-  const auto runner = find_runner();
-  if (!runner) return runner.error();
-  std::string program = runner->string();
+Error exec_program(const std::string& name, const std::vector<std::string>& arguments) {
+  const auto found = find_program(name);
+  if (!found) return found.error();
+  std::string program = found->string();
   std::vector<std::string> texts = arguments;
   std::vector<char*> argv{program.data()};
   for (std::string& text : texts) argv.push_back(text.data());

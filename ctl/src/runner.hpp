@@ -1,5 +1,5 @@
-// `plugin check` and `plugin describe`: they run plugin code, so the installed freeride-runner does it, in processes of
-// its own.
+// What other programs of the installation do: `plugin check` and `plugin describe` run plugin code, so freeride-runner
+// does it, in processes of its own; `doctor` tries what a worker needs, so freeride-worker does it.
 #pragma once
 
 #include <filesystem>
@@ -10,12 +10,13 @@
 
 namespace freeride::ctl {
 
-/// freeride-runner beside this executable, else the first on the PATH. Errors: kNotFound (says where it was looked
-/// for).
-Result<std::filesystem::path> find_runner();
+constexpr const char* kRunner = "freeride-runner";
+constexpr const char* kWorker = "freeride-worker";
 
-/// Replaces this process by `freeride-runner arguments…`: its output and exit code become ours. Returns only on
-/// failure.
-Error exec_runner(const std::vector<std::string>& arguments);
+/// The program beside this executable, else the first on the PATH. Errors: kUnavailable (says where it was looked for).
+Result<std::filesystem::path> find_program(const std::string& name);
+
+/// Replaces this process by `name arguments…`: its output and exit code become ours. Returns only on failure.
+Error exec_program(const std::string& name, const std::vector<std::string>& arguments);
 
 }  // namespace freeride::ctl

@@ -21,8 +21,6 @@
 namespace freeride::worker {
 namespace {
 
-constexpr int kRealTimePriority =
-    10;  // above everything that is not real-time, below what an administrator gives 50 and more
 constexpr int kNiceInstead = -15;
 
 // After a bubble's begin its first step comes first; the main thread hears of it this much later.

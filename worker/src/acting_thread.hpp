@@ -16,6 +16,10 @@
 
 namespace freeride::worker {
 
+/// Of the acting thread, where it may: above everything that is not real-time, below what an administrator gives 50 and
+/// more.
+constexpr int kRealTimePriority = 10;
+
 /// Owns the thread and its Actor. All members are for the main thread. What the orders hand over is dropped by the
 /// acting thread.
 class ActingThread {  // NOLINT(clang-analyzer-optin.performance.Padding): holds the ring

@@ -4,7 +4,9 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <iostream>
 
+#include "doctor.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/config.hpp"
 #include "freeride/base/log.hpp"
@@ -50,7 +52,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Runs side tasks in the bubbles of the training on one device.", "freeride-worker"};
   std::string cores, log_level = "info";
   std::string run_dir = options.paths.run_dir.string(), state_dir = options.paths.state_dir.string();
-  app.add_option("--device", options.device, "cpu-N or a GPU's UUID")->required();
+  app.add_option("--device", options.device, "cpu-N or a GPU's UUID; required but for --check");
   app.add_option("--cores", cores, "cores of a CPU device, e.g. 0,2-3 (all)");
   app.add_option("--run-dir", run_dir, "folder of the sockets")->capture_default_str();
   app.add_option("--state-dir", state_dir, "folder of plugins, logs and scratch data")->capture_default_str();
@@ -82,6 +84,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 19))
       ->capture_default_str();
   app.add_option("--log-level", log_level, "trace, debug, info, warn, error")->capture_default_str();
+  bool check = false;
+  std::string format = "table";
+  app.add_flag("--check", check,
+               "say what this host has of what is needed here, and end: 0 all is there, 1 something is missing");
+  app.add_option("--format", format, "of --check: table or json")->check(CLI::IsMember({"table", "json"}));
   // Help needs no configuration; everything else reports errors through the log.
   const auto bound = freeride::bind_config(app, "worker");
   try {
@@ -98,10 +105,18 @@ int main(int argc, char** argv) {
     if (!parsed.ok()) return fail(parsed.error(), kWrongUsage);
     options.cores = *parsed;
   }
+  if (options.device.empty()) {
+    if (!check)
+      return fail(
+          Error{freeride::Code::kInvalidArgument, "--device is required", "write cpu-N, or a GPU's UUID (GPU-...)"},
+          kWrongUsage);
+    options.device = "cpu-0";
+  }
   if (auto device = freeride::worker::check_device(options.device); !device.ok())
     return fail(device.error(), kWrongUsage);
   if (auto sandbox = freeride::worker::make_sandbox(options.sandbox); !sandbox.ok())
     return fail(sandbox.error(), kWrongUsage);
+  if (check) return freeride::worker::report(freeride::worker::diagnose(options), format == "json", std::cout);
 
   block_signals();
   step_back(options);

@@ -1,0 +1,133 @@
+"""freeride-ctl doctor on a host from which things are taken away, one at a time: that line changes, and says what to do; the rest stays."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+BUILD = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"])
+CTL = BUILD / "bin/freeride-ctl"
+WATCHDOG_S = 120
+PRIVATE = ["unshare", "--mount", "sh", "-c"]  # mounts of one's own: `mount --make-rprivate /` first
+
+pytestmark = pytest.mark.usefixtures("root")
+
+
+@pytest.fixture
+def root():
+    if os.geteuid() != 0:
+        pytest.fail("these tests take things away from a process, which only root may; run them as root")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    tmp_path.chmod(0o755)
+    for name in ("run", "state"):
+        (tmp_path / name).mkdir(mode=0o755)
+    return {"FREERIDE_RUN_DIR": str(tmp_path / "run"), "FREERIDE_STATE_DIR": str(tmp_path / "state")}
+
+
+class Answer:
+    def __init__(self, done):
+        self.code = done.returncode
+        assert done.stdout, done
+        self.json = json.loads(done.stdout)
+        assert self.json["ok"] == (self.code == 0)
+        assert self.json["missing"] == len(self.named("missing")) and self.json["warnings"] == len(self.named("warn"))
+
+    def named(self, health):
+        return {f["name"] for f in self.json["findings"] if f["health"] == health}
+
+    def __getitem__(self, name):
+        found = [f for f in self.json["findings"] if f["name"] == name]
+        assert len(found) == 1, f"{name}: {self.json}"
+        return found[0]
+
+
+def doctor(folders, *flags, before=(), path=None, **env):
+    """Runs it; `before`: words to put before the command, the last of which may be a script that ends in exec "$@"."""
+    variables = {**os.environ, **folders, **env}
+    if path is not None:
+        variables["PATH"] = str(path)
+    command = [shutil.which(before[0]), *before[1:]] if before else []
+    if before and before[-2:-1] == ["-c"]:
+        command.append("sh")  # $0
+    done = subprocess.run([*command, CTL, "doctor", "--format", "json", *flags], env=variables, capture_output=True, text=True, timeout=WATCHDOG_S,
+                          check=False)
+    return Answer(done)
+
+
+def test_here_side_tasks_can_run(folders):
+    answer = doctor(folders)
+    assert answer.code == 0, answer.json
+    for name in ("futex_waitv", "sealed pages", "user namespaces", "a /proc of its own", "seccomp", "run folder", "state folder"):
+        assert answer[name]["health"] == "ok" and not answer[name]["advice"], answer[name]
+
+
+def test_for_people(folders):
+    done = subprocess.run([CTL, "doctor"], env={**os.environ, **folders}, capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+    assert done.returncode == 0 and not done.stderr, done
+    assert "  OK       seccomp" in done.stdout and folders["FREERIDE_RUN_DIR"] in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(("all is there", "0 missing"))
+
+
+def test_no_user_namespaces(folders):
+    answer = doctor(folders, before=["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"'])
+    assert answer.code == 1
+    line = answer["user namespaces"]
+    assert line["health"] == "missing" and "user.max_user_namespaces is 0" in line["found"] and "sysctl user.max_user_namespaces" in line["advice"]
+
+
+def test_a_part_of_proc_is_covered_as_in_a_container(folders):
+    answer = doctor(folders, before=[*PRIVATE, 'mount --make-rprivate / && mount --bind /dev/null /proc/version && exec "$@"'])
+    assert answer.code == 1
+    assert answer["user namespaces"]["health"] == "ok"
+    assert answer["a /proc of its own"]["health"] == "missing" and "systempaths=unconfined" in answer["a /proc of its own"]["advice"]
+
+
+def test_no_real_time(folders):
+    answer = doctor(folders, before=["setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"])
+    assert answer["real time"]["health"] == "warn" and "CAP_SYS_NICE" in answer["real time"]["advice"]
+    assert answer.code == 0
+
+
+def test_little_shared_memory(folders):
+    answer = doctor(folders, before=[*PRIVATE, 'mount --make-rprivate / && mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'])
+    assert answer["/dev/shm"]["health"] == "warn" and "1 MiB of 1 MiB" in answer["/dev/shm"]["found"]
+    assert answer.code == 0
+
+
+def test_few_descriptors(folders):
+    answer = doctor(folders, before=["prlimit", "--nofile=256"])
+    assert answer["open files"]["health"] == "warn" and answer["open files"]["found"] == "256 a process"
+
+
+def test_folders_of_somebody_else(folders):
+    answer = doctor(folders, before=["setpriv", "--reuid", "4711", "--regid", "4711", "--clear-groups"])
+    assert answer.code == 1
+    for name in ("run folder", "state folder"):
+        assert answer[name]["health"] == "missing" and "uid 4711" in answer[name]["found"], answer[name]
+
+
+def test_open_folders_and_sockets(folders):
+    import socket
+    pathlib.Path(folders["FREERIDE_RUN_DIR"]).chmod(0o777)
+    listener = socket.socket(socket.AF_UNIX)
+    path = pathlib.Path(folders["FREERIDE_RUN_DIR"]) / "worker-cpu-0.sock"
+    listener.bind(str(path))
+    path.chmod(0o666)
+    answer = doctor(folders)
+    assert answer["run folder"]["health"] == "warn" and "chmod go-w" in answer["run folder"]["advice"]
+    assert answer["sockets"]["health"] == "warn" and "worker-cpu-0.sock" in answer["sockets"]["found"]
+    path.chmod(0o600)
+    assert doctor(folders)["sockets"]["health"] == "ok"
+    listener.close()
+
+
+def test_no_worker_program_beside_ctl(tmp_path):
+    shutil.copy(CTL, tmp_path / "freeride-ctl")
+    done = subprocess.run([tmp_path / "freeride-ctl", "doctor"], env={**os.environ, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+                          timeout=WATCHDOG_S, check=False)
+    assert done.returncode == 3 and len(done.stderr.splitlines()) == 1 and "freeride-worker is neither" in done.stderr
