@@ -266,10 +266,9 @@ TEST_CASE("a server that answers garbage, the wrong id or another version") {
   std::thread manager([&] {
     for (; round < 2; ++round) {
       zmq::message_t peer, frame;
-      REQUIRE(router.recv(peer, zmq::recv_flags::none).has_value());
-      REQUIRE(router.recv(frame, zmq::recv_flags::none).has_value());
+      if (!router.recv(peer, zmq::recv_flags::none) || !router.recv(frame, zmq::recv_flags::none)) return;
       auto request = detail::unpack_message(detail::view(frame), {});
-      REQUIRE(request.ok());
+      if (!request.ok()) return;  // Catch's checks are for one thread: the rounds are counted
       Message reply = *request;
       reply.is_reply = true;
       std::string good = detail::pack_message(reply);
@@ -288,6 +287,7 @@ TEST_CASE("a server that answers garbage, the wrong id or another version") {
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == Code::kVersion);
   manager.join();
+  CHECK(round == 2);
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ std::string TopModel::stages_text(size_t width, bool ascii) const {
   for (const auto& [key, rank] : ranks_) {
     int64_t time_ns = 0, bubble_ns = 0, offered_ns = 0, harvested_ns = 0;
     for (const auto& iteration : rank.recent) {
-      time_ns += iteration.end_ns - iteration.begin_ns;
+      time_ns += std::max<int64_t>(0, iteration.end_ns) - std::max<int64_t>(0, iteration.begin_ns);
       bubble_ns += iteration.bubble_ns;
       if (!iteration.holdout) offered_ns += iteration.bubble_ns;
       if (!iteration.holdout) harvested_ns += iteration.harvested_ns;

@@ -114,8 +114,9 @@ void Job::restart_run() {
 }
 
 void Job::add_iteration(const bus::TrainingIteration& iteration, bool ready, int64_t now_ns) {
+  if (iteration.begin_ns < 0 || iteration.end_ns < iteration.begin_ns || iteration.stage >= kMaxStages) return;
   const int64_t duration = iteration.end_ns - iteration.begin_ns;
-  if (iteration.begin_ns < 0 || duration <= 0 || duration > kHour || iteration.stage >= kMaxStages) return;
+  if (duration == 0 || duration > kHour) return;
   if (ranks_.count(iteration.rank) == 0 && ranks_.size() >= kMaxRanks) return;
   const bool lead = is_lead(iteration.rank, now_ns);
   if (Rank& rank = ranks_[iteration.rank]; rank.any && iteration.iteration <= rank.last_iteration) {
