@@ -1,6 +1,7 @@
 """What the Python tests share: folders, a worker's end of the handover, ranks started as processes of their own."""
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -61,10 +62,7 @@ def python(code_or_path, *arguments, run_dir, **env):
 
 def world(code, size, run_dir, hooked=True, **env):
     """Starts `size` ranks that run `code` over gloo, each with `rank`, `size`, `torch` and `dist` defined; returns their processes."""
-    import socket
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     script = pathlib.Path(run_dir) / "rank.py"
     script.write_text("import os, torch, torch.distributed as dist\nrank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
                       "torch.set_num_threads(1)\n" + code)
@@ -84,3 +82,9 @@ def finish(processes):
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

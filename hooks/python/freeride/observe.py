@@ -1,0 +1,301 @@
+"""python -m freeride.observe [options] [-m] train.py|module args…: runs a training script and says which bubbles it has.
+
+No manager, worker or side task is needed, and none is used. In place of `python` in whatever starts each rank:
+
+    torchrun --nproc-per-node 4 -m freeride.observe train.py …
+
+Each rank leaves rank<N>.json in the folder; when all are there, rank 0 prints a table (per stage: how many bubbles of which type, how long, what
+share of the time, what that is worth), and draws bubbles.png and trace.json (Perfetto). The training is otherwise as it would be.
+
+  --out DIR        folder of the report; default freeride-observe, or $FREERIDE_OBSERVE_DIR
+  --price DOLLARS  of one hour of one device, to say what the bubbles cost; default: not said
+  --skip N         iterations at the start that do not count, since they warm up; default 3
+  --report DIR     prints the report of an earlier run, and runs nothing
+"""
+import atexit
+import collections
+import glob
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+MOST_BUBBLES = 1 << 18  # kept of each rank, the newest: what it observes does not grow without bound
+MOST_ITERATIONS = 1 << 16
+PATIENCE_S = 30  # of rank 0 for the other ranks' files
+PICTURE_ITERATIONS = 3
+
+
+# ---- in the training's process -----------------------------------------------------------------------------------------------------
+
+class Observer:
+    """Copies what the page's rings hold at each iteration's end, before they are overwritten."""
+
+    def __init__(self, out):
+        from . import _hook, pages
+        self._hook, self._pages, self._out = _hook, pages, out
+        self._bubbles = collections.deque(maxlen=MOST_BUBBLES)
+        self._iterations = collections.deque(maxlen=MOST_ITERATIONS)
+        self._bubbles_seen = self._iterations_seen = 0
+        self._usable = 0
+        self._about = None
+        original = _hook.iteration_end
+
+        def iteration_end(explicit=False):
+            original(explicit)
+            self.look()
+
+        _hook.iteration_end = iteration_end
+        atexit.register(self.write)
+
+    def look(self):
+        try:
+            self._look()
+        except Exception as error:  # never into the training
+            self._hook.fail(error)
+
+    def _look(self):
+        handle = self._hook._handle
+        if handle is None or os.getpid() != self._hook._pid:
+            return
+        pages = self._pages
+        page = pages.BubblePage.from_address(self._hook.library().page(handle))
+        newest = page.bubbles
+        for number in range(max(self._bubbles_seen, newest - pages.HISTORY), newest):
+            record = page.history[number % pages.HISTORY]
+            wait = pages.state_wait(record.state_word)
+            kind = page.learned[wait - 1].type if 0 < wait <= pages.MAX_WAITS else 0
+            self._bubbles.append((pages.state_iteration(record.state_word), wait, chr(kind) if 65 <= kind <= 67 else "", record.begin_ns,
+                                  record.end_ns))
+        self._bubbles_seen = newest
+        newest = page.iteration
+        for number in range(max(self._iterations_seen, newest - pages.ITERATIONS), newest):
+            record = page.iterations[number % pages.ITERATIONS]
+            if record.begin_ns:
+                self._iterations.append((record.iteration, record.begin_ns, record.end_ns))
+        self._iterations_seen = newest
+        if page.usable_bytes:
+            self._usable = min(self._usable or page.usable_bytes, page.usable_bytes)
+        self._about = {name: getattr(page, name).decode(errors="replace") for name in ("job", "device", "framework")}
+        self._about.update({name: getattr(page, name) for name in ("rank", "stage", "stages", "replica", "replicas")})
+
+    def write(self):
+        """At exit. Rank 0 also waits for the others and prints."""
+        self.look()
+        if self._about is None or os.getpid() != self._hook._pid:
+            return
+        try:
+            path = os.path.join(self._out, f"rank{self._about['rank']}.json")
+            with open(path + ".new", "w") as file:
+                json.dump({**self._about, "usable_bytes": self._usable, "bubbles": list(self._bubbles), "iterations": list(self._iterations)}, file)
+            os.replace(path + ".new", path)
+            if self._about["rank"] == 0:
+                ranks = self._about["stages"] * self._about["replicas"]
+                until = time.monotonic() + PATIENCE_S
+                while len(glob.glob(os.path.join(self._out, "rank*.json"))) < ranks and time.monotonic() < until:
+                    time.sleep(0.1)
+                report(self._out, self.price, self.skip)
+        except Exception as error:
+            print(f"freeride.observe: no report: {error}; the ranks' files are in {self._out}", file=sys.stderr)
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------------------
+
+def load(folder):
+    """The ranks' files, by rank. Raises ValueError that says what is wrong with them."""
+    ranks = []
+    for path in glob.glob(os.path.join(glob.escape(folder), "rank*.json")):
+        try:
+            with open(path) as file:
+                ranks.append(json.load(file))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+    if not ranks:
+        raise ValueError(f"there is no rank*.json in {folder}: no rank got as far as its first iteration's end under freeride.observe")
+    return sorted(ranks, key=lambda rank: rank["rank"])
+
+
+def quantile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def measure(rank, skip=0):
+    """Of one rank: iterations that count, their mean length, its bubbles by type, and the share of the time they take."""
+    measured = rank["iterations"][skip:] or rank["iterations"]
+    numbers = {iteration for iteration, _, _ in measured}
+    time_ns = sum(end - begin for _, begin, end in measured)
+    kinds = collections.defaultdict(list)
+    for iteration, _, kind, begin, end in rank["bubbles"]:
+        if iteration in numbers:
+            kinds[kind].append((end - begin) / 1e6)
+    bubble_ms = sum(sum(lengths) for lengths in kinds.values())
+    return {"iterations": len(measured), "iteration_ms": time_ns / 1e6 / max(1, len(measured)), "kinds": dict(sorted(kinds.items())),
+            "bubble_ms": bubble_ms / max(1, len(measured)), "share": bubble_ms * 1e6 / time_ns if time_ns else 0.0}
+
+
+def table(ranks, price=None, skip=0):
+    """The report's lines."""
+    found = [measure(rank, skip) for rank in ranks]
+    first = ranks[0]
+    lines = [f"{first['job']}: {first['stages']} stage{'s' * (first['stages'] > 1)}, {first['replicas']} replica{'s' * (first['replicas'] > 1)}, "
+             f"{found[0]['iterations']} iterations of {found[0]['iteration_ms']:.1f} ms ({first['framework']})", ""]
+    expected = first["stages"] * first["replicas"]
+    if len(ranks) < expected:
+        lines[1:1] = [f"only {len(ranks)} of {expected} ranks left a file"]
+    memory = any(rank["usable_bytes"] for rank in ranks)
+    lines.append(f"{'stage':>5} {'device':<12} {'type':<5}{'an iteration':>13}{'p10':>9}{'p50':>9}{'p90 ms':>9}{'of the time':>13}" +
+                 ("   memory free" if memory else ""))
+    for rank, figures in zip(ranks, found):
+        label = f"{rank['stage']:>5} {rank['device'][:12]:<12}"
+        free = f"{rank['usable_bytes'] / 2**30:>10.1f} GiB" if memory else ""
+        lines.append(f"{label} {'all':<5}{sum(map(len, figures['kinds'].values())) / max(1, figures['iterations']):>13.1f}{'':27}"
+                     f"{100 * figures['share']:>11.1f} %{free}")
+        for kind, lengths in figures["kinds"].items():
+            share = sum(lengths) / max(1e-9, figures["iterations"] * figures["iteration_ms"])
+            lines.append(f"{'':18} {kind or '-':<5}{len(lengths) / figures['iterations']:>13.1f}{quantile(lengths, 0.1):>9.1f}"
+                         f"{quantile(lengths, 0.5):>9.1f}{quantile(lengths, 0.9):>9.1f}{100 * share:>11.1f} %")
+    share = statistics.mean(figures["share"] for figures in found)
+    lines += ["", f"bubbles take {100 * share:.1f} % of the devices' time" +
+              ("" if price is None else f": ${share * price * len(ranks):.2f} of the ${price * len(ranks):.2f} that an hour of the "
+                                        f"{len(ranks)} devices costs")]
+    lines.append("types: A at the start and end of an iteration, B before the first backward, C short ones between" +
+                 ("; - not learned yet" if any("" in figures["kinds"] for figures in found) else ""))
+    return lines
+
+
+def trace(ranks):
+    """A Chrome trace: a process per stage, iterations and bubbles."""
+    start_ns = min((begin for rank in ranks for _, begin, _ in rank["iterations"]), default=0)
+    events = []
+    for rank in ranks:
+        pid = rank["rank"] + 1
+        events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"stage {rank['stage']} on {rank['device']}"}})
+        for tid, name in ((1, "training"), (2, "bubbles")):
+            events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
+        spans = [(1, f"iteration {number}", begin, end, {}) for number, begin, end in rank["iterations"]]
+        spans += [(2, f"bubble {kind}".strip(), begin, end, {"iteration": iteration, "wait": wait})
+                  for iteration, wait, kind, begin, end in rank["bubbles"]]
+        events += [{"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": (begin - start_ns) / 1000, "dur": (end - begin) / 1000, "args": details}
+                   for tid, name, begin, end, details in spans if end > begin >= start_ns]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def draw(path, ranks):
+    """A PNG: the last iterations as they were, and how long each wait is. False where there is no matplotlib."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        return False
+    dark, light, accent = "#34557a", "#e3e7ec", "#f08c2e"
+    shown = ranks[0]["iterations"][-PICTURE_ITERATIONS:]
+    if not shown:
+        return False
+    left, right = shown[0][1], shown[-1][2]
+    figure, (line, box) = pyplot.subplots(2, 1, figsize=(12, 2.2 + 0.9 * len(ranks)), dpi=120, gridspec_kw={"hspace": 0.75})
+    for row, rank in enumerate(ranks):
+        for _, begin, end in rank["iterations"]:
+            if end > left and begin < right:
+                line.barh(row, (end - begin) / 1e6, left=(begin - left) / 1e6, height=0.7, color=dark, linewidth=0)
+        for _, _, _, begin, end in rank["bubbles"]:
+            if end > left and begin < right:
+                line.barh(row, (end - begin) / 1e6, left=(begin - left) / 1e6, height=0.7, color=light, linewidth=0)
+    line.set_xlim(0, (right - left) / 1e6)
+    line.set_title(f"the last {len(shown)} iterations: training dark, bubbles light", fontsize=10, loc="left")
+    line.set_xlabel("ms")
+    labels = [f"stage {rank['stage']}" for rank in ranks]
+    waits = collections.defaultdict(list)
+    for row, rank in enumerate(ranks):
+        for _, wait, _, begin, end in rank["bubbles"]:
+            waits[row, wait].append((end - begin) / 1e6)
+    for (row, wait), lengths in waits.items():
+        count = max(other for same, other in waits if same == row)
+        y = row + (wait - (count + 1) / 2) * 0.8 / count
+        box.plot([quantile(lengths, 0.1), quantile(lengths, 0.9)], [y, y], color=dark, linewidth=2, solid_capstyle="round")
+        box.plot([quantile(lengths, 0.5)], [y], "o", color=accent, markersize=4)
+    box.set_xlim(left=0)
+    box.set_title("how long each wait of an iteration is: p10 to p90, and the median", fontsize=10, loc="left")
+    box.set_xlabel("ms")
+    for axes in (line, box):
+        axes.set_yticks(range(len(ranks)))
+        axes.set_yticklabels(labels)
+        axes.set_ylim(len(ranks) - 0.45, -0.55)
+        axes.tick_params(axis="y", length=0)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+    figure.savefig(path, bbox_inches="tight")
+    pyplot.close(figure)
+    return True
+
+
+def report(folder, price=None, skip=0):
+    ranks = load(folder)
+    print("\n".join(["", *table(ranks, price, skip)]))
+    with open(os.path.join(folder, "trace.json"), "w") as file:
+        json.dump(trace(ranks), file)
+    drawn = draw(os.path.join(folder, "bubbles.png"), ranks)
+    print(f"{folder}/trace.json opens in Perfetto; " + (f"{folder}/bubbles.png" if drawn else "no picture: matplotlib is not installed"), flush=True)
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------------------
+
+def options(arguments):
+    """(options, what is left: the script and its arguments). Raises ValueError."""
+    chosen = {"--out": os.environ.get("FREERIDE_OBSERVE_DIR", "freeride-observe"), "--price": None, "--skip": "3", "--report": None}
+    while arguments and arguments[0].split("=", 1)[0] in chosen:
+        name, equals, value = arguments[0].partition("=")
+        if not equals:
+            if len(arguments) < 2:
+                raise ValueError(f"{name} needs a value")
+            value, arguments = arguments[1], arguments[1:]
+        chosen[name], arguments = value, arguments[1:]
+    if arguments and arguments[0].startswith("--"):
+        raise ValueError(f"unknown option {arguments[0]}")
+    try:
+        price = None if chosen["--price"] is None else float(chosen["--price"])
+        skip = int(chosen["--skip"])
+    except ValueError as error:
+        raise ValueError("--price and --skip need a number") from error
+    if skip < 0 or (price is not None and not 0 <= price < 1e9):
+        raise ValueError("--price and --skip cannot be negative")
+    return chosen["--out"], price, skip, chosen["--report"], arguments
+
+
+def main():
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0 if arguments else 2
+    try:
+        out, price, skip, earlier, rest = options(arguments)
+        if earlier is not None:
+            report(earlier, price, skip)
+            return 0
+        if not rest:
+            raise ValueError("which script?")
+        os.makedirs(out, exist_ok=True)
+        # Of an earlier run: it must not be taken for this one's.
+        rank = os.environ.get("RANK", "0")
+        for name in [f"rank{rank}.json"] + (["trace.json", "bubbles.png"] if rank == "0" else []):
+            if os.path.exists(os.path.join(out, name)):
+                os.remove(os.path.join(out, name))
+    except (ValueError, OSError) as error:
+        print(f"freeride.observe: {error}", file=sys.stderr)
+        return 2
+    from freeride import _hook, run
+    # A run directory in which no worker listens: observing gives no leases.
+    os.environ["FREERIDE_RUN_DIR"] = tempfile.mkdtemp(prefix="freeride-observe-")
+    atexit.register(lambda path: os.path.isdir(path) and __import__("shutil").rmtree(path, ignore_errors=True), os.environ["FREERIDE_RUN_DIR"])
+    if not _hook.off():
+        observer = Observer(os.path.abspath(out))
+        observer.price, observer.skip = price, skip
+    sys.argv = ["freeride.run", *rest]
+    return run.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""python -m freeride.observe: real ranks, and what it says of files that are missing or broken."""
+import json
+import subprocess
+import sys
+
+import pytest
+from freeride import observe
+
+from support import SMALL, TRAIN, WATCHDOG, environment, free_port
+
+
+def rank_file(rank=0, stages=1, **changes):
+    iterations = [(number, 1000 + number * 100_000_000, 1000 + (number + 1) * 100_000_000) for number in range(1, 6)]
+    bubbles = [(number, 1, "B", begin + 10_000_000, begin + 30_000_000) for number, begin, _ in iterations]
+    return {"job": "gpt", "device": f"cpu-{rank}", "framework": "torch", "rank": rank, "stage": rank, "stages": stages, "replica": 0,
+            "replicas": 1, "usable_bytes": 0, "bubbles": bubbles, "iterations": iterations, **changes}
+
+
+def command(*arguments):
+    return subprocess.run([sys.executable, "-m", "freeride.observe", *map(str, arguments)], capture_output=True, text=True, timeout=WATCHDOG,
+                          env=environment("/nonexistent"), check=False)
+
+
+def test_ranks_leave_a_report(tmp_path):
+    env = environment(tmp_path / "run", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE="2", FREERIDE_JOB="gpt")
+    out = tmp_path / "out"
+    ranks = [subprocess.Popen([sys.executable, "-m", "freeride.observe", "--out", out, "--price", "2", "--skip=2", TRAIN, *SMALL, "--iterations", "8",
+                               "--rank", str(rank)], env=dict(env, RANK=str(rank), LOCAL_RANK=str(rank)), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    said = [rank.communicate(timeout=WATCHDOG) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert "gpt: 2 stages, 1 replica" in said[0][0] and "bubbles take" in said[0][0] and "$4.00" in said[0][0]
+    assert said[1][0] == ""
+    for rank in observe.load(out):
+        assert [iteration for iteration, _, _ in rank["iterations"]] == list(range(8))
+        # 1F1B over 2 stages and 4 micro-batches: 4 receives each.
+        assert [(iteration, wait) for iteration, wait, *_ in rank["bubbles"]] == [(i, w) for i in range(8) for w in range(1, 5)]
+    spans = [event for event in json.load(open(out / "trace.json"))["traceEvents"] if event["ph"] == "X"]
+    assert {event["pid"] for event in spans} == {1, 2} and all(event["dur"] > 0 for event in spans)
+    again = command("--report", out)
+    assert again.returncode == 0 and "gpt: 2 stages" in again.stdout
+
+
+def test_table_counts_what_is_after_the_warm_up():
+    text = "\n".join(observe.table([rank_file()], price=3.0, skip=2))
+    assert "3 iterations of 100.0 ms" in text
+    assert "20.0 %" in text and "$0.60 of the $3.00" in text
+    assert "only" not in text
+
+
+def test_missing_ranks_are_said():
+    assert "only 1 of 4 ranks left a file" in "\n".join(observe.table([rank_file(stages=4)]))
+
+
+def test_more_warm_up_than_iterations_counts_all():
+    assert observe.measure(rank_file(), skip=50)["iterations"] == 5
+
+
+@pytest.mark.parametrize("arguments, line", [
+    (["--price"], "--price needs a value"), (["--price", "much", "x.py"], "need a number"), (["--skip=-1", "x.py"], "cannot be negative"),
+    (["--fast", "x.py"], "unknown option --fast"), (["--skip", "2"], "which script?"), (["--report", "/nonexistent"], "no rank*.json in")])
+def test_bad_options(arguments, line):
+    done = command(*arguments)
+    assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_broken_file_is_named(tmp_path):
+    (tmp_path / "rank0.json").write_text("{")
+    done = command("--report", tmp_path)
+    assert done.returncode == 2 and "rank0.json" in done.stderr
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = command("--out", tmp_path / "file" / "out", TRAIN)
+    assert done.returncode == 2 and done.stderr.startswith("freeride.observe: ")
