@@ -23,6 +23,7 @@ Examples:
   freeride-ctl plugin check ./build/pagerank.so         does the plugin keep the contract?
   freeride-ctl load ./build/pagerank.so --stage 3       run it in the bubbles of stage 3
   freeride-ctl load image.so --stage 0 --name thumbs --param input=/data/photos --memory 2GiB
+  freeride-ctl load ./new.so --replace thumbs           go on with another content of the plugin
   freeride-ctl task thumbs                              state, steps, verdict, log
   freeride-ctl top                                      live view
   freeride-ctl events --topic bubble.end --format json  every bubble, one JSON object a line
@@ -83,6 +84,11 @@ void add_load(CLI::App& app, Arguments& arguments) {
   sub->add_option("--priority", load.priority, "higher runs first; default 0");
   sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
   sub->add_flag("--paused", load.paused, "start paused; freeride-ctl resume lets it run");
+  auto* replace = sub->add_option("--replace", load.replace,
+                                  "move this task to the plugin, between two bubbles, instead of starting another: it "
+                                  "keeps its name, stage, steps and, where the plugin saves it, its state");
+  for (const char* kept : {"--stage", "--job", "--replica", "--name", "--when-idle", "--paused"})
+    replace->excludes(kept);
   sub->callback([&arguments] {
     arguments.action = [&arguments](Session& session) { return run_load(session, arguments.load); };
   });

@@ -128,6 +128,12 @@ std::string render_task(const bus::TaskInfo& info) {
     if (!task.verdict.limit.empty()) out += line("limit", task.verdict.limit);
   }
   out += line("plugin", task.plugin + "  " + task.sha256);
+  if (info.replacement.state == "pending") out += line("being replaced by", info.replacement.load.plugin);
+  if (info.replacement.state == "failed") out += line("not replaced", info.replacement.reason);
+  for (auto old = info.incarnations.rbegin(); old != info.incarnations.rend(); ++old) {
+    out += line("  before", old->plugin + "  " + short_hash(old->sha256) + ", until step " + human_count(old->steps) +
+                                ": " + old->verdict.kind + " " + old->verdict.reason);
+  }
   for (const auto& [key, value] : info.load.params) out += line("  " + printable(key), value);
   out += line("where", where(task) + (task.worker.empty() ? "" : ", on " + task.worker));
   if (!info.sandbox.empty()) out += line("sandbox", info.sandbox);
@@ -148,6 +154,12 @@ std::string render_task(const bus::TaskInfo& info) {
     out += "log\n" + printable(log, true);
   }
   return out;
+}
+
+std::string render_replacement(const bus::TaskInfo& info) {
+  return printable("replaced by " + info.state.plugin + " (" + short_hash(info.state.sha256) +
+                   "): " + info.replacement.reason) +
+         "\n";
 }
 
 std::string render_task_line(const bus::TaskState& task) {

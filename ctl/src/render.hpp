@@ -11,7 +11,10 @@ std::string render_status(const bus::StatusReply& status);
 std::string render_plugins(const bus::PluginsReply& plugins);
 std::string render_tasks(const std::vector<bus::TaskInfo>& tasks);
 std::string render_task(const bus::TaskInfo& info);
-std::string render_task_line(const bus::TaskState& task);  ///< what load, stop, pause and resume answer: one line
+/// What load, stop, pause and resume answer: one line.
+std::string render_task_line(const bus::TaskState& task);
+/// What became of a replacement that is done: one line.
+std::string render_replacement(const bus::TaskInfo& info);
 std::string render_workers(const bus::WorkersReply& workers);
 std::string render_report(const bus::ReportReply& report);
 

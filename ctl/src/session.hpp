@@ -1,6 +1,7 @@
 // One run of freeride-ctl: where the manager is, how to print, and the connection to it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <iosfwd>
 #include <memory>
@@ -32,10 +33,11 @@ class Session {
 
   /// Asks the manager and decodes its answer. Errors: the manager's own; kTimeout (nobody answers: names the endpoint
   /// and what to start); kVersion or kInternal (the answer cannot be read).
+  /// `patience` is for an answer that takes its time; Options::timeout, if that is longer.
   template <class Reply, class Command>
-  Result<Reply> ask(const Command& command, std::string attachment = {}) {
+  Result<Reply> ask(const Command& command, std::string attachment = {}, std::chrono::milliseconds patience = {}) {
     if (auto ready = connect(); !ready) return ready.error();
-    auto message = requester_->request(command, options_.timeout, std::move(attachment));
+    auto message = requester_->request(command, std::max(patience, options_.timeout), std::move(attachment));
     if (!message) return explained(message.error());
     auto reply = message->template as<Reply>();
     if (!reply) return unreadable(Command::kCommand, reply.error());

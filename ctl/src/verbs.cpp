@@ -20,6 +20,9 @@
 namespace freeride::ctl {
 namespace {
 
+// All that a worker allows its steps of a replacement, and some more.
+constexpr std::chrono::milliseconds kReplacePatience{400'000};
+
 std::string user_name() {
   if (const passwd* entry = getpwuid(getuid()); entry != nullptr && entry->pw_name != nullptr) return entry->pw_name;
   return std::to_string(getuid());
@@ -118,6 +121,16 @@ Result<int> run_load(Session& session, const LoadArguments& arguments) {
   std::string attachment;
   const auto load = make_load(arguments, attachment);
   if (!load) return load.error();
+  if (!arguments.replace.empty()) {
+    // The answer comes when the task has moved. A manager that is not there is told from one that takes its time.
+    if (auto there = session.ask<bus::StatusReply>(bus::GetStatus{}); !there) return there.error();
+    const auto reply = session.ask<bus::TaskReply>(bus::ReplacePlugin{arguments.replace, *load}, std::move(attachment),
+                                                   kReplacePatience);
+    if (!reply) return reply.error();
+    session.out() << (session.json() ? dump(to_json(*reply), 2) + "\n"
+                                     : render_task_line(reply->task.state) + render_replacement(reply->task));
+    return kExitOk;
+  }
   const auto reply = session.ask<bus::TaskReply>(*load, std::move(attachment));
   if (!reply) return reply.error();
   session.out() << (session.json() ? dump(to_json(*reply), 2) + "\n" : render_task_line(reply->task.state));

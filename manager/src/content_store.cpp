@@ -78,6 +78,21 @@ Result<std::string> ContentStore::get(const std::string& sha256) const {
   return bytes;
 }
 
+void ContentStore::remove(const std::string& sha256) const {
+  if (is_sha256(sha256)) unlink(file_of(sha256).c_str());
+}
+
+std::vector<std::string> ContentStore::list() const {
+  std::vector<std::string> contents;
+  std::error_code ec;
+  for (auto it = std::filesystem::directory_iterator(folder_, ec); !ec && it != std::filesystem::directory_iterator();
+       it.increment(ec)) {
+    const std::string name = it->path().stem().string();
+    if (it->path().extension() == ".so" && is_sha256(name)) contents.push_back(name);
+  }
+  return contents;
+}
+
 Result<std::string> read_file(const std::filesystem::path& file, size_t limit) {
   // Non-blocking, so that a FIFO dropped where a plugin belongs holds nobody up.
   const Fd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "freeride/base/result.hpp"
 
@@ -24,6 +25,11 @@ class ContentStore {
   /// The bytes, verified against their name. Errors: kInvalidArgument (not a SHA-256), kNotFound, kInternal (the file
   /// was changed).
   Result<std::string> get(const std::string& sha256) const;
+
+  /// Everything that is kept, by SHA-256. Nothing when the folder cannot be read.
+  std::vector<std::string> list() const;
+  /// Drops a content that nobody needs any more. Who has it open keeps it.
+  void remove(const std::string& sha256) const;
 
   /// 64 lower-case hex digits. Checked before a name from outside becomes part of a path.
   static bool is_sha256(const std::string& text);

@@ -19,6 +19,7 @@ constexpr int64_t kJobSavePause = 10 * kNsPerSec;
 constexpr int64_t kSaveRetry = 5 * kNsPerSec;
 constexpr int64_t kForgetWorker = 600 * kNsPerSec;
 constexpr uint32_t kCreateTries = 4;
+constexpr int64_t kRestoredContentPatience = 60 * kNsPerSec;
 
 }  // namespace
 
@@ -56,6 +57,8 @@ Status Core::restore() {
     const std::string name = row.plan.job;
     jobs_.emplace(name, Job(std::move(row), config_.job));
   }
+  // Whatever lies in the store and nobody turns out to need, once the workers have had the time to come back.
+  for (const std::string& sha256 : content_.list()) released_[sha256] = started_ns_ + kRestoredContentPatience;
   for (auto& row : *tasks) {
     next_id_ = std::max(next_id_, row.id + 1);
     Task task;
@@ -99,6 +102,7 @@ void Core::tick() {
   expire_tasks(now);
   expire_profiles(now);
   forget_old(now);
+  drop_contents(now);
   replan_jobs(now);
   schedule_due_ = true;  // free memory moves without an event
   schedule();
@@ -140,7 +144,7 @@ void Core::expire_pending(int64_t now) {
         outside_.answer(pending.ticket, Error{Code::kNotFound, "the task is gone", {}}, {});
       }
     } else if (Worker* worker = worker_of(pending.worker);
-               worker != nullptr && pending.kind != Pending::Kind::kCreate) {
+               worker != nullptr && pending.kind != Pending::Kind::kCreate && pending.kind != Pending::Kind::kReplace) {
       // The plan holds the order as well; a plan is sent until one is taken.
       if (pending.kind == Pending::Kind::kOrder || worker->plan_id == it->first) worker->plan_due = true;
       if (worker->plan_id == it->first) worker->plan_id.clear();

@@ -49,6 +49,9 @@ class Core {
 
   // ---- from clients. Each is answered through Outside::answer(ticket), most of them before the call returns.
   void load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment);
+  /// Answered when the new plugin has taken over, or cannot.
+  void replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& load,
+               const std::string& attachment);
   void stop(Ticket ticket, const std::string& task);
   void pause(Ticket ticket, const std::string& task);
   void resume(Ticket ticket, const std::string& task);
@@ -100,6 +103,20 @@ class Core {
   void apply_order(Ticket ticket, Task& task, const char* doing, const std::function<void(Task&)>& change,
                    bool even_unsaved);
 
+  // core_replace.cpp
+  static constexpr int64_t kContentPatience = 5 * kNsPerSec;
+  static std::string instance_of(const Task& task);
+  void repeat_replace(Ticket ticket, const std::string& request_id, int64_t id);
+  Status check_room_for(const Task& task, const bus::Load& load) const;
+  void send_replace(Task& task);
+  void replace_reply(const Pending& pending, const std::optional<Error>& error);
+  void update_replacement(Task& task, const bus::TaskReport& report);
+  void replaced(Task& task, const std::string& how, uint64_t steps);
+  void replace_failed(Task& task, const std::string& why, Code code);
+  bool content_needed(const std::string& sha256) const;
+  void release_content(const std::string& sha256);
+  void drop_contents(int64_t now);
+
   // core_worker.cpp
   Worker* worker_of(const std::string& name);
   void take_tasks(Worker& worker, const std::vector<bus::TaskReport>& reports, bool leaving);
@@ -119,6 +136,7 @@ class Core {
   void schedule();
   bool place(Task& task, const std::vector<policy::DeviceView>& devices);  // true: `devices` is out of date
   void create(Task& task, Worker& worker, int64_t reserved_bytes);
+  bus::CreateTask create_order(const Task& task, const Worker& worker) const;
   void create_reply(const Pending& pending, const std::optional<Error>& error);
   std::vector<policy::DeviceView> device_views() const;
   policy::PlacementRequest request_of(const Task& task) const;
@@ -160,7 +178,8 @@ class Core {
   std::map<std::string, Profile> profiles_;
   std::map<std::string, ProfileRun> profile_runs_;  // by name
   std::map<std::string, Pending> pending_;          // by request id
-  std::vector<int64_t> forgotten_;  // ended tasks that are off the disk and leave memory at the next tick
+  std::vector<int64_t> forgotten_;           // ended tasks that are off the disk and leave memory at the next tick
+  std::map<std::string, int64_t> released_;  // contents that may have lost their last user, and when to look
   int64_t next_id_ = 1;
   uint64_t seed_ = 0;
   uint32_t profile_count_ = 0;

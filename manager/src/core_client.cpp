@@ -185,6 +185,7 @@ void Core::load(Ticket ticket, const std::string& request_id, const bus::Load& a
   state.reason = "submitted";
   state.paused_by_user = load.start_paused;
   if (auto added = store_->add_task(task.row, request_id, task.row.info.submitted_unix_ms); !added) {
+    release_content(*sha256);
     disk_trouble(added.error());
     return outside_.answer(ticket, added.error(), {});
   }

@@ -266,7 +266,7 @@ void Core::profile_failed(const ProfileRun& run, bus::Verdict verdict, bool agai
   }
 }
 
-void Core::create(Task& task, Worker& worker, int64_t reserved_bytes) {
+bus::CreateTask Core::create_order(const Task& task, const Worker& worker) const {
   const auto& load = task.row.info.load;
   bus::CreateTask order;
   order.task = task.name();
@@ -279,7 +279,14 @@ void Core::create(Task& task, Worker& worker, int64_t reserved_bytes) {
   order.priority = load.priority;
   order.when_idle = load.when_idle;
   order.start_paused = task.state().paused_by_user;
+  order.instance = instance_of(task);
+  order.revision = task.row.info.revision;
   if (const Profile* profile = profile_for(task, worker.model)) order.predicted_step_ns = profile->step_ns;
+  return order;
+}
+
+void Core::create(Task& task, Worker& worker, int64_t reserved_bytes) {
+  const bus::CreateTask order = create_order(task, worker);
   task.phase = Task::Phase::kCreating;
   task.row.reserved_bytes = reserved_bytes;
   task.create_sent_ns = clock_.now_ns();

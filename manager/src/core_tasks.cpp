@@ -97,6 +97,9 @@ void Core::end_task(Task& task, bus::Verdict verdict) {
   if (Worker* worker = worker_of(task.state().worker)) worker->plan_due = true;
   set_state(task, "STOPPED", "");
   save(task);
+  replace_failed(task, "the task has ended: " + final.kind + (final.reason.empty() ? "" : ", " + final.reason),
+                 Code::kInternal);
+  release_content(task.state().sha256);
   schedule_due_ = true;
   trim_history();
 }
@@ -121,6 +124,7 @@ void Core::requeue(Task& task, const std::string& reason, bool count) {
     }
     ++task.row.info.restarts;
   }
+  replace_failed(task, reason + "; the old content goes on", Code::kInternal);
   task.phase = Task::Phase::kQueued;
   task.last_worker = worker_name;
   task.queued_since = reason;
@@ -146,6 +150,7 @@ void Core::update_from_report(Task& task, const Worker& worker, const bus::TaskR
   if (const auto all = total(task.row.earlier, report.counters); all.steps >= task.state().counters.steps) {
     task.state().counters = all;
   }
+  update_replacement(task, report);
   static constexpr std::array<const char*, 3> kLive = {"CREATED", "PAUSED", "RUNNING"};
   if (std::find(kLive.begin(), kLive.end(), report.state) == kLive.end()) return;
   std::string reason;

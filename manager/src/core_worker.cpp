@@ -20,6 +20,14 @@ int64_t sane_bytes(int64_t bytes) {
   return std::clamp<int64_t>(bytes, 0, kMaxMemory);
 }
 
+// Whether what the worker runs is what the task is, or is about to be.
+bool is_of(const Task& task, const bus::TaskReport& report) {
+  if (report.revision == task.row.info.revision) return true;
+  const auto& replacement = task.row.info.replacement;
+  return report.revision == replacement.revision && report.replacement.revision == replacement.revision &&
+         report.replacement.state == "done" && !replacement.load.plugin.empty();
+}
+
 bool is_there(const bus::TrainingState& rank) {
   return rank.state != "gone" && rank.state != "lost";
 }
@@ -183,7 +191,8 @@ void Core::take_task(Worker& worker, const bus::TaskReport& report, bool leaving
     return;
   }
   Task* task = live_task(report.task);
-  if (task != nullptr && task->phase == Task::Phase::kQueued && task->last_worker == worker.name && !ended) {
+  if (task != nullptr && task->phase == Task::Phase::kQueued && task->last_worker == worker.name && !ended &&
+      is_of(*task, report)) {
     spdlog::info("task {}: still alive on {}", task->name(), worker.name);
     task->state().worker = worker.name;
     task->row.reserved_bytes = memory_need(*task);
@@ -195,6 +204,7 @@ void Core::take_task(Worker& worker, const bus::TaskReport& report, bool leaving
     if (!ended) worker.plan_due = true;
     return;
   }
+  if (!is_of(*task, report)) return;  // of before it was replaced in the queue; it goes before the new one is made
   if (!ended) return update_from_report(*task, worker, report);
   // What is told of a run before the present one: the new one has been ordered, but has not been made yet.
   if (task->phase == Task::Phase::kCreating && !task->create_id.empty()) return;
@@ -288,6 +298,8 @@ void Core::worker_reply(const std::string& peer, const std::string& id, const st
       return;
     case Pending::Kind::kCreate:
       return create_reply(pending, error);
+    case Pending::Kind::kReplace:
+      return replace_reply(pending, error);
   }
 }
 

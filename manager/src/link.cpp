@@ -6,7 +6,7 @@
 
 namespace freeride::manager {
 namespace {
-constexpr size_t kMaxOpen = 4096;  // only requests for a log stay open, and those for two seconds
+constexpr size_t kMaxOpen = 4096;  // requests for a log stay open for two seconds, replacements until they are done
 }
 
 bool Link::receive(Core& core, size_t limit) {
@@ -57,6 +57,9 @@ void Link::request(Core& core, const bus::Server::Incoming& incoming) {
     with<bus::FetchPlugin>(incoming, [&](Ticket t, const auto& c, A) { core.fetch_plugin(t, c.sha256); });
   } else if (is(bus::Load::kCommand)) {
     with<bus::Load>(incoming, [&](Ticket t, const auto& c, A attachment) { core.load(t, id, c, attachment); });
+  } else if (is(bus::ReplacePlugin::kCommand)) {
+    with<bus::ReplacePlugin>(
+        incoming, [&](Ticket t, const auto& c, A attachment) { core.replace(t, id, c.task, c.load, attachment); });
   } else if (is(bus::StopTask::kCommand)) {
     with<bus::StopTask>(incoming, [&](Ticket t, const auto& c, A) { core.stop(t, c.task); });
   } else if (is(bus::PauseTask::kCommand)) {

@@ -32,11 +32,14 @@ struct Task {
   int64_t reported_ns = 0;           ///< placed: when its worker last named it
   bus::TaskCounters earlier_before;  ///< row.earlier as it was before it was queued again
   mutable std::map<std::string, std::string> profile_keys;  ///< by device model; hashing is not free
-  bool unsaved = false;                                     ///< the disk has not taken the present state yet
+  std::vector<uint64_t> replace_waiting;                    ///< tickets of those who wait for the replacement under way
+  int64_t replace_sent_ns = 0;
+  bool unsaved = false;  ///< the disk has not taken the present state yet
 
   bus::TaskState& state() { return row.info.state; }
   const bus::TaskState& state() const { return row.info.state; }
   const std::string& name() const { return row.info.state.task; }
+  bool replacing() const { return row.info.replacement.state == "pending"; }
   bool live() const { return phase != Phase::kEnded; }
   bool on_worker() const { return phase == Phase::kCreating || phase == Phase::kPlaced; }
   const char* order() const { return row.stopping ? "stop" : state().paused_by_user ? "pause" : "run"; }
@@ -70,10 +73,10 @@ struct ProfileRun {
 
 /// A command that a worker has not answered yet.
 struct Pending {
-  enum class Kind { kCreate, kOrder, kPlan, kLog };
+  enum class Kind { kCreate, kOrder, kPlan, kLog, kReplace };
   Kind kind;
   std::string peer, worker;
-  int64_t task = 0;     ///< kCreate, kOrder, kLog
+  int64_t task = 0;     ///< kCreate, kOrder, kLog, kReplace
   std::string profile;  ///< kCreate of a profile run: its name
   uint64_t ticket = 0;  ///< kLog: who asked
   int64_t sent_ns = 0;

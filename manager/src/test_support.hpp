@@ -237,6 +237,7 @@ class House {
         auto& task = worker.tasks[create->task] = {};
         task.task = create->task;
         task.purpose = create->purpose;
+        task.revision = create->revision;
         task.state = "PAUSED";
         if (create->purpose == "profile") {
           task.state = "STOPPED";

@@ -77,7 +77,14 @@ std::map<std::string, Layout> layouts_of_header() {
                                    FIELD(T, steps),         FIELD(T, step_ns),        FIELD(T, lease_step_ns),
                                    FIELD(T, predicted_ns),  FIELD(T, skipped),        FIELD(T, create_ns),
                                    FIELD(T, init_ns),       FIELD(T, first_step_ns),  FIELD(T, pause_seen_ns),
-                                   FIELD(T, finished),      FIELD(T, message),        FIELD(T, metrics)}};
+                                   FIELD(T, finished),      FIELD(T, message),        FIELD(T, metrics),
+                                   FIELD(T, saved_lease),   FIELD(T, restored)}};
+#undef T
+#define T freeride_saved_state
+  layouts["saved_state"] = {
+      sizeof(T),
+      {FIELD(T, magic), FIELD(T, major), FIELD(T, version), FIELD(T, lease_id), FIELD(T, steps), FIELD(T, size),
+       FIELD(T, status), FIELD(T, present), FIELD(T, plugin), FIELD(T, instance)}};
 #undef T
 #define T freeride_metric
   layouts["metric"] = {sizeof(T), {FIELD(T, name), FIELD(T, value)}};
@@ -89,7 +96,8 @@ size_t size_of_type(const std::string& type, const std::map<std::string, Layout>
   static const std::regex form(R"(([a-z_0-9]+)((?:\[\d+\])*))");
   std::smatch match;
   if (!std::regex_match(type, match, form)) return 0;
-  static const std::map<std::string, size_t> basic = {{"u8", 1}, {"char", 1}, {"u32", 4}, {"u64", 8}, {"f64", 8}};
+  static const std::map<std::string, size_t> basic = {{"u8", 1},  {"char", 1}, {"u32", 4},
+                                                      {"i32", 4}, {"u64", 8},  {"f64", 8}};
   const std::string name = match[1];
   size_t size = 0;
   if (basic.count(name) != 0) size = basic.at(name);

@@ -63,4 +63,16 @@ LAYOUT(freeride_plugin, destroy, 96);
 LAYOUT(freeride_plugin, extension, 104);
 SIZE_AT_LEAST(freeride_plugin, 112);
 
+LAYOUT(freeride_state_sink, struct_size, 0);
+LAYOUT(freeride_state_sink, reserved, 4);
+LAYOUT(freeride_state_sink, context, 8);
+LAYOUT(freeride_state_sink, write, 16);
+SIZE_AT_LEAST(freeride_state_sink, 24);
+
+LAYOUT(freeride_state, struct_size, 0);
+LAYOUT(freeride_state, version, 4);
+LAYOUT(freeride_state, save, 8);
+LAYOUT(freeride_state, restore, 16);
+SIZE_AT_LEAST(freeride_state, 24);
+
 #endif

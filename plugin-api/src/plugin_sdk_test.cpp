@@ -165,3 +165,26 @@ TEST_CASE("a failed create frees what it made") {
   CHECK(task.create() == FREERIDE_ERROR);
   CHECK(Counted::alive == 0);
 }
+
+TEST_CASE("a class that keeps its state offers freeride.state/1, and no other does") {
+  CHECK(sample()->extension(FREERIDE_EXTENSION_STATE) == nullptr);
+  const auto* keeper = open_plugin(FREERIDE_BUILD_DIR "/test-plugins/keeper.so");
+  CHECK(keeper->extension("test.sample/1") == nullptr);
+  Driver task(keeper, "/scratch", {{"step_us", "0"}});
+  REQUIRE(task.run(5) == FREERIDE_OK);
+  CHECK(task.state()->struct_size == sizeof(freeride_state));
+  CHECK(task.state()->version == 1);
+  std::string state;
+  REQUIRE(task.save(state) == FREERIDE_OK);
+  Driver next(keeper, "/scratch", {{"step_us", "0"}});
+  REQUIRE(next.run(0) == FREERIDE_OK);
+  REQUIRE(next.restore(state) == FREERIDE_OK);
+  REQUIRE(next.step() == FREERIDE_OK);
+  CHECK(next.metrics.at("n") == 6);
+  CHECK(next.restore(state, 2) == FREERIDE_ERROR);
+  CHECK(next.failure == "a state of version 2");
+  Driver failing(keeper, "/scratch", {{"fail_in", "save"}});
+  REQUIRE(failing.run(0) == FREERIDE_OK);
+  CHECK(failing.save(state) == FREERIDE_ERROR);
+  CHECK(failing.failure == "failed as told in save");
+}

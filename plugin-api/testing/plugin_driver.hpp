@@ -105,6 +105,25 @@ class Driver {
     return status;
   }
 
+  /// freeride.state/1, which the plugin must have.
+  const freeride_state* state() const {
+    const auto* found = static_cast<const freeride_state*>(plugin_->extension(FREERIDE_EXTENSION_STATE));
+    if (found == nullptr) throw std::runtime_error("the plugin keeps no state");
+    return found;
+  }
+  freeride_status save(std::string& bytes) {
+    bytes.clear();
+    const freeride_state_sink sink{sizeof(freeride_state_sink), 0, &bytes,
+                                   [](void* context, const void* data, uint64_t size) -> freeride_status {
+                                     static_cast<std::string*>(context)->append(static_cast<const char*>(data), size);
+                                     return FREERIDE_OK;
+                                   }};
+    return state()->save(task_, &sink);
+  }
+  freeride_status restore(const std::string& bytes, uint32_t version = 1) {
+    return state()->restore(task_, version, bytes.data(), bytes.size());
+  }
+
   bool logged(const std::string& text) const {
     for (const auto& line : log) {
       if (line.find(text) != std::string::npos) return true;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -18,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Image : public freeride::SideTask {
+class Image : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<std::string> input_{this, "input", "",
                                       "folder of JPEG and PNG pictures; empty: render test pictures into scratch"};
   freeride::Param<std::string> output_{this, "output", "", "folder for the results; empty: out/ in scratch"};
@@ -62,6 +63,39 @@ class Image : public freeride::SideTask {
   void StopSideTask() override {
     drop_picture();  // the unfinished one; the others are on disk already
     log(std::to_string(images_) + " pictures written, " + std::to_string(skipped_) + " skipped");
+  }
+
+  // What is done; the picture in work is begun again.
+  struct Saved {
+    uint64_t done, rendered, images, skipped, skipped_this_pass, passes, files;
+    double megapixels;
+  };
+
+  std::string SaveState() override {
+    const bool in_work = phase_ == Phase::kPrepare || phase_ == Phase::kRows;
+    const Saved saved{next_ - (in_work ? 1 : 0), rendered_, images_,       skipped_,
+                      skipped_this_pass_,        passes_,   files_.size(), megapixels_};
+    return {reinterpret_cast<const char*>(&saved), sizeof(saved)};
+  }
+
+  void RestoreState(uint32_t version, const std::string& state) override {
+    Saved saved{};
+    if (version != kStateVersion || state.size() != sizeof(saved))
+      throw freeride::TaskError("the saved state is of another version of image");
+    std::memcpy(&saved, state.data(), sizeof(saved));
+    images_ = saved.images;
+    skipped_ = saved.skipped;
+    passes_ = saved.passes;
+    megapixels_ = saved.megapixels;
+    if (phase_ == Phase::kRender) {
+      rendered_ = static_cast<unsigned>(std::min<uint64_t>(saved.rendered, kPictures));
+      if (rendered_ < kPictures) return;
+      list_pictures();
+      phase_ = Phase::kOpen;
+    }
+    if (saved.files != files_.size()) return;  // another folder, or other pictures in it: from its first on
+    next_ = std::min<uint64_t>(saved.done, files_.size());
+    skipped_this_pass_ = saved.skipped_this_pass;
   }
 
   enum class Phase { kRender, kOpen, kPrepare, kRows };

@@ -291,3 +291,33 @@ TEST_CASE("without a folder the documented test pictures are made, then worked o
   CHECK(rings.width == 100);
   CHECK(rings.height == 75);
 }
+
+TEST_CASE("a replaced task goes on with the next picture") {
+  TempDir dir;
+  const auto in = make_folder(dir / "in");
+  for (const auto* name : {"/a.png", "/b.png", "/c.png", "/d.png"})
+    write_png(in + name, make_picture(40, 30, 3, 6), true);
+  const Params params{{"input", in}, {"width", "123"}, {"repeat", "0"}, {"step_ms", "0.05"}};
+  std::string state;
+  {
+    Driver task(plugin(), dir / "first", params);
+    REQUIRE(task.create() == FREERIDE_OK);
+    REQUIRE(task.init() == FREERIDE_OK);
+    REQUIRE(task.start() == FREERIDE_OK);
+    while (task.metrics["images"] < 2) REQUIRE(task.step() == FREERIDE_OK);
+    REQUIRE(task.pause() == FREERIDE_OK);
+    REQUIRE(task.save(state) == FREERIDE_OK);
+  }
+  Driver next(plugin(), dir / "next", params);
+  REQUIRE(next.create() == FREERIDE_OK);
+  REQUIRE(next.init() == FREERIDE_OK);
+  CHECK(next.restore("x") == FREERIDE_ERROR);
+  REQUIRE(next.restore(state) == FREERIDE_OK);
+  REQUIRE(next.start() == FREERIDE_OK);
+  freeride_status status = FREERIDE_OK;
+  while (status == FREERIDE_OK) status = next.step();
+  CHECK(status == FREERIDE_FINISHED);
+  CHECK(next.metrics["images"] == 4);
+  CHECK_FALSE(fs::exists(dir / "next/out/a.png"));
+  CHECK(fs::exists(dir / "next/out/d.png"));
+}

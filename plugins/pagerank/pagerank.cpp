@@ -17,8 +17,10 @@ namespace {
 // Work between two looks at the clock, 10 to 50 µs each.
 constexpr size_t kEdgesAtOnce = 1024;
 constexpr size_t kVerticesAtOnce = 4096;
+// A state has 64 MiB at most; the ranks of a larger graph begin anew with their run.
+constexpr uint64_t kMostSavedRanks = 8'000'000;
 
-class PageRank : public freeride::SideTask {
+class PageRank : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<std::string> input_{this, "input", "", "graph file; empty: generate an R-MAT graph"};
   freeride::Param<std::string> format_{this, "format", "auto", "of the graph file", {"auto", "snap", "mm"}};
   freeride::Param<unsigned> scale_{this, "scale", 16, "log2 of the vertices of a generated graph", {1, 28}};
@@ -40,17 +42,23 @@ class PageRank : public freeride::SideTask {
     if (input_.get().empty()) {
       generator_.emplace(scale_, edge_factor_);
       generator_->begin(seed_);
-      while (!generator_->advance(kEdgesAtOnce)) {
-      }
-      builder_.begin(generator_->graph());
+      build_generated();
     } else {
       file_ = read_graph(input_, format_);
       builder_.begin(file_);
-    }
-    while (!builder_.advance(kEdgesAtOnce)) {
+      while (!builder_.advance(kEdgesAtOnce)) {
+      }
     }
     file_.edges = {};  // the compressed rows hold them now
     log(std::to_string(graph().vertices) + " vertices, " + std::to_string(graph().source.size()) + " edges");
+  }
+
+  void build_generated() {
+    while (!generator_->advance(kEdgesAtOnce)) {
+    }
+    builder_.begin(generator_->graph());
+    while (!builder_.advance(kEdgesAtOnce)) {
+    }
   }
 
   void InitSideTask() override { begin_ranking(); }
@@ -73,6 +81,43 @@ class PageRank : public freeride::SideTask {
       write_result();
     }
     backend_->release();
+  }
+
+  // The run, and within it the last complete iteration: whole iterations are what goes on elsewhere.
+  struct Saved {
+    uint64_t runs, iterations, iteration, vertices;  // vertices: of the ranks that follow
+  };
+
+  std::string SaveState() override {
+    const bool ranking = (phase_ == Phase::kRank && iteration_ > 0) || phase_ == Phase::kCollect;
+    const bool fits = graph().vertices <= kMostSavedRanks;
+    const Saved saved{runs_, iterations_, ranking && fits ? iteration_ : 0, ranking && fits ? graph().vertices : 0};
+    std::string state(reinterpret_cast<const char*>(&saved), sizeof(saved));
+    if (saved.vertices > 0) {
+      const auto& ranks = backend_->ranks();
+      state.append(reinterpret_cast<const char*>(ranks.data()), ranks.size() * sizeof(double));
+    }
+    return state;
+  }
+
+  void RestoreState(uint32_t version, const std::string& state) override {
+    Saved saved{};
+    const bool header = version == kStateVersion && state.size() >= sizeof(saved);
+    if (header) std::memcpy(&saved, state.data(), sizeof(saved));
+    if (!header || saved.vertices > kMostSavedRanks || state.size() != sizeof(saved) + saved.vertices * sizeof(double))
+      throw freeride::TaskError("the saved state is of another version of pagerank");
+    runs_ = saved.runs;
+    iterations_ = saved.iterations;
+    if (generator_ && runs_ > 0) {  // another graph than the first one
+      generator_->begin(seed_ + runs_);
+      build_generated();
+    }
+    begin_ranking();
+    if (saved.vertices == 0 || saved.vertices != graph().vertices) return;
+    std::vector<double> ranks(saved.vertices);
+    std::memcpy(ranks.data(), state.data() + sizeof(saved), saved.vertices * sizeof(double));
+    backend_->start_from(ranks);
+    iteration_ = saved.iteration;
   }
 
   enum class Phase { kGenerate, kBuild, kRank, kCollect };

@@ -287,3 +287,41 @@ TEST_CASE("an endless line, a missing file and a full disk are told apart") {
   CHECK(unwritable.run(100000) == FREERIDE_ERROR);
   CHECK_THAT(unwritable.failure, Catch::Contains("cannot write"));
 }
+
+TEST_CASE("a replaced task goes on with its iteration, or with its run's graph, and ends with the same ranks") {
+  TempDir dir, next_dir;
+  const std::map<std::string, std::string> params{
+      {"scale", "8"}, {"edge_factor", "8"}, {"seed", "11"}, {"top", "1000"}, {"step_ms", "0.05"}};
+  const double runs = GENERATE(0.0, 1.0);
+  Driver task(plugin(), dir.path(), params);
+  REQUIRE(task.create() == FREERIDE_OK);
+  REQUIRE(task.init() == FREERIDE_OK);
+  REQUIRE(task.start() == FREERIDE_OK);
+  while (task.metrics["runs"] < runs || task.metrics["iteration"] < 3) REQUIRE(task.step() == FREERIDE_OK);
+  REQUIRE(task.pause() == FREERIDE_OK);
+  std::string state;
+  REQUIRE(task.save(state) == FREERIDE_OK);
+  REQUIRE(task.step() == FREERIDE_OK);  // saving has changed nothing
+
+  Driver next(plugin(), next_dir.path(), params);
+  REQUIRE(next.create() == FREERIDE_OK);
+  REQUIRE(next.init() == FREERIDE_OK);
+  REQUIRE(next.restore(state) == FREERIDE_OK);
+  std::string again;
+  REQUIRE(next.save(again) == FREERIDE_OK);
+  CHECK(again == state);
+  const double before = task.metrics["iterations"];
+  while (next.metrics["runs"] < task.metrics["runs"] + 1) REQUIRE(next.step() == FREERIDE_OK);
+  CHECK(next.metrics["iterations"] >= before);
+  while (task.metrics["runs"] < next.metrics["runs"]) REQUIRE(task.step() == FREERIDE_OK);
+  const auto result = read_result(next_dir / "ranks.txt"), reference = read_result(dir / "ranks.txt");
+  if (result.header == reference.header) CHECK(result.ranks == reference.ranks);
+  CHECK(result.header.find("seed " + std::to_string(11 + static_cast<int>(next.metrics["runs"]) - 1)) !=
+        std::string::npos);
+  for (const auto& broken : {std::string("x"), state + "x", state.substr(0, state.size() - 1)}) {
+    Driver refusing(plugin(), next_dir.path(), params);
+    REQUIRE(refusing.run(0) == FREERIDE_OK);
+    CHECK(refusing.restore(broken) == FREERIDE_ERROR);
+    CHECK(refusing.failure.find("another version") != std::string::npos);
+  }
+}

@@ -26,6 +26,11 @@ class CpuBackend final : public RankBackend {
     restart_iteration();
   }
 
+  void start_from(const std::vector<double>& ranks) override {
+    rank_ = ranks;
+    for (filled_ = 0; filled_ < rank_.size(); ++filled_) share_[filled_] = share_of(filled_, rank_[filled_], dangling_);
+  }
+
   bool advance() override { return filled_ < graph_->vertices ? fill() : iterate(); }
 
   double residual() const override { return residual_; }

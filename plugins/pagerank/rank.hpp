@@ -20,6 +20,9 @@ class RankBackend {
   /// Starts from the uniform vector. `graph` must stay as it is until the next begin() or release(). Keeps the memory
   /// of the last graph where that is enough.
   virtual void begin(const Graph& graph, double damping) = 0;
+  /// After begin(), before advance(): goes on from these ranks, one for each vertex. (From any vector it converges to
+  /// the same.) Not in pieces.
+  virtual void start_from(const std::vector<double>& ranks) = 0;
   /// One small piece of work (tens of microseconds on a CPU); true when it has completed an iteration.
   virtual bool advance() = 0;
   /// Sum of |r' - r| over the last complete iteration.

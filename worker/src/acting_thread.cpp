@@ -89,6 +89,12 @@ void ActingThread::set_process(uint64_t id, int pid, int pidfd) {
 void ActingThread::set_order(uint64_t id, uint32_t order) {
   post([id, order](Actor& actor) { actor.set_order(id, order, SteadyClock::now()); });
 }
+void ActingThread::ask_to_save(uint64_t id, bool wanted) {
+  post([id, wanted](Actor& actor) { actor.ask_to_save(id, wanted); });
+}
+void ActingThread::initialise_paused(uint64_t id) {
+  post([id](Actor& actor) { actor.initialise_paused(id); });
+}
 void ActingThread::set_plans(std::shared_ptr<const PlanSet> plans) {
   post([plans = std::move(plans)](Actor& actor) { actor.set_plans(plans); });
 }

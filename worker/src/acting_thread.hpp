@@ -34,6 +34,8 @@ class ActingThread {  // NOLINT(clang-analyzer-optin.performance.Padding): holds
   void remove_task(uint64_t id);
   void set_process(uint64_t id, int pid, int pidfd);
   void set_order(uint64_t id, uint32_t order);
+  void ask_to_save(uint64_t id, bool wanted);
+  void initialise_paused(uint64_t id);
   void set_plans(std::shared_ptr<const PlanSet> plans);
 
   /// Readable when there are events or kills to take. Events wait for a moment that does not cost training or the first

@@ -73,6 +73,14 @@ void Actor::set_order(uint64_t id, uint32_t order, int64_t now_ns) {
   if (TaskSlot* slot = task(id)) slot->set_order(order, now_ns);
 }
 
+void Actor::ask_to_save(uint64_t id, bool wanted) {
+  if (TaskSlot* slot = task(id)) slot->ask_to_save(wanted);
+}
+
+void Actor::initialise_paused(uint64_t id) {
+  if (TaskSlot* slot = task(id)) slot->initialise_paused();
+}
+
 void Actor::set_plans(std::shared_ptr<const PlanSet> plans) {
   plans_ = std::move(plans);
   for (auto& slot : ranks_) slot->set_plans(plans_);
@@ -230,7 +238,7 @@ void Actor::settle(int64_t now_ns, bool next_window) {
 void Actor::grants(int64_t now_ns) {
   bool granted = false;
   for (auto& slot : tasks_) {
-    if (slot->kind() != TaskSlot::Kind::kInit && slot->kind() != TaskSlot::Kind::kProfile) continue;
+    if (!slot->has_grant()) continue;
     if (slot->grant_done() || slot->killed() || slot->deadline_ns() <= now_ns) {
       slot->close(now_ns, now_ns);
       look_at(now_ns);  // it may get a lease at once
@@ -244,6 +252,11 @@ void Actor::grants(int64_t now_ns) {
                     std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t->view.executing; });
   if (granted || busy) return;
   for (auto& slot : tasks_) {
+    if (slot->wants_save()) {
+      slot->open(TaskSlot::Kind::kSave, now_ns + config_.init_ns, now_ns, now_ns);
+      look_at(now_ns + config_.init_ns);
+      return;
+    }
     if (!slot->wants_grant()) continue;
     const bool profile = slot->source().profile;
     const int64_t deadline_ns = now_ns + (profile ? config_.profile_ns : config_.init_ns);
@@ -258,9 +271,11 @@ void Actor::judge(int64_t now_ns) {
   bool again = false;
   for (auto& slot : tasks_) {
     const uint32_t transition = slot->transition;
+    const bool could_save = slot->wants_save();
     int64_t look_ns = 0;
     if (slot->judge(now_ns, look_ns) || (audit && slot->audit(now_ns))) note_kill(*slot, transition);
     if (look_ns != 0) look_at(look_ns);
+    if (!could_save && slot->wants_save()) look_at(now_ns);  // seen paused just now
     again = again || (slot->initialised() && !slot->killed());
   }
   if (audit) next_audit_ns_ = now_ns + kAuditNs;
@@ -303,7 +318,8 @@ void Actor::add_waits(WaitSet& waits) const {
     const TaskSlot& slot = *tasks_[i];
     // Answers matter while something waits for them: a creation, a grant, a first step, a pause, or somebody who could
     // have the rest.
-    const bool initialising = slot.state < FREERIDE_STATE_PAUSED || slot.kind() == TaskSlot::Kind::kInit;
+    const bool initialising = slot.state < FREERIDE_STATE_PAUSED || slot.kind() == TaskSlot::Kind::kInit ||
+                              slot.kind() == TaskSlot::Kind::kSave;
     const bool pausing = slot.watched() || slot.overruns();
     const bool shared = i == open_task_ && (runnable > 1 || slot.not_started());
     if (initialising || pausing || shared) waits.add_shared(slot.sequence_word(), slot.sequence);

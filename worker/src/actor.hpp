@@ -45,6 +45,8 @@ class Actor {
   void remove_task(uint64_t id);
   void set_process(uint64_t id, int pid, std::shared_ptr<const Fd> pidfd);
   void set_order(uint64_t id, uint32_t order, int64_t now_ns);
+  void ask_to_save(uint64_t id, bool wanted);
+  void initialise_paused(uint64_t id);
   void set_plans(std::shared_ptr<const PlanSet> plans);
 
   /// Takes every open lease back.

@@ -207,6 +207,19 @@ void DropFolder::take(const std::string& name) {
   set(std::move(file));
 }
 
+bool DropFolder::restore(const std::string& sha256) {
+  for (const auto& [name, known] : files_) {
+    if (known.sha256 != sha256) continue;
+    const Fd fd(open((folder_ / name).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    auto bytes =
+        fd.valid() ? read_whole(fd.get(), name) : Result<std::string>(errno_error("cannot open " + name, errno));
+    if (!bytes.ok()) continue;
+    const auto put = store_.put(*bytes);
+    if (put.ok() && *put == sha256) return true;
+  }
+  return false;
+}
+
 void DropFolder::remove(const std::string& name) {
   const auto it = files_.find(name);
   if (it == files_.end()) return;

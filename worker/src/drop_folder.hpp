@@ -40,6 +40,9 @@ class DropFolder {
   /// Begins watching and takes what is there. Never fails: see above.
   void start();
 
+  /// Puts a content into the store again that has gone from there, if a file still has it.
+  bool restore(const std::string& sha256);
+
   /// Everything known now, by name.
   const std::map<std::string, DroppedFile>& files() const { return files_; }
 

@@ -179,6 +179,8 @@ void ManagerLink::on_request(const bus::Message& message) {
   };
   if (message.command == bus::CreateTask::kCommand) {
     handle(calls_.create);
+  } else if (message.command == bus::ReplaceTask::kCommand) {
+    handle(calls_.replace);
   } else if (message.command == bus::TaskOrder::kCommand) {
     handle(calls_.order);
   } else if (message.command == bus::WorkerPlan::kCommand) {

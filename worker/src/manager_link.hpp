@@ -26,6 +26,7 @@ class ManagerLink {
     std::function<void()> registered;           ///< for what has to be said again to a new manager
     std::function<void(const bus::WorkerPlan&)> plan;
     std::function<Status(const bus::CreateTask&)> create;
+    std::function<Status(const bus::ReplaceTask&)> replace;
     std::function<Status(const bus::TaskOrder&)> order;
     std::function<Result<std::string>(const std::string& task)> log;
   };

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
@@ -67,8 +68,9 @@ const char* state_name(uint32_t state) {
 }
 
 const char* transition_name(uint32_t transition) {
-  static constexpr std::array<const char*, 8> kNames{
-      "", "CreateSideTask", "InitSideTask", "StartSideTask", "RunNextStep", "PauseSideTask", "StopSideTask", "loading"};
+  static constexpr std::array<const char*, 10> kNames{
+      "",        "CreateSideTask", "InitSideTask", "StartSideTask", "RunNextStep", "PauseSideTask", "StopSideTask",
+      "loading", "SaveState",      "RestoreState"};
   return transition < kNames.size() ? kNames[transition] : "";
 }
 
@@ -121,7 +123,7 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   pages_->priority = spec_.priority;
   pages_->predicted_ns = std::max<int64_t>(0, spec_.predicted_step_ns);
   pages::Lease first;
-  first.order = order_word(order_);
+  first.order = held_ && order_ != "stop" ? static_cast<uint32_t>(FREERIDE_ORDER_PAUSE) : order_word(order_);
   first.grace_ns = static_cast<uint64_t>(options_.grace_ns);
   first.hang_ns = static_cast<uint64_t>(options_.hang_ns);
   pages::write_lease(*pages_->lease, first);
@@ -138,6 +140,15 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   }
   report_.reset(report[0]);
   const Fd report_child(report[1]);
+
+  Fd state_write;
+  if (!profile) {
+    std::array<int, 2> state{};
+    if (pipe2(state.data(), O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
+    state_pipe_.reset(state[0]);
+    state_write.reset(state[1]);
+    fcntl(state_pipe_.get(), F_SETFL, O_NONBLOCK);  // this end only
+  }
 
   SandboxRequest request;
   request.program = options_.runner;
@@ -163,6 +174,14 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   if (spec_.steps != 0) add("steps", std::to_string(spec_.steps));
   if (spec_.predicted_step_ns > 0) add("predicted-step-ns", std::to_string(spec_.predicted_step_ns));
   request.keep_fds = {lease->fd.get(), answer->fd.get(), lifeline_read.get(), report_child.get()};
+  if (state_write.valid()) {
+    add("state-out-fd", std::to_string(state_write.get()));
+    request.keep_fds.push_back(state_write.get());
+  }
+  if (!profile && state_in_.valid()) {
+    add("state-in-fd", std::to_string(state_in_.get()));
+    request.keep_fds.push_back(state_in_.get());
+  }
   request.output_fd = output_write.get();
   request.working_dir = scratch.string();
   request.cores = options_.cores;
@@ -175,6 +194,7 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   auto child = sandbox_.start(request);
   if (!child.ok()) return child.error();
   supervisor_ = std::move(*child);
+  state_in_.reset();
   acting_.add_task(pages_);
 
   if (auto s = loop_.watch(supervisor_.pidfd.get(), EPOLLIN, [this](uint32_t) { on_supervisor_exit(); }); !s.ok())
@@ -199,6 +219,7 @@ Status SideTask::order(const std::string& order) {
   }
   if (ended_ || stopping_) return {};
   order_ = order;
+  if (held_ && order != "stop") return {};
   if (order == "stop") {
     stopping_ = true;
     if (supervisor_.pid == 0) {
@@ -212,6 +233,62 @@ Status SideTask::order(const std::string& order) {
   }
   if (pages_ != nullptr) acting_.set_order(id_, order_word(order));
   return {};
+}
+
+void SideTask::go_on_from(Fd state, const bus::TaskCounters& earlier) {
+  state_in_ = std::move(state);
+  earlier_ = earlier;
+}
+
+void SideTask::hold() {
+  held_ = true;
+  if (!ended_ && !stopping_ && pages_ != nullptr) acting_.set_order(id_, FREERIDE_ORDER_PAUSE);
+}
+
+void SideTask::release() {
+  held_ = false;
+  if (!ended_ && !stopping_ && pages_ != nullptr) acting_.set_order(id_, order_word(order_));
+}
+
+void SideTask::save(StateFile& file, Saved saved) {
+  saving_ = &file;
+  saved_ = std::move(saved);
+  if (auto s = loop_.watch(state_pipe_.get(), EPOLLIN, [this](uint32_t) { on_state(); }); !s.ok()) {
+    saving_ = nullptr;
+    std::exchange(saved_, nullptr)(s);
+    return;
+  }
+  acting_.ask_to_save(id_, true);
+}
+
+void SideTask::stop_saving() {
+  if (saving_ == nullptr) return;
+  saving_ = nullptr;
+  saved_ = nullptr;
+  loop_.forget(state_pipe_.get());
+  acting_.ask_to_save(id_, false);
+}
+
+void SideTask::on_state() {
+  if (saving_ == nullptr) return;
+  auto received = receiver_.receive(state_pipe_.get(), pages_->save_lease.load(), *saving_);
+  if (received.ok() && *received == StateReceiver::Progress::kMore) return;
+  saving_ = nullptr;
+  loop_.forget(state_pipe_.get());
+  acting_.ask_to_save(id_, false);
+  std::exchange(saved_, nullptr)(received.ok() ? Status() : Status(received.error()));
+}
+
+uint32_t SideTask::answered_state() const {
+  return pages_ == nullptr ? static_cast<uint32_t>(FREERIDE_STATE_SUBMITTED) : load_relaxed(pages_->answer->state);
+}
+
+uint32_t SideTask::answered_transition() const {
+  return pages_ == nullptr ? static_cast<uint32_t>(FREERIDE_IN_NONE) : load_relaxed(pages_->answer->transition);
+}
+
+bool SideTask::restored() const {
+  return pages_ != nullptr && load_relaxed(pages_->answer->restored) == 1;
 }
 
 void SideTask::kill(const std::string& kind, const std::string& reason) {
@@ -329,6 +406,9 @@ void SideTask::end(bus::Verdict verdict) {
     verdict.log_tail = log_->tail(kVerdictTailBytes);
   }
   verdict_ = std::move(verdict);
+  stop_saving();
+  state_pipe_.reset();
+  state_in_.reset();
   acting_.remove_task(id_);
   loop_.cancel(stop_timer_);
   loop_.cancel(log_timer_);
@@ -367,18 +447,20 @@ void SideTask::look_at_memory() {
 }
 
 bus::TaskCounters SideTask::counters() {
-  bus::TaskCounters counters;
+  bus::TaskCounters counters = earlier_;
   counters.memory_bytes = ended_ ? 0 : resident_bytes_;
-  counters.peak_memory_bytes = peak_bytes_;
+  counters.peak_memory_bytes = std::max(earlier_.peak_memory_bytes, peak_bytes_);
+  counters.metrics.clear();
+  counters.predicted_ns = 0;
   if (pages_ == nullptr) return counters;
   const freeride_answer_page& answer = *pages_->answer;
-  counters.steps = load_relaxed(answer.steps);
-  counters.step_ns = sane(load_relaxed(answer.step_ns));
-  counters.harvested_ns = pages_->harvested_ns.load(std::memory_order_relaxed);
-  counters.overrun_ns = pages_->overrun_ns.load(std::memory_order_relaxed);
+  counters.steps += load_relaxed(answer.steps);
+  counters.step_ns += sane(load_relaxed(answer.step_ns));
+  counters.harvested_ns += pages_->harvested_ns.load(std::memory_order_relaxed);
+  counters.overrun_ns += pages_->overrun_ns.load(std::memory_order_relaxed);
   counters.predicted_ns = sane(load_relaxed(answer.predicted_ns));
-  counters.leases = pages_->leases.load(std::memory_order_relaxed);
-  counters.skipped = load_relaxed(answer.skipped);
+  counters.leases += pages_->leases.load(std::memory_order_relaxed);
+  counters.skipped += load_relaxed(answer.skipped);
   for (const freeride_metric& metric : answer.metrics) {
     freeride_metric copy;
     std::memcpy(&copy, &metric, sizeof(copy));
@@ -390,13 +472,18 @@ bus::TaskCounters SideTask::counters() {
   return counters;
 }
 
+bus::TaskCounters SideTask::counters_now() {
+  if (!ended_) look_at_memory();
+  return counters();
+}
+
 bus::TaskReport SideTask::report() {
   bus::TaskReport report;
   report.task = spec_.task;
   report.purpose = spec_.purpose;
+  report.revision = spec_.revision;
   report.sandbox = sandbox_.describe(spec_.memory_limit_bytes);
-  if (!ended_) look_at_memory();
-  report.counters = counters();
+  report.counters = counters_now();
   if (pages_ == nullptr) {
     report.state = state_name(FREERIDE_STATE_SUBMITTED);
   } else {

@@ -12,6 +12,7 @@
 #include "freeride/bus/commands.hpp"
 #include "loop.hpp"
 #include "sandbox.hpp"
+#include "state_file.hpp"
 #include "task_log.hpp"
 
 namespace freeride::worker {
@@ -43,6 +44,30 @@ class SideTask {
   /// Starts supervisor and runner on `plugin`, with `folder` for its log and scratch data and with `grants`. On an
   /// error the task has ended with a verdict that says so.
   void start(const std::filesystem::path& plugin, const std::filesystem::path& folder, SandboxGrants grants = {});
+
+  // ---- for one that takes another's place, or gives up its own
+  /// Before start(): the state file it goes on from, and what the task has done so far.
+  void go_on_from(Fd state, const bus::TaskCounters& earlier);
+  void count_from(const bus::TaskCounters& earlier) { earlier_ = earlier; }
+  /// Keeps it from running, whatever it is ordered meanwhile; release() puts the latest order into force.
+  void hold();
+  void release();
+  /// Initialises one that is held or ordered to pause.
+  void initialise_paused() { acting_.initialise_paused(id_); }
+  /// Lets one that is held save its state into `file`, the caller's; `saved` is called once, unless stop_saving() comes
+  /// first.
+  using Saved = std::function<void(Status)>;
+  void save(StateFile& file, Saved saved);
+  void stop_saving();
+  const std::string& ordered() const { return order_; }
+  uint32_t answered_state() const;
+  uint32_t answered_transition() const;
+  bool restored() const;
+  bus::TaskCounters counters_now();
+  /// Its saved state outlives it: it is stopped here only to go on elsewhere.
+  void keep_state() { keeps_state_ = true; }
+  bool keeps_state() const { return keeps_state_; }
+
   /// Ends a task that has no process yet.
   void refuse(const std::string& kind, const std::string& reason);
   /// run, pause or stop. Idempotent; stop is final. Errors: kInvalidArgument (another word).
@@ -67,6 +92,7 @@ class SideTask {
   void on_report();
   void on_started(int pid);
   void on_log();
+  void on_state();
   void on_supervisor_exit();
   void kill_group();
   void end(bus::Verdict verdict);
@@ -83,13 +109,18 @@ class SideTask {
 
   std::shared_ptr<TaskSource> pages_;
   Fd lifeline_, report_, runner_pidfd_;
+  Fd state_in_, state_pipe_;
+  StateReceiver receiver_;
+  StateFile* saving_ = nullptr;
+  Saved saved_;
+  bus::TaskCounters earlier_;  // of the task's contents before this one
   Child supervisor_;
   int runner_pid_ = 0;
   std::unique_ptr<TaskLog> log_;
   std::filesystem::path profile_scratch_;
   Loop::Timer stop_timer_ = 0, log_timer_ = 0;
   std::string order_ = "run";
-  bool stopping_ = false, ended_ = false;
+  bool stopping_ = false, ended_ = false, held_ = false, keeps_state_ = false;
   bus::Verdict verdict_;      // of the supervisor, until the end
   bus::Verdict own_verdict_;  // of this worker: goes first
   int64_t resident_bytes_ = 0, peak_bytes_ = 0;

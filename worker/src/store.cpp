@@ -79,4 +79,8 @@ Result<std::filesystem::path> PluginStore::get(const std::string& sha256) {
   return file;
 }
 
+void PluginStore::remove(const std::string& sha256) {
+  if (is_sha256(sha256)) unlink((folder_ / (sha256 + ".so")).c_str());
+}
+
 }  // namespace freeride::worker

@@ -23,6 +23,8 @@ class PluginStore {
   /// The file that holds content `sha256`, after hashing it: a damaged one is removed. Errors: kNotFound,
   /// kInvalidArgument (no SHA-256).
   Result<std::filesystem::path> get(const std::string& sha256);
+  /// Of a content that nobody needs any more. One that is open somewhere stays open there.
+  void remove(const std::string& sha256);
 
   const std::filesystem::path& folder() const { return folder_; }
 

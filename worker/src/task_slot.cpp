@@ -141,13 +141,17 @@ void TaskSlot::set_order(uint32_t order, int64_t now_ns) {
 }
 
 void TaskSlot::open(Kind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns) {
-  const bool granted = kind == Kind::kInit || kind == Kind::kProfile;
+  const bool granted = kind == Kind::kInit || kind == Kind::kProfile || kind == Kind::kSave;
   note_first_step(now_ns);
   lease_.kind = static_cast<uint32_t>(kind);
   lease_.lease_id += 1;
   lease_.deadline_ns = static_cast<uint64_t>(deadline_ns);
   lease_.opened_ns = static_cast<uint64_t>(now_ns);
   lease_.begin_ns = static_cast<uint64_t>(begin_ns);
+  if (kind == Kind::kSave) {
+    save_wanted_ = false;
+    source_->save_lease.store(lease_.lease_id);  // before the runner can answer it
+  }
   write(now_ns, granted ? 0 : kTellAfterNs);
   skipped_at_open_ = load_relaxed(source_->answer->skipped);
   if (watching_) {
@@ -173,10 +177,18 @@ void TaskSlot::close(int64_t ended_ns, int64_t now_ns) {
 }
 
 bool TaskSlot::wants_grant() const {
-  return !granted_ && !killed_ && pid_ > 0 && state == FREERIDE_STATE_CREATED && lease_.order == FREERIDE_ORDER_RUN;
+  const bool ordered = lease_.order == FREERIDE_ORDER_RUN || (init_paused_ && lease_.order == FREERIDE_ORDER_PAUSE);
+  return !granted_ && !killed_ && pid_ > 0 && state == FREERIDE_STATE_CREATED && ordered;
+}
+
+bool TaskSlot::wants_save() const {
+  return save_wanted_ && !killed_ && pid_ > 0 && state == FREERIDE_STATE_PAUSED && !executing && !watching_ &&
+         !unpaused_ && kind() == Kind::kNone && lease_.order == FREERIDE_ORDER_PAUSE;
 }
 
 bool TaskSlot::grant_done() const {
+  if (kind() == Kind::kSave)
+    return transition == FREERIDE_IN_NONE && load_relaxed(source_->answer->saved_lease) == lease_.lease_id;
   return kind() == Kind::kInit && transition == FREERIDE_IN_NONE && state >= FREERIDE_STATE_PAUSED;
 }
 

@@ -26,6 +26,7 @@ struct TaskSource {
   int64_t predicted_ns = 0;  ///< of a step, from its profile; 0: not known
   std::atomic<int64_t> harvested_ns{0}, overrun_ns{0};
   std::atomic<uint64_t> leases{0};
+  std::atomic<uint64_t> save_lease{0};  ///< id of the latest save grant
 };
 
 /// The operating system's side of a task's process, replaced in tests. Any thread.
@@ -86,6 +87,7 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
     kInit = FREERIDE_LEASE_INIT,
     kProfile = FREERIDE_LEASE_PROFILE,
     kIdle = FREERIDE_LEASE_IDLE,
+    kSave = FREERIDE_LEASE_SAVE,
   };
   void open(Kind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns);
   /// Takes the open lease back; its end, for the kill rule, is the earlier of its deadline and `ended_ns`.
@@ -93,7 +95,13 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   Kind kind() const { return static_cast<Kind>(lease_.kind); }
   int64_t deadline_ns() const { return static_cast<int64_t>(lease_.deadline_ns); }
   bool wants_grant() const;  ///< created, ordered to run, and never granted
-  bool grant_done() const;   ///< holds the initialisation grant and has initialised
+  bool wants_save() const;   ///< asked to save, and held in a pause
+  bool grant_done() const;   ///< holds a grant and has done what it is for
+  bool has_grant() const { return kind() == Kind::kInit || kind() == Kind::kProfile || kind() == Kind::kSave; }
+  /// It saves its state once it is paused under the order to pause; false takes that back.
+  void ask_to_save(bool wanted) { save_wanted_ = wanted; }
+  /// It is initialised although it is ordered to pause: its place is taken only once it has been seen to work.
+  void initialise_paused() { init_paused_ = true; }
 
   // ---- what it executed: window = stretch in which all ranks are in bubbles
   void enter_window(int64_t now_ns);
@@ -151,6 +159,7 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   bool granted_ = false, killed_ = false;
   int64_t tell_at_ns_ = 0;  // the supervisor does not know of the lease page's last change; 0: it does
   std::optional<int64_t> cpu_seen_ns_;
+  bool save_wanted_ = false, init_paused_ = false;
   uint32_t told_state_ = FREERIDE_STATE_SUBMITTED;
   uint64_t skipped_at_open_ = 0;
 

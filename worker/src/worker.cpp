@@ -22,7 +22,6 @@ namespace {
 
 constexpr int64_t kTickNs = kNsPerSec;
 constexpr int64_t kEndedKeptNs = 600 * kNsPerSec;  // an ended task's log can be asked for so long
-constexpr size_t kMostTasks = Actor::kMostTasks;
 constexpr size_t kMostEnded = 32;
 constexpr size_t kMostIterations = 1024;
 constexpr size_t kMostOverruns = 4096;
@@ -65,6 +64,9 @@ Result<std::unique_ptr<Worker>> Worker::create(const Options& options) {
 Worker::~Worker() {
   // Tasks first: they use everything else.
   tasks_.clear();
+  replacements_.clear();
+  ending_.clear();
+  retired_.clear();
   link_.reset();
   trainers_.reset();
   drop_folder_.reset();
@@ -140,10 +142,14 @@ Status Worker::open() {
   calls.registered = [this] { registered(); };
   calls.plan = [this](const bus::WorkerPlan& plan) { on_plan(plan); };
   calls.create = [this](const bus::CreateTask& spec) { return on_create(spec); };
+  calls.replace = [this](const bus::ReplaceTask& replace) { return on_replace(replace); };
   calls.order = [this](const bus::TaskOrder& order) { return on_order(order); };
   calls.log = [this](const std::string& task) { return on_log(task); };
   link_ = std::make_unique<ManagerLink>(context_, options_.paths.commands_endpoint(), *loop_, std::move(calls));
-  loop_->after_each_turn([this] { link_->receive(); });
+  loop_->after_each_turn([this] {
+    retired_.clear();
+    link_->receive();
+  });
   drop_folder_->start();
   return link_->start();
 }
@@ -178,6 +184,7 @@ void Worker::run() {
 void Worker::tick() {
   publish_progress();
   forget_old_tasks();
+  look_at_replacements();
   if (acting_->dropped() != dropped_events_) {
     spdlog::warn("{} events of bubbles were dropped: this thread could not keep up",
                  acting_->dropped() - dropped_events_);
@@ -191,7 +198,8 @@ void Worker::begin_stop() {
   spdlog::info("stopping: {} side tasks",
                std::count_if(tasks_.begin(), tasks_.end(), [](const auto& t) { return !t.second->ended(); }));
   for (auto& [name, task] : tasks_) {
-    if (auto ordered = task->order("stop"); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
+    task->keep_state();
+    if (auto ordered = give_order(*task, "stop"); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
   }
   stop_when_idle();
 }
@@ -199,7 +207,7 @@ void Worker::begin_stop() {
 void Worker::stop_when_idle() {
   if (!stopping_) return;
   const bool idle = std::all_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t.second->ended(); });
-  if (idle) loop_->stop();
+  if (idle && ending_.empty()) loop_->stop();
 }
 
 // ---- trainers
@@ -262,6 +270,7 @@ void Worker::on_acting() {
         break;
       case ActEvent::Kind::kTaskState:
         link_->report_soon();
+        if (const SideTask* one = task(event.id)) advance(std::string(one->spec().task));
         break;
     }
   }
@@ -343,7 +352,7 @@ bus::RegisterWorker Worker::registration() {
   registration.memory_bytes = capacity_bytes();
   registration.usable_bytes = usable_bytes();
   for (auto& [name, task] : tasks_) {
-    if (acknowledged_.count(task->id()) == 0) registration.tasks.push_back(task->report());
+    if (acknowledged_.count(task->id()) == 0) registration.tasks.push_back(report_of(*task));
   }
   for (const auto& [id, rank] : trainers_->ranks()) registration.ranks.push_back(state_of(rank));
   for (const auto& [name, file] : drop_folder_->files()) registration.plugins.push_back(state_of(file));
@@ -358,7 +367,7 @@ bus::WorkerReport Worker::report() {
   told_ended_.clear();
   for (auto& [name, task] : tasks_) {
     if (acknowledged_.count(task->id()) != 0) continue;
-    report.tasks.push_back(task->report());
+    report.tasks.push_back(report_of(*task));
     if (task->ended()) told_ended_.push_back(task->id());
   }
   for (const auto& [id, rank] : trainers_->ranks()) report.ranks.push_back(state_of(rank));
@@ -402,11 +411,12 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
       if (!task->ended() && !task->stopping()) unnamed.push_back(name);
       continue;
     }
-    if (auto ordered = task->order(it->order); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
+    if (auto ordered = give_order(*task, it->order); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
   }
   for (const std::string& name : unnamed) {
     spdlog::warn("side task {} is not in the manager's plan: stopping it", name);
-    if (auto ordered = tasks_[name]->order("stop"); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
+    tasks_[name]->keep_state();
+    if (auto ordered = give_order(*tasks_[name], "stop"); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
   }
 }
 
@@ -427,19 +437,17 @@ Status Worker::on_create(const bus::CreateTask& spec) {
     if (there.purpose == spec.purpose && there.sha256 == spec.sha256 && !it->second->stopping()) return {};  // repeated
     return Error{Code::kAlreadyExists, "task " + spec.task + " is still on worker " + id_, "stop it first"};
   }
-  const auto live = std::count_if(tasks_.begin(), tasks_.end(), [](const auto& t) { return !t.second->ended(); });
-  if (static_cast<size_t>(live) >= kMostTasks) {
-    return Error{Code::kExhausted, "worker " + id_ + " has " + std::to_string(live) + " tasks already", ""};
-  }
+  if (auto room = check_room(); !room.ok()) return room;
   if (it != tasks_.end()) {
     acknowledged_.erase(it->second->id());
     tasks_.erase(it);
   }
-  auto made = std::make_unique<SideTask>(spec, ++last_task_, task_options_, *sandbox_, *loop_, *acting_,
-                                         [this](SideTask& task) { on_task(task); });
+  auto made = make_task(spec);
   SideTask& task = *made;
+  if (spec.purpose == "run") made->go_on_from(open_state(options_.paths.task_dir(spec.task), spec.instance), {});
   tasks_[spec.task] = std::move(made);
   told_progress_.erase(spec.task);
+  replaced_.erase(spec.task);
   spdlog::info("side task {} ({}): {} {}", spec.task, spec.purpose, spec.plugin, spec.sha256.substr(0, 12));
   launch(task);
   return {};
@@ -448,6 +456,7 @@ Status Worker::on_create(const bus::CreateTask& spec) {
 void Worker::launch(SideTask& made) {
   const std::filesystem::path folder = options_.paths.task_dir(made.spec().task);
   auto file = store_->get(made.spec().sha256);
+  if (!file.ok() && drop_folder_->restore(made.spec().sha256)) file = store_->get(made.spec().sha256);
   if (file.ok()) {
     made.start(*file, folder);
     return;
@@ -465,6 +474,7 @@ void Worker::launch(SideTask& made) {
       waiting->refuse("rejected", "the manager sent other content than " + waiting->spec().sha256);
       return;
     }
+    fetched_.insert(*sha256);
     waiting->start(store_->folder() / (*sha256 + ".so"), folder);
   });
 }
@@ -473,7 +483,7 @@ Status Worker::on_order(const bus::TaskOrder& order) {
   const auto it = tasks_.find(order.task);
   if (it == tasks_.end())
     return Error{Code::kNotFound, "worker " + id_ + " has no task " + order.task.substr(0, 80), ""};
-  auto ordered = it->second->order(order.order);
+  auto ordered = give_order(*it->second, order.order);
   link_->report_soon();
   return ordered;
 }
@@ -488,7 +498,7 @@ Result<std::string> Worker::on_log(const std::string& name) {
 
 SideTask* Worker::task(uint64_t id) {
   const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.second->id() == id; });
-  return it == tasks_.end() ? nullptr : it->second.get();
+  return it == tasks_.end() ? candidate(id) : it->second.get();
 }
 
 void Worker::on_task(SideTask& changed) {
@@ -497,7 +507,11 @@ void Worker::on_task(SideTask& changed) {
     spdlog::info("side task {} ({}) has ended: {}, {}{}", changed.spec().task, changed.spec().purpose,
                  report.verdict.kind, report.verdict.reason,
                  report.verdict.transition.empty() ? "" : " in " + report.verdict.transition);
-    publisher_->publish(task_progress(id_, report));
+    const auto named = tasks_.find(changed.spec().task);
+    const bool current = named != tasks_.end() && named->second.get() == &changed;
+    if (current) publisher_->publish(task_progress(id_, report_of(changed)));
+    advance(std::string(changed.spec().task));
+    on_end(changed);
   }
   link_->report_soon();
   stop_when_idle();
@@ -506,7 +520,7 @@ void Worker::on_task(SideTask& changed) {
 void Worker::publish_progress() {
   for (auto& [name, task] : tasks_) {
     if (task->ended()) continue;
-    const bus::TaskProgress progress = task_progress(id_, task->report());
+    const bus::TaskProgress progress = task_progress(id_, report_of(*task));
     // Memory alone is no progress.
     bus::TaskProgress essence = progress;
     essence.counters.memory_bytes = essence.counters.peak_memory_bytes = 0;
@@ -531,6 +545,7 @@ void Worker::forget_old_tasks() {
     const auto it = tasks_.find(ended[i].second);
     acknowledged_.erase(it->second->id());
     told_progress_.erase(it->first);
+    replaced_.erase(it->first);
     tasks_.erase(it);
   }
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
@@ -18,6 +19,7 @@
 #include "loop.hpp"
 #include "manager_link.hpp"
 #include "options.hpp"
+#include "replacement.hpp"
 #include "sandbox.hpp"
 #include "side_task.hpp"
 #include "store.hpp"
@@ -65,6 +67,7 @@ class Worker {
   void on_plan(const bus::WorkerPlan& plan);
   Status on_create(const bus::CreateTask& spec);
   Status on_order(const bus::TaskOrder& order);
+  Status give_order(SideTask& task, const std::string& order);
   Result<std::string> on_log(const std::string& task);
 
   // Tasks.
@@ -75,6 +78,24 @@ class Worker {
   void forget_old_tasks();
   int64_t capacity_bytes() const;
   int64_t usable_bytes() const;
+
+  // Replacements: worker_replace.cpp.
+  Status on_replace(const bus::ReplaceTask& replace);
+  void advance(const std::string& name);
+  void look_at_replacements();
+  void switch_over(Replacement& replacement, SideTask& old);
+  void stop_old(Replacement& replacement, SideTask& old);
+  void take_place(Replacement& replacement);
+  void fall_back(Replacement& replacement, const std::string& why);
+  void finish_replacement(const std::string& name, const std::string& state, const std::string& reason);
+  void cancel_replacement(const std::string& name, const std::string& why);
+  bus::TaskReport report_of(SideTask& task);
+  std::unique_ptr<SideTask> make_task(bus::CreateTask spec);
+  void let_end(std::unique_ptr<SideTask> task);
+  SideTask* candidate(uint64_t id);
+  Status check_room() const;
+  void on_end(SideTask& task);
+  void drop_contents(const std::string& sha256);
 
   void tick();
   void begin_stop();
@@ -94,10 +115,15 @@ class Worker {
   std::unique_ptr<ManagerLink> link_;
   Fd signals_;
 
-  std::map<std::string, std::unique_ptr<SideTask>> tasks_;  // by name; ended ones for a while
-  std::map<uint64_t, std::string> acknowledged_;            // ended tasks (by id) that the manager knows of
-  std::vector<uint64_t> told_ended_;                        // in the report under way
-  std::map<std::string, std::string> told_progress_;        // last published counters of a task, encoded
+  std::map<std::string, std::unique_ptr<SideTask>> tasks_;            // by name; ended ones for a while
+  std::map<uint64_t, std::string> acknowledged_;                      // ended tasks (by id) that the manager knows of
+  std::vector<uint64_t> told_ended_;                                  // in the report under way
+  std::map<std::string, std::string> told_progress_;                  // last published counters of a task, encoded
+  std::map<std::string, std::unique_ptr<Replacement>> replacements_;  // under way, by the task's name
+  std::map<std::string, bus::ReplacementReport> replaced_;            // how the latest one went
+  std::vector<std::unique_ptr<SideTask>> ending_;   // without a name any more: given up, not yet ended
+  std::vector<std::unique_ptr<SideTask>> retired_;  // ended; they go after this turn of the loop
+  std::set<std::string> fetched_;  // contents that the manager had to send: this store is not the manager's
   uint64_t last_task_ = 0;
   std::shared_ptr<const PlanSet> plans_;
 

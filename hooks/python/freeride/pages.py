@@ -14,7 +14,7 @@ import stat
 import struct
 import time
 
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 NAME_BYTES, MAX_WAITS, HISTORY, ITERATIONS, MAX_RANKS, METRICS = 64, 1024, 1024, 256, 64, 8
 POISON = 0xFFFFFFFF
 HOOK_STARTING, HOOK_ACTIVE, HOOK_DISABLED, HOOK_GONE = range(4)
@@ -104,7 +104,7 @@ class AnswerPage(ctypes.Structure):
                 *_fields((_u32, "sequence state transition result"),
                          (_u64, "lease_id transition_ns last_paused_ns last_paused_cpu_ns steps step_ns lease_step_ns predicted_ns skipped "
                                 "create_ns init_ns first_step_ns pause_seen_ns finished")),
-                ("message", ctypes.c_char * 256), ("metrics", Metric * METRICS)]
+                ("message", ctypes.c_char * 256), ("metrics", Metric * METRICS), *_fields((_u64, "saved_lease restored"))]
 
 
 # ---- making and mapping --------------------------------------------------------------------------------------------------------

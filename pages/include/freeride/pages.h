@@ -17,12 +17,13 @@ extern "C" {
 #endif
 
 #define FREERIDE_PAGES_MAJOR 1u
-#define FREERIDE_PAGES_MINOR 0u
+#define FREERIDE_PAGES_MINOR 1u
 
 #define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull /* "FRBUBBLE" */
 #define FREERIDE_SENT_MAGIC 0x20544e4553525246ull   /* "FRRSENT " */
 #define FREERIDE_LEASE_MAGIC 0x455341454c525246ull  /* "FRRLEASE" */
 #define FREERIDE_ANSWER_MAGIC 0x5257534e41525246ull /* "FRRANSWR" */
+#define FREERIDE_STATE_MAGIC 0x4554415453525246ull  /* "FRRSTATE" */
 
 /* First 32 bytes of every page. Written once, before the page is handed to anybody. */
 typedef struct freeride_page_header {
@@ -148,7 +149,8 @@ enum {
   FREERIDE_LEASE_BUBBLE = 1,  /* a bubble: steps that fit before the deadline */
   FREERIDE_LEASE_INIT = 2,    /* the one initialisation grant: InitSideTask, no steps */
   FREERIDE_LEASE_PROFILE = 3, /* the one profiling grant: InitSideTask and some steps, then stop */
-  FREERIDE_LEASE_IDLE = 4     /* no training on the device and the user allows it: like a bubble */
+  FREERIDE_LEASE_IDLE = 4,    /* no training on the device and the user allows it: like a bubble */
+  FREERIDE_LEASE_SAVE = 5     /* a grant to save the task's state, PAUSED before and after; no steps */
 };
 
 /* A reader copies the fields between two equal, even values of `sequence`; an odd value that stays is a dead worker: no
@@ -191,7 +193,9 @@ enum {
   FREERIDE_IN_STEP = 4,
   FREERIDE_IN_PAUSE = 5,
   FREERIDE_IN_STOP = 6,
-  FREERIDE_IN_LOAD = 7
+  FREERIDE_IN_LOAD = 7,
+  FREERIDE_IN_SAVE = 8,   /* freeride.state/1 */
+  FREERIDE_IN_RESTORE = 9 /* freeride.state/1, under the initialisation grant */
 };
 
 #define FREERIDE_METRICS 8u
@@ -223,7 +227,27 @@ typedef struct freeride_answer_page {
   uint64_t finished;           /* 152: 1 = the task says that its work is done */
   char message[256];           /* 160: why a transition failed, or the task's last words */
   freeride_metric metrics[FREERIDE_METRICS]; /* 416: the task's own figures (loss, residual, images) */
+  uint64_t saved_lease;                      /* 672: the last save grant that it has answered; 0 = none */
+  uint64_t restored;                         /* 680: 1 = it went on from a saved state */
 } freeride_answer_page;
+
+/* ---- saved state: a header and `size` bytes. From the runner to the worker through a pipe, and kept by the worker in
+ * a file that the next runner reads ---- */
+
+#define FREERIDE_STATE_MOST_BYTES (1ull << 26) /* of the bytes after the header */
+
+typedef struct freeride_saved_state {
+  uint64_t magic;    /*   0 */
+  uint32_t major;    /*   8: FREERIDE_PAGES_MAJOR */
+  uint32_t version;  /*  12: of the bytes, the plugin's own */
+  uint64_t lease_id; /*  16: the save grant that it answers */
+  uint64_t steps;    /*  24: that the task has made, over all its runs */
+  uint64_t size;     /*  32: bytes that follow */
+  int32_t status;    /*  40: freeride_status; not 0: nothing was saved, the bytes say why */
+  uint32_t present;  /*  44: 1 = the bytes are a state; 0 = the plugin keeps none */
+  char plugin[64];   /*  48: NUL-terminated: who saved it */
+  char instance[64]; /* 112: NUL-terminated: the task's, so that a later task of its name does not go on from it */
+} freeride_saved_state;
 
 #ifdef __cplusplus
 }
@@ -233,7 +257,8 @@ static_assert(sizeof(freeride_learned) == 32, "learned");
 static_assert(sizeof(freeride_bubble_page) == 74240, "bubble page");
 static_assert(sizeof(freeride_sent_page) == 17472, "sent page");
 static_assert(sizeof(freeride_lease_page) == 96, "lease page");
-static_assert(sizeof(freeride_answer_page) == 672, "answer page");
+static_assert(sizeof(freeride_answer_page) == 688, "answer page");
+static_assert(sizeof(freeride_saved_state) == 176, "saved state");
 #endif
 
 #endif /* FREERIDE_PAGES_H */

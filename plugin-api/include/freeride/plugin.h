@@ -35,8 +35,9 @@ extern "C" {
 #define FREERIDE_ABI_VERSION 1u
 #define FREERIDE_PLUGIN_ENTRY "freeride_plugin_v1"
 
-/* Names reserved for extensions to come: yield points inside long steps, and saving a task's state. No host offers them
- * yet: `extension` answers NULL, and a plugin must work without. */
+/* Extensions. freeride.state/1 is the plugin's: freeride_plugin.extension answers a freeride_state, see below; the host
+ * has no side of it. freeride.yield/1, yield points inside long steps, is a reserved name that no host offers yet:
+ * `extension` answers NULL, and a plugin must work without. */
 #define FREERIDE_EXTENSION_YIELD "freeride.yield/1"
 #define FREERIDE_EXTENSION_STATE "freeride.state/1"
 
@@ -131,6 +132,33 @@ typedef struct freeride_plugin {
   /* [any] The plugin's side of an extension, or NULL. May itself be NULL. */
   const void* (*extension)(const char* name);
 } freeride_plugin;
+
+/* freeride.state/1: a task's progress, handed to the process that goes on with the task: another content of the plugin
+ * (`freeride-ctl load --replace`) or the same one started anew. The bytes and their version are the plugin's own: the
+ * host keeps them and looks at neither. They are given only to a plugin of the same name. */
+
+/* Where save() puts its bytes; the host's. */
+typedef struct freeride_state_sink {
+  uint32_t struct_size;
+  uint32_t reserved;
+  void* context; /* pass back as the first argument */
+  /* [main] Appends `size` bytes, which the host copies before it returns. FREERIDE_OUT_OF_MEMORY when all bytes
+   * together would be more than 64 MiB: then return it. */
+  freeride_status (*write)(void* context, const void* data, uint64_t size);
+} freeride_state_sink;
+
+typedef struct freeride_state {
+  uint32_t struct_size;
+  uint32_t version; /* of the bytes that save() writes; goes with them */
+  /* [main] SaveState, in PAUSED, under a grant of its own, so outside of every bubble. Changes nothing: the task is
+   * either stopped afterwards or goes on as if it had not been called. May fail without prejudice. */
+  freeride_status (*save)(void* task, const freeride_state_sink* sink);
+  /* [main] RestoreState, once, after init() has returned and before the first start(), within init()'s grant. `version`
+   * and the `size` bytes are as saved, perhaps by an older or newer content of this plugin: refuse with FREERIDE_ERROR
+   * and host->fail() what cannot be understood. A failure ends this task; the one that it was to replace goes on from
+   * the same bytes. */
+  freeride_status (*restore)(void* task, uint32_t version, const void* data, uint64_t size);
+} freeride_state;
 
 /* The one exported symbol. [main] Called once; never NULL. */
 typedef const freeride_plugin* (*freeride_plugin_v1_fn)(void);

@@ -22,6 +22,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <initializer_list>
 #include <limits>
@@ -294,6 +295,30 @@ class SideTask {
   std::string scratch_dir_;
 };
 
+/// freeride.state/1: inherit this beside SideTask, and the task's progress goes to whoever goes on with it: a newer
+/// content of the plugin (`freeride-ctl load --replace`), or the same one started anew.
+///
+///   class Counter : public freeride::SideTask, public freeride::KeepsState {
+///     std::string SaveState() override { return std::to_string(n_); }
+///     void RestoreState(std::uint32_t, const std::string& state) override { n_ = std::stoull(state); }
+///
+/// Shadow kStateVersion with a number of your own when the bytes' form changes. Both functions: [main] thread, in
+/// PAUSED; may throw.
+class KeepsState {
+ public:
+  static constexpr std::uint32_t kStateVersion = 1;
+  KeepsState() = default;
+  KeepsState(const KeepsState&) = delete;
+  KeepsState& operator=(const KeepsState&) = delete;
+  virtual ~KeepsState() = default;
+
+  /// The progress as bytes, at most 64 MiB. Changes nothing: the task may go on afterwards.
+  virtual std::string SaveState() = 0;
+  /// Goes on from `state`, saved as `version`: after InitSideTask, before the first StartSideTask. Throw when it cannot
+  /// be understood: then the task that this one was to replace goes on.
+  virtual void RestoreState(std::uint32_t version, const std::string& state) = 0;
+};
+
 inline ParamBase::ParamBase(SideTask* task, std::string key, std::string help)
     : key_(std::move(key)), help_(std::move(help)) {
   for (const auto* other : task->params_) {
@@ -409,10 +434,53 @@ struct PluginGlue {
 
   static void destroy(void* task) noexcept { delete static_cast<SideTask*>(task); }
 
+  template <class Task>
+  static KeepsState& keeper(SideTask* task) {
+    return *static_cast<Task*>(task);
+  }
+
+  template <class Task>
+  static freeride_status save(void* task, const freeride_state_sink* sink) noexcept {
+    auto* side_task = static_cast<SideTask*>(task);
+    const auto status = guard(side_task->host_, [&]() -> freeride_status {
+      const std::string state = keeper<Task>(side_task).SaveState();
+      return sink->write(sink->context, state.data(), state.size());
+    });
+    return status == FREERIDE_BAD_PARAMETER ? FREERIDE_ERROR : status;
+  }
+
+  template <class Task>
+  static freeride_status restore(void* task, std::uint32_t version, const void* data, std::uint64_t size) noexcept {
+    auto* side_task = static_cast<SideTask*>(task);
+    const auto status = guard(side_task->host_, [&]() -> freeride_status {
+      const std::string state(static_cast<const char*>(data), static_cast<std::size_t>(size));
+      keeper<Task>(side_task).RestoreState(version, state);
+      return FREERIDE_OK;
+    });
+    return status == FREERIDE_BAD_PARAMETER ? FREERIDE_ERROR : status;
+  }
+
+  /// Empty for a class that keeps none.
+  template <class Task>
+  static freeride_state make_state() {
+    if constexpr (std::is_base_of_v<KeepsState, Task>) {
+      return {sizeof(freeride_state), Task::kStateVersion, &save<Task>, &restore<Task>};
+    } else {
+      return {};
+    }
+  }
+
+  template <class Task>
+  static const void* find_extension(const char* name, const freeride_state* state) {
+    if (state->save != nullptr && std::strcmp(name, FREERIDE_EXTENSION_STATE) == 0) return state;
+    return Task::extension(name);
+  }
+
   /// The plugin's table; `class_name` as written in FREERIDE_PLUGIN(). A class that cannot be constructed gives a table
   /// without parameters, and create() then says why.
   template <class Task>
-  static const freeride_plugin* make_table(const char* class_name, const PluginInfo& info) {
+  static const freeride_plugin* make_table(const char* class_name, const PluginInfo& info,
+                                           const void* (*extension)(const char*) = &Task::extension) {
     static_assert(std::is_base_of_v<SideTask, Task>, "FREERIDE_PLUGIN needs a class that inherits freeride::SideTask");
     auto* module = new Module;
     try {
@@ -443,7 +511,7 @@ struct PluginGlue {
     table.pause = &transition<&SideTask::PauseSideTask>;
     table.stop = &transition<&SideTask::StopSideTask>;
     table.destroy = &destroy;
-    table.extension = &Task::extension;
+    table.extension = extension;
     return &table;
   }
 
@@ -460,9 +528,15 @@ struct PluginGlue {
 /// FREERIDE_PLUGIN(Class [, name, version, summary]): exports Class as this shared object's plugin. Once per plugin, at
 /// file scope, after the class.
 #define FREERIDE_PLUGIN(...)                                                                                        \
+  static const void* freeride_find_extension_(const char* name) {                                                   \
+    using Task = FREERIDE_FIRST_(__VA_ARGS__, );                                                                    \
+    static const freeride_state state = ::freeride::PluginGlue::make_state<Task>();                                 \
+    return ::freeride::PluginGlue::find_extension<Task>(name, &state);                                              \
+  }                                                                                                                 \
   extern "C" FREERIDE_EXPORT const freeride_plugin* freeride_plugin_v1(void) {                                      \
     static const freeride_plugin* const table = ::freeride::PluginGlue::make_table<FREERIDE_FIRST_(__VA_ARGS__, )>( \
-        FREERIDE_CLASS_TEXT_(FREERIDE_FIRST_(__VA_ARGS__, )), {FREERIDE_REST_(__VA_ARGS__, )});                     \
+        FREERIDE_CLASS_TEXT_(FREERIDE_FIRST_(__VA_ARGS__, )), {FREERIDE_REST_(__VA_ARGS__, )},                      \
+        &freeride_find_extension_);                                                                                 \
     return table;                                                                                                   \
   }
 

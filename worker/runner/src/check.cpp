@@ -15,6 +15,7 @@
 #include "elf_symbols.hpp"
 #include "freeride/base/clock.hpp"
 #include "harness.hpp"
+#include "saved_state.hpp"
 
 namespace freeride::runner {
 namespace {
@@ -110,12 +111,17 @@ int64_t peak_mib(pid_t pid) {
 /// The dynamic part: one task through its whole life. Each phase says what it found and whether the next makes sense.
 class LifeCheck {
  public:
-  LifeCheck(const CheckOptions& options, Harness& harness, Findings& findings)
-      : options_(options), harness_(harness), findings_(findings), most_ms_(options.timeout_s * 1000LL) {}
+  LifeCheck(const CheckOptions& options, const Harness::Options& harness_options, Harness& harness, Findings& findings)
+      : options_(options),
+        harness_options_(harness_options),
+        harness_(harness),
+        findings_(findings),
+        most_ms_(options.timeout_s * 1000LL) {}
 
   void run() {
     if (create() && init() && steps("step", options_.steps - options_.steps / 2) && resume()) {
       memory();
+      state();
       stop();
     }
     print_log();
@@ -195,6 +201,43 @@ class LifeCheck {
 
   void memory() { findings_.ok("memory", "peak " + std::to_string(peak_mib(harness_.task())) + " MiB of host memory"); }
 
+  // freeride.state/1: saves, and lets a second task go on from that. Whatever comes of it, this one can still be
+  // stopped.
+  void state() {
+    const uint64_t grant = harness_.open(FREERIDE_LEASE_SAVE, most_ms_, FREERIDE_ORDER_PAUSE);
+    const bool answered = harness_.wait_until(
+        [&](const auto& answer) { return pages::load_acquire(answer.saved_lease) == grant; }, most_ms_);
+    harness_.revoke();
+    if (!answered) {
+      give_up("state", "SaveState");
+      return;
+    }
+    const auto saved = read_saved_state(harness_.state_fd());
+    if (!saved.ok() || !saved->has_value()) {
+      findings_.problem("state", "SaveState failed: " + (saved.ok() ? "nothing was saved" : saved.error().message));
+      return;
+    }
+    if (!(*saved)->present) {
+      findings_.ok("state", "none is kept: a replaced task begins anew");
+      return;
+    }
+    Harness::Options options = harness_options_;
+    options.state_in_fd = harness_.state_fd();
+    auto next = Harness::start(options);
+    if (!next.ok()) return findings_.problem("state", next.error().text());
+    const auto failed = [&] {
+      const auto outcome = (*next)->verdict(1);
+      findings_.problem("state", outcome ? text_of(*outcome) : "RestoreState did not return");
+    };
+    if (!(*next)->wait_state(FREERIDE_STATE_CREATED, most_ms_)) return failed();
+    (*next)->open(FREERIDE_LEASE_INIT, most_ms_);
+    if (!(*next)->wait_paused(most_ms_)) return failed();
+    (*next)->revoke(FREERIDE_ORDER_STOP);
+    (*next)->verdict(most_ms_);
+    findings_.ok("state", std::to_string((*saved)->bytes.size()) + " bytes of version " +
+                              std::to_string((*saved)->version) + ", saved and restored");
+  }
+
   void stop() {
     harness_.revoke(FREERIDE_ORDER_STOP);
     end();
@@ -235,6 +278,7 @@ class LifeCheck {
   }
 
   const CheckOptions& options_;
+  const Harness::Options& harness_options_;
   Harness& harness_;
   Findings& findings_;
   const int64_t most_ms_;
@@ -293,7 +337,7 @@ bool check_plugin(const CheckOptions& options) {
     findings.problem("start", harness.error().text());
     return findings.finish(options.plugin);
   }
-  LifeCheck(options, **harness, findings).run();
+  LifeCheck(options, harness_options, **harness, findings).run();
   return findings.finish(options.plugin);
 }
 

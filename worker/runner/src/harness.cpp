@@ -22,7 +22,7 @@ namespace freeride::runner {
 namespace {
 
 // Where the child finds its descriptors; ours are moved out of the way first.
-constexpr int kLeaseFd = 10, kAnswerFd = 11, kLifelineFd = 12, kReportFd = 13;
+constexpr int kLeaseFd = 10, kAnswerFd = 11, kLifelineFd = 12, kReportFd = 13, kStateOutFd = 14, kStateInFd = 15;
 constexpr int kOutOfTheWay = 64;
 
 Fd moved(Fd fd) {
@@ -43,6 +43,8 @@ std::vector<std::string> arguments(const Harness::Options& options, const std::s
                                         "--steps",       std::to_string(options.steps),
                                         "--create-ms",   std::to_string(options.create_ms),
                                         "--stop-ms",     std::to_string(options.stop_ms)};
+  arguments.insert(arguments.end(), {"--state-out-fd", std::to_string(kStateOutFd)});
+  if (options.state_in_fd >= 0) arguments.insert(arguments.end(), {"--state-in-fd", std::to_string(kStateInFd)});
   for (const auto& [key, value] : options.params) {
     arguments.insert(arguments.end(), {"--param", key + "=" + value});
   }
@@ -83,6 +85,10 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
     log_end = moved(Fd(fcntl(harness->log_.get(), F_DUPFD_CLOEXEC, 0)));
     fcntl(log_end.get(), F_SETFL, O_APPEND);
   }
+  harness->state_.reset(memfd_create("task-state", MFD_CLOEXEC));
+  const Fd state_end = moved(Fd(fcntl(harness->state_.get(), F_DUPFD_CLOEXEC, 0)));
+  const Fd state_in_end =
+      options.state_in_fd < 0 ? Fd() : Fd(fcntl(options.state_in_fd, F_DUPFD_CLOEXEC, kOutOfTheWay));
   const Fd lease_end = moved(Fd(fcntl(harness->lease_.fd.get(), F_DUPFD_CLOEXEC, 0)));
   const Fd answer_end = moved(std::move(answer->fd));
 
@@ -102,6 +108,8 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
   posix_spawn_file_actions_adddup2(&actions, answer_end.get(), kAnswerFd);
   posix_spawn_file_actions_adddup2(&actions, lifeline_end.get(), kLifelineFd);
   posix_spawn_file_actions_adddup2(&actions, report_end.get(), kReportFd);
+  posix_spawn_file_actions_adddup2(&actions, state_end.get(), kStateOutFd);
+  if (state_in_end.valid()) posix_spawn_file_actions_adddup2(&actions, state_in_end.get(), kStateInFd);
   posix_spawn_file_actions_adddup2(&actions, log_end.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, log_end.get(), STDERR_FILENO);
   const int error = posix_spawn(&harness->supervisor_, program.c_str(), &actions, nullptr, argv.data(), environ);

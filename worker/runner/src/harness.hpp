@@ -33,7 +33,8 @@ class Harness {
     int64_t stop_ms = 10'000;
     int64_t grace_ms = 100;
     int64_t hang_ms = 5'000;
-    bool deaf = false;  ///< the log goes into a pipe that nobody reads; log() is empty then
+    int state_in_fd = -1;  ///< a file to go on from, the caller's
+    bool deaf = false;     ///< the log goes into a pipe that nobody reads; log() is empty then
   };
 
   /// Blocks until the plugin's process has been started (not: until it is CREATED).
@@ -72,6 +73,8 @@ class Harness {
   bool signal_task(int signal);
   /// CPU clock of the plugin's process, ns; 0 when it is gone.
   int64_t cpu_ns();
+  /// Where saved states go: a file, one after the other (saved_state.hpp).
+  int state_fd() const { return state_.get(); }
   /// What the task has written so far.
   std::string log() const;
 
@@ -89,6 +92,7 @@ class Harness {
   Fd lifeline_;
   Fd report_;
   Fd log_;
+  Fd state_;
   static constexpr pid_t kNoProcess = -1;  // never handed to kill(): there it means everybody
   pid_t supervisor_ = kNoProcess;
   pid_t task_ = kNoProcess;

@@ -32,6 +32,7 @@ bool is_open(const Look& look) {
       return lease.order == FREERIDE_ORDER_RUN;
     case FREERIDE_LEASE_INIT:
     case FREERIDE_LEASE_PROFILE:
+    case FREERIDE_LEASE_SAVE:
       return true;
     default:
       return false;

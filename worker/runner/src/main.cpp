@@ -57,6 +57,8 @@ int main(int argc, char** argv) {
   supervise_command->add_option("--lifeline-fd", channels.lifeline_fd, "pipe whose end means that the worker is gone")
       ->required();
   supervise_command->add_option("--report-fd", channels.report_fd, "socket for started and verdict")->required();
+  supervise_command->add_option("--state-in-fd", job.state_in_fd, "file with the state to go on from");
+  supervise_command->add_option("--state-out-fd", job.state_out_fd, "pipe for the state that a save grant asks for");
   supervise_command->add_option("--plugin", job.plugin, "the plugin's file")->required();
   supervise_command->add_option("--name", job.task, "the task's name")->required();
   supervise_command->add_option("--device", job.device, "cpu-N or a GPU's UUID")->required();

@@ -48,6 +48,10 @@ const char* transition_name(uint32_t transition) {
       return "StopSideTask";
     case FREERIDE_IN_LOAD:
       return "load";
+    case FREERIDE_IN_SAVE:
+      return "SaveState";
+    case FREERIDE_IN_RESTORE:
+      return "RestoreState";
     default:
       return "";
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
+#include "saved_state.hpp"
 #include "stop_signal.hpp"
 
 namespace freeride::runner {
@@ -180,6 +181,9 @@ Runner::Next Runner::act(const pages::Lease& lease, uint32_t sequence) {
       return state == FREERIDE_STATE_CREATED && !job_.profile ? init() : Next::kGoOn;
     case FREERIDE_LEASE_PROFILE:
       return state == FREERIDE_STATE_CREATED && job_.profile ? profile(lease) : Next::kGoOn;
+    case FREERIDE_LEASE_SAVE:
+      return state == FREERIDE_STATE_PAUSED && load_relaxed(answer_.saved_lease) != lease.lease_id ? save(lease)
+                                                                                                   : Next::kGoOn;
     case FREERIDE_LEASE_BUBBLE:
     case FREERIDE_LEASE_IDLE:
       return state == FREERIDE_STATE_PAUSED && lease.order == FREERIDE_ORDER_RUN ? run_lease(lease, sequence)
@@ -194,12 +198,66 @@ Runner::Next Runner::init() {
   const freeride_status status = call(FREERIDE_IN_INIT, plugin_->init, begin_ns);
   if (status != FREERIDE_OK) return failed(FREERIDE_IN_INIT, status);
   install_stop_signal();
+  if (restore() == Next::kEnded) return Next::kEnded;
   const int64_t end_ns = SteadyClock::now();
   cpu_ns_ = thread_cpu_ns();
   store_relaxed(answer_.init_ns, static_cast<uint64_t>(end_ns - begin_ns));
   store_relaxed(answer_.last_paused_ns, static_cast<uint64_t>(end_ns));
   store_relaxed(answer_.last_paused_cpu_ns, static_cast<uint64_t>(process_cpu_ns()));
   set_state(FREERIDE_STATE_PAUSED);
+  return Next::kGoOn;
+}
+
+Runner::Next Runner::restore() {
+  if (job_.state_in_fd < 0) return Next::kGoOn;
+  auto read = read_saved_state(job_.state_in_fd);
+  if (!read.ok()) return failed(FREERIDE_IN_RESTORE, FREERIDE_ERROR, read.error().text());
+  if (!read->has_value()) return Next::kGoOn;
+  const SavedState& saved = **read;
+  steps_before_ = saved.steps;
+  if (!saved.present) return Next::kGoOn;
+  const freeride_state* state = state_extension(*plugin_);
+  if (state == nullptr || saved.plugin != plugin_->name) {
+    host_.log(FREERIDE_LOG_INFO, ("begins anew: the state was saved by " + saved.plugin +
+                                  (state == nullptr ? ", and this content keeps none" : ", another plugin"))
+                                     .c_str());
+    return Next::kGoOn;
+  }
+  enter(FREERIDE_IN_RESTORE, SteadyClock::now());
+  const freeride_status status = state->restore(task_, saved.version, saved.bytes.data(), saved.bytes.size());
+  if (status != FREERIDE_OK) return failed(FREERIDE_IN_RESTORE, status);
+  install_stop_signal();
+  store_relaxed<uint64_t>(answer_.restored, 1);
+  host_.log(FREERIDE_LOG_INFO,
+            ("went on from a saved state of " + std::to_string(saved.bytes.size()) + " bytes").c_str());
+  return Next::kGoOn;
+}
+
+// Whatever comes of it, the task is as it was: PAUSED.
+Runner::Next Runner::save(const pages::Lease& lease) {
+  SavedState saved;
+  saved.lease_id = lease.lease_id;
+  saved.steps = steps_before_ + load_relaxed(answer_.steps);
+  enter(FREERIDE_IN_SAVE, SteadyClock::now());
+  if (const freeride_state* state = state_extension(*plugin_)) {
+    saved.present = true;
+    saved.plugin = plugin_->name;
+    saved.version = state->version;
+    saved.status = collect_state(*state, task_, saved.bytes);
+    if (saved.status != FREERIDE_OK) {
+      const char* text = status_text(saved.status);
+      saved.bytes = host_.take_reason();
+      if (saved.bytes.empty()) saved.bytes = text != nullptr ? text : "returned status " + std::to_string(saved.status);
+    }
+  }
+  if (job_.state_out_fd >= 0) write_saved_state(job_.state_out_fd, saved);
+  const int64_t end_ns = SteadyClock::now();
+  cpu_ns_ = thread_cpu_ns();
+  store_relaxed(answer_.last_paused_ns, static_cast<uint64_t>(end_ns));
+  store_relaxed(answer_.last_paused_cpu_ns, static_cast<uint64_t>(process_cpu_ns()));
+  store_relaxed(answer_.saved_lease, lease.lease_id);
+  leave();
+  pages::bump_and_wake(answer_.sequence);
   return Next::kGoOn;
 }
 
@@ -259,7 +317,7 @@ Runner::Next Runner::run_lease(pages::Lease lease, uint32_t sequence) {
   store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
   if (pause() == Next::kEnded) return Next::kEnded;
   if (finished_) {
-    return stop("finished", job_.steps != 0 && load_relaxed(answer_.steps) >= job_.steps
+    return stop("finished", job_.steps != 0 && steps_before_ + load_relaxed(answer_.steps) >= job_.steps
                                 ? "did its " + std::to_string(job_.steps) + " steps"
                                 : "its work is done");
   }
@@ -309,7 +367,7 @@ Runner::Next Runner::step(const pages::Lease& lease, int64_t begin_ns, uint32_t 
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
   store_release(answer_.steps, steps);
   leave();
-  if (status == FREERIDE_FINISHED || (job_.steps != 0 && steps >= job_.steps)) {
+  if (status == FREERIDE_FINISHED || (job_.steps != 0 && steps_before_ + steps >= job_.steps)) {
     finished_ = true;
     store_relaxed<uint64_t>(answer_.finished, 1);
   }
@@ -361,9 +419,9 @@ Runner::Next Runner::stop(const char* kind, const std::string& reason) {
   return Next::kEnded;
 }
 
-Runner::Next Runner::failed(uint32_t transition, freeride_status status) {
+Runner::Next Runner::failed(uint32_t transition, freeride_status status, std::string reason) {
   store_relaxed(answer_.result, static_cast<uint32_t>(status));
-  std::string reason = host_.take_reason();
+  if (reason.empty()) reason = host_.take_reason();
   if (reason.empty()) {
     const char* text = status_text(status);
     reason = text != nullptr ? text : "returned status " + std::to_string(status) + ", which means nothing there";
@@ -373,7 +431,7 @@ Runner::Next Runner::failed(uint32_t transition, freeride_status status) {
   if (status == FREERIDE_BAD_PARAMETER && transition == FREERIDE_IN_CREATE) kind = "rejected";
   last_words(kind, transition, reason);
   // Without prejudice only here: after a failed step nothing is known of the plugin's state.
-  if (transition == FREERIDE_IN_INIT || transition == FREERIDE_IN_STOP) destroy();
+  if (transition == FREERIDE_IN_INIT || transition == FREERIDE_IN_RESTORE || transition == FREERIDE_IN_STOP) destroy();
   return Next::kEnded;
 }
 

@@ -24,6 +24,8 @@ struct Job {
   uint64_t steps = 0;             ///< stop after so many; 0: until it finishes or is stopped
   int64_t predicted_step_ns = 0;  ///< from an earlier run; 0: not known
   bool profile = false;           ///< takes a PROFILE lease and no other
+  int state_in_fd = -1;           ///< file to go on from (saved_state.hpp), read when it is initialised; -1: none
+  int state_out_fd = -1;          ///< pipe for what a save grant asks for; -1: saves nothing
 };
 
 /// Runs one task to its end. All on the main thread; run() blocks until the task's end, sleeping on the lease page's
@@ -50,6 +52,8 @@ class Runner {
   Next loop();
   Next act(const pages::Lease& lease, uint32_t sequence);
   Next init();
+  Next restore();
+  Next save(const pages::Lease& lease);
   Next profile(const pages::Lease& lease);
   Next run_lease(pages::Lease lease, uint32_t sequence);
   Next step(const pages::Lease& lease, int64_t begin_ns, uint32_t sequence);
@@ -59,7 +63,7 @@ class Runner {
 
   // Endings.
   Next stop(const char* kind, const std::string& reason);
-  Next failed(uint32_t transition, freeride_status status);
+  Next failed(uint32_t transition, freeride_status status, std::string reason = {});
   Next threw(uint32_t transition, const char* what, bool out_of_memory);
   Next rejected(const Error& error);
   void last_words(const char* kind, uint32_t transition, const std::string& reason);
@@ -74,6 +78,7 @@ class Runner {
   const freeride_plugin* plugin_ = nullptr;
   void* task_ = nullptr;
   policy::StepFit fit_;
+  uint64_t steps_before_ = 0;    ///< of the task's earlier runs, by the state it went on from
   uint64_t last_run_lease_ = 0;  ///< lease of the last step
   uint64_t last_skipped_lease_ = 0;
   int64_t now_ns_ = 0;  ///< end of the last step: begin of the next, one clock call saved

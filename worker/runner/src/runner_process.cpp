@@ -18,7 +18,9 @@
 namespace freeride::runner {
 namespace {
 
-constexpr int kLastWordsFd = 3;
+// Descriptors of the plugin's process, beside its output.
+constexpr int kLastWordsFd = 3, kStateInFd = 4, kStateOutFd = 5;
+constexpr int kOutOfTheWay = 6;
 
 const freeride_answer_page* the_answer = nullptr;
 
@@ -70,6 +72,11 @@ void keep_autogroup_last() {
   close(fd);
 }
 
+// `fd` under the number `wanted`; -1 stays -1.
+int placed(int fd, int wanted) {
+  return fd < 0 ? -1 : dup3(fd, wanted, O_CLOEXEC);
+}
+
 void set_up_process(const Job& job) {
   setsid();
   keep_autogroup_last();
@@ -100,10 +107,17 @@ void set_up_process(const Job& job) {
 void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd) {
   set_up_process(job);
   auto answer = pages::map_page_writable<freeride_answer_page>(answer_fd);
-  dup2(last_words_fd, kLastWordsFd);
-  fcntl(kLastWordsFd, F_SETFD, FD_CLOEXEC);
+  // Copies first: any of them may lie where another is to go.
+  const int words = fcntl(last_words_fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
+  const int state_in = job.state_in_fd < 0 ? -1 : fcntl(job.state_in_fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
+  const int state_out = job.state_out_fd < 0 ? -1 : fcntl(job.state_out_fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   // Lifeline, report socket and page descriptors are not the plugin's.
-  close_range(kLastWordsFd + 1, ~0U, 0);
+  placed(words, kLastWordsFd);
+  close(kStateInFd);
+  close(kStateOutFd);
+  job.state_in_fd = placed(state_in, kStateInFd);
+  job.state_out_fd = placed(state_out, kStateOutFd);
+  close_range(kStateOutFd + 1, ~0U, 0);
   if (!answer.ok()) {
     say("failed", FREERIDE_IN_LOAD, answer.error().text().c_str());
     _exit(EXIT_FAILURE);

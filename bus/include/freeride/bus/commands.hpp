@@ -37,6 +37,43 @@ struct Load {
   }
 };
 
+/// Moves a live task to another plugin, named or attached as with Load. Of `load`, params (if there are any: all of
+/// them), memory_bytes, steps and priority count where they are not their defaults; everything else stays the task's.
+/// Reply, once the new one has taken over: TaskReply. Where it cannot, the error says why, and the old one goes on.
+struct ReplacePlugin {
+  static constexpr const char* kCommand = "replace";
+  std::string task;
+  Load load;
+  FREERIDE_FIELDS { visit("task", self.task), visit("load", self.load); }
+};
+
+/// The latest replacement of a task's plugin.
+struct Replacement {
+  uint64_t revision = 0;   ///< that it leads to; 0: there was none
+  std::string state;       ///< "pending", "done" or "failed"
+  std::string request_id;  ///< of the ReplacePlugin that asked for it
+  Load load;               ///< what the task is to run; empty once done
+  std::string reason;      ///< done: what became of the progress; failed: why
+  std::string code;        ///< failed: as in a reply
+  FREERIDE_FIELDS {
+    visit("revision", self.revision), visit("state", self.state), visit("request_id", self.request_id);
+    visit("load", self.load), visit("reason", self.reason), visit("code", self.code);
+  }
+};
+
+/// A content that a task has run before the present one.
+struct Incarnation {
+  uint64_t revision = 0;
+  std::string plugin, sha256;
+  uint64_t steps = 0;  ///< of the task until then
+  int64_t ended_unix_ms = 0;
+  Verdict verdict;  ///< kind "replaced"
+  FREERIDE_FIELDS {
+    visit("revision", self.revision), visit("plugin", self.plugin), visit("sha256", self.sha256);
+    visit("steps", self.steps), visit("ended_unix_ms", self.ended_unix_ms), visit("verdict", self.verdict);
+  }
+};
+
 /// Everything known of a task: its state as on the bus, and how it was asked for.
 struct TaskInfo {
   TaskState state;
@@ -45,10 +82,14 @@ struct TaskInfo {
   uint32_t restarts = 0;  ///< times it was started anew because its worker was lost
   std::string sandbox;    ///< the sandbox it runs in and the limits that hold there
   std::string log_tail;   ///< only in the answer to ShowTask
+  uint64_t revision = 0;  ///< times its plugin was replaced
+  Replacement replacement;
+  std::vector<Incarnation> incarnations;  ///< the latest, oldest first
   FREERIDE_FIELDS {
     visit("state", self.state), visit("load", self.load), visit("submitted_unix_ms", self.submitted_unix_ms);
     visit("ended_unix_ms", self.ended_unix_ms), visit("restarts", self.restarts), visit("sandbox", self.sandbox);
-    visit("log_tail", self.log_tail);
+    visit("log_tail", self.log_tail), visit("revision", self.revision), visit("replacement", self.replacement);
+    visit("incarnations", self.incarnations);
   }
 };
 struct TaskReply {
@@ -151,6 +192,18 @@ struct ReportReply {
 // ---- worker → manager
 // ------------------------------------------------------------------------------------------------------
 
+/// How far a worker is with a ReplaceTask.
+struct ReplacementReport {
+  uint64_t revision = 0;  ///< the one asked for; 0: none
+  std::string state;   ///< "creating", "saving", "stopping" (all: the old one is there), "starting", "done" or "failed"
+  std::string reason;  ///< done: what became of the progress; failed: why
+  uint64_t steps = 0;  ///< of the old one, once it has stopped
+  FREERIDE_FIELDS {
+    visit("revision", self.revision), visit("state", self.state), visit("reason", self.reason);
+    visit("steps", self.steps);
+  }
+};
+
 /// A task as its worker has it.
 struct TaskReport {
   std::string task;
@@ -160,11 +213,13 @@ struct TaskReport {
   TaskCounters counters;
   Verdict verdict;  ///< kind not empty once STOPPED
   int64_t create_ns = 0, init_ns = 0;
+  uint64_t revision = 0;  ///< that it runs; the old one until a replacement is done
+  ReplacementReport replacement;
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("state", self.state),
         visit("sandbox", self.sandbox);
     visit("counters", self.counters), visit("verdict", self.verdict), visit("create_ns", self.create_ns);
-    visit("init_ns", self.init_ns);
+    visit("init_ns", self.init_ns), visit("revision", self.revision), visit("replacement", self.replacement);
   }
 };
 
@@ -278,13 +333,25 @@ struct CreateTask {
   bool when_idle = false;
   bool start_paused = false;
   int64_t predicted_step_ns = 0;  ///< from the profile; 0: not known
+  std::string instance;           ///< of the task: another task of its name has another; a saved state belongs to one
+  uint64_t revision = 0;          ///< times its plugin was replaced
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin),
         visit("sha256", self.sha256);
     visit("params", self.params), visit("memory_limit_bytes", self.memory_limit_bytes), visit("steps", self.steps);
     visit("priority", self.priority), visit("when_idle", self.when_idle), visit("start_paused", self.start_paused);
-    visit("predicted_step_ns", self.predicted_step_ns);
+    visit("predicted_step_ns", self.predicted_step_ns), visit("instance", self.instance);
+    visit("revision", self.revision);
   }
+};
+
+/// Moves a task that the worker has to another content: creates that beside it, then lets the old one save its state
+/// and stop, and the new one go on from there. When the new one fails, the old one goes on. Reply: Ack at once; how it
+/// goes is in the reports. One that is under way or done already is acknowledged again.
+struct ReplaceTask {
+  static constexpr const char* kCommand = "worker.replace";
+  CreateTask create;  ///< of the new one; `task`, `instance` as the old one's, `revision` greater
+  FREERIDE_FIELDS { visit("create", self.create); }
 };
 
 /// Log tail of a task. Reply: LogReply.

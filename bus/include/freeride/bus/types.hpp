@@ -22,6 +22,7 @@ namespace freeride::bus {
 // X(Type): a request, with kCommand.
 #define FREERIDE_BUS_COMMANDS(X) \
   X(Load)                        \
+  X(ReplacePlugin)               \
   X(StopTask)                    \
   X(PauseTask)                   \
   X(ResumeTask)                  \
@@ -37,12 +38,15 @@ namespace freeride::bus {
   X(TaskOrder)                   \
   X(WorkerPlan)                  \
   X(CreateTask)                  \
+  X(ReplaceTask)                 \
   X(GetLog)
 
 // X(Type): a reply, or a part of other types.
 #define FREERIDE_BUS_PARTS(X) \
   X(Verdict)                  \
   X(TaskCounters)             \
+  X(Replacement)              \
+  X(Incarnation)              \
   X(TaskInfo)                 \
   X(TaskReply)                \
   X(TasksReply)               \
@@ -51,6 +55,7 @@ namespace freeride::bus {
   X(PluginsReply)             \
   X(StatusReply)              \
   X(ReportReply)              \
+  X(ReplacementReport)        \
   X(TaskReport)               \
   X(BubbleTotals)             \
   X(Ack)                      \
