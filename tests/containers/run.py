@@ -20,72 +20,66 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCE / "demo")]
 
 import material  # noqa: E402
-import report as report_of  # noqa: E402
 import run as demo  # noqa: E402
 from fleet import DemoError  # noqa: E402
 
-import compose  # noqa: E402
+import in_container  # noqa: E402
 from engine import Engine, EngineError  # noqa: E402
 
 IMAGE = "freeride"
+BUSY_PCT, MOST_SECONDS = 50, 120
 USER = 4711  # of the unprivileged run: nobody on this host
 
 
 class InContainers(demo.Demo):
-    """The main job with the daemons in containers. `uid`: of manager and worker, and of the folders they share with the host."""
+    """The main job with the daemons in containers. `uid`: theirs, and that of the folders they share with the host."""
 
-    def __init__(self, options, engine, service, uid, overrides=()):
+    def __init__(self, options, env, uid):
         super().__init__(options)
-        self.engine, self.service, self.uid, self.overrides = engine, service, uid, overrides
-        self.fleet.env = {**engine.env, **self.env}
-        self.names = []
+        self.uid = uid
+        self.fleet.env.update(env, IN_CONTAINER_DATA=f"{self.data_dir} {material.picture_folder() or ''}")
 
     def start_system(self):
         self.root.chmod(0o755)
-        for folder in (self.run_dir, self.state_dir):
+        for folder in (self.run_dir, self.state_dir, self.data_dir):
             folder.mkdir(mode=0o755)
             os.chown(folder, self.uid, self.uid)
-        self.data_dir.mkdir()  # before the engine makes it, as the source of a volume
         super().start_system()
 
-    def argv(self, service, name, arguments, data=()):
-        env = {"FREERIDE_RUN_DIR": self.run_dir, "FREERIDE_STATE_DIR": self.state_dir, "FREERIDE_UID": self.uid, "FREERIDE_GID": self.uid}
-        flags, image, command = compose.run_flags(service, env, self.overrides)
-        if service == "manager":
-            flags += ["--user", f"{self.uid}:{self.uid}"]  # its sockets are for its own user
-        for folder in data:
-            flags += ["--volume", f"{folder}:{folder}:ro"]
-        self.names.append(f"{self.root.name}-{name}")
-        return ["docker", "run", "--rm", "--name", self.names[-1], *flags, image, command[0], *arguments]
 
-    def manager_argv(self, flags):
-        return self.argv("manager", "manager", flags)
+def container_env(engine, service, uid, overrides):
+    return {**{key: engine.env[key] for key in ("DOCKER_HOST",) if key in engine.env}, "IN_CONTAINER_UID": str(uid),
+            "IN_CONTAINER_SERVICES": f"manager=manager worker={service}", "IN_CONTAINER_OVERRIDES": " ".join(overrides)}
 
-    def worker_argv(self, device, core):
-        data = [folder for folder in (self.data_dir, material.picture_folder()) if folder]
-        return self.argv(self.service, device, ["--device", device, "--cores", core], data)
 
-    def finish(self):
-        super().finish()
-        # A client that was killed leaves its container running.
-        for name in self.names:
-            subprocess.run(["docker", "rm", "--force", name], env=self.engine.env, capture_output=True, check=False)
+def end_containers(engine):
+    """A client that was killed leaves its container running."""
+    names = engine.docker("ps", "--all", "--quiet", "--filter", f"label={in_container.LABEL}").split()
+    if names:
+        engine.docker("rm", "--force", *names, check=False)
 
 
 def main_job(options, engine, service, uid, seconds, overrides=()):
     """Runs the demo; returns what was wrong with it. A figure that was missed is said, and is no fault: this is no place to measure."""
     print(f"\n== the main job, {service} (uid {uid})", flush=True)
-    flags = ["--build", options.build, "--out", options.out / service, "--seconds", seconds, "--compare-iterations", 8]
-    job = InContainers(demo.parse([str(flag) for flag in flags]), engine, service, uid, overrides)
+    in_container.make_tree(options.out / "tree", options.build, ["freeride-manager", "freeride-worker"])
+    flags = ["--build", options.out / "tree", "--out", options.out / service, "--seconds", seconds, "--compare-iterations", 8]
+    job = InContainers(demo.parse([str(flag) for flag in flags]), container_env(engine, service, uid, overrides), uid)
     try:
         report = job.run()
     except DemoError as error:
         return [str(error)]
     finally:
         job.finish()
+        end_containers(engine)
+    idle = [f"task {task['name']} harvested nothing" for task in report["tasks"] if not task["harvested_s"]]
+    if idle and report["other_cpu_pct"] > BUSY_PCT and seconds < MOST_SECONDS:
+        # The worker's side tasks count as others, too; but they have done nothing.
+        print(f"({', '.join(idle)} while others had {report['other_cpu_pct']:.0f} % of the machine: once more, longer)")
+        return main_job(options, engine, service, uid, min(4 * seconds, MOST_SECONDS), overrides)
     for line in report["missed"]:
         print(f"(not judged here: {line})")
-    return report["faults"] + [f"task {task['name']} harvested nothing" for task in report["tasks"] if not task["harvested_s"]]
+    return report["faults"] + idle
 
 
 def build_image(options, engine):
@@ -125,7 +119,7 @@ def check_units():
 
 def left_behind(engine):
     """What should be gone: containers, and control groups of side tasks."""
-    found = engine.docker("ps", "--all", "--filter", f"ancestor={IMAGE}", "--format", "{{.Names}}").split()
+    found = engine.docker("ps", "--all", "--filter", f"label={in_container.LABEL}", "--format", "{{.Names}}").split()
     return [f"container {name} was left behind" for name in found] + \
            [f"control group {folder} was left behind" for folder in sorted(pathlib.Path("/sys/fs/cgroup").glob("**/freeride/*/"))]
 
