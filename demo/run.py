@@ -98,7 +98,14 @@ class Demo:
         return [self.options.build / "bin/freeride-manager", *flags]
 
     def worker_argv(self, device, core):
-        return [self.options.build / "bin/freeride-worker", "--device", device, "--cores", core]
+        return [self.options.build / "bin/freeride-worker", "--device", device, "--cores", core, *self.data_flags()]
+
+    def data_folders(self):
+        """What the side tasks read."""
+        return [folder for folder in (self.data_dir, material.picture_folder()) if folder]
+
+    def data_flags(self):
+        return [flag for folder in self.data_folders() for flag in ("--data", folder)]
 
     # ---- the run, step by step ----
     def start_system(self):

@@ -11,7 +11,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OWNERS = {  # include prefix -> folder
     "freeride/base/": "base", "freeride/policy/": "policy", "freeride/bus/": "bus", "freeride/pages": "pages",
-    "freeride/plugin": "plugin-api", "freeride/hook": "hooks", "freeride/worker/": "worker", "freeride/manager/": "manager",
+    "freeride/plugin": "plugin-api", "freeride/hook": "hooks", "freeride/worker/": "worker", "freeride/seccomp": "containers", "freeride/manager/": "manager",
 }
 LIBRARIES = {"zmq": "ZeroMQ", "msgpack": "MessagePack"}
 

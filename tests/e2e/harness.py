@@ -125,7 +125,10 @@ class System:
                 continue
             with contextlib.suppress(OSError):
                 command = (folder / "cmdline").read_bytes().split(b"\0")
-                if b"freeride-runner" in command[0] and str(self.root).encode() in b"\0".join(command):
+                if b"freeride-runner" not in command[0]:
+                    continue
+                # In a sandbox its arguments name no path of the host's, but its mounts do.
+                if str(self.root).encode() in b"\0".join(command) or str(self.root) in (folder / "mountinfo").read_text():
                     if (folder / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
                         found.append(int(folder.name))
         return found

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <tuple>
 
 #include "doctor.hpp"
 #include "freeride/base/clock.hpp"
@@ -78,8 +79,28 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--memory-bytes", options.memory_bytes, "memory of the device for side tasks (what the host has free)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--sandbox", options.sandbox, "what side tasks run in; there is only: none")->capture_default_str();
-  app.add_option("--runner", options.runner, "the program freeride-runner (beside this one, else on the PATH)");
+  auto& sandbox = options.sandbox;
+  app.add_option("--sandbox", sandbox.name, "what side tasks run in: bubblewrap, or none (development only)")
+      ->capture_default_str();
+  app.add_option("--bwrap", sandbox.bwrap, "the program bwrap (on the PATH)");
+  app.add_option("--scratch-bytes", sandbox.scratch_bytes, "size of a task's scratch folder, part of its memory")
+      ->capture_default_str();
+  app.add_option("--task-pids", sandbox.pids, "processes and threads of a task")->capture_default_str();
+  app.add_option("--task-cpus", sandbox.cpus, "CPU time of a task, in cores (as many as it has)");
+  app.add_option("--host-memory-bytes", options.host_memory_bytes, "host memory of a GPU's task")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--first-task-uid", sandbox.first_uid, "first of the user numbers for tasks, where the worker is root")
+      ->check(CLI::Range(int64_t{1}, int64_t{4'294'000'000}))
+      ->capture_default_str();
+  for (const auto& [option, folders, what] :
+       {std::tuple("--library-dir", &sandbox.library_dirs, "folder of libraries that tasks see beyond the system's"),
+        std::tuple("--data", &sandbox.data_dirs, "folder that tasks may read, at the same path")}) {
+    app.add_option(option, *folders, std::string(what) + "; repeatable, or several with ':' between them")
+        ->delimiter(':')
+        ->allow_extra_args(false);
+  }
+  app.add_option("--runner", sandbox.runner, "the program freeride-runner (beside this one, else on the PATH)");
   app.add_option("--main-nice", options.main_nice, "nice value of all but the acting thread on a CPU device")
       ->check(CLI::Range(0, 19))
       ->capture_default_str();
@@ -114,8 +135,8 @@ int main(int argc, char** argv) {
   }
   if (auto device = freeride::worker::check_device(options.device); !device.ok())
     return fail(device.error(), kWrongUsage);
-  if (auto sandbox = freeride::worker::make_sandbox(options.sandbox); !sandbox.ok())
-    return fail(sandbox.error(), kWrongUsage);
+  if (auto checked = freeride::worker::check_options(options.sandbox); !checked.ok())
+    return fail(checked.error(), kWrongUsage);
   if (check) return freeride::worker::report(freeride::worker::diagnose(options), format == "json", std::cout);
 
   block_signals();

@@ -7,16 +7,17 @@
 
 #include "freeride/base/paths.hpp"
 #include "freeride/base/result.hpp"
+#include "sandbox.hpp"
 
 namespace freeride::worker {
 
 struct Options {
   Paths paths = Paths::defaults();
-  std::string device;      ///< "cpu-N" or a GPU's UUID
-  std::vector<int> cores;  ///< empty: all
-  std::string drop_dir;    ///< empty: paths.drop_dir()
-  std::string sandbox = "none";
-  std::string runner;  ///< empty: beside this program, else on the PATH
+  std::string device;                     ///< "cpu-N" or a GPU's UUID
+  std::vector<int> cores;                 ///< empty: all
+  std::string drop_dir;                   ///< empty: paths.drop_dir()
+  SandboxOptions sandbox;                 ///< its runner empty: beside this program, else on the PATH
+  int64_t host_memory_bytes = 8ll << 30;  ///< of a GPU's task
   std::string lease_order = "round-robin";
   int64_t grace_ms = 100, hang_ms = 5000, init_ms = 30'000, profile_ms = 30'000, stop_ms = 15'000;
   int64_t memory_bytes = 0;  ///< of the device, for side tasks; 0: what the host has

@@ -307,10 +307,27 @@ TEST_CASE("options: cores, devices, runner, sandbox", "[options]") {
   CHECK_FALSE(check_device(std::string(64, 'a')).ok());
   CHECK(find_runner("/bin/sh").ok());
   CHECK(find_runner("/nowhere/freeride-runner").error().code == Code::kNotFound);
-  CHECK(make_sandbox("none").ok());
-  auto sandbox = make_sandbox("bubblewrap");
-  REQUIRE_FALSE(sandbox.ok());
-  CHECK(sandbox.error().text().find("none") != std::string::npos);
+  SandboxOptions sandbox;
+  CHECK(sandbox.name == "bubblewrap");
+  CHECK(check_options(sandbox).ok());
+  sandbox.name = "jail";
+  CHECK(check_options(sandbox).error().text().find("bubblewrap, none") != std::string::npos);
+  sandbox = {};
+  sandbox.pids = 0;
+  CHECK(check_options(sandbox).error().text().find("--task-pids") != std::string::npos);
+  sandbox = {};
+  sandbox.scratch_bytes = -1;
+  CHECK(check_options(sandbox).error().text().find("--scratch-bytes") != std::string::npos);
+  sandbox = {};
+  sandbox.cpus = std::nan("");
+  CHECK(check_options(sandbox).error().text().find("--task-cpus") != std::string::npos);
+  sandbox = {};
+  sandbox.library_dirs = {"lib"};
+  CHECK(check_options(sandbox).error().text().find("--library-dir") != std::string::npos);
+  // Nothing falls back to `none`.
+  sandbox = {};
+  sandbox.bwrap = "/nowhere/bwrap";
+  CHECK(make_sandbox(sandbox).error().text().find("install bubblewrap") != std::string::npos);
 }
 
 TEST_CASE("the loop: timers in order, handlers may forget themselves", "[loop]") {

@@ -11,6 +11,7 @@
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
+#include "freeride/bus/events.hpp"
 
 namespace freeride::worker {
 
@@ -20,7 +21,8 @@ struct SandboxGrants {
   std::map<std::string, std::string> env;  ///< set in the task's environment, in place of what this process has there
   std::vector<std::string> devices;        ///< device nodes, readable and writable at the same path
   std::vector<std::string> folders;        ///< bound writable at the same path: the pipe folder of its MPS server
-  std::vector<std::string> files;          ///< files and folders bound read-only at the same path: the driver's
+  std::vector<std::string> files;          ///< files and folders bound read-only at the same path: the driver's, data
+  bool network = false;                    ///< the host's network
 };
 
 /// Who a task's processes are on the host. A server that is to serve them must run as the same.
@@ -29,13 +31,14 @@ struct TaskIdentity {
   gid_t gid = 0;
 };
 
-/// What to start.
+/// What to start: `freeride-runner` with `args`.
 struct SandboxRequest {
-  std::string program;            ///< path of freeride-runner
-  std::vector<std::string> args;  ///< without argv[0]
-  std::vector<int> keep_fds;      ///< stay open under their numbers; everything else is close-on-exec
-  int output_fd = -1;             ///< becomes stdout and stderr
-  std::string working_dir;
+  uint64_t task = 0;               ///< its number on this worker
+  std::vector<std::string> args;   ///< without argv[0]; paths as inside() names them
+  std::vector<int> keep_fds;       ///< stay open under their numbers; everything else is close-on-exec
+  int output_fd = -1;              ///< becomes stdout and stderr
+  std::string plugin;              ///< file; empty: none
+  std::string scratch;             ///< the task's folder on the host
   std::vector<int> cores;          ///< empty: all
   bool lowest_priority = false;    ///< SCHED_IDLE: anything else on its cores goes first
   int64_t memory_limit_bytes = 0;  ///< of host memory; 0: none
@@ -45,9 +48,29 @@ struct SandboxRequest {
 /// Exit status of a child that could not become the program; its output says why.
 constexpr int kCannotStart = 127;
 
+/// What holds a started task: its limits, and what is taken down with it. The destructor leaves nothing behind. Main
+/// thread.
+class Hold {
+ public:
+  virtual ~Hold() = default;
+  /// For people: the sandbox and the limits that hold in it.
+  virtual std::string describe() const = 0;
+  /// Says in `verdict` which of its limits ended the task, if one did. After the child's end.
+  virtual void explain(bus::Verdict& verdict, const std::string& log_tail) const = 0;
+  /// Keeps what is in the scratch folder, given an open descriptor of it (-1: none). After the child's end. May copy up
+  /// to the quota.
+  virtual Status keep_scratch(int scratch_fd) = 0;
+};
+
 struct Child {
   pid_t pid = 0;
   Fd pidfd;
+  std::unique_ptr<Hold> hold;
+};
+
+/// How a task's paths are called inside.
+struct InsidePaths {
+  std::string plugin, scratch;
 };
 
 /// One kind of sandbox. Main thread. Starting does not wait for the child.
@@ -55,16 +78,38 @@ class Sandbox {
  public:
   virtual ~Sandbox() = default;
   virtual const char* name() const = 0;
-  /// For people: the sandbox and the limits that hold in it for a task with this memory limit.
-  virtual std::string describe(int64_t memory_limit_bytes) const = 0;
+  /// Whether it can be made on this host: starts one and waits for it, some seconds at most. Says loudly what it does
+  /// not protect from. Errors: which facility is missing and what to do.
+  virtual Status check() = 0;
   /// Who the processes of the task with this number will be. The same answer from now on until the task has ended.
   virtual TaskIdentity identity(uint64_t task) = 0;
+  /// The task has ended, started or not.
+  virtual void forget(uint64_t task) = 0;
+  virtual InsidePaths inside(const std::string& plugin, const std::string& scratch) const = 0;
   /// Starts a child, the leader of a session of its own. Errors: kExhausted (processes, memory), kNotFound (no such
-  /// program).
+  /// program), kInvalidArgument (limits in which nothing can run).
   virtual Result<Child> start(const SandboxRequest& request) = 0;
 };
 
-/// The sandbox called `name`. Errors: kInvalidArgument, listing the names there are.
-Result<std::unique_ptr<Sandbox>> make_sandbox(const std::string& name);
+/// The worker's options for it.
+struct SandboxOptions {
+  std::string name = "bubblewrap";
+  std::string runner;                     ///< path of freeride-runner
+  std::string device;                     ///< of the worker
+  std::string bwrap;                      ///< path; empty: on the PATH
+  int64_t scratch_bytes = 256ll << 20;    ///< of a task's scratch folder; part of its memory
+  int64_t pids = 256;                     ///< processes and threads of a task
+  double cpus = 0;                        ///< CPU time of a task, in cores; 0: as many as it has cores
+  int64_t first_uid = 2'000'000'000;      ///< first of the host's user numbers for tasks, where the worker is root
+  std::vector<std::string> library_dirs;  ///< beyond the system's; in LD_LIBRARY_PATH inside
+  std::vector<std::string> data_dirs;     ///< what every task may read, at the same path
+};
+
+/// Errors: kInvalidArgument: no sandbox of that name, or a limit that makes no sense.
+Status check_options(const SandboxOptions& options);
+
+/// The sandbox called `options.name`. Errors: those of check_options(); kNotFound: no bwrap.
+Result<std::unique_ptr<Sandbox>> make_sandbox(const SandboxOptions& options);
+Result<std::unique_ptr<Sandbox>> make_bubblewrap(const SandboxOptions& options);
 
 }  // namespace freeride::worker

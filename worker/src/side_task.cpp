@@ -32,6 +32,7 @@ using nlohmann::json;
 using pages::load_relaxed;
 
 constexpr size_t kVerdictTailBytes = 4096;
+constexpr int kSignalled = 128;  // bubblewrap exits with this and the signal that killed what it started
 constexpr size_t kMaxReportBytes = 16384;
 constexpr int64_t kLogPauseNs = 100 * kNsPerMs;
 
@@ -53,6 +54,36 @@ int64_t number_of(const json& object, const char* key) {
 int64_t status_bytes(const std::string& line, const char* key) {
   if (line.rfind(key, 0) != 0) return 0;
   return std::strtoll(line.c_str() + std::strlen(key), nullptr, 10) * 1024;
+}
+
+// One datagram with at most two descriptors; as recv().
+ssize_t receive(int socket, std::array<char, kMaxReportBytes>& buffer, std::array<Fd, 2>& fds) {
+  iovec part{buffer.data(), buffer.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const cmsghdr* head = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (head == nullptr || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) return got;
+  const size_t count = std::min(fds.size(), (head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+  for (size_t i = 0; i < count; ++i) {
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
+    fds[i].reset(fd);
+  }
+  return got;
+}
+
+// The number of a pidfd's process here; in a sandbox it is another one.
+int pid_of(int pidfd) {
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(pidfd));
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("Pid:", 0) == 0) return std::atoi(line.c_str() + 4);
+  }
+  return -1;
 }
 
 uint32_t order_word(const std::string& order) {
@@ -151,7 +182,7 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   }
 
   SandboxRequest request;
-  request.program = options_.runner;
+  const InsidePaths inside = sandbox_.inside(plugin.string(), scratch.string());
   request.args = {"supervise"};
   // One word each: a value that begins with a dash is no option.
   const auto add = [&](const std::string& key, const std::string& value) {
@@ -162,10 +193,10 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   add("answer-fd", std::to_string(answer->fd.get()));
   add("lifeline-fd", std::to_string(lifeline_read.get()));
   add("report-fd", std::to_string(report_child.get()));
-  add("plugin", plugin.string());
+  add("plugin", inside.plugin);
   add("name", spec_.task);
   add("device", options_.device);
-  add("scratch", scratch.string());
+  add("scratch", inside.scratch);
   add("purpose", profile ? "profile" : "run");
   for (const auto& [key, value] : spec_.params) {
     std::string pair = key;
@@ -183,11 +214,14 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
     request.keep_fds.push_back(state_in_.get());
   }
   request.output_fd = output_write.get();
-  request.working_dir = scratch.string();
+  request.plugin = plugin.string();
+  request.scratch = scratch.string();
   request.cores = options_.cores;
   request.lowest_priority = options_.cpu_device;
-  // On a GPU the limit is one of its memory, held by the task's MPS server.
-  if (options_.cpu_device) request.memory_limit_bytes = std::max<int64_t>(0, spec_.memory_limit_bytes);
+  // On a GPU the task's own limit is one of its memory, held by the task's MPS server.
+  request.memory_limit_bytes =
+      options_.cpu_device ? std::max<int64_t>(0, spec_.memory_limit_bytes) : options_.host_memory_bytes;
+  request.task = id_;
   request.grants = std::move(grants);
 
   log_ = std::make_unique<TaskLog>(std::move(output_read), folder / (profile ? "profile.log" : "log"));
@@ -195,6 +229,7 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   if (!child.ok()) return child.error();
   supervisor_ = std::move(*child);
   state_in_.reset();
+  sandbox_text_ = supervisor_.hold->describe();
   acting_.add_task(pages_);
 
   if (auto s = loop_.watch(supervisor_.pidfd.get(), EPOLLIN, [this](uint32_t) { on_supervisor_exit(); }); !s.ok())
@@ -324,7 +359,8 @@ void SideTask::kill_group() {
 void SideTask::on_report() {
   std::array<char, kMaxReportBytes> buffer;
   while (report_.valid()) {
-    const ssize_t got = recv(report_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    std::array<Fd, 2> fds;
+    const ssize_t got = receive(report_.get(), buffer, fds);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) {  // the supervisor has closed it: its exit follows
@@ -335,7 +371,7 @@ void SideTask::on_report() {
     if (!message.is_object()) continue;
     const std::string event = text_of(message, "event");
     if (event == "started") {
-      on_started(static_cast<int>(number_of(message, "pid")));
+      on_started(std::move(fds[0]), std::move(fds[1]));
     } else if (event == "verdict" && verdict_.kind.empty()) {
       verdict_.kind = text_of(message, "kind");
       verdict_.reason = text_of(message, "reason");
@@ -346,10 +382,12 @@ void SideTask::on_report() {
   }
 }
 
-void SideTask::on_started(int pid) {
-  if (pid <= 1 || runner_pid_ != 0) return;
-  runner_pidfd_.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!runner_pidfd_.valid()) return;  // gone already; the supervisor says how
+void SideTask::on_started(Fd process, Fd scratch) {
+  if (runner_pid_ != 0) return;
+  scratch_fd_ = std::move(scratch);
+  const int pid = pid_of(process.get());
+  if (pid <= 1) return;  // gone already; the supervisor says how
+  runner_pidfd_ = std::move(process);
   runner_pid_ = pid;
   acting_.set_process(id_, pid, runner_pidfd_.get());
 }
@@ -381,6 +419,9 @@ void SideTask::on_supervisor_exit() {
     verdict.kind = "lost";
     if (info.si_code == CLD_EXITED && info.si_status == kCannotStart) {
       verdict.reason = "the runner could not be started; the log says why";
+    } else if (info.si_code == CLD_EXITED && info.si_status > kSignalled) {
+      verdict.signal = info.si_status - kSignalled;
+      verdict.reason = "its supervisor was killed by signal " + std::to_string(verdict.signal);
     } else if (info.si_code == CLD_EXITED) {
       verdict.reason = "its supervisor exited with code " + std::to_string(info.si_status) + " without a verdict";
     } else {
@@ -405,7 +446,6 @@ void SideTask::end(bus::Verdict verdict) {
     }
     verdict.log_tail = log_->tail(kVerdictTailBytes);
   }
-  verdict_ = std::move(verdict);
   stop_saving();
   state_pipe_.reset();
   state_in_.reset();
@@ -421,7 +461,8 @@ void SideTask::end(bus::Verdict verdict) {
     siginfo_t info{};
     waitid(P_PID, static_cast<id_t>(supervisor_.pid), &info, WEXITED | WNOHANG);
   }
-  supervisor_ = Child{};
+  let_go(verdict);
+  verdict_ = std::move(verdict);
   report_.reset();
   lifeline_.reset();
   runner_pidfd_.reset();
@@ -430,6 +471,19 @@ void SideTask::end(bus::Verdict verdict) {
     std::filesystem::remove_all(profile_scratch_, ignored);
   }
   if (changed_) changed_(*this);
+}
+
+// All in the sandbox is dead: what remains of it is judged, kept and taken down.
+void SideTask::let_go(bus::Verdict& verdict) {
+  if (supervisor_.hold != nullptr) {
+    if (auto kept = supervisor_.hold->keep_scratch(spec_.purpose == "profile" ? -1 : scratch_fd_.get()); !kept.ok()) {
+      spdlog::warn("task {}: its scratch folder was not kept: {}", spec_.task, kept.error().text());
+    }
+    supervisor_.hold->explain(verdict, verdict.log_tail);
+  }
+  scratch_fd_.reset();
+  supervisor_ = Child{};
+  sandbox_.forget(id_);
 }
 
 void SideTask::look_at_memory() {
@@ -482,7 +536,7 @@ bus::TaskReport SideTask::report() {
   report.task = spec_.task;
   report.purpose = spec_.purpose;
   report.revision = spec_.revision;
-  report.sandbox = sandbox_.describe(spec_.memory_limit_bytes);
+  report.sandbox = sandbox_text_.empty() ? sandbox_.name() : sandbox_text_;
   report.counters = counters_now();
   if (pages_ == nullptr) {
     report.state = state_name(FREERIDE_STATE_SUBMITTED);

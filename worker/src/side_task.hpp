@@ -19,10 +19,11 @@ namespace freeride::worker {
 
 /// What of the worker's options concerns a task.
 struct SideTaskOptions {
-  std::string runner;  ///< path of freeride-runner
   std::string device;
   std::vector<int> cores;
   bool cpu_device = true;
+  int64_t host_memory_bytes =
+      0;  ///< ceiling of a GPU's task in the host's memory; on a CPU device the task's own counts
   int64_t grace_ns = 0, hang_ns = 0;
   int64_t stop_ns =
       10'000'000'000;  ///< for StopSideTask as seen from here; the supervisor has a shorter bound of its own
@@ -90,11 +91,12 @@ class SideTask {
  private:
   Status prepare(const std::filesystem::path& plugin, const std::filesystem::path& folder, SandboxGrants grants);
   void on_report();
-  void on_started(int pid);
+  void on_started(Fd process, Fd scratch);
   void on_log();
   void on_state();
   void on_supervisor_exit();
   void kill_group();
+  void let_go(bus::Verdict& verdict);
   void end(bus::Verdict verdict);
   void look_at_memory();
   bus::TaskCounters counters();
@@ -114,7 +116,9 @@ class SideTask {
   StateFile* saving_ = nullptr;
   Saved saved_;
   bus::TaskCounters earlier_;  // of the task's contents before this one
+  Fd scratch_fd_;              ///< of a sandbox's scratch folder, which is nowhere in this process's mounts
   Child supervisor_;
+  std::string sandbox_text_;
   int runner_pid_ = 0;
   std::unique_ptr<TaskLog> log_;
   std::filesystem::path profile_scratch_;

@@ -48,7 +48,9 @@ bool SystemProcesses::wants_cpu(int pid) {
   const ssize_t got = fd.valid() ? ::read(fd.get(), text, sizeof(text)) : -1;
   const std::string_view stat(text, got > 0 ? static_cast<size_t>(got) : 0);
   const size_t name_end = stat.rfind(')');  // the name may hold anything
-  return name_end != std::string_view::npos && name_end + 2 < stat.size() && stat[name_end + 2] == 'R';
+  // Gone or a zombie: it does not hang, its supervisor has only had no CPU yet to say how it ended.
+  if (name_end == std::string_view::npos || name_end + 2 >= stat.size()) return true;
+  return stat[name_end + 2] == 'R' || stat[name_end + 2] == 'Z';
 }
 
 void SystemProcesses::freeze_and_kill(int pid, int pidfd) {

@@ -35,7 +35,8 @@ class Processes {
   virtual ~Processes() = default;
   /// CPU time of all threads of `pid`, ns; -1 when there is no such process.
   virtual int64_t cpu_ns(int pid) = 0;
-  /// Whether `pid` would execute if it got a core: true for a process that training or others keep from running.
+  /// Whether `pid` would execute if it got a core: true for a process that training or others keep from running, and
+  /// for one that has ended, which whoever reaps it will say.
   virtual bool wants_cpu(int pid) = 0;
   /// Freezes and kills the process group that `pid` leads, if `pidfd` says that it still lives. Does not block.
   virtual void freeze_and_kill(int pid, int pidfd) = 0;

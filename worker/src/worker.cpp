@@ -77,16 +77,16 @@ Worker::~Worker() {
 
 Status Worker::open() {
   if (auto device = check_device(options_.device); !device.ok()) return device;
-  auto runner = find_runner(options_.runner);
+  auto runner = find_runner(options_.sandbox.runner);
   if (!runner.ok()) return runner.error();
   utsname name{};
   uname(&name);
   host_ = name.nodename;
   id_ = host_ + ":" + options_.device;
-  task_options_.runner = *runner;
   task_options_.device = options_.device;
   task_options_.cores = options_.cores;
   task_options_.cpu_device = options_.cpu_device();
+  task_options_.host_memory_bytes = options_.host_memory_bytes;
   task_options_.grace_ns = options_.grace_ms * kNsPerMs;
   task_options_.hang_ns = options_.hang_ms * kNsPerMs;
   task_options_.stop_ns = options_.stop_ms * kNsPerMs;
@@ -95,9 +95,13 @@ Status Worker::open() {
   if (!loop.ok()) return loop.error();
   loop_ = std::move(*loop);
   if (auto s = open_signals(); !s.ok()) return s;
-  auto sandbox = make_sandbox(options_.sandbox);
+  SandboxOptions sandbox_options = options_.sandbox;
+  sandbox_options.runner = *runner;
+  sandbox_options.device = options_.device;
+  auto sandbox = make_sandbox(sandbox_options);
   if (!sandbox.ok()) return sandbox.error();
   sandbox_ = std::move(*sandbox);
+  if (auto s = sandbox_->check(); !s.ok()) return s;
 
   std::error_code error;
   std::filesystem::create_directories(options_.paths.run_dir, error);

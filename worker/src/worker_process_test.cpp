@@ -102,14 +102,11 @@ TEST_CASE("kill -9 of runner or supervisor is a verdict; the worker stays", "[pr
   for (const bool supervisor : {true, false}) {
     rig.manager.create(spec(rig, "t", "counter", {{"step_us", "200"}}));
     rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 2; });
-    const auto children = children_of(rig.worker.pid());
-    REQUIRE(children.size() == 1);
-    REQUIRE(children[0] > 1);
-    const auto runners = children_of(children[0]);
-    REQUIRE(runners.size() == 1);
-    REQUIRE(runners[0] > 1);
-    const Watched runner(runners[0]);
-    REQUIRE(kill(supervisor ? children[0] : runners[0], SIGKILL) == 0);
+    const TaskProcesses task = task_processes(rig.worker.pid());
+    REQUIRE(task.supervisor > 1);
+    REQUIRE(task.runner > 1);
+    const Watched runner(task.runner);
+    REQUIRE(kill(supervisor ? task.supervisor : task.runner, SIGKILL) == 0);
     const auto verdict = rig.manager.verdict("t");
     CHECK(verdict.kind == (supervisor ? "lost" : "crashed"));
     CHECK(verdict.signal == SIGKILL);
@@ -126,11 +123,10 @@ TEST_CASE("kill -9 of the worker ends its side tasks; a trainer finds the next w
   FakeTrainer trainer(rig.paths);
   rig.manager.create(spec(rig, "t", "counter", {{"step_us", "200"}}));
   rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 2; });
-  const auto supervisors = children_of(rig.worker.pid());
-  REQUIRE(supervisors.size() == 1);
-  const auto runners = children_of(supervisors[0]);
-  REQUIRE(runners.size() == 1);
-  const Watched supervisor(supervisors[0]), runner(runners[0]);
+  const TaskProcesses task = task_processes(rig.worker.pid());
+  REQUIRE(task.supervisor > 1);
+  REQUIRE(task.runner > 1);
+  const Watched supervisor(task.supervisor), runner(task.runner);
   rig.worker.kill_hard();
   CHECK(supervisor.ends());
   CHECK(runner.ends());

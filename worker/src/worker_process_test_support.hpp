@@ -125,6 +125,20 @@ inline std::vector<pid_t> children_of(pid_t pid) {
   return children;
 }
 
+/// Of a worker's only task: the supervisor and the runner, whatever sandbox is around them. Empty: not there.
+struct TaskProcesses {
+  pid_t supervisor = 0, runner = 0;
+};
+inline TaskProcesses task_processes(pid_t worker) {
+  TaskProcesses found;
+  pid_t pid = worker;
+  for (auto children = children_of(pid); children.size() == 1; children = children_of(pid)) {
+    found.supervisor = pid == worker ? 0 : pid;
+    pid = found.runner = children[0];
+  }
+  return found;
+}
+
 inline size_t fds_of(pid_t pid) {
   const auto begin = std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd");
   return static_cast<size_t>(std::distance(begin, std::filesystem::directory_iterator()));

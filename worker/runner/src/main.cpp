@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "check.hpp"
+#include "confine.hpp"
 #include "describe.hpp"
 #include "supervisor.hpp"
 
@@ -72,6 +73,14 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   supervise_command->add_option("--stop-ms", limits.stop_ms, "limit of StopSideTask")->check(CLI::PositiveNumber);
 
+  supervise_command->add_flag("--confined", job.confinement.on, "in a sandbox: give up what the plugin must not have");
+  supervise_command->add_option("--pids", job.confinement.pids, "processes and threads by rlimit, in a sandbox")
+      ->check(CLI::PositiveNumber);
+  supervise_command->add_option("--saved", job.confinement.saved,
+                                "folder to fill the scratch folder from, in a sandbox");
+  // Asked by a worker at its start: can a sandbox be made here?
+  CLI::App* trial_command = app.add_subcommand("trial", "Says whether the sandbox it runs in is one")->group("");
+
   CheckOptions check;
   CLI::App* check_command = app.add_subcommand("check", "Runs a plugin through the whole contract");
   check_command->add_option("plugin", check.plugin, "the plugin's file")->required();
@@ -103,6 +112,10 @@ int main(int argc, char** argv) {
     const int code = status.ok() ? kOk : complain(status.error());
     fflush(nullptr);
     _exit(code);
+  }
+  if (*trial_command) {
+    const Status status = try_sandbox();
+    return status.ok() ? kOk : complain(status.error());
   }
   if (*check_command) {
     check.params = std::move(*params);

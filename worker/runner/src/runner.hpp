@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "confine.hpp"
 #include "freeride/pages.h"
 #include "freeride/pages/mapping.hpp"
 #include "freeride/policy/step_fit.hpp"
@@ -26,6 +27,7 @@ struct Job {
   bool profile = false;           ///< takes a PROFILE lease and no other
   int state_in_fd = -1;           ///< file to go on from (saved_state.hpp), read when it is initialised; -1: none
   int state_out_fd = -1;          ///< pipe for what a save grant asks for; -1: saves nothing
+  Confinement confinement;
 };
 
 /// Runs one task to its end. All on the main thread; run() blocks until the task's end, sleeping on the lease page's
@@ -89,7 +91,9 @@ class Runner {
   bool said_ = false;
 };
 
-/// Child process entry: sets up the process (session, signals, descriptors), runs the job, exits. Never returns.
-[[noreturn]] void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd);
+/// Child process entry: sets up the process (session, signals, descriptors, confinement), runs the job, exits. Never
+/// returns. `listener_socket` takes the listener of confine_plugin(); -1 where the job is not confined.
+[[noreturn]] void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd,
+                            int listener_socket);
 
 }  // namespace freeride::runner

@@ -78,15 +78,20 @@ int placed(int fd, int wanted) {
 }
 
 void set_up_process(const Job& job) {
-  setsid();
-  keep_autogroup_last();
+  if (job.confinement.on) {
+    // In the supervisor's session, which the worker has put last: the sandbox's /proc can't be written.
+    setpgid(0, 0);
+  } else {
+    setsid();
+    keep_autogroup_last();
+    offer_to_oom_killer();
+  }
   prctl(PR_SET_NAME, job.task.c_str());
   // A core dump of gigabytes would take the disk and the memory bandwidth of the training.
   rlimit core{};
   getrlimit(RLIMIT_CORE, &core);
   core.rlim_cur = 0;
   setrlimit(RLIMIT_CORE, &core);
-  offer_to_oom_killer();
   for (int signal = 1; signal < SIGRTMIN; ++signal) {
     if (signal != SIGKILL && signal != SIGSTOP) ::signal(signal, SIG_DFL);
   }
@@ -104,9 +109,20 @@ void set_up_process(const Job& job) {
 
 }  // namespace
 
-void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd) {
+void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd, int listener_socket) {
   set_up_process(job);
   auto answer = pages::map_page_writable<freeride_answer_page>(answer_fd);
+  if (job.confinement.on) {
+    const auto listener = confine_plugin(job.confinement);
+    if (!listener.ok() || !send_fd(listener_socket, listener->get())) {
+      LastWords words;
+      put_text(words.kind, "failed");
+      put_text(words.transition, transition_name(FREERIDE_IN_LOAD));
+      put_text(words.reason, listener.ok() ? "its supervisor is gone" : listener.error().text().c_str());
+      [[maybe_unused]] const ssize_t written = write(last_words_fd, &words, sizeof(words));
+      _exit(EXIT_FAILURE);
+    }
+  }
   // Copies first: any of them may lie where another is to go.
   const int words = fcntl(last_words_fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   const int state_in = job.state_in_fd < 0 ? -1 : fcntl(job.state_in_fd, F_DUPFD_CLOEXEC, kOutOfTheWay);

@@ -11,14 +11,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <ctime>
+#include <initializer_list>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "confine.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/copy_tree.hpp"
 #include "freeride/base/fd.hpp"
 #include "lease_watch.hpp"
 #include "process_tree.hpp"
@@ -35,7 +40,8 @@ constexpr int64_t kReapMs = 5000;
 class Report {
  public:
   explicit Report(int fd) : fd_(fd) {}
-  void started(pid_t pid) const { post({{"event", "started"}, {"pid", pid}}); }
+  /// `fds`: the process, which in a namespace of its own has another number outside; in a sandbox the scratch folder.
+  void started(pid_t pid, std::initializer_list<int> fds) const { post({{"event", "started"}, {"pid", pid}}, fds); }
   void verdict(const Outcome& outcome) const {
     post({{"event", "verdict"},
           {"kind", outcome.kind},
@@ -51,10 +57,24 @@ class Report {
   }
 
  private:
-  void post(const json& message) const {
+  void post(const json& message, std::initializer_list<int> fds = {}) const {
     // A reason can hold any bytes the plugin gave.
-    const std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
-    send(fd_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
+    iovec part{text.data(), text.size()};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
+    msghdr packet{};
+    packet.msg_iov = &part;
+    packet.msg_iovlen = 1;
+    if (fds.size() != 0) {
+      packet.msg_control = control.data();
+      packet.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+      cmsghdr* head = CMSG_FIRSTHDR(&packet);
+      head->cmsg_level = SOL_SOCKET;
+      head->cmsg_type = SCM_RIGHTS;
+      head->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(head), fds.begin(), fds.size() * sizeof(int));
+    }
+    sendmsg(fd_, &packet, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   int fd_;
 };
@@ -176,12 +196,36 @@ Outcome lost() {
   return outcome;
 }
 
+Outcome forbidden(const std::string& call, uint32_t transition) {
+  Outcome outcome;
+  outcome.kind = "crashed";
+  outcome.transition = transition_name(transition);
+  outcome.signal = SIGSYS;
+  outcome.reason = "called " + call + (outcome.transition.empty() ? "" : " in " + outcome.transition) +
+                   ", which its sandbox does not allow";
+  outcome.limit = "system calls: " + call;
+  return outcome;
+}
+
+/// What the supervisor waits for besides the lease page. Descriptors; -1: none.
+struct Waits {
+  int process = -1, lifeline = -1, signals = -1;
+  int listener_socket = -1;  ///< brings the listener
+};
+
+// A signal of the plugin's own process is no order. One from outside its pid namespace has no sender's number.
+bool is_order(const signalfd_siginfo& info) {
+  return getpid() != 1 || info.ssi_pid == 0;
+}
+
 // Blocks until the plugin's process has ended, of itself or because we made it.
-void wait_for_end(pid_t pid, int pid_fd, int lifeline_fd, int signal_fd, Enforcer& enforcer) {
-  pollfd waits[3] = {{pid_fd, POLLIN, 0}, {lifeline_fd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
+void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride_answer_page& answer) {
+  Fd listener;
+  pollfd waits[4] = {
+      {on.process, POLLIN, 0}, {on.lifeline, POLLIN, 0}, {on.signals, POLLIN, 0}, {on.listener_socket, POLLIN, 0}};
   int timeout_ms = -1;
   while ((waits[0].revents & POLLIN) == 0) {
-    const int ready = poll(waits, 3, timeout_ms);
+    const int ready = poll(waits, 4, timeout_ms);
     if (ready < 0 && errno != EINTR) {
       enforcer.kill(lost());
       return;
@@ -191,9 +235,20 @@ void wait_for_end(pid_t pid, int pid_fd, int lifeline_fd, int signal_fd, Enforce
       waits[1].fd = -1;
       waits[1].revents = 0;
     }
+    if (ready > 0 && waits[3].revents != 0) {
+      if (!listener.valid()) {
+        listener = receive_fd(on.listener_socket);
+        waits[3].fd = listener.get();
+      } else {
+        const std::string call = (waits[3].revents & POLLIN) != 0 ? forbidden_call(listener.get()) : "";
+        if (!call.empty()) enforcer.kill(forbidden(call, pages::load_acquire(answer.transition)));
+        if ((waits[3].revents & (POLLHUP | POLLERR)) != 0) waits[3].fd = -1;
+      }
+    }
     if (ready > 0 && (waits[2].revents & POLLIN) != 0) {
       signalfd_siginfo info{};
-      [[maybe_unused]] const ssize_t length = read(signal_fd, &info, sizeof(info));
+      const ssize_t length = read(on.signals, &info, sizeof(info));
+      if (length != static_cast<ssize_t>(sizeof(info)) || !is_order(info)) continue;
       enforcer.stop_requested();
       // To the main thread: it is the one that sleeps on the lease page.
       syscall(SYS_tgkill, pid, pid, stop_signal());
@@ -209,6 +264,19 @@ void wait_for_end(pid_t pid, int pid_fd, int lifeline_fd, int signal_fd, Enforce
   }
 }
 
+// What the task kept from an earlier run.
+Status bring_back(const std::string& saved, const std::string& scratch) {
+  const Fd from(open(saved.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!from.valid()) return errno_error("cannot open " + saved, errno);
+  const Fd to(open(scratch.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!to.valid()) return errno_error("cannot open " + scratch, errno);
+  auto copied = copy_tree(from.get(), to.get(), {.bytes = INT64_MAX});
+  if (copied.ok()) return {};
+  return Error{copied.error().code,
+               "its scratch folder cannot be filled with what an earlier run has left: " + copied.error().message,
+               "remove some of it, or give the worker a larger --scratch-bytes"};
+}
+
 }  // namespace
 
 Status supervise(const Job& job, const Channels& channels, const Limits& limits) {
@@ -218,6 +286,24 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   if (!answer.ok()) return answer.error();
   Session& session = *new Session{std::move(*lease), std::move(*answer), {}};
   signal(SIGPIPE, SIG_IGN);
+  const Report report(channels.report_fd);
+  const bool confined = job.confinement.on;
+  Fd listener_socket, listener_child;
+  if (confined) {
+    if (auto s = shield_supervisor(); !s.ok()) return s;
+    if (auto s = job.confinement.saved.empty() ? Status() : bring_back(job.confinement.saved, job.scratch); !s.ok()) {
+      Outcome outcome;
+      outcome.kind = "failed";
+      outcome.reason = s.error().text();
+      report.verdict(outcome);
+      return {};
+    }
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
+      return errno_error("cannot make a socket", errno);
+    listener_socket.reset(sockets[0]);
+    listener_child.reset(sockets[1]);
+  }
   int pipe_fds[2];
   if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0) return errno_error("cannot make a pipe", errno);
   const Fd words_in(pipe_fds[0]);
@@ -239,9 +325,15 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor) _exit(EXIT_FAILURE);  // it died before that held
-    run_child(job, *session.lease, channels.answer_fd, words_out.get());
+    run_child(job, *session.lease, channels.answer_fd, words_out.get(), listener_child.get());
   }
   words_out.reset();
+  listener_child.reset();
+  if (auto s = confined ? confine_supervisor() : Status(); !s.ok()) {
+    kill(pid, SIGKILL);
+    kill_descendants(kReapMs);
+    return s;
+  }
   const Fd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pid_fd.valid()) {
     const int error = errno;
@@ -249,13 +341,18 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
     kill_descendants(kReapMs);
     return errno_error("cannot open a pidfd", error, "Linux 5.16 or later is needed");
   }
-  const Report report(channels.report_fd);
-  report.started(pid);
+  const Fd scratch(confined ? open(job.scratch.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
+  if (scratch.valid()) {
+    report.started(pid, {pid_fd.get(), scratch.get()});
+  } else {
+    report.started(pid, {pid_fd.get()});
+  }
   const bool by_cpu_clock = job.device.rfind("cpu-", 0) == 0;
   Enforcer& enforcer = session.enforcer.emplace(pid, *session.lease, *session.answer,
                                                 LeaseWatch(limits, by_cpu_clock, usable_cores(), started_ns));
   enforcer.start();
-  wait_for_end(pid, pid_fd.get(), channels.lifeline_fd, signal_fd.get(), enforcer);
+  wait_for_end(pid, {pid_fd.get(), channels.lifeline_fd, signal_fd.get(), listener_socket.get()}, enforcer,
+               *session.answer);
 
   const std::optional<Outcome> killed = enforcer.ended();
   // Its group is killed before it is reaped: until then its number belongs to nobody else.

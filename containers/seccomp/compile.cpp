@@ -1,0 +1,161 @@
+// Compiles side-task.policy to BPF, as a C++ header: what a side task's processes install needs no library and no file
+// at run time. Usage: freeride-seccomp-compile POLICY HEADER
+#include <linux/filter.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+[[noreturn]] void fail(const std::string& text) {
+  std::cerr << "freeride-seccomp-compile: " << text << "\n";
+  std::exit(1);
+}
+
+struct Rule {
+  std::string verb;
+  int error = 0;
+};
+
+using Policy = std::map<int, Rule>;  // by system call
+
+int error_number(const std::string& name) {
+  const std::map<std::string, int> known{{"EPERM", EPERM}, {"EACCES", EACCES}, {"ENOSYS", ENOSYS}};
+  const auto it = known.find(name);
+  if (it == known.end()) fail("'" + name + "' is no error that this knows");
+  return it->second;
+}
+
+Policy read_policy(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) fail("cannot read " + path);
+  Policy policy;
+  for (std::string line; std::getline(in, line);) {
+    line = line.substr(0, line.find('#'));
+    std::istringstream words(line);
+    Rule rule;
+    if (!(words >> rule.verb)) continue;
+    if (rule.verb == "refuse") {
+      std::string name;
+      words >> name;
+      rule.error = error_number(name);
+    } else if (rule.verb != "allow" && rule.verb != "supervisor" && rule.verb != "filtered" && rule.verb != "kill") {
+      fail("'" + rule.verb + "' is no verb");
+    }
+    for (std::string name; words >> name;) {
+      const int call = seccomp_syscall_resolve_name(name.c_str());
+      if (call == __NR_SCMP_ERROR) fail("there is no system call '" + name + "'");
+      if (call < 0) continue;  // of another architecture
+      if (!policy.emplace(call, rule).second) fail("'" + name + "' is named twice");
+    }
+  }
+  return policy;
+}
+
+struct Context {
+  scmp_filter_ctx ctx;
+  void add(uint32_t action, int call, std::vector<scmp_arg_cmp> args = {}) const {
+    const int status = seccomp_rule_add_array(ctx, action, call, static_cast<unsigned>(args.size()), args.data());
+    if (status != 0) fail("rule for call " + std::to_string(call) + ": " + strerror(-status));
+  }
+};
+
+constexpr uint64_t kLow32 = 0xffffffff;  // the kernel looks at no more of an int argument
+
+scmp_arg_cmp equals(unsigned arg, uint64_t value) {
+  return SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kLow32, value);
+}
+
+// What the plugin may do to itself only, or in one way only.
+void add_filtered(const Context& to) {
+  const auto call = [](const char* name) { return seccomp_syscall_resolve_name(name); };
+  const uint32_t allow = SCMP_ACT_ALLOW, refuse = SCMP_ACT_ERRNO(EPERM);
+  // Threads, not processes.
+  to.add(allow, call("clone"), {SCMP_CMP64(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD)});
+  to.add(refuse, call("clone"), {SCMP_CMP64(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)});
+  // Families that network namespaces hold. (AF_VSOCK, for one, reaches the machine's hypervisor from any.)
+  for (const int family : {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK}) {
+    to.add(allow, call("socket"), {equals(0, static_cast<uint64_t>(family))});
+  }
+  // The calling thread only: other numbers can be the supervisor's.
+  for (const char* name : {"prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"}) {
+    to.add(allow, call(name), {equals(0, 0)});
+    to.add(refuse, call(name), {SCMP_CMP64(0, SCMP_CMP_GT, 0)});
+  }
+  static_assert(PRIO_PROCESS == 0);
+  to.add(allow, call("setpriority"), {equals(0, PRIO_PROCESS), equals(1, 0)});
+  constexpr uint64_t kIoprioProcess = 1;  // linux/ioprio.h
+  to.add(allow, call("ioprio_set"), {equals(0, kIoprioProcess), equals(1, 0)});
+}
+
+std::vector<sock_filter> compile(const Policy& policy, bool supervisor) {
+  const scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
+  if (ctx == nullptr) fail("no memory");
+  seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+  seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+  const Context to{ctx};
+  for (const auto& [call, rule] : policy) {
+    if (rule.verb == "allow") to.add(SCMP_ACT_ALLOW, call);
+    if (rule.verb == "supervisor") to.add(supervisor ? SCMP_ACT_ALLOW : SCMP_ACT_ERRNO(EPERM), call);
+    if (rule.verb == "filtered" && supervisor) to.add(SCMP_ACT_ALLOW, call);
+    if (rule.verb == "refuse" && rule.error != ENOSYS) to.add(SCMP_ACT_ERRNO(static_cast<unsigned>(rule.error)), call);
+    // The plugin's goes to the supervisor, which names the call and kills.
+    if (rule.verb == "kill") to.add(supervisor ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_NOTIFY, call);
+  }
+  if (!supervisor) add_filtered(to);
+  const int fd = memfd_create("bpf", MFD_CLOEXEC);
+  if (fd < 0 || seccomp_export_bpf(ctx, fd) != 0) fail("cannot export the filter");
+  const off_t bytes = lseek(fd, 0, SEEK_END);
+  std::vector<sock_filter> program(static_cast<size_t>(bytes) / sizeof(sock_filter));
+  if (pread(fd, program.data(), static_cast<size_t>(bytes), 0) != bytes) fail("cannot read the filter back");
+  close(fd);
+  seccomp_release(ctx);
+  return program;
+}
+
+void print(std::ostream& out, const char* name, const std::vector<sock_filter>& program) {
+  out << "inline constexpr sock_filter " << name << "[] = {\n";
+  for (const sock_filter& one : program) {
+    out << "    {" << one.code << ", " << unsigned{one.jt} << ", " << unsigned{one.jf} << ", " << one.k << "U},\n";
+  }
+  out << "};\n";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) fail("usage: freeride-seccomp-compile POLICY HEADER");
+  const Policy policy = read_policy(argv[1]);
+  std::ofstream out(argv[2]);
+  out << "// Made from containers/seccomp/side-task.policy.\n#pragma once\n\n#include <linux/filter.h>\n\n"
+         "namespace freeride::seccomp {\n\n";
+  print(out, "kPlugin", compile(policy, false));
+  print(out, "kSupervisor", compile(policy, true));
+  out << "struct Call {\n  int number;\n  const char* name;\n};\n// Those that end a task.\ninline constexpr Call "
+         "kCalls[] = {\n";
+  for (const auto& [call, rule] : policy) {
+    if (rule.verb != "kill") continue;
+    char* name = seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, call);
+    out << "    {" << call << ", \"" << (name != nullptr ? name : "?") << "\"},\n";
+    free(name);
+  }
+  out << "};\n\n}  // namespace freeride::seccomp\n";
+  out.close();
+  if (!out) fail(std::string("cannot write ") + argv[2]);
+  return 0;
+}
