@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import sys
+import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import compose  # noqa: E402
@@ -30,7 +31,8 @@ def main():
     program = pathlib.Path(sys.argv[0]).name
     services = dict(pair.split("=") for pair in os.environ["IN_CONTAINER_SERVICES"].split())
     uid = os.environ.get("IN_CONTAINER_UID", "0")
-    env = {**os.environ, "FREERIDE_UID": uid, "FREERIDE_GID": uid}
+    device = sys.argv[sys.argv.index("--device") + 1] if "--device" in sys.argv else ""
+    env = {**os.environ, "FREERIDE_UID": uid, "FREERIDE_GID": uid, "FREERIDE_FIRST_TASK_UID": str(2_000_000_000 + zlib.crc32(device.encode()) % 1000 * 5000)}
     flags, image, command = compose.run_flags(services[program.removeprefix("freeride-")], env, os.environ.get("IN_CONTAINER_OVERRIDES", "").split())
     if "--user" not in flags:
         flags += ["--user", f"{uid}:{uid}"]  # the manager's sockets are for its own user
