@@ -3,8 +3,7 @@
 `freeride-worker` on the host, the demo or a test suite, has its worker and side tasks in one. Signals and the exit code pass through.
 
 Run and state folder come from the environment, as for the real one; folders named with --data are mounted read-only under their own path. From
-the environment also: IN_CONTAINER_SERVICES ("manager=manager worker=worker"), IN_CONTAINER_OVERRIDES (compose files), IN_CONTAINER_UID, IN_CONTAINER_DATA (further
-folders)."""
+the environment also: IN_CONTAINER_SERVICES ("manager=manager worker=worker"), IN_CONTAINER_OVERRIDES (compose files), IN_CONTAINER_UID."""
 import os
 import pathlib
 import shutil
@@ -36,7 +35,7 @@ def main():
     flags, image, command = compose.run_flags(services[program.removeprefix("freeride-")], env, os.environ.get("IN_CONTAINER_OVERRIDES", "").split())
     if "--user" not in flags:
         flags += ["--user", f"{uid}:{uid}"]  # the manager's sockets are for its own user
-    data = [path for option, path in zip(sys.argv, sys.argv[1:]) if option == "--data"] + os.environ.get("IN_CONTAINER_DATA", "").split()
+    data = [path for option, path in zip(sys.argv, sys.argv[1:]) if option == "--data"]
     flags += [part for path in dict.fromkeys(data) for part in ("--volume", f"{path}:{path}:ro")]
     # Settings of the caller's for this program; its folders have other names inside.
     for name, value in os.environ.items():

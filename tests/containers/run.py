@@ -19,7 +19,6 @@ import tempfile
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCE / "demo")]
 
-import material  # noqa: E402
 import run as demo  # noqa: E402
 from fleet import DemoError  # noqa: E402
 
@@ -37,7 +36,7 @@ class InContainers(demo.Demo):
     def __init__(self, options, env, uid):
         super().__init__(options)
         self.uid = uid
-        self.fleet.env.update(env, IN_CONTAINER_DATA=f"{self.data_dir} {material.picture_folder() or ''}")
+        self.fleet.env.update(env)
 
     def start_system(self):
         self.root.chmod(0o755)

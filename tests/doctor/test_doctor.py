@@ -62,7 +62,7 @@ def doctor(folders, *flags, before=(), path=None, **env):
 def test_here_side_tasks_can_run(folders):
     answer = doctor(folders)
     assert answer.code == 0, answer.json
-    for name in ("futex_waitv", "sealed pages", "user namespaces", "a /proc of its own", "seccomp", "run folder", "state folder"):
+    for name in ("futex_waitv", "sealed pages", "bubblewrap", "user namespaces", "a /proc of its own", "seccomp", "a trial", "run folder", "state folder"):
         assert answer[name]["health"] == "ok" and not answer[name]["advice"], answer[name]
 
 
@@ -85,6 +85,55 @@ def test_a_part_of_proc_is_covered_as_in_a_container(folders):
     assert answer.code == 1
     assert answer["user namespaces"]["health"] == "ok"
     assert answer["a /proc of its own"]["health"] == "missing" and "systempaths=unconfined" in answer["a /proc of its own"]["advice"]
+
+
+def test_no_bubblewrap(folders):
+    answer = doctor(folders, path="/nonexistent")
+    assert answer.code == 1
+    assert answer["bubblewrap"]["health"] == "missing" and "install bubblewrap" in answer["bubblewrap"]["advice"]
+    assert "a trial" not in {f["name"] for f in answer.json["findings"]}
+
+
+def test_data_that_lies_in_tmp_is_no_obstacle(folders, tmp_path):
+    assert str(tmp_path).startswith("/tmp/"), "run this with a temporary folder in /tmp"
+    answer = doctor(folders, FREERIDE_DATA=str(tmp_path))
+    assert answer["a trial"]["health"] == "ok", answer["a trial"]
+
+
+def test_sandbox_none_is_said(folders):
+    answer = doctor(folders, FREERIDE_SANDBOX="none")
+    assert answer["sandbox"]["health"] == "warn" and "not isolated" in answer["sandbox"]["found"] and answer.code == 0
+
+
+def cgroup_mounts():
+    fields = [line.split() for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [field[4] for field in fields if field[field.index("-") + 1] in ("cgroup", "cgroup2")]
+
+
+def test_control_groups_are_read_only(folders):
+    assert cgroup_mounts(), "no control groups are mounted here"
+    remount = " && ".join(f"mount -o remount,bind,ro {mount}" for mount in cgroup_mounts())
+    answer = doctor(folders, before=[*PRIVATE, f'mount --make-rprivate / && {remount} && exec "$@"'])
+    line = answer["control groups"]
+    assert line["health"] == "warn" and "rlimits only" in line["found"] and "Read-only file system" in line["found"] and "Delegate=yes" in line["advice"]
+    assert answer["a trial"]["health"] == "ok" and answer.code == 0
+
+
+def test_below_an_ordinary_control_group(folders):
+    """The kernel would share a core evenly between side tasks and a training outside of the group."""
+    base = next(pathlib.Path(mount) for mount in cgroup_mounts() if (pathlib.Path(mount) / "cgroup.procs").exists()
+                and (mount.endswith("/cpu") or "cpu" in mount.rsplit("/", 1)[1].split(",") or "cpu" in
+                     ((pathlib.Path(mount) / "cgroup.controllers").read_text() if (pathlib.Path(mount) / "cgroup.controllers").exists() else "")))
+    group = base / f"freeride-doctor-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        answer = doctor(folders, before=["sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"'])
+        line = answer["share of a core"]
+        assert line["health"] == "warn" and group.name in line["found"], line
+        (group / "cpu.idle").write_text("1")
+        assert doctor(folders, before=["sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"'])["share of a core"]["health"] == "ok"
+    finally:
+        group.rmdir()
 
 
 def test_no_real_time(folders):

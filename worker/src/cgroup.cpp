@@ -213,6 +213,8 @@ void Cgroups::sweep() const {
       const std::string name = entry.path().filename().string();
       if (name.rfind(prefix_, 0) != 0) continue;
       const pid_t owner = std::atoi(name.c_str() + prefix_.size());
+      if (owner == getpid())
+        rmdir(entry.path().c_str());  // of one before with this pid, as in a container; in use, it stays
       if (owner == getpid() || owner <= 0 || kill(owner, 0) == 0) continue;
       old.push_back(entry.path());
     }

@@ -69,6 +69,11 @@ class Cgroups {
   int version() const { return version_; }
   const std::string& why_not() const { return why_not_; }
   bool has(const std::string& controller) const { return bases_.count(controller) != 0; }
+  /// The folder in which groups with this controller are made; empty: it cannot be used.
+  std::filesystem::path base(const std::string& controller) const {
+    const auto it = bases_.find(controller);
+    return it == bases_.end() ? std::filesystem::path() : it->second;
+  }
 
   /// A new group with these ceilings. Errors: what could not be written. A ceiling whose controller is not there is
   /// left out (see text()).

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cgroup.hpp"
 #include "drop_folder.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/sha256.hpp"
@@ -352,4 +353,20 @@ TEST_CASE("the loop: timers in order, handlers may forget themselves", "[loop]")
   loop->run();
   CHECK(order == std::vector<int>{1, 2, 3});
   close(ends[1]);
+}
+
+TEST_CASE("control groups of a worker that had this pid, in a container before this one, are removed", "[cgroup]") {
+  const TempFolder temp;
+  const fs::path base = temp.path() / "pids", stale = base / ("freeride-cpu-0-" + std::to_string(getpid()) + "-1");
+  const fs::path other = base / ("freeride-cpu-1-" + std::to_string(getpid()) + "-1");
+  fs::create_directories(stale);
+  fs::create_directories(other);
+  std::ofstream(temp.path() / "mountinfo") << "30 20 0:30 / " << base.string() << " rw - cgroup cgroup rw,pids\n";
+  std::ofstream(temp.path() / "self") << "8:pids:/\n";
+  const Cgroups cgroups("cpu-0", temp.path() / "mountinfo", temp.path() / "self");
+  CHECK(cgroups.version() == 1);
+  CHECK(cgroups.base("pids") == base);
+  CHECK(cgroups.base("cpu").empty());
+  CHECK_FALSE(fs::exists(stale));
+  CHECK(fs::exists(other));
 }

@@ -28,7 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kLeastMemoryBytes = 16ll << 20;   // less does not even load a plugin
+constexpr int64_t kLeastMemoryBytes = 16ll << 20;  // less does not even load a plugin
+constexpr int64_t kSmallTmpBytes = 16ll << 20;
 constexpr int64_t kSharedMemoryBytes = 64ll << 20;  // of /dev/shm
 constexpr uid_t kNobody = 65534;
 constexpr int kTrialMs = 20'000;
@@ -295,12 +296,20 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     for (const char* path : {"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl/certs"})
       add({"--ro-bind-try", path, path});
   }
+  // /tmp is the scratch folder, unless something that a task is to see lies there.
+  const auto in_tmp = [](const std::string& path) { return path == "/tmp" || path.rfind("/tmp/", 0) == 0; };
+  bool tmp_taken = false;
+  for (const auto* folders :
+       {&options_.data_dirs, &options_.library_dirs, &request.grants.files, &request.grants.folders}) {
+    tmp_taken = tmp_taken || std::any_of(folders->begin(), folders->end(), in_tmp);
+  }
+  if (tmp_taken) add({"--size", std::to_string(kSmallTmpBytes), "--perms", "1777", "--tmpfs", "/tmp"});
   for (const std::string& folder : options_.data_dirs) bind("--ro-bind", folder, folder);
   for (const std::string& folder : options_.library_dirs) bind("--ro-bind", folder, folder);
   add({"--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"});
   add({"--size", std::to_string(kSharedMemoryBytes), "--perms", "1777", "--tmpfs", "/dev/shm"});
-  add({"--size", std::to_string(facts.scratch_bytes), "--perms", "0700", "--tmpfs", kScratch, "--symlink", kScratch,
-       "/tmp"});
+  add({"--size", std::to_string(facts.scratch_bytes), "--perms", "0700", "--tmpfs", kScratch});
+  if (!tmp_taken) add({"--symlink", kScratch, "/tmp"});
   bind("--ro-bind", options_.runner, kRunner);
   if (!request.plugin.empty()) bind("--ro-bind", request.plugin, inside(request.plugin, "").plugin);
   if (task) bind("--ro-bind", request.scratch, kSaved);
