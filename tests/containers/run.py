@@ -78,7 +78,9 @@ def main_job(options, engine, service, uid, seconds, overrides=()):
         return main_job(options, engine, service, uid, min(4 * seconds, MOST_SECONDS), overrides)
     for line in report["missed"]:
         print(f"(not judged here: {line})")
-    return report["faults"] + idle
+    kept = [path.name for path in (options.out / service / "results").iterdir()]
+    return report["faults"] + idle + [f"nothing that task {task['name']} made was kept" for task in report["tasks"]
+                                      if not any(name.startswith(task["name"]) for name in kept)]
 
 
 def build_image(options, engine):
