@@ -3,6 +3,7 @@
 # make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
 # make check   formatting, clang-tidy, folder rules
+# make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
 # make asan / tsan   tests under sanitizers
 
 JOBS ?= $(shell nproc)
@@ -11,7 +12,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: demo test test-docker bench check asan tsan build build-bench format install clean
+.PHONY: dist demo test test-docker bench check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo
@@ -67,6 +68,11 @@ build:
 
 format:
 	git ls-files -z '*.c' '*.h' '*.cpp' '*.hpp' | xargs -0 clang-format -i
+
+dist:
+	@scripts/install-deps.sh dist
+	@$(MAKE) --no-print-directory build
+	scripts/make-dist.sh build/dev build/dist/freeride test
 
 install: build
 	cmake --install build/dev

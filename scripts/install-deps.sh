@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian packages that are missing, and only those. Usage: install-deps.sh demo|test|bench|check|docker ...
+# Installs Debian packages that are missing, and only those. Usage: install-deps.sh demo|test|bench|check|docker|dist ...
 set -euo pipefail
 
 build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
@@ -13,8 +13,9 @@ for set in "${@:-demo}"; do
     test)  packages+=" $build $training python3-matplotlib python3-pytest" ;;
     bench) packages+=" $build $training libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
     check) packages+=" $build clang-format clang-tidy git" ;;
+    dist)  packages+=" $build bubblewrap patchelf" ;;
     docker) packages+=" $build $training python3-matplotlib bubblewrap docker.io python3-yaml systemd" ;;
-    *) echo "install-deps.sh: unknown set '$set'; known: demo, test, bench, check, docker" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown set '$set'; known: demo, test, bench, check, docker, dist" >&2; exit 2 ;;
   esac
 done
 

@@ -274,7 +274,9 @@ bus::CreateTask Core::create_order(const Task& task, const Worker& worker) const
   order.plugin = load.plugin;
   order.sha256 = task.state().sha256;
   order.params = load.params;
-  order.memory_limit_bytes = memory_cap(load);
+  // On a GPU a task may hold what was reserved for it and no more: training's memory begins there.
+  const bool gpu = worker.device.rfind("GPU-", 0) == 0;
+  order.memory_limit_bytes = gpu ? memory_need(task) : memory_cap(load);
   order.steps = load.steps;
   order.priority = load.priority;
   order.when_idle = load.when_idle;

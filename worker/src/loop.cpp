@@ -80,6 +80,7 @@ void Loop::run() {
       keep->handler(events[i].events);
     }
   }
+  stopped_ = false;
 }
 
 }  // namespace freeride::worker

@@ -32,7 +32,7 @@ class Loop {
   /// Called after every turn of the loop, for descriptors that report an edge only (ZeroMQ's).
   void after_each_turn(std::function<void()> what) { after_turn_ = std::move(what); }
 
-  void run();                       ///< until stop()
+  void run();                       ///< until stop(); may be called again
   void stop() { stopped_ = true; }  ///< from a handler
 
  private:

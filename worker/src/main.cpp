@@ -79,6 +79,14 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--memory-bytes", options.memory_bytes, "memory of the device for side tasks (what the host has free)")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--reserve-bytes", options.reserve_bytes,
+                 "GPU memory kept free for training to grow into (5 % of the GPU, at least 2 GiB)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--thread-pct", options.thread_pct, "share of a GPU's multiprocessors for one side task, in percent")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_option("--mps-control", options.mps_control,
+                 "the program nvidia-cuda-mps-control (the one on the PATH; GPU devices only)");
   auto& sandbox = options.sandbox;
   app.add_option("--sandbox", sandbox.name, "what side tasks run in: bubblewrap, or none (development only)")
       ->capture_default_str();

@@ -23,6 +23,7 @@ struct SandboxGrants {
   std::vector<std::string> folders;        ///< bound writable at the same path: the pipe folder of its MPS server
   std::vector<std::string> files;          ///< files and folders bound read-only at the same path: the driver's, data
   bool network = false;                    ///< the host's network
+  std::string limits;                      ///< for people: what is held beside what the sandbox says of itself
 };
 
 /// Who a task's processes are on the host. A server that is to serve them must run as the same.

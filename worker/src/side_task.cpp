@@ -222,6 +222,7 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   request.memory_limit_bytes =
       options_.cpu_device ? std::max<int64_t>(0, spec_.memory_limit_bytes) : options_.host_memory_bytes;
   request.task = id_;
+  granted_limits_ = grants.limits;
   request.grants = std::move(grants);
 
   log_ = std::make_unique<TaskLog>(std::move(output_read), folder / (profile ? "profile.log" : "log"));
@@ -239,10 +240,11 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   return {};
 }
 
-void SideTask::refuse(const std::string& kind, const std::string& reason) {
+void SideTask::refuse(const std::string& kind, const std::string& reason, const std::string& limit) {
   bus::Verdict verdict;
   verdict.kind = kind;
   verdict.reason = reason;
+  verdict.limit = limit;
   if (supervisor_.pid > 0) kill_group();
   end(std::move(verdict));
 }
@@ -326,11 +328,12 @@ bool SideTask::restored() const {
   return pages_ != nullptr && load_relaxed(pages_->answer->restored) == 1;
 }
 
-void SideTask::kill(const std::string& kind, const std::string& reason) {
+void SideTask::kill(const std::string& kind, const std::string& reason, const std::string& limit) {
   if (ended_) return;
   if (own_verdict_.kind.empty()) {
     own_verdict_.kind = kind;
     own_verdict_.reason = reason;
+    own_verdict_.limit = limit;
     if (pages_ != nullptr) own_verdict_.transition = transition_name(load_relaxed(pages_->answer->transition));
   }
   kill_group();
@@ -486,8 +489,13 @@ void SideTask::let_go(bus::Verdict& verdict) {
   sandbox_.forget(id_);
 }
 
+void SideTask::set_device_memory(int64_t bytes) {
+  resident_bytes_ = bytes;
+  peak_bytes_ = std::max(peak_bytes_, bytes);
+}
+
 void SideTask::look_at_memory() {
-  if (runner_pid_ == 0 || !runner_pidfd_.valid()) return;
+  if (!options_.cpu_device || runner_pid_ == 0 || !runner_pidfd_.valid()) return;
   pollfd gone{runner_pidfd_.get(), POLLIN, 0};
   if (poll(&gone, 1, 0) != 0) return;
   std::ifstream status("/proc/" + std::to_string(runner_pid_) + "/status");
@@ -537,6 +545,7 @@ bus::TaskReport SideTask::report() {
   report.purpose = spec_.purpose;
   report.revision = spec_.revision;
   report.sandbox = sandbox_text_.empty() ? sandbox_.name() : sandbox_text_;
+  if (!granted_limits_.empty()) report.sandbox += ", " + granted_limits_;
   report.counters = counters_now();
   if (pages_ == nullptr) {
     report.state = state_name(FREERIDE_STATE_SUBMITTED);

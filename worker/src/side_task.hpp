@@ -70,11 +70,11 @@ class SideTask {
   bool keeps_state() const { return keeps_state_; }
 
   /// Ends a task that has no process yet.
-  void refuse(const std::string& kind, const std::string& reason);
+  void refuse(const std::string& kind, const std::string& reason, const std::string& limit = {});
   /// run, pause or stop. Idempotent; stop is final. Errors: kInvalidArgument (another word).
   Status order(const std::string& order);
-  /// Kills at once. `kind` and `reason` make the verdict, if there is none.
-  void kill(const std::string& kind, const std::string& reason);
+  /// Kills at once. `kind`, `reason` and `limit` make the verdict, if there is none.
+  void kill(const std::string& kind, const std::string& reason, const std::string& limit = {});
   /// The acting thread has killed it.
   void killed(const Kill& kill);
 
@@ -85,6 +85,10 @@ class SideTask {
   /// As it goes to the manager. Reads /proc.
   bus::TaskReport report();
   std::string log_tail(size_t bytes) const { return log_ == nullptr ? "" : log_->tail(bytes); }
+  /// Its memory on a GPU device, as the driver says.
+  void set_device_memory(int64_t bytes);
+  /// The process that all of its processes come from; 0: there is none.
+  pid_t root_pid() const { return supervisor_.pid; }
   int64_t resident_bytes() const { return resident_bytes_; }
   int64_t ended_ns() const { return ended_ns_; }
 
@@ -122,6 +126,7 @@ class SideTask {
   int runner_pid_ = 0;
   std::unique_ptr<TaskLog> log_;
   std::filesystem::path profile_scratch_;
+  std::string granted_limits_;
   Loop::Timer stop_timer_ = 0, log_timer_ = 0;
   std::string order_ = "run";
   bool stopping_ = false, ended_ = false, held_ = false, keeps_state_ = false;

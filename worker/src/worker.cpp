@@ -70,6 +70,7 @@ Worker::~Worker() {
   link_.reset();
   trainers_.reset();
   drop_folder_.reset();
+  gpu_.reset();
   publisher_.reset();
   if (acting_ != nullptr) loop_->forget(acting_->event_fd());
   acting_.reset();
@@ -108,6 +109,10 @@ Status Worker::open() {
   if (error) {
     return errno_error("cannot make the run folder " + options_.paths.run_dir.string(), error.value(),
                        "name another one with --run-dir");
+  }
+
+  if (!options_.cpu_device()) {
+    if (auto s = open_gpu(); !s.ok()) return s;
   }
 
   ActorConfig config;
@@ -174,6 +179,40 @@ Status Worker::open_signals() {
       begin_stop();
     }
   });
+}
+
+Status Worker::open_gpu() {
+  GpuGuardOptions options;
+  options.gpu = options_.device;
+  options.control = options_.mps_control;
+  options.mps_folder = options_.paths.run_dir / "mps";
+  options.reserve_bytes = options_.reserve_bytes;
+  options.memory_bytes = options_.memory_bytes;
+  options.thread_pct = options_.thread_pct;
+  GpuGuard::Calls calls;
+  calls.training = [this] { return trainers_ != nullptr && !trainers_->ranks().empty(); };
+  calls.root = [this](uint64_t id) -> pid_t {
+    const SideTask* one = task(id);
+    return one == nullptr ? 0 : one->root_pid();
+  };
+  calls.memory = [this](uint64_t id, int64_t bytes) {
+    if (SideTask* one = task(id)) one->set_device_memory(bytes);
+  };
+  calls.end = [this](uint64_t id, const std::string& kind, const std::string& reason, const std::string& limit) {
+    SideTask* one = task(id);
+    if (one == nullptr || one->ended()) return;
+    spdlog::warn("side task {} goes ({}): {} ({})", one->spec().task, kind, reason, limit);
+    if (one->root_pid() != 0) {
+      one->kill(kind, reason, limit);
+    } else {
+      one->refuse(kind, reason, limit);
+    }
+    link_->report_soon();
+  };
+  auto gpu = GpuGuard::open(options, *loop_, std::move(calls));
+  if (!gpu.ok()) return gpu.error();
+  gpu_ = std::move(*gpu);
+  return {};
 }
 
 void Worker::run() {
@@ -350,7 +389,7 @@ bus::RegisterWorker Worker::registration() {
   registration.incarnation = incarnation_;
   registration.host = host_;
   registration.device = options_.device;
-  registration.device_model = options_.cpu_device() ? cpu_model() : options_.device;
+  registration.device_model = gpu_ == nullptr ? cpu_model() : gpu_->model();
   registration.sandbox = sandbox_->name();
   registration.pid = static_cast<uint32_t>(getpid());
   registration.memory_bytes = capacity_bytes();
@@ -446,6 +485,10 @@ Status Worker::on_create(const bus::CreateTask& spec) {
     acknowledged_.erase(it->second->id());
     tasks_.erase(it);
   }
+  if (gpu_ != nullptr) {
+    if (auto admitted = gpu_->admit(last_task_ + 1, spec.priority, spec.memory_limit_bytes); !admitted.ok())
+      return admitted;
+  }
   auto made = make_task(spec);
   SideTask& task = *made;
   if (spec.purpose == "run") made->go_on_from(open_state(options_.paths.task_dir(spec.task), spec.instance), {});
@@ -458,15 +501,14 @@ Status Worker::on_create(const bus::CreateTask& spec) {
 }
 
 void Worker::launch(SideTask& made) {
-  const std::filesystem::path folder = options_.paths.task_dir(made.spec().task);
   auto file = store_->get(made.spec().sha256);
   if (!file.ok() && drop_folder_->restore(made.spec().sha256)) file = store_->get(made.spec().sha256);
   if (file.ok()) {
-    made.start(*file, folder);
+    start(made, *file);
     return;
   }
   const uint64_t id = made.id();
-  link_->fetch(made.spec().sha256, [this, id, folder](Result<std::string> bytes) {
+  link_->fetch(made.spec().sha256, [this, id](Result<std::string> bytes) {
     SideTask* waiting = task(id);
     if (waiting == nullptr || waiting->ended()) return;
     auto sha256 = bytes.ok() ? store_->put(*bytes) : Result<std::string>(bytes.error());
@@ -479,7 +521,23 @@ void Worker::launch(SideTask& made) {
       return;
     }
     fetched_.insert(*sha256);
-    waiting->start(store_->folder() / (*sha256 + ".so"), folder);
+    start(*waiting, store_->folder() / (*sha256 + ".so"));
+  });
+}
+
+void Worker::start(SideTask& made, const std::filesystem::path& plugin) {
+  const std::filesystem::path folder = options_.paths.task_dir(made.spec().task);
+  if (gpu_ == nullptr) return made.start(plugin, folder);
+  const uint64_t id = made.id();
+  if (!gpu_->has(id)) {  // a replacement: it has a limit and a server of its own, while the old one still has its
+    const auto admitted = gpu_->admit(id, made.spec().priority, made.spec().memory_limit_bytes);
+    if (!admitted.ok()) return made.refuse("rejected", admitted.error().text());
+  }
+  gpu_->prepare(id, sandbox_->identity(id), [this, id, plugin, folder](Result<SandboxGrants> grants) {
+    SideTask* waiting = task(id);
+    if (waiting == nullptr || waiting->ended()) return;
+    if (!grants.ok()) return waiting->refuse("lost", "it got no MPS server: " + grants.error().text());
+    waiting->start(plugin, folder, std::move(*grants));
   });
 }
 
@@ -507,6 +565,7 @@ SideTask* Worker::task(uint64_t id) {
 
 void Worker::on_task(SideTask& changed) {
   if (changed.ended()) {
+    if (gpu_ != nullptr) gpu_->release(changed.id());
     const bus::TaskReport report = changed.report();
     spdlog::info("side task {} ({}) has ended: {}, {}{}", changed.spec().task, changed.spec().purpose,
                  report.verdict.kind, report.verdict.reason,
@@ -555,10 +614,12 @@ void Worker::forget_old_tasks() {
 }
 
 int64_t Worker::capacity_bytes() const {
+  if (gpu_ != nullptr) return gpu_->capacity_bytes();
   return options_.memory_bytes > 0 ? options_.memory_bytes : host_memory_bytes("MemTotal:");
 }
 
 int64_t Worker::usable_bytes() const {
+  if (gpu_ != nullptr) return gpu_->usable_bytes();
   int64_t usable = capacity_bytes();
   int64_t resident = 0;
   for (const auto& [name, task] : tasks_) {

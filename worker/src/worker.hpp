@@ -16,6 +16,7 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/bus/sockets.hpp"
+#include "gpu_guard.hpp"
 #include "loop.hpp"
 #include "manager_link.hpp"
 #include "options.hpp"
@@ -42,6 +43,7 @@ class Worker {
   explicit Worker(Options options);
   Status open();
   Status open_signals();
+  Status open_gpu();
 
   // Acting thread.
   void on_acting();
@@ -72,6 +74,7 @@ class Worker {
 
   // Tasks.
   void launch(SideTask& task);
+  void start(SideTask& task, const std::filesystem::path& plugin);
   void on_task(SideTask& task);
   void publish_progress();
   SideTask* task(uint64_t id);
@@ -107,6 +110,7 @@ class Worker {
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<ActingThread> acting_;
   std::unique_ptr<Sandbox> sandbox_;
+  std::unique_ptr<GpuGuard> gpu_;  // null on a CPU device
   zmq::context_t context_{1};
   std::unique_ptr<bus::Publisher> publisher_;
   std::unique_ptr<PluginStore> store_;

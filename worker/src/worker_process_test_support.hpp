@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -73,7 +74,7 @@ class WorkerProcess {
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
   void start(const Paths& paths, std::vector<std::string> args) {
-    args.insert(args.begin(), {"--device", "cpu-0"});
+    if (std::find(args.begin(), args.end(), "--device") == args.end()) args.insert(args.begin(), {"--device", "cpu-0"});
     pid_ = spawn_worker(paths, args);
     if (pid_ <= 1) throw std::runtime_error("fork");
   }
@@ -172,14 +173,15 @@ inline std::string exchange(int socket, const std::string& text, int fd) {
 class FakeTrainer {
  public:
   enum class Mode { kBubbles, kOneLongBubble };
-  explicit FakeTrainer(const Paths& paths, Mode mode = Mode::kBubbles) : rank_(0, "cpu-0") {
+  explicit FakeTrainer(const Paths& paths, Mode mode = Mode::kBubbles, const std::string& device = "cpu-0")
+      : rank_(0, device.c_str()) {
     rank_.learn(1, 20 * kNsPerMs, 25 * kNsPerMs, 30 * kNsPerMs);
     rank_.learn(2, 20 * kNsPerMs, 25 * kNsPerMs, 30 * kNsPerMs);
     if (mode == Mode::kOneLongBubble) rank_.learn(1, 600 * kNsPerSec, 600 * kNsPerSec, 600 * kNsPerSec);
     rank_.started(SteadyClock::now());
     const auto until = std::chrono::steady_clock::now() + kWatchdog;
     while (true) {
-      auto socket = pages::connect_to_worker(paths.worker_socket("cpu-0").string());
+      auto socket = pages::connect_to_worker(paths.worker_socket(device).string());
       if (socket.ok()) {
         socket_ = std::move(*socket);
         break;

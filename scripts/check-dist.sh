@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Runs a packed folder in a root that holds nothing but libc: every program starts, a plugin keeps the contract, a manager answers.
+# Usage: check-dist.sh FOLDER. Needs user namespaces, or root.
+set -euo pipefail
+dist=$(realpath "$1")
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+mkdir -p "$root"/{lib64,tmp,opt,lib/x86_64-linux-gnu}
+cp -L /lib64/ld-linux-x86-64.so.2 "$root/lib64/"
+for name in c m dl rt pthread resolv; do cp -L "/lib/x86_64-linux-gnu/lib$name.so."* "$root/lib/x86_64-linux-gnu/"; done
+cp -r "$dist" "$root/opt/freeride"
+inside() { timeout 60 "$dist/bin/bwrap" --bind "$root" / --proc /proc --dev /dev --die-with-parent "$@"; }
+for program in worker manager ctl runner bus; do inside "/opt/freeride/bin/freeride-$program" --help >/dev/null; done
+inside /opt/freeride/bin/bwrap --version >/dev/null
+for plugin in "$dist"/plugins/*.so; do
+  inside /opt/freeride/bin/freeride-runner describe "/opt/freeride/plugins/$(basename "$plugin")" >/dev/null
+done
+for plugin in "$dist"/test/*.so; do
+  [ ! -f "$plugin" ] || inside /opt/freeride/bin/freeride-runner describe "/opt/freeride/test/$(basename "$plugin")" >/dev/null
+done
+inside /opt/freeride/bin/freeride-manager --run-dir /tmp/run --state-dir /tmp/state 2>"$root/manager.log" &
+manager=$!
+trap 'kill $manager 2>/dev/null; rm -rf "$root"' EXIT
+for _ in $(seq 100); do
+  if inside /opt/freeride/bin/freeride-ctl --run-dir /tmp/run status >/dev/null 2>&1; then answered=1 && break; fi
+  sleep 0.1
+done
+[ "${answered:-}" = 1 ] || { echo "check-dist.sh: the packed manager does not answer" >&2; cat "$root/manager.log" >&2; exit 1; }
+echo "dist: $(du -sm "$dist" | cut -f1) MiB in $dist, runs with libc alone"

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Packs what an installation needs into one relocatable folder: programs, bwrap, hook library, Python package, plugins and every
+# shared library but libc's and the driver's. Runs on glibc 2.36 or later, with nothing installed.
+# Usage: make-dist.sh BUILD OUT [test]    "test" adds the GPU test and its side task
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1 out=$2
+rm -rf "$out" && mkdir -p "$out"/{bin,lib,plugins,python/freeride}
+
+cmake --install "$build" --prefix "$out/tmp" --strip >/dev/null
+cp "$out"/tmp/bin/* "$out/bin/"
+cp "$(command -v bwrap)" "$out/bin/"
+find "$out/tmp" -path '*/freeride/plugins/*.so' -exec cp {} "$out/plugins/" \;
+cp hooks/python/freeride/*.py "$out/python/freeride/"
+cp "$(find "$out/tmp" -name libfreeride_hook.so | head -1)" "$out/python/freeride/"  # where the package looks first
+rm -rf "$out/tmp"
+if [ "${3:-}" = test ]; then
+  mkdir -p "$out/test"
+  cp tests/gpu/*.py "$out/test/"
+  for plugin in gpu_task counter; do
+    [ -f "$build/test-plugins/$plugin.so" ] || continue
+    cp "$build/test-plugins/$plugin.so" "$out/test/" && strip --strip-unneeded "$out/test/$plugin.so"
+  done
+fi
+
+# libc, its loader and what belongs to it come from the host, and so does everything of the driver's.
+theirs='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nss_.*|anl|BrokenLocale|thread_db|mvec)|libcuda|libnvidia.*)\.so'
+find "$out" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+  while read -r library; do
+    [[ "$(basename "$library")" =~ $theirs ]] || cp -L "$library" "$out/lib/"
+  done
+chmod u+w "$out"/lib/* "$out"/bin/*
+strip --strip-unneeded "$out"/lib/*.so* 2>/dev/null || true
+# RPATH, not RUNPATH: a program's holds for the libraries that its libraries need, and for those of plugins.
+for program in "$out"/bin/*; do
+  head -c 4 "$program" | grep -q ELF && patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$program"
+done
+for file in "$out"/lib/*.so*; do patchelf --force-rpath --set-rpath '$ORIGIN' "$file"; done
+for plugin in "$out"/plugins/*.so "$out"/test/*.so; do
+  [ -f "$plugin" ] && patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$plugin"
+done
+cp LICENSE "$out/"
+scripts/check-dist.sh "$out"

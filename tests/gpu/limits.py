@@ -1,0 +1,426 @@
+"""The limits that hold a side task on a GPU, against a trainer whose loss and step time must stay what they were.
+
+    python3 limits.py --bin DIR --plugins DIR --python DIR --out FILE [--rounds N] [--sandbox none|bubblewrap] [--dry-run]
+
+Starts a manager, a worker with MPS servers, and a trainer on GPU 0 (which must be free of other work), lets side tasks misbehave in each
+way, N rounds of all of them, and compares the trainer's iterations during each with those of quiet stretches before and after. Prints a
+table last; exit code 1 if a verdict, the loss or the trainer's life is not as it must be. --dry-run: on a CPU, with side tasks that
+misbehave there, to try out this script.
+"""
+import argparse
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+GIB = 1 << 30
+QUIET_S = 1.2
+
+
+class Failure(Exception):
+    pass
+
+
+def command(words):
+    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+
+class Rig:
+    """Manager, worker and trainer of one run."""
+
+    def __init__(self, options):
+        self.options = options
+        self.folder = tempfile.mkdtemp(prefix="fr-", dir="/tmp")
+        os.chmod(self.folder, 0o755)
+        self.run_dir, self.state_dir = self.folder + "/r", self.folder + "/s"
+        os.mkdir(self.run_dir)
+        os.mkdir(self.state_dir)
+        self.processes = []
+        if options.dry_run:
+            self.device, self.total = "cpu-0", 0
+        else:
+            words = ["nvidia-smi", "--query-gpu=uuid,name,driver_version,memory.total", "--format=csv,noheader,nounits", "-i", "0"]
+            self.device, self.model, self.driver, total = command(words).stdout.strip().split(", ")
+            self.total = int(total) << 20
+        common = ["--run-dir", self.run_dir, "--state-dir", self.state_dir]
+        # No holdout and no throttling: every bubble is the side tasks', and what they cost is measured here.
+        self.start("manager", [self.bin("manager"), *common, "--holdout-pct", "0", "--budget-pct", "100"])
+        worker = [self.bin("worker"), *common, "--device", self.device, "--sandbox", options.sandbox, "--log-level", "debug"]
+        self.start("worker", worker)
+        environment = dict(os.environ, PYTHONPATH=options.python)
+        self.log = self.folder + "/iterations"
+        trainer = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py"),
+                   "--device", self.device, "--run-dir", self.run_dir, "--log", self.log]
+        self.trainer = self.start("trainer", trainer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+        self.named = 0
+
+    def bin(self, name):
+        return os.path.join(self.options.bin, "freeride-" + name)
+
+    def start(self, name, words, **more):
+        more.setdefault("stdout", open(f"{self.folder}/{name}.log", "w"))
+        process = subprocess.Popen(words, stderr=open(f"{self.folder}/{name}.err", "w"), **more)
+        self.processes.append((name, process))
+        return process
+
+    def check_alive(self):
+        for name, process in self.processes:
+            if process.poll() is not None:
+                with open(f"{self.folder}/{name}.err") as file:
+                    raise Failure(f"the {name} has ended with {process.returncode}: {file.read()[-1500:]}")
+
+    def ctl(self, *words):
+        result = command([self.bin("ctl"), "--run-dir", self.run_dir, "--format", "json", *words])
+        if result.returncode != 0:
+            raise Failure(f"ctl {' '.join(words)}: {result.stderr.strip() or result.stdout.strip()}")
+        return json.loads(result.stdout) if result.stdout.strip() else {}
+
+    def load(self, plugin, params, *more):
+        self.named += 1
+        name = f"t{self.named}"
+        words = [word for key, value in params.items() for word in ("--param", f"{key}={value}")]
+        self.ctl("load", os.path.join(self.options.plugins, plugin + ".so"), "--name", name, *words, *more)
+        return name
+
+    def task(self, name):
+        found = self.ctl("task", name)
+        return found.get("task", found)
+
+    def wait(self, what, done, seconds=60):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.check_alive()
+            result = done()
+            if result:
+                return result
+            time.sleep(0.02)
+        raise Failure(f"{what}: not within {seconds} s")
+
+    def wait_steps(self, name, more=10, may_end=False):
+        def enough():
+            state = self.task(name)["state"]
+            if state["verdict"].get("kind"):
+                if may_end:
+                    return True
+                raise Failure(f"{name} ended before it worked: {state['verdict']}")
+            return state["counters"]["steps"] >= more
+        self.wait(f"steps of {name}", enough)
+
+    def verdict(self, name, seconds=60):
+        def ended():
+            state = self.task(name)["state"]
+            return state["verdict"] if state["verdict"].get("kind") else None
+        return self.wait(f"the end of {name}", ended, seconds)
+
+    def stop_task(self, name):
+        self.ctl("stop", name)
+        self.verdict(name)
+
+    def iterations(self):
+        rows = []
+        with open(self.log) as file:
+            for line in file:
+                words = line.split()
+                if len(words) == 6 and line.endswith("\n"):
+                    rows.append((int(words[0]), float(words[1]), float(words[2]), float(words[3]), words[4], int(words[5])))
+        return rows
+
+    def quiet(self):
+        begin = time.monotonic()
+        time.sleep(QUIET_S)
+        self.check_alive()
+        return begin, time.monotonic()
+
+    def gpu_used(self):
+        words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
+        return int(command(words).stdout) << 20
+
+    def eviction_ms(self, name):
+        """From the worker's decision to the task's end, by its log."""
+        times = []
+        with open(f"{self.folder}/worker.err") as file:
+            for line in file:
+                if f"side task {name} " in line and ("goes (evicted)" in line or "has ended: evicted" in line):
+                    hours, minutes, seconds = line.split()[0].split("T")[1].split(":")
+                    times.append(int(hours) * 3_600_000 + int(minutes) * 60_000 + round(float(seconds) * 1000))
+        return times[1] - times[0] if len(times) == 2 else None
+
+    def close(self):
+        try:
+            self.trainer.stdin.write("stop\n")
+            self.trainer.stdin.flush()
+            self.trainer.wait(20)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        for name, process in reversed(self.processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def plugin_of(rig, how, **params):
+    """What misbehaves in this way: on a GPU, or, for a dry run, on a CPU."""
+    if not rig.options.dry_run:
+        return "gpu_task", {"how": how, "after": 800, **params}
+    if how in ("work", "grow"):
+        return "counter", {"step_us": 1000}
+    return "faulty", {"how": {"endless": "spin", "address": "segv"}.get(how, "abort"), "after": 400}
+
+
+# Each scenario returns (verdict or None, window of the trainer that counts, more for the record).
+def run_fault(rig, how, **params):
+    begin = time.monotonic()
+    name = rig.load(*plugin_of(rig, how, **params), "--memory", "1GiB")
+    if how != "escape":
+        rig.wait_steps(name, 1, may_end=True)
+    ready = time.monotonic()
+    verdict = rig.verdict(name)
+    end = time.monotonic()
+    time.sleep(0.3)
+    return verdict, (ready, end + 0.2), {"init_window": (begin, ready)}
+
+
+def run_work(rig):
+    begin = time.monotonic()
+    name = rig.load(*plugin_of(rig, "work"), "--memory", "1GiB")
+    rig.wait_steps(name, 10)
+    ready = time.monotonic()
+    time.sleep(2.5)
+    end = time.monotonic()
+    counters = rig.task(name)["state"]["counters"]
+    if counters["metrics"].get("wrong"):
+        raise Failure(f"the side task's memory does not hold what it wrote: {counters['metrics']}")
+    rig.stop_task(name)
+    more = {"init_window": (begin, ready), "steps": counters["steps"], "peak_memory_mib": counters["peak_memory_bytes"] >> 20,
+            "sandbox": rig.task(name).get("sandbox", "")}
+    return rig.task(name)["state"]["verdict"], (ready, end), more
+
+
+def run_grow(rig):
+    name = rig.load(*plugin_of(rig, "grow", after=0, mb=32), "--memory", "1GiB")
+    rig.wait_steps(name, 10)
+    ready = time.monotonic()
+    if not rig.options.dry_run:
+        rig.wait("the limit", lambda: rig.task(name)["state"]["counters"]["metrics"].get("full") == 1)
+    time.sleep(0.5)
+    counters = rig.task(name)["state"]["counters"]
+    end = time.monotonic()
+    rig.stop_task(name)
+    more = {"allocated_mib": counters["metrics"].get("mib"), "driver_says_mib": counters["peak_memory_bytes"] >> 20}
+    return rig.task(name)["state"]["verdict"], (ready, end), more
+
+
+def run_pair(rig):
+    good = rig.load(*plugin_of(rig, "work"), "--memory", "1GiB")
+    rig.wait_steps(good, 10)
+    bad = rig.load(*plugin_of(rig, "address"), "--memory", "1GiB")
+    rig.wait_steps(bad, 1, may_end=True)
+    ready = time.monotonic()
+    verdict = rig.verdict(bad)
+    before = rig.task(good)["state"]["counters"]["steps"]
+    rig.wait_steps(good, before + 50)
+    end = time.monotonic()
+    counters = rig.task(good)["state"]["counters"]
+    if counters["metrics"].get("wrong"):
+        raise Failure("the good task's memory was harmed")
+    rig.stop_task(good)
+    return verdict, (ready, end), {"good_task_steps_after_fault": counters["steps"] - before}
+
+
+def run_server_dies(rig):
+    name = rig.load(*plugin_of(rig, "work"), "--memory", "1GiB")
+    rig.wait_steps(name, 10)
+    ready = time.monotonic()
+    if not rig.options.dry_run:
+        folder = os.path.join(rig.run_dir, "mps")
+        (one,) = os.listdir(folder)
+        with open(os.path.join(folder, one, "nvidia-cuda-mps-control.pid")) as file:
+            os.kill(int(file.read()), signal.SIGKILL)
+        rig.wait("the task to be started anew", lambda: rig.task(name).get("restarts") == 1)
+        reason = rig.task(name)["state"]["reason"]
+        steps = rig.task(name)["state"]["counters"]["steps"]
+        rig.wait_steps(name, steps + 10)
+    else:
+        reason = ""
+    end = time.monotonic()
+    rig.stop_task(name)
+    return rig.task(name)["state"]["verdict"], (ready, end), {"restarts": rig.task(name).get("restarts"), "reason": reason}
+
+
+def run_trainer_grows(rig):
+    """Last: training's high-water mark stays. The task holds 60 % of what is free; the trainer then wants nearly all there is."""
+    if rig.options.dry_run:
+        return None, rig.quiet(), {}
+    free = rig.total - rig.gpu_used()
+    hold = int(free * 0.6) >> 20
+    name = rig.load(*plugin_of(rig, "work", hold_mb=hold), "--memory", f"{hold + 256}MiB")
+    rig.wait_steps(name, 10)
+    used = rig.gpu_used()
+    ready = time.monotonic()
+    want = (free >> 30) - 4
+    taken_ms = 50
+    rig.trainer.stdin.write(f"grow {want} {taken_ms}\n")
+    rig.trainer.stdin.flush()
+    verdict = rig.verdict(name)
+    line = rig.trainer.stdout.readline()
+    if not line.startswith("grown"):
+        raise Failure(f"the trainer did not get its memory: {line!r}")
+    end = time.monotonic()
+    rig.trainer.stdin.write("shrink\n")
+    rig.trainer.stdin.flush()
+    rig.trainer.stdout.readline()
+    more = {"side_task_held_mib": hold, "used_before_mib": used >> 20, "trainer_took_mib": want << 10, "total_mib": rig.total >> 20, "gib_every_ms": taken_ms, "least_free_mib": int(line.split()[2]), "eviction_ms": rig.eviction_ms(name),
+            "would_not_have_fitted_by_mib": (used >> 20) + (want << 10) - (rig.total >> 20)}
+    return verdict, (ready, end), more
+
+
+SCENARIOS = [
+    ("works", run_work, {"stopped"}),
+    ("illegal address", lambda rig: run_fault(rig, "address"), {"failed", "crashed", "overran"}),
+    ("illegal instruction", lambda rig: run_fault(rig, "instruction"), {"failed", "crashed", "overran"}),
+    ("endless kernel", lambda rig: run_fault(rig, "endless"), {"overran"}),
+    ("allocates past its limit", run_grow, {"stopped"}),
+    ("leaves its MPS server", lambda rig: run_fault(rig, "escape"), {"failed"}),
+    ("two tasks, one faults", run_pair, {"failed", "crashed", "overran"}),
+    ("its MPS server dies", run_server_dies, {"stopped"}),
+]
+
+
+def interval(values):
+    """Mean and half width of the 95 % interval of paired differences."""
+    t95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26]
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, math.inf
+    degrees = len(values) - 1
+    return mean, (t95[degrees] if degrees < len(t95) else 2.0) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def within(rows, window):
+    return [row for row in rows if row[1] >= window[0] and row[2] <= window[1]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--plugins", required=True, help="folder of gpu_task.so")
+    parser.add_argument("--python", required=True, help="folder of the package freeride")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sandbox", default="none")
+    parser.add_argument("--seconds", type=float, default=480, help="no new round after so long")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args()
+
+    began = time.monotonic()
+    rig = Rig(options)
+    records, problems = [], []
+    try:
+        rig.wait("the first iterations", lambda: os.path.exists(rig.log) and len(rig.iterations()) > 45, 120)
+        rig.quiet()
+        for round_number in range(options.rounds):
+            if time.monotonic() - began > options.seconds:
+                break
+            for name, run, kinds in SCENARIOS:
+                before = rig.quiet()
+                try:
+                    verdict, window, more = run(rig)
+                except Failure as failure:
+                    problems.append(f"{name}: {failure}")
+                    rig.check_alive()
+                    for task in [f"t{rig.named - 1}", f"t{rig.named}"]:
+                        command([rig.bin("ctl"), "--run-dir", rig.run_dir, "stop", task])
+                    continue
+                time.sleep(0.2)
+                after = rig.quiet()
+                if verdict["kind"] not in kinds and not options.dry_run:
+                    problems.append(f"{name}: verdict {verdict['kind']} ({verdict['reason']})")
+                records.append(dict(scenario=name, round=round_number, before=before, window=window, after=after, verdict=verdict, **more))
+                print(f"{time.monotonic() - began:6.1f} s {name}: {verdict['kind']}: {verdict['reason'][:150]}", flush=True)
+        before = rig.quiet()
+        verdict, window, more = run_trainer_grows(rig)
+        after = rig.quiet()
+        if not options.dry_run:
+            if verdict["kind"] != "evicted":
+                problems.append(f"trainer grows: verdict {verdict['kind']} ({verdict['reason']})")
+            records.append(dict(scenario="trainer grows", round=0, before=before, window=window, after=after, verdict=verdict, **more))
+            print(f"{time.monotonic() - began:6.1f} s trainer grows: {verdict['kind']}: {verdict['reason'][:150]}", flush=True)
+        rig.check_alive()
+    except Failure as failure:
+        problems.append(str(failure))
+    finally:
+        rows = rig.iterations() if os.path.exists(rig.log) else []
+        rig.close()
+    left = os.listdir(rig.run_dir + "/mps") if os.path.isdir(rig.run_dir + "/mps") else []
+    if left:
+        problems.append(f"MPS folders left behind: {left}")
+
+    cycle = 20
+    losses = [row[4] for row in rows[:cycle]]
+    wrong = sum(1 for row in rows if row[4] != losses[row[0] % cycle])
+    if wrong or not rows:
+        problems.append(f"{wrong} of {len(rows)} losses are not what they were")
+    table = []
+    for name in dict.fromkeys(record["scenario"] for record in records):
+        steps, computes, longest, inits, iterations = [], [], 0.0, [], 0
+        for record in (one for one in records if one["scenario"] == name):
+            quiet = within(rows, record["before"]) + within(rows, record["after"])
+            during = within(rows, record["window"])
+            if len(quiet) < 10 or len(during) < 3:
+                continue
+            base_step = statistics.fmean(row[2] - row[1] for row in quiet) * 1e3
+            base_compute = statistics.fmean(row[3] for row in quiet)
+            record["step_increase_ms"] = statistics.fmean(row[2] - row[1] for row in during) * 1e3 - base_step
+            record["compute_increase_ms"] = statistics.fmean(row[3] for row in during) - base_compute
+            record["quiet_step_ms"], record["quiet_compute_ms"], record["iterations"] = base_step, base_compute, len(during)
+            # All that the window cost training: what a fault or a kill costs does not depend on how long the window is.
+            record["window_cost_ms"] = sum((row[2] - row[1]) * 1e3 - base_step for row in during)
+            record["longest_step_ms"] = max(row[2] - row[1] for row in during) * 1e3
+            if "init_window" in record:
+                init = within(rows, record["init_window"])
+                record["init_cost_ms"] = sum((row[2] - row[1]) * 1e3 - base_step for row in init)
+                inits.append(record["init_cost_ms"])
+            steps.append(100 * record["step_increase_ms"] / base_step)
+            computes.append(record["window_cost_ms"])
+            longest = max(longest, record["longest_step_ms"] - base_step)
+            iterations += len(during)
+        if steps:
+            mean, half = interval(steps)
+            cost, cost_half = interval(computes)
+            table.append(dict(scenario=name, rounds=len(steps), iterations=iterations, step_time_increase_pct=mean, ci95_half_pct=half,
+                              window_cost_ms=cost, window_cost_ci95_half_ms=cost_half, longest_extra_ms=longest,
+                              init_cost_ms=statistics.fmean(inits) if inits else None,
+                              verdicts=sorted({one["verdict"]["kind"] for one in records if one["scenario"] == name})))
+    result = dict(device=getattr(rig, "model", "CPU"), driver=getattr(rig, "driver", ""), sandbox=options.sandbox, iterations=len(rows),
+                  losses_wrong=wrong, problems=problems, table=table, records=records, seconds=time.monotonic() - began)
+    with open(options.out, "w") as file:
+        json.dump(result, file, indent=1, default=lambda value: None)
+    for name in ("worker", "manager", "trainer"):
+        with open(f"{rig.folder}/{name}.err") as file:
+            text = file.read()
+        with open(options.out + f".{name}.log", "w") as file:
+            file.write(text[-200_000:])
+        if problems:
+            print(f"---- {name}\n{text[-1500:]}")
+    print(f"\n{len(rows)} iterations, {wrong} losses other than in the first cycle; {rig.device} {getattr(rig, 'model', '')}")
+    print(f"{'':26}{'rounds':>7}{'step time':>20}{'cost of all':>20}{'longest':>9}{'init':>8}  verdict")
+    for row in table:
+        init = f"{row['init_cost_ms']:7.0f}" if row["init_cost_ms"] is not None else "      -"
+        print(f"{row['scenario']:26}{row['rounds']:7}{row['step_time_increase_pct']:+10.2f} ± {row['ci95_half_pct']:4.2f} %"
+              f"{row['window_cost_ms']:+10.1f} ± {row['window_cost_ci95_half_ms']:5.1f}{row['longest_extra_ms']:+9.1f}{init}  {', '.join(row['verdicts'])}")
+    for problem in problems:
+        print("PROBLEM:", problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+// The real freeride-worker on a GPU device, with the driver and the MPS control program played by the tests.
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "fake_gpu_test_support.hpp"
+#include "worker_process_test_support.hpp"
+
+using namespace freeride;
+using namespace freeride::worker::testing;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr const char* kGpu = "GPU-12345678-abcd";
+
+// The driver, as this says, for workers started in this scope.
+class FakeDriver {
+ public:
+  FakeDriver() {
+    setenv("LD_LIBRARY_PATH", FREERIDE_BUILD_DIR "/fake-driver", 1);
+    setenv("FREERIDE_FAKE_GPU", (temp_.path() / "gpu").c_str(), 1);
+    say(2 * kGiB);
+  }
+  ~FakeDriver() {
+    unsetenv("LD_LIBRARY_PATH");
+    unsetenv("FREERIDE_FAKE_GPU");
+  }
+  void say(int64_t used_bytes, const std::string& more = "") {
+    const auto file = temp_.path() / "gpu", next = temp_.path() / "next";
+    std::ofstream(next) << "uuid " << kGpu << "\nname FakeGPU\ntotal " << 80 * kGiB << "\nused " << used_bytes << "\n"
+                        << more;
+    fs::rename(next, file);  // never half a file
+  }
+
+ private:
+  TempFolder temp_;
+};
+
+bus::CreateTask spec(Rig& rig, const std::string& task, int64_t memory_bytes) {
+  std::ifstream in(fs::path(FREERIDE_BUILD_DIR) / "test-plugins" / "counter.so", std::ios::binary);
+  bus::CreateTask create;
+  create.task = task;
+  create.purpose = "run";
+  create.plugin = "counter.so";
+  create.sha256 = rig.manager.offer({std::istreambuf_iterator<char>(in), {}});
+  create.params = {{"step_us", "200"}};
+  create.memory_limit_bytes = memory_bytes;
+  return create;
+}
+
+std::vector<std::string> gpu_args() {
+  return {"--device", kGpu, "--mps-control", fake_control(), "--sandbox", "none"};
+}
+
+std::string refusal(std::vector<std::string> args) {
+  TempFolder temp;
+  const Paths paths{temp.path() / "run", temp.path() / "state"};
+  Rig::prepared(paths);
+  CHECK(run_worker(paths, args) == 1);
+  std::ifstream in(temp.path() / "worker.log");
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The processes of the fake MPS servers under this worker.
+size_t mps_processes(pid_t worker) {
+  size_t count = 0;
+  for (const pid_t pid : children_of(worker)) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
+    const std::string line{std::istreambuf_iterator<char>(in), {}};
+    if (line.find("fake_mps_control") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a worker that cannot hold side tasks on a GPU ends with one line that says why", "[gpu]") {
+  CHECK(refusal({"--device", kGpu, "--sandbox", "none"}).find("no NVIDIA driver: libnvidia-ml.so.1") !=
+        std::string::npos);
+  FakeDriver driver;
+  const auto args = gpu_args();
+  auto other = args;
+  other[1] = "GPU-0000";
+  CHECK(refusal(other).find("there is no GPU GPU-0000 here; there are: " + std::string(kGpu)) != std::string::npos);
+  driver.say(kGiB, "mode 3\n");
+  CHECK(refusal(args).find("EXCLUSIVE_PROCESS") != std::string::npos);
+  driver.say(kGiB, "mig 1\n");
+  CHECK(refusal(args).find("MIG") != std::string::npos);
+  driver.say(kGiB, "error 15\n");
+  CHECK(refusal(args).find("GPU is lost") != std::string::npos);
+  driver.say(kGiB);
+  CHECK(refusal({"--device", kGpu, "--sandbox", "none"}).find("no MPS control program") != std::string::npos);
+}
+
+TEST_CASE("side tasks on a GPU: an MPS server each, its environment, and nothing left behind", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  rig.manager.wait([&] { return rig.manager.rank_state("gpt", 0) == "active"; });
+  for (const char* name : {"a", "b"}) rig.manager.create(spec(rig, name, kGiB));
+  rig.manager.wait(
+      [&] { return rig.manager.task("a").counters.steps > 5 && rig.manager.task("b").counters.steps > 5; });
+  CHECK(mps_processes(rig.worker.pid()) == 2);
+  CHECK(rig.manager.task("a").sandbox.find("MPS server of its own (1664 MiB") != std::string::npos);
+  CHECK(std::distance(fs::directory_iterator(rig.paths.run_dir / "mps"), fs::directory_iterator()) == 2);
+
+  const Error senseless = rig.manager.create_error(spec(rig, "c", 0));
+  CHECK(senseless.code == Code::kRejected);
+  CHECK(rig.manager.create_error(spec(rig, "c", 79 * kGiB)).code == Code::kRejected);
+  CHECK(rig.manager.create_error(spec(rig, "c", 74 * kGiB)).code == Code::kExhausted);
+
+  rig.manager.order("a", "stop");
+  CHECK(rig.manager.verdict("a").kind == "stopped");
+  rig.manager.wait([&] { return mps_processes(rig.worker.pid()) == 1; });
+  rig.stop_worker();
+  CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
+}
+
+TEST_CASE("a trainer that grows evicts the youngest; a dead MPS server is a verdict; the other task goes on", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  rig.manager.wait([&] { return rig.manager.rank_state("gpt", 0) == "active"; });
+  for (const char* name : {"a", "b", "c"}) {
+    rig.manager.create(spec(rig, name, 10 * kGiB));
+    rig.manager.wait([&] { return rig.manager.task(name).counters.steps > 0; });
+  }
+  driver.say(50 * kGiB);
+  const bus::Verdict evicted = rig.manager.verdict("c");
+  CHECK(evicted.kind == "evicted");
+  CHECK(evicted.limit.find("reserve") != std::string::npos);
+
+  for (const auto& entry : fs::directory_iterator(rig.paths.run_dir / "mps")) {
+    if (entry.path().filename().string().find("-1") == std::string::npos) continue;  // of the first task
+    pid_t control = 0;
+    std::ifstream(entry.path() / "nvidia-cuda-mps-control.pid") >> control;
+    REQUIRE(control > 1);
+    kill(control, SIGKILL);
+  }
+  const bus::Verdict lost = rig.manager.verdict("a");
+  CHECK(lost.kind == "lost");
+  CHECK(lost.reason.find("control daemon") != std::string::npos);
+  const uint64_t steps = rig.manager.task("b").counters.steps;
+  rig.manager.wait([&] { return rig.manager.task("b").counters.steps > steps; });
+  CHECK(rig.worker.alive());
+  rig.stop_worker();
+}
+
+TEST_CASE("kill -9 of a worker on a GPU takes the MPS servers with it; the next one sweeps their folders", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  rig.manager.create(spec(rig, "a", kGiB));
+  rig.manager.wait([&] { return rig.manager.task("a").counters.steps > 0; });
+  std::vector<pid_t> children = children_of(rig.worker.pid());
+  REQUIRE(children.size() == 2);
+  for (const pid_t child : std::vector<pid_t>(children)) {
+    for (const pid_t grandchild : children_of(child)) children.push_back(grandchild);
+  }
+  REQUIRE(children.size() == 4);  // control, server, supervisor, runner
+  std::vector<std::unique_ptr<Watched>> watched;
+  for (const pid_t pid : children) watched.push_back(std::make_unique<Watched>(pid));
+  rig.worker.kill_hard();
+  for (const auto& process : watched) CHECK(process->ends());
+  CHECK_FALSE(fs::is_empty(rig.paths.run_dir / "mps"));
+  rig.restart_worker();
+  rig.manager.wait_registered();
+  CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
+  rig.stop_worker();
+}
+
+TEST_CASE("40 side tasks in a row on a GPU leave no process, descriptor or folder", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  size_t fds = 0;
+  for (int i = 0; i < 40; ++i) {
+    rig.manager.create(spec(rig, "t", kGiB));
+    rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 0; });
+    rig.manager.order("t", "stop");
+    CHECK(rig.manager.verdict("t").kind == "stopped");
+    rig.manager.wait([&] { return children_of(rig.worker.pid()).empty(); });
+    if (i == 4) fds = fds_of(rig.worker.pid());
+  }
+  rig.manager.wait([&] { return fds_of(rig.worker.pid()) <= fds; });
+  CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
+  rig.stop_worker();
+}
