@@ -79,7 +79,9 @@ Result<Child> spawn(const MpsRequest& request, std::vector<std::string> argument
     execve(argv[0], argv.data(), environment.data());
     _exit(kCannotStart);
   }
-  Child child{pid, Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))};
+  Child child;
+  child.pid = pid;
+  child.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (child.pidfd.valid()) return child;
   const int err = errno;
   ::kill(pid, SIGKILL);

@@ -203,6 +203,7 @@ std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) 
   for (const std::string& folder : options_.library_dirs) libraries += (libraries.empty() ? "" : ":") + folder;
   if (!libraries.empty()) all["LD_LIBRARY_PATH"] = libraries;
   for (const auto& [key, value] : request.grants.env) all[key] = value;
+  if (!libraries.empty() && request.grants.env.count("LD_LIBRARY_PATH") != 0) all["LD_LIBRARY_PATH"] += ":" + libraries;
   std::vector<std::string> list;
   for (const auto& [key, value] : all) list.push_back(std::string(key).append("=").append(value));
   return list;
