@@ -35,7 +35,8 @@ class Rig:
 
     def __init__(self, options):
         self.options = options
-        self.folder = tempfile.mkdtemp(prefix="fr-", dir="/tmp")
+        # Not in /tmp, which a sandbox has to itself.
+        self.folder = tempfile.mkdtemp(prefix="fr-", dir="/run" if os.access("/run", os.W_OK) else None)
         os.chmod(self.folder, 0o755)
         self.run_dir, self.state_dir = self.folder + "/r", self.folder + "/s"
         os.mkdir(self.run_dir)

@@ -182,6 +182,12 @@ Status Worker::open_signals() {
 }
 
 Status Worker::open_gpu() {
+  if (std::string(sandbox_->name()) != "none" && options_.paths.run_dir.string().rfind("/tmp/", 0) == 0) {
+    return Error{Code::kInvalidArgument,
+                 "the run folder " + options_.paths.run_dir.string() +
+                     " lies in /tmp, which a sandbox has to itself: a task could not reach its MPS server there",
+                 "name another one with --run-dir"};
+  }
   GpuGuardOptions options;
   options.gpu = options_.device;
   options.control = options_.mps_control;
