@@ -175,6 +175,74 @@ def test_open_folders_and_sockets(folders):
     listener.close()
 
 
+# ---- GPUs, with a driver that the test plays ----
+GPU = "GPU-5e1f"
+
+
+@pytest.fixture
+def gpu(tmp_path):
+    """A GPU that is as `say()` says, and an MPS control program on a PATH of its own."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    shutil.copy("/bin/sleep", programs / "nvidia-cuda-mps-control")
+    state = tmp_path / "gpu"
+
+    class Host:
+        env = {"LD_LIBRARY_PATH": str(BUILD / "fake-driver"), "FREERIDE_FAKE_GPU": str(state), "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "mps")}
+        path = f"{programs}:{os.environ['PATH']}"
+
+        @staticmethod
+        def say(*lines):
+            state.write_text("\n".join([f"uuid {GPU}", "name H200", f"total {80 << 30}", f"used {1 << 30}", "mode 0", *lines]) + "\n")
+
+    Host.programs, Host.pipes = programs, tmp_path / "mps"
+    Host.say()
+    return Host
+
+
+def test_a_gpu_that_serves(folders, gpu):
+    answer = doctor(folders, "--device", GPU, path=gpu.path, **gpu.env)
+    assert answer.code == 0 and answer["driver"]["found"].startswith("1 GPU")
+    assert answer[GPU]["health"] == "ok" and answer[GPU]["found"].startswith("H200: compute mode DEFAULT"), answer[GPU]
+
+
+def test_no_driver(folders):
+    assert doctor(folders)["driver"]["health"] == "ok"
+    answer = doctor(folders, "--device", GPU)
+    assert answer.code == 1 and answer["driver"]["health"] == "missing" and "no NVIDIA driver" in answer["driver"]["found"]
+
+
+def test_exclusive_process_matters_to_the_worker_of_that_gpu(folders, gpu):
+    gpu.say("mode 3")
+    line = doctor(folders, "--device", GPU, path=gpu.path, **gpu.env)[GPU]
+    assert line["health"] == "missing" and "EXCLUSIVE_PROCESS" in line["found"] and f"nvidia-smi -i {GPU} -c DEFAULT" in line["advice"]
+    answer = doctor(folders, "--device", "cpu-0", path=gpu.path, **gpu.env)
+    assert answer[GPU]["health"] == "warn" and answer.code == 0
+
+
+def test_no_mps_control_program(folders, gpu):
+    line = doctor(folders, "--device", GPU, **gpu.env)[GPU]
+    assert line["health"] == "missing" and "no MPS control program" in line["found"]
+
+
+def test_somebody_elses_mps(folders, gpu):
+    gpu.pipes.mkdir()
+    daemon = subprocess.Popen([gpu.programs / "nvidia-cuda-mps-control", str(WATCHDOG_S)])
+    try:
+        (gpu.pipes / "nvidia-cuda-mps-control.pid").write_text(f"{daemon.pid}\n")
+        line = doctor(folders, "--device", GPU, path=gpu.path, **gpu.env)[GPU]
+        assert line["health"] == "missing" and f"somebody else's MPS is running (pid {daemon.pid}" in line["found"] and "echo quit" in line["advice"]
+    finally:
+        daemon.kill()
+        daemon.wait()
+    assert doctor(folders, "--device", GPU, path=gpu.path, **gpu.env)[GPU]["health"] == "ok"
+
+
+def test_a_gpu_that_is_not_there(folders, gpu):
+    answer = doctor(folders, "--device", "GPU-0000", path=gpu.path, **gpu.env)
+    assert answer.code == 1 and f"there are: {GPU}" in answer["GPU-0000"]["found"] and answer[GPU]["health"] == "ok"
+
+
 def test_no_worker_program_beside_ctl(tmp_path):
     shutil.copy(CTL, tmp_path / "freeride-ctl")
     done = subprocess.run([tmp_path / "freeride-ctl", "doctor"], env={**os.environ, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,

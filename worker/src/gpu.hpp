@@ -46,4 +46,7 @@ class Gpu {
 /// (a driver without what is needed).
 Result<std::unique_ptr<Gpu>> open_gpu(const std::string& uuid);
 
+/// The UUIDs of this host's GPUs. Errors: as of open_gpu().
+Result<std::vector<std::string>> gpu_uuids();
+
 }  // namespace freeride::worker

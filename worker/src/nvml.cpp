@@ -88,17 +88,17 @@ struct Nvml {
     return {};
   }
 
-  std::string uuids() const {
-    std::string text;
+  std::vector<std::string> uuids() const {
+    std::vector<std::string> found;
     unsigned devices = 0;
-    if (count(&devices) != kSuccess) return "none";
+    if (count(&devices) != kSuccess) return found;
     for (unsigned i = 0; i < std::min(devices, 64u); ++i) {
       Device device = nullptr;
       std::array<char, 96> id{};
       if (by_index(i, &device) != kSuccess || uuid(device, id.data(), id.size()) != kSuccess) continue;
-      text += (text.empty() ? "" : ", ") + std::string(id.data(), strnlen(id.data(), id.size()));
+      found.emplace_back(id.data(), strnlen(id.data(), id.size()));
     }
-    return text.empty() ? "none" : text;
+    return found;
   }
 
   static size_t strnlen(const char* text, size_t most) {
@@ -191,10 +191,18 @@ Result<std::unique_ptr<Gpu>> open_gpu(const std::string& uuid) {
   if (auto opened = nvml->open(); !opened.ok()) return opened.error();
   Device device = nullptr;
   if (nvml->by_uuid(uuid.c_str(), &device) != kSuccess) {
-    return Error{Code::kNotFound, "there is no GPU " + uuid + " here; there are: " + nvml->uuids(),
+    std::string others;
+    for (const std::string& other : nvml->uuids()) others += (others.empty() ? "" : ", ") + other;
+    return Error{Code::kNotFound, "there is no GPU " + uuid + " here; there are: " + (others.empty() ? "none" : others),
                  "name one of those with --device"};
   }
   return std::unique_ptr<Gpu>(std::make_unique<NvmlGpu>(std::move(nvml), device));
+}
+
+Result<std::vector<std::string>> gpu_uuids() {
+  Nvml nvml;
+  if (auto opened = nvml.open(); !opened.ok()) return opened.error();
+  return nvml.uuids();
 }
 
 }  // namespace freeride::worker
