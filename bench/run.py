@@ -27,7 +27,8 @@ LIMITS = [
 
 
 def measure(program, arguments):
-    done = subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, timeout=580, check=False)
+    start = [sys.executable, program] if program.suffix == ".py" else [program]
+    done = subprocess.run([*start, *arguments], stdout=subprocess.PIPE, text=True, timeout=580, check=False)
     if done.returncode != 0:
         sys.exit("bench: %s failed with exit code %d" % (program.name, done.returncode))
     return json.loads(done.stdout.splitlines()[-1])
