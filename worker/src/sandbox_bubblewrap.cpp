@@ -307,7 +307,11 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   if (tmp_taken) add({"--size", std::to_string(kSmallTmpBytes), "--perms", "1777", "--tmpfs", "/tmp"});
   for (const std::string& folder : options_.data_dirs) bind("--ro-bind", folder, folder);
   for (const std::string& folder : options_.library_dirs) bind("--ro-bind", folder, folder);
-  add({"--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"});
+  add({"--proc", "/proc"});
+  // CUDA names its threads through /proc/self/task/N/comm, and does without a GPU when it cannot. Else nothing there is an
+  // unprivileged user's to write that matters.
+  if (request.grants.devices.empty()) add({"--remount-ro", "/proc"});
+  add({"--dev", "/dev"});
   add({"--size", std::to_string(kSharedMemoryBytes), "--perms", "1777", "--tmpfs", "/dev/shm"});
   add({"--size", std::to_string(facts.scratch_bytes), "--perms", "0700", "--tmpfs", kScratch});
   if (!tmp_taken) add({"--symlink", kScratch, "/tmp"});
