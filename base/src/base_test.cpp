@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -5,6 +8,8 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/config.hpp"
+#include "freeride/base/copy_tree.hpp"
+#include "freeride/base/fd.hpp"
 #include "freeride/base/paths.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/result.hpp"
@@ -101,4 +106,55 @@ TEST_CASE("plugin files are judged without running them") {
   }
   elf[18] = 0x28;
   CHECK(check_plugin_file(elf, "a.so").error().message.find("another machine") != std::string::npos);
+}
+
+TEST_CASE("copy_tree takes files and folders, follows no link, keeps holes and limits") {
+  namespace fs = std::filesystem;
+  std::string name = (fs::temp_directory_path() / "freeride-copy-XXXXXX").string();
+  REQUIRE(mkdtemp(name.data()) != nullptr);
+  const fs::path root = name;
+  fs::create_directories(root / "from/sub/deeper");
+  fs::create_directories(root / "to");
+  std::ofstream(root / "from/a") << "text";
+  std::ofstream(root / "from/sub/b") << std::string(100'000, 'b');
+  std::ofstream(root / "secret") << "not yours";
+  fs::create_symlink(root / "secret", root / "from/link");
+  fs::create_directory_symlink(root, root / "from/sub/up");
+  REQUIRE(mkfifo((root / "from/fifo").c_str(), 0600) == 0);
+  std::ofstream(root / "from/hole") << "x";
+  fs::resize_file(root / "from/hole", 64 << 20);
+  fs::permissions(root / "from/a", fs::perms(04777));
+  std::ofstream(root / "to/hole") << "here before";
+  const Fd from(open((root / "from").c_str(), O_RDONLY | O_DIRECTORY)),
+      to(open((root / "to").c_str(), O_RDONLY | O_DIRECTORY));
+
+  SECTION("all of it") {
+    const auto copied = copy_tree(from.get(), to.get(), {.bytes = 80 << 20});
+    REQUIRE(copied.ok());
+    CHECK(copied->skipped == 3);
+    CHECK(fs::file_size(root / "to/a") == 4);
+    CHECK(fs::file_size(root / "to/sub/b") == 100'000);
+    CHECK(fs::is_directory(root / "to/sub/deeper"));
+    CHECK(fs::status(root / "to/a").permissions() == fs::perms(0644));
+    CHECK_FALSE(fs::exists(fs::symlink_status(root / "to/link")));
+    CHECK_FALSE(fs::exists(fs::symlink_status(root / "to/sub/up")));
+    CHECK(fs::file_size(root / "to/hole") == 11);  // overwrites nothing
+  }
+  SECTION("holes are kept") {
+    fs::remove(root / "to/hole");
+    REQUIRE(copy_tree(from.get(), to.get(), {.bytes = 80 << 20}).ok());
+    struct stat info {};
+    REQUIRE(stat((root / "to/hole").c_str(), &info) == 0);
+    CHECK(info.st_size == 64 << 20);
+    CHECK(info.st_blocks * 512 < 1 << 20);
+  }
+  SECTION("no more than allowed") {
+    const auto copied = copy_tree(from.get(), to.get(), {.bytes = 50'000});
+    REQUIRE(copied.ok());
+    CHECK(copied->bytes <= 50'000);
+    CHECK_FALSE(fs::exists(root / "to/sub/b"));
+    REQUIRE(copy_tree(from.get(), to.get(), {.bytes = 80 << 20, .depth = 0}).ok());
+    CHECK_FALSE(fs::exists(root / "to/sub/b"));
+  }
+  fs::remove_all(root);
 }

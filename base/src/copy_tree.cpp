@@ -99,6 +99,7 @@ Status Copy::folder(int from, int to, int depth) {
       continue;
     }
     const Fd out(openat(to, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!out.valid() && errno == EEXIST) continue;
     if (!out.valid()) return errno_error(std::string("cannot make ") + name, errno);
     if (auto s = file(in.get(), out.get(), info.st_size, name); !s.ok()) return s;
     fchmod(out.get(), 0644);

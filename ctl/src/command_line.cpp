@@ -83,6 +83,7 @@ void add_load(CLI::App& app, Arguments& arguments) {
       ->check(CLI::PositiveNumber);
   sub->add_option("--priority", load.priority, "higher runs first; default 0");
   sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
+  sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
   sub->add_flag("--paused", load.paused, "start paused; freeride-ctl resume lets it run");
   auto* replace = sub->add_option("--replace", load.replace,
                                   "move this task to the plugin, between two bubbles, instead of starting another: it "

@@ -170,13 +170,14 @@ std::string render_task_line(const bus::TaskState& task) {
 std::string render_workers(const bus::WorkersReply& workers) {
   if (workers.workers.empty())
     return "no workers; start one per device with freeride-worker --device cpu-0 --cores 0\n";
-  Table table({"WORKER", "STATE", "MODEL", "TRAINER", "RANKS", ">TASKS", ">FREE", ">MEMORY", ">LAST HEARD"});
+  Table table({"WORKER", "STATE", "MODEL", "TRAINER", "RANKS", "SANDBOX", ">TASKS", ">FREE", ">MEMORY", ">LAST HEARD"});
   for (const auto& worker : workers.workers) {
     std::string ranks;
     for (const auto& rank : worker.ranks)
       ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank.rank) + " " + rank.state;
     table.add({worker.state.worker, worker.state.state, or_dash(worker.device_model), trainer_of(worker.state),
-               or_dash(ranks), std::to_string(worker.state.tasks), human_bytes(worker.state.usable_bytes),
+               or_dash(ranks), worker.sandbox == "none" ? "NONE" : or_dash(worker.sandbox),
+               std::to_string(worker.state.tasks), human_bytes(worker.state.usable_bytes),
                human_bytes(worker.state.memory_bytes), human_ns(worker.silent_ms * 1'000'000) + " ago"});
   }
   return table.text();

@@ -112,6 +112,7 @@ Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachm
   load.priority = arguments.priority;
   load.steps = arguments.steps;
   load.when_idle = arguments.when_idle;
+  load.network = arguments.network;
   load.start_paused = arguments.paused;
   load.user = user_name();
   return load;

@@ -17,7 +17,7 @@ struct LoadArguments {
   int32_t stage = -1, replica = -1, priority = 0;
   std::vector<std::string> params;
   uint64_t steps = 0;
-  bool when_idle = false, paused = false;
+  bool when_idle = false, paused = false, network = false;
 };
 
 /// The command that `arguments` ask for; reads and checks the plugin's file when it is a path, into `attachment`.

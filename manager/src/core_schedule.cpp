@@ -196,6 +196,7 @@ bool Core::take_profile_for(Task& task, const std::string& preferred, const std:
   run.plugin = load.plugin;
   run.sha256 = task.state().sha256;
   run.params = load.params;
+  run.network = load.network;
   run.memory_bytes = cap;
   run.started_ns = clock_.now_ns();
   ProfileRun& kept = profile_runs_[run.name] = run;
@@ -213,6 +214,7 @@ void Core::send_profile(ProfileRun& run) {
   order.plugin = run.plugin;
   order.sha256 = run.sha256;
   order.params = run.params;
+  order.network = run.network;
   order.memory_limit_bytes = run.memory_bytes;
   run.create_sent_ns = clock_.now_ns();
   if (auto id = outside_.send(worker.peer, order)) {
@@ -280,6 +282,7 @@ bus::CreateTask Core::create_order(const Task& task, const Worker& worker) const
   order.steps = load.steps;
   order.priority = load.priority;
   order.when_idle = load.when_idle;
+  order.network = load.network;
   order.start_paused = task.state().paused_by_user;
   order.instance = instance_of(task);
   order.revision = task.row.info.revision;

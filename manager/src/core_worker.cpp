@@ -349,6 +349,7 @@ bus::WorkerInfo Core::info_of(const Worker& worker) const {
   info.device_model = worker.model;
   info.pid = worker.pid;
   info.ranks = worker.ranks;
+  info.sandbox = worker.sandbox;
   info.silent_ms = (clock_.now_ns() - worker.heard_ns) / kNsPerMs;
   return info;
 }

@@ -68,7 +68,7 @@ struct ProfileRun {
   std::map<std::string, std::string> params;
   int64_t started_ns = 0, create_sent_ns = 0, memory_bytes = 0;
   int64_t seen_ns = 0;  ///< when the worker took it, or last reported it; 0: not yet
-  bool lost = false;
+  bool lost = false, network = false;
 };
 
 /// A command that a worker has not answered yet.

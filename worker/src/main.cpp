@@ -65,6 +65,9 @@ int main(int argc, char** argv) {
                  "time past a lease's end after which a task that has not paused is killed")
       ->check(CLI::Range(10, 600'000))
       ->capture_default_str();
+  app.add_option("--create-ms", options.create_ms, "time for loading a plugin and for CreateSideTask")
+      ->check(CLI::Range(10, 3'600'000))
+      ->capture_default_str();
   app.add_option("--init-ms", options.init_ms, "length of the grant for InitSideTask")
       ->check(CLI::Range(10, 3'600'000))
       ->capture_default_str();

@@ -19,7 +19,7 @@ struct Options {
   SandboxOptions sandbox;                 ///< its runner empty: beside this program, else on the PATH
   int64_t host_memory_bytes = 8ll << 30;  ///< of a GPU's task
   std::string lease_order = "round-robin";
-  int64_t grace_ms = 100, hang_ms = 5000, init_ms = 30'000, profile_ms = 30'000, stop_ms = 15'000;
+  int64_t grace_ms = 100, hang_ms = 5000, init_ms = 30'000, create_ms = 60'000, profile_ms = 30'000, stop_ms = 15'000;
   int64_t memory_bytes = 0;   ///< of the device, for side tasks; 0: what the host has
   std::string mps_control;    ///< empty: nvidia-cuda-mps-control on the PATH
   int64_t reserve_bytes = 0;  ///< of a GPU, for training to grow into; 0: 5 %, at least 2 GiB

@@ -29,7 +29,7 @@ class NoHold final : public Hold {
     return "none: NOT isolated from this host (rlimit data " + std::to_string(memory_limit_bytes_ >> 20) + " MiB)";
   }
   void explain(bus::Verdict&, const std::string&) const override {}
-  Status keep_scratch(int) override { return {}; }
+  Status end_scratch(int, bool) override { return {}; }
 
  private:
   int64_t memory_limit_bytes_;

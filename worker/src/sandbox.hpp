@@ -58,9 +58,9 @@ class Hold {
   virtual std::string describe() const = 0;
   /// Says in `verdict` which of its limits ended the task, if one did. After the child's end.
   virtual void explain(bus::Verdict& verdict, const std::string& log_tail) const = 0;
-  /// Keeps what is in the scratch folder, given an open descriptor of it (-1: none). After the child's end. May copy up
-  /// to the quota.
-  virtual Status keep_scratch(int scratch_fd) = 0;
+  /// Looks at the scratch folder, given an open descriptor of it (-1: none), and keeps what is in it if `keep`. After
+  /// the child's end, before explain(). May copy up to the quota.
+  virtual Status end_scratch(int scratch_fd, bool keep) = 0;
 };
 
 struct Child {

@@ -71,8 +71,14 @@ std::string last_line(const std::string& text, const std::string& with) {
 struct Facts {
   std::string text;
   int64_t memory_bytes = 0, scratch_bytes = 0, pids = 0;
-  std::string saved;  ///< folder on the host
+  std::string saved;   ///< folder on the host
+  ino_t saved_id = 0;  ///< of that folder when the task started
 };
+
+ino_t id_of(int fd) {
+  struct stat info {};
+  return fstat(fd, &info) == 0 ? info.st_ino : 0;
+}
 
 class BubblewrapHold final : public Hold {
  public:
@@ -105,10 +111,11 @@ class BubblewrapHold final : public Hold {
     }
   }
 
-  Status keep_scratch(int scratch_fd) override {
+  Status end_scratch(int scratch_fd, bool keep) override {
     if (scratch_fd < 0) return {};
     struct statvfs room {};
     scratch_full_ = fstatvfs(scratch_fd, &room) == 0 && (room.f_bavail == 0 || room.f_favail == 0);
+    if (!keep) return {};
     const fs::path saved = facts_.saved, fresh = facts_.saved + ".new", old = facts_.saved + ".old";
     std::error_code error;
     fs::remove_all(fresh, error);
@@ -124,6 +131,12 @@ class BubblewrapHold final : public Hold {
     }
     if (copied->skipped > 0)
       spdlog::warn("{} things in a task's scratch folder were not kept (links and the like)", copied->skipped);
+    // A task that was replaced: what the other one has left meanwhile stays, where this one has nothing of that name.
+    if (const Fd there(open(saved.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        there.valid() && id_of(there.get()) != facts_.saved_id) {
+      if (auto merged = copy_tree(there.get(), to.get(), {.bytes = facts_.scratch_bytes}); !merged.ok())
+        return merged.error();
+    }
     fs::rename(saved, old, error);
     fs::rename(fresh, saved, error);
     if (error) return errno_error("cannot rename " + fresh.string(), error.value());
@@ -234,6 +247,8 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   facts.scratch_bytes = options_.scratch_bytes;
   if (facts.memory_bytes > 0) facts.scratch_bytes = std::min(facts.scratch_bytes, facts.memory_bytes);
   facts.saved = request.scratch;
+  if (const Fd saved(open(request.scratch.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)); saved.valid())
+    facts.saved_id = id_of(saved.get());
 
   std::unique_ptr<TaskCgroup> cgroup;
   if (cgroups_.version() != 0) {

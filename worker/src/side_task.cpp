@@ -202,6 +202,7 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
     std::string pair = key;
     add("param", pair.append("=").append(value));
   }
+  add("create-ms", std::to_string(options_.create_ns / kNsPerMs));
   if (spec_.steps != 0) add("steps", std::to_string(spec_.steps));
   if (spec_.predicted_step_ns > 0) add("predicted-step-ns", std::to_string(spec_.predicted_step_ns));
   request.keep_fds = {lease->fd.get(), answer->fd.get(), lifeline_read.get(), report_child.get()};
@@ -224,6 +225,7 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   request.task = id_;
   granted_limits_ = grants.limits;
   request.grants = std::move(grants);
+  request.grants.network = spec_.network;
 
   log_ = std::make_unique<TaskLog>(std::move(output_read), folder / (profile ? "profile.log" : "log"));
   auto child = sandbox_.start(request);
@@ -479,7 +481,7 @@ void SideTask::end(bus::Verdict verdict) {
 // All in the sandbox is dead: what remains of it is judged, kept and taken down.
 void SideTask::let_go(bus::Verdict& verdict) {
   if (supervisor_.hold != nullptr) {
-    if (auto kept = supervisor_.hold->keep_scratch(spec_.purpose == "profile" ? -1 : scratch_fd_.get()); !kept.ok()) {
+    if (auto kept = supervisor_.hold->end_scratch(scratch_fd_.get(), spec_.purpose != "profile"); !kept.ok()) {
       spdlog::warn("task {}: its scratch folder was not kept: {}", spec_.task, kept.error().text());
     }
     supervisor_.hold->explain(verdict, verdict.log_tail);

@@ -25,6 +25,7 @@ struct SideTaskOptions {
   int64_t host_memory_bytes =
       0;  ///< ceiling of a GPU's task in the host's memory; on a CPU device the task's own counts
   int64_t grace_ns = 0, hang_ns = 0;
+  int64_t create_ns = 60'000'000'000;  ///< for loading and CreateSideTask
   int64_t stop_ns =
       10'000'000'000;  ///< for StopSideTask as seen from here; the supervisor has a shorter bound of its own
 };

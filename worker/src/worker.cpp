@@ -90,6 +90,7 @@ Status Worker::open() {
   task_options_.host_memory_bytes = options_.host_memory_bytes;
   task_options_.grace_ns = options_.grace_ms * kNsPerMs;
   task_options_.hang_ns = options_.hang_ms * kNsPerMs;
+  task_options_.create_ns = options_.create_ms * kNsPerMs;
   task_options_.stop_ns = options_.stop_ms * kNsPerMs;
 
   auto loop = Loop::create();

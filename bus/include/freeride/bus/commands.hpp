@@ -29,11 +29,13 @@ struct Load {
   bool when_idle = false;    ///< may also run while no trainer is on the device
   bool start_paused = false;
   std::string user;
+  bool network = false;  ///< may use the host's network
   FREERIDE_FIELDS {
     visit("plugin", self.plugin), visit("sha256", self.sha256), visit("name", self.name), visit("job", self.job);
     visit("stage", self.stage), visit("replica", self.replica), visit("params", self.params);
     visit("memory_bytes", self.memory_bytes), visit("steps", self.steps), visit("priority", self.priority);
     visit("when_idle", self.when_idle), visit("start_paused", self.start_paused), visit("user", self.user);
+    visit("network", self.network);
   }
 };
 
@@ -139,9 +141,10 @@ struct WorkerInfo {
   uint32_t pid = 0;
   std::vector<TrainingState> ranks;
   int64_t silent_ms = 0;  ///< since its last report
+  std::string sandbox;    ///< what its tasks run in: bubblewrap, or none
   FREERIDE_FIELDS {
     visit("state", self.state), visit("device_model", self.device_model), visit("pid", self.pid);
-    visit("ranks", self.ranks), visit("silent_ms", self.silent_ms);
+    visit("ranks", self.ranks), visit("silent_ms", self.silent_ms), visit("sandbox", self.sandbox);
   }
 };
 struct WorkersReply {
@@ -335,13 +338,14 @@ struct CreateTask {
   int64_t predicted_step_ns = 0;  ///< from the profile; 0: not known
   std::string instance;           ///< of the task: another task of its name has another; a saved state belongs to one
   uint64_t revision = 0;          ///< times its plugin was replaced
+  bool network = false;           ///< may use the host's network
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin),
         visit("sha256", self.sha256);
     visit("params", self.params), visit("memory_limit_bytes", self.memory_limit_bytes), visit("steps", self.steps);
     visit("priority", self.priority), visit("when_idle", self.when_idle), visit("start_paused", self.start_paused);
     visit("predicted_step_ns", self.predicted_step_ns), visit("instance", self.instance);
-    visit("revision", self.revision);
+    visit("revision", self.revision), visit("network", self.network);
   }
 };
 
