@@ -20,9 +20,9 @@ namespace {
 using bus::BubbleEnd;
 using namespace std::chrono_literals;
 
-constexpr int kHwm = 4096;          // the same on both sides
-// Events under way at most: nothing is dropped, so the rate is a sustained one. A pipe of libzmq hears of what its peer
-// has read only every half of its high-water mark (1000), so it may drop from half of it on.
+constexpr int kHwm = 4096;  // the same on both sides
+// Events under way at most, so that nothing is dropped and the rate is a sustained one: with 1000, one run in five lost
+// some, below every high-water mark; why is not known.
 constexpr uint64_t kWindow = 500;
 
 BubbleEnd event_number(uint64_t number) {

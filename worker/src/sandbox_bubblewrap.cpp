@@ -323,8 +323,8 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   for (const std::string& folder : options_.data_dirs) bind("--ro-bind", folder, folder);
   for (const std::string& folder : options_.library_dirs) bind("--ro-bind", folder, folder);
   add({"--proc", "/proc"});
-  // CUDA names its threads through /proc/self/task/N/comm, and does without a GPU when it cannot. Else nothing there is an
-  // unprivileged user's to write that matters.
+  // CUDA names its threads through /proc/self/task/N/comm, and does without a GPU when it cannot. Else nothing there is
+  // an unprivileged user's to write that matters.
   if (request.grants.devices.empty()) add({"--remount-ro", "/proc"});
   add({"--dev", "/dev"});
   add({"--size", std::to_string(kSharedMemoryBytes), "--perms", "1777", "--tmpfs", "/dev/shm"});
