@@ -115,6 +115,6 @@ def test_an_ordinary_user():
         process = system.spawn("worker-cpu-0", argv)
         until(lambda: (system.run_dir / "worker-cpu-0.sock").exists() or process.poll() is not None, "the worker listens")
         ctl = suite.Ctl(BUILD / "bin/freeride-ctl", system.env)
-        some = [case for case in suite.cases() if case.name in ("read-files", "kill-others", "trace-supervisor", "leak", "hang-step")]
+        some = [case for case in suite.cases() if case.name in ("read-files", "kill-others", "trace-supervisor", "leak", "raise-priority")]
         assert not suite.run(ctl, BUILD / "test-plugins", some, "--when-idle")
         assert "the worker's own" in system.ok("task", "leak")["task"]["sandbox"]
