@@ -5,7 +5,7 @@
 #include "bad.h"
 
 #define BYTES (1UL << 30)
-#define EACH (4UL << 20)
+#define EACH (512UL << 10) /* a step of well under a millisecond fits any bubble */
 
 static freeride_status step(void* task) {
   static char* memory;
@@ -17,7 +17,7 @@ static freeride_status step(void* task) {
     memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return bad_fail("mmap");
   }
-  const size_t until = touched + EACH; /* a step that fits a bubble */
+  const size_t until = touched + EACH;
   for (; touched < until; touched += 4096) memory[touched] = 1;
   if (touched < BYTES) return FREERIDE_OK;
   bad_try(1, "have 1 GiB");
