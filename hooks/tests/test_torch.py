@@ -271,11 +271,11 @@ print(counts)
 
 
 @pytest.mark.parametrize("where", ["_hook._library_instance.mark_begin", "_hook._library_instance.mark_end", "_hook._library_instance.iteration_end",
-                                   "_torch._note", "_torch._is_pipeline"])
+                                   "_torch._note", "_pipeline.receives"])
 def test_errors_in_the_hook_switch_it_off_and_calls_happen_once(tmp_path, where):
     ranks = world(INIT + f"""
 import freeride
-from freeride import _hook, _torch
+from freeride import _hook, _pipeline, _torch
 from torch._C import _distributed_c10d as native
 def broken(*_): raise ValueError("on purpose")
 {where} = broken

@@ -95,8 +95,9 @@ def number(name, given, default, least=0):
     return value
 
 
-def attach_now(rank, world, framework):
-    """Makes the handle; called once torch.distributed knows rank and size of the pipeline's group. Returns whether there is one."""
+def attach_now(rank, world, framework, stage=None, stages=None, replica=None, replicas=None):
+    """Makes the handle; called once torch.distributed knows rank and size of the pipeline's group, or a framework this rank's place. What the
+    user says goes before that. Returns whether there is a handle."""
     global _handle, _pid, _arguments
     with _lock:
         if _handle is not None and _pid == os.getpid():
@@ -110,7 +111,7 @@ def attach_now(rank, world, framework):
         elastic = os.environ.get("TORCHELASTIC_RUN_ID")
         job = given["job"] or os.environ.get("FREERIDE_JOB") or (elastic if elastic and elastic != "none" else None)
         job = job or f"{script}-{os.environ.get('MASTER_PORT', '0')}"
-        stages = number("FREERIDE_STAGES", given["stages"], world, 1)
+        stages = number("FREERIDE_STAGES", given["stages"], stages or world, 1)
         config = _library.Config()
         config.struct_size = _library.ctypes.sizeof(config)
         config.job = job.encode()
@@ -118,9 +119,10 @@ def attach_now(rank, world, framework):
         config.framework = framework.encode()
         config.rank = int(os.environ.get("RANK") or rank)
         config.stages = stages
-        config.stage = number("FREERIDE_STAGE", given["stage"], rank % stages)
-        config.replicas = number("FREERIDE_REPLICAS", given["replicas"], max(1, world // stages), 1)
-        config.replica = number("FREERIDE_REPLICA", given["replica"], min(rank // stages, config.replicas - 1))
+        config.stage = number("FREERIDE_STAGE", given["stage"], rank % stages if stage is None else stage)
+        config.replicas = number("FREERIDE_REPLICAS", given["replicas"], replicas or max(1, world // stages), 1)
+        guess = min(rank // stages, config.replicas - 1) if replica is None else replica
+        config.replica = number("FREERIDE_REPLICA", given["replica"], guess)
         config.local_rank = int(local)
         _pid = os.getpid()
         _handle = library().attach(_library.ctypes.byref(config))  # says by itself why, if not

@@ -1,92 +1,40 @@
-"""Where torch.distributed is met: what a receive is, when its wait begins and ends, when an iteration ends.
+"""Where torch.distributed is met: what waits for a neighbour, when such a wait begins and ends, when an iteration ends.
 
 Patched are methods of two classes, not functions: ProcessGroup's receives, which every `dist.recv`, `dist.irecv` and `dist.batch_isend_irecv`
-ends in, note the Work they return, and Work.wait marks the wait of a noted one. So a function that the training imported earlier, a
-P2POp made of it, or a schedule that posts early and waits late are all covered, and a receive is marked where it is *waited for*. Works of
-collectives and of other groups are never noted, and pass through at the price of one look into a dictionary.
+ends in, and its small collectives note the Work they return, and Work.wait marks the wait of a noted one. So a function that the training
+imported earlier, a P2POp made of it, or a schedule that posts early and waits late are all covered, and a receive is marked where it is
+*waited for*. Which of them are the pipeline's is told by _pipeline.py; all others are never noted, and pass through at the price of one look
+into a dictionary.
 """
 import functools
 import importlib
-import importlib.abc
-import importlib.util
 import os
 import sys
 import threading
 import weakref
 
-from . import _hook
+from . import _frameworks, _hook, _imports, _pipeline
 
 _noted = {}  # id of a Work -> weak reference to it; an entry lives as long as its Work, or until its wait
-_verdicts = weakref.WeakKeyDictionary()  # process group -> is it a pipeline's
-_rule = ("world",)
-_group = None
 _armed = False
+_postponed = False  # the attach: a framework will tell this rank's place in its pipeline
 _stepping = threading.local()
 _C10D = "torch.distributed.distributed_c10d"
-
-
-def parse_rule(text):
-    """("world",), ("any",), ("size", n) or ("ranks", (…)) from FREERIDE_GROUP's text."""
-    text = (text or "world").strip()
-    if text in ("world", "any"):
-        return (text,)
-    if text.startswith("size="):
-        return ("size", int(text[5:]))
-    if text.startswith("ranks="):
-        return ("ranks", tuple(int(rank) for rank in text[6:].split(",")))
-    raise ValueError(f'FREERIDE_GROUP="{text}" is none of world, any, size=N, ranks=A,B,…')
 
 
 def check(arguments):
     """Raises for arguments that make no sense, while attach() can still say so."""
     group = arguments["group"]
     if group is None or isinstance(group, str):
-        parse_rule(group or os.environ.get("FREERIDE_GROUP"))
+        _pipeline.parse_rule(group or os.environ.get("FREERIDE_GROUP"))
     if arguments["iterations"] not in ("optimizer", "manual"):
         raise ValueError('iterations is "optimizer" or "manual"')
 
 
 # ---- arming ------------------------------------------------------------------------------------------------------------------
 
-class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Runs arm() right after torch.distributed was imported by somebody else."""
-
-    def __init__(self):
-        self._busy = False
-        self._loader = None
-
-    def find_spec(self, name, path=None, target=None):
-        if name != _C10D or self._busy:
-            return None
-        self._busy = True  # find the real one without meeting ourselves
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._busy = False
-        if spec is None or spec.loader is None:
-            return None
-        self._loader, spec.loader = spec.loader, self
-        return spec
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module):
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        try:
-            arm(module)
-        except Exception as error:
-            _hook.fail(error)
-
-
 def arm_at_import():
-    if _C10D in sys.modules:
-        arm()
-    else:
-        sys.meta_path.insert(0, _AfterImport())
+    _imports.after(_C10D, arm)
 
 
 def arm(c10d=None):
@@ -100,6 +48,7 @@ def arm(c10d=None):
     if not _armed:
         _armed = True
         _patch_init(c10d)
+        _frameworks.listen(_told)
     if c10d.is_initialized():
         _attach_to(c10d)
 
@@ -123,59 +72,94 @@ def _patch_init(c10d):
 
 
 def _attach_to(c10d):
-    global _rule, _group
-    world = c10d._get_default_group()
+    """There is a default group: attaches, or, where a framework will tell this rank's place, gets ready to."""
+    global _postponed
     given = _hook._arguments
-    if given is not None:
-        group = given["group"]
-        if group is None or isinstance(group, str):
-            _rule, _group = parse_rule(group or os.environ.get("FREERIDE_GROUP")), None
-        else:
-            _rule, _group = ("given",), group
-        if group is not None and not isinstance(group, str):
-            rank, size = c10d.get_rank(group), c10d.get_world_size(group)
-        else:
-            rank, size = c10d.get_rank(), c10d.get_world_size()
-        if rank < 0:
-            raise ValueError("this rank is not in the group given to attach()")
-        torch = sys.modules["torch"]
-        backend = c10d.get_backend(world)
-        if not _hook.attach_now(rank, size, f"torch {torch.__version__} {backend}"):
-            return
-        if given["iterations"] == "optimizer":
-            _patch_optimizers()
-        _patch_waits()
-    _verdicts.clear()
-    if _rule == ("world",):
-        _group = world
-
-
-# ---- receives and their waits ----------------------------------------------------------------------------------------------------
-
-def _is_pipeline(group):
-    if group is _group:
-        return True
-    if _rule[0] in ("world", "given"):
-        return False
-    verdict = _verdicts.get(group)
-    if verdict is None:
-        import torch.distributed.distributed_c10d as c10d
-        if _rule[0] == "any":
-            verdict = True
-        elif _rule[0] == "size":
-            verdict = group.size() == _rule[1]
-        else:
-            verdict = tuple(c10d.get_global_rank(group, rank) if group is not c10d._get_default_group() else rank
-                            for rank in range(group.size())) == _rule[1]
-        _verdicts[group] = verdict
-    return verdict
-
-
-def _note(group, work):
-    if work is None or not _is_pipeline(group):
+    if given is None:
         return
+    group = given["group"]
+    if group is None or isinstance(group, str):
+        _pipeline.set_rule(_pipeline.parse_rule(group or os.environ.get("FREERIDE_GROUP")))
+        group = None
+    else:
+        _pipeline.set_rule(("given",), group)
+    if given["iterations"] == "optimizer":
+        _patch_optimizers()
+    _patch_waits()
+    placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
+    _postponed = _pipeline.automatic() and not placed and _frameworks.expected()
+    if not _postponed:
+        _attach_as(c10d, group=group)
+
+
+def _attach_as(c10d, group=None, framework=None, ranks=None):
+    global _postponed
+    _postponed = False
+    rank, size, place = c10d.get_rank(group), c10d.get_world_size(group), {}
+    if rank < 0:
+        raise ValueError("this rank is not in the group given to attach()")
+    if ranks is not None:
+        place = _place(ranks, rank, size)
+    torch = sys.modules["torch"]
+    backend = c10d.get_backend(c10d._get_default_group())
+    _hook.attach_now(rank, size, f"torch {torch.__version__} {backend}" + (f", {framework}" if framework else ""), **place)
+
+
+def _place(ranks, rank, size):
+    """Stage and replica of a rank whose pipeline is `ranks`, where all pipelines of the world have the same shape."""
+    stages, first = len(ranks), min(ranks)
+    stride = ranks[1] - ranks[0] if stages > 1 else 1
+    replicas = max(1, size // stages)
+    regular = stride > 0 and tuple(ranks) == tuple(range(first, first + stride * stages, stride))
+    replica = first // (stride * stages) * stride + first % stride if regular else first
+    return {"stage": tuple(ranks).index(rank), "stages": stages, "replica": min(replica, replicas - 1), "replicas": replicas}
+
+
+def _told(framework, groups, ranks):
+    """A framework has told this rank's pipeline."""
+    c10d = sys.modules[_C10D]
+    if not c10d.is_initialized() or c10d.get_rank() not in ranks:
+        return
+    world = c10d._get_default_group()
+    _pipeline.tell([world if group is None else group for group in groups], ranks)
+    if _postponed:
+        _attach_as(c10d, framework=framework, ranks=ranks)
+
+
+# ---- waits for other stages -------------------------------------------------------------------------------------------------------
+
+def _note(work):
+    if work is None:
+        return
+    if _postponed:  # the framework has told nothing, and the pipeline runs
+        _attach_as(sys.modules[_C10D])
     key = id(work)
     _noted[key] = weakref.ref(work, lambda _, key=key: _noted.pop(key, None))
+
+
+def _note_receive(group, work, args, kwargs):
+    source = args[1] if len(args) > 1 else kwargs.get("srcRank", kwargs.get("src"))
+    if _pipeline.receives(group, source):
+        _note(work)
+
+
+def _note_any_receive(group, work, *_):
+    if _pipeline.receives(group, None):
+        _note(work)
+
+
+def _note_collective(group, work, args, kwargs):
+    if not _pipeline.spans_stages(group):
+        return
+    given = args[0] if args else kwargs.get("tensors", kwargs.get("tensor", ()))
+    tensors = [item for item in (given if isinstance(given, (list, tuple)) else (given,)) if hasattr(item, "element_size")]
+    options = args[1] if len(args) > 1 else kwargs.get("opts")
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= _pipeline.SMALL_BYTES and not _sends_only(group, options):
+        _note(work)
+
+
+def _sends_only(group, options):
+    return type(options).__name__ == "BroadcastOptions" and options.rootRank == group.rank()
 
 
 _patched = False
@@ -187,16 +171,16 @@ def _patch_waits():
         return
     from torch._C import _distributed_c10d as native
 
-    def noting(original):
+    def noting(original, note):
         @functools.wraps(original)
-        def receive(self, *args, **kwargs):
+        def call(self, *args, **kwargs):
             work = original(self, *args, **kwargs)
             try:
-                _note(self, work)
+                note(self, work, args, kwargs)
             except Exception as error:
                 _hook.fail(error)
             return work
-        return receive
+        return call
 
     original_wait = native.Work.wait
 
@@ -209,8 +193,10 @@ def _patch_waits():
         finally:
             _hook.end()
 
-    for name in ("recv", "recv_anysource"):
-        setattr(native.ProcessGroup, name, noting(getattr(native.ProcessGroup, name)))
+    for note, names in ((_note_receive, ("recv",)), (_note_any_receive, ("recv_anysource",)),
+                        (_note_collective, ("broadcast", "allreduce", "reduce", "barrier"))):
+        for name in names:
+            setattr(native.ProcessGroup, name, noting(getattr(native.ProcessGroup, name), note))
     native.Work.wait = wait
     _patched = True
 

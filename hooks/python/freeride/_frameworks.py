@@ -1,0 +1,79 @@
+"""What frameworks know about their pipeline: its ranks, its groups and this rank's place. Learned by listening to one function of each, which
+is still called exactly as before; one that has gone in another version costs nothing but the knowledge, and the user can give that.
+"""
+import functools
+import sys
+
+from . import _hook, _imports
+
+_listening = False
+
+
+def expected():
+    """Has the training imported a framework that will tell?"""
+    return any(name in sys.modules for name, _ in _LISTENERS)
+
+
+def listen(told):
+    """Calls told(framework, groups, ranks) from now on: the groups a pipeline talks on (None: the default group), its world ranks by stage."""
+    global _listening
+    if _listening:
+        return
+    _listening = True
+    for name, (target, reader) in _LISTENERS:
+        _imports.after(name, lambda module, target=target, reader=reader: _listen_to(module, target, reader, told))
+
+
+def _listen_to(module, target, reader, told):
+    owner = module
+    for part in target.split(".")[:-1]:
+        owner = getattr(owner, part, None)
+    name = target.split(".")[-1]
+    original = getattr(owner, name, None)
+    if original is None:
+        _hook.say(f"this {module.__name__} has no {target}: tell the pipeline by FREERIDE_GROUP, FREERIDE_STAGE and FREERIDE_STAGES")
+        return
+
+    @functools.wraps(original)
+    def listening(*args, **kwargs):
+        result = original(*args, **kwargs)
+        try:
+            told(*reader(module, *args, **kwargs))
+        except Exception as error:
+            _hook.fail(error)
+        return result
+
+    setattr(owner, name, listening)
+
+
+def _c10d():
+    return sys.modules["torch.distributed.distributed_c10d"]
+
+
+def _ranks_of(group):
+    from . import _pipeline
+    c10d = _c10d()
+    return _pipeline.world_ranks(c10d, group if group is not None else c10d._get_default_group())
+
+
+def _of_pipelining(_, stage, *__, **___):
+    # Every stage of this rank says the same: the group's ranks in order are the pipeline's devices, also where each holds several stages.
+    return "torch.distributed.pipelining", (stage.group,), _ranks_of(stage.group)
+
+
+def _of_deepspeed(_, grid):
+    # DeepSpeed's point-to-point calls pass no group.
+    return "DeepSpeed", (None, grid.pp_proc_group), tuple(grid.pp_group)
+
+
+def _of_megatron(parallel_state, *_, **__):
+    # With two stages one direction goes over the default group, so that both can overlap.
+    group = parallel_state.get_pipeline_model_parallel_group()
+    return "Megatron", (None, group), _ranks_of(group)
+
+
+_LISTENERS = (
+    ("torch.distributed.pipelining.stage", ("_PipelineStageBase.__init__", _of_pipelining)),
+    ("deepspeed.runtime.pipe.p2p", ("init_process_groups", _of_deepspeed)),
+    ("megatron.core.parallel_state", ("initialize_model_parallel", _of_megatron)),
+)

@@ -1,0 +1,113 @@
+"""Which calls are the pipeline's: by the process group, by who is at the other end, and by what the framework or the user says.
+
+Told nothing, receives on the default group are the pipeline's. A framework that is known (_frameworks.py) tells which ranks are one pipeline
+and on which groups it talks; then receives from other ranks, or on other groups, are none of it: a context-parallel ring uses the same calls.
+What the user says (FREERIDE_GROUP, attach(group=…)) goes before both.
+"""
+import weakref
+
+# A collective's payload up to which waiting for it is idling: moving so much takes as long as waking a side task. What is larger is work
+# of its own (the gradients of tied embeddings), which a side task would disturb.
+SMALL_BYTES = 64 << 10
+
+_rule = ("auto",)
+_given = None       # the user's process group, for ("given",)
+_told = []          # (weak references to the groups a pipeline talks on, its world ranks), from frameworks
+_verdicts = weakref.WeakKeyDictionary()  # process group -> _Verdict
+
+
+class _Verdict:
+    """Of one group: is a receive from this rank of it the pipeline's (None: from any), and does it span stages, so that its collectives
+    wait for other stages."""
+    __slots__ = ("sources", "any_source", "spans")
+
+    def __init__(self, sources, spans, any_source=True):
+        self.sources, self.any_source, self.spans = sources, any_source, spans
+
+
+_NONE = _Verdict(frozenset(), False, any_source=False)
+
+
+def parse_rule(text):
+    """("auto",), ("world",), ("any",), ("size", n) or ("ranks", (…)) from FREERIDE_GROUP's text."""
+    text = (text or "auto").strip()
+    if text in ("auto", "world", "any"):
+        return (text,)
+    if text.startswith("size="):
+        return ("size", int(text[5:]))
+    if text.startswith("ranks="):
+        return ("ranks", tuple(int(rank) for rank in text[6:].split(",")))
+    raise ValueError(f'FREERIDE_GROUP="{text}" is none of auto, world, any, size=N, ranks=A,B,…')
+
+
+def set_rule(rule, group=None):
+    global _rule, _given
+    _rule, _given = rule, group
+    _verdicts.clear()
+
+
+def automatic():
+    return _rule[0] == "auto"
+
+
+def tell(groups, ranks):
+    """A framework's pipeline, of which this rank is one: it talks on `groups`, among `ranks` (of the world)."""
+    entry = (tuple(map(weakref.ref, groups)), frozenset(ranks))
+    if entry not in _told:
+        _told.append(entry)
+        _verdicts.clear()
+
+
+def receives(group, source):
+    """Is a receive on `group` from its rank `source` (None: from any) the pipeline's?"""
+    verdict = _verdict_of(group)
+    if source is None:
+        return verdict.any_source
+    return verdict.sources is None or source in verdict.sources
+
+
+def spans_stages(group):
+    """Do collectives on `group` wait for other stages, and is that certain?"""
+    return _verdict_of(group).spans
+
+
+def world_ranks(c10d, group):
+    """The group's members as ranks of the world, by their rank in the group."""
+    if group is c10d._get_default_group():
+        return tuple(range(group.size()))
+    if hasattr(c10d, "get_process_group_ranks"):
+        return tuple(c10d.get_process_group_ranks(group))
+    return tuple(c10d.get_global_rank(group, rank) for rank in range(group.size()))  # torch before 2
+
+
+def _verdict_of(group):
+    verdict = _verdicts.get(group)
+    if verdict is None:
+        import torch.distributed.distributed_c10d as c10d
+        verdict = _verdicts[group] = _judge(c10d, group)
+    return verdict
+
+
+def _judge(c10d, group):
+    everything = _Verdict(None, spans=True)
+    kind = _rule[0]
+    if kind == "given":
+        return everything if group is _given else _NONE
+    if kind == "world":
+        return everything if group is c10d._get_default_group() else _NONE
+    if kind == "ranks":
+        return everything if world_ranks(c10d, group) == _rule[1] else _NONE
+    if kind == "any" or (kind == "size" and group.size() == _rule[1]):
+        return _Verdict(None, spans=False)  # may as well be a data-parallel group
+    if kind == "size":
+        return _NONE
+    if not _told:
+        return _Verdict(None, spans=False) if group is c10d._get_default_group() else _NONE
+    members = world_ranks(c10d, group)
+    sources, spans = set(), False
+    for groups, ranks in _told:
+        inside = {rank for rank, world_rank in enumerate(members) if world_rank in ranks}
+        spans = spans or len(inside) > 1
+        if any(group is known() for known in groups):
+            sources |= inside
+    return _Verdict(frozenset(sources), spans, any_source=len(sources) == len(members))
