@@ -16,7 +16,7 @@ export CTEST_OUTPUT_ON_FAILURE := 1
 
 demo:
 	@scripts/install-deps.sh demo
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook pagerank image"
 	$(PYTHON) demo/run.py --build build/dev --out build/demo $(DEMO_ARGS)
 
 test:
@@ -67,7 +67,7 @@ tsan:
 
 build:
 	cmake --preset dev
-	cmake --build build/dev -j$(JOBS)
+	cmake --build build/dev -j$(JOBS) $(if $(TARGETS),--target $(TARGETS))
 
 format:
 	git ls-files -z '*.c' '*.h' '*.cpp' '*.hpp' | xargs -0 clang-format -i

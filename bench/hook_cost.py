@@ -2,7 +2,8 @@
 """What the hook alone costs training: I with its 95 % interval, hooked and unhooked blocks alternating within one run, no side task.
 
 Manager and workers run, so that marks wake somebody as they do in use; with the hook disabled, training's calls go straight through. Both
-ranks switch at the same iterations. Blocks are compared in neighbouring pairs, since the machine's speed drifts; the first pair is warm-up.
+ranks switch at the same iterations. Blocks are compared in neighbouring pairs, since the machine's speed drifts, and every other pair begins
+with the unhooked one; the first pair is warm-up. A block's first iteration does not count: the hook comes on with the iteration after it.
 """
 import argparse
 import json
@@ -15,9 +16,15 @@ import tempfile
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
-BLOCK = 4  # iterations
+BLOCK = 5  # iterations, the first of which does not count
 # Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table the normal one.
 T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+
+
+def hooked(block):
+    """Blocks 0, 3, 4, 7, 8, … are."""
+    return block % 4 in (0, 3)
+
 
 RANK = """
 import sys, runpy
@@ -31,7 +38,7 @@ def step(self, *args, **kwargs):
     result = plain(self, *args, **kwargs)
     count += 1
     if count % {block} == 0:
-        freeride.enable() if (count // {block}) % 2 == 0 else freeride.disable("unhooked block")
+        freeride.enable() if (count // {block}) % 4 in (0, 3) else freeride.disable("unhooked block")
     return result
 torch.optim.AdamW.step = step
 sys.argv = sys.argv[1:]
@@ -39,7 +46,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def run(build, seconds, stages):
+def run(build, seconds, stages, alone):
     """Durations of the iterations of a training that switches its hook every BLOCK iterations, in ms."""
     processes = []
     with tempfile.TemporaryDirectory(prefix="freeride-bench-") as folder:
@@ -49,8 +56,8 @@ def run(build, seconds, stages):
                    MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000), WORLD_SIZE=str(stages))
         log = open(root / "log", "w+")
         try:
-            daemons = [["freeride-manager"]] + [["freeride-worker", "--device", f"cpu-{s}", "--cores", str(s % os.cpu_count())]
-                                                for s in range(stages)]
+            daemons = [] if alone else [["freeride-manager"]] + [
+                ["freeride-worker", "--device", f"cpu-{s}", "--cores", str(s % os.cpu_count())] for s in range(stages)]
             for argv in daemons:
                 processes.append(subprocess.Popen([str(build / "bin" / argv[0]), *argv[1:]], env=env, stdout=log, stderr=log))
                 time.sleep(0.5)
@@ -75,14 +82,17 @@ def run(build, seconds, stages):
 
 
 def increase(durations):
-    """I in percent and half its interval's width, from pairs of blocks. durations[k] is iteration k + 2's."""
+    """I in percent, half its interval's width and the number of pairs of blocks. durations[k] is iteration k + 2's."""
     blocks = {}
     for index, value in enumerate(durations):
-        blocks.setdefault((index + 1) // BLOCK, []).append(value)
-    means = [statistics.mean(b) for _, b in sorted(blocks.items()) if len(b) == BLOCK]
-    if len(blocks.get(0, [])) < BLOCK:
-        means.insert(0, None)  # keeps even blocks hooked, odd ones not
-    pairs = [100 * (means[i] / means[i + 1] - 1) for i in range(2, len(means) - 1, 2)]
+        if (index + 1) % BLOCK != 0:
+            blocks.setdefault((index + 1) // BLOCK, []).append(value)
+    means = {block: statistics.mean(values) for block, values in blocks.items() if len(values) == BLOCK - 1}
+    pairs = []
+    for first in range(2, max(means, default=0), 2):
+        on, off = (first, first + 1) if hooked(first) else (first + 1, first)
+        if on in means and off in means:
+            pairs.append(100 * (means[on] / means[off] - 1))
     if len(pairs) < 3:
         sys.exit("hook_cost: the run was too short: %d pairs of blocks, at least 3 are needed" % len(pairs))
     t = T95[len(pairs) - 1] if len(pairs) <= len(T95) else 1.96
@@ -95,8 +105,9 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="JSON file")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--stages", type=int, default=2)
+    parser.add_argument("--alone", action="store_true", help="no manager and no worker: what the hook costs when nobody listens")
     options = parser.parse_args()
-    durations = run(options.build.resolve(), options.seconds, options.stages)
+    durations = run(options.build.resolve(), options.seconds, options.stages, options.alone)
     mean, half, pairs = increase(durations)
     figures = {"hook_time_increase_pct": round(mean, 3), "hook_time_increase_ci95_pct": [round(mean - half, 3), round(mean + half, 3)],
                "pairs": pairs, "iteration_ms": round(statistics.mean(durations), 1)}

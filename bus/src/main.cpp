@@ -7,6 +7,7 @@
 #include "freeride/base/config.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/paths.hpp"
+#include "freeride/base/priority.hpp"
 #include "freeride/bus/sockets.hpp"
 
 int main(int argc, char** argv) {
@@ -37,6 +38,8 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
+  // Monitors can wait: where it shares cores with training, training goes first. Before any thread exists.
+  if (auto s = freeride::stand_behind_training(); !s.ok()) spdlog::warn("{}", s.error().text());
   zmq::context_t context(1);
   if (publish.empty()) publish = paths.publish_endpoint();
   if (events.empty()) events = paths.events_endpoint();

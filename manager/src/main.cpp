@@ -13,6 +13,7 @@
 #include "freeride/base/config.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/priority.hpp"
 #include "link.hpp"
 
 namespace {
@@ -137,6 +138,8 @@ int run(const Options& o) {
   const std::string events = or_default(o.events_endpoint, paths.events_endpoint());
   const std::string commands = or_default(o.commands_endpoint, paths.commands_endpoint());
 
+  // It decides in seconds; where it shares cores with training, training goes first. Before any thread is made.
+  if (auto s = stand_behind_training(); !s) spdlog::warn("{}", s.error().text());
   const Fd signal_fd = signals();
   zmq::context_t context;
   // The command socket first: of two managers the second is to hear of the first, not of its database.

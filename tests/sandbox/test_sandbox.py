@@ -36,7 +36,7 @@ def pace(system, since, until_time):
 def system():
     with System() as one:
         one.start_manager()
-        flags = ["--main-nice", "10", *suite.FLAGS]
+        flags = suite.FLAGS
         for device in ("cpu-0", "cpu-1"):
             one.start_worker(device, *flags)
         one.start_training(stages=2, hook="on")

@@ -1,7 +1,6 @@
 // freeride-worker: opens leases for side tasks on one device.
 #include <sched.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -35,15 +34,12 @@ void block_signals() {
   signal(SIGIO, SIG_IGN);  // sent when somebody writes to a file that the drop folder looks at
 }
 
-// The main thread's work is never urgent; on a CPU device it shares its core with training.
-void step_back(const freeride::worker::Options& options) {
-  if (!options.cores.empty()) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (const int core : options.cores) CPU_SET(static_cast<size_t>(core), &set);
-    if (sched_setaffinity(0, sizeof(set), &set) != 0) spdlog::warn("cannot keep to the cores given");
-  }
-  if (options.cpu_device()) setpriority(PRIO_PROCESS, 0, options.main_nice);
+void keep_to_cores(const std::vector<int>& cores) {
+  if (cores.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(static_cast<size_t>(core), &set);
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) spdlog::warn("cannot keep to the cores given");
 }
 
 }  // namespace
@@ -112,9 +108,6 @@ int main(int argc, char** argv) {
         ->allow_extra_args(false);
   }
   app.add_option("--runner", sandbox.runner, "the program freeride-runner (beside this one, else on the PATH)");
-  app.add_option("--main-nice", options.main_nice, "nice value of all but the acting thread on a CPU device")
-      ->check(CLI::Range(0, 19))
-      ->capture_default_str();
   app.add_option("--log-level", log_level, "trace, debug, info, warn, error")->capture_default_str();
   bool check = false;
   std::string format = "table";
@@ -151,7 +144,7 @@ int main(int argc, char** argv) {
   if (check) return freeride::worker::report(freeride::worker::diagnose(options), format == "json", std::cout);
 
   block_signals();
-  step_back(options);
+  keep_to_cores(options.cores);
   auto worker = freeride::worker::Worker::create(options);
   if (!worker.ok()) return fail(worker.error(), kFailed);
   (*worker)->run();

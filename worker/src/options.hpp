@@ -24,7 +24,6 @@ struct Options {
   std::string mps_control;    ///< empty: nvidia-cuda-mps-control on the PATH
   int64_t reserve_bytes = 0;  ///< of a GPU, for training to grow into; 0: 5 %, at least 2 GiB
   int thread_pct = 100;       ///< of a GPU's multiprocessors, for one side task
-  int main_nice = 10;         ///< of the main thread, which shares the core with training on a CPU device
 
   bool cpu_device() const { return device.rfind("cpu-", 0) == 0; }
 };

@@ -15,6 +15,7 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/priority.hpp"
 #include "measures.hpp"
 
 namespace freeride::worker {
@@ -128,6 +129,10 @@ Status Worker::open() {
   auto acting = ActingThread::start(config);
   if (!acting.ok()) return acting.error();
   acting_ = std::move(*acting);
+  // After the acting thread, which must not wait for training. On a CPU device all others share their core with it.
+  if (options_.cpu_device()) {
+    if (auto s = stand_behind_training(); !s.ok()) spdlog::warn("{}", s.error().text());
+  }
   if (auto s = loop_->watch(acting_->event_fd(), EPOLLIN, [this](uint32_t) { on_acting(); }); !s.ok()) return s;
 
   auto publisher = bus::Publisher::connect(context_, options_.paths.publish_endpoint(), "worker " + id_);
