@@ -40,11 +40,26 @@ std::string_view text_at(std::string_view bytes, uint64_t offset) {
   return end == std::string_view::npos ? std::string_view{} : rest.substr(0, end);
 }
 
+Status check_script(std::string_view bytes, const std::string& name) {
+  constexpr const char* kHint = "write a class that inherits freeride_plugin.SideTask (plugin-api/README.md)";
+  if (bytes.size() > kMaxScriptBytes)
+    return Error{Code::kExhausted, name + " is larger than " + std::to_string(kMaxScriptBytes >> 20) + " MiB", kHint};
+  if (bytes.find('\0') != std::string_view::npos) return invalid(name, "is no Python text", kHint);
+  if (bytes.find("freeride_plugin") == std::string_view::npos)
+    return invalid(name, "does not import freeride_plugin", kHint);
+  return {};
+}
+
 }  // namespace
+
+const char* plugin_extension(std::string_view bytes) {
+  return bytes.substr(0, SELFMAG) == ELFMAG ? ".so" : ".py";
+}
 
 Status check_plugin_file(std::string_view bytes, const std::string& name) {
   constexpr const char* kBuildHint = "build it with freeride_add_plugin() or g++ -shared -fPIC (plugin-api/README.md)";
   if (bytes.empty()) return invalid(name, "is empty", kBuildHint);
+  if (is_script_name(name)) return check_script(bytes, name);
   if (bytes.size() > kMaxPluginBytes) {
     return Error{Code::kExhausted, name + " is larger than " + std::to_string(kMaxPluginBytes >> 20) + " MiB",
                  "strip it, or link large libraries dynamically"};

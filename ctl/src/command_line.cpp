@@ -9,6 +9,7 @@
 #include "format.hpp"
 #include "freeride/base/config.hpp"
 #include "freeride/base/paths.hpp"
+#include "parse.hpp"
 #include "runner.hpp"
 #include "session.hpp"
 #include "top.hpp"
@@ -23,6 +24,7 @@ Examples:
   freeride-ctl plugin check ./build/pagerank.so         does the plugin keep the contract?
   freeride-ctl load ./build/pagerank.so --stage 3       run it in the bubbles of stage 3
   freeride-ctl load image.so --stage 0 --name thumbs --param input=/data/photos --memory 2GiB
+  freeride-ctl load ./my_task.py --stage 3 --python ~/venv/bin/python   a side task in Python
   freeride-ctl load ./new.so --replace thumbs           go on with another content of the plugin
   freeride-ctl task thumbs                              state, steps, verdict, log
   freeride-ctl top                                      live view
@@ -48,6 +50,7 @@ struct Arguments {
   TopArguments top;
   std::vector<std::string> tasks;
   std::string task, job, plugin, device, state_dir;
+  std::string python;
   std::vector<std::string> params;
   uint64_t steps = 0;
   Action action;
@@ -78,6 +81,9 @@ void add_load(CLI::App& app, Arguments& arguments) {
   sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(CLI::NonNegativeNumber);
   sub->add_option("--name", load.name, "name of the task; default: made from the plugin's");
   sub->add_option("--param", load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
+  sub->add_option(
+      "--python", load.python,
+      "the interpreter whose packages it uses: of a .py plugin (default /usr/bin/python3), or one that needs LibTorch");
   sub->add_option("--memory", load.memory, "memory it needs at most, e.g. 2GiB; default: found by profiling");
   sub->add_option("--steps", load.steps, "stop after so many steps; default: when it finishes")
       ->check(CLI::PositiveNumber);
@@ -110,7 +116,8 @@ void add_plugin(CLI::App& app, Arguments& arguments) {
   for (const std::string verb : {"check", "describe"}) {
     auto* sub = plugin->add_subcommand(verb, verb == "check" ? "run the whole contract on it and say what is wrong"
                                                              : "its name, version and parameters");
-    sub->add_option("plugin", arguments.plugin, "the .so file")->required();
+    sub->add_option("plugin", arguments.plugin, "the .so or .py file")->required();
+    sub->add_option("--python", arguments.python, "the interpreter whose packages it uses");
     if (verb == "check") {
       sub->add_option("--param", arguments.params, "key=value for the plugin; may be repeated")
           ->allow_extra_args(false);
@@ -120,6 +127,11 @@ void add_plugin(CLI::App& app, Arguments& arguments) {
       arguments.action = [&arguments, verb](Session& session) -> Result<int> {
         std::vector<std::string> argv{verb, arguments.plugin, "--format", session.json() ? "json" : "text"};
         for (const std::string& param : arguments.params) argv.insert(argv.end(), {"--param", param});
+        if (!arguments.python.empty()) {
+          auto python = parse_python(arguments.python);
+          if (!python) return python.error();
+          argv.insert(argv.end(), {"--python", *python});
+        }
         if (arguments.steps != 0) argv.insert(argv.end(), {"--steps", std::to_string(arguments.steps)});
         return exec_program(kRunner, argv);
       };

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 
 namespace freeride::ctl {
 namespace {
@@ -64,6 +65,13 @@ Result<std::map<std::string, std::string>> parse_params(const std::vector<std::s
     }
   }
   return params;
+}
+
+Result<std::string> parse_python(const std::string& text) {
+  if (text.find('/') == std::string::npos)
+    return Error{Code::kInvalidArgument, "--python " + text + " is not a path",
+                 "write --python \"$(which " + text + ")\""};
+  return std::filesystem::absolute(text).lexically_normal().string();
 }
 
 }  // namespace freeride::ctl

@@ -18,4 +18,7 @@ Result<int64_t> parse_size(const std::string& text);
 /// Errors: kInvalidArgument (no "=", empty key, the same key twice).
 Result<std::map<std::string, std::string>> parse_params(const std::vector<std::string>& texts);
 
+/// The interpreter named by --python, as an absolute path. Errors: kInvalidArgument (no path).
+Result<std::string> parse_python(const std::string& text);
+
 }  // namespace freeride::ctl

@@ -12,6 +12,7 @@
 #include "exit_code.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/plugin_file.hpp"
+#include "freeride/base/python_env.hpp"
 #include "freeride/base/sha256.hpp"
 #include "json.hpp"
 #include "parse.hpp"
@@ -100,6 +101,11 @@ Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachm
   auto params = parse_params(arguments.params);
   if (!params) return params.error();
   load.params = std::move(*params);
+  if (!arguments.python.empty()) {
+    auto python = parse_python(arguments.python);
+    if (!python) return python.error();
+    load.params[kPythonParam] = *python;
+  }
   if (!arguments.memory.empty()) {
     const auto size = parse_size(arguments.memory);
     if (!size) return Error{size.error().code, "--memory: " + size.error().message, size.error().hint};

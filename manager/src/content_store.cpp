@@ -34,6 +34,12 @@ bool ContentStore::is_sha256(const std::string& text) {
          std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
+std::filesystem::path ContentStore::file_of(const std::string& sha256) const {
+  const std::filesystem::path script = folder_ / (sha256 + ".py");
+  std::error_code ec;
+  return std::filesystem::exists(script, ec) ? script : folder_ / (sha256 + ".so");
+}
+
 bool ContentStore::has(const std::string& sha256) const {
   std::error_code ec;
   return is_sha256(sha256) && std::filesystem::is_regular_file(file_of(sha256), ec);
@@ -55,10 +61,11 @@ Result<std::string> ContentStore::put(std::string_view bytes, const std::string&
     unlink(temporary.c_str());
     return written.error();
   }
-  if (rename(temporary.c_str(), file_of(sha256).c_str()) != 0) {
+  const std::filesystem::path file = folder_ / (sha256 + plugin_extension(bytes));
+  if (rename(temporary.c_str(), file.c_str()) != 0) {
     const int err = errno;
     unlink(temporary.c_str());
-    return errno_error("cannot write " + file_of(sha256).string(), err);
+    return errno_error("cannot write " + file.string(), err);
   }
   const Fd folder(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.valid()) fsync(folder.get());
@@ -88,7 +95,8 @@ std::vector<std::string> ContentStore::list() const {
   for (auto it = std::filesystem::directory_iterator(folder_, ec); !ec && it != std::filesystem::directory_iterator();
        it.increment(ec)) {
     const std::string name = it->path().stem().string();
-    if (it->path().extension() == ".so" && is_sha256(name)) contents.push_back(name);
+    const auto extension = it->path().extension();
+    if ((extension == ".so" || extension == ".py") && is_sha256(name)) contents.push_back(name);
   }
   return contents;
 }

@@ -35,7 +35,7 @@ class ContentStore {
   static bool is_sha256(const std::string& text);
 
  private:
-  std::filesystem::path file_of(const std::string& sha256) const { return folder_ / (sha256 + ".so"); }
+  std::filesystem::path file_of(const std::string& sha256) const;  ///< the one that is there
   std::filesystem::path folder_;
 };
 

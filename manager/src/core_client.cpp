@@ -16,7 +16,8 @@ constexpr size_t kMaxParamBytes = 4096;
 
 std::string stem(const std::string& file) {
   std::string name = file.substr(file.rfind('/') + 1);
-  if (name.size() > 3 && name.compare(name.size() - 3, 3, ".so") == 0) name.resize(name.size() - 3);
+  if (name.size() > 3 && (name.compare(name.size() - 3, 3, ".so") == 0 || is_script_name(name)))
+    name.resize(name.size() - 3);
   for (char& c : name) {
     if (!is_task_name(std::string(1, c)) && c != '.') c = '-';
   }

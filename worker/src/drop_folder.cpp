@@ -23,7 +23,7 @@ constexpr uint32_t kFileEvents = IN_CLOSE_WRITE | IN_MOVED_TO | IN_MOVED_FROM | 
 constexpr uint32_t kFolderEvents = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED;
 
 bool is_plugin_name(const std::string& name) {
-  return name.size() > 3 && name[0] != '.' && name.compare(name.size() - 3, 3, ".so") == 0;
+  return name.size() > 3 && name[0] != '.' && (name.compare(name.size() - 3, 3, ".so") == 0 || is_script_name(name));
 }
 
 // Somebody has it open for writing: a read lease is refused then. Where leases are not possible, the answer is no, and

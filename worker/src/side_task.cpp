@@ -20,6 +20,7 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/python_env.hpp"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -125,6 +126,20 @@ SideTask::~SideTask() {
 
 void SideTask::start(const std::filesystem::path& plugin, const std::filesystem::path& folder, SandboxGrants grants) {
   if (ended_) return;
+  // Of a plugin in Python, and of one that uses an interpreter's packages: LibTorch.
+  const auto named = spec_.params.find(kPythonParam);
+  const std::string wanted = named != spec_.params.end() ? named->second : "";
+  if (plugin.extension() == ".py" || !wanted.empty()) {
+    // The user names the interpreter, this process only looks at it; the sandbox gets to see what belongs to it.
+    auto python = find_python(wanted.empty() ? kDefaultPython : wanted);
+    if (!python.ok()) return refuse("rejected", python.error().text());
+    python_ = python->executable.string();
+    for (const auto& path : python->paths) grants.files.push_back(path.string());
+    if (plugin.extension() != ".py" && !python->torch.empty()) {
+      std::string& folders = grants.env["LD_LIBRARY_PATH"];
+      folders = python->torch.string() + (folders.empty() ? "" : ":" + folders);
+    }
+  }
   if (auto prepared = prepare(plugin, folder, std::move(grants)); !prepared.ok())
     refuse("lost", prepared.error().text());
 }
@@ -198,7 +213,9 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   add("device", options_.device);
   add("scratch", inside.scratch);
   add("purpose", profile ? "profile" : "run");
+  if (!python_.empty()) add("param", std::string(kPythonParam).append("=").append(python_));
   for (const auto& [key, value] : spec_.params) {
+    if (!python_.empty() && key == kPythonParam) continue;
     std::string pair = key;
     add("param", pair.append("=").append(value));
   }

@@ -107,6 +107,7 @@ class SideTask {
   bus::TaskCounters counters();
 
   const bus::CreateTask spec_;
+  std::string python_;  ///< the interpreter of a task in Python
   const uint64_t id_;
   const SideTaskOptions& options_;
   Sandbox& sandbox_;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "freeride/base/fd.hpp"
+#include "freeride/base/plugin_file.hpp"
 #include "freeride/base/sha256.hpp"
 
 namespace freeride::worker {
@@ -45,7 +46,7 @@ Result<std::string> PluginStore::put(std::string_view bytes) {
     return errno_error("cannot make the plugin store " + folder_.string(), error.value(),
                        "give this user the state folder (--state-dir)");
   }
-  const std::filesystem::path target = folder_ / (sha256 + ".so");
+  const std::filesystem::path target = folder_ / (sha256 + plugin_extension(bytes));
   // A name that nobody has: workers in containers share the folder, and their pids are alike.
   std::string temporary = (folder_ / ("." + sha256 + ".XXXXXX")).string();
   Fd fd(mkostemp(temporary.data(), O_CLOEXEC));
@@ -69,7 +70,9 @@ Result<std::string> PluginStore::put(std::string_view bytes) {
 
 Result<std::filesystem::path> PluginStore::get(const std::string& sha256) {
   if (!is_sha256(sha256)) return Error{Code::kInvalidArgument, "'" + sha256.substr(0, 80) + "' is no SHA-256", ""};
-  const std::filesystem::path file = folder_ / (sha256 + ".so");
+  std::filesystem::path file = folder_ / (sha256 + ".so");
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) file.replace_extension(".py");
   auto found = sha256_hex_of_file(file);
   if (!found.ok()) return found.error();
   if (*found != sha256) {
@@ -80,7 +83,8 @@ Result<std::filesystem::path> PluginStore::get(const std::string& sha256) {
 }
 
 void PluginStore::remove(const std::string& sha256) {
-  if (is_sha256(sha256)) unlink((folder_ / (sha256 + ".so")).c_str());
+  if (!is_sha256(sha256)) return;
+  for (const char* extension : {".so", ".py"}) unlink((folder_ / (sha256 + extension)).c_str());
 }
 
 }  // namespace freeride::worker

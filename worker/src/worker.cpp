@@ -533,7 +533,9 @@ void Worker::launch(SideTask& made) {
       return;
     }
     fetched_.insert(*sha256);
-    start(*waiting, store_->folder() / (*sha256 + ".so"));
+    auto stored = store_->get(*sha256);
+    if (!stored.ok()) return waiting->refuse("lost", stored.error().text());
+    start(*waiting, *stored);
   });
 }
 

@@ -36,8 +36,8 @@ extern "C" {
 #define FREERIDE_PLUGIN_ENTRY "freeride_plugin_v1"
 
 /* Extensions. freeride.state/1 is the plugin's: freeride_plugin.extension answers a freeride_state, see below; the host
- * has no side of it. freeride.yield/1, yield points inside long steps, is a reserved name that no host offers yet:
- * `extension` answers NULL, and a plugin must work without. */
+ * has no side of it. freeride.yield/1, yield points inside long steps, is the host's: freeride_host.extension answers a
+ * freeride_yield, or NULL on a host that is older; a plugin must work without. */
 #define FREERIDE_EXTENSION_YIELD "freeride.yield/1"
 #define FREERIDE_EXTENSION_STATE "freeride.state/1"
 
@@ -50,8 +50,9 @@ extern "C" {
 typedef int32_t freeride_status;
 enum {
   FREERIDE_OK = 0,
-  FREERIDE_FINISHED = 1,       /* run_next_step only: this was the last step, the work is done */
-  FREERIDE_ERROR = -1,         /* failed; trying again is no use */
+  FREERIDE_FINISHED = 1,  /* run_next_step only: this was the last step, the work is done */
+  FREERIDE_ABANDONED = 2, /* a yield point's answer, and then run_next_step's: the step was given up in the middle */
+  FREERIDE_ERROR = -1,    /* failed; trying again is no use */
   FREERIDE_BAD_PARAMETER = -2, /* create only: a parameter's value makes no sense; host->fail() says which */
   FREERIDE_OUT_OF_MEMORY = -3, /* host or device memory */
   FREERIDE_UNAVAILABLE = -4 /* something needed is not there now (a device, a file); trying again later can succeed */
@@ -132,6 +133,20 @@ typedef struct freeride_plugin {
   /* [any] The plugin's side of an extension, or NULL. May itself be NULL. */
   const void* (*extension)(const char* name);
 } freeride_plugin;
+
+/* freeride.yield/1: yield points, for steps longer than a short bubble. Between two pieces of a step (layers, blocks)
+ * the plugin calls yield_point(), with nothing of it executing, on the GPU either. It returns at once while the next
+ * piece fits the lease, by the durations of the same piece in earlier steps; else it blocks, the task is PAUSED
+ * (pause() and start() are not called), and it returns in a later bubble. */
+typedef struct freeride_yield {
+  uint32_t struct_size;
+  uint32_t reserved;
+  /* [main] `context` is the host's. Within run_next_step only; anywhere else it returns FREERIDE_OK at once.
+   * FREERIDE_OK: go on. FREERIDE_ABANDONED: the task is to stop or to save its state, which happens between steps: undo
+   * what the step has changed, if that matters, and return FREERIDE_ABANDONED from run_next_step without executing
+   * more. The step does not count; should the task go on, run_next_step is called again. */
+  freeride_status (*yield_point)(void* context);
+} freeride_yield;
 
 /* freeride.state/1: a task's progress, handed to the process that goes on with the task: another content of the plugin
  * (`freeride-ctl load --replace`) or the same one started anew. The bytes and their version are the plugin's own: the

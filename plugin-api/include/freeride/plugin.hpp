@@ -48,10 +48,20 @@ class TaskError : public std::runtime_error {
   explicit TaskError(const std::string& what) : std::runtime_error(what) {}
 };
 
+/// Thrown by yield_point() when the task is to stop or to save its state in the middle of a step: let it through. No
+/// std::exception, so that a plugin's own `catch` does not stop it by accident.
+class StepAbandoned {};
+
 /// Throw when something needed is not there now (a device, a file), so that trying again later can succeed.
 class Unavailable : public std::runtime_error {
  public:
   explicit Unavailable(const std::string& what) : std::runtime_error(what) {}
+};
+
+/// Throw when the device's memory ran out. (Of host memory, std::bad_alloc says so.)
+class OutOfMemory : public std::runtime_error {
+ public:
+  explicit OutOfMemory(const std::string& what) : std::runtime_error(what) {}
 };
 
 /// Throw from CreateSideTask when parameters make no sense, alone or together. (Param does so for its own range.)
@@ -261,6 +271,15 @@ class SideTask {
   const std::string& scratch_dir() const { return scratch_dir_; }
   std::string scratch_path(const std::string& file) const { return scratch_dir_ + "/" + file; }
 
+  /// A yield point (freeride.yield/1): call it between the pieces of a long step, with nothing of the task executing,
+  /// on the GPU either. Returns at once while the next piece fits the lease, by what the same piece took in earlier
+  /// steps; else waits, paused, for a later bubble. Throws StepAbandoned when the task is to stop or to save its state
+  /// instead: the step does not count, and RunNextStep() may be called again, so it must begin a step anew. Does
+  /// nothing outside RunNextStep(), and with a host that has no yield points. [main] thread.
+  void yield_point() const {
+    if (yield_ != nullptr && yield_->yield_point(host_->context) == FREERIDE_ABANDONED) throw StepAbandoned();
+  }
+
   /// The host's side of an extension, or nullptr. [any] thread.
   const void* host_extension(const char* name) const {
     return host_ != nullptr && host_->extension != nullptr ? host_->extension(host_->context, name) : nullptr;
@@ -272,6 +291,7 @@ class SideTask {
 
   void bind(const freeride_host* host, const freeride_task_info* info) {
     host_ = host;
+    yield_ = static_cast<const freeride_yield*>(host_extension(FREERIDE_EXTENSION_YIELD));
     name_ = info->name != nullptr ? info->name : "";
     device_ = info->device != nullptr ? info->device : "";
     scratch_dir_ = info->scratch_dir != nullptr ? info->scratch_dir : ".";
@@ -290,6 +310,7 @@ class SideTask {
 
   std::vector<ParamBase*> params_;  // members of the derived class
   const freeride_host* host_ = nullptr;
+  const freeride_yield* yield_ = nullptr;
   std::string name_;
   std::string device_;
   std::string scratch_dir_;
@@ -380,6 +401,9 @@ struct PluginGlue {
       } catch (const std::bad_alloc&) {
         fail(host, "out of host memory");
         return FREERIDE_OUT_OF_MEMORY;
+      } catch (const OutOfMemory& error) {
+        fail(host, error.what());
+        return FREERIDE_OUT_OF_MEMORY;
       } catch (const BadParameter& error) {
         fail(host, error.what());
         return FREERIDE_BAD_PARAMETER;
@@ -427,7 +451,11 @@ struct PluginGlue {
   static freeride_status step(void* task) noexcept {
     auto* side_task = static_cast<SideTask*>(task);
     const auto status = guard(side_task->host_, [&]() -> freeride_status {
-      return side_task->RunNextStep() == Step::kFinished ? FREERIDE_FINISHED : FREERIDE_OK;
+      try {
+        return side_task->RunNextStep() == Step::kFinished ? FREERIDE_FINISHED : FREERIDE_OK;
+      } catch (const StepAbandoned&) {
+        return FREERIDE_ABANDONED;
+      }
     });
     return status == FREERIDE_BAD_PARAMETER ? FREERIDE_ERROR : status;
   }

@@ -10,6 +10,7 @@ namespace freeride::runner {
 struct CheckOptions {
   std::string plugin;
   Params params;
+  std::string device = "cpu-0";
   uint64_t steps = 50;
   int timeout_s = 60;           ///< of each transition, and of all steps together
   std::string format = "text";  ///< or "json"

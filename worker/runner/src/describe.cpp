@@ -15,7 +15,6 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
-#include "plugin.hpp"
 
 namespace freeride::runner {
 namespace {
@@ -38,13 +37,13 @@ json to_json(const freeride_plugin& table) {
 }
 
 // In the child: one JSON object into the pipe.
-[[noreturn]] void answer(const std::string& path, int out) {
+[[noreturn]] void answer(const std::string& path, const Params& given, int out) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // What the plugin prints while it is loaded is no part of the answer.
   dup2(STDERR_FILENO, STDOUT_FILENO);
   json message;
   try {
-    auto plugin = open_plugin(path);
+    auto plugin = open_plugin(path, given);
     if (plugin.ok()) {
       message = to_json(*plugin->table);
     } else {
@@ -83,7 +82,7 @@ std::string listen(int in, int timeout_s) {
 
 }  // namespace
 
-Result<Description> describe_plugin(const std::string& path, int timeout_s) {
+Result<Description> describe_plugin(const std::string& path, const Params& given, int timeout_s) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
   const Fd in(fds[0]);
@@ -91,7 +90,7 @@ Result<Description> describe_plugin(const std::string& path, int timeout_s) {
   std::cout.flush();
   const pid_t pid = fork();
   if (pid < 0) return errno_error("cannot fork", errno);
-  if (pid == 0) answer(path, out.get());
+  if (pid == 0) answer(path, given, out.get());
   out.reset();
   const std::string text = listen(in.get(), timeout_s);
   kill(pid, SIGKILL);  // it has said what it had to say
@@ -122,8 +121,8 @@ Result<Description> describe_plugin(const std::string& path, int timeout_s) {
   return description;
 }
 
-bool describe(const std::string& path, const std::string& format) {
-  auto description = describe_plugin(path);
+bool describe(const std::string& path, const Params& given, const std::string& format) {
+  auto description = describe_plugin(path, given);
   if (!description.ok()) {
     std::cerr << "freeride-runner: " << description.error().text() << "\n";
     return false;

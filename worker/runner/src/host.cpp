@@ -36,7 +36,13 @@ Host& self(void* context) {
   return *static_cast<Host*>(context);
 }
 
+constexpr freeride_yield kYield{sizeof(freeride_yield), 0, [](void* context) { return self(context).yield_point(); }};
+
 }  // namespace
+
+freeride_status Host::yield_point() {
+  return yield_ ? yield_() : FREERIDE_OK;
+}
 
 Host::Host(freeride_answer_page& answer, int log_fd) : answer_(answer), log_fd_(log_fd) {
   line_.reserve(kLogLineBytes + 64);
@@ -47,7 +53,9 @@ Host::Host(freeride_answer_page& answer, int log_fd) : answer_(answer), log_fd_(
   table_.metric = [](void* context, const char* name, double value) { self(context).metric(name, value); };
   table_.fail = [](void* context, const char* text) { self(context).fail(text); };
   table_.now_ns = [](void*) { return SteadyClock::now(); };
-  table_.extension = [](void*, const char*) -> const void* { return nullptr; };
+  table_.extension = [](void*, const char* name) -> const void* {
+    return name != nullptr && strcmp(name, FREERIDE_EXTENSION_YIELD) == 0 ? &kYield : nullptr;
+  };
 }
 
 void Host::log(int32_t level, const char* text) {

@@ -3,8 +3,10 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "freeride/pages.h"
 #include "freeride/plugin.h"
@@ -22,15 +24,19 @@ class Host {
   Host& operator=(const Host&) = delete;
 
   const freeride_host* table() const { return &table_; }
+  /// What a yield point does; called on the main thread. Before the table is handed out.
+  void on_yield(std::function<freeride_status()> yield) { yield_ = std::move(yield); }
 
   void log(int32_t level, const char* text);
   void metric(const char* name, double value);
+  freeride_status yield_point();
   /// Why the present transition fails; "" when nobody said. Taken by take_reason(), which forgets it.
   void fail(const char* text);
   std::string take_reason();
 
  private:
   freeride_host table_{};
+  std::function<freeride_status()> yield_;
   freeride_answer_page& answer_;
   int log_fd_;
   std::mutex log_mutex_;

@@ -8,6 +8,7 @@
 #include "check.hpp"
 #include "confine.hpp"
 #include "describe.hpp"
+#include "freeride/base/python_env.hpp"
 #include "supervisor.hpp"
 
 namespace {
@@ -85,6 +86,7 @@ int main(int argc, char** argv) {
   CLI::App* check_command = app.add_subcommand("check", "Runs a plugin through the whole contract");
   check_command->add_option("plugin", check.plugin, "the plugin's file")->required();
   check_command->add_option("--param", param_texts, "key=value, repeatable")->take_all()->allow_extra_args(false);
+  check_command->add_option("--device", check.device, "cpu-N or a GPU's UUID, as the task is told it");
   check_command->add_option("--steps", check.steps, "steps to run")->check(CLI::Range(1, 1'000'000));
   check_command->add_option("--timeout-s", check.timeout_s, "give up after so many seconds")
       ->check(CLI::Range(1, 86'400));
@@ -96,6 +98,10 @@ int main(int argc, char** argv) {
   describe_command->add_option("plugin", describe_plugin, "the plugin's file")->required();
   describe_command->add_option("--format", describe_format, "text or json")->check(CLI::IsMember({"text", "json"}));
 
+  std::string python;
+  for (CLI::App* command : {check_command, describe_command})
+    command->add_option("--python", python, "of a plugin in Python: the interpreter, as a path");
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -103,6 +109,8 @@ int main(int argc, char** argv) {
   }
   auto params = parse_params(param_texts);
   if (!params.ok()) return complain(params.error());
+
+  if (!python.empty()) params->emplace_back(kPythonParam, python);
 
   if (*supervise_command) {
     job.params = std::move(*params);
@@ -121,5 +129,5 @@ int main(int argc, char** argv) {
     check.params = std::move(*params);
     return check_plugin(check) ? kOk : kRejected;
   }
-  return describe(describe_plugin, describe_format) ? kOk : kRejected;
+  return describe(describe_plugin, *params, describe_format) ? kOk : kRejected;
 }

@@ -16,7 +16,9 @@
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/plugin_file.hpp"
+#include "freeride/base/python_env.hpp"
 #include "limits.hpp"
+#include "python_plugin.hpp"
 
 namespace freeride::runner {
 namespace {
@@ -100,11 +102,21 @@ Status check_table(const freeride_plugin* table) {
   return {};
 }
 
-Result<Plugin> open_plugin(const std::string& path) {
+Result<Plugin> open_plugin(const std::string& path, const Params& given) {
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   if (error) return Error{Code::kInvalidArgument, "not a path: " + path, "name a plugin's .so file"};
   if (auto status = check_file(absolute.string()); !status.ok()) return status.error();
+  if (is_script_name(path)) {
+    std::string python = kDefaultPython;
+    for (const auto& [key, value] : given) {
+      if (key == kPythonParam) python = value;
+    }
+    auto table = open_python_plugin(absolute.string(), python);
+    if (!table.ok()) return table.error();
+    if (auto status = check_table(*table); !status.ok()) return status.error();
+    return Plugin{*table};
+  }
 
   dlerror();
   // Never closed, so it must outlive everything: a closed plugin can stay mapped, or go while its code still runs.

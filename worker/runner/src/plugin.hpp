@@ -18,9 +18,10 @@ struct Plugin {
 };
 
 /// Checks the file (check_plugin_file), opens it with RTLD_NOW | RTLD_LOCAL, calls the entry and checks the table it
-/// returns. Main thread. May throw what the plugin's entry throws. Errors, all of which are a verdict "rejected":
-/// kNotFound, kInvalidArgument, kVersion (naming both versions), kExhausted.
-Result<Plugin> open_plugin(const std::string& path);
+/// returns; of a name in .py, see python_plugin.hpp. `given` are the user's parameters: an interpreter is among them.
+/// Main thread. May throw what the plugin's entry throws. Errors, all of which are a verdict "rejected": kNotFound,
+/// kInvalidArgument, kVersion (naming both versions), kExhausted.
+Result<Plugin> open_plugin(const std::string& path, const Params& given = {});
 
 /// Checks a table as returned by an entry symbol. Separate for tests.
 Status check_table(const freeride_plugin* table);

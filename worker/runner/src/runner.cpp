@@ -74,7 +74,8 @@ Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& 
       last_words_fd_(last_words_fd),
       by_cpu_clock_(job_.device.rfind("cpu-", 0) == 0),
       host_(answer, STDERR_FILENO) {
-  if (job_.predicted_step_ns > 0) fit_.record(job_.predicted_step_ns);
+  if (job_.predicted_step_ns > 0) fit_.step_done(job_.predicted_step_ns);
+  host_.on_yield([this] { return yield_point(); });
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
 }
 
@@ -114,7 +115,7 @@ Runner::Next Runner::create() {
   threads_before_ = count_threads();
   uint32_t transition = FREERIDE_IN_LOAD;
   try {
-    auto plugin = open_plugin(job_.plugin);
+    auto plugin = open_plugin(job_.plugin, job_.params);
     if (!plugin.ok()) return rejected(plugin.error());
     plugin_ = plugin->table;
     auto params = resolve_params(*plugin_, job_.params);
@@ -271,12 +272,13 @@ Runner::Next Runner::profile(const pages::Lease& lease) {
   if (status != FREERIDE_OK) return failed(FREERIDE_IN_START, status);
   set_state(FREERIDE_STATE_RUNNING);
   now_ns_ = SteadyClock::now();
-  pages::Lease held = lease;
-  uint32_t sequence = load_acquire(lease_.sequence);
+  held_ = lease;
+  held_sequence_ = load_acquire(lease_.sequence);
   for (uint64_t i = 0; i < kProfileSteps && !finished_ && now_ns_ < until_ns && !stop_requested(); ++i) {
     // A revoked grant ends the profile early, with what there is.
-    if (load_acquire(lease_.sequence) != sequence && !go_on(held, sequence)) break;
-    if (step(lease, now_ns_, sequence) == Next::kEnded) return Next::kEnded;
+    if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) break;
+    if (step(now_ns_) == Next::kEnded) return Next::kEnded;
+    if (abandoned_) break;
   }
   if (pause() == Next::kEnded) return Next::kEnded;
   return stop("finished", "profiled");
@@ -285,7 +287,7 @@ Runner::Next Runner::profile(const pages::Lease& lease) {
 // ---- the hot path
 // ----------------------------------------------------------------------------------------------------------
 
-Runner::Next Runner::run_lease(pages::Lease lease, uint32_t sequence) {
+Runner::Next Runner::run_lease(const pages::Lease& lease, uint32_t sequence) {
   now_ns_ = SteadyClock::now();
   const bool first_look = lease.lease_id != last_run_lease_;
   if (!fit_.fits(as_time(lease.deadline_ns) - now_ns_, first_look)) {
@@ -298,18 +300,20 @@ Runner::Next Runner::run_lease(pages::Lease lease, uint32_t sequence) {
   set_state(FREERIDE_STATE_RUNNING);
 
   now_ns_ = SteadyClock::now();
-  bool told = false;
+  held_ = lease;
+  held_sequence_ = sequence;
+  told_ = false;
   for (;;) {
-    if (load_acquire(lease_.sequence) != sequence && !go_on(lease, sequence)) break;
+    if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) break;
     if (stop_requested()) break;
-    const bool first = lease.lease_id != last_run_lease_;
-    if (!fit_.fits(as_time(lease.deadline_ns) - now_ns_, first)) {
-      if (first) skip(lease);
+    const bool first = held_.lease_id != last_run_lease_;
+    if (!fit_.fits(as_time(held_.deadline_ns) - now_ns_, first)) {
+      if (first) skip(held_);
       break;
     }
-    if (step(lease, now_ns_, sequence) == Next::kEnded) return Next::kEnded;
-    if (finished_) break;
-    if (!std::exchange(told, true)) {
+    if (step(now_ns_) == Next::kEnded) return Next::kEnded;
+    if (finished_ || abandoned_) break;
+    if (!std::exchange(told_, true)) {
       pages::bump_and_wake(answer_.sequence);
       now_ns_ = SteadyClock::now();
     }
@@ -325,45 +329,59 @@ Runner::Next Runner::run_lease(pages::Lease lease, uint32_t sequence) {
 }
 
 // The page has changed under a running task: takes over what it says now, and says whether steps may go on.
-bool Runner::go_on(pages::Lease& lease, uint32_t& sequence) {
+bool Runner::go_on() {
   pages::Lease changed;
-  const bool readable = pages::read_lease(lease_, changed, sequence);
+  const bool readable = pages::read_lease(lease_, changed, held_sequence_);
   now_ns_ = SteadyClock::now();
-  if (!readable || changed.lease_id == 0 || changed.kind != lease.kind) return false;
+  if (!readable || changed.lease_id == 0 || changed.kind != held_.kind) return false;
   if (changed.order == FREERIDE_ORDER_STOP || as_time(changed.deadline_ns) <= now_ns_) return false;
   // The init and profile grants are given whatever the standing order is.
   if (changed.kind != FREERIDE_LEASE_PROFILE && changed.order != FREERIDE_ORDER_RUN) return false;
-  lease = changed;
-  store_relaxed(answer_.lease_id, lease.lease_id);
+  held_ = changed;
+  store_relaxed(answer_.lease_id, held_.lease_id);
   return true;
 }
 
-Runner::Next Runner::step(const pages::Lease& lease, int64_t begin_ns, uint32_t sequence) {
-  if (lease.lease_id != last_run_lease_) {
-    last_run_lease_ = lease.lease_id;
-    store_relaxed(answer_.first_step_ns, static_cast<uint64_t>(begin_ns));
-  }
+void Runner::first_of_lease(int64_t begin_ns) {
+  if (held_.lease_id == last_run_lease_) return;
+  last_run_lease_ = held_.lease_id;
+  store_relaxed(answer_.first_step_ns, static_cast<uint64_t>(begin_ns));
+}
+
+// Counts the piece that ends now; returns what it teaches.
+int64_t Runner::end_piece(int64_t end_ns) {
+  const int64_t duration_ns = end_ns - piece_begin_ns_;
+  const int64_t within_ns = std::max<int64_t>(0, std::min(end_ns, as_time(held_.deadline_ns)) - piece_begin_ns_);
+  store_release(answer_.step_ns, load_relaxed(answer_.step_ns) + static_cast<uint64_t>(duration_ns));
+  store_relaxed(answer_.lease_step_ns, load_relaxed(answer_.lease_step_ns) + static_cast<uint64_t>(within_ns));
+  piece_begin_ns_ = end_ns;
+  if (!by_cpu_clock_) return duration_ns;
+  const int64_t cpu_ns = thread_cpu_ns();
+  const int64_t executed_ns = cpu_ns - cpu_ns_;
+  cpu_ns_ = cpu_ns;
+  // One whose lease ended under it was, most likely, preempted by the training for as long as that wished: what it
+  // takes by itself is its CPU time, not this.
+  const bool ended = end_ns > as_time(held_.deadline_ns) || load_relaxed(lease_.sequence) != held_sequence_;
+  return ended ? std::min(duration_ns, std::max<int64_t>(1, executed_ns)) : duration_ns;
+}
+
+Runner::Next Runner::step(int64_t begin_ns) {
+  first_of_lease(begin_ns);
+  piece_begin_ns_ = begin_ns;
+  abandoned_ = false;
+  in_step_ = true;
   const freeride_status status = call(FREERIDE_IN_STEP, plugin_->run_next_step, begin_ns);
-  const int64_t end_ns = SteadyClock::now();
-  const int64_t duration_ns = end_ns - begin_ns;
-  int64_t learned_ns = duration_ns;
-  if (by_cpu_clock_) {
-    const int64_t cpu_ns = thread_cpu_ns();
-    // A step whose lease ended under it was, most likely, preempted by the training for as long as that wished: what it
-    // takes by itself is its CPU time, not this.
-    if (end_ns > as_time(lease.deadline_ns) || load_relaxed(lease_.sequence) != sequence) {
-      learned_ns = std::min(duration_ns, std::max<int64_t>(1, cpu_ns - cpu_ns_));
-    }
-    cpu_ns_ = cpu_ns;
+  in_step_ = false;
+  now_ns_ = SteadyClock::now();
+  if (abandoned_ && status == FREERIDE_ABANDONED) {
+    fit_.step_abandoned();
+    cpu_ns_ = thread_cpu_ns();
+    return Next::kGoOn;
   }
-  now_ns_ = end_ns;
   if (status != FREERIDE_OK && status != FREERIDE_FINISHED) return failed(FREERIDE_IN_STEP, status);
 
   const uint64_t steps = load_relaxed(answer_.steps) + 1;
-  const int64_t within_ns = std::max<int64_t>(0, std::min(end_ns, as_time(lease.deadline_ns)) - begin_ns);
-  store_relaxed(answer_.step_ns, load_relaxed(answer_.step_ns) + static_cast<uint64_t>(duration_ns));
-  store_relaxed(answer_.lease_step_ns, load_relaxed(answer_.lease_step_ns) + static_cast<uint64_t>(within_ns));
-  fit_.record(learned_ns);
+  fit_.step_done(end_piece(now_ns_));
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
   store_release(answer_.steps, steps);
   leave();
@@ -372,6 +390,82 @@ Runner::Next Runner::step(const pages::Lease& lease, int64_t begin_ns, uint32_t 
     store_relaxed<uint64_t>(answer_.finished, 1);
   }
   return Next::kGoOn;
+}
+
+// ---- yield points
+// ----------------------------------------------------------------------------------------------------------
+
+// On the main thread, within RunNextStep.
+freeride_status Runner::yield_point() {
+  if (!in_step_) return FREERIDE_OK;
+  if (abandoned_) return FREERIDE_ABANDONED;
+  const int64_t end_ns = SteadyClock::now();
+  // Before the piece is counted: a reader in between sees too little of it, never the piece twice.
+  store_release(answer_.transition_ns, static_cast<uint64_t>(end_ns));
+  fit_.piece_done(end_piece(end_ns));
+  now_ns_ = end_ns;
+  store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
+  if (!std::exchange(told_, true)) pages::bump_and_wake(answer_.sequence);
+  const bool open = (load_acquire(lease_.sequence) == held_sequence_ || go_on()) && !stop_requested();
+  if (held_.kind == FREERIDE_LEASE_PROFILE) {
+    if (open) return FREERIDE_OK;
+    abandoned_ = true;
+    return FREERIDE_ABANDONED;
+  }
+  if (open && fit_.fits(as_time(held_.deadline_ns) - now_ns_, held_.lease_id != last_run_lease_)) {
+    first_of_lease(now_ns_);
+    return FREERIDE_OK;
+  }
+  store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
+  return wait_at_yield_point();
+}
+
+// PAUSED as after PauseSideTask, but in the middle of a step: nothing executes until a lease has room for the next
+// piece.
+freeride_status Runner::wait_at_yield_point() {
+  store_relaxed(answer_.last_paused_ns, static_cast<uint64_t>(SteadyClock::now()));
+  if (by_cpu_clock_) {
+    cpu_ns_ = thread_cpu_ns();
+    store_relaxed(answer_.last_paused_cpu_ns, static_cast<uint64_t>(process_cpu_ns()));
+  }
+  set_state(FREERIDE_STATE_PAUSED);
+  for (;;) {
+    pages::Lease lease;
+    uint32_t sequence = 0;
+    const bool readable = pages::read_lease(lease_, lease, sequence);
+    if (!readable) sequence = load_acquire(lease_.sequence);
+    now_ns_ = SteadyClock::now();
+    const bool open = readable && lease.lease_id != 0 && as_time(lease.deadline_ns) > now_ns_;
+    const bool saves = open && lease.kind == FREERIDE_LEASE_SAVE && load_relaxed(answer_.saved_lease) != lease.lease_id;
+    if (stop_requested() || (readable && lease.order == FREERIDE_ORDER_STOP) || saves) {
+      // What it still executes to get out of the step is judged as a step's.
+      enter(FREERIDE_IN_STEP, now_ns_);
+      abandoned_ = true;
+      return FREERIDE_ABANDONED;
+    }
+    if (open && resume(lease, sequence)) return FREERIDE_OK;
+    if (!stop_requested()) wait_for_change(lease_.sequence, sequence, FREERIDE_WAKE_RUNNER);
+  }
+}
+
+// Whether the step goes on under `lease`.
+bool Runner::resume(const pages::Lease& lease, uint32_t sequence) {
+  const bool bubble = lease.kind == FREERIDE_LEASE_BUBBLE || lease.kind == FREERIDE_LEASE_IDLE;
+  if (!bubble || lease.order != FREERIDE_ORDER_RUN) return false;
+  const bool first = lease.lease_id != last_run_lease_;
+  if (!fit_.fits(as_time(lease.deadline_ns) - now_ns_, first)) {
+    if (first) skip(lease);
+    return false;
+  }
+  held_ = lease;
+  held_sequence_ = sequence;
+  told_ = false;
+  store_relaxed(answer_.lease_id, lease.lease_id);
+  first_of_lease(now_ns_);
+  piece_begin_ns_ = now_ns_;
+  enter(FREERIDE_IN_STEP, now_ns_);
+  store_release<uint32_t>(answer_.state, FREERIDE_STATE_RUNNING);
+  return true;
 }
 
 Runner::Next Runner::pause() {

@@ -8,7 +8,7 @@
 #include "confine.hpp"
 #include "freeride/pages.h"
 #include "freeride/pages/mapping.hpp"
-#include "freeride/policy/step_fit.hpp"
+#include "freeride/policy/piece_fit.hpp"
 #include "host.hpp"
 #include "outcome.hpp"
 #include "plugin.hpp"
@@ -57,11 +57,18 @@ class Runner {
   Next restore();
   Next save(const pages::Lease& lease);
   Next profile(const pages::Lease& lease);
-  Next run_lease(pages::Lease lease, uint32_t sequence);
-  Next step(const pages::Lease& lease, int64_t begin_ns, uint32_t sequence);
+  Next run_lease(const pages::Lease& lease, uint32_t sequence);
+  Next step(int64_t begin_ns);
+  void first_of_lease(int64_t begin_ns);
+  int64_t end_piece(int64_t end_ns);
   Next pause();
   void skip(const pages::Lease& lease);
-  bool go_on(pages::Lease& lease, uint32_t& sequence);
+  bool go_on();
+
+  // Yield points.
+  freeride_status yield_point();
+  freeride_status wait_at_yield_point();
+  bool resume(const pages::Lease& lease, uint32_t sequence);
 
   // Endings.
   Next stop(const char* kind, const std::string& reason);
@@ -79,7 +86,9 @@ class Runner {
   Host host_;
   const freeride_plugin* plugin_ = nullptr;
   void* task_ = nullptr;
-  policy::StepFit fit_;
+  policy::PieceFit fit_;
+  pages::Lease held_;            ///< under which steps run
+  uint32_t held_sequence_ = 0;   ///< of the page when it was read
   uint64_t steps_before_ = 0;    ///< of the task's earlier runs, by the state it went on from
   uint64_t last_run_lease_ = 0;  ///< lease of the last step
   uint64_t last_skipped_lease_ = 0;
@@ -87,6 +96,10 @@ class Runner {
   int64_t cpu_ns_ = 0;  ///< main thread's CPU clock at the same moment
   uint32_t threads_before_ = 0;
   uint32_t threads_left_ = 0;
+  int64_t piece_begin_ns_ = 0;
+  bool in_step_ = false;
+  bool told_ = false;       ///< the worker, of the first step under the lease
+  bool abandoned_ = false;  ///< the present step was told so
   bool finished_ = false;
   bool said_ = false;
 };

@@ -1,5 +1,6 @@
 // What can be told of a plugin file without running any of its code: an ELF shared object for this machine that exports
-// the entry symbol. Used wherever a file enters (ctl, manager, worker), so that all of them say the same.
+// the entry symbol, or, under a name in .py, a side task in Python. Used wherever a file enters (ctl, manager, worker),
+// so that all of them say the same.
 #pragma once
 
 #include <string>
@@ -12,10 +13,21 @@ namespace freeride {
 /// Largest plugin that travels over the command socket, bytes.
 constexpr size_t kMaxPluginBytes = 256u << 20;
 
+/// Largest side task in Python: a text that somebody wrote.
+constexpr size_t kMaxScriptBytes = 4u << 20;
+
+/// Whether a file of this name is taken for a side task in Python.
+inline bool is_script_name(std::string_view name) {
+  return name.size() > 3 && name.substr(name.size() - 3) == ".py";
+}
+
+/// How a content is called where it is stored under its SHA-256: ".so" or ".py". Of any that has been checked.
+const char* plugin_extension(std::string_view bytes);
+
 /// Checks `bytes` (a whole file) and names it `name` in the messages. Reads only inside `bytes`, whatever they hold;
 /// any thread. Errors, all kInvalidArgument or kVersion: empty or too large; not an ELF file; another machine or word
 /// size; not a shared object; no `freeride_plugin_v1` among its dynamic symbols (kVersion, naming the version found,
-/// when another `freeride_plugin_v<N>` is there).
+/// when another `freeride_plugin_v<N>` is there). Of a script: empty or too large; not text; no use of freeride_plugin.
 Status check_plugin_file(std::string_view bytes, const std::string& name);
 
 }  // namespace freeride

@@ -1,0 +1,55 @@
+// Whether a side task's next piece of work fits the rest of a lease, where a step has yield points.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "freeride/policy/step_fit.hpp"
+
+namespace freeride::policy {
+
+/// A step is one or more pieces, parted by its yield points; each is learned by its place in the step, as StepFit
+/// learns steps. A step without yield points is its only piece. A piece that has never been seen is expected to take as
+/// long as the longest of this step's that have been: only the first piece of all is started without knowing anything.
+///
+/// Constant time per call; allocates only when a step turns out to have more pieces than any before. Not thread-safe:
+/// the runner's main thread owns it.
+class PieceFit {
+ public:
+  /// Pieces told apart; later ones of a step are learned together with the last.
+  static constexpr size_t kMostPieces = 256;
+
+  PieceFit() : pieces_(1) {}
+
+  /// The present piece has taken `duration_ns` and ended at a yield point: the next one is present.
+  void piece_done(int64_t duration_ns);
+  /// The present piece has taken `duration_ns` and ended the step: the next step's first piece is present.
+  void step_done(int64_t duration_ns);
+  /// The step was given up at a yield point: it begins again with its first piece.
+  void step_abandoned();
+
+  /// May the present piece start? As StepFit::fits().
+  bool fits(int64_t remaining_ns, bool first) const;
+  /// A lease ended, or was given up, without the present piece having fitted.
+  void lease_skipped() { pieces_[at_].lease_skipped(); }
+  /// What the present piece is expected to take, ns; 0 = not known.
+  int64_t predicted_ns() const;
+
+  /// Of whole steps: what was executed in them.
+  int64_t quantile_ns(double q) const {
+    return steps_.samples() != 0 ? steps_.quantile_ns(q) : pieces_[0].quantile_ns(q);
+  }
+  /// The quantile of each piece, by place.
+  std::vector<int64_t> piece_quantiles_ns(double q) const;
+  /// What has been executed of the present step's pieces that are done.
+  int64_t executed_ns() const { return executed_ns_; }
+
+ private:
+  std::vector<StepFit> pieces_;  ///< by place in the step; never empty
+  StepFit steps_;                ///< whole steps; recorded only where steps have several pieces
+  size_t at_ = 0;                ///< the present piece
+  int64_t executed_ns_ = 0;
+};
+
+}  // namespace freeride::policy

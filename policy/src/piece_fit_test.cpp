@@ -1,0 +1,96 @@
+#include "freeride/policy/piece_fit.hpp"
+
+#include <catch2/catch.hpp>
+
+using freeride::policy::PieceFit;
+
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+/// A fake clock under a sequence of bubbles, and a task whose steps consist of the pieces given.
+struct Bubbles {
+  int64_t now_ns = 0, bubble_ns, gap_ns;
+  std::vector<int64_t> pieces_ns;
+  PieceFit fit;
+  size_t piece = 0;
+  int steps = 0, longest_overrun_ns = 0;
+
+  // One bubble: pieces run while they fit, the rest of a step goes on in the next one.
+  void bubble() {
+    const int64_t end_ns = now_ns + bubble_ns;
+    bool first = true;
+    while (fit.fits(end_ns - now_ns, first)) {
+      first = false;
+      now_ns += pieces_ns[piece];
+      longest_overrun_ns = std::max<int64_t>(longest_overrun_ns, now_ns - end_ns);
+      if (piece + 1 == pieces_ns.size()) {
+        fit.step_done(pieces_ns[piece]);
+        piece = 0;
+        ++steps;
+      } else {
+        fit.piece_done(pieces_ns[piece++]);
+      }
+    }
+    if (first) fit.lease_skipped();
+    now_ns = std::max(now_ns, end_ns) + gap_ns;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a step of 60 ms is done in bubbles of 25 ms, piece by piece") {
+  Bubbles bubbles{0, 25 * kMs, 10 * kMs, std::vector<int64_t>(6, 10 * kMs), {}};
+  for (int i = 0; i < 30; ++i) bubbles.bubble();
+  CHECK(bubbles.steps == 10);  // two pieces a bubble, from the first on
+  CHECK(bubbles.longest_overrun_ns == 0);
+  CHECK(bubbles.fit.quantile_ns(0.5) == 60 * kMs);
+  CHECK(bubbles.fit.piece_quantiles_ns(0.5) == std::vector<int64_t>(6, 10 * kMs));
+}
+
+TEST_CASE("pieces are learned by their place in the step") {
+  PieceFit fit;
+  for (int i = 0; i < 10; ++i) {
+    fit.piece_done(2 * kMs);
+    fit.step_done(30 * kMs);
+  }
+  CHECK(fit.fits(3 * kMs, false));
+  fit.piece_done(2 * kMs);
+  CHECK_FALSE(fit.fits(20 * kMs, true));  // known, and too long
+  CHECK(fit.fits(40 * kMs, false));
+  CHECK(fit.executed_ns() == 2 * kMs);
+}
+
+TEST_CASE("an unknown piece is taken for the longest known one of its step") {
+  PieceFit fit;
+  CHECK(fit.fits(1, true));
+  CHECK_FALSE(fit.fits(100 * kMs, false));  // of the first piece nothing is known
+  fit.piece_done(10 * kMs);
+  fit.piece_done(3 * kMs);
+  CHECK_FALSE(fit.fits(9 * kMs, false));
+  CHECK(fit.fits(12 * kMs, false));
+  CHECK(fit.fits(9 * kMs, true));  // nothing better can come than a fresh lease
+}
+
+TEST_CASE("a step that was given up begins with its first piece") {
+  PieceFit fit;
+  fit.piece_done(1 * kMs);
+  fit.piece_done(9 * kMs);
+  fit.step_abandoned();
+  CHECK(fit.fits(2 * kMs, false));
+  CHECK(fit.executed_ns() == 0);
+}
+
+TEST_CASE("the last place is shared by all pieces beyond it") {
+  PieceFit fit;
+  for (size_t i = 0; i < PieceFit::kMostPieces + 50; ++i) fit.piece_done(kMs);
+  fit.step_done(kMs);
+  CHECK(fit.piece_quantiles_ns(0.5).size() == PieceFit::kMostPieces);
+  CHECK(fit.quantile_ns(0.5) == static_cast<int64_t>(PieceFit::kMostPieces + 51) * kMs);
+}
+
+TEST_CASE("a piece that never fits is tried in the end, as a step is") {
+  Bubbles bubbles{0, 25 * kMs, 10 * kMs, {10 * kMs, 40 * kMs}, {}};
+  for (int i = 0; i < 60; ++i) bubbles.bubble();
+  CHECK(bubbles.steps > 1);
+}

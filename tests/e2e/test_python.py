@@ -1,0 +1,176 @@
+"""Side tasks in Python: the contract by `freeride-ctl plugin check`, the whole way in a sandbox, and everything that goes wrong."""
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from harness import BUILD, SOURCE, System, until
+
+EXAMPLES = SOURCE / "plugins" / "python"
+IMPORT = "from freeride_plugin import *\n"
+METHODS = ["CreateSideTask", "InitSideTask", "StartSideTask", "RunNextStep", "PauseSideTask", "StopSideTask"]
+COUNTER = IMPORT + '''
+class Counter(SideTask):
+    "Counts its steps."
+    by = Param(1, "step", (1, 9))
+    def CreateSideTask(self):
+        self.n = 0
+    def RunNextStep(self):
+        self.n += self.by
+        self.metric("n", self.n)
+    def SaveState(self):
+        return str(self.n).encode()
+    def RestoreState(self, version, state):
+        self.n = int(state)
+'''
+
+
+def check(folder, text, *flags, name="task.py"):
+    file = folder / name
+    file.write_text(text)
+    done = subprocess.run([str(BUILD / "bin/freeride-ctl"), "plugin", "check", str(file), *flags], capture_output=True, text=True,
+                          timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_contract(tmp_path):
+    code, text = check(tmp_path, COUNTER, "--param", "by=3")
+    assert code == 0, text
+    assert "counter 0: Counts its steps." in text and "by=1" in text
+    assert "bytes of version 1, saved and restored" in text
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_raises_in_each_method(tmp_path, method):
+    body = "" if method == "RunNextStep" else "    def RunNextStep(self): pass\n"
+    code, text = check(tmp_path, f"{IMPORT}class T(SideTask):\n{body}    def {method}(self):\n        raise ValueError('boom')\n")
+    assert code == 5
+    line = next(line for line in text.splitlines() if line.startswith("FAIL"))
+    assert "ValueError: boom (line " in line and method in line, text
+    assert "log: error Traceback" in text
+
+
+@pytest.mark.parametrize("text, says", [
+    (IMPORT + "class T(SideTask)\n", "SyntaxError: "),
+    (IMPORT + "class T(SideTask):\n  def RunNextStep(self): return 7\n", "it returned 7: RunNextStep returns"),
+    (IMPORT + "class A(SideTask): pass\nclass B(SideTask): pass\n", "2 classes that inherit SideTask (A, B)"),
+    (IMPORT + "x = 1\n", "no class that inherits freeride_plugin.SideTask"),
+    (IMPORT + "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module' (line 2); the Python is /usr/bin/python3"),
+    (IMPORT + "import sys\nsys.exit(3)\n", "SystemExit: 3"),
+    (IMPORT + "class T(SideTask): pass\n", "the class has no RunNextStep()"),
+    (IMPORT + "class T(SideTask):\n  def RunNextStep(self): raise MemoryError\n", "out_of_memory"),
+    ("print('hello')\n", "does not import freeride_plugin"),
+    ("", "is empty"),
+])
+def test_bad_files(tmp_path, text, says):
+    code, out = check(tmp_path, text)
+    assert code == 5 and says in out, out
+
+
+def test_bad_parameters_and_interpreters(tmp_path):
+    assert "parameter by=x: must be a whole number in 1..9" in check(tmp_path, COUNTER, "--param", "by=x")[1]
+    assert "has no parameter 'of'" in check(tmp_path, COUNTER, "--param", "of=1")[1]
+    assert "there is no Python at /nowhere/bin/python3" in check(tmp_path, COUNTER, "--python", "/nowhere/bin/python3")[1]
+    assert "is not a path" in check(tmp_path, COUNTER, "--python", "python3")[1]
+    static = tmp_path / "static"  # an installation whose interpreter was linked statically
+    (static / "lib/python3.11").mkdir(parents=True)
+    (static / "lib/python3.11/os.py").touch()
+    (static / "bin").mkdir()
+    (static / "bin/python3").write_bytes(b"")
+    text = check(tmp_path, COUNTER, "--python", str(static / "bin/python3"))[1]
+    assert "no shared library libpython3.11.so.1.0" in text and "--enable-shared" in text
+
+
+def test_a_thread_stands_still_while_paused(tmp_path):
+    code, text = check(tmp_path, IMPORT + '''
+import threading
+class T(SideTask):
+    def InitSideTask(self):
+        threading.Thread(target=self.spin, daemon=True).start()
+    def spin(self):
+        while True:
+            pass
+    def RunNextStep(self):
+        sum(range(1000))
+''', "--steps", "6")
+    assert "executes though it is paused" not in text, text
+    assert "nothing executes afterwards" in text
+
+
+@pytest.fixture(scope="module")
+def system():
+    """Manager and one worker with its sandbox; side tasks run because they may when nobody trains."""
+    with System() as running:
+        running.start_manager("--profile-timeout-ms", 600_000)
+        # Importing PyTorch takes seconds of CPU time, of which a side task gets what is left over.
+        running.start_worker("cpu-0", "--create-ms", 300_000)
+        until(lambda: running.ok("workers")["workers"], "the worker registers")
+        yield running
+
+
+def load(system, text, name, *flags):
+    file = system.root / f"{name}.py"
+    file.write_text(text)
+    return system.ctl("load", file, "--name", name, "--when-idle", "--memory", "1GiB", *flags)
+
+
+def test_runs_and_moves_in_a_sandbox(system):
+    assert load(system, COUNTER, "moves", "--param", "by=2").code == 0
+    system.wait_steps("moves")
+    counters = system.task("moves")["counters"]
+    assert counters["metrics"]["n"] > 0
+    next_one = system.root / "next.py"
+    next_one.write_text(COUNTER + "\n# another content\n")
+    assert system.ctl("load", next_one, "--replace", "moves", timeout=60).code == 0
+    before = counters["metrics"]["n"]
+    until(lambda: system.task("moves")["counters"]["metrics"].get("n", 0) > before, "it goes on from where it was")
+    system.ok("stop", "moves")
+    assert system.wait_verdict("moves")["kind"] == "stopped"
+
+
+def test_environments(system, tmp_path_factory):
+    """A package that only a virtual environment has, in a place that no sandbox shows by itself."""
+    venv = system.root / "venv"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
+    site = next((venv / "lib").glob("python3.*/site-packages"))
+    (site / "only_here.py").write_text("N = 42\n")
+    task = IMPORT + "import only_here\nclass T(SideTask):\n  def RunNextStep(self): self.metric('n', only_here.N)\n"
+    assert load(system, task, "venv", "--python", venv / "bin/python").code == 0
+    system.wait_steps("venv")
+    assert system.task("venv")["counters"]["metrics"]["n"] == 42
+    system.ok("stop", "venv")
+    system.wait_verdict("venv")
+    assert load(system, task, "plain").code == 0
+    verdict = system.wait_verdict("plain")
+    assert verdict["kind"] == "rejected" and "No module named 'only_here'" in verdict["reason"], verdict
+    assert load(system, task, "none", "--python", "/nowhere/python").code == 0
+    verdict = system.wait_verdict("none")
+    assert verdict["kind"] == "rejected" and "there is no Python at /nowhere/python" in verdict["reason"], verdict
+
+
+def test_what_fails_in_a_sandbox(system):
+    raises = IMPORT + "class T(SideTask):\n  def RunNextStep(self):\n    raise ValueError('boom')\n"
+    assert load(system, raises, "raises").code == 0
+    verdict = system.wait_verdict("raises")
+    assert (verdict["kind"], verdict["transition"]) == ("failed", "RunNextStep") and "boom (line 4)" in verdict["reason"], verdict
+    forks = IMPORT + "import os\nclass T(SideTask):\n  def RunNextStep(self):\n    os.fork()\n"
+    assert load(system, forks, "forks").code == 0
+    assert "Operation not permitted" in system.wait_verdict("forks")["reason"]
+
+
+def test_trains_a_model(system):
+    """PyTorch in the sandbox: the system's, as for the training itself."""
+    assert load(system, (EXAMPLES / "tiny_net.py").read_text(), "net", "--steps", "40").code == 0
+    verdict = system.wait_verdict("net")
+    assert verdict["kind"] == "finished", verdict
+    assert system.task("net")["counters"]["metrics"]["loss"] < 2
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda f: f.name)
+def test_examples_are_short(file):
+    lines = [line for line in file.read_text().splitlines() if line.strip() and not line.lstrip().startswith(("#", '"'))]
+    ours = [line for line in lines if any(w in line for w in (
+        "freeride_plugin", "SideTask", "RunNextStep", "Param(", "torch_device", "metric", "yield_point", "State(", "scratch"))]
+    assert len(lines) <= 30 and len(ours) <= 12, (len(lines), ours)

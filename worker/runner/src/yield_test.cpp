@@ -1,0 +1,158 @@
+// Yield points, driven through hand-made pages: pieces within leases, and what ends a wait in the middle of a step.
+#include <csignal>
+
+#include "freeride/base/clock.hpp"
+#include "saved_state.hpp"
+#include "test_support.hpp"
+
+using namespace freeride;
+using namespace freeride::runner;
+using namespace freeride::runner::test;
+
+namespace {
+
+struct Piece {
+  std::string what;
+  long number = 0;
+  int64_t begin_ns = 0, end_ns = 0;
+};
+
+std::vector<Piece> read_pieces(const TempDir& scratch) {
+  std::vector<Piece> pieces;
+  std::ifstream file(scratch.path() + "/pieces");
+  for (Piece piece; file >> piece.what >> piece.number >> piece.begin_ns >> piece.end_ns;) pieces.push_back(piece);
+  return pieces;
+}
+
+// PAUSED with `predicted_ns` saying something of a piece, not of a step: it waits at a yield point.
+bool waits_in_a_step(Harness& harness) {
+  const uint64_t lease = harness.lease().lease_id;
+  return harness.wait_until([&](const auto& answer) {
+    return pages::load_acquire(answer.state) == FREERIDE_STATE_PAUSED &&
+           pages::load_acquire(answer.transition) == FREERIDE_IN_NONE && pages::load_acquire(answer.lease_id) == lease;
+  });
+}
+
+// Leads a new task into the wait after its first piece: that piece ends after its lease.
+void lead_into_a_step(Harness& harness, const TempDir& scratch) {
+  REQUIRE(open_until(harness, FREERIDE_LEASE_BUBBLE, 5,
+                     [](const auto& answer) { return pages::load_acquire(answer.step_ns) > 0; }));
+  REQUIRE(waits_in_a_step(harness));
+  REQUIRE(steps(harness) == 0);
+  REQUIRE(read_pieces(scratch).back().what == "piece");
+}
+
+}  // namespace
+
+TEST_CASE("yield: a long step is done in short leases, and no piece begins outside one") {
+  const TempDir scratch;
+  std::vector<std::pair<int64_t, int64_t>> leases;
+  {
+    auto harness = start_paused("yielding", scratch, {{"pieces", "6"}, {"piece_us", "10000"}});
+    // Of 25 ms; longer ones take their place where a busy machine needs 20 ms for a piece.
+    for (int i = 0; i < 400 && steps(*harness) < 3; ++i) {
+      const int64_t length_ms = i < 100 ? 25 : 50;
+      harness->open(FREERIDE_LEASE_BUBBLE, length_ms);
+      leases.emplace_back(static_cast<int64_t>(harness->lease().opened_ns),
+                          static_cast<int64_t>(harness->lease().deadline_ns));
+      harness->wait_until([&](const auto& answer) {
+        return SteadyClock::now() > leases.back().second &&
+               pages::load_acquire(answer.state) == FREERIDE_STATE_PAUSED &&
+               pages::load_acquire(answer.transition) == FREERIDE_IN_NONE;
+      });
+      harness->revoke();
+    }
+    CHECK(steps(*harness) >= 3);
+    harness->revoke(FREERIDE_ORDER_STOP);
+    REQUIRE(harness->verdict());
+    CHECK(harness->verdict()->kind == "stopped");
+  }
+  long last = -1;
+  size_t used = 0;
+  for (const Piece& piece : read_pieces(scratch)) {
+    if (piece.what != "piece") continue;
+    INFO("piece " << piece.number << " at " << piece.begin_ns);
+    CHECK((piece.number == last + 1 || piece.number == 0));
+    last = piece.number == 5 ? -1 : piece.number;
+    while (used < leases.size() && leases[used].second < piece.begin_ns) ++used;
+    REQUIRE(used < leases.size());
+    CHECK(piece.begin_ns >= leases[used].first);
+  }
+}
+
+TEST_CASE("yield: a wait in the middle of a step is a pause, and may last") {
+  const TempDir scratch;
+  Harness::Options options;
+  options.grace_ms = 20;
+  options.hang_ms = 50;
+  auto harness = start_paused("yielding", scratch, {{"piece_us", "8000"}}, options);
+  lead_into_a_step(*harness, scratch);
+  harness->revoke();
+  const int64_t cpu_ns = harness->cpu_ns();
+  const timespec longer_than_the_limits{0, 300'000'000};
+  nanosleep(&longer_than_the_limits, nullptr);
+  CHECK_FALSE(harness->verdict(1));
+  CHECK(harness->cpu_ns() - cpu_ns < 20 * kNsPerMs);
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  CHECK(wait_steps(*harness, 2));  // with the room there is, it goes on
+  harness->revoke();
+  REQUIRE(harness->wait_paused());
+}
+
+TEST_CASE("yield: a stop in the middle of a step gives it up") {
+  const TempDir scratch;
+  auto harness = start_paused("yielding", scratch, {{"piece_us", "8000"}});
+  lead_into_a_step(*harness, scratch);
+  harness->revoke(FREERIDE_ORDER_STOP);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "stopped");
+  CHECK(steps(*harness) == 0);
+  CHECK(read_pieces(scratch).back().what == "pause");
+}
+
+TEST_CASE("yield: SIGTERM to the supervisor does the same") {
+  const TempDir scratch;
+  auto harness = start_paused("yielding", scratch, {{"piece_us", "8000"}});
+  lead_into_a_step(*harness, scratch);
+  harness->revoke();
+  REQUIRE(harness->signal_supervisor(SIGTERM));
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "stopped");
+}
+
+TEST_CASE("yield: a state can be saved in the middle of a step, which is then begun anew") {
+  const TempDir scratch;
+  auto harness = start_paused("yielding", scratch, {{"piece_us", "8000"}, {"pieces", "3"}});
+  lead_into_a_step(*harness, scratch);
+  harness->revoke();
+  const uint64_t grant = harness->open(FREERIDE_LEASE_SAVE, 60'000, FREERIDE_ORDER_PAUSE);
+  REQUIRE(harness->wait_until([&](const auto& answer) { return pages::load_acquire(answer.saved_lease) == grant; }));
+  harness->revoke();
+  const auto saved = read_saved_state(harness->state_fd());
+  REQUIRE(saved.ok());
+  REQUIRE(saved->has_value());
+  CHECK((*saved)->bytes == "0");
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  REQUIRE(wait_steps(*harness, 1));
+  harness->revoke(FREERIDE_ORDER_STOP);
+  REQUIRE(harness->verdict());
+  std::string order;
+  for (const Piece& piece : read_pieces(scratch)) order += piece.what == "pause" ? "p" : std::to_string(piece.number);
+  // How far it got before the first wait is the machine's to say.
+  CHECK((order.rfind("0p012", 0) == 0 || order.rfind("01p012", 0) == 0));
+}
+
+TEST_CASE("yield: a profile runs through its yield points") {
+  const TempDir scratch;
+  Harness::Options options;
+  options.purpose = "profile";
+  auto harness = start("yielding", scratch, {{"piece_us", "500"}}, options);
+  REQUIRE(harness->wait_state(FREERIDE_STATE_CREATED));
+  harness->open(FREERIDE_LEASE_PROFILE, 60'000);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "finished");
+  CHECK(steps(*harness) == 8);
+}
