@@ -1,4 +1,5 @@
 # make demo    installs what is missing, builds, trains a small GPT, harvests its bubbles, prints a table (build/demo/report.json)
+#              SIDE_TASKS=all: with every side task that is built; SIDE_TASKS=sgd,image: with these
 # make test    installs what is missing, builds, runs every test
 # make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
@@ -7,6 +8,9 @@
 # make asan / tsan   tests under sanitizers
 
 JOBS ?= $(shell nproc)
+SIDE_TASKS ?= pagerank,image
+comma := ,
+DEMO_PLUGINS = $(if $(filter all,$(SIDE_TASKS)),shipped_plugins,$(subst $(comma), ,$(SIDE_TASKS)))
 PYTHON ?= /usr/bin/python3
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
@@ -16,8 +20,8 @@ export CTEST_OUTPUT_ON_FAILURE := 1
 
 demo:
 	@scripts/install-deps.sh demo
-	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook pagerank image"
-	$(PYTHON) demo/run.py --build build/dev --out build/demo $(DEMO_ARGS)
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook $(DEMO_PLUGINS)"
+	$(PYTHON) demo/run.py --build build/dev --out build/demo --side-tasks $(SIDE_TASKS) $(DEMO_ARGS)
 
 test:
 	@scripts/install-deps.sh test
@@ -44,7 +48,7 @@ check:
 
 # All that parses, decides or holds memory. The process tests have been clean too, but would take CI as long again.
 ASAN_TESTS := base_test policy_test pages_test hook_unit_test hook_process_test bus_codec_test bus_fuzz_test bus_hostile_test \
-              bus_sockets_test bus_broker_test bus_wire_test plugin_sdk_test pagerank_test image_test runner_unit_test \
+              bus_sockets_test bus_broker_test bus_wire_test plugin_sdk_test pagerank_test sgd_test image_test plugin_common_test runner_unit_test \
               worker_test manager_test ctl_test supervisor_process_test
 # What has threads of its own. libzmq's races are false alarms: cmake/tsan.supp.
 TSAN_TESTS := pages_test hook_unit_test hook_process_test bus_sockets_test bus_broker_test bus_hostile_test manager_test

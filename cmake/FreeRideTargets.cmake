@@ -5,10 +5,12 @@ find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
 add_library(freeride_options INTERFACE)
-target_compile_options(freeride_options INTERFACE -Wall -Wextra $<$<CONFIG:Debug,RelWithDebInfo>:-Werror>)
+target_compile_options(freeride_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra $<$<CONFIG:Debug,RelWithDebInfo>:-Werror>>
+                                                 $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
 if(FREERIDE_SANITIZE)
   target_compile_options(freeride_options INTERFACE -fsanitize=${FREERIDE_SANITIZE} -fno-omit-frame-pointer
                                                    -fno-sanitize-recover=all

@@ -5,6 +5,26 @@ import re
 import sysconfig
 
 
+# The side tasks that there may be, each with its parameters for a graph file and a picture folder (or None): small, so that all of them do
+# something within a short run.
+SIDE_TASKS = {
+    "pagerank": lambda graph, pictures: [f"input={graph}"],
+    "image": lambda graph, pictures: [f"input={pictures}"] if pictures else [],
+    "sgd": lambda graph, pictures: ["scale=12"],
+}
+
+
+def choose_side_tasks(wanted, folder, stages):
+    """Names of plugins, the first for stage 0: at least one for each stage; of more, several take turns. `wanted`: names separated by commas, or
+    "all" that lie in `folder`. ValueError for others."""
+    names = [name for name in wanted.split(",") if name]
+    if wanted == "all":
+        names = [name for name in SIDE_TASKS if any(folder.rglob(f"{name}.so"))]
+    if not names or any(name not in SIDE_TASKS for name in names):
+        raise ValueError(f"--side-tasks {wanted}: choose among {', '.join(SIDE_TASKS)}, which have to be built, or all")
+    return [names[index % len(names)] for index in range(max(stages, len(names)))]
+
+
 def picture_folder():
     """A folder with real JPEG and PNG pictures, or None: then the image task draws its own."""
     try:

@@ -42,6 +42,8 @@ def parse(argv):
     parser.add_argument("--holdout-block-ms", type=int, default=2500)
     parser.add_argument("--stages", type=int, default=0, help="pipeline stages, a core each as far as they go (0: min(4, cores), at least 2)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--side-tasks", default="pagerank,image",
+                        help="names, separated by commas: one for each stage, or as many more as there are; all: every one that is built")
     return parser.parse_args(argv)
 
 
@@ -54,6 +56,7 @@ class Demo:
         options.out.mkdir(parents=True, exist_ok=True)
         usable = sorted(os.sched_getaffinity(0))
         self.stages = options.stages or max(2, min(4, len(usable)))
+        self.side_tasks = material.choose_side_tasks(options.side_tasks, options.build / "plugins", self.stages)
         self.cores = [usable[stage % len(usable)] for stage in range(self.stages)]
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="freeride-demo-"))
         self.run_dir, self.state_dir, self.data_dir = self.root / "run", self.root / "state", self.root / "data"
@@ -123,11 +126,12 @@ class Demo:
     def drop_plugins(self):
         drop_folder = self.state_dir / "plugins"
         drop_folder.mkdir(exist_ok=True)
-        for name in ("pagerank.so", "image.so"):
+        names = [f"{name}.so" for name in dict.fromkeys(self.side_tasks)]
+        for name in names:
             shutil.copy(self.plugin(name), drop_folder / name)
         self.wait_event(lambda: len({(e["worker"], e["name"]) for e in self.recorder.all("plugin.state") if e["state"] == "added"}) ==
-                        2 * self.stages, "noticing of the dropped plugins")
-        self.progress.say(f"dropped pagerank.so and image.so into {drop_folder}: every worker knows them")
+                        len(names) * self.stages, "noticing of the dropped plugins")
+        self.progress.say(f"dropped {', '.join(names)} into {drop_folder}: every worker knows them")
 
     def start_training(self):
         self.start_trainer("training", "on", "--seconds", self.options.seconds)
@@ -146,9 +150,9 @@ class Demo:
         graph = self.data_dir / "identifiers.txt"
         names = material.write_identifier_graph(graph)
         pictures = material.picture_folder()
-        for stage in range(self.stages):
-            plugin, params = [("pagerank", [f"input={graph}"]), ("image", [f"input={pictures}"] if pictures else [])][stage % 2]
-            name = plugin if stage < 2 else f"{plugin}-{stage}"
+        for index, plugin in enumerate(self.side_tasks):
+            params, stage = material.SIDE_TASKS[plugin](graph, pictures), index % self.stages
+            name = f"{plugin}-{stage}" if plugin in self.tasks else plugin
             flags = [flag for param in params for flag in ("--param", param)]
             self.progress.say(f"$ freeride-ctl load {plugin}.so --stage {stage} --name {name} {' '.join(flags)}".rstrip())
             self.ctl("load", f"{plugin}.so", "--stage", stage, "--name", name, *flags)
@@ -253,7 +257,11 @@ def main(argv=None):
         print(f"demo: {options.build} holds no build; run make build, or name another with --build", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    demo = Demo(options)
+    try:
+        demo = Demo(options)
+    except ValueError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
     try:
         report = demo.run()
     except DemoError as error:

@@ -189,6 +189,25 @@ def test_a_run_without_a_build_says_so(tmp_path):
     assert done.returncode == 2 and "make build" in done.stderr
 
 
+@pytest.mark.parametrize("wanted, built, stages, chosen", [
+    ("pagerank,image", [], 2, ["pagerank", "image"]),
+    ("pagerank,image", [], 4, ["pagerank", "image", "pagerank", "image"]),
+    ("sgd", [], 3, ["sgd", "sgd", "sgd"]),
+    ("all", ["sgd", "pagerank", "image"], 2, ["pagerank", "image", "sgd"]),
+    ("all", ["sgd"], 2, ["sgd", "sgd"]),
+])
+def test_every_stage_gets_a_side_task_and_every_side_task_a_stage(tmp_path, wanted, built, stages, chosen):
+    for name in built:
+        (tmp_path / f"{name}.so").touch()
+    assert material.choose_side_tasks(wanted, tmp_path, stages) == chosen
+
+
+@pytest.mark.parametrize("wanted", ["", "sgd,nothing", "all"])
+def test_unknown_side_tasks_are_said_with_what_there_is(tmp_path, wanted):
+    with pytest.raises(ValueError, match="choose among pagerank"):
+        material.choose_side_tasks(wanted, tmp_path, 2)
+
+
 def test_the_machines_other_work_is_told_from_ours():
     watch = machine.Watch()
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 1: pass"], check=True)

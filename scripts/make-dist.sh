@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs what an installation needs into one relocatable folder: programs, bwrap, hook library, Python package, plugins and every
 # shared library but libc's and the driver's. Runs on glibc 2.36 or later, with nothing installed.
-# Usage: make-dist.sh BUILD OUT [test]    "test" adds the GPU test and its side task
+# Usage: make-dist.sh BUILD OUT [test]    "test" adds the GPU tests, their side tasks and what measures side tasks
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 out=$2
@@ -16,7 +16,8 @@ cp "$(find "$out/tmp" -name libfreeride_hook.so | head -1)" "$out/python/freerid
 rm -rf "$out/tmp"
 if [ "${3:-}" = test ]; then
   mkdir -p "$out/test"
-  cp tests/gpu/*.py "$out/test/"
+  install -m 644 tests/gpu/*.py bench/side_tasks.py "$out/test/"
+  [ ! -f "$build/bin/bench-side-task" ] || { cp "$build/bin/bench-side-task" "$out/bin/" && strip "$out/bin/bench-side-task"; }
   for plugin in gpu_task counter; do
     [ -f "$build/test-plugins/$plugin.so" ] || continue
     cp "$build/test-plugins/$plugin.so" "$out/test/" && strip --strip-unneeded "$out/test/$plugin.so"

@@ -71,8 +71,12 @@ class Driver {
     std::vector<freeride_param> list;
     list.reserve(all.size());
     for (const auto& [key, value] : all) list.push_back({key.c_str(), value.c_str()});
-    const freeride_task_info info{
-        sizeof(freeride_task_info), static_cast<uint32_t>(list.size()), list.data(), "task", "cpu-0", scratch_.c_str()};
+    const freeride_task_info info{sizeof(freeride_task_info),
+                                  static_cast<uint32_t>(list.size()),
+                                  list.data(),
+                                  "task",
+                                  device.c_str(),
+                                  scratch_.c_str()};
     void* task = nullptr;
     const auto status = plugin_->create(&host_, &info, &task);
     if (status == FREERIDE_OK) task_ = task;
@@ -131,6 +135,7 @@ class Driver {
     return false;
   }
 
+  std::string device = "cpu-0";  ///< set before create()
   std::vector<std::string> log;
   std::map<std::string, double> metrics;
   std::string failure;

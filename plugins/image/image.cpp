@@ -5,14 +5,13 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <system_error>
 
 #include "codec.hpp"
+#include "common/backend.hpp"
 #include "freeride/plugin.hpp"
 #include "pictures.hpp"
-#include "resize.hpp"
-#include "watermark.hpp"
+#include "scaler.hpp"
 
 namespace image {
 namespace {
@@ -34,12 +33,21 @@ class Image : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<int> quality_{this, "quality", 85, "of JPEG results", {1, 100}};
   freeride::Param<uint64_t> max_megapixels_{this, "max_megapixels", 400, "skip pictures that have more", {1, 100000}};
   freeride::Param<double> step_ms_{this, "step_ms", 1, "length of a step", {0.05, 100}};
+  freeride::Param<uint32_t> synthetic_{
+      this, "synthetic", 0, "instead of a folder: one picture of that many pixels a side, from memory", {0, 65536}};
+  freeride::Param<std::string> backend_kind_{this, "backend", "auto", "where to resize", {"auto", "cpu", "cuda"}};
+  freeride::Param<std::string> wait_{this, "host_wait", "spin", "for the GPU", {"spin", "block"}};
   freeride::Param<bool> repeat_{this, "repeat", true, "after the last picture begin again with the first"};
 
   void CreateSideTask() override {
+    const auto backend = common::choose_backend(backend_kind_, device());
+    scaler_ = make_scaler(backend, step_ms_, wait_.get() == "spin");
     out_dir_ = output_.get().empty() ? fs::path(scratch_path("out")) : fs::path(output_.get());
     make_folder(out_dir_);
-    if (input_.get().empty()) {
+    if (synthetic_ > 0) {
+      if (!input_.get().empty()) throw freeride::BadParameter("parameters input and synthetic: give one of them");
+      files_ = {"synthetic.jpg"};
+    } else if (input_.get().empty()) {
       in_dir_ = scratch_path("in");
       make_folder(in_dir_);
       phase_ = Phase::kRender;
@@ -53,15 +61,19 @@ class Image : public freeride::SideTask, public freeride::KeepsState {
     }
   }
 
+  void InitSideTask() override { scaler_->init(synthetic_); }
+
   freeride::Step RunNextStep() override {
-    for (freeride::StepTimer timer(step_ms_); !timer.over();) {
+    common::StepBudget budget(step_ms_);
+    do {
       if (advance()) return freeride::Step::kFinished;
-    }
+    } while (budget.another());
     return freeride::Step::kMore;
   }
 
   void StopSideTask() override {
     drop_picture();  // the unfinished one; the others are on disk already
+    scaler_->release();
     log(std::to_string(images_) + " pictures written, " + std::to_string(skipped_) + " skipped");
   }
 
@@ -150,6 +162,11 @@ class Image : public freeride::SideTask, public freeride::KeepsState {
   const fs::path& file() const { return files_[next_ - 1]; }
 
   void open() {
+    if (synthetic_ > 0) {
+      source_format_ = Format::kJpeg;
+      reader_ = open_synthetic(synthetic_);
+      return;
+    }
     const auto path = file().string();
     source_format_ = format_of(path);
     reader_ = open_reader(path, max_pixels());
@@ -167,60 +184,46 @@ class Image : public freeride::SideTask, public freeride::KeepsState {
     const auto filter = filter_.get() == "box"        ? Filter::kBox
                         : filter_.get() == "bilinear" ? Filter::kBilinear
                                                       : Filter::kAuto;
-    resizer_.emplace(reader_->width(), reader_->height(), reader_->channels(), width_, height, filter);
-    mark_.emplace(watermark_, opacity_, width_, height);
-    row_.resize(size_t{std::max(reader_->width(), width_.get())} * reader_->channels());
     out_channels_ = jpeg ? 3 : reader_->channels();
+    scaler_->begin({reader_->width(), reader_->height(), reader_->channels(), width_, height, out_channels_, filter,
+                    watermark_, opacity_},
+                   synthetic_ > 0);
+    row_.resize(size_t{reader_->width()} * reader_->channels());
     out_rows_ = 0;
+    out_height_ = height;
+    phase_ = Phase::kRows;
+    if (synthetic_ > 0 && images_ > 0) return;  // the same result again: one file of it is enough
     // Never two results under one name: another format is appended, not exchanged.
     auto name = file().filename().string();
     if (jpeg != (source_format_ == Format::kJpeg)) name += jpeg ? ".jpg" : ".png";
     writer_ = create_writer((out_dir_ / name).string(), jpeg ? Format::kJpeg : Format::kPng, width_, height,
                             out_channels_, quality_);
-    phase_ = Phase::kRows;
   }
 
   void row() {
-    if (resizer_->wants_row()) {
+    if (scaler_->wants_row()) {
       reader_->read_row(row_.data());
-      resizer_->put(row_.data());
+      scaler_->put(row_.data());
       return;
     }
-    auto& line = resizer_->get();
-    mark_->blend(out_rows_++, reader_->channels(), line);
-    to_bytes(line);
-    writer_->write_row(row_.data());
-    if (!resizer_->done()) return;
-    writer_->finish();
+    if (!scaler_->work()) return;
+    if (writer_) {
+      writer_->write_row(scaler_->get());
+      if (++out_rows_ < out_height_) return;
+      writer_->finish();
+    } else if (!scaler_->keeps_synthetic()) {
+      scaler_->get();  // to have it computed
+      if (++out_rows_ < out_height_) return;
+    }
     megapixels_ += 1e-6 * reader_->width() * reader_->height();
     metric("images", static_cast<double>(++images_));
     metric("megapixels", megapixels_);
     drop_picture();
   }
 
-  // Premultiplied values to bytes; a JPEG has no alpha and gets white behind.
-  void to_bytes(const std::vector<float>& line) {
-    const auto byte = [](float value) { return static_cast<uint8_t>(std::clamp(value + 0.5F, 0.0F, 255.0F)); };
-    uint8_t* out = row_.data();
-    if (reader_->channels() == 3) {
-      for (const float value : line) *out++ = byte(value);
-      return;
-    }
-    for (size_t i = 0; i < line.size(); i += 4) {
-      const float alpha = line[i + 3] / 255.0F;
-      for (size_t c = 0; c < 3; ++c) {
-        const float over_white = line[i + c] + 255.0F * (1.0F - alpha);
-        const float plain = alpha > 0 ? line[i + c] / alpha : 0.0F;
-        *out++ = byte(out_channels_ == 3 ? over_white : plain);
-      }
-      if (out_channels_ == 4) *out++ = byte(line[i + 3]);
-    }
-  }
-
   void drop_picture() {
     writer_.reset();
-    resizer_.reset();
-    mark_.reset();
+    scaler_->end();
     reader_.reset();
     if (phase_ != Phase::kRender) phase_ = Phase::kOpen;
   }
@@ -268,6 +271,7 @@ class Image : public freeride::SideTask, public freeride::KeepsState {
 
   uint64_t max_pixels() const { return max_megapixels_ * 1000000; }
 
+  std::unique_ptr<Scaler> scaler_;
   fs::path in_dir_;
   fs::path out_dir_;
   std::vector<fs::path> files_;
@@ -279,12 +283,11 @@ class Image : public freeride::SideTask, public freeride::KeepsState {
   // The picture in work.
   Format source_format_ = Format::kJpeg;
   std::unique_ptr<Reader> reader_;
-  std::optional<Resizer> resizer_;
-  std::optional<Watermark> mark_;
   std::unique_ptr<Writer> writer_;
   std::vector<uint8_t> row_;
   unsigned out_channels_ = 3;
   uint32_t out_rows_ = 0;
+  uint32_t out_height_ = 0;
 
   uint64_t images_ = 0;
   uint64_t skipped_ = 0;

@@ -321,3 +321,28 @@ TEST_CASE("a replaced task goes on with the next picture") {
   CHECK_FALSE(fs::exists(dir / "next/out/a.png"));
   CHECK(fs::exists(dir / "next/out/d.png"));
 }
+
+TEST_CASE("a synthetic picture needs no folder, and is written once however often it is computed") {
+  TempDir dir;
+  Driver task(plugin(), dir.path(), {{"synthetic", "300"}, {"width", "60"}, {"step_ms", "0.05"}});
+  REQUIRE(task.create() == FREERIDE_OK);
+  REQUIRE(task.init() == FREERIDE_OK);
+  REQUIRE(task.start() == FREERIDE_OK);
+  while (task.metrics["images"] < 1) REQUIRE(task.step() == FREERIDE_OK);
+  const auto first = fs::last_write_time(dir / "out/synthetic.jpg");
+  while (task.metrics["images"] < 4) REQUIRE(task.step() == FREERIDE_OK);
+  CHECK(fs::last_write_time(dir / "out/synthetic.jpg") == first);
+  CHECK(task.metrics["megapixels"] == Approx(4 * 0.09));
+  REQUIRE(task.stop() == FREERIDE_OK);
+  CHECK(read_jpeg(dir / "out/synthetic.jpg").height == 60);
+}
+
+TEST_CASE("input and synthetic exclude each other, and a CPU device has no CUDA") {
+  TempDir dir;
+  Driver both(plugin(), dir.path(), {{"synthetic", "300"}, {"input", dir.path()}});
+  CHECK(both.create() == FREERIDE_BAD_PARAMETER);
+  CHECK_THAT(both.failure, Catch::Contains("give one of them"));
+  Driver cuda(plugin(), dir.path(), {{"synthetic", "300"}, {"backend", "cuda"}});
+  CHECK(cuda.create() == FREERIDE_BAD_PARAMETER);
+  CHECK_THAT(cuda.failure, Catch::Contains("which is no GPU"));
+}

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "pixel.hpp"
+
 namespace image {
 namespace {
 
@@ -38,7 +40,24 @@ void pixel(unsigned number, double u, double v, uint8_t* out) {  // u, v in 0..1
   }
 }
 
+class SyntheticReader final : public Reader {
+ public:
+  explicit SyntheticReader(uint32_t side) { width_ = height_ = side; }
+  bool prepare() override { return true; }
+  void read_row(uint8_t* row) override {
+    for (uint32_t x = 0; x < width_; ++x) synthetic_pixel(x, row_number_, width_, row + size_t{x} * 3);
+    ++row_number_;
+  }
+
+ private:
+  uint32_t row_number_ = 0;
+};
+
 }  // namespace
+
+std::unique_ptr<Reader> open_synthetic(uint32_t side) {
+  return std::make_unique<SyntheticReader>(side);
+}
 
 Picture picture(unsigned number) {
   static constexpr const char* kNames[kPictures] = {"mandelbrot-1.jpg", "mandelbrot-2.jpg", "rings-1.jpg",

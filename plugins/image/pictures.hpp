@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "codec.hpp"
@@ -21,5 +22,8 @@ struct Picture {
 Picture picture(unsigned number);
 /// Row `y` of picture `number`, kPictureWidth * 3 bytes.
 void picture_row(unsigned number, uint32_t y, uint8_t* row);
+
+/// The picture to measure with, `side` pixels each way, a row at a time.
+std::unique_ptr<Reader> open_synthetic(uint32_t side);
 
 }  // namespace image

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "pixel.hpp"
+
 namespace image {
 
 Axis::Axis(uint32_t source, uint32_t target, Filter filter) {
@@ -51,8 +53,7 @@ void Resizer::put(const uint8_t* row) {
   const size_t values = premultiplied_.size();
   if (channels_ == 4) {
     for (size_t i = 0; i < values; i += 4) {
-      const float alpha = static_cast<float>(row[i + 3]) / 255.0F;
-      for (size_t c = 0; c < 3; ++c) premultiplied_[i + c] = static_cast<float>(row[i + c]) * alpha;
+      for (size_t c = 0; c < 3; ++c) premultiplied_[i + c] = premultiplied(row[i + c], row[i + 3]);
       premultiplied_[i + 3] = row[i + 3];
     }
   } else {

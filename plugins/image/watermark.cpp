@@ -4,6 +4,8 @@
 #include <array>
 #include <cctype>
 
+#include "pixel.hpp"
+
 namespace image {
 namespace {
 
@@ -70,8 +72,16 @@ void Watermark::blend(uint32_t y, unsigned channels, std::vector<float>& row) co
     if (!dots[static_cast<size_t>((x - left_) / dot_)]) continue;
     // White over what is there; premultiplied, so alpha is a channel like the others.
     float* pixel = row.data() + static_cast<size_t>(x) * channels;
-    for (unsigned c = 0; c < channels; ++c) pixel[c] = 255.0F * opacity_ + pixel[c] * (1.0F - opacity_);
+    for (unsigned c = 0; c < channels; ++c) pixel[c] = under_white(pixel[c], opacity_);
   }
+}
+
+Watermark::Layout Watermark::layout() const {
+  Layout layout{left_, top_, dot_, static_cast<uint32_t>(dots_[0].size()), kRows, {}};
+  for (const auto& row : dots_) {
+    for (const bool dot : row) layout.dots.push_back(dot ? 1 : 0);
+  }
+  return layout;
 }
 
 }  // namespace image

@@ -17,6 +17,15 @@ class Watermark {
   /// Blends row `y` of the picture in place: premultiplied values in 0..255, `channels` 3 or 4.
   void blend(uint32_t y, unsigned channels, std::vector<float>& row) const;
 
+  /// The same for whoever blends elsewhere.
+  struct Layout {
+    int64_t left, top;          ///< of the text in the picture, pixels
+    uint32_t dot;               ///< side of a dot, pixels
+    uint32_t columns, rows;     ///< dots
+    std::vector<uint8_t> dots;  ///< row by row; 1: blend
+  };
+  Layout layout() const;
+
  private:
   float opacity_;
   uint32_t dot_ = 1;  // side of a dot in pixels

@@ -7,12 +7,17 @@
 #include <optional>
 #include <utility>
 
+#include "common/backend.hpp"
 #include "freeride/plugin.hpp"
-#include "graph.hpp"
+#include "graph/graph.hpp"
 #include "rank.hpp"
 
 namespace pagerank {
 namespace {
+
+using graph::EdgeList;
+using graph::GraphBuilder;
+using graph::RmatGenerator;
 
 // Work between two looks at the clock, 10 to 50 µs each.
 constexpr size_t kEdgesAtOnce = 1024;
@@ -25,6 +30,9 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<std::string> format_{this, "format", "auto", "of the graph file", {"auto", "snap", "mm"}};
   freeride::Param<unsigned> scale_{this, "scale", 16, "log2 of the vertices of a generated graph", {1, 28}};
   freeride::Param<unsigned> edge_factor_{this, "edge_factor", 16, "edges per vertex of a generated graph", {1, 256}};
+  freeride::Param<uint64_t> vertices_wanted_{this, "vertices", 0, "of a generated graph; 0: 2^scale", {0, 4000000000}};
+  freeride::Param<uint64_t> edges_wanted_{
+      this, "edges", 0, "of a generated graph; 0: edge_factor a vertex", {0, 100000000000}};
   freeride::Param<uint64_t> seed_{this, "seed", 1, "of the first generated graph"};
   freeride::Param<double> damping_{this, "damping", 0.85, "probability to follow a link", {0, 0.999}};
   freeride::Param<double> tolerance_{
@@ -35,38 +43,53 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<double> step_ms_{this, "step_ms", 1, "length of a step", {0.05, 100}};
   freeride::Param<bool> repeat_{this, "repeat", true,
                                 "when converged, go on with the next seed's graph (a file: compute it again)"};
-  freeride::Param<std::string> backend_kind_{this, "backend", "auto", "where to compute", {"auto", "cpu"}};
+  freeride::Param<std::string> backend_kind_{this, "backend", "auto", "where to compute", {"auto", "cpu", "cuda"}};
+  freeride::Param<std::string> wait_{this, "host_wait", "spin", "for the GPU", {"spin", "block"}};
 
   void CreateSideTask() override {
-    backend_ = make_backend(backend_kind_, device());
-    if (input_.get().empty()) {
-      generator_.emplace(scale_, edge_factor_);
-      generator_->begin(seed_);
-      build_generated();
+    backend_ = make_backend({common::choose_backend(backend_kind_, device()), step_ms_, wait_.get() == "spin"});
+    if (generates()) {
+      const uint64_t vertices = vertices_wanted_ > 0 ? vertices_wanted_.get() : uint64_t{1} << scale_;
+      if (vertices < 2) throw freeride::BadParameter("parameter vertices=1: a graph has at least two");
+      rmat_ = {vertices, edges_wanted_ > 0 ? edges_wanted_.get() : vertices * edge_factor_, seed_};
+      // On a GPU the graph is made there, at InitSideTask: it is faster than to copy it.
+      if (common::choose_backend(backend_kind_, device()) == common::Backend::kCpu) make_graph();
     } else {
-      file_ = read_graph(input_, format_);
-      builder_.begin(file_);
-      while (!builder_.advance(kEdgesAtOnce)) {
-      }
+      file_ = graph::read_graph(input_, format_);
+      build(file_);
+      file_.edges = {};  // the compressed rows hold them now
     }
-    file_.edges = {};  // the compressed rows hold them now
-    log(std::to_string(graph().vertices) + " vertices, " + std::to_string(graph().source.size()) + " edges");
+    log(std::to_string(vertices()) + " vertices, " + std::to_string(edges()) + " edges");
   }
 
-  void build_generated() {
+  bool generates() const { return input_.get().empty(); }
+  uint64_t vertices() const { return generates() ? rmat_.vertices() : graph().vertices; }
+  uint64_t edges() const { return generates() ? rmat_.edges() : graph().source.size(); }
+
+  void make_graph() {
+    if (!generator_) generator_.emplace(rmat_.vertices(), rmat_.edges());
+    generator_->begin(seed_ + runs_);
     while (!generator_->advance(kEdgesAtOnce)) {
     }
-    builder_.begin(generator_->graph());
+    build(generator_->graph());
+  }
+
+  void build(const EdgeList& edges) {
+    builder_.begin(edges);
     while (!builder_.advance(kEdgesAtOnce)) {
     }
   }
 
-  void InitSideTask() override { begin_ranking(); }
+  void InitSideTask() override {
+    begin_run();
+    while (phase_ != Phase::kRank || !backend_->has_graph()) advance();
+  }
 
   freeride::Step RunNextStep() override {
-    for (freeride::StepTimer timer(step_ms_); !timer.over();) {
+    common::StepBudget budget(step_ms_);
+    do {
       if (advance()) return freeride::Step::kFinished;
-    }
+    } while (budget.another());
     return freeride::Step::kMore;
   }
 
@@ -90,13 +113,12 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
 
   std::string SaveState() override {
     const bool ranking = (phase_ == Phase::kRank && iteration_ > 0) || phase_ == Phase::kCollect;
-    const bool fits = graph().vertices <= kMostSavedRanks;
-    const Saved saved{runs_, iterations_, ranking && fits ? iteration_ : 0, ranking && fits ? graph().vertices : 0};
+    const bool fits = ranking && vertices() <= kMostSavedRanks;
+    const Saved saved{runs_, iterations_, fits ? iteration_ : 0, fits ? vertices() : 0};
+    std::vector<double> ranks(saved.vertices);
+    if (fits) backend_->read_ranks(0, saved.vertices, ranks.data());
     std::string state(reinterpret_cast<const char*>(&saved), sizeof(saved));
-    if (saved.vertices > 0) {
-      const auto& ranks = backend_->ranks();
-      state.append(reinterpret_cast<const char*>(ranks.data()), ranks.size() * sizeof(double));
-    }
+    state.append(reinterpret_cast<const char*>(ranks.data()), ranks.size() * sizeof(double));
     return state;
   }
 
@@ -108,15 +130,11 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
       throw freeride::TaskError("the saved state is of another version of pagerank");
     runs_ = saved.runs;
     iterations_ = saved.iterations;
-    if (generator_ && runs_ > 0) {  // another graph than the first one
-      generator_->begin(seed_ + runs_);
-      build_generated();
-    }
-    begin_ranking();
-    if (saved.vertices == 0 || saved.vertices != graph().vertices) return;
+    if (generates() && runs_ > 0) InitSideTask();  // another graph than the first one
+    if (saved.vertices == 0 || saved.vertices != vertices()) return;
     std::vector<double> ranks(saved.vertices);
     std::memcpy(ranks.data(), state.data() + sizeof(saved), saved.vertices * sizeof(double));
-    backend_->start_from(ranks);
+    backend_->start_from(ranks.data());
     iteration_ = saved.iteration;
   }
 
@@ -132,7 +150,7 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
         }
         return false;
       case Phase::kBuild:
-        if (builder_.advance(kEdgesAtOnce)) begin_ranking();
+        if (builder_.advance(kEdgesAtOnce)) begin_run();
         return false;
       case Phase::kRank:
         if (backend_->advance()) end_iteration();
@@ -143,8 +161,24 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
     return true;
   }
 
-  void begin_ranking() {
+  // The next run: with this seed's graph, made in pieces where it is not there yet, or with the file's.
+  void begin_run() {
+    if (generates()) {
+      rmat_ = {rmat_.vertices(), rmat_.edges(), seed_ + runs_};
+      if (backend_->begin(rmat_, damping_)) return begin_ranking();
+      if (!generator_ || made_ != runs_) {
+        if (!generator_) generator_.emplace(rmat_.vertices(), rmat_.edges());
+        generator_->begin(seed_ + runs_);
+        made_ = runs_;
+        phase_ = Phase::kGenerate;
+        return;
+      }
+    }
     backend_->begin(graph(), damping_);
+    begin_ranking();
+  }
+
+  void begin_ranking() {
     iteration_ = 0;
     phase_ = Phase::kRank;
   }
@@ -163,13 +197,15 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
 
   // Looks at some more vertices for the `top` highest ranks; true when it has seen all.
   bool collect() {
-    const auto& ranks = backend_->ranks();
-    const size_t until = std::min(ranks.size(), collected_ + kVerticesAtOnce);
+    const uint64_t from = collected_;
+    const uint64_t until = std::min<uint64_t>(vertices(), from + kVerticesAtOnce);
+    ranks_.resize(until - from);
+    backend_->read_ranks(from, ranks_.size(), ranks_.data());
     const auto higher = [](const Ranked& a, const Ranked& b) {
       return a.first > b.first || (a.first == b.first && a.second < b.second);
     };
     for (; collected_ < until; ++collected_) {
-      const Ranked entry{ranks[collected_], static_cast<uint32_t>(collected_)};
+      const Ranked entry{ranks_[collected_ - from], static_cast<uint32_t>(collected_)};
       if (best_.size() < top_) {
         best_.push_back(entry);
         std::push_heap(best_.begin(), best_.end(), higher);
@@ -179,7 +215,7 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
         std::push_heap(best_.begin(), best_.end(), higher);
       }
     }
-    if (collected_ < ranks.size()) return false;
+    if (collected_ < vertices()) return false;
     std::sort_heap(best_.begin(), best_.end(), higher);
     return true;
   }
@@ -189,12 +225,7 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
     write_result();
     metric("runs", static_cast<double>(++runs_));
     if (!repeat_) return true;
-    if (generator_) {
-      generator_->begin(seed_ + runs_);
-      phase_ = Phase::kGenerate;
-    } else {
-      begin_ranking();
-    }
+    begin_run();
     return false;
   }
 
@@ -205,9 +236,9 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
     const auto fail = [&] { throw freeride::TaskError("cannot write " + part + ": " + std::strerror(errno)); };
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(part.c_str(), "we"), &std::fclose);
     if (!file) fail();
-    const auto source = generator_ ? "rmat scale " + std::to_string(scale_) + " edge factor " +
-                                         std::to_string(edge_factor_) + " seed " + std::to_string(seed_ + runs_)
-                                   : input_.get();
+    const auto source = generates() ? "rmat of " + std::to_string(vertices()) + " vertices, " +
+                                          std::to_string(edges()) + " edges, seed " + std::to_string(seed_ + runs_)
+                                    : input_.get();
     std::fprintf(file.get(), "# pagerank of %s\n# damping %.17g, iterations %llu, residual %.3g, %s\n# vertex rank\n",
                  source.c_str(), damping_.get(), static_cast<unsigned long long>(iteration_), backend_->residual(),
                  converged ? "converged" : "not converged");
@@ -220,12 +251,14 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
       fail();
   }
 
-  const Graph& graph() const { return builder_.graph(); }
+  const graph::Graph& graph() const { return builder_.graph(); }
 
   using Ranked = std::pair<double, uint32_t>;
 
   std::unique_ptr<RankBackend> backend_;
-  std::optional<RmatGenerator> generator_;  // of a generated graph
+  graph::Rmat rmat_{2, 1, 0};               // of a generated graph
+  std::optional<RmatGenerator> generator_;  // of it, where the backend does not make it
+  uint64_t made_ = 0;                       // the run whose graph is built
   EdgeList file_;                           // of a graph file: its labels
   GraphBuilder builder_;
   Phase phase_ = Phase::kRank;
@@ -233,6 +266,7 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
   uint64_t iterations_ = 0;  // of all runs
   uint64_t runs_ = 0;
   std::vector<Ranked> best_;
+  std::vector<double> ranks_;
   size_t collected_ = 0;
 };
 

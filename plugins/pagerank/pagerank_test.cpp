@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-#include "graph.hpp"
+#include "graph/graph.hpp"
 #include "plugin_driver.hpp"
 
 using freeride::testing::Driver;
@@ -182,7 +182,7 @@ TEST_CASE("a generated graph has the reference's ranks, and the next one of a re
     REQUIRE(task.metrics["runs"] < static_cast<double>(runs + 5));
     result = read_result(dir / "ranks.txt");
   }
-  pagerank::RmatGenerator generator(8, 8);
+  graph::RmatGenerator generator(256, 2048);
   generator.begin(11 + runs - 1);
   while (!generator.advance(100)) {
   }
@@ -194,8 +194,8 @@ TEST_CASE("a generated graph has the reference's ranks, and the next one of a re
 }
 
 TEST_CASE("the generator is Graph500's: size, skew, and the seed alone decides") {
-  pagerank::RmatGenerator one(12, 16);
-  pagerank::RmatGenerator other(12, 16);
+  graph::RmatGenerator one(4096, 65536);
+  graph::RmatGenerator other(4096, 65536);
   one.begin(1);
   other.begin(1);
   while (!one.advance(777)) {
@@ -324,4 +324,38 @@ TEST_CASE("a replaced task goes on with its iteration, or with its run's graph, 
     CHECK(refusing.restore(broken) == FREERIDE_ERROR);
     CHECK(refusing.failure.find("another version") != std::string::npos);
   }
+}
+
+TEST_CASE("a generated graph may have any number of vertices, all of which its edges reach") {
+  const uint64_t vertices = GENERATE(2, 3, 1000, 1025);
+  const graph::Rmat rmat(vertices, 200000, 5);
+  std::set<uint32_t> seen;
+  for (uint64_t i = 0; i < rmat.edges(); ++i) {
+    const auto edge = rmat.edge(i);
+    REQUIRE(edge.from < vertices);
+    REQUIRE(edge.to < vertices);
+    seen.insert({edge.from, edge.to});
+  }
+  CHECK(seen.size() > vertices * 9 / 10);
+}
+
+TEST_CASE("parameters that make no sense here are refused in one sentence") {
+  TempDir dir;
+  struct Row {
+    const char *key, *value;
+    freeride_status status;
+    const char* message;
+  };
+  const auto row = GENERATE(values<Row>({
+      {"backend", "cuda", FREERIDE_BAD_PARAMETER, "the task is on cpu-0, which is no GPU"},
+      {"backend", "gpu", FREERIDE_BAD_PARAMETER, "must be one of auto|cpu|cuda"},
+      {"vertices", "1", FREERIDE_BAD_PARAMETER, "a graph has at least two"},
+      {"scale", "1e3", FREERIDE_BAD_PARAMETER, "must be a whole number in 1..28"},
+#ifndef FREERIDE_SANITIZED  // whose allocators end the process
+      {"edges", "90000000000", FREERIDE_OUT_OF_MEMORY, "out of host memory"},
+#endif
+  }));
+  Driver task(plugin(), dir.path(), {{row.key, row.value}});
+  CHECK(task.create() == row.status);
+  CHECK_THAT(task.failure, Catch::Contains(row.message));
 }

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-
-#include "freeride/plugin.hpp"
+#include <vector>
 
 namespace pagerank {
 namespace {
@@ -15,7 +14,7 @@ constexpr uint64_t kPiece = 4096;
 /// inside a vertex of high degree.
 class CpuBackend final : public RankBackend {
  public:
-  void begin(const Graph& graph, double damping) override {
+  void begin(const graph::Graph& graph, double damping) override {
     graph_ = &graph;
     damping_ = damping;
     const size_t n = graph.vertices;
@@ -26,15 +25,18 @@ class CpuBackend final : public RankBackend {
     restart_iteration();
   }
 
-  void start_from(const std::vector<double>& ranks) override {
-    rank_ = ranks;
+  void start_from(const double* ranks) override {
+    rank_.assign(ranks, ranks + graph_->vertices);
+    dangling_ = 0;
     for (filled_ = 0; filled_ < rank_.size(); ++filled_) share_[filled_] = share_of(filled_, rank_[filled_], dangling_);
   }
 
   bool advance() override { return filled_ < graph_->vertices ? fill() : iterate(); }
 
   double residual() const override { return residual_; }
-  const std::vector<double>& ranks() override { return rank_; }
+  void read_ranks(uint64_t begin, uint64_t count, double* ranks) override {
+    std::copy_n(rank_.data() + begin, count, ranks);
+  }
 
   void release() override {
     graph_ = nullptr;
@@ -94,7 +96,7 @@ class CpuBackend final : public RankBackend {
     next_residual_ = 0;
   }
 
-  const Graph* graph_ = nullptr;
+  const graph::Graph* graph_ = nullptr;
   double damping_ = 0;
   std::vector<double> rank_;
   std::vector<double> share_;
@@ -114,10 +116,12 @@ class CpuBackend final : public RankBackend {
 
 }  // namespace
 
-std::unique_ptr<RankBackend> make_backend(const std::string& kind, const std::string& device) {
-  if (kind == "cpu" || device.rfind("cpu", 0) == 0) return std::make_unique<CpuBackend>();
-  throw freeride::Unavailable("no backend of this plugin runs on " + device +
-                              "; give --param backend=cpu to use its host's CPU");
+std::unique_ptr<RankBackend> make_backend(const Options& options) {
+#ifdef FREERIDE_PLUGIN_CUDA
+  if (options.backend == common::Backend::kCuda) return make_cuda_backend(options.step_ms, options.spin);
+#endif
+  (void)options;  // choose_backend() has refused CUDA where there is none
+  return std::make_unique<CpuBackend>();
 }
 
 }  // namespace pagerank

@@ -3,14 +3,14 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "graph.hpp"
+#include "common/backend.hpp"
+#include "graph/graph.hpp"
 
 namespace pagerank {
 
-/// Where the ranks are computed. One is chosen at CreateSideTask; its device memory is taken by begin() and given back
-/// by release().
+/// Where the ranks are computed. One is chosen at CreateSideTask and touches its device from the first begin() on; its
+/// device memory is given back by release().
 ///
 /// r'(v) = (1 - d)/n + d * (sum over u -> v of r(u)/outdegree(u) + sum over dangling u of r(u)/n)   (Page, Brin,
 /// Motwani, Winograd 1999)
@@ -19,21 +19,32 @@ class RankBackend {
   virtual ~RankBackend() = default;
   /// Starts from the uniform vector. `graph` must stay as it is until the next begin() or release(). Keeps the memory
   /// of the last graph where that is enough.
-  virtual void begin(const Graph& graph, double damping) = 0;
-  /// After begin(), before advance(): goes on from these ranks, one for each vertex. (From any vector it converges to
-  /// the same.) Not in pieces.
-  virtual void start_from(const std::vector<double>& ranks) = 0;
-  /// One small piece of work (tens of microseconds on a CPU); true when it has completed an iteration.
+  virtual void begin(const graph::Graph& graph, double damping) = 0;
+  /// The same for a generated graph that the backend makes itself, with advance(), on its device. False, and nothing
+  /// done, if it cannot: then make the graph and give it to the other begin().
+  virtual bool begin(const graph::Rmat& /*rmat*/, double /*damping*/) { return false; }
+  /// Whether the graph is there, so that advance() is about ranks.
+  virtual bool has_graph() const { return true; }
+  /// After begin(), with the graph there, before advance(): goes on from these ranks, one for each vertex. (From any
+  /// vector it converges to the same.) Not in pieces.
+  virtual void start_from(const double* ranks) = 0;
+  /// One piece of work: tens of microseconds on a CPU, at most about step_ms on a GPU, where it is done on return. True
+  /// when it has completed an iteration.
   virtual bool advance() = 0;
   /// Sum of |r' - r| over the last complete iteration.
   virtual double residual() const = 0;
-  /// Ranks after the last complete iteration, in host memory; valid until the next advance().
-  virtual const std::vector<double>& ranks() = 0;
+  /// Copies `count` ranks from vertex `begin` on, as after the last complete iteration.
+  virtual void read_ranks(uint64_t begin, uint64_t count, double* ranks) = 0;
   virtual void release() = 0;
 };
 
-/// `kind`: "cpu", or "auto" for the best one that `device` ("cpu-N" or a GPU's UUID) can run. Throws
-/// freeride::Unavailable for a device that no backend knows. A further backend joins here.
-std::unique_ptr<RankBackend> make_backend(const std::string& kind, const std::string& device);
+struct Options {
+  common::Backend backend;
+  double step_ms;  ///< of a piece on a GPU, at most
+  bool spin;       ///< see common::Device::open
+};
+
+std::unique_ptr<RankBackend> make_backend(const Options& options);
+std::unique_ptr<RankBackend> make_cuda_backend(double step_ms, bool spin);  ///< where there is CUDA
 
 }  // namespace pagerank

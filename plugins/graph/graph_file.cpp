@@ -1,8 +1,10 @@
 // The file formats of read_graph(). Files are outside input: every line is checked, and a bad one is named.
 #include <strings.h>
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <string_view>
@@ -11,7 +13,7 @@
 #include "freeride/plugin.hpp"
 #include "graph.hpp"
 
-namespace pagerank {
+namespace graph {
 namespace {
 
 constexpr size_t kLineBytes = 4096;
@@ -59,6 +61,17 @@ class Lines {
     return value;
   }
 
+  bool has_word() const { return rest_.find_first_not_of(" \t,") != std::string_view::npos; }
+
+  float value(const char* what) {
+    const auto text = word();
+    float value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+      fail(std::string("expected ") + what);
+    return value;
+  }
+
   [[noreturn]] void fail(const std::string& what) const {
     throw freeride::TaskError(path_ + ":" + std::to_string(number_) + ": " + what);
   }
@@ -71,7 +84,7 @@ class Lines {
   uint64_t number_ = 0;
 };
 
-EdgeList read_snap(Lines& lines, bool have_line) {
+EdgeList read_snap(Lines& lines, bool have_line, Values values) {
   EdgeList graph;
   std::unordered_map<uint64_t, uint32_t> index;
   const auto vertex = [&](uint64_t label) {
@@ -91,6 +104,8 @@ EdgeList read_snap(Lines& lines, bool have_line) {
     const auto to = lines.number("two vertex numbers, 'from to'");
     const auto from_vertex = vertex(from);
     graph.edges.push_back({from_vertex, vertex(to)});
+    if (values == Values::kRead && graph.edges.size() == 1 && !lines.has_word()) values = Values::kIgnore;
+    if (values == Values::kRead) graph.values.push_back(lines.value("a number after 'from to', as in the first edge"));
   }
   return graph;
 }
@@ -99,12 +114,14 @@ bool same_word(std::string_view a, std::string_view b) {
   return a.size() == b.size() && ::strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
-EdgeList read_matrix_market(Lines& lines) {
+EdgeList read_matrix_market(Lines& lines, Values values) {
   if (lines.word() != "%%MatrixMarket" || !same_word(lines.word(), "matrix")) {
     lines.fail("no Matrix Market banner; expected '%%MatrixMarket matrix coordinate ...'");
   }
   if (!same_word(lines.word(), "coordinate")) lines.fail("only the coordinate format holds a graph");
-  lines.word();  // real, integer, complex, pattern: weights are ignored
+  const auto field = lines.word();
+  const bool has_values = same_word(field, "real") || same_word(field, "integer") || same_word(field, "double");
+  const bool with_values = values == Values::kRead && has_values;  // not of complex, and pattern has none
   const auto symmetry = lines.word();
   const bool both_ways = !same_word(symmetry, "general");
   if (both_ways && !same_word(symmetry, "symmetric") && !same_word(symmetry, "skew-symmetric") &&
@@ -117,20 +134,23 @@ EdgeList read_matrix_market(Lines& lines) {
   const auto rows = lines.number("the size line, 'rows columns entries'");
   const auto columns = lines.number("the size line, 'rows columns entries'");
   const auto entries = lines.number("the size line, 'rows columns entries'");
-  if (rows != columns) lines.fail("the matrix is not square, so it is no graph");
-  if (rows > kMaxVertices) lines.fail("more vertices than fit in 32 bits");
+  if (rows != columns && values == Values::kIgnore) lines.fail("the matrix is not square, so it is no graph");
+  if (std::max(rows, columns) > kMaxVertices) lines.fail("more vertices than fit in 32 bits");
   EdgeList graph;
-  graph.vertices = static_cast<uint32_t>(rows);
+  graph.vertices = static_cast<uint32_t>(std::max(rows, columns));
   for (uint64_t i = 0; i < entries;) {
     if (!lines.next())
       lines.fail("the file ends after " + std::to_string(i) + " of " + std::to_string(entries) + " entries");
     if (lines.line().empty() || lines.line().front() == '%') continue;
     const auto from = lines.number("'row column'");
     const auto to = lines.number("'row column'");
-    if (from < 1 || to < 1 || from > rows || to > rows) lines.fail("the entry lies outside the matrix");
+    if (from < 1 || to < 1 || from > rows || to > columns) lines.fail("the entry lies outside the matrix");
     graph.edges.push_back({static_cast<uint32_t>(from - 1), static_cast<uint32_t>(to - 1)});
-    if (both_ways && from != to)
+    if (with_values) graph.values.push_back(lines.value("'row column value'"));
+    if (both_ways && from != to) {
+      if (with_values) graph.values.push_back(graph.values.back());
       graph.edges.push_back({static_cast<uint32_t>(to - 1), static_cast<uint32_t>(from - 1)});
+    }
     ++i;
   }
   // Matrix Market numbers from 1, and so does the result.
@@ -141,14 +161,14 @@ EdgeList read_matrix_market(Lines& lines) {
 
 }  // namespace
 
-EdgeList read_graph(const std::string& path, const std::string& format) {
+EdgeList read_graph(const std::string& path, const std::string& format, Values values) {
   Lines lines(path);
   const bool have_line = lines.next();
   const bool banner = have_line && lines.line().substr(0, 14) == "%%MatrixMarket";
   const bool is_mm = format == "mm" || (format == "auto" && banner);
-  auto graph = is_mm ? read_matrix_market(lines) : read_snap(lines, have_line);
+  auto graph = is_mm ? read_matrix_market(lines, values) : read_snap(lines, have_line, values);
   if (graph.edges.empty()) throw freeride::TaskError("graph file " + path + " has no edges");
   return graph;
 }
 
-}  // namespace pagerank
+}  // namespace graph

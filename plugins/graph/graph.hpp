@@ -1,4 +1,4 @@
-// Directed graphs for PageRank: where they come from (files, Graph500's generator) and the form they are computed in.
+// Directed graphs for side tasks: where they come from (files, Graph500's generator) and the form they are computed in.
 // Everything that can be long comes in pieces, so that a side task's step stays short. One thread.
 #pragma once
 
@@ -7,46 +7,41 @@
 #include <string>
 #include <vector>
 
-namespace pagerank {
+#include "rmat.hpp"
 
-struct Edge {
-  uint32_t from;
-  uint32_t to;
-};
+namespace graph {
 
 /// A graph as it is read: vertices 0..vertices-1, edges in any order, repeated ones counting as often as they occur.
 struct EdgeList {
   uint32_t vertices = 0;
   std::vector<Edge> edges;
+  std::vector<float> values;     ///< of each edge, where they were asked for and the file has them; else empty
   std::vector<uint64_t> labels;  ///< the file's name of each vertex; empty: the vertex's own number
 };
 
-/// Reads a graph file whole. `format`: "snap" (SNAP edge list: `from to` a line, # comments, any numbering; further
-/// columns are ignored), "mm" (Matrix Market coordinate, square; entry (i, j) is the edge i -> j; symmetric ones give
-/// both directions; weights are ignored) or "auto" (by the first line). Throws freeride::Unavailable when the file
-/// cannot be opened and freeride::TaskError, naming the line, when it is no such graph.
-EdgeList read_graph(const std::string& path, const std::string& format);
+/// kIgnore: edges alone, so a Matrix Market file must be square. kRead: their values too (weights, ratings): the third
+/// column, if the first edge has one; a matrix may have more columns than rows or fewer.
+enum class Values { kIgnore, kRead };
 
-/// Graph500's R-MAT generator (https://graph500.org, "Kronecker": A, B, C, D = 0.57, 0.19, 0.19, 0.05): 2^scale
-/// vertices, edge_factor edges each, vertex numbers scrambled. Each edge depends on seed and its own number only. Edges
-/// are kept directed as generated, with self-loops and repetitions.
+/// Reads a graph file whole. `format`: "snap" (SNAP edge list: `from to` a line, # comments, any numbering; further
+/// columns are ignored), "mm" (Matrix Market coordinate; entry (i, j) is the edge i -> j; symmetric ones give both
+/// directions) or "auto" (by the first line). Throws freeride::Unavailable when the file cannot be opened and
+/// freeride::TaskError, naming the line, when it is no such graph.
+EdgeList read_graph(const std::string& path, const std::string& format, Values values = Values::kIgnore);
+
+/// Makes the edges of an Rmat in pieces, in host memory.
 class RmatGenerator {
  public:
-  RmatGenerator(unsigned scale, unsigned edge_factor);
+  RmatGenerator(uint64_t vertices, uint64_t edges);
   /// Starts over with another seed; keeps the memory.
   void begin(uint64_t seed);
   /// Makes up to `count` more edges; true when the graph is complete.
   bool advance(size_t count);
-  const EdgeList& graph() const { return graph_; }
+  const EdgeList& graph() const { return list_; }
 
  private:
-  Edge edge(uint64_t number) const;
-  uint32_t scramble(uint32_t vertex) const;
-
-  unsigned scale_;
-  uint64_t total_;
-  uint64_t seed_ = 0;
-  EdgeList graph_;
+  Rmat rmat_;
+  EdgeList list_;
 };
 
 /// Compressed rows of incoming edges: source[begin[v] .. begin[v + 1]) are the vertices that link to v.
@@ -76,4 +71,4 @@ class GraphBuilder {
   std::vector<uint64_t> next_;  // per vertex: where its next incoming edge goes
 };
 
-}  // namespace pagerank
+}  // namespace graph

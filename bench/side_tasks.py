@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Side tasks in synthetic bubbles, and beside the same work without FreeRide, on one device.
+
+    bench/side_tasks.py --bin build/dev/bin --plugins build/dev/plugins --device cpu-0 --quick     # a dry run
+    bench/side_tasks.py --bin DIR --plugins DIR --device gpu --out side-tasks.json
+
+For each side task: starts manager and worker, and bench-side-task as the training rank, which has bubbles and gaps of 5, 10, 20, 50 and 100 ms
+(what is harvested of them, and how far past their end it goes, is what the worker says of each), then long bubbles in turns with blocks
+in which it does the same work by itself: host_overhead_pct is by how much its own rate is the higher one. Nothing else may use the device.
+
+--task NAME:WORK[:KEY=VALUE,...] (any number; the default are the shipped ones) names a plugin, the metric that counts its work, and
+its parameters. Writes JSON and prints a table; exit code 1 if a side task did not work.
+"""
+import argparse
+import datetime
+import json
+import math
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table the normal one.
+T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+MARGIN_MS = 0.02  # what policy/step_fit adds to a step
+ORKUT = "vertices=3072441,edges=117185083"  # SNAP's com-Orkut, as large
+TASKS_GPU = [f"pagerank:iterations:{ORKUT},tolerance=1e-15,max_iterations=1000000", f"sgd:megaedges:{ORKUT}", "image:images:synthetic=16384"]
+TASKS_CPU = ["pagerank:iterations:scale=10,tolerance=1e-15,max_iterations=1000000", "sgd:megaedges:scale=10", "image:images:synthetic=200,width=100"]
+
+
+class Failure(Exception):
+    pass
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True, type=pathlib.Path, help="folder with freeride-* and bench-side-task")
+    parser.add_argument("--plugins", required=True, type=pathlib.Path, help="folder with the plugins")
+    parser.add_argument("--device", default="gpu", help="gpu: the first one; cpu-N")
+    parser.add_argument("--task", action="append", help="NAME:WORK[:KEY=VALUE,...]")
+    parser.add_argument("--memory", default="8GiB", help="limit of a side task")
+    parser.add_argument("--sandbox", default="bubblewrap", choices=["bubblewrap", "none"])
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file")
+    parser.add_argument("--bubbles-ms", default="5,10,20,50,100")
+    parser.add_argument("--count", type=int, default=40, help="bubbles of each length")
+    parser.add_argument("--pairs", type=int, default=12, help="blocks with and without FreeRide")
+    parser.add_argument("--block-ms", type=float, default=300)
+    parser.add_argument("--quick", action="store_true", help="few bubbles and blocks: to see that it works")
+    options = parser.parse_args()
+    options.bin, options.plugins = options.bin.resolve(), options.plugins.resolve()
+    if options.quick:
+        options.bubbles_ms, options.count, options.pairs, options.block_ms = "10,20", 10, 4, 200
+    return options
+
+
+def read(command):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False)
+
+
+class Device:
+    """What is measured on."""
+
+    def __init__(self, name):
+        self.is_gpu = name == "gpu"
+        self.name, self.model, self.driver = name, platform.processor() or platform.machine(), ""
+        if self.is_gpu:
+            words = ["nvidia-smi", "--query-gpu=uuid,name,driver_version", "--format=csv,noheader", "-i", "0"]
+            self.name, self.model, self.driver = read(words).stdout.strip().split(", ")
+
+
+class System:
+    """Manager, worker and whatever else is started; none outlives it."""
+
+    def __init__(self, options, device):
+        self.options, self.device, self.processes = options, device, []
+        # Not in /tmp, which a sandbox has to itself.
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fr-", dir="/run" if os.access("/run", os.W_OK) else None))
+        self.folder.chmod(0o755)
+        self.run_dir, self.state_dir = self.folder / "r", self.folder / "s"
+        common = ["--run-dir", self.run_dir, "--state-dir", self.state_dir]
+        for path in (self.run_dir, self.state_dir):
+            path.mkdir()
+        # No holdout and no throttling: every bubble is the side task's.
+        self.start("manager", [self.program("freeride-manager"), *common, "--holdout-pct", 0, "--budget-pct", 100])
+        self.start("worker", [self.program("freeride-worker"), *common, "--device", device.name, "--sandbox", options.sandbox])
+        self.wait(lambda: self.ctl("workers").get("workers"), "registration of the worker")
+
+    def program(self, name):
+        path = self.options.bin / name
+        if not path.exists():
+            raise Failure(f"{path} is not there; build it first")
+        return path
+
+    def start(self, name, command, **more):
+        more.setdefault("stdout", subprocess.DEVNULL)
+        with open(self.folder / f"{name}.err", "wb") as errors:
+            process = subprocess.Popen([str(word) for word in command], stderr=errors, **more)
+        self.processes.append((name, process))
+        return process
+
+    def error(self, name):
+        return (self.folder / f"{name}.err").read_text(errors="replace")[-1500:].strip()
+
+    def ctl(self, *words):
+        done = read([self.program("freeride-ctl"), "--run-dir", self.run_dir, "--format", "json", *words])
+        if done.returncode == 3:  # nobody answers yet
+            return {}
+        if done.returncode != 0:
+            raise Failure(f"freeride-ctl {' '.join(map(str, words))}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def wait(self, condition, what, seconds=60):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for name, process in self.processes:
+                if process.poll() is not None:
+                    raise Failure(f"the {name} ended with {process.returncode}: {self.error(name)}")
+            value = condition()
+            if value:
+                return value
+            time.sleep(0.05)
+        raise Failure(f"{what}: not within {seconds} s")
+
+    def close(self):
+        for _, process in reversed(self.processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def quantile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * (len(values) - 1) + 0.5))] if values else 0.0
+
+
+def interval(values):
+    """Mean and half the width of its 95 % interval."""
+    if len(values) < 2:
+        return statistics.fmean(values), math.inf
+    t = T95[len(values) - 1] if len(values) <= len(T95) else 1.96
+    return statistics.fmean(values), t * statistics.stdev(values) / len(values) ** 0.5
+
+
+def harvest(phase, events, step_ms):
+    """What the worker has said of the bubbles of one length."""
+    of_phase = [event for event in events if phase["from_ns"] <= event["begin_ns"] and event["end_ns"] <= phase["to_ns"]]
+    if not of_phase:
+        raise Failure(f"the worker has reported no bubble of {phase['bubble_ms']} ms")
+    length = sum(event["end_ns"] - event["begin_ns"] for event in of_phase)
+    overruns = [event["overrun_ns"] / 1e3 for event in of_phase]
+    room = max(0.0, phase["bubble_ms"] - MARGIN_MS)
+    return {"bubble_ms": phase["bubble_ms"], "bubbles": len(of_phase), "share_pct": round(100 * sum(e["harvested_ns"] for e in of_phase) / length, 2),
+            "whole_steps_pct": round(100 * math.floor(room / step_ms) * step_ms / phase["bubble_ms"], 2) if step_ms > 0 else 0.0,
+            "overrun_p50_us": round(quantile(overruns, 0.5), 1), "overrun_p99_us": round(quantile(overruns, 0.99), 1),
+            "overrun_max_us": round(max(overruns), 1), "unleased": sum(1 for event in of_phase if not event["leased"])}
+
+
+def measure(options, device, spec):
+    name, _, rest = spec.partition(":")
+    work, _, params = rest.partition(":")
+    flags = [word for param in params.split(",") if param for word in ("--param", param)]
+    plugin = options.plugins / f"{name}.so"
+    if not work or not plugin.exists():
+        raise Failure(f"--task {spec}: expected NAME:WORK[:KEY=VALUE,...] with NAME.so in {options.plugins}")
+    system = System(options, device)
+    try:
+        events_path, scratch = system.folder / "events", system.folder / "plain"
+        scratch.mkdir()
+        with open(events_path, "wb") as sink:
+            events = system.start("events", [system.program("freeride-ctl"), "--run-dir", system.run_dir, "--format", "json", "events",
+                                             "--topic", "bubble.end"], stdout=sink)
+        trainer = system.start("trainer", [system.program("bench-side-task"), "train", "--plugin", plugin, "--device", device.name, "--scratch", scratch,
+                                           "--run-dir", system.run_dir, "--task", name, "--work", work, "--bubbles-ms", options.bubbles_ms,
+                                           "--count", options.count, "--pairs", options.pairs, "--block-ms", options.block_ms, *flags],
+                               stdout=subprocess.PIPE, text=True)
+        if '"attached"' not in trainer.stdout.readline():
+            raise Failure(f"the plain program did not start: {system.error('trainer')}")
+        system.ctl("load", plugin, "--name", name, "--memory", options.memory, *flags)
+        lines = [json.loads(line) for line in trainer.stdout]
+        if trainer.wait() != 0:
+            state = system.ctl("task", name).get("task", {}).get("state", {})
+            raise Failure(f"{system.error('trainer')}; the side task is {state.get('state')}: {state.get('reason')} {state.get('verdict')}")
+        time.sleep(0.5)  # the last events are on their way
+        state = system.ctl("task", name)["task"]["state"]
+        system.ctl("stop", name)
+        system.processes = [(n, p) for n, p in system.processes if p not in (trainer, events)]
+        events.send_signal(signal.SIGINT)
+        events.wait(20)
+        reports = [json.loads(line) for line in events_path.read_text().splitlines() if line]
+    finally:
+        system.close()
+    plain = lines[-1]
+    pairs = [line for line in lines if "pair" in line]
+    # On a busy CPU a side task may get no core in a whole block: that is no rate to compare.
+    pairs = [pair for pair in pairs if pair["side_per_s"] > 0 and pair["plain_per_s"] > 0]
+    if not pairs:
+        raise Failure("no work was done in any of the blocks")
+    overhead, half = interval([100 * (pair["plain_per_s"] / pair["side_per_s"] - 1) for pair in pairs])
+    return {"side_task": name, "interface": "iterative", "params": params, "host_overhead_pct": round(overhead, 3),
+            "host_overhead_ci95_pct": [round(overhead - half, 3), round(overhead + half, 3)] if math.isfinite(half) else None, "pairs": len(pairs),
+            "work": work, "work_per_s": round(statistics.fmean(pair["side_per_s"] for pair in pairs), 4),
+            "plain_work_per_s": round(statistics.fmean(pair["plain_per_s"] for pair in pairs), 4),
+            "step_p50_ms": round(plain["step_p50_ms"], 4), "step_p99_ms": round(plain["step_p99_ms"], 4),
+            "gpu_memory_mib": state["counters"]["peak_memory_bytes"] >> 20 if device.is_gpu else None,
+            "harvest": [harvest(line, reports, plain["step_p50_ms"]) for line in lines if "bubble_ms" in line]}
+
+
+def table(rows):
+    lines = [f"{'side task':12}{'overhead':>20}{'step p50':>11}{'GPU MiB':>9}   bubble: harvested (whole steps), overrun p99"]
+    for row in rows:
+        low, high = row["host_overhead_ci95_pct"] or (math.nan, math.nan)
+        cells = "  ".join(f"{cell['bubble_ms']:g} ms: {cell['share_pct']:.1f} % ({cell['whole_steps_pct']:.1f}), {cell['overrun_p99_us']:.0f} us"
+                          for cell in row["harvest"])
+        lines.append(f"{row['side_task']:12}{row['host_overhead_pct']:+8.2f} ({low:+.2f}..{high:+.2f}) %{row['step_p50_ms']:8.3f} ms"
+                     f"{row['gpu_memory_mib'] or '-':>9}   {cells}")
+    return "\n".join(lines)
+
+
+def main():
+    options = parse()
+    device = Device(options.device)
+    rows, problems = [], []
+    for spec in options.task or (TASKS_GPU if device.is_gpu else TASKS_CPU):
+        try:
+            rows.append(measure(options, device, spec))
+        except Failure as failure:
+            problems.append(f"{spec}: {failure}")
+    result = {"machine": device.model, "driver": device.driver, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+              "versions": {"kernel": platform.release(), "freeride": read([options.bin / "freeride-ctl", "--version"]).stdout.strip()},
+              "command": " ".join(["bench/side_tasks.py", *sys.argv[1:]]), "sandbox": options.sandbox, "cores": os.cpu_count(), "rows": rows}
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(rows))
+    for problem in problems:
+        print("side_tasks:", problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
