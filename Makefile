@@ -2,6 +2,7 @@
 #              SIDE_TASKS=all: with every side task that is built; SIDE_TASKS=sgd,image: with these
 # make test    installs what is missing, builds, runs every test
 # make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers
+# make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
 # make check   formatting, clang-tidy, folder rules
 # make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
@@ -16,7 +17,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: dist demo test test-docker bench check asan tsan build build-bench format install clean
+.PHONY: dist demo test test-frameworks test-docker bench check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo
@@ -27,6 +28,14 @@ test:
 	@scripts/install-deps.sh test
 	@$(MAKE) --no-print-directory build
 	ctest --test-dir build/dev -j$(JOBS) --output-on-failure $(CTEST_ARGS)
+
+FRAMEWORKS_VENV ?= build/frameworks-venv
+test-frameworks:
+	@scripts/install-deps.sh frameworks
+	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV)
+	cmake --preset dev -DFREERIDE_FRAMEWORKS_VENV=$(abspath $(FRAMEWORKS_VENV))
+	cmake --build build/dev -j$(JOBS) --target freeride_hook
+	ctest --test-dir build/dev -R '^frameworks_' --output-on-failure
 
 test-docker:
 	@scripts/install-deps.sh docker

@@ -360,6 +360,9 @@ def test_run_is_transparent(tmp_path):
     done = subprocess.run([sys.executable, "-m", "freeride.run", script, "a", "--b"], env=environment(tmp_path), capture_output=True, text=True,
                           timeout=WATCHDOG, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (7, "['a', '--b'] beside False\n", "")
+    launched = subprocess.run([sys.executable, "-m", "freeride.run", "--local_rank=3", script, "a"], env=environment(tmp_path),
+                              capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    assert (launched.returncode, launched.stdout) == (7, "['--local_rank=3', 'a'] beside False\n")
     module = subprocess.run([sys.executable, "-m", "freeride.run", "-m", "helper"], env=environment(tmp_path), cwd=tmp_path,
                             capture_output=True, text=True, timeout=WATCHDOG, check=False)
     assert module.returncode == 0, module.stderr

@@ -14,6 +14,7 @@ _handle = None     # the library's handle; None: not attached
 _pid = 0           # of the process that attached: a forked child is none
 _arguments = None  # of attach(), while waiting for init_process_group
 _said = set()
+_place = None      # stage, stages, replica that we attached with, where nobody gave them
 _explicit_iterations = False
 _waits = 0         # marked since the last iteration's end
 
@@ -98,7 +99,7 @@ def number(name, given, default, least=0):
 def attach_now(rank, world, framework, stage=None, stages=None, replica=None, replicas=None):
     """Makes the handle; called once torch.distributed knows rank and size of the pipeline's group, or a framework this rank's place. What the
     user says goes before that. Returns whether there is a handle."""
-    global _handle, _pid, _arguments
+    global _handle, _pid, _arguments, _place
     with _lock:
         if _handle is not None and _pid == os.getpid():
             return True
@@ -124,9 +125,16 @@ def attach_now(rank, world, framework, stage=None, stages=None, replica=None, re
         guess = min(rank // stages, config.replicas - 1) if replica is None else replica
         config.replica = number("FREERIDE_REPLICA", given["replica"], guess)
         config.local_rank = int(local)
+        guessed = given["stage"] is None and not os.environ.get("FREERIDE_STAGE")
+        _place = (config.stage, config.stages, config.replica) if guessed else None
         _pid = os.getpid()
         _handle = library().attach(_library.ctypes.byref(config))  # says by itself why, if not
         return _handle is not None
+
+
+def attached_elsewhere(stage, stages, replica, **_):
+    """Has this rank attached with a place that was guessed, and wrongly?"""
+    return _handle is not None and _place is not None and _place != (stage, stages, replica)
 
 
 def begin():

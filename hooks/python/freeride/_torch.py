@@ -124,6 +124,11 @@ def _told(framework, groups, ranks):
     _pipeline.tell([world if group is None else group for group in groups], ranks)
     if _postponed:
         _attach_as(c10d, framework=framework, ranks=ranks)
+    elif _pipeline.automatic():
+        place = _place(ranks, c10d.get_rank(), c10d.get_world_size())
+        if _hook.attached_elsewhere(**place):
+            _hook.say(f"{framework} was imported after init_process_group, when this rank had attached with another place: import it before, or "
+                      f"set FREERIDE_STAGE={place['stage']}, FREERIDE_STAGES={place['stages']}, FREERIDE_REPLICA={place['replica']}")
 
 
 # ---- waits for other stages -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,10 @@ def main():
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__.strip())
         return 0 if arguments else 2
+    while len(arguments) > 1 and arguments[0].startswith(("--local_rank=", "--local-rank=")):
+        # DeepSpeed's and older launchers put it right behind what they start: it is the script's.
+        at = arguments.index("-m") + 2 if arguments[1] == "-m" else 2
+        arguments = arguments[1:at] + arguments[:1] + arguments[at:]
     from freeride import _hook
     if not _hook.off():
         _hook.arm()
