@@ -40,8 +40,10 @@ OverrunDecision judge_overrun(const OverrunSnapshot& s) {
   }
   if (s.claims_paused) return decision;
 
-  const int64_t waited_ns = std::max<int64_t>(0, s.now_ns - s.ended_ns);
-  if (waited_ns > s.hang_ns) {
+  const int64_t starved_ns = s.by_cpu_clock ? std::max<int64_t>(0, s.starved_ns) : 0;
+  const int64_t waited_ns = std::max<int64_t>(0, s.now_ns - s.ended_ns - starved_ns);
+  const bool starves = s.by_cpu_clock && s.wants_cpu;
+  if (waited_ns > s.hang_ns && !starves) {
     decision.action = OverrunAction::kKill;
     decision.reason =
         "had not paused " + milliseconds(waited_ns) + " after the end of lease " + std::to_string(s.lease_id);
@@ -52,8 +54,8 @@ OverrunDecision judge_overrun(const OverrunSnapshot& s) {
   const int64_t shortest = std::max(kShortestLookNs, s.grace_ns / kLooksPerGrace);
   const int64_t rate = s.by_cpu_clock ? std::max<uint32_t>(1, s.cores) : 1;
   const int64_t until_grace = std::max((s.grace_ns - decision.executed_ns) / rate, shortest);
-  // The hang limit is a fixed moment: no need for a shortest look there.
-  const int64_t until_hang = s.hang_ns - waited_ns;
+  // The hang limit is a fixed moment: no need for a shortest look there. Past it the task has only to be seen asleep.
+  const int64_t until_hang = waited_ns > s.hang_ns ? std::max(shortest, s.hang_ns / 2) : s.hang_ns - waited_ns;
   decision.look_at_ns = s.now_ns + std::min({until_grace, until_hang, kLongestLookNs}) + 1;
   return decision;
 }

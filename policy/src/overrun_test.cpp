@@ -49,6 +49,26 @@ TEST_CASE("overrun: on a CPU a starved task is not killed for wall time short of
   CHECK(hung.limit == "hang 5000 ms");
 }
 
+TEST_CASE("overrun: what a task has waited for a processor is no hang, nor is waiting for one now") {
+  auto s = ended(60'000, 1);
+  s.wants_cpu = true;
+  CHECK(judge_overrun(s).action == OverrunAction::kWait);
+  s.wants_cpu = false;
+  CHECK(judge_overrun(s).action == OverrunAction::kKill);
+  s.starved_ns = 55'000 * kMs;
+  CHECK(judge_overrun(s).action == OverrunAction::kWait);
+  s.starved_ns -= kMs;
+  CHECK(judge_overrun(s).action == OverrunAction::kKill);
+  s.starved_ns = -kMs;  // of another process's clock, say
+  CHECK(judge_overrun(s).action == OverrunAction::kKill);
+  // On a GPU others' use of the processor is no excuse: the GPU is held meanwhile.
+  s.by_cpu_clock = false;
+  s.grace_ns = 120'000 * kMs;
+  s.starved_ns = 60'000 * kMs;
+  s.wants_cpu = true;
+  CHECK(judge_overrun(s).action == OverrunAction::kKill);
+}
+
 TEST_CASE("overrun: a claimed pause hides neither CPU time nor becomes a hang") {
   CHECK(judge_overrun(ended(3000, 101, true)).action == OverrunAction::kKill);
   CHECK(judge_overrun(ended(60'000, 1, true)).action == OverrunAction::kFine);

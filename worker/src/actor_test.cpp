@@ -295,6 +295,33 @@ TEST_CASE("a task that training keeps from executing is not hung", "[actor]") {
   CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).at(0).overrun_ns == kMs);
 }
 
+TEST_CASE("a starved task that happens to sleep when it is looked at is not hung", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.clock.tick(5 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  rig.clock.tick(200 * kMs);
+  rig.step();
+  // It had no core for 2 s, then some, and sleeps for a moment within its step.
+  rig.clock.tick(2000 * kMs);
+  rig.processes.starved_ns = 2000 * kMs;
+  rig.processes.runnable = false;
+  rig.step();
+  CHECK_FALSE(task.killed());
+  // Asleep for the whole limit, it hangs.
+  rig.clock.tick(700 * kMs);
+  rig.step();
+  CHECK_FALSE(task.killed());
+  rig.clock.tick(200 * kMs);
+  rig.step();
+  CHECK(task.killed());
+  CHECK(rig.actor.take_kills().at(0).limit == "hang 1000 ms");
+}
+
 TEST_CASE("a task that says it has paused and goes on is killed", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add();

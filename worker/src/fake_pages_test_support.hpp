@@ -89,10 +89,11 @@ class FakeRank {
 class FakeProcesses final : public Processes {
  public:
   int64_t cpu_ns(int pid) override { return cpu.count(pid) != 0 ? cpu[pid] : -1; }
-  bool wants_cpu(int) override { return runnable; }
+  Starvation starvation(int) override { return {starved_ns, runnable}; }
   void freeze_and_kill(int pid, int) override { ++killed[pid]; }
   std::map<int, int64_t> cpu;
   bool runnable = true;
+  int64_t starved_ns = 0;
   std::map<int, int> killed;
 };
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <string_view>
 #include <utility>
 
 #include "freeride/base/clock.hpp"
@@ -22,6 +21,9 @@ using pages::load_relaxed;
 // Of the wall time since it paused, the share that a paused task may execute without being called a liar: its runner
 // answers wakes.
 constexpr int64_t kPausedShare = 100;
+
+// From this part of the hang limit on, an overdue task is asked whether it starves.
+constexpr int64_t kStarvationShare = 8;
 
 // How long the supervisor may not know of a lease that was opened or taken back. Beyond the kernel's next tick, as
 // Actor::kStartNs: after most leases nobody has to be told in the end, and then the timer has cost nothing.
@@ -41,16 +43,8 @@ int64_t SystemProcesses::cpu_ns(int pid) {
   return now.tv_sec * kNsPerSec + now.tv_nsec;
 }
 
-bool SystemProcesses::wants_cpu(int pid) {
-  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char text[512];
-  const ssize_t got = fd.valid() ? ::read(fd.get(), text, sizeof(text)) : -1;
-  const std::string_view stat(text, got > 0 ? static_cast<size_t>(got) : 0);
-  const size_t name_end = stat.rfind(')');  // the name may hold anything
-  // Gone or a zombie: it does not hang, its supervisor has only had no CPU yet to say how it ended.
-  if (name_end == std::string_view::npos || name_end + 2 >= stat.size()) return true;
-  return stat[name_end + 2] == 'R' || stat[name_end + 2] == 'Z';
+Starvation SystemProcesses::starvation(int pid) {
+  return starvation_of(pid);
 }
 
 void SystemProcesses::freeze_and_kill(int pid, int pidfd) {
@@ -277,6 +271,7 @@ void TaskSlot::watch(int64_t ended_ns, int64_t cpu_ns) {
   unpaused_ = true;
   first_end_ns_ = ended_ns;
   cpu_at_first_end_ns_ = cpu_ns;
+  starved_at_first_end_ns_ = -1;
   carried_ns_ = 0;
 }
 
@@ -285,13 +280,18 @@ void TaskSlot::seen_paused() {
   carried_ns_ = 0;
 }
 
-// From when on its not pausing counts towards the hang limit. A task that training keeps from executing has not had the
-// chance to pause, as long as it wants to execute and has not had that much of it.
-int64_t TaskSlot::hang_base_ns(int64_t now_ns, int64_t cpu_now_ns) {
-  if (!limits_.by_cpu_clock || now_ns - first_end_ns_ <= limits_.hang_ns) return first_end_ns_;
-  const bool executed_enough = cpu_at_first_end_ns_ >= 0 && cpu_now_ns - cpu_at_first_end_ns_ > limits_.hang_ns;
-  if (executed_enough || !processes_.wants_cpu(pid_)) return first_end_ns_;
-  return now_ns - limits_.hang_ns / 2;
+// Looked at only in a task that has been overdue for a while, since it costs some 10 us; what it waited before that
+// counts as starved once it has come to an end, in the task's favour.
+void TaskSlot::look_for_starvation(policy::OverrunSnapshot& snapshot) {
+  if (!limits_.by_cpu_clock || !executing || snapshot.now_ns - first_end_ns_ < limits_.hang_ns / kStarvationShare)
+    return;
+  const Starvation starvation = processes_.starvation(pid_);
+  if (starved_at_first_end_ns_ < 0) starved_at_first_end_ns_ = starvation.waited_ns;
+  snapshot.starved_ns = starvation.waited_ns - starved_at_first_end_ns_;
+  // One that has executed for the whole limit, if only under leases, has had its chance to pause.
+  const bool executed_enough =
+      cpu_at_first_end_ns_ >= 0 && snapshot.cpu_now_ns - cpu_at_first_end_ns_ > limits_.hang_ns;
+  snapshot.wants_cpu = starvation.wants_cpu && !executed_enough;
 }
 
 bool TaskSlot::judge(int64_t now_ns, int64_t& look_ns) {
@@ -306,12 +306,12 @@ bool TaskSlot::judge(int64_t now_ns, int64_t& look_ns) {
   if (snapshot.cpu_at_end_ns < 0 || snapshot.cpu_now_ns < 0) snapshot.cpu_at_end_ns = snapshot.cpu_now_ns;
   snapshot.cpu_at_end_ns -= carried_ns_;
   // On a GPU both limits are of wall time, and the one of execution is the shorter.
-  snapshot.ended_ns = limits_.by_cpu_clock ? (executing ? hang_base_ns(now_ns, snapshot.cpu_now_ns) : ended_ns_)
-                                           : ended_ns_ - carried_ns_;
+  snapshot.ended_ns = limits_.by_cpu_clock ? (executing ? first_end_ns_ : ended_ns_) : ended_ns_ - carried_ns_;
   snapshot.paused_ns = sane(load_relaxed(source_->answer->last_paused_ns));
   snapshot.grace_ns = limits_.grace_ns;
   snapshot.hang_ns = limits_.hang_ns;
   snapshot.cores = limits_.cores;
+  look_for_starvation(snapshot);
   policy::OverrunDecision decision = policy::judge_overrun(snapshot);
   switch (decision.action) {
     case policy::OverrunAction::kFine:

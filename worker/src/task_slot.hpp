@@ -8,6 +8,7 @@
 #include <string>
 
 #include "freeride/base/fd.hpp"
+#include "freeride/base/starvation.hpp"
 #include "freeride/pages/mapping.hpp"
 #include "freeride/policy/lease.hpp"
 #include "freeride/policy/overrun.hpp"
@@ -35,9 +36,8 @@ class Processes {
   virtual ~Processes() = default;
   /// CPU time of all threads of `pid`, ns; -1 when there is no such process.
   virtual int64_t cpu_ns(int pid) = 0;
-  /// Whether `pid` would execute if it got a core: true for a process that training or others keep from running, and
-  /// for one that has ended, which whoever reaps it will say.
-  virtual bool wants_cpu(int pid) = 0;
+  /// What `pid` has waited for a core, and whether it does so now.
+  virtual Starvation starvation(int pid) = 0;
   /// Freezes and kills the process group that `pid` leads, if `pidfd` says that it still lives. Does not block.
   virtual void freeze_and_kill(int pid, int pidfd) = 0;
 };
@@ -46,7 +46,7 @@ class Processes {
 class SystemProcesses final : public Processes {
  public:
   int64_t cpu_ns(int pid) override;
-  bool wants_cpu(int pid) override;
+  Starvation starvation(int pid) override;
   void freeze_and_kill(int pid, int pidfd) override;
 };
 
@@ -148,7 +148,7 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   void write(int64_t now_ns, int64_t tell_after_ns);
   void watch(int64_t ended_ns, int64_t cpu_ns);
   void seen_paused();
-  int64_t hang_base_ns(int64_t now_ns, int64_t cpu_now_ns);
+  void look_for_starvation(policy::OverrunSnapshot& snapshot);
   void kill(std::string reason, std::string limit);
 
   std::shared_ptr<TaskSource> source_;
@@ -174,7 +174,8 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   // pauses adds up.
   bool unpaused_ = false;
   int64_t first_end_ns_ = 0, cpu_at_first_end_ns_ = -1;
-  int64_t carried_ns_ = 0;  // executed past the ends of all leases but the last
+  int64_t starved_at_first_end_ns_ = -1;  // -1: not looked at yet
+  int64_t carried_ns_ = 0;                // executed past the ends of all leases but the last
 
   bool watching_ = false;  // the last lease has ended, and it has not been seen paused since
   int64_t ended_ns_ = 0, cpu_at_end_ns_ = -1;

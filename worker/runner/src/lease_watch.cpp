@@ -105,6 +105,7 @@ void LeaseWatch::follow_lease(const Look& look, bool open) {
     ended_ = true;
     ended_ns_ = open_ && !missed_one ? std::min(look.now_ns, deadline_ns_) : look.now_ns;
     cpu_at_end_ns_ = look.cpu_ns;
+    starved_at_end_ns_ = -1;
   }
   if (open || open_ || missed_one) idle_look_ns_ = kFirstIdleLookNs;
   if (other_lease) lease_id_ = lease.lease_id;
@@ -124,6 +125,11 @@ WatchDecision LeaseWatch::after_end(const Look& look, int64_t look_at_ns) {
   snapshot.paused_ns = look.last_paused_ns;
   snapshot.grace_ns = grace_ns_;
   snapshot.hang_ns = hang_ns_;
+  if (!snapshot.claims_paused) {
+    if (starved_at_end_ns_ < 0) starved_at_end_ns_ = look.starvation.waited_ns;
+    snapshot.starved_ns = look.starvation.waited_ns - starved_at_end_ns_;
+    snapshot.wants_cpu = look.starvation.wants_cpu;
+  }
   snapshot.cores = cores_;
   const policy::OverrunDecision decision = policy::judge_overrun(snapshot);
   switch (decision.action) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "freeride/base/starvation.hpp"
 #include "freeride/pages/mapping.hpp"
 #include "limits.hpp"
 #include "outcome.hpp"
@@ -21,7 +22,8 @@ struct Look {
   uint32_t transition = 0;
   int64_t last_paused_ns = 0;
   int64_t now_ns = 0;
-  int64_t cpu_ns = 0;  ///< CPU clock of the plugin's process
+  int64_t cpu_ns = 0;     ///< CPU clock of the plugin's process
+  Starvation starvation;  ///< of the plugin's process; needed only when it has not paused
 };
 
 struct WatchDecision {
@@ -53,10 +55,11 @@ class LeaseWatch {
   int64_t started_ns_;
   int64_t stopping_since_ns_ = -1;
   bool open_ = false;
-  bool ended_ = false;  ///< a lease has ended: the next five say which and when
+  bool ended_ = false;  ///< a lease has ended: the next six say which and when
   uint64_t lease_id_ = 0;
   int64_t ended_ns_ = 0;
   int64_t cpu_at_end_ns_ = 0;
+  int64_t starved_at_end_ns_ = -1;  ///< -1: not looked at since
   int64_t grace_ns_ = kDefaultGraceNs;
   int64_t hang_ns_ = kDefaultHangNs;
   int64_t deadline_ns_ = 0;  ///< of the open lease

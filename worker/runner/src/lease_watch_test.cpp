@@ -66,6 +66,24 @@ TEST_CASE("lease watch: a page that is unreadable from the first look on gives n
   CHECK(world.after(101, 101).kill);
 }
 
+TEST_CASE("lease watch: a starved task is not hung, one that sleeps for as long is") {
+  World world;
+  world.open(10);
+  world.after(1);
+  world.look.state = FREERIDE_STATE_RUNNING;
+  world.look.transition = FREERIDE_IN_STEP;
+  world.after(30, 5);
+  world.look.starvation.wants_cpu = true;
+  CHECK_FALSE(world.after(6000).kill);
+  CHECK_FALSE(world.after(6000).kill);
+  world.look.starvation = {12000 * kMs, false};  // it has had a processor since, and sleeps
+  CHECK_FALSE(world.after(100, 1).kill);
+  CHECK_FALSE(world.after(4800).kill);
+  const auto decision = world.after(200);
+  REQUIRE(decision.kill);
+  CHECK(decision.kill->limit == "hang 5000 ms");
+}
+
 TEST_CASE("lease watch: creation has a limit") {
   World world;
   world.look.state = FREERIDE_STATE_SUBMITTED;

@@ -125,6 +125,8 @@ class Enforcer {
     look.last_paused_ns = static_cast<int64_t>(pages::load_relaxed(answer_.last_paused_ns));
     look.cpu_ns = cpu_clock_ns(cpu_clock_);
     look.now_ns = SteadyClock::now();
+    if (look.state == FREERIDE_STATE_RUNNING || look.transition != FREERIDE_IN_NONE)
+      look.starvation = starvation_of(pid_);
     WatchDecision decision = watch_.look(look);
     if (!decision.kill) return decision.look_at_ns;
     kill_locked(std::move(*decision.kill));

@@ -20,8 +20,12 @@ struct OverrunSnapshot {
   int64_t paused_ns =
       0;  ///< last paused timestamp of the answer page; only read when claims_paused and not by_cpu_clock
   int64_t grace_ns = 0;  ///< execution past the end that is forgiven
-  int64_t hang_ns = 0;   ///< wall time past the end after which a task that has not paused is killed, executing or not
-  uint32_t cores = 1;    ///< how many cores the task may use: its CPU clock runs at most this fast
+  int64_t hang_ns = 0;   ///< time past the end, without what it was starved, after which a task that has not paused is
+                         ///< killed, executing or not
+  int64_t starved_ns =
+      0;  ///< of the time past the end, what it has waited for a processor; ignored unless by_cpu_clock
+  bool wants_cpu = false;  ///< it waits for a processor at this moment, or executes; ignored unless by_cpu_clock
+  uint32_t cores = 1;      ///< how many cores the task may use: its CPU clock runs at most this fast
 };
 
 enum class OverrunAction {
@@ -38,9 +42,11 @@ struct OverrunDecision {
   std::string limit;        ///< kKill only: the limit with its value and unit, e.g. "grace 100 ms"
 };
 
-/// The kill rule: execution past the end > grace_ns, or wall time past the end > hang_ns while not paused. On a CPU,
+/// The kill rule: execution past the end > grace_ns, or time past the end > hang_ns while not paused. On a CPU,
 /// execution is the process's CPU time since the lease's end, whatever the task claims; a claimed pause therefore does
-/// not hide a thread that goes on. Pure; allocates only for kKill.
+/// not hide a thread that goes on. There the hang limit does not count what the task has waited for a processor, and
+/// kills nobody who waits for one now: a task that training starves has had no chance to pause, while one that hangs
+/// sleeps. Pure; allocates only for kKill.
 OverrunDecision judge_overrun(const OverrunSnapshot& snapshot);
 
 }  // namespace freeride::policy
