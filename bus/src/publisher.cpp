@@ -10,6 +10,7 @@ namespace freeride::bus {
 
 namespace {
 constexpr int64_t kLookNs = 50 * kNsPerMs;
+constexpr uint64_t kCatchUpEvents = 128;
 }  // namespace
 
 // XPUB, not PUB: it tells when a broker has (re)connected, because that broker subscribes. Then the kept states are
@@ -24,6 +25,13 @@ struct Publisher::Impl {
       }
     } catch (const zmq::error_t&) {
     }
+  }
+
+  // What libzmq's own thread has sent on counts as queued until this socket is told, and a socket that only sends looks
+  // for that once in 3 million clock ticks: at full speed a thousand events later, which can make an almost empty queue
+  // a full one. Asked for its state it looks at once.
+  void catch_up() {
+    if (++said % kCatchUpEvents == 0) (void)socket.get(zmq::sockopt::events);
   }
 
   // Looking for subscriptions is a system call: not for every event.
@@ -45,7 +53,7 @@ struct Publisher::Impl {
 
   zmq::socket_t socket;
   std::string source;
-  uint64_t seq = 0;
+  uint64_t seq = 0, said = 0;
   int64_t last_ns = 0, next_look_ns = 0;
   bool warned = false;
   detail::KeptStates kept;
@@ -99,6 +107,7 @@ void Publisher::publish_raw(const std::string& topic, const std::string& payload
     return;
   }
   if (detail::is_kept_topic(topic)) impl_->kept.update(topic, payload);
+  impl_->catch_up();
   impl_->say(topic, payload);
 }
 
