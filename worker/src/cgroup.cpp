@@ -138,8 +138,8 @@ void remove_group(const fs::path& folder) {
 
 }  // namespace
 
-Cgroups::Cgroups(const std::string& name, const fs::path& mountinfo, const fs::path& self)
-    : prefix_("freeride-" + name + "-") {
+Cgroups::Cgroups(const std::string& name, const fs::path& mountinfo, const fs::path& self, MakeGroup make_group)
+    : make_group_(make_group), prefix_("freeride-" + name + "-") {
   find_v1(mountinfo, self);
   if (version_ == 0) find_v2(mountinfo, self);
   sweep();
@@ -229,7 +229,7 @@ Result<std::unique_ptr<TaskCgroup>> Cgroups::make(const Ceilings& ceilings) {
   std::set<fs::path> folders;
   for (const auto& [controller, base] : bases_) {
     const fs::path folder = base / name;
-    if (folders.insert(folder).second && mkdir(folder.c_str(), 0755) != 0) {
+    if (folders.insert(folder).second && make_group_(folder.c_str(), 0755) != 0) {
       return errno_error("cannot make the control group " + folder.string(), errno);
     }
     made->folders_[controller] = folder;

@@ -2,6 +2,8 @@
 // write.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -61,9 +63,10 @@ class Cgroups {
  public:
   /// `name`: of this worker, unique on the host ("cpu-0"). Never fails: where groups cannot be used, why_not() says
   /// why. Removes groups that a worker of this name has left behind. `mountinfo` and `self` are files of /proc, others
-  /// in tests.
+  /// in tests; `make_group` is mkdir(), which in tests also makes the files that the kernel would.
+  using MakeGroup = int (*)(const char* path, mode_t mode);
   explicit Cgroups(const std::string& name, const std::filesystem::path& mountinfo = "/proc/self/mountinfo",
-                   const std::filesystem::path& self = "/proc/self/cgroup");
+                   const std::filesystem::path& self = "/proc/self/cgroup", MakeGroup make_group = ::mkdir);
 
   /// 1, 2, or 0 for none.
   int version() const { return version_; }
@@ -84,6 +87,7 @@ class Cgroups {
   void find_v2(const std::filesystem::path& mountinfo, const std::filesystem::path& self);
   void sweep() const;
 
+  const MakeGroup make_group_;
   std::string prefix_;
   int version_ = 0;
   std::string why_not_;
