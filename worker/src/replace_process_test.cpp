@@ -364,8 +364,49 @@ TEST_CASE("a worker that is killed in a replacement leaves a state to go on from
   rig.stop_worker();
 }
 
-TEST_CASE("200 replacements in a row leave nothing behind", "[process][slow]") {
-  constexpr int kReplacements = 200;
+TEST_CASE("a worker that ends in good order lets its tasks save their progress, and they go on from it", "[process]") {
+  ReplaceRig rig;
+  rig.manager.wait_registered();
+  {
+    FakeTrainer trainer(rig.paths);
+    rig.manager.create(rig.spec("keeper"));
+    bus::CreateTask stateless = rig.spec("counter", {{"step_us", "200"}});
+    stateless.task = "stateless";
+    rig.manager.create(stateless);
+    rig.run_until_steps(20);
+    rig.manager.wait([&] { return rig.manager.task("stateless").counters.steps > 0; });
+    rig.stop_worker();
+  }
+  const auto steps = rig.task().counters.steps;  // of its last report, with the verdict
+  CHECK(rig.task().verdict.kind == "stopped");
+  CHECK(fs::exists(rig.state_file()));
+  CHECK_FALSE(fs::exists(rig.paths.task_dir("stateless") / "state"));
+  CHECK_FALSE(fs::exists(rig.paths.task_dir("stateless") / "state.next"));
+  rig.restart_worker();
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths);
+  rig.manager.create(rig.spec("keeper"));
+  rig.manager.wait([&] { return rig.metric("restored") == static_cast<double>(steps); });
+  rig.run_until_steps(3);
+  rig.stop_worker();
+}
+
+TEST_CASE("a task that cannot save its progress holds nobody up when the worker ends", "[process]") {
+  const std::string how = GENERATE("throw", "abort", "hang");
+  CAPTURE(how);
+  ReplaceRig rig({"--stop-ms", "6000"});
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths);
+  rig.manager.create(rig.spec("keeper", {{"fail_in", "save"}, {"fail_how", how}}));
+  rig.run_until_steps(10);
+  rig.stop_worker();
+  CHECK_FALSE(fs::exists(rig.state_file()));
+  CHECK_FALSE(fs::exists(rig.paths.task_dir("t") / "state.next"));
+}
+
+// Those on a GPU, 50 more, are in gpu_process_test.
+TEST_CASE("150 replacements in a row leave nothing behind", "[process][slow]") {
+  constexpr int kWarm = 20, kReplacements = 150;
   constexpr double kMostKibEach = 4;  // growth of the worker's memory, per replacement
   ReplaceRig rig;
   rig.manager.wait_registered();
@@ -380,12 +421,12 @@ TEST_CASE("200 replacements in a row leave nothing behind", "[process][slow]") {
     rig.manager.contents.clear();
     return last;
   };
-  for (int i = 1; i <= 30; ++i) once(i);  // until allocator and caches have their size
+  for (int i = 1; i <= kWarm; ++i) once(i);  // until allocator and caches have their size
   const size_t fds = fds_of(rig.worker.pid());
   const size_t mounts = lines_of("/proc/" + std::to_string(rig.worker.pid()) + "/mounts");
   const int64_t resident = resident_kib(rig.worker.pid());
   const size_t folder = files_in(rig.paths.task_dir("t"));
-  for (int i = 31; i <= 30 + kReplacements; ++i) once(i);
+  for (int i = kWarm + 1; i <= kWarm + kReplacements; ++i) once(i);
   rig.manager.wait([&] { return fds_of(rig.worker.pid()) <= fds; });
   CHECK(lines_of("/proc/" + std::to_string(rig.worker.pid()) + "/mounts") == mounts);
   CHECK(files_in(rig.paths.task_dir("t")) == folder);

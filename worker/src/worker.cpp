@@ -248,23 +248,6 @@ void Worker::tick() {
   loop_->at(SteadyClock::now() + kTickNs, [this] { tick(); });
 }
 
-void Worker::begin_stop() {
-  stopping_ = true;
-  spdlog::info("stopping: {} side tasks",
-               std::count_if(tasks_.begin(), tasks_.end(), [](const auto& t) { return !t.second->ended(); }));
-  for (auto& [name, task] : tasks_) {
-    task->keep_state();
-    if (auto ordered = give_order(*task, "stop"); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
-  }
-  stop_when_idle();
-}
-
-void Worker::stop_when_idle() {
-  if (!stopping_) return;
-  const bool idle = std::all_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t.second->ended(); });
-  if (idle && ending_.empty()) loop_->stop();
-}
-
 // ---- trainers
 
 bus::TrainingState Worker::state_of(const AttachedRank& rank) const {

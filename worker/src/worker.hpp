@@ -36,7 +36,8 @@ class Worker {
   static Result<std::unique_ptr<Worker>> create(const Options& options);
   ~Worker();
 
-  /// Until SIGTERM or SIGINT; then stops all tasks in good order, within Options::stop_ms.
+  /// Until SIGTERM or SIGINT; then lets all tasks save their progress, within a third of Options::stop_ms, and stops
+  /// them in good order, within Options::stop_ms. At a second signal it does not wait for them any more.
   void run();
 
  private:
@@ -101,7 +102,13 @@ class Worker {
   void drop_contents(const std::string& sha256);
 
   void tick();
+
+  // The end: worker_stop.cpp.
   void begin_stop();
+  bool can_save(const SideTask& task) const;
+  void save_last(SideTask& task);
+  void saved_last(uint64_t id, const Status& saved);
+  void order_to_stop(SideTask& task);
   void stop_when_idle();
 
   const Options options_;
@@ -138,6 +145,7 @@ class Worker {
   std::vector<bus::TrainingState> departed_;
   uint64_t dropped_events_ = 0;
   bool stopping_ = false;
+  std::map<uint64_t, std::unique_ptr<StateFile>> last_states_;  // by task, being saved before it stops
 };
 
 }  // namespace freeride::worker
