@@ -39,7 +39,7 @@ def system():
         flags = suite.FLAGS
         for device in ("cpu-0", "cpu-1"):
             one.start_worker(device, *flags)
-        one.start_training(stages=2, hook="on")
+        one.start_training(stages=2, hook="on", cores="0,1", dim=128, seq=128, micro_batches=2)
         one.wait_iterations(20)
         yield one
 
