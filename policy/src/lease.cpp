@@ -111,6 +111,7 @@ LeaseAction keep(const LeaseSnapshot& s) {
 
 LeaseAction decide_idle(const LeaseSnapshot& s) {
   if (stands(s, true)) return keep(s);
+  if (s.grant_waits) return none(s, NoLease::kGrant);
   const int64_t deadline_ns = s.now_ns + s.limits.idle_slice_ns;
   const size_t task = choose(s, deadline_ns, true);
   return task == kNoTask ? none(s, NoLease::kNoTrainer) : open_until(s, task, deadline_ns, true);

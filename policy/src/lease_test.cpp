@@ -20,7 +20,7 @@ struct Device {
   std::vector<TaskView> tasks;
   size_t open_task = kNoTask;
   int64_t open_deadline_ns = 0;
-  bool open_is_idle = false;
+  bool open_is_idle = false, grant_waits = false;
   uint64_t serial = 0;
   LeaseLimits limits;
 
@@ -42,7 +42,7 @@ struct Device {
   }
   LeaseAction step() {
     const LeaseAction action =
-        decide_lease({clock.now_ns(), ranks, tasks, open_task, open_deadline_ns, open_is_idle, limits});
+        decide_lease({clock.now_ns(), ranks, tasks, open_task, open_deadline_ns, open_is_idle, limits, grant_waits});
     if (action.verb == LeaseVerb::kOpen) {
       open_task = action.task;
       open_deadline_ns = action.deadline_ns;
@@ -260,6 +260,21 @@ TEST_CASE("without a trainer only tasks that may, and a trainer ends it", "[leas
   CHECK(d.step().verb == LeaseVerb::kOpen);
   d.ranks.push_back({});
   CHECK(d.step().verb == LeaseVerb::kClose);
+}
+
+TEST_CASE("without a trainer leases stop for a task that waits for a grant, at the end of the one that is open",
+          "[lease]") {
+  Device d;
+  d.tasks[d.task()].when_idle = true;
+  const auto action = d.step();
+  REQUIRE(action.verb == LeaseVerb::kOpen);
+  d.grant_waits = true;
+  CHECK(d.step().verb == LeaseVerb::kNothing);
+  d.clock.set(action.deadline_ns);
+  CHECK(d.step().why == NoLease::kGrant);
+  CHECK(d.open_task == kNoTask);
+  d.grant_waits = false;
+  CHECK(d.step().verb == LeaseVerb::kOpen);
 }
 
 TEST_CASE("a task that may no longer run loses its lease", "[lease]") {

@@ -124,6 +124,9 @@ void Actor::act(int64_t now_ns) {
   // A lease is of one bubble: when another has begun since, it is over, whatever its deadline says.
   snapshot.open_deadline_ns = open_task_ == policy::kNoTask || !same_bubbles ? 0 : tasks_[open_task_]->deadline_ns();
   snapshot.open_is_idle = open_is_idle_;
+  snapshot.grant_waits =
+      std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t->wants_grant() || t->wants_save(); }) &&
+      std::none_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t->has_grant(); });
   snapshot.limits = config_.lease;
   const policy::LeaseAction action = policy::decide_lease(snapshot);
 
@@ -251,6 +254,7 @@ void Actor::grants(int64_t now_ns) {
   const bool busy = open_task_ != policy::kNoTask ||
                     std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t->view.executing; });
   if (granted || busy) return;
+  if (ranks_.empty()) look_at(now_ns);  // idle leases have stopped for this grant
   for (auto& slot : tasks_) {
     if (slot->wants_save()) {
       slot->open(TaskSlot::Kind::kSave, now_ns + config_.init_ns, now_ns, now_ns);

@@ -624,6 +624,35 @@ TEST_CASE("when idle: only with leave, and only without a trainer", "[actor]") {
   CHECK(idle.lease().kind == FREERIDE_LEASE_NONE);
 }
 
+TEST_CASE("a task that runs when idle lets another one get its grant", "[actor]") {
+  Rig rig(false);
+  const auto add = [&](uint64_t id) -> FakeTask& {
+    rig.tasks.push_back(std::make_unique<FakeTask>(id, rig.processes));
+    FakeTask& task = *rig.tasks.back();
+    task.source()->when_idle = true;
+    rig.actor.add_task(task.source());
+    rig.actor.set_process(id, task.pid(), nullptr);
+    return task;
+  };
+  FakeTask& running = add(7);
+  running.initialised(rig.now());
+  rig.step();
+  REQUIRE(running.lease().kind == FREERIDE_LEASE_IDLE);
+  running.start(rig.now());
+  FakeTask& next = add(8);
+  next.created();
+  rig.step();
+  CHECK(running.lease().kind == FREERIDE_LEASE_IDLE);  // until its end
+  rig.clock.tick(500 * kMs);
+  rig.step();
+  CHECK(running.lease().kind == FREERIDE_LEASE_NONE);
+  running.pause(rig.now());
+  rig.step();
+  CHECK(next.lease().kind == FREERIDE_LEASE_INIT);
+  rig.step();
+  CHECK(running.lease().kind == FREERIDE_LEASE_IDLE);  // and again
+}
+
 TEST_CASE("removing the task that holds the lease frees the bubble for another", "[actor]") {
   Rig rig;
   rig.add();

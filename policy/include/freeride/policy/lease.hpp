@@ -56,6 +56,8 @@ struct LeaseSnapshot {
   int64_t open_deadline_ns = 0;
   bool open_is_idle = false;
   LeaseLimits limits;
+  bool grant_waits = false;  ///< a task waits for all others to pause, to get a grant: idle leases, which would follow
+                             ///< each other without end, stop for it. Bubbles end by themselves
 };
 
 enum class LeaseVerb {
@@ -76,6 +78,7 @@ enum class NoLease {
   kPastLengths,  ///< the bubble is already longer than all learned lengths, or about to be
   kNoTask,       ///< nobody can use it
   kNoTrainer,    ///< no rank, and no task that may run without one
+  kGrant,        ///< no rank, and a task that waits for a grant
 };
 
 struct LeaseAction {
