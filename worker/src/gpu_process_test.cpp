@@ -182,8 +182,8 @@ TEST_CASE("kill -9 of a worker on a GPU takes the MPS servers with it; the next 
 }
 
 // With those of replace_process_test, on a CPU and in sandboxes, 200 in all.
-TEST_CASE("50 replacements in a row on a GPU leave the last one's MPS server, and nothing else", "[gpu][slow]") {
-  constexpr int kWarm = 5, kReplacements = 50;
+TEST_CASE("30 replacements in a row on a GPU leave the last one's MPS server, and nothing else", "[gpu][slow]") {
+  constexpr int kWarm = 3, kReplacements = 30;
   FakeDriver driver;
   Rig rig(gpu_args());
   rig.manager.wait_registered();

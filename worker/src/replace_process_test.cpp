@@ -404,9 +404,9 @@ TEST_CASE("a task that cannot save its progress holds nobody up when the worker 
   CHECK_FALSE(fs::exists(rig.paths.task_dir("t") / "state.next"));
 }
 
-// Those on a GPU, 50 more, are in gpu_process_test.
-TEST_CASE("150 replacements in a row leave nothing behind", "[process][slow]") {
-  constexpr int kWarm = 20, kReplacements = 150;
+// Those on a GPU, 30 more, are in gpu_process_test.
+TEST_CASE("170 replacements in a row leave nothing behind", "[process][slow]") {
+  constexpr int kWarm = 10, kReplacements = 170;
   constexpr double kMostKibEach = 4;  // growth of the worker's memory, per replacement
   ReplaceRig rig;
   rig.manager.wait_registered();
