@@ -3,8 +3,8 @@
 
     tests/containers/run.py --build build/dev --out build/docker
 
-Builds the image, checks the units, and runs the main job twice, short: as compose.yaml's service `worker` (root without most capabilities)
-and as `worker-unprivileged`. Exit code 0: all went well; 1: something did not, and the last line says what. Needs a Docker engine, or root to
+Builds the image, checks the units, runs the misbehaving suite with the worker in a container, and the main job twice, short: as compose.yaml's
+service `worker` (root without most capabilities) and as `worker-unprivileged`. Exit code 0: all went well; 1: something did not, and the last line says what. Needs a Docker engine, or root to
 start one; there is no run without.
 """
 import argparse
@@ -23,6 +23,7 @@ import run as demo  # noqa: E402
 from fleet import DemoError  # noqa: E402
 
 import in_container  # noqa: E402
+import misbehaving  # noqa: E402
 from engine import Engine, EngineError  # noqa: E402
 
 IMAGE = "freeride"
@@ -83,6 +84,17 @@ def main_job(options, engine, service, uid, seconds, overrides=()):
                                       if not any(name.startswith(task["name"]) for name in kept)]
 
 
+def misbehaving_suite(options, engine, overrides):
+    print("\n== misbehaving side tasks, worker", flush=True)
+    in_container.make_tree(options.out / "tree", options.build, ["freeride-manager", "freeride-worker"])
+    try:
+        return misbehaving.run(options.out / "tree", options.build / "test-plugins", container_env(engine, "worker", 0, overrides))
+    except AssertionError as error:
+        return [str(error)]
+    finally:
+        end_containers(engine)
+
+
 def build_image(options, engine):
     print("== image", flush=True)
     context = options.out / "context"
@@ -138,7 +150,9 @@ def main(argv=None):
     try:
         with Engine(options.out) as engine:
             build_image(options, engine)
-            faults += main_job(options, engine, "worker", 0, options.seconds, [prepare_cgroups()])
+            groups = [prepare_cgroups()]
+            faults += misbehaving_suite(options, engine, groups)
+            faults += main_job(options, engine, "worker", 0, options.seconds, groups)
             faults += main_job(options, engine, "worker-unprivileged", USER, options.seconds / 2)
             faults += left_behind(engine)
     except (EngineError, subprocess.CalledProcessError) as error:
