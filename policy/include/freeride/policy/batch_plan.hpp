@@ -1,0 +1,43 @@
+// What a hook does around one batch of point-to-point messages, and in which order.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace freeride::policy {
+
+/// One batch as a rank sees it right before posting it.
+struct Batch {
+  bool hook_on = false;
+  bool sends = false;
+  bool receives = false;
+  bool needed_at_once = false;  ///< the received data is what the training's stream needs next
+  bool sources_hooked = false;  ///< every source counts what it sends, on a page that this rank can see
+};
+
+enum class BatchStep : uint8_t {
+  kProduce,  ///< raise the sent counter of every destination
+  kHold,     ///< wait until every source's counter says that the data exists
+  kPost,     ///< the batch itself, whole
+};
+
+struct BatchPlan {
+  std::array<BatchStep, 3> steps{};
+  uint8_t count = 0;
+
+  const BatchStep* begin() const { return steps.data(); }
+  const BatchStep* end() const { return steps.data() + count; }
+  bool holds() const;
+};
+
+/// The steps for `batch`, in stream order. Three rules keep training from waiting for itself: counters first, since the
+/// neighbour may hold until it sees them (1F1B's batches send one way and receive the other); no hold where a receive
+/// is posted before its data is needed, since the stream's work behind it may be what the neighbour needs (a ring that
+/// posts its receive first); no hold for a source that does not count. hooks/tests/model checks them against the calls
+/// of real schedules, and shows that breaking one deadlocks.
+///
+/// The caller must see to it that the counters of a rank that switches off or dies are released, and released again
+/// should a write that was still pending then have overwritten that. Pure; any thread.
+BatchPlan plan_batch(const Batch& batch);
+
+}  // namespace freeride::policy
