@@ -88,7 +88,10 @@ class System:
             path.mkdir()
         # No holdout and no throttling: every bubble is the side task's.
         self.start("manager", [self.program("freeride-manager"), *common, "--holdout-pct", 0, "--budget-pct", 100])
-        self.start("worker", [self.program("freeride-worker"), *common, "--device", device.name, "--sandbox", options.sandbox])
+        # A packed tree's libraries (make dist): a sandbox shows the system's only.
+        libraries = options.bin.parent / "lib"
+        more = ["--library-dir", libraries] if (libraries / "libzmq.so.5").exists() else []
+        self.start("worker", [self.program("freeride-worker"), *common, "--device", device.name, "--sandbox", options.sandbox, *more])
         self.wait(lambda: self.ctl("workers").get("workers"), "registration of the worker")
 
     def program(self, name):
@@ -166,6 +169,21 @@ def harvest(phase, events, step_ms):
             "overrun_max_us": round(max(overruns), 1), "unleased": sum(1 for event in of_phase if not event["leased"])}
 
 
+def started(system, name):
+    """Whether the side task has made a step. Failure when it has ended instead."""
+    state = system.ctl("task", name)["task"]["state"]
+    if state["verdict"]["kind"]:
+        raise Failure(f"the side task was {state['verdict']['kind']}: {state['verdict']['reason']}")
+    return state["counters"]["steps"] > 0
+
+
+def save(options, device, rows):
+    result = {"machine": device.model, "driver": device.driver, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+              "versions": {"kernel": platform.release(), "freeride": read([options.bin / "freeride-ctl", "--version"]).stdout.strip()},
+              "command": " ".join(["bench/side_tasks.py", *sys.argv[1:]]), "sandbox": options.sandbox, "cores": os.cpu_count(), "rows": rows}
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
 def measure(options, device, spec):
     name, _, rest = spec.partition(":")
     work, _, params = rest.partition(":")
@@ -187,6 +205,7 @@ def measure(options, device, spec):
         if '"attached"' not in trainer.stdout.readline():
             raise Failure(f"the plain program did not start: {system.error('trainer')}")
         system.ctl("load", plugin, "--name", name, "--memory", options.memory, *flags)
+        system.wait(lambda: started(system, name), "the first step of the side task", 120)
         lines = [json.loads(line) for line in trainer.stdout]
         if trainer.wait() != 0:
             state = system.ctl("task", name).get("task", {}).get("state", {})
@@ -236,11 +255,8 @@ def main():
             rows.append(measure(options, device, spec))
         except Failure as failure:
             problems.append(f"{spec}: {failure}")
-    result = {"machine": device.model, "driver": device.driver, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-              "versions": {"kernel": platform.release(), "freeride": read([options.bin / "freeride-ctl", "--version"]).stdout.strip()},
-              "command": " ".join(["bench/side_tasks.py", *sys.argv[1:]]), "sandbox": options.sandbox, "cores": os.cpu_count(), "rows": rows}
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        if options.out:
+            save(options, device, rows)  # after each: whoever is stopped keeps what there is
     print(table(rows))
     for problem in problems:
         print("side_tasks:", problem, file=sys.stderr)

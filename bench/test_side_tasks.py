@@ -32,5 +32,7 @@ def test_a_row_has_every_figure(tmp_path):
 def test_what_cannot_be_measured_is_said_in_a_line():
     done = run("--task", "nosuch:steps")
     assert done.returncode == 1 and "expected NAME:WORK" in done.stderr
+    done = run("--task", "image:images:input=/nowhere")
+    assert done.returncode == 1 and "/nowhere" in done.stderr
     done = run("--task", "pagerank:iterations:scale=no")
     assert done.returncode == 1 and "parameter scale=no" in done.stderr

@@ -16,6 +16,8 @@ using graph::Rmat;
 constexpr unsigned kThreads = 256;
 constexpr unsigned kAtOnce = 4;  // edges that a group of lanes has in flight, to hide what memory takes
 
+constexpr unsigned kVerticesPerEdge = 8;  // at least so many for each edge in flight
+
 __device__ uint64_t thread_number() {
   return blockIdx.x * uint64_t{kThreads} + threadIdx.x;
 }
@@ -45,17 +47,17 @@ __device__ float4 moved(float4 at, float4 other, float error, float rate, float 
   return make_float4(next(at.x, other.x), next(at.y, other.y), next(at.z, other.z), next(at.w, other.w));
 }
 
-/// Visits `count` edges; kLanes threads share one, four factors each.
+/// Visits `count` edges; kLanes threads share one, four factors each, and the first `groups` of them work.
 template <unsigned kLanes>
 __global__ void __launch_bounds__(kThreads)
-    visit(const uint2* __restrict__ edges, const float* __restrict__ ratings, uint64_t count, float4* p, float4* q,
-          float mean, float rate, float regularisation, double* squared_error) {
+    visit(const uint2* __restrict__ edges, const float* __restrict__ ratings, uint64_t count, uint64_t groups,
+          float4* p, float4* q, float mean, float rate, float regularisation, double* squared_error) {
   const unsigned lane = threadIdx.x % kLanes;
   const unsigned group_mask = (kLanes == 32 ? 0xffffffffu : (1u << kLanes % 32) - 1)
                               << (threadIdx.x % 32 / kLanes * kLanes);
-  const uint64_t groups = thread_count() / kLanes;
+  const uint64_t group = thread_number() / kLanes;
   double sum = 0;
-  for (uint64_t first = thread_number() / kLanes; first < count; first += groups * kAtOnce) {
+  for (uint64_t first = group < groups ? group : count; first < count; first += groups * kAtOnce) {
     uint64_t from[kAtOnce], to[kAtOnce];
     float rating[kAtOnce];
     float4 a[kAtOnce], b[kAtOnce];
@@ -169,6 +171,7 @@ class CudaBackend final : public FactorBackend {
       result_.resize(1);
     }
     settings_ = settings;
+    vertices_ = vertices;
     edge_count_ = edges;
     at_ = 0;
     edges_.resize(edges);
@@ -200,8 +203,13 @@ class CudaBackend final : public FactorBackend {
 
   template <unsigned kLanes>
   void launch_with(uint64_t part, float rate) {
-    visit<kLanes><<<blocks(part * kLanes), kThreads, 0, device_.stream()>>>(
-        edges_.data() + at_, ratings_.data() + at_, part, reinterpret_cast<float4*>(from_.data()),
+    // Few enough in flight that most edges share no vertex with another one: in a small graph nearly every update would
+    // be lost otherwise.
+    const uint64_t room = std::max<uint64_t>(1, vertices_ / (kAtOnce * kVerticesPerEdge));
+    const unsigned grid = blocks(std::min(part, room) * kLanes);
+    const uint64_t groups = std::min<uint64_t>(room, uint64_t{grid} * kThreads / kLanes);
+    visit<kLanes><<<grid, kThreads, 0, device_.stream()>>>(
+        edges_.data() + at_, ratings_.data() + at_, part, groups, reinterpret_cast<float4*>(from_.data()),
         reinterpret_cast<float4*>(to_.data()), settings_.mean, rate, settings_.regularisation, sum_.data());
   }
 
@@ -209,6 +217,7 @@ class CudaBackend final : public FactorBackend {
   common::Pace pace_;
   bool spin_;
   Settings settings_;
+  uint64_t vertices_ = 0;
   uint64_t edge_count_ = 0;
   uint64_t at_ = 0;
   double squared_error_ = 0;
