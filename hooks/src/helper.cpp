@@ -23,6 +23,7 @@ namespace {
 constexpr int64_t kFirstRetry = 20 * kNsPerMs;  // a socket's name appears a moment before it listens
 constexpr int64_t kSlowRetry = 5 * kNsPerSec;   // where inotify sees nothing: no run folder yet, a full backlog
 constexpr int64_t kRankLook = kNsPerSec;
+constexpr int64_t kReleasedLook = 50 * kNsPerMs;  // while a GPU may still write what it was told before
 }  // namespace
 
 Status Helper::start() {
@@ -92,13 +93,17 @@ void Helper::loop() {
     if (sent_ != nullptr && now >= next_rank_look) {
       const std::lock_guard lock(descriptors_);
       sent_->look_for_ranks();
-      next_rank_look = now + kRankLook;
+      sent_->release_again();
+      next_rank_look = now + (streams_ != nullptr && sent_->released() ? kReleasedLook : kRankLook);
     }
     int64_t until = INT64_MAX;
     if (!socket_.valid()) until = next_try_ns_;
     if (sent_ != nullptr) until = std::min(until, next_rank_look);
     if (config_.external_marks) {
       page_.observe(now);
+      if (streams_ != nullptr && streams_->watch(now) && config_.say != nullptr) {
+        config_.say("a receive was held for too long, and is posted as without the hook");
+      }
       until = std::min(until, page_.next_look_ns(now));
     }
     polled.clear();

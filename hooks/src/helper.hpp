@@ -1,5 +1,5 @@
 // Helper: the hook's one thread. It hands the page to the worker, again whenever a worker comes back; watches the other
-// ranks of the sent page; and, with external marks, looks at the state word.
+// ranks of the sent page; and, with external marks, looks at the state word and ends holds that last too long.
 #pragma once
 
 #include <pthread.h>
@@ -11,6 +11,7 @@
 
 #include "rank_page.hpp"
 #include "sent.hpp"
+#include "stream_marks.hpp"
 
 namespace freeride::hooks {
 
@@ -29,7 +30,9 @@ class Helper {
     void* context = nullptr;
   };
 
-  Helper(Config config, RankPage& page, SentMember* sent) : config_(std::move(config)), page_(page), sent_(sent) {}
+  /// `sent` and `streams` may be null.
+  Helper(Config config, RankPage& page, SentMember* sent, StreamMarks* streams)
+      : config_(std::move(config)), page_(page), sent_(sent), streams_(streams) {}
   ~Helper() { stop(); }
   Helper(const Helper&) = delete;
   Helper& operator=(const Helper&) = delete;
@@ -57,6 +60,7 @@ class Helper {
   Config config_;
   RankPage& page_;
   SentMember* sent_;
+  StreamMarks* streams_;
   std::string socket_path_, socket_name_;
   pthread_t thread_{};
   bool running_ = false;

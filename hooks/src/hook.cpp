@@ -12,12 +12,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "freeride/base/clock.hpp"
 #include "helper.hpp"
 #include "rank_page.hpp"
 #include "sent.hpp"
+#include "stream_marks.hpp"
 
 struct freeride_hook {
   std::atomic<bool> usable{true};  // false: detached, or a forked child's copy
@@ -27,6 +29,7 @@ struct freeride_hook {
   bool external_marks = false;
   std::unique_ptr<freeride::hooks::RankPage> page;
   std::unique_ptr<freeride::hooks::SentMember> sent;
+  std::unique_ptr<freeride::hooks::StreamMarks> streams;
   std::unique_ptr<freeride::hooks::Helper> helper;
   freeride_hook* before = nullptr;  // the handle made before this one
 };
@@ -37,6 +40,7 @@ using freeride::SteadyClock;
 using freeride::hooks::Helper;
 using freeride::hooks::RankPage;
 using freeride::hooks::SentMember;
+using freeride::hooks::StreamMarks;
 
 // Handles are never freed: a mark that comes after detach must find memory. Attaching is rare, so that is a few pages.
 std::atomic<freeride_hook*> current{nullptr};
@@ -152,7 +156,20 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
   using freeride::Error;
   freeride::hooks::RankIdentity identity;
   identity.job = text_of(config.job);
-  identity.device = text_of(config.device);
+  const bool cuda = (config.flags & FREERIDE_HOOK_CUDA) != 0;
+  std::optional<freeride::hooks::CudaDriver> driver;
+  if (cuda) {
+    auto loaded = freeride::hooks::CudaDriver::load();
+    if (!loaded.ok()) return loaded.error();
+    driver = *loaded;
+  }
+  if (cuda && config.device == nullptr) {
+    auto uuid = driver->device_uuid();
+    if (!uuid.ok()) return uuid.error();
+    identity.device = *uuid;
+  } else {
+    identity.device = text_of(config.device);
+  }
   identity.framework = text_of(config.framework);
   identity.rank = config.rank;
   identity.stage = config.stage;
@@ -167,15 +184,26 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
   auto page = RankPage::create(identity);
   if (!page.ok()) return page.error();
   hook->page = std::move(*page);
-  hook->external_marks = (config.flags & FREERIDE_HOOK_EXTERNAL_MARKS) != 0;
-  if ((config.flags & FREERIDE_HOOK_SENT) != 0) {
+  hook->external_marks = cuda || (config.flags & FREERIDE_HOOK_EXTERNAL_MARKS) != 0;
+  if (cuda || (config.flags & FREERIDE_HOOK_SENT) != 0) {
     const char* folder = std::getenv("FREERIDE_SHM_DIR");
-    auto sent = SentMember::join(folder != nullptr ? folder : "/dev/shm", identity.job, config.local_rank);
+    auto sent = SentMember::join(folder != nullptr ? folder : "/dev/shm", identity.job, config.local_rank, config.rank,
+                                 cuda ? FREERIDE_SENT_FIRST : 0);
     if (sent.ok()) {
       hook->sent = std::move(*sent);
     } else {  // leases need no counters where the host marks; peers find none of ours and wait as without us
       say("no sent counters: " + sent.error().text());
     }
+  }
+  if (cuda) {
+    if (!hook->sent) return Error{Code::kUnavailable, "on a GPU nothing can be marked without sent counters", ""};
+    auto streams = StreamMarks::create(*driver, *hook->page, *hook->sent);
+    if (!streams.ok()) {
+      hook->sent->leave();
+      return streams.error();
+    }
+    hook->streams = std::move(*streams);
+    hook->page->set_shortest_lease(StreamMarks::two_phase_least_ns());
   }
   Helper::Config helper;
   helper.run_dir = text_of(config.run_dir);
@@ -186,7 +214,7 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
   helper.failed = [](void* context, const char* reason) {
     switch_off(static_cast<freeride_hook*>(context), true, reason);
   };
-  hook->helper = std::make_unique<Helper>(std::move(helper), *hook->page, hook->sent.get());
+  hook->helper = std::make_unique<Helper>(std::move(helper), *hook->page, hook->sent.get(), hook->streams.get());
   auto started = hook->helper->start();
   if (!started.ok()) {
     if (hook->sent) hook->sent->leave();
@@ -301,6 +329,42 @@ int freeride_hook_wait_sent(freeride_hook* hook, uint32_t source, uint32_t count
     default:
       return FREERIDE_SENT_TIMEOUT;
   }
+}
+
+int freeride_hook_stream_batch(freeride_hook* hook, void* stream, const uint32_t* destinations,
+                               uint32_t destination_count, const uint32_t* sources, uint32_t source_count, int hold) {
+  int held = FREERIDE_HELD_PLAIN;
+  guarded(hook, [&] {
+    if (!hook->streams || hook->failed.load()) return;
+    const auto done = hook->streams->batch(stream, {destinations, destination_count}, {sources, source_count},
+                                           static_cast<freeride::hooks::Hold>(hold));
+    if (!done.ok()) {
+      switch_off(hook, true, done.error().text().c_str());
+    } else {
+      held = static_cast<int>(*done);
+    }
+  });
+  return held;
+}
+
+void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream) {
+  guarded(hook, [=] {
+    if (!hook->streams || hook->failed.load()) return;
+    const auto done = hook->streams->end_iteration(stream);
+    if (!done.ok()) switch_off(hook, true, done.error().text().c_str());
+  });
+}
+
+void freeride_hook_stream_counters(freeride_hook* hook, freeride_stream_counters* counters) {
+  if (counters == nullptr) return;
+  freeride_stream_counters now{};
+  guarded(hook, [&] {
+    if (!hook->streams) return;
+    const auto& from = hook->streams->counters();
+    now = {from.plain.load(), from.stream.load(),       from.two_phase.load(), from.broken.load(),
+           from.looks.load(), from.host_wait_ns.load(), from.cpu_ns.load()};
+  });
+  *counters = now;
 }
 
 const char* freeride_hook_sent_path(const freeride_hook* hook) {

@@ -72,6 +72,7 @@ void RankPage::open_bubble(int64_t now_ns, uint32_t wait, bool write_state) {
   open_ = true;
   begin_ns_ = now_ns;
   gap_ns_ = now_ns - segment_ns_;
+  if (wait <= FREERIDE_MAX_WAITS) gaps_[wait - 1].store(gap_ns_, std::memory_order_relaxed);
   if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(gap_ns_, 0));
   open_word_ = FREERIDE_STATE(iteration_, wait);
   promised_ns_ = wait <= FREERIDE_MAX_WAITS ? load_relaxed(page.learned[wait - 1].low_ns) : 0;
@@ -104,6 +105,7 @@ void RankPage::close_bubble(int64_t now_ns) {
   open_ = false;
   const int64_t length = std::max<int64_t>(now_ns - begin_ns_, 0);
   segment_ns_ = now_ns;
+  last_edge_ns_.store(now_ns, std::memory_order_relaxed);
   bubble_ns_ += static_cast<uint64_t>(length);
   if (wait_ <= FREERIDE_MAX_WAITS) {
     while (lengths_.size() + 1 < wait_) lengths_.push_back(0);  // external marks may skip a number
@@ -131,6 +133,7 @@ void RankPage::count_iteration(int64_t now_ns, bool write_state) {
   const bool on = on_.load(std::memory_order_acquire);
   if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(now_ns - segment_ns_, 0));
   segment_ns_ = now_ns;
+  last_edge_ns_.store(now_ns, std::memory_order_relaxed);
   if (on && whole_) {
     auto& record = page.iterations[iteration_ % FREERIDE_ITERATIONS];
     store_relaxed(record.iteration, iteration_);
@@ -162,7 +165,8 @@ void RankPage::publish_lengths() {
   auto& page = this->page();
   const size_t waits = learner_.waits();
   for (size_t i = 0; i < std::max(waits, published_); ++i) {
-    const auto known = learner_.length(i + 1);
+    auto known = learner_.length(i + 1);
+    if (known.low_ns < shortest_lease_ns_) known = {0, 0, 0, known.samples};
     auto& slot = page.learned[i];
     // A reader between these stores sees a mixture of two sane lengths; it orders them by itself.
     store_relaxed(slot.low_ns, static_cast<uint64_t>(known.low_ns));
@@ -175,15 +179,46 @@ void RankPage::publish_lengths() {
   published_ = waits;
 }
 
-bool RankPage::observe(int64_t now_ns) {
-  auto& page = this->page();
-  const uint64_t word = load_acquire(page.state_word);
+bool RankPage::observe(int64_t now_ns, Observer observer) {
+  std::unique_lock lock(observing_, std::defer_lock);
+  if (observer == Observer::kTraining) {
+    if (!lock.try_lock()) return false;  // the helper is at it
+  } else {
+    lock.lock();
+  }
+  const uint64_t word = load_acquire(page().state_word);
   if (word == seen_word_) return false;
+  take_notice(word, now_ns);
+  return true;
+}
+
+void RankPage::close_early(int64_t now_ns, uint64_t word) {
+  const std::unique_lock lock(observing_, std::try_to_lock);
+  uint64_t open = seen_word_;
+  // Only over the mark that was seen: the writer may be further already.
+  if (!lock.owns_lock() || FREERIDE_STATE_WAIT(open) == 0) return;
+  if (!__atomic_compare_exchange_n(&page().state_word, &open, word, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
+  take_notice(word, now_ns);
+}
+
+void RankPage::take_notice(uint64_t word, int64_t now_ns) {
+  auto& page = this->page();
   const uint64_t before = seen_word_;
   seen_word_ = word;
-  if (!on_.load(std::memory_order_acquire)) return false;
+  if (!on_.load(std::memory_order_acquire)) {
+    open_ = whole_ = false;
+    return;
+  }
   if (FREERIDE_STATE_WAIT(before) != 0 && open_) close_bubble(now_ns);
   if (FREERIDE_STATE_ITERATION(word) != iteration_) {
+    // Waits that were over before anybody looked, or never marked, are part of the iteration all the same.
+    const uint64_t told = expected_waits_[iteration_ % expected_waits_.size()].load(std::memory_order_acquire);
+    const uint64_t expected = told & ~kOdd;
+    if (FREERIDE_STATE_ITERATION(expected) == iteration_ && expected != told) whole_ = false;
+    if (FREERIDE_STATE_ITERATION(expected) == iteration_ && FREERIDE_STATE_WAIT(expected) != 0) {
+      wait_ = FREERIDE_STATE_WAIT(expected);
+      lengths_.resize(std::min<size_t>(wait_, FREERIDE_MAX_WAITS), 0);
+    }
     count_iteration(now_ns, false);
     iteration_ = FREERIDE_STATE_ITERATION(word);
     store_release(page.iteration, iteration_);
@@ -193,7 +228,11 @@ bool RankPage::observe(int64_t now_ns) {
   } else {
     pages::bump_and_wake(page.wake);
   }
-  return true;
+}
+
+void RankPage::expect_waits(uint64_t iteration, uint32_t waits, bool representative) {
+  expected_waits_[iteration % expected_waits_.size()].store(
+      FREERIDE_STATE(iteration, waits) | (representative ? 0 : kOdd), std::memory_order_release);
 }
 
 int64_t RankPage::next_look_ns(int64_t now_ns) const {
@@ -202,9 +241,16 @@ int64_t RankPage::next_look_ns(int64_t now_ns) const {
   constexpr int64_t kClose = 50 * kNsPerUs;
   constexpr int64_t kCoarse = 500 * kNsPerUs;
   constexpr int64_t kIdle = 10 * kNsPerMs;
+  const std::lock_guard lock(observing_);
   const int64_t since = now_ns - (open_ ? begin_ns_ : segment_ns_);
   if (since > kNsPerSec) return now_ns + kIdle;
-  const int64_t expected = open_ ? static_cast<int64_t>(promised_ns_) : gap_ns_;
+  if (const int watching = watching_.load(std::memory_order_relaxed); watching >= 0) {
+    // Close looks are for the last stretch of a lease's wait. What is too short for one need only be measured.
+    const bool last_stretch = open_ && promised_ns_ > 0 && watching == 0;
+    return now_ns + (last_stretch ? kClose : kCoarse);
+  }
+  const int64_t gap = gap_before(wait_ + 1);
+  const int64_t expected = open_ ? static_cast<int64_t>(promised_ns_) : gap > 0 ? gap : gap_ns_;
   const int64_t left = expected - expected / 8 - since;
   return now_ns + std::clamp(left, kClose, kCoarse);
 }

@@ -3,9 +3,11 @@
 
 #include <pthread.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -33,8 +35,27 @@ class RankPage {
   void end(int64_t now_ns);
   void finish_iteration(int64_t now_ns);
 
-  /// External marks: takes notice of what somebody else wrote into the state word. True when it had changed.
-  bool observe(int64_t now_ns);
+  /// External marks: takes notice of what somebody else wrote into the state word. True when it had changed. The
+  /// training's thread may look as well as the helper, but never waits for it.
+  enum class Observer { kHelper, kTraining };
+  bool observe(int64_t now_ns, Observer observer = Observer::kHelper);
+  /// External marks: the present bubble ends now, before its writer says so; `word` is what it would write.
+  void close_early(int64_t now_ns, uint64_t word);
+  /// External marks: iteration `iteration` has so many waits, whatever was seen of them; where not `representative`,
+  /// nothing is learned from it.
+  void expect_waits(uint64_t iteration, uint32_t waits, bool representative);
+  /// Shorter waits are learned but not published: no lease in them. Before the first mark.
+  void set_shortest_lease(int64_t ns) { shortest_lease_ns_ = ns; }
+  /// External marks: when the last bubble ended or iteration began, and how long after that wait `wait` began last
+  /// time.
+  int64_t last_edge() const { return last_edge_ns_.load(std::memory_order_relaxed); }
+  int64_t gap_before(uint32_t wait) const {
+    return wait == 0 || wait > FREERIDE_MAX_WAITS ? 0 : gaps_[wait - 1].load(std::memory_order_relaxed);
+  }
+  /// External marks: the training's thread marks in stream order, and looks itself while `watching` a wait that is long
+  /// enough for a lease, so the helper need not be close to every edge.
+  void set_watching(bool watching) { watching_.store(watching ? 1 : 0, std::memory_order_relaxed); }
+  bool is_on() const { return on_.load(std::memory_order_acquire); }
   /// How long the observer may sleep without missing much: from what was learned of the present wait.
   int64_t next_look_ns(int64_t now_ns) const;
 
@@ -75,8 +96,18 @@ class RankPage {
   int64_t iteration_begin_ns_ = 0;
   uint64_t bubble_ns_ = 0;  // in this iteration
   uint64_t compute_ns_ = 0;
-  size_t published_ = 0;    // slots of `learned` that are not 0
-  uint64_t seen_word_ = 0;  // external marks
+  size_t published_ = 0;  // slots of `learned` that are not 0
+  int64_t shortest_lease_ns_ = 0;
+
+  // External marks.
+  void take_notice(uint64_t word, int64_t now_ns);
+  std::atomic<int> watching_{-1};  // -1: there is no such thread
+  mutable std::mutex observing_;
+  uint64_t seen_word_ = 0;
+  std::atomic<int64_t> last_edge_ns_{0};
+  std::array<std::atomic<int64_t>, FREERIDE_MAX_WAITS> gaps_{};
+  std::array<std::atomic<uint64_t>, 64> expected_waits_{};  // FREERIDE_STATE(iteration, waits) and kOdd, by iteration
+  static constexpr uint64_t kOdd = uint64_t{1} << 63;
 };
 
 }  // namespace freeride::hooks

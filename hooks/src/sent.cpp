@@ -94,7 +94,7 @@ uint64_t process_start_time(uint32_t pid) {
 }
 
 Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, const std::string& job,
-                                                     uint32_t local_rank) {
+                                                     uint32_t local_rank, uint32_t world_rank, uint32_t first) {
   if (local_rank >= FREERIDE_MAX_RANKS) {
     return Error{
         Code::kInvalidArgument,
@@ -141,6 +141,8 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
   auto& slot = page.rank[local_rank];
   store_relaxed(slot.pid, static_cast<uint32_t>(getpid()));
   store_relaxed(slot.start_time, process_start_time(static_cast<uint32_t>(getpid())));
+  store_relaxed(page.world_rank[local_rank], world_rank + 1);
+  for (uint32_t& counter : page.sent[local_rank]) store_relaxed(counter, first);
   store_release(slot.status, static_cast<uint32_t>(FREERIDE_RANK_HOOKED));
   if (load_relaxed(page.ranks) < local_rank + 1) store_relaxed(page.ranks, local_rank + 1);
   return member;
@@ -178,6 +180,44 @@ void SentMember::release_rank(uint32_t rank, uint32_t status) {
   for (uint32_t& counter : page_->sent[rank]) {
     store_release(counter, FREERIDE_POISON);
     pages::futex_wake(counter);
+  }
+}
+
+std::optional<uint32_t> SentMember::slot_of(uint32_t world_rank) const {
+  const uint32_t ranks = std::min(load_relaxed(page_->ranks), FREERIDE_MAX_RANKS);
+  for (uint32_t slot = 0; slot < ranks; ++slot) {
+    if (load_acquire(page_->rank[slot].status) == FREERIDE_RANK_ABSENT) continue;
+    if (load_relaxed(page_->world_rank[slot]) == world_rank + 1) return slot;
+  }
+  return std::nullopt;
+}
+
+bool SentMember::is_hooked(uint32_t slot) const {
+  return load_acquire(page_->rank[slot].status) == FREERIDE_RANK_HOOKED;
+}
+
+uint32_t SentMember::counter_from(uint32_t slot) const {
+  return load_acquire(page_->sent[slot][local_rank_]);
+}
+
+void SentMember::advance_from(uint32_t slot, uint32_t value) {
+  if (slot >= FREERIDE_MAX_RANKS) return;
+  uint32_t& counter = page_->sent[slot][local_rank_];
+  uint32_t seen = load_relaxed(counter);
+  while (seen < value) {
+    if (__atomic_compare_exchange_n(&counter, &seen, value, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) break;
+  }
+}
+
+void SentMember::release_again() {
+  for (uint32_t rank = 0; rank < FREERIDE_MAX_RANKS; ++rank) {
+    const uint32_t status = load_acquire(page_->rank[rank].status);
+    if (status != FREERIDE_RANK_DISABLED && status != FREERIDE_RANK_DEAD) continue;
+    for (uint32_t& counter : page_->sent[rank]) {
+      if (load_relaxed(counter) == FREERIDE_POISON) continue;
+      store_release(counter, FREERIDE_POISON);
+      pages::futex_wake(counter);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,16 +23,29 @@ class SentMember {
   /// page on which some rank has died, or whose slot is taken by a living process, is another incarnation of the job
   /// and left alone. Blocks at most 250 ms for other ranks that join at this moment. Errors: kInvalidArgument
   /// (local_rank), kTimeout, kExhausted, kPermission.
+  /// `first` is where the counters of this rank's row start: 0, or FREERIDE_SENT_FIRST where a GPU counts.
   static Result<std::unique_ptr<SentMember>> join(const std::string& folder, const std::string& job,
-                                                  uint32_t local_rank);
+                                                  uint32_t local_rank, uint32_t world_rank = 0, uint32_t first = 0);
 
   /// One more message for `destination`; the counter's new value. 0: out of range. A released counter stays released.
   uint32_t produce(uint32_t destination);
   /// Sleeps until `source` has produced `count`, was released, or the deadline (CLOCK_MONOTONIC).
   Waited wait(uint32_t source, uint32_t count, int64_t deadline_ns);
 
+  /// For GPUs, which count and wait in stream order. Any thread.
+  /// The slot of a rank of the job on this page; none: on another host, not hooked, or of a version that does not tell.
+  std::optional<uint32_t> slot_of(uint32_t world_rank) const;
+  bool is_hooked(uint32_t slot) const;
+  uint32_t counter_from(uint32_t slot) const;
+  /// Sets `slot`'s counter for us forward, at least to `value`; one that is further, or released, stays.
+  void advance_from(uint32_t slot, uint32_t value);
+
   /// Releases everybody who waits for this rank, for good. Any thread.
   void release(uint32_t status);
+  bool released() const { return !is_hooked(local_rank_); }
+  /// A write that a GPU had been told before the release may come after it: releases again what is not, of this rank
+  /// and of all that have left. Call now and then.
+  void release_again();
   /// Leaves: release(), and the last one removes the file.
   void leave();
 
@@ -45,6 +59,8 @@ class SentMember {
   void drop_descriptors();
 
   const std::string& path() const { return path_; }
+  uint32_t local_rank() const { return local_rank_; }
+  freeride_sent_page& page() const { return *page_; }
   ~SentMember();
 
  private:

@@ -57,9 +57,9 @@ std::map<std::string, Layout> layouts_of_header() {
                                  {FIELD(T, iteration), FIELD(T, begin_ns), FIELD(T, end_ns), FIELD(T, bubble_ns)}};
 #undef T
 #define T freeride_sent_page
-  layouts["sent"] = {
-      sizeof(T),
-      {FIELD(T, header), FIELD(T, ranks), FIELD(T, reserved0), FIELD(T, reserved1), FIELD(T, rank), FIELD(T, sent)}};
+  layouts["sent"] = {sizeof(T),
+                     {FIELD(T, header), FIELD(T, ranks), FIELD(T, reserved0), FIELD(T, reserved1), FIELD(T, rank),
+                      FIELD(T, sent), FIELD(T, world_rank)}};
 #undef T
 #define T freeride_sent_rank
   layouts["sent_rank"] = {sizeof(T), {FIELD(T, status), FIELD(T, pid), FIELD(T, start_time)}};

@@ -33,16 +33,19 @@ extern "C" {
 typedef struct freeride_hook freeride_hook;
 
 enum {
-  FREERIDE_HOOK_SENT = 1,          /* join the job's sent page: the rank's peers may wait for its counters */
-  FREERIDE_HOOK_EXTERNAL_MARKS = 2 /* somebody else, such as a GPU, writes the state word: see freeride_hook_page() */
+  FREERIDE_HOOK_SENT = 1,           /* join the job's sent page: the rank's peers may wait for its counters */
+  FREERIDE_HOOK_EXTERNAL_MARKS = 2, /* somebody else, such as a GPU, writes the state word: see freeride_hook_page() */
+  FREERIDE_HOOK_CUDA = 4 /* the two above, done by CUDA streams: see freeride_hook_stream_batch(). Attach on a thread
+                            whose current context is the training's */
 };
 
 /* Who the rank is. Texts are copied; those longer than 63 bytes are cut. */
 typedef struct freeride_hook_config {
   uint32_t struct_size;  /* sizeof(freeride_hook_config) of the caller */
-  uint32_t flags;        /* FREERIDE_HOOK_SENT, FREERIDE_HOOK_EXTERNAL_MARKS */
+  uint32_t flags;        /* FREERIDE_HOOK_* */
   const char* job;       /* the same on all ranks; required */
-  const char* device;    /* GPU UUID or "cpu-N"; names the worker's socket; required, without '/' */
+  const char* device;    /* GPU UUID or "cpu-N"; names the worker's socket; without '/'. Required, but for
+                            FREERIDE_HOOK_CUDA: NULL is then the current context's device */
   const char* framework; /* free text for people, or NULL */
   const char* run_dir;   /* where workers' sockets are; NULL: $FREERIDE_RUN_DIR, else the programs' default */
   uint32_t rank;
@@ -107,6 +110,50 @@ FREERIDE_HOOK_API uint32_t freeride_hook_produce(freeride_hook* hook, uint32_t d
  * because it died, left or switched off (RELEASED: receive as if there were no hook), or timeout_ns have passed. NONE:
  * no sent page. */
 FREERIDE_HOOK_API int freeride_hook_wait_sent(freeride_hook* hook, uint32_t source, uint32_t count, int64_t timeout_ns);
+/* ---- CUDA streams (FREERIDE_HOOK_CUDA) ----
+ *
+ * A NCCL receive that waits spins on the GPU, which is then busy with waiting. So the stream is held before the receive
+ * is posted, until the sender's stream has said that the data exists; the stream marks begin and end of that wait. */
+
+enum {
+  FREERIDE_HOLD_NEVER = 0, /* these receives are posted before their data is needed */
+  FREERIDE_HOLD = 1,
+  FREERIDE_HOLD_LATER = 2 /* the caller doesn't know yet: not now, and nothing is learned from this iteration */
+};
+enum { FREERIDE_HELD_PLAIN = 0, FREERIDE_HELD_STREAM = 1, FREERIDE_HELD_TWO_PHASE = 2 };
+
+/* [one] Call right before a batch of sends and receives is posted (before ncclGroupStart), with the stream on which the
+ * data is made and used: a CUstream or cudaStream_t. `destinations` and `sources` are ranks of the job, one entry a
+ * message, in order; every rank must count the messages that it exchanges with another one alike, from its first on.
+ * `hold` is FREERIDE_HOLD_*; holding what is posted early would delay the stream's work behind it.
+ *
+ * Writes the destinations' counters in stream order. With FREERIDE_HOLD, and if every source is hooked and on this
+ * host, the stream marks a bubble, waits for the sources' counters and clears the mark; where that wait was learned to
+ * be long (3 ms), the *calling thread* first waits, asleep, until shortly before its learned end or until the data is
+ * there: give up a lock that others need. Afterwards post as ever. Returns FREERIDE_HELD_*; never an error: after one
+ * the hook is off, and nobody waits for it.
+ *
+ * A hold is ended from outside after a second, or eight times the learned length, at most a minute. From other threads
+ * than the first one messages are counted and nothing is held. */
+FREERIDE_HOOK_API int freeride_hook_stream_batch(freeride_hook* hook, void* stream, const uint32_t* destinations,
+                                                 uint32_t destination_count, const uint32_t* sources,
+                                                 uint32_t source_count, int hold);
+/* [one] freeride_hook_iteration_end(), in stream order. */
+FREERIDE_HOOK_API void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream);
+
+/* What became of the batches that receive, and what the waiting on the host cost. */
+typedef struct freeride_stream_counters {
+  uint64_t plain;        /* not held: unknown, not hooked, elsewhere, or the data was there */
+  uint64_t stream;       /* held by the stream alone */
+  uint64_t two_phase;    /* held, and waited for on the host first */
+  uint64_t broken;       /* holds that were ended because they lasted too long */
+  uint64_t looks;        /* at the pages, while waiting on the host */
+  uint64_t host_wait_ns; /* time in freeride_hook_stream_batch() spent waiting */
+  uint64_t cpu_ns;       /* processor time of it */
+} freeride_stream_counters;
+/* [any] All 0 without FREERIDE_HOOK_CUDA. */
+FREERIDE_HOOK_API void freeride_hook_stream_counters(freeride_hook* hook, freeride_stream_counters* counters);
+
 /* [any] The sent page's path, "" without one; valid as long as the handle. */
 FREERIDE_HOOK_API const char* freeride_hook_sent_path(const freeride_hook* hook);
 

@@ -85,7 +85,7 @@ class SentRank(ctypes.Structure):
 class SentPage(ctypes.Structure):
     MAGIC, TITLE = 0x20544E4553525246, "sent page"
     _fields_ = [("header", Header), ("ranks", _u32), ("reserved0", _u32), ("reserved1", _u64 * 3), ("rank", SentRank * MAX_RANKS),
-                ("sent", (_u32 * MAX_RANKS) * MAX_RANKS)]
+                ("sent", (_u32 * MAX_RANKS) * MAX_RANKS), ("world_rank", _u32 * MAX_RANKS)]
 
 
 class LeasePage(ctypes.Structure):

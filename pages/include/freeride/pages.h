@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define FREERIDE_PAGES_MAJOR 1u
-#define FREERIDE_PAGES_MINOR 1u
+#define FREERIDE_PAGES_MINOR 2u
 
 #define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull /* "FRBUBBLE" */
 #define FREERIDE_SENT_MAGIC 0x20544e4553525246ull   /* "FRRSENT " */
@@ -122,6 +122,9 @@ typedef struct freeride_bubble_page {
 
 #define FREERIDE_MAX_RANKS 64u      /* ranks of one job on one host */
 #define FREERIDE_POISON 0xffffffffu /* a counter that satisfies every wait: its sender is gone or disabled */
+/* Where the row of a rank whose GPU counts starts. A GPU compares cyclically, (int32_t)(counter - wanted) >= 0: only
+ * from here on does FREERIDE_POISON satisfy all that can be wanted. */
+#define FREERIDE_SENT_FIRST 0x80000000u
 
 enum { FREERIDE_RANK_ABSENT = 0, FREERIDE_RANK_HOOKED = 1, FREERIDE_RANK_DISABLED = 2, FREERIDE_RANK_DEAD = 3 };
 
@@ -138,6 +141,7 @@ typedef struct freeride_sent_page {
   uint64_t reserved1[3];                                 /* 40 */
   freeride_sent_rank rank[FREERIDE_MAX_RANKS];           /* 64, 16 bytes each */
   uint32_t sent[FREERIDE_MAX_RANKS][FREERIDE_MAX_RANKS]; /* 1088: [source][destination], messages produced so far */
+  uint32_t world_rank[FREERIDE_MAX_RANKS];               /* 17472: of each slot, its rank in the job plus 1 */
 } freeride_sent_page;
 
 /* ---- lease page: written by the worker, read by supervisor and runner
@@ -255,7 +259,7 @@ typedef struct freeride_saved_state {
 static_assert(sizeof(freeride_page_header) == 32, "header");
 static_assert(sizeof(freeride_learned) == 32, "learned");
 static_assert(sizeof(freeride_bubble_page) == 74240, "bubble page");
-static_assert(sizeof(freeride_sent_page) == 17472, "sent page");
+static_assert(sizeof(freeride_sent_page) == 17728, "sent page");
 static_assert(sizeof(freeride_lease_page) == 96, "lease page");
 static_assert(sizeof(freeride_answer_page) == 688, "answer page");
 static_assert(sizeof(freeride_saved_state) == 176, "saved state");

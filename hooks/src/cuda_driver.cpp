@@ -1,0 +1,109 @@
+#include "cuda_driver.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+
+namespace freeride::hooks {
+namespace {
+
+// Of cuda.h, version 11.7 and later.
+constexpr int kSuccess = 0;
+constexpr unsigned kRegisterPortable = 1, kRegisterDeviceMap = 2;
+constexpr int kAttributeCanUse64BitStreamMemOps = 122;
+constexpr unsigned kWaitGreaterOrEqual = 0;
+
+template <class Function>
+bool find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
+
+}  // namespace
+
+Result<CudaDriver> CudaDriver::load() {
+  // Never closed: it is the trainer's.
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return Error{Code::kNotFound, "there is no CUDA driver (libcuda.so.1)", ""};
+  CudaDriver cuda;
+  const bool all = find(library, "cuGetErrorName", cuda.get_error_name_) &&
+                   find(library, "cuCtxGetCurrent", cuda.ctx_get_current_) &&
+                   find(library, "cuCtxGetDevice", cuda.ctx_get_device_) &&
+                   find(library, "cuDeviceGetUuid_v2", cuda.device_get_uuid_) &&
+                   find(library, "cuDeviceGetAttribute", cuda.device_get_attribute_) &&
+                   find(library, "cuMemHostRegister_v2", cuda.mem_host_register_) &&
+                   find(library, "cuMemHostGetDevicePointer_v2", cuda.mem_host_get_device_pointer_) &&
+                   find(library, "cuMemGetInfo_v2", cuda.mem_get_info_) &&
+                   find(library, "cuStreamIsCapturing", cuda.stream_is_capturing_) &&
+                   find(library, "cuStreamWriteValue64_v2", cuda.stream_write_value_64_) &&
+                   find(library, "cuStreamWriteValue32_v2", cuda.stream_write_value_32_) &&
+                   find(library, "cuStreamWaitValue32_v2", cuda.stream_wait_value_32_);
+  if (!all) return Error{Code::kNotFound, "the CUDA driver is too old: it has no stream memory operations of 11.7", ""};
+  return cuda;
+}
+
+Status CudaDriver::status(int code, const char* what) const {
+  if (code == kSuccess) return {};
+  const char* name = nullptr;
+  if (get_error_name_(code, &name) != kSuccess || name == nullptr) name = "unknown error";
+  return Error{Code::kInternal, std::string("CUDA: ") + what + ": " + name, ""};
+}
+
+Result<std::string> CudaDriver::device_uuid() const {
+  void* context = nullptr;
+  int device = 0;
+  if (ctx_get_current_(&context) != kSuccess || context == nullptr || ctx_get_device_(&device) != kSuccess) {
+    return Error{Code::kUnavailable, "no CUDA context is current on this thread", "attach after the first CUDA call"};
+  }
+  unsigned char bytes[16];
+  auto got = status(device_get_uuid_(bytes, device), "cannot tell the device's UUID");
+  if (!got.ok()) return got.error();
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    char pair[4];
+    std::snprintf(pair, sizeof(pair), "%02x", bytes[i]);
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += pair;
+  }
+  return text;
+}
+
+bool CudaDriver::can_write_64() const {
+  int device = 0, can = 0;
+  return ctx_get_device_(&device) == kSuccess &&
+         device_get_attribute_(&can, kAttributeCanUse64BitStreamMemOps, device) == kSuccess && can != 0;
+}
+
+Result<CudaAddress> CudaDriver::share(void* memory, size_t bytes) const {
+  auto done =
+      status(mem_host_register_(memory, bytes, kRegisterPortable | kRegisterDeviceMap), "cannot register a page");
+  if (!done.ok()) return done.error();
+  CudaAddress address = 0;
+  done = status(mem_host_get_device_pointer_(&address, memory, 0), "a page has no address on the device");
+  if (!done.ok()) return done.error();
+  return address;
+}
+
+bool CudaDriver::is_capturing(CudaStream stream) const {
+  int capturing = 0;
+  return stream_is_capturing_(stream, &capturing) == kSuccess && capturing != 0;
+}
+
+uint64_t CudaDriver::free_bytes() const {
+  size_t free = 0, total = 0;
+  return mem_get_info_(&free, &total) == kSuccess ? free : 0;
+}
+
+Status CudaDriver::write_64(CudaStream stream, CudaAddress address, uint64_t value) const {
+  return status(stream_write_value_64_(stream, address, value, 0), "cannot write in stream order");
+}
+
+Status CudaDriver::write_32(CudaStream stream, CudaAddress address, uint32_t value) const {
+  return status(stream_write_value_32_(stream, address, value, 0), "cannot write in stream order");
+}
+
+Status CudaDriver::wait_32(CudaStream stream, CudaAddress address, uint32_t value) const {
+  return status(stream_wait_value_32_(stream, address, value, kWaitGreaterOrEqual), "cannot wait in stream order");
+}
+
+}  // namespace freeride::hooks

@@ -1,0 +1,60 @@
+// CudaDriver: the few functions of the CUDA driver that the hook needs, looked up at run time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "freeride/base/result.hpp"
+
+namespace freeride::hooks {
+
+/// A stream as CUDA knows it (CUstream, cudaStream_t); null is the context's default stream.
+using CudaStream = void*;
+/// An address as the GPU sees it (CUdeviceptr).
+using CudaAddress = unsigned long long;
+
+/// Nothing of CUDA is linked, so that the library loads where there is none, and no header of CUDA is needed to build
+/// it: the driver's ABI is stable. All functions work on the context that is current on the calling thread. Stateless;
+/// any thread.
+class CudaDriver {
+ public:
+  /// The trainer's own libcuda: it is loaded already, or there is none. Errors: kNotFound (none, or one too old).
+  static Result<CudaDriver> load();
+
+  /// UUID of the present context's device, as NVML and nvidia-smi write it. Errors: kUnavailable (no context on this
+  /// thread).
+  Result<std::string> device_uuid() const;
+  /// Whether streams can write 64-bit values.
+  bool can_write_64() const;
+  /// Lets the GPU read and write this memory, for as long as the context lives; its address there.
+  Result<CudaAddress> share(void* memory, size_t bytes) const;
+  /// Whether the stream's work is being recorded into a graph.
+  bool is_capturing(CudaStream stream) const;
+  /// Free memory of the device now; 0 if it cannot be told.
+  uint64_t free_bytes() const;
+
+  // In stream order. A write is seen after all that the stream did before it; a wait is satisfied once
+  // (int32_t)(value at the address - value) >= 0.
+  Status write_64(CudaStream stream, CudaAddress address, uint64_t value) const;
+  Status write_32(CudaStream stream, CudaAddress address, uint32_t value) const;
+  Status wait_32(CudaStream stream, CudaAddress address, uint32_t value) const;
+
+ private:
+  Status status(int code, const char* what) const;
+
+  int (*get_error_name_)(int, const char**) = nullptr;
+  int (*ctx_get_current_)(void**) = nullptr;
+  int (*ctx_get_device_)(int*) = nullptr;
+  int (*device_get_uuid_)(unsigned char*, int) = nullptr;
+  int (*device_get_attribute_)(int*, int, int) = nullptr;
+  int (*mem_host_register_)(void*, size_t, unsigned) = nullptr;
+  int (*mem_host_get_device_pointer_)(CudaAddress*, void*, unsigned) = nullptr;
+  int (*mem_get_info_)(size_t*, size_t*) = nullptr;
+  int (*stream_is_capturing_)(CudaStream, int*) = nullptr;
+  int (*stream_write_value_64_)(CudaStream, CudaAddress, uint64_t, unsigned) = nullptr;
+  int (*stream_write_value_32_)(CudaStream, CudaAddress, uint32_t, unsigned) = nullptr;
+  int (*stream_wait_value_32_)(CudaStream, CudaAddress, uint32_t, unsigned) = nullptr;
+};
+
+}  // namespace freeride::hooks

@@ -1,0 +1,249 @@
+#include "stream_marks.hpp"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <ctime>
+
+#include "freeride/policy/batch_plan.hpp"
+
+namespace freeride::hooks {
+
+using pages::load_acquire;
+using pages::load_relaxed;
+
+namespace {
+
+// All that a GPU writes of the bubble page lies on its first 4 KiB.
+constexpr size_t kSharedOfBubblePage = 4096;
+static_assert(offsetof(freeride_bubble_page, state_word) + sizeof(uint64_t) <= kSharedOfBubblePage);
+
+constexpr uint8_t kBrokenForGood = 2;
+
+int64_t cpu_now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * kNsPerSec + now.tv_nsec;
+}
+
+// Sleeps that end when asked and not when the kernel finds it convenient; the thread's own setting comes back.
+class PreciseSleeps {
+ public:
+  PreciseSleeps() : before_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1000UL); }
+  ~PreciseSleeps() {
+    if (before_ > 0) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(before_));
+  }
+  PreciseSleeps(const PreciseSleeps&) = delete;
+  PreciseSleeps& operator=(const PreciseSleeps&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+int64_t StreamMarks::two_phase_least_ns() {
+  const char* text = std::getenv("FREERIDE_HOOK_TWO_PHASE_MS");
+  if (text == nullptr) return kTwoPhaseLeastNs;
+  char* end = nullptr;
+  const double ms = std::strtod(text, &end);
+  return end != text && *end == 0 && ms >= 0 && ms < 1e6 ? static_cast<int64_t>(ms * 1e6) : kTwoPhaseLeastNs;
+}
+
+Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPage& page, SentMember& sent) {
+  if (!cuda.can_write_64()) {
+    return Error{Code::kUnavailable, "this GPU's streams cannot write 64-bit values", "use one of Volta or later"};
+  }
+  std::unique_ptr<StreamMarks> marks(new StreamMarks(cuda, page, sent));
+  auto bubble_page = cuda.share(&page.page(), kSharedOfBubblePage);
+  if (!bubble_page.ok()) return bubble_page.error();
+  marks->state_word_ = *bubble_page + offsetof(freeride_bubble_page, state_word);
+  auto sent_page = cuda.share(&sent.page(), sizeof(freeride_sent_page));
+  if (!sent_page.ok()) return sent_page.error();
+  marks->sent_page_ = *sent_page;
+  page.set_watching(false);
+  return marks;
+}
+
+bool StreamMarks::all_there(std::span<const Want> wants) const {
+  return std::all_of(wants.begin(), wants.end(),
+                     [this](const Want& want) { return sent_.counter_from(want.slot) >= want.value; });
+}
+
+Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> destinations,
+                                std::span<const uint32_t> sources, Hold hold) {
+  if (cuda_.is_capturing(stream)) {
+    // A graph's replays would send without our counting: nobody could tell any more which message a counter means.
+    return Error{Code::kUnavailable, "messages are captured into a CUDA graph", ""};
+  }
+  std::unique_lock counting(counting_);
+  const pthread_t self = pthread_self();
+  pthread_t owner = owner_.load(std::memory_order_relaxed);
+  const bool ours = owner == self || (owner == 0 && owner_.compare_exchange_strong(owner, self));
+  for (const uint32_t rank : destinations) {
+    const uint32_t value = FREERIDE_SENT_FIRST + ++produced_[rank];
+    if (value == FREERIDE_POISON) return Error{Code::kExhausted, "the sent counters have come to their end", ""};
+    const auto slot = sent_.slot_of(rank);
+    if (!slot || sent_.released()) continue;  // on another host, not hooked, or nobody relies on us any more
+    const auto offset = offsetof(freeride_sent_page, sent) +
+                        (size_t{sent_.local_rank()} * FREERIDE_MAX_RANKS + *slot) * sizeof(uint32_t);
+    auto written = cuda_.write_32(stream, sent_page_ + offset, value);
+    if (!written.ok()) return written.error();
+  }
+  if (sources.empty()) return Held::kPlain;
+
+  bool known = ours && sources.size() <= kMostSources;
+  std::array<Want, kMostSources> wants_storage;
+  size_t count = 0;
+  for (const uint32_t rank : sources) {
+    // Counted in any case: the sender counts whatever we do.
+    const uint32_t value = FREERIDE_SENT_FIRST + ++expected_[rank];
+    if (!known) continue;
+    const auto slot = sent_.slot_of(rank);
+    // At FREERIDE_SENT_FIRST or below it has not counted anything for us: perhaps it never will.
+    known = slot && sent_.is_hooked(*slot) && sent_.counter_from(*slot) > FREERIDE_SENT_FIRST;
+    if (known) wants_storage[count++] = {*slot, value};
+  }
+  counting.unlock();  // not while waiting
+  if (!ours) return Held::kPlain;
+  policy::Batch batch;
+  batch.hook_on = page_.is_on();
+  batch.sends = !destinations.empty();
+  batch.receives = true;
+  batch.needed_at_once = hold == Hold::kNow;
+  batch.sources_hooked = known;
+  const std::span<const Want> wants(wants_storage.data(), known ? count : 0);
+  const uint32_t wait = ++wait_;
+  if (hold == Hold::kLater) representative_ = false;
+  if (!policy::plan_batch(batch).holds() || wait > FREERIDE_MAX_WAITS ||
+      broken_[wait - 1].load(std::memory_order_relaxed) >= kBrokenForGood || all_there(wants)) {
+    counters_.plain.fetch_add(1, std::memory_order_relaxed);
+    return Held::kPlain;
+  }
+
+  const uint64_t word = FREERIDE_STATE(iteration_, wait);
+  Pending& pending = pending_[wait % kPending];
+  pending.word.store(0, std::memory_order_release);
+  pending.count.store(static_cast<uint32_t>(wants.size()), std::memory_order_relaxed);
+  for (size_t i = 0; i < wants.size(); ++i) {
+    pending.slot[i].store(wants[i].slot, std::memory_order_relaxed);
+    pending.wanted[i].store(wants[i].value, std::memory_order_relaxed);
+  }
+  pending.word.store(word, std::memory_order_release);
+
+  auto posted = cuda_.write_64(stream, state_word_, word);
+  if (!posted.ok()) return posted.error();
+  const auto length_ns = static_cast<int64_t>(load_relaxed(page_.page().learned[wait - 1].low_ns));
+  const bool two_phase = length_ns > 0 && length_ns >= two_phase_least_ns_;
+  (two_phase ? counters_.two_phase : counters_.stream).fetch_add(1, std::memory_order_relaxed);
+  const bool there = two_phase && wait_on_host(word, wait, wants, length_ns);
+  if (!there) {
+    for (const Want& want : wants) {
+      const auto offset = offsetof(freeride_sent_page, sent) +
+                          (size_t{want.slot} * FREERIDE_MAX_RANKS + sent_.local_rank()) * sizeof(uint32_t);
+      posted = cuda_.wait_32(stream, sent_page_ + offset, want.value);
+      if (!posted.ok()) return posted.error();
+    }
+  }
+  posted = cuda_.write_64(stream, state_word_, FREERIDE_STATE(iteration_, 0));
+  if (!posted.ok()) return posted.error();
+  return two_phase ? Held::kTwoPhase : Held::kStream;
+}
+
+// Returns whether the data is there. Sleeps, looking at the pages: coarsely while the edge it waits for is far by what
+// was learned, closely near it. Ends at the latest when the wait has lasted as long as it usually does, or when the GPU
+// has not come to it in the time it usually takes, several times over.
+bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, std::span<const Want> wants, int64_t length_ns) {
+  constexpr int64_t kClose = 15 * kNsPerUs;
+  constexpr int64_t kCoarse = kNsPerMs;
+  constexpr int64_t kInside = 250 * kNsPerUs;  // data that comes early is noticed so late, at most
+  const PreciseSleeps precise;
+  const int64_t cpu_before_ns = cpu_now_ns();
+  const int64_t entered_ns = SteadyClock::now();
+  const int64_t give_up_ns = entered_ns + 100 * kNsPerMs + 4 * page_.gap_before(wait);
+  bool begun = false, there = false;
+  page_.set_watching(true);
+  int64_t until_ns = 0;
+  uint64_t looks = 0;
+  for (;;) {
+    ++looks;
+    const int64_t now_ns = SteadyClock::now();
+    if (!page_.is_on()) break;
+    there = all_there(wants);
+    const uint64_t seen = load_acquire(page_.page().state_word);
+    if (!begun && seen == word) {
+      begun = true;
+      page_.observe(now_ns, RankPage::Observer::kTraining);
+      until_ns = now_ns + length_ns - std::min(kLeadNs, length_ns / 2);
+    }
+    if (there) {
+      if (begun) page_.close_early(SteadyClock::now(), FREERIDE_STATE(iteration_, 0));
+      break;
+    }
+    if (now_ns >= (begun ? until_ns : give_up_ns)) break;
+    int64_t sleep_ns = 0;
+    if (begun) {
+      sleep_ns = std::clamp((until_ns - now_ns) / 2, kClose, kInside);
+    } else {
+      const int64_t expected_ns = page_.last_edge() + page_.gap_before(wait);
+      const int64_t left_ns = expected_ns - now_ns;
+      sleep_ns = std::clamp((left_ns - left_ns / 16 - 100 * kNsPerUs) / 2, kClose, kCoarse);
+      // Far past what was expected: a look costs more than it finds.
+      if (left_ns < -5 * kNsPerMs) sleep_ns = std::min(-left_ns / 64, kInside);
+    }
+    const timespec pause{0, static_cast<long>(sleep_ns)};
+    nanosleep(&pause, nullptr);
+  }
+  page_.set_watching(false);
+  counters_.looks.fetch_add(looks, std::memory_order_relaxed);
+  counters_.host_wait_ns.fetch_add(static_cast<uint64_t>(SteadyClock::now() - entered_ns), std::memory_order_relaxed);
+  counters_.cpu_ns.fetch_add(static_cast<uint64_t>(cpu_now_ns() - cpu_before_ns), std::memory_order_relaxed);
+  return there;
+}
+
+Status StreamMarks::end_iteration(CudaStream stream) {
+  page_.expect_waits(iteration_, std::min<uint32_t>(wait_, FREERIDE_MAX_WAITS), representative_);
+  ++iteration_;
+  wait_ = 0;
+  representative_ = true;
+  return cuda_.write_64(stream, state_word_, FREERIDE_STATE(iteration_, 0));
+}
+
+int64_t StreamMarks::longest_hold(uint32_t wait) const {
+  const auto high_ns = static_cast<int64_t>(load_relaxed(page_.page().learned[wait - 1].high_ns));
+  return std::clamp<int64_t>(8 * high_ns, kNsPerSec, 60 * kNsPerSec);
+}
+
+bool StreamMarks::watch(int64_t now_ns) {
+  const uint64_t word = load_acquire(page_.page().state_word);
+  if (word != watched_word_) {
+    const uint32_t before = FREERIDE_STATE_WAIT(watched_word_);
+    if (before != 0 && before <= FREERIDE_MAX_WAITS && !watched_broken_) {
+      broken_[before - 1].store(0, std::memory_order_relaxed);
+    }
+    watched_word_ = word;
+    watched_since_ns_ = now_ns;
+    watched_broken_ = false;
+    return false;
+  }
+  const uint32_t wait = FREERIDE_STATE_WAIT(word);
+  if (wait == 0 || wait > FREERIDE_MAX_WAITS || watched_broken_) return false;
+  if (now_ns - watched_since_ns_ < longest_hold(wait)) return false;
+  const Pending& pending = pending_[wait % kPending];
+  if (pending.word.load(std::memory_order_acquire) != word) return false;
+  const uint32_t count = std::min<uint32_t>(pending.count.load(std::memory_order_relaxed), kMostSources);
+  for (uint32_t i = 0; i < count; ++i) {
+    sent_.advance_from(pending.slot[i].load(std::memory_order_relaxed),
+                       pending.wanted[i].load(std::memory_order_relaxed));
+  }
+  watched_broken_ = true;
+  counters_.broken.fetch_add(1, std::memory_order_relaxed);
+  auto& broken = broken_[wait - 1];
+  broken.store(static_cast<uint8_t>(std::min<int>(broken.load(std::memory_order_relaxed) + 1, kBrokenForGood)),
+               std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace freeride::hooks

@@ -1,0 +1,114 @@
+// StreamMarks: bubbles marked, and receives held back, by a GPU's own stream.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+
+#include "cuda_driver.hpp"
+#include "freeride/base/clock.hpp"
+#include "rank_page.hpp"
+#include "sent.hpp"
+
+namespace freeride::hooks {
+
+/// Whether a batch's receives may be held: FREERIDE_HOLD_* of hook.h.
+enum class Hold { kNever, kNow, kLater };
+
+/// What became of a batch's receives.
+enum class Held {
+  kPlain,     ///< not held, not marked: nobody to wait for, or the data is there
+  kStream,    ///< marked and held by the stream alone
+  kTwoPhase,  ///< marked; the host waited first, so that nothing of training's was pending on the GPU meanwhile
+};
+
+struct StreamCounters {
+  std::atomic<uint64_t> plain{0}, stream{0}, two_phase{0}, broken{0}, released{0};
+  std::atomic<uint64_t> host_wait_ns{0}, cpu_ns{0}, looks{0};
+};
+
+/// A receive of NCCL that waits spins on the GPU. So the receiver's stream is held before the receive is posted, until
+/// the sender's stream has said by its sent counter that the data exists; begin and end of that wait are written into
+/// the state word in stream order. Where the wait was learned to be long, the host does not even post the wait until
+/// shortly before its end: a stream that waits still takes time slices from a side task's context.
+///
+/// What a hold may cost when something is wrong is bounded: the helper thread ends one that lasts longer than
+/// longest_hold() by setting the counter forward, and a wait index that needed this twice in a row is not held again.
+/// So even a schedule in which a peer needs this batch's own send before it can produce (possible where a batch sends
+/// and receives) is delayed for some seconds, once.
+///
+/// Threads: batch() and end_iteration() belong to one thread, the first to call; from others, messages are counted and
+/// nothing is held. watch() is the helper's.
+class StreamMarks {
+ public:
+  /// Bubbles shorter than this are held by the stream alone and give no lease: the host needs about a third of it to
+  /// stop looking and post the next chunk. Measured on H200s; FREERIDE_HOOK_TWO_PHASE_MS in the environment says
+  /// another.
+  static constexpr int64_t kTwoPhaseLeastNs = 3 * kNsPerMs;
+  static int64_t two_phase_least_ns();
+  /// So long before the learned end the host posts: its usual head start over the GPU.
+  static constexpr int64_t kLeadNs = kNsPerMs;
+  static constexpr size_t kMostSources = 4;  ///< of one batch; one with more is not held
+
+  /// On the thread that has the CUDA context, which must outlive the process's use of it. Errors: of CudaDriver.
+  static Result<std::unique_ptr<StreamMarks>> create(CudaDriver cuda, RankPage& page, SentMember& sent);
+
+  /// Before a batch is posted on `stream`: counts its messages to and from ranks of the job, and holds the stream. An
+  /// error means that a mark or a wait may be missing in the stream: switch the hook off.
+  Result<Held> batch(CudaStream stream, std::span<const uint32_t> destinations, std::span<const uint32_t> sources,
+                     Hold hold);
+  Status end_iteration(CudaStream stream);
+
+  /// The helper's look at `now_ns`: ends a hold that has become too long. True if it did.
+  bool watch(int64_t now_ns);
+
+  const StreamCounters& counters() const { return counters_; }
+
+ private:
+  // What a marked wait waits for, where the helper finds it by its state word.
+  struct Pending {
+    std::atomic<uint64_t> word{0};
+    std::atomic<uint32_t> count{0};
+    std::array<std::atomic<uint32_t>, kMostSources> slot{}, wanted{};
+  };
+  static constexpr size_t kPending = 1024;  // more than a host can be ahead of its GPU
+  struct Want {
+    uint32_t slot = 0, value = 0;
+  };
+
+  StreamMarks(CudaDriver cuda, RankPage& page, SentMember& sent)
+      : cuda_(cuda), page_(page), sent_(sent), two_phase_least_ns_(two_phase_least_ns()) {}
+  bool all_there(std::span<const Want> wants) const;
+  bool wait_on_host(uint64_t word, uint32_t wait, std::span<const Want> wants, int64_t length_ns);
+  int64_t longest_hold(uint32_t wait) const;
+
+  CudaDriver cuda_;
+  RankPage& page_;
+  SentMember& sent_;
+  int64_t two_phase_least_ns_;
+  CudaAddress state_word_ = 0, sent_page_ = 0;
+  StreamCounters counters_;
+
+  std::mutex counting_;
+  std::unordered_map<uint32_t, uint32_t> produced_, expected_;  // messages, by rank of the job
+
+  // The posting thread's own.
+  std::atomic<pthread_t> owner_{0};
+  uint64_t iteration_ = 0;
+  uint32_t wait_ = 0;
+  bool representative_ = true;  // of the schedule: no wait of this iteration is held only later
+
+  std::array<Pending, kPending> pending_;
+  std::array<std::atomic<uint8_t>, FREERIDE_MAX_WAITS> broken_{};  // times in a row, by wait - 1
+  uint64_t watched_word_ = 0;                                      // the helper's
+  int64_t watched_since_ns_ = 0;
+  bool watched_broken_ = false;
+};
+
+}  // namespace freeride::hooks

@@ -1,0 +1,343 @@
+// Against a CUDA driver whose streams are threads (hooks/tests/fake_cuda.cpp): order, poisoning, bounds, failures.
+#include "stream_marks.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <thread>
+
+#include "../tests/fake_cuda.h"
+#include "fake_worker.hpp"
+#include "freeride/hook.h"
+#include "helper.hpp"
+
+namespace freeride::hooks {
+namespace {
+
+constexpr auto kLong = std::chrono::seconds(30);
+
+// A rank with its GPU's stream and its helper thread.
+struct Rank {
+  explicit Rank(const std::string& folder, uint32_t number, uint32_t ranks = 2) {
+    RankIdentity identity;
+    identity.job = "job";
+    identity.device = "cpu-" + std::to_string(number);
+    identity.rank = identity.stage = number;
+    identity.stages = std::max(ranks, number + 1);
+    auto made = RankPage::create(identity);
+    REQUIRE(made.ok());
+    page = std::move(*made);
+    auto joined = SentMember::join(folder, "job", number, 100 + number, FREERIDE_SENT_FIRST);
+    REQUIRE(joined.ok());
+    sent = std::move(*joined);
+    auto cuda = CudaDriver::load();
+    REQUIRE(cuda.ok());
+    auto created = StreamMarks::create(*cuda, *page, *sent);
+    REQUIRE(created.ok());
+    marks = std::move(*created);
+    page->set_shortest_lease(StreamMarks::kTwoPhaseLeastNs);
+    Helper::Config config;
+    config.run_dir = folder;
+    config.device = identity.device;
+    config.external_marks = true;
+    helper = std::make_unique<Helper>(config, *page, sent.get(), marks.get());
+    REQUIRE(helper->start().ok());
+    stream = fake_cuda_stream();
+  }
+  ~Rank() {
+    helper->stop();
+    fake_cuda_destroy(stream);
+    sent->leave();
+  }
+  Held batch(std::vector<uint32_t> to, std::vector<uint32_t> from, Hold hold = Hold::kNow) {
+    for (uint32_t& rank : to) rank += 100;
+    for (uint32_t& rank : from) rank += 100;
+    auto held = marks->batch(stream, to, from, hold);
+    REQUIRE(held.ok());
+    return *held;
+  }
+  void send(uint32_t to) { batch({to}, {}); }
+  // The function runs on the stream.
+  void then(std::function<void()> function) {
+    fake_cuda_run(
+        stream,
+        [](void* context) {
+          std::unique_ptr<std::function<void()>> call(static_cast<std::function<void()>*>(context));
+          (*call)();
+        },
+        new std::function<void()>(std::move(function)));
+  }
+  uint64_t word() const { return pages::load_acquire(page->page().state_word); }
+
+  std::unique_ptr<RankPage> page;
+  std::unique_ptr<SentMember> sent;
+  std::unique_ptr<StreamMarks> marks;
+  std::unique_ptr<Helper> helper;
+  void* stream = nullptr;
+};
+
+bool eventually(const std::function<bool()>& condition) {
+  for (const auto end = std::chrono::steady_clock::now() + kLong; std::chrono::steady_clock::now() < end;) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a held receive comes after its data, and is marked while it waits") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  a.send(1);  // the first message: from here on b knows that a counts
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) == FREERIDE_SENT_FIRST + 1; }));
+  CHECK(b.batch({}, {0}) == Held::kPlain);  // the data is there
+
+  std::atomic<bool> sent{false}, early{false}, received{false};
+  REQUIRE(b.batch({}, {0}) == Held::kStream);
+  b.then([&] {
+    early = !sent;
+    received = true;
+  });
+  REQUIRE(eventually([&] { return b.word() == FREERIDE_STATE(0, 2); }));
+  CHECK_FALSE(received);
+  a.then([&] { sent = true; });
+  a.send(1);
+  REQUIRE(eventually([&] { return received.load(); }));
+  CHECK_FALSE(early);
+  CHECK(b.word() == FREERIDE_STATE(0, 0));
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+  REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == 1; }));
+  CHECK(pages::load_acquire(b.page->page().waits) == 2);
+  CHECK(pages::load_acquire(b.page->page().hook_state) == FREERIDE_HOOK_ACTIVE);
+}
+
+TEST_CASE("who is not hooked, not here, or does not count, is not waited for") {
+  const TempDir dir;
+  Rank a(dir.path(), 0);
+  CHECK(a.batch({}, {1}) == Held::kPlain);                 // nobody
+  auto old = SentMember::join(dir.path(), "job", 1, 101);  // counts on the host
+  REQUIRE(old.ok());
+  Rank c(dir.path(), 2);  // before one has left: nobody joins a page after that
+  (*old)->produce(0);
+  CHECK(a.batch({}, {1}) == Held::kPlain);
+  (*old)->leave();
+  CHECK(a.batch({}, {1}) == Held::kPlain);
+  CHECK(a.batch({}, {2}) == Held::kPlain);                // hooked, but has not said a word
+  CHECK(a.batch({}, {2}, Hold::kNever) == Held::kPlain);  // not to be held
+  for (int i = 0; i < 3; ++i) c.send(0);
+  REQUIRE(eventually([&] { return a.sent->counter_from(2) == FREERIDE_SENT_FIRST + 3; }));
+  c.sent->release(FREERIDE_RANK_DISABLED);
+  CHECK(a.batch({}, {2}) == Held::kPlain);
+  CHECK(pages::load_acquire(a.page->page().bubbles) == 0);
+}
+
+TEST_CASE("long waits are learned, and then waited for on the host") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  constexpr int kIterations = 12;
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+  std::atomic<int> produced{0}, early{0};
+  int two_phase = 0;
+  for (int i = 0; i < kIterations; ++i) {
+    fake_cuda_work(a.stream, 20 * kNsPerMs);
+    a.then([&] { ++produced; });
+    a.send(1);
+    const Held held = b.batch({}, {0});
+    two_phase += held == Held::kTwoPhase;
+    b.then([&, i] { early += produced < i + 1; });
+    REQUIRE(b.marks->end_iteration(b.stream).ok());
+    fake_cuda_synchronize(b.stream);
+    REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == uint64_t(i) + 2; }));
+  }
+  CHECK(early == 0);
+  CHECK(two_phase > 0);
+  CHECK(b.marks->counters().broken == 0);
+  const auto& learned = b.page->page().learned[0];
+  CHECK(pages::load_relaxed(learned.low_ns) >= uint64_t{StreamMarks::kTwoPhaseLeastNs});
+  CHECK(pages::load_relaxed(learned.low_ns) <= pages::load_relaxed(learned.high_ns));
+  CHECK(pages::load_relaxed(b.page->page().waits) == 1);
+}
+
+TEST_CASE("1F1B's batches that send and receive do not lock each other up") {
+  const TempDir dir;
+  Rank first(dir.path(), 0), last(dir.path(), 1);
+  constexpr int kIterations = 8, kBatches = 4;
+  // As NCCL does it: a message goes over once both ends have come to it, and each end waits for that on its stream.
+  struct Messages {
+    std::atomic<int> sent{0}, received{0};
+  } forwards, backwards;
+  std::atomic<bool> stop{false};
+  const auto exchange = [&](Rank& rank, Messages* out, Messages* in) {
+    rank.then([&stop, out, in] {
+      const int out_to = out != nullptr ? ++out->sent : 0;
+      const int in_to = in != nullptr ? ++in->received : 0;
+      while (!stop && ((out != nullptr && out->received < out_to) || (in != nullptr && in->sent < in_to))) {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+    });
+  };
+  const auto batch = [&](Rank& rank, uint32_t peer, Messages* out, Messages* in) {
+    const auto to = out != nullptr ? std::vector<uint32_t>{peer} : std::vector<uint32_t>{};
+    const auto from = in != nullptr ? std::vector<uint32_t>{peer} : std::vector<uint32_t>{};
+    rank.batch(to, from);
+    exchange(rank, out, in);
+  };
+  std::thread other([&] {
+    for (int i = 0; i < kIterations; ++i) {
+      batch(last, 0, nullptr, &forwards);
+      for (int k = 0; k < kBatches; ++k) {
+        fake_cuda_work(last.stream, 3 * kNsPerMs);
+        batch(last, 0, &backwards, k + 1 < kBatches ? &forwards : nullptr);
+      }
+      REQUIRE(last.marks->end_iteration(last.stream).ok());
+      fake_cuda_synchronize(last.stream);
+    }
+  });
+  for (int i = 0; i < kIterations; ++i) {
+    fake_cuda_work(first.stream, kNsPerMs);
+    batch(first, 1, &forwards, nullptr);
+    for (int k = 0; k < kBatches; ++k) {
+      if (k + 1 < kBatches) fake_cuda_work(first.stream, kNsPerMs);
+      batch(first, 1, k + 1 < kBatches ? &forwards : nullptr, &backwards);
+    }
+    REQUIRE(first.marks->end_iteration(first.stream).ok());
+    fake_cuda_synchronize(first.stream);
+  }
+  other.join();
+  stop = true;
+  CHECK(backwards.received == kIterations * kBatches);
+  CHECK(first.marks->counters().broken + last.marks->counters().broken == 0);
+  CHECK(first.marks->counters().stream + first.marks->counters().two_phase > 0);
+}
+
+TEST_CASE("a batch whose peer needs its send before it can produce is held for a bounded time, twice") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  // b computes what a waits for from what a sends in the same batch: without the bound neither would ever go on.
+  std::atomic<int> to_b{0}, to_a{0};
+  std::atomic<bool> stop{false};
+  b.send(0);
+  REQUIRE(eventually([&] { return a.sent->counter_from(1) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(a.batch({}, {1}) == Held::kPlain);
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(a.marks->end_iteration(a.stream).ok());
+    const Held held = a.batch({1}, {1});
+    CHECK(held == (i < 2 ? Held::kStream : Held::kPlain));
+    a.then([&, i] {
+      to_b = i + 1;
+      while (!stop && to_a < i + 1) std::this_thread::yield();
+    });
+    b.batch({}, {0}, Hold::kNever);
+    b.then([&, i] {
+      while (!stop && to_b < i + 1) std::this_thread::yield();
+    });
+    b.then([&, i] { to_a = i + 1; });
+    b.send(0);
+    fake_cuda_synchronize(a.stream);
+    fake_cuda_synchronize(b.stream);
+  }
+  stop = true;
+  CHECK(a.marks->counters().broken == 2);
+}
+
+TEST_CASE("a rank that switches off holds nobody, also when its GPU still writes what it was told before") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  b.batch({}, {0});
+  fake_cuda_work(a.stream, 100 * kNsPerMs);
+  a.send(1);  // written after the release
+  a.sent->release(FREERIDE_RANK_DISABLED);
+  b.sent->page().sent[0][1] = FREERIDE_SENT_FIRST + 1;  // as if b had not seen the release when it posted
+  b.sent->page().rank[0].status = FREERIDE_RANK_HOOKED;
+  b.batch({}, {0});
+  b.batch({}, {0});  // a message that never comes
+  b.sent->page().rank[0].status = FREERIDE_RANK_DISABLED;
+  fake_cuda_synchronize(b.stream);  // hangs where nobody releases again
+  CHECK(b.word() == FREERIDE_STATE(0, 0));
+}
+
+TEST_CASE("a hold that lasts too long is ended, and after the second time not tried again") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  CHECK(b.batch({}, {0}) == Held::kPlain);
+  for (int i = 0; i < 3; ++i) {  // messages that never come
+    REQUIRE(b.marks->end_iteration(b.stream).ok());
+    CHECK(b.batch({}, {0}) == (i < 2 ? Held::kStream : Held::kPlain));
+    fake_cuda_synchronize(b.stream);
+  }
+  CHECK(b.marks->counters().broken == 2);
+  CHECK(pages::load_acquire(a.sent->page().rank[0].status) == FREERIDE_RANK_HOOKED);
+}
+
+TEST_CASE("messages into a graph, or of a second thread, switch off or are counted only") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  a.send(1);
+  std::thread([&] { a.send(1); }).join();
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) == FREERIDE_SENT_FIRST + 2; }));
+  b.batch({}, {0});
+  std::thread([&] { CHECK(b.batch({}, {0}) == Held::kPlain); }).join();
+  std::thread([&] { CHECK(b.batch({}, {0}) == Held::kPlain); }).join();
+  fake_cuda_capture(b.stream, 1);
+  const std::array<uint32_t, 1> from{100};
+  CHECK_FALSE(b.marks->batch(b.stream, {}, from, Hold::kNow).ok());
+}
+
+TEST_CASE("after an error of CUDA's the hook is off, and its row is released") {
+  const TempDir dir;
+  setenv("FREERIDE_SHM_DIR", dir.path().c_str(), 1);
+  freeride_hook_config config{};
+  config.struct_size = sizeof(config);
+  config.flags = FREERIDE_HOOK_CUDA;
+  config.job = "job";
+  config.run_dir = dir.path().c_str();
+  config.stages = config.replicas = 1;
+  config.rank = 100;
+  freeride_hook* hook = freeride_hook_attach(&config);
+  REQUIRE(hook != nullptr);
+  CHECK(std::string(freeride_hook_page(hook)->device) == "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f");
+  Rank peer(dir.path(), 1);
+  void* stream = fake_cuda_stream();
+  const uint32_t other = 101;
+  CHECK(freeride_hook_stream_batch(hook, stream, &other, 1, nullptr, 0, 0) == FREERIDE_HELD_PLAIN);
+  REQUIRE(eventually([&] { return peer.sent->counter_from(0) == FREERIDE_SENT_FIRST + 1; }));
+  peer.send(0);
+  peer.send(0);
+  fake_cuda_synchronize(peer.stream);
+  for (int i = 0; i < 2; ++i) freeride_hook_stream_batch(hook, stream, nullptr, 0, &other, 1, 1);
+  SECTION("at a send") {
+    fake_cuda_fail_after(0);
+    freeride_hook_stream_batch(hook, stream, &other, 1, nullptr, 0, 0);
+  }
+  SECTION("between a mark and its wait") {
+    fake_cuda_fail_after(1);
+    CHECK(freeride_hook_stream_batch(hook, stream, nullptr, 0, &other, 1, 1) == FREERIDE_HELD_PLAIN);
+  }
+  SECTION("at the end of a mark") {
+    fake_cuda_fail_after(2);
+    freeride_hook_stream_batch(hook, stream, nullptr, 0, &other, 1, 1);
+  }
+  fake_cuda_fail_after(-1);
+  CHECK(freeride_hook_state(hook) == FREERIDE_HOOK_DISABLED);
+  CHECK(peer.sent->counter_from(0) == FREERIDE_POISON);
+  CHECK(freeride_hook_enable(hook) == 0);
+  CHECK(freeride_hook_stream_batch(hook, stream, &other, 1, &other, 1, 1) == FREERIDE_HELD_PLAIN);
+  freeride_hook_stream_iteration_end(hook, stream);
+  CHECK(peer.batch({}, {0}) == Held::kPlain);
+  fake_cuda_destroy(stream);
+  freeride_hook_detach(hook);
+}
+
+}  // namespace freeride::hooks
