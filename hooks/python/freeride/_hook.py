@@ -17,6 +17,7 @@ _said = set()
 _place = None      # stage, stages, replica that we attached with, where nobody gave them
 _explicit_iterations = False
 _waits = 0         # marked since the last iteration's end
+_stream_iteration_end = None  # _cuda's, where streams mark
 
 
 def say(text):
@@ -96,9 +97,9 @@ def number(name, given, default, least=0):
     return value
 
 
-def attach_now(rank, world, framework, stage=None, stages=None, replica=None, replicas=None):
+def attach_now(rank, world, framework, stage=None, stages=None, replica=None, replicas=None, cuda_rank=None):
     """Makes the handle; called once torch.distributed knows rank and size of the pipeline's group, or a framework this rank's place. What the
-    user says goes before that. Returns whether there is a handle."""
+    user says goes before that. cuda_rank: streams of the current CUDA context mark; the rank in the world. Returns whether there is a handle."""
     global _handle, _pid, _arguments, _place
     with _lock:
         if _handle is not None and _pid == os.getpid():
@@ -127,6 +128,10 @@ def attach_now(rank, world, framework, stage=None, stages=None, replica=None, re
         config.local_rank = int(local)
         guessed = given["stage"] is None and not os.environ.get("FREERIDE_STAGE")
         _place = (config.stage, config.stages, config.replica) if guessed else None
+        if cuda_rank is not None:
+            config.flags, config.rank = _library.CUDA, cuda_rank
+            device = given["device"] or os.environ.get("FREERIDE_DEVICE")
+            config.device = device.encode() if device else None  # the library knows the context's
         _pid = os.getpid()
         _handle = library().attach(_library.ctypes.byref(config))  # says by itself why, if not
         return _handle is not None
@@ -167,7 +172,11 @@ def iteration_end(explicit=False):
         elif _explicit_iterations or _waits == 0:
             return  # a second optimizer's step in the same iteration
         _waits = 0
-        if _handle is not None:
+        if _handle is None:
+            return
+        if _stream_iteration_end is not None:
+            _stream_iteration_end(_handle)
+        else:
             _library_instance.iteration_end(_handle)
     except Exception as error:
         fail(error)

@@ -5,7 +5,8 @@ import glob
 import os
 
 STARTING, ACTIVE, DISABLED, GONE = 0, 1, 2, 3
-SENT, EXTERNAL_MARKS = 1, 2
+SENT, EXTERNAL_MARKS, CUDA = 1, 2, 4
+HOLD_NEVER, HOLD, HOLD_LATER = 0, 1, 2
 REACHED, RELEASED, TIMEOUT, NONE = 0, 1, -1, -2
 
 
@@ -14,6 +15,11 @@ class Config(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("job", ctypes.c_char_p), ("device", ctypes.c_char_p),
                 ("framework", ctypes.c_char_p), ("run_dir", ctypes.c_char_p), ("rank", ctypes.c_uint32), ("stage", ctypes.c_uint32),
                 ("stages", ctypes.c_uint32), ("replica", ctypes.c_uint32), ("replicas", ctypes.c_uint32), ("local_rank", ctypes.c_uint32)]
+
+
+class StreamCounters(ctypes.Structure):
+    """freeride_stream_counters."""
+    _fields_ = [(name, ctypes.c_uint64) for name in ("plain", "stream", "two_phase", "broken", "looks", "host_wait_ns", "cpu_ns")]
 
 
 def candidates():
@@ -63,6 +69,10 @@ class Library:
         self.attach = bind(slow, "attach", handle, ctypes.POINTER(Config))
         self.detach = bind(slow, "detach", None, handle)
         self.wait_sent = bind(slow, "wait_sent", ctypes.c_int, handle, u32, u32, ctypes.c_int64)
+        array = ctypes.POINTER(u32)
+        self.stream_batch = bind(slow, "stream_batch", ctypes.c_int, handle, ctypes.c_void_p, array, u32, array, u32, ctypes.c_int)
+        self.stream_iteration_end = bind(slow, "stream_iteration_end", None, handle, ctypes.c_void_p)
+        self.stream_counters = bind(fast, "stream_counters", None, handle, ctypes.POINTER(StreamCounters))
         self.mark_begin = bind(fast, "mark_begin", None, handle)
         self.mark_end = bind(fast, "mark_end", None, handle)
         self.iteration_end = bind(fast, "iteration_end", None, handle)

@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 
-from . import _frameworks, _hook, _imports, _pipeline
+from . import _cuda, _frameworks, _hook, _imports, _pipeline
 
 _noted = {}  # id of a Work -> weak reference to it; an entry lives as long as its Work, or until its wait
 _armed = False
@@ -85,16 +85,23 @@ def _attach_to(c10d):
         _pipeline.set_rule(("given",), group)
     if given["iterations"] == "optimizer":
         _patch_optimizers()
-    _patch_waits()
+    if _cuda.wanted(c10d):
+        _cuda.patch(c10d)
+    else:
+        _patch_waits()
     placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
     _postponed = _pipeline.automatic() and not placed and _frameworks.expected()
     if not _postponed:
         _attach_as(c10d, group=group)
+    elif _cuda.armed():
+        _cuda.attach_later(functools.partial(_attach_as, c10d))  # should the framework tell nothing
 
 
 def _attach_as(c10d, group=None, framework=None, ranks=None):
     global _postponed
     _postponed = False
+    if _cuda.attach_later(functools.partial(_attach_as, c10d, group, framework, ranks)):
+        return
     rank, size, place = c10d.get_rank(group), c10d.get_world_size(group), {}
     if rank < 0:
         raise ValueError("this rank is not in the group given to attach()")
@@ -102,6 +109,8 @@ def _attach_as(c10d, group=None, framework=None, ranks=None):
         place = _place(ranks, rank, size)
     torch = sys.modules["torch"]
     backend = c10d.get_backend(c10d._get_default_group())
+    if _cuda.armed():
+        backend, place["cuda_rank"] = "nccl", c10d.get_rank()
     _hook.attach_now(rank, size, f"torch {torch.__version__} {backend}" + (f", {framework}" if framework else ""), **place)
 
 
@@ -122,7 +131,7 @@ def _told(framework, groups, ranks):
         return
     world = c10d._get_default_group()
     _pipeline.tell([world if group is None else group for group in groups], ranks)
-    if _postponed:
+    if _postponed or _cuda.waiting():
         _attach_as(c10d, framework=framework, ranks=ranks)
     elif _pipeline.automatic():
         place = _place(ranks, c10d.get_rank(), c10d.get_world_size())

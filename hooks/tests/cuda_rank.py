@@ -1,0 +1,91 @@
+"""A rank of test_cuda.py: gloo, and the hook's path for NCCL and CUDA streams on a CUDA driver that is no GPU (fake_cuda.cpp).
+
+cuda_rank.py LIBCUDA SCENARIO: sends and receives in a 1F1B of two stages, with computing that is a nap of the host and of the stream.
+"""
+import contextlib
+import ctypes
+import json
+import os
+import sys
+import time
+
+fake = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # before the hook asks for libcuda.so.1
+fake.fake_cuda_stream.restype = ctypes.c_void_p
+fake.fake_cuda_work.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+fake.fake_cuda_synchronize.argtypes = [ctypes.c_void_p]
+
+import torch
+import torch.distributed as dist
+from torch.distributed import batch_isend_irecv as imported_before
+
+import freeride
+from freeride import _cuda, _hook
+
+stream = fake.fake_cuda_stream()
+_cuda.wanted = lambda c10d: True
+_cuda._KIND = "cpu"
+_cuda._stream = lambda device: stream
+_cuda._context = lambda device: contextlib.nullcontext()
+_cuda._usable_bytes = lambda device: 5 << 30
+
+
+def work(ms):
+    """The GPU computes, and the host is ahead of it."""
+    fake.fake_cuda_work(stream, int(ms * 1e6))
+
+
+def main(scenario):
+    rank = int(os.environ["RANK"])
+    freeride.attach()
+    dist.init_process_group("gloo")
+    assert freeride.state() == ("off" if freeride._hook.off() else "waiting"), freeride.state()
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    batch = imported_before if scenario == "imported" else dist.batch_isend_irecv
+    got = []
+
+    def post(send, receive):
+        ops, into = [], torch.zeros(1)
+        if send is not None:
+            ops.append(dist.P2POp(dist.isend, torch.full((1,), float(send)), 1 - rank))
+        if receive:
+            ops.append(dist.P2POp(dist.irecv, into, 1 - rank))
+        works = batch(ops)
+        if scenario == "early" and receive:
+            time.sleep(0.002)  # what a schedule does that posts ahead
+        for one in works:
+            one.wait()
+        fake.fake_cuda_synchronize(stream)
+        if receive:
+            got.append(float(into))
+
+    for iteration in range(12):
+        if rank == 0:
+            work(1)
+            post(iteration, False)
+            for k in range(3):
+                post(k if k < 2 else None, True)
+        else:
+            post(None, True)
+            for k in range(3):
+                work(8)
+                post(10 * iteration + k, k < 2)
+        if scenario == "fails" and rank == 1 and iteration == 7:
+            _hook.fail(RuntimeError("a test"))
+        optimizer.step()
+        fake.fake_cuda_synchronize(stream)
+    time.sleep(0.05)
+    page = None
+    if _hook._handle is not None:
+        from freeride import pages
+        page = pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle))
+    result = {"got": got, "counters": _cuda.counters(), "state": freeride.state(),
+              "device": page.device.decode() if page else None, "waits": page.waits if page else None,
+              "iteration": page.iteration if page else None, "usable_bytes": page.usable_bytes if page else None,
+              "low_ms": [page.learned[i].low_ns / 1e6 for i in range(page.waits)] if page else None}
+    print(json.dumps(result), flush=True)
+    dist.barrier()
+    freeride.detach()
+
+
+main(sys.argv[2])

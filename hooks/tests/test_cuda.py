@@ -1,0 +1,87 @@
+"""The hook's path for NCCL, on a CUDA driver whose streams are threads: what is held, learned and marked, and what is not."""
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import support
+
+FAKE = support.BUILD / "fake-cuda/libcuda.so.1"
+EXPECTED = [[10 * i + k for i in range(12) for k in range(3)], [x for i in range(12) for x in (i, 0, 1)]]
+
+
+def pipeline(scenario, per_rank=({}, {})):
+    """Both ranks' results and what they wrote to stderr."""
+    with tempfile.TemporaryDirectory() as folder:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        started = []
+        for rank in range(2):
+            env = support.environment(folder, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                                      FREERIDE_JOB="job", FREERIDE_SHM_DIR=folder, **per_rank[rank])
+            words = [sys.executable, str(support.SOURCE / "hooks/tests/cuda_rank.py"), str(FAKE), scenario]
+            started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        results, errors = [], []
+        try:
+            for process in started:
+                out, error = process.communicate(timeout=support.WATCHDOG)
+                errors.append(error)
+                if process.returncode != 0:
+                    raise AssertionError(f"exit code {process.returncode}: {error[-3000:]}")
+                results.append(json.loads(out.splitlines()[-1]))
+        finally:
+            for process in started:
+                process.kill()
+        left = [name for name in os.listdir(folder) if name.startswith("freeride-sent")]
+        if left:
+            raise AssertionError(f"left behind: {left}")
+        return results, errors
+
+
+class Held(unittest.TestCase):
+    def check_values(self, results):
+        self.assertEqual([result["got"] for result in results], EXPECTED)
+
+    def test_receives_at_their_point_of_use_are_held_and_learned(self):
+        results, _ = pipeline("plain")
+        self.check_values(results)
+        first = results[0]
+        self.assertEqual([result["state"] for result in results], ["active", "active"])
+        self.assertEqual(first["device"], "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f")
+        self.assertEqual((first["waits"], first["iteration"], first["usable_bytes"]), (3, 12, 5 << 30))
+        self.assertEqual(first["counters"]["broken"], 0)
+        self.assertGreater(first["counters"]["stream"], 0)
+        self.assertGreater(first["counters"]["two_phase"], 0)
+        self.assertGreater(max(first["low_ms"]), 3)
+
+    def test_a_batch_function_imported_before_the_hook(self):
+        results, _ = pipeline("imported")
+        self.check_values(results)
+
+    def test_receives_posted_early_are_not_held(self):
+        results, _ = pipeline("early")
+        self.check_values(results)
+        for result in results:
+            self.assertEqual(result["counters"]["stream"] + result["counters"]["two_phase"], 0)
+            self.assertGreater(result["counters"]["plain"], 0)
+            self.assertEqual(set(result["low_ms"]), {0})
+
+    def test_one_rank_without_the_hook(self):
+        results, _ = pipeline("plain", ({}, {"FREERIDE_HOOK": "0"}))
+        self.check_values(results)
+        self.assertEqual((results[0]["state"], results[1]["state"]), ("active", "off"))
+        self.assertEqual(results[0]["counters"]["stream"] + results[0]["counters"]["two_phase"], 0)
+
+    def test_a_hook_that_fails_in_the_middle(self):
+        results, errors = pipeline("fails")
+        self.check_values(results)
+        self.assertEqual((results[0]["state"], results[1]["state"]), ("active", "disabled"))
+        self.assertIn("switched off: RuntimeError: a test", errors[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
