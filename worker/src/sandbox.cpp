@@ -62,7 +62,8 @@ class NoSandbox final : public Sandbox {
     plan.keep_fds = request.keep_fds;
     plan.cores = request.cores;
     plan.lowest_priority = request.lowest_priority;
-    limit_memory(plan, request.memory_limit_bytes);
+    if (request.lowest_priority)
+      limit_memory(plan, request.memory_limit_bytes);  // a GPU's driver reserves far more than it uses
     plan.working_dir = request.scratch;
     plan.program = options_.runner;
     plan.argv = {options_.runner};
