@@ -1,0 +1,83 @@
+"""Watches a rank's bubble page and its worker's lease and answer pages without sleeping, for measurements: it sees a GPU's mark within a
+microsecond. observer.py BUBBLE_PAGE WORKER_PID OUT; ends with SIGTERM or its stdin's end.
+"""
+import glob
+import json
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+
+
+def parent_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
+
+
+def pages_of(worker, title):
+    """The pages of the worker's runners, which keep their descriptors."""
+    found = {}
+    for path in glob.glob("/proc/[0-9]*/fd/*"):
+        try:
+            if title not in os.readlink(path):
+                continue
+            pid = int(path.split("/")[2])
+            while pid > 1 and pid != worker:
+                pid = parent_of(pid)
+            if pid != worker:
+                continue
+            fd = os.open(path, os.O_RDONLY)
+            inode = os.fstat(fd).st_ino
+            if inode not in found:
+                found[inode] = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+            os.close(fd)
+        except OSError:
+            pass
+    return list(found.values())
+
+
+def main():
+    path, worker, out = sys.argv[1:4]
+    fd = os.open(path, os.O_RDONLY)
+    bubble = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+    leases, answers = pages_of(int(worker), "lease page"), pages_of(int(worker), "answer page")
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+    u64 = struct.Struct("<Q").unpack_from
+    edges, opened, paused = [], [], []
+    word = None
+    ids, pauses = [u64(page, 48)[0] for page in leases], [u64(page, 64)[0] for page in answers]
+    begin_ns, work = time.monotonic_ns(), [[u64(page, at)[0] for at in (80, 88, 96)] for page in answers]
+    longest = 0
+    before = time.monotonic_ns()
+    while not stopped:
+        now = time.monotonic_ns()
+        longest, before = max(longest, now - before), now
+        seen = u64(bubble, 256)[0]
+        if seen != word:
+            edges.append((now, seen))
+            word = seen
+        for i, page in enumerate(leases):
+            lease = u64(page, 48)[0]
+            if lease != ids[i]:
+                ids[i] = lease
+                opened.append((now, lease, u64(page, 64)[0], u64(page, 88)[0], u64(page, 56)[0]))
+        for i, page in enumerate(answers):
+            at = u64(page, 64)[0]
+            if at != pauses[i]:
+                pauses[i] = at
+                paused.append(at)
+    # Of each side task: steps, time in steps, the part of it before the deadlines of its leases.
+    work = [[u64(page, at)[0] - start for at, start in zip((80, 88, 96), of_page)] for page, of_page in zip(answers, work)]
+    with open(out, "w") as file:
+        json.dump({"begin_ns": begin_ns, "end_ns": time.monotonic_ns(), "work": work, "edges": edges, "leases": opened, "paused": paused,
+                   "longest_gap_ns": longest}, file)
+
+
+if __name__ == "__main__":
+    main()

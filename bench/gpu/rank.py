@@ -1,0 +1,151 @@
+"""One rank of bench/hook_gpu.py: RANK, WORLD_SIZE, … in the environment; the job as JSON in the argument, the result to job["out"].<rank>."""
+import faulthandler
+import glob
+import json
+import os
+import resource
+import signal
+import sys
+import time
+
+import pipeline
+import torch
+import torch.distributed as dist
+
+import freeride
+from freeride import _cuda, _hook
+
+
+def helper_cpu_s():
+    """Processor time of the hook's helper thread."""
+    for path in glob.glob("/proc/self/task/*/stat"):
+        with open(path) as file:
+            text = file.read()
+        if "(freeride-hook)" in text:
+            words = text.rpartition(")")[2].split()
+            return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def page_path():
+    for path in glob.glob("/proc/self/fd/*"):
+        try:
+            if "bubble page" in os.readlink(path):
+                return f"/proc/{os.getpid()}/fd/{path.rpartition('/')[2]}"
+        except OSError:
+            pass
+    return None
+
+
+def waits():
+    """What the page knows of this rank's waits, in ms: low and high quantile."""
+    from freeride import pages
+    fd = os.open(page_path(), os.O_RDONLY)
+    try:
+        page = pages.map_page(pages.BubblePage, fd).copy()
+    finally:
+        os.close(fd)
+    known = [[round(one.low_ns / 1e6, 2), round(one.high_ns / 1e6, 2)] for one in page.learned[:page.waits]]
+    recent = [page.history[(page.bubbles - 1 - i) % 1024] for i in range(min(page.bubbles, 2 * page.waits))]
+    marked = [[r.state_word & 0xFFFF, round((r.end_ns - r.begin_ns) / 1e6, 2)] for r in reversed(recent)]
+    return {"waits": page.waits, "iteration": page.iteration, "bubbles": page.bubbles, "relearned": page.relearned, "learned_ms": known,
+            "recent_ms": marked, "usable_gib": round(page.usable_bytes / 2**30, 1), "hook_state": page.hook_state}
+
+
+def timed(job, device, result):
+    """Blocks of iterations with and without the hook, by turns."""
+    training = pipeline.Training(job["schedule"], pipeline.Size(**job["size"]), device)
+    events, hooked, cpu, block_cpu = [], [], [], 0.0
+    alternate = job.get("alternate", True)
+    for block in range(job["blocks"] + 1):  # the first: warm-up and learning
+        on = not alternate or block == 0 or block % 2 == 0
+        _cuda.pause(not on)
+        before, count_before, begin = helper_cpu_s(), _cuda.counters()["cpu_ns"], time.monotonic()
+        for _ in range(job["warm_up"] if block == 0 else job["iterations"]):
+            event = torch.cuda.Event(enable_timing=True)
+            training.step()
+            event.record()
+            events.append(event)
+            hooked.append(on if block else None)
+            if len(events) % 4 == 0:  # the host not more than a few iterations ahead
+                events[-3].synchronize()
+        torch.cuda.synchronize()
+        if block == 0 and page_path():
+            print(dist.get_rank(), "READY", page_path(), os.getpid(), flush=True)
+        if block and on:
+            cpu.append(100 * (helper_cpu_s() - before + (_cuda.counters()["cpu_ns"] - count_before) / 1e9) / (time.monotonic() - begin))
+    result["iteration_ms"] = [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])]
+    result["hooked"] = hooked
+    result["hook_cpu_pct"] = cpu
+    result["memory_gib"] = torch.cuda.max_memory_reserved() / 2**30
+
+
+def compared(job, device, result):
+    """The same iterations without and with the hook, for each schedule: bitwise the same losses."""
+    for schedule, stages in job["schedules"]:
+        faulthandler.dump_traceback_later(40, exit=True)
+        size = pipeline.Size(**dict(job["size"], stages=stages))
+        losses = {}
+        for hooked in (False, True):
+            _cuda.pause(not hooked)
+            training = pipeline.Training(schedule, size, device)
+            before, begin = _cuda.counters(), time.monotonic()
+            kept = []
+            for index in range(job["iterations"]):
+                kept.append(training.step())
+                if hooked and job.get("fail_at") == index and dist.get_rank() == 1:
+                    _hook.fail(RuntimeError("a test of what happens then"))
+            torch.cuda.synchronize()
+            losses[hooked] = [float(loss) for losses_of_step in kept for loss in losses_of_step]
+            took = time.monotonic() - begin
+        after = _cuda.counters()
+        result[schedule] = {"equal": losses[False] == losses[True], "losses": len(losses[True]), "last": (losses[True] or [None])[-1],
+                            "s": round(took, 2), "counters": {name: after[name] - before[name] for name in after},
+                            "waits": waits() if page_path() else None}
+        print(dist.get_rank(), schedule, json.dumps(result[schedule]), flush=True)
+        faulthandler.cancel_dump_traceback_later()
+        del training
+
+
+def killed(job, device, result):
+    """Rank 1 dies in the middle."""
+    training = pipeline.Training(job["schedule"], pipeline.Size(**job["size"]), device)
+    for index in range(job["iterations"]):
+        training.step()
+        if index == job["kill_at"] and dist.get_rank() == 1:
+            torch.cuda.synchronize()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index % 2 == 0:
+            torch.cuda.synchronize()
+            print(dist.get_rank(), "iteration", index, flush=True)
+
+
+def main():
+    job = json.loads(sys.argv[1])
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(job.get("watchdog_s", 100), exit=True)
+    if job.get("deterministic"):
+        torch.use_deterministic_algorithms(True)
+    local = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local)
+    torch.cuda.set_device(device)
+    freeride.attach()
+    import datetime
+    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=job.get("timeout_s", 60)))
+    result = {"rank": dist.get_rank(), "torch": torch.__version__, "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+              "cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name(device)}
+    begin = resource.getrusage(resource.RUSAGE_SELF)
+    {"timed": timed, "compared": compared, "killed": killed}[job["what"]](job, device, result)
+    end = resource.getrusage(resource.RUSAGE_SELF)
+    result["process_cpu_s"] = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
+    result["counters"], result["state"] = _cuda.counters(), freeride.state()
+    result["page"] = waits() if page_path() else None
+    with open(f"{job['out']}.{dist.get_rank()}", "w") as file:
+        json.dump(result, file)
+    dist.barrier()
+    freeride.detach()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""What the hook costs training on two GPUs, and that it leaves it as it was: torch.distributed.pipelining over NCCL.
+
+    hook_gpu.py --python DIR --out FILE checks|times|all      # DIR: the package freeride, with its library
+    hook_gpu.py --summary FILE                                # recomputes the summary from the samples
+
+checks: the losses of each schedule with the hook are bitwise those without; a rank that dies, a hook that fails, a rank without one.
+times: hooked and unhooked blocks by turns within one run, with the stream's wait alone and with the wait in two phases.
+"""
+import argparse
+import datetime
+import json
+import math
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table the normal one.
+T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+BIG = {"layers": 16, "width": 3072, "heads": 24, "length": 1024, "batch": 4, "micro_batches": 4, "vocabulary": 32000, "stages": 2}
+SMALL = {"layers": 8, "width": 1024, "heads": 8, "length": 512, "batch": 2, "micro_batches": 4, "vocabulary": 1000, "stages": 2}
+SCHEDULES = [("GPipe", 2), ("1F1B", 2), ("Interleaved1F1B", 4), ("LoopedBFS", 4), ("InterleavedZeroBubble", 4), ("ZBVZeroBubble", 4)]
+
+
+class Ranks:
+    """The two ranks of one run."""
+
+    def __init__(self, options, job, per_rank=None, **environment):
+        self.folder = tempfile.mkdtemp(prefix="fr-")
+        self.job = dict(job, out=self.folder + "/result")
+        port = 20000 + os.getpid() % 10000 + Ranks.made
+        Ranks.made += 1
+        self.processes = []
+        for rank in range(2):
+            own = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                       PYTHONPATH=f"{options.python}:{HERE / 'gpu'}", PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8",
+                       NCCL_NVLS_ENABLE="0", FREERIDE_RUN_DIR=options.run_dir or self.folder, FREERIDE_JOB="bench", **environment)
+            own.update((per_rank or {}).get(rank, {}))
+            words = ["timeout", "-k", "2", str(job.get("watchdog_s", 100) + 25), sys.executable, str(HERE / "gpu" / "rank.py"), json.dumps(self.job)]
+            self.processes.append(subprocess.Popen(words, env=own, stdout=open(f"{self.folder}/{rank}.out", "w"),
+                                                   stderr=open(f"{self.folder}/{rank}.err", "w")))
+    made = 0
+
+    def end(self):
+        """By a signal that `timeout` hands on: killed, it would leave its rank at work."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes:
+            process.wait()
+
+    def text(self, rank, end="err", most=1500):
+        with open(f"{self.folder}/{rank}.{end}") as file:
+            return file.read()[-most:]
+
+    def wait(self):
+        """Results of the ranks (None for one that left none), and their exit codes."""
+        codes, results = [process.wait() for process in self.processes], []
+        for rank in range(2):
+            try:
+                with open(f"{self.job['out']}.{rank}") as file:
+                    results.append(json.load(file))
+            except (OSError, ValueError):
+                results.append(None)
+        return results, codes
+
+
+def said(ranks):
+    """What the hook said, for people."""
+    return [[line for line in ranks.text(rank, most=100000).splitlines() if line.startswith("freeride:")] for rank in range(2)]
+
+
+def interval(values):
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, math.inf
+    degrees = len(values) - 1
+    return mean, (T95[degrees] if degrees < len(T95) else 1.96) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def increases(result):
+    """Of neighbouring blocks, in percent: the hooked one's mean iteration over the unhooked one's, block by block in turn."""
+    blocks = []
+    for duration, hooked in zip(result["iteration_ms"], result["hooked"]):
+        if hooked is None or duration is None:
+            continue
+        if not blocks or blocks[-1][0] != hooked:
+            blocks.append((hooked, []))
+            continue  # the first iteration of a block still has some of the one before
+        blocks[-1][1].append(duration)
+    means = [(hooked, statistics.fmean(values)) for hooked, values in blocks]
+    values = []
+    for (one_hooked, one), (_, other) in zip(means[::2], means[1::2]):
+        on, off = (one, other) if one_hooked else (other, one)
+        values.append(100 * (on / off - 1))
+    return values
+
+
+def summarise(record):
+    summary = {}
+    upper = []
+    for name in ("stream_wait", "two_phase"):
+        runs = record["times"].get(name)
+        if not runs:
+            continue
+        values = increases(runs[0])
+        mean, half = interval(values)
+        upper.append(mean + half)
+        summary[f"hook_{name}_time_increase_pct"] = round(mean, 4)
+        summary[f"hook_{name}_ci95_half_pct"] = round(half, 4)
+        summary[f"hook_{name}_pairs"] = len(values)
+        summary[f"hook_{name}_cpu_pct"] = round(max(statistics.fmean(run["hook_cpu_pct"]) for run in runs), 2)
+        off = [d for d, hooked in zip(runs[0]["iteration_ms"], runs[0]["hooked"]) if d is not None and hooked is False]
+        summary[f"{name}_unhooked_iteration_ms"] = round(statistics.fmean(off), 3)
+    if upper:
+        summary["hook_time_increase_ci95_upper_pct"] = round(max(upper), 4)
+        summary["hook_cpu_pct"] = max(value for name, value in summary.items() if name.endswith("_cpu_pct"))
+    return summary
+
+
+def times(options, record):
+    for name, two_phase_ms in (("two_phase", "3"), ("stream_wait", "100000")):
+        if options.only and name not in options.only:
+            continue
+        job = {"what": "timed", "schedule": "1F1B", "size": BIG if not options.small else SMALL, "blocks": options.blocks,
+               "iterations": options.iterations, "warm_up": options.warm_up, "watchdog_s": options.watchdog}
+        begin = time.monotonic()
+        ranks = Ranks(options, job, FREERIDE_HOOK_TWO_PHASE_MS=two_phase_ms)
+        results, codes = ranks.wait()
+        print(f"== {name}: {codes}, {time.monotonic() - begin:.0f} s", said(ranks), flush=True)
+        if None in results:
+            print(ranks.text(0, "out"), ranks.text(0), ranks.text(1, "out"), ranks.text(1), flush=True)
+            continue
+        record["times"][name] = results
+        for result in results:
+            print(json.dumps({key: value for key, value in result.items() if key not in ("iteration_ms", "hooked")}), flush=True)
+        print("iteration ms:", results[0]["iteration_ms"][:4], "…", results[0]["iteration_ms"][-4:], "increase pct:",
+              [round(value, 3) for value in increases(results[0])], flush=True)
+
+
+def checks(options, record):
+    base = {"what": "compared", "size": SMALL, "iterations": 14, "deterministic": True, "watchdog_s": options.watchdog}
+    one = dict(base, schedules=[("1F1B", 2)])
+    low = {"FREERIDE_HOOK_TWO_PHASE_MS": "0.3"}
+    wanted = [
+        ("schedules", dict(base, schedules=SCHEDULES), {}, low),
+        ("one connection", dict(base, schedules=SCHEDULES[:3]), {}, dict(low, CUDA_DEVICE_MAX_CONNECTIONS="1")),
+        ("one rank without", one, {1: {"FREERIDE_HOOK": "0"}}, low),
+        ("one hook fails", dict(one, fail_at=8), {}, low),
+    ]
+    for name, job, per_rank, environment in wanted:
+        if options.only and name not in options.only:
+            continue
+        begin = time.monotonic()
+        ranks = Ranks(options, job, per_rank, **environment)
+        results, codes = ranks.wait()
+        record["checks"][name] = {"codes": codes, "said": said(ranks), "results": results}
+        print(f"== {name}: {codes}, {time.monotonic() - begin:.0f} s", flush=True)
+        for rank in range(2):
+            print(ranks.text(rank, "out", 6000), "\n".join(said(ranks)[rank]), flush=True)
+            if results[rank] is None:
+                print(ranks.text(rank, most=2500), flush=True)
+    for name, environment in (("rank killed, hooked", low), ("rank killed, unhooked", {"FREERIDE_HOOK": "0"})):
+        if options.only and name not in options.only:
+            continue
+        job = {"what": "killed", "schedule": "1F1B", "size": SMALL, "iterations": 40, "kill_at": 20, "timeout_s": 10, "watchdog_s": 45}
+        ranks = Ranks(options, job, **environment)
+        ranks.processes[1].wait()
+        begin = time.monotonic()
+        code = ranks.processes[0].wait()
+        took = time.monotonic() - begin
+        record["checks"][name] = {"codes": [code, ranks.processes[1].returncode], "survivor_ended_after_s": round(took, 1), "said": said(ranks)}
+        print(f"== {name}: {code} after {took:.1f} s; {said(ranks)}; {ranks.text(0, 'out', 60)}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=("checks", "times", "all"))
+    parser.add_argument("--python", help="folder of the package freeride")
+    parser.add_argument("--out")
+    parser.add_argument("--summary", metavar="FILE")
+    parser.add_argument("--run-dir", help="where workers' sockets are; default: a folder without any")
+    parser.add_argument("--blocks", type=int, default=16)
+    parser.add_argument("--iterations", type=int, default=12, help="of a block")
+    parser.add_argument("--warm-up", type=int, default=30)
+    parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
+    parser.add_argument("--watchdog", type=int, default=140, help="seconds after which a run that hangs is ended")
+    parser.add_argument("--only", action="append", help="one check or kind of wait, by its name")
+    options = parser.parse_args()
+    if options.summary:
+        with open(options.summary) as file:
+            print(json.dumps(summarise(json.load(file)), indent=1))
+        return
+    os.setpgrp()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
+              "times": {}, "checks": {}}
+    names = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout
+    record["machine"] = names.strip().splitlines()
+    try:
+        if options.what in ("checks", "all"):
+            checks(options, record)
+        if options.what in ("times", "all"):
+            times(options, record)
+    finally:
+        record.update(summarise(record))
+        with open(options.out, "w") as file:
+            json.dump(record, file)
+        print(json.dumps({key: value for key, value in record.items() if key not in ("times", "checks")}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
