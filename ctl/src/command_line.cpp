@@ -84,6 +84,9 @@ void add_load(CLI::App& app, Arguments& arguments) {
   sub->add_option(
       "--python", load.python,
       "the interpreter whose packages it uses: of a .py plugin (default /usr/bin/python3), or one that needs LibTorch");
+  sub->add_option("--interface", load.interface,
+                  "iterative (steps) or imperative (one long workload); default: iterative")
+      ->check(CLI::IsMember({"iterative", "imperative"}));
   sub->add_option("--memory", load.memory, "memory it needs at most, e.g. 2GiB; default: found by profiling");
   sub->add_option("--steps", load.steps, "stop after so many steps; default: when it finishes")
       ->check(CLI::PositiveNumber);

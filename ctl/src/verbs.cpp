@@ -101,6 +101,7 @@ Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachm
   auto params = parse_params(arguments.params);
   if (!params) return params.error();
   load.params = std::move(*params);
+  if (!arguments.interface.empty()) load.params["interface"] = arguments.interface;
   if (!arguments.python.empty()) {
     auto python = parse_python(arguments.python);
     if (!python) return python.error();

@@ -13,6 +13,7 @@ namespace freeride::ctl {
 struct LoadArguments {
   std::string plugin;  ///< a path when it has a "/", else a name in the drop folder
   std::string name, job, memory;
+  std::string interface;
   std::string python;   ///< the interpreter whose packages it uses; empty: a .py plugin has the system's
   std::string replace;  ///< the task to move to this plugin; empty: make a task
   int32_t stage = -1, replica = -1, priority = 0;

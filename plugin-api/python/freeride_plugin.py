@@ -128,6 +128,16 @@ class SideTask:
     def StopSideTask(self):
         """CREATED, PAUSED or RUNNING -> STOPPED. Write results, join threads, give back device memory. Not called after a kill."""
 
+    def RunGpuWorkload(self):
+        """The imperative interface (load --interface imperative): all of the work, in a thread of its own, instead of RunNextStep().
+        Call pass_gate() whenever the GPU has done what was launched, at least every millisecond or so. As it is here, it makes the
+        steps of the iterative interface."""
+        steps = 0
+        while self.RunNextStep() is not Step.FINISHED:
+            steps += 1
+            self.metric("steps", steps)
+            self.pass_gate()
+
     # What the runner sets; the values are for a task that is run by a test of yours.
     task_name, device, scratch_dir = "task", "cpu-0", "."
     _host = None
@@ -155,6 +165,12 @@ class SideTask:
         Returns at once while the next piece fits the lease, else waits, paused, for a later bubble. Raises StepAbandoned when
         the task is to stop or to save its state instead: RunNextStep may then be called again, and begins a step anew."""
         if self._host and self._host["yield_point"]() == _ABANDONED:
+            raise StepAbandoned
+
+    def pass_gate(self):
+        """The gate of the imperative interface: waits from the end of a bubble until the next one. Raises StepAbandoned when the
+        task is to stop: let it through."""
+        if self._host and self._host["pass_gate"]() == _ABANDONED:
             raise StepAbandoned
 
     def scratch_path(self, file):
@@ -283,6 +299,13 @@ class _Driver:
     def transition(self, call):
         status = self.guard(lambda: call() and None)
         return _ERROR if status == _BAD_PARAMETER else status
+
+    def workload(self):
+        sys.setswitchinterval(0.0005)  # what a pause waits for the interpreter's lock at most
+        def body():
+            self.task.RunGpuWorkload()
+            return Step.FINISHED
+        return self.guard(body)
 
     def save(self):
         """The state as bytes, or a status."""

@@ -174,3 +174,19 @@ def test_examples_are_short(file):
     ours = [line for line in lines if any(w in line for w in (
         "freeride_plugin", "SideTask", "RunNextStep", "Param(", "torch_device", "metric", "yield_point", "State(", "scratch"))]
     assert len(lines) <= 30 and len(ours) <= 12, (len(lines), ours)
+
+
+def test_imperative_interface(system):
+    """RunGpuWorkload as it comes with the class: the same steps, in a process that is stopped whenever it has no lease."""
+    assert load(system, COUNTER, "workload", "--interface", "imperative").code == 0
+    until(lambda: system.task("workload").get("counters", {}).get("metrics", {}).get("steps", 0) > 5, "the workload goes on")
+    system.ok("pause", "workload")
+    system.wait_state("workload", "PAUSED")
+
+    def steps():
+        return system.task("workload")["counters"]["metrics"]["steps"]
+    before = until(lambda: (lambda a, b: a if a == b else 0)(steps(), steps()), "it stands still")
+    system.ok("resume", "workload")
+    until(lambda: steps() > before, "it goes on after a pause")
+    system.ok("stop", "workload")
+    assert system.wait_verdict("workload")["kind"] == "stopped"

@@ -40,6 +40,7 @@ extern "C" {
  * freeride_yield, or NULL on a host that is older; a plugin must work without. */
 #define FREERIDE_EXTENSION_YIELD "freeride.yield/1"
 #define FREERIDE_EXTENSION_STATE "freeride.state/1"
+#define FREERIDE_EXTENSION_IMPERATIVE "freeride.imperative/1"
 
 #if defined(__GNUC__)
 #define FREERIDE_EXPORT __attribute__((visibility("default")))
@@ -147,6 +148,29 @@ typedef struct freeride_yield {
    * more. The step does not count; should the task go on, run_next_step is called again. */
   freeride_status (*yield_point)(void* context);
 } freeride_yield;
+
+/* freeride.imperative/1: the imperative interface, for work that is not cut into steps. The plugin's side,
+ * freeride_plugin.extension: it is used for a task that was loaded with the parameter interface=imperative, which the
+ * runner takes for itself where the plugin declares none of that name. Such a task's run_next_step is never called. */
+typedef struct freeride_imperative {
+  uint32_t struct_size;
+  uint32_t reserved;
+  /* [workload] RunGpuWorkload: all of the work, called once, after init, in a thread of its own. While the task is
+   * paused, that thread and every other of the process is stopped by the operating system, wherever it is. FREERIDE_OK
+   * or FREERIDE_FINISHED: the work is done. FREERIDE_ABANDONED: pass() said so. A failure ends the task. */
+  freeride_status (*run_gpu_workload)(void* task);
+} freeride_imperative;
+
+/* The host's side, freeride_host.extension: the launch throttle. */
+typedef struct freeride_gate {
+  uint32_t struct_size;
+  uint32_t reserved;
+  /* [workload] `context` is the host's. To be called whenever the GPU has done what was launched, at least every
+   * millisecond or so: what is on the GPU when a bubble ends cannot be stopped, and is overrun. Blocks from the end of
+   * a bubble until the next one. FREERIDE_ABANDONED: the task is to stop, return that from run_gpu_workload. Elsewhere:
+   * FREERIDE_OK. */
+  freeride_status (*pass)(void* context);
+} freeride_gate;
 
 /* freeride.state/1: a task's progress, handed to the process that goes on with the task: another content of the plugin
  * (`freeride-ctl load --replace`) or the same one started anew. The bytes and their version are the plugin's own: the

@@ -242,6 +242,19 @@ class SideTask {
   virtual void StartSideTask() {}
   /// RUNNING: one short, regular piece of work (aim for 0.5 to 5 ms); return when it is done, on the GPU too.
   virtual Step RunNextStep() = 0;
+  /// The imperative interface, for a task that is loaded with `--param interface=imperative`: all of the work, in a
+  /// thread of its own, called once, instead of RunNextStep(). Call pass_gate() whenever the GPU has done what was
+  /// launched, at least every millisecond or so (LaunchThrottle). StartSideTask() and PauseSideTask() are called on the
+  /// main thread at the edges of bubbles while this goes on; between two bubbles the whole process is stopped. As it is
+  /// here, it makes the steps of the iterative interface. [workload] thread; may throw.
+  virtual void RunGpuWorkload() {
+    double steps = 0;
+    for (Step step = Step::kMore; step == Step::kMore; pass_gate()) {
+      step = RunNextStep();
+      metric("steps", ++steps);
+      if (step == Step::kFinished) break;
+    }
+  }
   /// RUNNING -> PAUSED, at the end of every bubble: on return nothing of the task executes, no thread and no kernel.
   virtual void PauseSideTask() {}
   /// CREATED, PAUSED or RUNNING -> STOPPED. Write results, join threads, give back device memory. Not called after a
@@ -280,6 +293,12 @@ class SideTask {
     if (yield_ != nullptr && yield_->yield_point(host_->context) == FREERIDE_ABANDONED) throw StepAbandoned();
   }
 
+  /// The gate of the imperative interface: waits from the end of a bubble until the next one. Throws StepAbandoned when
+  /// the task is to stop: let it through. [workload] thread; elsewhere it does nothing.
+  void pass_gate() const {
+    if (gate_ != nullptr && gate_->pass(host_->context) == FREERIDE_ABANDONED) throw StepAbandoned();
+  }
+
   /// The host's side of an extension, or nullptr. [any] thread.
   const void* host_extension(const char* name) const {
     return host_ != nullptr && host_->extension != nullptr ? host_->extension(host_->context, name) : nullptr;
@@ -292,6 +311,7 @@ class SideTask {
   void bind(const freeride_host* host, const freeride_task_info* info) {
     host_ = host;
     yield_ = static_cast<const freeride_yield*>(host_extension(FREERIDE_EXTENSION_YIELD));
+    gate_ = static_cast<const freeride_gate*>(host_extension(FREERIDE_EXTENSION_IMPERATIVE));
     name_ = info->name != nullptr ? info->name : "";
     device_ = info->device != nullptr ? info->device : "";
     scratch_dir_ = info->scratch_dir != nullptr ? info->scratch_dir : ".";
@@ -311,9 +331,44 @@ class SideTask {
   std::vector<ParamBase*> params_;  // members of the derived class
   const freeride_host* host_ = nullptr;
   const freeride_yield* yield_ = nullptr;
+  const freeride_gate* gate_ = nullptr;
   std::string name_;
   std::string device_;
   std::string scratch_dir_;
+};
+
+/// Bounds what is on the GPU when a bubble ends, for the imperative interface: launched() after every launch calls
+/// `synchronise` as often as keeps what has been launched since the last time below the bound, by how long that took so
+/// far. True when it has just synchronised: then pass the gate. One thread.
+///
+///   freeride::LaunchThrottle throttle(1.0);
+///   for (...) {
+///     kernel<<<...>>>(...);
+///     if (throttle.launched([&] { cudaStreamSynchronize(stream); })) pass_gate();
+///   }
+class LaunchThrottle {
+ public:
+  explicit LaunchThrottle(double bound_ms) : bound_ns_(bound_ms * 1e6) {}
+
+  template <class Synchronise>
+  bool launched(Synchronise&& synchronise) {
+    if (launches_ == 0) begin_ = std::chrono::steady_clock::now();
+    if (++launches_ < allowed_) return false;
+    synchronise();
+    const double took_ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin_).count();
+    const double fitting = bound_ns_ * static_cast<double>(launches_) / (took_ns > 1 ? took_ns : 1);
+    // Grows slowly: a burst that is too long is overrun, one that is too short costs a synchronisation.
+    allowed_ = static_cast<std::uint64_t>(fitting < 1 ? 1 : fitting);
+    if (allowed_ > 2 * launches_) allowed_ = 2 * launches_;
+    launches_ = 0;
+    return true;
+  }
+
+ private:
+  double bound_ns_;
+  std::uint64_t allowed_ = 1;
+  std::uint64_t launches_ = 0;
+  std::chrono::steady_clock::time_point begin_;
 };
 
 /// freeride.state/1: inherit this beside SideTask, and the task's progress goes to whoever goes on with it: a newer
@@ -460,6 +515,19 @@ struct PluginGlue {
     return status == FREERIDE_BAD_PARAMETER ? FREERIDE_ERROR : status;
   }
 
+  static freeride_status workload(void* task) noexcept {
+    auto* side_task = static_cast<SideTask*>(task);
+    const auto status = guard(side_task->host_, [&]() -> freeride_status {
+      try {
+        side_task->RunGpuWorkload();
+        return FREERIDE_FINISHED;
+      } catch (const StepAbandoned&) {
+        return FREERIDE_ABANDONED;
+      }
+    });
+    return status == FREERIDE_BAD_PARAMETER ? FREERIDE_ERROR : status;
+  }
+
   static void destroy(void* task) noexcept { delete static_cast<SideTask*>(task); }
 
   template <class Task>
@@ -499,8 +567,10 @@ struct PluginGlue {
   }
 
   template <class Task>
-  static const void* find_extension(const char* name, const freeride_state* state) {
+  static const void* find_extension(const char* name, const freeride_state* state,
+                                    const freeride_imperative* imperative) {
     if (state->save != nullptr && std::strcmp(name, FREERIDE_EXTENSION_STATE) == 0) return state;
+    if (std::strcmp(name, FREERIDE_EXTENSION_IMPERATIVE) == 0) return imperative;
     return Task::extension(name);
   }
 
@@ -555,17 +625,18 @@ struct PluginGlue {
 
 /// FREERIDE_PLUGIN(Class [, name, version, summary]): exports Class as this shared object's plugin. Once per plugin, at
 /// file scope, after the class.
-#define FREERIDE_PLUGIN(...)                                                                                        \
-  static const void* freeride_find_extension_(const char* name) {                                                   \
-    using Task = FREERIDE_FIRST_(__VA_ARGS__, );                                                                    \
-    static const freeride_state state = ::freeride::PluginGlue::make_state<Task>();                                 \
-    return ::freeride::PluginGlue::find_extension<Task>(name, &state);                                              \
-  }                                                                                                                 \
-  extern "C" FREERIDE_EXPORT const freeride_plugin* freeride_plugin_v1(void) {                                      \
-    static const freeride_plugin* const table = ::freeride::PluginGlue::make_table<FREERIDE_FIRST_(__VA_ARGS__, )>( \
-        FREERIDE_CLASS_TEXT_(FREERIDE_FIRST_(__VA_ARGS__, )), {FREERIDE_REST_(__VA_ARGS__, )},                      \
-        &freeride_find_extension_);                                                                                 \
-    return table;                                                                                                   \
+#define FREERIDE_PLUGIN(...)                                                                                           \
+  static const void* freeride_find_extension_(const char* name) {                                                      \
+    using Task = FREERIDE_FIRST_(__VA_ARGS__, );                                                                       \
+    static const freeride_state state = ::freeride::PluginGlue::make_state<Task>();                                    \
+    static const freeride_imperative imperative = {sizeof(freeride_imperative), 0, &::freeride::PluginGlue::workload}; \
+    return ::freeride::PluginGlue::find_extension<Task>(name, &state, &imperative);                                    \
+  }                                                                                                                    \
+  extern "C" FREERIDE_EXPORT const freeride_plugin* freeride_plugin_v1(void) {                                         \
+    static const freeride_plugin* const table = ::freeride::PluginGlue::make_table<FREERIDE_FIRST_(__VA_ARGS__, )>(    \
+        FREERIDE_CLASS_TEXT_(FREERIDE_FIRST_(__VA_ARGS__, )), {FREERIDE_REST_(__VA_ARGS__, )},                         \
+        &freeride_find_extension_);                                                                                    \
+    return table;                                                                                                      \
   }
 
 #endif  // FREERIDE_PLUGIN_HPP

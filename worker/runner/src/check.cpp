@@ -28,6 +28,8 @@ constexpr int64_t kStillMs = 100;
 constexpr int64_t kStillCpuNs = 2'000'000;
 // Steps longer than this fit few bubbles (they are some 10 to 100 ms long).
 constexpr int64_t kLongStepNs = 10'000'000;
+// A lease in the imperative interface.
+constexpr int64_t kWorkloadMs = 300;
 constexpr int64_t kGraceMs = 2'000;
 constexpr int64_t kHangMs = 10'000;
 
@@ -152,12 +154,21 @@ class LifeCheck {
     return stands_still("init");
   }
 
+  bool is_imperative() const {
+    for (const auto& [key, value] : options_.params) {
+      if (key == kInterfaceParam) return value == "imperative";
+    }
+    return false;
+  }
+
   bool resume() { return options_.steps < 2 || steps("resume", options_.steps / 2); }
 
   // Until `wanted` steps more are done, the task's work is finished, or the time is up; then pause.
   bool steps(const std::string& name, uint64_t wanted) {
     const uint64_t before = pages::load_acquire(harness_.answer().steps);
-    harness_.open(FREERIDE_LEASE_BUBBLE, most_ms_);
+    // In the imperative interface a lease is one step.
+    if (is_imperative()) wanted = 1;
+    harness_.open(FREERIDE_LEASE_BUBBLE, is_imperative() ? kWorkloadMs : most_ms_);
     const bool done = harness_.wait_until(
         [&](const auto& answer) {
           return pages::load_acquire(answer.steps) >= before + wanted || pages::load_acquire(answer.finished) != 0;

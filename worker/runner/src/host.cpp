@@ -37,11 +37,16 @@ Host& self(void* context) {
 }
 
 constexpr freeride_yield kYield{sizeof(freeride_yield), 0, [](void* context) { return self(context).yield_point(); }};
+constexpr freeride_gate kGate{sizeof(freeride_gate), 0, [](void* context) { return self(context).pass_gate(); }};
 
 }  // namespace
 
 freeride_status Host::yield_point() {
   return yield_ ? yield_() : FREERIDE_OK;
+}
+
+freeride_status Host::pass_gate() {
+  return gate_ ? gate_() : FREERIDE_OK;
 }
 
 Host::Host(freeride_answer_page& answer, int log_fd) : answer_(answer), log_fd_(log_fd) {
@@ -54,7 +59,9 @@ Host::Host(freeride_answer_page& answer, int log_fd) : answer_(answer), log_fd_(
   table_.fail = [](void* context, const char* text) { self(context).fail(text); };
   table_.now_ns = [](void*) { return SteadyClock::now(); };
   table_.extension = [](void*, const char* name) -> const void* {
-    return name != nullptr && strcmp(name, FREERIDE_EXTENSION_YIELD) == 0 ? &kYield : nullptr;
+    if (name == nullptr) return nullptr;
+    if (strcmp(name, FREERIDE_EXTENSION_YIELD) == 0) return &kYield;
+    return strcmp(name, FREERIDE_EXTENSION_IMPERATIVE) == 0 ? &kGate : nullptr;
   };
 }
 

@@ -26,17 +26,20 @@ class Host {
   const freeride_host* table() const { return &table_; }
   /// What a yield point does; called on the main thread. Before the table is handed out.
   void on_yield(std::function<freeride_status()> yield) { yield_ = std::move(yield); }
+  /// What the gate of the imperative interface does; called on any thread.
+  void on_gate(std::function<freeride_status()> gate) { gate_ = std::move(gate); }
 
   void log(int32_t level, const char* text);
   void metric(const char* name, double value);
   freeride_status yield_point();
+  freeride_status pass_gate();
   /// Why the present transition fails; "" when nobody said. Taken by take_reason(), which forgets it.
   void fail(const char* text);
   std::string take_reason();
 
  private:
   freeride_host table_{};
-  std::function<freeride_status()> yield_;
+  std::function<freeride_status()> yield_, gate_;
   freeride_answer_page& answer_;
   int log_fd_;
   std::mutex log_mutex_;

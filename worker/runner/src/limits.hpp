@@ -16,6 +16,15 @@ struct Limits {
 /// InitSideTask.
 constexpr uint64_t kProfileSteps = 8;
 constexpr int64_t kProfileShareDivisor = 2;
+/// In the imperative interface, which has no steps to count, the workload runs for so long at most.
+constexpr int64_t kProfileWorkloadNs = 500'000'000;
+
+/// What a workload gets at least to come to its gate when its lease was taken back, before it is stopped wherever it
+/// is.
+constexpr int64_t kLeastGateNs = 1'000'000;
+
+/// How long StopSideTask waits for a workload (imperative interface) to come to its gate.
+constexpr int64_t kAbandonMs = 1000;
 
 /// A paused task is looked at again after this long, then at doubling distances up to the second value: does it really
 /// not execute?

@@ -123,11 +123,13 @@ Result<Plugin> open_plugin(const std::string& path, const Params& given) {
   auto* library = new boost::dll::shared_library();  // NOLINT(cppcoreguidelines-owning-memory)
   library->load(absolute, error, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   if (error) {
-    const char* text = dlerror();
+    const char* said = dlerror();
+    const std::string text = said != nullptr ? said : error.message();
     delete library;
-    return Error{Code::kInvalidArgument,
-                 "cannot load plugin: " + std::string(text != nullptr ? text : error.message().c_str()),
-                 "link the libraries it needs, or install them here"};
+    const bool torch = text.find("torch") != std::string::npos || text.find("c10") != std::string::npos;
+    return Error{Code::kInvalidArgument, "cannot load plugin: " + text,
+                 torch ? "build it with the LibTorch that it is to use, and name that one's Python with --python"
+                       : "link the libraries it needs, or install them here"};
   }
   if (!library->has(FREERIDE_PLUGIN_ENTRY)) {
     return Error{Code::kInvalidArgument, path + " has no entry symbol " FREERIDE_PLUGIN_ENTRY,
@@ -139,7 +141,7 @@ Result<Plugin> open_plugin(const std::string& path, const Params& given) {
   return plugin;
 }
 
-Result<Params> resolve_params(const freeride_plugin& table, const Params& given) {
+Result<Params> resolve_params(const freeride_plugin& table, const Params& given, bool* imperative) {
   std::string known;
   Params resolved;
   for (uint32_t i = 0; i < table.param_count; ++i) {
@@ -150,6 +152,18 @@ Result<Params> resolve_params(const freeride_plugin& table, const Params& given)
   for (const auto& [key, value] : given) {
     const auto found =
         std::find_if(resolved.begin(), resolved.end(), [&, k = key](const auto& p) { return p.first == k; });
+    if (found == resolved.end() && key == kInterfaceParam) {
+      if (value != "iterative" && value != "imperative") {
+        return Error{Code::kInvalidArgument, "there is no interface '" + value + "'", "iterative or imperative"};
+      }
+      const bool wanted = value == "imperative";
+      if (wanted && (table.extension == nullptr || table.extension(FREERIDE_EXTENSION_IMPERATIVE) == nullptr)) {
+        return Error{Code::kInvalidArgument, std::string(table.name) + " has no imperative interface",
+                     "load it without --param interface=imperative"};
+      }
+      if (imperative != nullptr) *imperative = wanted;
+      continue;
+    }
     if (found == resolved.end()) {
       return Error{Code::kInvalidArgument, std::string(table.name) + " has no parameter '" + key + "'",
                    known.empty() ? "it has none at all" : "it knows: " + known};

@@ -26,8 +26,11 @@ Result<Plugin> open_plugin(const std::string& path, const Params& given = {});
 /// Checks a table as returned by an entry symbol. Separate for tests.
 Status check_table(const freeride_plugin* table);
 
+/// The runner's own parameter, of a plugin that declares none of this name: "iterative" or "imperative".
+constexpr const char* kInterfaceParam = "interface";
+
 /// What the task gets: every declared parameter, the user's value or the default. Errors (kInvalidArgument): a key that
-/// is not declared (lists the declared ones), a key given twice.
-Result<Params> resolve_params(const freeride_plugin& table, const Params& given);
+/// is not declared (lists the declared ones), a key given twice, an interface that there is not.
+Result<Params> resolve_params(const freeride_plugin& table, const Params& given, bool* imperative = nullptr);
 
 }  // namespace freeride::runner

@@ -65,7 +65,9 @@ Result<const PythonApi*> load_python_api(const std::string& library, const std::
       FREERIDE_LOOK_UP(PyBytes_AsStringAndSize) && FREERIDE_LOOK_UP(PyLong_FromLong) &&
       FREERIDE_LOOK_UP(PyLong_AsLong) && FREERIDE_LOOK_UP(PyFloat_AsDouble) && FREERIDE_LOOK_UP(PyObject_IsTrue) &&
       FREERIDE_LOOK_UP(PyErr_Occurred) && FREERIDE_LOOK_UP(PyErr_Print) && FREERIDE_LOOK_UP(PyErr_Clear) &&
-      FREERIDE_LOOK_UP(Py_IncRef) && FREERIDE_LOOK_UP(Py_DecRef);
+      FREERIDE_LOOK_UP(PyEval_SaveThread) && FREERIDE_LOOK_UP(PyEval_RestoreThread) &&
+      FREERIDE_LOOK_UP(PyGILState_Ensure) && FREERIDE_LOOK_UP(PyGILState_Release) && FREERIDE_LOOK_UP(Py_IncRef) &&
+      FREERIDE_LOOK_UP(Py_DecRef);
 #undef FREERIDE_LOOK_UP
   if (!complete) return broken(library + " has no " + missing);
   setenv("PYTHONDONTWRITEBYTECODE", "1", 0);  // NOLINT(concurrency-mt-unsafe): there is one thread

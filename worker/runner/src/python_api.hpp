@@ -50,6 +50,10 @@ struct PythonApi {
   PyObject* (*PyErr_Occurred)();
   void (*PyErr_Print)();
   void (*PyErr_Clear)();
+  void* (*PyEval_SaveThread)();
+  void (*PyEval_RestoreThread)(void*);
+  int (*PyGILState_Ensure)();
+  void (*PyGILState_Release)(int);
   void (*Py_IncRef)(PyObject*);
   void (*Py_DecRef)(PyObject*);
 };

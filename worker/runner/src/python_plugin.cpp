@@ -21,6 +21,23 @@ const PythonApi* py = nullptr;
 PyObject* driver = nullptr;               // of the one task's file
 const freeride_host* the_host = nullptr;  // from create() on
 
+// The imperative interface: the workload's thread has the lock while it executes, this one only within a call.
+bool shared = false;
+void* main_thread = nullptr;  // this thread's state, while it has let the lock go
+
+/// The interpreter's lock for one call on the main thread.
+class Lock {
+ public:
+  Lock() {
+    if (shared) py->PyEval_RestoreThread(main_thread);
+  }
+  ~Lock() {
+    if (shared) main_thread = py->PyEval_SaveThread();
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+};
+
 /// A reference that is given back at the end.
 class Ref {
  public:
@@ -119,20 +136,33 @@ PyObject* host_fail(PyObject*, PyObject* arguments) {
   return none();
 }
 
-// Whether the step goes on. The interpreter's lock is kept while it waits: so threads written in Python wait, too.
+// Calls a function of an extension of the host's, which may wait. The interpreter's lock is kept, so that threads
+// written in Python wait, too; but for a workload, whose task is also called by the main thread.
+template <class Extension>
+PyObject* ask_host(const char* name, freeride_status (*Extension::*function)(void*)) {
+  if (the_host == nullptr) return py->PyLong_FromLong(FREERIDE_OK);
+  const auto* extension = static_cast<const Extension*>(the_host->extension(the_host->context, name));
+  if (extension == nullptr) return py->PyLong_FromLong(FREERIDE_OK);
+  void* state = shared ? py->PyEval_SaveThread() : nullptr;
+  const freeride_status status = (extension->*function)(the_host->context);
+  if (state != nullptr) py->PyEval_RestoreThread(state);
+  return py->PyLong_FromLong(status);
+}
+
 PyObject* host_yield_point(PyObject*, PyObject*) {
-  const auto* yield =
-      the_host == nullptr
-          ? nullptr
-          : static_cast<const freeride_yield*>(the_host->extension(the_host->context, FREERIDE_EXTENSION_YIELD));
-  return py->PyLong_FromLong(yield == nullptr ? FREERIDE_OK : yield->yield_point(the_host->context));
+  return ask_host(FREERIDE_EXTENSION_YIELD, &freeride_yield::yield_point);
+}
+
+PyObject* host_pass_gate(PyObject*, PyObject*) {
+  return ask_host(FREERIDE_EXTENSION_IMPERATIVE, &freeride_gate::pass);
 }
 
 PyObject* make_host() {
   static PyMethod methods[] = {{"log", &host_log, kVarargs, nullptr},
                                {"metric", &host_metric, kVarargs, nullptr},
                                {"fail", &host_fail, kVarargs, nullptr},
-                               {"yield_point", &host_yield_point, kVarargs, nullptr}};
+                               {"yield_point", &host_yield_point, kVarargs, nullptr},
+                               {"pass_gate", &host_pass_gate, kVarargs, nullptr}};
   PyObject* host = py->PyDict_New();
   for (PyMethod& method : methods) {
     const Ref function(py->PyCFunction_NewEx(&method, nullptr, nullptr));
@@ -145,6 +175,7 @@ PyObject* make_host() {
 
 freeride_status create(const freeride_host* host, const freeride_task_info* info, void** task) {
   the_host = host;
+  const Lock lock;
   std::vector<std::pair<std::string, std::string>> params;
   for (uint32_t i = 0; i < info->param_count; ++i) {
     if (std::string(info->params[i].key) != kPythonParam)
@@ -161,6 +192,7 @@ freeride_status create(const freeride_host* host, const freeride_task_info* info
 
 template <const char* name>
 freeride_status method(void* task) {
+  const Lock lock;
   static PyObject* const function = py->PyObject_GetAttrString(static_cast<PyObject*>(task), name);
   return status_of(Ref(py->PyObject_CallObject(function, nullptr)));
 }
@@ -168,6 +200,7 @@ freeride_status method(void* task) {
 constexpr char kInit[] = "init", kStart[] = "start", kStep[] = "step", kPause[] = "pause", kStop[] = "stop";
 
 freeride_status save(void* task, const freeride_state_sink* sink) {
+  const Lock lock;
   const Ref state(call(static_cast<PyObject*>(task), "save", tuple({})));
   char* data = nullptr;
   intptr_t size = 0;
@@ -178,6 +211,7 @@ freeride_status save(void* task, const freeride_state_sink* sink) {
 }
 
 freeride_status restore(void* task, uint32_t version, const void* data, uint64_t size) {
+  const Lock lock;
   PyObject* state = py->PyBytes_FromStringAndSize(static_cast<const char*>(data), static_cast<intptr_t>(size));
   return status_of(Ref(call(static_cast<PyObject*>(task), "restore", tuple({py->PyLong_FromLong(version), state}))));
 }
@@ -192,9 +226,22 @@ struct Module {
 };
 Module* the_module = nullptr;
 
+freeride_status workload(void* task) {
+  const int state = py->PyGILState_Ensure();
+  const freeride_status status = status_of(Ref(call(static_cast<PyObject*>(task), "workload", tuple({}))));
+  py->PyGILState_Release(state);
+  return status;
+}
+
+constexpr freeride_imperative kImperative{sizeof(freeride_imperative), 0, &workload};
+
 const void* extension(const char* name) {
-  return the_module->state.save != nullptr && std::string(name) == FREERIDE_EXTENSION_STATE ? &the_module->state
-                                                                                            : nullptr;
+  const std::string wanted = name;
+  if (wanted == FREERIDE_EXTENSION_STATE) return the_module->state.save != nullptr ? &the_module->state : nullptr;
+  if (wanted != FREERIDE_EXTENSION_IMPERATIVE) return nullptr;
+  // Asked for by whoever is going to use it: from now on the lock is shared.
+  if (!std::exchange(shared, true)) main_thread = py->PyEval_SaveThread();
+  return &kImperative;
 }
 
 // From what _Driver.open() answered.

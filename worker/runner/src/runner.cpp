@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <exception>
@@ -67,15 +68,17 @@ const char* status_text(freeride_status status) {
 
 }  // namespace
 
-Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& answer, int last_words_fd)
+Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& answer, int last_words_fd, Thaw* thaw)
     : job_(std::move(job)),
       lease_(lease),
       answer_(answer),
       last_words_fd_(last_words_fd),
       by_cpu_clock_(job_.device.rfind("cpu-", 0) == 0),
+      thaw_(thaw),
       host_(answer, STDERR_FILENO) {
   if (job_.predicted_step_ns > 0) fit_.step_done(job_.predicted_step_ns);
-  host_.on_yield([this] { return yield_point(); });
+  host_.on_yield([this] { return workload_.is_this_thread() ? workload_.pass() : yield_point(); });
+  host_.on_gate([this] { return workload_.is_this_thread() ? workload_.pass() : FREERIDE_OK; });
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
 }
 
@@ -118,7 +121,7 @@ Runner::Next Runner::create() {
     auto plugin = open_plugin(job_.plugin, job_.params);
     if (!plugin.ok()) return rejected(plugin.error());
     plugin_ = plugin->table;
-    auto params = resolve_params(*plugin_, job_.params);
+    auto params = resolve_params(*plugin_, job_.params, &imperative_);
     if (!params.ok()) return rejected(params.error());
     std::vector<freeride_param> list;
     list.reserve(params->size());
@@ -162,6 +165,7 @@ Runner::Next Runner::loop() {
       if (stop_requested()) return stop("stopped", "stopped in good order");
       if (readable && act(lease, sequence) == Next::kEnded) return Next::kEnded;
       if (stop_requested()) continue;
+      if (workload_.started() && pages::load_acquire(lease_.sequence) == sequence) freeze();
       wait_for_change(lease_.sequence, sequence, FREERIDE_WAKE_RUNNER);
     }
   } catch (const std::bad_alloc& error) {
@@ -187,8 +191,8 @@ Runner::Next Runner::act(const pages::Lease& lease, uint32_t sequence) {
                                                                                                    : Next::kGoOn;
     case FREERIDE_LEASE_BUBBLE:
     case FREERIDE_LEASE_IDLE:
-      return state == FREERIDE_STATE_PAUSED && lease.order == FREERIDE_ORDER_RUN ? run_lease(lease, sequence)
-                                                                                 : Next::kGoOn;
+      if (state != FREERIDE_STATE_PAUSED || lease.order != FREERIDE_ORDER_RUN) return Next::kGoOn;
+      return imperative_ ? run_workload(lease, sequence) : run_lease(lease, sequence);
     default:
       return Next::kGoOn;
   }
@@ -240,6 +244,7 @@ Runner::Next Runner::save(const pages::Lease& lease) {
   saved.lease_id = lease.lease_id;
   saved.steps = steps_before_ + load_relaxed(answer_.steps);
   enter(FREERIDE_IN_SAVE, SteadyClock::now());
+  if (workload_.started()) workload_.close(as_time(lease.deadline_ns));  // at its gate nothing of it changes
   if (const freeride_state* state = state_extension(*plugin_)) {
     saved.present = true;
     saved.plugin = plugin_->name;
@@ -274,6 +279,7 @@ Runner::Next Runner::profile(const pages::Lease& lease) {
   now_ns_ = SteadyClock::now();
   held_ = lease;
   held_sequence_ = load_acquire(lease_.sequence);
+  if (imperative_) return profile_workload(lease);
   for (uint64_t i = 0; i < kProfileSteps && !finished_ && now_ns_ < until_ns && !stop_requested(); ++i) {
     // A revoked grant ends the profile early, with what there is.
     if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) break;
@@ -326,6 +332,91 @@ Runner::Next Runner::run_lease(const pages::Lease& lease, uint32_t sequence) {
                                 : "its work is done");
   }
   return Next::kGoOn;
+}
+
+// The imperative interface: the workload's thread executes, this one watches the lease. It pauses so early that
+// PauseSideTask is over when the lease is.
+Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) {
+  now_ns_ = SteadyClock::now();
+  const auto until_ns = [&] { return as_time(held_.deadline_ns) - pauses_.predicted_ns(); };
+  held_ = lease;
+  held_sequence_ = sequence;
+  if (until_ns() <= now_ns_) {
+    if (lease.lease_id != last_run_lease_) skip(lease);
+    last_run_lease_ = lease.lease_id;
+    return Next::kGoOn;
+  }
+  store_relaxed(answer_.lease_id, lease.lease_id);
+  if (const auto status = call(FREERIDE_IN_START, plugin_->start, now_ns_); status != FREERIDE_OK)
+    return failed(FREERIDE_IN_START, status);
+  set_state(FREERIDE_STATE_RUNNING);
+  piece_begin_ns_ = SteadyClock::now();
+  first_of_lease(piece_begin_ns_);
+  enter(FREERIDE_IN_STEP, piece_begin_ns_);
+  open_workload();
+  pages::bump_and_wake(answer_.sequence);
+  for (;;) {
+    now_ns_ = SteadyClock::now();
+    if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) {
+      held_.deadline_ns = static_cast<uint64_t>(now_ns_);  // taken back
+      break;
+    }
+    if (workload_.ended() || stop_requested() || now_ns_ >= until_ns()) break;
+    workload_.wait(lease_.sequence, held_sequence_, until_ns());
+  }
+  return end_workload();
+}
+
+void Runner::open_workload() {
+  const auto* imperative = static_cast<const freeride_imperative*>(plugin_->extension(FREERIDE_EXTENSION_IMPERATIVE));
+  workload_.open([this, imperative] { return imperative->run_gpu_workload(task_); });
+  if (thaw_ == nullptr || thaw_->wanted != 0) return;
+  store_release<uint32_t>(thaw_->wanted, 1);
+  pages::futex_wake(thaw_->wanted);
+}
+
+// Holds the workload at its gate, pauses; says what came of a work that is done.
+Runner::Next Runner::end_workload() {
+  now_ns_ = SteadyClock::now();
+  const int64_t begin_ns = now_ns_;
+  // Until the lease's end it may come to its gate; where that was taken back, as long as it mostly needs.
+  workload_.close(std::max(as_time(held_.deadline_ns), now_ns_ + std::max(pauses_.predicted_ns(), kLeastGateNs)));
+  now_ns_ = SteadyClock::now();
+  store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
+  end_piece(now_ns_);
+  store_release(answer_.steps, load_relaxed(answer_.steps) + 1);
+  if (pause() == Next::kEnded) return Next::kEnded;
+  pauses_.record(SteadyClock::now() - begin_ns);
+  store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(pauses_.predicted_ns()));
+  if (!workload_.ended()) return Next::kGoOn;
+  const freeride_status status = workload_.status();
+  if (status != FREERIDE_OK && status != FREERIDE_FINISHED) return failed(FREERIDE_IN_STEP, status);
+  finished_ = true;
+  store_relaxed<uint64_t>(answer_.finished, 1);
+  return stop("finished", "its work is done");
+}
+
+// For the profile's share of the grant the workload runs; what it uses has been seen then.
+Runner::Next Runner::profile_workload(const pages::Lease& lease) {
+  held_ = lease;
+  held_sequence_ = load_acquire(lease_.sequence);
+  piece_begin_ns_ = SteadyClock::now();
+  const int64_t share_ns = std::max<int64_t>(0, as_time(lease.deadline_ns) - piece_begin_ns_) / kProfileShareDivisor;
+  const int64_t until_ns = piece_begin_ns_ + std::min(share_ns, kProfileWorkloadNs);
+  enter(FREERIDE_IN_STEP, piece_begin_ns_);
+  open_workload();
+  while (!workload_.ended() && !stop_requested() && SteadyClock::now() < until_ns) {
+    if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) break;
+    workload_.wait(lease_.sequence, held_sequence_, until_ns);
+  }
+  if (end_workload() == Next::kEnded) return Next::kEnded;
+  return stop("finished", "profiled");
+}
+
+// Stops the whole process, wherever its threads are, until the supervisor sees a lease or an order to stop. A lease
+// that is opened in the instant between the look at the page and the stop is missed; the next one is not.
+void Runner::freeze() {
+  if (thaw_ != nullptr) kill(getpid(), SIGSTOP);
 }
 
 // The page has changed under a running task: takes over what it says now, and says whether steps may go on.
@@ -496,6 +587,10 @@ void Runner::skip(const pages::Lease& lease) {
 // ---------------------------------------------------------------------------------------------------------------
 
 Runner::Next Runner::stop(const char* kind, const std::string& reason) {
+  if (workload_.started()) {
+    enter(FREERIDE_IN_STOP, SteadyClock::now());
+    workload_.abandon(kAbandonMs);
+  }
   const freeride_status status = call(FREERIDE_IN_STOP, plugin_->stop, SteadyClock::now());
   if (status != FREERIDE_OK) return failed(FREERIDE_IN_STOP, status);
   const uint32_t threads = count_threads();

@@ -12,6 +12,7 @@
 #include "host.hpp"
 #include "outcome.hpp"
 #include "plugin.hpp"
+#include "workload.hpp"
 
 namespace freeride::runner {
 
@@ -30,12 +31,18 @@ struct Job {
   Confinement confinement;
 };
 
+/// What the plugin's process and its supervisor share beside the pages.
+struct Thaw {
+  uint32_t wanted = 0;  ///< futex word. 1: this process stops itself between leases, so wake it with SIGCONT
+};
+
 /// Runs one task to its end. All on the main thread; run() blocks until the task's end, sleeping on the lease page's
 /// futex while there is no lease. Reads the lease page, writes the answer page; holds no other descriptor of the
 /// worker.
 class Runner {
  public:
-  Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& answer, int last_words_fd);
+  /// `thaw`: shared with the supervisor; nullptr: there is nobody who wakes a process that stops itself.
+  Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& answer, int last_words_fd, Thaw* thaw);
 
   /// Load, CreateSideTask, then whatever leases and orders say. Never throws: what the plugin throws becomes the
   /// outcome. The outcome has been written to the supervisor's pipe before the plugin's destroy() ran.
@@ -58,6 +65,11 @@ class Runner {
   Next save(const pages::Lease& lease);
   Next profile(const pages::Lease& lease);
   Next run_lease(const pages::Lease& lease, uint32_t sequence);
+  Next run_workload(const pages::Lease& lease, uint32_t sequence);
+  Next profile_workload(const pages::Lease& lease);
+  void open_workload();
+  Next end_workload();
+  void freeze();
   Next step(int64_t begin_ns);
   void first_of_lease(int64_t begin_ns);
   int64_t end_piece(int64_t end_ns);
@@ -83,6 +95,7 @@ class Runner {
   freeride_answer_page& answer_;
   const int last_words_fd_;
   const bool by_cpu_clock_;
+  Thaw* const thaw_;
   Host host_;
   const freeride_plugin* plugin_ = nullptr;
   void* task_ = nullptr;
@@ -98,6 +111,9 @@ class Runner {
   uint32_t threads_left_ = 0;
   int64_t piece_begin_ns_ = 0;
   bool in_step_ = false;
+  bool imperative_ = false;
+  Workload workload_;
+  policy::StepFit pauses_;  ///< how long PauseSideTask takes, in the imperative interface
   bool told_ = false;       ///< the worker, of the first step under the lease
   bool abandoned_ = false;  ///< the present step was told so
   bool finished_ = false;
@@ -107,6 +123,6 @@ class Runner {
 /// Child process entry: sets up the process (session, signals, descriptors, confinement), runs the job, exits. Never
 /// returns. `listener_socket` takes the listener of confine_plugin(); -1 where the job is not confined.
 [[noreturn]] void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd,
-                            int listener_socket);
+                            int listener_socket, Thaw* thaw);
 
 }  // namespace freeride::runner

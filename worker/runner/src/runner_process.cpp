@@ -109,7 +109,8 @@ void set_up_process(const Job& job) {
 
 }  // namespace
 
-void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd, int listener_socket) {
+void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd, int listener_socket,
+               Thaw* thaw) {
   set_up_process(job);
   auto answer = pages::map_page_writable<freeride_answer_page>(answer_fd);
   if (job.confinement.on) {
@@ -140,7 +141,7 @@ void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int las
   }
   the_answer = answer->get();
   std::set_terminate(on_terminate);
-  Runner runner(std::move(job), lease, **answer, kLastWordsFd);
+  Runner runner(std::move(job), lease, **answer, kLastWordsFd, thaw);
   runner.run();
   // The plugin's own buffered output, but none of its static destructors: nothing may run after the verdict.
   fflush(nullptr);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -170,6 +171,24 @@ class Enforcer {
   bool gone_ = false;              ///< under mutex_
 };
 
+// Wakes a process that stops itself between leases: whenever it has a lease, or is to stop. Sleeps until the process
+// says that it is such a one, then on the lease page. Never ends, as the enforcing thread.
+void start_thawing(pid_t pid, const freeride_lease_page& lease_page, const Thaw& thaw) {
+  std::thread([pid, &lease_page, &thaw] {
+    while (pages::load_acquire(thaw.wanted) == 0) pages::futex_wait(thaw.wanted, 0, pages::kForever);
+    for (;;) {
+      pages::Lease lease;
+      uint32_t sequence = 0;
+      const bool readable = pages::read_lease(lease_page, lease, sequence);
+      if (!readable) sequence = pages::load_acquire(lease_page.sequence);
+      const bool open =
+          readable && lease.kind != FREERIDE_LEASE_NONE && static_cast<int64_t>(lease.deadline_ns) > SteadyClock::now();
+      if (open || (readable && lease.order == FREERIDE_ORDER_STOP)) ::kill(pid, SIGCONT);
+      pages::futex_wait(lease_page.sequence, sequence, pages::kForever, FREERIDE_WAKE_RUNNER);
+    }
+  }).detach();
+}
+
 /// What must outlive the enforcing thread, so: never freed.
 struct Session {
   pages::Mapped<const freeride_lease_page> lease;
@@ -254,6 +273,7 @@ void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride
       enforcer.stop_requested();
       // To the main thread: it is the one that sleeps on the lease page.
       syscall(SYS_tgkill, pid, pid, stop_signal());
+      ::kill(pid, SIGCONT);
     } else if (ready != 0 && timeout_ms < 0) {
       continue;
     }
@@ -320,6 +340,9 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   if (!signal_fd.valid()) return errno_error("cannot make a signalfd", errno);
   adopt_descendants();
 
+  auto* thaw =
+      static_cast<Thaw*>(mmap(nullptr, sizeof(Thaw), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  if (thaw == MAP_FAILED) return errno_error("cannot map a page", errno);
   const int64_t started_ns = SteadyClock::now();
   const pid_t supervisor = getpid();
   const pid_t pid = fork();
@@ -327,7 +350,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor) _exit(EXIT_FAILURE);  // it died before that held
-    run_child(job, *session.lease, channels.answer_fd, words_out.get(), listener_child.get());
+    run_child(job, *session.lease, channels.answer_fd, words_out.get(), listener_child.get(), thaw);
   }
   words_out.reset();
   listener_child.reset();
@@ -353,6 +376,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   Enforcer& enforcer = session.enforcer.emplace(pid, *session.lease, *session.answer,
                                                 LeaseWatch(limits, by_cpu_clock, usable_cores(), started_ns));
   enforcer.start();
+  start_thawing(pid, *session.lease, *thaw);
   wait_for_end(pid, {pid_fd.get(), channels.lifeline_fd, signal_fd.get(), listener_socket.get()}, enforcer,
                *session.answer);
 

@@ -1,0 +1,122 @@
+// The imperative interface, driven through hand-made pages: a workload executes within leases, and nowhere else.
+#include <csignal>
+
+#include "freeride/base/clock.hpp"
+#include "saved_state.hpp"
+#include "test_support.hpp"
+
+using namespace freeride;
+using namespace freeride::runner;
+using namespace freeride::runner::test;
+
+namespace {
+
+double metric(const Harness& harness, const std::string& name) {
+  for (const auto& metric : harness.answer().metrics) {
+    if (name == metric.name) return metric.value;
+  }
+  return 0;
+}
+
+char process_state(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const auto end = text.rfind(')');
+  return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
+}
+
+bool wait_for_steps(Harness& harness, double steps) {
+  return harness.wait_until([&](const auto&) { return metric(harness, "steps") >= steps; });
+}
+
+bool wait_frozen(Harness& harness) {
+  return harness.wait_until([&](const auto&) { return process_state(harness.task()) == 'T'; });
+}
+
+const Params kImperative{{"pieces", "1"}, {"piece_us", "300"}, {"interface", "imperative"}};
+
+}  // namespace
+
+TEST_CASE("imperative: a workload goes on in every lease, and its process is stopped between them") {
+  const TempDir scratch;
+  Harness::Options options;
+  options.grace_ms = 50;
+  options.hang_ms = 200;
+  auto harness = start_paused("yielding", scratch, kImperative, options);
+  for (int i = 0; i < 5; ++i) {
+    const double steps = metric(*harness, "steps");
+    harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+    REQUIRE(wait_for_steps(*harness, steps + 3));
+    harness->revoke();
+    REQUIRE(wait_frozen(*harness));
+    REQUIRE(pages::load_acquire(harness->answer().state) == FREERIDE_STATE_PAUSED);
+    const int64_t cpu_ns = harness->cpu_ns();
+    const double done = metric(*harness, "steps");
+    const timespec longer_than_the_limits{0, 300'000'000};
+    if (i == 0) nanosleep(&longer_than_the_limits, nullptr);
+    CHECK(harness->cpu_ns() == cpu_ns);
+    CHECK(metric(*harness, "steps") == done);
+  }
+  harness->revoke(FREERIDE_ORDER_STOP);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->threads_left == 0);
+}
+
+TEST_CASE("imperative: a lease that just runs out ends the same way") {
+  const TempDir scratch;
+  auto harness = start_paused("yielding", scratch, kImperative);
+  REQUIRE(open_until(*harness, FREERIDE_LEASE_BUBBLE, 20, [&](const auto&) { return metric(*harness, "steps") >= 1; }));
+  REQUIRE(wait_frozen(*harness));
+  REQUIRE(harness->signal_supervisor(SIGTERM));  // to a process that is stopped
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "stopped");
+}
+
+TEST_CASE("imperative: a workload that never comes to its gate is stopped where it is") {
+  const TempDir scratch;
+  Params params = kImperative;
+  params[1].second = "60000000";
+  Harness::Options options;
+  options.grace_ms = 100;
+  auto harness = start_paused("yielding", scratch, params, options);
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  REQUIRE(harness->wait_until([](const auto& answer) { return pages::load_acquire(answer.lease_id) == 2; }));
+  harness->revoke();
+  REQUIRE(wait_frozen(*harness));
+  CHECK_FALSE(harness->verdict(1));
+  harness->revoke(FREERIDE_ORDER_STOP);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "stopped");
+}
+
+TEST_CASE("imperative: state is saved at the gate, a profile runs, other plugins say no") {
+  const TempDir scratch;
+  {
+    auto harness = start_paused("yielding", scratch, kImperative);
+    harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+    REQUIRE(wait_for_steps(*harness, 3));
+    harness->revoke();
+    REQUIRE(wait_frozen(*harness));
+    const uint64_t grant = harness->open(FREERIDE_LEASE_SAVE, 60'000, FREERIDE_ORDER_PAUSE);
+    REQUIRE(harness->wait_until([&](const auto& answer) { return pages::load_acquire(answer.saved_lease) == grant; }));
+    const auto saved = read_saved_state(harness->state_fd());
+    REQUIRE(saved.ok());
+    REQUIRE(saved->has_value());
+    CHECK(std::stod((*saved)->bytes) == metric(*harness, "steps"));
+  }
+  Harness::Options options;
+  options.purpose = "profile";
+  auto profile = start("yielding", scratch, kImperative, options);
+  REQUIRE(profile->wait_state(FREERIDE_STATE_CREATED));
+  profile->open(FREERIDE_LEASE_PROFILE, 1'000);
+  REQUIRE(profile->verdict());
+  CHECK(profile->verdict()->kind == "finished");
+  auto refused = start("counter", scratch, {{"interface", "imperative"}});
+  REQUIRE(refused->verdict());
+  CHECK(refused->verdict()->reason.find("has no imperative interface") != std::string::npos);
+}

@@ -1,0 +1,98 @@
+#include "workload.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+
+#include "freeride/base/clock.hpp"
+
+namespace freeride::runner {
+namespace {
+
+constexpr uint32_t kSize32 = 2;  // FUTEX_32, by the kernel's name of later headers FUTEX2_SIZE_U32
+
+struct Waiter {  // struct futex_waitv
+  uint64_t value, address;
+  uint32_t flags, reserved;
+};
+
+uint32_t& word(std::atomic<uint32_t>& value) {
+  static_assert(sizeof(value) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
+  return reinterpret_cast<uint32_t&>(value);
+}
+
+timespec at(int64_t ns) {
+  return {ns / kNsPerSec, ns % kNsPerSec};
+}
+
+void wake(std::atomic<uint32_t>& value) {
+  syscall(SYS_futex, &word(value), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+void sleep_while(std::atomic<uint32_t>& value, uint32_t expected, const timespec* until) {
+  syscall(SYS_futex, &word(value), FUTEX_WAIT_BITSET, expected, until, nullptr, FUTEX_BITSET_MATCH_ANY);
+}
+
+}  // namespace
+
+void Workload::open(const std::function<freeride_status()>& body) {
+  at_gate_.store(0);  // it may be a while until the thread says so itself
+  gate_.store(kOpen);
+  wake(gate_);
+  if (started_.exchange(true)) return;
+  thread_ = std::thread([this, body] {
+    id_.store(std::this_thread::get_id());
+    status_ = body();
+    ended_.store(1);
+    wake(ended_);
+    at_gate_.store(1);
+    wake(at_gate_);
+  });
+}
+
+void Workload::close(int64_t until_ns) {
+  uint32_t open = kOpen;
+  gate_.compare_exchange_strong(open, kClosed);
+  const timespec until = at(until_ns);
+  while (at_gate_.load() == 0 && SteadyClock::now() < until_ns) sleep_while(at_gate_, 0, &until);
+}
+
+void Workload::abandon(int64_t most_ms) {
+  gate_.store(kAbandoned);
+  wake(gate_);
+  const int64_t until_ns = SteadyClock::now() + most_ms * kNsPerMs;
+  const timespec until = at(until_ns);
+  while (started_ && !ended() && SteadyClock::now() < until_ns) sleep_while(ended_, 0, &until);
+  if (!thread_.joinable()) return;
+  if (ended()) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+freeride_status Workload::pass() {
+  for (;;) {
+    const uint32_t gate = gate_.load();
+    if (gate != kClosed) {
+      at_gate_.store(0);
+      return gate == kOpen ? FREERIDE_OK : FREERIDE_ABANDONED;
+    }
+    at_gate_.store(1);
+    wake(at_gate_);
+    sleep_while(gate_, kClosed, nullptr);
+  }
+}
+
+void Workload::wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns) {
+  std::array<Waiter, 2> waiters{{{expected, reinterpret_cast<uint64_t>(&lease_sequence), kSize32, 0},
+                                 {0, reinterpret_cast<uint64_t>(&word(ended_)), kSize32, 0}}};
+  const timespec until = at(until_ns);
+  syscall(SYS_futex_waitv, waiters.data(), waiters.size(), 0, &until, CLOCK_MONOTONIC);
+}
+
+}  // namespace freeride::runner
