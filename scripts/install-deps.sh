@@ -5,12 +5,13 @@ set -euo pipefail
 build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
        libspdlog-dev libcli11-dev libtomlplusplus-dev libsqlite3-dev libssl-dev libseccomp-dev bubblewrap nlohmann-json3-dev libjpeg-dev libpng-dev catch2"
 training="python3 python3-torch libopenblas0-pthread python3-numpy python3-zmq python3-msgpack"
+plugins="libtorch-dev"  # without it: no resnet18, resnet50, vgg19
 
 packages=""
 for set in "${@:-demo}"; do
   case "$set" in
     demo)  packages+=" $build $training python3-matplotlib" ;;
-    test)  packages+=" $build $training python3-matplotlib python3-pytest" ;;
+    test)  packages+=" $build $training $plugins python3-matplotlib python3-pytest" ;;
     bench) packages+=" $build $training libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
     check) packages+=" $build clang-format clang-tidy git" ;;
     dist)  packages+=" $build bubblewrap patchelf" ;;

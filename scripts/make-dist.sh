@@ -11,6 +11,12 @@ cmake --install "$build" --prefix "$out/tmp" --strip >/dev/null
 cp "$out"/tmp/bin/* "$out/bin/"
 cp "$(command -v bwrap)" "$out/bin/"
 find "$out/tmp" -path '*/freeride/plugins/*.so' -exec cp {} "$out/plugins/" \;
+# LibTorch comes from the host's Python, and what uses it must have been built with that one: sources, and a line to compile them.
+rm -f "$out"/plugins/{resnet18,resnet50,vgg19}.so
+mkdir -p "$out"/{plugins/resnet,include/freeride}
+cp plugins/resnet/{resnet18,resnet50,vgg19,training,models}.cpp plugins/resnet/{training,models}.hpp "$out/plugins/resnet/"
+cp plugin-api/include/freeride/plugin.h* "$out/include/freeride/"
+cp -r plugins/python "$out/plugins/"
 cp hooks/python/freeride/*.py "$out/python/freeride/"
 cp "$(find "$out/tmp" -name libfreeride_hook.so | head -1)" "$out/python/freeride/"  # where the package looks first
 rm -rf "$out/tmp"

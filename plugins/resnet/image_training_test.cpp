@@ -1,0 +1,107 @@
+// The trainings through their ABI, on inputs so small that a CPU is quick.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "../image/codec.hpp"
+#include "plugin_driver.hpp"
+
+using freeride::testing::Driver;
+using freeride::testing::open_plugin;
+using freeride::testing::TempDir;
+using Params = std::map<std::string, std::string>;
+
+namespace {
+
+const freeride_plugin* plugin(const std::string& name) {
+  return open_plugin(FREERIDE_BUILD_DIR "/plugins/" + name + ".so");
+}
+
+Params tiny(Params more = {}) {
+  more.insert({{"batch", "4"}, {"image", "32"}, {"classes", "4"}});
+  return more;
+}
+
+void write_picture(const std::string& path, uint8_t shade) {
+  const auto writer = image::create_writer(path, image::Format::kPng, 40, 30, 3, 90);
+  const std::vector<uint8_t> row(40 * 3, shade);
+  for (int y = 0; y < 30; ++y) writer->write_row(row.data());
+  writer->finish();
+}
+
+std::string refusal(const std::string& name, Params params) {
+  const TempDir scratch;
+  Driver driver(plugin(name), scratch.path(), std::move(params));
+  CHECK(driver.create() < 0);
+  return driver.failure;
+}
+
+}  // namespace
+
+TEST_CASE("training: resnet18 learns its images, and goes on from a saved state") {
+  const TempDir scratch;
+  Driver driver(plugin("resnet18"), scratch.path(), tiny());
+  REQUIRE(driver.run(2) == FREERIDE_OK);
+  const double first = driver.metrics.at("loss");
+  for (int i = 0; i < 20; ++i) REQUIRE(driver.step() == FREERIDE_OK);
+  CHECK(driver.metrics.at("loss") < first / 2);
+
+  std::string state;
+  REQUIRE(driver.save(state) == FREERIDE_OK);
+  Driver next(plugin("resnet18"), scratch.path(), tiny({{"rate", "0"}, {"seed", "2"}}));
+  REQUIRE(next.create() == FREERIDE_OK);
+  REQUIRE(next.init() == FREERIDE_OK);
+  REQUIRE(next.restore(state) == FREERIDE_OK);
+  // Saved again, it is the same state: nothing was lost on the way.
+  std::string again;
+  REQUIRE(next.save(again) == FREERIDE_OK);
+  CHECK(again == state);
+  CHECK(next.restore("0\nnonsense") < 0);
+  CHECK_FALSE(next.failure.empty());
+}
+
+TEST_CASE("training: stopping between blocks changes no result") {
+  double losses[2];
+  for (const bool yields : {false, true}) {
+    const TempDir scratch;
+    Driver driver(plugin("resnet18"), scratch.path(), tiny({{"piece_ms", yields ? "0.01" : "0"}}));
+    REQUIRE(driver.run(4) == FREERIDE_OK);
+    losses[yields ? 1 : 0] = driver.metrics.at("loss");
+  }
+  CHECK(losses[0] == losses[1]);
+}
+
+TEST_CASE("training: resnet50 makes a step, vgg19 comes to be") {
+  const TempDir scratch;
+  Driver fifty(plugin("resnet50"), scratch.path(), tiny({{"batch", "2"}}));
+  REQUIRE(fifty.run(1) == FREERIDE_OK);
+  CHECK(std::isfinite(fifty.metrics.at("loss")));
+  Driver vgg(plugin("vgg19"), scratch.path(), tiny());
+  CHECK(vgg.create() == FREERIDE_OK);
+}
+
+TEST_CASE("training: a folder of pictures, a damaged one among them") {
+  const TempDir scratch;
+  const TempDir data;
+  std::filesystem::create_directories(data / "dark");
+  std::filesystem::create_directories(data / "light");
+  write_picture(data / "dark/a.png", 20);
+  write_picture(data / "dark/b.png", 40);
+  write_picture(data / "light/c.png", 230);
+  std::ofstream(data / "light/d.jpg") << "no picture";
+  Driver driver(plugin("resnet18"), scratch.path(), tiny({{"data", data.path()}, {"classes", "2"}}));
+  REQUIRE(driver.run(3) == FREERIDE_OK);
+  CHECK(std::isfinite(driver.metrics.at("loss")));
+  CHECK(driver.logged("d.jpg is left out"));
+}
+
+TEST_CASE("training: what cannot be is refused in one line") {
+  CHECK(refusal("resnet18", tiny({{"batch", "0"}})).find("batch=0: must be a whole number in 1..65536") !=
+        std::string::npos);
+  CHECK(refusal("resnet18", tiny({{"data", "/nowhere"}})).find("data=/nowhere: No such file") != std::string::npos);
+  const TempDir empty;
+  CHECK(refusal("resnet18", tiny({{"data", empty.path()}})).find("no subfolder") != std::string::npos);
+  std::filesystem::create_directories(empty / "one");
+  CHECK(refusal("resnet18", tiny({{"data", empty.path()}})).find("no .jpg, .jpeg or .png") != std::string::npos);
+}

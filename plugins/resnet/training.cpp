@@ -1,0 +1,292 @@
+#include "training.hpp"
+
+#include <dlfcn.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "models.hpp"
+#ifdef FREERIDE_WITH_IMAGES
+#include "../image/codec.hpp"
+#include "images.hpp"
+#endif
+
+namespace training {
+namespace {
+
+constexpr double kMomentum = 0.9;
+// A saved state may have 64 MiB: larger models are saved in half the bits.
+constexpr int64_t kMostStateBytes = (int64_t{64} << 20) - 65536;
+// Synthetic images: a few batches in turn, so that there is something to learn and nothing to generate in a step.
+constexpr int kSyntheticBatches = 2;
+constexpr int kMeasuredSteps = 3;
+
+// The version of the LibTorch that was found at run time, as its Python package says it; "" where it comes without one.
+std::string found_version(std::string& where) {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) == 0 || info.dli_fname == nullptr) return "";
+  where = info.dli_fname;
+  std::ifstream file(std::filesystem::path(where).parent_path() / "../version.py");
+  for (std::string line; std::getline(file, line);) {
+    const auto begin = line.find('\'');
+    if (line.rfind("__version__", 0) == 0 && begin != std::string::npos)
+      return line.substr(begin + 1, line.find('\'', begin + 1) - begin - 1);
+  }
+  return "";
+}
+
+void check_version() {
+  const std::string built = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
+  std::string where;
+  const std::string found = found_version(where);
+  if (!found.empty() && found.rfind(built, 0) != 0) {
+    throw freeride::TaskError("it was built with LibTorch " + built + "x, and " + where + " is " + found +
+                              ": build it with that one, or name the other's Python with --python");
+  }
+}
+
+// LibTorch's messages go on with a stack trace.
+[[noreturn]] void throw_what_it_is(const std::string& text) {
+  const std::string line = text.substr(0, text.find('\n'));
+  if (line.find("out of memory") != std::string::npos) throw freeride::OutOfMemory(line);
+  throw freeride::TaskError(line);
+}
+
+}  // namespace
+
+struct ImageTraining::Parts {
+  std::shared_ptr<Model> model;
+  std::vector<torch::Tensor> parameters, velocities;
+  torch::Device device{torch::kCPU};
+  std::vector<torch::Tensor> images, labels;  // of the batches in turn; with a folder, one to be filled
+  uint64_t steps = 0;
+  bool measures = false;
+  std::chrono::steady_clock::time_point block_begin;
+  std::vector<double> blocks_ms;  // by place in the step
+  std::vector<bool> cuts;         // whether a yield point follows
+#ifdef FREERIDE_WITH_IMAGES
+  std::vector<Sample> samples;
+  size_t next_sample = 0;
+  torch::Tensor host_images, host_labels;
+#endif
+};
+
+ImageTraining::ImageTraining(const char* model) : model_name_(model) {}
+ImageTraining::~ImageTraining() = default;
+
+void ImageTraining::CreateSideTask() {
+  check_version();
+  parts_ = std::make_unique<Parts>();
+  torch::manual_seed(static_cast<uint64_t>(seed_.get()));
+  if (!data_.get().empty()) {
+#ifdef FREERIDE_WITH_IMAGES
+    parts_->samples = list_samples(data_, classes_);
+    parts_->host_images = torch::empty({batch_, 3, image_, image_});
+    parts_->host_labels = torch::empty({batch_}, torch::kLong);
+#else
+    throw freeride::BadParameter("data=" + data_.get() + ": this one was built without libjpeg and libpng");
+#endif
+  }
+  parts_->model = make_model(model_name_, classes_);
+}
+
+void ImageTraining::InitSideTask() {
+  const bool cpu = device().rfind("cpu-", 0) == 0;
+  if (!cpu && !torch::cuda::is_available())
+    throw freeride::Unavailable("LibTorch sees no GPU: is it one that was built with CUDA?");
+  parts_->device = cpu ? torch::Device(torch::kCPU) : torch::Device(torch::kCUDA, 0);
+  if (cpu) torch::set_num_threads(1);  // the device is a core
+  try {
+    if (!cpu) at::globalContext().setBenchmarkCuDNN(true);
+    parts_->model->to(parts_->device);
+    parts_->model->train();
+    parts_->parameters = parts_->model->parameters();
+    for (const auto& parameter : parts_->parameters) parts_->velocities.push_back(torch::zeros_like(parameter));
+    for (int i = 0; i < (data_.get().empty() ? kSyntheticBatches : 1); ++i) {
+      parts_->images.push_back(torch::rand({batch_, 3, image_, image_}, parts_->device));
+      parts_->labels.push_back(
+          torch::randint(classes_, {batch_}, torch::TensorOptions().dtype(torch::kLong).device(parts_->device)));
+    }
+    measure_blocks();
+  } catch (const c10::Error& error) {
+    throw_what_it_is(error.what_without_backtrace());
+  }
+}
+
+void ImageTraining::synchronise() const {
+  if (parts_->device.is_cuda()) torch::cuda::synchronize();
+}
+
+// Under InitSideTask's grant: cuDNN tries its kernels, and each block's time is taken. Then the step is cut where a
+// piece has become long enough: every cut costs the head start that the host has on the GPU.
+void ImageTraining::measure_blocks() {
+  Parts& parts = *parts_;
+  parts.measures = true;
+  for (int i = 0; i < kMeasuredSteps; ++i) {
+    parts.block_begin = std::chrono::steady_clock::now();
+    make_step(false);
+  }
+  parts.measures = false;
+  double piece_ms = 0;
+  for (const double block_ms : parts.blocks_ms) {
+    piece_ms += block_ms;
+    parts.cuts.push_back(piece_ms_ > 0 && piece_ms >= piece_ms_);
+    if (parts.cuts.back()) piece_ms = 0;
+  }
+}
+
+// Between two blocks of a step, forward and backward. A piece ends when its GPU work is done.
+void ImageTraining::block_done(size_t place) {
+  Parts& parts = *parts_;
+  if (parts.measures) {
+    synchronise();
+    const auto now = std::chrono::steady_clock::now();
+    const double took_ms = std::chrono::duration<double, std::milli>(now - parts.block_begin).count();
+    parts.block_begin = now;
+    if (place == parts.blocks_ms.size()) parts.blocks_ms.push_back(took_ms);
+    parts.blocks_ms[place] = std::min(parts.blocks_ms[place], took_ms);
+  } else if (parts.cuts[place]) {
+    synchronise();
+    yield_point();
+  }
+}
+
+#ifdef FREERIDE_WITH_IMAGES
+// The next pictures, one a piece.
+void ImageTraining::load_batch() {
+  Parts& parts = *parts_;
+  const auto edge = static_cast<uint32_t>(image_.get());
+  auto* pixels = parts.host_images.data_ptr<float>();
+  auto* labels = parts.host_labels.data_ptr<int64_t>();
+  size_t unusable = 0;
+  for (int64_t i = 0; i < batch_;) {
+    const Sample& sample = parts.samples[parts.next_sample];
+    parts.next_sample = (parts.next_sample + 1) % parts.samples.size();
+    try {
+      read_picture(sample.file, edge, pixels + i * 3 * image_ * image_);
+      labels[i++] = sample.label;
+    } catch (const image::Unusable& error) {
+      warn(sample.file + " is left out: " + error.what());
+      if (++unusable == parts.samples.size())
+        throw freeride::TaskError("no picture in " + data_.get() + " can be used");
+    }
+    if (piece_ms_ > 0) yield_point();
+  }
+  parts.images[0].copy_(parts.host_images);
+  parts.labels[0].copy_(parts.host_labels);
+}
+#endif
+
+// Stochastic gradient descent with momentum, all parameters in a few kernels.
+void ImageTraining::update() {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> gradients;
+  for (const auto& parameter : parts_->parameters) gradients.push_back(parameter.grad());
+  at::_foreach_mul_(parts_->velocities, kMomentum);
+  at::_foreach_add_(parts_->velocities, gradients, 1);
+  at::_foreach_add_(parts_->parameters, parts_->velocities, -rate_.get());
+}
+
+freeride::Step ImageTraining::RunNextStep() {
+  try {
+#ifdef FREERIDE_WITH_IMAGES
+    if (!parts_->samples.empty()) load_batch();
+#endif
+    make_step(true);
+    synchronise();
+    ++parts_->steps;
+  } catch (const c10::Error& error) {
+    throw_what_it_is(error.what_without_backtrace());
+  }
+  return freeride::Step::kMore;
+}
+
+// Each block is a graph of its own: forward from a leaf, backward with the gradient that the next block's leaf got. The
+// result is that of one graph over all of them.
+void ImageTraining::make_step(bool updates) {
+  Parts& parts = *parts_;
+  const size_t batch = parts.steps % parts.images.size();
+  const auto& blocks = parts.model->blocks();
+  size_t place = 0;
+  std::vector<torch::Tensor> inputs, outputs;
+  torch::Tensor flowing = parts.images[batch];
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    inputs.push_back(flowing.detach().requires_grad_(i > 0));
+    outputs.push_back(blocks[i]->forward(inputs[i]));
+    flowing = outputs[i];
+    if (i + 1 < blocks.size()) block_done(place++);
+  }
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(outputs.back(), parts.labels[batch]);
+  block_done(place++);
+  for (auto& parameter : parts.parameters) parameter.mutable_grad().reset();
+  loss.backward();
+  for (size_t i = blocks.size() - 1; i-- > 0;) {
+    block_done(place++);
+    outputs[i].backward(inputs[i + 1].grad());
+    outputs[i].reset();
+    inputs[i + 1].reset();
+  }
+  block_done(place++);
+  if (!updates) return;
+  update();
+  metric("loss", loss.item<double>());
+}
+
+void ImageTraining::StopSideTask() {
+  parts_.reset();  // with the device's memory
+}
+
+// The number of steps, then weights and running means; the momentum begins anew.
+std::string ImageTraining::SaveState() {
+  std::vector<torch::Tensor> tensors = parts_->model->parameters();
+  for (const auto& buffer : parts_->model->buffers()) tensors.push_back(buffer);
+  int64_t bytes = 0;
+  for (auto& tensor : tensors) {
+    tensor = tensor.detach().cpu();
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  if (bytes / 2 > kMostStateBytes) {
+    throw freeride::TaskError(std::string(model_name_) + " has " + std::to_string(bytes >> 20) +
+                              " MiB of weights, a saved state has room for twice 64 MiB");
+  }
+  if (bytes > kMostStateBytes) {
+    for (auto& tensor : tensors) {
+      if (tensor.is_floating_point()) tensor = tensor.to(torch::kBFloat16);
+    }
+  }
+  std::ostringstream out;
+  out << parts_->steps << "\n";
+  torch::save(tensors, out);
+  return out.str();
+}
+
+void ImageTraining::RestoreState(std::uint32_t version, const std::string& state) {
+  if (version != kStateVersion) throw freeride::TaskError("a state of version " + std::to_string(version));
+  std::istringstream in(state);
+  std::vector<torch::Tensor> tensors;
+  uint64_t steps = 0;
+  in >> steps;
+  in.get();
+  try {
+    torch::load(tensors, in);
+    std::vector<torch::Tensor> own = parts_->model->parameters();
+    for (const auto& buffer : parts_->model->buffers()) own.push_back(buffer);
+    if (own.size() != tensors.size()) throw freeride::TaskError("the state is of another model");
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (own[i].sizes() != tensors[i].sizes()) throw freeride::TaskError("the state is of a model with other classes");
+      own[i].copy_(tensors[i]);
+    }
+  } catch (const c10::Error& error) {
+    throw_what_it_is(error.what_without_backtrace());
+  }
+  parts_->steps = steps;
+}
+
+}  // namespace training

@@ -1,0 +1,48 @@
+// Training an image classifier with LibTorch: the side task behind resnet18.so, resnet50.so and vgg19.so. No header of
+// LibTorch's here, so that a plugin's own file compiles in a moment.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "freeride/plugin.hpp"
+
+namespace training {
+
+class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
+ public:
+  explicit ImageTraining(const char* model);
+  ~ImageTraining() override;
+
+  void CreateSideTask() override;
+  void InitSideTask() override;
+  freeride::Step RunNextStep() override;
+  void StopSideTask() override;
+  std::string SaveState() override;
+  void RestoreState(std::uint32_t version, const std::string& state) override;
+
+ private:
+  struct Parts;
+  void load_batch();
+  void update();
+  void synchronise() const;
+  void make_step(bool updates);
+  void block_done(size_t place);
+  void measure_blocks();
+
+  freeride::Param<std::int64_t> batch_{this, "batch", 64, "images a step", {1, 65536}};
+  freeride::Param<std::int64_t> image_{this, "image", 224, "edge of an image, pixels", {32, 4096}};
+  freeride::Param<std::int64_t> classes_{this, "classes", 1000, "to tell apart", {2, 100000}};
+  freeride::Param<std::string> data_{
+      this, "data", "", "folder of a folder of JPEG and PNG files for each class; empty: synthetic images"};
+  freeride::Param<double> rate_{this, "rate", 0.01, "learning rate", {0, 10}};
+  freeride::Param<std::int64_t> seed_{this, "seed", 1, "of weights and synthetic images"};
+  freeride::Param<double> piece_ms_{
+      this, "piece_ms", 3, "of a step, between yield points at the model's blocks; 0: none", {0, 10000}};
+  freeride::Param<std::string> python_{this, "python", "", "the Python whose torch it is to run with"};
+  const char* const model_name_;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace training
