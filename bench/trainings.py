@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""The LibTorch side tasks beside the same models in Python PyTorch, on one device: blocks of steps in turns, both in processes of
+their own that hold their memory throughout.
+
+    bench/trainings.py --plugins DIR --device cuda --out trainings.json         # or --device cpu --batch 2 --image 32 --quick
+
+For each model: milliseconds a step of both, and the ratio of neighbouring blocks with its 95 % interval. On a GPU also what the driver says that
+the side task's process holds there once created and once initialised. Needs torch, and no FreeRide program.
+"""
+import argparse
+import ctypes
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+MODELS = ["resnet18", "resnet50", "vgg19"]
+
+
+# ---- a plugin through its ABI (plugin.h)
+
+P, I32, U32, TEXT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_char_p
+LOG = ctypes.CFUNCTYPE(None, P, I32, TEXT)
+METRIC = ctypes.CFUNCTYPE(None, P, TEXT, ctypes.c_double)
+FAIL = ctypes.CFUNCTYPE(None, P, TEXT)
+NOW = ctypes.CFUNCTYPE(ctypes.c_int64, P)
+EXTENSION = ctypes.CFUNCTYPE(P, P, TEXT)
+CALL = ctypes.CFUNCTYPE(I32, P)
+
+
+class Host(ctypes.Structure):
+    _fields_ = [("size", U32), ("abi", U32), ("context", P), ("log", LOG), ("metric", METRIC), ("fail", FAIL), ("now", NOW), ("extension", EXTENSION)]
+
+
+class ParamValue(ctypes.Structure):
+    _fields_ = [("key", TEXT), ("value", TEXT)]
+
+
+class Spec(ctypes.Structure):
+    _fields_ = [("key", TEXT), ("default", TEXT), ("help", TEXT)]
+
+
+class Info(ctypes.Structure):
+    _fields_ = [("size", U32), ("count", U32), ("params", ctypes.POINTER(ParamValue)), ("name", TEXT), ("device", TEXT), ("scratch", TEXT)]
+
+
+class Table(ctypes.Structure):
+    _fields_ = [("size", U32), ("abi", U32), ("name", TEXT), ("version", TEXT), ("summary", TEXT), ("params", ctypes.POINTER(Spec)), ("count", U32),
+                ("reserved", U32), ("create", ctypes.CFUNCTYPE(I32, ctypes.POINTER(Host), ctypes.POINTER(Info), ctypes.POINTER(P))), ("init", CALL),
+                ("start", CALL), ("step", CALL), ("pause", CALL), ("stop", CALL)]
+
+
+def serve_plugin(file, device, params):
+    """Runs a plugin; every line of stdin is an order ("create", "init", or how many steps), every answer milliseconds a step."""
+    library = ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    library.freeride_plugin_v1.restype = ctypes.POINTER(Table)
+    table = library.freeride_plugin_v1().contents
+    said = [""]
+    host = Host(ctypes.sizeof(Host), 1, None, LOG(lambda c, level, text: None), METRIC(lambda c, name, value: None),
+                FAIL(lambda c, text: said.__setitem__(0, text.decode())), NOW(lambda c: time.monotonic_ns()), EXTENSION(lambda c, name: None))
+    values = {table.params[i].key: table.params[i].default for i in range(table.count)}
+    values.update((k.encode(), v.encode()) for k, v in params.items())
+    array = (ParamValue * len(values))(*[ParamValue(k, v) for k, v in values.items()])
+    info = Info(ctypes.sizeof(Info), len(values), array, b"bench", device.encode(), b".")
+    task = P()
+
+    def check(status):
+        if status < 0:
+            sys.exit(f"{file}: {said[0]}")
+
+    for line in sys.stdin:
+        order = line.strip()
+        begin = time.perf_counter()
+        count = 1
+        if order == "create":
+            check(table.create(ctypes.byref(host), ctypes.byref(info), ctypes.byref(task)))
+        elif order == "init":
+            check(table.init(task))
+        else:
+            count = int(order)
+            for _ in range(count):
+                check(table.step(task))
+        print((time.perf_counter() - begin) * 1e3 / count, flush=True)
+
+
+# ---- the same in Python
+
+def python_model(name, classes):
+    from torch import nn
+
+    def conv(i, o, kernel, stride=1, bias=False):
+        return nn.Conv2d(i, o, kernel, stride, kernel // 2, bias=bias)
+
+    class Residual(nn.Module):
+        def __init__(self, layers, shortcut):
+            super().__init__()
+            self.layers, self.shortcut = layers, shortcut
+
+        def forward(self, x):
+            y = self.layers(x)
+            y += self.shortcut(x) if self.shortcut else x
+            return y.relu_()
+
+    def residual(i, o, stride, deep):
+        shortcut = None if i == o and stride == 1 else nn.Sequential(conv(i, o, 1, stride), nn.BatchNorm2d(o))
+        m = o // 4
+        layers = [conv(i, m, 1), nn.BatchNorm2d(m), nn.ReLU(True), conv(m, m, 3, stride), nn.BatchNorm2d(m), nn.ReLU(True), conv(m, o, 1),
+                  nn.BatchNorm2d(o)] if deep else [conv(i, o, 3, stride), nn.BatchNorm2d(o), nn.ReLU(True), conv(o, o, 3), nn.BatchNorm2d(o)]
+        return Residual(nn.Sequential(*layers), shortcut)
+
+    if name == "vgg19":
+        layers, i = [], 3
+        for o, depth in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
+            for _ in range(depth):
+                layers += [conv(i, o, 3, bias=True), nn.ReLU(True)]
+                i = o
+            layers.append(nn.MaxPool2d(2))
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(512 * 49, 4096), nn.ReLU(True), nn.Dropout(), nn.Linear(4096, 4096),
+                             nn.ReLU(True), nn.Dropout(), nn.Linear(4096, classes))
+    deep = name == "resnet50"
+    layers, i = [conv(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)], 64
+    for stage, depth in enumerate([3, 4, 6, 3] if deep else [2, 2, 2, 2]):
+        for n in range(depth):
+            o = (64 << stage) * (4 if deep else 1)
+            layers.append(residual(i, o, 2 if n == 0 and stage else 1, deep))
+            i = o
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(i, classes))
+
+
+def serve_python(name, device, batch, image, classes):
+    import torch
+
+    if device == "cpu":
+        torch.set_num_threads(1)
+    torch.backends.cudnn.benchmark = True
+    model = python_model(name, classes).to(device).train()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    images, labels = torch.rand(batch, 3, image, image, device=device), torch.randint(classes, (batch,), device=device)
+    for line in sys.stdin:
+        if not line.strip().isdigit():
+            print(0, flush=True)
+            continue
+        begin = time.perf_counter()
+        for _ in range(int(line)):
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            sgd.zero_grad()
+            loss.backward()
+            sgd.step()
+            loss.item()
+            if device != "cpu":
+                torch.cuda.synchronize()
+        print((time.perf_counter() - begin) * 1e3 / int(line), flush=True)
+
+
+# ---- both in turns
+
+class Side:
+    def __init__(self, *argv):
+        self.process = subprocess.Popen([sys.executable, __file__, *map(str, argv)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, order):
+        self.process.stdin.write(f"{order}\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"a side ended: {self.process.wait()}")
+        return float(answer)
+
+    def on_gpu_mib(self):
+        done = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"], capture_output=True, text=True)
+        # In a container the driver's process numbers are another's: then the whole list counts, whose owner is known here.
+        return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compare(name, options, yields):
+    gpu = options.device != "cpu"
+    device = "GPU-0" if gpu else "cpu-0"
+    params = {"batch": options.batch, "image": options.image, "classes": options.classes, "piece_ms": 3 if yields else 0}
+    ours = Side("--serve-plugin", options.plugins / f"{name}.so", device, json.dumps({k: str(v) for k, v in params.items()}))
+    row = {"side_task": name, "batch": options.batch, "image": options.image, "yield": yields}
+    row["create_ms"] = ours.ask("create")
+    row["on_gpu_created"] = ours.on_gpu_mib() if gpu else None
+    row["init_ms"] = ours.ask("init")
+    ours.ask(options.block)
+    row["on_gpu_running"] = ours.on_gpu_mib() if gpu else None
+    theirs = Side("--serve-python", name, options.device, options.batch, options.image, options.classes)
+    theirs.ask(options.block)
+    ours.ask(options.block), theirs.ask(options.block)
+    pairs = []
+    for i in range(options.pairs):
+        first, second = (ours, theirs) if i % 2 else (theirs, ours)
+        a, b = first.ask(options.block), second.ask(options.block)
+        pairs.append((a, b) if i % 2 else (b, a))
+    ours.end(), theirs.end()
+    ratios = [100 * (a / b - 1) for a, b in pairs]
+    half = T95[min(len(ratios) - 1, 20)] * statistics.stdev(ratios) / len(ratios) ** 0.5
+    row.update(step_ms=statistics.median(a for a, _ in pairs), pytorch_step_ms=statistics.median(b for _, b in pairs),
+               slower_pct=statistics.mean(ratios), slower_ci95_pct=half, pairs=pairs)
+    return row
+
+
+def main():
+    if sys.argv[1:2] == ["--serve-plugin"]:
+        return serve_plugin(sys.argv[2], sys.argv[3], json.loads(sys.argv[4]))
+    if sys.argv[1:2] == ["--serve-python"]:
+        return serve_python(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plugins", required=True, type=pathlib.Path)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--image", type=int, default=224)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--block", type=int, default=20, help="steps")
+    parser.add_argument("--pairs", type=int, default=12, help="of blocks")
+    parser.add_argument("--out", type=pathlib.Path)
+    options = parser.parse_args()
+    options.plugins = options.plugins.resolve()
+    rows = []
+    print(f"{'side task':<10} {'yield':>5} {'ms a step':>10} {'PyTorch':>8} {'slower by %':>14}  on the GPU when created, running (MiB)")
+    for name in options.models.split(","):
+        for yields in (False, True):
+            row = compare(name, options, yields)
+            rows.append(row)
+            print(f"{name:<10} {row['yield']:>5} {row['step_ms']:>10.2f} {row['pytorch_step_ms']:>8.2f} {row['slower_pct']:>+7.2f} ± {row['slower_ci95_pct']:.2f}"
+                  f"  {row['on_gpu_created']} {row['on_gpu_running']}", flush=True)
+    if options.out:
+        options.out.write_text(json.dumps({"rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
