@@ -55,7 +55,8 @@ TEST_CASE("imperative: a workload goes on in every lease, and its process is sto
     const double done = metric(*harness, "steps");
     const timespec longer_than_the_limits{0, 300'000'000};
     if (i == 0) nanosleep(&longer_than_the_limits, nullptr);
-    CHECK(harness->cpu_ns() == cpu_ns);
+    // A stop reaches the other threads a moment after the first.
+    CHECK(harness->cpu_ns() - cpu_ns < 2 * kNsPerMs);
     CHECK(metric(*harness, "steps") == done);
   }
   harness->revoke(FREERIDE_ORDER_STOP);
