@@ -82,6 +82,8 @@ ImageTraining::~ImageTraining() = default;
 
 void ImageTraining::CreateSideTask() {
   check_version();
+  // The device is a core, and threads that LibTorch has once made look for work after it is done.
+  if (device().rfind("cpu-", 0) == 0) torch::set_num_threads(1);
   parts_ = std::make_unique<Parts>();
   torch::manual_seed(static_cast<uint64_t>(seed_.get()));
   if (!data_.get().empty()) {
@@ -101,7 +103,6 @@ void ImageTraining::InitSideTask() {
   if (!cpu && !torch::cuda::is_available())
     throw freeride::Unavailable("LibTorch sees no GPU: is it one that was built with CUDA?");
   parts_->device = cpu ? torch::Device(torch::kCPU) : torch::Device(torch::kCUDA, 0);
-  if (cpu) torch::set_num_threads(1);  // the device is a core
   try {
     if (!cpu) at::globalContext().setBenchmarkCuDNN(true);
     parts_->model->to(parts_->device);
@@ -268,11 +269,13 @@ std::string ImageTraining::SaveState() {
 
 void ImageTraining::RestoreState(std::uint32_t version, const std::string& state) {
   if (version != kStateVersion) throw freeride::TaskError("a state of version " + std::to_string(version));
-  std::istringstream in(state);
+  const size_t line = state.find('\n');
+  if (line == std::string::npos) throw freeride::TaskError("the state is damaged");
+  // LibTorch reads a stream from its beginning, wherever it stands.
+  std::istringstream head(state.substr(0, line)), in(state.substr(line + 1));
   std::vector<torch::Tensor> tensors;
   uint64_t steps = 0;
-  in >> steps;
-  in.get();
+  head >> steps;
   try {
     torch::load(tensors, in);
     std::vector<torch::Tensor> own = parts_->model->parameters();
