@@ -122,7 +122,7 @@ def train(plan, pipe, beside, marks):
         del marks[:]
     names = buffers(stages)
     result = {"losses": per_iteration, "expected": expected_waits(schedule, place, indices, total) + (["collective"] if beside is not None else []),
-              "marked": [[names.get(mark, "other") if mark is not None else "collective" for mark in marked] for marked in seen]}
+              "marked": [[names.get(mark.data_ptr(), "other") if mark is not None else "collective" for mark in marked] for marked in seen]}
     if not hooked:
         result["calls"] = made
     else:
