@@ -3,6 +3,8 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <tuple>
 
@@ -40,6 +42,18 @@ void keep_to_cores(const std::vector<int>& cores) {
   CPU_ZERO(&set);
   for (const int core : cores) CPU_SET(static_cast<size_t>(core), &set);
   if (sched_setaffinity(0, sizeof(set), &set) != 0) spdlog::warn("cannot keep to the cores given");
+}
+
+// A tree that carries its own C++ runtime (make dist) carries what its plugins need, too.
+void see_carried_libraries(std::vector<std::string>& library_dirs) {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return;
+  const auto folder = std::filesystem::weakly_canonical(program.parent_path() / "../lib", error);
+  if (error || !std::filesystem::exists(folder / "libstdc++.so.6", error)) return;
+  if (folder.string().rfind("/usr/", 0) == 0 || folder == "/lib") return;  // every sandbox sees those
+  if (std::find(library_dirs.begin(), library_dirs.end(), folder.string()) == library_dirs.end())
+    library_dirs.push_back(folder.string());
 }
 
 }  // namespace
@@ -139,6 +153,7 @@ int main(int argc, char** argv) {
   }
   if (auto device = freeride::worker::check_device(options.device); !device.ok())
     return fail(device.error(), kWrongUsage);
+  see_carried_libraries(sandbox.library_dirs);
   if (auto checked = freeride::worker::check_options(options.sandbox); !checked.ok())
     return fail(checked.error(), kWrongUsage);
   if (check) return freeride::worker::report(freeride::worker::diagnose(options), format == "json", std::cout);
