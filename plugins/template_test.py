@@ -128,3 +128,13 @@ def test_mistakes_are_told(folder, prefix):
                                 capture_output=True, text=True)
         assert result.returncode != 0
         assert message is None or message in " ".join(result.stderr.split()), result.stderr
+
+
+def test_the_readmes_plugin(folder, prefix):
+    """The plugin of the front page, compiled by the line below it."""
+    text = (pathlib.Path(os.environ["FREERIDE_SOURCE_DIR"]) / "README.md").read_text()
+    source = next(block for block in re.findall(r"```cpp\n(.*?)```", text, re.S) if "FREERIDE_PLUGIN(" in block)
+    line = next(line.split() for line in text.splitlines() if line.strip().startswith("g++ "))
+    (folder / line[-3]).write_text(source)
+    run(compiler(), *line[1:], "-Wall", "-Wextra", "-Werror", f"-I{prefix / 'include'}", cwd=folder)
+    run(BUILD / "bin" / "freeride-runner", "check", folder / line[-1])
