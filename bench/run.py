@@ -79,7 +79,7 @@ def main():
     programs = (options.build / "bin").resolve()
     figures.update(measure(programs / "bench-bus", quick))
     figures.update(measure(programs / "bench-acting", quick))
-    figures.update(hook_cost(options.build.resolve(), 30 if options.quick else options.hook_seconds))
+    figures.update(hook_cost(options.build.resolve(), 60 if options.quick else options.hook_seconds))
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "latency.json").write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
     lines, reached = table(figures)
