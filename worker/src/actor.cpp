@@ -254,11 +254,11 @@ void Actor::grants(int64_t now_ns) {
   const bool busy = open_task_ != policy::kNoTask ||
                     std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t->view.executing; });
   if (granted || busy) return;
-  if (ranks_.empty()) look_at(now_ns);  // idle leases have stopped for this grant
   for (auto& slot : tasks_) {
     if (slot->wants_save()) {
       slot->open(TaskSlot::Kind::kSave, now_ns + config_.init_ns, now_ns, now_ns);
       look_at(now_ns + config_.init_ns);
+      if (ranks_.empty()) look_at(now_ns);  // idle leases had stopped for this grant, and go on beside it
       return;
     }
     if (!slot->wants_grant()) continue;
@@ -266,6 +266,7 @@ void Actor::grants(int64_t now_ns) {
     const int64_t deadline_ns = now_ns + (profile ? config_.profile_ns : config_.init_ns);
     slot->open(profile ? TaskSlot::Kind::kProfile : TaskSlot::Kind::kInit, deadline_ns, now_ns, now_ns);
     look_at(deadline_ns);
+    if (ranks_.empty()) look_at(now_ns);  // as above
     return;
   }
 }
