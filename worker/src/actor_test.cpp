@@ -275,6 +275,17 @@ TEST_CASE("a hung step is killed though every bubble opens a new lease", "[actor
   CHECK(rig.actor.take_kills().at(0).limit == "hang 1000 ms");
 }
 
+TEST_CASE("without a trainer and with no grant to give, nothing is looked at at once", "[actor]") {
+  Rig rig;
+  rig.add();
+  rig.step();
+  rig.actor.remove_rank(kRank, rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  const int64_t look_ns = rig.step().look_ns;
+  CHECK((look_ns == 0 || look_ns > rig.now()));
+}
+
 TEST_CASE("a task that training keeps from executing is not hung", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add();
