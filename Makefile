@@ -4,6 +4,7 @@
 # make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
+# make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
 # make check   formatting, clang-tidy, folder rules
 # make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
 # make asan / tsan   tests under sanitizers
@@ -17,7 +18,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: dist demo test test-frameworks test-docker bench check asan tsan build build-bench format install clean
+.PHONY: dist demo test test-frameworks test-docker bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo
@@ -47,6 +48,14 @@ bench:
 	cmake --preset bench
 	cmake --build build/bench-build -j$(JOBS)
 	$(PYTHON) bench/run.py --build build/bench-build --out build/bench $(BENCH_ARGS)
+
+bench-tables:
+	@scripts/install-deps.sh demo frameworks
+	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV)
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook bench-side-task pagerank image"
+	$(PYTHON) bench/tables/run.py --scale toy --build build/dev --python $(FRAMEWORKS_VENV)/bin/python --out build/tables/tables.json
+	$(PYTHON) bench/tables/rows.py build/tables/tables.json > /dev/null
+	$(PYTHON) bench/tables/page.py build/tables/tables.json build/tables/results.md
 
 check:
 	@scripts/install-deps.sh check

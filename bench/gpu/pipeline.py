@@ -50,7 +50,7 @@ def loss_of(output, target):
 class Training:
     """One rank's stages under `schedule`; step() is one iteration."""
 
-    def __init__(self, schedule, size, device, seed=1):
+    def __init__(self, schedule, size, device, seed=1, dtype=torch.bfloat16):
         rank, ranks = dist.get_rank(), dist.get_world_size()
         kind = getattr(schedules, "Schedule" + schedule)
         per_rank = size.stages // ranks
@@ -62,7 +62,7 @@ class Training:
         for index in mine:
             torch.manual_seed(seed + index)
             with device:
-                self.chunks.append(Chunk(size, index == 0, index == size.stages - 1).to(torch.bfloat16))
+                self.chunks.append(Chunk(size, index == 0, index == size.stages - 1).to(dtype))
         stages = [PipelineStage(chunk, index, size.stages, device) for chunk, index in zip(self.chunks, mine)]
         whole = per_rank == 1
         self.schedule = kind(stages[0] if whole else stages, n_microbatches=size.micro_batches, loss_fn=loss_of)

@@ -4,6 +4,7 @@
 // bubbles and gaps of one length, whose bubbles the side task of that name is to harvest; then, in turns, long bubbles
 // in which the side task works under the real runner and gaps of the same length in which this process does the same
 // work by itself, on the same device.
+#include <signal.h>
 #include <time.h>
 
 #include <CLI/CLI.hpp>
@@ -43,6 +44,9 @@ struct Options {
   std::exit(1);
 }
 
+/// Set by SIGTERM: `run` ends after the step.
+volatile sig_atomic_t told_to_end = 0;
+
 void say(const nlohmann::json& line) {
   std::cout << line.dump() << std::endl;
 }
@@ -76,7 +80,7 @@ class Plain {
     const int64_t end_ns = SteadyClock::now() + length_ns;
     freeride_status status = FREERIDE_OK;
     int64_t before_ns = SteadyClock::now();
-    for (uint64_t i = 0; i < most && status == FREERIDE_OK && before_ns < end_ns; ++i) {
+    for (uint64_t i = 0; i < most && status == FREERIDE_OK && before_ns < end_ns && told_to_end == 0; ++i) {
       status = driver_.step();
       const int64_t now_ns = SteadyClock::now();
       steps_ns.push_back(now_ns - before_ns);
@@ -116,6 +120,7 @@ void held(const Options& options, const char* state) {
 }
 
 int run(const Options& options) {
+  ::signal(SIGTERM, [](int) { told_to_end = 1; });
   Plain plain(options);
   plain.create();
   held(options, "CREATED");
@@ -267,7 +272,8 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("A side task beside the same work without FreeRide; bench/side_tasks.py starts this.");
   app.require_subcommand(1);
-  auto* run_command = app.add_subcommand("run", "the plugin's steps, one after the other; prints one JSON object");
+  auto* run_command =
+      app.add_subcommand("run", "the plugin's steps, one after the other; SIGTERM ends it; prints one JSON object");
   auto* train_command = app.add_subcommand("train", "a training rank with bubbles; prints JSON objects, a line each");
   for (auto* command : {run_command, train_command}) {
     command->add_option("--plugin", options.plugin, "the .so")->required()->check(CLI::ExistingFile);

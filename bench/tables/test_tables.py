@@ -1,0 +1,145 @@
+"""The tables' arithmetic and page, on samples known by heart. `make bench-tables` runs the measuring itself."""
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import cells
+import page
+import rows
+import run
+
+PRICE = {"training": {"dollars_per_hour": 4.0}, "low_tier": {"dollars_per_hour": 0.2}, "paper": {},
+         "side_task": {"pagerank": {"metric": "iterations", "per": 1, "unit": "iterations", "low_tier": 100.0}}}
+
+
+def alternating(pairs, without=100.0, increase=0.02):
+    """Blocks of two iterations with and without side tasks, between them one that is neither."""
+    samples = []
+    for index in range(pairs):
+        jitter = 1 + 0.001 * (index % 3)
+        for ms, kind in ((without * (1 + increase) * jitter, True), (without * jitter, False)):
+            samples += [[ms, kind], [ms, kind], [ms * 1.5, None]]
+    return samples
+
+
+def test_time_increase_is_of_neighbouring_pairs():
+    mean, half = rows.time_increase_pct(alternating(6))
+    assert mean == pytest.approx(2.0) and half == pytest.approx(0, abs=1e-9)
+
+
+def test_time_increase_cancels_drift():
+    samples = [[ms * (1 + 0.01 * (index // 6)), kind] for index, (ms, kind) in enumerate(alternating(10))]
+    mean, half = rows.time_increase_pct(samples)
+    assert mean - half <= 2.0 <= mean + half and half < 0.5
+
+
+def test_time_increase_widens_with_noise_and_needs_three_pairs():
+    noisy = [[ms * (1.1 if index % 12 < 6 else 1.0), kind] for index, (ms, kind) in enumerate(alternating(8))]
+    noisy = [[ms * (1.08 if index % 5 == 0 else 1.0), kind] for index, (ms, kind) in enumerate(noisy)]
+    mean, half = rows.time_increase_pct(noisy)
+    assert half > 0.5
+    assert rows.time_increase_pct(alternating(2)) == (None, None)
+    assert rows.time_increase_pct([[100.0, True]] * 50) == (None, None)
+
+
+def test_a_block_without_a_neighbour_is_left_out():
+    # The third block without side tasks was too short to be seen: two blocks with them meet.
+    samples = alternating(6)
+    missing = samples[:9] + samples[12:]
+    mean, _ = rows.time_increase_pct(missing)
+    assert mean == pytest.approx(2.0, abs=0.2)
+
+
+def test_cost_savings_by_hand():
+    # An hour of training costs 4 $. Side tasks as fast as 5 low-tier GPUs earn 1 $ in it; it takes 1 % longer, which costs 0.04 $ and lets them earn 0.01 $ more.
+    assert rows.cost_savings_pct(1.0, 5.0, PRICE) == pytest.approx(100 * (1.01 - 0.04) / 4)
+    assert rows.cost_savings_pct(50.0, 0.0, PRICE) == pytest.approx(-50)
+
+
+def test_the_paper_s_figures_are_within_reach_of_its_formula():
+    # S + I = (1 + I) x what side tasks earn: for all of the paper's rows that has to be a sum that some rate of work can earn.
+    price = rows.prices()
+    for method in price["paper"].values():
+        for increase, savings in method.values():
+            assert savings + increase > 0
+
+
+def event(stage, begin_ms, end_ms, **more):
+    fields = {"topic": f"bubble.end/tables/{stage}", "stage": stage, "begin_ns": int(begin_ms * 1e6), "end_ns": int(end_ms * 1e6), "learned_ns": 1, "leased": True,
+              "holdout": False, "harvested_ns": 0, "overrun_ns": 0, "side_begin_ns": 0, "side_end_ns": 0}
+    fields.update({key: int(value * 1e6) if key.endswith("_ns") and isinstance(value, float) else value for key, value in more.items()})
+    return fields
+
+
+def test_the_parts_of_the_bubbles_add_up():
+    events = [event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=7.0), event(0, 20, 25), event(0, 30, 32, leased=False),
+              event(0, 40, 43, leased=False, learned_ns=0), event(0, 50, 60, side_begin_ns=51.0, side_end_ns=61.0, harvested_ns=9.0, overrun_ns=1.0)]
+    stage = run.bubble_breakdown(events)["0"]
+    parts = {key: stage[key] / 1e6 for key, _, _ in page.PARTS}
+    assert parts == {"running_ns": 16, "until_first_step_ns": 2, "between_steps_ns": 1, "after_last_step_ns": 1, "no_step_fitted_ns": 5, "not_leased_ns": 2,
+                     "not_learned_ns": 3}
+    assert sum(parts.values()) * 1e6 == stage["offered_ns"] and stage["bubbles"] == 5
+    assert stage["overruns_quantiles_us"][-1] == 1000
+
+
+def record():
+    cell = {"side_task": "pagerank", "method": "iterative", "micro_batches": 4, "schedule": "1F1B", "budget_pct": None}
+    bubbles = run.bubble_breakdown([event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=8.0)])
+    bubbles["0"]["share_pct"] = 40.0
+    return {"machine": "a machine", "stages": 1, "driver": None, "versions": {"torch": "2"}, "commit": "abc", "date": "today", "command": "run.py", "low_tier": "paper",
+            "size": {"layers": 1, "width": 1, "length": 1}, "failed": {"pagerank-mps": "MPS needs GPUs"}, "alone": {"pagerank": [1000.0, 2.0]},
+            "runs": [{"cell": cell, "samples": alternating(6), "tasks": [{"side_task": "pagerank", "stage": 0, "work": 150.0, "seconds": 1.0}], "bubbles": bubbles}]}
+
+
+def test_a_row_by_hand():
+    (row,) = rows.rows(record(), PRICE)
+    assert row["time_increase_pct"] == pytest.approx(2.0) and row["harvested_share_pct"] == 80
+    assert row["cost_savings_pct"] == pytest.approx(100 * (0.2 * 1.5 * 1.02 / 4 - 0.02), abs=1e-3)
+    assert row["most_savings_pct"] == pytest.approx(100 * 0.2 * (500 * 0.4 / 100) / 4)
+    assert row["rates"][0]["in_bubbles_per_s"] == 150 and row["rates"][0]["alone_per_s"] == 500
+
+
+def test_the_page_shows_every_run_and_what_failed(tmp_path):
+    whole = record()
+    found = rows.rows(whole, PRICE)
+    made = page.pictures(whole, found, str(tmp_path / "results"))
+    text = page.page(whole, found, PRICE, made)
+    assert "| pagerank | FreeRide iterative |" in text and "+2.00 ± 0.00" in text and "pagerank-mps: MPS needs GPUs" in text
+    for path, _ in made:
+        assert pathlib.Path(path).stat().st_size > 5000 and pathlib.Path(path).name in text
+
+
+def test_rows_that_are_not_their_samples_are_noticed(tmp_path):
+    whole = record()
+    whole["rows"] = rows.rows(whole, rows.prices())
+    path = tmp_path / "tables.json"
+    path.write_text(json.dumps(whole))
+    words = [sys.executable, str(HERE / "rows.py"), str(path)]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    whole["rows"][0]["time_increase_pct"] = 0.1
+    path.write_text(json.dumps(whole))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "not those of its samples" in done.stderr
+
+
+def test_every_scale_s_cells_have_names_of_their_own_and_prices():
+    for scale in (cells.toy(), cells.gpu()):
+        names = [cell.name for cell in scale.cells]
+        assert len(set(names)) == len(names)
+        used = {cell.side_task for cell in scale.cells if cell.side_task != "mixed"} | set(scale.mixed)
+        assert used <= set(rows.prices()["side_task"]) and used <= set(scale.params)
+
+
+def test_bad_options_get_a_line(tmp_path):
+    words = [sys.executable, str(HERE / "run.py"), "--scale", "toy", "--out", str(tmp_path / "t.json")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "--build, or --programs and --plugins" in done.stderr
+    done = subprocess.run(words + ["--build", str(tmp_path), "--python", "/usr/bin/false"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "can't import torch" in done.stderr and "Traceback" not in done.stderr
+    assert not math.isnan(rows.prices()["training"]["dollars_per_hour"])
