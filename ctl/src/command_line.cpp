@@ -10,6 +10,7 @@
 #include "freeride/base/config.hpp"
 #include "freeride/base/paths.hpp"
 #include "parse.hpp"
+#include "profile.hpp"
 #include "runner.hpp"
 #include "session.hpp"
 #include "top.hpp"
@@ -22,6 +23,7 @@ constexpr const char* kFooter = R"(
 Examples:
   freeride-ctl doctor                                   can side tasks run on this host?
   freeride-ctl plugin check ./build/pagerank.so         does the plugin keep the contract?
+  freeride-ctl profile ./build/pagerank.so              how much memory, how long a step?
   freeride-ctl load ./build/pagerank.so --stage 3       run it in the bubbles of stage 3
   freeride-ctl load image.so --stage 0 --name thumbs --param input=/data/photos --memory 2GiB
   freeride-ctl load ./my_task.py --stage 3 --python ~/venv/bin/python   a side task in Python
@@ -48,6 +50,7 @@ struct Arguments {
   LoadArguments load;
   EventsArguments events;
   TopArguments top;
+  ProfileArguments profile;
   std::vector<std::string> tasks;
   std::string task, job, plugin, device, state_dir;
   std::string python;
@@ -142,6 +145,53 @@ void add_plugin(CLI::App& app, Arguments& arguments) {
   }
 }
 
+void add_profile(CLI::App& app, Arguments& arguments) {
+  ProfileArguments& profile = arguments.profile;
+  auto* sub = app.add_subcommand("profile", "what a plugin takes: memory, and how long its steps are; keeps it");
+  sub->add_option("plugin", profile.load.plugin,
+                  "a file (a path with '/', e.g. ./my.so) or a name from the drop folder");
+  sub->add_option("--param", profile.load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
+  sub->add_option("--steps", profile.load.steps, "steps to make; default: as many as it takes")
+      ->check(CLI::Range(1, 2000));
+  sub->add_option("--worker", profile.worker, "the worker to profile on, see freeride-ctl workers; default: any");
+  sub->add_option("--device", profile.device, "the device to profile on: cpu-N or a GPU's UUID");
+  sub->add_option("--stage", profile.load.stage, "on a worker of this pipeline stage")->check(CLI::NonNegativeNumber);
+  sub->add_option("--job", profile.load.job, "of this training job, when there are several");
+  sub->add_option("--replica", profile.load.replica, "of this replica")->check(CLI::NonNegativeNumber);
+  sub->add_option("--memory", profile.load.memory, "memory it may use at most, e.g. 2GiB; default: the manager's");
+  sub->add_option("--python", profile.load.python, "the interpreter whose packages it uses, as with load");
+  sub->add_option("--interface", profile.load.interface, "iterative or imperative, as with load")
+      ->check(CLI::IsMember({"iterative", "imperative"}));
+  sub->add_flag("--network", profile.load.network, "may use the host's network");
+  sub->add_flag("--again", profile.again, "even where there is a profile already");
+  sub->add_option("--plot", profile.plot, "draws it into this PNG file (needs matplotlib)");
+  sub->require_subcommand(0, 1);
+  const auto verb = [&](const char* name, const char* help, Result<int> (*run)(Session&, const ProfileArguments&)) {
+    auto* inner = sub->add_subcommand(name, help);
+    inner->callback([&arguments, run] {
+      arguments.action = [&arguments, run](Session& session) { return run(session, arguments.profile); };
+    });
+    return inner;
+  };
+  auto* list = verb("list", "the profiles that the manager keeps", run_profile_list);
+  auto* exported = verb("export", "writes them into a file", run_profile_export);
+  exported->add_option("file", profile.file, "the file")->required();
+  for (auto* inner : {list, exported})
+    inner->add_option("--plugin", profile.load.plugin, "only profiles of this file name");
+  verb("import", "keeps those of a file; of two the newer one", run_profile_import)
+      ->add_option("file", profile.file, "the file")
+      ->required();
+  sub->callback([&arguments] {
+    if (arguments.action) return;  // list, export or import
+    arguments.action = [&arguments](Session& session) -> Result<int> {
+      if (arguments.profile.load.plugin.empty()) {
+        return Error{Code::kInvalidArgument, "no plugin is named", "freeride-ctl profile PLUGIN, or list, export, import"};
+      }
+      return run_profile(session, arguments.profile);
+    };
+  });
+}
+
 void add_doctor(CLI::App& app, Arguments& arguments) {
   auto* sub = app.add_subcommand(
       "doctor", "what this host has of what a worker needs, and what to do about the rest; needs no manager");
@@ -176,6 +226,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   simple("workers", "all workers and the trainers attached to them", run_workers);
   simple("plugins", "plugins in the drop folders", run_plugins);
   add_plugin(app, arguments);
+  add_profile(app, arguments);
   add_doctor(app, arguments);
   auto* events = app.add_subcommand("events", "print events as they come");
   events->add_option("--topic", arguments.events.topic,

@@ -1,5 +1,7 @@
 #include "render.hpp"
 
+#include <algorithm>
+#include <ctime>
 #include <map>
 #include <set>
 #include <tuple>
@@ -16,6 +18,14 @@ std::string line(const std::string& label, const std::string& value) {
 
 std::string step_time(const bus::TaskCounters& counters) {
   return counters.steps == 0 ? "-" : human_ns(counters.step_ns / static_cast<int64_t>(counters.steps));
+}
+
+std::string date_of(int64_t unix_ms) {
+  const time_t seconds = unix_ms / 1000;
+  tm parts{};
+  char text[32];
+  if (localtime_r(&seconds, &parts) == nullptr || strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts) == 0) return "-";
+  return text;
 }
 
 std::string short_hash(const std::string& sha256) {
@@ -196,6 +206,66 @@ std::string render_report(const bus::ReportReply& report) {
     out += "\n" + table.text();
   }
   return out + "\n" + render_tasks(report.tasks);
+}
+
+std::string render_profile(const bus::Profile& profile, bool kept) {
+  std::string out = line("profile of", profile.plugin + "  " + short_hash(profile.sha256));
+  for (const auto& [key, value] : profile.params) out += line("  " + printable(key), value);
+  out += line("device", profile.device_model + (profile.worker.empty() ? "" : ", on " + profile.worker) +
+                            (profile.conditions == "bubbles" ? ", in bubbles of a training" : ", idle"));
+  if (kept) out += line("taken", date_of(profile.taken_unix_ms) + "; --again takes it anew");
+  for (const auto& [where, bytes] : profile.peak_bytes)
+    out += line(where == "gpu" ? "GPU memory" : where + " memory", human_bytes(bytes) + " at most");
+  if (!profile.ended.empty()) out += line("ended", profile.ended);
+  Table table({"DURATION OF", ">COUNT", ">P50", ">P90", ">P99", ">MAX"});
+  const auto add = [&table](const std::string& what, const bus::Durations& d) {
+    if (d.count == 0) return;
+    table.add({what, human_count(d.count), human_ns(d.p50_ns), human_ns(d.p90_ns), human_ns(d.p99_ns), human_ns(d.max_ns)});
+  };
+  const auto once = [&table](const std::string& what, int64_t ns) {
+    if (ns > 0) table.add({what, "1", human_ns(ns), "", "", ""});
+  };
+  once("CreateSideTask", profile.create_ns);
+  once("InitSideTask", profile.init_ns);
+  add("StartSideTask", profile.starts);
+  add("a step", profile.steps);
+  for (size_t i = 0; i < profile.pieces.size(); ++i) add("  piece " + std::to_string(i + 1), profile.pieces[i]);
+  add("PauseSideTask", profile.pauses);
+  once("StopSideTask", profile.stop_ns);
+  return out + (table.empty() ? "" : table.text());
+}
+
+std::string render_profiles(const bus::ProfilesReply& profiles) {
+  if (profiles.profiles.empty()) return "no profiles; take one with freeride-ctl profile PLUGIN\n";
+  // No column of what no device here has.
+  const bool gpu = std::any_of(profiles.profiles.begin(), profiles.profiles.end(),
+                               [](const auto& profile) { return profile.peak_bytes.count("gpu") != 0; });
+  std::vector<std::string> headings{"PLUGIN", "SHA-256", "DEVICE", ">STEPS", ">STEP P50", ">P90", ">HOST MEMORY"};
+  if (gpu) headings.emplace_back(">GPU MEMORY");
+  headings.insert(headings.end(), {"TAKEN", "PARAMETERS"});
+  Table table(headings);
+  const auto bytes = [](const bus::Profile& profile, const char* where) {
+    const auto found = profile.peak_bytes.find(where);
+    return found == profile.peak_bytes.end() ? std::string("-") : human_bytes(found->second);
+  };
+  for (const auto& profile : profiles.profiles) {
+    std::string params;
+    for (const auto& [key, value] : profile.params) params += (params.empty() ? "" : " ") + key + "=" + value;
+    const bool steps = profile.steps.count != 0;
+    std::vector<std::string> cells{profile.plugin,
+                                   short_hash(profile.sha256),
+                                   profile.device_model,
+                                   human_count(profile.steps.count),
+                                   steps ? human_ns(profile.steps.p50_ns) : "-",
+                                   steps ? human_ns(profile.steps.p90_ns) : "-",
+                                   bytes(profile, "host")};
+    if (gpu) cells.push_back(bytes(profile, "gpu"));
+    cells.insert(cells.end(), {date_of(profile.taken_unix_ms), params});
+    table.add(std::move(cells));
+  }
+  std::string out = table.text();
+  if (profiles.left_out != 0) out += human_count(profiles.left_out) + " more\n";
+  return out;
 }
 
 }  // namespace freeride::ctl

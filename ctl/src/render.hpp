@@ -17,6 +17,9 @@ std::string render_task_line(const bus::TaskState& task);
 std::string render_replacement(const bus::TaskInfo& info);
 std::string render_workers(const bus::WorkersReply& workers);
 std::string render_report(const bus::ReportReply& report);
+/// `kept`: it was there already, and was not taken now.
+std::string render_profile(const bus::Profile& profile, bool kept);
+std::string render_profiles(const bus::ProfilesReply& profiles);
 
 /// "stopped: by user", "crashed (signal 11 in RunNextStep): …", or why it is not running yet.
 std::string outcome(const bus::TaskState& task);

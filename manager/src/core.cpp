@@ -101,6 +101,7 @@ void Core::tick() {
   expire_workers(now);
   expire_tasks(now);
   expire_profiles(now);
+  look_at_followers(now);
   forget_old(now);
   drop_contents(now);
   replan_jobs(now);
@@ -117,7 +118,7 @@ void Core::tick() {
     next_tick_ns_ = started_ns_ + kAnnounceAfter;
     return;
   }
-  next_tick_ns_ = now + (anyone || !pending_.empty() || !live_.empty() ? kTick : kIdleTick);
+  next_tick_ns_ = now + (anyone || !pending_.empty() || !live_.empty() || !profile_runs_.empty() ? kTick : kIdleTick);
 }
 
 // A broker that has just been started knows nothing: what it keeps for late joiners comes from here.
@@ -213,7 +214,7 @@ void Core::expire_profiles(int64_t now) {
       continue;
     }
     if (worker != nullptr) worker->plan_due = true;
-    const ProfileRun failed = run;
+    const ProfileRun failed = std::move(run);
     it = profile_runs_.erase(it);
     profile_failed(failed, verdict, again);
   }

@@ -13,6 +13,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/paths.hpp"
 #include "freeride/policy/placement.hpp"
+#include "freeride/policy/profile_plan.hpp"
 #include "freeride/policy/queue.hpp"
 #include "job.hpp"
 #include "outside.hpp"
@@ -41,6 +42,7 @@ class Core {
   static constexpr size_t kMaxLiveTasks = 10'000;
   static constexpr size_t kMaxWorkers = 1024;
   static constexpr size_t kMaxJobs = 64;
+  static constexpr size_t kMaxProfiles = 1024;  // the oldest go first
 
   /// Takes over what `store` holds. `unix_ms` gives the wall clock, for dates shown to people only. Errors: the
   /// store's.
@@ -61,6 +63,11 @@ class Core {
   void list_plugins(Ticket ticket);
   void status(Ticket ticket);
   void report(Ticket ticket, const std::string& job);
+  void take_profile(Ticket ticket, const bus::TakeProfile& wish, const std::string& attachment);
+  void follow_profile(Ticket ticket, const bus::FollowProfile& follow);
+  void stop_profile(Ticket ticket, const std::string& run);
+  void list_profiles(Ticket ticket, const bus::ListProfiles& wish);
+  void import_profiles(Ticket ticket, const bus::ImportProfiles& wish);
 
   // ---- from workers; `peer` is where the message came from.
   void register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& worker);
@@ -142,13 +149,25 @@ class Core {
   policy::PlacementRequest request_of(const Task& task) const;
   int64_t memory_need(const Task& task) const;
   int64_t memory_cap(const bus::Load& load) const;
-  const Profile* profile_for(const Task& task, const std::string& model) const;
+  void wait(Task& task, const std::string& reason);
+  bool side_tasks_ready(const std::string& job) const;
+
+  // core_profile.cpp
+  const bus::Profile* profile_for(const Task& task, const std::string& model) const;
+  std::vector<policy::ProfileDevice> profile_devices(const std::vector<policy::DeviceView>& devices) const;
   bool take_profile_for(Task& task, const std::string& preferred, const std::vector<policy::DeviceView>& devices);
+  Result<std::vector<policy::ProfileDevice>> profile_candidates(const bus::TakeProfile& wish) const;
+  ProfileRun& begin_profile(const bus::Load& load, const std::string& sha256, const Worker& worker);
   void send_profile(ProfileRun& run);
   void profile_report(ProfileRun& run, const bus::TaskReport& report);
   void profile_failed(const ProfileRun& run, bus::Verdict verdict, bool again);
-  void wait(Task& task, const std::string& reason);
-  bool side_tasks_ready(const std::string& job) const;
+  bool profile_wanted(const ProfileRun& run) const;  // by a task in the queue
+  void keep_profile(const std::string& key, const bus::Profile& profile);
+  bus::ProfileReply reply_of(const ProfileRun& run) const;
+  void tell_followers(ProfileRun& run, bool all);
+  void end_run(const ProfileRun& run, bus::ProfileReply reply);
+  void give_up_profile(const std::string& run, const std::string& why);
+  void look_at_followers(int64_t now);
 
   // core.cpp: the clock's part
   void expire_workers(int64_t now);
@@ -175,8 +194,9 @@ class Core {
   std::map<std::string, int64_t> live_;  // names of tasks that have not ended
   std::map<std::string, Worker> workers_;
   std::map<std::string, Job> jobs_;
-  std::map<std::string, Profile> profiles_;
+  std::map<std::string, bus::Profile> profiles_;    // by key
   std::map<std::string, ProfileRun> profile_runs_;  // by name
+  std::map<std::string, EndedRun> ended_runs_;      // by name, for a minute
   std::map<std::string, Pending> pending_;          // by request id
   std::vector<int64_t> forgotten_;           // ended tasks that are off the disk and leave memory at the next tick
   std::map<std::string, int64_t> released_;  // contents that may have lost their last user, and when to look

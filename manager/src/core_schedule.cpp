@@ -1,10 +1,9 @@
-// From the queue to a worker: profile, placement, creation.
+// From the queue to a worker: placement, creation.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 
 #include "core.hpp"
-#include "freeride/base/sha256.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -12,30 +11,20 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// Every part with its length, so that no two lists of parts give the same text.
-std::string profile_key(const std::string& sha256, const std::map<std::string, std::string>& params,
-                        const std::string& model) {
-  std::string text;
-  const auto add = [&](const std::string& part) { text += std::to_string(part.size()) + ":" + part; };
-  add(sha256);
-  add(model);
-  for (const auto& [key, value] : params) add(key), add(value);
-  return sha256_hex(text);
-}
-
 // Room above what the profile saw: a run is longer than its profile.
 int64_t with_slack(int64_t peak_bytes) {
   return std::max(peak_bytes + peak_bytes / 4, peak_bytes + 64 * kMiB);
 }
 
-}  // namespace
-
-const Profile* Core::profile_for(const Task& task, const std::string& model) const {
-  std::string& key = task.profile_keys[model];
-  if (key.empty()) key = profile_key(task.state().sha256, task.row.info.load.params, model);
-  const auto found = profiles_.find(key);
-  return found == profiles_.end() ? nullptr : &found->second;
+// What counts as the device's memory there. Of a profile from before schema version 2 it is not known which it is.
+int64_t peak_bytes(const bus::Profile& profile, const Worker& worker) {
+  for (const char* where : {worker.on_gpu() ? "gpu" : "host", ""}) {
+    if (const auto found = profile.peak_bytes.find(where); found != profile.peak_bytes.end()) return found->second;
+  }
+  return 0;
 }
+
+}  // namespace
 
 // Never more than half of the largest worker, so that a small machine can profile too.
 int64_t Core::memory_cap(const bus::Load& load) const {
@@ -52,8 +41,8 @@ int64_t Core::memory_need(const Task& task) const {
   int64_t need = 0;
   for (const auto& [name, worker] : workers_) {
     if (!worker.up()) continue;
-    if (const Profile* profile = profile_for(task, worker.model))
-      need = std::max(need, with_slack(profile->peak_memory_bytes));
+    if (const bus::Profile* profile = profile_for(task, worker.model))
+      need = std::max(need, with_slack(peak_bytes(*profile, worker)));
   }
   return need > 0 ? need : memory_cap(task.row.info.load);
 }
@@ -159,115 +148,6 @@ bool Core::place(Task& task, const std::vector<policy::DeviceView>& devices) {
   return take_profile_for(task, {}, devices);
 }
 
-bool Core::take_profile_for(Task& task, const std::string& preferred, const std::vector<policy::DeviceView>& devices) {
-  const auto& load = task.row.info.load;
-  const int64_t cap = memory_cap(load);
-  for (const auto& [name, run] : profile_runs_) {
-    const auto worker = workers_.find(run.worker);
-    if (worker == workers_.end() || run.key != profile_key(task.state().sha256, load.params, worker->second.model))
-      continue;
-    if (!preferred.empty()) wait(task, "being profiled on " + run.worker);
-    return false;
-  }
-  // One at a time on a worker: two would measure each other.
-  const auto busy = [this](const std::string& worker) {
-    return std::any_of(profile_runs_.begin(), profile_runs_.end(),
-                       [&](const auto& run) { return run.second.worker == worker; });
-  };
-  const std::string wanted_model = preferred.empty() ? std::string() : workers_.at(preferred).model;
-  const policy::DeviceView* chosen = nullptr;
-  for (const auto& device : devices) {
-    if (busy(device.worker) || device.free_bytes < cap) continue;
-    if (!preferred.empty() && workers_.at(device.worker).model != wanted_model) continue;
-    if (chosen == nullptr || device.worker == preferred ||
-        (chosen->worker != preferred && device.tasks < chosen->tasks))
-      chosen = &device;
-  }
-  if (chosen == nullptr) {
-    if (!preferred.empty()) wait(task, "waiting to be profiled: no worker is free for it");
-    return false;
-  }
-  const Worker& worker = workers_.at(chosen->worker);
-  ProfileRun run;
-  run.key = profile_key(task.state().sha256, load.params, worker.model);
-  run.name = "profile-" + run.key.substr(0, 12) + "-" + std::to_string(started_ns_ % 1'000'000) + "-" +
-             std::to_string(++profile_count_);
-  run.worker = worker.name;
-  run.plugin = load.plugin;
-  run.sha256 = task.state().sha256;
-  run.params = load.params;
-  run.network = load.network;
-  run.memory_bytes = cap;
-  run.started_ns = clock_.now_ns();
-  ProfileRun& kept = profile_runs_[run.name] = run;
-  spdlog::info("task {}: being profiled on {}", task.name(), worker.name);
-  if (!preferred.empty()) wait(task, "being profiled on " + worker.name);
-  send_profile(kept);
-  return true;
-}
-
-void Core::send_profile(ProfileRun& run) {
-  const Worker& worker = workers_.at(run.worker);
-  bus::CreateTask order;
-  order.task = run.name;
-  order.purpose = "profile";
-  order.plugin = run.plugin;
-  order.sha256 = run.sha256;
-  order.params = run.params;
-  order.network = run.network;
-  order.memory_limit_bytes = run.memory_bytes;
-  run.create_sent_ns = clock_.now_ns();
-  if (auto id = outside_.send(worker.peer, order)) {
-    pending_[*id] = {Pending::Kind::kCreate, worker.peer, worker.name, 0, run.name, 0, run.create_sent_ns};
-  }
-}
-
-void Core::profile_report(ProfileRun& run, const bus::TaskReport& report) {
-  run.seen_ns = clock_.now_ns();
-  if (report.state != "STOPPED") return;
-  const ProfileRun done = run;
-  if (Worker* worker = worker_of(done.worker)) worker->plan_due = true;
-  profile_runs_.erase(done.name);
-  const auto& kind = report.verdict.kind;
-  if (kind != "finished" && kind != "stopped")
-    return profile_failed(done, report.verdict, kind == "lost" || kind == "evicted");
-  Profile profile;
-  profile.peak_memory_bytes = std::clamp<int64_t>(report.counters.peak_memory_bytes, 0, int64_t{1} << 50);
-  if (report.counters.steps > 0) {
-    profile.step_ns = std::max<int64_t>(report.counters.step_ns, 0) /
-                      static_cast<int64_t>(std::min<uint64_t>(report.counters.steps, INT64_MAX));
-  }
-  profiles_[done.key] = profile;
-  spdlog::info("profile of {} ({}): {} MiB, {:.3f} ms a step", done.plugin, done.sha256.substr(0, 12),
-               profile.peak_memory_bytes / kMiB, static_cast<double>(profile.step_ns) / kNsPerMs);
-  if (auto saved = store_->save_profile(done.key, profile, unix_ms_()); !saved) disk_trouble(saved.error());
-  schedule_due_ = true;
-}
-
-void Core::profile_failed(const ProfileRun& run, bus::Verdict verdict, bool again) {
-  verdict.reason = "while being profiled on " + run.worker + ": " + verdict.reason;
-  schedule_due_ = true;
-  std::vector<int64_t> concerned;
-  for (const auto& [name, id] : live_) {
-    const Task& task = tasks_.at(id);
-    if (task.phase != Task::Phase::kQueued || task.state().sha256 != run.sha256 ||
-        task.row.info.load.params != run.params)
-      continue;
-    // A task with a larger allowance than the profile had may do better on its own.
-    if (!again && memory_cap(task.row.info.load) > run.memory_bytes) continue;
-    concerned.push_back(id);
-  }
-  for (const int64_t id : concerned) {
-    Task& task = tasks_.at(id);
-    if (!again || ++task.profile_failures > config_.max_restarts) {
-      end_task(task, verdict);
-      continue;
-    }
-    task.not_before_ns = clock_.now_ns() + 2 * kNsPerSec;
-    wait(task, bounded(verdict.reason, kMaxReason));
-  }
-}
-
 bus::CreateTask Core::create_order(const Task& task, const Worker& worker) const {
   const auto& load = task.row.info.load;
   bus::CreateTask order;
@@ -277,8 +157,7 @@ bus::CreateTask Core::create_order(const Task& task, const Worker& worker) const
   order.sha256 = task.state().sha256;
   order.params = load.params;
   // On a GPU a task may hold what was reserved for it and no more: training's memory begins there.
-  const bool gpu = worker.device.rfind("GPU-", 0) == 0;
-  order.memory_limit_bytes = gpu ? memory_need(task) : memory_cap(load);
+  order.memory_limit_bytes = worker.on_gpu() ? memory_need(task) : memory_cap(load);
   order.steps = load.steps;
   order.priority = load.priority;
   order.when_idle = load.when_idle;
@@ -286,7 +165,13 @@ bus::CreateTask Core::create_order(const Task& task, const Worker& worker) const
   order.start_paused = task.state().paused_by_user;
   order.instance = instance_of(task);
   order.revision = task.row.info.revision;
-  if (const Profile* profile = profile_for(task, worker.model)) order.predicted_step_ns = profile->step_ns;
+  // With the imperative interface there are no steps: what was measured are stretches between pauses.
+  const auto interface = load.params.find("interface");
+  const bool steps = interface == load.params.end() || interface->second != "imperative";
+  if (const bus::Profile* profile = profile_for(task, worker.model); profile != nullptr && steps) {
+    order.predicted_step_ns = profile->steps.p90_ns;
+    for (const bus::Durations& piece : profile->pieces) order.predicted_pieces_ns.push_back(piece.p90_ns);
+  }
   return order;
 }
 

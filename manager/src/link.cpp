@@ -78,6 +78,16 @@ void Link::request(Core& core, const bus::Server::Incoming& incoming) {
     with<bus::GetStatus>(incoming, [&](Ticket t, const auto&, A) { core.status(t); });
   } else if (is(bus::GetReport::kCommand)) {
     with<bus::GetReport>(incoming, [&](Ticket t, const auto& c, A) { core.report(t, c.job); });
+  } else if (is(bus::TakeProfile::kCommand)) {
+    with<bus::TakeProfile>(incoming, [&](Ticket t, const auto& c, A attachment) { core.take_profile(t, c, attachment); });
+  } else if (is(bus::FollowProfile::kCommand)) {
+    with<bus::FollowProfile>(incoming, [&](Ticket t, const auto& c, A) { core.follow_profile(t, c); });
+  } else if (is(bus::StopProfile::kCommand)) {
+    with<bus::StopProfile>(incoming, [&](Ticket t, const auto& c, A) { core.stop_profile(t, c.run); });
+  } else if (is(bus::ListProfiles::kCommand)) {
+    with<bus::ListProfiles>(incoming, [&](Ticket t, const auto& c, A) { core.list_profiles(t, c); });
+  } else if (is(bus::ImportProfiles::kCommand)) {
+    with<bus::ImportProfiles>(incoming, [&](Ticket t, const auto& c, A) { core.import_profiles(t, c); });
   } else {
     server_->reply_error(incoming, Error{Code::kVersion, "this manager knows no command " + in_quotes(command),
                                          "use programs of one version"});

@@ -60,15 +60,36 @@ struct Worker {
   bus::WorkerState published;
 
   bool up() const { return state == State::kUp; }
+  bool on_gpu() const { return device.rfind("GPU-", 0) == 0; }
+};
+
+/// Someone who follows a profile run, and is answered when there is something new.
+struct Follower {
+  uint64_t ticket = 0;
+  std::string state;  ///< as it knows it
+  uint64_t steps = 0;
+  int64_t since_ns = 0;
 };
 
 /// A profile being taken. It runs on its worker as a task of its own, under a name of its own.
 struct ProfileRun {
-  std::string name, key, worker, plugin, sha256, create_id;
+  std::string name, key, worker, plugin, sha256;
   std::map<std::string, std::string> params;
   int64_t started_ns = 0, create_sent_ns = 0, memory_bytes = 0;
   int64_t seen_ns = 0;  ///< when the worker took it, or last reported it; 0: not yet
   bool lost = false, network = false;
+  uint64_t wanted_steps = 0;
+  bool asked = false;       ///< by a client, who follows it; else it is for tasks in the queue alone
+  int64_t followed_ns = 0;  ///< when that client was last heard of
+  std::vector<Follower> followers;
+  std::string state = "starting";
+  uint64_t steps = 0;
+};
+
+/// How a run ended, for a client that has not heard of it yet.
+struct EndedRun {
+  bus::ProfileReply reply;
+  int64_t ended_ns = 0;
 };
 
 /// A command that a worker has not answered yet.

@@ -1,5 +1,6 @@
 #include "state_store.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "freeride/bus/codec.hpp"
@@ -26,6 +27,9 @@ constexpr const char* kSchema[] = {R"sql(
   CREATE TABLE block (id INTEGER PRIMARY KEY, job TEXT, kind INTEGER, duty_pct REAL, iterations INTEGER, sum_ns REAL,
                       stalls INTEGER, stall_sum_ns REAL);
   CREATE INDEX block_job ON block (job);
+)sql",
+                                    R"sql(
+  ALTER TABLE profile ADD COLUMN record BLOB;
 )sql"};
 static_assert(std::size(kSchema) == StateStore::kSchemaVersion);
 
@@ -194,18 +198,41 @@ Result<std::optional<int64_t>> StateStore::task_of_request(const std::string& re
   return id;
 }
 
-Result<std::map<std::string, Profile>> StateStore::profiles() {
-  std::map<std::string, Profile> profiles;
-  Statement query(db_, "SELECT key, peak_memory_bytes, step_ns FROM profile");
-  while (query.row()) profiles[query.bytes(0)] = {query.integer(1), query.integer(2)};
+Result<std::map<std::string, bus::Profile>> StateStore::profiles() {
+  std::map<std::string, bus::Profile> profiles;
+  Statement query(db_, "SELECT key, peak_memory_bytes, step_ns, record FROM profile");
+  while (query.row()) {
+    auto record = bus::decode<bus::Profile>(query.bytes(3));
+    if (record && !record->sha256.empty()) {
+      profiles[query.bytes(0)] = std::move(*record);
+      continue;
+    }
+    bus::Profile& old = profiles[query.bytes(0)];
+    old.peak_bytes[""] = query.integer(1);
+    old.steps.p50_ns = old.steps.p90_ns = query.integer(2);
+  }
   if (!query.ok()) return error("read");
   return profiles;
 }
 
-Status StateStore::save_profile(const std::string& key, const Profile& profile, int64_t unix_ms) {
-  Statement put(db_, "INSERT OR REPLACE INTO profile (key, peak_memory_bytes, step_ns, unix_ms) VALUES (?,?,?,?)");
-  put.bind(key).bind(profile.peak_memory_bytes).bind(profile.step_ns).bind(unix_ms);
-  if (!put.run()) return error("write");
+Status StateStore::save_profiles(const std::map<std::string, bus::Profile>& profiles) {
+  Transaction transaction(db_);
+  if (!transaction.ok()) return error("write");
+  for (const auto& [key, profile] : profiles) {
+    int64_t peak_bytes = 0;
+    for (const auto& [where, bytes] : profile.peak_bytes) peak_bytes = std::max(peak_bytes, bytes);
+    Statement put(
+        db_, "INSERT OR REPLACE INTO profile (key, peak_memory_bytes, step_ns, unix_ms, record) VALUES (?,?,?,?,?)");
+    put.bind(key).bind(peak_bytes).bind(profile.steps.p90_ns).bind(profile.taken_unix_ms);
+    if (!put.bind_blob(bus::encode(profile)).run()) return error("write");
+  }
+  if (!transaction.commit()) return error("write");
+  return {};
+}
+
+Status StateStore::remove_profile(const std::string& key) {
+  Statement remove(db_, "DELETE FROM profile WHERE key = ?");
+  if (!remove.bind(key).run()) return error("write");
   return {};
 }
 

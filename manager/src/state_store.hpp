@@ -27,12 +27,6 @@ struct TaskRow {
   int64_t reserved_bytes = 0;  ///< memory counted for it on its worker
 };
 
-/// What profiling found out about plugin content + parameters on a device model.
-struct Profile {
-  int64_t peak_memory_bytes = 0;
-  int64_t step_ns = 0;  ///< 0: the task made no step
-};
-
 /// Sums of a job's stage since its run began.
 struct StageTotals {
   int64_t iteration_ns = 0, bubble_ns = 0;           ///< of every iteration
@@ -56,7 +50,7 @@ struct JobRow {
 /// kPermission, kUnavailable (other trouble with the disk), kInternal (damaged); each says which file and what to do.
 class StateStore {
  public:
-  static constexpr int kSchemaVersion = 1;
+  static constexpr int kSchemaVersion = 2;
 
   /// Opens or makes the file and its folder. Further errors: kAlreadyExists (another process has it open), kVersion
   /// (written by a newer version), kInternal (not a database, or damaged).
@@ -73,8 +67,12 @@ class StateStore {
   /// The task that a load request made, if it was one of the last day.
   Result<std::optional<int64_t>> task_of_request(const std::string& request_id);
 
-  Result<std::map<std::string, Profile>> profiles();
-  Status save_profile(const std::string& key, const Profile& profile, int64_t unix_ms);
+  /// By key. Of those that were saved before schema version 2 no more than memory and step duration are known: they have
+  /// no sha256, and their memory is under "" in peak_bytes.
+  Result<std::map<std::string, bus::Profile>> profiles();
+  /// All of them, or none.
+  Status save_profiles(const std::map<std::string, bus::Profile>& profiles);
+  Status remove_profile(const std::string& key);
 
   Result<std::vector<JobRow>> jobs();
   /// Saves plan and totals and appends row.blocks; `forget_blocks` first drops those of before (a new run of the job).

@@ -54,7 +54,13 @@ TEST_CASE("tasks, requests, profiles and jobs come back as they were saved") {
     REQUIRE((*store)->add_task(row_of(1), "request", 1000).ok());
     REQUIRE((*store)->add_task(row_of(2), "other", 1000).ok());
     REQUIRE((*store)->remove_tasks({2}).ok());
-    REQUIRE((*store)->save_profile("key", {123, 456}, 1000).ok());
+    bus::Profile profile;
+    profile.sha256 = std::string(64, 'a');
+    profile.peak_bytes["host"] = 123;
+    profile.steps = {3, 450, 456, 460, 470};
+    profile.taken_unix_ms = 1000;
+    REQUIRE((*store)->save_profiles({{"key", profile}, {"gone", profile}}).ok());
+    REQUIRE((*store)->remove_profile("gone").ok());
     JobRow job;
     job.plan.job = job.previous_plan.job = "gpt";
     job.plan.seed = UINT64_MAX;
@@ -78,7 +84,9 @@ TEST_CASE("tasks, requests, profiles and jobs come back as they were saved") {
   CHECK((*tasks)[0].stopping);
   CHECK((*store)->task_of_request("request")->value() == 1);
   CHECK_FALSE((*store)->task_of_request("unknown")->has_value());
-  CHECK((*store)->profiles()->at("key").step_ns == 456);
+  REQUIRE((*store)->profiles()->size() == 1);
+  CHECK((*store)->profiles()->at("key").steps.p90_ns == 456);
+  CHECK((*store)->profiles()->at("key").peak_bytes.at("host") == 123);
   auto jobs = (*store)->jobs();
   REQUIRE(jobs->size() == 1);
   const JobRow& job = (*jobs)[0];
@@ -93,6 +101,26 @@ TEST_CASE("tasks, requests, profiles and jobs come back as they were saved") {
   CHECK((*(*store)->jobs())[0].blocks.size() == 2);  // the old ones gone, those of the row appended
   REQUIRE((*store)->remove_job("gpt").ok());
   CHECK((*store)->jobs()->empty());
+}
+
+TEST_CASE("a state file of schema version 1 keeps its profiles: what they know still counts") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  REQUIRE(StateStore::open(file).ok());
+  sqlite3* raw = nullptr;
+  REQUIRE(sqlite3_open(file.c_str(), &raw) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(raw,
+                       "ALTER TABLE profile DROP COLUMN record; PRAGMA user_version = 1;"
+                       "INSERT INTO profile VALUES ('key', 1000, 2000, 3000);",
+                       nullptr, nullptr, nullptr) == SQLITE_OK);
+  sqlite3_close(raw);
+  auto store = StateStore::open(file);
+  REQUIRE(store.ok());
+  const auto profiles = (*store)->profiles();
+  REQUIRE(profiles->size() == 1);
+  CHECK(profiles->at("key").peak_bytes.at("") == 1000);
+  CHECK(profiles->at("key").steps.p90_ns == 2000);
+  CHECK(profiles->at("key").sha256.empty());
 }
 
 TEST_CASE("a state file that cannot be used is one clear line, and is left as it is") {

@@ -86,6 +86,14 @@ std::map<std::string, Layout> layouts_of_header() {
       {FIELD(T, magic), FIELD(T, major), FIELD(T, version), FIELD(T, lease_id), FIELD(T, steps), FIELD(T, size),
        FIELD(T, status), FIELD(T, present), FIELD(T, plugin), FIELD(T, instance)}};
 #undef T
+#define T freeride_profile_record
+  layouts["profile_record"] = {
+      sizeof(T),
+      {FIELD(T, magic), FIELD(T, major), FIELD(T, samples), FIELD(T, stop_ns), FIELD(T, reserved0)}};
+#undef T
+#define T freeride_profile_sample
+  layouts["profile_sample"] = {sizeof(T), {FIELD(T, duration_ns), FIELD(T, kind), FIELD(T, piece)}};
+#undef T
 #define T freeride_metric
   layouts["metric"] = {sizeof(T), {FIELD(T, name), FIELD(T, value)}};
 #undef T

@@ -245,6 +245,9 @@ void Actor::grants(int64_t now_ns) {
     if (slot->grant_done() || slot->killed() || slot->deadline_ns() <= now_ns) {
       slot->close(now_ns, now_ns);
       look_at(now_ns);  // it may get a lease at once
+    } else if (!ranks_.empty() && slot->holds_profile()) {
+      slot->take_back_profile(now_ns);
+      look_at(now_ns);
     } else {
       granted = true;
       look_at(slot->deadline_ns());
@@ -262,7 +265,8 @@ void Actor::grants(int64_t now_ns) {
       return;
     }
     if (!slot->wants_grant()) continue;
-    const bool profile = slot->source().profile;
+    // Beside a training a profile is initialised like any task, and makes its steps in bubbles.
+    const bool profile = slot->source().profile && ranks_.empty();
     const int64_t deadline_ns = now_ns + (profile ? config_.profile_ns : config_.init_ns);
     slot->open(profile ? TaskSlot::Kind::kProfile : TaskSlot::Kind::kInit, deadline_ns, now_ns, now_ns);
     look_at(deadline_ns);
@@ -277,8 +281,9 @@ void Actor::judge(int64_t now_ns) {
   for (auto& slot : tasks_) {
     const uint32_t transition = slot->transition;
     const bool could_save = slot->wants_save();
+    const bool training_came = slot->training_came();
     int64_t look_ns = 0;
-    if (slot->judge(now_ns, look_ns) || (audit && slot->audit(now_ns))) note_kill(*slot, transition);
+    if (slot->judge(now_ns, look_ns) || (audit && slot->audit(now_ns))) note_kill(*slot, transition, training_came);
     if (look_ns != 0) look_at(look_ns);
     if (!could_save && slot->wants_save()) look_at(now_ns);  // seen paused just now
     again = again || (slot->initialised() && !slot->killed());
@@ -287,9 +292,9 @@ void Actor::judge(int64_t now_ns) {
   if (again) look_at(next_audit_ns_);
 }
 
-void Actor::note_kill(TaskSlot& slot, uint32_t transition) {
+void Actor::note_kill(TaskSlot& slot, uint32_t transition, bool training_came) {
   if (open_task_ != policy::kNoTask && tasks_[open_task_].get() == &slot) open_task_ = policy::kNoTask;
-  kills_.push_back(Kill{slot.source().id, slot.reason(), slot.limit(), transition});
+  kills_.push_back(Kill{slot.source().id, slot.reason(), slot.limit(), transition, training_came});
   next_.tell_now = true;
 }
 

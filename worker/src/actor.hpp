@@ -28,7 +28,8 @@ struct ActorConfig {
 struct Kill {
   uint64_t task = 0;
   std::string reason, limit;
-  uint32_t transition = 0;  ///< it was in then
+  uint32_t transition = 0;     ///< it was in then
+  bool training_came = false;  ///< its profile had been begun before a training came
 };
 
 /// One thread owns it (the acting thread, or a test). All of a device's ranks and tasks are in here.
@@ -77,7 +78,7 @@ class Actor {
   void settle(int64_t now_ns, bool next_window);
   void grants(int64_t now_ns);
   void judge(int64_t now_ns);
-  void note_kill(TaskSlot& task, uint32_t transition);
+  void note_kill(TaskSlot& task, uint32_t transition, bool training_came);
   void tell_states();
   void tell_supervisors(int64_t now_ns);
   bool starting() const;

@@ -678,3 +678,81 @@ TEST_CASE("removing the task that holds the lease frees the bubble for another",
   rig.step();
   CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).size() == 1);
 }
+
+namespace {
+FakeTask& add_profile(Rig& rig) {
+  const uint64_t id = rig.tasks.size() + 1;
+  rig.tasks.push_back(std::make_unique<FakeTask>(id, rig.processes));
+  FakeTask& task = *rig.tasks.back();
+  task.source()->profile = task.source()->when_idle = true;
+  rig.actor.add_task(task.source());
+  rig.actor.set_process(id, task.pid(), nullptr);
+  task.created();
+  return task;
+}
+}  // namespace
+
+TEST_CASE("a profile on a device without a trainer has one grant, for all of it", "[actor]") {
+  Rig rig(false);
+  FakeTask& task = add_profile(rig);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_PROFILE);
+  task.initialised(rig.now());
+  task.start(rig.now());
+  rig.clock.tick(50 * kMs);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_PROFILE);
+  CHECK_FALSE(task.source()->in_bubbles);
+}
+
+TEST_CASE("a profile beside a training is initialised under a grant and makes its steps in bubbles only", "[actor]") {
+  Rig rig;
+  FakeTask& task = add_profile(rig);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_INIT);
+  task.initialised(rig.now());
+  rig.clock.tick(kMs);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  rig.clock.tick(5 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(task.source()->in_bubbles);
+}
+
+TEST_CASE("a trainer that comes takes a profile's grant back, but for its initialisation", "[actor]") {
+  Rig rig(false);
+  FakeTask& task = add_profile(rig);
+  rig.step();
+  rig.actor.add_rank(rig.rank.source(kRank));
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_PROFILE);  // InitSideTask can't be cut; it has this one grant
+  task.initialised(rig.now());
+  task.start(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  SECTION("and it is not killed if it pauses") {
+    rig.clock.tick(kMs);
+    task.step_done(rig.now(), kMs);
+    task.pause(rig.now());
+    rig.step();
+    rig.rank.learn(1, 20 * kMs, 30 * kMs, 40 * kMs);
+    rig.rank.begin(rig.now());
+    rig.step();
+    CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+    CHECK_FALSE(task.killed());
+  }
+  SECTION("one that goes on is killed, and the verdict knows that a trainer came") {
+    rig.clock.tick(11 * kMs);
+    task.execute(11 * kMs);
+    rig.step();
+    CHECK(task.killed());
+    const auto kills = rig.actor.take_kills();
+    REQUIRE(kills.size() == 1);
+    CHECK(kills[0].training_came);
+  }
+}

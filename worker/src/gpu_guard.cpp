@@ -291,7 +291,7 @@ Status GpuGuard::look() {
   total_bytes_ = reading->total_bytes;
   std::map<uint64_t, std::vector<pid_t>> outside, clients;
   for (auto& [id, tenant] : tenants_) {
-    tenant.used_bytes = 0;
+    tenant.used_bytes = tenant.own_bytes = 0;
     tenant.present.clear();
   }
   int64_t side_bytes = 0;
@@ -309,7 +309,9 @@ Status GpuGuard::look() {
       side_bytes += process.bytes;
       tenants_[id].used_bytes += process.bytes;
       tenants_[id].present.insert(process.pid);
-      if (!server) (process.mps_client ? clients : outside)[id].push_back(process.pid);
+      if (server) continue;
+      tenants_[id].own_bytes += process.bytes;
+      (process.mps_client ? clients : outside)[id].push_back(process.pid);
     }
   }
   leaving_ = std::move(leaving);
@@ -319,7 +321,7 @@ Status GpuGuard::look() {
   for (const auto& [id, tenant] : tenants_) ids.push_back(id);
   for (const uint64_t id : ids) {
     if (tenants_.count(id) == 0) continue;  // an earlier one's end may have ended it
-    calls_.memory(id, tenants_[id].used_bytes);
+    calls_.memory(id, tenants_[id].own_bytes);
     judge(id, outside[id], clients[id], now_ns);
   }
   return {};

@@ -43,7 +43,8 @@ class GpuGuard {
     /// The task is to be killed at once, with this verdict.
     std::function<void(uint64_t task, const std::string& kind, const std::string& reason, const std::string& limit)>
         end;
-    std::function<void(uint64_t task, int64_t bytes)> memory;  ///< its memory on the GPU, at every look
+    /// Its own memory on the GPU (its MPS server's is not), at every look.
+    std::function<void(uint64_t task, int64_t bytes)> memory;
   };
   using Ready = std::function<void(Result<SandboxGrants>)>;
 
@@ -75,7 +76,8 @@ class GpuGuard {
   struct Tenant {
     int32_t priority = 0;
     int64_t limit_bytes = 0;  // at the server
-    int64_t used_bytes = 0;
+    int64_t used_bytes = 0;  // its server's included
+    int64_t own_bytes = 0;
     std::unique_ptr<MpsServer> server;
     std::set<pid_t> present;       // its processes on the GPU, the server's included, in the last look
     std::set<pid_t> members;       // known to be its own server's clients

@@ -21,6 +21,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/python_env.hpp"
+#include "freeride/policy/profile_plan.hpp"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -165,7 +166,7 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   pages_->lease = std::move(lease->page);
   pages_->answer = std::move(*answer_view);
   pages_->profile = profile;
-  pages_->when_idle = spec_.when_idle;
+  pages_->when_idle = spec_.when_idle || profile;  // begun beside a training that ends, it goes on
   pages_->priority = spec_.priority;
   pages_->predicted_ns = std::max<int64_t>(0, spec_.predicted_step_ns);
   pages::Lease first;
@@ -187,14 +188,11 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   report_.reset(report[0]);
   const Fd report_child(report[1]);
 
-  Fd state_write;
-  if (!profile) {
-    std::array<int, 2> state{};
-    if (pipe2(state.data(), O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
-    state_pipe_.reset(state[0]);
-    state_write.reset(state[1]);
-    fcntl(state_pipe_.get(), F_SETFL, O_NONBLOCK);  // this end only
-  }
+  std::array<int, 2> state{};
+  if (pipe2(state.data(), O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
+  state_pipe_.reset(state[0]);
+  const Fd state_write(state[1]);
+  fcntl(state_pipe_.get(), F_SETFL, O_NONBLOCK);  // this end only
 
   SandboxRequest request;
   const InsidePaths inside = sandbox_.inside(plugin.string(), scratch.string());
@@ -222,11 +220,13 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
   add("create-ms", std::to_string(options_.create_ns / kNsPerMs));
   if (spec_.steps != 0) add("steps", std::to_string(spec_.steps));
   if (spec_.predicted_step_ns > 0) add("predicted-step-ns", std::to_string(spec_.predicted_step_ns));
+  std::string pieces;
+  for (size_t i = 0; i < std::min(spec_.predicted_pieces_ns.size(), ProfileWatch::kMostPieces); ++i)
+    pieces += (i == 0 ? "" : ",") + std::to_string(std::max<int64_t>(0, spec_.predicted_pieces_ns[i]));
+  if (!pieces.empty()) add("predicted-pieces-ns", pieces);
   request.keep_fds = {lease->fd.get(), answer->fd.get(), lifeline_read.get(), report_child.get()};
-  if (state_write.valid()) {
-    add("state-out-fd", std::to_string(state_write.get()));
-    request.keep_fds.push_back(state_write.get());
-  }
+  add("state-out-fd", std::to_string(state_write.get()));
+  request.keep_fds.push_back(state_write.get());
   if (!profile && state_in_.valid()) {
     add("state-in-fd", std::to_string(state_in_.get()));
     request.keep_fds.push_back(state_in_.get());
@@ -256,7 +256,53 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
     return s;
   if (auto s = loop_.watch(report_.get(), EPOLLIN, [this](uint32_t) { on_report(); }); !s.ok()) return s;
   if (auto s = loop_.watch(log_->fd(), EPOLLIN, [this](uint32_t) { on_log(); }); !s.ok()) return s;
+  if (!profile) return {};
+  profile_ = std::make_unique<ProfileWatch>(SteadyClock::now());
+  if (auto s = loop_.watch(state_pipe_.get(), EPOLLIN, [this](uint32_t) { on_profile(); }); !s.ok()) return s;
+  look_at_profile();
   return {};
+}
+
+// ---- a profile
+
+void SideTask::on_profile() {
+  if (!profile_->receive(state_pipe_.get())) loop_.forget(state_pipe_.get());
+}
+
+// Its memory now and then, and whether it has had time enough: beside a training that gives it no bubbles it must not
+// keep those waiting who want to load it.
+void SideTask::look_at_profile() {
+  const int64_t now_ns = SteadyClock::now();
+  look_at_memory();
+  if (host_resident_bytes_ > 0)
+    profile_->look(now_ns, host_resident_bytes_, options_.cpu_device ? int64_t{-1} : resident_bytes_);
+  const uint32_t state = answered_state();
+  const bool initialised = state == FREERIDE_STATE_PAUSED || state == FREERIDE_STATE_RUNNING;
+  if (initialised && initialised_ns_ == 0) initialised_ns_ = now_ns;
+  if (initialised_ns_ != 0 && now_ns - initialised_ns_ > policy::profile_patience_ns(spec_.steps, options_.profile_ns)) {
+    if (auto s = order("stop"); !s.ok()) spdlog::warn("{}", s.error().text());
+  }
+  profile_timer_ = loop_.at(now_ns + profile_->pause_ns(), [this] {
+    profile_timer_ = 0;
+    look_at_profile();
+  });
+}
+
+bus::Profile SideTask::profile() const {
+  bus::Profile found;
+  profile_->fill(found);
+  found.conditions = pages_->in_bubbles.load(std::memory_order_relaxed) ? "bubbles" : "idle";
+  found.create_ns = sane(load_relaxed(pages_->answer->create_ns));
+  found.init_ns = sane(load_relaxed(pages_->answer->init_ns));
+  found.peak_bytes["host"] = host_peak_bytes_;
+  if (!options_.cpu_device) found.peak_bytes["gpu"] = peak_bytes_;
+  found.wanted_steps = spec_.steps;
+  if (verdict_.kind == "stopped") {
+    found.ended = "the worker's time for a profile was over (--profile-ms)";
+  } else {
+    found.ended = verdict_.reason;
+  }
+  return found;
 }
 
 void SideTask::refuse(const std::string& kind, const std::string& reason, const std::string& limit) {
@@ -360,8 +406,9 @@ void SideTask::kill(const std::string& kind, const std::string& reason, const st
 
 void SideTask::killed(const Kill& kill) {
   if (ended_ || !own_verdict_.kind.empty()) return;
-  own_verdict_.kind = "overran";
-  own_verdict_.reason = kill.reason;
+  // Beside no training it had been given the device for itself.
+  own_verdict_.kind = kill.training_came ? "evicted" : "overran";
+  own_verdict_.reason = kill.training_came ? "a trainer came while it was profiled, and it " + kill.reason : kill.reason;
   own_verdict_.limit = kill.limit;
   own_verdict_.transition = transition_name(kill.transition);
 }
@@ -400,6 +447,8 @@ void SideTask::on_report() {
       verdict_.transition = text_of(message, "transition");
       verdict_.signal = static_cast<int32_t>(number_of(message, "signal"));
       verdict_.limit = text_of(message, "limit");
+      host_peak_bytes_ = std::max(host_peak_bytes_, number_of(message, "peak_resident_bytes"));
+      if (options_.cpu_device) peak_bytes_ = std::max(peak_bytes_, host_peak_bytes_);
     }
   }
 }
@@ -469,12 +518,17 @@ void SideTask::end(bus::Verdict verdict) {
     verdict.log_tail = log_->tail(kVerdictTailBytes);
   }
   stop_saving();
+  if (profile_ != nullptr && state_pipe_.valid()) {
+    profile_->receive(state_pipe_.get());
+    loop_.forget(state_pipe_.get());
+  }
   state_pipe_.reset();
   state_in_.reset();
   acting_.remove_task(id_);
   loop_.cancel(stop_timer_);
   loop_.cancel(log_timer_);
-  stop_timer_ = log_timer_ = 0;
+  loop_.cancel(profile_timer_);
+  stop_timer_ = log_timer_ = profile_timer_ = 0;
   if (report_.valid()) loop_.forget(report_.get());
   if (supervisor_.pidfd.valid()) {
     loop_.forget(supervisor_.pidfd.get());
@@ -514,17 +568,20 @@ void SideTask::set_device_memory(int64_t bytes) {
 }
 
 void SideTask::look_at_memory() {
-  if (!options_.cpu_device || runner_pid_ == 0 || !runner_pidfd_.valid()) return;
+  if ((!options_.cpu_device && profile_ == nullptr) || runner_pid_ == 0 || !runner_pidfd_.valid()) return;
   pollfd gone{runner_pidfd_.get(), POLLIN, 0};
   if (poll(&gone, 1, 0) != 0) return;
   std::ifstream status("/proc/" + std::to_string(runner_pid_) + "/status");
   for (std::string line; std::getline(status, line);) {
-    if (const int64_t peak = status_bytes(line, "VmHWM:")) peak_bytes_ = std::max(peak_bytes_, peak);
+    if (const int64_t peak = status_bytes(line, "VmHWM:")) host_peak_bytes_ = std::max(host_peak_bytes_, peak);
     if (const int64_t now = status_bytes(line, "VmRSS:")) {
-      resident_bytes_ = now;
+      host_resident_bytes_ = now;
       break;  // follows VmHWM
     }
   }
+  if (!options_.cpu_device) return;
+  resident_bytes_ = host_resident_bytes_;
+  peak_bytes_ = std::max(peak_bytes_, host_peak_bytes_);
 }
 
 bus::TaskCounters SideTask::counters() {
@@ -576,6 +633,9 @@ bus::TaskReport SideTask::report() {
   if (ended_) {
     report.state = state_name(FREERIDE_STATE_STOPPED);
     report.verdict = verdict_;
+    // One that was never initialised has been stopped before there was anything to measure.
+    if (profile_ != nullptr && report.init_ns > 0 && (verdict_.kind == "finished" || verdict_.kind == "stopped"))
+      report.profile.push_back(profile());
   } else if (report.state == "STOPPED") {
     report.state = "PAUSED";  // until its verdict is there
   }

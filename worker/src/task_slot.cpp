@@ -76,7 +76,7 @@ void TaskSlot::read() {
   const int64_t predicted_ns = sane(load_relaxed(answer.predicted_ns));
   view.predicted_ns = predicted_ns != 0 ? predicted_ns : source_->predicted_ns;
   const bool by_bubbles = kind() == Kind::kNone || kind() == Kind::kBubble || kind() == Kind::kIdle;
-  view.runnable = !killed_ && initialised() && by_bubbles && !source_->profile && lease_.order == FREERIDE_ORDER_RUN;
+  view.runnable = !killed_ && initialised() && by_bubbles && lease_.order == FREERIDE_ORDER_RUN;
   view.executing = executing && initialised() && by_bubbles && !killed_;
   if (unpaused_ && !watching_ && !executing) seen_paused();
   if (kind() == Kind::kBubble || kind() == Kind::kIdle) {
@@ -160,6 +160,7 @@ void TaskSlot::open(Kind kind, int64_t deadline_ns, int64_t begin_ns, int64_t no
     granted_ = true;
     return;
   }
+  if (kind == Kind::kBubble) source_->in_bubbles.store(true, std::memory_order_relaxed);
   source_->leases.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -276,7 +277,7 @@ void TaskSlot::watch(int64_t ended_ns, int64_t cpu_ns) {
 }
 
 void TaskSlot::seen_paused() {
-  watching_ = unpaused_ = false;
+  watching_ = unpaused_ = training_came_ = false;
   carried_ns_ = 0;
 }
 

@@ -21,13 +21,14 @@ struct TaskSource {
   uint64_t id = 0;
   pages::Mapped<freeride_lease_page> lease;
   pages::Mapped<const freeride_answer_page> answer;
-  bool profile = false;  ///< wants the profiling grant instead of the initialisation grant
+  bool profile = false;  ///< where there is no training, wants the profiling grant instead of the initialisation grant
   bool when_idle = false;
   int32_t priority = 0;
   int64_t predicted_ns = 0;  ///< of a step, from its profile; 0: not known
   std::atomic<int64_t> harvested_ns{0}, overrun_ns{0};
   std::atomic<uint64_t> leases{0};
   std::atomic<uint64_t> save_lease{0};  ///< id of the latest save grant
+  std::atomic<bool> in_bubbles{false};  ///< has had a lease of a bubble
 };
 
 /// The operating system's side of a task's process, replaced in tests. Any thread.
@@ -98,6 +99,13 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   bool wants_grant() const;  ///< created, ordered to run, and never granted
   bool wants_save() const;   ///< asked to save, and held in a pause
   bool grant_done() const;   ///< holds a grant and has done what it is for
+  /// Takes a profiling grant back, since a training has come; its steps are for the bubbles then.
+  void take_back_profile(int64_t now_ns) {
+    training_came_ = true;
+    close(now_ns, now_ns);
+  }
+  bool holds_profile() const { return kind() == Kind::kProfile && initialised(); }
+  bool training_came() const { return training_came_; }
   bool has_grant() const { return kind() == Kind::kInit || kind() == Kind::kProfile || kind() == Kind::kSave; }
   /// It saves its state once it is paused under the order to pause; false takes that back.
   void ask_to_save(bool wanted) { save_wanted_ = wanted; }
@@ -157,7 +165,7 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   pages::Lease lease_;
   int pid_ = 0;
   std::shared_ptr<const Fd> pidfd_;
-  bool granted_ = false, killed_ = false;
+  bool granted_ = false, killed_ = false, training_came_ = false;
   int64_t tell_at_ns_ = 0;  // the supervisor does not know of the lease page's last change; 0: it does
   std::optional<int64_t> cpu_seen_ns_;
   bool save_wanted_ = false, init_paused_ = false;

@@ -92,6 +92,7 @@ Status Worker::open() {
   task_options_.grace_ns = options_.grace_ms * kNsPerMs;
   task_options_.hang_ns = options_.hang_ms * kNsPerMs;
   task_options_.create_ns = options_.create_ms * kNsPerMs;
+  task_options_.profile_ns = options_.profile_ms * kNsPerMs;
   task_options_.stop_ns = options_.stop_ms * kNsPerMs;
 
   auto loop = Loop::create();

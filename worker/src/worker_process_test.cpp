@@ -261,25 +261,101 @@ TEST_CASE("content that the manager does not have, or sends wrongly, is a verdic
   rig.stop_worker();
 }
 
-TEST_CASE("profiling gives memory and step times and ends by itself", "[process]") {
+TEST_CASE("profiling gives memory and durations and ends by itself", "[process]") {
   Rig rig;
   rig.manager.wait_registered();
   auto create = spec(rig, "t", "counter", {{"step_us", "500"}});
   create.purpose = "profile";
+  create.steps = 20;
   rig.manager.create(create);
   CHECK(rig.manager.verdict("t").kind == "finished");
-  CHECK(rig.manager.task("t").purpose == "profile");
-  CHECK(rig.manager.task("t").counters.steps > 0);
-  CHECK(rig.manager.task("t").counters.predicted_ns > 0);
-  // The same name again, to run: it waits for a trainer.
+  const bus::TaskReport report = rig.manager.task("t");
+  CHECK(report.purpose == "profile");
+  CHECK(report.counters.steps == 20);
+  CHECK(report.counters.predicted_ns > 0);
+  REQUIRE(report.profile.size() == 1);
+  const bus::Profile& profile = report.profile[0];
+  CHECK(profile.conditions == "idle");
+  CHECK(profile.steps.count == 20);
+  CHECK(profile.step_ns.size() == 20);
+  CHECK(profile.steps.p50_ns >= 500'000);
+  CHECK(profile.steps.p50_ns <= profile.steps.p90_ns);
+  CHECK(profile.steps.p99_ns <= profile.steps.max_ns);
+  CHECK(profile.starts.count == 1);
+  CHECK(profile.pauses.count == 1);
+  CHECK(profile.pieces.empty());
+  CHECK(profile.create_ns > 0);
+  CHECK(profile.init_ns > 0);
+  CHECK(profile.peak_bytes.at("host") > int64_t{1} << 20);  // by the kernel, however short it was
+  CHECK(profile.peak_bytes.count("gpu") == 0);              // absent, not zero
+  CHECK(profile.gpu_bytes.empty());
+  // The same name again, to run: it waits for a trainer, and begins with what is known.
   create.purpose = "run";
+  create.steps = 0;
+  create.predicted_step_ns = profile.steps.p90_ns;
   create.start_paused = true;
   rig.manager.forget("t");
   rig.manager.create(create);
   rig.manager.wait([&] { return rig.manager.task("t").state == "CREATED"; });
+  CHECK(rig.manager.task("t").counters.predicted_ns >= profile.steps.p90_ns);
+  CHECK(rig.manager.task("t").profile.empty());
   rig.manager.order("t", "run");
   rig.manager.wait([&] { return rig.manager.task("t").state == "PAUSED"; });
   CHECK(rig.manager.task("t").counters.steps == 0);
+  rig.stop_worker();
+}
+
+TEST_CASE("a profile beside a training: its steps are in bubbles", "[process]") {
+  Rig rig;
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths);
+  rig.manager.wait([&] { return rig.manager.rank_state("gpt", 0) == "active"; });
+  auto create = spec(rig, "t", "yielding", {{"pieces", "3"}, {"piece_us", "300"}});
+  create.purpose = "profile";
+  create.steps = 12;
+  rig.manager.create(create);
+  CHECK(rig.manager.verdict("t").kind == "finished");
+  const bus::TaskReport report = rig.manager.task("t");
+  REQUIRE(report.profile.size() == 1);
+  const bus::Profile& profile = report.profile[0];
+  CHECK(profile.conditions == "bubbles");
+  CHECK(profile.steps.count == 12);
+  CHECK(profile.pieces.size() == 3);
+  CHECK(report.counters.leases > 0);
+  CHECK(report.counters.harvested_ns > 0);
+  rig.stop_worker();
+}
+
+TEST_CASE("a profile beside a training that gives no bubbles ends with what it has", "[process]") {
+  Rig rig({"--profile-ms", "1500"});
+  rig.manager.wait_registered();
+  FakeRank rank(0, "cpu-0");  // attached, and never in a bubble
+  auto socket = pages::connect_to_worker(rig.paths.worker_socket("cpu-0").string());
+  REQUIRE(socket.ok());
+  REQUIRE(exchange(socket->get(), "FRHELLO1", rank.fd()) == "OK");
+  auto create = spec(rig, "t", "counter");
+  create.purpose = "profile";
+  rig.manager.create(create);
+  CHECK(rig.manager.verdict("t").kind == "stopped");
+  const bus::TaskReport report = rig.manager.task("t");
+  REQUIRE(report.profile.size() == 1);
+  CHECK(report.profile[0].steps.count == 0);
+  CHECK(report.profile[0].peak_bytes.at("host") > 0);
+  CHECK(report.profile[0].ended.find("--profile-ms") != std::string::npos);
+  rig.stop_worker();
+}
+
+TEST_CASE("a profile that hangs in InitSideTask is a verdict and leaves nothing", "[process]") {
+  Rig rig({"--init-ms", "300", "--profile-ms", "300", "--hang-ms", "500"});
+  rig.manager.wait_registered();
+  auto create = spec(rig, "t", "faulty", {{"where", "init"}, {"how", "hang"}});
+  create.purpose = "profile";
+  rig.manager.create(create);
+  const bus::Verdict verdict = rig.manager.verdict("t");
+  CHECK(verdict.kind == "overran");
+  CHECK(verdict.transition == "InitSideTask");
+  CHECK(rig.manager.task("t").profile.empty());
+  rig.manager.wait([&] { return children_of(rig.worker.pid()).empty(); });
   rig.stop_worker();
 }
 

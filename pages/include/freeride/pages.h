@@ -24,6 +24,7 @@ extern "C" {
 #define FREERIDE_LEASE_MAGIC 0x455341454c525246ull  /* "FRRLEASE" */
 #define FREERIDE_ANSWER_MAGIC 0x5257534e41525246ull /* "FRRANSWR" */
 #define FREERIDE_STATE_MAGIC 0x4554415453525246ull  /* "FRRSTATE" */
+#define FREERIDE_PROFILE_MAGIC 0x464f525052525246ull /* "FRRRPROF" */
 
 /* First 32 bytes of every page. Written once, before the page is handed to anybody. */
 typedef struct freeride_page_header {
@@ -152,7 +153,7 @@ enum {
   FREERIDE_LEASE_NONE = 0,
   FREERIDE_LEASE_BUBBLE = 1,  /* a bubble: steps that fit before the deadline */
   FREERIDE_LEASE_INIT = 2,    /* the one initialisation grant: InitSideTask, no steps */
-  FREERIDE_LEASE_PROFILE = 3, /* the one profiling grant: InitSideTask and some steps, then stop */
+  FREERIDE_LEASE_PROFILE = 3, /* the one profiling grant, with no training on the device: InitSideTask and some steps */
   FREERIDE_LEASE_IDLE = 4,    /* no training on the device and the user allows it: like a bubble */
   FREERIDE_LEASE_SAVE = 5     /* a grant to save the task's state, PAUSED before and after; no steps */
 };
@@ -253,6 +254,31 @@ typedef struct freeride_saved_state {
   char instance[64]; /* 112: NUL-terminated: the task's, so that a later task of its name does not go on from it */
 } freeride_saved_state;
 
+/* ---- profile record: a header and `samples` samples. From the runner to the worker through the same pipe, once, when a
+ * profile has ended well. A claim, like everything a runner says ---- */
+
+#define FREERIDE_PROFILE_MOST_SAMPLES 4000u /* the whole record fits into a pipe */
+enum {
+  FREERIDE_PROFILE_STEP = 1,  /* a whole RunNextStep */
+  FREERIDE_PROFILE_PIECE = 2, /* from one yield point to the next */
+  FREERIDE_PROFILE_START = 3, /* StartSideTask */
+  FREERIDE_PROFILE_PAUSE = 4  /* PauseSideTask */
+};
+
+typedef struct freeride_profile_record {
+  uint64_t magic;     /*  0 */
+  uint32_t major;     /*  8: FREERIDE_PAGES_MAJOR */
+  uint32_t samples;   /* 12: that follow, in order of time */
+  uint64_t stop_ns;   /* 16: how long StopSideTask took */
+  uint64_t reserved0; /* 24 */
+} freeride_profile_record;
+
+typedef struct freeride_profile_sample {
+  uint64_t duration_ns; /*  0 */
+  uint32_t kind;        /*  8: FREERIDE_PROFILE_* */
+  uint32_t piece;       /* 12: of a piece, its place in the step, from 0 */
+} freeride_profile_sample;
+
 #ifdef __cplusplus
 }
 
@@ -263,6 +289,8 @@ static_assert(sizeof(freeride_sent_page) == 17728, "sent page");
 static_assert(sizeof(freeride_lease_page) == 96, "lease page");
 static_assert(sizeof(freeride_answer_page) == 688, "answer page");
 static_assert(sizeof(freeride_saved_state) == 176, "saved state");
+static_assert(sizeof(freeride_profile_record) == 32, "profile record");
+static_assert(sizeof(freeride_profile_sample) == 16, "profile sample");
 #endif
 
 #endif /* FREERIDE_PAGES_H */

@@ -45,6 +45,8 @@ std::vector<std::string> arguments(const Harness::Options& options, const std::s
                                         "--stop-ms",     std::to_string(options.stop_ms)};
   arguments.insert(arguments.end(), {"--state-out-fd", std::to_string(kStateOutFd)});
   if (options.state_in_fd >= 0) arguments.insert(arguments.end(), {"--state-in-fd", std::to_string(kStateInFd)});
+  if (!options.predicted_pieces_ns.empty())
+    arguments.insert(arguments.end(), {"--predicted-pieces-ns", options.predicted_pieces_ns});
   for (const auto& [key, value] : options.params) {
     arguments.insert(arguments.end(), {"--param", key + "=" + value});
   }

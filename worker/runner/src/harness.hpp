@@ -29,6 +29,7 @@ class Harness {
     std::string purpose = "run";
     Params params;
     uint64_t steps = 0;
+    std::string predicted_pieces_ns;  ///< with commas between them; empty: not known
     int64_t create_ms = 60'000;
     int64_t stop_ms = 10'000;
     int64_t grace_ms = 100;

@@ -12,12 +12,9 @@ struct Limits {
   int64_t stop_ms = 10'000;    ///< from the order to stop (or the entry of StopSideTask) to the process's end
 };
 
-/// The one profiling grant: so many steps at most, and no step begins after this share of what the grant has left after
-/// InitSideTask.
-constexpr uint64_t kProfileSteps = 8;
+/// The one profiling grant: no step begins after this share of what the grant has left after InitSideTask. How many
+/// there are: policy/profile_plan.
 constexpr int64_t kProfileShareDivisor = 2;
-/// In the imperative interface, which has no steps to count, the workload runs for so long at most.
-constexpr int64_t kProfileWorkloadNs = 500'000'000;
 
 /// What a workload gets at least to come to its gate when its lease was taken back, before it is stopped wherever it
 /// is.

@@ -20,6 +20,7 @@ struct Outcome {
   uint32_t threads_left = 0;    ///< of the plugin's, after StopSideTask
   uint32_t processes_left = 0;  ///< that the plugin had started, after its own process ended; counted by the supervisor
   int64_t step_p50_ns = 0, step_p90_ns = 0, step_max_ns = 0;
+  int64_t peak_resident_bytes = 0;  ///< of the plugin's process, by the kernel
 };
 
 /// The paper's name of FREERIDE_IN_*, "load" for loading, "" for none and for numbers that mean nothing.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/policy/profile_plan.hpp"
 #include "saved_state.hpp"
 #include "stop_signal.hpp"
 
@@ -76,10 +77,23 @@ Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& 
       by_cpu_clock_(job_.device.rfind("cpu-", 0) == 0),
       thaw_(thaw),
       host_(answer, STDERR_FILENO) {
-  if (job_.predicted_step_ns > 0) fit_.step_done(job_.predicted_step_ns);
+  seed();
+  if (job_.profile) record_ = std::make_unique<ProfileRecorder>();
   host_.on_yield([this] { return workload_.is_this_thread() ? workload_.pass() : yield_point(); });
   host_.on_gate([this] { return workload_.is_this_thread() ? workload_.pass() : FREERIDE_OK; });
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
+}
+
+// What its profile says stands for one step that was made, so that the first lease is not spent on finding out; what is
+// seen here soon outweighs it.
+void Runner::seed() {
+  const auto& pieces = job_.predicted_pieces_ns;
+  for (size_t i = 0; i + 1 < pieces.size(); ++i) fit_.piece_done(pieces[i]);
+  if (!pieces.empty()) {
+    fit_.step_done(pieces.back());
+  } else if (job_.predicted_step_ns > 0) {
+    fit_.step_done(job_.predicted_step_ns);
+  }
 }
 
 void Runner::run() {
@@ -183,9 +197,9 @@ Runner::Next Runner::act(const pages::Lease& lease, uint32_t sequence) {
   const uint32_t state = load_relaxed(answer_.state);
   switch (lease.kind) {
     case FREERIDE_LEASE_INIT:
-      return state == FREERIDE_STATE_CREATED && !job_.profile ? init() : Next::kGoOn;
+      return state == FREERIDE_STATE_CREATED ? init() : Next::kGoOn;
     case FREERIDE_LEASE_PROFILE:
-      return state == FREERIDE_STATE_CREATED && job_.profile ? profile(lease) : Next::kGoOn;
+      return state == FREERIDE_STATE_CREATED && job_.profile ? profile(lease, sequence) : Next::kGoOn;
     case FREERIDE_LEASE_SAVE:
       return state == FREERIDE_STATE_PAUSED && load_relaxed(answer_.saved_lease) != lease.lease_id ? save(lease)
                                                                                                    : Next::kGoOn;
@@ -267,27 +281,52 @@ Runner::Next Runner::save(const pages::Lease& lease) {
   return Next::kGoOn;
 }
 
-Runner::Next Runner::profile(const pages::Lease& lease) {
+// With no training on the device: at once, under one grant. When that is taken back because a training has come, the rest
+// is for its bubbles.
+Runner::Next Runner::profile(const pages::Lease& lease, uint32_t sequence) {
   if (init() == Next::kEnded) return Next::kEnded;
+  held_ = lease;
+  held_sequence_ = sequence;
+  if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) return Next::kGoOn;
   const int64_t begin_ns = SteadyClock::now();
   const int64_t until_ns =
       begin_ns + std::max<int64_t>(0, as_time(lease.deadline_ns) - begin_ns) / kProfileShareDivisor;
   store_relaxed(answer_.lease_id, lease.lease_id);
-  freeride_status status = call(FREERIDE_IN_START, plugin_->start, begin_ns);
+  const freeride_status status = call(FREERIDE_IN_START, plugin_->start, begin_ns);
   if (status != FREERIDE_OK) return failed(FREERIDE_IN_START, status);
   set_state(FREERIDE_STATE_RUNNING);
-  now_ns_ = SteadyClock::now();
-  held_ = lease;
-  held_sequence_ = load_acquire(lease_.sequence);
-  if (imperative_) return profile_workload(lease);
-  for (uint64_t i = 0; i < kProfileSteps && !finished_ && now_ns_ < until_ns && !stop_requested(); ++i) {
-    // A revoked grant ends the profile early, with what there is.
-    if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) break;
-    if (step(now_ns_) == Next::kEnded) return Next::kEnded;
-    if (abandoned_) break;
+  started(begin_ns);
+  if (imperative_) return profile_workload(until_ns);
+  bool taken_back = false;
+  while (!finished_ && now_ns_ < until_ns && !stop_requested() && !taken_back) {
+    if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) {
+      taken_back = true;
+    } else {
+      if (step(now_ns_) == Next::kEnded) return Next::kEnded;
+      taken_back = abandoned_;
+    }
   }
   if (pause() == Next::kEnded) return Next::kEnded;
-  return stop("finished", "profiled");
+  return taken_back && !finished_ ? Next::kGoOn : profiled();
+}
+
+Runner::Next Runner::profiled() {
+  return stop("finished", finished_ && !profiled_enough() ? "its work is done" : "profiled");
+}
+
+bool Runner::profiled_enough() const {
+  policy::ProfileProgress progress;
+  progress.steps = load_relaxed(answer_.steps);
+  progress.executed_ns = as_time(load_relaxed(answer_.step_ns));
+  progress.wanted_steps = job_.steps;
+  progress.imperative = imperative_;
+  return policy::profile_is_enough(progress);
+}
+
+// StartSideTask was entered at `begin_ns` and is over.
+void Runner::started(int64_t begin_ns) {
+  now_ns_ = SteadyClock::now();
+  if (record_ != nullptr) record_->start(now_ns_ - begin_ns);
 }
 
 // ---- the hot path
@@ -305,7 +344,7 @@ Runner::Next Runner::run_lease(const pages::Lease& lease, uint32_t sequence) {
   if (status != FREERIDE_OK) return failed(FREERIDE_IN_START, status);
   set_state(FREERIDE_STATE_RUNNING);
 
-  now_ns_ = SteadyClock::now();
+  started(now_ns_);
   held_ = lease;
   held_sequence_ = sequence;
   told_ = false;
@@ -326,6 +365,7 @@ Runner::Next Runner::run_lease(const pages::Lease& lease, uint32_t sequence) {
   }
   store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
   if (pause() == Next::kEnded) return Next::kEnded;
+  if (finished_ && job_.profile) return profiled();
   if (finished_) {
     return stop("finished", job_.steps != 0 && steps_before_ + load_relaxed(answer_.steps) >= job_.steps
                                 ? "did its " + std::to_string(job_.steps) + " steps"
@@ -350,7 +390,8 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
   if (const auto status = call(FREERIDE_IN_START, plugin_->start, now_ns_); status != FREERIDE_OK)
     return failed(FREERIDE_IN_START, status);
   set_state(FREERIDE_STATE_RUNNING);
-  piece_begin_ns_ = SteadyClock::now();
+  started(now_ns_);
+  piece_begin_ns_ = now_ns_;
   first_of_lease(piece_begin_ns_);
   enter(FREERIDE_IN_STEP, piece_begin_ns_);
   open_workload();
@@ -383,12 +424,13 @@ Runner::Next Runner::end_workload() {
   workload_.close(std::max(as_time(held_.deadline_ns), now_ns_ + std::max(pauses_.predicted_ns(), kLeastGateNs)));
   now_ns_ = SteadyClock::now();
   store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
-  end_piece(now_ns_);
+  const int64_t taught_ns = end_piece(now_ns_);
+  if (record_ != nullptr) record_->step(taught_ns, taught_ns);
   store_release(answer_.steps, load_relaxed(answer_.steps) + 1);
   if (pause() == Next::kEnded) return Next::kEnded;
   pauses_.record(SteadyClock::now() - begin_ns);
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(pauses_.predicted_ns()));
-  if (!workload_.ended()) return Next::kGoOn;
+  if (!workload_.ended()) return job_.profile && profiled_enough() ? profiled() : Next::kGoOn;
   const freeride_status status = workload_.status();
   if (status != FREERIDE_OK && status != FREERIDE_FINISHED) return failed(FREERIDE_IN_STEP, status);
   finished_ = true;
@@ -396,21 +438,22 @@ Runner::Next Runner::end_workload() {
   return stop("finished", "its work is done");
 }
 
-// For the profile's share of the grant the workload runs; what it uses has been seen then.
-Runner::Next Runner::profile_workload(const pages::Lease& lease) {
-  held_ = lease;
-  held_sequence_ = load_acquire(lease_.sequence);
-  piece_begin_ns_ = SteadyClock::now();
-  const int64_t share_ns = std::max<int64_t>(0, as_time(lease.deadline_ns) - piece_begin_ns_) / kProfileShareDivisor;
-  const int64_t until_ns = piece_begin_ns_ + std::min(share_ns, kProfileWorkloadNs);
+// The workload runs until enough of it has been seen; where a training takes the grant back, the rest is for its bubbles.
+Runner::Next Runner::profile_workload(int64_t until_ns) {
+  piece_begin_ns_ = now_ns_;
+  until_ns = std::min(until_ns, now_ns_ + policy::kEnoughProfileNs);
   enter(FREERIDE_IN_STEP, piece_begin_ns_);
   open_workload();
+  bool taken_back = false;
   while (!workload_.ended() && !stop_requested() && SteadyClock::now() < until_ns) {
-    if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) break;
+    if (load_acquire(lease_.sequence) != held_sequence_ && !go_on()) {
+      taken_back = true;
+      break;
+    }
     workload_.wait(lease_.sequence, held_sequence_, until_ns);
   }
   if (end_workload() == Next::kEnded) return Next::kEnded;
-  return stop("finished", "profiled");
+  return taken_back ? Next::kGoOn : profiled();
 }
 
 // Stops the whole process, wherever its threads are, until the supervisor sees a lease or an order to stop. A lease
@@ -466,13 +509,16 @@ Runner::Next Runner::step(int64_t begin_ns) {
   now_ns_ = SteadyClock::now();
   if (abandoned_ && status == FREERIDE_ABANDONED) {
     fit_.step_abandoned();
+    if (record_ != nullptr) record_->abandoned();
     cpu_ns_ = thread_cpu_ns();
     return Next::kGoOn;
   }
   if (status != FREERIDE_OK && status != FREERIDE_FINISHED) return failed(FREERIDE_IN_STEP, status);
 
   const uint64_t steps = load_relaxed(answer_.steps) + 1;
-  fit_.step_done(end_piece(now_ns_));
+  const int64_t taught_ns = end_piece(now_ns_);
+  if (record_ != nullptr) record_->step(fit_.executed_ns() + taught_ns, taught_ns);
+  fit_.step_done(taught_ns);
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
   store_release(answer_.steps, steps);
   leave();
@@ -480,6 +526,7 @@ Runner::Next Runner::step(int64_t begin_ns) {
     finished_ = true;
     store_relaxed<uint64_t>(answer_.finished, 1);
   }
+  if (job_.profile && profiled_enough()) finished_ = true;
   return Next::kGoOn;
 }
 
@@ -493,7 +540,9 @@ freeride_status Runner::yield_point() {
   const int64_t end_ns = SteadyClock::now();
   // Before the piece is counted: a reader in between sees too little of it, never the piece twice.
   store_release(answer_.transition_ns, static_cast<uint64_t>(end_ns));
-  fit_.piece_done(end_piece(end_ns));
+  const int64_t taught_ns = end_piece(end_ns);
+  if (record_ != nullptr) record_->piece(taught_ns);
+  fit_.piece_done(taught_ns);
   now_ns_ = end_ns;
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
   if (!std::exchange(told_, true)) pages::bump_and_wake(answer_.sequence);
@@ -563,6 +612,7 @@ Runner::Next Runner::pause() {
   const freeride_status status = call(FREERIDE_IN_PAUSE, plugin_->pause, now_ns_);
   if (status != FREERIDE_OK) return failed(FREERIDE_IN_PAUSE, status);
   const int64_t end_ns = SteadyClock::now();
+  if (record_ != nullptr) record_->pause(end_ns - now_ns_);
   store_relaxed(answer_.last_paused_ns, static_cast<uint64_t>(end_ns));
   if (by_cpu_clock_) {
     cpu_ns_ = thread_cpu_ns();
@@ -591,8 +641,10 @@ Runner::Next Runner::stop(const char* kind, const std::string& reason) {
     enter(FREERIDE_IN_STOP, SteadyClock::now());
     workload_.abandon(kAbandonMs);
   }
-  const freeride_status status = call(FREERIDE_IN_STOP, plugin_->stop, SteadyClock::now());
+  const int64_t begin_ns = SteadyClock::now();
+  const freeride_status status = call(FREERIDE_IN_STOP, plugin_->stop, begin_ns);
   if (status != FREERIDE_OK) return failed(FREERIDE_IN_STOP, status);
+  if (record_ != nullptr && job_.state_out_fd >= 0) record_->write(job_.state_out_fd, SteadyClock::now() - begin_ns);
   const uint32_t threads = count_threads();
   if (threads > threads_before_) {
     threads_left_ = threads - threads_before_;

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "confine.hpp"
 #include "freeride/pages.h"
@@ -12,6 +14,7 @@
 #include "host.hpp"
 #include "outcome.hpp"
 #include "plugin.hpp"
+#include "profile_recorder.hpp"
 #include "workload.hpp"
 
 namespace freeride::runner {
@@ -23,11 +26,12 @@ struct Job {
   std::string device;             ///< "cpu-N" or a GPU's UUID
   std::string scratch;            ///< folder
   Params params;                  ///< as given by the user
-  uint64_t steps = 0;             ///< stop after so many; 0: until it finishes or is stopped
-  int64_t predicted_step_ns = 0;  ///< from an earlier run; 0: not known
-  bool profile = false;           ///< takes a PROFILE lease and no other
+  uint64_t steps = 0;             ///< stop after so many; 0: until it finishes or is stopped; profile: as many as it takes
+  int64_t predicted_step_ns = 0;  ///< from its profile; 0: not known
+  std::vector<int64_t> predicted_pieces_ns;  ///< of a step with yield points, by place; empty: there are none
+  bool profile = false;                      ///< ends once enough is known, and writes what it was into state_out_fd
   int state_in_fd = -1;           ///< file to go on from (saved_state.hpp), read when it is initialised; -1: none
-  int state_out_fd = -1;          ///< pipe for what a save grant asks for; -1: saves nothing
+  int state_out_fd = -1;          ///< pipe for what a save grant asks for, or for a profile's record; -1: for neither
   Confinement confinement;
 };
 
@@ -63,10 +67,14 @@ class Runner {
   Next init();
   Next restore();
   Next save(const pages::Lease& lease);
-  Next profile(const pages::Lease& lease);
+  Next profile(const pages::Lease& lease, uint32_t sequence);
   Next run_lease(const pages::Lease& lease, uint32_t sequence);
   Next run_workload(const pages::Lease& lease, uint32_t sequence);
-  Next profile_workload(const pages::Lease& lease);
+  Next profile_workload(int64_t until_ns);
+  Next profiled();
+  bool profiled_enough() const;
+  void started(int64_t begin_ns);
+  void seed();
   void open_workload();
   Next end_workload();
   void freeze();
@@ -100,6 +108,7 @@ class Runner {
   const freeride_plugin* plugin_ = nullptr;
   void* task_ = nullptr;
   policy::PieceFit fit_;
+  std::unique_ptr<ProfileRecorder> record_;  ///< of a profile
   pages::Lease held_;            ///< under which steps run
   uint32_t held_sequence_ = 0;   ///< of the page when it was read
   uint64_t steps_before_ = 0;    ///< of the task's earlier runs, by the state it went on from

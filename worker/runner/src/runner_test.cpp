@@ -1,4 +1,5 @@
 // The state machine, driven through hand-made pages: order, leases, steps.
+#include <algorithm>
 #include <csignal>
 
 #include "freeride/base/clock.hpp"
@@ -214,26 +215,108 @@ TEST_CASE("runner: finishes by itself, and after --steps") {
   CHECK(steps(*harness) == 7);
 }
 
-TEST_CASE("runner: a profile takes one grant, a few steps, and ends") {
+namespace {
+struct Record {
+  freeride_profile_record header{};
+  std::vector<freeride_profile_sample> samples;
+  size_t count(uint32_t kind) const {
+    return static_cast<size_t>(
+        std::count_if(samples.begin(), samples.end(), [kind](const auto& sample) { return sample.kind == kind; }));
+  }
+};
+Record read_record(const Harness& harness) {
+  Record record;
+  REQUIRE(pread(harness.state_fd(), &record.header, sizeof(record.header), 0) == sizeof(record.header));
+  CHECK(record.header.magic == FREERIDE_PROFILE_MAGIC);
+  record.samples.resize(record.header.samples);
+  const size_t bytes = record.samples.size() * sizeof(record.samples[0]);
+  REQUIRE(pread(harness.state_fd(), record.samples.data(), bytes, sizeof(record.header)) ==
+          static_cast<ssize_t>(bytes));
+  return record;
+}
+}  // namespace
+
+TEST_CASE("runner: a profile takes one grant, some steps, and ends with a record of them") {
   const TempDir scratch;
   Harness::Options options;
   options.purpose = "profile";
+  options.steps = 11;
   auto harness = start("counter", scratch, {{"step_us", "500"}, {"trace", "1"}}, options);
   REQUIRE(harness->wait_state(FREERIDE_STATE_CREATED));
-  harness->open(FREERIDE_LEASE_INIT, 60'000);  // not for a profile
   harness->open(FREERIDE_LEASE_PROFILE, 60'000);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
   CHECK(outcome->kind == "finished");
   CHECK(outcome->reason == "profiled");
-  CHECK(steps(*harness) == 8);
+  CHECK(steps(*harness) == 11);
   CHECK(outcome->step_p90_ns >= 500'000);
   CHECK(harness->answer().predicted_ns >= 500'000);
   const auto calls = read_trace(scratch);
-  REQUIRE(calls.size() == 13);
+  REQUIRE(calls.size() == 16);
   CHECK(calls[1].name == "init");
-  CHECK(calls[11].name == "pause");
-  CHECK(calls[12].name == "stop");
+  CHECK(calls[14].name == "pause");
+  CHECK(calls[15].name == "stop");
+  const Record record = read_record(*harness);
+  CHECK(record.count(FREERIDE_PROFILE_STEP) == 11);
+  CHECK(record.count(FREERIDE_PROFILE_PIECE) == 0);
+  CHECK(record.count(FREERIDE_PROFILE_START) == 1);
+  CHECK(record.count(FREERIDE_PROFILE_PAUSE) == 1);
+  for (const auto& sample : record.samples) {
+    if (sample.kind == FREERIDE_PROFILE_STEP) CHECK(sample.duration_ns >= 500'000);
+  }
+}
+
+TEST_CASE("runner: a profile beside a training is initialised like any task and makes its steps in bubbles") {
+  const TempDir scratch;
+  Harness::Options options;
+  options.purpose = "profile";
+  options.steps = 5;
+  auto harness = start("counter", scratch, {{"step_us", "500"}, {"trace", "1"}}, options);
+  REQUIRE(harness->wait_state(FREERIDE_STATE_CREATED));
+  harness->open(FREERIDE_LEASE_INIT, 60'000);
+  REQUIRE(harness->wait_paused());
+  CHECK(steps(*harness) == 0);
+  REQUIRE(open_until(*harness, FREERIDE_LEASE_BUBBLE, 60'000,
+                     [](const auto& answer) { return pages::load_acquire(answer.steps) >= 1; }));
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->reason == "profiled");
+  CHECK(steps(*harness) == 5);
+  CHECK(read_record(*harness).count(FREERIDE_PROFILE_STEP) == 5);
+}
+
+TEST_CASE("runner: a profile whose grant is taken back goes on in bubbles") {
+  const TempDir scratch;
+  Harness::Options options;
+  options.purpose = "profile";
+  options.steps = 100'000;
+  auto harness = start("counter", scratch, {{"step_us", "500"}}, options);
+  REQUIRE(harness->wait_state(FREERIDE_STATE_CREATED));
+  harness->open(FREERIDE_LEASE_PROFILE, 60'000);
+  REQUIRE(wait_steps(*harness, 1));
+  harness->revoke(FREERIDE_ORDER_RUN);
+  REQUIRE(harness->wait_paused());
+  const uint64_t before = steps(*harness);
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  REQUIRE(wait_steps(*harness, before + 2));
+  harness->revoke(FREERIDE_ORDER_STOP);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "stopped");  // with what there is: it has a record too
+  CHECK(read_record(*harness).count(FREERIDE_PROFILE_STEP) >= before + 2);
+}
+
+TEST_CASE("runner: what a profile says of steps and pieces is the first prediction") {
+  const TempDir scratch;
+  Harness::Options options;
+  options.predicted_pieces_ns = "7000000,3000000";
+  auto harness = start_paused("yielding", scratch, {{"pieces", "2"}, {"piece_us", "100"}}, options);
+  // Of the first piece, not of the whole step, with the margin that every prediction has.
+  CHECK(harness->answer().predicted_ns >= 7'000'000);
+  CHECK(harness->answer().predicted_ns < 8'000'000);
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  REQUIRE(wait_steps(*harness, 40));
+  CHECK(harness->answer().predicted_ns < 3'000'000);  // learning has gone on
 }
 
 TEST_CASE("runner: stopped from CREATED, PAUSED and RUNNING, by order and by SIGTERM") {

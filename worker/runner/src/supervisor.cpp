@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -54,7 +55,8 @@ class Report {
           {"processes_left", outcome.processes_left},
           {"step_p50_ns", outcome.step_p50_ns},
           {"step_p90_ns", outcome.step_p90_ns},
-          {"step_max_ns", outcome.step_max_ns}});
+          {"step_max_ns", outcome.step_max_ns},
+          {"peak_resident_bytes", outcome.peak_resident_bytes}});
   }
 
  private:
@@ -386,7 +388,8 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT);
   kill(-pid, SIGKILL);
   int status = 0;
-  waitpid(pid, &status, 0);
+  rusage usage{};
+  wait4(pid, &status, 0, &usage);
   const auto words = read_last_words(words_in.get());
   // First verdict wins: whatever killed it after its last words came later.
   const bool said = words && decode(*words);
@@ -397,6 +400,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   if (left_behind > 0)
     warn("warn " + std::to_string(left_behind) + " process(es) that the plugin had left behind were killed\n");
   if (left_behind < 0) warn("error processes that the plugin had left behind could not be killed\n");
+  outcome.peak_resident_bytes = static_cast<int64_t>(usage.ru_maxrss) * 1024;
   report.verdict(outcome);
   return {};
 }

@@ -148,11 +148,25 @@ TEST_CASE("yield: a profile runs through its yield points") {
   const TempDir scratch;
   Harness::Options options;
   options.purpose = "profile";
+  options.steps = 3;
   auto harness = start("yielding", scratch, {{"piece_us", "500"}}, options);
   REQUIRE(harness->wait_state(FREERIDE_STATE_CREATED));
   harness->open(FREERIDE_LEASE_PROFILE, 60'000);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
   CHECK(outcome->kind == "finished");
-  CHECK(steps(*harness) == 8);
+  CHECK(steps(*harness) == 3);
+  freeride_profile_record header{};
+  REQUIRE(pread(harness->state_fd(), &header, sizeof(header), 0) == sizeof(header));
+  std::vector<freeride_profile_sample> samples(header.samples);
+  const auto bytes = static_cast<ssize_t>(samples.size() * sizeof(samples[0]));
+  REQUIRE(pread(harness->state_fd(), samples.data(), static_cast<size_t>(bytes), sizeof(header)) == bytes);
+  std::string order;
+  uint64_t step_ns = 0, pieces_ns = 0;
+  for (const auto& sample : samples) {
+    if (sample.kind == FREERIDE_PROFILE_PIECE) order += std::to_string(sample.piece), pieces_ns += sample.duration_ns;
+    if (sample.kind == FREERIDE_PROFILE_STEP) order += "s", step_ns += sample.duration_ns;
+  }
+  CHECK(order == "012345s012345s012345s");
+  CHECK(step_ns == pieces_ns);
 }

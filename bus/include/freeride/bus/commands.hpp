@@ -192,6 +192,107 @@ struct ReportReply {
   FREERIDE_FIELDS { visit("jobs", self.jobs), visit("tasks", self.tasks); }
 };
 
+/// How long something took, over all the times it was done.
+struct Durations {
+  uint64_t count = 0;
+  int64_t p50_ns = 0, p90_ns = 0, p99_ns = 0, max_ns = 0;
+  FREERIDE_FIELDS {
+    visit("count", self.count), visit("p50_ns", self.p50_ns), visit("p90_ns", self.p90_ns);
+    visit("p99_ns", self.p99_ns), visit("max_ns", self.max_ns);
+  }
+};
+
+/// What a plugin content with these parameters takes on a device model: measured once, used for placement and as the
+/// starting value of what is learned.
+struct Profile {
+  std::string plugin, sha256;
+  std::map<std::string, std::string> params;
+  std::string device_model;
+  std::string worker;         ///< that took it
+  int64_t taken_unix_ms = 0;  ///< wall clock of its manager
+  std::string conditions;     ///< "idle": no trainer on the device; "bubbles": beside a training
+  std::map<std::string, int64_t> peak_bytes;  ///< "host": resident; "gpu": by the driver, only where there is one
+  int64_t create_ns = 0, init_ns = 0, stop_ns = 0;
+  Durations starts, steps, pauses;
+  std::vector<Durations> pieces;  ///< by place in the step; empty: steps without yield points
+  std::vector<int64_t> step_ns;   ///< the steps' durations in order of time, the first of them
+  /// Memory over time: one entry of each (of gpu_bytes only on a GPU) for every look at it.
+  std::vector<int64_t> memory_t_ns, host_bytes, gpu_bytes;
+  uint64_t wanted_steps = 0;  ///< 0: as many as it takes
+  std::string ended;          ///< why it made no more steps
+  FREERIDE_FIELDS {
+    visit("plugin", self.plugin), visit("sha256", self.sha256), visit("params", self.params);
+    visit("device_model", self.device_model), visit("worker", self.worker), visit("taken_unix_ms", self.taken_unix_ms);
+    visit("conditions", self.conditions), visit("peak_bytes", self.peak_bytes), visit("create_ns", self.create_ns);
+    visit("init_ns", self.init_ns), visit("stop_ns", self.stop_ns), visit("starts", self.starts);
+    visit("steps", self.steps), visit("pauses", self.pauses), visit("pieces", self.pieces);
+    visit("step_ns", self.step_ns), visit("memory_t_ns", self.memory_t_ns), visit("host_bytes", self.host_bytes);
+    visit("gpu_bytes", self.gpu_bytes), visit("wanted_steps", self.wanted_steps), visit("ended", self.ended);
+  }
+};
+
+/// Profiles a plugin, given as with Load, on a worker that matches; `load.steps`: how many steps. Where there is a
+/// profile already it is the answer, unless `again`. Reply: ProfileReply, at once.
+struct TakeProfile {
+  static constexpr const char* kCommand = "profile.take";
+  Load load;
+  std::string worker, device;  ///< of the worker; empty: any
+  bool again = false;
+  FREERIDE_FIELDS {
+    visit("load", self.load), visit("worker", self.worker), visit("device", self.device), visit("again", self.again);
+  }
+};
+/// How far a profile run is. Reply: ProfileReply, as soon as there is something that the client has not seen, or after
+/// a second or two. A run that a client has asked for and nobody follows any more is stopped.
+struct FollowProfile {
+  static constexpr const char* kCommand = "profile.follow";
+  std::string run, state;  ///< state: as last seen
+  uint64_t steps = 0;      ///< as last seen
+  FREERIDE_FIELDS { visit("run", self.run), visit("state", self.state), visit("steps", self.steps); }
+};
+/// Gives a profile run up; one that a task waits for goes on. Reply: ProfileReply.
+struct StopProfile {
+  static constexpr const char* kCommand = "profile.stop";
+  std::string run;
+  FREERIDE_FIELDS { visit("run", self.run); }
+};
+struct ProfileReply {
+  std::string run;                ///< name of the run; empty: there is none, the profile was there
+  std::string state;              ///< "starting", "running", "done" or "failed"
+  std::string worker, reason;     ///< reason: what it waits for
+  uint64_t steps = 0;             ///< made so far
+  Verdict verdict;                ///< failed: how it ended
+  std::vector<Profile> profiles;  ///< done: one
+  FREERIDE_FIELDS {
+    visit("run", self.run), visit("state", self.state), visit("worker", self.worker), visit("reason", self.reason);
+    visit("steps", self.steps), visit("verdict", self.verdict), visit("profiles", self.profiles);
+  }
+};
+
+/// The profiles that are kept, newest first. Reply: ProfilesReply.
+struct ListProfiles {
+  static constexpr const char* kCommand = "profile.list";
+  std::string plugin;  ///< only of this file name; empty: all
+  bool whole = false;  ///< with every duration and the memory over time, for export
+  FREERIDE_FIELDS { visit("plugin", self.plugin), visit("whole", self.whole); }
+};
+struct ProfilesReply {
+  std::vector<Profile> profiles;
+  uint64_t left_out = 0;  ///< would have made the answer too large
+  FREERIDE_FIELDS { visit("profiles", self.profiles), visit("left_out", self.left_out); }
+};
+/// Keeps profiles that were taken elsewhere: all or, if one of them makes no sense, none. Of two for the same content,
+/// parameters and device model the newer counts. Reply: ImportReply.
+struct ImportProfiles {
+  static constexpr const char* kCommand = "profile.import";
+  std::vector<Profile> profiles;
+  FREERIDE_FIELDS { visit("profiles", self.profiles); }
+};
+struct ImportReply {
+  uint64_t added = 0, replaced = 0, older = 0;  ///< older: left alone, the manager's own is newer
+  FREERIDE_FIELDS { visit("added", self.added), visit("replaced", self.replaced), visit("older", self.older); }
+};
+
 // ---- worker → manager
 // ------------------------------------------------------------------------------------------------------
 
@@ -218,11 +319,13 @@ struct TaskReport {
   int64_t create_ns = 0, init_ns = 0;
   uint64_t revision = 0;  ///< that it runs; the old one until a replacement is done
   ReplacementReport replacement;
+  std::vector<Profile> profile;  ///< purpose "profile", once STOPPED: what was measured; else empty
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("state", self.state),
         visit("sandbox", self.sandbox);
     visit("counters", self.counters), visit("verdict", self.verdict), visit("create_ns", self.create_ns);
     visit("init_ns", self.init_ns), visit("revision", self.revision), visit("replacement", self.replacement);
+    visit("profile", self.profile);
   }
 };
 
@@ -331,7 +434,7 @@ struct CreateTask {
   std::string plugin, sha256;
   std::map<std::string, std::string> params;
   int64_t memory_limit_bytes = 0;  ///< ceiling; 0: none
-  uint64_t steps = 0;
+  uint64_t steps = 0;              ///< 0: no end; purpose "profile": as many as it takes
   int32_t priority = 0;
   bool when_idle = false;
   bool start_paused = false;
@@ -339,6 +442,7 @@ struct CreateTask {
   std::string instance;           ///< of the task: another task of its name has another; a saved state belongs to one
   uint64_t revision = 0;          ///< times its plugin was replaced
   bool network = false;           ///< may use the host's network
+  std::vector<int64_t> predicted_pieces_ns;  ///< of a step with yield points, from the profile, by place
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin),
         visit("sha256", self.sha256);
@@ -346,6 +450,7 @@ struct CreateTask {
     visit("priority", self.priority), visit("when_idle", self.when_idle), visit("start_paused", self.start_paused);
     visit("predicted_step_ns", self.predicted_step_ns), visit("instance", self.instance);
     visit("revision", self.revision), visit("network", self.network);
+    visit("predicted_pieces_ns", self.predicted_pieces_ns);
   }
 };
 

@@ -32,6 +32,11 @@ namespace freeride::bus {
   X(ListPlugins)                 \
   X(GetStatus)                   \
   X(GetReport)                   \
+  X(TakeProfile)                 \
+  X(FollowProfile)               \
+  X(StopProfile)                 \
+  X(ListProfiles)                \
+  X(ImportProfiles)              \
   X(RegisterWorker)              \
   X(WorkerReport)                \
   X(FetchPlugin)                 \
@@ -55,6 +60,11 @@ namespace freeride::bus {
   X(PluginsReply)             \
   X(StatusReply)              \
   X(ReportReply)              \
+  X(Durations)                \
+  X(Profile)                  \
+  X(ProfileReply)             \
+  X(ProfilesReply)            \
+  X(ImportReply)              \
   X(ReplacementReport)        \
   X(TaskReport)               \
   X(BubbleTotals)             \

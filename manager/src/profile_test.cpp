@@ -1,0 +1,384 @@
+// Profiles: what users ask for, what is kept, what goes from one manager to another.
+#include "core.hpp"
+#include "freeride/base/sha256.hpp"
+#include "test_support.hpp"
+
+using namespace freeride;
+using namespace freeride::manager;
+
+namespace {
+
+struct ProfileHouse : House {
+  using House::House;
+  Result<bus::ProfileReply> reply_of(Ticket ticket) {
+    auto answer = answer_of(ticket);
+    if (!answer) return answer.error();
+    return std::get<bus::ProfileReply>(*answer);
+  }
+  Result<bus::ProfileReply> take(const bus::TakeProfile& wish) {
+    core->take_profile(++tickets, wish, plugin_bytes());
+    return reply_of(tickets);
+  }
+  Ticket follow(const bus::ProfileReply& seen) {
+    core->follow_profile(++tickets, {seen.run, seen.state, seen.steps});
+    return tickets;
+  }
+  bool answered(Ticket ticket) { return out.answers.count(ticket) != 0; }
+  Result<bus::ProfilesReply> list(bool whole = false) {
+    core->list_profiles(++tickets, {"", whole});
+    auto answer = answer_of(tickets);
+    if (!answer) return answer.error();
+    return std::get<bus::ProfilesReply>(*answer);
+  }
+  Result<bus::ImportReply> import(std::vector<bus::Profile> profiles) {
+    core->import_profiles(++tickets, {std::move(profiles)});
+    auto answer = answer_of(tickets);
+    if (!answer) return answer.error();
+    return std::get<bus::ImportReply>(*answer);
+  }
+  /// The one profile that a worker has been ordered to take, acknowledged.
+  std::string ordered(FakeWorker& worker) {
+    auto orders = out.take<bus::CreateTask>();
+    REQUIRE(orders.size() == 1);
+    CHECK(orders[0].second.purpose == "profile");
+    CHECK(orders[0].first.peer == "peer-" + worker.name);
+    acknowledge(orders[0].first);
+    auto& task = worker.tasks[orders[0].second.task];
+    task.task = orders[0].second.task;
+    task.purpose = "profile";
+    task.state = "RUNNING";
+    return task.task;
+  }
+  void finish(FakeWorker& worker, const std::string& run, const bus::Profile& profile) {
+    auto& task = worker.tasks[run];
+    task.state = "STOPPED";
+    task.verdict.kind = "finished";
+    task.verdict.reason = "profiled";
+    task.init_ns = 1;
+    task.profile = {profile};
+    report(worker);
+  }
+};
+
+bus::Profile measured() {
+  bus::Profile profile;
+  profile.conditions = "idle";
+  profile.peak_bytes["host"] = 300LL << 20;
+  profile.init_ns = 5;
+  profile.steps = {10, 2 * kNsPerMs, 3 * kNsPerMs, 4 * kNsPerMs, 5 * kNsPerMs};
+  profile.pieces = {{10, 1, 1 * kNsPerMs, 1 * kNsPerMs, 1 * kNsPerMs}, {10, 1, 2 * kNsPerMs, 2 * kNsPerMs, 2 * kNsPerMs}};
+  profile.step_ns = {1, 2, 3};
+  profile.memory_t_ns = {0, 1};
+  profile.host_bytes = {7, 8};
+  return profile;
+}
+
+bus::Profile importable(const std::string& plugin = "side.so", int64_t taken_unix_ms = 5) {
+  bus::Profile profile = measured();
+  profile.plugin = plugin;
+  profile.sha256 = sha256_hex(plugin);
+  profile.device_model = "cpu";
+  profile.taken_unix_ms = taken_unix_ms;
+  return profile;
+}
+
+bus::TakeProfile wish() {
+  bus::TakeProfile take;
+  take.load = load_of("");
+  return take;
+}
+
+}  // namespace
+
+TEST_CASE("a profile that a user asks for: taken, followed, kept, and the answer from then on") {
+  ProfileHouse house;
+  FakeWorker worker("w");
+  house.join(worker);
+  auto asked = wish();
+  asked.load.steps = 10;
+  const auto first = house.take(asked);
+  REQUIRE(first.ok());
+  CHECK(first->state == "starting");
+  CHECK(first->worker == "w");
+  const std::string run = house.ordered(worker);
+  CHECK(first->run == run);
+  const Ticket follower = house.follow(*first);
+  CHECK_FALSE(house.answered(follower));
+  worker.tasks[run].counters.steps = 4;
+  house.report(worker);
+  const auto running = house.reply_of(follower);
+  REQUIRE(running.ok());
+  CHECK(running->state == "running");
+  CHECK(running->steps == 4);
+  const Ticket last = house.follow(*running);
+  house.finish(worker, run, measured());
+  const auto done = house.reply_of(last);
+  REQUIRE(done.ok());
+  CHECK(done->state == "done");
+  REQUIRE(done->profiles.size() == 1);
+  CHECK(done->profiles[0].steps.p99_ns == 4 * kNsPerMs);
+  CHECK(done->profiles[0].sha256 == sha256_hex(plugin_bytes()));
+  CHECK(done->profiles[0].device_model == "cpu");
+  // Kept, also over a restart; taken anew only if one wishes it.
+  house.restart(false);
+  FakeWorker again("w");
+  house.join(again);
+  const auto known = house.take(asked);
+  REQUIRE(known.ok());
+  CHECK(known->run.empty());
+  CHECK(known->profiles.at(0).step_ns == std::vector<int64_t>{1, 2, 3});
+  CHECK(house.out.take<bus::CreateTask>().empty());
+  asked.again = true;
+  CHECK(house.take(asked)->state == "starting");
+  CHECK(house.out.take<bus::CreateTask>().size() == 1);
+}
+
+TEST_CASE("a profile is what a task is placed by, and begins with") {
+  ProfileHouse house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  const auto taken = house.take(wish());
+  REQUIRE(taken.ok());
+  house.finish(worker, house.ordered(worker), measured());
+  REQUIRE(house.load(load_of("a", 0)).ok());
+  auto orders = house.out.take<bus::CreateTask>();
+  REQUIRE(orders.size() == 1);  // no second profile
+  CHECK(orders[0].second.purpose == "run");
+  CHECK(orders[0].second.predicted_step_ns == 3 * kNsPerMs);
+  CHECK(orders[0].second.predicted_pieces_ns == std::vector<int64_t>{1 * kNsPerMs, 2 * kNsPerMs});
+  SECTION("but not with stretches of a workload that has no steps") {
+    auto imperative = load_of("b", 0);
+    imperative.params["interface"] = "imperative";
+    auto asked = wish();
+    asked.load = imperative;
+    REQUIRE(house.take(asked).ok());
+    house.finish(worker, house.ordered(worker), measured());
+    REQUIRE(house.load(imperative).ok());
+    orders = house.out.take<bus::CreateTask>();
+    REQUIRE(orders.size() == 1);
+    CHECK(orders[0].second.predicted_step_ns == 0);
+    CHECK(orders[0].second.predicted_pieces_ns.empty());
+  }
+}
+
+TEST_CASE("a worker of an earlier version sends no profile: its counters count") {
+  ProfileHouse house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  const auto taken = house.take(wish());
+  REQUIRE(taken.ok());
+  const std::string run = house.ordered(worker);
+  auto& task = worker.tasks[run];
+  task.state = "STOPPED";
+  task.verdict.kind = "finished";
+  task.counters.steps = 4;
+  task.counters.step_ns = 8 * kNsPerMs;
+  task.counters.peak_memory_bytes = 500LL << 20;
+  house.report(worker);
+  const auto done = house.reply_of(house.follow(*taken));
+  REQUIRE(done.ok());
+  REQUIRE(done->profiles.size() == 1);
+  CHECK(done->profiles[0].steps.p50_ns == 2 * kNsPerMs);
+  CHECK(done->profiles[0].pieces.empty());
+  CHECK(done->profiles[0].peak_bytes.at("host") == 500LL << 20);
+  CHECK(contains(done->profiles[0].ended, "earlier version"));
+}
+
+TEST_CASE("a worker's profile that makes no sense is not believed") {
+  ProfileHouse house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  const auto taken = house.take(wish());
+  REQUIRE(taken.ok());
+  auto lie = measured();
+  SECTION("memory") { lie.peak_bytes["host"] = -1; }
+  SECTION("order") { lie.steps.p50_ns = INT64_MAX; }
+  SECTION("length") { lie.gpu_bytes = {1, 2, 3}; }
+  SECTION("size") { lie.pieces.resize(65); }
+  house.finish(worker, house.ordered(worker), lie);
+  const auto done = house.reply_of(house.follow(*taken));
+  REQUIRE(done.ok());
+  CHECK(done->state == "done");
+  CHECK(done->profiles.at(0).peak_bytes.at("host") == 0);
+}
+
+TEST_CASE("a device without a trainer takes the profile; a worker, device or stage can be named") {
+  ProfileHouse house;
+  FakeWorker busy("a", 0), idle("b");
+  house.join(busy);
+  house.join(idle);
+  const auto anywhere = house.take(wish());
+  REQUIRE(anywhere.ok());
+  CHECK(anywhere->worker == "b");
+  auto named = wish();
+  named.load.params["x"] = "1";
+  named.worker = "a";
+  CHECK(house.take(named)->worker == "a");
+  auto stage = wish();
+  stage.load.params["x"] = "2";
+  stage.load.stage = 0;
+  const auto second = house.take(stage);
+  REQUIRE_FALSE(second.ok());  // one at a time there
+  CHECK(second.error().code == Code::kExhausted);
+  CHECK(contains(second.error().message, "another profile is being taken on a"));
+  stage.load.stage = 9;
+  CHECK(house.take(stage).error().code == Code::kInvalidArgument);
+  named.worker = "c";
+  CHECK(house.take(named).error().code == Code::kNotFound);
+  CHECK(contains(house.take(named).error().message, "up: a, b"));
+  named.worker.clear();
+  named.device = "cpu-7";
+  CHECK(house.take(named).error().code == Code::kNotFound);
+}
+
+TEST_CASE("no worker, a worker that is lost, no room: each is one clear line") {
+  ProfileHouse house;
+  CHECK(house.take(wish()).error().code == Code::kUnavailable);
+  FakeWorker worker("w");
+  house.join(worker);
+  auto large = wish();
+  large.load.memory_bytes = 9LL << 30;
+  CHECK(house.take(large).error().code == Code::kExhausted);
+  CHECK(contains(house.take(large).error().message, "needs 9216 MiB, w has 8192 MiB free"));
+  house.pass(7);
+  auto named = wish();
+  named.worker = "w";
+  CHECK(house.take(named).error().code == Code::kUnavailable);
+  CHECK(contains(house.take(named).error().message, "w is lost"));
+}
+
+TEST_CASE("a profile that fails says how, to the one who follows it") {
+  ProfileHouse house;
+  FakeWorker worker("w");
+  house.join(worker);
+  const auto taken = house.take(wish());
+  REQUIRE(taken.ok());
+  const Ticket follower = house.follow(*taken);
+  const std::string run = house.ordered(worker);
+  SECTION("of itself") {
+    worker.tasks[run].state = "STOPPED";
+    worker.tasks[run].verdict.kind = "crashed";
+    worker.tasks[run].verdict.signal = 11;
+    worker.tasks[run].verdict.reason = "killed by signal 11";
+    house.report(worker);
+    const auto failed = house.reply_of(follower);
+    REQUIRE(failed.ok());
+    CHECK(failed->state == "failed");
+    CHECK(failed->verdict.kind == "crashed");
+    CHECK(failed->reason == "killed by signal 11");
+    CHECK(house.reply_of(house.follow(*failed))->state == "failed");  // told again to whoever has missed it
+  }
+  SECTION("its worker is lost") {
+    house.pass(8);
+    Ticket last = follower;
+    while (house.reply_of(last)->state != "failed") last = house.follow(*house.reply_of(last));
+    CHECK(house.reply_of(last)->verdict.kind == "lost");
+  }
+  CHECK(house.list()->profiles.empty());
+}
+
+TEST_CASE("a follower hears something every two seconds, and a run that nobody follows is stopped") {
+  ProfileHouse house;
+  FakeWorker worker("w");
+  house.join(worker);
+  auto seen = house.take(wish());
+  REQUIRE(seen.ok());
+  house.ordered(worker);
+  for (int n = 0; n < 20; ++n) {
+    const Ticket follower = house.follow(*seen);
+    for (int ticks = 0; ticks < 3 && !house.answered(follower); ++ticks) house.pass(1, {&worker});
+    REQUIRE(house.answered(follower));
+    seen = house.reply_of(follower);
+    REQUIRE(seen.ok());
+    CHECK(seen->state == "running");
+  }
+  house.pass(9, {&worker});
+  CHECK_FALSE(worker.tasks.empty());
+  house.pass(4, {&worker});
+  CHECK(worker.tasks.empty());  // its plan does not name it any more
+  CHECK(house.reply_of(house.follow(*seen))->state == "failed");
+  CHECK(contains(house.reply_of(house.follow(*seen))->reason, "gone"));
+}
+
+TEST_CASE("a profile that its user gives up is stopped at once, but not under a task that waits for it") {
+  ProfileHouse house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  const auto taken = house.take(wish());
+  REQUIRE(taken.ok());
+  const std::string run = house.ordered(worker);
+  SECTION("nobody else wants it") {
+    house.core->stop_profile(++house.tickets, run);
+    CHECK(house.reply_of(house.tickets)->state == "failed");
+    const auto plans = house.out.take<bus::WorkerPlan>();
+    REQUIRE(plans.size() == 1);
+    CHECK(plans[0].second.orders.empty());
+  }
+  SECTION("a task waits for it") {
+    REQUIRE(house.load(load_of("a", 0)).ok());
+    CHECK(house.reason("a") == "being profiled on w");
+    house.core->stop_profile(++house.tickets, run);
+    CHECK(house.reply_of(house.tickets)->state == "starting");
+    house.pass(15, {&worker});
+    CHECK(house.reason("a") == "being profiled on w");
+    house.finish(worker, run, measured());
+    house.settle(worker);
+    CHECK(house.state("a") == "PAUSED");
+  }
+  SECTION("there is none") {
+    house.core->stop_profile(++house.tickets, "nothing");
+    CHECK(house.reply_of(house.tickets).error().code == Code::kNotFound);
+    house.core->follow_profile(++house.tickets, {"nothing", "", 0});
+    CHECK(house.reply_of(house.tickets).error().code == Code::kNotFound);
+  }
+}
+
+TEST_CASE("a profile that was stopped before it was initialised is none, and is taken again") {
+  ProfileHouse house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a", 0)).ok());
+  const std::string run = house.ordered(worker);
+  House::end(worker, run, "stopped");
+  house.report(worker);
+  CHECK(house.list()->profiles.empty());
+  CHECK(house.state("a") == "SUBMITTED");
+  worker.tasks.clear();
+  house.pass(4, {&worker});
+  house.settle(worker);
+  CHECK(house.state("a") == "PAUSED");
+}
+
+TEST_CASE("profiles go from one manager to another, all or none, and the newer one counts") {
+  ProfileHouse from;
+  CHECK(from.import({importable("a.so", 5), importable("b.so", 5)})->added == 2);
+  auto exported = from.list(true);
+  REQUIRE(exported.ok());
+  REQUIRE(exported->profiles.size() == 2);
+  CHECK(exported->profiles[0].step_ns.size() == 3);
+  CHECK(from.list()->profiles[0].step_ns.empty());
+
+  ProfileHouse to;
+  CHECK(to.import({importable("a.so", 9)})->added == 1);
+  const auto done = to.import(exported->profiles);
+  REQUIRE(done.ok());
+  CHECK(done->added == 1);
+  CHECK(done->older == 1);
+  CHECK(to.import({importable("a.so", 10)})->replaced == 1);
+  to.restart(false);
+  CHECK(to.list()->profiles.size() == 2);
+  CHECK(to.list()->profiles[0].taken_unix_ms == 10);  // newest first
+
+  auto bad = importable("c.so");
+  SECTION("content") { bad.sha256 = "../../etc"; }
+  SECTION("memory") { bad.peak_bytes["gpu"] = INT64_MIN; }
+  SECTION("nothing of memory") { bad.peak_bytes.clear(); }
+  SECTION("name") { bad.plugin = "a\nb"; }
+  SECTION("durations") { bad.step_ns = {-1}; }
+  SECTION("lengths") { bad.host_bytes = {1}; }
+  const auto refused = to.import({importable("d.so"), bad});
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == Code::kInvalidArgument);
+  CHECK(contains(refused.error().message, "profile 2 of 2"));
+  CHECK(to.list()->profiles.size() == 2);  // nothing of it
+}
