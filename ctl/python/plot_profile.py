@@ -26,6 +26,10 @@ def quiet(axes):
         axes.spines[side].set_visible(False)
 
 
+def legend(axes, place):
+    axes.legend(fontsize=8, loc=place, framealpha=0.9, edgecolor="none").set_zorder(5)
+
+
 def nothing(axes, why):
     axes.set_xticks([])
     axes.set_yticks([])
@@ -47,15 +51,13 @@ def histogram(axes, profile):
     axes.hist(inside, bins=min(40, max(8, len(inside) // 4)), color=DARK)
     top = axes.get_ylim()[1]
     axes.set_ylim(0, top * 1.22)
-    marks = []
     for quantile, colour in (("p50", GREEN), ("p90", ACCENT), ("p99", "#b03a3a")):
         at = steps[f"{quantile}_ns"]
         axes.axvline(at / factor, color=colour, linewidth=1.5, label=f"{quantile} {text(at, TIMES)}")
-        marks.append(at / factor)
     outside = len(shown) - len(inside)
     if outside:
         axes.plot([], [], " ", label=f"{outside} beyond, max {text(steps['max_ns'], TIMES)}")
-    axes.legend(frameon=False, fontsize=8, loc="upper right")
+    legend(axes, "upper right")
     axes.set_xlabel(name)
     axes.set_ylabel("steps")
     quiet(axes)
@@ -70,7 +72,7 @@ def in_time(axes, profile):
     axes.plot(range(1, len(durations) + 1), [value / factor for value in durations], ".", color=DARK, markersize=4)
     axes.axhline(profile["steps"]["p90_ns"] / factor, color=ACCENT, linewidth=1, label="p90")
     axes.set_ylim(0, max(durations) / factor * 1.15)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    legend(axes, "lower right")
     axes.set_xlabel("step")
     axes.set_ylabel(name)
     quiet(axes)
@@ -90,7 +92,8 @@ def memory(axes, profile):
                       marker="o" if len(looks) < 8 else None, markersize=3)
         axes.axhline(peaks[where] / size, color=colour, linestyle=":", linewidth=1.5, label=f"{where}: {text(peaks[where], SIZES)}")
     axes.set_ylim(0, max(list(peaks.values()) + [1]) / size * 1.25)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.set_xlim(left=0)
+    legend(axes, "lower right")
     axes.set_xlabel("s since CreateSideTask")
     axes.set_ylabel(name)
     quiet(axes)
@@ -116,7 +119,10 @@ def parts(axes, profile):
         axes.plot([low, middle], [row, row], color=colour, linewidth=6, solid_capstyle="butt", alpha=0.55)
         axes.plot([low], [row], "|", color=colour, markersize=11, markeredgewidth=2)
         axes.plot([high], [row], "o", color=ACCENT, markersize=3.5)
+        axes.annotate(text(spread["p50_ns"], TIMES), (high, row), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8, color=DARK)
     axes.set_xscale("log")
+    left, right = axes.get_xlim()
+    axes.set_xlim(left, right * (right / left) ** 0.16)  # room for the last label
     from matplotlib.ticker import FuncFormatter, NullFormatter
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value * 1e6, TIMES)))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -140,7 +146,7 @@ def draw(path, profile, pyplot):
     conditions = "on an idle device" if profile["conditions"] == "idle" else "in a training's bubbles"
     params = ", ".join(f"{key}={value}" for key, value in profile["params"].items())
     figure.suptitle(f"{profile['plugin']}" + (f" ({params[:70]})" if params else "") + f": {profile['steps']['count']} steps {conditions}, "
-                    f"{profile['device_model']}", x=0.07, ha="left", fontsize=11)
+                    f"{profile['device_model']}", x=0.125, y=0.95, ha="left", fontsize=11)
     figure.savefig(path, bbox_inches="tight")
 
 

@@ -185,7 +185,8 @@ void add_profile(CLI::App& app, Arguments& arguments) {
     if (arguments.action) return;  // list, export or import
     arguments.action = [&arguments](Session& session) -> Result<int> {
       if (arguments.profile.load.plugin.empty()) {
-        return Error{Code::kInvalidArgument, "no plugin is named", "freeride-ctl profile PLUGIN, or list, export, import"};
+        return Error{Code::kInvalidArgument, "no plugin is named",
+                     "freeride-ctl profile PLUGIN, or list, export, import"};
       }
       return run_profile(session, arguments.profile);
     };

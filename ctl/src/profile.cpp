@@ -50,8 +50,8 @@ class ProgressLine {
 
 std::string progress(const std::string& plugin, const bus::ProfileReply& reply) {
   std::string text = "profiling " + plugin + " on " + reply.worker + ": ";
-  text += reply.steps == 0 ? reply.reason
-                           : human_count(reply.steps) + (reply.steps == 1 ? " step" : " steps") + " so far";
+  text +=
+      reply.steps == 0 ? reply.reason : human_count(reply.steps) + (reply.steps == 1 ? " step" : " steps") + " so far";
   return printable(text);
 }
 
@@ -64,8 +64,8 @@ Error failure(const std::string& plugin, const bus::ProfileReply& reply) {
   std::string hint;
   if (kind == "out_of_memory") hint = "declare more with --memory";
   if (kind == "overran") hint = "its limit: " + reply.verdict.limit;
-  return Error{ours ? Code::kInternal : Code::kRejected, "profile of " + plugin + " on " + reply.worker + ": " + outcome(state),
-               hint};
+  return Error{ours ? Code::kInternal : Code::kRejected,
+               "profile of " + plugin + " on " + reply.worker + ": " + outcome(state), hint};
 }
 
 // Follows the run to its end. Interrupted, it gives the run up, so that nothing is left behind.
@@ -178,7 +178,8 @@ std::string profiles_file(const std::vector<bus::Profile>& profiles) {
 Result<bus::ImportProfiles> read_profiles(const std::string& text, const std::string& name) {
   using nlohmann::json;
   const auto wrong = [&name](const std::string& why) {
-    return Error{Code::kInvalidArgument, name + " holds no profiles: " + why, "make such a file with freeride-ctl profile export"};
+    return Error{Code::kInvalidArgument, name + " holds no profiles: " + why,
+                 "make such a file with freeride-ctl profile export"};
   };
   // Whatever is nested deeper than a profile can be is left out here, before anything walks through it.
   const auto shallow = [](int depth, json::parse_event_t, json&) { return depth <= kDeepest; };
@@ -189,8 +190,10 @@ Result<bus::ImportProfiles> read_profiles(const std::string& text, const std::st
   const json version = file.value("version", json());
   if (!version.is_number_integer() || version < 1) return wrong("it says no version");
   if (version > kProfilesVersion) {
-    return Error{Code::kVersion, name + " has version " + version.dump() + ", this freeride-ctl knows " + std::to_string(kProfilesVersion),
-                 "import it with the freeride-ctl that made it, or a newer one"};
+    return Error{
+        Code::kVersion,
+        name + " has version " + version.dump() + ", this freeride-ctl knows " + std::to_string(kProfilesVersion),
+        "import it with the freeride-ctl that made it, or a newer one"};
   }
   const json profiles = file.value("profiles", json());
   if (!profiles.is_array()) return wrong("it has no list of profiles");
@@ -205,9 +208,10 @@ Result<int> run_profile_export(Session& session, const ProfileArguments& argumen
   const auto reply = session.ask<bus::ProfilesReply>(bus::ListProfiles{arguments.load.plugin, true});
   if (!reply) return reply.error();
   if (reply->profiles.empty()) {
-    return Error{Code::kNotFound,
-                 "there are no profiles" + (arguments.load.plugin.empty() ? "" : " of " + arguments.load.plugin) + " to export",
-                 "take one with freeride-ctl profile PLUGIN"};
+    return Error{
+        Code::kNotFound,
+        "there are no profiles" + (arguments.load.plugin.empty() ? "" : " of " + arguments.load.plugin) + " to export",
+        "take one with freeride-ctl profile PLUGIN"};
   }
   if (reply->left_out != 0) {
     return Error{Code::kExhausted, std::to_string(reply->left_out) + " profiles have no room in one file",

@@ -102,8 +102,8 @@ TEST_CASE("profile: a file that is none, or is newer, is one clear line") {
   refusal(file.dump());
   // Nested so deeply that whatever walks through it would run out of stack.
   const std::string deep(200'000, '[');
-  const auto harmless = read_profiles(R"({"format": "freeride-profiles", "version": 1, "profiles": [{"step_ns": )" + deep +
-                                          std::string(200'000, ']') + "}]}",
+  const auto harmless = read_profiles(R"({"format": "freeride-profiles", "version": 1, "profiles": [{"step_ns": )" +
+                                          deep + std::string(200'000, ']') + "}]}",
                                       "f.json");
   CHECK_FALSE((harmless.ok() && harmless->profiles.size() > 1));
 }

@@ -24,7 +24,8 @@ std::string date_of(int64_t unix_ms) {
   const time_t seconds = unix_ms / 1000;
   tm parts{};
   char text[32];
-  if (localtime_r(&seconds, &parts) == nullptr || strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts) == 0) return "-";
+  if (localtime_r(&seconds, &parts) == nullptr || strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts) == 0)
+    return "-";
   return text;
 }
 
@@ -220,7 +221,8 @@ std::string render_profile(const bus::Profile& profile, bool kept) {
   Table table({"DURATION OF", ">COUNT", ">P50", ">P90", ">P99", ">MAX"});
   const auto add = [&table](const std::string& what, const bus::Durations& d) {
     if (d.count == 0) return;
-    table.add({what, human_count(d.count), human_ns(d.p50_ns), human_ns(d.p90_ns), human_ns(d.p99_ns), human_ns(d.max_ns)});
+    table.add(
+        {what, human_count(d.count), human_ns(d.p50_ns), human_ns(d.p90_ns), human_ns(d.p99_ns), human_ns(d.max_ns)});
   };
   const auto once = [&table](const std::string& what, int64_t ns) {
     if (ns > 0) table.add({what, "1", human_ns(ns), "", "", ""});

@@ -177,13 +177,14 @@ void Core::profile_report(ProfileRun& run, const bus::TaskReport& report) {
   complete(profile);
   if (const auto checked = check_profile(profile); report.profile.empty() || !checked) {
     if (!report.profile.empty())
-      spdlog::warn("worker {}: its profile of {} makes no sense: {}", done.worker, done.plugin, checked.error().message);
+      spdlog::warn("worker {}: its profile of {} makes no sense: {}", done.worker, done.plugin,
+                   checked.error().message);
     profile = from_counters(report, on_gpu);
     complete(profile);
   }
   spdlog::info("profile of {} ({}): {} MiB, {:.3f} ms a step (p90 of {})", done.plugin, done.sha256.substr(0, 12),
-               profile.peak_bytes[on_gpu ? "gpu" : "host"] >> 20,
-               static_cast<double>(profile.steps.p90_ns) / kNsPerMs, profile.steps.count);
+               profile.peak_bytes[on_gpu ? "gpu" : "host"] >> 20, static_cast<double>(profile.steps.p90_ns) / kNsPerMs,
+               profile.steps.count);
   keep_profile(done.key, profile);
   bus::ProfileReply reply = reply_of(done);
   reply.state = "done";
@@ -252,12 +253,15 @@ Result<std::vector<policy::ProfileDevice>> Core::profile_candidates(const bus::T
     if (named == workers_.end()) {
       std::string known;
       for (const auto& view : views) known += (known.empty() ? "" : ", ") + view.worker;
-      return Error{Code::kNotFound, "there is no worker " + in_quotes(wish.worker) + "; up: " + (known.empty() ? "none" : bounded(known, 512)),
-                   "see freeride-ctl workers"};
+      return Error{
+          Code::kNotFound,
+          "there is no worker " + in_quotes(wish.worker) + "; up: " + (known.empty() ? "none" : bounded(known, 512)),
+          "see freeride-ctl workers"};
     }
     if (!named->second.up())
-      return Error{Code::kUnavailable, "worker " + wish.worker + " is " +
-                   (named->second.state == Worker::State::kDown ? "down" : "lost"), "start freeride-worker there"};
+      return Error{Code::kUnavailable,
+                   "worker " + wish.worker + " is " + (named->second.state == Worker::State::kDown ? "down" : "lost"),
+                   "start freeride-worker there"};
   }
   if (views.empty()) {
     return Error{Code::kUnavailable, "no worker is up to profile on", "start one: freeride-worker --device cpu-0"};
@@ -343,11 +347,12 @@ void Core::follow_profile(Ticket ticket, const bus::FollowProfile& follow) {
     return outside_.answer(ticket, Reply(ended->second.reply), {});
   const auto found = profile_runs_.find(follow.run);
   if (found == profile_runs_.end()) {
-    return outside_.answer(ticket,
-                           Error{Code::kNotFound, "there is no profile run " + in_quotes(follow.run) +
-                                                      "; the manager may have been restarted",
-                                 "profile again"},
-                           {});
+    return outside_.answer(
+        ticket,
+        Error{Code::kNotFound,
+              "there is no profile run " + in_quotes(follow.run) + "; the manager may have been restarted",
+              "profile again"},
+        {});
   }
   ProfileRun& run = found->second;
   run.followed_ns = clock_.now_ns();
@@ -472,7 +477,9 @@ void Core::import_profiles(Ticket ticket, const bus::ImportProfiles& wish) {
     const std::string key = profile_key(profile.sha256, profile.params, profile.device_model);
     const auto there = taken.count(key) != 0 ? taken.find(key) : taken.end();
     const auto known = profiles_.find(key);
-    const bus::Profile* before = there != taken.end() ? &there->second : known != profiles_.end() ? &known->second : nullptr;
+    const bus::Profile* before = there != taken.end()       ? &there->second
+                                 : known != profiles_.end() ? &known->second
+                                                            : nullptr;
     if (before != nullptr && before->taken_unix_ms >= profile.taken_unix_ms && !before->sha256.empty()) {
       ++reply.older;
       continue;
@@ -481,7 +488,8 @@ void Core::import_profiles(Ticket ticket, const bus::ImportProfiles& wish) {
     taken[key] = profile;
   }
   if (profiles_.size() + reply.added > kMaxProfiles)
-    return outside_.answer(ticket, Error{Code::kExhausted, "there would be more than 1024 profiles", "nothing was imported"}, {});
+    return outside_.answer(
+        ticket, Error{Code::kExhausted, "there would be more than 1024 profiles", "nothing was imported"}, {});
   if (auto saved = store_->save_profiles(taken); !saved) {
     disk_trouble(saved.error());
     return outside_.answer(ticket, saved.error(), {});

@@ -79,7 +79,8 @@ void Link::request(Core& core, const bus::Server::Incoming& incoming) {
   } else if (is(bus::GetReport::kCommand)) {
     with<bus::GetReport>(incoming, [&](Ticket t, const auto& c, A) { core.report(t, c.job); });
   } else if (is(bus::TakeProfile::kCommand)) {
-    with<bus::TakeProfile>(incoming, [&](Ticket t, const auto& c, A attachment) { core.take_profile(t, c, attachment); });
+    with<bus::TakeProfile>(incoming,
+                           [&](Ticket t, const auto& c, A attachment) { core.take_profile(t, c, attachment); });
   } else if (is(bus::FollowProfile::kCommand)) {
     with<bus::FollowProfile>(incoming, [&](Ticket t, const auto& c, A) { core.follow_profile(t, c); });
   } else if (is(bus::StopProfile::kCommand)) {

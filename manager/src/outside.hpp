@@ -14,9 +14,9 @@ namespace freeride::manager {
 /// Names a request until it is answered.
 using Ticket = uint64_t;
 
-using Reply = std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::WorkersReply, bus::PluginsReply,
-                           bus::StatusReply, bus::ReportReply, bus::ProfileReply, bus::ProfilesReply, bus::ImportReply,
-                           bus::WorkerPlan>;
+using Reply =
+    std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::WorkersReply, bus::PluginsReply, bus::StatusReply,
+                 bus::ReportReply, bus::ProfileReply, bus::ProfilesReply, bus::ImportReply, bus::WorkerPlan>;
 using Order = std::variant<bus::CreateTask, bus::ReplaceTask, bus::TaskOrder, bus::WorkerPlan, bus::GetLog>;
 
 /// Implemented over the bus by Link, and by a recorder in tests. All calls come on the core's thread and must not

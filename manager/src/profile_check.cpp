@@ -21,7 +21,8 @@ bool all_within(const std::vector<int64_t>& values, int64_t most) {
 }
 
 bool in_order(const bus::Durations& d) {
-  return d.p50_ns >= 0 && d.p50_ns <= d.p90_ns && d.p90_ns <= d.p99_ns && d.p99_ns <= d.max_ns && d.max_ns <= kLongestNs;
+  return d.p50_ns >= 0 && d.p50_ns <= d.p90_ns && d.p90_ns <= d.p99_ns && d.p99_ns <= d.max_ns &&
+         d.max_ns <= kLongestNs;
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ bus::Profile measured() {
   profile.peak_bytes["host"] = 300LL << 20;
   profile.init_ns = 5;
   profile.steps = {10, 2 * kNsPerMs, 3 * kNsPerMs, 4 * kNsPerMs, 5 * kNsPerMs};
-  profile.pieces = {{10, 1, 1 * kNsPerMs, 1 * kNsPerMs, 1 * kNsPerMs}, {10, 1, 2 * kNsPerMs, 2 * kNsPerMs, 2 * kNsPerMs}};
+  profile.pieces = {{10, 1, 1 * kNsPerMs, 1 * kNsPerMs, 1 * kNsPerMs},
+                    {10, 1, 2 * kNsPerMs, 2 * kNsPerMs, 2 * kNsPerMs}};
   profile.step_ns = {1, 2, 3};
   profile.memory_t_ns = {0, 1};
   profile.host_bytes = {7, 8};
@@ -191,10 +192,18 @@ TEST_CASE("a worker's profile that makes no sense is not believed") {
   const auto taken = house.take(wish());
   REQUIRE(taken.ok());
   auto lie = measured();
-  SECTION("memory") { lie.peak_bytes["host"] = -1; }
-  SECTION("order") { lie.steps.p50_ns = INT64_MAX; }
-  SECTION("length") { lie.gpu_bytes = {1, 2, 3}; }
-  SECTION("size") { lie.pieces.resize(65); }
+  SECTION("memory") {
+    lie.peak_bytes["host"] = -1;
+  }
+  SECTION("order") {
+    lie.steps.p50_ns = INT64_MAX;
+  }
+  SECTION("length") {
+    lie.gpu_bytes = {1, 2, 3};
+  }
+  SECTION("size") {
+    lie.pieces.resize(65);
+  }
   house.finish(worker, house.ordered(worker), lie);
   const auto done = house.reply_of(house.follow(*taken));
   REQUIRE(done.ok());
@@ -370,12 +379,24 @@ TEST_CASE("profiles go from one manager to another, all or none, and the newer o
   CHECK(to.list()->profiles[0].taken_unix_ms == 10);  // newest first
 
   auto bad = importable("c.so");
-  SECTION("content") { bad.sha256 = "../../etc"; }
-  SECTION("memory") { bad.peak_bytes["gpu"] = INT64_MIN; }
-  SECTION("nothing of memory") { bad.peak_bytes.clear(); }
-  SECTION("name") { bad.plugin = "a\nb"; }
-  SECTION("durations") { bad.step_ns = {-1}; }
-  SECTION("lengths") { bad.host_bytes = {1}; }
+  SECTION("content") {
+    bad.sha256 = "../../etc";
+  }
+  SECTION("memory") {
+    bad.peak_bytes["gpu"] = INT64_MIN;
+  }
+  SECTION("nothing of memory") {
+    bad.peak_bytes.clear();
+  }
+  SECTION("name") {
+    bad.plugin = "a\nb";
+  }
+  SECTION("durations") {
+    bad.step_ns = {-1};
+  }
+  SECTION("lengths") {
+    bad.host_bytes = {1};
+  }
   const auto refused = to.import({importable("d.so"), bad});
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == Code::kInvalidArgument);

@@ -28,7 +28,7 @@ constexpr const char* kSchema[] = {R"sql(
                       stalls INTEGER, stall_sum_ns REAL);
   CREATE INDEX block_job ON block (job);
 )sql",
-                                    R"sql(
+                                   R"sql(
   ALTER TABLE profile ADD COLUMN record BLOB;
 )sql"};
 static_assert(std::size(kSchema) == StateStore::kSchemaVersion);

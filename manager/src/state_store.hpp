@@ -67,8 +67,8 @@ class StateStore {
   /// The task that a load request made, if it was one of the last day.
   Result<std::optional<int64_t>> task_of_request(const std::string& request_id);
 
-  /// By key. Of those that were saved before schema version 2 no more than memory and step duration are known: they have
-  /// no sha256, and their memory is under "" in peak_bytes.
+  /// By key. Of those that were saved before schema version 2 no more than memory and step duration are known: they
+  /// have no sha256, and their memory is under "" in peak_bytes.
   Result<std::map<std::string, bus::Profile>> profiles();
   /// All of them, or none.
   Status save_profiles(const std::map<std::string, bus::Profile>& profiles);

@@ -88,8 +88,7 @@ std::map<std::string, Layout> layouts_of_header() {
 #undef T
 #define T freeride_profile_record
   layouts["profile_record"] = {
-      sizeof(T),
-      {FIELD(T, magic), FIELD(T, major), FIELD(T, samples), FIELD(T, stop_ns), FIELD(T, reserved0)}};
+      sizeof(T), {FIELD(T, magic), FIELD(T, major), FIELD(T, samples), FIELD(T, stop_ns), FIELD(T, reserved0)}};
 #undef T
 #define T freeride_profile_sample
   layouts["profile_sample"] = {sizeof(T), {FIELD(T, duration_ns), FIELD(T, kind), FIELD(T, piece)}};

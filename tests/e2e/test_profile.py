@@ -25,7 +25,7 @@ def ctl(system, *args):
 def idle():
     with System() as system:
         system.start_manager()
-        system.start_worker("cpu-0", "--init-ms", "3000", "--hang-ms", "2000")
+        system.start_worker("cpu-0", "--profile-ms", "4000", "--hang-ms", "2000")
         until(lambda: system.ok("workers")["workers"], "the worker is known")
         yield system
 

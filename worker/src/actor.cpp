@@ -244,6 +244,7 @@ void Actor::grants(int64_t now_ns) {
     if (!slot->has_grant()) continue;
     if (slot->grant_done() || slot->killed() || slot->deadline_ns() <= now_ns) {
       slot->close(now_ns, now_ns);
+      slot->forget_unused_grant();
       look_at(now_ns);  // it may get a lease at once
     } else if (!ranks_.empty() && slot->holds_profile()) {
       slot->take_back_profile(now_ns);

@@ -756,3 +756,24 @@ TEST_CASE("a trainer that comes takes a profile's grant back, but for its initia
     CHECK(kills[0].training_came);
   }
 }
+
+TEST_CASE("a grant that a starved task did not take up in time is given again", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add(false);
+  task.created();
+  rig.step();
+  const auto first = task.lease();
+  CHECK(first.kind == FREERIDE_LEASE_INIT);
+  rig.clock.tick(rig.config.init_ns);
+  rig.step();
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_INIT);
+  CHECK(task.lease().lease_id > first.lease_id);
+  CHECK_FALSE(task.killed());
+  // One that has taken it up has had it.
+  task.answer().transition = FREERIDE_IN_INIT;
+  rig.clock.tick(rig.config.init_ns);
+  rig.step();
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}

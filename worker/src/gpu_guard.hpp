@@ -76,7 +76,7 @@ class GpuGuard {
   struct Tenant {
     int32_t priority = 0;
     int64_t limit_bytes = 0;  // at the server
-    int64_t used_bytes = 0;  // its server's included
+    int64_t used_bytes = 0;   // its server's included
     int64_t own_bytes = 0;
     std::unique_ptr<MpsServer> server;
     std::set<pid_t> present;       // its processes on the GPU, the server's included, in the last look

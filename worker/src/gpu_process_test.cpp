@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -178,6 +179,44 @@ TEST_CASE("kill -9 of a worker on a GPU takes the MPS servers with it; the next 
   rig.restart_worker();
   rig.manager.wait_registered();
   CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
+  rig.stop_worker();
+}
+
+TEST_CASE("a profile on a GPU has the process's own memory there, and the host's", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  auto create = spec(rig, "p", 10 * kGiB);
+  create.purpose = "profile";
+  create.steps = 100;
+  create.params = {{"step_us", "20000"}, {"sleep", "1"}};
+  rig.manager.create(create);
+  rig.manager.wait([&] { return rig.manager.task("p").counters.steps > 0; });
+  // Supervisor and runner; the others are the MPS server's.
+  pid_t runner = 0, control = 0;
+  for (const pid_t pid : children_of(rig.worker.pid())) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
+    const std::string line{std::istreambuf_iterator<char>(in), {}};
+    if (line.find("supervise") != std::string::npos) runner = children_of(pid).at(0);
+    if (line.find("fake_mps_control") != std::string::npos) control = pid;
+  }
+  REQUIRE(runner > 1);
+  REQUIRE(control > 1);
+  for (const auto& entry : fs::directory_iterator(rig.paths.run_dir / "mps"))
+    std::ofstream(entry.path() / "clients") << runner;
+  driver.say(6 * kGiB, "client " + std::to_string(runner) + " " + std::to_string(3 * kGiB) + "\nprocess " +
+                           std::to_string(control) + " " + std::to_string(kGiB) + "\n");
+  CHECK(rig.manager.verdict("p").kind == "finished");
+  const bus::TaskReport report = rig.manager.task("p");
+  REQUIRE(report.profile.size() == 1);
+  const bus::Profile& profile = report.profile[0];
+  CHECK(profile.peak_bytes.at("gpu") == 3 * kGiB);  // without its server's
+  CHECK(profile.peak_bytes.at("host") > int64_t{1} << 20);
+  CHECK(profile.peak_bytes.at("host") < kGiB);
+  CHECK(profile.gpu_bytes.size() == profile.memory_t_ns.size());
+  CHECK(std::find(profile.gpu_bytes.begin(), profile.gpu_bytes.end(), 3 * kGiB) != profile.gpu_bytes.end());
+  CHECK(profile.steps.count == 100);
+  CHECK(report.counters.peak_memory_bytes == 3 * kGiB);
   rig.stop_worker();
 }
 

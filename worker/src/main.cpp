@@ -81,7 +81,8 @@ int main(int argc, char** argv) {
   app.add_option("--init-ms", options.init_ms, "length of the grant for InitSideTask")
       ->check(CLI::Range(10, 3'600'000))
       ->capture_default_str();
-  app.add_option("--profile-ms", options.profile_ms, "time for a profile: the grant where there is no training, else the wait for bubbles")
+  app.add_option("--profile-ms", options.profile_ms,
+                 "time for a profile: the grant where there is no training, else the wait for bubbles")
       ->check(CLI::Range(10, 3'600'000))
       ->capture_default_str();
   app.add_option("--stop-ms", options.stop_ms, "time for a task to stop in good order")

@@ -17,8 +17,8 @@ class ProfileWatch {
 
   explicit ProfileWatch(int64_t begin_ns) : begin_ns_(begin_ns) {}
 
-  /// A look at the task's memory; `gpu_bytes` -1: there is no GPU. Of many looks every second one is forgotten, and they
-  /// become rarer.
+  /// A look at the task's memory; `gpu_bytes` -1: there is no GPU. Of many looks every second one is forgotten, and
+  /// they become rarer.
   void look(int64_t now_ns, int64_t host_bytes, int64_t gpu_bytes);
   int64_t pause_ns() const { return pause_ns_; }
 

@@ -279,7 +279,8 @@ void SideTask::look_at_profile() {
   const uint32_t state = answered_state();
   const bool initialised = state == FREERIDE_STATE_PAUSED || state == FREERIDE_STATE_RUNNING;
   if (initialised && initialised_ns_ == 0) initialised_ns_ = now_ns;
-  if (initialised_ns_ != 0 && now_ns - initialised_ns_ > policy::profile_patience_ns(spec_.steps, options_.profile_ns)) {
+  if (initialised_ns_ != 0 &&
+      now_ns - initialised_ns_ > policy::profile_patience_ns(spec_.steps, options_.profile_ns)) {
     if (auto s = order("stop"); !s.ok()) spdlog::warn("{}", s.error().text());
   }
   profile_timer_ = loop_.at(now_ns + profile_->pause_ns(), [this] {
@@ -408,7 +409,8 @@ void SideTask::killed(const Kill& kill) {
   if (ended_ || !own_verdict_.kind.empty()) return;
   // Beside no training it had been given the device for itself.
   own_verdict_.kind = kill.training_came ? "evicted" : "overran";
-  own_verdict_.reason = kill.training_came ? "a trainer came while it was profiled, and it " + kill.reason : kill.reason;
+  own_verdict_.reason =
+      kill.training_came ? "a trainer came while it was profiled, and it " + kill.reason : kill.reason;
   own_verdict_.limit = kill.limit;
   own_verdict_.transition = transition_name(kill.transition);
 }

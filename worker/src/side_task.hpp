@@ -26,7 +26,7 @@ struct SideTaskOptions {
   int64_t host_memory_bytes =
       0;  ///< ceiling of a GPU's task in the host's memory; on a CPU device the task's own counts
   int64_t grace_ns = 0, hang_ns = 0;
-  int64_t create_ns = 60'000'000'000;  ///< for loading and CreateSideTask
+  int64_t create_ns = 60'000'000'000;   ///< for loading and CreateSideTask
   int64_t profile_ns = 30'000'000'000;  ///< for a profile's steps
   int64_t stop_ns =
       10'000'000'000;  ///< for StopSideTask as seen from here; the supervisor has a shorter bound of its own
@@ -139,8 +139,8 @@ class SideTask {
   int64_t initialised_ns_ = 0;             ///< of such a one: when it was first seen to be
   std::string order_ = "run";
   bool stopping_ = false, ended_ = false, held_ = false, keeps_state_ = false;
-  bus::Verdict verdict_;      // of the supervisor, until the end
-  bus::Verdict own_verdict_;  // of this worker: goes first
+  bus::Verdict verdict_;                                   // of the supervisor, until the end
+  bus::Verdict own_verdict_;                               // of this worker: goes first
   int64_t resident_bytes_ = 0, peak_bytes_ = 0;            // of the device's memory; on a CPU that is the host's
   int64_t host_resident_bytes_ = 0, host_peak_bytes_ = 0;  // of its process
   int64_t ended_ns_ = 0;

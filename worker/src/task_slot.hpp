@@ -104,6 +104,10 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
     training_came_ = true;
     close(now_ns, now_ns);
   }
+  /// After close(): a task that got no processor to take its grant up is to have another.
+  void forget_unused_grant() {
+    if (!killed_ && state == FREERIDE_STATE_CREATED && transition == FREERIDE_IN_NONE) granted_ = false;
+  }
   bool holds_profile() const { return kind() == Kind::kProfile && initialised(); }
   bool training_came() const { return training_came_; }
   bool has_grant() const { return kind() == Kind::kInit || kind() == Kind::kProfile || kind() == Kind::kSave; }

@@ -19,11 +19,11 @@ extern "C" {
 #define FREERIDE_PAGES_MAJOR 1u
 #define FREERIDE_PAGES_MINOR 2u
 
-#define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull /* "FRBUBBLE" */
-#define FREERIDE_SENT_MAGIC 0x20544e4553525246ull   /* "FRRSENT " */
-#define FREERIDE_LEASE_MAGIC 0x455341454c525246ull  /* "FRRLEASE" */
-#define FREERIDE_ANSWER_MAGIC 0x5257534e41525246ull /* "FRRANSWR" */
-#define FREERIDE_STATE_MAGIC 0x4554415453525246ull  /* "FRRSTATE" */
+#define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull  /* "FRBUBBLE" */
+#define FREERIDE_SENT_MAGIC 0x20544e4553525246ull    /* "FRRSENT " */
+#define FREERIDE_LEASE_MAGIC 0x455341454c525246ull   /* "FRRLEASE" */
+#define FREERIDE_ANSWER_MAGIC 0x5257534e41525246ull  /* "FRRANSWR" */
+#define FREERIDE_STATE_MAGIC 0x4554415453525246ull   /* "FRRSTATE" */
 #define FREERIDE_PROFILE_MAGIC 0x464f525052525246ull /* "FRRRPROF" */
 
 /* First 32 bytes of every page. Written once, before the page is handed to anybody. */
@@ -254,8 +254,8 @@ typedef struct freeride_saved_state {
   char instance[64]; /* 112: NUL-terminated: the task's, so that a later task of its name does not go on from it */
 } freeride_saved_state;
 
-/* ---- profile record: a header and `samples` samples. From the runner to the worker through the same pipe, once, when a
- * profile has ended well. A claim, like everything a runner says ---- */
+/* ---- profile record: a header and `samples` samples. From the runner to the worker through the same pipe, once, when
+ * a profile has ended well. A claim, like everything a runner says ---- */
 
 #define FREERIDE_PROFILE_MOST_SAMPLES 4000u /* the whole record fits into a pipe */
 enum {

@@ -60,16 +60,19 @@ int main(int argc, char** argv) {
       ->required();
   supervise_command->add_option("--report-fd", channels.report_fd, "socket for started and verdict")->required();
   supervise_command->add_option("--state-in-fd", job.state_in_fd, "file with the state to go on from");
-  supervise_command->add_option("--state-out-fd", job.state_out_fd, "pipe for the state that a save grant asks for, or for a profile's record");
+  supervise_command->add_option("--state-out-fd", job.state_out_fd,
+                                "pipe for the state that a save grant asks for, or for a profile's record");
   supervise_command->add_option("--plugin", job.plugin, "the plugin's file")->required();
   supervise_command->add_option("--name", job.task, "the task's name")->required();
   supervise_command->add_option("--device", job.device, "cpu-N or a GPU's UUID")->required();
   supervise_command->add_option("--scratch", job.scratch, "the task's folder")->required();
   supervise_command->add_option("--param", param_texts, "key=value, repeatable")->take_all()->allow_extra_args(false);
-  supervise_command->add_option("--steps", job.steps, "finish after so many steps; 0: never, a profile as many as it takes");
+  supervise_command->add_option("--steps", job.steps,
+                                "finish after so many steps; 0: never, a profile as many as it takes");
   supervise_command->add_option("--predicted-step-ns", job.predicted_step_ns, "length of a step, from its profile");
-  supervise_command->add_option("--predicted-pieces-ns", job.predicted_pieces_ns,
-                                "lengths of the pieces of a step with yield points, from its profile")
+  supervise_command
+      ->add_option("--predicted-pieces-ns", job.predicted_pieces_ns,
+                   "lengths of the pieces of a step with yield points, from its profile")
       ->delimiter(',');
   supervise_command->add_option("--purpose", purpose, "run, or profile: end once enough is known")
       ->check(CLI::IsMember({"run", "profile"}));

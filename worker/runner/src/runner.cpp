@@ -281,8 +281,8 @@ Runner::Next Runner::save(const pages::Lease& lease) {
   return Next::kGoOn;
 }
 
-// With no training on the device: at once, under one grant. When that is taken back because a training has come, the rest
-// is for its bubbles.
+// With no training on the device: at once, under one grant. When that is taken back because a training has come, the
+// rest is for its bubbles.
 Runner::Next Runner::profile(const pages::Lease& lease, uint32_t sequence) {
   if (init() == Next::kEnded) return Next::kEnded;
   held_ = lease;
@@ -438,7 +438,8 @@ Runner::Next Runner::end_workload() {
   return stop("finished", "its work is done");
 }
 
-// The workload runs until enough of it has been seen; where a training takes the grant back, the rest is for its bubbles.
+// The workload runs until enough of it has been seen; where a training takes the grant back, the rest is for its
+// bubbles.
 Runner::Next Runner::profile_workload(int64_t until_ns) {
   piece_begin_ns_ = now_ns_;
   until_ns = std::min(until_ns, now_ns_ + policy::kEnoughProfileNs);

@@ -21,17 +21,17 @@ namespace freeride::runner {
 
 /// What the runner is to run.
 struct Job {
-  std::string plugin;             ///< path
-  std::string task;               ///< name
-  std::string device;             ///< "cpu-N" or a GPU's UUID
-  std::string scratch;            ///< folder
-  Params params;                  ///< as given by the user
-  uint64_t steps = 0;             ///< stop after so many; 0: until it finishes or is stopped; profile: as many as it takes
-  int64_t predicted_step_ns = 0;  ///< from its profile; 0: not known
+  std::string plugin;   ///< path
+  std::string task;     ///< name
+  std::string device;   ///< "cpu-N" or a GPU's UUID
+  std::string scratch;  ///< folder
+  Params params;        ///< as given by the user
+  uint64_t steps = 0;   ///< stop after so many; 0: until it finishes or is stopped; profile: as many as it takes
+  int64_t predicted_step_ns = 0;             ///< from its profile; 0: not known
   std::vector<int64_t> predicted_pieces_ns;  ///< of a step with yield points, by place; empty: there are none
   bool profile = false;                      ///< ends once enough is known, and writes what it was into state_out_fd
-  int state_in_fd = -1;           ///< file to go on from (saved_state.hpp), read when it is initialised; -1: none
-  int state_out_fd = -1;          ///< pipe for what a save grant asks for, or for a profile's record; -1: for neither
+  int state_in_fd = -1;   ///< file to go on from (saved_state.hpp), read when it is initialised; -1: none
+  int state_out_fd = -1;  ///< pipe for what a save grant asks for, or for a profile's record; -1: for neither
   Confinement confinement;
 };
 
@@ -109,10 +109,10 @@ class Runner {
   void* task_ = nullptr;
   policy::PieceFit fit_;
   std::unique_ptr<ProfileRecorder> record_;  ///< of a profile
-  pages::Lease held_;            ///< under which steps run
-  uint32_t held_sequence_ = 0;   ///< of the page when it was read
-  uint64_t steps_before_ = 0;    ///< of the task's earlier runs, by the state it went on from
-  uint64_t last_run_lease_ = 0;  ///< lease of the last step
+  pages::Lease held_;                        ///< under which steps run
+  uint32_t held_sequence_ = 0;               ///< of the page when it was read
+  uint64_t steps_before_ = 0;                ///< of the task's earlier runs, by the state it went on from
+  uint64_t last_run_lease_ = 0;              ///< lease of the last step
   uint64_t last_skipped_lease_ = 0;
   int64_t now_ns_ = 0;  ///< end of the last step: begin of the next, one clock call saved
   int64_t cpu_ns_ = 0;  ///< main thread's CPU clock at the same moment

@@ -208,9 +208,9 @@ struct Profile {
   std::string plugin, sha256;
   std::map<std::string, std::string> params;
   std::string device_model;
-  std::string worker;         ///< that took it
-  int64_t taken_unix_ms = 0;  ///< wall clock of its manager
-  std::string conditions;     ///< "idle": no trainer on the device; "bubbles": beside a training
+  std::string worker;                         ///< that took it
+  int64_t taken_unix_ms = 0;                  ///< wall clock of its manager
+  std::string conditions;                     ///< "idle": no trainer on the device; "bubbles": beside a training
   std::map<std::string, int64_t> peak_bytes;  ///< "host": resident; "gpu": by the driver, only where there is one
   int64_t create_ns = 0, init_ns = 0, stop_ns = 0;
   Durations starts, steps, pauses;

@@ -41,8 +41,8 @@ struct ProfilePlace {
 };
 
 /// Where to profile something that may need `memory_bytes`: of the devices of the right model that have room and no
-/// other profile one without a trainer, where it disturbs nobody and can have the device at once; then `preferred`; then
-/// the one with the fewest tasks. Pure; any thread.
+/// other profile one without a trainer, where it disturbs nobody and can have the device at once; then `preferred`;
+/// then the one with the fewest tasks. Pure; any thread.
 ProfilePlace place_profile(const std::vector<ProfileDevice>& devices, int64_t memory_bytes,
                            const std::string& preferred);
 
