@@ -102,6 +102,7 @@ bool Core::take_profile_for(Task& task, const std::string& preferred, const std:
     return false;
   }
   ProfileRun& run = begin_profile(load, task.state().sha256, workers_.at(place.worker));
+  run.wanted_steps = policy::kLeastProfileSteps;
   spdlog::info("task {}: being profiled on {}", task.name(), run.worker);
   if (!preferred.empty()) wait(task, "being profiled on " + run.worker);
   send_profile(run);
@@ -296,6 +297,7 @@ void Core::take_profile(Ticket ticket, const bus::TakeProfile& wish, const std::
   for (const auto& one : *candidates) {
     const auto known = profiles_.find(key_on(one.device.worker));
     if (wish.again || known == profiles_.end() || known->second.sha256.empty()) continue;
+    if (load.steps > std::max(known->second.steps.count, known->second.wanted_steps)) continue;  // too few for this wish
     release_content(*sha256);
     bus::ProfileReply reply;
     reply.state = "done";

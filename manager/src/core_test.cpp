@@ -16,6 +16,7 @@ TEST_CASE("a task is profiled, placed, created and runs") {
   REQUIRE(profile.size() == 1);
   CHECK(profile[0].second.purpose == "profile");
   CHECK(profile[0].second.memory_limit_bytes == 2048LL << 20);
+  CHECK(profile[0].second.steps == policy::kLeastProfileSteps);
   CHECK(profile[0].second.sha256 == sha256_hex(plugin_bytes()));
   house.out.sent.push_back(profile[0].first);
   house.obey(worker);

@@ -129,6 +129,12 @@ TEST_CASE("a profile that a user asks for: taken, followed, kept, and the answer
   CHECK(known->run.empty());
   CHECK(known->profiles.at(0).step_ns == std::vector<int64_t>{1, 2, 3});
   CHECK(house.out.take<bus::CreateTask>().empty());
+  asked.load.steps = 11;  // more than it has
+  CHECK_FALSE(house.take(asked)->run.empty());
+  CHECK(house.out.take<bus::CreateTask>().at(0).second.steps == 11);
+  house.restart(false);
+  house.join(again);
+  asked.load.steps = 10;
   asked.again = true;
   CHECK(house.take(asked)->state == "starting");
   CHECK(house.out.take<bus::CreateTask>().size() == 1);

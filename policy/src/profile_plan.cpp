@@ -13,7 +13,7 @@ bool profile_is_enough(const ProfileProgress& progress) {
 }
 
 int64_t profile_patience_ns(uint64_t wanted_steps, int64_t grant_ns) {
-  return wanted_steps != 0 ? grant_ns : grant_ns / 3;
+  return wanted_steps > kLeastProfileSteps ? grant_ns : grant_ns / 3;
 }
 
 ProfilePlace place_profile(const std::vector<ProfileDevice>& devices, int64_t memory_bytes,

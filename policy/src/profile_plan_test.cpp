@@ -32,9 +32,10 @@ TEST_CASE("profile_plan: a workload without steps is judged by what it has execu
   CHECK(profile_is_enough(progress));
 }
 
-TEST_CASE("profile_plan: who is asked for no number of steps does not wait for bubbles as long") {
+TEST_CASE("profile_plan: one that a task waits for does not wait for bubbles as long") {
   CHECK(profile_patience_ns(0, 30) == 10);
-  CHECK(profile_patience_ns(5, 30) == 30);
+  CHECK(profile_patience_ns(kLeastProfileSteps, 30) == 10);
+  CHECK(profile_patience_ns(kLeastProfileSteps + 1, 30) == 30);
 }
 
 TEST_CASE("profile_plan: a device without a trainer first, then the preferred one, then the fewest tasks") {

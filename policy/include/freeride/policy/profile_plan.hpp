@@ -17,15 +17,16 @@ struct ProfileProgress {
   bool imperative = false;    ///< no steps to count: stretches of one long workload
 };
 
-/// Whether enough is known. As many steps as the user wants; else kLeastSteps at least, and more up to kMostSteps while
-/// they are short: a task that is loaded waits for its profile, so it takes about kEnoughNs of work.
+/// Whether enough is known. As many steps as are wanted; else kLeastProfileSteps at least, and more up to
+/// kMostProfileSteps while they come to less than kEnoughProfileNs of work. A task that is loaded waits for its profile:
+/// that has kLeastProfileSteps.
 bool profile_is_enough(const ProfileProgress& progress);
 constexpr uint64_t kLeastProfileSteps = 8, kMostProfileSteps = 64;
 constexpr int64_t kEnoughProfileNs = 500'000'000;
 
 /// How long a profile beside a training waits for bubbles, from the task's initialisation on, before it is content with
-/// what it has: memory is known by then, and durations are learned where the task runs anyway. `grant_ns`: what a
-/// worker gives a profile where there is no training.
+/// what it has: memory is known by then, and durations are learned where the task runs anyway. Longer where somebody
+/// wants more than the least. `grant_ns`: what a worker gives a profile where there is no training.
 int64_t profile_patience_ns(uint64_t wanted_steps, int64_t grant_ns);
 
 /// A device that could take a profile.
