@@ -297,7 +297,8 @@ void Core::take_profile(Ticket ticket, const bus::TakeProfile& wish, const std::
   for (const auto& one : *candidates) {
     const auto known = profiles_.find(key_on(one.device.worker));
     if (wish.again || known == profiles_.end() || known->second.sha256.empty()) continue;
-    if (load.steps > std::max(known->second.steps.count, known->second.wanted_steps)) continue;  // too few for this wish
+    if (load.steps > std::max(known->second.steps.count, known->second.wanted_steps))
+      continue;  // too few for this wish
     release_content(*sha256);
     bus::ProfileReply reply;
     reply.state = "done";

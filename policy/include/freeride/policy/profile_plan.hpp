@@ -18,8 +18,8 @@ struct ProfileProgress {
 };
 
 /// Whether enough is known. As many steps as are wanted; else kLeastProfileSteps at least, and more up to
-/// kMostProfileSteps while they come to less than kEnoughProfileNs of work. A task that is loaded waits for its profile:
-/// that has kLeastProfileSteps.
+/// kMostProfileSteps while they come to less than kEnoughProfileNs of work. A task that is loaded waits for its
+/// profile: that has kLeastProfileSteps.
 bool profile_is_enough(const ProfileProgress& progress);
 constexpr uint64_t kLeastProfileSteps = 8, kMostProfileSteps = 64;
 constexpr int64_t kEnoughProfileNs = 500'000'000;
