@@ -78,9 +78,12 @@ void LengthLearner::learn(History& history) {
   std::sort(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(used));
   // The least of up to nine samples, the second least of more: one outlier in a window must not cost the lease of all
   // others.
-  const int64_t low = sorted[used >= 10 ? 1 : 0];
-  history.learned.low_ns = low - static_cast<int64_t>(static_cast<double>(low) * kLowMargin);
-  history.learned.mid_ns = std::max(history.learned.low_ns, sorted[(used - 1) / 2]);
+  const bool many = used >= 10;
+  const int64_t low = sorted[many ? 1 : 0], mid = sorted[(used - 1) / 2];
+  const auto most = static_cast<int64_t>(static_cast<double>(low) * kLowMargin);
+  // Few samples say nothing of how far others may lie below them.
+  history.learned.low_ns = low - (many ? std::min(most, std::max(kLeastLowMarginNs, mid - low)) : most);
+  history.learned.mid_ns = std::max(history.learned.low_ns, mid);
   history.learned.high_ns = std::max(history.learned.mid_ns, sorted[(used - 1) * 9 / 10]);
 }
 

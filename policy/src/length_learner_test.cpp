@@ -60,6 +60,21 @@ TEST_CASE("quantiles are ordered and hold under jitter, without relearning") {
   CHECK(shorter_than_low < kRounds / 8);
 }
 
+TEST_CASE("regular bubbles are used to their end, irregular ones with a margin as wide as they vary") {
+  LengthLearner regular(4), varying(4), wild(4);
+  Noise noise;
+  for (int i = 0; i < 16; ++i) {
+    regular.add_iteration(std::vector<int64_t>{20 * kMs});
+    varying.add_iteration(std::vector<int64_t>{20 * kMs + noise.below(kMs / 5)});
+    wild.add_iteration(std::vector<int64_t>{20 * kMs + noise.below(10 * kMs)});
+  }
+  CHECK(regular.length(1).low_ns == 20 * kMs - LengthLearner::kLeastLowMarginNs);
+  CHECK(varying.length(1).low_ns < 20 * kMs);
+  CHECK(varying.length(1).low_ns > 20 * kMs - kMs / 5);
+  CHECK(wild.length(1).low_ns > static_cast<int64_t>(19.6 * kMs));  // the most that is taken off
+  CHECK(wild.length(1).mid_ns - wild.length(1).low_ns > 2 * kMs);
+}
+
 TEST_CASE("single stalls leave no trace") {
   LengthLearner learner(4);
   feed(learner, {20 * kMs}, 16);

@@ -57,10 +57,13 @@ void StepFit::predict() {
     predicted_ns_ = 0;
     return;
   }
-  const auto with_margin = [this](int64_t ns) {
-    return static_cast<int64_t>(static_cast<double>(ns) * options_.margin) + options_.margin_ns;
+  const int64_t high_ns = quantile_ns(options_.quantile);
+  const bool known = count_ >= kWindow / 2;
+  const auto with_margin = [&](int64_t ns) {
+    const auto most_ns = static_cast<int64_t>(static_cast<double>(ns) * options_.most_margin);
+    return ns + (known ? std::min(most_ns, high_ns - quantile_ns(0.5)) : most_ns) + options_.margin_ns;
   };
-  full_ns_ = with_margin(quantile_ns(options_.quantile));
+  full_ns_ = with_margin(high_ns);
   if (skipped_ < patience_) {
     predicted_ns_ = full_ns_;
     return;

@@ -32,12 +32,19 @@ TEST_CASE("step fit: with nothing known only the first step of a lease is admitt
   CHECK_FALSE(fit.fits(-5, true));
 }
 
-TEST_CASE("step fit: a regular task is predicted with margin and fills its lease") {
+TEST_CASE("step fit: a regular task fills its lease, an irregular one keeps a margin") {
   StepFit fit;
+  fit.record(kMs);
+  CHECK(fit.predicted_ns() == static_cast<int64_t>(1.05 * kMs) + 20 * kUs);  // little is known
   for (int i = 0; i < 100; ++i) fit.record(kMs);
-  CHECK(fit.predicted_ns() == static_cast<int64_t>(1.05 * kMs) + 20 * kUs);
-  CHECK(fit.fits(1080 * kUs, false));
-  CHECK_FALSE(fit.fits(1060 * kUs, true));
+  CHECK(fit.predicted_ns() == kMs + 20 * kUs);
+  CHECK(fit.fits(1020 * kUs, false));
+  CHECK_FALSE(fit.fits(1019 * kUs, true));
+  for (int i = 0; i < 32; ++i) fit.record(kMs + i % 8 * 4 * kUs);  // 1.000 to 1.028 ms
+  CHECK(fit.predicted_ns() > 1040 * kUs);
+  CHECK(fit.predicted_ns() < 1070 * kUs);
+  for (int i = 0; i < 32; ++i) fit.record(i % 3 == 0 ? 2 * kMs : kMs);
+  CHECK(fit.predicted_ns() == static_cast<int64_t>(1.05 * 2 * kMs) + 20 * kUs);  // no more than that
 }
 
 TEST_CASE("step fit: the quantile matches an independent one, whatever comes in") {

@@ -11,7 +11,7 @@ namespace freeride::policy {
 
 /// What is known of one wait of an iteration. All 0: not enough samples yet. low <= mid <= high.
 struct WaitLength {
-  int64_t low_ns = 0;    ///< nearly all recent bubbles were longer
+  int64_t low_ns = 0;    ///< nearly all bubbles are longer
   int64_t mid_ns = 0;    ///< median
   int64_t high_ns = 0;   ///< few were longer
   uint32_t samples = 0;  ///< it was learned from
@@ -29,8 +29,11 @@ class LengthLearner {
   static constexpr size_t kShiftSamples = 3;    ///< in a row outside the range make a shift
   static constexpr double kShiftFactor = 1.25;  ///< outside the range by this factor
   static constexpr int64_t kShiftLeastNs =
-      50'000;                                 ///< and by at least this: short waits jitter by more than any factor
-  static constexpr double kLowMargin = 0.02;  ///< taken off the low quantile
+      50'000;  ///< and by at least this: short waits jitter by more than any factor
+  /// The low quantile lies below the shortest recent bubbles by as much as these lie below the median: regular bubbles
+  /// are used to their end. By so much at most, and at least.
+  static constexpr double kLowMargin = 0.02;
+  static constexpr int64_t kLeastLowMarginNs = 20'000;
 
   /// At most `most_waits` are learned; later ones of an iteration are ignored.
   explicit LengthLearner(size_t most_waits) : most_waits_(most_waits) {}

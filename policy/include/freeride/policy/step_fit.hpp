@@ -9,8 +9,8 @@ namespace freeride::policy {
 
 /// Learns one task's step durations and admits steps by them. The prediction is a high quantile of a window of recent
 /// steps plus a margin, because every rank of a training waits for the unluckiest bubble: the tail matters more than
-/// the middle. While nothing is known, the first step of a lease is admitted, and no second one before the first was
-/// recorded.
+/// the middle. The margin is as wide as the quantile lies above the median, so regular steps fill a bubble. While
+/// nothing is known, the first step of a lease is admitted, and no second one before the first was recorded.
 ///
 /// It never starves a task for ever: after `patience` leases in a row in which nothing fitted, the prediction decays,
 /// from the quantile to the median, the minimum, then by halves, until a step is tried. A try that turns out to have
@@ -25,7 +25,7 @@ class StepFit {
 
   struct Options {
     double quantile = 0.9;
-    double margin = 1.05;        ///< factor on the quantile
+    double most_margin = 0.05;   ///< of the quantile; taken whole while the window is less than half full
     int64_t margin_ns = 20'000;  ///< added: entering a step, noticing its end
     uint32_t patience = 4;       ///< skipped leases in a row before the prediction decays
   };
