@@ -124,6 +124,15 @@ class Device {
     (check(cudaFuncGetAttributes(&ignored, reinterpret_cast<const void*>(kernels)), "loading a kernel"), ...);
   }
 
+  /// What a block of `kernel` can have of shared memory, which is allowed to it from now on.
+  template <class Kernel>
+  size_t most_shared_memory(Kernel* kernel) const {
+    int bytes = 0;
+    check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "asking the GPU");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "taking shared memory");
+    return static_cast<size_t>(bytes);
+  }
+
   /// Blocks until all that was launched is done. Throws what went wrong in it.
   void wait(const char* what) const {
     check(cudaGetLastError(), what);

@@ -36,7 +36,7 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<uint64_t> seed_{this, "seed", 1, "of the first generated graph"};
   freeride::Param<double> damping_{this, "damping", 0.85, "probability to follow a link", {0, 0.999}};
   freeride::Param<double> tolerance_{
-      this, "tolerance", 1e-9, "stop when an iteration changes the ranks by less, L1", {1e-15, 1}};
+      this, "tolerance", 1e-9, "stop when an iteration changes the ranks by less, L1", {0, 1}};
   freeride::Param<uint64_t> max_iterations_{
       this, "max_iterations", 1000, "stop after so many in any case", {1, 1000000}};
   freeride::Param<uint32_t> top_{this, "top", 100, "vertices written to ranks.txt", {1, 100000000}};
