@@ -5,11 +5,12 @@
     bench/side_tasks.py --bin DIR --plugins DIR --device gpu --out side-tasks.json
 
 For each side task: starts manager and worker, and bench-side-task as the training rank, which has bubbles and gaps of 5, 10, 20, 50 and 100 ms
-(what is harvested of them, and how far past their end it goes, is what the worker says of each), then long bubbles in turns with blocks
-in which it does the same work by itself: host_overhead_pct is by how much its own rate is the higher one. Nothing else may use the device.
+(what is harvested of them, and how far past their end it goes, is what the worker says of each), then long bubbles in turns with blocks in which
+a plain program in the side task's circumstances (on a GPU: client of an MPS server with the same limits) does the same work, and blocks in which
+one without MPS does: host_overhead_pct is by how much the first one's rate is higher. Nothing else may use the device.
 
---task NAME:WORK[:KEY=VALUE,...] (any number; the default are the shipped ones) names a plugin, the metric that counts its work, and
-its parameters. Writes JSON and prints a table; exit code 1 if a side task did not work.
+--task NAME:WORK[:KEY=VALUE,...] (any number; the default are the shipped ones) names a plugin, the metric that counts its work ("steps" where it has
+none), and its parameters. Writes JSON and prints a table; exit code 1 if a side task did not work.
 """
 import argparse
 import datetime
@@ -30,8 +31,8 @@ import time
 T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
 MARGIN_MS = 0.02  # what policy/step_fit adds to a step
 ORKUT = "vertices=3072441,edges=117185083"  # SNAP's com-Orkut, as large
-TASKS_GPU = [f"pagerank:iterations:{ORKUT},tolerance=1e-15,max_iterations=1000000", f"sgd:megaedges:{ORKUT}", "image:images:synthetic=16384"]
-TASKS_CPU = ["pagerank:iterations:scale=10,tolerance=1e-15,max_iterations=1000000", "sgd:megaedges:scale=10", "image:images:synthetic=200,width=100"]
+TASKS_GPU = [f"pagerank:iterations:{ORKUT},tolerance=0,max_iterations=1000000", f"sgd:megaedges:{ORKUT}", "image:images:synthetic=16384"]
+TASKS_CPU = ["pagerank:iterations:scale=10,tolerance=0,max_iterations=1000000", "sgd:megaedges:scale=10", "image:images:synthetic=200,width=100"]
 
 
 class Failure(Exception):
@@ -45,6 +46,9 @@ def parse():
     parser.add_argument("--device", default="gpu", help="gpu: the first one; cpu-N")
     parser.add_argument("--task", action="append", help="NAME:WORK[:KEY=VALUE,...]")
     parser.add_argument("--memory", default="8GiB", help="limit of a side task")
+    parser.add_argument("--interfaces", default="iterative", help="of iterative,imperative: a row for each")
+    parser.add_argument("--python", help="the Python whose torch a side task is to run with")
+    parser.add_argument("--thread-pct", type=int, default=100, help="share of a GPU's multiprocessors")
     parser.add_argument("--sandbox", default="bubblewrap", choices=["bubblewrap", "none"])
     parser.add_argument("--out", type=pathlib.Path, help="JSON file")
     parser.add_argument("--bubbles-ms", default="5,10,20,50,100")
@@ -74,6 +78,33 @@ class Device:
             self.name, self.model, self.driver = read(words).stdout.strip().split(", ")
 
 
+class Mps:
+    """An MPS server as the worker starts one for a side task, for the plain program beside it."""
+
+    def __init__(self, options, device, folder):
+        folder.mkdir()
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("CUDA_")}
+        self.environment = {**clean, "CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+        server = {**self.environment, "CUDA_VISIBLE_DEVICES": device.name}
+        self.process = subprocess.Popen(["nvidia-cuda-mps-control", "-f"], env=server, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL, start_new_session=True)
+        end = time.monotonic() + 20
+        while not (folder / "control").exists():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise Failure("no MPS server for the plain program")
+            time.sleep(0.02)
+        for command in (f"set_default_device_pinned_mem_limit 0 {mebibytes(options.memory)}M", f"set_default_active_thread_percentage {options.thread_pct}"):
+            subprocess.run(["nvidia-cuda-mps-control"], input=command + "\n", env=server, text=True, timeout=30, check=True, stdout=subprocess.DEVNULL)
+
+    def close(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def mebibytes(size):
+    return int(float(size.removesuffix("GiB")) * 1024) if size.endswith("GiB") else int(size.removesuffix("MiB"))
+
+
 class System:
     """Manager, worker and whatever else is started; none outlives it."""
 
@@ -91,7 +122,8 @@ class System:
         # A packed tree's libraries (make dist): a sandbox shows the system's only.
         libraries = options.bin.parent / "lib"
         more = ["--library-dir", libraries] if (libraries / "libzmq.so.5").exists() else []
-        self.start("worker", [self.program("freeride-worker"), *common, "--device", device.name, "--sandbox", options.sandbox, *more])
+        self.start("worker", [self.program("freeride-worker"), *common, "--device", device.name, "--sandbox", options.sandbox, *more,
+                              *(["--thread-pct", options.thread_pct] if device.is_gpu else [])])
         self.wait(lambda: self.ctl("workers").get("workers"), "registration of the worker")
 
     def program(self, name):
@@ -184,27 +216,40 @@ def save(options, device, rows):
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def measure(options, device, spec):
+def measure(options, device, spec, interface):
     name, _, rest = spec.partition(":")
     work, _, params = rest.partition(":")
     flags = [word for param in params.split(",") if param for word in ("--param", param)]
     plugin = options.plugins / f"{name}.so"
     if not work or not plugin.exists():
         raise Failure(f"--task {spec}: expected NAME:WORK[:KEY=VALUE,...] with NAME.so in {options.plugins}")
+    pairs = options.pairs if interface == "iterative" else 0  # the other one's work is not counted while it runs
     system = System(options, device)
+    mps = None
     try:
         events_path, scratch = system.folder / "events", system.folder / "plain"
         scratch.mkdir()
         with open(events_path, "wb") as sink:
             events = system.start("events", [system.program("freeride-ctl"), "--run-dir", system.run_dir, "--format", "json", "events",
                                              "--topic", "bubble.end"], stdout=sink)
-        trainer = system.start("trainer", [system.program("bench-side-task"), "train", "--plugin", plugin, "--device", device.name, "--scratch", scratch,
-                                           "--run-dir", system.run_dir, "--task", name, "--work", work, "--bubbles-ms", options.bubbles_ms,
-                                           "--count", options.count, "--pairs", options.pairs, "--block-ms", options.block_ms, *flags],
-                               stdout=subprocess.PIPE, text=True)
+        of_task = ["--plugin", plugin, "--device", device.name, "--scratch", scratch, "--work", work, *flags]
+        twin_flags, twin_ends = [], ()
+        if pairs > 0:
+            environment = os.environ
+            if device.is_gpu:
+                mps = Mps(options, device, system.folder / "m")
+                environment = mps.environment
+            twin = system.start("twin", [system.program("bench-side-task"), "run", "--serve", *of_task], env=environment, stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE)
+            twin_ends = (twin.stdin.fileno(), twin.stdout.fileno())
+            twin_flags = ["--twin-in", twin_ends[0], "--twin-out", twin_ends[1]]
+        trainer = system.start("trainer", [system.program("bench-side-task"), "train", *of_task, "--run-dir", system.run_dir, "--task", name,
+                                           "--bubbles-ms", options.bubbles_ms, "--count", options.count, "--pairs", pairs,
+                                           "--block-ms", options.block_ms, *twin_flags], stdout=subprocess.PIPE, text=True, pass_fds=twin_ends)
         if '"attached"' not in trainer.stdout.readline():
             raise Failure(f"the plain program did not start: {system.error('trainer')}")
-        system.ctl("load", plugin, "--name", name, "--memory", options.memory, *flags)
+        python = ["--python", options.python] if options.python else []
+        system.ctl("load", plugin, "--name", name, "--memory", options.memory, "--interface", interface, *python, *flags)
         system.wait(lambda: started(system, name), "the first step of the side task", 120)
         lines = [json.loads(line) for line in trainer.stdout]
         if trainer.wait() != 0:
@@ -219,29 +264,41 @@ def measure(options, device, spec):
         reports = [json.loads(line) for line in events_path.read_text().splitlines() if line]
     finally:
         system.close()
+        if mps:
+            mps.close()
     plain = lines[-1]
-    pairs = [line for line in lines if "pair" in line]
-    # On a busy CPU a side task may get no core in a whole block: that is no rate to compare.
-    pairs = [pair for pair in pairs if pair["side_per_s"] > 0 and pair["plain_per_s"] > 0]
-    if not pairs:
-        raise Failure("no work was done in any of the blocks")
-    overhead, half = interval([100 * (pair["plain_per_s"] / pair["side_per_s"] - 1) for pair in pairs])
-    return {"side_task": name, "interface": "iterative", "params": params, "host_overhead_pct": round(overhead, 3),
-            "host_overhead_ci95_pct": [round(overhead - half, 3), round(overhead + half, 3)] if math.isfinite(half) else None, "pairs": len(pairs),
-            "work": work, "work_per_s": round(statistics.fmean(pair["side_per_s"] for pair in pairs), 4),
-            "plain_work_per_s": round(statistics.fmean(pair["plain_per_s"] for pair in pairs), 4),
-            "step_p50_ms": round(plain["step_p50_ms"], 4), "step_p99_ms": round(plain["step_p99_ms"], 4),
+    return {"side_task": name, "interface": interface, "params": params, **overhead([line for line in lines if "pair" in line], pairs),
+            "work": work, "step_p50_ms": round(plain["step_p50_ms"], 4), "step_p99_ms": round(plain["step_p99_ms"], 4),
             "gpu_memory_mib": state["counters"]["peak_memory_bytes"] >> 20 if device.is_gpu else None,
             "harvest": [harvest(line, reports, plain["step_p50_ms"]) for line in lines if "bubble_ms" in line]}
 
 
+def overhead(pairs, wanted):
+    """The side task's rate beside those of the plain programs."""
+    # On a busy CPU a side task may get no core in a whole block: that is no rate to compare.
+    pairs = [pair for pair in pairs if pair["side_per_s"] > 0 and pair["plain_per_s"] > 0 and pair["like_per_s"] > 0 and pair["in_steps_ns"] > 0]
+    keys = {"host_overhead": lambda pair: pair["like_per_s"] / pair["side_per_s"], "without_mps": lambda pair: pair["plain_per_s"] / pair["side_per_s"],
+            "outside_steps": lambda pair: pair["steps_wall_ns"] / pair["in_steps_ns"]}
+    if not pairs and wanted > 0:
+        raise Failure("no work was done in any of the blocks")
+    row = {"pairs": len(pairs)}
+    for key, ratio in keys.items():
+        mean, half = interval([100 * (ratio(pair) - 1) for pair in pairs]) if pairs else (None, math.inf)
+        row[f"{key}_pct"] = round(mean, 3) if pairs else None
+        row[f"{key}_ci95_pct"] = [round(mean - half, 3), round(mean + half, 3)] if math.isfinite(half) else None
+    for key, of in (("work_per_s", "side_per_s"), ("like_work_per_s", "like_per_s"), ("plain_work_per_s", "plain_per_s")):
+        row[key] = round(statistics.fmean(pair[of] for pair in pairs), 4) if pairs else None
+    return row
+
+
 def table(rows):
-    lines = [f"{'side task':12}{'overhead':>20}{'step p50':>11}{'GPU MiB':>9}   bubble: harvested (whole steps), overrun p99"]
+    lines = [f"{'side task':23}{'overhead':>22}{'outside steps':>15}{'no MPS':>9}{'step p50':>11}{'GPU MiB':>9}   bubble: harvested (whole steps), overrun p99"]
     for row in rows:
         low, high = row["host_overhead_ci95_pct"] or (math.nan, math.nan)
+        figures = [math.nan if row[key] is None else row[key] for key in ("host_overhead_pct", "outside_steps_pct", "without_mps_pct")]
         cells = "  ".join(f"{cell['bubble_ms']:g} ms: {cell['share_pct']:.1f} % ({cell['whole_steps_pct']:.1f}), {cell['overrun_p99_us']:.0f} us"
                           for cell in row["harvest"])
-        lines.append(f"{row['side_task']:12}{row['host_overhead_pct']:+8.2f} ({low:+.2f}..{high:+.2f}) %{row['step_p50_ms']:8.3f} ms"
+        lines.append(f"{row['side_task']:11}{row['interface']:12}{figures[0]:+8.2f} ({low:+.2f}..{high:+.2f}){figures[1]:+15.2f}{figures[2]:+9.2f}{row['step_p50_ms']:8.3f} ms"
                      f"{row['gpu_memory_mib'] or '-':>9}   {cells}")
     return "\n".join(lines)
 
@@ -251,12 +308,13 @@ def main():
     device = Device(options.device)
     rows, problems = [], []
     for spec in options.task or (TASKS_GPU if device.is_gpu else TASKS_CPU):
-        try:
-            rows.append(measure(options, device, spec))
-        except Failure as failure:
-            problems.append(f"{spec}: {failure}")
-        if options.out:
-            save(options, device, rows)  # after each: whoever is stopped keeps what there is
+        for interface in options.interfaces.split(","):
+            try:
+                rows.append(measure(options, device, spec, interface))
+            except Failure as failure:
+                problems.append(f"{spec}: {failure}")
+            if options.out:
+                save(options, device, rows)  # after each: whoever is stopped keeps what there is
     print(table(rows))
     for problem in problems:
         print("side_tasks:", problem, file=sys.stderr)

@@ -15,14 +15,15 @@ def run(*words):
 
 
 def test_a_row_has_every_figure(tmp_path):
-    done = run("--task", "pagerank:iterations:scale=8,tolerance=1e-15,max_iterations=1000000,step_ms=0.2", "--out", tmp_path / "out.json")
+    done = run("--task", "pagerank:iterations:scale=8,tolerance=0,max_iterations=1000000,step_ms=0.2", "--out", tmp_path / "out.json")
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "out.json").read_text())
     for key in ("machine", "driver", "versions", "date", "command"):
         assert key in result
     (row,) = result["rows"]
     assert row["side_task"] == "pagerank" and row["interface"] == "iterative" and row["gpu_memory_mib"] is None
-    assert row["work_per_s"] > 0 and row["plain_work_per_s"] > 0 and row["step_p50_ms"] > 0
+    assert row["work_per_s"] > 0 and row["plain_work_per_s"] > 0 and row["like_work_per_s"] > 0 and row["step_p50_ms"] > 0
+    assert row["outside_steps_pct"] >= 0
     assert [cell["bubble_ms"] for cell in row["harvest"]] == [10, 20]
     for cell in row["harvest"]:
         assert cell["bubbles"] >= 8 and 0 <= cell["share_pct"] <= 100 and cell["overrun_p99_us"] >= 0

@@ -60,6 +60,7 @@ class AnswerPage {
   int64_t first_step_ns() const { return read(page_->first_step_ns); }
   int64_t last_paused_ns() const { return read(page_->last_paused_ns); }
   int64_t steps() const { return read(page_->steps); }
+  int64_t in_steps_ns() const { return read(page_->step_ns); }
   /// A figure of the task's own; 0 before it has given one.
   double metric(const std::string& name) const {
     for (const auto& one : page_->metrics) {

@@ -1,11 +1,13 @@
 // bench-side-task: a side task beside the same work without FreeRide. bench/side_tasks.py starts it; --help says how.
 //
-// `run` is the plain program: the plugin's own functions, called one after the other. `train` is a training rank with
-// bubbles and gaps of one length, whose bubbles the side task of that name is to harvest; then, in turns, long bubbles
-// in which the side task works under the real runner and gaps of the same length in which this process does the same
-// work by itself, on the same device.
+// `run` is the plain program: the plugin's own functions, called one after the other; with --serve, on orders from its
+// standard input. `train` is a training rank with bubbles and gaps of one length, whose bubbles the side task of that
+// name is to harvest; then, in turns, long bubbles in which the side task works under the real runner and gaps of the
+// same length in which this process does the same work by itself, on the same device, and then its twin: a plain
+// program that whoever started both has given the side task's circumstances.
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -36,7 +38,8 @@ struct Options {
   int count = 40, pairs = 10;
   double block_ms = 300;
   uint64_t steps = 0;
-  bool hold = false;
+  int twin_in = -1, twin_out = -1;
+  bool hold = false, serve = false;
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -91,9 +94,18 @@ class Plain {
     return status != FREERIDE_FINISHED;
   }
   void stop() { must("StopSideTask", driver_.stop()); }
+  /// The task's own metric, or "steps".
   double metric(const std::string& name) const {
     const auto it = driver_.metrics.find(name);
-    return it == driver_.metrics.end() ? 0 : it->second;
+    if (it != driver_.metrics.end()) return it->second;
+    return name == "steps" ? static_cast<double>(steps_ns.size()) : 0;
+  }
+  /// Work a second, by `metric`, over steps for `length_ns`.
+  double rate(const std::string& name, int64_t length_ns) {
+    const double before = metric(name);
+    const int64_t began_ns = SteadyClock::now();
+    work(length_ns, UINT64_MAX);
+    return 1e9 * (metric(name) - before) / static_cast<double>(SteadyClock::now() - began_ns);
   }
   const std::map<std::string, double>& metrics() const { return driver_.metrics; }
 
@@ -119,7 +131,44 @@ void held(const Options& options, const char* state) {
   std::getline(std::cin, line);
 }
 
+// A line of input for each: "init", or so many nanoseconds of work, answered by its rate.
+int serve(const Options& options) {
+  Plain plain(options);
+  plain.create();
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line == "init") {
+      plain.init();
+      say({{"rate", plain.rate(options.work, kNsPerSec / 5)}});
+    } else {
+      say({{"rate", plain.rate(options.work, std::strtoll(line.c_str(), nullptr, 10))}});
+    }
+  }
+  plain.stop();
+  return 0;
+}
+
+/// The other end of serve().
+class Twin {
+ public:
+  Twin(int in, int out) : in_(in), out_(out) {}
+  bool there() const { return in_ >= 0 && out_ >= 0; }
+  double ask(const std::string& order) const {
+    const std::string line = order + "\n";
+    if (::write(in_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) fail("the twin has ended");
+    std::string answer;
+    for (char c = 0; c != '\n';) {
+      if (::read(out_, &c, 1) != 1) fail("the twin has ended");
+      answer += c;
+    }
+    return nlohmann::json::parse(answer)["rate"].get<double>();
+  }
+
+ private:
+  int in_, out_;
+};
+
 int run(const Options& options) {
+  if (options.serve) return serve(options);
   ::signal(SIGTERM, [](int) { told_to_end = 1; });
   Plain plain(options);
   plain.create();
@@ -190,27 +239,41 @@ class Rank {
   freeride_hook* hook_;
 };
 
-/// What a side task had done at the end of one of its steps.
+/// What a side task had done when its work last went on, and when a step of it last ended.
 struct Look {
-  int64_t at_ns = 0, steps = 0;
+  int64_t at_ns = 0, step_end_ns = 0, in_steps_ns = 0;
   double work = 0;
 };
 
-/// Waits for the end of a step, until `latest_ns` at most.
+/// `work` of the answer page: the task's own metric, or its steps.
+double work_of(const AnswerPage& page, const std::string& work) {
+  const double own = page.metric(work);
+  return own == 0 && work == "steps" ? static_cast<double>(page.steps()) : own;
+}
+
+/// Waits for the next of either, until `latest_ns` at most.
 Look look(const AnswerPage& page, const std::string& work, int64_t latest_ns) {
-  const int64_t steps = page.steps();
-  while (page.steps() == steps && SteadyClock::now() < latest_ns) {
-    const timespec moment = {0, 5000};  // asleep: on a CPU device the task may need this core
-    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, nullptr);
-  }
-  return {SteadyClock::now(), page.steps(), page.metric(work)};
+  const auto wait_for_change = [&](auto&& value) {
+    const auto before = value();
+    while (value() == before && SteadyClock::now() < latest_ns) {
+      const timespec moment = {0, 5000};  // asleep: on a CPU device the task may need this core
+      ::clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, nullptr);
+    }
+    return SteadyClock::now();
+  };
+  Look seen;
+  seen.at_ns = wait_for_change([&] { return work_of(page, work); });
+  seen.work = work_of(page, work);
+  seen.step_end_ns = wait_for_change([&] { return page.in_steps_ns(); });
+  seen.in_steps_ns = page.in_steps_ns();
+  return seen;
 }
 
 int train(const Options& options) {
-  Plain plain(options);
-  plain.create();
-  plain.init();
-  plain.work(kNsPerSec / 5, UINT64_MAX);  // its pieces have the right length from now on
+  Plain program(options);
+  program.create();
+  program.init();
+  program.work(kNsPerSec / 5, UINT64_MAX);  // its pieces have the right length from now on
   Rank rank(options);
   say({{"state", "attached"}});
   const auto idle = [](int64_t length_ns) { return [length_ns] { wait_until(SteadyClock::now() + length_ns); }; };
@@ -230,11 +293,12 @@ int train(const Options& options) {
     say({{"bubble_ms", bubble_ms}, {"from_ns", from_ns}, {"to_ns", SteadyClock::now()}});
   }
   const auto block_ns = static_cast<int64_t>(options.block_ms * 1e6);
+  const Twin twin(options.twin_in, options.twin_out);
+  if (options.pairs > 0 && twin.there()) twin.ask("init");
   for (int i = 0; i < kWarmUp / 2; ++i) rank.iterate(block_ns, idle(20 * kNsPerMs));
   for (int i = 0; i < options.pairs; ++i) {
     Look first, last;
-    double plain_work = 0;
-    int64_t plain_ns = 0;
+    double plain = 0, like = 0;
     // Looked at within the first lease, so that what is measured is the runner's work and not how bubbles are cut.
     const auto inside = [&](int64_t begin_ns) {
       wait_until(begin_ns + block_ns / 10);
@@ -244,23 +308,22 @@ int train(const Options& options) {
     };
     const auto gap = [&] {
       wait_until(SteadyClock::now() + 10 * kNsPerMs);  // it has paused
-      const double before = plain.metric(options.work);
-      const int64_t began_ns = SteadyClock::now();
-      plain.work(block_ns, UINT64_MAX);
-      plain_ns = SteadyClock::now() - began_ns;
-      plain_work = plain.metric(options.work) - before;
+      if (twin.there()) like = twin.ask(std::to_string(block_ns));
+      plain = program.rate(options.work, block_ns);
     };
     rank.iterate(block_ns, inside, gap);
     const int64_t side_ns = last.at_ns - first.at_ns;
     say({{"pair", i},
          {"side_per_s", side_ns > 0 ? 1e9 * (last.work - first.work) / static_cast<double>(side_ns) : 0.0},
-         {"side_steps", last.steps - first.steps},
-         {"plain_per_s", 1e9 * plain_work / static_cast<double>(plain_ns)}});
+         {"in_steps_ns", last.in_steps_ns - first.in_steps_ns},
+         {"steps_wall_ns", last.step_end_ns - first.step_end_ns},
+         {"like_per_s", like},
+         {"plain_per_s", plain}});
   }
-  say({{"step_p50_ms", 1e-6 * quantile(plain.steps_ns, 0.5)},
-       {"step_p99_ms", 1e-6 * quantile(plain.steps_ns, 0.99)},
-       {"metrics", plain.metrics()}});
-  plain.stop();
+  say({{"step_p50_ms", 1e-6 * quantile(program.steps_ns, 0.5)},
+       {"step_p99_ms", 1e-6 * quantile(program.steps_ns, 0.99)},
+       {"metrics", program.metrics()}});
+  program.stop();
   return 0;
 }
 
@@ -283,6 +346,8 @@ int main(int argc, char** argv) {
     command->add_option("--param", options.params, "KEY=VALUE of the plugin")->take_all();
   }
   run_command->add_option("--steps", options.steps, "at most; 0: until it has finished");
+  run_command->add_flag("--serve", options.serve, "work on orders: a line \"init\", then nanoseconds, each answered");
+  run_command->add_option("--work", options.work, "with --serve: the metric that counts the work");
   run_command->add_flag("--hold", options.hold, "wait for a line on the standard input in each state");
   train_command->add_option("--run-dir", options.run_dir, "of the worker")->required();
   train_command->add_option("--task", options.task, "name of the side task under the worker")->required();
@@ -290,6 +355,8 @@ int main(int argc, char** argv) {
   train_command->add_option("--bubbles-ms", options.bubbles_ms, "lengths of bubbles and gaps")->delimiter(',');
   train_command->add_option("--count", options.count, "bubbles of each length");
   train_command->add_option("--pairs", options.pairs, "blocks of side task and plain program, in turns");
+  train_command->add_option("--twin-in", options.twin_in, "descriptor of the standard input of a run --serve");
+  train_command->add_option("--twin-out", options.twin_out, "descriptor of its output");
   train_command->add_option("--block-ms", options.block_ms, "length of a block");
   CLI11_PARSE(app, argc, argv);
   return run_command->parsed() ? run(options) : train(options);
