@@ -1,5 +1,6 @@
 #include "training.hpp"
 
+#include <c10/core/Event.h>
 #include <dlfcn.h>
 #include <torch/torch.h>
 
@@ -8,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -58,9 +60,27 @@ void check_version() {
   throw freeride::TaskError(line);
 }
 
+/// The GPU's current stream, for yield_point(): the ends of the last two pieces that were queued on it.
+class Queue {
+ public:
+  void mark() {
+    if (last_ == nullptr) last_ = std::make_unique<c10::Event>(c10::DeviceType::CUDA);
+    if (before_ == nullptr) before_ = std::make_unique<c10::Event>(c10::DeviceType::CUDA);
+    std::swap(last_, before_);
+    last_->record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(torch::Device(torch::kCUDA, 0)));
+  }
+  void wait(bool all) const {
+    while (!(all ? last_ : before_)->query()) std::this_thread::yield();
+  }
+
+ private:
+  std::unique_ptr<c10::Event> last_, before_;  // not before there is a GPU to make them on
+};
+
 }  // namespace
 
 struct ImageTraining::Parts {
+  Queue queue;
   std::shared_ptr<Model> model;
   std::vector<torch::Tensor> parameters, velocities;
   torch::Device device{torch::kCPU};
@@ -125,7 +145,7 @@ void ImageTraining::synchronise() const {
 }
 
 // Under InitSideTask's grant: cuDNN tries its kernels, and each block's time is taken. Then the step is cut where a
-// piece has become long enough: every cut costs the head start that the host has on the GPU.
+// piece has become long enough.
 void ImageTraining::measure_blocks() {
   Parts& parts = *parts_;
   parts.measures = true;
@@ -142,7 +162,7 @@ void ImageTraining::measure_blocks() {
   }
 }
 
-// Between two blocks of a step, forward and backward. A piece ends when its GPU work is done.
+// Between two blocks of a step, forward and backward.
 void ImageTraining::block_done(size_t place) {
   Parts& parts = *parts_;
   if (parts.measures) {
@@ -152,8 +172,9 @@ void ImageTraining::block_done(size_t place) {
     parts.block_begin = now;
     if (place == parts.blocks_ms.size()) parts.blocks_ms.push_back(took_ms);
     parts.blocks_ms[place] = std::min(parts.blocks_ms[place], took_ms);
+  } else if (parts.cuts[place] && parts.device.is_cuda()) {
+    yield_point(parts.queue);
   } else if (parts.cuts[place]) {
-    synchronise();
     yield_point();
   }
 }

@@ -19,6 +19,15 @@ void PieceFit::step_done(int64_t duration_ns) {
   step_abandoned();
 }
 
+void PieceFit::last_two_done(int64_t duration_ns) {
+  const int64_t two_ns = predicted_two_ns();
+  // Shared out as they are expected to take; each is learned by itself again whenever a lease ends between them.
+  const double share = two_ns > 0 ? static_cast<double>(predicted_ns()) / static_cast<double>(two_ns) : 0.5;
+  const auto first_ns = static_cast<int64_t>(share * static_cast<double>(duration_ns));
+  piece_done(first_ns);
+  step_done(duration_ns - first_ns);
+}
+
 void PieceFit::step_abandoned() {
   at_ = 0;
   executed_ns_ = 0;
@@ -35,6 +44,12 @@ int64_t PieceFit::predicted_ns() const {
   int64_t longest_ns = 0;
   for (size_t i = 0; i < at_; ++i) longest_ns = std::max(longest_ns, pieces_[i].predicted_ns());
   return longest_ns;
+}
+
+int64_t PieceFit::predicted_two_ns() const {
+  const size_t next = std::min(at_ + 1, kMostPieces - 1);
+  if (next >= pieces_.size() || pieces_[at_].samples() == 0 || pieces_[next].samples() == 0) return 0;
+  return pieces_[at_].predicted_ns() + pieces_[next].predicted_ns();
 }
 
 std::vector<int64_t> PieceFit::piece_quantiles_ns(double q) const {

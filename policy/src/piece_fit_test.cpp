@@ -72,6 +72,23 @@ TEST_CASE("an unknown piece is taken for the longest known one of its step") {
   CHECK(fit.fits(9 * kMs, true));  // nothing better can come than a fresh lease
 }
 
+TEST_CASE("two pieces that were not parted are learned by what each was expected to take") {
+  PieceFit fit;
+  CHECK(fit.predicted_two_ns() == 0);
+  for (int i = 0; i < 16; ++i) {
+    fit.piece_done(1 * kMs);
+    CHECK(fit.predicted_two_ns() == 0);  // there is no piece after the last
+    fit.step_done(3 * kMs);
+  }
+  const int64_t two_ns = fit.predicted_two_ns();
+  CHECK(two_ns >= 4 * kMs);
+  for (int i = 0; i < 64; ++i) fit.last_two_done(8 * kMs);
+  CHECK(fit.predicted_two_ns() >= 8 * kMs);
+  CHECK(fit.quantile_ns(0.5) == 8 * kMs);
+  CHECK(fit.predicted_ns() > 3 * kMs / 2);
+  CHECK(fit.predicted_ns() < 3 * kMs);
+}
+
 TEST_CASE("a step that was given up begins with its first piece") {
   PieceFit fit;
   fit.piece_done(1 * kMs);

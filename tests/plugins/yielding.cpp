@@ -1,14 +1,69 @@
 // Steps of several pieces with a yield point after each but the last. A piece is busy for piece_us and appends "piece N
-// begin_ns end_ns" to <scratch>/pieces. Keeps the number of whole steps as its state.
+// begin_ns end_ns" to <scratch>/pieces. Keeps the number of whole steps as its state. With `queued` a thread takes the
+// part of a GPU: pieces are queued ("queued N now now") and done there, in order.
 
+#include <condition_variable>
+#include <deque>
 #include <fstream>
+#include <functional>
+#include <mutex>
+#include <thread>
 
 #include "freeride/plugin.hpp"
+
+/// Does what it is given in a thread, one after the other.
+class Worker {
+ public:
+  ~Worker() {
+    if (!thread_.joinable()) return;
+    push(nullptr);
+    thread_.join();
+  }
+  void push(std::function<void()> work) {
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(work));
+    ++pushed_;
+    changed_.notify_all();
+  }
+  void mark() {
+    before_ = last_;
+    last_ = pushed_;
+  }
+  void wait(bool all) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ >= (all ? last_ : before_); });
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return !queue_.empty(); });
+      const auto work = std::move(queue_.front());
+      queue_.pop_front();
+      if (!work) return;
+      lock.unlock();
+      work();
+      lock.lock();
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  long pushed_ = 0, done_ = 0, last_ = 0, before_ = 0;
+  std::thread thread_;
+};
 
 class Yielding : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<int> pieces_{this, "pieces", 6, "of a step"};
   freeride::Param<int> piece_us_{this, "piece_us", 10000, "busy for so long"};
+  freeride::Param<bool> queued_{this, "queued", false, "pieces are done in another thread"};
+  std::mutex trace_mutex_;
   std::ofstream trace_;
+  std::unique_ptr<Worker> worker_;
   long steps_ = 0;
   int abandoned_ = 0;
 
@@ -17,18 +72,38 @@ class Yielding : public freeride::SideTask, public freeride::KeepsState {
         .count();
   }
 
-  void CreateSideTask() override { trace_.open(scratch_path("pieces")); }
-  void PauseSideTask() override { trace_ << "pause " << steps_ << " " << now_ns() << " " << now_ns() << std::endl; }
+  void trace(const char* what, long number, long long begin_ns) {
+    const std::lock_guard lock(trace_mutex_);
+    trace_ << what << " " << number << " " << begin_ns << " " << now_ns() << std::endl;
+  }
+  void piece(int number) {
+    const auto begin_ns = now_ns();
+    for (freeride::StepTimer timer(piece_us_ / 1000.0); !timer.over();) {
+    }
+    trace("piece", number, begin_ns);
+  }
+
+  void CreateSideTask() override {
+    trace_.open(scratch_path("pieces"));
+    worker_ = std::make_unique<Worker>();
+  }
+  void PauseSideTask() override { trace("pause", steps_, now_ns()); }
+  void StopSideTask() override { worker_.reset(); }
 
   freeride::Step RunNextStep() override {
     try {
       for (int i = 0; i < pieces_; ++i) {
-        if (i > 0) yield_point();
-        const auto begin_ns = now_ns();
-        for (freeride::StepTimer timer(piece_us_ / 1000.0); !timer.over();) {
+        if (queued_) {
+          if (i > 0) yield_point(*worker_);
+          trace("queued", i, now_ns());
+          worker_->push([this, i] { piece(i); });
+        } else {
+          if (i > 0) yield_point();
+          piece(i);
         }
-        trace_ << "piece " << i << " " << begin_ns << " " << now_ns() << std::endl;
       }
+      worker_->mark();
+      worker_->wait(true);
     } catch (const freeride::StepAbandoned&) {
       metric("abandoned", ++abandoned_);
       throw;

@@ -80,6 +80,7 @@ Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& 
   seed();
   if (job_.profile) record_ = std::make_unique<ProfileRecorder>();
   host_.on_yield([this] { return workload_.is_this_thread() ? workload_.pass() : yield_point(); });
+  host_.on_yield_queued([this](const Host::Wait& wait) { return yield_queued(wait); });
   host_.on_gate([this] { return workload_.is_this_thread() ? workload_.pass() : FREERIDE_OK; });
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
 }
@@ -503,7 +504,7 @@ int64_t Runner::end_piece(int64_t end_ns) {
 Runner::Next Runner::step(int64_t begin_ns) {
   first_of_lease(begin_ns);
   piece_begin_ns_ = begin_ns;
-  abandoned_ = false;
+  abandoned_ = ahead_ = false;
   in_step_ = true;
   const freeride_status status = call(FREERIDE_IN_STEP, plugin_->run_next_step, begin_ns);
   in_step_ = false;
@@ -519,7 +520,11 @@ Runner::Next Runner::step(int64_t begin_ns) {
   const uint64_t steps = load_relaxed(answer_.steps) + 1;
   const int64_t taught_ns = end_piece(now_ns_);
   if (record_ != nullptr) record_->step(fit_.executed_ns() + taught_ns, taught_ns);
-  fit_.step_done(taught_ns);
+  if (ahead_) {
+    fit_.last_two_done(taught_ns);
+  } else {
+    fit_.step_done(taught_ns);
+  }
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
   store_release(answer_.steps, steps);
   leave();
@@ -538,16 +543,8 @@ Runner::Next Runner::step(int64_t begin_ns) {
 freeride_status Runner::yield_point() {
   if (!in_step_) return FREERIDE_OK;
   if (abandoned_) return FREERIDE_ABANDONED;
-  const int64_t end_ns = SteadyClock::now();
-  // Before the piece is counted: a reader in between sees too little of it, never the piece twice.
-  store_release(answer_.transition_ns, static_cast<uint64_t>(end_ns));
-  const int64_t taught_ns = end_piece(end_ns);
-  if (record_ != nullptr) record_->piece(taught_ns);
-  fit_.piece_done(taught_ns);
-  now_ns_ = end_ns;
-  store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
-  if (!std::exchange(told_, true)) pages::bump_and_wake(answer_.sequence);
-  const bool open = (load_acquire(lease_.sequence) == held_sequence_ || go_on()) && !stop_requested();
+  now_ns_ = piece_ends();
+  const bool open = may_go_on();
   if (held_.kind == FREERIDE_LEASE_PROFILE) {
     if (open) return FREERIDE_OK;
     abandoned_ = true;
@@ -559,6 +556,42 @@ freeride_status Runner::yield_point() {
   }
   store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
   return wait_at_yield_point();
+}
+
+// Counts the piece that has just ended; when that was.
+int64_t Runner::piece_ends() {
+  const int64_t end_ns = SteadyClock::now();
+  // Before the piece is counted: a reader in between sees too little of it, never the piece twice.
+  store_release(answer_.transition_ns, static_cast<uint64_t>(end_ns));
+  const int64_t taught_ns = end_piece(end_ns);
+  if (record_ != nullptr) record_->piece(taught_ns);
+  fit_.piece_done(taught_ns);
+  store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
+  if (!std::exchange(told_, true)) pages::bump_and_wake(answer_.sequence);
+  return end_ns;
+}
+
+bool Runner::may_go_on() {
+  return (load_acquire(lease_.sequence) == held_sequence_ || go_on()) && !stop_requested();
+}
+
+// As yield_point(), but one piece ahead of the GPU while that one and the next fit. Two pieces and no more: so much is
+// overrun where a bubble ends before it should.
+freeride_status Runner::yield_queued(const Host::Wait& wait) {
+  const bool steps = in_step_ && !abandoned_ && !workload_.is_this_thread();
+  if (steps && std::exchange(ahead_, false)) {
+    if (const auto status = wait(false); status != FREERIDE_OK) return status;
+    now_ns_ = piece_ends();
+  }
+  const int64_t two_ns = fit_.predicted_two_ns();
+  if (steps && held_.kind != FREERIDE_LEASE_PROFILE && two_ns > 0 && may_go_on() &&
+      piece_begin_ns_ + two_ns <= as_time(held_.deadline_ns)) {
+    first_of_lease(now_ns_);
+    ahead_ = true;
+    return FREERIDE_OK;
+  }
+  if (const auto status = wait(true); status != FREERIDE_OK) return status;
+  return workload_.is_this_thread() ? workload_.pass() : yield_point();
 }
 
 // PAUSED as after PauseSideTask, but in the middle of a step: nothing executes until a lease has room for the next

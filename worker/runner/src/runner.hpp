@@ -87,6 +87,9 @@ class Runner {
 
   // Yield points.
   freeride_status yield_point();
+  freeride_status yield_queued(const Host::Wait& wait);
+  int64_t piece_ends();
+  bool may_go_on();
   freeride_status wait_at_yield_point();
   bool resume(const pages::Lease& lease, uint32_t sequence);
 
@@ -120,6 +123,7 @@ class Runner {
   uint32_t threads_left_ = 0;
   int64_t piece_begin_ns_ = 0;
   bool in_step_ = false;
+  bool ahead_ = false;  ///< the present piece is still on the GPU, and the one after it is being queued
   bool imperative_ = false;
   Workload workload_;
   policy::StepFit pauses_;  ///< how long PauseSideTask takes, in the imperative interface

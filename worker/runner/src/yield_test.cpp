@@ -80,6 +80,49 @@ TEST_CASE("yield: a long step is done in short leases, and no piece begins outsi
   }
 }
 
+TEST_CASE("yield: queued pieces are one ahead of the GPU where there is room, and none executes outside a lease") {
+  const TempDir scratch;
+  std::vector<std::pair<int64_t, int64_t>> leases;
+  const auto lease = [&](Harness& harness, int64_t length_ms) {
+    harness.open(FREERIDE_LEASE_BUBBLE, length_ms);
+    leases.emplace_back(static_cast<int64_t>(harness.lease().opened_ns),
+                        static_cast<int64_t>(harness.lease().deadline_ns));
+    harness.wait_until([&](const auto& answer) {
+      return SteadyClock::now() > leases.back().second && pages::load_acquire(answer.state) == FREERIDE_STATE_PAUSED &&
+             pages::load_acquire(answer.transition) == FREERIDE_IN_NONE;
+    });
+    // Nothing of it is left on the "GPU".
+    const int64_t cpu_ns = harness.cpu_ns();
+    const timespec moment{0, 20'000'000};
+    nanosleep(&moment, nullptr);
+    CHECK(harness.cpu_ns() - cpu_ns < 5 * kNsPerMs);
+    harness.revoke();
+  };
+  {
+    auto harness = start_paused("yielding", scratch, {{"pieces", "6"}, {"piece_us", "8000"}, {"queued", "1"}});
+    for (int i = 0; i < 200 && steps(*harness) < 4; ++i) lease(*harness, i < 50 ? 30 : 60);
+    CHECK(steps(*harness) >= 4);
+    lease(*harness, 400);
+    harness->revoke(FREERIDE_ORDER_STOP);
+    REQUIRE(harness->verdict());
+    CHECK(harness->verdict()->kind == "stopped");
+  }
+  const auto trace = read_pieces(scratch);
+  size_t used = 0;
+  int ahead = 0;
+  int64_t queued_ns = 0;  // when the piece after the next one to end was queued
+  for (const Piece& piece : trace) {
+    if (piece.what == "queued") queued_ns = piece.begin_ns;
+    if (piece.what != "piece") continue;
+    INFO("piece " << piece.number << " at " << piece.begin_ns);
+    while (used < leases.size() && leases[used].second < piece.begin_ns) ++used;
+    REQUIRE(used < leases.size());
+    CHECK(piece.begin_ns >= leases[used].first);
+    if (piece.begin_ns < queued_ns && queued_ns < piece.end_ns) ++ahead;
+  }
+  CHECK(ahead > 0);
+}
+
 TEST_CASE("yield: a wait in the middle of a step is a pause, and may last") {
   const TempDir scratch;
   Harness::Options options;

@@ -26,6 +26,8 @@ class PieceFit {
   void piece_done(int64_t duration_ns);
   /// The present piece has taken `duration_ns` and ended the step: the next step's first piece is present.
   void step_done(int64_t duration_ns);
+  /// The present piece and the one after it have together taken `duration_ns` and ended the step.
+  void last_two_done(int64_t duration_ns);
   /// The step was given up at a yield point: it begins again with its first piece.
   void step_abandoned();
 
@@ -35,6 +37,8 @@ class PieceFit {
   void lease_skipped() { pieces_[at_].lease_skipped(); }
   /// What the present piece is expected to take, ns; 0 = not known.
   int64_t predicted_ns() const;
+  /// What the present piece and the one after it are expected to take; 0 = one of them has not been seen yet.
+  int64_t predicted_two_ns() const;
 
   /// Of whole steps: what was executed in them.
   int64_t quantile_ns(double q) const {
