@@ -12,6 +12,12 @@ namespace common {
 
 enum class Backend { kCpu, kCuda };
 
+#ifdef FREERIDE_PLUGIN_CUDA
+constexpr bool kHasCuda = true;
+#else
+constexpr bool kHasCuda = false;
+#endif
+
 /// The backend for parameter `backend` ("auto", "cpu" or "cuda") on `device` ("cpu-N", or a GPU's UUID). Touches no
 /// GPU. Throws BadParameter for CUDA on a CPU device, whose side tasks may use no GPU: one that is there is somebody
 /// else's. Throws Unavailable where this file was built without CUDA.
@@ -22,11 +28,9 @@ inline Backend choose_backend(const std::string& backend, const std::string& dev
     throw freeride::BadParameter("parameter backend=cuda: the task is on " + device +
                                  ", which is no GPU; load it where there is one, or give backend=cpu");
   }
-#ifndef FREERIDE_PLUGIN_CUDA
+  if (kHasCuda) return Backend::kCuda;
   throw freeride::Unavailable("this plugin was built without CUDA, so it cannot use " + device +
                               "; build it where nvcc is, or give --param backend=cpu to use the host's CPU");
-#endif
-  return Backend::kCuda;
 }
 
 /// A step of many pieces: `StepBudget budget(step_ms); do { piece(); } while (budget.another());`. Goes on while a
@@ -48,6 +52,43 @@ class StepBudget {
   Clock::time_point last_;
   Clock::time_point end_;
   Clock::duration longest_{};
+};
+
+/// Where a task computes, and how.
+struct Setup {
+  Backend backend = Backend::kCpu;
+  double step_ms = 1;  ///< length of a step; on a GPU of a piece, at most
+  bool spin = true;    ///< see Device::open
+};
+
+/// What every one of these side tasks has: the parameters that say where it computes, and steps made of small pieces.
+/// A member of the task.
+class Computing {
+ public:
+  explicit Computing(freeride::SideTask* task)
+      : step_ms_(task, "step_ms", 1, "length of a step", {0.05, 100}),
+        backend_(task, "backend", "auto", "where to compute", {"auto", "cpu", "cuda"}),
+        wait_(task, "host_wait", "spin", "for the GPU", {"spin", "block"}) {}
+
+  /// On the task's device. Throws as choose_backend().
+  Setup on(const std::string& device) const {
+    return {choose_backend(backend_, device), step_ms_, wait_.get() == "spin"};
+  }
+  /// A step: pieces until one says that the work is done, or another would not end in time.
+  template <class Piece>
+  freeride::Step step(Piece&& piece) const {
+    StepBudget budget(step_ms_);
+    do {
+      if (piece()) return freeride::Step::kFinished;
+    } while (budget.another());
+    return freeride::Step::kMore;
+  }
+  double step_ms() const { return step_ms_; }
+
+ private:
+  freeride::Param<double> step_ms_;
+  freeride::Param<std::string> backend_;
+  freeride::Param<std::string> wait_;
 };
 
 /// How much of a divisible work to do at once, so that a piece takes about as long as a step should: learned from what

@@ -32,23 +32,21 @@ class Image : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<std::string> format_{this, "format", "same", "of the results", {"same", "jpeg", "png"}};
   freeride::Param<int> quality_{this, "quality", 85, "of JPEG results", {1, 100}};
   freeride::Param<uint64_t> max_megapixels_{this, "max_megapixels", 400, "skip pictures that have more", {1, 100000}};
-  freeride::Param<double> step_ms_{this, "step_ms", 1, "length of a step", {0.05, 100}};
   freeride::Param<uint32_t> synthetic_{
       this, "synthetic", 0, "instead of a folder: one picture of that many pixels a side, from memory", {0, 65536}};
-  freeride::Param<std::string> backend_kind_{this, "backend", "auto", "where to resize", {"auto", "cpu", "cuda"}};
-  freeride::Param<std::string> wait_{this, "host_wait", "spin", "for the GPU", {"spin", "block"}};
   freeride::Param<bool> repeat_{this, "repeat", true, "after the last picture begin again with the first"};
+  common::Computing computing_{this};
 
   void CreateSideTask() override {
-    const auto backend = common::choose_backend(backend_kind_, device());
-    scaler_ = make_scaler(backend, step_ms_, wait_.get() == "spin");
-    out_dir_ = output_.get().empty() ? fs::path(scratch_path("out")) : fs::path(output_.get());
+    scaler_ = make_scaler(computing_.on(device()));
+    const fs::path scratch = scratch_dir();
+    out_dir_ = output_.get().empty() ? scratch / "out" : fs::path(output_.get());
     make_folder(out_dir_);
     if (synthetic_ > 0) {
       if (!input_.get().empty()) throw freeride::BadParameter("parameters input and synthetic: give one of them");
       files_ = {"synthetic.jpg"};
     } else if (input_.get().empty()) {
-      in_dir_ = scratch_path("in");
+      in_dir_ = scratch / "in";
       make_folder(in_dir_);
       phase_ = Phase::kRender;
     } else {
@@ -64,11 +62,7 @@ class Image : public freeride::SideTask, public freeride::KeepsState {
   void InitSideTask() override { scaler_->init(synthetic_); }
 
   freeride::Step RunNextStep() override {
-    common::StepBudget budget(step_ms_);
-    do {
-      if (advance()) return freeride::Step::kFinished;
-    } while (budget.another());
-    return freeride::Step::kMore;
+    return computing_.step([this] { return advance(); });
   }
 
   void StopSideTask() override {

@@ -43,11 +43,10 @@ class CpuScaler final : public Scaler {
 
 }  // namespace
 
-std::unique_ptr<Scaler> make_scaler(common::Backend backend, double step_ms, bool spin) {
-#ifdef FREERIDE_PLUGIN_CUDA
-  if (backend == common::Backend::kCuda) return make_cuda_scaler(step_ms, spin);
-#endif
-  (void)backend, (void)step_ms, (void)spin;  // choose_backend() has refused CUDA where there is none
+std::unique_ptr<Scaler> make_scaler(const common::Setup& setup) {
+  if constexpr (common::kHasCuda) {
+    if (setup.backend == common::Backend::kCuda) return make_cuda_scaler(setup.step_ms, setup.spin);
+  }
   return std::make_unique<CpuScaler>();
 }
 

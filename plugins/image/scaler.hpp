@@ -52,7 +52,7 @@ class Scaler {
   virtual void release() {}
 };
 
-std::unique_ptr<Scaler> make_scaler(common::Backend backend, double step_ms, bool spin);
+std::unique_ptr<Scaler> make_scaler(const common::Setup& setup);
 std::unique_ptr<Scaler> make_cuda_scaler(double step_ms, bool spin);  ///< where there is CUDA
 
 }  // namespace image

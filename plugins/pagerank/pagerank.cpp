@@ -10,6 +10,7 @@
 #include "common/backend.hpp"
 #include "freeride/plugin.hpp"
 #include "graph/graph.hpp"
+#include "graph/graph_params.hpp"
 #include "rank.hpp"
 
 namespace pagerank {
@@ -26,49 +27,39 @@ constexpr size_t kVerticesAtOnce = 4096;
 constexpr uint64_t kMostSavedRanks = 8'000'000;
 
 class PageRank : public freeride::SideTask, public freeride::KeepsState {
-  freeride::Param<std::string> input_{this, "input", "", "graph file; empty: generate an R-MAT graph"};
-  freeride::Param<std::string> format_{this, "format", "auto", "of the graph file", {"auto", "snap", "mm"}};
-  freeride::Param<unsigned> scale_{this, "scale", 16, "log2 of the vertices of a generated graph", {1, 28}};
-  freeride::Param<unsigned> edge_factor_{this, "edge_factor", 16, "edges per vertex of a generated graph", {1, 256}};
-  freeride::Param<uint64_t> vertices_wanted_{this, "vertices", 0, "of a generated graph; 0: 2^scale", {0, 4000000000}};
-  freeride::Param<uint64_t> edges_wanted_{
-      this, "edges", 0, "of a generated graph; 0: edge_factor a vertex", {0, 100000000000}};
-  freeride::Param<uint64_t> seed_{this, "seed", 1, "of the first generated graph"};
+  graph::GraphParams source_{this};
   freeride::Param<double> damping_{this, "damping", 0.85, "probability to follow a link", {0, 0.999}};
   freeride::Param<double> tolerance_{
       this, "tolerance", 1e-9, "stop when an iteration changes the ranks by less, L1", {0, 1}};
   freeride::Param<uint64_t> max_iterations_{
       this, "max_iterations", 1000, "stop after so many in any case", {1, 1000000}};
   freeride::Param<uint32_t> top_{this, "top", 100, "vertices written to ranks.txt", {1, 100000000}};
-  freeride::Param<double> step_ms_{this, "step_ms", 1, "length of a step", {0.05, 100}};
   freeride::Param<bool> repeat_{this, "repeat", true,
                                 "when converged, go on with the next seed's graph (a file: compute it again)"};
-  freeride::Param<std::string> backend_kind_{this, "backend", "auto", "where to compute", {"auto", "cpu", "cuda"}};
-  freeride::Param<std::string> wait_{this, "host_wait", "spin", "for the GPU", {"spin", "block"}};
+  common::Computing computing_{this};
 
   void CreateSideTask() override {
-    backend_ = make_backend({common::choose_backend(backend_kind_, device()), step_ms_, wait_.get() == "spin"});
+    const auto setup = computing_.on(device());
+    backend_ = make_backend(setup);
     if (generates()) {
-      const uint64_t vertices = vertices_wanted_ > 0 ? vertices_wanted_.get() : uint64_t{1} << scale_;
-      if (vertices < 2) throw freeride::BadParameter("parameter vertices=1: a graph has at least two");
-      rmat_ = {vertices, edges_wanted_ > 0 ? edges_wanted_.get() : vertices * edge_factor_, seed_};
+      rmat_ = source_.rmat();
       // On a GPU the graph is made there, at InitSideTask: it is faster than to copy it.
-      if (common::choose_backend(backend_kind_, device()) == common::Backend::kCpu) make_graph();
+      if (setup.backend == common::Backend::kCpu) make_graph();
     } else {
-      file_ = graph::read_graph(input_, format_);
+      file_ = graph::read_graph(source_.input(), source_.format());
       build(file_);
       file_.edges = {};  // the compressed rows hold them now
     }
     log(std::to_string(vertices()) + " vertices, " + std::to_string(edges()) + " edges");
   }
 
-  bool generates() const { return input_.get().empty(); }
+  bool generates() const { return source_.generates(); }
   uint64_t vertices() const { return generates() ? rmat_.vertices() : graph().vertices; }
   uint64_t edges() const { return generates() ? rmat_.edges() : graph().source.size(); }
 
   void make_graph() {
     if (!generator_) generator_.emplace(rmat_.vertices(), rmat_.edges());
-    generator_->begin(seed_ + runs_);
+    generator_->begin(source_.seed() + runs_);
     while (!generator_->advance(kEdgesAtOnce)) {
     }
     build(generator_->graph());
@@ -80,17 +71,15 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
     }
   }
 
-  void InitSideTask() override {
+  void InitSideTask() override { load(); }
+
+  void load() {
     begin_run();
     while (phase_ != Phase::kRank || !backend_->has_graph()) advance();
   }
 
   freeride::Step RunNextStep() override {
-    common::StepBudget budget(step_ms_);
-    do {
-      if (advance()) return freeride::Step::kFinished;
-    } while (budget.another());
-    return freeride::Step::kMore;
+    return computing_.step([this] { return advance(); });
   }
 
   void StopSideTask() override {
@@ -130,7 +119,7 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
       throw freeride::TaskError("the saved state is of another version of pagerank");
     runs_ = saved.runs;
     iterations_ = saved.iterations;
-    if (generates() && runs_ > 0) InitSideTask();  // another graph than the first one
+    if (generates() && runs_ > 0) load();  // another graph than the first one
     if (saved.vertices == 0 || saved.vertices != vertices()) return;
     std::vector<double> ranks(saved.vertices);
     std::memcpy(ranks.data(), state.data() + sizeof(saved), saved.vertices * sizeof(double));
@@ -164,11 +153,11 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
   // The next run: with this seed's graph, made in pieces where it is not there yet, or with the file's.
   void begin_run() {
     if (generates()) {
-      rmat_ = {rmat_.vertices(), rmat_.edges(), seed_ + runs_};
+      rmat_ = {rmat_.vertices(), rmat_.edges(), source_.seed() + runs_};
       if (backend_->begin(rmat_, damping_)) return begin_ranking();
       if (!generator_ || made_ != runs_) {
         if (!generator_) generator_.emplace(rmat_.vertices(), rmat_.edges());
-        generator_->begin(seed_ + runs_);
+        generator_->begin(source_.seed() + runs_);
         made_ = runs_;
         phase_ = Phase::kGenerate;
         return;
@@ -236,9 +225,10 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
     const auto fail = [&] { throw freeride::TaskError("cannot write " + part + ": " + std::strerror(errno)); };
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(part.c_str(), "we"), &std::fclose);
     if (!file) fail();
-    const auto source = generates() ? "rmat of " + std::to_string(vertices()) + " vertices, " +
-                                          std::to_string(edges()) + " edges, seed " + std::to_string(seed_ + runs_)
-                                    : input_.get();
+    const auto source = generates()
+                            ? "rmat of " + std::to_string(vertices()) + " vertices, " + std::to_string(edges()) +
+                                  " edges, seed " + std::to_string(source_.seed() + runs_)
+                            : source_.input();
     std::fprintf(file.get(), "# pagerank of %s\n# damping %.17g, iterations %llu, residual %.3g, %s\n# vertex rank\n",
                  source.c_str(), damping_.get(), static_cast<unsigned long long>(iteration_), backend_->residual(),
                  converged ? "converged" : "not converged");

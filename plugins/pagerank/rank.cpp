@@ -116,11 +116,10 @@ class CpuBackend final : public RankBackend {
 
 }  // namespace
 
-std::unique_ptr<RankBackend> make_backend(const Options& options) {
-#ifdef FREERIDE_PLUGIN_CUDA
-  if (options.backend == common::Backend::kCuda) return make_cuda_backend(options.step_ms, options.spin);
-#endif
-  (void)options;  // choose_backend() has refused CUDA where there is none
+std::unique_ptr<RankBackend> make_backend(const common::Setup& setup) {
+  if constexpr (common::kHasCuda) {
+    if (setup.backend == common::Backend::kCuda) return make_cuda_backend(setup.step_ms, setup.spin);
+  }
   return std::make_unique<CpuBackend>();
 }
 

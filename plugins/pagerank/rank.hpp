@@ -38,13 +38,7 @@ class RankBackend {
   virtual void release() = 0;
 };
 
-struct Options {
-  common::Backend backend;
-  double step_ms;  ///< of a piece on a GPU, at most
-  bool spin;       ///< see common::Device::open
-};
-
-std::unique_ptr<RankBackend> make_backend(const Options& options);
+std::unique_ptr<RankBackend> make_backend(const common::Setup& setup);
 std::unique_ptr<RankBackend> make_cuda_backend(double step_ms, bool spin);  ///< where there is CUDA
 
 }  // namespace pagerank

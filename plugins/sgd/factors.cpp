@@ -84,11 +84,10 @@ class CpuBackend final : public FactorBackend {
 
 }  // namespace
 
-std::unique_ptr<FactorBackend> make_backend(common::Backend backend, double step_ms, bool spin) {
-#ifdef FREERIDE_PLUGIN_CUDA
-  if (backend == common::Backend::kCuda) return make_cuda_backend(step_ms, spin);
-#endif
-  (void)backend, (void)step_ms, (void)spin;  // choose_backend() has refused CUDA where there is none
+std::unique_ptr<FactorBackend> make_backend(const common::Setup& setup) {
+  if constexpr (common::kHasCuda) {
+    if (setup.backend == common::Backend::kCuda) return make_cuda_backend(setup.step_ms, setup.spin);
+  }
   return std::make_unique<CpuBackend>();
 }
 

@@ -64,7 +64,7 @@ class FactorBackend {
   virtual void release() = 0;
 };
 
-std::unique_ptr<FactorBackend> make_backend(common::Backend backend, double step_ms, bool spin);
+std::unique_ptr<FactorBackend> make_backend(const common::Setup& setup);
 std::unique_ptr<FactorBackend> make_cuda_backend(double step_ms, bool spin);  ///< where there is CUDA
 
 }  // namespace sgd

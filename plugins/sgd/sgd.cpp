@@ -12,6 +12,7 @@
 #include "factors.hpp"
 #include "freeride/plugin.hpp"
 #include "graph/graph.hpp"
+#include "graph/graph_params.hpp"
 
 namespace sgd {
 namespace {
@@ -21,40 +22,29 @@ constexpr uint64_t kMostSavedBytes = 60 << 20;
 constexpr uint64_t kVerticesAtOnce = 65536;
 
 class Sgd : public freeride::SideTask, public freeride::KeepsState {
-  freeride::Param<std::string> input_{this, "input", "", "graph file with ratings; empty: generate an R-MAT graph"};
-  freeride::Param<std::string> format_{this, "format", "auto", "of the graph file", {"auto", "snap", "mm"}};
-  freeride::Param<unsigned> scale_{this, "scale", 16, "log2 of the vertices of a generated graph", {1, 28}};
-  freeride::Param<unsigned> edge_factor_{this, "edge_factor", 16, "edges per vertex of a generated graph", {1, 256}};
-  freeride::Param<uint64_t> vertices_wanted_{this, "vertices", 0, "of a generated graph; 0: 2^scale", {0, 4000000000}};
-  freeride::Param<uint64_t> edges_wanted_{
-      this, "edges", 0, "of a generated graph; 0: edge_factor a vertex", {0, 100000000000}};
-  freeride::Param<uint64_t> seed_{this, "seed", 1, "of the generated graph, planted ratings and first factors"};
+  graph::GraphParams source_{this};
   freeride::Param<unsigned> factors_{this, "factors", 16, "of a vertex: 8, 16, 32, 64 or 128", {8, 128}};
   freeride::Param<double> learning_rate_{this, "learning_rate", 0.05, "of the first sweep", {1e-6, 10}};
   freeride::Param<double> decay_{this, "decay", 0.02, "sweep n learns with learning_rate / (1 + n decay)", {0, 10}};
   freeride::Param<double> regularisation_{this, "regularisation", 0.01, "weight of the factors' squares", {0, 10}};
   freeride::Param<uint64_t> sweeps_{this, "sweeps", 0, "over all edges, then the task has finished; 0: go on"};
   freeride::Param<std::string> output_{this, "output", "", "folder for the factors; empty: scratch, if they are small"};
-  freeride::Param<double> step_ms_{this, "step_ms", 1, "length of a step", {0.05, 100}};
-  freeride::Param<std::string> backend_kind_{this, "backend", "auto", "where to compute", {"auto", "cpu", "cuda"}};
-  freeride::Param<std::string> wait_{this, "host_wait", "spin", "for the GPU", {"spin", "block"}};
+  common::Computing computing_{this};
 
   void CreateSideTask() override {
     if (std::find(std::begin(kFactors), std::end(kFactors), factors_.get()) == std::end(kFactors))
       throw freeride::BadParameter("parameter factors=" + std::to_string(factors_) + ": must be 8, 16, 32, 64 or 128");
-    const auto kind = common::choose_backend(backend_kind_, device());
-    backend_ = make_backend(kind, step_ms_, wait_.get() == "spin");
+    const auto setup = computing_.on(device());
+    backend_ = make_backend(setup);
     settings_.factors = factors_;
-    settings_.seed = seed_;
+    settings_.seed = source_.seed();
     settings_.regularisation = static_cast<float>(regularisation_);
-    if (input_.get().empty()) {
-      const uint64_t vertices = vertices_wanted_ > 0 ? vertices_wanted_.get() : uint64_t{1} << scale_;
-      if (vertices < 2) throw freeride::BadParameter("parameter vertices=1: a graph has at least two");
-      rmat_.emplace(vertices, edges_wanted_ > 0 ? edges_wanted_.get() : vertices * edge_factor_, seed_);
-      vertices_ = vertices;
+    if (source_.generates()) {
+      rmat_ = source_.rmat();
+      vertices_ = rmat_->vertices();
       edges_ = rmat_->edges();
       // On a GPU the graph is made there, at InitSideTask: it is faster than to copy it.
-      if (kind == common::Backend::kCpu) make_graph();
+      if (setup.backend == common::Backend::kCpu) make_graph();
     } else {
       read_file();
     }
@@ -68,12 +58,12 @@ class Sgd : public freeride::SideTask, public freeride::KeepsState {
     ratings_.ratings.reserve(edges_);
     for (uint64_t i = 0; i < edges_; ++i) {
       ratings_.edges.push_back(rmat_->edge(i));
-      ratings_.ratings.push_back(graph::planted_rating(seed_, ratings_.edges.back()));
+      ratings_.ratings.push_back(graph::planted_rating(source_.seed(), ratings_.edges.back()));
     }
   }
 
   void read_file() {
-    auto file = graph::read_graph(input_, format_, graph::Values::kRead);
+    auto file = graph::read_graph(source_.input(), source_.format(), graph::Values::kRead);
     labels_ = std::move(file.labels);
     ratings_.vertices = file.vertices;
     ratings_.edges = std::move(file.edges);
@@ -83,11 +73,11 @@ class Sgd : public freeride::SideTask, public freeride::KeepsState {
     if (ratings_.ratings.empty()) {
       warn("the file has no ratings: planted ones are taken");
       ratings_.ratings.reserve(edges_);
-      for (const auto& edge : ratings_.edges) ratings_.ratings.push_back(graph::planted_rating(seed_, edge));
+      for (const auto& edge : ratings_.edges) ratings_.ratings.push_back(graph::planted_rating(source_.seed(), edge));
     }
     // A file's order is no random one (Fisher, Yates).
     for (uint64_t i = edges_; i-- > 1;) {
-      const uint64_t j = graph::mix(seed_ + i * graph::kGolden) % (i + 1);
+      const uint64_t j = graph::mix(source_.seed() + i * graph::kGolden) % (i + 1);
       std::swap(ratings_.edges[i], ratings_.edges[j]);
       std::swap(ratings_.ratings[i], ratings_.ratings[j]);
     }
@@ -97,13 +87,13 @@ class Sgd : public freeride::SideTask, public freeride::KeepsState {
   }
 
   void InitSideTask() override {
-    if (!rmat_ || !backend_->begin(*rmat_, seed_, settings_)) backend_->begin(ratings_, settings_);
+    if (!rmat_ || !backend_->begin(*rmat_, source_.seed(), settings_)) backend_->begin(ratings_, settings_);
     ready_ = true;
   }
 
   freeride::Step RunNextStep() override {
     const auto rate = static_cast<float>(learning_rate_ / (1 + static_cast<double>(sweep_) * decay_));
-    common::StepBudget budget(step_ms_);
+    common::StepBudget budget(computing_.step_ms());
     bool swept = false;
     do {
       swept = backend_->advance(rate);
