@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <stdexcept>
 
 #include "../image/codec.hpp"
 #include "../image/resize.hpp"
-#include "freeride/plugin.hpp"
 
 namespace training {
 namespace {
@@ -21,7 +21,7 @@ std::vector<fs::path> sorted(const fs::path& folder, bool folders) {
     std::error_code ignored;
     if (folders ? it->is_directory(ignored) : it->is_regular_file(ignored)) found.push_back(it->path());
   }
-  if (error) throw freeride::BadParameter("data=" + folder.string() + ": " + error.message());
+  if (error) throw std::runtime_error("data=" + folder.string() + ": " + error.message());
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -32,10 +32,10 @@ std::vector<Sample> list_samples(const std::string& folder, int64_t classes) {
   std::vector<Sample> samples;
   int64_t label = 0;
   const auto folders = sorted(folder, true);
-  if (folders.empty()) throw freeride::BadParameter("data=" + folder + ": it has no subfolder, one for each class");
+  if (folders.empty()) throw std::runtime_error("data=" + folder + ": it has no subfolder, one for each class");
   if (static_cast<int64_t>(folders.size()) > classes) {
-    throw freeride::BadParameter("data=" + folder + ": it has " + std::to_string(folders.size()) +
-                                 " subfolders, so classes must be that many or more");
+    throw std::runtime_error("data=" + folder + ": it has " + std::to_string(folders.size()) +
+                             " subfolders, so classes must be that many or more");
   }
   for (const auto& of_class : folders) {
     for (const auto& file : sorted(of_class, false)) {
@@ -45,8 +45,7 @@ std::vector<Sample> list_samples(const std::string& folder, int64_t classes) {
     }
     ++label;
   }
-  if (samples.empty())
-    throw freeride::BadParameter("data=" + folder + ": no .jpg, .jpeg or .png file in its subfolders");
+  if (samples.empty()) throw std::runtime_error("data=" + folder + ": no .jpg, .jpeg or .png file in its subfolders");
   return samples;
 }
 

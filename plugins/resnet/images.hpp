@@ -13,7 +13,7 @@ struct Sample {
 };
 
 /// All JPEG and PNG files of `folder`'s subfolders, by name of class and file. Reads no picture. Throws
-/// freeride::BadParameter: no such folder, no subfolder, no picture, more than `classes` classes.
+/// std::runtime_error: no such folder, no subfolder, no picture, more than `classes` classes.
 std::vector<Sample> list_samples(const std::string& folder, int64_t classes);
 
 /// The picture, squeezed to `edge` × `edge`, as 3 planes of values in 0..1 at `out`. Throws image::Unusable.

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "models.hpp"
-#ifdef FREERIDE_WITH_IMAGES
+#ifdef TRAINING_WITH_IMAGES
 #include "../image/codec.hpp"
 #include "images.hpp"
 #endif
@@ -90,7 +90,7 @@ struct ImageTraining::Parts {
   std::chrono::steady_clock::time_point block_begin;
   std::vector<double> blocks_ms;  // by place in the step
   std::vector<bool> cuts;         // whether a yield point follows
-#ifdef FREERIDE_WITH_IMAGES
+#ifdef TRAINING_WITH_IMAGES
   std::vector<Sample> samples;
   size_t next_sample = 0;
   torch::Tensor host_images, host_labels;
@@ -100,15 +100,20 @@ struct ImageTraining::Parts {
 ImageTraining::ImageTraining(const char* model) : model_name_(model) {}
 ImageTraining::~ImageTraining() = default;
 
-void ImageTraining::CreateSideTask() {
+void ImageTraining::create() {
   check_version();
   // The device is a core, and threads that LibTorch has once made look for work after it is done.
-  if (device().rfind("cpu-", 0) == 0) torch::set_num_threads(1);
   parts_ = std::make_unique<Parts>();
+  if (device().rfind("cpu-", 0) != 0) parts_->device = torch::Device(torch::kCUDA, 0);
+  if (parts_->device.is_cpu()) torch::set_num_threads(1);
   torch::manual_seed(static_cast<uint64_t>(seed_.get()));
   if (!data_.get().empty()) {
-#ifdef FREERIDE_WITH_IMAGES
-    parts_->samples = list_samples(data_, classes_);
+#ifdef TRAINING_WITH_IMAGES
+    try {
+      parts_->samples = list_samples(data_, classes_);
+    } catch (const std::runtime_error& error) {
+      throw freeride::BadParameter(error.what());
+    }
     parts_->host_images = torch::empty({batch_, 3, image_, image_});
     parts_->host_labels = torch::empty({batch_}, torch::kLong);
 #else
@@ -118,11 +123,10 @@ void ImageTraining::CreateSideTask() {
   parts_->model = make_model(model_name_, classes_);
 }
 
-void ImageTraining::InitSideTask() {
-  const bool cpu = device().rfind("cpu-", 0) == 0;
+void ImageTraining::init() {
+  const bool cpu = parts_->device.is_cpu();
   if (!cpu && !torch::cuda::is_available())
     throw freeride::Unavailable("LibTorch sees no GPU: is it one that was built with CUDA?");
-  parts_->device = cpu ? torch::Device(torch::kCPU) : torch::Device(torch::kCUDA, 0);
   try {
     if (!cpu) at::globalContext().setBenchmarkCuDNN(true);
     parts_->model->to(parts_->device);
@@ -172,14 +176,12 @@ void ImageTraining::block_done(size_t place) {
     parts.block_begin = now;
     if (place == parts.blocks_ms.size()) parts.blocks_ms.push_back(took_ms);
     parts.blocks_ms[place] = std::min(parts.blocks_ms[place], took_ms);
-  } else if (parts.cuts[place] && parts.device.is_cuda()) {
-    yield_point(parts.queue);
   } else if (parts.cuts[place]) {
-    yield_point();
+    parts.device.is_cuda() ? yield_point(parts.queue) : yield_point();
   }
 }
 
-#ifdef FREERIDE_WITH_IMAGES
+#ifdef TRAINING_WITH_IMAGES
 // The next pictures, one a piece.
 void ImageTraining::load_batch() {
   Parts& parts = *parts_;
@@ -215,9 +217,9 @@ void ImageTraining::update() {
   at::_foreach_add_(parts_->parameters, parts_->velocities, -rate_.get());
 }
 
-freeride::Step ImageTraining::RunNextStep() {
+void ImageTraining::step() {
   try {
-#ifdef FREERIDE_WITH_IMAGES
+#ifdef TRAINING_WITH_IMAGES
     if (!parts_->samples.empty()) load_batch();
 #endif
     make_step(true);
@@ -226,7 +228,6 @@ freeride::Step ImageTraining::RunNextStep() {
   } catch (const c10::Error& error) {
     throw_what_it_is(error.what_without_backtrace());
   }
-  return freeride::Step::kMore;
 }
 
 // Each block is a graph of its own: forward from a leaf, backward with the gradient that the next block's leaf got. The
@@ -260,12 +261,12 @@ void ImageTraining::make_step(bool updates) {
   metric("loss", loss.item<double>());
 }
 
-void ImageTraining::StopSideTask() {
+void ImageTraining::release() {
   parts_.reset();  // with the device's memory
 }
 
 // The number of steps, then weights and running means; the momentum begins anew.
-std::string ImageTraining::SaveState() {
+std::string ImageTraining::save() {
   std::vector<torch::Tensor> tensors = parts_->model->parameters();
   for (const auto& buffer : parts_->model->buffers()) tensors.push_back(buffer);
   int64_t bytes = 0;
@@ -288,7 +289,7 @@ std::string ImageTraining::SaveState() {
   return out.str();
 }
 
-void ImageTraining::RestoreState(std::uint32_t version, const std::string& state) {
+void ImageTraining::restore(std::uint32_t version, const std::string& state) {
   if (version != kStateVersion) throw freeride::TaskError("a state of version " + std::to_string(version));
   const size_t line = state.find('\n');
   if (line == std::string::npos) throw freeride::TaskError("the state is damaged");

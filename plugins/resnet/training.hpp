@@ -15,15 +15,21 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   explicit ImageTraining(const char* model);
   ~ImageTraining() override;
 
-  void CreateSideTask() override;
-  void InitSideTask() override;
-  freeride::Step RunNextStep() override;
-  void StopSideTask() override;
-  std::string SaveState() override;
-  void RestoreState(std::uint32_t version, const std::string& state) override;
+  void CreateSideTask() override { create(); }
+  void InitSideTask() override { init(); }
+  freeride::Step RunNextStep() override { return step(), freeride::Step::kMore; }
+  void StopSideTask() override { release(); }
+  std::string SaveState() override { return save(); }
+  void RestoreState(std::uint32_t version, const std::string& state) override { restore(version, state); }
 
  private:
   struct Parts;
+  void create();
+  void init();
+  void step();
+  void release();
+  std::string save();
+  void restore(std::uint32_t version, const std::string& state);
   void load_batch();
   void update();
   void synchronise() const;
