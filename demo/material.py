@@ -5,12 +5,17 @@ import re
 import sysconfig
 
 
+TINY_TRAINING = ["batch=4", "image=32", "classes=10", "width_pct=12", "piece_ms=1"]
+
 # The side tasks that there may be, each with its parameters for a graph file and a picture folder (or None): small, so that all of them do
 # something within a short run.
 SIDE_TASKS = {
     "pagerank": lambda graph, pictures: [f"input={graph}"],
     "image": lambda graph, pictures: [f"input={pictures}"] if pictures else [],
     "sgd": lambda graph, pictures: ["scale=12"],
+    "resnet18": lambda graph, pictures: TINY_TRAINING,
+    "resnet50": lambda graph, pictures: TINY_TRAINING,
+    "vgg19": lambda graph, pictures: TINY_TRAINING,
 }
 
 

@@ -105,3 +105,15 @@ TEST_CASE("training: what cannot be is refused in one line") {
   std::filesystem::create_directories(empty / "one");
   CHECK(refusal("resnet18", tiny({{"data", empty.path()}})).find("no .jpg, .jpeg or .png") != std::string::npos);
 }
+
+TEST_CASE("training: the contract holds, by plugin check") {
+  const std::string command =
+      FREERIDE_BUILD_DIR "/bin/freeride-runner check " FREERIDE_BUILD_DIR
+                         "/plugins/resnet18.so --steps 4 --param batch=2 --param image=32 --param classes=4";
+  FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::string said;
+  for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) said += static_cast<char>(c);
+  INFO(said);
+  CHECK(pclose(pipe) == 0);
+}

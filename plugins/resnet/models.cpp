@@ -1,5 +1,6 @@
 #include "models.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -60,13 +61,18 @@ std::shared_ptr<Block> bottleneck(int64_t in, int64_t out, int64_t stride) {
       shortcut(in, out, stride));
 }
 
-std::shared_ptr<Model> resnet(const std::vector<int>& depths, bool deep, int64_t classes) {
+// Of `channels`; a multiple of four, since a bottleneck has a fourth of them.
+int64_t narrowed(int64_t channels, int64_t width_pct) {
+  return std::max<int64_t>(8, channels * width_pct / 100 / 4 * 4);
+}
+
+std::shared_ptr<Model> resnet(const std::vector<int>& depths, bool deep, int64_t classes, int64_t width_pct) {
   auto model = std::make_shared<Model>();
-  model->add(std::make_shared<Plain>(nn::Sequential(conv(3, 64, 7, 2), nn::BatchNorm2d(64), relu(),
+  int64_t in = narrowed(64, width_pct);
+  model->add(std::make_shared<Plain>(nn::Sequential(conv(3, in, 7, 2), nn::BatchNorm2d(in), relu(),
                                                     nn::MaxPool2d(nn::MaxPool2dOptions(3).stride(2).padding(1)))));
-  int64_t in = 64;
   for (size_t stage = 0; stage < depths.size(); ++stage) {
-    const int64_t out = (int64_t{64} << stage) * (deep ? 4 : 1);
+    const int64_t out = narrowed((int64_t{64} << stage) * (deep ? 4 : 1), width_pct);
     for (int i = 0; i < depths[stage]; ++i) {
       const int64_t stride = i == 0 && stage > 0 ? 2 : 1;
       model->add(deep ? bottleneck(in, out, stride) : basic(in, out, stride));
@@ -77,11 +83,12 @@ std::shared_ptr<Model> resnet(const std::vector<int>& depths, bool deep, int64_t
   return model;
 }
 
-std::shared_ptr<Model> vgg19(int64_t classes) {
+std::shared_ptr<Model> vgg19(int64_t classes, int64_t width_pct) {
   auto model = std::make_shared<Model>();
   int64_t in = 3;
   const std::vector<std::pair<int64_t, int>> stages{{64, 2}, {128, 2}, {256, 4}, {512, 4}, {512, 4}};
-  for (const auto& [out, depth] : stages) {
+  for (const auto& [channels, depth] : stages) {
+    const int64_t out = narrowed(channels, width_pct);
     nn::Sequential layers;
     for (int i = 0; i < depth; ++i) {
       layers->push_back(conv(in, out, 3, 1, true));
@@ -91,9 +98,10 @@ std::shared_ptr<Model> vgg19(int64_t classes) {
     layers->push_back(nn::MaxPool2d(nn::MaxPool2dOptions(2)));
     model->add(std::make_shared<Plain>(layers));
   }
-  model->add(std::make_shared<Plain>(nn::Sequential(nn::AdaptiveAvgPool2d(7), nn::Flatten(), nn::Linear(512 * 49, 4096),
-                                                    relu(), nn::Dropout(), nn::Linear(4096, 4096), relu(),
-                                                    nn::Dropout(), nn::Linear(4096, classes))));
+  const int64_t hidden = narrowed(4096, width_pct);
+  model->add(std::make_shared<Plain>(
+      nn::Sequential(nn::AdaptiveAvgPool2d(7), nn::Flatten(), nn::Linear(in * 49, hidden), relu(), nn::Dropout(),
+                     nn::Linear(hidden, hidden), relu(), nn::Dropout(), nn::Linear(hidden, classes))));
   return model;
 }
 
@@ -116,11 +124,11 @@ void Model::add(std::shared_ptr<Block> block) {
   blocks_.push_back(register_module("block" + std::to_string(blocks_.size()), std::move(block)));
 }
 
-std::shared_ptr<Model> make_model(const std::string& name, int64_t classes) {
+std::shared_ptr<Model> make_model(const std::string& name, int64_t classes, int64_t width_pct) {
   std::shared_ptr<Model> model;
-  if (name == "resnet18") model = resnet({2, 2, 2, 2}, false, classes);
-  if (name == "resnet50") model = resnet({3, 4, 6, 3}, true, classes);
-  if (name == "vgg19") model = vgg19(classes);
+  if (name == "resnet18") model = resnet({2, 2, 2, 2}, false, classes, width_pct);
+  if (name == "resnet50") model = resnet({3, 4, 6, 3}, true, classes, width_pct);
+  if (name == "vgg19") model = vgg19(classes, width_pct);
   if (!model) throw std::logic_error("there is no model " + name);
   initialise(*model, name == "vgg19");
   return model;

@@ -27,7 +27,7 @@ class Model : public torch::nn::Module {
 };
 
 /// `name`: "resnet18", "resnet50" or "vgg19", of He et al. 2015 and Simonyan and Zisserman 2014, with torchvision's
-/// layers and their order. On the CPU. Throws std::logic_error for any other name.
-std::shared_ptr<Model> make_model(const std::string& name, int64_t classes);
+/// layers and their order, and so many of their channels. On the CPU. Throws std::logic_error for any other name.
+std::shared_ptr<Model> make_model(const std::string& name, int64_t classes, int64_t width_pct);
 
 }  // namespace training

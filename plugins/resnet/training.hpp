@@ -31,7 +31,7 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   std::string save();
   void restore(std::uint32_t version, const std::string& state);
   void load_batch();
-  void update();
+  void update(double rate);
   void synchronise() const;
   void make_step(bool updates);
   void block_done(size_t place);
@@ -40,6 +40,7 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<std::int64_t> batch_{this, "batch", 64, "images a step", {1, 65536}};
   freeride::Param<std::int64_t> image_{this, "image", 224, "edge of an image, pixels", {32, 4096}};
   freeride::Param<std::int64_t> classes_{this, "classes", 1000, "to tell apart", {2, 100000}};
+  freeride::Param<std::int64_t> width_pct_{this, "width_pct", 100, "of the model's channels", {1, 100}};
   freeride::Param<std::string> data_{
       this, "data", "", "folder of a folder of JPEG and PNG files for each class; empty: synthetic images"};
   freeride::Param<double> rate_{this, "rate", 0.01, "learning rate", {0, 10}};

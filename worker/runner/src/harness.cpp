@@ -196,6 +196,7 @@ bool Harness::read_report(int64_t most_ms) {
     outcome.signal = message.value("signal", 0);
     outcome.limit = message.value("limit", "");
     outcome.threads_left = message.value("threads_left", 0U);
+    outcome.threads_awake = message.value("threads_awake", 0U);
     outcome.processes_left = message.value("processes_left", 0U);
     outcome.step_p50_ns = message.value("step_p50_ns", int64_t{0});
     outcome.step_p90_ns = message.value("step_p90_ns", int64_t{0});

@@ -23,6 +23,9 @@ constexpr int64_t kLeastGateNs = 1'000'000;
 /// How long StopSideTask waits for a workload (imperative interface) to come to its gate.
 constexpr int64_t kAbandonMs = 1000;
 
+/// How long threads that outlived StopSideTask are looked at: do they execute?
+constexpr int64_t kThreadWatchMs = 50;
+
 /// A paused task is looked at again after this long, then at doubling distances up to the second value: does it really
 /// not execute?
 constexpr int64_t kFirstIdleLookNs = 1'000'000'000;

@@ -71,6 +71,7 @@ std::optional<Outcome> decode(const LastWords& words) {
   outcome.transition = std::move(*transition);
   outcome.reason = std::move(*reason);
   outcome.threads_left = words.threads_left;
+  outcome.threads_awake = words.threads_awake;
   outcome.step_p50_ns = words.step_p50_ns;
   outcome.step_p90_ns = words.step_p90_ns;
   outcome.step_max_ns = words.step_max_ns;

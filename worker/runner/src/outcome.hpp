@@ -18,6 +18,7 @@ struct Outcome {
   std::string limit;
   // Measured by the runner itself; for `check` and profiles, 0 where the process did not live to say it.
   uint32_t threads_left = 0;    ///< of the plugin's, after StopSideTask
+  uint32_t threads_awake = 0;   ///< of them, that executed then
   uint32_t processes_left = 0;  ///< that the plugin had started, after its own process ended; counted by the supervisor
   int64_t step_p50_ns = 0, step_p90_ns = 0, step_max_ns = 0;
   int64_t peak_resident_bytes = 0;  ///< of the plugin's process, by the kernel
@@ -32,7 +33,7 @@ const char* transition_name(uint32_t transition);
 struct LastWords {
   static constexpr uint32_t kMagic = 0x46524c57;
   uint32_t magic = kMagic;
-  uint32_t threads_left = 0;
+  uint32_t threads_left = 0, threads_awake = 0;
   int64_t step_p50_ns = 0, step_p90_ns = 0, step_max_ns = 0;
   std::array<char, 24> kind{};
   std::array<char, 24> transition{};

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
+#include <fstream>
+#include <map>
 #include <new>
 #include <utility>
 
@@ -50,6 +52,35 @@ uint32_t count_threads() {
   }
   closedir(folder);
   return count;
+}
+
+// What the kernel has counted of every thread but this one: time executed and how often.
+std::map<std::string, std::string> execution_of_others() {
+  std::map<std::string, std::string> all;
+  DIR* folder = opendir("/proc/self/task");
+  if (folder == nullptr) return all;
+  const std::string self = std::to_string(gettid());
+  while (const dirent* entry = readdir(folder)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    const std::string name = entry->d_name;
+    if (name[0] == '.' || name == self) continue;
+    std::ifstream file("/proc/self/task/" + name + "/schedstat");
+    std::getline(file, all[name]);
+  }
+  closedir(folder);
+  return all;
+}
+
+// How many threads but this one execute within kThreadWatchMs.
+uint32_t count_awake() {
+  const auto before = execution_of_others();
+  const timespec watch{0, kThreadWatchMs * kNsPerMs};
+  nanosleep(&watch, nullptr);
+  uint32_t awake = 0;
+  for (const auto& [thread, executed] : execution_of_others()) {
+    const auto known = before.find(thread);
+    if (known == before.end() || known->second != executed) ++awake;
+  }
+  return awake;
 }
 
 const char* status_text(freeride_status status) {
@@ -543,8 +574,13 @@ Runner::Next Runner::step(int64_t begin_ns) {
 freeride_status Runner::yield_point() {
   if (!in_step_) return FREERIDE_OK;
   if (abandoned_) return FREERIDE_ABANDONED;
+  return end_of_piece(true);
+}
+
+// `open`: as far as the caller knows. A lease that is gone is seen once, since the page's sequence has been read then.
+freeride_status Runner::end_of_piece(bool open) {
   now_ns_ = piece_ends();
-  const bool open = may_go_on();
+  open = open && may_go_on();
   if (held_.kind == FREERIDE_LEASE_PROFILE) {
     if (open) return FREERIDE_OK;
     abandoned_ = true;
@@ -583,15 +619,17 @@ freeride_status Runner::yield_queued(const Host::Wait& wait) {
     if (const auto status = wait(false); status != FREERIDE_OK) return status;
     now_ns_ = piece_ends();
   }
+  const bool open = !steps || may_go_on();
   const int64_t two_ns = fit_.predicted_two_ns();
-  if (steps && held_.kind != FREERIDE_LEASE_PROFILE && two_ns > 0 && may_go_on() &&
+  if (steps && open && held_.kind != FREERIDE_LEASE_PROFILE && two_ns > 0 &&
       piece_begin_ns_ + two_ns <= as_time(held_.deadline_ns)) {
     first_of_lease(now_ns_);
     ahead_ = true;
     return FREERIDE_OK;
   }
   if (const auto status = wait(true); status != FREERIDE_OK) return status;
-  return workload_.is_this_thread() ? workload_.pass() : yield_point();
+  if (workload_.is_this_thread()) return workload_.pass();
+  return steps ? end_of_piece(open) : yield_point();
 }
 
 // PAUSED as after PauseSideTask, but in the middle of a step: nothing executes until a lease has room for the next
@@ -682,6 +720,7 @@ Runner::Next Runner::stop(const char* kind, const std::string& reason) {
   const uint32_t threads = count_threads();
   if (threads > threads_before_) {
     threads_left_ = threads - threads_before_;
+    threads_awake_ = count_awake();
     host_.log(FREERIDE_LOG_WARN,
               (std::to_string(threads_left_) + " thread(s) of the plugin outlived StopSideTask").c_str());
   }
@@ -728,6 +767,7 @@ void Runner::last_words(const char* kind, uint32_t transition, const std::string
   put_text(words.transition, transition_name(transition));
   put_text(words.reason, reason.c_str());
   words.threads_left = threads_left_;
+  words.threads_awake = threads_awake_;
   words.step_p50_ns = fit_.quantile_ns(0.5);
   words.step_p90_ns = fit_.quantile_ns(0.9);
   words.step_max_ns = fit_.quantile_ns(1.0);

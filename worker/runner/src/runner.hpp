@@ -88,6 +88,7 @@ class Runner {
   // Yield points.
   freeride_status yield_point();
   freeride_status yield_queued(const Host::Wait& wait);
+  freeride_status end_of_piece(bool open);
   int64_t piece_ends();
   bool may_go_on();
   freeride_status wait_at_yield_point();
@@ -120,7 +121,7 @@ class Runner {
   int64_t now_ns_ = 0;  ///< end of the last step: begin of the next, one clock call saved
   int64_t cpu_ns_ = 0;  ///< main thread's CPU clock at the same moment
   uint32_t threads_before_ = 0;
-  uint32_t threads_left_ = 0;
+  uint32_t threads_left_ = 0, threads_awake_ = 0;
   int64_t piece_begin_ns_ = 0;
   bool in_step_ = false;
   bool ahead_ = false;  ///< the present piece is still on the GPU, and the one after it is being queued

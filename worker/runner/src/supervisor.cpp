@@ -52,6 +52,7 @@ class Report {
           {"signal", outcome.signal},
           {"limit", outcome.limit},
           {"threads_left", outcome.threads_left},
+          {"threads_awake", outcome.threads_awake},
           {"processes_left", outcome.processes_left},
           {"step_p50_ns", outcome.step_p50_ns},
           {"step_p90_ns", outcome.step_p90_ns},

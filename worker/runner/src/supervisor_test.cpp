@@ -170,7 +170,12 @@ TEST_CASE("check: good and bad plugins, text and JSON") {
   CHECK(ran.code == 5);
   CHECK(ran.output.find("\"ok\": false") != std::string::npos);
   CHECK(ran.output.find("executes though it is paused") != std::string::npos);
-  CHECK(ran.output.find("outlived StopSideTask") != std::string::npos);
+  CHECK(ran.output.find("outlived StopSideTask and execute") != std::string::npos);
+
+  ran = run(kRunner + " check " + plugin("lingering"));
+  INFO(ran.output);
+  CHECK(ran.code == 0);  // nobody can join a library's thread
+  CHECK(ran.output.find("1 thread(s) outlived StopSideTask, asleep") != std::string::npos);
 
   ran = run(kRunner + " check " + plugin("unique"));
   CHECK(ran.code == 0);

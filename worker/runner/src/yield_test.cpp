@@ -123,6 +123,22 @@ TEST_CASE("yield: queued pieces are one ahead of the GPU where there is room, an
   CHECK(ahead > 0);
 }
 
+TEST_CASE("yield: a lease that is taken back ends queued pieces, too") {
+  const TempDir scratch;
+  auto harness = start_paused("yielding", scratch, {{"pieces", "200"}, {"piece_us", "2000"}, {"queued", "1"}});
+  for (int i = 0; i < 5; ++i) {
+    harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+    const uint64_t before_ns = pages::load_acquire(harness->answer().step_ns);
+    REQUIRE(harness->wait_until([&](const auto& answer) {
+      return pages::load_acquire(answer.step_ns) >
+             before_ns + 30 * kNsPerMs;  // in the middle of a step, one piece ahead
+    }));
+    harness->revoke();
+    REQUIRE(harness->wait_paused());
+  }
+  CHECK_FALSE(harness->verdict(1));
+}
+
 TEST_CASE("yield: a wait in the middle of a step is a pause, and may last") {
   const TempDir scratch;
   Harness::Options options;
