@@ -35,7 +35,7 @@ ORKUT = ["vertices=3072441", "edges=117185083"]  # SNAP's com-Orkut, as large
 
 def toy():
     """Shows that every part works, on two cores in a few minutes. Its figures mean nothing."""
-    params = {"pagerank": ["scale=10", "tolerance=1e-15", "max_iterations=1000000"], "sgd": ["scale=10"], "image": ["synthetic=200", "width=100"]}
+    params = {"pagerank": ["scale=10", "tolerance=0", "max_iterations=1000000"], "sgd": ["scale=10"], "image": ["synthetic=200", "width=100"]}
     cells = [Cell("pagerank", method) for method in ("iterative", "imperative", "naive")] + [Cell("mixed", "iterative", budget_pct=0.5)]
     return Scale(size={"layers": 4, "width": 128, "heads": 4, "length": 64, "batch": 4, "vocabulary": 256}, params=params, mixed=("pagerank", "image"),
                  cells=tuple(cells), seconds=12, warm_up=8, block_iterations=6, low_tier="alone")
@@ -44,7 +44,7 @@ def toy():
 def gpu():
     """The paper's six side tasks and the mixed set beside a GPT of about 1 B parameters a stage."""
     train = ["batch=64", "image=224"]
-    params = {"resnet18": train, "resnet50": train, "vgg19": train, "pagerank": ORKUT + ["tolerance=1e-15", "max_iterations=1000000"], "sgd": ORKUT,
+    params = {"resnet18": train, "resnet50": train, "vgg19": train, "pagerank": ORKUT + ["tolerance=0", "max_iterations=1000000"], "sgd": ORKUT,
               "image": ["synthetic=16384"]}
     every = SIDE_TASKS + ("mixed",)
     cells = [Cell(task, "iterative", budget_pct=0.5) for task in every]
