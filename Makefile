@@ -21,7 +21,7 @@ export CTEST_OUTPUT_ON_FAILURE := 1
 .PHONY: dist demo test test-frameworks test-docker bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
-	@scripts/install-deps.sh demo
+	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
 	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook $(DEMO_PLUGINS)"
 	$(PYTHON) demo/run.py --build build/dev --out build/demo --side-tasks $(SIDE_TASKS) $(DEMO_ARGS)
 

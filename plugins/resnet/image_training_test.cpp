@@ -6,6 +6,7 @@
 
 #include "../image/codec.hpp"
 #include "plugin_driver.hpp"
+#include "version.hpp"
 
 using freeride::testing::Driver;
 using freeride::testing::open_plugin;
@@ -104,6 +105,15 @@ TEST_CASE("training: what cannot be is refused in one line") {
   CHECK(refusal("resnet18", tiny({{"data", empty.path()}})).find("no subfolder") != std::string::npos);
   std::filesystem::create_directories(empty / "one");
   CHECK(refusal("resnet18", tiny({{"data", empty.path()}})).find("no .jpg, .jpeg or .png") != std::string::npos);
+}
+
+TEST_CASE("training: a LibTorch of another version is refused in one line") {
+  using training::version_problem;
+  CHECK(version_problem("2.11.", "2.11.0+cu130", "/a/lib/libtorch_cpu.so").empty());
+  CHECK(version_problem("1.13.", "", "/usr/lib/libtorch_cpu.so").empty());  // Debian's has no version.py
+  CHECK(version_problem("2.1.", "2.11.0", "/a/lib/libtorch_cpu.so") ==
+        "it was built with LibTorch 2.1.x, and /a/lib/libtorch_cpu.so is 2.11.0: build it with that one, or name the "
+        "other's Python with --python");
 }
 
 TEST_CASE("training: the contract holds, by plugin check") {

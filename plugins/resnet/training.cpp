@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "models.hpp"
+#include "version.hpp"
 #ifdef TRAINING_WITH_IMAGES
 #include "../image/codec.hpp"
 #include "images.hpp"
@@ -47,10 +48,7 @@ void check_version() {
   const std::string built = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
   std::string where;
   const std::string found = found_version(where);
-  if (!found.empty() && found.rfind(built, 0) != 0) {
-    throw freeride::TaskError("it was built with LibTorch " + built + "x, and " + where + " is " + found +
-                              ": build it with that one, or name the other's Python with --python");
-  }
+  if (const auto problem = version_problem(built, found, where); !problem.empty()) throw freeride::TaskError(problem);
 }
 
 // LibTorch's messages go on with a stack trace.
