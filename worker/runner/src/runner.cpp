@@ -621,8 +621,8 @@ freeride_status Runner::yield_queued(const Host::Wait& wait) {
   }
   const bool open = !steps || may_go_on();
   const int64_t two_ns = fit_.predicted_two_ns();
-  if (steps && open && held_.kind != FREERIDE_LEASE_PROFILE && two_ns > 0 &&
-      piece_begin_ns_ + two_ns <= as_time(held_.deadline_ns)) {
+  // A profile wants each piece's time by itself.
+  if (steps && open && record_ == nullptr && two_ns > 0 && piece_begin_ns_ + two_ns <= as_time(held_.deadline_ns)) {
     first_of_lease(now_ns_);
     ahead_ = true;
     return FREERIDE_OK;
