@@ -141,7 +141,8 @@ def bandwidth(bench):
     torch.cuda.empty_cache()
     facts["copy_gb_per_s"] = copy / 1e9
     vertices, edges = 3072441, 117185083
-    # An edge: its source (4) and that one's share (8). A vertex: row begin, share, rank, sum, degree, as they are read and written.
+    # An edge: its source (4) and that one's share as a double (8); stored as a float it has four less. A vertex: row begin, share, place, rank, sum, degree, as
+    # they are read and written.
     work = {"pagerank": ("iterations", ["tolerance=0", "max_iterations=1000000", "top=1"], edges * 12 + vertices * (8 + 8 + 16 + 16 + 4), 3000),
             # A rating: edge (8), rating (4), two rows of 16 factors read and written.
             "sgd": ("megaedges", [], 1e6 * (12 + 4 * 16 * 4), 1000)}
