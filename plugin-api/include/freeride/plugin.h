@@ -148,10 +148,10 @@ typedef struct freeride_yield {
    * more. The step does not count; should the task go on, run_next_step is called again. */
   freeride_status (*yield_point)(void* context);
   /* [main] The same where the piece has been queued on a GPU, and need not be done. `wait` is called back, with
-   * `argument`: with 0 it blocks until every piece but the one queued last is done, with 1 until all are. While the next
-   * piece, too, surely fits the lease, the host does not wait for the last one, so that the GPU never runs out of work;
-   * else it waits for all, and goes on as yield_point(). A failure of `wait` ends the call with that status. Not there
-   * where struct_size ends before it: wait, then yield_point(). Appended to freeride.yield/1. */
+   * `argument`: with 0 it blocks until every piece but the one queued last is done, with 1 until all are. While the
+   * next piece, too, surely fits the lease, the host does not wait for the last one, so that the GPU never runs out of
+   * work; else it waits for all, and goes on as yield_point(). A failure of `wait` ends the call with that status. Not
+   * there where struct_size ends before it: wait, then yield_point(). Appended to freeride.yield/1. */
   freeride_status (*yield_queued)(void* context, freeride_status (*wait)(void* argument, int32_t all), void* argument);
 } freeride_yield;
 
