@@ -1,183 +1,459 @@
 #!/usr/bin/env python3
 """Bubbles that a GPU marks, harvested: manager, two workers, a 1F1B training on two GPUs and a side task on each.
 
-    hook_gpu_harvest.py --bin DIR --plugins DIR --python DIR --out FILE [--step-us N]
+    hook_gpu_harvest.py --bin DIR --plugins DIR --python DIR --out FILE      # DIR: folders of make dist's tree
+    hook_gpu_harvest.py --summary FILE                                       # recomputes the summary from the samples
 
-Half of the time is held out, in blocks: training's iterations there are what the others are compared with. An observer that does not sleep
-sees the marks, so that the way from the GPU's mark to the lease is measured from the mark itself.
+One training goes through all of it: first hooked and unhooked blocks by turns, without side tasks (what the hook costs); then each side
+task for a while, half of the time held out in blocks (iterations there are what the others are compared with); then the control: the same
+side task in leases of the same lengths at random times. What a side task costs in bubbles is less than what it costs at random times by
+what comes from its timing; clocks and power are sampled beside. An observer that does not sleep sees marks and leases, so that the way from
+the GPU's mark to the lease is measured from the mark itself. Each row is in FILE as soon as it is known.
 """
 import argparse
 import bisect
+import datetime
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import hook_gpu
+
+ORKUT = ["vertices=3072441", "edges=117185083", "tolerance=1e-15", "max_iterations=1000000"]
+# Name of the row, plugin, its memory, parameters, whether it needs this Python's torch.
+TASKS = {"spin": ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=500"], False),
+         "pagerank": ("pagerank", "8GiB", ORKUT, False),
+         "resnet18": ("resnet18", "16GiB", ["batch=64"], True)}
 
 
 def quantile(values, q):
     return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else None
 
 
-def analyse(seen, samples):
-    """One rank's row, from what the observer saw and the rank's iterations."""
-    edges, leases = seen["edges"], seen["leases"]
-    bubbles = []  # (begin, end, word)
-    for (begin, word), (end, _) in zip(edges, edges[1:]):
-        if word & 0xFFFF:
-            bubbles.append((begin, end, word))
-    starts = [bubble[0] for bubble in bubbles]
-    latencies, leased, first = [], set(), set()
-    for _, lease, opened, _, _ in leases:
+# ---- what an observer saw, and what follows from it
+
+def bubbles_of(edges):
+    """(begin, end, word) of each marked wait."""
+    return [(begin, end, word) for (begin, word), (end, _) in zip(edges, edges[1:]) if word & 0xFFFF]
+
+
+def iterations_of(edges):
+    """iteration -> (begin, ms), where its begin and the next one's were seen."""
+    begins = {}
+    for at, word in edges:
+        begins.setdefault(word >> 16, at)
+    first = min(begins)  # the observer came in the middle of it
+    return {i: (at, (begins[i + 1] - at) / 1e6) for i, at in begins.items() if i + 1 in begins and i != first}
+
+
+def leases_of(seen, bubbles):
+    """Bubbles' numbers with a lease, the first lease's delay after the mark in us, and the iterations that had any."""
+    starts, delays, leased = [bubble[0] for bubble in bubbles], {}, set()
+    for _, lease, opened, _, _ in seen["leases"]:
         at = bisect.bisect_right(starts, opened) - 1
         if lease == 0 or at < 0 or opened > bubbles[at][1]:
             continue
         leased.add(bubbles[at][2] >> 16)
-        if at not in first:
-            first.add(at)
-            latencies.append((opened - bubbles[at][0]) / 1e3)
-    ends = [bubbles[at][1] for at in sorted(first)]
-    overruns = []
-    for end in ends:
-        later = [at for at in seen["paused"] if end - 5_000_000 < at < end + 100_000_000]
-        overruns.append(max(0, (min(later, key=lambda at: abs(at - end)) - end) / 1e3) if later else 0)
-    first_iteration, last_iteration = (bubbles[0][2] >> 16) + 1, (bubbles[-1][2] >> 16) - 1
-    with_side_task, without = [], []
-    for iteration in range(first_iteration, last_iteration):
-        before = iteration - 1 in leased
-        if iteration < len(samples) and (iteration in leased) == before:  # not where blocks meet
-            (with_side_task if iteration in leased else without).append(samples[iteration])
-    inside = sum(end - begin for begin, end, word in bubbles if word >> 16 in leased)
-    row = {"bubbles": len(bubbles), "bubble_share_pct": 100 * sum(e - b for b, e, _ in bubbles) / (edges[-1][0] - edges[0][0]),
-           "edge_to_lease_p50_us": quantile(latencies, 0.5), "edge_to_lease_p99_us": quantile(latencies, 0.99), "leases_measured": len(latencies),
-           "overrun_p50_us": quantile(overruns, 0.5), "overrun_p99_us": quantile(overruns, 0.99),
-           "observer_longest_gap_us": seen["longest_gap_ns"] / 1e3,
-           "harvested_share_pct": 100 * sum(work[2] for work in seen["work"]) / max(inside, 1), "steps": sum(work[0] for work in seen["work"]),
-           "iterations_with": len(with_side_task), "iterations_without": len(without)}
-    if len(with_side_task) > 5 and len(without) > 5:
-        base = statistics.fmean(without)
-        spread = (statistics.variance(with_side_task) / len(with_side_task) + statistics.variance(without) / len(without)) ** 0.5
-        row["time_increase_pct"] = 100 * (statistics.fmean(with_side_task) / base - 1)
-        row["time_increase_ci95_half_pct"] = 100 * 1.96 * spread / base
-        row["unleased_iteration_ms"] = base
+        delays.setdefault(at, (opened - bubbles[at][0]) / 1e3)
+    return delays, leased
+
+
+def overruns_of(seen, bubbles, leased):
+    """Of each leased bubble: from its end to the last pause before the next bubble, in us; 0 where the task was paused in time."""
+    paused, result = sorted(seen["paused"]), []
+    for at in sorted(leased):
+        end = bubbles[at][1]
+        until = bubbles[at + 1][0] if at + 1 < len(bubbles) else end + 50_000_000
+        last = bisect.bisect_left(paused, until) - 1
+        result.append(round(max(0, paused[last] - end) / 1e3, 1) if last >= 0 else 0)
+    return result
+
+
+def flags(iterations, kind_of):
+    """The iterations in order and whether each had side tasks; None where that changes, for it has some of both."""
+    order = sorted(iterations)
+    kinds = [kind_of(i) for i in order]
+    return [iterations[i][1] for i in order], kinds
+
+
+def time_increase(iteration_ms, kinds):
+    values = hook_gpu.increases({"iteration_ms": iteration_ms, "hooked": kinds})
+    if len(values) < 2:
+        return {}
+    mean, half = hook_gpu.interval(values)
+    of = {kind: [ms for ms, one in zip(iteration_ms, kinds) if one is kind] for kind in (True, False)}
+    return {"time_increase_pct": round(mean, 3), "time_increase_ci95_half_pct": round(half, 3), "pairs_of_blocks": len(values),
+            "iterations_with": len(of[True]), "iterations_without": len(of[False]), "unleased_iteration_ms": round(statistics.fmean(of[False]), 3)}
+
+
+def row_of(sample):
+    """One side task's row, of both GPUs, from its samples."""
+    row = {"side_task": sample["side_task"], **time_increase(sample["iteration_ms"], sample["leased"])}
+    work, inside = sum(sample["in_steps_ns"]), sum(sample["bubble_ns"])
+    row["harvested_share_pct"] = round(100 * work / inside, 2) if inside else None
+    row["harvested_share_by_stage_pct"] = [round(100 * w / b, 2) if b else None for w, b in zip(sample["in_steps_ns"], sample["bubble_ns"])]
+    overruns, delays = sum(sample["overrun_us"], []), sum(sample["edge_to_lease_us"], [])
+    row.update(overrun_p50_us=quantile(overruns, 0.5), overrun_p99_us=quantile(overruns, 0.99), overrun_max_us=max(overruns, default=None),
+               leased_bubbles=len(overruns), edge_to_lease_p50_us=quantile(delays, 0.5), edge_to_lease_p99_us=quantile(delays, 0.99))
+    if sample.get("clocks"):
+        row["clocks"] = sample["clocks"]
     return row
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", required=True)
-    parser.add_argument("--plugins", required=True)
-    parser.add_argument("--python", required=True)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--step-us", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--iterations", type=int, default=260)
-    options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="fr-", dir="/run")
-    os.chmod(folder, 0o755)
-    options.run_dir = folder + "/r"
-    for name in ("/r", "/s"):
-        os.mkdir(folder + name)
-    started = []
+def summarise(record):
+    rows = [row_of(sample) for sample in record["samples"]]
+    summary = {"rows": rows}
+    delays = [delay for sample in record["samples"] for of_gpu in sample["edge_to_lease_us"] for delay in of_gpu]
+    if delays:
+        summary.update(edge_to_lease_p50_us=quantile(delays, 0.5), edge_to_lease_p99_us=quantile(delays, 0.99), edge_to_lease_samples=len(delays))
+    summary.update(hook_gpu.summarise({"times": record.get("times", {})}))
+    return summary
 
-    def start(name, words):
-        process = subprocess.Popen(words, stdout=open(f"{folder}/{name}.out", "w"), stderr=open(f"{folder}/{name}.err", "w"))
-        started.append((name, process))
+
+def clocks_of(samples, iterations, kinds):
+    """SM clock and power of each GPU in iterations with and without side tasks, and how often the driver said that power limits it."""
+    order = sorted(iterations)
+    begins = [iterations[i][0] for i in order]
+    found = {}
+    for at, gpu, sm_mhz, power_w, reasons in samples:
+        i = bisect.bisect_right(begins, at) - 1
+        if i < 0 or at > begins[i] + iterations[order[i]][1] * 1e6 or kinds[i] is None:
+            continue
+        found.setdefault((gpu, kinds[i]), []).append((sm_mhz, power_w, bool(reasons & 0x4)))  # SW power cap
+    return [{"gpu": gpu, "side_task": kind, "samples": len(values), "sm_mhz": round(statistics.fmean(v[0] for v in values), 1),
+             "power_w": round(statistics.fmean(v[1] for v in values), 1), "power_capped_pct": round(100 * statistics.fmean(v[2] for v in values), 1)}
+            for (gpu, kind), values in sorted(found.items())]
+
+
+class Clocks:
+    """Samples of both GPUs' clocks, five a second."""
+
+    def __init__(self):
+        self.samples, self.stopped = [], threading.Event()
+        try:
+            import pynvml
+            pynvml.nvmlInit()
+            self.nvml, self.handles = pynvml, [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(2)]
+        except Exception as error:
+            print(f"no clocks: {error}", flush=True)
+            return
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while not self.stopped.wait(0.2):
+            for gpu, handle in enumerate(self.handles):
+                try:
+                    self.samples.append((time.monotonic_ns(), gpu, self.nvml.nvmlDeviceGetClockInfo(handle, self.nvml.NVML_CLOCK_SM),
+                                         self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+                                         self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+                except Exception:
+                    return
+
+
+# ---- the run
+
+class Run:
+    def __init__(self, options):
+        self.options = options
+        self.folder = tempfile.mkdtemp(prefix="fr-", dir="/run")
+        os.chmod(self.folder, 0o755)
+        options.run_dir = self.folder + "/r"
+        os.mkdir(options.run_dir)
+        self.started, self.ranks, self.named = [], None, 0
+        self.record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
+                       "samples": [], "times": {}, "failures": []}
+
+    def save(self):
+        with open(self.options.out + ".part", "w") as file:
+            json.dump({**self.record, **summarise(self.record)}, file)
+        os.replace(self.options.out + ".part", self.options.out)
+
+    def start(self, name, words, **more):
+        more.setdefault("stdout", open(f"{self.folder}/{name}.out", "w"))
+        process = subprocess.Popen([str(word) for word in words], stderr=open(f"{self.folder}/{name}.err", "w"), **more)
+        self.started.append((name, process))
         return process
 
-    def ctl(*words):
-        done = subprocess.run([options.bin + "/freeride-ctl", "--run-dir", options.run_dir, "--format", "json", *words], capture_output=True,
-                              text=True, timeout=30)
+    def text(self, name, most=1500):
+        with open(f"{self.folder}/{name}") as file:
+            return file.read()[-most:]
+
+    def ctl(self, *words):
+        done = subprocess.run([self.options.bin + "/freeride-ctl", "--run-dir", self.options.run_dir, "--format", "json", *words],
+                              capture_output=True, text=True, timeout=60)
         if done.returncode != 0:
             raise RuntimeError(f"ctl {' '.join(words)}: {done.stderr or done.stdout}")
         return json.loads(done.stdout) if done.stdout.strip() else {}
 
-    def counters(name):
-        found = ctl("task", name)
-        return found.get("task", found)["state"]
+    def task(self, name):
+        found = self.ctl("task", name)
+        return found.get("task", found)
 
-    common = ["--run-dir", options.run_dir, "--state-dir", folder + "/s"]
-    record = {"command": " ".join(sys.argv), "rows": []}
-    ranks = None
-    try:
-        start("manager", [options.bin + "/freeride-manager", *common, "--holdout-pct", "50", "--holdout-block-ms", "2000", "--budget-pct", "100"])
-        gpus = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True).stdout.split()
-        workers = []
-        for index, gpu in enumerate(gpus[:2]):
-            words = [options.bin + "/freeride-worker", "--run-dir", options.run_dir, "--state-dir", f"{folder}/s{index}", "--device", gpu,
-                     "--sandbox", "none", "--host-memory-bytes", str(1 << 50), "--log-level", "debug"]
-            workers.append(start(f"worker{index}", words))
-        job = {"what": "timed", "schedule": "1F1B", "size": hook_gpu.BIG, "blocks": 1, "iterations": options.iterations, "warm_up": 25,
-               "alternate": False, "watchdog_s": 150}
-        ranks = hook_gpu.Ranks(options, job)
-        ready = {}
-        for _ in range(900):
+    def wait(self, what, done, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            result = done()
+            if result:
+                return result
+            if self.ranks is not None and any(process.poll() is not None for process in self.ranks.processes):
+                raise RuntimeError(f"{what}: a rank has ended")
+            time.sleep(0.1)
+        raise RuntimeError(f"{what}: not within {seconds} s")
+
+    def up(self):
+        options = self.options
+        common = ["--run-dir", options.run_dir]
+        self.start("manager", [options.bin + "/freeride-manager", *common, "--state-dir", self.folder + "/s", "--holdout-pct", "50", "--holdout-block-ms",
+                               options.block_ms, "--budget-pct", "100"])
+        libraries = os.path.join(os.path.dirname(options.bin), "lib")
+        more = ["--library-dir", libraries] if os.path.exists(libraries + "/libzmq.so.5") else []
+        self.workers = [self.start(f"worker{i}", [options.bin + "/freeride-worker", *common, "--state-dir", f"{self.folder}/s{i}", "--device", device, "--sandbox",
+                                                  options.sandbox, "--host-memory-bytes", 64 << 30, "--init-ms", 90000, "--profile-ms", 90000,
+                                                  "--log-level", "debug", *more])
+                        for i, device in enumerate(self.devices())]
+        self.wait("the workers", lambda: len(self.ctl("workers").get("workers", ())) == 2, 20)
+        self.until = self.folder + "/until"
+        job = {"what": "timed", "schedule": "1F1B", "size": hook_gpu.SMALL if options.small else hook_gpu.BIG, "blocks": options.blocks,
+               "iterations": options.iterations, "warm_up": options.warm_up, "until": self.until, "watchdog_s": options.watchdog}
+        self.ranks = hook_gpu.Ranks(options, job)
+
+    def devices(self):
+        names = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True).stdout.split()
+        return names[:2]
+
+    def ready(self):
+        """Both ranks are past their blocks: their pages and how many iterations the hook has not counted."""
+        found = {}
+
+        def look():
             for rank in range(2):
-                for line in ranks.text(rank, "out").splitlines():
+                for line in self.ranks.text(rank, "out", 100000).splitlines():
                     words = line.split()
                     if len(words) == 4 and words[1] == "READY":
-                        ready[rank] = words[2]
-            if len(ready) == 2 or ranks.processes[0].poll() is not None:
-                break
-            time.sleep(0.1)
-        print("ready", ready, flush=True)
+                        found[rank] = (words[2], int(words[3]))
+            return len(found) == 2
+        self.wait("the ranks' blocks", look, self.options.watchdog)
+        self.pages = [found[rank][0] for rank in range(2)]
+        self.uncounted = found[0][1] - self.hook_iteration()
+        results = []
+        for rank in range(2):
+            with open(f"{self.ranks.job['out']}.{rank}") as file:
+                results.append(json.load(file))
+        self.record["times"]["two_phase"] = results
+        self.record["versions"] = {name: results[0][name] for name in ("torch", "nccl", "cuda")}
+        self.save()
+        print("blocks", {key: value for key, value in summarise(self.record).items() if key != "rows"}, results[0]["page"], results[1]["page"], flush=True)
+
+    def hook_iteration(self):
+        with open(self.pages[0], "rb") as file:
+            return int.from_bytes(os.pread(file.fileno(), 8, 280), "little")
+
+    def end_training(self):
+        with open(self.until + ".part", "w") as file:
+            file.write(str(self.hook_iteration() + self.uncounted + 60))
+        os.replace(self.until + ".part", self.until)
+        _, codes = self.ranks.wait()
+        print("ranks", codes, hook_gpu.said(self.ranks), flush=True)
+        self.record["ranks_ended"] = codes
+
+    def observe(self, seconds, workers=(0, 0)):
+        clocks = Clocks()
+        processes = [self.start(f"observer{rank}", [sys.executable, hook_gpu.HERE / "gpu" / "observer.py", self.pages[rank], workers[rank],
+                                                    f"{self.folder}/seen{rank}"]) for rank in range(2)]
+        time.sleep(seconds + 0.7)
+        for process in processes:
+            process.terminate()
+        seen = []
+        for rank, process in enumerate(processes):
+            process.wait(30)
+            with open(f"{self.folder}/seen{rank}") as file:
+                seen.append(json.load(file))
+        clocks.stopped.set()
+        return seen, clocks.samples
+
+    def keep(self, sample, seen):
+        sample["observer_longest_gap_us"] = [one["longest_gap_ns"] / 1e3 for one in seen]
+        self.record["samples"].append(sample)
+        self.save()
+        print(json.dumps(row_of(sample)), flush=True)
+
+    def harvest(self, name):
+        plugin, memory, params, python = TASKS[name]
+        self.named += 1
+        names = [f"{name}{self.named}s{stage}" for stage in range(2)]
+        words = ["--memory", memory, *(word for param in params for word in ("--param", param)), *(["--python", sys.executable] if python else [])]
+        begin = time.monotonic()
         for stage in range(2):
-            ctl("load", options.plugins + "/gpu_task.so", "--name", f"t{stage}", "--stage", str(stage), "--memory", "4GiB", "--param", "how=work",
-                "--param", f"step_us={options.step_us}", "--param", "after=0")
-        for _ in range(300):
-            states = [counters(f"t{stage}") for stage in range(2)]
-            if all(state["counters"]["steps"] > 100 for state in states):
-                break
+            self.ctl("load", f"{self.options.plugins}/{plugin}.so", "--name", names[stage], "--stage", str(stage), *words)
+
+        def step():
+            states = [self.task(one)["state"] for one in names]
             if any(state["verdict"].get("kind") for state in states):
                 raise RuntimeError(f"a side task has ended: {states}")
-            time.sleep(0.1)
-        else:
-            raise RuntimeError(f"the side tasks do not step: {states}, {ctl('status')}")
-        observers = [start(f"observer{rank}", [sys.executable, str(hook_gpu.HERE / "gpu" / "observer.py"), ready[rank], str(workers[rank].pid),
-                                               f"{folder}/seen{rank}"]) for rank in range(2)]
-        time.sleep(0.5)
-        time.sleep(options.seconds)
-        for observer in observers:
-            observer.terminate()
-            observer.wait(30)
-        record["status"] = ctl("status")
-        counters_at_end = [counters(f"t{stage}") for stage in range(2)]
-        results, codes = ranks.wait()
-        print("ranks", codes, hook_gpu.said(ranks), flush=True)
-        for rank in range(2):
-            with open(f"{folder}/seen{rank}") as file:
-                seen = json.load(file)
-            row = {"side_task": f"gpu_task work, steps of {options.step_us} us", "stage": rank,
-                   **analyse(seen, results[rank]["iteration_ms"])}
+            return all(state["counters"]["steps"] > 50 for state in states)
+        try:
+            self.wait(f"steps of {name}", step, 90)
+            print(f"{name} steps after {time.monotonic() - begin:.1f} s", flush=True)
+            seen, clocks = self.observe(self.options.seconds[name], [worker.pid for worker in self.workers])
+            tasks = [self.task(one) for one in names]
+        finally:
+            self.stop(names)
+        sides = []
+        for one in seen:
+            bubbles = bubbles_of(one["edges"])
+            sides.append((bubbles, *leases_of(one, bubbles)))
+        leased = sides[0][2] | sides[1][2]  # the two wait for each other: a lease on either is in both's time
+        iterations = iterations_of(seen[0]["edges"])
+        ms, kinds = flags(iterations, lambda i: i in leased)
+        sample = {"side_task": " ".join([plugin, *params]), "name": name, "iteration_ms": ms, "leased": kinds, "edge_to_lease_us": [], "overrun_us": [],
+                  "in_steps_ns": [], "bubble_ns": [], "steps": [], "lengths_ms": [], "tasks": tasks}
+        for one, (bubbles, delays, _) in zip(seen, sides):
+            sample["edge_to_lease_us"].append(list(delays.values()))
+            sample["overrun_us"].append(overruns_of(one, bubbles, delays))
+            sample["in_steps_ns"].append(sum(work[2] for work in one["work"]))
+            sample["steps"].append(sum(work[0] for work in one["work"]))
+            sample["bubble_ns"].append(sum(end - begin for begin, end, word in bubbles if word >> 16 in leased))
+            by_wait = {}
+            for at in delays:
+                by_wait.setdefault(bubbles[at][2] & 0xFFFF, []).append((bubbles[at][1] - bubbles[at][0]) / 1e6)
+            sample["lengths_ms"].append([round(statistics.median(by_wait[wait])) for wait in sorted(by_wait)])
+        sample["clocks"] = clocks_of(clocks, iterations, kinds)
+        self.keep(sample, seen)
 
-            record["rows"].append(row)
-            record.setdefault("tasks", []).append(counters_at_end[rank])
-            print(json.dumps(row), flush=True)
-        record["ranks"] = results
-    except Exception as error:
-        print(f"FAILED: {type(error).__name__}: {error}", flush=True)
-        for name, _ in started:
-            with open(f"{folder}/{name}.err") as file:
-                print(f"-- {name}\n{file.read()[-1500:]}", flush=True)
-        if ranks is not None:
-            for rank in range(2):
-                print(ranks.text(rank, "out"), ranks.text(rank), flush=True)
-    finally:
-        if ranks is not None:
-            ranks.end()
-        for _, process in reversed(started):
+    def control(self, name):
+        """The side task that `name` ran, in leases as long as its bubbles were, at random times."""
+        plugin, _, params, _ = TASKS[name]
+        before = next(sample for sample in self.record["samples"] if sample["name"] == name)
+        period = round(row_of(before)["unleased_iteration_ms"])
+        seconds = self.options.seconds["control"]
+        outs = []
+        for stage in range(2):
+            lengths = ",".join(map(str, before["lengths_ms"][stage]))
+            device = self.devices()[stage]
+            environment = dict(os.environ, CUDA_VISIBLE_DEVICES=device)
+            self.start(f"control{stage}", [self.options.bin + "/bench-leases", self.options.bin + "/freeride-runner", f"{self.options.plugins}/{plugin}.so",
+                                           device, f"random:{period}:{self.options.control_block_ms}:{seconds + 15}:{lengths}", "0", *params], env=environment)
+            outs.append(f"control{stage}.out")
+        processes = [process for one, process in self.started[-2:]]
+
+        def begun():
+            for stage, process in enumerate(processes):
+                if process.poll() is not None:
+                    raise RuntimeError(f"the control has ended: {self.text(f'control{stage}.err')}")
+            return all(self.text(out) for out in outs)
+        try:
+            self.wait("the control", begun, 90)
+            seen, clocks = self.observe(seconds)
+        finally:
+            for process in processes:
+                process.terminate()
+        work, blocks = [], []
+        for out in outs:
+            lines = [json.loads(line) for line in self.text(out, 1 << 20).splitlines() if line.endswith("}")]
+            blocks.append([line for line in lines if "steps" in line])
+            work.append(sum(line["in_steps_ns"] for line in blocks[-1]))
+        iterations = iterations_of(seen[0]["edges"])
+        block_ns = self.options.control_block_ms * 1_000_000
+        both = [(max(a["begin_ns"], b["begin_ns"]), min(a["end_ns"], b["end_ns"])) for a, b in zip(*blocks)]
+
+        def kind(i):
+            begin, ms = iterations[i]
+            end = begin + ms * 1e6
+            if any(b <= begin and end <= e for b, e in both):
+                return True
+            return False if begin // block_ns % 2 == 1 and end // block_ns == begin // block_ns else None
+        ms, kinds = flags(iterations, kind)
+        sample = {"side_task": " ".join([plugin, *params]) + ", at random times", "name": "control", "iteration_ms": ms, "leased": kinds,
+                  "edge_to_lease_us": [], "overrun_us": [], "in_steps_ns": [], "bubble_ns": [], "blocks": blocks,
+                  "duty_pct": [100 * w / max(1, sum(line["end_ns"] - line["begin_ns"] for line in of)) for w, of in zip(work, blocks)],
+                  "clocks": clocks_of(clocks, iterations, kinds)}
+        self.keep(sample, seen)
+        print("duty of the control, %:", sample["duty_pct"], flush=True)
+
+    def stop(self, names):
+        for name in names:
+            try:
+                self.ctl("stop", name)
+            except RuntimeError as error:
+                print(error, flush=True)
+        try:
+            self.wait("the side tasks' end", lambda: all(self.task(name)["state"]["verdict"].get("kind") for name in names), 30)
+        except RuntimeError as error:
+            print(error, flush=True)
+
+    def down(self):
+        if self.ranks is not None:
+            self.ranks.end()
+        for _, process in reversed(self.started):
             if process.poll() is None:
                 process.terminate()
                 try:
-                    process.wait(10)
+                    process.wait(15)
                 except subprocess.TimeoutExpired:
                     process.kill()
-        with open(options.out, "w") as file:
-            json.dump(record, file)
+        if not self.record["failures"]:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def failed(self, what, error):
+        print(f"FAILED: {what}: {type(error).__name__}: {error}", flush=True)
+        self.record["failures"].append(f"{what}: {error}")
+        for name, _ in self.started:
+            if not name.startswith("observer"):
+                print(f"-- {name}\n{self.text(name + '.err', 1000)}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", help="with bench-leases")
+    parser.add_argument("--plugins")
+    parser.add_argument("--python")
+    parser.add_argument("--out")
+    parser.add_argument("--summary", metavar="FILE")
+    parser.add_argument("--sandbox", default="bubblewrap")
+    parser.add_argument("--seconds", default="spin=30,pagerank=45,resnet18=60,control=45", help="which side tasks, in which order, and for how long")
+    parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
+    parser.add_argument("--control-block-ms", type=int, default=1500)
+    parser.add_argument("--blocks", type=int, default=48, help="hooked and unhooked, before side tasks")
+    parser.add_argument("--iterations", type=int, default=8, help="of such a block")
+    parser.add_argument("--warm-up", type=int, default=25)
+    parser.add_argument("--watchdog", type=int, default=420)
+    parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
+    options = parser.parse_args()
+    if options.summary:
+        with open(options.summary) as file:
+            print(json.dumps(summarise(json.load(file)), indent=1))
+        return
+    options.seconds = {one.partition("=")[0]: float(one.partition("=")[2]) for one in options.seconds.split(",")}
+    options.bin, options.plugins = os.path.abspath(options.bin), os.path.abspath(options.plugins)
+    run = Run(options)
+    smi = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout
+    run.record["machine"] = smi.strip().splitlines()
+    begin = time.monotonic()
+    try:
+        run.up()
+        run.ready()
+        for name in options.seconds:
+            try:
+                run.control("pagerank") if name == "control" else run.harvest(name)
+            except Exception as error:
+                run.failed(name, error)
+            print(f"-- {name}: {time.monotonic() - begin:.0f} s since the start", flush=True)
+        run.record["report"] = run.ctl("report")
+        run.end_training()
+    except Exception as error:
+        run.failed("the run", error)
+        if run.ranks is not None:
+            for rank in range(2):
+                print(run.ranks.text(rank, "out"), run.ranks.text(rank), flush=True)
+    finally:
+        run.save()
+        run.down()
 
 
 if __name__ == "__main__":

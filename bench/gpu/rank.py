@@ -70,14 +70,41 @@ def timed(job, device, result):
             if len(events) % 4 == 0:  # the host not more than a few iterations ahead
                 events[-3].synchronize()
         torch.cuda.synchronize()
-        if block == 0 and page_path():
-            print(dist.get_rank(), "READY", page_path(), os.getpid(), flush=True)
         if block and on:
             cpu.append(100 * (helper_cpu_s() - before + (_cuda.counters()["cpu_ns"] - count_before) / 1e9) / (time.monotonic() - begin))
     result["iteration_ms"] = [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])]
     result["hooked"] = hooked
     result["hook_cpu_pct"] = cpu
     result["memory_gib"] = torch.cuda.max_memory_reserved() / 2**30
+    if job.get("until"):
+        _cuda.pause(False)
+        leave(job, result)
+        train_on(training, job["until"], len(events))
+
+
+def leave(job, result):
+    result["counters"], result["page"] = _cuda.counters(), waits() if page_path() else None
+    with open(f"{job['out']}.{dist.get_rank()}", "w") as file:
+        json.dump(result, file)
+
+
+def train_on(training, until, iteration):
+    """As long as the file `until` does not say after which iteration to stop; whoever writes it chooses one that is ahead of both ranks."""
+    print(dist.get_rank(), "READY", page_path(), iteration, flush=True)
+    last, recent = None, []
+    while last is None or iteration < last:
+        training.step()
+        iteration += 1
+        event = torch.cuda.Event()
+        event.record()
+        recent = [*recent[-2:], event]
+        recent[0].synchronize()
+        if last is None and iteration % 4 == 0 and os.path.exists(until):
+            with open(until) as file:
+                last = int(file.read())
+            if iteration > last:
+                raise RuntimeError(f"told to stop after iteration {last} in iteration {iteration}: the other rank has")
+    torch.cuda.synchronize()
 
 
 def compared(job, device, result):

@@ -2,6 +2,10 @@
 // no manager, no training, so that only task and runner are seen. Prints one JSON object a line, for each length.
 //
 //   bench-leases RUNNER PLUGIN DEVICE BUBBLE_MS[,BUBBLE_MS...] COUNT [KEY=VALUE...]
+//
+// With random:PERIOD_MS:BLOCK_MS:SECONDS before the lengths (random:234:2000:60:31,9,9,19) it is the control of a
+// harvest: in each period leases of all these lengths, at random times, in every second block. Blocks are counted from
+// the epoch of CLOCK_MONOTONIC, so those of two GPUs coincide. Prints a line when it begins, and one for each block.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +14,9 @@
 #include <ctime>
 #include <filesystem>
 #include <iostream>
+#include <random>
 #include <sstream>
+#include <vector>
 
 #include "freeride/base/clock.hpp"
 #include "harness.hpp"
@@ -70,6 +76,77 @@ std::optional<Harvest> harvest(Harness& harness, int64_t bubble_ms, int count) {
   return result;
 }
 
+struct Control {
+  int64_t period_ms = 0, block_ms = 0, seconds = 0;
+  std::vector<int64_t> lengths_ms;
+};
+
+// random:PERIOD_MS:BLOCK_MS:SECONDS:LENGTH_MS,...
+std::optional<Control> parse_control(const std::string& text) {
+  std::istringstream words(text);
+  std::string word;
+  Control control;
+  if (!std::getline(words, word, ':') || word != "random") return std::nullopt;
+  for (int64_t* number : {&control.period_ms, &control.block_ms, &control.seconds}) {
+    if (!std::getline(words, word, ':') || (*number = std::atoll(word.c_str())) <= 0) return std::nullopt;
+  }
+  while (std::getline(words, word, ',')) control.lengths_ms.push_back(std::max<int64_t>(1, std::atoll(word.c_str())));
+  return control;
+}
+
+// One period from now on: leases of all lengths in random order, what is left of it divided at random among the gaps
+// between them. False when the task has ended.
+bool random_period(Harness& harness, const Control& control, std::mt19937_64& random) {
+  auto lengths = control.lengths_ms;
+  std::shuffle(lengths.begin(), lengths.end(), random);
+  double left_ns = static_cast<double>(control.period_ms * kNsPerMs);
+  for (const int64_t length : lengths) left_ns -= static_cast<double>(length * kNsPerMs);
+  std::vector<double> gaps(lengths.size() + 1);
+  double sum = 0;
+  for (double& gap : gaps) sum += gap = std::exponential_distribution<double>()(random);
+  int64_t at_ns = SteadyClock::now();
+  const int64_t end_ns = at_ns + control.period_ms * kNsPerMs;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    at_ns += static_cast<int64_t>(std::max(0.0, left_ns) * gaps[i] / sum);
+    sleep_until(at_ns);
+    harness.open(FREERIDE_LEASE_BUBBLE, lengths[i]);
+    sleep_until(static_cast<int64_t>(harness.lease().deadline_ns));
+    harness.revoke();
+    if (!harness.wait_until(paused)) return false;
+    at_ns += lengths[i] * kNsPerMs;
+  }
+  sleep_until(end_ns);
+  return true;
+}
+
+bool run_control(Harness& harness, const Control& control) {
+  std::mt19937_64 random(1);
+  const auto& answer = harness.answer();
+  const int64_t block_ns = control.block_ms * kNsPerMs, last_ns = SteadyClock::now() + control.seconds * kNsPerSec;
+  printf("{\"began_ns\": %lld}\n", static_cast<long long>(SteadyClock::now()));
+  fflush(stdout);
+  for (int64_t now_ns = SteadyClock::now(); now_ns < last_ns; now_ns = SteadyClock::now()) {
+    const int64_t block = now_ns / block_ns;
+    const int64_t end_ns = (block + 1) * block_ns;
+    if (block % 2 != 0) {
+      sleep_until(end_ns);
+      continue;
+    }
+    const uint64_t steps = pages::load_acquire(answer.steps), in_steps = pages::load_relaxed(answer.lease_step_ns);
+    while (SteadyClock::now() + control.period_ms * kNsPerMs < end_ns) {
+      if (!random_period(harness, control, random)) return false;
+    }
+    const int64_t done_ns = SteadyClock::now();
+    sleep_until(end_ns);
+    printf("{\"begin_ns\": %lld, \"end_ns\": %lld, \"steps\": %llu, \"in_steps_ns\": %llu}\n",
+           static_cast<long long>(now_ns), static_cast<long long>(done_ns),
+           static_cast<unsigned long long>(pages::load_acquire(answer.steps) - steps),
+           static_cast<unsigned long long>(pages::load_relaxed(answer.lease_step_ns) - in_steps));
+    fflush(stdout);
+  }
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -105,6 +182,10 @@ int main(int argc, char** argv) {
   harness.revoke();
   if (!harness.wait_until(paused)) return ended();
 
+  if (const auto control = parse_control(argv[4])) {
+    if (!run_control(harness, *control)) return ended();
+    argv[4][0] = 0;  // no lengths besides
+  }
   std::istringstream lengths(argv[4]);
   for (std::string length; std::getline(lengths, length, ',');) {
     const auto result = harvest(harness, std::atoll(length.c_str()), std::atoi(argv[5]));

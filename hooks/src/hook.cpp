@@ -347,6 +347,35 @@ int freeride_hook_stream_batch(freeride_hook* hook, void* stream, const uint32_t
   return held;
 }
 
+uint64_t freeride_hook_stream_post_early(freeride_hook* hook, void* apart, const uint32_t* sources,
+                                         uint32_t source_count) {
+  uint64_t number = 0;
+  guarded(hook, [&] {
+    if (!hook->streams || hook->failed.load()) return;
+    const auto done = hook->streams->post_early(apart, {sources, source_count});
+    if (!done.ok()) {
+      switch_off(hook, true, done.error().text().c_str());
+    } else {
+      number = *done;
+    }
+  });
+  return number;
+}
+
+int freeride_hook_stream_wait(freeride_hook* hook, void* stream, uint64_t early) {
+  int held = FREERIDE_HELD_PLAIN;
+  guarded(hook, [&] {
+    if (!hook->streams || hook->failed.load()) return;
+    const auto done = hook->streams->wait(stream, early);
+    if (!done.ok()) {
+      switch_off(hook, true, done.error().text().c_str());
+    } else {
+      held = static_cast<int>(*done);
+    }
+  });
+  return held;
+}
+
 void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream) {
   guarded(hook, [=] {
     if (!hook->streams || hook->failed.load()) return;

@@ -72,6 +72,27 @@ bool StreamMarks::all_there(std::span<const Want> wants) const {
                      [this](const Want& want) { return sent_.counter_from(want.slot) >= want.value; });
 }
 
+bool StreamMarks::ours() {
+  const pthread_t self = pthread_self();
+  pthread_t owner = owner_.load(std::memory_order_relaxed);
+  return owner == self || (owner == 0 && owner_.compare_exchange_strong(owner, self));
+}
+
+StreamMarks::Wants StreamMarks::expect(std::span<const uint32_t> sources, bool ours) {
+  Wants wants;
+  wants.known = ours && sources.size() <= kMostSources;
+  for (const uint32_t rank : sources) {
+    // Counted in any case: the sender counts whatever we do.
+    const uint32_t value = FREERIDE_SENT_FIRST + ++expected_[rank];
+    if (!wants.known) continue;
+    const auto slot = sent_.slot_of(rank);
+    // At FREERIDE_SENT_FIRST or below it has not counted anything for us: perhaps it never will.
+    wants.known = slot && sent_.is_hooked(*slot) && sent_.counter_from(*slot) > FREERIDE_SENT_FIRST;
+    if (wants.known) wants.of[wants.count++] = {*slot, value};
+  }
+  return wants;
+}
+
 Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> destinations,
                                 std::span<const uint32_t> sources, Hold hold) {
   if (cuda_.is_capturing(stream)) {
@@ -79,9 +100,7 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
     return Error{Code::kUnavailable, "messages are captured into a CUDA graph", ""};
   }
   std::unique_lock counting(counting_);
-  const pthread_t self = pthread_self();
-  pthread_t owner = owner_.load(std::memory_order_relaxed);
-  const bool ours = owner == self || (owner == 0 && owner_.compare_exchange_strong(owner, self));
+  const bool ours = this->ours();
   for (const uint32_t rank : destinations) {
     const uint32_t value = FREERIDE_SENT_FIRST + ++produced_[rank];
     if (value == FREERIDE_POISON) return Error{Code::kExhausted, "the sent counters have come to their end", ""};
@@ -94,18 +113,7 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
   }
   if (sources.empty()) return Held::kPlain;
 
-  bool known = ours && sources.size() <= kMostSources;
-  std::array<Want, kMostSources> wants_storage;
-  size_t count = 0;
-  for (const uint32_t rank : sources) {
-    // Counted in any case: the sender counts whatever we do.
-    const uint32_t value = FREERIDE_SENT_FIRST + ++expected_[rank];
-    if (!known) continue;
-    const auto slot = sent_.slot_of(rank);
-    // At FREERIDE_SENT_FIRST or below it has not counted anything for us: perhaps it never will.
-    known = slot && sent_.is_hooked(*slot) && sent_.counter_from(*slot) > FREERIDE_SENT_FIRST;
-    if (known) wants_storage[count++] = {*slot, value};
-  }
+  const Wants wants = expect(sources, ours);
   counting.unlock();  // not while waiting
   if (!ours) return Held::kPlain;
   policy::Batch batch;
@@ -113,16 +121,80 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
   batch.sends = !destinations.empty();
   batch.receives = true;
   batch.needed_at_once = hold == Hold::kNow;
-  batch.sources_hooked = known;
-  const std::span<const Want> wants(wants_storage.data(), known ? count : 0);
-  const uint32_t wait = ++wait_;
+  batch.sources_hooked = wants.known;
+  ++wait_;
   if (hold == Hold::kLater) representative_ = false;
-  if (!policy::plan_batch(batch).holds() || wait > FREERIDE_MAX_WAITS ||
-      broken_[wait - 1].load(std::memory_order_relaxed) >= kBrokenForGood || all_there(wants)) {
+  if (!policy::plan_batch(batch).holds()) {
     counters_.plain.fetch_add(1, std::memory_order_relaxed);
     return Held::kPlain;
   }
+  return this->hold(stream, wants.span());
+}
 
+Result<uint64_t> StreamMarks::post_early(CudaStream apart, std::span<const uint32_t> sources) {
+  if (cuda_.is_capturing(apart)) {
+    return Error{Code::kUnavailable, "messages are captured into a CUDA graph", ""};
+  }
+  std::unique_lock counting(counting_);
+  const bool ours = this->ours();
+  const Wants wants = expect(sources, ours);
+  counting.unlock();
+  if (!ours || sources.empty()) return uint64_t{0};
+  Early& early = early_[++next_early_ % kPending];
+  early.number = next_early_;
+  early.wants = wants;
+  early.one_source = std::all_of(sources.begin(), sources.end(), [&](uint32_t rank) { return rank == sources[0]; });
+  early.first.store(0, std::memory_order_relaxed);
+  policy::Batch batch;
+  batch.hook_on = page_.is_on();
+  batch.receives = batch.posted_early = true;
+  batch.one_source = early.one_source;
+  batch.sources_hooked = wants.known;
+  if (!policy::plan_batch(batch).holds_apart() || early_broken_.load(std::memory_order_relaxed) >= kBrokenForGood) {
+    early.wants.known = false;
+    return early.number;
+  }
+  early.slot.store(wants.of[0].slot, std::memory_order_relaxed);
+  early.first.store(wants.of[0].value, std::memory_order_release);
+  auto posted = wait_for(apart, wants.of[0]);
+  if (!posted.ok()) return posted.error();
+  return early.number;
+}
+
+Result<Held> StreamMarks::wait(CudaStream stream, uint64_t number) {
+  const Early& early = early_[number % kPending];
+  if (number == 0 || !ours()) return Held::kPlain;
+  ++wait_;
+  bool hooked = early.number == number && early.wants.known;  // a later batch may have its place: it waits as without us
+  if (hooked) {
+    for (const Want& want : early.wants.span()) hooked = hooked && sent_.is_hooked(want.slot);
+  }
+  policy::Batch batch;
+  batch.hook_on = page_.is_on();
+  batch.receives = batch.posted_early = true;
+  batch.one_source = early.one_source;
+  batch.sources_hooked = hooked;
+  if (!policy::holds_at_wait(batch)) {
+    counters_.plain.fetch_add(1, std::memory_order_relaxed);
+    return Held::kPlain;
+  }
+  return hold(stream, early.wants.span());
+}
+
+Status StreamMarks::wait_for(CudaStream stream, const Want& want) {
+  const auto offset = offsetof(freeride_sent_page, sent) +
+                      (size_t{want.slot} * FREERIDE_MAX_RANKS + sent_.local_rank()) * sizeof(uint32_t);
+  return cuda_.wait_32(stream, sent_page_ + offset, want.value);
+}
+
+// The wait numbered wait_, unless its data is there.
+Result<Held> StreamMarks::hold(CudaStream stream, std::span<const Want> wants) {
+  const uint32_t wait = wait_;
+  if (wait > FREERIDE_MAX_WAITS || broken_[wait - 1].load(std::memory_order_relaxed) >= kBrokenForGood ||
+      all_there(wants)) {
+    counters_.plain.fetch_add(1, std::memory_order_relaxed);
+    return Held::kPlain;
+  }
   const uint64_t word = FREERIDE_STATE(iteration_, wait);
   Pending& pending = pending_[wait % kPending];
   pending.word.store(0, std::memory_order_release);
@@ -141,9 +213,7 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
   const bool there = two_phase && wait_on_host(word, wait, wants, length_ns);
   if (!there) {
     for (const Want& want : wants) {
-      const auto offset = offsetof(freeride_sent_page, sent) +
-                          (size_t{want.slot} * FREERIDE_MAX_RANKS + sent_.local_rank()) * sizeof(uint32_t);
-      posted = cuda_.wait_32(stream, sent_page_ + offset, want.value);
+      posted = wait_for(stream, want);
       if (!posted.ok()) return posted.error();
     }
   }
@@ -216,6 +286,19 @@ int64_t StreamMarks::longest_hold(uint32_t wait) const {
   return std::clamp<int64_t>(8 * high_ns, kNsPerSec, 60 * kNsPerSec);
 }
 
+// All of them: which one it is that blocks cannot be seen, and NCCL then waits as it does without us.
+bool StreamMarks::end_early_holds() {
+  bool any = false;
+  for (const Early& early : early_) {
+    const uint32_t first = early.first.load(std::memory_order_acquire);
+    const uint32_t slot = early.slot.load(std::memory_order_relaxed);
+    if (first == 0 || sent_.counter_from(slot) >= first) continue;
+    sent_.advance_from(slot, first);
+    any = true;
+  }
+  return any;
+}
+
 bool StreamMarks::watch(int64_t now_ns) {
   const uint64_t word = load_acquire(page_.page().state_word);
   if (word != watched_word_) {
@@ -225,8 +308,16 @@ bool StreamMarks::watch(int64_t now_ns) {
     }
     watched_word_ = word;
     watched_since_ns_ = now_ns;
-    watched_broken_ = false;
+    watched_broken_ = early_ended_ = false;
     return false;
+  }
+  if (!early_ended_ && now_ns - watched_since_ns_ > kLongestEarlyNs) {
+    early_ended_ = true;
+    if (end_early_holds()) {
+      early_broken_.fetch_add(1, std::memory_order_relaxed);
+      counters_.broken.fetch_add(1, std::memory_order_relaxed);
+      return true;
+    }
   }
   const uint32_t wait = FREERIDE_STATE_WAIT(word);
   if (wait == 0 || wait > FREERIDE_MAX_WAITS || watched_broken_) return false;

@@ -43,7 +43,10 @@ struct StreamCounters {
 /// So even a schedule in which a peer needs this batch's own send before it can produce (possible where a batch sends
 /// and receives) is delayed for some seconds, once.
 ///
-/// Threads: batch() and end_iteration() belong to one thread, the first to call; from others, messages are counted and
+/// A receive that is posted ahead of its need is held on a stream apart, and training's stream where it waits for it.
+/// Until then nothing of it shows on the page; if the state word stands still for kLongestEarlyNs, such holds are ended.
+///
+/// Threads: batch(), post_early(), wait() and end_iteration() belong to one thread, the first to call; from others, messages are counted and
 /// nothing is held. watch() is the helper's.
 class StreamMarks {
  public:
@@ -55,6 +58,9 @@ class StreamMarks {
   /// So long before the learned end the host posts: its usual head start over the GPU.
   static constexpr int64_t kLeadNs = kNsPerMs;
   static constexpr size_t kMostSources = 4;  ///< of one batch; one with more is not held
+  /// Nothing is wrong with a receive that is posted long before its data exists. But should a schedule exist in which
+  /// that blocks the training, it goes on after so long, and after the second time without such holds.
+  static constexpr int64_t kLongestEarlyNs = 5 * kNsPerSec;
 
   /// On the thread that has the CUDA context, which must outlive the process's use of it. Errors: of CudaDriver.
   static Result<std::unique_ptr<StreamMarks>> create(CudaDriver cuda, RankPage& page, SentMember& sent);
@@ -63,6 +69,12 @@ class StreamMarks {
   /// error means that a mark or a wait may be missing in the stream: switch the hook off.
   Result<Held> batch(CudaStream stream, std::span<const uint32_t> destinations, std::span<const uint32_t> sources,
                      Hold hold);
+  /// A batch that only receives, right before it is posted on `apart`, ahead of its need: holds that stream, which
+  /// should be for receives from this source alone, until the first of its messages exists. Returns a number for wait();
+  /// 0: nothing is to be done there.
+  Result<uint64_t> post_early(CudaStream apart, std::span<const uint32_t> sources);
+  /// Where training's stream is about to wait for such a batch: marks and holds it as batch() does.
+  Result<Held> wait(CudaStream stream, uint64_t early);
   Status end_iteration(CudaStream stream);
 
   /// The helper's look at `now_ns`: ends a hold that has become too long. True if it did.
@@ -81,9 +93,29 @@ class StreamMarks {
   struct Want {
     uint32_t slot = 0, value = 0;
   };
+  struct Wants {
+    std::array<Want, kMostSources> of{};
+    size_t count = 0;
+    bool known = false;  // all sources are hooked, here, and count
+    std::span<const Want> span() const { return {of.data(), known ? count : 0}; }
+  };
+  // A batch posted early, from its posting to its wait. What holds it apart is also the helper's, which ends a hold
+  // that has become too long.
+  struct Early {
+    uint64_t number = 0;
+    Wants wants;
+    bool one_source = false;
+    std::atomic<uint32_t> slot{0}, first{0};  // first: 0 where nothing is held
+  };
 
   StreamMarks(CudaDriver cuda, RankPage& page, SentMember& sent)
       : cuda_(cuda), page_(page), sent_(sent), two_phase_least_ns_(two_phase_least_ns()) {}
+  // Under counting_.
+  Wants expect(std::span<const uint32_t> sources, bool ours);
+  bool ours();
+  Result<Held> hold(CudaStream stream, std::span<const Want> wants);
+  Status wait_for(CudaStream stream, const Want& want);
+  bool end_early_holds();
   bool all_there(std::span<const Want> wants) const;
   bool wait_on_host(uint64_t word, uint32_t wait, std::span<const Want> wants, int64_t length_ns);
   int64_t longest_hold(uint32_t wait) const;
@@ -104,11 +136,15 @@ class StreamMarks {
   uint32_t wait_ = 0;
   bool representative_ = true;  // of the schedule: no wait of this iteration is held only later
 
+  std::array<Early, kPending> early_;
+  uint64_t next_early_ = 0;
+  std::atomic<uint32_t> early_broken_{0};  // times that early holds had to be ended
+
   std::array<Pending, kPending> pending_;
   std::array<std::atomic<uint8_t>, FREERIDE_MAX_WAITS> broken_{};  // times in a row, by wait - 1
   uint64_t watched_word_ = 0;                                      // the helper's
   int64_t watched_since_ns_ = 0;
-  bool watched_broken_ = false;
+  bool watched_broken_ = false, early_ended_ = false;
 };
 
 }  // namespace freeride::hooks

@@ -61,6 +61,17 @@ struct Rank {
     return *held;
   }
   void send(uint32_t to) { batch({to}, {}); }
+  uint64_t post_early(void* apart, std::vector<uint32_t> from) {
+    for (uint32_t& rank : from) rank += 100;
+    auto posted = marks->post_early(apart, from);
+    REQUIRE(posted.ok());
+    return *posted;
+  }
+  Held wait(uint64_t early) {
+    auto held = marks->wait(stream, early);
+    REQUIRE(held.ok());
+    return *held;
+  }
   // The function runs on the stream.
   void then(std::function<void()> function) {
     fake_cuda_run(
@@ -164,6 +175,93 @@ TEST_CASE("long waits are learned, and then waited for on the host") {
   CHECK(pages::load_relaxed(learned.low_ns) >= uint64_t{StreamMarks::kTwoPhaseLeastNs});
   CHECK(pages::load_relaxed(learned.low_ns) <= pages::load_relaxed(learned.high_ns));
   CHECK(pages::load_relaxed(b.page->page().waits) == 1);
+}
+
+TEST_CASE("a receive posted early is held apart, and marked where training waits for it") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  void* apart = fake_cuda_stream();
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+
+  std::atomic<bool> posted{false}, worked{false}, needed{false};
+  const uint64_t early = b.post_early(apart, {0});
+  REQUIRE(early != 0);
+  const auto set = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); };
+  fake_cuda_run(apart, set, &posted);
+  b.then([&] { worked = true; });
+  REQUIRE(eventually([&] { return worked.load(); }));
+  CHECK_FALSE(posted);
+  CHECK(b.word() == FREERIDE_STATE(1, 0));
+  REQUIRE(b.wait(early) == Held::kStream);
+  b.then([&] { needed = true; });
+  REQUIRE(eventually([&] { return b.word() == FREERIDE_STATE(1, 1); }));
+  CHECK_FALSE(posted);
+  CHECK_FALSE(needed);
+  a.send(1);
+  REQUIRE(eventually([&] { return posted && needed; }));
+  CHECK(b.word() == FREERIDE_STATE(1, 0));
+
+  // Waits are numbered in the order in which training waits, not in that of posting.
+  const uint64_t first = b.post_early(apart, {0}), second = b.post_early(apart, {0});
+  CHECK(b.batch({}, {0}) == Held::kStream);
+  REQUIRE(eventually([&] { return b.word() == FREERIDE_STATE(1, 2); }));
+  for (int i = 0; i < 3; ++i) a.send(1);
+  fake_cuda_synchronize(b.stream);
+  CHECK(b.wait(second) == Held::kPlain);  // it is there
+  CHECK(b.wait(first) == Held::kPlain);
+  fake_cuda_synchronize(apart);
+
+  const uint64_t many = b.post_early(apart, {0, 0});  // held apart for the first of them
+  REQUIRE(many != 0);
+  a.send(1);
+  fake_cuda_synchronize(apart);
+  CHECK(b.wait(many) == Held::kStream);  // and here for both
+  a.send(1);
+  fake_cuda_synchronize(b.stream);
+  CHECK(b.marks->counters().broken == 0);
+  fake_cuda_destroy(apart);
+}
+
+TEST_CASE("an early receive from several sources, or from who is not hooked, is counted only") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1), c(dir.path(), 2);
+  void* apart = fake_cuda_stream();
+  for (Rank* rank : {&a, &c}) rank->send(1);
+  REQUIRE(eventually([&] {
+    return b.sent->counter_from(0) > FREERIDE_SENT_FIRST && b.sent->counter_from(2) > FREERIDE_SENT_FIRST;
+  }));
+  REQUIRE(b.batch({}, {0, 2}) == Held::kPlain);
+  const uint64_t both = b.post_early(apart, {0, 2});
+  c.sent->release(FREERIDE_RANK_DISABLED);
+  const uint64_t off = b.post_early(apart, {2});
+  fake_cuda_synchronize(apart);
+  CHECK(b.wait(both) == Held::kPlain);
+  CHECK(b.wait(off) == Held::kPlain);
+  CHECK(b.wait(0) == Held::kPlain);
+  a.send(1);
+  a.send(1);
+  CHECK(eventually([&] { return b.sent->counter_from(0) == FREERIDE_SENT_FIRST + 3; }));
+  CHECK(b.batch({}, {0}) == Held::kPlain);  // the third message from a, by b's own count
+  fake_cuda_destroy(apart);
+}
+
+TEST_CASE("a receive held apart that blocks the training is let go, and after the second time none is held") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  void* apart = fake_cuda_stream();
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  for (int i = 0; i < 3; ++i) {  // messages that never come
+    REQUIRE(b.marks->end_iteration(b.stream).ok());
+    b.post_early(apart, {0});
+    fake_cuda_synchronize(apart);
+  }
+  CHECK(b.marks->counters().broken == 2);
+  fake_cuda_destroy(apart);
 }
 
 TEST_CASE("1F1B's batches that send and receive do not lock each other up") {

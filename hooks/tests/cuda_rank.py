@@ -26,6 +26,10 @@ _cuda.wanted = lambda c10d: True
 _cuda._KIND = "cpu"
 _cuda._stream = lambda device: stream
 _cuda._context = lambda device: contextlib.nullcontext()
+_cuda._new_stream = lambda device: fake.fake_cuda_stream()
+_cuda._follow = lambda apart: None  # the receives are gloo's
+_cuda._on = lambda apart: contextlib.nullcontext()
+_cuda._raw = lambda apart: apart
 _cuda._usable_bytes = lambda device: 5 << 30
 
 

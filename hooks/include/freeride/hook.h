@@ -138,6 +138,16 @@ enum { FREERIDE_HELD_PLAIN = 0, FREERIDE_HELD_STREAM = 1, FREERIDE_HELD_TWO_PHAS
 FREERIDE_HOOK_API int freeride_hook_stream_batch(freeride_hook* hook, void* stream, const uint32_t* destinations,
                                                  uint32_t destination_count, const uint32_t* sources,
                                                  uint32_t source_count, int hold);
+/* [one] For a batch that only receives and is posted ahead of its need, so that work of training's comes between: call
+ * this instead, right before it is posted on `apart`, a stream of yours for receives from this one source (a batch from
+ * several is counted, and not held). Let `apart` wait for training's stream first, as a receive does that is posted
+ * there. Holds `apart` until the first of the messages exists; training's stream goes on. Returns a number for
+ * freeride_hook_stream_wait(), or 0. */
+FREERIDE_HOOK_API uint64_t freeride_hook_stream_post_early(freeride_hook* hook, void* apart, const uint32_t* sources,
+                                                           uint32_t source_count);
+/* [one] Call right before training's stream is made to wait for such a batch. Marks and holds it as
+ * freeride_hook_stream_batch() does, and returns the same. */
+FREERIDE_HOOK_API int freeride_hook_stream_wait(freeride_hook* hook, void* stream, uint64_t early);
 /* [one] freeride_hook_iteration_end(), in stream order. */
 FREERIDE_HOOK_API void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream);
 

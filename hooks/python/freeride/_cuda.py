@@ -1,9 +1,9 @@
 """torch.distributed over NCCL: where a batch of messages is posted, its streams count, wait and mark (freeride/hook.h, "CUDA streams").
 
-A receive of NCCL that waits spins on the GPU, and Work.wait() only makes one stream wait for another. So a receive is held where it is
-*posted*, but only if it is waited for at once: one that is posted ahead of its need would hold up what comes between. Which ones those
-are is learned, by their order in the iteration: the first two iterations are never held (in the first, frameworks also exchange shapes), nor
-two after the number of receives has changed. Receives that are posted early are counted, and neither held nor marked.
+A receive of NCCL that waits spins on the GPU, and Work.wait() only makes one stream wait for another. So a receive that is waited for at
+once is held where it is *posted*. One that is posted ahead of its need would hold up what comes between: it is posted on a stream apart,
+which is held, and training's stream is held at Work.wait(). Which ones those are is learned, by their order in the iteration: the first two
+iterations are never held (in the first, frameworks also exchange shapes), nor two after the number of receives has changed.
 
 `batch_isend_irecv` is met as a whole, by its module's name; single sends and receives, and batches of a function imported before us, at
 ProcessGroup's methods. Attached with the first message, since the device is certain only then; from it on both ends count.
@@ -34,6 +34,8 @@ _receives = 0             # batches that receive, in this iteration
 _receives_before = 0      # and in the last one
 _waited_at_once = {}      # their index -> iterations in a row, at most _SURE + 1; below 0: it was not
 _open = None              # (index, ids of its works, when it was posted): posted last, not waited for yet
+_early = {}               # id of a Work -> (weak reference to it, number of the early batch, all ids of that batch)
+_apart = weakref.WeakKeyDictionary()  # process group -> {(source, in a batch): the stream that its early receives are posted on}
 _paused = False           # for measurements: all ranks, from the same iteration's end on, as if there were no hook
 _looked_ns = 0            # at the device's free memory
 
@@ -111,12 +113,13 @@ def patch(c10d):
         posted = None
         try:
             posted = _before([(op.op.__name__ == "isend", op.group or c10d._get_default_group(), getattr(op, "group_peer", op.peer), op.tensor)
-                              for op in p2p_op_list])
+                              for op in p2p_op_list], True)
         except Exception as error:
             _hook.fail(error)
         _inside.batch = True
         try:
-            works = original_batch(p2p_op_list, *args, **kwargs)
+            with _where(posted):
+                works = original_batch(p2p_op_list, *args, **kwargs)
         finally:
             _inside.batch = False
         if posted is not None:
@@ -130,10 +133,11 @@ def patch(c10d):
                 return original(self, tensors, peer, *args, **kwargs)
             posted = None
             try:
-                posted = _before([(sends, self, peer, tensors[0])])
+                posted = _before([(sends, self, peer, tensors[0])], False)
             except Exception as error:
                 _hook.fail(error)
-            work = original(self, tensors, peer, *args, **kwargs)
+            with _where(posted):
+                work = original(self, tensors, peer, *args, **kwargs)
             if posted is not None:
                 _after(posted, (work,))
             return work
@@ -145,6 +149,8 @@ def patch(c10d):
     def wait(self, *args, **kwargs):
         if _open is not None:
             _waited(self)
+        if _early:
+            _wait_for_early(self)
         return original_wait(self, *args, **kwargs)
 
     c10d.batch_isend_irecv = batch_isend_irecv
@@ -167,12 +173,27 @@ def _array(ranks):
     return found
 
 
-def _before(messages):
-    """Before messages are posted, each (is a send, group, rank in it, tensor). Returns the index of the batch, if it receives."""
+class _Posted:
+    """A batch that receives: its index in the iteration; where it is posted ahead of its need, the stream for that and the batch's number."""
+    __slots__ = ("index", "apart", "early")
+
+    def __init__(self, index):
+        self.index, self.apart, self.early = index, None, 0
+
+
+_AS_EVER = contextlib.nullcontext()
+
+
+def _where(posted):
+    return _on(posted.apart) if posted is not None and posted.apart is not None else _AS_EVER
+
+
+def _before(messages, in_batch):
+    """Before messages are posted, each (is a send, group, rank in it, tensor). Returns a _Posted, if they receive."""
     global _receives, _open
     if _paused:
         return None
-    destinations, sources, device = [], [], None
+    destinations, sources, device, of = [], [], None, None
     for sends, group, peer, tensor in messages:
         if tensor.device.type != _KIND or not _pipeline.receives(group, peer):
             continue
@@ -180,7 +201,7 @@ def _before(messages):
         if ranks is None:
             ranks = _ranks_of[group] = _pipeline.world_ranks(sys.modules["torch.distributed.distributed_c10d"], group)
         (destinations if sends else sources).append(ranks[peer])
-        device = tensor.device
+        device, of = tensor.device, group
     if device is None:
         return None
     handle = _attached(device)
@@ -189,24 +210,61 @@ def _before(messages):
     if _open is not None:  # posted before, and still not waited for
         _waited_at_once[_open[0]] = -1
         _open = None
-    hold, index = _library.HOLD_NEVER, None
+    hold, posted = _library.HOLD_NEVER, None
     if sources:
-        index = _receives
+        posted = _Posted(_receives)
         _receives += 1
         _hook._waits += 1
-        score = _waited_at_once.get(index, 0)
+        score = _waited_at_once.get(posted.index, 0)
         hold = _library.HOLD if score >= _SURE else _library.HOLD_LATER if score >= 0 else _library.HOLD_NEVER
+        if score < 0 and len(messages) == len(sources) and len(set(sources)) == 1:
+            _post_early(handle, posted, sources, _stream_apart(device, of, sources[0], in_batch))
+            return posted
     stream = _stream(device.index)
     to, to_count = _array(tuple(destinations))
     source, source_count = _array(tuple(sources))
     _hook._library_instance.stream_batch(handle, stream, to, to_count, source, source_count, hold)
-    return index
+    return posted
 
 
-def _after(index, works):
+def _post_early(handle, posted, sources, apart):
+    _follow(apart)
+    source, source_count = _array(tuple(sources))
+    posted.apart, posted.early = apart, _hook._library_instance.stream_post_early(handle, _raw(apart), source, source_count)
+
+
+def _stream_apart(device, group, source, in_batch):
+    """NCCL has a queue for each pair of ranks, and one for the batches of a group: what is held apart must not hold up another queue."""
+    of_group = _apart.setdefault(group, {})
+    found = of_group.get((source, in_batch))
+    if found is None:
+        found = of_group[source, in_batch] = _new_stream(device)
+    return found
+
+
+def _after(posted, works):
     global _open
-    works = works if isinstance(works, (list, tuple)) else (works,)
-    _open = (index, {id(work) for work in works if work is not None}, time.monotonic_ns())
+    works = [work for work in (works if isinstance(works, (list, tuple)) else (works,)) if work is not None]
+    ids = {id(work) for work in works}
+    _open = (posted.index, ids, time.monotonic_ns())
+    if posted.early:
+        for work in works:
+            key = id(work)
+            _early[key] = (weakref.ref(work, lambda _, key=key: _early.pop(key, None)), posted.early, ids)
+
+
+def _wait_for_early(work):
+    """Training's stream is about to wait for what was posted early."""
+    try:
+        found = _early.pop(id(work), None)
+        if found is None or found[0]() is not work:
+            return
+        for key in found[2]:  # one wait is for all of a batch
+            _early.pop(key, None)
+        if not _paused and _hook._handle is not None:
+            _hook._library_instance.stream_wait(_hook._handle, _stream(_device), found[1])
+    except Exception as error:
+        _hook.fail(error)
 
 
 def _waited(work):
@@ -236,6 +294,23 @@ def _iteration_end(handle):
         _hook._library_instance.set_usable_bytes(handle, max(_usable_bytes(_device), 1))
 
 
+def _new_stream(device):
+    return sys.modules["torch"].cuda.Stream(device)
+
+
+def _follow(stream):
+    """It goes on from where training's stream is."""
+    stream.wait_stream(sys.modules["torch"].cuda.current_stream(stream.device))
+
+
+def _on(stream):
+    return sys.modules["torch"].cuda.stream(stream)
+
+
+def _raw(stream):
+    return stream.cuda_stream
+
+
 def _stream(device):
     return sys.modules["torch"]._C._cuda_getCurrentRawStream(device)
 
@@ -252,6 +327,7 @@ def pause(paused):
     """For measurements, on all ranks after the same iteration: whether calls go straight through from now on."""
     global _paused, _open
     _paused, _open = paused, None
+    _early.clear()
 
 
 def counters():

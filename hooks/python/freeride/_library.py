@@ -71,6 +71,8 @@ class Library:
         self.wait_sent = bind(slow, "wait_sent", ctypes.c_int, handle, u32, u32, ctypes.c_int64)
         array = ctypes.POINTER(u32)
         self.stream_batch = bind(slow, "stream_batch", ctypes.c_int, handle, ctypes.c_void_p, array, u32, array, u32, ctypes.c_int)
+        self.stream_post_early = bind(slow, "stream_post_early", ctypes.c_uint64, handle, ctypes.c_void_p, array, u32)
+        self.stream_wait = bind(slow, "stream_wait", ctypes.c_int, handle, ctypes.c_void_p, ctypes.c_uint64)
         self.stream_iteration_end = bind(slow, "stream_iteration_end", None, handle, ctypes.c_void_p)
         self.stream_counters = bind(fast, "stream_counters", None, handle, ctypes.POINTER(StreamCounters))
         self.mark_begin = bind(fast, "mark_begin", None, handle)

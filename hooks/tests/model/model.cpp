@@ -17,7 +17,7 @@ constexpr uint8_t kNever = 255;
 
 // What a stream has to do for one call.
 struct Operation {
-  enum Kind : uint8_t { kWrite, kHold, kStart, kAwait } kind;
+  enum Kind : uint8_t { kWrite, kHold, kStart, kStartApart, kAwait } kind;
   uint32_t peer = 0;   // kWrite, kHold
   uint32_t value = 0;  // of the counter; kAwait: the batch
 };
@@ -31,6 +31,7 @@ struct State {
   std::array<uint8_t, kRanks> killed{}, released{};
   std::array<std::array<uint8_t, kRanks>, kRanks> counter{};  // [from][to]
   std::array<uint8_t, kRanks> started{}, passed{};            // batches
+  std::array<uint64_t, kRanks> apart{};  // bit i: batch passed + i was started, and is held on a stream of its own
 
   bool operator==(const State& other) const { return std::memcmp(this, &other, sizeof(State)) == 0; }
 };
@@ -63,6 +64,11 @@ class Search {
           }
           const auto* next = i + 1 < calls.size() ? &calls[i + 1] : nullptr;
           known.needed_at_once = next != nullptr && next->waits && next->batch == calls[i].batch;
+          const auto& from = calls[i].receives;
+          known.one_source = std::all_of(from.begin(), from.end(), [&](uint32_t peer) { return peer == from[0]; });
+          if (!known.receives.empty()) {
+            known.apart = options.apart_for_all ? known.receives.back() : known.receives.front();
+          }
           batches_[rank].push_back(&calls[i]);
           for (const bool sends : {false, true}) {
             for (size_t peer = 0; peer < ranks_; ++peer) {
@@ -72,10 +78,16 @@ class Search {
               before.push_back(before.back() + static_cast<size_t>(std::count(peers.begin(), peers.end(), peer)));
             }
           }
+        } else {  // the hook knows by the batch what it waits for
+          const auto posted = std::find_if(calls.begin(), calls.end(), [&](const Call& call) {
+            return !call.waits && call.batch == calls[i].batch;
+          });
+          known = known_[rank][static_cast<size_t>(posted - calls.begin())];
         }
         known_[rank].push_back(known);
       }
       for (size_t i = 0; i < calls.size(); ++i) {
+        if (!calls[i].waits) known_batches_[rank].push_back(&known_[rank][i]);
         for (const bool on : {false, true}) {
           for (const bool hooked : {false, true}) {
             known_[rank][i].operations[(on ? 1 : 0) + (hooked ? 2 : 0)] = operations(rank, i, on, hooked);
@@ -104,7 +116,8 @@ class Search {
  private:
   struct Known {
     std::vector<Operation> sends, receives;
-    bool needed_at_once = false;
+    Operation apart{};  // what it is held apart for
+    bool needed_at_once = false, one_source = false;
     std::array<std::vector<Operation>, 4> operations;  // by what the host saw: see operations()
   };
 
@@ -115,7 +128,6 @@ class Search {
   // What the stream has to do for a call, by the hook's plan for what the host could see.
   std::vector<Operation> operations(size_t rank, size_t index, bool on, bool sources_hooked) const {
     const Call& call = schedule_.ranks[rank][index];
-    if (call.waits) return {{Operation::kAwait, 0, call.batch}};
     const Known& known = known_[rank][index];
     policy::Batch batch;
     batch.hook_on = on;
@@ -123,11 +135,20 @@ class Search {
     batch.receives = !known.receives.empty();
     batch.needed_at_once = known.needed_at_once;
     batch.sources_hooked = sources_hooked;
+    batch.posted_early = !known.needed_at_once;
+    batch.one_source = known.one_source;
     std::vector<Operation> made;
+    if (call.waits) {
+      if (policy::holds_at_wait(batch)) made = known.receives;
+      made.push_back({Operation::kAwait, 0, call.batch});
+      return made;
+    }
+    bool apart = false;
     for (const auto step : options_.plan(batch)) {
       if (step == policy::BatchStep::kProduce) made.insert(made.end(), known.sends.begin(), known.sends.end());
       if (step == policy::BatchStep::kHold) made.insert(made.end(), known.receives.begin(), known.receives.end());
-      if (step == policy::BatchStep::kPost) made.push_back({Operation::kStart});
+      if (step == policy::BatchStep::kHoldApart) apart = true;
+      if (step == policy::BatchStep::kPost) made.push_back({apart ? Operation::kStartApart : Operation::kStart});
     }
     return made;
   }
@@ -168,7 +189,12 @@ class Search {
       state.counter[rank][operation.peer] = static_cast<uint8_t>(operation.value);
       state.poisoned[rank][operation.peer] = 0;  // a GPU's write asks nobody
     }
-    if (operation.kind == Operation::kStart) ++state.started[rank];
+    if (operation.kind == Operation::kStartApart) {
+      const size_t ahead = state.started[rank] - state.passed[rank];
+      if (ahead >= 64) throw std::runtime_error("more batches under way than the model holds");
+      state.apart[rank] |= uint64_t{1} << ahead;
+    }
+    if (operation.kind == Operation::kStart || operation.kind == Operation::kStartApart) ++state.started[rank];
     if (left == 1) {
       ++state.call[rank];
       state.step[rank] = 0;
@@ -186,19 +212,46 @@ class Search {
       for (size_t rank = 0; rank < ranks_; ++rank) {
         while (state.passed[rank] < state.started[rank] && all_pass(state, rank, state.passed[rank])) {
           ++state.passed[rank];
+          state.apart[rank] >>= 1;
           moved = true;
         }
       }
     }
   }
 
+  // Is this batch, which was started, held apart?
+  bool held_apart(const State& state, size_t rank, size_t batch) const {
+    if (batch < state.passed[rank] || (state.apart[rank] >> (batch - state.passed[rank]) & 1) == 0) return false;
+    const Operation& apart = known_batches_[rank][batch]->apart;
+    return state.poisoned[apart.peer][rank] == 0 && state.counter[apart.peer][rank] < apart.value;
+  }
+
+  // How many of a rank's batches can exchange messages with `peer` now: those in front of the first that is held apart
+  // (in the queue of these two, if each pair of ranks has its own).
+  size_t open_batches(const State& state, size_t rank, size_t peer, size_t most) const {
+    for (size_t batch = state.passed[rank]; batch < most; ++batch) {
+      const bool theirs = options_.one_queue || between(rank, batch, peer);
+      if (theirs && held_apart(state, rank, batch)) return batch;
+    }
+    return most;
+  }
+
+  bool between(size_t rank, size_t batch, size_t peer) const {
+    const Call& call = *batches_[rank][batch];
+    const auto has = [&](const std::vector<uint32_t>& ranks) {
+      return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
+    };
+    return has(call.sends) || has(call.receives);
+  }
+
   // Does everything in `batch` of `rank`, which was started, pass?
   bool all_pass(const State& state, size_t rank, size_t batch) const {
     const Call& call = *batches_[rank][batch];
     const auto meets = [&](uint32_t peer, bool sends) {
+      if (open_batches(state, rank, peer, batch + 1) <= batch) return false;
       const size_t wanted = count(rank, peer, sends, batch + 1);
-      const size_t at_head = state.passed[peer] + (state.passed[peer] < state.started[peer] ? 1 : 0);
-      const size_t open = options_.one_queue ? at_head : state.started[peer];
+      const size_t at_head = state.passed[peer] + (state.passed[peer] < state.started[peer] ? size_t{1} : size_t{0});
+      const size_t open = open_batches(state, peer, rank, options_.one_queue ? at_head : state.started[peer]);
       return count(peer, static_cast<uint32_t>(rank), !sends, open) >= wanted;
     };
     return std::all_of(call.sends.begin(), call.sends.end(), [&](uint32_t peer) { return meets(peer, true); }) &&
@@ -307,10 +360,15 @@ class Search {
   }
 
   void judge(const State& state, bool killed) {
-    static constexpr const char* kNames[] = {"writes a counter", "is held", "starts a batch", "waits for a batch"};
+    static constexpr const char* kNames[] = {"writes a counter", "is held", "starts a batch", "starts a batch apart",
+                                             "waits for a batch"};
     for (size_t rank = 0; rank < ranks_; ++rank) {
       Operation operation{};
       size_t left = 0;
+      for (size_t batch = state.passed[rank]; killed && state.killed[rank] == 0 && batch < state.started[rank]; ++batch) {
+        if (!held_apart(state, rank, batch) || state.killed[known_batches_[rank][batch]->apart.peer] == 0) continue;
+        outcome_.fault += schedule_.name + ": rank " + std::to_string(rank) + " holds a batch apart for ever\n";
+      }
       if (state.killed[rank] != 0 || !next(state, rank, operation, left)) continue;
       if (killed && (operation.kind != Operation::kHold || state.killed[operation.peer] == 0)) continue;
       outcome_.fault += schedule_.name + ": rank " + std::to_string(rank) + " " + kNames[operation.kind] +
@@ -323,6 +381,7 @@ class Search {
   size_t ranks_ = 0;
   std::array<std::vector<Known>, kRanks> known_;
   std::array<std::vector<const Call*>, kRanks> batches_;
+  std::array<std::vector<const Known*>, kRanks> known_batches_;
   std::array<std::array<std::array<std::vector<size_t>, kRanks>, kRanks>, 2> messages_;  // [sends][rank][peer]
   std::unordered_set<State, Hash> seen_;
   std::vector<State> open_;

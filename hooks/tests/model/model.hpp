@@ -4,7 +4,8 @@
 // For each batch the host takes its steps from the hook's own plan (policy/batch_plan), with what it can see at that
 // moment. The stream writes counters, waits for counters, starts batches and waits for them. Batches are NCCL's: one
 // queue a rank, in order, and a message passes when both of its batches are at their queue's head. That is stricter
-// than what libraries do, so what passes here passes there.
+// than what libraries do, so what passes here passes there. A batch that is posted early and held apart passes nothing
+// before its first message's counter is there, and neither does what is behind it in its queue.
 //
 // Besides, a rank may switch its hook off, or be killed, at any moment; then its counters are released, and released
 // again after a write that was still in its stream has overwritten that.
@@ -43,6 +44,7 @@ struct Options {
   uint32_t lead = 2;          // calls that a host may be ahead of its stream
   uint32_t switch_offs = 0;   // ranks that may switch their hook off
   uint32_t kills = 0;         // ranks that may be killed
+  bool apart_for_all = false;  // a batch is held apart for its last message, not its first: a rule broken
   bool one_queue = true;      // a rank's batches pass in order; else those of each pair of ranks do
   bool release_again = true;  // are counters released again after a late write?
   bool eager = false;         // streams run as far as they can before anything else happens: far fewer

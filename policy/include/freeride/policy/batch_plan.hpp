@@ -13,12 +13,15 @@ struct Batch {
   bool receives = false;
   bool needed_at_once = false;  ///< the received data is what the training's stream needs next
   bool sources_hooked = false;  ///< every source counts what it sends, on a page that this rank can see
+  bool posted_early = false;    ///< it is known that training goes on with other work before it waits for this batch
+  bool one_source = false;      ///< all that it receives comes from one rank
 };
 
 enum class BatchStep : uint8_t {
-  kProduce,  ///< raise the sent counter of every destination
-  kHold,     ///< wait until every source's counter says that the data exists
-  kPost,     ///< the batch itself, whole
+  kProduce,    ///< raise the sent counter of every destination
+  kHold,       ///< training's stream waits until every source's counter says that the data exists
+  kHoldApart,  ///< the batch, on a stream of its own, waits until the counter says that its *first* message exists
+  kPost,       ///< the batch itself, whole
 };
 
 struct BatchPlan {
@@ -28,6 +31,7 @@ struct BatchPlan {
   const BatchStep* begin() const { return steps.data(); }
   const BatchStep* end() const { return steps.data() + count; }
   bool holds() const;
+  bool holds_apart() const;
 };
 
 /// The steps for `batch`, in stream order. Three rules keep training from waiting for itself: counters first, since the
@@ -36,8 +40,17 @@ struct BatchPlan {
 /// posts its receive first); no hold for a source that does not count. hooks/tests/model checks them against the calls
 /// of real schedules, and shows that breaking one deadlocks.
 ///
+/// What is posted early is held apart: training's stream goes on, and the library's queue waits for the hold where it
+/// would have waited for the message itself, which cannot be there sooner. Only a batch that sends nothing and has one
+/// source: the hold then delays nothing that could have gone on without it. For its first message: the sender may wait
+/// until that has gone over before it makes the second.
+///
 /// The caller must see to it that the counters of a rank that switches off or dies are released, and released again
 /// should a write that was still pending then have overwritten that. Pure; any thread.
 BatchPlan plan_batch(const Batch& batch);
+
+/// Whether training's stream is held where it waits for a batch that was posted early. It would have waited there for
+/// the messages themselves, so this delays nothing. Pure; any thread.
+bool holds_at_wait(const Batch& batch);
 
 }  // namespace freeride::policy
