@@ -88,6 +88,8 @@ def time_increase(iteration_ms, kinds):
         return {}
     mean, half = hook_gpu.interval(values)
     of = {kind: [ms for ms, one in zip(iteration_ms, kinds) if one is kind] for kind in (True, False)}
+    if not of[True] or not of[False]:
+        return {}
     return {"time_increase_pct": round(mean, 3), "time_increase_ci95_half_pct": round(half, 3), "pairs_of_blocks": len(values),
             "iterations_with": len(of[True]), "iterations_without": len(of[False]), "unleased_iteration_ms": round(statistics.fmean(of[False]), 3)}
 
@@ -296,7 +298,7 @@ class Run:
             states = [self.task(one)["state"] for one in names]
             if any(state["verdict"].get("kind") for state in states):
                 raise RuntimeError(f"a side task has ended: {states}")
-            return all(state["counters"]["steps"] > 50 for state in states)
+            return all(state["counters"]["steps"] > 30 for state in states)
         try:
             self.wait(f"steps of {name}", step, 90)
             print(f"{name} steps after {time.monotonic() - begin:.1f} s", flush=True)
@@ -360,7 +362,9 @@ class Run:
             work.append(sum(line["in_steps_ns"] for line in blocks[-1]))
         iterations = iterations_of(seen[0]["edges"])
         block_ns = self.options.control_block_ms * 1_000_000
-        both = [(max(a["begin_ns"], b["begin_ns"]), min(a["end_ns"], b["end_ns"])) for a, b in zip(*blocks)]
+        second = {line["begin_ns"] // block_ns: line for line in blocks[1]}
+        both = [(max(line["begin_ns"], other["begin_ns"]), min(line["end_ns"], other["end_ns"])) for line in blocks[0]
+                if (other := second.get(line["begin_ns"] // block_ns)) is not None]
 
         def kind(i):
             begin, ms = iterations[i]

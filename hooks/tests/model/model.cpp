@@ -139,7 +139,7 @@ class Search {
     batch.one_source = known.one_source;
     std::vector<Operation> made;
     if (call.waits) {
-      if (policy::holds_at_wait(batch)) made = known.receives;
+      if (options_.plan(batch).holds_apart()) made = known.receives;  // as policy::holds_at_wait()
       made.push_back({Operation::kAwait, 0, call.batch});
       return made;
     }
@@ -226,32 +226,26 @@ class Search {
     return state.poisoned[apart.peer][rank] == 0 && state.counter[apart.peer][rank] < apart.value;
   }
 
-  // How many of a rank's batches can exchange messages with `peer` now: those in front of the first that is held apart
-  // (in the queue of these two, if each pair of ranks has its own).
-  size_t open_batches(const State& state, size_t rank, size_t peer, size_t most) const {
+  // How many of a rank's batches can send to `peer`, or receive from it, now: those in front of the first that is held
+  // apart. Where not all go through one queue, that is one of receives from the same rank.
+  size_t open_batches(const State& state, size_t rank, size_t peer, bool sends, size_t most) const {
+    if (sends && !options_.one_queue) return most;
     for (size_t batch = state.passed[rank]; batch < most; ++batch) {
-      const bool theirs = options_.one_queue || between(rank, batch, peer);
+      const auto& from = batches_[rank][batch]->receives;
+      const bool theirs = options_.one_queue || std::find(from.begin(), from.end(), peer) != from.end();
       if (theirs && held_apart(state, rank, batch)) return batch;
     }
     return most;
-  }
-
-  bool between(size_t rank, size_t batch, size_t peer) const {
-    const Call& call = *batches_[rank][batch];
-    const auto has = [&](const std::vector<uint32_t>& ranks) {
-      return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
-    };
-    return has(call.sends) || has(call.receives);
   }
 
   // Does everything in `batch` of `rank`, which was started, pass?
   bool all_pass(const State& state, size_t rank, size_t batch) const {
     const Call& call = *batches_[rank][batch];
     const auto meets = [&](uint32_t peer, bool sends) {
-      if (open_batches(state, rank, peer, batch + 1) <= batch) return false;
+      if (open_batches(state, rank, peer, sends, batch + 1) <= batch) return false;
       const size_t wanted = count(rank, peer, sends, batch + 1);
       const size_t at_head = state.passed[peer] + (state.passed[peer] < state.started[peer] ? size_t{1} : size_t{0});
-      const size_t open = open_batches(state, peer, rank, options_.one_queue ? at_head : state.started[peer]);
+      const size_t open = open_batches(state, peer, rank, !sends, options_.one_queue ? at_head : state.started[peer]);
       return count(peer, static_cast<uint32_t>(rank), !sends, open) >= wanted;
     };
     return std::all_of(call.sends.begin(), call.sends.end(), [&](uint32_t peer) { return meets(peer, true); }) &&
