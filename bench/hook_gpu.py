@@ -94,7 +94,12 @@ def increases(result):
             blocks.append((hooked, []))
             continue  # the first iteration of a block still has some of the one before
         blocks[-1][1].append(duration)
-    means = [(hooked, statistics.fmean(values)) for hooked, values in blocks]
+    means = []
+    for hooked, values in blocks:
+        if values and means and means[-1][0] == hooked:  # a block of one iteration lay between
+            means[-1] = (hooked, statistics.fmean([means[-1][1], statistics.fmean(values)]))
+        elif values:
+            means.append((hooked, statistics.fmean(values)))
     values = []
     for (one_hooked, one), (_, other) in zip(means[::2], means[1::2]):
         on, off = (one, other) if one_hooked else (other, one)

@@ -172,8 +172,12 @@ class Run:
                        "samples": [], "times": {}, "failures": []}
 
     def save(self):
+        try:
+            summary = summarise(self.record)
+        except Exception as error:  # the samples are worth more than it
+            summary = {"summary_failed": f"{type(error).__name__}: {error}"}
         with open(self.options.out + ".part", "w") as file:
-            json.dump({**self.record, **summarise(self.record)}, file)
+            json.dump({**self.record, **summary}, file)
         os.replace(self.options.out + ".part", self.options.out)
 
     def start(self, name, words, **more):
@@ -298,7 +302,7 @@ class Run:
             states = [self.task(one)["state"] for one in names]
             if any(state["verdict"].get("kind") for state in states):
                 raise RuntimeError(f"a side task has ended: {states}")
-            return all(state["counters"]["steps"] > 30 for state in states)
+            return all(state["counters"]["steps"] > 15 for state in states)
         try:
             self.wait(f"steps of {name}", step, 90)
             print(f"{name} steps after {time.monotonic() - begin:.1f} s", flush=True)

@@ -287,6 +287,7 @@ int freeride_hook_enable(freeride_hook* hook) {
     enabled = 1;
     if (!hook->off) return;
     hook->off = false;
+    if (hook->streams) hook->streams->rejoin();
     hook->page->switch_on();
   });
   return enabled;

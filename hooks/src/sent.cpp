@@ -209,6 +209,19 @@ void SentMember::advance_from(uint32_t slot, uint32_t value) {
   }
 }
 
+void SentMember::rejoin(const std::function<uint32_t(uint32_t)>& value_of) {
+  auto& rank = page_->rank[local_rank_];
+  if (load_acquire(rank.status) != FREERIDE_RANK_DISABLED) return;
+  for (uint32_t slot = 0; slot < FREERIDE_MAX_RANKS; ++slot) {
+    // A slot that nobody has taken yet will be read by somebody who has not received anything.
+    const uint32_t world_rank = load_relaxed(page_->world_rank[slot]);
+    store_release(page_->sent[local_rank_][slot], world_rank == 0 ? FREERIDE_SENT_FIRST : value_of(world_rank - 1));
+  }
+  // Last: who sees it relies on the counters. Another rank's helper that has just seen the old status may still release
+  // some again; that holds until this rank's next message.
+  store_release(rank.status, static_cast<uint32_t>(FREERIDE_RANK_HOOKED));
+}
+
 void SentMember::release_again() {
   for (uint32_t rank = 0; rank < FREERIDE_MAX_RANKS; ++rank) {
     const uint32_t status = load_acquire(page_->rank[rank].status);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,9 +41,12 @@ class SentMember {
   /// Sets `slot`'s counter for us forward, at least to `value`; one that is further, or released, stays.
   void advance_from(uint32_t slot, uint32_t value);
 
-  /// Releases everybody who waits for this rank, for good. Any thread.
+  /// Releases everybody who waits for this rank, for good or until rejoin(). Any thread.
   void release(uint32_t status);
   bool released() const { return !is_hooked(local_rank_); }
+  /// Undoes this rank's own release, for ranks that count what they produce by themselves: each counter gets what
+  /// `value_of` says of that rank of the job. Any thread.
+  void rejoin(const std::function<uint32_t(uint32_t world_rank)>& value_of);
   /// A write that a GPU had been told before the release may come after it: releases again what is not, of this rank
   /// and of all that have left. Call now and then.
   void release_again();

@@ -228,6 +228,10 @@ Result<Held> StreamMarks::hold(CudaStream stream, std::span<const Want> wants) {
 bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, std::span<const Want> wants, int64_t length_ns) {
   constexpr int64_t kClose = 15 * kNsPerUs;
   constexpr int64_t kCoarse = kNsPerMs;
+  // A sleep of kClose takes four times as long, and the first look after the GPU's mark is what the lease waits for. So
+  // there is none where the mark is expected, within what the time of a compute segment varies by; and short ones around.
+  constexpr int64_t kSpin = 500 * kNsPerUs;
+  constexpr int64_t kNear = 2 * kNsPerMs;
   constexpr int64_t kInside = 250 * kNsPerUs;  // data that comes early is noticed so late, at most
   const PreciseSleeps precise;
   const int64_t cpu_before_ns = cpu_now_ns();
@@ -259,7 +263,8 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, std::span<const Wan
     } else {
       const int64_t expected_ns = page_.last_edge() + page_.gap_before(wait);
       const int64_t left_ns = expected_ns - now_ns;
-      sleep_ns = std::clamp((left_ns - left_ns / 16 - 100 * kNsPerUs) / 2, kClose, kCoarse);
+      if (left_ns < kSpin && left_ns > -kSpin) continue;
+      sleep_ns = std::clamp(left_ns - left_ns / 16 - kNear, kClose, kCoarse);
       // Far past what was expected: a look costs more than it finds.
       if (left_ns < -5 * kNsPerMs) sleep_ns = std::min(-left_ns / 64, kInside);
     }
@@ -271,6 +276,14 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, std::span<const Wan
   counters_.host_wait_ns.fetch_add(static_cast<uint64_t>(SteadyClock::now() - entered_ns), std::memory_order_relaxed);
   counters_.cpu_ns.fetch_add(static_cast<uint64_t>(cpu_now_ns() - cpu_before_ns), std::memory_order_relaxed);
   return there;
+}
+
+void StreamMarks::rejoin() {
+  const std::lock_guard lock(counting_);
+  sent_.rejoin([this](uint32_t rank) {
+    const auto found = produced_.find(rank);
+    return FREERIDE_SENT_FIRST + (found == produced_.end() ? 0 : found->second);
+  });
 }
 
 Status StreamMarks::end_iteration(CudaStream stream) {

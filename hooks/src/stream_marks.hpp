@@ -76,6 +76,9 @@ class StreamMarks {
   /// Where training's stream is about to wait for such a batch: marks and holds it as batch() does.
   Result<Held> wait(CudaStream stream, uint64_t early);
   Status end_iteration(CudaStream stream);
+  /// After a release that was not for good: neighbours may wait for this rank again. Messages that were produced
+  /// meanwhile count as there. Any thread.
+  void rejoin();
 
   /// The helper's look at `now_ns`: ends a hold that has become too long. True if it did.
   bool watch(int64_t now_ns);

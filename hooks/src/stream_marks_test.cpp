@@ -364,6 +364,33 @@ TEST_CASE("a rank that switches off holds nobody, also when its GPU still writes
   CHECK(b.word() == FREERIDE_STATE(0, 0));
 }
 
+TEST_CASE("after a rank has rejoined, its neighbours hold receives from it again, and none that it has sent meanwhile") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  a.sent->release(FREERIDE_RANK_DISABLED);
+  a.send(1);
+  CHECK(b.batch({}, {0}) == Held::kPlain);
+  a.send(1);
+  a.marks->rejoin();
+  REQUIRE(b.sent->is_hooked(0));
+  CHECK(b.sent->counter_from(0) == FREERIDE_SENT_FIRST + 3);
+  CHECK(b.batch({}, {0}) == Held::kPlain);  // it is there
+  std::atomic<bool> received{false};
+  REQUIRE(b.batch({}, {0}) == Held::kStream);
+  b.then([&] { received = true; });
+  REQUIRE(eventually([&] { return b.word() == FREERIDE_STATE(0, 4); }));
+  CHECK_FALSE(received);
+  a.send(1);
+  CHECK(eventually([&] { return received.load(); }));
+  a.sent->release(FREERIDE_RANK_DEAD);  // for good
+  a.marks->rejoin();
+  CHECK_FALSE(b.sent->is_hooked(0));
+  CHECK(b.sent->counter_from(0) == FREERIDE_POISON);
+}
+
 TEST_CASE("a hold that lasts too long is ended, and after the second time not tried again") {
   const TempDir dir;
   Rank a(dir.path(), 0), b(dir.path(), 1);

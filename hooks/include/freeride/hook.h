@@ -74,11 +74,12 @@ FREERIDE_HOOK_API void freeride_hook_mark_end(freeride_hook* hook);
  * says it. */
 FREERIDE_HOOK_API void freeride_hook_iteration_end(freeride_hook* hook);
 
-/* [any] Switches the hook off: no leases from now on, counters released for good. `reason` is one line for people, or
+/* [any] Switches the hook off: no leases from now on, counters released. `reason` is one line for people, or
  * NULL. Only the first call says it. Iterations are still counted. Never blocks. */
 FREERIDE_HOOK_API void freeride_hook_disable(freeride_hook* hook, const char* reason);
-/* [any] Switches it on again from the next iteration's end, unless it went off because of an error. Returns 1 if it
- * will be on, else 0. */
+/* [any] Switches it on again from the next iteration's end, unless it went off because of an error. With
+ * FREERIDE_HOOK_CUDA neighbours then hold receives from this rank again; counters of freeride_hook_produce() stay
+ * released. Returns 1 if it will be on, else 0. */
 FREERIDE_HOOK_API int freeride_hook_enable(freeride_hook* hook);
 /* [any] Like disable, but because of an error in what surrounds the library: enable() does not undo it. Says `reason`
  * once. */
@@ -92,7 +93,7 @@ FREERIDE_HOOK_API uint32_t freeride_hook_state(const freeride_hook* hook);
 /* [any] 1 while a worker has the page and has accepted it. */
 FREERIDE_HOOK_API int freeride_hook_connected(const freeride_hook* hook);
 /* [any] Memory of the device that side tasks could have had during the last iteration, at its tightest; bytes, 0 = not
- * known. */
+ * known. A hint for people: on a GPU the worker reckons by itself what its side tasks hold. */
 FREERIDE_HOOK_API void freeride_hook_set_usable_bytes(freeride_hook* hook, uint64_t bytes);
 /* [any] The rank's page, valid until the process ends. With FREERIDE_HOOK_EXTERNAL_MARKS the caller (its GPU) writes
  * `state_word` and nothing else, FREERIDE_STATE(iteration, wait) at a begin and FREERIDE_STATE(iteration, 0) at an end,
