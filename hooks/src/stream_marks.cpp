@@ -165,7 +165,8 @@ Result<Held> StreamMarks::wait(CudaStream stream, uint64_t number) {
   const Early& early = early_[number % kPending];
   if (number == 0 || !ours()) return Held::kPlain;
   ++wait_;
-  bool hooked = early.number == number && early.wants.known;  // a later batch may have its place: it waits as without us
+  bool hooked =
+      early.number == number && early.wants.known;  // a later batch may have its place: it waits as without us
   if (hooked) {
     for (const Want& want : early.wants.span()) hooked = hooked && sent_.is_hooked(want.slot);
   }
@@ -229,7 +230,8 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, std::span<const Wan
   constexpr int64_t kClose = 15 * kNsPerUs;
   constexpr int64_t kCoarse = kNsPerMs;
   // A sleep of kClose takes four times as long, and the first look after the GPU's mark is what the lease waits for. So
-  // there is none where the mark is expected, within what the time of a compute segment varies by; and short ones around.
+  // there is none where the mark is expected, within what the time of a compute segment varies by; and short ones
+  // around.
   constexpr int64_t kSpin = 500 * kNsPerUs;
   constexpr int64_t kNear = 2 * kNsPerMs;
   constexpr int64_t kInside = 250 * kNsPerUs;  // data that comes early is noticed so late, at most

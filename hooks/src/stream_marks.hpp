@@ -44,10 +44,11 @@ struct StreamCounters {
 /// and receives) is delayed for some seconds, once.
 ///
 /// A receive that is posted ahead of its need is held on a stream apart, and training's stream where it waits for it.
-/// Until then nothing of it shows on the page; if the state word stands still for kLongestEarlyNs, such holds are ended.
+/// Until then nothing of it shows on the page; if the state word stands still for kLongestEarlyNs, such holds are
+/// ended.
 ///
-/// Threads: batch(), post_early(), wait() and end_iteration() belong to one thread, the first to call; from others, messages are counted and
-/// nothing is held. watch() is the helper's.
+/// Threads: batch(), post_early(), wait() and end_iteration() belong to one thread, the first to call; from others,
+/// messages are counted and nothing is held. watch() is the helper's.
 class StreamMarks {
  public:
   /// Bubbles shorter than this are held by the stream alone and give no lease: the host needs about a third of it to
@@ -70,8 +71,8 @@ class StreamMarks {
   Result<Held> batch(CudaStream stream, std::span<const uint32_t> destinations, std::span<const uint32_t> sources,
                      Hold hold);
   /// A batch that only receives, right before it is posted on `apart`, ahead of its need: holds that stream, which
-  /// should be for receives from this source alone, until the first of its messages exists. Returns a number for wait();
-  /// 0: nothing is to be done there.
+  /// should be for receives from this source alone, until the first of its messages exists. Returns a number for
+  /// wait(); 0: nothing is to be done there.
   Result<uint64_t> post_early(CudaStream apart, std::span<const uint32_t> sources);
   /// Where training's stream is about to wait for such a batch: marks and holds it as batch() does.
   Result<Held> wait(CudaStream stream, uint64_t early);

@@ -230,9 +230,8 @@ TEST_CASE("an early receive from several sources, or from who is not hooked, is 
   Rank a(dir.path(), 0), b(dir.path(), 1), c(dir.path(), 2);
   void* apart = fake_cuda_stream();
   for (Rank* rank : {&a, &c}) rank->send(1);
-  REQUIRE(eventually([&] {
-    return b.sent->counter_from(0) > FREERIDE_SENT_FIRST && b.sent->counter_from(2) > FREERIDE_SENT_FIRST;
-  }));
+  REQUIRE(eventually(
+      [&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST && b.sent->counter_from(2) > FREERIDE_SENT_FIRST; }));
   REQUIRE(b.batch({}, {0, 2}) == Held::kPlain);
   const uint64_t both = b.post_early(apart, {0, 2});
   c.sent->release(FREERIDE_RANK_DISABLED);
@@ -364,7 +363,8 @@ TEST_CASE("a rank that switches off holds nobody, also when its GPU still writes
   CHECK(b.word() == FREERIDE_STATE(0, 0));
 }
 
-TEST_CASE("after a rank has rejoined, its neighbours hold receives from it again, and none that it has sent meanwhile") {
+TEST_CASE(
+    "after a rank has rejoined, its neighbours hold receives from it again, and none that it has sent meanwhile") {
   const TempDir dir;
   Rank a(dir.path(), 0), b(dir.path(), 1);
   a.send(1);

@@ -41,7 +41,8 @@ TEST_CASE("a batch is posted whole and once, and held only with every reason to"
 }
 
 TEST_CASE("a batch posted early is held apart only if it sends nothing and has one source") {
-  const Batch early{.hook_on = true, .receives = true, .sources_hooked = true, .posted_early = true, .one_source = true};
+  const Batch early{
+      .hook_on = true, .receives = true, .sources_hooked = true, .posted_early = true, .one_source = true};
   CHECK(steps(early) == std::vector{BatchStep::kHoldApart, BatchStep::kPost});
   Batch sends = early, sources = early, unknown = early;
   sends.sends = true;

@@ -22,10 +22,11 @@ gpu = torch.cuda.is_available()
 class Part(nn.Module):
     """Layers of a virtual stage; the first one has its own input, as Megatron's models do."""
 
-    def __init__(self, config, index, total, vp_stage):
+    def __init__(self, config, index, vp_stage):
         super().__init__()
         torch.manual_seed(index)
-        self.config, self.first, self.last, self.vp_stage, self.given = config, index == 0, index == total - 1, vp_stage, None
+        from megatron.core.enums import ModelType
+        self.config, self.first, self.vp_stage, self.given, self.model_type = config, index == 0, vp_stage, None, ModelType.encoder_or_decoder
         width = config.hidden_size
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
 
@@ -39,7 +40,7 @@ class Part(nn.Module):
         return x
 
 
-def train(plan, number):
+def train(plan):
     from megatron.core import parallel_state
     from megatron.core.optimizer.clip_grads import get_grad_norm_fp32
     from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -51,10 +52,10 @@ def train(plan, number):
     parallel_state.initialize_model_parallel(pipeline_model_parallel_size=size, virtual_pipeline_model_parallel_size=virtual)
     config = TransformerConfig(num_layers=4 * size * chunks, hidden_size=plan.get("width", 64), num_attention_heads=4, pipeline_model_parallel_size=size,
                                virtual_pipeline_model_parallel_size=virtual, pipeline_dtype=torch.float32, batch_p2p_comm=plan["batched"],
-                               overlap_p2p_comm=plan["overlap"], batch_p2p_sync=False, deallocate_pipeline_outputs=True)
+                               overlap_p2p_comm=plan["overlap"], batch_p2p_sync=False, deallocate_pipeline_outputs=gpu)
     stage = parallel_state.get_pipeline_model_parallel_rank()
     device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
-    parts = [Part(config, stage + chunk * size, size * chunks, chunk if virtual else None).to(device) for chunk in range(chunks)]
+    parts = [Part(config, stage + chunk * size, chunk if virtual else None).to(device) for chunk in range(chunks)]
     optimizer = torch.optim.SGD([value for part in parts for value in part.parameters()], lr=0.01)
     draws = torch.Generator().manual_seed(7)
 
@@ -104,8 +105,8 @@ def main():
     import megatron.core.parallel_state  # the hook learns the pipeline from it
     dist.init_process_group("nccl" if gpu else "gloo")
     results = []
-    for number, plan in enumerate(plans):
-        results.append(train(plan, number))
+    for plan in plans:
+        results.append(train(plan))
         print(dist.get_rank(), plan, {key: value for key, value in results[-1].items() if key in ("state", "counters")}, flush=True)
         json.dump(results, open(f"{sys.argv[2]}.{dist.get_rank()}", "w"))
     dist.barrier()

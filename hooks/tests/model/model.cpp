@@ -359,7 +359,8 @@ class Search {
     for (size_t rank = 0; rank < ranks_; ++rank) {
       Operation operation{};
       size_t left = 0;
-      for (size_t batch = state.passed[rank]; killed && state.killed[rank] == 0 && batch < state.started[rank]; ++batch) {
+      for (size_t batch = state.passed[rank]; killed && state.killed[rank] == 0 && batch < state.started[rank];
+           ++batch) {
         if (!held_apart(state, rank, batch) || state.killed[known_batches_[rank][batch]->apart.peer] == 0) continue;
         outcome_.fault += schedule_.name + ": rank " + std::to_string(rank) + " holds a batch apart for ever\n";
       }

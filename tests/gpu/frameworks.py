@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Megatron-Core's schedules and DeepSpeed's PipelineEngine over NCCL on two GPUs, each hooked and not, all at the same time.
+
+    frameworks.py --python DIR --scripts hooks/tests/frameworks --out FILE [--path SITE] [--dry-run]
+
+For each: are the losses equal to the bit; is what the hook counted as a wait, in number and order, what the framework waited for in the
+unhooked run; how many waits were held. Exit code 1 if not. --dry-run: Megatron over gloo on a CPU, to try out this script.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+MEGATRON = [{"chunks": 1, "overlap": False, "batched": True}, {"chunks": 1, "overlap": False, "batched": False},
+            {"chunks": 2, "overlap": False, "batched": True}, {"chunks": 2, "overlap": True, "batched": False}]
+SURE = 4  # iterations until the hook knows which receives are posted early
+
+
+def start(options, script, plan, name, hooked, port):
+    folder = f"{options.folder}/{name}"
+    os.makedirs(folder)
+    with open(f"{folder}/plan", "w") as file:
+        json.dump(plan, file)
+    ranks = []
+    for rank in range(2):
+        own = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                   PYTHONPATH=":".join(filter(None, (options.python, options.scripts, options.path))), PYTHONUNBUFFERED="1",
+                   CUBLAS_WORKSPACE_CONFIG=":4096:8", NCCL_NVLS_ENABLE="0", FREERIDE_RUN_DIR=folder, FREERIDE_JOB=name,
+                   FREERIDE_HOOK_TWO_PHASE_MS="0.3", DS_ACCELERATOR="cpu" if options.dry_run else "cuda", HOME=folder)
+        words = ["timeout", "-k", "2", str(options.seconds), sys.executable, *(["-m", "freeride.run"] if hooked else []),
+                 os.path.join(options.scripts, script), f"{folder}/plan", f"{folder}/out"]
+        ranks.append(subprocess.Popen(words, env=own, stdout=open(f"{folder}/said.{rank}", "w"), stderr=subprocess.STDOUT))
+    return folder, ranks
+
+
+def finish(started):
+    folder, ranks = started
+    codes, results = [process.wait() for process in ranks], []
+    for rank in range(2):
+        try:
+            with open(f"{folder}/out.{rank}") as file:
+                results.append(json.load(file))
+        except (OSError, ValueError):
+            results.append([])
+    return codes, results
+
+
+def compare(plain, hooked, dry_run):
+    """One plan's rows, a rank each."""
+    rows = []
+    for without, with_hook in zip(plain, hooked):
+        marks, waits = with_hook["marks"][SURE:], without["waits"][SURE:]
+        row = {"losses_equal": with_hook["losses"] == without["losses"], "iterations": len(without["losses"]), "waits": len(waits[-1]),
+               "waits_equal": [one for one in with_hook["waits"]] == without["waits"], "marks_equal": dry_run or marks == waits,
+               "state": with_hook.get("state"), "counters": with_hook.get("counters")}
+        if "receives" in without:
+            row["as_the_schedule"] = len(waits[-1]) == without["receives"]
+        if not row["marks_equal"]:
+            wrong = next(i for i, (a, b) in enumerate(zip(marks, waits)) if a != b)
+            row["first_difference"] = {"iteration": wrong + SURE, "marks": marks[wrong], "waits": waits[wrong]}
+        rows.append(row)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", required=True, help="folder of the package freeride")
+    parser.add_argument("--scripts", required=True)
+    parser.add_argument("--path", default="", help="folder with deepspeed and megatron")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--iterations", type=int, default=50)
+    parser.add_argument("--seconds", type=int, default=100, help="after which a rank that hangs is ended")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args()
+    options.folder = tempfile.mkdtemp(prefix="fr-")
+    more = {"micro_batches": 4, "iterations": options.iterations, "width": 64 if options.dry_run else 1024}
+    names = [("Megatron-Core", "train_megatron.py", [dict(plan, **more) for plan in MEGATRON])]
+    if not options.dry_run:
+        names.append(("DeepSpeed", "train_deepspeed.py", dict(more, stages=2, backend="nccl")))
+    running = []
+    for number, (name, script, plan) in enumerate(names):
+        for hooked in (False, True):
+            short = f"{number}{'h' if hooked else 'p'}"
+            running.append((name, hooked, plan, start(options, script, plan, short, hooked, 21000 + os.getpid() % 5000 + 2 * number + hooked)))
+    done, good = {}, True
+    for name, hooked, plan, started in running:
+        codes, results = finish(started)
+        done[name, hooked] = results
+        if codes != [0, 0]:
+            good = False
+            for rank in range(2):
+                with open(f"{started[0]}/said.{rank}") as file:
+                    print(f"-- {name}, hooked {hooked}, rank {rank} ended with {codes[rank]}:\n{file.read()[-1500:]}", flush=True)
+    record = {"rows": []}
+    for name, _, plan in names:
+        plans = plan if isinstance(plan, list) else [plan]
+        for index, one in enumerate(plans):
+            both = [[of_rank[index] for of_rank in done[name, hooked] if len(of_rank) > index] for hooked in (False, True)]
+            if len(both[0]) != 2 or len(both[1]) != 2:
+                print(name, one, "left no result", flush=True)
+                good = False
+                continue
+            for rank, row in enumerate(compare(*both, options.dry_run)):
+                row = {"framework": name, **{key: one[key] for key in ("chunks", "overlap", "batched") if key in one}, "rank": rank, **row}
+                record["rows"].append(row)
+                good = good and all(value for key, value in row.items() if key.endswith("_equal") or key == "as_the_schedule")
+                print(json.dumps(row), flush=True)
+    record["raw"] = {f"{name}, {'hooked' if hooked else 'unhooked'}": results for (name, hooked), results in done.items()}
+    with open(options.out, "w") as file:
+        json.dump(record, file)
+    print("good" if good else "NOT as it must be", flush=True)
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()
