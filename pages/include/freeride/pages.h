@@ -99,17 +99,18 @@ typedef struct freeride_bubble_page {
   uint64_t reserved0; /*  248 */
 
   /* 256: acted on */
-  uint64_t state_word;    /*  256: written last when a bubble begins, first when it ends */
-  uint64_t begin_ns;      /*  264: when the present bubble began; valid while state_word says bubble */
-  uint32_t wake;          /*  272: futex word; one more after every change a worker should look at */
-  uint32_t hook_state;    /*  276 */
-  uint64_t iteration;     /*  280: iterations finished */
-  uint32_t waits;         /*  288: waits in the last finished iteration */
-  uint32_t relearned;     /*  292: times the schedule changed and lengths were learned anew */
-  uint64_t usable_bytes;  /*  296: least memory of the device free over the last iteration; 0 unknown. On a GPU a hint for
-                             people, since side tasks that are resident count as used: the worker reckons by itself */
-  uint64_t bubbles;       /*  304: bubbles finished: history[(bubbles - 1) % FREERIDE_HISTORY] is the newest */
-  uint64_t compute_ns;    /*  312: sum of all time outside bubbles since the first iteration ended */
+  uint64_t state_word; /*  256: written last when a bubble begins, first when it ends */
+  uint64_t begin_ns;   /*  264: when the present bubble began; valid while state_word says bubble */
+  uint32_t wake;       /*  272: futex word; one more after every change a worker should look at */
+  uint32_t hook_state; /*  276 */
+  uint64_t iteration;  /*  280: iterations finished */
+  uint32_t waits;      /*  288: waits in the last finished iteration */
+  uint32_t relearned;  /*  292: times the schedule changed and lengths were learned anew */
+  uint64_t
+      usable_bytes;    /*  296: least memory of the device free over the last iteration; 0 unknown. On a GPU a hint for
+                          people, since side tasks that are resident count as used: the worker reckons by itself */
+  uint64_t bubbles;    /*  304: bubbles finished: history[(bubbles - 1) % FREERIDE_HISTORY] is the newest */
+  uint64_t compute_ns; /*  312: sum of all time outside bubbles since the first iteration ended */
   uint8_t reserved1[192]; /*  320 */
 
   /* 512: learned, slot w - 1 for wait index w */
