@@ -107,6 +107,12 @@ class Child {
     }
     return true;
   }
+  bool wait_for_error(const std::string& text) {
+    while (outcome_.err.find(text) == std::string::npos) {
+      if (!read_some()) return false;
+    }
+    return true;
+  }
   Outcome finish() {
     while (read_some()) {
     }
@@ -296,6 +302,115 @@ TEST_CASE("load sends a file's bytes for a path, and only the name for a name") 
   CHECK(seen.plugin == "pagerank.so");
   CHECK(seen.stage == -1);
   CHECK(seen.replica == -1);
+}
+
+namespace {
+
+// Plays a profile run: each follow gets the next of `replies`, the last one again and again.
+class ProfilePlay {
+ public:
+  explicit ProfilePlay(std::vector<bus::ProfileReply> replies) : replies_(std::move(replies)) {}
+  void operator()(bus::Server& server, const bus::Server::Incoming& request) {
+    const std::string& command = request.message.command;
+    if (command == "profile.stop") {
+      ++stopped;
+      bus::ProfileReply reply;
+      reply.run = "r";
+      reply.state = "failed";
+      server.reply(request, reply);
+    } else {
+      if (command == "profile.take") taken = *request.message.as<bus::TakeProfile>();
+      server.reply(request, replies_[std::min(next_++, replies_.size() - 1)]);
+    }
+  }
+  bus::TakeProfile taken;
+  std::atomic<int> stopped{0};
+
+ private:
+  std::vector<bus::ProfileReply> replies_;
+  size_t next_ = 0;
+};
+
+bus::ProfileReply profile_reply(const std::string& state, uint64_t steps = 0) {
+  bus::ProfileReply reply;
+  reply.run = "r";
+  reply.state = state;
+  reply.worker = "host:cpu-0";
+  reply.steps = steps;
+  reply.reason = "being initialised";
+  return reply;
+}
+
+}  // namespace
+
+TEST_CASE("profile follows its run, says how far it is, and prints what came of it") {
+  const TempDir folder;
+  bus::ProfileReply done = profile_reply("done", 9);
+  bus::Profile profile;
+  profile.plugin = "side.so";
+  profile.peak_bytes["host"] = 3 << 20;
+  profile.steps = {9, 2'000'000, 3'000'000, 4'000'000, 4'000'000};
+  done.profiles = {profile};
+  ProfilePlay play({profile_reply("starting"), profile_reply("running", 1), profile_reply("running", 4), done});
+  const FakeManager manager(folder, std::ref(play));
+  const auto outcome = manager.ask({"profile", "side.so", "--steps", "9", "--worker", "host:cpu-0", "--device", "cpu-0",
+                                    "--param", "a=1", "--stage", "2", "--again", "--memory", "1GiB"});
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.out, Contains("3.0 MiB at most"));
+  CHECK(outcome.err ==
+        "profiling side.so on host:cpu-0: being initialised\nprofiling side.so on host:cpu-0: 1 step so far\n"
+        "profiling side.so on host:cpu-0: 4 steps so far\n");
+  CHECK(play.taken.load.steps == 9);
+  CHECK(play.taken.load.stage == 2);
+  CHECK(play.taken.load.params.at("a") == "1");
+  CHECK(play.taken.load.memory_bytes == 1 << 30);
+  CHECK(play.taken.worker == "host:cpu-0");
+  CHECK(play.taken.device == "cpu-0");
+  CHECK(play.taken.again);
+}
+
+TEST_CASE("profile: a verdict decides the exit code; a manager that makes no sense is an error") {
+  const auto outcome_of = [](const bus::ProfileReply& last) {
+    const TempDir folder;
+    ProfilePlay play({profile_reply("starting"), last});
+    const FakeManager manager(folder, std::ref(play));
+    return manager.ask({"profile", "side.so"});
+  };
+  auto failed = profile_reply("failed");
+  failed.verdict.kind = "crashed";
+  failed.verdict.signal = 11;
+  failed.verdict.transition = "RunNextStep";
+  failed.verdict.reason = "a\x1b[2Jb";
+  failed.verdict.log_tail = "last words\x1b[1m\n";
+  const auto crashed = outcome_of(failed);
+  CHECK(crashed.code == 5);
+  CHECK_THAT(crashed.err, Contains("log\nlast words"));
+  CHECK_THAT(crashed.err,
+             Contains("freeride-ctl: profile of side.so on host:cpu-0: crashed (signal 11 in RunNextStep)"));
+  CHECK(crashed.err.find('\x1b') == std::string::npos);
+  for (const char* kind : {"lost", "evicted", "stopped"}) {
+    failed.verdict.kind = kind;
+    CHECK(outcome_of(failed).code == 1);
+  }
+  const auto nothing = outcome_of(profile_reply("done"));
+  CHECK(nothing.code == 1);
+  CHECK_THAT(nothing.err, Contains("sends no profile"));
+}
+
+TEST_CASE("profile: Ctrl-C gives the run up, also under a manager that answers without end") {
+  const TempDir folder;
+  ProfilePlay play({profile_reply("running", 3)});
+  const FakeManager manager(folder, std::ref(play));
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const int before = play.stopped;
+    Child child(kCtl, {"profile", "side.so", "--run-dir", folder.path().string()});
+    REQUIRE(child.wait_for_error("3 steps so far"));
+    child.signal(signal);
+    const auto outcome = child.finish();
+    CHECK(outcome.code == 1);
+    CHECK_THAT(outcome.err, Contains("interrupted: the profile was given up"));
+    CHECK(play.stopped == before + 1);
+  }
 }
 
 TEST_CASE("what cannot be a plugin never reaches the manager") {

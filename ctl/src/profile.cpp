@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "exit_code.hpp"
 #include "format.hpp"
@@ -22,7 +24,8 @@ namespace freeride::ctl {
 namespace {
 
 constexpr size_t kMostFileBytes = 15u << 20;  // of a message's 16 MiB
-constexpr int kDeepest = 12;                  // levels of the file's JSON; a profile has 5
+constexpr std::chrono::milliseconds kLeastPatience{200};
+constexpr int kDeepest = 12;  // levels of the file's JSON; a profile has 5
 
 // How far it is, on the standard error: one line that changes on a terminal, else a line whenever there is something
 // new.
@@ -82,8 +85,12 @@ Result<bus::ProfileReply> follow(Session& session, const std::string& plugin, bu
                    {}};
     }
     line.show(progress(plugin, reply));
+    const auto asked = std::chrono::steady_clock::now();
     auto next = session.ask<bus::ProfileReply>(bus::FollowProfile{reply.run, reply.state, reply.steps});
     if (!next) return next.error();
+    // A manager answers when there is something new, or after a while. One that does not is not asked without end.
+    const bool news = next->state != reply.state || next->steps != reply.steps;
+    if (!news && std::chrono::steady_clock::now() - asked < kLeastPatience) std::this_thread::sleep_for(kLeastPatience);
     reply = std::move(*next);
   }
   return reply;
@@ -150,7 +157,11 @@ Result<int> run_profile(Session& session, const ProfileArguments& arguments) {
   const bool kept = reply->run.empty();
   reply = follow(session, plugin, std::move(*reply));
   if (!reply) return reply.error();
-  if (reply->state == "failed" || reply->profiles.empty()) {
+  if (reply->state == "done" && reply->profiles.empty()) {
+    return Error{Code::kVersion, "the manager says that " + plugin + " was profiled, and sends no profile",
+                 "install freeride-ctl and freeride-manager of one version"};
+  }
+  if (reply->state == "failed") {
     if (!reply->verdict.log_tail.empty()) std::cerr << printable("log\n" + reply->verdict.log_tail, true);
     return failure(plugin, *reply);
   }
