@@ -297,8 +297,9 @@ void Core::take_profile(Ticket ticket, const bus::TakeProfile& wish, const std::
   for (const auto& one : *candidates) {
     const auto known = profiles_.find(key_on(one.device.worker));
     if (wish.again || known == profiles_.end() || known->second.sha256.empty()) continue;
-    if (load.steps > std::max(known->second.steps.count, known->second.wanted_steps))
-      continue;  // too few for this wish
+    // Too few steps for this wish, or none at all.
+    const auto& steps = known->second.steps;
+    if (steps.count == 0 || load.steps > std::max(steps.count, known->second.wanted_steps)) continue;
     release_content(*sha256);
     bus::ProfileReply reply;
     reply.state = "done";

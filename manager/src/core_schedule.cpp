@@ -41,8 +41,11 @@ int64_t Core::memory_need(const Task& task) const {
   int64_t need = 0;
   for (const auto& [name, worker] : workers_) {
     if (!worker.up()) continue;
-    if (const bus::Profile* profile = profile_for(task, worker.model))
-      need = std::max(need, with_slack(peak_bytes(*profile, worker)));
+    const bus::Profile* profile = profile_for(task, worker.model);
+    if (profile == nullptr) continue;
+    need = std::max(need, with_slack(peak_bytes(*profile, worker)));
+    // One that came to no step has seen the memory of InitSideTask alone.
+    if (profile->steps.p90_ns == 0) need = std::max(need, memory_cap(task.row.info.load));
   }
   return need > 0 ? need : memory_cap(task.row.info.load);
 }

@@ -168,6 +168,29 @@ TEST_CASE("a profile is what a task is placed by, and begins with") {
   }
 }
 
+TEST_CASE("a profile that came to no step says little of memory, and is no answer to a user") {
+  ProfileHouse house;
+  FakeWorker worker("w", 0);
+  worker.memory_bytes = 1LL << 30;
+  house.join(worker);
+  REQUIRE(house.take(wish()).ok());
+  auto none = measured();
+  none.peak_bytes["host"] = 1LL << 20;
+  none.steps = {};
+  none.pieces.clear();
+  none.step_ns.clear();
+  house.finish(worker, house.ordered(worker), none);
+  CHECK_FALSE(house.take(wish())->run.empty());
+  house.finish(worker, house.ordered(worker), none);
+  // Tasks get what one gets of which nothing is known: half of the largest worker's, where that is below the default.
+  for (const char* name : {"a", "b"}) {
+    REQUIRE(house.load(load_of(name, 0)).ok());
+    CHECK(house.out.take<bus::CreateTask>().size() == 1);
+  }
+  REQUIRE(house.load(load_of("c", 0)).ok());
+  CHECK(contains(house.reason("c"), "needs 512 MiB"));
+}
+
 TEST_CASE("a worker of an earlier version sends no profile: its counters count") {
   ProfileHouse house;
   FakeWorker worker("w", 0);
