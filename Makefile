@@ -7,6 +7,7 @@
 # make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
 # make check   formatting, clang-tidy, folder rules
 # make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
+# make deb     a Debian package of a release build (build/package/)
 # make asan / tsan   tests under sanitizers
 
 JOBS ?= $(shell nproc)
@@ -18,7 +19,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: dist demo test test-frameworks test-docker bench bench-tables check asan tsan build build-bench format install clean
+.PHONY: deb dist demo test test-frameworks test-docker bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -98,6 +99,13 @@ dist:
 	@scripts/install-deps.sh dist
 	@$(MAKE) --no-print-directory build
 	scripts/make-dist.sh build/dev build/dist/freeride test
+
+deb:
+	@scripts/install-deps.sh build
+	cmake --preset package
+	cmake --build build/package -j$(JOBS)
+	cd build/package && cpack -G DEB
+	@echo "now: apt install $$(ls $(CURDIR)/build/package/*.deb)"
 
 install: build
 	cmake --install build/dev

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian packages that are missing, and only those. Usage: install-deps.sh demo|plugins|test|bench|check|docker|dist|frameworks ...
+# Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|plugins|test|bench|check|docker|dist|frameworks ...
 set -euo pipefail
 
 build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
@@ -10,6 +10,7 @@ plugins="libtorch-dev"  # without it: no resnet18, resnet50, vgg19
 packages=""
 for set in "${@:-demo}"; do
   case "$set" in
+    build) packages+=" $build" ;;
     demo)  packages+=" $build $training python3-matplotlib" ;;
     plugins) packages+=" $build $plugins" ;;
     test)  packages+=" $build $training $plugins python3-matplotlib python3-pytest" ;;
@@ -18,7 +19,7 @@ for set in "${@:-demo}"; do
     dist)  packages+=" $build bubblewrap patchelf" ;;
     frameworks) packages+=" $build python3 python3-venv" ;;
     docker) packages+=" $build $training python3-matplotlib bubblewrap docker.io python3-yaml systemd" ;;
-    *) echo "install-deps.sh: unknown set '$set'; known: demo, plugins, test, bench, check, docker, dist, frameworks" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown set '$set'; known: build, demo, plugins, test, bench, check, docker, dist, frameworks" >&2; exit 2 ;;
   esac
 done
 

@@ -1,0 +1,97 @@
+"""The Debian package, made from this build and unpacked: it holds what one needs, asks for what it uses, and works from where it lies."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+BUILD = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"])
+SOURCE = pathlib.Path(os.environ["FREERIDE_SOURCE_DIR"])
+
+
+def run(*words, **more):
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120, **more)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("package")
+    done = run("cpack", "-G", "DEB", "-B", folder, cwd=BUILD)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("freeride_*.deb")
+    return path
+
+
+@pytest.fixture(scope="module")
+def root(package):
+    folder = package.parent / "root"
+    assert run("dpkg-deb", "-x", package, folder).returncode == 0
+    return folder
+
+
+def elf_files(root):
+    return [path for path in root.rglob("*") if path.is_file() and path.open("rb").read(4) == b"\x7fELF"]
+
+
+def test_it_depends_on_what_it_uses(package):
+    depends = run("dpkg-deb", "-f", package, "Depends").stdout
+    for name in ("bubblewrap", "libzmq5", "libsqlite3-0", "libc6"):
+        assert name in depends
+    control = run("dpkg-deb", "-I", package).stdout
+    assert "postinst" in control and "prerm" in control
+
+
+def test_no_file_of_it_remembers_where_it_was_built(root):
+    files = elf_files(root)
+    assert {path.name for path in files} >= {"freeride-manager", "freeride-worker", "freeride-runner", "freeride-ctl", "libfreeride_hook.so", "pagerank.so"}
+    for path in files:
+        assert str(BUILD) not in run("readelf", "-d", path).stdout, path
+        assert "not found" not in run("ldd", path).stdout, path
+
+
+def test_units_start_programs_that_it_brings(root):
+    units = list((root / "usr/lib/systemd/system").glob("*.service"))
+    assert len(units) == 2
+    for unit in units:
+        (program,) = re.findall(r"^ExecStart=(\S+)", unit.read_text(), re.M)
+        assert os.access(root / program.lstrip("/"), os.X_OK)
+
+
+def test_the_hook_is_found_without_the_source_tree(root, tmp_path):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("FREERIDE_")}
+    environment.update(PYTHONPATH=str(root / "usr/share/freeride/python"), LD_LIBRARY_PATH=str(next(root.rglob("libfreeride_hook.so")).parent))
+    code = "from freeride._library import Library; import freeride; print(Library().path, freeride.__file__)"
+    done = run(sys.executable, "-c", code, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    path, package = done.stdout.split()
+    assert path == "libfreeride_hook.so" and package.startswith(str(root))
+
+
+def test_manager_and_worker_run_from_it(root, tmp_path):
+    programs = root / "usr/bin"
+    environment = dict(os.environ, FREERIDE_RUN_DIR=str(tmp_path / "r"), FREERIDE_STATE_DIR=str(tmp_path / "s"))
+    environment.pop("FREERIDE_BUILD_DIR", None)
+    assert run(programs / "freeride-ctl", "plugin", "check", next(root.rglob("pagerank.so")), env=environment).returncode == 0
+    started = []
+    try:
+        for words in (["freeride-manager"], ["freeride-worker", "--device", "cpu-0", "--sandbox", "none"]):
+            started.append(subprocess.Popen([programs / words[0], *words[1:]], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+        name = "freeride-worker"
+        for _ in range(300):
+            assert all(process.poll() is None for process in started), [process.communicate()[1] for process in started if process.poll() is not None]
+            found = run(programs / "freeride-ctl", "--timeout", "5", "workers", env=environment)
+            if "cpu-0" in found.stdout:
+                break
+        else:
+            pytest.fail(f"{name} did not register: {found.stdout}{found.stderr}")
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("script", ["postinst", "prerm"])
+def test_scripts_are_sound_shell(script):
+    assert run("sh", "-n", SOURCE / "scripts/deb" / script).returncode == 0
