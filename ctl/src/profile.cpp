@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -137,22 +138,27 @@ Status write_text(const std::string& path, const std::string& text) {
   return errno_error("cannot write " + path, error);
 }
 
-}  // namespace
-
-Result<int> run_profile(Session& session, const ProfileArguments& arguments) {
+Result<bus::ProfileReply> ask_for_profile(Session& session, const ProfileArguments& arguments) {
   std::string attachment;
   auto load = make_load(arguments.load, attachment);
   if (!load) return load.error();
+  return session.ask<bus::ProfileReply>(
+      bus::TakeProfile{std::move(*load), arguments.worker, arguments.device, arguments.again}, std::move(attachment));
+}
+
+}  // namespace
+
+Result<int> run_profile(Session& session, ProfileArguments arguments) {
   std::string python;
   if (!arguments.plot.empty()) {  // before anything that takes long
     auto found = find_plotter();
     if (!found) return found.error();
     python = std::move(*found);
   }
-  const std::string plugin = load->plugin;
+  const std::string plugin = std::filesystem::path(arguments.load.plugin).filename().string();
   catch_interrupts();
-  auto reply = session.ask<bus::ProfileReply>(
-      bus::TakeProfile{std::move(*load), arguments.worker, arguments.device, arguments.again}, std::move(attachment));
+  auto reply = ask_for_profile(session, arguments);
+  if (!reply && use_shipped_plugin(reply.error(), arguments.load)) reply = ask_for_profile(session, arguments);
   if (!reply) return reply.error();
   const bool kept = reply->run.empty();
   reply = follow(session, plugin, std::move(*reply));

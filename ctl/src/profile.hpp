@@ -15,7 +15,7 @@ struct ProfileArguments {
   std::string file;  ///< of export and import
 };
 
-Result<int> run_profile(Session& session, const ProfileArguments& arguments);
+Result<int> run_profile(Session& session, ProfileArguments arguments);
 Result<int> run_profile_list(Session& session, const ProfileArguments& arguments);
 Result<int> run_profile_export(Session& session, const ProfileArguments& arguments);
 Result<int> run_profile_import(Session& session, const ProfileArguments& arguments);

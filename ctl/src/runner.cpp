@@ -23,6 +23,16 @@ Result<std::filesystem::path> find_program(const std::string& name) {
                "install FreeRide's programs into one folder"};
 }
 
+std::filesystem::path shipped_plugin(const std::string& name) {
+  std::error_code ignored;
+  const auto above = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().parent_path();
+  for (const char* folder : {"lib/freeride/plugins", "plugins"}) {
+    auto candidate = above / folder / name;
+    if (std::filesystem::is_regular_file(candidate, ignored)) return candidate;
+  }
+  return {};
+}
+
 Error exec_program(const std::string& name, const std::vector<std::string>& arguments) {
   const auto found = find_program(name);
   if (!found) return found.error();

@@ -1,5 +1,6 @@
-// What other programs of the installation do: `plugin check` and `plugin describe` run plugin code, so freeride-runner
-// does it, in processes of its own; `doctor` tries what a worker needs, so freeride-worker does it.
+// What else belongs to the installation: its plugins, and what its other programs do: `plugin check` and `plugin
+// describe` run plugin code, so freeride-runner does it, in processes of its own; `doctor` tries what a worker needs,
+// so freeride-worker does it.
 #pragma once
 
 #include <filesystem>
@@ -15,6 +16,10 @@ constexpr const char* kWorker = "freeride-worker";
 
 /// The program beside this executable, else the first on the PATH. Errors: kUnavailable (says where it was looked for).
 Result<std::filesystem::path> find_program(const std::string& name);
+
+/// The plugin of that file name that FreeRide was installed with: `make install` and the Debian package have them below
+/// the programs' ../lib, `make dist` and a build folder in ../plugins. Empty: there is none.
+std::filesystem::path shipped_plugin(const std::string& name);
 
 /// Replaces this process by `name arguments…`: its output and exit code become ours. Returns only on failure.
 Error exec_program(const std::string& name, const std::vector<std::string>& arguments);

@@ -17,6 +17,7 @@
 #include "json.hpp"
 #include "parse.hpp"
 #include "render.hpp"
+#include "runner.hpp"
 
 namespace freeride::ctl {
 namespace {
@@ -125,7 +126,9 @@ Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachm
   return load;
 }
 
-Result<int> run_load(Session& session, const LoadArguments& arguments) {
+namespace {
+
+Result<int> load_once(Session& session, const LoadArguments& arguments) {
   std::string attachment;
   const auto load = make_load(arguments, attachment);
   if (!load) return load.error();
@@ -143,6 +146,22 @@ Result<int> run_load(Session& session, const LoadArguments& arguments) {
   if (!reply) return reply.error();
   session.out() << (session.json() ? dump(to_json(*reply), 2) + "\n" : render_task_line(reply->task.state));
   return kExitOk;
+}
+
+}  // namespace
+
+bool use_shipped_plugin(const Error& error, LoadArguments& arguments) {
+  if (error.code != Code::kNotFound || arguments.plugin.find('/') != std::string::npos) return false;
+  const auto shipped = shipped_plugin(arguments.plugin);
+  if (shipped.empty()) return false;
+  arguments.plugin = shipped.string();
+  return true;
+}
+
+Result<int> run_load(Session& session, LoadArguments arguments) {
+  auto done = load_once(session, arguments);
+  if (!done && use_shipped_plugin(done.error(), arguments)) done = load_once(session, arguments);
+  return done;
 }
 
 Result<int> run_status(Session& session) {

@@ -11,7 +11,7 @@
 namespace freeride::ctl {
 
 struct LoadArguments {
-  std::string plugin;  ///< a path when it has a "/", else a name in the drop folder
+  std::string plugin;  ///< a path when it has a "/", else a name in a drop folder or of a shipped plugin
   std::string name, job, memory;
   std::string interface;
   std::string python;   ///< the interpreter whose packages it uses; empty: a .py plugin has the system's
@@ -27,9 +27,13 @@ struct LoadArguments {
 /// readable).
 Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachment);
 
+/// Whether a request for a plugin without a path is worth repeating, now with the one that FreeRide was installed with:
+/// the manager knows of none in a drop folder, and there is one. Sets `arguments.plugin` to it.
+bool use_shipped_plugin(const Error& error, LoadArguments& arguments);
+
 Result<int> run_status(Session& session);
 Result<int> run_plugins(Session& session);
-Result<int> run_load(Session& session, const LoadArguments& arguments);
+Result<int> run_load(Session& session, LoadArguments arguments);
 Result<int> run_stop(Session& session, const std::vector<std::string>& tasks);
 Result<int> run_pause(Session& session, const std::vector<std::string>& tasks);
 Result<int> run_resume(Session& session, const std::vector<std::string>& tasks);
