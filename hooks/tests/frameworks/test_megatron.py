@@ -1,4 +1,5 @@
-"""What Megatron-Core, unpatched, tells of its pipelines. Its schedules allocate on the GPU and cannot run here."""
+"""What Megatron-Core, unpatched, tells of its pipelines; and its schedules, for which what they allocate on the GPU comes to lie on the CPU (over
+NCCL: tests/gpu/frameworks.py)."""
 import launch
 
 
@@ -18,3 +19,20 @@ def test_imported_too_late_for_the_place(tmp_path):
     for rank, seen in enumerate(ranks):
         assert seen["counts"] == [1, 1, 0, 0, 1, 0, 0] and (seen["stage"], seen["stages"]) == (rank, 4)
         assert f"set FREERIDE_STAGE={rank // 2}, FREERIDE_STAGES=2, FREERIDE_REPLICA={rank % 2}" in launch.said(tmp_path / "hooked", rank)
+
+
+def test_schedules(tmp_path):
+    """1F1B in batches and in single messages, interleaved, and interleaved with messages overlapped by computing."""
+    kinds = [(1, False, True), (1, False, False), (2, False, True), (2, True, False)]
+    plans = [{"chunks": chunks, "overlap": overlap, "batched": batched, "micro_batches": 4, "iterations": 20} for chunks, overlap, batched in kinds]
+    plain = launch.run("train_megatron.py", 2, plans, tmp_path / "plain", hooked=False)
+    hooked = launch.run("train_megatron.py", 2, plans, tmp_path / "hooked", hooked=True)
+    for rank in range(2):
+        for plan, without, with_hook in zip(plans, plain[rank], hooked[rank]):
+            assert with_hook["losses"] == without["losses"], (plan, rank)
+            assert with_hook["waits"] == without["waits"] and with_hook["state"] == "active"
+            # Each micro-batch comes to a rank from the other one once for each of its parts but one, in either direction; and the norm of
+            # the gradients over both stages is waited for, too. gloo waits for each receive of a batch by itself.
+            assert with_hook["page_waits"] == plan["micro_batches"] * (2 * plan["chunks"] - 1) + 1, (plan, rank)
+        assert "freeride:" not in launch.said(tmp_path / "hooked", rank)
+    assert any(losses for of_rank in plain for losses in of_rank[0]["losses"])

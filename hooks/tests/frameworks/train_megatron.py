@@ -1,4 +1,5 @@
-"""One rank of a real Megatron-Core pipeline over NCCL: its schedules, its point-to-point calls and its norm of the gradients, with a tiny model.
+"""One rank of a real Megatron-Core pipeline: its schedules, its point-to-point calls and its norm of the gradients, with a tiny model, over NCCL or,
+without a GPU, over gloo.
 
     train_megatron.py PLAN OUT     with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; OUT.RANK gets what happened, as JSON
 
@@ -89,7 +90,8 @@ def train(plan):
     if hooked:
         import freeride
         from freeride import _cuda
-        result.update(state=freeride.state(), counters=_cuda.counters())
+        import record
+        result.update(state=freeride.state(), counters=_cuda.counters(), page_waits=record.page().waits)
     return result
 
 
@@ -114,7 +116,7 @@ def main():
 
 
 def pretend():
-    """To try out this script without a GPU: what Megatron allocates there comes to lie on the CPU."""
+    """Without a GPU: what Megatron's schedules allocate there comes to lie on the CPU. Nothing else of Megatron is touched."""
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.synchronize = lambda *_: None
     for name in ("zeros", "tensor", "empty", "ones"):
