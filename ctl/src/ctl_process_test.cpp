@@ -410,306 +410,306 @@ TEST_CASE("profile: Ctrl-C gives the run up, also under a manager that answers w
     CHECK(outcome.code == 1);
     CHECK_THAT(outcome.err, Contains("interrupted: the profile was given up"));
     CHECK(play.stopped == before + 1);
+  }
+}
 
-    TEST_CASE("a bare name that no drop folder has is a plugin that FreeRide was installed with") {
-      const TempDir folder;
-      std::mutex mutex;
-      std::vector<bus::Load> seen;
-      const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        seen.push_back(*request.message.as<bus::Load>());
-        if (request.message.attachment.empty())
-          server.reply_error(request,
-                             Error{Code::kNotFound, "there is no plugin 'shipped.so' in the drop folder", "drop it"});
-        else
-          server.reply(request, bus::TaskReply{task_named("made-up", "SUBMITTED")});
-      });
-      for (const char* plugins : {"plugins", "lib/freeride/plugins"}) {
-        CAPTURE(plugins);
-        const auto installed = folder.path() / (plugins[0] == 'p' ? "dist" : "usr");
-        fs::create_directories(installed / "bin");
-        fs::create_directories(installed / plugins);
-        fs::copy_file(kCtl, installed / "bin/freeride-ctl");
-        const std::vector<std::string> words{"--run-dir", folder.path(), "load", "shipped.so", "--stage", "2"};
-        seen.clear();
-        const auto without = Child(installed / "bin/freeride-ctl", words).finish();
-        CHECK(without.code == 4);
-        CHECK_THAT(without.err, Contains("there is no plugin 'shipped.so'"));
-        CHECK(seen.size() == 1);
-        fs::copy_file(CTL_TEST_PLUGIN, installed / plugins / "shipped.so");
-        CHECK(Child(installed / "bin/freeride-ctl", words).finish().code == 0);
-        REQUIRE(seen.size() == 3);
-        CHECK(seen[2].plugin == "shipped.so");
-        CHECK(seen[2].stage == 2);
-        CHECK_FALSE(seen[2].sha256.empty());
+TEST_CASE("a bare name that no drop folder has is a plugin that FreeRide was installed with") {
+  const TempDir folder;
+  std::mutex mutex;
+  std::vector<bus::Load> seen;
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    seen.push_back(*request.message.as<bus::Load>());
+    if (request.message.attachment.empty())
+      server.reply_error(request,
+                         Error{Code::kNotFound, "there is no plugin 'shipped.so' in the drop folder", "drop it"});
+    else
+      server.reply(request, bus::TaskReply{task_named("made-up", "SUBMITTED")});
+  });
+  for (const char* plugins : {"plugins", "lib/freeride/plugins"}) {
+    CAPTURE(plugins);
+    const auto installed = folder.path() / (plugins[0] == 'p' ? "dist" : "usr");
+    fs::create_directories(installed / "bin");
+    fs::create_directories(installed / plugins);
+    fs::copy_file(kCtl, installed / "bin/freeride-ctl");
+    const std::vector<std::string> words{"--run-dir", folder.path(), "load", "shipped.so", "--stage", "2"};
+    seen.clear();
+    const auto without = Child(installed / "bin/freeride-ctl", words).finish();
+    CHECK(without.code == 4);
+    CHECK_THAT(without.err, Contains("there is no plugin 'shipped.so'"));
+    CHECK(seen.size() == 1);
+    fs::copy_file(CTL_TEST_PLUGIN, installed / plugins / "shipped.so");
+    CHECK(Child(installed / "bin/freeride-ctl", words).finish().code == 0);
+    REQUIRE(seen.size() == 3);
+    CHECK(seen[2].plugin == "shipped.so");
+    CHECK(seen[2].stage == 2);
+    CHECK_FALSE(seen[2].sha256.empty());
+  }
+}
+
+TEST_CASE("what cannot be a plugin never reaches the manager") {
+  const TempDir folder;
+  std::atomic<int> requests{0};
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    ++requests;
+    server.reply(request, bus::TaskReply{});
+  });
+  const auto text = folder.path() / "text.so";
+  std::ofstream(text) << "not an ELF file";
+  std::ofstream(folder.path() / "empty.so");
+  REQUIRE(mkfifo((folder.path() / "fifo.so").c_str(), 0600) == 0);
+  struct Case {
+    std::vector<std::string> arguments;
+    int code;
+    std::string message;
+  };
+  for (const Case& one : {
+           Case{{"load", text.string()}, 2, "is not an ELF file"},
+           Case{{"load", (folder.path() / "empty.so").string()}, 2, "is empty"},
+           Case{{"load", (folder.path() / "fifo.so").string()}, 2, "is not a file"},
+           Case{{"load", folder.path().string() + "/"}, 2, "is not a file"},
+           Case{{"load", "./no-such-file.so"}, 4, "no-such-file.so"},
+           Case{{"load", CTL_TEST_PLUGIN, "--memory", "lots"}, 2, "--memory: 'lots' is not a size"},
+           Case{{"load", CTL_TEST_PLUGIN, "--param", "novalue"}, 2, "'novalue'"},
+           Case{{"load", CTL_TEST_PLUGIN, "--stage", "x"}, 2, "stage"},
+           Case{{"load", CTL_TEST_PLUGIN, "--stage", "-2"}, 2, "stage"},
+           Case{{"load", CTL_TEST_PLUGIN, "--steps", "0"}, 2, "steps"},
+       }) {
+    CAPTURE(one.arguments);
+    const auto outcome = manager.ask(one.arguments);
+    CHECK(outcome.code == one.code);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, StartsWith("freeride-ctl: ") && Contains(one.message));
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  }
+  CHECK(requests == 0);
+}
+
+TEST_CASE("stop, pause and resume, several at once; one that is gone does not keep the others") {
+  const TempDir folder;
+  const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {
+    const auto name = request.message.as<bus::StopTask>()->task;  // the three commands have the same fields
+    if (name == "gone") {
+      server.reply_error(request, Error{Code::kNotFound, "no task is named 'gone'", "freeride-ctl tasks lists them"});
+      return;
+    }
+    const std::string& command = request.message.command;
+    server.reply(request, bus::TaskReply{task_named(name, command == "stop"    ? "STOPPED"
+                                                          : command == "pause" ? "PAUSED"
+                                                                               : "RUNNING")});
+  });
+  CHECK(manager.ask({"stop", "a"}).out == "a: STOPPED\n");
+  CHECK(manager.ask({"pause", "a"}).out == "a: PAUSED\n");
+  CHECK(manager.ask({"resume", "a", "b"}).out == "a: RUNNING\nb: RUNNING\n");
+  const auto mixed = manager.ask({"stop", "a", "gone", "b"});
+  CHECK(mixed.code == 4);
+  CHECK(mixed.out == "a: STOPPED\nb: STOPPED\n");
+  CHECK(mixed.err == "freeride-ctl: no task is named 'gone'; freeride-ctl tasks lists them\n");
+  const auto as_json = manager.ask({"stop", "a", "b", "--format", "json"});
+  CHECK(json::parse(as_json.out)["tasks"].size() == 2);
+}
+
+TEST_CASE("the manager's errors become exit codes and one line") {
+  const TempDir folder;
+  std::atomic<Code> code{Code::kInternal};
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    server.reply_error(request, Error{code, "it did not work\x1b[2J\nat all", "do something"});
+  });
+  for (const auto& [error, expected] : std::map<Code, int>{{Code::kInvalidArgument, 2},
+                                                           {Code::kNotFound, 4},
+                                                           {Code::kAlreadyExists, 1},
+                                                           {Code::kRejected, 5},
+                                                           {Code::kUnavailable, 3},
+                                                           {Code::kVersion, 1},
+                                                           {Code::kPermission, 1},
+                                                           {Code::kExhausted, 1},
+                                                           {Code::kInternal, 1}}) {
+    code = error;
+    CAPTURE(to_string(error));
+    const auto outcome = manager.ask({"task", "x", "--format", "json"});
+    CHECK(outcome.code == expected);
+    CHECK(outcome.out.empty());
+    CHECK(outcome.err == "freeride-ctl: it did not work?[2J?at all; do something\n");
+  }
+}
+
+TEST_CASE("no manager, and a manager that hangs: exit 3 after the timeout, saying where and what to start") {
+  const TempDir folder;
+  const auto check = [&](const std::vector<std::string>& arguments) {
+    CAPTURE(arguments);
+    const auto outcome = run(arguments);
+    CHECK(outcome.code == 3);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err,
+               StartsWith("freeride-ctl: no ") && Contains(folder.path().string()) && Contains("freeride-manager"));
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  };
+  check({"--run-dir", folder.path().string(), "--timeout", "0.2", "status"});
+  check({"--run-dir", folder.path().string(), "--timeout", "0.2", "stop", "a", "b"});
+  check({"--run-dir", folder.path().string(), "events", "--count", "1"});
+  check({"--run-dir", folder.path().string(), "top", "--count", "1"});
+  const FakeManager silent(folder, [](bus::Server&, const bus::Server::Incoming&) {});
+  check({"--run-dir", folder.path().string(), "--timeout", "0.5", "tasks"});
+  // A socket file that a dead manager left behind.
+  const fs::path stale = folder.path() / "events.sock";
+  std::ofstream{stale};
+  check({"--run-dir", folder.path().string(), "events", "--count", "1"});
+}
+
+TEST_CASE("garbage from the manager is skipped or reported, never believed") {
+  const TempDir folder;
+  zmq::context_t context;
+  zmq::socket_t router(context, zmq::socket_type::router);
+  router.set(zmq::sockopt::linger, 0);
+  router.bind(folder.endpoint("commands"));
+  std::atomic<bool> stop{false};
+  std::thread liar([&] {
+    while (!stop) {
+      std::array<zmq::pollitem_t, 1> items{zmq::pollitem_t{router.handle(), 0, ZMQ_POLLIN, 0}};
+      zmq::poll(items.data(), items.size(), std::chrono::milliseconds(20));
+      zmq::message_t peer;
+      if (!router.recv(peer, zmq::recv_flags::dontwait)) continue;
+      std::string request;
+      for (bool more = true; more;) {
+        zmq::message_t part;
+        if (!router.recv(part, zmq::recv_flags::none)) break;
+        if (request.empty()) request = part.to_string();
+        more = part.more();
+      }
+      const auto asked = json::from_msgpack(request, true, false);
+      auto reply = asked;
+      reply["kind"] = "reply";
+      reply["ok"] = true;
+      reply["body"] = json::binary({0xc1, 0xff});  // 0xc1 is never MessagePack
+      auto wrong_version = reply;
+      wrong_version["v"] = 99;
+      const auto packed = json::to_msgpack(reply);
+      const auto packed_wrong = json::to_msgpack(wrong_version);
+      for (const std::string& bytes :
+           {std::string("\xc1 garbage"), std::string(),
+            std::string(packed.begin(), packed.begin() + static_cast<long>(packed.size() / 2)),
+            std::string(packed_wrong.begin(), packed_wrong.end()), request,
+            std::string(packed.begin(), packed.end())}) {
+        router.send(zmq::buffer(peer.data(), peer.size()), zmq::send_flags::sndmore);
+        router.send(zmq::buffer(bytes), zmq::send_flags::none);
       }
     }
+  });
+  const auto outcome = run({"--run-dir", folder.path().string(), "--timeout", "3", "tasks"});
+  stop = true;
+  liar.join();
+  CHECK((outcome.code == 1 || outcome.code == 3));
+  CHECK(outcome.out.empty());
+  CHECK_THAT(outcome.err, StartsWith("freeride-ctl: "));
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+}
 
-    TEST_CASE("what cannot be a plugin never reaches the manager") {
-      const TempDir folder;
-      std::atomic<int> requests{0};
-      const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
-        ++requests;
-        server.reply(request, bus::TaskReply{});
-      });
-      const auto text = folder.path() / "text.so";
-      std::ofstream(text) << "not an ELF file";
-      std::ofstream(folder.path() / "empty.so");
-      REQUIRE(mkfifo((folder.path() / "fifo.so").c_str(), 0600) == 0);
-      struct Case {
-        std::vector<std::string> arguments;
-        int code;
-        std::string message;
-      };
-      for (const Case& one : {
-               Case{{"load", text.string()}, 2, "is not an ELF file"},
-               Case{{"load", (folder.path() / "empty.so").string()}, 2, "is empty"},
-               Case{{"load", (folder.path() / "fifo.so").string()}, 2, "is not a file"},
-               Case{{"load", folder.path().string() + "/"}, 2, "is not a file"},
-               Case{{"load", "./no-such-file.so"}, 4, "no-such-file.so"},
-               Case{{"load", CTL_TEST_PLUGIN, "--memory", "lots"}, 2, "--memory: 'lots' is not a size"},
-               Case{{"load", CTL_TEST_PLUGIN, "--param", "novalue"}, 2, "'novalue'"},
-               Case{{"load", CTL_TEST_PLUGIN, "--stage", "x"}, 2, "stage"},
-               Case{{"load", CTL_TEST_PLUGIN, "--stage", "-2"}, 2, "stage"},
-               Case{{"load", CTL_TEST_PLUGIN, "--steps", "0"}, 2, "steps"},
-           }) {
-        CAPTURE(one.arguments);
-        const auto outcome = manager.ask(one.arguments);
-        CHECK(outcome.code == one.code);
-        CHECK(outcome.out.empty());
-        CHECK_THAT(outcome.err, StartsWith("freeride-ctl: ") && Contains(one.message));
-        CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
-      }
-      CHECK(requests == 0);
+TEST_CASE("events come as lines or as JSON, kept states first, until the count or Ctrl-C") {
+  const TempDir folder;
+  zmq::context_t context;
+  auto broker = bus::Broker::start(context, folder.endpoint("publish"), folder.endpoint("events"));
+  REQUIRE(broker.ok());
+  auto publisher = bus::Publisher::connect(context, folder.endpoint("publish"), "test");
+  REQUIRE(publisher.ok());
+  std::atomic<bool> stop{false};
+  std::thread source([&] {
+    bus::BubbleEnd bubble;
+    bubble.job = "gpt";
+    for (uint64_t i = 0; !stop; ++i) {
+      (*publisher)->publish(task_named("pagerank", "RUNNING").state);
+      bubble.iteration = i;
+      (*publisher)->publish(bubble);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
+  });
+  const std::string run_dir = folder.path().string();
+  const auto lines = run({"--run-dir", run_dir, "events", "--topic", "task.state/pagerank", "--count", "3"});
+  const auto as_json = run({"--run-dir", run_dir, "events", "--topic", "bubble.", "--count", "5", "--format", "json"});
+  Child endless(kCtl, {"--run-dir", run_dir, "events"});
+  const bool flowed = endless.wait_for("bubble.end/gpt/0");
+  endless.signal(SIGINT);
+  const auto interrupted = endless.finish();
+  const auto top = run({"--run-dir", run_dir, "top", "--count", "2", "--interval", "0.2"});
+  const auto top_json = run({"--run-dir", run_dir, "top", "--count", "2", "--interval", "0.2", "--format", "json"});
+  stop = true;
+  source.join();
 
-    TEST_CASE("stop, pause and resume, several at once; one that is gone does not keep the others") {
-      const TempDir folder;
-      const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {
-        const auto name = request.message.as<bus::StopTask>()->task;  // the three commands have the same fields
-        if (name == "gone") {
-          server.reply_error(request,
-                             Error{Code::kNotFound, "no task is named 'gone'", "freeride-ctl tasks lists them"});
-          return;
-        }
-        const std::string& command = request.message.command;
-        server.reply(request, bus::TaskReply{task_named(name, command == "stop"    ? "STOPPED"
-                                                              : command == "pause" ? "PAUSED"
-                                                                                   : "RUNNING")});
-      });
-      CHECK(manager.ask({"stop", "a"}).out == "a: STOPPED\n");
-      CHECK(manager.ask({"pause", "a"}).out == "a: PAUSED\n");
-      CHECK(manager.ask({"resume", "a", "b"}).out == "a: RUNNING\nb: RUNNING\n");
-      const auto mixed = manager.ask({"stop", "a", "gone", "b"});
-      CHECK(mixed.code == 4);
-      CHECK(mixed.out == "a: STOPPED\nb: STOPPED\n");
-      CHECK(mixed.err == "freeride-ctl: no task is named 'gone'; freeride-ctl tasks lists them\n");
-      const auto as_json = manager.ask({"stop", "a", "b", "--format", "json"});
-      CHECK(json::parse(as_json.out)["tasks"].size() == 2);
-    }
+  CHECK(lines.code == 0);
+  CHECK(std::count(lines.out.begin(), lines.out.end(), '\n') == 3);
+  CHECK_THAT(lines.out, Contains("task.state/pagerank") && Contains("state=RUNNING"));
+  CHECK(as_json.code == 0);
+  std::istringstream stream(as_json.out);
+  int count = 0;
+  uint64_t last = 0;
+  for (std::string line; std::getline(stream, line); ++count) {
+    const auto event = json::parse(line);
+    CHECK(event["topic"] == "bubble.end/gpt/0");
+    if (count > 0) CHECK(event["iteration"] == last + 1);
+    last = event["iteration"];
+  }
+  CHECK(count == 5);
+  CHECK(flowed);
+  CHECK(interrupted.code == 0);
+  CHECK(top.code == 0);
+  CHECK_THAT(top.out, Contains("pagerank") && Contains("RUNNING") && !Contains("\x1b"));
+  CHECK(top_json.code == 0);
+  CHECK_THAT(top_json.out, Contains("\"task\":\"pagerank\""));
+}
 
-    TEST_CASE("the manager's errors become exit codes and one line") {
-      const TempDir folder;
-      std::atomic<Code> code{Code::kInternal};
-      const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
-        server.reply_error(request, Error{code, "it did not work\x1b[2J\nat all", "do something"});
-      });
-      for (const auto& [error, expected] : std::map<Code, int>{{Code::kInvalidArgument, 2},
-                                                               {Code::kNotFound, 4},
-                                                               {Code::kAlreadyExists, 1},
-                                                               {Code::kRejected, 5},
-                                                               {Code::kUnavailable, 3},
-                                                               {Code::kVersion, 1},
-                                                               {Code::kPermission, 1},
-                                                               {Code::kExhausted, 1},
-                                                               {Code::kInternal, 1}}) {
-        code = error;
-        CAPTURE(to_string(error));
-        const auto outcome = manager.ask({"task", "x", "--format", "json"});
-        CHECK(outcome.code == expected);
-        CHECK(outcome.out.empty());
-        CHECK(outcome.err == "freeride-ctl: it did not work?[2J?at all; do something\n");
-      }
-    }
+TEST_CASE("plugin check starts the runner beside it and takes over its exit code") {
+  const TempDir folder;
+  const auto ctl = folder.path() / "freeride-ctl";
+  fs::copy_file(kCtl, ctl);
+  const auto without = Child(ctl, {"plugin", "check", "x.so"}, {"PATH=/nowhere"}).finish();
+  CHECK(without.code == 3);
+  CHECK_THAT(without.err, Contains("freeride-runner") && Contains("PATH"));
+  const auto runner = folder.path() / "freeride-runner";
+  std::ofstream(runner) << "#!/bin/sh\necho \"$@\"\nexit 5\n";
+  fs::permissions(runner, fs::perms::owner_all);
+  const auto beside =
+      Child(ctl, {"plugin", "check", "x.so", "--param", "a=1", "--steps", "7"}, {"PATH=/nowhere"}).finish();
+  CHECK(beside.code == 5);
+  CHECK(beside.out == "check x.so --format text --param a=1 --steps 7\n");
+  const auto described = Child(ctl, {"plugin", "describe", "x.so", "--format", "json"}, {"PATH=/nowhere"}).finish();
+  CHECK(described.out == "describe x.so --format json\n");
+}
 
-    TEST_CASE("no manager, and a manager that hangs: exit 3 after the timeout, saying where and what to start") {
-      const TempDir folder;
-      const auto check = [&](const std::vector<std::string>& arguments) {
-        CAPTURE(arguments);
-        const auto outcome = run(arguments);
-        CHECK(outcome.code == 3);
-        CHECK(outcome.out.empty());
-        CHECK_THAT(outcome.err,
-                   StartsWith("freeride-ctl: no ") && Contains(folder.path().string()) && Contains("freeride-manager"));
-        CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
-      };
-      check({"--run-dir", folder.path().string(), "--timeout", "0.2", "status"});
-      check({"--run-dir", folder.path().string(), "--timeout", "0.2", "stop", "a", "b"});
-      check({"--run-dir", folder.path().string(), "events", "--count", "1"});
-      check({"--run-dir", folder.path().string(), "top", "--count", "1"});
-      const FakeManager silent(folder, [](bus::Server&, const bus::Server::Incoming&) {});
-      check({"--run-dir", folder.path().string(), "--timeout", "0.5", "tasks"});
-      // A socket file that a dead manager left behind.
-      const fs::path stale = folder.path() / "events.sock";
-      std::ofstream{stale};
-      check({"--run-dir", folder.path().string(), "events", "--count", "1"});
-    }
+TEST_CASE("wrong usage is exit 2 with one line; help and version are exit 0") {
+  for (const auto& arguments : std::vector<std::vector<std::string>>{{},
+                                                                     {"fly"},
+                                                                     {"load"},
+                                                                     {"task"},
+                                                                     {"stop"},
+                                                                     {"plugin"},
+                                                                     {"tasks", "--format", "xml"},
+                                                                     {"tasks", "--timeout", "soon"},
+                                                                     {"tasks", "--no-such-option"},
+                                                                     {"events", "--count", "-1"}}) {
+    CAPTURE(arguments);
+    const auto outcome = run(arguments);
+    CHECK(outcome.code == 2);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, StartsWith("freeride-ctl: ") && Contains("--help"));
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  }
+  const auto help = run({"--help"});
+  CHECK(help.code == 0);
+  CHECK_THAT(help.out, Contains("Examples") && Contains("Exit codes") && Contains("load"));
+  CHECK(run({"load", "--help"}).code == 0);
+  CHECK_THAT(run({"--version"}).out, Contains("0."));
+}
 
-    TEST_CASE("garbage from the manager is skipped or reported, never believed") {
-      const TempDir folder;
-      zmq::context_t context;
-      zmq::socket_t router(context, zmq::socket_type::router);
-      router.set(zmq::sockopt::linger, 0);
-      router.bind(folder.endpoint("commands"));
-      std::atomic<bool> stop{false};
-      std::thread liar([&] {
-        while (!stop) {
-          std::array<zmq::pollitem_t, 1> items{zmq::pollitem_t{router.handle(), 0, ZMQ_POLLIN, 0}};
-          zmq::poll(items.data(), items.size(), std::chrono::milliseconds(20));
-          zmq::message_t peer;
-          if (!router.recv(peer, zmq::recv_flags::dontwait)) continue;
-          std::string request;
-          for (bool more = true; more;) {
-            zmq::message_t part;
-            if (!router.recv(part, zmq::recv_flags::none)) break;
-            if (request.empty()) request = part.to_string();
-            more = part.more();
-          }
-          const auto asked = json::from_msgpack(request, true, false);
-          auto reply = asked;
-          reply["kind"] = "reply";
-          reply["ok"] = true;
-          reply["body"] = json::binary({0xc1, 0xff});  // 0xc1 is never MessagePack
-          auto wrong_version = reply;
-          wrong_version["v"] = 99;
-          const auto packed = json::to_msgpack(reply);
-          const auto packed_wrong = json::to_msgpack(wrong_version);
-          for (const std::string& bytes :
-               {std::string("\xc1 garbage"), std::string(),
-                std::string(packed.begin(), packed.begin() + static_cast<long>(packed.size() / 2)),
-                std::string(packed_wrong.begin(), packed_wrong.end()), request,
-                std::string(packed.begin(), packed.end())}) {
-            router.send(zmq::buffer(peer.data(), peer.size()), zmq::send_flags::sndmore);
-            router.send(zmq::buffer(bytes), zmq::send_flags::none);
-          }
-        }
-      });
-      const auto outcome = run({"--run-dir", folder.path().string(), "--timeout", "3", "tasks"});
-      stop = true;
-      liar.join();
-      CHECK((outcome.code == 1 || outcome.code == 3));
-      CHECK(outcome.out.empty());
-      CHECK_THAT(outcome.err, StartsWith("freeride-ctl: "));
-      CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
-    }
-
-    TEST_CASE("events come as lines or as JSON, kept states first, until the count or Ctrl-C") {
-      const TempDir folder;
-      zmq::context_t context;
-      auto broker = bus::Broker::start(context, folder.endpoint("publish"), folder.endpoint("events"));
-      REQUIRE(broker.ok());
-      auto publisher = bus::Publisher::connect(context, folder.endpoint("publish"), "test");
-      REQUIRE(publisher.ok());
-      std::atomic<bool> stop{false};
-      std::thread source([&] {
-        bus::BubbleEnd bubble;
-        bubble.job = "gpt";
-        for (uint64_t i = 0; !stop; ++i) {
-          (*publisher)->publish(task_named("pagerank", "RUNNING").state);
-          bubble.iteration = i;
-          (*publisher)->publish(bubble);
-          std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }
-      });
-      const std::string run_dir = folder.path().string();
-      const auto lines = run({"--run-dir", run_dir, "events", "--topic", "task.state/pagerank", "--count", "3"});
-      const auto as_json =
-          run({"--run-dir", run_dir, "events", "--topic", "bubble.", "--count", "5", "--format", "json"});
-      Child endless(kCtl, {"--run-dir", run_dir, "events"});
-      const bool flowed = endless.wait_for("bubble.end/gpt/0");
-      endless.signal(SIGINT);
-      const auto interrupted = endless.finish();
-      const auto top = run({"--run-dir", run_dir, "top", "--count", "2", "--interval", "0.2"});
-      const auto top_json = run({"--run-dir", run_dir, "top", "--count", "2", "--interval", "0.2", "--format", "json"});
-      stop = true;
-      source.join();
-
-      CHECK(lines.code == 0);
-      CHECK(std::count(lines.out.begin(), lines.out.end(), '\n') == 3);
-      CHECK_THAT(lines.out, Contains("task.state/pagerank") && Contains("state=RUNNING"));
-      CHECK(as_json.code == 0);
-      std::istringstream stream(as_json.out);
-      int count = 0;
-      uint64_t last = 0;
-      for (std::string line; std::getline(stream, line); ++count) {
-        const auto event = json::parse(line);
-        CHECK(event["topic"] == "bubble.end/gpt/0");
-        if (count > 0) CHECK(event["iteration"] == last + 1);
-        last = event["iteration"];
-      }
-      CHECK(count == 5);
-      CHECK(flowed);
-      CHECK(interrupted.code == 0);
-      CHECK(top.code == 0);
-      CHECK_THAT(top.out, Contains("pagerank") && Contains("RUNNING") && !Contains("\x1b"));
-      CHECK(top_json.code == 0);
-      CHECK_THAT(top_json.out, Contains("\"task\":\"pagerank\""));
-    }
-
-    TEST_CASE("plugin check starts the runner beside it and takes over its exit code") {
-      const TempDir folder;
-      const auto ctl = folder.path() / "freeride-ctl";
-      fs::copy_file(kCtl, ctl);
-      const auto without = Child(ctl, {"plugin", "check", "x.so"}, {"PATH=/nowhere"}).finish();
-      CHECK(without.code == 3);
-      CHECK_THAT(without.err, Contains("freeride-runner") && Contains("PATH"));
-      const auto runner = folder.path() / "freeride-runner";
-      std::ofstream(runner) << "#!/bin/sh\necho \"$@\"\nexit 5\n";
-      fs::permissions(runner, fs::perms::owner_all);
-      const auto beside =
-          Child(ctl, {"plugin", "check", "x.so", "--param", "a=1", "--steps", "7"}, {"PATH=/nowhere"}).finish();
-      CHECK(beside.code == 5);
-      CHECK(beside.out == "check x.so --format text --param a=1 --steps 7\n");
-      const auto described = Child(ctl, {"plugin", "describe", "x.so", "--format", "json"}, {"PATH=/nowhere"}).finish();
-      CHECK(described.out == "describe x.so --format json\n");
-    }
-
-    TEST_CASE("wrong usage is exit 2 with one line; help and version are exit 0") {
-      for (const auto& arguments : std::vector<std::vector<std::string>>{{},
-                                                                         {"fly"},
-                                                                         {"load"},
-                                                                         {"task"},
-                                                                         {"stop"},
-                                                                         {"plugin"},
-                                                                         {"tasks", "--format", "xml"},
-                                                                         {"tasks", "--timeout", "soon"},
-                                                                         {"tasks", "--no-such-option"},
-                                                                         {"events", "--count", "-1"}}) {
-        CAPTURE(arguments);
-        const auto outcome = run(arguments);
-        CHECK(outcome.code == 2);
-        CHECK(outcome.out.empty());
-        CHECK_THAT(outcome.err, StartsWith("freeride-ctl: ") && Contains("--help"));
-        CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
-      }
-      const auto help = run({"--help"});
-      CHECK(help.code == 0);
-      CHECK_THAT(help.out, Contains("Examples") && Contains("Exit codes") && Contains("load"));
-      CHECK(run({"load", "--help"}).code == 0);
-      CHECK_THAT(run({"--version"}).out, Contains("0."));
-    }
-
-    TEST_CASE("configuration: file below environment below flags, and an unknown key is refused") {
-      const TempDir folder;
-      const auto file = folder.path() / "freeride.toml";
-      std::ofstream(file) << "[ctl]\ntimeout = 0.1\nrun_dir = \"" << (folder.path() / "from-file").string() << "\"\n";
-      const std::string config = "FREERIDE_CONFIG=" + file.string();
-      CHECK_THAT(run({"status"}, {config}).err, Contains("from-file"));
-      CHECK_THAT(run({"status"}, {config, "FREERIDE_RUN_DIR=/tmp/from-environment"}).err, Contains("from-environment"));
-      CHECK_THAT(run({"status", "--run-dir", "/tmp/from-flag"}, {config, "FREERIDE_RUN_DIR=/tmp/from-environment"}).err,
-                 Contains("from-flag"));
-      std::ofstream(file) << "[ctl]\ncolour = \"red\"\n";
-      const auto unknown = run({"status"}, {config});
-      CHECK(unknown.code == 2);
-      CHECK_THAT(unknown.err, Contains("colour") && Contains("known keys"));
-    }
+TEST_CASE("configuration: file below environment below flags, and an unknown key is refused") {
+  const TempDir folder;
+  const auto file = folder.path() / "freeride.toml";
+  std::ofstream(file) << "[ctl]\ntimeout = 0.1\nrun_dir = \"" << (folder.path() / "from-file").string() << "\"\n";
+  const std::string config = "FREERIDE_CONFIG=" + file.string();
+  CHECK_THAT(run({"status"}, {config}).err, Contains("from-file"));
+  CHECK_THAT(run({"status"}, {config, "FREERIDE_RUN_DIR=/tmp/from-environment"}).err, Contains("from-environment"));
+  CHECK_THAT(run({"status", "--run-dir", "/tmp/from-flag"}, {config, "FREERIDE_RUN_DIR=/tmp/from-environment"}).err,
+             Contains("from-flag"));
+  std::ofstream(file) << "[ctl]\ncolour = \"red\"\n";
+  const auto unknown = run({"status"}, {config});
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Contains("colour") && Contains("known keys"));
+}
