@@ -61,7 +61,7 @@ std::string find_program(const std::string& name) {
   const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): before other threads start
   std::istringstream in(path == nullptr ? "" : path);
   for (std::string folder; std::getline(in, folder, ':');) {
-    const std::string file = folder + "/" + name;
+    std::string file = folder + "/" + name;
     if (!folder.empty() && access(file.c_str(), X_OK) == 0) return file;
   }
   return {};
@@ -223,7 +223,7 @@ void GpuGuard::prepare(uint64_t task, TaskIdentity identity, Ready ready) {
   request.thread_pct = options_.thread_pct;
   auto server = MpsServer::start(
       request, loop_,
-      [this, task, request, ready](Status status) {
+      [this, request, ready](Status status) {
         if (!status.ok()) return ready(status.error());
         SandboxGrants grants;
         grants.env = {{"CUDA_VISIBLE_DEVICES", request.gpu},
