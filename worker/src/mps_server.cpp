@@ -98,7 +98,8 @@ void end_child(Child child, Loop& loop, std::function<void()> after) {
   auto shared = std::make_shared<Child>(std::move(child));
   const int fd = shared->pidfd.get();
   auto reap = [shared, &loop, after = std::move(after)](uint32_t) {
-    const auto keep = shared;  // forgetting the handler would end it
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): forgetting the handler would end it
+    const auto keep = shared;
     siginfo_t info{};
     loop.forget(keep->pidfd.get());
     waitid(P_PID, static_cast<id_t>(keep->pid), &info, WEXITED | WNOHANG);
@@ -293,7 +294,7 @@ void MpsServer::next_command() {
   if (waiting_.empty()) return;
   auto [text, done] = std::move(waiting_.front());
   waiting_.pop_front();
-  auto command = Command::run(request_, loop_, text, [this, done](Result<std::string> result) {
+  auto command = Command::run(request_, loop_, text, [this, done = done](Result<std::string> result) {
     const auto ended = std::move(command_);  // until this returns
     next_command();
     done(std::move(result));

@@ -15,7 +15,6 @@ namespace {
 constexpr int kSuccess = 0, kInsufficientSize = 7;
 constexpr unsigned kModeDefault = 0, kModeProhibited = 2;  // 1 and 3: one thread, one process
 constexpr unsigned kMostProcesses = 4096;
-constexpr uint64_t kNotAvailable = UINT64_MAX;
 
 using Device = void*;
 struct Memory {
@@ -158,8 +157,8 @@ class NvmlGpu final : public Gpu {
 
  private:
   static int64_t bytes(unsigned long long value) {
-    return value == kNotAvailable || value > static_cast<unsigned long long>(INT64_MAX) ? 0
-                                                                                        : static_cast<int64_t>(value);
+    // All ones: not available.
+    return value > static_cast<unsigned long long>(INT64_MAX) ? 0 : static_cast<int64_t>(value);
   }
   Error failed(const std::string& what, int error) const {
     return Error{Code::kUnavailable,

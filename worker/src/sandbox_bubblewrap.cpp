@@ -420,7 +420,7 @@ std::string find_bwrap(const std::string& given) {
   const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): before other threads start
   std::istringstream in(path != nullptr ? path : "/usr/bin:/bin");
   for (std::string folder; std::getline(in, folder, ':');) {
-    const std::string file = folder + "/bwrap";
+    std::string file = folder + "/bwrap";
     if (!folder.empty() && access(file.c_str(), X_OK) == 0) return file;
   }
   return "";
