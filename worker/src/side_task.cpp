@@ -331,7 +331,8 @@ Status SideTask::order(const std::string& order) {
     }
     stop_timer_ = loop_.at(SteadyClock::now() + options_.stop_ns, [this] {
       stop_timer_ = 0;
-      kill("overran", "had not stopped after " + std::to_string(options_.stop_ns / kNsPerMs) + " ms");
+      const std::string patience = std::to_string(options_.stop_ns / kNsPerMs) + " ms";
+      kill("overran", "had not stopped after " + patience, "stop " + patience);
     });
   }
   if (pages_ != nullptr) acting_.set_order(id_, order_word(order));
