@@ -63,7 +63,7 @@ check:
 	scripts/check-format.sh
 	scripts/check-folders.py
 	cmake --preset dev
-	scripts/check-tidy.sh build/dev
+	scripts/check-tidy.py build/dev
 
 # All that parses, decides or holds memory. The process tests have been clean too, but would take CI as long again.
 ASAN_TESTS := base_test policy_test pages_test hook_unit_test hook_process_test bus_codec_test bus_fuzz_test bus_hostile_test \

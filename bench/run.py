@@ -50,6 +50,8 @@ def table(figures):
         reached = reached and ok
         lines.append("%-46s %9.1f %-2s %11.1f %-2s   %.3f x (%s %.1f x)%s" % (what, figures[key], unit, figures[other], unit, ratio,
                                                                         ">=" if unit == "/s" else "<=", factor, "" if ok else "  MISSED"))
+    lines.append("%-46s %9.1f %-2s %11.1f %-2s   %.3f x" % ("encode + decode, beside msgpack-c alone", figures["codec_ns"], "ns", figures["raw_msgpack_ns"], "ns",
+                                                            figures["codec_ns"] / figures["raw_msgpack_ns"]))
     for what, key, limit, unit in LIMITS:
         ok = figures[key] <= limit
         reached = reached and ok

@@ -47,12 +47,13 @@ std::string trainer_of(const bus::WorkerState& worker) {
 std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   if (jobs.empty()) return "no training job has been seen\n";
   std::string out;
-  Table table({"JOB", ">STAGES", ">ITERATIONS", ">HELD OUT", ">ITERATION", ">BUBBLES", ">HARVESTED", ">OVERRUN P50",
-               ">P99", "TIME INCREASE"});
+  Table table({"JOB", ">STAGES", ">ITERATIONS", ">HELD OUT", ">ITERATION", ">BUBBLES", ">HARVESTED", ">DUTY",
+               ">OVERRUN P50", ">P99", "TIME INCREASE"});
   for (const auto& job : jobs) {
     table.add({job.job, std::to_string(job.stages), human_count(job.iterations), human_count(job.holdout_iterations),
                human_ns(static_cast<int64_t>(job.iteration_ms * 1e6)), human_pct(job.bubble_share_pct),
-               human_pct(job.harvested_share_pct), human_ns(static_cast<int64_t>(job.overrun_p50_us * 1e3)),
+               human_pct(job.harvested_share_pct), human_pct(job.duty_pct),
+               human_ns(static_cast<int64_t>(job.overrun_p50_us * 1e3)),
                human_ns(static_cast<int64_t>(job.overrun_p99_us * 1e3)), time_increase(job)});
   }
   return out + table.text();
@@ -77,6 +78,10 @@ std::string time_increase(const bus::JobMeasures& job) {
          " to " + human_signed_pct(job.time_increase_ci95_high_pct) + ")";
 }
 
+std::string throttled(const bus::JobMeasures& job) {
+  return job.duty_pct >= 100 ? "" : " (throttled to " + human_pct(job.duty_pct) + " of the iterations)";
+}
+
 std::string render_status(const bus::StatusReply& status) {
   std::string tasks;
   for (const auto& [state, count] : status.tasks_by_state) {
@@ -91,10 +96,10 @@ std::string render_status(const bus::StatusReply& status) {
   out += line("workers", std::to_string(up) + " up of " + std::to_string(status.workers.size()));
   out += line("side tasks", tasks.empty() ? "none" : tasks);
   for (const auto& job : status.jobs) {
-    out +=
-        line("job " + printable(job.job),
-             human_count(job.iterations) + " iterations, bubbles " + human_pct(job.bubble_share_pct) + ", harvested " +
-                 human_pct(job.harvested_share_pct) + " of them, time increase " + time_increase(job));
+    out += line("job " + printable(job.job), human_count(job.iterations) + " iterations, bubbles " +
+                                                 human_pct(job.bubble_share_pct) + ", harvested " +
+                                                 human_pct(job.harvested_share_pct) + " of them" + throttled(job) +
+                                                 ", time increase " + time_increase(job));
   }
   return out;
 }

@@ -25,5 +25,7 @@ std::string render_profiles(const bus::ProfilesReply& profiles);
 std::string outcome(const bus::TaskState& task);
 /// "+0.12 % (95 %: -0.40 to +0.64 %)", or that there is too little to tell.
 std::string time_increase(const bus::JobMeasures& job);
+/// Words on what the slowdown budget leaves to side tasks; empty: everything.
+std::string throttled(const bus::JobMeasures& job);
 
 }  // namespace freeride::ctl

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
-#include "freeride/policy/budget.hpp"
 
 namespace freeride::manager {
 namespace {
@@ -15,6 +14,8 @@ constexpr int64_t kRankSilent = 10 * kNsPerSec;  // then another rank leads
 constexpr int64_t kPlanReach =
     3 * kNsPerSec;  // reports are up to a second old, and the plan must be everywhere in time
 constexpr int64_t kReplanPause = 20 * kNsPerSec;  // between changes of block length
+constexpr size_t kBudgetBlocks = 120;             // that tell what side tasks cost: those before were other side tasks'
+constexpr double kWorthNs = 600e9;                // of each rank's time that tells what they get: likewise
 constexpr uint64_t kReordered = 2;                // iterations that may come again before it counts as a new run
 
 double percentile(std::vector<int64_t> values, double p) {
@@ -58,11 +59,6 @@ Job::Job(JobRow row, const JobConfig& config)
       overruns_seen_(row.overruns_seen),
       overruns_ns_(std::move(row.overruns_ns)) {
   blocks_finished_ = row.blocks.size();
-  while (duty_since_block_ < row.blocks.size() &&
-         std::any_of(row.blocks.begin() + static_cast<std::ptrdiff_t>(duty_since_block_), row.blocks.end(),
-                     [&](const policy::BlockMean& b) { return std::abs(b.duty_pct - plan_.duty_pct) > 1e-6; })) {
-    ++duty_since_block_;
-  }
   series_.restore(std::move(row.blocks));
   if (iterations_ > 0) {
     Rank lead;  // enough to tell a continued run from a new one: its rank number comes with the first report
@@ -101,7 +97,7 @@ void Job::restart_run() {
   unsaved_.clear();
   overruns_ns_.clear();
   iterations_ = holdout_iterations_ = overruns_seen_ = blocks_finished_ = duty_since_block_ = 0;
-  holdout_sum_ns_ = planned_iteration_ns_ = 0;
+  holdout_sum_ns_ = planned_iteration_ns_ = on_duty_ns_ = harvested_on_duty_ns_ = 0;
   planned_ns_ = 0;
   plan_.block_iterations = plan_.from_iteration = 0;  // holds nothing out until the new run has been timed
   previous_plan_ = plan_;
@@ -132,13 +128,20 @@ void Job::add_iteration(const bus::TrainingIteration& iteration, bool ready, int
   add(stage.iteration_ns, duration);
   add(stage.bubble_ns, std::min(bounded_ns(iteration.bubble_ns), duration));
   changed_ = true;
+  if (ready && !iteration.holdout && policy::is_on_duty(plan_of(iteration.iteration), iteration.iteration)) {
+    on_duty_ns_ += static_cast<double>(duration);
+    if (on_duty_ns_ > kWorthNs * static_cast<double>(ranks_.size())) {
+      on_duty_ns_ /= 2;
+      harvested_on_duty_ns_ /= 2;
+    }
+  }
   if (lead) add_to_series(iteration, static_cast<double>(duration), ready);
 }
 
 void Job::add_to_series(const bus::TrainingIteration& iteration, double duration_ns, bool ready) {
   ++iterations_;
   const bool before = iteration.iteration < plan_.from_iteration;
-  const auto& plan = before ? previous_plan_ : plan_;
+  const auto& plan = plan_of(iteration.iteration);
   const bool planned = policy::is_held_out(plan, iteration.iteration);
   if (iteration.holdout) {
     ++holdout_iterations_;
@@ -178,7 +181,9 @@ void Job::add_bubbles(const bus::BubbleTotals& totals, bool ready) {
   StageTotals& stage = stages_[totals.stage];
   const int64_t bubble = bounded_ns(totals.bubble_ns);
   add(stage.eligible_bubble_ns, bubble);
-  add(stage.harvested_ns, std::min(bounded_ns(totals.harvested_ns), bubble));
+  const int64_t harvested = std::min(bounded_ns(totals.harvested_ns), bubble);
+  add(stage.harvested_ns, harvested);
+  harvested_on_duty_ns_ += static_cast<double>(harvested);
   changed_ = true;
 }
 
@@ -188,19 +193,20 @@ uint64_t Job::first_safe_iteration(double iteration_ns) const {
   return latest + static_cast<uint64_t>(std::ceil(static_cast<double>(kPlanReach) / iteration_ns)) + 3;
 }
 
-policy::TimeIncrease Job::under_present_duty() const {
+double Job::next_duty_pct() const {
+  // The first block that has ended since may be of the duty before.
+  if (blocks_finished_ < duty_since_block_ + 2) return plan_.duty_pct;
   const auto& blocks = series_.blocks();
-  const uint64_t dropped = blocks_finished_ > blocks.size() ? blocks_finished_ - blocks.size() : 0;
-  const uint64_t from = duty_since_block_ > dropped ? duty_since_block_ - dropped : 0;
-  if (from >= blocks.size()) return {};
-  return policy::time_increase({blocks.begin() + static_cast<std::ptrdiff_t>(from), blocks.end()});
+  const auto from = blocks.size() > kBudgetBlocks ? blocks.end() - kBudgetBlocks : blocks.begin();
+  const double harvested_pct = on_duty_ns_ > 0 ? 100 * harvested_on_duty_ns_ / on_duty_ns_ : 0;
+  return policy::next_duty_pct(policy::duty_cost({from, blocks.end()}), config_.budget, harvested_pct, plan_.duty_pct);
 }
 
 bool Job::replan(int64_t now_ns) {
   if (std::exchange(plan_withdrawn_, false)) return true;
   const double iteration_ns = series_.median_ns();
   if (iteration_ns <= 0 || config_.holdout_pct <= 0) return false;
-  const double duty = policy::next_duty_pct(under_present_duty(), config_.budget_pct, plan_.duty_pct);
+  const double duty = next_duty_pct();
   const bool other_duty = std::abs(duty - plan_.duty_pct) > 0.5;
   const double ratio = planned_iteration_ns_ > 0 ? iteration_ns / planned_iteration_ns_ : 1;
   const bool other_length = (ratio > 1.5 || ratio < 1 / 1.5) && now_ns - planned_ns_ > kReplanPause;

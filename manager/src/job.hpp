@@ -8,6 +8,7 @@
 
 #include "freeride/bus/commands.hpp"
 #include "freeride/bus/events.hpp"
+#include "freeride/policy/budget.hpp"
 #include "freeride/policy/holdout.hpp"
 #include "freeride/policy/time_increase.hpp"
 #include "state_store.hpp"
@@ -17,7 +18,7 @@ namespace freeride::manager {
 struct JobConfig {
   double holdout_pct = 10;
   int64_t holdout_block_ns = 3'000'000'000;
-  double budget_pct = 1.0;
+  policy::Budget budget{1.0, 1.0};
 };
 
 /// Fed with what the workers of the job's ranks report, all of it unchecked: numbers that make no sense are dropped.
@@ -64,9 +65,12 @@ class Job {
     int64_t seen_ns = 0;
   };
   bool is_lead(uint32_t rank, int64_t now_ns) const;
+  const policy::HoldoutPlan& plan_of(uint64_t iteration) const {
+    return iteration < plan_.from_iteration ? previous_plan_ : plan_;
+  }
   void restart_run();
   void add_to_series(const bus::TrainingIteration& iteration, double duration_ns, bool ready);
-  policy::TimeIncrease under_present_duty() const;
+  double next_duty_pct() const;
   uint64_t first_safe_iteration(double iteration_ns) const;
 
   JobConfig config_;
@@ -77,8 +81,9 @@ class Job {
   policy::BlockSeries series_;
   std::vector<policy::BlockMean> unsaved_;
   uint64_t blocks_finished_ = 0;
-  uint64_t duty_since_block_ = 0;
-  int64_t planned_ns_ = 0;  // when the plan was changed last
+  uint64_t duty_since_block_ = 0;                     // blocks finished when the duty was changed last
+  double on_duty_ns_ = 0, harvested_on_duty_ns_ = 0;  // GPU time of iterations on duty; what side tasks had of it
+  int64_t planned_ns_ = 0;                            // when the plan was changed last
   double planned_iteration_ns_ = 0;
   uint32_t stage_count_ = 0;
   uint64_t iterations_ = 0, holdout_iterations_ = 0;

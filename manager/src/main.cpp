@@ -27,7 +27,8 @@ struct Options {
   std::string run_dir, state_dir, log_level = "info";
   std::string publish_endpoint, events_endpoint, commands_endpoint;
   bool no_broker = false;
-  double holdout_pct = 10, budget_pct = 1.0;
+  double holdout_pct = 10, side_worth = 1.0;
+  std::string budget_pct = "1";
   int64_t holdout_block_ms = 3000, default_memory_mib = 2048, worker_timeout_ms = 5000, profile_timeout_ms = 180'000;
   uint32_t max_restarts = 3;
   size_t history = 1000;
@@ -49,7 +50,11 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--holdout-block-ms", o.holdout_block_ms, "length of a held-out block")
       ->check(CLI::Range(int64_t{10}, int64_t{3'600'000}))
       ->capture_default_str();
-  app.add_option("--budget-pct", o.budget_pct, "time increase above which side tasks are throttled")
+  app.add_option("--budget-pct", o.budget_pct,
+                 "time increase above which side tasks are throttled, or auto: as much as they are worth")
+      ->check(CLI::IsMember({"auto"}) | CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
+  app.add_option("--side-worth", o.side_worth, "what a second of a side task is worth, in seconds of a training GPU")
       ->check(CLI::Range(0.0, 1000.0))
       ->capture_default_str();
   app.add_option("--default-memory-mib", o.default_memory_mib,
@@ -78,7 +83,9 @@ manager::CoreConfig core_config(const Options& o, const Paths& paths) {
   config.version = kVersion;
   config.job.holdout_pct = o.holdout_pct;
   config.job.holdout_block_ns = o.holdout_block_ms * kNsPerMs;
-  config.job.budget_pct = o.budget_pct;
+  config.job.budget.slowdown_pct.reset();
+  if (o.budget_pct != "auto") config.job.budget.slowdown_pct = std::stod(o.budget_pct);
+  config.job.budget.side_worth = o.side_worth;
   config.default_memory_bytes = o.default_memory_mib << 20;
   config.worker_timeout_ns = o.worker_timeout_ms * kNsPerMs;
   config.profile_timeout_ns = o.profile_timeout_ms * kNsPerMs;

@@ -6,48 +6,57 @@
 using namespace freeride::policy;
 
 namespace {
-TimeIncrease measured(double low, double mean, double high) {
-  TimeIncrease i;
-  i.measured = true;
-  i.ci95_low_pct = low;
-  i.increase_pct = mean;
-  i.ci95_high_pct = high;
-  return i;
+DutyCost cost(double low, double full, double high) {
+  return {true, full, low, high};
 }
+const Budget kOnePercent{1.0, 1.0};
+constexpr double kPlenty = 30;  // percent of the GPUs' time that side tasks get
 }  // namespace
 
-TEST_CASE("an interval that lies above the budget throttles, by how far it is above") {
-  CHECK(next_duty_pct(measured(1.1, 1.4, 1.7), 1, 100) == Approx(100 / 1.4));
-  CHECK(next_duty_pct(measured(1.01, 1.1, 1.2), 1, 100) == Approx(75));  // at least by a quarter
-  CHECK(next_duty_pct(measured(20, 30, 40), 1, 100) == Approx(50));      // at most by half
-  CHECK(next_duty_pct(measured(20, 30, 40), 1, 6) == Approx(kMinDutyPct));
-  CHECK(next_duty_pct(measured(0.1, 0.2, 0.3), 0, 100) == Approx(50));  // no budget at all
+TEST_CASE("more than the budget throttles at once to nine tenths of what meets it") {
+  CHECK(next_duty_pct(cost(1.1, 1.5, 1.9), kOnePercent, kPlenty, 100) == Approx(60));
+  CHECK(next_duty_pct(cost(0.1, 1.5, 2.9), kOnePercent, kPlenty, 100) == Approx(60));
+  CHECK(next_duty_pct(cost(20, 30, 40), kOnePercent, kPlenty, 100) == Approx(3));
+  CHECK(next_duty_pct(cost(200, 300, 400), Budget{1.0, 100.0}, kPlenty, 100) == Approx(kMinDutyPct));
+  CHECK(next_duty_pct(cost(0.1, 0.2, 0.3), Budget{0.0, 1.0}, kPlenty, 100) == Approx(kMinDutyPct));
 }
 
-TEST_CASE("an interval that contains the budget proves nothing: duty stays") {
-  CHECK(next_duty_pct(measured(0.2, 0.9, 1.6), 1, 40) == 40);
-  CHECK(next_duty_pct(measured(0.9, 1.5, 2.1), 1, 40) == 40);
+TEST_CASE("a slowdown that may be none is no reason to throttle") {
+  CHECK(next_duty_pct(cost(-0.5, 1.5, 3.5), kOnePercent, kPlenty, 100) == 100);
+  CHECK(next_duty_pct(cost(-0.5, 1.5, 3.5), kOnePercent, kPlenty, 40) == 50);
+  CHECK(next_duty_pct(cost(-1, -0.2, 0.6), kOnePercent, kPlenty, 95) == 100);
 }
 
-TEST_CASE("within the budget duty recovers slowly, up to all") {
-  CHECK(next_duty_pct(measured(-2, 0.3, 2.6), 1, 40) == 50);
-  CHECK(next_duty_pct(measured(0.6, 0.7, 0.8), 1, 40) == 50);
-  CHECK(next_duty_pct(measured(-1, 0, 1), 1, 95) == 100);
+TEST_CASE("between the aim and the budget duty stays, below it rises a tenth at a time") {
+  CHECK(next_duty_pct(cost(1.9, 2.0, 2.1), kOnePercent, kPlenty, 48) == 48);
+  CHECK(next_duty_pct(cost(1.9, 2.0, 2.1), kOnePercent, kPlenty, 44) == Approx(45));
+  CHECK(next_duty_pct(cost(1.9, 2.0, 2.1), kOnePercent, kPlenty, 20) == Approx(30));
+  CHECK(next_duty_pct(cost(0.4, 0.5, 0.6), kOnePercent, kPlenty, 40) == Approx(50));
+}
+
+TEST_CASE("side tasks that cost more than they are worth get next to nothing, whatever the budget") {
+  const auto dear = cost(4, 5, 6);
+  CHECK(next_duty_pct(dear, Budget{std::nullopt, 1.0}, 30, 100) == 100);
+  CHECK(next_duty_pct(dear, Budget{std::nullopt, 1.0}, 3, 100) == kMinDutyPct);
+  CHECK(next_duty_pct(dear, Budget{std::nullopt, 0.1}, 30, 100) == kMinDutyPct);
+  CHECK(next_duty_pct(dear, Budget{std::nullopt, 1.0}, 5, 100) == 100);  // 4 to 6 against 5 proves nothing
+  CHECK(next_duty_pct(dear, Budget{50.0, 1.0}, 3, 100) == kMinDutyPct);
+  CHECK(next_duty_pct(cost(-1, 0, 1), Budget{std::nullopt, 1.0}, 0, 100) == 100);
 }
 
 TEST_CASE("nothing measured, or nonsense, changes nothing and stays in range") {
-  CHECK(next_duty_pct({}, 1, 60) == 60);
-  CHECK(next_duty_pct({}, 1, std::numeric_limits<double>::quiet_NaN()) == 100);
-  CHECK(next_duty_pct(measured(0, std::numeric_limits<double>::quiet_NaN(), 0), 1, 1e9) == 100);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(next_duty_pct({}, kOnePercent, kPlenty, 60) == 60);
+  CHECK(next_duty_pct({}, kOnePercent, kPlenty, nan) == 100);
+  CHECK(next_duty_pct(cost(nan, nan, nan), kOnePercent, kPlenty, 1e9) == 100);
+  CHECK(next_duty_pct(cost(1, 2, 3), Budget{nan, 1.0}, kPlenty, 50) == kMinDutyPct);
 }
 
-TEST_CASE("under a slowdown proportional to duty the loop settles below the budget and does not die") {
+TEST_CASE("the loop settles within the budget in few steps, and gives back when side tasks become cheaper") {
   double duty = 100;
-  for (int i = 0; i < 50; ++i) {
-    const double slowdown = 4.0 * duty / 100;
-    duty = next_duty_pct(measured(slowdown - 0.1, slowdown, slowdown + 0.1), 1, duty);
-    CHECK(duty >= kMinDutyPct);
-  }
-  CHECK(4.0 * duty / 100 <= 1.4);
-  CHECK(duty >= 10);
+  for (int i = 0; i < 3; ++i) duty = next_duty_pct(cost(3.8, 4.0, 4.2), kOnePercent, kPlenty, duty);
+  CHECK(4.0 * duty / 100 <= 1);
+  CHECK(4.0 * duty / 100 >= 0.85);
+  for (int i = 0; i < 10; ++i) duty = next_duty_pct(cost(0.1, 0.2, 0.3), kOnePercent, kPlenty, duty);
+  CHECK(duty == 100);
 }

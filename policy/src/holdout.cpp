@@ -53,10 +53,12 @@ bool is_held_out(const HoldoutPlan& plan, uint64_t iteration) {
   return share <= kWhole / 2 ? is_chosen(plan, share, block) : !is_chosen(plan, kWhole - share, block);
 }
 
-bool is_on_duty(const HoldoutPlan& plan, uint64_t iteration, uint32_t wait) {
+bool is_on_duty(const HoldoutPlan& plan, uint64_t iteration) {
   const uint64_t duty = millionths(plan.duty_pct);
   if (duty == kWhole) return true;
-  return mix(mix(base_hash(plan, 2) ^ iteration) ^ wait) % kWhole < duty;
+  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ULL;  // 2^64 ÷ golden ratio
+  const uint64_t place = base_hash(plan, 2) + iteration * kGolden;
+  return place / (UINT64_MAX / kWhole + 1) < duty;
 }
 
 }  // namespace freeride::policy

@@ -22,7 +22,7 @@ NoLease obstacle(const RankView& rank, const LeaseSnapshot& s) {
   if (rank.low_ns < 0 || rank.mid_ns < 0 || rank.high_ns < 0) return NoLease::kImplausible;
   if (rank.plan != nullptr) {
     if (is_held_out(*rank.plan, rank.iteration)) return NoLease::kHoldout;
-    if (!is_on_duty(*rank.plan, rank.iteration, rank.wait)) return NoLease::kOffDuty;
+    if (!is_on_duty(*rank.plan, rank.iteration)) return NoLease::kOffDuty;
   }
   return rank.low_ns == 0 ? NoLease::kUnknown : NoLease::kNone;
 }

@@ -46,28 +46,48 @@ bool stalls_are_training_s_own(const std::vector<BlockMean>& blocks) {
   return all[0] > 0 && all[1] > 0 && stalls[1] / all[1] <= 2 * stalls[0] / all[0];
 }
 
-}  // namespace
+struct BlockTime {
+  bool harvested = false;
+  double duty = 0;  // 0 to 1; of a held-out block 0
+  double mean_ns = 0;
+};
 
-TimeIncrease time_increase(const std::vector<BlockMean>& blocks) {
-  TimeIncrease result;
+// The blocks that can be compared; `excluded` gets the number of stalls that were left out.
+std::vector<BlockTime> comparable(const std::vector<BlockMean>& blocks, uint64_t& excluded) {
   std::vector<double> sizes;
   for (const auto& block : blocks) {
     if (block.kind != BlockKind::kOther) sizes.push_back(static_cast<double>(block.iterations + block.stalls));
   }
   const double least = median(sizes) / 2;
   const bool leave_stalls_out = stalls_are_training_s_own(blocks);
-  std::vector<double> held, harvested;
+  std::vector<BlockTime> times;
   for (const auto& block : blocks) {
     if (block.kind == BlockKind::kOther || static_cast<double>(block.iterations + block.stalls) < least) continue;
     double sum = block.sum_ns, count = static_cast<double>(block.iterations);
     if (leave_stalls_out) {
-      result.excluded_iterations += block.stalls;
+      excluded += block.stalls;
     } else {
       sum += block.stall_sum_ns;
       count += static_cast<double>(block.stalls);
     }
     if (count <= 0 || sum <= 0) continue;
-    (block.kind == BlockKind::kHeldOut ? held : harvested).push_back(sum / count);
+    const bool harvested = block.kind == BlockKind::kHarvested;
+    times.push_back({harvested, harvested ? block.duty_pct / 100 : 0, sum / count});
+  }
+  return times;
+}
+
+double t975(double degrees_of_freedom) {
+  return boost::math::quantile(boost::math::students_t(degrees_of_freedom), 0.975);
+}
+
+}  // namespace
+
+TimeIncrease time_increase(const std::vector<BlockMean>& blocks) {
+  TimeIncrease result;
+  std::vector<double> held, harvested;
+  for (const BlockTime& time : comparable(blocks, result.excluded_iterations)) {
+    (time.harvested ? harvested : held).push_back(time.mean_ns);
   }
   const Moments a = moments(held), b = moments(harvested);
   result.heldout_blocks = a.n;
@@ -83,11 +103,45 @@ TimeIncrease time_increase(const std::vector<BlockMean>& blocks) {
   if (va + vb > 0) {
     const double df =
         (va + vb) * (va + vb) / (va * va / static_cast<double>(a.n - 1) + vb * vb / static_cast<double>(b.n - 1));
-    half = boost::math::quantile(boost::math::students_t(df), 0.975) * ratio * std::sqrt(va + vb);
+    half = t975(df) * ratio * std::sqrt(va + vb);
   }
   result.increase_pct = (ratio - 1) * 100;
   result.ci95_low_pct = (ratio - half - 1) * 100;
   result.ci95_high_pct = (ratio + half - 1) * 100;
+  return result;
+}
+
+DutyCost duty_cost(const std::vector<BlockMean>& blocks) {
+  DutyCost result;
+  uint64_t excluded = 0;
+  const std::vector<BlockTime> times = comparable(blocks, excluded);
+  size_t held = 0, harvested = 0;
+  double mean_x = 0, mean_y = 0;
+  const auto n = static_cast<double>(times.size());
+  for (const BlockTime& time : times) {
+    ++(time.harvested ? harvested : held);
+    mean_x += time.duty / n;
+    mean_y += time.mean_ns / n;
+  }
+  if (held < kMinBlocks || harvested < kMinBlocks) return result;
+  double xx = 0, xy = 0;
+  for (const BlockTime& time : times) {
+    xx += (time.duty - mean_x) * (time.duty - mean_x);
+    xy += (time.duty - mean_x) * (time.mean_ns - mean_y);
+  }
+  if (!(xx > 0)) return result;
+  const double b = xy / xx, a = mean_y - b * mean_x;
+  if (!(a > 0)) return result;
+  double squares = 0;
+  for (const BlockTime& time : times) squares += std::pow(time.mean_ns - a - b * time.duty, 2);
+  const double noise = squares / (n - 2);
+  const double ratio = b / a, var_b = noise / xx, var_a = noise / n + mean_x * mean_x * var_b, cov = -mean_x * var_b;
+  const double variance = (var_b + ratio * ratio * var_a - 2 * ratio * cov) / (a * a);
+  const double half = t975(n - 2) * std::sqrt(std::max(0.0, variance));
+  result.measured = true;
+  result.full_pct = 100 * ratio;
+  result.ci95_low_pct = 100 * (ratio - half);
+  result.ci95_high_pct = 100 * (ratio + half);
   return result;
 }
 

@@ -127,3 +127,37 @@ TEST_CASE("the interval covers the truth about 95 times in 100, also with noise 
   CHECK(covered >= 930);
   CHECK(covered <= 970);
 }
+
+namespace {
+BlockMean on_duty(double duty_pct, double mean_ms) {
+  BlockMean b = block(kHarvested, mean_ms);
+  b.duty_pct = duty_pct;
+  return b;
+}
+}  // namespace
+
+TEST_CASE("what side tasks cost at full duty comes from blocks of every duty, as numpy's least squares has it") {
+  const auto cost =
+      duty_cost({block(kHeld, 99), block(kHeld, 100), block(kHeld, 101), on_duty(50, 101), on_duty(50, 102),
+                 on_duty(100, 103), on_duty(100, 104), on_duty(100, 102), block(BlockKind::kOther, 500)});
+  REQUIRE(cost.measured);
+  CHECK(cost.full_pct == Approx(3.0));
+  CHECK(cost.ci95_low_pct == Approx(1.24367).margin(1e-4));
+  CHECK(cost.ci95_high_pct == Approx(4.75633).margin(1e-4));
+}
+
+TEST_CASE("of one duty alone the cost at full duty is I scaled up") {
+  const auto cost = duty_cost(
+      {block(kHeld, 100), on_duty(25, 101), block(kHeld, 100), on_duty(25, 101), block(kHeld, 100), on_duty(25, 101)});
+  REQUIRE(cost.measured);
+  CHECK(cost.full_pct == Approx(4));
+}
+
+TEST_CASE("cost at full duty is not measured from too few blocks or without any duty") {
+  CHECK_FALSE(duty_cost({}).measured);
+  CHECK_FALSE(duty_cost({block(kHeld, 100), block(kHeld, 100), on_duty(100, 101), on_duty(100, 101), on_duty(100, 101)})
+                  .measured);
+  CHECK_FALSE(duty_cost({block(kHeld, 100), block(kHeld, 100), block(kHeld, 100), on_duty(0, 101), on_duty(0, 101),
+                         on_duty(0, 101)})
+                  .measured);
+}

@@ -404,7 +404,7 @@ struct HoldoutPlan {
   uint64_t block_iterations = 0;  ///< 0: nothing is held out
   uint64_t from_iteration = 0;    ///< the plan counts from here on; before it, the previous plan
   double share_pct = 0;
-  double duty_pct = 100;  ///< share of the other bubbles that may get a lease (slowdown budget)
+  double duty_pct = 100;  ///< share of the other iterations whose bubbles may get leases (slowdown budget)
   FREERIDE_FIELDS {
     visit("job", self.job), visit("seed", self.seed), visit("block_iterations", self.block_iterations);
     visit("from_iteration", self.from_iteration), visit("share_pct", self.share_pct), visit("duty_pct", self.duty_pct);

@@ -207,7 +207,7 @@ struct JobMeasures {
   double bubble_share_pct = 0;     ///< bubble time ÷ iteration time, mean over stages
   double harvested_share_pct = 0;  ///< holdout excluded
   double overrun_p50_us = 0, overrun_p99_us = 0;
-  double duty_pct = 100;  ///< share of bubbles that get a lease under the slowdown budget
+  double duty_pct = 100;  ///< share of iterations whose bubbles may get leases under the slowdown budget
   std::map<std::string, double> stage_bubble_share_pct, stage_harvested_share_pct;  ///< by stage number
   FREERIDE_FIELDS {
     visit("job", self.job), visit("stages", self.stages), visit("iterations", self.iterations);

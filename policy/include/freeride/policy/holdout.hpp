@@ -1,5 +1,5 @@
 // Holdout: which iterations get no leases, so that training with and without side tasks can be compared; and which of
-// the other bubbles get one under a slowdown budget. Every rank and the manager come to the same answer without
+// the others get some under a slowdown budget. Every rank and the manager come to the same answer without
 // talking.
 #pragma once
 
@@ -15,7 +15,7 @@ struct HoldoutPlan {
   uint64_t block_iterations = 0;  ///< 0: nothing is held out
   uint64_t from_iteration = 0;    ///< before it the previous plan holds; this one then holds nothing out
   double share_pct = 0;           ///< of the blocks that is held out, 0–100
-  double duty_pct = 100;          ///< of the other bubbles that may get a lease, 0–100
+  double duty_pct = 100;          ///< of the other iterations whose bubbles may get leases, 0–100
 };
 
 /// Whether the plan holds `iteration` out. The share is exact, not only expected: blocks are dealt into consecutive
@@ -23,9 +23,11 @@ struct HoldoutPlan {
 /// stratum. At 50 % that is one of every two. Pure, no allocation, any thread, under 100 ns.
 bool is_held_out(const HoldoutPlan& plan, uint64_t iteration);
 
-/// Whether wait number `wait` of `iteration` may get a lease under the plan's duty: a hash of job, seed, iteration and
-/// wait thinned to duty_pct. Says nothing about the holdout. Pure, no allocation, any thread.
-bool is_on_duty(const HoldoutPlan& plan, uint64_t iteration, uint32_t wait);
+/// Whether bubbles of `iteration` may get leases under the plan's duty: duty_pct of the iterations, spread as evenly as
+/// can be (Weyl's sequence of the golden ratio). Whole iterations, on all ranks the same ones: the slowest rank sets an
+/// iteration's length, so if each bubble were chosen for itself, half of the bubbles would cost more than half of what
+/// all of them do. Says nothing about the holdout. Pure, no allocation, any thread.
+bool is_on_duty(const HoldoutPlan& plan, uint64_t iteration);
 
 /// Number of the block that holds `iteration`, from 0; 0 where the plan has no blocks or has not begun.
 uint64_t block_of(const HoldoutPlan& plan, uint64_t iteration);

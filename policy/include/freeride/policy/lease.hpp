@@ -73,7 +73,7 @@ enum class NoLease {
   kInactive,     ///< a rank's marks are not valid
   kImplausible,  ///< a rank's page says what cannot be
   kHoldout,      ///< the iteration is held out
-  kOffDuty,      ///< the slowdown budget skips this bubble
+  kOffDuty,      ///< the slowdown budget skips this iteration
   kUnknown,      ///< no length learned yet
   kPastLengths,  ///< the bubble is already longer than all learned lengths, or about to be
   kNoTask,       ///< nobody can use it

@@ -48,6 +48,19 @@ struct TimeIncrease {
 /// what only harvested blocks show may be ours, and is never explained away. Pure; any thread.
 TimeIncrease time_increase(const std::vector<BlockMean>& blocks);
 
+/// What side tasks cost at full duty, learned from blocks of every duty: under a plan whose duty picks iterations
+/// (is_on_duty), I is proportional to duty.
+struct DutyCost {
+  bool measured = false;  ///< false: fewer than kMinBlocks of a kind, or no harvested block with any duty
+  double full_pct = 0, ci95_low_pct = 0, ci95_high_pct = 0;  ///< I at a duty of 100 %
+};
+
+/// Fits mean iteration = a + b · duty by least squares over the blocks that time_increase() would use, held-out ones at
+/// a duty of 0: full_pct is b ÷ a, its interval from the delta method with Student's t at n − 2 degrees of freedom. All
+/// of the blocks of earlier duties go on telling, so a controller need not wait for new ones after each change. Pure;
+/// any thread.
+DutyCost duty_cost(const std::vector<BlockMean>& blocks);
+
 /// Folds a rank's iterations, in order, into blocks. Bounded memory: the last kMaxBlocks. Not thread-safe.
 class BlockSeries {
  public:
