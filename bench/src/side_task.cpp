@@ -100,13 +100,22 @@ class Plain {
     if (it != driver_.metrics.end()) return it->second;
     return name == "steps" ? static_cast<double>(steps_ns.size()) : 0;
   }
-  /// Work a second, by `metric`, over steps for `length_ns`.
-  double rate(const std::string& name, int64_t length_ns) {
+  /// Work by `metric` in steps for `length_ns`, the last of them finished.
+  struct Done {
+    double work = 0;
+    int64_t began_ns = 0, ns = 0;
+    double rate() const { return 1e9 * work / static_cast<double>(ns); }
+  };
+  Done done(const std::string& name, int64_t length_ns) {
+    Done done;
     const double before = metric(name);
-    const int64_t began_ns = SteadyClock::now();
+    done.began_ns = SteadyClock::now();
     work(length_ns, UINT64_MAX);
-    return 1e9 * (metric(name) - before) / static_cast<double>(SteadyClock::now() - began_ns);
+    done.ns = SteadyClock::now() - done.began_ns;
+    done.work = metric(name) - before;
+    return done;
   }
+  double rate(const std::string& name, int64_t length_ns) { return done(name, length_ns).rate(); }
   const std::map<std::string, double>& metrics() const { return driver_.metrics; }
 
   std::vector<int64_t> steps_ns;
@@ -131,7 +140,7 @@ void held(const Options& options, const char* state) {
   std::getline(std::cin, line);
 }
 
-// A line of input for each: "init", or so many nanoseconds of work, answered by its rate.
+// A line of input for each: "init", or so many nanoseconds of work, answered by its rate, and when it was done.
 int serve(const Options& options) {
   Plain plain(options);
   plain.create();
@@ -140,7 +149,8 @@ int serve(const Options& options) {
       plain.init();
       say({{"rate", plain.rate(options.work, kNsPerSec / 5)}});
     } else {
-      say({{"rate", plain.rate(options.work, std::strtoll(line.c_str(), nullptr, 10))}});
+      const auto done = plain.done(options.work, std::strtoll(line.c_str(), nullptr, 10));
+      say({{"rate", done.rate()}, {"work", done.work}, {"began_ns", done.began_ns}, {"ns", done.ns}});
     }
   }
   plain.stop();

@@ -23,17 +23,27 @@ def prices():
     return tomllib.loads((HERE / "prices.toml").read_text())
 
 
-def time_increase_pct(samples):
-    """(I, half of its 95 % interval) in percent from [[ms, with side tasks: True, False, or None where blocks meet], …]. Blocks with and without are
-    compared in neighbouring pairs, since a machine's speed drifts. (None, None): fewer than three pairs."""
+def blocks_of(samples, block_iterations=None):
+    """[(with side tasks, mean ms), …] from samples [ms, with side tasks: True, False, or None where blocks meet, …]. Blocks of one kind that follow each other are
+    one, or several of block_iterations."""
     blocks = []
     for kind, group in itertools.groupby(samples, key=lambda sample: sample[1]):
-        if kind is not None:
-            blocks.append((kind, statistics.fmean(ms for ms, _ in group)))
-    pairs, index = [], 0
+        if kind is None:
+            continue
+        lengths = [sample[0] for sample in group]
+        count = max(1, round(len(lengths) / block_iterations)) if block_iterations else 1
+        edges = [round(part * len(lengths) / count) for part in range(count + 1)]
+        blocks += [(kind, statistics.fmean(lengths[begin:end])) for begin, end in zip(edges, edges[1:])]
+    return blocks
+
+
+def time_increase_pct(samples, block_iterations=None):
+    """(I, half of its 95 % interval) in percent. Blocks with and without side tasks are compared in neighbouring pairs, since a machine's speed drifts. (None, None):
+    fewer than three pairs."""
+    blocks, pairs, index = blocks_of(samples, block_iterations), [], 0
     while index + 1 < len(blocks):
         (kind, one), (other_kind, other) = blocks[index], blocks[index + 1]
-        if kind == other_kind:  # nothing to compare with: the block between was too short
+        if kind == other_kind:  # the one to compare with is taken, or was too short to be seen
             index += 1
             continue
         pairs.append(100 * (one / other - 1) if kind else 100 * (other / one - 1))
@@ -55,21 +65,50 @@ def units_per_s(name, work, seconds, price):
     return work / price["side_task"][name]["per"] / seconds if seconds > 0 else 0.0
 
 
+def power(samples):
+    """By GPU what iterations with and without side tasks take: mean J, SM MHz, percent of the time at the power cap. Empty where nothing was read."""
+    read = [sample for sample in samples if len(sample) > 2]
+    found = []
+    for gpu in range(len(read[0][2]) if read else 0):
+        of = {}
+        for kind in (True, False):
+            values = [sample[2][gpu] for sample in read if sample[1] is kind]
+            if values:
+                joules, mhz, capped = (statistics.fmean(value[part] for value in values) for part in range(3))
+                ms = statistics.fmean(sample[0] for sample in read if sample[1] is kind)
+                of["with" if kind else "without"] = {"joules": round(joules, 2), "watts": round(1e3 * joules / ms, 1), "sm_mhz": round(mhz, 1),
+                                                     "power_capped_pct": round(100 * capped, 1)}
+        if len(of) == 2:
+            found.append(of)
+    return found
+
+
 def row(run, record, price):
     """One run's row. `run` is an element of record["runs"] as run.py writes them."""
     cell = run["cell"]
-    increase, half = time_increase_pct(run["samples"])
-    with_s = sum(ms for ms, kind in run["samples"] if kind) / 1e3
+    increase, half = time_increase_pct(run["samples"], record.get("block_iterations"))
+    iterations = sum(1 for sample in run["samples"] if sample[1])
+    with_s = sum(sample[0] for sample in run["samples"] if sample[1]) / 1e3
+    watts = power(run["samples"])
     side_gpus, best_gpus, rates = 0.0, 0.0, []
+    sharing = [task["stage"] for task in run["tasks"]]
     for task in run["tasks"]:
-        alone = units_per_s(task["side_task"], *record["alone"].get(task["side_task"], (0, 0)), price)  # 0: could not be measured
-        rate = units_per_s(task["side_task"], task["work"], task["seconds"], price)
-        low_tier = alone if record["low_tier"] == "alone" else price["side_task"][task["side_task"]]["low_tier"]
-        share = run["bubbles"].get(str(task["stage"]), {}).get("share_pct", 0) / 100
+        name = task["side_task"]
+        work, seconds, joules = ((record["alone"].get(name + (f"@{task['batch']}" if task.get("batch") else "")) or []) + [None] * 3)[:3]
+        alone = units_per_s(name, work, seconds, price) if work else 0.0  # 0: could not be measured
+        rate = units_per_s(name, task["work"], task["seconds"], price)
+        low_tier = alone if record["low_tier"] == "alone" else price["side_task"][name]["low_tier"]
+        share = run["bubbles"].get(str(task["stage"]), {}).get("share_pct", 0) / 100 / sharing.count(task["stage"])
         side_gpus += rate / low_tier if low_tier else 0
         best_gpus += alone * share / low_tier if low_tier else 0
-        rates.append({"side_task": task["side_task"], "stage": task["stage"], "unit": price["side_task"][task["side_task"]]["unit"],
-                      "in_bubbles_per_s": round(rate, 4), "alone_per_s": round(alone, 4)})
+        of = {"side_task": name, "stage": task["stage"], "unit": price["side_task"][name]["unit"], "in_bubbles_per_s": round(rate, 4),
+              "alone_per_s": round(alone, 4)}
+        if watts and rate > 0 and sharing.count(task["stage"]) == 1:
+            # What an iteration takes more, over the work done in it; alone, the whole device's energy is the work's.
+            extra = watts[task["stage"]]["with"]["joules"] - watts[task["stage"]]["without"]["joules"]
+            of["joules_per_unit"] = round(extra * iterations / (rate * with_s), 4) if with_s else None
+            of["alone_joules_per_unit"] = round(joules / (alone * seconds), 4) if joules and alone else None
+        rates.append(of)
     bubble_ns = sum(stage["offered_ns"] for stage in run["bubbles"].values())
     harvested_ns = sum(stage["running_ns"] for stage in run["bubbles"].values())
     savings = cost_savings_pct(increase, side_gpus, price) if increase is not None else None
@@ -78,12 +117,18 @@ def row(run, record, price):
     def rounded(value, digits=3):
         return None if value is None else round(value, digits)
 
-    return {"side_task": cell["side_task"] or None, "method": cell["method"] or None, "micro_batches": cell["micro_batches"], "schedule": cell["schedule"],
-            "budget_pct": cell["budget_pct"], "time_increase_pct": rounded(increase),
+    return {**{key: value for key, value in cell.items() if key != "method"}, "method": cell["method"], "time_increase_pct": rounded(increase),
             "time_increase_ci95_pct": None if half is None else [rounded(increase - half), rounded(increase + half)],
-            "cost_savings_pct": rounded(savings), "most_savings_pct": rounded(most) if bubble_ns else None,
+            "cost_savings_pct": rounded(savings), "most_savings_pct": rounded(most) if bubble_ns and best_gpus else None,
             "harvested_share_pct": rounded(100 * harvested_ns / bubble_ns, 2) if bubble_ns else None,
-            "iterations": len(run["samples"]), "seconds_with": round(with_s, 2), "rates": rates}
+            "duty_pct": run.get("measures", {}).get("duty_pct") if cell["budget_pct"] is not None else None,
+            "iteration_ms": rounded(mean_ms(run["samples"], False)), "iterations": len(run["samples"]), "seconds_with": round(with_s, 2), "rates": rates,
+            "power": watts}
+
+
+def mean_ms(samples, kind):
+    values = [sample[0] for sample in samples if sample[1] is kind]
+    return statistics.fmean(values) if values else None
 
 
 def rows(record, price):

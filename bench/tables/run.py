@@ -4,24 +4,26 @@
     bench/tables/run.py --scale toy --build build/dev --python build/frameworks-venv/bin/python --out build/tables/tables.json
     bench/tables/run.py --scale gpu --programs DIR/bin --plugins DIR/plugins --hooks DIR/python --out tables.json      # DIR: make dist's folder
 
-Each cell is one training of its own, in which blocks with and without side tasks take turns, so that every figure is paired. The file is written
-after each cell; --resume goes on with one that was stopped. Exit code 1: some cell could not be measured (the others are kept).
+Cells share trainings: one under the hook for all of FreeRide's, one for naive co-location, one under MPS; in each cell, blocks with and without side tasks
+take turns, so that every figure is paired. The file is written after each cell; --resume goes on with one that was stopped, --limit-s stops by itself. Exit
+code 1: some cell could not be measured (the others are kept).
 """
 import argparse
-import dataclasses
 import datetime
 import json
 import os
 import pathlib
 import platform
-import signal
 import subprocess
 import sys
 import time
 
 import cells
+import power
 import rows
-from system import Failure, System
+from beside import Beside
+from harvest import Harvest
+from system import Failure, Lines, System
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
@@ -37,7 +39,9 @@ def parse():
     parser.add_argument("--stages", type=int, help="default: one for each GPU, at most 4; on CPUs 2")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--only", action="append", help="cells whose name contains this")
-    parser.add_argument("--seconds", type=float, help="of each run, instead of the scale's")
+    parser.add_argument("--seconds", type=float, help="of each cell, instead of the scale's")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no cell later than so many seconds after the start")
+    parser.add_argument("--profiles", type=pathlib.Path, help="file of side tasks' profiles, read if it is there (freeride-ctl profile import) and written")
     parser.add_argument("--sandbox", default="bubblewrap", choices=["bubblewrap", "none"])
     parser.add_argument("--resume", action="store_true", help="keep what --out has already")
     options = parser.parse_args()
@@ -65,66 +69,37 @@ class Machine:
             raise Failure("nvidia-smi lists no GPU; --scale toy runs without one")
         stages = options.stages or (min(4, len(found)) if found else 2)
         self.cores = sorted(os.sched_getaffinity(0))
-        self.devices = [gpu[0] for gpu in found[:stages]] if found else [f"cpu-{stage}" for stage in range(stages)]
+        self.gpus = [gpu[0] for gpu in found[:stages]]
+        self.devices = self.gpus or [f"cpu-{stage}" for stage in range(stages)]
         self.about = {"machine": f"{len(self.devices)} x {found[0][1]}" if found else f"{len(self.cores)} cores, no GPU", "stages": stages,
                       "driver": found[0][2] if found else None}
 
-
-def bubble_breakdown(events):
-    """By stage: where the bubbles' time went. `events`: bubble.end of iterations that were not held out."""
-    stages = {}
-    for event in events:
-        stage = stages.setdefault(str(event["stage"]), {"bubbles": 0, "offered_ns": 0, "running_ns": 0, "until_first_step_ns": 0, "after_last_step_ns": 0,
-                                                        "between_steps_ns": 0, "no_step_fitted_ns": 0, "not_leased_ns": 0, "not_learned_ns": 0,
-                                                        "lengths_us": [], "overruns_us": [], "edge_to_step_us": []})
-        length = event["end_ns"] - event["begin_ns"]
-        stage["bubbles"] += 1
-        stage["offered_ns"] += length
-        stage["lengths_us"].append(length // 1000)
-        if not event["leased"]:
-            stage["not_leased_ns" if event["learned_ns"] else "not_learned_ns"] += length
-            continue
-        stage["overruns_us"].append(event["overrun_ns"] // 1000)
-        if not event["side_begin_ns"]:
-            stage["no_step_fitted_ns"] += length
-            continue
-        head = min(length, max(0, event["side_begin_ns"] - event["begin_ns"]))
-        tail = max(0, event["end_ns"] - event["side_end_ns"])
-        running = min(event["harvested_ns"], length)
-        stage["edge_to_step_us"].append(head // 1000)
-        stage["running_ns"] += running
-        stage["until_first_step_ns"] += head
-        stage["after_last_step_ns"] += tail
-        stage["between_steps_ns"] += max(0, length - running - head - tail)
-    for stage in stages.values():
-        for key in ("lengths_us", "overruns_us", "edge_to_step_us"):
-            values = sorted(stage.pop(key))
-            stage[key.replace("_us", "_quantiles_us")] = [values[min(len(values) - 1, int(q * len(values)))] for q in (0.05, 0.5, 0.95, 0.99)] if values else []
-    return stages
+    def core_of(self, stage):
+        return str(self.cores[stage % len(self.cores)])
 
 
 class Tables:
     def __init__(self, options):
         self.options, self.scale, self.machine, self.price = options, cells.SCALES[options.scale](), Machine(options), rows.prices()
-        self.flags = ["--sandbox", options.sandbox]
+        self.begin, self.reserved_s = time.monotonic(), 0.0
+        self.power = None
         stages = len(self.machine.devices)
         self.record = {"scale": options.scale, **self.machine.about, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
                        "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]), "commit": self.commit(), "versions": self.versions(),
-                       "low_tier": self.scale.low_tier, "size": dict(self.scale.size, layers=self.layers(stages)), "alone": {}, "runs": [], "failed": {}}
+                       "low_tier": self.scale.low_tier, "block_iterations": self.scale.block_iterations,
+                       "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()}, "alone": {}, "runs": [], "failed": {}}
         if options.resume and options.out.exists():
             old = json.loads(options.out.read_text())
             self.record["alone"], self.record["runs"] = old["alone"], old["runs"]
 
-    def layers(self, stages):
-        return self.scale.size["layers"] * stages  # the scale says how many a stage has
-
+    # ---- what is run
     @staticmethod
     def commit():
         done = subprocess.run(["git", "-C", SOURCE, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
         return done.stdout.strip() or None
 
     def versions(self):
-        code = "import torch; print(torch.__version__, torch.version.cuda, '.'.join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None)"
+        code = "import torch; print(torch.__version__, torch.version.cuda, '.'.join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None, torch.__path__[0])"
         try:
             done = subprocess.run([self.options.python, "-c", code], capture_output=True, text=True, check=False)
             why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
@@ -132,216 +107,171 @@ class Tables:
             done, why = None, str(error)
         if done is None or done.returncode:
             raise Failure(f"{self.options.python} can't import torch: {why}; name another with --python")
-        torch, cuda, nccl = done.stdout.split()
+        torch, cuda, nccl, self.torch_folder = done.stdout.split()
         return {"torch": torch, "cuda": cuda, "nccl": nccl, "kernel": platform.release()}
+
+    def torch_lib(self):
+        return str(pathlib.Path(self.torch_folder) / "lib")
 
     def system(self):
         return System(self.options.programs, self.options.plugins, self.options.hooks, self.machine.devices)
 
-    def side_tasks(self, cell):
-        """One for each stage."""
-        stages = range(len(self.machine.devices))
-        return [self.scale.mixed[stage % len(self.scale.mixed)] if cell.side_task == "mixed" else cell.side_task for stage in stages]
+    def side_tasks(self, cell, stage):
+        return [self.scale.mixed[stage % len(self.scale.mixed)]] if cell.side_task == "mixed" else cell.side_task.split("+")
 
-    def cores_of(self, stage):
-        return str(self.machine.cores[stage % len(self.machine.cores)])
+    def params(self, side_task, batch):
+        own = self.scale.params.get(side_task, [])
+        return [word for word in own if not word.startswith("batch=")] + [f"batch={batch}"] if batch else own
 
-    def save(self):
-        self.record["rows"] = rows.rows(self.record, self.price)
-        self.options.out.write_text(json.dumps(self.record) + "\n")
-
-    # ---- one side task with the device to itself ----
-    def alone(self, side_task):
-        with self.system() as system:
-            lines = system.start_plain("plain", side_task, self.machine.devices[0], self.scale.params.get(side_task, []), self.cores_of(0), {})
-            self.go_on(system, "plain", lines)
-            time.sleep(min(5, self.scale.seconds / 3))
-            return self.end_plain(system, "plain", lines, side_task)
-
-    def go_on(self, system, name, lines):
-        """Through CreateSideTask and InitSideTask, to the steps."""
-        process = system.processes[name]
-        for state in ("CREATED", "PAUSED"):
-            system.wait(lambda state=state: any(line.get("state") == state for line in lines.lines), f"{state} of {name}")
-            process.stdin.write("\n")
-            process.stdin.flush()
-
-    def end_plain(self, system, name, lines, side_task):
-        """(work in the metric's unit, seconds of steps) of a plain side task, which it ends."""
-        process = system.processes.pop(name)
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGCONT)
-        process.stdin.close()  # nothing holds it any more
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise Failure(f"plain {side_task} did not end within 60 s of SIGTERM") from None
-        lines.join()
-        if process.returncode or "metrics" not in lines.lines[-1]:
-            raise Failure(f"plain {side_task} ended with {process.returncode}: {system.error(name)}")
-        last = lines.lines[-1]
-        return self.work(side_task, last["steps"], last["metrics"]), last["work_ms"] / 1e3
-
-    def work(self, side_task, steps, metrics):
-        metric = self.price["side_task"][side_task]["metric"]
-        if metric != "steps" and metric not in metrics:
-            raise Failure(f"{side_task} has no metric '{metric}', which prices.toml counts its work by; it has: {', '.join(metrics) or 'none'}")
-        return steps if metric == "steps" else metrics[metric]
-
-    # ---- one cell ----
     def job(self, cell):
         stages = len(self.machine.devices)
         per_rank = 1 if cell.schedule in ("1F1B", "GPipe") else 2
-        return {"schedule": cell.schedule, "size": dict(self.record["size"], micro_batches=cell.micro_batches, stages=stages * per_rank),
-                "warm_up": self.scale.warm_up, "cores": self.machine.cores}
+        return {"schedule": cell.schedule, "size": dict(self.record["sizes"][cell.size], micro_batches=cell.micro_batches, stages=stages * per_rank),
+                "warm_up": self.scale.warm_up}
 
-    def run(self, cell):
-        with self.system() as system:
-            measured = self.with_freeride(system, cell) if cell.method in ("iterative", "imperative") else self.without_freeride(system, cell)
-        if not measured["samples"]:
-            raise Failure("training has said nothing of its iterations")
-        return {"cell": dataclasses.asdict(cell), **measured}
+    # ---- work
+    def metric(self, side_task):
+        return self.price["side_task"][side_task]["metric"]
 
-    def block_ms(self, system, training):
-        """How long blocks with and without side tasks are, once training has warmed up."""
-        system.wait(lambda: training.lines, "warm-up of the training")
-        return self.scale.block_iterations * training.lines[0]["ready"]
+    def in_units(self, side_task, batch, amount):
+        """In what prices.toml counts: its steps are those of 64 images."""
+        return amount * batch / 64 if batch and side_task in cells.TRAIN else amount
 
-    def train_on(self, system, training, block=lambda: time.sleep(0.2)):
-        """Lets training run for the cell's time, block() by block(), then tells it to end."""
-        end = time.monotonic() + (self.options.seconds or self.scale.seconds)
-        while time.monotonic() < end:
-            if not system.ranks_left():
-                raise Failure("training ended by itself")
-            block()
-        system.end_training(training)
+    def work(self, side_task, batch, steps, metrics):
+        metric = self.metric(side_task)
+        if metric != "steps" and metric not in metrics:
+            raise Failure(f"{side_task} has no metric '{metric}', which prices.toml counts its work by; it has: {', '.join(metrics) or 'none'}")
+        return self.in_units(side_task, batch, steps if metric == "steps" else metrics[metric])
 
-    def with_freeride(self, system, cell):
-        training = system.start_training(self.job(cell), self.options.python, True, {})
-        events = system.start_freeride(round(self.block_ms(system, training)), cell.budget_pct, self.machine.cores, self.flags)
-        names = []
-        for stage, side_task in enumerate(self.side_tasks(cell)):
-            system.load(f"{side_task}-{stage}", stage, side_task, cell.method, self.scale.params.get(side_task, []), [])
-            names.append((f"{side_task}-{stage}", stage, side_task))
-        system.wait(lambda: all(system.works(name) for name, _, _ in names), "the first step of every side task")
-        from_ns = time.monotonic_ns()
-        self.train_on(system, training)
-        while system.ranks_left():
-            time.sleep(0.05)
-        time.sleep(1)  # the last events are on their way
-        states = {name: system.task(name) for name, _, _ in names}
-        for name, state in states.items():
-            if state["verdict"]["kind"] not in ("", "stopped"):
-                raise Failure(f"side task {name} was {state['verdict']['kind']}: {state['verdict']['reason']}")
-        system.processes["events"].terminate()
-        events.join()
-        kinds = {}
-        for event in events.lines:
-            if event.get("topic", "").startswith("training.iteration/") and event["begin_ns"] >= from_ns:
-                kinds.setdefault(event["iteration"], []).append(event)
-        samples = []
-        for line in training.lines:
-            if "iteration" in line:
-                said = kinds.get(line["iteration"], [])
-                kind = None
-                if said and all(event["holdout"] for event in said):
-                    kind = False
-                elif said and not any(event["holdout"] for event in said) and any(event["harvested"] for event in said):
-                    kind = True
-                if samples or kind is not None:
-                    samples.append([line["ms"], kind])
-        bubbles = [event for event in events.lines if event.get("topic", "").startswith("bubble.end/") and event["begin_ns"] >= from_ns]
-        breakdown = bubble_breakdown([event for event in bubbles if not event["holdout"]])
-        ends = [line["end_ns"] for line in training.lines if "iteration" in line]
-        for stage in breakdown:
-            of_stage = sum(event["end_ns"] - event["begin_ns"] for event in bubbles if str(event["stage"]) == stage)
-            breakdown[stage]["share_pct"] = round(100 * of_stage / (max(ends) - from_ns), 3)
-        with_s = sum(ms for ms, kind in samples if kind) / 1e3
-        tasks = []
-        for name, stage, side_task in names:
-            counters = states[name]["counters"]
-            # Counters are some time old; work for each second of steps is not.
-            per_ns = self.work(side_task, counters["steps"], counters["metrics"]) / max(1, counters["harvested_ns"])
-            tasks.append({"side_task": side_task, "stage": stage, "work": per_ns * breakdown.get(str(stage), {}).get("running_ns", 0), "seconds": with_s})
-        return {"samples": cut(samples), "tasks": tasks, "bubbles": breakdown, "measures": system.ctl("status").get("jobs")}
+    # ---- iterations, energy
+    def samples(self, lines, kind_of):
+        """[ms, with side tasks, [J, SM MHz, share at the power cap] of each GPU] of each iteration, from the first known kind to the last."""
+        read = list(self.power.lines) if self.power else []
+        found = []
+        for line in lines:
+            end = line["end_ns"]
+            seen = [power.between(read, end - line["ms"] * 1e6, end, gpu) for gpu in range(len(self.machine.gpus))] if read else []
+            read = read[next((at for at, one in enumerate(read) if one["at_ns"] > end - 2e9), 0):]
+            found.append([line["ms"], kind_of(line)] + ([[[round(value, 2) for value in one] for one in seen]] if seen and all(seen) else []))
+        known = [at for at, sample in enumerate(found) if sample[1] is not None]
+        return found[known[0]:known[-1] + 1] if known else []
 
-    def without_freeride(self, system, cell):
-        """The same training unhooked, and the side tasks' own programs beside it, stopped and continued by turns."""
-        trainer, beside = self.mps(system) if cell.method == "mps" else ({}, {})
-        training = system.start_training(self.job(cell), self.options.python, False, trainer)
-        block_s = self.block_ms(system, training) / 1e3
-        plain = []
-        for stage, side_task in enumerate(self.side_tasks(cell)):
-            name = f"plain-{stage}"
-            lines = system.start_plain(name, side_task, self.machine.devices[stage], self.scale.params.get(side_task, []), self.cores_of(stage), beside)
-            plain.append((name, stage, side_task, lines))
-        for name, _, _, lines in plain:
-            self.go_on(system, name, lines)
-        windows = []  # (from, to, with side tasks)
+    def energy(self, gpu, from_ns, to_ns):
+        time.sleep(2.5 * power.PERIOD_S)
+        found = power.between(list(self.power.lines), from_ns, to_ns, gpu) if self.power else None
+        return round(found[0], 2) if found else None
 
-        def block(on):
-            begin = time.monotonic_ns()
-            for name, *_ in plain:
-                system.processes[name].send_signal(signal.SIGCONT if on else signal.SIGSTOP)
-            time.sleep(block_s)
-            windows.append((begin, time.monotonic_ns(), on))
+    # ---- time
+    def late(self):
+        return time.monotonic() - self.begin > self.options.limit_s - self.reserved_s
 
-        self.train_on(system, training, lambda: block(len(windows) % 2 == 0))
-        for name, *_ in plain:
-            system.processes[name].send_signal(signal.SIGSTOP)
-        while system.ranks_left():
-            time.sleep(0.05)
-        samples = []
-        for line in training.lines:
-            if "iteration" in line:
-                end = line["end_ns"]
-                begin = end - int(line["ms"] * 1e6)
-                kind = next((on for since, until, on in windows if since <= begin and end <= until), None)
-                if samples or kind is not None:
-                    samples.append([line["ms"], kind])
-        seconds = sum(until - since for since, until, on in windows if on) / 1e9
-        tasks = [{"side_task": side_task, "stage": stage, "work": self.end_plain(system, name, lines, side_task)[0], "seconds": seconds}
-                 for name, stage, side_task, lines in plain]
-        return {"samples": cut(samples), "tasks": tasks, "bubbles": {}}
+    def say(self, text):
+        print(f"[{time.monotonic() - self.begin:.0f} s] {text}", flush=True)
 
-    def mps(self, system):
-        """One MPS server for both, the trainer at the higher priority: environments of the trainer and of the side tasks."""
-        if self.options.scale != "gpu":
-            raise Failure("MPS needs GPUs")
-        folder = {"CUDA_MPS_PIPE_DIRECTORY": str(system.folder / "p"), "CUDA_MPS_LOG_DIRECTORY": str(system.folder / "l")}
-        for path in folder.values():
-            pathlib.Path(path).mkdir()
-        system.start("mps", ["nvidia-cuda-mps-control", "-f"], env=folder)
-        return dict(folder, CUDA_MPS_CLIENT_PRIORITY="0"), dict(folder, CUDA_MPS_CLIENT_PRIORITY="1")
+    # ---- all
+    def save(self):
+        self.record["rows"] = rows.rows(self.record, self.price)
+        ready = self.options.out.with_suffix(".new")
+        ready.write_text(json.dumps(self.record) + "\n")
+        ready.rename(self.options.out)
 
-    # ---- all ----
+    def done(self, cell, result):
+        if isinstance(result, Failure):
+            self.record["failed"][cell.name] = str(result)
+            return self.say(f"{cell.name} FAILED: {result}")
+        self.record["failed"].pop(cell.name, None)
+        self.record["runs"].append({"cell": dict(cell.key), **result})
+        self.save()
+        row = self.record["rows"][-1]
+        harvested = "" if row["harvested_share_pct"] is None else f", harvested {row['harvested_share_pct']:.1f} %"
+        self.say(f"{cell.name}: I {row['time_increase_pct']} {row['time_increase_ci95_pct']} %, S {row['cost_savings_pct']} of {row['most_savings_pct']} %{harvested}"
+                 f", {row['iterations']} iterations")
+
+    def alone(self, side_task, batch, work, seconds, stage, began_ns):
+        key = side_task + (f"@{batch}" if batch else "")
+        joules = self.energy(stage, began_ns, began_ns + int(seconds * 1e9)) if self.machine.gpus else None
+        self.record["alone"][key] = [work, seconds] + ([joules] if joules else [])
+        self.say(f"{key} alone: {work / seconds:.4g} a second")
+
+    def wanted(self, method):
+        done = [run["cell"] for run in self.record["runs"]]
+        return [cell for cell in self.scale.cells if (cell.method == method or method == "freeride" and cell.method in ("iterative", "imperative"))
+                and cell.key not in done and (not self.options.only or any(part in cell.name for part in self.options.only))]
+
+    def plan(self):
+        """The groups of cells that share a training, in order."""
+        groups = []
+        for method in ("naive", "freeride", "mps"):  # the first also tells the rates alone
+            wanted = self.wanted(method)
+            if wanted:
+                groups.append(Harvest(self, wanted) if method == "freeride" else Beside(self, wanted, method))
+        return groups
+
+    def worth(self, cell):
+        """What a second of the cell's side tasks is worth, in seconds of a training GPU, by prices.toml and the rates alone."""
+        found = []
+        for stage in range(len(self.machine.devices)):
+            for side_task in self.side_tasks(cell, stage):
+                work, seconds, *_ = self.record["alone"].get(side_task + (f"@{cell.batch}" if cell.batch and side_task in cells.TRAIN else "")) or (0, 1)
+                alone = rows.units_per_s(side_task, work, seconds, self.price)
+                low_tier = alone if self.scale.low_tier == "alone" else self.price["side_task"][side_task]["low_tier"]
+                if not alone:
+                    raise Failure(f"what {side_task} is worth is not known, since its rate alone is not")
+                found.append(alone / low_tier * self.price["low_tier"]["dollars_per_hour"] * len(self.machine.devices) / self.price["training"]["dollars_per_hour"])
+        return sum(found) / len(found)
+
+    def needs_s(self, group):
+        """About how long a group takes, so that time is left for those that come later."""
+        return sum((cell.seconds or self.scale.seconds) + 1 for cell in group.cells) + 30
+
     def measure(self):
-        wanted = [cell for cell in self.scale.cells if not self.options.only or any(part in cell.name for part in self.options.only)]
-        done = {json.dumps(run["cell"]) for run in self.record["runs"]}
-        steps = [(f"alone-{name}", name) for name in sorted({name for cell in wanted for name in self.side_tasks(cell)}) if name not in self.record["alone"]]
-        steps += [(cell.name, cell) for cell in wanted if json.dumps(dataclasses.asdict(cell)) not in done]
-        for index, (name, what) in enumerate(steps):
-            begin = time.monotonic()
-            try:
-                if isinstance(what, str):
-                    self.record["alone"][what] = self.alone(what)
-                else:
-                    self.record["runs"].append(self.run(what))
-                said = "measured"
-            except Failure as failure:
-                self.record["failed"][name] = str(failure)
-                said = f"FAILED: {failure}"
-            if not isinstance(what, str) or self.record["runs"]:
-                self.save()
-            print(f"[{index + 1}/{len(steps)}] {name}: {said} ({time.monotonic() - begin:.0f} s)", flush=True)
+        if self.machine.gpus:
+            self.power_system = self.system()
+            process = self.power_system.start("power", [sys.executable, pathlib.Path(power.__file__), *self.machine.gpus], stdin=subprocess.PIPE,
+                                              stdout=subprocess.PIPE, text=True)
+            self.power = Lines(process.stdout)
+        groups = self.plan()
+        try:
+            for group in groups:
+                try:
+                    group.prepare()
+                except Failure as failure:
+                    self.failed(group, failure)
+            for group in groups:
+                if isinstance(group, Harvest):
+                    group.wait_profiles()  # devices are nobody's yet
+            self.say("processes are ready")
+            for at, group in enumerate(groups):
+                if group.cells[0].name in self.record["failed"]:
+                    continue
+                self.reserved_s = sum(self.needs_s(later) for later in groups[at + 1:])
+                try:
+                    self.run(group)
+                except Failure as failure:
+                    self.failed(group, failure)
+                finally:
+                    group.close()
+        finally:
+            for group in groups:
+                group.close()
+            if self.machine.gpus:
+                self.power_system.close()
 
+    def run(self, group):
+        if isinstance(group, Beside):
+            group.init()
+            self.say("side tasks' own programs are initialised")
+            if group.method == "naive":
+                group.alone(min(2.5, self.scale.seconds / 3), self.alone)
+        group.go()
+        group.measure(self.done)
 
-def cut(samples):
-    """Without what comes after the last sample of a known kind."""
-    while samples and samples[-1][1] is None:
-        samples.pop()
-    return samples
+    def failed(self, group, failure):
+        done = [run["cell"] for run in self.record["runs"]]
+        for cell in group.cells:
+            if cell.key not in done:
+                self.record["failed"].setdefault(cell.name, str(failure))
+        self.say(f"FAILED: {failure}")
 
 
 def main():

@@ -1,4 +1,4 @@
-"""The processes of one run: manager, workers, training ranks, side tasks with and without FreeRide. None outlives its System."""
+"""Processes of a measurement: a System owns them, none outlives it."""
 import json
 import os
 import pathlib
@@ -6,17 +6,16 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-PATIENCE_S = 180  # a bound against hanging for ever, not a limit on speed
+PATIENCE_S = 120  # a bound against hanging for ever, not a limit on speed
 
 
 class Failure(Exception):
-    """The run can't be used; the text says why."""
+    """What was wanted can't be measured; the text says why."""
 
 
 class Lines:
@@ -48,7 +47,6 @@ class System:
         self.run_dir = self.folder / "r"
         self.run_dir.mkdir()
         self.processes = {}
-        self.training_end = self.folder / "end"
         keep = {key: value for key, value in os.environ.items() if not key.startswith(("FREERIDE_", "CUDA_MPS_"))}
         library = next((path for path in (programs.parent / "lib", hooks / "freeride") if (path / "libfreeride_hook.so").exists()), None)
         if library is None:
@@ -56,13 +54,9 @@ class System:
         self.env = dict(keep, FREERIDE_RUN_DIR=str(self.run_dir), FREERIDE_JOB="tables", FREERIDE_HOOK_LIBRARY=str(library / "libfreeride_hook.so"),
                         PYTHONPATH=str(hooks), PYTHONUNBUFFERED="1", OMP_NUM_THREADS="1", NCCL_NVLS_ENABLE="0")
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self):
         for process in reversed(self.processes.values()):
             if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
                 process.send_signal(signal.SIGTERM)
         end = time.monotonic() + 20
         for process in self.processes.values():
@@ -73,33 +67,42 @@ class System:
                 process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # ---- processes ----
     def start(self, name, words, **more):
         env = dict(self.env, **more.pop("env", {}))
         more.setdefault("stdout", subprocess.DEVNULL)
-        with open(self.folder / f"{name}.err", "wb") as errors:
+        with open(self.folder / f"{name}.err", "ab") as errors:
             self.processes[name] = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *map(str, words)], stderr=errors, env=env, **more)
         return self.processes[name]
+
+    def end(self, name):
+        """Ends one in good order."""
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise Failure(f"{name} did not end within 20 s of SIGTERM: {self.error(name)}") from None
 
     def error(self, name):
         return (self.folder / f"{name}.err").read_text(errors="replace")[-1500:].strip()
 
-    def check(self, *but):
+    def check(self):
         for name, process in self.processes.items():
-            if name not in but and process.poll() is not None:
+            if process.poll() is not None:
                 raise Failure(f"{name} ended with {process.returncode}: {self.error(name)}")
 
-    def wait(self, condition, what):
-        end = time.monotonic() + PATIENCE_S
+    def wait(self, condition, what, seconds=PATIENCE_S):
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.check()
             value = condition()
             if value:
                 return value
-            time.sleep(0.05)
-        raise Failure(f"{what}: not within {PATIENCE_S} s")
+            time.sleep(0.02)
+        raise Failure(f"{what}: not within {seconds} s")
 
-    # ---- FreeRide ----
     def ctl(self, *words):
         done = subprocess.run([str(word) for word in (self.programs / "freeride-ctl", "--format", "json", *words)], capture_output=True, text=True,
                               env=self.env, timeout=PATIENCE_S, check=False)
@@ -107,77 +110,63 @@ class System:
             return {}
         if done.returncode != 0:
             raise Failure(f"freeride-ctl {' '.join(map(str, words))}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
+        return json.loads(done.stdout or "{}")
 
-    def start_freeride(self, block_ms, budget_pct, cores, flags):
-        """Manager and a worker for each stage; half of the blocks are held out. Returns the events as they come."""
-        self.start("manager", [self.programs / "freeride-manager", "--state-dir", self.folder / "m", "--holdout-pct", 50, "--holdout-block-ms", block_ms,
-                               "--budget-pct", 100 if budget_pct is None else budget_pct])
-        libraries = self.programs.parent / "lib"
-        # A packed tree's libraries (make dist): a sandbox shows the system's only.
-        more = ["--library-dir", libraries] if (libraries / "libzmq.so.5").exists() else []
-        for stage, device in enumerate(self.devices):
-            own = ["--cores", cores[stage % len(cores)]] if device.startswith("cpu-") else []
-            self.start(f"worker-{stage}", [self.programs / "freeride-worker", "--state-dir", self.folder / f"w{stage}", "--device", device, *own, *more, *flags])
-        self.wait(lambda: len(self.ctl("workers").get("workers", [])) == len(self.devices), "registration of the workers")
-        words = [self.programs / "freeride-ctl", "--format", "json", "events"]
-        return Lines(self.start("events", words, stdout=subprocess.PIPE, text=True).stdout)
 
-    def load(self, name, stage, side_task, interface, params, flags):
-        words = [word for param in params for word in ("--param", param)]
-        self.ctl("load", self.plugins / f"{side_task}.so", "--name", name, "--stage", stage, "--interface", interface, *words, *flags)
+class Training:
+    """Ranks of train.py, which wait with their imports done until go()."""
 
-    def works(self, name):
-        """Whether the side task has made a step. Failure when it has ended instead."""
-        state = self.task(name)
-        if state["verdict"]["kind"]:
-            raise Failure(f"side task {name} was {state['verdict']['kind']}: {state['verdict']['reason']}")
-        return state["counters"]["steps"] > 0
+    def __init__(self, system, python, hooked, cores, env):
+        self.system, self.phase, self.lines = system, None, None
+        self.job = {"go": str(system.folder / "go"), "orders": str(system.folder / "orders"), "cores": cores}
+        self.python, self.hooked, self.env, self.ranks = python, hooked, env, len(system.devices)
 
-    def task(self, name):
-        return self.ctl("task", name)["task"]["state"]
-
-    # ---- training and plain side tasks ----
-    def start_training(self, job, python, hooked, env):
-        """Ranks of train.py; returns rank 0's lines."""
+    def prepare(self, first):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        lines = None
-        for rank in range(len(self.devices)):
-            own = dict(env, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(self.devices)), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-            through = ["-m", "freeride.run"] if hooked else []
-            process = self.start(f"rank-{rank}", [python, *through, HERE / "train.py", json.dumps(dict(job, end=str(self.training_end)))], env=own,
-                                 stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, text=True)
+        job = json.dumps(dict(self.job, **first))
+        for rank in range(self.ranks):
+            own = dict(self.env, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(self.ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            through = ["-m", "freeride.run"] if self.hooked else []
+            process = self.system.start(f"rank-{rank}", [self.python, *through, HERE / "train.py", job], env=own,
+                                        stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, text=True)
             if rank == 0:
-                lines = Lines(process.stdout)
-        return lines
+                self.lines = Lines(process.stdout)
 
-    def end_training(self, lines):
-        """Tells it which iteration is the last: near, but ahead of every rank."""
-        last = next((line["iteration"] for line in reversed(lines.lines) if "iteration" in line), 0)
-        ready = self.training_end.with_suffix(".new")
-        ready.write_text(str(last + 8))
-        ready.rename(self.training_end)  # whole or not at all
+    def go(self):
+        pathlib.Path(self.job["go"]).touch()
+        self.phase = 0
 
-    def ranks_left(self):
-        """Whether training goes on. Failure when a rank has failed."""
-        left = 0
-        for name, process in self.processes.items():
-            if name.startswith("rank-"):
-                code = process.poll()
-                left += code is None
-                if code:
-                    raise Failure(f"{name} ended with {code}: {self.error(name)}")
-        self.check(*(name for name in self.processes if name.startswith("rank-")))
-        return left > 0
+    def order(self, job):
+        """`job` comes after this phase; None: the end. Near, but ahead of every rank."""
+        last = next((line["iteration"] for line in reversed(self.lines.lines) if "iteration" in line), 0)
+        self.phase += 1
+        path = pathlib.Path(self.job["orders"])
+        ready = path.with_suffix(".new")
+        ready.write_text(json.dumps({"phase": self.phase, "at": last + 8, "job": job}))
+        ready.rename(path)  # whole or not at all
 
-    def start_plain(self, name, side_task, device, params, cores, env):
-        """The side task's own work, without FreeRide; it waits for a line on its input after each of its states. Returns its lines."""
-        scratch = self.folder / f"{name}.scratch"
-        scratch.mkdir()
-        words = [word for param in params for word in ("--param", param)]
-        pin = ["taskset", "-c", cores] if device.startswith("cpu-") else []
-        process = self.start(name, [*pin, self.programs / "bench-side-task", "run", "--hold", "--plugin", self.plugins / f"{side_task}.so", "--device", device,
-                                    "--scratch", scratch, *words], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        return Lines(process.stdout)
+    def ready_ms(self):
+        """Waits until the phase has warmed up; its iterations' length."""
+        def said():
+            return next((line["ready"] for line in reversed(self.lines.lines) if line.get("phase") == self.phase), None)
+        return self.system.wait(said, f"warm-up of the training's phase {self.phase}")
+
+    def iterations(self, from_ns, to_ns):
+        """Those that began and ended in between."""
+        return [line for line in list(self.lines.lines) if "iteration" in line and line["end_ns"] <= to_ns and line["end_ns"] - line["ms"] * 1e6 >= from_ns]
+
+    def end(self):
+        self.order(None)
+        self.system.check()
+        limit = time.monotonic() + PATIENCE_S
+        for rank in range(self.ranks):
+            process = self.system.processes.pop(f"rank-{rank}")
+            try:
+                process.wait(max(0.1, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.returncode:
+                raise Failure(f"rank-{rank} ended with {process.returncode}: {self.system.error(f'rank-{rank}')}")

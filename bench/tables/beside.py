@@ -1,0 +1,161 @@
+"""What one would use instead of FreeRide: side tasks' own programs beside a training without the hook.
+
+"naive": on the same device. "mps": as clients of one MPS server, training at the higher priority. All programs of all cells are loaded at the start and
+wait for orders of so many nanoseconds of steps; a cell's work in blocks, with as long blocks of nothing between.
+"""
+import pathlib
+import subprocess
+import time
+
+from cells import TRAIN
+from system import Failure, Lines, Training
+
+class Program:
+    """A side task's own program, `bench-side-task run --serve`."""
+
+    def __init__(self, tables, system, stage, side_task, batch, env):
+        self.stage, self.side_task, self.batch, self.system = stage, side_task, batch, system
+        self.name = f"{side_task}{batch or ''}-{stage}"
+        device = system.devices[stage]
+        scratch = system.folder / f"{self.name}.scratch"
+        scratch.mkdir()
+        words = [word for param in tables.params(side_task, batch) for word in ("--param", param)]
+        pin = ["taskset", "-c", tables.machine.core_of(stage)]
+        if not device.startswith("cpu-"):
+            pin, env = [], dict(env, CUDA_VISIBLE_DEVICES=device)
+            if side_task in TRAIN:
+                env["LD_LIBRARY_PATH"] = tables.torch_lib()
+        self.process = system.start(self.name, [*pin, tables.options.programs / "bench-side-task", "run", "--serve", "--work", tables.metric(side_task), "--plugin",
+                                                system.plugins / f"{side_task}.so", "--device", device, "--scratch", scratch, *words],
+                                    env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.lines, self.asked = Lines(self.process.stdout).lines, 0
+
+    def ask(self, what):
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+        self.asked += 1
+
+    def answered(self):
+        return len(self.lines) >= self.asked
+
+
+class Beside:
+    def __init__(self, tables, cells, method):
+        self.tables, self.scale, self.machine, self.options = tables, tables.scale, tables.machine, tables.options
+        self.cells, self.method, self.system = cells, method, tables.system()
+        self.programs = {}
+        self.mps_env = {}
+        self.training = None
+
+    def close(self):
+        self.system.close()
+
+    def prepare(self):
+        """Programs and ranks, up to where they would take something of a GPU."""
+        if self.method == "mps":
+            if not self.machine.gpus:
+                raise Failure("MPS needs GPUs")
+            self.mps_env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.system.folder / "p"), "CUDA_MPS_LOG_DIRECTORY": str(self.system.folder / "l")}
+            for path in self.mps_env.values():
+                pathlib.Path(path).mkdir()
+        priority = (lambda value: dict(self.mps_env, CUDA_MPS_CLIENT_PRIORITY=value)) if self.mps_env else (lambda value: {})
+        self.training = Training(self.system, self.options.python, False, self.machine.cores, priority("0"))
+        self.training.prepare(self.tables.job(self.cells[0]))
+        for cell in self.cells:
+            for key in self.keys(cell):
+                if key not in self.programs:
+                    self.programs[key] = Program(self.tables, self.system, *key, priority("1"))
+
+        if self.method == "naive":  # for alone(): side tasks of FreeRide's cells alone
+            stage = 0
+            for cell in self.scale.cells:
+                batch = cell.batch if cell.side_task in TRAIN else None
+                if batch and all(key[1:] != (cell.side_task, batch) for key in self.programs):
+                    self.programs[stage, cell.side_task, batch] = Program(self.tables, self.system, stage, cell.side_task, batch, {})
+                    stage = (stage + 1) % len(self.system.devices)
+
+    def keys(self, cell):
+        return [(stage, side_task, cell.batch if side_task in TRAIN else None) for stage in range(len(self.system.devices))
+                for side_task in self.tables.side_tasks(cell, stage)]
+
+    def answers(self, programs, what):
+        self.system.wait(lambda: all(program.answered() for program in programs), f"{what} of " + ", ".join(program.name for program in programs))
+        return [program.lines[-1] for program in programs]
+
+    def init(self):
+        if self.method == "mps":
+            self.system.start("mps", ["nvidia-cuda-mps-control", "-f"], env=self.mps_env)
+            self.system.wait((pathlib.Path(self.mps_env["CUDA_MPS_PIPE_DIRECTORY"]) / "control").exists, "MPS control daemon", 20)
+        for program in self.programs.values():
+            program.ask("init")
+        self.answers(list(self.programs.values()), "InitSideTask")
+
+    def alone(self, seconds, done):
+        """Each side task with a device to itself, as many of them at a time as there are devices."""
+        left = {}
+        for (stage, side_task, batch), program in self.programs.items():
+            left.setdefault((side_task, batch), {})[stage] = program
+        while left:
+            free, round_ = set(range(len(self.system.devices))), []
+            for what, by_stage in list(left.items()):
+                stage = next((stage for stage in by_stage if stage in free), None)
+                if stage is not None:
+                    free.discard(stage)
+                    round_.append((what, by_stage[stage]))
+                    del left[what]
+            for _, program in round_:
+                program.ask(int(seconds * 1e9))
+            answers = self.answers([program for _, program in round_], "steps")
+            for ((side_task, batch), program), answer in zip(round_, answers):
+                work = self.tables.in_units(side_task, batch, answer["work"])
+                done(side_task, batch, work, answer["ns"] / 1e9, program.stage, answer["began_ns"])
+
+    def go(self):
+        self.training.go()
+
+    def measure(self, done):
+        # Cells of one training only: the baselines are not measured in several phases.
+        block_ns = int(self.scale.block_iterations * self.training.ready_ms() * 1e6)
+        for cell in self.cells:
+            if self.tables.late():
+                return
+            try:
+                done(cell, self.cell(cell, block_ns))
+            except Failure as failure:
+                done(cell, failure)
+                self.system.check()
+        self.training.end()
+
+    def cell(self, cell, block_ns):
+        programs = [self.programs[key] for key in self.keys(cell)]
+        windows, worked = [], [0.0] * len(programs)  # (from, to, with side tasks)
+        from_ns = time.monotonic_ns()
+        end = time.monotonic() + (self.options.seconds or cell.seconds or self.scale.seconds)
+        while time.monotonic() < end:
+            on = len(windows) % 2 == 0
+            begin = time.monotonic_ns()
+            if on:
+                for program in programs:
+                    program.ask(block_ns)
+                answers = self.answers(programs, "steps")
+                worked = [one + answer["work"] for one, answer in zip(worked, answers)]
+                # All of them at work: from the last one's first step to the first one's end.
+                windows.append((max(answer["began_ns"] for answer in answers), min(answer["began_ns"] + answer["ns"] for answer in answers), True))
+            else:
+                time.sleep(block_ns / 1e9)
+                self.system.check()
+                windows.append((begin, time.monotonic_ns(), False))
+        time.sleep(2 * block_ns / self.scale.block_iterations / 1e9)  # the last iterations are not told yet
+        lines = self.training.iterations(from_ns, windows[-1][1])
+
+        def kind(line):
+            begin = line["end_ns"] - int(line["ms"] * 1e6)
+            return next((on for since, until, on in windows if since <= begin and line["end_ns"] <= until), None)
+
+        samples = self.tables.samples(lines, kind)
+        if not samples:
+            raise Failure("no iteration was within a block")
+        seconds = sum(until - since for since, until, on in windows if on) / 1e9
+        tasks = [{"side_task": program.side_task, "batch": program.batch, "stage": program.stage, "seconds": seconds,
+                  "work": self.tables.in_units(program.side_task, program.batch, work)} for program, work in zip(programs, worked)]
+        return {"samples": samples, "tasks": tasks, "bubbles": {}}

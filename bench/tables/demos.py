@@ -1,0 +1,50 @@
+"""What happens to a side task that does not pause, and to one that takes more memory than it may: timelines beside the training."""
+import time
+
+STAGE = 1
+LEAD_S, TAIL_S, PATIENCE_S = 2, 2, 40
+# name, plugin, parameters, memory; on a GPU, and on a CPU.
+GPU = [("does not pause", "gpu_task", ["how=endless", "after=400", "step_us=2000"], "2GiB"),
+       ("takes more memory than it may", "gpu_task", ["how=grow", "after=100", "step_us=2000", "mb=64"], "8GiB")]
+CPU = [("does not pause", "faulty", ["where=step", "how=spin", "after=200"], "256MiB"), ("takes more memory than it may", "hog", ["mb=1"], "256MiB")]
+
+
+def run(harvest, folder):
+    """[demonstration, …], as far as the plugins are there; a training goes on under `harvest` and no other side task is at work."""
+    found = []
+    for what, plugin, params, memory in GPU if harvest.machine.gpus else CPU:
+        if (folder / f"{plugin}.so").exists():
+            found.append(one(harvest, what, folder / f"{plugin}.so", params, memory, f"demo-{len(found)}"))
+    return found
+
+
+def one(harvest, what, plugin, params, memory, name):
+    system, events = harvest.system, harvest.events.lines
+    words = [word for param in params for word in ("--param", param)]
+    first = len(events)
+    system.ctl("load", plugin, "--name", name, "--stage", STAGE, "--memory", memory, *words)
+
+    def begun():
+        return next((event["begin_ns"] for event in events[first:] if event.get("topic", "").startswith("bubble.end/") and event["task"] == name), None)
+
+    def ended():
+        return next((event for event in events[first:] if event.get("topic") == f"task.state/{name}" and event["verdict"]["kind"]), None)
+
+    used = []
+
+    def look():
+        state = harvest.states().get(name)
+        if state is not None and not harvest.machine.gpus:
+            used.append([time.monotonic_ns(), state["counters"]["memory_bytes"]])
+        return ended() if begun() is not None or ended() is not None else None
+
+    end = system.wait(look, f"the end of the task that {what}", PATIENCE_S)
+    time.sleep(TAIL_S)
+    begin_ns = (begun() or end["t_ns"]) - LEAD_S * 10**9
+    lines = harvest.training.iterations(begin_ns, time.monotonic_ns())
+    if harvest.machine.gpus and harvest.tables.power:
+        used = [[sample["at_ns"], sample["gpus"][STAGE][4]] for sample in list(harvest.tables.power.lines) if sample["at_ns"] >= begin_ns]
+    bubbles = [[event[key] for key in ("begin_ns", "end_ns", "leased", "side_begin_ns", "side_end_ns", "overrun_ns")] for event in events[first:]
+               if event.get("topic", "").startswith("bubble.end/") and event["stage"] == STAGE and event["begin_ns"] >= begin_ns]
+    return {"what": what, "plugin": plugin.name, "params": params, "memory": memory, "begin_ns": begin_ns, "end_ns": end["t_ns"], "verdict": end["verdict"],
+            "iterations": [[line["end_ns"] - int(line["ms"] * 1e6), line["end_ns"]] for line in lines], "bubbles": bubbles, "bytes": used}

@@ -1,0 +1,269 @@
+"""Cells of FreeRide: one training under the hook, in whose bubbles the cells' side tasks take turns.
+
+What a group of cells needs is loaded at once and paused by the user; a cell is then two orders, and training does not notice. The manager's holdout gives and takes
+blocks of iterations, so that each cell has its own blank ones.
+"""
+import contextlib
+import sqlite3
+import subprocess
+import time
+
+import breakdown
+from cells import TRAIN
+from system import Failure, Lines, Training
+
+
+class Harvest:
+    def __init__(self, tables, cells):
+        self.tables, self.scale, self.machine, self.options = tables, tables.scale, tables.machine, tables.options
+        self.cells, self.system = cells, tables.system()
+        self.training = Training(self.system, self.options.python, True, self.machine.cores, {})
+        self.loaded = {}        # task's name -> (stage, side task, batch, interface)
+        self.budget = self.about = None  # the manager's; which side tasks its evidence is of
+        self.block_ms = 1000
+        self.events = None
+
+    def close(self):
+        self.system.close()
+
+    # ---- daemons
+    def prepare(self):
+        """Everything that needs no training: daemons, profiles (devices are idle still), imports."""
+        self.start_manager(None)
+        libraries = self.options.programs.parent / "lib"
+        # A packed tree's libraries (make dist): a sandbox shows the system's only.
+        more = ["--library-dir", libraries] if (libraries / "libzmq.so.5").exists() else []
+        more += ["--host-memory-bytes", 32 << 30, "--init-ms", 90000, "--profile-ms", 30000] if self.machine.gpus else []
+        for stage, device in enumerate(self.system.devices):
+            own = [] if self.machine.gpus else ["--cores", self.machine.core_of(stage)]
+            self.system.start(f"worker-{stage}", [self.options.programs / "freeride-worker", "--state-dir", self.system.folder / f"w{stage}", "--device", device,
+                                                  "--sandbox", self.options.sandbox, "--lease-order", "best-fit", *own, *more])
+        self.wait_workers()
+        words = [self.options.programs / "freeride-ctl", "--format", "json", "events"]
+        self.events = Lines(self.system.start("events", words, stdout=subprocess.PIPE, text=True).stdout)
+        self.training.prepare(self.tables.job(self.cells[0]))
+        if self.options.profiles and self.options.profiles.exists():
+            self.system.ctl("profile", "import", self.options.profiles)
+        self.load(self.names(self.groups()[0]))
+
+    def start_manager(self, budget, worth=1.0):
+        self.budget = budget
+        more = ["--side-worth", round(worth, 4)] if budget == "auto" else []
+        self.system.start("manager", [self.options.programs / "freeride-manager", "--state-dir", self.system.folder / "m", "--holdout-pct", 50,
+                                      "--holdout-block-ms", round(self.block_ms), "--default-memory-mib", self.scale.memory_mib, "--budget-pct", 100 if budget is None else budget, *more])
+
+    def wait_workers(self):
+        def up():
+            workers = self.system.ctl("workers").get("workers", [])
+            return len(workers) == len(self.system.devices) and all(worker["state"]["state"] == "up" for worker in workers)
+        self.system.wait(up, "registration of the workers")
+
+    def set_budget(self, budget, about, worth):
+        """A manager with this budget. What it has measured of other side tasks is no evidence for these, and a new kind of load is a new job to it; with the
+        same ones, it goes on from what it knows."""
+        if about == self.about and budget == self.budget:
+            return
+        self.pause(self.loaded)
+        self.system.end("manager")
+        if about != self.about:
+            with contextlib.closing(sqlite3.connect(self.system.folder / "m" / "freeride.db", isolation_level=None)) as state:
+                for table in ("job", "holdout_plan", "stage", "block"):
+                    state.execute(f"DELETE FROM {table}")
+        self.about = about
+        self.start_manager(budget, worth)
+        self.wait_workers()
+
+    # ---- side tasks
+    def tasks_of(self, cell):
+        """(name, stage, side task, batch, interface) of each."""
+        found = []
+        for stage in range(len(self.system.devices)):
+            for side_task in self.tables.side_tasks(cell, stage):
+                batch = cell.batch if side_task in TRAIN else None
+                found.append((f"{side_task}{batch or ''}-{cell.method}-{stage}", stage, side_task, batch, cell.method))
+        return found
+
+    def names(self, cells):
+        return {name: rest for cell in cells for name, *rest in self.tasks_of(cell)}
+
+    def groups(self):
+        """Cells whose side tasks are loaded together: of one interface. A phase comes after the other, the budgets of a side task one after the other."""
+        order = {}
+        for cell in self.cells:
+            order.setdefault((cell.phase, cell.method), []).append(cell)
+        groups = []
+        for cells in order.values():
+            tasks = list(dict.fromkeys((cell.side_task, cell.batch) for cell in cells))
+            groups.append(sorted(cells, key=lambda cell: (tasks.index((cell.side_task, cell.batch)), self.rank(cell.budget_pct))))
+        return groups
+
+    @staticmethod
+    def rank(budget):
+        """Throttled ever more."""
+        return 1e9 if budget == "auto" else -1e9 if budget is None else -budget
+
+    def load(self, wanted):
+        """Orders `wanted` and nothing else; what is there already stays."""
+        for name in [name for name in self.loaded if name not in wanted]:
+            self.system.ctl("stop", name)
+            del self.loaded[name]
+        for name, (stage, side_task, batch, interface) in sorted(wanted.items(), key=lambda item: item[1][1] not in TRAIN):
+            if name in self.loaded:
+                continue
+            params = [word for param in self.tables.params(side_task, batch) for word in ("--param", param)]
+            python = ["--python", self.options.python] if side_task in TRAIN and self.machine.gpus else []
+            self.system.ctl("load", self.options.plugins / f"{side_task}.so", "--name", name, "--stage", stage, "--interface", interface, *params, *python)
+            self.loaded[name] = (stage, side_task, batch, interface)
+
+    def states(self):
+        return {info["state"]["task"]: info["state"] for info in self.system.ctl("tasks").get("tasks", [])}
+
+    def wait_loaded(self):
+        """Until each has made a step, or has ended instead; whoever has is paused. Those that ended are said."""
+        waiting, ended = set(self.loaded), {}
+
+        def look():
+            states, done = self.states(), []
+            for name in list(waiting):
+                state = states.get(name)
+                if state is None:
+                    continue
+                if state["verdict"]["kind"]:
+                    ended[name] = f"side task {name} was {state['verdict']['kind']}: {state['verdict']['reason']}"
+                    waiting.discard(name)
+                elif state["counters"]["steps"] > 0:
+                    done.append(name)
+            if done:
+                self.pause(done)
+                waiting.difference_update(done)
+            return not waiting
+        try:
+            self.system.wait(look, "first steps", 90)
+        except Failure:
+            states = self.states()
+            for name in waiting:
+                state = states.get(name, {})
+                ended[name] = f"side task {name} came to no step: {state.get('state')} {state.get('reason')}"
+                self.system.ctl("stop", name)
+        for name in ended:
+            self.loaded.pop(name, None)
+        return ended
+
+    def pause(self, names):
+        if names:
+            self.system.ctl("pause", *names)
+
+    def resume(self, names):
+        self.system.ctl("resume", *names)
+
+    # ---- measuring
+    def wait_profiles(self):
+        wanted = len({rest[1:] for rest in self.loaded.values()})  # one of each content, parameters and interface
+        try:
+            self.system.wait(lambda: len(self.system.ctl("profile", "list").get("profiles", [])) >= wanted, "profiles", 60)
+        except Failure:
+            self.system.check()  # the rest are taken beside training, or say what is wrong with them
+
+    def go(self):
+        self.training.go()
+
+    def measure(self, done):
+        """Every cell; `done` gets each with what was measured or why not."""
+        phase, group_of = None, self.groups()
+        for group in group_of:
+            if self.tables.late():
+                return
+            if group[0].phase != phase:
+                if phase is not None:
+                    self.pause(self.loaded)
+                    self.training.order(self.tables.job(group[0]))
+                phase = group[0].phase
+                self.block_ms = self.scale.block_iterations * self.training.ready_ms()
+                self.about = None
+            self.load(self.names(group))
+            ended = self.wait_loaded()
+            if self.options.profiles:
+                self.system.ctl("profile", "export", self.options.profiles)
+            for cell in group:
+                if self.tables.late():
+                    return
+                lost = [why for name, why in ended.items() if name in self.names([cell])]
+                try:
+                    if lost:
+                        raise Failure("; ".join(lost))
+                    done(cell, self.cell(cell))
+                except Failure as failure:
+                    done(cell, failure)
+                    self.system.check()  # a process that has ended is no cell's fault
+        self.training.end()
+
+    def cell(self, cell):
+        tasks = self.tasks_of(cell)
+        names = [name for name, *_ in tasks]
+        self.set_budget(cell.budget_pct, (cell.phase, cell.side_task, cell.batch, cell.method), self.tables.worth(cell) if cell.budget_pct == "auto" else 1.0)
+        others = [name for name in self.loaded if name not in names]
+        self.pause(others)
+        first = len(self.events.lines)
+        resumed_ns = time.monotonic_ns()
+        self.resume(names)
+        stages = {str(stage) for _, stage, *_ in tasks}
+
+        def working():
+            new = self.events.lines[first:]
+            busy = {str(event["stage"]) for event in new if event.get("topic", "").startswith("bubble.end/") and event["side_begin_ns"] > resumed_ns}
+            held = any(event["holdout"] for event in new if event.get("topic", "").startswith("training.iteration/") and event["begin_ns"] > resumed_ns)
+            return stages <= busy and held
+        self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 40)
+        time.sleep(0 if cell.budget_pct is None else self.scale.settle)
+        from_ns = time.monotonic_ns()
+        end = time.monotonic() + (self.options.seconds or cell.seconds or self.scale.seconds)
+        while time.monotonic() < end:
+            self.system.check()
+            time.sleep(0.1)
+        to_ns = time.monotonic_ns()
+        self.pause(names)
+        time.sleep(0.4)  # the last events are on their way
+        return self.result(tasks, first, from_ns, to_ns)
+
+    def result(self, tasks, first, from_ns, to_ns):
+        states = self.states()
+        for name, *_ in tasks:
+            verdict = states[name]["verdict"]
+            if verdict["kind"]:
+                raise Failure(f"side task {name} was {verdict['kind']}: {verdict['reason']}")
+        new = [event for event in self.events.lines[first:] if "topic" in event]
+        iterations = [event for event in new if event["topic"].startswith("training.iteration/")]
+        kinds = breakdown.kinds(iterations)
+        lines = self.training.iterations(from_ns, to_ns)
+        leaders = [event for event in iterations if event["stage"] == 0]
+        by = breakdown.shift(lines, leaders)
+        samples = self.tables.samples(lines, lambda line: kinds.get(line["iteration"] + by))
+        begins = {(event["rank"], event["iteration"]): event["begin_ns"] for event in iterations}
+        bubbles = [dict(event, iteration_ns=begins.get((event["rank"], event["iteration"]))) for event in new
+                   if event["topic"].startswith("bubble.end/") and from_ns <= event["begin_ns"] and event["end_ns"] <= to_ns]
+        stages = breakdown.bubble_breakdown([event for event in bubbles if not event["holdout"]])
+        shapes = breakdown.shapes([event for event in bubbles if event["holdout"]])
+        for stage, seen in stages.items():
+            length = sum(event["end_ns"] - event["begin_ns"] for event in bubbles if str(event["stage"]) == stage)
+            seen["share_pct"] = round(100 * length / (to_ns - from_ns), 3)
+            seen["waits_ms"] = shapes.get(stage, [])
+        with_s = sum(sample[0] for sample in samples if sample[1]) / 1e3
+        found = []
+        for name, stage, side_task, batch, _ in tasks:
+            running_ns = sum(min(event["harvested_ns"], event["end_ns"] - event["begin_ns"]) for event in bubbles
+                             if event["stage"] == stage and event["task"] == name and not event["holdout"])
+            found.append({"side_task": side_task, "batch": batch, "stage": stage, "seconds": with_s,
+                          "work": self.work_per_ns(name, side_task, batch, states[name], from_ns) * running_ns})
+        job = next(iter(self.system.ctl("status").get("jobs") or []), {})
+        return {"samples": samples, "tasks": found, "bubbles": stages, "measures": job}
+
+    def work_per_ns(self, name, side_task, batch, state, from_ns):
+        """Work for each nanosecond inside steps, of this cell where the worker has told of the task twice in it."""
+        told = [event["counters"] for event in list(self.events.lines) if event.get("topic") == f"task.progress/{name}" and event["t_ns"] >= from_ns]
+        last = told[-1] if told else state["counters"]
+        first = told[0] if len(told) > 1 else {"steps": 0, "harvested_ns": 0, "metrics": {}}
+        spent = last["harvested_ns"] - first["harvested_ns"]
+        work = self.tables.work(side_task, batch, last["steps"], last["metrics"])
+        if first["steps"]:
+            work -= self.tables.work(side_task, batch, first["steps"], first["metrics"])
+        return work / spent if spent > 0 else 0.0
