@@ -195,6 +195,8 @@ class Harvest:
                 except Failure as failure:
                     done(cell, failure)
                     self.system.check()  # a process that has ended is no cell's fault
+            if group is group_of[-1]:
+                self.tables.demonstrate(self)
         self.training.end()
 
     def cell(self, cell):
@@ -210,7 +212,7 @@ class Harvest:
 
         def working():
             new = self.events.lines[first:]
-            busy = {str(event["stage"]) for event in new if event.get("topic", "").startswith("bubble.end/") and event["side_begin_ns"] > resumed_ns}
+            busy = {str(event["stage"]) for event in new if event.get("topic", "").startswith("bubble.end/") and event["leased"] and event["begin_ns"] > resumed_ns}
             held = any(event["holdout"] for event in new if event.get("topic", "").startswith("training.iteration/") and event["begin_ns"] > resumed_ns)
             return stages <= busy and held
         self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 40)

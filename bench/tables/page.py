@@ -7,12 +7,10 @@ import json
 import pathlib
 import sys
 
+import pictures
 import rows as rows_of
 
 METHODS = {"iterative": "FreeRide iterative", "imperative": "FreeRide imperative", "mps": "MPS", "naive": "naive"}
-PARTS = [("running_ns", "running", "#2a7f62"), ("until_first_step_ns", "until the first step", "#f2b134"), ("between_steps_ns", "between steps", "#e07a1f"),
-         ("after_last_step_ns", "after the last step", "#c44536"), ("no_step_fitted_ns", "no step fitted", "#8d5a97"), ("not_leased_ns", "not leased", "#8a8f98"),
-         ("not_learned_ns", "not learned yet", "#c9cdd3")]
 
 
 def number(value, digits=2, sign=False):
@@ -30,27 +28,69 @@ def markdown(head, lines):
     return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(line) + " |" for line in lines])
 
 
+def task_name(row):
+    return row["side_task"].replace("+", " and ") + (f", batch {row['batch']}" if row.get("batch") else "")
+
+
+def budget_name(row):
+    if row["method"] not in ("iterative", "imperative"):
+        return "–"
+    return "off" if row["budget_pct"] is None else row["budget_pct"] if row["budget_pct"] == "auto" else f"{row['budget_pct']:g} %"
+
+
+def plain(row):
+    """Of the table that the paper has; the others are about one more thing."""
+    return (row["schedule"], row["micro_batches"], row["size"]) == ("1F1B", 4, "middle") and not row["batch"] and "+" not in row["side_task"]
+
+
 def main_table(rows, price):
     lines = []
-    for row in rows:
-        if not row["method"]:
-            continue
+    for row in sorted(rows, key=lambda row: (list(METHODS).index(row["method"]), row["budget_pct"] is not None, str(row["budget_pct"]))):
         paper = price["paper"].get(row["method"], {}).get(row["side_task"])
-        budget = "off" if row["budget_pct"] is None else f"{row['budget_pct']:g} %"
-        lines.append([row["side_task"], METHODS[row["method"]], f"{row['schedule']}, {row['micro_batches']}", budget if row["method"] in ("iterative", "imperative") else "–",
-                      increase(row), number(row["cost_savings_pct"]), number(row["most_savings_pct"]), number(row["harvested_share_pct"], 1),
-                      f"{paper[0]:g} / {paper[1]:g}" if paper else "–"])
-    return markdown(["side task", "method", "schedule, micro-batches", "budget", "*I*, %", "*S*, %", "most *S* at *I* = 0, %", "harvested, %", "paper's *I* / *S*"], lines)
+        lines.append([METHODS[row["method"]], budget_name(row), task_name(row), increase(row), number(row["cost_savings_pct"]), number(row["most_savings_pct"]),
+                      number(row["harvested_share_pct"], 1), number(row.get("duty_pct"), 0), f"{paper[0]:g} / {paper[1]:g}" if paper else "–"])
+    return markdown(["method", "budget", "side task", "*I*, %", "*S*, %", "most *S* at *I* = 0, %", "harvested, %", "duty, %", "paper's *I* / *S*"], lines)
 
 
-def throughput_table(rows):
+def sensitivity_table(rows):
+    lines = [[row["size"], f"{row['schedule']}, {row['micro_batches']}", task_name(row), budget_name(row), number(row["iteration_ms"], 1), increase(row),
+              number(row["cost_savings_pct"]), number(row["harvested_share_pct"], 1)] for row in rows]
+    return markdown(["model", "schedule, micro-batches", "side task", "budget", "iteration, ms", "*I*, %", "*S*, %", "harvested, %"], lines)
+
+
+def throughput_table(rows, record):
+    """Means over the stages; with the budget off."""
     lines = []
     for row in rows:
+        if row["budget_pct"] is not None and row["method"] != "imperative":
+            continue
+        by_task = {}
         for rate in row["rates"]:
-            share = 100 * rate["in_bubbles_per_s"] / rate["alone_per_s"] if rate["alone_per_s"] else None
-            lines.append([rate["side_task"], METHODS[row["method"]], str(rate["stage"]), number(rate["in_bubbles_per_s"]), number(rate["alone_per_s"]), number(share, 1),
-                          rate["unit"]])
-    return markdown(["side task", "method", "stage", "beside training, /s", "alone on the device, /s", "share, %", "unit"], lines)
+            by_task.setdefault(rate["side_task"], []).append(rate)
+        for name, rates in by_task.items():
+            beside = sum(rate["in_bubbles_per_s"] for rate in rates) / len(rates)
+            alone = rates[0]["alone_per_s"]
+            energy = [rate["joules_per_unit"] for rate in rates if rate.get("joules_per_unit") is not None]
+            lines.append([name if row["side_task"] == name else f"{name} of {row['side_task']}", METHODS[row["method"]], number(beside), number(alone),
+                          number(100 * beside / alone if alone else None, 1), rates[0]["unit"], number(sum(energy) / len(energy) if energy else None, 3),
+                          number(rates[0].get("alone_joules_per_unit"), 3)])
+    cpu = record.get("alone_cpu", {})
+    found = markdown(["side task", "method", "beside training, /s", "alone on the device, /s", "share, %", "unit", "J a unit beside training", "J a unit alone"], lines)
+    if cpu:
+        found += "\n\n" + markdown(["side task", "alone on one core, /s"], [[name, number(work / seconds, 4)] for name, (work, seconds, *_) in cpu.items()])
+    return found
+
+
+def power_table(rows):
+    lines = []
+    for row in rows:
+        for gpu, of in enumerate(row.get("power") or []):
+            if row["method"] != "iterative" or row["budget_pct"] is not None:
+                continue
+            (one, other) = of["without"], of["with"]
+            lines.append([task_name(row), str(gpu), f"{one['watts']:.0f} → {other['watts']:.0f}", f"{one['sm_mhz']:.0f} → {other['sm_mhz']:.0f}",
+                          f"{100 * (other['sm_mhz'] / one['sm_mhz'] - 1):+.2f}", f"{one['power_capped_pct']:.0f} → {other['power_capped_pct']:.0f}", increase(row)])
+    return markdown(["side task", "GPU", "power, W", "SM clock, MHz", "clock, %", "at the power cap, % of samples", "*I*, %"], lines) if lines else ""
 
 
 def bubble_table(record):
@@ -64,73 +104,62 @@ def bubble_table(record):
     return markdown(["run", "stage", "bubble share, %", "bubbles", "length p5 / p50 / p95, ms", "edge to step p50 / p99, µs", "overrun p50 / p99, µs"], lines)
 
 
+def shape_table(record):
+    """Of each training, the bubbles of an iteration in order."""
+    lines = []
+    for phase, run in phases(record).items():
+        for stage, seen in sorted(run["bubbles"].items()):
+            lines.append([*phase, stage, number(seen["share_pct"], 1), ", ".join(number(length, 1) for _, _, length in seen["waits_ms"])])
+    return markdown(["model", "schedule, micro-batches", "stage", "bubble share, %", "lengths in order, ms"], lines)
+
+
+def phases(record):
+    """One run of each training, by its model and schedule."""
+    found = {}
+    for run in record["runs"]:
+        if run["bubbles"] and any(seen.get("waits_ms") for seen in run["bubbles"].values()):
+            found.setdefault((run["cell"]["size"], f"{run['cell']['schedule']}, {run['cell']['micro_batches']}"), run)
+    return found
+
+
 def label(cell):
-    budget = "" if cell["budget_pct"] is None else f", budget {cell['budget_pct']:g} %"
-    return f"{cell['side_task'] or 'none'}, {cell['method'] or 'none'}, {cell['schedule']} × {cell['micro_batches']}{budget}"
-
-
-def pictures(record, rows, stem):
-    """Writes the pictures; returns [(path, what it shows)]. None without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        return []
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    made = []
-    measured = [row for row in rows if row["time_increase_pct"] is not None and row["method"]]
-    if measured:
-        figure, axes = plt.subplots(figsize=(9, 0.7 + 0.34 * len(measured)), layout="constrained")
-        colours = {"iterative": "#2a7f62", "imperative": "#5aa9e6", "mps": "#f2b134", "naive": "#c44536"}
-        for index, row in enumerate(measured):
-            low, high = row["time_increase_ci95_pct"]
-            axes.barh(index, row["time_increase_pct"], color=colours[row["method"]], height=0.62)
-            axes.plot([low, high], [index, index], color="black", linewidth=1.2)
-        names = [f"{row['side_task']}, {METHODS[row['method']]}" + ("" if row["budget_pct"] is None else f", budget {row['budget_pct']:g} %") for row in measured]
-        axes.set_yticks(range(len(measured)), names)
-        axes.invert_yaxis()
-        axes.axvline(0, color="black", linewidth=0.8)
-        axes.set_xlabel("time increase I, % (line: 95 % interval)")
-        axes.spines[["top", "right"]].set_visible(False)
-        made.append((f"{stem}-increase.png", "Time increase of each run"))
-        figure.savefig(made[-1][0], dpi=110)
-    harvested = [run for run in record["runs"] if run["bubbles"]]
-    if harvested:
-        figure, axes = plt.subplots(figsize=(9, 1.3 + 0.34 * len(harvested)), layout="constrained")
-        for index, run in enumerate(harvested):
-            whole, left = sum(stage["offered_ns"] for stage in run["bubbles"].values()), 0.0
-            for key, name, colour in PARTS:
-                share = 100 * sum(stage[key] for stage in run["bubbles"].values()) / max(1, whole)
-                axes.barh(index, share, left=left, color=colour, height=0.62, label=name if index == 0 else None)
-                left += share
-        axes.set_yticks(range(len(harvested)), [label(run["cell"]) for run in harvested])
-        axes.invert_yaxis()
-        axes.set_xlim(0, 100)
-        axes.set_xlabel("share of the bubble time, %")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=4, frameon=False)
-        made.append((f"{stem}-breakdown.png", "Where the bubble time went"))
-        figure.savefig(made[-1][0], dpi=110)
-    return made
+    words = [task_name(cell), cell["method"]] + ([] if plain(cell) else [cell["size"], f"{cell['schedule']} × {cell['micro_batches']}"])
+    return ", ".join(words) + (f", budget {budget_name(cell)}" if cell["budget_pct"] is not None else "")
 
 
 def page(record, rows, price, made):
     about = f"{record['machine']}, {record['stages']} stages" + (f", driver {record['driver']}" if record["driver"] else "")
     versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items() if value and value != "None")
-    size = record["size"]
-    lines = ["# Results", "", f"Generated by `bench/tables/page.py` from what this command recorded; do not edit.", "", f"    {record['command']}", "",
-             f"{about}; {versions}; commit {record['commit']}; {record['date']}. A GPT of {size['layers']} layers, width {size['width']}, sequences of {size['length']}. "
-             "*I*: time increase of training; *S*: cost savings (formulae: `bench/tables/rows.py`; prices: `bench/tables/prices.toml`). "
-             "Blocks with and without side tasks take turns within one training, so that each *I* is of neighbouring pairs; ± is its 95 % interval.", ""]
+    size = record["sizes"]["middle"]
+    lines = ["# Results", "", "Generated by `bench/tables/page.py` from what this command recorded; do not edit.", "", f"    {record['command']}", "",
+             f"{about}; {versions}; commit {record['commit']}; {record['date']}. A GPT of {size['layers']} layers, width {size['width']}, sequences of {size['length']}, "
+             f"micro-batches of {size['batch']}. *I*: time increase of training; *S*: cost savings (formulae: `bench/tables/rows.py`; prices: `bench/tables/prices.toml`). "
+             "Blocks with and without side tasks take turns within one training, so that each *I* is of neighbouring pairs; ± is its 95 % interval. *Harvested*: time "
+             "inside steps ÷ bubble time. *Duty*: the share of iterations that the slowdown budget left to side tasks at the end.", ""]
     if record["low_tier"] == "alone":
         lines += ["**At this size the figures mean nothing:** it shows that the parts work. *S* counts the side tasks' rate alone on this machine as the low-tier GPU's.", ""]
-    lines += ["## Time increase and cost savings", "", main_table(rows, price), ""]
-    shown = {pathlib.Path(path).name: text for path, text in made}
-    lines += [f"![{text}]({name})" for name, text in shown.items() if "increase" in name]
-    lines += ["", "## Throughput of side tasks", "", throughput_table(rows), "", "## Bubbles", "", bubble_table(record), ""]
-    lines += [f"![{text}]({name})" for name, text in shown.items() if "breakdown" in name]
+
+    def shown(word):
+        found = [f"![{text}]({pathlib.Path(path).name})" for path, text in made if word in pathlib.Path(path).name]
+        return found + [""] if found else []
+
+    usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
+    lines += ["## Time increase and cost savings", "", main_table(usual, price), "", *shown("increase")]
+    if shown("frontier"):
+        lines += ["## The slowdown budget", "", "Each side task's *I* and *S* under its budgets.", "", *shown("frontier")]
+    lines += ["## Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""), "", throughput_table(usual, record), ""]
+    if power_table(usual):
+        lines += ["## Power and clocks", "", "Blocks without → with side tasks, budget off.", "", power_table(usual), ""]
+    if others:
+        lines += ["## Sensitivity", "", sensitivity_table(others), ""]
+    lines += ["## Bubbles", "", shape_table(record), "", *shown("shapes"), *shown("breakdown"), bubble_table(record), ""]
+    if record.get("demos"):
+        lines += ["## The two limits", ""]
+        for demo in record["demos"]:
+            lines += [f"- A side task that {demo['what']} (`{demo['plugin']}` {' '.join(demo['params'])}, memory {demo['memory']}): *{demo['verdict']['kind']}*, {demo['verdict']['reason']}."]
+        lines += ["", *shown("limits")]
     if record["failed"]:
-        lines += ["", "## Not measured", ""] + [f"- {name}: {why}" for name, why in record["failed"].items()]
+        lines += ["## Not measured", ""] + [f"- {name}: {why}" for name, why in record["failed"].items()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -140,7 +169,7 @@ def main():
     record, target = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2])
     target.parent.mkdir(parents=True, exist_ok=True)
     rows, price = record["rows"], rows_of.prices()
-    target.write_text(page(record, rows, price, pictures(record, rows, str(target.with_suffix("")))))
+    target.write_text(page(record, rows, price, pictures.all_of(record, rows, str(target.with_suffix("")))))
     print(target)
 
 

@@ -19,6 +19,7 @@ import sys
 import time
 
 import cells
+import demos
 import power
 import rows
 from beside import Beside
@@ -42,11 +43,14 @@ def parse():
     parser.add_argument("--seconds", type=float, help="of each cell, instead of the scale's")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no cell later than so many seconds after the start")
     parser.add_argument("--profiles", type=pathlib.Path, help="file of side tasks' profiles, read if it is there (freeride-ctl profile import) and written")
+    parser.add_argument("--demos", type=pathlib.Path, help="folder of the misbehaving plugins that demonstrate the limits (tests/plugins)")
+    parser.add_argument("--commit", help="what is measured, where no Git knows it")
     parser.add_argument("--sandbox", default="bubblewrap", choices=["bubblewrap", "none"])
     parser.add_argument("--resume", action="store_true", help="keep what --out has already")
     options = parser.parse_args()
     if options.build:
         options.programs, options.plugins = options.programs or options.build / "bin", options.plugins or options.build / "plugins"
+        options.demos = options.demos or options.build / "test-plugins"
     if not options.programs or not options.plugins:
         parser.error("--build, or --programs and --plugins")
     options.programs, options.plugins, options.hooks = options.programs.resolve(), options.plugins.resolve(), options.hooks.resolve()
@@ -85,12 +89,14 @@ class Tables:
         self.power = None
         stages = len(self.machine.devices)
         self.record = {"scale": options.scale, **self.machine.about, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-                       "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]), "commit": self.commit(), "versions": self.versions(),
+                       "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]), "commit": options.commit or self.commit(), "versions": self.versions(),
                        "low_tier": self.scale.low_tier, "block_iterations": self.scale.block_iterations,
-                       "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()}, "alone": {}, "runs": [], "failed": {}}
+                       "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()}, "alone": {}, "runs": [], "demos": [], "failed": {}}
         if options.resume and options.out.exists():
             old = json.loads(options.out.read_text())
-            self.record["alone"], self.record["runs"] = old["alone"], old["runs"]
+            for key in ("alone", "runs", "demos"):
+                self.record[key] = old[key]
+            self.record["command"] = old["command"]
 
     # ---- what is run
     @staticmethod
@@ -265,6 +271,17 @@ class Tables:
                 group.alone(min(2.5, self.scale.seconds / 3), self.alone)
         group.go()
         group.measure(self.done)
+
+    def demonstrate(self, harvest):
+        """The two limits; once, with a training that goes on."""
+        if not self.options.demos or self.record["demos"] or self.options.only:
+            return
+        try:
+            self.record["demos"] = demos.run(harvest, self.options.demos)
+        except Failure as failure:
+            self.record["failed"]["demonstrations"] = str(failure)
+        self.say("; ".join(f"{demo['what']}: {demo['verdict']['kind']}" for demo in self.record["demos"]) or "no demonstration")
+        self.save()
 
     def failed(self, group, failure):
         done = [run["cell"] for run in self.record["runs"]]

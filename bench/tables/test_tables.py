@@ -9,8 +9,10 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+import breakdown
 import cells
 import page
+import pictures
 import rows
 import run
 
@@ -80,8 +82,8 @@ def event(stage, begin_ms, end_ms, **more):
 def test_the_parts_of_the_bubbles_add_up():
     events = [event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=7.0), event(0, 20, 25), event(0, 30, 32, leased=False),
               event(0, 40, 43, leased=False, learned_ns=0), event(0, 50, 60, side_begin_ns=51.0, side_end_ns=61.0, harvested_ns=9.0, overrun_ns=1.0)]
-    stage = run.bubble_breakdown(events)["0"]
-    parts = {key: stage[key] / 1e6 for key, _, _ in page.PARTS}
+    stage = breakdown.bubble_breakdown(events)["0"]
+    parts = {key: stage[key] / 1e6 for key, _, _ in pictures.PARTS}
     assert parts == {"running_ns": 16, "until_first_step_ns": 2, "between_steps_ns": 1, "after_last_step_ns": 1, "no_step_fitted_ns": 5, "not_leased_ns": 2,
                      "not_learned_ns": 3}
     assert sum(parts.values()) * 1e6 == stage["offered_ns"] and stage["bubbles"] == 5
@@ -90,7 +92,7 @@ def test_the_parts_of_the_bubbles_add_up():
 
 def record():
     cell = {"side_task": "pagerank", "method": "iterative", "micro_batches": 4, "schedule": "1F1B", "budget_pct": None}
-    bubbles = run.bubble_breakdown([event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=8.0)])
+    bubbles = breakdown.bubble_breakdown([event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=8.0)])
     bubbles["0"]["share_pct"] = 40.0
     return {"machine": "a machine", "stages": 1, "driver": None, "versions": {"torch": "2"}, "commit": "abc", "date": "today", "command": "run.py", "low_tier": "paper",
             "size": {"layers": 1, "width": 1, "length": 1}, "failed": {"pagerank-mps": "MPS needs GPUs"}, "alone": {"pagerank": [1000.0, 2.0]},
@@ -108,7 +110,7 @@ def test_a_row_by_hand():
 def test_the_page_shows_every_run_and_what_failed(tmp_path):
     whole = record()
     found = rows.rows(whole, PRICE)
-    made = page.pictures(whole, found, str(tmp_path / "results"))
+    made = pictures.all_of(whole, found, str(tmp_path / "results"))
     text = page.page(whole, found, PRICE, made)
     assert "| pagerank | FreeRide iterative |" in text and "+2.00 ± 0.00" in text and "pagerank-mps: MPS needs GPUs" in text
     for path, _ in made:
