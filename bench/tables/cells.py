@@ -54,7 +54,7 @@ def toy():
     """Shows that every part works, on two cores in a few minutes. Its figures mean nothing."""
     params = {"pagerank": ["scale=10", "tolerance=0", "max_iterations=1000000"], "sgd": ["scale=10"], "image": ["synthetic=200", "width=100"]}
     cells = [Cell("pagerank", method) for method in ("iterative", "imperative", "naive")] + [Cell("mixed", "iterative", budget_pct=0.5)]
-    cells += [Cell("pagerank+image", "iterative"), Cell("pagerank", "iterative", schedule="GPipe", size="small")]
+    cells += [Cell("pagerank+image", "iterative", budget_pct="auto"), Cell("pagerank", "iterative", schedule="GPipe", size="small")]
     size = {"layers": 2, "width": 128, "heads": 4, "length": 64, "batch": 4, "vocabulary": 256}
     return Scale(sizes={"middle": size, "small": dict(size, layers=1)}, params=params, mixed=("pagerank", "image"), cells=tuple(cells), seconds=8, settle=1,
                  warm_up=8, block_iterations=4, low_tier="alone", memory_mib=512)

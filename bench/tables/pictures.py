@@ -86,7 +86,7 @@ def breakdown(plt, record, rows):
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of the bubble time, %")
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=4, frameon=False)
     return figure
 
 

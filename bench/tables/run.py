@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ def parse():
     parser.add_argument("--python", default=sys.executable, help="interpreter of the training: PyTorch 2.6 or later")
     parser.add_argument("--stages", type=int, help="default: one for each GPU, at most 4; on CPUs 2")
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--only", action="append", help="cells whose name contains this")
+    parser.add_argument("--only", action="append", help="cells in whose name this regular expression is found")
     parser.add_argument("--seconds", type=float, help="of each cell, instead of the scale's")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no cell later than so many seconds after the start")
     parser.add_argument("--profiles", type=pathlib.Path, help="file of side tasks' profiles, read if it is there (freeride-ctl profile import) and written")
@@ -202,7 +203,7 @@ class Tables:
     def wanted(self, method):
         done = [run["cell"] for run in self.record["runs"]]
         return [cell for cell in self.scale.cells if (cell.method == method or method == "freeride" and cell.method in ("iterative", "imperative"))
-                and cell.key not in done and (not self.options.only or any(part in cell.name for part in self.options.only))]
+                and cell.key not in done and (not self.options.only or any(re.search(part, cell.name) for part in self.options.only))]
 
     def plan(self):
         """The groups of cells that share a training, in order."""

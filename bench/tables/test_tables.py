@@ -91,11 +91,11 @@ def test_the_parts_of_the_bubbles_add_up():
 
 
 def record():
-    cell = {"side_task": "pagerank", "method": "iterative", "micro_batches": 4, "schedule": "1F1B", "budget_pct": None}
+    cell = {"side_task": "pagerank", "method": "iterative", "micro_batches": 4, "schedule": "1F1B", "budget_pct": None, "size": "middle", "batch": None}
     bubbles = breakdown.bubble_breakdown([event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=8.0)])
     bubbles["0"]["share_pct"] = 40.0
     return {"machine": "a machine", "stages": 1, "driver": None, "versions": {"torch": "2"}, "commit": "abc", "date": "today", "command": "run.py", "low_tier": "paper",
-            "size": {"layers": 1, "width": 1, "length": 1}, "failed": {"pagerank-mps": "MPS needs GPUs"}, "alone": {"pagerank": [1000.0, 2.0]},
+            "sizes": {"middle": {"layers": 1, "width": 1, "length": 1, "batch": 1}}, "failed": {"pagerank-mps": "MPS needs GPUs"}, "alone": {"pagerank": [1000.0, 2.0]},
             "runs": [{"cell": cell, "samples": alternating(6), "tasks": [{"side_task": "pagerank", "stage": 0, "work": 150.0, "seconds": 1.0}], "bubbles": bubbles}]}
 
 
@@ -112,7 +112,7 @@ def test_the_page_shows_every_run_and_what_failed(tmp_path):
     found = rows.rows(whole, PRICE)
     made = pictures.all_of(whole, found, str(tmp_path / "results"))
     text = page.page(whole, found, PRICE, made)
-    assert "| pagerank | FreeRide iterative |" in text and "+2.00 ± 0.00" in text and "pagerank-mps: MPS needs GPUs" in text
+    assert "| FreeRide iterative | off | pagerank |" in text and "+2.00 ± 0.00" in text and "pagerank-mps: MPS needs GPUs" in text
     for path, _ in made:
         assert pathlib.Path(path).stat().st_size > 5000 and pathlib.Path(path).name in text
 
@@ -134,7 +134,7 @@ def test_every_scale_s_cells_have_names_of_their_own_and_prices():
     for scale in (cells.toy(), cells.gpu()):
         names = [cell.name for cell in scale.cells]
         assert len(set(names)) == len(names)
-        used = {cell.side_task for cell in scale.cells if cell.side_task != "mixed"} | set(scale.mixed)
+        used = {name for cell in scale.cells if cell.side_task != "mixed" for name in cell.side_task.split("+")} | set(scale.mixed)
         assert used <= set(rows.prices()["side_task"]) and used <= set(scale.params)
 
 
