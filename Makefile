@@ -53,7 +53,7 @@ bench:
 bench-tables:
 	@scripts/install-deps.sh demo frameworks
 	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV)
-	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook bench-side-task pagerank image"
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook bench-side-task pagerank image test_plugins"
 	$(PYTHON) bench/tables/run.py --scale toy --build build/dev --python $(FRAMEWORKS_VENV)/bin/python --out build/tables/tables.json
 	$(PYTHON) bench/tables/rows.py build/tables/tables.json > /dev/null
 	$(PYTHON) bench/tables/page.py build/tables/tables.json build/tables/results.md

@@ -13,6 +13,7 @@ import breakdown
 import cells
 import page
 import pictures
+import power
 import rows
 import run
 
@@ -145,3 +146,39 @@ def test_bad_options_get_a_line(tmp_path):
     done = subprocess.run(words + ["--build", str(tmp_path), "--python", "/usr/bin/false"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "can't import torch" in done.stderr and "Traceback" not in done.stderr
     assert not math.isnan(rows.prices()["training"]["dollars_per_hour"])
+
+
+def test_blocks_of_one_kind_in_a_row_are_several():
+    samples = [[100.0, True]] * 3 + [[98.0, False]] * 6 + [[102.0, True]] * 3 + [[101.0, None]] + [[99.0, False]] * 3
+    assert [kind for kind, _ in rows.blocks_of(samples, 3)] == [True, False, False, True, False]
+    assert len(rows.blocks_of(samples)) == 4
+
+
+def test_energy_is_that_of_the_iterations_with_side_tasks_beyond_those_without():
+    whole = record()
+    for sample in whole["runs"][0]["samples"]:
+        sample.append([[60.0 if sample[1] else 50.0, 1700.0, 1.0]])
+    whole["alone"]["pagerank"].append(400.0)
+    (row,) = rows.rows(whole, PRICE)
+    (of,) = row["power"]
+    assert of["with"]["joules"] == 60 and of["without"]["watts"] == pytest.approx(500, rel=1e-2) and of["with"]["power_capped_pct"] == 100
+    # 12 iterations with side tasks, each 10 J more; 150 iterations of PageRank a second.
+    seconds = row["seconds_with"]
+    assert row["rates"][0]["joules_per_unit"] == pytest.approx(120 / (150 * seconds), rel=1e-2)
+    assert row["rates"][0]["alone_joules_per_unit"] == pytest.approx(0.4)
+
+
+def test_energy_between_samples_is_interpolated():
+    samples = [{"at_ns": at * 10**8, "gpus": [[1000 * at, 0, 1500 + at, 4 * (at % 2), 0]]} for at in range(10)]
+    joules, mhz, capped = power.between(samples, 2.5e8, 4.5e8, 0)
+    assert joules == pytest.approx(2.0) and mhz == 1503.5 and capped == 0.5
+    assert power.between(samples, 8e8, 12e8, 0) is None
+
+
+def test_iterations_are_told_apart_by_their_ends():
+    lines = [{"iteration": number, "end_ns": 10**9 * number + 7} for number in range(5, 12)]
+    events = [{"iteration": number, "end_ns": 10**9 * (number - 1)} for number in range(1, 20)]
+    assert breakdown.shift(lines, events) == 1 and breakdown.shift(lines, []) == 0
+    said = [{"iteration": 1, "holdout": True}, {"iteration": 1, "holdout": True}, {"iteration": 2, "holdout": False}, {"iteration": 3, "holdout": True},
+            {"iteration": 3, "holdout": False}]
+    assert breakdown.kinds(said) == {1: False, 2: True, 3: None}
