@@ -13,18 +13,21 @@ from system import Failure, Lines, Training
 class Program:
     """A side task's own program, `bench-side-task run --serve`."""
 
-    def __init__(self, tables, system, stage, side_task, batch, env):
-        self.stage, self.side_task, self.batch, self.system = stage, side_task, batch, system
-        self.name = f"{side_task}{batch or ''}-{stage}"
-        device = system.devices[stage]
+    def __init__(self, tables, system, stage, side_task, batch, env, core=None):
+        """On the stage's device; with `core`, on that one of the host's."""
+        self.stage, self.side_task, self.batch = stage, side_task, batch
+        self.name = f"{side_task}{batch or ''}-{stage if core is None else 'cpu'}"
+        device = system.devices[stage] if core is None else f"cpu-{core}"
         scratch = system.folder / f"{self.name}.scratch"
         scratch.mkdir()
         words = [word for param in tables.params(side_task, batch) for word in ("--param", param)]
-        pin = ["taskset", "-c", tables.machine.core_of(stage)]
-        if not device.startswith("cpu-"):
-            pin, env = [], dict(env, CUDA_VISIBLE_DEVICES=device)
-            if side_task in TRAIN:
-                env["LD_LIBRARY_PATH"] = tables.torch_lib()
+        pin = []
+        if device.startswith("cpu-"):
+            pin = ["taskset", "-c", tables.machine.core_of(stage) if core is None else core]
+        else:
+            env = dict(env, CUDA_VISIBLE_DEVICES=device)
+        if side_task in TRAIN:
+            env = dict(env, LD_LIBRARY_PATH=tables.torch_lib())
         self.process = system.start(self.name, [*pin, tables.options.programs / "bench-side-task", "run", "--serve", "--work", tables.metric(side_task), "--plugin",
                                                 system.plugins / f"{side_task}.so", "--device", device, "--scratch", scratch, *words],
                                     env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -67,12 +70,14 @@ class Beside:
                     self.programs[key] = Program(self.tables, self.system, *key, priority("1"))
 
         if self.method == "naive":  # for alone(): side tasks of FreeRide's cells alone
-            stage = 0
+            devices = range(len(self.system.devices))
             for cell in self.scale.cells:
-                batch = cell.batch if cell.side_task in TRAIN else None
-                if batch and all(key[1:] != (cell.side_task, batch) for key in self.programs):
-                    self.programs[stage, cell.side_task, batch] = Program(self.tables, self.system, stage, cell.side_task, batch, {})
-                    stage = (stage + 1) % len(self.system.devices)
+                for stage in devices:
+                    for side_task in self.tables.side_tasks(cell, stage):
+                        batch = cell.batch if side_task in TRAIN else None
+                        if all(key[1:] != (side_task, batch) for key in self.programs):
+                            free = min(devices, key=lambda one: sum(key[0] == one for key in self.programs))
+                            self.programs[free, side_task, batch] = Program(self.tables, self.system, free, side_task, batch, {})
 
     def keys(self, cell):
         return [(stage, side_task, cell.batch if side_task in TRAIN else None) for stage in range(len(self.system.devices))
@@ -159,3 +164,24 @@ class Beside:
         tasks = [{"side_task": program.side_task, "batch": program.batch, "stage": program.stage, "seconds": seconds,
                   "work": self.tables.in_units(program.side_task, program.batch, work)} for program, work in zip(programs, worked)]
         return {"samples": samples, "tasks": tasks, "bubbles": {}}
+
+
+class Processor:
+    """Each side task alone on a core of the host, at leisure: on cores that nothing else uses, while the rest is measured. Work a second, for comparison."""
+
+    def __init__(self, tables, names):
+        self.tables, self.system = tables, tables.system()
+        free = tables.machine.cores[-len(names):]
+        self.programs = [Program(tables, self.system, 0, name, None, {}, core=str(core)) for name, core in zip(names, free)]
+        for program in self.programs:
+            program.ask("init")
+            program.ask(10 * 10**9)
+
+    def finish(self):
+        """{side task: [work, seconds]} of those that have come so far."""
+        found = {program.side_task: [self.tables.in_units(program.side_task, None, program.lines[-1]["work"]), program.lines[-1]["ns"] / 1e9]
+                 for program in self.programs if program.answered()}
+        for program in self.programs:
+            program.process.kill()
+        self.system.close()
+        return found

@@ -56,7 +56,7 @@ def toy():
     cells = [Cell("pagerank", method) for method in ("iterative", "imperative", "naive")] + [Cell("mixed", "iterative", budget_pct=0.5)]
     cells += [Cell("pagerank+image", "iterative", budget_pct="auto"), Cell("pagerank", "iterative", schedule="GPipe", size="small")]
     size = {"layers": 2, "width": 128, "heads": 4, "length": 64, "batch": 4, "vocabulary": 256}
-    return Scale(sizes={"middle": size, "small": dict(size, layers=1)}, params=params, mixed=("pagerank", "image"), cells=tuple(cells), seconds=8, settle=1,
+    return Scale(sizes={"middle": size, "small": dict(size, layers=1)}, params=params, mixed=("pagerank", "image"), cells=tuple(cells), seconds=6, settle=1,
                  warm_up=8, block_iterations=4, low_tier="alone", memory_mib=512)
 
 

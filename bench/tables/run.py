@@ -23,7 +23,7 @@ import cells
 import demos
 import power
 import rows
-from beside import Beside
+from beside import Beside, Processor
 from harvest import Harvest
 from system import Failure, Lines, System
 
@@ -92,10 +92,10 @@ class Tables:
         self.record = {"scale": options.scale, **self.machine.about, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
                        "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]), "commit": options.commit or self.commit(), "versions": self.versions(),
                        "low_tier": self.scale.low_tier, "block_iterations": self.scale.block_iterations,
-                       "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()}, "alone": {}, "runs": [], "demos": [], "failed": {}}
+                       "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()}, "alone": {}, "alone_cpu": {}, "runs": [], "demos": [], "failed": {}}
         if options.resume and options.out.exists():
             old = json.loads(options.out.read_text())
-            for key in ("alone", "runs", "demos"):
+            for key in ("alone", "alone_cpu", "runs", "demos"):
                 self.record[key] = old[key]
             self.record["command"] = old["command"]
 
@@ -238,6 +238,9 @@ class Tables:
                                               stdout=subprocess.PIPE, text=True)
             self.power = Lines(process.stdout)
         groups = self.plan()
+        processor = None
+        if self.machine.gpus and not self.record["alone_cpu"] and not self.options.only:
+            processor = Processor(self, sorted({name for cell in self.scale.cells for name in self.side_tasks(cell, 0)}))
         try:
             for group in groups:
                 try:
@@ -261,6 +264,8 @@ class Tables:
         finally:
             for group in groups:
                 group.close()
+            if processor:
+                self.record["alone_cpu"] = processor.finish()
             if self.machine.gpus:
                 self.power_system.close()
 
