@@ -312,6 +312,11 @@ void freeride_hook_set_usable_bytes(freeride_hook* hook, uint64_t bytes) {
   guarded(hook, [=] { freeride::pages::store_relaxed(hook->page->page().usable_bytes, bytes); });
 }
 
+int freeride_hook_want_memory(freeride_hook* hook, uint64_t bytes) {
+  guarded(hook, [=] { hook->page->want_memory(bytes); });
+  return freeride_hook_connected(hook);
+}
+
 freeride_bubble_page* freeride_hook_page(freeride_hook* hook) {
   return hook == nullptr ? nullptr : &hook->page->page();
 }
@@ -377,11 +382,33 @@ int freeride_hook_stream_wait(freeride_hook* hook, void* stream, uint64_t early)
   return held;
 }
 
+int freeride_hook_stream_meet(freeride_hook* hook, void* stream, const uint32_t* members, uint32_t member_count,
+                              const uint32_t* awaited, uint32_t awaited_count, int needed_at_once) {
+  int held = FREERIDE_HELD_PLAIN;
+  guarded(hook, [&] {
+    if (!hook->streams || hook->failed.load()) return;
+    const auto done =
+        hook->streams->meet(stream, {members, member_count}, {awaited, awaited_count}, needed_at_once != 0);
+    if (!done.ok()) {
+      switch_off(hook, true, done.error().text().c_str());
+    } else {
+      held = static_cast<int>(*done);
+    }
+  });
+  return held;
+}
+
 void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream) {
   guarded(hook, [=] {
     if (!hook->streams || hook->failed.load()) return;
     const auto done = hook->streams->end_iteration(stream);
     if (!done.ok()) switch_off(hook, true, done.error().text().c_str());
+  });
+}
+
+void freeride_hook_stream_two_phase(freeride_hook* hook, int64_t least_ns) {
+  guarded(hook, [=] {
+    if (hook->streams) hook->streams->set_two_phase_least(least_ns);
   });
 }
 

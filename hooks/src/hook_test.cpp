@@ -353,6 +353,20 @@ TEST_CASE("counters reach the other rank, and its death releases us through the 
   CHECK(freeride_hook_wait_sent(rank.hook, 1, 2, 30 * kNsPerSec) == FREERIDE_SENT_RELEASED);
 }
 
+TEST_CASE("memory that training was refused is asked for on the page, where there is a worker") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  CHECK(freeride_hook_want_memory(nullptr, 5) == 0);
+  CHECK(freeride_hook_want_memory(rank.hook, uint64_t{5} << 30) == 0);
+  FakeWorker worker(dir.path());
+  worker.accept();
+  REQUIRE(rank.connected());
+  CHECK(freeride_hook_want_memory(rank.hook, uint64_t{7} << 30) == 1);
+  CHECK(worker.page().wanted_bytes == uint64_t{7} << 30);
+  CHECK(freeride_hook_want_memory(rank.hook, 0) == 1);
+  CHECK(worker.page().wanted_bytes == 0);
+}
+
 TEST_CASE("with external marks the helper thread wakes the worker") {
   const TempDir dir;
   FakeWorker worker(dir.path());

@@ -72,7 +72,7 @@ void RankPage::open_bubble(int64_t now_ns, uint32_t wait, bool write_state) {
   open_ = true;
   begin_ns_ = now_ns;
   gap_ns_ = now_ns - segment_ns_;
-  if (wait <= FREERIDE_MAX_WAITS) gaps_[wait - 1].store(gap_ns_, std::memory_order_relaxed);
+  if (!write_state && wait <= FREERIDE_MAX_WAITS) note_gap(gaps_[wait - 1], gap_ns_);
   if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(gap_ns_, 0));
   open_word_ = FREERIDE_STATE(iteration_, wait);
   promised_ns_ = wait <= FREERIDE_MAX_WAITS ? load_relaxed(page.learned[wait - 1].low_ns) : 0;
@@ -90,6 +90,33 @@ void RankPage::open_bubble(int64_t now_ns, uint32_t wait, bool write_state) {
   pages::bump_and_wake(page.wake);
 }
 
+void RankPage::note_gap(Gap& gap, int64_t ns) {
+  gap.last_ns[gap.count++ % gap.last_ns.size()] = ns;
+  const auto end = gap.last_ns.begin() + static_cast<ptrdiff_t>(std::min<size_t>(gap.count, gap.last_ns.size()));
+  const auto [least, most] = std::minmax_element(gap.last_ns.begin(), end);
+  gap.after.store(last_edge_wait_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  gap.least_ns.store(*least, std::memory_order_relaxed);
+  gap.most_ns.store(*most, std::memory_order_relaxed);
+}
+
+RankPage::Expected RankPage::expected_begin(uint32_t wait) const {
+  // Beyond what was seen: a quarter of its spread, and what the kernel takes to let a thread go on.
+  constexpr int64_t kLeast = 100 * kNsPerUs, kMost = 500 * kNsPerUs;
+  const int64_t most = gap_before(wait);
+  if (most <= 0) return {};
+  if (gaps_[wait - 1].after.load(std::memory_order_relaxed) != last_edge_wait_.load(std::memory_order_relaxed))
+    return {};
+  const int64_t least = gaps_[wait - 1].least_ns.load(std::memory_order_relaxed);
+  const int64_t edge = last_edge_ns_.load(std::memory_order_relaxed);
+  const int64_t margin = std::clamp((most - least) / 4, kLeast, kMost);
+  return {edge + least - margin, edge + most + margin};
+}
+
+void RankPage::expect_begin(int64_t until_ns) {
+  store_release(page().expected_ns, static_cast<uint64_t>(until_ns));
+  pages::bump_and_wake(page().wake);
+}
+
 void RankPage::end(int64_t now_ns) {
   if (!open_ || !mine()) return;
   if (on_.load(std::memory_order_relaxed)) {
@@ -105,6 +132,7 @@ void RankPage::close_bubble(int64_t now_ns) {
   open_ = false;
   const int64_t length = std::max<int64_t>(now_ns - begin_ns_, 0);
   segment_ns_ = now_ns;
+  last_edge_wait_.store(wait_, std::memory_order_relaxed);
   last_edge_ns_.store(now_ns, std::memory_order_relaxed);
   bubble_ns_ += static_cast<uint64_t>(length);
   if (wait_ <= FREERIDE_MAX_WAITS) {
@@ -133,6 +161,7 @@ void RankPage::count_iteration(int64_t now_ns, bool write_state) {
   const bool on = on_.load(std::memory_order_acquire);
   if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(now_ns - segment_ns_, 0));
   segment_ns_ = now_ns;
+  last_edge_wait_.store(0, std::memory_order_relaxed);
   last_edge_ns_.store(now_ns, std::memory_order_relaxed);
   if (on && whole_) {
     auto& record = page.iterations[iteration_ % FREERIDE_ITERATIONS];
@@ -252,7 +281,7 @@ int64_t RankPage::next_look_ns(int64_t now_ns) const {
     const bool last_stretch = open_ && promised_ns_ > 0 && watching == 0;
     return now_ns + (last_stretch ? kClose : kCoarse);
   }
-  const int64_t gap = gap_before(wait_ + 1);
+  const int64_t gap = wait_ < FREERIDE_MAX_WAITS ? gaps_[wait_].least_ns.load(std::memory_order_relaxed) : 0;
   const int64_t expected = open_ ? static_cast<int64_t>(promised_ns_) : gap > 0 ? gap : gap_ns_;
   const int64_t left = expected - expected / 8 - since;
   return now_ns + std::clamp(left, kClose, kCoarse);

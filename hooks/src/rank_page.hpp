@@ -46,12 +46,19 @@ class RankPage {
   void expect_waits(uint64_t iteration, uint32_t waits, bool representative);
   /// Shorter waits are learned but not published: no lease in them. Before the first mark.
   void set_shortest_lease(int64_t ns) { shortest_lease_ns_ = ns; }
-  /// External marks: when the last bubble ended or iteration began, and how long after that wait `wait` began last
-  /// time.
-  int64_t last_edge() const { return last_edge_ns_.load(std::memory_order_relaxed); }
+  /// External marks: when wait `wait` is expected to begin, by how long after the edge before it did lately; 0, 0: not
+  /// known, or that edge is still to come.
+  struct Expected {
+    int64_t from_ns = 0, to_ns = 0;
+  };
+  Expected expected_begin(uint32_t wait) const;
+  /// External marks: wakes the worker, for it to be awake when the bubble begins; at most until `until_ns`.
+  void expect_begin(int64_t until_ns);
   int64_t gap_before(uint32_t wait) const {
-    return wait == 0 || wait > FREERIDE_MAX_WAITS ? 0 : gaps_[wait - 1].load(std::memory_order_relaxed);
+    return wait == 0 || wait > FREERIDE_MAX_WAITS ? 0 : gaps_[wait - 1].most_ns.load(std::memory_order_relaxed);
   }
+  /// Any thread. 0: nothing any more.
+  void want_memory(uint64_t bytes) { pages::store_release(page().wanted_bytes, bytes); }
   /// External marks: the training's thread marks in stream order, and looks itself while `watching` a wait that is long
   /// enough for a lease, so the helper need not be close to every edge.
   void set_watching(bool watching) { watching_.store(watching ? 1 : 0, std::memory_order_relaxed); }
@@ -105,7 +112,17 @@ class RankPage {
   mutable std::mutex observing_;
   uint64_t seen_word_ = 0;
   std::atomic<int64_t> last_edge_ns_{0};
-  std::array<std::atomic<int64_t>, FREERIDE_MAX_WAITS> gaps_{};
+  std::atomic<uint32_t> last_edge_wait_{0};
+  // From an edge to the begin of the wait behind it: the least and the most of the last eight. Written by whoever
+  // marks.
+  struct Gap {
+    std::array<int64_t, 8> last_ns{};
+    uint32_t count = 0;
+    std::atomic<int64_t> least_ns{0}, most_ns{0};
+    std::atomic<uint32_t> after{0};  // the wait that ended at that edge; 0: the iteration began there
+  };
+  void note_gap(Gap& gap, int64_t ns);
+  std::array<Gap, FREERIDE_MAX_WAITS> gaps_{};
   std::array<std::atomic<uint64_t>, 64> expected_waits_{};  // FREERIDE_STATE(iteration, waits) and kOdd, by iteration
   static constexpr uint64_t kOdd = uint64_t{1} << 63;
 };

@@ -230,4 +230,34 @@ TEST_CASE("external marks: what was written is noticed, timed and learned") {
   CHECK(rank->next_look_ns(now + 5 * kNsPerSec) - (now + 5 * kNsPerSec) == 10'000'000);
 }
 
+TEST_CASE("external marks: the next begin is expected by the times of late, after the edge that it follows") {
+  auto rank = make();
+  auto& page = rank->page();
+  int64_t now = 1'000'000, edge = 0;
+  CHECK(rank->expected_begin(1).to_ns == 0);
+  for (uint64_t iteration = 0; iteration < 20; ++iteration) {
+    edge = now;
+    now += (20 + static_cast<int64_t>(iteration % 3)) * kNsPerMs;  // 20, 21 or 22 ms of computing
+    page.state_word = FREERIDE_STATE(iteration, 1);
+    rank->observe(now);
+    now += 3 * kNsPerMs;
+    page.state_word = FREERIDE_STATE(iteration, 0);
+    rank->observe(now);
+    // Wait 1 follows the iteration's begin, which is still to come.
+    CHECK(rank->expected_begin(1).to_ns == 0);
+    page.state_word = FREERIDE_STATE(iteration + 1, 0);
+    rank->observe(now);
+  }
+  edge = now;
+  const auto expected = rank->expected_begin(1);
+  CHECK(expected.from_ns > edge + 19 * kNsPerMs);
+  CHECK(expected.from_ns < edge + 20 * kNsPerMs);
+  CHECK(expected.to_ns > edge + 22 * kNsPerMs);
+  CHECK(expected.to_ns < edge + 23 * kNsPerMs);
+  const uint32_t wake = page.wake;
+  rank->expect_begin(expected.to_ns);
+  CHECK(page.expected_ns == static_cast<uint64_t>(expected.to_ns));
+  CHECK(page.wake == wake + 1);
+}
+
 }  // namespace freeride::hooks

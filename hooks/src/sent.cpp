@@ -143,6 +143,7 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
   store_relaxed(slot.start_time, process_start_time(static_cast<uint32_t>(getpid())));
   store_relaxed(page.world_rank[local_rank], world_rank + 1);
   for (uint32_t& counter : page.sent[local_rank]) store_relaxed(counter, first);
+  for (uint32_t& counter : page.met[local_rank]) store_relaxed(counter, first);
   store_release(slot.status, static_cast<uint32_t>(FREERIDE_RANK_HOOKED));
   if (load_relaxed(page.ranks) < local_rank + 1) store_relaxed(page.ranks, local_rank + 1);
   return member;
@@ -177,9 +178,17 @@ SentMember::Waited SentMember::wait(uint32_t source, uint32_t count, int64_t dea
 
 void SentMember::release_rank(uint32_t rank, uint32_t status) {
   store_release(page_->rank[rank].status, status);
+  release_counters(rank);
+}
+
+void SentMember::release_counters(uint32_t rank) {
   for (uint32_t& counter : page_->sent[rank]) {
+    if (load_relaxed(counter) == FREERIDE_POISON) continue;
     store_release(counter, FREERIDE_POISON);
     pages::futex_wake(counter);
+  }
+  for (uint32_t& counter : page_->met[rank]) {  // only GPUs wait for these
+    if (load_relaxed(counter) != FREERIDE_POISON) store_release(counter, FREERIDE_POISON);
   }
 }
 
@@ -196,26 +205,27 @@ bool SentMember::is_hooked(uint32_t slot) const {
   return load_acquire(page_->rank[slot].status) == FREERIDE_RANK_HOOKED;
 }
 
-uint32_t SentMember::counter_from(uint32_t slot) const {
-  return load_acquire(page_->sent[slot][local_rank_]);
+uint32_t SentMember::counter_from(uint32_t slot, Row row) const {
+  return load_acquire((row == Row::kSent ? page_->sent : page_->met)[slot][local_rank_]);
 }
 
-void SentMember::advance_from(uint32_t slot, uint32_t value) {
+void SentMember::advance_from(uint32_t slot, uint32_t value, Row row) {
   if (slot >= FREERIDE_MAX_RANKS) return;
-  uint32_t& counter = page_->sent[slot][local_rank_];
+  uint32_t& counter = (row == Row::kSent ? page_->sent : page_->met)[slot][local_rank_];
   uint32_t seen = load_relaxed(counter);
   while (seen < value) {
     if (__atomic_compare_exchange_n(&counter, &seen, value, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) break;
   }
 }
 
-void SentMember::rejoin(const std::function<uint32_t(uint32_t)>& value_of) {
+void SentMember::rejoin(const std::function<uint32_t(uint32_t)>& value_of, uint32_t met) {
   auto& rank = page_->rank[local_rank_];
   if (load_acquire(rank.status) != FREERIDE_RANK_DISABLED) return;
   for (uint32_t slot = 0; slot < FREERIDE_MAX_RANKS; ++slot) {
     // A slot that nobody has taken yet will be read by somebody who has not received anything.
     const uint32_t world_rank = load_relaxed(page_->world_rank[slot]);
     store_release(page_->sent[local_rank_][slot], world_rank == 0 ? FREERIDE_SENT_FIRST : value_of(world_rank - 1));
+    store_release(page_->met[local_rank_][slot], met);
   }
   // Last: who sees it relies on the counters. Another rank's helper that has just seen the old status may still release
   // some again; that holds until this rank's next message.
@@ -226,11 +236,7 @@ void SentMember::release_again() {
   for (uint32_t rank = 0; rank < FREERIDE_MAX_RANKS; ++rank) {
     const uint32_t status = load_acquire(page_->rank[rank].status);
     if (status != FREERIDE_RANK_DISABLED && status != FREERIDE_RANK_DEAD) continue;
-    for (uint32_t& counter : page_->sent[rank]) {
-      if (load_relaxed(counter) == FREERIDE_POISON) continue;
-      store_release(counter, FREERIDE_POISON);
-      pages::futex_wake(counter);
-    }
+    release_counters(rank);
   }
 }
 

@@ -18,6 +18,8 @@ namespace freeride::hooks {
 /// Joins, produces, waits, and watches over the others. produce() and wait() from any thread, the rest from one.
 class SentMember {
  public:
+  /// Which counters of a pair of ranks: messages produced, or collectives come to.
+  enum class Row { kSent, kMet };
   enum class Waited { kReached, kReleased, kTimeout };
 
   /// Joins the job's page in `folder` (/dev/shm), or makes it. Pages whose ranks are all dead are removed on the way; a
@@ -37,16 +39,16 @@ class SentMember {
   /// The slot of a rank of the job on this page; none: on another host, not hooked, or of a version that does not tell.
   std::optional<uint32_t> slot_of(uint32_t world_rank) const;
   bool is_hooked(uint32_t slot) const;
-  uint32_t counter_from(uint32_t slot) const;
+  uint32_t counter_from(uint32_t slot, Row row = Row::kSent) const;
   /// Sets `slot`'s counter for us forward, at least to `value`; one that is further, or released, stays.
-  void advance_from(uint32_t slot, uint32_t value);
+  void advance_from(uint32_t slot, uint32_t value, Row row = Row::kSent);
 
   /// Releases everybody who waits for this rank, for good or until rejoin(). Any thread.
   void release(uint32_t status);
   bool released() const { return !is_hooked(local_rank_); }
   /// Undoes this rank's own release, for ranks that count what they produce by themselves: each counter gets what
-  /// `value_of` says of that rank of the job. Any thread.
-  void rejoin(const std::function<uint32_t(uint32_t world_rank)>& value_of);
+  /// `value_of` says of that rank of the job, and each of collectives `met`. Any thread.
+  void rejoin(const std::function<uint32_t(uint32_t world_rank)>& value_of, uint32_t met);
   /// A write that a GPU had been told before the release may come after it: releases again what is not, of this rank
   /// and of all that have left. Call now and then.
   void release_again();
@@ -70,6 +72,7 @@ class SentMember {
  private:
   SentMember() = default;
   void release_rank(uint32_t rank, uint32_t status);
+  void release_counters(uint32_t rank);
 
   std::string folder_, path_;
   uint32_t local_rank_ = 0;

@@ -67,9 +67,21 @@ Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPa
   return marks;
 }
 
-bool StreamMarks::all_there(std::span<const Want> wants) const {
-  return std::all_of(wants.begin(), wants.end(),
-                     [this](const Want& want) { return sent_.counter_from(want.slot) >= want.value; });
+bool StreamMarks::all_there(const Wants& wants) const {
+  const auto of = wants.span();
+  return std::all_of(of.begin(), of.end(),
+                     [&](const Want& want) { return sent_.counter_from(want.slot, wants.row) >= want.value; });
+}
+
+// Nothing where nobody relies on it: on another host, not hooked, or released.
+Status StreamMarks::count_for(CudaStream stream, uint32_t rank, uint32_t value, SentMember::Row row) {
+  const auto slot = sent_.slot_of(rank);
+  if (!slot || sent_.released()) return {};
+  const size_t matrix =
+      row == SentMember::Row::kSent ? offsetof(freeride_sent_page, sent) : offsetof(freeride_sent_page, met);
+  return cuda_.write_32(
+      stream, sent_page_ + matrix + (size_t{sent_.local_rank()} * FREERIDE_MAX_RANKS + *slot) * sizeof(uint32_t),
+      value);
 }
 
 bool StreamMarks::ours() {
@@ -104,11 +116,7 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
   for (const uint32_t rank : destinations) {
     const uint32_t value = FREERIDE_SENT_FIRST + ++produced_[rank];
     if (value == FREERIDE_POISON) return Error{Code::kExhausted, "the sent counters have come to their end", ""};
-    const auto slot = sent_.slot_of(rank);
-    if (!slot || sent_.released()) continue;  // on another host, not hooked, or nobody relies on us any more
-    const auto offset = offsetof(freeride_sent_page, sent) +
-                        (size_t{sent_.local_rank()} * FREERIDE_MAX_RANKS + *slot) * sizeof(uint32_t);
-    auto written = cuda_.write_32(stream, sent_page_ + offset, value);
+    auto written = count_for(stream, rank, value, SentMember::Row::kSent);
     if (!written.ok()) return written.error();
   }
   if (sources.empty()) return Held::kPlain;
@@ -128,7 +136,44 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
     counters_.plain.fetch_add(1, std::memory_order_relaxed);
     return Held::kPlain;
   }
-  return this->hold(stream, wants.span());
+  return this->hold(stream, wants);
+}
+
+Result<Held> StreamMarks::meet(CudaStream stream, std::span<const uint32_t> members, std::span<const uint32_t> awaited,
+                               bool needed_at_once) {
+  // In a graph all ranks count none of it, and nobody waits.
+  if (cuda_.is_capturing(stream)) return Held::kPlain;
+  std::unique_lock counting(counting_);
+  const bool ours = this->ours();
+  Wants wants;
+  wants.row = SentMember::Row::kMet;
+  wants.known = ours && awaited.size() <= kMostSources;
+  for (const uint32_t rank : members) {
+    const uint32_t number = ++met_[rank];
+    if (number >= kMostMeetings) wants.known = false;
+    if (number >= kMostMeetings) continue;
+    auto written = count_for(stream, rank, met_base_ + number, SentMember::Row::kMet);
+    if (!written.ok()) return written.error();
+  }
+  for (const uint32_t rank : awaited) {
+    if (!wants.known) break;
+    const auto slot = sent_.slot_of(rank);
+    // At FREERIDE_SENT_FIRST or below it counts none, or has not yet.
+    wants.known = slot && sent_.is_hooked(*slot) && sent_.counter_from(*slot, wants.row) > FREERIDE_SENT_FIRST;
+    if (wants.known) wants.of[wants.count++] = {*slot, met_base_ + met_[rank]};
+  }
+  counting.unlock();  // not while waiting
+  if (!ours || awaited.empty() || !needed_at_once) return Held::kPlain;
+  policy::Batch batch;
+  batch.hook_on = page_.is_on();
+  batch.sends = batch.receives = batch.needed_at_once = true;
+  batch.sources_hooked = wants.known;
+  ++wait_;
+  if (!policy::plan_batch(batch).holds()) {
+    counters_.plain.fetch_add(1, std::memory_order_relaxed);
+    return Held::kPlain;
+  }
+  return hold(stream, wants);
 }
 
 Result<uint64_t> StreamMarks::post_early(CudaStream apart, std::span<const uint32_t> sources) {
@@ -179,17 +224,18 @@ Result<Held> StreamMarks::wait(CudaStream stream, uint64_t number) {
     counters_.plain.fetch_add(1, std::memory_order_relaxed);
     return Held::kPlain;
   }
-  return hold(stream, early.wants.span());
+  return hold(stream, early.wants);
 }
 
-Status StreamMarks::wait_for(CudaStream stream, const Want& want) {
-  const auto offset = offsetof(freeride_sent_page, sent) +
-                      (size_t{want.slot} * FREERIDE_MAX_RANKS + sent_.local_rank()) * sizeof(uint32_t);
+Status StreamMarks::wait_for(CudaStream stream, const Want& want, SentMember::Row row) {
+  const size_t matrix =
+      row == SentMember::Row::kSent ? offsetof(freeride_sent_page, sent) : offsetof(freeride_sent_page, met);
+  const auto offset = matrix + (size_t{want.slot} * FREERIDE_MAX_RANKS + sent_.local_rank()) * sizeof(uint32_t);
   return cuda_.wait_32(stream, sent_page_ + offset, want.value);
 }
 
 // The wait numbered wait_, unless its data is there.
-Result<Held> StreamMarks::hold(CudaStream stream, std::span<const Want> wants) {
+Result<Held> StreamMarks::hold(CudaStream stream, const Wants& wants) {
   const uint32_t wait = wait_;
   if (wait > FREERIDE_MAX_WAITS || broken_[wait - 1].load(std::memory_order_relaxed) >= kBrokenForGood ||
       all_there(wants)) {
@@ -199,22 +245,23 @@ Result<Held> StreamMarks::hold(CudaStream stream, std::span<const Want> wants) {
   const uint64_t word = FREERIDE_STATE(iteration_, wait);
   Pending& pending = pending_[wait % kPending];
   pending.word.store(0, std::memory_order_release);
-  pending.count.store(static_cast<uint32_t>(wants.size()), std::memory_order_relaxed);
-  for (size_t i = 0; i < wants.size(); ++i) {
-    pending.slot[i].store(wants[i].slot, std::memory_order_relaxed);
-    pending.wanted[i].store(wants[i].value, std::memory_order_relaxed);
+  pending.count.store(static_cast<uint32_t>(wants.count), std::memory_order_relaxed);
+  pending.row.store(wants.row, std::memory_order_relaxed);
+  for (size_t i = 0; i < wants.count; ++i) {
+    pending.slot[i].store(wants.of[i].slot, std::memory_order_relaxed);
+    pending.wanted[i].store(wants.of[i].value, std::memory_order_relaxed);
   }
   pending.word.store(word, std::memory_order_release);
 
   auto posted = cuda_.write_64(stream, state_word_, word);
   if (!posted.ok()) return posted.error();
   const auto length_ns = static_cast<int64_t>(load_relaxed(page_.page().learned[wait - 1].low_ns));
-  const bool two_phase = length_ns > 0 && length_ns >= two_phase_least_ns_;
+  const bool two_phase = length_ns > 0 && length_ns >= two_phase_least_ns_.load(std::memory_order_relaxed);
   (two_phase ? counters_.two_phase : counters_.stream).fetch_add(1, std::memory_order_relaxed);
   const bool there = two_phase && wait_on_host(word, wait, wants, length_ns);
   if (!there) {
-    for (const Want& want : wants) {
-      posted = wait_for(stream, want);
+    for (const Want& want : wants.span()) {
+      posted = wait_for(stream, want, wants.row);
       if (!posted.ok()) return posted.error();
     }
   }
@@ -226,14 +273,12 @@ Result<Held> StreamMarks::hold(CudaStream stream, std::span<const Want> wants) {
 // Returns whether the data is there. Sleeps, looking at the pages: coarsely while the edge it waits for is far by what
 // was learned, closely near it. Ends at the latest when the wait has lasted as long as it usually does, or when the GPU
 // has not come to it in the time it usually takes, several times over.
-bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, std::span<const Want> wants, int64_t length_ns) {
+bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants, int64_t length_ns) {
   constexpr int64_t kClose = 15 * kNsPerUs;
   constexpr int64_t kCoarse = kNsPerMs;
   // A sleep of kClose takes four times as long, and the first look after the GPU's mark is what the lease waits for. So
-  // there is none where the mark is expected, within what the time of a compute segment varies by; and short ones
-  // around.
-  constexpr int64_t kSpin = 500 * kNsPerUs;
-  constexpr int64_t kNear = 2 * kNsPerMs;
+  // there is none where the mark is expected, for at most so long; and short ones before and after.
+  constexpr int64_t kMostAwake = 1500 * kNsPerUs;
   constexpr int64_t kInside = 250 * kNsPerUs;  // data that comes early is noticed so late, at most
   const PreciseSleeps precise;
   const int64_t cpu_before_ns = cpu_now_ns();
@@ -241,17 +286,18 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, std::span<const Wan
   const int64_t give_up_ns = entered_ns + 100 * kNsPerMs + 4 * page_.gap_before(wait);
   bool begun = false, there = false;
   page_.set_watching(true);
-  int64_t until_ns = 0;
-  uint64_t looks = 0;
+  int64_t until_ns = 0, awake_since_ns = 0;
+  uint64_t looks = 0, last_seen = 0;
   for (;;) {
     ++looks;
     const int64_t now_ns = SteadyClock::now();
     if (!page_.is_on()) break;
     there = all_there(wants);
     const uint64_t seen = load_acquire(page_.page().state_word);
+    if (seen != last_seen) page_.observe(now_ns, RankPage::Observer::kTraining);
+    last_seen = seen;
     if (!begun && seen == word) {
       begun = true;
-      page_.observe(now_ns, RankPage::Observer::kTraining);
       until_ns = now_ns + length_ns - std::min(kLeadNs, length_ns / 2);
     }
     if (there) {
@@ -263,12 +309,17 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, std::span<const Wan
     if (begun) {
       sleep_ns = std::clamp((until_ns - now_ns) / 2, kClose, kInside);
     } else {
-      const int64_t expected_ns = page_.last_edge() + page_.gap_before(wait);
-      const int64_t left_ns = expected_ns - now_ns;
-      if (left_ns < kSpin && left_ns > -kSpin) continue;
-      sleep_ns = std::clamp(left_ns - left_ns / 16 - kNear, kClose, kCoarse);
-      // Far past what was expected: a look costs more than it finds.
-      if (left_ns < -5 * kNsPerMs) sleep_ns = std::min(-left_ns / 64, kInside);
+      const auto expected = page_.expected_begin(wait);
+      if (now_ns >= expected.from_ns && now_ns < expected.to_ns) {
+        if (awake_since_ns == 0) {
+          awake_since_ns = now_ns;
+          page_.expect_begin(std::min(expected.to_ns, now_ns + kMostAwake));
+        }
+        if (now_ns - awake_since_ns < kMostAwake) continue;
+      }
+      sleep_ns = now_ns < expected.from_ns ? std::clamp((expected.from_ns - now_ns) / 4, kClose, kCoarse)
+                                           // Far past what was expected: a look costs more than it finds.
+                                           : std::clamp((now_ns - expected.to_ns) / 64, kClose, kInside);
     }
     const timespec pause{0, static_cast<long>(sleep_ns)};
     nanosleep(&pause, nullptr);
@@ -282,14 +333,24 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, std::span<const Wan
 
 void StreamMarks::rejoin() {
   const std::lock_guard lock(counting_);
-  sent_.rejoin([this](uint32_t rank) {
-    const auto found = produced_.find(rank);
-    return FREERIDE_SENT_FIRST + (found == produced_.end() ? 0 : found->second);
-  });
+  sent_.rejoin(
+      [this](uint32_t rank) {
+        const auto found = produced_.find(rank);
+        return FREERIDE_SENT_FIRST + (found == produced_.end() ? 0 : found->second);
+      },
+      met_base_);
 }
 
 Status StreamMarks::end_iteration(CudaStream stream) {
   page_.expect_waits(iteration_, std::min<uint32_t>(wait_, FREERIDE_MAX_WAITS), representative_);
+  {
+    const std::lock_guard lock(counting_);
+    met_.clear();
+    met_base_ += kMostMeetings;  // two million iterations before it comes to FREERIDE_POISON
+    if (met_base_ > FREERIDE_POISON - 2 * kMostMeetings) {
+      return Error{Code::kExhausted, "the counters of collectives have come to their end", ""};
+    }
+  }
   ++iteration_;
   wait_ = 0;
   representative_ = true;
@@ -342,7 +403,7 @@ bool StreamMarks::watch(int64_t now_ns) {
   const uint32_t count = std::min<uint32_t>(pending.count.load(std::memory_order_relaxed), kMostSources);
   for (uint32_t i = 0; i < count; ++i) {
     sent_.advance_from(pending.slot[i].load(std::memory_order_relaxed),
-                       pending.wanted[i].load(std::memory_order_relaxed));
+                       pending.wanted[i].load(std::memory_order_relaxed), pending.row.load(std::memory_order_relaxed));
   }
   watched_broken_ = true;
   counters_.broken.fetch_add(1, std::memory_order_relaxed);

@@ -56,9 +56,12 @@ class StreamMarks {
   /// another.
   static constexpr int64_t kTwoPhaseLeastNs = 3 * kNsPerMs;
   static int64_t two_phase_least_ns();
+  /// Another bound, from now on; which waits may have leases it does not change. Any thread.
+  void set_two_phase_least(int64_t ns) { two_phase_least_ns_.store(ns, std::memory_order_relaxed); }
   /// So long before the learned end the host posts: its usual head start over the GPU.
   static constexpr int64_t kLeadNs = kNsPerMs;
-  static constexpr size_t kMostSources = 4;  ///< of one batch; one with more is not held
+  static constexpr size_t kMostSources = 16;       ///< of one batch or collective; one with more is not held
+  static constexpr uint32_t kMostMeetings = 1024;  ///< collectives of one pair of ranks in one iteration
   /// Nothing is wrong with a receive that is posted long before its data exists. But should a schedule exist in which
   /// that blocks the training, it goes on after so long, and after the second time without such holds.
   static constexpr int64_t kLongestEarlyNs = 5 * kNsPerSec;
@@ -76,6 +79,12 @@ class StreamMarks {
   Result<uint64_t> post_early(CudaStream apart, std::span<const uint32_t> sources);
   /// Where training's stream is about to wait for such a batch: marks and holds it as batch() does.
   Result<Held> wait(CudaStream stream, uint64_t early);
+  /// Before a collective of `members` (without this rank) is posted on `stream`: counts that this rank has come to it,
+  /// and, where the stream needs its result at once, holds the stream until those in `awaited` have come. It could not
+  /// finish before, and who is waited for has counted before it waits itself. Numbered anew in each iteration, so that
+  /// a miscount does not last.
+  Result<Held> meet(CudaStream stream, std::span<const uint32_t> members, std::span<const uint32_t> awaited,
+                    bool needed_at_once);
   Status end_iteration(CudaStream stream);
   /// After a release that was not for good: neighbours may wait for this rank again. Messages that were produced
   /// meanwhile count as there. Any thread.
@@ -91,6 +100,7 @@ class StreamMarks {
   struct Pending {
     std::atomic<uint64_t> word{0};
     std::atomic<uint32_t> count{0};
+    std::atomic<SentMember::Row> row{SentMember::Row::kSent};
     std::array<std::atomic<uint32_t>, kMostSources> slot{}, wanted{};
   };
   static constexpr size_t kPending = 1024;  // more than a host can be ahead of its GPU
@@ -100,6 +110,7 @@ class StreamMarks {
   struct Wants {
     std::array<Want, kMostSources> of{};
     size_t count = 0;
+    SentMember::Row row = SentMember::Row::kSent;
     bool known = false;  // all sources are hooked, here, and count
     std::span<const Want> span() const { return {of.data(), known ? count : 0}; }
   };
@@ -117,22 +128,25 @@ class StreamMarks {
   // Under counting_.
   Wants expect(std::span<const uint32_t> sources, bool ours);
   bool ours();
-  Result<Held> hold(CudaStream stream, std::span<const Want> wants);
-  Status wait_for(CudaStream stream, const Want& want);
+  Result<Held> hold(CudaStream stream, const Wants& wants);
+  Status wait_for(CudaStream stream, const Want& want, SentMember::Row row = SentMember::Row::kSent);
+  Status count_for(CudaStream stream, uint32_t rank, uint32_t value, SentMember::Row row);
   bool end_early_holds();
-  bool all_there(std::span<const Want> wants) const;
-  bool wait_on_host(uint64_t word, uint32_t wait, std::span<const Want> wants, int64_t length_ns);
+  bool all_there(const Wants& wants) const;
+  bool wait_on_host(uint64_t word, uint32_t wait, const Wants& wants, int64_t length_ns);
   int64_t longest_hold(uint32_t wait) const;
 
   CudaDriver cuda_;
   RankPage& page_;
   SentMember& sent_;
-  int64_t two_phase_least_ns_;
+  std::atomic<int64_t> two_phase_least_ns_;
   CudaAddress state_word_ = 0, sent_page_ = 0;
   StreamCounters counters_;
 
   std::mutex counting_;
   std::unordered_map<uint32_t, uint32_t> produced_, expected_;  // messages, by rank of the job
+  std::unordered_map<uint32_t, uint32_t> met_;                  // collectives in this iteration, by rank of the job
+  uint32_t met_base_ = FREERIDE_SENT_FIRST;                     // of this iteration
 
   // The posting thread's own.
   std::atomic<pthread_t> owner_{0};

@@ -61,6 +61,16 @@ struct Rank {
     return *held;
   }
   void send(uint32_t to) { batch({to}, {}); }
+  Held meet(std::vector<uint32_t> members, std::vector<uint32_t> awaited, bool at_once = true) {
+    for (uint32_t& rank : members) rank += 100;
+    for (uint32_t& rank : awaited) rank += 100;
+    auto held = marks->meet(stream, members, awaited, at_once);
+    REQUIRE(held.ok());
+    return *held;
+  }
+  bool has_met(uint32_t other, uint32_t number) const {
+    return sent->counter_from(other, SentMember::Row::kMet) >= FREERIDE_SENT_FIRST + number;
+  }
   uint64_t post_early(void* apart, std::vector<uint32_t> from) {
     for (uint32_t& rank : from) rank += 100;
     auto posted = marks->post_early(apart, from);
@@ -125,6 +135,76 @@ TEST_CASE("a held receive comes after its data, and is marked while it waits") {
   REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == 1; }));
   CHECK(pages::load_acquire(b.page->page().waits) == 2);
   CHECK(pages::load_acquire(b.page->page().hook_state) == FREERIDE_HOOK_ACTIVE);
+}
+
+TEST_CASE("a small collective is held until all have come to it, and marked meanwhile") {
+  const TempDir dir;
+  Rank a(dir.path(), 0, 3), b(dir.path(), 1, 3), c(dir.path(), 2, 3);
+  CHECK(a.meet({1, 2}, {1, 2}) == Held::kPlain);  // that the others count these is not known yet
+  CHECK(b.meet({0, 2}, {0, 2}) == Held::kPlain);
+  CHECK(c.meet({0, 1}, {0, 1}) != Held::kTwoPhase);
+  REQUIRE(eventually([&] { return a.has_met(1, 1) && a.has_met(2, 1) && b.has_met(0, 1) && b.has_met(2, 1); }));
+
+  std::atomic<bool> came{false}, early{false}, done{false};
+  CHECK(a.meet({1, 2}, {1, 2}) == Held::kStream);
+  a.then([&] {
+    early = !came;
+    done = true;
+  });
+  CHECK(b.meet({0, 2}, {0, 2}) == Held::kStream);
+  REQUIRE(eventually([&] { return a.word() == FREERIDE_STATE(0, 2) && b.word() == FREERIDE_STATE(0, 2); }));
+  CHECK_FALSE(done);
+  c.then([&] { came = true; });
+  CHECK(c.meet({0, 1}, {0, 1}) == Held::kPlain);  // the last one does not wait
+  REQUIRE(eventually([&] { return done.load(); }));
+  CHECK_FALSE(early);
+  CHECK(a.marks->counters().broken == 0);
+}
+
+TEST_CASE("a broadcast waits for its source only, and one beside training's stream for nobody") {
+  const TempDir dir;
+  Rank a(dir.path(), 0, 3), b(dir.path(), 1, 3), c(dir.path(), 2, 3);
+  CHECK(c.meet({0, 1}, {}) == Held::kPlain);
+  REQUIRE(eventually([&] { return a.has_met(2, 1); }));
+  CHECK(a.meet({1, 2}, {2}) == Held::kPlain);  // it has been there
+  CHECK(a.meet({1, 2}, {1, 2}, false) == Held::kPlain);
+  CHECK(a.word() == FREERIDE_STATE(0, 0));
+  // What b has not come to holds nobody who waits for c alone.
+  CHECK(c.meet({0, 1}, {0, 1}, false) == Held::kPlain);
+  CHECK(a.meet({1, 2}, {2}) == Held::kStream);
+  std::atomic<bool> done{false};
+  a.then([&] { done = true; });
+  CHECK(c.meet({0, 1}, {}) == Held::kPlain);
+  CHECK(eventually([&] { return done.load(); }));
+}
+
+TEST_CASE("a rank that misses a collective holds the others until its next iteration, and one that leaves nobody") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  const auto both = [&] {
+    a.meet({1}, {1});
+    b.meet({0}, {0});
+  };
+  both();
+  REQUIRE(eventually([&] { return a.has_met(1, 1) && b.has_met(0, 1); }));
+  std::atomic<int> done{0};
+  CHECK(b.meet({0}, {0}) == Held::kStream);
+  b.then([&] { ++done; });
+  REQUIRE(a.marks->end_iteration(a.stream).ok());
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+  CHECK(done == 0);
+  a.meet({1}, {1});  // of the next iteration: above all that b can want of this one
+  CHECK(eventually([&] { return done == 1; }));
+  b.meet({0}, {0});
+  CHECK(b.meet({0}, {0}) == Held::kStream);
+  b.then([&] { ++done; });
+  a.sent->release(FREERIDE_RANK_DISABLED);
+  CHECK(eventually([&] { return done == 2; }));
+  CHECK(b.meet({0}, {0}) == Held::kPlain);
+  a.marks->rejoin();
+  a.meet({1}, {1});
+  CHECK(eventually([&] { return b.has_met(0, 1024 + 2); }));
+  CHECK(b.marks->counters().broken == 0);
 }
 
 TEST_CASE("who is not hooked, not here, or does not count, is not waited for") {

@@ -36,13 +36,14 @@ std::map<std::string, Layout> layouts_of_header() {
       sizeof(T), {FIELD(T, magic), FIELD(T, major), FIELD(T, minor), FIELD(T, size_bytes), FIELD(T, incarnation)}};
 #undef T
 #define T freeride_bubble_page
-  layouts["bubble"] = {
-      sizeof(T),
-      {FIELD(T, header),     FIELD(T, job),        FIELD(T, device),    FIELD(T, framework),    FIELD(T, rank),
-       FIELD(T, stage),      FIELD(T, stages),     FIELD(T, replica),   FIELD(T, replicas),     FIELD(T, pid),
-       FIELD(T, reserved0),  FIELD(T, state_word), FIELD(T, begin_ns),  FIELD(T, wake),         FIELD(T, hook_state),
-       FIELD(T, iteration),  FIELD(T, waits),      FIELD(T, relearned), FIELD(T, usable_bytes), FIELD(T, bubbles),
-       FIELD(T, compute_ns), FIELD(T, reserved1),  FIELD(T, learned),   FIELD(T, history),      FIELD(T, iterations)}};
+  layouts["bubble"] = {sizeof(T),
+                       {FIELD(T, header),     FIELD(T, job),         FIELD(T, device),       FIELD(T, framework),
+                        FIELD(T, rank),       FIELD(T, stage),       FIELD(T, stages),       FIELD(T, replica),
+                        FIELD(T, replicas),   FIELD(T, pid),         FIELD(T, reserved0),    FIELD(T, state_word),
+                        FIELD(T, begin_ns),   FIELD(T, wake),        FIELD(T, hook_state),   FIELD(T, iteration),
+                        FIELD(T, waits),      FIELD(T, relearned),   FIELD(T, usable_bytes), FIELD(T, bubbles),
+                        FIELD(T, compute_ns), FIELD(T, expected_ns), FIELD(T, wanted_bytes), FIELD(T, reserved1),
+                        FIELD(T, learned),    FIELD(T, history),     FIELD(T, iterations)}};
 #undef T
 #define T freeride_learned
   layouts["learned"] = {sizeof(T),
@@ -59,7 +60,7 @@ std::map<std::string, Layout> layouts_of_header() {
 #define T freeride_sent_page
   layouts["sent"] = {sizeof(T),
                      {FIELD(T, header), FIELD(T, ranks), FIELD(T, reserved0), FIELD(T, reserved1), FIELD(T, rank),
-                      FIELD(T, sent), FIELD(T, world_rank)}};
+                      FIELD(T, sent), FIELD(T, world_rank), FIELD(T, met)}};
 #undef T
 #define T freeride_sent_rank
   layouts["sent_rank"] = {sizeof(T), {FIELD(T, status), FIELD(T, pid), FIELD(T, start_time)}};

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "awake_budget.hpp"
 #include "freeride/base/clock.hpp"
 #include "waitv.hpp"
 
@@ -136,6 +137,7 @@ void ActingThread::run() {
   raise_priority();
   Actor actor(config_, processes_, events_);
   WaitSet waits;
+  AwakeBudget budget;
   std::vector<Order> orders;
   int64_t tell_at_ns = 0;  // 0: nothing to tell
   bool was_in_window = false;
@@ -182,6 +184,14 @@ void ActingThread::run() {
     if (tell_at_ns != 0) {
       const int64_t when_ns = actor.after_start(tell_at_ns, now_ns);
       until_ns = until_ns == 0 ? when_ns : std::min(until_ns, when_ns);
+    }
+    if (next.awake_ns != 0) {
+      const int64_t awake_ns = budget.allow(now_ns, until_ns == 0 ? next.awake_ns : std::min(next.awake_ns, until_ns));
+      int64_t looked_ns = now_ns;
+      bool changed = false;
+      while (looked_ns < awake_ns && !(changed = waits.changed())) looked_ns = SteadyClock::now();
+      budget.spend(looked_ns - now_ns);
+      if (changed) continue;
     }
     waits.wait(until_ns);
   }

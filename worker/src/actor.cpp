@@ -103,6 +103,7 @@ Actor::Next Actor::step(int64_t now_ns, WaitSet& waits) {
   tell_supervisors(now_ns);
   add_waits(waits);
   next_.in_window = window_open_;
+  next_.awake_ns = awake_until(now_ns);
   return next_;
 }
 
@@ -335,6 +336,20 @@ void Actor::add_waits(WaitSet& waits) const {
     const bool shared = i == open_task_ && (runnable > 1 || slot.not_started());
     if (initialising || pausing || shared) waits.add_shared(slot.sequence_word(), slot.sequence);
   }
+}
+
+int64_t Actor::awake_until(int64_t now_ns) const {
+  if (open_task_ != policy::kNoTask || window_open_) return 0;
+  if (std::none_of(tasks_.begin(), tasks_.end(), [](const auto& slot) { return slot->view.runnable; })) return 0;
+  int64_t until_ns = 0;
+  for (const auto& slot : ranks_) {
+    const policy::RankView& view = slot->view;
+    if (!view.active || (view.plan != nullptr && policy::is_held_out(*view.plan, view.iteration))) return 0;
+    if (slot->state_word != 0) continue;
+    if (slot->expected_ns <= now_ns) return 0;
+    until_ns = std::max(until_ns, slot->expected_ns);
+  }
+  return until_ns;
 }
 
 RankSlot* Actor::rank(uint64_t id) {

@@ -57,6 +57,7 @@ class Actor {
     int64_t look_ns = 0;     ///< step again then at the latest; 0: only when woken
     bool tell_now = false;   ///< the main thread should look at events and kills at once
     bool in_window = false;  ///< all ranks are in bubbles
+    int64_t awake_ns = 0;    ///< a lease may be to be opened at any moment up to then; 0: none is expected
   };
   /// One look at everything. `waits` gets the words to wait for, with the values that were seen.
   Next step(int64_t now_ns, WaitSet& waits);
@@ -84,6 +85,7 @@ class Actor {
   bool starting() const;
   void look_at(int64_t when_ns);
   void add_waits(WaitSet& waits) const;
+  int64_t awake_until(int64_t now_ns) const;
   bool all_in_bubbles() const;
   RankSlot* rank(uint64_t id);
   TaskSlot* task(uint64_t id);

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "awake_budget.hpp"
 #include "fake_pages_test_support.hpp"
 #include "freeride/base/clock.hpp"
 
@@ -776,4 +777,39 @@ TEST_CASE("a grant that a starved task did not take up in time is given again", 
   rig.step();
   rig.step();
   CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("the thread stays awake while a bubble is expected that somebody could use", "[actor]") {
+  Rig rig;
+  const auto expect = [&](int64_t until_ns) { rig.rank.page().expected_ns = static_cast<uint64_t>(until_ns); };
+  expect(rig.now() + kMs);
+  CHECK(rig.step().awake_ns == 0);  // no side task
+  rig.add();
+  rig.step();
+  CHECK(rig.step().awake_ns == rig.now() + kMs);
+  rig.rank.page().hook_state = FREERIDE_HOOK_DISABLED;
+  CHECK(rig.step().awake_ns == 0);
+  rig.rank.page().hook_state = FREERIDE_HOOK_ACTIVE;
+  rig.rank.begin(rig.now());
+  CHECK(rig.step().awake_ns == 0);  // it is there
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(rig.step().awake_ns == 0);              // and that was the last word
+  expect(std::numeric_limits<int64_t>::max());  // centuries are nonsense
+  CHECK(rig.step().awake_ns == 0);
+}
+
+TEST_CASE("staying awake takes a twentieth of the time at most", "[actor]") {
+  AwakeBudget budget;
+  int64_t now = kNsPerSec, awake = 0;
+  for (int i = 0; i < 1000; ++i) {  // a hook that always expects something
+    const int64_t until = budget.allow(now, now + kNsPerSec);
+    CHECK(until - now <= AwakeBudget::kMostNs);
+    if (until > now) budget.spend(until - now);
+    awake += std::max<int64_t>(0, until - now);
+    now = std::max(until, now) + kMs;
+  }
+  CHECK(awake > 0);
+  CHECK(awake <= (now - kNsPerSec) / AwakeBudget::kShare + AwakeBudget::kSavedNs);
 }

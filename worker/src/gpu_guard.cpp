@@ -163,7 +163,9 @@ int64_t GpuGuard::capacity_bytes() const {
 policy::GpuMemorySnapshot GpuGuard::snapshot() const {
   policy::GpuMemorySnapshot snapshot;
   snapshot.total_bytes = total_bytes_;
-  snapshot.training_bytes = training_.high_bytes();
+  // Refused memory counts as if training had it: whoever stands in its way goes, and nobody comes.
+  const int64_t wanted = calls_.wanted ? calls_.wanted() : 0;
+  snapshot.training_bytes = training_.high_bytes() + std::clamp<int64_t>(wanted, 0, total_bytes_);
   snapshot.reserve_bytes = options_.reserve_bytes;
   for (const auto& [id, tenant] : tenants_) {
     if (!tenant.ending)

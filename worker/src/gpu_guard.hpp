@@ -45,6 +45,8 @@ class GpuGuard {
         end;
     /// Its own memory on the GPU (its MPS server's is not), at every look.
     std::function<void(uint64_t task, int64_t bytes)> memory;
+    /// What training was refused just now, bytes; 0: nothing. May be missing.
+    std::function<int64_t()> wanted{};
   };
   using Ready = std::function<void(Result<SandboxGrants>)>;
 

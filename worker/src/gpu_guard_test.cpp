@@ -74,6 +74,7 @@ struct Rig {
   std::map<uint64_t, pid_t> roots;
   std::map<uint64_t, End> ends;
   std::map<uint64_t, int64_t> memory;
+  int64_t wanted = 0;
   std::unique_ptr<GpuGuard> guard;
 
   Rig() {
@@ -90,6 +91,7 @@ struct Rig {
       ends[task] = {kind, reason, limit};
     };
     calls.memory = [this](uint64_t task, int64_t bytes) { memory[task] = bytes; };
+    calls.wanted = [this] { return wanted; };
     auto opened = GpuGuard::open(options, *loop, std::move(calls), std::make_unique<FakeGpu>(gpu));
     if (!opened.ok()) return opened.error();
     guard = std::move(*opened);
@@ -218,6 +220,30 @@ TEST_CASE("a growing trainer evicts before the reserve is gone; what the evicted
   rig.gpu.reading.used_bytes += 14 * kGiB;
   rig.wait_end(2);
   CHECK(rig.ends[2].kind == "evicted");
+}
+
+TEST_CASE("memory that training was refused is made free, as far as side tasks have it", "[gpu]") {
+  Rig rig;
+  rig.gpu.reading.used_bytes = 20 * kGiB;
+  REQUIRE(rig.open().ok());
+  REQUIRE(rig.guard->admit(1, -1, 10 * kGiB).ok());
+  REQUIRE(rig.guard->admit(2, 0, 10 * kGiB).ok());
+  const int64_t usable = rig.guard->usable_bytes();
+  rig.wanted = kGiB;  // which is there, beside all that side tasks may come to hold
+  rig.looks();
+  CHECK(rig.ends.empty());
+  CHECK(rig.guard->usable_bytes() == usable - kGiB);
+  rig.wanted = usable + 5 * kGiB;
+  rig.wait_end(1);
+  CHECK(rig.ends[1].kind == "evicted");
+  rig.looks();
+  CHECK(rig.ends.count(2) == 0);
+  rig.wanted = int64_t{1} << 60;  // nonsense costs side tasks, and nothing else
+  rig.wait_end(2);
+  rig.wanted = 0;
+  rig.guard->release(1);
+  rig.guard->release(2);
+  CHECK(rig.guard->usable_bytes() > usable);
 }
 
 TEST_CASE("a process of a task that uses the GPU and is no client is ended", "[gpu]") {

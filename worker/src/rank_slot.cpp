@@ -60,6 +60,7 @@ void RankSlot::read() {
     if (load_relaxed(page.state_word) == word) break;
     word = view.wait = 0;  // it is changing: as if training had the device; its wake-up comes after the change
   }
+  expected_ns = sane(load_relaxed(page.expected_ns));
   view.active = load_relaxed(page.hook_state) == FREERIDE_HOOK_ACTIVE;
   view.iteration = FREERIDE_STATE_ITERATION(word);
   view.plan = PlanSet::at(plans_, view.iteration);

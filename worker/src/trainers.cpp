@@ -127,6 +127,13 @@ Result<AttachedRank> Trainers::accept_page(int fd) {
   return rank;
 }
 
+int64_t Trainers::wanted_bytes() const {
+  constexpr uint64_t kMost = uint64_t{1} << 50;
+  uint64_t sum = 0;
+  for (const auto& [id, rank] : ranks_) sum += std::min(kMost, pages::load_acquire(rank.source->page->wanted_bytes));
+  return static_cast<int64_t>(sum);
+}
+
 void Trainers::refuse(int fd, const Error& error) {
   std::string line = "ERR " + error.text();
   std::replace_if(

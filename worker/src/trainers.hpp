@@ -36,6 +36,8 @@ class Trainers {
   ~Trainers();
 
   const std::map<uint64_t, AttachedRank>& ranks() const { return ranks_; }
+  /// Memory that ranks say they were refused just now, bytes; a claim.
+  int64_t wanted_bytes() const;
 
  private:
   struct Connection {

@@ -41,6 +41,14 @@ void WaitSet::wait(int64_t deadline_ns) {
   syscall(SYS_futex_waitv, entries_.data(), count_, 0, deadline_ns > 0 ? &until : nullptr, CLOCK_MONOTONIC);
 }
 
+bool WaitSet::changed() const {
+  for (size_t i = 0; i < count_; ++i) {
+    const auto* word = reinterpret_cast<const uint32_t*>(entries_[i].address);
+    if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != static_cast<uint32_t>(entries_[i].value)) return true;
+  }
+  return false;
+}
+
 void wake_private(const uint32_t& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }

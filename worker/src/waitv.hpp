@@ -23,6 +23,8 @@ class WaitSet {
   /// Sleeps until one of the words is woken or no longer has its expected value, or until `deadline_ns`
   /// (CLOCK_MONOTONIC; 0: no deadline). May return early for no reason.
   void wait(int64_t deadline_ns);
+  /// Whether one of them has another value than expected by now.
+  bool changed() const;
 
  private:
   struct Entry {  // struct futex_waitv

@@ -204,6 +204,7 @@ Status Worker::open_gpu() {
   options.thread_pct = options_.thread_pct;
   GpuGuard::Calls calls;
   calls.training = [this] { return trainers_ != nullptr && !trainers_->ranks().empty(); };
+  calls.wanted = [this] { return trainers_ == nullptr ? 0 : trainers_->wanted_bytes(); };
   calls.root = [this](uint64_t id) -> pid_t {
     const SideTask* one = task(id);
     return one == nullptr ? 0 : one->root_pid();

@@ -95,6 +95,10 @@ FREERIDE_HOOK_API int freeride_hook_connected(const freeride_hook* hook);
 /* [any] Memory of the device that side tasks could have had during the last iteration, at its tightest; bytes, 0 = not
  * known. A hint for people: on a GPU the worker reckons by itself what its side tasks hold. */
 FREERIDE_HOOK_API void freeride_hook_set_usable_bytes(freeride_hook* hook, uint64_t bytes);
+/* [any] Training was refused `bytes` of the device's memory: a worker evicts side tasks that stand in their way, which
+ * takes some tenths of a second; try again meanwhile, and say 0 when you have it or give up. Returns 1 if a worker is
+ * there that may do so. libfreeride_memory.so does this around cudaMalloc. */
+FREERIDE_HOOK_API int freeride_hook_want_memory(freeride_hook* hook, uint64_t bytes);
 /* [any] The rank's page, valid until the process ends. With FREERIDE_HOOK_EXTERNAL_MARKS the caller (its GPU) writes
  * `state_word` and nothing else, FREERIDE_STATE(iteration, wait) at a begin and FREERIDE_STATE(iteration, 0) at an end,
  * iterations from 0; the helper thread looks at it and does the rest. NULL for NULL. */
@@ -149,8 +153,20 @@ FREERIDE_HOOK_API uint64_t freeride_hook_stream_post_early(freeride_hook* hook, 
 /* [one] Call right before training's stream is made to wait for such a batch. Marks and holds it as
  * freeride_hook_stream_batch() does, and returns the same. */
 FREERIDE_HOOK_API int freeride_hook_stream_wait(freeride_hook* hook, void* stream, uint64_t early);
+/* [one] Call right before a collective is posted on `stream`: `members` are the ranks of the job that take part,
+ * without this one, `awaited` those of them without whom it cannot finish here (a broadcast's source; for an
+ * all-reduce all of them). Every member must say the same of each of its collectives, by pairs of ranks in the same
+ * order within an iteration. With `needed_at_once` (the stream's next work waits for it) the stream is marked and held
+ * as by freeride_hook_stream_batch() until they have come to it, too; without, that this rank has come is counted and
+ * nothing else happens. Only for small ones: a large one is work. Returns FREERIDE_HELD_*. */
+FREERIDE_HOOK_API int freeride_hook_stream_meet(freeride_hook* hook, void* stream, const uint32_t* members,
+                                                uint32_t member_count, const uint32_t* awaited, uint32_t awaited_count,
+                                                int needed_at_once);
 /* [one] freeride_hook_iteration_end(), in stream order. */
 FREERIDE_HOOK_API void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream);
+
+/* [any] For measurements: from now on only waits of this length or longer are waited for on the host first. */
+FREERIDE_HOOK_API void freeride_hook_stream_two_phase(freeride_hook* hook, int64_t least_ns);
 
 /* What became of the batches that receive, and what the waiting on the host cost. */
 typedef struct freeride_stream_counters {

@@ -143,6 +143,16 @@ def patch(c10d):
             return work
         return call
 
+    def meeting(original):
+        @functools.wraps(original)
+        def call(self, *args, **kwargs):
+            try:
+                _meet(self, args, kwargs)
+            except Exception as error:
+                _hook.fail(error)
+            return original(self, *args, **kwargs)
+        return call
+
     original_wait = native.Work.wait
 
     @functools.wraps(original_wait)
@@ -159,6 +169,8 @@ def patch(c10d):
         package.batch_isend_irecv = batch_isend_irecv
     native.ProcessGroup.send = single(native.ProcessGroup.send, True)
     native.ProcessGroup.recv = single(native.ProcessGroup.recv, False)
+    for name in ("broadcast", "allreduce", "reduce"):
+        setattr(native.ProcessGroup, name, meeting(getattr(native.ProcessGroup, name)))
     native.Work.wait = wait
     _hook._stream_iteration_end = _iteration_end
     _armed = True
@@ -197,10 +209,7 @@ def _before(messages, in_batch):
     for sends, group, peer, tensor in messages:
         if tensor.device.type != _KIND or not _pipeline.receives(group, peer):
             continue
-        ranks = _ranks_of.get(group)
-        if ranks is None:
-            ranks = _ranks_of[group] = _pipeline.world_ranks(sys.modules["torch.distributed.distributed_c10d"], group)
-        (destinations if sends else sources).append(ranks[peer])
+        (destinations if sends else sources).append(_ranks(group)[peer])
         device, of = tensor.device, group
     if device is None:
         return None
@@ -225,6 +234,31 @@ def _before(messages, in_batch):
     source, source_count = _array(tuple(sources))
     _hook._library_instance.stream_batch(handle, stream, to, to_count, source, source_count, hold)
     return posted
+
+
+def _meet(group, args, kwargs):
+    """Before a collective: if others have to come to it that are other stages, it is a wait."""
+    if _paused or _hook._handle is None or getattr(_inside, "batch", False):
+        return
+    found = _pipeline.awaited_in_collective(group, args, kwargs)
+    if found is None:
+        return
+    tensors, options, awaited = found
+    if not tensors or tensors[0].device.type != _KIND or tensors[0].device.index != _device:
+        return
+    ranks = _ranks(group)
+    # One that runs beside training's stream is waited for later, or never; an older torch does not say which it is.
+    at_once = getattr(options, "asyncOp", True) is False
+    members, member_count = _array(tuple(rank for place, rank in enumerate(ranks) if place != group.rank()))
+    whom, whom_count = _array(tuple(ranks[place] for place in awaited))
+    _hook._library_instance.stream_meet(_hook._handle, _stream(_device), members, member_count, whom, whom_count, at_once)
+
+
+def _ranks(group):
+    ranks = _ranks_of.get(group)
+    if ranks is None:
+        ranks = _ranks_of[group] = _pipeline.world_ranks(sys.modules["torch.distributed.distributed_c10d"], group)
+    return ranks
 
 
 def _post_early(handle, posted, sources, apart):
@@ -328,6 +362,12 @@ def pause(paused):
     global _paused, _open
     _paused, _open = paused, None
     _early.clear()
+
+
+def two_phase(least_ms):
+    """For measurements: only waits of this length or longer are waited for on the host first."""
+    if _hook._handle is not None:
+        _hook._library_instance.stream_two_phase(_hook._handle, int(least_ms * 1e6))
 
 
 def counters():

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-from . import _library
+from . import _library, _memory
 
 _lock = threading.RLock()
 _library_instance = None
@@ -61,9 +61,9 @@ def attach(**arguments):
         with _lock:
             if (_handle is not None and _pid == os.getpid()) or _arguments is not None:
                 return True
+            _memory.preload(library())
             from . import _torch
             _torch.check(arguments)
-            library()
             _arguments = arguments
             _torch.arm()
             return True
@@ -77,7 +77,7 @@ def arm():
     """For freeride.run: attach with the environment's settings, without importing torch before the script does."""
     global _arguments
     try:
-        library()
+        _memory.preload(library())
         from . import _torch
         _arguments = dict(job=None, device=None, stage=None, stages=None, replica=None, replicas=None, group=None, iterations="optimizer")
         _torch.check(_arguments)
@@ -134,6 +134,8 @@ def attach_now(rank, world, framework, stage=None, stages=None, replica=None, re
             config.device = device.encode() if device else None  # the library knows the context's
         _pid = os.getpid()
         _handle = library().attach(_library.ctypes.byref(config))  # says by itself why, if not
+        if cuda_rank is not None and _handle is not None:
+            _memory.serve(library(), _handle)
         return _handle is not None
 
 

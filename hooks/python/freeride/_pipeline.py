@@ -71,6 +71,22 @@ def spans_stages(group):
     return _verdict_of(group).spans
 
 
+def awaited_in_collective(group, args, kwargs):
+    """Of a broadcast, all-reduce, reduce or barrier on `group`, given as to ProcessGroup's method: (its tensors, its options, whom of the group
+    this rank waits for in it). None: it is no wait for other stages, but work, or somebody else's."""
+    if not spans_stages(group):
+        return None
+    given = args[0] if args else kwargs.get("tensors", kwargs.get("tensor", ()))
+    tensors = [item for item in (given if isinstance(given, (list, tuple)) else (given,)) if hasattr(item, "element_size")]
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > SMALL_BYTES:
+        return None
+    options, rank = args[1] if len(args) > 1 else kwargs.get("opts"), group.rank()
+    others = tuple(other for other in range(group.size()) if other != rank)
+    if type(options).__name__ == "BroadcastOptions":
+        others = () if options.rootRank == rank else (options.rootRank,)
+    return tensors, options, others
+
+
 def world_ranks(c10d, group):
     """The group's members as ranks of the world, by their rank in the group."""
     if group is c10d._get_default_group():

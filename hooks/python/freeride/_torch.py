@@ -163,17 +163,9 @@ def _note_any_receive(group, work, *_):
 
 
 def _note_collective(group, work, args, kwargs):
-    if not _pipeline.spans_stages(group):
-        return
-    given = args[0] if args else kwargs.get("tensors", kwargs.get("tensor", ()))
-    tensors = [item for item in (given if isinstance(given, (list, tuple)) else (given,)) if hasattr(item, "element_size")]
-    options = args[1] if len(args) > 1 else kwargs.get("opts")
-    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= _pipeline.SMALL_BYTES and not _sends_only(group, options):
+    found = _pipeline.awaited_in_collective(group, args, kwargs)
+    if found is not None and found[2]:
         _note(work)
-
-
-def _sends_only(group, options):
-    return type(options).__name__ == "BroadcastOptions" and options.rootRank == group.rank()
 
 
 _patched = False

@@ -73,8 +73,8 @@ class BubblePage(ctypes.Structure):
     _fields_ = [("header", Header), ("job", ctypes.c_char * NAME_BYTES), ("device", ctypes.c_char * NAME_BYTES),
                 ("framework", ctypes.c_char * NAME_BYTES),
                 *_fields((_u32, "rank stage stages replica replicas pid"), (_u64, "reserved0 state_word begin_ns"), (_u32, "wake hook_state"),
-                         (_u64, "iteration"), (_u32, "waits relearned"), (_u64, "usable_bytes bubbles compute_ns")),
-                ("reserved1", ctypes.c_uint8 * 192), ("learned", Learned * MAX_WAITS), ("history", BubbleRecord * HISTORY),
+                         (_u64, "iteration"), (_u32, "waits relearned"), (_u64, "usable_bytes bubbles compute_ns expected_ns wanted_bytes")),
+                ("reserved1", ctypes.c_uint8 * 176), ("learned", Learned * MAX_WAITS), ("history", BubbleRecord * HISTORY),
                 ("iterations", IterationRecord * ITERATIONS)]
 
 
@@ -85,7 +85,8 @@ class SentRank(ctypes.Structure):
 class SentPage(ctypes.Structure):
     MAGIC, TITLE = 0x20544E4553525246, "sent page"
     _fields_ = [("header", Header), ("ranks", _u32), ("reserved0", _u32), ("reserved1", _u64 * 3), ("rank", SentRank * MAX_RANKS),
-                ("sent", (_u32 * MAX_RANKS) * MAX_RANKS), ("world_rank", _u32 * MAX_RANKS)]
+                ("sent", (_u32 * MAX_RANKS) * MAX_RANKS), ("world_rank", _u32 * MAX_RANKS),
+                ("met", (_u32 * MAX_RANKS) * MAX_RANKS)]
 
 
 class LeasePage(ctypes.Structure):

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define FREERIDE_PAGES_MAJOR 1u
-#define FREERIDE_PAGES_MINOR 2u
+#define FREERIDE_PAGES_MINOR 3u
 
 #define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull  /* "FRBUBBLE" */
 #define FREERIDE_SENT_MAGIC 0x20544e4553525246ull    /* "FRRSENT " */
@@ -107,11 +107,14 @@ typedef struct freeride_bubble_page {
   uint32_t waits;      /*  288: waits in the last finished iteration */
   uint32_t relearned;  /*  292: times the schedule changed and lengths were learned anew */
   uint64_t
-      usable_bytes;    /*  296: least memory of the device free over the last iteration; 0 unknown. On a GPU a hint for
-                          people, since side tasks that are resident count as used: the worker reckons by itself */
-  uint64_t bubbles;    /*  304: bubbles finished: history[(bubbles - 1) % FREERIDE_HISTORY] is the newest */
-  uint64_t compute_ns; /*  312: sum of all time outside bubbles since the first iteration ended */
-  uint8_t reserved1[192]; /*  320 */
+      usable_bytes;     /*  296: least memory of the device free over the last iteration; 0 unknown. On a GPU a hint for
+                           people, since side tasks that are resident count as used: the worker reckons by itself */
+  uint64_t bubbles;     /*  304: bubbles finished: history[(bubbles - 1) % FREERIDE_HISTORY] is the newest */
+  uint64_t compute_ns;  /*  312: sum of all time outside bubbles since the first iteration ended */
+  uint64_t expected_ns; /*  320: a bubble is expected to begin at any moment up to then: the worker need not sleep; 0 or
+                           past: not */
+  uint64_t wanted_bytes;  /*  328: training was refused so much memory just now: side tasks are to go; 0: nothing */
+  uint8_t reserved1[176]; /*  336 */
 
   /* 512: learned, slot w - 1 for wait index w */
   freeride_learned learned[FREERIDE_MAX_WAITS];              /* 512, 32 bytes each */
@@ -144,6 +147,7 @@ typedef struct freeride_sent_page {
   freeride_sent_rank rank[FREERIDE_MAX_RANKS];           /* 64, 16 bytes each */
   uint32_t sent[FREERIDE_MAX_RANKS][FREERIDE_MAX_RANKS]; /* 1088: [source][destination], messages produced so far */
   uint32_t world_rank[FREERIDE_MAX_RANKS];               /* 17472: of each slot, its rank in the job plus 1 */
+  uint32_t met[FREERIDE_MAX_RANKS][FREERIDE_MAX_RANKS];  /* 17728: [member][other member], collectives come to so far */
 } freeride_sent_page;
 
 /* ---- lease page: written by the worker, read by supervisor and runner
@@ -286,7 +290,7 @@ typedef struct freeride_profile_sample {
 static_assert(sizeof(freeride_page_header) == 32, "header");
 static_assert(sizeof(freeride_learned) == 32, "learned");
 static_assert(sizeof(freeride_bubble_page) == 74240, "bubble page");
-static_assert(sizeof(freeride_sent_page) == 17728, "sent page");
+static_assert(sizeof(freeride_sent_page) == 34112, "sent page");
 static_assert(sizeof(freeride_lease_page) == 96, "lease page");
 static_assert(sizeof(freeride_answer_page) == 688, "answer page");
 static_assert(sizeof(freeride_saved_state) == 176, "saved state");

@@ -1,0 +1,45 @@
+"""GPU memory that training is refused because of side tasks: tried again when they have gone (libfreeride_memory.so).
+
+That library must be there before torch: `python -m freeride.run` and `attach()` before `import torch` see to it. Without it training is
+protected by the worker's reserve alone, which one large allocation may exceed.
+"""
+import ctypes
+import os
+import sys
+
+_library = None
+
+
+def preload(hook_library):
+    """Before torch: its allocator then finds our cudaMalloc. Does nothing afterwards."""
+    global _library
+    if _library is not None or "torch" in sys.modules or os.environ.get("FREERIDE_MEMORY") == "0":
+        return
+    try:
+        library = ctypes.CDLL(os.path.join(os.path.dirname(hook_library.path), "libfreeride_memory.so"), mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return
+    library.freeride_memory_serve.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.freeride_memory_serve.restype = None
+    _library = library
+
+
+def serve(hook_library, handle):
+    """Attached: who is refused memory says so on the rank's page."""
+    if _library is not None:
+        _library.freeride_memory_serve(ctypes.cast(hook_library.want_memory, ctypes.c_void_p), handle)
+
+
+def stop():
+    """Nobody is asked any more: an allocation that fails, fails. For measurements."""
+    if _library is not None:
+        _library.freeride_memory_serve(None, None)
+
+
+def counters():
+    """Allocations that were tried again, and those that then succeeded; None where the library is not loaded."""
+    if _library is None:
+        return None
+    refused, saved = ctypes.c_uint64(), ctypes.c_uint64()
+    _library.freeride_memory_counters(ctypes.byref(refused), ctypes.byref(saved))
+    return refused.value, saved.value

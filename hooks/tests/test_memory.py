@@ -1,0 +1,87 @@
+"""libfreeride_memory.so between an allocator and its CUDA runtime (fakes of both): what is tried again, and for how long."""
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import support
+
+GIB = 1 << 30
+# A process for each: libraries are loaded once and in an order.
+SCRIPT = """
+import ctypes, json, sys, threading, time
+from freeride import _hook, _memory
+folder, order, scenario = sys.argv[1:]
+ask_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
+
+def allocator():
+    library = ctypes.CDLL(folder + "/libfake_allocator.so")
+    library.fake_allocator_take.argtypes = [ctypes.c_size_t, ctypes.POINTER(ctypes.c_int)]
+    return library
+
+if order == "after":
+    taker = allocator()
+_memory.preload(_hook.library())
+if order == "before":
+    taker = allocator()
+runtime = ctypes.CDLL("libcudart.so.99")
+runtime.fake_cudart_free.argtypes = [ctypes.c_size_t]
+runtime.fake_cudart_free(2 << 30)
+asked = []
+
+@ask_type
+def wanted(context, size):
+    asked.append(size)
+    if size and scenario == "side task":  # it is gone a little later
+        threading.Timer(0.1, runtime.fake_cudart_free, (8 << 30,)).start()
+    return 0 if scenario == "no worker" else 1
+
+if scenario != "not attached":
+    _memory._library.freeride_memory_serve(ctypes.cast(wanted, ctypes.c_void_p), None)
+left = ctypes.c_int()
+def take(size):
+    begin = time.monotonic()
+    error = taker.fake_allocator_take(size, ctypes.byref(left))
+    return [error, left.value, time.monotonic() - begin > 0.5]
+print(json.dumps({"small": take(1 << 30), "large": take(5 << 30), "again": take(50 << 30), "and again": take(50 << 30), "asked": asked,
+                  "counters": _memory.counters()}))
+"""
+
+
+def run(order, scenario):
+    folder = support.BUILD / "fake-cuda"
+    with tempfile.TemporaryDirectory() as run_dir:
+        env = support.environment(run_dir, LD_LIBRARY_PATH=folder)
+        done = subprocess.run([sys.executable, "-c", SCRIPT, str(folder), order, scenario], env=env, capture_output=True, text=True, timeout=support.WATCHDOG)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class Memory(unittest.TestCase):
+    def test_what_a_side_task_had_is_there_when_it_has_gone(self):
+        got = run("before", "side task")
+        self.assertEqual(got["small"][:2], [0, 0])
+        self.assertEqual(got["large"][:2], [0, 0])  # and no error is left behind for whoever looks next
+        self.assertEqual(got["asked"][:2], [5 * GIB, 0])
+        self.assertEqual(got["counters"][1], 1)
+
+    def test_what_nobody_can_free_is_refused_after_a_bounded_time_and_then_at_once(self):
+        got = run("before", "side task")
+        self.assertEqual(got["again"], [2, 2, True])
+        self.assertEqual(got["and again"], [2, 2, False])
+        self.assertEqual(got["asked"][2:], [50 * GIB, 0])
+
+    def test_without_a_worker_or_a_hook_nothing_waits(self):
+        for scenario in ("no worker", "not attached"):
+            got = run("before", scenario)
+            self.assertEqual((got["small"], got["large"]), ([0, 0, False], [2, 2, False]))
+            self.assertEqual(got["counters"], [0, 0])
+
+    def test_loaded_too_late_it_changes_nothing(self):
+        got = run("after", "side task")
+        self.assertEqual((got["small"], got["large"], got["asked"]), ([0, 0, False], [2, 2, False], []))
+
+
+if __name__ == "__main__":
+    unittest.main()
