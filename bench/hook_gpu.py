@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the hook costs training on two GPUs, and that it leaves it as it was: torch.distributed.pipelining over NCCL.
+"""What the hook costs training on all GPUs of a host, one stage on each, and that it leaves it as it was: torch.distributed.pipelining over NCCL.
 
     hook_gpu.py --python DIR --out FILE checks|times|all      # DIR: the package freeride, with its library
     hook_gpu.py --summary FILE                                # recomputes the summary from the samples
@@ -23,26 +23,37 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 # Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table the normal one.
 T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
-BIG = {"layers": 16, "width": 3072, "heads": 24, "length": 1024, "batch": 4, "micro_batches": 4, "vocabulary": 32000, "stages": 2}
-SMALL = {"layers": 8, "width": 1024, "heads": 8, "length": 512, "batch": 2, "micro_batches": 4, "vocabulary": 1000, "stages": 2}
-SCHEDULES = [("GPipe", 2), ("1F1B", 2), ("Interleaved1F1B", 4), ("LoopedBFS", 4), ("InterleavedZeroBubble", 4), ("ZBVZeroBubble", 4)]
+BIG = {"layers": 8, "width": 3072, "heads": 24, "length": 1024, "batch": 4, "micro_batches": 4, "vocabulary": 32000}  # layers a stage
+SMALL = {"layers": 4, "width": 512, "heads": 8, "length": 256, "batch": 2, "micro_batches": 4, "vocabulary": 1000}
+# With how many stages on each GPU.
+SCHEDULES = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("LoopedBFS", 2), ("InterleavedZeroBubble", 2), ("ZBVZeroBubble", 2), ("DualPipeV", 2)]
+
+
+def sized(size, stages):
+    return dict(size, layers=size["layers"] * stages, stages=stages)
+
+
+def gpus():
+    return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
 
 
 class Ranks:
-    """The two ranks of one run."""
+    """The ranks of one run, one on each GPU."""
 
     def __init__(self, options, job, per_rank=None, **environment):
+        self.count = options.ranks
         self.folder = tempfile.mkdtemp(prefix="fr-")
         self.job = dict(job, out=self.folder + "/result")
         port = 20000 + os.getpid() % 10000 + Ranks.made
         Ranks.made += 1
         self.processes = []
-        for rank in range(2):
-            own = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                       PYTHONPATH=f"{options.python}:{HERE / 'gpu'}", PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8",
+        for rank in range(self.count):
+            own = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(self.count), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                       PYTHONPATH=f"{options.python}:{HERE / 'gpu'}:{HERE.parent / 'hooks/tests/frameworks'}", PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8",
                        NCCL_NVLS_ENABLE="0", FREERIDE_RUN_DIR=options.run_dir or self.folder, FREERIDE_JOB="bench", **environment)
             own.update((per_rank or {}).get(rank, {}))
-            words = ["timeout", "-k", "2", str(job.get("watchdog_s", 100) + 25), sys.executable, str(HERE / "gpu" / "rank.py"), json.dumps(self.job)]
+            words = ["timeout", "-k", "2", str(job.get("watchdog_s", 100) + 25), sys.executable, "-m", "freeride.run",
+                     str(HERE / "gpu" / "rank.py"), json.dumps(self.job)]
             self.processes.append(subprocess.Popen(words, env=own, stdout=open(f"{self.folder}/{rank}.out", "w"),
                                                    stderr=open(f"{self.folder}/{rank}.err", "w")))
     made = 0
@@ -62,7 +73,7 @@ class Ranks:
     def wait(self):
         """Results of the ranks (None for one that left none), and their exit codes."""
         codes, results = [process.wait() for process in self.processes], []
-        for rank in range(2):
+        for rank in range(self.count):
             try:
                 with open(f"{self.job['out']}.{rank}") as file:
                     results.append(json.load(file))
@@ -73,7 +84,7 @@ class Ranks:
 
 def said(ranks):
     """What the hook said, for people."""
-    return [[line for line in ranks.text(rank, most=100000).splitlines() if line.startswith("freeride:")] for rank in range(2)]
+    return [[line for line in ranks.text(rank, most=100000).splitlines() if line.startswith("freeride:")] for rank in range(ranks.count)]
 
 
 def interval(values):
@@ -129,59 +140,87 @@ def summarise(record):
     return summary
 
 
+def by_way(results):
+    """What a run's ranks left, for each way of waiting: which iterations were hooked (None: neither that nor unhooked)."""
+    found = {}
+    for way in results[0]["hook_cpu_pct_of"]:
+        ways = results[0]["ways"]
+        # An unhooked block's first iteration still has some of the one before: behind another way's, nothing else would leave it out.
+        hooked = [True if one == way else False if one is None and before in (way, None) else None for before, one in zip([None, *ways], ways)]
+        found[way] = [{**{key: value for key, value in result.items() if key not in ("ways", "hook_cpu_pct_of")}, "hooked": hooked,
+                       "hook_cpu_pct": result["hook_cpu_pct_of"][way]} for result in results]
+    return found
+
+
 def times(options, record):
-    for name, two_phase_ms in (("two_phase", "3"), ("stream_wait", "100000")):
-        if options.only and name not in options.only:
-            continue
-        job = {"what": "timed", "schedule": "1F1B", "size": BIG if not options.small else SMALL, "blocks": options.blocks,
-               "iterations": options.iterations, "warm_up": options.warm_up, "watchdog_s": options.watchdog}
-        begin = time.monotonic()
-        ranks = Ranks(options, job, FREERIDE_HOOK_TWO_PHASE_MS=two_phase_ms)
-        results, codes = ranks.wait()
-        print(f"== {name}: {codes}, {time.monotonic() - begin:.0f} s", said(ranks), flush=True)
-        if None in results:
-            print(ranks.text(0, "out"), ranks.text(0), ranks.text(1, "out"), ranks.text(1), flush=True)
-            continue
-        record["times"][name] = results
-        for result in results:
-            print(json.dumps({key: value for key, value in result.items() if key not in ("iteration_ms", "hooked")}), flush=True)
-        print("iteration ms:", results[0]["iteration_ms"][:4], "…", results[0]["iteration_ms"][-4:], "increase pct:",
-              [round(value, 3) for value in increases(results[0])], flush=True)
+    job = {"what": "timed", "schedule": "1F1B", "size": sized(SMALL if options.small else BIG, options.ranks), "blocks": options.blocks,
+           "ways": options.only or ["two_phase", "stream_wait"], "iterations": options.iterations, "warm_up": options.warm_up, "watchdog_s": options.watchdog}
+    begin = time.monotonic()
+    ranks = Ranks(options, job)
+    results, codes = ranks.wait()
+    print(f"== {codes}, {time.monotonic() - begin:.0f} s", said(ranks), flush=True)
+    if None in results:
+        for rank in range(ranks.count):
+            print(ranks.text(rank, "out"), ranks.text(rank), flush=True)
+        return
+    record["times"] = by_way(results)
+    for name, of_ranks in record["times"].items():
+        print(name, "increase pct:", [round(value, 3) for value in increases(of_ranks[0])], flush=True)
 
 
 def checks(options, record):
-    base = {"what": "compared", "size": SMALL, "iterations": 14, "deterministic": True, "watchdog_s": options.watchdog}
-    one = dict(base, schedules=[("1F1B", 2)])
-    low = {"FREERIDE_HOOK_TWO_PHASE_MS": "0.3"}
+    """All at the same time: what is compared is no time."""
+    def several(schedules, pipeline=0):
+        stages = pipeline or options.ranks
+        return [(name, chunks * stages) for name, chunks in schedules]
+    size = sized(dict(SMALL, micro_batches=2 * options.ranks), options.ranks)  # DualPipeV wants as many as it has stages
+    base = {"what": "compared", "size": size, "iterations": options.iterations, "deterministic": True, "watchdog_s": options.watchdog}
+    one = dict(base, schedules=several([("1F1B", 1)]), iterations=14)
+    low, halves = {"FREERIDE_HOOK_TWO_PHASE_MS": "0.3"}, max(2, options.ranks // 2)
+    dying = {"what": "killed", "schedule": "1F1B", "size": size, "iterations": 40, "kill_at": 20, "timeout_s": 10, "watchdog_s": 45}
     wanted = [
-        ("schedules", dict(base, schedules=SCHEDULES), {}, low),
-        ("one connection", dict(base, schedules=SCHEDULES[:3]), {}, dict(low, CUDA_DEVICE_MAX_CONNECTIONS="1")),
+        ("schedules", dict(base, schedules=several(SCHEDULES)), {}, low),
+        ("one connection", dict(base, schedules=several(SCHEDULES[1:3])), {}, dict(low, CUDA_DEVICE_MAX_CONNECTIONS="1")),
+        ("two pipelines", dict(base, schedules=several([SCHEDULES[0], SCHEDULES[1], SCHEDULES[5]], halves), pipeline=halves), {}, low),
         ("one rank without", one, {1: {"FREERIDE_HOOK": "0"}}, low),
         ("one hook fails", dict(one, fail_at=8), {}, low),
+        ("rank killed, hooked", dying, {}, low),
+        ("rank killed, unhooked", dying, {}, {"FREERIDE_HOOK": "0"}),
     ]
+    running = []
     for name, job, per_rank, environment in wanted:
-        if options.only and name not in options.only:
+        if not options.only or name in options.only:
+            running.append((name, job, Ranks(options, job, per_rank, **environment)))
+    begin = time.monotonic()
+    for name, job, ranks in running:
+        if job["what"] == "killed":
+            record["checks"][name] = {"survivors_ended_after_s": survivors(ranks), "codes": [process.returncode for process in ranks.processes], "said": said(ranks)}
+            print(f"== {name}:", json.dumps(record["checks"][name]), flush=True)
             continue
-        begin = time.monotonic()
-        ranks = Ranks(options, job, per_rank, **environment)
         results, codes = ranks.wait()
         record["checks"][name] = {"codes": codes, "said": said(ranks), "results": results}
-        print(f"== {name}: {codes}, {time.monotonic() - begin:.0f} s", flush=True)
-        for rank in range(2):
-            print(ranks.text(rank, "out", 6000), "\n".join(said(ranks)[rank]), flush=True)
+        good = codes == [0] * ranks.count and all(
+            one["equal"] and (name.startswith("one ") and name != "one connection" or one["waits_equal"] and one["marks_equal"] and one["waits"] == one["receives"])
+            for result in results if result for one in result.values() if isinstance(one, dict) and "equal" in one)
+        record["checks"][name]["good"] = good
+        print(f"== {name}: {'good' if good else 'NOT as it must be'}, {codes}, {time.monotonic() - begin:.0f} s", said(ranks), flush=True)
+        for rank in range(ranks.count):
+            if not good:
+                print(ranks.text(rank, "out", 3000), flush=True)
             if results[rank] is None:
                 print(ranks.text(rank, most=2500), flush=True)
-    for name, environment in (("rank killed, hooked", low), ("rank killed, unhooked", {"FREERIDE_HOOK": "0"})):
-        if options.only and name not in options.only:
-            continue
-        job = {"what": "killed", "schedule": "1F1B", "size": SMALL, "iterations": 40, "kill_at": 20, "timeout_s": 10, "watchdog_s": 45}
-        ranks = Ranks(options, job, **environment)
-        ranks.processes[1].wait()
-        begin = time.monotonic()
-        code = ranks.processes[0].wait()
-        took = time.monotonic() - begin
-        record["checks"][name] = {"codes": [code, ranks.processes[1].returncode], "survivor_ended_after_s": round(took, 1), "said": said(ranks)}
-        print(f"== {name}: {code} after {took:.1f} s; {said(ranks)}; {ranks.text(0, 'out', 60)}", flush=True)
+
+
+def survivors(ranks):
+    """Of a run whose last rank is killed: how long after it the others ended."""
+    ranks.processes[-1].wait()
+    begin, after = time.monotonic(), [None] * (ranks.count - 1)
+    while None in after:
+        for rank, process in enumerate(ranks.processes[:-1]):
+            if after[rank] is None and process.poll() is not None:
+                after[rank] = round(time.monotonic() - begin, 1)
+        time.sleep(0.05)
+    return after
 
 
 def main():
@@ -192,7 +231,8 @@ def main():
     parser.add_argument("--summary", metavar="FILE")
     parser.add_argument("--run-dir", help="where workers' sockets are; default: a folder without any")
     parser.add_argument("--blocks", type=int, default=16)
-    parser.add_argument("--iterations", type=int, default=12, help="of a block")
+    parser.add_argument("--iterations", type=int, default=12, help="of a block, or of each schedule that is checked")
+    parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument("--warm-up", type=int, default=30)
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
     parser.add_argument("--watchdog", type=int, default=140, help="seconds after which a run that hangs is ended")
@@ -206,6 +246,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
               "times": {}, "checks": {}}
+    options.ranks = options.ranks or gpus()
     names = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout
     record["machine"] = names.strip().splitlines()
     try:

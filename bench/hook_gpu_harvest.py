@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bubbles that a GPU marks, harvested: manager, two workers, a 1F1B training on two GPUs and a side task on each.
+"""Bubbles that a GPU marks, harvested: manager, a worker for each GPU, a 1F1B training with a stage on each, and a side task on each.
 
     hook_gpu_harvest.py --bin DIR --plugins DIR --python DIR --out FILE      # DIR: folders of make dist's tree
     hook_gpu_harvest.py --summary FILE                                       # recomputes the summary from the samples
@@ -7,12 +7,14 @@
 One training goes through all of it: first hooked and unhooked blocks by turns, without side tasks (what the hook costs); then each side
 task for a while, half of the time held out in blocks (iterations there are what the others are compared with); then the control: the same
 side task in leases of the same lengths at random times. What a side task costs in bubbles is less than what it costs at random times by
-what comes from its timing; clocks and power are sampled beside. An observer that does not sleep sees marks and leases, so that the way from
-the GPU's mark to the lease is measured from the mark itself. Each row is in FILE as soon as it is known.
+what comes from its timing; clocks and power are sampled beside, in bubbles and in training's own time. Last, training asks on each GPU for
+more memory than a side task leaves (hold). An observer that does not sleep sees marks and leases, so that the way from the GPU's mark to the
+lease is measured from the mark itself. Each row is in FILE as soon as it is known, what the observers saw in FILE.raw.json.gz.
 """
 import argparse
 import bisect
 import datetime
+import gzip
 import json
 import os
 import shutil
@@ -29,7 +31,8 @@ ORKUT = ["vertices=3072441", "edges=117185083", "tolerance=1e-15", "max_iteratio
 # Name of the row, plugin, its memory, parameters, whether it needs this Python's torch.
 TASKS = {"spin": ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=500"], False),
          "pagerank": ("pagerank", "8GiB", ORKUT, False),
-         "resnet18": ("resnet18", "16GiB", ["batch=64"], True)}
+         "resnet18": ("resnet18", "16GiB", ["batch=64"], True),
+         "hold": ("gpu_task", "48GiB", ["how=work", "after=0", "step_us=500", "hold_mb=46000"], False)}
 
 
 def quantile(values, q):
@@ -53,15 +56,31 @@ def iterations_of(edges):
 
 
 def leases_of(seen, bubbles):
-    """Bubbles' numbers with a lease, the first lease's delay after the mark in us, and the iterations that had any."""
-    starts, delays, leased = [bubble[0] for bubble in bubbles], {}, set()
-    for _, lease, opened, _, _ in seen["leases"]:
+    """Of bubbles with a lease, by their number: how long after the mark the first one was there, and when on this way the hook had seen the
+    mark and the first step began, in us, and whether the hook had said that the mark might come; and the iterations that had any."""
+    starts, ways, leased = [bubble[0] for bubble in bubbles], {}, set()
+    steps, awake = sorted(seen["stepped"]), seen["awake"]
+    marks = [one[0] for one in awake]
+    for _, lease, opened, begin, _ in seen["leases"]:
         at = bisect.bisect_right(starts, opened) - 1
         if lease == 0 or at < 0 or opened > bubbles[at][1]:
             continue
         leased.add(bubbles[at][2] >> 16)
-        delays.setdefault(at, (opened - bubbles[at][0]) / 1e3)
-    return delays, leased
+        step = bisect.bisect_left(steps, opened)
+        first = steps[step] if step < len(steps) and steps[step] < bubbles[at][1] else None
+        said = bisect.bisect_right(marks, starts[at]) - 1
+        ways.setdefault(at, [round((opened - starts[at]) / 1e3, 2), round((begin - starts[at]) / 1e3, 2),
+                             None if first is None else round((first - starts[at]) / 1e3, 2), said >= 0 and awake[said][1] > starts[at]])
+    return ways, leased
+
+
+def hops_of(ways):
+    """Quantiles of the way from the mark: to the hook's look, from there to the lease, from there to the first step."""
+    hops = {"mark_to_look_us": [way[1] for way in ways], "look_to_lease_us": [way[0] - way[1] for way in ways],
+            "lease_to_step_us": [way[2] - way[0] for way in ways if way[2] is not None]}
+    result = {name: {f"p{percent}": round(quantile(of, percent / 100), 2) for percent in (50, 90, 99)} for name, of in hops.items() if of}
+    result["expected_pct"] = round(100 * statistics.fmean(way[3] for way in ways), 1)
+    return result
 
 
 def overruns_of(seen, bubbles, leased):
@@ -95,14 +114,19 @@ def time_increase(iteration_ms, kinds):
 
 
 def row_of(sample):
-    """One side task's row, of both GPUs, from its samples."""
+    """One side task's row, of all GPUs, from its samples."""
     row = {"side_task": sample["side_task"], **time_increase(sample["iteration_ms"], sample["leased"])}
     work, inside = sum(sample["in_steps_ns"]), sum(sample["bubble_ns"])
     row["harvested_share_pct"] = round(100 * work / inside, 2) if inside else None
     row["harvested_share_by_stage_pct"] = [round(100 * w / b, 2) if b else None for w, b in zip(sample["in_steps_ns"], sample["bubble_ns"])]
-    overruns, delays = sum(sample["overrun_us"], []), sum(sample["edge_to_lease_us"], [])
+    overruns, ways = sum(sample["overrun_us"], []), sum(sample.get("ways_us", []), [])
+    delays = sum(sample.get("edge_to_lease_us", []), []) + [way[0] for way in ways]
     row.update(overrun_p50_us=quantile(overruns, 0.5), overrun_p99_us=quantile(overruns, 0.99), overrun_max_us=max(overruns, default=None),
                leased_bubbles=len(overruns), edge_to_lease_p50_us=quantile(delays, 0.5), edge_to_lease_p99_us=quantile(delays, 0.99))
+    if ways:
+        row["hops"] = hops_of(ways)
+    if sample.get("compute_ms"):
+        row["compute_increase_pct"] = [compute_increase(of_gpu, sample["leased"]) for of_gpu in sample["compute_ms"]]
     if sample.get("clocks"):
         row["clocks"] = sample["clocks"]
     if sample.get("before"):
@@ -114,50 +138,83 @@ def summarise(record):
     rows = [row_of(sample) for sample in record["samples"]]
     summary = {"rows": rows}
     # A recorded sample of older code says so in "before".
-    delays = [delay for sample in record["samples"] if not sample.get("before") for of_gpu in sample["edge_to_lease_us"] for delay in of_gpu]
+    delays = [delay for sample in record["samples"] if not sample.get("before")
+              for delay in sum(sample.get("edge_to_lease_us", []), []) + [way[0] for way in sum(sample.get("ways_us", []), [])]]
     if delays:
         summary.update(edge_to_lease_p50_us=quantile(delays, 0.5), edge_to_lease_p99_us=quantile(delays, 0.99), edge_to_lease_samples=len(delays))
     summary.update(hook_gpu.summarise({"times": record.get("times", {})}))
     return summary
 
 
-def clocks_of(samples, iterations, kinds):
-    """SM clock and power of each GPU in iterations with and without side tasks, and how often the driver said that power limits it."""
+def compute_increase(compute_ms, kinds):
+    """By how much a GPU's own work, without its waits, takes longer in iterations with side tasks: mean and half of the 95 % interval, percent."""
+    values = hook_gpu.increases({"iteration_ms": compute_ms, "hooked": kinds})
+    return [round(value, 3) for value in hook_gpu.interval(values)] if len(values) > 1 else None
+
+
+def compute_of(edges, iterations):
+    """What is left of each iteration without its waits, ms; None where its begin or end was not seen."""
+    waits = {}
+    for begin, end, word in bubbles_of(edges):
+        waits[word >> 16] = waits.get(word >> 16, 0) + end - begin
+    own = iterations_of(edges)
+    return [round(own[i][1] - waits.get(i, 0) / 1e6, 4) if i in own else None for i in sorted(iterations)]
+
+
+REASONS = {"sw_power_cap": 0x4, "hw_slowdown": 0x8, "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80}
+
+
+def clocks_of(samples, edges_of_gpu, iterations, kinds):
+    """SM clock and power of each GPU, in its bubbles and in training's own time, in iterations with and without side tasks, and how often the
+    driver named which reason for a lower clock."""
     order = sorted(iterations)
     begins = [iterations[i][0] for i in order]
+    times = [[at for at, _ in edges] for edges in edges_of_gpu]
     found = {}
-    for at, gpu, sm_mhz, power_w, reasons in samples:
+    for at, gpu, sm_mhz, power_w, instant_w, reasons in samples:
         i = bisect.bisect_right(begins, at) - 1
-        if i < 0 or at > begins[i] + iterations[order[i]][1] * 1e6 or kinds[i] is None:
+        edge = bisect.bisect_right(times[gpu], at) - 1
+        if i < 0 or edge < 0 or at > begins[i] + iterations[order[i]][1] * 1e6 or kinds[i] is None:
             continue
-        found.setdefault((gpu, kinds[i]), []).append((sm_mhz, power_w, bool(reasons & 0x4)))  # SW power cap
-    return [{"gpu": gpu, "side_task": kind, "samples": len(values), "sm_mhz": round(statistics.fmean(v[0] for v in values), 1),
-             "power_w": round(statistics.fmean(v[1] for v in values), 1), "power_capped_pct": round(100 * statistics.fmean(v[2] for v in values), 1)}
-            for (gpu, kind), values in sorted(found.items())]
+        phase = "bubble" if edges_of_gpu[gpu][edge][1] & 0xFFFF else "training"
+        found.setdefault((gpu, phase, kinds[i]), []).append((sm_mhz, power_w, instant_w, reasons))
+    return [{"gpu": gpu, "in": phase, "side_task": kind, "samples": len(values), "sm_mhz": round(statistics.fmean(v[0] for v in values), 1),
+             "power_w": round(statistics.fmean(v[1] for v in values), 1), "instant_w": round(statistics.fmean(v[2] for v in values), 1),
+             **{name + "_pct": round(100 * statistics.fmean(bool(v[3] & bit) for v in values), 1) for name, bit in REASONS.items()}}
+            for (gpu, phase, kind), values in sorted(found.items())]
 
 
 class Clocks:
-    """Samples of both GPUs' clocks, five a second."""
+    """Samples of all GPUs' clocks, twenty a second."""
 
-    def __init__(self):
+    def __init__(self, gpus):
         self.samples, self.stopped = [], threading.Event()
         try:
             import pynvml
             pynvml.nvmlInit()
-            self.nvml, self.handles = pynvml, [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(2)]
+            self.nvml, self.handles = pynvml, [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(gpus)]
         except Exception as error:
             print(f"no clocks: {error}", flush=True)
             return
         threading.Thread(target=self.run, daemon=True).start()
 
+    def instant_w(self, handle):
+        """The driver's other figure is an average over a second."""
+        try:
+            return self.nvml.nvmlDeviceGetFieldValues(handle, [186])[0].value.uiVal / 1e3  # NVML_FI_DEV_POWER_INSTANT
+        except Exception:
+            return 0.0
+
     def run(self):
-        while not self.stopped.wait(0.2):
+        while not self.stopped.wait(0.05):
             for gpu, handle in enumerate(self.handles):
                 try:
-                    self.samples.append((time.monotonic_ns(), gpu, self.nvml.nvmlDeviceGetClockInfo(handle, self.nvml.NVML_CLOCK_SM),
-                                         self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+                    at = time.monotonic_ns()
+                    self.samples.append((at, gpu, self.nvml.nvmlDeviceGetClockInfo(handle, self.nvml.NVML_CLOCK_SM),
+                                         self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, self.instant_w(handle),
                                          self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
-                except Exception:
+                except Exception as error:
+                    print(f"clocks end: {error}", flush=True)
                     return
 
 
@@ -171,6 +228,7 @@ class Run:
         options.run_dir = self.folder + "/r"
         os.mkdir(options.run_dir)
         self.started, self.ranks, self.named = [], None, 0
+        self.count, self.raw = options.ranks, {}
         self.record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
                        "samples": [], "times": {}, "failures": []}
 
@@ -226,38 +284,38 @@ class Run:
                                                   options.sandbox, "--host-memory-bytes", 64 << 30, "--init-ms", 90000, "--profile-ms", 90000,
                                                   "--log-level", "debug", *more])
                         for i, device in enumerate(self.devices())]
-        self.wait("the workers", lambda: len(self.ctl("workers").get("workers", ())) == 2, 20)
+        self.wait("the workers", lambda: len(self.ctl("workers").get("workers", ())) == self.count, 30)
         self.until = self.folder + "/until"
-        job = {"what": "timed", "schedule": "1F1B", "size": hook_gpu.SMALL if options.small else hook_gpu.BIG, "blocks": options.blocks,
-               "iterations": options.iterations, "warm_up": options.warm_up, "until": self.until, "watchdog_s": options.watchdog}
+        job = {"what": "timed", "schedule": "1F1B", "size": hook_gpu.sized(hook_gpu.SMALL if options.small else hook_gpu.BIG, self.count), "blocks": options.blocks,
+               "iterations": options.iterations, "warm_up": options.warm_up, "ways": options.ways.split(","), "until": self.until, "watchdog_s": options.watchdog}
         self.ranks = hook_gpu.Ranks(options, job)
 
     def devices(self):
         names = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True).stdout.split()
-        return names[:2]
+        return names[:self.count]
 
     def ready(self):
-        """Both ranks are past their blocks: their pages and how many iterations the hook has not counted."""
+        """All ranks are past their blocks: their pages and how many iterations the hook has not counted."""
         found = {}
 
         def look():
-            for rank in range(2):
+            for rank in range(self.count):
                 for line in self.ranks.text(rank, "out", 100000).splitlines():
                     words = line.split()
                     if len(words) == 4 and words[1] == "READY":
                         found[rank] = (words[2], int(words[3]))
-            return len(found) == 2
+            return len(found) == self.count
         self.wait("the ranks' blocks", look, self.options.watchdog)
-        self.pages = [found[rank][0] for rank in range(2)]
+        self.pages = [found[rank][0] for rank in range(self.count)]
         self.uncounted = found[0][1] - self.hook_iteration()
         results = []
-        for rank in range(2):
+        for rank in range(self.count):
             with open(f"{self.ranks.job['out']}.{rank}") as file:
                 results.append(json.load(file))
-        self.record["times"]["two_phase"] = results
+        self.record["times"] = hook_gpu.by_way(results)
         self.record["versions"] = {name: results[0][name] for name in ("torch", "nccl", "cuda")}
         self.save()
-        print("blocks", {key: value for key, value in summarise(self.record).items() if key != "rows"}, results[0]["page"], results[1]["page"], flush=True)
+        print("blocks", {key: value for key, value in summarise(self.record).items() if key != "rows"}, *(result["page"] for result in results), flush=True)
 
     def hook_iteration(self):
         with open(self.pages[0], "rb") as file:
@@ -265,16 +323,16 @@ class Run:
 
     def end_training(self):
         with open(self.until + ".part", "w") as file:
-            file.write(str(self.hook_iteration() + self.uncounted + 60))
+            file.write(str(self.hook_iteration() + self.uncounted + 20))
         os.replace(self.until + ".part", self.until)
         _, codes = self.ranks.wait()
         print("ranks", codes, hook_gpu.said(self.ranks), flush=True)
         self.record["ranks_ended"] = codes
 
-    def observe(self, seconds, workers=(0, 0)):
-        clocks = Clocks()
+    def observe(self, name, seconds, workers=None):
+        clocks, workers = Clocks(self.count), workers or [0] * self.count
         processes = [self.start(f"observer{rank}", [sys.executable, hook_gpu.HERE / "gpu" / "observer.py", self.pages[rank], workers[rank],
-                                                    f"{self.folder}/seen{rank}"]) for rank in range(2)]
+                                                    f"{self.folder}/seen{rank}"]) for rank in range(self.count)]
         time.sleep(seconds + 0.7)
         for process in processes:
             process.terminate()
@@ -284,6 +342,9 @@ class Run:
             with open(f"{self.folder}/seen{rank}") as file:
                 seen.append(json.load(file))
         clocks.stopped.set()
+        self.raw[name] = {"seen": seen, "clocks": clocks.samples}
+        with gzip.open(self.options.out + ".raw.json.gz", "wt", compresslevel=3) as file:
+            json.dump(self.raw, file)
         return seen, clocks.samples
 
     def keep(self, sample, seen):
@@ -295,11 +356,11 @@ class Run:
     def harvest(self, name):
         plugin, memory, params, python = TASKS[name]
         self.named += 1
-        names = [f"{name}{self.named}s{stage}" for stage in range(2)]
+        names = [f"{name}{self.named}s{stage}" for stage in range(self.count)]
         words = ["--memory", memory, *(word for param in params for word in ("--param", param)), *(["--python", sys.executable] if python else [])]
         self.wait("the plugin", lambda: os.path.exists(f"{self.options.plugins}/{plugin}.so"), 60)
         begin = time.monotonic()
-        for stage in range(2):
+        for stage in range(self.count):
             self.ctl("load", f"{self.options.plugins}/{plugin}.so", "--name", names[stage], "--stage", str(stage), *words)
 
         def step():
@@ -310,7 +371,7 @@ class Run:
         try:
             self.wait(f"steps of {name}", step, 90)
             print(f"{name} steps after {time.monotonic() - begin:.1f} s", flush=True)
-            seen, clocks = self.observe(self.options.seconds[name], [worker.pid for worker in self.workers])
+            seen, clocks = self.observe(name, self.options.seconds[name], [worker.pid for worker in self.workers])
             tasks = [self.task(one) for one in names]
         finally:
             self.stop(names)
@@ -318,13 +379,13 @@ class Run:
         for one in seen:
             bubbles = bubbles_of(one["edges"])
             sides.append((bubbles, *leases_of(one, bubbles)))
-        leased = sides[0][2] | sides[1][2]  # the two wait for each other: a lease on either is in both's time
+        leased = set().union(*(side[2] for side in sides))  # they wait for each other: a lease on one is in the time of all
         iterations = iterations_of(seen[0]["edges"])
         ms, kinds = flags(iterations, lambda i: i in leased)
-        sample = {"side_task": " ".join([plugin, *params]), "name": name, "iteration_ms": ms, "leased": kinds, "edge_to_lease_us": [], "overrun_us": [],
+        sample = {"side_task": " ".join([plugin, *params]), "name": name, "iteration_ms": ms, "leased": kinds, "ways_us": [], "overrun_us": [],
                   "in_steps_ns": [], "bubble_ns": [], "steps": [], "lengths_ms": [], "tasks": tasks}
         for one, (bubbles, delays, _) in zip(seen, sides):
-            sample["edge_to_lease_us"].append(list(delays.values()))
+            sample["ways_us"].append(list(delays.values()))
             sample["overrun_us"].append(overruns_of(one, bubbles, delays))
             sample["in_steps_ns"].append(sum(work[2] for work in one["work"]))
             sample["steps"].append(sum(work[0] for work in one["work"]))
@@ -333,7 +394,8 @@ class Run:
             for at in delays:
                 by_wait.setdefault(bubbles[at][2] & 0xFFFF, []).append((bubbles[at][1] - bubbles[at][0]) / 1e6)
             sample["lengths_ms"].append([round(statistics.median(by_wait[wait])) for wait in sorted(by_wait)])
-        sample["clocks"] = clocks_of(clocks, iterations, kinds)
+        sample["clocks"] = clocks_of(clocks, [one["edges"] for one in seen], iterations, kinds)
+        sample["compute_ms"] = [compute_of(one["edges"], iterations) for one in seen]
         self.keep(sample, seen)
 
     def control(self, name):
@@ -343,14 +405,14 @@ class Run:
         period = round(row_of(before)["unleased_iteration_ms"])
         seconds = self.options.seconds["control"]
         outs = []
-        for stage in range(2):
+        for stage in range(self.count):
             lengths = ",".join(map(str, before["lengths_ms"][stage]))
             device = self.devices()[stage]
             environment = dict(os.environ, CUDA_VISIBLE_DEVICES=device)
             self.start(f"control{stage}", [self.options.bin + "/bench-leases", self.options.bin + "/freeride-runner", f"{self.options.plugins}/{plugin}.so",
-                                           device, f"random:{period}:{self.options.control_block_ms}:{seconds + 15}:{lengths}", "0", *params], env=environment)
+                                           device, f"random:{period}:{self.options.control_block_ms}:{seconds + 15:.0f}:{lengths}", "0", *params], env=environment)
             outs.append(f"control{stage}.out")
-        processes = [process for one, process in self.started[-2:]]
+        processes = [process for one, process in self.started[-self.count:]]
 
         def begun():
             for stage, process in enumerate(processes):
@@ -359,7 +421,7 @@ class Run:
             return all(self.text(out) for out in outs)
         try:
             self.wait("the control", begun, 90)
-            seen, clocks = self.observe(seconds)
+            seen, clocks = self.observe("control", seconds)
         finally:
             for process in processes:
                 process.terminate()
@@ -370,23 +432,47 @@ class Run:
             work.append(sum(line["in_steps_ns"] for line in blocks[-1]))
         iterations = iterations_of(seen[0]["edges"])
         block_ns = self.options.control_block_ms * 1_000_000
-        second = {line["begin_ns"] // block_ns: line for line in blocks[1]}
-        both = [(max(line["begin_ns"], other["begin_ns"]), min(line["end_ns"], other["end_ns"])) for line in blocks[0]
-                if (other := second.get(line["begin_ns"] // block_ns)) is not None]
+        by_block = [{line["begin_ns"] // block_ns: line for line in of} for of in blocks]
+        in_all = [[of[block] for of in by_block] for block in by_block[0] if all(block in of for of in by_block)]
+        all_of_them = [(max(line["begin_ns"] for line in lines), min(line["end_ns"] for line in lines)) for lines in in_all]
 
         def kind(i):
             begin, ms = iterations[i]
             end = begin + ms * 1e6
-            if any(b <= begin and end <= e for b, e in both):
+            if any(b <= begin and end <= e for b, e in all_of_them):
                 return True
             return False if begin // block_ns % 2 == 1 and end // block_ns == begin // block_ns else None
         ms, kinds = flags(iterations, kind)
         sample = {"side_task": " ".join([plugin, *params]) + ", at random times", "name": "control", "iteration_ms": ms, "leased": kinds,
-                  "edge_to_lease_us": [], "overrun_us": [], "in_steps_ns": [], "bubble_ns": [], "blocks": blocks,
+                  "overrun_us": [], "in_steps_ns": [], "bubble_ns": [], "blocks": blocks,
                   "duty_pct": [100 * w / max(1, sum(line["end_ns"] - line["begin_ns"] for line in of)) for w, of in zip(work, blocks)],
-                  "clocks": clocks_of(clocks, iterations, kinds)}
+                  "clocks": clocks_of(clocks, [one["edges"] for one in seen], iterations, kinds),
+                  "compute_ms": [compute_of(one["edges"], iterations) for one in seen]}
         self.keep(sample, seen)
         print("duty of the control, %:", sample["duty_pct"], flush=True)
+
+    def hold(self, name):
+        """A side task holds memory on each GPU, and training asks for more than is left: once as it is, and once with the hook in between."""
+        plugin, memory, params, _ = TASKS[name]
+        names = [f"{name}s{stage}" for stage in range(self.count)]
+        for stage in range(self.count):
+            self.ctl("load", f"{self.options.plugins}/{plugin}.so", "--name", names[stage], "--stage", str(stage), "--memory", memory,
+                     *(word for param in params for word in ("--param", param)))
+        try:
+            self.wait(f"steps of {name}", lambda: all(self.task(one)["state"]["counters"]["steps"] > 8 for one in names), 60)
+            open(self.until + ".grow", "w").close()
+            outs = [f"{self.ranks.job['out']}.{rank}.grown" for rank in range(self.count)]
+            self.wait("the ranks' growth", lambda: all(map(os.path.exists, outs)), 60)
+            verdicts = [self.task(one)["state"]["verdict"] for one in names]
+        finally:
+            self.stop(names)
+        grown = []
+        for out in outs:
+            with open(out) as file:
+                grown.append(json.load(file))
+        self.record["memory"] = {"side_task": " ".join([plugin, *params]), "training": grown, "verdicts": verdicts}
+        self.save()
+        print(json.dumps(self.record["memory"]), flush=True)
 
     def stop(self, names):
         for name in names:
@@ -428,13 +514,15 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--summary", metavar="FILE")
     parser.add_argument("--sandbox", default="bubblewrap")
-    parser.add_argument("--seconds", default="spin=30,pagerank=45,resnet18=60,control=45", help="which side tasks, in which order, and for how long")
+    parser.add_argument("--seconds", default="spin=30,pagerank=45,resnet18=60,control=45,hold=1", help="which side tasks, in which order, and for how long")
     parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
     parser.add_argument("--control-block-ms", type=int, default=1500)
     parser.add_argument("--blocks", type=int, default=48, help="hooked and unhooked, before side tasks")
     parser.add_argument("--iterations", type=int, default=8, help="of such a block")
+    parser.add_argument("--ways", default="two_phase,stream_wait", help="of waiting, in these blocks")
     parser.add_argument("--warm-up", type=int, default=25)
     parser.add_argument("--watchdog", type=int, default=420)
+    parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
     options = parser.parse_args()
     if options.summary:
@@ -442,6 +530,7 @@ def main():
             print(json.dumps(summarise(json.load(file)), indent=1))
         return
     options.seconds = {one.partition("=")[0]: float(one.partition("=")[2]) for one in options.seconds.split(",")}
+    options.ranks = options.ranks or hook_gpu.gpus()
     options.bin, options.plugins = os.path.abspath(options.bin), os.path.abspath(options.plugins)
     run = Run(options)
     smi = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout
@@ -452,7 +541,7 @@ def main():
         run.ready()
         for name in options.seconds:
             try:
-                run.control("pagerank") if name == "control" else run.harvest(name)
+                run.control("pagerank") if name == "control" else run.hold(name) if name == "hold" else run.harvest(name)
             except Exception as error:
                 run.failed(name, error)
             print(f"-- {name}: {time.monotonic() - begin:.0f} s since the start", flush=True)
@@ -461,7 +550,7 @@ def main():
     except Exception as error:
         run.failed("the run", error)
         if run.ranks is not None:
-            for rank in range(2):
+            for rank in range(run.count):
                 print(run.ranks.text(rank, "out"), run.ranks.text(rank), flush=True)
     finally:
         run.save()

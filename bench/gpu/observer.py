@@ -49,8 +49,9 @@ def main():
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
     u64 = struct.Struct("<Q").unpack_from
-    edges, opened, paused = [], [], []
+    edges, opened, paused, awake, stepped = [], [], [], [], []
     word = None
+    firsts = [u64(page, 136)[0] for page in answers]
     ids, pauses = [u64(page, 48)[0] for page in leases], [u64(page, 64)[0] for page in answers]
     begin_ns, work = time.monotonic_ns(), [[u64(page, at)[0] for at in (80, 88, 96)] for page in answers]
     longest = 0
@@ -62,6 +63,8 @@ def main():
         if seen != word:
             edges.append((now, seen))
             word = seen
+            if seen & 0xFFFF:
+                awake.append((now, u64(bubble, 320)[0]))
         for i, page in enumerate(leases):
             lease = u64(page, 48)[0]
             if lease != ids[i]:
@@ -72,11 +75,15 @@ def main():
             if at != pauses[i]:
                 pauses[i] = at
                 paused.append(at)
+            first = u64(page, 136)[0]
+            if first != firsts[i]:
+                firsts[i] = first
+                stepped.append(first)
     # Of each side task: steps, time in steps, the part of it before the deadlines of its leases.
     work = [[u64(page, at)[0] - start for at, start in zip((80, 88, 96), of_page)] for page, of_page in zip(answers, work)]
     with open(out, "w") as file:
         json.dump({"begin_ns": begin_ns, "end_ns": time.monotonic_ns(), "work": work, "edges": edges, "leases": opened, "paused": paused,
-                   "longest_gap_ns": longest}, file)
+                   "awake": awake, "stepped": stepped, "longest_gap_ns": longest}, file)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,10 @@ def loss_of(output, target):
 class Training:
     """One rank's stages under `schedule`; step() is one iteration."""
 
-    def __init__(self, schedule, size, device, seed=1, dtype=torch.bfloat16):
-        rank, ranks = dist.get_rank(), dist.get_world_size()
+    def __init__(self, schedule, size, device, seed=1, dtype=torch.bfloat16, group=None, beside=None):
+        """group: this rank's pipeline, the world if None; beside: the same stages' ranks of all pipelines, which share their gradients."""
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.beside = beside
         kind = getattr(schedules, "Schedule" + schedule)
         per_rank = size.stages // ranks
         mine = [rank + ranks * i for i in range(per_rank)]
@@ -63,8 +65,9 @@ class Training:
             torch.manual_seed(seed + index)
             with device:
                 self.chunks.append(Chunk(size, index == 0, index == size.stages - 1).to(dtype))
-        stages = [PipelineStage(chunk, index, size.stages, device) for chunk, index in zip(self.chunks, mine)]
-        whole = per_rank == 1
+        stages = [PipelineStage(chunk, index, size.stages, device, group=group) for chunk, index in zip(self.chunks, mine)]
+        whole = not issubclass(kind, schedules.PipelineScheduleMulti)
+        self.mine, self.place = mine, rank
         self.schedule = kind(stages[0] if whole else stages, n_microbatches=size.micro_batches, loss_fn=loss_of)
         self.optimizer = torch.optim.AdamW([p for chunk in self.chunks for p in chunk.parameters()], lr=1e-4, fused=True)
         self.first, self.last = 0 in mine, size.stages - 1 in mine
@@ -77,6 +80,9 @@ class Training:
         losses = []
         more = {"target": self.targets, "losses": losses} if self.last else {}
         self.schedule.step(*((self.tokens,) if self.first else ()), **more)
+        for chunk in self.chunks if self.beside is not None else ():
+            for value in chunk.parameters():
+                dist.all_reduce(value.grad, group=self.beside)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return losses
