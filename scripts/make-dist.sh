@@ -18,7 +18,9 @@ cp plugins/resnet/{resnet18,resnet50,vgg19,training,models}.cpp plugins/resnet/{
 cp plugin-api/include/freeride/plugin.h* "$out/include/freeride/"
 cp -r plugins/python "$out/plugins/"
 cp hooks/python/freeride/*.py "$out/python/freeride/"
-cp "$(find "$out/tmp" -name libfreeride_hook.so | head -1)" "$out/python/freeride/"  # where the package looks first
+for library in hook memory; do  # where the package looks first
+  cp "$(find "$out/tmp" -name libfreeride_$library.so | head -1)" "$out/python/freeride/"
+done
 rm -rf "$out/tmp"
 if [ "${3:-}" = test ]; then
   mkdir -p "$out/test"

@@ -50,10 +50,11 @@ def loss_of(output, target):
 class Training:
     """One rank's stages under `schedule`; step() is one iteration."""
 
-    def __init__(self, schedule, size, device, seed=1, dtype=torch.bfloat16, group=None, beside=None):
-        """group: this rank's pipeline, the world if None; beside: the same stages' ranks of all pipelines, which share their gradients."""
+    def __init__(self, schedule, size, device, seed=1, dtype=torch.bfloat16, group=None, beside=None, norm=False):
+        """group: this rank's pipeline, the world if None; beside: the same stages' ranks of all pipelines, which share their gradients;
+        norm: gradients are clipped by their norm over all stages, as Megatron does."""
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.beside = beside
+        self.group, self.beside, self.norm = group, beside, norm
         kind = getattr(schedules, "Schedule" + schedule)
         per_rank = size.stages // ranks
         mine = [rank + ranks * i for i in range(per_rank)]
@@ -83,6 +84,12 @@ class Training:
         for chunk in self.chunks if self.beside is not None else ():
             for value in chunk.parameters():
                 dist.all_reduce(value.grad, group=self.beside)
+        if self.norm:
+            grads = [value.grad for chunk in self.chunks for value in chunk.parameters()]
+            square = torch.stack([grad.float().norm() for grad in grads]).square().sum()
+            dist.all_reduce(square, group=self.group)
+            for grad in grads:
+                grad.mul_(torch.clamp(1 / (square.sqrt() + 1e-6), max=1).to(grad.dtype))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return losses

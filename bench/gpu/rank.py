@@ -171,7 +171,7 @@ def compared(job, device, result):
         losses, seen = {}, {}
         for hooked in (False, True):
             _cuda.pause(not hooked)
-            training = pipeline.Training(schedule, size, device, group=group, beside=beside)
+            training = pipeline.Training(schedule, size, device, group=group, beside=beside, norm=job.get("norm", False))
             before, begin = _cuda.counters(), time.monotonic()
             kept, seen[hooked] = [], []
             nccl_waits.take()

@@ -72,7 +72,7 @@ void RankPage::open_bubble(int64_t now_ns, uint32_t wait, bool write_state) {
   open_ = true;
   begin_ns_ = now_ns;
   gap_ns_ = now_ns - segment_ns_;
-  if (!write_state && wait <= FREERIDE_MAX_WAITS) note_gap(gaps_[wait - 1], gap_ns_);
+  if (!write_state && wait <= FREERIDE_MAX_WAITS) note_gap(gaps_[wait - 1], now_ns);
   if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(gap_ns_, 0));
   open_word_ = FREERIDE_STATE(iteration_, wait);
   promised_ns_ = wait <= FREERIDE_MAX_WAITS ? load_relaxed(page.learned[wait - 1].low_ns) : 0;
@@ -90,26 +90,41 @@ void RankPage::open_bubble(int64_t now_ns, uint32_t wait, bool write_state) {
   pages::bump_and_wake(page.wake);
 }
 
-void RankPage::note_gap(Gap& gap, int64_t ns) {
-  gap.last_ns[gap.count++ % gap.last_ns.size()] = ns;
-  const auto end = gap.last_ns.begin() + static_cast<ptrdiff_t>(std::min<size_t>(gap.count, gap.last_ns.size()));
-  const auto [least, most] = std::minmax_element(gap.last_ns.begin(), end);
-  gap.after.store(last_edge_wait_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  gap.least_ns.store(*least, std::memory_order_relaxed);
-  gap.most_ns.store(*most, std::memory_order_relaxed);
+void RankPage::note_gap(Gap& gap, int64_t begin_ns) {
+  constexpr int64_t kLongest = (int64_t{1} << 48) - 1;
+  const int64_t end_ns = last_end_ns_.load(std::memory_order_relaxed);
+  if (end_ns == 0) return;
+  const auto ns = static_cast<uint64_t>(std::clamp<int64_t>(begin_ns - end_ns, 1, kLongest));
+  gap.last[gap.count++ % gap.last.size()].store(uint64_t{last_end_wait_.load(std::memory_order_relaxed)} << 48 | ns,
+                                                std::memory_order_relaxed);
+}
+
+RankPage::Span RankPage::span_of(const Gap& gap, std::optional<uint32_t> after) const {
+  constexpr uint64_t kNs = (uint64_t{1} << 48) - 1;
+  Span span;
+  for (const auto& one : gap.last) {
+    const uint64_t known = one.load(std::memory_order_relaxed);
+    if (known == 0 || (after && known >> 48 != *after)) continue;
+    const auto ns = static_cast<int64_t>(known & kNs);
+    span.least_ns = span.most_ns == 0 ? ns : std::min(span.least_ns, ns);
+    span.most_ns = std::max(span.most_ns, ns);
+  }
+  return span;
+}
+
+int64_t RankPage::longest_gap(uint32_t wait) const {
+  return wait == 0 || wait > FREERIDE_MAX_WAITS ? 0 : span_of(gaps_[wait - 1], std::nullopt).most_ns;
 }
 
 RankPage::Expected RankPage::expected_begin(uint32_t wait) const {
-  // Beyond what was seen: a quarter of its spread, and what the kernel takes to let a thread go on.
-  constexpr int64_t kLeast = 100 * kNsPerUs, kMost = 500 * kNsPerUs;
-  const int64_t most = gap_before(wait);
-  if (most <= 0) return {};
-  if (gaps_[wait - 1].after.load(std::memory_order_relaxed) != last_edge_wait_.load(std::memory_order_relaxed))
-    return {};
-  const int64_t least = gaps_[wait - 1].least_ns.load(std::memory_order_relaxed);
-  const int64_t edge = last_edge_ns_.load(std::memory_order_relaxed);
-  const int64_t margin = std::clamp((most - least) / 4, kLeast, kMost);
-  return {edge + least - margin, edge + most + margin};
+  // Beyond what was seen: half of its spread, and what the kernel takes to let a thread go on.
+  constexpr int64_t kLeast = 150 * kNsPerUs, kMost = kNsPerMs;
+  if (wait == 0 || wait > FREERIDE_MAX_WAITS) return {};
+  const Span span = span_of(gaps_[wait - 1], last_end_wait_.load(std::memory_order_relaxed));
+  if (span.most_ns == 0) return {};
+  const int64_t end_ns = last_end_ns_.load(std::memory_order_relaxed);
+  const int64_t margin_ns = std::clamp((span.most_ns - span.least_ns) / 2, kLeast, kMost);
+  return {end_ns + span.least_ns - margin_ns, end_ns + span.most_ns + margin_ns};
 }
 
 void RankPage::expect_begin(int64_t until_ns) {
@@ -132,8 +147,8 @@ void RankPage::close_bubble(int64_t now_ns) {
   open_ = false;
   const int64_t length = std::max<int64_t>(now_ns - begin_ns_, 0);
   segment_ns_ = now_ns;
-  last_edge_wait_.store(wait_, std::memory_order_relaxed);
-  last_edge_ns_.store(now_ns, std::memory_order_relaxed);
+  last_end_wait_.store(wait_, std::memory_order_relaxed);
+  last_end_ns_.store(now_ns, std::memory_order_relaxed);
   bubble_ns_ += static_cast<uint64_t>(length);
   if (wait_ <= FREERIDE_MAX_WAITS) {
     while (lengths_.size() + 1 < wait_) lengths_.push_back(0);  // external marks may skip a number
@@ -161,8 +176,6 @@ void RankPage::count_iteration(int64_t now_ns, bool write_state) {
   const bool on = on_.load(std::memory_order_acquire);
   if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(now_ns - segment_ns_, 0));
   segment_ns_ = now_ns;
-  last_edge_wait_.store(0, std::memory_order_relaxed);
-  last_edge_ns_.store(now_ns, std::memory_order_relaxed);
   if (on && whole_) {
     auto& record = page.iterations[iteration_ % FREERIDE_ITERATIONS];
     store_relaxed(record.iteration, iteration_);
@@ -272,6 +285,7 @@ int64_t RankPage::next_look_ns(int64_t now_ns) const {
   // segment. After a second without any edge (an evaluation, a checkpoint, the end) a look costs more than it finds.
   constexpr int64_t kClose = 50 * kNsPerUs;
   constexpr int64_t kCoarse = 500 * kNsPerUs;
+  constexpr int64_t kWatched = 2 * kNsPerMs;  // the training's thread sees the edges itself
   constexpr int64_t kIdle = 10 * kNsPerMs;
   const std::lock_guard lock(observing_);
   const int64_t since = now_ns - (open_ ? begin_ns_ : segment_ns_);
@@ -279,9 +293,9 @@ int64_t RankPage::next_look_ns(int64_t now_ns) const {
   if (const int watching = watching_.load(std::memory_order_relaxed); watching >= 0) {
     // Close looks are for the last stretch of a lease's wait. What is too short for one need only be measured.
     const bool last_stretch = open_ && promised_ns_ > 0 && watching == 0;
-    return now_ns + (last_stretch ? kClose : kCoarse);
+    return now_ns + (last_stretch ? kClose : watching > 0 ? kWatched : kCoarse);
   }
-  const int64_t gap = wait_ < FREERIDE_MAX_WAITS ? gaps_[wait_].least_ns.load(std::memory_order_relaxed) : 0;
+  const int64_t gap = wait_ < FREERIDE_MAX_WAITS ? span_of(gaps_[wait_], std::nullopt).least_ns : 0;
   const int64_t expected = open_ ? static_cast<int64_t>(promised_ns_) : gap > 0 ? gap : gap_ns_;
   const int64_t left = expected - expected / 8 - since;
   return now_ns + std::clamp(left, kClose, kCoarse);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,17 +47,16 @@ class RankPage {
   void expect_waits(uint64_t iteration, uint32_t waits, bool representative);
   /// Shorter waits are learned but not published: no lease in them. Before the first mark.
   void set_shortest_lease(int64_t ns) { shortest_lease_ns_ = ns; }
-  /// External marks: when wait `wait` is expected to begin, by how long after the edge before it did lately; 0, 0: not
-  /// known, or that edge is still to come.
+  /// External marks: when wait `wait` is expected to begin, by how long after the end of the wait that ended last it
+  /// did lately; 0, 0: not known, or a wait before it is still to come.
   struct Expected {
     int64_t from_ns = 0, to_ns = 0;
   };
   Expected expected_begin(uint32_t wait) const;
   /// External marks: wakes the worker, for it to be awake when the bubble begins; at most until `until_ns`.
   void expect_begin(int64_t until_ns);
-  int64_t gap_before(uint32_t wait) const {
-    return wait == 0 || wait > FREERIDE_MAX_WAITS ? 0 : gaps_[wait - 1].most_ns.load(std::memory_order_relaxed);
-  }
+  /// The longest such time of late; 0: not known.
+  int64_t longest_gap(uint32_t wait) const;
   /// Any thread. 0: nothing any more.
   void want_memory(uint64_t bytes) { pages::store_release(page().wanted_bytes, bytes); }
   /// External marks: the training's thread marks in stream order, and looks itself while `watching` a wait that is long
@@ -111,17 +111,19 @@ class RankPage {
   std::atomic<int> watching_{-1};  // -1: there is no such thread
   mutable std::mutex observing_;
   uint64_t seen_word_ = 0;
-  std::atomic<int64_t> last_edge_ns_{0};
-  std::atomic<uint32_t> last_edge_wait_{0};
-  // From an edge to the begin of the wait behind it: the least and the most of the last eight. Written by whoever
-  // marks.
+  std::atomic<int64_t> last_end_ns_{0};
+  std::atomic<uint32_t> last_end_wait_{0};
+  // From the end of a wait to the begin of another: the last times, each with the number of the wait that had ended,
+  // for waits whose data is there when they come are not marked. Written by whoever marks.
   struct Gap {
-    std::array<int64_t, 8> last_ns{};
+    std::array<std::atomic<uint64_t>, 16> last{};  // wait << 48 | ns; 0: none yet
     uint32_t count = 0;
-    std::atomic<int64_t> least_ns{0}, most_ns{0};
-    std::atomic<uint32_t> after{0};  // the wait that ended at that edge; 0: the iteration began there
   };
-  void note_gap(Gap& gap, int64_t ns);
+  struct Span {
+    int64_t least_ns = 0, most_ns = 0;
+  };
+  void note_gap(Gap& gap, int64_t begin_ns);
+  Span span_of(const Gap& gap, std::optional<uint32_t> after) const;
   std::array<Gap, FREERIDE_MAX_WAITS> gaps_{};
   std::array<std::atomic<uint64_t>, 64> expected_waits_{};  // FREERIDE_STATE(iteration, waits) and kOdd, by iteration
   static constexpr uint64_t kOdd = uint64_t{1} << 63;

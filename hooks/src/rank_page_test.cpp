@@ -230,34 +230,52 @@ TEST_CASE("external marks: what was written is noticed, timed and learned") {
   CHECK(rank->next_look_ns(now + 5 * kNsPerSec) - (now + 5 * kNsPerSec) == 10'000'000);
 }
 
-TEST_CASE("external marks: the next begin is expected by the times of late, after the edge that it follows") {
+TEST_CASE("external marks: the next begin is expected by the times of late, after the wait that ended last") {
   auto rank = make();
   auto& page = rank->page();
-  int64_t now = 1'000'000, edge = 0;
-  CHECK(rank->expected_begin(1).to_ns == 0);
-  for (uint64_t iteration = 0; iteration < 20; ++iteration) {
-    edge = now;
-    now += (20 + static_cast<int64_t>(iteration % 3)) * kNsPerMs;  // 20, 21 or 22 ms of computing
-    page.state_word = FREERIDE_STATE(iteration, 1);
+  int64_t now = 1'000'000, end = 0;
+  const auto bubble = [&](uint64_t iteration, uint32_t wait) {
+    page.state_word = FREERIDE_STATE(iteration, wait);
     rank->observe(now);
-    now += 3 * kNsPerMs;
+    end = now += 3 * kNsPerMs;
     page.state_word = FREERIDE_STATE(iteration, 0);
     rank->observe(now);
-    // Wait 1 follows the iteration's begin, which is still to come.
-    CHECK(rank->expected_begin(1).to_ns == 0);
+  };
+  CHECK(rank->expected_begin(1).to_ns == 0);
+  for (uint64_t iteration = 0; iteration < 20; ++iteration) {
+    now += (20 + static_cast<int64_t>(iteration % 3)) * kNsPerMs;  // 20, 21 or 22 ms of computing
+    bubble(iteration, 1);
+    CHECK(rank->expected_begin(1).to_ns == 0);  // wait 3 comes before it
+    now += 5 * kNsPerMs;
+    if (iteration % 2 == 0) bubble(iteration, 2);  // else its data was there
+    CHECK((rank->expected_begin(3).to_ns == 0) == (iteration < 2));
+    now += 7 * kNsPerMs;
+    bubble(iteration, 3);
     page.state_word = FREERIDE_STATE(iteration + 1, 0);
     rank->observe(now);
   }
-  edge = now;
-  const auto expected = rank->expected_begin(1);
-  CHECK(expected.from_ns > edge + 19 * kNsPerMs);
-  CHECK(expected.from_ns < edge + 20 * kNsPerMs);
-  CHECK(expected.to_ns > edge + 22 * kNsPerMs);
-  CHECK(expected.to_ns < edge + 23 * kNsPerMs);
+  // An iteration's end is no end of a wait.
+  auto expected = rank->expected_begin(1);
+  CHECK(expected.from_ns > end + 18 * kNsPerMs);
+  CHECK(expected.from_ns < end + 20 * kNsPerMs);
+  CHECK(expected.to_ns > end + 22 * kNsPerMs);
+  CHECK(expected.to_ns < end + 24 * kNsPerMs);
   const uint32_t wake = page.wake;
   rank->expect_begin(expected.to_ns);
   CHECK(page.expected_ns == static_cast<uint64_t>(expected.to_ns));
   CHECK(page.wake == wake + 1);
+  // Wait 3 has two times, by which wait came before it.
+  now += 20 * kNsPerMs;
+  bubble(20, 1);
+  expected = rank->expected_begin(3);
+  CHECK(expected.from_ns > end + 11 * kNsPerMs);
+  CHECK(expected.to_ns < end + 13 * kNsPerMs);
+  now += 5 * kNsPerMs;
+  bubble(20, 2);
+  expected = rank->expected_begin(3);
+  CHECK(expected.from_ns > end + 6 * kNsPerMs);
+  CHECK(expected.to_ns < end + 8 * kNsPerMs);
+  CHECK(rank->longest_gap(3) == 12 * kNsPerMs);
 }
 
 }  // namespace freeride::hooks

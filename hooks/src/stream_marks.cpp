@@ -52,6 +52,11 @@ int64_t StreamMarks::two_phase_least_ns() {
   return end != text && *end == 0 && ms >= 0 && ms < 1e6 ? static_cast<int64_t>(ms * 1e6) : kTwoPhaseLeastNs;
 }
 
+void StreamMarks::set_two_phase_least(int64_t ns) {
+  two_phase_least_ns_.store(ns, std::memory_order_relaxed);
+  page_.set_watching(ns >= 60 * kNsPerSec);  // where no host waits, the helper need not see their ends closely either
+}
+
 Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPage& page, SentMember& sent) {
   if (!cuda.can_write_64()) {
     return Error{Code::kUnavailable, "this GPU's streams cannot write 64-bit values", "use one of Volta or later"};
@@ -278,13 +283,14 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
   constexpr int64_t kCoarse = kNsPerMs;
   // A sleep of kClose takes four times as long, and the first look after the GPU's mark is what the lease waits for. So
   // there is none where the mark is expected, for at most so long; and short ones before and after.
-  constexpr int64_t kMostAwake = 1500 * kNsPerUs;
-  constexpr int64_t kInside = 250 * kNsPerUs;  // data that comes early is noticed so late, at most
+  constexpr int64_t kMostAwake = 3 * kNsPerMs;
+  constexpr int64_t kWakeUp = 200 * kNsPerUs;  // so long before, the worker is told, whose core may be asleep
+  constexpr int64_t kInside = 500 * kNsPerUs;  // data that comes early is noticed so late, at most
   const PreciseSleeps precise;
   const int64_t cpu_before_ns = cpu_now_ns();
   const int64_t entered_ns = SteadyClock::now();
-  const int64_t give_up_ns = entered_ns + 100 * kNsPerMs + 4 * page_.gap_before(wait);
-  bool begun = false, there = false;
+  const int64_t give_up_ns = entered_ns + 100 * kNsPerMs + 4 * page_.longest_gap(wait);
+  bool begun = false, there = false, told = false;
   page_.set_watching(true);
   int64_t until_ns = 0, awake_since_ns = 0;
   uint64_t looks = 0, last_seen = 0;
@@ -310,11 +316,12 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
       sleep_ns = std::clamp((until_ns - now_ns) / 2, kClose, kInside);
     } else {
       const auto expected = page_.expected_begin(wait);
+      if (!told && now_ns >= expected.from_ns - kWakeUp && now_ns < expected.to_ns) {
+        told = true;
+        page_.expect_begin(std::min(expected.to_ns, std::max(now_ns, expected.from_ns) + kMostAwake));
+      }
       if (now_ns >= expected.from_ns && now_ns < expected.to_ns) {
-        if (awake_since_ns == 0) {
-          awake_since_ns = now_ns;
-          page_.expect_begin(std::min(expected.to_ns, now_ns + kMostAwake));
-        }
+        if (awake_since_ns == 0) awake_since_ns = now_ns;
         if (now_ns - awake_since_ns < kMostAwake) continue;
       }
       sleep_ns = now_ns < expected.from_ns ? std::clamp((expected.from_ns - now_ns) / 4, kClose, kCoarse)

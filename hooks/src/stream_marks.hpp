@@ -57,7 +57,7 @@ class StreamMarks {
   static constexpr int64_t kTwoPhaseLeastNs = 3 * kNsPerMs;
   static int64_t two_phase_least_ns();
   /// Another bound, from now on; which waits may have leases it does not change. Any thread.
-  void set_two_phase_least(int64_t ns) { two_phase_least_ns_.store(ns, std::memory_order_relaxed); }
+  void set_two_phase_least(int64_t ns);
   /// So long before the learned end the host posts: its usual head start over the GPU.
   static constexpr int64_t kLeadNs = kNsPerMs;
   static constexpr size_t kMostSources = 16;       ///< of one batch or collective; one with more is not held

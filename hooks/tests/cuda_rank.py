@@ -33,6 +33,10 @@ _cuda._raw = lambda apart: apart
 _cuda._usable_bytes = lambda device: 5 << 30
 
 
+if sys.argv[2] == "norm":
+    _cuda._at_once = lambda options: True  # this torch's options may not say
+
+
 def work(ms):
     """The GPU computes, and the host is ahead of it."""
     fake.fake_cuda_work(stream, int(ms * 1e6))
@@ -74,6 +78,11 @@ def main(scenario):
             for k in range(3):
                 work(8)
                 post(10 * iteration + k, k < 2)
+        if scenario == "norm":
+            work(9 * rank)
+            norm = torch.ones(1)
+            dist.all_reduce(norm)
+            assert norm.item() == 2
         if scenario == "fails" and rank == 1 and iteration == 7:
             _hook.fail(RuntimeError("a test"))
         optimizer.step()

@@ -71,6 +71,13 @@ class Held(unittest.TestCase):
         # Those that come in a batch with a send are not: the peer may need it first.
         self.assertEqual([ms > 0 for ms in first["low_ms"]], [False, False, True])
 
+    def test_a_small_collective_across_stages_is_held_until_all_have_come(self):
+        results, _ = pipeline("norm", ({"FREERIDE_GROUP": "world"},) * 2)
+        self.check_values(results)
+        self.assertEqual([result["waits"] for result in results], [4, 4])
+        self.assertGreater(results[0]["low_ms"][3], 3)  # it comes 9 ms before the other
+        self.assertEqual(results[0]["counters"]["broken"], 0)
+
     def test_one_rank_without_the_hook(self):
         results, _ = pipeline("plain", ({}, {"FREERIDE_HOOK": "0"}))
         self.check_values(results)

@@ -247,11 +247,14 @@ def _meet(group, args, kwargs):
     if not tensors or tensors[0].device.type != _KIND or tensors[0].device.index != _device:
         return
     ranks = _ranks(group)
-    # One that runs beside training's stream is waited for later, or never; an older torch does not say which it is.
-    at_once = getattr(options, "asyncOp", True) is False
     members, member_count = _array(tuple(rank for place, rank in enumerate(ranks) if place != group.rank()))
     whom, whom_count = _array(tuple(ranks[place] for place in awaited))
-    _hook._library_instance.stream_meet(_hook._handle, _stream(_device), members, member_count, whom, whom_count, at_once)
+    _hook._library_instance.stream_meet(_hook._handle, _stream(_device), members, member_count, whom, whom_count, _at_once(options))
+
+
+def _at_once(options):
+    """Does training's stream wait for it? For one that runs beside, later or never; an older torch does not say which it is."""
+    return getattr(options, "asyncOp", True) is False
 
 
 def _ranks(group):

@@ -2,10 +2,12 @@
 // finds the deadlock.
 #include "model.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <iostream>
 
+using freeride::hooks::model::Call;
 using freeride::hooks::model::explore;
 using freeride::hooks::model::Options;
 using freeride::hooks::model::parse_schedules;
@@ -113,6 +115,29 @@ TEST_CASE("model: a rank's hook goes off at any moment") {
 TEST_CASE("model: a rank is killed at any moment, and no other is held for it") {
   for (const auto& schedule : real_schedules()) {
     if (small(schedule)) require_no_fault(schedule, in_scope(schedule, {.kills = 1}));
+  }
+}
+
+TEST_CASE("model: a norm over all stages behind the schedule") {
+  for (Schedule schedule : real_schedules()) {
+    if (!small(schedule)) continue;
+    const auto ranks = static_cast<uint32_t>(ranks_of(schedule));
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      auto& calls = schedule.ranks[rank];
+      Call norm, wait;
+      for (uint32_t other = 0; other < ranks; ++other) {
+        if (other != rank) norm.sends.push_back(other);
+      }
+      norm.receives = norm.sends;
+      wait.waits = true;
+      wait.batch =
+          static_cast<uint32_t>(std::count_if(calls.begin(), calls.end(), [](const Call& c) { return !c.waits; }));
+      calls.push_back(norm);
+      calls.push_back(wait);
+    }
+    require_no_fault(schedule, in_scope(schedule));
+    if (ranks == 2) require_no_fault(schedule, in_scope(schedule, {.switch_offs = 1}));
+    if (ranks == 2) require_no_fault(schedule, in_scope(schedule, {.kills = 1}));
   }
 }
 
