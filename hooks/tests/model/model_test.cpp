@@ -130,7 +130,7 @@ TEST_CASE("model: a norm over all stages behind the schedule") {
       }
       norm.receives = norm.sends;
       wait.waits = true;
-      wait.batch =
+      norm.batch = wait.batch =
           static_cast<uint32_t>(std::count_if(calls.begin(), calls.end(), [](const Call& c) { return !c.waits; }));
       calls.push_back(norm);
       calls.push_back(wait);
