@@ -256,10 +256,10 @@ TEST_CASE("external marks: the next begin is expected by the times of late, afte
   }
   // An iteration's end is no end of a wait.
   auto expected = rank->expected_begin(1);
-  CHECK(expected.from_ns > end + 18 * kNsPerMs);
+  CHECK(expected.from_ns > end + 17 * kNsPerMs);
   CHECK(expected.from_ns < end + 20 * kNsPerMs);
   CHECK(expected.to_ns > end + 22 * kNsPerMs);
-  CHECK(expected.to_ns < end + 24 * kNsPerMs);
+  CHECK(expected.to_ns < end + 25 * kNsPerMs);
   const uint32_t wake = page.wake;
   rank->expect_begin(expected.to_ns);
   CHECK(page.expected_ns == static_cast<uint64_t>(expected.to_ns));

@@ -283,7 +283,7 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
   constexpr int64_t kCoarse = kNsPerMs;
   // A sleep of kClose takes four times as long, and the first look after the GPU's mark is what the lease waits for. So
   // there is none where the mark is expected, for at most so long; and short ones before and after.
-  constexpr int64_t kMostAwake = 3 * kNsPerMs;
+  constexpr int64_t kMostAwake = 4 * kNsPerMs;
   constexpr int64_t kWakeUp = 200 * kNsPerUs;  // so long before, the worker is told, whose core may be asleep
   constexpr int64_t kInside = 500 * kNsPerUs;  // data that comes early is noticed so late, at most
   const PreciseSleeps precise;
