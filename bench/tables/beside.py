@@ -95,6 +95,19 @@ class Beside:
             program.ask("init")
         self.answers(list(self.programs.values()), "InitSideTask")
 
+    def control(self, order):
+        done = subprocess.run(["nvidia-cuda-mps-control"], input=order + "\n", env=dict(self.system.env, **self.mps_env), capture_output=True, text=True, timeout=20,
+                              check=False)
+        return [int(word) for word in done.stdout.split() if word.isdigit()]
+
+    def check_clients(self):
+        """A process that finds no server runs without one, and would be measured as if it had."""
+        clients = {pid for server in self.control("get_server_list") for pid in self.control(f"get_client_list {server}")}
+        missing = [name for name, process in self.system.processes.items() if name != "mps" and process.pid not in clients]
+        self.tables.say(f"MPS: {len(clients)} clients")
+        if missing:
+            raise Failure(f"no clients of the MPS server: {', '.join(missing)}")
+
     def alone(self, seconds, done):
         """Each side task with a device to itself, as many of them at a time as there are devices."""
         left = {}
@@ -121,6 +134,8 @@ class Beside:
     def measure(self, done):
         # Cells of one training only: the baselines are not measured in several phases.
         block_ns = int(self.scale.block_iterations * self.training.ready_ms() * 1e6)
+        if self.method == "mps":
+            self.check_clients()
         for cell in self.cells:
             if self.tables.late():
                 return

@@ -280,7 +280,7 @@ class Tables:
 
     def demonstrate(self, harvest):
         """The two limits; once, with a training that goes on."""
-        if not self.options.demos or self.record["demos"] or self.options.only:
+        if not self.options.demos or self.record["demos"]:
             return
         try:
             self.record["demos"] = demos.run(harvest, self.options.demos)

@@ -26,6 +26,9 @@ constexpr int64_t kIdleLookNs = kNsPerSec;  // no side task on the GPU
 // A process is on the GPU before it is a client, and a client before its server names it: contexts take 90 to 360 ms to
 // make.
 constexpr int64_t kOutsideNs = 500 * kNsPerMs;
+// Longer where a training keeps the GPU busy meanwhile and a context brings as many kernels as LibTorch's. What such a
+// client holds counts all the while.
+constexpr int64_t kStrangeNs = 3 * kNsPerSec;
 constexpr int64_t kCheckNs = 100 * kNsPerMs;  // a question to the control daemon is a process
 constexpr int64_t kForeignNs = 2 * kNsPerSec;
 constexpr int kMostAncestors = 64;
@@ -384,7 +387,8 @@ void GpuGuard::check_members(uint64_t task, const std::vector<pid_t>& clients) {
     asked.members = std::set<pid_t>(listed->begin(), listed->end());
     for (const pid_t pid : clients) {
       if (asked.members.count(pid) != 0 || !exists(pid)) continue;
-      if (SteadyClock::now() - asked.strange_since_ns <= kOutsideNs) return;  // asked again
+      if (asked.strange_since_ns == 0) return;  // gone from the driver's list since we asked
+      if (SteadyClock::now() - asked.strange_since_ns <= kStrangeNs) return;  // asked again
       return end(task, "failed",
                  "process " + std::to_string(pid) + " was a client of another MPS server than the task's own",
                  "member of its MPS server");

@@ -282,6 +282,23 @@ TEST_CASE("a client of another server than its own is ended", "[gpu]") {
   CHECK(rig.ends[1].reason.find("another MPS server") != std::string::npos);
 }
 
+TEST_CASE("a client that comes and goes in the driver's list while its server is asked is not ended", "[gpu]") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  Sleeper task;
+  REQUIRE(rig.guard->admit(1, 0, kGiB).ok());
+  auto grants = rig.prepare(1);
+  rig.clients(grants, "");
+  rig.roots = {{1, task.pid()}};
+  for (int i = 0; i < 15; ++i) {  // a question takes as long as a process does
+    rig.gpu.reading.processes = {{task.pid(), kGiB, true}};
+    rig.loop.for_a_while(40 * kNsPerMs);
+    rig.gpu.reading.processes = {};
+    rig.loop.for_a_while(40 * kNsPerMs);
+  }
+  CHECK(rig.ends.empty());
+}
+
 TEST_CASE("an MPS server that dies ends its task alone", "[gpu]") {
   Rig rig;
   REQUIRE(rig.open().ok());
