@@ -150,21 +150,19 @@ class Beside:
         programs = [self.programs[key] for key in self.keys(cell)]
         windows, worked = [], [0.0] * len(programs)  # (from, to, with side tasks)
         from_ns = time.monotonic_ns()
-        end = time.monotonic() + (self.options.seconds or cell.seconds or self.scale.seconds)
-        while time.monotonic() < end:
-            on = len(windows) % 2 == 0
+        # Training may take twice as long beside side tasks, so they get twice as long; three pairs make an interval.
+        pairs = max(3, round((self.options.seconds or cell.seconds or self.scale.seconds) / (3 * block_ns / 1e9)))
+        for _ in range(pairs):
+            for program in programs:
+                program.ask(2 * block_ns)
+            answers = self.answers(programs, "steps")
+            worked = [one + answer["work"] for one, answer in zip(worked, answers)]
+            # All of them at work: from the last one's first step to the first one's end.
+            windows.append((max(answer["began_ns"] for answer in answers), min(answer["began_ns"] + answer["ns"] for answer in answers), True))
             begin = time.monotonic_ns()
-            if on:
-                for program in programs:
-                    program.ask(block_ns)
-                answers = self.answers(programs, "steps")
-                worked = [one + answer["work"] for one, answer in zip(worked, answers)]
-                # All of them at work: from the last one's first step to the first one's end.
-                windows.append((max(answer["began_ns"] for answer in answers), min(answer["began_ns"] + answer["ns"] for answer in answers), True))
-            else:
-                time.sleep(block_ns / 1e9)
-                self.system.check()
-                windows.append((begin, time.monotonic_ns(), False))
+            time.sleep(block_ns / 1e9)
+            self.system.check()
+            windows.append((begin, time.monotonic_ns(), False))
         time.sleep(2 * block_ns / self.scale.block_iterations / 1e9)  # the last iterations are not told yet
         lines = self.training.iterations(from_ns, windows[-1][1])
 

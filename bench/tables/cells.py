@@ -66,18 +66,18 @@ def gpu():
     params |= {"pagerank": ORKUT + ["tolerance=0", "max_iterations=1000000"], "sgd": ORKUT, "image": ["synthetic=16384"]}
     every = SIDE_TASKS + ("mixed",)
     cells = [Cell(task, "iterative") for task in every]
-    cells += [Cell(task, "iterative", budget_pct=0.5, seconds=16) for task in every]
-    cells += [Cell(task, "iterative", budget_pct="auto", seconds=16) for task in ("resnet18", "resnet50", "mixed")]
-    cells += [Cell("resnet18+pagerank", "iterative"), Cell("resnet18", "iterative", batch=16, seconds=9), Cell("resnet18", "iterative", batch=128, seconds=9)]
-    cells += [Cell(task, "iterative", budget_pct=budget) for task in ("resnet18", "pagerank") for budget in (0.25, 1.0)]
-    cells += [Cell(task, "imperative", budget_pct=1.0) for task in every]
-    cells += [Cell("resnet18", "iterative", micro_batches=8, seconds=9), Cell("pagerank", "iterative", micro_batches=8, seconds=9)]
-    cells += [Cell("resnet18", "iterative", schedule=schedule, seconds=9) for schedule in ("GPipe", "Interleaved1F1B", "ZBVZeroBubble")]
-    cells += [Cell("resnet18", "iterative", size=size, seconds=9) for size in ("1.2B", "6B")]
+    cells += [Cell(task, "iterative", budget_pct=0.5, seconds=9) for task in every]
+    cells += [Cell(task, "iterative", budget_pct="auto") for task in ("resnet18", "resnet50", "mixed")]
+    cells += [Cell("pagerank", "iterative", budget_pct=budget) for budget in (0.25, 1.0)]
+    cells += [Cell("resnet18+pagerank", "iterative"), Cell("resnet18", "iterative", batch=16), Cell("resnet18", "iterative", batch=128)]
+    cells += [Cell(task, "imperative", budget_pct=1.0, seconds=7) for task in every]
+    cells += [Cell("resnet18", "iterative", micro_batches=8)]
+    cells += [Cell("resnet18", "iterative", size=size) for size in ("1.2B", "6B")]
+    cells += [Cell("resnet18", "iterative", schedule=schedule) for schedule in ("Interleaved1F1B", "ZBVZeroBubble", "GPipe")]
     cells += [Cell(task, method, seconds=8) for method in ("naive", "mps") for task in every]
     size = {"layers": 8, "width": 3072, "heads": 24, "length": 1024, "batch": 4, "vocabulary": 32000}
     sizes = {"middle": size, "1.2B": dict(size, layers=5, width=2048, heads=16), "6B": dict(size, layers=13)}
-    return Scale(sizes=sizes, params=params, mixed=("pagerank", "resnet18", "image", "vgg19"), cells=tuple(cells), seconds=12, settle=6, warm_up=12,
+    return Scale(sizes=sizes, params=params, mixed=("pagerank", "resnet18", "image", "vgg19"), cells=tuple(cells), seconds=6, settle=3, warm_up=12,
                  block_iterations=3, low_tier="paper", memory_mib=24576)
 
 

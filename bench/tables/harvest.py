@@ -19,7 +19,8 @@ class Harvest:
         self.cells, self.system = cells, tables.system()
         self.training = Training(self.system, self.options.python, True, self.machine.cores, {})
         self.loaded = {}        # task's name -> (stage, side task, batch, interface)
-        self.budget = self.about = None  # the manager's; which side tasks its evidence is of
+        self.budget = None      # the manager's
+        self.seen = set()       # what its evidence is of
         self.block_ms = 1000
         self.events = None
 
@@ -44,7 +45,15 @@ class Harvest:
         self.training.prepare(self.tables.job(self.cells[0]))
         if self.options.profiles and self.options.profiles.exists():
             self.system.ctl("profile", "import", self.options.profiles)
-        self.load(self.names(self.groups()[0]))
+        # All that will be profiled is loaded once while the devices are nobody's; for a stage, which no trainer has yet, so that it waits.
+        first, *later = self.groups()
+        wanted = self.names(first)
+        known = {tuple(rest[1:]) for rest in wanted.values()}
+        for name, rest in self.names([cell for group in later for cell in group]).items():
+            if tuple(rest[1:]) not in known:
+                known.add(tuple(rest[1:]))
+                wanted[name] = rest
+        self.load(wanted)
 
     def start_manager(self, budget, worth=1.0):
         self.budget = budget
@@ -59,17 +68,18 @@ class Harvest:
         self.system.wait(up, "registration of the workers")
 
     def set_budget(self, budget, about, worth):
-        """A manager with this budget. What it has measured of other side tasks is no evidence for these, and a new kind of load is a new job to it; with the
-        same ones, it goes on from what it knows."""
-        if about == self.about and budget == self.budget:
+        """A manager with this budget, where there isn't one. What it has measured of other side tasks is no evidence for these, so a new one does not know it; of the
+        same ones it does, and goes on from there. Without a budget evidence does not matter."""
+        self.seen.add(about)
+        if budget == self.budget and (budget is None or self.seen == {about}):
             return
         self.pause(self.loaded)
         self.system.end("manager")
-        if about != self.about:
+        if self.seen != {about}:
             with contextlib.closing(sqlite3.connect(self.system.folder / "m" / "freeride.db", isolation_level=None)) as state:
                 for table in ("job", "holdout_plan", "stage", "block"):
                     state.execute(f"DELETE FROM {table}")
-        self.about = about
+        self.seen = {about}
         self.start_manager(budget, worth)
         self.wait_workers()
 
@@ -158,13 +168,14 @@ class Harvest:
 
     # ---- measuring
     def wait_profiles(self):
-        wanted = len({rest[1:] for rest in self.loaded.values()})  # one of each content, parameters and interface
+        wanted = len({tuple(rest[1:]) for rest in self.loaded.values()})  # one of each content, parameters and interface
         try:
             self.system.wait(lambda: len(self.system.ctl("profile", "list").get("profiles", [])) >= wanted, "profiles", 60)
         except Failure:
             self.system.check()  # the rest are taken beside training, or say what is wrong with them
 
     def go(self):
+        self.load(self.names(self.groups()[0]))
         self.training.go()
 
     def measure(self, done):
@@ -179,7 +190,7 @@ class Harvest:
                     self.training.order(self.tables.job(group[0]))
                 phase = group[0].phase
                 self.block_ms = self.scale.block_iterations * self.training.ready_ms()
-                self.about = None
+                self.seen.add(phase)  # a manager that has seen another training's blocks
             self.load(self.names(group))
             ended = self.wait_loaded()
             if self.options.profiles:
