@@ -21,7 +21,8 @@ class Harvest:
         self.loaded = {}        # task's name -> (stage, side task, batch, interface)
         self.budget = None      # the manager's
         self.seen = set()       # what its evidence is of
-        self.block_ms = 1000
+        self.block_ms = self.manager_block_ms = 1000
+        self.iteration_ms = 0
         self.events = None
 
     def close(self):
@@ -56,7 +57,7 @@ class Harvest:
         self.load(wanted)
 
     def start_manager(self, budget, worth=1.0):
-        self.budget = budget
+        self.budget, self.manager_block_ms = budget, self.block_ms
         more = ["--side-worth", round(worth, 4)] if budget == "auto" else []
         self.system.start("manager", [self.options.programs / "freeride-manager", "--state-dir", self.system.folder / "m", "--holdout-pct", 50,
                                       "--holdout-block-ms", round(self.block_ms), "--default-memory-mib", self.scale.memory_mib, "--budget-pct", 100 if budget is None else budget, *more])
@@ -71,7 +72,8 @@ class Harvest:
         """A manager with this budget, where there isn't one. What it has measured of other side tasks is no evidence for these, so a new one does not know it; of the
         same ones it does, and goes on from there. Without a budget evidence does not matter."""
         self.seen.add(about)
-        if budget == self.budget and (budget is None or self.seen == {about}):
+        ratio = self.block_ms / self.manager_block_ms
+        if budget == self.budget and (budget is None or self.seen == {about}) and 0.5 < ratio < 2:
             return
         self.pause(self.loaded)
         self.system.end("manager")
@@ -148,7 +150,7 @@ class Harvest:
                 waiting.difference_update(done)
             return not waiting
         try:
-            self.system.wait(look, "first steps", 90)
+            self.system.wait(look, "first steps", 60)
         except Failure:
             states = self.states()
             for name in waiting:
@@ -189,7 +191,8 @@ class Harvest:
                     self.pause(self.loaded)
                     self.training.order(self.tables.job(group[0]))
                 phase = group[0].phase
-                self.block_ms = self.scale.block_iterations * self.training.ready_ms()
+                self.iteration_ms = self.training.ready_ms()
+                self.block_ms = self.scale.block_iterations * self.iteration_ms
                 self.seen.add(phase)  # a manager that has seen another training's blocks
             self.load(self.names(group))
             ended = self.wait_loaded()
@@ -226,7 +229,7 @@ class Harvest:
             busy = {str(event["stage"]) for event in new if event.get("topic", "").startswith("bubble.end/") and event["leased"] and event["begin_ns"] > resumed_ns}
             held = any(event["holdout"] for event in new if event.get("topic", "").startswith("training.iteration/") and event["begin_ns"] > resumed_ns)
             return stages <= busy and held
-        self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 40)
+        self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 30)
         time.sleep(0 if cell.budget_pct is None else self.scale.settle)
         from_ns = time.monotonic_ns()
         end = time.monotonic() + (self.options.seconds or cell.seconds or self.scale.seconds)
@@ -268,7 +271,7 @@ class Harvest:
             found.append({"side_task": side_task, "batch": batch, "stage": stage, "seconds": with_s,
                           "work": self.work_per_ns(name, side_task, batch, states[name], from_ns) * running_ns})
         job = next(iter(self.system.ctl("status").get("jobs") or []), {})
-        return {"samples": samples, "tasks": found, "bubbles": stages, "measures": job}
+        return {"samples": samples, "block_iterations": max(1, round(self.manager_block_ms / self.iteration_ms)), "tasks": found, "bubbles": stages, "measures": job}
 
     def work_per_ns(self, name, side_task, batch, state, from_ns):
         """Work for each nanosecond inside steps, of this cell where the worker has told of the task twice in it."""

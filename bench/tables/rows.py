@@ -86,7 +86,7 @@ def power(samples):
 def row(run, record, price):
     """One run's row. `run` is an element of record["runs"] as run.py writes them."""
     cell = run["cell"]
-    increase, half = time_increase_pct(run["samples"], record.get("block_iterations"))
+    increase, half = time_increase_pct(run["samples"], run.get("block_iterations"))
     iterations = sum(1 for sample in run["samples"] if sample[1])
     with_s = sum(sample[0] for sample in run["samples"] if sample[1]) / 1e3
     watts = power(run["samples"])

@@ -91,7 +91,7 @@ class Tables:
         stages = len(self.machine.devices)
         self.record = {"scale": options.scale, **self.machine.about, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
                        "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]), "commit": options.commit or self.commit(), "versions": self.versions(),
-                       "low_tier": self.scale.low_tier, "block_iterations": self.scale.block_iterations,
+                       "low_tier": self.scale.low_tier,
                        "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()}, "alone": {}, "alone_cpu": {}, "runs": [], "demos": [], "failed": {}}
         if options.resume and options.out.exists():
             old = json.loads(options.out.read_text())
