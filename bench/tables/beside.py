@@ -54,22 +54,19 @@ class Beside:
         self.system.close()
 
     def prepare(self):
-        """Programs and ranks, up to where they would take something of a GPU."""
+        """Ranks, and programs where that takes nothing of a GPU, up to where they would."""
         if self.method == "mps":
             if not self.machine.gpus:
                 raise Failure("MPS needs GPUs")
             self.mps_env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.system.folder / "p"), "CUDA_MPS_LOG_DIRECTORY": str(self.system.folder / "l")}
             for path in self.mps_env.values():
                 pathlib.Path(path).mkdir()
-        priority = (lambda value: dict(self.mps_env, CUDA_MPS_CLIENT_PRIORITY=value)) if self.mps_env else (lambda value: {})
-        self.training = Training(self.system, self.options.python, False, self.machine.cores, priority("0"))
-        self.training.prepare(self.tables.job(self.cells[0]))
-        for cell in self.cells:
-            for key in self.keys(cell):
-                if key not in self.programs:
-                    self.programs[key] = Program(self.tables, self.system, *key, priority("1"))
-
-        if self.method == "naive":  # for alone(): side tasks of FreeRide's cells alone
+        env = dict(self.mps_env, CUDA_MPS_CLIENT_PRIORITY="0") if self.mps_env else {}
+        self.training = Training(self.system, self.options.python, False, self.machine.cores, env)
+        if self.method == "naive":
+            self.training.prepare(self.tables.job(self.cells[0]))
+            self.start_programs({})
+            # For alone(): side tasks of FreeRide's cells only.
             devices = range(len(self.system.devices))
             for cell in self.scale.cells:
                 for stage in devices:
@@ -78,6 +75,12 @@ class Beside:
                         if all(key[1:] != (side_task, batch) for key in self.programs):
                             free = min(devices, key=lambda one: sum(key[0] == one for key in self.programs))
                             self.programs[free, side_task, batch] = Program(self.tables, self.system, free, side_task, batch, {})
+
+    def start_programs(self, env):
+        for cell in self.cells:
+            for key in self.keys(cell):
+                if key not in self.programs:
+                    self.programs[key] = Program(self.tables, self.system, *key, env)
 
     def keys(self, cell):
         return [(stage, side_task, cell.batch if side_task in TRAIN else None) for stage in range(len(self.system.devices))
@@ -91,6 +94,9 @@ class Beside:
         if self.method == "mps":
             self.system.start("mps", ["nvidia-cuda-mps-control", "-f"], env=self.mps_env)
             self.system.wait((pathlib.Path(self.mps_env["CUDA_MPS_PIPE_DIRECTORY"]) / "control").exists, "MPS control daemon", 20)
+            # Not before: whoever opens CUDA and finds no server runs without one, and a library may open it as it is loaded.
+            self.training.prepare(self.tables.job(self.cells[0]))
+            self.start_programs(dict(self.mps_env, CUDA_MPS_CLIENT_PRIORITY="1"))
         for program in self.programs.values():
             program.ask("init")
         self.answers(list(self.programs.values()), "InitSideTask")
