@@ -140,7 +140,8 @@ def limits(plt, record, rows):
         for axes in (upper, lower):
             axes.axvline(end, color=COLOURS["naive"], linestyle="--", linewidth=1)
         lower.set_xlabel("s (dashed: its verdict)")
-        width = demo["iterations"][-1][1] if demo["iterations"] else demo["end_ns"]
-        upper.set_xlim(0, seconds(width))
-        lower.set_xlim(0, seconds(width))
+        last = seconds(demo["iterations"][-1][1] if demo["iterations"] else demo["end_ns"])
+        # All of it where memory grows; else the end, where leases and steps can be told apart.
+        upper.set_xlim(0 if "memory" in demo["what"] else max(0, end - 1.5), last)
+        lower.set_xlim(upper.get_xlim())
     return figure
