@@ -16,10 +16,12 @@ int64_t with_slack(int64_t peak_bytes) {
   return std::max(peak_bytes + peak_bytes / 4, peak_bytes + 64 * kMiB);
 }
 
-// What counts as the device's memory there. Of a profile from before schema version 2 it is not known which it is.
+// What counts as the device's memory there, without what the worker adds for the process's context: the driver's figure
+// contains that. Of a profile from before schema version 2 it is not known which memory it is.
 int64_t peak_bytes(const bus::Profile& profile, const Worker& worker) {
   for (const char* where : {worker.on_gpu() ? "gpu" : "host", ""}) {
-    if (const auto found = profile.peak_bytes.find(where); found != profile.peak_bytes.end()) return found->second;
+    if (const auto found = profile.peak_bytes.find(where); found != profile.peak_bytes.end())
+      return std::max<int64_t>(0, found->second - worker.context_bytes);
   }
   return 0;
 }

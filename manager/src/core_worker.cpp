@@ -61,6 +61,7 @@ void Core::register_worker(Ticket ticket, const std::string& peer, const bus::Re
   worker.pid = news.pid;
   worker.memory_bytes = sane_bytes(news.memory_bytes);
   worker.usable_bytes = sane_bytes(news.usable_bytes);
+  worker.context_bytes = sane_bytes(news.context_bytes);
   worker.state = Worker::State::kUp;
   worker.heard_ns = clock_.now_ns();
   worker.plan_id.clear();

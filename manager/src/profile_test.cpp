@@ -168,6 +168,28 @@ TEST_CASE("a profile is what a task is placed by, and begins with") {
   }
 }
 
+TEST_CASE("a GPU task's context, which its profile has seen and its worker adds, is counted once") {
+  ProfileHouse house;
+  FakeWorker worker("w", 0);
+  worker.device = "GPU-1";
+  worker.context_bytes = 640LL << 20;
+  house.join(worker);
+  REQUIRE(house.take(wish()).ok());
+  auto profile = measured();
+  SECTION("with memory of its own") {
+    profile.peak_bytes = {{"gpu", 1640LL << 20}, {"host", 1}};
+    house.finish(worker, house.ordered(worker), profile);
+    REQUIRE(house.load(load_of("a", 0)).ok());
+    CHECK(house.out.take<bus::CreateTask>().at(0).second.memory_limit_bytes == 1250LL << 20);
+  }
+  SECTION("with less than what is given for it") {
+    profile.peak_bytes = {{"gpu", 530LL << 20}, {"host", 1}};
+    house.finish(worker, house.ordered(worker), profile);
+    REQUIRE(house.load(load_of("a", 0)).ok());
+    CHECK(house.out.take<bus::CreateTask>().at(0).second.memory_limit_bytes == 64LL << 20);
+  }
+}
+
 TEST_CASE("a profile that came to no step says little of memory, and is no answer to a user") {
   ProfileHouse house;
   FakeWorker worker("w", 0);

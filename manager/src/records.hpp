@@ -50,6 +50,7 @@ struct Worker {
   std::string name, incarnation, peer, host, device, model, sandbox;
   uint32_t pid = 0;
   int64_t memory_bytes = 0, usable_bytes = 0;
+  int64_t context_bytes = 0;  ///< given to each task beside what it asks for
   State state = State::kUp;
   int64_t heard_ns = 0;
   std::map<std::string, bus::TaskReport> tasks;  ///< of its last report, by name

@@ -98,7 +98,8 @@ struct FakeWorker {
   std::string incarnation = "first";
   std::string job = "gpt", model = "cpu";
   uint32_t stages = 4;
-  int64_t memory_bytes = 8LL << 30;
+  std::string device;
+  int64_t memory_bytes = 8LL << 30, context_bytes = 0;
   std::map<std::string, bus::TaskReport> tasks;
   std::vector<bus::PluginState> plugins;
 
@@ -198,7 +199,9 @@ class House {
     hello.worker = worker.name;
     hello.incarnation = worker.incarnation;
     hello.device_model = worker.model;
+    hello.device = worker.device;
     hello.memory_bytes = hello.usable_bytes = worker.memory_bytes;
+    hello.context_bytes = worker.context_bytes;
     hello.ranks = worker.ranks();
     hello.tasks = worker.reports();
     hello.plugins = worker.plugins;

@@ -391,6 +391,7 @@ bus::RegisterWorker Worker::registration() {
   registration.pid = static_cast<uint32_t>(getpid());
   registration.memory_bytes = capacity_bytes();
   registration.usable_bytes = usable_bytes();
+  if (gpu_ != nullptr) registration.context_bytes = kMpsContextBytes;
   for (auto& [name, task] : tasks_) {
     if (acknowledged_.count(task->id()) == 0) registration.tasks.push_back(report_of(*task));
   }

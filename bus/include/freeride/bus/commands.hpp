@@ -355,11 +355,13 @@ struct RegisterWorker {
   std::vector<TaskReport> tasks;
   std::vector<TrainingState> ranks;
   std::vector<PluginState> plugins;
+  int64_t context_bytes = 0;  ///< of a task's memory there, given beside what it asks for, and seen in its profile
   FREERIDE_FIELDS {
     visit("worker", self.worker), visit("incarnation", self.incarnation), visit("host", self.host);
     visit("device", self.device), visit("device_model", self.device_model), visit("sandbox", self.sandbox);
     visit("pid", self.pid), visit("memory_bytes", self.memory_bytes), visit("usable_bytes", self.usable_bytes);
     visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
+    visit("context_bytes", self.context_bytes);
   }
 };
 
