@@ -23,7 +23,7 @@ using graph::RmatGenerator;
 // Work between two looks at the clock, 10 to 50 µs each.
 constexpr size_t kEdgesAtOnce = 1024;
 constexpr size_t kVerticesAtOnce = 4096;
-// A state has 64 MiB at most; the ranks of a larger graph begin anew with their run.
+// More are not worth a state: a larger graph's run begins anew.
 constexpr uint64_t kMostSavedRanks = 8'000'000;
 
 class PageRank : public freeride::SideTask, public freeride::KeepsState {

@@ -73,6 +73,29 @@ TEST_CASE("training: stopping between blocks changes no result") {
   CHECK(losses[0] == losses[1]);
 }
 
+TEST_CASE("training: vgg19 goes on from a saved state, in half the bits where it is large") {
+  for (const char* width : {"12", "40"}) {  // 13 MiB, 86 MiB of weights
+    const TempDir scratch;
+    const Params params = tiny({{"batch", "1"}, {"width_pct", width}});
+    Driver driver(plugin("vgg19"), scratch.path(), params);
+    REQUIRE(driver.run(1) == FREERIDE_OK);
+    std::string state;
+    REQUIRE(driver.save(state) == FREERIDE_OK);
+    CHECK(state.size() > size_t{8} << 20);
+    CHECK(state.size() < size_t{48} << 20);
+    Driver next(plugin("vgg19"), scratch.path(), params);
+    REQUIRE(next.create() == FREERIDE_OK);
+    REQUIRE(next.init() == FREERIDE_OK);
+    REQUIRE(next.restore(state) == FREERIDE_OK);
+    std::string again;
+    REQUIRE(next.save(again) == FREERIDE_OK);
+    CHECK(again == state);
+    REQUIRE(next.start() == FREERIDE_OK);
+    REQUIRE(next.step() == FREERIDE_OK);
+    CHECK(std::isfinite(next.metrics.at("loss")));
+  }
+}
+
 TEST_CASE("training: resnet50 makes a step, vgg19 comes to be") {
   const TempDir scratch;
   Driver fifty(plugin("resnet50"), scratch.path(), tiny({{"batch", "2"}}));
@@ -105,6 +128,16 @@ TEST_CASE("training: what cannot be is refused in one line") {
   CHECK(refusal("resnet18", tiny({{"data", empty.path()}})).find("no subfolder") != std::string::npos);
   std::filesystem::create_directories(empty / "one");
   CHECK(refusal("resnet18", tiny({{"data", empty.path()}})).find("no .jpg, .jpeg or .png") != std::string::npos);
+}
+
+TEST_CASE("training: a batch that is larger than the memory is out of memory, in one line") {
+  const TempDir scratch;
+  Driver driver(plugin("resnet18"), scratch.path(), {{"batch", "65536"}, {"image", "4096"}});
+  REQUIRE(driver.create() == FREERIDE_OK);
+  CHECK(driver.init() == FREERIDE_OUT_OF_MEMORY);
+  INFO(driver.failure);
+  CHECK(driver.failure.find("allocate") != std::string::npos);
+  CHECK(driver.failure.find('\n') == std::string::npos);
 }
 
 TEST_CASE("training: a LibTorch of another version is refused in one line") {

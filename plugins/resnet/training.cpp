@@ -24,8 +24,8 @@ namespace training {
 namespace {
 
 constexpr double kMomentum = 0.9;
-// A saved state may have 64 MiB: larger models are saved in half the bits.
-constexpr int64_t kMostStateBytes = (int64_t{64} << 20) - 65536;
+// Larger models are saved in half the bits: a state may have 512 MiB, and training waits for nobody who writes it.
+constexpr int64_t kWholeStateBytes = int64_t{64} << 20;
 // Synthetic images: a few batches in turn, so that there is something to learn and nothing to generate in a step.
 constexpr int kSyntheticBatches = 2;
 constexpr int kMeasuredSteps = 3;
@@ -51,10 +51,12 @@ void check_version() {
   if (const auto problem = version_problem(built, found, where); !problem.empty()) throw freeride::TaskError(problem);
 }
 
-// LibTorch's messages go on with a stack trace.
+// LibTorch's messages go on with a stack trace, and have words of their own for a lack of host memory.
 [[noreturn]] void throw_what_it_is(const std::string& text) {
   const std::string line = text.substr(0, text.find('\n'));
-  if (line.find("out of memory") != std::string::npos) throw freeride::OutOfMemory(line);
+  for (const char* words : {"out of memory", "allocate memory", "not enough memory"}) {
+    if (line.find(words) != std::string::npos) throw freeride::OutOfMemory(line);
+  }
   throw freeride::TaskError(line);
 }
 
@@ -105,6 +107,14 @@ void ImageTraining::create() {
   if (device().rfind("cpu-", 0) != 0) parts_->device = torch::Device(torch::kCUDA, 0);
   if (parts_->device.is_cpu()) torch::set_num_threads(1);
   torch::manual_seed(static_cast<uint64_t>(seed_.get()));
+  try {
+    load();
+  } catch (const c10::Error& error) {
+    throw_what_it_is(error.what_without_backtrace());
+  }
+}
+
+void ImageTraining::load() {
   if (!data_.get().empty()) {
 #ifdef TRAINING_WITH_IMAGES
     try {
@@ -272,18 +282,10 @@ std::string ImageTraining::save() {
   std::vector<torch::Tensor> tensors = parts_->model->parameters();
   for (const auto& buffer : parts_->model->buffers()) tensors.push_back(buffer);
   int64_t bytes = 0;
+  for (const auto& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
   for (auto& tensor : tensors) {
-    tensor = tensor.detach().cpu();
-    bytes += static_cast<int64_t>(tensor.nbytes());
-  }
-  if (bytes / 2 > kMostStateBytes) {
-    throw freeride::TaskError(std::string(model_name_) + " has " + std::to_string(bytes >> 20) +
-                              " MiB of weights, a saved state has room for twice 64 MiB");
-  }
-  if (bytes > kMostStateBytes) {
-    for (auto& tensor : tensors) {
-      if (tensor.is_floating_point()) tensor = tensor.to(torch::kBFloat16);
-    }
+    tensor = tensor.detach().cpu();  // first: on the GPU the conversion would execute beside training
+    if (bytes > kWholeStateBytes && tensor.is_floating_point()) tensor = tensor.to(torch::kBFloat16);
   }
   std::ostringstream out;
   out << parts_->steps << "\n";

@@ -25,6 +25,7 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
  private:
   struct Parts;
   void create();
+  void load();
   void init();
   void step();
   void release();

@@ -17,7 +17,7 @@
 namespace sgd {
 namespace {
 
-// A state has 64 MiB at most, and so have results where the user named no folder for them: larger factors stay unsaved.
+// Of a state, and of results where the user named no folder for them: larger factors stay unsaved.
 constexpr uint64_t kMostSavedBytes = 60 << 20;
 constexpr uint64_t kVerticesAtOnce = 65536;
 

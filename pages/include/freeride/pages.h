@@ -244,7 +244,8 @@ typedef struct freeride_answer_page {
 /* ---- saved state: a header and `size` bytes. From the runner to the worker through a pipe, and kept by the worker in
  * a file that the next runner reads ---- */
 
-#define FREERIDE_STATE_MOST_BYTES (1ull << 26) /* of the bytes after the header */
+/* Of the bytes after the header. A worker from when it was 64 MiB refuses larger ones, and the task goes on. */
+#define FREERIDE_STATE_MOST_BYTES (1ull << 29)
 
 typedef struct freeride_saved_state {
   uint64_t magic;    /*   0 */

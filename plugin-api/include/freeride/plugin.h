@@ -188,7 +188,7 @@ typedef struct freeride_state_sink {
   uint32_t reserved;
   void* context; /* pass back as the first argument */
   /* [main] Appends `size` bytes, which the host copies before it returns. FREERIDE_OUT_OF_MEMORY when all bytes
-   * together would be more than 64 MiB: then return it. */
+   * together would be more than 512 MiB: then return it. */
   freeride_status (*write)(void* context, const void* data, uint64_t size);
 } freeride_state_sink;
 

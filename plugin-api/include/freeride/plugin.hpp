@@ -423,7 +423,7 @@ class KeepsState {
   KeepsState& operator=(const KeepsState&) = delete;
   virtual ~KeepsState() = default;
 
-  /// The progress as bytes, at most 64 MiB. Changes nothing: the task may go on afterwards.
+  /// The progress as bytes, at most 512 MiB. Changes nothing: the task may go on afterwards.
   virtual std::string SaveState() = 0;
   /// Goes on from `state`, saved as `version`: after InitSideTask, before the first StartSideTask. Throw when it cannot
   /// be understood: then the task that this one was to replace goes on.
