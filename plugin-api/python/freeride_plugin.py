@@ -32,7 +32,7 @@ import sys
 import traceback
 import types
 
-__all__ = ["SideTask", "Param", "Step", "StepAbandoned", "TaskError", "Unavailable", "BadParameter"]
+__all__ = ["SideTask", "Param", "Step", "StepAbandoned", "TorchQueue", "TaskError", "Unavailable", "BadParameter"]
 
 
 class Step(enum.Enum):
@@ -160,11 +160,19 @@ class SideTask:
         if self._host:
             self._host["metric"](name, float(value))
 
-    def yield_point(self):
+    def yield_point(self, queue=None):
         """Call it between the pieces of a long step, with nothing executing, on the GPU either (torch.cuda.synchronize()).
         Returns at once while the next piece fits the lease, else waits, paused, for a later bubble. Raises StepAbandoned when
-        the task is to stop or to save its state instead: RunNextStep may then be called again, and begins a step anew."""
-        if self._host and self._host["yield_point"]() == _ABANDONED:
+        the task is to stop or to save its state instead: RunNextStep may then be called again, and begins a step anew.
+
+        With a queue (TorchQueue) the piece has been queued on a GPU and need not be done: the host stays one piece ahead of the
+        GPU, and waits for it only near the lease's end. At the end of a step wait for all, as loss.item() does."""
+        if not self._host:
+            return
+        if queue is not None:
+            queue.mark()
+        status = self._host["yield_point"]() if queue is None else self._host["yield_queued"](queue.wait)
+        if status == _ABANDONED:
             raise StepAbandoned
 
     def pass_gate(self):
@@ -176,6 +184,29 @@ class SideTask:
     def scratch_path(self, file):
         """A file in the task's own folder, whose content survives a restart of the task."""
         return f"{self.scratch_dir}/{file}"
+
+
+class TorchQueue:
+    """For yield_point(queue): the current stream of PyTorch. Make it in InitSideTask, with self.torch_device; on a CPU there is nothing to wait for.
+    A queue of another library has the same two methods."""
+
+    def __init__(self, device):
+        self._events = []
+        if device != "cpu":
+            import torch
+
+            self._events = [torch.cuda.Event(), torch.cuda.Event()]
+
+    def mark(self):
+        """What has been queued so far is a piece."""
+        self._events.reverse()
+        if self._events:
+            self._events[1].record()
+
+    def wait(self, all):
+        """Blocks until the last marked piece is done, or without `all` until the one before it is."""
+        if self._events:
+            self._events[1 if all else 0].synchronize()
 
 
 # ---- for the runner (worker/runner/src/python_plugin.cpp)

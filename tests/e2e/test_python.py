@@ -83,6 +83,46 @@ def test_bad_parameters_and_interpreters(tmp_path):
     assert "no shared library libpython3.11.so.1.0" in text and "--enable-shared" in text
 
 
+QUEUED = IMPORT + '''
+class Queue:
+    marked = waited = everything = 0
+    def mark(self):
+        self.marked += 1
+    def wait(self, all):
+        self.waited += 1
+        self.everything += bool(all)
+        WAIT
+class T(SideTask):
+    def InitSideTask(self):
+        self.queue, self.plain = Queue(), TorchQueue(self.torch_device)
+    def RunNextStep(self):
+        for _ in range(3):
+            sum(range(20_000))
+            self.yield_point(self.queue)
+            self.yield_point(self.plain)
+        assert self.queue.marked % 3 == 0 and self.queue.waited >= self.queue.marked // 2, vars(self.queue)
+'''
+
+
+@pytest.mark.parametrize("interface", ["iterative", "imperative"])
+def test_yield_points_behind_queued_pieces(tmp_path, interface):
+    flags = ("--steps", "6", *(("--param", "interface=imperative") if interface == "imperative" else ()))
+    code, text = check(tmp_path, QUEUED.replace("WAIT", "pass"), *flags)
+    assert code == 0, text
+    code, text = check(tmp_path, QUEUED.replace("WAIT", "raise ValueError('no GPU')"), *flags)
+    assert code == 5 and "ValueError: no GPU (line " in text and "RunNextStep" in text, text
+
+
+def test_python_without_torch(tmp_path):
+    """The file names no package's maker: the line has to say which Python lacks what."""
+    venv = tmp_path / "venv"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
+    for example in ("tiny_net.py", "resnet18.py"):
+        code, text = check(tmp_path, (EXAMPLES / example).read_text(), "--python", str(venv / "bin/python"))
+        line = next(line for line in text.splitlines() if line.startswith("FAIL"))
+        assert code == 5 and "No module named 'torch'" in line and f"the Python is {venv}" in line, text
+
+
 def test_a_thread_stands_still_while_paused(tmp_path):
     code, text = check(tmp_path, IMPORT + '''
 import threading
@@ -145,6 +185,9 @@ def test_environments(system, tmp_path_factory):
     assert load(system, task, "plain").code == 0
     verdict = system.wait_verdict("plain")
     assert verdict["kind"] == "rejected" and "No module named 'only_here'" in verdict["reason"], verdict
+    assert load(system, (EXAMPLES / "tiny_net.py").read_text(), "bare", "--python", venv / "bin/python").code == 0
+    verdict = system.wait_verdict("bare")
+    assert verdict["kind"] == "rejected" and "No module named 'torch'" in verdict["reason"], verdict
     assert load(system, task, "none", "--python", "/nowhere/python").code == 0
     verdict = system.wait_verdict("none")
     assert verdict["kind"] == "rejected" and "there is no Python at /nowhere/python" in verdict["reason"], verdict

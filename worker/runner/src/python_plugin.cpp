@@ -136,25 +136,80 @@ PyObject* host_fail(PyObject*, PyObject* arguments) {
   return none();
 }
 
-// Calls a function of an extension of the host's, which may wait. The interpreter's lock is kept, so that threads
-// written in Python wait, too; but for a workload, whose task is also called by the main thread.
+/// A call of the host's that may wait. The interpreter's lock is kept meanwhile, so that threads written in Python
+/// wait, too; but for a workload, whose task is also called by the main thread.
+class Unlocked {
+ public:
+  Unlocked() { release(); }
+  ~Unlocked() { take(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+  void release() { state_ = shared ? py->PyEval_SaveThread() : nullptr; }
+  void take() {
+    if (state_ != nullptr) py->PyEval_RestoreThread(std::exchange(state_, nullptr));
+  }
+
+ private:
+  void* state_ = nullptr;
+};
+
 template <class Extension>
-PyObject* ask_host(const char* name, freeride_status (*Extension::*function)(void*)) {
-  if (the_host == nullptr) return py->PyLong_FromLong(FREERIDE_OK);
-  const auto* extension = static_cast<const Extension*>(the_host->extension(the_host->context, name));
-  if (extension == nullptr) return py->PyLong_FromLong(FREERIDE_OK);
-  void* state = shared ? py->PyEval_SaveThread() : nullptr;
-  const freeride_status status = (extension->*function)(the_host->context);
-  if (state != nullptr) py->PyEval_RestoreThread(state);
-  return py->PyLong_FromLong(status);
+const Extension* find_extension(const char* name) {
+  return the_host == nullptr ? nullptr : static_cast<const Extension*>(the_host->extension(the_host->context, name));
 }
 
 PyObject* host_yield_point(PyObject*, PyObject*) {
-  return ask_host(FREERIDE_EXTENSION_YIELD, &freeride_yield::yield_point);
+  const auto* extension = find_extension<freeride_yield>(FREERIDE_EXTENSION_YIELD);
+  if (extension == nullptr) return py->PyLong_FromLong(FREERIDE_OK);
+  freeride_status status = FREERIDE_OK;
+  {
+    const Unlocked unlocked;
+    status = extension->yield_point(the_host->context);
+  }
+  return py->PyLong_FromLong(status);
+}
+
+// With the queue's wait(all), which is called back. What that raises goes on from here.
+PyObject* host_yield_queued(PyObject*, PyObject* arguments) {
+  const auto* extension = find_extension<freeride_yield>(FREERIDE_EXTENSION_YIELD);
+  if (extension == nullptr) return py->PyLong_FromLong(FREERIDE_OK);
+  struct Call {
+    PyObject* wait;
+    Unlocked unlocked;
+    bool raised = false;
+  };
+  freeride_status status = FREERIDE_OK;
+  bool raised = false;
+  {
+    Call call{py->PyTuple_GetItem(arguments, 0), {}};
+    status = extension->yield_queued(
+        the_host->context,
+        [](void* argument, int32_t all) -> freeride_status {
+          auto& made = *static_cast<Call*>(argument);
+          made.unlocked.take();
+          {
+            const Ref given(tuple({py->PyLong_FromLong(all)}));
+            const Ref done(py->PyObject_CallObject(made.wait, given.get()));
+            made.raised = !done;
+          }
+          made.unlocked.release();
+          return made.raised ? FREERIDE_ERROR : FREERIDE_OK;
+        },
+        &call);
+    raised = call.raised;
+  }
+  return raised ? nullptr : py->PyLong_FromLong(status);
 }
 
 PyObject* host_pass_gate(PyObject*, PyObject*) {
-  return ask_host(FREERIDE_EXTENSION_IMPERATIVE, &freeride_gate::pass);
+  const auto* extension = find_extension<freeride_gate>(FREERIDE_EXTENSION_IMPERATIVE);
+  if (extension == nullptr) return py->PyLong_FromLong(FREERIDE_OK);
+  freeride_status status = FREERIDE_OK;
+  {
+    const Unlocked unlocked;
+    status = extension->pass(the_host->context);
+  }
+  return py->PyLong_FromLong(status);
 }
 
 PyObject* make_host() {
@@ -162,6 +217,7 @@ PyObject* make_host() {
                                {"metric", &host_metric, kVarargs, nullptr},
                                {"fail", &host_fail, kVarargs, nullptr},
                                {"yield_point", &host_yield_point, kVarargs, nullptr},
+                               {"yield_queued", &host_yield_queued, kVarargs, nullptr},
                                {"pass_gate", &host_pass_gate, kVarargs, nullptr}};
   PyObject* host = py->PyDict_New();
   for (PyMethod& method : methods) {
