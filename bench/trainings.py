@@ -2,10 +2,11 @@
 """The LibTorch side tasks beside the same models in Python PyTorch, on one device: blocks of steps in turns, both in processes of
 their own that hold their memory throughout.
 
-    bench/trainings.py --plugins DIR --device cuda --out trainings.json         # or --device cpu --batch 2 --image 32 --quick
+    bench/trainings.py --plugins DIR --device cuda --out trainings.json         # or --device cpu --batch 2 --image 32
+    bench/trainings.py --plugins DIR --bin DIR --out trainings.json             # and once more under the real runner, with yield points (bench-leases)
 
 For each model: milliseconds a step of both, and the ratio of neighbouring blocks with its 95 % interval. On a GPU also what the driver says that
-the side task's process holds there once created and once initialised. Needs torch, and no FreeRide program.
+the side task's process holds there once created and once initialised. Needs torch.
 """
 import argparse
 import ctypes
@@ -180,11 +181,34 @@ class Side:
         self.process.wait()
 
 
+class Runner(Side):
+    """The side task under supervisor and runner, in a long lease for each block."""
+
+    def __init__(self, options, plugin, device, params):
+        words = [options.bin / "bench-leases", options.bin / "freeride-runner", plugin, device, "serve", 0, *(f"{k}={v}" for k, v in params.items())]
+        self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.step_ms = 0.0
+
+    def ask(self, order):
+        if order == "create":
+            return 0.0
+        if order == "init":
+            began = time.perf_counter()
+            if self.process.stdout.readline().strip() != "ready":
+                sys.exit(f"the side task did not start: {self.process.wait()}")
+            return (time.perf_counter() - began) * 1e3  # with CreateSideTask, and a warm-up
+        while not self.step_ms:
+            self.step_ms = super().ask(2000)
+        self.step_ms = super().ask(round((int(order) + 1) * self.step_ms)) or self.step_ms
+        return self.step_ms
+
+
 def compare(name, options, yields):
     gpu = options.device != "cpu"
     device = "GPU-0" if gpu else "cpu-0"
     params = {"batch": options.batch, "image": options.image, "classes": options.classes, "piece_ms": 3 if yields else 0}
-    ours = Side("--serve-plugin", options.plugins / f"{name}.so", device, json.dumps({k: str(v) for k, v in params.items()}))
+    plugin = options.plugins / f"{name}.so"
+    ours = Runner(options, plugin, device, params) if yields else Side("--serve-plugin", plugin, device, json.dumps({k: str(v) for k, v in params.items()}))
     row = {"side_task": name, "batch": options.batch, "image": options.image, "yield": yields}
     row["create_ms"] = ours.ask("create")
     row["on_gpu_created"] = ours.on_gpu_mib() if gpu else None
@@ -214,6 +238,7 @@ def main():
         return serve_python(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plugins", required=True, type=pathlib.Path)
+    parser.add_argument("--bin", type=pathlib.Path, help="folder with bench-leases and freeride-runner: measure yield points, too")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--batch", type=int, default=64)
@@ -227,13 +252,13 @@ def main():
     rows = []
     print(f"{'side task':<10} {'yield':>5} {'ms a step':>10} {'PyTorch':>8} {'slower by %':>14}  on the GPU when created, running (MiB)")
     for name in options.models.split(","):
-        for yields in (False, True):
+        for yields in (False, True) if options.bin else (False,):
             row = compare(name, options, yields)
             rows.append(row)
             print(f"{name:<10} {row['yield']:>5} {row['step_ms']:>10.2f} {row['pytorch_step_ms']:>8.2f} {row['slower_pct']:>+7.2f} ± {row['slower_ci95_pct']:.2f}"
                   f"  {row['on_gpu_created']} {row['on_gpu_running']}", flush=True)
-    if options.out:
-        options.out.write_text(json.dumps({"rows": rows}, indent=1))
+            if options.out:
+                options.out.write_text(json.dumps({"rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@
 // With random:PERIOD_MS:BLOCK_MS:SECONDS before the lengths (random:234:2000:60:31,9,9,19) it is the control of a
 // harvest: in each period leases of all these lengths, at random times, in every second block. Blocks are counted from
 // the epoch of CLOCK_MONOTONIC, so those of two GPUs coincide. Prints a line when it begins, and one for each block.
+//
+// With "serve" instead of lengths it gives a lease of so many milliseconds for every line of its standard input, and
+// answers with milliseconds a step, from the first step that ended in it to the last.
 #include <unistd.h>
 
 #include <algorithm>
@@ -75,6 +78,40 @@ std::optional<Harvest> harvest(Harness& harness, int64_t bubble_ms, int count) {
   result.share_pct = 100.0 * static_cast<double>(pages::load_relaxed(answer.lease_step_ns) - in_steps) /
                      static_cast<double>(bubble_ms * kNsPerMs * count);
   return result;
+}
+
+// Of one lease; 0 where fewer than two steps ended in it, nothing when the task has ended.
+std::optional<double> step_ms(Harness& harness, int64_t lease_ms) {
+  constexpr int64_t kLookNs = 20'000;
+  const auto& answer = harness.answer();
+  uint64_t before = pages::load_acquire(answer.steps);
+  harness.open(FREERIDE_LEASE_BUBBLE, lease_ms);
+  const auto end_ns = static_cast<int64_t>(harness.lease().deadline_ns);
+  int64_t first_ns = 0, last_ns = 0;
+  uint64_t steps = 0;
+  for (int64_t now_ns = SteadyClock::now(); now_ns < end_ns; now_ns = SteadyClock::now()) {
+    if (const uint64_t now = pages::load_acquire(answer.steps); now != before) {
+      if (first_ns != 0) steps += now - before;
+      (first_ns == 0 ? first_ns : last_ns) = now_ns;
+      before = now;
+    }
+    sleep_until(now_ns + kLookNs);
+  }
+  harness.revoke();
+  if (!harness.wait_until(paused)) return std::nullopt;
+  return steps == 0 ? 0 : 1e-6 * static_cast<double>(last_ns - first_ns) / static_cast<double>(steps);
+}
+
+bool serve(Harness& harness) {
+  printf("ready\n");
+  fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    const auto took_ms = step_ms(harness, std::atoll(line.c_str()));
+    if (!took_ms) return false;
+    printf("%.6f\n", *took_ms);
+    fflush(stdout);
+  }
+  return true;
 }
 
 struct Control {
@@ -151,7 +188,7 @@ bool run_control(Harness& harness, const Control& control) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 6) return complain("usage: bench-leases RUNNER PLUGIN DEVICE BUBBLE_MS[,...] COUNT [KEY=VALUE...]");
+  if (argc < 6) return complain("usage: bench-leases RUNNER PLUGIN DEVICE BUBBLE_MS[,...]|serve COUNT [KEY=VALUE...]");
   char scratch[] = "/tmp/freeride-bench-leases-XXXXXX";
   if (mkdtemp(scratch) == nullptr) return complain("no temporary folder");
   Harness::Options options;
@@ -186,6 +223,10 @@ int main(int argc, char** argv) {
   if (const auto control = parse_control(argv[4])) {
     if (!run_control(harness, *control)) return ended();
     argv[4][0] = 0;  // no lengths besides
+  }
+  if (std::string(argv[4]) == "serve") {
+    if (!serve(harness)) return ended();
+    argv[4][0] = 0;
   }
   std::istringstream lengths(argv[4]);
   for (std::string length; std::getline(lengths, length, ',');) {

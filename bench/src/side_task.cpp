@@ -28,14 +28,16 @@ using freeride::testing::Driver;
 
 // Before a bubble's end the processor is kept awake: a timer alone would end it late, and every one by another time.
 constexpr int64_t kAwakeNs = 300 * kNsPerUs;
+constexpr int64_t kStepsInBlock = 14;             // at least: it is looked at within a tenth of a block
 constexpr int kWarmUp = 10;                       // bubbles of a length that are not counted: it has to be learned
-constexpr int64_t kPatienceNs = 120 * kNsPerSec;  // a bound against hanging for ever, not a limit on speed
+constexpr int64_t kPatienceNs = 240 * kNsPerSec;  // a bound against hanging for ever, not a limit on speed
 
 struct Options {
   std::string plugin, device = "cpu-0", scratch = ".", run_dir, task, work;
   std::vector<std::string> params;
   std::vector<double> bubbles_ms{5, 10, 20, 50, 100};
-  int count = 40, pairs = 10;
+  std::vector<int> count{40};  // for each length; the last one for those left
+  int pairs = 10;
   double block_ms = 300;
   uint64_t steps = 0;
   int twin_in = -1, twin_out = -1;
@@ -291,18 +293,21 @@ int train(const Options& options) {
   std::optional<AnswerPage> page;
   const int64_t patience_ns = SteadyClock::now() + kPatienceNs;
   while (!page || page->steps() < 20) {
-    if (SteadyClock::now() > patience_ns) fail("the side task " + options.task + " has not made 20 steps within 120 s");
+    if (SteadyClock::now() > patience_ns) fail("the side task " + options.task + " has not made 20 steps within 240 s");
     rank.iterate(20 * kNsPerMs, idle(10 * kNsPerMs));
     if (!page) page = AnswerPage::find(options.task);
   }
-  for (const double bubble_ms : options.bubbles_ms) {
+  for (size_t at = 0; at < options.bubbles_ms.size(); ++at) {
+    const double bubble_ms = options.bubbles_ms[at];
+    const int count = options.count[std::min(at, options.count.size() - 1)];
     const auto length_ns = static_cast<int64_t>(bubble_ms * 1e6);
     for (int i = 0; i < kWarmUp; ++i) rank.iterate(length_ns, idle(length_ns));
     const int64_t from_ns = SteadyClock::now();
-    for (int i = 0; i < options.count; ++i) rank.iterate(length_ns, idle(length_ns));
+    for (int i = 0; i < count; ++i) rank.iterate(length_ns, idle(length_ns));
     say({{"bubble_ms", bubble_ms}, {"from_ns", from_ns}, {"to_ns", SteadyClock::now()}});
   }
-  const auto block_ns = static_cast<int64_t>(options.block_ms * 1e6);
+  const auto block_ns = std::max(static_cast<int64_t>(options.block_ms * 1e6),
+                                 kStepsInBlock * static_cast<int64_t>(quantile(program.steps_ns, 0.5)));
   const Twin twin(options.twin_in, options.twin_out);
   if (options.pairs > 0 && twin.there()) twin.ask("init");
   for (int i = 0; i < kWarmUp / 2; ++i) rank.iterate(block_ns, idle(20 * kNsPerMs));
@@ -363,7 +368,7 @@ int main(int argc, char** argv) {
   train_command->add_option("--task", options.task, "name of the side task under the worker")->required();
   train_command->add_option("--work", options.work, "the metric that counts its work")->required();
   train_command->add_option("--bubbles-ms", options.bubbles_ms, "lengths of bubbles and gaps")->delimiter(',');
-  train_command->add_option("--count", options.count, "bubbles of each length");
+  train_command->add_option("--count", options.count, "bubbles of each length")->delimiter(',');
   train_command->add_option("--pairs", options.pairs, "blocks of side task and plain program, in turns");
   train_command->add_option("--twin-in", options.twin_in, "descriptor of the standard input of a run --serve");
   train_command->add_option("--twin-out", options.twin_out, "descriptor of its output");
