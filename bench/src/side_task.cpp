@@ -142,12 +142,14 @@ void held(const Options& options, const char* state) {
   std::getline(std::cin, line);
 }
 
-// A line of input for each: "init", or so many nanoseconds of work, answered by its rate, and when it was done.
+// A line of input for each: "init", or so many nanoseconds of work, answered by its rate, and when it was done. Nothing
+// before that: a library that only asks for the driver is a client of the MPS server already, and the worker takes no
+// side task beside another MPS.
 int serve(const Options& options) {
   Plain plain(options);
-  plain.create();
   for (std::string line; std::getline(std::cin, line);) {
     if (line == "init") {
+      plain.create();
       plain.init();
       say({{"rate", plain.rate(options.work, kNsPerSec / 5)}});
     } else {

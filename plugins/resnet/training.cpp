@@ -106,7 +106,9 @@ void ImageTraining::create() {
   parts_ = std::make_unique<Parts>();
   if (device().rfind("cpu-", 0) != 0) parts_->device = torch::Device(torch::kCUDA, 0);
   if (parts_->device.is_cpu()) torch::set_num_threads(1);
-  torch::manual_seed(static_cast<uint64_t>(seed_.get()));
+  // Not torch::manual_seed(), which asks the driver for GPUs: one that has asked is a client of its MPS server.
+  auto generator = at::globalContext().defaultGenerator(at::kCPU);
+  generator.set_current_seed(static_cast<uint64_t>(seed_.get()));
   try {
     load();
   } catch (const c10::Error& error) {
@@ -136,6 +138,7 @@ void ImageTraining::init() {
   if (!cpu && !torch::cuda::is_available())
     throw freeride::Unavailable("LibTorch sees no GPU: is it one that was built with CUDA?");
   try {
+    if (!cpu) torch::cuda::manual_seed(static_cast<uint64_t>(seed_.get()));
     if (!cpu) at::globalContext().setBenchmarkCuDNN(true);
     parts_->model->to(parts_->device);
     parts_->model->train();
@@ -156,8 +159,8 @@ void ImageTraining::synchronise() const {
   if (parts_->device.is_cuda()) torch::cuda::synchronize();
 }
 
-// Under InitSideTask's grant: cuDNN tries its kernels, and each block's time is taken. Then the step is cut where a
-// piece has become long enough.
+// Under InitSideTask's grant: cuDNN tries its kernels, and each block's time is taken. Then the step is cut before
+// each block with which a piece would become too long.
 void ImageTraining::measure_blocks() {
   Parts& parts = *parts_;
   parts.measures = true;
@@ -171,9 +174,10 @@ void ImageTraining::measure_blocks() {
   at::_foreach_zero_(parts.velocities);
   synchronise();
   double piece_ms = 0;
-  for (const double block_ms : parts.blocks_ms) {
-    piece_ms += block_ms;
-    parts.cuts.push_back(piece_ms_ > 0 && piece_ms >= piece_ms_);
+  for (size_t i = 0; i < parts.blocks_ms.size(); ++i) {
+    piece_ms += parts.blocks_ms[i];
+    const double next_ms = i + 1 < parts.blocks_ms.size() ? parts.blocks_ms[i + 1] : 0;
+    parts.cuts.push_back(piece_ms_ > 0 && piece_ms + next_ms > piece_ms_);
     if (parts.cuts.back()) piece_ms = 0;
   }
 }

@@ -47,7 +47,7 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<double> rate_{this, "rate", 0.01, "learning rate", {0, 10}};
   freeride::Param<std::int64_t> seed_{this, "seed", 1, "of weights and synthetic images"};
   freeride::Param<double> piece_ms_{
-      this, "piece_ms", 3, "of a step, between yield points at the model's blocks; 0: none", {0, 10000}};
+      this, "piece_ms", 2, "of a step, at most, between yield points at the model's blocks; 0: none", {0, 10000}};
   freeride::Param<std::string> python_{this, "python", "", "the Python whose torch it is to run with"};
   const char* const model_name_;
   std::unique_ptr<Parts> parts_;
