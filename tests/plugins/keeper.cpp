@@ -11,7 +11,7 @@ class Keeper : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<std::string> fail_in_{
       this, "fail_in", "", "where to fail", {"", "create", "init", "save", "restore", "stop"}};
   freeride::Param<std::string> fail_how_{this, "fail_how", "throw", "how", {"throw", "abort", "hang"}};
-  freeride::Param<std::uint64_t> ballast_{this, "ballast", 0, "bytes of state beside the count", {0, 1ULL << 30}};
+  freeride::Param<std::uint64_t> ballast_{this, "ballast", 0, "bytes of state beside the count", {0, 1ULL << 27}};
   std::uint64_t n_ = 0, restored_ = 0;
 
   void maybe_fail(const char* where) const {
