@@ -74,19 +74,52 @@ TEST_CASE("an unknown piece is taken for the longest known one of its step") {
 
 TEST_CASE("two pieces that were not parted are learned by what each was expected to take") {
   PieceFit fit;
-  CHECK(fit.predicted_two_ns() == 0);
+  CHECK(fit.predicted_two_ns(false) == 0);
   for (int i = 0; i < 16; ++i) {
     fit.piece_done(1 * kMs);
-    CHECK(fit.predicted_two_ns() == 0);  // there is no piece after the last
+    CHECK(fit.predicted_two_ns(false) == 0);  // there is no piece after the last
     fit.step_done(3 * kMs);
   }
-  const int64_t two_ns = fit.predicted_two_ns();
+  const int64_t two_ns = fit.predicted_two_ns(false);
   CHECK(two_ns >= 4 * kMs);
-  for (int i = 0; i < 64; ++i) fit.last_two_done(8 * kMs);
-  CHECK(fit.predicted_two_ns() >= 8 * kMs);
+  for (int i = 0; i < 64; ++i) fit.last_two_done(8 * kMs, false);
+  CHECK(fit.predicted_two_ns(false) >= 8 * kMs);
   CHECK(fit.quantile_ns(0.5) == 8 * kMs);
-  CHECK(fit.predicted_ns() > 3 * kMs / 2);
+  CHECK(fit.predicted_ns() > kMs);
   CHECK(fit.predicted_ns() < 3 * kMs);
+}
+
+TEST_CASE("a piece takes longer alone than behind another one, and is admitted by what it takes then") {
+  PieceFit fit;
+  for (int i = 0; i < 40; ++i) {
+    fit.piece_done(3 * kMs);  // launched on an idle GPU
+    fit.piece_done(2 * kMs, true);
+    i % 4 == 0 ? fit.piece_done(3 * kMs) : fit.piece_done(2 * kMs, true);
+    fit.last_two_done(4 * kMs, true);
+  }
+  // The first piece has always been alone, the second one never, the third one now and then.
+  CHECK(fit.fits(3100 * kMs / 1000, false));
+  CHECK_FALSE(fit.fits(2900 * kMs / 1000, false));
+  CHECK(fit.predicted_two_ns(false) < 5200 * kMs / 1000);
+  CHECK(fit.predicted_two_ns(false) >= 5 * kMs);
+  fit.piece_done(3 * kMs);
+  CHECK(fit.predicted_two_ns(true) < 4200 * kMs / 1000);
+  fit.piece_done(2 * kMs, true);
+  CHECK_FALSE(fit.fits(2900 * kMs / 1000, false));
+  CHECK(fit.predicted_two_ns(true) < 4200 * kMs / 1000);
+  CHECK(fit.predicted_two_ns(false) >= 5 * kMs);
+  CHECK(fit.piece_quantiles_ns(0.5).size() == 5);
+}
+
+TEST_CASE("a piece that has only been seen behind others, and never fits alone, is tried in the end") {
+  PieceFit fit;
+  for (int i = 0; i < 20; ++i) fit.piece_done(1 * kMs), fit.piece_done(4 * kMs, true), fit.step_done(1 * kMs);
+  fit.piece_done(1 * kMs);
+  CHECK_FALSE(fit.fits(3 * kMs, true));
+  int skipped = 0;
+  for (; !fit.fits(3 * kMs, true) && skipped < 100; ++skipped) fit.lease_skipped();
+  CHECK(skipped < 20);
+  CHECK(fit.predicted_two_ns(true) >= 5 * kMs);  // behind another one it is what it was
 }
 
 TEST_CASE("a step that was given up begins with its first piece") {

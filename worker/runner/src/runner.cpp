@@ -535,7 +535,7 @@ int64_t Runner::end_piece(int64_t end_ns) {
 Runner::Next Runner::step(int64_t begin_ns) {
   first_of_lease(begin_ns);
   piece_begin_ns_ = begin_ns;
-  abandoned_ = ahead_ = false;
+  abandoned_ = ahead_ = behind_ = false;
   in_step_ = true;
   const freeride_status status = call(FREERIDE_IN_STEP, plugin_->run_next_step, begin_ns);
   in_step_ = false;
@@ -552,7 +552,7 @@ Runner::Next Runner::step(int64_t begin_ns) {
   const int64_t taught_ns = end_piece(now_ns_);
   if (record_ != nullptr) record_->step(fit_.executed_ns() + taught_ns, taught_ns);
   if (ahead_) {
-    fit_.last_two_done(taught_ns);
+    fit_.last_two_done(taught_ns, behind_);
   } else {
     fit_.step_done(taught_ns);
   }
@@ -601,7 +601,8 @@ int64_t Runner::piece_ends() {
   store_release(answer_.transition_ns, static_cast<uint64_t>(end_ns));
   const int64_t taught_ns = end_piece(end_ns);
   if (record_ != nullptr) record_->piece(taught_ns);
-  fit_.piece_done(taught_ns);
+  fit_.piece_done(taught_ns, behind_);
+  behind_ = false;
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
   if (!std::exchange(told_, true)) pages::bump_and_wake(answer_.sequence);
   return end_ns;
@@ -618,9 +619,10 @@ freeride_status Runner::yield_queued(const Host::Wait& wait) {
   if (steps && std::exchange(ahead_, false)) {
     if (const auto status = wait(false); status != FREERIDE_OK) return status;
     now_ns_ = piece_ends();
+    behind_ = true;
   }
   const bool open = !steps || may_go_on();
-  const int64_t two_ns = fit_.predicted_two_ns();
+  const int64_t two_ns = fit_.predicted_two_ns(behind_);
   // A profile wants each piece's time by itself.
   if (steps && open && record_ == nullptr && two_ns > 0 && piece_begin_ns_ + two_ns <= as_time(held_.deadline_ns)) {
     first_of_lease(now_ns_);

@@ -124,7 +124,8 @@ class Runner {
   uint32_t threads_left_ = 0, threads_awake_ = 0;
   int64_t piece_begin_ns_ = 0;
   bool in_step_ = false;
-  bool ahead_ = false;  ///< the present piece is still on the GPU, and the one after it is being queued
+  bool ahead_ = false;   ///< the present piece is still on the GPU, and the one after it is being queued
+  bool behind_ = false;  ///< the present piece was queued behind another one
   bool imperative_ = false;
   Workload workload_;
   policy::StepFit pauses_;  ///< how long PauseSideTask takes, in the imperative interface

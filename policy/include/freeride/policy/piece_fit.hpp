@@ -13,6 +13,9 @@ namespace freeride::policy {
 /// learns steps. A step without yield points is its only piece. A piece that has never been seen is expected to take as
 /// long as the longest of this step's that have been: only the first piece of all is started without knowing anything.
 ///
+/// A piece that was queued on a GPU behind another one is learned apart from the same piece alone, which waits for the
+/// host to launch it: the last piece of a lease is alone, and by the others' durations it would be overrun.
+///
 /// Constant time per call; allocates only when a step turns out to have more pieces than any before. Not thread-safe:
 /// the runner's main thread owns it.
 class PieceFit {
@@ -22,23 +25,24 @@ class PieceFit {
 
   PieceFit() : pieces_(1) {}
 
-  /// The present piece has taken `duration_ns` and ended at a yield point: the next one is present.
-  void piece_done(int64_t duration_ns);
+  /// The present piece has taken `duration_ns` and ended at a yield point: the next one is present. `behind`: it was
+  /// queued behind another one.
+  void piece_done(int64_t duration_ns, bool behind = false);
   /// The present piece has taken `duration_ns` and ended the step: the next step's first piece is present.
   void step_done(int64_t duration_ns);
-  /// The present piece and the one after it have together taken `duration_ns` and ended the step.
-  void last_two_done(int64_t duration_ns);
+  /// The present piece and the one that was queued behind it have together taken `duration_ns` and ended the step.
+  void last_two_done(int64_t duration_ns, bool behind);
   /// The step was given up at a yield point: it begins again with its first piece.
   void step_abandoned();
 
-  /// May the present piece start? As StepFit::fits().
+  /// May the present piece start, alone? As StepFit::fits().
   bool fits(int64_t remaining_ns, bool first) const;
   /// A lease ended, or was given up, without the present piece having fitted.
-  void lease_skipped() { pieces_[at_].lease_skipped(); }
-  /// What the present piece is expected to take, ns; 0 = not known.
+  void lease_skipped();
+  /// What the present piece is expected to take alone, ns; 0 = not known.
   int64_t predicted_ns() const;
-  /// What the present piece and the one after it are expected to take; 0 = one of them has not been seen yet.
-  int64_t predicted_two_ns() const;
+  /// What the present piece and one behind it are expected to take; 0 = one of them has not been seen yet.
+  int64_t predicted_two_ns(bool behind) const;
 
   /// Of whole steps: what was executed in them.
   int64_t quantile_ns(double q) const {
@@ -50,7 +54,13 @@ class PieceFit {
   int64_t executed_ns() const { return executed_ns_; }
 
  private:
+  void record(int64_t duration_ns, bool behind);
+  void end_step(int64_t duration_ns, bool behind);
+  // What is known of the piece at this place; of the same in the other way, where it has never been seen in this one.
+  const StepFit& known(size_t at, bool behind) const;
+
   std::vector<StepFit> pieces_;  ///< by place in the step; never empty
+  std::vector<StepFit> behind_;  ///< the same, queued behind another one; as many as have been
   StepFit steps_;                ///< whole steps; recorded only where steps have several pieces
   size_t at_ = 0;                ///< the present piece
   int64_t executed_ns_ = 0;
