@@ -308,15 +308,22 @@ def measure(options, device, spec, interface):
             mps.close()
     return {"side_task": name, "interface": interface, "params": params, "work": work, "device": device.asked,
             "gpu_memory_mib": state["counters"]["peak_memory_bytes"] >> 20 if device.is_gpu else None,
+            "own_step_ms": own_step_ms(state["counters"]) if interface == "iterative" else None,
             "step_ms": [round(lines[-1][key], 4) for key in ("step_p50_ms", "step_p99_ms")], "pairs": [line for line in lines if "pair" in line],
             "harvest": [bubbles_of(line, reports) for line in lines if "bubble_ms" in line]}
+
+
+def own_step_ms(counters):
+    """The mean of the side task's own steps: it may cut its work otherwise than the plain program does."""
+    return round(counters["step_ns"] / counters["steps"] / 1e6, 4) if counters["steps"] else None
 
 
 def row_of(sample):
     """What one side task's samples come to."""
     return {**{key: sample[key] for key in ("side_task", "interface", "params")}, **overhead(sample["pairs"], sample["interface"]), "work": sample["work"],
             "step_p50_ms": sample["step_ms"][0], "step_p99_ms": sample["step_ms"][1], "gpu_memory_mib": sample["gpu_memory_mib"],
-            "harvest": [harvest(one, sample["step_ms"][0]) for one in sample["harvest"]]}
+            "own_step_ms": sample.get("own_step_ms"),
+            "harvest": [harvest(one, sample.get("own_step_ms") or sample["step_ms"][0]) for one in sample["harvest"]]}
 
 
 def overhead(pairs, interface):

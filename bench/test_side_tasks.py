@@ -36,6 +36,7 @@ def test_both_interfaces_side_by_side_have_every_figure(tmp_path):
         assert "pagerank" in done.stdout
     assert result["rows"][0]["outside_steps_pct"] > -1  # the two clocks are read a moment apart; on a busy core others come between
     assert result["rows"][1]["outside_steps_pct"] is None
+    assert result["rows"][0]["own_step_ms"] > 0 and result["rows"][1]["own_step_ms"] is None
     # The rows follow from the samples, and of two files' the later ones count.
     again = tmp_path / "again.json"
     assert run("--table", out, out, "--out", again).stdout == done.stdout
