@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "freeride/base/clock.hpp"
 
@@ -101,14 +102,19 @@ void RankPage::note_gap(Gap& gap, int64_t begin_ns) {
 
 RankPage::Span RankPage::span_of(const Gap& gap, std::optional<uint32_t> after) const {
   constexpr uint64_t kNs = (uint64_t{1} << 48) - 1;
-  Span span;
+  std::array<int64_t, std::tuple_size_v<decltype(gap.last)>> known{};
+  size_t count = 0;
   for (const auto& one : gap.last) {
-    const uint64_t known = one.load(std::memory_order_relaxed);
-    if (known == 0 || (after && known >> 48 != *after)) continue;
-    const auto ns = static_cast<int64_t>(known & kNs);
-    span.least_ns = span.most_ns == 0 ? ns : std::min(span.least_ns, ns);
-    span.most_ns = std::max(span.most_ns, ns);
+    const uint64_t word = one.load(std::memory_order_relaxed);
+    if (word != 0 && (!after || word >> 48 == *after)) known[count++] = static_cast<int64_t>(word & kNs);
   }
+  if (count == 0) return {};
+  std::sort(known.begin(), known.begin() + static_cast<ptrdiff_t>(count));
+  // Behind a pause of training's (an evaluation, a checkpoint) one is far off, and says nothing of the others.
+  const int64_t middle = known[(count - 1) / 2];
+  Span span{known[0], known[count - 1]};
+  for (size_t i = 0; i < count && span.least_ns < middle / 2; ++i) span.least_ns = known[i];
+  for (size_t i = count; i-- > 0 && span.most_ns > 2 * middle;) span.most_ns = known[i];
   return span;
 }
 

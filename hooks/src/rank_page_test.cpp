@@ -276,6 +276,17 @@ TEST_CASE("external marks: the next begin is expected by the times of late, afte
   CHECK(expected.from_ns > end + 6 * kNsPerMs);
   CHECK(expected.to_ns < end + 8 * kNsPerMs);
   CHECK(rank->longest_gap(3) == 12 * kNsPerMs);
+  // A pause of training's is no time of computing.
+  page.state_word = FREERIDE_STATE(21, 0);
+  rank->observe(now);
+  now += 20 * kNsPerSec;
+  bubble(21, 3);
+  now += 20 * kNsPerMs;
+  bubble(21, 1);
+  now += 5 * kNsPerMs;
+  bubble(21, 2);
+  CHECK(rank->expected_begin(3).to_ns < end + 8 * kNsPerMs);
+  CHECK(rank->longest_gap(3) == 12 * kNsPerMs);
 }
 
 }  // namespace freeride::hooks
