@@ -72,14 +72,18 @@ class Ranks:
 
     def wait(self):
         """Results of the ranks (None for one that left none), and their exit codes."""
-        codes, results = [process.wait() for process in self.processes], []
+        codes = [process.wait() for process in self.processes]
+        return self.results(), codes
+
+    def results(self):
+        results = []
         for rank in range(self.count):
             try:
                 with open(f"{self.job['out']}.{rank}") as file:
                     results.append(json.load(file))
             except (OSError, ValueError):
                 results.append(None)
-        return results, codes
+        return results
 
 
 def said(ranks):
@@ -173,7 +177,7 @@ def checks(options, record):
     def several(schedules, pipeline=0):
         stages = pipeline or options.ranks
         return [(name, chunks * stages) for name, chunks in schedules]
-    size = sized(dict(SMALL, micro_batches=2 * options.ranks), options.ranks)  # DualPipeV wants as many as it has stages
+    size = sized(SMALL, options.ranks)
     base = {"what": "compared", "size": size, "iterations": options.iterations, "deterministic": True, "watchdog_s": options.watchdog}
     one = dict(base, schedules=several([("1F1B", 1)]), iterations=14)
     low, halves = {"FREERIDE_HOOK_TWO_PHASE_MS": "0.3"}, max(2, options.ranks // 2)
@@ -197,7 +201,12 @@ def checks(options, record):
             record["checks"][name] = {"survivors_ended_after_s": survivors(ranks), "codes": [process.returncode for process in ranks.processes], "said": said(ranks)}
             print(f"== {name}:", json.dumps(record["checks"][name]), flush=True)
             continue
-        results, codes = ranks.wait()
+        try:
+            results, codes = ranks.wait()
+        except SystemExit:  # told to end: what there is of it
+            record["checks"][name] = {"good": False, "ended_early": True, "results": ranks.results()}
+            ranks.end()
+            raise
         good = codes == [0] * ranks.count and all(as_it_must_be(name, job, one) for result in results if result
                                                   for one in result.values() if isinstance(one, dict) and "equal" in one)
         record["checks"][name] = {"good": good, "codes": codes, "said": said(ranks), "results": results}

@@ -92,8 +92,13 @@ def timed(job, device, result):
 
 def leave(job, result):
     result["counters"], result["page"] = _cuda.counters(), waits_of_page() if page_path() else None
-    with open(f"{job['out']}.{dist.get_rank()}", "w") as file:
+    save(job, result)
+
+
+def save(job, result):
+    with open(f"{job['out']}.{dist.get_rank()}.part", "w") as file:
         json.dump(result, file)
+    os.replace(f"{job['out']}.{dist.get_rank()}.part", f"{job['out']}.{dist.get_rank()}")
 
 
 def grow():
@@ -167,7 +172,8 @@ def compared(job, device, result):
     group, beside = groups_of(job)
     for schedule, stages in job["schedules"]:
         faulthandler.dump_traceback_later(job.get("watchdog_s", 40), exit=True)
-        size = pipeline.Size(**dict(job["size"], stages=stages))
+        # DualPipeV wants as many micro-batches as it has stages.
+        size = pipeline.Size(**dict(job["size"], stages=stages, micro_batches=max(4, stages) if schedule == "DualPipeV" else 4))
         losses, seen = {}, {}
         for hooked in (False, True):
             _cuda.pause(not hooked)
@@ -195,6 +201,7 @@ def compared(job, device, result):
             wrong = [i for i in range(SURE, len(marks)) if marks[i] != waits[0][i]]
             result[schedule]["first_difference"] = {"iteration": wrong[0], "iterations": len(wrong), "marks": marks[wrong[0]], "waits": waits[0][wrong[0]]}
         print(dist.get_rank(), schedule, json.dumps(result[schedule]), flush=True)
+        save(job, result)  # of a run that does not come to its end
         faulthandler.cancel_dump_traceback_later()
         del training
 
@@ -234,8 +241,7 @@ def main():
     result["process_cpu_s"] = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
     result["counters"], result["state"] = _cuda.counters(), freeride.state()
     result["page"] = waits_of_page() if page_path() else None
-    with open(f"{job['out']}.{dist.get_rank()}", "w") as file:
-        json.dump(result, file)
+    save(job, result)
     dist.barrier()
     freeride.detach()
     dist.destroy_process_group()
