@@ -76,7 +76,8 @@ def leases_of(seen, bubbles):
 
 def hops_of(ways):
     """Quantiles of the way from the mark: to the hook's look, from there to the lease, from there to the first step."""
-    hops = {"mark_to_look_us": [way[1] for way in ways], "look_to_lease_us": [way[0] - way[1] for way in ways],
+    whole = [way for way in ways if way[1] > -5]  # else the observer read the lease page while it was written, and has the begin before
+    hops = {"mark_to_look_us": [way[1] for way in whole], "look_to_lease_us": [way[0] - way[1] for way in whole],
             "lease_to_step_us": [way[2] - way[0] for way in ways if way[2] is not None]}
     result = {name: {f"p{percent}": round(quantile(of, percent / 100), 2) for percent in (50, 90, 99)} for name, of in hops.items() if of}
     result["expected_pct"] = round(100 * statistics.fmean(way[3] for way in ways), 1)
