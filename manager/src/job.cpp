@@ -16,6 +16,7 @@ constexpr int64_t kPlanReach =
 constexpr int64_t kReplanPause = 20 * kNsPerSec;  // between changes of block length
 constexpr size_t kBudgetBlocks = 120;             // that tell what side tasks cost: those before were other side tasks'
 constexpr double kWorthNs = 600e9;                // of each rank's time that tells what they get: likewise
+constexpr double kWorthKnownNs = 3e9;             // before that it is not known, since reports are up to a second old
 constexpr uint64_t kReordered = 2;                // iterations that may come again before it counts as a new run
 
 double percentile(std::vector<int64_t> values, double p) {
@@ -198,7 +199,9 @@ double Job::next_duty_pct() const {
   if (blocks_finished_ < duty_since_block_ + 2) return plan_.duty_pct;
   const auto& blocks = series_.blocks();
   const auto from = blocks.size() > kBudgetBlocks ? blocks.end() - kBudgetBlocks : blocks.begin();
-  const double harvested_pct = on_duty_ns_ > 0 ? 100 * harvested_on_duty_ns_ / on_duty_ns_ : 0;
+  // Not known yet, as after a restart: they may be worth all that they could be.
+  const bool known = on_duty_ns_ >= kWorthKnownNs * static_cast<double>(ranks_.size());
+  const double harvested_pct = known ? 100 * harvested_on_duty_ns_ / on_duty_ns_ : 100;
   return policy::next_duty_pct(policy::duty_cost({from, blocks.end()}), config_.budget, harvested_pct, plan_.duty_pct);
 }
 

@@ -38,7 +38,7 @@ struct Training {
         if (!held) totals.bubble_ns = iteration.bubble_ns;
         if (leases) totals.harvested_ns = iteration.bubble_ns / 2;
         if (!held && ready) totals.overruns_ns = {static_cast<int64_t>(at % 100) * kNsPerUs};
-        job.add_bubbles(totals, ready);
+        if (totals_come) job.add_bubbles(totals, ready);
       }
       now += duration;
       ++at;
@@ -51,6 +51,7 @@ struct Training {
   Job job;
   policy::HoldoutPlan plan, previous;
   double slowdown = 0, base_ns = 100e6;
+  bool totals_come = true;
   uint64_t at = 0;
   int64_t now = kNsPerSec;
 };
@@ -174,6 +175,19 @@ TEST_CASE("plan, totals and blocks go on from what was kept") {
   CHECK(restored.plan().from_iteration == training.job.plan().from_iteration);
   REQUIRE(restored.wire_plans().size() == training.job.wire_plans().size());
   CHECK(training.job.take_row(forget).blocks.empty());  // each block is saved once
+}
+
+TEST_CASE("a restarted manager keeps the duty, though it has not seen yet what side tasks get") {
+  Training training;
+  training.slowdown = 0.02;
+  training.iterate(800);
+  const double duty = training.plan.duty_pct;
+  REQUIRE(duty > 30);
+  bool forget = false;
+  training.job = Job(training.job.take_row(forget), {50, 1000 * kMs, {1.0, 1.0}});
+  training.totals_come = false;  // they are up to a second old
+  training.iterate(20);
+  CHECK(training.job.plan().duty_pct == Approx(duty).margin(10));
 }
 
 TEST_CASE("a job's memory stays bounded whatever is reported") {
