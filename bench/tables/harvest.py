@@ -4,6 +4,7 @@ What a group of cells needs is loaded at once and paused by the user; a cell is 
 blocks of iterations, so that each cell has its own blank ones.
 """
 import contextlib
+import itertools
 import sqlite3
 import subprocess
 import time
@@ -20,7 +21,6 @@ class Harvest:
         self.training = Training(self.system, self.options.python, True, self.machine.cores, {})
         self.loaded = {}        # task's name -> (stage, side task, batch, interface)
         self.budget = None      # the manager's
-        self.seen = set()       # what its evidence is of
         self.block_ms = self.manager_block_ms = 1000
         self.iteration_ms = 0
         self.events = None
@@ -68,22 +68,35 @@ class Harvest:
             return len(workers) == len(self.system.devices) and all(worker["state"]["state"] == "up" for worker in workers)
         self.system.wait(up, "registration of the workers")
 
-    def set_budget(self, budget, about, worth):
-        """A manager with this budget, where there isn't one. What it has measured of other side tasks is no evidence for these, so a new one does not know it; of the
-        same ones it does, and goes on from there. Without a budget evidence does not matter."""
-        self.seen.add(about)
-        ratio = self.block_ms / self.manager_block_ms
-        if budget == self.budget and (budget is None or self.seen == {about}) and 0.5 < ratio < 2:
+    def set_budget(self, cell):
+        """A manager with the cell's budget. What the one before has measured was mostly of other side tasks: in its place comes what the same ones did without a budget,
+        where that has been measured, so that the budget is in force from the beginning. `auto` also goes by what they get, which nobody but it can tell."""
+        budget, same_length = cell.budget_pct, 0.5 < self.block_ms / self.manager_block_ms < 2
+        if budget is None and self.budget is None and same_length:
             return
+        worth = self.tables.worth(cell) if budget == "auto" else 1.0
         self.pause(self.loaded)
         self.system.end("manager")
-        if self.seen != {about}:
-            with contextlib.closing(sqlite3.connect(self.system.folder / "m" / "freeride.db", isolation_level=None)) as state:
-                for table in ("job", "holdout_plan", "stage", "block"):
-                    state.execute(f"DELETE FROM {table}")
-        self.seen = {about}
+        with contextlib.closing(sqlite3.connect(self.system.folder / "m" / "freeride.db", isolation_level=None)) as state:
+            for table in ("block",) if same_length else ("block", "job", "holdout_plan", "stage"):
+                state.execute(f"DELETE FROM {table}")
+            state.execute("UPDATE holdout_plan SET duty_pct = 100")
+            if budget not in (None, "auto"):
+                state.executemany("INSERT INTO block (job, kind, duty_pct, iterations, sum_ns, stalls, stall_sum_ns) VALUES ('tables', ?, 100, ?, ?, 0, 0)",
+                                  self.evidence(cell))
         self.start_manager(budget, worth)
         self.wait_workers()
+
+    def evidence(self, cell):
+        """(kind, iterations, ns) of each block of the same side tasks without a budget."""
+        same = [run for run in self.tables.record["runs"] if run["cell"]["budget_pct"] is None and run["cell"]["method"] in ("iterative", "imperative")
+                and all(run["cell"][key] == value for key, value in cell.key.items() if key not in ("budget_pct", "method"))]
+        blocks = []
+        for kind, group in itertools.groupby(same[-1]["samples"] if same else [], key=lambda sample: sample[1]):
+            lengths = [sample[0] for sample in group]
+            if kind is not None:
+                blocks.append((int(kind), len(lengths), 1e6 * sum(lengths)))
+        return blocks
 
     # ---- side tasks
     def tasks_of(self, cell):
@@ -99,20 +112,15 @@ class Harvest:
         return {name: rest for cell in cells for name, *rest in self.tasks_of(cell)}
 
     def groups(self):
-        """Cells whose side tasks are loaded together: of one interface. A phase comes after the other, the budgets of a side task one after the other."""
+        """Cells whose side tasks are loaded together: of one interface. A phase comes after the other, and what has no budget first."""
         order = {}
         for cell in self.cells:
             order.setdefault((cell.phase, cell.method), []).append(cell)
         groups = []
         for cells in order.values():
-            tasks = list(dict.fromkeys((cell.side_task, cell.batch) for cell in cells))
-            groups.append(sorted(cells, key=lambda cell: (tasks.index((cell.side_task, cell.batch)), self.rank(cell.budget_pct))))
+            budgets = list(dict.fromkeys(cell.budget_pct for cell in cells))
+            groups.append(sorted(cells, key=lambda cell: (cell.budget_pct is not None, budgets.index(cell.budget_pct))))
         return groups
-
-    @staticmethod
-    def rank(budget):
-        """Throttled ever more."""
-        return 1e9 if budget == "auto" else -1e9 if budget is None else -budget
 
     def load(self, wanted):
         """Orders `wanted` and nothing else; what is there already stays."""
@@ -193,7 +201,6 @@ class Harvest:
                 phase = group[0].phase
                 self.iteration_ms = self.training.ready_ms()
                 self.block_ms = self.scale.block_iterations * self.iteration_ms
-                self.seen.add(phase)  # a manager that has seen another training's blocks
             self.load(self.names(group))
             ended = self.wait_loaded()
             if self.options.profiles:
@@ -216,7 +223,7 @@ class Harvest:
     def cell(self, cell):
         tasks = self.tasks_of(cell)
         names = [name for name, *_ in tasks]
-        self.set_budget(cell.budget_pct, (cell.phase, cell.side_task, cell.batch, cell.method), self.tables.worth(cell) if cell.budget_pct == "auto" else 1.0)
+        self.set_budget(cell)
         others = [name for name in self.loaded if name not in names]
         self.pause(others)
         first = len(self.events.lines)

@@ -88,9 +88,10 @@ class Tables:
         self.options, self.scale, self.machine, self.price = options, cells.SCALES[options.scale](), Machine(options), rows.prices()
         self.begin, self.reserved_s = time.monotonic(), 0.0
         self.power = None
+        self.commit = options.commit or self.described()
         stages = len(self.machine.devices)
         self.record = {"scale": options.scale, **self.machine.about, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-                       "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]), "commit": options.commit or self.commit(), "versions": self.versions(),
+                       "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]), "commit": self.commit, "versions": self.versions(),
                        "low_tier": self.scale.low_tier,
                        "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()}, "alone": {}, "alone_cpu": {}, "runs": [], "demos": [], "failed": {}}
         if options.resume and options.out.exists():
@@ -101,7 +102,7 @@ class Tables:
 
     # ---- what is run
     @staticmethod
-    def commit():
+    def described():
         done = subprocess.run(["git", "-C", SOURCE, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
         return done.stdout.strip() or None
 
@@ -187,7 +188,7 @@ class Tables:
             self.record["failed"][cell.name] = str(result)
             return self.say(f"{cell.name} FAILED: {result}")
         self.record["failed"].pop(cell.name, None)
-        self.record["runs"].append({"cell": dict(cell.key), **result})
+        self.record["runs"].append({"cell": dict(cell.key), "commit": self.commit, **result})
         self.save()
         row = self.record["rows"][-1]
         harvested = "" if row["harvested_share_pct"] is None else f", harvested {row['harvested_share_pct']:.1f} %"
