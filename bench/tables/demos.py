@@ -1,21 +1,27 @@
 """What happens to a side task that does not pause, and to one that takes more memory than it may: timelines beside the training."""
 import time
 
+from system import Failure
+
 STAGE = 1
-LEAD_S, TAIL_S, PATIENCE_S = 2, 2, 90
+LEAD_S, TAIL_S, PATIENCE_S = 2, 2, 60
 # name, plugin, parameters, memory; on a GPU, and on a CPU.
 GPU = [("does not pause", "gpu_task", ["how=endless", "after=400", "step_us=2000"], "2GiB"),
-       ("takes more memory than it may", "gpu_task", ["how=grow", "after=100", "step_us=2000", "mb=64"], "8GiB")]
+       ("takes more memory than it may", "gpu_task", ["how=grow", "after=100", "step_us=2000", "mb=64"], "4GiB")]
 CPU = [("does not pause", "faulty", ["where=step", "how=spin", "after=50"], "256MiB"), ("takes more memory than it may", "hog", ["mb=1"], "256MiB")]
 
 
 def run(harvest, folder):
-    """[demonstration, …], as far as the plugins are there; a training goes on under `harvest` and no other side task is at work."""
-    found = []
+    """[demonstration, …], {what: why not}, as far as the plugins are there; a training goes on under `harvest` and no other side task is at work."""
+    found, failed = [], {}
     for what, plugin, params, memory in GPU if harvest.machine.gpus else CPU:
-        if (folder / f"{plugin}.so").exists():
+        if not (folder / f"{plugin}.so").exists():
+            continue
+        try:
             found.append(one(harvest, what, folder / f"{plugin}.so", params, memory, f"demo-{len(found)}"))
-    return found
+        except Failure as failure:
+            failed[f"a side task that {what}"] = str(failure)
+    return found, failed
 
 
 def one(harvest, what, plugin, params, memory, name):
@@ -36,9 +42,14 @@ def one(harvest, what, plugin, params, memory, name):
         state = harvest.states().get(name)
         if state is not None and not harvest.machine.gpus:
             used.append([time.monotonic_ns(), state["counters"]["memory_bytes"]])
-        return ended() if begun() is not None or ended() is not None else None
+        if state is not None and state["counters"]["metrics"].get("full"):  # it lives on with what it may have
+            refused = {"kind": "refused", "reason": f"more than {state['counters']['metrics']['mib']:g} MiB, by its MPS server's limit"}
+            return {"t_ns": time.monotonic_ns(), "verdict": refused}
+        return ended()
 
     end = system.wait(look, f"the end of the task that {what}", PATIENCE_S)
+    if not ended():
+        system.ctl("stop", name)
     time.sleep(TAIL_S)
     begin_ns = (begun() or end["t_ns"]) - LEAD_S * 10**9
     lines = harvest.training.iterations(begin_ns, time.monotonic_ns())

@@ -70,10 +70,12 @@ class Harvest:
 
     def set_budget(self, cell):
         """A manager with the cell's budget. What the one before has measured was mostly of other side tasks: in its place comes what the same ones did without a budget,
-        where that has been measured, so that the budget is in force from the beginning. `auto` also goes by what they get, which nobody but it can tell."""
+        where that has been measured, so that the budget is in force from the beginning. `auto` also goes by what they get, which nobody but it can tell. Returns whether there
+        is something for it to go by."""
         budget, same_length = cell.budget_pct, 0.5 < self.block_ms / self.manager_block_ms < 2
-        if budget is None and self.budget is None and same_length:
-            return
+        blocks = self.evidence(cell) if budget not in (None, "auto") and same_length else []
+        if budget == self.budget and budget != "auto" and same_length and not blocks:
+            return False
         worth = self.tables.worth(cell) if budget == "auto" else 1.0
         self.pause(self.loaded)
         self.system.end("manager")
@@ -81,16 +83,15 @@ class Harvest:
             for table in ("block",) if same_length else ("block", "job", "holdout_plan", "stage"):
                 state.execute(f"DELETE FROM {table}")
             state.execute("UPDATE holdout_plan SET duty_pct = 100")
-            if budget not in (None, "auto"):
-                state.executemany("INSERT INTO block (job, kind, duty_pct, iterations, sum_ns, stalls, stall_sum_ns) VALUES ('tables', ?, 100, ?, ?, 0, 0)",
-                                  self.evidence(cell))
+            state.executemany("INSERT INTO block (job, kind, duty_pct, iterations, sum_ns, stalls, stall_sum_ns) VALUES ('tables', ?, 100, ?, ?, 0, 0)", blocks)
         self.start_manager(budget, worth)
         self.wait_workers()
+        return bool(blocks)
 
     def evidence(self, cell):
         """(kind, iterations, ns) of each block of the same side tasks without a budget."""
-        same = [run for run in self.tables.record["runs"] if run["cell"]["budget_pct"] is None and run["cell"]["method"] in ("iterative", "imperative")
-                and all(run["cell"][key] == value for key, value in cell.key.items() if key not in ("budget_pct", "method"))]
+        same = [run for run in self.tables.record["runs"] if run["cell"]["budget_pct"] is None
+                and all(run["cell"][key] == value for key, value in cell.key.items() if key != "budget_pct")]
         blocks = []
         for kind, group in itertools.groupby(same[-1]["samples"] if same else [], key=lambda sample: sample[1]):
             lengths = [sample[0] for sample in group]
@@ -223,7 +224,7 @@ class Harvest:
     def cell(self, cell):
         tasks = self.tasks_of(cell)
         names = [name for name, *_ in tasks]
-        self.set_budget(cell)
+        known = self.set_budget(cell)
         others = [name for name in self.loaded if name not in names]
         self.pause(others)
         first = len(self.events.lines)
@@ -237,7 +238,7 @@ class Harvest:
             held = any(event["holdout"] for event in new if event.get("topic", "").startswith("training.iteration/") and event["begin_ns"] > resumed_ns)
             return stages <= busy and held
         self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 30)
-        time.sleep(0 if cell.budget_pct is None else self.scale.settle)
+        time.sleep(self.scale.settle if known else 0)  # a new duty is in force some seconds later
         from_ns = time.monotonic_ns()
         end = time.monotonic() + (self.options.seconds or cell.seconds or self.scale.seconds)
         while time.monotonic() < end:

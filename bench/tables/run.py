@@ -240,7 +240,7 @@ class Tables:
             self.power = Lines(process.stdout)
         groups = self.plan()
         processor = None
-        if self.machine.gpus and not self.record["alone_cpu"] and not self.options.only:
+        if self.machine.gpus and not self.record["alone_cpu"]:
             processor = Processor(self, sorted({name for cell in self.scale.cells for name in self.side_tasks(cell, 0)}))
         try:
             for group in groups:
@@ -283,10 +283,8 @@ class Tables:
         """The two limits; once, with a training that goes on."""
         if not self.options.demos or self.record["demos"]:
             return
-        try:
-            self.record["demos"] = demos.run(harvest, self.options.demos)
-        except Failure as failure:
-            self.record["failed"]["demonstrations"] = str(failure)
+        self.record["demos"], failed = demos.run(harvest, self.options.demos)
+        self.record["failed"].update(failed)
         self.say("; ".join(f"{demo['what']}: {demo['verdict']['kind']}" for demo in self.record["demos"]) or "no demonstration")
         self.save()
 
