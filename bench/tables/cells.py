@@ -66,7 +66,7 @@ def gpu():
     params |= {"pagerank": ORKUT + ["tolerance=0", "max_iterations=1000000"], "sgd": ORKUT, "image": ["synthetic=16384"]}
     every = SIDE_TASKS + ("mixed",)
     cells = [Cell(task, "iterative") for task in every]
-    cells += [Cell(task, "iterative", budget_pct=0.5, seconds=9) for task in every]
+    cells += [Cell(task, "iterative", budget_pct=0.5, seconds=8) for task in every]
     cells += [Cell(task, "iterative", budget_pct="auto") for task in ("resnet18", "resnet50", "mixed")]
     cells += [Cell("pagerank", "iterative", budget_pct=budget) for budget in (0.25, 1.0)]
     cells += [Cell("resnet18+pagerank", "iterative"), Cell("resnet18", "iterative", batch=16), Cell("resnet18", "iterative", batch=128)]
@@ -77,7 +77,7 @@ def gpu():
     cells += [Cell(task, method, seconds=8) for method in ("naive", "mps") for task in every]
     size = {"layers": 8, "width": 3072, "heads": 24, "length": 1024, "batch": 4, "vocabulary": 32000}
     sizes = {"middle": size, "1.2B": dict(size, layers=5, width=2048, heads=16), "6B": dict(size, layers=13)}
-    return Scale(sizes=sizes, params=params, mixed=("pagerank", "resnet18", "image", "vgg19"), cells=tuple(cells), seconds=6, settle=6, warm_up=12,
+    return Scale(sizes=sizes, params=params, mixed=("pagerank", "resnet18", "image", "vgg19"), cells=tuple(cells), seconds=6, settle=5, warm_up=12,
                  block_iterations=3, low_tier="paper", memory_mib=24576)
 
 
