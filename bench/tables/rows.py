@@ -24,34 +24,49 @@ def prices():
 
 
 def blocks_of(samples, block_iterations=None):
-    """[(with side tasks, mean ms), …] from samples [ms, with side tasks: True, False, or None where blocks meet, …]. Blocks of one kind that follow each other are
-    one, or several of block_iterations."""
-    blocks = []
+    """[(with side tasks, its middle's place among the samples, mean ms, iterations), …] from samples [ms, with side tasks: True, False, or None where blocks meet, …].
+    Blocks of one kind that follow each other are one, or several of block_iterations."""
+    blocks, first = [], 0
     for kind, group in itertools.groupby(samples, key=lambda sample: sample[1]):
-        if kind is None:
-            continue
         lengths = [sample[0] for sample in group]
         count = max(1, round(len(lengths) / block_iterations)) if block_iterations else 1
         edges = [round(part * len(lengths) / count) for part in range(count + 1)]
-        blocks += [(kind, statistics.fmean(lengths[begin:end])) for begin, end in zip(edges, edges[1:])]
+        if kind is not None:
+            blocks += [(kind, first + (begin + end) / 2, statistics.fmean(lengths[begin:end]), end - begin) for begin, end in zip(edges, edges[1:])]
+        first += len(lengths)
     return blocks
 
 
 def time_increase_pct(samples, block_iterations=None):
-    """(I, half of its 95 % interval) in percent. Blocks with and without side tasks are compared in neighbouring pairs, since a machine's speed drifts. (None, None):
-    fewer than three pairs."""
-    blocks, pairs, index = blocks_of(samples, block_iterations), [], 0
-    while index + 1 < len(blocks):
-        (kind, one), (other_kind, other) = blocks[index], blocks[index + 1]
-        if kind == other_kind:  # the one to compare with is taken, or was too short to be seen
-            index += 1
-            continue
-        pairs.append(100 * (one / other - 1) if kind else 100 * (other / one - 1))
-        index += 2
-    if len(pairs) < 3:
+    """(I, half of its 95 % interval) in percent: least squares over blocks, each of them a level, a drift of the machine that is a straight line, and what side tasks add.
+    (None, None): fewer than three blocks of a kind. The block is what is counted, not the iteration: iterations of one are alike in noise."""
+    blocks = blocks_of(samples, block_iterations)
+    if min(sum(block[0] is kind for block in blocks) for kind in (True, False)) < 3:
         return None, None
-    t = T95[len(pairs) - 1] if len(pairs) <= len(T95) else 1.96
-    return statistics.fmean(pairs), t * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    of = [(1.0, place - blocks[0][1], float(kind)) for kind, place, _, _ in blocks]
+    normal = [[sum(block[3] * x[i] * x[j] for x, block in zip(of, blocks)) for j in range(3)] for i in range(3)]
+    right = [sum(block[3] * x[i] * block[2] for x, block in zip(of, blocks)) for i in range(3)]
+    inverse = inverted(normal)
+    level, drift, added = (sum(inverse[i][j] * right[j] for j in range(3)) for i in range(3))
+    rest = sum(block[3] * (block[2] - level * x[0] - drift * x[1] - added * x[2]) ** 2 for x, block in zip(of, blocks))
+    free = len(blocks) - 3
+    without = statistics.fmean(level + drift * x[1] for x in of)
+    t = T95[free] if free < len(T95) else 1.96
+    return 100 * added / without, 100 * t * math.sqrt(max(0.0, rest / free * inverse[2][2])) / without
+
+
+def inverted(matrix):
+    """Of a small regular matrix, by Gauss and Jordan."""
+    size = len(matrix)
+    rows_ = [list(row) + [float(i == j) for j in range(size)] for i, row in enumerate(matrix)]
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda row: abs(rows_[row][i]))
+        rows_[i], rows_[pivot] = rows_[pivot], rows_[i]
+        rows_[i] = [value / rows_[i][i] for value in rows_[i]]
+        for other in range(size):
+            if other != i:
+                rows_[other] = [value - rows_[other][i] * own for value, own in zip(rows_[other], rows_[i])]
+    return [row[size:] for row in rows_]
 
 
 def cost_savings_pct(increase_pct, side_gpus, price):

@@ -31,18 +31,18 @@ def alternating(pairs, without=100.0, increase=0.02):
     return samples
 
 
-def test_time_increase_is_of_neighbouring_pairs():
+def test_time_increase_of_blocks_that_alternate():
     mean, half = rows.time_increase_pct(alternating(6))
-    assert mean == pytest.approx(2.0) and half == pytest.approx(0, abs=1e-9)
+    assert mean == pytest.approx(2.0, abs=0.02) and half < 0.2
 
 
 def test_time_increase_cancels_drift():
-    samples = [[ms * (1 + 0.01 * (index // 6)), kind] for index, (ms, kind) in enumerate(alternating(10))]
+    samples = [[ms * (1 + 0.01 * index / 6), kind] for index, (ms, kind) in enumerate(alternating(10))]
     mean, half = rows.time_increase_pct(samples)
     assert mean - half <= 2.0 <= mean + half and half < 0.5
 
 
-def test_time_increase_widens_with_noise_and_needs_three_pairs():
+def test_time_increase_widens_with_noise_and_needs_three_blocks_of_each():
     noisy = [[ms * (1.1 if index % 12 < 6 else 1.0), kind] for index, (ms, kind) in enumerate(alternating(8))]
     noisy = [[ms * (1.08 if index % 5 == 0 else 1.0), kind] for index, (ms, kind) in enumerate(noisy)]
     mean, half = rows.time_increase_pct(noisy)
@@ -102,8 +102,8 @@ def record():
 
 def test_a_row_by_hand():
     (row,) = rows.rows(record(), PRICE)
-    assert row["time_increase_pct"] == pytest.approx(2.0) and row["harvested_share_pct"] == 80
-    assert row["cost_savings_pct"] == pytest.approx(100 * (0.2 * 1.5 * 1.02 / 4 - 0.02), abs=1e-3)
+    assert row["time_increase_pct"] == pytest.approx(2.0, abs=0.02) and row["harvested_share_pct"] == 80
+    assert row["cost_savings_pct"] == pytest.approx(100 * (0.2 * 1.5 * 1.02 / 4 - 0.02), abs=0.03)
     assert row["most_savings_pct"] == pytest.approx(100 * 0.2 * (500 * 0.4 / 100) / 4)
     assert row["rates"][0]["in_bubbles_per_s"] == 150 and row["rates"][0]["alone_per_s"] == 500
 
@@ -113,7 +113,7 @@ def test_the_page_shows_every_run_and_what_failed(tmp_path):
     found = rows.rows(whole, PRICE)
     made = pictures.all_of(whole, found, str(tmp_path / "results"))
     text = page.page(whole, found, PRICE, made)
-    assert "| FreeRide iterative | off | pagerank |" in text and "+2.00 ± 0.00" in text and "pagerank-mps: MPS needs GPUs" in text
+    assert "| FreeRide iterative | off | pagerank |" in text and "| +2.0" in text and "pagerank-mps: MPS needs GPUs" in text
     for path, _ in made:
         assert pathlib.Path(path).stat().st_size > 5000 and pathlib.Path(path).name in text
 
@@ -150,7 +150,7 @@ def test_bad_options_get_a_line(tmp_path):
 
 def test_blocks_of_one_kind_in_a_row_are_several():
     samples = [[100.0, True]] * 3 + [[98.0, False]] * 6 + [[102.0, True]] * 3 + [[101.0, None]] + [[99.0, False]] * 3
-    assert [kind for kind, _ in rows.blocks_of(samples, 3)] == [True, False, False, True, False]
+    assert [block[0] for block in rows.blocks_of(samples, 3)] == [True, False, False, True, False]
     assert len(rows.blocks_of(samples)) == 4
 
 
