@@ -67,7 +67,9 @@ def goals_table(rows):
         for row in rows:
             if row["method"] == method and row["budget_pct"] == budget and (tasks is None or row["side_task"] in tasks):
                 most = row["most_savings_pct"]
-                value = 100 * row["cost_savings_pct"] / most if key == "share_of_most_pct" and most else row.get(key)
+                value = row.get(key)
+                if key == "share_of_most_pct" and most and row["cost_savings_pct"] is not None:
+                    value = 100 * row["cost_savings_pct"] / most
                 if value is not None:
                     reached = value <= goal if sign == "≤" else value >= goal
                     found.append(f"{'' if reached else '**'}{row['side_task']} {value:.{1 if goal > 10 else 2}f}{'' if reached else '**'}")
