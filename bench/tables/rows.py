@@ -39,9 +39,9 @@ def blocks_of(samples, block_iterations=None):
 
 def time_increase_pct(samples, block_iterations=None):
     """(I, half of its 95 % interval) in percent: least squares over blocks, each of them a level, a drift of the machine that is a straight line, and what side tasks add.
-    (None, None): fewer than three blocks of a kind. The block is what is counted, not the iteration: iterations of one are alike in noise."""
+    (None, None): fewer than five blocks, or than two of a kind. The block is what is counted, not the iteration: iterations of one are alike in noise."""
     blocks = blocks_of(samples, block_iterations)
-    if min(sum(block[0] is kind for block in blocks) for kind in (True, False)) < 3:
+    if len(blocks) < 5 or min(sum(block[0] is kind for block in blocks) for kind in (True, False)) < 2:
         return None, None
     of = [(1.0, place - blocks[0][1], float(kind)) for kind, place, _, _ in blocks]
     normal = [[sum(block[3] * x[i] * x[j] for x, block in zip(of, blocks)) for j in range(3)] for i in range(3)]

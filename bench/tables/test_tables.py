@@ -42,7 +42,7 @@ def test_time_increase_cancels_drift():
     assert mean - half <= 2.0 <= mean + half and half < 0.5
 
 
-def test_time_increase_widens_with_noise_and_needs_three_blocks_of_each():
+def test_time_increase_widens_with_noise_and_needs_five_blocks():
     noisy = [[ms * (1.1 if index % 12 < 6 else 1.0), kind] for index, (ms, kind) in enumerate(alternating(8))]
     noisy = [[ms * (1.08 if index % 5 == 0 else 1.0), kind] for index, (ms, kind) in enumerate(noisy)]
     mean, half = rows.time_increase_pct(noisy)
