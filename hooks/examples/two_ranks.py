@@ -46,6 +46,7 @@ def rank(number, iterations):
             print(f"rank {number}: the other one is gone; released in iteration {iteration}, going on alone", flush=True)
         hook.iteration_end(handle)
         print(f"rank {number}: iteration {iteration}", flush=True)
+    sys.stdin.read()  # until the launcher lets it go
     hook.detach(handle)
     return 0
 
@@ -82,7 +83,7 @@ def launch(options):
 
     def start(name):
         processes[name] = subprocess.Popen([sys.executable, __file__, "--be", name, "--iterations", str(options.iterations)], env=env,
-                                           stdout=subprocess.PIPE, text=True)
+                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return processes[name]
 
     def lines_of(name):
@@ -107,6 +108,14 @@ def launch(options):
             watch.stdout.close()
             start("watcher")
             next(lines_of("watcher"))
+        if victims == ["watcher"]:  # however late the new one is, both ranks come back to it
+            taken = 0
+            for line in lines_of("watcher"):
+                taken += "has the page" in line
+                if taken == 2:
+                    break
+        for name in ("rank0", "rank1"):
+            processes[name].stdin.close()
         code = 0
         for name in ("rank0", "rank1"):
             for _ in lines_of(name):
