@@ -147,6 +147,8 @@ class Tables:
 
     def work(self, side_task, batch, steps, metrics):
         metric = self.metric(side_task)
+        if metric != "steps" and not metrics:
+            return 0.0  # has finished nothing yet
         if metric != "steps" and metric not in metrics:
             raise Failure(f"{side_task} has no metric '{metric}', which prices.toml counts its work by; it has: {', '.join(metrics) or 'none'}")
         return self.in_units(side_task, batch, steps if metric == "steps" else metrics[metric])
