@@ -62,7 +62,7 @@ check:
 	@scripts/install-deps.sh check
 	scripts/check-format.sh
 	scripts/check-folders.py
-	cmake --preset dev
+	@$(MAKE) --no-print-directory build
 	scripts/check-tidy.py build/dev
 
 # All that parses, decides or holds memory. The process tests have been clean too, but would take CI as long again.

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""clang-tidy over every source of ours, tests aside, that the given build has compiled. Usage: check-tidy.py BUILD_DIR [STAMPS_DIR]
+"""clang-tidy over every source of ours, tests aside, that the given build has compiled. Usage: check-tidy.py BUILD_DIR [STAMPS_DIR [SECONDS]]
 
 A file that was clean is not looked at again until it, something of ours that it includes, or .clang-tidy changes: stamps are kept by content in
-STAMPS_DIR (BUILD_DIR/tidy), which may be shared between checkouts. Exit code 1: findings, printed as they come.
+STAMPS_DIR (BUILD_DIR/tidy), which may be shared between checkouts. What was changed last comes first; after SECONDS no other file is begun, and the
+next run goes on. Exit code 1: findings, printed as they come.
 """
+import collections
 import concurrent.futures
 import hashlib
 import json
@@ -11,6 +13,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # LibTorch 1.13's headers are none that clang 14 can parse.
@@ -32,19 +35,32 @@ def included(build):
     return files
 
 
+def changed():
+    """Path to when a commit changed it last; empty where there is no history."""
+    text = subprocess.run(["git", "-C", ROOT, "log", "--format=:%ct", "--name-only"], capture_output=True, text=True, check=False).stdout
+    times, now = {}, 0
+    for line in text.splitlines():
+        if line.startswith(":"):
+            now = int(line[1:])
+        elif line:
+            times.setdefault(ROOT / line, now)
+    return times
+
+
 def main():
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) not in (2, 3, 4):
         sys.exit(__doc__.strip().splitlines()[0])
     build = pathlib.Path(sys.argv[1]).resolve()
-    stamps = pathlib.Path(sys.argv[2] if len(sys.argv) == 3 else build / "tidy").expanduser().resolve()
+    stamps = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else build / "tidy").expanduser().resolve()
     stamps.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + (float(sys.argv[3]) if len(sys.argv) == 4 else float("inf"))
     made_from, sources = included(build), {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = pathlib.Path(entry["directory"], entry["file"]).resolve()
         ours = source.suffix == ".cpp" and source.is_relative_to(ROOT) and not source.is_relative_to(build.parent) and "test" not in source.name
         if ours and not any(source.is_relative_to(folder) for folder in LEFT_OUT):
             words = entry["command"].split()
-            made = made_from.get(words[words.index("-o") + 1], [])  # empty: not compiled, so looked at by itself
+            made = made_from.get(words[words.index("-o") + 1], [])  # none: not compiled, so nobody knows what it includes
             sources[source] = sorted({*sources.get(source, ()), *made, source, ROOT / ".clang-tidy"})
 
     def check(source):
@@ -52,20 +68,23 @@ def main():
         for path in sources[source]:
             content.update(path.read_bytes() if path.exists() else b"-")
         stamp = stamps / content.hexdigest()
-        if stamp.exists():
-            return None
+        known = len(sources[source]) > 2
+        if known and stamp.exists():
+            return "clean"
+        if time.monotonic() > end:
+            return "left"
         done = subprocess.run(["clang-tidy", "--quiet", "-p", build, source], capture_output=True, text=True, cwd=ROOT, check=False)
-        if done.returncode == 0:
+        if done.returncode == 0 and known:
             stamp.touch()
-        else:
+        elif done.returncode:
             print(done.stdout.strip() or done.stderr.strip(), flush=True)
-        return done.returncode
+        return "findings" if done.returncode else "looked at"
 
+    times = changed()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        codes = list(pool.map(check, sources))
-    looked_at, bad = sum(code is not None for code in codes), sum(bool(code) for code in codes)
-    print(f"tidy: {bad or 'no'} of {len(codes)} files with findings; {looked_at} looked at, the others unchanged since they were clean")
-    sys.exit(1 if bad else 0)
+        said = collections.Counter(pool.map(check, sorted(sources, key=lambda source: -times.get(source, 0))))
+    print(f"tidy: {said['findings'] or 'no'} of {len(sources)} files with findings; {said['clean']} unchanged since they were clean, {said['left']} left for another run")
+    sys.exit(1 if said["findings"] else 0)
 
 
 if __name__ == "__main__":
