@@ -59,7 +59,7 @@ bench-tables:
 	$(PYTHON) bench/tables/page.py build/tables/tables.json build/tables/results.md
 
 check:
-	@scripts/install-deps.sh check
+	@scripts/install-deps.sh test check
 	scripts/check-format.sh
 	scripts/check-folders.py
 	@$(MAKE) --no-print-directory build
