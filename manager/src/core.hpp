@@ -150,7 +150,7 @@ class Core {
   int64_t memory_need(const Task& task) const;
   int64_t memory_cap(const bus::Load& load) const;
   void wait(Task& task, const std::string& reason);
-  bool side_tasks_ready(const std::string& job) const;
+  uint64_t side_tasks_of(const std::string& job) const;
 
   // core_profile.cpp
   const bus::Profile* profile_for(const Task& task, const std::string& model) const;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
 
 #include "core.hpp"
 #include "text.hpp"
@@ -142,32 +144,43 @@ void Core::take_plugins(Worker& worker, const std::vector<bus::PluginState>& plu
   }
 }
 
-bool Core::side_tasks_ready(const std::string& job) const {
-  return std::any_of(live_.begin(), live_.end(), [&](const auto& entry) {
-    const Task& task = tasks_.at(entry.second);
+// A hash of the side tasks that could run beside the job's ranks, and where; 0: none.
+uint64_t Core::side_tasks_of(const std::string& job) const {
+  std::vector<std::string> found;
+  for (const auto& [name, placed_ns] : live_) {
+    const Task& task = tasks_.at(placed_ns);
     const auto& state = task.state();
-    if (task.phase != Task::Phase::kPlaced || task.row.stopping || state.paused_by_user) return false;
-    if (state.state != "PAUSED" && state.state != "RUNNING") return false;
+    if (task.phase != Task::Phase::kPlaced || task.row.stopping || state.paused_by_user) continue;
+    if (state.state != "PAUSED" && state.state != "RUNNING") continue;
     const auto worker = workers_.find(state.worker);
-    return worker != workers_.end() && worker->second.up() &&
-           std::any_of(worker->second.ranks.begin(), worker->second.ranks.end(),
-                       [&](const auto& rank) { return rank.job == job; });
-  });
+    if (worker == workers_.end() || !worker->second.up()) continue;
+    const auto& ranks = worker->second.ranks;
+    if (std::none_of(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank.job == job; })) continue;
+    std::string what = state.worker + ' ' + state.sha256;
+    for (const auto& [key, value] : task.row.info.load.params) what += ' ' + key + '=' + value;
+    found.push_back(std::move(what));
+  }
+  if (found.empty()) return 0;
+  std::sort(found.begin(), found.end());
+  std::string all;
+  for (const auto& one : found) all += one + '\n';
+  return std::max<uint64_t>(1, std::hash<std::string>{}(all));
 }
 
 void Core::take_measures(const Worker& worker, const bus::WorkerReport& report) {
-  std::map<std::string, bool> ready;
+  std::set<std::string> seen;
   for (const auto& rank : worker.ranks) {
-    if (ready.count(rank.job) == 0) ready[rank.job] = side_tasks_ready(rank.job);
+    const auto job = jobs_.find(rank.job);
+    if (job != jobs_.end() && seen.insert(rank.job).second) job->second.see_side_tasks(side_tasks_of(rank.job));
   }
   // A rank's last iterations may be reported after it has gone: any job that is known will do.
   for (const auto& iteration : report.iterations) {
     const auto job = jobs_.find(iteration.job);
-    if (job != jobs_.end()) job->second.add_iteration(iteration, ready[iteration.job], clock_.now_ns());
+    if (job != jobs_.end()) job->second.add_iteration(iteration, clock_.now_ns());
   }
   for (const auto& totals : report.bubbles) {
     const auto job = jobs_.find(totals.job);
-    if (job != jobs_.end()) job->second.add_bubbles(totals, ready[totals.job]);
+    if (job != jobs_.end()) job->second.add_bubbles(totals);
   }
 }
 

@@ -14,7 +14,7 @@ constexpr int64_t kRankSilent = 10 * kNsPerSec;  // then another rank leads
 constexpr int64_t kPlanReach =
     3 * kNsPerSec;  // reports are up to a second old, and the plan must be everywhere in time
 constexpr int64_t kReplanPause = 20 * kNsPerSec;  // between changes of block length
-constexpr size_t kBudgetBlocks = 120;             // that tell what side tasks cost: those before were other side tasks'
+constexpr size_t kBudgetBlocks = 120;             // that the budget is reckoned for: training changes, too
 constexpr double kWorthNs = 600e9;                // of each rank's time that tells what they get: likewise
 constexpr double kWorthKnownNs = 3e9;             // before that it is not known, since reports are up to a second old
 constexpr uint64_t kReordered = 2;                // iterations that may come again before it counts as a new run
@@ -46,6 +46,7 @@ Job::Job(const std::string& name, uint64_t seed, const JobConfig& config) : conf
   plan_.job = previous_plan_.job = name;
   plan_.seed = previous_plan_.seed = seed;
   plan_.share_pct = config.holdout_pct;
+  plan_.duty_pct = policy::first_duty_pct(config.budget);
 }
 
 Job::Job(JobRow row, const JobConfig& config)
@@ -59,7 +60,8 @@ Job::Job(JobRow row, const JobConfig& config)
       holdout_sum_ns_(row.holdout_sum_ns),
       overruns_seen_(row.overruns_seen),
       overruns_ns_(std::move(row.overruns_ns)) {
-  blocks_finished_ = row.blocks.size();
+  // What was lost before is not paid back: the budget may be another one now.
+  blocks_finished_ = same_since_block_ = row.blocks.size();
   series_.restore(std::move(row.blocks));
   if (iterations_ > 0) {
     Rank lead;  // enough to tell a continued run from a new one: its rank number comes with the first report
@@ -69,6 +71,14 @@ Job::Job(JobRow row, const JobConfig& config)
   }
   stage_count_ = static_cast<uint32_t>(stages_.size());
   changed_ = true;
+}
+
+void Job::see_side_tasks(uint64_t which) {
+  side_tasks_ = which;
+  if (which == 0 || which == side_tasks_before_) return;
+  // After a restart they are taken to be those that the kept blocks tell of.
+  if (side_tasks_before_ != 0) same_since_block_ = blocks_finished_ + 1;  // the one under way has seen both
+  side_tasks_before_ = which;
 }
 
 void Job::see_rank(const bus::TrainingState& rank, int64_t now_ns) {
@@ -97,7 +107,7 @@ void Job::restart_run() {
   stages_.clear();
   unsaved_.clear();
   overruns_ns_.clear();
-  iterations_ = holdout_iterations_ = overruns_seen_ = blocks_finished_ = duty_since_block_ = 0;
+  iterations_ = holdout_iterations_ = overruns_seen_ = blocks_finished_ = duty_since_block_ = same_since_block_ = 0;
   holdout_sum_ns_ = planned_iteration_ns_ = on_duty_ns_ = harvested_on_duty_ns_ = 0;
   planned_ns_ = 0;
   plan_.block_iterations = plan_.from_iteration = 0;  // holds nothing out until the new run has been timed
@@ -110,7 +120,7 @@ void Job::restart_run() {
   forget_blocks_ = changed_ = plan_withdrawn_ = true;
 }
 
-void Job::add_iteration(const bus::TrainingIteration& iteration, bool ready, int64_t now_ns) {
+void Job::add_iteration(const bus::TrainingIteration& iteration, int64_t now_ns) {
   if (iteration.begin_ns < 0 || iteration.end_ns < iteration.begin_ns || iteration.stage >= kMaxStages) return;
   const int64_t duration = iteration.end_ns - iteration.begin_ns;
   if (duration == 0 || duration > kHour) return;
@@ -129,17 +139,17 @@ void Job::add_iteration(const bus::TrainingIteration& iteration, bool ready, int
   add(stage.iteration_ns, duration);
   add(stage.bubble_ns, std::min(bounded_ns(iteration.bubble_ns), duration));
   changed_ = true;
-  if (ready && !iteration.holdout && policy::is_on_duty(plan_of(iteration.iteration), iteration.iteration)) {
+  if (side_tasks_ != 0 && !iteration.holdout && policy::is_on_duty(plan_of(iteration.iteration), iteration.iteration)) {
     on_duty_ns_ += static_cast<double>(duration);
     if (on_duty_ns_ > kWorthNs * static_cast<double>(ranks_.size())) {
       on_duty_ns_ /= 2;
       harvested_on_duty_ns_ /= 2;
     }
   }
-  if (lead) add_to_series(iteration, static_cast<double>(duration), ready);
+  if (lead) add_to_series(iteration, static_cast<double>(duration));
 }
 
-void Job::add_to_series(const bus::TrainingIteration& iteration, double duration_ns, bool ready) {
+void Job::add_to_series(const bus::TrainingIteration& iteration, double duration_ns) {
   ++iterations_;
   const bool before = iteration.iteration < plan_.from_iteration;
   const auto& plan = plan_of(iteration.iteration);
@@ -150,19 +160,19 @@ void Job::add_to_series(const bus::TrainingIteration& iteration, double duration
   }
   // What worker and plan disagree about (the plan came late) is evidence for nothing.
   auto kind = policy::BlockKind::kOther;
-  if ((ready || iteration.harvested) && iteration.holdout == planned) {
+  if ((side_tasks_ != 0 || iteration.harvested) && iteration.holdout == planned) {
     kind = planned ? policy::BlockKind::kHeldOut : policy::BlockKind::kHarvested;
   }
   // Block numbers start again with every plan; the generation keeps them apart.
   const uint64_t generation = before && generation_ > 0 ? generation_ - 1 : generation_;
   const uint64_t block = (generation << 40) + policy::block_of(plan, iteration.iteration);
-  if (!series_.add(block, kind, plan.duty_pct, duration_ns)) return;
+  if (!series_.add(block, kind, policy::is_on_duty(plan, iteration.iteration), duration_ns)) return;
   unsaved_.push_back(series_.blocks().back());
   if (unsaved_.size() > policy::BlockSeries::kMaxBlocks) unsaved_.erase(unsaved_.begin());
   ++blocks_finished_;
 }
 
-void Job::add_bubbles(const bus::BubbleTotals& totals, bool ready) {
+void Job::add_bubbles(const bus::BubbleTotals& totals) {
   if (totals.stage >= kMaxStages) return;
   for (const int64_t overrun : totals.overruns_ns) {
     ++overruns_seen_;
@@ -178,7 +188,7 @@ void Job::add_bubbles(const bus::BubbleTotals& totals, bool ready) {
     if (const uint64_t at = random_ % overruns_seen_; at < kOverrunSample) overruns_ns_[at] = bounded_ns(overrun);
   }
   changed_ = changed_ || !totals.overruns_ns.empty();
-  if (!ready) return;
+  if (side_tasks_ == 0) return;
   StageTotals& stage = stages_[totals.stage];
   const int64_t bubble = bounded_ns(totals.bubble_ns);
   add(stage.eligible_bubble_ns, bubble);
@@ -194,15 +204,23 @@ uint64_t Job::first_safe_iteration(double iteration_ns) const {
   return latest + static_cast<uint64_t>(std::ceil(static_cast<double>(kPlanReach) / iteration_ns)) + 3;
 }
 
+std::vector<policy::BlockMean> Job::latest_blocks(uint64_t count) const {
+  const auto& blocks = series_.blocks();
+  const auto some = static_cast<std::ptrdiff_t>(std::min<uint64_t>({count, kBudgetBlocks, blocks.size()}));
+  return {blocks.end() - some, blocks.end()};
+}
+
 double Job::next_duty_pct() const {
   // The first block that has ended since may be of the duty before.
   if (blocks_finished_ < duty_since_block_ + 2) return plan_.duty_pct;
-  const auto& blocks = series_.blocks();
-  const auto from = blocks.size() > kBudgetBlocks ? blocks.end() - kBudgetBlocks : blocks.begin();
+  const uint64_t same = blocks_finished_ - std::min(blocks_finished_, same_since_block_);
+  const auto of_these = latest_blocks(same);
+  policy::DutyCost cost = policy::duty_cost(of_these);
+  if (!cost.measured) cost = policy::duty_cost(latest_blocks(kBudgetBlocks));
   // Not known yet, as after a restart: they may be worth all that they could be.
   const bool known = on_duty_ns_ >= kWorthKnownNs * static_cast<double>(ranks_.size());
   const double harvested_pct = known ? 100 * harvested_on_duty_ns_ / on_duty_ns_ : 100;
-  return policy::next_duty_pct(policy::duty_cost({from, blocks.end()}), config_.budget, harvested_pct, plan_.duty_pct);
+  return policy::next_duty_pct(cost, config_.budget, harvested_pct, {plan_.duty_pct, policy::mean_duty_pct(of_these)});
 }
 
 bool Job::replan(int64_t now_ns) {

@@ -33,12 +33,14 @@ class Job {
   /// Continues from what was kept.
   Job(JobRow row, const JobConfig& config);
 
+  /// Which side tasks are there to run beside the job (a hash of what, where); 0: none, and iterations are then neither
+  /// treatment nor control. What others cost tells of these only until they have been measured.
+  void see_side_tasks(uint64_t which);
   /// A rank is there, in this iteration.
   void see_rank(const bus::TrainingState& rank, int64_t now_ns);
-  /// One iteration of one rank. `ready`: a side task could run on some worker of the job meanwhile; iterations without
-  /// are neither treatment nor control.
-  void add_iteration(const bus::TrainingIteration& iteration, bool ready, int64_t now_ns);
-  void add_bubbles(const bus::BubbleTotals& totals, bool ready);
+  /// One iteration of one rank.
+  void add_iteration(const bus::TrainingIteration& iteration, int64_t now_ns);
+  void add_bubbles(const bus::BubbleTotals& totals);
   /// Makes or changes the plan where that is due: once iterations have been timed, when their length has changed by
   /// half, or when the budget asks for another duty. True: the plan is new and must be sent to the job's workers.
   bool replan(int64_t now_ns);
@@ -69,7 +71,8 @@ class Job {
     return iteration < plan_.from_iteration ? previous_plan_ : plan_;
   }
   void restart_run();
-  void add_to_series(const bus::TrainingIteration& iteration, double duration_ns, bool ready);
+  void add_to_series(const bus::TrainingIteration& iteration, double duration_ns);
+  std::vector<policy::BlockMean> latest_blocks(uint64_t count) const;
   double next_duty_pct() const;
   uint64_t first_safe_iteration(double iteration_ns) const;
 
@@ -82,6 +85,8 @@ class Job {
   std::vector<policy::BlockMean> unsaved_;
   uint64_t blocks_finished_ = 0;
   uint64_t duty_since_block_ = 0;                     // blocks finished when the duty was changed last
+  uint64_t side_tasks_ = 0, side_tasks_before_ = 0;   // as seen last; the last that were any
+  uint64_t same_since_block_ = 0;                     // blocks finished when the side tasks changed
   double on_duty_ns_ = 0, harvested_on_duty_ns_ = 0;  // GPU time of iterations on duty; what side tasks had of it
   int64_t planned_ns_ = 0;                            // when the plan was changed last
   double planned_iteration_ns_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
+#include <limits>
 
 namespace freeride::policy {
 namespace {
@@ -145,7 +146,18 @@ DutyCost duty_cost(const std::vector<BlockMean>& blocks) {
   return result;
 }
 
-bool BlockSeries::add(uint64_t block, BlockKind kind, double duty_pct, double duration_ns) {
+double mean_duty_pct(const std::vector<BlockMean>& blocks) {
+  double sum = 0, iterations = 0;
+  for (const auto& block : blocks) {
+    if (block.kind != BlockKind::kHarvested) continue;
+    const auto count = static_cast<double>(block.iterations + block.stalls);
+    sum += count * block.duty_pct;
+    iterations += count;
+  }
+  return iterations > 0 ? sum / iterations : std::numeric_limits<double>::quiet_NaN();
+}
+
+bool BlockSeries::add(uint64_t block, BlockKind kind, bool on_duty, double duration_ns) {
   if (!(duration_ns > 0) || duration_ns > kLongestNs) return false;
   if (startup_left_ > 0) {
     --startup_left_;
@@ -160,10 +172,11 @@ bool BlockSeries::add(uint64_t block, BlockKind kind, double duty_pct, double du
   if (!open_) {
     current_ = {};
     current_.kind = kind;
-    current_.duty_pct = duty_pct;
     current_block_ = block;
     open_ = true;
   }
+  const auto count = static_cast<double>(current_.iterations + current_.stalls);
+  current_.duty_pct = (current_.duty_pct * count + (on_duty ? 100 : 0)) / (count + 1);
   const double middle = median_ns();
   if (middle > 0 && duration_ns > kStallFactor * middle) {
     ++current_.stalls;

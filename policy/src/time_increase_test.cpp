@@ -75,13 +75,13 @@ TEST_CASE("stalls that training has anyway are left out; stalls that only harves
 
 TEST_CASE("a series leaves out the start, cuts blocks where number or kind changes, and tells stalls") {
   BlockSeries series;
-  for (size_t n = 0; n < kStartupIterations; ++n) series.add(0, kHeld, 100, 9e9);
-  for (int n = 0; n < 10; ++n) series.add(0, kHeld, 100, 1e8);
-  series.add(0, kHeld, 100, 2e9);
-  for (int n = 0; n < 10; ++n) series.add(1, kHeld, 80, 1.1e8);
-  for (int n = 0; n < 3; ++n) series.add(1, kHarvested, 80, 1.2e8);
-  series.add(2, kHarvested, 80, -1);
-  series.add(2, kHarvested, 80, 1e300);
+  for (size_t n = 0; n < kStartupIterations; ++n) series.add(0, kHeld, true, 9e9);
+  for (int n = 0; n < 10; ++n) series.add(0, kHeld, true, 1e8);
+  series.add(0, kHeld, true, 2e9);
+  for (int n = 0; n < 10; ++n) series.add(1, kHeld, n % 5 != 0, 1.1e8);
+  for (int n = 0; n < 3; ++n) series.add(1, kHarvested, true, 1.2e8);
+  series.add(2, kHarvested, true, -1);
+  series.add(2, kHarvested, true, 1e300);
   CHECK(series.median_ns() == Approx(1.1e8));
   REQUIRE(series.blocks().size() == 2);  // the last is still open
   CHECK(series.blocks()[0].iterations == 10);
@@ -89,20 +89,20 @@ TEST_CASE("a series leaves out the start, cuts blocks where number or kind chang
   CHECK(series.blocks()[0].stalls == 1);
   CHECK(series.blocks()[1].kind == kHeld);
   CHECK(series.blocks()[1].duty_pct == 80);
-  CHECK(series.add(2, kHarvested, 80, 1.2e8));
-  CHECK_FALSE(series.add(2, kHarvested, 80, 1.2e8));
+  CHECK(series.add(2, kHarvested, true, 1.2e8));
+  CHECK_FALSE(series.add(2, kHarvested, true, 1.2e8));
   REQUIRE(series.blocks().size() == 3);
   CHECK(series.blocks()[2].iterations == 3);
 }
 
 TEST_CASE("a series keeps a bounded number of blocks and continues where it left off") {
   BlockSeries series;
-  for (uint64_t n = 0; n < BlockSeries::kMaxBlocks + 100; ++n) series.add(n, kHeld, 100, 1e8);
+  for (uint64_t n = 0; n < BlockSeries::kMaxBlocks + 100; ++n) series.add(n, kHeld, true, 1e8);
   CHECK(series.blocks().size() == BlockSeries::kMaxBlocks);
   BlockSeries restored;
   restored.restore({series.blocks().begin(), series.blocks().end()});
-  restored.add(1, kHeld, 100, 1e8);
-  restored.add(2, kHeld, 100, 1e8);
+  restored.add(1, kHeld, true, 1e8);
+  restored.add(2, kHeld, true, 1e8);
   CHECK(restored.blocks().size() == BlockSeries::kMaxBlocks);
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("the interval covers the truth about 95 times in 100, also with noise 
     for (uint64_t b = 0; b < 24; ++b) {
       const auto kind = b % 2 == 0 ? kHeld : kHarvested;
       const double base = 1e8 * (kind == kHarvested ? 1 + truth / 100 : 1) + block_noise(random);
-      for (int n = 0; n < 12; ++n) series.add(b, kind, 100, base + iteration_noise(random));
+      for (int n = 0; n < 12; ++n) series.add(b, kind, true, base + iteration_noise(random));
     }
     const auto i = time_increase({series.blocks().begin(), series.blocks().end()});
     REQUIRE(i.measured);

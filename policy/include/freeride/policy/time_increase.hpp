@@ -20,7 +20,7 @@ enum class BlockKind : uint8_t {
 /// iteration, is the unit that is counted for the interval.
 struct BlockMean {
   BlockKind kind = BlockKind::kOther;
-  double duty_pct = 100;    ///< in force when it began
+  double duty_pct = 100;    ///< share of them that was on duty; told only of harvested blocks
   uint64_t iterations = 0;  ///< ordinary ones
   double sum_ns = 0;        ///< of their durations
   uint64_t stalls = 0;      ///< iterations of more than kStallFactor × the median so far
@@ -61,6 +61,9 @@ struct DutyCost {
 /// any thread.
 DutyCost duty_cost(const std::vector<BlockMean>& blocks);
 
+/// Mean duty of the harvested blocks, percent, by iterations; NaN where there is none. Pure; any thread.
+double mean_duty_pct(const std::vector<BlockMean>& blocks);
+
 /// Folds a rank's iterations, in order, into blocks. Bounded memory: the last kMaxBlocks. Not thread-safe.
 class BlockSeries {
  public:
@@ -68,7 +71,7 @@ class BlockSeries {
 
   /// One iteration. A block ends where `block` or `kind` changes; true: this iteration has ended one, now the last of
   /// blocks(). Durations that are not positive or exceed an hour are ignored.
-  bool add(uint64_t block, BlockKind kind, double duty_pct, double duration_ns);
+  bool add(uint64_t block, BlockKind kind, bool on_duty, double duration_ns);
   /// Finished blocks, oldest first; the one under way is not among them.
   const std::deque<BlockMean>& blocks() const { return blocks_; }
   /// Continues from blocks kept elsewhere (a restarted manager). The training goes on, so no start-up is left out then.
