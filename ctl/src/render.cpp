@@ -79,7 +79,12 @@ std::string time_increase(const bus::JobMeasures& job) {
 }
 
 std::string throttled(const bus::JobMeasures& job) {
-  return job.duty_pct >= 100 ? "" : " (throttled to " + human_pct(job.duty_pct) + " of the iterations)";
+  if (job.duty_pct >= 100) return "";
+  std::string text = " (throttled to " + human_pct(job.duty_pct) +
+                     " of the iterations: at all of them side tasks are expected to cost " +
+                     human_signed_pct(job.expected_cost_pct) + ", ";
+  text += job.budget_pct < 0 ? "more than they are worth" : "the budget is " + human_signed_pct(job.budget_pct);
+  return text + ")";
 }
 
 std::string render_status(const bus::StatusReply& status) {

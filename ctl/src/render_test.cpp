@@ -48,6 +48,19 @@ TEST_CASE("time increase is only shown when it is measured") {
   CHECK(ctl::time_increase(job) == "+0.12 % (95 %: -0.40 % to +0.64 %)");
 }
 
+TEST_CASE("a job that is throttled says why") {
+  bus::JobMeasures job;
+  CHECK(ctl::throttled(job).empty());
+  job.duty_pct = 55.6;
+  job.expected_cost_pct = 0.81;
+  job.budget_pct = 0.5;
+  CHECK(ctl::throttled(job) ==
+        " (throttled to 55.6 % of the iterations: at all of them side tasks are expected to cost +0.81 %, the budget "
+        "is +0.50 %)");
+  job.budget_pct = -1;
+  CHECK_THAT(ctl::throttled(job), Contains("more than they are worth"));
+}
+
 TEST_CASE("empty lists say what to do") {
   CHECK_THAT(ctl::render_tasks({}), Contains("freeride-ctl load"));
   CHECK_THAT(ctl::render_workers({}), Contains("freeride-worker"));

@@ -197,8 +197,8 @@ std::string TopModel::picture(int64_t now_ns, size_t width, bool ascii) const {
   for (const auto& [name, job] : jobs_) {
     out += cut(printable("job " + name + ": iteration " + human_count(job.iterations) + ", time increase " +
                          time_increase(job) + ", bubbles " + human_pct(job.bubble_share_pct) + ", harvested " +
-                         human_pct(job.harvested_share_pct) + throttled(job) + ", overrun p99 " +
-                         human_ns(static_cast<int64_t>(job.overrun_p99_us * 1e3))),
+                         human_pct(job.harvested_share_pct) + ", overrun p99 " +
+                         human_ns(static_cast<int64_t>(job.overrun_p99_us * 1e3)) + throttled(job)),
                width) +
            "\n";
   }

@@ -210,17 +210,23 @@ std::vector<policy::BlockMean> Job::latest_blocks(uint64_t count) const {
   return {blocks.end() - some, blocks.end()};
 }
 
+std::vector<policy::BlockMean> Job::blocks_of_these() const {
+  return latest_blocks(blocks_finished_ - std::min(blocks_finished_, same_since_block_));
+}
+
+policy::DutyCost Job::cost() const {
+  const auto cost = policy::duty_cost(blocks_of_these());
+  return cost.measured ? cost : policy::duty_cost(latest_blocks(kBudgetBlocks));
+}
+
 double Job::next_duty_pct() const {
   // The first block that has ended since may be of the duty before.
   if (blocks_finished_ < duty_since_block_ + 2) return plan_.duty_pct;
-  const uint64_t same = blocks_finished_ - std::min(blocks_finished_, same_since_block_);
-  const auto of_these = latest_blocks(same);
-  policy::DutyCost cost = policy::duty_cost(of_these);
-  if (!cost.measured) cost = policy::duty_cost(latest_blocks(kBudgetBlocks));
   // Not known yet, as after a restart: they may be worth all that they could be.
   const bool known = on_duty_ns_ >= kWorthKnownNs * static_cast<double>(ranks_.size());
   const double harvested_pct = known ? 100 * harvested_on_duty_ns_ / on_duty_ns_ : 100;
-  return policy::next_duty_pct(cost, config_.budget, harvested_pct, {plan_.duty_pct, policy::mean_duty_pct(of_these)});
+  const policy::Duty duty{plan_.duty_pct, policy::mean_duty_pct(blocks_of_these())};
+  return policy::next_duty_pct(cost(), config_.budget, harvested_pct, duty);
 }
 
 bool Job::replan(int64_t now_ns) {
@@ -310,6 +316,8 @@ bus::JobMeasures Job::measures() const {
   measures.overrun_p50_us = percentile(overruns_ns_, 0.50) / kNsPerUs;
   measures.overrun_p99_us = percentile(overruns_ns_, 0.99) / kNsPerUs;
   measures.duty_pct = plan_.duty_pct;
+  measures.expected_cost_pct = policy::expected_cost_pct(cost());
+  measures.budget_pct = config_.budget.slowdown_pct.value_or(-1);
   return measures;
 }
 

@@ -73,6 +73,8 @@ class Job {
   void restart_run();
   void add_to_series(const bus::TrainingIteration& iteration, double duration_ns);
   std::vector<policy::BlockMean> latest_blocks(uint64_t count) const;
+  std::vector<policy::BlockMean> blocks_of_these() const;
+  policy::DutyCost cost() const;
   double next_duty_pct() const;
   uint64_t first_safe_iteration(double iteration_ns) const;
 

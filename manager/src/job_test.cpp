@@ -125,6 +125,8 @@ TEST_CASE("a budget is of what training has lost: what was too much at first is 
   training.iterate(1200);
   const auto measures = training.job.measures();
   REQUIRE(measures.measured);
+  CHECK(measures.expected_cost_pct == Approx(8).margin(0.5));
+  CHECK(measures.budget_pct == 1);
   CHECK(measures.time_increase_pct <= 1.05);
   CHECK(measures.time_increase_pct >= 0.5);
 }

@@ -209,6 +209,8 @@ struct JobMeasures {
   double overrun_p50_us = 0, overrun_p99_us = 0;
   double duty_pct = 100;  ///< share of iterations whose bubbles may get leases under the slowdown budget
   std::map<std::string, double> stage_bubble_share_pct, stage_harvested_share_pct;  ///< by stage number
+  double expected_cost_pct = 0;  ///< I to be expected at a duty of 100 %
+  double budget_pct = -1;        ///< the slowdown budget; negative: as much as side tasks are worth
   FREERIDE_FIELDS {
     visit("job", self.job), visit("stages", self.stages), visit("iterations", self.iterations);
     visit("holdout_iterations", self.holdout_iterations), visit("measured", self.measured);
@@ -219,6 +221,7 @@ struct JobMeasures {
     visit("overrun_p50_us", self.overrun_p50_us), visit("overrun_p99_us", self.overrun_p99_us);
     visit("duty_pct", self.duty_pct), visit("stage_bubble_share_pct", self.stage_bubble_share_pct);
     visit("stage_harvested_share_pct", self.stage_harvested_share_pct);
+    visit("expected_cost_pct", self.expected_cost_pct), visit("budget_pct", self.budget_pct);
   }
   std::string key() const { return job; }
 };
