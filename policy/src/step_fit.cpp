@@ -6,7 +6,7 @@ namespace freeride::policy {
 
 StepFit::StepFit(const Options& options) : options_(options), patience_(std::max<uint32_t>(1, options.patience)) {}
 
-void StepFit::record(int64_t duration_ns) {
+void StepFit::record(int64_t duration_ns, int64_t room_ns) {
   duration_ns = std::max<int64_t>(0, duration_ns);
   auto* const end = sorted_.begin() + count_;
   if (count_ == kWindow) {
@@ -25,7 +25,7 @@ void StepFit::record(int64_t duration_ns) {
 
   if (skipped_ >= patience_) {
     // This step was a try below the full prediction: was it right?
-    const bool wrong = duration_ns > predicted_ns_;
+    const bool wrong = duration_ns > room_ns;
     patience_ = wrong ? std::min(patience_ * 2, kMostPatience) : std::max<uint32_t>(1, options_.patience);
   }
   skipped_ = 0;

@@ -134,3 +134,24 @@ TEST_CASE("step fit: durations that cannot be do no harm") {
   CHECK(fit.predicted_ns() == 20 * kUs);
   CHECK(fit.quantile_ns(7.0) == 0);
 }
+
+TEST_CASE("step fit: what a try had room for says whether it was wrong") {
+  StepFit::Options options;
+  options.patience = 1;
+  StepFit fit(options);
+  fit.record(40 * kMs);
+  CHECK_FALSE(fit.tries());
+  for (int round = 0; round < 4; ++round) {
+    CHECK(skipped_until_admitted(fit, 10 * kMs) < 8);
+    CHECK(fit.tries());
+    fit.record(9 * kMs, 10 * kMs);  // longer than was predicted, and in time
+    CHECK_FALSE(fit.tries());
+  }
+  int before = 0;
+  for (int round = 0; round < 4; ++round) {
+    const int skipped = skipped_until_admitted(fit, 5 * kMs);
+    CHECK(skipped > before);
+    before = skipped;
+    fit.record(9 * kMs, 5 * kMs);
+  }
+}

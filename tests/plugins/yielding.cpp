@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "freeride/plugin.hpp"
 
@@ -61,10 +62,12 @@ class Yielding : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<int> pieces_{this, "pieces", 6, "of a step"};
   freeride::Param<int> piece_us_{this, "piece_us", 10000, "busy for so long"};
   freeride::Param<bool> queued_{this, "queued", false, "pieces are done in another thread"};
+  freeride::Param<int> first_pause_us_{this, "first_pause_us", 0, "the first pause is busy for so long"};
   std::mutex trace_mutex_;
   std::ofstream trace_;
   std::unique_ptr<Worker> worker_;
   long steps_ = 0;
+  int first_us_ = 0;
   int abandoned_ = 0;
 
   static long long now_ns() {
@@ -84,10 +87,15 @@ class Yielding : public freeride::SideTask, public freeride::KeepsState {
   }
 
   void CreateSideTask() override {
+    first_us_ = first_pause_us_;
     trace_.open(scratch_path("pieces"));
     worker_ = std::make_unique<Worker>();
   }
-  void PauseSideTask() override { trace("pause", steps_, now_ns()); }
+  void PauseSideTask() override {
+    for (freeride::StepTimer timer(std::exchange(first_us_, 0) / 1000.0); !timer.over();) {
+    }
+    trace("pause", steps_, now_ns());
+  }
   void StopSideTask() override { worker_.reset(); }
 
   freeride::Step RunNextStep() override {

@@ -121,3 +121,24 @@ TEST_CASE("imperative: state is saved at the gate, a profile runs, other plugins
   REQUIRE(refused->verdict());
   CHECK(refused->verdict()->reason.find("has no imperative interface") != std::string::npos);
 }
+
+TEST_CASE("imperative: after one slow pause it is tried again, a piece at a time, until it is known to fit") {
+  const TempDir scratch;
+  Params params = kImperative;
+  params.emplace_back("first_pause_us", "200000");
+  Harness::Options options;
+  options.grace_ms = 5'000;
+  auto harness = start_paused("yielding", scratch, params, options);
+  REQUIRE(open_until(*harness, FREERIDE_LEASE_BUBBLE, 60, [&](const auto&) { return metric(*harness, "steps") >= 1; }));
+  REQUIRE(wait_frozen(*harness));
+  const double before = metric(*harness, "steps");
+  // By that pause no lease of this length has room for it any more.
+  const auto went_on = [&](const auto&) { return metric(*harness, "steps") > before; };
+  REQUIRE(open_until(*harness, FREERIDE_LEASE_BUBBLE, 60, went_on));
+  REQUIRE(wait_frozen(*harness));
+  CHECK(pages::load_acquire(harness->answer().skipped) > 0);
+  CHECK(metric(*harness, "steps") < before + 5);  // one piece, and one that the machine kept from its gate
+  const double tried = metric(*harness, "steps");
+  const auto works = [&](const auto&) { return metric(*harness, "steps") >= tried + 20; };
+  REQUIRE(open_until(*harness, FREERIDE_LEASE_BUBBLE, 60, works));
+}

@@ -415,9 +415,10 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
   held_sequence_ = sequence;
   if (until_ns() <= now_ns_) {
     if (lease.lease_id != last_run_lease_) skip(lease);
-    last_run_lease_ = lease.lease_id;
     return Next::kGoOn;
   }
+  // What was seen says that it does not fit. One piece from the lease's begin is the least that can show that it does.
+  tries_ = pauses_.tries();
   store_relaxed(answer_.lease_id, lease.lease_id);
   if (const auto status = call(FREERIDE_IN_START, plugin_->start, now_ns_); status != FREERIDE_OK)
     return failed(FREERIDE_IN_START, status);
@@ -434,15 +435,16 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
       held_.deadline_ns = static_cast<uint64_t>(now_ns_);  // taken back
       break;
     }
-    if (workload_.ended() || stop_requested() || now_ns_ >= until_ns()) break;
-    workload_.wait(lease_.sequence, held_sequence_, until_ns());
+    const int64_t wait_ns = tries_ ? as_time(held_.deadline_ns) : until_ns();
+    if (workload_.ended() || stop_requested() || now_ns_ >= wait_ns || (tries_ && workload_.was_once())) break;
+    workload_.wait(lease_.sequence, held_sequence_, wait_ns);
   }
   return end_workload();
 }
 
 void Runner::open_workload() {
   const auto* imperative = static_cast<const freeride_imperative*>(plugin_->extension(FREERIDE_EXTENSION_IMPERATIVE));
-  workload_.open([this, imperative] { return imperative->run_gpu_workload(task_); });
+  workload_.open([this, imperative] { return imperative->run_gpu_workload(task_); }, tries_);
   if (thaw_ == nullptr || thaw_->wanted != 0) return;
   store_release<uint32_t>(thaw_->wanted, 1);
   pages::futex_wake(thaw_->wanted);
@@ -451,16 +453,19 @@ void Runner::open_workload() {
 // Holds the workload at its gate, pauses; says what came of a work that is done.
 Runner::Next Runner::end_workload() {
   now_ns_ = SteadyClock::now();
-  const int64_t begin_ns = now_ns_;
-  // Until the lease's end it may come to its gate; where that was taken back, as long as it mostly needs.
-  workload_.close(std::max(as_time(held_.deadline_ns), now_ns_ + std::max(pauses_.predicted_ns(), kLeastGateNs)));
+  const int64_t begin_ns = tries_ ? piece_begin_ns_ : now_ns_;
+  const int64_t room_ns = as_time(held_.deadline_ns) - begin_ns;
+  // Until the lease's end it may come to its gate; where that was taken back, twice as long as it mostly needs: what
+  // takes longer than that is not seen, and would be learned too short.
+  workload_.close(std::max(as_time(held_.deadline_ns), now_ns_ + 2 * std::max(pauses_.predicted_ns(), kLeastGateNs)));
   now_ns_ = SteadyClock::now();
   store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
   const int64_t taught_ns = end_piece(now_ns_);
   if (record_ != nullptr) record_->step(taught_ns, taught_ns);
   store_release(answer_.steps, load_relaxed(answer_.steps) + 1);
   if (pause() == Next::kEnded) return Next::kEnded;
-  pauses_.record(SteadyClock::now() - begin_ns);
+  pauses_.record(SteadyClock::now() - begin_ns, room_ns);
+  tries_ = false;
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(pauses_.predicted_ns()));
   if (!workload_.ended()) return job_.profile && profiled_enough() ? profiled() : Next::kGoOn;
   const freeride_status status = workload_.status();
@@ -699,9 +704,10 @@ Runner::Next Runner::pause() {
 void Runner::skip(const pages::Lease& lease) {
   if (lease.lease_id == last_skipped_lease_) return;
   last_skipped_lease_ = lease.lease_id;
-  fit_.lease_skipped();
+  imperative_ ? pauses_.lease_skipped() : fit_.lease_skipped();
   store_relaxed(answer_.lease_id, lease.lease_id);
-  store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
+  store_relaxed(answer_.predicted_ns,
+                static_cast<uint64_t>(imperative_ ? pauses_.predicted_ns() : fit_.predicted_ns()));
   store_relaxed(answer_.skipped, load_relaxed(answer_.skipped) + 1);
   // The worker may give the bubble to somebody else.
   pages::bump_and_wake(answer_.sequence);

@@ -102,6 +102,14 @@ class Runner {
   void last_words(const char* kind, uint32_t transition, const std::string& reason);
   void destroy();
 
+  // A try costs training what one piece is longer than a lease, so it may come soon; each that does cost doubles the
+  // distance to the next one.
+  static constexpr policy::StepFit::Options kPauses = [] {
+    policy::StepFit::Options options;
+    options.patience = 1;
+    return options;
+  }();
+
   Job job_;
   const freeride_lease_page& lease_;
   freeride_answer_page& answer_;
@@ -128,7 +136,8 @@ class Runner {
   bool behind_ = false;  ///< the present piece was queued behind another one
   bool imperative_ = false;
   Workload workload_;
-  policy::StepFit pauses_;  ///< how long PauseSideTask takes, in the imperative interface
+  policy::StepFit pauses_{kPauses};  ///< from the gate's closing to PauseSideTask's end, in the imperative interface
+  bool tries_ = false;               ///< the gate lets one piece pass, though it should not fit
   bool told_ = false;       ///< the worker, of the first step under the lease
   bool abandoned_ = false;  ///< the present step was told so
   bool finished_ = false;

@@ -39,9 +39,9 @@ void sleep_while(std::atomic<uint32_t>& value, uint32_t expected, const timespec
 
 }  // namespace
 
-void Workload::open(const std::function<freeride_status()>& body) {
+void Workload::open(const std::function<freeride_status()>& body, bool once) {
   at_gate_.store(0);  // it may be a while until the thread says so itself
-  gate_.store(kOpen);
+  gate_.store(once ? kOnce : kOpen);
   wake(gate_);
   if (started_.exchange(true)) return;
   thread_ = std::thread([this, body] {
@@ -55,8 +55,7 @@ void Workload::open(const std::function<freeride_status()>& body) {
 }
 
 void Workload::close(int64_t until_ns) {
-  uint32_t open = kOpen;
-  gate_.compare_exchange_strong(open, kClosed);
+  for (uint32_t open : {kOpen, kOnce}) gate_.compare_exchange_strong(open, kClosed);
   const timespec until = at(until_ns);
   while (at_gate_.load() == 0 && SteadyClock::now() < until_ns) sleep_while(at_gate_, 0, &until);
 }
@@ -77,7 +76,12 @@ void Workload::abandon(int64_t most_ms) {
 
 freeride_status Workload::pass() {
   for (;;) {
-    const uint32_t gate = gate_.load();
+    uint32_t gate = gate_.load();
+    if (gate == kOnce) {
+      at_gate_.store(0);  // before the gate is closed: was_once() is about the next time it comes here
+      if (gate_.compare_exchange_strong(gate, kClosed)) return FREERIDE_OK;
+      continue;
+    }
     if (gate != kClosed) {
       at_gate_.store(0);
       return gate == kOpen ? FREERIDE_OK : FREERIDE_ABANDONED;
@@ -89,7 +93,8 @@ freeride_status Workload::pass() {
 }
 
 void Workload::wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns) {
-  std::array<Waiter, 2> waiters{{{expected, reinterpret_cast<uint64_t>(&lease_sequence), kSize32, 0},
+  std::array<Waiter, 3> waiters{{{expected, reinterpret_cast<uint64_t>(&lease_sequence), kSize32, 0},
+                                 {0, reinterpret_cast<uint64_t>(&word(at_gate_)), kSize32, 0},
                                  {0, reinterpret_cast<uint64_t>(&word(ended_)), kSize32, 0}}};
   const timespec until = at(until_ns);
   syscall(SYS_futex_waitv, waiters.data(), waiters.size(), 0, &until, CLOCK_MONOTONIC);

@@ -15,17 +15,20 @@ namespace freeride::runner {
 /// to its gate any more ends with the process.
 class Workload {
  public:
-  /// Opens the gate; the first time, starts `body` in the thread.
-  void open(const std::function<freeride_status()>& body);
+  /// Opens the gate; the first time, starts `body` in the thread. `once`: it lets the thread pass a single time.
+  void open(const std::function<freeride_status()>& body, bool once = false);
   /// From now on pass() waits. Returns when the thread is there, or has ended, or it is `until_ns`.
   void close(int64_t until_ns);
   /// pass() does not wait, and says FREERIDE_ABANDONED. Waits for the body's end, `most_ms` at most.
   void abandon(int64_t most_ms);
 
-  /// Blocks until the lease page changes, the body has ended or it is `until_ns` (CLOCK_MONOTONIC).
+  /// Blocks until the lease page changes, the thread is at its gate, the body has ended or it is `until_ns`
+  /// (CLOCK_MONOTONIC).
   void wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns);
 
   bool started() const { return started_; }
+  /// After open(…, true): the thread has passed, and is at its gate again.
+  bool was_once() const { return gate_.load() == kClosed && at_gate_.load() != 0; }
   bool ended() const { return ended_.load() != 0; }
   freeride_status status() const { return status_; }  ///< the body's, once it has ended
   bool is_this_thread() const { return started_ && std::this_thread::get_id() == id_.load(); }
@@ -34,7 +37,7 @@ class Workload {
   freeride_status pass();
 
  private:
-  enum Gate : uint32_t { kClosed, kOpen, kAbandoned };
+  enum Gate : uint32_t { kClosed, kOpen, kOnce, kAbandoned };
 
   std::atomic<uint32_t> gate_{kClosed};
   std::atomic<uint32_t> at_gate_{0};  ///< 1: waits there

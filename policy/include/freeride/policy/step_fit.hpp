@@ -33,12 +33,18 @@ class StepFit {
   StepFit() : StepFit(Options()) {}
   explicit StepFit(const Options& options);
 
-  /// A step has taken `duration_ns`. Negative durations count as 0.
-  void record(int64_t duration_ns);
+  /// A step has taken `duration_ns`. Negative durations count as 0. Where it was a try it was wrong if it took longer
+  /// than was predicted.
+  void record(int64_t duration_ns) { record(duration_ns, predicted_ns_); }
+  /// As above, but a try was wrong if it took longer than `room_ns`.
+  void record(int64_t duration_ns, int64_t room_ns);
 
   /// May a step start that has `remaining_ns` until its lease's deadline? `first` = no step has run under this lease
   /// yet.
   bool fits(int64_t remaining_ns, bool first) const;
+
+  /// Is a step that fits now a try, admitted by less than what the recent ones say?
+  bool tries() const { return count_ != 0 && skipped_ >= patience_; }
 
   /// A lease ended, or was given up, without a step having fitted.
   void lease_skipped();
