@@ -93,29 +93,44 @@ class Computing {
 
 /// How much of a divisible work to do at once, so that a piece takes about as long as a step should: learned from what
 /// the recent pieces took, since GPUs, their shares and their other work differ.
+///
+/// Small pieces take longer for their size than large ones. So a work that was once cut into two would stay so, though
+/// it fits in one, and lose a tenth of its speed: now and then, where it is a near thing, one piece fewer is tried.
 class Pace {
  public:
   explicit Pace(double piece_ms) : piece_ns_(piece_ms * 1e6) {}
 
   /// How much of `left` units to do next, where the whole work has `total`: even parts rather than a short last one.
-  uint64_t next(uint64_t left, uint64_t total) const {
+  uint64_t next(uint64_t left, uint64_t total) {
+    tries_ = false;
     if (left == 0) return 0;
     const double fitting =
         ns_per_unit_ > 0 ? piece_ns_ / ns_per_unit_ : static_cast<double>(total / 64);  // unknown yet
     if (fitting >= static_cast<double>(left)) return left;
     const auto most = std::max<uint64_t>(1, static_cast<uint64_t>(fitting));
-    const uint64_t parts = (left + most - 1) / most;
+    uint64_t parts = (left + most - 1) / most;
+    if (left == total && parts > 1 && ns_per_unit_ > 0 && ++works_ % kTryEvery == 0) {
+      const double longer_ns = ns_per_unit_ * static_cast<double>(left) / static_cast<double>(parts - 1);
+      tries_ = longer_ns <= kNear * piece_ns_;
+      if (tries_) --parts;
+    }
     return (left + parts - 1) / parts;
   }
 
   void done(uint64_t units, std::chrono::nanoseconds took) {
     if (units == 0) return;
     const double now = static_cast<double>(took.count()) / static_cast<double>(units);
-    ns_per_unit_ = ns_per_unit_ > 0 ? 0.75 * ns_per_unit_ + 0.25 * now : now;
+    const bool found = tries_ && static_cast<double>(took.count()) <= piece_ns_;
+    ns_per_unit_ = ns_per_unit_ > 0 && !found ? 0.75 * ns_per_unit_ + 0.25 * now : now;
   }
 
  private:
+  static constexpr uint64_t kTryEvery = 64;  // works
+  static constexpr double kNear = 1.15;      // of a piece's length, which a try may take at most, by what is known
+
   double piece_ns_;
+  uint64_t works_ = 0;  // that were cut
+  bool tries_ = false;  // the present piece is longer than what is known allows
   double ns_per_unit_ = 0;  // 0: not known
 };
 

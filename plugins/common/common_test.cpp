@@ -55,3 +55,37 @@ TEST_CASE("a step ends before a piece that would not end in time") {
   common::StepBudget hours(3.6e6);
   for (int i = 0; i < 1000; ++i) REQUIRE(hours.another());
 }
+
+TEST_CASE("pace: a work that was once cut into two is whole again where it fits") {
+  common::Pace pace(1);
+  // 0.12 ms for a piece and 0.82 ms for all of the work; something else had the device in the first ones.
+  const auto work = [&](double slower) {
+    int pieces = 0;
+    for (uint64_t left = 640; left > 0; ++pieces) {
+      const uint64_t part = pace.next(left, 640);
+      pace.done(part, std::chrono::nanoseconds(
+                          static_cast<int64_t>(1e6 * slower * (0.12 + 0.82 * static_cast<double>(part) / 640))));
+      left -= part;
+    }
+    return pieces;
+  };
+  for (int i = 0; i < 10; ++i) work(2);
+  CHECK(work(1) > 1);
+  for (int i = 0; i < 500; ++i) work(1);
+  for (int i = 0; i < 500; ++i) CHECK(work(1) == 1);
+}
+
+TEST_CASE("pace: a work that does not fit in one piece fewer is seldom tried so") {
+  common::Pace pace(1);
+  int longer = 0;
+  for (int i = 0; i < 1000; ++i) {
+    for (uint64_t left = 1000; left > 0;) {
+      const uint64_t part = pace.next(left, 1000);
+      const auto took = std::chrono::nanoseconds(1070 * part);  // all of it in 1.07 ms
+      pace.done(part, took);
+      if (i > 0 && took > std::chrono::milliseconds(1)) ++longer;
+      left -= part;
+    }
+  }
+  CHECK(longer <= 16);
+}
