@@ -14,7 +14,7 @@ find "$out/tmp" -path '*/freeride/plugins/*.so' -exec cp {} "$out/plugins/" \;
 # LibTorch comes from the host's Python, and what uses it must have been built with that one: sources, and a line to compile them.
 rm -f "$out"/plugins/{resnet18,resnet50,vgg19}.so
 mkdir -p "$out"/{plugins/resnet,include/freeride}
-cp plugins/resnet/{resnet18,resnet50,vgg19,training,models}.cpp plugins/resnet/{training,models,version}.hpp "$out/plugins/resnet/"
+cp plugins/resnet/{resnet18,resnet50,vgg19,training,models}.cpp plugins/resnet/{training,models,version,memory}.hpp "$out/plugins/resnet/"
 cp plugin-api/include/freeride/plugin.h* "$out/include/freeride/"
 cp -r plugins/python "$out/plugins/"
 cp hooks/python/freeride/*.py "$out/python/freeride/"

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "../image/codec.hpp"
+#include "memory.hpp"
 #include "plugin_driver.hpp"
 #include "version.hpp"
 
@@ -136,6 +137,19 @@ TEST_CASE("training: a batch that is larger than the memory is out of memory, in
   INFO(driver.failure);
   CHECK(driver.failure.find("allocate") != std::string::npos);
   CHECK(driver.failure.find('\n') == std::string::npos);
+}
+
+TEST_CASE("training: what memory was too small for is said in one short line, whichever library says it") {
+  using training::memory_problem;
+  const std::string advice = "; raise the task's memory limit, or lower batch or image";
+  CHECK(memory_problem("CUDA out of memory. Tried to allocate 12.25 GiB. GPU 0 has a total capacity of 139.80 GiB of "
+                       "which 5.11 GiB is free. Of the allocated memory 3.0 GiB is allocated by PyTorch.") ==
+        "CUDA out of memory. Tried to allocate 12.25 GiB" + advice);
+  CHECK(memory_problem("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED") ==
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED" + advice);
+  CHECK(memory_problem("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`") ==
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`" + advice);
+  CHECK(memory_problem("mat1 and mat2 shapes cannot be multiplied (4x512 and 500x10)").empty());
 }
 
 TEST_CASE("training: a LibTorch of another version is refused in one line") {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory.hpp"
 #include "models.hpp"
 #include "version.hpp"
 #ifdef TRAINING_WITH_IMAGES
@@ -51,12 +52,10 @@ void check_version() {
   if (const auto problem = version_problem(built, found, where); !problem.empty()) throw freeride::TaskError(problem);
 }
 
-// LibTorch's messages go on with a stack trace, and have words of their own for a lack of host memory.
+// LibTorch's messages go on with a stack trace.
 [[noreturn]] void throw_what_it_is(const std::string& text) {
   const std::string line = text.substr(0, text.find('\n'));
-  for (const char* words : {"out of memory", "allocate memory", "not enough memory"}) {
-    if (line.find(words) != std::string::npos) throw freeride::OutOfMemory(line);
-  }
+  if (const auto problem = memory_problem(line); !problem.empty()) throw freeride::OutOfMemory(problem);
   throw freeride::TaskError(line);
 }
 
