@@ -397,7 +397,7 @@ def measure_all(options, devices, cells):
 def again(options):
     """Of files that were written before: those of the first, with the samples of all, and the rows made of these anew."""
     files = [json.loads(path.read_text()) for path in options.table]
-    samples = {(sample["side_task"], sample["interface"]): sample for file in files for sample in file["samples"]}  # the last one counts
+    samples = {(sample["side_task"], sample["interface"], sample["params"]): sample for file in files for sample in file["samples"]}  # the last one counts
     result = {**files[0], "rows": [row_of(sample) for sample in samples.values()], "samples": list(samples.values())}
     if len(files) > 1:
         result["commands"] = list(dict.fromkeys(command for file in files for command in file.get("commands", [file["command"]])))

@@ -1,6 +1,6 @@
 """The CUDA side tasks on a real GPU: right results, and what the driver says of CREATED and PAUSED.
 
-    python3 cuda_tasks.py --driver bench-side-task --plugins DIR --out FILE [--scale N] [--dry-run]
+    python3 cuda_tasks.py --driver bench-side-task --plugins DIR --out FILE [--scale N] [--gpu N] [--dry-run]
 
 Runs each plugin with backend=cuda and with backend=cpu and compares: PageRank's ranks to 1e-6, the pictures to the byte, and SGD's error,
 which has to fall as far. Then holds each in its states and asks the driver: no memory in CREATED, no execution in PAUSED, none in STOPPED. Then
@@ -18,10 +18,11 @@ import zlib
 
 ORKUT = ["vertices=3072441", "edges=117185083"]
 problems, facts = [], {}
+gpu = 0
 
 
 def query(words):
-    return subprocess.run(["nvidia-smi", *words, "--format=csv,noheader,nounits", "-i", "0"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return subprocess.run(["nvidia-smi", *words, "--format=csv,noheader,nounits", "-i", str(gpu)], capture_output=True, text=True, timeout=60, check=False).stdout
 
 
 def check(good, what):
@@ -172,7 +173,10 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--scale", type=int, default=18, help="of the graphs that are compared")
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--gpu", type=int, default=0, help="number; on another one than the first, CUDA_VISIBLE_DEVICES has to name it, too")
     options = parser.parse_args()
+    global gpu
+    gpu = options.gpu
     bench = Bench(options)
     scale = f"scale={options.scale}"
     files = bench.root / "files"
