@@ -129,8 +129,8 @@ class Pace {
   static constexpr double kNear = 1.15;      // of a piece's length, which a try may take at most, by what is known
 
   double piece_ns_;
-  uint64_t works_ = 0;  // that were cut
-  bool tries_ = false;  // the present piece is longer than what is known allows
+  uint64_t works_ = 0;      // that were cut
+  bool tries_ = false;      // the present piece is longer than what is known allows
   double ns_per_unit_ = 0;  // 0: not known
 };
 
