@@ -92,6 +92,17 @@ TEST_CASE("a configuration mistake is named with what is known") {
   CHECK_FALSE(bind_config(o.app, "worker", "/nonexistent/x.toml").ok());
 }
 
+TEST_CASE("a number that is none is within nothing") {
+  CLI::App app;
+  double share = 1;
+  app.add_option("--share", share)->check(within(0, 100));
+  CHECK_NOTHROW(app.parse("--share 100"));
+  CHECK(share == 100);
+  for (const char* bad : {"nan", "-NaN", "inf", "100.1", "-1", "x"}) {
+    CHECK_THROWS_AS(app.parse(std::string("--share ") + bad), CLI::ValidationError);
+  }
+}
+
 TEST_CASE("plugin files are judged without running them") {
   CHECK(check_plugin_file("", "a.so").error().message == "a.so is empty");
   CHECK(check_plugin_file("#!/bin/sh\n", "a.so").error().message == "a.so is not an ELF file");

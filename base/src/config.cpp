@@ -2,6 +2,7 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <sstream>
 
@@ -70,6 +71,16 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
         "known keys: " + known};
   }
   return {};
+}
+
+CLI::Validator within(double low, double high) {
+  const CLI::Range range(low, high);
+  const auto check = [range](std::string& text) {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && std::isnan(value)) return "Value " + text + " is no number";
+    return range(text);
+  };
+  return {check, range.get_description()};
 }
 
 }  // namespace freeride

@@ -69,7 +69,7 @@ void add_globals(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();
   app.add_option("--timeout", arguments.timeout_s, "seconds to wait for the manager")
-      ->check(CLI::Range(0.01, 86400.0))
+      ->check(within(0.01, 86400.0))
       ->capture_default_str();
 }
 
@@ -239,7 +239,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   auto* top = app.add_subcommand("top", "live view of bubbles and side tasks");
   top->add_option("--count", arguments.top.count, "end after so many pictures")->check(CLI::PositiveNumber);
   top->add_option("--interval", arguments.top.interval_s, "seconds between pictures")
-      ->check(CLI::Range(0.1, 3600.0))
+      ->check(within(0.1, 3600.0))
       ->capture_default_str();
   top->callback(
       [&arguments] { arguments.action = [&arguments](Session& session) { return run_top(session, arguments.top); }; });

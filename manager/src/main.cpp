@@ -45,17 +45,17 @@ void declare(CLI::App& app, Options& o) {
   app.add_flag("--no-broker", o.no_broker, "a freeride-bus runs the event broker");
   app.add_option("--holdout-pct", o.holdout_pct,
                  "share of iterations without side tasks, to measure I against; 0: do not measure")
-      ->check(CLI::Range(0.0, 90.0))
+      ->check(within(0.0, 90.0))
       ->capture_default_str();
   app.add_option("--holdout-block-ms", o.holdout_block_ms, "length of a held-out block")
       ->check(CLI::Range(int64_t{10}, int64_t{3'600'000}))
       ->capture_default_str();
   app.add_option("--budget-pct", o.budget_pct,
                  "time increase above which side tasks are throttled, or auto: as much as they are worth")
-      ->check(CLI::IsMember({"auto"}) | CLI::Range(0.0, 1000.0))
+      ->check(CLI::IsMember({"auto"}) | within(0.0, 1000.0))
       ->capture_default_str();
   app.add_option("--side-worth", o.side_worth, "what a second of a side task is worth, in seconds of a training GPU")
-      ->check(CLI::Range(0.0, 1000.0))
+      ->check(within(0.0, 1000.0))
       ->capture_default_str();
   app.add_option("--default-memory-mib", o.default_memory_mib,
                  "memory of a task that declares none, until it has been profiled")

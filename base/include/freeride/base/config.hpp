@@ -16,4 +16,7 @@ namespace freeride {
 /// option.
 Status bind_config(CLI::App& app, const std::string& section, std::filesystem::path file = {});
 
+/// Checks that an option's value is a number from low to high. CLI::Range(double, double) lets "nan" pass.
+CLI::Validator within(double low, double high);
+
 }  // namespace freeride
