@@ -8,7 +8,8 @@ import subprocess
 import time
 
 from cells import TRAIN
-from system import Failure, Lines, Training
+from system import PATIENCE_S, Failure, Lines, Training
+
 
 class Program:
     """A side task's own program, `bench-side-task run --serve`."""
@@ -86,8 +87,8 @@ class Beside:
         return [(stage, side_task, cell.batch if side_task in TRAIN else None) for stage in range(len(self.system.devices))
                 for side_task in self.tables.side_tasks(cell, stage)]
 
-    def answers(self, programs, what):
-        self.system.wait(lambda: all(program.answered() for program in programs), f"{what} of " + ", ".join(program.name for program in programs))
+    def answers(self, programs, what, seconds=PATIENCE_S):
+        self.system.wait(lambda: all(program.answered() for program in programs), f"{what} of " + ", ".join(program.name for program in programs), seconds)
         return [program.lines[-1] for program in programs]
 
     def init(self):
@@ -102,17 +103,19 @@ class Beside:
         self.answers(list(self.programs.values()), "InitSideTask")
 
     def control(self, order):
-        done = subprocess.run(["nvidia-cuda-mps-control"], input=order + "\n", env=dict(self.system.env, **self.mps_env), capture_output=True, text=True, timeout=20,
-                              check=False)
+        try:
+            done = subprocess.run(["nvidia-cuda-mps-control"], input=order + "\n", env=dict(self.system.env, **self.mps_env), capture_output=True, text=True,
+                                  timeout=20, check=False)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"nvidia-cuda-mps-control: no answer to {order} within 20 s") from None
         return [int(word) for word in done.stdout.split() if word.isdigit()]
 
-    def check_clients(self):
-        """A process that finds no server runs without one, and would be measured as if it had."""
+    def strangers(self):
+        """Names of those that are no clients of the server: a process that finds none runs without one, and would be measured as if it had."""
         clients = {pid for server in self.control("get_server_list") for pid in self.control(f"get_client_list {server}")}
-        missing = [name for name, process in self.system.processes.items() if name != "mps" and process.pid not in clients]
-        self.tables.say(f"MPS: {len(clients)} clients")
-        if missing:
-            raise Failure(f"no clients of the MPS server: {', '.join(missing)}")
+        found = [name for name, process in self.system.processes.items() if name != "mps" and process.pid not in clients]
+        self.tables.say(f"MPS: {len(clients)} clients" + (f", and not: {', '.join(found)}" if found else ""))
+        return found
 
     def alone(self, seconds, done):
         """Each side task with a device to itself, as many of them at a time as there are devices."""
@@ -140,12 +143,14 @@ class Beside:
     def measure(self, done):
         # Cells of one training only: the baselines are not measured in several phases.
         block_ns = int(self.scale.block_iterations * self.training.ready_ms() * 1e6)
-        if self.method == "mps":
-            self.check_clients()
+        strangers = self.strangers() if self.method == "mps" else []
         for cell in self.cells:
             if self.tables.late():
                 return
             try:
+                needed = [f"rank-{rank}" for rank in range(len(self.system.devices))] + [self.programs[key].name for key in self.keys(cell)]
+                if not set(needed).isdisjoint(strangers):
+                    raise Failure(f"no clients of the MPS server: {', '.join(name for name in needed if name in strangers)}")
                 done(cell, self.cell(cell, block_ns))
             except Failure as failure:
                 done(cell, failure)
@@ -161,7 +166,7 @@ class Beside:
         for _ in range(pairs):
             for program in programs:
                 program.ask(2 * block_ns)
-            answers = self.answers(programs, "steps")
+            answers = self.answers(programs, "steps", 30)
             worked = [one + answer["work"] for one, answer in zip(worked, answers)]
             # All of them at work: from the last one's first step to the first one's end.
             windows.append((max(answer["began_ns"] for answer in answers), min(answer["began_ns"] + answer["ns"] for answer in answers), True))
@@ -196,11 +201,12 @@ class Processor:
             program.ask("init")
             program.ask(10 * 10**9)
 
-    def finish(self):
+    def found(self):
         """{side task: [work, seconds]} of those that have come so far."""
-        found = {program.side_task: [self.tables.in_units(program.side_task, None, program.lines[-1]["work"]), program.lines[-1]["ns"] / 1e9]
-                 for program in self.programs if program.answered()}
+        return {program.side_task: [self.tables.in_units(program.side_task, None, program.lines[-1]["work"]), program.lines[-1]["ns"] / 1e9]
+                for program in self.programs if program.answered()}
+
+    def close(self):
         for program in self.programs:
             program.process.kill()
         self.system.close()
-        return found

@@ -4,7 +4,7 @@ import time
 from system import Failure
 
 STAGE = 1
-LEAD_S, TAIL_S, PATIENCE_S = 2, 2, 60
+LEAD_S, TAIL_S, PATIENCE_S = 2, 2, 40
 # name, plugin, parameters, memory; on a GPU, and on a CPU. A profile makes 8 steps, which have to be good ones.
 GPU = [("does not pause", "gpu_task", ["how=endless", "after=400", "step_us=2000"], "2GiB"),
        ("takes more memory than it may", "gpu_task", ["how=grow", "after=100", "step_us=2000", "mb=64"], "4GiB")]

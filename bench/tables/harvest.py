@@ -4,7 +4,6 @@ What a group of cells needs is loaded at once and paused by the user; a cell is 
 blocks of iterations, so that each cell has its own blank ones.
 """
 import contextlib
-import itertools
 import sqlite3
 import subprocess
 import time
@@ -69,35 +68,18 @@ class Harvest:
         self.system.wait(up, "registration of the workers")
 
     def set_budget(self, cell):
-        """A manager with the cell's budget. What the one before has measured was mostly of other side tasks: in its place comes what the same ones did without a budget,
-        where that has been measured, so that the budget is in force from the beginning. `auto` also goes by what they get, which nobody but it can tell. Returns whether there
-        is something for it to go by."""
+        """A manager with the cell's budget. One that has it already goes on: it judges other side tasks by what they do. `auto` needs to know what the cell's are worth."""
         budget, same_length = cell.budget_pct, 0.5 < self.block_ms / self.manager_block_ms < 2
-        blocks = self.evidence(cell) if budget not in (None, "auto") and same_length else []
-        if budget == self.budget and budget != "auto" and same_length and not blocks:
-            return False
+        if budget == self.budget and budget != "auto" and same_length:
+            return
         worth = self.tables.worth(cell) if budget == "auto" else 1.0
         self.pause(self.loaded)
         self.system.end("manager")
         with contextlib.closing(sqlite3.connect(self.system.folder / "m" / "freeride.db", isolation_level=None)) as state:
-            for table in ("block",) if same_length else ("block", "job", "holdout_plan", "stage"):
+            for table in ("block", "job", "holdout_plan", "stage"):
                 state.execute(f"DELETE FROM {table}")
-            state.execute("UPDATE holdout_plan SET duty_pct = 100")
-            state.executemany("INSERT INTO block (job, kind, duty_pct, iterations, sum_ns, stalls, stall_sum_ns) VALUES ('tables', ?, 100, ?, ?, 0, 0)", blocks)
         self.start_manager(budget, worth)
         self.wait_workers()
-        return bool(blocks)
-
-    def evidence(self, cell):
-        """(kind, iterations, ns) of each block of the same side tasks without a budget."""
-        same = [run for run in self.tables.record["runs"] if run["cell"]["budget_pct"] is None
-                and all(run["cell"][key] == value for key, value in cell.key.items() if key != "budget_pct")]
-        blocks = []
-        for kind, group in itertools.groupby(same[-1]["samples"] if same else [], key=lambda sample: sample[1]):
-            lengths = [sample[0] for sample in group]
-            if kind is not None:
-                blocks.append((int(kind), len(lengths), 1e6 * sum(lengths)))
-        return blocks
 
     # ---- side tasks
     def tasks_of(self, cell):
@@ -125,9 +107,7 @@ class Harvest:
 
     def load(self, wanted):
         """Orders `wanted` and nothing else; what is there already stays."""
-        for name in [name for name in self.loaded if name not in wanted]:
-            self.system.ctl("stop", name)
-            del self.loaded[name]
+        self.drop(wanted)
         for name, (stage, side_task, batch, interface) in sorted(wanted.items(), key=lambda item: item[1][1] not in TRAIN):
             if name in self.loaded:
                 continue
@@ -135,6 +115,12 @@ class Harvest:
             python = ["--python", self.options.python] if side_task in TRAIN and self.machine.gpus else []
             self.system.ctl("load", self.options.plugins / f"{side_task}.so", "--name", name, "--stage", stage, "--interface", interface, *params, *python)
             self.loaded[name] = (stage, side_task, batch, interface)
+
+    def drop(self, wanted):
+        """Ends all but `wanted`."""
+        for name in [name for name in self.loaded if name not in wanted]:
+            self.system.ctl("stop", name)
+            del self.loaded[name]
 
     def states(self):
         return {info["state"]["task"]: info["state"] for info in self.system.ctl("tasks").get("tasks", [])}
@@ -198,9 +184,10 @@ class Harvest:
             if group[0].phase != phase:
                 if phase is not None:
                     self.pause(self.loaded)
+                    self.drop(self.names(group))  # the next training may want more memory
                     self.training.order(self.tables.job(group[0]))
+                self.iteration_ms = self.training.ready_ms(*(() if phase is None else (60,)))
                 phase = group[0].phase
-                self.iteration_ms = self.training.ready_ms()
                 self.block_ms = self.scale.block_iterations * self.iteration_ms
             self.load(self.names(group))
             ended = self.wait_loaded()
@@ -217,14 +204,15 @@ class Harvest:
                 except Failure as failure:
                     done(cell, failure)
                     self.system.check()  # a process that has ended is no cell's fault
-            if group is group_of[-1]:
+            if group is group_of[0]:
                 self.tables.demonstrate(self)
         self.training.end()
 
     def cell(self, cell):
         tasks = self.tasks_of(cell)
         names = [name for name, *_ in tasks]
-        known = self.set_budget(cell)
+        self.set_budget(cell)
+        ramp = 0 if cell.budget_pct is None else self.scale.ramp
         others = [name for name in self.loaded if name not in names]
         self.pause(others)
         first = len(self.events.lines)
@@ -238,16 +226,35 @@ class Harvest:
             held = any(event["holdout"] for event in new if event.get("topic", "").startswith("training.iteration/") and event["begin_ns"] > resumed_ns)
             return stages <= busy and held
         self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 30)
-        time.sleep(self.scale.settle if known else 0)  # a new duty is in force some seconds later
+        ramp_ns = time.monotonic_ns()
+        self.rest(ramp)
         from_ns = time.monotonic_ns()
-        end = time.monotonic() + (self.options.seconds or cell.seconds or self.scale.seconds)
-        while time.monotonic() < end:
-            self.system.check()
-            time.sleep(0.1)
+        duty = self.job().get("duty_pct")
+        self.rest(self.options.seconds or cell.seconds or self.scale.seconds)
         to_ns = time.monotonic_ns()
+        measures = self.job()
         self.pause(names)
         time.sleep(0.4)  # the last events are on their way
-        return self.result(tasks, first, from_ns, to_ns)
+        found = self.result(tasks, first, from_ns, to_ns)
+        if ramp:  # not among what counts
+            found["ramp"] = {"samples": self.samples(first, ramp_ns, from_ns), "duty_pct": duty}
+        return dict(found, measures=measures)
+
+    def rest(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.system.check()
+            time.sleep(min(0.1, seconds))
+
+    def job(self):
+        return next(iter(self.system.ctl("status").get("jobs") or []), {})
+
+    def samples(self, first, from_ns, to_ns):
+        iterations = [event for event in list(self.events.lines)[first:] if event.get("topic", "").startswith("training.iteration/")]
+        kinds = breakdown.kinds(iterations)
+        lines = self.training.iterations(from_ns, to_ns)
+        by = breakdown.shift(lines, [event for event in iterations if event["stage"] == 0])
+        return self.tables.samples(lines, lambda line: kinds.get(line["iteration"] + by))
 
     def result(self, tasks, first, from_ns, to_ns):
         states = self.states()
@@ -257,11 +264,7 @@ class Harvest:
                 raise Failure(f"side task {name} was {verdict['kind']}: {verdict['reason']}")
         new = [event for event in self.events.lines[first:] if "topic" in event]
         iterations = [event for event in new if event["topic"].startswith("training.iteration/")]
-        kinds = breakdown.kinds(iterations)
-        lines = self.training.iterations(from_ns, to_ns)
-        leaders = [event for event in iterations if event["stage"] == 0]
-        by = breakdown.shift(lines, leaders)
-        samples = self.tables.samples(lines, lambda line: kinds.get(line["iteration"] + by))
+        samples = self.samples(first, from_ns, to_ns)
         begins = {(event["rank"], event["iteration"]): event["begin_ns"] for event in iterations}
         bubbles = [dict(event, iteration_ns=begins.get((event["rank"], event["iteration"]))) for event in new
                    if event["topic"].startswith("bubble.end/") and from_ns <= event["begin_ns"] and event["end_ns"] <= to_ns]
@@ -278,8 +281,7 @@ class Harvest:
                              if event["stage"] == stage and event["task"] == name and not event["holdout"])
             found.append({"side_task": side_task, "batch": batch, "stage": stage, "seconds": with_s,
                           "work": self.work_per_ns(name, side_task, batch, states[name], from_ns) * running_ns})
-        job = next(iter(self.system.ctl("status").get("jobs") or []), {})
-        return {"samples": samples, "block_iterations": max(1, round(self.manager_block_ms / self.iteration_ms)), "tasks": found, "bubbles": stages, "measures": job}
+        return {"samples": samples, "block_iterations": max(1, round(self.manager_block_ms / self.iteration_ms)), "tasks": found, "bubbles": stages}
 
     def work_per_ns(self, name, side_task, batch, state, from_ns):
         """Work for each nanosecond inside steps, of this cell where the worker has told of the task twice in it."""

@@ -47,7 +47,8 @@ def parse():
     parser.add_argument("--demos", type=pathlib.Path, help="folder of the misbehaving plugins that demonstrate the limits (tests/plugins)")
     parser.add_argument("--commit", help="what is measured, where no Git knows it")
     parser.add_argument("--sandbox", default="bubblewrap", choices=["bubblewrap", "none"])
-    parser.add_argument("--resume", action="store_true", help="keep what --out has already")
+    parser.add_argument("--resume", action="store_true", help="keep what --out has already, and measure the other cells")
+    parser.add_argument("--again", action="store_true", help="with --resume: measure those that it has, too; the new ones take their place")
     options = parser.parse_args()
     if options.build:
         options.programs, options.plugins = options.programs or options.build / "bin", options.plugins or options.build / "plugins"
@@ -87,7 +88,7 @@ class Tables:
     def __init__(self, options):
         self.options, self.scale, self.machine, self.price = options, cells.SCALES[options.scale](), Machine(options), rows.prices()
         self.begin, self.reserved_s = time.monotonic(), 0.0
-        self.power = None
+        self.power = self.processor = None
         self.commit = options.commit or self.described()
         stages = len(self.machine.devices)
         self.record = {"scale": options.scale, **self.machine.about, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -98,7 +99,8 @@ class Tables:
             old = json.loads(options.out.read_text())
             for key in ("alone", "alone_cpu", "runs", "demos"):
                 self.record[key] = old[key]
-            self.record["command"] = old["command"]
+            self.record["failed"] = {name: why for name, why in old["failed"].items() if any(cell.name == name for cell in self.scale.cells)}
+            self.record["command"] = f"{old['command']}; then {self.record['command']}"
 
     # ---- what is run
     @staticmethod
@@ -180,6 +182,8 @@ class Tables:
 
     # ---- all
     def save(self):
+        if self.processor:
+            self.record["alone_cpu"].update(self.processor.found())
         self.record["rows"] = rows.rows(self.record, self.price)
         ready = self.options.out.with_suffix(".new")
         ready.write_text(json.dumps(self.record) + "\n")
@@ -190,12 +194,12 @@ class Tables:
             self.record["failed"][cell.name] = str(result)
             return self.say(f"{cell.name} FAILED: {result}")
         self.record["failed"].pop(cell.name, None)
-        self.record["runs"].append({"cell": dict(cell.key), "commit": self.commit, **result})
+        self.record["runs"] = [run for run in self.record["runs"] if run["cell"] != cell.key] + [{"cell": cell.key, "commit": self.commit, **result}]
         self.save()
         row = self.record["rows"][-1]
         harvested = "" if row["harvested_share_pct"] is None else f", harvested {row['harvested_share_pct']:.1f} %"
         self.say(f"{cell.name}: I {row['time_increase_pct']} {row['time_increase_ci95_pct']} %, S {row['cost_savings_pct']} of {row['most_savings_pct']} %{harvested}"
-                 f", {row['iterations']} iterations")
+                 f", duty {row['duty_pct']} %, {row['iterations']} iterations")
 
     def alone(self, side_task, batch, work, seconds, stage, began_ns):
         key = side_task + (f"@{batch}" if batch else "")
@@ -204,7 +208,7 @@ class Tables:
         self.say(f"{key} alone: {work / seconds:.4g} a second")
 
     def wanted(self, method):
-        done = [run["cell"] for run in self.record["runs"]]
+        done = [] if self.options.again else [run["cell"] for run in self.record["runs"]]
         return [cell for cell in self.scale.cells if (cell.method == method or method == "freeride" and cell.method in ("iterative", "imperative"))
                 and cell.key not in done and (not self.options.only or any(re.search(part, cell.name) for part in self.options.only))]
 
@@ -232,7 +236,7 @@ class Tables:
 
     def needs_s(self, group):
         """About how long a group takes, so that time is left for those that come later."""
-        return sum((cell.seconds or self.scale.seconds) + 1 for cell in group.cells) + 30
+        return sum((self.options.seconds or cell.seconds or self.scale.seconds) + 1 for cell in group.cells) + 30
 
     def measure(self):
         if self.machine.gpus:
@@ -241,9 +245,9 @@ class Tables:
                                               stdout=subprocess.PIPE, text=True)
             self.power = Lines(process.stdout)
         groups = self.plan()
-        processor = None
-        if self.machine.gpus and not self.record["alone_cpu"]:
-            processor = Processor(self, sorted({name for cell in self.scale.cells for name in self.side_tasks(cell, 0)}))
+        missing = sorted({name for cell in self.scale.cells for name in self.side_tasks(cell, 0)} - self.record["alone_cpu"].keys())
+        if self.machine.gpus and missing:
+            self.processor = Processor(self, missing)
         try:
             for group in groups:
                 try:
@@ -267,8 +271,9 @@ class Tables:
         finally:
             for group in groups:
                 group.close()
-            if processor:
-                self.record["alone_cpu"] = processor.finish()
+            if self.processor:
+                self.save()
+                self.processor.close()
             if self.machine.gpus:
                 self.power_system.close()
 
@@ -294,7 +299,7 @@ class Tables:
         done = [run["cell"] for run in self.record["runs"]]
         for cell in group.cells:
             if cell.key not in done:
-                self.record["failed"].setdefault(cell.name, str(failure))
+                self.record["failed"][cell.name] = str(failure)
         self.say(f"FAILED: {failure}")
 
 

@@ -104,8 +104,11 @@ class System:
         raise Failure(f"{what}: not within {seconds} s")
 
     def ctl(self, *words):
-        done = subprocess.run([str(word) for word in (self.programs / "freeride-ctl", "--format", "json", *words)], capture_output=True, text=True,
-                              env=self.env, timeout=PATIENCE_S, check=False)
+        try:
+            done = subprocess.run([str(word) for word in (self.programs / "freeride-ctl", "--format", "json", *words)], capture_output=True, text=True,
+                                  env=self.env, timeout=PATIENCE_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"freeride-ctl {' '.join(map(str, words))}: no end within {PATIENCE_S} s") from None
         if done.returncode == 3:  # nobody answers yet
             return {}
         if done.returncode != 0:
@@ -147,11 +150,11 @@ class Training:
         ready.write_text(json.dumps({"phase": self.phase, "at": last + 8, "job": job}))
         ready.rename(path)  # whole or not at all
 
-    def ready_ms(self):
+    def ready_ms(self, seconds=PATIENCE_S):
         """Waits until the phase has warmed up; its iterations' length."""
         def said():
             return next((line["ready"] for line in reversed(self.lines.lines) if line.get("phase") == self.phase), None)
-        return self.system.wait(said, f"warm-up of the training's phase {self.phase}")
+        return self.system.wait(said, f"warm-up of the training's phase {self.phase}", seconds)
 
     def iterations(self, from_ns, to_ns):
         """Those that began and ended in between."""
