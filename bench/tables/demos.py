@@ -1,10 +1,11 @@
 """What happens to a side task that does not pause, and to one that takes more memory than it may: timelines beside the training."""
+import contextlib
 import time
 
 from system import Failure
 
 STAGE = 1
-LEAD_S, TAIL_S, PATIENCE_S = 2, 2, 40
+LEAD_S, TAIL_S, PATIENCE_S = 2, 2, 60
 # name, plugin, parameters, memory; on a GPU, and on a CPU. A profile makes 8 steps, which have to be good ones.
 GPU = [("does not pause", "gpu_task", ["how=endless", "after=400", "step_us=2000"], "2GiB"),
        ("takes more memory than it may", "gpu_task", ["how=grow", "after=100", "step_us=2000", "mb=64"], "4GiB")]
@@ -14,12 +15,14 @@ CPU = [("does not pause", "faulty", ["where=step", "how=spin", "after=12"], "256
 def run(harvest, folder):
     """[demonstration, …], {what: why not}, as far as the plugins are there; a training goes on under `harvest` and no other side task is at work."""
     found, failed = [], {}
-    for what, plugin, params, memory in GPU if harvest.machine.gpus else CPU:
+    for number, (what, plugin, params, memory) in enumerate(GPU if harvest.machine.gpus else CPU):
         if not (folder / f"{plugin}.so").exists():
             continue
         try:
-            found.append(one(harvest, what, folder / f"{plugin}.so", params, memory, f"demo-{len(found)}"))
+            found.append(one(harvest, what, folder / f"{plugin}.so", params, memory, f"demo-{number}"))
         except Failure as failure:
+            with contextlib.suppress(Failure):  # nothing is there, or has ended
+                harvest.system.ctl("stop", f"demo-{number}")
             failed[f"a side task that {what}"] = str(failure)
     return found, failed
 
@@ -47,7 +50,7 @@ def one(harvest, what, plugin, params, memory, name):
             return {"t_ns": time.monotonic_ns(), "verdict": refused}
         return ended()
 
-    end = system.wait(look, f"the end of the task that {what}", PATIENCE_S)
+    end = system.wait(look, f"the end of the task that {what}", PATIENCE_S / 2 if harvest.machine.gpus else PATIENCE_S)
     if not ended():
         system.ctl("stop", name)
     time.sleep(TAIL_S)

@@ -7,6 +7,7 @@ import json
 import pathlib
 import sys
 
+import cells
 import pictures
 import rows as rows_of
 
@@ -17,11 +18,11 @@ def number(value, digits=2, sign=False):
     return "–" if value is None else f"{value:{'+' if sign else ''}.{digits}f}"
 
 
-def increase(row):
-    if row["time_increase_pct"] is None:
+def increase(row, of=""):
+    if row.get(f"{of}time_increase_pct") is None:
         return "–"
-    low, high = row["time_increase_ci95_pct"]
-    return f"{row['time_increase_pct']:+.2f} ± {(high - low) / 2:.2f}"
+    low, high = row[f"{of}time_increase_ci95_pct"]
+    return f"{row[f'{of}time_increase_pct']:+.2f} ± {(high - low) / 2:.2f}"
 
 
 def markdown(head, lines):
@@ -41,6 +42,26 @@ def budget_name(row):
 def plain(row):
     """Of the table that the paper has; the others are about one more thing."""
     return (row["schedule"], row["micro_batches"], row["size"]) == ("1F1B", 4, "middle") and not row["batch"] and "+" not in row["side_task"]
+
+
+# At a glance: method, budget, what it is called there.
+GLANCE = [("iterative", 0.5, "FreeRide iterative, budget 0.5 %"), ("imperative", 1.0, "FreeRide imperative, budget 1 %"), ("mps", None, "MPS"), ("naive", None, "naive")]
+
+
+def glance(rows):
+    """{(method, side task): row} of the methods that one chooses between."""
+    wanted = {(method, budget) for method, budget, _ in GLANCE}
+    return {(row["method"], row["side_task"]): row for row in rows if (row["method"], row["budget_pct"]) in wanted and row["time_increase_pct"] is not None}
+
+
+def glance_table(rows, price):
+    found, lines = glance(rows), []
+    methods = [(method, name) for method, _, name in GLANCE if any(key[0] == method for key in found)]
+    for task in dict.fromkeys(task for _, task in found):
+        of = [found.get((method, task)) for method, _ in methods]
+        paper = price["paper"].get("iterative", {}).get(task)
+        lines.append([task] + [f"{increase(row)} / {row['cost_savings_pct']:.0f}" if row else "–" for row in of] + [f"{paper[0]:g} / {paper[1]:g}" if paper else "–"])
+    return markdown(["side task"] + [f"{name}: *I* / *S*, %" for _, name in methods] + ["the paper's FreeRide, iterative"], lines) if lines else ""
 
 
 def main_table(rows, price):
@@ -78,6 +99,21 @@ def goals_table(rows):
     return markdown(["figure", "goal", "measured, % (bold: missed)"], lines) if lines else ""
 
 
+def budget_table(rows):
+    """What a budget made of each side task, beside the same one without."""
+    free = {(row["side_task"], row["method"]): row for row in rows if row["budget_pct"] is None}
+    lines = []
+    for row in rows:
+        if row["budget_pct"] is None:
+            continue
+        off = free.get((row["side_task"], row["method"]))
+        kept = 100 * row["cost_savings_pct"] / off["cost_savings_pct"] if off and off["cost_savings_pct"] and row["cost_savings_pct"] is not None else None
+        lines.append([task_name(row), METHODS[row["method"]], budget_name(row), increase(off) if off else "–", increase(row, "ramp_"), number(row.get("ramp_duty_pct"), 0),
+                      increase(row), number(row["duty_pct"], 0), number(kept, 0)])
+    return markdown(["side task", "method", "budget", "*I* without one, %", "*I* while its cost got known, %", "duty then, %", "*I*, %", "duty at the end, %",
+                     "*S*, % of that without one"], lines) if lines else ""
+
+
 def sensitivity_table(rows):
     lines = [[row["size"], f"{row['schedule']}, {row['micro_batches']}", task_name(row), budget_name(row), number(row["iteration_ms"], 1), increase(row),
               number(row["cost_savings_pct"]), number(row["harvested_share_pct"], 1)] for row in rows]
@@ -96,7 +132,8 @@ def throughput_table(rows, record):
         for name, rates in by_task.items():
             beside = sum(rate["in_bubbles_per_s"] for rate in rates) / len(rates)
             alone = rates[0]["alone_per_s"]
-            energy = [rate["joules_per_unit"] for rate in rates if rate.get("joules_per_unit") is not None]
+            # Where hardly any work was done, its energy is the noise of everything else.
+            energy = [rate["joules_per_unit"] for rate in rates if rate.get("joules_per_unit") is not None and beside > 0.01 * alone]
             lines.append([name if row["side_task"] == name else f"{name} of {row['side_task']}", METHODS[row["method"]], number(beside), number(alone),
                           number(100 * beside / alone if alone else None, 1), rates[0]["unit"], number(sum(energy) / len(energy) if energy else None, 3),
                           number(rates[0].get("alone_joules_per_unit"), 3)])
@@ -108,26 +145,33 @@ def throughput_table(rows, record):
 
 
 def power_table(rows):
+    """Means of the GPUs."""
     lines = []
     for row in rows:
-        for gpu, of in enumerate(row.get("power") or []):
-            if row["method"] != "iterative" or row["budget_pct"] is not None:
-                continue
-            (one, other) = of["without"], of["with"]
-            lines.append([task_name(row), str(gpu), f"{one['watts']:.0f} → {other['watts']:.0f}", f"{one['sm_mhz']:.0f} → {other['sm_mhz']:.0f}",
-                          f"{100 * (other['sm_mhz'] / one['sm_mhz'] - 1):+.2f}", f"{one['power_capped_pct']:.0f} → {other['power_capped_pct']:.0f}", increase(row)])
-    return markdown(["side task", "GPU", "power, W", "SM clock, MHz", "clock, %", "at the power cap, % of samples", "*I*, %"], lines) if lines else ""
+        if not row.get("power") or row["method"] != "iterative" or row["budget_pct"] is not None:
+            continue
+        mean = {(kind, key): sum(of[kind][key] for of in row["power"]) / len(row["power"]) for kind in ("without", "with") for key in ("watts", "sm_mhz", "power_capped_pct")}
+        clocks = [100 * (of["with"]["sm_mhz"] / of["without"]["sm_mhz"] - 1) for of in row["power"]]
+        lines.append([task_name(row), f"{mean['without', 'watts']:.0f} → {mean['with', 'watts']:.0f}",
+                      f"{mean['without', 'sm_mhz']:.0f} → {mean['with', 'sm_mhz']:.0f}", f"{sum(clocks) / len(clocks):+.1f} ({min(clocks):+.1f} to {max(clocks):+.1f})",
+                      f"{mean['without', 'power_capped_pct']:.0f} → {mean['with', 'power_capped_pct']:.0f}", increase(row)])
+    return markdown(["side task", "power of a GPU, W", "SM clock, MHz", "clock, % (GPUs)", "at the power cap, % of samples", "*I*, %"], lines) if lines else ""
 
 
 def bubble_table(record):
+    """A line for each run, values of its stages in order."""
     lines = []
     for run in record["runs"]:
-        for stage, seen in sorted(run["bubbles"].items()):
-            length, overrun, edge = seen["lengths_quantiles_us"], seen["overruns_quantiles_us"], seen["edge_to_step_quantiles_us"]
-            lines.append([label(run["cell"]), stage, number(seen["share_pct"], 1), str(seen["bubbles"]),
-                          " / ".join(number(value / 1e3, 1) for value in length[:3]) or "–",
-                          f"{edge[1]} / {edge[3]}" if edge else "–", f"{overrun[1]} / {overrun[3]}" if overrun else "–"])
-    return markdown(["run", "stage", "bubble share, %", "bubbles", "length p5 / p50 / p95, ms", "edge to step p50 / p99, µs", "overrun p50 / p99, µs"], lines)
+        stages = [seen for _, seen in sorted(run["bubbles"].items())]
+        if not stages:
+            continue
+
+        def each(key, which, stages=stages):
+            return ", ".join(str(seen[key][which]) if seen[key] else "–" for seen in stages)
+
+        lines.append([label(run["cell"]), ", ".join(number(seen["share_pct"], 1) for seen in stages), str(sum(seen["bubbles"] for seen in stages)),
+                      each("edge_to_step_quantiles_us", 1), each("edge_to_step_quantiles_us", 3), each("overruns_quantiles_us", 3)])
+    return markdown(["run", "bubble share by stage, %", "bubbles", "edge to first step, p50 by stage, µs", "p99", "overrun, p99 by stage, µs"], lines)
 
 
 def shape_table(record):
@@ -153,6 +197,14 @@ def label(cell):
     return ", ".join(words) + (f", budget {budget_name(cell)}" if cell["budget_pct"] is not None else "")
 
 
+def missing(record):
+    """{name: why} of the scale's cells that no run is of."""
+    if record["scale"] not in cells.SCALES:
+        return {}
+    done = [run["cell"] for run in record["runs"]]
+    return {cell.name: "no time was left" for cell in cells.SCALES[record["scale"]]().cells if cell.key not in done}
+
+
 def page(record, rows, price, made):
     about = f"{record['machine']}, {record['stages']} stages" + (f", driver {record['driver']}" if record["driver"] else "")
     versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items() if value and value != "None")
@@ -170,24 +222,28 @@ def page(record, rows, price, made):
         return found + [""] if found else []
 
     usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
-    lines += ["## Time increase and cost savings", "", main_table(usual, price), "", *shown("increase")]
+    if glance_table(usual, price):
+        lines += ["## At a glance", "", glance_table(usual, price), "", *shown("glance")]
     if record["low_tier"] == "paper" and goals_table(usual):
         lines += ["## Against the goals", "", goals_table(usual), ""]
-    if shown("frontier"):
-        lines += ["## The slowdown budget", "", "Each side task's *I* and *S* under its budgets.", "", *shown("frontier")]
-    lines += ["## Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""), "", throughput_table(usual, record), ""]
-    if power_table(usual):
-        lines += ["## Power and clocks", "", "Blocks without → with side tasks, budget off.", "", power_table(usual), ""]
+    lines += ["## Time increase and cost savings", "", main_table(usual, price), "", *shown("increase")]
+    if budget_table(usual):
+        lines += ["## The slowdown budget", "", "The cell begins when the budget has watched its side tasks for some seconds; what these cost is in the fifth column, and not in *I*.", "",
+                  budget_table(usual), "", *shown("frontier")]
     if others:
         lines += ["## Sensitivity", "", sensitivity_table(others), ""]
     lines += ["## Bubbles", "", shape_table(record), "", *shown("shapes"), *shown("breakdown"), bubble_table(record), ""]
+    lines += ["## Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""), "", throughput_table(usual, record), ""]
+    if power_table(usual):
+        lines += ["## Power and clocks", "", "Blocks without → with side tasks, budget off.", "", power_table(usual), ""]
     if record.get("demos"):
         lines += ["## The two limits", ""]
         for demo in record["demos"]:
             lines += [f"- A side task that {demo['what']} (`{demo['plugin']}` {' '.join(demo['params'])}, memory {demo['memory']}): *{demo['verdict']['kind']}*, {demo['verdict']['reason']}."]
         lines += ["", *shown("limits")]
-    if record["failed"]:
-        lines += ["## Not measured", ""] + [f"- {name}: {why}" for name, why in record["failed"].items()]
+    left = dict(missing(record), **record["failed"])
+    if left:
+        lines += ["## Not measured", ""] + [f"- {name}: {why}" for name, why in left.items()]
     return "\n".join(lines).rstrip() + "\n"
 
 

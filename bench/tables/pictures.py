@@ -17,7 +17,7 @@ def all_of(record, rows, stem):
     matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 110})
     import matplotlib.pyplot as plt
     made = []
-    for name, text, draw in (("increase", "Time increase of each run", increase), ("frontier", "Time increase and cost savings by budget", frontier),
+    for name, text, draw in (("glance", "Time increase and cost savings by method", glance), ("increase", "Time increase of each run", increase), ("frontier", "Time increase and cost savings by budget", frontier),
                              ("breakdown", "Where the bubble time went", breakdown), ("shapes", "Bubbles of an iteration", shapes), ("limits", "The two limits", limits)):
         figure = draw(plt, record, rows)
         if figure is not None:
@@ -25,6 +25,40 @@ def all_of(record, rows, stem):
             figure.savefig(made[-1][0])
             plt.close(figure)
     return made
+
+
+def glance(plt, record, rows):
+    found = page.glance([row for row in rows if page.plain(row)])
+    methods = [(method, name) for method, _, name in page.GLANCE if any(key[0] == method for key in found)]
+    tasks = list(dict.fromkeys(task for _, task in found))
+    if len(methods) < 2:
+        return None
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 1.6 + 0.42 * len(tasks)), layout="constrained", sharey=True)
+    for index, (method, name) in enumerate(methods):
+        for at, task in enumerate(tasks):
+            row = found.get((method, task))
+            if row is None:
+                continue
+            place = at + 0.16 * (index - (len(methods) - 1) / 2)
+            low, high = row["time_increase_ci95_pct"]
+            left.plot([max(low, 0), max(high, 0)], [place, place], color=COLOURS[method], linewidth=1.4)
+            left.plot(max(row["time_increase_pct"], 0), place, "o", color=COLOURS[method], markersize=5, label=name if at == 0 else None, clip_on=False)
+            right.plot(row["cost_savings_pct"], place, "o", color=COLOURS[method], markersize=5)
+    left.set_xscale("symlog", linthresh=1, linscale=1)
+    left.set_xlim(0)
+    left.set_xticks([0, 0.5, 1, 10, 100], ["0", "0.5", "1", "10", "100"])
+    left.set_xlabel("time increase I, % (line: 95 % interval)")
+    right.set_xscale("symlog", linthresh=10, linscale=0.6)
+    right.axvline(0, color="black", linewidth=0.8)
+    right.set_xticks([-50, -10, 0, 10, 100, 1000], ["-50", "-10", "0", "10", "100", "1000"])
+    right.set_xlabel("cost savings S, %")
+    left.set_yticks(range(len(tasks)), tasks)
+    left.invert_yaxis()
+    for axes in (left, right):
+        axes.grid(axis="x", linewidth=0.4, alpha=0.5)
+        axes.minorticks_off()
+    left.legend(loc="lower left", bbox_to_anchor=(-0.05, 1.0), ncols=len(methods), frameon=False)
+    return figure
 
 
 def increase(plt, record, rows):

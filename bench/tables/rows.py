@@ -136,9 +136,19 @@ def row(run, record, price):
             "time_increase_ci95_pct": None if half is None else [rounded(increase - half), rounded(increase + half)],
             "cost_savings_pct": rounded(savings), "most_savings_pct": rounded(most) if bubble_ns and best_gpus else None,
             "harvested_share_pct": rounded(100 * harvested_ns / bubble_ns, 2) if bubble_ns else None,
-            "duty_pct": run.get("measures", {}).get("duty_pct") if cell["budget_pct"] is not None else None,
+            "duty_pct": rounded(run.get("measures", {}).get("duty_pct") if cell["budget_pct"] is not None else None, 1), **ramp(run),
             "iteration_ms": rounded(mean_ms(run["samples"], False)), "iterations": len(run["samples"]), "seconds_with": round(with_s, 2), "rates": rates,
             "power": watts}
+
+
+def ramp(run):
+    """What training lost before the run, while the budget got to know its side tasks, and the duty at the end of that."""
+    if "ramp" not in run:
+        return {}
+    increase, half = time_increase_pct(run["ramp"]["samples"], run.get("block_iterations"))
+    return {"ramp_time_increase_pct": None if increase is None else round(increase, 3),
+            "ramp_time_increase_ci95_pct": None if half is None else [round(increase - half, 3), round(increase + half, 3)],
+            "ramp_duty_pct": None if run["ramp"]["duty_pct"] is None else round(run["ramp"]["duty_pct"], 1)}
 
 
 def mean_ms(samples, kind):

@@ -95,7 +95,7 @@ def record():
     cell = {"side_task": "pagerank", "method": "iterative", "micro_batches": 4, "schedule": "1F1B", "budget_pct": None, "size": "middle", "batch": None}
     bubbles = breakdown.bubble_breakdown([event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=8.0)])
     bubbles["0"]["share_pct"] = 40.0
-    return {"machine": "a machine", "stages": 1, "driver": None, "versions": {"torch": "2"}, "commit": "abc", "date": "today", "command": "run.py", "low_tier": "paper",
+    return {"scale": "of a test", "machine": "a machine", "stages": 1, "driver": None, "versions": {"torch": "2"}, "commit": "abc", "date": "today", "command": "run.py", "low_tier": "paper",
             "sizes": {"middle": {"layers": 1, "width": 1, "length": 1, "batch": 1}}, "failed": {"pagerank-mps": "MPS needs GPUs"}, "alone": {"pagerank": [1000.0, 2.0]},
             "runs": [{"cell": cell, "samples": alternating(6), "tasks": [{"side_task": "pagerank", "stage": 0, "work": 150.0, "seconds": 1.0}], "bubbles": bubbles}]}
 
