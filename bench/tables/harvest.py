@@ -69,7 +69,7 @@ class Harvest:
 
     def set_budget(self, cell):
         """A manager with the cell's budget. One that has it already goes on: it judges other side tasks by what they do. `auto` needs to know what the cell's are worth."""
-        budget, same_length = cell.budget_pct, 0.5 < self.block_ms / self.manager_block_ms < 2
+        budget, same_length = cell.budget_pct, 0.8 < self.block_ms / self.manager_block_ms < 1.25
         if budget == self.budget and budget != "auto" and same_length:
             return
         worth = self.tables.worth(cell) if budget == "auto" else 1.0
@@ -276,20 +276,20 @@ class Harvest:
             seen["waits_ms"] = shapes.get(stage, [])
         with_s = sum(sample[0] for sample in samples if sample[1]) / 1e3
         found = []
+        told = {name: self.told(name, states[name], from_ns) for name, *_ in tasks}
         for name, stage, side_task, batch, _ in tasks:
-            running_ns = sum(min(event["harvested_ns"], event["end_ns"] - event["begin_ns"]) for event in bubbles
-                             if event["stage"] == stage and event["task"] == name and not event["holdout"])
-            found.append({"side_task": side_task, "batch": batch, "stage": stage, "seconds": with_s,
-                          "work": self.work_per_ns(name, side_task, batch, states[name], from_ns) * running_ns})
+            running_ns = stages.get(str(stage), {}).get("running_ns", 0)
+            # A bubble's end tells what all of them had of it.
+            all_ns = sum(told[other]["harvested_ns"] for other, beside, *_ in tasks if beside == stage)
+            work = self.tables.work(side_task, batch, told[name]["steps"], told[name]["metrics"])
+            found.append({"side_task": side_task, "batch": batch, "stage": stage, "seconds": with_s, "work": work * running_ns / all_ns if all_ns > 0 else 0.0})
         return {"samples": samples, "block_iterations": max(1, round(self.manager_block_ms / self.iteration_ms)), "tasks": found, "bubbles": stages}
 
-    def work_per_ns(self, name, side_task, batch, state, from_ns):
-        """Work for each nanosecond inside steps, of this cell where the worker has told of the task twice in it."""
-        told = [event["counters"] for event in list(self.events.lines) if event.get("topic") == f"task.progress/{name}" and event["t_ns"] >= from_ns]
-        last = told[-1] if told else state["counters"]
-        first = told[0] if len(told) > 1 else {"steps": 0, "harvested_ns": 0, "metrics": {}}
-        spent = last["harvested_ns"] - first["harvested_ns"]
-        work = self.tables.work(side_task, batch, last["steps"], last["metrics"])
-        if first["steps"]:
-            work -= self.tables.work(side_task, batch, first["steps"], first["metrics"])
-        return work / spent if spent > 0 else 0.0
+    def told(self, name, state, from_ns):
+        """What the side task has done since the worker told of it last before `from_ns`: steps, metrics, ns inside steps."""
+        seen = [event for event in list(self.events.lines) if event.get("topic") == f"task.progress/{name}"]
+        before = [event["counters"] for event in seen if event["t_ns"] < from_ns]
+        first = before[-1] if before else {"steps": 0, "harvested_ns": 0, "metrics": {}}
+        last = seen[-1]["counters"] if seen else state["counters"]
+        return {"steps": last["steps"] - first["steps"], "harvested_ns": last["harvested_ns"] - first["harvested_ns"],
+                "metrics": {key: value - first["metrics"].get(key, 0) for key, value in last["metrics"].items()}}

@@ -174,13 +174,16 @@ def bubble_table(record):
     return markdown(["run", "bubble share by stage, %", "bubbles", "edge to first step, p50 by stage, µs", "p99", "overrun, p99 by stage, µs"], lines)
 
 
-def shape_table(record):
-    """Of each training, the bubbles of an iteration in order."""
+def shape_table(record, rows):
+    """A line for each training, values of its stages in order."""
     lines = []
+    iteration_ms = {(row["size"], f"{row['schedule']}, {row['micro_batches']}"): row["iteration_ms"] for row in rows if row["method"] == "iterative"}
     for phase, run in phases(record).items():
-        for stage, seen in sorted(run["bubbles"].items()):
-            lines.append([*phase, stage, number(seen["share_pct"], 1), ", ".join(number(length, 1) for _, _, length in seen["waits_ms"])])
-    return markdown(["model", "schedule, micro-batches", "stage", "bubble share, %", "lengths in order, ms"], lines)
+        stages = [seen for _, seen in sorted(run["bubbles"].items())]
+        lengths = [[length for _, _, length in seen["waits_ms"]] for seen in stages]
+        lines.append([*phase, number(iteration_ms.get(phase), 1), ", ".join(number(seen["share_pct"], 1) for seen in stages),
+                      ", ".join(str(len(one)) for one in lengths), ", ".join(number(max(one, default=None), 0) for one in lengths)])
+    return markdown(["model", "schedule, micro-batches", "iteration, ms", "bubble share by stage, %", "bubbles an iteration", "the longest, ms"], lines)
 
 
 def phases(record):
@@ -224,6 +227,11 @@ def page(record, rows, price, made):
     usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
     if glance_table(usual, price):
         lines += ["## At a glance", "", glance_table(usual, price), "", *shown("glance")]
+        if record["low_tier"] == "paper":
+            low = price["low_tier"]
+            lines += [f"*S* counts side work as what it would cost on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour), against ${price['training']['dollars_per_hour']:g} "
+                      "for all of training's. Where training's GPUs do that work many times as fast, *S* is above 100 %, and a method that lets training wait for side tasks has more of it; "
+                      "*I* says what that costs the main job.", ""]
     if record["low_tier"] == "paper" and goals_table(usual):
         lines += ["## Against the goals", "", goals_table(usual), ""]
     lines += ["## Time increase and cost savings", "", main_table(usual, price), "", *shown("increase")]
@@ -231,8 +239,10 @@ def page(record, rows, price, made):
         lines += ["## The slowdown budget", "", "The cell begins when the budget has watched its side tasks for some seconds; what these cost is in the fifth column, and not in *I*.", "",
                   budget_table(usual), "", *shown("frontier")]
     if others:
-        lines += ["## Sensitivity", "", sensitivity_table(others), ""]
-    lines += ["## Bubbles", "", shape_table(record), "", *shown("shapes"), *shown("breakdown"), bubble_table(record), ""]
+        like = {row["side_task"].split("+")[0] for row in others}
+        base = [row for row in usual if row["method"] == "iterative" and row["budget_pct"] is None and row["side_task"] in like]
+        lines += ["## Sensitivity", "", "First what the others are to be compared with.", "", sensitivity_table(base + others), ""]
+    lines += ["## Bubbles", "", shape_table(record, rows), "", *shown("shapes"), *shown("breakdown"), bubble_table(record), ""]
     lines += ["## Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""), "", throughput_table(usual, record), ""]
     if power_table(usual):
         lines += ["## Power and clocks", "", "Blocks without → with side tasks, budget off.", "", power_table(usual), ""]

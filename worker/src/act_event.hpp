@@ -28,7 +28,7 @@ struct ActEvent {
   int64_t begin_ns = 0, end_ns = 0, learned_ns = 0;
   int64_t harvested_ns = 0, overrun_ns = 0, bubble_ns = 0;
   uint64_t task = 0;                           ///< that had the last lease in the bubble; 0: none
-  int64_t side_begin_ns = 0, side_end_ns = 0;  ///< of its execution in the bubble; 0: it made no step
+  int64_t side_begin_ns = 0, side_end_ns = 0;  ///< of execution in the bubble; 0: no step was made
 };
 
 /// Single producer, single consumer, no locks, no allocation after construction. What does not fit is dropped and

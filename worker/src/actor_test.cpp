@@ -139,6 +139,48 @@ TEST_CASE("a bubble's end says who worked in it, and from when until when", "[ac
   CHECK(ends[1].side_end_ns == 0);
 }
 
+TEST_CASE("where several work in a bubble, its end says from when until when any did", "[actor]") {
+  // Whoever is looked at first: the one that works first, the other, or one that only had a lease.
+  const bool swap = GENERATE(false, true);
+  Rig rig;
+  FakeTask& one = rig.add();
+  FakeTask& two = rig.add();
+  FakeTask& first = swap ? two : one;
+  FakeTask& second = swap ? one : two;
+  rig.actor.set_order(second.source()->id, FREERIDE_ORDER_PAUSE, rig.now());
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  const int64_t first_ns = rig.now();
+  first.start(rig.now());
+  rig.clock.tick(3 * kMs);
+  first.step_done(rig.now(), 3 * kMs);
+  first.pause(rig.now());
+  rig.actor.set_order(second.source()->id, FREERIDE_ORDER_RUN, rig.now());
+  rig.actor.set_order(first.source()->id, FREERIDE_ORDER_PAUSE, rig.now());
+  rig.step();
+  REQUIRE(second.lease().kind == FREERIDE_LEASE_BUBBLE);
+  const bool works = GENERATE(true, false);
+  int64_t paused_ns = rig.now();
+  if (works) {
+    rig.clock.tick(kMs);
+    second.start(rig.now());
+    rig.clock.tick(2 * kMs);
+    second.step_done(rig.now(), 2 * kMs);
+    second.pause(rig.now());
+    paused_ns = rig.now();
+  }
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].task == (works ? second : first).source()->id);
+  CHECK(ends[0].side_begin_ns == first_ns);
+  CHECK(ends[0].side_end_ns == paused_ns);
+  CHECK(ends[0].harvested_ns == (works ? 5 : 3) * kMs);
+}
+
 TEST_CASE("harvest is step time within the bubble; a step across its end counts by half", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add();

@@ -257,8 +257,12 @@ void RankSlot::add_harvest(int64_t harvested_ns) {
 
 void RankSlot::note_side_task(uint64_t task, int64_t begin_ns, int64_t end_ns) {
   if (current_.state_word == 0) return;
+  const bool others = current_.side_begin_ns != 0;
+  if (others && begin_ns == 0) return;
+  const bool last = !others || end_ns == 0 || (current_.side_end_ns != 0 && end_ns > current_.side_end_ns);
+  current_.side_begin_ns = others ? std::min(current_.side_begin_ns, begin_ns) : begin_ns;
+  if (!last) return;
   current_.task = task;
-  current_.side_begin_ns = begin_ns;
   current_.side_end_ns = end_ns;
 }
 

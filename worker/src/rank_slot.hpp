@@ -32,8 +32,8 @@ struct Bubble {
   int64_t left_ns = 0;  ///< when the worker saw that it had ended
   int64_t learned_ns = 0;
   int64_t harvested_ns = 0, overrun_ns = 0;
-  uint64_t task = 0;                           ///< that had the last lease in it
-  int64_t side_begin_ns = 0, side_end_ns = 0;  ///< its execution; side_end_ns 0: it had not paused by the end
+  uint64_t task = 0;                           ///< that executed last in it; else one that had a lease
+  int64_t side_begin_ns = 0, side_end_ns = 0;  ///< all execution; side_end_ns 0: it had not paused by the end
   bool leased = false, holdout = false;
   bool settled = true;  ///< nobody's execution past its end is still being measured
 };
@@ -67,7 +67,8 @@ class RankSlot {
   int64_t end_of_left(int64_t now_ns) const;
   /// Notes harvest of the present bubble, also towards its iteration.
   void add_harvest(int64_t harvested_ns);
-  /// Notes who executed in the present bubble, from when to when; `end_ns` 0: until after its end.
+  /// Notes who executed in the present bubble, from when to when; `end_ns` 0: until after its end, `begin_ns` 0: had a
+  /// lease, but made no step. Several may have, one after the other, and are noted in any order.
   void note_side_task(uint64_t task, int64_t begin_ns, int64_t end_ns);
   void note_lease();
   /// Someone's execution past the end of bubble `serial` is being measured / has been measured.

@@ -49,8 +49,8 @@ struct BubbleEnd {
   int64_t overrun_ns = 0;                      ///< side-task execution past end_ns
   bool leased = false;                         ///< a lease was opened in it
   bool holdout = false;                        ///< no lease, because the iteration is held out
-  std::string task;                            ///< the side task that had a lease in it; the last one, when several had
-  int64_t side_begin_ns = 0, side_end_ns = 0;  ///< its first step began, it had paused; 0: no step was made
+  std::string task;  ///< the side task that had a lease in it; when several had, the last that made a step
+  int64_t side_begin_ns = 0, side_end_ns = 0;  ///< the first step began, the last one's task had paused; 0: no step
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("replica", self.replica), visit("stage", self.stage);
     visit("rank", self.rank), visit("wait", self.wait), visit("iteration", self.iteration), visit("type", self.type);
