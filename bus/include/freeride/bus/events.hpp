@@ -45,11 +45,11 @@ struct BubbleEnd {
   uint64_t iteration = 0;
   std::string type;  ///< the paper's "A", "B", "C", or ""
   int64_t begin_ns = 0, end_ns = 0, learned_ns = 0;
-  int64_t harvested_ns = 0;                    ///< time inside side-task steps within the bubble
-  int64_t overrun_ns = 0;                      ///< side-task execution past end_ns
-  bool leased = false;                         ///< a lease was opened in it
-  bool holdout = false;                        ///< no lease, because the iteration is held out
-  std::string task;  ///< the side task that had a lease in it; when several had, the last that made a step
+  int64_t harvested_ns = 0;  ///< time inside side-task steps within the bubble
+  int64_t overrun_ns = 0;    ///< side-task execution past end_ns
+  bool leased = false;       ///< a lease was opened in it
+  bool holdout = false;      ///< no lease, because the iteration is held out
+  std::string task;          ///< the side task that had a lease in it; when several had, the last that made a step
   int64_t side_begin_ns = 0, side_end_ns = 0;  ///< the first step began, the last one's task had paused; 0: no step
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("replica", self.replica), visit("stage", self.stage);
