@@ -57,11 +57,12 @@ void StreamMarks::set_two_phase_least(int64_t ns) {
   page_.set_watching(ns >= 60 * kNsPerSec);  // where no host waits, the helper need not see their ends closely either
 }
 
-Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPage& page, SentMember& sent) {
+Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPage& page, SentMember& sent,
+                                                         uint64_t counted) {
   if (!cuda.can_write_64()) {
     return Error{Code::kUnavailable, "this GPU's streams cannot write 64-bit values", "use one of Volta or later"};
   }
-  std::unique_ptr<StreamMarks> marks(new StreamMarks(cuda, page, sent));
+  std::unique_ptr<StreamMarks> marks(new StreamMarks(cuda, page, sent, counted));
   auto bubble_page = cuda.share(&page.page(), kSharedOfBubblePage);
   if (!bubble_page.ok()) return bubble_page.error();
   marks->state_word_ = *bubble_page + offsetof(freeride_bubble_page, state_word);
@@ -100,12 +101,13 @@ StreamMarks::Wants StreamMarks::expect(std::span<const uint32_t> sources, bool o
   wants.known = ours && sources.size() <= kMostSources;
   for (const uint32_t rank : sources) {
     // Counted in any case: the sender counts whatever we do.
-    const uint32_t value = FREERIDE_SENT_FIRST + ++expected_[rank];
+    const uint64_t count = counted_ + ++expected_[rank];
+    wants.known = wants.known && kRing.may_hold(count);
     if (!wants.known) continue;
     const auto slot = sent_.slot_of(rank);
     // At FREERIDE_SENT_FIRST or below it has not counted anything for us: perhaps it never will.
     wants.known = slot && sent_.is_hooked(*slot) && sent_.counter_from(*slot) > FREERIDE_SENT_FIRST;
-    if (wants.known) wants.of[wants.count++] = {*slot, value};
+    if (wants.known) wants.of[wants.count++] = {*slot, kRing.value(count)};
   }
   return wants;
 }
@@ -119,9 +121,7 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
   std::unique_lock counting(counting_);
   const bool ours = this->ours();
   for (const uint32_t rank : destinations) {
-    const uint32_t value = FREERIDE_SENT_FIRST + ++produced_[rank];
-    if (value == FREERIDE_POISON) return Error{Code::kExhausted, "the sent counters have come to their end", ""};
-    auto written = count_for(stream, rank, value, SentMember::Row::kSent);
+    auto written = count_for(stream, rank, kRing.value(counted_ + ++produced_[rank]), SentMember::Row::kSent);
     if (!written.ok()) return written.error();
   }
   if (sources.empty()) return Held::kPlain;
@@ -154,18 +154,21 @@ Result<Held> StreamMarks::meet(CudaStream stream, std::span<const uint32_t> memb
   wants.row = SentMember::Row::kMet;
   wants.known = ours && awaited.size() <= kMostSources;
   for (const uint32_t rank : members) {
-    const uint32_t number = ++met_[rank];
-    if (number >= kMostMeetings) wants.known = false;
-    if (number >= kMostMeetings) continue;
-    auto written = count_for(stream, rank, met_base_ + number, SentMember::Row::kMet);
+    uint32_t& number = met_[rank];
+    number = std::min(number + 1, kMostMeetings);
+    if (number == kMostMeetings) wants.known = false;
+    if (number == kMostMeetings) continue;
+    auto written = count_for(stream, rank, kRing.value(met_base_ + number), SentMember::Row::kMet);
     if (!written.ok()) return written.error();
   }
   for (const uint32_t rank : awaited) {
     if (!wants.known) break;
     const auto slot = sent_.slot_of(rank);
+    const uint64_t count = met_base_ + met_[rank];
     // At FREERIDE_SENT_FIRST or below it counts none, or has not yet.
-    wants.known = slot && sent_.is_hooked(*slot) && sent_.counter_from(*slot, wants.row) > FREERIDE_SENT_FIRST;
-    if (wants.known) wants.of[wants.count++] = {*slot, met_base_ + met_[rank]};
+    wants.known = slot && kRing.may_hold(count) && sent_.is_hooked(*slot) &&
+                  sent_.counter_from(*slot, wants.row) > FREERIDE_SENT_FIRST;
+    if (wants.known) wants.of[wants.count++] = {*slot, kRing.value(count)};
   }
   counting.unlock();  // not while waiting
   if (!ours || awaited.empty() || !needed_at_once) return Held::kPlain;
@@ -343,9 +346,9 @@ void StreamMarks::rejoin() {
   sent_.rejoin(
       [this](uint32_t rank) {
         const auto found = produced_.find(rank);
-        return FREERIDE_SENT_FIRST + (found == produced_.end() ? 0 : found->second);
+        return kRing.value(found == produced_.end() ? 0 : counted_ + found->second);
       },
-      met_base_);
+      kRing.value(met_base_));
 }
 
 Status StreamMarks::end_iteration(CudaStream stream) {
@@ -353,10 +356,7 @@ Status StreamMarks::end_iteration(CudaStream stream) {
   {
     const std::lock_guard lock(counting_);
     met_.clear();
-    met_base_ += kMostMeetings;  // two million iterations before it comes to FREERIDE_POISON
-    if (met_base_ > FREERIDE_POISON - 2 * kMostMeetings) {
-      return Error{Code::kExhausted, "the counters of collectives have come to their end", ""};
-    }
+    met_base_ += kMostMeetings;
   }
   ++iteration_;
   wait_ = 0;
@@ -375,7 +375,8 @@ bool StreamMarks::end_early_holds() {
   for (const Early& early : early_) {
     const uint32_t first = early.first.load(std::memory_order_acquire);
     const uint32_t slot = early.slot.load(std::memory_order_relaxed);
-    if (first == 0 || sent_.counter_from(slot) >= first) continue;
+    // What is from before the ring's beginning was reached, and is not to be set back to.
+    if (first == 0 || kRing.reached(sent_.counter_from(slot), first)) continue;
     sent_.advance_from(slot, first);
     any = true;
   }

@@ -13,6 +13,7 @@
 
 #include "cuda_driver.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/policy/count_ring.hpp"
 #include "rank_page.hpp"
 #include "sent.hpp"
 
@@ -62,12 +63,21 @@ class StreamMarks {
   static constexpr int64_t kLeadNs = kNsPerMs;
   static constexpr size_t kMostSources = 16;       ///< of one batch or collective; one with more is not held
   static constexpr uint32_t kMostMeetings = 1024;  ///< collectives of one pair of ranks in one iteration
+  /// What counters show. Its quiet stretch is 1024 iterations of collectives, or a million messages: far more than
+  /// NCCL's queues let one rank be ahead of another. A rank holds nothing for so long, after two million iterations or
+  /// two billion messages.
+  static constexpr policy::CountRing kRing{};
+  static_assert(kRing.first == FREERIDE_SENT_FIRST && kRing.released == FREERIDE_POISON);
+  static_assert(kRing.quiet == 1024 * kMostMeetings);
   /// Nothing is wrong with a receive that is posted long before its data exists. But should a schedule exist in which
   /// that blocks the training, it goes on after so long, and after the second time without such holds.
   static constexpr int64_t kLongestEarlyNs = 5 * kNsPerSec;
 
   /// On the thread that has the CUDA context, which must outlive the process's use of it. Errors: of CudaDriver.
-  static Result<std::unique_ptr<StreamMarks>> create(CudaDriver cuda, RankPage& page, SentMember& sent);
+  /// `counted`: as if so many messages and collectives of each pair of ranks had been before, the same on all ranks:
+  /// for tests of what happens after weeks.
+  static Result<std::unique_ptr<StreamMarks>> create(CudaDriver cuda, RankPage& page, SentMember& sent,
+                                                     uint64_t counted = 0);
 
   /// Before a batch is posted on `stream`: counts its messages to and from ranks of the job, and holds the stream. An
   /// error means that a mark or a wait may be missing in the stream: switch the hook off.
@@ -123,8 +133,13 @@ class StreamMarks {
     std::atomic<uint32_t> slot{0}, first{0};  // first: 0 where nothing is held
   };
 
-  StreamMarks(CudaDriver cuda, RankPage& page, SentMember& sent)
-      : cuda_(cuda), page_(page), sent_(sent), two_phase_least_ns_(two_phase_least_ns()) {}
+  StreamMarks(CudaDriver cuda, RankPage& page, SentMember& sent, uint64_t counted)
+      : cuda_(cuda),
+        page_(page),
+        sent_(sent),
+        two_phase_least_ns_(two_phase_least_ns()),
+        counted_(counted),
+        met_base_(counted) {}
   // Under counting_.
   Wants expect(std::span<const uint32_t> sources, bool ours);
   bool ours();
@@ -144,9 +159,10 @@ class StreamMarks {
   StreamCounters counters_;
 
   std::mutex counting_;
-  std::unordered_map<uint32_t, uint32_t> produced_, expected_;  // messages, by rank of the job
+  uint64_t counted_;                                            // before the first
+  std::unordered_map<uint32_t, uint64_t> produced_, expected_;  // messages, by rank of the job
   std::unordered_map<uint32_t, uint32_t> met_;                  // collectives in this iteration, by rank of the job
-  uint32_t met_base_ = FREERIDE_SENT_FIRST;                     // of this iteration
+  uint64_t met_base_;                                           // their count before this iteration
 
   // The posting thread's own.
   std::atomic<pthread_t> owner_{0};

@@ -22,7 +22,7 @@ constexpr auto kLong = std::chrono::seconds(30);
 
 // A rank with its GPU's stream and its helper thread.
 struct Rank {
-  explicit Rank(const std::string& folder, uint32_t number, uint32_t ranks = 2) {
+  explicit Rank(const std::string& folder, uint32_t number, uint32_t ranks = 2, uint64_t counted = 0) {
     RankIdentity identity;
     identity.job = "job";
     identity.device = "cpu-" + std::to_string(number);
@@ -36,7 +36,7 @@ struct Rank {
     sent = std::move(*joined);
     auto cuda = CudaDriver::load();
     REQUIRE(cuda.ok());
-    auto created = StreamMarks::create(*cuda, *page, *sent);
+    auto created = StreamMarks::create(*cuda, *page, *sent, counted);
     REQUIRE(created.ok());
     marks = std::move(*created);
     page->set_shortest_lease(StreamMarks::kTwoPhaseLeastNs);
@@ -393,6 +393,93 @@ TEST_CASE("1F1B's batches that send and receive do not lock each other up") {
   CHECK(backwards.received == kIterations * kBatches);
   CHECK(first.marks->counters().broken + last.marks->counters().broken == 0);
   CHECK(first.marks->counters().stream + first.marks->counters().two_phase > 0);
+}
+
+TEST_CASE("messages are held for again once their counters have begun anew") {
+  const TempDir dir;
+  constexpr auto kRing = StreamMarks::kRing;
+  SECTION("up to the quiet stretch") {
+    const uint64_t counted = kRing.period() - kRing.quiet - 2;
+    Rank a(dir.path(), 0, 2, counted), b(dir.path(), 1, 2, counted);
+    a.send(1);
+    fake_cuda_synchronize(a.stream);
+    CHECK(b.batch({}, {0}) == Held::kPlain);  // it is there
+    CHECK(b.batch({}, {0}) == Held::kStream);
+    CHECK(b.batch({}, {0}) == Held::kPlain);  // quiet
+    a.send(1);
+    fake_cuda_synchronize(b.stream);
+  }
+  SECTION("across the beginning") {
+    const uint64_t counted = kRing.period() - 3;
+    Rank a(dir.path(), 0, 2, counted), b(dir.path(), 1, 2, counted);
+    a.send(1);
+    fake_cuda_synchronize(a.stream);
+    CHECK(b.sent->counter_from(0) == FREERIDE_POISON - 3);
+    for (int i = 0; i < 5; ++i) CHECK(b.batch({}, {0}) == Held::kPlain);  // quiet; then a is before the beginning
+    for (int i = 0; i < 4; ++i) a.send(1);
+    fake_cuda_synchronize(a.stream);
+    CHECK(b.sent->counter_from(0) == FREERIDE_SENT_FIRST + 2);
+    CHECK(b.batch({}, {0}) == Held::kStream);
+    std::atomic<bool> received{false};
+    b.then([&] { received = true; });
+    REQUIRE(eventually([&] { return b.word() == FREERIDE_STATE(0, 6); }));
+    CHECK_FALSE(received);
+    a.send(1);
+    CHECK(eventually([&] { return received.load(); }));
+    a.sent->release(FREERIDE_RANK_DISABLED);
+    a.send(1);
+    a.marks->rejoin();
+    CHECK(b.sent->counter_from(0) == FREERIDE_SENT_FIRST + 4);
+    CHECK(a.marks->counters().broken + b.marks->counters().broken == 0);
+  }
+}
+
+TEST_CASE("collectives are held for again once their counters have begun anew, after two million iterations") {
+  const TempDir dir;
+  constexpr uint64_t kBefore = 3;  // iterations before the beginning
+  const uint64_t counted = StreamMarks::kRing.period() - kBefore * StreamMarks::kMostMeetings;
+  Rank a(dir.path(), 0, 2, counted), b(dir.path(), 1, 2, counted);
+  int held = 0;
+  for (uint64_t i = 0; i < 2 * kBefore; ++i) {
+    b.meet({0}, {});
+    fake_cuda_synchronize(b.stream);
+    CHECK(a.meet({1}, {1}) == Held::kPlain);  // b has come to it
+    const bool holds = a.meet({1}, {1}) != Held::kPlain;
+    held += holds;
+    CHECK(holds == (i >= kBefore));
+    std::atomic<bool> came{false}, early{false};
+    a.then([&] { early = holds && !came; });
+    b.then([&] { came = true; });
+    b.meet({0}, {});
+    fake_cuda_synchronize(a.stream);
+    CHECK_FALSE(early);
+    REQUIRE(a.marks->end_iteration(a.stream).ok());
+    REQUIRE(b.marks->end_iteration(b.stream).ok());
+  }
+  CHECK(held == kBefore);
+  CHECK(a.marks->counters().broken == 0);
+  CHECK(pages::load_acquire(a.page->page().hook_state) != FREERIDE_HOOK_DISABLED);
+}
+
+TEST_CASE("early holds that are long past are not taken for held ones when counters have begun anew") {
+  const TempDir dir;
+  const uint64_t counted = StreamMarks::kRing.period() - StreamMarks::kRing.quiet - 1;
+  Rank a(dir.path(), 0, 2, counted - 1), b(dir.path(), 1, 2, counted - 1);
+  void* apart = fake_cuda_stream();
+  a.send(1);
+  fake_cuda_synchronize(a.stream);
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  const uint64_t early = b.post_early(apart, {0});
+  REQUIRE(b.marks->watch(0) == false);
+  a.send(1);
+  fake_cuda_synchronize(apart);
+  b.wait(early);
+  b.sent->page().sent[0][1] = FREERIDE_SENT_FIRST + 2;  // a million messages later
+  b.helper->stop();
+  b.marks->watch(0);
+  CHECK_FALSE(b.marks->watch(2 * StreamMarks::kLongestEarlyNs));
+  CHECK(b.sent->counter_from(0) == FREERIDE_SENT_FIRST + 2);
+  fake_cuda_destroy(apart);
 }
 
 TEST_CASE("a batch whose peer needs its send before it can produce is held for a bounded time, twice") {

@@ -61,6 +61,7 @@ class Search {
           for (const uint32_t peer : calls[i].sends) known.sends.push_back({Operation::kWrite, peer, ++sent.at(peer)});
           for (const uint32_t peer : calls[i].receives) {
             known.receives.push_back({Operation::kHold, peer, ++received.at(peer)});
+            known.may_hold = known.may_hold && options.ring.may_hold(options.counted + received.at(peer));
           }
           const auto* next = i + 1 < calls.size() ? &calls[i + 1] : nullptr;
           known.needed_at_once = next != nullptr && next->waits && next->batch == calls[i].batch;
@@ -117,7 +118,7 @@ class Search {
   struct Known {
     std::vector<Operation> sends, receives;
     Operation apart{};  // what it is held apart for
-    bool needed_at_once = false, one_source = false;
+    bool needed_at_once = false, one_source = false, may_hold = true;
     std::array<std::vector<Operation>, 4> operations;  // by what the host saw: see operations()
   };
 
@@ -134,7 +135,7 @@ class Search {
     batch.sends = !known.sends.empty();
     batch.receives = !known.receives.empty();
     batch.needed_at_once = known.needed_at_once;
-    batch.sources_hooked = sources_hooked;
+    batch.sources_hooked = sources_hooked && known.may_hold;
     batch.posted_early = !known.needed_at_once;
     batch.one_source = known.one_source;
     std::vector<Operation> made;
@@ -172,9 +173,16 @@ class Search {
     return true;
   }
 
+  // What a GPU that waits for a counter sees of it.
+  bool goes_on(const State& state, size_t rank, const Operation& wanted) const {
+    if (state.poisoned[wanted.peer][rank] != 0) return true;
+    const uint32_t counter = options_.ring.value(options_.counted + state.counter[wanted.peer][rank]);
+    return static_cast<int32_t>(counter - options_.ring.value(options_.counted + wanted.value)) >= 0;
+  }
+
   bool ready(const State& state, size_t rank, const Operation& operation) const {
     if (operation.kind == Operation::kHold) {
-      return state.poisoned[operation.peer][rank] != 0 || state.counter[operation.peer][rank] >= operation.value;
+      return goes_on(state, rank, operation);
     }
     if (operation.kind != Operation::kAwait) return true;
     return options_.one_queue ? state.passed[rank] > operation.value : all_pass(state, rank, operation.value);
@@ -222,8 +230,7 @@ class Search {
   // Is this batch, which was started, held apart?
   bool held_apart(const State& state, size_t rank, size_t batch) const {
     if (batch < state.passed[rank] || (state.apart[rank] >> (batch - state.passed[rank]) & 1) == 0) return false;
-    const Operation& apart = known_batches_[rank][batch]->apart;
-    return state.poisoned[apart.peer][rank] == 0 && state.counter[apart.peer][rank] < apart.value;
+    return !goes_on(state, rank, known_batches_[rank][batch]->apart);
   }
 
   // How many of a rank's batches can send to `peer`, or receive from it, now: those in front of the first that is held

@@ -7,6 +7,9 @@
 // than what libraries do, so what passes here passes there. A batch that is posted early and held apart passes nothing
 // before its first message's counter is there, and neither does what is behind it in its queue.
 //
+// Counters show what the hook's do (policy/count_ring), and are compared as a GPU compares them; a schedule may begin
+// where they are near their end, to begin anew in its middle.
+//
 // Besides, a rank may switch its hook off, or be killed, at any moment; then its counters are released, and released
 // again after a write that was still in its stream has overwritten that.
 #pragma once
@@ -17,6 +20,7 @@
 #include <vector>
 
 #include "freeride/policy/batch_plan.hpp"
+#include "freeride/policy/count_ring.hpp"
 
 namespace freeride::hooks::model {
 
@@ -50,6 +54,8 @@ struct Options {
   bool eager = false;          // streams run as far as they can before anything else happens: far fewer
                                // states; and one order of events where all end alike
   uint64_t most_states = 5'000'000;
+  policy::CountRing ring{};
+  uint64_t counted = 0;  // messages of each pair of ranks before the schedule's
 };
 
 struct Outcome {

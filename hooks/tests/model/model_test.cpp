@@ -214,6 +214,29 @@ TEST_CASE(
   require_no_fault(schedule[0], {.lead = 6, .switch_offs = 1});
 }
 
+TEST_CASE("model: counters begin anew at any message, and nobody waits for ever") {
+  freeride::policy::CountRing ring;
+  ring.quiet = 16;  // more messages than these schedules let one rank be ahead of another
+  for (const auto& schedule : real_schedules()) {
+    if (ranks_of(schedule) != 2) continue;
+    for (uint64_t before = 0; before <= 8; ++before) {
+      require_no_fault(schedule, in_scope(schedule, {.ring = ring, .counted = ring.period() - before}));
+    }
+    require_no_fault(schedule, in_scope(schedule, {.switch_offs = 1, .ring = ring, .counted = ring.period() - 4}));
+  }
+}
+
+TEST_CASE("model: with holds up to where counters begin anew, a rank waits for ever") {
+  freeride::policy::CountRing ring;
+  ring.quiet = 0;
+  // Rank 0's stream comes to its first wait when rank 1 has counted two more messages.
+  const auto schedule = parse_schedules("schedule ahead\nP:r1 W0 P:r1 W1\nP:s0 P:s0 W0 W1\n");
+  const Options held{.lead = 4, .ring = ring, .counted = uint64_t{ring.period()} - 1};
+  CHECK(explore(schedule[0], held).fault.find("rank 0 is held") != std::string::npos);
+  ring.quiet = 2;
+  require_no_fault(schedule[0], {.lead = 4, .ring = ring, .counted = uint64_t{ring.period()} - 1});
+}
+
 TEST_CASE("model: a file that makes no sense is refused") {
   CHECK_THROWS(read_schedules("/nowhere"));
   CHECK_THROWS(parse_schedules("P:s1\n"));
