@@ -38,12 +38,12 @@ def gpus():
 
 
 class Ranks:
-    """The ranks of one run, one on each GPU."""
+    """The ranks of one run, one on each GPU. With a gate they import what they need and wait for go()."""
 
-    def __init__(self, options, job, per_rank=None, **environment):
+    def __init__(self, options, job, per_rank=None, gate=False, **environment):
         self.count = options.ranks
         self.folder = tempfile.mkdtemp(prefix="fr-")
-        self.job = dict(job, out=self.folder + "/result")
+        self.job = dict(job, out=self.folder + "/result", gate=gate and self.folder + "/gate")
         port = 20000 + os.getpid() % 10000 + Ranks.made
         Ranks.made += 1
         self.processes = []
@@ -52,11 +52,14 @@ class Ranks:
                        PYTHONPATH=f"{options.python}:{HERE / 'gpu'}:{HERE.parent / 'hooks/tests/frameworks'}", PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8",
                        NCCL_NVLS_ENABLE="0", FREERIDE_RUN_DIR=options.run_dir or self.folder, FREERIDE_JOB="bench", **environment)
             own.update((per_rank or {}).get(rank, {}))
-            words = ["timeout", "-k", "2", str(job.get("watchdog_s", 100) + 25), sys.executable, "-m", "freeride.run",
+            words = ["timeout", "-k", "2", str((2 if gate else 1) * job.get("watchdog_s", 100) + 25), sys.executable, "-m", "freeride.run",
                      str(HERE / "gpu" / "rank.py"), json.dumps(self.job)]
             self.processes.append(subprocess.Popen(words, env=own, stdout=open(f"{self.folder}/{rank}.out", "w"),
                                                    stderr=open(f"{self.folder}/{rank}.err", "w")))
     made = 0
+
+    def go(self):
+        open(self.folder + "/gate", "w").close()
 
     def end(self):
         """By a signal that `timeout` hands on: killed, it would leave its rank at work."""
@@ -173,7 +176,8 @@ def times(options, record):
 
 
 def checks(options, record):
-    """One after the other: unhooked receives spin on the GPU, and several trainings would wait for each other's spinning."""
+    """One after the other: unhooked receives spin on the GPU, and several trainings would wait for each other's spinning. But for the runs in
+    which a rank is killed, most of whose time is waiting."""
     def several(schedules, pipeline=0):
         stages = pipeline or options.ranks
         return [(name, chunks * stages) for name, chunks in schedules]
@@ -181,7 +185,6 @@ def checks(options, record):
     base = {"what": "compared", "size": size, "iterations": options.iterations, "deterministic": True, "watchdog_s": options.watchdog}
     one = dict(base, schedules=several([("1F1B", 1)]), iterations=14)
     low, halves = {"FREERIDE_HOOK_TWO_PHASE_MS": "0.3"}, max(2, options.ranks // 2)
-    dying = {"what": "killed", "schedule": "1F1B", "size": size, "iterations": 40, "kill_at": 20, "timeout_s": 10, "watchdog_s": 45}
     wanted = [
         ("schedules", dict(base, schedules=several(SCHEDULES)), {}, low),
         ("one connection", dict(base, schedules=several(SCHEDULES[1:3])), {}, dict(low, CUDA_DEVICE_MAX_CONNECTIONS="1")),
@@ -189,33 +192,54 @@ def checks(options, record):
         ("norm", dict(base, schedules=several([SCHEDULES[1], SCHEDULES[3]]), norm=True), {}, low),
         ("one rank without", one, {1: {"FREERIDE_HOOK": "0"}}, low),
         ("one hook fails", dict(one, fail_at=8), {}, low),
-        ("rank killed, hooked", dying, {}, low),
-        ("rank killed, unhooked", dying, {}, {"FREERIDE_HOOK": "0"}),
     ]
-    for name, job, per_rank, environment in wanted:
-        if options.only and name not in options.only:
-            continue
-        begin = time.monotonic()
-        ranks = Ranks(options, job, per_rank, **environment)
-        if job["what"] == "killed":
-            record["checks"][name] = {"survivors_ended_after_s": survivors(ranks), "codes": [process.returncode for process in ranks.processes], "said": said(ranks)}
-            print(f"== {name}:", json.dumps(record["checks"][name]), flush=True)
-            continue
+    wanted = [of for of in wanted if not options.only or of[0] in options.only]
+    ahead = [Ranks(options, job, per_rank, gate=True, **environment) for _, job, per_rank, environment in wanted[:1]]
+    for index, (name, job, *_) in enumerate(wanted):
+        ranks, begin = ahead.pop(), time.monotonic()
+        ranks.go()
+        for _, job_ahead, per_rank, environment in wanted[index + 1:index + 2]:
+            ahead.append(Ranks(options, job_ahead, per_rank, gate=True, **environment))
         try:
             results, codes = ranks.wait()
         except SystemExit:  # told to end: what there is of it
             record["checks"][name] = {"good": False, "ended_early": True, "results": ranks.results()}
-            ranks.end()
+            for started in [ranks, *ahead]:
+                started.end()
             raise
-        good = codes == [0] * ranks.count and all(as_it_must_be(name, job, one) for result in results if result
-                                                  for one in result.values() if isinstance(one, dict) and "equal" in one)
-        record["checks"][name] = {"good": good, "codes": codes, "said": said(ranks), "results": results}
-        print(f"== {name}: {'good' if good else 'NOT as it must be'}, {codes}, {time.monotonic() - begin:.0f} s", said(ranks), flush=True)
+        compared = [one for result in results if result for one in result.values() if isinstance(one, dict) and "equal" in one]
+        good = codes == [0] * ranks.count and len(compared) == ranks.count * len(job["schedules"]) and all(as_it_must_be(name, job, one) for one in compared)
+        record["checks"][name] = {"good": good, "codes": codes, "s": round(time.monotonic() - begin, 1), "said": said(ranks), "results": results}
+        save(options, record)
+        print(f"[{since_start():.0f} s] {name}: {'good' if good else 'NOT as it must be'}, {len(compared)} compared, {codes}, "
+              f"{time.monotonic() - begin:.0f} s", said(ranks), flush=True)
         for rank in range(ranks.count):
             if not good:
                 print(ranks.text(rank, "out", 3000), flush=True)
-            if results[rank] is None:
+            if results[rank] is None or codes[rank] != 0:
                 print(ranks.text(rank, most=2500), flush=True)
+    if not options.only or "rank killed" in options.only:
+        killed(options, record, size)
+
+
+def killed(options, record, size):
+    """The last rank is killed, in a hooked training and at the same time in one without the hook."""
+    dying = {"what": "killed", "schedule": "1F1B", "size": size, "iterations": 40, "kill_at": 20, "timeout_s": 10, "watchdog_s": 45}
+    # What NCCL's watchdog would write down first takes longer than all else.
+    quick = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}
+    names = {"rank killed, hooked": {}, "rank killed, unhooked": {"FREERIDE_HOOK": "0"}}
+    runs = {name: Ranks(options, dying, **quick, **environment) for name, environment in names.items()}
+    try:
+        after = survivors(list(runs.values()))
+    except SystemExit:
+        for ranks in runs.values():
+            ranks.end()
+        raise
+    for (name, ranks), seconds in zip(runs.items(), after):
+        record["checks"][name] = {"survivors_ended_after_s": seconds, "codes": [process.returncode for process in ranks.processes], "said": said(ranks),
+                                  "last_words": [ranks.text(rank, most=20000).strip().splitlines()[-4:] for rank in range(ranks.count - 1)]}
+        print(f"[{since_start():.0f} s] {name}:", json.dumps({key: value for key, value in record["checks"][name].items() if key != "last_words"}), flush=True)
+    save(options, record)
 
 
 def as_it_must_be(name, job, one):
@@ -226,16 +250,31 @@ def as_it_must_be(name, job, one):
     return whole and one["equal"] and one["waits_equal"] and one["marks_equal"] and one["waits"] == one["receives"]
 
 
-def survivors(ranks):
-    """Of a run whose last rank is killed: how long after it the others ended."""
-    ranks.processes[-1].wait()
-    begin, after = time.monotonic(), [None] * (ranks.count - 1)
-    while None in after:
-        for rank, process in enumerate(ranks.processes[:-1]):
-            if after[rank] is None and process.poll() is not None:
-                after[rank] = round(time.monotonic() - begin, 1)
+def survivors(runs):
+    """Of runs whose last rank is killed: how long after it each of the others ended."""
+    died, after = [None] * len(runs), [[None] * (ranks.count - 1) for ranks in runs]
+    while any(None in of for of in after):
+        for index, ranks in enumerate(runs):
+            if died[index] is None and ranks.processes[-1].poll() is not None:
+                died[index] = time.monotonic()
+            for rank, process in enumerate(ranks.processes[:-1]):
+                if died[index] is not None and after[index][rank] is None and process.poll() is not None:
+                    after[index][rank] = round(time.monotonic() - died[index], 1)
         time.sleep(0.05)
     return after
+
+
+START = time.monotonic()
+
+
+def since_start():
+    return time.monotonic() - START
+
+
+def save(options, record):
+    with open(options.out + ".part", "w") as file:
+        json.dump({**record, **summarise(record)}, file)
+    os.replace(options.out + ".part", options.out)
 
 
 def main():
@@ -270,10 +309,8 @@ def main():
         if options.what in ("times", "all"):
             times(options, record)
     finally:
-        record.update(summarise(record))
-        with open(options.out, "w") as file:
-            json.dump(record, file)
-        print(json.dumps({key: value for key, value in record.items() if key not in ("times", "checks")}, indent=1))
+        save(options, record)
+        print(json.dumps({key: value for key, value in {**record, **summarise(record)}.items() if key not in ("times", "checks")}, indent=1))
 
 
 if __name__ == "__main__":
