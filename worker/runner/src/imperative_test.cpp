@@ -142,3 +142,20 @@ TEST_CASE("imperative: after one slow pause it is tried again, a piece at a time
   const auto works = [&](const auto&) { return metric(*harness, "steps") >= tried + 20; };
   REQUIRE(open_until(*harness, FREERIDE_LEASE_BUBBLE, 60, works));
 }
+
+TEST_CASE("imperative: a piece that is longer than any lease is done over several") {
+  const TempDir scratch;
+  Params params = kImperative;
+  params[1].second = "100000";
+  auto harness = start_paused("yielding", scratch, params);
+  int leases = 0;
+  const auto done = [&](const auto&) { return metric(*harness, "steps") >= 3; };
+  while (leases < 200 && !done(harness->answer())) {
+    const uint64_t before = steps(*harness);
+    REQUIRE(open_until(*harness, FREERIDE_LEASE_BUBBLE, 20, [&](const auto&) { return steps(*harness) > before; }));
+    REQUIRE(wait_frozen(*harness));
+    ++leases;
+  }
+  INFO(leases);
+  CHECK(done(harness->answer()));
+}

@@ -413,12 +413,15 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
   const auto until_ns = [&] { return as_time(held_.deadline_ns) - pauses_.predicted_ns(); };
   held_ = lease;
   held_sequence_ = sequence;
-  if (until_ns() <= now_ns_) {
+  // A piece that was stopped in its middle goes on, whatever is known: it is long enough for several leases.
+  const bool rest = stuck_ && workload_.arrivals() == stuck_at_;
+  if (until_ns() <= now_ns_ && !rest) {
     if (lease.lease_id != last_run_lease_) skip(lease);
     return Next::kGoOn;
   }
   // What was seen says that it does not fit. One piece from the lease's begin is the least that can show that it does.
-  tries_ = pauses_.tries();
+  tries_ = pauses_.tries() && !rest;
+  const bool one_piece = tries_ || until_ns() <= now_ns_;
   store_relaxed(answer_.lease_id, lease.lease_id);
   if (const auto status = call(FREERIDE_IN_START, plugin_->start, now_ns_); status != FREERIDE_OK)
     return failed(FREERIDE_IN_START, status);
@@ -427,7 +430,7 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
   piece_begin_ns_ = now_ns_;
   first_of_lease(piece_begin_ns_);
   enter(FREERIDE_IN_STEP, piece_begin_ns_);
-  open_workload();
+  if (tries_ || !one_piece) open_workload();
   pages::bump_and_wake(answer_.sequence);
   for (;;) {
     now_ns_ = SteadyClock::now();
@@ -435,8 +438,8 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
       held_.deadline_ns = static_cast<uint64_t>(now_ns_);  // taken back
       break;
     }
-    const int64_t wait_ns = tries_ ? as_time(held_.deadline_ns) : until_ns();
-    if (workload_.ended() || stop_requested() || now_ns_ >= wait_ns || (tries_ && workload_.was_once())) break;
+    const int64_t wait_ns = one_piece ? as_time(held_.deadline_ns) : until_ns();
+    if (workload_.ended() || stop_requested() || now_ns_ >= wait_ns || (one_piece && workload_.waits())) break;
     workload_.wait(lease_.sequence, held_sequence_, wait_ns);
   }
   return end_workload();
@@ -456,15 +459,20 @@ Runner::Next Runner::end_workload() {
   const int64_t begin_ns = tries_ ? piece_begin_ns_ : now_ns_;
   const int64_t room_ns = as_time(held_.deadline_ns) - begin_ns;
   // Until the lease's end it may come to its gate; where that was taken back, twice as long as it mostly needs: what
-  // takes longer than that is not seen, and would be learned too short.
-  workload_.close(std::max(as_time(held_.deadline_ns), now_ns_ + 2 * std::max(pauses_.predicted_ns(), kLeastGateNs)));
+  // takes longer than that is not seen, and would be learned too short. That once a piece: of one that is longer than
+  // leases are it says nothing.
+  const bool rest = stuck_ && workload_.arrivals() == stuck_at_;
+  const int64_t needs_ns = std::max(pauses_.predicted_ns(), kLeastGateNs) * (rest ? 1 : 2);
+  workload_.close(std::max(as_time(held_.deadline_ns), now_ns_ + needs_ns));
+  stuck_ = !workload_.waits() && !workload_.ended();
+  stuck_at_ = workload_.arrivals();
   now_ns_ = SteadyClock::now();
   store_relaxed(answer_.pause_seen_ns, static_cast<uint64_t>(now_ns_));
   const int64_t taught_ns = end_piece(now_ns_);
   if (record_ != nullptr) record_->step(taught_ns, taught_ns);
   store_release(answer_.steps, load_relaxed(answer_.steps) + 1);
   if (pause() == Next::kEnded) return Next::kEnded;
-  pauses_.record(SteadyClock::now() - begin_ns, room_ns);
+  if (!rest) pauses_.record(SteadyClock::now() - begin_ns, room_ns);
   tries_ = false;
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(pauses_.predicted_ns()));
   if (!workload_.ended()) return job_.profile && profiled_enough() ? profiled() : Next::kGoOn;

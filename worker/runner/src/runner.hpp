@@ -138,6 +138,8 @@ class Runner {
   Workload workload_;
   policy::StepFit pauses_{kPauses};  ///< from the gate's closing to PauseSideTask's end, in the imperative interface
   bool tries_ = false;               ///< the gate lets one piece pass, though it should not fit
+  bool stuck_ = false;               ///< it was stopped in the middle of a piece,
+  uint32_t stuck_at_ = 0;            ///< the one after it had come to its gate so many times
   bool told_ = false;                ///< the worker, of the first step under the lease
   bool abandoned_ = false;           ///< the present step was told so
   bool finished_ = false;

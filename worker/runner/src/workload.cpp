@@ -75,10 +75,11 @@ void Workload::abandon(int64_t most_ms) {
 }
 
 freeride_status Workload::pass() {
+  ++arrivals_;
   for (;;) {
     uint32_t gate = gate_.load();
     if (gate == kOnce) {
-      at_gate_.store(0);  // before the gate is closed: was_once() is about the next time it comes here
+      at_gate_.store(0);  // before the gate is closed: waits() is about the next time it comes here
       if (gate_.compare_exchange_strong(gate, kClosed)) return FREERIDE_OK;
       continue;
     }

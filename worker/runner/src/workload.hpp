@@ -27,8 +27,10 @@ class Workload {
   void wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns);
 
   bool started() const { return started_; }
-  /// After open(…, true): the thread has passed, and is at its gate again.
-  bool was_once() const { return gate_.load() == kClosed && at_gate_.load() != 0; }
+  /// The gate is closed, and the thread there; after open(…, true), again.
+  bool waits() const { return gate_.load() == kClosed && at_gate_.load() != 0; }
+  /// How often the thread has come to its gate: unchanged while it is in one piece.
+  uint32_t arrivals() const { return arrivals_.load(); }
   bool ended() const { return ended_.load() != 0; }
   freeride_status status() const { return status_; }  ///< the body's, once it has ended
   bool is_this_thread() const { return started_ && std::this_thread::get_id() == id_.load(); }
@@ -41,6 +43,7 @@ class Workload {
 
   std::atomic<uint32_t> gate_{kClosed};
   std::atomic<uint32_t> at_gate_{0};  ///< 1: waits there
+  std::atomic<uint32_t> arrivals_{0};
   std::atomic<uint32_t> ended_{0};
   std::thread thread_;
   std::atomic<std::thread::id> id_;
