@@ -21,7 +21,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table the normal one.
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table by its expansion.
 T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
 BIG = {"layers": 8, "width": 3072, "heads": 24, "length": 1024, "batch": 4, "micro_batches": 4, "vocabulary": 32000}  # layers a stage
 SMALL = {"layers": 4, "width": 512, "heads": 8, "length": 256, "batch": 2, "micro_batches": 4, "vocabulary": 1000}
@@ -99,7 +99,7 @@ def interval(values):
     if len(values) < 2:
         return mean, math.inf
     degrees = len(values) - 1
-    return mean, (T95[degrees] if degrees < len(T95) else 1.96) * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, (T95[degrees] if degrees < len(T95) else 1.96 + 2.372 / degrees + 2.82 / degrees**2) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def increases(result):
@@ -127,22 +127,21 @@ def increases(result):
 
 def summarise(record):
     summary = {}
-    upper = []
     for name in ("stream_wait", "two_phase"):
         runs = record["times"].get(name)
         if not runs:
             continue
         values = increases(runs[0])
         mean, half = interval(values)
-        upper.append(mean + half)
         summary[f"hook_{name}_time_increase_pct"] = round(mean, 4)
         summary[f"hook_{name}_ci95_half_pct"] = round(half, 4)
+        summary[f"hook_{name}_ci95_upper_pct"] = round(mean + half, 4)
         summary[f"hook_{name}_pairs"] = len(values)
         summary[f"hook_{name}_cpu_pct"] = round(max(statistics.fmean(run["hook_cpu_pct"]) for run in runs), 2)
         off = [d for d, hooked in zip(runs[0]["iteration_ms"], runs[0]["hooked"]) if d is not None and hooked is False]
         summary[f"{name}_unhooked_iteration_ms"] = round(statistics.fmean(off), 3)
-    if upper:
-        summary["hook_time_increase_ci95_upper_pct"] = round(max(upper), 4)
+    if summary:  # of the hook as it is, which waits in two phases where a lease is worth it
+        summary["hook_time_increase_ci95_upper_pct"] = summary.get("hook_two_phase_ci95_upper_pct", summary.get("hook_stream_wait_ci95_upper_pct"))
         summary["hook_cpu_pct"] = max(value for name, value in summary.items() if name.endswith("_cpu_pct"))
     return summary
 
