@@ -124,9 +124,9 @@ int64_t RankPage::longest_gap(uint32_t wait) const {
 
 RankPage::Expected RankPage::expected_begin(uint32_t wait) const {
   // Beyond what was seen: its spread behind it, where looking on costs little, for few begins are late; and before it,
-  // where every wait pays for it, a quarter of that. Of the begins of a 1F1B on four H200s with side tasks 97–98 % lay
-  // within, and looking for them took 1.1 % of a core; with the whole spread and at most 1.5 ms on either side 97 %,
-  // too, and 2.0 %; by the last eight times and a quarter of the spread, 88 %.
+  // where every wait pays for it, a quarter of that. Of the recorded begins of a 1F1B on four H200s with side tasks
+  // 97–98 % lay within, and looking for them takes 1.1 % of a core; with the whole spread and at most 1.5 ms on either
+  // side 96–98 %, and 2.0–2.3 %; by the last eight times and a quarter of the spread, 88 %.
   constexpr int64_t kLeast = 200 * kNsPerUs, kMostBefore = 500 * kNsPerUs, kMostBehind = 1500 * kNsPerUs;
   if (wait == 0 || wait > FREERIDE_MAX_WAITS) return {};
   const Span span = span_of(gaps_[wait - 1], last_end_wait_.load(std::memory_order_relaxed));
@@ -219,14 +219,9 @@ void RankPage::publish_lengths() {
   for (size_t i = 0; i < std::max(waits, published_); ++i) {
     auto known = learner_.length(i + 1);
     if (known.low_ns < shortest_lease_ns_) known = {0, 0, 0, known.samples};
-    // On a GPU a step that is under way when the data comes delays training: leases that follow the bubble past the low
-    // quantile cost more than they harvest. And from where the host posts what training does next, the GPU gives its
-    // time slices, of 2 ms, to training's waiting stream, too: a step that is under way then is not over in time,
-    // however short it is.
-    if (shortest_lease_ns_ > 0) {
-      known.low_ns -= std::min(lead_ns_, known.low_ns / 2);
-      known.mid_ns = known.high_ns = known.low_ns;
-    }
+    // On a GPU the host posts what training does next by then, and a step that is under way when the data comes delays
+    // it: leases that follow the bubble past the low quantile cost more than they harvest.
+    if (shortest_lease_ns_ > 0) known.mid_ns = known.high_ns = known.low_ns;
     auto& slot = page.learned[i];
     // A reader between these stores sees a mixture of two sane lengths; it orders them by itself.
     store_relaxed(slot.low_ns, static_cast<uint64_t>(known.low_ns));

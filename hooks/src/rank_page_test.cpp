@@ -230,32 +230,6 @@ TEST_CASE("external marks: what was written is noticed, timed and learned") {
   CHECK(rank->next_look_ns(now + 5 * kNsPerSec) - (now + 5 * kNsPerSec) == 10'000'000);
 }
 
-TEST_CASE("a GPU's leases end where its training posts what it does next, before the wait's learned end") {
-  auto plain = make(), with_lead = make(), with_long_lead = make();
-  with_lead->set_leases(3 * kNsPerMs, kNsPerMs);
-  with_long_lead->set_leases(3 * kNsPerMs, 8 * kNsPerMs);
-  for (const auto& rank : {plain.get(), with_lead.get(), with_long_lead.get()}) {
-    int64_t now = 1'000'000;
-    for (int iteration = 0; iteration < 20; ++iteration) {
-      for (const int64_t length : {10 * kNsPerMs, 2 * kNsPerMs}) {
-        rank->begin(now += 5 * kNsPerMs);
-        rank->end(now += length);
-      }
-      rank->finish_iteration(now);
-    }
-  }
-  const auto low_ns = plain->page().learned[0].low_ns;
-  REQUIRE(low_ns > uint64_t{8 * kNsPerMs});
-  for (const auto& learned : {with_lead->page().learned[0], with_long_lead->page().learned[0]}) {
-    CHECK(learned.mid_ns == learned.low_ns);
-    CHECK(learned.high_ns == learned.low_ns);
-  }
-  CHECK(with_lead->page().learned[0].low_ns == low_ns - kNsPerMs);
-  CHECK(with_long_lead->page().learned[0].low_ns == low_ns - low_ns / 2);
-  CHECK(plain->page().learned[1].low_ns > 0);
-  CHECK(with_lead->page().learned[1].low_ns == 0);
-}
-
 TEST_CASE("external marks: the next begin is expected by the times of late, after the wait that ended last") {
   auto rank = make();
   auto& page = rank->page();

@@ -264,9 +264,7 @@ Result<Held> StreamMarks::hold(CudaStream stream, const Wants& wants) {
   auto posted = cuda_.write_64(stream, state_word_, word);
   if (!posted.ok()) return posted.error();
   const auto length_ns = static_cast<int64_t>(load_relaxed(page_.page().learned[wait - 1].low_ns));
-  // The learned length, less the lead, as RankPage publishes it.
-  const bool two_phase =
-      length_ns > 0 && length_ns + std::min(length_ns, kLeadNs) >= two_phase_least_ns_.load(std::memory_order_relaxed);
+  const bool two_phase = length_ns > 0 && length_ns >= two_phase_least_ns_.load(std::memory_order_relaxed);
   (two_phase ? counters_.two_phase : counters_.stream).fetch_add(1, std::memory_order_relaxed);
   const bool there = two_phase && wait_on_host(word, wait, wants, length_ns);
   if (!there) {
@@ -281,7 +279,7 @@ Result<Held> StreamMarks::hold(CudaStream stream, const Wants& wants) {
 }
 
 // Returns whether the data is there. Sleeps, looking at the pages: coarsely while the edge it waits for is far by what
-// was learned, closely near it. Ends at the latest when the wait has lasted as long as a lease does, or when the GPU
+// was learned, closely near it. Ends at the latest when the wait has lasted as long as it usually does, or when the GPU
 // has not come to it in the time it usually takes, several times over.
 bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants, int64_t length_ns) {
   constexpr int64_t kClose = 15 * kNsPerUs;
@@ -309,7 +307,7 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
     last_seen = seen;
     if (!begun && seen == word) {
       begun = true;
-      until_ns = now_ns + length_ns;
+      until_ns = now_ns + length_ns - std::min(kLeadNs, length_ns / 2);
     }
     if (there) {
       if (begun) page_.close_early(SteadyClock::now(), FREERIDE_STATE(iteration_, 0));

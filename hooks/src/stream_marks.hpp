@@ -59,7 +59,7 @@ class StreamMarks {
   static int64_t two_phase_least_ns();
   /// Another bound, from now on; which waits may have leases it does not change. Any thread.
   void set_two_phase_least(int64_t ns);
-  /// So long before the learned end the host posts: its usual head start over the GPU. Leases end then, too.
+  /// So long before the learned end the host posts: its usual head start over the GPU.
   static constexpr int64_t kLeadNs = kNsPerMs;
   static constexpr size_t kMostSources = 16;       ///< of one batch or collective; one with more is not held
   static constexpr uint32_t kMostMeetings = 1024;  ///< collectives of one pair of ranks in one iteration

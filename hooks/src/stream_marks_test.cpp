@@ -39,7 +39,7 @@ struct Rank {
     auto created = StreamMarks::create(*cuda, *page, *sent, counted);
     REQUIRE(created.ok());
     marks = std::move(*created);
-    page->set_leases(StreamMarks::kTwoPhaseLeastNs, StreamMarks::kLeadNs);
+    page->set_shortest_lease(StreamMarks::kTwoPhaseLeastNs);
     Helper::Config config;
     config.run_dir = folder;
     config.device = identity.device;
