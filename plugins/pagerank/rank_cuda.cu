@@ -21,14 +21,15 @@ constexpr unsigned kPullThreads = 1024;
 constexpr unsigned kPullWarps = kPullThreads / common::kWarp;
 constexpr unsigned kItems = 11;  // edges and row ends of a thread; odd: their shared memory lies in different banks
 constexpr unsigned kTile = common::kWarp * kItems;
-constexpr unsigned kStage = kPullWarps * kTile;  // of a block, for its warps' tiles: shares and row ends
-constexpr size_t kStageBytes = kStage * (sizeof(float) + sizeof(uint16_t));
+constexpr unsigned kStage = kPullWarps * kTile;  // of a block, for its warps' tiles: shares, then row ends
+constexpr size_t kStageBytes = kStage * sizeof(float);
 constexpr unsigned kNobody = 0xffffffffu;
 
 /// What an iteration adds up over all vertices.
 struct Sums {
   double residual;
   double dangling;
+  unsigned blocks;  ///< that have added theirs
 };
 
 __device__ uint64_t thread_number() {
@@ -171,16 +172,20 @@ __device__ Count rows_before(Count diagonal, const End* ends, Count rows, Count 
   return low;
 }
 
+/// `shared`: of each row, whether several tiles may add to it.
 __global__ void cut_tiles(const unsigned long long* begin, uint64_t vertices, uint64_t edges, uint64_t tiles,
-                          unsigned* tile_row) {
+                          unsigned* tile_row, uint8_t* shared) {
   for (uint64_t t = thread_number(); t <= tiles; t += thread_count()) {
     const unsigned long long diagonal = t * kTile < vertices + edges ? t * kTile : vertices + edges;
-    tile_row[t] = static_cast<unsigned>(rows_before<unsigned long long>(diagonal, begin + 1, vertices, edges));
+    const auto row = static_cast<unsigned>(rows_before<unsigned long long>(diagonal, begin + 1, vertices, edges));
+    tile_row[t] = row;
+    shared[row] = 1;
   }
 }
 
-/// Adds up shares over incoming edges, one tile a warp after the other. `sum` must be 0 before the first tile: a row
-/// that lies in several tiles is added up in it. A block's shared memory: its warps' tiles, then the first `hot` shares.
+/// Adds up shares over incoming edges, one tile a warp after the other. `sum` must be 0 before the first tile where a
+/// tile begins or ends: a row that lies in several is added up in it. A block's shared memory: its warps' tiles, then the
+/// first `hot` shares.
 __global__ void __launch_bounds__(kPullThreads)
     pull(uint64_t first_tile, uint64_t end_tile, const unsigned* __restrict__ tile_row,
          const unsigned long long* __restrict__ begin, const unsigned* __restrict__ source,
@@ -190,8 +195,7 @@ __global__ void __launch_bounds__(kPullThreads)
   const unsigned warp = threadIdx.x / common::kWarp;
   auto* const stage = reinterpret_cast<float*>(memory);
   float* const value = stage + warp * kTile;
-  auto* const ends = reinterpret_cast<uint16_t*>(stage + kStage) + warp * kTile;
-  auto* const table = stage + kStage + kStage / 2;
+  auto* const table = stage + kStage;
   for (unsigned i = threadIdx.x; i < hot / 4; i += kPullThreads)
     reinterpret_cast<float4*>(table)[i] = reinterpret_cast<const float4*>(share)[i];
   __syncthreads();
@@ -230,8 +234,11 @@ __global__ void __launch_bounds__(kPullThreads)
       continue;
     }
 #pragma unroll
-    for (unsigned i = 0; i < kItems; ++i) value[lane + i * common::kWarp] = got[i];
-    for (unsigned r = lane; r < rows; r += common::kWarp) ends[r] = static_cast<uint16_t>(begin[row0 + r + 1] - edge0);
+    for (unsigned i = 0; i < kItems; ++i) {
+      if (from[i] != kNobody) value[lane + i * common::kWarp] = got[i];
+    }
+    auto* const ends = reinterpret_cast<unsigned*>(value) + count;
+    for (unsigned r = lane; r < rows; r += common::kWarp) ends[r] = static_cast<unsigned>(begin[row0 + r + 1] - edge0);
     __syncwarp();
 
     const unsigned items = rows + count;
@@ -284,17 +291,19 @@ __global__ void __launch_bounds__(kPullThreads)
 
 constexpr unsigned kVerticesAtOnce = 4;  // that a thread reads before it computes, to hide what memory takes
 
-/// Ranks and shares from the sums; clears these.
+/// Ranks and shares from the sums; clears those that tiles add to, and `last` for the iteration after the next one.
+/// `result`: the host's.
 __global__ void __launch_bounds__(kThreads)
-    rank_vertices(uint64_t vertices, double damping, const Sums* last, Sums* now, double* __restrict__ sum,
-                  double* __restrict__ rank, float* __restrict__ share, const unsigned* __restrict__ place,
-                  const unsigned* __restrict__ out_degree) {
+    rank_vertices(uint64_t vertices, double damping, Sums* last, Sums* now, Sums* result, double* __restrict__ sum,
+                  const uint8_t* __restrict__ shared, double* __restrict__ rank, float* __restrict__ share,
+                  const unsigned* __restrict__ place, const unsigned* __restrict__ out_degree) {
   const double base = (1 - damping + damping * last->dangling) / static_cast<double>(vertices);
   double residual = 0;
   double dangling = 0;
   for (uint64_t first = thread_number(); first < vertices; first += thread_count() * kVerticesAtOnce) {
     double next[kVerticesAtOnce], before[kVerticesAtOnce];
     unsigned degree[kVerticesAtOnce], to[kVerticesAtOnce];
+    bool clear[kVerticesAtOnce];
 #pragma unroll
     for (unsigned j = 0; j < kVerticesAtOnce; ++j) {
       const uint64_t v = first + j * thread_count();
@@ -303,13 +312,14 @@ __global__ void __launch_bounds__(kThreads)
       before[j] = rank[v];
       degree[j] = out_degree[v];
       to[j] = place[v];
+      clear[j] = shared[v] != 0;
     }
 #pragma unroll
     for (unsigned j = 0; j < kVerticesAtOnce; ++j) {
       const uint64_t v = first + j * thread_count();
       if (v >= vertices) continue;
       next[j] = base + damping * next[j];
-      sum[v] = 0;
+      if (clear[j]) sum[v] = 0;
       residual += fabs(next[j] - before[j]);
       rank[v] = next[j];
       if (degree[j] == 0) dangling += next[j];
@@ -321,6 +331,11 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) {
     atomicAdd(&now->residual, residual);
     atomicAdd(&now->dangling, dangling);
+    __threadfence();
+    if (atomicAdd(&now->blocks, 1u) == gridDim.x - 1) {  // all have added theirs, and have read `last`
+      result->residual = atomicAdd(&now->residual, 0.0);
+      *last = Sums{};
+    }
   }
 }
 
@@ -398,8 +413,9 @@ class CudaBackend final : public RankBackend {
         phase_ = Phase::kPlace;
         return false;
       case Phase::kCut:
+        device_.clear(shared_.data(), vertices_ + 1);
         cut_tiles<<<blocks(tiles_ + 1), kThreads, 0, device_.stream()>>>(begin_.data(), vertices_, edges_, tiles_,
-                                                                         tile_row_.data());
+                                                                         tile_row_.data(), shared_.data());
         device_.clear(sum_.data(), vertices_ + 1);
         start_vertices_(true);
         device_.wait("making the graph");
@@ -435,6 +451,7 @@ class CudaBackend final : public RankBackend {
     for (auto* buffer : {&source_, &out_degree_, &place_, &tile_row_}) buffer->release();
     for (auto* buffer : {&begin_, &totals_, &bins_}) buffer->release();
     share_.release();
+    shared_.release();
     sums_.release();
     result_.release();
     graph_ = nullptr;
@@ -472,6 +489,7 @@ class CudaBackend final : public RankBackend {
     rank_.resize(vertices);
     share_.resize(vertices);
     hot_ = static_cast<unsigned>(std::min<uint64_t>(vertices, (shared_bytes_ - kStageBytes) / sizeof(float)) / 4 * 4);
+    shared_.resize(vertices + 1);
     sum_.resize(vertices + 1);  // the last tile's last row lies behind the last vertex
     at_ = 0;
     residual_ = 0;
@@ -514,11 +532,11 @@ class CudaBackend final : public RankBackend {
     Sums* last = sums_.data() + now_;
     now_ = 1 - now_;
     Sums* now = sums_.data() + now_;
-    device_.clear(now, 1);
-    rank_vertices<<<blocks(vertices_), kThreads, 0, device_.stream()>>>(
-        vertices_, damping_, last, now, sum_.data(), rank_.data(), share_.data(), place_.data(), out_degree_.data());
-    common::check(cudaMemcpyAsync(result_.data(), now, sizeof(Sums), cudaMemcpyDeviceToHost, device_.stream()),
-                  "reading the residual");
+    rank_vertices<<<blocks(vertices_), kThreads, 0, device_.stream()>>>(vertices_, damping_, last, now, result_.data(),
+                                                                        sum_.data(), shared_.data(), rank_.data(),
+                                                                        share_.data(), place_.data(),
+                                                                        out_degree_.data());
+    common::check(cudaGetLastError(), "computing ranks");
   }
 
   common::Device device_;
@@ -549,6 +567,7 @@ class CudaBackend final : public RankBackend {
   Buffer<double> rank_;
   Buffer<float> share_;
   Buffer<double> sum_;
+  Buffer<uint8_t> shared_;
 };
 
 }  // namespace
