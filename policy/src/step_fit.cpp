@@ -23,10 +23,14 @@ void StepFit::record(int64_t duration_ns, int64_t room_ns) {
   std::copy_backward(place, last, last + 1);
   *place = duration_ns;
 
-  if (skipped_ >= patience_) {
+  if (skipped_ >= patience_ && room_ns != INT64_MAX) {
     // This step was a try below the full prediction: was it right?
     const bool wrong = duration_ns > room_ns;
     patience_ = wrong ? std::min(patience_ * 2, kMostPatience) : std::max<uint32_t>(1, options_.patience);
+    if (!wrong && options_.keeps_trying) {
+      predict();
+      if (full_ns_ > room_ns) return;
+    }
   }
   skipped_ = 0;
   predict();

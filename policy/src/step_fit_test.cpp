@@ -140,12 +140,11 @@ TEST_CASE("step fit: what a try had room for says whether it was wrong") {
   options.patience = 1;
   StepFit fit(options);
   fit.record(40 * kMs);
-  CHECK_FALSE(fit.tries());
   for (int round = 0; round < 4; ++round) {
     CHECK(skipped_until_admitted(fit, 10 * kMs) < 8);
-    CHECK(fit.tries());
+    CHECK(fit.full_ns() > 10 * kMs);
     fit.record(9 * kMs, 10 * kMs);  // longer than was predicted, and in time
-    CHECK_FALSE(fit.tries());
+    CHECK_FALSE(fit.fits(10 * kMs, true));
   }
   int before = 0;
   for (int round = 0; round < 4; ++round) {
@@ -153,5 +152,27 @@ TEST_CASE("step fit: what a try had room for says whether it was wrong") {
     CHECK(skipped > before);
     before = skipped;
     fit.record(9 * kMs, 5 * kMs);
+    fit.record(9 * kMs, INT64_MAX);  // a longer lease, which forgives nothing
   }
+}
+
+TEST_CASE("step fit: one that keeps trying skips nothing more after a try that was right") {
+  StepFit::Options options;
+  options.patience = 1;
+  options.keeps_trying = true;
+  StepFit fit(options);
+  for (int i = 0; i < 32; ++i) fit.record(40 * kMs);
+  skipped_until_admitted(fit, 10 * kMs);
+  int tries = 0;
+  for (; fit.full_ns() > 10 * kMs && tries < 100; ++tries) {
+    CHECK(fit.fits(10 * kMs, true));
+    fit.record(9 * kMs, 10 * kMs);
+  }
+  CHECK(tries > 20);  // until the window has no more slow ones than its quantile leaves out
+  CHECK(tries <= 32);
+  CHECK(fit.fits(10 * kMs, true));
+  for (int i = 0; i < 32; ++i) fit.record(40 * kMs, INT64_MAX);
+  skipped_until_admitted(fit, 10 * kMs);
+  fit.record(20 * kMs, 10 * kMs);  // wrong
+  CHECK_FALSE(fit.fits(10 * kMs, true));
 }

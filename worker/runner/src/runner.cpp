@@ -410,18 +410,19 @@ Runner::Next Runner::run_lease(const pages::Lease& lease, uint32_t sequence) {
 // PauseSideTask is over when the lease is.
 Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) {
   now_ns_ = SteadyClock::now();
-  const auto until_ns = [&] { return as_time(held_.deadline_ns) - pauses_.predicted_ns(); };
+  // By what the recent pauses took, whatever has decayed: where that fits, the rest of the lease is not put at risk.
+  const auto until_ns = [&] { return as_time(held_.deadline_ns) - pauses_.full_ns(); };
   held_ = lease;
   held_sequence_ = sequence;
   // A piece that was stopped in its middle goes on, whatever is known: it is long enough for several leases.
   const bool rest = stuck_ && workload_.arrivals() == stuck_at_;
-  if (until_ns() <= now_ns_ && !rest) {
+  const bool one_piece = until_ns() <= now_ns_;
+  if (one_piece && !rest && !pauses_.fits(as_time(held_.deadline_ns) - now_ns_, true)) {
     if (lease.lease_id != last_run_lease_) skip(lease);
     return Next::kGoOn;
   }
   // What was seen says that it does not fit. One piece from the lease's begin is the least that can show that it does.
-  tries_ = pauses_.tries() && !rest;
-  const bool one_piece = tries_ || until_ns() <= now_ns_;
+  tries_ = one_piece && !rest;
   store_relaxed(answer_.lease_id, lease.lease_id);
   if (const auto status = call(FREERIDE_IN_START, plugin_->start, now_ns_); status != FREERIDE_OK)
     return failed(FREERIDE_IN_START, status);
@@ -460,9 +461,9 @@ Runner::Next Runner::end_workload() {
   const int64_t room_ns = as_time(held_.deadline_ns) - begin_ns;
   // Until the lease's end it may come to its gate; where that was taken back, twice as long as it mostly needs: what
   // takes longer than that is not seen, and would be learned too short. That once a piece: of one that is longer than
-  // leases are it says nothing.
+  // leases are it says nothing, and is not waited for.
   const bool rest = stuck_ && workload_.arrivals() == stuck_at_;
-  const int64_t needs_ns = std::max(pauses_.predicted_ns(), kLeastGateNs) * (rest ? 1 : 2);
+  const int64_t needs_ns = rest ? kLeastGateNs : 2 * std::max(pauses_.full_ns(), kLeastGateNs);
   workload_.close(std::max(as_time(held_.deadline_ns), now_ns_ + needs_ns));
   stuck_ = !workload_.waits() && !workload_.ended();
   stuck_at_ = workload_.arrivals();
@@ -472,7 +473,7 @@ Runner::Next Runner::end_workload() {
   if (record_ != nullptr) record_->step(taught_ns, taught_ns);
   store_release(answer_.steps, load_relaxed(answer_.steps) + 1);
   if (pause() == Next::kEnded) return Next::kEnded;
-  if (!rest) pauses_.record(SteadyClock::now() - begin_ns, room_ns);
+  if (!rest) pauses_.record(SteadyClock::now() - begin_ns, tries_ ? room_ns : INT64_MAX);
   tries_ = false;
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(pauses_.predicted_ns()));
   if (!workload_.ended()) return job_.profile && profiled_enough() ? profiled() : Next::kGoOn;

@@ -107,6 +107,7 @@ class Runner {
   static constexpr policy::StepFit::Options kPauses = [] {
     policy::StepFit::Options options;
     options.patience = 1;
+    options.keeps_trying = true;
     return options;
   }();
 

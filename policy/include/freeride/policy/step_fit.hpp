@@ -28,6 +28,7 @@ class StepFit {
     double most_margin = 0.05;   ///< of the quantile; taken whole while the window is less than half full
     int64_t margin_ns = 20'000;  ///< added: entering a step, noticing its end
     uint32_t patience = 4;       ///< skipped leases in a row before the prediction decays
+    bool keeps_trying = false;   ///< after a try that was right, without patience, until the prediction fits again
   };
 
   StepFit() : StepFit(Options()) {}
@@ -36,15 +37,15 @@ class StepFit {
   /// A step has taken `duration_ns`. Negative durations count as 0. Where it was a try it was wrong if it took longer
   /// than was predicted.
   void record(int64_t duration_ns) { record(duration_ns, predicted_ns_); }
-  /// As above, but a try was wrong if it took longer than `room_ns`.
+  /// As above, but a try was wrong if it took longer than `room_ns`. INT64_MAX: it was none, it fitted by full_ns().
   void record(int64_t duration_ns, int64_t room_ns);
 
   /// May a step start that has `remaining_ns` until its lease's deadline? `first` = no step has run under this lease
   /// yet.
   bool fits(int64_t remaining_ns, bool first) const;
 
-  /// Is a step that fits now a try, admitted by less than what the recent ones say?
-  bool tries() const { return count_ != 0 && skipped_ >= patience_; }
+  /// What the recent steps say that the next one takes, margin included, without decay; 0 = not known.
+  int64_t full_ns() const { return full_ns_; }
 
   /// A lease ended, or was given up, without a step having fitted.
   void lease_skipped();
