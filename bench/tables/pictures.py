@@ -57,7 +57,8 @@ def glance(plt, record, rows):
     for axes in (left, right):
         axes.grid(axis="x", linewidth=0.4, alpha=0.5)
         axes.minorticks_off()
-    left.legend(loc="lower left", bbox_to_anchor=(-0.05, 1.0), ncols=len(methods), frameon=False)
+    figure.get_layout_engine().set(rect=(0, 0, 1, 0.92))
+    figure.legend(loc="upper center", ncols=len(methods), frameon=False)
     return figure
 
 
@@ -75,7 +76,7 @@ def increase(plt, record, rows):
             axes.plot(row["time_increase_ci95_pct"], [index, index], color="black", linewidth=1.2)
         axes.set_yticks(range(len(group)), [f"{row['side_task']}, {page.METHODS[row['method']]}" +
                                             ("" if row["budget_pct"] is None else f", budget {page.budget_name(row)}") for row in group])
-        axes.invert_yaxis()
+        axes.set_ylim(len(group) - 0.4, -0.6)
         axes.axvline(0, color="black", linewidth=0.8)
     parts[-1, 0].set_xlabel("time increase I, % (line: 95 % interval)")
     return figure
@@ -100,6 +101,8 @@ def frontier(plt, record, rows):
                           color=line.get_color())
     axes.set_xlabel("time increase I, % (line: 95 % interval)")
     axes.set_ylabel("cost savings S, %")
+    if all(row["cost_savings_pct"] > 0 for points in lines.values() for row in points):
+        axes.set_yscale("log")
     axes.axvline(0, color="black", linewidth=0.8)
     axes.legend(frameon=False)
     return figure
@@ -117,10 +120,10 @@ def breakdown(plt, record, rows):
             axes.barh(index, share, left=left, color=colour, height=0.62, label=name if index == 0 else None)
             left += share
     axes.set_yticks(range(len(harvested)), [page.label(run["cell"]) for run in harvested])
-    axes.invert_yaxis()
+    axes.set_ylim(len(harvested) - 0.4, -0.6)
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of the bubble time, %")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=4, frameon=False)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.02, 1.0), ncols=4, frameon=False)
     return figure
 
 
