@@ -233,6 +233,7 @@ def page(record, rows, price, made):
             lines += [f"*S* counts side work as what it would cost on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour), against ${price['training']['dollars_per_hour']:g} "
                       "for all of training's. Where training's GPUs do that work many times as fast, *S* is above 100 %, and a method that lets training wait for side tasks has more of it; "
                       "*I* says what that costs the main job.", ""]
+        lines += ["Kernel-level scheduling (XSched) is not among the methods; `bench/tables/README.md` says why.", ""]
     if record["low_tier"] == "paper" and goals_table(usual):
         lines += ["## Against the goals", "", goals_table(usual), ""]
     lines += ["## Time increase and cost savings", "", main_table(usual, price), "", *shown("increase")]

@@ -108,6 +108,19 @@ def test_a_row_by_hand():
     assert row["rates"][0]["in_bubbles_per_s"] == 150 and row["rates"][0]["alone_per_s"] == 500
 
 
+def test_a_budget_s_ramp_is_told_apart():
+    whole = record()
+    (run_,) = whole["runs"]
+    run_["cell"]["budget_pct"] = 0.5
+    run_.update(ramp={"samples": alternating(6, increase=0.05), "duty_pct": 60.04}, measures={"duty_pct": 44.96}, block_iterations=2)
+    (row,) = rows.rows(whole, PRICE)
+    assert row["ramp_time_increase_pct"] == pytest.approx(5.0, abs=0.05) and row["time_increase_pct"] == pytest.approx(2.0, abs=0.02)
+    assert (row["ramp_duty_pct"], row["duty_pct"]) == (60.0, 45.0)
+    line = page.budget_table([row]).splitlines()[-1]
+    assert "| +5.0" in line and "| 60 | +2.0" in line and "| 45 |" in line
+    assert "| pagerank | +2.0" in page.glance_table([row], PRICE)
+
+
 def test_the_page_shows_every_run_and_what_failed(tmp_path):
     whole = record()
     found = rows.rows(whole, PRICE)
