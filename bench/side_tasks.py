@@ -23,6 +23,7 @@ import math
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
 import statistics
@@ -247,8 +248,9 @@ def save(options, devices, samples):
 
 
 def as_text(result):
-    """JSON with a line for each sample's bubbles and pairs rather than for each number."""
+    """JSON with a line for each sample's bubbles and pairs, and for each list of numbers, rather than for each number."""
     text = json.dumps({key: value for key, value in result.items() if key != "samples"}, indent=1)
+    text = re.sub(r"\[\n\s+([-+.\deE,\s]*|null)\n\s*\]", lambda found: "[" + re.sub(r",\s+", ", ", found[1]) + "]", text)
     lines = ",\n".join("  " + json.dumps(sample, separators=(",", ":")) for sample in result["samples"])
     return text[:-2] + ',\n "samples": [\n' + lines + "\n ]\n}\n"
 

@@ -78,7 +78,9 @@ void StepFit::predict() {
     predicted_ns_ = std::min(full_ns_, with_margin(quantile_ns(0.5)));
   } else {
     const int64_t shortest = with_margin(sorted_[0]);
-    predicted_ns_ = std::max<int64_t>(1, std::min(full_ns_, shortest) >> std::min<uint32_t>(stage - 1, 62));
+    const uint32_t below = stage - 1;  // that were skipped since the minimum has not fitted
+    const uint32_t halves = !known ? below : below > kRareTry ? below - kRareTry : 0;
+    predicted_ns_ = std::max<int64_t>(1, std::min(full_ns_, shortest) >> std::min<uint32_t>(halves, 62));
   }
 }
 

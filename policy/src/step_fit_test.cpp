@@ -115,6 +115,18 @@ TEST_CASE("step fit: a task that is truly too long is tried ever less often, but
   }
 }
 
+TEST_CASE("step fit: what has never been so short is tried seldom, what was so once is soon") {
+  StepFit fit;
+  for (int i = 0; i < 32; ++i) fit.record((9 + i % 2) * kMs);
+  CHECK(skipped_until_admitted(fit, 5 * kMs) > static_cast<int>(StepFit::kRareTry));
+  fit.record(9 * kMs);  // wrong
+  CHECK(skipped_until_admitted(fit, 5 * kMs) > static_cast<int>(StepFit::kRareTry));
+  StepFit slow;
+  slow.record(4 * kMs);
+  for (int i = 0; i < 31; ++i) slow.record(9 * kMs);
+  CHECK(skipped_until_admitted(slow, 5 * kMs) < 8);
+}
+
 TEST_CASE("step fit: a try that was right restores the patience") {
   StepFit fit;
   fit.record(100 * kMs);

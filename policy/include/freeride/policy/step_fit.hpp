@@ -13,15 +13,17 @@ namespace freeride::policy {
 /// nothing is known, the first step of a lease is admitted, and no second one before the first was recorded.
 ///
 /// It never starves a task for ever: after `patience` leases in a row in which nothing fitted, the prediction decays,
-/// from the quantile to the median, the minimum, then by halves, until a step is tried. A try that turns out to have
-/// been wrong doubles the patience (up to kMostPatience), so a task whose steps truly are too long is tried ever less
-/// often.
+/// from the quantile to the median, the minimum, then by halves, until a step is tried. Below the minimum of a window
+/// that is at least half full it does so only kRareTry leases later: so many steps in a row were no slow moment, and
+/// what a try takes past the lease is training's loss. A try that turns out to have been wrong doubles the patience (up
+/// to kMostPatience), so a task whose steps truly are too long is tried ever less often.
 ///
 /// Constant time and memory per call, no allocation. Not thread-safe: the runner's main thread owns it.
 class StepFit {
  public:
   static constexpr uint32_t kWindow = 32;
   static constexpr uint32_t kMostPatience = 1024;
+  static constexpr uint32_t kRareTry = 128;
 
   struct Options {
     double quantile = 0.9;
