@@ -459,11 +459,11 @@ Runner::Next Runner::end_workload() {
   now_ns_ = SteadyClock::now();
   const int64_t begin_ns = tries_ ? piece_begin_ns_ : now_ns_;
   const int64_t room_ns = as_time(held_.deadline_ns) - begin_ns;
-  // Until the lease's end it may come to its gate; where that was taken back, twice as long as it mostly needs: what
-  // takes longer than that is not seen, and would be learned too short. That once a piece: of one that is longer than
-  // leases are it says nothing, and is not waited for.
+  // Until the lease's end it may come to its gate; where that was taken back, as long as it mostly needs, and on a GPU
+  // twice that: there a stop does not end what is executing, and what is not seen would be learned too short. That once
+  // a piece: of one that is longer than leases are it says nothing, and is not waited for.
   const bool rest = stuck_ && workload_.arrivals() == stuck_at_;
-  const int64_t needs_ns = rest ? kLeastGateNs : 2 * std::max(pauses_.full_ns(), kLeastGateNs);
+  const int64_t needs_ns = rest ? kLeastGateNs : (by_cpu_clock_ ? 1 : 2) * std::max(pauses_.full_ns(), kLeastGateNs);
   workload_.close(std::max(as_time(held_.deadline_ns), now_ns_ + needs_ns));
   stuck_ = !workload_.waits() && !workload_.ended();
   stuck_at_ = workload_.arrivals();
