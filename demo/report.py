@@ -120,7 +120,8 @@ def table(report):
                  if first is not None else "none"),
         ("time increase I", increase),
         ("bubble share", f"{report['bubble_share_pct']:.1f} %   ({per_stage})"),
-        ("harvested share", f"{report['harvested_share_pct']:.1f} %   ({per_stage_harvest})"),
+        ("harvested share", f"{report['harvested_share_pct']:.1f} %   ({per_stage_harvest})"
+                            + (f", throttled to {report['duty_pct']:.0f} % of the iterations at the end" if report["duty_pct"] < 100 else "")),
         ("machine", f"{report['other_cpu_pct']:.0f} % of its CPU time went to processes that are not of this run"
                     + (f", {report['stolen_cpu_pct']:.0f} % to other virtual machines" if report["stolen_cpu_pct"] >= 1 else "")),
         ("overrun", f"p50 {report['overrun_p50_us']:.0f} µs, p99 {report['overrun_p99_us']:.0f} µs"),

@@ -240,7 +240,7 @@ void Core::replan_jobs(int64_t now) {
   for (auto& [name, job] : jobs_) {
     if (!job.has_rank_since(now - config_.worker_timeout_ns) || !job.replan(now)) continue;
     const auto& plan = job.plan();
-    spdlog::info("job {}: {} % of blocks of {} iterations held out, {:.0f} % of bubbles on duty, from iteration {}",
+    spdlog::info("job {}: {} % of blocks of {} iterations held out, {:.0f} % of the others on duty, from iteration {}",
                  name, plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
     for (auto& [worker_name, worker] : workers_) {
       if (std::any_of(worker.ranks.begin(), worker.ranks.end(),
