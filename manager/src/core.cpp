@@ -238,7 +238,9 @@ void Core::forget_old(int64_t now) {
 
 void Core::replan_jobs(int64_t now) {
   for (auto& [name, job] : jobs_) {
-    if (!job.has_rank_since(now - config_.worker_timeout_ns) || !job.replan(now)) continue;
+    if (!job.has_rank_since(now - config_.worker_timeout_ns)) continue;
+    job.see_side_tasks(side_tasks_of(name));
+    if (!job.replan(now)) continue;
     const auto& plan = job.plan();
     spdlog::info("job {}: {} % of blocks of {} iterations held out, {:.0f} % of the others on duty, from iteration {}",
                  name, plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);

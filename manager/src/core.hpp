@@ -130,7 +130,7 @@ class Core {
   void take_task(Worker& worker, const bus::TaskReport& report, bool leaving);
   void take_ranks(Worker& worker, const std::vector<bus::TrainingState>& ranks);
   void take_plugins(Worker& worker, const std::vector<bus::PluginState>& plugins);
-  void take_measures(const Worker& worker, const bus::WorkerReport& report);
+  void take_measures(const bus::WorkerReport& report);
   void worker_gone(Worker& worker, Worker::State state, const std::string& reason, bool count);
   void requeue_missing(Worker& worker, const std::string& reason, bool creating_too);
   bus::WorkerPlan plan_of(const Worker& worker) const;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <set>
 
 #include "core.hpp"
 #include "text.hpp"
@@ -104,7 +103,7 @@ void Core::worker_report(Ticket ticket, const std::string& peer, const bus::Work
   const size_t ranks_before = worker->ranks.size();
   take_ranks(*worker, report.ranks);
   take_plugins(*worker, report.plugins);
-  take_measures(*worker, report);
+  take_measures(report);
   take_tasks(*worker, report.tasks, report.leaving);
   if (worker->ranks.size() != ranks_before) schedule_due_ = true;
   outside_.answer(ticket, Reply(bus::Ack{}), {});
@@ -167,12 +166,7 @@ uint64_t Core::side_tasks_of(const std::string& job) const {
   return std::max<uint64_t>(1, std::hash<std::string>{}(all));
 }
 
-void Core::take_measures(const Worker& worker, const bus::WorkerReport& report) {
-  std::set<std::string> seen;
-  for (const auto& rank : worker.ranks) {
-    const auto job = jobs_.find(rank.job);
-    if (job != jobs_.end() && seen.insert(rank.job).second) job->second.see_side_tasks(side_tasks_of(rank.job));
-  }
+void Core::take_measures(const bus::WorkerReport& report) {
   // A rank's last iterations may be reported after it has gone: any job that is known will do.
   for (const auto& iteration : report.iterations) {
     const auto job = jobs_.find(iteration.job);

@@ -46,7 +46,6 @@ Job::Job(const std::string& name, uint64_t seed, const JobConfig& config) : conf
   plan_.job = previous_plan_.job = name;
   plan_.seed = previous_plan_.seed = seed;
   plan_.share_pct = config.holdout_pct;
-  plan_.duty_pct = policy::first_duty_pct(config.budget);
 }
 
 Job::Job(JobRow row, const JobConfig& config)
@@ -233,7 +232,8 @@ bool Job::replan(int64_t now_ns) {
   if (std::exchange(plan_withdrawn_, false)) return true;
   const double iteration_ns = series_.median_ns();
   if (iteration_ns <= 0 || config_.holdout_pct <= 0) return false;
-  const double duty = next_duty_pct();
+  double duty = next_duty_pct();
+  if (plan_.block_iterations == 0) duty = std::min(duty, policy::first_duty_pct(config_.budget));
   const bool other_duty = std::abs(duty - plan_.duty_pct) > 0.5;
   const double ratio = planned_iteration_ns_ > 0 ? iteration_ns / planned_iteration_ns_ : 1;
   const bool other_length = (ratio > 1.5 || ratio < 1 / 1.5) && now_ns - planned_ns_ > kReplanPause;

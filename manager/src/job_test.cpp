@@ -132,8 +132,14 @@ TEST_CASE("a budget is of what training has lost: what was too much at first is 
 }
 
 TEST_CASE("before anything is measured no more is given than the budget allows the usual side task") {
-  CHECK(Training({50, 1000 * kMs, {0.5, 1.0}}).job.plan().duty_pct == Approx(45));
-  CHECK(Training({50, 1000 * kMs, {1.0, 1.0}}).job.plan().duty_pct == 100);
+  const auto first = [](double holdout_pct, double budget_pct) {
+    Training training({holdout_pct, 1000 * kMs, {budget_pct, 1.0}});
+    training.iterate(20);
+    return training.job.plan().duty_pct;
+  };
+  CHECK(first(50, 0.5) == Approx(45));
+  CHECK(first(50, 1.0) == 100);
+  CHECK(first(0, 0.5) == 100);  // who wants nothing measured gets no budget either
 }
 
 TEST_CASE("other side tasks are judged by what they cost themselves") {
