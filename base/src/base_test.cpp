@@ -92,6 +92,33 @@ TEST_CASE("a configuration mistake is named with what is known") {
   CHECK_FALSE(bind_config(o.app, "worker", "/nonexistent/x.toml").ok());
 }
 
+TEST_CASE(
+    "a file's wrong value, wrong section and key outside of sections are errors, not exceptions and not silence") {
+  for (const auto& [text, named] : {std::pair("[worker]\ngrace_ms = \"lots\"\n", "grace_ms"),
+                                    {"[wroker]\ngrace_ms = 7\n", "'wroker'"},
+                                    {"grace_ms = 7\n", "'grace_ms'"},
+                                    {"worker = 7\n", "write [worker]"}}) {
+    auto file = temp_file(text);
+    Options o;
+    const auto status = bind_config(o.app, "worker", file);
+    std::filesystem::remove(file);
+    INFO(text);
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().text().find(named) != std::string::npos);
+  }
+}
+
+TEST_CASE("a list in the file is several values") {
+  auto file = temp_file("[worker]\ndata = [\"/a\", \"/b\"]\n");
+  CLI::App app;
+  std::vector<std::string> data;
+  app.add_option("--data", data)->delimiter(':');
+  REQUIRE(bind_config(app, "worker", file).ok());
+  std::filesystem::remove(file);
+  app.parse("", false);
+  CHECK(data == std::vector<std::string>{"/a", "/b"});
+}
+
 TEST_CASE("a number that is none is within nothing") {
   CLI::App app;
   double share = 1;

@@ -2,14 +2,17 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
+#include <iostream>
 #include <sstream>
 
 namespace freeride {
 namespace {
 
 constexpr const char* kSystemFile = "/etc/freeride/freeride.toml";
+constexpr std::array<std::string_view, 4> kSections = {"manager", "worker", "bus", "ctl"};
 
 std::string key_of(const CLI::Option& option) {
   std::string key = option.get_lnames().empty() ? "" : option.get_lnames().front();
@@ -24,9 +27,27 @@ std::string upper(std::string text) {
 
 std::string as_text(const toml::node& node) {
   if (auto text = node.value<std::string>()) return *text;
+  if (const toml::array* list = node.as_array()) {
+    std::string joined;
+    for (const toml::node& each : *list) joined += (joined.empty() ? "" : ":") + as_text(each);
+    return joined;
+  }
   std::ostringstream out;
   out << toml::node_view<const toml::node>(node);
   return out.str();
+}
+
+/// A mistyped section would leave every value in it unused, without a word.
+Status check_sections(const toml::table& root, const std::string& file) {
+  for (const auto& [key, value] : root) {
+    const std::string name(key.str());
+    if (std::find(kSections.begin(), kSections.end(), name) == kSections.end())
+      return Error{Code::kInvalidArgument, file + " has an unknown section or key '" + name + "'",
+                   "its sections are [manager], [worker], [bus] and [ctl]"};
+    if (!value.is_table())
+      return Error{Code::kInvalidArgument, file + ": '" + name + "' is not a section", "write [" + name + "]"};
+  }
+  return {};
 }
 
 }  // namespace
@@ -41,6 +62,10 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
   }
   toml::table root;
   if (!file.empty()) {
+    std::error_code unreadable;
+    if (!std::filesystem::exists(file, unreadable))
+      return Error{Code::kInvalidArgument, "there is no configuration file " + file.string(),
+                   "make it or unset FREERIDE_CONFIG"};
     try {
       root = toml::parse_file(file.string());
     } catch (const toml::parse_error& error) {
@@ -50,6 +75,7 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
       return Error{Code::kInvalidArgument, where.str(), "mend the file or unset FREERIDE_CONFIG"};
     }
   }
+  if (auto sections = check_sections(root, file.string()); !sections) return sections;
   toml::table* table = root[section].as_table();
   std::string known;
   for (CLI::Option* option : app.get_options()) {
@@ -59,7 +85,12 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
     option->envname("FREERIDE_" + upper(key));
     if (table == nullptr) continue;
     if (const toml::node* node = table->get(key)) {
-      option->default_val(as_text(*node));
+      try {
+        option->default_val(as_text(*node));
+      } catch (const CLI::Error& error) {
+        return Error{Code::kInvalidArgument, file.string() + ": [" + section + "] " + key + ": " + error.what(),
+                     "freeride-" + section + " --help says what it takes"};
+      }
       option->force_callback();
     }
     table->erase(key);
@@ -71,6 +102,25 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
         "known keys: " + known};
   }
   return {};
+}
+
+std::optional<int> parse_options(CLI::App& app, const std::string& program, const std::string& section, int argc,
+                                 char** argv) {
+  constexpr int kWrong = 2;
+  const auto complain = [&program](const Error& error) {
+    std::cerr << program << ": " << error.text() << std::endl;
+    return kWrong;
+  };
+  app.set_version_flag("--version", FREERIDE_VERSION);
+  const Status bound = bind_config(app, section);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version, whatever the file is like
+    return complain({Code::kInvalidArgument, error.what(), "see " + program + " --help"});
+  }
+  if (!bound) return complain(bound.error());
+  return std::nullopt;
 }
 
 CLI::Validator within(double low, double high) {

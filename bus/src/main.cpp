@@ -18,16 +18,10 @@ int main(int argc, char** argv) {
   app.add_option("--run-dir", run_dir, "folder of the sockets")->capture_default_str();
   app.add_option("--publish-endpoint", publish, "where publishers connect (default: ipc://<run-dir>/publish.sock)");
   app.add_option("--events-endpoint", events, "where subscribers connect (default: ipc://<run-dir>/events.sock)");
-  app.add_option("--log-level", log_level, "trace, debug, info, warn or error")->capture_default_str();
-  if (auto bound = freeride::bind_config(app, "bus"); !bound) {
-    std::fprintf(stderr, "freeride-bus: %s\n", bound.error().text().c_str());
-    return 2;
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  app.add_option("--log-level", log_level, "trace, debug, info, warn or error")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  if (const auto end = freeride::parse_options(app, "freeride-bus", "bus", argc, argv)) return *end;
   paths.run_dir = run_dir;
   freeride::init_log("freeride-bus", log_level);
 

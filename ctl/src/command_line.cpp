@@ -19,9 +19,8 @@
 namespace freeride::ctl {
 namespace {
 
-constexpr const char* kFooter = R"(
-Examples:
-  freeride-ctl doctor                                   can side tasks run on this host?
+constexpr std::string_view kExamples =
+    R"(  freeride-ctl doctor                                   can side tasks run on this host?
   freeride-ctl plugin check ./build/pagerank.so         does the plugin keep the contract?
   freeride-ctl profile ./build/pagerank.so              how much memory, how long a step?
   freeride-ctl load ./build/pagerank.so --stage 3       run it in the bubbles of stage 3
@@ -32,14 +31,26 @@ Examples:
   freeride-ctl top                                      live view
   freeride-ctl events --topic bubble.end --format json  every bubble, one JSON object a line
   freeride-ctl report --format json                     the figures so far
+)";
 
-Exit codes:
+constexpr const char* kFooter = R"(Exit codes:
   0 ok                    3 no manager or broker answers
   1 the operation failed  4 no such task, plugin, file
   2 wrong usage           5 rejected by policy or by the plugin check
 
 Every global option can also come from the environment (FREERIDE_TIMEOUT, …) or from [ctl] in the file named by FREERIDE_CONFIG.
 )";
+
+/// The examples of one verb, or of all.
+std::string examples(const std::string& verb = {}) {
+  std::string lines;
+  for (std::string_view rest = kExamples; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n') + 1);
+    rest.remove_prefix(line.size());
+    if (line.find("freeride-ctl " + verb) != line.npos) lines += line;
+  }
+  return lines.empty() ? lines : "\nExamples:\n" + lines;
+}
 
 using Action = std::function<Result<int>(Session&)>;
 
@@ -259,20 +270,22 @@ int fail(std::ostream& err, const Error& error) {
 int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
   CLI::App app("Loads, watches and steers side tasks that run in the bubbles of pipeline-parallel training.",
                "freeride-ctl");
-  app.footer(kFooter);
   app.set_version_flag("--version", FREERIDE_VERSION);
   app.require_subcommand(1);
   app.fallthrough();  // global options may follow the verb, and sub-subcommands inherit this
   Arguments arguments;
   add_globals(app, arguments);
   add_verbs(app, arguments);
-  if (auto bound = bind_config(app, "ctl"); !bound) return fail(err, bound.error());
+  for (CLI::App* verb : app.get_subcommands({})) verb->footer(examples(verb->get_name() + " "));
+  app.footer(examples() + "\n" + kFooter);
+  const Status bound = bind_config(app, "ctl");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error, out, err);  // --help, --version
     return fail(err, Error{Code::kInvalidArgument, error.what(), "see freeride-ctl --help"});
   }
+  if (!bound) return fail(err, bound.error());
   Paths paths = Paths::defaults();
   if (!arguments.run_dir.empty()) paths.run_dir = arguments.run_dir;
   Options options;

@@ -38,7 +38,9 @@ struct Options {
 void declare(CLI::App& app, Options& o) {
   app.add_option("--run-dir", o.run_dir, "folder of the sockets");
   app.add_option("--state-dir", o.state_dir, "folder of what survives a restart");
-  app.add_option("--log-level", o.log_level, "trace, debug, info, warn or error")->capture_default_str();
+  app.add_option("--log-level", o.log_level, "trace, debug, info, warn or error")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
+      ->capture_default_str();
   app.add_option("--commands-endpoint", o.commands_endpoint, "command socket; default: in the run dir");
   app.add_option("--publish-endpoint", o.publish_endpoint, "where events are published; default: in the run dir");
   app.add_option("--events-endpoint", o.events_endpoint, "where events can be read; default: in the run dir");
@@ -175,18 +177,9 @@ int run(const Options& o) {
 
 int main(int argc, char** argv) {
   CLI::App app{"Places side tasks on workers, keeps their state and measures what they cost training"};
-  app.set_version_flag("--version", kVersion);
   Options options;
   declare(app, options);
-  if (auto bound = bind_config(app, "manager"); !bound) {
-    fprintf(stderr, "freeride-manager: %s\n", bound.error().text().c_str());
-    return 2;
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const auto end = parse_options(app, "freeride-manager", "manager", argc, argv)) return *end;
   init_log("freeride-manager", options.log_level);
   return run(options);
 }

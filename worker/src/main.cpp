@@ -123,21 +123,16 @@ int main(int argc, char** argv) {
         ->allow_extra_args(false);
   }
   app.add_option("--runner", sandbox.runner, "the program freeride-runner (beside this one, else on the PATH)");
-  app.add_option("--log-level", log_level, "trace, debug, info, warn, error")->capture_default_str();
+  app.add_option("--log-level", log_level, "trace, debug, info, warn or error")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
+      ->capture_default_str();
   bool check = false;
   std::string format = "table";
   app.add_flag("--check", check,
                "say what this host has of what is needed here, and end: 0 all is there, 1 something is missing");
   app.add_option("--format", format, "of --check: table or json")->check(CLI::IsMember({"table", "json"}));
-  // Help needs no configuration; everything else reports errors through the log.
-  const auto bound = freeride::bind_config(app, "worker");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kWrongUsage;
-  }
+  if (const auto end = freeride::parse_options(app, "freeride-worker", "worker", argc, argv)) return *end;
   freeride::init_log("freeride-worker", log_level);
-  if (!bound.ok()) return fail(bound.error(), kWrongUsage);
   options.paths.run_dir = run_dir;
   options.paths.state_dir = state_dir;
   if (!cores.empty()) {

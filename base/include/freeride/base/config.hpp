@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "freeride/base/result.hpp"
@@ -12,9 +13,15 @@ namespace freeride {
 /// Gives every long option of `app` (e.g. --grace-ms) three sources, the later winning: key `grace_ms` in table
 /// [section] of the TOML file, environment variable FREERIDE_GRACE_MS, the flag. Call after the options are declared
 /// and before parsing. `file` empty: $FREERIDE_CONFIG, else /etc/freeride/freeride.toml if it exists, else no file.
-/// Errors (kInvalidArgument): the file cannot be read or parsed (with line), or [section] holds a key that is no
-/// option.
+/// A list in the file counts as its values with ':' between them. Errors (kInvalidArgument): the file cannot be read or
+/// parsed (with line), it has a section of no program, or [section] a key that is no option or a value that its option
+/// does not take.
 Status bind_config(CLI::App& app, const std::string& section, std::filesystem::path file = {});
+
+/// A daemon's start: bind_config(), then the command line. Empty: go on; else the exit code to end with, 0 after --help
+/// and --version, 2 when something is wrong, which has been printed as "program: what; what to do".
+std::optional<int> parse_options(CLI::App& app, const std::string& program, const std::string& section, int argc,
+                                 char** argv);
 
 /// Checks that an option's value is a number from low to high. CLI::Range(double, double) lets "nan" pass.
 CLI::Validator within(double low, double high);
