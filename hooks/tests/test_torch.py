@@ -366,6 +366,7 @@ def test_run_is_transparent(tmp_path):
     module = subprocess.run([sys.executable, "-m", "freeride.run", "-m", "helper"], env=environment(tmp_path), cwd=tmp_path,
                             capture_output=True, text=True, timeout=WATCHDOG, check=False)
     assert module.returncode == 0, module.stderr
+    assert "nothing was hooked" in module.stderr  # it ended well, and no process group was ever there
     for wrong in ([], ["/nowhere.py"], ["-m"]):
         assert subprocess.run([sys.executable, "-m", "freeride.run", *wrong], env=environment(tmp_path), capture_output=True, timeout=WATCHDOG,
                               check=False).returncode == 2

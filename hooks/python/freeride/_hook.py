@@ -16,6 +16,7 @@ _arguments = None  # of attach(), while waiting for init_process_group
 _said = set()
 _place = None      # stage, stages, replica that we attached with, where nobody gave them
 _explicit_iterations = False
+_had_group = False  # torch.distributed has been initialised in this process
 _waits = 0         # marked since the last iteration's end
 _stream_iteration_end = None  # _cuda's, where streams mark
 
@@ -85,6 +86,13 @@ def arm():
     except Exception as error:
         _arguments = None
         fail(error)
+
+
+def script_has_ended():
+    """For freeride.run: a script that only starts the ranks would else run unhooked without a word."""
+    if _arguments is not None and not _had_group:
+        say("nothing was hooked: the script never called init_process_group(). If it starts the ranks itself, start each of these through "
+            "python -m freeride.run, or let them call freeride.attach()")
 
 
 def number(name, given, default, least=0):

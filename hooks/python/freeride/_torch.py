@@ -74,6 +74,7 @@ def _patch_init(c10d):
 def _attach_to(c10d):
     """There is a default group: attaches, or, where a framework will tell this rank's place, gets ready to."""
     global _postponed
+    _hook._had_group = True
     given = _hook._arguments
     if given is None:
         return

@@ -20,6 +20,19 @@ def main():
     from freeride import _hook
     if not _hook.off():
         _hook.arm()
+    process = os.getpid()
+    try:
+        code = run(arguments)
+    except SystemExit as end:
+        if end.code in (None, 0) and process == os.getpid():  # and no child that the script forked
+            _hook.script_has_ended()
+        raise
+    if code == 0:
+        _hook.script_has_ended()
+    return code
+
+
+def run(arguments):
     if arguments[0] == "-m":
         if len(arguments) < 2:
             print("freeride.run: -m needs a module's name", file=sys.stderr)
