@@ -3,6 +3,7 @@ import statistics
 
 MIN_HARVESTED_SHARE_PCT = 60.0
 BUSY_PCT = 5.0  # side tasks take what the machine has left: others' work comes out of their time first
+WIDE_PCT = 5.0  # an interval of the time increase that is wider than this gets a word of caution
 MAX_TIME_INCREASE_LOW_PCT = 2.0  # the lower end of the interval: a gate on its middle would be a coin flip on two shared cores
 
 
@@ -108,7 +109,8 @@ def missed(report):
 def table(report):
     """The report for people."""
     low, high = report["time_increase_ci95_pct"]
-    increase = f"{report['time_increase_pct']:+.2f} %   (95 %: {low:+.2f} to {high:+.2f} %)" if report["measured"] else "not measured"
+    wide = "; so wide an interval says little, more --seconds narrow it" if high - low > WIDE_PCT else ""
+    increase = f"{report['time_increase_pct']:+.2f} %   (95 %: {low:+.2f} to {high:+.2f} %{wide})" if report["measured"] else "not measured"
     per_stage = ", ".join(f"stage {s} {v:.1f} %" for s, v in sorted(report["stage_bubble_share_pct"].items()))
     per_stage_harvest = ", ".join(f"stage {s} {v:.1f} %" for s, v in sorted(report["stage_harvested_share_pct"].items()))
     first, last = report["loss_first"], report["loss_last"]

@@ -144,4 +144,5 @@ def test_the_readmes_plugin(folder, prefix):
     line = next(line.split() for line in text.splitlines() if line.strip().startswith("g++ "))
     (folder / line[-3]).write_text(source)
     run(compiler(), *line[1:], "-Wall", "-Wextra", "-Werror", f"-I{prefix / 'include'}", cwd=folder)
-    run(BUILD / "bin" / "freeride-runner", "check", folder / line[-1])
+    checked = run(BUILD / "bin" / "freeride-runner", "check", folder / line[-1])
+    assert "pi 1.0: adds up the Leibniz series" in checked and "warn" not in checked, checked

@@ -165,7 +165,7 @@ std::string TopModel::stages_text(size_t width, bool ascii) const {
         {rank.state.job, std::to_string(rank.state.rank), std::to_string(rank.state.stage), or_dash(rank.state.device),
          or_dash(rank.state.state), human_count(rank.state.iteration),
          rank.recent.empty() ? "-" : human_ns(time_ns / static_cast<int64_t>(rank.recent.size())),
-         gauge(share(bubble_ns, time_ns), ascii),
+         rank.recent.empty() ? "-" : gauge(share(bubble_ns, time_ns), ascii),
          (offered_ns == 0 ? "-" : gauge(share(harvested_ns, offered_ns), ascii)) + (held_out ? " (held out now)" : ""),
          tasks_on(worker)});
   }

@@ -26,6 +26,14 @@ std::string text_at(std::string_view bytes, uint64_t offset) {
   return std::string(rest.substr(0, rest.find('\0')));
 }
 
+/// What the plugin takes from the standard library's templates: exported whatever -fvisibility says, and harmless: a
+/// process has one plugin.
+bool of_std_template(const Elf64_Sym& symbol, std::string_view name) {
+  return ELF64_ST_BIND(symbol.st_info) == STB_WEAK &&
+         (name.starts_with("_ZNSt") || name.starts_with("_ZNKSt") || name.starts_with("_ZSt") ||
+          name.starts_with("_ZNK9__gnu_cxx") || name.starts_with("_ZN9__gnu_cxx"));
+}
+
 }  // namespace
 
 Result<Exports> read_exports(const std::string& path) {
@@ -47,7 +55,7 @@ Result<Exports> read_exports(const std::string& path) {
       if (!read_at(bytes, section.sh_offset + at, symbol)) break;
       if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx == SHN_ABS) continue;
       std::string name = text_at(bytes, strings.sh_offset + symbol.st_name);
-      if (name.empty() || name == FREERIDE_PLUGIN_ENTRY) continue;
+      if (name.empty() || name == FREERIDE_PLUGIN_ENTRY || of_std_template(symbol, name)) continue;
       if (ELF64_ST_BIND(symbol.st_info) == STB_GNU_UNIQUE) exports.unique.push_back(name);
       exports.others.push_back(std::move(name));
     }
