@@ -100,7 +100,7 @@ void RankPage::note_gap(Gap& gap, int64_t begin_ns) {
                                                 std::memory_order_relaxed);
 }
 
-RankPage::Span RankPage::span_of(const Gap& gap, std::optional<uint32_t> after) const {
+policy::Span RankPage::span_of(const Gap& gap, std::optional<uint32_t> after) const {
   constexpr uint64_t kNs = (uint64_t{1} << 48) - 1;
   std::array<int64_t, std::tuple_size_v<decltype(gap.last)>> known{};
   size_t count = 0;
@@ -108,33 +108,19 @@ RankPage::Span RankPage::span_of(const Gap& gap, std::optional<uint32_t> after) 
     const uint64_t word = one.load(std::memory_order_relaxed);
     if (word != 0 && (!after || word >> 48 == *after)) known[count++] = static_cast<int64_t>(word & kNs);
   }
-  if (count == 0) return {};
-  std::sort(known.begin(), known.begin() + static_cast<ptrdiff_t>(count));
-  // Behind a pause of training's (an evaluation, a checkpoint) one is far off, and says nothing of the others.
-  const int64_t middle = known[(count - 1) / 2];
-  Span span{known[0], known[count - 1]};
-  for (size_t i = 0; i < count && span.least_ns < middle / 2; ++i) span.least_ns = known[i];
-  for (size_t i = count; i-- > 0 && span.most_ns > 2 * middle;) span.most_ns = known[i];
-  return span;
+  return policy::usual_span({known.data(), count});
 }
 
 int64_t RankPage::longest_gap(uint32_t wait) const {
   return wait == 0 || wait > FREERIDE_MAX_WAITS ? 0 : span_of(gaps_[wait - 1], std::nullopt).most_ns;
 }
 
-RankPage::Expected RankPage::expected_begin(uint32_t wait) const {
-  // Beyond what was seen: its spread behind it, where looking on costs little, for few begins are late; and before it,
-  // where every wait pays for it, a quarter of that. Of the recorded begins of a 1F1B on four H200s with side tasks
-  // 97–98 % lay within, and looking for them takes 1.1 % of a core; with the whole spread and at most 1.5 ms on either
-  // side 96–98 %, and 2.0–2.3 %; by the last eight times and a quarter of the spread, 88 %.
-  constexpr int64_t kLeast = 200 * kNsPerUs, kMostBefore = 500 * kNsPerUs, kMostBehind = 1500 * kNsPerUs;
+policy::MarkWindow RankPage::expected_begin(uint32_t wait) const {
   if (wait == 0 || wait > FREERIDE_MAX_WAITS) return {};
-  const Span span = span_of(gaps_[wait - 1], last_end_wait_.load(std::memory_order_relaxed));
-  if (span.most_ns == 0) return {};
+  const auto after = policy::mark_window(span_of(gaps_[wait - 1], last_end_wait_.load(std::memory_order_relaxed)));
+  if (after.to_ns == 0) return {};
   const int64_t end_ns = last_end_ns_.load(std::memory_order_relaxed);
-  const int64_t spread_ns = span.most_ns - span.least_ns;
-  return {end_ns + span.least_ns - std::clamp(spread_ns / 4, kLeast, kMostBefore),
-          end_ns + span.most_ns + std::clamp(spread_ns, kLeast, kMostBehind)};
+  return {end_ns + after.from_ns, end_ns + after.to_ns};
 }
 
 void RankPage::expect_begin(int64_t until_ns) {

@@ -15,6 +15,7 @@
 #include "freeride/base/result.hpp"
 #include "freeride/pages/mapping.hpp"
 #include "freeride/policy/length_learner.hpp"
+#include "freeride/policy/mark_window.hpp"
 
 namespace freeride::hooks {
 
@@ -49,10 +50,7 @@ class RankPage {
   void set_shortest_lease(int64_t ns) { shortest_lease_ns_ = ns; }
   /// External marks: when wait `wait` is expected to begin, by how long after the end of the wait that ended last it
   /// did lately; 0, 0: not known, or a wait before it is still to come.
-  struct Expected {
-    int64_t from_ns = 0, to_ns = 0;
-  };
-  Expected expected_begin(uint32_t wait) const;
+  policy::MarkWindow expected_begin(uint32_t wait) const;
   /// External marks: wakes the worker, for it to be awake when the bubble begins; at most until `until_ns`.
   void expect_begin(int64_t until_ns);
   /// The longest such time of late; 0: not known.
@@ -119,11 +117,8 @@ class RankPage {
     std::array<std::atomic<uint64_t>, 16> last{};  // wait << 48 | ns; 0: none yet
     uint32_t count = 0;
   };
-  struct Span {
-    int64_t least_ns = 0, most_ns = 0;
-  };
   void note_gap(Gap& gap, int64_t begin_ns);
-  Span span_of(const Gap& gap, std::optional<uint32_t> after) const;
+  policy::Span span_of(const Gap& gap, std::optional<uint32_t> after) const;
   std::array<Gap, FREERIDE_MAX_WAITS> gaps_{};
   std::array<std::atomic<uint64_t>, 64> expected_waits_{};  // FREERIDE_STATE(iteration, waits) and kOdd, by iteration
   static constexpr uint64_t kOdd = uint64_t{1} << 63;

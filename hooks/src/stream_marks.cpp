@@ -285,8 +285,7 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
   constexpr int64_t kClose = 15 * kNsPerUs;
   constexpr int64_t kCoarse = kNsPerMs;
   // A sleep of kClose takes four times as long, and the first look after the GPU's mark is what the lease waits for. So
-  // there is none where the mark is expected, for at most so long; and short ones before and after.
-  constexpr int64_t kMostAwake = 4 * kNsPerMs;
+  // there is none where the mark is expected (policy/mark_window), and short ones before and after.
   constexpr int64_t kWakeUp = 400 * kNsPerUs;  // so long before, the worker is told, whose core may be asleep
   constexpr int64_t kInside = 500 * kNsPerUs;  // data that comes early is noticed so late, at most
   const PreciseSleeps precise;
@@ -321,11 +320,12 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
       const auto expected = page_.expected_begin(wait);
       if (!told && now_ns >= expected.from_ns - kWakeUp && now_ns < expected.to_ns) {
         told = true;
-        page_.expect_begin(std::min(expected.to_ns, std::max(now_ns, expected.from_ns) + kMostAwake));
+        page_.expect_begin(expected.to_ns);
       }
       if (now_ns >= expected.from_ns && now_ns < expected.to_ns) {
         if (awake_since_ns == 0) awake_since_ns = now_ns;
-        if (now_ns - awake_since_ns < kMostAwake) continue;
+        // As long as the first window may be, should others open behind it.
+        if (now_ns - awake_since_ns < expected.to_ns - expected.from_ns) continue;
       }
       sleep_ns = now_ns < expected.from_ns ? std::clamp((expected.from_ns - now_ns) / 4, kClose, kCoarse)
                                            // Far past what was expected: a look costs more than it finds.

@@ -11,7 +11,7 @@ namespace freeride::worker {
 /// they like, and a core is somebody's: at most kMost at a time, and a twentieth of all time. One thread.
 class AwakeBudget {
  public:
-  static constexpr int64_t kMostNs = 5'000'000;
+  static constexpr int64_t kMostNs = 10'000'000;
   static constexpr int64_t kShare = 20;            ///< one part in so many
   static constexpr int64_t kSavedNs = 20'000'000;  ///< what time without use adds up to at most
 
