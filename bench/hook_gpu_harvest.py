@@ -7,7 +7,8 @@
 One training goes through all of it: first hooked and unhooked blocks by turns, without side tasks (what the hook costs); then each side
 task for a while, half of the time held out in blocks (iterations there are what the others are compared with); then the control: the same
 side task in leases of the same lengths at random times. What a side task costs in bubbles is less than what it costs at random times by
-what comes from its timing; clocks and power are sampled beside, in bubbles and in training's own time. Last, training asks on each GPU for
+what comes from its timing; clocks and power are sampled beside, in bubbles and in training's own time. NAME:PCT is a side task that may have so many percent of a
+GPU's multiprocessors; the workers are started anew for it, and training goes on. Last, training asks on each GPU for
 more memory than a side task leaves (hold). An observer that does not sleep sees marks and leases, so that the way from the GPU's mark to the
 lease is measured from the mark itself. Each row is in FILE as soon as it is known, what the observers saw in FILE.raw.json.gz.
 """
@@ -33,6 +34,13 @@ TASKS = {"spin": ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=500"], Fa
          "pagerank": ("pagerank", "8GiB", ORKUT, False),
          "resnet18": ("resnet18", "16GiB", ["batch=64"], True),
          "hold": ("gpu_task", "48GiB", ["how=work", "after=0", "step_us=500", "hold_mb=46000"], False)}
+
+
+def cpu_of(pid):
+    """A process's time on a core so far, s."""
+    with open(f"/proc/{pid}/stat") as file:
+        words = file.read().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def quantile(values, q):
@@ -117,6 +125,11 @@ def time_increase(iteration_ms, kinds):
 def row_of(sample):
     """One side task's row, of all GPUs, from its samples."""
     row = {"side_task": sample["side_task"], **time_increase(sample["iteration_ms"], sample["leased"])}
+    if "thread_pct" in sample:
+        # Of time in which there are leases: half of it is held out.
+        with_ms = sum(ms for ms, leased in zip(sample["iteration_ms"], sample["leased"]) if leased)
+        row.update(thread_pct=sample["thread_pct"], steps_per_s=round(1e3 * sum(sample["steps"]) / with_ms, 2) if with_ms else None,
+                   worker_cpu_pct=[round(value, 2) for value in sample["worker_cpu_pct"]])
     work, inside = sum(sample["in_steps_ns"]), sum(sample["bubble_ns"])
     row["harvested_share_pct"] = round(100 * work / inside, 2) if inside else None
     row["harvested_share_by_stage_pct"] = [round(100 * w / b, 2) if b else None for w, b in zip(sample["in_steps_ns"], sample["bubble_ns"])]
@@ -229,6 +242,7 @@ class Run:
         options.run_dir = self.folder + "/r"
         os.mkdir(options.run_dir)
         self.started, self.ranks, self.named = [], None, 0
+        self.workers, self.thread_pct = [], None
         self.count, self.raw = options.ranks, {}
         self.record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
                        "samples": [], "times": {}, "failures": []}
@@ -279,17 +293,33 @@ class Run:
         common = ["--run-dir", options.run_dir]
         self.start("manager", [options.bin + "/freeride-manager", *common, "--state-dir", self.folder + "/s", "--holdout-pct", "50", "--holdout-block-ms",
                                options.block_ms, "--budget-pct", "100"])
-        libraries = os.path.join(os.path.dirname(options.bin), "lib")
-        more = ["--library-dir", libraries] if os.path.exists(libraries + "/libzmq.so.5") else []
-        self.workers = [self.start(f"worker{i}", [options.bin + "/freeride-worker", *common, "--state-dir", f"{self.folder}/s{i}", "--device", device, "--sandbox",
-                                                  options.sandbox, "--host-memory-bytes", 64 << 30, "--init-ms", 90000, "--profile-ms", 90000,
-                                                  "--log-level", "debug", *more])
-                        for i, device in enumerate(self.devices())]
-        self.wait("the workers", lambda: len(self.ctl("workers").get("workers", ())) == self.count, 30)
+        self.start_workers(100)
         self.until = self.folder + "/until"
         job = {"what": "timed", "schedule": "1F1B", "size": hook_gpu.sized(hook_gpu.SMALL if options.small else hook_gpu.BIG, self.count), "blocks": options.blocks,
                "iterations": options.iterations, "warm_up": options.warm_up, "ways": options.ways.split(","), "until": self.until, "watchdog_s": options.watchdog}
         self.ranks = hook_gpu.Ranks(options, job)
+
+    def start_workers(self, thread_pct):
+        """Ends those there are, if theirs is another share."""
+        options = self.options
+        if self.workers and self.thread_pct == thread_pct:
+            return
+        for worker in self.workers:
+            worker.terminate()
+        for worker in self.workers:
+            worker.wait(20)
+        libraries = os.path.join(os.path.dirname(options.bin), "lib")
+        more = ["--library-dir", libraries] if os.path.exists(libraries + "/libzmq.so.5") else []
+        self.workers = [self.start(f"worker{i}-{thread_pct}", [options.bin + "/freeride-worker", "--run-dir", options.run_dir, "--state-dir", f"{self.folder}/s{i}",
+                                                               "--device", device, "--sandbox", options.sandbox, "--host-memory-bytes", 64 << 30, "--init-ms", 90000,
+                                                               "--profile-ms", 90000, "--thread-pct", thread_pct, "--log-level", "debug", *more])
+                        for i, device in enumerate(self.devices())]
+        self.thread_pct = thread_pct
+
+        def connected():
+            states = [worker["state"] for worker in self.ctl("workers").get("workers", ())]
+            return len(states) == self.count and all(state["state"] == "up" and (self.ranks is None or state["stage"] >= 0) for state in states)
+        self.wait("the workers", connected, 30)
 
     def devices(self):
         names = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True).stdout.split()
@@ -354,8 +384,11 @@ class Run:
         self.save()
         print(json.dumps(row_of(sample)), flush=True)
 
-    def harvest(self, name):
+    def harvest(self, wanted):
+        name, _, share = wanted.partition(":")
         plugin, memory, params, python = TASKS[name]
+        thread_pct = int(share or 100)
+        self.start_workers(thread_pct)
         self.named += 1
         names = [f"{name}{self.named}s{stage}" for stage in range(self.count)]
         words = ["--memory", memory, *(word for param in params for word in ("--param", param)), *(["--python", sys.executable] if python else [])]
@@ -372,7 +405,9 @@ class Run:
         try:
             self.wait(f"steps of {name}", step, 90)
             print(f"{name} steps after {time.monotonic() - begin:.1f} s", flush=True)
-            seen, clocks = self.observe(name, self.options.seconds[name], [worker.pid for worker in self.workers])
+            cpu_s, begin = [cpu_of(worker.pid) for worker in self.workers], time.monotonic()
+            seen, clocks = self.observe(wanted, self.options.seconds[wanted], [worker.pid for worker in self.workers])
+            cpu_pct = [100 * (cpu_of(worker.pid) - before) / (time.monotonic() - begin) for worker, before in zip(self.workers, cpu_s)]
             tasks = [self.task(one) for one in names]
         finally:
             self.stop(names)
@@ -383,8 +418,8 @@ class Run:
         leased = set().union(*(side[2] for side in sides))  # they wait for each other: a lease on one is in the time of all
         iterations = iterations_of(seen[0]["edges"])
         ms, kinds = flags(iterations, lambda i: i in leased)
-        sample = {"side_task": " ".join([plugin, *params]), "name": name, "iteration_ms": ms, "leased": kinds, "ways_us": [], "overrun_us": [],
-                  "in_steps_ns": [], "bubble_ns": [], "steps": [], "lengths_ms": [], "tasks": tasks}
+        sample = {"side_task": " ".join([plugin, *params]), "name": name, "thread_pct": thread_pct, "worker_cpu_pct": cpu_pct, "iteration_ms": ms, "leased": kinds,
+                  "ways_us": [], "overrun_us": [], "in_steps_ns": [], "bubble_ns": [], "steps": [], "lengths_ms": [], "tasks": tasks}
         for one, (bubbles, delays, _) in zip(seen, sides):
             sample["ways_us"].append(list(delays.values()))
             sample["overrun_us"].append(overruns_of(one, bubbles, delays))
@@ -515,7 +550,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--summary", metavar="FILE")
     parser.add_argument("--sandbox", default="bubblewrap")
-    parser.add_argument("--seconds", default="spin=30,pagerank=45,resnet18=60,control=45,hold=1", help="which side tasks, in which order, and for how long")
+    parser.add_argument("--seconds", default="spin=30,pagerank=45,resnet18=60,control=45,hold=1", help="which side tasks, or NAME:PCT, in which order, and for how long")
     parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
     parser.add_argument("--control-block-ms", type=int, default=1500)
     parser.add_argument("--blocks", type=int, default=48, help="hooked and unhooked, before side tasks")
