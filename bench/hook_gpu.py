@@ -40,7 +40,7 @@ def gpus():
 class Ranks:
     """The ranks of one run, one on each GPU. With a gate they import what they need and wait for go()."""
 
-    def __init__(self, options, job, per_rank=None, gate=False, **environment):
+    def __init__(self, options, job, per_rank=None, gate=False, program=("-m", "freeride.run", str(HERE / "gpu" / "rank.py")), **environment):
         self.count = options.ranks
         self.folder = tempfile.mkdtemp(prefix="fr-")
         self.job = dict(job, out=self.folder + "/result", gate=gate and self.folder + "/gate")
@@ -52,8 +52,7 @@ class Ranks:
                        PYTHONPATH=f"{options.python}:{HERE / 'gpu'}:{HERE.parent / 'hooks/tests/frameworks'}", PYTHONUNBUFFERED="1", CUBLAS_WORKSPACE_CONFIG=":4096:8",
                        NCCL_NVLS_ENABLE="0", FREERIDE_RUN_DIR=options.run_dir or self.folder, FREERIDE_JOB="bench", **environment)
             own.update((per_rank or {}).get(rank, {}))
-            words = ["timeout", "-k", "2", str((2 if gate else 1) * job.get("watchdog_s", 100) + 25), sys.executable, "-m", "freeride.run",
-                     str(HERE / "gpu" / "rank.py"), json.dumps(self.job)]
+            words = ["timeout", "-k", "2", str((2 if gate else 1) * job.get("watchdog_s", 100) + 25), sys.executable, *program, json.dumps(self.job)]
             self.processes.append(subprocess.Popen(words, env=own, stdout=open(f"{self.folder}/{rank}.out", "w"),
                                                    stderr=open(f"{self.folder}/{rank}.err", "w")))
     made = 0

@@ -291,12 +291,18 @@ class Run:
     def up(self):
         options = self.options
         common = ["--run-dir", options.run_dir]
-        self.start("manager", [options.bin + "/freeride-manager", *common, "--state-dir", self.folder + "/s", "--holdout-pct", "50", "--holdout-block-ms",
+        self.start("manager", [options.bin + "/freeride-manager", *common, "--state-dir", self.folder + "/s", "--holdout-pct", options.holdout_pct, "--holdout-block-ms",
                                options.block_ms, "--budget-pct", "100"])
         self.start_workers(100)
         self.until = self.folder + "/until"
         job = {"what": "timed", "schedule": "1F1B", "size": hook_gpu.sized(hook_gpu.SMALL if options.small else hook_gpu.BIG, self.count), "blocks": options.blocks,
                "iterations": options.iterations, "warm_up": options.warm_up, "ways": options.ways.split(","), "until": self.until, "watchdog_s": options.watchdog}
+        if options.replay:
+            with open(options.replay) as file:
+                recorded = json.load(file)["stages"]
+            job.update(stage=options.stage, lengths_us=recorded[options.stage], size=hook_gpu.sized(hook_gpu.SMALL if options.small else hook_gpu.BIG, len(recorded)))
+            self.ranks = hook_gpu.Ranks(options, job, program=(str(hook_gpu.HERE / "gpu" / "replay.py"),))
+            return
         self.ranks = hook_gpu.Ranks(options, job)
 
     def start_workers(self, thread_pct):
@@ -343,7 +349,10 @@ class Run:
         for rank in range(self.count):
             with open(f"{self.ranks.job['out']}.{rank}") as file:
                 results.append(json.load(file))
-        self.record["times"] = hook_gpu.by_way(results)
+        if self.options.replay:
+            self.record["replayed"] = results[0]
+        else:
+            self.record["times"] = hook_gpu.by_way(results)
         self.record["versions"] = {name: results[0][name] for name in ("torch", "nccl", "cuda")}
         self.save()
         print("blocks", {key: value for key, value in summarise(self.record).items() if key != "rows"}, *(result["page"] for result in results), flush=True)
@@ -395,7 +404,7 @@ class Run:
         self.wait("the plugin", lambda: os.path.exists(f"{self.options.plugins}/{plugin}.so"), 60)
         begin = time.monotonic()
         for stage in range(self.count):
-            self.ctl("load", f"{self.options.plugins}/{plugin}.so", "--name", names[stage], "--stage", str(stage), *words)
+            self.ctl("load", f"{self.options.plugins}/{plugin}.so", "--name", names[stage], "--stage", str(stage + self.options.stage), *words)
 
         def step():
             states = [self.task(one)["state"] for one in names]
@@ -551,6 +560,9 @@ def main():
     parser.add_argument("--summary", metavar="FILE")
     parser.add_argument("--sandbox", default="bubblewrap")
     parser.add_argument("--seconds", default="spin=30,pagerank=45,resnet18=60,control=45,hold=1", help="which side tasks, or NAME:PCT, in which order, and for how long")
+    parser.add_argument("--replay", metavar="FILE", help="no pipeline: on one GPU, a stage with the recorded lengths of FILE")
+    parser.add_argument("--stage", type=int, default=0, help="which one")
+    parser.add_argument("--holdout-pct", type=int, default=50)
     parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
     parser.add_argument("--control-block-ms", type=int, default=1500)
     parser.add_argument("--blocks", type=int, default=48, help="hooked and unhooked, before side tasks")
@@ -561,6 +573,8 @@ def main():
     parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
     options = parser.parse_args()
+    if options.replay:
+        options.ranks = 1
     if options.summary:
         with open(options.summary) as file:
             print(json.dumps(summarise(json.load(file)), indent=1))

@@ -1,0 +1,155 @@
+"""One stage of a recorded 1F1B on one GPU, where there are not as many GPUs as stages: the work is the stage's own, forward, backward and
+optimizer; its neighbours are played by a process beside it, which says that the data is there as long after the GPU's mark as it took in the
+record. The job as JSON in the argument, the result to job["out"].0, as by rank.py."""
+import ctypes
+import json
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import time
+
+SENT_FIRST = 0x80000000  # FREERIDE_SENT_FIRST
+SEEN_US = 50  # of shorter waits, and of those not marked, the data came while the GPU was at the work before
+BETWEEN_S = 0.005  # where it was marked all the same: then the host has posted the wait, and the GPU has not come to it
+
+
+def attach(library, flags, rank, job, device=None):
+    from freeride import _library
+    stage, stages = job["stage"], job["size"]["stages"]
+    config = _library.Config(ctypes.sizeof(_library.Config), flags, os.environ["FREERIDE_JOB"].encode(), device, b"replay", None,
+                             rank, stage if rank == 0 else (stage + 1) % stages, stages, 0, 1, rank)
+    handle = library.attach(ctypes.byref(config))
+    if not handle:
+        raise RuntimeError("the hook did not attach")
+    return handle
+
+
+def neighbours(job, page_path):
+    """Plays them until its stdin ends."""
+    from freeride import _library, pages
+    library = _library.Library()
+    handle = attach(library, _library.SENT, 1, job, b"cpu-neighbours")
+    sent_fd = os.open(library.sent_path(handle), os.O_RDWR)
+    sent = pages.SentPage.from_buffer(mmap.mmap(sent_fd, ctypes.sizeof(pages.SentPage)))
+    fd = os.open(page_path, os.O_RDONLY)
+    page = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+    word = struct.Struct("<Q").unpack_from
+    sent.sent[1][0] = count = SENT_FIRST + 1  # as a GPU counts; a rank is waited for from its first message on, so that one is there
+    print("READY", flush=True)
+    first, iteration = True, 0
+    while True:
+        for wait, length_us in enumerate(job["lengths_us"][iteration % len(job["lengths_us"])], 1):
+            if first:
+                first = False
+                continue
+            if length_us is not None and length_us < SEEN_US:
+                time.sleep(BETWEEN_S)
+            elif length_us is not None:
+                mark = iteration << 16 | wait
+                while word(page, 256)[0] < mark:
+                    pass
+                until = time.monotonic_ns() + int(length_us * 1e3)
+                if length_us > 3000:
+                    time.sleep(length_us / 1e6 - 0.002)
+                while time.monotonic_ns() < until:
+                    pass
+            count += 1
+            sent.sent[1][0] = count
+        iteration += 1
+
+
+class Training:
+    """step() is one iteration of the stage."""
+
+    def __init__(self, job, device, library, handle):
+        import torch
+        import pipeline
+        self.torch, self.pipeline, self.library, self.handle, self.device = torch, pipeline, library, handle, device
+        size = self.size = pipeline.Size(**job["size"])
+        self.stage, stages, dtype = job["stage"], size.stages, torch.bfloat16 if device.type == "cuda" else torch.float32
+        torch.manual_seed(1)
+        with device:
+            self.chunk = pipeline.Chunk(size, self.stage == 0, self.stage == stages - 1).to(dtype)
+            shape = (size.batch, size.length, size.width)
+            self.given, self.gradient = torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype) * 1e-4
+            self.tokens = torch.randint(0, size.vocabulary, (size.batch, size.length))
+        self.optimizer = torch.optim.AdamW(self.chunk.parameters(), lr=1e-4, fused=True)
+        self.first, self.last = self.stage == 0, self.stage == stages - 1
+        ahead = min(size.micro_batches, stages - self.stage)
+        self.order = "F" * ahead + "BF" * (size.micro_batches - ahead) + "B" * ahead
+        self.sources = (ctypes.c_uint32 * 1)(1)
+        self.none = (ctypes.c_uint32 * 1)()
+
+    def stream(self):
+        return self.torch._C._cuda_getCurrentRawStream(self.device.index)
+
+    def receive(self):
+        from freeride import _library
+        self.library.stream_batch(self.handle, self.stream(), self.none, 0, self.sources, 1, _library.HOLD)
+
+    def step(self):
+        under_way = []
+        for what in self.order:
+            if what == "F":
+                if not self.first:
+                    self.receive()
+                given = self.tokens if self.first else self.given.detach().requires_grad_()
+                output = self.chunk(given)
+                under_way.append(self.pipeline.loss_of(output, self.tokens) if self.last else output)
+            else:
+                if not self.last:
+                    self.receive()
+                output = under_way.pop(0)
+                output.backward(None if self.last else self.gradient)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.library.stream_iteration_end(self.handle, self.stream())
+
+
+def main():
+    job = json.loads(sys.argv[1])
+    if len(sys.argv) > 2:
+        return neighbours(job, sys.argv[2])
+    import torch
+    import torch.distributed as dist
+    import rank
+    from freeride import _cuda, _hook, _library
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    torch.cuda.current_stream().query()
+    dist.init_process_group("gloo")
+    library = _library.Library()
+    handle = attach(library, _library.CUDA, 0, job)
+    _hook._library_instance, _hook._handle = library, handle
+    played = subprocess.Popen([sys.executable, __file__, sys.argv[1], rank.page_path()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        played.stdout.readline()
+        training = Training(job, device, library, handle)
+        cpu, events = [], []
+        for block in range(job["blocks"] + 1):  # the first: warm-up and learning
+            before, count_before, begin = rank.helper_cpu_s(), _cuda.counters()["cpu_ns"], time.monotonic()
+            for _ in range(job["warm_up"] if block == 0 else job["iterations"]):
+                training.step()
+                events.append(torch.cuda.Event(enable_timing=True))
+                events[-1].record()
+                if len(events) > 2:
+                    events[-3].synchronize()
+            if block > 0:
+                cpu.append(100 * (rank.helper_cpu_s() - before + (_cuda.counters()["cpu_ns"] - count_before) / 1e9) / (time.monotonic() - begin))
+        torch.cuda.synchronize()
+        result = {"rank": 0, "stage": job["stage"], "torch": torch.__version__, "nccl": None, "cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name(device),
+                  "iteration_ms": [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])], "hook_cpu_pct": cpu}
+        rank.leave(job, result)
+        rank.train_on(training, job["until"], len(events), job["out"])
+        torch.cuda.synchronize()
+        rank.leave(job, result)
+    finally:
+        played.kill()
+        played.wait()
+    library.detach(handle)
+
+
+if __name__ == "__main__":
+    main()
