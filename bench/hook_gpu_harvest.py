@@ -201,12 +201,12 @@ def clocks_of(samples, edges_of_gpu, iterations, kinds):
 class Clocks:
     """Samples of all GPUs' clocks, twenty a second."""
 
-    def __init__(self, gpus):
+    def __init__(self, gpus, first=0):
         self.samples, self.stopped = [], threading.Event()
         try:
             import pynvml
             pynvml.nvmlInit()
-            self.nvml, self.handles = pynvml, [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(gpus)]
+            self.nvml, self.handles = pynvml, [pynvml.nvmlDeviceGetHandleByIndex(first + i) for i in range(gpus)]
         except Exception as error:
             print(f"no clocks: {error}", flush=True)
             return
@@ -301,7 +301,7 @@ class Run:
             with open(options.replay) as file:
                 recorded = json.load(file)["stages"]
             job.update(stage=options.stage, lengths_us=recorded[options.stage], size=hook_gpu.sized(hook_gpu.SMALL if options.small else hook_gpu.BIG, len(recorded)))
-            self.ranks = hook_gpu.Ranks(options, job, program=(str(hook_gpu.HERE / "gpu" / "replay.py"),))
+            self.ranks = hook_gpu.Ranks(options, job, program=(str(hook_gpu.HERE / "gpu" / "replay.py"),), CUDA_VISIBLE_DEVICES=str(options.gpu))
             return
         self.ranks = hook_gpu.Ranks(options, job)
 
@@ -329,7 +329,7 @@ class Run:
 
     def devices(self):
         names = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True).stdout.split()
-        return names[:self.count]
+        return names[self.options.gpu:self.options.gpu + self.count]
 
     def ready(self):
         """All ranks are past their blocks: their pages and how many iterations the hook has not counted."""
@@ -370,7 +370,7 @@ class Run:
         self.record["ranks_ended"] = codes
 
     def observe(self, name, seconds, workers=None):
-        clocks, workers = Clocks(self.count), workers or [0] * self.count
+        clocks, workers = Clocks(self.count, self.options.gpu), workers or [0] * self.count
         processes = [self.start(f"observer{rank}", [sys.executable, hook_gpu.HERE / "gpu" / "observer.py", self.pages[rank], workers[rank],
                                                     f"{self.folder}/seen{rank}"]) for rank in range(self.count)]
         time.sleep(seconds + 0.7)
@@ -561,6 +561,7 @@ def main():
     parser.add_argument("--sandbox", default="bubblewrap")
     parser.add_argument("--seconds", default="spin=30,pagerank=45,resnet18=60,control=45,hold=1", help="which side tasks, or NAME:PCT, in which order, and for how long")
     parser.add_argument("--replay", metavar="FILE", help="no pipeline: on one GPU, a stage with the recorded lengths of FILE")
+    parser.add_argument("--gpu", type=int, default=0, help="on which one; several may be at it, each with a stage")
     parser.add_argument("--stage", type=int, default=0, help="which one")
     parser.add_argument("--holdout-pct", type=int, default=50)
     parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
@@ -583,7 +584,7 @@ def main():
     options.ranks = options.ranks or hook_gpu.gpus()
     options.bin, options.plugins = os.path.abspath(options.bin), os.path.abspath(options.plugins)
     run = Run(options)
-    smi = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout
+    smi = subprocess.run(["nvidia-smi", *(["-i", str(options.gpu)] if options.replay else []), "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout
     run.record["machine"] = smi.strip().splitlines()
     begin = time.monotonic()
     try:
