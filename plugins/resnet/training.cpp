@@ -30,6 +30,7 @@ constexpr int64_t kWholeStateBytes = int64_t{64} << 20;
 // Synthetic images: a few batches in turn, so that there is something to learn and nothing to generate in a step.
 constexpr int kSyntheticBatches = 2;
 constexpr int kMeasuredSteps = 3;
+constexpr size_t kNamedUnits = 4;  // in the log line about those that are longer than a piece should be
 
 // The version of the LibTorch that was found at run time, as its Python package says it; "" where it comes without one.
 std::string found_version(std::string& where) {
@@ -59,6 +60,35 @@ void check_version() {
   throw freeride::TaskError(line);
 }
 
+/// Units that one backward pass goes through: from leaves to what the next graph's leaves are made of.
+struct Graph {
+  Flow inputs, outputs;
+};
+
+// Gradients of a graph's inputs, of those of its outputs. An output that is an input handed on is no part of the graph:
+// its gradient is added, as autograd would.
+void backward(Graph& graph, const Flow& next_inputs) {
+  const torch::NoGradGuard no_grad;
+  torch::autograd::variable_list roots, gradients;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> handed_on;
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const torch::Tensor& output = graph.outputs[i];
+    const auto input = std::find_if(graph.inputs.begin(), graph.inputs.end(),
+                                    [&](const torch::Tensor& tensor) { return tensor.is_same(output); });
+    if (input == graph.inputs.end()) {
+      roots.push_back(output);
+      gradients.push_back(next_inputs[i].grad());
+    } else {
+      handed_on.emplace_back(*input, next_inputs[i].grad());
+    }
+  }
+  torch::autograd::backward(roots, gradients);
+  for (const auto& [input, gradient] : handed_on) {
+    torch::Tensor& own = input.mutable_grad();
+    own = own.defined() ? own.add_(gradient) : gradient;
+  }
+}
+
 /// The GPU's current stream, for yield_point(): the ends of the last two pieces that were queued on it.
 class Queue {
  public:
@@ -86,9 +116,11 @@ struct ImageTraining::Parts {
   std::vector<torch::Tensor> images, labels;  // of the batches in turn; with a folder, one to be filled
   uint64_t steps = 0;
   bool measures = false;
-  std::chrono::steady_clock::time_point block_begin;
-  std::vector<double> blocks_ms;  // by place in the step
-  std::vector<bool> cuts;         // whether a yield point follows
+  std::chrono::steady_clock::time_point unit_begin;
+  // By place in the step, of n units: forward of unit i at i, backward at 2n - 1 - i, then the update.
+  std::vector<double> units_ms;
+  std::vector<bool> cuts;          // whether a yield point follows
+  std::vector<size_t> graph_ends;  // units behind the last one of each graph
 #ifdef TRAINING_WITH_IMAGES
   std::vector<Sample> samples;
   size_t next_sample = 0;
@@ -148,7 +180,7 @@ void ImageTraining::init() {
       parts_->labels.push_back(
           torch::randint(classes_, {batch_}, torch::TensorOptions().dtype(torch::kLong).device(parts_->device)));
     }
-    measure_blocks();
+    measure_units();
   } catch (const c10::Error& error) {
     throw_what_it_is(error.what_without_backtrace());
   }
@@ -158,39 +190,65 @@ void ImageTraining::synchronise() const {
   if (parts_->device.is_cuda()) torch::cuda::synchronize();
 }
 
-// Under InitSideTask's grant: cuDNN tries its kernels, and each block's time is taken. Then the step is cut before
-// each block with which a piece would become too long.
-void ImageTraining::measure_blocks() {
+// Under InitSideTask's grant: cuDNN tries its kernels, and each unit's time is taken. Steps without effect, which also
+// load what LibTorch loads when it is first used, and take the memory that steps need.
+void ImageTraining::measure_units() {
   Parts& parts = *parts_;
+  const size_t units = parts.model->units().size();
+  for (size_t end = 1; end <= units; ++end) parts.graph_ends.push_back(end);
   parts.measures = true;
   for (int i = 0; i < kMeasuredSteps; ++i) {
-    parts.block_begin = std::chrono::steady_clock::now();
-    make_step(false);
+    parts.unit_begin = std::chrono::steady_clock::now();
+    make_step(0);
   }
+  cut();
+  make_step(0);  // as it will be
   parts.measures = false;
-  // The rest of a step, without effect: what LibTorch loads when it is first used is loaded here and not in a bubble.
-  update(0);
   at::_foreach_zero_(parts.velocities);
   synchronise();
-  double piece_ms = 0;
-  for (size_t i = 0; i < parts.blocks_ms.size(); ++i) {
-    piece_ms += parts.blocks_ms[i];
-    const double next_ms = i + 1 < parts.blocks_ms.size() ? parts.blocks_ms[i + 1] : 0;
-    parts.cuts.push_back(piece_ms_ > 0 && piece_ms + next_ms > piece_ms_);
-    if (parts.cuts.back()) piece_ms = 0;
-  }
 }
 
-// Between two blocks of a step, forward and backward.
-void ImageTraining::block_done(size_t place) {
+// Cuts the step before each unit with which a piece would become too long. Forward a step can stop between any two
+// units; backward it can between two graphs.
+void ImageTraining::cut() {
+  Parts& parts = *parts_;
+  const auto& units = parts.model->units();
+  const size_t places = parts.units_ms.size();
+  double piece_ms = 0;
+  std::string longer;
+  size_t longer_units = 0;
+  for (size_t i = 0; i < places; ++i) {
+    piece_ms += parts.units_ms[i];
+    parts.cuts.push_back(piece_ms_ > 0 && i + 1 < places && piece_ms + parts.units_ms[i + 1] > piece_ms_);
+    if (parts.cuts.back()) piece_ms = 0;
+    if (piece_ms_ <= 0 || parts.units_ms[i] <= piece_ms_ || ++longer_units > kNamedUnits) continue;
+    const std::string what = i + 1 == places    ? "the update"
+                             : i < units.size() ? units[i]->what()
+                                                : units[places - 2 - i]->what() + " backward";
+    longer += (longer.empty() ? "" : ", ") + what + " " + std::to_string(parts.units_ms[i]).substr(0, 4) + " ms";
+  }
+  parts.graph_ends.clear();
+  for (size_t end = 1; end <= units.size(); ++end) {
+    if (end == units.size() || parts.cuts[places - 2 - end]) parts.graph_ends.push_back(end);
+  }
+  const auto pieces = 1 + std::count(parts.cuts.begin(), parts.cuts.end(), true);
+  if (piece_ms_ > 0)
+    log("a step is cut into " + std::to_string(pieces) + " pieces" +
+        (longer.empty() ? "" : "; of a single layer, and longer than piece_ms: " + longer) +
+        (longer_units > kNamedUnits ? " and " + std::to_string(longer_units - kNamedUnits) + " more" : ""));
+}
+
+// Between two units of a step, forward and backward.
+void ImageTraining::unit_done(size_t place) {
   Parts& parts = *parts_;
   if (parts.measures) {
     synchronise();
     const auto now = std::chrono::steady_clock::now();
-    const double took_ms = std::chrono::duration<double, std::milli>(now - parts.block_begin).count();
-    parts.block_begin = now;
-    if (place == parts.blocks_ms.size()) parts.blocks_ms.push_back(took_ms);
-    parts.blocks_ms[place] = std::min(parts.blocks_ms[place], took_ms);
+    const double took_ms = std::chrono::duration<double, std::milli>(now - parts.unit_begin).count();
+    parts.unit_begin = now;
+    if (!parts.cuts.empty()) return;
+    if (place == parts.units_ms.size()) parts.units_ms.push_back(took_ms);
+    parts.units_ms[place] = std::min(parts.units_ms[place], took_ms);
   } else if (parts.cuts[place]) {
     parts.device.is_cuda() ? yield_point(parts.queue) : yield_point();
   }
@@ -237,7 +295,7 @@ void ImageTraining::step() {
 #ifdef TRAINING_WITH_IMAGES
     if (!parts_->samples.empty()) load_batch();
 #endif
-    make_step(true);
+    make_step(rate_);
     synchronise();
     ++parts_->steps;
   } catch (const c10::Error& error) {
@@ -245,35 +303,37 @@ void ImageTraining::step() {
   }
 }
 
-// Each block is a graph of its own: forward from a leaf, backward with the gradient that the next block's leaf got. The
-// result is that of one graph over all of them.
-void ImageTraining::make_step(bool updates) {
+// Each graph's forward begins with leaves, its backward with the gradients that the next graph's leaves got. The result
+// is that of one graph over all units.
+void ImageTraining::make_step(double rate) {
   Parts& parts = *parts_;
   const size_t batch = parts.steps % parts.images.size();
-  const auto& blocks = parts.model->blocks();
-  size_t place = 0;
-  std::vector<torch::Tensor> inputs, outputs;
-  torch::Tensor flowing = parts.images[batch];
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    inputs.push_back(flowing.detach().requires_grad_(i > 0));
-    outputs.push_back(blocks[i]->forward(inputs[i]));
-    flowing = outputs[i];
-    if (i + 1 < blocks.size()) block_done(place++);
+  const auto& units = parts.model->units();
+  size_t unit = 0;
+  std::vector<Graph> graphs;
+  Flow flow{parts.images[batch]};
+  for (const size_t end : parts.graph_ends) {
+    Graph& graph = graphs.emplace_back();
+    for (const auto& tensor : flow) graph.inputs.push_back(tensor.detach().requires_grad_(unit > 0));
+    flow = graph.inputs;
+    for (; unit < end; ++unit) {
+      if (unit > 0) unit_done(unit - 1);
+      flow = units[unit]->forward(std::move(flow));
+    }
+    graph.outputs = flow;
   }
-  const torch::Tensor loss = torch::nn::functional::cross_entropy(outputs.back(), parts.labels[batch]);
-  block_done(place++);
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(flow[0], parts.labels[batch]);
+  unit_done(units.size() - 1);
   for (auto& parameter : parts.parameters) parameter.mutable_grad().reset();
-  loss.backward();
-  for (size_t i = blocks.size() - 1; i-- > 0;) {
-    block_done(place++);
-    outputs[i].backward(inputs[i + 1].grad());
-    outputs[i].reset();
-    inputs[i + 1].reset();
+  for (size_t i = graphs.size(); i-- > 0;) {
+    i + 1 == graphs.size() ? loss.backward() : backward(graphs[i], graphs[i + 1].inputs);
+    graphs.resize(i + 1);  // the next one's tensors are not needed any more
+    graphs[i].outputs.clear();
+    unit_done(2 * units.size() - 1 - (i > 0 ? parts.graph_ends[i - 1] : 0));
   }
-  block_done(place++);
-  if (updates) update(rate_);
+  update(rate);
   const auto value = loss.item<double>();
-  if (updates) metric("loss", value);
+  parts.measures ? unit_done(2 * units.size()) : metric("loss", value);
 }
 
 void ImageTraining::release() {

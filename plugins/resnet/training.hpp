@@ -34,9 +34,10 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   void load_batch();
   void update(double rate);
   void synchronise() const;
-  void make_step(bool updates);
-  void block_done(size_t place);
-  void measure_blocks();
+  void make_step(double rate);
+  void unit_done(size_t place);
+  void measure_units();
+  void cut();
 
   freeride::Param<std::int64_t> batch_{this, "batch", 64, "images a step", {1, 65536}};
   freeride::Param<std::int64_t> image_{this, "image", 224, "edge of an image, pixels", {32, 4096}};
@@ -47,7 +48,7 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<double> rate_{this, "rate", 0.01, "learning rate", {0, 10}};
   freeride::Param<std::int64_t> seed_{this, "seed", 1, "of weights and synthetic images"};
   freeride::Param<double> piece_ms_{
-      this, "piece_ms", 2, "of a step, at most, between yield points at the model's blocks; 0: none", {0, 10000}};
+      this, "piece_ms", 2, "of a step, at most, between yield points at the model's layers; 0: none", {0, 10000}};
   freeride::Param<std::string> python_{this, "python", "", "the Python whose torch it is to run with"};
   const char* const model_name_;
   std::unique_ptr<Parts> parts_;

@@ -9,6 +9,14 @@ const StepFit& PieceFit::known(size_t at, bool behind) const {
   return behind || pieces_[at].samples() == 0 ? behind_[at] : pieces_[at];
 }
 
+void PieceFit::seed(const std::vector<int64_t>& pieces_ns) {
+  const size_t count = std::min(pieces_ns.size(), kMostPieces);
+  if (count > pieces_.size()) pieces_.resize(count);
+  int64_t step_ns = 0;
+  for (size_t i = 0; i < count; ++i) pieces_[i].seed(pieces_ns[i]), step_ns += pieces_ns[i];
+  if (count > 1) steps_.record(step_ns);
+}
+
 void PieceFit::record(int64_t duration_ns, bool behind) {
   if (behind && at_ >= behind_.size()) behind_.resize(at_ + 1);
   (behind ? behind_ : pieces_)[at_].record(duration_ns);
@@ -57,8 +65,7 @@ bool PieceFit::fits(int64_t remaining_ns, bool first) const {
 
 void PieceFit::lease_skipped() {
   // What decays is what is known of it alone; from there on that is where it is learned.
-  if (pieces_[at_].samples() == 0 && known(at_, false).samples() != 0)
-    pieces_[at_].record(known(at_, false).quantile_ns(1));
+  if (pieces_[at_].samples() == 0 && known(at_, false).samples() != 0) pieces_[at_].seed(known(at_, false));
   pieces_[at_].lease_skipped();
 }
 

@@ -14,7 +14,7 @@ struct Bubbles {
   std::vector<int64_t> pieces_ns;
   PieceFit fit;
   size_t piece = 0;
-  int steps = 0, longest_overrun_ns = 0;
+  int steps = 0, longest_overrun_ns = 0, overruns = 0;
 
   // One bubble: pieces run while they fit, the rest of a step goes on in the next one.
   void bubble() {
@@ -24,6 +24,7 @@ struct Bubbles {
       first = false;
       now_ns += pieces_ns[piece];
       longest_overrun_ns = std::max<int64_t>(longest_overrun_ns, now_ns - end_ns);
+      if (now_ns > end_ns) ++overruns;
       if (piece + 1 == pieces_ns.size()) {
         fit.step_done(pieces_ns[piece]);
         piece = 0;
@@ -111,15 +112,38 @@ TEST_CASE("a piece takes longer alone than behind another one, and is admitted b
   CHECK(fit.piece_quantiles_ns(0.5).size() == 5);
 }
 
-TEST_CASE("a piece that has only been seen behind others, and never fits alone, is tried in the end") {
+TEST_CASE("a piece that has only been seen behind others, and never as short as a lease, is not tried alone") {
   PieceFit fit;
   for (int i = 0; i < 20; ++i) fit.piece_done(1 * kMs), fit.piece_done(4 * kMs, true), fit.step_done(1 * kMs);
   fit.piece_done(1 * kMs);
-  CHECK_FALSE(fit.fits(3 * kMs, true));
+  for (int skipped = 0; skipped < 1000; ++skipped) {
+    REQUIRE_FALSE(fit.fits(3 * kMs, true));
+    fit.lease_skipped();
+  }
+  CHECK(fit.fits(5 * kMs, true));
+  CHECK(fit.predicted_two_ns(true) >= 5 * kMs);  // behind another one it is what it was
+}
+
+TEST_CASE("a piece that was seen a few times behind others is tried alone in the end") {
+  PieceFit fit;
+  for (int i = 0; i < 3; ++i) fit.piece_done(1 * kMs), fit.piece_done(4 * kMs, true), fit.step_done(1 * kMs);
+  fit.piece_done(1 * kMs);
   int skipped = 0;
   for (; !fit.fits(3 * kMs, true) && skipped < 100; ++skipped) fit.lease_skipped();
   CHECK(skipped < 20);
-  CHECK(fit.predicted_two_ns(true) >= 5 * kMs);  // behind another one it is what it was
+}
+
+TEST_CASE("by its profile a piece never overruns a lease that it does not fit") {
+  Bubbles bubbles{0, 5 * kMs, 5 * kMs, {2 * kMs, 9 * kMs, 2 * kMs}, {}};
+  bubbles.fit.seed(bubbles.pieces_ns);
+  for (int i = 0; i < 1000; ++i) bubbles.bubble();
+  CHECK(bubbles.overruns == 0);
+  CHECK(bubbles.steps == 0);
+  bubbles.bubble_ns = 10 * kMs;
+  for (int i = 0; i < 30; ++i) bubbles.bubble();
+  CHECK(bubbles.overruns == 0);
+  CHECK(bubbles.steps > 10);
+  CHECK(bubbles.fit.quantile_ns(0.5) == 13 * kMs);
 }
 
 TEST_CASE("a step that was given up begins with its first piece") {
@@ -139,8 +163,10 @@ TEST_CASE("the last place is shared by all pieces beyond it") {
   CHECK(fit.quantile_ns(0.5) == static_cast<int64_t>(PieceFit::kMostPieces + 51) * kMs);
 }
 
-TEST_CASE("a piece that never fits is tried in the end, as a step is") {
+TEST_CASE("a piece of which nothing is known is tried a few times, as a step is") {
   Bubbles bubbles{0, 25 * kMs, 10 * kMs, {10 * kMs, 40 * kMs}, {}};
-  for (int i = 0; i < 60; ++i) bubbles.bubble();
+  for (int i = 0; i < 5000; ++i) bubbles.bubble();
   CHECK(bubbles.steps > 1);
+  CHECK(bubbles.overruns == bubbles.steps);
+  CHECK(bubbles.steps == static_cast<int>(freeride::policy::StepFit::Options().enough));
 }

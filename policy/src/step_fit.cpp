@@ -16,6 +16,7 @@ void StepFit::record(int64_t duration_ns, int64_t room_ns) {
   } else {
     ++count_;
   }
+  seen_ = std::min(seen_ + 1, options_.enough);
   recent_[next_] = duration_ns;
   next_ = (next_ + 1) % kWindow;
   auto* const last = sorted_.begin() + count_ - 1;
@@ -34,6 +35,16 @@ void StepFit::record(int64_t duration_ns, int64_t room_ns) {
   }
   skipped_ = 0;
   predict();
+}
+
+void StepFit::seed(int64_t duration_ns) {
+  seen_ = options_.enough;
+  record(duration_ns, INT64_MAX);
+}
+
+void StepFit::seed(const StepFit& other) {
+  const bool enough = other.seen_ >= other.options_.enough;
+  enough ? seed(other.quantile_ns(1)) : record(other.quantile_ns(1), INT64_MAX);
 }
 
 bool StepFit::fits(int64_t remaining_ns, bool first) const {
@@ -79,7 +90,9 @@ void StepFit::predict() {
   } else {
     const int64_t shortest = with_margin(sorted_[0]);
     const uint32_t below = stage - 1;  // that were skipped since the minimum has not fitted
-    const uint32_t halves = !known ? below : below > kRareTry ? below - kRareTry : 0;
+    uint32_t halves = below;
+    if (seen_ >= options_.enough)
+      halves = options_.rare_try != 0 && below > options_.rare_try ? below - options_.rare_try : 0;
     predicted_ns_ = std::max<int64_t>(1, std::min(full_ns_, shortest) >> std::min<uint32_t>(halves, 62));
   }
 }

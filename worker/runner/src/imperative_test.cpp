@@ -77,6 +77,33 @@ TEST_CASE("imperative: a lease that just runs out ends the same way") {
   CHECK(outcome->kind == "stopped");
 }
 
+TEST_CASE("imperative: pieces are queued one ahead while the gate stays open, and none is left behind it") {
+  const TempDir scratch;
+  const Params params{{"pieces", "50"}, {"piece_us", "1000"}, {"queued", "1"}, {"interface", "imperative"}};
+  auto harness = start_paused("yielding", scratch, params);
+  int ahead = 0;
+  for (int i = 0; i < 4; ++i) {
+    const double steps = metric(*harness, "steps");
+    harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+    INFO("lease " << i);
+    REQUIRE(wait_for_steps(*harness, steps + 2));
+    harness->revoke();  // wherever it is
+    REQUIRE(wait_frozen(*harness));
+    int queued = 0, done = 0, most = 0;
+    std::ifstream file(scratch.path() + "/pieces");
+    std::string what;
+    for (int64_t number = 0, begin_ns = 0, end_ns = 0; file >> what >> number >> begin_ns >> end_ns;) {
+      if (what == "queued") ++queued;
+      if (what == "piece") ++done;
+      most = std::max(most, queued - done);
+    }
+    CHECK(done == queued);  // else it would go on beside training, where nothing stops a GPU
+    CHECK(most <= 2);
+    ahead = std::max(ahead, most);
+  }
+  CHECK(ahead == 2);
+}
+
 TEST_CASE("imperative: a workload that never comes to its gate is stopped where it is") {
   const TempDir scratch;
   Params params = kImperative;

@@ -117,14 +117,12 @@ Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& 
 }
 
 // What its profile says stands for one step that was made, so that the first lease is not spent on finding out; what is
-// seen here soon outweighs it.
+// seen here soon outweighs it. What by its profile never was as short as a lease is not tried in it.
 void Runner::seed() {
-  const auto& pieces = job_.predicted_pieces_ns;
-  for (size_t i = 0; i + 1 < pieces.size(); ++i) fit_.piece_done(pieces[i]);
-  if (!pieces.empty()) {
-    fit_.step_done(pieces.back());
+  if (!job_.predicted_pieces_ns.empty()) {
+    fit_.seed(job_.predicted_pieces_ns);
   } else if (job_.predicted_step_ns > 0) {
-    fit_.step_done(job_.predicted_step_ns);
+    fit_.seed({job_.predicted_step_ns});
   }
 }
 
@@ -431,6 +429,8 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
   piece_begin_ns_ = now_ns_;
   first_of_lease(piece_begin_ns_);
   enter(FREERIDE_IN_STEP, piece_begin_ns_);
+  const auto expect = [&] { workload_.expect_open_until(one_piece ? 0 : until_ns()); };
+  expect();
   if (tries_ || !one_piece) open_workload();
   pages::bump_and_wake(answer_.sequence);
   for (;;) {
@@ -439,6 +439,7 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
       held_.deadline_ns = static_cast<uint64_t>(now_ns_);  // taken back
       break;
     }
+    expect();
     const int64_t wait_ns = one_piece ? as_time(held_.deadline_ns) : until_ns();
     if (workload_.ended() || stop_requested() || now_ns_ >= wait_ns || (one_piece && workload_.waits())) break;
     workload_.wait(lease_.sequence, held_sequence_, wait_ns);
@@ -629,7 +630,8 @@ bool Runner::may_go_on() {
 // As yield_point(), but one piece ahead of the GPU while that one and the next fit. Two pieces and no more: so much is
 // overrun where a bubble ends before it should.
 freeride_status Runner::yield_queued(const Host::Wait& wait) {
-  const bool steps = in_step_ && !abandoned_ && !workload_.is_this_thread();
+  if (workload_.is_this_thread()) return workload_.pass_queued(wait);
+  const bool steps = in_step_ && !abandoned_;
   if (steps && std::exchange(ahead_, false)) {
     if (const auto status = wait(false); status != FREERIDE_OK) return status;
     now_ns_ = piece_ends();
@@ -644,7 +646,6 @@ freeride_status Runner::yield_queued(const Host::Wait& wait) {
     return FREERIDE_OK;
   }
   if (const auto status = wait(true); status != FREERIDE_OK) return status;
-  if (workload_.is_this_thread()) return workload_.pass();
   return steps ? end_of_piece(open) : yield_point();
 }
 

@@ -108,6 +108,8 @@ class Runner {
     policy::StepFit::Options options;
     options.patience = 1;
     options.keeps_trying = true;
+    options.enough = policy::StepFit::kWindow / 2;  // a new thread's first pieces can take a second each
+    options.rare_try = 128;
     return options;
   }();
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <utility>
 
 #include "freeride/base/clock.hpp"
 
@@ -41,11 +42,13 @@ void sleep_while(std::atomic<uint32_t>& value, uint32_t expected, const timespec
 
 void Workload::open(const std::function<freeride_status()>& body, bool once) {
   at_gate_.store(0);  // it may be a while until the thread says so itself
+  ++openings_;
   gate_.store(once ? kOnce : kOpen);
   wake(gate_);
   if (started_.exchange(true)) return;
   thread_ = std::thread([this, body] {
     id_.store(std::this_thread::get_id());
+    piece_begins();
     status_ = body();
     ended_.store(1);
     wake(ended_);
@@ -91,6 +94,37 @@ freeride_status Workload::pass() {
     wake(at_gate_);
     sleep_while(gate_, kClosed, nullptr);
   }
+}
+
+freeride_status Workload::pass_queued(const Host::Wait& wait) {
+  if (std::exchange(ahead_, false)) {
+    if (const auto status = wait(false); status != FREERIDE_OK) return status;
+    piece_done();
+  }
+  const int64_t two_ns = 2 * pieces_.quantile_ns(1);
+  if (gate_.load() == kOpen && two_ns > 0 && SteadyClock::now() + two_ns <= open_until_ns_.load()) {
+    ahead_ = true;
+    return FREERIDE_OK;
+  }
+  if (const auto status = wait(true); status != FREERIDE_OK) return status;
+  piece_done();
+  const auto status = pass();
+  piece_begins();
+  return status;
+}
+
+void Workload::piece_begins() {
+  piece_begin_ns_ = SteadyClock::now();
+  piece_opening_ = openings_.load();
+}
+
+// Another one begins.
+void Workload::piece_done() {
+  const int64_t began_ns = piece_begin_ns_;
+  // One that the end of a lease has stopped in its middle says nothing of how long it takes.
+  const bool whole = piece_opening_ == openings_.load();
+  piece_begins();
+  if (whole) pieces_.record(piece_begin_ns_ - began_ns);
 }
 
 void Workload::wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns) {

@@ -8,15 +8,19 @@
 
 #include "freeride/pages.h"
 #include "freeride/plugin.h"
+#include "freeride/policy/step_fit.hpp"
+#include "host.hpp"
 
 namespace freeride::runner {
 
-/// RunGpuWorkload in a thread of its own. All but pass() on the main thread. A thread that does not come
-/// to its gate any more ends with the process.
+/// RunGpuWorkload in a thread of its own. All but pass() and pass_queued() on the main thread. A thread that does not
+/// come to its gate any more ends with the process.
 class Workload {
  public:
   /// Opens the gate; the first time, starts `body` in the thread. `once`: it lets the thread pass a single time.
   void open(const std::function<freeride_status()>& body, bool once = false);
+  /// Until when the gate is going to be open (CLOCK_MONOTONIC), if nobody closes it before; 0: not known.
+  void expect_open_until(int64_t until_ns) { open_until_ns_.store(until_ns); }
   /// From now on pass() waits. Returns when the thread is there, or has ended, or it is `until_ns`.
   void close(int64_t until_ns);
   /// pass() does not wait, and says FREERIDE_ABANDONED. Waits for the body's end, `most_ms` at most.
@@ -37,18 +41,32 @@ class Workload {
 
   /// The gate. On the workload's thread: returns at once while it is open.
   freeride_status pass();
+  /// The gate behind a piece that has been queued on a GPU and need not be done: where this piece and the next will be
+  /// done before the gate closes, by the longest of the recent ones, it waits for the piece before this one only, so
+  /// that the GPU always has work; else for this one, and passes.
+  freeride_status pass_queued(const Host::Wait& wait);
 
  private:
+  void piece_begins();
+  void piece_done();
+
   enum Gate : uint32_t { kClosed, kOpen, kOnce, kAbandoned };
 
   std::atomic<uint32_t> gate_{kClosed};
   std::atomic<uint32_t> at_gate_{0};  ///< 1: waits there
   std::atomic<uint32_t> arrivals_{0};
   std::atomic<uint32_t> ended_{0};
+  std::atomic<int64_t> open_until_ns_{0};
+  std::atomic<uint32_t> openings_{0};
   std::thread thread_;
   std::atomic<std::thread::id> id_;
   freeride_status status_ = FREERIDE_OK;  ///< written before ended_
   std::atomic<bool> started_{false};
+  // The workload's thread's own.
+  policy::StepFit pieces_;  ///< what pieces take, from the end of one to the end of the next
+  int64_t piece_begin_ns_ = 0;
+  uint32_t piece_opening_ = 0;  ///< of the gate, when the piece began
+  bool ahead_ = false;          ///< a piece before the present one may not be done
 };
 
 }  // namespace freeride::runner

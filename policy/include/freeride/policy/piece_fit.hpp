@@ -25,6 +25,9 @@ class PieceFit {
 
   PieceFit() : pieces_(1) {}
 
+  /// What a profile says of a step's pieces, by place: before any was seen here.
+  void seed(const std::vector<int64_t>& pieces_ns);
+
   /// The present piece has taken `duration_ns` and ended at a yield point: the next one is present. `behind`: it was
   /// queued behind another one.
   void piece_done(int64_t duration_ns, bool behind = false);

@@ -13,23 +13,24 @@ namespace freeride::policy {
 /// nothing is known, the first step of a lease is admitted, and no second one before the first was recorded.
 ///
 /// It never starves a task for ever: after `patience` leases in a row in which nothing fitted, the prediction decays,
-/// from the quantile to the median, the minimum, then by halves, until a step is tried. Below the minimum of a window
-/// that is at least half full it does so only kRareTry leases later: so many steps in a row were no slow moment, and
-/// what a try takes past the lease is training's loss. A try that turns out to have been wrong doubles the patience (up
-/// to kMostPatience), so a task whose steps truly are too long is tried ever less often.
+/// from the quantile to the median, the minimum, then by halves, until a step is tried. A try that turns out to have
+/// been wrong doubles the patience (up to kMostPatience). Once `enough` steps were seen, or a profile has seen them,
+/// there is no try below the minimum any more: so many in a row were no slow moment, what a try takes past the lease is
+/// training's loss, and a task whose steps are longer than any lease waits for longer ones.
 ///
 /// Constant time and memory per call, no allocation. Not thread-safe: the runner's main thread owns it.
 class StepFit {
  public:
   static constexpr uint32_t kWindow = 32;
   static constexpr uint32_t kMostPatience = 1024;
-  static constexpr uint32_t kRareTry = 128;
 
   struct Options {
     double quantile = 0.9;
     double most_margin = 0.05;   ///< of the quantile; taken whole while the window is less than half full
     int64_t margin_ns = 20'000;  ///< added: entering a step, noticing its end
     uint32_t patience = 4;       ///< skipped leases in a row before the prediction decays
+    uint32_t enough = 8;         ///< steps that show how short one can be
+    uint32_t rare_try = 0;       ///< leases skipped until one below the minimum is tried all the same; 0: none is
     bool keeps_trying = false;   ///< after a try that was right, without patience, until the prediction fits again
   };
 
@@ -41,6 +42,11 @@ class StepFit {
   void record(int64_t duration_ns) { record(duration_ns, predicted_ns_); }
   /// As above, but a try was wrong if it took longer than `room_ns`. INT64_MAX: it was none, it fitted by full_ns().
   void record(int64_t duration_ns, int64_t room_ns);
+
+  /// What is known from elsewhere stands for one step, and for `enough` of them: a profile has seen many.
+  void seed(int64_t duration_ns);
+  /// As above, from what is known of the same step under other circumstances, which has to be something.
+  void seed(const StepFit& other);
 
   /// May a step start that has `remaining_ns` until its lease's deadline? `first` = no step has run under this lease
   /// yet.
@@ -67,6 +73,7 @@ class StepFit {
   std::array<int64_t, kWindow> sorted_{};  ///< the same values, ascending
   uint32_t count_ = 0;
   uint32_t next_ = 0;
+  uint32_t seen_ = 0;      ///< steps that were seen here or by a profile, up to `enough`
   uint32_t skipped_ = 0;   ///< leases skipped in a row
   uint32_t patience_ = 0;  ///< present patience: grows when a try was wrong
   int64_t full_ns_ = 0;    ///< prediction before decay
