@@ -202,10 +202,25 @@ void ImageTraining::measure_units() {
     make_step(0);
   }
   cut();
-  make_step(0);  // as it will be
-  parts.measures = false;
-  at::_foreach_zero_(parts.velocities);
+  rehearse();  // as it will be
+}
+
+// A step without effect, and without yield points.
+void ImageTraining::rehearse() {
+  parts_->measures = true;
+  make_step(0);
+  parts_->measures = false;
+  at::_foreach_zero_(parts_->velocities);
   synchronise();
+}
+
+// cuDNN's kernels are found for each thread anew, which takes seconds.
+void ImageTraining::prepare() {
+  try {
+    if (parts_->device.is_cuda()) rehearse();
+  } catch (const c10::Error& error) {
+    throw_what_it_is(error.what_without_backtrace());
+  }
 }
 
 // Cuts the step before each unit with which a piece would become too long. Forward a step can stop between any two
@@ -250,8 +265,13 @@ void ImageTraining::unit_done(size_t place) {
     if (place == parts.units_ms.size()) parts.units_ms.push_back(took_ms);
     parts.units_ms[place] = std::min(parts.units_ms[place], took_ms);
   } else if (parts.cuts[place]) {
-    parts.device.is_cuda() ? yield_point(parts.queue) : yield_point();
+    piece_done(parts.device.is_cuda());
   }
+}
+
+// `queued`: on the GPU, which may still be at it.
+void ImageTraining::piece_done(bool queued) {
+  queued ? yield_point(parts_->queue) : yield_point();
 }
 
 #ifdef TRAINING_WITH_IMAGES
@@ -273,7 +293,7 @@ void ImageTraining::load_batch() {
       if (++unusable == parts.samples.size())
         throw freeride::TaskError("no picture in " + data_.get() + " can be used");
     }
-    if (piece_ms_ > 0) yield_point();
+    if (piece_ms_ > 0) piece_done(false);
   }
   parts.images[0].copy_(parts.host_images);
   parts.labels[0].copy_(parts.host_labels);

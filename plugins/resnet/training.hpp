@@ -18,6 +18,7 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   void CreateSideTask() override { create(); }
   void InitSideTask() override { init(); }
   freeride::Step RunNextStep() override { return step(), freeride::Step::kMore; }
+  void PrepareGpuWorkload() override { prepare(); }
   void StopSideTask() override { release(); }
   std::string SaveState() override { return save(); }
   void RestoreState(std::uint32_t version, const std::string& state) override { restore(version, state); }
@@ -27,6 +28,7 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   void create();
   void load();
   void init();
+  void prepare();
   void step();
   void release();
   std::string save();
@@ -36,7 +38,9 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   void synchronise() const;
   void make_step(double rate);
   void unit_done(size_t place);
+  void piece_done(bool queued);
   void measure_units();
+  void rehearse();
   void cut();
 
   freeride::Param<std::int64_t> batch_{this, "batch", 64, "images a step", {1, 65536}};

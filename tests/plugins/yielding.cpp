@@ -2,6 +2,8 @@
 // begin_ns end_ns" to <scratch>/pieces. Keeps the number of whole steps as its state. With `queued` a thread takes the
 // part of a GPU: pieces are queued ("queued N now now") and done there, in order.
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <deque>
 #include <fstream>
@@ -91,6 +93,11 @@ class Yielding : public freeride::SideTask, public freeride::KeepsState {
     trace_.open(scratch_path("pieces"));
     worker_ = std::make_unique<Worker>();
   }
+  void PrepareGpuWorkload() override {
+    yield_point();  // nothing to wait for here
+    pass_gate();
+    metric("prepared_in", static_cast<double>(gettid()));
+  }
   void PauseSideTask() override {
     for (freeride::StepTimer timer(std::exchange(first_us_, 0) / 1000.0); !timer.over();) {
     }
@@ -117,6 +124,7 @@ class Yielding : public freeride::SideTask, public freeride::KeepsState {
       throw;
     }
     metric("steps", static_cast<double>(++steps_));
+    metric("works_in", static_cast<double>(gettid()));
     return freeride::Step::kMore;
   }
 

@@ -165,6 +165,11 @@ typedef struct freeride_imperative {
    * paused, that thread and every other of the process is stopped by the operating system, wherever it is. FREERIDE_OK
    * or FREERIDE_FINISHED: the work is done. FREERIDE_ABANDONED: pass() said so. A failure ends the task. */
   freeride_status (*run_gpu_workload)(void* task);
+  /* [workload] PrepareGpuWorkload: called once in that thread, after init and under its grant, so before any bubble:
+   * what a thread has to do for itself before it computes. May be NULL; an older host does not call it. A failure is
+   * init's.
+   */
+  freeride_status (*prepare_gpu_workload)(void* task);
 } freeride_imperative;
 
 /* The host's side, freeride_host.extension: the launch throttle. */

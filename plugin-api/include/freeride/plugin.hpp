@@ -242,6 +242,10 @@ class SideTask {
   virtual void StartSideTask() {}
   /// RUNNING: one short, regular piece of work (aim for 0.5 to 5 ms); return when it is done, on the GPU too.
   virtual Step RunNextStep() = 0;
+  /// The imperative interface: what RunGpuWorkload()'s thread has to do for itself before it computes, such as finding
+  /// kernels with a library that keeps them for each thread. Called in that thread, after InitSideTask() and under its
+  /// grant. [workload] thread; may throw.
+  virtual void PrepareGpuWorkload() {}
   /// The imperative interface, for a task that is loaded with `--param interface=imperative`: all of the work, in a
   /// thread of its own, called once, instead of RunNextStep(). Call pass_gate() whenever the GPU has done what was
   /// launched, at least every millisecond or so (LaunchThrottle). StartSideTask() and PauseSideTask() are called on the
@@ -660,18 +664,20 @@ struct PluginGlue {
 
 /// FREERIDE_PLUGIN(Class [, name, version, summary]): exports Class as this shared object's plugin. Once per plugin, at
 /// file scope, after the class.
-#define FREERIDE_PLUGIN(...)                                                                                           \
-  static const void* freeride_find_extension_(const char* name) {                                                      \
-    using Task = FREERIDE_FIRST_(__VA_ARGS__, );                                                                       \
-    static const freeride_state state = ::freeride::PluginGlue::make_state<Task>();                                    \
-    static const freeride_imperative imperative = {sizeof(freeride_imperative), 0, &::freeride::PluginGlue::workload}; \
-    return ::freeride::PluginGlue::find_extension<Task>(name, &state, &imperative);                                    \
-  }                                                                                                                    \
-  extern "C" FREERIDE_EXPORT const freeride_plugin* freeride_plugin_v1(void) {                                         \
-    static const freeride_plugin* const table = ::freeride::PluginGlue::make_table<FREERIDE_FIRST_(__VA_ARGS__, )>(    \
-        FREERIDE_CLASS_TEXT_(FREERIDE_FIRST_(__VA_ARGS__, )), {FREERIDE_REST_(__VA_ARGS__, )},                         \
-        &freeride_find_extension_);                                                                                    \
-    return table;                                                                                                      \
+#define FREERIDE_PLUGIN(...)                                                                                        \
+  static const void* freeride_find_extension_(const char* name) {                                                   \
+    using Task = FREERIDE_FIRST_(__VA_ARGS__, );                                                                    \
+    static const freeride_state state = ::freeride::PluginGlue::make_state<Task>();                                 \
+    static const freeride_imperative imperative = {                                                                 \
+        sizeof(freeride_imperative), 0, &::freeride::PluginGlue::workload,                                          \
+        &::freeride::PluginGlue::transition<&::freeride::SideTask::PrepareGpuWorkload>};                            \
+    return ::freeride::PluginGlue::find_extension<Task>(name, &state, &imperative);                                 \
+  }                                                                                                                 \
+  extern "C" FREERIDE_EXPORT const freeride_plugin* freeride_plugin_v1(void) {                                      \
+    static const freeride_plugin* const table = ::freeride::PluginGlue::make_table<FREERIDE_FIRST_(__VA_ARGS__, )>( \
+        FREERIDE_CLASS_TEXT_(FREERIDE_FIRST_(__VA_ARGS__, )), {FREERIDE_REST_(__VA_ARGS__, )},                      \
+        &freeride_find_extension_);                                                                                 \
+    return table;                                                                                                   \
   }
 
 #endif  // FREERIDE_PLUGIN_HPP

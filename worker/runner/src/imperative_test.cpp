@@ -77,31 +77,61 @@ TEST_CASE("imperative: a lease that just runs out ends the same way") {
   CHECK(outcome->kind == "stopped");
 }
 
-TEST_CASE("imperative: pieces are queued one ahead while the gate stays open, and none is left behind it") {
+TEST_CASE("imperative: the workload's thread prepares itself under the init grant, and waits") {
+  const TempDir scratch;
+  auto harness = start_paused("yielding", scratch, kImperative);
+  const double thread = metric(*harness, "prepared_in");
+  CHECK(thread > 0);
+  CHECK(thread != harness->task());
+  REQUIRE(wait_frozen(*harness));
+  CHECK(metric(*harness, "steps") == 0);
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  REQUIRE(wait_for_steps(*harness, 2));
+  CHECK(metric(*harness, "works_in") == thread);
+  harness->revoke();
+  REQUIRE(harness->wait_paused());
+  auto other = start_paused("yielding", scratch, {});
+  CHECK(metric(*other, "prepared_in") == 0);  // the iterative interface has no such thread
+}
+
+TEST_CASE("imperative: a task that is stopped before its first lease ends in good order") {
+  const TempDir scratch;
+  auto harness = start_paused("yielding", scratch, kImperative);
+  REQUIRE(wait_frozen(*harness));
+  harness->revoke(FREERIDE_ORDER_STOP);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->threads_left == 0);
+  CHECK(metric(*harness, "steps") == 0);
+}
+
+TEST_CASE("imperative: pieces are queued one ahead of the GPU while the gate stays open, and no more") {
   const TempDir scratch;
   const Params params{{"pieces", "50"}, {"piece_us", "1000"}, {"queued", "1"}, {"interface", "imperative"}};
-  auto harness = start_paused("yielding", scratch, params);
-  int ahead = 0;
-  for (int i = 0; i < 4; ++i) {
-    const double steps = metric(*harness, "steps");
-    harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
-    INFO("lease " << i);
-    REQUIRE(wait_for_steps(*harness, steps + 2));
-    harness->revoke();  // wherever it is
-    REQUIRE(wait_frozen(*harness));
-    int queued = 0, done = 0, most = 0;
-    std::ifstream file(scratch.path() + "/pieces");
-    std::string what;
-    for (int64_t number = 0, begin_ns = 0, end_ns = 0; file >> what >> number >> begin_ns >> end_ns;) {
-      if (what == "queued") ++queued;
-      if (what == "piece") ++done;
-      most = std::max(most, queued - done);
+  {
+    auto harness = start_paused("yielding", scratch, params);
+    for (int i = 0; i < 4; ++i) {
+      const double steps = metric(*harness, "steps");
+      harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+      REQUIRE(wait_for_steps(*harness, steps + 2));
+      harness->revoke();  // wherever it is
+      REQUIRE(wait_frozen(*harness));
     }
-    CHECK(done == queued);  // else it would go on beside training, where nothing stops a GPU
-    CHECK(most <= 2);
-    ahead = std::max(ahead, most);
+    harness->revoke(FREERIDE_ORDER_STOP);
+    REQUIRE(harness->verdict());
+    CHECK(harness->verdict()->kind == "stopped");
   }
-  CHECK(ahead == 2);
+  int queued = 0, done = 0, most = 0;
+  std::ifstream file(scratch.path() + "/pieces");
+  std::string what;
+  for (int64_t number = 0, begin_ns = 0, end_ns = 0; file >> what >> number >> begin_ns >> end_ns;) {
+    if (what == "queued") ++queued;
+    if (what == "piece") ++done;
+    most = std::max(most, queued - done);
+  }
+  CHECK(most == 2);
+  CHECK(done == queued);
 }
 
 TEST_CASE("imperative: a workload that never comes to its gate is stopped where it is") {

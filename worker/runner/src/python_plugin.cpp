@@ -289,7 +289,7 @@ freeride_status workload(void* task) {
   return status;
 }
 
-constexpr freeride_imperative kImperative{sizeof(freeride_imperative), 0, &workload};
+constexpr freeride_imperative kImperative{sizeof(freeride_imperative), 0, &workload, nullptr};
 
 const void* extension(const char* name) {
   const std::string wanted = name;

@@ -246,6 +246,9 @@ Runner::Next Runner::init() {
   const int64_t begin_ns = SteadyClock::now();
   const freeride_status status = call(FREERIDE_IN_INIT, plugin_->init, begin_ns);
   if (status != FREERIDE_OK) return failed(FREERIDE_IN_INIT, status);
+  if (imperative_) {
+    if (const auto prepared = prepare_workload(); prepared != FREERIDE_OK) return failed(FREERIDE_IN_INIT, prepared);
+  }
   install_stop_signal();
   if (restore() == Next::kEnded) return Next::kEnded;
   const int64_t end_ns = SteadyClock::now();
@@ -447,9 +450,26 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
   return end_workload();
 }
 
+// Under the init grant. An older plugin's thread starts with its first lease.
+freeride_status Runner::prepare_workload() {
+  const auto* imperative = static_cast<const freeride_imperative*>(plugin_->extension(FREERIDE_EXTENSION_IMPERATIVE));
+  constexpr size_t kPrepares =
+      offsetof(freeride_imperative, prepare_gpu_workload) + sizeof(freeride_imperative::prepare_gpu_workload);
+  if (imperative->struct_size < kPrepares || imperative->prepare_gpu_workload == nullptr) return FREERIDE_OK;
+  const auto status = workload_.prepare([this, imperative] { return imperative->prepare_gpu_workload(task_); },
+                                        [this, imperative] { return imperative->run_gpu_workload(task_); });
+  if (status == FREERIDE_OK) ask_for_thaw();
+  return status;
+}
+
 void Runner::open_workload() {
   const auto* imperative = static_cast<const freeride_imperative*>(plugin_->extension(FREERIDE_EXTENSION_IMPERATIVE));
   workload_.open([this, imperative] { return imperative->run_gpu_workload(task_); }, tries_);
+  ask_for_thaw();
+}
+
+// From now on this process stops itself between leases.
+void Runner::ask_for_thaw() {
   if (thaw_ == nullptr || thaw_->wanted != 0) return;
   store_release<uint32_t>(thaw_->wanted, 1);
   pages::futex_wake(thaw_->wanted);

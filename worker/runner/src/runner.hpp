@@ -75,7 +75,9 @@ class Runner {
   bool profiled_enough() const;
   void started(int64_t begin_ns);
   void seed();
+  freeride_status prepare_workload();
   void open_workload();
+  void ask_for_thaw();
   Next end_workload();
   void freeze();
   Next step(int64_t begin_ns);

@@ -40,6 +40,35 @@ void sleep_while(std::atomic<uint32_t>& value, uint32_t expected, const timespec
 
 }  // namespace
 
+freeride_status Workload::prepare(const std::function<freeride_status()>& prepare,
+                                  const std::function<freeride_status()>& body) {
+  started_.store(true);
+  gate_.store(kOpen);
+  thread_ = std::thread([this, prepare, body] {
+    id_.store(std::this_thread::get_id());
+    piece_begins();
+    const freeride_status status = prepared_status_ = prepare();
+    gate_.store(kClosed);
+    prepared_.store(1);
+    wake(prepared_);
+    if (status == FREERIDE_OK) {
+      status_ = pass();
+      if (status_ == FREERIDE_OK) status_ = body();
+    }
+    end();
+  });
+  while (prepared_.load() == 0) sleep_while(prepared_, 0, nullptr);
+  if (prepared_status_ != FREERIDE_OK) thread_.join();
+  return prepared_status_;
+}
+
+void Workload::end() {
+  ended_.store(1);
+  wake(ended_);
+  at_gate_.store(1);
+  wake(at_gate_);
+}
+
 void Workload::open(const std::function<freeride_status()>& body, bool once) {
   at_gate_.store(0);  // it may be a while until the thread says so itself
   ++openings_;
@@ -50,10 +79,7 @@ void Workload::open(const std::function<freeride_status()>& body, bool once) {
     id_.store(std::this_thread::get_id());
     piece_begins();
     status_ = body();
-    ended_.store(1);
-    wake(ended_);
-    at_gate_.store(1);
-    wake(at_gate_);
+    end();
   });
 }
 

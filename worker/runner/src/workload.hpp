@@ -17,7 +17,12 @@ namespace freeride::runner {
 /// come to its gate any more ends with the process.
 class Workload {
  public:
-  /// Opens the gate; the first time, starts `body` in the thread. `once`: it lets the thread pass a single time.
+  /// Starts the thread, runs `prepare` in it and waits for its end, with the gate open; then the thread waits at its
+  /// gate for open(), and executes `body`. A failure ends the thread.
+  freeride_status prepare(const std::function<freeride_status()>& prepare,
+                          const std::function<freeride_status()>& body);
+  /// Opens the gate; the first time, if nothing was prepared, starts `body` in the thread. `once`: it lets the thread
+  /// pass a single time.
   void open(const std::function<freeride_status()>& body, bool once = false);
   /// Until when the gate is going to be open (CLOCK_MONOTONIC), if nobody closes it before; 0: not known.
   void expect_open_until(int64_t until_ns) { open_until_ns_.store(until_ns); }
@@ -47,6 +52,7 @@ class Workload {
   freeride_status pass_queued(const Host::Wait& wait);
 
  private:
+  void end();
   void piece_begins();
   void piece_done();
 
@@ -55,12 +61,14 @@ class Workload {
   std::atomic<uint32_t> gate_{kClosed};
   std::atomic<uint32_t> at_gate_{0};  ///< 1: waits there
   std::atomic<uint32_t> arrivals_{0};
+  std::atomic<uint32_t> prepared_{0};
   std::atomic<uint32_t> ended_{0};
   std::atomic<int64_t> open_until_ns_{0};
   std::atomic<uint32_t> openings_{0};
   std::thread thread_;
   std::atomic<std::thread::id> id_;
-  freeride_status status_ = FREERIDE_OK;  ///< written before ended_
+  freeride_status prepared_status_ = FREERIDE_OK;  ///< written before prepared_
+  freeride_status status_ = FREERIDE_OK;           ///< written before ended_
   std::atomic<bool> started_{false};
   // The workload's thread's own.
   policy::StepFit pieces_;  ///< what pieces take, from the end of one to the end of the next
