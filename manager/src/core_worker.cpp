@@ -113,7 +113,7 @@ void Core::worker_report(Ticket ticket, const std::string& peer, const bus::Work
 }
 
 void Core::take_ranks(Worker& worker, const std::vector<bus::TrainingState>& ranks) {
-  worker.ranks.clear();
+  const std::vector<bus::TrainingState> before = std::exchange(worker.ranks, {});
   for (const auto& rank : ranks) {
     if (worker.ranks.size() >= kMaxRanksOfWorker) break;
     if (!is_plain(rank.job) || !is_there(rank)) continue;
@@ -123,6 +123,11 @@ void Core::take_ranks(Worker& worker, const std::vector<bus::TrainingState>& ran
       schedule_due_ = true;
     }
     job(rank.job).see_rank(rank, clock_.now_ns());
+    // A worker that was started anew registers before its trainer has found it, and would give leases in held-out
+    // iterations until something else is to be said to it.
+    if (std::none_of(before.begin(), before.end(), [&](const auto& known) { return known.job == rank.job; })) {
+      worker.plan_due = true;
+    }
     worker.ranks.push_back(rank);
     worker.ranks.back().worker = worker.name;
     worker.ranks.back().framework = bounded(rank.framework, 64);

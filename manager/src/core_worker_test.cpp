@@ -275,6 +275,18 @@ TEST_CASE("the holdout plan reaches every worker of the job, for an iteration th
   REQUIRE_FALSE(joined.holdout.empty());
   CHECK(joined.holdout.back().seed == plan.seed);
   CHECK(joined.holdout.back().from_iteration == plan.from_iteration);
+  // And so does who registers before the trainer has found it, as a worker does that was started anew.
+  FakeWorker anew("w4");
+  CHECK(house.join(anew).holdout.empty());
+  house.out.take<bus::WorkerPlan>();
+  anew.stage = 3;
+  house.report(anew);
+  house.core->tick();
+  const auto sent = house.out.take<bus::WorkerPlan>();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].first.peer == "peer-w4");
+  REQUIRE_FALSE(sent[0].second.holdout.empty());
+  CHECK(sent[0].second.holdout.back().seed == plan.seed);
 }
 
 TEST_CASE("a plugin is handed out by its content only") {
