@@ -70,8 +70,9 @@ def leases_of(seen, bubbles):
     steps, awake = sorted(seen["stepped"]), seen["awake"]
     marks = [one[0] for one in awake]
     for _, lease, opened, begin, _ in seen["leases"]:
-        at = bisect.bisect_right(starts, opened) - 1
-        if lease == 0 or at < 0 or opened > bubbles[at][1]:
+        at = bisect.bisect_right(starts, opened + 20_000) - 1  # the worker may have seen the mark before the observer
+        # Of the first one only the end was seen.
+        if lease == 0 or at < 0 or opened > bubbles[at][1] or starts[at] == seen["edges"][0][0]:
             continue
         leased.add(bubbles[at][2] >> 16)
         step = bisect.bisect_left(steps, opened)
@@ -148,7 +149,33 @@ def row_of(sample):
     return row
 
 
+def weighted_quantile(weighted, q):
+    """Of (value, weight)."""
+    left = q * sum(weight for _, weight in weighted)
+    for value, weight in sorted(weighted):
+        left -= weight
+        if left < 0:
+            return value
+    return max(weighted)[0]
+
+
+def summarise_replays(record):
+    """Of the stages of a recorded pipeline, each for a while: as many iterations of each make the pipeline's bubbles."""
+    runs, delays, by_stage = record["runs"], [], {}
+    for run in runs:
+        stage = run["replayed"]["stage"]
+        ways = [way[0] for sample in run["samples"] for way in sample["ways_us"][0]]
+        iterations = sum(sum(map(bool, sample["leased"])) for sample in run["samples"])
+        delays += [(delay, 1 / iterations) for delay in ways]
+        by_stage[stage] = {"hook_cpu_pct": round(statistics.fmean(run["replayed"]["hook_cpu_pct"]), 2), "edge_to_lease_p50_us": quantile(ways, 0.5),
+                           "edge_to_lease_p99_us": quantile(ways, 0.99), "bubbles": len(ways), "rows": [row_of(sample) for sample in run["samples"]]}
+    return {"stages": by_stage, "edge_to_lease_p50_us": weighted_quantile(delays, 0.5), "edge_to_lease_p99_us": weighted_quantile(delays, 0.99),
+            "edge_to_lease_samples": len(delays), "hook_cpu_pct": max(stage["hook_cpu_pct"] for stage in by_stage.values())}
+
+
 def summarise(record):
+    if "runs" in record:
+        return summarise_replays(record)
     rows = [row_of(sample) for sample in record["samples"]]
     summary = {"rows": rows}
     # A recorded sample of older code says so in "before".
