@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -230,27 +231,30 @@ void ImageTraining::cut() {
   const auto& units = parts.model->units();
   const size_t places = parts.units_ms.size();
   double piece_ms = 0;
-  std::string longer;
-  size_t longer_units = 0;
+  std::vector<std::pair<double, std::string>> longer;
   for (size_t i = 0; i < places; ++i) {
     piece_ms += parts.units_ms[i];
     parts.cuts.push_back(piece_ms_ > 0 && i + 1 < places && piece_ms + parts.units_ms[i + 1] > piece_ms_);
     if (parts.cuts.back()) piece_ms = 0;
-    if (piece_ms_ <= 0 || parts.units_ms[i] <= piece_ms_ || ++longer_units > kNamedUnits) continue;
-    const std::string what = i + 1 == places    ? "the update"
-                             : i < units.size() ? units[i]->what()
-                                                : units[places - 2 - i]->what() + " backward";
-    longer += (longer.empty() ? "" : ", ") + what + " " + std::to_string(parts.units_ms[i]).substr(0, 4) + " ms";
+    if (parts.units_ms[i] <= piece_ms_) continue;
+    longer.emplace_back(parts.units_ms[i], i + 1 == places    ? "the update"
+                                           : i < units.size() ? units[i]->what()
+                                                              : units[places - 2 - i]->what() + " backward");
   }
   parts.graph_ends.clear();
   for (size_t end = 1; end <= units.size(); ++end) {
     if (end == units.size() || parts.cuts[places - 2 - end]) parts.graph_ends.push_back(end);
   }
-  const auto pieces = 1 + std::count(parts.cuts.begin(), parts.cuts.end(), true);
-  if (piece_ms_ > 0)
-    log("a step is cut into " + std::to_string(pieces) + " pieces" +
-        (longer.empty() ? "" : "; of a single layer, and longer than piece_ms: " + longer) +
-        (longer_units > kNamedUnits ? " and " + std::to_string(longer_units - kNamedUnits) + " more" : ""));
+  if (piece_ms_ <= 0) return;
+  std::sort(longer.rbegin(), longer.rend());
+  std::ostringstream text;
+  text << "a step is cut into " << 1 + std::count(parts.cuts.begin(), parts.cuts.end(), true) << " pieces";
+  text << std::fixed << std::setprecision(1)
+       << (longer.empty() ? "" : "; of a single layer, and longer than piece_ms: ");
+  for (size_t i = 0; i < std::min(longer.size(), kNamedUnits); ++i)
+    text << (i == 0 ? "" : ", ") << longer[i].second << " " << longer[i].first << " ms";
+  if (longer.size() > kNamedUnits) text << " and " << longer.size() - kNamedUnits << " more";
+  log(text.str());
 }
 
 // Between two units of a step, forward and backward.

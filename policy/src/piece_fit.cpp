@@ -25,6 +25,10 @@ void PieceFit::record(int64_t duration_ns, bool behind) {
 void PieceFit::piece_done(int64_t duration_ns, bool behind) {
   record(duration_ns, behind);
   executed_ns_ += duration_ns;
+  piece_unseen();
+}
+
+void PieceFit::piece_unseen() {
   if (at_ + 1 == kMostPieces) return;
   ++at_;
   if (at_ == pieces_.size()) pieces_.emplace_back();

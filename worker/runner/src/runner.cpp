@@ -110,7 +110,7 @@ Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& 
       host_(answer, STDERR_FILENO) {
   seed();
   if (job_.profile) record_ = std::make_unique<ProfileRecorder>();
-  host_.on_yield([this] { return workload_.is_this_thread() ? workload_.pass() : yield_point(); });
+  host_.on_yield([this] { return workload_.is_this_thread() ? workload_.pass_piece() : yield_point(); });
   host_.on_yield_queued([this](const Host::Wait& wait) { return yield_queued(wait); });
   host_.on_gate([this] { return workload_.is_this_thread() ? workload_.pass() : FREERIDE_OK; });
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
@@ -432,7 +432,7 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
   piece_begin_ns_ = now_ns_;
   first_of_lease(piece_begin_ns_);
   enter(FREERIDE_IN_STEP, piece_begin_ns_);
-  const auto expect = [&] { workload_.expect_open_until(one_piece ? 0 : until_ns()); };
+  const auto expect = [&] { workload_.expect_open_until(held_.lease_id, one_piece ? 0 : until_ns()); };
   expect();
   if (tries_ || !one_piece) open_workload();
   pages::bump_and_wake(answer_.sequence);
@@ -444,7 +444,7 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
     }
     expect();
     const int64_t wait_ns = one_piece ? as_time(held_.deadline_ns) : until_ns();
-    if (workload_.ended() || stop_requested() || now_ns_ >= wait_ns || (one_piece && workload_.waits())) break;
+    if (workload_.ended() || stop_requested() || now_ns_ >= wait_ns || workload_.waits()) break;
     workload_.wait(lease_.sequence, held_sequence_, wait_ns);
   }
   return end_workload();

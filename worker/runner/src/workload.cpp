@@ -52,7 +52,7 @@ freeride_status Workload::prepare(const std::function<freeride_status()>& prepar
     prepared_.store(1);
     wake(prepared_);
     if (status == FREERIDE_OK) {
-      status_ = pass();
+      status_ = begin_piece();
       if (status_ == FREERIDE_OK) status_ = body();
     }
     end();
@@ -103,7 +103,7 @@ void Workload::abandon(int64_t most_ms) {
   }
 }
 
-freeride_status Workload::pass() {
+freeride_status Workload::wait_at_gate() {
   ++arrivals_;
   for (;;) {
     uint32_t gate = gate_.load();
@@ -122,21 +122,53 @@ freeride_status Workload::pass() {
   }
 }
 
+freeride_status Workload::pass() {
+  int64_t took_ns = 0;
+  if (!piece_ends(took_ns)) {
+    pieces_.step_abandoned();
+  } else if (ahead_) {
+    pieces_.last_two_done(took_ns, behind_);
+  } else {
+    pieces_.step_done(took_ns);
+  }
+  ahead_ = behind_ = false;
+  return begin_piece();
+}
+
+freeride_status Workload::pass_piece() {
+  piece_done();
+  return begin_piece();
+}
+
 freeride_status Workload::pass_queued(const Host::Wait& wait) {
   if (std::exchange(ahead_, false)) {
     if (const auto status = wait(false); status != FREERIDE_OK) return status;
     piece_done();
+    behind_ = true;
   }
-  const int64_t two_ns = 2 * pieces_.quantile_ns(1);
+  const int64_t two_ns = pieces_.predicted_two_ns(behind_);
   if (gate_.load() == kOpen && two_ns > 0 && SteadyClock::now() + two_ns <= open_until_ns_.load()) {
     ahead_ = true;
     return FREERIDE_OK;
   }
   if (const auto status = wait(true); status != FREERIDE_OK) return status;
-  piece_done();
-  const auto status = pass();
-  piece_begins();
-  return status;
+  return pass_piece();
+}
+
+// Until the gate is open and the next piece may begin.
+freeride_status Workload::begin_piece() {
+  for (;;) {
+    if (const auto status = wait_at_gate(); status != FREERIDE_OK) return status;
+    const int64_t until_ns = open_until_ns_.load();
+    const uint64_t lease = lease_id_.load();
+    if (until_ns == 0 || lease != worked_lease_ || pieces_.fits(until_ns - SteadyClock::now(), false)) {
+      worked_lease_ = lease;
+      piece_begins();
+      return FREERIDE_OK;
+    }
+    uint32_t open = kOpen;
+    gate_.compare_exchange_strong(open, kClosed);  // the main thread sees that it waits, and pauses
+  }
 }
 
 void Workload::piece_begins() {
@@ -144,13 +176,21 @@ void Workload::piece_begins() {
   piece_opening_ = openings_.load();
 }
 
-// Another one begins.
-void Workload::piece_done() {
-  const int64_t began_ns = piece_begin_ns_;
-  // One that the end of a lease has stopped in its middle says nothing of how long it takes.
+// The present piece ends, the next one may be executing. False where it was stopped in its middle by the end of a
+// lease: that says nothing of how long it takes.
+bool Workload::piece_ends(int64_t& took_ns) {
   const bool whole = piece_opening_ == openings_.load();
+  const int64_t began_ns = piece_begin_ns_;
   piece_begins();
-  if (whole) pieces_.record(piece_begin_ns_ - began_ns);
+  took_ns = piece_begin_ns_ - began_ns;
+  if (!whole) worked_lease_ = lease_id_.load();  // its rest was this lease's first
+  return whole;
+}
+
+void Workload::piece_done() {
+  int64_t took_ns = 0;
+  piece_ends(took_ns) ? pieces_.piece_done(took_ns, behind_) : pieces_.piece_unseen();
+  behind_ = false;
 }
 
 void Workload::wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns) {

@@ -8,12 +8,12 @@
 
 #include "freeride/pages.h"
 #include "freeride/plugin.h"
-#include "freeride/policy/step_fit.hpp"
+#include "freeride/policy/piece_fit.hpp"
 #include "host.hpp"
 
 namespace freeride::runner {
 
-/// RunGpuWorkload in a thread of its own. All but pass() and pass_queued() on the main thread. A thread that does not
+/// RunGpuWorkload in a thread of its own. All but pass…() on the main thread. A thread that does not
 /// come to its gate any more ends with the process.
 class Workload {
  public:
@@ -24,8 +24,12 @@ class Workload {
   /// Opens the gate; the first time, if nothing was prepared, starts `body` in the thread. `once`: it lets the thread
   /// pass a single time.
   void open(const std::function<freeride_status()>& body, bool once = false);
-  /// Until when the gate is going to be open (CLOCK_MONOTONIC), if nobody closes it before; 0: not known.
-  void expect_open_until(int64_t until_ns) { open_until_ns_.store(until_ns); }
+  /// Under which lease, and until when the gate is going to be open (CLOCK_MONOTONIC), if nobody closes it before; 0:
+  /// not known.
+  void expect_open_until(uint64_t lease_id, int64_t until_ns) {
+    lease_id_.store(lease_id);
+    open_until_ns_.store(until_ns);
+  }
   /// From now on pass() waits. Returns when the thread is there, or has ended, or it is `until_ns`.
   void close(int64_t until_ns);
   /// pass() does not wait, and says FREERIDE_ABANDONED. Waits for the body's end, `most_ms` at most.
@@ -44,16 +48,24 @@ class Workload {
   freeride_status status() const { return status_; }  ///< the body's, once it has ended
   bool is_this_thread() const { return started_ && std::this_thread::get_id() == id_.load(); }
 
-  /// The gate. On the workload's thread: returns at once while it is open.
+  /// The gate, at the end of a step, or of whatever the workload parts by it. On the workload's thread: returns at once
+  /// while it is open and the next step fits what is left of the lease, by what such steps took; where it does not, it
+  /// closes the gate for the rest of the lease. Whatever its length, a lease's first step is let through: a workload
+  /// may be cut into nothing shorter.
   freeride_status pass();
-  /// The gate behind a piece that has been queued on a GPU and need not be done: where this piece and the next will be
-  /// done before the gate closes, by the longest of the recent ones, it waits for the piece before this one only, so
-  /// that the GPU always has work; else for this one, and passes.
+  /// The same at a yield point, for the next piece.
+  freeride_status pass_piece();
+  /// The same behind a piece that has been queued on a GPU and need not be done: where this piece and the next will be
+  /// done before the gate closes, it waits for the piece before this one only, so that the GPU always has work; else
+  /// for this one.
   freeride_status pass_queued(const Host::Wait& wait);
 
  private:
   void end();
+  freeride_status wait_at_gate();
+  freeride_status begin_piece();
   void piece_begins();
+  bool piece_ends(int64_t& took_ns);
   void piece_done();
 
   enum Gate : uint32_t { kClosed, kOpen, kOnce, kAbandoned };
@@ -64,6 +76,7 @@ class Workload {
   std::atomic<uint32_t> prepared_{0};
   std::atomic<uint32_t> ended_{0};
   std::atomic<int64_t> open_until_ns_{0};
+  std::atomic<uint64_t> lease_id_{0};
   std::atomic<uint32_t> openings_{0};
   std::thread thread_;
   std::atomic<std::thread::id> id_;
@@ -71,10 +84,12 @@ class Workload {
   freeride_status status_ = FREERIDE_OK;           ///< written before ended_
   std::atomic<bool> started_{false};
   // The workload's thread's own.
-  policy::StepFit pieces_;  ///< what pieces take, from the end of one to the end of the next
+  policy::PieceFit pieces_;
   int64_t piece_begin_ns_ = 0;
+  uint64_t worked_lease_ = 0;   ///< the last one under which a piece began
   uint32_t piece_opening_ = 0;  ///< of the gate, when the piece began
   bool ahead_ = false;          ///< a piece before the present one may not be done
+  bool behind_ = false;         ///< the present piece was queued behind another one
 };
 
 }  // namespace freeride::runner

@@ -35,6 +35,8 @@ class PieceFit {
   void step_done(int64_t duration_ns);
   /// The present piece and the one that was queued behind it have together taken `duration_ns` and ended the step.
   void last_two_done(int64_t duration_ns, bool behind);
+  /// The present piece has ended at a yield point, and nobody knows how long it took by itself.
+  void piece_unseen();
   /// The step was given up at a yield point: it begins again with its first piece.
   void step_abandoned();
 

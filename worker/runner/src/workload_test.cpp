@@ -1,0 +1,85 @@
+// The gate of the imperative interface by itself: which pieces of a workload pass it, and when.
+#include "workload.hpp"
+
+#include <catch2/catch.hpp>
+#include <ctime>
+
+#include "freeride/base/clock.hpp"
+
+using namespace freeride;
+using namespace freeride::runner;
+
+namespace {
+
+constexpr int64_t kPieceNs = 2 * kNsPerMs;
+
+/// A workload of endless steps, of four pieces each that take the GPU, or whoever, kPieceNs.
+struct Pieces {
+  Workload workload;
+  std::atomic<int> begun{0};
+
+  freeride_status body() {
+    for (int i = 1;; ++i) {
+      ++begun;
+      const timespec piece{0, kPieceNs};
+      nanosleep(&piece, nullptr);
+      const auto status = i % 4 == 0 ? workload.pass() : workload.pass_piece();
+      if (status != FREERIDE_OK) return status;
+    }
+  }
+  void open(uint64_t lease, int64_t for_ns) {
+    workload.expect_open_until(lease, SteadyClock::now() + for_ns);
+    workload.open([this] { return body(); });
+  }
+  // Until the workload waits at a closed gate.
+  void wait_closed() {
+    const timespec moment{0, 1'000'000};
+    while (!workload.waits()) nanosleep(&moment, nullptr);
+  }
+  ~Pieces() { workload.abandon(60'000); }
+};
+
+}  // namespace
+
+TEST_CASE("workload: what does not fit the rest of a lease closes the gate") {
+  Pieces pieces;
+  pieces.open(1, 60 * kNsPerSec);
+  while (pieces.begun < 40) sched_yield();
+  CHECK_FALSE(pieces.workload.waits());
+  pieces.workload.expect_open_until(1, SteadyClock::now() + kPieceNs / 2);  // nobody closes it
+  pieces.wait_closed();
+  const int begun = pieces.begun;
+  pieces.open(1, kPieceNs / 2);  // the same lease, a little longer
+  pieces.wait_closed();
+  CHECK(pieces.begun == begun);
+}
+
+TEST_CASE("workload: a lease's first piece passes, whatever is known of it") {
+  Pieces pieces;
+  pieces.open(1, 60 * kNsPerSec);
+  while (pieces.begun < 40) sched_yield();
+  pieces.workload.close(SteadyClock::now() + 60 * kNsPerSec);
+  for (uint64_t lease = 2; lease < 12; ++lease) {
+    const int begun = pieces.begun;
+    pieces.open(lease, kPieceNs / 2);
+    pieces.wait_closed();
+    CHECK(pieces.begun == begun + 1);
+  }
+}
+
+TEST_CASE("workload: what it prepares is done before the gate is closed, and a failure of it is known") {
+  Workload fails;
+  CHECK(fails.prepare([] { return FREERIDE_OUT_OF_MEMORY; }, [] { return FREERIDE_OK; }) == FREERIDE_OUT_OF_MEMORY);
+  CHECK(fails.ended());
+  Workload works;
+  std::atomic<int> done{0};
+  CHECK(works.prepare([&] { return ++done, works.pass(); }, [&] { return ++done, FREERIDE_FINISHED; }) == FREERIDE_OK);
+  works.close(SteadyClock::now() + 60 * kNsPerSec);
+  CHECK(works.waits());
+  CHECK(done == 1);
+  works.open({});
+  while (!works.ended()) sched_yield();
+  CHECK(done == 2);
+  CHECK(works.status() == FREERIDE_FINISHED);
+  works.abandon(1000);
+}
