@@ -109,6 +109,7 @@ Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& 
       thaw_(thaw),
       host_(answer, STDERR_FILENO) {
   seed();
+  if (by_cpu_clock_) workload_.begin_what_does_not_fit();
   if (job_.profile) record_ = std::make_unique<ProfileRecorder>();
   host_.on_yield([this] { return workload_.is_this_thread() ? workload_.pass_piece() : yield_point(); });
   host_.on_yield_queued([this](const Host::Wait& wait) { return yield_queued(wait); });

@@ -161,7 +161,7 @@ freeride_status Workload::begin_piece() {
     if (const auto status = wait_at_gate(); status != FREERIDE_OK) return status;
     const int64_t until_ns = open_until_ns_.load();
     const uint64_t lease = lease_id_.load();
-    if (until_ns == 0 || lease != worked_lease_ || pieces_.fits(until_ns - SteadyClock::now(), false)) {
+    if (!fits_only_ || until_ns == 0 || lease != worked_lease_ || pieces_.fits(until_ns - SteadyClock::now(), false)) {
       worked_lease_ = lease;
       piece_begins();
       return FREERIDE_OK;

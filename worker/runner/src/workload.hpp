@@ -17,6 +17,8 @@ namespace freeride::runner {
 /// come to its gate any more ends with the process.
 class Workload {
  public:
+  /// Before anything else. On a CPU a stop ends what is executing, so the rest of a lease need not be left unused.
+  void begin_what_does_not_fit() { fits_only_ = false; }
   /// Starts the thread, runs `prepare` in it and waits for its end, with the gate open; then the thread waits at its
   /// gate for open(), and executes `body`. A failure ends the thread.
   freeride_status prepare(const std::function<freeride_status()>& prepare,
@@ -83,6 +85,7 @@ class Workload {
   freeride_status prepared_status_ = FREERIDE_OK;  ///< written before prepared_
   freeride_status status_ = FREERIDE_OK;           ///< written before ended_
   std::atomic<bool> started_{false};
+  bool fits_only_ = true;
   // The workload's thread's own.
   policy::PieceFit pieces_;
   int64_t piece_begin_ns_ = 0;
