@@ -1,5 +1,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -12,6 +14,7 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/base/paths.hpp"
 #include "freeride/base/plugin_file.hpp"
+#include "freeride/base/priority.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/base/sha256.hpp"
 
@@ -196,3 +199,20 @@ TEST_CASE("copy_tree takes files and folders, follows no link, keeps holes and l
   }
   fs::remove_all(root);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("a process that leaves memory to training fails its own allocations, and goes first when memory is short") {
+  constexpr uint64_t kLimit = 256u << 20;
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!leave_memory_to_training(kLimit).ok()) _exit(2);
+    std::ifstream score("/proc/self/oom_score_adj");
+    int adjustment = 0;
+    if (!(score >> adjustment) || adjustment <= 0) _exit(3);
+    _exit(std::malloc(2 * kLimit) == nullptr && std::malloc(kLimit / 8) != nullptr ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif

@@ -1,4 +1,6 @@
 #include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,9 +9,11 @@
 
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/log.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "kept.hpp"
 #include "message.hpp"
+#include "subscription_limit.hpp"
 
 namespace freeride::bus {
 namespace {
@@ -19,6 +23,16 @@ constexpr size_t kMaxPendingPrefixes = 32;
 // A replay goes to every subscriber of its topics, and anybody may subscribe: at most a few percent of the time goes
 // into replays.
 constexpr int64_t kReplayPauseNs = 2 * kNsPerMs, kReplayPausePerTopicNs = 50 * kNsPerUs;
+
+/// Closes a connection of `endpoint`, if `fd` still is one: its number may be something else's by now.
+void hang_up(int fd, const std::string& endpoint) {
+  sockaddr_un address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 || address.sun_family != AF_UNIX) return;
+  if (endpoint != "ipc://" + std::string(address.sun_path)) return;
+  spdlog::warn("a subscriber of events has subscribed to too much and is disconnected");
+  ::shutdown(fd, SHUT_RDWR);
+}
 
 }  // namespace
 
@@ -60,6 +74,8 @@ struct Broker::Impl {
     for (int i = 0; i < kBatch && detail::receive_frames(out, frames, too_many); ++i) {
       const std::string_view frame = detail::view(frames.front());
       if (frames.size() != 1 || frame.empty() || frame[0] != 1) continue;
+      const int connection = ::zmq_msg_get(frames.front().handle(), ZMQ_SRCFD);
+      for (const int fd : limit.add(connection, frame.size())) hang_up(fd, events_endpoint);
       if (pending.empty()) replay_at = std::max(SteadyClock::now(), next_replay_at);
       pending.insert(std::string(frame.substr(1)));
       if (pending.size() > kMaxPendingPrefixes) pending = {""};  // the empty prefix: everything
@@ -111,7 +127,9 @@ struct Broker::Impl {
   EndpointLock in_lock, out_lock;  // before the sockets: released after they are closed
   zmq::socket_t in, out;
   Fd stop;
+  std::string events_endpoint;
   detail::KeptStates kept;
+  detail::SubscriptionLimit limit;
   std::set<std::string> pending;  // prefixes that late joiners have asked for
   int64_t replay_at = 0, next_replay_at = 0;
   std::thread thread;
@@ -139,6 +157,7 @@ Result<std::unique_ptr<Broker>> Broker::start(zmq::context_t& context, const std
     auto out_lock = bind_endpoint(impl.out, events_endpoint, 0666);
     if (!out_lock) return out_lock.error();
     impl.out_lock = std::move(*out_lock);
+    impl.events_endpoint = impl.out.get(zmq::sockopt::last_endpoint);
     impl.in.send(zmq::message_t("\x01", 1), zmq::send_flags::none);
     impl.thread = std::thread([&impl] { impl.run(); });
   } catch (const std::exception& error) {

@@ -13,6 +13,7 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "message.hpp"
+#include "subscription_limit.hpp"
 #include "test_util.hpp"
 
 namespace freeride::bus {
@@ -182,6 +183,35 @@ TEST_CASE("monitors may only subscribe") {
   world.alive();
   say("\1" + std::string(100'000, 's'));
   world.alive();
+}
+
+TEST_CASE("a monitor that subscribes without end is disconnected; the others hear on") {
+  World world;
+  auto liar = world.raw(zmq::socket_type::xsub, "events.sock");
+  REQUIRE(::zmq_socket_monitor(liar.handle(), "inproc://liar", ZMQ_EVENT_DISCONNECTED) == 0);
+  zmq::socket_t watch(world.context, zmq::socket_type::pair);
+  watch.connect("inproc://liar");
+  watch.set(zmq::sockopt::rcvtimeo, static_cast<int>(kWatchdogMs.count()));
+  for (int i = 0; i < 200; ++i) {  // 100 kB: far more than anybody listens to, and less than one queue
+    const std::string topic = "\1bubble.end/" + std::to_string(i);
+    liar.send(zmq::buffer(topic + std::string(500 - topic.size(), 's')), zmq::send_flags::none);
+  }
+  zmq::message_t frame;
+  REQUIRE(watch.recv(frame, zmq::recv_flags::none).has_value());
+  ::zmq_socket_monitor(liar.handle(), nullptr, 0);
+  world.alive();
+}
+
+TEST_CASE("what subscribers may hold is bounded for each and for all") {
+  using Limit = detail::SubscriptionLimit;
+  Limit limit;
+  CHECK(limit.add(7, Limit::kMostOfOne).empty());
+  CHECK(limit.add(8, 1).empty());
+  CHECK(limit.add(7, 1) == std::vector<int>{7});
+  CHECK(limit.add(7, 1).empty());  // it has connected again
+  for (int fd = 100; fd < 100 + static_cast<int>(Limit::kMostOfAll / Limit::kMostOfOne) - 1; ++fd)
+    CHECK(limit.add(fd, Limit::kMostOfOne).empty());
+  CHECK(limit.add(9, Limit::kMostOfOne).size() == 1);
 }
 
 TEST_CASE("bad commands are answered with what is wrong, as far as anybody can be told") {

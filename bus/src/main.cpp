@@ -34,6 +34,8 @@ int main(int argc, char** argv) {
 
   // Monitors can wait: where it shares cores with training, training goes first. Before any thread exists.
   if (auto s = freeride::stand_behind_training(); !s.ok()) spdlog::warn("{}", s.error().text());
+  if (auto s = freeride::leave_memory_to_training(freeride::kServiceMemoryBytes); !s.ok())
+    spdlog::warn("{}", s.error().text());
   zmq::context_t context(1);
   if (publish.empty()) publish = paths.publish_endpoint();
   if (events.empty()) events = paths.events_endpoint();

@@ -149,6 +149,7 @@ int run(const Options& o) {
 
   // It decides in seconds; where it shares cores with training, training goes first. Before any thread is made.
   if (auto s = stand_behind_training(); !s) spdlog::warn("{}", s.error().text());
+  if (auto s = leave_memory_to_training(kServiceMemoryBytes); !s) spdlog::warn("{}", s.error().text());
   const Fd signal_fd = signals();
   zmq::context_t context;
   // The command socket first: of two managers the second is to hear of the first, not of its database.

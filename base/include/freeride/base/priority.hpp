@@ -1,6 +1,8 @@
 // How this system's own processes stand back where they share cores with training.
 #pragma once
 
+#include <cstdint>
+
 #include "freeride/base/result.hpp"
 
 namespace freeride {
@@ -9,5 +11,13 @@ namespace freeride {
 /// policy when they wake (SCHED_BATCH), and weigh next to nothing against one (nice 19). Nothing that holds a lease up
 /// may run there. Not undone without privileges. Does not block. Fails where the system refuses either.
 Status stand_behind_training();
+
+/// Gives this process at most `bytes` of memory of its own, and makes it one that the kernel ends before a training
+/// when the host runs out. Whatever somebody makes it keep, an allocation then fails here, which ends it (its
+/// supervisor starts it anew), and the host's memory is training's. Fails where the system refuses either.
+Status leave_memory_to_training(uint64_t bytes);
+
+/// For the manager and the broker: far more than all that they are meant to keep.
+constexpr uint64_t kServiceMemoryBytes = uint64_t{4} << 30;
 
 }  // namespace freeride
