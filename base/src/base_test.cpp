@@ -12,6 +12,7 @@
 #include "freeride/base/config.hpp"
 #include "freeride/base/copy_tree.hpp"
 #include "freeride/base/fd.hpp"
+#include "freeride/base/log.hpp"
 #include "freeride/base/paths.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/priority.hpp"
@@ -198,6 +199,23 @@ TEST_CASE("copy_tree takes files and folders, follows no link, keeps holes and l
     CHECK_FALSE(fs::exists(root / "to/sub/b"));
   }
   fs::remove_all(root);
+}
+
+TEST_CASE("a log message is one line, whatever names it holds") {
+  const auto path = temp_file("");
+  const Fd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  const Fd stderr_before(dup(STDERR_FILENO));
+  const auto logger = spdlog::default_logger();
+  init_log("base_test", "info");
+  dup2(file.get(), STDERR_FILENO);
+  spdlog::info("plugin a\nb\033[31m.so added");
+  spdlog::default_logger()->flush();
+  dup2(stderr_before.get(), STDERR_FILENO);
+  spdlog::set_default_logger(logger);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::filesystem::remove(path);
+  CHECK(text.str().find("plugin a?b?[31m.so added\n") != std::string::npos);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -7,8 +7,8 @@
 
 namespace freeride {
 
-/// Sends log lines of this process to stderr as "time level [program] text". `level` is one of
-/// trace, debug, info, warn, error; an unknown name means info. Call once, before other threads start.
+/// Sends log lines of this process to stderr as "time level [program] text", control characters as "?". `level` is one
+/// of trace, debug, info, warn, error; an unknown name means info. Call once, before other threads start.
 void init_log(const std::string& program, const std::string& level);
 
 }  // namespace freeride
