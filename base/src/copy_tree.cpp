@@ -77,7 +77,11 @@ Status Copy::folder(int from, int to, int depth) {
     struct stat info {};
     if (fstatat(from, name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;  // gone
     const bool is_folder = S_ISDIR(info.st_mode);
-    if ((!is_folder && !S_ISREG(info.st_mode)) || ++done.entries > limits.entries || (is_folder && depth <= 0) ||
+    if (++done.entries > limits.entries) {  // the rest is not even looked at: there may be millions
+      ++done.skipped;
+      return {};
+    }
+    if ((!is_folder && !S_ISREG(info.st_mode)) || (is_folder && depth <= 0) ||
         (!is_folder && info.st_size > limits.bytes)) {
       ++done.skipped;
       continue;

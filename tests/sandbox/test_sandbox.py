@@ -111,3 +111,14 @@ def test_scratch_survives(system):
         assert system.wait_verdict("keeps")["kind"] == "finished"
     trace = system.state_dir / "tasks" / "keeps" / "scratch" / "trace"
     assert trace.read_text().count("create ") == 2
+
+
+def test_a_full_scratch_folder_holds_nobody_up(system):
+    """While a dead task's many files are put away, its worker answers: trainers and a GPU's memory wait for nobody's files."""
+    system.ok("load", find_plugin("many_files.so"), "--name", "many", "--stage", 1, "--memory", "256MiB")
+    fresh = system.state_dir / "tasks" / "many" / "scratch.new"
+    until(fresh.exists, "the task's files are being put away")
+    log = system.ok("task", "many")["task"]["log_tail"]  # comes from the worker
+    assert fresh.exists() and "leaves many files" in log, f"the worker answered only when all was done: {log}"
+    assert system.wait_verdict("many")["kind"] == "finished"
+    assert len(list((system.state_dir / "tasks" / "many" / "scratch").iterdir())) == 5000

@@ -124,18 +124,19 @@ class BubblewrapHold final : public Hold {
     fs::permissions(fresh, fs::perms(0755), error);
     const Fd to(open(fresh.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!to.valid()) return errno_error("cannot open " + fresh.string(), errno);
-    auto copied = copy_tree(scratch_fd, to.get(), {.bytes = facts_.scratch_bytes});
+    const CopyLimits limits{.bytes = facts_.scratch_bytes};
+    auto copied = copy_tree(scratch_fd, to.get(), limits);
     if (!copied.ok()) {
       fs::remove_all(fresh, error);
       return copied.error();
     }
     if (copied->skipped > 0)
-      spdlog::warn("{} things in a task's scratch folder were not kept (links and the like)", copied->skipped);
+      spdlog::warn("{} things in a task's scratch folder were not kept (links, and what is more than {} entries)",
+                   copied->skipped, limits.entries);
     // A task that was replaced: what the other one has left meanwhile stays, where this one has nothing of that name.
     if (const Fd there(open(saved.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
         there.valid() && id_of(there.get()) != facts_.saved_id) {
-      if (auto merged = copy_tree(there.get(), to.get(), {.bytes = facts_.scratch_bytes}); !merged.ok())
-        return merged.error();
+      if (auto merged = copy_tree(there.get(), to.get(), limits); !merged.ok()) return merged.error();
     }
     fs::rename(saved, old, error);
     fs::rename(fresh, saved, error);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -16,6 +17,8 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "freeride/base/clock.hpp"
@@ -107,6 +110,13 @@ const char* transition_name(uint32_t transition) {
   return transition < kNames.size() ? kNames[transition] : "";
 }
 
+/// What is left when all of its processes are dead, and the thread that puts it away.
+struct SideTask::Leftovers {
+  Child child;
+  Fd scratch, done;
+  std::thread thread;
+};
+
 SideTask::SideTask(bus::CreateTask spec, uint64_t id, const SideTaskOptions& options, Sandbox& sandbox, Loop& loop,
                    ActingThread& acting, Changed changed)
     : spec_(std::move(spec)),
@@ -121,12 +131,16 @@ SideTask::SideTask(bus::CreateTask spec, uint64_t id, const SideTaskOptions& opt
 SideTask::~SideTask() {
   if (ended_) return;
   changed_ = nullptr;
-  kill_group();
-  end({});
+  if (dead_) {
+    on_gone();
+  } else {
+    kill_group();
+    end({});
+  }
 }
 
 void SideTask::start(const std::filesystem::path& plugin, const std::filesystem::path& folder, SandboxGrants grants) {
-  if (ended_) return;
+  if (dead_) return;
   // Of a plugin in Python, and of one that uses an interpreter's packages: LibTorch.
   const auto named = spec_.params.find(kPythonParam);
   const std::string wanted = named != spec_.params.end() ? named->second : "";
@@ -320,7 +334,7 @@ Status SideTask::order(const std::string& order) {
     return Error{Code::kInvalidArgument, "there is no order '" + order.substr(0, 40) + "'",
                  "orders are run, pause, stop"};
   }
-  if (ended_ || stopping_) return {};
+  if (dead_ || stopping_) return {};
   order_ = order;
   if (held_ && order != "stop") return {};
   if (order == "stop") {
@@ -346,12 +360,12 @@ void SideTask::go_on_from(Fd state, const bus::TaskCounters& earlier) {
 
 void SideTask::hold() {
   held_ = true;
-  if (!ended_ && !stopping_ && pages_ != nullptr) acting_.set_order(id_, FREERIDE_ORDER_PAUSE);
+  if (!dead_ && !stopping_ && pages_ != nullptr) acting_.set_order(id_, FREERIDE_ORDER_PAUSE);
 }
 
 void SideTask::release() {
   held_ = false;
-  if (!ended_ && !stopping_ && pages_ != nullptr) acting_.set_order(id_, order_word(order_));
+  if (!dead_ && !stopping_ && pages_ != nullptr) acting_.set_order(id_, order_word(order_));
 }
 
 void SideTask::save(StateFile& file, Saved saved) {
@@ -396,7 +410,7 @@ bool SideTask::restored() const {
 }
 
 void SideTask::kill(const std::string& kind, const std::string& reason, const std::string& limit) {
-  if (ended_) return;
+  if (dead_) return;
   if (own_verdict_.kind.empty()) {
     own_verdict_.kind = kind;
     own_verdict_.reason = reason;
@@ -407,7 +421,7 @@ void SideTask::kill(const std::string& kind, const std::string& reason, const st
 }
 
 void SideTask::killed(const Kill& kill) {
-  if (ended_ || !own_verdict_.kind.empty()) return;
+  if (dead_ || !own_verdict_.kind.empty()) return;
   // Beside no training it had been given the device for itself.
   own_verdict_.kind = kill.training_came ? "evicted" : "overran";
   own_verdict_.reason =
@@ -508,14 +522,13 @@ void SideTask::on_supervisor_exit() {
 }
 
 void SideTask::end(bus::Verdict verdict) {
-  if (ended_) return;
+  if (dead_) return;
   look_at_memory();
-  ended_ = true;
-  ended_ns_ = SteadyClock::now();
+  dead_ = true;
   if (log_ != nullptr) {
     if (log_->fd() >= 0) {
       loop_.forget(log_->fd());
-      log_->read(ended_ns_);
+      log_->read(SteadyClock::now());
       log_->close();
     }
     verdict.log_tail = log_->tail(kVerdictTailBytes);
@@ -540,7 +553,6 @@ void SideTask::end(bus::Verdict verdict) {
     siginfo_t info{};
     waitid(P_PID, static_cast<id_t>(supervisor_.pid), &info, WEXITED | WNOHANG);
   }
-  let_go(verdict);
   verdict_ = std::move(verdict);
   report_.reset();
   lifeline_.reset();
@@ -549,20 +561,52 @@ void SideTask::end(bus::Verdict verdict) {
     std::error_code ignored;
     std::filesystem::remove_all(profile_scratch_, ignored);
   }
-  if (changed_) changed_(*this);
+  let_go();
 }
 
-// All in the sandbox is dead: what remains of it is judged, kept and taken down.
-void SideTask::let_go(bus::Verdict& verdict) {
-  if (supervisor_.hold != nullptr) {
-    if (auto kept = supervisor_.hold->end_scratch(scratch_fd_.get(), spec_.purpose != "profile"); !kept.ok()) {
-      spdlog::warn("task {}: its scratch folder was not kept: {}", spec_.task, kept.error().text());
+// All in the sandbox is dead: what it leaves is kept and taken down, on a thread apart. A scratch folder may hold a
+// million files, and a GPU's memory and a trainer that attaches are looked after here.
+void SideTask::let_go() {
+  if (supervisor_.hold == nullptr) return on_gone();
+  leftovers_ = std::make_unique<Leftovers>();
+  Leftovers& left = *leftovers_;
+  left.child = std::exchange(supervisor_, Child{});
+  left.scratch = std::move(scratch_fd_);
+  const auto put_away = [&left, name = spec_.task, keep = spec_.purpose != "profile"] {
+    if (auto kept = left.child.hold->end_scratch(left.scratch.get(), keep); !kept.ok())
+      spdlog::warn("task {}: its scratch folder was not kept: {}", name, kept.error().text());
+    left.scratch.reset();  // the last of it: the kernel frees its files now
+    const uint64_t one = 1;
+    (void)!write(left.done.get(), &one, sizeof one);
+  };
+  left.done.reset(eventfd(0, EFD_CLOEXEC));
+  if (changed_ != nullptr && left.done.valid() &&
+      loop_.watch(left.done.get(), EPOLLIN, [this](uint32_t) { on_gone(); }).ok()) {
+    try {
+      left.thread = std::thread(put_away);
+      return;
+    } catch (const std::system_error&) {  // no thread to be had: here, then
+      loop_.forget(left.done.get());
     }
-    supervisor_.hold->explain(verdict, verdict.log_tail);
+  }
+  left.done.reset();
+  put_away();
+  on_gone();
+}
+
+void SideTask::on_gone() {
+  if (leftovers_ != nullptr) {
+    if (leftovers_->done.valid()) loop_.forget(leftovers_->done.get());
+    if (leftovers_->thread.joinable()) leftovers_->thread.join();
+    leftovers_->child.hold->explain(verdict_, verdict_.log_tail);
+    leftovers_.reset();
   }
   scratch_fd_.reset();
   supervisor_ = Child{};
   sandbox_.forget(id_);
+  ended_ = true;
+  ended_ns_ = SteadyClock::now();
+  if (changed_) changed_(*this);
 }
 
 void SideTask::set_device_memory(int64_t bytes) {
@@ -589,7 +633,7 @@ void SideTask::look_at_memory() {
 
 bus::TaskCounters SideTask::counters() {
   bus::TaskCounters counters = earlier_;
-  counters.memory_bytes = ended_ ? 0 : resident_bytes_;
+  counters.memory_bytes = dead_ ? 0 : resident_bytes_;
   counters.peak_memory_bytes = std::max(earlier_.peak_memory_bytes, peak_bytes_);
   counters.metrics.clear();
   counters.predicted_ns = 0;
@@ -614,7 +658,7 @@ bus::TaskCounters SideTask::counters() {
 }
 
 bus::TaskCounters SideTask::counters_now() {
-  if (!ended_) look_at_memory();
+  if (!dead_) look_at_memory();
   return counters();
 }
 

@@ -103,13 +103,16 @@ class SideTask {
   void on_state();
   void on_supervisor_exit();
   void kill_group();
-  void let_go(bus::Verdict& verdict);
   void end(bus::Verdict verdict);
+  void let_go();
+  void on_gone();
   void look_at_memory();
   void look_at_profile();
   void on_profile();
   bus::Profile profile() const;
   bus::TaskCounters counters();
+
+  struct Leftovers;
 
   const bus::CreateTask spec_;
   std::string python_;  ///< the interpreter of a task in Python
@@ -138,7 +141,10 @@ class SideTask {
   std::unique_ptr<ProfileWatch> profile_;  ///< of a task that is profiled
   int64_t initialised_ns_ = 0;             ///< of such a one: when it was first seen to be
   std::string order_ = "run";
+  /// All of its processes are dead, or are about to be; what it leaves may still be put away, and then it has ended.
+  bool dead_ = false;
   bool stopping_ = false, ended_ = false, held_ = false, keeps_state_ = false;
+  std::unique_ptr<Leftovers> leftovers_;
   bus::Verdict verdict_;                                   // of the supervisor, until the end
   bus::Verdict own_verdict_;                               // of this worker: goes first
   int64_t resident_bytes_ = 0, peak_bytes_ = 0;            // of the device's memory; on a CPU that is the host's
