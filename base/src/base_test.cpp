@@ -16,6 +16,7 @@
 #include "freeride/base/paths.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/priority.hpp"
+#include "freeride/base/python_env.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/base/sha256.hpp"
 
@@ -199,6 +200,16 @@ TEST_CASE("copy_tree takes files and folders, follows no link, keeps holes and l
     CHECK_FALSE(fs::exists(root / "to/sub/b"));
   }
   fs::remove_all(root);
+}
+
+TEST_CASE("an interpreter's folder that holds a pipe for a pyvenv.cfg holds nobody up") {
+  const auto prefix = temp_file("");
+  std::filesystem::remove(prefix);
+  std::filesystem::create_directories(prefix / "bin");
+  std::ofstream(prefix / "bin/python3.11") << "not read";
+  REQUIRE(mkfifo((prefix / "pyvenv.cfg").c_str(), 0600) == 0);
+  CHECK_FALSE(find_python((prefix / "bin/python3.11").string()).ok());  // there is no library either
+  std::filesystem::remove_all(prefix);
 }
 
 TEST_CASE("a log message is one line, whatever names it holds") {

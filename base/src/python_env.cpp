@@ -1,9 +1,15 @@
 #include "freeride/base/python_env.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
+
+#include "freeride/base/fd.hpp"
 
 namespace freeride {
 namespace {
@@ -11,18 +17,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kMostLinks = 16;
+constexpr size_t kMostConfigBytes = 64u << 10;
 
 std::string trimmed(const std::string& text) {
   const auto begin = text.find_first_not_of(" \t\r");
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
 }
 
-// "key = value" lines of a pyvenv.cfg; empty when there is none.
+// "key = value" lines of a pyvenv.cfg; empty when there is none. The file is a user's: a pipe must not hold its reader
+// up, and a device not fill its memory.
 std::map<std::string, std::string> read_config(const fs::path& file) {
   std::map<std::string, std::string> values;
-  std::ifstream in(file);
-  std::string line;
-  for (int lines = 0; lines < 100 && std::getline(in, line); ++lines) {
+  const Fd fd(open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  struct stat info {};
+  if (!fd.valid() || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return values;
+  std::string text(kMostConfigBytes, '\0');
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, read(fd.get(), text.data(), text.size()))));
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
     const auto equals = line.find('=');
     if (equals != std::string::npos) values[trimmed(line.substr(0, equals))] = trimmed(line.substr(equals + 1));
   }
