@@ -131,6 +131,8 @@ def summarise(record):
         if not runs:
             continue
         values = increases(runs[0])
+        for more in record.get("more_times", ()):  # of other runs of the same
+            values += increases(more[name][0]) if name in more else []
         mean, half = interval(values)
         summary[f"hook_{name}_time_increase_pct"] = round(mean, 4)
         summary[f"hook_{name}_ci95_half_pct"] = round(half, 4)

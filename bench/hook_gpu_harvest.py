@@ -161,14 +161,17 @@ def weighted_quantile(weighted, q):
 
 def summarise_replays(record):
     """Of the stages of a recorded pipeline, each for a while: as many iterations of each make the pipeline's bubbles."""
-    runs, delays, by_stage = record["runs"], [], {}
-    for run in runs:
-        stage = run["replayed"]["stage"]
-        ways = [way[0] for sample in run["samples"] for way in sample["ways_us"][0]]
-        iterations = sum(sum(map(bool, sample["leased"])) for sample in run["samples"])
+    of_stage, delays, by_stage = {}, [], {}
+    for run in record["runs"]:
+        of_stage.setdefault(run["replayed"]["stage"], []).append(run)
+    for stage, runs in sorted(of_stage.items()):
+        samples = [sample for run in runs for sample in run["samples"]]
+        ways = [way[0] for sample in samples for way in sample["ways_us"][0]]
+        iterations = sum(sum(map(bool, sample["leased"])) for sample in samples)
         delays += [(delay, 1 / iterations) for delay in ways]
-        by_stage[stage] = {"hook_cpu_pct": round(statistics.fmean(run["replayed"]["hook_cpu_pct"]), 2), "edge_to_lease_p50_us": quantile(ways, 0.5),
-                           "edge_to_lease_p99_us": quantile(ways, 0.99), "bubbles": len(ways), "rows": [row_of(sample) for sample in run["samples"]]}
+        by_stage[stage] = {"hook_cpu_pct": round(statistics.fmean(cpu for run in runs for cpu in run["replayed"]["hook_cpu_pct"]), 2),
+                           "edge_to_lease_p50_us": quantile(ways, 0.5), "edge_to_lease_p99_us": quantile(ways, 0.99), "bubbles": len(ways),
+                           "rows": [row_of(sample) for sample in samples]}
     return {"stages": by_stage, "edge_to_lease_p50_us": weighted_quantile(delays, 0.5), "edge_to_lease_p99_us": weighted_quantile(delays, 0.99),
             "edge_to_lease_samples": len(delays), "hook_cpu_pct": max(stage["hook_cpu_pct"] for stage in by_stage.values())}
 
@@ -183,7 +186,7 @@ def summarise(record):
               for delay in sum(sample.get("edge_to_lease_us", []), []) + [way[0] for way in sum(sample.get("ways_us", []), [])]]
     if delays:
         summary.update(edge_to_lease_p50_us=quantile(delays, 0.5), edge_to_lease_p99_us=quantile(delays, 0.99), edge_to_lease_samples=len(delays))
-    summary.update(hook_gpu.summarise({"times": record.get("times", {})}))
+    summary.update(hook_gpu.summarise({"times": record.get("times", {}), "more_times": record.get("more_times", ())}))
     return summary
 
 
