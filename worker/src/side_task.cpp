@@ -560,6 +560,9 @@ void SideTask::end(bus::Verdict verdict) {
   if (!profile_scratch_.empty()) {
     std::error_code ignored;
     std::filesystem::remove_all(profile_scratch_, ignored);
+    const std::filesystem::path folder = profile_scratch_.parent_path();
+    if (verdict_.kind == "finished") std::filesystem::remove(folder / "profile.log", ignored);
+    std::filesystem::remove(folder, ignored);  // unless a log is left in it
   }
   let_go();
 }

@@ -289,6 +289,7 @@ TEST_CASE("profiling gives memory and durations and ends by itself", "[process]"
   CHECK(profile.peak_bytes.at("host") > int64_t{1} << 20);  // by the kernel, however short it was
   CHECK(profile.peak_bytes.count("gpu") == 0);              // absent, not zero
   CHECK(profile.gpu_bytes.empty());
+  CHECK_FALSE(std::filesystem::exists(rig.paths.task_dir("t")));  // there is one for every profile that is ever taken
   // The same name again, to run: it waits for a trainer, and begins with what is known.
   create.purpose = "run";
   create.steps = 0;
