@@ -159,6 +159,36 @@ def weighted_quantile(weighted, q):
     return max(weighted)[0]
 
 
+def settled(values, kinds, kind):
+    """Of iterations of this kind behind one of the same, without those that are far off: four times the spread from the median."""
+    found = [value for value, one, before in zip(values, kinds, [None, *kinds]) if value and one is kind and before is kind]
+    if len(found) < 2:
+        return []
+    middle = statistics.median(found)
+    most = 4 * 1.4826 * statistics.median(abs(value - middle) for value in found)
+    return [value for value in found if abs(value - middle) <= most]
+
+
+def own_work(samples):
+    """By how much the stage's own work takes longer in iterations with each side task, over all runs with it."""
+    found = {}
+    for sample in samples:
+        on, off = (settled(sample["compute_ms"][0], sample["leased"], kind) for kind in (True, False))
+        if min(len(on), len(off)) < 8:
+            continue
+        mean = statistics.fmean(off)
+        error = (statistics.variance(on) / len(on) + statistics.variance(off) / len(off)) ** 0.5
+        found.setdefault((sample["side_task"], sample["thread_pct"]), []).append((100 * (statistics.fmean(on) / mean - 1), 100 * error / mean, row_of(sample)))
+    result = []
+    for (name, thread_pct), of in found.items():
+        weights = [1 / error**2 for _, error, _ in of]
+        result.append({"side_task": name, "thread_pct": thread_pct, "runs": len(of),
+                       "own_work_increase_pct": round(sum(weight * value for weight, (value, _, _) in zip(weights, of)) / sum(weights), 2),
+                       "ci95_half_pct": round(1.96 / sum(weights) ** 0.5, 2), "steps_per_s": round(statistics.fmean(row["steps_per_s"] for *_, row in of), 1),
+                       "harvested_share_pct": round(statistics.fmean(row["harvested_share_pct"] for *_, row in of), 1)})
+    return result
+
+
 def summarise_replays(record):
     """Of the stages of a recorded pipeline, each for a while: as many iterations of each make the pipeline's bubbles."""
     of_stage, delays, by_stage = {}, [], {}
@@ -173,7 +203,8 @@ def summarise_replays(record):
                            "edge_to_lease_p50_us": quantile(ways, 0.5), "edge_to_lease_p99_us": quantile(ways, 0.99), "bubbles": len(ways),
                            "rows": [row_of(sample) for sample in samples]}
     return {"stages": by_stage, "edge_to_lease_p50_us": weighted_quantile(delays, 0.5), "edge_to_lease_p99_us": weighted_quantile(delays, 0.99),
-            "edge_to_lease_samples": len(delays), "hook_cpu_pct": max(stage["hook_cpu_pct"] for stage in by_stage.values())}
+            "edge_to_lease_samples": len(delays), "hook_cpu_pct": max(stage["hook_cpu_pct"] for stage in by_stage.values()),
+            "own_work": own_work([sample for run in record["runs"] for sample in run["samples"]])}
 
 
 def summarise(record):
