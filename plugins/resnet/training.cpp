@@ -66,9 +66,12 @@ struct Graph {
   Flow inputs, outputs;
 };
 
+/// Of which tensors a backward pass makes the gradients.
+enum class Of { kAll, kWeights, kInputs };
+
 // Gradients of a graph's inputs, of those of its outputs. An output that is an input handed on is no part of the graph:
-// its gradient is added, as autograd would.
-void backward(Graph& graph, const Flow& next_inputs) {
+// its gradient is added, as autograd would. In two passes, of the weights and then of the inputs, it computes the same.
+void backward(Graph& graph, const Flow& next_inputs, Of of = Of::kAll, const Flow& weights = {}) {
   const torch::NoGradGuard no_grad;
   torch::autograd::variable_list roots, gradients;
   std::vector<std::pair<torch::Tensor, torch::Tensor>> handed_on;
@@ -83,7 +86,8 @@ void backward(Graph& graph, const Flow& next_inputs) {
       handed_on.emplace_back(*input, next_inputs[i].grad());
     }
   }
-  torch::autograd::backward(roots, gradients);
+  if (of == Of::kWeights) return torch::autograd::backward(roots, gradients, true, false, weights);
+  torch::autograd::backward(roots, gradients, {}, false, of == Of::kInputs ? graph.inputs : Flow());
   for (const auto& [input, gradient] : handed_on) {
     torch::Tensor& own = input.mutable_grad();
     own = own.defined() ? own.add_(gradient) : gradient;
@@ -122,6 +126,7 @@ struct ImageTraining::Parts {
   std::vector<double> units_ms;
   std::vector<bool> cuts;          // whether a yield point follows
   std::vector<size_t> graph_ends;  // units behind the last one of each graph
+  std::vector<bool> in_two;        // by unit: its backward is a piece for its weights and one for its input
 #ifdef TRAINING_WITH_IMAGES
   std::vector<Sample> samples;
   size_t next_sample = 0;
@@ -246,9 +251,17 @@ void ImageTraining::cut() {
     if (end == units.size() || parts.cuts[places - 2 - end]) parts.graph_ends.push_back(end);
   }
   if (piece_ms_ <= 0) return;
+  // What a pass apiece for weights and input does twice is only worth it for what is long.
+  for (size_t i = 0; i < units.size(); ++i) {
+    const bool alone = i > 0 && i + 1 < units.size() && parts.cuts[places - 2 - i] && parts.cuts[places - 3 - i];
+    parts.in_two.push_back(alone && parts.units_ms[places - 2 - i] > 2 * piece_ms_ && !units[i]->parameters().empty());
+  }
   std::sort(longer.rbegin(), longer.rend());
   std::ostringstream text;
-  text << "a step is cut into " << 1 + std::count(parts.cuts.begin(), parts.cuts.end(), true) << " pieces";
+  text << "a step is cut into "
+       << 1 + std::count(parts.cuts.begin(), parts.cuts.end(), true) +
+              std::count(parts.in_two.begin(), parts.in_two.end(), true)
+       << " pieces";
   text << std::fixed << std::setprecision(1)
        << (longer.empty() ? "" : "; of a single layer, and longer than piece_ms: ");
   for (size_t i = 0; i < std::min(longer.size(), kNamedUnits); ++i)
@@ -350,10 +363,19 @@ void ImageTraining::make_step(double rate) {
   unit_done(units.size() - 1);
   for (auto& parameter : parts.parameters) parameter.mutable_grad().reset();
   for (size_t i = graphs.size(); i-- > 0;) {
-    i + 1 == graphs.size() ? loss.backward() : backward(graphs[i], graphs[i + 1].inputs);
+    const size_t first = i > 0 ? parts.graph_ends[i - 1] : 0;
+    if (i + 1 == graphs.size()) {
+      loss.backward();
+    } else if (!parts.in_two.empty() && parts.in_two[first]) {
+      backward(graphs[i], graphs[i + 1].inputs, Of::kWeights, units[first]->parameters());
+      if (!parts.measures) piece_done(parts.device.is_cuda());
+      backward(graphs[i], graphs[i + 1].inputs, Of::kInputs);
+    } else {
+      backward(graphs[i], graphs[i + 1].inputs);
+    }
     graphs.resize(i + 1);  // the next one's tensors are not needed any more
     graphs[i].outputs.clear();
-    unit_done(2 * units.size() - 1 - (i > 0 ? parts.graph_ends[i - 1] : 0));
+    unit_done(2 * units.size() - 1 - first);
   }
   update(rate);
   const auto value = loss.item<double>();
