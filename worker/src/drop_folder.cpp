@@ -2,13 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <set>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "freeride/base/clock.hpp"
@@ -78,16 +80,19 @@ DropFolder::DropFolder(std::filesystem::path folder, PluginStore& store, Loop& l
 
 DropFolder::~DropFolder() {
   if (inotify_.valid()) loop_.forget(inotify_.get());
+  if (thread_.joinable()) thread_.join();
+  if (done_.valid()) loop_.forget(done_.get());
   loop_.cancel(retry_);
 }
 
 void DropFolder::start() {
   if (!open_watch()) {
     retry_later();
-    return;
+  } else {
+    warned_ = false;
+    rescan();
   }
-  warned_ = false;
-  rescan();
+  serving_ = true;
 }
 
 bool DropFolder::open_watch() {
@@ -171,39 +176,84 @@ void DropFolder::on_readable() {
 }
 
 void DropFolder::take(const std::string& name) {
-  const std::filesystem::path path = folder_ / name;
+  if (serving_) {
+    waiting_.insert(name);
+    return look_at_next();
+  }
+  if (auto file = look(folder_ / name, store_)) keep(std::move(*file));
+}
+
+void DropFolder::look_at_next() {
+  if (!done_.valid()) {
+    Fd done(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (done.valid() && loop_.watch(done.get(), EPOLLIN, [this](uint32_t) { on_looked(); }).ok())
+      done_ = std::move(done);
+  }
+  while (looking_at_.empty() && !waiting_.empty()) {
+    const std::string name = waiting_.extract(waiting_.begin()).value();
+    if (done_.valid()) {
+      try {
+        thread_ = std::thread([this, path = folder_ / name] {
+          looked_ = look(path, store_);
+          const uint64_t one = 1;
+          (void)!write(done_.get(), &one, sizeof one);
+        });
+        looking_at_ = name;
+        gone_meanwhile_ = false;
+        return;
+      } catch (const std::system_error&) {  // no thread to be had: here, then
+      }
+    }
+    if (auto file = look(folder_ / name, store_)) keep(std::move(*file));
+  }
+}
+
+void DropFolder::on_looked() {
+  uint64_t count = 0;
+  if (read(done_.get(), &count, sizeof count) != sizeof count || !thread_.joinable()) return;
+  thread_.join();
+  looking_at_.clear();
+  auto file = std::exchange(looked_, std::nullopt);
+  if (file && !gone_meanwhile_) keep(std::move(*file));
+  look_at_next();
+}
+
+std::optional<DroppedFile> DropFolder::look(const std::filesystem::path& path, PluginStore& store) {
   // Non-blocking: somebody may drop a pipe.
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   DroppedFile file;
-  file.name = name;
+  file.name = path.filename().string();
   file.state = DroppedFile::State::kRejected;
   if (!fd.valid()) {
-    if (errno == ENOENT) return;
+    if (errno == ENOENT) return std::nullopt;
     file.reason = errno_error("cannot open " + path.string(), errno, "make it readable for the worker").text();
-    set(std::move(file));
-    return;
+    return file;
   }
-  if (is_being_written(fd.get())) return;
+  if (is_being_written(fd.get())) return std::nullopt;
   auto bytes = read_whole(fd.get(), path.string());
-  Status good = bytes.ok() ? check_plugin_file(*bytes, name) : Status(bytes.error());
+  Status good = bytes.ok() ? check_plugin_file(*bytes, file.name) : Status(bytes.error());
   if (!good.ok()) {
     file.reason = good.error().text();
-    set(std::move(file));
-    return;
+    return file;
   }
   file.size_bytes = bytes->size();
-  auto sha256 = store_.put(*bytes);
+  auto sha256 = store.put(*bytes);
   if (!sha256.ok()) {
     file.reason = sha256.error().text();
-    set(std::move(file));
-    return;
+    return file;
   }
   file.sha256 = *sha256;
-  const auto known = files_.find(name);
+  file.state = DroppedFile::State::kAdded;
+  return file;
+}
+
+void DropFolder::keep(DroppedFile file) {
+  if (file.state != DroppedFile::State::kAdded) return set(std::move(file));
+  const auto known = files_.find(file.name);
   const bool replaces = known != files_.end() && (known->second.state == DroppedFile::State::kAdded ||
                                                   known->second.state == DroppedFile::State::kReplaced);
   if (replaces && known->second.sha256 == file.sha256) return;
-  file.state = replaces ? DroppedFile::State::kReplaced : DroppedFile::State::kAdded;
+  if (replaces) file.state = DroppedFile::State::kReplaced;
   set(std::move(file));
 }
 
@@ -221,6 +271,8 @@ bool DropFolder::restore(const std::string& sha256) {
 }
 
 void DropFolder::remove(const std::string& name) {
+  waiting_.erase(name);
+  if (name == looking_at_) gone_meanwhile_ = true;
   const auto it = files_.find(name);
   if (it == files_.end()) return;
   DroppedFile file = it->second;

@@ -5,7 +5,10 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
+#include <thread>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
@@ -27,8 +30,10 @@ struct DroppedFile {
 /// The states' names on the bus.
 const char* to_string(DroppedFile::State state);
 
-/// Lives on the main loop's thread. A file that somebody still writes is left alone until it is closed. A folder that
-/// is missing or unreadable is warned of once and tried again every few seconds; what was known stays known meanwhile.
+/// Lives on the main loop's thread, and looks at the files on one of its own once the loop runs: a large one takes
+/// seconds to hash and store, and what else the loop looks after cannot wait for that. A file that somebody still
+/// writes is left alone until it is closed. A folder that is missing or unreadable is warned of once and tried again
+/// every few seconds; what was known stays known meanwhile.
 class DropFolder {
  public:
   using Listener = std::function<void(const DroppedFile&)>;
@@ -37,7 +42,7 @@ class DropFolder {
   DropFolder(const DropFolder&) = delete;
   DropFolder& operator=(const DropFolder&) = delete;
 
-  /// Begins watching and takes what is there. Never fails: see above.
+  /// Begins watching and takes what is there, at the first call before it returns. Never fails: see above.
   void start();
 
   /// Puts a content into the store again that has gone from there, if a file still has it.
@@ -53,6 +58,11 @@ class DropFolder {
   void rescan();
   void on_readable();
   void take(const std::string& name);
+  void look_at_next();
+  void on_looked();
+  /// What the file of that name is; nothing when it is gone or still being written. On any thread.
+  static std::optional<DroppedFile> look(const std::filesystem::path& path, PluginStore& store);
+  void keep(DroppedFile file);
   void remove(const std::string& name);
   void set(DroppedFile file);
 
@@ -64,6 +74,14 @@ class DropFolder {
   Loop::Timer retry_ = 0;
   bool warned_ = false;
   std::map<std::string, DroppedFile> files_;
+
+  bool serving_ = false;           ///< the first start() is over
+  std::set<std::string> waiting_;  ///< names to be looked at
+  std::string looking_at_;         ///< by the thread; empty: there is none
+  bool gone_meanwhile_ = false;    ///< that one was removed since
+  std::optional<DroppedFile> looked_;
+  Fd done_;
+  std::thread thread_;
 };
 
 }  // namespace freeride::worker

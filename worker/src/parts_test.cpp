@@ -193,6 +193,29 @@ TEST_CASE("a file that is still being written is left alone until it is closed",
   CHECK(d.seen[0].sha256 == sha256_hex(plugin));
 }
 
+TEST_CASE("a large plugin in the drop folder does not hold the loop up", "[drop]") {
+  Drop d;
+  fs::create_directories(d.folder);
+  auto loop = std::move(Loop::create().value());
+  DropFolder drop(d.folder, d.store, *loop, [&](const DroppedFile& file) { d.seen.push_back(file); });
+  drop.start();
+  write_file(d.temp.path() / "large", good_plugin());
+  fs::resize_file(d.temp.path() / "large", 128u << 20);
+  int turns = 0;
+  std::function<void()> count = [&] {
+    ++turns;
+    loop->at(SteadyClock::now() + kNsPerMs, count);
+  };
+  loop->at(0, [&] {
+    fs::rename(d.temp.path() / "large", d.folder / "large.so");
+    count();
+  });
+  turn(*loop, [&] { return !d.seen.empty(); });
+  REQUIRE(d.seen.size() == 1);
+  CHECK(d.seen[0].state == DroppedFile::State::kAdded);
+  CHECK(turns > 5);  // of a file that takes tenths of a second to hash and store
+}
+
 TEST_CASE("what is no plain file in the drop folder is rejected or left out, and blocks nothing", "[drop]") {
   Drop d;
   fs::create_directories(d.folder / "folder.so");
