@@ -94,6 +94,26 @@ TEST_CASE("a bubble opens a lease, its end takes it back", "[actor]") {
   CHECK(rig.actor.step(rig.now(), rig.waits).in_window == false);
 }
 
+TEST_CASE("a GPU's mark opens no lease before the hook has written when the bubble began", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(15 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  // An iteration's last wait is over, and the next one's first begins at once: the page still has the older begin.
+  auto& page = rig.rank.page();
+  page.state_word = FREERIDE_STATE(page.iteration + 1, 1);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(kMs / 10);
+  page.begin_ns = static_cast<uint64_t>(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(task.lease().deadline_ns == static_cast<uint64_t>(rig.now() + 20 * kMs));
+}
+
 TEST_CASE("no timer near at hand is set before the first step, and the deadline's is set after it", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add();
@@ -436,6 +456,7 @@ TEST_CASE("a bubble page of garbage opens nothing and costs bounded work", "[act
   page.begin_ns = static_cast<uint64_t>(rig.now());
   page.state_word = FREERIDE_STATE(7, 0xffff);  // no such slot
   CHECK(no_lease());
+  page.begin_ns = static_cast<uint64_t>(rig.now() - 1);
   page.state_word = FREERIDE_STATE(8, 1);
   page.hook_state = 77;
   CHECK(no_lease());

@@ -49,6 +49,11 @@ void RankSlot::read() {
     view.wait = FREERIDE_STATE_WAIT(word);
     if (view.wait == 0) break;
     view.begin_ns = sane(load_relaxed(page.begin_ns));
+    if (word != entered_word_ && view.begin_ns == entered_begin_ns_) {
+      // A GPU's mark that the hook has not seen yet: the begin is that of the bubble before. The hook's wake-up comes.
+      word = view.wait = 0;
+      break;
+    }
     view.low_ns = view.mid_ns = view.high_ns = 0;
     if (view.wait <= FREERIDE_MAX_WAITS) {
       const freeride_learned& learned = page.learned[view.wait - 1];
@@ -100,6 +105,8 @@ void RankSlot::turn(int64_t now_ns, EventRing& events) {
   current_.serial = ++serial_;
   current_.state_word = state_word;
   current_.begin_ns = view.begin_ns;
+  entered_word_ = state_word;
+  entered_begin_ns_ = view.begin_ns;
   current_.learned_ns = view.low_ns;
   current_.holdout = held_out(view.iteration);
   if (view.wait <= FREERIDE_MAX_WAITS) current_.type = load_relaxed(source_->page->learned[view.wait - 1].type);
