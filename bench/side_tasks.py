@@ -402,7 +402,7 @@ def again(options):
     samples = {(sample["side_task"], sample["interface"], sample["params"]): sample for file in files for sample in file["samples"]}  # the last one counts
     result = {**files[0], "rows": [row_of(sample) for sample in samples.values()], "samples": list(samples.values())}
     if len(files) > 1:
-        result["commands"] = list(dict.fromkeys(command for file in files for command in file.get("commands", [file["command"]])))
+        result["commands"] = list(dict.fromkeys(command for file in files for command in file.get("commands") or [file["command"]]))
     print(table(result["rows"]))
     if options.out:
         options.out.write_text(as_text(result))

@@ -41,6 +41,7 @@ def test_both_interfaces_side_by_side_have_every_figure(tmp_path):
     again = tmp_path / "again.json"
     assert run("--table", out, out, "--out", again).stdout == done.stdout
     assert json.loads(again.read_text())["rows"] == result["rows"]
+    assert run("--table", again, again).stdout == done.stdout  # of files that were made so, too
 
 
 def test_what_cannot_be_measured_is_said_in_a_line():
