@@ -1,3 +1,5 @@
+#include <new>
+
 #include "answers.hpp"
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
@@ -32,6 +34,17 @@ struct Server::Impl {
     (void)send(peer, detail::pack_message(reply), {});
   }
 
+  // Attachments are large, and this process's memory may be bounded: one that does not fit is its sender's to repeat.
+  static Result<Message> unpack(detail::Frames& frames) {
+    try {
+      std::string attachment = frames.size() == 3 ? frames[2].to_string() : std::string();
+      if (frames.size() == 3) frames[2].rebuild();  // it would be held twice
+      return detail::unpack_message(detail::view(frames[1]), std::move(attachment));
+    } catch (const std::bad_alloc&) {
+      return Error{Code::kExhausted, "there is no memory left for this request's attachment", "try again"};
+    }
+  }
+
   std::optional<Incoming> next() {
     detail::Frames frames;
     bool too_many = false;
@@ -43,8 +56,7 @@ struct Server::Impl {
                 "see bus/WIRE.md"});
         continue;
       }
-      Result<Message> message =
-          detail::unpack_message(detail::view(frames[1]), frames.size() == 3 ? frames[2].to_string() : std::string());
+      Result<Message> message = unpack(frames);
       if (!message) {
         refuse(peer, detail::view(frames[1]), message.error());
         continue;
