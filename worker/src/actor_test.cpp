@@ -19,8 +19,8 @@ constexpr int64_t kMs = kNsPerMs;
 constexpr uint64_t kRank = 1;
 
 struct Rig {
-  FakeProcesses processes;
   EventRing events;
+  FakeProcesses processes;
   ActorConfig config = [] {
     ActorConfig c;
     c.task.grace_ns = 10 * kMs;
