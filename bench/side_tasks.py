@@ -52,7 +52,7 @@ def parse():
     parser.add_argument("--plugins", type=pathlib.Path, help="folder with the plugins")
     parser.add_argument("--device", default="gpu", help="gpu: the first one; gpu:N; cpu-N; several with commas between them, which share the rows out")
     parser.add_argument("--task", action="append", help="NAME:WORK[:KEY=VALUE,...]")
-    parser.add_argument("--memory", default="8GiB", help="limit of a side task; with --python 24GiB")
+    parser.add_argument("--memory", help="limit of a side task; else 8GiB, with --python 24GiB")
     parser.add_argument("--interfaces", default="iterative", help="of iterative,imperative: a row for each")
     parser.add_argument("--python", help="the Python whose torch is to be used by side tasks that have the parameter")
     parser.add_argument("--thread-pct", type=int, default=100, help="share of a GPU's multiprocessors")
@@ -262,7 +262,7 @@ def measure(options, device, spec, interface):
     plugin = options.plugins / f"{name}.so"
     task = f"{name}-{interface}-{os.getpid()}"  # its process is found by this, of all that run on this host
     torch = options.python is not None and any(spec.startswith(one.partition(":")[0]) for one in TORCH_GPU)
-    memory = "24GiB" if torch else options.memory
+    memory = options.memory or ("24GiB" if torch else "8GiB")
     if not work or not plugin.exists():
         raise Failure(f"--task {spec}: expected NAME:WORK[:KEY=VALUE,...] with NAME.so in {options.plugins}")
     system = System(options, device)

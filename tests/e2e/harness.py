@@ -170,10 +170,10 @@ class System:
         assert process.poll() is None, self.log("manager")
         return process
 
-    def start_worker(self, device, *flags, name=None):
+    def start_worker(self, device, *flags, name=None, cores=None, **env):
         name = name or f"worker-{device}"
-        core = int(device.split("-")[1]) % os.cpu_count()
-        process = self.spawn(name, [BUILD / "bin/freeride-worker", "--device", device, "--cores", core, *flags])
+        cores = cores or int(device.split("-")[1]) % os.cpu_count()
+        process = self.spawn(name, [BUILD / "bin/freeride-worker", "--device", device, "--cores", cores, *flags], **env)
         until(lambda: (self.run_dir / f"worker-{device}.sock").exists() or process.poll() is not None, f"{name} listens")
         return process
 

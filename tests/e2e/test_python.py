@@ -145,7 +145,7 @@ def system():
     with System() as running:
         running.start_manager("--profile-timeout-ms", 600_000)
         # Importing PyTorch takes seconds of CPU time, of which a side task gets what is left over.
-        running.start_worker("cpu-0", "--create-ms", 300_000)
+        running.start_worker("cpu-0", "--create-ms", 300_000, cores=f"0-{os.cpu_count() - 1}", OPENBLAS_NUM_THREADS="2")
         until(lambda: running.ok("workers")["workers"], "the worker registers")
         yield running
 
@@ -201,6 +201,29 @@ def test_what_fails_in_a_sandbox(system):
     forks = IMPORT + "import os\nclass T(SideTask):\n  def RunNextStep(self):\n    os.fork()\n"
     assert load(system, forks, "forks").code == 0
     assert "Operation not permitted" in system.wait_verdict("forks")["reason"]
+
+
+def test_a_math_librarys_threads_sleep_after_their_work(system):
+    """They would look for more for a tenth of a second, and the task be killed for what executes while it is paused."""
+    task = IMPORT + '''
+import os
+import time
+import numpy
+class T(SideTask):
+    def InitSideTask(self):
+        self.a = numpy.ones((600, 600))
+    def RunNextStep(self):
+        self.a = numpy.dot(self.a, self.a) / 600
+        self.metric("threads", len(os.listdir("/proc/self/task")))
+        before = time.process_time()
+        time.sleep(0.04)
+        self.metric("awake_ms", 1000 * (time.process_time() - before))
+'''
+    assert load(system, task, "blas", "--steps", "5").code == 0
+    assert system.wait_verdict("blas")["kind"] == "finished"
+    metrics = system.task("blas")["counters"]["metrics"]
+    assert metrics["threads"] == 2, metrics
+    assert metrics["awake_ms"] < 20, metrics
 
 
 def test_trains_a_model(system):

@@ -44,8 +44,9 @@ constexpr std::array<const char*, 9> kLibraries{"/usr/lib", "/usr/lib64", "/usr/
 constexpr std::array<const char*, 5> kLoaderFiles{"/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime",
                                                   "/usr/share/zoneinfo", "/usr/local/cuda/lib64"};
 // What a task inherits of the worker's environment.
-constexpr std::array<const char*, 10> kPassed{"OMP_", "OPENBLAS_", "MKL_",   "LANG",  "LC_",
-                                              "TZ",   "ASAN_",     "UBSAN_", "TSAN_", "CUDA_DEVICE_MAX_CONNECTIONS"};
+constexpr std::array<const char*, 12> kPassed{"OMP_",  "GOMP_",  "KMP_",  "OPENBLAS_",
+                                              "MKL_",  "LANG",   "LC_",   "TZ",
+                                              "ASAN_", "UBSAN_", "TSAN_", "CUDA_DEVICE_MAX_CONNECTIONS"};
 
 std::string mib(int64_t bytes) {
   return std::to_string(bytes >> 20) + " MiB";

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -40,6 +41,9 @@ constexpr size_t kVerdictTailBytes = 4096;
 constexpr int kSignalled = 128;  // bubblewrap exits with this and the signal that killed what it started
 constexpr size_t kMaxReportBytes = 16384;
 constexpr int64_t kLogPauseNs = 100 * kNsPerMs;
+// What OpenMP's, Intel's and OpenBLAS's threads do between two pieces of work.
+constexpr std::array<std::pair<const char*, const char*>, 3> kSleepingThreads{
+    {{"OMP_WAIT_POLICY", "passive"}, {"KMP_BLOCKTIME", "0"}, {"OPENBLAS_THREAD_TIMEOUT", "4"}}};
 
 int64_t sane(uint64_t value) {
   return value <= static_cast<uint64_t>(INT64_MAX / 4) ? static_cast<int64_t>(value) : 0;
@@ -141,6 +145,13 @@ SideTask::~SideTask() {
 
 void SideTask::start(const std::filesystem::path& plugin, const std::filesystem::path& folder, SandboxGrants grants) {
   if (dead_) return;
+  // Threads of a math library that have done their part would look for more, without sleeping, long after a step's end:
+  // OpenBLAS's for a tenth of a second. PAUSED executes nothing, so they sleep, unless the worker's operator knows
+  // better.
+  for (const auto& [name, value] : kSleepingThreads) {
+    if (std::getenv(name) == nullptr)
+      grants.env.emplace(name, value);  // NOLINT(concurrency-mt-unsafe): nobody sets any
+  }
   // Of a plugin in Python, and of one that uses an interpreter's packages: LibTorch.
   const auto named = spec_.params.find(kPythonParam);
   const std::string wanted = named != spec_.params.end() ? named->second : "";
