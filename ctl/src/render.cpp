@@ -59,11 +59,23 @@ std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   return out + table.text();
 }
 
+// Nothing else says why such a task stands still.
+std::string too_long_for_bubbles(const bus::TaskCounters& counters) {
+  constexpr uint64_t kEnough = 20;
+  if (counters.skipped < kEnough || counters.skipped <= counters.leases / 2) return "";
+  return human_count(counters.skipped) + " of " + human_count(counters.leases) +
+         " leases had no room for its next step or piece, of " + human_ns(counters.predicted_ns) +
+         "; give it shorter steps, or yield points";
+}
+
 }  // namespace
 
 std::string outcome(const bus::TaskState& task) {
   const bus::Verdict& verdict = task.verdict;
-  if (verdict.kind.empty()) return task.paused_by_user && task.reason.empty() ? "paused by user" : task.reason;
+  if (verdict.kind.empty()) {
+    if (!task.reason.empty()) return task.reason;
+    return task.paused_by_user ? "paused by user" : too_long_for_bubbles(task.counters);
+  }
   std::string text = verdict.kind;
   std::string place = verdict.signal != 0 ? "signal " + std::to_string(verdict.signal) : "";
   if (!verdict.transition.empty()) place += (place.empty() ? "in " : " in ") + verdict.transition;

@@ -38,6 +38,18 @@ TEST_CASE("an outcome names the verdict, where and why") {
   CHECK(ctl::outcome(task) == "crashed (signal 11 in RunNextStep): segmentation fault");
 }
 
+TEST_CASE("a task whose steps fit no bubble says so") {
+  bus::TaskState task;
+  task.counters.leases = 30;
+  task.counters.skipped = 15;
+  CHECK(ctl::outcome(task).empty());
+  task.counters.skipped = 24;
+  task.counters.predicted_ns = 33'000'000;
+  CHECK_THAT(ctl::outcome(task), Contains("24 of 30 leases") && Contains("33.0 ms") && Contains("shorter steps"));
+  task.counters.leases = task.counters.skipped = 5;
+  CHECK(ctl::outcome(task).empty());
+}
+
 TEST_CASE("time increase is only shown when it is measured") {
   bus::JobMeasures job;
   CHECK(ctl::time_increase(job) == "not measured yet");

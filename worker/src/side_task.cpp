@@ -149,8 +149,8 @@ void SideTask::start(const std::filesystem::path& plugin, const std::filesystem:
   // OpenBLAS's for a tenth of a second. PAUSED executes nothing, so they sleep, unless the worker's operator knows
   // better.
   for (const auto& [name, value] : kSleepingThreads) {
-    if (std::getenv(name) == nullptr)
-      grants.env.emplace(name, value);  // NOLINT(concurrency-mt-unsafe): nobody sets any
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets any
+    if (std::getenv(name) == nullptr) grants.env.emplace(name, value);
   }
   // Of a plugin in Python, and of one that uses an interpreter's packages: LibTorch.
   const auto named = spec_.params.find(kPythonParam);
