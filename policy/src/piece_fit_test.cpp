@@ -112,11 +112,11 @@ TEST_CASE("a piece takes longer alone than behind another one, and is admitted b
   CHECK(fit.piece_quantiles_ns(0.5).size() == 5);
 }
 
-TEST_CASE("a piece that has only been seen behind others, and never as short as a lease, is not tried alone") {
+TEST_CASE("a piece that has only been seen behind others, and never as short as a lease, is tried alone seldom") {
   PieceFit fit;
   for (int i = 0; i < 20; ++i) fit.piece_done(1 * kMs), fit.piece_done(4 * kMs, true), fit.step_done(1 * kMs);
   fit.piece_done(1 * kMs);
-  for (int skipped = 0; skipped < 1000; ++skipped) {
+  for (int skipped = 0; skipped < 128; ++skipped) {
     REQUIRE_FALSE(fit.fits(3 * kMs, true));
     fit.lease_skipped();
   }
@@ -133,16 +133,16 @@ TEST_CASE("a piece that was seen a few times behind others is tried alone in the
   CHECK(skipped < 20);
 }
 
-TEST_CASE("by its profile a piece never overruns a lease that it does not fit") {
+TEST_CASE("by its profile a piece hardly overruns a lease that it does not fit") {
   Bubbles bubbles{0, 5 * kMs, 5 * kMs, {2 * kMs, 9 * kMs, 2 * kMs}, {}};
   bubbles.fit.seed(bubbles.pieces_ns);
   for (int i = 0; i < 1000; ++i) bubbles.bubble();
-  CHECK(bubbles.overruns == 0);
-  CHECK(bubbles.steps == 0);
+  CHECK(bubbles.overruns < 10);  // less than one of a hundred
+  const int tries = bubbles.overruns, steps = bubbles.steps;
   bubbles.bubble_ns = 10 * kMs;
   for (int i = 0; i < 30; ++i) bubbles.bubble();
-  CHECK(bubbles.overruns == 0);
-  CHECK(bubbles.steps > 10);
+  CHECK(bubbles.overruns == tries);
+  CHECK(bubbles.steps > steps + 10);
   CHECK(bubbles.fit.quantile_ns(0.5) == 13 * kMs);
 }
 
@@ -163,10 +163,11 @@ TEST_CASE("the last place is shared by all pieces beyond it") {
   CHECK(fit.quantile_ns(0.5) == static_cast<int64_t>(PieceFit::kMostPieces + 51) * kMs);
 }
 
-TEST_CASE("a piece of which nothing is known is tried a few times, as a step is") {
+TEST_CASE("a piece of which nothing is known is tried a few times, then seldom, as a step is") {
   Bubbles bubbles{0, 25 * kMs, 10 * kMs, {10 * kMs, 40 * kMs}, {}};
   for (int i = 0; i < 5000; ++i) bubbles.bubble();
   CHECK(bubbles.steps > 1);
   CHECK(bubbles.overruns == bubbles.steps);
-  CHECK(bubbles.steps == static_cast<int>(freeride::policy::StepFit::Options().enough));
+  CHECK(bubbles.steps >= static_cast<int>(freeride::policy::StepFit::Options().enough));
+  CHECK(bubbles.steps < 20);
 }

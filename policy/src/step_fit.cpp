@@ -43,8 +43,8 @@ void StepFit::seed(int64_t duration_ns) {
 }
 
 void StepFit::seed(const StepFit& other) {
-  const bool enough = other.seen_ >= other.options_.enough;
-  enough ? seed(other.quantile_ns(1)) : record(other.quantile_ns(1), INT64_MAX);
+  if (other.seen_ >= other.options_.enough) seen_ = options_.enough;
+  record(other.quantile_ns(1), INT64_MAX);
 }
 
 bool StepFit::fits(int64_t remaining_ns, bool first) const {
@@ -90,9 +90,7 @@ void StepFit::predict() {
   } else {
     const int64_t shortest = with_margin(sorted_[0]);
     const uint32_t below = stage - 1;  // that were skipped since the minimum has not fitted
-    uint32_t halves = below;
-    if (seen_ >= options_.enough)
-      halves = options_.rare_try != 0 && below > options_.rare_try ? below - options_.rare_try : 0;
+    const uint32_t halves = seen_ < options_.enough ? below : below > kRareTry ? below - kRareTry : 0;
     predicted_ns_ = std::max<int64_t>(1, std::min(full_ns_, shortest) >> std::min<uint32_t>(halves, 62));
   }
 }

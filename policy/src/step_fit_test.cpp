@@ -98,50 +98,41 @@ TEST_CASE("step fit: a burst of slow steps decays to the median, then to the min
   CHECK(skipped_until_admitted(mostly_slow, 5 * kMs) == 5);  // only the minimum does
 }
 
-TEST_CASE("step fit: a task that is truly too long is tried ever less often, and not at all once that is known") {
+TEST_CASE("step fit: a task that is truly too long is tried ever less often") {
   StepFit fit;
   fit.record(100 * kMs);
-  int before = 0, tries = 0;
-  for (; skipped_until_admitted(fit, 10 * kMs) < 100'000; ++tries) {
+  int before = 0;
+  for (int i = 0; i < 12; ++i) {
     const int skipped = skipped_until_admitted(fit, 10 * kMs);
     CHECK(skipped >= before);
     before = skipped;
     fit.record(100 * kMs);
   }
-  CHECK(tries == static_cast<int>(StepFit::Options().enough) - 1);
+  CHECK(before > static_cast<int>(StepFit::kMostPatience));
+  CHECK(before < 2 * static_cast<int>(StepFit::kMostPatience));
   CHECK(fit.fits(106 * kMs, true));  // in a longer bubble it goes on
 }
 
-TEST_CASE("step fit: what has never been so short is not tried, what was so once is soon") {
+TEST_CASE("step fit: what has never been so short is tried seldom, what was so once is soon") {
   StepFit fit;
   for (int i = 0; i < 8; ++i) fit.record((9 + i % 2) * kMs);
-  CHECK(skipped_until_admitted(fit, 5 * kMs) == 100'000);
+  CHECK(skipped_until_admitted(fit, 5 * kMs) > 128);
   StepFit slow;
   slow.record(4 * kMs);
   for (int i = 0; i < 31; ++i) slow.record(9 * kMs);
   CHECK(skipped_until_admitted(slow, 5 * kMs) < 8);
 }
 
-TEST_CASE("step fit: what a profile has seen is not tried in a shorter lease") {
+TEST_CASE(
+    "step fit: what a profile has seen is tried in a shorter lease seldom, and not never: it may have been slow") {
   StepFit fit;
   fit.seed(9 * kMs);
-  CHECK(skipped_until_admitted(fit, 5 * kMs) == 100'000);
   CHECK(fit.fits(10 * kMs, true));
+  const int skipped = skipped_until_admitted(fit, 5 * kMs);
+  CHECK(skipped > 128);
+  CHECK(skipped < 200);
   for (int i = 0; i < 32; ++i) fit.record(4 * kMs);  // in such leases it turned out to be shorter
   CHECK(fit.fits(5 * kMs, true));
-}
-
-TEST_CASE("step fit: where tries are asked for, they are rare once enough is known") {
-  StepFit::Options options;
-  options.rare_try = 128;
-  StepFit fit(options);
-  for (int i = 0; i < 32; ++i) fit.record(9 * kMs);
-  for (int i = 0; i < 3; ++i) {
-    const int skipped = skipped_until_admitted(fit, 5 * kMs);
-    CHECK(skipped > 128);
-    CHECK(skipped < 1000);
-    fit.record(9 * kMs);  // wrong
-  }
 }
 
 TEST_CASE("step fit: a try that was right restores the patience") {
@@ -190,7 +181,6 @@ TEST_CASE("step fit: one that keeps trying skips nothing more after a try that w
   StepFit::Options options;
   options.patience = 1;
   options.keeps_trying = true;
-  options.rare_try = 128;
   StepFit fit(options);
   for (int i = 0; i < 32; ++i) fit.record(40 * kMs);
   skipped_until_admitted(fit, 10 * kMs);

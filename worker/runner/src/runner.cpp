@@ -118,8 +118,16 @@ Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& 
 }
 
 // What its profile says stands for one step that was made, so that the first lease is not spent on finding out; what is
-// seen here soon outweighs it. What by its profile never was as short as a lease is not tried in it.
+// seen here soon outweighs it. On a GPU what by its profile never was as short as a lease is seldom tried in it; on a
+// CPU, where a profile is as long as others let it be, it soon is.
 void Runner::seed() {
+  if (by_cpu_clock_) {
+    const auto& pieces = job_.predicted_pieces_ns;
+    for (size_t i = 0; i + 1 < pieces.size(); ++i) fit_.piece_done(pieces[i]);
+    const int64_t last_ns = pieces.empty() ? job_.predicted_step_ns : pieces.back();
+    if (last_ns > 0) fit_.step_done(last_ns);
+    return;
+  }
   if (!job_.predicted_pieces_ns.empty()) {
     fit_.seed(job_.predicted_pieces_ns);
   } else if (job_.predicted_step_ns > 0) {

@@ -111,7 +111,6 @@ class Runner {
     options.patience = 1;
     options.keeps_trying = true;
     options.enough = policy::StepFit::kWindow / 2;  // a new thread's first pieces can take a second each
-    options.rare_try = 128;
     return options;
   }();
 

@@ -14,15 +14,17 @@ namespace freeride::policy {
 ///
 /// It never starves a task for ever: after `patience` leases in a row in which nothing fitted, the prediction decays,
 /// from the quantile to the median, the minimum, then by halves, until a step is tried. A try that turns out to have
-/// been wrong doubles the patience (up to kMostPatience). Once `enough` steps were seen, or a profile has seen them,
-/// there is no try below the minimum any more: so many in a row were no slow moment, what a try takes past the lease is
-/// training's loss, and a task whose steps are longer than any lease waits for longer ones.
+/// been wrong doubles the patience (up to kMostPatience). Once `enough` steps were seen, or a profile has seen them, a
+/// try below the minimum comes kRareTry leases later: so many in a row were hardly a slow moment, and what it takes
+/// past the lease is training's loss.
 ///
 /// Constant time and memory per call, no allocation. Not thread-safe: the runner's main thread owns it.
 class StepFit {
  public:
   static constexpr uint32_t kWindow = 32;
   static constexpr uint32_t kMostPatience = 1024;
+  static constexpr uint32_t kRareTry =
+      128;  ///< less often than one lease of a hundred: it is not in the 99th percentile
 
   struct Options {
     double quantile = 0.9;
@@ -30,7 +32,6 @@ class StepFit {
     int64_t margin_ns = 20'000;  ///< added: entering a step, noticing its end
     uint32_t patience = 4;       ///< skipped leases in a row before the prediction decays
     uint32_t enough = 8;         ///< steps that show how short one can be
-    uint32_t rare_try = 0;       ///< leases skipped until one below the minimum is tried all the same; 0: none is
     bool keeps_trying = false;   ///< after a try that was right, without patience, until the prediction fits again
   };
 
@@ -43,9 +44,9 @@ class StepFit {
   /// As above, but a try was wrong if it took longer than `room_ns`. INT64_MAX: it was none, it fitted by full_ns().
   void record(int64_t duration_ns, int64_t room_ns);
 
-  /// What is known from elsewhere stands for one step, and for `enough` of them: a profile has seen many.
+  /// What a profile knows stands for one step, and for `enough` of them: it has seen many.
   void seed(int64_t duration_ns);
-  /// As above, from what is known of the same step under other circumstances, which has to be something.
+  /// As above, what is known of the same step under other circumstances, which has to be something.
   void seed(const StepFit& other);
 
   /// May a step start that has `remaining_ns` until its lease's deadline? `first` = no step has run under this lease
