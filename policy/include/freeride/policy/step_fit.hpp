@@ -23,8 +23,7 @@ class StepFit {
  public:
   static constexpr uint32_t kWindow = 32;
   static constexpr uint32_t kMostPatience = 1024;
-  static constexpr uint32_t kRareTry =
-      128;  ///< less often than one lease of a hundred: it is not in the 99th percentile
+  static constexpr uint32_t kRareTry = 128;  ///< seldom enough to be outside of the 99th percentile
 
   struct Options {
     double quantile = 0.9;
