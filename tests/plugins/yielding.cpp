@@ -64,6 +64,7 @@ class Yielding : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<int> pieces_{this, "pieces", 6, "of a step"};
   freeride::Param<int> piece_us_{this, "piece_us", 10000, "busy for so long"};
   freeride::Param<bool> queued_{this, "queued", false, "pieces are done in another thread"};
+  freeride::Param<int> leave_us_{this, "leave_us", 0, "a step that is given up is busy for so long"};
   freeride::Param<int> first_pause_us_{this, "first_pause_us", 0, "the first pause is busy for so long"};
   std::mutex trace_mutex_;
   std::ofstream trace_;
@@ -121,6 +122,8 @@ class Yielding : public freeride::SideTask, public freeride::KeepsState {
       worker_->wait(true);
     } catch (const freeride::StepAbandoned&) {
       metric("abandoned", ++abandoned_);
+      for (freeride::StepTimer timer(leave_us_ / 1000.0); !timer.over();) {
+      }
       throw;
     }
     metric("steps", static_cast<double>(++steps_));

@@ -294,6 +294,61 @@ TEST_CASE("execution past the end by more than the grace period kills", "[actor]
   CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
 }
 
+TEST_CASE("a task that has finished stops under its own limit, not the last lease's", "[actor]") {
+  Rig rig;
+  rig.config.task.by_cpu_clock = GENERATE(true, false);
+  rig.config.task.stop_ns = 500 * kMs;
+  Actor actor(rig.config, rig.processes, rig.events);
+  actor.add_rank(rig.rank.source(kRank));
+  FakeTask task(1, rig.processes);
+  actor.add_task(task.source());
+  actor.set_process(1, task.pid(), nullptr);
+  task.initialised(rig.now());
+  const auto look = [&](int64_t after_ms, int64_t executed_ms) {
+    rig.clock.tick(after_ms * kMs);
+    task.execute(executed_ms * kMs);
+    rig.waits.clear();
+    return actor.step(rig.now(), rig.waits);
+  };
+  rig.rank.begin(rig.now());
+  look(0, 0);
+  task.start(rig.now());
+  look(5, 0);
+  task.step_done(rig.now(), 5 * kMs);
+  task.pause(rig.now());
+  task.answer().transition = FREERIDE_IN_STOP;  // its work is done: it frees what it has
+  look(1, 1);
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.rank.end(rig.now());
+  look(0, 0);
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].overrun_ns == 0);
+  rig.rank.begin(rig.now());  // no lease any more
+  look(100, 100);
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  look(100, 100);
+  CHECK_FALSE(task.killed());
+  SECTION("and is not killed for what its process does on its way out") {
+    task.answer().state = FREERIDE_STATE_STOPPED;
+    task.answer().transition = FREERIDE_IN_NONE;
+    look(200, 200);
+    CHECK_FALSE(task.killed());
+  }
+  SECTION("and goes on executing no longer for saying so") {
+    task.answer().transition = FREERIDE_IN_STEP;
+    task.answer().state = FREERIDE_STATE_RUNNING;
+    const auto next = look(250, 250);
+    CHECK_FALSE(task.killed());
+    rig.clock.set(next.look_ns);
+    look(100, 100);
+    CHECK(task.killed());
+    const auto kills = actor.take_kills();
+    REQUIRE(kills.size() == 1);
+    CHECK(kills[0].limit == "stop 500 ms");
+  }
+}
+
 TEST_CASE("a step that never ends is killed though every bubble opens a new lease", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add();

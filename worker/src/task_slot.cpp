@@ -72,12 +72,13 @@ void TaskSlot::read() {
   sequence = load_acquire(answer.sequence);
   state = load_acquire(answer.state);
   transition = load_acquire(answer.transition);
-  executing = state == FREERIDE_STATE_RUNNING || transition != FREERIDE_IN_NONE;
+  stops_ = stops_ || transition == FREERIDE_IN_STOP || state == FREERIDE_STATE_STOPPED;
+  executing = !stops_ && (state == FREERIDE_STATE_RUNNING || transition != FREERIDE_IN_NONE);
   const int64_t predicted_ns = sane(load_relaxed(answer.predicted_ns));
   view.predicted_ns = predicted_ns != 0 ? predicted_ns : source_->predicted_ns;
   const bool by_bubbles = kind() == Kind::kNone || kind() == Kind::kBubble || kind() == Kind::kIdle;
-  view.runnable = !killed_ && initialised() && by_bubbles && lease_.order == FREERIDE_ORDER_RUN;
-  view.executing = executing && initialised() && by_bubbles && !killed_;
+  view.runnable = !killed_ && !stops_ && initialised() && by_bubbles && lease_.order == FREERIDE_ORDER_RUN;
+  view.executing = (executing || stops_) && initialised() && by_bubbles && !killed_;
   if (unpaused_ && !watching_ && !executing) seen_paused();
   if (kind() == Kind::kBubble || kind() == Kind::kIdle) {
     // Paused again under a lease that is still open, or found no step that fits: the rest is for somebody else.
@@ -295,8 +296,24 @@ void TaskSlot::look_for_starvation(policy::OverrunSnapshot& snapshot) {
   snapshot.wants_cpu = starvation.wants_cpu && !executed_enough;
 }
 
+// It has finished, and frees what it has: for as long as that takes, as after an order to stop.
+bool TaskSlot::judge_stop(int64_t now_ns, int64_t& look_ns) {
+  seen_paused();
+  if (stops_since_ns_ == 0) stops_since_ns_ = now_ns;
+  const int64_t until_ns = stops_since_ns_ + limits_.stop_ns;
+  if (now_ns <= until_ns) {
+    look_ns = look_ns == 0 ? until_ns + 1 : std::min(look_ns, until_ns + 1);
+    return false;
+  }
+  const std::string patience = std::to_string(limits_.stop_ns / kNsPerMs) + " ms";
+  kill("had not stopped " + patience + " after it had begun to", "stop " + patience);
+  return true;
+}
+
 bool TaskSlot::judge(int64_t now_ns, int64_t& look_ns) {
-  if (!watching_ || killed_) return false;
+  if (killed_) return false;
+  if (stops_ && lease_.order != FREERIDE_ORDER_STOP) return judge_stop(now_ns, look_ns);
+  if (!watching_) return false;
   policy::OverrunSnapshot snapshot;
   snapshot.lease_id = ended_lease_;
   snapshot.claims_paused = !executing;
@@ -332,7 +349,7 @@ bool TaskSlot::judge(int64_t now_ns, int64_t& look_ns) {
 }
 
 bool TaskSlot::audit(int64_t now_ns) {
-  if (killed_ || watching_ || kind() != Kind::kNone || !initialised() || lease_.order == FREERIDE_ORDER_STOP)
+  if (killed_ || stops_ || watching_ || kind() != Kind::kNone || !initialised() || lease_.order == FREERIDE_ORDER_STOP)
     return false;
   if (executing) {
     // It started under a lease that was taken back in the same moment, or without any.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/starvation.hpp"
 #include "freeride/pages/mapping.hpp"
@@ -55,6 +56,7 @@ struct TaskLimits {
   bool by_cpu_clock = true;  ///< execution is CPU time (CPU devices); false: wall time (GPUs)
   uint32_t cores = 1;
   int64_t grace_ns = 0, hang_ns = 0;
+  int64_t stop_ns = 15 * kNsPerSec;  ///< for StopSideTask, where a task comes to it of itself
 };
 
 /// Belongs to the acting thread. No allocation but for a kill. Nothing on the answer page is trusted.
@@ -69,7 +71,7 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   uint32_t sequence = 0;  ///< value of the answer page's futex word, read before anything else
   uint32_t state = 0;
   uint32_t transition = 0;
-  bool executing = false;  ///< has not paused, as far as it says
+  bool executing = false;  ///< has not paused, as far as it says; StopSideTask has a bound of its own
 
   /// Whether its state is another than at the last call; RUNNING and PAUSED, which alternate with the bubbles, count as
   /// one.
@@ -161,6 +163,7 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   void watch(int64_t ended_ns, int64_t cpu_ns);
   void seen_paused();
   void look_for_starvation(policy::OverrunSnapshot& snapshot);
+  bool judge_stop(int64_t now_ns, int64_t& look_ns);
   void kill(std::string reason, std::string limit);
 
   std::shared_ptr<TaskSource> source_;
@@ -170,7 +173,9 @@ class TaskSlot {  // NOLINT(clang-analyzer-optin.performance.Padding): in the or
   int pid_ = 0;
   std::shared_ptr<const Fd> pidfd_;
   bool granted_ = false, killed_ = false, training_came_ = false;
-  int64_t tell_at_ns_ = 0;  // the supervisor does not know of the lease page's last change; 0: it does
+  bool stops_ = false;          // has been seen in StopSideTask: whatever it says from then on, it is to end
+  int64_t stops_since_ns_ = 0;  // 0: not judged yet
+  int64_t tell_at_ns_ = 0;      // the supervisor does not know of the lease page's last change; 0: it does
   std::optional<int64_t> cpu_seen_ns_;
   bool save_wanted_ = false, init_paused_ = false;
   uint32_t told_state_ = FREERIDE_STATE_SUBMITTED;

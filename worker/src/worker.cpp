@@ -124,6 +124,7 @@ Status Worker::open() {
                                                                    : static_cast<long>(options_.cores.size()));
   config.task.grace_ns = task_options_.grace_ns;
   config.task.hang_ns = task_options_.hang_ns;
+  config.task.stop_ns = task_options_.stop_ns;
   config.init_ns = options_.init_ms * kNsPerMs;
   config.profile_ns = options_.profile_ms * kNsPerMs;
   if (options_.lease_order == "best-fit") config.lease.order = policy::LeaseOrder::kBestFit;

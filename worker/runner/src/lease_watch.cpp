@@ -100,9 +100,10 @@ void LeaseWatch::follow_lease(const Look& look, bool open) {
   const bool missed_one = !open && (first || other_lease || (ended_ && look.sequence - sequence_ >= 4));
   if (open) {
     deadline_ns_ = as_time(lease.deadline_ns);
-    ended_ = false;
+    ended_ = paused_ = false;
   } else if (open_ || missed_one) {
     ended_ = true;
+    paused_ = false;
     ended_ns_ = open_ && !missed_one ? std::min(look.now_ns, deadline_ns_) : look.now_ns;
     cpu_at_end_ns_ = look.cpu_ns;
     starved_at_end_ns_ = -1;
@@ -120,7 +121,9 @@ WatchDecision LeaseWatch::after_end(const Look& look, int64_t look_at_ns) {
   snapshot.by_cpu_clock = by_cpu_clock_;
   snapshot.now_ns = look.now_ns;
   snapshot.cpu_now_ns = look.cpu_ns;
-  snapshot.ended_ns = ended_ns_;
+  // One that had paused in the middle of a step has to get out of it before it can stop: that counts from the order on,
+  // not from the end of a lease that it has long left.
+  snapshot.ended_ns = paused_ ? std::max(ended_ns_, stopping_since_ns_) : ended_ns_;
   snapshot.cpu_at_end_ns = cpu_at_end_ns_;
   snapshot.paused_ns = look.last_paused_ns;
   snapshot.grace_ns = grace_ns_;
@@ -138,6 +141,7 @@ WatchDecision LeaseWatch::after_end(const Look& look, int64_t look_at_ns) {
     case policy::OverrunAction::kWait:
       return {std::nullopt, std::min(look_at_ns, decision.look_at_ns)};
     case policy::OverrunAction::kFine:
+      paused_ = true;
       break;
   }
   // Only a CPU clock can show that it executes though it said otherwise.

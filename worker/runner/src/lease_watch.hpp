@@ -55,7 +55,8 @@ class LeaseWatch {
   int64_t started_ns_;
   int64_t stopping_since_ns_ = -1;
   bool open_ = false;
-  bool ended_ = false;  ///< a lease has ended: the next six say which and when
+  bool ended_ = false;   ///< a lease has ended: lease_id_ to hang_ns_ say which and when
+  bool paused_ = false;  ///< and the task has been seen paused since
   uint64_t lease_id_ = 0;
   int64_t ended_ns_ = 0;
   int64_t cpu_at_end_ns_ = 0;

@@ -233,6 +233,29 @@ TEST_CASE("lease watch: an order to stop ends the lease of a task that is still 
   CHECK(decision.kill->limit == "grace 100 ms");
 }
 
+TEST_CASE("lease watch: a task that paused in the middle of a step long ago may leave it when it is to stop") {
+  const bool by_cpu_clock = GENERATE(false, true);
+  World world(by_cpu_clock);
+  world.open(50);
+  world.look.state = FREERIDE_STATE_RUNNING;
+  world.look.transition = FREERIDE_IN_STEP;
+  world.after(50, 50);
+  world.close();
+  world.look.state = FREERIDE_STATE_PAUSED;
+  world.look.transition = FREERIDE_IN_NONE;
+  world.look.last_paused_ns = world.look.now_ns;
+  CHECK_FALSE(world.after(10).kill);
+  world.look.now_ns += 60'000 * kMs;  // longer than grace and hang limit
+  world.look.sequence += 2;
+  world.look.lease.order = FREERIDE_ORDER_STOP;
+  world.look.transition = FREERIDE_IN_STEP;
+  CHECK_FALSE(world.after(1, 1).kill);
+  CHECK_FALSE(world.after(98, 98).kill);
+  const auto decision = world.after(3, 3);  // but no longer than after a lease's end
+  REQUIRE(decision.kill);
+  CHECK(decision.kill->limit == "grace 100 ms");
+}
+
 TEST_CASE("lease watch: what the answer page claims never gives more time") {
   World world;
   world.look.state = FREERIDE_STATE_SUBMITTED;  // "not created yet", for ever

@@ -175,6 +175,24 @@ TEST_CASE("yield: a stop in the middle of a step gives it up") {
   CHECK(read_pieces(scratch).back().what == "pause");
 }
 
+TEST_CASE("yield: on a GPU, too, leaving the step counts from the stop and not from its last lease's end") {
+  const TempDir scratch;
+  Harness::Options options;
+  options.device = "GPU-0";
+  options.grace_ms = 1'000;
+  auto harness = start_paused("yielding", scratch, {{"piece_us", "8000"}, {"leave_us", "20000"}}, options);
+  lead_into_a_step(*harness, scratch);
+  harness->revoke();
+  const timespec longer_than_grace{1, 200'000'000};
+  nanosleep(&longer_than_grace, nullptr);
+  harness->revoke(FREERIDE_ORDER_STOP);
+  REQUIRE(harness->wait_until([](const auto& a) { return pages::load_acquire(a.transition) == FREERIDE_IN_STEP; }));
+  harness->revoke(FREERIDE_ORDER_STOP);  // wakes the supervisor while the task is on its way out
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "stopped");
+}
+
 TEST_CASE("yield: SIGTERM to the supervisor does the same") {
   const TempDir scratch;
   auto harness = start_paused("yielding", scratch, {{"piece_us", "8000"}});
