@@ -176,6 +176,7 @@ TEST_CASE("check: good and bad plugins, text and JSON") {
   INFO(ran.output);
   CHECK(ran.code == 0);  // nobody can join a library's thread
   CHECK(ran.output.find("1 thread(s) outlived StopSideTask, asleep") != std::string::npos);
+  CHECK(ran.output.find("executes though it is paused") == std::string::npos);  // it did once, and no more
 
   ran = run(kRunner + " check " + plugin("unique"));
   CHECK(ran.code == 0);
