@@ -128,6 +128,10 @@ class SideTask:
     def StopSideTask(self):
         """CREATED, PAUSED or RUNNING -> STOPPED. Write results, join threads, give back device memory. Not called after a kill."""
 
+    def PrepareGpuWorkload(self):
+        """The imperative interface: what RunGpuWorkload()'s thread has to do for itself before it computes, such as finding kernels
+        with a library that keeps them for each thread. Called in that thread, after InitSideTask() and under its grant."""
+
     def RunGpuWorkload(self):
         """The imperative interface (load --interface imperative): all of the work, in a thread of its own, instead of RunNextStep().
         Call pass_gate() whenever the GPU has done what was launched, at least every millisecond or so. As it is here, it makes the
@@ -330,6 +334,9 @@ class _Driver:
     def transition(self, call):
         status = self.guard(lambda: call() and None)
         return _ERROR if status == _BAD_PARAMETER else status
+
+    def prepare(self):
+        return self.transition(self.task.PrepareGpuWorkload)
 
     def workload(self):
         sys.setswitchinterval(0.0005)  # what a pause waits for the interpreter's lock at most

@@ -113,6 +113,31 @@ def test_yield_points_behind_queued_pieces(tmp_path, interface):
     assert code == 5 and "ValueError: no GPU (line " in text and "RunNextStep" in text, text
 
 
+PREPARED = IMPORT + '''
+import threading
+class T(SideTask):
+    def InitSideTask(self):
+        self.mine, self.prepared = threading.local(), 0
+    def PrepareGpuWorkload(self):
+        self.mine.kernels = "found"
+        self.prepared += 1
+        PREPARE
+    def RunNextStep(self):
+        assert self.prepared == 1 and self.mine.kernels == "found", (self.prepared, vars(self.mine))
+        sum(range(20_000))
+'''
+
+
+def test_what_the_workload_prepares(tmp_path):
+    """Once, in the workload's own thread, whose locals stay; a failure is InitSideTask's."""
+    flags = ("--steps", "6", "--param", "interface=imperative")
+    code, text = check(tmp_path, PREPARED.replace("PREPARE", "self.pass_gate()"), *flags)
+    assert code == 0, text
+    code, text = check(tmp_path, PREPARED.replace("PREPARE", "raise ValueError('boom')"), *flags)
+    assert code == 5 and "ValueError: boom (line " in text and "InitSideTask" in text, text
+    assert "AssertionError" in check(tmp_path, PREPARED.replace("PREPARE", "pass"), "--steps", "6")[1]  # nobody prepares steps
+
+
 def test_python_without_torch(tmp_path):
     """The file names no package's maker: the line has to say which Python lacks what."""
     venv = tmp_path / "venv"

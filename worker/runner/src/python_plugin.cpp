@@ -282,6 +282,15 @@ struct Module {
 };
 Module* the_module = nullptr;
 
+// On the workload's thread, both. Its state in the interpreter is made by the first and never given back: what the task
+// keeps for the thread (threading.local) is there for the second.
+freeride_status prepare(void* task) {
+  py->PyGILState_Ensure();
+  const freeride_status status = status_of(Ref(call(static_cast<PyObject*>(task), "prepare", tuple({}))));
+  py->PyEval_SaveThread();
+  return status;
+}
+
 freeride_status workload(void* task) {
   const int state = py->PyGILState_Ensure();
   const freeride_status status = status_of(Ref(call(static_cast<PyObject*>(task), "workload", tuple({}))));
@@ -289,7 +298,7 @@ freeride_status workload(void* task) {
   return status;
 }
 
-constexpr freeride_imperative kImperative{sizeof(freeride_imperative), 0, &workload, nullptr};
+constexpr freeride_imperative kImperative{sizeof(freeride_imperative), 0, &workload, &prepare};
 
 const void* extension(const char* name) {
   const std::string wanted = name;
