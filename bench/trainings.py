@@ -206,7 +206,7 @@ class Runner(Side):
 def compare(name, options, yields):
     gpu = options.device != "cpu"
     device = "GPU-0" if gpu else "cpu-0"
-    params = {"batch": options.batch, "image": options.image, "classes": options.classes, "piece_ms": 3 if yields else 0}
+    params = {"batch": options.batch, "image": options.image, "classes": options.classes, **({} if yields else {"piece_ms": 0})}
     plugin = options.plugins / f"{name}.so"
     ours = Runner(options, plugin, device, params) if yields else Side("--serve-plugin", plugin, device, json.dumps({k: str(v) for k, v in params.items()}))
     row = {"side_task": name, "batch": options.batch, "image": options.image, "yield": yields}
