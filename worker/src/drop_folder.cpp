@@ -257,14 +257,22 @@ void DropFolder::keep(DroppedFile file) {
   set(std::move(file));
 }
 
-bool DropFolder::restore(const std::string& sha256) {
+std::vector<std::filesystem::path> DropFolder::files_of(const std::string& sha256) const {
+  std::vector<std::filesystem::path> files;
   for (const auto& [name, known] : files_) {
-    if (known.sha256 != sha256) continue;
-    const Fd fd(open((folder_ / name).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-    auto bytes =
-        fd.valid() ? read_whole(fd.get(), name) : Result<std::string>(errno_error("cannot open " + name, errno));
+    if (known.sha256 == sha256) files.push_back(folder_ / name);
+  }
+  return files;
+}
+
+bool DropFolder::restore(const std::vector<std::filesystem::path>& files, const std::string& sha256,
+                         PluginStore& store) {
+  for (const auto& file : files) {
+    const Fd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    if (!fd.valid()) continue;
+    auto bytes = read_whole(fd.get(), file.string());
     if (!bytes.ok()) continue;
-    const auto put = store_.put(*bytes);
+    const auto put = store.put(*bytes);
     if (put.ok() && *put == sha256) return true;
   }
   return false;

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
@@ -45,8 +46,10 @@ class DropFolder {
   /// Begins watching and takes what is there, at the first call before it returns. Never fails: see above.
   void start();
 
-  /// Puts a content into the store again that has gone from there, if a file still has it.
-  bool restore(const std::string& sha256);
+  /// The files that had this content when they were looked at.
+  std::vector<std::filesystem::path> files_of(const std::string& sha256) const;
+  /// Puts a content into the store again that has gone from there, if one of `files` still has it. On any thread.
+  static bool restore(const std::vector<std::filesystem::path>& files, const std::string& sha256, PluginStore& store);
 
   /// Everything known now, by name.
   const std::map<std::string, DroppedFile>& files() const { return files_; }

@@ -99,6 +99,12 @@ int main(int argc, char** argv) {
   app.add_option("--thread-pct", options.thread_pct, "share of a GPU's multiprocessors for one side task, in percent")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
+  app.add_option("--keep-days", options.keep_days, "how long what an ended task has left is kept: scratch folder, logs")
+      ->check(CLI::Range(0, 36'500))
+      ->capture_default_str();
+  app.add_option("--keep-bytes", options.keep_bytes, "how much of that there may be in all; what is oldest goes")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--mps-control", options.mps_control,
                  "the program nvidia-cuda-mps-control (the one on the PATH; GPU devices only)");
   auto& sandbox = options.sandbox;

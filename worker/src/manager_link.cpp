@@ -17,6 +17,7 @@ constexpr int64_t kSilenceNs = 3500 * kNsPerMs;    // of a manager that should h
 constexpr int64_t kFirstPauseNs = 500 * kNsPerMs;  // between attempts to register
 constexpr int64_t kLongestPauseNs = 4 * kNsPerSec;
 constexpr int64_t kFetchNs = 60 * kNsPerSec;
+constexpr int64_t kAskNs = 10 * kNsPerSec;
 constexpr size_t kMostRegistrations = 8;
 
 }  // namespace
@@ -26,7 +27,7 @@ ManagerLink::ManagerLink(zmq::context_t& context, std::string endpoint, Loop& lo
 
 ManagerLink::~ManagerLink() {
   loop_.cancel(timer_);
-  for (auto& [id, fetch] : fetches_) loop_.cancel(fetch.patience);
+  for (auto& [id, question] : questions_) loop_.cancel(question.patience);
   if (requester_ != nullptr) loop_.forget(requester_->fd());
 }
 
@@ -95,12 +96,32 @@ void ManagerLink::leave() {
 }
 
 void ManagerLink::fetch(const std::string& sha256, Fetched fetched) {
-  const std::string id = requester_->send(bus::FetchPlugin{sha256});
-  Fetch& fetch = fetches_[id];
-  fetch.done = std::move(fetched);
-  fetch.patience = loop_.at(SteadyClock::now() + kFetchNs, [this, id] {
-    auto node = fetches_.extract(id);
-    node.mapped().done(Error{Code::kTimeout, "the manager did not send the plugin within 60 s", "load it again"});
+  await(requester_->send(bus::FetchPlugin{sha256}), kFetchNs,
+        [fetched = std::move(fetched)](const Result<bus::Message>& reply) {
+          if (!reply.ok()) {
+            fetched(Error{Code::kTimeout, "the manager did not send the plugin within 60 s", "load it again"});
+          } else {
+            fetched(reply->error ? Result<std::string>(*reply->error) : Result<std::string>(reply->attachment));
+          }
+        });
+}
+
+void ManagerLink::ask_ended(const std::string& task, std::function<void(bool ended)> answer) {
+  if (!registered_) return answer(false);
+  await(requester_->send(bus::ShowTask{task}), kAskNs, [answer = std::move(answer)](const Result<bus::Message>& reply) {
+    if (!reply.ok()) return answer(false);
+    if (reply->error) return answer(reply->error->code == Code::kNotFound);
+    const auto shown = reply->as<bus::TaskReply>();
+    answer(shown.ok() && !shown->task.state.verdict.kind.empty());
+  });
+}
+
+void ManagerLink::await(const std::string& id, int64_t patience_ns, Answered done) {
+  Question& question = questions_[id];
+  question.done = std::move(done);
+  question.patience = loop_.at(SteadyClock::now() + patience_ns, [this, id] {
+    auto node = questions_.extract(id);
+    node.mapped().done(Error{Code::kTimeout, "the manager did not answer", ""});
   });
 }
 
@@ -122,10 +143,10 @@ void ManagerLink::receive() {
 
 void ManagerLink::on_reply(const bus::Message& message) {
   heard_ns_ = SteadyClock::now();
-  if (const auto it = fetches_.find(message.id); it != fetches_.end()) {
+  if (const auto it = questions_.find(message.id); it != questions_.end()) {
     loop_.cancel(it->second.patience);
-    auto node = fetches_.extract(it);
-    node.mapped().done(message.error ? Result<std::string>(*message.error) : Result<std::string>(message.attachment));
+    auto node = questions_.extract(it);
+    node.mapped().done(message);
     return;
   }
   if (std::find(registrations_.begin(), registrations_.end(), message.id) != registrations_.end()) {

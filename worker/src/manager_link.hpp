@@ -42,6 +42,8 @@ class ManagerLink {
   void report_soon();
   /// Asks for a plugin's content.
   void fetch(const std::string& sha256, Fetched fetched);
+  /// Asks whether a task has ended for good, or was never heard of. False where there is no answer.
+  void ask_ended(const std::string& task, std::function<void(bool ended)> answer);
   /// A last report; call once when going down.
   void leave();
   /// Takes what has arrived; after each turn of the loop, since the socket's descriptor shows edges only.
@@ -49,10 +51,12 @@ class ManagerLink {
   bool registered() const { return registered_; }
 
  private:
-  struct Fetch {
-    Fetched done;
+  using Answered = std::function<void(const Result<bus::Message>&)>;
+  struct Question {
+    Answered done;
     Loop::Timer patience = 0;
   };
+  void await(const std::string& id, int64_t patience_ns, Answered done);
   void tick();
   void schedule(int64_t when_ns);
   void send_registration();
@@ -74,7 +78,7 @@ class ManagerLink {
   int64_t registration_pause_ns_ = 0;
   std::vector<std::string> registrations_;  // request ids of attempts that may still be answered
   std::string report_id_;
-  std::map<std::string, Fetch> fetches_;  // by request id
+  std::map<std::string, Question> questions_;  // by request id
   Loop::Timer timer_ = 0;
   int64_t timer_at_ns_ = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "freeride/base/paths.hpp"
 #include "freeride/base/result.hpp"
+#include "freeride/policy/ended_folders.hpp"
 #include "sandbox.hpp"
 
 namespace freeride::worker {
@@ -23,7 +24,9 @@ struct Options {
   int64_t memory_bytes = 0;   ///< of the device, for side tasks; 0: what the host has
   std::string mps_control;    ///< empty: nvidia-cuda-mps-control on the PATH
   int64_t reserve_bytes = 0;  ///< of a GPU, for training to grow into; 0: 5 %, at least 2 GiB
-  int thread_pct = 100;       ///< of a GPU's multiprocessors, for one side task
+  int64_t keep_days = policy::KeepLimits{}.age_s / 86'400;  ///< of what ended tasks have left
+  int64_t keep_bytes = policy::KeepLimits{}.bytes;
+  int thread_pct = 100;  ///< of a GPU's multiprocessors, for one side task
 
   bool cpu_device() const { return device.rfind("cpu-", 0) == 0; }
 };

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@
 #include "freeride/base/log.hpp"
 #include "freeride/base/python_env.hpp"
 #include "freeride/policy/profile_plan.hpp"
+#include "task_folders.hpp"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -174,6 +176,9 @@ Status SideTask::prepare(const std::filesystem::path& plugin, const std::filesys
                          SandboxGrants grants) {
   const bool profile = spec_.purpose == "profile";
   std::error_code error;
+  auto held = hold_task_folder(folder);
+  if (!held.ok()) return held.error();
+  folder_ = std::move(*held);
   const std::filesystem::path scratch = folder / (profile ? "profile" : "scratch");
   std::filesystem::create_directories(scratch, error);
   if (error)
@@ -618,6 +623,8 @@ void SideTask::on_gone() {
   scratch_fd_.reset();
   supervisor_ = Child{};
   sandbox_.forget(id_);
+  if (folder_.valid()) futimens(folder_.get(), nullptr);  // used until now
+  folder_.reset();
   ended_ = true;
   ended_ns_ = SteadyClock::now();
   if (changed_) changed_(*this);

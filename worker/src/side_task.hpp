@@ -130,6 +130,7 @@ class SideTask {
   StateFile* saving_ = nullptr;
   Saved saved_;
   bus::TaskCounters earlier_;  // of the task's contents before this one
+  Fd folder_;                  ///< the task's, held so that nobody removes it
   Fd scratch_fd_;              ///< of a sandbox's scratch folder, which is nowhere in this process's mounts
   Child supervisor_;
   std::string sandbox_text_;

@@ -12,6 +12,7 @@
 #include <zmq.hpp>
 
 #include "acting_thread.hpp"
+#include "background.hpp"
 #include "drop_folder.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
@@ -24,6 +25,7 @@
 #include "sandbox.hpp"
 #include "side_task.hpp"
 #include "store.hpp"
+#include "task_folders.hpp"
 #include "trainers.hpp"
 
 namespace freeride::worker {
@@ -75,6 +77,8 @@ class Worker {
 
   // Tasks.
   void launch(SideTask& task);
+  void found(uint64_t id, const Result<std::filesystem::path>& plugin);
+  void fetch(uint64_t id, const std::string& sha256);
   void start(SideTask& task, const std::filesystem::path& plugin);
   void on_task(SideTask& task);
   void publish_progress();
@@ -124,6 +128,8 @@ class Worker {
   std::unique_ptr<DropFolder> drop_folder_;
   std::unique_ptr<Trainers> trainers_;
   std::unique_ptr<ManagerLink> link_;
+  std::unique_ptr<Background> launches_;  // reads and hashes plugins that are to start
+  std::unique_ptr<TaskFolders> folders_;
   Fd signals_;
 
   std::map<std::string, std::unique_ptr<SideTask>> tasks_;            // by name; ended ones for a while

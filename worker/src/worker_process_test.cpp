@@ -244,6 +244,50 @@ TEST_CASE("fifty tasks in a row leave nothing behind", "[process]") {
   rig.stop_worker();
 }
 
+TEST_CASE("what an ended task has left goes when there is too much of it, unless somebody wants the task",
+          "[process]") {
+  Rig rig({"--keep-bytes", "0"});
+  rig.manager.wait_registered();
+  const auto folder = [&](const std::string& name) { return rig.paths.task_dir(name); };
+  rig.manager.wanted = {"wanted"};
+  for (const std::string name : {"wanted", "t"}) {
+    rig.manager.create(spec(rig, name, "faulty", {{"where", "create"}, {"how", "fail"}}));
+    CHECK(rig.manager.verdict(name).kind == "failed");
+  }
+  rig.manager.wait([&] { return !fs::exists(folder("t")); });
+  CHECK(fs::exists(folder("wanted")));
+  rig.stop_worker();
+}
+
+TEST_CASE("a large plugin is not hashed on the main thread", "[process]") {
+  Rig rig;
+  rig.manager.wait_registered();
+  // CPU time so far, of the whole process and of its main thread.
+  const auto executed = [&](const std::string& of) {
+    std::ifstream stat("/proc/" + std::to_string(rig.worker.pid()) + of + "/schedstat");
+    int64_t ns = 0;
+    stat >> ns;
+    return ns;
+  };
+  const auto all = [&] {
+    int64_t ns = 0;
+    for (const auto& thread : fs::directory_iterator("/proc/" + std::to_string(rig.worker.pid()) + "/task"))
+      ns += executed("/task/" + thread.path().filename().string());
+    return ns;
+  };
+  const std::string bytes = plugin_bytes("counter") + std::string(64u << 20, '\0');
+  const std::string sha256 = sha256_hex(bytes);
+  fs::create_directories(rig.paths.store_dir());
+  std::ofstream(rig.paths.store_dir() / (sha256 + ".so"), std::ios::binary) << bytes;
+  auto large = spec(rig, "t", "counter");
+  large.sha256 = sha256;
+  const int64_t all_ns = all(), main_ns = executed("/task/" + std::to_string(rig.worker.pid()));
+  rig.manager.create(large);
+  rig.manager.wait([&] { return rig.manager.task("t").state == "CREATED" || rig.manager.task("t").state == "PAUSED"; });
+  CHECK(executed("/task/" + std::to_string(rig.worker.pid())) - main_ns < (all() - all_ns) / 2);
+  rig.stop_worker();
+}
+
 TEST_CASE("content that the manager does not have, or sends wrongly, is a verdict", "[process]") {
   Rig rig;
   rig.manager.wait_registered();

@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -234,6 +235,7 @@ class FakeManager {
   std::deque<bus::TrainingIteration> iterations;
   std::map<std::string, std::string> contents;
   std::vector<bus::PluginState> plugins;
+  std::set<std::string> wanted;  ///< tasks that it wants to place again
   int64_t harvested_ns = 0, bubble_ns = 0;
   bool know_worker = true;
 
@@ -283,6 +285,11 @@ class FakeManager {
         bubble_ns += bubbles.bubble_ns;
       }
       server_->reply(*incoming, bus::Ack{});
+    } else if (message.command == bus::ShowTask::kCommand) {
+      const std::string name = message.as<bus::ShowTask>().value().task;
+      bus::TaskReply shown;
+      if (wanted.count(name) == 0) shown.task.state.verdict = task(name).verdict;
+      server_->reply(*incoming, shown);
     } else if (message.command == "plugin.fetch") {
       const auto it = contents.find(message.as<bus::FetchPlugin>().value().sha256);
       if (it == contents.end()) {
