@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/config.hpp"
 #include "freeride/base/copy_tree.hpp"
+#include "freeride/base/end_signals.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/paths.hpp"
@@ -227,6 +229,17 @@ TEST_CASE("a log message is one line, whatever names it holds") {
   text << std::ifstream(path).rdbuf();
   std::filesystem::remove(path);
   CHECK(text.str().find("plugin a?b?[31m.so added\n") != std::string::npos);
+}
+
+TEST_CASE("a closed terminal ends a daemon in good order, but one that was started with nohup") {
+  const auto before = signal(SIGHUP, SIG_DFL);
+  const sigset_t by_hand = end_signals();
+  CHECK(sigismember(&by_hand, SIGHUP) == 1);
+  signal(SIGHUP, SIG_IGN);
+  const sigset_t set = end_signals();
+  signal(SIGHUP, before);
+  CHECK(sigismember(&set, SIGHUP) == 0);
+  CHECK(sigismember(&set, SIGTERM) == 1);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

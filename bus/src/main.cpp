@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "freeride/base/config.hpp"
+#include "freeride/base/end_signals.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/paths.hpp"
 #include "freeride/base/priority.hpp"
@@ -26,11 +27,7 @@ int main(int argc, char** argv) {
   freeride::init_log("freeride-bus", log_level);
 
   // Before any thread exists, so that all of them leave these signals to sigwait().
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  const sigset_t signals = freeride::block_end_signals();
 
   // Monitors can wait: where it shares cores with training, training goes first. Before any thread exists.
   if (auto s = freeride::stand_behind_training(); !s.ok()) spdlog::warn("{}", s.error().text());

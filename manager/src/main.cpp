@@ -11,6 +11,7 @@
 
 #include "core.hpp"
 #include "freeride/base/config.hpp"
+#include "freeride/base/end_signals.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/priority.hpp"
@@ -107,13 +108,9 @@ int fail(const Error& error) {
   return 1;
 }
 
-// SIGTERM and SIGINT as a descriptor; blocked before any thread is made, so that no other thread gets them.
+// What ends it as a descriptor; blocked before any thread is made, so that no other thread gets them.
 Fd signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  const sigset_t set = block_end_signals();
   signal(SIGPIPE, SIG_IGN);  // NOLINT(bugprone-unused-return-value)
   return Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }

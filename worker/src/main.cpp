@@ -11,6 +11,7 @@
 #include "doctor.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/config.hpp"
+#include "freeride/base/end_signals.hpp"
 #include "freeride/base/log.hpp"
 #include "options.hpp"
 #include "worker.hpp"
@@ -27,11 +28,7 @@ int fail(const Error& error, int code) {
 }
 
 void block_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  freeride::block_end_signals();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGIO, SIG_IGN);  // sent when somebody writes to a file that the drop folder looks at
 }

@@ -24,7 +24,11 @@ class TaskLog {
   int fd() const { return pipe_.get(); }
   /// Takes what is there, at most kReadAtOnce. False: the last writer is gone.
   bool read(int64_t now_ns);
-  void close() { pipe_.reset(); }
+  /// Its last lines can still be asked for.
+  void close() {
+    pipe_.reset();
+    file_.reset();
+  }
 
   /// The last lines, at most `bytes` and beginning with a whole line where that is possible; valid UTF-8, other bytes
   /// as '?'.

@@ -14,6 +14,7 @@
 #include <fstream>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/end_signals.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/priority.hpp"
 #include "measures.hpp"
@@ -185,10 +186,7 @@ Status Worker::open() {
 }
 
 Status Worker::open_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
+  const sigset_t set = end_signals();
   signals_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return errno_error("cannot make a signal descriptor", errno);
   return loop_->watch(signals_.get(), EPOLLIN, [this](uint32_t) {

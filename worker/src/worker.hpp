@@ -33,12 +33,12 @@ namespace freeride::worker {
 /// One per process and device. All members are for one thread, which run() occupies.
 class Worker {
  public:
-  /// Opens everything. SIGTERM and SIGINT must be blocked in all threads by now. Errors: another worker has the device;
-  /// the run folder cannot be written; the kernel is too old.
+  /// Opens everything. block_end_signals() has been called, before any thread was made. Errors: another worker has the
+  /// device; the run folder cannot be written; the kernel is too old.
   static Result<std::unique_ptr<Worker>> create(const Options& options);
   ~Worker();
 
-  /// Until SIGTERM or SIGINT; then lets all tasks save their progress, within a third of Options::stop_ms, and stops
+  /// Until one of end_signals(); then lets all tasks save their progress, within a third of Options::stop_ms, and stops
   /// them in good order, within Options::stop_ms. At a second signal it does not wait for them any more.
   void run();
 

@@ -229,16 +229,17 @@ TEST_CASE("bad hellos are refused with a line, and good ones taken after them", 
 TEST_CASE("fifty tasks in a row leave nothing behind", "[process]") {
   Rig rig;
   rig.manager.wait_registered();
-  const auto create = spec(rig, "t", "faulty", {{"where", "create"}, {"how", "fail"}});
-  const auto once = [&] {
+  auto create = spec(rig, "t", "faulty", {{"where", "create"}, {"how", "fail"}});
+  const auto once = [&](int i) {
+    create.task = "t" + std::to_string(i % 20);  // what is known of the others is kept meanwhile
     rig.manager.create(create);
-    CHECK(rig.manager.verdict("t").kind == "failed");
-    rig.manager.forget("t");
+    CHECK(rig.manager.verdict(create.task).kind == "failed");
+    rig.manager.forget(create.task);
   };
-  once();
-  once();
+  once(0);
+  once(0);
   const size_t fds = fds_of(rig.worker.pid());
-  for (int i = 0; i < 50; ++i) once();
+  for (int i = 0; i < 50; ++i) once(i);
   rig.manager.wait([&] { return fds_of(rig.worker.pid()) <= fds; });
   CHECK(children_of(rig.worker.pid()).empty());
   rig.stop_worker();
@@ -401,6 +402,19 @@ TEST_CASE("a profile that hangs in InitSideTask is a verdict and leaves nothing"
   CHECK(rig.manager.task("t").profile.empty());
   rig.manager.wait([&] { return children_of(rig.worker.pid()).empty(); });
   rig.stop_worker();
+}
+
+TEST_CASE("a worker whose terminal is closed stops in good order", "[process]") {
+  Rig rig;
+  rig.manager.wait_registered();
+  rig.manager.create(spec(rig, "t", "counter"));
+  rig.manager.wait([&] { return rig.manager.task("t").state == "PAUSED"; });
+  REQUIRE(rig.worker.pid() > 1);
+  kill(rig.worker.pid(), SIGHUP);
+  int code = -1;
+  rig.manager.wait([&] { return rig.worker.ended(code); });
+  CHECK(code == 0);
+  CHECK(rig.manager.task("t").verdict.kind == "stopped");
 }
 
 TEST_CASE("wrong usage and a device that is taken are one line and an exit code", "[process]") {
