@@ -11,8 +11,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -27,7 +27,9 @@ inline std::vector<pid_t> find_processes(const std::vector<std::string>& words) 
     const pid_t pid = std::atoi(entry.path().filename().c_str());
     if (pid <= 0) continue;
     std::ifstream file(entry.path() / "cmdline");
-    std::string line((std::istreambuf_iterator<char>(file)), {});
+    std::ostringstream text;
+    text << file.rdbuf();  // an iterator over the buffer throws where the process ends meanwhile
+    std::string line = text.str();
     std::replace(line.begin(), line.end(), '\0', ' ');
     if (std::all_of(words.begin(), words.end(),
                     [&](const std::string& word) { return line.find(word) != std::string::npos; })) {

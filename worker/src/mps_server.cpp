@@ -401,7 +401,9 @@ void sweep_mps_folders(const std::filesystem::path& folder, const std::string& p
       if (std::from_chars(name.data(), name.data() + name.size(), pid).ec != std::errc() || pid <= 1) continue;
       const Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
       std::ifstream in(process.path() / "environ", std::ios::binary);
-      const std::string text{std::istreambuf_iterator<char>(in), {}};
+      std::ostringstream read;
+      read << in.rdbuf();  // an iterator over the buffer would throw where the process ends meanwhile
+      const std::string text = read.str();
       if (!pidfd.valid() || (std::string(1, '\0') + text).find(std::string(1, '\0') + mark + '\0') == std::string::npos)
         continue;
       spdlog::warn("ending process {}, left behind with the MPS pipe folder {}", pid, entry.path().string());
