@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "freeride/plugin.hpp"
 
@@ -29,13 +30,12 @@ class Worker {
     ++pushed_;
     changed_.notify_all();
   }
-  void mark() {
-    before_ = last_;
-    last_ = pushed_;
-  }
-  void wait(bool all) {
+  void mark() { marks_.push_back(pushed_); }
+  void wait_for_all_but(int left) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_ >= (all ? last_ : before_); });
+    const auto count = static_cast<size_t>(left);
+    const long wanted = count < marks_.size() ? marks_[marks_.size() - 1 - count] : 0;
+    changed_.wait(lock, [&] { return done_ >= wanted; });
   }
 
  private:
@@ -56,7 +56,8 @@ class Worker {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
-  long pushed_ = 0, done_ = 0, last_ = 0, before_ = 0;
+  long pushed_ = 0, done_ = 0;
+  std::vector<long> marks_;  // pushed until each
   std::thread thread_;
 };
 
@@ -119,7 +120,7 @@ class Yielding : public freeride::SideTask, public freeride::KeepsState {
         }
       }
       worker_->mark();
-      worker_->wait(true);
+      worker_->wait_for_all_but(0);
     } catch (const freeride::StepAbandoned&) {
       metric("abandoned", ++abandoned_);
       for (freeride::StepTimer timer(leave_us_ / 1000.0); !timer.over();) {
