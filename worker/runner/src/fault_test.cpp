@@ -96,6 +96,21 @@ TEST_CASE("fault: hangs in each transition") {
   }
 }
 
+TEST_CASE("fault: is told to stop while it is initialised, and does not come back from there") {
+  const TempDir scratch;
+  Harness::Options options;
+  options.grace_ms = 50;
+  auto harness = start("faulty", scratch, {{"where", "init"}, {"how", "spin"}}, options);
+  REQUIRE(harness->wait_state(FREERIDE_STATE_CREATED));
+  harness->open(FREERIDE_LEASE_INIT, 60'000);
+  REQUIRE(harness->wait_until([](const auto& a) { return pages::load_acquire(a.transition) == FREERIDE_IN_INIT; }));
+  harness->revoke(FREERIDE_ORDER_STOP);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->transition == "InitSideTask");
+}
+
 TEST_CASE("fault: spins past the end of its lease") {
   Harness::Options options;
   options.grace_ms = 50;

@@ -77,10 +77,24 @@ std::optional<Outcome> LeaseWatch::check_stop(const Look& look, int64_t& look_at
   const int64_t until_ns = later(stopping_since_ns_, limits_.stop_ms * kNsPerMs);
   if (look.now_ns > until_ns) {
     const std::string limit = "stop " + std::to_string(limits_.stop_ms) + " ms";
-    return overran(place(look), "had not stopped " + std::to_string(limits_.stop_ms) + " ms after it was to", limit);
+    return outcome_of(
+        look,
+        overran(place(look), "had not stopped " + std::to_string(limits_.stop_ms) + " ms after it was to", limit));
   }
   look_at_ns = std::min(look_at_ns, later(until_ns, 1));
   return std::nullopt;
+}
+
+// What comes before the first step cannot be broken off, and may take longer than anybody waits for a stop: whoever was
+// to stop meanwhile has been stopped, if by force.
+Outcome LeaseWatch::outcome_of(const Look& look, Outcome outcome) const {
+  const bool starts = look.transition == FREERIDE_IN_LOAD || look.transition == FREERIDE_IN_CREATE ||
+                      look.transition == FREERIDE_IN_INIT || look.transition == FREERIDE_IN_RESTORE;
+  if (stopping_since_ns_ >= 0 && starts) {
+    outcome.kind = "stopped";
+    outcome.reason = "stopped by force in " + outcome.transition + ": " + outcome.reason;
+  }
+  return outcome;
 }
 
 void LeaseWatch::follow_lease(const Look& look, bool open) {
@@ -137,7 +151,7 @@ WatchDecision LeaseWatch::after_end(const Look& look, int64_t look_at_ns) {
   const policy::OverrunDecision decision = policy::judge_overrun(snapshot);
   switch (decision.action) {
     case policy::OverrunAction::kKill:
-      return {overran(place(look), decision.reason, decision.limit), 0};
+      return {outcome_of(look, overran(place(look), decision.reason, decision.limit)), 0};
     case policy::OverrunAction::kWait:
       return {std::nullopt, std::min(look_at_ns, decision.look_at_ns)};
     case policy::OverrunAction::kFine:

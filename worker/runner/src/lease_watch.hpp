@@ -46,6 +46,7 @@ class LeaseWatch {
 
  private:
   void follow_lease(const Look& look, bool open);
+  Outcome outcome_of(const Look& look, Outcome outcome) const;
   std::optional<Outcome> check_stop(const Look& look, int64_t& look_at_ns);
   WatchDecision after_end(const Look& look, int64_t look_at_ns);
 

@@ -256,6 +256,29 @@ TEST_CASE("lease watch: a task that paused in the middle of a step long ago may 
   CHECK(decision.kill->limit == "grace 100 ms");
 }
 
+TEST_CASE("lease watch: a task that was to stop while it was initialised has been stopped") {
+  World world(false);
+  world.open(60'000, FREERIDE_LEASE_INIT);
+  world.look.state = FREERIDE_STATE_CREATED;
+  world.look.transition = FREERIDE_IN_INIT;
+  world.after(1);
+  world.close();
+  SECTION("by order") {
+    world.look.lease.order = FREERIDE_ORDER_STOP;
+    CHECK_FALSE(world.after(1).kill);
+    const auto decision = world.after(101);
+    REQUIRE(decision.kill);
+    CHECK(decision.kill->kind == "stopped");
+    CHECK(decision.kill->reason == "stopped by force in InitSideTask: executed 101 ms past the end of lease 1");
+  }
+  SECTION("but not for its grant's end alone") {
+    CHECK_FALSE(world.after(1).kill);
+    const auto decision = world.after(101);
+    REQUIRE(decision.kill);
+    CHECK(decision.kill->kind == "overran");
+  }
+}
+
 TEST_CASE("lease watch: what the answer page claims never gives more time") {
   World world;
   world.look.state = FREERIDE_STATE_SUBMITTED;  // "not created yet", for ever
