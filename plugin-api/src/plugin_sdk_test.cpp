@@ -57,6 +57,35 @@ TEST_CASE("a task runs to its end, over pauses") {
   CHECK(task.logged("stopped after 5, scratch /scratch/x"));
 }
 
+TEST_CASE("a yield point behind queued work: without the extension, with an older host, with this one") {
+  static int32_t left = 0;
+  static int points = 0;
+  left = points = 0;
+  freeride_yield yield{
+      sizeof(freeride_yield), 0, [](void*) -> freeride_status { return ++points, FREERIDE_OK; },
+      [](void*, freeride_status (*)(void*, int32_t), void*) -> freeride_status { return FREERIDE_ERROR; },
+      [](void*, freeride_status (*wait)(void*, int32_t), void* argument) { return wait(argument, left); }};
+  const auto step = [&](const freeride_yield* host) {
+    Driver task(sample(), "/scratch");
+    task.yield = host;
+    REQUIRE(task.create() == FREERIDE_OK);
+    REQUIRE(task.init() == FREERIDE_OK);
+    const auto status = task.step();
+    return std::pair(status, task.metrics);
+  };
+  CHECK(step(nullptr).second.at("marked") == 0);
+  left = 3;
+  CHECK(step(&yield).second.at("left") == 3);
+  CHECK(points == 0);
+  left = FREERIDE_MOST_LEFT;  // what the queue throws goes on from the yield point
+  CHECK(step(&yield).first == FREERIDE_ERROR);
+  yield.struct_size = offsetof(freeride_yield, yield_ahead);
+  const auto [status, metrics] = step(&yield);
+  CHECK(status == FREERIDE_OK);
+  CHECK(metrics.at("left") == 0);  // all of it, then a yield point as any other
+  CHECK(points == 1);
+}
+
 TEST_CASE("parameters that make no sense are refused with a sentence") {
   struct Row {
     const char* key;

@@ -3,6 +3,16 @@
 
 namespace {
 
+/// Remembers what it was asked to wait for.
+struct Queue {
+  void mark() { ++marked; }
+  void wait_for_all_but(int count) {
+    if (count == FREERIDE_MOST_LEFT) throw freeride::TaskError("the queue has failed");
+    left = count;
+  }
+  int marked = 0, left = -1;
+};
+
 class SdkSample : public freeride::SideTask {
   freeride::Param<int> steps_{this, "steps", 3, "steps until it is finished", {1, 100}};
   freeride::Param<double> share_{this, "share", 0.1, "a share", {0, 1}};
@@ -13,6 +23,7 @@ class SdkSample : public freeride::SideTask {
   freeride::Param<std::string> fail_how_{
       this, "fail-how", "error", "how", {"error", "memory", "unavailable", "parameter", "int"}};
   int done_ = 0;
+  Queue queue_;
 
   void maybe_fail(const std::string& transition) const {
     if (fail_in_.get() != transition) return;
@@ -31,6 +42,9 @@ class SdkSample : public freeride::SideTask {
   void StartSideTask() override { maybe_fail("start"); }
   freeride::Step RunNextStep() override {
     maybe_fail("step");
+    yield_point(queue_);
+    metric("marked", queue_.marked);
+    metric("left", queue_.left);
     ++done_;
     metric("done", done_);
     metric("share", share_);

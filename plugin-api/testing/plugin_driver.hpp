@@ -135,7 +135,8 @@ class Driver {
     return false;
   }
 
-  std::string device = "cpu-0";  ///< set before create()
+  std::string device = "cpu-0";  ///< set before create(), as is the next
+  const freeride_yield* yield = nullptr;
   std::vector<std::string> log;
   std::map<std::string, double> metrics;
   std::string failure;
@@ -147,7 +148,9 @@ class Driver {
   static void on_metric(void* context, const char* name, double value) { self(context).metrics[name] = value; }
   static void on_fail(void* context, const char* text) { self(context).failure = text; }
   static int64_t on_now(void* /*context*/) { return 0; }
-  static const void* on_extension(void* /*context*/, const char* /*name*/) { return nullptr; }
+  static const void* on_extension(void* context, const char* name) {
+    return std::string(name) == FREERIDE_EXTENSION_YIELD ? self(context).yield : nullptr;
+  }
 
   const freeride_plugin* plugin_;
   std::string scratch_;
