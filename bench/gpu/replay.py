@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 SENT_FIRST = 0x80000000  # FREERIDE_SENT_FIRST
@@ -27,7 +28,8 @@ def attach(library, flags, rank, job, device=None):
 
 
 def neighbours(job, page_path):
-    """Plays them until its stdin ends."""
+    """Plays them until its stdin ends: it must not outlive a training that is killed, for it never sleeps long."""
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     from freeride import _library, pages
     library = _library.Library()
     handle = attach(library, _library.SENT, 1, job, b"cpu-neighbours")
