@@ -361,7 +361,7 @@ class Run:
         if options.replay:
             with open(options.replay) as file:
                 recorded = json.load(file)["stages"]
-            job.update(stage=options.stage, lengths_us=recorded[options.stage], size=hook_gpu.sized(hook_gpu.SMALL if options.small else hook_gpu.BIG, len(recorded)))
+            job.update(stage=options.stage, parts=options.parts, lengths_us=recorded[options.stage], size=hook_gpu.sized(hook_gpu.SMALL if options.small else hook_gpu.BIG, len(recorded)))
             self.ranks = hook_gpu.Ranks(options, job, program=(str(hook_gpu.HERE / "gpu" / "replay.py"),), CUDA_VISIBLE_DEVICES=str(options.gpu))
             return
         self.ranks = hook_gpu.Ranks(options, job)
@@ -429,6 +429,8 @@ class Run:
         _, codes = self.ranks.wait()
         print("ranks", codes, hook_gpu.said(self.ranks), flush=True)
         self.record["ranks_ended"] = codes
+        if self.options.parts:
+            self.record["parts"] = self.ranks.results()[0]["parts"]
 
     def observe(self, name, seconds, workers=None):
         clocks, workers = Clocks(self.count, self.options.gpu), workers or [0] * self.count
@@ -624,6 +626,7 @@ def main():
     parser.add_argument("--replay", metavar="FILE", help="no pipeline: on one GPU, a stage with the recorded lengths of FILE")
     parser.add_argument("--gpu", type=int, default=0, help="on which one; several may be at it, each with a stage")
     parser.add_argument("--stage", type=int, default=0, help="which one")
+    parser.add_argument("--parts", action="store_true", help="of a replay: where the time of its own work goes (gpu/parts.py)")
     parser.add_argument("--holdout-pct", type=int, default=50)
     parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
     parser.add_argument("--control-block-ms", type=int, default=1500)

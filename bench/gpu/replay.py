@@ -67,6 +67,7 @@ class Training:
 
     def __init__(self, job, device, library, handle):
         import torch
+        import parts
         import pipeline
         self.torch, self.pipeline, self.library, self.handle, self.device = torch, pipeline, library, handle, device
         size = self.size = pipeline.Size(**job["size"])
@@ -83,6 +84,7 @@ class Training:
         self.order = "F" * ahead + "BF" * (size.micro_batches - ahead) + "B" * ahead
         self.sources = (ctypes.c_uint32 * 1)(1)
         self.none = (ctypes.c_uint32 * 1)()
+        self.iteration, self.parts = 0, parts.Parts(torch, self.chunk.blocks, self.stream) if job.get("parts") else None
 
     def stream(self):
         return self.torch._C._cuda_getCurrentRawStream(self.device.index)
@@ -91,23 +93,32 @@ class Training:
         from freeride import _library
         self.library.stream_batch(self.handle, self.stream(), self.none, 0, self.sources, 1, _library.HOLD)
 
+    def begin(self, index, what):
+        if self.parts:
+            self.parts.begin(self.iteration, index, what)
+
     def step(self):
         under_way = []
-        for what in self.order:
+        for index, what in enumerate(self.order):
             if what == "F":
                 if not self.first:
                     self.receive()
+                self.begin(index, what)
                 given = self.tokens if self.first else self.given.detach().requires_grad_()
                 output = self.chunk(given)
                 under_way.append(self.pipeline.loss_of(output, self.tokens) if self.last else output)
             else:
                 if not self.last:
                     self.receive()
+                self.begin(index, what)
                 output = under_way.pop(0)
                 output.backward(None if self.last else self.gradient)
+            if self.parts:
+                self.parts.end()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.library.stream_iteration_end(self.handle, self.stream())
+        self.iteration += 1
 
 
 def main():
@@ -146,6 +157,7 @@ def main():
         rank.leave(job, result)
         rank.train_on(training, job["until"], len(events), job["out"])
         torch.cuda.synchronize()
+        result["parts"] = training.parts and training.parts.result()
         rank.leave(job, result)
     finally:
         played.kill()
