@@ -1,5 +1,6 @@
-// What the time is and how many cycles some multiprocessors have counted, in stream order: their clock between two looks is the
-// quotient of the differences, to a thousandth over a millisecond. The driver's own figure is for a moment, and some milliseconds old.
+// What the time is and how many cycles some multiprocessors have counted, in stream order: their clock between two
+// looks is the quotient of the differences, to a thousandth over a millisecond. The driver's own figure is for a
+// moment, and some milliseconds old.
 #include <cstdint>
 
 namespace {
@@ -16,7 +17,8 @@ __global__ void look(Look* at) {
   uint64_t ns = 0;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-  if (threadIdx.x == 0 && multiprocessor < kMultiprocessors) at[multiprocessor] = {ns, static_cast<uint64_t>(clock64())};
+  if (threadIdx.x == 0 && multiprocessor < kMultiprocessors)
+    at[multiprocessor] = {ns, static_cast<uint64_t>(clock64())};
 }
 
 }  // namespace
