@@ -12,6 +12,9 @@ constexpr int kSuccess = 0;
 constexpr unsigned kRegisterPortable = 1, kRegisterDeviceMap = 2;
 constexpr int kAttributeCanUse64BitStreamMemOps = 122;
 constexpr unsigned kWaitGreaterOrEqual = 0;
+const CudaStream kStreamOfThread = reinterpret_cast<CudaStream>(2);  // CU_STREAM_PER_THREAD: waits for no other
+constexpr char kEmptyKernel[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry freeride_empty() { ret; }\n";
 
 template <class Function>
 bool find(void* library, const char* name, Function& function) {
@@ -34,6 +37,9 @@ Result<CudaDriver> CudaDriver::load() {
                    find(library, "cuMemHostRegister_v2", cuda.mem_host_register_) &&
                    find(library, "cuMemHostGetDevicePointer_v2", cuda.mem_host_get_device_pointer_) &&
                    find(library, "cuMemGetInfo_v2", cuda.mem_get_info_) &&
+                   find(library, "cuModuleLoadData", cuda.module_load_data_) &&
+                   find(library, "cuModuleGetFunction", cuda.module_get_function_) &&
+                   find(library, "cuLaunchKernel", cuda.launch_kernel_) &&
                    find(library, "cuStreamIsCapturing", cuda.stream_is_capturing_) &&
                    find(library, "cuStreamWriteValue64_v2", cuda.stream_write_value_64_) &&
                    find(library, "cuStreamWriteValue32_v2", cuda.stream_write_value_32_) &&
@@ -89,6 +95,18 @@ bool CudaDriver::is_capturing(CudaStream stream) const {
   return stream_is_capturing_(stream, &capturing) == kSuccess && capturing != 0;
 }
 
+Result<CudaKernel> CudaDriver::empty_kernel() const {
+  void* module = nullptr;  // for as long as the context lives
+  auto done = status(module_load_data_(&module, kEmptyKernel), "cannot load a kernel");
+  if (!done.ok()) return done.error();
+  CudaKernel kernel = nullptr;
+  done = status(module_get_function_(&kernel, module, "freeride_empty"), "cannot find a kernel");
+  if (!done.ok()) return done.error();
+  done = launch(kStreamOfThread, kernel);
+  if (!done.ok()) return done.error();
+  return kernel;
+}
+
 uint64_t CudaDriver::free_bytes() const {
   size_t free = 0, total = 0;
   return mem_get_info_(&free, &total) == kSuccess ? free : 0;
@@ -104,6 +122,10 @@ Status CudaDriver::write_32(CudaStream stream, CudaAddress address, uint32_t val
 
 Status CudaDriver::wait_32(CudaStream stream, CudaAddress address, uint32_t value) const {
   return status(stream_wait_value_32_(stream, address, value, kWaitGreaterOrEqual), "cannot wait in stream order");
+}
+
+Status CudaDriver::launch(CudaStream stream, CudaKernel kernel) const {
+  return status(launch_kernel_(kernel, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr), "cannot launch a kernel");
 }
 
 }  // namespace freeride::hooks

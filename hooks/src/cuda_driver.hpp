@@ -13,6 +13,8 @@ namespace freeride::hooks {
 using CudaStream = void*;
 /// An address as the GPU sees it (CUdeviceptr).
 using CudaAddress = unsigned long long;
+/// A kernel of the present context (CUfunction).
+using CudaKernel = void*;
 
 /// Nothing of CUDA is linked, so that the library loads where there is none, and no header of CUDA is needed to build
 /// it: the driver's ABI is stable. All functions work on the context that is current on the calling thread. Stateless;
@@ -31,6 +33,9 @@ class CudaDriver {
   Result<CudaAddress> share(void* memory, size_t bytes) const;
   /// Whether the stream's work is being recorded into a graph.
   bool is_capturing(CudaStream stream) const;
+  /// A kernel that does nothing. It has been launched once: a first launch may load it, which waits for all of the
+  /// context's streams, and one of them may be held.
+  Result<CudaKernel> empty_kernel() const;
   /// Free memory of the device now; 0 if it cannot be told.
   uint64_t free_bytes() const;
 
@@ -39,6 +44,7 @@ class CudaDriver {
   Status write_64(CudaStream stream, CudaAddress address, uint64_t value) const;
   Status write_32(CudaStream stream, CudaAddress address, uint32_t value) const;
   Status wait_32(CudaStream stream, CudaAddress address, uint32_t value) const;
+  Status launch(CudaStream stream, CudaKernel kernel) const;
 
  private:
   Status status(int code, const char* what) const;
@@ -51,6 +57,10 @@ class CudaDriver {
   int (*mem_host_register_)(void*, size_t, unsigned) = nullptr;
   int (*mem_host_get_device_pointer_)(CudaAddress*, void*, unsigned) = nullptr;
   int (*mem_get_info_)(size_t*, size_t*) = nullptr;
+  int (*module_load_data_)(void**, const void*) = nullptr;
+  int (*module_get_function_)(CudaKernel*, void*, const char*) = nullptr;
+  int (*launch_kernel_)(CudaKernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CudaStream,
+                        void**, void**) = nullptr;
   int (*stream_is_capturing_)(CudaStream, int*) = nullptr;
   int (*stream_write_value_64_)(CudaStream, CudaAddress, uint64_t, unsigned) = nullptr;
   int (*stream_write_value_32_)(CudaStream, CudaAddress, uint32_t, unsigned) = nullptr;

@@ -203,7 +203,7 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
       return streams.error();
     }
     hook->streams = std::move(*streams);
-    hook->page->set_shortest_lease(StreamMarks::two_phase_least_ns());
+    hook->page->set_leases(StreamMarks::two_phase_least_ns(), StreamMarks::kLeadNs);
   }
   Helper::Config helper;
   helper.run_dir = text_of(config.run_dir);

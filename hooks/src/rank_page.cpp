@@ -205,9 +205,12 @@ void RankPage::publish_lengths() {
   for (size_t i = 0; i < std::max(waits, published_); ++i) {
     auto known = learner_.length(i + 1);
     if (known.low_ns < shortest_lease_ns_) known = {0, 0, 0, known.samples};
-    // On a GPU the host posts what training does next by then, and a step that is under way when the data comes delays
-    // it: leases that follow the bubble past the low quantile cost more than they harvest.
-    if (shortest_lease_ns_ > 0) known.mid_ns = known.high_ns = known.low_ns;
+    // On a GPU a step that is under way when the data comes delays training: leases that follow the bubble past the low
+    // quantile, or to where training has posted what it does next, cost more than they harvest.
+    if (shortest_lease_ns_ > 0) {
+      known.low_ns -= std::min(lease_lead_ns_, known.low_ns / 2);
+      known.mid_ns = known.high_ns = known.low_ns;
+    }
     auto& slot = page.learned[i];
     // A reader between these stores sees a mixture of two sane lengths; it orders them by itself.
     store_relaxed(slot.low_ns, static_cast<uint64_t>(known.low_ns));

@@ -46,8 +46,12 @@ class RankPage {
   /// External marks: iteration `iteration` has so many waits, whatever was seen of them; where not `representative`,
   /// nothing is learned from it.
   void expect_waits(uint64_t iteration, uint32_t waits, bool representative);
-  /// Shorter waits are learned but not published: no lease in them. Before the first mark.
-  void set_shortest_lease(int64_t ns) { shortest_lease_ns_ = ns; }
+  /// Marks by a GPU: shorter waits are learned but not published, no lease in them; and leases in the others end so
+  /// long before the learned end, when training posts what it does next. Before the first mark.
+  void set_leases(int64_t shortest_ns, int64_t lead_ns) {
+    shortest_lease_ns_ = shortest_ns;
+    lease_lead_ns_ = lead_ns;
+  }
   /// External marks: when wait `wait` is expected to begin, by how long after the end of the wait that ended last it
   /// did lately; 0, 0: not known, or a wait before it is still to come.
   policy::MarkWindow expected_begin(uint32_t wait) const;
@@ -102,7 +106,7 @@ class RankPage {
   uint64_t bubble_ns_ = 0;  // in this iteration
   uint64_t compute_ns_ = 0;
   size_t published_ = 0;  // slots of `learned` that are not 0
-  int64_t shortest_lease_ns_ = 0;
+  int64_t shortest_lease_ns_ = 0, lease_lead_ns_ = 0;
 
   // External marks.
   void take_notice(uint64_t word, int64_t now_ns);

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
@@ -39,7 +40,7 @@ struct Rank {
     auto created = StreamMarks::create(*cuda, *page, *sent, counted);
     REQUIRE(created.ok());
     marks = std::move(*created);
-    page->set_shortest_lease(StreamMarks::kTwoPhaseLeastNs);
+    page->set_leases(StreamMarks::kTwoPhaseLeastNs, StreamMarks::kLeadNs);
     Helper::Config config;
     config.run_dir = folder;
     config.device = identity.device;
@@ -229,15 +230,21 @@ TEST_CASE("who is not hooked, not here, or does not count, is not waited for") {
 
 TEST_CASE("long waits are learned, and then waited for on the host") {
   const TempDir dir;
+  const bool kernels = GENERATE(true, false);
+  INFO("kernels " << kernels);
+  fake_cuda_refuse_kernels(!kernels);
   Rank a(dir.path(), 0), b(dir.path(), 1);
-  constexpr int kIterations = 12;
+  fake_cuda_refuse_kernels(0);
+  const int kernels_before = fake_cuda_kernels();
+  // On a loaded machine a bubble is missed now and then, and its wait learned from later ones.
+  constexpr int kMostIterations = 100, kEnough = 6;
   a.send(1);
   REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
   REQUIRE(b.batch({}, {0}) == Held::kPlain);
   REQUIRE(b.marks->end_iteration(b.stream).ok());
   std::atomic<int> produced{0}, early{0};
   int two_phase = 0;
-  for (int i = 0; i < kIterations; ++i) {
+  for (int i = 0; i < kMostIterations && two_phase < kEnough; ++i) {
     fake_cuda_work(a.stream, 20 * kNsPerMs);
     a.then([&] { ++produced; });
     a.send(1);
@@ -249,10 +256,22 @@ TEST_CASE("long waits are learned, and then waited for on the host") {
     REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == uint64_t(i) + 2; }));
   }
   CHECK(early == 0);
-  CHECK(two_phase > 0);
+  CHECK(two_phase == kEnough);
+  // One in front of each wait that the second phase posts: of all but those whose data came before.
+  CHECK(fake_cuda_kernels() - kernels_before <= (kernels ? two_phase : 0));
+  if (kernels) CHECK(fake_cuda_kernels() > kernels_before);
   CHECK(b.marks->counters().broken == 0);
   const auto& learned = b.page->page().learned[0];
-  CHECK(pages::load_relaxed(learned.low_ns) >= uint64_t{StreamMarks::kTwoPhaseLeastNs});
+  CHECK(pages::load_relaxed(learned.low_ns) >= uint64_t{StreamMarks::kTwoPhaseLeastNs - StreamMarks::kLeadNs});
+  std::vector<int64_t> lengths;
+  for (uint64_t i = 0; i < b.page->page().bubbles; ++i) {
+    const auto& bubble = b.page->page().history[i];
+    lengths.push_back(static_cast<int64_t>(bubble.end_ns - bubble.begin_ns));
+  }
+  std::sort(lengths.begin(), lengths.end());
+  REQUIRE(!lengths.empty());
+  // Leases end before training posts its next work.
+  CHECK(static_cast<int64_t>(learned.low_ns) <= lengths[lengths.size() / 2] - StreamMarks::kLeadNs);
   CHECK(pages::load_relaxed(learned.low_ns) <= pages::load_relaxed(learned.high_ns));
   CHECK(pages::load_relaxed(b.page->page().waits) == 1);
 }

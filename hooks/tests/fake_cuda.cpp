@@ -62,8 +62,9 @@ class Stream {
   std::thread thread_;
 };
 
-std::atomic<int> left_until_failure{-1};
-constexpr int kSuccess = 0, kLaunchFailed = 719;
+std::atomic<int> left_until_failure{-1}, kernels{0};
+std::atomic<bool> kernels_refused{false};
+constexpr int kSuccess = 0, kNoBinary = 209, kLaunchFailed = 719;
 
 int result() {
   int left = left_until_failure.load();
@@ -94,6 +95,12 @@ void fake_cuda_synchronize(void* stream) {
 }
 void fake_cuda_fail_after(int calls) {
   left_until_failure.store(calls);
+}
+int fake_cuda_kernels() {
+  return kernels.load();
+}
+void fake_cuda_refuse_kernels(int on) {
+  kernels_refused.store(on != 0);
 }
 void fake_cuda_capture(void* stream, int on) {
   static_cast<Stream*>(stream)->capturing.store(on != 0);
@@ -128,6 +135,21 @@ int cuMemHostGetDevicePointer_v2(unsigned long long* address, void* memory, unsi
 }
 int cuMemGetInfo_v2(size_t* free, size_t* total) {
   *free = *total = size_t{1} << 30;
+  return kSuccess;
+}
+int cuModuleLoadData(void** module, const void*) {
+  *module = &kernels;
+  return kernels_refused.load() ? kNoBinary : kSuccess;
+}
+int cuModuleGetFunction(void** function, void* module, const char*) {
+  *function = module;
+  return kSuccess;
+}
+int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream, void**,
+                   void**) {
+  if (reinterpret_cast<uintptr_t>(stream) <= 2) return kSuccess;  // the thread's own stream
+  if (const int code = result(); code != kSuccess) return code;
+  static_cast<Stream*>(stream)->add([](const std::atomic<bool>&) { ++kernels; });
   return kSuccess;
 }
 int cuStreamIsCapturing(void* stream, int* status) {
