@@ -303,7 +303,7 @@ class Run:
         options.run_dir = self.folder + "/r"
         os.mkdir(options.run_dir)
         self.started, self.ranks, self.named = [], None, 0
-        self.workers, self.thread_pct = [], None
+        self.workers, self.thread_pct, self.shared = [], None, None
         self.count, self.raw = options.ranks, {}
         self.record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
                        "samples": [], "times": {}, "failures": []}
@@ -362,7 +362,9 @@ class Run:
             with open(options.replay) as file:
                 recorded = json.load(file)["stages"]
             job.update(stage=options.stage, parts=options.parts, lengths_us=recorded[options.stage], size=hook_gpu.sized(hook_gpu.SMALL if options.small else hook_gpu.BIG, len(recorded)))
-            self.ranks = hook_gpu.Ranks(options, job, program=(str(hook_gpu.HERE / "gpu" / "replay.py"),), CUDA_VISIBLE_DEVICES=str(options.gpu))
+            self.shared = tempfile.mkdtemp(prefix="fr-", dir="/dev/shm")  # replays beside each other are no ranks of one training
+            self.ranks = hook_gpu.Ranks(options, job, program=(str(hook_gpu.HERE / "gpu" / "replay.py"),), CUDA_VISIBLE_DEVICES=str(options.gpu),
+                                        FREERIDE_SHM_DIR=self.shared)
             return
         self.ranks = hook_gpu.Ranks(options, job)
 
@@ -603,6 +605,8 @@ class Run:
                     process.wait(15)
                 except subprocess.TimeoutExpired:
                     process.kill()
+        if self.shared:
+            shutil.rmtree(self.shared, ignore_errors=True)
         if not self.record["failures"]:
             shutil.rmtree(self.folder, ignore_errors=True)
 
