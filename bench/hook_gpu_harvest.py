@@ -189,6 +189,34 @@ def own_work(samples):
     return result
 
 
+def difference(on, off):
+    """Of the means, and its variance; a twenty-fifth at either end left out."""
+    on, off = (sorted(values)[len(values) // 25:len(values) - len(values) // 25] for values in (on, off))
+    return statistics.fmean(on) - statistics.fmean(off), statistics.variance(on) / len(on) + statistics.variance(off) / len(off)
+
+
+def by_kind_of_lease(runs):
+    """What leases of each kind cost a stage's own work, in all and outside of its chunks (gpu/parts.py), ms an iteration, beside iterations without, over all runs
+    that had them; and how much of the bubbles lies between a first step and a last pause. Rows: kind (None: no leases), own work, chunks, bubbles, that."""
+    found = {}
+    for run in runs:
+        off = [row for row in run["rows"] if row[0] is None]
+        for kind in sorted({row[0] for row in run["rows"]} - {None}):
+            on = [row for row in run["rows"] if row[0] == kind]
+            outside = [[own - chunks for _, own, chunks, *_ in rows if chunks] for rows in (on, off)]
+            found.setdefault(kind, []).append((difference([row[1] for row in on], [row[1] for row in off]), difference(*outside), on))
+    result = []
+    for kind, of in found.items():
+        one = {"leases": kind, "iterations": sum(len(on) for *_, on in of)}
+        for name, at in (("own_work_ms", 0), ("outside_chunks_ms", 1)):
+            weights = [1 / each[at][1] for each in of]
+            one[name] = round(sum(weight * each[at][0] for weight, each in zip(weights, of)) / sum(weights), 3)
+            one[name.replace("_ms", "_ci95_half_ms")] = round(1.96 / sum(weights) ** 0.5, 3)
+        one["stepping_share_pct"] = round(100 * sum(row[4] for *_, on in of for row in on) / sum(row[3] for *_, on in of for row in on), 1)
+        result.append(one)
+    return result
+
+
 def summarise_replays(record):
     """Of the stages of a recorded pipeline, each for a while: as many iterations of each make the pipeline's bubbles."""
     of_stage, delays, by_stage = {}, [], {}
@@ -204,7 +232,9 @@ def summarise_replays(record):
                            "rows": [row_of(sample) for sample in samples]}
     return {"stages": by_stage, "edge_to_lease_p50_us": weighted_quantile(delays, 0.5), "edge_to_lease_p99_us": weighted_quantile(delays, 0.99),
             "edge_to_lease_samples": len(delays), "hook_cpu_pct": max(stage["hook_cpu_pct"] for stage in by_stage.values()),
-            "own_work": own_work([sample for run in record["runs"] for sample in run["samples"]])}
+            "own_work": own_work([sample for run in record["runs"] for sample in run["samples"]]),
+            "by_kind_of_lease": by_kind_of_lease(record.get("by_iteration", ())),
+            "summary_before": summarise_replays(record["before"]) if "before" in record else None}
 
 
 def summarise(record):
