@@ -3,8 +3,8 @@
 
     bench/endurance.py --bubbles 100000 --tasks 1000
 
-Bubbles of a millisecond, side tasks that are stopped as soon as they are initialised. Each line: so far, and what there is then. The last ones
-say by how much each grew over the second half, when all that is kept for a while is full: what goes on growing would not last a month. Exit 1 when
+Bubbles of a millisecond, side tasks that are stopped as soon as they are initialised. A line every 5 s: so far, and what there is then. The last
+ones say what there was at first, at half time and at the end; what grows over the second half would not last a month. Exit 1 when
 something is left behind at the end.
 """
 import argparse
