@@ -89,6 +89,22 @@ void guarded(freeride_hook* hook, Body body) noexcept {
   }
 }
 
+// What `call` of the hook's streams returns; `otherwise` where there are none, or it fails: a mark or a wait may be
+// missing in the stream then, and the hook is off.
+template <class Value, class Call>
+Value on_streams(freeride_hook* hook, Value otherwise, Call call) noexcept {
+  guarded(hook, [&] {
+    if (!hook->streams || hook->failed.load()) return;
+    const auto done = call(*hook->streams);
+    if (done.ok()) {
+      otherwise = static_cast<Value>(*done);
+    } else {
+      switch_off(hook, true, done.error().text().c_str());
+    }
+  });
+  return otherwise;
+}
+
 void before_fork() {
   control.lock();
   if (freeride_hook* hook = current.load()) {
@@ -339,70 +355,35 @@ int freeride_hook_wait_sent(freeride_hook* hook, uint32_t source, uint32_t count
 
 int freeride_hook_stream_batch(freeride_hook* hook, void* stream, const uint32_t* destinations,
                                uint32_t destination_count, const uint32_t* sources, uint32_t source_count, int hold) {
-  int held = FREERIDE_HELD_PLAIN;
-  guarded(hook, [&] {
-    if (!hook->streams || hook->failed.load()) return;
-    const auto done = hook->streams->batch(stream, {destinations, destination_count}, {sources, source_count},
-                                           static_cast<freeride::hooks::Hold>(hold));
-    if (!done.ok()) {
-      switch_off(hook, true, done.error().text().c_str());
-    } else {
-      held = static_cast<int>(*done);
-    }
+  return on_streams(hook, int{FREERIDE_HELD_PLAIN}, [&](StreamMarks& marks) {
+    return marks.batch(stream, {destinations, destination_count}, {sources, source_count},
+                       static_cast<freeride::hooks::Hold>(hold));
   });
-  return held;
 }
 
 uint64_t freeride_hook_stream_post_early(freeride_hook* hook, void* apart, const uint32_t* sources,
                                          uint32_t source_count) {
-  uint64_t number = 0;
-  guarded(hook, [&] {
-    if (!hook->streams || hook->failed.load()) return;
-    const auto done = hook->streams->post_early(apart, {sources, source_count});
-    if (!done.ok()) {
-      switch_off(hook, true, done.error().text().c_str());
-    } else {
-      number = *done;
-    }
+  return on_streams(hook, uint64_t{0}, [&](StreamMarks& marks) {
+    return marks.post_early(apart, {sources, source_count});
   });
-  return number;
 }
 
 int freeride_hook_stream_wait(freeride_hook* hook, void* stream, uint64_t early) {
-  int held = FREERIDE_HELD_PLAIN;
-  guarded(hook, [&] {
-    if (!hook->streams || hook->failed.load()) return;
-    const auto done = hook->streams->wait(stream, early);
-    if (!done.ok()) {
-      switch_off(hook, true, done.error().text().c_str());
-    } else {
-      held = static_cast<int>(*done);
-    }
-  });
-  return held;
+  return on_streams(hook, int{FREERIDE_HELD_PLAIN}, [&](StreamMarks& marks) { return marks.wait(stream, early); });
 }
 
 int freeride_hook_stream_meet(freeride_hook* hook, void* stream, const uint32_t* members, uint32_t member_count,
                               const uint32_t* awaited, uint32_t awaited_count, int needed_at_once) {
-  int held = FREERIDE_HELD_PLAIN;
-  guarded(hook, [&] {
-    if (!hook->streams || hook->failed.load()) return;
-    const auto done =
-        hook->streams->meet(stream, {members, member_count}, {awaited, awaited_count}, needed_at_once != 0);
-    if (!done.ok()) {
-      switch_off(hook, true, done.error().text().c_str());
-    } else {
-      held = static_cast<int>(*done);
-    }
+  return on_streams(hook, int{FREERIDE_HELD_PLAIN}, [&](StreamMarks& marks) {
+    return marks.meet(stream, {members, member_count}, {awaited, awaited_count}, needed_at_once != 0);
   });
-  return held;
 }
 
 void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream) {
-  guarded(hook, [=] {
-    if (!hook->streams || hook->failed.load()) return;
-    const auto done = hook->streams->end_iteration(stream);
-    if (!done.ok()) switch_off(hook, true, done.error().text().c_str());
+  on_streams(hook, 0, [&](StreamMarks& marks) -> freeride::Result<int> {
+    const auto done = marks.end_iteration(stream);
+    if (!done.ok()) return done.error();
+    return 0;
   });
 }
 

@@ -81,15 +81,17 @@ bool StreamMarks::all_there(const Wants& wants) const {
                      [&](const Want& want) { return sent_.counter_from(want.slot, wants.row) >= want.value; });
 }
 
+CudaAddress StreamMarks::counter(SentMember::Row row, uint32_t from, uint32_t to) const {
+  const size_t matrix =
+      row == SentMember::Row::kSent ? offsetof(freeride_sent_page, sent) : offsetof(freeride_sent_page, met);
+  return sent_page_ + matrix + (size_t{from} * FREERIDE_MAX_RANKS + to) * sizeof(uint32_t);
+}
+
 // Nothing where nobody relies on it: on another host, not hooked, or released.
 Status StreamMarks::count_for(CudaStream stream, uint32_t rank, uint32_t value, SentMember::Row row) {
   const auto slot = sent_.slot_of(rank);
   if (!slot || sent_.released()) return {};
-  const size_t matrix =
-      row == SentMember::Row::kSent ? offsetof(freeride_sent_page, sent) : offsetof(freeride_sent_page, met);
-  return cuda_.write_32(
-      stream, sent_page_ + matrix + (size_t{sent_.local_rank()} * FREERIDE_MAX_RANKS + *slot) * sizeof(uint32_t),
-      value);
+  return cuda_.write_32(stream, counter(row, sent_.local_rank(), *slot), value);
 }
 
 bool StreamMarks::ours() {
@@ -238,10 +240,7 @@ Result<Held> StreamMarks::wait(CudaStream stream, uint64_t number) {
 }
 
 Status StreamMarks::wait_for(CudaStream stream, const Want& want, SentMember::Row row) {
-  const size_t matrix =
-      row == SentMember::Row::kSent ? offsetof(freeride_sent_page, sent) : offsetof(freeride_sent_page, met);
-  const auto offset = matrix + (size_t{want.slot} * FREERIDE_MAX_RANKS + sent_.local_rank()) * sizeof(uint32_t);
-  return cuda_.wait_32(stream, sent_page_ + offset, want.value);
+  return cuda_.wait_32(stream, counter(row, want.slot, sent_.local_rank()), want.value);
 }
 
 // The wait numbered wait_, unless its data is there.

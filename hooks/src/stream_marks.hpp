@@ -30,7 +30,7 @@ enum class Held {
 };
 
 struct StreamCounters {
-  std::atomic<uint64_t> plain{0}, stream{0}, two_phase{0}, broken{0}, released{0};
+  std::atomic<uint64_t> plain{0}, stream{0}, two_phase{0}, broken{0};
   std::atomic<uint64_t> host_wait_ns{0}, cpu_ns{0}, looks{0};
 };
 
@@ -152,6 +152,7 @@ class StreamMarks {
   Status count_for(CudaStream stream, uint32_t rank, uint32_t value, SentMember::Row row);
   bool end_early_holds();
   bool all_there(const Wants& wants) const;
+  CudaAddress counter(SentMember::Row row, uint32_t from, uint32_t to) const;
   bool wait_on_host(uint64_t word, uint32_t wait, const Wants& wants, int64_t lease_ns);
   int64_t longest_hold(uint32_t wait) const;
 
