@@ -6,9 +6,9 @@ namespace {
 /// Remembers what it was asked to wait for.
 struct Queue {
   void mark() { ++marked; }
-  void wait_for_all_but(int count) {
-    if (count == FREERIDE_MOST_LEFT) throw freeride::TaskError("the queue has failed");
-    left = count;
+  void wait(bool all) {
+    if (marked > 1) throw freeride::TaskError("the queue has failed");
+    left = all ? 0 : 1;
   }
   int marked = 0, left = -1;
 };

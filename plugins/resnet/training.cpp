@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -95,22 +94,21 @@ void backward(Graph& graph, const Flow& next_inputs, Of of = Of::kAll, const Flo
   }
 }
 
-/// The GPU's current stream, for yield_point(): the ends of the last pieces that were queued on it.
+/// The GPU's current stream, for yield_point(): the ends of the last two pieces that were queued on it.
 class Queue {
  public:
   void mark() {
-    last_ = (last_ + 1) % ends_.size();
-    if (ends_[last_] == nullptr) ends_[last_] = std::make_unique<c10::Event>(c10::DeviceType::CUDA);
-    ends_[last_]->record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(torch::Device(torch::kCUDA, 0)));
+    if (last_ == nullptr) last_ = std::make_unique<c10::Event>(c10::DeviceType::CUDA);
+    if (before_ == nullptr) before_ = std::make_unique<c10::Event>(c10::DeviceType::CUDA);
+    std::swap(last_, before_);
+    last_->record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(torch::Device(torch::kCUDA, 0)));
   }
-  void wait_for_all_but(int left) const {
-    const auto& end = ends_[(last_ + ends_.size() - static_cast<size_t>(left)) % ends_.size()];
-    while (end != nullptr && !end->query()) std::this_thread::yield();
+  void wait(bool all) const {
+    while (!(all ? last_ : before_)->query()) std::this_thread::yield();
   }
 
  private:
-  std::array<std::unique_ptr<c10::Event>, 8> ends_;  // at most 7 are left; made when there is a GPU to make them on
-  size_t last_ = 0;
+  std::unique_ptr<c10::Event> last_, before_;  // not before there is a GPU to make them on
 };
 
 }  // namespace

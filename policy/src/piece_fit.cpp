@@ -45,18 +45,14 @@ void PieceFit::end_step(int64_t duration_ns, bool behind) {
   step_abandoned();
 }
 
-// Shared out as they are expected to take; each is learned by itself again whenever a lease ends between them.
-void PieceFit::last_done(size_t count, int64_t duration_ns, bool behind) {
-  for (; count > 1; --count, behind = true) {
-    const int64_t all_ns = rest_ns(count, behind, 0);
-    const double share = all_ns > 0
-                             ? static_cast<double>(known(at_, behind).predicted_ns()) / static_cast<double>(all_ns)
-                             : 1.0 / static_cast<double>(count);
-    const auto first_ns = static_cast<int64_t>(share * static_cast<double>(duration_ns));
-    piece_done(first_ns, behind);
-    duration_ns -= first_ns;
-  }
-  end_step(duration_ns, behind);
+void PieceFit::last_two_done(int64_t duration_ns, bool behind) {
+  const int64_t two_ns = predicted_two_ns(behind);
+  // Shared out as they are expected to take; each is learned by itself again whenever a lease ends between them.
+  const double share =
+      two_ns > 0 ? static_cast<double>(known(at_, behind).predicted_ns()) / static_cast<double>(two_ns) : 0.5;
+  const auto first_ns = static_cast<int64_t>(share * static_cast<double>(duration_ns));
+  piece_done(first_ns, behind);
+  end_step(duration_ns - first_ns, true);
 }
 
 void PieceFit::step_abandoned() {
@@ -84,21 +80,12 @@ int64_t PieceFit::predicted_ns() const {
   return longest_ns;
 }
 
-int64_t PieceFit::rest_ns(size_t count, bool behind, int64_t elapsed_ns) const {
-  // One that takes longer than it should says nothing of those behind it.
-  int64_t sum_ns = -std::min(elapsed_ns, known(at_, behind).predicted_ns());
-  for (size_t i = 0; i < count; ++i, behind = true) {
-    const size_t at = std::min(at_ + i, kMostPieces - 1);
-    if (at >= pieces_.size() || known(at, behind).samples() == 0) return 0;
-    sum_ns += known(at, behind).predicted_ns();
-  }
-  return sum_ns;
-}
-
-bool PieceFit::queues_next(size_t queued, bool behind, int64_t elapsed_ns, int64_t lease_rest_ns) const {
-  const int64_t with_next_ns = rest_ns(queued + 1, behind, elapsed_ns);
-  if (with_next_ns <= 0 || with_next_ns > lease_rest_ns) return false;
-  return queued == 1 || rest_ns(queued, behind, elapsed_ns) < std::min(kMostLeadNs, lease_rest_ns / kLeadDivisor);
+int64_t PieceFit::predicted_two_ns(bool behind) const {
+  const size_t next = std::min(at_ + 1, kMostPieces - 1);
+  if (next >= pieces_.size()) return 0;
+  const StepFit &present = known(at_, behind), &queued = known(next, true);
+  if (present.samples() == 0 || queued.samples() == 0) return 0;
+  return present.predicted_ns() + queued.predicted_ns();
 }
 
 std::vector<int64_t> PieceFit::piece_quantiles_ns(double q) const {

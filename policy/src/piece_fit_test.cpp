@@ -75,43 +75,19 @@ TEST_CASE("an unknown piece is taken for the longest known one of its step") {
 
 TEST_CASE("two pieces that were not parted are learned by what each was expected to take") {
   PieceFit fit;
-  CHECK(fit.rest_ns(2, false, 0) == 0);
+  CHECK(fit.predicted_two_ns(false) == 0);
   for (int i = 0; i < 16; ++i) {
     fit.piece_done(1 * kMs);
-    CHECK(fit.rest_ns(2, false, 0) == 0);  // there is no piece after the last
+    CHECK(fit.predicted_two_ns(false) == 0);  // there is no piece after the last
     fit.step_done(3 * kMs);
   }
-  const int64_t two_ns = fit.rest_ns(2, false, 0);
+  const int64_t two_ns = fit.predicted_two_ns(false);
   CHECK(two_ns >= 4 * kMs);
-  for (int i = 0; i < 64; ++i) fit.last_done(2, 8 * kMs, false);
-  CHECK(fit.rest_ns(2, false, 0) >= 8 * kMs);
+  for (int i = 0; i < 64; ++i) fit.last_two_done(8 * kMs, false);
+  CHECK(fit.predicted_two_ns(false) >= 8 * kMs);
   CHECK(fit.quantile_ns(0.5) == 8 * kMs);
   CHECK(fit.predicted_ns() > kMs);
   CHECK(fit.predicted_ns() < 3 * kMs);
-}
-
-TEST_CASE("what is queued: the rest of the present piece and all of those behind it") {
-  PieceFit fit;
-  for (int i = 0; i < 40; ++i) fit.piece_done(2 * kMs), fit.piece_done(1 * kMs, true), fit.last_done(2, 3 * kMs, true);
-  const int64_t all_ns = fit.rest_ns(4, false, 0);
-  CHECK(all_ns >= 6 * kMs);
-  CHECK(all_ns < 6200 * kMs / 1000);
-  CHECK(fit.rest_ns(5, false, 0) == 0);  // there is no fifth
-  CHECK(fit.rest_ns(4, false, 1 * kMs) == all_ns - 1 * kMs);
-  // One that takes longer than it should does not make those behind it shorter.
-  CHECK(fit.rest_ns(4, false, 50 * kMs) == all_ns - fit.rest_ns(1, false, 0));
-  // The next is queued until enough is: of short pieces several, of a long one itself; less near a lease's end.
-  CHECK(fit.queues_next(1, false, 0, 1000 * kMs));
-  CHECK(fit.queues_next(2, false, 0, 1000 * kMs));
-  CHECK_FALSE(fit.queues_next(3, false, 0, 1000 * kMs));
-  CHECK(fit.queues_next(3, false, 1 * kMs, 1000 * kMs));
-  CHECK_FALSE(fit.queues_next(2, false, 0, 20 * kMs));
-  CHECK(fit.queues_next(1, false, 0, 4 * kMs));
-  CHECK_FALSE(fit.queues_next(1, false, 0, 3 * kMs));
-  CHECK_FALSE(fit.queues_next(4, false, 2 * kMs, 1000 * kMs));  // nothing is known of a fifth
-  fit.last_done(4, 12 * kMs, false);                            // shared out as they were expected to take
-  CHECK(fit.piece_quantiles_ns(1)[0] > 3 * kMs);
-  CHECK(fit.piece_quantiles_ns(1)[0] < 5 * kMs);
 }
 
 TEST_CASE("a piece takes longer alone than behind another one, and is admitted by what it takes then") {
@@ -120,19 +96,19 @@ TEST_CASE("a piece takes longer alone than behind another one, and is admitted b
     fit.piece_done(3 * kMs);  // launched on an idle GPU
     fit.piece_done(2 * kMs, true);
     i % 4 == 0 ? fit.piece_done(3 * kMs) : fit.piece_done(2 * kMs, true);
-    fit.last_done(2, 4 * kMs, true);
+    fit.last_two_done(4 * kMs, true);
   }
   // The first piece has always been alone, the second one never, the third one now and then.
   CHECK(fit.fits(3100 * kMs / 1000, false));
   CHECK_FALSE(fit.fits(2900 * kMs / 1000, false));
-  CHECK(fit.rest_ns(2, false, 0) < 5200 * kMs / 1000);
-  CHECK(fit.rest_ns(2, false, 0) >= 5 * kMs);
+  CHECK(fit.predicted_two_ns(false) < 5200 * kMs / 1000);
+  CHECK(fit.predicted_two_ns(false) >= 5 * kMs);
   fit.piece_done(3 * kMs);
-  CHECK(fit.rest_ns(2, true, 0) < 4200 * kMs / 1000);
+  CHECK(fit.predicted_two_ns(true) < 4200 * kMs / 1000);
   fit.piece_done(2 * kMs, true);
   CHECK_FALSE(fit.fits(2900 * kMs / 1000, false));
-  CHECK(fit.rest_ns(2, true, 0) < 4200 * kMs / 1000);
-  CHECK(fit.rest_ns(2, false, 0) >= 5 * kMs);
+  CHECK(fit.predicted_two_ns(true) < 4200 * kMs / 1000);
+  CHECK(fit.predicted_two_ns(false) >= 5 * kMs);
   CHECK(fit.piece_quantiles_ns(0.5).size() == 5);
 }
 
@@ -145,7 +121,7 @@ TEST_CASE("a piece that has only been seen behind others, and never as short as 
     fit.lease_skipped();
   }
   CHECK(fit.fits(5 * kMs, true));
-  CHECK(fit.rest_ns(2, true, 0) >= 5 * kMs);  // behind another one it is what it was
+  CHECK(fit.predicted_two_ns(true) >= 5 * kMs);  // behind another one it is what it was
 }
 
 TEST_CASE("a piece that was seen a few times behind others is tried alone in the end") {

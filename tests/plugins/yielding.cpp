@@ -11,7 +11,6 @@
 #include <mutex>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "freeride/plugin.hpp"
 
@@ -30,12 +29,13 @@ class Worker {
     ++pushed_;
     changed_.notify_all();
   }
-  void mark() { marks_.push_back(pushed_); }
-  void wait_for_all_but(int left) {
+  void mark() {
+    before_ = last_;
+    last_ = pushed_;
+  }
+  void wait(bool all) {
     std::unique_lock lock(mutex_);
-    const auto count = static_cast<size_t>(left);
-    const long wanted = count < marks_.size() ? marks_[marks_.size() - 1 - count] : 0;
-    changed_.wait(lock, [&] { return done_ >= wanted; });
+    changed_.wait(lock, [&] { return done_ >= (all ? last_ : before_); });
   }
 
  private:
@@ -56,8 +56,7 @@ class Worker {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
-  long pushed_ = 0, done_ = 0;
-  std::vector<long> marks_;  // pushed until each
+  long pushed_ = 0, done_ = 0, last_ = 0, before_ = 0;
   std::thread thread_;
 };
 
@@ -120,7 +119,7 @@ class Yielding : public freeride::SideTask, public freeride::KeepsState {
         }
       }
       worker_->mark();
-      worker_->wait_for_all_but(0);
+      worker_->wait(true);
     } catch (const freeride::StepAbandoned&) {
       metric("abandoned", ++abandoned_);
       for (freeride::StepTimer timer(leave_us_ / 1000.0); !timer.over();) {

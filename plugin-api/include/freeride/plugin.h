@@ -153,13 +153,7 @@ typedef struct freeride_yield {
    * work; else it waits for all, and goes on as yield_point(). A failure of `wait` ends the call with that status. Not
    * there where struct_size ends before it: wait, then yield_point(). Appended to freeride.yield/1. */
   freeride_status (*yield_queued)(void* context, freeride_status (*wait)(void* argument, int32_t all), void* argument);
-  /* [main] The same, so far ahead of the GPU as its pieces' time asks for: where they are short, one is no lead. `wait`
-   * is called back with a number from 0 to FREERIDE_MOST_LEFT: it blocks until every piece is done but so many of those
-   * queued last. Not there where struct_size ends before it: yield_queued(). Appended to freeride.yield/1. */
-  freeride_status (*yield_ahead)(void* context, freeride_status (*wait)(void* argument, int32_t left), void* argument);
 } freeride_yield;
-
-#define FREERIDE_MOST_LEFT 7
 
 /* freeride.imperative/1: the imperative interface, for work that is not cut into steps. The plugin's side,
  * freeride_plugin.extension: it is used for a task that was loaded with the parameter interface=imperative, which the

@@ -297,11 +297,11 @@ class SideTask {
     if (yield_ != nullptr && yield_->yield_point(host_->context) == FREERIDE_ABANDONED) throw StepAbandoned();
   }
 
-  /// A yield point behind a piece that has been queued on a GPU and need not be done: the host stays a piece or some
-  /// short ones ahead of the GPU, but for the lease's end, where it waits and goes on as above. `queue` has `void
-  /// mark()`, called first: what has been queued so far is a piece; and `void wait_for_all_but(int left)`, from 0 to
-  /// FREERIDE_MOST_LEFT: blocks until every piece is done but so many of those marked last. With several streams, mark
-  /// where all of them have come together. At the end of a step wait for all of them.
+  /// A yield point behind a piece that has been queued on a GPU and need not be done: the host stays one piece ahead of
+  /// the GPU, but for the lease's end, where it waits and goes on as above. `queue` has `void mark()`, called first:
+  /// what has been queued so far is a piece; and `void wait(bool all)`: blocks until the last marked piece is done, or
+  /// without `all` until the one before it is. With several streams, mark where all of them have come together. At the
+  /// end of a step wait for all of them.
   template <class Queue>
   void yield_point(Queue& queue) const {
     if (yield_ == nullptr) return;
@@ -311,21 +311,21 @@ class SideTask {
       Queue& queue;
       std::exception_ptr& failure;
     } call{queue, failure};
-    const auto wait = [](void* argument, std::int32_t left) -> freeride_status {
+    const auto wait = [](void* argument, std::int32_t all) -> freeride_status {
       auto& made = *static_cast<Call*>(argument);
       try {
-        made.queue.wait_for_all_but(left);
+        made.queue.wait(all != 0);
         return FREERIDE_OK;
       } catch (...) {
         made.failure = std::current_exception();
         return FREERIDE_ERROR;
       }
     };
-    constexpr std::size_t kAhead = offsetof(freeride_yield, yield_ahead) + sizeof(freeride_yield::yield_ahead);
+    constexpr std::size_t kWithQueues = offsetof(freeride_yield, yield_queued) + sizeof(freeride_yield::yield_queued);
     freeride_status status = FREERIDE_OK;
-    if (yield_->struct_size >= kAhead) {
-      status = yield_->yield_ahead(host_->context, wait, &call);
-    } else if (status = wait(&call, 0); status == FREERIDE_OK) {  // an older host
+    if (yield_->struct_size >= kWithQueues) {
+      status = yield_->yield_queued(host_->context, wait, &call);
+    } else if (status = wait(&call, 1); status == FREERIDE_OK) {
       status = yield_->yield_point(host_->context);
     }
     if (failure) std::rethrow_exception(failure);

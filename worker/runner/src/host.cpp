@@ -39,10 +39,7 @@ Host& self(void* context) {
 constexpr freeride_yield kYield{
     sizeof(freeride_yield), 0, [](void* context) { return self(context).yield_point(); },
     [](void* context, freeride_status (*wait)(void*, int32_t), void* argument) {
-      return self(context).yield_queued([=](int32_t left) { return wait(argument, left == 0 ? 1 : 0); }, 1);
-    },
-    [](void* context, freeride_status (*wait)(void*, int32_t), void* argument) {
-      return self(context).yield_queued([=](int32_t left) { return wait(argument, left); }, FREERIDE_MOST_LEFT);
+      return self(context).yield_queued([=](bool all) { return wait(argument, all ? 1 : 0); });
     }};
 constexpr freeride_gate kGate{sizeof(freeride_gate), 0, [](void* context) { return self(context).pass_gate(); }};
 
@@ -52,8 +49,8 @@ freeride_status Host::yield_point() {
   return yield_ ? yield_() : FREERIDE_OK;
 }
 
-freeride_status Host::yield_queued(const Wait& wait, int32_t most) {
-  return yield_queued_ ? yield_queued_(wait, most) : wait(0);
+freeride_status Host::yield_queued(const Wait& wait) {
+  return yield_queued_ ? yield_queued_(wait) : wait(true);
 }
 
 freeride_status Host::pass_gate() {

@@ -26,17 +26,16 @@ class Host {
   const freeride_host* table() const { return &table_; }
   /// What a yield point does; called on the main thread. Before the table is handed out.
   void on_yield(std::function<freeride_status()> yield) { yield_ = std::move(yield); }
-  /// What a yield point behind a queued piece does: waits until all pieces but `left` are done, which may be `most`.
-  using Wait = std::function<freeride_status(int32_t left)>;
-  using YieldQueued = std::function<freeride_status(const Wait&, int32_t most)>;
-  void on_yield_queued(YieldQueued yield) { yield_queued_ = std::move(yield); }
+  /// What a yield point behind a queued piece does: `wait` as in freeride_yield.
+  using Wait = std::function<freeride_status(bool all)>;
+  void on_yield_queued(std::function<freeride_status(const Wait&)> yield) { yield_queued_ = std::move(yield); }
   /// What the gate of the imperative interface does; called on any thread.
   void on_gate(std::function<freeride_status()> gate) { gate_ = std::move(gate); }
 
   void log(int32_t level, const char* text);
   void metric(const char* name, double value);
   freeride_status yield_point();
-  freeride_status yield_queued(const Wait& wait, int32_t most);
+  freeride_status yield_queued(const Wait& wait);
   freeride_status pass_gate();
   /// Why the present transition fails; "" when nobody said. Taken by take_reason(), which forgets it.
   void fail(const char* text);
@@ -45,7 +44,7 @@ class Host {
  private:
   freeride_host table_{};
   std::function<freeride_status()> yield_, gate_;
-  YieldQueued yield_queued_;
+  std::function<freeride_status(const Wait&)> yield_queued_;
   freeride_answer_page& answer_;
   int log_fd_;
   std::mutex log_mutex_;

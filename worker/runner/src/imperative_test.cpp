@@ -106,9 +106,9 @@ TEST_CASE("imperative: a task that is stopped before its first lease ends in goo
   CHECK(metric(*harness, "steps") == 0);
 }
 
-TEST_CASE("imperative: long pieces are queued one ahead of the GPU while the gate stays open, and no more") {
+TEST_CASE("imperative: pieces are queued one ahead of the GPU while the gate stays open, and no more") {
   const TempDir scratch;
-  const Params params{{"pieces", "10"}, {"piece_us", "6000"}, {"queued", "1"}, {"interface", "imperative"}};
+  const Params params{{"pieces", "50"}, {"piece_us", "1000"}, {"queued", "1"}, {"interface", "imperative"}};
   {
     auto harness = start_paused("yielding", scratch, params);
     for (int i = 0; i < 4; ++i) {

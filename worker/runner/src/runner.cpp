@@ -112,7 +112,7 @@ Runner::Runner(Job job, const freeride_lease_page& lease, freeride_answer_page& 
   if (by_cpu_clock_) workload_.begin_what_does_not_fit();
   if (job_.profile) record_ = std::make_unique<ProfileRecorder>();
   host_.on_yield([this] { return workload_.is_this_thread() ? workload_.pass_piece() : yield_point(); });
-  host_.on_yield_queued([this](const Host::Wait& wait, int32_t most) { return yield_queued(wait, most); });
+  host_.on_yield_queued([this](const Host::Wait& wait) { return yield_queued(wait); });
   host_.on_gate([this] { return workload_.is_this_thread() ? workload_.pass() : FREERIDE_OK; });
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
 }
@@ -579,8 +579,7 @@ int64_t Runner::end_piece(int64_t end_ns) {
 Runner::Next Runner::step(int64_t begin_ns) {
   first_of_lease(begin_ns);
   piece_begin_ns_ = begin_ns;
-  abandoned_ = behind_ = false;
-  queued_ = 0;
+  abandoned_ = ahead_ = behind_ = false;
   in_step_ = true;
   const freeride_status status = call(FREERIDE_IN_STEP, plugin_->run_next_step, begin_ns);
   in_step_ = false;
@@ -596,7 +595,11 @@ Runner::Next Runner::step(int64_t begin_ns) {
   const uint64_t steps = load_relaxed(answer_.steps) + 1;
   const int64_t taught_ns = end_piece(now_ns_);
   if (record_ != nullptr) record_->step(fit_.executed_ns() + taught_ns, taught_ns);
-  fit_.last_done(static_cast<size_t>(queued_) + 1, taught_ns, behind_);
+  if (ahead_) {
+    fit_.last_two_done(taught_ns, behind_);
+  } else {
+    fit_.step_done(taught_ns);
+  }
   store_relaxed(answer_.predicted_ns, static_cast<uint64_t>(fit_.predicted_ns()));
   store_release(answer_.steps, steps);
   leave();
@@ -653,32 +656,26 @@ bool Runner::may_go_on() {
   return (load_acquire(lease_.sequence) == held_sequence_ || go_on()) && !stop_requested();
 }
 
-// As yield_point(), but ahead of the GPU while what is queued there and the next piece fit: as far as policy::PieceFit
-// says, and by `most` pieces at most.
-freeride_status Runner::yield_queued(const Host::Wait& wait, int32_t most) {
-  if (workload_.is_this_thread()) return workload_.pass_queued(wait, most);
-  if (!in_step_ || abandoned_) {
-    const auto status = wait(0);
-    return status == FREERIDE_OK ? yield_point() : status;
-  }
-  bool open = record_ == nullptr;  // a profile wants each piece's time by itself
-  for (++queued_;; --queued_) {
-    open = open && may_go_on();
-    const int64_t look_ns = SteadyClock::now();
-    if (open && queued_ <= most &&
-        fit_.queues_next(static_cast<size_t>(queued_), behind_, look_ns - piece_begin_ns_,
-                         as_time(held_.deadline_ns) - look_ns)) {
-      first_of_lease(now_ns_);
-      return FREERIDE_OK;
-    }
-    if (const auto status = wait(queued_ - 1); status != FREERIDE_OK) return status;
-    if (queued_ == 1) {
-      queued_ = 0;
-      return end_of_piece(open || record_ != nullptr);
-    }
+// As yield_point(), but one piece ahead of the GPU while that one and the next fit. Two pieces and no more: so much is
+// overrun where a bubble ends before it should.
+freeride_status Runner::yield_queued(const Host::Wait& wait) {
+  if (workload_.is_this_thread()) return workload_.pass_queued(wait);
+  const bool steps = in_step_ && !abandoned_;
+  if (steps && std::exchange(ahead_, false)) {
+    if (const auto status = wait(false); status != FREERIDE_OK) return status;
     now_ns_ = piece_ends();
     behind_ = true;
   }
+  const bool open = !steps || may_go_on();
+  const int64_t two_ns = fit_.predicted_two_ns(behind_);
+  // A profile wants each piece's time by itself.
+  if (steps && open && record_ == nullptr && two_ns > 0 && piece_begin_ns_ + two_ns <= as_time(held_.deadline_ns)) {
+    first_of_lease(now_ns_);
+    ahead_ = true;
+    return FREERIDE_OK;
+  }
+  if (const auto status = wait(true); status != FREERIDE_OK) return status;
+  return steps ? end_of_piece(open) : yield_point();
 }
 
 // PAUSED as after PauseSideTask, but in the middle of a step: nothing executes until a lease has room for the next

@@ -89,7 +89,7 @@ class Runner {
 
   // Yield points.
   freeride_status yield_point();
-  freeride_status yield_queued(const Host::Wait& wait, int32_t most);
+  freeride_status yield_queued(const Host::Wait& wait);
   freeride_status end_of_piece(bool open);
   int64_t piece_ends();
   bool may_go_on();
@@ -136,7 +136,7 @@ class Runner {
   uint32_t threads_left_ = 0, threads_awake_ = 0;
   int64_t piece_begin_ns_ = 0;
   bool in_step_ = false;
-  int32_t queued_ = 0;   ///< from the present piece on, so many are on the GPU, and the one after is being queued
+  bool ahead_ = false;   ///< the present piece is still on the GPU, and the one after it is being queued
   bool behind_ = false;  ///< the present piece was queued behind another one
   bool imperative_ = false;
   Workload workload_;

@@ -126,11 +126,12 @@ freeride_status Workload::pass() {
   int64_t took_ns = 0;
   if (!piece_ends(took_ns)) {
     pieces_.step_abandoned();
+  } else if (ahead_) {
+    pieces_.last_two_done(took_ns, behind_);
   } else {
-    pieces_.last_done(static_cast<size_t>(queued_) + 1, took_ns, behind_);
+    pieces_.step_done(took_ns);
   }
-  queued_ = 0;
-  behind_ = false;
+  ahead_ = behind_ = false;
   return begin_piece();
 }
 
@@ -139,22 +140,19 @@ freeride_status Workload::pass_piece() {
   return begin_piece();
 }
 
-freeride_status Workload::pass_queued(const Host::Wait& wait, int32_t most) {
-  for (++queued_;; --queued_) {
-    const int64_t look_ns = SteadyClock::now();
-    if (gate_.load() == kOpen && queued_ <= most &&
-        pieces_.queues_next(static_cast<size_t>(queued_), behind_, look_ns - piece_begin_ns_,
-                            open_until_ns_.load() - look_ns)) {
-      return FREERIDE_OK;
-    }
-    if (const auto status = wait(queued_ - 1); status != FREERIDE_OK) return status;
-    if (queued_ == 1) {
-      queued_ = 0;
-      return pass_piece();
-    }
+freeride_status Workload::pass_queued(const Host::Wait& wait) {
+  if (std::exchange(ahead_, false)) {
+    if (const auto status = wait(false); status != FREERIDE_OK) return status;
     piece_done();
     behind_ = true;
   }
+  const int64_t two_ns = pieces_.predicted_two_ns(behind_);
+  if (gate_.load() == kOpen && two_ns > 0 && SteadyClock::now() + two_ns <= open_until_ns_.load()) {
+    ahead_ = true;
+    return FREERIDE_OK;
+  }
+  if (const auto status = wait(true); status != FREERIDE_OK) return status;
+  return pass_piece();
 }
 
 // Until the gate is open and the next piece may begin.

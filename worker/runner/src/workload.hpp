@@ -57,9 +57,10 @@ class Workload {
   freeride_status pass();
   /// The same at a yield point, for the next piece.
   freeride_status pass_piece();
-  /// The same behind a piece that has been queued on a GPU and need not be done: where it and the next will be done
-  /// before the gate closes, it stays ahead of the GPU (PieceFit::queues_next()), by `most` pieces at most.
-  freeride_status pass_queued(const Host::Wait& wait, int32_t most);
+  /// The same behind a piece that has been queued on a GPU and need not be done: where this piece and the next will be
+  /// done before the gate closes, it waits for the piece before this one only, so that the GPU always has work; else
+  /// for this one.
+  freeride_status pass_queued(const Host::Wait& wait);
 
  private:
   void end();
@@ -90,7 +91,7 @@ class Workload {
   int64_t piece_begin_ns_ = 0;
   uint64_t worked_lease_ = 0;   ///< the last one under which a piece began
   uint32_t piece_opening_ = 0;  ///< of the gate, when the piece began
-  int32_t queued_ = 0;          ///< pieces before the one that is being queued, which may not be done
+  bool ahead_ = false;          ///< a piece before the present one may not be done
   bool behind_ = false;         ///< the present piece was queued behind another one
 };
 

@@ -128,28 +128,6 @@ TEST_CASE("yield: queued pieces are one ahead of the GPU where there is room, an
   CHECK(ahead > 0);
 }
 
-TEST_CASE("yield: of short pieces several are queued, and no more than the ABI says") {
-  const TempDir scratch;
-  auto harness = start_paused("yielding", scratch, {{"pieces", "30"}, {"piece_us", "20"}, {"queued", "1"}});
-  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
-  // Steps until one of their pieces is begun with three behind it: how soon is the machine's to say.
-  int done = 0, queued = 0, most = 0;
-  REQUIRE(harness->wait_until([&](const auto&) {
-    done = queued = most = 0;
-    for (const Piece& piece : read_pieces(scratch)) {
-      if (piece.what == "queued") most = std::max(most, queued++ - done);
-      if (piece.what == "piece") ++done;
-    }
-    return most >= 3;
-  }));
-  CHECK(most <= FREERIDE_MOST_LEFT + 1);
-  harness->revoke();
-  REQUIRE(harness->wait_paused());
-  done = queued = 0;
-  for (const Piece& piece : read_pieces(scratch)) ++(piece.what == "queued" ? queued : done);
-  CHECK(queued <= done);  // "pause" is a line, too
-}
-
 TEST_CASE("yield: a lease that is taken back ends queued pieces, too") {
   const TempDir scratch;
   auto harness = start_paused("yielding", scratch, {{"pieces", "200"}, {"piece_us", "2000"}, {"queued", "1"}});

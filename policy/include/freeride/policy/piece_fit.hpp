@@ -20,11 +20,6 @@ namespace freeride::policy {
 /// the runner's main thread owns it.
 class PieceFit {
  public:
-  /// How much work is queued on a GPU behind each other, at most, before the next piece: so long may the host be held
-  /// up without the GPU running dry. And at most this share of a lease's rest: a bubble that ends before it should most
-  /// likely does so near its end, and what is queued then is overrun.
-  static constexpr int64_t kMostLeadNs = 4'000'000;
-  static constexpr int64_t kLeadDivisor = 8;
   /// Pieces told apart; later ones of a step are learned together with the last.
   static constexpr size_t kMostPieces = 256;
 
@@ -38,9 +33,8 @@ class PieceFit {
   void piece_done(int64_t duration_ns, bool behind = false);
   /// The present piece has taken `duration_ns` and ended the step: the next step's first piece is present.
   void step_done(int64_t duration_ns);
-  /// The present piece and those queued behind it, `count` in all, have together taken `duration_ns` and ended the
-  /// step.
-  void last_done(size_t count, int64_t duration_ns, bool behind);
+  /// The present piece and the one that was queued behind it have together taken `duration_ns` and ended the step.
+  void last_two_done(int64_t duration_ns, bool behind);
   /// The present piece has ended at a yield point, and nobody knows how long it took by itself.
   void piece_unseen();
   /// The step was given up at a yield point: it begins again with its first piece.
@@ -52,11 +46,8 @@ class PieceFit {
   void lease_skipped();
   /// What the present piece is expected to take alone, ns; 0 = not known.
   int64_t predicted_ns() const;
-  /// What the present piece, which has been executing for `elapsed_ns`, and those behind it, `count` in all, are
-  /// expected to take from now on; 0 = one of them has not been seen yet.
-  int64_t rest_ns(size_t count, bool behind, int64_t elapsed_ns) const;
-  /// May the host queue one more behind `queued` of them? One at least, where all will be done within `lease_rest_ns`.
-  bool queues_next(size_t queued, bool behind, int64_t elapsed_ns, int64_t lease_rest_ns) const;
+  /// What the present piece and one behind it are expected to take; 0 = one of them has not been seen yet.
+  int64_t predicted_two_ns(bool behind) const;
 
   /// Of whole steps: what was executed in them.
   int64_t quantile_ns(double q) const {
