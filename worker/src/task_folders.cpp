@@ -37,7 +37,8 @@ Fd take_folder(const fs::path& folder) {
 }
 
 int64_t disk_bytes(const fs::path& folder, const std::atomic<bool>& ends) {
-  int64_t bytes = 0;
+  struct stat own {};  // a folder of nothing takes room, too
+  int64_t bytes = lstat(folder.c_str(), &own) == 0 ? static_cast<int64_t>(own.st_blocks) * 512 : 0;
   std::error_code error;
   for (auto it = fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied, error);
        !error && it != fs::recursive_directory_iterator() && !ends; it.increment(error)) {
