@@ -212,13 +212,27 @@ def by_kind_of_lease(runs):
             weights = [1 / each[at][1] for each in of]
             one[name] = round(sum(weight * each[at][0] for weight, each in zip(weights, of)) / sum(weights), 3)
             one[name.replace("_ms", "_ci95_half_ms")] = round(1.96 / sum(weights) ** 0.5, 3)
+        one["iteration_ms"] = round(statistics.fmean(row[1] + row[3] for *_, on in of for row in on), 1)
         one["stepping_share_pct"] = round(100 * sum(row[4] for *_, on in of for row in on) / sum(row[3] for *_, on in of for row in on), 1)
         result.append(one)
     return result
 
 
+def of_the_same_leases(kinds, same):
+    """What the kinds named in `same`, the same leases under several names, cost together: weighted by their variance, ms and percent of an iteration."""
+    of = [kind for kind in kinds if kind["leases"] in same]
+    if not of:
+        return None
+    weights = [kind["own_work_ci95_half_ms"] ** -2 for kind in of]
+    own, half = sum(weight * kind["own_work_ms"] for weight, kind in zip(weights, of)) / sum(weights), sum(weights) ** -0.5
+    iteration = statistics.fmean(kind["iteration_ms"] for kind in of)
+    return {"leases": same, "own_work_ms": round(own, 3), "own_work_ci95_half_ms": round(half, 3), "time_increase_pct": round(100 * own / iteration, 3),
+            "ci95_half_pct": round(100 * half / iteration, 3)}
+
+
 def summarise_replays(record):
     """Of the stages of a recorded pipeline, each for a while: as many iterations of each make the pipeline's bubbles."""
+    kinds = by_kind_of_lease(record.get("by_iteration", ()))
     of_stage, delays, by_stage = {}, [], {}
     for run in record["runs"]:
         of_stage.setdefault(run["replayed"]["stage"], []).append(run)
@@ -233,7 +247,7 @@ def summarise_replays(record):
     return {"stages": by_stage, "edge_to_lease_p50_us": weighted_quantile(delays, 0.5), "edge_to_lease_p99_us": weighted_quantile(delays, 0.99),
             "edge_to_lease_samples": len(delays), "hook_cpu_pct": max(stage["hook_cpu_pct"] for stage in by_stage.values()),
             "own_work": own_work([sample for run in record["runs"] for sample in run["samples"]]),
-            "by_kind_of_lease": by_kind_of_lease(record.get("by_iteration", ())),
+            "by_kind_of_lease": kinds, "present_form": of_the_same_leases(kinds, record.get("same_leases", ())),
             "summary_before": summarise_replays(record["before"]) if "before" in record else None}
 
 
