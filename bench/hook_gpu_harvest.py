@@ -213,6 +213,8 @@ def by_kind_of_lease(runs):
             one[name] = round(sum(weight * each[at][0] for weight, each in zip(weights, of)) / sum(weights), 3)
             one[name.replace("_ms", "_ci95_half_ms")] = round(1.96 / sum(weights) ** 0.5, 3)
         one["iteration_ms"] = round(statistics.fmean(row[1] + row[3] for *_, on in of for row in on), 1)
+        one["time_increase_pct"] = round(100 * one["own_work_ms"] / one["iteration_ms"], 2)
+        one["ci95_half_pct"] = round(100 * one["own_work_ci95_half_ms"] / one["iteration_ms"], 2)
         one["stepping_share_pct"] = round(100 * sum(row[4] for *_, on in of for row in on) / sum(row[3] for *_, on in of for row in on), 1)
         result.append(one)
     return result

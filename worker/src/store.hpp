@@ -10,7 +10,7 @@
 namespace freeride::worker {
 
 /// Files <sha256>.so and <sha256>.py, mode 0444, that appear whole or not at all and are never changed. Several workers
-/// and the manager of a host share the folder. Blocks on the disk. One thread.
+/// and the manager of a host share the folder. Blocks on the disk. Any thread.
 class PluginStore {
  public:
   /// `folder` is made when it is first needed.
