@@ -40,7 +40,7 @@ def main():
         if not name.endswith((".c", ".h", ".cpp", ".hpp")):
             continue
         folder = name.split("/")[0]
-        # The longest row that holds the file: worker/runner has one of its own.
+        # The longest row that holds the file: the longest wins.
         row = max((r for r in rows if name.startswith(r + "/")), key=len, default=None)
         if row is None or "all" in rows[row]:
             continue

@@ -213,7 +213,7 @@ class TorchQueue:
             self._events[1 if all else 0].synchronize()
 
 
-# ---- for the runner (worker/runner/src/python_plugin.cpp)
+# ---- for the runner (runner/src/python_plugin.cpp)
 
 _OK, _FINISHED, _ABANDONED, _ERROR, _BAD_PARAMETER, _OUT_OF_MEMORY, _UNAVAILABLE = 0, 1, 2, -1, -2, -3, -4
 

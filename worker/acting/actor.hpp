@@ -1,0 +1,116 @@
+// Actor: the acting thread's logic without the thread: looks at the pages, opens and closes leases, kills, measures.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "acting/act_event.hpp"
+#include "acting/plans.hpp"
+#include "acting/rank_slot.hpp"
+#include "acting/task_slot.hpp"
+#include "acting/waitv.hpp"
+
+namespace freeride::worker {
+
+struct ActorConfig {
+  TaskLimits task;
+  int64_t init_ns = 30 * 1'000'000'000LL;     ///< length of the initialisation grant
+  int64_t profile_ns = 30 * 1'000'000'000LL;  ///< length of the profiling grant
+  policy::LeaseLimits lease;
+};
+
+/// A task that was killed for what it executed; the main thread makes the verdict of it.
+struct Kill {
+  uint64_t task = 0;
+  std::string reason, limit;
+  uint32_t transition = 0;     ///< it was in then
+  bool training_came = false;  ///< its profile had been begun before a training came
+};
+
+/// One thread owns it (the acting thread, or a test). All of a device's ranks and tasks are in here.
+class Actor {
+ public:
+  static constexpr size_t kMostRanks = 16, kMostTasks = 64;
+
+  Actor(const ActorConfig& config, Processes& processes, EventRing& events);
+
+  // ---- orders; all cheap but for allocation
+  void add_rank(std::shared_ptr<const RankSource> source);
+  void remove_rank(uint64_t id, int64_t now_ns);
+  void add_task(std::shared_ptr<TaskSource> source);
+  void remove_task(uint64_t id);
+  void set_process(uint64_t id, int pid, std::shared_ptr<const Fd> pidfd);
+  void set_order(uint64_t id, uint32_t order, int64_t now_ns);
+  void ask_to_save(uint64_t id, bool wanted);
+  void initialise_paused(uint64_t id);
+  void set_plans(std::shared_ptr<const PlanSet> plans);
+
+  /// Takes every open lease back.
+  void stop(int64_t now_ns);
+
+  struct Next {
+    int64_t look_ns = 0;     ///< step again then at the latest; 0: only when woken
+    bool tell_now = false;   ///< the main thread should look at events and kills at once
+    bool in_window = false;  ///< all ranks are in bubbles
+    int64_t awake_ns = 0;    ///< a lease may be to be opened at any moment up to then; 0: none is expected
+  };
+  /// One look at everything. `waits` gets the words to wait for, with the values that were seen.
+  Next step(int64_t now_ns, WaitSet& waits);
+
+  /// `when_ns`, but later while a side task has a lease and has not made the first step that will wake this thread. A
+  /// timer nearer than the kernel's next tick must be set in hardware, which takes a virtual machine as long as all the
+  /// rest of a bubble's begin: it waits until the task has started, or kStartNs.
+  int64_t after_start(int64_t when_ns, int64_t now_ns) const;
+  static constexpr int64_t kStartNs = 5'000'000;
+
+  std::vector<Kill> take_kills() { return std::exchange(kills_, {}); }
+  bool has_kills() const { return !kills_.empty(); }
+
+ private:
+  void act(int64_t now_ns);
+  void close_lease(int64_t ended_ns, int64_t now_ns);
+  void account(int64_t now_ns);
+  void leave_window(int64_t now_ns, RankSlot* leaver);
+  void settle(int64_t now_ns, bool next_window);
+  void grants(int64_t now_ns);
+  void judge(int64_t now_ns);
+  void note_kill(TaskSlot& task, uint32_t transition, bool training_came);
+  void tell_states();
+  void tell_supervisors(int64_t now_ns);
+  bool starting() const;
+  void look_at(int64_t when_ns);
+  void add_waits(WaitSet& waits) const;
+  int64_t awake_until(int64_t now_ns) const;
+  bool all_in_bubbles() const;
+  RankSlot* rank(uint64_t id);
+  TaskSlot* task(uint64_t id);
+
+  struct Charge {  // whose bubble a task's overrun counts to
+    uint64_t task = 0, rank = 0, serial = 0;
+  };
+
+  ActorConfig config_;
+  Processes& processes_;
+  EventRing& events_;
+  std::vector<std::unique_ptr<RankSlot>> ranks_;
+  std::vector<std::unique_ptr<TaskSlot>> tasks_;
+  std::vector<policy::RankView> rank_views_;
+  std::vector<policy::TaskView> task_views_;
+  std::vector<Charge> charges_;
+  std::vector<Kill> kills_;
+  std::shared_ptr<const PlanSet> plans_;
+  size_t open_task_ = policy::kNoTask;  // index of who holds the open lease
+  bool open_is_idle_ = false;
+  uint64_t served_ = 0;
+  bool window_open_ = false, window_leased_ = false;
+  int64_t window_begin_ns_ = 0;
+  int64_t next_audit_ns_ = 0;
+  Next next_;
+};
+
+}  // namespace freeride::worker

@@ -1,0 +1,933 @@
+#include "acting/actor.hpp"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "acting/awake_budget.hpp"
+#include "acting/fake_pages_test_support.hpp"
+#include "freeride/base/clock.hpp"
+
+using namespace freeride;
+using namespace freeride::worker;
+using freeride::worker::testing::FakeProcesses;
+using freeride::worker::testing::FakeRank;
+using freeride::worker::testing::FakeTask;
+
+namespace {
+
+constexpr int64_t kMs = kNsPerMs;
+constexpr uint64_t kRank = 1;
+
+struct Rig {
+  EventRing events;
+  FakeProcesses processes;
+  ActorConfig config = [] {
+    ActorConfig c;
+    c.task.grace_ns = 10 * kMs;
+    c.task.hang_ns = 1000 * kMs;
+    return c;
+  }();
+  Actor actor{config, processes, events};
+  WaitSet waits;
+  FakeClock clock{100 * kNsPerSec};
+  std::vector<std::unique_ptr<FakeTask>> tasks;
+  FakeRank rank;
+
+  explicit Rig(bool with_rank = true) {
+    if (!with_rank) return;
+    rank.learn(1, 20 * kMs, 30 * kMs, 40 * kMs);
+    rank.learn(2, 20 * kMs, 30 * kMs, 40 * kMs);
+    actor.add_rank(rank.source(kRank));
+  }
+  int64_t now() const { return clock.now_ns(); }
+  Actor::Next step() {
+    waits.clear();
+    return actor.step(now(), waits);
+  }
+  FakeTask& add(bool initialised = true) {
+    const uint64_t id = tasks.size() + 1;
+    tasks.push_back(std::make_unique<FakeTask>(id, processes));
+    FakeTask& task = *tasks.back();
+    actor.add_task(task.source());
+    actor.set_process(id, task.pid(), nullptr);
+    if (initialised) task.initialised(now());
+    return task;
+  }
+  std::vector<ActEvent> drain(ActEvent::Kind kind) {
+    std::vector<ActEvent> found;
+    ActEvent event;
+    while (events.pop(event)) {
+      if (event.kind == kind) found.push_back(event);
+    }
+    return found;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a bubble opens a lease, its end takes it back", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.rank.begin(rig.now());
+  const auto next = rig.step();
+  auto lease = task.lease();
+  CHECK(lease.kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(lease.order == FREERIDE_ORDER_RUN);
+  CHECK(lease.deadline_ns == static_cast<uint64_t>(rig.now() + 20 * kMs));
+  CHECK(lease.begin_ns == static_cast<uint64_t>(rig.now()));
+  CHECK(next.look_ns == rig.now() + Actor::kStartNs);  // to tell the supervisor
+  CHECK(next.in_window);
+  const uint64_t id = lease.lease_id;
+  rig.clock.tick(Actor::kStartNs);
+  CHECK(rig.step().look_ns == rig.now() + 20 * kMs - Actor::kStartNs);
+  rig.clock.tick(20 * kMs - Actor::kStartNs);
+  rig.step();
+  lease = task.lease();
+  CHECK(lease.lease_id == id + 1);
+  CHECK(lease.deadline_ns == static_cast<uint64_t>(rig.now() + 10 * kMs));
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(rig.actor.step(rig.now(), rig.waits).in_window == false);
+}
+
+TEST_CASE("a GPU's mark opens no lease before the hook has written when the bubble began", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(15 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  // An iteration's last wait is over, and the next one's first begins at once: the page still has the older begin.
+  auto& page = rig.rank.page();
+  page.state_word = FREERIDE_STATE(page.iteration + 1, 1);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(kMs / 10);
+  page.begin_ns = static_cast<uint64_t>(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(task.lease().deadline_ns == static_cast<uint64_t>(rig.now() + 20 * kMs));
+}
+
+TEST_CASE("no timer near at hand is set before the first step, and the deadline's is set after it", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(18 * kMs);
+  CHECK(rig.step().look_ns == rig.now() + Actor::kStartNs);  // it might still start: 2 ms are left
+  task.start(rig.now());
+  CHECK(rig.step().look_ns == rig.now() + 2 * kMs);
+}
+
+TEST_CASE("a bubble's end says who worked in it, and from when until when", "[actor]") {
+  Rig rig;
+  rig.add();
+  FakeTask& task = rig.add();
+  rig.actor.set_order(1, FREERIDE_ORDER_PAUSE, rig.now());
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  const int64_t first_ns = rig.now();
+  task.start(first_ns);
+  rig.clock.tick(3 * kMs);
+  task.step_done(rig.now(), 3 * kMs);
+  const int64_t paused_ns = rig.now();
+  task.pause(paused_ns);
+  rig.step();
+  rig.clock.tick(2 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  // And one in which it does nothing.
+  rig.clock.tick(kMs);
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 2);
+  CHECK(ends[0].task == task.source()->id);
+  CHECK(ends[0].side_begin_ns == first_ns);
+  CHECK(ends[0].side_end_ns == paused_ns);
+  CHECK(ends[1].side_begin_ns == 0);
+  CHECK(ends[1].side_end_ns == 0);
+}
+
+TEST_CASE("where several work in a bubble, its end says from when until when any did", "[actor]") {
+  // Whoever is looked at first: the one that works first, the other, or one that only had a lease.
+  const bool swap = GENERATE(false, true);
+  Rig rig;
+  FakeTask& one = rig.add();
+  FakeTask& two = rig.add();
+  FakeTask& first = swap ? two : one;
+  FakeTask& second = swap ? one : two;
+  rig.actor.set_order(second.source()->id, FREERIDE_ORDER_PAUSE, rig.now());
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  const int64_t first_ns = rig.now();
+  first.start(rig.now());
+  rig.clock.tick(3 * kMs);
+  first.step_done(rig.now(), 3 * kMs);
+  first.pause(rig.now());
+  rig.actor.set_order(second.source()->id, FREERIDE_ORDER_RUN, rig.now());
+  rig.actor.set_order(first.source()->id, FREERIDE_ORDER_PAUSE, rig.now());
+  rig.step();
+  REQUIRE(second.lease().kind == FREERIDE_LEASE_BUBBLE);
+  const bool works = GENERATE(true, false);
+  int64_t paused_ns = rig.now();
+  if (works) {
+    rig.clock.tick(kMs);
+    second.start(rig.now());
+    rig.clock.tick(2 * kMs);
+    second.step_done(rig.now(), 2 * kMs);
+    second.pause(rig.now());
+    paused_ns = rig.now();
+  }
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].task == (works ? second : first).source()->id);
+  CHECK(ends[0].side_begin_ns == first_ns);
+  CHECK(ends[0].side_end_ns == paused_ns);
+  CHECK(ends[0].harvested_ns == (works ? 5 : 3) * kMs);
+}
+
+TEST_CASE("harvest is step time within the bubble; a step across its end counts by half", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  task.start(rig.now());
+  rig.clock.tick(4 * kMs);
+  task.step_done(rig.now(), 4 * kMs);
+  task.start(rig.now());
+  rig.clock.tick(3 * kMs);
+  task.execute(3 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).empty());  // its overrun is still being measured
+  // It executes 2 ms more and pauses.
+  rig.clock.tick(50 * kMs);
+  task.step_done(rig.now(), 2 * kMs);
+  task.pause(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].id == kRank);
+  CHECK(ends[0].leased);
+  CHECK(ends[0].type == 'B');
+  CHECK(ends[0].harvested_ns == 7 * kMs);
+  CHECK(ends[0].overrun_ns == 2 * kMs);
+  CHECK(ends[0].end_ns - ends[0].begin_ns == 8 * kMs);
+  CHECK(task.source()->harvested_ns == 7 * kMs);
+  CHECK(task.source()->overrun_ns == 2 * kMs);
+  CHECK_FALSE(task.killed());
+}
+
+TEST_CASE("execution that waits for the next bubble is no overrun", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.clock.tick(5 * kMs);
+  task.execute(5 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  rig.clock.tick(400 * kMs);  // starved: no CPU time
+  rig.step();
+  CHECK_FALSE(task.killed());
+  rig.rank.begin(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].overrun_ns == 0);
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  // The rest of that step, in this bubble, is harvest of this one; the wait between is nobody's.
+  rig.clock.tick(3 * kMs);
+  task.step_done(rig.now(), 3 * kMs);
+  task.pause(rig.now());
+  rig.rank.end(rig.now());
+  rig.step();
+  const auto second = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(second.size() == 1);
+  CHECK(second[0].harvested_ns == 3 * kMs);
+}
+
+TEST_CASE("execution past the end by more than the grace period kills", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.clock.tick(5 * kMs);
+  task.execute(5 * kMs);
+  rig.rank.end(rig.now());
+  auto next = rig.step();
+  REQUIRE(next.look_ns > rig.now());
+  rig.clock.set(next.look_ns);
+  task.execute(11 * kMs);
+  next = rig.step();
+  CHECK(task.killed());
+  CHECK(next.tell_now);
+  const auto kills = rig.actor.take_kills();
+  REQUIRE(kills.size() == 1);
+  CHECK(kills[0].task == 1);
+  CHECK(kills[0].limit == "grace 10 ms");
+  CHECK(kills[0].transition == FREERIDE_IN_STEP);
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].overrun_ns == 11 * kMs);
+  // Dead: no lease any more, whatever its page says.
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("a task that has finished stops under its own limit, not the last lease's", "[actor]") {
+  Rig rig;
+  rig.config.task.by_cpu_clock = GENERATE(true, false);
+  rig.config.task.stop_ns = 500 * kMs;
+  Actor actor(rig.config, rig.processes, rig.events);
+  actor.add_rank(rig.rank.source(kRank));
+  FakeTask task(1, rig.processes);
+  actor.add_task(task.source());
+  actor.set_process(1, task.pid(), nullptr);
+  task.initialised(rig.now());
+  const auto look = [&](int64_t after_ms, int64_t executed_ms) {
+    rig.clock.tick(after_ms * kMs);
+    task.execute(executed_ms * kMs);
+    rig.waits.clear();
+    return actor.step(rig.now(), rig.waits);
+  };
+  rig.rank.begin(rig.now());
+  look(0, 0);
+  task.start(rig.now());
+  look(5, 0);
+  task.step_done(rig.now(), 5 * kMs);
+  task.pause(rig.now());
+  task.answer().transition = FREERIDE_IN_STOP;  // its work is done: it frees what it has
+  look(1, 1);
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.rank.end(rig.now());
+  look(0, 0);
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].overrun_ns == 0);
+  rig.rank.begin(rig.now());  // no lease any more
+  look(100, 100);
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  look(100, 100);
+  CHECK_FALSE(task.killed());
+  SECTION("and is not killed for what its process does on its way out") {
+    task.answer().state = FREERIDE_STATE_STOPPED;
+    task.answer().transition = FREERIDE_IN_NONE;
+    look(200, 200);
+    CHECK_FALSE(task.killed());
+  }
+  SECTION("and goes on executing no longer for saying so") {
+    task.answer().transition = FREERIDE_IN_STEP;
+    task.answer().state = FREERIDE_STATE_RUNNING;
+    const auto next = look(250, 250);
+    CHECK_FALSE(task.killed());
+    rig.clock.set(next.look_ns);
+    look(100, 100);
+    CHECK(task.killed());
+    const auto kills = actor.take_kills();
+    REQUIRE(kills.size() == 1);
+    CHECK(kills[0].limit == "stop 500 ms");
+  }
+}
+
+TEST_CASE("a step that never ends is killed though every bubble opens a new lease", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  int bubbles = 0;
+  for (; bubbles < 20 && !task.killed(); ++bubbles) {
+    rig.clock.tick(15 * kMs);
+    task.execute(15 * kMs);
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.clock.tick(3 * kMs);
+    task.execute(3 * kMs);  // past the end, less than the grace period
+    rig.rank.begin(rig.now());
+    rig.step();
+    rig.rank.finish_iteration(rig.now());
+  }
+  CHECK(task.killed());
+  CHECK(bubbles < 6);
+}
+
+TEST_CASE("a hung step is killed though every bubble opens a new lease", "[actor]") {
+  Rig rig;
+  rig.processes.runnable = false;  // it sleeps
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  int bubbles = 0;
+  for (; bubbles < 100 && !task.killed(); ++bubbles) {
+    rig.clock.tick(20 * kMs);
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.clock.tick(20 * kMs);
+    rig.rank.finish_iteration(rig.now());
+    rig.rank.begin(rig.now());
+    rig.step();
+  }
+  CHECK(task.killed());
+  CHECK(bubbles >= 24);  // not before the hang limit of 1 s
+  CHECK(rig.actor.take_kills().at(0).limit == "hang 1000 ms");
+}
+
+TEST_CASE("without a trainer and with no grant to give, nothing is looked at at once", "[actor]") {
+  Rig rig;
+  rig.add();
+  rig.step();
+  rig.actor.remove_rank(kRank, rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  const int64_t look_ns = rig.step().look_ns;
+  CHECK((look_ns == 0 || look_ns > rig.now()));
+}
+
+TEST_CASE("a task that training keeps from executing is not hung", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.clock.tick(5 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  for (int i = 0; i < 20; ++i) {  // 10 s without a core
+    rig.clock.tick(500 * kMs);
+    rig.step();
+  }
+  CHECK_FALSE(task.killed());
+  task.step_done(rig.now(), kMs);
+  task.pause(rig.now());
+  rig.step();
+  CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).at(0).overrun_ns == kMs);
+}
+
+TEST_CASE("a starved task that happens to sleep when it is looked at is not hung", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.clock.tick(5 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  rig.clock.tick(200 * kMs);
+  rig.step();
+  // It had no core for 2 s, then some, and sleeps for a moment within its step.
+  rig.clock.tick(2000 * kMs);
+  rig.processes.starved_ns = 2000 * kMs;
+  rig.processes.runnable = false;
+  rig.step();
+  CHECK_FALSE(task.killed());
+  // Asleep for the whole limit, it hangs.
+  rig.clock.tick(700 * kMs);
+  rig.step();
+  CHECK_FALSE(task.killed());
+  rig.clock.tick(200 * kMs);
+  rig.step();
+  CHECK(task.killed());
+  CHECK(rig.actor.take_kills().at(0).limit == "hang 1000 ms");
+}
+
+TEST_CASE("a task that says it has paused and goes on is killed", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.step();
+  for (int i = 0; i < 3; ++i) {
+    rig.clock.tick(kNsPerSec);
+    rig.step();
+  }
+  CHECK_FALSE(task.killed());
+  task.execute(200 * kMs);
+  rig.clock.tick(kNsPerSec);
+  rig.step();
+  CHECK(task.killed());
+  const auto kills = rig.actor.take_kills();
+  REQUIRE(kills.size() == 1);
+  CHECK(kills[0].reason.find("said that it was paused") != std::string::npos);
+}
+
+TEST_CASE("counters that lie give no more harvest than bubble and CPU time", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.answer().step_ns = std::numeric_limits<uint64_t>::max() / 16;
+  task.execute(2 * kMs);
+  rig.clock.tick(6 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].harvested_ns == 2 * kMs);
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.answer().step_ns = 0;
+  rig.clock.tick(6 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].harvested_ns == 0);
+}
+
+TEST_CASE("a bubble page of garbage opens nothing and costs bounded work", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  auto& page = rig.rank.page();
+  const auto no_lease = [&] {
+    rig.step();
+    return task.lease().kind == FREERIDE_LEASE_NONE;
+  };
+  page.begin_ns = 0;
+  page.state_word = FREERIDE_STATE(7, 1);
+  CHECK(no_lease());
+  page.begin_ns = static_cast<uint64_t>(rig.now() + 3600 * kNsPerSec);
+  CHECK(no_lease());
+  page.begin_ns = ~uint64_t{0};
+  CHECK(no_lease());
+  page.begin_ns = static_cast<uint64_t>(rig.now());
+  page.state_word = FREERIDE_STATE(7, 0xffff);  // no such slot
+  CHECK(no_lease());
+  page.begin_ns = static_cast<uint64_t>(rig.now() - 1);
+  page.state_word = FREERIDE_STATE(8, 1);
+  page.hook_state = 77;
+  CHECK(no_lease());
+  page.hook_state = FREERIDE_HOOK_DISABLED;
+  CHECK(no_lease());
+  page.hook_state = FREERIDE_HOOK_ACTIVE;
+  page.learned[0] = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, 0, 0};
+  CHECK(no_lease());
+  const int64_t decade = 10ll * 365 * 86400 * kNsPerSec;
+  page.learned[0] = {static_cast<uint64_t>(decade), 0, 0, 0, 0};
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(static_cast<int64_t>(task.lease().deadline_ns) <= rig.now() + rig.config.lease.longest_ns);
+  rig.drain(ActEvent::Kind::kBubbleEnd);
+  page.bubbles = ~uint64_t{0} - 5;
+  page.iteration = ~uint64_t{0} - 5;
+  for (int i = 0; i < 10; ++i) {
+    page.bubbles += uint64_t{1} << 40;
+    page.iteration += uint64_t{1} << 33;
+    rig.step();
+  }
+  CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).empty());
+}
+
+TEST_CASE("two ranks: a lease only while both are in bubbles, and both bubbles get the harvest", "[actor]") {
+  Rig rig;
+  FakeRank other(1);
+  other.learn(1, 100 * kMs, 100 * kMs, 100 * kMs);
+  rig.actor.add_rank(other.source(2));
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(5 * kMs);
+  other.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(task.lease().deadline_ns == static_cast<uint64_t>(rig.now() + 15 * kMs));
+  task.start(rig.now());
+  rig.clock.tick(4 * kMs);
+  task.step_done(rig.now(), 4 * kMs);
+  task.pause(rig.now());
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(kMs);
+  other.end(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 2);
+  CHECK(ends[0].id == kRank);
+  CHECK(ends[0].harvested_ns == 4 * kMs);
+  CHECK(ends[1].id == 2);
+  CHECK(ends[1].harvested_ns == 4 * kMs);
+}
+
+TEST_CASE("a rank that goes takes its lease with it", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  rig.actor.remove_rank(kRank, rig.now());
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("the initialisation grant: one at a time, once, then leases", "[actor]") {
+  Rig rig;
+  FakeTask& first = rig.add(false);
+  FakeTask& second = rig.add(false);
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_NONE);  // not created yet
+  first.created();
+  second.created();
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_INIT);
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+  rig.step();
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+  first.initialised(rig.now());
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(second.lease().kind == FREERIDE_LEASE_INIT);
+  second.initialised(rig.now());
+  rig.step();
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("an initialisation that outlasts its grant is killed in InitSideTask", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add(false);
+  task.created();
+  rig.step();
+  task.answer().transition = FREERIDE_IN_INIT;
+  rig.clock.tick(rig.config.init_ns);
+  auto next = rig.step();
+  CHECK_FALSE(task.killed());
+  task.execute(50 * kMs);
+  rig.clock.set(next.look_ns);
+  rig.step();
+  CHECK(task.killed());
+  const auto kills = rig.actor.take_kills();
+  REQUIRE(kills.size() == 1);
+  CHECK(kills[0].transition == FREERIDE_IN_INIT);
+}
+
+TEST_CASE("an order to pause takes the lease back, one to stop reaches the page", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.actor.set_order(1, FREERIDE_ORDER_PAUSE, rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(task.lease().order == FREERIDE_ORDER_PAUSE);
+  rig.actor.set_order(1, FREERIDE_ORDER_RUN, rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  rig.actor.set_order(1, FREERIDE_ORDER_STOP, rig.now());
+  CHECK(task.lease().order == FREERIDE_ORDER_STOP);
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("held-out iterations get no lease and say so", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  policy::HoldoutPlan plan;
+  plan.job = "gpt";
+  plan.block_iterations = 1;
+  plan.share_pct = 100;
+  plan.from_iteration = 1;
+  auto plans = std::make_shared<PlanSet>();
+  plans->merge({plan});
+  rig.actor.set_plans(plans);
+  rig.rank.started(rig.now());
+  for (int i = 0; i < 2; ++i) {
+    rig.rank.begin(rig.now());
+    rig.step();
+    CHECK((task.lease().kind == FREERIDE_LEASE_BUBBLE) == (i == 0));
+    rig.clock.tick(5 * kMs);
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.clock.tick(5 * kMs);
+    rig.rank.finish_iteration(rig.now());
+    rig.step();
+  }
+  ActEvent event;
+  int bubbles = 0, iterations = 0;
+  while (rig.events.pop(event)) {
+    if (event.kind == ActEvent::Kind::kBubbleEnd) {
+      CHECK(event.holdout == (bubbles++ == 1));
+      CHECK(event.leased == !event.holdout);
+    } else if (event.kind == ActEvent::Kind::kIteration) {
+      CHECK(event.holdout == (iterations++ == 1));
+      CHECK(event.leased == !event.holdout);
+      CHECK(event.end_ns - event.begin_ns == 10 * kMs);
+      CHECK(event.bubble_ns == 5 * kMs);
+    }
+  }
+  CHECK(bubbles == 2);
+  CHECK(iterations == 2);
+}
+
+TEST_CASE("bubbles that came and went between two looks are still measured", "[actor]") {
+  Rig rig;
+  rig.step();
+  rig.rank.begin(rig.now());
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.rank.begin(rig.now());
+  rig.clock.tick(2 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 2);
+  CHECK(ends[0].wait == 1);
+  CHECK(ends[1].wait == 2);
+  CHECK_FALSE(ends[1].leased);
+}
+
+TEST_CASE("from one bubble straight into another the lease is a new one", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  const auto first = task.lease();
+  rig.clock.tick(2 * kMs);
+  rig.rank.end(rig.now());
+  rig.rank.begin(rig.now());
+  rig.step();
+  const auto second = task.lease();
+  CHECK(second.kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(second.lease_id > first.lease_id);
+  CHECK(second.begin_ns == static_cast<uint64_t>(rig.now()));
+  CHECK(second.deadline_ns == static_cast<uint64_t>(rig.now() + 20 * kMs));
+}
+
+TEST_CASE("a lease given back goes to the other task", "[actor]") {
+  Rig rig;
+  FakeTask& first = rig.add();
+  FakeTask& second = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  REQUIRE(first.lease().kind == FREERIDE_LEASE_BUBBLE);
+  first.start(rig.now());
+  rig.clock.tick(kMs);
+  first.step_done(rig.now(), kMs);
+  first.pause(rig.now());
+  rig.step();
+  CHECK(first.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(second.lease().kind == FREERIDE_LEASE_BUBBLE);
+  second.answer().skipped += 1;
+  rig.step();
+  CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("when idle: only with leave, and only without a trainer", "[actor]") {
+  Rig rig(false);
+  FakeTask& waits_for_training = rig.add();
+  rig.step();
+  CHECK(waits_for_training.lease().kind == FREERIDE_LEASE_NONE);
+  rig.tasks.push_back(std::make_unique<FakeTask>(7, rig.processes));
+  FakeTask& idle = *rig.tasks.back();
+  idle.source()->when_idle = true;
+  idle.initialised(rig.now());
+  rig.actor.add_task(idle.source());
+  rig.actor.set_process(7, idle.pid(), nullptr);
+  rig.step();
+  CHECK(idle.lease().kind == FREERIDE_LEASE_IDLE);
+  rig.actor.add_rank(rig.rank.source(kRank));
+  rig.step();
+  CHECK(idle.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("a task that runs when idle lets another one get its grant", "[actor]") {
+  Rig rig(false);
+  const auto add = [&](uint64_t id) -> FakeTask& {
+    rig.tasks.push_back(std::make_unique<FakeTask>(id, rig.processes));
+    FakeTask& task = *rig.tasks.back();
+    task.source()->when_idle = true;
+    rig.actor.add_task(task.source());
+    rig.actor.set_process(id, task.pid(), nullptr);
+    return task;
+  };
+  FakeTask& running = add(7);
+  running.initialised(rig.now());
+  rig.step();
+  REQUIRE(running.lease().kind == FREERIDE_LEASE_IDLE);
+  running.start(rig.now());
+  FakeTask& next = add(8);
+  next.created();
+  rig.step();
+  CHECK(running.lease().kind == FREERIDE_LEASE_IDLE);  // until its end
+  rig.clock.tick(500 * kMs);
+  rig.step();
+  CHECK(running.lease().kind == FREERIDE_LEASE_NONE);
+  running.pause(rig.now());
+  rig.step();
+  CHECK(next.lease().kind == FREERIDE_LEASE_INIT);
+  rig.step();
+  CHECK(running.lease().kind == FREERIDE_LEASE_IDLE);  // and again
+}
+
+TEST_CASE("removing the task that holds the lease frees the bubble for another", "[actor]") {
+  Rig rig;
+  rig.add();
+  FakeTask& second = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.actor.remove_task(1);
+  rig.step();
+  CHECK(second.lease().kind == FREERIDE_LEASE_BUBBLE);
+  rig.actor.remove_task(2);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).size() == 1);
+}
+
+namespace {
+FakeTask& add_profile(Rig& rig) {
+  const uint64_t id = rig.tasks.size() + 1;
+  rig.tasks.push_back(std::make_unique<FakeTask>(id, rig.processes));
+  FakeTask& task = *rig.tasks.back();
+  task.source()->profile = task.source()->when_idle = true;
+  rig.actor.add_task(task.source());
+  rig.actor.set_process(id, task.pid(), nullptr);
+  task.created();
+  return task;
+}
+}  // namespace
+
+TEST_CASE("a profile on a device without a trainer has one grant, for all of it", "[actor]") {
+  Rig rig(false);
+  FakeTask& task = add_profile(rig);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_PROFILE);
+  task.initialised(rig.now());
+  task.start(rig.now());
+  rig.clock.tick(50 * kMs);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_PROFILE);
+  CHECK_FALSE(task.source()->in_bubbles);
+}
+
+TEST_CASE("a profile beside a training is initialised under a grant and makes its steps in bubbles only", "[actor]") {
+  Rig rig;
+  FakeTask& task = add_profile(rig);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_INIT);
+  task.initialised(rig.now());
+  rig.clock.tick(kMs);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  rig.clock.tick(5 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(task.source()->in_bubbles);
+}
+
+TEST_CASE("a trainer that comes takes a profile's grant back, but for its initialisation", "[actor]") {
+  Rig rig(false);
+  FakeTask& task = add_profile(rig);
+  rig.step();
+  rig.actor.add_rank(rig.rank.source(kRank));
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_PROFILE);  // InitSideTask can't be cut; it has this one grant
+  task.initialised(rig.now());
+  task.start(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  SECTION("and it is not killed if it pauses") {
+    rig.clock.tick(kMs);
+    task.step_done(rig.now(), kMs);
+    task.pause(rig.now());
+    rig.step();
+    rig.rank.learn(1, 20 * kMs, 30 * kMs, 40 * kMs);
+    rig.rank.begin(rig.now());
+    rig.step();
+    CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+    CHECK_FALSE(task.killed());
+  }
+  SECTION("one that goes on is killed, and the verdict knows that a trainer came") {
+    rig.clock.tick(11 * kMs);
+    task.execute(11 * kMs);
+    rig.step();
+    CHECK(task.killed());
+    const auto kills = rig.actor.take_kills();
+    REQUIRE(kills.size() == 1);
+    CHECK(kills[0].training_came);
+  }
+}
+
+TEST_CASE("a grant that a starved task did not take up in time is given again", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add(false);
+  task.created();
+  rig.step();
+  const auto first = task.lease();
+  CHECK(first.kind == FREERIDE_LEASE_INIT);
+  rig.clock.tick(rig.config.init_ns);
+  rig.step();
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_INIT);
+  CHECK(task.lease().lease_id > first.lease_id);
+  CHECK_FALSE(task.killed());
+  // One that has taken it up has had it.
+  task.answer().transition = FREERIDE_IN_INIT;
+  rig.clock.tick(rig.config.init_ns);
+  rig.step();
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("the thread stays awake while a bubble is expected that somebody could use", "[actor]") {
+  Rig rig;
+  const auto expect = [&](int64_t until_ns) { rig.rank.page().expected_ns = static_cast<uint64_t>(until_ns); };
+  expect(rig.now() + kMs);
+  CHECK(rig.step().awake_ns == 0);  // no side task
+  rig.add();
+  rig.step();
+  CHECK(rig.step().awake_ns == rig.now() + kMs);
+  rig.rank.page().hook_state = FREERIDE_HOOK_DISABLED;
+  CHECK(rig.step().awake_ns == 0);
+  rig.rank.page().hook_state = FREERIDE_HOOK_ACTIVE;
+  rig.rank.begin(rig.now());
+  CHECK(rig.step().awake_ns == 0);  // it is there
+  rig.clock.tick(kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  CHECK(rig.step().awake_ns == 0);              // and that was the last word
+  expect(std::numeric_limits<int64_t>::max());  // centuries are nonsense
+  CHECK(rig.step().awake_ns == 0);
+}
+
+TEST_CASE("staying awake takes a twentieth of the time at most", "[actor]") {
+  AwakeBudget budget;
+  int64_t now = kNsPerSec, awake = 0;
+  for (int i = 0; i < 1000; ++i) {  // a hook that always expects something
+    const int64_t until = budget.allow(now, now + kNsPerSec);
+    CHECK(until - now <= AwakeBudget::kMostNs);
+    if (until > now) budget.spend(until - now);
+    awake += std::max<int64_t>(0, until - now);
+    now = std::max(until, now) + kMs;
+  }
+  CHECK(awake > 0);
+  CHECK(awake <= (now - kNsPerSec) / AwakeBudget::kShare + AwakeBudget::kSavedNs);
+}

@@ -1,0 +1,226 @@
+#include "daemon/manager_link.hpp"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/base/log.hpp"
+
+namespace freeride::worker {
+namespace {
+
+constexpr int64_t kHeartbeatNs = kNsPerSec;
+constexpr int64_t kSoonNs = 50 * kNsPerMs;         // several changes at once make one report
+constexpr int64_t kSilenceNs = 3500 * kNsPerMs;    // of a manager that should have answered three heartbeats
+constexpr int64_t kFirstPauseNs = 500 * kNsPerMs;  // between attempts to register
+constexpr int64_t kLongestPauseNs = 4 * kNsPerSec;
+constexpr int64_t kFetchNs = 60 * kNsPerSec;
+constexpr int64_t kAskNs = 10 * kNsPerSec;
+constexpr size_t kMostRegistrations = 8;
+
+}  // namespace
+
+ManagerLink::ManagerLink(zmq::context_t& context, std::string endpoint, Loop& loop, Calls calls)
+    : context_(context), endpoint_(std::move(endpoint)), loop_(loop), calls_(std::move(calls)) {}
+
+ManagerLink::~ManagerLink() {
+  loop_.cancel(timer_);
+  for (auto& [id, question] : questions_) loop_.cancel(question.patience);
+  if (requester_ != nullptr) loop_.forget(requester_->fd());
+}
+
+Status ManagerLink::start() {
+  auto requester = bus::Requester::connect(context_, endpoint_);
+  if (!requester.ok()) return requester.error();
+  requester_ = std::move(*requester);
+  // The handler has nothing to do: waking the loop is enough, receive() follows every turn.
+  if (auto s = loop_.watch(requester_->fd(), EPOLLIN, [](uint32_t) {}); !s.ok()) return s;
+  registration_pause_ns_ = kFirstPauseNs;
+  tick();
+  return {};
+}
+
+void ManagerLink::schedule(int64_t when_ns) {
+  if (timer_ != 0 && timer_at_ns_ <= when_ns) return;
+  loop_.cancel(timer_);
+  timer_at_ns_ = when_ns;
+  timer_ = loop_.at(when_ns, [this] {
+    timer_ = 0;
+    tick();
+  });
+}
+
+void ManagerLink::tick() {
+  const int64_t now_ns = SteadyClock::now();
+  if (registered_ && now_ns - heard_ns_ > kSilenceNs) lose("the manager at " + endpoint_ + " has fallen silent");
+  if (registered_) {
+    send_report();
+    schedule(now_ns + kHeartbeatNs);
+    return;
+  }
+  send_registration();
+  schedule(now_ns + registration_pause_ns_);
+  registration_pause_ns_ = std::min(kLongestPauseNs, registration_pause_ns_ * 2);
+}
+
+void ManagerLink::lose(const std::string& why) {
+  registered_ = false;
+  registration_pause_ns_ = kFirstPauseNs;
+  report_id_.clear();
+  spdlog::warn("{}; side tasks go on under their standing orders, and registering is tried again", why);
+}
+
+void ManagerLink::send_registration() {
+  // An attempt that was only slow counts as well; what follows from its answer is in order with what comes after it.
+  if (registrations_.size() >= kMostRegistrations) registrations_.erase(registrations_.begin());
+  registrations_.push_back(requester_->send(calls_.registration()));
+}
+
+void ManagerLink::send_report() {
+  last_report_ns_ = SteadyClock::now();
+  report_id_ = requester_->send(calls_.report());
+}
+
+void ManagerLink::report_soon() {
+  if (registered_) schedule(std::max(SteadyClock::now(), last_report_ns_ + kSoonNs));
+}
+
+void ManagerLink::leave() {
+  if (!registered_) return;
+  bus::WorkerReport report = calls_.report();
+  report.leaving = true;
+  auto answer = requester_->request(report, std::chrono::milliseconds(500));
+  if (!answer.ok()) spdlog::debug("the manager did not answer the last report: {}", answer.error().text());
+}
+
+void ManagerLink::fetch(const std::string& sha256, Fetched fetched) {
+  await(requester_->send(bus::FetchPlugin{sha256}), kFetchNs,
+        [fetched = std::move(fetched)](const Result<bus::Message>& reply) {
+          if (!reply.ok()) {
+            fetched(Error{Code::kTimeout, "the manager did not send the plugin within 60 s", "load it again"});
+          } else {
+            fetched(reply->error ? Result<std::string>(*reply->error) : Result<std::string>(reply->attachment));
+          }
+        });
+}
+
+void ManagerLink::ask_ended(const std::string& task, std::function<void(bool ended)> answer) {
+  if (!registered_) return answer(false);
+  await(requester_->send(bus::ShowTask{task}), kAskNs, [answer = std::move(answer)](const Result<bus::Message>& reply) {
+    if (!reply.ok()) return answer(false);
+    if (reply->error) return answer(reply->error->code == Code::kNotFound);
+    const auto shown = reply->as<bus::TaskReply>();
+    answer(shown.ok() && !shown->task.state.verdict.kind.empty());
+  });
+}
+
+void ManagerLink::await(const std::string& id, int64_t patience_ns, Answered done) {
+  Question& question = questions_[id];
+  question.done = std::move(done);
+  question.patience = loop_.at(SteadyClock::now() + patience_ns, [this, id] {
+    auto node = questions_.extract(id);
+    node.mapped().done(Error{Code::kTimeout, "the manager did not answer", ""});
+  });
+}
+
+void ManagerLink::receive() {
+  if (requester_ == nullptr) return;
+  // Twice until there is nothing: the first call may have been the one that noticed a new connection, and what waited
+  // for that connection to be sent goes with the next.
+  for (int empty = 0; empty < 2;) {
+    auto message = requester_->receive(std::chrono::milliseconds(0));
+    if (!message) {
+      ++empty;
+    } else if (message->is_reply) {
+      on_reply(*message);
+    } else {
+      on_request(*message);
+    }
+  }
+}
+
+void ManagerLink::on_reply(const bus::Message& message) {
+  heard_ns_ = SteadyClock::now();
+  if (const auto it = questions_.find(message.id); it != questions_.end()) {
+    loop_.cancel(it->second.patience);
+    auto node = questions_.extract(it);
+    node.mapped().done(message);
+    return;
+  }
+  if (std::find(registrations_.begin(), registrations_.end(), message.id) != registrations_.end()) {
+    if (message.error) {
+      spdlog::warn("the manager refused this worker: {}", message.error->text());
+      return;
+    }
+    auto plan = message.as<bus::WorkerPlan>();
+    if (!plan.ok()) {
+      spdlog::warn("the manager's plan cannot be read: {}", plan.error().text());
+      return;
+    }
+    registrations_.clear();
+    registered_ = true;
+    registration_pause_ns_ = kFirstPauseNs;
+    spdlog::info("{} with the manager at {}", std::exchange(was_registered_, true) ? "registered again" : "registered",
+                 endpoint_);
+    calls_.plan(*plan);
+    calls_.registered();
+    loop_.cancel(std::exchange(timer_, 0));
+    schedule(heard_ns_ + kSoonNs);
+    return;
+  }
+  if (message.id == report_id_) {
+    report_id_.clear();
+    if (!message.error) {
+      calls_.reported();
+    } else if (message.error->code == Code::kNotFound) {
+      lose("the manager does not know this worker");
+      loop_.cancel(std::exchange(timer_, 0));
+      tick();
+    } else {
+      spdlog::warn("the manager refused a report: {}", message.error->text());
+    }
+  }
+}
+
+void ManagerLink::acknowledge(const bus::Message& request, const Status& status) {
+  if (status.ok()) {
+    requester_->reply(request, bus::Ack{});
+  } else {
+    requester_->reply_error(request, status.error());
+  }
+}
+
+void ManagerLink::on_request(const bus::Message& message) {
+  heard_ns_ = SteadyClock::now();
+  const auto handle = [&]<class Command>(const std::function<Status(const Command&)>& call) {
+    auto command = message.as<Command>();
+    acknowledge(message, command.ok() ? call(*command) : Status(command.error()));
+  };
+  if (message.command == bus::CreateTask::kCommand) {
+    handle(calls_.create);
+  } else if (message.command == bus::ReplaceTask::kCommand) {
+    handle(calls_.replace);
+  } else if (message.command == bus::TaskOrder::kCommand) {
+    handle(calls_.order);
+  } else if (message.command == bus::WorkerPlan::kCommand) {
+    handle(std::function<Status(const bus::WorkerPlan&)>([this](const bus::WorkerPlan& plan) {
+      calls_.plan(plan);
+      return Status();
+    }));
+  } else if (message.command == bus::GetLog::kCommand) {
+    auto command = message.as<bus::GetLog>();
+    auto text = command.ok() ? calls_.log(command->task) : Result<std::string>(command.error());
+    if (text.ok()) {
+      requester_->reply(message, bus::LogReply{*text});
+    } else {
+      requester_->reply_error(message, text.error());
+    }
+  } else {
+    requester_->reply_error(message, Error{Code::kVersion, "this worker knows no command '" + message.command + "'",
+                                           "use a manager and workers of one version"});
+  }
+}
+
+}  // namespace freeride::worker

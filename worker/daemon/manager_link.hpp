@@ -1,0 +1,86 @@
+// ManagerLink: registers with the manager, reports, and hands on what it orders. Its absence changes nothing here but
+// the reports.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "freeride/base/result.hpp"
+#include "freeride/bus/sockets.hpp"
+#include "loop/loop.hpp"
+
+namespace freeride::worker {
+
+/// Main thread. Nothing here waits for the manager.
+class ManagerLink {
+ public:
+  struct Calls {
+    std::function<bus::RegisterWorker()> registration;
+    std::function<bus::WorkerReport()> report;  ///< and forget what is reported only once
+    std::function<void()> reported;             ///< the last report has arrived
+    std::function<void()> registered;           ///< for what has to be said again to a new manager
+    std::function<void(const bus::WorkerPlan&)> plan;
+    std::function<Status(const bus::CreateTask&)> create;
+    std::function<Status(const bus::ReplaceTask&)> replace;
+    std::function<Status(const bus::TaskOrder&)> order;
+    std::function<Result<std::string>(const std::string& task)> log;
+  };
+  /// `fetched` gets the bytes, or the error.
+  using Fetched = std::function<void(Result<std::string>)>;
+
+  ManagerLink(zmq::context_t& context, std::string endpoint, Loop& loop, Calls calls);
+  ~ManagerLink();
+
+  /// Errors: the endpoint is no address.
+  Status start();
+  /// Reports soon (within kSoonNs) instead of at the next heartbeat.
+  void report_soon();
+  /// Asks for a plugin's content.
+  void fetch(const std::string& sha256, Fetched fetched);
+  /// Asks whether a task has ended for good, or was never heard of. False where there is no answer.
+  void ask_ended(const std::string& task, std::function<void(bool ended)> answer);
+  /// A last report; call once when going down.
+  void leave();
+  /// Takes what has arrived; after each turn of the loop, since the socket's descriptor shows edges only.
+  void receive();
+  bool registered() const { return registered_; }
+
+ private:
+  using Answered = std::function<void(const Result<bus::Message>&)>;
+  struct Question {
+    Answered done;
+    Loop::Timer patience = 0;
+  };
+  void await(const std::string& id, int64_t patience_ns, Answered done);
+  void tick();
+  void schedule(int64_t when_ns);
+  void send_registration();
+  void send_report();
+  void on_reply(const bus::Message& message);
+  void on_request(const bus::Message& message);
+  void acknowledge(const bus::Message& request, const Status& status);
+  void lose(const std::string& why);
+
+  zmq::context_t& context_;
+  const std::string endpoint_;
+  Loop& loop_;
+  Calls calls_;
+  std::unique_ptr<bus::Requester> requester_;
+  bool registered_ = false;
+  bool was_registered_ = false;
+  int64_t heard_ns_ = 0;  // the last time the manager said anything
+  int64_t last_report_ns_ = 0;
+  int64_t registration_pause_ns_ = 0;
+  std::vector<std::string> registrations_;  // request ids of attempts that may still be answered
+  std::string report_id_;
+  std::map<std::string, Question> questions_;  // by request id
+  Loop::Timer timer_ = 0;
+  int64_t timer_at_ns_ = 0;
+};
+
+}  // namespace freeride::worker

@@ -1,0 +1,81 @@
+#include "daemon/options.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+namespace freeride::worker {
+namespace {
+
+bool number(std::string_view text, int& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= 0 && value < CPU_SETSIZE;
+}
+
+}  // namespace
+
+Result<std::vector<int>> parse_cores(const std::string& text) {
+  std::vector<int> cores;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    const size_t dash = part.find('-');
+    int first = 0, last = 0;
+    const bool good = dash == std::string::npos
+                          ? number(part, first) && number(part, last)
+                          : number(part.substr(0, dash), first) && number(part.substr(dash + 1), last) && first <= last;
+    if (!good)
+      return Error{Code::kInvalidArgument, "'" + text + "' is no list of cores", "write for example --cores 0,2-3"};
+    for (int core = first; core <= last; ++core) cores.push_back(core);
+  }
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  if (sched_getaffinity(0, sizeof(usable), &usable) == 0) {
+    for (const int core : cores) {
+      if (CPU_ISSET(static_cast<size_t>(core), &usable)) continue;
+      return Error{Code::kInvalidArgument, "this process may not use core " + std::to_string(core),
+                   "see the cores there are with nproc and taskset -p $$"};
+    }
+  }
+  std::sort(cores.begin(), cores.end());
+  cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
+  return cores;
+}
+
+Status check_device(const std::string& device) {
+  const bool good = !device.empty() && device.size() < 64 && std::all_of(device.begin(), device.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+  });
+  if (good) return {};
+  return Error{Code::kInvalidArgument, "'" + device.substr(0, 80) + "' is no device",
+               "write cpu-N, or a GPU's UUID (GPU-...)"};
+}
+
+Result<std::string> find_runner(const std::string& given) {
+  if (!given.empty()) {
+    if (access(given.c_str(), X_OK) == 0) return std::filesystem::absolute(given).string();
+    return Error{Code::kNotFound, "there is no program " + given, "correct --runner"};
+  }
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  std::vector<std::filesystem::path> places;
+  if (!error) places.push_back(self.parent_path());
+  if (const char* path = std::getenv("PATH")) {  // NOLINT(concurrency-mt-unsafe): before other threads start
+    std::istringstream in(path);
+    for (std::string folder; std::getline(in, folder, ':');) {
+      if (!folder.empty()) places.emplace_back(folder);
+    }
+  }
+  for (const auto& folder : places) {
+    const auto file = folder / "freeride-runner";
+    if (access(file.c_str(), X_OK) == 0) return std::filesystem::absolute(file).string();
+  }
+  return Error{Code::kNotFound, "freeride-runner is neither beside freeride-worker nor on the PATH",
+               "name it with --runner"};
+}
+
+}  // namespace freeride::worker

@@ -1,0 +1,676 @@
+#include "daemon/worker.hpp"
+
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "daemon/measures.hpp"
+#include "freeride/base/clock.hpp"
+#include "freeride/base/end_signals.hpp"
+#include "freeride/base/log.hpp"
+#include "freeride/base/priority.hpp"
+
+namespace freeride::worker {
+namespace {
+
+constexpr int64_t kTickNs = kNsPerSec;
+constexpr int64_t kEndedKeptNs = 600 * kNsPerSec;  // an ended task's log can be asked for so long
+constexpr size_t kMostEnded = 32;
+constexpr size_t kMostIterations = 1024;
+constexpr size_t kMostOverruns = 4096;
+constexpr size_t kMostNews = 4096;
+constexpr size_t kLogReplyBytes = 32u << 10;
+
+std::string random_name() {
+  std::array<unsigned char, 8> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    const int64_t now = SteadyClock::now();
+    std::copy_n(reinterpret_cast<const unsigned char*>(&now), bytes.size(), bytes.begin());
+  }
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+bool is_task_name(const std::string& name) {
+  if (name.empty() || name.size() > 64 || name[0] == '.') return false;
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' ||
+           c == '-';
+  });
+}
+
+}  // namespace
+
+Worker::Worker(Options options) : options_(std::move(options)), incarnation_(random_name()) {}
+
+Result<std::unique_ptr<Worker>> Worker::create(const Options& options) {
+  std::unique_ptr<Worker> worker(new Worker(options));
+  if (auto opened = worker->open(); !opened.ok()) return opened.error();
+  return worker;
+}
+
+Worker::~Worker() {
+  folders_.reset();
+  launches_.reset();
+  // Tasks first: they use everything else.
+  tasks_.clear();
+  replacements_.clear();
+  ending_.clear();
+  retired_.clear();
+  link_.reset();
+  trainers_.reset();
+  drop_folder_.reset();
+  gpu_.reset();
+  publisher_.reset();
+  if (acting_ != nullptr) loop_->forget(acting_->event_fd());
+  acting_.reset();
+}
+
+Status Worker::open() {
+  if (auto device = check_device(options_.device); !device.ok()) return device;
+  auto runner = find_runner(options_.sandbox.runner);
+  if (!runner.ok()) return runner.error();
+  utsname name{};
+  uname(&name);
+  host_ = name.nodename;
+  id_ = host_ + ":" + options_.device;
+  task_options_.device = options_.device;
+  task_options_.cores = options_.cores;
+  task_options_.cpu_device = options_.cpu_device();
+  task_options_.host_memory_bytes = options_.host_memory_bytes;
+  task_options_.grace_ns = options_.grace_ms * kNsPerMs;
+  task_options_.hang_ns = options_.hang_ms * kNsPerMs;
+  task_options_.create_ns = options_.create_ms * kNsPerMs;
+  task_options_.profile_ns = options_.profile_ms * kNsPerMs;
+  task_options_.stop_ns = options_.stop_ms * kNsPerMs;
+
+  auto loop = Loop::create();
+  if (!loop.ok()) return loop.error();
+  loop_ = std::move(*loop);
+  if (auto s = open_signals(); !s.ok()) return s;
+  SandboxOptions sandbox_options = options_.sandbox;
+  sandbox_options.runner = *runner;
+  sandbox_options.device = options_.device;
+  auto sandbox = make_sandbox(sandbox_options);
+  if (!sandbox.ok()) return sandbox.error();
+  sandbox_ = std::move(*sandbox);
+  if (auto s = sandbox_->check(); !s.ok()) return s;
+
+  std::error_code error;
+  std::filesystem::create_directories(options_.paths.run_dir, error);
+  if (error) {
+    return errno_error("cannot make the run folder " + options_.paths.run_dir.string(), error.value(),
+                       "name another one with --run-dir");
+  }
+
+  if (!options_.cpu_device()) {
+    if (auto s = open_gpu(); !s.ok()) return s;
+  }
+
+  ActorConfig config;
+  config.task.by_cpu_clock = options_.cpu_device();
+  config.task.cores = static_cast<uint32_t>(options_.cores.empty() ? std::max(1l, sysconf(_SC_NPROCESSORS_ONLN))
+                                                                   : static_cast<long>(options_.cores.size()));
+  config.task.grace_ns = task_options_.grace_ns;
+  config.task.hang_ns = task_options_.hang_ns;
+  config.task.stop_ns = task_options_.stop_ns;
+  config.init_ns = options_.init_ms * kNsPerMs;
+  config.profile_ns = options_.profile_ms * kNsPerMs;
+  if (options_.lease_order == "best-fit") config.lease.order = policy::LeaseOrder::kBestFit;
+  auto acting = ActingThread::start(config);
+  if (!acting.ok()) return acting.error();
+  acting_ = std::move(*acting);
+  // After the acting thread, which must not wait for training. On a CPU device all others share their core with it.
+  if (options_.cpu_device()) {
+    if (auto s = stand_behind_training(); !s.ok()) spdlog::warn("{}", s.error().text());
+  }
+  if (auto s = loop_->watch(acting_->event_fd(), EPOLLIN, [this](uint32_t) { on_acting(); }); !s.ok()) return s;
+
+  auto publisher = bus::Publisher::connect(context_, options_.paths.publish_endpoint(), "worker " + id_);
+  if (!publisher.ok()) return publisher.error();
+  publisher_ = std::move(*publisher);
+
+  auto trainers =
+      Trainers::listen(options_.paths.worker_socket(options_.device).string(), options_.device, *loop_, *acting_,
+                       [this](const AttachedRank& rank, Trainers::Change change) { on_rank(rank, change); });
+  if (!trainers.ok()) return trainers.error();
+  trainers_ = std::move(*trainers);
+
+  store_ = std::make_unique<PluginStore>(options_.paths.store_dir());
+  drop_folder_ = std::make_unique<DropFolder>(
+      options_.drop_dir.empty() ? options_.paths.drop_dir() : std::filesystem::path(options_.drop_dir), *store_, *loop_,
+      [this](const DroppedFile& file) { on_file(file); });
+
+  ManagerLink::Calls calls;
+  calls.registration = [this] { return registration(); };
+  calls.report = [this] { return report(); };
+  calls.reported = [this] { reported(); };
+  calls.registered = [this] { registered(); };
+  calls.plan = [this](const bus::WorkerPlan& plan) { on_plan(plan); };
+  calls.create = [this](const bus::CreateTask& spec) { return on_create(spec); };
+  calls.replace = [this](const bus::ReplaceTask& replace) { return on_replace(replace); };
+  calls.order = [this](const bus::TaskOrder& order) { return on_order(order); };
+  calls.log = [this](const std::string& task) { return on_log(task); };
+  link_ = std::make_unique<ManagerLink>(context_, options_.paths.commands_endpoint(), *loop_, std::move(calls));
+  auto launches = Background::create(*loop_);
+  if (!launches.ok()) return launches.error();
+  launches_ = std::move(*launches);
+  auto folders =
+      TaskFolders::create(options_.paths.state_dir / "tasks", {options_.keep_days * 86'400, options_.keep_bytes},
+                          *loop_, [this](const std::string& name, auto answer) {
+                            if (tasks_.count(name) != 0 && !tasks_[name]->ended()) return answer(false);
+                            link_->ask_ended(name, std::move(answer));
+                          });
+  if (!folders.ok()) return folders.error();
+  folders_ = std::move(*folders);
+  loop_->after_each_turn([this] {
+    retired_.clear();
+    link_->receive();
+  });
+  drop_folder_->start();
+  return link_->start();
+}
+
+Status Worker::open_signals() {
+  const sigset_t set = end_signals();
+  signals_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_.valid()) return errno_error("cannot make a signal descriptor", errno);
+  return loop_->watch(signals_.get(), EPOLLIN, [this](uint32_t) {
+    signalfd_siginfo info{};
+    if (read(signals_.get(), &info, sizeof(info)) != static_cast<ssize_t>(sizeof(info))) return;
+    if (stopping_) {
+      loop_->stop();
+    } else {
+      begin_stop();
+    }
+  });
+}
+
+Status Worker::open_gpu() {
+  if (std::string(sandbox_->name()) != "none" && options_.paths.run_dir.string().rfind("/tmp/", 0) == 0) {
+    return Error{Code::kInvalidArgument,
+                 "the run folder " + options_.paths.run_dir.string() +
+                     " lies in /tmp, which a sandbox has to itself: a task could not reach its MPS server there",
+                 "name another one with --run-dir"};
+  }
+  GpuGuardOptions options;
+  options.gpu = options_.device;
+  options.control = options_.mps_control;
+  options.mps_folder = options_.paths.run_dir / "mps";
+  options.reserve_bytes = options_.reserve_bytes;
+  options.memory_bytes = options_.memory_bytes;
+  options.thread_pct = options_.thread_pct;
+  GpuGuard::Calls calls;
+  calls.training = [this] { return trainers_ != nullptr && !trainers_->ranks().empty(); };
+  calls.wanted = [this] { return trainers_ == nullptr ? 0 : trainers_->wanted_bytes(); };
+  calls.root = [this](uint64_t id) -> pid_t {
+    const SideTask* one = task(id);
+    return one == nullptr ? 0 : one->root_pid();
+  };
+  calls.memory = [this](uint64_t id, int64_t bytes) {
+    if (SideTask* one = task(id)) one->set_device_memory(bytes);
+  };
+  calls.end = [this](uint64_t id, const std::string& kind, const std::string& reason, const std::string& limit) {
+    SideTask* one = task(id);
+    if (one == nullptr || one->ended()) return;
+    spdlog::warn("side task {} goes ({}): {} ({})", one->spec().task, kind, reason, limit);
+    if (one->root_pid() != 0) {
+      one->kill(kind, reason, limit);
+    } else {
+      one->refuse(kind, reason, limit);
+    }
+    link_->report_soon();
+  };
+  auto gpu = GpuGuard::open(options, *loop_, std::move(calls));
+  if (!gpu.ok()) return gpu.error();
+  gpu_ = std::move(*gpu);
+  return {};
+}
+
+void Worker::run() {
+  const std::string note = acting_->priority_note();
+  if (!note.empty()) spdlog::warn("{}", note);
+  spdlog::info("ready: worker {} takes trainers at {}", id_, options_.paths.worker_socket(options_.device).string());
+  tick();
+  loop_->run();
+  link_->leave();
+}
+
+void Worker::tick() {
+  publish_progress();
+  forget_old_tasks();
+  look_at_replacements();
+  if (acting_->dropped() != dropped_events_) {
+    spdlog::warn("{} events of bubbles were dropped: this thread could not keep up",
+                 acting_->dropped() - dropped_events_);
+    dropped_events_ = acting_->dropped();
+  }
+  loop_->at(SteadyClock::now() + kTickNs, [this] { tick(); });
+}
+
+// ---- trainers
+
+bus::TrainingState Worker::state_of(const AttachedRank& rank) const {
+  bus::TrainingState state = training_state(rank);
+  state.worker = id_;
+  return state;
+}
+
+void Worker::publish_rank(const AttachedRank& rank) {
+  const bus::TrainingState state = state_of(rank);
+  spdlog::info("rank {} of job {} (stage {} of {}) is {}", state.rank, state.job, state.stage, state.stages,
+               state.state);
+  publisher_->publish(state);
+  link_->report_soon();
+}
+
+void Worker::on_rank(const AttachedRank& rank, Trainers::Change change) {
+  if (change == Trainers::Change::kAttached) {
+    publish_rank(rank);
+    return;
+  }
+  on_acting();  // what is known of its last bubbles goes first
+  bus::TrainingState state = state_of(rank);
+  if (state.state != "gone") state.state = "lost";
+  spdlog::info("rank {} of job {} is {}", state.rank, state.job, state.state);
+  publisher_->publish(state);
+  if (departed_.size() < kMostNews) departed_.push_back(state);
+  link_->report_soon();
+}
+
+bus::BubbleTotals& Worker::totals_of(const AttachedRank& rank) {
+  bus::BubbleTotals& totals = totals_[rank.id];
+  totals.job = rank.identity.job;
+  totals.rank = rank.identity.rank;
+  totals.stage = rank.identity.stage;
+  totals.replica = rank.identity.replica;
+  return totals;
+}
+
+// ---- acting thread
+
+void Worker::on_acting() {
+  acting_->acknowledge();
+  ActEvent event;
+  while (acting_->pop(event)) {
+    switch (event.kind) {
+      case ActEvent::Kind::kBubbleBegin:
+        on_bubble_begin(event);
+        break;
+      case ActEvent::Kind::kBubbleEnd:
+        on_bubble_end(event);
+        break;
+      case ActEvent::Kind::kIteration:
+        on_iteration(event);
+        break;
+      case ActEvent::Kind::kRankState:
+        if (const auto it = trainers_->ranks().find(event.id); it != trainers_->ranks().end()) publish_rank(it->second);
+        break;
+      case ActEvent::Kind::kTaskState:
+        link_->report_soon();
+        if (const SideTask* one = task(event.id)) advance(std::string(one->spec().task));
+        break;
+    }
+  }
+  for (const Kill& kill : acting_->take_kills()) {
+    SideTask* killed = task(kill.task);
+    if (killed == nullptr) continue;
+    spdlog::warn("side task {} was killed: {} ({})", killed->spec().task, kill.reason, kill.limit);
+    killed->killed(kill);
+  }
+}
+
+void Worker::on_bubble_begin(const ActEvent& event) {
+  const auto it = trainers_->ranks().find(event.id);
+  if (it != trainers_->ranks().end()) publisher_->publish(bubble_begin(it->second, event));
+}
+
+void Worker::on_bubble_end(const ActEvent& event) {
+  const auto it = trainers_->ranks().find(event.id);
+  if (it == trainers_->ranks().end()) return;
+  bus::BubbleEnd end = bubble_end(it->second, event);
+  if (const SideTask* one = event.task == 0 ? nullptr : task(event.task)) end.task = one->spec().task;
+  publisher_->publish(end);
+  bus::BubbleTotals& totals = totals_of(it->second);
+  totals.bubbles += 1;
+  if (event.holdout) {
+    totals.holdout_bubble_ns += event.end_ns - event.begin_ns;
+  } else {
+    totals.bubble_ns += event.end_ns - event.begin_ns;
+    totals.harvested_ns += event.harvested_ns;
+  }
+  if (event.leased && totals.overruns_ns.size() < kMostOverruns) totals.overruns_ns.push_back(event.overrun_ns);
+}
+
+void Worker::on_iteration(const ActEvent& event) {
+  const auto it = trainers_->ranks().find(event.id);
+  if (it == trainers_->ranks().end()) return;
+  bus::TrainingIteration iteration = training_iteration(it->second, event);
+  publisher_->publish(iteration);
+  if (iterations_.size() >= kMostIterations) iterations_.pop_front();
+  iterations_.push_back(std::move(iteration));
+}
+
+// ---- plugins
+
+bus::PluginState Worker::state_of(const DroppedFile& file) const {
+  bus::PluginState state;
+  state.name = file.name;
+  state.worker = id_;
+  state.sha256 = file.sha256;
+  state.state = to_string(file.state);
+  state.reason = file.reason;
+  state.size_bytes = file.size_bytes;
+  return state;
+}
+
+void Worker::on_file(const DroppedFile& file) {
+  const bus::PluginState state = state_of(file);
+  if (file.state == DroppedFile::State::kRejected) {
+    spdlog::warn("plugin {} rejected: {}", file.name, file.reason);
+  } else {
+    spdlog::info("plugin {} {}{}", file.name, state.state, file.sha256.empty() ? "" : ", " + file.sha256.substr(0, 12));
+  }
+  publisher_->publish(state);
+  if (plugin_news_.size() < kMostNews) plugin_news_.push_back(state);
+  link_->report_soon();
+}
+
+// ---- manager
+
+bus::RegisterWorker Worker::registration() {
+  bus::RegisterWorker registration;
+  registration.worker = id_;
+  registration.incarnation = incarnation_;
+  registration.host = host_;
+  registration.device = options_.device;
+  registration.device_model = gpu_ == nullptr ? cpu_model() : gpu_->model();
+  registration.sandbox = sandbox_->name();
+  registration.pid = static_cast<uint32_t>(getpid());
+  registration.memory_bytes = capacity_bytes();
+  registration.usable_bytes = usable_bytes();
+  if (gpu_ != nullptr) registration.context_bytes = kMpsContextBytes;
+  for (auto& [name, task] : tasks_) {
+    if (acknowledged_.count(task->id()) == 0) registration.tasks.push_back(report_of(*task));
+  }
+  for (const auto& [id, rank] : trainers_->ranks()) registration.ranks.push_back(state_of(rank));
+  for (const auto& [name, file] : drop_folder_->files()) registration.plugins.push_back(state_of(file));
+  return registration;
+}
+
+bus::WorkerReport Worker::report() {
+  bus::WorkerReport report;
+  report.worker = id_;
+  report.incarnation = incarnation_;
+  report.usable_bytes = usable_bytes();
+  told_ended_.clear();
+  for (auto& [name, task] : tasks_) {
+    if (acknowledged_.count(task->id()) != 0) continue;
+    report.tasks.push_back(report_of(*task));
+    if (task->ended()) told_ended_.push_back(task->id());
+  }
+  for (const auto& [id, rank] : trainers_->ranks()) report.ranks.push_back(state_of(rank));
+  for (auto& state : departed_) report.ranks.push_back(std::move(state));
+  departed_.clear();
+  report.plugins = std::exchange(plugin_news_, {});
+  report.iterations.assign(std::make_move_iterator(iterations_.begin()), std::make_move_iterator(iterations_.end()));
+  iterations_.clear();
+  for (auto& [id, totals] : totals_) report.bubbles.push_back(std::move(totals));
+  totals_.clear();
+  return report;
+}
+
+void Worker::reported() {
+  for (const uint64_t id : told_ended_) {
+    if (SideTask* ended = task(id)) acknowledged_[id] = ended->spec().task;
+  }
+  if (!told_ended_.empty()) folders_->look_soon();
+  told_ended_.clear();
+}
+
+void Worker::registered() {
+  // A broker that is new as well has none of the last states.
+  for (const auto& [id, rank] : trainers_->ranks()) publisher_->publish(state_of(rank));
+  for (const auto& [name, file] : drop_folder_->files()) publisher_->publish(state_of(file));
+  plugin_news_.clear();
+}
+
+void Worker::on_plan(const bus::WorkerPlan& plan) {
+  std::vector<policy::HoldoutPlan> news;
+  for (const bus::HoldoutPlan& one : plan.holdout) news.push_back(holdout_plan(one));
+  auto plans = plans_ == nullptr ? std::make_shared<PlanSet>() : std::make_shared<PlanSet>(*plans_);
+  plans->merge(news);
+  plans_ = plans;
+  acting_->set_plans(plans_);
+
+  std::vector<std::string> unnamed;
+  for (auto& [name, task] : tasks_) {
+    const auto it = std::find_if(plan.orders.begin(), plan.orders.end(),
+                                 [&task = task](const auto& order) { return order.task == task->spec().task; });
+    if (it == plan.orders.end()) {
+      if (!task->ended() && !task->stopping()) unnamed.push_back(name);
+      continue;
+    }
+    if (auto ordered = give_order(*task, it->order); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
+  }
+  for (const std::string& name : unnamed) {
+    spdlog::warn("side task {} is not in the manager's plan: stopping it", name);
+    tasks_[name]->keep_state();
+    if (auto ordered = give_order(*tasks_[name], "stop"); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
+  }
+}
+
+Status Worker::on_create(const bus::CreateTask& spec) {
+  if (!is_task_name(spec.task)) {
+    return Error{Code::kInvalidArgument, "'" + spec.task.substr(0, 80) + "' is no task name",
+                 "use letters, digits, . _ -"};
+  }
+  if (spec.purpose != "run" && spec.purpose != "profile") {
+    return Error{Code::kInvalidArgument, "there is no purpose '" + spec.purpose.substr(0, 40) + "'", "run or profile"};
+  }
+  if (!is_sha256(spec.sha256))
+    return Error{Code::kInvalidArgument, "task " + spec.task + " names no plugin content", ""};
+  if (stopping_) return Error{Code::kUnavailable, "worker " + id_ + " is going down", ""};
+  const auto it = tasks_.find(spec.task);
+  if (it != tasks_.end() && !it->second->ended()) {
+    const bus::CreateTask& there = it->second->spec();
+    if (there.purpose == spec.purpose && there.sha256 == spec.sha256 && !it->second->stopping()) return {};  // repeated
+    return Error{Code::kAlreadyExists, "task " + spec.task + " is still on worker " + id_, "stop it first"};
+  }
+  if (auto room = check_room(); !room.ok()) return room;
+  if (it != tasks_.end()) {
+    acknowledged_.erase(it->second->id());
+    tasks_.erase(it);
+  }
+  if (gpu_ != nullptr) {
+    if (auto admitted = gpu_->admit(last_task_ + 1, spec.priority, spec.memory_limit_bytes); !admitted.ok())
+      return admitted;
+  }
+  auto made = make_task(spec);
+  SideTask& task = *made;
+  if (spec.purpose == "run") made->go_on_from(open_state(options_.paths.task_dir(spec.task), spec.instance), {});
+  tasks_[spec.task] = std::move(made);
+  told_progress_.erase(spec.task);
+  replaced_.erase(spec.task);
+  spdlog::info("side task {} ({}): {} {}", spec.task, spec.purpose, spec.plugin, spec.sha256.substr(0, 12));
+  launch(task);
+  return {};
+}
+
+// Hashed anew each time, and so apart: 250 MiB take 0.4 s.
+void Worker::launch(SideTask& made) {
+  const std::string sha256 = made.spec().sha256;
+  auto file = std::make_shared<Result<std::filesystem::path>>(Error{Code::kNotFound, "", ""});
+  launches_->run(
+      [this, sha256, file, dropped = drop_folder_->files_of(sha256)] {
+        *file = store_->get(sha256);
+        if (!file->ok() && DropFolder::restore(dropped, sha256, *store_)) *file = store_->get(sha256);
+      },
+      [this, id = made.id(), sha256, file] {
+        if (file->ok()) return found(id, *file);
+        fetch(id, sha256);
+      });
+}
+
+void Worker::fetch(uint64_t id, const std::string& sha256) {
+  const SideTask* waiting = task(id);
+  if (waiting == nullptr || waiting->ended()) return;
+  link_->fetch(sha256, [this, id, sha256](Result<std::string> bytes) {
+    SideTask* waiting = task(id);
+    if (waiting == nullptr || waiting->ended()) return;
+    if (!bytes.ok()) return waiting->refuse("lost", "its plugin could not be had: " + bytes.error().text());
+    auto content = std::make_shared<std::string>(std::move(*bytes));
+    auto stored = std::make_shared<Result<std::string>>(std::string());
+    auto file = std::make_shared<Result<std::filesystem::path>>(Error{Code::kNotFound, "", ""});
+    launches_->run(
+        [this, content, stored, file] {
+          *stored = store_->put(*content);
+          content->clear();
+          if (stored->ok()) *file = store_->get(**stored);
+        },
+        [this, id, sha256, stored, file] {
+          SideTask* waiting = task(id);
+          if (waiting == nullptr || waiting->ended()) return;
+          if (!stored->ok()) return waiting->refuse("lost", "its plugin could not be had: " + stored->error().text());
+          if (**stored != sha256) return waiting->refuse("rejected", "the manager sent other content than " + sha256);
+          fetched_.insert(sha256);
+          found(id, *file);
+        });
+  });
+}
+
+void Worker::found(uint64_t id, const Result<std::filesystem::path>& plugin) {
+  SideTask* waiting = task(id);
+  if (waiting == nullptr || waiting->ended()) return;
+  if (!plugin.ok()) return waiting->refuse("lost", plugin.error().text());
+  start(*waiting, *plugin);
+}
+
+void Worker::start(SideTask& made, const std::filesystem::path& plugin) {
+  const std::filesystem::path folder = options_.paths.task_dir(made.spec().task);
+  if (gpu_ == nullptr) return made.start(plugin, folder);
+  const uint64_t id = made.id();
+  if (!gpu_->has(id)) {  // a replacement: it has a limit and a server of its own, while the old one still has its
+    const auto admitted = gpu_->admit(id, made.spec().priority, made.spec().memory_limit_bytes);
+    if (!admitted.ok()) return made.refuse("rejected", admitted.error().text());
+  }
+  gpu_->prepare(id, sandbox_->identity(id), [this, id, plugin, folder](Result<SandboxGrants> grants) {
+    SideTask* waiting = task(id);
+    if (waiting == nullptr || waiting->ended()) return;
+    if (!grants.ok()) return waiting->refuse("lost", "it got no MPS server: " + grants.error().text());
+    waiting->start(plugin, folder, std::move(*grants));
+  });
+}
+
+Status Worker::on_order(const bus::TaskOrder& order) {
+  const auto it = tasks_.find(order.task);
+  if (it == tasks_.end())
+    return Error{Code::kNotFound, "worker " + id_ + " has no task " + order.task.substr(0, 80), ""};
+  auto ordered = give_order(*it->second, order.order);
+  link_->report_soon();
+  return ordered;
+}
+
+Result<std::string> Worker::on_log(const std::string& name) {
+  const auto it = tasks_.find(name);
+  if (it == tasks_.end()) return Error{Code::kNotFound, "worker " + id_ + " has no task " + name.substr(0, 80), ""};
+  return it->second->log_tail(kLogReplyBytes);
+}
+
+// ---- tasks
+
+SideTask* Worker::task(uint64_t id) {
+  const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.second->id() == id; });
+  return it == tasks_.end() ? candidate(id) : it->second.get();
+}
+
+void Worker::on_task(SideTask& changed) {
+  if (changed.ended()) {
+    if (gpu_ != nullptr) gpu_->release(changed.id());
+    const bus::TaskReport report = changed.report();
+    spdlog::info("side task {} ({}) has ended: {}, {}{}", changed.spec().task, changed.spec().purpose,
+                 report.verdict.kind, report.verdict.reason,
+                 report.verdict.transition.empty() ? "" : " in " + report.verdict.transition);
+    const auto named = tasks_.find(changed.spec().task);
+    const bool current = named != tasks_.end() && named->second.get() == &changed;
+    if (current) publisher_->publish(task_progress(id_, report_of(changed)));
+    advance(std::string(changed.spec().task));
+    on_end(changed);
+  }
+  link_->report_soon();
+  stop_when_idle();
+}
+
+void Worker::publish_progress() {
+  for (auto& [name, task] : tasks_) {
+    if (task->ended()) continue;
+    const bus::TaskProgress progress = task_progress(id_, report_of(*task));
+    // Memory alone is no progress.
+    bus::TaskProgress essence = progress;
+    essence.counters.memory_bytes = essence.counters.peak_memory_bytes = 0;
+    if (essence.state == "RUNNING") essence.state = "PAUSED";
+    std::string encoded = bus::encode(essence);
+    if (told_progress_[name] == encoded) continue;
+    told_progress_[name] = std::move(encoded);
+    publisher_->publish(progress);
+  }
+}
+
+void Worker::forget_old_tasks() {
+  const int64_t now_ns = SteadyClock::now();
+  std::vector<std::pair<int64_t, std::string>> ended;
+  for (const auto& [name, task] : tasks_) {
+    if (task->ended() && acknowledged_.count(task->id()) != 0) ended.emplace_back(task->ended_ns(), name);
+  }
+  std::sort(ended.begin(), ended.end());
+  for (size_t i = 0; i < ended.size(); ++i) {
+    const bool old = now_ns - ended[i].first > kEndedKeptNs || ended.size() - i > kMostEnded;
+    if (!old) break;
+    const auto it = tasks_.find(ended[i].second);
+    acknowledged_.erase(it->second->id());
+    told_progress_.erase(it->first);
+    replaced_.erase(it->first);
+    tasks_.erase(it);
+  }
+}
+
+int64_t Worker::capacity_bytes() const {
+  if (gpu_ != nullptr) return gpu_->capacity_bytes();
+  return options_.memory_bytes > 0 ? options_.memory_bytes : host_memory_bytes("MemTotal:");
+}
+
+int64_t Worker::usable_bytes() const {
+  if (gpu_ != nullptr) return gpu_->usable_bytes();
+  int64_t usable = capacity_bytes();
+  int64_t resident = 0;
+  for (const auto& [name, task] : tasks_) {
+    if (!task->ended()) resident += task->resident_bytes();
+  }
+  // On a host whose memory is shared with everybody: what is free now and what side tasks hold of it.
+  if (options_.memory_bytes == 0) usable = std::min(usable, host_memory_bytes("MemAvailable:") + resident);
+  for (const auto& [id, rank] : trainers_->ranks()) {
+    const uint64_t promised = pages::load_relaxed(rank.source->page->usable_bytes);
+    if (promised != 0 && promised < static_cast<uint64_t>(INT64_MAX))
+      usable = std::min(usable, static_cast<int64_t>(promised));
+  }
+  for (const auto& [name, task] : tasks_) {
+    if (!task->ended()) usable -= std::max(task->spec().memory_limit_bytes, task->resident_bytes());
+  }
+  return std::max<int64_t>(0, usable);
+}
+
+}  // namespace freeride::worker

@@ -1,0 +1,157 @@
+// Worker: the main thread's side of freeride-worker; joins trainers, side tasks, plugins, manager and bus to the acting
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "acting/acting_thread.hpp"
+#include "daemon/drop_folder.hpp"
+#include "daemon/manager_link.hpp"
+#include "daemon/options.hpp"
+#include "daemon/store.hpp"
+#include "daemon/trainers.hpp"
+#include "freeride/base/fd.hpp"
+#include "freeride/base/result.hpp"
+#include "freeride/bus/sockets.hpp"
+#include "gpu/gpu_guard.hpp"
+#include "loop/background.hpp"
+#include "loop/loop.hpp"
+#include "sandbox/sandbox.hpp"
+#include "tasks/replacement.hpp"
+#include "tasks/side_task.hpp"
+#include "tasks/task_folders.hpp"
+
+namespace freeride::worker {
+
+/// One per process and device. All members are for one thread, which run() occupies.
+class Worker {
+ public:
+  /// Opens everything. block_end_signals() has been called, before any thread was made. Errors: another worker has the
+  /// device; the run folder cannot be written; the kernel is too old.
+  static Result<std::unique_ptr<Worker>> create(const Options& options);
+  ~Worker();
+
+  /// Until one of end_signals(); then lets all tasks save their progress, within a third of Options::stop_ms, and stops
+  /// them in good order, within Options::stop_ms. At a second signal it does not wait for them any more.
+  void run();
+
+ private:
+  explicit Worker(Options options);
+  Status open();
+  Status open_signals();
+  Status open_gpu();
+
+  // Acting thread.
+  void on_acting();
+  void on_bubble_begin(const ActEvent& event);
+  void on_bubble_end(const ActEvent& event);
+  void on_iteration(const ActEvent& event);
+
+  // Trainers.
+  void on_rank(const AttachedRank& rank, Trainers::Change change);
+  void publish_rank(const AttachedRank& rank);
+  bus::TrainingState state_of(const AttachedRank& rank) const;
+  bus::BubbleTotals& totals_of(const AttachedRank& rank);
+
+  // Plugins.
+  void on_file(const DroppedFile& file);
+  bus::PluginState state_of(const DroppedFile& file) const;
+
+  // Manager.
+  bus::RegisterWorker registration();
+  bus::WorkerReport report();
+  void reported();
+  void registered();
+  void on_plan(const bus::WorkerPlan& plan);
+  Status on_create(const bus::CreateTask& spec);
+  Status on_order(const bus::TaskOrder& order);
+  Status give_order(SideTask& task, const std::string& order);
+  Result<std::string> on_log(const std::string& task);
+
+  // Tasks.
+  void launch(SideTask& task);
+  void found(uint64_t id, const Result<std::filesystem::path>& plugin);
+  void fetch(uint64_t id, const std::string& sha256);
+  void start(SideTask& task, const std::filesystem::path& plugin);
+  void on_task(SideTask& task);
+  void publish_progress();
+  SideTask* task(uint64_t id);
+  void forget_old_tasks();
+  int64_t capacity_bytes() const;
+  int64_t usable_bytes() const;
+
+  // Replacements: worker_replace.cpp.
+  Status on_replace(const bus::ReplaceTask& replace);
+  void advance(const std::string& name);
+  void look_at_replacements();
+  void switch_over(Replacement& replacement, SideTask& old);
+  void stop_old(Replacement& replacement, SideTask& old);
+  void take_place(Replacement& replacement);
+  void fall_back(Replacement& replacement, const std::string& why);
+  void finish_replacement(const std::string& name, const std::string& state, const std::string& reason);
+  void cancel_replacement(const std::string& name, const std::string& why);
+  bus::TaskReport report_of(SideTask& task);
+  std::unique_ptr<SideTask> make_task(bus::CreateTask spec);
+  void let_end(std::unique_ptr<SideTask> task);
+  SideTask* candidate(uint64_t id);
+  Status check_room() const;
+  void on_end(SideTask& task);
+  void drop_contents(const std::string& sha256);
+
+  void tick();
+
+  // The end: worker_stop.cpp.
+  void begin_stop();
+  bool can_save(const SideTask& task) const;
+  void save_last(SideTask& task);
+  void saved_last(uint64_t id, const Status& saved);
+  void order_to_stop(SideTask& task);
+  void stop_when_idle();
+
+  const Options options_;
+  SideTaskOptions task_options_;
+  std::string host_, id_, incarnation_;
+  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<ActingThread> acting_;
+  std::unique_ptr<Sandbox> sandbox_;
+  std::unique_ptr<GpuGuard> gpu_;  // null on a CPU device
+  zmq::context_t context_{1};
+  std::unique_ptr<bus::Publisher> publisher_;
+  std::unique_ptr<PluginStore> store_;
+  std::unique_ptr<DropFolder> drop_folder_;
+  std::unique_ptr<Trainers> trainers_;
+  std::unique_ptr<ManagerLink> link_;
+  std::unique_ptr<Background> launches_;  // reads and hashes plugins that are to start
+  std::unique_ptr<TaskFolders> folders_;
+  Fd signals_;
+
+  std::map<std::string, std::unique_ptr<SideTask>> tasks_;            // by name; ended ones for a while
+  std::map<uint64_t, std::string> acknowledged_;                      // ended tasks (by id) that the manager knows of
+  std::vector<uint64_t> told_ended_;                                  // in the report under way
+  std::map<std::string, std::string> told_progress_;                  // last published counters of a task, encoded
+  std::map<std::string, std::unique_ptr<Replacement>> replacements_;  // under way, by the task's name
+  std::map<std::string, bus::ReplacementReport> replaced_;            // how the latest one went
+  std::vector<std::unique_ptr<SideTask>> ending_;   // without a name any more: given up, not yet ended
+  std::vector<std::unique_ptr<SideTask>> retired_;  // ended; they go after this turn of the loop
+  std::set<std::string> fetched_;  // contents that the manager had to send: this store is not the manager's
+  uint64_t last_task_ = 0;
+  std::shared_ptr<const PlanSet> plans_;
+
+  // For the next report; bounded.
+  std::deque<bus::TrainingIteration> iterations_;
+  std::map<uint64_t, bus::BubbleTotals> totals_;  // by rank id
+  std::vector<bus::PluginState> plugin_news_;
+  std::vector<bus::TrainingState> departed_;
+  uint64_t dropped_events_ = 0;
+  bool stopping_ = false;
+  std::map<uint64_t, std::unique_ptr<StateFile>> last_states_;  // by task, being saved before it stops
+};
+
+}  // namespace freeride::worker

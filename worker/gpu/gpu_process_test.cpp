@@ -1,0 +1,287 @@
+// The real freeride-worker on a GPU device, with the driver and the MPS control program played by the tests.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "daemon/worker_process_test_support.hpp"
+#include "gpu/fake_gpu_test_support.hpp"
+
+using namespace freeride;
+using namespace freeride::worker::testing;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr const char* kGpu = "GPU-12345678-abcd";
+
+// The driver, as this says, for workers started in this scope.
+class FakeDriver {
+ public:
+  FakeDriver() {
+    setenv("LD_LIBRARY_PATH", FREERIDE_BUILD_DIR "/fake-driver", 1);
+    setenv("FREERIDE_FAKE_GPU", (temp_.path() / "gpu").c_str(), 1);
+    say(2 * kGiB);
+  }
+  ~FakeDriver() {
+    unsetenv("LD_LIBRARY_PATH");
+    unsetenv("FREERIDE_FAKE_GPU");
+  }
+  void say(int64_t used_bytes, const std::string& more = "") {
+    const auto file = temp_.path() / "gpu", next = temp_.path() / "next";
+    std::ofstream(next) << "uuid " << kGpu << "\nname FakeGPU\ntotal " << 80 * kGiB << "\nused " << used_bytes << "\n"
+                        << more;
+    fs::rename(next, file);  // never half a file
+  }
+
+ private:
+  TempFolder temp_;
+};
+
+bus::CreateTask spec(Rig& rig, const std::string& task, int64_t memory_bytes) {
+  std::ifstream in(fs::path(FREERIDE_BUILD_DIR) / "test-plugins" / "counter.so", std::ios::binary);
+  bus::CreateTask create;
+  create.task = task;
+  create.purpose = "run";
+  create.plugin = "counter.so";
+  create.sha256 = rig.manager.offer({std::istreambuf_iterator<char>(in), {}});
+  create.params = {{"step_us", "200"}};
+  create.memory_limit_bytes = memory_bytes;
+  return create;
+}
+
+// On a GPU the kill rule counts wall time; these tasks execute on processors that others may have for long.
+std::vector<std::string> gpu_args() {
+  return {"--device", kGpu,         "--mps-control", fake_control(), "--sandbox",
+          "none",     "--grace-ms", "60000",         "--hang-ms",    "60000"};
+}
+
+std::string refusal(std::vector<std::string> args) {
+  TempFolder temp;
+  const Paths paths{temp.path() / "run", temp.path() / "state"};
+  Rig::prepared(paths);
+  CHECK(run_worker(paths, args) == 1);
+  std::ifstream in(temp.path() / "worker.log");
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The processes of the fake MPS servers under this worker.
+size_t mps_processes(pid_t worker) {
+  size_t count = 0;
+  for (const pid_t pid : children_of(worker)) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
+    const std::string line{std::istreambuf_iterator<char>(in), {}};
+    if (line.find("fake_mps_control") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a worker that cannot hold side tasks on a GPU ends with one line that says why", "[gpu]") {
+  CHECK(refusal({"--device", kGpu, "--sandbox", "none"}).find("no NVIDIA driver: libnvidia-ml.so.1") !=
+        std::string::npos);
+  FakeDriver driver;
+  const auto args = gpu_args();
+  auto other = args;
+  other[1] = "GPU-0000";
+  CHECK(refusal(other).find("there is no GPU GPU-0000 here; there are: " + std::string(kGpu)) != std::string::npos);
+  driver.say(kGiB, "mode 3\n");
+  CHECK(refusal(args).find("EXCLUSIVE_PROCESS") != std::string::npos);
+  driver.say(kGiB, "mig 1\n");
+  CHECK(refusal(args).find("MIG") != std::string::npos);
+  driver.say(kGiB, "error 15\n");
+  CHECK(refusal(args).find("GPU is lost") != std::string::npos);
+  driver.say(kGiB);
+  CHECK(refusal({"--device", kGpu, "--sandbox", "none"}).find("no MPS control program") != std::string::npos);
+}
+
+TEST_CASE("side tasks on a GPU: an MPS server each, its environment, and nothing left behind", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  rig.manager.wait([&] { return rig.manager.rank_state("gpt", 0) == "active"; });
+  for (const char* name : {"a", "b"}) rig.manager.create(spec(rig, name, kGiB));
+  rig.manager.wait(
+      [&] { return rig.manager.task("a").counters.steps > 5 && rig.manager.task("b").counters.steps > 5; });
+  CHECK(mps_processes(rig.worker.pid()) == 2);
+  CHECK(rig.manager.task("a").sandbox.find("MPS server of its own (1664 MiB") != std::string::npos);
+  CHECK(std::distance(fs::directory_iterator(rig.paths.run_dir / "mps"), fs::directory_iterator()) == 2);
+
+  const Error senseless = rig.manager.create_error(spec(rig, "c", 0));
+  CHECK(senseless.code == Code::kRejected);
+  CHECK(rig.manager.create_error(spec(rig, "c", 79 * kGiB)).code == Code::kRejected);
+  CHECK(rig.manager.create_error(spec(rig, "c", 74 * kGiB)).code == Code::kExhausted);
+
+  rig.manager.order("a", "stop");
+  CHECK(rig.manager.verdict("a").kind == "stopped");
+  rig.manager.wait([&] { return mps_processes(rig.worker.pid()) == 1; });
+  rig.stop_worker();
+  CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
+}
+
+TEST_CASE("a trainer that grows evicts the youngest; a dead MPS server is a verdict; the other task goes on", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  rig.manager.wait([&] { return rig.manager.rank_state("gpt", 0) == "active"; });
+  for (const char* name : {"a", "b", "c"}) {
+    rig.manager.create(spec(rig, name, 10 * kGiB));
+    rig.manager.wait([&] { return rig.manager.task(name).counters.steps > 0; });
+  }
+  driver.say(50 * kGiB);
+  const bus::Verdict evicted = rig.manager.verdict("c");
+  CHECK(evicted.kind == "evicted");
+  CHECK(evicted.limit.find("reserve") != std::string::npos);
+
+  for (const auto& entry : fs::directory_iterator(rig.paths.run_dir / "mps")) {
+    if (entry.path().filename().string().find("-1") == std::string::npos) continue;  // of the first task
+    pid_t control = 0;
+    std::ifstream(entry.path() / "nvidia-cuda-mps-control.pid") >> control;
+    REQUIRE(control > 1);
+    kill(control, SIGKILL);
+  }
+  const bus::Verdict lost = rig.manager.verdict("a");
+  CHECK(lost.kind == "lost");
+  CHECK(lost.reason.find("control daemon") != std::string::npos);
+  const uint64_t steps = rig.manager.task("b").counters.steps;
+  rig.manager.wait([&] { return rig.manager.task("b").counters.steps > steps; });
+  CHECK(rig.worker.alive());
+  rig.stop_worker();
+}
+
+TEST_CASE("kill -9 of a worker on a GPU takes the MPS servers with it; the next one sweeps their folders", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  rig.manager.create(spec(rig, "a", kGiB));
+  rig.manager.wait([&] { return rig.manager.task("a").counters.steps > 0; });
+  std::vector<pid_t> children = children_of(rig.worker.pid());
+  REQUIRE(children.size() == 2);
+  for (const pid_t child : std::vector<pid_t>(children)) {
+    for (const pid_t grandchild : children_of(child)) children.push_back(grandchild);
+  }
+  REQUIRE(children.size() == 4);  // control, server, supervisor, runner
+  std::vector<std::unique_ptr<Watched>> watched;
+  for (const pid_t pid : children) watched.push_back(std::make_unique<Watched>(pid));
+  rig.worker.kill_hard();
+  for (const auto& process : watched) CHECK(process->ends());
+  CHECK_FALSE(fs::is_empty(rig.paths.run_dir / "mps"));
+  rig.restart_worker();
+  rig.manager.wait_registered();
+  CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
+  rig.stop_worker();
+}
+
+TEST_CASE("a profile on a GPU has the process's own memory there, and the host's", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  auto create = spec(rig, "p", 10 * kGiB);
+  create.purpose = "profile";
+  create.steps = 100;
+  create.params = {{"step_us", "20000"}, {"sleep", "1"}};
+  rig.manager.create(create);
+  rig.manager.wait([&] { return rig.manager.task("p").counters.steps > 0; });
+  // Supervisor and runner; the others are the MPS server's.
+  pid_t runner = 0, control = 0;
+  for (const pid_t pid : children_of(rig.worker.pid())) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
+    const std::string line{std::istreambuf_iterator<char>(in), {}};
+    if (line.find("supervise") != std::string::npos) runner = children_of(pid).at(0);
+    if (line.find("fake_mps_control") != std::string::npos) control = pid;
+  }
+  REQUIRE(runner > 1);
+  REQUIRE(control > 1);
+  for (const auto& entry : fs::directory_iterator(rig.paths.run_dir / "mps"))
+    std::ofstream(entry.path() / "clients") << runner;
+  driver.say(6 * kGiB, "client " + std::to_string(runner) + " " + std::to_string(3 * kGiB) + "\nprocess " +
+                           std::to_string(control) + " " + std::to_string(kGiB) + "\n");
+  CHECK(rig.manager.verdict("p").kind == "finished");
+  const bus::TaskReport report = rig.manager.task("p");
+  REQUIRE(report.profile.size() == 1);
+  const bus::Profile& profile = report.profile[0];
+  CHECK(profile.peak_bytes.at("gpu") == 3 * kGiB);  // without its server's
+  CHECK(profile.peak_bytes.at("host") > int64_t{1} << 20);
+  CHECK(profile.peak_bytes.at("host") < kGiB);
+  CHECK(profile.gpu_bytes.size() == profile.memory_t_ns.size());
+  CHECK(std::find(profile.gpu_bytes.begin(), profile.gpu_bytes.end(), 3 * kGiB) != profile.gpu_bytes.end());
+  CHECK(profile.steps.count == 100);
+  CHECK(report.counters.peak_memory_bytes == 3 * kGiB);
+  rig.stop_worker();
+}
+
+// With those of replace_process_test, on a CPU and in sandboxes, 200 in all.
+TEST_CASE("30 replacements in a row on a GPU leave the last one's MPS server, and nothing else", "[gpu][slow]") {
+  constexpr int kWarm = 3, kReplacements = 30;
+  const std::vector<pid_t> before = children_of(getpid());  // other cases' processes
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  bus::CreateTask task = spec(rig, "t", kGiB);
+  task.instance = "one";
+  rig.manager.create(task);
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 5; });
+  const std::string bytes = rig.manager.contents.at(task.sha256);
+  const auto folders = [&] {
+    const fs::directory_iterator all(rig.paths.run_dir / "mps");
+    return std::distance(fs::begin(all), fs::end(all));
+  };
+  // Its control daemon and its supervisor; each with a child: server and runner.
+  const auto processes = [&] {
+    size_t count = 0;
+    for (const pid_t child : children_of(rig.worker.pid())) count += 1 + children_of(child).size();
+    return count;
+  };
+  size_t fds = 0;
+  for (int i = 1; i <= kWarm + kReplacements; ++i) {
+    task.sha256 = rig.manager.offer(bytes + std::to_string(i));
+    task.revision = static_cast<uint64_t>(i);
+    REQUIRE_FALSE(rig.manager.call(bus::ReplaceTask{task}).error);
+    rig.manager.wait([&] { return rig.manager.task("t").replacement.revision == task.revision; });
+    rig.manager.wait([&] {
+      const auto state = rig.manager.task("t").replacement.state;
+      return state == "done" || state == "failed";
+    });
+    INFO(rig.manager.task("t").replacement.reason);
+    REQUIRE(rig.manager.task("t").replacement.state == "done");
+    rig.manager.wait([&] { return processes() == 4 && folders() == 1; });
+    if (i == kWarm) fds = fds_of(rig.worker.pid());
+  }
+  rig.manager.wait([&] { return fds_of(rig.worker.pid()) <= fds; });
+  CHECK(mps_processes(rig.worker.pid()) == 1);
+  const uint64_t steps = rig.manager.task("t").counters.steps;
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > steps; });
+  rig.stop_worker();
+  CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
+  CHECK(children_of(getpid()) == before);
+}
+
+TEST_CASE("15 side tasks in a row on a GPU leave no process, descriptor or folder", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  size_t fds = 0;
+  for (int i = 0; i < 15; ++i) {
+    rig.manager.create(spec(rig, "t", kGiB));
+    rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 0; });
+    rig.manager.order("t", "stop");
+    CHECK(rig.manager.verdict("t").kind == "stopped");
+    rig.manager.wait([&] { return children_of(rig.worker.pid()).empty(); });
+    if (i == 4) fds = fds_of(rig.worker.pid());
+  }
+  rig.manager.wait([&] { return fds_of(rig.worker.pid()) <= fds; });
+  CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
+  rig.stop_worker();
+}

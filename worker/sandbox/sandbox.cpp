@@ -1,0 +1,138 @@
+#include "sandbox/sandbox.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+
+#include "freeride/base/log.hpp"
+#include "sandbox/sandbox_child.hpp"
+
+namespace freeride::worker {
+namespace {
+
+// Address space that is not memory: libraries, thread stacks and allocator arenas that are reserved and hardly used.
+constexpr int64_t kAddressSlackBytes = 4ll << 30;
+
+// Ceilings in which no task could do anything are mistakes.
+constexpr int64_t kLeastScratchBytes = 64ll << 10;
+constexpr int64_t kLeastPids = 4;
+constexpr double kLeastCpus = 0.01;
+
+class NoHold final : public Hold {
+ public:
+  explicit NoHold(int64_t memory_limit_bytes) : memory_limit_bytes_(memory_limit_bytes) {}
+  std::string describe() const override {
+    if (memory_limit_bytes_ <= 0) return "none: NOT isolated from this host";
+    return "none: NOT isolated from this host (rlimit data " + std::to_string(memory_limit_bytes_ >> 20) + " MiB)";
+  }
+  void explain(bus::Verdict&, const std::string&) const override {}
+  Status end_scratch(int, bool) override { return {}; }
+
+ private:
+  int64_t memory_limit_bytes_;
+};
+
+// Development only: a process with resource limits, and nothing between it and the host.
+class NoSandbox final : public Sandbox {
+ public:
+  explicit NoSandbox(SandboxOptions options) : options_(std::move(options)) {}
+  const char* name() const override { return "none"; }
+
+  Status check() override {
+    spdlog::warn(
+        "sandbox none: side tasks run as uid {} with NO isolation from this host; for development and trusted plugins "
+        "only",
+        geteuid());
+    return {};
+  }
+
+  TaskIdentity identity(uint64_t) override { return {geteuid(), getegid()}; }
+  void forget(uint64_t) override {}
+  InsidePaths inside(const std::string& plugin, const std::string& scratch) const override { return {plugin, scratch}; }
+
+  Result<Child> start(const SandboxRequest& request) override {
+    if (access(options_.runner.c_str(), X_OK) != 0) {
+      return errno_error("cannot start " + options_.runner, errno, "name the installed freeride-runner with --runner");
+    }
+    ChildPlan plan;
+    plan.output_fd = request.output_fd;
+    plan.keep_fds = request.keep_fds;
+    plan.cores = request.cores;
+    plan.lowest_priority = request.lowest_priority;
+    if (request.lowest_priority)
+      limit_memory(plan, request.memory_limit_bytes);  // a GPU's driver reserves far more than it uses
+    plan.working_dir = request.scratch;
+    plan.program = options_.runner;
+    plan.argv = {options_.runner};
+    plan.argv.insert(plan.argv.end(), request.args.begin(), request.args.end());
+    if (!request.grants.env.empty()) {
+      plan.own_env = true;
+      for (char** entry = environ; *entry != nullptr; ++entry) {
+        const std::string text = *entry;
+        if (request.grants.env.count(text.substr(0, text.find('='))) == 0) plan.env.push_back(text);
+      }
+      for (const auto& [key, value] : request.grants.env)
+        plan.env.push_back(std::string(key).append("=").append(value));
+    }
+    auto child = spawn(plan);
+    if (child.ok()) child->hold = std::make_unique<NoHold>(request.memory_limit_bytes);
+    return child;
+  }
+
+ private:
+  SandboxOptions options_;
+};
+
+}  // namespace
+
+void limit_memory(ChildPlan& plan, int64_t bytes) {
+#ifdef FREERIDE_SANITIZED  // a sanitizer's shadow memory counts as memory
+  (void)plan, (void)bytes;
+#else
+  if (bytes <= 0) return;
+  plan.data_limit_bytes = bytes;
+  plan.address_limit_bytes = bytes + kAddressSlackBytes;
+#endif
+}
+
+Status check_options(const SandboxOptions& options) {
+  if (options.name != "none" && options.name != "bubblewrap") {
+    return Error{Code::kInvalidArgument, "there is no sandbox called '" + options.name + "'",
+                 "--sandbox knows: bubblewrap, none"};
+  }
+  if (options.scratch_bytes < kLeastScratchBytes) {
+    return Error{Code::kInvalidArgument,
+                 "a scratch folder of " + std::to_string(options.scratch_bytes) + " bytes holds nothing",
+                 "--scratch-bytes takes " + std::to_string(kLeastScratchBytes) + " or more"};
+  }
+  if (options.pids < kLeastPids) {
+    return Error{Code::kInvalidArgument, "no task runs in " + std::to_string(options.pids) + " processes and threads",
+                 "--task-pids takes " + std::to_string(kLeastPids) + " or more"};
+  }
+  if (options.cpus != 0 && !(options.cpus >= kLeastCpus)) {
+    return Error{Code::kInvalidArgument, "no task runs in that share of a core",
+                 "--task-cpus takes 0.01 or more; 0: no limit"};
+  }
+  const auto check_folders = [](const std::vector<std::string>& folders, const std::string& option) -> Status {
+    for (const std::string& folder : folders) {
+      std::error_code ignored;
+      if (!folder.empty() && folder[0] == '/' && std::filesystem::is_directory(folder, ignored)) continue;
+      return Error{Code::kInvalidArgument, "'" + folder + "' is no folder", option + " takes absolute paths"};
+    }
+    return {};
+  };
+  if (auto s = check_folders(options.library_dirs, "--library-dir"); !s.ok()) return s;
+  if (auto s = check_folders(options.data_dirs, "--data"); !s.ok()) return s;
+  return {};
+}
+
+Result<std::unique_ptr<Sandbox>> make_sandbox(const SandboxOptions& options) {
+  if (auto checked = check_options(options); !checked.ok()) return checked.error();
+  if (options.name == "none") return std::unique_ptr<Sandbox>(std::make_unique<NoSandbox>(options));
+  return make_bubblewrap(options);
+}
+
+}  // namespace freeride::worker

@@ -1,0 +1,443 @@
+// The sandbox made by bubblewrap (bwrap). containers/README.md says what it protects from.
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "freeride/base/copy_tree.hpp"
+#include "freeride/base/log.hpp"
+#include "sandbox/cgroup.hpp"
+#include "sandbox/sandbox_child.hpp"
+#include "sandbox/task_uid.hpp"
+
+namespace freeride::worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kLeastMemoryBytes = 16ll << 20;  // less does not even load a plugin
+constexpr int64_t kSmallTmpBytes = 16ll << 20;
+constexpr int64_t kSharedMemoryBytes = 64ll << 20;  // of /dev/shm
+constexpr uid_t kNobody = 65534;
+constexpr int kTrialMs = 20'000;
+// Names inside.
+constexpr const char* kRunner = "/freeride/freeride-runner";
+constexpr const char* kPlugins = "/freeride/plugin/";
+constexpr const char* kSaved = "/freeride/saved";
+constexpr const char* kScratch = "/scratch";
+// The system's libraries, and what the loader finds them by. No programs.
+constexpr std::array<const char*, 9> kLibraries{"/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32", "/usr/local/lib",
+                                                "/lib",     "/lib64",     "/lib32",     "/libx32"};
+constexpr std::array<const char*, 5> kLoaderFiles{"/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime",
+                                                  "/usr/share/zoneinfo", "/usr/local/cuda/lib64"};
+// What a task inherits of the worker's environment.
+constexpr std::array<const char*, 12> kPassed{"OMP_",  "GOMP_",  "KMP_",  "OPENBLAS_",
+                                              "MKL_",  "LANG",   "LC_",   "TZ",
+                                              "ASAN_", "UBSAN_", "TSAN_", "CUDA_DEVICE_MAX_CONNECTIONS"};
+
+std::string mib(int64_t bytes) {
+  return std::to_string(bytes >> 20) + " MiB";
+}
+
+bool has_capability(int capability) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, 2> caps{};
+  if (syscall(SYS_capget, &header, caps.data()) != 0) return false;
+  return (caps[static_cast<size_t>(capability) / 32].effective >> (capability % 32) & 1) != 0;
+}
+
+std::string last_line(const std::string& text, const std::string& with) {
+  std::istringstream in(text);
+  std::string found;
+  for (std::string line; std::getline(in, line);) {
+    if (line.find(with) != std::string::npos) found = line;
+  }
+  return found;
+}
+
+/// What is written down of a sandbox when it is made.
+struct Facts {
+  std::string text;
+  int64_t memory_bytes = 0, scratch_bytes = 0, pids = 0;
+  std::string saved;   ///< folder on the host
+  ino_t saved_id = 0;  ///< of that folder when the task started
+};
+
+ino_t id_of(int fd) {
+  struct stat info {};
+  return fstat(fd, &info) == 0 ? info.st_ino : 0;
+}
+
+class BubblewrapHold final : public Hold {
+ public:
+  BubblewrapHold(Facts facts, std::unique_ptr<TaskCgroup> cgroup)
+      : facts_(std::move(facts)), cgroup_(std::move(cgroup)) {}
+
+  std::string describe() const override { return facts_.text; }
+
+  void explain(bus::Verdict& verdict, const std::string& log_tail) const override {
+    if (verdict.kind == "lost" && verdict.transition.empty()) {
+      if (const std::string line = last_line(log_tail, "bwrap: "); !line.empty()) {
+        verdict.reason = "its sandbox could not be made: " + line;
+      }
+    }
+    const bool died = verdict.kind == "crashed" || verdict.kind == "lost";
+    if (died && cgroup_ != nullptr && cgroup_->oom_kills() > 0) {
+      verdict.kind = "out_of_memory";
+      verdict.reason = "killed by the kernel at its memory limit, having held " + mib(cgroup_->peak_bytes());
+      verdict.limit = "memory " + mib(facts_.memory_bytes);
+      return;
+    }
+    if (!verdict.limit.empty()) return;
+    if (verdict.kind == "out_of_memory") {
+      verdict.limit = "memory " + mib(facts_.memory_bytes);
+    } else if ((died || verdict.kind == "failed" || verdict.kind == "rejected") && cgroup_ != nullptr &&
+               cgroup_->pids_refused() > 0) {
+      verdict.limit = "processes and threads " + std::to_string(facts_.pids);
+    } else if ((died || verdict.kind == "failed") && scratch_full_) {
+      verdict.limit = "scratch folder " + mib(facts_.scratch_bytes);
+    }
+  }
+
+  Status end_scratch(int scratch_fd, bool keep) override {
+    if (scratch_fd < 0) return {};
+    struct statvfs room {};
+    scratch_full_ = fstatvfs(scratch_fd, &room) == 0 && (room.f_bavail == 0 || room.f_favail == 0);
+    if (!keep) return {};
+    const fs::path saved = facts_.saved, fresh = facts_.saved + ".new", old = facts_.saved + ".old";
+    std::error_code error;
+    fs::remove_all(fresh, error);
+    fs::remove_all(old, error);
+    if (!fs::create_directories(fresh, error)) return errno_error("cannot make " + fresh.string(), error.value());
+    fs::permissions(fresh, fs::perms(0755), error);
+    const Fd to(open(fresh.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!to.valid()) return errno_error("cannot open " + fresh.string(), errno);
+    const CopyLimits limits{.bytes = facts_.scratch_bytes};
+    auto copied = copy_tree(scratch_fd, to.get(), limits);
+    if (!copied.ok()) {
+      fs::remove_all(fresh, error);
+      return copied.error();
+    }
+    if (copied->skipped > 0)
+      spdlog::warn("{} things in a task's scratch folder were not kept (links, and what is more than {} entries)",
+                   copied->skipped, limits.entries);
+    // A task that was replaced: what the other one has left meanwhile stays, where this one has nothing of that name.
+    if (const Fd there(open(saved.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        there.valid() && id_of(there.get()) != facts_.saved_id) {
+      if (auto merged = copy_tree(there.get(), to.get(), limits); !merged.ok()) return merged.error();
+    }
+    fs::rename(saved, old, error);
+    fs::rename(fresh, saved, error);
+    if (error) return errno_error("cannot rename " + fresh.string(), error.value());
+    fs::remove_all(old, error);
+    return {};
+  }
+
+ private:
+  Facts facts_;
+  std::unique_ptr<TaskCgroup> cgroup_;
+  bool scratch_full_ = false;
+};
+
+class Bubblewrap final : public Sandbox {
+ public:
+  Bubblewrap(SandboxOptions options, std::string bwrap)
+      : options_(std::move(options)),
+        bwrap_(std::move(bwrap)),
+        cgroups_(options_.device),
+        root_(geteuid() == 0),
+        can_stage_(root_ && has_capability(CAP_SYS_ADMIN)) {}
+
+  const char* name() const override { return "bubblewrap"; }
+  Status check() override;
+
+  TaskIdentity identity(uint64_t task) override;
+  void forget(uint64_t task) override { uids_.erase(task); }
+  InsidePaths inside(const std::string& plugin, const std::string&) const override {
+    return {kPlugins + fs::path(plugin).filename().string(), kScratch};
+  }
+
+  Result<Child> start(const SandboxRequest& request) override { return start(request, {"supervise"}, true); }
+
+ private:
+  Result<Child> start(const SandboxRequest& request, const std::vector<std::string>& verb, bool task);
+  Status check_limits(const SandboxRequest& request) const;
+  std::vector<std::string> environment(const SandboxRequest& request) const;
+  std::string describe(const TaskCgroup* cgroup, const Facts& facts, uid_t uid, bool network) const;
+
+  const SandboxOptions options_;
+  const std::string bwrap_;
+  Cgroups cgroups_;
+  const bool root_, can_stage_;
+  std::map<uint64_t, TaskUid> uids_;  ///< by task
+};
+
+TaskIdentity Bubblewrap::identity(uint64_t task) {
+  if (!root_) return {geteuid(), getegid()};
+  auto it = uids_.find(task);
+  if (it == uids_.end()) {
+    auto taken = TaskUid::take(options_.first_uid);
+    if (!taken.ok()) return {kNobody, kNobody};  // start() says so
+    it = uids_.emplace(task, std::move(*taken)).first;
+  }
+  return {it->second.get(), it->second.get()};
+}
+
+Status Bubblewrap::check_limits(const SandboxRequest& request) const {
+  if (request.memory_limit_bytes > 0 && request.memory_limit_bytes < kLeastMemoryBytes) {
+    return Error{Code::kInvalidArgument,
+                 "a memory limit of " + std::to_string(request.memory_limit_bytes) + " bytes lets nothing run",
+                 "give it " + mib(kLeastMemoryBytes) + " or more (load --memory)"};
+  }
+  return {};
+}
+
+std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) const {
+  std::map<std::string, std::string> all{{"HOME", kScratch}, {"TMPDIR", kScratch}, {"PATH", "/nonexistent"}};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const bool passed =
+        std::any_of(kPassed.begin(), kPassed.end(), [&](const char* prefix) { return text.rfind(prefix, 0) == 0; });
+    if (const size_t equals = text.find('='); passed && equals != std::string::npos)
+      all[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  std::string libraries;
+  for (const std::string& folder : options_.library_dirs) libraries += (libraries.empty() ? "" : ":") + folder;
+  if (!libraries.empty()) all["LD_LIBRARY_PATH"] = libraries;
+  for (const auto& [key, value] : request.grants.env) all[key] = value;
+  if (!libraries.empty() && request.grants.env.count("LD_LIBRARY_PATH") != 0) all["LD_LIBRARY_PATH"] += ":" + libraries;
+  std::vector<std::string> list;
+  for (const auto& [key, value] : all) list.push_back(std::string(key).append("=").append(value));
+  return list;
+}
+
+std::string Bubblewrap::describe(const TaskCgroup* cgroup, const Facts& facts, uid_t uid, bool network) const {
+  std::string text = "bubblewrap";
+  text += " (uid " + std::to_string(uid) + (root_ ? "" : ", the worker's own");
+  text += "; ";
+  std::string rlimits;
+  if (cgroup == nullptr || !cgroup->limits_memory()) {
+    if (facts.memory_bytes > 0) rlimits += "data " + mib(facts.memory_bytes);
+  }
+  if (cgroup == nullptr || !cgroup->limits_pids())
+    rlimits += (rlimits.empty() ? "pids " : ", pids ") + std::to_string(facts.pids);
+  if (cgroup != nullptr) text += cgroup->text();
+  if (!rlimits.empty()) text += (cgroup != nullptr ? "; rlimits: " : "rlimits: ") + rlimits;
+  if (cgroup == nullptr) text += " (no cgroup: " + cgroups_.why_not() + ")";
+  text += "; scratch " + mib(facts.scratch_bytes) + (network ? "; the host's network)" : "; no network)");
+  return text;
+}
+
+Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector<std::string>& verb, bool task) {
+  if (auto s = check_limits(request); !s.ok()) return s.error();
+  Facts facts;
+  facts.memory_bytes = request.memory_limit_bytes;
+  facts.pids = options_.pids;
+  facts.scratch_bytes = options_.scratch_bytes;
+  if (facts.memory_bytes > 0) facts.scratch_bytes = std::min(facts.scratch_bytes, facts.memory_bytes);
+  facts.saved = request.scratch;
+  if (const Fd saved(open(request.scratch.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)); saved.valid())
+    facts.saved_id = id_of(saved.get());
+
+  std::unique_ptr<TaskCgroup> cgroup;
+  if (cgroups_.version() != 0) {
+    Ceilings ceilings;
+    ceilings.memory_bytes = request.memory_limit_bytes;
+    ceilings.pids = options_.pids;
+    ceilings.cpus = options_.cpus;
+    ceilings.cores = request.cores;
+    ceilings.lowest_priority = request.lowest_priority;
+    auto made = cgroups_.make(ceilings);
+    if (!made.ok()) return made.error();
+    cgroup = std::move(*made);
+  }
+  const TaskIdentity identity = this->identity(request.task);
+  if (root_ && uids_.count(request.task) == 0) {
+    return Error{Code::kExhausted, "no user number from " + std::to_string(options_.first_uid) + " on is free",
+                 "name others with --first-task-uid"};
+  }
+
+  ChildPlan plan;
+  plan.output_fd = request.output_fd;
+  plan.keep_fds = request.keep_fds;
+  if (cgroup != nullptr) plan.join_fds = cgroup->join_fds();
+  plan.cores = request.cores;
+  plan.lowest_priority = request.lowest_priority;
+  plan.killed_first = true;
+  if (request.lowest_priority)
+    limit_memory(plan, request.memory_limit_bytes);  // a GPU's driver reserves far more than it uses
+  plan.uid = root_ ? identity.uid : 0;
+  plan.working_dir = "/";
+  plan.program = bwrap_;
+  plan.own_env = true;
+  plan.env = environment(request);
+
+  auto& argv = plan.argv;
+  const auto add = [&](std::initializer_list<std::string> words) { argv.insert(argv.end(), words); };
+  const auto bind = [&](const char* option, const std::string& path, const std::string& target) {
+    std::error_code ignored;
+    std::string source = path;
+    if (can_stage_) {
+      source = std::string(kStageRoot) + "/" + std::to_string(plan.stages.size());
+      plan.stages.push_back({path, source, fs::is_directory(path, ignored)});
+    }
+    add({option, source, target});
+  };
+  add({"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"});
+  if (!request.grants.network) add({"--unshare-net"});
+  add({"--die-with-parent", "--as-pid-1", "--hostname", "sandbox"});
+  for (const char* path : kLibraries) {
+    struct stat info {};
+    if (lstat(path, &info) != 0) continue;
+    std::error_code error;
+    if (S_ISLNK(info.st_mode)) {
+      add({"--symlink", fs::read_symlink(path, error).string(), path});
+    } else {
+      add({"--ro-bind", path, path});
+    }
+  }
+  for (const char* path : kLoaderFiles) add({"--ro-bind-try", path, path});
+  if (request.grants.network) {
+    for (const char* path : {"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl/certs"})
+      add({"--ro-bind-try", path, path});
+  }
+  // /tmp is the scratch folder, unless something that a task is to see lies there.
+  const auto in_tmp = [](const std::string& path) { return path == "/tmp" || path.rfind("/tmp/", 0) == 0; };
+  bool tmp_taken = false;
+  for (const auto* folders :
+       {&options_.data_dirs, &options_.library_dirs, &request.grants.files, &request.grants.folders}) {
+    tmp_taken = tmp_taken || std::any_of(folders->begin(), folders->end(), in_tmp);
+  }
+  if (tmp_taken) add({"--size", std::to_string(kSmallTmpBytes), "--perms", "1777", "--tmpfs", "/tmp"});
+  for (const std::string& folder : options_.data_dirs) bind("--ro-bind", folder, folder);
+  for (const std::string& folder : options_.library_dirs) bind("--ro-bind", folder, folder);
+  add({"--proc", "/proc"});
+  // CUDA names its threads through /proc/self/task/N/comm, and does without a GPU when it cannot. Else nothing there is
+  // an unprivileged user's to write that matters.
+  if (request.grants.devices.empty()) add({"--remount-ro", "/proc"});
+  add({"--dev", "/dev"});
+  add({"--size", std::to_string(kSharedMemoryBytes), "--perms", "1777", "--tmpfs", "/dev/shm"});
+  add({"--size", std::to_string(facts.scratch_bytes), "--perms", "0700", "--tmpfs", kScratch});
+  if (!tmp_taken) add({"--symlink", kScratch, "/tmp"});
+  bind("--ro-bind", options_.runner, kRunner);
+  if (!request.plugin.empty()) bind("--ro-bind", request.plugin, inside(request.plugin, "").plugin);
+  if (task) bind("--ro-bind", request.scratch, kSaved);
+  for (const std::string& path : request.grants.files) bind("--ro-bind", path, path);
+  for (const std::string& path : request.grants.folders) bind("--bind", path, path);
+  for (const std::string& path : request.grants.devices) bind("--dev-bind", path, path);
+  add({"--remount-ro", "/dev", "--remount-ro", "/", "--chdir", kScratch, "--", kRunner});
+  argv.insert(argv.end(), verb.begin(), verb.end());
+  if (task) {
+    add({"--confined", std::string("--saved=") + kSaved});
+    if (cgroup == nullptr || !cgroup->limits_pids()) add({"--pids=" + std::to_string(options_.pids)});
+    argv.insert(argv.end(), request.args.begin() + 1, request.args.end());  // [0] is the verb
+  }
+  auto child = spawn(plan);
+  if (!child.ok()) return child.error();
+  facts.text = describe(cgroup.get(), facts, identity.uid, request.grants.network);
+  child->hold = std::make_unique<BubblewrapHold>(std::move(facts), std::move(cgroup));
+  return child;
+}
+
+// What bubblewrap could not do, and what helps.
+std::string advice(const std::string& text) {
+  const auto says = [&](const char* part) { return text.find(part) != std::string::npos; };
+  if (says("become a user of its own")) {
+    return "this user namespace lacks the task's user number: name another with --first-task-uid, or start the worker "
+           "as an ordinary user";
+  }
+  if (says("Permission denied") && says("Can't find source path")) {
+    return "the tasks' user cannot reach that path: put it (--state-dir, --runner) where every user may, or start the "
+           "worker with CAP_SYS_ADMIN";
+  }
+  if (says("Can't mount proc")) {
+    return "this container hides parts of /proc: start it with --security-opt systempaths=unconfined";
+  }
+  if (says("namespace") || says("uid map") || says("Operation not permitted") || says("No space left")) {
+    return "user namespaces are needed: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000, "
+           "kernel.apparmor_restrict_unprivileged_userns=0; in Docker --security-opt seccomp=unconfined";
+  }
+  return "mend that";
+}
+
+Status Bubblewrap::check() {
+  std::array<int, 2> output{};
+  if (pipe2(output.data(), O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
+  const Fd output_read(output[0]);
+  Fd output_write(output[1]);
+  SandboxRequest request;
+  request.output_fd = output_write.get();
+  const auto failed = [](const std::string& what, const std::string& hint) {
+    return Error{Code::kPermission, "the bubblewrap sandbox does not work here: " + what,
+                 hint + "; for development only: --sandbox none"};
+  };
+  auto child = start(request, {"trial"}, false);
+  if (!child.ok()) return failed(child.error().message, child.error().hint.empty() ? "mend that" : child.error().hint);
+  output_write.reset();
+  pollfd ended{child->pidfd.get(), POLLIN, 0};
+  const bool in_time = poll(&ended, 1, kTrialMs) == 1;
+  if (!in_time) syscall(SYS_pidfd_send_signal, child->pidfd.get(), SIGKILL, nullptr, 0);
+  siginfo_t info{};
+  waitid(P_PID, static_cast<id_t>(child->pid), &info, WEXITED);
+  forget(request.task);
+  std::array<char, 2048> text{};
+  const ssize_t got = read(output_read.get(), text.data(), text.size());
+  std::string said(text.data(), got > 0 ? static_cast<size_t>(got) : 0);
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  std::replace(said.begin(), said.end(), '\n', ' ');
+  if (!in_time)
+    return failed("a trial did not end within " + std::to_string(kTrialMs / 1000) + " s",
+                  "look at the load of this host");
+  if (info.si_code != CLD_EXITED || info.si_status != 0) {
+    if (said.empty()) said = "a trial ended with status " + std::to_string(info.si_status);
+    return failed(said, advice(said));
+  }
+  spdlog::info("sandbox: {}", child->hold->describe());
+  if (cgroups_.version() == 0) {
+    spdlog::warn("side tasks have rlimits, no control group: {}; see containers/README.md", cgroups_.why_not());
+  }
+  if (!root_)
+    spdlog::warn(
+        "this worker is no root, so its side tasks share its uid {}: files of that user are hidden from them by mounts "
+        "only",
+        geteuid());
+  return {};
+}
+
+std::string find_bwrap(const std::string& given) {
+  if (!given.empty()) return access(given.c_str(), X_OK) == 0 ? given : "";
+  const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): before other threads start
+  std::istringstream in(path != nullptr ? path : "/usr/bin:/bin");
+  for (std::string folder; std::getline(in, folder, ':');) {
+    std::string file = folder + "/bwrap";
+    if (!folder.empty() && access(file.c_str(), X_OK) == 0) return file;
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Sandbox>> make_bubblewrap(const SandboxOptions& options) {
+  const std::string bwrap = find_bwrap(options.bwrap);
+  if (bwrap.empty()) {
+    return Error{Code::kNotFound,
+                 options.bwrap.empty() ? "bwrap is not on the PATH" : "there is no program " + options.bwrap,
+                 "install bubblewrap, or for development only: --sandbox none"};
+  }
+  return std::unique_ptr<Sandbox>(std::make_unique<Bubblewrap>(options, bwrap));
+}
+
+}  // namespace freeride::worker
