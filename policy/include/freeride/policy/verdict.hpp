@@ -1,0 +1,84 @@
+// Verdict: how a side task ended. One kind, one cause, and what else was seen.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace freeride::policy {
+
+/// How the task ended. The names on the bus are kind_name()'s.
+enum class VerdictKind {
+  kNone,         ///< the task has not ended
+  kFinished,     ///< its plugin said that it is done, or it made the steps that were asked for
+  kStopped,      ///< somebody stopped it
+  kReplaced,     ///< of one content of a task: another content has taken over
+  kEvicted,      ///< training needed what it held
+  kOverran,      ///< it executed, or did not pause, without a lease
+  kOutOfMemory,  ///< it needed more memory than it may have
+  kCrashed,      ///< its process was killed by a signal or by a call that it may not make
+  kFailed,       ///< a transition failed, or its process ended by itself
+  kRejected,     ///< it was never started: the plugin, a parameter or the request is wrong
+  kLost,         ///< whoever ran it is gone; nothing is said against the task
+};
+
+/// What brought the end about. Closed: a new cause is added here, in cause_name(), and in bus/WIRE.md.
+enum class Cause {
+  kNone,            ///< no verdict, or one of an older version
+  kDone,            ///< finished: the plugin said so
+  kSteps,           ///< finished: it made the steps that were asked for
+  kOrder,           ///< stopped: a user, or a worker that ends
+  kReplacement,     ///< replaced: by another content
+  kTrainingMemory,  ///< evicted: training needed the memory
+  kTrainingCame,    ///< evicted: a training attached to a device that was given to a profile
+  kLeaseEnd,        ///< overran: it executed past the end of its lease
+  kNoPause,         ///< overran: it did not pause after the end of its lease
+  kUnleased,        ///< overran: it executed while it said that it was paused
+  kSlowTransition,  ///< overran: a transition that has a limit of its own took longer
+  kNoMemory,        ///< out of memory: an allocation failed, and the plugin said so
+  kMemoryLimit,     ///< out of memory: the kernel killed it at its limit
+  kSignal,          ///< crashed
+  kForbiddenCall,   ///< crashed: its sandbox does not allow the system call
+  kTransition,      ///< failed: a transition returned an error, or threw
+  kExit,            ///< failed: the process ended by itself
+  kLimits,          ///< failed: it is where its limits do not hold (not a client of its MPS server)
+  kSandbox,         ///< failed, lost: its sandbox or its processes could not be made
+  kPlugin,          ///< rejected: the file is no plugin, or one for another version
+  kParameter,       ///< rejected: the plugin refused a parameter
+  kNoRoom,          ///< rejected: no worker that matches could ever hold it
+  kRefused,         ///< rejected: a worker refused it
+  kSupervisor,      ///< lost: its supervisor ended
+  kMpsServer,       ///< lost: its MPS server ended
+  kWorker,          ///< lost: its worker ended, restarted or fell silent
+};
+
+/// What ended a task and what was seen with it. Whoever sees an end makes one of these; the first is the verdict, and
+/// note_symptom() attaches the later ones.
+struct Verdict {
+  VerdictKind kind = VerdictKind::kNone;
+  Cause cause = Cause::kNone;
+  std::string message;                ///< one sentence for people
+  std::string transition;             ///< the paper's name of where it happened; empty: in none
+  int32_t signal = 0;                 ///< that ended the process; 0: none
+  int32_t exit_code = -1;             ///< of the process; -1: it did not exit by itself
+  std::string limit;                  ///< that was passed, with its value and unit
+  std::vector<std::string> evidence;  ///< what else was seen, in order of time; at most kMostEvidence
+  static constexpr size_t kMostEvidence = 8;
+
+  bool ended() const { return kind != VerdictKind::kNone; }
+};
+
+/// The first cause wins: takes `later` over whole while `first` is none; else keeps `first` and adds what `later` says
+/// to its evidence, once. Facts that `first` lacks (signal, exit code, limit) are taken over. Pure.
+void note_symptom(Verdict& first, const Verdict& later);
+
+/// The name on the bus, "" for kNone. Any thread.
+const char* kind_name(VerdictKind kind);
+const char* cause_name(Cause cause);
+/// The value of a name from outside; nothing for one that is not known.
+std::optional<VerdictKind> kind_of(std::string_view name);
+std::optional<Cause> cause_of(std::string_view name);
+
+}  // namespace freeride::policy

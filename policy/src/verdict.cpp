@@ -1,0 +1,83 @@
+#include "freeride/policy/verdict.hpp"
+
+#include <algorithm>
+
+#include "freeride/base/enum_names.hpp"
+
+namespace freeride::policy {
+namespace {
+
+constexpr EnumName<VerdictKind> kKinds[] = {
+    {VerdictKind::kNone, ""},
+    {VerdictKind::kFinished, "finished"},
+    {VerdictKind::kStopped, "stopped"},
+    {VerdictKind::kReplaced, "replaced"},
+    {VerdictKind::kEvicted, "evicted"},
+    {VerdictKind::kOverran, "overran"},
+    {VerdictKind::kOutOfMemory, "out_of_memory"},
+    {VerdictKind::kCrashed, "crashed"},
+    {VerdictKind::kFailed, "failed"},
+    {VerdictKind::kRejected, "rejected"},
+    {VerdictKind::kLost, "lost"},
+};
+
+constexpr EnumName<Cause> kCauses[] = {
+    {Cause::kNone, ""},
+    {Cause::kDone, "done"},
+    {Cause::kSteps, "steps"},
+    {Cause::kOrder, "order"},
+    {Cause::kReplacement, "replacement"},
+    {Cause::kTrainingMemory, "training_memory"},
+    {Cause::kTrainingCame, "training_came"},
+    {Cause::kLeaseEnd, "lease_end"},
+    {Cause::kNoPause, "no_pause"},
+    {Cause::kUnleased, "unleased"},
+    {Cause::kSlowTransition, "slow_transition"},
+    {Cause::kNoMemory, "no_memory"},
+    {Cause::kMemoryLimit, "memory_limit"},
+    {Cause::kSignal, "signal"},
+    {Cause::kForbiddenCall, "forbidden_call"},
+    {Cause::kTransition, "transition"},
+    {Cause::kExit, "exit"},
+    {Cause::kLimits, "limits"},
+    {Cause::kSandbox, "sandbox"},
+    {Cause::kPlugin, "plugin"},
+    {Cause::kParameter, "parameter"},
+    {Cause::kNoRoom, "no_room"},
+    {Cause::kRefused, "refused"},
+    {Cause::kSupervisor, "supervisor"},
+    {Cause::kMpsServer, "mps_server"},
+    {Cause::kWorker, "worker"},
+};
+
+}  // namespace
+
+const char* kind_name(VerdictKind kind) {
+  return name_in(kKinds, kind);
+}
+const char* cause_name(Cause cause) {
+  return name_in(kCauses, cause);
+}
+std::optional<VerdictKind> kind_of(std::string_view name) {
+  return value_in(kKinds, name);
+}
+std::optional<Cause> cause_of(std::string_view name) {
+  return value_in(kCauses, name);
+}
+
+void note_symptom(Verdict& first, const Verdict& later) {
+  if (!later.ended()) return;
+  if (!first.ended()) {
+    first = later;
+    return;
+  }
+  if (first.signal == 0) first.signal = later.signal;
+  if (first.exit_code < 0) first.exit_code = later.exit_code;
+  if (first.limit.empty()) first.limit = later.limit;
+  std::string said = std::string(kind_name(later.kind)) + (later.message.empty() ? "" : ": " + later.message);
+  const bool known = later.message == first.message ||
+                     std::find(first.evidence.begin(), first.evidence.end(), said) != first.evidence.end();
+  if (!known && first.evidence.size() < Verdict::kMostEvidence) first.evidence.push_back(std::move(said));
+}
+
+}  // namespace freeride::policy

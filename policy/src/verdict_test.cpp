@@ -1,0 +1,86 @@
+#include "freeride/policy/verdict.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "freeride/policy/why.hpp"
+
+using namespace freeride::policy;
+
+TEST_CASE("the first cause of an end wins, and later ones are its evidence", "[verdict]") {
+  Verdict verdict;
+  note_symptom(verdict, {});
+  CHECK_FALSE(verdict.ended());
+
+  Verdict failed;
+  failed.kind = VerdictKind::kFailed;
+  failed.cause = Cause::kTransition;
+  failed.message = "RunNextStep returned a wrong value";
+  note_symptom(verdict, failed);
+  Verdict overran;
+  overran.kind = VerdictKind::kOverran;
+  overran.cause = Cause::kNoPause;
+  overran.message = "had not paused 500 ms after the end of lease 7";
+  overran.limit = "hang 500 ms";
+  Verdict crashed;
+  crashed.kind = VerdictKind::kCrashed;
+  crashed.cause = Cause::kSignal;
+  crashed.signal = 9;
+  note_symptom(verdict, overran);
+  note_symptom(verdict, overran);
+  note_symptom(verdict, crashed);
+
+  CHECK(verdict.kind == VerdictKind::kFailed);
+  CHECK(verdict.cause == Cause::kTransition);
+  CHECK(verdict.message == failed.message);
+  CHECK(verdict.limit == "hang 500 ms");
+  CHECK(verdict.signal == 9);
+  CHECK(verdict.evidence == std::vector<std::string>{"overran: " + overran.message, "crashed"});
+}
+
+TEST_CASE("evidence is bounded", "[verdict]") {
+  Verdict verdict;
+  for (int i = 0; i < 100; ++i) {
+    Verdict next;
+    next.kind = VerdictKind::kLost;
+    next.message = "sign " + std::to_string(i);
+    note_symptom(verdict, next);
+  }
+  CHECK(verdict.evidence.size() == Verdict::kMostEvidence);
+}
+
+TEST_CASE("every kind, cause and reason has one name, and the name leads back", "[verdict][why]") {
+  int kinds = 0, causes = 0, whys = 0;
+  for (int i = 0; i < 100; ++i) {
+    if (const auto kind = static_cast<VerdictKind>(i); *kind_name(kind) != '\0') {
+      ++kinds;
+      CHECK(kind_of(kind_name(kind)) == kind);
+    }
+    if (const auto cause = static_cast<Cause>(i); *cause_name(cause) != '\0') {
+      ++causes;
+      CHECK(cause_of(cause_name(cause)) == cause);
+    }
+    if (const auto why = static_cast<Why>(i); *why_name(why) != '\0') {
+      ++whys;
+      CHECK(why_of(why_name(why)) == why);
+      CHECK_FALSE(render_why(why, {}).empty());
+    }
+  }
+  CHECK(kinds == static_cast<int>(VerdictKind::kLost));
+  CHECK(causes == static_cast<int>(Cause::kWorker));
+  CHECK(whys == static_cast<int>(Why::kStepTooLong));
+  CHECK_FALSE(kind_of("melted"));
+}
+
+TEST_CASE("a task whose steps do not fit is told both lengths", "[why]") {
+  CHECK_FALSE(steps_do_not_fit(10, 10));
+  CHECK_FALSE(steps_do_not_fit(100, 30));
+  CHECK(steps_do_not_fit(30, 25));
+  WhyDetail detail;
+  detail.step_ns = 15'000'000;
+  detail.bubble_ns = 9'040'000;
+  detail.leases = 30;
+  detail.skipped = 25;
+  CHECK(render_why(Why::kStepTooLong, detail) ==
+        "its next step, 15 ms, does not fit the bubbles, the longest of which is 9 ms (25 of 30 leases unused); give "
+        "it shorter steps, or yield points");
+}

@@ -1,0 +1,131 @@
+#include "freeride/policy/why.hpp"
+
+#include "freeride/base/enum_names.hpp"
+
+namespace freeride::policy {
+namespace {
+
+constexpr EnumName<Why> kWhys[] = {
+    {Why::kNone, ""},
+    {Why::kQueued, "queued"},
+    {Why::kNoWorker, "no_worker"},
+    {Why::kNoTrainer, "no_trainer"},
+    {Why::kNoMemory, "no_memory"},
+    {Why::kProfiling, "profiling"},
+    {Why::kCreating, "creating"},
+    {Why::kWorkerSilent, "worker_silent"},
+    {Why::kStopping, "stopping"},
+    {Why::kPausedByUser, "paused_by_user"},
+    {Why::kReplacing, "replacing"},
+    {Why::kLoading, "loading"},
+    {Why::kInitLease, "init_lease"},
+    {Why::kSaveLease, "save_lease"},
+    {Why::kDeviceIdle, "device_idle"},
+    {Why::kTraining, "training"},
+    {Why::kInactive, "inactive"},
+    {Why::kImplausible, "implausible"},
+    {Why::kHoldout, "holdout"},
+    {Why::kOffDuty, "off_duty"},
+    {Why::kUnknown, "unknown_length"},
+    {Why::kPastLengths, "past_lengths"},
+    {Why::kOtherLease, "other_lease"},
+    {Why::kNoTask, "no_task"},
+    {Why::kStepTooLong, "step_too_long"},
+};
+
+constexpr uint64_t kEnoughLeases = 20;
+
+std::string milliseconds(int64_t ns) {
+  const int64_t tenths = (ns + 50'000) / 100'000;
+  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " ms";
+}
+
+std::string step_too_long(const WhyDetail& detail) {
+  std::string text = "its next step";
+  if (detail.step_ns > 0) text += ", " + milliseconds(detail.step_ns) + ",";
+  text += " does not fit the bubbles";
+  if (detail.bubble_ns > 0) text += ", the longest of which is " + milliseconds(detail.bubble_ns);
+  if (detail.leases > 0) {
+    text += " (" + std::to_string(detail.skipped) + " of " + std::to_string(detail.leases) + " leases unused)";
+  }
+  return text + "; give it shorter steps, or yield points";
+}
+
+std::string with(const char* text, const char* link, const std::string& what) {
+  return what.empty() ? text : std::string(text) + link + what;
+}
+
+std::string percent(double share) {
+  return std::to_string(static_cast<int>(share + 0.5)) + " %";
+}
+
+}  // namespace
+
+const char* why_name(Why why) {
+  return name_in(kWhys, why);
+}
+std::optional<Why> why_of(std::string_view name) {
+  return value_in(kWhys, name);
+}
+
+bool steps_do_not_fit(uint64_t leases, uint64_t skipped) {
+  return skipped >= kEnoughLeases && skipped > leases / 2;
+}
+
+std::string render_why(Why why, const WhyDetail& detail) {
+  switch (why) {
+    case Why::kNone:
+      return "";
+    case Why::kQueued:
+      return "submitted";
+    case Why::kNoWorker:
+      return "waiting for a worker; start freeride-worker";
+    case Why::kNoTrainer:
+      return with("waiting for a training", "", detail.what);
+    case Why::kNoMemory:
+      return with("waiting for memory", ": ", detail.what);
+    case Why::kProfiling:
+      return with("being profiled", " on ", detail.what);
+    case Why::kCreating:
+      return with("being created", " on ", detail.what);
+    case Why::kWorkerSilent:
+      return with("waiting for its worker to report", ": ", detail.what);
+    case Why::kStopping:
+      return "stopping";
+    case Why::kPausedByUser:
+      return "paused by the user";
+    case Why::kReplacing:
+      return "its plugin is being replaced";
+    case Why::kLoading:
+      return "being loaded and created";
+    case Why::kInitLease:
+      return "waiting for its init lease, or initialising";
+    case Why::kSaveLease:
+      return "waiting for a save lease, or saving its state";
+    case Why::kDeviceIdle:
+      return with("waiting for a training", " on ", detail.what);
+    case Why::kTraining:
+      return "training uses the device";
+    case Why::kInactive:
+      return "the training's hook gives no valid marks; see the training's log";
+    case Why::kImplausible:
+      return "the training's page shows a bubble that cannot be; see the worker's log";
+    case Why::kHoldout:
+      return "the present iteration is held out, to measure what side tasks cost";
+    case Why::kOffDuty:
+      return "the slowdown budget skips the present iteration (duty " + percent(detail.duty_pct) + ")";
+    case Why::kUnknown:
+      return "the bubbles' lengths are not learned yet";
+    case Why::kPastLengths:
+      return "the present bubble is longer than all that were learned";
+    case Why::kOtherLease:
+      return "another side task has the device";
+    case Why::kNoTask:
+      return "what is left of the present bubble is too short";
+    case Why::kStepTooLong:
+      return step_too_long(detail);
+  }
+  return "";
+}
+
+}  // namespace freeride::policy
