@@ -320,12 +320,14 @@ struct TaskReport {
   uint64_t revision = 0;  ///< that it runs; the old one until a replacement is done
   ReplacementReport replacement;
   std::vector<Profile> profile;  ///< purpose "profile", once STOPPED: what was measured; else empty
+  std::string why;               ///< why it has no lease or makes no step: a name of policy::Why; empty: nothing
+  int64_t bubble_ns = 0;         ///< the longest lease of the last minute
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("state", self.state),
         visit("sandbox", self.sandbox);
     visit("counters", self.counters), visit("verdict", self.verdict), visit("create_ns", self.create_ns);
     visit("init_ns", self.init_ns), visit("revision", self.revision), visit("replacement", self.replacement);
-    visit("profile", self.profile);
+    visit("profile", self.profile), visit("why", self.why), visit("bubble_ns", self.bubble_ns);
   }
 };
 

@@ -62,19 +62,22 @@ struct BubbleEnd {
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
 
-/// How a task ended. `kind` is one of: finished, stopped, evicted, overran, out_of_memory, crashed, failed, rejected,
-/// lost.
+/// How a task ended. `kind` and `cause` are names of policy::VerdictKind and policy::Cause.
 struct Verdict {
-  std::string kind;        ///< empty: the task has not ended
-  std::string reason;      ///< one sentence for people
-  std::string transition;  ///< where it failed, crashed or hung: CreateSideTask, InitSideTask, …
-  int32_t signal = 0;      ///< of a crash
-  std::string limit;       ///< the limit that was hit, with its value and unit
-  std::string log_tail;    ///< the last lines of the task's log
+  std::string kind;                   ///< empty: the task has not ended
+  std::string reason;                 ///< one sentence for people
+  std::string transition;             ///< where it failed, crashed or hung: CreateSideTask, InitSideTask, …
+  int32_t signal = 0;                 ///< of a crash
+  std::string limit;                  ///< the limit that was hit, with its value and unit
+  std::string log_tail;               ///< the last lines of the task's log
+  std::string cause;                  ///< what brought the end about; empty: an older version does not say
+  int32_t exit_code = -1;             ///< of the task's process; -1: it did not exit by itself
+  std::vector<std::string> evidence;  ///< what was seen after the cause, in order of time
   FREERIDE_FIELDS {
     visit("kind", self.kind), visit("reason", self.reason), visit("transition", self.transition),
         visit("signal", self.signal);
-    visit("limit", self.limit), visit("log_tail", self.log_tail);
+    visit("limit", self.limit), visit("log_tail", self.log_tail), visit("cause", self.cause);
+    visit("exit_code", self.exit_code), visit("evidence", self.evidence);
   }
 };
 
@@ -103,16 +106,17 @@ struct TaskCounters {
 struct TaskState {
   static constexpr const char* kTopic = "task.state";
   std::string task, plugin, sha256, job, worker, state;
-  std::string reason;  ///< why it is where it is: "waiting for a trainer with stage 3"
+  std::string reason;  ///< why it makes no step, for people: "waiting for a training with stage 3"
   int32_t stage = -1, replica = -1;
   bool paused_by_user = false;
   TaskCounters counters;
   Verdict verdict;
+  std::string why;  ///< the reason as a name of policy::Why; empty: nothing is in its way, or an older version
   FREERIDE_FIELDS {
     visit("task", self.task), visit("plugin", self.plugin), visit("sha256", self.sha256), visit("job", self.job);
     visit("worker", self.worker), visit("state", self.state), visit("reason", self.reason), visit("stage", self.stage);
     visit("replica", self.replica), visit("paused_by_user", self.paused_by_user), visit("counters", self.counters);
-    visit("verdict", self.verdict);
+    visit("verdict", self.verdict), visit("why", self.why);
   }
   std::string key() const { return task; }
 };
