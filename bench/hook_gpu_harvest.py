@@ -403,7 +403,7 @@ class Run:
         self.start_workers(100)
         self.until = self.folder + "/until"
         job = {"what": "timed", "schedule": "1F1B", "size": hook_gpu.sized(hook_gpu.SMALL if options.small else hook_gpu.BIG, self.count), "blocks": options.blocks,
-               "iterations": options.iterations, "warm_up": options.warm_up, "ways": options.ways.split(","), "until": self.until, "watchdog_s": options.watchdog}
+               "iterations": options.iterations, "warm_up": options.warm_up, "ways": options.ways.split(","), "until": self.until, "watchdog_s": options.watchdog, "synchronise": options.synchronise}
         if options.replay:
             with open(options.replay) as file:
                 recorded = json.load(file)["stages"]
@@ -684,6 +684,7 @@ def main():
     parser.add_argument("--iterations", type=int, default=8, help="of such a block")
     parser.add_argument("--ways", default="two_phase,stream_wait", help="of waiting, in these blocks")
     parser.add_argument("--warm-up", type=int, default=25)
+    parser.add_argument("--synchronise", action="store_true", help="the host waits for its GPU after each iteration, as a training does that logs its loss")
     parser.add_argument("--watchdog", type=int, default=420)
     parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")

@@ -72,6 +72,8 @@ def timed(job, device, result):
             event = torch.cuda.Event(enable_timing=True)
             training.step()
             event.record()
+            if job.get("synchronise"):
+                torch.cuda.synchronize()
             events.append(event)
             way_of.append(way)
             if len(events) % 4 == 0:  # the host not more than a few iterations ahead
@@ -87,7 +89,7 @@ def timed(job, device, result):
         _cuda.pause(False)
         _cuda.two_phase(WAYS["two_phase"])
         leave(job, result)
-        train_on(training, job["until"], len(events), job["out"])
+        train_on(training, job["until"], len(events), job["out"], job.get("synchronise"))
 
 
 def leave(job, result):
@@ -125,8 +127,9 @@ def grow():
     return result
 
 
-def train_on(training, until, iteration, out):
-    """As long as the file `until` does not say after which iteration to stop; whoever writes it chooses one that is ahead of both ranks."""
+def train_on(training, until, iteration, out, synchronise=False):
+    """As long as the file `until` does not say after which iteration to stop; whoever writes it chooses one that is ahead of both ranks.
+    synchronise: the host waits for the GPU after each iteration, as a training does that logs its loss."""
     print(dist.get_rank(), "READY", page_path(), iteration, flush=True)
     last, recent, grown = None, [], None
     while last is None or iteration < last:
@@ -134,6 +137,8 @@ def train_on(training, until, iteration, out):
         iteration += 1
         event = torch.cuda.Event()
         event.record()
+        if synchronise:
+            torch.cuda.synchronize()
         recent = [*recent[-2:], event]
         recent[0].synchronize()
         if last is None and not grown and os.path.exists(until + ".grow"):
