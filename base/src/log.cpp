@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "freeride/base/names.hpp"
+
 namespace freeride {
 namespace {
 
@@ -13,7 +15,6 @@ class OneLine : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
     line_.format(message, line);
-    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
     if (line.size() > 0) std::replace_if(line.begin(), line.end() - 1, is_control, '?');  // but for its end
   }
   std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<OneLine>(); }

@@ -19,9 +19,9 @@ std::string stem(const std::string& file) {
   if (name.size() > 3 && (name.compare(name.size() - 3, 3, ".so") == 0 || is_script_name(name)))
     name.resize(name.size() - 3);
   for (char& c : name) {
-    if (!is_task_name(std::string(1, c)) && c != '.') c = '-';
+    if (!is_task_name_char(c)) c = '-';
   }
-  name = name.substr(0, kMaxName - 8);
+  name = name.substr(0, kMaxTaskName - 8);
   return is_task_name(name) ? name : "task";
 }
 
@@ -40,14 +40,14 @@ Error invalid(std::string message, std::string hint = {}) {
 Status Core::check_load(const bus::Load& load) const {
   if (!load.name.empty() && !is_task_name(load.name)) {
     return invalid("the task name " + in_quotes(load.name) + " will not do",
-                   "use at most 64 letters, digits, '.', '_' and '-'");
+                   kTaskNameRule);
   }
   if (load.stage < -1 || load.replica < -1) return invalid("stages and replicas count from 0");
   if (load.memory_bytes < 0) return invalid("memory cannot be negative");
   if (!load.job.empty() && !is_plain(load.job)) return invalid("the job name " + in_quotes(load.job) + " will not do");
   if (!load.user.empty() && !is_plain(load.user))
     return invalid("the user name " + in_quotes(load.user) + " will not do");
-  if (!load.plugin.empty() && !is_plain(load.plugin, 255))
+  if (!load.plugin.empty() && !is_plain(load.plugin, kMaxFileName))
     return invalid("the plugin name " + in_quotes(load.plugin) + " will not do");
   if (load.params.size() > kMaxParams) return invalid("more than 64 parameters");
   for (const auto& [key, value] : load.params) {

@@ -46,7 +46,7 @@ bus::Verdict checked(bus::Verdict verdict) {
     verdict.kind = "failed";
   }
   verdict.reason = bounded(std::move(verdict.reason), kMaxReason);
-  verdict.transition = bounded(std::move(verdict.transition), kMaxName);
+  verdict.transition = bounded(std::move(verdict.transition), kMaxTaskName);
   verdict.limit = bounded(std::move(verdict.limit), kMaxReason);
   verdict.log_tail = tail(verdict.log_tail, kMaxLog);
   return verdict;

@@ -110,6 +110,7 @@ TEST_CASE("what can never work is refused at once") {
   CHECK(contains(house.load(job).error().message, "attached: gpt"));
   CHECK(house.load(load_of("not a name")).error().code == Code::kInvalidArgument);
   CHECK(house.load(load_of("../up")).error().code == Code::kInvalidArgument);
+  CHECK(house.load(load_of(".x")).error().code == Code::kInvalidArgument);  // a worker would refuse it
   for (const int wrong : {-2, -100}) CHECK(house.load(load_of("a", wrong)).error().code == Code::kInvalidArgument);
   auto negative = load_of("a");
   negative.memory_bytes = -1;

@@ -136,7 +136,7 @@ void Core::take_ranks(Worker& worker, const std::vector<bus::TrainingState>& ran
 
 void Core::take_plugins(Worker& worker, const std::vector<bus::PluginState>& plugins) {
   for (const auto& plugin : plugins) {
-    if (!is_plain(plugin.name, 255)) continue;
+    if (!is_plain(plugin.name, kMaxFileName)) continue;
     if (plugin.state == "removed") {
       worker.plugins.erase(plugin.name);
       continue;

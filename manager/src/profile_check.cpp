@@ -29,7 +29,7 @@ bool in_order(const bus::Durations& d) {
 
 Status check_profile(const bus::Profile& profile) {
   if (!ContentStore::is_sha256(profile.sha256)) return wrong("its sha256 is none");
-  if (!is_plain(profile.plugin, 255) || profile.plugin.find('/') != std::string::npos)
+  if (!is_plain(profile.plugin, kMaxFileName) || profile.plugin.find('/') != std::string::npos)
     return wrong("its plugin's name will not do");
   if (!is_plain(profile.device_model)) return wrong("its device_model will not do");
   if (!profile.worker.empty() && !is_plain(profile.worker)) return wrong("its worker's name will not do");

@@ -14,6 +14,7 @@
 #include <ctime>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/names.hpp"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -158,8 +159,7 @@ Result<std::string> text(const char (&field)[FREERIDE_NAME_BYTES], const char* n
   if (length == sizeof(copy)) return bad("bubble page", std::string(name) + " is not terminated");
   if (length == 0 && required) return bad("bubble page", std::string(name) + " is empty");
   for (size_t i = 0; i < length; ++i) {
-    const auto c = static_cast<unsigned char>(copy[i]);
-    if (c < 0x20 || c == 0x7f) return bad("bubble page", std::string(name) + " holds a control character");
+    if (is_control(copy[i])) return bad("bubble page", std::string(name) + " holds a control character");
   }
   return std::string(copy, length);
 }

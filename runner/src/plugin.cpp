@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <boost/dll/shared_library.hpp>
 #include <cstddef>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include <string_view>
 
 #include "freeride/base/fd.hpp"
+#include "freeride/base/names.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/python_env.hpp"
 #include "limits.hpp"
@@ -23,7 +23,6 @@
 namespace freeride::runner {
 namespace {
 
-constexpr size_t kLongestName = 128;
 // Far beyond any table to come: a size above it is garbage.
 constexpr uint32_t kLargestTable = 65536;
 
@@ -52,16 +51,9 @@ Status check_file(const std::string& path) {
   return status;
 }
 
-bool printable(const char* text) {
-  const size_t length = strnlen(text, kLongestName + 1);
-  return length > 0 && length <= kLongestName &&
-         std::all_of(text, text + length, [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
-}
-
-bool valid_name(const char* text) {
-  return printable(text) && std::all_of(text, text + strlen(text), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-         });
+// As far as it needs looking at: a plugin's text may have no end.
+std::string_view name_at(const char* text) {
+  return text == nullptr ? std::string_view() : std::string_view(text, strnlen(text, kMaxPlainName + 1));
 }
 
 }  // namespace
@@ -79,7 +71,7 @@ Status check_table(const freeride_plugin* table) {
     return broken("the plugin says that its table has " + std::to_string(table->struct_size) + " bytes, ABI version " +
                   std::to_string(FREERIDE_ABI_VERSION) + " has " + std::to_string(sizeof(freeride_plugin)));
   }
-  if (table->name == nullptr || !valid_name(table->name)) return broken("the plugin's name is not [a-z0-9_-]+");
+  if (!is_plugin_name(name_at(table->name))) return broken("the plugin's name is not [a-z0-9_-]+");
   if (table->version == nullptr || table->summary == nullptr) return broken("the plugin's version or summary is NULL");
   const std::pair<const char*, bool> functions[] = {
       {"create", table->create != nullptr},   {"init", table->init != nullptr},
@@ -95,7 +87,7 @@ Status check_table(const freeride_plugin* table) {
   }
   for (uint32_t i = 0; i < table->param_count; ++i) {
     const freeride_param_spec& spec = table->params[i];
-    if (spec.key == nullptr || !printable(spec.key) || spec.default_value == nullptr || spec.help == nullptr) {
+    if (!is_plain(name_at(spec.key)) || spec.default_value == nullptr || spec.help == nullptr) {
       return broken("parameter " + std::to_string(i) + " of the plugin has no key, default or help text");
     }
   }

@@ -17,6 +17,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/end_signals.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/names.hpp"
 #include "freeride/base/priority.hpp"
 
 namespace freeride::worker {
@@ -43,14 +44,6 @@ std::string random_name() {
     text += kDigits[byte & 15];
   }
   return text;
-}
-
-bool is_task_name(const std::string& name) {
-  if (name.empty() || name.size() > 64 || name[0] == '.') return false;
-  return std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' ||
-           c == '-';
-  });
 }
 
 }  // namespace
@@ -477,7 +470,7 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
 Status Worker::on_create(const bus::CreateTask& spec) {
   if (!is_task_name(spec.task)) {
     return Error{Code::kInvalidArgument, "'" + spec.task.substr(0, 80) + "' is no task name",
-                 "use letters, digits, . _ -"};
+                 kTaskNameRule};
   }
   if (spec.purpose != "run" && spec.purpose != "profile") {
     return Error{Code::kInvalidArgument, "there is no purpose '" + spec.purpose.substr(0, 40) + "'", "run or profile"};
