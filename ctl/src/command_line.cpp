@@ -9,6 +9,7 @@
 #include "format.hpp"
 #include "freeride/base/config.hpp"
 #include "freeride/base/paths.hpp"
+#include "json.hpp"
 #include "parse.hpp"
 #include "profile.hpp"
 #include "runner.hpp"
@@ -31,6 +32,7 @@ constexpr std::string_view kExamples =
   freeride-ctl top                                      live view
   freeride-ctl events --topic bubble.end --format json  every bubble, one JSON object a line
   freeride-ctl report --format json                     the figures so far
+  PYTHONPATH=$(freeride-ctl python-path) python …       for a Python that does not find FreeRide's package
 )";
 
 constexpr const char* kFooter = R"(Exit codes:
@@ -204,6 +206,18 @@ void add_profile(CLI::App& app, Arguments& arguments) {
   });
 }
 
+void add_python_path(CLI::App& app, Arguments& arguments) {
+  app.add_subcommand("python-path", "the folder of the Python package, for PYTHONPATH; needs no manager")
+      ->callback([&arguments] {
+        arguments.action = [](Session& session) -> Result<int> {
+          const auto folder = python_path();
+          if (!folder) return folder.error();
+          session.out() << (session.json() ? dump({{"path", folder->string()}}) : folder->string()) << "\n";
+          return kExitOk;
+        };
+      });
+}
+
 void add_doctor(CLI::App& app, Arguments& arguments) {
   auto* sub = app.add_subcommand(
       "doctor", "what this host has of what a worker needs, and what to do about the rest; needs no manager");
@@ -240,6 +254,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   add_plugin(app, arguments);
   add_profile(app, arguments);
   add_doctor(app, arguments);
+  add_python_path(app, arguments);
   auto* events = app.add_subcommand("events", "print events as they come");
   events->add_option("--topic", arguments.events.topic,
                      "only topics that begin so, e.g. bubble.end or task.state/pagerank");

@@ -674,6 +674,25 @@ TEST_CASE("plugin check starts the runner beside it and takes over its exit code
   CHECK(described.out == "describe x.so --format json\n");
 }
 
+TEST_CASE("python-path prints the folder of the package, in an installation as in a packed tree") {
+  const TempDir folder;
+  const auto ctl = folder.path() / "bin/freeride-ctl";
+  fs::create_directory(folder.path() / "bin");
+  fs::copy_file(kCtl, ctl);
+  const auto without = Child(ctl, {"python-path"}).finish();
+  CHECK(without.code == 4);
+  CHECK_THAT(without.err, Contains(folder.path().string()) && Contains("pip install"));
+  for (const char* place : {"python", "share/freeride/python"}) {
+    fs::create_directories(folder.path() / place / "freeride");
+    std::ofstream(folder.path() / place / "freeride/__init__.py") << "";
+    const auto found = Child(ctl, {"python-path"}).finish();
+    CHECK(found.code == 0);
+    CHECK(found.out == (folder.path() / place).string() + "\n");
+  }
+  CHECK(json::parse(Child(ctl, {"python-path", "--format", "json"}).finish().out)["path"] ==
+        (folder.path() / "share/freeride/python").string());
+}
+
 TEST_CASE("wrong usage is exit 2 with one line; help and version are exit 0") {
   for (const auto& arguments : std::vector<std::vector<std::string>>{{},
                                                                      {"fly"},

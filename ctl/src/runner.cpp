@@ -8,10 +8,17 @@
 #include <system_error>
 
 namespace freeride::ctl {
+namespace {
+
+std::filesystem::path program_folder() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
+}  // namespace
 
 Result<std::filesystem::path> find_program(const std::string& name) {
-  std::error_code ignored;
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / name;
+  const auto beside = program_folder() / name;
   if (access(beside.c_str(), X_OK) == 0) return beside;
   const char* path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "" : path);
@@ -25,12 +32,23 @@ Result<std::filesystem::path> find_program(const std::string& name) {
 
 std::filesystem::path shipped_plugin(const std::string& name) {
   std::error_code ignored;
-  const auto above = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().parent_path();
+  const auto above = program_folder().parent_path();
   for (const char* folder : {"lib/freeride/plugins", "plugins"}) {
     auto candidate = above / folder / name;
     if (std::filesystem::is_regular_file(candidate, ignored)) return candidate;
   }
   return {};
+}
+
+Result<std::filesystem::path> python_path() {
+  std::error_code ignored;
+  const auto above = program_folder().parent_path();
+  for (const char* folder : {"share/freeride/python", "python", "../../hooks/python"}) {
+    auto candidate = (above / folder).lexically_normal();
+    if (std::filesystem::is_regular_file(candidate / "freeride/__init__.py", ignored)) return candidate;
+  }
+  return Error{Code::kNotFound, "the Python package freeride is not below " + above.string(),
+               "install FreeRide's programs and its package together, or: pip install hooks/python of its source"};
 }
 
 Error exec_program(const std::string& name, const std::vector<std::string>& arguments) {

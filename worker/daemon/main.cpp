@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   auto& sandbox = options.sandbox;
   app.add_option("--sandbox", sandbox.name, "what side tasks run in: bubblewrap, or none (development only)")
       ->capture_default_str();
-  app.add_option("--bwrap", sandbox.bwrap, "the program bwrap (on the PATH)");
+  app.add_option("--bwrap", sandbox.bwrap, "the program bwrap (on the PATH, else beside this program)");
   app.add_option("--scratch-bytes", sandbox.scratch_bytes, "size of a task's scratch folder, part of its memory")
       ->capture_default_str();
   app.add_option("--task-pids", sandbox.pids, "processes and threads of a task")->capture_default_str();

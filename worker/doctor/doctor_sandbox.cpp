@@ -281,7 +281,7 @@ void look_at_sandbox(const Options& options, Findings& findings) {
   }
   auto made = make_sandbox(sandbox);
   if (made.ok()) {
-    const std::string version = first_output(sandbox.bwrap.empty() ? "bwrap" : sandbox.bwrap, "--version");
+    const std::string version = first_output(find_bwrap(sandbox.bwrap), "--version");
     findings.push_back({kArea, "bubblewrap", Health::kOk, version.empty() ? "does not tell its version" : version, ""});
   } else {
     findings.push_back({kArea, "bubblewrap", Health::kMissing, made.error().message, made.error().hint});

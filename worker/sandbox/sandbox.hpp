@@ -97,7 +97,7 @@ struct SandboxOptions {
   std::string name = "bubblewrap";
   std::string runner;                     ///< path of freeride-runner
   std::string device;                     ///< of the worker
-  std::string bwrap;                      ///< path; empty: on the PATH
+  std::string bwrap;                      ///< path; empty: on the PATH, else beside the worker's program
   int64_t scratch_bytes = 256ll << 20;    ///< of a task's scratch folder; part of its memory
   int64_t pids = 256;                     ///< processes and threads of a task
   double cpus = 0;                        ///< CPU time of a task, in cores; 0: as many as it has cores
@@ -111,6 +111,8 @@ Status check_options(const SandboxOptions& options);
 
 /// The sandbox called `options.name`. Errors: those of check_options(); kNotFound: no bwrap.
 Result<std::unique_ptr<Sandbox>> make_sandbox(const SandboxOptions& options);
+/// The bwrap that make_bubblewrap() starts where SandboxOptions::bwrap is `given`; empty: there is none.
+std::string find_bwrap(const std::string& given);
 Result<std::unique_ptr<Sandbox>> make_bubblewrap(const SandboxOptions& options);
 
 }  // namespace freeride::worker

@@ -417,6 +417,8 @@ Status Bubblewrap::check() {
   return {};
 }
 
+}  // namespace
+
 std::string find_bwrap(const std::string& given) {
   if (!given.empty()) return access(given.c_str(), X_OK) == 0 ? given : "";
   const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): before other threads start
@@ -425,16 +427,16 @@ std::string find_bwrap(const std::string& given) {
     std::string file = folder + "/bwrap";
     if (!folder.empty() && access(file.c_str(), X_OK) == 0) return file;
   }
-  return "";
+  std::error_code ignored;
+  const auto beside = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "bwrap";  // a packed tree's
+  return access(beside.c_str(), X_OK) == 0 ? beside.string() : "";
 }
-
-}  // namespace
 
 Result<std::unique_ptr<Sandbox>> make_bubblewrap(const SandboxOptions& options) {
   const std::string bwrap = find_bwrap(options.bwrap);
   if (bwrap.empty()) {
     return Error{Code::kNotFound,
-                 options.bwrap.empty() ? "bwrap is not on the PATH" : "there is no program " + options.bwrap,
+                 options.bwrap.empty() ? "bwrap is not on the PATH, nor beside freeride-worker" : "there is no program " + options.bwrap,
                  "install bubblewrap, or for development only: --sandbox none"};
   }
   return std::unique_ptr<Sandbox>(std::make_unique<Bubblewrap>(options, bwrap));
