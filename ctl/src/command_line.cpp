@@ -28,7 +28,7 @@ constexpr std::string_view kExamples =
   freeride-ctl load image.so --stage 0 --name thumbs --param input=/data/photos --memory 2GiB
   freeride-ctl load ./my_task.py --stage 3 --python ~/venv/bin/python   a side task in Python
   freeride-ctl load ./new.so --replace thumbs           go on with another content of the plugin
-  freeride-ctl task thumbs                              state, steps, verdict, log
+  freeride-ctl task thumbs                              state, steps, log; verdict, cause, evidence
   freeride-ctl top                                      live view
   freeride-ctl events --topic bubble.end --format json  every bubble, one JSON object a line
   freeride-ctl report --format json                     the figures so far

@@ -59,22 +59,12 @@ std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   return out + table.text();
 }
 
-// Nothing else says why such a task stands still.
-std::string too_long_for_bubbles(const bus::TaskCounters& counters) {
-  constexpr uint64_t kEnough = 20;
-  if (counters.skipped < kEnough || counters.skipped <= counters.leases / 2) return "";
-  return human_count(counters.skipped) + " of " + human_count(counters.leases) +
-         " leases had no room for its next step or piece, of " + human_ns(counters.predicted_ns) +
-         "; give it shorter steps, or yield points";
-}
-
 }  // namespace
 
 std::string outcome(const bus::TaskState& task) {
   const bus::Verdict& verdict = task.verdict;
   if (verdict.kind.empty()) {
-    if (!task.reason.empty()) return task.reason;
-    return task.paused_by_user ? "paused by user" : too_long_for_bubbles(task.counters);
+    return task.reason.empty() && task.paused_by_user ? "paused by user" : task.reason;
   }
   std::string text = verdict.kind;
   std::string place = verdict.signal != 0 ? "signal " + std::to_string(verdict.signal) : "";
@@ -158,7 +148,10 @@ std::string render_task(const bus::TaskInfo& info) {
   if (!task.reason.empty()) out += line("why", task.reason);
   if (!task.verdict.kind.empty()) {
     out += line("verdict", outcome(task));
+    if (!task.verdict.cause.empty()) out += line("cause", task.verdict.cause);
     if (!task.verdict.limit.empty()) out += line("limit", task.verdict.limit);
+    if (task.verdict.exit_code >= 0) out += line("exit code", std::to_string(task.verdict.exit_code));
+    for (const std::string& seen : task.verdict.evidence) out += line("then", seen);
   }
   out += line("plugin", task.plugin + "  " + task.sha256);
   if (info.replacement.state == "pending") out += line("being replaced by", info.replacement.load.plugin);

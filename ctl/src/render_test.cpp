@@ -38,16 +38,40 @@ TEST_CASE("an outcome names the verdict, where and why") {
   CHECK(ctl::outcome(task) == "crashed (signal 11 in RunNextStep): segmentation fault");
 }
 
-TEST_CASE("a task whose steps fit no bubble says so") {
-  bus::TaskState task;
-  task.counters.leases = 30;
-  task.counters.skipped = 15;
-  CHECK(ctl::outcome(task).empty());
-  task.counters.skipped = 24;
-  task.counters.predicted_ns = 33'000'000;
-  CHECK_THAT(ctl::outcome(task), Contains("24 of 30 leases") && Contains("33.0 ms") && Contains("shorter steps"));
-  task.counters.leases = task.counters.skipped = 5;
-  CHECK(ctl::outcome(task).empty());
+TEST_CASE("why a task makes no step is the manager's sentence alone, in every view") {
+  auto info = sample_task();
+  info.state.counters.leases = 30;
+  info.state.counters.skipped = 24;
+  CHECK(ctl::outcome(info.state).empty());
+  info.state.why = "step_too_long";
+  info.state.reason = "its next step, 33 ms, does not fit the bubbles";
+  CHECK(ctl::outcome(info.state) == info.state.reason);
+  CHECK_THAT(ctl::render_tasks({info}), Contains(info.state.reason));
+  CHECK_THAT(ctl::render_task(info), Contains("why                 " + info.state.reason));
+  CHECK(ctl::render_task_line(info.state) == "pagerank: RUNNING (" + info.state.reason + ")\n");
+  const auto json = ctl::to_json(bus::TaskReply{info})["task"]["state"];
+  CHECK(json["why"] == "step_too_long");
+  CHECK(json["reason"] == info.state.reason);
+}
+
+TEST_CASE("a verdict's cause and evidence are in the view of the task and in JSON") {
+  auto info = sample_task();
+  CHECK_THAT(ctl::render_task(info), !Contains("cause") && !Contains("exit code") && !Contains("then"));
+  bus::Verdict& verdict = info.state.verdict;
+  verdict.kind = "failed";
+  verdict.cause = "exit";
+  verdict.reason = "its process ended by itself";
+  verdict.exit_code = 3;
+  verdict.evidence = {"its supervisor ended", "it was \x1b[2J late"};
+  CHECK_THAT(ctl::render_task(info), Contains("verdict             failed: its process ended by itself\n"
+                                              "cause               exit\n"
+                                              "exit code           3\n"
+                                              "then                its supervisor ended\n"
+                                              "then                it was ?[2J late\n"));
+  const auto json = ctl::to_json(bus::TaskReply{info})["task"]["state"]["verdict"];
+  CHECK(json["cause"] == "exit");
+  CHECK(json["exit_code"] == 3);
+  CHECK(json["evidence"].size() == 2);
 }
 
 TEST_CASE("time increase is only shown when it is measured") {

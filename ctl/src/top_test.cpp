@@ -72,6 +72,17 @@ TEST_CASE("top takes steps a second from progress, and leaves profile runs out")
   CHECK(model.json()["tasks"][0]["counters"]["steps"] == 500);
 }
 
+TEST_CASE("top shows the manager's reason") {
+  ctl::TopModel model;
+  bus::TaskState task;
+  task.task = "pagerank";
+  task.why = "no_trainer";
+  task.reason = "waiting for a training with stage 3";
+  model.apply(event(task));
+  CHECK_THAT(model.picture(10 * kSecond, 0, true), Contains(task.reason));
+  CHECK(model.json()["tasks"][0]["why"] == "no_trainer");
+}
+
 TEST_CASE("top's memory and lines are bounded, whatever is published") {
   ctl::TopModel model;
   for (int i = 0; i < 3000; ++i) {
