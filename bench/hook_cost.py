@@ -16,9 +16,10 @@ import tempfile
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(SOURCE / "tests"))
+from rig.statistics import interval
+
 BLOCK = 5  # iterations, the first of which does not count
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table the normal one.
-T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
 
 
 def hooked(block):
@@ -95,8 +96,7 @@ def increase(durations):
             pairs.append(100 * (means[on] / means[off] - 1))
     if len(pairs) < 3:
         sys.exit("hook_cost: the run was too short: %d pairs of blocks, at least 3 are needed" % len(pairs))
-    t = T95[len(pairs) - 1] if len(pairs) <= len(T95) else 1.96
-    return statistics.mean(pairs), t * statistics.stdev(pairs) / len(pairs) ** 0.5, len(pairs)
+    return *interval(pairs), len(pairs)
 
 
 def main():

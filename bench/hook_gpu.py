@@ -10,7 +10,6 @@ times: hooked and unhooked blocks by turns within one run, with the stream's wai
 import argparse
 import datetime
 import json
-import math
 import os
 import pathlib
 import signal
@@ -21,8 +20,9 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table by its expansion.
-T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+sys.path.append(str(HERE.parent / "tests"))
+from rig.statistics import interval
+
 BIG = {"layers": 8, "width": 3072, "heads": 24, "length": 1024, "batch": 4, "micro_batches": 4, "vocabulary": 32000}  # layers a stage
 SMALL = {"layers": 4, "width": 512, "heads": 8, "length": 256, "batch": 2, "micro_batches": 4, "vocabulary": 1000}
 # With how many stages on each GPU.
@@ -91,14 +91,6 @@ class Ranks:
 def said(ranks):
     """What the hook said, for people."""
     return [[line for line in ranks.text(rank, most=100000).splitlines() if line.startswith("freeride:")] for rank in range(ranks.count)]
-
-
-def interval(values):
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, math.inf
-    degrees = len(values) - 1
-    return mean, (T95[degrees] if degrees < len(T95) else 1.96 + 2.372 / degrees + 2.82 / degrees**2) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def increases(result):

@@ -27,6 +27,7 @@ import threading
 import time
 
 import hook_gpu
+from rig.statistics import interval, quantile
 
 ORKUT = ["vertices=3072441", "edges=117185083", "tolerance=1e-15", "max_iterations=1000000"]
 # Name of the row, plugin, its memory, parameters, whether it needs this Python's torch.
@@ -41,10 +42,6 @@ def cpu_of(pid):
     with open(f"/proc/{pid}/stat") as file:
         words = file.read().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def quantile(values, q):
-    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else None
 
 
 # ---- what an observer saw, and what follows from it
@@ -115,7 +112,7 @@ def time_increase(iteration_ms, kinds):
     values = hook_gpu.increases({"iteration_ms": iteration_ms, "hooked": kinds})
     if len(values) < 2:
         return {}
-    mean, half = hook_gpu.interval(values)
+    mean, half = interval(values)
     of = {kind: [ms for ms, one in zip(iteration_ms, kinds) if one is kind] for kind in (True, False)}
     if not of[True] or not of[False]:
         return {}
@@ -270,7 +267,7 @@ def summarise(record):
 def compute_increase(compute_ms, kinds):
     """By how much a GPU's own work, without its waits, takes longer in iterations with side tasks: mean and half of the 95 % interval, percent."""
     values = hook_gpu.increases({"iteration_ms": compute_ms, "hooked": kinds})
-    return [round(value, 3) for value in hook_gpu.interval(values)] if len(values) > 1 else None
+    return [round(value, 3) for value in interval(values)] if len(values) > 1 else None
 
 
 def compute_of(edges, iterations):

@@ -33,8 +33,9 @@ import tempfile
 import threading
 import time
 
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table the normal one.
-T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests"))  # in a packed tree rig lies beside this file
+from rig.statistics import interval
+
 MARGIN_MS = 0.02  # what policy/step_fit adds to a step
 ORKUT = "vertices=3072441,edges=117185083"  # SNAP's com-Orkut, as large
 TASKS_GPU = [f"pagerank:iterations:{ORKUT},tolerance=0,max_iterations=1000000", f"sgd:megaedges:{ORKUT}", "image:images:synthetic=16384"]
@@ -193,14 +194,6 @@ class System:
 def quantile(values, share):
     values = sorted(values)
     return values[min(len(values) - 1, int(share * (len(values) - 1) + 0.5))] if values else 0.0
-
-
-def interval(values):
-    """Mean and half the width of its 95 % interval."""
-    if len(values) < 2:
-        return statistics.fmean(values), math.inf
-    t = T95[len(values) - 1] if len(values) <= len(T95) else 1.96
-    return statistics.fmean(values), t * statistics.stdev(values) / len(values) ** 0.5
 
 
 def bubbles_of(phase, events):

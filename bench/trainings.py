@@ -18,7 +18,9 @@ import subprocess
 import sys
 import time
 
-T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+from rig.statistics import interval
+
 MODELS = ["resnet18", "resnet50", "vgg19"]
 
 
@@ -225,9 +227,9 @@ def compare(name, options, yields):
         pairs.append((a, b) if i % 2 else (b, a))
     ours.end(), theirs.end()
     ratios = [100 * (a / b - 1) for a, b in pairs]
-    half = T95[min(len(ratios) - 1, 20)] * statistics.stdev(ratios) / len(ratios) ** 0.5
+    slower, half = interval(ratios)
     row.update(step_ms=statistics.median(a for a, _ in pairs), pytorch_step_ms=statistics.median(b for _, b in pairs),
-               slower_pct=statistics.mean(ratios), slower_ci95_pct=half, pairs=pairs)
+               slower_pct=slower, slower_ci95_pct=half, pairs=pairs)
     return row
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Turns recorded runs into the tables' rows.
 
-    bench/tables/rows.py bench/results/tables-h200.json        # the rows again, from the samples; exit code 1 if they are not those recorded
+    bench/tables/rows.py bench/results/tables-h200.json            # the rows again, from the samples; exit code 1 if they are not those recorded
+    bench/tables/rows.py bench/results/tables-h200.json --write    # and keeps them in the file
 
 Formulae of section 6 of the FreeRide paper (Middleware '25): time increase I = (T_with - T_without) / T_without; cost savings
 S = (C_side - (C_with - C_without)) / C_without, where C is price times time and C_side what the side work would have cost on the low-tier GPU.
@@ -15,8 +16,9 @@ import sys
 import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; past the table the normal one.
-T95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09]
+sys.path.append(str(HERE.parents[1] / "tests"))
+from rig.statistics import t975
+
 
 
 def prices():
@@ -51,8 +53,7 @@ def time_increase_pct(samples, block_iterations=None):
     rest = sum(block[3] * (block[2] - level * x[0] - drift * x[1] - added * x[2]) ** 2 for x, block in zip(of, blocks))
     free = len(blocks) - 3
     without = statistics.fmean(level + drift * x[1] for x in of)
-    t = T95[free] if free < len(T95) else 1.96
-    return 100 * added / without, 100 * t * math.sqrt(max(0.0, rest / free * inverse[2][2])) / without
+    return 100 * added / without, 100 * t975(free) * math.sqrt(max(0.0, rest / free * inverse[2][2])) / without
 
 
 def inverted(matrix):
@@ -161,13 +162,16 @@ def rows(record, price):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: rows.py RECORDED.json")
-    record = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--write"]):
+        sys.exit("usage: rows.py RECORDED.json [--write]")
+    path = pathlib.Path(sys.argv[1])
+    record = json.loads(path.read_text())
     again = rows(record, prices())
     print(json.dumps(again, indent=1))
-    if again != record["rows"]:
-        sys.exit(f"rows.py: the rows recorded in {sys.argv[1]} are not those of its samples and prices.toml")
+    if sys.argv[2:]:
+        path.write_text(json.dumps(dict(record, rows=again)) + "\n")
+    elif again != record["rows"]:
+        sys.exit(f"rows.py: the rows recorded in {path} are not those of its samples and prices.toml; --write keeps these instead")
 
 
 if __name__ == "__main__":

@@ -131,7 +131,22 @@ def test_the_page_shows_every_run_and_what_failed(tmp_path):
         assert pathlib.Path(path).stat().st_size > 5000 and pathlib.Path(path).name in text
 
 
-def test_rows_that_are_not_their_samples_are_noticed(tmp_path):
+def test_the_published_page_is_made_of_the_recorded_samples(tmp_path):
+    whole = json.loads((HERE.parent / "results/tables-h200.json").read_text())
+    found = rows.rows(whole, rows.prices())
+    assert found == whole["rows"]
+    made = pictures.all_of(whole, found, str(tmp_path / "results"))
+    assert page.page(whole, found, rows.prices(), made) == (HERE.parents[1] / "docs/results.md").read_text()
+
+
+def test_an_interval_of_26_blocks_has_23_degrees_of_freedom(monkeypatch):
+    _, half = rows.time_increase_pct(alternating(13))
+    monkeypatch.setattr(rows, "t975", lambda degrees: degrees)
+    _, errors = rows.time_increase_pct(alternating(13))
+    assert half / errors == pytest.approx(2.0686576 / 23, rel=1e-6)  # 1.960 would be the normal quantile
+
+
+def test_rows_that_are_not_their_samples_are_noticed_and_can_be_kept(tmp_path):
     whole = record()
     whole["rows"] = rows.rows(whole, rows.prices())
     path = tmp_path / "tables.json"
@@ -142,6 +157,8 @@ def test_rows_that_are_not_their_samples_are_noticed(tmp_path):
     path.write_text(json.dumps(whole))
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "not those of its samples" in done.stderr
+    assert subprocess.run([*words, "--write"], capture_output=True, check=False).returncode == 0
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 def test_every_scale_s_cells_have_names_of_their_own_and_prices():

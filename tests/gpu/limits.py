@@ -9,7 +9,6 @@ misbehave there, to try out this script.
 """
 import argparse
 import json
-import math
 import os
 import signal
 import statistics
@@ -17,6 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # in a packed tree rig lies beside this file
+from rig.statistics import interval
 
 GIB = 1 << 30
 QUIET_S = 1.2
@@ -334,16 +336,6 @@ SCENARIOS = [
     ("its MPS server dies", run_server_dies, {"stopped"}),
     (REPLACED, run_replacements, {"stopped"}),
 ]
-
-
-def interval(values):
-    """Mean and half width of the 95 % interval of paired differences."""
-    t95 = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26]
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, math.inf
-    degrees = len(values) - 1
-    return mean, (t95[degrees] if degrees < len(t95) else 2.0) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def within(rows, window):
