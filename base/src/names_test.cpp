@@ -12,16 +12,17 @@ TEST_CASE("a name that the manager accepts is one that the worker accepts") {
                                   std::string(kMaxTaskName, 'x')}) {
     CHECK(is_task_name(good));
   }
-  for (const std::string& bad :
-       {std::string(), std::string(".x"), std::string("."), std::string(".."), std::string("a b"), std::string("a/b"),
-        std::string("../up"), std::string("\xc3\xa4"), std::string("a\0b", 3), std::string("a\n"),
-        std::string(kMaxTaskName + 1, 'x')}) {
+  for (const std::string& bad : {std::string(), std::string(".x"), std::string("."), std::string(".."),
+                                 std::string("a b"), std::string("a/b"), std::string("../up"), std::string("\xc3\xa4"),
+                                 std::string("a\0b", 3), std::string("a\n"), std::string(kMaxTaskName + 1, 'x')}) {
     CHECK_FALSE(is_task_name(bad));
   }
 }
 
 TEST_CASE("a plain name is short and moves no cursor") {
-  CHECK(is_plain("gpt 2, T\xc3\xbc" "bingen"));
+  CHECK(
+      is_plain("gpt 2, T\xc3\xbc"
+               "bingen"));
   CHECK(is_plain(std::string(kMaxPlainName, 'x')));
   CHECK_FALSE(is_plain(std::string(kMaxPlainName + 1, 'x')));
   CHECK(is_plain(std::string(kMaxFileName, 'x'), kMaxFileName));

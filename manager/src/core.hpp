@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "content_store.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/paths.hpp"
+#include "freeride/base/plugin_store.hpp"
 #include "freeride/policy/placement.hpp"
 #include "freeride/policy/profile_plan.hpp"
 #include "freeride/policy/queue.hpp"
@@ -185,7 +185,7 @@ class Core {
 
   CoreConfig config_;
   std::unique_ptr<StateStore> store_;
-  ContentStore content_;
+  PluginStore content_;
   Outside& outside_;
   const Clock& clock_;
   std::function<int64_t()> unix_ms_;

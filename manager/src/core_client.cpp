@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core.hpp"
+#include "freeride/base/files.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "text.hpp"
 
@@ -16,8 +17,7 @@ constexpr size_t kMaxParamBytes = 4096;
 
 std::string stem(const std::string& file) {
   std::string name = file.substr(file.rfind('/') + 1);
-  if (name.size() > 3 && (name.compare(name.size() - 3, 3, ".so") == 0 || is_script_name(name)))
-    name.resize(name.size() - 3);
+  if (is_plugin_file_name(name)) name.resize(name.size() - 3);
   for (char& c : name) {
     if (!is_task_name_char(c)) c = '-';
   }
@@ -39,8 +39,7 @@ Error invalid(std::string message, std::string hint = {}) {
 
 Status Core::check_load(const bus::Load& load) const {
   if (!load.name.empty() && !is_task_name(load.name)) {
-    return invalid("the task name " + in_quotes(load.name) + " will not do",
-                   kTaskNameRule);
+    return invalid("the task name " + in_quotes(load.name) + " will not do", kTaskNameRule);
   }
   if (load.stage < -1 || load.replica < -1) return invalid("stages and replicas count from 0");
   if (load.memory_bytes < 0) return invalid("memory cannot be negative");
@@ -88,7 +87,7 @@ Result<std::string> Core::resolve_plugin(bus::Load& load, const std::string& att
     return sha256;
   }
   if (!load.sha256.empty()) {
-    if (!ContentStore::is_sha256(load.sha256)) return invalid(in_quotes(load.sha256) + " is not a SHA-256");
+    if (!is_sha256(load.sha256)) return invalid(in_quotes(load.sha256) + " is not a SHA-256");
     if (content_.has(load.sha256)) return load.sha256;
     for (const auto& [name, worker] : workers_) {
       for (const auto& [file, plugin] : worker.plugins) {
@@ -112,7 +111,7 @@ Result<std::string> Core::resolve_plugin(bus::Load& load, const std::string& att
       if (file != load.plugin) continue;
       if (plugin.state == "rejected") {
         rejected = plugin.reason;
-      } else if (ContentStore::is_sha256(plugin.sha256)) {
+      } else if (is_sha256(plugin.sha256)) {
         return plugin.sha256;
       }
     }

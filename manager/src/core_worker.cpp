@@ -317,7 +317,7 @@ void Core::worker_reply(const std::string& peer, const std::string& id, const st
 }
 
 void Core::fetch_plugin(Ticket ticket, const std::string& sha256) {
-  auto bytes = content_.get(sha256);
+  auto bytes = content_.read(sha256);
   if (!bytes) return outside_.answer(ticket, bytes.error(), {});
   outside_.answer(ticket, Reply(bus::Ack{}), *bytes);
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "content_store.hpp"
+#include "freeride/base/plugin_store.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -28,7 +28,7 @@ bool in_order(const bus::Durations& d) {
 }  // namespace
 
 Status check_profile(const bus::Profile& profile) {
-  if (!ContentStore::is_sha256(profile.sha256)) return wrong("its sha256 is none");
+  if (!is_sha256(profile.sha256)) return wrong("its sha256 is none");
   if (!is_plain(profile.plugin, kMaxFileName) || profile.plugin.find('/') != std::string::npos)
     return wrong("its plugin's name will not do");
   if (!is_plain(profile.device_model)) return wrong("its device_model will not do");

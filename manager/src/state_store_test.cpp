@@ -233,31 +233,3 @@ TEST_CASE("a disk that fills up fails commands, loses no task, and is caught up 
   CHECK(house.verdict("before").kind == "stopped");
   CHECK(house.tasks().size() == 2);
 }
-
-TEST_CASE("the content store keeps plugins by their hash, whole or not at all") {
-  TempDir dir;
-  ContentStore store(dir.path / "store");
-  CHECK(store.put("garbage", "g.so").error().code == Code::kInvalidArgument);
-  CHECK_FALSE(std::filesystem::exists(dir.path / "store"));
-  auto sha256 = store.put(plugin_bytes(), "side.so");
-  REQUIRE(sha256.ok());
-  CHECK(*store.put(plugin_bytes(), "other.so") == *sha256);
-  CHECK(store.has(*sha256));
-  CHECK(*store.get(*sha256) == plugin_bytes());
-  struct stat info {};
-  REQUIRE(stat((dir.path / "store" / (*sha256 + ".so")).c_str(), &info) == 0);
-  CHECK((info.st_mode & 0777) == 0444);
-  CHECK_FALSE(store.has("../store/" + *sha256));
-  chmod((dir.path / "store" / (*sha256 + ".so")).c_str(), 0644);
-  std::ofstream(dir.path / "store" / (*sha256 + ".so"), std::ios::app) << "more";
-  CHECK(contains(store.get(*sha256).error().message, "has been changed"));
-  SECTION("a full disk leaves nothing half written") {
-    ContentStore other(dir.path / "other");
-    {
-      FullDisk full(100);
-      CHECK_FALSE(other.put(plugin_bytes(), "side.so").ok());
-    }
-    CHECK(std::filesystem::is_empty(dir.path / "other"));
-    CHECK(other.put(plugin_bytes(), "side.so").ok());
-  }
-}

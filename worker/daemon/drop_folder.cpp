@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/files.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/plugin_file.hpp"
 
@@ -24,10 +25,6 @@ constexpr int64_t kRetryNs = 5 * kNsPerSec;
 constexpr uint32_t kFileEvents = IN_CLOSE_WRITE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_CREATE;
 constexpr uint32_t kFolderEvents = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED;
 
-bool is_plugin_name(const std::string& name) {
-  return name.size() > 3 && name[0] != '.' && (name.compare(name.size() - 3, 3, ".so") == 0 || is_script_name(name));
-}
-
 // Somebody has it open for writing: a read lease is refused then. Where leases are not possible, the answer is no, and
 // the file's own checks decide.
 bool is_being_written(int fd) {
@@ -36,27 +33,6 @@ bool is_being_written(int fd) {
     return false;
   }
   return errno == EAGAIN;
-}
-
-Result<std::string> read_whole(int fd, const std::string& name) {
-  struct stat info {};
-  if (fstat(fd, &info) != 0) return errno_error("cannot look at " + name, errno);
-  if (!S_ISREG(info.st_mode)) return Error{Code::kInvalidArgument, name + " is no regular file", "drop a .so file"};
-  if (static_cast<uint64_t>(info.st_size) > kMaxPluginBytes) {
-    return Error{Code::kInvalidArgument, name + " is larger than " + std::to_string(kMaxPluginBytes >> 20) + " MiB",
-                 ""};
-  }
-  std::string bytes(static_cast<size_t>(info.st_size), '\0');
-  size_t got = 0;
-  while (got < bytes.size()) {
-    const ssize_t n = read(fd, bytes.data() + got, bytes.size() - got);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return errno_error("cannot read " + name, errno);
-    if (n == 0) break;
-    got += static_cast<size_t>(n);
-  }
-  bytes.resize(got);
-  return bytes;
 }
 
 }  // namespace
@@ -129,7 +105,7 @@ void DropFolder::rescan() {
   for (auto it = std::filesystem::directory_iterator(folder_, error);
        !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (!is_plugin_name(name)) continue;
+    if (!is_plugin_file_name(name)) continue;
     there.insert(name);
     take(name);
   }
@@ -155,7 +131,7 @@ void DropFolder::on_readable() {
     if ((event->mask & kFolderEvents) != 0) lost_folder = true;
     if (event->len == 0) continue;
     const std::string name(event->name);
-    if (!is_plugin_name(name)) continue;
+    if (!is_plugin_file_name(name)) continue;
     // A created file is empty or being written, and its close is told apart; a link is whole at once.
     if ((event->mask & IN_CREATE) != 0 && !std::filesystem::is_symlink(folder_ / name)) continue;
     last[name] = event->mask;
@@ -230,18 +206,13 @@ std::optional<DroppedFile> DropFolder::look(const std::filesystem::path& path, P
     return file;
   }
   if (is_being_written(fd.get())) return std::nullopt;
-  auto bytes = read_whole(fd.get(), path.string());
-  Status good = bytes.ok() ? check_plugin_file(*bytes, file.name) : Status(bytes.error());
-  if (!good.ok()) {
-    file.reason = good.error().text();
-    return file;
-  }
-  file.size_bytes = bytes->size();
-  auto sha256 = store.put(*bytes);
+  auto bytes = read_file(fd.get(), path.string(), kMaxPluginBytes);
+  auto sha256 = bytes.ok() ? store.put(*bytes, file.name) : bytes;
   if (!sha256.ok()) {
     file.reason = sha256.error().text();
     return file;
   }
+  file.size_bytes = bytes->size();
   file.sha256 = *sha256;
   file.state = DroppedFile::State::kAdded;
   return file;
@@ -270,9 +241,9 @@ bool DropFolder::restore(const std::vector<std::filesystem::path>& files, const 
   for (const auto& file : files) {
     const Fd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (!fd.valid()) continue;
-    auto bytes = read_whole(fd.get(), file.string());
+    auto bytes = read_file(fd.get(), file.string(), kMaxPluginBytes);
     if (!bytes.ok()) continue;
-    const auto put = store.put(*bytes);
+    const auto put = store.put(*bytes, file.filename().string());
     if (put.ok() && *put == sha256) return true;
   }
   return false;

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/store.hpp"
 #include "freeride/base/fd.hpp"
+#include "freeride/base/plugin_store.hpp"
 #include "freeride/base/result.hpp"
 #include "loop/loop.hpp"
 

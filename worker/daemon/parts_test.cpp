@@ -1,4 +1,4 @@
-// The small parts of the worker: store, drop folder, task log, plans, options, loop, sandbox names.
+// The small parts of the worker: drop folder, task log, plans, options, loop, sandbox names.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -15,7 +15,6 @@
 #include "daemon/drop_folder.hpp"
 #include "daemon/measures.hpp"
 #include "daemon/options.hpp"
-#include "daemon/store.hpp"
 #include "daemon/temp_folder_test_support.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/sha256.hpp"
@@ -69,69 +68,6 @@ struct Drop {
 };
 
 }  // namespace
-
-TEST_CASE("the store keeps content by its hash, whole and unchanged", "[store]") {
-  const TempFolder temp;
-  PluginStore store(temp.path() / "a" / "store");
-  const std::string bytes(100'000, 'x');
-  auto sha256 = store.put(bytes);
-  REQUIRE(sha256.ok());
-  CHECK(*sha256 == sha256_hex(bytes));
-  auto file = store.get(*sha256);
-  REQUIRE(file.ok());
-  CHECK(slurp(*file) == bytes);
-  CHECK((fs::status(*file).permissions() & fs::perms::all) == static_cast<fs::perms>(0444));
-  const auto written = fs::last_write_time(*file);
-  REQUIRE(store.put(bytes).ok());
-  CHECK(fs::last_write_time(*file) == written);
-  CHECK(std::distance(fs::directory_iterator(store.folder()), fs::directory_iterator()) == 1);
-}
-
-TEST_CASE("a damaged file in the store is not handed out, and is replaced", "[store]") {
-  const TempFolder temp;
-  PluginStore store(temp.path());
-  const std::string bytes = "plugin";
-  const std::string sha256 = *store.put(bytes);
-  const fs::path file = *store.get(sha256);
-  fs::permissions(file, fs::perms::owner_all);
-  write_file(file, "other");
-  auto got = store.get(sha256);
-  REQUIRE_FALSE(got.ok());
-  CHECK(got.error().code == Code::kNotFound);
-  CHECK_FALSE(fs::exists(file));
-  REQUIRE(store.put(bytes).ok());
-  CHECK(slurp(*store.get(sha256)) == bytes);
-}
-
-TEST_CASE("workers of the same pid, in containers, write the same plugin into one store", "[store]") {
-  const TempFolder temp;
-  PluginStore store(temp.path()), other(temp.path());
-  const std::string bytes = "the same plugin", sha256 = sha256_hex(bytes);
-  // What the other one has begun to write, had it chosen its name by pid and count.
-  std::ofstream(temp.path() / ("." + sha256 + "." + std::to_string(getpid()) + ".1")) << "half";
-  REQUIRE(store.put(bytes).ok());
-  REQUIRE(other.put(bytes).ok());
-  CHECK(slurp(*store.get(sha256)) == bytes);
-}
-
-TEST_CASE("the store refuses names that are no hashes", "[store]") {
-  const TempFolder temp;
-  PluginStore store(temp.path());
-  for (const std::string& bad :
-       {std::string("../../etc/passwd"), std::string(), std::string(64, 'G'), std::string(63, 'a')}) {
-    CHECK_FALSE(store.get(bad).ok());
-  }
-  CHECK(store.get(std::string(64, 'a')).error().code == Code::kNotFound);
-}
-
-TEST_CASE("a store that cannot be written says so", "[store]") {
-  const TempFolder temp;
-  write_file(temp.path() / "file", "");
-  PluginStore store(temp.path() / "file" / "store");
-  auto put = store.put("x");
-  REQUIRE_FALSE(put.ok());
-  CHECK(put.error().message.find("plugin store") != std::string::npos);
-}
 
 TEST_CASE("the drop folder: what is there, what comes, what is replaced, what goes", "[drop]") {
   Drop d;

@@ -469,8 +469,7 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
 
 Status Worker::on_create(const bus::CreateTask& spec) {
   if (!is_task_name(spec.task)) {
-    return Error{Code::kInvalidArgument, "'" + spec.task.substr(0, 80) + "' is no task name",
-                 kTaskNameRule};
+    return Error{Code::kInvalidArgument, "'" + spec.task.substr(0, 80) + "' is no task name", kTaskNameRule};
   }
   if (spec.purpose != "run" && spec.purpose != "profile") {
     return Error{Code::kInvalidArgument, "there is no purpose '" + spec.purpose.substr(0, 40) + "'", "run or profile"};
@@ -538,7 +537,12 @@ void Worker::fetch(uint64_t id, const std::string& sha256) {
         [this, id, sha256, stored, file] {
           SideTask* waiting = task(id);
           if (waiting == nullptr || waiting->ended()) return;
-          if (!stored->ok()) return waiting->refuse("lost", "its plugin could not be had: " + stored->error().text());
+          if (!stored->ok()) {
+            const bool no_plugin =
+                stored->error().code == Code::kInvalidArgument || stored->error().code == Code::kVersion;
+            return waiting->refuse(no_plugin ? "rejected" : "lost",
+                                   "its plugin could not be had: " + stored->error().text());
+          }
           if (**stored != sha256) return waiting->refuse("rejected", "the manager sent other content than " + sha256);
           fetched_.insert(sha256);
           found(id, *file);

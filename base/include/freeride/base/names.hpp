@@ -12,8 +12,7 @@ constexpr size_t kMaxFileName = 255;   ///< bytes, the kernel's limit
 
 /// Whether `c` may be in a task's name, whatever the locale.
 constexpr bool is_task_name_char(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-         c == '-';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
 }
 
 /// Task names become file names and topics. None begins with a dot: a folder that does is one half removed.

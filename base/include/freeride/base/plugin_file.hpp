@@ -21,6 +21,11 @@ inline bool is_script_name(std::string_view name) {
   return name.size() > 3 && name.substr(name.size() - 3) == ".py";
 }
 
+/// Whether a file of this name is taken for a plugin: .so or .py, not hidden.
+inline bool is_plugin_file_name(std::string_view name) {
+  return name.size() > 3 && name[0] != '.' && (name.substr(name.size() - 3) == ".so" || is_script_name(name));
+}
+
 /// How a content is called where it is stored under its SHA-256: ".so" or ".py". Of any that has been checked.
 const char* plugin_extension(std::string_view bytes);
 
