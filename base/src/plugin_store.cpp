@@ -13,6 +13,7 @@
 #include "freeride/base/files.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/sha256.hpp"
+#include "freeride/base/utf8.hpp"
 
 namespace freeride {
 namespace {
@@ -69,7 +70,7 @@ Result<std::string> PluginStore::put(std::string_view bytes, const std::string& 
 
 // Into `bytes`, where there is such.
 Result<std::filesystem::path> PluginStore::find(const std::string& sha256, std::string* bytes) const {
-  if (!is_sha256(sha256)) return Error{Code::kInvalidArgument, "'" + sha256.substr(0, 80) + "' is no SHA-256", {}};
+  if (!is_sha256(sha256)) return Error{Code::kInvalidArgument, in_quotes(sha256) + " is no SHA-256", {}};
   Error error{Code::kNotFound, "no plugin with SHA-256 " + sha256 + " is in the store", "load it from a path"};
   for (const char* extension : kExtensions) {
     const std::filesystem::path file = folder_ / (sha256 + extension);

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "freeride/bus/utf8.hpp"
+#include "freeride/base/utf8.hpp"
 
 namespace freeride::bus::detail {
 

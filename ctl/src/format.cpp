@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "freeride/base/names.hpp"
+#include "freeride/base/utf8.hpp"
+
 namespace freeride::ctl {
 namespace {
 
@@ -20,30 +23,6 @@ std::string print(const char* format, Args... args) {
 std::string short_number(double value) {
   const double size = std::fabs(value);
   return print(size >= 99.95 ? "%.0f" : size >= 9.995 ? "%.1f" : "%.2f", value);
-}
-
-bool is_continuation(char c) {
-  return (static_cast<unsigned char>(c) & 0xC0u) == 0x80u;
-}
-
-// Length of the well-formed UTF-8 sequence at `at`, 0 when there is none.
-size_t sequence_length(std::string_view text, size_t at) {
-  const auto lead = static_cast<unsigned char>(text[at]);
-  size_t length = 0;
-  if (lead < 0x80) {
-    length = 1;
-  } else if (lead >= 0xC2 && lead <= 0xDF) {
-    length = 2;
-  } else if ((lead & 0xF0u) == 0xE0u) {
-    length = 3;
-  } else if (lead >= 0xF0 && lead <= 0xF4) {
-    length = 4;
-  }
-  if (length == 0 || at + length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if (!is_continuation(text[at + i])) return 0;
-  }
-  return length;
 }
 
 }  // namespace
@@ -99,12 +78,12 @@ std::string printable(std::string_view text, bool lines) {
   std::string out;
   out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
-    const size_t length = sequence_length(text, at);
+    const size_t length = utf8_length(text.substr(at));
     const auto first = static_cast<unsigned char>(text[at]);
     // U+0080..U+009F are control characters too, and terminals obey them.
     const bool c1 = length == 2 && first == 0xC2 && static_cast<unsigned char>(text[at + 1]) < 0xA0;
     const bool wanted_space = lines && (first == '\n' || first == '\t');
-    if (length == 0 || c1 || ((first < 0x20 || first == 0x7F) && !wanted_space)) {
+    if (length == 0 || c1 || (is_control(text[at]) && !wanted_space)) {
       out += '?';
     } else {
       out += text.substr(at, length);
@@ -115,7 +94,7 @@ std::string printable(std::string_view text, bool lines) {
 }
 
 size_t display_width(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return !is_continuation(c); }));
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return !is_utf8_continuation(c); }));
 }
 
 std::string bar(double share, size_t width, bool ascii) {
@@ -137,7 +116,7 @@ std::string cut(const std::string& line, size_t width) {
   std::string out;
   size_t columns = 0;
   for (char c : line) {
-    if (!is_continuation(c) && ++columns == width) break;
+    if (!is_utf8_continuation(c) && ++columns == width) break;
     out += c;
   }
   return out + "…";

@@ -42,6 +42,7 @@ TEST_CASE("nothing that a task says can move the cursor") {
                   "31m") == "?31m");
   CHECK(printable("\xff\xc3") == "??");
   CHECK(printable("\xc3(") == "?(");
+  CHECK(printable("\xed\xa0\x80 \xe0\x80\xaf \xf4\x90\x80\x80") == "??? ??? ????");  // as strict as the bus
 }
 
 TEST_CASE("bars") {

@@ -7,6 +7,8 @@
 #include <tuple>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/names.hpp"
+#include "freeride/base/utf8.hpp"
 
 namespace freeride::hooks {
 
@@ -19,12 +21,8 @@ namespace {
 
 // Cuts at a whole UTF-8 character and replaces control characters: a reader refuses pages that have them.
 void put_text(char (&field)[FREERIDE_NAME_BYTES], const std::string& text) {
-  size_t length = std::min(text.size(), sizeof(field) - 1);
-  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xc0u) == 0x80u) --length;
-  for (size_t i = 0; i < length; ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    field[i] = c < 0x20 || c == 0x7f ? '?' : text[i];
-  }
+  const std::string whole = bounded(text, sizeof(field) - 1);
+  std::replace_copy_if(whole.begin(), whole.end(), field, is_control, '?');
 }
 
 }  // namespace

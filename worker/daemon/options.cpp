@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <sstream>
 
+#include "freeride/base/utf8.hpp"
+
 namespace freeride::worker {
 namespace {
 
@@ -51,8 +53,7 @@ Status check_device(const std::string& device) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
   });
   if (good) return {};
-  return Error{Code::kInvalidArgument, "'" + device.substr(0, 80) + "' is no device",
-               "write cpu-N, or a GPU's UUID (GPU-...)"};
+  return Error{Code::kInvalidArgument, in_quotes(device) + " is no device", "write cpu-N, or a GPU's UUID (GPU-...)"};
 }
 
 Result<std::string> find_runner(const std::string& given) {

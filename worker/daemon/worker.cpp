@@ -19,6 +19,7 @@
 #include "freeride/base/log.hpp"
 #include "freeride/base/names.hpp"
 #include "freeride/base/priority.hpp"
+#include "freeride/base/utf8.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -469,7 +470,7 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
 
 Status Worker::on_create(const bus::CreateTask& spec) {
   if (!is_task_name(spec.task)) {
-    return Error{Code::kInvalidArgument, "'" + spec.task.substr(0, 80) + "' is no task name", kTaskNameRule};
+    return Error{Code::kInvalidArgument, in_quotes(spec.task) + " is no task name", kTaskNameRule};
   }
   if (spec.purpose != "run" && spec.purpose != "profile") {
     return Error{Code::kInvalidArgument, "there is no purpose '" + spec.purpose.substr(0, 40) + "'", "run or profile"};

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/utf8.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -18,21 +19,6 @@ constexpr size_t kLongestLine = 1024;  // a longer one is cut rather than left o
 
 Fd open_log(const std::filesystem::path& path) {
   return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644));
-}
-
-// Length of the UTF-8 character that begins at text[at], or 0: none does.
-size_t character(const std::string& text, size_t at) {
-  const auto c = static_cast<unsigned char>(text[at]);
-  if (c < 0x80) return 1;
-  const size_t length = c >= 0xf0 && c < 0xf5 ? 4 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xc2 && c < 0xe0 ? 2 : 0;
-  if (length == 0 || at + length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((static_cast<unsigned char>(text[at + i]) & 0xc0u) != 0x80u) return 0;
-  }
-  const auto second = static_cast<unsigned char>(text[at + 1]);
-  const bool bad = (c == 0xe0 && second < 0xa0) || (c == 0xed && second > 0x9f) || (c == 0xf0 && second < 0x90) ||
-                   (c == 0xf4 && second > 0x8f);
-  return bad ? 0 : length;
 }
 
 }  // namespace
@@ -101,8 +87,9 @@ std::string TaskLog::tail(size_t bytes) const {
     if (line != std::string::npos && line - begin < kLongestLine && line + 1 < tail_.size()) begin = line + 1;
   }
   std::string text;
-  for (size_t at = begin; at < tail_.size();) {
-    const size_t length = character(tail_, at);
+  const std::string_view all(tail_);
+  for (size_t at = begin; at < all.size();) {
+    const size_t length = utf8_length(all.substr(at));
     if (length == 0 || tail_[at] == '\0') {
       text += '?';
       ++at;

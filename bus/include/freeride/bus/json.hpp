@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "freeride/base/utf8.hpp"
 #include "freeride/bus/codec.hpp"
-#include "freeride/bus/utf8.hpp"
 
 namespace freeride::bus {
 

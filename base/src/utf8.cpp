@@ -1,15 +1,30 @@
-#include "freeride/bus/utf8.hpp"
+#include "freeride/base/utf8.hpp"
 
 #include <cstdint>
 #include <cstring>
 
-namespace freeride::bus {
+namespace freeride {
 namespace {
 
-// Bytes of the well-formed sequence that `text` starts with, or 0. Unicode 15, table 3-7.
-size_t sequence_length(std::string_view text) {
+// Length of the ASCII prefix, eight bytes at a time.
+size_t ascii_prefix(std::string_view text) {
+  size_t i = 0;
+  for (; i + 8 <= text.size(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, text.data() + i, 8);
+    if ((word & 0x8080808080808080ull) != 0) break;
+  }
+  while (i < text.size() && static_cast<unsigned char>(text[i]) < 0x80) ++i;
+  return i;
+}
+
+}  // namespace
+
+// Unicode 15, table 3-7.
+size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto continues = [&](size_t i) { return i < text.size() && (byte(i) & 0xC0) == 0x80; };
+  const auto continues = [&](size_t i) { return i < text.size() && is_utf8_continuation(text[i]); };
+  if (text.empty()) return 0;
   const unsigned char lead = byte(0);
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return continues(1) ? 2 : 0;
@@ -28,25 +43,11 @@ size_t sequence_length(std::string_view text) {
   return 0;
 }
 
-// Length of the ASCII prefix, eight bytes at a time.
-size_t ascii_prefix(std::string_view text) {
-  size_t i = 0;
-  for (; i + 8 <= text.size(); i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, text.data() + i, 8);
-    if ((word & 0x8080808080808080ull) != 0) break;
-  }
-  while (i < text.size() && static_cast<unsigned char>(text[i]) < 0x80) ++i;
-  return i;
-}
-
-}  // namespace
-
 bool is_utf8(std::string_view text) {
   for (;;) {
     text.remove_prefix(ascii_prefix(text));
     if (text.empty()) return true;
-    const size_t length = sequence_length(text);
+    const size_t length = utf8_length(text);
     if (length == 0) return false;
     text.remove_prefix(length);
   }
@@ -56,7 +57,7 @@ std::string clean_utf8(std::string_view text) {
   std::string clean;
   clean.reserve(text.size());
   while (!text.empty()) {
-    const size_t length = sequence_length(text);
+    const size_t length = utf8_length(text);
     if (length == 0) {
       clean += "\xEF\xBF\xBD";
       text.remove_prefix(1);
@@ -68,4 +69,22 @@ std::string clean_utf8(std::string_view text) {
   return clean;
 }
 
-}  // namespace freeride::bus
+std::string bounded(std::string text, size_t limit) {
+  if (text.size() <= limit) return text;
+  while (limit > 0 && is_utf8_continuation(text[limit])) --limit;
+  text.resize(limit);
+  return text;
+}
+
+std::string tail(const std::string& text, size_t limit) {
+  if (text.size() <= limit) return text;
+  size_t from = text.size() - limit;
+  while (from < text.size() && is_utf8_continuation(text[from])) ++from;
+  return text.substr(from);
+}
+
+std::string in_quotes(const std::string& name) {
+  return "'" + bounded(name, 80) + "'";
+}
+
+}  // namespace freeride
