@@ -141,9 +141,9 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
   auto& slot = page.rank[local_rank];
   store_relaxed(slot.pid, static_cast<uint32_t>(getpid()));
   store_relaxed(slot.start_time, process_start_time(static_cast<uint32_t>(getpid())));
-  store_relaxed(page.world_rank[local_rank], world_rank + 1);
+  if (member->page_.holds(&freeride_sent_page::world_rank)) store_relaxed(page.world_rank[local_rank], world_rank + 1);
   for (uint32_t& counter : page.sent[local_rank]) store_relaxed(counter, first);
-  for (uint32_t& counter : page.met[local_rank]) store_relaxed(counter, first);
+  for (uint32_t& counter : member->met_of(local_rank)) store_relaxed(counter, first);
   store_release(slot.status, static_cast<uint32_t>(FREERIDE_RANK_HOOKED));
   if (load_relaxed(page.ranks) < local_rank + 1) store_relaxed(page.ranks, local_rank + 1);
   return member;
@@ -187,12 +187,19 @@ void SentMember::release_counters(uint32_t rank) {
     store_release(counter, FREERIDE_POISON);
     pages::futex_wake(counter);
   }
-  for (uint32_t& counter : page_->met[rank]) {  // only GPUs wait for these
+  for (uint32_t& counter : met_of(rank)) {  // only GPUs wait for these
     if (load_relaxed(counter) != FREERIDE_POISON) store_release(counter, FREERIDE_POISON);
   }
 }
 
-std::optional<uint32_t> SentMember::slot_of(uint32_t world_rank) const {
+std::span<uint32_t> SentMember::met_of(uint32_t rank) {
+  if (!page_.holds(&freeride_sent_page::met)) return {};
+  return page_->met[rank];
+}
+
+std::optional<uint32_t> SentMember::slot_of(uint32_t world_rank, Row row) const {
+  if (!page_.holds(&freeride_sent_page::world_rank)) return std::nullopt;
+  if (row == Row::kMet && !page_.holds(&freeride_sent_page::met)) return std::nullopt;
   const uint32_t ranks = std::min(load_relaxed(page_->ranks), FREERIDE_MAX_RANKS);
   for (uint32_t slot = 0; slot < ranks; ++slot) {
     if (load_acquire(page_->rank[slot].status) == FREERIDE_RANK_ABSENT) continue;
@@ -225,8 +232,8 @@ void SentMember::rejoin(const std::function<uint32_t(uint32_t)>& value_of, uint3
     // A slot that nobody has taken yet will be read by somebody who has not received anything.
     const uint32_t world_rank = load_relaxed(page_->world_rank[slot]);
     store_release(page_->sent[local_rank_][slot], world_rank == 0 ? FREERIDE_SENT_FIRST : value_of(world_rank - 1));
-    store_release(page_->met[local_rank_][slot], met);
   }
+  for (uint32_t& counter : met_of(local_rank_)) store_release(counter, met);
   // Last: who sees it relies on the counters. Another rank's helper that has just seen the old status may still release
   // some again; that holds until this rank's next message.
   store_release(rank.status, static_cast<uint32_t>(FREERIDE_RANK_HOOKED));

@@ -1,11 +1,13 @@
 // SentMember: one rank's place on the sent page that the ranks of a job on this host share.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,8 +38,9 @@ class SentMember {
   Waited wait(uint32_t source, uint32_t count, int64_t deadline_ns);
 
   /// For GPUs, which count and wait in stream order. Any thread.
-  /// The slot of a rank of the job on this page; none: on another host, not hooked, or of a version that does not tell.
-  std::optional<uint32_t> slot_of(uint32_t world_rank) const;
+  /// The slot of a rank of the job on this page; none: on another host, not hooked, or of a version that does not tell;
+  /// or the page was made by a version that has no such counters.
+  std::optional<uint32_t> slot_of(uint32_t world_rank, Row row = Row::kSent) const;
   bool is_hooked(uint32_t slot) const;
   uint32_t counter_from(uint32_t slot, Row row = Row::kSent) const;
   /// Sets `slot`'s counter for us forward, at least to `value`; one that is further, or released, stays.
@@ -67,12 +70,16 @@ class SentMember {
   const std::string& path() const { return path_; }
   uint32_t local_rank() const { return local_rank_; }
   freeride_sent_page& page() const { return *page_; }
+  /// How much of it all ranks share; what lies behind that in its layout is this process's own.
+  size_t shared_bytes() const { return std::min(page_.page_bytes(), sizeof(freeride_sent_page)); }
   ~SentMember();
 
  private:
   SentMember() = default;
   void release_rank(uint32_t rank, uint32_t status);
   void release_counters(uint32_t rank);
+  // A member's row of counters of collectives; empty on a page of a version that has none.
+  std::span<uint32_t> met_of(uint32_t rank);
 
   std::string folder_, path_;
   uint32_t local_rank_ = 0;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "fake_worker.hpp"
+#include "frozen/version_1.h"
 
 namespace freeride::hooks {
 namespace {
@@ -89,6 +90,50 @@ TEST_CASE("ranks of a job meet on one page; other jobs do not") {
   CHECK(files_in(dir.path()) == 1);
   (*next)->leave();
   CHECK(files_in(dir.path()) == 0);
+}
+
+TEST_CASE("a page written by version 1's header is accepted for ever: ranks meet on a sent page") {
+  const TempDir dir;
+  const auto self = static_cast<uint32_t>(getpid());
+  SECTION("a new rank joins an old one's") {
+    // The file's name is what a first rank gives it; another job's would be left alone.
+    auto named = SentMember::join(dir.path(), "job", 0, 100);
+    REQUIRE(named.ok());
+    const std::string path = (*named)->path();
+    (*named)->leave();
+    const Fd old(version_1_make(VERSION_1_SENT, path.c_str()));
+    REQUIRE(old.valid());
+    REQUIRE(version_1_join(old.get(), 0, self, process_start_time(self), 3) == 0);
+    auto member = SentMember::join(dir.path(), "job", 1, 101);
+    REQUIRE(member.ok());
+    CHECK((*member)->path() == path);
+    CHECK((*member)->shared_bytes() == version_1_bytes(VERSION_1_SENT));
+    CHECK((*member)->wait(0, 3, in(30 * kNsPerSec)) == Waited::kReached);
+    CHECK((*member)->produce(0) == 1);
+    CHECK(version_1_counter(old.get(), 1, 0) == 1);
+    // It has no place to say which rank of the job it is, nor to count collectives: nobody is held for either.
+    CHECK_FALSE((*member)->slot_of(100).has_value());
+    CHECK_FALSE((*member)->slot_of(101, SentMember::Row::kMet).has_value());
+    (*member)->release(FREERIDE_RANK_DISABLED);
+    CHECK(version_1_counter(old.get(), 1, 0) == FREERIDE_POISON);
+    (*member)->rejoin([](uint32_t) { return FREERIDE_SENT_FIRST; }, FREERIDE_SENT_FIRST);
+    CHECK_FALSE((*member)->released());
+    (*member)->leave();
+    CHECK(version_1_counter(old.get(), 1, 0) == FREERIDE_POISON);
+  }
+  SECTION("an old rank joins a new one's") {
+    auto member = SentMember::join(dir.path(), "job", 1, 101);
+    REQUIRE(member.ok());
+    const Fd old(open((*member)->path().c_str(), O_RDWR | O_CLOEXEC));
+    REQUIRE(version_1_refuses(VERSION_1_SENT, old.get()) == nullptr);
+    REQUIRE(version_1_join(old.get(), 0, self, process_start_time(self), 3) == 0);
+    CHECK((*member)->wait(0, 3, in(30 * kNsPerSec)) == Waited::kReached);
+    CHECK((*member)->produce(0) == 1);
+    CHECK(version_1_counter(old.get(), 1, 0) == 1);
+    CHECK_FALSE((*member)->slot_of(100).has_value());
+    CHECK((*member)->slot_of(101, SentMember::Row::kMet) == 1);
+    (*member)->leave();
+  }
 }
 
 TEST_CASE("a rank that switches off releases who waits for it, for good") {

@@ -66,7 +66,7 @@ Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPa
   auto bubble_page = cuda.share(&page.page(), kSharedOfBubblePage);
   if (!bubble_page.ok()) return bubble_page.error();
   marks->state_word_ = *bubble_page + offsetof(freeride_bubble_page, state_word);
-  auto sent_page = cuda.share(&sent.page(), sizeof(freeride_sent_page));
+  auto sent_page = cuda.share(&sent.page(), sent.shared_bytes());
   if (!sent_page.ok()) return sent_page.error();
   marks->sent_page_ = *sent_page;
   const auto kernel = cuda.empty_kernel();
@@ -89,7 +89,7 @@ CudaAddress StreamMarks::counter(SentMember::Row row, uint32_t from, uint32_t to
 
 // Nothing where nobody relies on it: on another host, not hooked, or released.
 Status StreamMarks::count_for(CudaStream stream, uint32_t rank, uint32_t value, SentMember::Row row) {
-  const auto slot = sent_.slot_of(rank);
+  const auto slot = sent_.slot_of(rank, row);
   if (!slot || sent_.released()) return {};
   return cuda_.write_32(stream, counter(row, sent_.local_rank(), *slot), value);
 }
@@ -167,7 +167,7 @@ Result<Held> StreamMarks::meet(CudaStream stream, std::span<const uint32_t> memb
   }
   for (const uint32_t rank : awaited) {
     if (!wants.known) break;
-    const auto slot = sent_.slot_of(rank);
+    const auto slot = sent_.slot_of(rank, wants.row);
     const uint64_t count = met_base_ + met_[rank];
     // At FREERIDE_SENT_FIRST or below it counts none, or has not yet.
     wants.known = slot && kRing.may_hold(count) && sent_.is_hooked(*slot) &&

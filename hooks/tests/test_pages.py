@@ -135,6 +135,52 @@ def test_a_longer_page_of_a_newer_minor_is_read():
     os.close(fd)
 
 
+def first_layout(kind, size=None):
+    """A page as version 1.0 made it, or of another size: its header, and a 1 in every byte behind it that version 1 knows."""
+    head = pages.Header(kind.MAGIC, 1, 0, size or kind.VERSION_1_BYTES, 5)
+    return (bytes(head) + b"\1" * (kind.VERSION_1_BYTES - ctypes.sizeof(head))).ljust(size or 0, b"\0")
+
+
+@pytest.mark.parametrize("kind", [pages.BubblePage, pages.SentPage, pages.LeasePage, pages.AnswerPage])
+def test_a_page_written_by_version_1s_header_is_accepted_for_ever(kind):
+    fd = raw(first_layout(kind))
+    with pages.map_page(kind, fd, writable=True) as page:
+        body = bytes(page.copy())  # all of today's layout can be read
+        assert body[ctypes.sizeof(pages.Header):] == (b"\1" * (kind.VERSION_1_BYTES - 32)).ljust(ctypes.sizeof(kind) - 32, b"\0")
+        last = kind._fields_[-1][0]
+        ctypes.memset(page.address_of(last), 7, getattr(kind, last).size)  # and stored to
+    os.close(fd)
+    with pytest.raises(pages.PageError, match=f"at least {kind.VERSION_1_BYTES} expected"):
+        pages.map_page(kind, raw(first_layout(kind)[:-1]))
+
+
+def test_a_sent_page_of_each_version_is_opened(tmp_path):
+    for size, told in ((17472, [0, 0]), (17728, [0, 0]), (34112, [0, 0])):
+        path = tmp_path / str(size)
+        path.write_bytes(first_layout(pages.SentPage, size))
+        with pages.open_sent(path) as page:
+            assert page.view.header.size_bytes == size
+            assert [page.view.sent[63][63], page.view.ranks] == [0x01010101] * 2
+            assert [page.view.world_rank[63], page.view.met[63][63]] == told
+
+
+def test_a_field_is_read_by_its_name():
+    fd, page = pages.create(pages.BubblePage)
+    page.view.iteration, page.view.waits = 1 << 40, 3
+    assert (pages.read_field(pages.BubblePage, fd, "iteration"), pages.read_field(pages.BubblePage, fd, "waits")) == (1 << 40, 3)
+    os.close(fd)
+    old = raw(first_layout(pages.AnswerPage))
+    assert pages.read_field(pages.AnswerPage, old, "saved_lease") == 0
+    os.close(old)
+
+
+def test_versions_are_the_headers():
+    header = (SOURCE / "pages/include/freeride/pages.h").read_text()
+    assert re.findall(r"PAGES_M(?:AJ|IN)OR (\d+)u", header) == [str(pages.MAJOR), str(pages.MINOR)]
+    told = dict(re.findall(r"^\| ([a-z]+) \|.*\| (\d+) \|$", (SOURCE / "pages/README.md").read_text(), re.M))
+    assert told == {name: str(KINDS[name].VERSION_1_BYTES) for name in ("bubble", "sent", "lease", "answer")}
+
+
 def test_a_read_only_page_cannot_be_mapped_for_writing():
     fd, _ = pages.create(pages.BubblePage, others_read_only=True)
     with pytest.raises(pages.PageError):

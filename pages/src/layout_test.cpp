@@ -1,5 +1,6 @@
 // The specification's tables and the header must say the same: names, offsets, sizes, and no byte that neither speaks
 // of.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "freeride/pages.h"
+#include "frozen/version_1.h"
 
 namespace {
 
@@ -160,5 +162,19 @@ TEST_CASE("the specification's tables say what the header says") {
       CHECK(fields[i].offset == layout.fields[i].offset);
       CHECK(fields[i].size == layout.fields[i].size);
     }
+  }
+}
+
+TEST_CASE("no field of version 1 has moved") {
+  const auto layouts = layouts_of_header();
+  const char* const names[] = {"bubble", "sent", "lease", "answer"};  // by version_1_kind
+  for (const version_1_field* old = version_1_fields; old->name != nullptr; ++old) {
+    INFO(names[old->kind] << "." << old->name);
+    const auto& fields = layouts.at(names[old->kind]).fields;
+    const auto same =
+        std::find_if(fields.begin(), fields.end(), [&](const Field& field) { return field.name == old->name; });
+    REQUIRE(same != fields.end());
+    CHECK(same->offset == old->offset);
+    CHECK(same->size == old->size);
   }
 }

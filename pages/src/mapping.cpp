@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -51,7 +52,20 @@ Result<Mapping> fill(int fd, const char* name, uint64_t magic, size_t bytes) {
   header->size_bytes = bytes;
   header->incarnation = random_incarnation();
   header->magic = magic;
-  return Mapping(address, bytes);
+  return Mapping(address, bytes, bytes);
+}
+
+// Maps a file, and behind it, where the layout is longer than that, zeroes of our own: no read of the layout can end in
+// SIGBUS. The kernel fills up the file's last memory page by itself.
+void* map_at_least(int fd, size_t file_bytes, size_t bytes, int protection) {
+  if (bytes <= file_bytes) return mmap(nullptr, file_bytes, protection, MAP_SHARED, fd, 0);
+  void* address = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) return MAP_FAILED;
+  if (mmap(address, file_bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED) return address;
+  const int err = errno;
+  munmap(address, bytes);
+  errno = err;
+  return MAP_FAILED;
 }
 
 }  // namespace
@@ -72,7 +86,9 @@ Result<Raw> create(const char* name, uint64_t magic, size_t bytes, bool others_r
   return Raw{std::move(fd), std::move(*mapping)};
 }
 
-Result<Mapping> map(int fd, const char* name, uint64_t magic, size_t least_bytes, Access access, bool must_be_sealed) {
+Result<Mapping> map(int fd, const Expected& expected, Access access, bool must_be_sealed) {
+  const char* name = expected.name;
+  const size_t least_bytes = expected.version_1_bytes;
   struct stat info {};
   if (fstat(fd, &info) != 0) return errno_error(std::string("cannot look at the descriptor of a ") + name, errno);
   if (!S_ISREG(info.st_mode)) return bad(name, "the descriptor is not a memory file");
@@ -90,12 +106,13 @@ Result<Mapping> map(int fd, const char* name, uint64_t magic, size_t least_bytes
   }
   if (bytes > kMaxPageBytes) return bad(name, "too long: " + std::to_string(bytes) + " bytes");
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* address = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  const size_t mapped_bytes = std::max<size_t>(bytes, expected.type_bytes);
+  void* address = map_at_least(fd, bytes, mapped_bytes, protection);
   if (address == MAP_FAILED) return errno_error(std::string("cannot map a ") + name, errno);
-  Mapping mapping(address, bytes);
   freeride_page_header header;
   std::memcpy(&header, address, sizeof(header));
-  if (header.magic != magic) return bad(name, "wrong magic: these bytes are something else");
+  Mapping mapping(address, mapped_bytes, header.size_bytes);
+  if (header.magic != expected.magic) return bad(name, "wrong magic: these bytes are something else");
   if (header.major != FREERIDE_PAGES_MAJOR) {
     return Error{Code::kVersion,
                  std::string(name) + ": layout version " + std::to_string(header.major) + "." +
@@ -143,8 +160,7 @@ Result<Mapped<freeride_sent_page>> open_sent_page(const std::string& path) {
   if (info.st_uid != geteuid()) {
     return Error{Code::kPermission, path + " belongs to uid " + std::to_string(info.st_uid), "remove it"};
   }
-  auto mapping = detail::map(fd.get(), PageTraits<freeride_sent_page>::kName, FREERIDE_SENT_MAGIC,
-                             sizeof(freeride_sent_page), Access::kReadWrite, false);
+  auto mapping = detail::map(fd.get(), detail::expected<freeride_sent_page>(), Access::kReadWrite, false);
   if (!mapping.ok()) return mapping.error();
   return Mapped<freeride_sent_page>(std::move(*mapping));
 }

@@ -14,13 +14,13 @@ import stat
 import struct
 import time
 
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 3
 NAME_BYTES, MAX_WAITS, HISTORY, ITERATIONS, MAX_RANKS, METRICS = 64, 1024, 1024, 256, 64, 8
 POISON = 0xFFFFFFFF
 HOOK_STARTING, HOOK_ACTIVE, HOOK_DISABLED, HOOK_GONE = range(4)
 RANK_ABSENT, RANK_HOOKED, RANK_DISABLED, RANK_DEAD = range(4)
 ORDER_PAUSE, ORDER_RUN, ORDER_STOP = range(3)
-LEASE_NONE, LEASE_BUBBLE, LEASE_INIT, LEASE_PROFILE, LEASE_IDLE = range(5)
+LEASE_NONE, LEASE_BUBBLE, LEASE_INIT, LEASE_PROFILE, LEASE_IDLE, LEASE_SAVE = range(6)
 WAKE_RUNNER, WAKE_SUPERVISOR = 1, 2
 HELLO = b"FRHELLO1"
 
@@ -69,7 +69,7 @@ class IterationRecord(ctypes.Structure):
 
 
 class BubblePage(ctypes.Structure):
-    MAGIC, TITLE = 0x454C424255425246, "bubble page"
+    MAGIC, TITLE, VERSION_1_BYTES = 0x454C424255425246, "bubble page", 74240
     _fields_ = [("header", Header), ("job", ctypes.c_char * NAME_BYTES), ("device", ctypes.c_char * NAME_BYTES),
                 ("framework", ctypes.c_char * NAME_BYTES),
                 *_fields((_u32, "rank stage stages replica replicas pid"), (_u64, "reserved0 state_word begin_ns"), (_u32, "wake hook_state"),
@@ -83,14 +83,14 @@ class SentRank(ctypes.Structure):
 
 
 class SentPage(ctypes.Structure):
-    MAGIC, TITLE = 0x20544E4553525246, "sent page"
+    MAGIC, TITLE, VERSION_1_BYTES = 0x20544E4553525246, "sent page", 17472
     _fields_ = [("header", Header), ("ranks", _u32), ("reserved0", _u32), ("reserved1", _u64 * 3), ("rank", SentRank * MAX_RANKS),
                 ("sent", (_u32 * MAX_RANKS) * MAX_RANKS), ("world_rank", _u32 * MAX_RANKS),
                 ("met", (_u32 * MAX_RANKS) * MAX_RANKS)]
 
 
 class LeasePage(ctypes.Structure):
-    MAGIC, TITLE = 0x455341454C525246, "lease page"
+    MAGIC, TITLE, VERSION_1_BYTES = 0x455341454C525246, "lease page", 96
     _fields_ = [("header", Header),
                 *_fields((_u32, "sequence order kind reserved0"), (_u64, "lease_id deadline_ns opened_ns grace_ns hang_ns begin_ns"))]
 
@@ -100,7 +100,7 @@ class Metric(ctypes.Structure):
 
 
 class AnswerPage(ctypes.Structure):
-    MAGIC, TITLE = 0x5257534E41525246, "answer page"
+    MAGIC, TITLE, VERSION_1_BYTES = 0x5257534E41525246, "answer page", 672
     _fields_ = [("header", Header),
                 *_fields((_u32, "sequence state transition result"),
                          (_u64, "lease_id transition_ns last_paused_ns last_paused_cpu_ns steps step_ns lease_step_ns predicted_ns skipped "
@@ -116,16 +116,27 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
+_MAP_FIXED, _MAP_FAILED = 0x10, ctypes.c_void_p(-1).value
+
+
 class Mapped:
-    """A mapped page; `.view` is the ctypes structure over it, valid until close(). Writing to a read-only one ends the process."""
+    """A mapped page; `.view` is the ctypes structure over it, valid until close(). What the structure has past the end of the page's file reads
+    as zero, and is this process's own. Writing to a read-only one ends the process."""
 
     def __init__(self, kind, fd, size, writable):
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        self._address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
-        if self._address == ctypes.c_void_p(-1).value:
-            self._address = None
+        self._size = max(size, ctypes.sizeof(kind))
+        self._address = None
+        address = None
+        if self._size > size:
+            address = _libc.mmap(None, self._size, protection, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        if address != _MAP_FAILED:
+            around, address = address, _libc.mmap(address, size, protection, mmap.MAP_SHARED | (_MAP_FIXED if address else 0), fd, 0)
+            if address == _MAP_FAILED and around:
+                _libc.munmap(around, self._size)
+        if address == _MAP_FAILED:
             raise PageError(f"{kind.TITLE}: cannot be mapped: {os.strerror(ctypes.get_errno())}")
-        self._size = size
+        self._address = address
         self.kind = kind
         self.view = kind.from_address(self._address)
 
@@ -173,7 +184,7 @@ def create(kind, others_read_only=False):
 def map_page(kind, fd, writable=False, sealed=True):
     """Maps somebody else's page after checking seals, size, magic, major version and what it says of itself; raises PageError."""
     info = os.fstat(fd)
-    least = ctypes.sizeof(kind)
+    least = kind.VERSION_1_BYTES
     if not stat.S_ISREG(info.st_mode):
         raise PageError(f"{kind.TITLE}: the descriptor is not a memory file")
     if sealed:
@@ -212,6 +223,13 @@ def open_sent(path):
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------------------
+
+def read_field(kind, fd, name):
+    """One number of a page, through its descriptor and without mapping it: `read_field(BubblePage, fd, "iteration")`. 0 where the page ends
+    before it."""
+    field = getattr(kind, name)
+    return int.from_bytes(os.pread(fd, field.size, field.offset), "little")
+
 
 def finished_bubbles(page, after=0):
     """The bubbles numbered `after` and up that are still in the history, oldest first, as (number, BubbleRecord)."""

@@ -4,8 +4,9 @@
  * compiler. All integers are little-endian and naturally aligned. All times are CLOCK_MONOTONIC nanoseconds of the
  * host. A page is a memfd sealed against shrinking, growing and further sealing (or, for the sent page, a file in
  * /dev/shm that is only ever created whole), so that no writer can take memory away from under a reader. Growth is by
- * appending fields: `size_bytes` says how far the writer's layout goes, `major` changes only when a field changes its
- * meaning, and a reader refuses a major it does not know.
+ * appending fields: `size_bytes` says how far the maker's layout goes, what lies past that reads as zero, and a reader
+ * accepts every size from version 1's on. `major` changes only when a field changes its meaning, and a reader refuses a
+ * major it does not know.
  */
 #ifndef FREERIDE_PAGES_H
 #define FREERIDE_PAGES_H
@@ -31,7 +32,7 @@ typedef struct freeride_page_header {
   uint64_t magic;
   uint32_t major;
   uint32_t minor;
-  uint64_t size_bytes;  /* of the whole page: at least sizeof of this header's page type */
+  uint64_t size_bytes;  /* of the whole page, as its maker knew it: at least version 1's */
   uint64_t incarnation; /* random, never 0: tells a restarted writer from the one before */
 } freeride_page_header;
 

@@ -37,28 +37,32 @@ void store_release(T& field, T value) {
 // ---- page types
 // -------------------------------------------------------------------------------------------------------------
 
-/// Name, magic and least size of each page type.
+/// Name, magic and least size of each page type: that of its first layout, which every reader accepts for ever.
 template <class Page>
 struct PageTraits;
 template <>
 struct PageTraits<freeride_bubble_page> {
   static constexpr const char* kName = "bubble page";
   static constexpr uint64_t kMagic = FREERIDE_BUBBLE_MAGIC;
+  static constexpr size_t kVersion1Bytes = 74240;
 };
 template <>
 struct PageTraits<freeride_sent_page> {
   static constexpr const char* kName = "sent page";
   static constexpr uint64_t kMagic = FREERIDE_SENT_MAGIC;
+  static constexpr size_t kVersion1Bytes = 17472;
 };
 template <>
 struct PageTraits<freeride_lease_page> {
   static constexpr const char* kName = "lease page";
   static constexpr uint64_t kMagic = FREERIDE_LEASE_MAGIC;
+  static constexpr size_t kVersion1Bytes = 96;
 };
 template <>
 struct PageTraits<freeride_answer_page> {
   static constexpr const char* kName = "answer page";
   static constexpr uint64_t kMagic = FREERIDE_ANSWER_MAGIC;
+  static constexpr size_t kVersion1Bytes = 672;
 };
 
 enum class Access { kRead, kReadWrite };
@@ -66,16 +70,17 @@ enum class Access { kRead, kReadWrite };
 /// Largest page a reader maps; a larger descriptor is refused.
 constexpr uint64_t kMaxPageBytes = 16u << 20;
 
-/// Owns one shared mapping of a whole page. Not thread-safe itself; what it maps is, by the page's own rules.
+/// Owns one shared mapping of a whole page. What this program's layout has past the end of the page's file is memory of
+/// this process alone, zero. Not thread-safe itself; what it maps is, by the page's own rules.
 class Mapping {
  public:
   Mapping() = default;
-  Mapping(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
-  Mapping(Mapping&& other) noexcept
-      : address_(std::exchange(other.address_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping(void* address, size_t bytes, size_t page_bytes) : address_(address), bytes_(bytes), page_bytes_(page_bytes) {}
+  Mapping(Mapping&& other) noexcept { *this = std::move(other); }
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(address_, other.address_);
     std::swap(bytes_, other.bytes_);
+    std::swap(page_bytes_, other.page_bytes_);
     return *this;
   }
   Mapping(const Mapping&) = delete;
@@ -83,12 +88,14 @@ class Mapping {
   ~Mapping();
 
   void* address() const { return address_; }
-  size_t bytes() const { return bytes_; }
+  /// What the page said of its size when it was mapped.
+  size_t page_bytes() const { return page_bytes_; }
   explicit operator bool() const { return address_ != nullptr; }
 
  private:
   void* address_ = nullptr;
   size_t bytes_ = 0;
+  size_t page_bytes_ = 0;
 };
 
 /// A mapped page of one type; `Page` is const-qualified for read-only mappings. Move-only; unmaps when destroyed.
@@ -101,6 +108,15 @@ class Mapped {
   Page* operator->() const { return get(); }
   Page& operator*() const { return *get(); }
   explicit operator bool() const { return static_cast<bool>(mapping_); }
+
+  /// The size of the page, as its maker knew it: less or more than sizeof(Page) where that was another version.
+  size_t page_bytes() const { return mapping_.page_bytes(); }
+  /// Has its maker's layout this field? If not, it reads as zero, and nobody else sees what is stored there.
+  template <class Type, class Field>
+  bool holds(Field Type::*field) const {
+    const char* end = reinterpret_cast<const char*>(&(get()->*field) + 1);
+    return static_cast<size_t>(end - static_cast<const char*>(mapping_.address())) <= mapping_.page_bytes();
+  }
 
  private:
   Mapping mapping_;
@@ -120,7 +136,19 @@ struct Raw {
   Mapping mapping;
 };
 Result<Raw> create(const char* name, uint64_t magic, size_t bytes, bool others_read_only);
-Result<Mapping> map(int fd, const char* name, uint64_t magic, size_t least_bytes, Access access, bool must_be_sealed);
+/// What is expected of somebody else's page: at least `version_1_bytes` long, and read by a layout of `type_bytes`.
+struct Expected {
+  const char* name;
+  uint64_t magic;
+  size_t version_1_bytes;
+  size_t type_bytes;
+};
+template <class Page>
+constexpr Expected expected() {
+  using Traits = PageTraits<Page>;
+  return {Traits::kName, Traits::kMagic, Traits::kVersion1Bytes, sizeof(Page)};
+}
+Result<Mapping> map(int fd, const Expected& expected, Access access, bool must_be_sealed);
 Result<Raw> create_file(const std::string& path, const char* name, uint64_t magic, size_t bytes);
 }  // namespace detail
 
@@ -136,12 +164,13 @@ Result<Created<Page>> create_page(bool others_read_only) {
 }
 
 /// Maps a page that somebody else made, read-only, after checking that it is a memfd sealed against shrinking and
-/// growing, large enough, and has the right magic and major version. The descriptor stays the caller's and may be
+/// growing, at least as large as version 1's, and has the right magic and major version. What this program's layout has
+/// past its end reads as zero. The descriptor stays the caller's and may be
 /// closed afterwards. The *content* can still be any bytes: see check_bubble_page(). Errors: kInvalidArgument (not such
 /// a page), kVersion (another major), kInternal.
 template <class Page>
 Result<Mapped<const Page>> map_page(int fd) {
-  auto mapping = detail::map(fd, PageTraits<Page>::kName, PageTraits<Page>::kMagic, sizeof(Page), Access::kRead, true);
+  auto mapping = detail::map(fd, detail::expected<Page>(), Access::kRead, true);
   if (!mapping.ok()) return mapping.error();
   return Mapped<const Page>(std::move(*mapping));
 }
@@ -149,8 +178,7 @@ Result<Mapped<const Page>> map_page(int fd) {
 /// The same, read-write (the runner's view of its answer page). Also kPermission: the page is sealed against writing.
 template <class Page>
 Result<Mapped<Page>> map_page_writable(int fd) {
-  auto mapping =
-      detail::map(fd, PageTraits<Page>::kName, PageTraits<Page>::kMagic, sizeof(Page), Access::kReadWrite, true);
+  auto mapping = detail::map(fd, detail::expected<Page>(), Access::kReadWrite, true);
   if (!mapping.ok()) return mapping.error();
   return Mapped<Page>(std::move(*mapping));
 }

@@ -1,0 +1,234 @@
+/* Test data, not to be edited but for its format: the first layout of every page, version 1.0, as it was released. The
+ * sent page lacks `world_rank` and `met`, the answer page `saved_lease` and `restored`, the bubble page `expected_ns`
+ * and `wanted_bytes`; there is no grant to save. Trainers keep their hook for weeks: what reads this must be read for
+ * ever.
+ */
+#ifndef FREERIDE_PAGES_H
+#define FREERIDE_PAGES_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FREERIDE_PAGES_MAJOR 1u
+#define FREERIDE_PAGES_MINOR 0u
+
+#define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull /* "FRBUBBLE" */
+#define FREERIDE_SENT_MAGIC 0x20544e4553525246ull   /* "FRRSENT " */
+#define FREERIDE_LEASE_MAGIC 0x455341454c525246ull  /* "FRRLEASE" */
+#define FREERIDE_ANSWER_MAGIC 0x5257534e41525246ull /* "FRRANSWR" */
+
+/* First 32 bytes of every page. Written once, before the page is handed to anybody. */
+typedef struct freeride_page_header {
+  uint64_t magic;
+  uint32_t major;
+  uint32_t minor;
+  uint64_t size_bytes;  /* of the whole page: at least sizeof of this header's page type */
+  uint64_t incarnation; /* random, never 0: tells a restarted writer from the one before */
+} freeride_page_header;
+
+/* ---- bubble page: written by a training rank's hook (and its GPU), read by the worker of its GPU
+ * ------------------------- */
+
+#define FREERIDE_MAX_WAITS \
+  1024u /* waits per iteration that can be learned; later ones are marked with length 0: no lease */
+#define FREERIDE_HISTORY 1024u   /* finished bubbles kept for measuring; power of two */
+#define FREERIDE_ITERATIONS 256u /* finished iterations kept for measuring; power of two */
+#define FREERIDE_NAME_BYTES 64u
+
+/* What training may grant in this page's `hook_state`. */
+enum {
+  FREERIDE_HOOK_STARTING = 0, /* attached, no iteration finished yet */
+  FREERIDE_HOOK_ACTIVE = 1,   /* marks are valid */
+  FREERIDE_HOOK_DISABLED = 2, /* switched off, or met an error: the state word is 0 for good; no leases */
+  FREERIDE_HOOK_GONE = 3      /* detached in good order: the training has ended */
+};
+
+/* The state word: 0 in the low 16 bits = training owns the GPU; else a bubble, wait index counted from 1 in each
+ * iteration. */
+#define FREERIDE_STATE(iteration, wait) (((uint64_t)(iteration) << 16) | ((uint64_t)(wait)&0xffffu))
+#define FREERIDE_STATE_WAIT(word) ((uint32_t)((word)&0xffffu))
+#define FREERIDE_STATE_ITERATION(word) ((uint64_t)(word) >> 16)
+
+/* Learned length of one wait index. All 0: unknown, no lease. Three quantiles, not one: a lease first ends at `low_ns`;
+ * if the bubble is still open then, the worker may open another that ends at `mid_ns`, then `high_ns`. low <= mid <=
+ * high. */
+typedef struct freeride_learned {
+  uint64_t low_ns;
+  uint64_t mid_ns;
+  uint64_t high_ns;
+  uint32_t samples; /* iterations these were learned from since the schedule last changed */
+  uint32_t type;    /* 'A', 'B', 'C' (the paper's bubble types) or 0: not known */
+} freeride_learned;
+
+/* One finished bubble. */
+typedef struct freeride_bubble_record {
+  uint64_t state_word;
+  uint64_t begin_ns;
+  uint64_t end_ns;
+  uint64_t learned_low_ns; /* what was promised when it began: 0 = nothing */
+} freeride_bubble_record;
+
+/* One finished iteration: from one optimizer step's end to the next. */
+typedef struct freeride_iteration_record {
+  uint64_t iteration;
+  uint64_t begin_ns;
+  uint64_t end_ns;
+  uint64_t bubble_ns; /* sum of the marked waits within */
+} freeride_iteration_record;
+
+typedef struct freeride_bubble_page {
+  freeride_page_header header;         /*    0 */
+  char job[FREERIDE_NAME_BYTES];       /*   32: NUL-terminated UTF-8, as are the next two */
+  char device[FREERIDE_NAME_BYTES];    /*   96: GPU UUID or "cpu-N" */
+  char framework[FREERIDE_NAME_BYTES]; /* 160: free text, e.g. "torch 1.13.1 gloo" */
+  uint32_t rank;                       /*  224: in the job */
+  uint32_t stage;                      /*  228: pipeline stage, from 0 */
+  uint32_t stages;                     /*  232: number of stages of the job, at least 1 */
+  uint32_t replica;                    /*  236: data-parallel replica, from 0 */
+  uint32_t replicas;                   /*  240 */
+  uint32_t pid;       /*  244: for messages only; the worker identifies its peer by the socket's credentials */
+  uint64_t reserved0; /*  248 */
+
+  /* 256: acted on */
+  uint64_t state_word;    /*  256: written last when a bubble begins, first when it ends */
+  uint64_t begin_ns;      /*  264: when the present bubble began; valid while state_word says bubble */
+  uint32_t wake;          /*  272: futex word; one more after every change a worker should look at */
+  uint32_t hook_state;    /*  276 */
+  uint64_t iteration;     /*  280: iterations finished */
+  uint32_t waits;         /*  288: waits in the last finished iteration */
+  uint32_t relearned;     /*  292: times the schedule changed and lengths were learned anew */
+  uint64_t usable_bytes;  /*  296: least memory of the device free over the last iteration, side tasks not counted; 0
+                             unknown */
+  uint64_t bubbles;       /*  304: bubbles finished: history[(bubbles - 1) % FREERIDE_HISTORY] is the newest */
+  uint64_t compute_ns;    /*  312: sum of all time outside bubbles since the first iteration ended */
+  uint8_t reserved1[192]; /*  320 */
+
+  /* 512: learned, slot w - 1 for wait index w */
+  freeride_learned learned[FREERIDE_MAX_WAITS];              /* 512, 32 bytes each */
+  freeride_bubble_record history[FREERIDE_HISTORY];          /* 33280, 32 bytes each */
+  freeride_iteration_record iterations[FREERIDE_ITERATIONS]; /* 66048: slot (iteration number) % FREERIDE_ITERATIONS */
+} freeride_bubble_page;
+
+/* ---- sent page: one per job and host, /dev/shm/freeride-sent-<job>-<incarnation>, written by every rank of the host
+ * ------- */
+
+#define FREERIDE_MAX_RANKS 64u      /* ranks of one job on one host */
+#define FREERIDE_POISON 0xffffffffu /* a counter that satisfies every wait: its sender is gone or disabled */
+
+enum { FREERIDE_RANK_ABSENT = 0, FREERIDE_RANK_HOOKED = 1, FREERIDE_RANK_DISABLED = 2, FREERIDE_RANK_DEAD = 3 };
+
+typedef struct freeride_sent_rank {
+  uint32_t status; /* FREERIDE_RANK_* */
+  uint32_t pid;
+  uint64_t start_time; /* of /proc/<pid>/stat: with pid, one process for ever */
+} freeride_sent_rank;
+
+typedef struct freeride_sent_page {
+  freeride_page_header header;                           /* 0 */
+  uint32_t ranks;                                        /* 32: slots in use, by local rank */
+  uint32_t reserved0;                                    /* 36 */
+  uint64_t reserved1[3];                                 /* 40 */
+  freeride_sent_rank rank[FREERIDE_MAX_RANKS];           /* 64, 16 bytes each */
+  uint32_t sent[FREERIDE_MAX_RANKS][FREERIDE_MAX_RANKS]; /* 1088: [source][destination], messages produced so far */
+} freeride_sent_page;
+
+/* ---- lease page: written by the worker, read by supervisor and runner
+ * ---------------------------------------------------- */
+
+enum { FREERIDE_ORDER_PAUSE = 0, FREERIDE_ORDER_RUN = 1, FREERIDE_ORDER_STOP = 2 };
+enum {
+  FREERIDE_LEASE_NONE = 0,
+  FREERIDE_LEASE_BUBBLE = 1,  /* a bubble: steps that fit before the deadline */
+  FREERIDE_LEASE_INIT = 2,    /* the one initialisation grant: InitSideTask, no steps */
+  FREERIDE_LEASE_PROFILE = 3, /* the one profiling grant: InitSideTask and some steps, then stop */
+  FREERIDE_LEASE_IDLE = 4     /* no training on the device and the user allows it: like a bubble */
+};
+
+/* A reader copies the fields between two equal, even values of `sequence`; an odd value that stays is a dead worker: no
+ * lease. */
+typedef struct freeride_lease_page {
+  freeride_page_header header; /*  0 */
+  uint32_t sequence;  /* 32: seqlock and futex word. Runner waits with FUTEX_WAIT_BITSET bit 1, supervisor with bit 2 */
+  uint32_t order;     /* 36: FREERIDE_ORDER_* */
+  uint32_t kind;      /* 40: FREERIDE_LEASE_* */
+  uint32_t reserved0; /* 44 */
+  uint64_t lease_id;  /* 48: 0 = none; grows by one with each lease */
+  uint64_t deadline_ns; /* 56: no step may start that is not expected to end by then */
+  uint64_t opened_ns;   /* 64 */
+  uint64_t grace_ns;    /* 72: execution past the deadline or a pause after which the task is killed */
+  uint64_t hang_ns;     /* 80: wall time past them after which it is killed though it does not execute */
+  uint64_t begin_ns;    /* 88: begin of the bubble behind this lease, for latency measurement */
+} freeride_lease_page;
+
+#define FREERIDE_WAKE_RUNNER 1u
+#define FREERIDE_WAKE_SUPERVISOR 2u
+
+/* ---- answer page: written by the runner (so: by untrusted code), read by worker and supervisor, who trust nothing on
+ * it ---- */
+
+/* The paper's states. */
+enum {
+  FREERIDE_STATE_SUBMITTED = 0,
+  FREERIDE_STATE_CREATED = 1,
+  FREERIDE_STATE_PAUSED = 2,
+  FREERIDE_STATE_RUNNING = 3,
+  FREERIDE_STATE_STOPPED = 4
+};
+
+/* The transition the runner is in, for verdicts ("hung in InitSideTask"). */
+enum {
+  FREERIDE_IN_NONE = 0,
+  FREERIDE_IN_CREATE = 1,
+  FREERIDE_IN_INIT = 2,
+  FREERIDE_IN_START = 3,
+  FREERIDE_IN_STEP = 4,
+  FREERIDE_IN_PAUSE = 5,
+  FREERIDE_IN_STOP = 6,
+  FREERIDE_IN_LOAD = 7
+};
+
+#define FREERIDE_METRICS 8u
+typedef struct freeride_metric {
+  char name[24]; /* NUL-terminated */
+  double value;
+} freeride_metric;
+
+typedef struct freeride_answer_page {
+  freeride_page_header header; /*   0 */
+  uint32_t sequence;           /*  32: futex word: one more after every change of state, and after every pause */
+  uint32_t state;              /*  36: FREERIDE_STATE_* */
+  uint32_t transition;         /*  40: FREERIDE_IN_* */
+  uint32_t result;             /*  44: freeride_status of the last transition that failed; 0 = none */
+  uint64_t lease_id;           /*  48: lease of the present or last step */
+  uint64_t transition_ns;      /*  56: when the present transition was entered */
+  uint64_t last_paused_ns;     /*  64: the paper's last paused timestamp: when the runner last stopped executing */
+  uint64_t last_paused_cpu_ns; /*  72: the process's CPU clock then */
+  uint64_t steps;              /*  80: steps finished */
+  uint64_t step_ns;            /*  88: wall time inside steps, all */
+  uint64_t lease_step_ns;      /*  96: the part of it before the deadline of its lease */
+  uint64_t predicted_ns;       /* 104: what the next step is expected to take; 0 = not known */
+  uint64_t skipped;            /* 112: leases in which no step fitted */
+  uint64_t create_ns;          /* 120: how long CreateSideTask took */
+  uint64_t init_ns;            /* 128 */
+  uint64_t first_step_ns;      /* 136: entry of the first step of the present lease, for latency measurement */
+  uint64_t pause_seen_ns;      /* 144: when the runner noticed that its lease had ended */
+  uint64_t finished;           /* 152: 1 = the task says that its work is done */
+  char message[256];           /* 160: why a transition failed, or the task's last words */
+  freeride_metric metrics[FREERIDE_METRICS]; /* 416: the task's own figures (loss, residual, images) */
+} freeride_answer_page;
+
+#ifdef __cplusplus
+}
+
+static_assert(sizeof(freeride_page_header) == 32, "header");
+static_assert(sizeof(freeride_learned) == 32, "learned");
+static_assert(sizeof(freeride_bubble_page) == 74240, "bubble page");
+static_assert(sizeof(freeride_sent_page) == 17472, "sent page");
+static_assert(sizeof(freeride_lease_page) == 96, "lease page");
+static_assert(sizeof(freeride_answer_page) == 672, "answer page");
+#endif
+
+#endif /* FREERIDE_PAGES_H */
