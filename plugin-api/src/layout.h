@@ -63,6 +63,23 @@ LAYOUT(freeride_plugin, destroy, 96);
 LAYOUT(freeride_plugin, extension, 104);
 SIZE_AT_LEAST(freeride_plugin, 112);
 
+LAYOUT(freeride_yield, struct_size, 0);
+LAYOUT(freeride_yield, reserved, 4);
+LAYOUT(freeride_yield, yield_point, 8);
+LAYOUT(freeride_yield, yield_queued, 16);
+SIZE_AT_LEAST(freeride_yield, 24);
+
+LAYOUT(freeride_imperative, struct_size, 0);
+LAYOUT(freeride_imperative, reserved, 4);
+LAYOUT(freeride_imperative, run_gpu_workload, 8);
+LAYOUT(freeride_imperative, prepare_gpu_workload, 16);
+SIZE_AT_LEAST(freeride_imperative, 24);
+
+LAYOUT(freeride_gate, struct_size, 0);
+LAYOUT(freeride_gate, reserved, 4);
+LAYOUT(freeride_gate, pass, 8);
+SIZE_AT_LEAST(freeride_gate, 16);
+
 LAYOUT(freeride_state_sink, struct_size, 0);
 LAYOUT(freeride_state_sink, reserved, 4);
 LAYOUT(freeride_state_sink, context, 8);

@@ -45,7 +45,7 @@ json to_json(const freeride_plugin& table) {
   try {
     auto plugin = open_plugin(path, given);
     if (plugin.ok()) {
-      message = to_json(*plugin->table);
+      message = to_json(*plugin);
     } else {
       message = {
           {"code", to_string(plugin.error().code)}, {"error", plugin.error().message}, {"hint", plugin.error().hint}};

@@ -222,6 +222,25 @@ TEST_CASE("fault: what cannot be loaded is rejected, with words") {
   CHECK(holds((*harness)->verdict()->reason, "is not a file"));
 }
 
+TEST_CASE("abi: a plugin built from the first version's header is accepted for ever") {
+  const TempDir scratch;
+  auto harness = start("from_v1", scratch, {{"steps", "5"}});
+  const Outcome outcome = live(*harness);
+  INFO(outcome.reason);
+  CHECK(outcome.kind == "finished");
+  CHECK(steps(*harness) == 5);
+  CHECK(harness->log().find("info from version 1, stopped after 5 steps") != std::string::npos);
+}
+
+TEST_CASE("abi: a plugin built from a later header finds what is not there yet by the host's struct_size") {
+  const TempDir scratch;
+  auto harness = start("from_later", scratch);
+  const Outcome outcome = live(*harness);
+  INFO(outcome.reason);
+  CHECK(outcome.kind == "finished");
+  CHECK(harness->log().find("info does without") != std::string::npos);
+}
+
 TEST_CASE("fault: a thread that goes on after the pause is found out by the CPU clock") {
   const TempDir scratch;
   Harness::Options options;

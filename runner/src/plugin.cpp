@@ -17,12 +17,15 @@
 #include "freeride/base/names.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/python_env.hpp"
+#include "grown.hpp"
 #include "limits.hpp"
 #include "python_plugin.hpp"
 
 namespace freeride::runner {
 namespace {
 
+// The table's last field in the first version's header: accepted for ever, whatever has been appended since.
+constexpr uint32_t kFirstTable = offsetof(freeride_plugin, extension) + sizeof(freeride_plugin::extension);
 // Far beyond any table to come: a size above it is garbage.
 constexpr uint32_t kLargestTable = 65536;
 
@@ -58,43 +61,44 @@ std::string_view name_at(const char* text) {
 
 }  // namespace
 
-Status check_table(const freeride_plugin* table) {
-  if (table == nullptr) return broken(FREERIDE_PLUGIN_ENTRY "() returned NULL");
+Result<freeride_plugin> read_table(const freeride_plugin* theirs) {
+  if (theirs == nullptr) return broken(FREERIDE_PLUGIN_ENTRY "() returned NULL");
   // The version first: in another version nothing else need mean what it means here.
-  if (table->abi_version != FREERIDE_ABI_VERSION) {
+  if (theirs->abi_version != FREERIDE_ABI_VERSION) {
     return Error{Code::kVersion,
-                 "the plugin was built for plugin ABI version " + std::to_string(table->abi_version) +
+                 "the plugin was built for plugin ABI version " + std::to_string(theirs->abi_version) +
                      ", this FreeRide speaks version " + std::to_string(FREERIDE_ABI_VERSION),
                  "rebuild the plugin against this version's headers, or upgrade FreeRide"};
   }
-  if (table->struct_size < sizeof(freeride_plugin) || table->struct_size > kLargestTable) {
-    return broken("the plugin says that its table has " + std::to_string(table->struct_size) + " bytes, ABI version " +
-                  std::to_string(FREERIDE_ABI_VERSION) + " has " + std::to_string(sizeof(freeride_plugin)));
+  if (theirs->struct_size < kFirstTable || theirs->struct_size > kLargestTable) {
+    return broken("the plugin says that its table has " + std::to_string(theirs->struct_size) + " bytes, ABI version " +
+                  std::to_string(FREERIDE_ABI_VERSION) + " has at least " + std::to_string(kFirstTable));
   }
-  if (!is_plugin_name(name_at(table->name))) return broken("the plugin's name is not [a-z0-9_-]+");
-  if (table->version == nullptr || table->summary == nullptr) return broken("the plugin's version or summary is NULL");
+  const freeride_plugin table = read_grown(*theirs);
+  if (!is_plugin_name(name_at(table.name))) return broken("the plugin's name is not [a-z0-9_-]+");
+  if (table.version == nullptr || table.summary == nullptr) return broken("the plugin's version or summary is NULL");
   const std::pair<const char*, bool> functions[] = {
-      {"create", table->create != nullptr},   {"init", table->init != nullptr},
-      {"start", table->start != nullptr},     {"run_next_step", table->run_next_step != nullptr},
-      {"pause", table->pause != nullptr},     {"stop", table->stop != nullptr},
-      {"destroy", table->destroy != nullptr},
+      {"create", table.create != nullptr},   {"init", table.init != nullptr},
+      {"start", table.start != nullptr},     {"run_next_step", table.run_next_step != nullptr},
+      {"pause", table.pause != nullptr},     {"stop", table.stop != nullptr},
+      {"destroy", table.destroy != nullptr},
   };
   for (const auto& [name, there] : functions) {
     if (!there) return broken(std::string("the plugin's ") + name + " is NULL");
   }
-  if (table->param_count > kMostParams || (table->param_count > 0 && table->params == nullptr)) {
-    return broken("the plugin declares " + std::to_string(table->param_count) + " parameters, but no list of them");
+  if (table.param_count > kMostParams || (table.param_count > 0 && table.params == nullptr)) {
+    return broken("the plugin declares " + std::to_string(table.param_count) + " parameters, but no list of them");
   }
-  for (uint32_t i = 0; i < table->param_count; ++i) {
-    const freeride_param_spec& spec = table->params[i];
+  for (uint32_t i = 0; i < table.param_count; ++i) {
+    const freeride_param_spec& spec = table.params[i];
     if (!is_plain(name_at(spec.key)) || spec.default_value == nullptr || spec.help == nullptr) {
       return broken("parameter " + std::to_string(i) + " of the plugin has no key, default or help text");
     }
   }
-  return {};
+  return table;
 }
 
-Result<Plugin> open_plugin(const std::string& path, const Params& given) {
+Result<freeride_plugin> open_plugin(const std::string& path, const Params& given) {
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   if (error) return Error{Code::kInvalidArgument, "not a path: " + path, "name a plugin's .so file"};
@@ -106,8 +110,7 @@ Result<Plugin> open_plugin(const std::string& path, const Params& given) {
     }
     auto table = open_python_plugin(absolute.string(), python);
     if (!table.ok()) return table.error();
-    if (auto status = check_table(*table); !status.ok()) return status.error();
-    return Plugin{*table};
+    return read_table(*table);
   }
 
   dlerror();
@@ -128,9 +131,15 @@ Result<Plugin> open_plugin(const std::string& path, const Params& given) {
                  "end its source with FREERIDE_PLUGIN(YourClass)"};
   }
   const auto& entry = library->get<const freeride_plugin*()>(FREERIDE_PLUGIN_ENTRY);
-  Plugin plugin{entry()};
-  if (auto status = check_table(plugin.table); !status.ok()) return status.error();
-  return plugin;
+  return read_table(entry());
+}
+
+std::optional<freeride_imperative> imperative_extension(const freeride_plugin& plugin) {
+  if (plugin.extension == nullptr) return std::nullopt;
+  const auto* theirs = static_cast<const freeride_imperative*>(plugin.extension(FREERIDE_EXTENSION_IMPERATIVE));
+  if (theirs == nullptr) return std::nullopt;
+  const freeride_imperative imperative = read_grown(*theirs);
+  return imperative.run_gpu_workload != nullptr ? std::optional(imperative) : std::nullopt;
 }
 
 Result<Params> resolve_params(const freeride_plugin& table, const Params& given, bool* imperative) {
@@ -149,7 +158,7 @@ Result<Params> resolve_params(const freeride_plugin& table, const Params& given,
         return Error{Code::kInvalidArgument, "there is no interface '" + value + "'", "iterative or imperative"};
       }
       const bool wanted = value == "imperative";
-      if (wanted && (table.extension == nullptr || table.extension(FREERIDE_EXTENSION_IMPERATIVE) == nullptr)) {
+      if (wanted && !imperative_extension(table)) {
         return Error{Code::kInvalidArgument, std::string(table.name) + " has no imperative interface",
                      "load it without --param interface=imperative"};
       }

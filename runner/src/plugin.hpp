@@ -1,6 +1,7 @@
 // Opening a plugin and taking its table apart. Runs user code: only ever in the plugin's own process.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,19 +13,19 @@ namespace freeride::runner {
 
 using Params = std::vector<std::pair<std::string, std::string>>;
 
-/// An opened plugin. It is never closed: the process is the unit of unloading.
-struct Plugin {
-  const freeride_plugin* table = nullptr;
-};
+/// Checks the file (check_plugin_file), opens it with RTLD_NOW | RTLD_LOCAL, calls the entry and reads the table it
+/// returns (read_table); of a name in .py, see python_plugin.hpp. `given` are the user's parameters: an interpreter is
+/// among them. The plugin is never closed: the process is the unit of unloading. Main thread. May throw what the
+/// plugin's entry throws. Errors, all of which are a verdict "rejected": kNotFound, kInvalidArgument, kVersion (naming
+/// both versions), kExhausted.
+Result<freeride_plugin> open_plugin(const std::string& path, const Params& given = {});
 
-/// Checks the file (check_plugin_file), opens it with RTLD_NOW | RTLD_LOCAL, calls the entry and checks the table it
-/// returns; of a name in .py, see python_plugin.hpp. `given` are the user's parameters: an interpreter is among them.
-/// Main thread. May throw what the plugin's entry throws. Errors, all of which are a verdict "rejected": kNotFound,
-/// kInvalidArgument, kVersion (naming both versions), kExhausted.
-Result<Plugin> open_plugin(const std::string& path, const Params& given = {});
+/// Checks a table as returned by an entry symbol, and copies it: what a table of an earlier header ends before is null.
+/// A table that is as long as the first version's is accepted for ever. Separate for tests.
+Result<freeride_plugin> read_table(const freeride_plugin* theirs);
 
-/// Checks a table as returned by an entry symbol. Separate for tests.
-Status check_table(const freeride_plugin* table);
+/// The plugin's side of freeride.imperative/1, read as a table is; nothing when it has none. Main thread.
+std::optional<freeride_imperative> imperative_extension(const freeride_plugin& plugin);
 
 /// The runner's own parameter, of a plugin that declares none of this name: "iterative" or "imperative".
 constexpr const char* kInterfaceParam = "interface";

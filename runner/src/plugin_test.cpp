@@ -7,6 +7,7 @@
 #include <string>
 
 #include "freeride/pages.h"
+#include "grown.hpp"
 #include "outcome.hpp"
 #include "plugin.hpp"
 
@@ -36,17 +37,57 @@ freeride_plugin good() {
 
 TEST_CASE("plugin table: a good one, and one of a later minor version") {
   freeride_plugin table = good();
-  CHECK(check_table(&table).ok());
+  CHECK(read_table(&table).ok());
   table.struct_size += 64;
-  CHECK(check_table(&table).ok());
+  CHECK(read_table(&table).ok());
+}
+
+TEST_CASE("plugin table: one that the first version's header made is accepted for ever, a shorter one is not") {
+  constexpr uint32_t kFirstTable = 112;
+  freeride_plugin table = good();
+  table.struct_size = kFirstTable;
+  CHECK(read_table(&table).ok());
+  table.struct_size = kFirstTable - sizeof(void*);
+  const auto shorter = read_table(&table);
+  REQUIRE_FALSE(shorter.ok());
+  CHECK(shorter.error().text().find("has 104 bytes, ABI version 1 has at least 112") != std::string::npos);
+}
+
+TEST_CASE("plugin table: what a table ends before is null, whatever lies behind it") {
+  struct Later {  // as tomorrow's header may have it
+    uint32_t struct_size, abi_version;
+    void* first;
+    void* appended;
+  };
+  int something = 0;
+  const Later whole{sizeof(Later), 1, &something, &something};
+  CHECK(read_grown(whole).appended == &something);
+  Later ends = whole;
+  ends.struct_size = offsetof(Later, appended);
+  CHECK(read_grown(ends).first == &something);
+  CHECK(read_grown(ends).appended == nullptr);
+  ends.struct_size = sizeof(Later) + 64;  // of a header after that
+  CHECK(read_grown(ends).appended == &something);
+}
+
+TEST_CASE("plugin table: an imperative interface of an earlier header has nothing to prepare") {
+  static freeride_imperative imperative{};
+  imperative.struct_size = offsetof(freeride_imperative, prepare_gpu_workload);
+  imperative.run_gpu_workload = imperative.prepare_gpu_workload = nothing;
+  freeride_plugin table = good();
+  table.extension = [](const char*) -> const void* { return &imperative; };
+  const auto read = imperative_extension(table);
+  REQUIRE(read);
+  CHECK(read->run_gpu_workload == nothing);
+  CHECK(read->prepare_gpu_workload == nullptr);
 }
 
 TEST_CASE("plugin table: broken ones") {
-  CHECK_FALSE(check_table(nullptr).ok());
+  CHECK_FALSE(read_table(nullptr).ok());
   const auto broken = [](auto change) {
     freeride_plugin table = good();
     change(table);
-    return !check_table(&table).ok();
+    return !read_table(&table).ok();
   };
   CHECK(broken([](auto& t) { t.abi_version = 0; }));
   CHECK(broken([](auto& t) { t.struct_size = 0; }));

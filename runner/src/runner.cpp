@@ -173,7 +173,8 @@ Runner::Next Runner::create() {
   try {
     auto plugin = open_plugin(job_.plugin, job_.params);
     if (!plugin.ok()) return rejected(plugin.error());
-    plugin_ = plugin->table;
+    table_ = *plugin;
+    plugin_ = &table_;
     auto params = resolve_params(*plugin_, job_.params, &imperative_);
     if (!params.ok()) return rejected(params.error());
     std::vector<freeride_param> list;
@@ -277,10 +278,10 @@ Runner::Next Runner::restore() {
   const SavedState& saved = **read;
   steps_before_ = saved.steps;
   if (!saved.present) return Next::kGoOn;
-  const freeride_state* state = state_extension(*plugin_);
-  if (state == nullptr || saved.plugin != plugin_->name) {
+  const auto state = state_extension(*plugin_);
+  if (!state || saved.plugin != plugin_->name) {
     host_.log(FREERIDE_LOG_INFO, ("begins anew: the state was saved by " + saved.plugin +
-                                  (state == nullptr ? ", and this content keeps none" : ", another plugin"))
+                                  (!state ? ", and this content keeps none" : ", another plugin"))
                                      .c_str());
     return Next::kGoOn;
   }
@@ -301,7 +302,7 @@ Runner::Next Runner::save(const pages::Lease& lease) {
   saved.steps = steps_before_ + load_relaxed(answer_.steps);
   enter(FREERIDE_IN_SAVE, SteadyClock::now());
   if (workload_.started()) workload_.close(as_time(lease.deadline_ns));  // at its gate nothing of it changes
-  if (const freeride_state* state = state_extension(*plugin_)) {
+  if (const auto state = state_extension(*plugin_)) {
     saved.present = true;
     saved.plugin = plugin_->name;
     saved.version = state->version;
@@ -461,10 +462,8 @@ Runner::Next Runner::run_workload(const pages::Lease& lease, uint32_t sequence) 
 
 // Under the init grant. An older plugin's thread starts with its first lease.
 freeride_status Runner::prepare_workload() {
-  const auto* imperative = static_cast<const freeride_imperative*>(plugin_->extension(FREERIDE_EXTENSION_IMPERATIVE));
-  constexpr size_t kPrepares =
-      offsetof(freeride_imperative, prepare_gpu_workload) + sizeof(freeride_imperative::prepare_gpu_workload);
-  if (imperative->struct_size < kPrepares || imperative->prepare_gpu_workload == nullptr) return FREERIDE_OK;
+  const auto imperative = imperative_extension(*plugin_);
+  if (imperative->prepare_gpu_workload == nullptr) return FREERIDE_OK;
   const auto status = workload_.prepare([this, imperative] { return imperative->prepare_gpu_workload(task_); },
                                         [this, imperative] { return imperative->run_gpu_workload(task_); });
   if (status == FREERIDE_OK) ask_for_thaw();
@@ -472,7 +471,7 @@ freeride_status Runner::prepare_workload() {
 }
 
 void Runner::open_workload() {
-  const auto* imperative = static_cast<const freeride_imperative*>(plugin_->extension(FREERIDE_EXTENSION_IMPERATIVE));
+  const auto imperative = imperative_extension(*plugin_);
   workload_.open([this, imperative] { return imperative->run_gpu_workload(task_); }, tries_);
   ask_for_thaw();
 }

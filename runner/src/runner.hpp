@@ -121,6 +121,7 @@ class Runner {
   const bool by_cpu_clock_;
   Thaw* const thaw_;
   Host host_;
+  freeride_plugin table_{};
   const freeride_plugin* plugin_ = nullptr;
   void* task_ = nullptr;
   policy::PieceFit fit_;

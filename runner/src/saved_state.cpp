@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "grown.hpp"
+
 namespace freeride::runner {
 namespace {
 
@@ -44,12 +46,12 @@ bool read_all(int fd, void* data, size_t size, off_t offset) {
 
 }  // namespace
 
-const freeride_state* state_extension(const freeride_plugin& plugin) {
-  if (plugin.extension == nullptr) return nullptr;
-  const auto* state = static_cast<const freeride_state*>(plugin.extension(FREERIDE_EXTENSION_STATE));
-  const bool whole = state != nullptr && state->struct_size >= sizeof(freeride_state) && state->save != nullptr &&
-                     state->restore != nullptr;
-  return whole ? state : nullptr;
+std::optional<freeride_state> state_extension(const freeride_plugin& plugin) {
+  if (plugin.extension == nullptr) return std::nullopt;
+  const auto* theirs = static_cast<const freeride_state*>(plugin.extension(FREERIDE_EXTENSION_STATE));
+  if (theirs == nullptr) return std::nullopt;
+  const freeride_state state = read_grown(*theirs);
+  return state.save != nullptr && state.restore != nullptr ? std::optional(state) : std::nullopt;
 }
 
 freeride_status collect_state(const freeride_state& state, void* task, std::string& bytes) {

@@ -22,8 +22,9 @@ struct SavedState {
   std::string bytes;  ///< or, where status is not OK, why
 };
 
-/// The plugin's side of freeride.state/1; null when it has none, or one that is not whole.
-const freeride_state* state_extension(const freeride_plugin& plugin);
+/// The plugin's side of freeride.state/1, read as a table is (read_grown); nothing when it has none, or one that is not
+/// whole. Main thread.
+std::optional<freeride_state> state_extension(const freeride_plugin& plugin);
 
 /// Calls save() and collects what it writes, FREERIDE_STATE_MOST_BYTES at most. May throw what the plugin throws.
 freeride_status collect_state(const freeride_state& state, void* task, std::string& bytes);

@@ -8,8 +8,9 @@
  *
  * Versions. The symbol's name is the version: a change that breaks a plugin gets a new symbol. Within version 1 every
  * struct starts with `struct_size`, filled in by whoever fills in the struct, and grows only at its end; read no field
- * that lies past it. Optional abilities are extensions named by strings ("freeride.yield/1"), asked for with
- * `extension`; NULL means "not there".
+ * that lies past it: FREERIDE_HAS() tells. What a plugin's table ends before is NULL to the host. A host accepts for
+ * ever what the first version's header had, in every struct. Optional abilities are extensions named by strings
+ * ("freeride.yield/1"), asked for with `extension`; NULL means "not there".
  *
  * Threads. [main] marks functions that are called on the runner's main thread, one at a time, never concurrently. [any]
  * may be called from any thread. A plugin may make threads, but after pause() has returned none of them may execute
@@ -26,6 +27,7 @@
 #ifndef FREERIDE_PLUGIN_H
 #define FREERIDE_PLUGIN_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -47,6 +49,10 @@ extern "C" {
 #else
 #define FREERIDE_EXPORT
 #endif
+
+/* Whether the struct of `type` at `pointer` is long enough to have `field`: before a read of anything that the first
+ * version's header does not have. */
+#define FREERIDE_HAS(type, pointer, field) ((pointer)->struct_size >= offsetof(type, field) + sizeof((pointer)->field))
 
 typedef int32_t freeride_status;
 enum {

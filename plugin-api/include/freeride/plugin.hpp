@@ -321,9 +321,8 @@ class SideTask {
         return FREERIDE_ERROR;
       }
     };
-    constexpr std::size_t kWithQueues = offsetof(freeride_yield, yield_queued) + sizeof(freeride_yield::yield_queued);
     freeride_status status = FREERIDE_OK;
-    if (yield_->struct_size >= kWithQueues) {
+    if (FREERIDE_HAS(freeride_yield, yield_, yield_queued)) {
       status = yield_->yield_queued(host_->context, wait, &call);
     } else if (status = wait(&call, 1); status == FREERIDE_OK) {
       status = yield_->yield_point(host_->context);
