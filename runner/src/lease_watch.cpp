@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/pages/names.hpp"
 #include "freeride/policy/overrun.hpp"
 
 namespace freeride::runner {
@@ -46,8 +47,8 @@ bool claims_paused(const Look& look) {
 // Where it was, for the verdict. Between two steps it is the steps that went on too long; executing while paused is
 // PauseSideTask's fault.
 const char* place(const Look& look) {
-  if (look.transition != FREERIDE_IN_NONE) return transition_name(look.transition);
-  return transition_name(look.state == FREERIDE_STATE_RUNNING ? FREERIDE_IN_STEP : FREERIDE_IN_PAUSE);
+  if (look.transition != FREERIDE_IN_NONE) return pages::transition_name(look.transition);
+  return pages::transition_name(look.state == FREERIDE_STATE_RUNNING ? FREERIDE_IN_STEP : FREERIDE_IN_PAUSE);
 }
 
 Outcome overran(const char* transition, std::string reason, std::string limit) {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "freeride/pages.h"
+#include "freeride/pages/names.hpp"
 
 namespace freeride::runner {
 namespace {
@@ -31,31 +31,6 @@ std::string signal_text(int signal) {
 }
 
 }  // namespace
-
-const char* transition_name(uint32_t transition) {
-  switch (transition) {
-    case FREERIDE_IN_CREATE:
-      return "CreateSideTask";
-    case FREERIDE_IN_INIT:
-      return "InitSideTask";
-    case FREERIDE_IN_START:
-      return "StartSideTask";
-    case FREERIDE_IN_STEP:
-      return "RunNextStep";
-    case FREERIDE_IN_PAUSE:
-      return "PauseSideTask";
-    case FREERIDE_IN_STOP:
-      return "StopSideTask";
-    case FREERIDE_IN_LOAD:
-      return "load";
-    case FREERIDE_IN_SAVE:
-      return "SaveState";
-    case FREERIDE_IN_RESTORE:
-      return "RestoreState";
-    default:
-      return "";
-  }
-}
 
 std::optional<Outcome> decode(const LastWords& words) {
   static constexpr const char* kKinds[] = {"finished", "stopped", "failed", "rejected", "out_of_memory"};
@@ -84,7 +59,7 @@ Outcome judge_exit(int status, uint32_t transition, const std::optional<LastWord
     if (auto outcome = decode(*words)) return *outcome;
   }
   Outcome outcome;
-  outcome.transition = transition_name(transition);
+  outcome.transition = pages::transition_name(transition);
   if (WIFSIGNALED(status)) {
     outcome.kind = "crashed";
     outcome.signal = WTERMSIG(status);

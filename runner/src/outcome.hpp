@@ -24,9 +24,6 @@ struct Outcome {
   int64_t peak_resident_bytes = 0;  ///< of the plugin's process, by the kernel
 };
 
-/// The paper's name of FREERIDE_IN_*, "load" for loading, "" for none and for numbers that mean nothing.
-const char* transition_name(uint32_t transition);
-
 /// What the plugin's process writes into its private pipe as its last words: fixed size, below PIPE_BUF so that one
 /// write is whole, no allocation (it is also written from a terminate handler). The supervisor trusts none of it: see
 /// decode().

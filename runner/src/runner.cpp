@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/pages/names.hpp"
 #include "freeride/policy/profile_plan.hpp"
 #include "saved_state.hpp"
 #include "stop_signal.hpp"
@@ -810,7 +811,7 @@ void Runner::last_words(const char* kind, uint32_t transition, const std::string
   said_ = true;
   LastWords words;
   put_text(words.kind, kind);
-  put_text(words.transition, transition_name(transition));
+  put_text(words.transition, pages::transition_name(transition));
   put_text(words.reason, reason.c_str());
   words.threads_left = threads_left_;
   words.threads_awake = threads_awake_;

@@ -12,6 +12,7 @@
 #include <ctime>
 #include <exception>
 
+#include "freeride/pages/names.hpp"
 #include "runner.hpp"
 #include "stop_signal.hpp"
 
@@ -27,7 +28,7 @@ const freeride_answer_page* the_answer = nullptr;
 void say(const char* kind, uint32_t transition, const char* reason) {
   LastWords words;
   put_text(words.kind, kind);
-  put_text(words.transition, transition_name(transition));
+  put_text(words.transition, pages::transition_name(transition));
   put_text(words.reason, reason);
   [[maybe_unused]] const ssize_t written = write(kLastWordsFd, &words, sizeof(words));
 }
@@ -118,7 +119,7 @@ void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int las
     if (!listener.ok() || !send_fd(listener_socket, listener->get())) {
       LastWords words;
       put_text(words.kind, "failed");
-      put_text(words.transition, transition_name(FREERIDE_IN_LOAD));
+      put_text(words.transition, pages::transition_name(FREERIDE_IN_LOAD));
       put_text(words.reason, listener.ok() ? "its supervisor is gone" : listener.error().text().c_str());
       [[maybe_unused]] const ssize_t written = write(last_words_fd, &words, sizeof(words));
       _exit(EXIT_FAILURE);

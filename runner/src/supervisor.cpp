@@ -27,6 +27,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/copy_tree.hpp"
 #include "freeride/base/fd.hpp"
+#include "freeride/pages/names.hpp"
 #include "lease_watch.hpp"
 #include "process_tree.hpp"
 #include "stop_signal.hpp"
@@ -223,7 +224,7 @@ Outcome lost() {
 Outcome forbidden(const std::string& call, uint32_t transition) {
   Outcome outcome;
   outcome.kind = "crashed";
-  outcome.transition = transition_name(transition);
+  outcome.transition = pages::transition_name(transition);
   outcome.signal = SIGSYS;
   outcome.reason = "called " + call + (outcome.transition.empty() ? "" : " in " + outcome.transition) +
                    ", which its sandbox does not allow";

@@ -26,6 +26,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/python_env.hpp"
+#include "freeride/pages/names.hpp"
 #include "freeride/policy/profile_plan.hpp"
 #include "tasks/task_folders.hpp"
 
@@ -105,15 +106,8 @@ uint32_t order_word(const std::string& order) {
 }  // namespace
 
 const char* state_name(uint32_t state) {
-  static constexpr std::array<const char*, 5> kNames{"SUBMITTED", "CREATED", "PAUSED", "RUNNING", "STOPPED"};
-  return state < kNames.size() ? kNames[state] : "PAUSED";  // a page that lies changes no state
-}
-
-const char* transition_name(uint32_t transition) {
-  static constexpr std::array<const char*, 10> kNames{
-      "",        "CreateSideTask", "InitSideTask", "StartSideTask", "RunNextStep", "PauseSideTask", "StopSideTask",
-      "loading", "SaveState",      "RestoreState"};
-  return transition < kNames.size() ? kNames[transition] : "";
+  const char* name = pages::state_name(state);
+  return *name != '\0' ? name : pages::state_name(FREERIDE_STATE_PAUSED);  // a page that lies changes no state
 }
 
 /// What is left when all of its processes are dead, and the thread that puts it away.
@@ -431,7 +425,7 @@ void SideTask::kill(const std::string& kind, const std::string& reason, const st
     own_verdict_.kind = kind;
     own_verdict_.reason = reason;
     own_verdict_.limit = limit;
-    if (pages_ != nullptr) own_verdict_.transition = transition_name(load_relaxed(pages_->answer->transition));
+    if (pages_ != nullptr) own_verdict_.transition = pages::transition_name(load_relaxed(pages_->answer->transition));
   }
   kill_group();
 }
@@ -443,7 +437,7 @@ void SideTask::killed(const Kill& kill) {
   own_verdict_.reason =
       kill.training_came ? "a trainer came while it was profiled, and it " + kill.reason : kill.reason;
   own_verdict_.limit = kill.limit;
-  own_verdict_.transition = transition_name(kill.transition);
+  own_verdict_.transition = pages::transition_name(kill.transition);
 }
 
 void SideTask::kill_group() {

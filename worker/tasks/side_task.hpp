@@ -153,8 +153,7 @@ class SideTask {
   int64_t ended_ns_ = 0;
 };
 
-/// The paper's name of a FREERIDE_STATE_* / FREERIDE_IN_* value; any other value gives a text too.
+/// The paper's name of a FREERIDE_STATE_* value, PAUSED for any other.
 const char* state_name(uint32_t state);
-const char* transition_name(uint32_t transition);
 
 }  // namespace freeride::worker
