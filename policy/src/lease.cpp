@@ -11,20 +11,25 @@ constexpr size_t kQuantiles = 3;
 
 // When the device's bubble is expected to end: one moment for each learned quantile, ascending.
 struct Window {
-  NoLease why = NoLease::kNone;
+  Why why = Why::kNone;
   std::array<int64_t, kQuantiles> ends_ns{};
 };
 
-NoLease obstacle(const RankView& rank, const LeaseSnapshot& s) {
-  if (!rank.active) return NoLease::kInactive;
-  if (rank.wait == 0) return NoLease::kTraining;
-  if (rank.begin_ns <= 0 || rank.begin_ns > s.now_ns + s.limits.future_ns) return NoLease::kImplausible;
-  if (rank.low_ns < 0 || rank.mid_ns < 0 || rank.high_ns < 0) return NoLease::kImplausible;
+Why obstacle(const RankView& rank, const LeaseSnapshot& s) {
+  if (!rank.active) return Why::kInactive;
+  if (rank.wait == 0) return Why::kTraining;
+  if (rank.begin_ns <= 0 || rank.begin_ns > s.now_ns + s.limits.future_ns) return Why::kImplausible;
+  if (rank.low_ns < 0 || rank.mid_ns < 0 || rank.high_ns < 0) return Why::kImplausible;
   if (rank.plan != nullptr) {
-    if (is_held_out(*rank.plan, rank.iteration)) return NoLease::kHoldout;
-    if (!is_on_duty(*rank.plan, rank.iteration)) return NoLease::kOffDuty;
+    if (is_held_out(*rank.plan, rank.iteration)) return Why::kHoldout;
+    if (!is_on_duty(*rank.plan, rank.iteration)) return Why::kOffDuty;
   }
-  return rank.low_ns == 0 ? NoLease::kUnknown : NoLease::kNone;
+  return rank.low_ns == 0 ? Why::kUnknown : Why::kNone;
+}
+
+// Of two moments, 0 being none.
+int64_t earlier(int64_t a_ns, int64_t b_ns) {
+  return a_ns == 0 || (b_ns != 0 && b_ns < a_ns) ? b_ns : a_ns;
 }
 
 int64_t end_of(int64_t begin_ns, int64_t length_ns) {
@@ -36,8 +41,8 @@ Window window_of(const LeaseSnapshot& s) {
   Window window;
   window.ends_ns.fill(std::numeric_limits<int64_t>::max());
   for (const RankView& rank : s.ranks) {
-    const NoLease why = obstacle(rank, s);
-    if (why != NoLease::kNone && (window.why == NoLease::kNone || why < window.why)) window.why = why;
+    const Why why = obstacle(rank, s);
+    if (why != Why::kNone && (window.why == Why::kNone || why < window.why)) window.why = why;
     int64_t length_ns = 0;
     size_t quantile = 0;
     for (const int64_t learned_ns : {rank.low_ns, rank.mid_ns, rank.high_ns}) {
@@ -79,9 +84,17 @@ size_t choose(const LeaseSnapshot& s, int64_t deadline_ns, bool idle) {
   return best;
 }
 
-LeaseAction none(const LeaseSnapshot& s, NoLease why, int64_t look_again_ns = 0) {
+LeaseKind open_kind(const LeaseSnapshot& s) {
+  return s.open_is_idle ? LeaseKind::kIdle : LeaseKind::kBubble;
+}
+
+LeaseAction none(const LeaseSnapshot& s, Why why, int64_t look_again_ns = 0) {
   LeaseAction action;
-  action.verb = s.open_task == kNoTask ? LeaseVerb::kNothing : LeaseVerb::kClose;
+  if (s.open_task != kNoTask) {
+    action.verb = LeaseVerb::kClose;
+    action.kind = open_kind(s);
+    action.task = s.open_task;
+  }
   action.why = why;
   action.look_again_ns = look_again_ns;
   return action;
@@ -93,13 +106,13 @@ bool stands(const LeaseSnapshot& s, bool idle) {
   return may_get(s, s.open_task, s.open_deadline_ns, idle);
 }
 
-LeaseAction open_until(const LeaseSnapshot& s, size_t task, int64_t deadline_ns, bool idle) {
+LeaseAction open_until(size_t task, int64_t deadline_ns, LeaseKind kind) {
   LeaseAction action;
   action.verb = LeaseVerb::kOpen;
+  action.kind = kind;
   action.task = task;
-  action.deadline_ns = std::min(deadline_ns, s.now_ns + s.limits.longest_ns);
-  action.idle = idle;
-  action.look_again_ns = action.deadline_ns;
+  action.deadline_ns = deadline_ns;
+  action.look_again_ns = deadline_ns;
   return action;
 }
 
@@ -109,20 +122,27 @@ LeaseAction keep(const LeaseSnapshot& s) {
   return action;
 }
 
-LeaseAction decide_idle(const LeaseSnapshot& s) {
-  if (stands(s, true)) return keep(s);
-  if (s.grant_waits) return none(s, NoLease::kGrant);
-  const int64_t deadline_ns = s.now_ns + s.limits.idle_slice_ns;
-  const size_t task = choose(s, deadline_ns, true);
-  return task == kNoTask ? none(s, NoLease::kNoTrainer) : open_until(s, task, deadline_ns, true);
+bool wants_own(const TaskView& task) {
+  return task.wants != LeaseKind::kNone;
+}
+bool holds_own(const TaskView& task) {
+  return task.holds != LeaseKind::kNone;
 }
 
-}  // namespace
+LeaseAction decide_idle(const LeaseSnapshot& s) {
+  if (stands(s, true)) return keep(s);
+  const bool own_waits =
+      std::any_of(s.tasks.begin(), s.tasks.end(), wants_own) && std::none_of(s.tasks.begin(), s.tasks.end(), holds_own);
+  if (own_waits) return none(s, Why::kOtherLease);
+  const int64_t deadline_ns = s.now_ns + s.limits.idle_slice_ns;
+  const size_t task = choose(s, deadline_ns, true);
+  if (task == kNoTask) return none(s, Why::kDeviceIdle);
+  return open_until(task, std::min(deadline_ns, s.now_ns + s.limits.longest_ns), LeaseKind::kIdle);
+}
 
-LeaseAction decide_lease(const LeaseSnapshot& s) {
-  if (s.ranks.empty()) return decide_idle(s);
+LeaseAction decide_bubble(const LeaseSnapshot& s) {
   const Window window = window_of(s);
-  if (window.why != NoLease::kNone) return none(s, window.why);
+  if (window.why != Why::kNone) return none(s, window.why);
   // The learned end may have moved to earlier while the lease was open (another rank's bubble began later, a page that
   // changes its mind): the lease must not outlive the last of the present ends.
   const int64_t last_ns = window.ends_ns[kQuantiles - 1];
@@ -130,12 +150,61 @@ LeaseAction decide_lease(const LeaseSnapshot& s) {
   for (const int64_t end_ns : window.ends_ns) {
     if (end_ns - s.now_ns < s.limits.shortest_ns) continue;
     const size_t task = choose(s, end_ns, false);
-    if (task != kNoTask) return open_until(s, task, end_ns, false);
+    if (task != kNoTask) {
+      return open_until(task, std::min(end_ns, s.now_ns + s.limits.longest_ns), LeaseKind::kBubble);
+    }
     // Somebody may be able to use what the next quantile adds, but only from this one's end on.
     const bool anybody = std::any_of(s.tasks.begin(), s.tasks.end(), [](const TaskView& t) { return t.runnable; });
-    return none(s, NoLease::kNoTask, anybody ? end_ns : 0);
+    return none(s, Why::kNoTask, anybody ? end_ns : 0);
   }
-  return none(s, NoLease::kPastLengths);
+  return none(s, Why::kPastLengths);
+}
+
+// Looked at again at once: the others' leases may go on now.
+LeaseAction close_own(const LeaseSnapshot& s, size_t task, bool training_came) {
+  LeaseAction action;
+  action.verb = LeaseVerb::kClose;
+  action.kind = s.tasks[task].holds;
+  action.task = task;
+  action.look_again_ns = s.now_ns;
+  action.training_came = training_came;
+  return action;
+}
+
+// Init, profile and save leases, given whether anybody has a lease for steps.
+LeaseAction decide_own(const LeaseSnapshot& s, bool busy) {
+  LeaseAction action;
+  for (size_t i = 0; i < s.tasks.size(); ++i) {
+    const TaskView& task = s.tasks[i];
+    busy = busy || task.executing || holds_own(task);
+    if (!holds_own(task)) continue;
+    if (task.done || task.holds_until_ns <= s.now_ns) return close_own(s, i, false);
+    // InitSideTask cannot be cut; the profile's steps are for the bubbles from then on.
+    if (task.holds == LeaseKind::kProfile && task.init_done && !s.ranks.empty()) return close_own(s, i, true);
+    action.look_again_ns = earlier(action.look_again_ns, task.holds_until_ns);
+  }
+  const auto next = std::find_if(s.tasks.begin(), s.tasks.end(), wants_own);
+  if (busy || next == s.tasks.end()) return action;
+  // Beside a training a profile is initialised like any task, and makes its steps in bubbles.
+  const LeaseKind kind = next->wants == LeaseKind::kProfile && !s.ranks.empty() ? LeaseKind::kInit : next->wants;
+  const int64_t length_ns = kind == LeaseKind::kProfile ? s.limits.profile_ns : s.limits.init_ns;
+  action = open_until(static_cast<size_t>(next - s.tasks.begin()), s.now_ns + length_ns, kind);
+  action.look_again_ns = s.now_ns;  // idle leases had stopped for this one, and go on beside it
+  return action;
+}
+
+}  // namespace
+
+LeaseAction decide_lease(const LeaseSnapshot& s) {
+  LeaseAction action = s.ranks.empty() ? decide_idle(s) : decide_bubble(s);
+  const bool leased = action.verb == LeaseVerb::kOpen || (action.verb == LeaseVerb::kNothing && s.open_task != kNoTask);
+  LeaseAction own = decide_own(s, leased);
+  if (action.verb == LeaseVerb::kNothing && own.verb != LeaseVerb::kNothing) {
+    own.why = action.why;
+    return own;
+  }
+  action.look_again_ns = earlier(action.look_again_ns, own.look_again_ns);
+  return action;
 }
 
 }  // namespace freeride::policy

@@ -20,7 +20,7 @@ struct Device {
   std::vector<TaskView> tasks;
   size_t open_task = kNoTask;
   int64_t open_deadline_ns = 0;
-  bool open_is_idle = false, grant_waits = false;
+  bool open_is_idle = false;
   uint64_t serial = 0;
   LeaseLimits limits;
 
@@ -42,17 +42,30 @@ struct Device {
   }
   LeaseAction step() {
     const LeaseAction action =
-        decide_lease({clock.now_ns(), ranks, tasks, open_task, open_deadline_ns, open_is_idle, limits, grant_waits});
-    if (action.verb == LeaseVerb::kOpen) {
+        decide_lease({clock.now_ns(), ranks, tasks, open_task, open_deadline_ns, open_is_idle, limits});
+    if (is_own(action.kind)) {
+      TaskView& task = tasks[action.task];
+      const bool opened = action.verb == LeaseVerb::kOpen;
+      task.holds = opened ? action.kind : LeaseKind::kNone;
+      task.holds_until_ns = action.deadline_ns;
+      if (opened) task.wants = LeaseKind::kNone;
+    } else if (action.verb == LeaseVerb::kOpen) {
       open_task = action.task;
       open_deadline_ns = action.deadline_ns;
-      open_is_idle = action.idle;
+      open_is_idle = action.kind == LeaseKind::kIdle;
       tasks[action.task].last_served = ++serial;
       tasks[action.task].executing = true;
     } else if (action.verb == LeaseVerb::kClose) {
       open_task = kNoTask;
     }
     return action;
+  }
+  // A task that is created and waits, or is paused and is to save.
+  size_t wants(LeaseKind kind) {
+    TaskView t;
+    t.wants = kind;
+    tasks.push_back(t);
+    return tasks.size() - 1;
   }
   void decline() {
     tasks[open_task].executing = false;
@@ -85,7 +98,7 @@ TEST_CASE("a lease goes from low to mid to high and is taken back at the end", "
   d.clock.set(begin + 20 * kNsPerMs);
   action = d.step();
   CHECK(action.verb == LeaseVerb::kClose);
-  CHECK(action.why == NoLease::kPastLengths);
+  CHECK(action.why == Why::kPastLengths);
   CHECK(action.look_again_ns == 0);
 }
 
@@ -98,7 +111,7 @@ TEST_CASE("an early end closes the lease", "[lease]") {
   d.ranks[0].wait = 0;
   const auto action = d.step();
   CHECK(action.verb == LeaseVerb::kClose);
-  CHECK(action.why == NoLease::kTraining);
+  CHECK(action.why == Why::kTraining);
   CHECK(d.step().verb == LeaseVerb::kNothing);
 }
 
@@ -108,7 +121,7 @@ TEST_CASE("no lease while any rank trains, and the earliest end counts", "[lease
   d.bubble(0, 10 * kNsPerMs, 10 * kNsPerMs, 10 * kNsPerMs);
   d.ranks.push_back({});
   d.ranks[1].active = true;
-  CHECK(d.step().why == NoLease::kTraining);
+  CHECK(d.step().why == Why::kTraining);
   d.clock.tick(2 * kNsPerMs);
   d.bubble(1, 5 * kNsPerMs, 30 * kNsPerMs, 30 * kNsPerMs);
   auto action = d.step();
@@ -124,20 +137,20 @@ TEST_CASE("unknown lengths, invalid marks, holdout and duty give none", "[lease]
   Device d;
   d.task();
   d.bubble(0, 0, 0, 0);
-  CHECK(d.step().why == NoLease::kUnknown);
+  CHECK(d.step().why == Why::kUnknown);
   d.bubble(0, 10 * kNsPerMs, 10 * kNsPerMs, 10 * kNsPerMs);
   d.ranks[0].active = false;
-  CHECK(d.step().why == NoLease::kInactive);
+  CHECK(d.step().why == Why::kInactive);
   d.ranks[0].active = true;
   HoldoutPlan plan;
   plan.job = "gpt";
   plan.block_iterations = 4;
   plan.share_pct = 100;
   d.ranks[0].plan = &plan;
-  CHECK(d.step().why == NoLease::kHoldout);
+  CHECK(d.step().why == Why::kHoldout);
   plan.share_pct = 0;
   plan.duty_pct = 0;
-  CHECK(d.step().why == NoLease::kOffDuty);
+  CHECK(d.step().why == Why::kOffDuty);
   plan.duty_pct = 100;
   CHECK(d.step().verb == LeaseVerb::kOpen);
 }
@@ -151,17 +164,17 @@ TEST_CASE("a page that lies gets no lease, or a short one", "[lease]") {
   REQUIRE(action.verb == LeaseVerb::kOpen);
   CHECK(action.deadline_ns == d.clock.now_ns() + d.limits.longest_ns);
   d.ranks[0].begin_ns = d.clock.now_ns() + kNsPerSec;
-  CHECK(d.step().why == NoLease::kImplausible);
+  CHECK(d.step().why == Why::kImplausible);
   d.ranks[0].begin_ns = -5;
-  CHECK(d.step().why == NoLease::kImplausible);
+  CHECK(d.step().why == Why::kImplausible);
   d.ranks[0].begin_ns = 0;
-  CHECK(d.step().why == NoLease::kImplausible);
+  CHECK(d.step().why == Why::kImplausible);
   d.bubble(0, -1, 5, 5);
-  CHECK(d.step().why == NoLease::kImplausible);
+  CHECK(d.step().why == Why::kImplausible);
   // Quantiles out of order count as the larger so far, and a begin long past as over.
   d.bubble(0, 10 * kNsPerMs, 1, 2);
   d.clock.tick(10 * kNsPerMs);
-  CHECK(d.step().why == NoLease::kPastLengths);
+  CHECK(d.step().why == Why::kPastLengths);
 }
 
 TEST_CASE("tasks of one priority take turns; a higher priority goes first", "[lease]") {
@@ -203,7 +216,7 @@ TEST_CASE("a lease given back goes to the next task, whose step fits", "[lease]"
   d.decline();
   action = d.step();
   CHECK(action.verb == LeaseVerb::kClose);
-  CHECK(action.why == NoLease::kNoTask);
+  CHECK(action.why == Why::kNoTask);
   CHECK(action.look_again_ns == d.ranks[0].begin_ns + 10 * kNsPerMs);
   d.clock.tick(kNsPerMs);
   action = d.step();
@@ -242,7 +255,7 @@ TEST_CASE("while one task has not paused no other gets a lease", "[lease]") {
   CHECK(d.step().task == b);
   d.open_task = kNoTask;
   d.tasks[b].runnable = false;
-  CHECK(d.step().why == NoLease::kNoTask);
+  CHECK(d.step().why == Why::kNoTask);
   d.tasks[b].executing = false;
   CHECK(d.step().task == a);
 }
@@ -250,11 +263,11 @@ TEST_CASE("while one task has not paused no other gets a lease", "[lease]") {
 TEST_CASE("without a trainer only tasks that may, and a trainer ends it", "[lease]") {
   Device d;
   const size_t a = d.task();
-  CHECK(d.step().why == NoLease::kNoTrainer);
+  CHECK(d.step().why == Why::kDeviceIdle);
   d.tasks[a].when_idle = true;
   auto action = d.step();
   REQUIRE(action.verb == LeaseVerb::kOpen);
-  CHECK(action.idle);
+  CHECK(action.kind == LeaseKind::kIdle);
   CHECK(action.deadline_ns == d.clock.now_ns() + d.limits.idle_slice_ns);
   d.clock.set(action.deadline_ns);
   CHECK(d.step().verb == LeaseVerb::kOpen);
@@ -262,19 +275,108 @@ TEST_CASE("without a trainer only tasks that may, and a trainer ends it", "[leas
   CHECK(d.step().verb == LeaseVerb::kClose);
 }
 
-TEST_CASE("without a trainer leases stop for a task that waits for a grant, at the end of the one that is open",
+TEST_CASE("without a trainer leases stop for a task that waits for an init lease, at the end of the open one",
           "[lease]") {
   Device d;
-  d.tasks[d.task()].when_idle = true;
+  const size_t a = d.task();
+  d.tasks[a].when_idle = true;
   const auto action = d.step();
   REQUIRE(action.verb == LeaseVerb::kOpen);
-  d.grant_waits = true;
+  const size_t b = d.wants(LeaseKind::kInit);
   CHECK(d.step().verb == LeaseVerb::kNothing);
   d.clock.set(action.deadline_ns);
-  CHECK(d.step().why == NoLease::kGrant);
+  const auto closed = d.step();
+  CHECK(closed.why == Why::kOtherLease);
   CHECK(d.open_task == kNoTask);
-  d.grant_waits = false;
-  CHECK(d.step().verb == LeaseVerb::kOpen);
+  CHECK(d.step().verb == LeaseVerb::kNothing);  // it has not paused
+  d.tasks[a].executing = false;
+  const auto init = d.step();
+  CHECK(init.kind == LeaseKind::kInit);
+  CHECK(init.task == b);
+  CHECK(init.look_again_ns == d.clock.now_ns());
+  CHECK(d.step().kind == LeaseKind::kIdle);  // beside it
+}
+
+TEST_CASE("init, profile and save leases: one at a time, in a training's time too", "[lease]") {
+  Device d;
+  d.ranks.push_back({});
+  d.ranks[0].active = true;
+  const size_t a = d.wants(LeaseKind::kInit), b = d.wants(LeaseKind::kSave);
+  auto action = d.step();
+  REQUIRE(action.verb == LeaseVerb::kOpen);
+  CHECK(action.kind == LeaseKind::kInit);
+  CHECK(action.task == a);
+  CHECK(action.deadline_ns == d.clock.now_ns() + d.limits.init_ns);
+  CHECK(action.why == Why::kTraining);  // of the leases for steps
+  action = d.step();
+  CHECK(action.verb == LeaseVerb::kNothing);
+  CHECK(action.look_again_ns == d.clock.now_ns() + d.limits.init_ns);
+  d.tasks[a].done = true;
+  action = d.step();
+  CHECK(action.verb == LeaseVerb::kClose);
+  CHECK(action.task == a);
+  action = d.step();
+  CHECK(action.kind == LeaseKind::kSave);
+  CHECK(action.task == b);
+  d.clock.set(action.deadline_ns);
+  CHECK(d.step().verb == LeaseVerb::kClose);  // its time is up, done or not
+}
+
+TEST_CASE("an init lease begins when nobody has or uses a lease for steps, and bubbles go on beside it", "[lease]") {
+  Device d;
+  const size_t a = d.task();
+  d.bubble(0, 10 * kNsPerMs, 10 * kNsPerMs, 10 * kNsPerMs);
+  REQUIRE(d.step().verb == LeaseVerb::kOpen);
+  d.wants(LeaseKind::kInit);
+  CHECK(d.step().verb == LeaseVerb::kNothing);
+  d.ranks[0].wait = 0;
+  CHECK(d.step().verb == LeaseVerb::kClose);
+  CHECK(d.step().verb == LeaseVerb::kNothing);  // it has not paused
+  d.tasks[a].executing = false;
+  CHECK(d.step().kind == LeaseKind::kInit);
+  d.bubble(0, 10 * kNsPerMs, 10 * kNsPerMs, 10 * kNsPerMs);
+  const auto action = d.step();
+  CHECK(action.kind == LeaseKind::kBubble);
+  CHECK(action.task == a);
+}
+
+TEST_CASE("a bubble's lease that is taken back from a paused task makes room for an init lease at once", "[lease]") {
+  Device d;
+  const size_t a = d.task();
+  d.bubble(0, 10 * kNsPerMs, 10 * kNsPerMs, 10 * kNsPerMs);
+  REQUIRE(d.step().verb == LeaseVerb::kOpen);
+  d.wants(LeaseKind::kInit);
+  d.tasks[a].executing = false;
+  d.ranks[0].wait = 0;
+  const auto action = d.step();
+  CHECK(action.verb == LeaseVerb::kClose);
+  CHECK(action.look_again_ns == d.clock.now_ns());
+  CHECK(d.step().kind == LeaseKind::kInit);
+}
+
+TEST_CASE("a profile lease is for a device without a training; one that comes takes it back after InitSideTask",
+          "[lease]") {
+  Device d;
+  const size_t a = d.wants(LeaseKind::kProfile);
+  SECTION("beside a training it is an init lease") {
+    d.ranks.push_back({});
+    CHECK(d.step().kind == LeaseKind::kInit);
+  }
+  SECTION("without one it is for all of it") {
+    auto action = d.step();
+    REQUIRE(action.kind == LeaseKind::kProfile);
+    CHECK(action.deadline_ns == d.clock.now_ns() + d.limits.profile_ns);
+    d.tasks[a].init_done = true;
+    CHECK(d.step().verb == LeaseVerb::kNothing);
+    d.tasks[a].init_done = false;
+    d.ranks.push_back({});
+    CHECK(d.step().verb == LeaseVerb::kNothing);  // InitSideTask cannot be cut
+    d.tasks[a].init_done = true;
+    action = d.step();
+    CHECK(action.verb == LeaseVerb::kClose);
+    CHECK(action.task == a);
+    CHECK(action.training_came);
+  }
 }
 
 TEST_CASE("a task that may no longer run loses its lease", "[lease]") {
@@ -285,7 +387,7 @@ TEST_CASE("a task that may no longer run loses its lease", "[lease]") {
   d.tasks[a].runnable = false;
   const auto action = d.step();
   CHECK(action.verb == LeaseVerb::kClose);
-  CHECK(action.why == NoLease::kNoTask);
+  CHECK(action.why == Why::kNoTask);
   CHECK(action.look_again_ns == 0);
 }
 
@@ -293,5 +395,5 @@ TEST_CASE("nothing under the shortest lease is opened", "[lease]") {
   Device d;
   d.task();
   d.bubble(0, d.limits.shortest_ns - 1, d.limits.shortest_ns - 1, d.limits.shortest_ns - 1);
-  CHECK(d.step().why == NoLease::kPastLengths);
+  CHECK(d.step().why == Why::kPastLengths);
 }

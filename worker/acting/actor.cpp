@@ -10,6 +10,9 @@ namespace {
 
 constexpr int64_t kAuditNs = kNsPerSec;  // how often paused tasks' CPU clocks are looked at
 
+// In one look: a lease for steps, and an init, profile or save lease, may each end, and another begin.
+constexpr int kMostChanges = 4;
+
 }  // namespace
 
 Actor::Actor(const ActorConfig& config, Processes& processes, EventRing& events)
@@ -44,7 +47,7 @@ void Actor::add_task(std::shared_ptr<TaskSource> source) {
 }
 
 void Actor::remove_task(uint64_t id) {
-  const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t->source().id == id; });
+  const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t->id() == id; });
   if (it == tasks_.end()) return;
   const auto index = static_cast<size_t>(it - tasks_.begin());
   if (open_task_ == index) {
@@ -61,7 +64,7 @@ void Actor::remove_task(uint64_t id) {
 }
 
 void Actor::set_process(uint64_t id, int pid, std::shared_ptr<const Fd> pidfd) {
-  if (TaskSlot* slot = task(id)) slot->set_process(pid, std::move(pidfd));
+  if (TaskSlot* slot = task(id)) slot->process.set(pid, std::move(pidfd));
 }
 
 void Actor::stop(int64_t now_ns) {
@@ -74,11 +77,11 @@ void Actor::set_order(uint64_t id, uint32_t order, int64_t now_ns) {
 }
 
 void Actor::ask_to_save(uint64_t id, bool wanted) {
-  if (TaskSlot* slot = task(id)) slot->ask_to_save(wanted);
+  if (TaskSlot* slot = task(id)) slot->lease.ask_to_save(wanted);
 }
 
 void Actor::initialise_paused(uint64_t id) {
-  if (TaskSlot* slot = task(id)) slot->initialise_paused();
+  if (TaskSlot* slot = task(id)) slot->lease.initialise_paused();
 }
 
 void Actor::set_plans(std::shared_ptr<const PlanSet> plans) {
@@ -95,7 +98,7 @@ Actor::Next Actor::step(int64_t now_ns, WaitSet& waits) {
   act(now_ns);
   // From here on nothing is urgent.
   account(now_ns);
-  grants(now_ns);
+  note_why();
   judge(now_ns);
   settle(now_ns, false);
   for (auto& slot : ranks_) slot->collect(now_ns, events_);
@@ -108,6 +111,17 @@ Actor::Next Actor::step(int64_t now_ns, WaitSet& waits) {
 }
 
 void Actor::act(int64_t now_ns) {
+  policy::LeaseAction action;
+  int changes = 0;
+  do {
+    action = policy::decide_lease(snapshot(now_ns));
+    carry_out(action, now_ns);
+  } while (action.verb != policy::LeaseVerb::kNothing && action.look_again_ns == now_ns && ++changes < kMostChanges);
+  why_ = action.why;
+  if (action.look_again_ns != 0) look_at(after_start(action.look_again_ns, now_ns));
+}
+
+policy::LeaseSnapshot Actor::snapshot(int64_t now_ns) {
   rank_views_.clear();
   task_views_.clear();
   bool same_bubbles = true;
@@ -123,40 +137,39 @@ void Actor::act(int64_t now_ns) {
   snapshot.tasks = task_views_;
   snapshot.open_task = open_task_;
   // A lease is of one bubble: when another has begun since, it is over, whatever its deadline says.
-  snapshot.open_deadline_ns = open_task_ == policy::kNoTask || !same_bubbles ? 0 : tasks_[open_task_]->deadline_ns();
+  snapshot.open_deadline_ns =
+      open_task_ == policy::kNoTask || !same_bubbles ? 0 : tasks_[open_task_]->lease.deadline_ns();
   snapshot.open_is_idle = open_is_idle_;
-  snapshot.grant_waits =
-      std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t->wants_grant() || t->wants_save(); }) &&
-      std::none_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t->has_grant(); });
   snapshot.limits = config_.lease;
-  const policy::LeaseAction action = policy::decide_lease(snapshot);
+  return snapshot;
+}
 
-  switch (action.verb) {
-    case policy::LeaseVerb::kNothing:
-      break;
-    case policy::LeaseVerb::kClose:
-      close_lease(now_ns, now_ns);
-      break;
-    case policy::LeaseVerb::kOpen: {
-      if (open_task_ != policy::kNoTask && open_task_ != action.task) close_lease(now_ns, now_ns);
-      int64_t begin_ns = now_ns;
-      if (!action.idle) {
-        begin_ns = 0;
-        for (const policy::RankView& view : rank_views_) begin_ns = std::max(begin_ns, view.begin_ns);
-      }
-      TaskSlot& slot = *tasks_[action.task];
-      slot.open(action.idle ? TaskSlot::Kind::kIdle : TaskSlot::Kind::kBubble, action.deadline_ns, begin_ns, now_ns);
-      slot.view.last_served = ++served_;
-      open_task_ = action.task;
-      open_is_idle_ = action.idle;
-      break;
-    }
+void Actor::carry_out(const policy::LeaseAction& action, int64_t now_ns) {
+  if (action.verb == policy::LeaseVerb::kNothing) return;
+  TaskSlot& slot = *tasks_[action.task];
+  const bool own = policy::is_own(action.kind);
+  if (action.verb == policy::LeaseVerb::kClose) {
+    if (!own) return close_lease(now_ns, now_ns);
+    if (action.training_came) slot.kills.training_came();
+    slot.close(now_ns, now_ns);
+    look_at(now_ns);  // it may get a lease for steps at once
+    return;
   }
-  if (action.look_again_ns != 0) look_at(after_start(action.look_again_ns, now_ns));
+  if (own) return slot.open(action.kind, action.deadline_ns, now_ns, now_ns);
+  if (open_task_ != policy::kNoTask && open_task_ != action.task) close_lease(now_ns, now_ns);
+  const bool idle = action.kind == policy::LeaseKind::kIdle;
+  int64_t begin_ns = idle ? now_ns : 0;
+  if (!idle) {
+    for (const policy::RankView& view : rank_views_) begin_ns = std::max(begin_ns, view.begin_ns);
+  }
+  slot.open(action.kind, action.deadline_ns, begin_ns, now_ns);
+  slot.view.last_served = ++served_;
+  open_task_ = action.task;
+  open_is_idle_ = idle;
 }
 
 bool Actor::starting() const {
-  return open_task_ != policy::kNoTask && tasks_[open_task_]->not_started();
+  return open_task_ != policy::kNoTask && tasks_[open_task_]->lease.not_started();
 }
 
 int64_t Actor::after_start(int64_t when_ns, int64_t now_ns) const {
@@ -188,13 +201,15 @@ void Actor::account(int64_t now_ns) {
     window_open_ = true;
     window_leased_ = false;
     window_begin_ns_ = 0;
+    for (auto& slot : tasks_) slot->why.enter_window();
     for (auto& slot : ranks_) window_begin_ns_ = std::max(window_begin_ns_, slot->current().begin_ns);
   }
   if (window_open_ && open_task_ != policy::kNoTask && !open_is_idle_) {
-    tasks_[open_task_]->enter_window(now_ns);
+    TaskSlot& slot = *tasks_[open_task_];
+    slot.harvest.enter_window(slot.lease.opened_ns(), now_ns);
     if (!window_leased_) {
       window_leased_ = true;
-      for (auto& slot : ranks_) slot->note_lease();
+      for (auto& rank_slot : ranks_) rank_slot->note_lease();
     }
   }
 }
@@ -203,24 +218,25 @@ void Actor::leave_window(int64_t now_ns, RankSlot* leaver) {
   window_open_ = false;
   const int64_t end_ns = leaver == nullptr ? now_ns : leaver->end_of_left(now_ns);
   for (auto& slot : tasks_) {
-    if (!slot->in_window()) continue;
+    slot->why.leave_window(now_ns);
+    if (!slot->harvest.in_window()) continue;
     const int64_t harvested_ns = slot->leave_window(end_ns, end_ns - window_begin_ns_);
     for (auto& rank_slot : ranks_) {
       rank_slot->add_harvest(harvested_ns);
-      rank_slot->note_side_task(slot->source().id, slot->side_begin_ns(), slot->side_end_ns());
+      rank_slot->note_side_task(slot->id(), slot->harvest.side_begin_ns(), slot->harvest.side_end_ns());
     }
-    if (leaver == nullptr || !slot->overruns()) continue;
-    charges_.push_back(Charge{slot->source().id, leaver->source().id, leaver->current().serial});
+    if (leaver == nullptr || !slot->harvest.overruns()) continue;
+    charges_.push_back(Charge{slot->id(), leaver->source().id, leaver->current().serial});
     leaver->expect_overrun(leaver->current().serial);
   }
 }
 
 void Actor::settle(int64_t now_ns, bool next_window) {
   for (auto& slot : tasks_) {
-    if (!slot->overruns()) continue;
+    if (!slot->harvest.overruns()) continue;
     const int64_t executed_ns = slot->overrun(now_ns, next_window);
     if (executed_ns < 0) continue;
-    const uint64_t id = slot->source().id;
+    const uint64_t id = slot->id();
     for (const Charge& charge : charges_) {
       if (charge.task != id) continue;
       if (RankSlot* rank_slot = rank(charge.rank)) rank_slot->settle_overrun(charge.serial, executed_ns);
@@ -230,50 +246,27 @@ void Actor::settle(int64_t now_ns, bool next_window) {
   // Whoever was ordered to stop is not measured any more.
   for (const Charge& charge : charges_) {
     TaskSlot* slot = task(charge.task);
-    if (slot != nullptr && slot->overruns()) continue;
+    if (slot != nullptr && slot->harvest.overruns()) continue;
     if (RankSlot* rank_slot = rank(charge.rank)) rank_slot->settle_overrun(charge.serial, 0);
   }
   std::erase_if(charges_, [&](const Charge& c) {
     TaskSlot* slot = task(c.task);
-    return slot == nullptr || !slot->overruns();
+    return slot == nullptr || !slot->harvest.overruns();
   });
 }
 
-void Actor::grants(int64_t now_ns) {
-  bool granted = false;
-  for (auto& slot : tasks_) {
-    if (!slot->has_grant()) continue;
-    if (slot->grant_done() || slot->killed() || slot->deadline_ns() <= now_ns) {
-      slot->close(now_ns, now_ns);
-      slot->forget_unused_grant();
-      look_at(now_ns);  // it may get a lease at once
-    } else if (!ranks_.empty() && slot->holds_profile()) {
-      slot->take_back_profile(now_ns);
-      look_at(now_ns);
-    } else {
-      granted = true;
-      look_at(slot->deadline_ns());
+void Actor::note_why() {
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    TaskSlot& slot = *tasks_[i];
+    policy::Why why = why_;
+    if (ranks_.empty() && !slot.view.when_idle) {
+      why = policy::Why::kDeviceIdle;
+    } else if (i == open_task_) {
+      why = policy::Why::kNone;
+    } else if (open_task_ != policy::kNoTask) {
+      why = policy::Why::kOtherLease;
     }
-  }
-  // One at a time, begun while the others pause; low in priority by how its process is scheduled.
-  const bool busy = open_task_ != policy::kNoTask ||
-                    std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t->view.executing; });
-  if (granted || busy) return;
-  for (auto& slot : tasks_) {
-    if (slot->wants_save()) {
-      slot->open(TaskSlot::Kind::kSave, now_ns + config_.init_ns, now_ns, now_ns);
-      look_at(now_ns + config_.init_ns);
-      if (ranks_.empty()) look_at(now_ns);  // idle leases had stopped for this grant, and go on beside it
-      return;
-    }
-    if (!slot->wants_grant()) continue;
-    // Beside a training a profile is initialised like any task, and makes its steps in bubbles.
-    const bool profile = slot->source().profile && ranks_.empty();
-    const int64_t deadline_ns = now_ns + (profile ? config_.profile_ns : config_.init_ns);
-    slot->open(profile ? TaskSlot::Kind::kProfile : TaskSlot::Kind::kInit, deadline_ns, now_ns, now_ns);
-    look_at(deadline_ns);
-    if (ranks_.empty()) look_at(now_ns);  // as above
-    return;
+    slot.why.look(why, window_open_);
   }
 }
 
@@ -281,31 +274,33 @@ void Actor::judge(int64_t now_ns) {
   const bool audit = next_audit_ns_ <= now_ns;
   bool again = false;
   for (auto& slot : tasks_) {
-    const uint32_t transition = slot->transition;
-    const bool could_save = slot->wants_save();
-    const bool training_came = slot->training_came();
+    const bool could_save = slot->view.wants == policy::LeaseKind::kSave;
     int64_t look_ns = 0;
-    if (slot->judge(now_ns, look_ns) || (audit && slot->audit(now_ns))) note_kill(*slot, transition, training_came);
+    if (slot->judge(now_ns, audit, look_ns)) note_kill(*slot);
     if (look_ns != 0) look_at(look_ns);
-    if (!could_save && slot->wants_save()) look_at(now_ns);  // seen paused just now
-    again = again || (slot->initialised() && !slot->killed());
+    slot->view_own();
+    if (!could_save && slot->view.wants == policy::LeaseKind::kSave) look_at(now_ns);  // seen paused just now
+    const bool live = slot->answers.initialised() && !slot->kills.killed();
+    if (audit && live) slot->why.sum_up(now_ns);
+    again = again || live;
   }
   if (audit) next_audit_ns_ = now_ns + kAuditNs;
   if (again) look_at(next_audit_ns_);
 }
 
-void Actor::note_kill(TaskSlot& slot, uint32_t transition, bool training_came) {
+void Actor::note_kill(TaskSlot& slot) {
   if (open_task_ != policy::kNoTask && tasks_[open_task_].get() == &slot) open_task_ = policy::kNoTask;
-  kills_.push_back(Kill{slot.source().id, slot.reason(), slot.limit(), transition, training_came});
+  if (!slot.kills.verdict().ended()) return;
+  kills_.push_back(Kill{slot.id(), slot.kills.verdict()});
   next_.tell_now = true;
 }
 
 void Actor::tell_states() {
   for (auto& slot : tasks_) {
-    if (!slot->take_state_change()) continue;
+    if (!slot->answers.take_state_change()) continue;
     ActEvent event;
     event.kind = ActEvent::Kind::kTaskState;
-    event.id = slot->source().id;
+    event.id = slot->id();
     events_.push(event);
     next_.tell_now = true;
   }
@@ -313,7 +308,7 @@ void Actor::tell_states() {
 
 void Actor::tell_supervisors(int64_t now_ns) {
   for (auto& slot : tasks_) {
-    const int64_t look_ns = slot->tell_supervisor(now_ns);
+    const int64_t look_ns = slot->lease.tell_supervisor(now_ns);
     if (look_ns != 0) look_at(after_start(look_ns, now_ns));
   }
 }
@@ -328,13 +323,14 @@ void Actor::add_waits(WaitSet& waits) const {
       std::count_if(tasks_.begin(), tasks_.end(), [](const auto& slot) { return slot->view.runnable; });
   for (size_t i = 0; i < tasks_.size(); ++i) {
     const TaskSlot& slot = *tasks_[i];
-    // Answers matter while something waits for them: a creation, a grant, a first step, a pause, or somebody who could
-    // have the rest.
-    const bool initialising = slot.state < FREERIDE_STATE_PAUSED || slot.kind() == TaskSlot::Kind::kInit ||
-                              slot.kind() == TaskSlot::Kind::kSave;
-    const bool pausing = slot.watched() || slot.overruns();
-    const bool shared = i == open_task_ && (runnable > 1 || slot.not_started());
-    if (initialising || pausing || shared) waits.add_shared(slot.sequence_word(), slot.sequence);
+    // Answers matter while something waits for them: a creation, an init or save lease, a first step, a pause, or
+    // somebody who could have the rest.
+    const policy::LeaseKind kind = slot.lease.kind();
+    const bool initialising = slot.answers.state < FREERIDE_STATE_PAUSED || kind == policy::LeaseKind::kInit ||
+                              kind == policy::LeaseKind::kSave;
+    const bool pausing = slot.kills.watching() || slot.harvest.overruns();
+    const bool shared = i == open_task_ && (runnable > 1 || slot.lease.not_started());
+    if (initialising || pausing || shared) waits.add_shared(slot.answers.page().sequence, slot.answers.sequence);
   }
 }
 
@@ -358,7 +354,7 @@ RankSlot* Actor::rank(uint64_t id) {
 }
 
 TaskSlot* Actor::task(uint64_t id) {
-  const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t->source().id == id; });
+  const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t->id() == id; });
   return it == tasks_.end() ? nullptr : it->get();
 }
 

@@ -14,22 +14,19 @@
 #include "acting/rank_slot.hpp"
 #include "acting/task_slot.hpp"
 #include "acting/waitv.hpp"
+#include "freeride/policy/verdict.hpp"
 
 namespace freeride::worker {
 
 struct ActorConfig {
   TaskLimits task;
-  int64_t init_ns = 30 * 1'000'000'000LL;     ///< length of the initialisation grant
-  int64_t profile_ns = 30 * 1'000'000'000LL;  ///< length of the profiling grant
   policy::LeaseLimits lease;
 };
 
-/// A task that was killed for what it executed; the main thread makes the verdict of it.
+/// A task that was killed for what it executed.
 struct Kill {
   uint64_t task = 0;
-  std::string reason, limit;
-  uint32_t transition = 0;     ///< it was in then
-  bool training_came = false;  ///< its profile had been begun before a training came
+  policy::Verdict verdict;
 };
 
 /// One thread owns it (the acting thread, or a test). All of a device's ranks and tasks are in here.
@@ -50,7 +47,7 @@ class Actor {
   void initialise_paused(uint64_t id);
   void set_plans(std::shared_ptr<const PlanSet> plans);
 
-  /// Takes every open lease back.
+  /// Takes every open lease back, for good.
   void stop(int64_t now_ns);
 
   struct Next {
@@ -73,13 +70,15 @@ class Actor {
 
  private:
   void act(int64_t now_ns);
+  policy::LeaseSnapshot snapshot(int64_t now_ns);
+  void carry_out(const policy::LeaseAction& action, int64_t now_ns);
   void close_lease(int64_t ended_ns, int64_t now_ns);
   void account(int64_t now_ns);
   void leave_window(int64_t now_ns, RankSlot* leaver);
   void settle(int64_t now_ns, bool next_window);
-  void grants(int64_t now_ns);
+  void note_why();
   void judge(int64_t now_ns);
-  void note_kill(TaskSlot& task, uint32_t transition, bool training_came);
+  void note_kill(TaskSlot& task);
   void tell_states();
   void tell_supervisors(int64_t now_ns);
   bool starting() const;
@@ -106,6 +105,7 @@ class Actor {
   std::shared_ptr<const PlanSet> plans_;
   size_t open_task_ = policy::kNoTask;  // index of who holds the open lease
   bool open_is_idle_ = false;
+  policy::Why why_ = policy::Why::kNone;  // nobody has a lease for steps
   uint64_t served_ = 0;
   bool window_open_ = false, window_leased_ = false;
   int64_t window_begin_ns_ = 0;

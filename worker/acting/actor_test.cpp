@@ -283,8 +283,8 @@ TEST_CASE("execution past the end by more than the grace period kills", "[actor]
   const auto kills = rig.actor.take_kills();
   REQUIRE(kills.size() == 1);
   CHECK(kills[0].task == 1);
-  CHECK(kills[0].limit == "grace 10 ms");
-  CHECK(kills[0].transition == FREERIDE_IN_STEP);
+  CHECK(kills[0].verdict.limit == "grace 10 ms");
+  CHECK(kills[0].verdict.transition == "RunNextStep");
   const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
   REQUIRE(ends.size() == 1);
   CHECK(ends[0].overrun_ns == 11 * kMs);
@@ -345,7 +345,7 @@ TEST_CASE("a task that has finished stops under its own limit, not the last leas
     CHECK(task.killed());
     const auto kills = actor.take_kills();
     REQUIRE(kills.size() == 1);
-    CHECK(kills[0].limit == "stop 500 ms");
+    CHECK(kills[0].verdict.limit == "stop 500 ms");
   }
 }
 
@@ -390,10 +390,10 @@ TEST_CASE("a hung step is killed though every bubble opens a new lease", "[actor
   }
   CHECK(task.killed());
   CHECK(bubbles >= 24);  // not before the hang limit of 1 s
-  CHECK(rig.actor.take_kills().at(0).limit == "hang 1000 ms");
+  CHECK(rig.actor.take_kills().at(0).verdict.limit == "hang 1000 ms");
 }
 
-TEST_CASE("without a trainer and with no grant to give, nothing is looked at at once", "[actor]") {
+TEST_CASE("without a trainer and with no lease to give, nothing is looked at at once", "[actor]") {
   Rig rig;
   rig.add();
   rig.step();
@@ -448,7 +448,7 @@ TEST_CASE("a starved task that happens to sleep when it is looked at is not hung
   rig.clock.tick(200 * kMs);
   rig.step();
   CHECK(task.killed());
-  CHECK(rig.actor.take_kills().at(0).limit == "hang 1000 ms");
+  CHECK(rig.actor.take_kills().at(0).verdict.limit == "hang 1000 ms");
 }
 
 TEST_CASE("a task that says it has paused and goes on is killed", "[actor]") {
@@ -466,7 +466,7 @@ TEST_CASE("a task that says it has paused and goes on is killed", "[actor]") {
   CHECK(task.killed());
   const auto kills = rig.actor.take_kills();
   REQUIRE(kills.size() == 1);
-  CHECK(kills[0].reason.find("said that it was paused") != std::string::npos);
+  CHECK(kills[0].verdict.message.find("said that it was paused") != std::string::npos);
 }
 
 TEST_CASE("counters that lie give no more harvest than bubble and CPU time", "[actor]") {
@@ -580,7 +580,7 @@ TEST_CASE("a rank that goes takes its lease with it", "[actor]") {
   CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
 }
 
-TEST_CASE("the initialisation grant: one at a time, once, then leases", "[actor]") {
+TEST_CASE("the init lease: one at a time, once, then leases", "[actor]") {
   Rig rig;
   FakeTask& first = rig.add(false);
   FakeTask& second = rig.add(false);
@@ -606,13 +606,13 @@ TEST_CASE("the initialisation grant: one at a time, once, then leases", "[actor]
   CHECK(second.lease().kind == FREERIDE_LEASE_NONE);
 }
 
-TEST_CASE("an initialisation that outlasts its grant is killed in InitSideTask", "[actor]") {
+TEST_CASE("an initialisation that outlasts its init lease is killed in InitSideTask", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add(false);
   task.created();
   rig.step();
   task.answer().transition = FREERIDE_IN_INIT;
-  rig.clock.tick(rig.config.init_ns);
+  rig.clock.tick(rig.config.lease.init_ns);
   auto next = rig.step();
   CHECK_FALSE(task.killed());
   task.execute(50 * kMs);
@@ -621,7 +621,7 @@ TEST_CASE("an initialisation that outlasts its grant is killed in InitSideTask",
   CHECK(task.killed());
   const auto kills = rig.actor.take_kills();
   REQUIRE(kills.size() == 1);
-  CHECK(kills[0].transition == FREERIDE_IN_INIT);
+  CHECK(kills[0].verdict.transition == "InitSideTask");
 }
 
 TEST_CASE("an order to pause takes the lease back, one to stop reaches the page", "[actor]") {
@@ -754,7 +754,7 @@ TEST_CASE("when idle: only with leave, and only without a trainer", "[actor]") {
   CHECK(idle.lease().kind == FREERIDE_LEASE_NONE);
 }
 
-TEST_CASE("a task that runs when idle lets another one get its grant", "[actor]") {
+TEST_CASE("a task that runs when idle lets another one get its init lease", "[actor]") {
   Rig rig(false);
   const auto add = [&](uint64_t id) -> FakeTask& {
     rig.tasks.push_back(std::make_unique<FakeTask>(id, rig.processes));
@@ -811,7 +811,7 @@ FakeTask& add_profile(Rig& rig) {
 }
 }  // namespace
 
-TEST_CASE("a profile on a device without a trainer has one grant, for all of it", "[actor]") {
+TEST_CASE("a profile on a device without a trainer has one profile lease, for all of it", "[actor]") {
   Rig rig(false);
   FakeTask& task = add_profile(rig);
   rig.step();
@@ -824,7 +824,8 @@ TEST_CASE("a profile on a device without a trainer has one grant, for all of it"
   CHECK_FALSE(task.source()->in_bubbles);
 }
 
-TEST_CASE("a profile beside a training is initialised under a grant and makes its steps in bubbles only", "[actor]") {
+TEST_CASE("a profile beside a training is initialised under an init lease and makes its steps in bubbles only",
+          "[actor]") {
   Rig rig;
   FakeTask& task = add_profile(rig);
   rig.step();
@@ -843,13 +844,13 @@ TEST_CASE("a profile beside a training is initialised under a grant and makes it
   CHECK(task.source()->in_bubbles);
 }
 
-TEST_CASE("a trainer that comes takes a profile's grant back, but for its initialisation", "[actor]") {
+TEST_CASE("a trainer that comes takes a profile lease back, but for its initialisation", "[actor]") {
   Rig rig(false);
   FakeTask& task = add_profile(rig);
   rig.step();
   rig.actor.add_rank(rig.rank.source(kRank));
   rig.step();
-  CHECK(task.lease().kind == FREERIDE_LEASE_PROFILE);  // InitSideTask can't be cut; it has this one grant
+  CHECK(task.lease().kind == FREERIDE_LEASE_PROFILE);  // InitSideTask can't be cut; it has this one lease
   task.initialised(rig.now());
   task.start(rig.now());
   rig.step();
@@ -872,18 +873,19 @@ TEST_CASE("a trainer that comes takes a profile's grant back, but for its initia
     CHECK(task.killed());
     const auto kills = rig.actor.take_kills();
     REQUIRE(kills.size() == 1);
-    CHECK(kills[0].training_came);
+    CHECK(kills[0].verdict.kind == policy::VerdictKind::kEvicted);
+    CHECK(kills[0].verdict.cause == policy::Cause::kTrainingCame);
   }
 }
 
-TEST_CASE("a grant that a starved task did not take up in time is given again", "[actor]") {
+TEST_CASE("an init lease that a starved task did not take up in time is given again", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add(false);
   task.created();
   rig.step();
   const auto first = task.lease();
   CHECK(first.kind == FREERIDE_LEASE_INIT);
-  rig.clock.tick(rig.config.init_ns);
+  rig.clock.tick(rig.config.lease.init_ns);
   rig.step();
   rig.step();
   CHECK(task.lease().kind == FREERIDE_LEASE_INIT);
@@ -891,7 +893,7 @@ TEST_CASE("a grant that a starved task did not take up in time is given again", 
   CHECK_FALSE(task.killed());
   // One that has taken it up has had it.
   task.answer().transition = FREERIDE_IN_INIT;
-  rig.clock.tick(rig.config.init_ns);
+  rig.clock.tick(rig.config.lease.init_ns);
   rig.step();
   rig.step();
   CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
@@ -930,4 +932,177 @@ TEST_CASE("staying awake takes a twentieth of the time at most", "[actor]") {
   }
   CHECK(awake > 0);
   CHECK(awake <= (now - kNsPerSec) / AwakeBudget::kShare + AwakeBudget::kSavedNs);
+}
+
+TEST_CASE("a process that has ended by itself is not killed, and its end is nobody's overrun", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.processes.ended.insert(task.pid());
+  rig.clock.tick(5 * kMs);
+  task.execute(50 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  task.execute(50 * kMs);
+  rig.clock.tick(100 * kMs);
+  rig.step();
+  CHECK_FALSE(task.killed());
+  CHECK(rig.actor.take_kills().empty());
+  CHECK_FALSE(task.source()->killed);
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("a kill says what was passed", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  policy::Cause cause = policy::Cause::kNone;
+  rig.rank.begin(rig.now());
+  rig.step();
+  SECTION("execution past the end of a lease") {
+    task.start(rig.now());
+    rig.rank.end(rig.now());
+    rig.step();
+    task.execute(11 * kMs);
+    rig.clock.tick(11 * kMs);
+    cause = policy::Cause::kLeaseEnd;
+  }
+  SECTION("no pause") {
+    task.start(rig.now());
+    rig.processes.runnable = false;
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.clock.tick(1001 * kMs);
+    cause = policy::Cause::kNoPause;
+  }
+  SECTION("execution without a lease") {
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.clock.tick(kNsPerSec);
+    rig.step();
+    task.execute(200 * kMs);
+    rig.clock.tick(kNsPerSec);
+    cause = policy::Cause::kUnleased;
+  }
+  rig.step();
+  REQUIRE(task.killed());
+  CHECK(task.source()->killed);
+  CHECK(task.source()->killed_verdict.kind == policy::VerdictKind::kOverran);
+  CHECK(task.source()->killed_verdict.cause == cause);
+}
+
+namespace {
+
+// A second of a training with one bubble of 10 ms, in which `work` is done 1 ms after its begin.
+template <class Work>
+void one_second(Rig& rig, Work work) {
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  work();
+  rig.step();
+  rig.clock.tick(9 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  rig.rank.finish_iteration(rig.now());
+  rig.clock.tick(kNsPerSec);
+  rig.step();
+}
+
+void make_step(Rig& rig, FakeTask& task) {
+  task.start(rig.now());
+  task.step_done(rig.now(), kMs);
+  task.pause(rig.now());
+}
+
+}  // namespace
+
+TEST_CASE("why: a task that makes steps has nothing in its way, between the bubbles neither", "[actor][why]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  for (int i = 0; i < 3; ++i) one_second(rig, [&] { make_step(rig, task); });
+  CHECK(task.source()->why == policy::Why::kNone);
+  for (int i = 0; i < 5; ++i) {
+    rig.clock.tick(kNsPerSec);
+    rig.step();
+  }
+  CHECK(task.source()->why == policy::Why::kNone);
+  CHECK(task.source()->longest_lease_ns == 20 * kMs);
+  for (int i = 0; i < 60; ++i) {  // a training without bubbles
+    rig.clock.tick(kNsPerSec);
+    rig.step();
+  }
+  CHECK(task.source()->why == policy::Why::kTraining);
+  CHECK(task.source()->longest_lease_ns == 0);
+}
+
+TEST_CASE("why: what stood in the way for the latest window", "[actor][why]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  policy::Why why = policy::Why::kNone;
+  SECTION("no length is known") {
+    rig.rank.learn(1, 0, 0, 0);
+    why = policy::Why::kUnknown;
+  }
+  SECTION("the bubbles are too short") {
+    rig.rank.learn(1, 1000, 1000, 1000);
+    why = policy::Why::kPastLengths;
+  }
+  SECTION("the iteration is held out") {
+    policy::HoldoutPlan plan;
+    plan.job = "gpt";
+    plan.block_iterations = 1;
+    plan.share_pct = 100;
+    auto plans = std::make_shared<PlanSet>();
+    plans->merge({plan});
+    rig.actor.set_plans(plans);
+    why = policy::Why::kHoldout;
+  }
+  SECTION("another task is preferred") {
+    auto other = std::make_unique<FakeTask>(9, rig.processes);
+    other->source()->priority = 5;
+    rig.actor.add_task(other->source());
+    rig.actor.set_process(9, other->pid(), nullptr);
+    other->initialised(rig.now());
+    rig.tasks.push_back(std::move(other));
+    why = policy::Why::kOtherLease;
+  }
+  one_second(rig, [] {});
+  one_second(rig, [] {});
+  CHECK(task.source()->why == why);
+  // An order to run begins anew.
+  rig.actor.set_order(1, FREERIDE_ORDER_PAUSE, rig.now());
+  rig.actor.set_order(1, FREERIDE_ORDER_RUN, rig.now());
+  CHECK(task.source()->why == policy::Why::kNone);
+}
+
+TEST_CASE("why: steps that do not fit, until one does", "[actor][why]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  one_second(rig, [&] { make_step(rig, task); });
+  for (int i = 0; i < 19; ++i) one_second(rig, [&] { task.answer().skipped += 1; });
+  CHECK(task.source()->why == policy::Why::kNone);
+  for (int i = 0; i < 3; ++i) one_second(rig, [&] { task.answer().skipped += 1; });
+  CHECK(task.source()->why == policy::Why::kStepTooLong);
+  one_second(rig, [&] { make_step(rig, task); });
+  CHECK(task.source()->why == policy::Why::kNone);
+}
+
+TEST_CASE("why: without a training, and with one whose hook is off", "[actor][why]") {
+  Rig rig(false);
+  FakeTask& task = rig.add();
+  const auto second = [&] {
+    rig.clock.tick(kNsPerSec);
+    rig.step();
+  };
+  rig.step();
+  second();
+  CHECK(task.source()->why == policy::Why::kDeviceIdle);
+  rig.rank.page().hook_state = FREERIDE_HOOK_DISABLED;
+  rig.actor.add_rank(rig.rank.source(kRank));
+  second();
+  CHECK(task.source()->why == policy::Why::kInactive);
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "acting/rank_slot.hpp"
@@ -90,11 +91,13 @@ class FakeProcesses final : public Processes {
  public:
   int64_t cpu_ns(int pid) override { return cpu.count(pid) != 0 ? cpu[pid] : -1; }
   Starvation starvation(int) override { return {starved_ns, runnable}; }
+  bool lives(int pid, int) override { return ended.count(pid) == 0; }
   void freeze_and_kill(int pid, int) override { ++killed[pid]; }
   std::map<int, int64_t> cpu;
   bool runnable = true;
   int64_t starved_ns = 0;
   std::map<int, int> killed;
+  std::set<int> ended;  // by themselves
 };
 
 /// A runner's side of a task's pages: does what a runner does when the test says so.

@@ -122,8 +122,8 @@ Status Worker::open() {
   config.task.grace_ns = task_options_.grace_ns;
   config.task.hang_ns = task_options_.hang_ns;
   config.task.stop_ns = task_options_.stop_ns;
-  config.init_ns = options_.init_ms * kNsPerMs;
-  config.profile_ns = options_.profile_ms * kNsPerMs;
+  config.lease.init_ns = options_.init_ms * kNsPerMs;
+  config.lease.profile_ns = options_.profile_ms * kNsPerMs;
   if (options_.lease_order == "best-fit") config.lease.order = policy::LeaseOrder::kBestFit;
   auto acting = ActingThread::start(config);
   if (!acting.ok()) return acting.error();
@@ -323,7 +323,7 @@ void Worker::on_acting() {
   for (const Kill& kill : acting_->take_kills()) {
     SideTask* killed = task(kill.task);
     if (killed == nullptr) continue;
-    spdlog::warn("side task {} was killed: {} ({})", killed->spec().task, kill.reason, kill.limit);
+    spdlog::warn("side task {} was killed: {} ({})", killed->spec().task, kill.verdict.message, kill.verdict.limit);
     killed->killed(kill);
   }
 }

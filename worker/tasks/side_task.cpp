@@ -48,10 +48,6 @@ constexpr int64_t kLogPauseNs = 100 * kNsPerMs;
 constexpr std::array<std::pair<const char*, const char*>, 3> kSleepingThreads{
     {{"OMP_WAIT_POLICY", "passive"}, {"KMP_BLOCKTIME", "0"}, {"OPENBLAS_THREAD_TIMEOUT", "4"}}};
 
-int64_t sane(uint64_t value) {
-  return value <= static_cast<uint64_t>(INT64_MAX / 4) ? static_cast<int64_t>(value) : 0;
-}
-
 std::string text_of(const json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>().substr(0, 1024) : std::string();
@@ -104,11 +100,6 @@ uint32_t order_word(const std::string& order) {
 }
 
 }  // namespace
-
-const char* state_name(uint32_t state) {
-  const char* name = pages::state_name(state);
-  return *name != '\0' ? name : pages::state_name(FREERIDE_STATE_PAUSED);  // a page that lies changes no state
-}
 
 /// What is left when all of its processes are dead, and the thread that puts it away.
 struct SideTask::Leftovers {
@@ -317,8 +308,8 @@ bus::Profile SideTask::profile() const {
   bus::Profile found;
   profile_->fill(found);
   found.conditions = pages_->in_bubbles.load(std::memory_order_relaxed) ? "bubbles" : "idle";
-  found.create_ns = sane(load_relaxed(pages_->answer->create_ns));
-  found.init_ns = sane(load_relaxed(pages_->answer->init_ns));
+  found.create_ns = sane_ns(load_relaxed(pages_->answer->create_ns));
+  found.init_ns = sane_ns(load_relaxed(pages_->answer->init_ns));
   found.peak_bytes["host"] = host_peak_bytes_;
   if (!options_.cpu_device) found.peak_bytes["gpu"] = peak_bytes_;
   found.wanted_steps = spec_.steps;
@@ -432,12 +423,10 @@ void SideTask::kill(const std::string& kind, const std::string& reason, const st
 
 void SideTask::killed(const Kill& kill) {
   if (dead_ || !own_verdict_.kind.empty()) return;
-  // Beside no training it had been given the device for itself.
-  own_verdict_.kind = kill.training_came ? "evicted" : "overran";
-  own_verdict_.reason =
-      kill.training_came ? "a trainer came while it was profiled, and it " + kill.reason : kill.reason;
-  own_verdict_.limit = kill.limit;
-  own_verdict_.transition = pages::transition_name(kill.transition);
+  own_verdict_.kind = policy::kind_name(kill.verdict.kind);
+  own_verdict_.reason = kill.verdict.message;
+  own_verdict_.limit = kill.verdict.limit;
+  own_verdict_.transition = kill.verdict.transition;
 }
 
 void SideTask::kill_group() {
@@ -655,10 +644,10 @@ bus::TaskCounters SideTask::counters() {
   if (pages_ == nullptr) return counters;
   const freeride_answer_page& answer = *pages_->answer;
   counters.steps += load_relaxed(answer.steps);
-  counters.step_ns += sane(load_relaxed(answer.step_ns));
+  counters.step_ns += sane_ns(load_relaxed(answer.step_ns));
   counters.harvested_ns += pages_->harvested_ns.load(std::memory_order_relaxed);
   counters.overrun_ns += pages_->overrun_ns.load(std::memory_order_relaxed);
-  counters.predicted_ns = sane(load_relaxed(answer.predicted_ns));
+  counters.predicted_ns = sane_ns(load_relaxed(answer.predicted_ns));
   counters.leases += pages_->leases.load(std::memory_order_relaxed);
   counters.skipped += load_relaxed(answer.skipped);
   for (const freeride_metric& metric : answer.metrics) {
@@ -689,8 +678,8 @@ bus::TaskReport SideTask::report() {
     report.state = state_name(FREERIDE_STATE_SUBMITTED);
   } else {
     report.state = state_name(load_relaxed(pages_->answer->state));
-    report.create_ns = sane(load_relaxed(pages_->answer->create_ns));
-    report.init_ns = sane(load_relaxed(pages_->answer->init_ns));
+    report.create_ns = sane_ns(load_relaxed(pages_->answer->create_ns));
+    report.init_ns = sane_ns(load_relaxed(pages_->answer->init_ns));
   }
   if (ended_) {
     report.state = state_name(FREERIDE_STATE_STOPPED);

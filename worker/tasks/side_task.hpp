@@ -153,7 +153,4 @@ class SideTask {
   int64_t ended_ns_ = 0;
 };
 
-/// The paper's name of a FREERIDE_STATE_* value, PAUSED for any other.
-const char* state_name(uint32_t state);
-
 }  // namespace freeride::worker

@@ -1,5 +1,5 @@
-// Whether a side task may execute on a device now, which one, and until when: the paper's Algorithm 2 as one step over
-// a snapshot.
+// Whether a side task may execute on a device now, which one, what for, and until when: the paper's Algorithm 2 as one
+// step over a snapshot.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,25 @@
 #include <span>
 
 #include "freeride/policy/holdout.hpp"
+#include "freeride/policy/why.hpp"
 
 namespace freeride::policy {
+
+/// What a lease is for. The values are those of the lease page (FREERIDE_LEASE_*).
+enum class LeaseKind : uint32_t {
+  kNone = 0,
+  kBubble = 1,   ///< a bubble: steps that fit before the deadline
+  kInit = 2,     ///< InitSideTask, no steps; once for each task
+  kProfile = 3,  ///< InitSideTask and a profile's steps, where no training is; once
+  kIdle = 4,     ///< steps where no training is, for tasks that may
+  kSave = 5,     ///< SaveState; PAUSED before and after
+};
+
+/// Whether a lease of this kind is for a transition of one task, not for steps: the lease is given beside a training
+/// too, for longer than any bubble, and the device's other leases go on beside it.
+constexpr bool is_own(LeaseKind kind) {
+  return kind == LeaseKind::kInit || kind == LeaseKind::kProfile || kind == LeaseKind::kSave;
+}
 
 /// One training rank of the device, as its bubble page shows it just now. Nothing here is trusted.
 struct RankView {
@@ -25,12 +42,18 @@ struct RankView {
 /// One side task of the device.
 struct TaskView {
   bool runnable = false;     ///< initialised, ordered to run, alive
-  bool executing = false;    ///< has not paused yet, with or without a lease
+  bool executing = false;    ///< has not paused yet, with or without a lease; not under a lease of its own
   bool when_idle = false;    ///< may run while no rank is attached
   int32_t priority = 0;      ///< higher first
   uint64_t last_served = 0;  ///< serial number of its last lease; 0: never had one
   int64_t predicted_ns = 0;  ///< duration of its next step; 0: not known
   int64_t declined_ns = 0;   ///< it gave back a lease with this deadline: nothing for it up to there. 0: none
+  // A lease of its own: kInit, kProfile or kSave.
+  LeaseKind wants = LeaseKind::kNone;  ///< kProfile: kInit where there is a training
+  LeaseKind holds = LeaseKind::kNone;
+  int64_t holds_until_ns = 0;  ///< its deadline
+  bool init_done = false;      ///< InitSideTask is over
+  bool done = false;           ///< so is all that the held one is for, or the task has been killed
 };
 
 enum class LeaseOrder {
@@ -39,10 +62,12 @@ enum class LeaseOrder {
 };
 
 struct LeaseLimits {
-  int64_t shortest_ns = 200'000;        ///< less than this is not worth waking anybody
-  int64_t longest_ns = 10'000'000'000;  ///< bound on any one lease, whatever the pages say
-  int64_t idle_slice_ns = 500'000'000;  ///< length of a lease while no rank is attached
-  int64_t future_ns = 1'000'000;        ///< a begin further ahead than this is a lie
+  int64_t shortest_ns = 200'000;              ///< less than this is not worth waking anybody
+  int64_t longest_ns = 10'000'000'000;        ///< bound on any one lease of a bubble, whatever the pages say
+  int64_t idle_slice_ns = 500'000'000;        ///< length of a lease while no rank is attached
+  int64_t future_ns = 1'000'000;              ///< a begin further ahead than this is a lie
+  int64_t init_ns = 30 * 1'000'000'000LL;     ///< length of an init lease, and of a save lease
+  int64_t profile_ns = 30 * 1'000'000'000LL;  ///< length of a profile lease
   LeaseOrder order = LeaseOrder::kRoundRobin;
 };
 
@@ -52,50 +77,38 @@ struct LeaseSnapshot {
   int64_t now_ns = 0;
   std::span<const RankView> ranks;
   std::span<const TaskView> tasks;
-  size_t open_task = kNoTask;  ///< who holds the open lease; kNoTask: there is none
+  // The device's open lease, of a bubble or an idle one.
+  size_t open_task = kNoTask;  ///< who holds it; kNoTask: there is none
   int64_t open_deadline_ns = 0;
   bool open_is_idle = false;
   LeaseLimits limits;
-  bool grant_waits = false;  ///< a task waits for all others to pause, to get a grant: idle leases, which would follow
-                             ///< each other without end, stop for it. Bubbles end by themselves
 };
 
 enum class LeaseVerb {
   kNothing,  ///< leave things as they are
-  kOpen,     ///< open a lease for `task`; one that is open now has passed or was given back and is replaced
-  kClose,    ///< take the open lease back
+  kOpen,     ///< open a lease for `task`; one of a bubble that is open now has passed or was given back and is replaced
+  kClose,    ///< take the lease of `task` back
 };
 
-/// Why there is no lease, in the order in which it is looked at.
-enum class NoLease {
-  kNone,         ///< there is one
-  kTraining,     ///< a rank owns the device
-  kInactive,     ///< a rank's marks are not valid
-  kImplausible,  ///< a rank's page says what cannot be
-  kHoldout,      ///< the iteration is held out
-  kOffDuty,      ///< the slowdown budget skips this iteration
-  kUnknown,      ///< no length learned yet
-  kPastLengths,  ///< the bubble is already longer than all learned lengths, or about to be
-  kNoTask,       ///< nobody can use it
-  kNoTrainer,    ///< no rank, and no task that may run without one
-  kGrant,        ///< no rank, and a task that waits for a grant
-};
-
+/// One change at most. Where look_again_ns is not later than now, there may be another: decide once more.
 struct LeaseAction {
   LeaseVerb verb = LeaseVerb::kNothing;
-  size_t task = kNoTask;      ///< kOpen only
-  int64_t deadline_ns = 0;    ///< kOpen only
-  bool idle = false;          ///< kOpen only: a lease without a trainer
-  int64_t look_again_ns = 0;  ///< something may change by time alone then; 0: only pages and orders can change it
-  NoLease why = NoLease::kNone;
+  LeaseKind kind = LeaseKind::kNone;  ///< of the lease that is opened or closed
+  size_t task = kNoTask;              ///< whose lease that is
+  int64_t deadline_ns = 0;            ///< kOpen only
+  int64_t look_again_ns = 0;   ///< something may change by time alone then; 0: only pages and orders can change it
+  Why why = Why::kNone;        ///< why nobody has a lease for steps; kNone: somebody has
+  bool training_came = false;  ///< kClose only: a profile lease is taken back, since a training has come
 };
 
-/// Decides one step. A lease is opened only while every rank is in a bubble of known length that is neither held out
-/// nor off duty; it ends at the earliest of the ranks' begin + low, and where the bubble is still open then, another
-/// goes to mid, then high. One task executes at a time: while one has not paused, no other gets a lease. Among tasks:
-/// those whose step fits what remains, then priority, then LeaseOrder. A task whose step is thought too long still gets
-/// what nobody else can use: its runner judges with fresher figures. Pure, no allocation, under 1 µs for a few ranks
-/// and tasks.
+/// Decides one step. A lease of a bubble is opened only while every rank is in a bubble of known length that is neither
+/// held out nor off duty; it ends at the earliest of the ranks' begin + low, and where the bubble is still open then,
+/// another goes to mid, then high. One task executes steps at a time: while one has not paused, no other gets a lease.
+/// Among tasks: those whose step fits what remains, then priority, then LeaseOrder. A task whose step is thought too
+/// long still gets what nobody else can use: its runner judges with fresher figures.
+/// Init, profile and save leases are given one at a time, begun while nobody has or uses a lease for steps. Bubbles end
+/// by themselves; idle leases, which would follow each other without end, stop until it has begun. A profile lease ends
+/// with InitSideTask when a training has come. Pure, no allocation, under 1 µs for a few ranks and tasks.
 LeaseAction decide_lease(const LeaseSnapshot& snapshot);
 
 }  // namespace freeride::policy

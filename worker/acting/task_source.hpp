@@ -1,0 +1,39 @@
+// TaskSource: what main and acting thread share of one side task.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "freeride/pages/mapping.hpp"
+#include "freeride/policy/verdict.hpp"
+#include "freeride/policy/why.hpp"
+
+namespace freeride::worker {
+
+/// A task's two pages and what the main thread wants to know of it. Shared by both threads; the pages' own rules say
+/// who writes, the atomics are written by the acting thread only.
+struct TaskSource {
+  uint64_t id = 0;
+  pages::Mapped<freeride_lease_page> lease;
+  pages::Mapped<const freeride_answer_page> answer;
+  bool profile = false;  ///< where there is no training, wants a profile lease instead of an init lease
+  bool when_idle = false;
+  int32_t priority = 0;
+  int64_t predicted_ns = 0;  ///< of a step, from its profile; 0: not known
+  std::atomic<int64_t> harvested_ns{0}, overrun_ns{0};
+  std::atomic<uint64_t> leases{0};
+  std::atomic<uint64_t> save_lease{0};               ///< id of the latest save lease
+  std::atomic<bool> in_bubbles{false};               ///< has had a lease of a bubble
+  std::atomic<policy::Why> why{policy::Why::kNone};  ///< why an initialised task that is to run makes no step
+  std::atomic<int64_t> longest_lease_ns{0};          ///< of the last minute, for steps
+  policy::Verdict killed_verdict;                    ///< written once, before `killed`
+  std::atomic<bool> killed{false};  ///< the acting thread kills it, or has; set before the first signal is sent
+};
+
+/// Lengths and times of a page as signed numbers that can be added up: centuries become 0, which is "not known"
+/// everywhere.
+inline int64_t sane_ns(uint64_t ns) {
+  return ns <= static_cast<uint64_t>(INT64_MAX / 4) ? static_cast<int64_t>(ns) : 0;
+}
+
+}  // namespace freeride::worker
