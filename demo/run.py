@@ -12,9 +12,7 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 
 import chrome_trace
@@ -22,12 +20,15 @@ import machine
 import material
 import report as report_of
 import timeline
-from fleet import DemoError, Fleet
 from progress import Progress, line
-from recorder import Recorder
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
-PYTHON = "/usr/bin/python3"
+sys.path.append(str(SOURCE / "tests"))
+from rig.events import Recorder
+from rig.processes import Failure
+from rig.system import System
+from rig.tree import Tree
+
 JOB = "demo"
 START_S = 60  # a bound against hanging for ever, not a limit on speed
 
@@ -59,94 +60,64 @@ class Demo:
         self.stages = options.stages or max(2, min(4, len(usable)))
         self.side_tasks = material.choose_side_tasks(options.side_tasks, options.build / "plugins", self.stages)
         self.cores = [usable[stage % len(usable)] for stage in range(self.stages)]
-        self.root = pathlib.Path(tempfile.mkdtemp(prefix="freeride-demo-"))
-        self.run_dir, self.state_dir, self.data_dir = self.root / "run", self.root / "state", self.root / "data"
-        env = {key: value for key, value in os.environ.items() if not key.startswith("FREERIDE_")}
-        env.update(FREERIDE_RUN_DIR=str(self.run_dir), FREERIDE_STATE_DIR=str(self.state_dir), FREERIDE_JOB=JOB,
-                   FREERIDE_HOOK_LIBRARY=str(options.build / "lib/libfreeride_hook.so"),
-                   PYTHONPATH=str(SOURCE / "hooks/python"), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-        self.env = env
-        self.fleet = Fleet(env, options.out / "logs")
+        shutil.rmtree(options.out / "logs", ignore_errors=True)
+        self.system = System(Tree.of_build(options.build), JOB, logs=options.out / "logs")
+        self.data_dir = self.system.root / "data"
+        self.data_dir.mkdir()
         self.progress = Progress()
         self.recorder = None
         self.tasks = {}  # name: stage
 
     # ---- small tools ----
     def ctl(self, *arguments):
-        """freeride-ctl as a user would call it; returns its JSON."""
-        done = subprocess.run([self.options.build / "bin/freeride-ctl", *map(str, arguments), "--format", "json", "--timeout", str(START_S)],
-                              capture_output=True, text=True, env=self.env, check=False)
-        if done.returncode != 0:
-            self.fleet.check()  # a dead manager is the better explanation
-            raise DemoError(f"freeride-ctl {' '.join(map(str, arguments))} failed with {done.returncode}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
+        answer = self.system.ctl(*arguments, timeout=START_S)
+        if answer.code != 0:
+            self.system.check()  # a dead manager is the better explanation
+            raise Failure(f"freeride-ctl {' '.join(map(str, arguments))} failed with {answer.code}: {answer.err.strip()}")
+        return answer.json
 
     def wait_event(self, condition, what, timeout=START_S):
-        value = self.recorder.wait(lambda: self.fleet.check() or condition(), timeout)
+        value = self.recorder.wait(lambda: self.system.check() or condition(), timeout)
         if not value:
-            raise DemoError(f"{what} did not happen within {timeout:.0f} s; logs are in {self.fleet.log_dir}")
+            raise Failure(f"{what} did not happen within {timeout:.0f} s; logs are in {self.system.folder}")
         return value
 
     def losses(self, name):
-        path = self.options.out / f"{name}.jsonl"
-        # Only whole lines: the training may be writing the last one.
-        return [json.loads(text) for text in path.read_text().split("\n")[:-1]] if path.exists() else []
-
-    def plugin(self, name):
-        for path in sorted((self.options.build / "plugins").rglob(name)):
-            return path
-        raise DemoError(f"{name} is not under {self.options.build}/plugins; build it first: cmake --build {self.options.build}")
-
-    # ---- where the daemons run: tests/containers has other answers ----
-    def manager_argv(self, flags):
-        return [self.options.build / "bin/freeride-manager", *flags]
-
-    def worker_argv(self, device, core):
-        return [self.options.build / "bin/freeride-worker", "--device", device, "--cores", core, *self.data_flags()]
-
-    def data_folders(self):
-        """What the side tasks read."""
-        return [folder for folder in (self.data_dir, material.picture_folder()) if folder]
+        return self.system.iterations(name)
 
     def data_flags(self):
-        return [flag for folder in self.data_folders() for flag in ("--data", folder)]
+        """What the side tasks read."""
+        return [flag for folder in (self.data_dir, material.picture_folder()) if folder for flag in ("--data", folder)]
 
     # ---- the run, step by step ----
     def start_system(self):
-        for folder in (self.run_dir, self.state_dir, self.data_dir):
-            folder.mkdir(mode=0o755, exist_ok=True)
-        self.fleet.start("manager", self.manager_argv(["--holdout-pct", self.options.holdout_pct, "--holdout-block-ms", self.options.holdout_block_ms,
-                                                         "--budget-pct", self.options.budget_pct]))
-        self.ctl("status")  # waits until it answers
-        self.recorder = Recorder(f"ipc://{self.run_dir}/events.sock")
+        self.system.start_manager("--holdout-pct", self.options.holdout_pct, "--holdout-block-ms", self.options.holdout_block_ms,
+                                  "--budget-pct", self.options.budget_pct)
+        self.recorder = Recorder(f"ipc://{self.system.run_dir}/events.sock")
         for stage, core in enumerate(self.cores):
-            self.fleet.start(f"worker-cpu-{stage}", self.worker_argv(f"cpu-{stage}", core))
+            self.system.start_worker(f"cpu-{stage}", *self.data_flags(), cores=core, wait=False)
         self.wait_event(lambda: len({e["worker"] for e in self.recorder.all("worker.state") if e["state"] == "up"}) == self.stages,
                         f"registration of {self.stages} workers")
         self.progress.say(f"manager and {self.stages} workers are up, on cores {', '.join(map(str, self.cores))}")
 
     def drop_plugins(self):
-        drop_folder = self.state_dir / "plugins"
-        drop_folder.mkdir(exist_ok=True)
+        drop_folder = self.system.state_dir / "plugins"
         names = [f"{name}.so" for name in dict.fromkeys(self.side_tasks)]
         for name in names:
-            shutil.copy(self.plugin(name), drop_folder / name)
+            shutil.copy(self.system.tree.plugin(name), drop_folder / name)
         self.wait_event(lambda: len({(e["worker"], e["name"]) for e in self.recorder.all("plugin.state") if e["state"] == "added"}) ==
                         len(names) * self.stages, "noticing of the dropped plugins")
         self.progress.say(f"dropped {', '.join(names)} into {drop_folder}: every worker knows them")
 
     def start_training(self):
-        self.start_trainer("training", "on", "--seconds", self.options.seconds)
+        self.start_trainer("training", "on", seconds=self.options.seconds)
         self.wait_event(lambda: len({e["rank"] for e in self.recorder.all("training.state") if e["state"] == "active"}) == self.stages,
                         f"attaching of {self.stages} ranks")
         self.progress.say(f"training runs: a GPT over {self.stages} stages, 1F1B, 4 micro-batches, gloo, hooked by python -m freeride.run")
 
-    def start_trainer(self, name, hook, *bound):
-        log = self.options.out / f"{name}.jsonl"
-        log.unlink(missing_ok=True)
-        self.fleet.start(name, [PYTHON, SOURCE / "hooks/examples/train_gpt.py", "--stages", self.stages, "--layers", 4 * self.stages,
-                                "--micro-batches", 4, "--seed", self.options.seed, "--cores", ",".join(map(str, self.cores)), "--hook", hook,
-                                "--log-json", log, *bound])
+    def start_trainer(self, name, hook, **bound):
+        self.system.start_training(self.stages, hook=hook, name=name, log_json=self.options.out / f"{name}.jsonl", layers=4 * self.stages, micro_batches=4,
+                                   seed=self.options.seed, cores=",".join(map(str, self.cores)), **bound)
 
     def load_tasks(self):
         graph = self.data_dir / "identifiers.txt"
@@ -162,19 +133,15 @@ class Demo:
         return names
 
     def watch_training(self):
-        training = self.fleet.running["training"]
+        training = self.system.processes["training"]
         end = time.monotonic() + self.options.seconds + START_S
-        while training.poll() is None:
-            others = {name: process for name, process in self.fleet.running.items() if name != "training"}
-            for name, process in others.items():
-                if process.poll() is not None:
-                    self.fleet.check()
-            if time.monotonic() > end:
-                break
+        while training.poll() is None and time.monotonic() < end:
+            if any(process.poll() is not None for name, process in self.system.processes.items() if name != "training"):
+                self.system.check()
             self.progress.show(line(self.recorder.events[:], self.losses("training")))
             time.sleep(0.5)
         self.progress.end()
-        self.fleet.finish("training", 1)
+        self.system.finish("training", 1)
 
     def stop_system(self):
         """Stops the tasks as a user would, takes the report, ends the daemons."""
@@ -188,19 +155,19 @@ class Demo:
                         "stopping of the side tasks")
         answer = self.ctl("report")
         for stage in range(self.stages):
-            self.fleet.stop(f"worker-cpu-{stage}")
-        self.fleet.stop("manager")
+            self.system.end(f"worker-cpu-{stage}")
+        self.system.end("manager")
         self.recorder.close()
         jobs = [job for job in answer["jobs"] if job["job"] == JOB]
         if not jobs:
-            raise DemoError(f"the manager's report has no job '{JOB}'")
+            raise Failure(f"the manager's report has no job '{JOB}'")
         return jobs[0], [task for task in answer["tasks"] if task["state"]["task"] in self.tasks]
 
     def train_alone(self):
         count = min(self.options.compare_iterations, len(self.losses("training")))
         self.progress.say(f"the same training without FreeRide, {count} iterations, to compare losses")
-        self.start_trainer("alone", "off", "--iterations", count)
-        self.fleet.finish("alone", 4 * self.options.seconds + START_S)
+        self.start_trainer("alone", "off", iterations=count)
+        self.system.finish("alone", 4 * self.options.seconds + START_S)
 
     def keep_results(self, names):
         """What the side tasks made: so that one sees that it was work."""
@@ -209,7 +176,7 @@ class Demo:
         results.mkdir()
         found = []
         for name in self.tasks:
-            files = sorted(p for p in (self.state_dir / "tasks" / name).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png", ".txt"))
+            files = sorted(p for p in (self.system.state_dir / "tasks" / name).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png", ".txt"))
             for path in files[:3]:
                 shutil.copy(path, results / f"{name}-{path.name}")
             ranks = [p for p in files if p.name == "ranks.txt"]
@@ -247,10 +214,9 @@ class Demo:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # it takes seconds at most, and has to be whole
         self.progress.end()
-        self.fleet.end_all()
         if self.recorder:
             self.recorder.close()
-        shutil.rmtree(self.root, ignore_errors=True)
+        self.system.close()
 
 
 def main(argv=None):
@@ -266,7 +232,7 @@ def main(argv=None):
         return 2
     try:
         report = demo.run()
-    except DemoError as error:
+    except Failure as error:
         demo.progress.end()
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -12,8 +12,6 @@ import material
 import progress
 import report
 import timeline
-from fleet import DemoError, Fleet
-from recorder import Recorder
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -148,39 +146,6 @@ def test_progress_line(events):
     assert "profile-1" not in text
     assert "loss 4.300" in text and "stage 0: bubbles 20 %, harvested 75 %" in text and "pagerank 7 steps" in text
     assert progress.line([], []) == "training starts"
-
-
-class Deaf(Recorder):
-    """A recorder that is told its events."""
-
-    def __init__(self):  # pylint: disable=super-init-not-called
-        import threading
-        self.events, self.lost, self._last_seq, self._last_kept, self._changed = [], 0, {}, {}, threading.Condition()
-
-
-def test_recorder_counts_gaps_per_source_but_not_repeats_of_kept_states():
-    recorder = Deaf()
-    for source, seq, kept in [("a", 5, True), ("a", 9, False), ("b", 1, False), ("a", 10, False), ("a", 5, True), ("b", 4, False),
-                              ("a", 12, False), ("a", 12, True)]:
-        recorder.take("task.state/x", {"source": source, "seq": seq, "kept": kept})
-    assert recorder.lost == 3  # b: 2 and 3; a: 11
-    assert [(e["source"], e["seq"]) for _, e in recorder.events] == [("a", 5), ("a", 9), ("b", 1), ("a", 10), ("b", 4), ("a", 12)]
-
-
-def test_fleet_ends_everything_and_explains_failures(tmp_path):
-    fleet = Fleet(dict(os.environ), tmp_path)
-    fleet.start("good", ["sleep", "1000"])
-    bad = fleet.start("bad", [sys.executable, "-c", "print('the reason'); raise SystemExit(3)"])
-    bad.wait()
-    with pytest.raises(DemoError, match="bad ended unexpectedly with 3(.|\n)*the reason"):
-        fleet.check()
-    stubborn = fleet.start("stubborn", ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"])
-    good = fleet.running["good"]
-    while b"ready" not in (tmp_path / "stubborn.log").read_bytes():
-        assert stubborn.poll() is None
-    fleet.end_all()
-    assert good.poll() is not None and stubborn.poll() is not None
-    assert not fleet.running
 
 
 def test_a_run_without_a_build_says_so(tmp_path):

@@ -8,7 +8,9 @@ import subprocess
 import time
 
 from cells import TRAIN
-from system import PATIENCE_S, Failure, Lines, Training
+from training import Training
+
+from rig.processes import PATIENCE_S, Failure, Lines
 
 
 class Program:
@@ -18,8 +20,8 @@ class Program:
         """On the stage's device; with `core`, on that one of the host's."""
         self.stage, self.side_task, self.batch = stage, side_task, batch
         self.name = f"{side_task}{batch or ''}-{stage if core is None else 'cpu'}"
-        device = system.devices[stage] if core is None else f"cpu-{core}"
-        scratch = system.folder / f"{self.name}.scratch"
+        device = tables.machine.devices[stage] if core is None else f"cpu-{core}"
+        scratch = system.root / f"{self.name}.scratch"
         scratch.mkdir()
         words = [word for param in tables.params(side_task, batch) for word in ("--param", param)]
         pin = []
@@ -30,7 +32,7 @@ class Program:
         if side_task in TRAIN:
             env = dict(env, LD_LIBRARY_PATH=tables.torch_lib())
         self.process = system.start(self.name, [*pin, tables.options.programs / "bench-side-task", "run", "--serve", "--work", tables.metric(side_task), "--plugin",
-                                                system.plugins / f"{side_task}.so", "--device", device, "--scratch", scratch, *words],
+                                                system.tree.plugins / f"{side_task}.so", "--device", device, "--scratch", scratch, *words],
                                     env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.lines, self.asked = Lines(self.process.stdout).lines, 0
 
@@ -59,16 +61,16 @@ class Beside:
         if self.method == "mps":
             if not self.machine.gpus:
                 raise Failure("MPS needs GPUs")
-            self.mps_env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.system.folder / "p"), "CUDA_MPS_LOG_DIRECTORY": str(self.system.folder / "l")}
+            self.mps_env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.system.root / "p"), "CUDA_MPS_LOG_DIRECTORY": str(self.system.root / "l")}
             for path in self.mps_env.values():
                 pathlib.Path(path).mkdir()
         env = dict(self.mps_env, CUDA_MPS_CLIENT_PRIORITY="0") if self.mps_env else {}
-        self.training = Training(self.system, self.options.python, False, self.machine.cores, env)
+        self.training = Training(self.system, self.options.python, False, len(self.machine.devices), self.machine.cores, env)
         if self.method == "naive":
             self.training.prepare(self.tables.job(self.cells[0]))
             self.start_programs({})
             # For alone(): side tasks of FreeRide's cells only.
-            devices = range(len(self.system.devices))
+            devices = range(len(self.machine.devices))
             for cell in self.scale.cells:
                 for stage in devices:
                     for side_task in self.tables.side_tasks(cell, stage):
@@ -84,7 +86,7 @@ class Beside:
                     self.programs[key] = Program(self.tables, self.system, *key, env)
 
     def keys(self, cell):
-        return [(stage, side_task, cell.batch if side_task in TRAIN else None) for stage in range(len(self.system.devices))
+        return [(stage, side_task, cell.batch if side_task in TRAIN else None) for stage in range(len(self.machine.devices))
                 for side_task in self.tables.side_tasks(cell, stage)]
 
     def answers(self, programs, what, seconds=PATIENCE_S):
@@ -123,7 +125,7 @@ class Beside:
         for (stage, side_task, batch), program in self.programs.items():
             left.setdefault((side_task, batch), {})[stage] = program
         while left:
-            free, round_ = set(range(len(self.system.devices))), []
+            free, round_ = set(range(len(self.machine.devices))), []
             for what, by_stage in list(left.items()):
                 stage = next((stage for stage in by_stage if stage in free), None)
                 if stage is not None:
@@ -148,7 +150,7 @@ class Beside:
             if self.tables.late():
                 return
             try:
-                needed = [f"rank-{rank}" for rank in range(len(self.system.devices))] + [self.programs[key].name for key in self.keys(cell)]
+                needed = [f"rank-{rank}" for rank in range(len(self.machine.devices))] + [self.programs[key].name for key in self.keys(cell)]
                 if not set(needed).isdisjoint(strangers):
                     raise Failure(f"no clients of the MPS server: {', '.join(name for name in needed if name in strangers)}")
                 done(cell, self.cell(cell, block_ns))

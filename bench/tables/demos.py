@@ -2,7 +2,7 @@
 import contextlib
 import time
 
-from system import Failure
+from rig.processes import Failure
 
 STAGE = 1
 LEAD_S, TAIL_S, PATIENCE_S = 2, 2, 60
@@ -22,7 +22,7 @@ def run(harvest, folder):
             found.append(one(harvest, what, folder / f"{plugin}.so", params, memory, f"demo-{number}"))
         except Failure as failure:
             with contextlib.suppress(Failure):  # nothing is there, or has ended
-                harvest.system.ctl("stop", f"demo-{number}")
+                harvest.system.ok("stop", f"demo-{number}")
             failed[f"a side task that {what}"] = str(failure)
     return found, failed
 
@@ -31,7 +31,7 @@ def one(harvest, what, plugin, params, memory, name):
     system, events = harvest.system, harvest.events.lines
     words = [word for param in params for word in ("--param", param)]
     first = len(events)
-    system.ctl("load", plugin, "--name", name, "--stage", STAGE, "--memory", memory, *words)
+    system.ok("load", plugin, "--name", name, "--stage", STAGE, "--memory", memory, *words)
 
     def begun():
         return next((event["begin_ns"] for event in events[first:] if event.get("topic", "").startswith("bubble.end/") and event["task"] == name), None)
@@ -52,7 +52,7 @@ def one(harvest, what, plugin, params, memory, name):
 
     end = system.wait(look, f"the end of the task that {what}", PATIENCE_S / 2 if harvest.machine.gpus else PATIENCE_S)
     if not ended():
-        system.ctl("stop", name)
+        system.ok("stop", name)
     time.sleep(TAIL_S)
     begin_ns = (begun() or end["t_ns"]) - LEAD_S * 10**9
     lines = harvest.training.iterations(begin_ns, time.monotonic_ns())

@@ -10,14 +10,16 @@ import time
 
 import breakdown
 from cells import TRAIN
-from system import Failure, Lines, Training
+from training import Training
+
+from rig.processes import Failure, Lines
 
 
 class Harvest:
     def __init__(self, tables, cells):
         self.tables, self.scale, self.machine, self.options = tables, tables.scale, tables.machine, tables.options
         self.cells, self.system = cells, tables.system()
-        self.training = Training(self.system, self.options.python, True, self.machine.cores, {})
+        self.training = Training(self.system, self.options.python, True, len(self.machine.devices), self.machine.cores, {})
         self.loaded = {}        # task's name -> (stage, side task, batch, interface)
         self.budget = None      # the manager's
         self.block_ms = self.manager_block_ms = 1000
@@ -31,20 +33,16 @@ class Harvest:
     def prepare(self):
         """Everything that needs no training: daemons, profiles (devices are idle still), imports."""
         self.start_manager(None)
-        libraries = self.options.programs.parent / "lib"
-        # A packed tree's libraries (make dist): a sandbox shows the system's only.
-        more = ["--library-dir", libraries] if (libraries / "libzmq.so.5").exists() else []
-        more += ["--host-memory-bytes", 32 << 30, "--init-ms", 90000, "--profile-ms", 30000] if self.machine.gpus else []
-        for stage, device in enumerate(self.system.devices):
-            own = [] if self.machine.gpus else ["--cores", self.machine.core_of(stage)]
-            self.system.start(f"worker-{stage}", [self.options.programs / "freeride-worker", "--state-dir", self.system.folder / f"w{stage}", "--device", device,
-                                                  "--sandbox", self.options.sandbox, "--lease-order", "best-fit", *own, *more])
-        self.wait_workers()
+        more = ["--host-memory-bytes", 32 << 30, "--init-ms", 90000, "--profile-ms", 30000] if self.machine.gpus else []
+        for stage, device in enumerate(self.machine.devices):
+            self.system.start_worker(device, "--state-dir", self.system.root / f"w{stage}", "--sandbox", self.options.sandbox, "--lease-order", "best-fit", *more,
+                                     cores=self.machine.core_of(stage), wait=False)
+        self.system.wait_workers(len(self.machine.devices))
         words = [self.options.programs / "freeride-ctl", "--format", "json", "events"]
         self.events = Lines(self.system.start("events", words, stdout=subprocess.PIPE, text=True).stdout)
         self.training.prepare(self.tables.job(self.cells[0]))
         if self.options.profiles and self.options.profiles.exists():
-            self.system.ctl("profile", "import", self.options.profiles)
+            self.system.ok("profile", "import", self.options.profiles)
         # All that will be profiled is loaded once while the devices are nobody's; for a stage, which no trainer has yet, so that it waits.
         first, *later = self.groups()
         wanted = self.names(first)
@@ -58,14 +56,8 @@ class Harvest:
     def start_manager(self, budget, worth=1.0):
         self.budget, self.manager_block_ms = budget, self.block_ms
         more = ["--side-worth", round(worth, 4)] if budget == "auto" else []
-        self.system.start("manager", [self.options.programs / "freeride-manager", "--state-dir", self.system.folder / "m", "--holdout-pct", 50,
-                                      "--holdout-block-ms", round(self.block_ms), "--default-memory-mib", self.scale.memory_mib, "--budget-pct", 100 if budget is None else budget, *more])
-
-    def wait_workers(self):
-        def up():
-            workers = self.system.ctl("workers").get("workers", [])
-            return len(workers) == len(self.system.devices) and all(worker["state"]["state"] == "up" for worker in workers)
-        self.system.wait(up, "registration of the workers")
+        self.system.start_manager("--holdout-pct", 50, "--holdout-block-ms", round(self.block_ms), "--default-memory-mib", self.scale.memory_mib,
+                                  "--budget-pct", 100 if budget is None else budget, *more)
 
     def set_budget(self, cell):
         """A manager with the cell's budget. One that has it already goes on: it judges other side tasks by what they do. `auto` needs to know what the cell's are worth."""
@@ -75,17 +67,17 @@ class Harvest:
         worth = self.tables.worth(cell) if budget == "auto" else 1.0
         self.pause(self.loaded)
         self.system.end("manager")
-        with contextlib.closing(sqlite3.connect(self.system.folder / "m" / "freeride.db", isolation_level=None)) as state:
+        with contextlib.closing(sqlite3.connect(self.system.state_dir / "freeride.db", isolation_level=None)) as state:
             for table in ("block", "job", "holdout_plan", "stage"):
                 state.execute(f"DELETE FROM {table}")
         self.start_manager(budget, worth)
-        self.wait_workers()
+        self.system.wait_workers(len(self.machine.devices))
 
     # ---- side tasks
     def tasks_of(self, cell):
         """(name, stage, side task, batch, interface) of each."""
         found = []
-        for stage in range(len(self.system.devices)):
+        for stage in range(len(self.machine.devices)):
             for side_task in self.tables.side_tasks(cell, stage):
                 batch = cell.batch if side_task in TRAIN else None
                 found.append((f"{side_task}{batch or ''}-{cell.method}-{stage}", stage, side_task, batch, cell.method))
@@ -113,17 +105,17 @@ class Harvest:
                 continue
             params = [word for param in self.tables.params(side_task, batch) for word in ("--param", param)]
             python = ["--python", self.options.python] if side_task in TRAIN and self.machine.gpus else []
-            self.system.ctl("load", self.options.plugins / f"{side_task}.so", "--name", name, "--stage", stage, "--interface", interface, *params, *python)
+            self.system.ok("load", self.options.plugins / f"{side_task}.so", "--name", name, "--stage", stage, "--interface", interface, *params, *python)
             self.loaded[name] = (stage, side_task, batch, interface)
 
     def drop(self, wanted):
         """Ends all but `wanted`."""
         for name in [name for name in self.loaded if name not in wanted]:
-            self.system.ctl("stop", name)
+            self.system.ok("stop", name)
             del self.loaded[name]
 
     def states(self):
-        return {info["state"]["task"]: info["state"] for info in self.system.ctl("tasks").get("tasks", [])}
+        return {info["state"]["task"]: info["state"] for info in self.system.ok("tasks").get("tasks", [])}
 
     def wait_loaded(self):
         """Until each has made a step, or has ended instead; whoever has is paused. Those that ended are said."""
@@ -151,23 +143,23 @@ class Harvest:
             for name in waiting:
                 state = states.get(name, {})
                 ended[name] = f"side task {name} came to no step: {state.get('state')} {state.get('reason')}"
-                self.system.ctl("stop", name)
+                self.system.ok("stop", name)
         for name in ended:
             self.loaded.pop(name, None)
         return ended
 
     def pause(self, names):
         if names:
-            self.system.ctl("pause", *names)
+            self.system.ok("pause", *names)
 
     def resume(self, names):
-        self.system.ctl("resume", *names)
+        self.system.ok("resume", *names)
 
     # ---- measuring
     def wait_profiles(self):
         wanted = len({tuple(rest[1:]) for rest in self.loaded.values()})  # one of each content, parameters and interface
         try:
-            self.system.wait(lambda: len(self.system.ctl("profile", "list").get("profiles", [])) >= wanted, "profiles", 60)
+            self.system.wait(lambda: len(self.system.ok("profile", "list").get("profiles", [])) >= wanted, "profiles", 60)
         except Failure:
             self.system.check()  # the rest are taken beside training, or say what is wrong with them
 
@@ -192,7 +184,7 @@ class Harvest:
             self.load(self.names(group))
             ended = self.wait_loaded()
             if self.options.profiles:
-                self.system.ctl("profile", "export", self.options.profiles)
+                self.system.ok("profile", "export", self.options.profiles)
             for cell in group:
                 if self.tables.late():
                     return
@@ -247,7 +239,7 @@ class Harvest:
             time.sleep(min(0.1, seconds))
 
     def job(self):
-        return next(iter(self.system.ctl("status").get("jobs") or []), {})
+        return next(iter(self.system.ok("status").get("jobs") or []), {})
 
     def samples(self, first, from_ns, to_ns):
         iterations = [event for event in list(self.events.lines)[first:] if event.get("topic", "").startswith("training.iteration/")]

@@ -1,5 +1,5 @@
 """The page's pictures, with matplotlib."""
-import page
+import labels
 
 COLOURS = {"iterative": "#2a7f62", "imperative": "#5aa9e6", "mps": "#f2b134", "naive": "#c44536"}
 PARTS = [("running_ns", "running", "#2a7f62"), ("until_first_step_ns", "until the first step", "#f2b134"), ("between_steps_ns", "between steps", "#e07a1f"),
@@ -28,8 +28,8 @@ def all_of(record, rows, stem):
 
 
 def glance(plt, record, rows):
-    found = page.glance([row for row in rows if page.plain(row)])
-    methods = [(method, name) for method, _, name in page.GLANCE if any(key[0] == method for key in found)]
+    found = labels.glance([row for row in rows if labels.plain(row)])
+    methods = [(method, name) for method, _, name in labels.GLANCE if any(key[0] == method for key in found)]
     tasks = list(dict.fromkeys(task for _, task in found))
     if len(methods) < 2:
         return None
@@ -63,7 +63,7 @@ def glance(plt, record, rows):
 
 
 def increase(plt, record, rows):
-    measured = [row for row in rows if row["time_increase_pct"] is not None and page.plain(row)]
+    measured = [row for row in rows if row["time_increase_pct"] is not None and labels.plain(row)]
     if not measured:
         return None
     groups = [[row for row in measured if row["method"] in ("iterative", "imperative")], [row for row in measured if row["method"] in ("mps", "naive")]]
@@ -74,8 +74,8 @@ def increase(plt, record, rows):
         for index, row in enumerate(group):
             axes.barh(index, row["time_increase_pct"], color=COLOURS[row["method"]], height=0.62)
             axes.plot(row["time_increase_ci95_pct"], [index, index], color="black", linewidth=1.2)
-        axes.set_yticks(range(len(group)), [f"{row['side_task']}, {page.METHODS[row['method']]}" +
-                                            ("" if row["budget_pct"] is None else f", budget {page.budget_name(row)}") for row in group])
+        axes.set_yticks(range(len(group)), [f"{row['side_task']}, {labels.METHODS[row['method']]}" +
+                                            ("" if row["budget_pct"] is None else f", budget {labels.budget_name(row)}") for row in group])
         axes.set_ylim(len(group) - 0.4, -0.6)
         axes.axvline(0, color="black", linewidth=0.8)
     parts[-1, 0].set_xlabel("time increase I, % (line: 95 % interval)")
@@ -85,7 +85,7 @@ def increase(plt, record, rows):
 def frontier(plt, record, rows):
     lines = {}
     for row in rows:
-        if row["method"] == "iterative" and page.plain(row) and row["time_increase_pct"] is not None:
+        if row["method"] == "iterative" and labels.plain(row) and row["time_increase_pct"] is not None:
             lines.setdefault(row["side_task"], []).append(row)
     lines = {task: points for task, points in lines.items() if len(points) > 1}
     if not lines:
@@ -97,7 +97,7 @@ def frontier(plt, record, rows):
         for row in points:
             low, high = row["time_increase_ci95_pct"]
             axes.plot([low, high], [row["cost_savings_pct"]] * 2, color=line.get_color(), linewidth=0.8, alpha=0.5)
-            axes.annotate(page.budget_name(row), (row["time_increase_pct"], row["cost_savings_pct"]), textcoords="offset points", xytext=(5, 4), fontsize=7,
+            axes.annotate(labels.budget_name(row), (row["time_increase_pct"], row["cost_savings_pct"]), textcoords="offset points", xytext=(5, 4), fontsize=7,
                           color=line.get_color())
     axes.set_xlabel("time increase I, % (line: 95 % interval)")
     axes.set_ylabel("cost savings S, %")
@@ -119,7 +119,7 @@ def breakdown(plt, record, rows):
             share = 100 * sum(stage[key] for stage in run["bubbles"].values()) / max(1, whole)
             axes.barh(index, share, left=left, color=colour, height=0.62, label=name if index == 0 else None)
             left += share
-    axes.set_yticks(range(len(harvested)), [page.label(run["cell"]) for run in harvested])
+    axes.set_yticks(range(len(harvested)), [labels.label(run["cell"]) for run in harvested])
     axes.set_ylim(len(harvested) - 0.4, -0.6)
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of the bubble time, %")
@@ -128,7 +128,7 @@ def breakdown(plt, record, rows):
 
 
 def shapes(plt, record, rows):
-    trainings = page.phases(record)
+    trainings = labels.phases(record)
     if not trainings:
         return None
     figure, parts = plt.subplots(len(trainings), figsize=(9, 0.6 + 1.1 * len(trainings)), layout="constrained", squeeze=False)

@@ -19,15 +19,18 @@ import subprocess
 import sys
 import time
 
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(SOURCE / "tests"))
 import cells
 import demos
 import power
 import rows
 from beside import Beside, Processor
 from harvest import Harvest
-from system import Failure, Lines, System
-
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
+from rig.gpus import gpus
+from rig.processes import Failure, Lines
+from rig.system import System
+from rig.tree import Tree
 
 
 def parse():
@@ -60,14 +63,6 @@ def parse():
     return options
 
 
-def gpus():
-    try:
-        words = ["nvidia-smi", "--query-gpu=uuid,name,driver_version", "--format=csv,noheader"]
-        return [line.split(", ") for line in subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip().splitlines()]
-    except (OSError, subprocess.CalledProcessError):
-        return []
-
-
 class Machine:
     def __init__(self, options):
         found = gpus() if options.scale == "gpu" else []
@@ -75,10 +70,10 @@ class Machine:
             raise Failure("nvidia-smi lists no GPU; --scale toy runs without one")
         stages = options.stages or (min(4, len(found)) if found else 2)
         self.cores = sorted(os.sched_getaffinity(0))
-        self.gpus = [gpu[0] for gpu in found[:stages]]
+        self.gpus = [gpu.uuid for gpu in found[:stages]]
         self.devices = self.gpus or [f"cpu-{stage}" for stage in range(stages)]
-        self.about = {"machine": f"{len(self.devices)} x {found[0][1]}" if found else f"{len(self.cores)} cores, no GPU", "stages": stages,
-                      "driver": found[0][2] if found else None}
+        self.about = {"machine": f"{len(self.devices)} x {found[0].name}" if found else f"{len(self.cores)} cores, no GPU", "stages": stages,
+                      "driver": found[0].driver if found else None}
 
     def core_of(self, stage):
         return str(self.cores[stage % len(self.cores)])
@@ -124,7 +119,9 @@ class Tables:
         return str(pathlib.Path(self.torch_folder) / "lib")
 
     def system(self):
-        return System(self.options.programs, self.options.plugins, self.options.hooks, self.machine.devices)
+        tree = Tree(self.options.programs, self.options.plugins, self.options.hooks)
+        tree.hook_library()  # without one a hooked training would say nothing and have no hook
+        return System(tree, "tables", outside_tmp=True, env={"NCCL_NVLS_ENABLE": "0"})
 
     def side_tasks(self, cell, stage):
         return [self.scale.mixed[stage % len(self.scale.mixed)]] if cell.side_task == "mixed" else cell.side_task.split("+")

@@ -4,14 +4,13 @@ nothing left behind outside of it.
 Without a training: that containers leave it alone is the main job's to show, and bubbles would only make this longer."""
 import contextlib
 import dataclasses
-import os
 import pathlib
 import sys
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "sandbox"), str(TESTS / "e2e")]
-
-import suite  # noqa: E402
+sys.path[:0] = [str(TESTS), str(TESTS / "sandbox")]
+import suite
+from rig.testing import System, until
 
 DEVICE = "cpu-1"
 # Calls that the container's own filter refuses, whose answer goes before the sandbox's: they fail, and the task is not ended for them.
@@ -23,7 +22,7 @@ def groups():
 
 
 @contextlib.contextmanager
-def first_on_the_processors():
+def the_group_first():
     """prepare-cgroups.sh's group is idle, for a training's sake. There is none, and a busy machine would starve what is in it: meanwhile it has the
     most weight there is."""
     group = next(pathlib.Path("/sys/fs/cgroup" + mount) / "freeride" for mount in ("/cpu", "/cpu,cpuacct", "") if
@@ -39,17 +38,13 @@ def first_on_the_processors():
 
 def run(tree, plugins, env):
     """`tree`: as in_container.make_tree() makes it, manager and worker in containers; `env` for them. Returns what was wrong."""
-    os.environ.update(env, FREERIDE_BUILD_DIR=str(tree))
-    import harness  # looks for its build when it is imported
-
     mounts = pathlib.Path("/proc/self/mountinfo").read_text()
-    with first_on_the_processors(), harness.System() as system:
-        system.root.chmod(0o755)
-        ctl = suite.Ctl(tree / "bin/freeride-ctl", system.env)
+    with System(tree, the_group_first, env) as system:
+        ctl = system.calls
         system.start_manager()
         system.start_worker(DEVICE, *suite.FLAGS)
         worker = system.processes[f"worker-{DEVICE}"]
-        harness.until(lambda: ctl("workers")["workers"] or worker.poll() is not None, "the worker registers")
+        until(lambda: ctl("workers")["workers"] or worker.poll() is not None, "the worker registers")
         ctl("load", plugins / "counter.so", "--name", "good", "--memory", "64MiB", "--param", "step_us=300", "--when-idle")
         system.wait_steps("good")
         (there,) = ctl("workers")["workers"]
@@ -63,8 +58,8 @@ def run(tree, plugins, env):
         now = ctl("workers")["workers"]
         if worker.poll() is not None or [one["pid"] for one in now] != [there["pid"]]:
             wrong.append(f"the worker has not lived through it: {now}")
-        harness.until(lambda: len(system.runners()) == 2, "only the good task's processes are there")
-        harness.until(lambda: len({folder.name for folder in groups()}) <= 1, "only the good task's control groups are there")
+        until(lambda: len(system.runners()) == 2, "only the good task's processes are there")
+        until(lambda: len({folder.name for folder in groups()}) <= 1, "only the good task's control groups are there")
         left = [end for case in listed for end in (".new", ".old") if (system.state_dir / "tasks" / case.name / f"scratch{end}").exists()]
         if left:
             wrong.append(f"scratch folders were left behind: {left}")

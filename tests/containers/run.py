@@ -17,14 +17,13 @@ import sys
 import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(SOURCE / "demo")]
+sys.path[:0] = [str(SOURCE / "demo"), str(SOURCE / "tests")]
+import run as demo
+from rig.processes import Failure
 
-import run as demo  # noqa: E402
-from fleet import DemoError  # noqa: E402
-
-import in_container  # noqa: E402
-import misbehaving  # noqa: E402
-from engine import Engine, EngineError  # noqa: E402
+import in_container
+import misbehaving
+from engine import Engine, EngineError
 
 IMAGE = "freeride"
 BUSY_PCT, MOST_SECONDS = 50, 120
@@ -36,15 +35,9 @@ class InContainers(demo.Demo):
 
     def __init__(self, options, env, uid):
         super().__init__(options)
-        self.uid = uid
-        self.fleet.env.update(env)
-
-    def start_system(self):
-        self.root.chmod(0o755)
-        for folder in (self.run_dir, self.state_dir, self.data_dir):
-            folder.mkdir(mode=0o755)
-            os.chown(folder, self.uid, self.uid)
-        super().start_system()
+        self.system.env.update(env)
+        for folder in (self.system.run_dir, self.system.state_dir, self.system.state_dir / "plugins", self.data_dir):
+            os.chown(folder, uid, uid)
 
 
 def container_env(engine, service, uid, overrides):
@@ -67,7 +60,7 @@ def main_job(options, engine, service, uid, seconds, overrides=()):
     job = InContainers(demo.parse([str(flag) for flag in flags]), container_env(engine, service, uid, overrides), uid)
     try:
         report = job.run()
-    except DemoError as error:
+    except Failure as error:
         return [str(error)]
     finally:
         job.finish()
@@ -89,7 +82,7 @@ def misbehaving_suite(options, engine, overrides):
     in_container.make_tree(options.out / "tree", options.build, ["freeride-manager", "freeride-worker"])
     try:
         return misbehaving.run(options.out / "tree", options.build / "test-plugins", container_env(engine, "worker", 0, overrides))
-    except AssertionError as error:
+    except (AssertionError, Failure) as error:
         return [str(error)]
     finally:
         end_containers(engine)

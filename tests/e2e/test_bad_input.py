@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import zmq
 
-from harness import BUILD, System, find_plugin, until
+from rig.testing import BUILD, System, find_plugin, until
 
 REJECTED = (1, 2, 4, 5)
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from harness import System, find_plugin, until
+from rig.testing import System, find_plugin, until
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from harness import BUILD, System, find_plugin, until
+from rig.testing import BUILD, System, find_plugin, until
 
 CTL = BUILD / "bin/freeride-ctl"
 

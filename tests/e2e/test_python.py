@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness import BUILD, SOURCE, System, until
+from rig.testing import BUILD, SOURCE, System, until
 
 EXAMPLES = SOURCE / "plugins" / "python"
 IMPORT = "from freeride_plugin import *\n"
@@ -170,7 +170,7 @@ def system():
     with System() as running:
         running.start_manager("--profile-timeout-ms", 600_000)
         # Importing PyTorch takes seconds of CPU time, of which a side task gets what is left over.
-        running.start_worker("cpu-0", "--create-ms", 300_000, cores=f"0-{os.cpu_count() - 1}", OPENBLAS_NUM_THREADS="2")
+        running.start_worker("cpu-0", "--create-ms", 300_000, cores=f"0-{os.cpu_count() - 1}", env={"OPENBLAS_NUM_THREADS": "2"})
         until(lambda: running.ok("workers")["workers"], "the worker registers")
         yield running
 

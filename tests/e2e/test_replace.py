@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import System, find_plugin, until
+from rig.testing import System, find_plugin, until
 
 KIB_PER_REPLACEMENT = 8  # growth of the manager's and of the worker's resident memory, at most
 

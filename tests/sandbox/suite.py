@@ -6,10 +6,12 @@ Needs Python's own library and freeride-ctl only. The worker has to run with FLA
 """
 import argparse
 import dataclasses
-import json
-import subprocess
+import pathlib
 import sys
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from rig.ctl import Ctl
 
 # What the worker is started with: limits small enough to be met at once.
 FLAGS = ["--grace-ms", "50", "--hang-ms", "1000", "--create-ms", "5000", "--init-ms", "3000", "--stop-ms", "4000", "--task-pids", "64",
@@ -74,24 +76,6 @@ def cases(port=9, pid=0, others_file="/nowhere"):
         bad("close-fds", "close_fds.so", "failed", says="exited with code 0"),
         bad("flood-stdout", "noisy.so", "stopped", stop=True),
     ]
-
-
-class Ctl:
-    """freeride-ctl, answers as JSON."""
-
-    def __init__(self, program="freeride-ctl", env=None):
-        self.program, self.env = str(program), env
-
-    def __call__(self, *words):
-        done = subprocess.run([self.program, *map(str, words), "--format", "json", "--timeout", "20"], capture_output=True, text=True, env=self.env,
-                              timeout=WATCHDOG_S, check=False)
-        if done.returncode != 0:
-            raise AssertionError(f"freeride-ctl {' '.join(map(str, words))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-        return json.loads(done.stdout)
-
-    def states(self):
-        """Of all tasks, in one call: looking must not take the processors from what is looked at."""
-        return {task["load"]["name"]: task["state"] for task in self("tasks")["tasks"]}
 
 
 def load(ctl, plugins, case, *flags):

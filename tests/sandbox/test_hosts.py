@@ -3,15 +3,11 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
-
-import suite  # noqa: E402
-from harness import BUILD, System, until  # noqa: E402
+import suite
+from rig.testing import BUILD, System, until
 
 USER = 65534
 WORKER = BUILD / "bin/freeride-worker"
@@ -88,10 +84,10 @@ def test_read_only_control_groups_mean_rlimits_and_say_so():
     with System() as system:
         system.start_manager()
         argv = ["unshare", "--mount", "sh", "-c", script, "sh", WORKER, "--device", "cpu-0", *suite.FLAGS]
-        process = system.spawn("worker-cpu-0", argv)
+        process = system.start("worker-cpu-0", argv)
         until(lambda: (system.run_dir / "worker-cpu-0.sock").exists() or process.poll() is not None, "the worker listens")
         assert "rlimits, no control group" in system.log("worker-cpu-0")
-        ctl = suite.Ctl(BUILD / "bin/freeride-ctl", system.env)
+        ctl = system.calls
         some = [case for case in suite.cases() if case.name in ("thread-bomb", "leak", "fill-scratch", "raise-priority", "fork-bomb")]
         for case in some:
             case.limit = case.limit if case.name != "thread-bomb" else ""  # an rlimit keeps no count
@@ -108,13 +104,13 @@ def test_an_ordinary_user():
         for folder in (system.root, system.run_dir, system.state_dir, system.state_dir / "plugins"):
             os.chown(folder, USER, USER)
         user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
-        manager = system.spawn("manager", [*user, BUILD / "bin/freeride-manager"])
+        manager = system.start("manager", [*user, BUILD / "bin/freeride-manager"])
         until(lambda: system.ctl("status").code == 0 or manager.poll() is not None, "the manager answers")
         assert manager.poll() is None, system.log("manager")
         argv = [*user, WORKER, "--device", "cpu-0", *suite.FLAGS]
-        process = system.spawn("worker-cpu-0", argv)
+        process = system.start("worker-cpu-0", argv)
         until(lambda: (system.run_dir / "worker-cpu-0.sock").exists() or process.poll() is not None, "the worker listens")
-        ctl = suite.Ctl(BUILD / "bin/freeride-ctl", system.env)
+        ctl = system.calls
         some = [case for case in suite.cases() if case.name in ("read-files", "kill-others", "trace-supervisor", "leak", "raise-priority")]
         assert not suite.run(ctl, BUILD / "test-plugins", some, "--when-idle")
         assert "the worker's own" in system.ok("task", "leak")["task"]["sandbox"]

@@ -1,19 +1,15 @@
 """The misbehaving suite beside a running training: verdicts, what is left behind, and the training's pace."""
-import math
 import pathlib
 import re
 import socket
 import statistics
-import sys
 import time
 
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
-
-import suite  # noqa: E402
-from harness import BUILD, System, find_plugin, until  # noqa: E402
+import suite
+from rig.statistics import interval
+from rig.testing import BUILD, System, find_plugin, until
 
 PLUGINS = BUILD / "test-plugins"
 # Of the training's time increase while tasks misbehave: the interval's lower end has to lie below. Not a target: the 2 cores are shared with the
@@ -45,7 +41,7 @@ def system():
 
 
 def test_misbehaving_suite(system):
-    ctl = suite.Ctl(BUILD / "bin/freeride-ctl", system.env)
+    ctl = system.calls
     system.listen("task.")
     worker = system.processes["worker-cpu-1"]
     # A task that behaves, on the other worker and on this one: whose file nobody may read, and which goes on.
@@ -83,10 +79,9 @@ def test_misbehaving_suite(system):
     paces = [(pace(system, *quiet), pace(system, *busy)) for quiet, busy in pairs]
     ratios = [busy / quiet for quiet, busy in paces if quiet and busy]
     assert len(ratios) >= 3, paces
-    mean, spread = statistics.fmean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
-    low, high = (100 * (mean - 1 + sign * 2.8 * spread) for sign in (-1, 1))
-    print(f"training's iterations while tasks misbehaved: {100 * (mean - 1):+.2f} % ({low:+.2f} … {high:+.2f} %, {len(ratios)} pairs of blocks)")
-    assert low < MOST_INCREASE_PCT
+    mean, half = interval([100 * (ratio - 1) for ratio in ratios])
+    print(f"training's iterations while tasks misbehaved: {mean:+.2f} ± {half:.2f} % ({len(ratios)} pairs of blocks)")
+    assert mean - half < MOST_INCREASE_PCT
 
 
 def test_the_sandbox_is_named(system):
@@ -101,7 +96,7 @@ def test_network_only_when_asked_for(system):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         case = suite.Case("with-network", "use_network.so", "failed", says="was allowed to: ",
                           params={"pid": listening.getsockname()[1]}, flags=("--network",))
-        assert not suite.run(suite.Ctl(BUILD / "bin/freeride-ctl", system.env), PLUGINS, [case], "--stage", 1)
+        assert not suite.run(system.calls, PLUGINS, [case], "--stage", 1)
 
 
 def test_scratch_survives(system):

@@ -1,4 +1,4 @@
-"""Records every event of the bus, with pyzmq and msgpack only, as any monitor could: bus/WIRE.md is all it needs to know."""
+"""Records events of the bus, with pyzmq and msgpack only, as any monitor could: bus/WIRE.md is all it needs to know."""
 import threading
 import time
 
@@ -7,17 +7,19 @@ import zmq
 
 
 class Recorder:
-    """Listens on a thread of its own from construction until close(). The lists may be read at any time; they only grow."""
+    """Listens on a thread of its own from construction until close(), to topics with these prefixes, or to all. The list may be read at any time; it only
+    grows."""
 
-    def __init__(self, endpoint):
+    def __init__(self, endpoint, *prefixes):
         self.events = []  # (topic, fields), in order of arrival
-        self.lost = 0     # events missed, by the publishers' sequence numbers
+        self.lost = 0     # events missed, by the publishers' sequence numbers; right where all topics are listened to
         self._last_seq, self._last_kept = {}, {}
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._socket = zmq.Context.instance().socket(zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, 0)  # never drop here: memory is bounded by the length of the run
-        self._socket.setsockopt_string(zmq.SUBSCRIBE, "")
+        for prefix in prefixes or ("",):
+            self._socket.setsockopt_string(zmq.SUBSCRIBE, prefix)
         self._socket.connect(endpoint)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
