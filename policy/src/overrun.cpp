@@ -33,6 +33,8 @@ OverrunDecision judge_overrun(const OverrunSnapshot& s) {
   decision.executed_ns = executed_past_end(s);
   if (decision.executed_ns > s.grace_ns) {
     decision.action = OverrunAction::kKill;
+    // A GPU shows no execution: there a claimed pause is believed, and came too late.
+    decision.cause = s.claims_paused && s.by_cpu_clock ? Cause::kUnleased : Cause::kLeaseEnd;
     decision.reason = "executed " + milliseconds(decision.executed_ns) + " past the end of lease " +
                       std::to_string(s.lease_id) + (s.claims_paused ? " though it said that it had paused" : "");
     decision.limit = "grace " + milliseconds(s.grace_ns);
@@ -45,6 +47,7 @@ OverrunDecision judge_overrun(const OverrunSnapshot& s) {
   const bool starves = s.by_cpu_clock && s.wants_cpu;
   if (waited_ns > s.hang_ns && !starves) {
     decision.action = OverrunAction::kKill;
+    decision.cause = Cause::kNoPause;
     decision.reason =
         "had not paused " + milliseconds(waited_ns) + " after the end of lease " + std::to_string(s.lease_id);
     decision.limit = "hang " + milliseconds(s.hang_ns);

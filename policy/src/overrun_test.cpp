@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+using freeride::policy::Cause;
 using freeride::policy::judge_overrun;
 using freeride::policy::OverrunAction;
 using freeride::policy::OverrunSnapshot;
@@ -38,6 +39,7 @@ TEST_CASE("overrun: exactly the grace is forgiven, a nanosecond more is not") {
   s.cpu_now_ns += 1;
   const auto decision = judge_overrun(s);
   CHECK(decision.action == OverrunAction::kKill);
+  CHECK(decision.cause == Cause::kLeaseEnd);
   CHECK(decision.limit == "grace 100 ms");
   CHECK(decision.reason.find("lease 7") != std::string::npos);
 }
@@ -46,6 +48,7 @@ TEST_CASE("overrun: on a CPU a starved task is not killed for wall time short of
   CHECK(judge_overrun(ended(4900, 1)).action == OverrunAction::kWait);
   const auto hung = judge_overrun(ended(5001, 1));
   CHECK(hung.action == OverrunAction::kKill);
+  CHECK(hung.cause == Cause::kNoPause);
   CHECK(hung.limit == "hang 5000 ms");
 }
 
@@ -71,6 +74,7 @@ TEST_CASE("overrun: what a task has waited for a processor is no hang, nor is wa
 
 TEST_CASE("overrun: a claimed pause hides neither CPU time nor becomes a hang") {
   CHECK(judge_overrun(ended(3000, 101, true)).action == OverrunAction::kKill);
+  CHECK(judge_overrun(ended(3000, 101, true)).cause == Cause::kUnleased);
   CHECK(judge_overrun(ended(60'000, 1, true)).action == OverrunAction::kFine);
 }
 

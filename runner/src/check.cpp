@@ -98,10 +98,11 @@ class Scratch {
 };
 
 std::string text_of(const Outcome& outcome) {
-  std::string text = outcome.kind;
-  if (!outcome.transition.empty()) text += " in " + outcome.transition;
-  text += ": " + outcome.reason;
-  if (!outcome.limit.empty()) text += " (limit: " + outcome.limit + ")";
+  const policy::Verdict& verdict = outcome.verdict;
+  std::string text = policy::kind_name(verdict.kind);
+  if (!verdict.transition.empty()) text += " in " + verdict.transition;
+  text += ": " + verdict.message;
+  if (!verdict.limit.empty()) text += " (limit: " + verdict.limit + ")";
   return text;
 }
 
@@ -265,11 +266,12 @@ class LifeCheck {
 
   void end() {
     const auto outcome = harness_.verdict(most_ms_);
-    if (!outcome || (outcome->kind != "stopped" && outcome->kind != "finished")) {
+    if (!outcome || (outcome->verdict.kind != policy::VerdictKind::kStopped &&
+                     outcome->verdict.kind != policy::VerdictKind::kFinished)) {
       give_up("stop", "end");
       return;
     }
-    findings_.ok("stop", "StopSideTask and destroy: " + outcome->reason);
+    findings_.ok("stop", "StopSideTask and destroy: " + outcome->verdict.message);
     if (outcome->threads_left > 0) {
       const std::string text = std::to_string(outcome->threads_left) + " thread(s) outlived StopSideTask";
       // Those that a library keeps for later (PyTorch's, OpenMP's) can be joined by nobody, and end with the process.

@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "freeride/base/clock.hpp"
+#include "last_words.hpp"
 #include "test_support.hpp"
 
 using namespace freeride;
@@ -46,30 +47,30 @@ TEST_CASE("fault: fails, throws, crashes and exits, in each transition") {
   for (const auto& [where, name] : kPlaces) {
     INFO(where);
     auto outcome = faulty(where, "fail");
-    CHECK(outcome.kind == "failed");
-    CHECK(outcome.transition == name);
-    CHECK(outcome.reason == "told to fail");
+    CHECK(outcome.verdict.kind == VerdictKind::kFailed);
+    CHECK(outcome.verdict.transition == name);
+    CHECK(outcome.verdict.message == "told to fail");
 
     outcome = faulty(where, "throw");
-    CHECK(outcome.kind == "failed");
-    CHECK(outcome.transition == name);
-    CHECK(outcome.reason == "threw thrown on purpose");
+    CHECK(outcome.verdict.kind == VerdictKind::kFailed);
+    CHECK(outcome.verdict.transition == name);
+    CHECK(outcome.verdict.message == "threw thrown on purpose");
 
     outcome = faulty(where, "abort");
-    CHECK(outcome.kind == "crashed");
-    CHECK(outcome.transition == name);
-    CHECK(outcome.signal == SIGABRT);
+    CHECK(outcome.verdict.kind == VerdictKind::kCrashed);
+    CHECK(outcome.verdict.transition == name);
+    CHECK(outcome.verdict.signal == SIGABRT);
 
     outcome = faulty(where, "segv");
-    CHECK(outcome.kind == "crashed");
-    CHECK(outcome.transition == name);
-    CHECK(outcome.signal == SIGSEGV);
-    CHECK(outcome.reason == std::string("killed by signal 11 (SIGSEGV) in ") + name);
+    CHECK(outcome.verdict.kind == VerdictKind::kCrashed);
+    CHECK(outcome.verdict.transition == name);
+    CHECK(outcome.verdict.signal == SIGSEGV);
+    CHECK(outcome.verdict.message == std::string("killed by signal 11 (SIGSEGV) in ") + name);
 
     outcome = faulty(where, "exit0");
-    CHECK(outcome.kind == "failed");
-    CHECK(outcome.transition == name);
-    CHECK(holds(outcome.reason, std::string("exited with code 0 in ") + name));
+    CHECK(outcome.verdict.kind == VerdictKind::kFailed);
+    CHECK(outcome.verdict.transition == name);
+    CHECK(holds(outcome.verdict.message, std::string("exited with code 0 in ") + name));
   }
 }
 
@@ -88,12 +89,59 @@ TEST_CASE("fault: hangs in each transition") {
     const bool in_bubble =
         std::string(where) == "start" || std::string(where) == "step" || std::string(where) == "pause";
     const auto outcome = faulty(where, "hang", tight, in_bubble ? 50 : 60'000, init_ms);
-    CHECK(outcome.kind == "overran");
-    CHECK(outcome.transition == name);
-    CHECK(outcome.limit == (std::string(where) == "create" ? "create 300 ms"
-                            : std::string(where) == "stop" ? "stop 300 ms"
-                                                           : "hang 200 ms"));
+    CHECK(outcome.verdict.kind == VerdictKind::kOverran);
+    CHECK(outcome.verdict.transition == name);
+    CHECK(outcome.verdict.limit == (std::string(where) == "create" ? "create 300 ms"
+                                    : std::string(where) == "stop" ? "stop 300 ms"
+                                                                   : "hang 200 ms"));
   }
+}
+
+TEST_CASE("fault: a transition that failed and said so is failed, though its process had to be killed") {
+  struct Row {
+    const char* how;
+    const char* message;
+  };
+  Harness::Options options;
+  options.hang_ms = 200;
+  for (const Row& row :
+       {Row{"fail", "told to fail"}, Row{"throw", "threw thrown on purpose"}, Row{"status", "status 4711"}}) {
+    for (const auto& [where, name] : kPlaces) {
+      INFO(where << " " << row.how);
+      const std::string place = where;
+      if (place == "create") continue;  // has no lease; its limit is a minute
+      options.stop_ms = place == "stop" ? 300 : 60'000;
+      const TempDir scratch;
+      auto harness = start("faulty", scratch, {{"where", where}, {"how", row.how}, {"exit", "hang"}}, options);
+      const Outcome outcome =
+          live(*harness, place == "init" || place == "stop" ? 60'000 : 50, place == "init" ? 50 : 60'000);
+      CHECK(outcome.verdict.kind == VerdictKind::kFailed);
+      CHECK(outcome.verdict.cause == Cause::kTransition);
+      CHECK(outcome.verdict.transition == name);
+      CHECK(holds(outcome.verdict.message, row.message));
+      REQUIRE(outcome.verdict.evidence.size() == 1);
+      CHECK(holds(outcome.verdict.evidence[0], place == "stop" ? "overran: had not stopped" : "overran: "));
+      CHECK(outcome.verdict.limit == (place == "stop" ? "stop 300 ms" : "hang 200 ms"));
+    }
+  }
+}
+
+TEST_CASE("fault: last words that are forged excuse no execution") {
+  const TempDir scratch;
+  const LastWords words = last_words(VerdictKind::kFinished, Cause::kDone, FREERIDE_IN_NONE, "all is well");
+  std::ofstream(scratch.path() + "/words", std::ios::binary)
+      .write(reinterpret_cast<const char*>(&words), sizeof(words));
+  Harness::Options options;
+  options.grace_ms = 50;
+  auto harness = start("forge_words", scratch, {}, options);
+  const Outcome outcome = live(*harness, 50);
+  CHECK(outcome.verdict.kind == VerdictKind::kOverran);
+  CHECK(outcome.verdict.cause == Cause::kLeaseEnd);
+  CHECK(outcome.verdict.transition == "RunNextStep");
+  CHECK(outcome.verdict.evidence == std::vector<std::string>{"finished: all is well"});
+  const Watched task(harness->task());
+  CHECK(harness->wait_gone() == 0);
+  CHECK(task.ends(0));
 }
 
 TEST_CASE("fault: is told to stop while it is initialised, and does not come back from there") {
@@ -107,8 +155,8 @@ TEST_CASE("fault: is told to stop while it is initialised, and does not come bac
   harness->revoke(FREERIDE_ORDER_STOP);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
-  CHECK(outcome->transition == "InitSideTask");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
+  CHECK(outcome->verdict.transition == "InitSideTask");
 }
 
 TEST_CASE("fault: spins past the end of its lease") {
@@ -119,9 +167,9 @@ TEST_CASE("fault: spins past the end of its lease") {
     INFO(where);
     const auto outcome = faulty(where, "spin", options, std::string(where) == "init" ? 60'000 : 30,
                                 std::string(where) == "init" ? 30 : 60'000);
-    CHECK(outcome.kind == "overran");
-    CHECK(outcome.limit == "grace 50 ms");
-    CHECK(holds(outcome.reason, "past the end of lease"));
+    CHECK(outcome.verdict.kind == VerdictKind::kOverran);
+    CHECK(outcome.verdict.limit == "grace 50 ms");
+    CHECK(holds(outcome.verdict.message, "past the end of lease"));
   }
 }
 
@@ -139,34 +187,34 @@ TEST_CASE("fault: executing past the end but within the grace is forgiven") {
   harness->revoke(FREERIDE_ORDER_STOP);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
 }
 
 TEST_CASE("fault: other statuses and exceptions") {
-  CHECK(faulty("step", "silent").reason == "failed without saying why");
-  CHECK(holds(faulty("init", "unavailable").reason, "trying again later"));
-  CHECK(holds(faulty("step", "status").reason, "status 4711"));
-  CHECK(faulty("init", "finished").kind == "failed");
-  CHECK(faulty("step", "finished").kind == "finished");
-  CHECK(faulty("step", "throw_int").reason == "threw something that is no std::exception");
+  CHECK(faulty("step", "silent").verdict.message == "failed without saying why");
+  CHECK(holds(faulty("init", "unavailable").verdict.message, "trying again later"));
+  CHECK(holds(faulty("step", "status").verdict.message, "status 4711"));
+  CHECK(faulty("init", "finished").verdict.kind == VerdictKind::kFailed);
+  CHECK(faulty("step", "finished").verdict.kind == VerdictKind::kFinished);
+  CHECK(faulty("step", "throw_int").verdict.message == "threw something that is no std::exception");
   const auto thread = faulty("step", "throw_thread");
-  CHECK(thread.kind == "failed");
-  CHECK(thread.transition == "RunNextStep");
-  CHECK(holds(thread.reason, "thrown in a thread"));
+  CHECK(thread.verdict.kind == VerdictKind::kFailed);
+  CHECK(thread.verdict.transition == "RunNextStep");
+  CHECK(holds(thread.verdict.message, "thrown in a thread"));
   const auto code = faulty("step", "exit3");
-  CHECK(code.kind == "failed");
+  CHECK(code.verdict.kind == VerdictKind::kFailed);
 #ifndef FREERIDE_SANITIZED  // the leak check at exit has a code of its own
-  CHECK(holds(code.reason, "exited with code 3 in RunNextStep"));
+  CHECK(holds(code.verdict.message, "exited with code 3 in RunNextStep"));
 #endif
   const auto killed = faulty("step", "kill");
-  CHECK(killed.kind == "crashed");
-  CHECK(killed.signal == SIGKILL);
+  CHECK(killed.verdict.kind == VerdictKind::kCrashed);
+  CHECK(killed.verdict.signal == SIGKILL);
 }
 
 TEST_CASE("fault: no memory") {
   for (const char* where : {"create", "init", "step"}) {
-    CHECK(faulty(where, "oom").kind == "out_of_memory");
-    CHECK(faulty(where, "bad_alloc").kind == "out_of_memory");
+    CHECK(faulty(where, "oom").verdict.kind == VerdictKind::kOutOfMemory);
+    CHECK(faulty(where, "bad_alloc").verdict.kind == VerdictKind::kOutOfMemory);
   }
 #ifndef FREERIDE_SANITIZED  // sanitizers need terabytes of address space
   const TempDir scratch;
@@ -176,36 +224,36 @@ TEST_CASE("fault: no memory") {
   harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "out_of_memory");
-  CHECK(outcome->transition == "RunNextStep");
-  CHECK(outcome->reason == "malloc returned NULL");
+  CHECK(outcome->verdict.kind == VerdictKind::kOutOfMemory);
+  CHECK(outcome->verdict.transition == "RunNextStep");
+  CHECK(outcome->verdict.message == "malloc returned NULL");
 #endif
 }
 
 TEST_CASE("fault: what cannot be loaded is rejected, with words") {
   auto outcome = rejected("counter", {{"speed", "9"}});
-  CHECK(outcome.kind == "rejected");
-  CHECK(outcome.reason == "counter has no parameter 'speed'; it knows: step_us, finish, sleep, trace");
-  CHECK(holds(rejected("noisy", {{"speed", "9"}}).reason, "none at all"));
-  CHECK(holds(rejected("counter", {{"finish", "1"}, {"finish", "2"}}).reason, "given twice"));
+  CHECK(outcome.verdict.kind == VerdictKind::kRejected);
+  CHECK(outcome.verdict.message == "counter has no parameter 'speed'; it knows: step_us, finish, sleep, trace");
+  CHECK(holds(rejected("noisy", {{"speed", "9"}}).verdict.message, "none at all"));
+  CHECK(holds(rejected("counter", {{"finish", "1"}, {"finish", "2"}}).verdict.message, "given twice"));
   outcome = rejected("counter", {{"step_us", "-1"}});
-  CHECK(outcome.kind == "rejected");
-  CHECK(outcome.reason == "step_us must not be negative");
+  CHECK(outcome.verdict.kind == VerdictKind::kRejected);
+  CHECK(outcome.verdict.message == "step_us must not be negative");
   outcome = rejected("abi_99");
-  CHECK(outcome.kind == "rejected");
-  CHECK(holds(outcome.reason, "ABI version 99"));
-  CHECK(holds(outcome.reason, "speaks version 1"));
-  CHECK(holds(rejected("abi_newer").reason, "freeride_plugin_v2"));
-  CHECK(holds(rejected("small_struct").reason, "16 bytes"));
-  CHECK(holds(rejected("missing_function").reason, "run_next_step is NULL"));
-  CHECK(holds(rejected("null_table").reason, "returned NULL"));
-  CHECK(holds(rejected("no_entry").reason, "no entry symbol"));
-  CHECK(holds(rejected("bad_params").reason, "parameter 0"));
-  CHECK(holds(rejected("undefined_symbol").reason, "freeride_test_function_that_nobody_has"));
-  CHECK(holds(rejected("there_is_none").reason, "cannot open plugin"));
+  CHECK(outcome.verdict.kind == VerdictKind::kRejected);
+  CHECK(holds(outcome.verdict.message, "ABI version 99"));
+  CHECK(holds(outcome.verdict.message, "speaks version 1"));
+  CHECK(holds(rejected("abi_newer").verdict.message, "freeride_plugin_v2"));
+  CHECK(holds(rejected("small_struct").verdict.message, "16 bytes"));
+  CHECK(holds(rejected("missing_function").verdict.message, "run_next_step is NULL"));
+  CHECK(holds(rejected("null_table").verdict.message, "returned NULL"));
+  CHECK(holds(rejected("no_entry").verdict.message, "no entry symbol"));
+  CHECK(holds(rejected("bad_params").verdict.message, "parameter 0"));
+  CHECK(holds(rejected("undefined_symbol").verdict.message, "freeride_test_function_that_nobody_has"));
+  CHECK(holds(rejected("there_is_none").verdict.message, "cannot open plugin"));
   outcome = rejected("load_abort");
-  CHECK(outcome.kind == "crashed");
-  CHECK(outcome.transition == "load");
+  CHECK(outcome.verdict.kind == VerdictKind::kCrashed);
+  CHECK(outcome.verdict.transition == "load");
 
   const TempDir scratch;
   std::ofstream(scratch.path() + "/text.so") << "not a plugin";
@@ -215,29 +263,33 @@ TEST_CASE("fault: what cannot be loaded is rejected, with words") {
   options.plugin = scratch.path() + "/text.so";
   auto harness = Harness::start(options);
   REQUIRE(harness.ok());
-  CHECK(holds((*harness)->verdict()->reason, "not an ELF file"));
+  CHECK(holds((*harness)->verdict()->verdict.message, "not an ELF file"));
   options.plugin = scratch.path();  // a folder
   harness = Harness::start(options);
   REQUIRE(harness.ok());
-  CHECK(holds((*harness)->verdict()->reason, "is not a file"));
+  CHECK(holds((*harness)->verdict()->verdict.message, "is not a file"));
 }
 
 TEST_CASE("abi: a plugin built from the first version's header is accepted for ever") {
   const TempDir scratch;
-  auto harness = start("from_v1", scratch, {{"steps", "5"}});
-  const Outcome outcome = live(*harness);
-  INFO(outcome.reason);
-  CHECK(outcome.kind == "finished");
+  auto harness = start_paused("from_v1", scratch, {{"steps", "5"}});
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  INFO(outcome->verdict.message);
+  CHECK(outcome->verdict.kind == VerdictKind::kFinished);
   CHECK(steps(*harness) == 5);
   CHECK(harness->log().find("info from version 1, stopped after 5 steps") != std::string::npos);
 }
 
 TEST_CASE("abi: a plugin built from a later header finds what is not there yet by the host's struct_size") {
   const TempDir scratch;
-  auto harness = start("from_later", scratch);
-  const Outcome outcome = live(*harness);
-  INFO(outcome.reason);
-  CHECK(outcome.kind == "finished");
+  auto harness = start_paused("from_later", scratch);
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  INFO(outcome->verdict.message);
+  CHECK(outcome->verdict.kind == VerdictKind::kFinished);
   CHECK(harness->log().find("info does without") != std::string::npos);
 }
 
@@ -252,16 +304,16 @@ TEST_CASE("fault: a thread that goes on after the pause is found out by the CPU 
   harness->revoke();
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "overran");
-  CHECK(outcome->transition == "PauseSideTask");
-  CHECK(holds(outcome->reason, "though it said that it had paused"));
+  CHECK(outcome->verdict.kind == VerdictKind::kOverran);
+  CHECK(outcome->verdict.transition == "PauseSideTask");
+  CHECK(holds(outcome->verdict.message, "though it said that it had paused"));
 }
 
 TEST_CASE("fault: a process left behind, in a session of its own, is ended with the task") {
   const TempDir scratch;
   auto harness = start("child", scratch);
   const Outcome outcome = live(*harness);
-  CHECK(outcome.kind == "stopped");
+  CHECK(outcome.verdict.kind == VerdictKind::kStopped);
   CHECK(outcome.processes_left == 1);
   int pid = 0;
   std::ifstream(scratch.path() + "/child") >> pid;

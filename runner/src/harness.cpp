@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "freeride/base/clock.hpp"
+#include "report.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -179,7 +180,7 @@ bool Harness::wait_paused(int64_t most_ms) {
 bool Harness::read_report(int64_t most_ms) {
   pollfd readable{report_.get(), POLLIN, 0};
   if (!report_.valid() || poll(&readable, 1, static_cast<int>(most_ms)) != 1) return verdict_.has_value();
-  char text[8192];
+  char text[kMostReportBytes];
   const ssize_t length = recv(report_.get(), text, sizeof(text), 0);
   if (length <= 0) {
     report_.reset();
@@ -189,19 +190,7 @@ bool Harness::read_report(int64_t most_ms) {
   if (!message.is_object()) return false;
   if (message.value("event", "") == "started") task_ = message.value("pid", kNoProcess);
   if (message.value("event", "") == "verdict") {
-    Outcome outcome;
-    outcome.kind = message.value("kind", "");
-    outcome.reason = message.value("reason", "");
-    outcome.transition = message.value("transition", "");
-    outcome.signal = message.value("signal", 0);
-    outcome.limit = message.value("limit", "");
-    outcome.threads_left = message.value("threads_left", 0U);
-    outcome.threads_awake = message.value("threads_awake", 0U);
-    outcome.processes_left = message.value("processes_left", 0U);
-    outcome.step_p50_ns = message.value("step_p50_ns", int64_t{0});
-    outcome.step_p90_ns = message.value("step_p90_ns", int64_t{0});
-    outcome.step_max_ns = message.value("step_max_ns", int64_t{0});
-    verdict_ = std::move(outcome);
+    verdict_ = outcome_of(message);
   }
   return true;
 }

@@ -7,7 +7,6 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/pages/mapping.hpp"
-#include "outcome.hpp"
 
 namespace freeride::runner {
 namespace {
@@ -120,7 +119,10 @@ void Host::metric(const char* name, double value) {
 }
 
 void Host::fail(const char* text) {
-  put_text(reason_, text == nullptr ? "" : text);
+  if (text == nullptr) text = "";
+  const size_t length = strnlen(text, reason_.size() - 1);
+  std::memcpy(reason_.data(), text, length);
+  reason_[length] = '\0';
 }
 
 std::string Host::take_reason() {

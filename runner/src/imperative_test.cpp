@@ -62,7 +62,7 @@ TEST_CASE("imperative: a workload goes on in every lease, and its process is sto
   harness->revoke(FREERIDE_ORDER_STOP);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
   CHECK(outcome->threads_left == 0);
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("imperative: a lease that just runs out ends the same way") {
   REQUIRE(harness->signal_supervisor(SIGTERM));  // to a process that is stopped
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
 }
 
 TEST_CASE("imperative: the workload's thread prepares itself under the init grant, and waits") {
@@ -101,7 +101,7 @@ TEST_CASE("imperative: a task that is stopped before its first lease ends in goo
   harness->revoke(FREERIDE_ORDER_STOP);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
   CHECK(outcome->threads_left == 0);
   CHECK(metric(*harness, "steps") == 0);
 }
@@ -120,7 +120,7 @@ TEST_CASE("imperative: pieces are queued one ahead of the GPU while the gate sta
     }
     harness->revoke(FREERIDE_ORDER_STOP);
     REQUIRE(harness->verdict());
-    CHECK(harness->verdict()->kind == "stopped");
+    CHECK(harness->verdict()->verdict.kind == VerdictKind::kStopped);
   }
   int queued = 0, done = 0, most = 0;
   std::ifstream file(scratch.path() + "/pieces");
@@ -149,7 +149,7 @@ TEST_CASE("imperative: a workload that never comes to its gate is stopped where 
   harness->revoke(FREERIDE_ORDER_STOP);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
 }
 
 TEST_CASE("imperative: state is saved at the gate, a profile runs, other plugins say no") {
@@ -173,10 +173,10 @@ TEST_CASE("imperative: state is saved at the gate, a profile runs, other plugins
   REQUIRE(profile->wait_state(FREERIDE_STATE_CREATED));
   profile->open(FREERIDE_LEASE_PROFILE, 1'000);
   REQUIRE(profile->verdict());
-  CHECK(profile->verdict()->kind == "finished");
+  CHECK(profile->verdict()->verdict.kind == VerdictKind::kFinished);
   auto refused = start("counter", scratch, {{"interface", "imperative"}});
   REQUIRE(refused->verdict());
-  CHECK(refused->verdict()->reason.find("has no imperative interface") != std::string::npos);
+  CHECK(refused->verdict()->verdict.message.find("has no imperative interface") != std::string::npos);
 }
 
 TEST_CASE("imperative: after one slow pause it is tried again, a piece at a time, until it is known to fit") {

@@ -9,6 +9,10 @@
 namespace freeride::runner {
 namespace {
 
+using policy::Cause;
+using policy::Verdict;
+using policy::VerdictKind;
+
 constexpr int64_t kNever = INT64_MAX;
 
 // The worker's acting thread looks at a lease's deadline, extends or closes it; the supervisor looks this much later,
@@ -51,13 +55,14 @@ const char* place(const Look& look) {
   return pages::transition_name(look.state == FREERIDE_STATE_RUNNING ? FREERIDE_IN_STEP : FREERIDE_IN_PAUSE);
 }
 
-Outcome overran(const char* transition, std::string reason, std::string limit) {
-  Outcome outcome;
-  outcome.kind = "overran";
-  outcome.transition = transition;
-  outcome.reason = std::move(reason);
-  outcome.limit = std::move(limit);
-  return outcome;
+Verdict overran(Cause cause, const char* transition, std::string message, std::string limit) {
+  Verdict verdict;
+  verdict.kind = VerdictKind::kOverran;
+  verdict.cause = cause;
+  verdict.transition = transition;
+  verdict.message = std::move(message);
+  verdict.limit = std::move(limit);
+  return verdict;
 }
 
 }  // namespace
@@ -69,7 +74,7 @@ void LeaseWatch::stop_requested(int64_t now_ns) {
   if (stopping_since_ns_ < 0) stopping_since_ns_ = now_ns;
 }
 
-std::optional<Outcome> LeaseWatch::check_stop(const Look& look, int64_t& look_at_ns) {
+std::optional<Verdict> LeaseWatch::check_stop(const Look& look, int64_t& look_at_ns) {
   const bool ordered = look.readable && look.lease.order == FREERIDE_ORDER_STOP;
   if (ordered || look.transition == FREERIDE_IN_STOP || look.state == FREERIDE_STATE_STOPPED) {
     stop_requested(look.now_ns);
@@ -78,9 +83,9 @@ std::optional<Outcome> LeaseWatch::check_stop(const Look& look, int64_t& look_at
   const int64_t until_ns = later(stopping_since_ns_, limits_.stop_ms * kNsPerMs);
   if (look.now_ns > until_ns) {
     const std::string limit = "stop " + std::to_string(limits_.stop_ms) + " ms";
-    return outcome_of(
-        look,
-        overran(place(look), "had not stopped " + std::to_string(limits_.stop_ms) + " ms after it was to", limit));
+    return verdict_of(look,
+                      overran(Cause::kSlowTransition, place(look),
+                              "had not stopped " + std::to_string(limits_.stop_ms) + " ms after it was to", limit));
   }
   look_at_ns = std::min(look_at_ns, later(until_ns, 1));
   return std::nullopt;
@@ -88,14 +93,15 @@ std::optional<Outcome> LeaseWatch::check_stop(const Look& look, int64_t& look_at
 
 // What comes before the first step cannot be broken off, and may take longer than anybody waits for a stop: whoever was
 // to stop meanwhile has been stopped, if by force.
-Outcome LeaseWatch::outcome_of(const Look& look, Outcome outcome) const {
+Verdict LeaseWatch::verdict_of(const Look& look, Verdict verdict) const {
   const bool starts = look.transition == FREERIDE_IN_LOAD || look.transition == FREERIDE_IN_CREATE ||
                       look.transition == FREERIDE_IN_INIT || look.transition == FREERIDE_IN_RESTORE;
   if (stopping_since_ns_ >= 0 && starts) {
-    outcome.kind = "stopped";
-    outcome.reason = "stopped by force in " + outcome.transition + ": " + outcome.reason;
+    verdict.kind = VerdictKind::kStopped;
+    verdict.cause = Cause::kOrder;
+    verdict.message = "stopped by force in " + verdict.transition + ": " + verdict.message;
   }
-  return outcome;
+  return verdict;
 }
 
 void LeaseWatch::follow_lease(const Look& look, bool open) {
@@ -152,7 +158,7 @@ WatchDecision LeaseWatch::after_end(const Look& look, int64_t look_at_ns) {
   const policy::OverrunDecision decision = policy::judge_overrun(snapshot);
   switch (decision.action) {
     case policy::OverrunAction::kKill:
-      return {outcome_of(look, overran(place(look), decision.reason, decision.limit)), 0};
+      return {verdict_of(look, overran(decision.cause, place(look), decision.reason, decision.limit)), 0};
     case policy::OverrunAction::kWait:
       return {std::nullopt, std::min(look_at_ns, decision.look_at_ns)};
     case policy::OverrunAction::kFine:
@@ -176,15 +182,17 @@ WatchDecision LeaseWatch::look(const Look& look) {
     const int64_t until_ns = later(started_ns_, limits_.create_ms * kNsPerMs);
     if (look.now_ns > until_ns) {
       const std::string limit = "create " + std::to_string(limits_.create_ms) + " ms";
-      return {
-          overran(place(look), "was not created " + std::to_string(limits_.create_ms) + " ms after its start", limit),
-          0};
+      return {overran(Cause::kSlowTransition, place(look),
+                      "was not created " + std::to_string(limits_.create_ms) + " ms after its start", limit),
+              0};
     }
     return {std::nullopt, std::min(look_at_ns, later(until_ns, 1))};
   }
   if (open) return {std::nullopt, std::min(look_at_ns, later(deadline_ns_, kAfterWorkerNs))};
   // In StopSideTask its own limit counts: it is called when a lease has just ended, and takes as long as it must.
-  if (!ended_ || look.transition == FREERIDE_IN_STOP) return {std::nullopt, look_at_ns};
+  // So until the process's end: what StopSideTask has executed is not executed past the lease.
+  const bool stops = look.transition == FREERIDE_IN_STOP || look.state == FREERIDE_STATE_STOPPED;
+  if (!ended_ || stops) return {std::nullopt, look_at_ns};
   return after_end(look, look_at_ns);
 }
 

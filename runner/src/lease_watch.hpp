@@ -7,8 +7,8 @@
 
 #include "freeride/base/starvation.hpp"
 #include "freeride/pages/mapping.hpp"
+#include "freeride/policy/verdict.hpp"
 #include "limits.hpp"
-#include "outcome.hpp"
 
 namespace freeride::runner {
 
@@ -27,7 +27,7 @@ struct Look {
 };
 
 struct WatchDecision {
-  std::optional<Outcome> kill;
+  std::optional<policy::Verdict> kill;
   int64_t look_at_ns = 0;  ///< when to look again though nothing was heard; INT64_MAX: not needed
 };
 
@@ -46,8 +46,8 @@ class LeaseWatch {
 
  private:
   void follow_lease(const Look& look, bool open);
-  Outcome outcome_of(const Look& look, Outcome outcome) const;
-  std::optional<Outcome> check_stop(const Look& look, int64_t& look_at_ns);
+  policy::Verdict verdict_of(const Look& look, policy::Verdict verdict) const;
+  std::optional<policy::Verdict> check_stop(const Look& look, int64_t& look_at_ns);
   WatchDecision after_end(const Look& look, int64_t look_at_ns);
 
   Limits limits_;

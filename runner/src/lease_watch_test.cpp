@@ -7,6 +7,8 @@
 
 using namespace freeride;
 using namespace freeride::runner;
+using policy::Cause;
+using policy::VerdictKind;
 
 namespace {
 
@@ -82,6 +84,7 @@ TEST_CASE("lease watch: a starved task is not hung, one that sleeps for as long 
   const auto decision = world.after(200);
   REQUIRE(decision.kill);
   CHECK(decision.kill->limit == "hang 5000 ms");
+  CHECK(decision.kill->cause == Cause::kNoPause);
 }
 
 TEST_CASE("lease watch: creation has a limit") {
@@ -108,7 +111,8 @@ TEST_CASE("lease watch: an open lease is looked at soon after it ends, then by t
   CHECK_FALSE(world.after(100, 100).kill);
   const auto beyond = world.after(1, 1);
   REQUIRE(beyond.kill);
-  CHECK(beyond.kill->kind == "overran");
+  CHECK(beyond.kill->kind == VerdictKind::kOverran);
+  CHECK(beyond.kill->cause == Cause::kLeaseEnd);
   CHECK(beyond.kill->transition == "RunNextStep");
 }
 
@@ -202,6 +206,7 @@ TEST_CASE("lease watch: stopping has its own limit, by order, by claim and by SI
     REQUIRE(decision.kill);
     CHECK(decision.kill->transition == "StopSideTask");
     CHECK(decision.kill->limit == "stop 500 ms");
+    CHECK(decision.kill->cause == Cause::kSlowTransition);
   }
   SECTION("by claim: it gives no more time than an order would") {
     World world;
@@ -217,6 +222,20 @@ TEST_CASE("lease watch: stopping has its own limit, by order, by claim and by SI
     world.watch.stop_requested(0);
     CHECK(world.after(501).kill);
   }
+}
+
+TEST_CASE("lease watch: what StopSideTask has executed is no execution past the lease, until the process has ended") {
+  World world;
+  world.open(10);
+  world.after(10, 10);
+  world.look.transition = FREERIDE_IN_STOP;
+  CHECK_FALSE(world.after(300, 300).kill);
+  world.look.transition = FREERIDE_IN_NONE;
+  world.look.state = FREERIDE_STATE_STOPPED;
+  CHECK_FALSE(world.after(100, 100).kill);
+  const auto decision = world.after(401, 401);  // the stop limit goes on
+  REQUIRE(decision.kill);
+  CHECK(decision.kill->cause == Cause::kSlowTransition);
 }
 
 TEST_CASE("lease watch: an order to stop ends the lease of a task that is still in its step") {
@@ -268,14 +287,14 @@ TEST_CASE("lease watch: a task that was to stop while it was initialised has bee
     CHECK_FALSE(world.after(1).kill);
     const auto decision = world.after(101);
     REQUIRE(decision.kill);
-    CHECK(decision.kill->kind == "stopped");
-    CHECK(decision.kill->reason == "stopped by force in InitSideTask: executed 101 ms past the end of lease 1");
+    CHECK(decision.kill->kind == VerdictKind::kStopped);
+    CHECK(decision.kill->message == "stopped by force in InitSideTask: executed 101 ms past the end of lease 1");
   }
   SECTION("but not for its grant's end alone") {
     CHECK_FALSE(world.after(1).kill);
     const auto decision = world.after(101);
     REQUIRE(decision.kill);
-    CHECK(decision.kill->kind == "overran");
+    CHECK(decision.kill->kind == VerdictKind::kOverran);
   }
 }
 

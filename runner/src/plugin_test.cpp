@@ -1,14 +1,8 @@
-// Tables, parameters, last words: what is told before and after user code has run.
-#include <sys/wait.h>
-
+// Tables and parameters: what a plugin declares, and what is made of it.
 #include <catch2/catch.hpp>
-#include <csignal>
-#include <cstring>
 #include <string>
 
-#include "freeride/pages.h"
 #include "grown.hpp"
-#include "outcome.hpp"
 #include "plugin.hpp"
 
 using namespace freeride;
@@ -118,35 +112,4 @@ TEST_CASE("parameters: defaults are filled in, the user's values win, others are
   REQUIRE_FALSE(unknown.ok());
   CHECK(unknown.error().text() == "good has no parameter 'c'; it knows: a, b");
   CHECK_FALSE(resolve_params(table, {{"a", "1"}, {"a", "1"}}).ok());
-}
-
-TEST_CASE("last words: only well-formed ones of a known kind count") {
-  LastWords words;
-  put_text(words.kind, "finished");
-  put_text(words.reason, std::string(5000, 'x').c_str());
-  const auto outcome = decode(words);
-  REQUIRE(outcome);
-  CHECK(outcome->kind == "finished");
-  CHECK(outcome->reason.size() == words.reason.size() - 1);
-  words.reason.fill('x');  // not terminated
-  CHECK_FALSE(decode(words));
-  words.reason[0] = '\0';
-  put_text(words.kind, "overran");  // not for the plugin's process to say
-  CHECK_FALSE(decode(words));
-  put_text(words.kind, "finished");
-  words.magic = 0;
-  CHECK_FALSE(decode(words));
-}
-
-TEST_CASE("verdict of a process that ended by itself") {
-  auto outcome = judge_exit(SIGSEGV, FREERIDE_IN_STEP, std::nullopt);
-  CHECK(outcome.kind == "crashed");
-  CHECK(outcome.signal == SIGSEGV);
-  CHECK(outcome.transition == "RunNextStep");
-  outcome = judge_exit(0, FREERIDE_IN_NONE, std::nullopt);
-  CHECK(outcome.kind == "failed");
-  CHECK(outcome.reason == "exited with code 0 between transitions; a side task must not end its process");
-  outcome = judge_exit(7 << 8, 4711, std::nullopt);  // a transition that does not exist
-  CHECK(outcome.reason.find("code 7") != std::string::npos);
-  CHECK(outcome.transition.empty());
 }

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
-#include "freeride/pages/names.hpp"
 #include "freeride/policy/profile_plan.hpp"
+#include "last_words.hpp"
 #include "saved_state.hpp"
 #include "stop_signal.hpp"
 
@@ -26,6 +26,8 @@ using pages::load_acquire;
 using pages::load_relaxed;
 using pages::store_relaxed;
 using pages::store_release;
+using policy::Cause;
+using policy::VerdictKind;
 
 int64_t clock_ns(clockid_t clock) {
   timespec time{};
@@ -173,11 +175,11 @@ Runner::Next Runner::create() {
   uint32_t transition = FREERIDE_IN_LOAD;
   try {
     auto plugin = open_plugin(job_.plugin, job_.params);
-    if (!plugin.ok()) return rejected(plugin.error());
+    if (!plugin.ok()) return rejected(Cause::kPlugin, plugin.error());
     table_ = *plugin;
     plugin_ = &table_;
     auto params = resolve_params(*plugin_, job_.params, &imperative_);
-    if (!params.ok()) return rejected(params.error());
+    if (!params.ok()) return rejected(Cause::kParameter, params.error());
     std::vector<freeride_param> list;
     list.reserve(params->size());
     for (const auto& [key, value] : *params) list.push_back({key.c_str(), value.c_str()});
@@ -217,7 +219,7 @@ Runner::Next Runner::loop() {
       const bool readable = pages::read_lease(lease_, lease, sequence);
       // Unreadable: its writer died while writing, or is at it. No lease, until the word changes.
       if (!readable) sequence = load_acquire(lease_.sequence);
-      if (stop_requested()) return stop("stopped", "stopped in good order");
+      if (stop_requested()) return stop(VerdictKind::kStopped, Cause::kOrder, "stopped in good order");
       if (readable && act(lease, sequence) == Next::kEnded) return Next::kEnded;
       if (stop_requested()) continue;
       if (workload_.started() && pages::load_acquire(lease_.sequence) == sequence) freeze();
@@ -233,7 +235,7 @@ Runner::Next Runner::loop() {
 }
 
 Runner::Next Runner::act(const pages::Lease& lease, uint32_t sequence) {
-  if (lease.order == FREERIDE_ORDER_STOP) return stop("stopped", "stopped in good order");
+  if (lease.order == FREERIDE_ORDER_STOP) return stop(VerdictKind::kStopped, Cause::kOrder, "stopped in good order");
   if (lease.lease_id == 0 || as_time(lease.deadline_ns) <= SteadyClock::now()) return Next::kGoOn;
   const uint32_t state = load_relaxed(answer_.state);
   switch (lease.kind) {
@@ -355,7 +357,7 @@ Runner::Next Runner::profile(const pages::Lease& lease, uint32_t sequence) {
 }
 
 Runner::Next Runner::profiled() {
-  return stop("finished", finished_ && !profiled_enough() ? "its work is done" : "profiled");
+  return stop(VerdictKind::kFinished, Cause::kDone, finished_ && !profiled_enough() ? "its work is done" : "profiled");
 }
 
 bool Runner::profiled_enough() const {
@@ -411,9 +413,9 @@ Runner::Next Runner::run_lease(const pages::Lease& lease, uint32_t sequence) {
   if (pause() == Next::kEnded) return Next::kEnded;
   if (finished_ && job_.profile) return profiled();
   if (finished_) {
-    return stop("finished", job_.steps != 0 && steps_before_ + load_relaxed(answer_.steps) >= job_.steps
-                                ? "did its " + std::to_string(job_.steps) + " steps"
-                                : "its work is done");
+    const bool all_steps = job_.steps != 0 && steps_before_ + load_relaxed(answer_.steps) >= job_.steps;
+    return stop(VerdictKind::kFinished, all_steps ? Cause::kSteps : Cause::kDone,
+                all_steps ? "did its " + std::to_string(job_.steps) + " steps" : "its work is done");
   }
   return Next::kGoOn;
 }
@@ -511,7 +513,7 @@ Runner::Next Runner::end_workload() {
   if (status != FREERIDE_OK && status != FREERIDE_FINISHED) return failed(FREERIDE_IN_STEP, status);
   finished_ = true;
   store_relaxed<uint64_t>(answer_.finished, 1);
-  return stop("finished", "its work is done");
+  return stop(VerdictKind::kFinished, Cause::kDone, "its work is done");
 }
 
 // The workload runs until enough of it has been seen; where a training takes the grant back, the rest is for its
@@ -755,7 +757,7 @@ void Runner::skip(const pages::Lease& lease) {
 // ---- endings
 // ---------------------------------------------------------------------------------------------------------------
 
-Runner::Next Runner::stop(const char* kind, const std::string& reason) {
+Runner::Next Runner::stop(VerdictKind kind, Cause cause, const std::string& reason) {
   if (workload_.started()) {
     enter(FREERIDE_IN_STOP, SteadyClock::now());
     workload_.abandon(kAbandonMs);
@@ -771,7 +773,7 @@ Runner::Next Runner::stop(const char* kind, const std::string& reason) {
     host_.log(FREERIDE_LOG_WARN,
               (std::to_string(threads_left_) + " thread(s) of the plugin outlived StopSideTask").c_str());
   }
-  last_words(kind, FREERIDE_IN_NONE, reason);
+  say(kind, cause, FREERIDE_IN_NONE, reason);
   // Still "in StopSideTask", and so under its bound, until the process has ended.
   destroy();
   store_release<uint32_t>(answer_.state, FREERIDE_STATE_STOPPED);
@@ -787,32 +789,33 @@ Runner::Next Runner::failed(uint32_t transition, freeride_status status, std::st
     const char* text = status_text(status);
     reason = text != nullptr ? text : "returned status " + std::to_string(status) + ", which means nothing there";
   }
-  const char* kind = "failed";
-  if (status == FREERIDE_OUT_OF_MEMORY) kind = "out_of_memory";
-  if (status == FREERIDE_BAD_PARAMETER && transition == FREERIDE_IN_CREATE) kind = "rejected";
-  last_words(kind, transition, reason);
+  if (status == FREERIDE_OUT_OF_MEMORY) {
+    say(VerdictKind::kOutOfMemory, Cause::kNoMemory, transition, reason);
+  } else if (status == FREERIDE_BAD_PARAMETER && transition == FREERIDE_IN_CREATE) {
+    say(VerdictKind::kRejected, Cause::kParameter, transition, reason);
+  } else {
+    say(VerdictKind::kFailed, Cause::kTransition, transition, reason);
+  }
   // Without prejudice only here: after a failed step nothing is known of the plugin's state.
   if (transition == FREERIDE_IN_INIT || transition == FREERIDE_IN_RESTORE || transition == FREERIDE_IN_STOP) destroy();
   return Next::kEnded;
 }
 
 Runner::Next Runner::threw(uint32_t transition, const char* what, bool out_of_memory) {
-  last_words(out_of_memory ? "out_of_memory" : "failed", transition, std::string("threw ") + what);
+  say(out_of_memory ? VerdictKind::kOutOfMemory : VerdictKind::kFailed,
+      out_of_memory ? Cause::kNoMemory : Cause::kTransition, transition, std::string("threw ") + what);
   return Next::kEnded;
 }
 
-Runner::Next Runner::rejected(const Error& error) {
-  last_words("rejected", FREERIDE_IN_NONE, error.text());
+Runner::Next Runner::rejected(Cause cause, const Error& error) {
+  say(VerdictKind::kRejected, cause, FREERIDE_IN_NONE, error.text());
   return Next::kEnded;
 }
 
-void Runner::last_words(const char* kind, uint32_t transition, const std::string& reason) {
+void Runner::say(VerdictKind kind, Cause cause, uint32_t transition, const std::string& reason) {
   if (said_) return;
   said_ = true;
-  LastWords words;
-  put_text(words.kind, kind);
-  put_text(words.transition, pages::transition_name(transition));
-  put_text(words.reason, reason.c_str());
+  LastWords words = last_words(kind, cause, transition, reason.c_str());
   words.threads_left = threads_left_;
   words.threads_awake = threads_awake_;
   words.step_p50_ns = fit_.quantile_ns(0.5);
@@ -821,8 +824,7 @@ void Runner::last_words(const char* kind, uint32_t transition, const std::string
   const size_t length = std::min(reason.size(), sizeof(answer_.message) - 1);
   std::memcpy(answer_.message, reason.c_str(), length);
   answer_.message[length] = '\0';
-  // A pipe that nobody reads any more: then nobody is there to be told.
-  [[maybe_unused]] const ssize_t written = write(last_words_fd_, &words, sizeof(words));
+  write_last_words(last_words_fd_, words);
 }
 
 void Runner::destroy() {

@@ -11,8 +11,8 @@
 #include "freeride/pages.h"
 #include "freeride/pages/mapping.hpp"
 #include "freeride/policy/piece_fit.hpp"
+#include "freeride/policy/verdict.hpp"
 #include "host.hpp"
-#include "outcome.hpp"
 #include "plugin.hpp"
 #include "profile_recorder.hpp"
 #include "workload.hpp"
@@ -97,11 +97,11 @@ class Runner {
   bool resume(const pages::Lease& lease, uint32_t sequence);
 
   // Endings.
-  Next stop(const char* kind, const std::string& reason);
+  Next stop(policy::VerdictKind kind, policy::Cause cause, const std::string& reason);
   Next failed(uint32_t transition, freeride_status status, std::string reason = {});
   Next threw(uint32_t transition, const char* what, bool out_of_memory);
-  Next rejected(const Error& error);
-  void last_words(const char* kind, uint32_t transition, const std::string& reason);
+  Next rejected(policy::Cause cause, const Error& error);
+  void say(policy::VerdictKind kind, policy::Cause cause, uint32_t transition, const std::string& reason);
   void destroy();
 
   // A try costs training what one piece is longer than a lease, so it may come soon; each that does cost doubles the

@@ -11,27 +11,23 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <string>
 
-#include "freeride/pages/names.hpp"
+#include "last_words.hpp"
 #include "runner.hpp"
 #include "stop_signal.hpp"
 
 namespace freeride::runner {
 namespace {
 
+using policy::Cause;
+using policy::VerdictKind;
+
 // Descriptors of the plugin's process, beside its output.
 constexpr int kLastWordsFd = 3, kStateInFd = 4, kStateOutFd = 5;
 constexpr int kOutOfTheWay = 6;
 
 const freeride_answer_page* the_answer = nullptr;
-
-void say(const char* kind, uint32_t transition, const char* reason) {
-  LastWords words;
-  put_text(words.kind, kind);
-  put_text(words.transition, pages::transition_name(transition));
-  put_text(words.reason, reason);
-  [[maybe_unused]] const ssize_t written = write(kLastWordsFd, &words, sizeof(words));
-}
 
 // An exception that nobody can catch (in a thread of the plugin's, out of a noexcept function): says what it was, then
 // ends the process without the destructors of a program in an unknown state.
@@ -47,7 +43,7 @@ void say(const char* kind, uint32_t transition, const char* reason) {
       snprintf(reason, sizeof(reason), "threw something that is no std::exception where nothing could catch it");
     }
   }
-  say("failed", transition, reason);
+  write_last_words(kLastWordsFd, last_words(VerdictKind::kFailed, Cause::kTransition, transition, reason));
   _exit(EXIT_FAILURE);
 }
 
@@ -117,11 +113,9 @@ void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int las
   if (job.confinement.on) {
     const auto listener = confine_plugin(job.confinement);
     if (!listener.ok() || !send_fd(listener_socket, listener->get())) {
-      LastWords words;
-      put_text(words.kind, "failed");
-      put_text(words.transition, pages::transition_name(FREERIDE_IN_LOAD));
-      put_text(words.reason, listener.ok() ? "its supervisor is gone" : listener.error().text().c_str());
-      [[maybe_unused]] const ssize_t written = write(last_words_fd, &words, sizeof(words));
+      const std::string reason = listener.ok() ? "its supervisor is gone" : listener.error().text();
+      write_last_words(last_words_fd,
+                       last_words(VerdictKind::kFailed, Cause::kSandbox, FREERIDE_IN_LOAD, reason.c_str()));
       _exit(EXIT_FAILURE);
     }
   }
@@ -137,7 +131,8 @@ void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int las
   job.state_out_fd = placed(state_out, kStateOutFd);
   close_range(kStateOutFd + 1, ~0U, 0);
   if (!answer.ok()) {
-    say("failed", FREERIDE_IN_LOAD, answer.error().text().c_str());
+    write_last_words(kLastWordsFd, last_words(VerdictKind::kFailed, Cause::kSandbox, FREERIDE_IN_LOAD,
+                                              answer.error().text().c_str()));
     _exit(EXIT_FAILURE);
   }
   the_answer = answer->get();

@@ -14,8 +14,8 @@ TEST_CASE("runner: a task's life, in the paper's order") {
   {
     auto harness = start("counter", scratch, {{"trace", "1"}, {"step_us", "200"}});
     const Outcome outcome = live(*harness);
-    CHECK(outcome.kind == "stopped");
-    CHECK(outcome.transition.empty());
+    CHECK(outcome.verdict.kind == VerdictKind::kStopped);
+    CHECK(outcome.verdict.transition.empty());
     CHECK(pages::load_acquire(harness->answer().state) == FREERIDE_STATE_STOPPED);
     CHECK(harness->log().find("info counter created") != std::string::npos);
     CHECK(std::string(harness->answer().metrics[0].name) == "count");
@@ -46,7 +46,7 @@ TEST_CASE("runner: nothing but CreateSideTask happens without a lease, and no st
   harness->revoke(FREERIDE_ORDER_STOP);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
   std::string order;
   for (const auto& call : read_trace(scratch)) order += call.name + " ";
   CHECK(order == "create init stop ");
@@ -199,8 +199,8 @@ TEST_CASE("runner: finishes by itself, and after --steps") {
     harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
     const auto outcome = harness->verdict();
     REQUIRE(outcome);
-    CHECK(outcome->kind == "finished");
-    CHECK(outcome->reason == "its work is done");
+    CHECK(outcome->verdict.kind == VerdictKind::kFinished);
+    CHECK(outcome->verdict.message == "its work is done");
     CHECK(steps(*harness) == 5);
     CHECK(harness->answer().finished == 1);
   }
@@ -210,8 +210,8 @@ TEST_CASE("runner: finishes by itself, and after --steps") {
   harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "finished");
-  CHECK(outcome->reason == "did its 7 steps");
+  CHECK(outcome->verdict.kind == VerdictKind::kFinished);
+  CHECK(outcome->verdict.message == "did its 7 steps");
   CHECK(steps(*harness) == 7);
 }
 
@@ -246,8 +246,8 @@ TEST_CASE("runner: a profile takes one grant, some steps, and ends with a record
   harness->open(FREERIDE_LEASE_PROFILE, 60'000);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "finished");
-  CHECK(outcome->reason == "profiled");
+  CHECK(outcome->verdict.kind == VerdictKind::kFinished);
+  CHECK(outcome->verdict.message == "profiled");
   CHECK(steps(*harness) == 11);
   CHECK(outcome->step_p90_ns >= 500'000);
   CHECK(harness->answer().predicted_ns >= 500'000);
@@ -280,7 +280,7 @@ TEST_CASE("runner: a profile beside a training is initialised like any task and 
                      [](const auto& answer) { return pages::load_acquire(answer.steps) >= 1; }));
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->reason == "profiled");
+  CHECK(outcome->verdict.message == "profiled");
   CHECK(steps(*harness) == 5);
   CHECK(read_record(*harness).count(FREERIDE_PROFILE_STEP) == 5);
 }
@@ -302,7 +302,7 @@ TEST_CASE("runner: a profile whose grant is taken back goes on in bubbles") {
   harness->revoke(FREERIDE_ORDER_STOP);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");  // with what there is: it has a record too
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);  // with what there is: it has a record too
   CHECK(read_record(*harness).count(FREERIDE_PROFILE_STEP) >= before + 2);
 }
 
@@ -341,7 +341,7 @@ TEST_CASE("runner: stopped from CREATED, PAUSED and RUNNING, by order and by SIG
       }
       const auto outcome = harness->verdict();
       REQUIRE(outcome);
-      CHECK(outcome->kind == "stopped");
+      CHECK(outcome->verdict.kind == VerdictKind::kStopped);
       const auto calls = read_trace(scratch);
       CHECK(calls.back().name == "stop");
       if (state == FREERIDE_STATE_RUNNING) CHECK(calls[calls.size() - 2].name == "pause");

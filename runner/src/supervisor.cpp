@@ -13,82 +13,26 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <ctime>
-#include <initializer_list>
-#include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "confine.hpp"
+#include "enforcer.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/copy_tree.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/pages/names.hpp"
-#include "lease_watch.hpp"
 #include "process_tree.hpp"
+#include "report.hpp"
 #include "stop_signal.hpp"
 
 namespace freeride::runner {
 namespace {
 
-using nlohmann::json;
-
 constexpr int64_t kReapMs = 5000;
-
-/// Report datagrams. The worker may be frozen or gone: never blocks, never raises SIGPIPE.
-class Report {
- public:
-  explicit Report(int fd) : fd_(fd) {}
-  /// `fds`: the process, which in a namespace of its own has another number outside; in a sandbox the scratch folder.
-  void started(pid_t pid, std::initializer_list<int> fds) const { post({{"event", "started"}, {"pid", pid}}, fds); }
-  void verdict(const Outcome& outcome) const {
-    post({{"event", "verdict"},
-          {"kind", outcome.kind},
-          {"reason", outcome.reason},
-          {"transition", outcome.transition},
-          {"signal", outcome.signal},
-          {"limit", outcome.limit},
-          {"threads_left", outcome.threads_left},
-          {"threads_awake", outcome.threads_awake},
-          {"processes_left", outcome.processes_left},
-          {"step_p50_ns", outcome.step_p50_ns},
-          {"step_p90_ns", outcome.step_p90_ns},
-          {"step_max_ns", outcome.step_max_ns},
-          {"peak_resident_bytes", outcome.peak_resident_bytes}});
-  }
-
- private:
-  void post(const json& message, std::initializer_list<int> fds = {}) const {
-    // A reason can hold any bytes the plugin gave.
-    std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
-    iovec part{text.data(), text.size()};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
-    msghdr packet{};
-    packet.msg_iov = &part;
-    packet.msg_iovlen = 1;
-    if (fds.size() != 0) {
-      packet.msg_control = control.data();
-      packet.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-      cmsghdr* head = CMSG_FIRSTHDR(&packet);
-      head->cmsg_level = SOL_SOCKET;
-      head->cmsg_type = SCM_RIGHTS;
-      head->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(head), fds.begin(), fds.size() * sizeof(int));
-    }
-    sendmsg(fd_, &packet, MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
-  int fd_;
-};
-
-int64_t cpu_clock_ns(clockid_t clock) {
-  timespec time{};
-  if (clock_gettime(clock, &time) != 0) return 0;  // it has just ended
-  return time.tv_sec * kNsPerSec + time.tv_nsec;
-}
 
 uint32_t usable_cores() {
   cpu_set_t set;
@@ -96,84 +40,6 @@ uint32_t usable_cores() {
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
   return static_cast<uint32_t>(CPU_COUNT(&set));
 }
-
-/// Waits on the lease page in a thread of its own and kills when LeaseWatch says so. Lives until the process ends: its
-/// thread is never joined, because nothing can wake it for sure (the lease page's futex word is not ours to change).
-class Enforcer {
- public:
-  Enforcer(pid_t pid, const freeride_lease_page& lease, const freeride_answer_page& answer, const LeaseWatch& watch)
-      : pid_(pid), lease_(lease), answer_(answer), watch_(watch) {
-    if (clock_getcpuclockid(pid, &cpu_clock_) != 0) cpu_clock_ = CLOCK_PROCESS_CPUTIME_ID;
-  }
-
-  void start() {
-    std::thread([this] {
-      uint32_t sequence = 0;
-      while (const auto until_ns = look(sequence)) {
-        pages::futex_wait(lease_.sequence, sequence, *until_ns == INT64_MAX ? pages::kForever : *until_ns,
-                          FREERIDE_WAKE_SUPERVISOR);
-      }
-    }).detach();
-  }
-
-  /// One look at pages and clocks; kills if need be. `sequence` gets the value of the lease page's word that was judged
-  /// by. Returns when to look again, or nothing when there is no more to look at. Any thread.
-  std::optional<int64_t> look(uint32_t& sequence) {
-    const std::lock_guard lock(mutex_);
-    if (gone_ || killed_) return std::nullopt;
-    Look look;
-    look.readable = pages::read_lease(lease_, look.lease, look.sequence);
-    if (!look.readable) look.sequence = pages::load_acquire(lease_.sequence);
-    sequence = look.sequence;
-    look.transition = pages::load_acquire(answer_.transition);
-    look.state = pages::load_acquire(answer_.state);
-    look.last_paused_ns = static_cast<int64_t>(pages::load_relaxed(answer_.last_paused_ns));
-    look.cpu_ns = cpu_clock_ns(cpu_clock_);
-    look.now_ns = SteadyClock::now();
-    if (look.state == FREERIDE_STATE_RUNNING || look.transition != FREERIDE_IN_NONE)
-      look.starvation = starvation_of(pid_);
-    WatchDecision decision = watch_.look(look);
-    if (!decision.kill) return decision.look_at_ns;
-    kill_locked(std::move(*decision.kill));
-    return std::nullopt;
-  }
-
-  /// SIGTERM: the clock of the stop limit runs from now on.
-  void stop_requested() {
-    const std::lock_guard lock(mutex_);
-    watch_.stop_requested(SteadyClock::now());
-  }
-
-  /// Kills the whole group for a reason of the caller's. The first reason wins.
-  void kill(Outcome outcome) {
-    const std::lock_guard lock(mutex_);
-    if (!gone_ && !killed_) kill_locked(std::move(outcome));
-  }
-
-  /// Why we killed it, if we did. No kill happens after this: the process has ended, its number may go to somebody
-  /// else.
-  std::optional<Outcome> ended() {
-    const std::lock_guard lock(mutex_);
-    gone_ = true;
-    return killed_;
-  }
-
- private:
-  void kill_locked(Outcome outcome) {
-    killed_ = std::move(outcome);
-    ::kill(-pid_, SIGKILL);
-    ::kill(pid_, SIGKILL);  // before its setsid(), it leads no group yet
-  }
-
-  pid_t pid_;
-  const freeride_lease_page& lease_;
-  const freeride_answer_page& answer_;
-  clockid_t cpu_clock_ = CLOCK_PROCESS_CPUTIME_ID;
-  std::mutex mutex_;
-  LeaseWatch watch_;               ///< under mutex_
-  std::optional<Outcome> killed_;  ///< under mutex_
-  bool gone_ = false;              ///< under mutex_
-};
 
 // Wakes a process that stops itself between leases: whenever it has a lease, or is to stop. Sleeps until the process
 // says that it is such a one, then on the lease page. Never ends, as the enforcing thread.
@@ -200,13 +66,6 @@ struct Session {
   std::optional<Enforcer> enforcer;
 };
 
-std::optional<LastWords> read_last_words(int fd) {
-  LastWords words;
-  const ssize_t length = read(fd, &words, sizeof(words));
-  if (length != static_cast<ssize_t>(sizeof(words))) return std::nullopt;
-  return words;
-}
-
 // A line for the task's log, unless its reader has stopped reading.
 void warn(const std::string& line) {
   pollfd room{STDERR_FILENO, POLLOUT, 0};
@@ -214,28 +73,31 @@ void warn(const std::string& line) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
-Outcome lost() {
-  Outcome outcome;
-  outcome.kind = "lost";
-  outcome.reason = "its worker is gone";
-  return outcome;
+policy::Verdict lost() {
+  policy::Verdict verdict;
+  verdict.kind = policy::VerdictKind::kLost;
+  verdict.cause = policy::Cause::kWorker;
+  verdict.message = "its worker is gone";
+  return verdict;
 }
 
-Outcome forbidden(const std::string& call, uint32_t transition) {
-  Outcome outcome;
-  outcome.kind = "crashed";
-  outcome.transition = pages::transition_name(transition);
-  outcome.signal = SIGSYS;
-  outcome.reason = "called " + call + (outcome.transition.empty() ? "" : " in " + outcome.transition) +
-                   ", which its sandbox does not allow";
-  outcome.limit = "system calls: " + call;
-  return outcome;
+policy::Verdict forbidden(const std::string& call, uint32_t transition) {
+  policy::Verdict verdict;
+  verdict.kind = policy::VerdictKind::kCrashed;
+  verdict.cause = policy::Cause::kForbiddenCall;
+  verdict.transition = pages::transition_name(transition);
+  verdict.signal = SIGSYS;
+  verdict.message = "called " + call + (verdict.transition.empty() ? "" : " in " + verdict.transition) +
+                    ", which its sandbox does not allow";
+  verdict.limit = "system calls: " + call;
+  return verdict;
 }
 
 /// What the supervisor waits for besides the lease page. Descriptors; -1: none.
 struct Waits {
   int process = -1, lifeline = -1, signals = -1;
   int listener_socket = -1;  ///< brings the listener
+  int words = -1;            ///< the last words
 };
 
 // A signal of the plugin's own process is no order. One from outside its pid namespace has no sender's number.
@@ -246,11 +108,14 @@ bool is_order(const signalfd_siginfo& info) {
 // Blocks until the plugin's process has ended, of itself or because we made it.
 void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride_answer_page& answer) {
   Fd listener;
-  pollfd waits[4] = {
-      {on.process, POLLIN, 0}, {on.lifeline, POLLIN, 0}, {on.signals, POLLIN, 0}, {on.listener_socket, POLLIN, 0}};
+  pollfd waits[5] = {{on.process, POLLIN, 0},
+                     {on.lifeline, POLLIN, 0},
+                     {on.signals, POLLIN, 0},
+                     {on.listener_socket, POLLIN, 0},
+                     {on.words, POLLIN, 0}};
   int timeout_ms = -1;
   while ((waits[0].revents & POLLIN) == 0) {
-    const int ready = poll(waits, 4, timeout_ms);
+    const int ready = poll(waits, 5, timeout_ms);
     if (ready < 0 && errno != EINTR) {
       enforcer.kill(lost());
       return;
@@ -269,6 +134,10 @@ void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride
         if (!call.empty()) enforcer.kill(forbidden(call, pages::load_acquire(answer.transition)));
         if ((waits[3].revents & (POLLHUP | POLLERR)) != 0) waits[3].fd = -1;
       }
+    }
+    if (ready > 0 && waits[4].revents != 0) {
+      enforcer.words_came();
+      waits[4].fd = -1;  // only the first ones count
     }
     if (ready > 0 && (waits[2].revents & POLLIN) != 0) {
       signalfd_siginfo info{};
@@ -319,8 +188,9 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
     if (auto s = shield_supervisor(); !s.ok()) return s;
     if (auto s = job.confinement.saved.empty() ? Status() : bring_back(job.confinement.saved, job.scratch); !s.ok()) {
       Outcome outcome;
-      outcome.kind = "failed";
-      outcome.reason = s.error().text();
+      outcome.verdict.kind = policy::VerdictKind::kFailed;
+      outcome.verdict.cause = policy::Cause::kSandbox;
+      outcome.verdict.message = s.error().text();
       report.verdict(outcome);
       return {};
     }
@@ -377,14 +247,14 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
     report.started(pid, {pid_fd.get()});
   }
   const bool by_cpu_clock = job.device.rfind("cpu-", 0) == 0;
-  Enforcer& enforcer = session.enforcer.emplace(pid, *session.lease, *session.answer,
+  Enforcer& enforcer = session.enforcer.emplace(pid, *session.lease, *session.answer, words_in.get(),
                                                 LeaseWatch(limits, by_cpu_clock, usable_cores(), started_ns));
   enforcer.start();
   start_thawing(pid, *session.lease, *thaw);
-  wait_for_end(pid, {pid_fd.get(), channels.lifeline_fd, signal_fd.get(), listener_socket.get()}, enforcer,
-               *session.answer);
+  wait_for_end(pid, {pid_fd.get(), channels.lifeline_fd, signal_fd.get(), listener_socket.get(), words_in.get()},
+               enforcer, *session.answer);
 
-  const std::optional<Outcome> killed = enforcer.ended();
+  enforcer.process_ended();
   // Its group is killed before it is reaped: until then its number belongs to nobody else.
   siginfo_t info{};
   waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT);
@@ -392,11 +262,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   int status = 0;
   rusage usage{};
   wait4(pid, &status, 0, &usage);
-  const auto words = read_last_words(words_in.get());
-  // First verdict wins: whatever killed it after its last words came later.
-  const bool said = words && decode(*words);
-  Outcome outcome =
-      killed && !said ? *killed : judge_exit(status, pages::load_acquire(session.answer->transition), words);
+  Outcome outcome = enforcer.outcome(status);
   const int left_behind = kill_descendants(kReapMs);
   outcome.processes_left = static_cast<uint32_t>(std::max(0, left_behind));
   if (left_behind > 0)

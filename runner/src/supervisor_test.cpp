@@ -44,7 +44,7 @@ TEST_CASE("supervisor: the worker's end is the task's, whatever it is doing") {
     harness->cut_lifeline();
     const auto outcome = harness->verdict();
     REQUIRE(outcome);
-    CHECK(outcome->kind == "lost");
+    CHECK(outcome->verdict.kind == VerdictKind::kLost);
     CHECK(harness->wait_gone() == 0);
     CHECK(task.ends(0));
   }
@@ -60,9 +60,9 @@ TEST_CASE("supervisor: enforces the lease of a worker that says nothing any more
              [](const auto& answer) { return pages::load_acquire(answer.steps) == 3; });
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "overran");
-  CHECK(outcome->transition == "RunNextStep");
-  CHECK(outcome->limit == "grace 50 ms");
+  CHECK(outcome->verdict.kind == VerdictKind::kOverran);
+  CHECK(outcome->verdict.transition == "RunNextStep");
+  CHECK(outcome->verdict.limit == "grace 50 ms");
 }
 
 TEST_CASE("supervisor: a page that stays half-written is a lease that has ended") {
@@ -76,7 +76,7 @@ TEST_CASE("supervisor: a page that stays half-written is a lease that has ended"
   pages::futex_wake(harness->lease_page().sequence, FREERIDE_WAKE_SUPERVISOR);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "overran");
+  CHECK(outcome->verdict.kind == VerdictKind::kOverran);
 }
 
 TEST_CASE("supervisor: a frozen plugin process is killed once it should have paused") {
@@ -91,8 +91,8 @@ TEST_CASE("supervisor: a frozen plugin process is killed once it should have pau
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
   // Frozen in the step, or between the last one and the pause.
-  CHECK(outcome->kind == "overran");
-  CHECK(outcome->limit == "hang 300 ms");
+  CHECK(outcome->verdict.kind == VerdictKind::kOverran);
+  CHECK(outcome->verdict.limit == "hang 300 ms");
 }
 
 TEST_CASE("supervisor: its own end is its plugin's") {
@@ -110,8 +110,8 @@ TEST_CASE("supervisor: the plugin's process killed from outside is a crash with 
   REQUIRE(harness->signal_task(SIGKILL));
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "crashed");
-  CHECK(outcome->signal == SIGKILL);
+  CHECK(outcome->verdict.kind == VerdictKind::kCrashed);
+  CHECK(outcome->verdict.signal == SIGKILL);
 }
 
 TEST_CASE("supervisor: SIGTERM does not wait for a transition that hangs for longer than the stop limit") {
@@ -123,10 +123,11 @@ TEST_CASE("supervisor: SIGTERM does not wait for a transition that hangs for lon
   REQUIRE(harness->signal_supervisor(SIGTERM));
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");  // as it was to be; that it had to be killed for it is in the reason
-  CHECK(outcome->transition == "CreateSideTask");
-  CHECK(outcome->limit == "stop 200 ms");
-  CHECK(outcome->reason.find("by force in CreateSideTask") != std::string::npos);
+  CHECK(outcome->verdict.kind ==
+        VerdictKind::kStopped);  // as it was to be; that it had to be killed for it is in the reason
+  CHECK(outcome->verdict.transition == "CreateSideTask");
+  CHECK(outcome->verdict.limit == "stop 200 ms");
+  CHECK(outcome->verdict.message.find("by force in CreateSideTask") != std::string::npos);
 }
 
 TEST_CASE("supervisor: a task whose worker has stopped reading its log goes on") {

@@ -21,6 +21,9 @@
 
 namespace freeride::runner::test {
 
+using policy::Cause;
+using policy::VerdictKind;
+
 inline const std::string kRunner = std::string(FREERIDE_BUILD_DIR) + "/bin/freeride-runner";
 
 inline std::string plugin(const std::string& name) {

@@ -66,7 +66,7 @@ TEST_CASE("yield: a long step is done in short leases, and no piece begins outsi
     CHECK(steps(*harness) >= 3);
     harness->revoke(FREERIDE_ORDER_STOP);
     REQUIRE(harness->verdict());
-    CHECK(harness->verdict()->kind == "stopped");
+    CHECK(harness->verdict()->verdict.kind == VerdictKind::kStopped);
   }
   long last = -1;
   size_t used = 0;
@@ -106,7 +106,7 @@ TEST_CASE("yield: queued pieces are one ahead of the GPU where there is room, an
     lease(*harness, 400);
     harness->revoke(FREERIDE_ORDER_STOP);
     REQUIRE(harness->verdict());
-    CHECK(harness->verdict()->kind == "stopped");
+    CHECK(harness->verdict()->verdict.kind == VerdictKind::kStopped);
   }
   const auto trace = read_pieces(scratch);
   size_t used = 0;
@@ -170,7 +170,7 @@ TEST_CASE("yield: a stop in the middle of a step gives it up") {
   harness->revoke(FREERIDE_ORDER_STOP);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
   CHECK(steps(*harness) == 0);
   CHECK(read_pieces(scratch).back().what == "pause");
 }
@@ -190,7 +190,7 @@ TEST_CASE("yield: on a GPU, too, leaving the step counts from the stop and not f
   harness->revoke(FREERIDE_ORDER_STOP);  // wakes the supervisor while the task is on its way out
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
 }
 
 TEST_CASE("yield: SIGTERM to the supervisor does the same") {
@@ -201,7 +201,7 @@ TEST_CASE("yield: SIGTERM to the supervisor does the same") {
   REQUIRE(harness->signal_supervisor(SIGTERM));
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "stopped");
+  CHECK(outcome->verdict.kind == VerdictKind::kStopped);
 }
 
 TEST_CASE("yield: a state can be saved in the middle of a step, which is then begun anew") {
@@ -236,7 +236,7 @@ TEST_CASE("yield: a profile runs through its yield points") {
   harness->open(FREERIDE_LEASE_PROFILE, 60'000);
   const auto outcome = harness->verdict();
   REQUIRE(outcome);
-  CHECK(outcome->kind == "finished");
+  CHECK(outcome->verdict.kind == VerdictKind::kFinished);
   CHECK(steps(*harness) == 3);
   freeride_profile_record header{};
   REQUIRE(pread(harness->state_fd(), &header, sizeof(header), 0) == sizeof(header));

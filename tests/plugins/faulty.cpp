@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
@@ -17,10 +18,21 @@ struct Faulty {
   const freeride_host* host;
   std::string where, how;
   long after;
+  bool hangs_at_exit;
 };
+
+// The process flushes its streams when it ends: of this one that takes for ever.
+void hang_at_exit() {
+  cookie_io_functions_t functions{};
+  functions.write = [](void*, const char*, size_t) -> ssize_t {
+    for (;;) pause();
+  };
+  std::fputs("something", fopencookie(nullptr, "w", functions));
+}
 
 freeride_status misbehave(const Faulty& self) {
   const std::string& how = self.how;
+  if (self.hangs_at_exit) hang_at_exit();
   const auto fail = [&](const char* text) { self.host->fail(self.host->context, text); };
   if (how == "fail") {
     fail("told to fail");
@@ -66,7 +78,8 @@ freeride_status maybe(void* task, const char* where) {
 }
 
 freeride_status create(const freeride_host* host, const freeride_task_info* info, void** task) {
-  auto* self = new Faulty{host, tiny_param(info, "where"), tiny_param(info, "how"), atol(tiny_param(info, "after"))};
+  auto* self = new Faulty{host, tiny_param(info, "where"), tiny_param(info, "how"), atol(tiny_param(info, "after")),
+                          *tiny_param(info, "exit") != '\0'};
   if (self->where == "create") {
     const freeride_status status = misbehave(*self);
     if (status != FREERIDE_OK) {
@@ -89,12 +102,13 @@ const freeride_param_spec kParams[] = {
     {"where", "step", "create, init, start, step, pause or stop"},
     {"how", "fail", "what to do there"},
     {"after", "0", "good steps before the bad one"},
+    {"exit", "", "hang: once it has misbehaved, its process does not come to its end"},
 };
 
 freeride_plugin make() {
   freeride_plugin plugin = tiny_plugin("faulty");
   plugin.params = kParams;
-  plugin.param_count = 3;
+  plugin.param_count = 4;
   plugin.create = create;
   plugin.init = [](void* task) { return maybe(task, "init"); };
   plugin.start = [](void* task) { return maybe(task, "start"); };

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "freeride/policy/verdict.hpp"
+
 namespace freeride::policy {
 
 /// What is known of a task whose lease has ended (deadline passed, or revoked). All times CLOCK_MONOTONIC, ns; all CPU
@@ -36,10 +38,11 @@ enum class OverrunAction {
 
 struct OverrunDecision {
   OverrunAction action = OverrunAction::kFine;
-  int64_t look_at_ns = 0;   ///< kWait only; always later than now
-  int64_t executed_ns = 0;  ///< execution past the end so far: the overrun
-  std::string reason;       ///< kKill only: one sentence
-  std::string limit;        ///< kKill only: the limit with its value and unit, e.g. "grace 100 ms"
+  int64_t look_at_ns = 0;      ///< kWait only; always later than now
+  int64_t executed_ns = 0;     ///< execution past the end so far: the overrun
+  Cause cause = Cause::kNone;  ///< kKill only: kLeaseEnd, kNoPause, or kUnleased where it claims to have paused
+  std::string reason;          ///< kKill only: one sentence
+  std::string limit;           ///< kKill only: the limit with its value and unit, e.g. "grace 100 ms"
 };
 
 /// The kill rule: execution past the end > grace_ns, or time past the end > hang_ns while not paused. On a CPU,

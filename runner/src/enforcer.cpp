@@ -1,0 +1,109 @@
+#include "enforcer.hpp"
+
+#include <csignal>
+#include <thread>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/pages/mapping.hpp"
+#include "last_words.hpp"
+
+namespace freeride::runner {
+namespace {
+
+int64_t cpu_clock_ns(clockid_t clock) {
+  timespec time{};
+  if (clock_gettime(clock, &time) != 0) return 0;  // it has just ended
+  return time.tv_sec * kNsPerSec + time.tv_nsec;
+}
+
+// Execution that went on until this look: words that nobody has heard by now came during it, or after it.
+bool executes(const policy::Verdict& kill) {
+  return kill.cause == policy::Cause::kLeaseEnd || kill.cause == policy::Cause::kUnleased;
+}
+
+}  // namespace
+
+Enforcer::Enforcer(pid_t pid, const freeride_lease_page& lease, const freeride_answer_page& answer, int words_fd,
+                   const LeaseWatch& watch)
+    : pid_(pid), lease_(lease), answer_(answer), words_fd_(words_fd), watch_(watch) {
+  if (clock_getcpuclockid(pid, &cpu_clock_) != 0) cpu_clock_ = CLOCK_PROCESS_CPUTIME_ID;
+}
+
+void Enforcer::start() {
+  std::thread([this] {
+    uint32_t sequence = 0;
+    while (const auto until_ns = look(sequence)) {
+      pages::futex_wait(lease_.sequence, sequence, *until_ns == INT64_MAX ? pages::kForever : *until_ns,
+                        FREERIDE_WAKE_SUPERVISOR);
+    }
+  }).detach();
+}
+
+std::optional<int64_t> Enforcer::look(uint32_t& sequence) {
+  const std::lock_guard lock(mutex_);
+  return look_locked(sequence);
+}
+
+std::optional<int64_t> Enforcer::look_locked(uint32_t& sequence) {
+  if (gone_ || ending_.was_killed()) return std::nullopt;
+  Look look;
+  look.readable = pages::read_lease(lease_, look.lease, look.sequence);
+  if (!look.readable) look.sequence = pages::load_acquire(lease_.sequence);
+  sequence = look.sequence;
+  look.transition = pages::load_acquire(answer_.transition);
+  look.state = pages::load_acquire(answer_.state);
+  look.last_paused_ns = static_cast<int64_t>(pages::load_relaxed(answer_.last_paused_ns));
+  look.cpu_ns = cpu_clock_ns(cpu_clock_);
+  look.now_ns = SteadyClock::now();
+  if (look.state == FREERIDE_STATE_RUNNING || look.transition != FREERIDE_IN_NONE)
+    look.starvation = starvation_of(pid_);
+  const WatchDecision decision = watch_.look(look);
+  if (!decision.kill) return decision.look_at_ns;
+  // What does not pause, or is slow, may be a process that has said why it ends and is on its way out.
+  if (!executes(*decision.kill)) hear_locked();
+  kill_locked(*decision.kill);
+  return std::nullopt;
+}
+
+void Enforcer::words_came() {
+  const std::lock_guard lock(mutex_);
+  uint32_t sequence = 0;
+  look_locked(sequence);
+  hear_locked();
+}
+
+void Enforcer::stop_requested() {
+  const std::lock_guard lock(mutex_);
+  watch_.stop_requested(SteadyClock::now());
+}
+
+void Enforcer::kill(const policy::Verdict& verdict) {
+  const std::lock_guard lock(mutex_);
+  if (gone_ || ending_.was_killed()) return;
+  hear_locked();
+  kill_locked(verdict);
+}
+
+void Enforcer::process_ended() {
+  const std::lock_guard lock(mutex_);
+  gone_ = true;
+  hear_locked();
+}
+
+Outcome Enforcer::outcome(int status) {
+  const std::lock_guard lock(mutex_);
+  return ending_.ended(status, pages::load_acquire(answer_.transition));
+}
+
+void Enforcer::hear_locked() {
+  if (ending_.has_said()) return;
+  if (const auto words = read_last_words(words_fd_)) ending_.said(*words);
+}
+
+void Enforcer::kill_locked(const policy::Verdict& verdict) {
+  ending_.killed(verdict);
+  ::kill(-pid_, SIGKILL);
+  ::kill(pid_, SIGKILL);  // before its setsid(), it leads no group yet
+}
+
+}  // namespace freeride::runner

@@ -1,0 +1,63 @@
+// Enforcer: watches one plugin's process under its lease page, and kills it when a limit has been passed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <ctime>
+#include <mutex>
+#include <optional>
+
+#include "ending.hpp"
+#include "freeride/pages.h"
+#include "lease_watch.hpp"
+
+namespace freeride::runner {
+
+/// Waits on the lease page in a thread of its own and kills when LeaseWatch says so. Keeps what was seen of the end in
+/// order of time, so it hears last words, too. Lives until its process ends: the thread is never joined, because
+/// nothing can wake it for sure (the lease page's futex word is not the supervisor's to change). Any thread; nothing
+/// blocks but for a lock held for microseconds.
+class Enforcer {
+ public:
+  /// Pages and `words_fd` (the pipe of the last words, O_NONBLOCK) are the caller's, and stay for ever.
+  Enforcer(pid_t pid, const freeride_lease_page& lease, const freeride_answer_page& answer, int words_fd,
+           const LeaseWatch& watch);
+
+  void start();
+
+  /// One look at pages and clocks; kills if need be. `sequence` gets the value of the lease page's word that was judged
+  /// by. Returns when to look again, or nothing when there is no more to look at.
+  std::optional<int64_t> look(uint32_t& sequence);
+
+  /// The pipe of the last words is readable. A limit that has been passed by now comes before them.
+  void words_came();
+
+  /// SIGTERM: the clock of the stop limit runs from now on.
+  void stop_requested();
+
+  /// Kills the whole group for a reason of the caller's.
+  void kill(const policy::Verdict& verdict);
+
+  /// No kill happens after this: the process has ended, its number may go to somebody else.
+  void process_ended();
+  /// How it ended: `status` as from waitpid. After process_ended().
+  Outcome outcome(int status);
+
+ private:
+  std::optional<int64_t> look_locked(uint32_t& sequence);
+  void hear_locked();
+  void kill_locked(const policy::Verdict& verdict);
+
+  const pid_t pid_;
+  const freeride_lease_page& lease_;
+  const freeride_answer_page& answer_;
+  const int words_fd_;
+  clockid_t cpu_clock_;
+  std::mutex mutex_;
+  LeaseWatch watch_;  ///< under mutex_, as are the next two
+  Ending ending_;
+  bool gone_ = false;
+};
+
+}  // namespace freeride::runner
