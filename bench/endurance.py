@@ -12,21 +12,21 @@ import ctypes
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import threading
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(SOURCE / "tests" / "e2e"))
-from harness import PYTHON, System, find_plugin, until  # noqa: E402
+sys.path.append(str(SOURCE / "tests"))
+from rig.testing import System, find_plugin, until
+from rig.tree import PYTHON
 
 WAITS = 8  # of an iteration
 
 
 def train(bubbles):
     """A rank that does nothing but wait, a millisecond at a time."""
-    from freeride._library import Config, Library
+    from freeride.measure import Config, Library
     library = Library()
     config = Config(struct_size=ctypes.sizeof(Config), job=b"endurance", device=b"cpu-0", framework=b"bench", rank=0, stage=0, stages=1,
                     replica=0, replicas=1, local_rank=0)
@@ -90,7 +90,7 @@ def main():
         manager = system.start_manager("--holdout-block-ms", 1000, "--history", 200)
         worker = system.start_worker("cpu-0", "--sandbox", options.sandbox, "--keep-bytes", 1 << 20, cores=f"0-{os.cpu_count() - 1}")
         before = look(system, worker, manager)
-        system.spawn("training", [PYTHON, __file__, "--train", options.bubbles])
+        system.start("training", [PYTHON, __file__, "--train", options.bubbles])
         done, samples, begin = [], [], time.monotonic()
         threads = [threading.Thread(target=come_and_go, args=(system, options.tasks, done, 3, first)) for first in range(3)]
         for thread in threads:

@@ -10,14 +10,14 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(SOURCE / "tests"))
+from rig.processes import Failure, rank_environments
 from rig.statistics import interval
+from rig.system import System, read_lines
+from rig.tree import Tree
 
 BLOCK = 5  # iterations, the first of which does not count
 
@@ -29,7 +29,6 @@ def hooked(block):
 
 RANK = """
 import sys, runpy
-sys.path.insert(0, {hooks!r})
 import freeride, torch
 freeride.attach()
 count = 0
@@ -49,35 +48,20 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def run(build, seconds, stages, alone):
     """Durations of the iterations of a training that switches its hook every BLOCK iterations, in ms."""
-    processes = []
-    with tempfile.TemporaryDirectory(prefix="freeride-bench-") as folder:
-        root = pathlib.Path(folder)
-        env = dict(os.environ, FREERIDE_RUN_DIR=str(root / "run"), FREERIDE_STATE_DIR=str(root / "state"), FREERIDE_JOB="gpt",
-                   FREERIDE_HOOK_LIBRARY=str(build / "lib/libfreeride_hook.so"), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
-                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000), WORLD_SIZE=str(stages))
-        log = open(root / "log", "w+")
-        try:
-            daemons = [] if alone else [["freeride-manager"]] + [
-                ["freeride-worker", "--device", f"cpu-{s}", "--cores", str(s % os.cpu_count())] for s in range(stages)]
-            for argv in daemons:
-                processes.append(subprocess.Popen([str(build / "bin" / argv[0]), *argv[1:]], env=env, stdout=log, stderr=log))
-                time.sleep(0.5)
-            cores = ",".join(str(s % os.cpu_count()) for s in range(stages))
-            ranks = [subprocess.Popen([sys.executable, "-c", RANK.format(hooks=str(SOURCE / "hooks/python"), block=BLOCK),
-                                       str(SOURCE / "hooks/examples/train_gpt.py"), "--stages", str(stages), "--seconds", str(seconds),
-                                       "--cores", cores, "--log-json", str(root / "training.jsonl"), "--rank", str(rank)],
-                                      env=dict(env, RANK=str(rank), LOCAL_RANK=str(rank)), stdout=log, stderr=log)
-                     for rank in range(stages)]
-            processes += ranks
-            for rank in ranks:
-                if rank.wait(seconds + 120) != 0:
-                    log.seek(0)
-                    sys.exit("hook_cost: a training rank failed\n" + log.read()[-3000:])
-            rows = [json.loads(line) for line in open(root / "training.jsonl")]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+    cores = [stage % os.cpu_count() for stage in range(stages)]
+    with System(Tree.of_build(build), job="gpt") as system:
+        if not alone:
+            system.start_manager()
+            for stage, core in enumerate(cores):
+                system.start_worker(f"cpu-{stage}", cores=core)
+        log = system.root / "training.jsonl"
+        program = [sys.executable, "-c", RANK.format(block=BLOCK), SOURCE / "hooks/examples/train_gpt.py", "--stages", stages, "--seconds", seconds,
+                   "--cores", ",".join(map(str, cores)), "--log-json", log]
+        for rank, environment in enumerate(rank_environments(stages)):
+            system.start(f"rank-{rank}", [*program, "--rank", rank], environment)
+        for rank in range(stages):
+            system.finish(f"rank-{rank}", seconds + 120)
+        rows = read_lines(log)
     # From one iteration's end to the next: what lies between two iterations counts, too.
     return [(after["end_ns"] - before["end_ns"]) / 1e6 for before, after in zip(rows, rows[1:])]
 
@@ -107,7 +91,10 @@ def main():
     parser.add_argument("--stages", type=int, default=2)
     parser.add_argument("--alone", action="store_true", help="no manager and no worker: what the hook costs when nobody listens")
     options = parser.parse_args()
-    durations = run(options.build.resolve(), options.seconds, options.stages, options.alone)
+    try:
+        durations = run(options.build, options.seconds, options.stages, options.alone)
+    except Failure as failure:
+        sys.exit(f"hook_cost: {failure}")
     mean, half, pairs = increase(durations)
     figures = {"hook_time_increase_pct": round(mean, 3), "hook_time_increase_ci95_pct": [round(mean - half, 3), round(mean + half, 3)],
                "pairs": pairs, "iteration_ms": round(statistics.mean(durations), 1)}

@@ -24,27 +24,25 @@ import os
 import pathlib
 import platform
 import re
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests"))  # in a packed tree rig lies beside this file
+from rig.gpus import gpus
+from rig.processes import Failure
 from rig.statistics import interval
+from rig.system import System
+from rig.tree import Tree
 
 MARGIN_MS = 0.02  # what policy/step_fit adds to a step
 ORKUT = "vertices=3072441,edges=117185083"  # SNAP's com-Orkut, as large
 TASKS_GPU = [f"pagerank:iterations:{ORKUT},tolerance=0,max_iterations=1000000", f"sgd:megaedges:{ORKUT}", "image:images:synthetic=16384"]
 TORCH_GPU = [f"{model}:steps:batch=64" for model in ("vgg19", "resnet50", "resnet18")]  # with --python
 TASKS_CPU = ["pagerank:iterations:scale=10,tolerance=0,max_iterations=1000000", "sgd:megaedges:scale=10", "image:images:synthetic=200,width=100"]
-
-
-class Failure(Exception):
-    pass
 
 
 def parse():
@@ -75,10 +73,6 @@ def parse():
     return options
 
 
-def read(command):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False)
-
-
 class Device:
     """What is measured on."""
 
@@ -86,109 +80,44 @@ class Device:
         self.is_gpu, self.asked = name.startswith("gpu"), name
         self.name, self.model, self.driver = name, platform.processor() or platform.machine(), ""
         if self.is_gpu:
-            words = ["nvidia-smi", "--query-gpu=uuid,name,driver_version", "--format=csv,noheader", "-i", name.partition(":")[2] or "0"]
-            self.name, self.model, self.driver = read(words).stdout.strip().split(", ")
+            number, found = int(name.partition(":")[2] or 0), gpus()
+            if number >= len(found):
+                raise Failure(f"--device {name}: nvidia-smi lists {len(found)} GPUs")
+            self.name, self.model, self.driver = found[number].uuid, found[number].name, found[number].driver
 
     def environment(self):
         """Of a program that is to see this device alone."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("CUDA_")}
-        return {**clean, "CUDA_VISIBLE_DEVICES": self.name} if self.is_gpu else dict(os.environ)
+        return {"CUDA_VISIBLE_DEVICES": self.name} if self.is_gpu else {}
 
 
-class Mps:
-    """An MPS server as the worker starts one for a side task, for the plain program beside it."""
+def start_system(options, device):
+    """Manager and worker. No holdout and no throttling: every bubble is the side task's."""
+    system = System(Tree(options.bin, options.plugins), outside_tmp=True)
+    try:
+        system.start_manager("--holdout-pct", 0, "--budget-pct", 100)
+        system.start_worker(device.name, "--sandbox", options.sandbox, *(["--thread-pct", options.thread_pct] if device.is_gpu else []), name="worker", cores="")
+        system.wait_workers(1)
+    except BaseException:
+        system.close()
+        raise
+    return system
 
-    def __init__(self, options, device, memory, folder):
-        folder.mkdir()
-        clean = {key: value for key, value in device.environment().items() if not key.startswith("CUDA_")}
-        self.environment = {**clean, "CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
-        server = {**self.environment, "CUDA_VISIBLE_DEVICES": device.name}
-        self.process = subprocess.Popen(["nvidia-cuda-mps-control", "-f"], env=server, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.DEVNULL, start_new_session=True)
-        end = time.monotonic() + 20
-        while not (folder / "control").exists():
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise Failure("no MPS server for the plain program")
-            time.sleep(0.02)
-        for command in (f"set_default_device_pinned_mem_limit 0 {mebibytes(memory)}M", f"set_default_active_thread_percentage {options.thread_pct}"):
-            subprocess.run(["nvidia-cuda-mps-control"], input=command + "\n", env=server, text=True, timeout=30, check=True, stdout=subprocess.DEVNULL)
 
-    def close(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+def start_mps(system, options, device, memory):
+    """An MPS server as the worker starts one for a side task, for the plain program beside it; returns its clients' environment."""
+    folder = system.root / "m"
+    folder.mkdir()
+    clients = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+    server = {**device.environment(), **clients}
+    system.start("mps", ["nvidia-cuda-mps-control", "-f"], env=server)
+    system.wait((folder / "control").exists, "an MPS server for the plain program", 20)
+    for command in (f"set_default_device_pinned_mem_limit 0 {mebibytes(memory)}M", f"set_default_active_thread_percentage {options.thread_pct}"):
+        subprocess.run(["nvidia-cuda-mps-control"], input=command + "\n", env={**system.env, **server}, text=True, timeout=30, check=True, stdout=subprocess.DEVNULL)
+    return clients
 
 
 def mebibytes(size):
     return int(float(size.removesuffix("GiB")) * 1024) if size.endswith("GiB") else int(size.removesuffix("MiB"))
-
-
-class System:
-    """Manager, worker and whatever else is started; none outlives it."""
-
-    def __init__(self, options, device):
-        self.options, self.device, self.processes = options, device, []
-        # Not in /tmp, which a sandbox has to itself.
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fr-", dir="/run" if os.access("/run", os.W_OK) else None))
-        self.folder.chmod(0o755)
-        self.run_dir, self.state_dir = self.folder / "r", self.folder / "s"
-        common = ["--run-dir", self.run_dir, "--state-dir", self.state_dir]
-        for path in (self.run_dir, self.state_dir):
-            path.mkdir()
-        # No holdout and no throttling: every bubble is the side task's.
-        self.start("manager", [self.program("freeride-manager"), *common, "--holdout-pct", 0, "--budget-pct", 100])
-        # A packed tree's libraries (make dist): a sandbox shows the system's only.
-        libraries = options.bin.parent / "lib"
-        more = ["--library-dir", libraries] if (libraries / "libzmq.so.5").exists() else []
-        self.start("worker", [self.program("freeride-worker"), *common, "--device", device.name, "--sandbox", options.sandbox, *more,
-                              *(["--thread-pct", options.thread_pct] if device.is_gpu else [])])
-        self.wait(lambda: self.ctl("workers").get("workers"), "registration of the worker")
-
-    def program(self, name):
-        path = self.options.bin / name
-        if not path.exists():
-            raise Failure(f"{path} is not there; build it first")
-        return path
-
-    def start(self, name, command, **more):
-        more.setdefault("stdout", subprocess.DEVNULL)
-        with open(self.folder / f"{name}.err", "wb") as errors:
-            process = subprocess.Popen([str(word) for word in command], stderr=errors, **more)
-        self.processes.append((name, process))
-        return process
-
-    def error(self, name):
-        return (self.folder / f"{name}.err").read_text(errors="replace")[-1500:].strip()
-
-    def ctl(self, *words):
-        done = read([self.program("freeride-ctl"), "--run-dir", self.run_dir, "--format", "json", *words])
-        if done.returncode == 3:  # nobody answers yet
-            return {}
-        if done.returncode != 0:
-            raise Failure(f"freeride-ctl {' '.join(map(str, words))}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
-
-    def wait(self, condition, what, seconds=60):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for name, process in self.processes:
-                if process.poll() is not None:
-                    raise Failure(f"the {name} ended with {process.returncode}: {self.error(name)}")
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.05)
-        raise Failure(f"{what}: not within {seconds} s")
-
-    def close(self):
-        for _, process in reversed(self.processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def quantile(values, share):
@@ -224,20 +153,16 @@ def harvest(sample, step_ms):
             "after_pause_p50_us": round(quantile([line[4] for line in used], 0.5), 1), "unleased": sum(1 for line in lines if not line[5])}
 
 
-def started(system, name):
-    """Whether the side task has made a step. Failure when it has ended instead."""
-    state = system.ctl("task", name)["task"]["state"]
-    if state["verdict"]["kind"]:
-        raise Failure(f"the side task was {state['verdict']['kind']}: {state['verdict']['reason']}")
-    return state["counters"]["steps"] > 0
-
-
 def save(options, devices, samples):
     result = {"machine": devices[0].model, "driver": devices[0].driver, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-              "versions": {"kernel": platform.release(), "freeride": read([options.bin / "freeride-ctl", "--version"]).stdout.strip()},
+              "versions": {"kernel": platform.release(), "freeride": version(options)},
               "command": " ".join(["bench/side_tasks.py", *sys.argv[1:]]), "sandbox": options.sandbox, "cores": os.cpu_count(), "rows": [row_of(s) for s in samples],
               "samples": samples}
     options.out.write_text(as_text(result))
+
+
+def version(options):
+    return subprocess.run([options.bin / "freeride-ctl", "--version"], capture_output=True, text=True, timeout=120, check=False).stdout.strip()
 
 
 def as_text(result):
@@ -258,49 +183,43 @@ def measure(options, device, spec, interface):
     memory = options.memory or ("24GiB" if torch else "8GiB")
     if not work or not plugin.exists():
         raise Failure(f"--task {spec}: expected NAME:WORK[:KEY=VALUE,...] with NAME.so in {options.plugins}")
-    system = System(options, device)
-    mps = None
+    system = start_system(options, device)
     try:
-        events_path, scratch = system.folder / "events", system.folder / "plain"
+        events_path, scratch = system.root / "events", system.root / "plain"
         scratch.mkdir()
         with open(events_path, "wb") as sink:
-            events = system.start("events", [system.program("freeride-ctl"), "--run-dir", system.run_dir, "--format", "json", "events",
-                                             "--topic", "bubble.end"], stdout=sink)
+            events = system.start("events", [system.tree.program("freeride-ctl"), "--format", "json", "events", "--topic", "bubble.end"], stdout=sink)
         of_task = ["--plugin", plugin, "--device", device.name, "--scratch", scratch, "--work", work, *flags]
         twin_flags, twin_ends = [], ()
         if options.pairs > 0:
-            environment = device.environment()
-            if device.is_gpu:
-                mps = Mps(options, device, memory, system.folder / "m")
-                environment = mps.environment
-            twin = system.start("twin", [system.program("bench-side-task"), "run", "--serve", *of_task], env=environment, stdin=subprocess.PIPE,
-                                stdout=subprocess.PIPE)
+            clients = start_mps(system, options, device, memory) if device.is_gpu else {}
+            twin = system.start("twin", [system.tree.program("bench-side-task"), "run", "--serve", *of_task], env=clients or device.environment(),
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             twin_ends = (twin.stdin.fileno(), twin.stdout.fileno())
             twin_flags = ["--twin-in", twin_ends[0], "--twin-out", twin_ends[1]]
-        trainer = system.start("trainer", [system.program("bench-side-task"), "train", *of_task, "--run-dir", system.run_dir, "--task", task,
+        trainer = system.start("trainer", [system.tree.program("bench-side-task"), "train", *of_task, "--run-dir", system.run_dir, "--task", task,
                                            "--bubbles-ms", options.bubbles_ms, "--count", options.count, "--pairs", options.pairs,
                                            "--block-ms", options.block_ms, *twin_flags], stdout=subprocess.PIPE, text=True, pass_fds=twin_ends,
                                env=device.environment())
         if '"attached"' not in trainer.stdout.readline():
-            raise Failure(f"the plain program did not start: {system.error('trainer')}")
-        python = ["--python", options.python] if torch else []
-        system.ctl("load", plugin, "--name", task, "--memory", memory, "--interface", interface, *python, *flags)
-        system.wait(lambda: started(system, task), "the first step of the side task", 240)
+            raise Failure(f"the plain program did not start; {system.last_words('trainer')}")
+        system.load(plugin, task, "--memory", memory, "--interface", interface, *(["--python", options.python] if torch else []), *flags)
+        system.wait_steps(task, 1, 240)
         lines = [json.loads(line) for line in trainer.stdout]
-        if trainer.wait() != 0:
-            state = system.ctl("task", task).get("task", {}).get("state", {})
-            raise Failure(f"{system.error('trainer')}; the side task is {state.get('state')}: {state.get('reason')} {state.get('verdict')}")
+        try:
+            system.finish("trainer")
+        except Failure as failure:
+            state = system.task(task)
+            raise Failure(f"{failure}; the side task is {state.get('state')}: {state.get('reason')} {state.get('verdict')}") from None
         time.sleep(0.5)  # the last events are on their way
-        state = system.ctl("task", task)["task"]["state"]
-        system.ctl("stop", task)
-        system.processes = [(n, p) for n, p in system.processes if p not in (trainer, events)]
+        state = system.task(task)
+        system.ok("stop", task)
+        del system.processes["events"]
         events.send_signal(signal.SIGINT)
         events.wait(20)
         reports = [json.loads(line) for line in events_path.read_text().splitlines() if line]
     finally:
         system.close()
-        if mps:
-            mps.close()
     return {"side_task": name, "interface": interface, "params": params, "work": work, "device": device.asked,
             "gpu_memory_mib": state["counters"]["peak_memory_bytes"] >> 20 if device.is_gpu else None,
             "own_step_ms": own_step_ms(state["counters"]) if interface == "iterative" else None,
@@ -406,7 +325,10 @@ def main():
     options = parse()
     if options.table:
         return again(options)
-    devices = [Device(name) for name in options.device.split(",")]
+    try:
+        devices = [Device(name) for name in options.device.split(",")]
+    except Failure as failure:
+        sys.exit(f"side_tasks: {failure}")
     tasks = options.task or ((TORCH_GPU if options.python else []) + TASKS_GPU if devices[0].is_gpu else TASKS_CPU)
     samples, problems = measure_all(options, devices, [(spec, interface) for spec in tasks for interface in options.interfaces.split(",")])
     print(table([row_of(sample) for sample in samples]))

@@ -19,6 +19,7 @@ import sys
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+from rig.gpus import query
 from rig.statistics import interval
 
 MODELS = ["resnet18", "resnet50", "vgg19"]
@@ -174,9 +175,8 @@ class Side:
         return float(answer)
 
     def on_gpu_mib(self):
-        done = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"], capture_output=True, text=True)
         # In a container the driver's process numbers are another's: then the whole list counts, whose owner is known here.
-        return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        return [", ".join(row) for row in query("compute-apps=pid,used_memory")]
 
     def end(self):
         self.process.stdin.close()

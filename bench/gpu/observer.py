@@ -10,6 +10,13 @@ import struct
 import sys
 import time
 
+from freeride.pages import AnswerPage, BubblePage, LeasePage
+
+STATE, EXPECTED = BubblePage.state_word.offset, BubblePage.expected_ns.offset
+LEASE, DEADLINE, OPENED, BEGIN = (getattr(LeasePage, name).offset for name in ("lease_id", "deadline_ns", "opened_ns", "begin_ns"))
+FIRST_STEP, PAUSED = AnswerPage.first_step_ns.offset, AnswerPage.last_paused_ns.offset
+WORK = [getattr(AnswerPage, name).offset for name in ("steps", "step_ns", "lease_step_ns")]
+
 
 def parent_of(pid):
     try:
@@ -45,42 +52,42 @@ def main():
     path, worker, out = sys.argv[1:4]
     fd = os.open(path, os.O_RDONLY)
     bubble = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
-    leases, answers = pages_of(int(worker), "lease page"), pages_of(int(worker), "answer page")
+    leases, answers = pages_of(int(worker), LeasePage.TITLE), pages_of(int(worker), AnswerPage.TITLE)
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
     u64 = struct.Struct("<Q").unpack_from
     edges, opened, paused, awake, stepped = [], [], [], [], []
     word = None
-    firsts = [u64(page, 136)[0] for page in answers]
-    ids, pauses = [u64(page, 48)[0] for page in leases], [u64(page, 64)[0] for page in answers]
-    begin_ns, work = time.monotonic_ns(), [[u64(page, at)[0] for at in (80, 88, 96)] for page in answers]
+    firsts = [u64(page, FIRST_STEP)[0] for page in answers]
+    ids, pauses = [u64(page, LEASE)[0] for page in leases], [u64(page, PAUSED)[0] for page in answers]
+    begin_ns, work = time.monotonic_ns(), [[u64(page, at)[0] for at in WORK] for page in answers]
     longest = 0
     before = time.monotonic_ns()
     while not stopped:
         now = time.monotonic_ns()
         longest, before = max(longest, now - before), now
-        seen = u64(bubble, 256)[0]
+        seen = u64(bubble, STATE)[0]
         if seen != word:
             edges.append((now, seen))
             word = seen
             if seen & 0xFFFF:
-                awake.append((now, u64(bubble, 320)[0]))
+                awake.append((now, u64(bubble, EXPECTED)[0]))
         for i, page in enumerate(leases):
-            lease = u64(page, 48)[0]
+            lease = u64(page, LEASE)[0]
             if lease != ids[i]:
                 ids[i] = lease
-                opened.append((now, lease, u64(page, 64)[0], u64(page, 88)[0], u64(page, 56)[0]))
+                opened.append((now, lease, u64(page, OPENED)[0], u64(page, BEGIN)[0], u64(page, DEADLINE)[0]))
         for i, page in enumerate(answers):
-            at = u64(page, 64)[0]
+            at = u64(page, PAUSED)[0]
             if at != pauses[i]:
                 pauses[i] = at
                 paused.append(at)
-            first = u64(page, 136)[0]
+            first = u64(page, FIRST_STEP)[0]
             if first != firsts[i]:
                 firsts[i] = first
                 stepped.append(first)
     # Of each side task: steps, time in steps, the part of it before the deadlines of its leases.
-    work = [[u64(page, at)[0] - start for at, start in zip((80, 88, 96), of_page)] for page, of_page in zip(answers, work)]
+    work = [[u64(page, at)[0] - start for at, start in zip(WORK, of_page)] for page, of_page in zip(answers, work)]
     with open(out, "w") as file:
         json.dump({"begin_ns": begin_ns, "end_ns": time.monotonic_ns(), "work": work, "edges": edges, "leases": opened, "paused": paused,
                    "awake": awake, "stepped": stepped, "longest_gap_ns": longest}, file)

@@ -1,10 +1,10 @@
 """One rank of bench/hook_gpu.py: RANK, WORLD_SIZE, … in the environment; the job as JSON in the argument, the result to job["out"].<rank>."""
+import datetime
 import faulthandler
 import glob
 import json
 import os
 import resource
-import signal
 import sys
 import time
 
@@ -12,10 +12,8 @@ import torch
 import torch.distributed as dist
 
 import freeride
-import nccl_waits
 import pipeline
-from freeride import _cuda, _hook, _memory
-from train_pipelining import expected_waits
+from freeride import measure, pages
 
 
 def helper_cpu_s():
@@ -41,15 +39,11 @@ def page_path():
 
 def waits_of_page():
     """What the page knows of this rank's waits, in ms: low and high quantile."""
-    from freeride import pages
-    fd = os.open(page_path(), os.O_RDONLY)
-    try:
-        page = pages.map_page(pages.BubblePage, fd).copy()
-    finally:
-        os.close(fd)
+    with pages.open_page(pages.BubblePage, page_path()) as mapped:
+        page = mapped.copy()
     known = [[round(one.low_ns / 1e6, 2), round(one.high_ns / 1e6, 2)] for one in page.learned[:page.waits]]
-    recent = [page.history[(page.bubbles - 1 - i) % 1024] for i in range(min(page.bubbles, 2 * page.waits))]
-    marked = [[r.state_word & 0xFFFF, round((r.end_ns - r.begin_ns) / 1e6, 2)] for r in reversed(recent)]
+    recent = [page.history[(page.bubbles - 1 - i) % pages.HISTORY] for i in range(min(page.bubbles, 2 * page.waits))]
+    marked = [[pages.state_wait(r.state_word), round((r.end_ns - r.begin_ns) / 1e6, 2)] for r in reversed(recent)]
     return {"waits": page.waits, "iteration": page.iteration, "bubbles": page.bubbles, "relearned": page.relearned, "learned_ms": known,
             "recent_ms": marked, "usable_gib": round(page.usable_bytes / 2**30, 1), "hook_state": page.hook_state}
 
@@ -64,10 +58,10 @@ def timed(job, device, result):
     events, way_of, cpu = [], [], {way: [] for way in ways}
     for block in range(job["blocks"] * len(ways) + 1):  # the first: warm-up and learning
         way = "warm up" if block == 0 else ways[block // 2 % len(ways)] if block % 2 == 0 else None
-        _cuda.pause(way is None)
+        measure.pause(way is None)
         if way in WAYS:
-            _cuda.two_phase(WAYS[way])
-        before, count_before, begin = helper_cpu_s(), _cuda.counters()["cpu_ns"], time.monotonic()
+            measure.two_phase(WAYS[way])
+        before, count_before, begin = helper_cpu_s(), measure.counters()["cpu_ns"], time.monotonic()
         for _ in range(job["warm_up"] if block == 0 else job["iterations"]):
             event = torch.cuda.Event(enable_timing=True)
             training.step()
@@ -80,20 +74,20 @@ def timed(job, device, result):
                 events[-3].synchronize()
         torch.cuda.synchronize()
         if way in cpu:
-            cpu[way].append(100 * (helper_cpu_s() - before + (_cuda.counters()["cpu_ns"] - count_before) / 1e9) / (time.monotonic() - begin))
+            cpu[way].append(100 * (helper_cpu_s() - before + (measure.counters()["cpu_ns"] - count_before) / 1e9) / (time.monotonic() - begin))
     result["iteration_ms"] = [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])]
     result["ways"] = way_of
     result["hook_cpu_pct_of"] = cpu
     result["memory_gib"] = torch.cuda.max_memory_reserved() / 2**30
     if job.get("until"):
-        _cuda.pause(False)
-        _cuda.two_phase(WAYS["two_phase"])
+        measure.pause(False)
+        measure.two_phase(WAYS["two_phase"])
         leave(job, result)
         train_on(training, job["until"], len(events), job["out"], job.get("synchronise"))
 
 
 def leave(job, result):
-    result["counters"], result["page"] = _cuda.counters(), waits_of_page() if page_path() else None
+    result["counters"], result["page"] = measure.counters(), waits_of_page() if page_path() else None
     save(job, result)
 
 
@@ -110,9 +104,9 @@ def grow():
     result = {"free_mib": free >> 20, "total_mib": total >> 20, "asked_mib": size >> 20}
     for way in ("without", "with"):
         if way == "without":
-            _memory.stop()
+            measure.memory_stop()
         else:
-            _memory.serve(_hook.library(), _hook._handle)
+            measure.memory_serve()
         begin = time.monotonic()
         try:
             block = torch.empty(size, dtype=torch.uint8, device="cuda")
@@ -123,7 +117,7 @@ def grow():
             result[way] = "out of memory"
         result[way + "_ms"] = round(1e3 * (time.monotonic() - begin), 1)
     torch.cuda.empty_cache()
-    result["refused_and_saved"] = _memory.counters()
+    result["refused_and_saved"] = measure.memory_counters()
     return result
 
 
@@ -154,77 +148,8 @@ def train_on(training, until, iteration, out, synchronise=False):
     torch.cuda.synchronize()
 
 
-def groups_of(job):
-    """This rank's pipeline of job["pipeline"] ranks, and the ranks of its stage in all pipelines; None, None where there is one pipeline."""
-    rank, world, stages = dist.get_rank(), dist.get_world_size(), job.get("pipeline") or dist.get_world_size()
-    if stages == world:
-        return None, None
-    pipe = beside = None
-    for first in range(0, world, stages):
-        group = dist.new_group(list(range(first, first + stages)))
-        pipe = group if first <= rank < first + stages else pipe
-    for place in range(stages):
-        group = dist.new_group(list(range(place, world, stages)))
-        beside = group if rank % stages == place else beside
-    return pipe, beside
-
-
-SURE = 4  # iterations until the hook knows which receives are posted early
-
-
-def compared(job, device, result):
-    """The same iterations without and with the hook, for each schedule: bitwise the same losses, and waits that are the schedule's."""
-    group, beside = groups_of(job)
-    for schedule, stages in job["schedules"]:
-        faulthandler.dump_traceback_later(job.get("watchdog_s", 40), exit=True)
-        # DualPipeV wants as many micro-batches as it has stages.
-        size = pipeline.Size(**dict(job["size"], stages=stages, micro_batches=max(4, stages) if schedule == "DualPipeV" else 4))
-        losses, seen = {}, {}
-        for hooked in (False, True):
-            _cuda.pause(not hooked)
-            training = pipeline.Training(schedule, size, device, group=group, beside=beside, norm=job.get("norm", False))
-            before, begin = _cuda.counters(), time.monotonic()
-            kept, seen[hooked] = [], []
-            nccl_waits.take()
-            for index in range(job["iterations"]):
-                kept.append(training.step())
-                nccl_waits.listen()
-                seen[hooked].append(nccl_waits.take())
-                if hooked and job.get("fail_at") == index and dist.get_rank() == 1:
-                    _hook.fail(RuntimeError("a test of what happens then"))
-            torch.cuda.synchronize()
-            losses[hooked] = [float(loss) for losses_of_step in kept for loss in losses_of_step]
-            took = time.monotonic() - begin
-        after = _cuda.counters()
-        waits, marks = [[one[0] for one in seen[hooked]] for hooked in (False, True)], [one[1] for one in seen[True]]
-        result[schedule] = {"equal": losses[False] == losses[True], "losses": len(losses[True]), "last": (losses[True] or [None])[-1],
-                            "receives": len(expected_waits(training.schedule, training.place, training.mine, stages)), "waits": len(waits[0][-1]),
-                            "waits_equal": waits[0][1:] == waits[1][1:], "marks_equal": marks[SURE:] == waits[0][SURE:],
-                            "s": round(took, 2), "counters": {name: after[name] - before[name] for name in after},
-                            "page": waits_of_page() if page_path() else None}
-        if not result[schedule]["marks_equal"]:
-            wrong = [i for i in range(SURE, len(marks)) if marks[i] != waits[0][i]]
-            result[schedule]["first_difference"] = {"iteration": wrong[0], "iterations": len(wrong), "marks": marks[wrong[0]], "waits": waits[0][wrong[0]]}
-        print(dist.get_rank(), schedule, json.dumps(result[schedule]), flush=True)
-        save(job, result)  # of a run that does not come to its end
-        faulthandler.cancel_dump_traceback_later()
-        del training
-
-
-def killed(job, device, result):
-    """Rank 1 dies in the middle."""
-    training = pipeline.Training(job["schedule"], pipeline.Size(**job["size"]), device)
-    for index in range(job["iterations"]):
-        training.step()
-        if index == job["kill_at"] and dist.get_rank() == dist.get_world_size() - 1:
-            torch.cuda.synchronize()
-            os.kill(os.getpid(), signal.SIGKILL)
-        if index % 2 == 0:
-            torch.cuda.synchronize()
-            print(dist.get_rank(), "iteration", index, flush=True)
-
-
-def main():
+def main(whats, before_group=lambda job: None):
+    """`whats`: {job["what"]: function(job, device, result)}; `before_group`: called behind the hook's attaching."""
     job = json.loads(sys.argv[1])
     while job.get("gate") and not os.path.exists(job["gate"]):  # started ahead, so that imports cost no time
         time.sleep(0.02)
@@ -236,17 +161,15 @@ def main():
     device = torch.device("cuda", local)
     torch.cuda.set_device(device)
     freeride.attach()
-    if job["what"] == "compared":
-        nccl_waits.start()  # behind the hook, which init_process_group arms
-    import datetime
+    before_group(job)
     dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=job.get("timeout_s", 60)))
     result = {"rank": dist.get_rank(), "torch": torch.__version__, "nccl": ".".join(map(str, torch.cuda.nccl.version())),
               "cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name(device)}
     begin = resource.getrusage(resource.RUSAGE_SELF)
-    {"timed": timed, "compared": compared, "killed": killed}[job["what"]](job, device, result)
+    whats[job["what"]](job, device, result)
     end = resource.getrusage(resource.RUSAGE_SELF)
     result["process_cpu_s"] = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
-    result["counters"], result["state"] = _cuda.counters(), freeride.state()
+    result["counters"], result["state"] = measure.counters(), freeride.state()
     result["page"] = waits_of_page() if page_path() else None
     save(job, result)
     dist.barrier()
@@ -255,4 +178,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main({"timed": timed})

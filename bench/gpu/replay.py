@@ -11,15 +11,16 @@ import sys
 import threading
 import time
 
+from freeride import measure, pages
+
 SENT_FIRST = 0x80000000  # FREERIDE_SENT_FIRST
 SEEN_US = 50  # of shorter waits, and of those not marked, the data came while the GPU was at the work before
 BETWEEN_S = 0.005  # where it was marked all the same: then the host has posted the wait, and the GPU has not come to it
 
 
 def attach(library, flags, rank, job, device=None):
-    from freeride import _library
     stage, stages = job["stage"], job["size"]["stages"]
-    config = _library.Config(ctypes.sizeof(_library.Config), flags, os.environ["FREERIDE_JOB"].encode(), device, b"replay", None,
+    config = measure.Config(ctypes.sizeof(measure.Config), flags, os.environ["FREERIDE_JOB"].encode(), device, b"replay", None,
                              rank, stage if rank == 0 else (stage + 1) % stages, stages, 0, 1, rank)
     handle = library.attach(ctypes.byref(config))
     if not handle:
@@ -30,14 +31,13 @@ def attach(library, flags, rank, job, device=None):
 def neighbours(job, page_path):
     """Plays them until its stdin ends: it must not outlive a training that is killed, for it never sleeps long."""
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-    from freeride import _library, pages
-    library = _library.Library()
-    handle = attach(library, _library.SENT, 1, job, b"cpu-neighbours")
+    library = measure.Library()
+    handle = attach(library, measure.SENT, 1, job, b"cpu-neighbours")
     sent_fd = os.open(library.sent_path(handle), os.O_RDWR)
     sent = pages.SentPage.from_buffer(mmap.mmap(sent_fd, ctypes.sizeof(pages.SentPage)))
     fd = os.open(page_path, os.O_RDONLY)
     page = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
-    word = struct.Struct("<Q").unpack_from
+    word, state = struct.Struct("<Q").unpack_from, pages.BubblePage.state_word.offset
     sent.sent[1][0] = count = SENT_FIRST + 1  # as a GPU counts; a rank is waited for from its first message on, so that one is there
     print("READY", flush=True)
     first, iteration = True, 0
@@ -50,7 +50,7 @@ def neighbours(job, page_path):
                 time.sleep(BETWEEN_S)
             elif length_us is not None:
                 mark = iteration << 16 | wait
-                while word(page, 256)[0] < mark:
+                while word(page, state)[0] < mark:
                     pass
                 until = time.monotonic_ns() + int(length_us * 1e3)
                 if length_us > 3000:
@@ -90,8 +90,7 @@ class Training:
         return self.torch._C._cuda_getCurrentRawStream(self.device.index)
 
     def receive(self):
-        from freeride import _library
-        self.library.stream_batch(self.handle, self.stream(), self.none, 0, self.sources, 1, _library.HOLD)
+        self.library.stream_batch(self.handle, self.stream(), self.none, 0, self.sources, 1, measure.HOLD)
 
     def begin(self, index, what):
         if self.parts:
@@ -128,21 +127,20 @@ def main():
     import torch
     import torch.distributed as dist
     import rank
-    from freeride import _cuda, _hook, _library
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     torch.cuda.current_stream().query()
     dist.init_process_group("gloo")
-    library = _library.Library()
-    handle = attach(library, _library.CUDA, 0, job)
-    _hook._library_instance, _hook._handle = library, handle
+    library = measure.Library()
+    handle = attach(library, measure.CUDA, 0, job)
+    measure.use(library, handle)
     played = subprocess.Popen([sys.executable, __file__, sys.argv[1], rank.page_path()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         played.stdout.readline()
         training = Training(job, device, library, handle)
         cpu, events = [], []
         for block in range(job["blocks"] + 1):  # the first: warm-up and learning
-            before, count_before, begin = rank.helper_cpu_s(), _cuda.counters()["cpu_ns"], time.monotonic()
+            before, count_before, begin = rank.helper_cpu_s(), measure.counters()["cpu_ns"], time.monotonic()
             for _ in range(job["warm_up"] if block == 0 else job["iterations"]):
                 training.step()
                 events.append(torch.cuda.Event(enable_timing=True))
@@ -150,7 +148,7 @@ def main():
                 if len(events) > 2:
                     events[-3].synchronize()
             if block > 0:
-                cpu.append(100 * (rank.helper_cpu_s() - before + (_cuda.counters()["cpu_ns"] - count_before) / 1e9) / (time.monotonic() - begin))
+                cpu.append(100 * (rank.helper_cpu_s() - before + (measure.counters()["cpu_ns"] - count_before) / 1e9) / (time.monotonic() - begin))
         torch.cuda.synchronize()
         result = {"rank": 0, "stage": job["stage"], "torch": torch.__version__, "nccl": None, "cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name(device),
                   "iteration_ms": [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])], "hook_cpu_pct": cpu}

@@ -16,13 +16,16 @@ import tempfile
 import time
 import zlib
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # in a packed tree rig lies beside this file
+from rig import gpus
+
 ORKUT = ["vertices=3072441", "edges=117185083"]
 problems, facts = [], {}
 gpu = 0
 
 
-def query(words):
-    return subprocess.run(["nvidia-smi", *words, "--format=csv,noheader,nounits", "-i", str(gpu)], capture_output=True, text=True, timeout=60, check=False).stdout
+def query(what):
+    return gpus.query(what, "-i", gpu)
 
 
 def check(good, what):
@@ -34,7 +37,7 @@ def check(good, what):
 class Bench:
     def __init__(self, options):
         self.options = options
-        self.device = "cpu-0" if options.dry_run else query(["--query-gpu=uuid"]).strip()
+        self.device = "cpu-0" if options.dry_run else query("gpu=uuid")[0][0]
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="side-tasks-"))
         self.made = 0
 
@@ -67,16 +70,16 @@ class Bench:
                 break
             if not self.options.dry_run:
                 time.sleep(0.2)
-                listed = [row.split(", ") for row in query(["--query-compute-apps=pid,used_memory"]).splitlines() if row]
+                listed = query("compute-apps=pid,used_memory")
                 mine = sum(int(memory) for pid, memory in listed if int(pid) == process.pid and memory.isdigit())
                 present = any(int(pid) == process.pid for pid, _ in listed)
                 busy = []
                 if state.startswith("PAUSED"):
                     time.sleep(1.2)  # the driver's figure is of the last second
                     for _ in range(3):
-                        busy.append(int(query(["--query-gpu=utilization.gpu"]).strip()))
+                        busy.append(int(query("gpu=utilization.gpu")[0][0]))
                         time.sleep(0.2)
-                total = int(query(["--query-gpu=memory.used"]).strip())
+                total = int(query("gpu=memory.used")[0][0])
                 seen[state] = {"listed": present, "mib": mine, "gpu_used_mib": total, "utilisation_pct": busy}
             process.stdin.write("\n")
             process.stdin.flush()

@@ -9,39 +9,39 @@ unhooked run; how many waits were held. Exit code 1 if not. --dry-run: Megatron 
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # in a packed tree rig lies beside this file
+from rig.processes import Processes
+from rig.system import new_folder
+from rig.tree import environment
 
 MEGATRON = [{"chunks": 1, "overlap": False, "batched": True}, {"chunks": 1, "overlap": False, "batched": False},
             {"chunks": 2, "overlap": False, "batched": True}, {"chunks": 2, "overlap": True, "batched": False}]
 SURE = 4  # iterations until the hook knows which receives are posted early
 
 
-def start(options, script, plan, name, hooked, port):
-    folder = f"{options.folder}/{name}"
-    os.makedirs(folder)
-    with open(f"{folder}/plan", "w") as file:
-        json.dump(plan, file)
-    ranks = []
-    for rank in range(2):
-        own = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                   PYTHONPATH=":".join(filter(None, (options.python, options.scripts, options.path))), PYTHONUNBUFFERED="1",
-                   CUBLAS_WORKSPACE_CONFIG=":4096:8", NCCL_NVLS_ENABLE="0", FREERIDE_RUN_DIR=folder, FREERIDE_JOB=name,
-                   FREERIDE_HOOK_TWO_PHASE_MS="0.3", DS_ACCELERATOR="cpu" if options.dry_run else "cuda", HOME=folder)
-        words = ["timeout", "-k", "2", str(options.seconds), sys.executable, *(["-m", "freeride.run"] if hooked else []),
-                 os.path.join(options.scripts, script), f"{folder}/plan", f"{folder}/out"]
-        ranks.append(subprocess.Popen(words, env=own, stdout=open(f"{folder}/said.{rank}", "w"), stderr=subprocess.STDOUT))
-    return folder, ranks
+def start(options, script, plan, name, hooked):
+    """Two ranks that train by the plan, in a folder of their own."""
+    folder = options.folder / name
+    folder.mkdir()
+    (folder / "plan").write_text(json.dumps(plan))
+    training = Processes(folder, {
+        **environment(), "PYTHONPATH": ":".join(filter(None, (options.python, options.scripts, options.path))), "PYTHONUNBUFFERED": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_NVLS_ENABLE": "0", "FREERIDE_RUN_DIR": str(folder), "FREERIDE_JOB": name,
+        "FREERIDE_HOOK_TWO_PHASE_MS": "0.3", "DS_ACCELERATOR": "cpu" if options.dry_run else "cuda", "HOME": str(folder)})
+    through = ["-m", "freeride.run"] if hooked else []
+    training.start_ranks(["timeout", "-k", "2", options.seconds, "setpriv", "--pdeathsig", "KILL", sys.executable, *through, os.path.join(options.scripts, script),
+                          folder / "plan", folder / "out"], 2)
+    return training
 
 
-def finish(started):
-    folder, ranks = started
-    codes, results = [process.wait() for process in ranks], []
+def finish(training):
+    """Exit codes of the ranks, and what they left."""
+    codes, results = [process.wait() for process in training.processes.values()], []
     for rank in range(2):
         try:
-            with open(f"{folder}/out.{rank}") as file:
-                results.append(json.load(file))
+            results.append(json.loads((training.folder / f"out.{rank}").read_text()))
         except (OSError, ValueError):
             results.append([])
     return codes, results
@@ -74,7 +74,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=100, help="after which a rank that hangs is ended")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
-    options.folder = tempfile.mkdtemp(prefix="fr-")
+    options.folder = new_folder()
     more = {"micro_batches": 4, "iterations": options.iterations, "width": 64 if options.dry_run else 1024}
     names = [("Megatron-Core", "train_megatron.py", [dict(plan, **more) for plan in MEGATRON])]
     if not options.dry_run:
@@ -83,7 +83,7 @@ def main():
     for number, (name, script, plan) in enumerate(names):
         for hooked in (False, True):
             short = f"{number}{'h' if hooked else 'p'}"
-            running.append((name, hooked, plan, start(options, script, plan, short, hooked, 21000 + os.getpid() % 5000 + 2 * number + hooked)))
+            running.append((name, hooked, plan, start(options, script, plan, short, hooked)))
     done, good = {}, True
     for name, hooked, plan, started in running:
         codes, results = finish(started)
@@ -91,8 +91,7 @@ def main():
         if codes != [0, 0]:
             good = False
             for rank in range(2):
-                with open(f"{started[0]}/said.{rank}") as file:
-                    print(f"-- {name}, hooked {hooked}, rank {rank} ended with {codes[rank]}:\n{file.read()[-1500:]}", flush=True)
+                print(f"-- {name}, hooked {hooked}, rank {rank} ended with {codes[rank]}:\n{started.log(f'rank-{rank}', 1500)}", flush=True)
     record = {"rows": []}
     for name, _, plan in names:
         plans = plan if isinstance(plan, list) else [plan]

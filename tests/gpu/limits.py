@@ -14,11 +14,14 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # in a packed tree rig lies beside this file
+from rig.gpus import gpus, query
+from rig.processes import Failure
 from rig.statistics import interval
+from rig.system import System
+from rig.tree import Tree
 
 GIB = 1 << 30
 QUIET_S = 1.2
@@ -26,109 +29,43 @@ REPLACEMENTS = 20
 REPLACED = f"replaced {REPLACEMENTS} times"
 
 
-class Failure(Exception):
-    pass
-
-
-def command(words):
-    return subprocess.run(words, capture_output=True, text=True, timeout=60)
-
-
-class Rig:
+class Rig(System):
     """Manager, worker and trainer of one run."""
 
     def __init__(self, options):
-        self.options = options
-        # Not in /tmp, which a sandbox has to itself.
-        self.folder = tempfile.mkdtemp(prefix="fr-", dir="/run" if os.access("/run", os.W_OK) else None)
-        os.chmod(self.folder, 0o755)
-        self.run_dir, self.state_dir = self.folder + "/r", self.folder + "/s"
-        os.mkdir(self.run_dir)
-        os.mkdir(self.state_dir)
-        self.processes = []
-        if options.dry_run:
-            self.device, self.total = "cpu-0", 0
-        else:
-            words = ["nvidia-smi", "--query-gpu=uuid,name,driver_version,memory.total", "--format=csv,noheader,nounits", "-i", "0"]
-            self.device, self.model, self.driver, total = command(words).stdout.strip().split(", ")
-            self.total = int(total) << 20
-        common = ["--run-dir", self.run_dir, "--state-dir", self.state_dir]
+        super().__init__(Tree(options.bin, options.plugins, options.python), outside_tmp=True)
+        self.options, self.named = options, 0
+        self.device, self.model, self.driver, self.total = "cpu-0", "CPU", "", 0
+        if not options.dry_run:
+            gpu = gpus()[0]
+            self.device, self.model, self.driver, self.total = gpu.uuid, gpu.name, gpu.driver, gpu.memory_bytes
         # No holdout and no throttling: every bubble is the side tasks', and what they cost is measured here.
-        self.start("manager", [self.bin("manager"), *common, "--holdout-pct", "0", "--budget-pct", "100"])
-        worker = [self.bin("worker"), *common, "--device", self.device, "--sandbox", options.sandbox, "--log-level", "debug"]
-        self.start("worker", worker)
-        environment = dict(os.environ, PYTHONPATH=options.python)
-        self.log = self.folder + "/iterations"
+        self.start_manager("--holdout-pct", 0, "--budget-pct", 100)
+        self.start_worker(self.device, "--sandbox", options.sandbox, "--log-level", "debug", name="worker", cores="")
+        self.told = self.root / "iterations"
         trainer = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py"),
-                   "--device", self.device, "--run-dir", self.run_dir, "--log", self.log]
-        self.trainer = self.start("trainer", trainer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
-        self.named = 0
+                   "--device", self.device, "--run-dir", self.run_dir, "--log", self.told]
+        self.trainer = self.start("trainer", trainer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def bin(self, name):
-        return os.path.join(self.options.bin, "freeride-" + name)
-
-    def start(self, name, words, **more):
-        more.setdefault("stdout", open(f"{self.folder}/{name}.log", "w"))
-        process = subprocess.Popen(words, stderr=open(f"{self.folder}/{name}.err", "w"), **more)
-        self.processes.append((name, process))
-        return process
-
-    def check_alive(self):
-        for name, process in self.processes:
-            if process.poll() is not None:
-                with open(f"{self.folder}/{name}.err") as file:
-                    raise Failure(f"the {name} has ended with {process.returncode}: {file.read()[-1500:]}")
-
-    def ctl(self, *words):
-        result = command([self.bin("ctl"), "--run-dir", self.run_dir, "--format", "json", *words])
-        if result.returncode != 0:
-            raise Failure(f"ctl {' '.join(words)}: {result.stderr.strip() or result.stdout.strip()}")
-        return json.loads(result.stdout) if result.stdout.strip() else {}
-
-    def load(self, plugin, params, *more):
+    def load_one(self, plugin, params, *more):
         self.named += 1
-        name = f"t{self.named}"
-        words = [word for key, value in params.items() for word in ("--param", f"{key}={value}")]
-        self.ctl("load", os.path.join(self.options.plugins, plugin + ".so"), "--name", name, *words, *more)
-        return name
+        self.load(self.tree.plugins / f"{plugin}.so", f"t{self.named}", *more, params=params)
+        return f"t{self.named}"
 
-    def task(self, name):
-        found = self.ctl("task", name)
-        return found.get("task", found)
-
-    def wait(self, what, done, seconds=60):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.check_alive()
-            result = done()
-            if result:
-                return result
-            time.sleep(0.02)
-        raise Failure(f"{what}: not within {seconds} s")
-
-    def wait_steps(self, name, more=10, may_end=False):
-        def enough():
-            state = self.task(name)["state"]
-            if state["verdict"].get("kind"):
-                if may_end:
-                    return True
-                raise Failure(f"{name} ended before it worked: {state['verdict']}")
-            return state["counters"]["steps"] >= more
-        self.wait(f"steps of {name}", enough)
-
-    def verdict(self, name, seconds=60):
-        def ended():
-            state = self.task(name)["state"]
-            return state["verdict"] if state["verdict"].get("kind") else None
-        return self.wait(f"the end of {name}", ended, seconds)
+    def wait_first_steps(self, name, steps=10, may_end=False):
+        """`may_end`: or until it has ended."""
+        try:
+            self.wait_steps(name, max(1, steps - self.steps(name)), 60)
+        except Failure:
+            if not (may_end and self.task(name).get("verdict", {}).get("kind")):
+                raise
 
     def stop_task(self, name):
-        self.ctl("stop", name)
-        self.verdict(name)
+        self.stop_tasks(name, seconds=60)
 
     def iterations(self):
         rows = []
-        with open(self.log) as file:
+        with open(self.told) as file:
             for line in file:
                 words = line.split()
                 if len(words) == 6 and line.endswith("\n"):
@@ -138,12 +75,11 @@ class Rig:
     def quiet(self):
         begin = time.monotonic()
         time.sleep(QUIET_S)
-        self.check_alive()
+        self.check()
         return begin, time.monotonic()
 
     def gpu_used(self):
-        words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
-        return int(command(words).stdout) << 20
+        return int(query("gpu=memory.used", "-i", 0)[0][0]) << 20
 
     def mps_there(self):
         """(processes of MPS on this machine, folders of this worker's servers); on a CPU a task's processes stand for the first."""
@@ -161,28 +97,19 @@ class Rig:
     def eviction_ms(self, name):
         """From the worker's decision to the task's end, by its log."""
         times = []
-        with open(f"{self.folder}/worker.err") as file:
-            for line in file:
-                if f"side task {name} " in line and ("goes (evicted)" in line or "has ended: evicted" in line):
-                    hours, minutes, seconds = line.split()[0].split("T")[1].split(":")
-                    times.append(int(hours) * 3_600_000 + int(minutes) * 60_000 + round(float(seconds) * 1000))
+        for line in self.log("worker").splitlines():
+            if f"side task {name} " in line and ("goes (evicted)" in line or "has ended: evicted" in line):
+                hours, minutes, seconds = line.split()[0].split("T")[1].split(":")
+                times.append(int(hours) * 3_600_000 + int(minutes) * 60_000 + round(float(seconds) * 1000))
         return times[1] - times[0] if len(times) == 2 else None
 
-    def close(self):
+    def end_trainer(self):
         try:
             self.trainer.stdin.write("stop\n")
             self.trainer.stdin.flush()
             self.trainer.wait(20)
         except (OSError, subprocess.TimeoutExpired):
             pass
-        for name, process in reversed(self.processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
 
 
 def plugin_of(rig, how, **params):
@@ -197,11 +124,11 @@ def plugin_of(rig, how, **params):
 # Each scenario returns (verdict or None, window of the trainer that counts, more for the record).
 def run_fault(rig, how, **params):
     begin = time.monotonic()
-    name = rig.load(*plugin_of(rig, how, **params), "--memory", "1GiB")
+    name = rig.load_one(*plugin_of(rig, how, **params), "--memory", "1GiB")
     if how != "escape":
-        rig.wait_steps(name, 1, may_end=True)
+        rig.wait_first_steps(name, 1, may_end=True)
     ready = time.monotonic()
-    verdict = rig.verdict(name)
+    verdict = rig.wait_verdict(name, 60)
     end = time.monotonic()
     time.sleep(0.3)
     return verdict, (ready, end + 0.2), {"init_window": (begin, ready)}
@@ -209,45 +136,45 @@ def run_fault(rig, how, **params):
 
 def run_work(rig):
     begin = time.monotonic()
-    name = rig.load(*plugin_of(rig, "work"), "--memory", "1GiB")
-    rig.wait_steps(name, 10)
+    name = rig.load_one(*plugin_of(rig, "work"), "--memory", "1GiB")
+    rig.wait_first_steps(name)
     ready = time.monotonic()
     time.sleep(2.5)
     end = time.monotonic()
-    counters = rig.task(name)["state"]["counters"]
+    counters = rig.task(name)["counters"]
     if counters["metrics"].get("wrong"):
         raise Failure(f"the side task's memory does not hold what it wrote: {counters['metrics']}")
     rig.stop_task(name)
     more = {"init_window": (begin, ready), "steps": counters["steps"], "peak_memory_mib": counters["peak_memory_bytes"] >> 20,
-            "sandbox": rig.task(name).get("sandbox", "")}
-    return rig.task(name)["state"]["verdict"], (ready, end), more
+            "sandbox": rig.info(name).get("sandbox", "")}
+    return rig.task(name)["verdict"], (ready, end), more
 
 
 def run_grow(rig):
-    name = rig.load(*plugin_of(rig, "grow", after=0, mb=32), "--memory", "1GiB")
-    rig.wait_steps(name, 10)
+    name = rig.load_one(*plugin_of(rig, "grow", after=0, mb=32), "--memory", "1GiB")
+    rig.wait_first_steps(name)
     ready = time.monotonic()
     if not rig.options.dry_run:
-        rig.wait("the limit", lambda: rig.task(name)["state"]["counters"]["metrics"].get("full") == 1)
+        rig.wait(lambda: rig.task(name)["counters"]["metrics"].get("full") == 1, "the limit", 60)
     time.sleep(0.5)
-    counters = rig.task(name)["state"]["counters"]
+    counters = rig.task(name)["counters"]
     end = time.monotonic()
     rig.stop_task(name)
     more = {"allocated_mib": counters["metrics"].get("mib"), "driver_says_mib": counters["peak_memory_bytes"] >> 20}
-    return rig.task(name)["state"]["verdict"], (ready, end), more
+    return rig.task(name)["verdict"], (ready, end), more
 
 
 def run_pair(rig):
-    good = rig.load(*plugin_of(rig, "work"), "--memory", "1GiB")
-    rig.wait_steps(good, 10)
-    bad = rig.load(*plugin_of(rig, "address"), "--memory", "1GiB")
-    rig.wait_steps(bad, 1, may_end=True)
+    good = rig.load_one(*plugin_of(rig, "work"), "--memory", "1GiB")
+    rig.wait_first_steps(good)
+    bad = rig.load_one(*plugin_of(rig, "address"), "--memory", "1GiB")
+    rig.wait_first_steps(bad, 1, may_end=True)
     ready = time.monotonic()
-    verdict = rig.verdict(bad)
-    before = rig.task(good)["state"]["counters"]["steps"]
-    rig.wait_steps(good, before + 50)
+    verdict = rig.wait_verdict(bad, 60)
+    before = rig.task(good)["counters"]["steps"]
+    rig.wait_steps(good, 50)
     end = time.monotonic()
-    counters = rig.task(good)["state"]["counters"]
+    counters = rig.task(good)["counters"]
     if counters["metrics"].get("wrong"):
         raise Failure("the good task's memory was harmed")
     rig.stop_task(good)
@@ -257,45 +184,43 @@ def run_pair(rig):
 def run_replacements(rig):
     """Moves a task from content to content: each has an MPS server of its own, and only the last one's may be left."""
     plugin, params = plugin_of(rig, "work")
-    name = rig.load(plugin, params, "--memory", "1GiB")
-    rig.wait_steps(name, 10)
+    name = rig.load_one(plugin, params, "--memory", "1GiB")
+    rig.wait_first_steps(name)
     there = rig.mps_there()
     with open(os.path.join(rig.options.plugins, plugin + ".so"), "rb") as file:
         content = file.read()
     begin = time.monotonic()
     for number in range(REPLACEMENTS):
-        path = f"{rig.folder}/content{number}.so"
+        path = rig.root / f"content{number}.so"
         with open(path, "wb") as file:
             file.write(content + str(number).encode())  # another content that does the same
-        rig.ctl("load", path, "--replace", name, "--memory", "1GiB", "--timeout", "20")
-        os.unlink(path)
+        rig.ok("load", path, "--replace", name, "--memory", "1GiB", "--timeout", "20")
+        path.unlink()
     end = time.monotonic()
-    rig.wait(f"one task's MPS processes and folder, {there} as before {REPLACEMENTS} replacements", lambda: rig.mps_there() == there)
-    steps = rig.task(name)["state"]["counters"]["steps"]
-    rig.wait_steps(name, steps + 10)
+    rig.wait(lambda: rig.mps_there() == there, f"one task's MPS processes and folder, {there} as before {REPLACEMENTS} replacements", 60)
+    rig.wait_steps(name, 10)
     rig.stop_task(name)
     more = {"replacements": REPLACEMENTS, "mps_processes": there[0], "mps_folders": there[1], "seconds_each": (end - begin) / REPLACEMENTS}
-    return rig.task(name)["state"]["verdict"], (begin, end), more
+    return rig.task(name)["verdict"], (begin, end), more
 
 
 def run_server_dies(rig):
-    name = rig.load(*plugin_of(rig, "work"), "--memory", "1GiB")
-    rig.wait_steps(name, 10)
+    name = rig.load_one(*plugin_of(rig, "work"), "--memory", "1GiB")
+    rig.wait_first_steps(name)
     ready = time.monotonic()
     if not rig.options.dry_run:
         folder = os.path.join(rig.run_dir, "mps")
         (one,) = os.listdir(folder)
         with open(os.path.join(folder, one, "nvidia-cuda-mps-control.pid")) as file:
             os.kill(int(file.read()), signal.SIGKILL)
-        rig.wait("the task to be started anew", lambda: rig.task(name).get("restarts") == 1)
-        reason = rig.task(name)["state"]["reason"]
-        steps = rig.task(name)["state"]["counters"]["steps"]
-        rig.wait_steps(name, steps + 10)
+        rig.wait(lambda: rig.info(name).get("restarts") == 1, "the task to be started anew", 60)
+        reason = rig.task(name)["reason"]
+        rig.wait_steps(name, 10)
     else:
         reason = ""
     end = time.monotonic()
     rig.stop_task(name)
-    return rig.task(name)["state"]["verdict"], (ready, end), {"restarts": rig.task(name).get("restarts"), "reason": reason}
+    return rig.task(name)["verdict"], (ready, end), {"restarts": rig.info(name).get("restarts"), "reason": reason}
 
 
 def run_trainer_grows(rig):
@@ -304,15 +229,15 @@ def run_trainer_grows(rig):
         return None, rig.quiet(), {}
     free = rig.total - rig.gpu_used()
     hold = int(free * 0.6) >> 20
-    name = rig.load(*plugin_of(rig, "work", hold_mb=hold), "--memory", f"{hold + 256}MiB")
-    rig.wait_steps(name, 10)
+    name = rig.load_one(*plugin_of(rig, "work", hold_mb=hold), "--memory", f"{hold + 256}MiB")
+    rig.wait_first_steps(name)
     used = rig.gpu_used()
     ready = time.monotonic()
     want = (free >> 30) - 4
     taken_ms = 50
     rig.trainer.stdin.write(f"grow {want} {taken_ms}\n")
     rig.trainer.stdin.flush()
-    verdict = rig.verdict(name)
+    verdict = rig.wait_verdict(name, 60)
     line = rig.trainer.stdout.readline()
     if not line.startswith("grown"):
         raise Failure(f"the trainer did not get its memory: {line!r}")
@@ -359,7 +284,7 @@ def main():
     rig = Rig(options)
     records, problems = [], []
     try:
-        rig.wait("the first iterations", lambda: os.path.exists(rig.log) and len(rig.iterations()) > 45, 120)
+        rig.wait(lambda: rig.told.exists() and len(rig.iterations()) > 45, "the first iterations", 120)
         rig.quiet()
         for round_number in range(options.rounds):
             if time.monotonic() - began > options.seconds:
@@ -374,9 +299,9 @@ def main():
                     verdict, window, more = run(rig)
                 except Failure as failure:
                     problems.append(f"{name}: {failure}")
-                    rig.check_alive()
+                    rig.check()
                     for task in [f"t{rig.named - 1}", f"t{rig.named}"]:
-                        command([rig.bin("ctl"), "--run-dir", rig.run_dir, "stop", task])
+                        rig.ctl("stop", task)
                     continue
                 time.sleep(0.2)
                 after = rig.quiet()
@@ -393,13 +318,14 @@ def main():
                 problems.append(f"trainer grows: verdict {verdict['kind']} ({verdict['reason']})")
             records.append(dict(scenario="trainer grows", round=0, before=before, window=window, after=after, verdict=verdict, **more))
             print(f"{time.monotonic() - began:6.1f} s trainer grows: {verdict['kind']}: {verdict['reason'][:150]}", flush=True)
-        rig.check_alive()
+        rig.check()
     except Failure as failure:
         problems.append(str(failure))
     finally:
-        rows = rig.iterations() if os.path.exists(rig.log) else []
-        rig.close()
-    left = os.listdir(rig.run_dir + "/mps") if os.path.isdir(rig.run_dir + "/mps") else []
+        rows = rig.iterations() if rig.told.exists() else []
+        rig.end_trainer()
+        rig.end_all()
+    left = [path.name for path in (rig.run_dir / "mps").glob("*")]
     if left:
         problems.append(f"MPS folders left behind: {left}")
 
@@ -439,18 +365,18 @@ def main():
                               window_cost_ms=cost, window_cost_ci95_half_ms=cost_half, longest_extra_ms=longest,
                               init_cost_ms=statistics.fmean(inits) if inits else None,
                               verdicts=sorted({one["verdict"]["kind"] for one in records if one["scenario"] == name})))
-    result = dict(device=getattr(rig, "model", "CPU"), driver=getattr(rig, "driver", ""), sandbox=options.sandbox, iterations=len(rows),
+    result = dict(device=rig.model, driver=rig.driver, sandbox=options.sandbox, iterations=len(rows),
                   losses_wrong=wrong, problems=problems, table=table, records=records, seconds=time.monotonic() - began)
     with open(options.out, "w") as file:
         json.dump(result, file, indent=1, default=lambda value: None)
     for name in ("worker", "manager", "trainer"):
-        with open(f"{rig.folder}/{name}.err") as file:
-            text = file.read()
+        text = rig.log(name)
         with open(options.out + f".{name}.log", "w") as file:
             file.write(text[-200_000:])
         if problems:
             print(f"---- {name}\n{text[-1500:]}")
-    print(f"\n{len(rows)} iterations, {wrong} losses other than in the first cycle; {rig.device} {getattr(rig, 'model', '')}")
+    rig.close()
+    print(f"\n{len(rows)} iterations, {wrong} losses other than in the first cycle; {rig.device} {rig.model}")
     print(f"{'':26}{'rounds':>7}{'step time':>20}{'cost of all':>20}{'longest':>9}{'init':>8}  verdict")
     for row in table:
         init = f"{row['init_cost_ms']:7.0f}" if row["init_cost_ms"] is not None else "      -"

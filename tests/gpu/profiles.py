@@ -6,12 +6,17 @@ Starts a manager and a worker on GPU 0 (which must be free of other work) and pr
 misbehave; then loads a profiled one. Prints a table last; exit code 1 if something is not as it must be. --dry-run: on a CPU, to try out this script.
 """
 import argparse
+import contextlib
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # in a packed tree rig lies beside this file
+from rig.gpus import gpus
+from rig.processes import Failure
+from rig.system import System
+from rig.tree import Tree
 
 MIB = 1 << 20
 
@@ -47,65 +52,45 @@ def main():
     parser.add_argument("--sandbox", default="bubblewrap")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="fr-", dir="/run" if os.access("/run", os.W_OK) else None)  # a sandbox has /tmp to itself
-    os.chmod(folder, 0o755)
-    dirs = ["--run-dir", folder + "/r", "--state-dir", folder + "/s"]
     device, model, driver = "cpu-0", "CPU", ""
     if not options.dry_run:
-        words = ["nvidia-smi", "--query-gpu=uuid,name,driver_version", "--format=csv,noheader", "-i", "0"]
-        device, model, driver = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip().split(", ")
-
-    def program(name):
-        return os.path.join(options.bin, "freeride-" + name)
-
-    def ctl(*words):
-        result = subprocess.run([program("ctl"), "--run-dir", folder + "/r", "--format", "json", *words], capture_output=True, text=True, timeout=120)
-        return result.returncode, json.loads(result.stdout) if result.stdout.strip() else {}, result.stderr
-
-    started, problems, records = [], [], []
-
-    def start(name, *words):
-        with open(f"{folder}/{name}.err", "w") as log:
-            started.append(subprocess.Popen([program(name), *dirs, *words], stderr=log, stdout=log))
+        device, model, driver = gpus()[0].uuid, gpus()[0].name, gpus()[0].driver
+    system = System(Tree(options.bin, options.plugins), outside_tmp=True)
+    problems, records = [], []
 
     def path(plugin):
         return os.path.join(options.test, plugin[5:]) if plugin.startswith("test/") else os.path.join(options.plugins, plugin)
 
     try:
-        start("manager", "--holdout-pct", "0")
-        start("worker", "--device", device, "--sandbox", options.sandbox, "--profile-ms", "8000")
-        end = time.monotonic() + 60
-        while not ctl("workers")[1].get("workers") and time.monotonic() < end:
-            time.sleep(0.1)
+        system.start_manager("--holdout-pct", 0)
+        system.start_worker(device, "--sandbox", options.sandbox, "--profile-ms", 8000, name="worker", cores="")
+        system.wait_workers(1)
         for name, plugin, words, mib, code, verdict in cases(options):
             began = time.monotonic()
-            got, reply, err = ctl("profile", path(plugin), *words)
+            answer = system.ctl("profile", path(plugin), *words)
+            got, err = answer.code, answer.err
             record = dict(case=name, exit=got, seconds=time.monotonic() - began, known_mib=mib, says=err.strip().splitlines()[-1:] if got else [])
             if got != code or verdict not in err:
                 problems.append(f"{name}: exit {got}: {err.strip()[-600:]}")
             if got == 0:
-                profile = reply["profiles"][0]
+                profile = answer.json["profiles"][0]
                 record.update({key: profile[key] for key in ("peak_bytes", "create_ns", "init_ns", "stop_ns", "starts", "steps", "pauses", "ended", "conditions")})
                 record["looks"] = len(profile["memory_t_ns"])
             records.append(record)
         # One that is known now is placed by its profile, and that is room enough for it.
         known = next(case for case in cases(options) if case[1] == "pagerank.so")
         params = [word for word in known[2] if word not in ("--steps", known[2][-1])]
-        got, _, err = ctl("load", path("pagerank.so"), *params, "--name", "placed", "--when-idle", "--steps", "500")
-        state = {}
-        end = time.monotonic() + 30
-        while not state.get("verdict", {}).get("kind") and time.monotonic() < end:
-            state = ctl("task", "placed")[1].get("task", {}).get("state", {})
-            time.sleep(0.1)
+        answer = system.ctl("load", path("pagerank.so"), *params, "--name", "placed", "--when-idle", "--steps", "500")
+        with contextlib.suppress(Failure):
+            system.wait_verdict("placed", 30)
+        placed = system.info("placed")
+        state = placed.get("state", {})
         if state.get("verdict", {}).get("kind") != "finished":
-            problems.append(f"the profiled task that was loaded: {err} {state}")
-        placed = ctl("task", "placed")[1].get("task", {})
+            problems.append(f"the profiled task that was loaded: {answer.err} {state}")
     finally:
-        for process in reversed(started):
-            process.terminate()
-        for process in reversed(started):
-            process.wait(30)
-        logs = {name: open(f"{folder}/{name}.err").read() for name in ("manager", "worker")}
+        system.end_all()
+        logs = {name: system.log(name) for name in ("manager", "worker") if (system.folder / f"{name}.log").exists()}
+        system.close()
 
     gpu = [record for record in records if record.get("peak_bytes", {}).get("gpu") and record["known_mib"]]
     contexts = [record["peak_bytes"]["gpu"] / MIB - record["known_mib"] for record in gpu]

@@ -23,7 +23,7 @@ def main():
 
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     import torch
-    from freeride import _library
+    from freeride import measure
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(7)
     gpu = torch.cuda.is_available()
@@ -37,8 +37,8 @@ def main():
     data = torch.randn(rows, width, device=place).to(kind)
     goal = torch.randn(rows, width, device=place).to(kind)
 
-    library = _library.Library()
-    config = _library.Config()
+    library = measure.Library()
+    config = measure.Config()
     config.struct_size = ctypes.sizeof(config)
     config.job, config.device, config.framework = b"gpu-test", options.device.encode(), b"torch"
     config.run_dir = options.run_dir.encode()
@@ -59,7 +59,7 @@ def main():
             pass
         library.mark_end(hook)
 
-    taken, growing = [], None
+    taken = []
     log = open(options.log, "w", buffering=1)
     index = 0
     while True:

@@ -66,10 +66,8 @@ class Processes:
     def start_ranks(self, words, count, env=None, per_rank=None, name="rank", first=None, **more):
         """A training's processes rank-0, rank-1, …, with what torch.distributed reads from the environment. `per_rank`: {rank: more of it}; `first`: `more`
         of the first one alone."""
-        port = str(free_port())
-        return [self.start(f"{name}-{rank}", words, **{**more, **((first or {}) if rank == 0 else {})},
-                           env={**(env or {}), "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
-                                "MASTER_PORT": port, **(per_rank or {}).get(rank, {})}) for rank in range(count)]
+        return [self.start(f"{name}-{rank}", words, {**(env or {}), **own, **(per_rank or {}).get(rank, {})}, **{**more, **((first or {}) if rank == 0 else {})})
+                for rank, own in enumerate(rank_environments(count))]
 
     def log(self, name, most=1 << 30, kind="log"):
         return (self.folder / f"{name}.{kind}").read_text(errors="replace")[-most:]
@@ -129,6 +127,12 @@ def kill(process):
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def rank_environments(count):
+    """What torch.distributed reads, for each rank of a training on this host."""
+    port = str(free_port())
+    return [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} for rank in range(count)]
 
 
 _ports = iter(range(20000 + os.getpid() * 16 % 10000, 32000))

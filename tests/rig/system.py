@@ -57,9 +57,9 @@ class System(Processes):
         return process
 
     def start_worker(self, device, *flags, name=None, cores=None, env=None, wait=True):
-        """Returns when it listens to trainers, or has ended. `cores`: of a CPU device; the first ones go to the first devices."""
+        """Returns when it listens to trainers, or has ended. `cores` of a CPU device: one of its number, unless they are given; "": all that we may use."""
         name = name or f"worker-{device}"
-        pinned = ["--cores", int(device[4:]) % os.cpu_count() if cores is None else cores] if device.startswith("cpu-") else []
+        pinned = ["--cores", int(device[4:]) % os.cpu_count() if cores is None else cores] if device.startswith("cpu-") and cores != "" else []
         process = self.start(name, [self.tree.program("freeride-worker"), "--device", device, *pinned, *self.tree.libraries(), *flags], env=env)
         if wait:
             until(lambda: (self.run_dir / f"worker-{device}.sock").exists() or process.poll() is not None, f"{name} listens")
