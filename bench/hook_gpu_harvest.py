@@ -135,8 +135,8 @@ class Run:
 
     def hook_iteration(self):
         from freeride import pages  # of --python
-        with pages.open_page(pages.BubblePage, self.pages[0]) as page:
-            return page.view.iteration
+        with open(self.pages[0], "rb") as file:
+            return pages.read_field(pages.BubblePage, file.fileno(), "iteration")
 
     def end_training(self):
         ready = self.until.with_suffix(".part")

@@ -56,7 +56,7 @@ class Tree:
     def __init__(self, root):
         self.root = pathlib.Path(root)
         done = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=self.root, capture_output=True, text=True, check=True)
-        self.files = [name for name in done.stdout.splitlines() if (self.root / name).is_file()]
+        self.files = [name for name in done.stdout.splitlines() if (self.root / name).is_file() and (name[0] != "." or "/" not in name)]
         self.problems = []
         self.folders = dict(row_of(match) for match in map(ROW.match, self.lines("ARCHITECTURE.md")) if match)
         self.used = collections.defaultdict(set)  # folder -> folders, without tests'
@@ -99,7 +99,7 @@ class Tree:
         return self.problems
 
     def check_folders(self):
-        for folder in sorted({name.split("/")[0] for name in self.files if "/" in name and not name.startswith(".")}):
+        for folder in sorted({name.split("/")[0] for name in self.files if "/" in name}):
             if folder not in self.folders:
                 self.problems.append(f"{folder}/ is not in ARCHITECTURE.md's table")
             elif f"{folder}/README.md" not in self.files:

@@ -39,7 +39,7 @@ def page_path():
 
 def waits_of_page():
     """What the page knows of this rank's waits, in ms: low and high quantile."""
-    with pages.open_page(pages.BubblePage, page_path()) as mapped:
+    with open(page_path(), "rb") as file, pages.map_page(pages.BubblePage, file.fileno()) as mapped:
         page = mapped.copy()
     known = [[round(one.low_ns / 1e6, 2), round(one.high_ns / 1e6, 2)] for one in page.learned[:page.waits]]
     recent = [page.history[(page.bubbles - 1 - i) % pages.HISTORY] for i in range(min(page.bubbles, 2 * page.waits))]

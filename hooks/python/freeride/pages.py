@@ -222,15 +222,6 @@ def open_sent(path):
         os.close(fd)
 
 
-def open_page(kind, path):
-    """Maps a page that its owner shows as a file (/proc/PID/fd/N), read-only."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return map_page(kind, fd)
-    finally:
-        os.close(fd)
-
-
 # ---- reading ---------------------------------------------------------------------------------------------------------------------
 
 def read_field(kind, fd, name):
