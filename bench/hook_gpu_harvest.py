@@ -35,7 +35,7 @@ from rig.gpus import gpus
 from rig.processes import Failure
 from rig.system import System
 from rig.tree import Tree
-from seen import bubbles_of, clocks_of, compute_of, flags, iterations_of, leases_of, overruns_of
+from seen import bubbles_of, clock_of, clocks_of, compute_of, flags, iterations_of, leases_of, overruns_of
 
 ORKUT = ["vertices=3072441", "edges=117185083", "tolerance=1e-15", "max_iterations=1000000"]
 # Name of the row, plugin, its memory, parameters, whether it needs this Python's torch.
@@ -61,7 +61,7 @@ class Run:
         self.until = self.system.root / "until"  # tells the ranks when to end
         self.count, self.raw = options.ranks, {}
         self.record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
-                       "samples": [], "times": {}, "failures": []}
+                       "synchronise": options.synchronise, "samples": [], "times": {}, "failures": []}
 
     def save(self):
         try:
@@ -214,6 +214,7 @@ class Run:
             sample["lengths_ms"].append([round(statistics.median(by_wait[wait])) for wait in sorted(by_wait)])
         sample["clocks"] = clocks_of(clocks, [one["edges"] for one in seen], iterations, kinds)
         sample["compute_ms"] = [compute_of(one["edges"], iterations) for one in seen]
+        sample["sm_mhz"] = [clock_of(clocks, gpu, one["edges"], iterations) for gpu, one in enumerate(seen)]
         self.keep(sample, seen)
 
     def control(self, name):

@@ -65,6 +65,18 @@ def compute_of(edges, iterations):
     return [round(own[i][1] - waits.get(i, 0) / 1e6, 4) if i in own else None for i in sorted(iterations)]
 
 
+def clock_of(samples, gpu, edges, iterations):
+    """The GPU's mean SM clock in training's own time of each iteration, MHz; None where it was not looked at."""
+    order = sorted(iterations)
+    begins, times = [iterations[i][0] for i in order], [at for at, _ in edges]
+    found = {}
+    for at, of, sm_mhz, *_ in samples:
+        i, edge = bisect.bisect_right(begins, at) - 1, bisect.bisect_right(times, at) - 1
+        if of == gpu and i >= 0 and edge >= 0 and at <= begins[i] + iterations[order[i]][1] * 1e6 and not edges[edge][1] & 0xFFFF:
+            found.setdefault(order[i], []).append(sm_mhz)
+    return [round(statistics.fmean(found[i]), 2) if i in found else None for i in order]
+
+
 REASONS = {"sw_power_cap": 0x4, "hw_slowdown": 0x8, "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80}
 
 

@@ -47,7 +47,9 @@ def row_of(sample):
     if ways:
         row["hops"] = hops_of(ways)
     if sample.get("compute_ms"):
-        row["compute_increase_pct"] = [compute_increase(of_gpu, sample["leased"]) for of_gpu in sample["compute_ms"]]
+        row["compute_increase_pct"] = [paired_change(of_gpu, sample["leased"]) for of_gpu in sample["compute_ms"]]
+    if sample.get("sm_mhz"):
+        row["sm_clock_change_pct"] = [paired_change(of_gpu, sample["leased"]) for of_gpu in sample["sm_mhz"]]
     if sample.get("clocks"):
         row["clocks"] = sample["clocks"]
     if sample.get("before"):
@@ -159,6 +161,29 @@ def summarise_replays(record):
             "summary_before": summarise_replays(record["before"]) if "before" in record else None}
 
 
+def real_pipeline(summary):
+    """Of a pipeline whose hosts wait for their GPUs after each iteration: what the hook and each side task cost, and where that lies. Each part is the
+    difference of neighbouring blocks with its 95 % interval, in percent of an iteration; stages' own work and clocks in percent of their own."""
+    named = {name: next((row for row in summary["rows"] if row["side_task"].split()[0] == name and "time_increase_pct" in row), None)
+             for name in ("resnet18", "pagerank", "gpu_task")}
+    parts = [{"part": "the hook alone", "pct": round(summary["hook_two_phase_time_increase_pct"], 3),
+              "ci95_half_pct": round(summary["hook_two_phase_ci95_half_pct"], 3), "pairs": summary["hook_two_phase_pairs"]}]
+    for name, row in named.items():
+        if row is None:
+            continue
+        what = f"{name}, which computes nothing" if name == "gpu_task" else name
+        parts.append({"part": f"{what}: time increase beyond the hook's", "pct": row["time_increase_pct"], "ci95_half_pct": row["time_increase_ci95_half_pct"],
+                      "pairs": row["pairs_of_blocks"]})
+        for title, key in (("own work of stage", "compute_increase_pct"), ("SM clock in the own work of stage", "sm_clock_change_pct")):
+            parts += [{"part": f"{what}: {title} {stage}", "pct": value[0], "ci95_half_pct": value[1]} for stage, value in enumerate(row.get(key, ())) if value]
+    result = {"hook_alone_ci95_upper_pct": summary["hook_two_phase_ci95_upper_pct"], "unhooked_iteration_ms": summary["two_phase_unhooked_iteration_ms"]}
+    if named["resnet18"]:
+        row = named["resnet18"]
+        result.update(resnet18_time_increase_pct=row["time_increase_pct"], resnet18_ci95_half_pct=row["time_increase_ci95_half_pct"],
+                      resnet18_harvested_by_stage_pct=row["harvested_share_by_stage_pct"], overrun_p99_us=row["overrun_p99_us"])
+    return {**result, "explained": parts}
+
+
 def summarise(record):
     if "runs" in record:
         return summarise_replays(record)
@@ -170,10 +195,15 @@ def summarise(record):
     if delays:
         summary.update(edge_to_lease_p50_us=quantile(delays, 0.5), edge_to_lease_p99_us=quantile(delays, 0.99), edge_to_lease_samples=len(delays))
     summary.update(blocks.summarise({"times": record.get("times", {}), "more_times": record.get("more_times", ())}))
+    if record.get("synchronise") and "hook_two_phase_pairs" in summary:
+        summary["real_pipeline"] = real_pipeline(summary)
+    elif "samples" in record.get("real_pipeline", {}):  # the record of such a run beside others
+        summary["real_pipeline"] = real_pipeline(summarise(record["real_pipeline"]))
     return summary
 
 
-def compute_increase(compute_ms, kinds):
-    """By how much a GPU's own work, without its waits, takes longer in iterations with side tasks: mean and half of the 95 % interval, percent."""
-    values = increases(compute_ms, kinds)
+def paired_change(values_of, kinds):
+    """By how much a figure of each iteration, a GPU's own work or its clock, is greater in iterations with side tasks: mean and half of the 95 % interval,
+    percent."""
+    values = increases(values_of, kinds)
     return [round(value, 3) for value in interval(values)] if len(values) > 1 else None
