@@ -5,7 +5,7 @@
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
 # make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
-# make check   formatting, clang-tidy, folder rules
+# make check   formatting, clang-tidy, ruff, folder rules
 # make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
 # make deb     a Debian package of a release build (build/package/)
 # make asan / tsan   tests under sanitizers
@@ -62,6 +62,7 @@ check:
 	@scripts/install-deps.sh test check
 	scripts/check-format.sh
 	scripts/check-folders.py
+	scripts/ruff.sh
 	@$(MAKE) --no-print-directory build
 	scripts/check-tidy.py build/dev
 
@@ -94,6 +95,7 @@ build:
 
 format:
 	git ls-files -z '*.c' '*.h' '*.cpp' '*.hpp' | xargs -0 clang-format -i
+	scripts/ruff.sh fix
 
 dist:
 	@scripts/install-deps.sh dist

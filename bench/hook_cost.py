@@ -79,7 +79,7 @@ def increase(durations):
         if on in means and off in means:
             pairs.append(100 * (means[on] / means[off] - 1))
     if len(pairs) < 3:
-        sys.exit("hook_cost: the run was too short: %d pairs of blocks, at least 3 are needed" % len(pairs))
+        sys.exit(f"hook_cost: the run was too short: {len(pairs)} pairs of blocks, at least 3 are needed")
     return *interval(pairs), len(pairs)
 
 
@@ -100,8 +100,8 @@ def main():
                "pairs": pairs, "iteration_ms": round(statistics.mean(durations), 1)}
     if options.out:
         options.out.write_text(json.dumps(figures, indent=1) + "\n")
-    print("hook, no side task: I = %+.2f %% (95 %% interval %+.2f to %+.2f, %d pairs of blocks, %.0f ms an iteration)" %
-          (mean, mean - half, mean + half, pairs, figures["iteration_ms"]))
+    print(f"hook, no side task: I = {mean:+.2f} % (95 % interval {mean - half:+.2f} to {mean + half:+.2f}, {pairs} pairs of blocks, "
+          f"{figures['iteration_ms']:.0f} ms an iteration)")
     print(json.dumps(figures))
 
 

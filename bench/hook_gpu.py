@@ -62,7 +62,7 @@ def main():
     if not options.python or not options.out:
         parser.error("--python and --out are needed")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
+    record = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
               "times": {}, "machine": machine()}
     options.ranks = options.ranks or len(gpus())
     try:

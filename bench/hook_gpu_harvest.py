@@ -60,7 +60,7 @@ class Run:
         self.workers, self.thread_pct = [], None  # names, and the share that they give
         self.until = self.system.root / "until"  # tells the ranks when to end
         self.count, self.raw = options.ranks, {}
-        self.record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
+        self.record = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
                        "synchronise": options.synchronise, "samples": [], "times": {}, "failures": []}
 
     def save(self):

@@ -30,7 +30,7 @@ def measure(program, arguments):
     start = [sys.executable, program] if program.suffix == ".py" else [program]
     done = subprocess.run([*start, *arguments], stdout=subprocess.PIPE, text=True, timeout=580, check=False)
     if done.returncode != 0:
-        sys.exit("bench: %s failed with exit code %d" % (program.name, done.returncode))
+        sys.exit(f"bench: {program.name} failed with exit code {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -43,28 +43,29 @@ def hook_cost(build, seconds):
 def table(figures):
     """Lines of the table, and whether every goal is reached."""
     lines, reached = [], True
-    lines.append("%-46s %12s %14s   %s" % ("", "measured", "beside it", "goal"))
+    lines.append(f"{'':46} {'measured':>12} {'beside it':>14}   goal")
     for what, key, other, factor, unit in GOALS:
-        ratio = figures[key] / figures[other] if figures[other] else float("inf")
-        ok = ratio >= factor if unit == "/s" else ratio <= factor
+        value, beside = figures[key], figures[other]
+        ratio = value / beside if beside else float("inf")
+        sign, ok = (">=", ratio >= factor) if unit == "/s" else ("<=", ratio <= factor)
         reached = reached and ok
-        lines.append("%-46s %9.1f %-2s %11.1f %-2s   %.3f x (%s %.1f x)%s" % (what, figures[key], unit, figures[other], unit, ratio,
-                                                                        ">=" if unit == "/s" else "<=", factor, "" if ok else "  MISSED"))
-    lines.append("%-46s %9.1f %-2s %11.1f %-2s   %.3f x" % ("encode + decode, beside msgpack-c alone", figures["codec_ns"], "ns", figures["raw_msgpack_ns"], "ns",
-                                                            figures["codec_ns"] / figures["raw_msgpack_ns"]))
+        lines.append(f"{what:46} {value:9.1f} {unit:2} {beside:11.1f} {unit:2}   {ratio:.3f} x ({sign} {factor:.1f} x){'' if ok else '  MISSED'}")
+    ours, raw = figures["codec_ns"], figures["raw_msgpack_ns"]
+    lines.append(f"{'encode + decode, beside msgpack-c alone':46} {ours:9.1f} ns {raw:11.1f} ns   {ours / raw:.3f} x")
     for what, key, limit, unit in LIMITS:
         ok = figures[key] <= limit
         reached = reached and ok
-        lines.append("%-46s %9.2f %-16s   (<= %g)%s" % (what, figures[key], unit, limit, "" if ok else "  MISSED"))
+        lines.append(f"{what:46} {figures[key]:9.2f} {unit:16}   (<= {limit:g}){'' if ok else '  MISSED'}")
     if "hook_time_increase_pct" in figures:
         low, high = figures["hook_time_increase_ci95_pct"]
         ok = low <= 0
         reached = reached and ok
-        lines.append("%-46s %+9.2f %%  %18s   (95 %%: %+.2f to %+.2f; includes 0)%s" %
-                     ("hook attached, no side task: time increase", figures["hook_time_increase_pct"], "", low, high, "" if ok else "  MISSED"))
-    lines.append("gRPC C++ unary round trip: p50 %.1f us, p99 %.1f us, one after each bubble; in a row: p50 %.1f us, p99 %.1f us" %
-                 tuple(figures[key] for key in ("grpc_rtt_p50_us", "grpc_rtt_p99_us", "grpc_rtt_in_a_row_p50_us", "grpc_rtt_in_a_row_p99_us")))
-    lines.append("load %.1f, %d cores" % (figures["load_average"], figures["cores"]))
+        lines.append(f"{'hook attached, no side task: time increase':46} {figures['hook_time_increase_pct']:+9.2f} %  {'':18}   "
+                     f"(95 %: {low:+.2f} to {high:+.2f}; includes 0){'' if ok else '  MISSED'}")
+    after, in_a_row = ([figures[f"grpc_rtt_{kind}{quantile}_us"] for quantile in ("p50", "p99")] for kind in ("", "in_a_row_"))
+    lines.append(f"gRPC C++ unary round trip: p50 {after[0]:.1f} us, p99 {after[1]:.1f} us, one after each bubble; "
+                 f"in a row: p50 {in_a_row[0]:.1f} us, p99 {in_a_row[1]:.1f} us")
+    lines.append(f"load {figures['load_average']:.1f}, {figures['cores']} cores")
     return lines, reached
 
 

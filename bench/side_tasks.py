@@ -154,7 +154,7 @@ def harvest(sample, step_ms):
 
 
 def save(options, devices, samples):
-    result = {"machine": devices[0].model, "driver": devices[0].driver, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    result = {"machine": devices[0].model, "driver": devices[0].driver, "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
               "versions": {"kernel": platform.release(), "freeride": version(options)},
               "command": " ".join(["bench/side_tasks.py", *sys.argv[1:]]), "sandbox": options.sandbox, "cores": os.cpu_count(), "rows": [row_of(s) for s in samples],
               "samples": samples}

@@ -4,7 +4,6 @@ import pathlib
 import re
 import sysconfig
 
-
 TINY_TRAINING = ["batch=4", "image=32", "classes=10", "width_pct=12", "piece_ms=1"]
 
 # The side tasks that there may be, each with its parameters for a graph file and a picture folder (or None): small, so that all of them do

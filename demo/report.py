@@ -41,7 +41,7 @@ def build(job, tasks, events, losses, reference_losses, events_lost, load):
         "stages": job["stages"],
         "iterations": len(losses),
         "iterations_held_out": job["holdout_iterations"],
-        "iteration_ms": statistics.mean((l["end_ns"] - l["begin_ns"]) / 1e6 for l in losses) if losses else 0.0,
+        "iteration_ms": statistics.mean((line["end_ns"] - line["begin_ns"]) / 1e6 for line in losses) if losses else 0.0,
         "measured": job["measured"],
         "time_increase_pct": job["time_increase_pct"],
         "time_increase_ci95_pct": [job["time_increase_ci95_low_pct"], job["time_increase_ci95_high_pct"]],

@@ -37,7 +37,7 @@ def draw(path, events):
     begin_ns, end_ns = window
     bars = {chrome_trace.TRAINING: [], chrome_trace.BUBBLES: [], chrome_trace.SIDE_TASKS: []}
     held_out = []
-    for stage, track, name, first, last, details in chrome_trace.spans(events):
+    for stage, track, _name, first, last, details in chrome_trace.spans(events):
         first, last = max(first, begin_ns), min(last, end_ns)
         if last <= first:
             continue

@@ -15,7 +15,7 @@ for set in "${@:-demo}"; do
     plugins) packages+=" $build $plugins" ;;
     test)  packages+=" $build $training $plugins python3-matplotlib python3-pytest" ;;
     bench) packages+=" $build $training libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
-    check) packages+=" $build clang-format clang-tidy git" ;;
+    check) packages+=" $build clang-format clang-tidy git python3-venv" ;;
     dist)  packages+=" $build bubblewrap patchelf" ;;
     frameworks) packages+=" $build python3 python3-venv" ;;
     docker) packages+=" $build $training python3-matplotlib bubblewrap docker.io python3-yaml systemd" ;;

@@ -67,6 +67,7 @@ class Training:
 
     def __init__(self, job, device, library, handle):
         import torch
+
         import parts
         import pipeline
         self.torch, self.pipeline, self.library, self.handle, self.device = torch, pipeline, library, handle, device
@@ -126,6 +127,7 @@ def main():
         return neighbours(job, sys.argv[2])
     import torch
     import torch.distributed as dist
+
     import rank
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)

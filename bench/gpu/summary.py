@@ -3,7 +3,6 @@ import statistics
 
 import blocks
 from blocks import increases
-
 from rig.statistics import interval, quantile
 
 

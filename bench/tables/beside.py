@@ -8,9 +8,8 @@ import subprocess
 import time
 
 from cells import TRAIN
-from training import Training
-
 from rig.processes import PATIENCE_S, Failure, Lines
+from training import Training
 
 
 class Program:

@@ -10,9 +10,8 @@ import time
 
 import breakdown
 from cells import TRAIN
-from training import Training
-
 from rig.processes import Failure, Lines
+from training import Training
 
 
 class Harvest:

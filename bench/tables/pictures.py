@@ -150,9 +150,7 @@ def limits(plt, record, rows):
         return None
     figure, parts = plt.subplots(2, len(demos), figsize=(5 * len(demos), 4.6), layout="constrained", squeeze=False, height_ratios=[1, 1.2])
     for (upper, lower), demo in zip(parts.T, demos):
-        begin = demo["begin_ns"]
-
-        def seconds(ns):
+        def seconds(ns, begin=demo["begin_ns"]):
             return (ns - begin) / 1e9
 
         end = seconds(demo["end_ns"])

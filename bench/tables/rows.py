@@ -20,7 +20,6 @@ sys.path.append(str(HERE.parents[1] / "tests"))
 from rig.statistics import t975
 
 
-
 def prices():
     return tomllib.loads((HERE / "prices.toml").read_text())
 

@@ -86,7 +86,7 @@ class Tables:
         self.power = self.processor = None
         self.commit = options.commit or self.described()
         stages = len(self.machine.devices)
-        self.record = {"scale": options.scale, **self.machine.about, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        self.record = {"scale": options.scale, **self.machine.about, "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
                        "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]), "commit": self.commit, "versions": self.versions(),
                        "low_tier": self.scale.low_tier,
                        "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()}, "alone": {}, "alone_cpu": {}, "runs": [], "demos": [], "failed": {}}

@@ -15,7 +15,6 @@ import page
 import pictures
 import power
 import rows
-import run
 
 PRICE = {"training": {"dollars_per_hour": 4.0}, "low_tier": {"dollars_per_hour": 0.2}, "paper": {},
          "side_task": {"pagerank": {"metric": "iterations", "per": 1, "unit": "iterations", "low_tier": 100.0}}}

@@ -18,9 +18,10 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "gpu"))
 
-import pipeline
 import torch
 import torch.distributed as dist
+
+import pipeline
 
 
 class GpuClock:

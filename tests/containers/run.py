@@ -18,12 +18,11 @@ import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCE / "demo"), str(SOURCE / "tests")]
-import run as demo
-from rig.processes import Failure
-
 import in_container
 import misbehaving
+import run as demo
 from engine import Engine, EngineError
+from rig.processes import Failure
 
 IMAGE = "freeride"
 BUSY_PCT, MOST_SECONDS = 50, 120

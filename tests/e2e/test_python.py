@@ -1,8 +1,6 @@
 """Side tasks in Python: the contract by `freeride-ctl plugin check`, the whole way in a sandbox, and everything that goes wrong."""
 import os
-import pathlib
 import subprocess
-import sys
 
 import pytest
 

@@ -83,9 +83,9 @@ def main():
     for number, (name, script, plan) in enumerate(names):
         for hooked in (False, True):
             short = f"{number}{'h' if hooked else 'p'}"
-            running.append((name, hooked, plan, start(options, script, plan, short, hooked)))
+            running.append((name, hooked, start(options, script, plan, short, hooked)))
     done, good = {}, True
-    for name, hooked, plan, started in running:
+    for name, hooked, started in running:
         codes, results = finish(started)
         done[name, hooked] = results
         if codes != [0, 0]:

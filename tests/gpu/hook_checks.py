@@ -134,7 +134,7 @@ def main():
     parser.add_argument("--only", action="append", help="one check, by its name")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    record = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "command": " ".join(sys.argv), "machine": machine(), "checks": {}}
+    record = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv), "machine": machine(), "checks": {}}
     options.ranks = options.ranks or len(gpus())
     try:
         checks(options, record)

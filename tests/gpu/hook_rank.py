@@ -5,11 +5,12 @@ import os
 import signal
 import time
 
+import torch
+import torch.distributed as dist
+
 import nccl_waits
 import pipeline
 import rank
-import torch
-import torch.distributed as dist
 from freeride import measure
 from train_pipelining import expected_waits
 

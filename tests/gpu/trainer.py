@@ -23,6 +23,7 @@ def main():
 
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     import torch
+
     from freeride import measure
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(7)
