@@ -70,7 +70,7 @@ def test_with_one_line(prefix, template):
     """The very line that the template's source and README show."""
     lines = {re.search(r"g\+\+ .*", (template / name).read_text()).group(0) for name in ("my_task.cpp", "README.md")}
     assert len(lines) == 1
-    words = lines.pop().replace("PREFIX", str(prefix)).split()
+    words = [*lines.pop().split(), "-I", str(prefix / "include")]
     words[0] = compiler()
     run(*words, "-Wall", "-Wextra", "-Werror", cwd=template)
     plugin = template / "my_task.so"

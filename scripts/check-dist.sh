@@ -12,6 +12,10 @@ cp -r "$dist" "$root/opt/freeride"
 inside() { timeout 60 "$dist/bin/bwrap" --bind "$root" / --proc /proc --dev /dev --die-with-parent "$@"; }
 for program in worker manager ctl runner bus; do inside "/opt/freeride/bin/freeride-$program" --help >/dev/null; done
 inside /opt/freeride/bin/bwrap --version >/dev/null
+# Its parts find each other: the worker its bwrap, freeride-ctl the Python package.
+{ inside /opt/freeride/bin/freeride-ctl doctor || true; } >"$root/doctor"
+grep -q 'bubblewrap  *bubblewrap [0-9]' "$root/doctor" || { echo "check-dist.sh: the packed worker does not see its bwrap" >&2; cat "$root/doctor" >&2; exit 1; }
+[ "$(inside /opt/freeride/bin/freeride-ctl python-path)" = /opt/freeride/python ]
 for plugin in "$dist"/plugins/*.so; do
   inside /opt/freeride/bin/freeride-runner describe "/opt/freeride/plugins/$(basename "$plugin")" >/dev/null
 done

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 out=$2
-rm -rf "$out" && mkdir -p "$out"/{bin,lib,plugins,python/freeride}
+rm -rf "$out" && mkdir -p "$out"/{bin,lib,plugins,python/freeride,examples}
 
 cmake --install "$build" --prefix "$out/tmp" --strip >/dev/null
 cp "$out"/tmp/bin/* "$out/bin/"
@@ -18,6 +18,7 @@ cp plugins/resnet/{resnet18,resnet50,vgg19,training,models}.cpp plugins/resnet/{
 cp plugin-api/include/freeride/plugin.h* "$out/include/freeride/"
 cp -r plugins/python "$out/plugins/"
 cp hooks/python/freeride/*.py "$out/python/freeride/"
+cp hooks/examples/train_gpt.py "$out/examples/"
 for library in hook memory; do  # where the package looks first
   cp "$(find "$out/tmp" -name libfreeride_$library.so | head -1)" "$out/python/freeride/"
 done

@@ -1,7 +1,7 @@
 // A FreeRide side task, to be copied: counts the primes up to `limit`, a slice of numbers in every step.
 //
 // Build it with CMake (CMakeLists.txt beside this file), or with one line:
-//   g++ -std=c++17 -O2 -shared -fPIC -fvisibility=hidden -I PREFIX/include my_task.cpp -o my_task.so
+//   g++ -std=c++17 -O2 -shared -fPIC -fvisibility=hidden my_task.cpp -o my_task.so
 // where PREFIX is where FreeRide is installed (/usr/local unless told otherwise). Then:
 //   freeride-ctl plugin check ./my_task.so
 //   freeride-ctl load ./my_task.so --stage 3 --param limit=1000000

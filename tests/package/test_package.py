@@ -1,7 +1,9 @@
 """The Debian package, made from this build and unpacked: it holds what one needs, asks for what it uses, and works from where it lies."""
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -67,6 +69,39 @@ def test_the_hook_is_found_without_the_source_tree(root, tmp_path):
     assert done.returncode == 0, done.stderr
     path, package = done.stdout.split()
     assert path == "libfreeride_hook.so" and package.startswith(str(root))
+
+
+def test_debians_python_finds_the_package_by_itself(root, tmp_path):
+    # dist-packages is a folder of sites to Debian's Python; here it is made one.
+    code = f"import site; site.addsitedir({str(root / 'usr/lib/python3/dist-packages')!r}); import freeride; print(freeride.__file__)"
+    done = run("/usr/bin/python3", "-c", code, cwd=tmp_path, env={"PATH": os.environ["PATH"]})
+    assert done.returncode == 0, done.stderr
+    assert pathlib.Path(done.stdout.strip()).resolve() == root.resolve() / "usr/share/freeride/python/freeride/__init__.py"
+
+
+def test_another_python_is_told_where_it_is(root, tmp_path):
+    """A virtual environment's gets the package and nothing of the system's."""
+    assert run("/usr/bin/python3", "-m", "venv", "--without-pip", tmp_path / "venv").returncode == 0
+    path = run(root / "usr/bin/freeride-ctl", "python-path").stdout.strip()
+    assert not list(pathlib.Path(path).glob("zmq*"))
+    code = "import sys, freeride.run; print(sys.prefix, freeride.__file__); assert not any('dist-packages' in folder for folder in sys.path)"
+    done = run(tmp_path / "venv/bin/python", "-c", code, cwd=tmp_path, env={"PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == str(tmp_path / "venv") and done.stdout.split()[1].startswith(str(root))
+
+
+def test_the_worker_finds_a_bwrap_beside_it(root, tmp_path):
+    for name in ("freeride-ctl", "freeride-worker", "freeride-runner"):
+        shutil.copy(root / "usr/bin" / name, tmp_path)
+    environment = {"PATH": "/nowhere", "FREERIDE_RUN_DIR": str(tmp_path), "FREERIDE_STATE_DIR": str(tmp_path)}
+
+    def bubblewrap():
+        found = json.loads(run(tmp_path / "freeride-ctl", "doctor", "--format", "json", env=environment).stdout)["findings"]
+        return next(finding for finding in found if finding["name"] == "bubblewrap")
+
+    assert bubblewrap()["health"] == "missing"
+    shutil.copy(shutil.which("bwrap"), tmp_path)
+    assert bubblewrap()["health"] == "ok"
 
 
 def test_manager_and_worker_run_from_it(root, tmp_path):

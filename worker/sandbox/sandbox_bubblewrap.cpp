@@ -436,7 +436,8 @@ Result<std::unique_ptr<Sandbox>> make_bubblewrap(const SandboxOptions& options) 
   const std::string bwrap = find_bwrap(options.bwrap);
   if (bwrap.empty()) {
     return Error{Code::kNotFound,
-                 options.bwrap.empty() ? "bwrap is not on the PATH, nor beside freeride-worker" : "there is no program " + options.bwrap,
+                 options.bwrap.empty() ? "bwrap is not on the PATH, nor beside freeride-worker"
+                                       : "there is no program " + options.bwrap,
                  "install bubblewrap, or for development only: --sandbox none"};
   }
   return std::unique_ptr<Sandbox>(std::make_unique<Bubblewrap>(options, bwrap));

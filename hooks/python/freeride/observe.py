@@ -2,7 +2,7 @@
 
 No manager, worker or side task is needed, and none is used. In place of `python` in whatever starts each rank:
 
-    torchrun --nproc-per-node 4 -m freeride.observe train.py …
+    torchrun --nproc_per_node 4 -m freeride.observe train.py …
 
 Each rank leaves rank<N>.json in the folder; when all are there, rank 0 prints a table (per stage: how many bubbles of which type, how long, what
 share of the time, what that is worth), and draws bubbles.png and trace.json (Perfetto). The training is otherwise as it would be.
