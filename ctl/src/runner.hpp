@@ -1,6 +1,6 @@
-// What else belongs to the installation: its plugins, its Python package, and what its other programs do: `plugin check` and `plugin
-// describe` run plugin code, so freeride-runner does it, in processes of its own; `doctor` tries what a worker needs,
-// so freeride-worker does it.
+// What else belongs to the installation: its plugins, its Python package, and what its other programs do: `plugin
+// check` and `plugin describe` run plugin code, so freeride-runner does it, in processes of its own; `doctor` tries
+// what a worker needs, so freeride-worker does it.
 #pragma once
 
 #include <filesystem>
