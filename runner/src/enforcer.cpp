@@ -45,7 +45,7 @@ std::optional<int64_t> Enforcer::look(uint32_t& sequence) {
 }
 
 std::optional<int64_t> Enforcer::look_locked(uint32_t& sequence) {
-  if (gone_ || ending_.was_killed()) return std::nullopt;
+  if (gone_ || first_cause_.was_killed()) return std::nullopt;
   Look look;
   look.readable = pages::read_lease(lease_, look.lease, look.sequence);
   if (!look.readable) look.sequence = pages::load_acquire(lease_.sequence);
@@ -79,7 +79,7 @@ void Enforcer::stop_requested() {
 
 void Enforcer::kill(const policy::Verdict& verdict) {
   const std::lock_guard lock(mutex_);
-  if (gone_ || ending_.was_killed()) return;
+  if (gone_ || first_cause_.was_killed()) return;
   hear_locked();
   kill_locked(verdict);
 }
@@ -92,16 +92,16 @@ void Enforcer::process_ended() {
 
 Outcome Enforcer::outcome(int status) {
   const std::lock_guard lock(mutex_);
-  return ending_.ended(status, pages::load_acquire(answer_.transition));
+  return first_cause_.ended(status, pages::load_acquire(answer_.transition));
 }
 
 void Enforcer::hear_locked() {
-  if (ending_.has_said()) return;
-  if (const auto words = read_last_words(words_fd_)) ending_.said(*words);
+  if (first_cause_.has_said()) return;
+  if (const auto words = read_last_words(words_fd_)) first_cause_.said(*words);
 }
 
 void Enforcer::kill_locked(const policy::Verdict& verdict) {
-  ending_.killed(verdict);
+  first_cause_.killed(verdict);
   ::kill(-pid_, SIGKILL);
   ::kill(pid_, SIGKILL);  // before its setsid(), it leads no group yet
 }

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-#include "ending.hpp"
+#include "first_cause.hpp"
 #include "freeride/pages.h"
 #include "lease_watch.hpp"
 
@@ -56,7 +56,7 @@ class Enforcer {
   clockid_t cpu_clock_;
   std::mutex mutex_;
   LeaseWatch watch_;  ///< under mutex_, as are the next two
-  Ending ending_;
+  FirstCause first_cause_;
   bool gone_ = false;
 };
 

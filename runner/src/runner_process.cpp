@@ -1,4 +1,5 @@
-// The plugin's process from fork to exit.
+#include "runner_process.hpp"
+
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/prctl.h>

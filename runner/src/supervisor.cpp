@@ -27,6 +27,7 @@
 #include "freeride/pages/names.hpp"
 #include "process_tree.hpp"
 #include "report.hpp"
+#include "runner_process.hpp"
 #include "stop_signal.hpp"
 
 namespace freeride::runner {
@@ -246,7 +247,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   } else {
     report.started(pid, {pid_fd.get()});
   }
-  const bool by_cpu_clock = job.device.rfind("cpu-", 0) == 0;
+  const bool by_cpu_clock = job.by_cpu_clock();
   Enforcer& enforcer = session.enforcer.emplace(pid, *session.lease, *session.answer, words_in.get(),
                                                 LeaseWatch(limits, by_cpu_clock, usable_cores(), started_ns));
   enforcer.start();

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "freeride/base/result.hpp"
+#include "job.hpp"
 #include "limits.hpp"
-#include "runner.hpp"
 
 namespace freeride::runner {
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
-#include <utility>
 
 #include "freeride/base/clock.hpp"
 
@@ -124,14 +123,7 @@ freeride_status Workload::wait_at_gate() {
 
 freeride_status Workload::pass() {
   int64_t took_ns = 0;
-  if (!piece_ends(took_ns)) {
-    pieces_.step_abandoned();
-  } else if (ahead_) {
-    pieces_.last_two_done(took_ns, behind_);
-  } else {
-    pieces_.step_done(took_ns);
-  }
-  ahead_ = behind_ = false;
+  piece_ends(took_ns) ? admission_.step_done(took_ns) : admission_.step_given_up();
   return begin_piece();
 }
 
@@ -141,14 +133,13 @@ freeride_status Workload::pass_piece() {
 }
 
 freeride_status Workload::pass_queued(const Host::Wait& wait) {
-  if (std::exchange(ahead_, false)) {
+  if (admission_.take_ahead()) {
     if (const auto status = wait(false); status != FREERIDE_OK) return status;
     piece_done();
-    behind_ = true;
+    admission_.is_behind();
   }
-  const int64_t two_ns = pieces_.predicted_two_ns(behind_);
-  if (gate_.load() == kOpen && two_ns > 0 && SteadyClock::now() + two_ns <= open_until_ns_.load()) {
-    ahead_ = true;
+  if (gate_.load() == kOpen && admission_.may_queue(SteadyClock::now(), open_until_ns_.load())) {
+    admission_.queued();
     return FREERIDE_OK;
   }
   if (const auto status = wait(true); status != FREERIDE_OK) return status;
@@ -161,7 +152,7 @@ freeride_status Workload::begin_piece() {
     if (const auto status = wait_at_gate(); status != FREERIDE_OK) return status;
     const int64_t until_ns = open_until_ns_.load();
     const uint64_t lease = lease_id_.load();
-    if (!fits_only_ || until_ns == 0 || lease != worked_lease_ || pieces_.fits(until_ns - SteadyClock::now(), false)) {
+    if (admission_.may_pass(SteadyClock::now(), until_ns, lease != worked_lease_)) {
       worked_lease_ = lease;
       piece_begins();
       return FREERIDE_OK;
@@ -189,8 +180,7 @@ bool Workload::piece_ends(int64_t& took_ns) {
 
 void Workload::piece_done() {
   int64_t took_ns = 0;
-  piece_ends(took_ns) ? pieces_.piece_done(took_ns, behind_) : pieces_.piece_unseen();
-  behind_ = false;
+  piece_ends(took_ns) ? admission_.piece_done(took_ns) : admission_.piece_unseen();
 }
 
 void Workload::wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns) {

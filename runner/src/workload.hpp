@@ -6,19 +6,19 @@
 #include <functional>
 #include <thread>
 
+#include "admission.hpp"
 #include "freeride/pages.h"
 #include "freeride/plugin.h"
-#include "freeride/policy/piece_fit.hpp"
 #include "host.hpp"
 
 namespace freeride::runner {
 
 /// RunGpuWorkload in a thread of its own. All but pass…() on the main thread. A thread that does not
-/// come to its gate any more ends with the process.
+/// come to its gate any more ends with the process. `admission` is the caller's, and lives as long.
 class Workload {
  public:
-  /// Before anything else. On a CPU a stop ends what is executing, so the rest of a lease need not be left unused.
-  void begin_what_does_not_fit() { fits_only_ = false; }
+  explicit Workload(Admission& admission) : admission_(admission) {}
+
   /// Starts the thread, runs `prepare` in it and waits for its end, with the gate open; then the thread waits at its
   /// gate for open(), and executes `body`. A failure ends the thread.
   freeride_status prepare(const std::function<freeride_status()>& prepare,
@@ -51,9 +51,8 @@ class Workload {
   bool is_this_thread() const { return started_ && std::this_thread::get_id() == id_.load(); }
 
   /// The gate, at the end of a step, or of whatever the workload parts by it. On the workload's thread: returns at once
-  /// while it is open and the next step fits what is left of the lease, by what such steps took; where it does not, it
-  /// closes the gate for the rest of the lease. Whatever its length, a lease's first step is let through: a workload
-  /// may be cut into nothing shorter.
+  /// while it is open and the next step may begin (Admission); where it may not, it closes the gate for the rest of the
+  /// lease.
   freeride_status pass();
   /// The same at a yield point, for the next piece.
   freeride_status pass_piece();
@@ -85,14 +84,11 @@ class Workload {
   freeride_status prepared_status_ = FREERIDE_OK;  ///< written before prepared_
   freeride_status status_ = FREERIDE_OK;           ///< written before ended_
   std::atomic<bool> started_{false};
-  bool fits_only_ = true;
+  Admission& admission_;
   // The workload's thread's own.
-  policy::PieceFit pieces_;
   int64_t piece_begin_ns_ = 0;
   uint64_t worked_lease_ = 0;   ///< the last one under which a piece began
   uint32_t piece_opening_ = 0;  ///< of the gate, when the piece began
-  bool ahead_ = false;          ///< a piece before the present one may not be done
-  bool behind_ = false;         ///< the present piece was queued behind another one
 };
 
 }  // namespace freeride::runner

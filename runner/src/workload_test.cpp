@@ -15,7 +15,8 @@ constexpr int64_t kPieceNs = 2 * kNsPerMs;
 
 /// A workload of endless steps, of four pieces each that take the GPU, or whoever, kPieceNs.
 struct Pieces {
-  Workload workload;
+  Admission admission;
+  Workload workload{admission};
   std::atomic<int> begun{0};
 
   freeride_status body() {
@@ -68,10 +69,11 @@ TEST_CASE("workload: a lease's first piece passes, whatever is known of it") {
 }
 
 TEST_CASE("workload: what it prepares is done before the gate is closed, and a failure of it is known") {
-  Workload fails;
+  Admission admission;
+  Workload fails(admission);
   CHECK(fails.prepare([] { return FREERIDE_OUT_OF_MEMORY; }, [] { return FREERIDE_OK; }) == FREERIDE_OUT_OF_MEMORY);
   CHECK(fails.ended());
-  Workload works;
+  Workload works(admission);
   std::atomic<int> done{0};
   CHECK(works.prepare([&] { return ++done, works.pass(); }, [&] { return ++done, FREERIDE_FINISHED; }) == FREERIDE_OK);
   works.close(SteadyClock::now() + 60 * kNsPerSec);

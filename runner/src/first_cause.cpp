@@ -1,4 +1,4 @@
-#include "ending.hpp"
+#include "first_cause.hpp"
 
 #include <sys/wait.h>
 
@@ -55,7 +55,7 @@ bool for_its_lease(const Verdict& kill) {
 
 }  // namespace
 
-void Ending::said(const Outcome& words) {
+void FirstCause::said(const Outcome& words) {
   if (std::exchange(said_, true)) return;
   Verdict verdict = words.verdict;
   if (killed_) {
@@ -66,7 +66,7 @@ void Ending::said(const Outcome& words) {
   outcome_.verdict = std::move(verdict);
 }
 
-void Ending::killed(const Verdict& kill) {
+void FirstCause::killed(const Verdict& kill) {
   if (std::exchange(killed_, true)) return;
   if (said_ && in_good_order(outcome_.verdict) && for_its_lease(kill)) {
     const Verdict lie = std::exchange(outcome_.verdict, kill);
@@ -76,7 +76,7 @@ void Ending::killed(const Verdict& kill) {
   }
 }
 
-Outcome Ending::ended(int status, uint32_t transition) {
+Outcome FirstCause::ended(int status, uint32_t transition) {
   // After last words it is the runner that exits, and after a kill the signal is the supervisor's own.
   if (!killed_ && (!said_ || WIFSIGNALED(status)))
     policy::note_symptom(outcome_.verdict, of_status(status, pages::transition_name(transition)));

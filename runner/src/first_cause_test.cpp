@@ -1,5 +1,5 @@
 // Last words, and which of what was seen at an end is the verdict.
-#include "ending.hpp"
+#include "first_cause.hpp"
 
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -66,29 +66,29 @@ TEST_CASE("last words: a transition that does not exist is none") {
 }
 
 TEST_CASE("verdict of a process that ended by itself") {
-  auto verdict = Ending().ended(SIGSEGV, FREERIDE_IN_STEP).verdict;
+  auto verdict = FirstCause().ended(SIGSEGV, FREERIDE_IN_STEP).verdict;
   CHECK(verdict.kind == VerdictKind::kCrashed);
   CHECK(verdict.cause == Cause::kSignal);
   CHECK(verdict.signal == SIGSEGV);
   CHECK(verdict.exit_code == -1);
   CHECK(verdict.transition == "RunNextStep");
-  verdict = Ending().ended(0, FREERIDE_IN_NONE).verdict;
+  verdict = FirstCause().ended(0, FREERIDE_IN_NONE).verdict;
   CHECK(verdict.kind == VerdictKind::kFailed);
   CHECK(verdict.cause == Cause::kExit);
   CHECK(verdict.exit_code == 0);
   CHECK(verdict.message == "exited with code 0 between transitions; a side task must not end its process");
-  verdict = Ending().ended(7 << 8, 4711).verdict;  // a transition that does not exist
+  verdict = FirstCause().ended(7 << 8, 4711).verdict;  // a transition that does not exist
   CHECK(verdict.exit_code == 7);
   CHECK(verdict.message.find("code 7") != std::string::npos);
   CHECK(verdict.transition.empty());
 }
 
-TEST_CASE("ending: a transition that has failed is the cause, a kill while its process ends is evidence") {
+TEST_CASE("first cause: a transition that has failed is the cause, a kill while its process ends is evidence") {
   for (const Cause cause : {Cause::kNoPause, Cause::kLeaseEnd, Cause::kUnleased, Cause::kSlowTransition}) {
-    Ending ending;
-    ending.said(kFailedStep);
-    ending.killed(kill(cause));
-    const Verdict verdict = ending.ended(SIGKILL, FREERIDE_IN_STEP).verdict;
+    FirstCause first;
+    first.said(kFailedStep);
+    first.killed(kill(cause));
+    const Verdict verdict = first.ended(SIGKILL, FREERIDE_IN_STEP).verdict;
     CHECK(verdict.kind == VerdictKind::kFailed);
     CHECK(verdict.cause == Cause::kTransition);
     CHECK(verdict.message == "told to fail");
@@ -98,36 +98,36 @@ TEST_CASE("ending: a transition that has failed is the cause, a kill while its p
   }
 }
 
-TEST_CASE("ending: what was executed past the lease before a transition failed is the cause") {
-  Ending ending;
-  ending.killed(kill(Cause::kLeaseEnd));
-  ending.said(kFailedStep);
-  const Verdict verdict = ending.ended(SIGKILL, FREERIDE_IN_STEP).verdict;
+TEST_CASE("first cause: what was executed past the lease before a transition failed is the cause") {
+  FirstCause first;
+  first.killed(kill(Cause::kLeaseEnd));
+  first.said(kFailedStep);
+  const Verdict verdict = first.ended(SIGKILL, FREERIDE_IN_STEP).verdict;
   CHECK(verdict.kind == VerdictKind::kOverran);
   CHECK(verdict.cause == Cause::kLeaseEnd);
   CHECK(verdict.evidence == std::vector<std::string>{"failed: told to fail"});
 }
 
-TEST_CASE("ending: who says that it has finished and then executes without a lease has overran it") {
+TEST_CASE("first cause: who says that it has finished and then executes without a lease has overran it") {
   for (const Cause cause : {Cause::kNoPause, Cause::kLeaseEnd, Cause::kUnleased}) {
-    Ending ending;
-    ending.said(kDone);
-    ending.killed(kill(cause));
-    const Verdict verdict = ending.ended(SIGKILL, FREERIDE_IN_STEP).verdict;
+    FirstCause first;
+    first.said(kDone);
+    first.killed(kill(cause));
+    const Verdict verdict = first.ended(SIGKILL, FREERIDE_IN_STEP).verdict;
     CHECK(verdict.kind == VerdictKind::kOverran);
     CHECK(verdict.cause == cause);
     CHECK(verdict.evidence == std::vector<std::string>{"finished: its work is done"});
   }
 }
 
-TEST_CASE("ending: a task that has finished stays so when its destroy() is too slow or crashes") {
-  Ending slow;
+TEST_CASE("first cause: a task that has finished stays so when its destroy() is too slow or crashes") {
+  FirstCause slow;
   slow.said(kDone);
   slow.killed(kill(Cause::kSlowTransition));
   Verdict verdict = slow.ended(SIGKILL, FREERIDE_IN_STOP).verdict;
   CHECK(verdict.kind == VerdictKind::kFinished);
   CHECK(verdict.evidence == std::vector<std::string>{"overran: a limit was passed"});
-  Ending crashed;
+  FirstCause crashed;
   crashed.said(kDone);
   verdict = crashed.ended(SIGSEGV, FREERIDE_IN_STOP).verdict;
   CHECK(verdict.kind == VerdictKind::kFinished);
@@ -135,11 +135,11 @@ TEST_CASE("ending: a task that has finished stays so when its destroy() is too s
   CHECK(verdict.evidence == std::vector<std::string>{"crashed: killed by signal 11 (SIGSEGV) in StopSideTask"});
 }
 
-TEST_CASE("ending: only the first last words count, and the runner's own exit after them is no symptom") {
-  Ending ending;
-  ending.said(kFailedStep);
-  ending.said(kDone);
-  const Verdict verdict = ending.ended(1 << 8, FREERIDE_IN_STEP).verdict;
+TEST_CASE("first cause: only the first last words count, and the runner's own exit after them is no symptom") {
+  FirstCause first;
+  first.said(kFailedStep);
+  first.said(kDone);
+  const Verdict verdict = first.ended(1 << 8, FREERIDE_IN_STEP).verdict;
   CHECK(verdict.kind == VerdictKind::kFailed);
   CHECK(verdict.evidence.empty());
 }

@@ -1,4 +1,4 @@
-// Ending: which of what was seen at a task's end is its verdict.
+// FirstCause: which of what was seen at a task's end is its verdict.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace freeride::runner {
 /// Told of what the supervisor sees, in the order in which it sees it; the first cause is the verdict, the rest its
 /// evidence. One exception, because last words are the plugin's process's own: who says that all is over in good order
 /// and then executes without a lease has overran it, and has lied. Pure; not thread-safe.
-class Ending {
+class FirstCause {
  public:
   /// Last words have come, and no limit had been passed by then. Only the first ones count.
   void said(const Outcome& words);

@@ -1,0 +1,104 @@
+// Whether a step or piece may begin: by one class, whichever interface asks.
+#include "admission.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "freeride/base/clock.hpp"
+
+using namespace freeride;
+using namespace freeride::runner;
+using Opening = Admission::Opening;
+
+namespace {
+
+constexpr int64_t kMs = kNsPerMs;
+
+Admission knows(int64_t step_ns, bool stops_anywhere = false) {
+  Admission admission({}, stops_anywhere);
+  for (int i = 0; i < 8; ++i) admission.step_done(step_ns);
+  return admission;
+}
+
+Job profiled(const std::string& device) {
+  Job job;
+  job.device = device;
+  job.predicted_step_ns = 5 * kMs;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("admission: a step and a workload's piece may begin by the same figures") {
+  const Admission admission = knows(10 * kMs);
+  for (const int64_t room_ms : {1, 9, 12, 100}) {
+    INFO(room_ms);
+    CHECK(admission.may_begin(room_ms * kMs, false) == (room_ms > 10));
+    CHECK(admission.may_pass(0, room_ms * kMs, false) == (room_ms > 10));
+  }
+}
+
+TEST_CASE(
+    "admission: a workload's first piece passes, any piece where a stop ends what executes or the end is unknown") {
+  const Admission gpu = knows(10 * kMs);
+  CHECK(gpu.may_pass(0, 1 * kMs, true));
+  CHECK(gpu.may_pass(0, 0, false));
+  CHECK_FALSE(gpu.may_pass(0, 1 * kMs, false));
+  CHECK(knows(10 * kMs, true).may_pass(0, 1 * kMs, false));
+}
+
+TEST_CASE("admission: a piece is queued behind another only where both are known and fit") {
+  Admission admission;
+  CHECK_FALSE(admission.may_queue(0, INT64_MAX));
+  for (int step = 0; step < 8; ++step) {
+    admission.step_begins();
+    admission.piece_done(10 * kMs);
+    admission.step_done(10 * kMs);
+  }
+  admission.step_begins();
+  CHECK_FALSE(admission.may_queue(0, 15 * kMs));
+  CHECK(admission.may_queue(0, 30 * kMs));
+  CHECK_FALSE(admission.may_queue(20 * kMs, 30 * kMs));
+  admission.queued();
+  CHECK(admission.take_ahead());
+  CHECK_FALSE(admission.take_ahead());
+}
+
+TEST_CASE("admission: what a profile knows admits the first step, and says nothing of a workload's pieces") {
+  Admission steps(profiled("GPU-1"));
+  CHECK_FALSE(steps.may_begin(1 * kMs, true));
+  CHECK(steps.may_begin(20 * kMs, true));
+  CHECK(steps.predicted_ns() >= 5 * kMs);
+  Admission pieces(profiled("GPU-1"));
+  pieces.use_gate();
+  CHECK(pieces.predicted_ns() == 0);
+  CHECK(pieces.step_quantile_ns(0.5) == 0);
+  CHECK(Admission(profiled("cpu-0")).may_pass(0, 1, false));
+}
+
+TEST_CASE("admission: the gate is closed so early that a pause fits, and opened once where none does") {
+  Admission admission;
+  admission.use_gate();
+  CHECK(admission.opening(0, 10 * kMs, false) == Opening::kOpen);  // nothing is known
+  for (int i = 0; i < 16; ++i) admission.pause_took(4 * kMs, INT64_MAX);
+  CHECK(admission.close_at_ns(20 * kMs) < 16 * kMs);
+  CHECK(admission.opening(0, 20 * kMs, false) == Opening::kOpen);
+  CHECK(admission.opening(0, 2 * kMs, false) == Opening::kNone);
+  CHECK(admission.opening(0, 2 * kMs, true) == Opening::kRest);
+  Opening opening = Opening::kNone;
+  for (int leases = 0; leases < 1000 && opening == Opening::kNone; ++leases) {
+    admission.lease_skipped();
+    opening = admission.opening(0, 2 * kMs, false);
+  }
+  CHECK(opening == Opening::kOnce);
+}
+
+TEST_CASE("admission: a workload that is stuck in a piece is not waited for again") {
+  Admission gpu;
+  Admission cpu({}, true);
+  for (Admission* admission : {&gpu, &cpu}) {
+    admission->use_gate();
+    for (int i = 0; i < 16; ++i) admission->pause_took(4 * kMs, INT64_MAX);
+  }
+  CHECK(gpu.patience_ns(false) == 2 * cpu.patience_ns(false));
+  CHECK(gpu.patience_ns(true) < cpu.patience_ns(false));
+}

@@ -1,0 +1,36 @@
+// Job: what a plugin's process is to run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "confine.hpp"
+#include "plugin.hpp"
+
+namespace freeride::runner {
+
+/// A plain value, made from the command line. Descriptors are the caller's.
+struct Job {
+  std::string plugin;   ///< path
+  std::string task;     ///< name
+  std::string device;   ///< "cpu-N" or a GPU's UUID
+  std::string scratch;  ///< folder
+  Params params;        ///< as given by the user
+  uint64_t steps = 0;   ///< stop after so many; 0: until it finishes or is stopped; profile: as many as it takes
+  int64_t predicted_step_ns = 0;             ///< from its profile; 0: not known
+  std::vector<int64_t> predicted_pieces_ns;  ///< of a step with yield points, by place; empty: there are none
+  bool profile = false;                      ///< ends once enough is known, and writes what it was into state_out_fd
+  int state_in_fd = -1;   ///< file to go on from (saved_state.hpp), read when it is initialised; -1: none
+  int state_out_fd = -1;  ///< pipe for what a save grant asks for, or for a profile's record; -1: for neither
+  Confinement confinement;
+
+  bool by_cpu_clock() const { return device.rfind("cpu-", 0) == 0; }
+};
+
+/// What the plugin's process and its supervisor share beside the pages.
+struct Thaw {
+  uint32_t wanted = 0;  ///< futex word. 1: this process stops itself between leases, so wake it with SIGCONT
+};
+
+}  // namespace freeride::runner
