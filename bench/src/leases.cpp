@@ -208,7 +208,8 @@ int main(int argc, char** argv) {
   const auto ended = [&] {
     const auto outcome = harness.verdict(1'000);
     std::cerr << harness.log();
-    return complain(outcome ? outcome->kind + ": " + outcome->reason : "the task does not answer");
+    return complain(outcome ? policy::kind_name(outcome->verdict.kind) + (": " + outcome->verdict.message)
+                            : "the task does not answer");
   };
   if (!harness.wait_state(FREERIDE_STATE_CREATED, kInitMs)) return ended();
   harness.open(FREERIDE_LEASE_INIT, kInitMs);
