@@ -12,8 +12,8 @@ bool profile_is_enough(const ProfileProgress& progress) {
   return progress.steps >= kMostProfileSteps || progress.executed_ns >= kEnoughProfileNs;
 }
 
-int64_t profile_patience_ns(uint64_t wanted_steps, int64_t grant_ns) {
-  return wanted_steps > kLeastProfileSteps ? grant_ns : grant_ns / 3;
+int64_t profile_patience_ns(uint64_t wanted_steps, int64_t lease_ns) {
+  return wanted_steps > kLeastProfileSteps ? lease_ns : lease_ns / 3;
 }
 
 ProfilePlace place_profile(const std::vector<ProfileDevice>& devices, int64_t memory_bytes,

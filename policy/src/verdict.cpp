@@ -1,6 +1,7 @@
 #include "freeride/policy/verdict.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "freeride/base/enum_names.hpp"
 
@@ -78,6 +79,15 @@ void note_symptom(Verdict& first, const Verdict& later) {
   const bool known = later.message == first.message ||
                      std::find(first.evidence.begin(), first.evidence.end(), said) != first.evidence.end();
   if (!known && first.evidence.size() < Verdict::kMostEvidence) first.evidence.push_back(std::move(said));
+}
+
+void note_cause(Verdict& seen, Verdict before) {
+  if (before.transition.empty()) before.transition = seen.transition;
+  note_symptom(before, seen);
+  for (std::string& sign : seen.evidence) {
+    if (before.evidence.size() < Verdict::kMostEvidence) before.evidence.push_back(std::move(sign));
+  }
+  seen = std::move(before);
 }
 
 }  // namespace freeride::policy

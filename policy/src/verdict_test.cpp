@@ -37,6 +37,22 @@ TEST_CASE("the first cause of an end wins, and later ones are its evidence", "[v
   CHECK(verdict.evidence == std::vector<std::string>{"overran: " + overran.message, "crashed"});
 }
 
+TEST_CASE("a cause that is found out after the end comes before all that was seen of it", "[verdict]") {
+  Verdict seen;
+  seen.kind = VerdictKind::kCrashed;
+  seen.cause = Cause::kSignal;
+  seen.message = "killed by signal 9";
+  seen.transition = "RunNextStep";
+  seen.signal = 9;
+  seen.evidence = {"overran: late"};
+  note_cause(seen, {VerdictKind::kOutOfMemory, Cause::kMemoryLimit, "killed at its memory limit"});
+  CHECK(seen.kind == VerdictKind::kOutOfMemory);
+  CHECK(seen.cause == Cause::kMemoryLimit);
+  CHECK(seen.transition == "RunNextStep");
+  CHECK(seen.signal == 9);
+  CHECK(seen.evidence == std::vector<std::string>{"crashed: killed by signal 9", "overran: late"});
+}
+
 TEST_CASE("evidence is bounded", "[verdict]") {
   Verdict verdict;
   for (int i = 0; i < 100; ++i) {

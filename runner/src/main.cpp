@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
   supervise_command->add_option("--report-fd", channels.report_fd, "socket for started and verdict")->required();
   supervise_command->add_option("--state-in-fd", job.state_in_fd, "file with the state to go on from");
   supervise_command->add_option("--state-out-fd", job.state_out_fd,
-                                "pipe for the state that a save grant asks for, or for a profile's record");
+                                "pipe for the state that a save lease asks for, or for a profile's record");
   supervise_command->add_option("--plugin", job.plugin, "the plugin's file")->required();
   supervise_command->add_option("--name", job.task, "the task's name")->required();
   supervise_command->add_option("--device", job.device, "cpu-N or a GPU's UUID")->required();

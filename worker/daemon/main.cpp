@@ -75,11 +75,11 @@ int main(int argc, char** argv) {
   app.add_option("--create-ms", options.create_ms, "time for loading a plugin and for CreateSideTask")
       ->check(CLI::Range(10, 3'600'000))
       ->capture_default_str();
-  app.add_option("--init-ms", options.init_ms, "length of the grant for InitSideTask")
+  app.add_option("--init-ms", options.init_ms, "length of an init lease: for InitSideTask, and for SaveState")
       ->check(CLI::Range(10, 3'600'000))
       ->capture_default_str();
   app.add_option("--profile-ms", options.profile_ms,
-                 "time for a profile: the grant where there is no training, else the wait for bubbles")
+                 "time for a profile: its lease where there is no training, else the wait for bubbles")
       ->check(CLI::Range(10, 3'600'000))
       ->capture_default_str();
   app.add_option("--stop-ms", options.stop_ms, "time for a task to stop in good order")

@@ -20,6 +20,7 @@
 #include "freeride/base/names.hpp"
 #include "freeride/base/priority.hpp"
 #include "freeride/base/utf8.hpp"
+#include "tasks/verdicts.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -27,9 +28,6 @@ namespace {
 constexpr int64_t kTickNs = kNsPerSec;
 constexpr int64_t kEndedKeptNs = 600 * kNsPerSec;  // an ended task's log can be asked for so long
 constexpr size_t kMostEnded = 32;
-constexpr size_t kMostIterations = 1024;
-constexpr size_t kMostOverruns = 4096;
-constexpr size_t kMostNews = 4096;
 constexpr size_t kLogReplyBytes = 32u << 10;
 
 std::string random_name() {
@@ -61,10 +59,11 @@ Worker::~Worker() {
   folders_.reset();
   launches_.reset();
   // Tasks first: they use everything else.
+  shutdown_.reset();
   tasks_.clear();
-  replacements_.clear();
-  ending_.clear();
+  replacements_.reset();
   retired_.clear();
+  contents_.reset();
   link_.reset();
   trainers_.reset();
   drop_folder_.reset();
@@ -163,6 +162,17 @@ Status Worker::open() {
   auto launches = Background::create(*loop_);
   if (!launches.ok()) return launches.error();
   launches_ = std::move(*launches);
+  contents_ = std::make_unique<Contents>(
+      *store_, *drop_folder_, *launches_,
+      [this](const std::string& sha256, auto answer) { link_->fetch(sha256, std::move(answer)); });
+  Replacements::Host& host = *this;
+  replacements_ = std::make_unique<Replacements>(host, *loop_, options_.init_ms * kNsPerMs);
+  Shutdown::Calls shutdown;
+  shutdown.replaced = [this](const SideTask& task) { return replacements_->under_way(task.spec().task); };
+  shutdown.stop = [this](SideTask& task) { return replacements_->order(task, "stop"); };
+  shutdown.find = [this](uint64_t id) { return task(id); };
+  shutdown.folder = [this](const std::string& name) { return folder(name); };
+  shutdown_ = std::make_unique<Shutdown>(*loop_, options_.stop_ms * kNsPerMs, std::move(shutdown));
   auto folders =
       TaskFolders::create(options_.paths.state_dir / "tasks", {options_.keep_days * 86'400, options_.keep_bytes},
                           *loop_, [this](const std::string& name, auto answer) {
@@ -186,7 +196,7 @@ Status Worker::open_signals() {
   return loop_->watch(signals_.get(), EPOLLIN, [this](uint32_t) {
     signalfd_siginfo info{};
     if (read(signals_.get(), &info, sizeof(info)) != static_cast<ssize_t>(sizeof(info))) return;
-    if (stopping_) {
+    if (shutdown_->begun()) {
       loop_->stop();
     } else {
       begin_stop();
@@ -218,16 +228,12 @@ Status Worker::open_gpu() {
   calls.memory = [this](uint64_t id, int64_t bytes) {
     if (SideTask* one = task(id)) one->set_device_memory(bytes);
   };
-  calls.end = [this](uint64_t id, const std::string& kind, const std::string& reason, const std::string& limit) {
-    SideTask* one = task(id);
-    if (one == nullptr || one->ended()) return;
-    spdlog::warn("side task {} goes ({}): {} ({})", one->spec().task, kind, reason, limit);
-    if (one->root_pid() != 0) {
-      one->kill(kind, reason, limit);
-    } else {
-      one->refuse(kind, reason, limit);
-    }
-    link_->report_soon();
+  calls.end = [this](uint64_t id, policy::Verdict verdict) {
+    SideTask* one = live_task(id);
+    if (one == nullptr) return;
+    spdlog::warn("side task {} goes: {}", one->spec().task, text_of(verdict));
+    one->kill(std::move(verdict));
+    report_soon();
   };
   auto gpu = GpuGuard::open(options, *loop_, std::move(calls));
   if (!gpu.ok()) return gpu.error();
@@ -247,7 +253,7 @@ void Worker::run() {
 void Worker::tick() {
   publish_progress();
   forget_old_tasks();
-  look_at_replacements();
+  replacements_->look_at_all();
   if (acting_->dropped() != dropped_events_) {
     spdlog::warn("{} events of bubbles were dropped: this thread could not keep up",
                  acting_->dropped() - dropped_events_);
@@ -282,17 +288,8 @@ void Worker::on_rank(const AttachedRank& rank, Trainers::Change change) {
   if (state.state != "gone") state.state = "lost";
   spdlog::info("rank {} of job {} is {}", state.rank, state.job, state.state);
   publisher_->publish(state);
-  if (departed_.size() < kMostNews) departed_.push_back(state);
+  news_.add_departed(state);
   link_->report_soon();
-}
-
-bus::BubbleTotals& Worker::totals_of(const AttachedRank& rank) {
-  bus::BubbleTotals& totals = totals_[rank.id];
-  totals.job = rank.identity.job;
-  totals.rank = rank.identity.rank;
-  totals.stage = rank.identity.stage;
-  totals.replica = rank.identity.replica;
-  return totals;
 }
 
 // ---- acting thread
@@ -316,15 +313,15 @@ void Worker::on_acting() {
         break;
       case ActEvent::Kind::kTaskState:
         link_->report_soon();
-        if (const SideTask* one = task(event.id)) advance(std::string(one->spec().task));
+        if (const SideTask* one = task(event.id)) replacements_->look_at(std::string(one->spec().task));
         break;
     }
   }
   for (const Kill& kill : acting_->take_kills()) {
     SideTask* killed = task(kill.task);
     if (killed == nullptr) continue;
-    spdlog::warn("side task {} was killed: {} ({})", killed->spec().task, kill.verdict.message, kill.verdict.limit);
-    killed->killed(kill);
+    spdlog::warn("side task {} was killed: {}", killed->spec().task, text_of(kill.verdict));
+    killed->killed();
   }
 }
 
@@ -339,15 +336,7 @@ void Worker::on_bubble_end(const ActEvent& event) {
   bus::BubbleEnd end = bubble_end(it->second, event);
   if (const SideTask* one = event.task == 0 ? nullptr : task(event.task)) end.task = one->spec().task;
   publisher_->publish(end);
-  bus::BubbleTotals& totals = totals_of(it->second);
-  totals.bubbles += 1;
-  if (event.holdout) {
-    totals.holdout_bubble_ns += event.end_ns - event.begin_ns;
-  } else {
-    totals.bubble_ns += event.end_ns - event.begin_ns;
-    totals.harvested_ns += event.harvested_ns;
-  }
-  if (event.leased && totals.overruns_ns.size() < kMostOverruns) totals.overruns_ns.push_back(event.overrun_ns);
+  news_.add_bubble(it->second, event);
 }
 
 void Worker::on_iteration(const ActEvent& event) {
@@ -355,8 +344,7 @@ void Worker::on_iteration(const ActEvent& event) {
   if (it == trainers_->ranks().end()) return;
   bus::TrainingIteration iteration = training_iteration(it->second, event);
   publisher_->publish(iteration);
-  if (iterations_.size() >= kMostIterations) iterations_.pop_front();
-  iterations_.push_back(std::move(iteration));
+  news_.add_iteration(std::move(iteration));
 }
 
 // ---- plugins
@@ -380,7 +368,7 @@ void Worker::on_file(const DroppedFile& file) {
     spdlog::info("plugin {} {}{}", file.name, state.state, file.sha256.empty() ? "" : ", " + file.sha256.substr(0, 12));
   }
   publisher_->publish(state);
-  if (plugin_news_.size() < kMostNews) plugin_news_.push_back(state);
+  news_.add_plugin(state);
   link_->report_soon();
 }
 
@@ -418,13 +406,13 @@ bus::WorkerReport Worker::report() {
     if (task->ended()) told_ended_.push_back(task->id());
   }
   for (const auto& [id, rank] : trainers_->ranks()) report.ranks.push_back(state_of(rank));
-  for (auto& state : departed_) report.ranks.push_back(std::move(state));
-  departed_.clear();
-  report.plugins = std::exchange(plugin_news_, {});
-  report.iterations.assign(std::make_move_iterator(iterations_.begin()), std::make_move_iterator(iterations_.end()));
-  iterations_.clear();
-  for (auto& [id, totals] : totals_) report.bubbles.push_back(std::move(totals));
-  totals_.clear();
+  news_.take_into(report);
+  return report;
+}
+
+bus::TaskReport Worker::report_of(SideTask& task) {
+  bus::TaskReport report = task.report();
+  replacements_->fill(report);
   return report;
 }
 
@@ -440,7 +428,7 @@ void Worker::registered() {
   // A broker that is new as well has none of the last states.
   for (const auto& [id, rank] : trainers_->ranks()) publisher_->publish(state_of(rank));
   for (const auto& [name, file] : drop_folder_->files()) publisher_->publish(state_of(file));
-  plugin_news_.clear();
+  news_.forget_plugins();
 }
 
 void Worker::on_plan(const bus::WorkerPlan& plan) {
@@ -459,12 +447,14 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
       if (!task->ended() && !task->stopping()) unnamed.push_back(name);
       continue;
     }
-    if (auto ordered = give_order(*task, it->order); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
+    if (auto ordered = replacements_->order(*task, it->order); !ordered.ok())
+      spdlog::warn("{}", ordered.error().text());
   }
   for (const std::string& name : unnamed) {
     spdlog::warn("side task {} is not in the manager's plan: stopping it", name);
     tasks_[name]->keep_state();
-    if (auto ordered = give_order(*tasks_[name], "stop"); !ordered.ok()) spdlog::warn("{}", ordered.error().text());
+    if (auto ordered = replacements_->order(*tasks_[name], "stop"); !ordered.ok())
+      spdlog::warn("{}", ordered.error().text());
   }
 }
 
@@ -477,7 +467,7 @@ Status Worker::on_create(const bus::CreateTask& spec) {
   }
   if (!is_sha256(spec.sha256))
     return Error{Code::kInvalidArgument, "task " + spec.task + " names no plugin content", ""};
-  if (stopping_) return Error{Code::kUnavailable, "worker " + id_ + " is going down", ""};
+  if (shutdown_->begun()) return Error{Code::kUnavailable, "worker " + id_ + " is going down", ""};
   const auto it = tasks_.find(spec.task);
   if (it != tasks_.end() && !it->second->ended()) {
     const bus::CreateTask& there = it->second->spec();
@@ -493,92 +483,46 @@ Status Worker::on_create(const bus::CreateTask& spec) {
     if (auto admitted = gpu_->admit(last_task_ + 1, spec.priority, spec.memory_limit_bytes); !admitted.ok())
       return admitted;
   }
-  auto made = make_task(spec);
+  auto made = make(spec);
   SideTask& task = *made;
-  if (spec.purpose == "run") made->go_on_from(open_state(options_.paths.task_dir(spec.task), spec.instance), {});
+  if (spec.purpose == "run") made->go_on_from(open_state(folder(spec.task), spec.instance), {});
   tasks_[spec.task] = std::move(made);
   told_progress_.erase(spec.task);
-  replaced_.erase(spec.task);
+  replacements_->forget(spec.task);
   spdlog::info("side task {} ({}): {} {}", spec.task, spec.purpose, spec.plugin, spec.sha256.substr(0, 12));
   launch(task);
   return {};
 }
 
-// Hashed anew each time, and so apart: 250 MiB take 0.4 s.
-void Worker::launch(SideTask& made) {
-  const std::string sha256 = made.spec().sha256;
-  auto file = std::make_shared<Result<std::filesystem::path>>(Error{Code::kNotFound, "", ""});
-  launches_->run(
-      [this, sha256, file, dropped = drop_folder_->files_of(sha256)] {
-        *file = store_->get(sha256);
-        if (!file->ok() && DropFolder::restore(dropped, sha256, *store_)) *file = store_->get(sha256);
-      },
-      [this, id = made.id(), sha256, file] {
-        if (file->ok()) return found(id, *file);
-        fetch(id, sha256);
-      });
+Status Worker::on_replace(const bus::ReplaceTask& replace) {
+  const std::string name = replace.create.task;
+  if (!is_sha256(replace.create.sha256))
+    return Error{Code::kInvalidArgument, "the replacement of task " + name.substr(0, 80) + " names no plugin content",
+                 ""};
+  SideTask* old = named(name);
+  if (old == nullptr || old->ended() || old->spec().purpose != "run")
+    return Error{Code::kNotFound, "worker " + id_ + " has no task " + name.substr(0, 80), ""};
+  return replacements_->begin(*old, replace.create);
 }
 
-void Worker::fetch(uint64_t id, const std::string& sha256) {
-  const SideTask* waiting = task(id);
-  if (waiting == nullptr || waiting->ended()) return;
-  link_->fetch(sha256, [this, id, sha256](Result<std::string> bytes) {
-    SideTask* waiting = task(id);
-    if (waiting == nullptr || waiting->ended()) return;
-    if (!bytes.ok()) return waiting->refuse("lost", "its plugin could not be had: " + bytes.error().text());
-    auto content = std::make_shared<std::string>(std::move(*bytes));
-    auto stored = std::make_shared<Result<std::string>>(std::string());
-    auto file = std::make_shared<Result<std::filesystem::path>>(Error{Code::kNotFound, "", ""});
-    launches_->run(
-        [this, content, stored, file] {
-          *stored = store_->put(*content);
-          content->clear();
-          if (stored->ok()) *file = store_->get(**stored);
-        },
-        [this, id, sha256, stored, file] {
-          SideTask* waiting = task(id);
-          if (waiting == nullptr || waiting->ended()) return;
-          if (!stored->ok()) {
-            const bool no_plugin =
-                stored->error().code == Code::kInvalidArgument || stored->error().code == Code::kVersion;
-            return waiting->refuse(no_plugin ? "rejected" : "lost",
-                                   "its plugin could not be had: " + stored->error().text());
-          }
-          if (**stored != sha256) return waiting->refuse("rejected", "the manager sent other content than " + sha256);
-          fetched_.insert(sha256);
-          found(id, *file);
-        });
-  });
+Status Worker::may_replace(const SideTask& task) {
+  if (!shutdown_->begun() && !task.stopping()) return check_room();
+  return Error{Code::kUnavailable, "task " + task.spec().task + " is being stopped on worker " + id_, ""};
 }
 
-void Worker::found(uint64_t id, const Result<std::filesystem::path>& plugin) {
-  SideTask* waiting = task(id);
-  if (waiting == nullptr || waiting->ended()) return;
-  if (!plugin.ok()) return waiting->refuse("lost", plugin.error().text());
-  start(*waiting, *plugin);
-}
-
-void Worker::start(SideTask& made, const std::filesystem::path& plugin) {
-  const std::filesystem::path folder = options_.paths.task_dir(made.spec().task);
-  if (gpu_ == nullptr) return made.start(plugin, folder);
-  const uint64_t id = made.id();
-  if (!gpu_->has(id)) {  // a replacement: it has a limit and a server of its own, while the old one still has its
-    const auto admitted = gpu_->admit(id, made.spec().priority, made.spec().memory_limit_bytes);
-    if (!admitted.ok()) return made.refuse("rejected", admitted.error().text());
-  }
-  gpu_->prepare(id, sandbox_->identity(id), [this, id, plugin, folder](Result<SandboxGrants> grants) {
-    SideTask* waiting = task(id);
-    if (waiting == nullptr || waiting->ended()) return;
-    if (!grants.ok()) return waiting->refuse("lost", "it got no MPS server: " + grants.error().text());
-    waiting->start(plugin, folder, std::move(*grants));
-  });
+Status Worker::check_room() const {
+  const auto live = static_cast<size_t>(
+      std::count_if(tasks_.begin(), tasks_.end(), [](const auto& t) { return !t.second->ended(); }));
+  const size_t all = live + replacements_->count();
+  if (all < Actor::kMostTasks) return {};
+  return Error{Code::kExhausted, "worker " + id_ + " has " + std::to_string(all) + " tasks already", ""};
 }
 
 Status Worker::on_order(const bus::TaskOrder& order) {
   const auto it = tasks_.find(order.task);
   if (it == tasks_.end())
     return Error{Code::kNotFound, "worker " + id_ + " has no task " + order.task.substr(0, 80), ""};
-  auto ordered = give_order(*it->second, order.order);
+  auto ordered = replacements_->order(*it->second, order.order);
   link_->report_soon();
   return ordered;
 }
@@ -591,26 +535,100 @@ Result<std::string> Worker::on_log(const std::string& name) {
 
 // ---- tasks
 
+std::unique_ptr<SideTask> Worker::make(bus::CreateTask spec) {
+  return std::make_unique<SideTask>(std::move(spec), ++last_task_, task_options_, *sandbox_, *loop_, *acting_,
+                                    [this](SideTask& task) { on_task(task); });
+}
+
+SideTask* Worker::named(const std::string& name) {
+  const auto it = tasks_.find(name);
+  return it == tasks_.end() ? nullptr : it->second.get();
+}
+
+std::unique_ptr<SideTask> Worker::put(const std::string& name, std::unique_ptr<SideTask> task) {
+  return std::exchange(tasks_.at(name), std::move(task));
+}
+
 SideTask* Worker::task(uint64_t id) {
   const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.second->id() == id; });
-  return it == tasks_.end() ? candidate(id) : it->second.get();
+  return it == tasks_.end() ? replacements_->find(id) : it->second.get();
+}
+
+SideTask* Worker::live_task(uint64_t id) {
+  SideTask* found = task(id);
+  return found == nullptr || found->ended() ? nullptr : found;
+}
+
+void Worker::launch(SideTask& made) {
+  const uint64_t id = made.id();
+  Contents::Request request;
+  request.sha256 = made.spec().sha256;
+  request.wanted = [this, id] { return live_task(id) != nullptr; };
+  request.found = [this, id](const std::filesystem::path& plugin) { start(*live_task(id), plugin); };
+  request.failed = [this, id](policy::Verdict verdict) { live_task(id)->kill(std::move(verdict)); };
+  contents_->get(std::move(request));
+}
+
+void Worker::start(SideTask& made, const std::filesystem::path& plugin) {
+  using policy::Cause;
+  using policy::VerdictKind;
+  const std::filesystem::path its_folder = folder(made.spec().task);
+  if (gpu_ == nullptr) return made.start(plugin, its_folder);
+  const uint64_t id = made.id();
+  if (!gpu_->has(id)) {  // a replacement: it has a limit and a server of its own, while the old one still has its
+    const auto admitted = gpu_->admit(id, made.spec().priority, made.spec().memory_limit_bytes);
+    if (!admitted.ok()) return made.kill({VerdictKind::kRejected, Cause::kRefused, admitted.error().text()});
+  }
+  gpu_->prepare(id, sandbox_->identity(id), [this, id, plugin, its_folder](Result<SandboxGrants> grants) {
+    SideTask* waiting = live_task(id);
+    if (waiting == nullptr) return;
+    if (grants.ok()) return waiting->start(plugin, its_folder, std::move(*grants));
+    waiting->kill({VerdictKind::kLost, Cause::kMpsServer, "it got no MPS server: " + grants.error().text()});
+  });
 }
 
 void Worker::on_task(SideTask& changed) {
   if (changed.ended()) {
     if (gpu_ != nullptr) gpu_->release(changed.id());
-    const bus::TaskReport report = changed.report();
-    spdlog::info("side task {} ({}) has ended: {}, {}{}", changed.spec().task, changed.spec().purpose,
-                 report.verdict.kind, report.verdict.reason,
-                 report.verdict.transition.empty() ? "" : " in " + report.verdict.transition);
-    const auto named = tasks_.find(changed.spec().task);
-    const bool current = named != tasks_.end() && named->second.get() == &changed;
-    if (current) publisher_->publish(task_progress(id_, report_of(changed)));
-    advance(std::string(changed.spec().task));
+    spdlog::info("side task {} ({}) has ended: {}", changed.spec().task, changed.spec().purpose,
+                 text_of(changed.verdict()));
+    if (named(changed.spec().task) == &changed) publisher_->publish(task_progress(id_, report_of(changed)));
+    replacements_->look_at(std::string(changed.spec().task));
     on_end(changed);
   }
   link_->report_soon();
   stop_when_idle();
+}
+
+void Worker::on_end(SideTask& task) {
+  if (replacements_->ended(task)) return;
+  if (named(task.spec().task) != &task || task.spec().purpose != "run") return;
+  const policy::VerdictKind kind = task.verdict().kind;
+  if (!task.keeps_state() && kind != policy::VerdictKind::kLost && kind != policy::VerdictKind::kEvicted)
+    forget_state(folder(task.spec().task));
+  drop_content(task.spec().sha256);
+}
+
+void Worker::drop_content(const std::string& sha256) {
+  const bool used =
+      std::any_of(tasks_.begin(), tasks_.end(),
+                  [&](const auto& t) { return !t.second->ended() && t.second->spec().sha256 == sha256; }) ||
+      replacements_->uses(sha256) ||
+      std::any_of(drop_folder_->files().begin(), drop_folder_->files().end(),
+                  [&](const auto& f) { return f.second.sha256 == sha256; });
+  if (!used) contents_->drop(sha256);
+}
+
+void Worker::begin_stop() {
+  replacements_->going_down();
+  shutdown_->begin(tasks_);
+  stop_when_idle();
+}
+
+void Worker::stop_when_idle() {
+  if (!shutdown_->begun()) return;
+  const bool idle = std::all_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t.second->ended(); });
+  if (idle && replacements_->idle()) loop_->stop();
 }
 
 void Worker::publish_progress() {
@@ -641,7 +659,7 @@ void Worker::forget_old_tasks() {
     const auto it = tasks_.find(ended[i].second);
     acknowledged_.erase(it->second->id());
     told_progress_.erase(it->first);
-    replaced_.erase(it->first);
+    replacements_->forget(it->first);
     tasks_.erase(it);
   }
 }

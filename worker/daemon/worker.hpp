@@ -3,18 +3,19 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
 
 #include "acting/acting_thread.hpp"
+#include "daemon/contents.hpp"
 #include "daemon/drop_folder.hpp"
 #include "daemon/manager_link.hpp"
 #include "daemon/options.hpp"
+#include "daemon/report_news.hpp"
+#include "daemon/shutdown.hpp"
 #include "daemon/trainers.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/plugin_store.hpp"
@@ -24,19 +25,19 @@
 #include "loop/background.hpp"
 #include "loop/loop.hpp"
 #include "sandbox/sandbox.hpp"
-#include "tasks/replacement.hpp"
+#include "tasks/replacements.hpp"
 #include "tasks/side_task.hpp"
 #include "tasks/task_folders.hpp"
 
 namespace freeride::worker {
 
 /// One per process and device. All members are for one thread, which run() occupies.
-class Worker {
+class Worker : private Replacements::Host {
  public:
   /// Opens everything. block_end_signals() has been called, before any thread was made. Errors: another worker has the
   /// device; the run folder cannot be written; the kernel is too old.
   static Result<std::unique_ptr<Worker>> create(const Options& options);
-  ~Worker();
+  ~Worker() override;
 
   /// Until one of end_signals(); then lets all tasks save their progress, within a third of Options::stop_ms, and stops
   /// them in good order, within Options::stop_ms. At a second signal it does not wait for them any more.
@@ -58,7 +59,6 @@ class Worker {
   void on_rank(const AttachedRank& rank, Trainers::Change change);
   void publish_rank(const AttachedRank& rank);
   bus::TrainingState state_of(const AttachedRank& rank) const;
-  bus::BubbleTotals& totals_of(const AttachedRank& rank);
 
   // Plugins.
   void on_file(const DroppedFile& file);
@@ -67,52 +67,40 @@ class Worker {
   // Manager.
   bus::RegisterWorker registration();
   bus::WorkerReport report();
+  bus::TaskReport report_of(SideTask& task);
   void reported();
   void registered();
   void on_plan(const bus::WorkerPlan& plan);
   Status on_create(const bus::CreateTask& spec);
+  Status on_replace(const bus::ReplaceTask& replace);
   Status on_order(const bus::TaskOrder& order);
-  Status give_order(SideTask& task, const std::string& order);
   Result<std::string> on_log(const std::string& task);
+  Status check_room() const;
 
   // Tasks.
-  void launch(SideTask& task);
-  void found(uint64_t id, const Result<std::filesystem::path>& plugin);
-  void fetch(uint64_t id, const std::string& sha256);
   void start(SideTask& task, const std::filesystem::path& plugin);
   void on_task(SideTask& task);
+  void on_end(SideTask& task);
   void publish_progress();
   SideTask* task(uint64_t id);
+  SideTask* live_task(uint64_t id);
   void forget_old_tasks();
   int64_t capacity_bytes() const;
   int64_t usable_bytes() const;
 
-  // Replacements: worker_replace.cpp.
-  Status on_replace(const bus::ReplaceTask& replace);
-  void advance(const std::string& name);
-  void look_at_replacements();
-  void switch_over(Replacement& replacement, SideTask& old);
-  void stop_old(Replacement& replacement, SideTask& old);
-  void take_place(Replacement& replacement);
-  void fall_back(Replacement& replacement, const std::string& why);
-  void finish_replacement(const std::string& name, const std::string& state, const std::string& reason);
-  void cancel_replacement(const std::string& name, const std::string& why);
-  bus::TaskReport report_of(SideTask& task);
-  std::unique_ptr<SideTask> make_task(bus::CreateTask spec);
-  void let_end(std::unique_ptr<SideTask> task);
-  SideTask* candidate(uint64_t id);
-  Status check_room() const;
-  void on_end(SideTask& task);
-  void drop_contents(const std::string& sha256);
+  // For replacements.
+  SideTask* named(const std::string& name) override;
+  std::unique_ptr<SideTask> put(const std::string& name, std::unique_ptr<SideTask> task) override;
+  Status may_replace(const SideTask& task) override;
+  std::unique_ptr<SideTask> make(bus::CreateTask spec) override;
+  void launch(SideTask& task) override;
+  void retire(std::unique_ptr<SideTask> task) override { retired_.push_back(std::move(task)); }
+  void drop_content(const std::string& sha256) override;
+  std::filesystem::path folder(const std::string& name) override { return options_.paths.task_dir(name); }
+  void report_soon() override { link_->report_soon(); }
 
   void tick();
-
-  // The end: worker_stop.cpp.
   void begin_stop();
-  bool can_save(const SideTask& task) const;
-  void save_last(SideTask& task);
-  void saved_last(uint64_t id, const Status& saved);
-  void order_to_stop(SideTask& task);
   void stop_when_idle();
 
   const Options options_;
@@ -129,29 +117,21 @@ class Worker {
   std::unique_ptr<Trainers> trainers_;
   std::unique_ptr<ManagerLink> link_;
   std::unique_ptr<Background> launches_;  // reads and hashes plugins that are to start
+  std::unique_ptr<Contents> contents_;
   std::unique_ptr<TaskFolders> folders_;
   Fd signals_;
 
-  std::map<std::string, std::unique_ptr<SideTask>> tasks_;            // by name; ended ones for a while
-  std::map<uint64_t, std::string> acknowledged_;                      // ended tasks (by id) that the manager knows of
-  std::vector<uint64_t> told_ended_;                                  // in the report under way
-  std::map<std::string, std::string> told_progress_;                  // last published counters of a task, encoded
-  std::map<std::string, std::unique_ptr<Replacement>> replacements_;  // under way, by the task's name
-  std::map<std::string, bus::ReplacementReport> replaced_;            // how the latest one went
-  std::vector<std::unique_ptr<SideTask>> ending_;   // without a name any more: given up, not yet ended
+  std::map<std::string, std::unique_ptr<SideTask>> tasks_;  // by name; ended ones for a while
+  std::map<uint64_t, std::string> acknowledged_;            // ended tasks (by id) that the manager knows of
+  std::vector<uint64_t> told_ended_;                        // in the report under way
+  std::map<std::string, std::string> told_progress_;        // last published counters of a task, encoded
+  std::unique_ptr<Replacements> replacements_;
   std::vector<std::unique_ptr<SideTask>> retired_;  // ended; they go after this turn of the loop
-  std::set<std::string> fetched_;  // contents that the manager had to send: this store is not the manager's
   uint64_t last_task_ = 0;
   std::shared_ptr<const PlanSet> plans_;
-
-  // For the next report; bounded.
-  std::deque<bus::TrainingIteration> iterations_;
-  std::map<uint64_t, bus::BubbleTotals> totals_;  // by rank id
-  std::vector<bus::PluginState> plugin_news_;
-  std::vector<bus::TrainingState> departed_;
+  ReportNews news_;
   uint64_t dropped_events_ = 0;
-  bool stopping_ = false;
-  std::map<uint64_t, std::unique_ptr<StateFile>> last_states_;  // by task, being saved before it stops
+  std::unique_ptr<Shutdown> shutdown_;
 };
 
 }  // namespace freeride::worker

@@ -29,12 +29,12 @@
 #include <zmq.hpp>
 
 #include "acting/fake_pages_test_support.hpp"
-#include "daemon/temp_folder_test_support.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/paths.hpp"
 #include "freeride/base/sha256.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "freeride/pages/handover.hpp"
+#include "loop/temp_folder_test_support.hpp"
 
 namespace freeride::worker::testing {
 

@@ -251,7 +251,9 @@ void GpuGuard::prepare(uint64_t task, TaskIdentity identity, Ready ready) {
         }
         ready(grants);
       },
-      [this, task](const std::string& how) { end(task, "lost", how, "MPS server"); });
+      [this, task](const std::string& how) {
+        end(task, policy::VerdictKind::kLost, policy::Cause::kMpsServer, how, "MPS server");
+      });
   if (server.ok()) {
     it->second.server = std::move(*server);
     return;
@@ -356,7 +358,7 @@ void GpuGuard::judge(uint64_t task, const std::vector<pid_t>& outside, const std
     tenant.outside_since_ns = now_ns;
   } else if (now_ns - tenant.outside_since_ns > kOutsideNs) {
     return end(
-        task, "failed",
+        task, policy::VerdictKind::kFailed, policy::Cause::kLimits,
         "process " + std::to_string(outside.front()) + " used the GPU without being a client of the task's MPS server",
         "member of its MPS server");
   }
@@ -381,15 +383,15 @@ void GpuGuard::check_members(uint64_t task, const std::vector<pid_t>& clients) {
     Tenant& asked = it->second;
     asked.checking = false;
     if (!listed.ok()) {
-      return end(task, "lost", "its MPS server does not say who its clients are: " + listed.error().text(),
-                 "MPS server");
+      return end(task, policy::VerdictKind::kLost, policy::Cause::kMpsServer,
+                 "its MPS server does not say who its clients are: " + listed.error().text(), "MPS server");
     }
     asked.members = std::set<pid_t>(listed->begin(), listed->end());
     for (const pid_t pid : clients) {
       if (asked.members.count(pid) != 0 || !exists(pid)) continue;
       if (asked.strange_since_ns == 0) return;  // gone from the driver's list since we asked
       if (SteadyClock::now() - asked.strange_since_ns <= kStrangeNs) return;  // asked again
-      return end(task, "failed",
+      return end(task, policy::VerdictKind::kFailed, policy::Cause::kLimits,
                  "process " + std::to_string(pid) + " was a client of another MPS server than the task's own",
                  "member of its MPS server");
     }
@@ -401,18 +403,21 @@ void GpuGuard::evict() {
   for (const uint64_t id : policy::choose_evicted(before)) {
     const auto it = tenants_.find(id);
     if (it == tenants_.end() || it->second.ending) continue;
-    end(id, "evicted",
+    end(id, policy::VerdictKind::kEvicted, policy::Cause::kTrainingMemory,
         "training wants the GPU's memory: it has come to " + mib(before.training_bytes) + " of " +
             mib(before.total_bytes) + " and less than half of the reserve was left beside the side tasks' limits",
         "reserve " + mib(before.reserve_bytes));
   }
 }
 
-void GpuGuard::end(uint64_t task, const std::string& kind, const std::string& reason, const std::string& limit) {
+void GpuGuard::end(uint64_t task, policy::VerdictKind kind, policy::Cause cause, std::string message,
+                   std::string limit) {
   const auto it = tenants_.find(task);
   if (it == tenants_.end() || it->second.ending) return;
   it->second.ending = true;
-  calls_.end(task, kind, reason, limit);
+  policy::Verdict verdict{kind, cause, std::move(message)};
+  verdict.limit = std::move(limit);
+  calls_.end(task, std::move(verdict));
 }
 
 void GpuGuard::tick() {
@@ -432,7 +437,8 @@ void GpuGuard::tick() {
     if (now_ns - quiet_since_ns_ > kNsPerSec) {
       std::vector<uint64_t> ids;
       for (const auto& [id, tenant] : tenants_) ids.push_back(id);
-      for (const uint64_t id : ids) end(id, "lost", looked.error().text(), "NVIDIA driver");
+      for (const uint64_t id : ids)
+        end(id, policy::VerdictKind::kLost, policy::Cause::kMpsServer, looked.error().text(), "NVIDIA driver");
     }
   }
   loop_.cancel(timer_);

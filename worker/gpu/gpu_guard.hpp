@@ -12,6 +12,7 @@
 
 #include "freeride/base/result.hpp"
 #include "freeride/policy/gpu_memory.hpp"
+#include "freeride/policy/verdict.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/mps_server.hpp"
 #include "loop/loop.hpp"
@@ -41,8 +42,7 @@ class GpuGuard {
     std::function<bool()> training;            ///< whether trainers' ranks are attached
     std::function<pid_t(uint64_t task)> root;  ///< the process that all of a task's come from; 0: it has none yet
     /// The task is to be killed at once, with this verdict.
-    std::function<void(uint64_t task, const std::string& kind, const std::string& reason, const std::string& limit)>
-        end;
+    std::function<void(uint64_t task, policy::Verdict verdict)> end;
     /// Its own memory on the GPU (its MPS server's is not), at every look.
     std::function<void(uint64_t task, int64_t bytes)> memory;
     /// What training was refused just now, bytes; 0: nothing. May be missing.
@@ -96,7 +96,7 @@ class GpuGuard {
   void evict();
   void judge(uint64_t task, const std::vector<pid_t>& outside, const std::vector<pid_t>& clients, int64_t now_ns);
   void check_members(uint64_t task, const std::vector<pid_t>& clients);
-  void end(uint64_t task, const std::string& kind, const std::string& reason, const std::string& limit);
+  void end(uint64_t task, policy::VerdictKind kind, policy::Cause cause, std::string message, std::string limit);
   uint64_t task_of(pid_t pid, bool& server) const;
   std::string describe(int64_t limit_bytes) const;
   void see_foreign(pid_t pid, int64_t now_ns);

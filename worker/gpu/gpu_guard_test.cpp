@@ -8,8 +8,8 @@
 #include <catch2/catch.hpp>
 #include <optional>
 
-#include "daemon/temp_folder_test_support.hpp"
 #include "gpu/fake_gpu_test_support.hpp"
+#include "loop/temp_folder_test_support.hpp"
 
 using namespace freeride;
 using namespace freeride::worker;
@@ -61,10 +61,6 @@ class Sleeper {
   pid_t pid_;
 };
 
-struct End {
-  std::string kind, reason, limit;
-};
-
 struct Rig {
   TempFolder temp;
   TestLoop loop;
@@ -72,7 +68,7 @@ struct Rig {
   GpuGuardOptions options;
   bool training = true;
   std::map<uint64_t, pid_t> roots;
-  std::map<uint64_t, End> ends;
+  std::map<uint64_t, policy::Verdict> ends;
   std::map<uint64_t, int64_t> memory;
   int64_t wanted = 0;
   std::unique_ptr<GpuGuard> guard;
@@ -87,9 +83,7 @@ struct Rig {
     GpuGuard::Calls calls;
     calls.training = [this] { return training; };
     calls.root = [this](uint64_t task) { return roots.count(task) != 0 ? roots[task] : 0; };
-    calls.end = [this](uint64_t task, const std::string& kind, const std::string& reason, const std::string& limit) {
-      ends[task] = {kind, reason, limit};
-    };
+    calls.end = [this](uint64_t task, policy::Verdict verdict) { ends[task] = std::move(verdict); };
     calls.memory = [this](uint64_t task, int64_t bytes) { memory[task] = bytes; };
     calls.wanted = [this] { return wanted; };
     auto opened = GpuGuard::open(options, *loop, std::move(calls), std::make_unique<FakeGpu>(gpu));
@@ -207,8 +201,8 @@ TEST_CASE("a growing trainer evicts before the reserve is gone; what the evicted
   CHECK(rig.ends.empty());  // training has grown by 2 GiB
   rig.gpu.reading.used_bytes += 6 * kGiB;
   rig.wait_end(1);
-  CHECK(rig.ends[1].kind == "evicted");
-  CHECK(rig.ends[1].reason.find("training") != std::string::npos);
+  CHECK(rig.ends[1].kind == policy::VerdictKind::kEvicted);
+  CHECK(rig.ends[1].message.find("training") != std::string::npos);
   CHECK(rig.ends[1].limit == "reserve 4096 MiB");
   rig.guard->release(1);
   rig.roots.erase(1);  // its process is still ending, and still listed with all of its memory
@@ -219,7 +213,7 @@ TEST_CASE("a growing trainer evicts before the reserve is gone; what the evicted
   CHECK(rig.ends.count(2) == 0);
   rig.gpu.reading.used_bytes += 14 * kGiB;
   rig.wait_end(2);
-  CHECK(rig.ends[2].kind == "evicted");
+  CHECK(rig.ends[2].kind == policy::VerdictKind::kEvicted);
 }
 
 TEST_CASE("memory that training was refused is made free, as far as side tasks have it", "[gpu]") {
@@ -235,7 +229,7 @@ TEST_CASE("memory that training was refused is made free, as far as side tasks h
   CHECK(rig.guard->usable_bytes() == usable - kGiB);
   rig.wanted = usable + 5 * kGiB;
   rig.wait_end(1);
-  CHECK(rig.ends[1].kind == "evicted");
+  CHECK(rig.ends[1].kind == policy::VerdictKind::kEvicted);
   rig.looks();
   CHECK(rig.ends.count(2) == 0);
   rig.wanted = int64_t{1} << 60;  // nonsense costs side tasks, and nothing else
@@ -265,8 +259,8 @@ TEST_CASE("a process of a task that uses the GPU and is no client is ended", "[g
   CHECK(rig.ends.empty());  // a client of its own server
   rig.gpu.reading.processes = {{task.pid(), kGiB, false}};
   rig.wait_end(1);
-  CHECK(rig.ends[1].kind == "failed");
-  CHECK(rig.ends[1].reason.find("without being a client") != std::string::npos);
+  CHECK(rig.ends[1].kind == policy::VerdictKind::kFailed);
+  CHECK(rig.ends[1].message.find("without being a client") != std::string::npos);
 }
 
 TEST_CASE("a client of another server than its own is ended", "[gpu]") {
@@ -279,7 +273,7 @@ TEST_CASE("a client of another server than its own is ended", "[gpu]") {
   rig.roots = {{1, task.pid()}};
   rig.gpu.reading.processes = {{task.pid(), kGiB, true}};
   rig.wait_end(1);
-  CHECK(rig.ends[1].reason.find("another MPS server") != std::string::npos);
+  CHECK(rig.ends[1].message.find("another MPS server") != std::string::npos);
 }
 
 TEST_CASE("a client that comes and goes in the driver's list while its server is asked is not ended", "[gpu]") {
@@ -312,7 +306,7 @@ TEST_CASE("an MPS server that dies ends its task alone", "[gpu]") {
   REQUIRE(control > 1);
   kill(control, SIGKILL);
   rig.wait_end(1);
-  CHECK(rig.ends[1].kind == "lost");
+  CHECK(rig.ends[1].kind == policy::VerdictKind::kLost);
   CHECK(rig.ends[1].limit == "MPS server");
   rig.looks();
   CHECK(rig.ends.count(2) == 0);
@@ -341,7 +335,7 @@ TEST_CASE("a driver that does not answer ends side tasks: nobody looks after the
   REQUIRE(rig.guard->admit(1, 0, kGiB).ok());
   rig.gpu.silent = true;
   rig.wait_end(1);
-  CHECK(rig.ends[1].kind == "lost");
+  CHECK(rig.ends[1].kind == policy::VerdictKind::kLost);
   rig.guard->release(1);
   rig.gpu.silent = false;
   rig.looks();

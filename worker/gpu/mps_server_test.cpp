@@ -9,8 +9,8 @@
 #include <catch2/catch.hpp>
 #include <optional>
 
-#include "daemon/temp_folder_test_support.hpp"
 #include "gpu/fake_gpu_test_support.hpp"
+#include "loop/temp_folder_test_support.hpp"
 
 using namespace freeride;
 using namespace freeride::worker;

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "daemon/temp_folder_test_support.hpp"
+#include "loop/temp_folder_test_support.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -165,6 +165,22 @@ TEST_CASE("cgroups: none at all is said", "[cgroup]") {
   const Cgroups found = host.look();
   CHECK(found.version() == 0);
   CHECK(found.why_not() == "no control groups are mounted");
+}
+
+TEST_CASE("control groups of a worker that had this pid, in a container before this one, are removed", "[cgroup]") {
+  const testing::TempFolder temp;
+  const fs::path base = temp.path() / "pids", stale = base / ("freeride-cpu-0-" + std::to_string(getpid()) + "-1");
+  const fs::path other = base / ("freeride-cpu-1-" + std::to_string(getpid()) + "-1");
+  fs::create_directories(stale);
+  fs::create_directories(other);
+  std::ofstream(temp.path() / "mountinfo") << "30 20 0:30 / " << base.string() << " rw - cgroup cgroup rw,pids\n";
+  std::ofstream(temp.path() / "self") << "8:pids:/\n";
+  const Cgroups cgroups("cpu-0", temp.path() / "mountinfo", temp.path() / "self");
+  CHECK(cgroups.version() == 1);
+  CHECK(cgroups.base("pids") == base);
+  CHECK(cgroups.base("cpu").empty());
+  CHECK_FALSE(fs::exists(stale));
+  CHECK(fs::exists(other));
 }
 
 }  // namespace freeride::worker

@@ -28,7 +28,7 @@ class NoHold final : public Hold {
     if (memory_limit_bytes_ <= 0) return "none: NOT isolated from this host";
     return "none: NOT isolated from this host (rlimit data " + std::to_string(memory_limit_bytes_ >> 20) + " MiB)";
   }
-  void explain(bus::Verdict&, const std::string&) const override {}
+  void explain(policy::Verdict&, const std::string&) const override {}
   Status end_scratch(int, bool) override { return {}; }
 
  private:

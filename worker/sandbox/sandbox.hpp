@@ -11,7 +11,7 @@
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
-#include "freeride/bus/events.hpp"
+#include "freeride/policy/verdict.hpp"
 
 namespace freeride::worker {
 
@@ -57,7 +57,7 @@ class Hold {
   /// For people: the sandbox and the limits that hold in it.
   virtual std::string describe() const = 0;
   /// Says in `verdict` which of its limits ended the task, if one did. After the child's end.
-  virtual void explain(bus::Verdict& verdict, const std::string& log_tail) const = 0;
+  virtual void explain(policy::Verdict& verdict, const std::string& log_tail) const = 0;
   /// Looks at the scratch folder, given an open descriptor of it (-1: none), and keeps what is in it if `keep`. After
   /// the child's end, before explain(). May copy up to the quota.
   virtual Status end_scratch(int scratch_fd, bool keep) = 0;

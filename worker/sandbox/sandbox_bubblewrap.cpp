@@ -88,26 +88,35 @@ class BubblewrapHold final : public Hold {
 
   std::string describe() const override { return facts_.text; }
 
-  void explain(bus::Verdict& verdict, const std::string& log_tail) const override {
-    if (verdict.kind == "lost" && verdict.transition.empty()) {
+  void explain(policy::Verdict& verdict, const std::string& log_tail) const override {
+    using policy::VerdictKind;
+    if (verdict.kind == VerdictKind::kLost && verdict.transition.empty()) {
       if (const std::string line = last_line(log_tail, "bwrap: "); !line.empty()) {
-        verdict.reason = "its sandbox could not be made: " + line;
+        policy::Verdict before;
+        before.kind = VerdictKind::kLost;
+        before.cause = policy::Cause::kSandbox;
+        before.message = "its sandbox could not be made: " + line;
+        note_cause(verdict, std::move(before));
       }
     }
-    const bool died = verdict.kind == "crashed" || verdict.kind == "lost";
+    const bool died = verdict.kind == VerdictKind::kCrashed || verdict.kind == VerdictKind::kLost;
     if (died && cgroup_ != nullptr && cgroup_->oom_kills() > 0) {
-      verdict.kind = "out_of_memory";
-      verdict.reason = "killed by the kernel at its memory limit, having held " + mib(cgroup_->peak_bytes());
-      verdict.limit = "memory " + mib(facts_.memory_bytes);
+      policy::Verdict before;
+      before.kind = VerdictKind::kOutOfMemory;
+      before.cause = policy::Cause::kMemoryLimit;
+      before.message = "killed by the kernel at its memory limit, having held " + mib(cgroup_->peak_bytes());
+      before.limit = "memory " + mib(facts_.memory_bytes);
+      note_cause(verdict, std::move(before));
       return;
     }
     if (!verdict.limit.empty()) return;
-    if (verdict.kind == "out_of_memory") {
+    const bool failed = verdict.kind == VerdictKind::kFailed;
+    if (verdict.kind == VerdictKind::kOutOfMemory) {
       verdict.limit = "memory " + mib(facts_.memory_bytes);
-    } else if ((died || verdict.kind == "failed" || verdict.kind == "rejected") && cgroup_ != nullptr &&
+    } else if ((died || failed || verdict.kind == VerdictKind::kRejected) && cgroup_ != nullptr &&
                cgroup_->pids_refused() > 0) {
       verdict.limit = "processes and threads " + std::to_string(facts_.pids);
-    } else if ((died || verdict.kind == "failed") && scratch_full_) {
+    } else if ((died || failed) && scratch_full_) {
       verdict.limit = "scratch folder " + mib(facts_.scratch_bytes);
     }
   }

@@ -158,10 +158,10 @@ enum { FREERIDE_ORDER_PAUSE = 0, FREERIDE_ORDER_RUN = 1, FREERIDE_ORDER_STOP = 2
 enum {
   FREERIDE_LEASE_NONE = 0,
   FREERIDE_LEASE_BUBBLE = 1,  /* a bubble: steps that fit before the deadline */
-  FREERIDE_LEASE_INIT = 2,    /* the one initialisation grant: InitSideTask, no steps */
-  FREERIDE_LEASE_PROFILE = 3, /* the one profiling grant, with no training on the device: InitSideTask and some steps */
+  FREERIDE_LEASE_INIT = 2,    /* the init lease, once: InitSideTask, no steps */
+  FREERIDE_LEASE_PROFILE = 3, /* the profile lease, once, with no training on the device: InitSideTask and some steps */
   FREERIDE_LEASE_IDLE = 4,    /* no training on the device and the user allows it: like a bubble */
-  FREERIDE_LEASE_SAVE = 5     /* a grant to save the task's state, PAUSED before and after; no steps */
+  FREERIDE_LEASE_SAVE = 5     /* the save lease: SaveState, PAUSED before and after; no steps */
 };
 
 /* A reader copies the fields between two equal, even values of `sequence`; an odd value that stays is a dead worker: no
@@ -206,7 +206,7 @@ enum {
   FREERIDE_IN_STOP = 6,
   FREERIDE_IN_LOAD = 7,
   FREERIDE_IN_SAVE = 8,   /* freeride.state/1 */
-  FREERIDE_IN_RESTORE = 9 /* freeride.state/1, under the initialisation grant */
+  FREERIDE_IN_RESTORE = 9 /* freeride.state/1, under the init lease */
 };
 
 #define FREERIDE_METRICS 8u
@@ -238,7 +238,7 @@ typedef struct freeride_answer_page {
   uint64_t finished;           /* 152: 1 = the task says that its work is done */
   char message[256];           /* 160: why a transition failed, or the task's last words */
   freeride_metric metrics[FREERIDE_METRICS]; /* 416: the task's own figures (loss, residual, images) */
-  uint64_t saved_lease;                      /* 672: the last save grant that it has answered; 0 = none */
+  uint64_t saved_lease;                      /* 672: the last save lease that it has answered; 0 = none */
   uint64_t restored;                         /* 680: 1 = it went on from a saved state */
 } freeride_answer_page;
 
@@ -252,7 +252,7 @@ typedef struct freeride_saved_state {
   uint64_t magic;    /*   0 */
   uint32_t major;    /*   8: FREERIDE_PAGES_MAJOR */
   uint32_t version;  /*  12: of the bytes, the plugin's own */
-  uint64_t lease_id; /*  16: the save grant that it answers */
+  uint64_t lease_id; /*  16: the save lease that it answers */
   uint64_t steps;    /*  24: that the task has made, over all its runs */
   uint64_t size;     /*  32: bytes that follow */
   int32_t status;    /*  40: freeride_status; not 0: nothing was saved, the bytes say why */

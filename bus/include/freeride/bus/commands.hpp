@@ -431,7 +431,7 @@ struct WorkerPlan {
 };
 
 /// Creates a task on the worker: fetch the plugin if it is not in the store, start supervisor and runner,
-/// CreateSideTask and, under the initialisation grant, InitSideTask. Reply: Ack at once; progress comes in reports.
+/// CreateSideTask and, under the init lease, InitSideTask. Reply: Ack at once; progress comes in reports.
 struct CreateTask {
   static constexpr const char* kCommand = "worker.create";
   std::string task, purpose;  ///< purpose "run" or "profile"

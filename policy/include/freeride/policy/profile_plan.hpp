@@ -26,8 +26,8 @@ constexpr int64_t kEnoughProfileNs = 500'000'000;
 
 /// How long a profile beside a training waits for bubbles, from the task's initialisation on, before it is content with
 /// what it has: memory is known by then, and durations are learned where the task runs anyway. Longer where somebody
-/// wants more than the least. `grant_ns`: what a worker gives a profile where there is no training.
-int64_t profile_patience_ns(uint64_t wanted_steps, int64_t grant_ns);
+/// wants more than the least. `lease_ns`: the length of a profile lease.
+int64_t profile_patience_ns(uint64_t wanted_steps, int64_t lease_ns);
 
 /// A device that could take a profile.
 struct ProfileDevice {

@@ -59,12 +59,12 @@ enum class Cause {
 struct Verdict {
   VerdictKind kind = VerdictKind::kNone;
   Cause cause = Cause::kNone;
-  std::string message;                ///< one sentence for people
-  std::string transition;             ///< the paper's name of where it happened; empty: in none
-  int32_t signal = 0;                 ///< that ended the process; 0: none
-  int32_t exit_code = -1;             ///< of the process; -1: it did not exit by itself
-  std::string limit;                  ///< that was passed, with its value and unit
-  std::vector<std::string> evidence;  ///< what else was seen, in order of time; at most kMostEvidence
+  std::string message{};                ///< one sentence for people
+  std::string transition{};             ///< the paper's name of where it happened; empty: in none
+  int32_t signal = 0;                   ///< that ended the process; 0: none
+  int32_t exit_code = -1;               ///< of the process; -1: it did not exit by itself
+  std::string limit{};                  ///< that was passed, with its value and unit
+  std::vector<std::string> evidence{};  ///< what else was seen, in order of time; at most kMostEvidence
   static constexpr size_t kMostEvidence = 8;
 
   bool ended() const { return kind != VerdictKind::kNone; }
@@ -73,6 +73,10 @@ struct Verdict {
 /// The first cause wins: takes `later` over whole while `first` is none; else keeps `first` and adds what `later` says
 /// to its evidence, once. Facts that `first` lacks (signal, exit code, limit) are taken over. Pure.
 void note_symptom(Verdict& first, const Verdict& later);
+
+/// What has been found out only after the end, but came before all that was seen of it: the kernel's kill at a limit, a
+/// server's death. Becomes the verdict, in the transition that `seen` names unless it names one. Pure.
+void note_cause(Verdict& seen, Verdict before);
 
 /// The name on the bus, "" for kNone. Any thread.
 const char* kind_name(VerdictKind kind);

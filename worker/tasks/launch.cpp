@@ -1,0 +1,186 @@
+#include "tasks/launch.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <system_error>
+#include <utility>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/base/python_env.hpp"
+#include "tasks/profile_watch.hpp"
+#include "tasks/task_folders.hpp"
+
+namespace freeride::worker {
+namespace {
+
+// What OpenMP's, Intel's and OpenBLAS's threads do between two pieces of work.
+constexpr std::array<std::pair<const char*, const char*>, 3> kSleepingThreads{
+    {{"OMP_WAIT_POLICY", "passive"}, {"KMP_BLOCKTIME", "0"}, {"OPENBLAS_THREAD_TIMEOUT", "4"}}};
+
+// The supervisor's side of what joins it to this worker; this process's copies go with it.
+struct FarEnds {
+  Fd lease, answer, lifeline, report, output, state;
+};
+
+bool is_profile(const bus::CreateTask& spec) {
+  return spec.purpose == "profile";
+}
+
+Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far) {
+  auto lease = pages::create_page<freeride_lease_page>(true);
+  if (!lease.ok()) return lease.error();
+  auto answer = pages::create_page<freeride_answer_page>(false);
+  if (!answer.ok()) return answer.error();
+  auto answer_view = pages::map_page<freeride_answer_page>(answer->fd.get());
+  if (!answer_view.ok()) return answer_view.error();
+  const bus::CreateTask& spec = request.spec;
+  auto source = std::make_shared<TaskSource>();
+  source->id = request.id;
+  source->lease = std::move(lease->page);
+  source->answer = std::move(*answer_view);
+  source->profile = is_profile(spec);
+  source->when_idle = spec.when_idle || is_profile(spec);  // begun beside a training that ends, it goes on
+  source->priority = spec.priority;
+  source->predicted_ns = std::max<int64_t>(0, spec.predicted_step_ns);
+  pages::Lease first;
+  first.order = request.order;
+  first.grace_ns = static_cast<uint64_t>(request.options.grace_ns);
+  first.hang_ns = static_cast<uint64_t>(request.options.hang_ns);
+  pages::write_lease(*source->lease, first);
+  launched.pages = std::move(source);
+  far.lease = std::move(lease->fd);
+  far.answer = std::move(answer->fd);
+  return {};
+}
+
+Status make_pipe(Fd& read_end, Fd& write_end) {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return errno_error("cannot make a pipe", errno);
+  read_end.reset(ends[0]);
+  write_end.reset(ends[1]);
+  return {};
+}
+
+Status make_channels(Launched& launched, FarEnds& far) {
+  if (auto s = make_pipe(far.lifeline, launched.lifeline); !s.ok()) return s;
+  if (auto s = make_pipe(launched.output, far.output); !s.ok()) return s;
+  if (auto s = make_pipe(launched.state_pipe, far.state); !s.ok()) return s;
+  fcntl(launched.state_pipe.get(), F_SETFL, O_NONBLOCK);  // this end only
+  std::array<int, 2> report{};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, report.data()) != 0)
+    return errno_error("cannot make a socket", errno);
+  launched.report.reset(report[0]);
+  far.report.reset(report[1]);
+  return {};
+}
+
+// The command line of the supervisor, and which descriptors it inherits.
+void add_arguments(const LaunchRequest& request, const InsidePaths& inside, const FarEnds& far, SandboxRequest& start) {
+  const bus::CreateTask& spec = request.spec;
+  start.args = {"supervise"};
+  // One word each: a value that begins with a dash is no option.
+  const auto add = [&](const std::string& key, const std::string& value) {
+    std::string word = "--";
+    start.args.push_back(word.append(key).append("=").append(value));
+  };
+  const auto hand_over = [&](const std::string& key, const Fd& fd) {
+    add(key, std::to_string(fd.get()));
+    start.keep_fds.push_back(fd.get());
+  };
+  hand_over("lease-fd", far.lease);
+  hand_over("answer-fd", far.answer);
+  hand_over("lifeline-fd", far.lifeline);
+  hand_over("report-fd", far.report);
+  hand_over("state-out-fd", far.state);
+  if (!is_profile(spec) && request.state_in.valid()) hand_over("state-in-fd", request.state_in);
+  add("plugin", inside.plugin);
+  add("name", spec.task);
+  add("device", request.options.device);
+  add("scratch", inside.scratch);
+  add("purpose", is_profile(spec) ? "profile" : "run");
+  if (!request.python.empty()) add("param", std::string(kPythonParam).append("=").append(request.python));
+  for (const auto& [key, value] : spec.params) {
+    if (!request.python.empty() && key == kPythonParam) continue;
+    std::string pair = key;
+    add("param", pair.append("=").append(value));
+  }
+  add("create-ms", std::to_string(request.options.create_ns / kNsPerMs));
+  if (spec.steps != 0) add("steps", std::to_string(spec.steps));
+  if (spec.predicted_step_ns > 0) add("predicted-step-ns", std::to_string(spec.predicted_step_ns));
+  std::string pieces;
+  for (size_t i = 0; i < std::min(spec.predicted_pieces_ns.size(), ProfileWatch::kMostPieces); ++i)
+    pieces += (i == 0 ? "" : ",") + std::to_string(std::max<int64_t>(0, spec.predicted_pieces_ns[i]));
+  if (!pieces.empty()) add("predicted-pieces-ns", pieces);
+}
+
+}  // namespace
+
+Result<std::string> add_environment(const std::filesystem::path& plugin, const bus::CreateTask& spec,
+                                    SandboxGrants& grants) {
+  // Threads of a math library that have done their part would look for more, without sleeping, long after a step's end:
+  // OpenBLAS's for a tenth of a second. PAUSED executes nothing, so they sleep, unless the worker's operator knows
+  // better.
+  for (const auto& [name, value] : kSleepingThreads) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets any
+    if (std::getenv(name) == nullptr) grants.env.emplace(name, value);
+  }
+  const bool in_python = plugin.extension() == ".py";
+  const auto named = spec.params.find(kPythonParam);
+  const std::string wanted = named != spec.params.end() ? named->second : "";
+  if (!in_python && wanted.empty()) return std::string();
+  // The user names the interpreter, this process only looks at it; the sandbox gets to see what belongs to it.
+  auto python = find_python(wanted.empty() ? kDefaultPython : wanted);
+  if (!python.ok()) return python.error();
+  for (const auto& path : python->paths) grants.files.push_back(path.string());
+  if (!in_python && !python->torch.empty()) {  // LibTorch
+    std::string& folders = grants.env["LD_LIBRARY_PATH"];
+    folders = python->torch.string() + (folders.empty() ? "" : ":" + folders);
+  }
+  return python->executable.string();
+}
+
+Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) {
+  const bool profile = is_profile(request.spec);
+  auto held = hold_task_folder(request.folder);
+  if (!held.ok()) return held.error();
+  launched.folder = std::move(*held);
+  const std::filesystem::path scratch = request.folder / (profile ? "profile" : "scratch");
+  std::error_code error;
+  std::filesystem::create_directories(scratch, error);
+  if (error)
+    return errno_error("cannot make the task's folder " + scratch.string(), error.value(), "mend the state folder");
+  if (profile) launched.profile_scratch = scratch;
+
+  FarEnds far;
+  if (auto s = make_pages(request, launched, far); !s.ok()) return s;
+  if (auto s = make_channels(launched, far); !s.ok()) return s;
+
+  SandboxRequest start;
+  add_arguments(request, sandbox.inside(request.plugin.string(), scratch.string()), far, start);
+  start.output_fd = far.output.get();
+  start.plugin = request.plugin.string();
+  start.scratch = scratch.string();
+  start.cores = request.options.cores;
+  start.lowest_priority = request.options.cpu_device;
+  // On a GPU the task's own limit is one of its memory, held by the task's MPS server.
+  start.memory_limit_bytes = request.options.cpu_device ? std::max<int64_t>(0, request.spec.memory_limit_bytes)
+                                                        : request.options.host_memory_bytes;
+  start.task = request.id;
+  const std::string granted = request.grants.limits;
+  start.grants = std::move(request.grants);
+  start.grants.network = request.spec.network;
+  auto child = sandbox.start(start);
+  if (!child.ok()) return child.error();
+  launched.supervisor = std::move(*child);
+  launched.limits = launched.supervisor.hold->describe() + (granted.empty() ? "" : ", " + granted);
+  request.state_in.reset();
+  return {};
+}
+
+}  // namespace freeride::worker

@@ -1,0 +1,32 @@
+#include "tasks/task_report.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+namespace freeride::worker {
+
+using pages::load_relaxed;
+
+bus::TaskCounters counters_of(const TaskSource& pages, bus::TaskCounters counters) {
+  const freeride_answer_page& answer = *pages.answer;
+  counters.steps += load_relaxed(answer.steps);
+  counters.step_ns += sane_ns(load_relaxed(answer.step_ns));
+  counters.harvested_ns += pages.harvested_ns.load(std::memory_order_relaxed);
+  counters.overrun_ns += pages.overrun_ns.load(std::memory_order_relaxed);
+  counters.predicted_ns = sane_ns(load_relaxed(answer.predicted_ns));
+  counters.leases += pages.leases.load(std::memory_order_relaxed);
+  counters.skipped += load_relaxed(answer.skipped);
+  for (const freeride_metric& metric : answer.metrics) {
+    freeride_metric copy;
+    std::memcpy(&copy, &metric, sizeof(copy));
+    const size_t length = strnlen(copy.name, sizeof(copy.name));
+    if (length == 0 || length == sizeof(copy.name) || !std::isfinite(copy.value)) continue;
+    const bool printable = std::all_of(copy.name, copy.name + length, [](char c) { return c > 0x20 && c < 0x7f; });
+    if (printable) counters.metrics[std::string(copy.name, length)] = copy.value;
+  }
+  return counters;
+}
+
+}  // namespace freeride::worker
