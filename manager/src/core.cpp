@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <random>
 
 #include "text.hpp"
 
@@ -11,15 +10,8 @@ namespace freeride::manager {
 namespace {
 
 constexpr int64_t kTick = kNsPerSec;
-constexpr int64_t kAnnounceAfter = 300 * kNsPerMs;  // our publisher has found the broker by then
 constexpr int64_t kIdleTick = 10 * kNsPerSec;
-constexpr int64_t kOrderPatience = 2 * kNsPerSec;  // then an order is sent again
-constexpr int64_t kLogPatience = 2 * kNsPerSec;
-constexpr int64_t kJobSavePause = 10 * kNsPerSec;
-constexpr int64_t kSaveRetry = 5 * kNsPerSec;
-constexpr int64_t kForgetWorker = 600 * kNsPerSec;
-constexpr uint32_t kCreateTries = 4;
-constexpr int64_t kRestoredContentPatience = 60 * kNsPerSec;
+constexpr int64_t kAnnounceAfter = 300 * kNsPerMs;  // our publisher has found the broker by then
 
 }  // namespace
 
@@ -27,16 +19,32 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
            std::function<int64_t()> unix_ms)
     : config_(config),
       store_(std::move(store)),
-      content_(config.paths.store_dir()),
       outside_(outside),
       clock_(clock),
-      unix_ms_(std::move(unix_ms)),
+      trouble_(clock),
+      tasks_(*store_, outside, clock, trouble_, std::move(unix_ms), config.history),
+      jobs_(*store_, outside, clock, trouble_, config.job),
+      workers_(outside, clock, tasks_, jobs_, due_),
+      orders_(outside, clock),
+      profiles_(*store_, trouble_),
+      runs_(outside, clock, workers_),
+      capacity_(tasks_, workers_, runs_, profiles_, config.default_memory_bytes),
+      contents_(config.paths, clock, tasks_, workers_, runs_),
+      check_(tasks_, jobs_, runs_, capacity_),
+      replacements_({outside, clock, tasks_, workers_, orders_, contents_, capacity_, profiles_, check_, due_}),
+      lifecycle_({clock, tasks_, workers_, contents_, replacements_, capacity_, due_, config.worker_timeout_ns,
+                  config.max_restarts}),
+      plans_(tasks_, workers_, jobs_, runs_, orders_),
+      profiler_({clock, tasks_, workers_, orders_, runs_, profiles_, contents_, capacity_, lifecycle_, due_,
+                 config.profile_timeout_ns, config.worker_timeout_ns, config.max_restarts}),
+      scheduler_(
+          {clock, tasks_, workers_, orders_, capacity_, profiles_, profiler_, lifecycle_, due_, config.queue_order}),
+      task_commands_({outside, tasks_, workers_, orders_, contents_, check_, lifecycle_, scheduler_, due_}),
+      profile_commands_({outside, clock, workers_, runs_, profiles_, contents_, capacity_, check_, profiler_, due_}),
+      listings_(config_, outside, clock, tasks_, workers_, jobs_),
       started_ns_(clock.now_ns()),
       last_tick_ns_(started_ns_),
-      next_tick_ns_(started_ns_) {
-  std::random_device random;
-  seed_ = (uint64_t{random()} << 32) | random();
-}
+      next_tick_ns_(started_ns_) {}
 
 Result<std::unique_ptr<Core>> Core::start(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside& outside,
                                           const Clock& clock, std::function<int64_t()> unix_ms) {
@@ -46,263 +54,188 @@ Result<std::unique_ptr<Core>> Core::start(const CoreConfig& config, std::unique_
 }
 
 Status Core::restore() {
-  auto tasks = store_->tasks();
-  if (!tasks) return tasks.error();
-  auto profiles = store_->profiles();
-  if (!profiles) return profiles.error();
-  auto jobs = store_->jobs();
-  if (!jobs) return jobs.error();
-  profiles_ = std::move(*profiles);
-  for (auto& row : *jobs) {
-    const std::string name = row.plan.job;
-    jobs_.emplace(name, Job(std::move(row), config_.job));
-  }
-  // Whatever lies in the store and nobody turns out to need, once the workers have had the time to come back.
-  for (const std::string& sha256 : content_.list()) released_[sha256] = started_ns_ + kRestoredContentPatience;
-  for (auto& row : *tasks) {
-    next_id_ = std::max(next_id_, row.id + 1);
-    Task task;
-    task.row = std::move(row);
-    if (task.state().state == "STOPPED") {
-      task.phase = Task::Phase::kEnded;
-    } else {
-      live_[task.name()] = task.row.id;
-      if (!task.state().worker.empty()) {
-        // It may run on: the worker outlives us, and will say so when it registers.
-        task.phase = Task::Phase::kPlaced;
-        task.reported_ns = started_ns_;
-        task.state().reason = "the manager was restarted; waiting for worker " + task.state().worker + " to report";
-      }
-    }
-    tasks_.emplace(task.row.id, std::move(task));
-  }
-  return {};
+  if (auto tasks = tasks_.restore(); !tasks) return tasks;
+  if (auto profiles = profiles_.restore(); !profiles) return profiles;
+  return jobs_.restore();
 }
 
-Job& Core::job(const std::string& name) {
-  const auto found = jobs_.find(name);
-  if (found != jobs_.end()) return found->second;
-  return jobs_.emplace(name, Job(name, seed_, config_.job)).first->second;
+// ---- from clients
+
+void Core::load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment) {
+  task_commands_.load(ticket, request_id, load, attachment);
+  tick_soon();
 }
+
+void Core::replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& load,
+                   const std::string& attachment) {
+  replacements_.replace(ticket, request_id, task, load, attachment);
+  scheduler_.run();
+  tick_soon();
+}
+
+void Core::show(Ticket ticket, const std::string& task) {
+  task_commands_.show(ticket, task);
+  tick_soon();
+}
+
+void Core::take_profile(Ticket ticket, const bus::TakeProfile& wish, const std::string& attachment) {
+  profile_commands_.take(ticket, wish, attachment);
+  tick_soon();
+}
+
+void Core::stop_profile(Ticket ticket, const std::string& run) {
+  profile_commands_.stop(ticket, run);
+  plans_.send_due();
+}
+
+void Core::import_profiles(Ticket ticket, const bus::ImportProfiles& wish) {
+  profile_commands_.import(ticket, wish);
+  scheduler_.run();
+}
+
+// ---- from workers
+
+void Core::register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& news) {
+  const auto registered = workers_.register_worker(peer, news);
+  if (!registered) return outside_.answer(ticket, registered.error(), {});
+  Worker& worker = *registered->worker;
+  const bool same = registered->same;
+  take_tasks(worker, false);
+  // A new process has none of the old one's tasks. The same one may not have seen our latest CreateTask yet.
+  lifecycle_.requeue_missing(worker, "worker " + worker.name + (same ? " has it no more" : " was restarted"), !same);
+  runs_.mark_lost(worker, same);
+  worker.plan_due = false;  // the answer is the plan
+  outside_.answer(ticket, Reply(plans_.of(worker)), {});
+  workers_.publish(worker);
+  scheduler_.run();
+  tick_soon();
+}
+
+void Core::worker_report(Ticket ticket, const std::string& peer, const bus::WorkerReport& report) {
+  const auto taken = workers_.take_report(peer, report);
+  if (!taken) return outside_.answer(ticket, taken.error(), {});
+  Worker& worker = **taken;
+  jobs_.take_measures(report);
+  take_tasks(worker, report.leaving);
+  outside_.answer(ticket, Reply(bus::Ack{}), {});
+  if (report.leaving) worker_gone(worker, Worker::State::kDown, "worker " + worker.name + " went down", false);
+  workers_.publish(worker);
+  scheduler_.run();
+}
+
+void Core::take_tasks(Worker& worker, bool leaving) {
+  for (const auto& [name, report] : worker.tasks) {
+    if (report.purpose == "profile") {
+      profiler_.take_report(worker, report);
+    } else {
+      lifecycle_.take_report(worker, report, leaving);
+    }
+  }
+}
+
+void Core::worker_gone(Worker& worker, Worker::State state, const std::string& reason, bool count) {
+  workers_.gone(worker, state);
+  lifecycle_.requeue_all(worker.name, reason, count);
+  workers_.publish(worker);
+}
+
+void Core::fetch_plugin(Ticket ticket, const std::string& sha256) {
+  auto bytes = contents_.get(sha256);
+  if (!bytes) return outside_.answer(ticket, bytes.error(), {});
+  outside_.answer(ticket, Reply(bus::Ack{}), *bytes);
+}
+
+void Core::worker_reply(const std::string& peer, const std::string& id, const std::optional<Error>& error,
+                        const std::string& log) {
+  const auto pending = orders_.answered(peer, id);
+  if (!pending) return;
+  switch (pending->kind) {
+    case Pending::Kind::kLog:
+      return task_commands_.log_reply(*pending, error, log);
+    case Pending::Kind::kOrder:
+      if (error) workers_.plan_is_due(pending->worker);
+      return;
+    case Pending::Kind::kPlan:
+      return plans_.reply(pending->worker, id, error);
+    case Pending::Kind::kCreate:
+      if (!pending->profile.empty()) return profiler_.create_reply(pending->profile, error);
+      return scheduler_.create_reply(*pending, error);
+    case Pending::Kind::kReplace:
+      return replacements_.reply(*pending, error);
+  }
+}
+
+// ---- the clock's part
 
 void Core::tick() {
   const int64_t now = clock_.now_ns();
-  // If we ourselves were held up (stopped, swapped, suspended), nobody's silence meanwhile means anything.
-  if (const int64_t gap = now - last_tick_ns_; gap > config_.worker_timeout_ns / 2) {
-    for (auto& [name, worker] : workers_) worker.heard_ns = std::max(worker.heard_ns, now - kTick);
-    for (auto& [id, task] : tasks_) task.reported_ns = std::max(task.reported_ns, now - kTick);
-    for (auto& [name, run] : profile_runs_) {
-      if (run.seen_ns != 0) run.seen_ns = std::max(run.seen_ns, now - kTick);
-    }
+  excuse_own_stall(now);
+  announce();
+  expire_orders(now);
+  for (Worker* worker : workers_.silent(config_.worker_timeout_ns))
+    worker_gone(*worker, Worker::State::kLost, "worker " + worker->name + " was lost", true);
+  lifecycle_.requeue_silent(now);
+  scheduler_.retry_creates(now);
+  profiler_.expire(now);
+  profile_commands_.look_at_followers(now);
+  tasks_.forget();
+  workers_.forget_old(now);
+  jobs_.forget_old();
+  contents_.drop_unneeded(now);
+  plans_.replan_jobs(now, now - config_.worker_timeout_ns);
+  due_.raised = true;  // free memory moves without an event
+  scheduler_.run();
+  plans_.send_due();
+  jobs_.publish_changed();
+  tasks_.save_unsaved(now);
+  jobs_.save(now);
+  const bool busy = workers_.any_up() || !orders_.empty() || !tasks_.live().empty() || !runs_.all().empty();
+  next_tick_ns_ = !announced_ ? started_ns_ + kAnnounceAfter : now + (busy ? kTick : kIdleTick);
+}
+
+// If the manager itself was held up (stopped, swapped, suspended), nobody's silence meanwhile means anything.
+void Core::excuse_own_stall(int64_t now) {
+  if (now - last_tick_ns_ > config_.worker_timeout_ns / 2) {
+    workers_.excuse(now - kTick);
+    tasks_.excuse(now - kTick);
+    runs_.excuse(now - kTick);
   }
   last_tick_ns_ = now;
-  announce();
-  expire_pending(now);
-  expire_workers(now);
-  expire_tasks(now);
-  expire_profiles(now);
-  look_at_followers(now);
-  forget_old(now);
-  drop_contents(now);
-  replan_jobs(now);
-  schedule_due_ = true;  // free memory moves without an event
-  schedule();
-  send_plans(now);
-  for (auto& [name, job] : jobs_) {
-    if (job.take_changed()) outside_.publish(job.measures());
-  }
-  save_unsaved(now);
-  save_jobs(now);
-  const bool anyone = std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.up(); });
-  if (!announced_) {
-    next_tick_ns_ = started_ns_ + kAnnounceAfter;
-    return;
-  }
-  next_tick_ns_ = now + (anyone || !pending_.empty() || !live_.empty() || !profile_runs_.empty() ? kTick : kIdleTick);
 }
 
 // A broker that has just been started knows nothing: what it keeps for late joiners comes from here.
 void Core::announce() {
   if (announced_ || clock_.now_ns() - started_ns_ < kAnnounceAfter) return;
   announced_ = true;
-  for (const auto& [id, task] : tasks_) outside_.publish(task.state());
-  for (const auto& [name, job] : jobs_) outside_.publish(job.measures());
+  tasks_.publish_all();
+  jobs_.publish_all();
 }
 
-void Core::expire_pending(int64_t now) {
-  for (auto it = pending_.begin(); it != pending_.end();) {
-    const Pending& pending = it->second;
-    const int64_t patience = pending.kind == Pending::Kind::kLog ? kLogPatience : kOrderPatience;
-    if (now - pending.sent_ns < patience) {
-      ++it;
-      continue;
-    }
-    if (pending.kind == Pending::Kind::kLog) {
-      const auto task = tasks_.find(pending.task);
-      if (task != tasks_.end()) {
-        answer_task(pending.ticket, task->second, "(worker " + pending.worker + " did not answer)\n");
-      } else {
-        outside_.answer(pending.ticket, Error{Code::kNotFound, "the task is gone", {}}, {});
-      }
-    } else if (Worker* worker = worker_of(pending.worker);
-               worker != nullptr && pending.kind != Pending::Kind::kCreate && pending.kind != Pending::Kind::kReplace) {
-      // The plan holds the order as well; a plan is sent until one is taken.
-      if (pending.kind == Pending::Kind::kOrder || worker->plan_id == it->first) worker->plan_due = true;
-      if (worker->plan_id == it->first) worker->plan_id.clear();
-    }
-    it = pending_.erase(it);
-  }
-}
-
-void Core::expire_workers(int64_t now) {
-  for (auto& [name, worker] : workers_) {
-    if (!worker.up() || now - worker.heard_ns < config_.worker_timeout_ns) continue;
-    worker_gone(worker, Worker::State::kLost, "worker " + name + " was lost", true);
-  }
-}
-
-void Core::expire_tasks(int64_t now) {
-  for (auto& [id, task] : tasks_) {
-    if (!task.on_worker()) continue;
-    Worker* worker = worker_of(task.state().worker);
-    if (worker == nullptr || !worker->up()) {
-      // Only after a restart of ours: workers get three times the usual patience to find us again.
-      if (now - std::max(task.reported_ns, started_ns_) > 3 * config_.worker_timeout_ns) {
-        requeue(task, "worker " + task.state().worker + " did not come back", true);
-      }
-      continue;
-    }
-    if (task.phase == Task::Phase::kPlaced && now - task.reported_ns > config_.worker_timeout_ns) {
-      requeue(task, "worker " + worker->name + " has it no more", true);
-      continue;
-    }
-    if (task.phase != Task::Phase::kCreating || now - task.create_sent_ns < kOrderPatience) continue;
-    if (task.create_tries >= kCreateTries) {
-      task.not_before_ns = now + 5 * kNsPerSec;
-      requeue(task, "worker " + worker->name + " did not take it", false);
-      continue;
-    }
-    create(task, *worker, task.row.reserved_bytes);
-  }
-}
-
-void Core::expire_profiles(int64_t now) {
-  for (auto it = profile_runs_.begin(); it != profile_runs_.end();) {
-    ProfileRun& run = it->second;
-    Worker* worker = worker_of(run.worker);
-    bus::Verdict verdict;
-    bool again = true;
-    if (run.lost || worker == nullptr || !worker->up() ||
-        (run.seen_ns != 0 && now - run.seen_ns > config_.worker_timeout_ns)) {
-      verdict.kind = "lost";
-      verdict.reason = "worker " + run.worker + " was lost or restarted";
-    } else if (now - run.started_ns > config_.profile_timeout_ns) {
-      verdict.kind = "failed";
-      verdict.reason =
-          "the profile did not end within " + std::to_string(config_.profile_timeout_ns / kNsPerSec) + " s";
-      again = false;
-    } else if (run.seen_ns == 0 && now - run.create_sent_ns > kOrderPatience) {
-      if (now - run.started_ns < kCreateTries * kOrderPatience) {
-        send_profile(run);
-        ++it;
-        continue;
-      }
-      verdict.kind = "lost";
-      verdict.reason = "worker " + run.worker + " did not take the profile";
-    } else {
-      ++it;
-      continue;
-    }
-    if (worker != nullptr) worker->plan_due = true;
-    const ProfileRun failed = std::move(run);
-    it = profile_runs_.erase(it);
-    profile_failed(failed, verdict, again);
-  }
-}
-
-void Core::forget_old(int64_t now) {
-  for (const int64_t id : forgotten_) tasks_.erase(id);
-  forgotten_.clear();
-  for (auto it = workers_.begin(); it != workers_.end();) {
-    const bool old = !it->second.up() && now - it->second.heard_ns > kForgetWorker;
-    it = old ? workers_.erase(it) : std::next(it);
-  }
-  while (jobs_.size() > kMaxJobs) {
-    const auto oldest = std::min_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) {
-      return a.second.last_seen_ns() < b.second.last_seen_ns();
-    });
-    if (auto removed = store_->remove_job(oldest->first); !removed) disk_trouble(removed.error());
-    jobs_.erase(oldest);
-  }
-}
-
-void Core::replan_jobs(int64_t now) {
-  for (auto& [name, job] : jobs_) {
-    if (!job.has_rank_since(now - config_.worker_timeout_ns)) continue;
-    job.see_side_tasks(side_tasks_of(name));
-    if (!job.replan(now)) continue;
-    const auto& plan = job.plan();
-    spdlog::info("job {}: {} % of blocks of {} iterations held out, {:.0f} % of the others on duty, from iteration {}",
-                 name, plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
-    for (auto& [worker_name, worker] : workers_) {
-      if (std::any_of(worker.ranks.begin(), worker.ranks.end(),
-                      [&](const auto& rank) { return rank.job == plan.job; })) {
-        worker.plan_due = true;
-      }
+// What asked for a creation or a replacement sends it again by itself.
+void Core::expire_orders(int64_t now) {
+  for (const auto& [id, pending] : orders_.take_expired(now)) {
+    switch (pending.kind) {
+      case Pending::Kind::kLog:
+      case Pending::Kind::kOrder:
+        task_commands_.unanswered(pending);
+        break;
+      case Pending::Kind::kPlan:
+        plans_.unanswered(pending.worker, id);
+        break;
+      case Pending::Kind::kCreate:
+      case Pending::Kind::kReplace:
+        break;
     }
   }
 }
 
-void Core::send_plans(int64_t now) {
-  for (auto& [name, worker] : workers_) {
-    if (!worker.up() || !worker.plan_due || !worker.plan_id.empty()) continue;
-    auto id = outside_.send(worker.peer, plan_of(worker));
-    if (!id) continue;
-    worker.plan_due = false;
-    worker.plan_id = *id;
-    pending_[*id] = {Pending::Kind::kPlan, worker.peer, name, 0, {}, 0, now};
-  }
-}
-
-void Core::save_unsaved(int64_t now) {
-  if (now - retry_saved_ns_ < kSaveRetry) return;
-  retry_saved_ns_ = now;
-  for (auto& [id, task] : tasks_) {
-    if (!task.unsaved) continue;
-    save(task);
-    if (task.unsaved) return;  // the disk still refuses
-  }
-}
-
-void Core::save_jobs(int64_t now) {
-  if (now - jobs_saved_ns_ < kJobSavePause) return;
-  jobs_saved_ns_ = now;
-  for (auto& [name, job] : jobs_) {
-    if (!job.has_rank_since(now - 2 * kJobSavePause)) continue;
-    bool forget = false;
-    JobRow row = job.take_row(forget);
-    if (auto saved = store_->save_job(row, forget); !saved) {
-      job.put_back(std::move(row), forget);
-      disk_trouble(saved.error());
-      return;
-    }
-  }
+void Core::tick_soon() {
+  next_tick_ns_ = std::min(next_tick_ns_, clock_.now_ns() + kTick);
 }
 
 void Core::flush() {
-  retry_saved_ns_ = jobs_saved_ns_ = 0;
-  for (auto& [id, task] : tasks_) task.unsaved = task.unsaved || task.on_worker();  // for their counters
-  const int64_t now = std::max(clock_.now_ns(), kSaveRetry + kJobSavePause);
-  save_unsaved(now);
-  save_jobs(now);
-}
-
-// Said once a minute, however often it happens.
-void Core::disk_trouble(const Error& error) {
-  const int64_t now = clock_.now_ns();
-  if (disk_trouble_ns_ != 0 && now - disk_trouble_ns_ < 60 * kNsPerSec) return;
-  disk_trouble_ns_ = now;
-  spdlog::error("{}; going on from memory, trying again", error.text());
+  tasks_.flush();
+  jobs_.flush();
 }
 
 }  // namespace freeride::manager

@@ -228,7 +228,7 @@ TEST_CASE("reports from strangers and lies are turned away or bounded") {
   CHECK(house.task("a").state.counters.step_ns >= 0);
   house.core->status(++house.tickets);
   auto status = std::get<bus::StatusReply>(*house.answer_of(house.tickets));
-  CHECK(status.jobs.size() <= 2 * Core::kMaxJobs);
+  CHECK(status.jobs.size() <= 2 * Jobs::kMax);
 }
 
 TEST_CASE("the holdout plan reaches every worker of the job, for an iteration that is still to come") {

@@ -1,0 +1,26 @@
+// CoreConfig: what the manager's command line sets of the core.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/base/paths.hpp"
+#include "freeride/policy/queue.hpp"
+#include "job.hpp"
+
+namespace freeride::manager {
+
+struct CoreConfig {
+  Paths paths;
+  std::string version;
+  JobConfig job;
+  int64_t default_memory_bytes = 2048LL << 20;  ///< cap of an undeclared task until it has been profiled
+  int64_t worker_timeout_ns = 5 * kNsPerSec;    ///< silence after which a worker is lost
+  int64_t profile_timeout_ns = 180 * kNsPerSec;
+  uint32_t max_restarts = 3;  ///< of a task whose worker was lost while it ran
+  size_t history = 1000;      ///< ended tasks that are kept
+  policy::QueueOrder queue_order = policy::QueueOrder::kSubmission;
+};
+
+}  // namespace freeride::manager

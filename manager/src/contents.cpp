@@ -1,0 +1,113 @@
+#include "contents.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "freeride/base/files.hpp"
+#include "freeride/base/plugin_file.hpp"
+#include "text.hpp"
+
+namespace freeride::manager {
+namespace {
+
+constexpr int64_t kPatience = 5 * kNsPerSec;
+constexpr int64_t kRestoredPatience = 60 * kNsPerSec;
+
+Error invalid(std::string message, std::string hint = {}) {
+  return {Code::kInvalidArgument, std::move(message), std::move(hint)};
+}
+
+}  // namespace
+
+// Whatever lies in the store and nobody turns out to need is dropped, once the workers have had the time to come back.
+Contents::Contents(const Paths& paths, const Clock& clock, const TaskBook& tasks, const Workers& workers,
+                   const ProfileRuns& runs)
+    : paths_(paths), store_(paths.store_dir()), clock_(clock), tasks_(tasks), workers_(workers), runs_(runs) {
+  for (const std::string& sha256 : store_.list()) released_[sha256] = clock.now_ns() + kRestoredPatience;
+}
+
+Result<std::string> Contents::resolve(const bus::Load& load, const std::string& attachment) {
+  if (!attachment.empty()) {
+    auto sha256 = store_.put(attachment, load.plugin.empty() ? "the plugin" : load.plugin);
+    if (sha256 && !load.sha256.empty() && load.sha256 != *sha256)
+      return invalid("the plugin's bytes do not match the SHA-256 given");
+    return sha256;
+  }
+  if (!load.sha256.empty()) {
+    if (!is_sha256(load.sha256)) return invalid(in_quotes(load.sha256) + " is not a SHA-256");
+    if (store_.has(load.sha256)) return load.sha256;
+    for (const auto& [name, worker] : workers_.all()) {
+      for (const auto& [file, plugin] : worker.plugins) {
+        if (worker.up() && plugin.sha256 == load.sha256) return load.sha256;
+      }
+    }
+    return Error{Code::kNotFound, "no plugin with SHA-256 " + load.sha256 + " is known", "load it from a path"};
+  }
+  if (load.plugin.empty())
+    return invalid("no plugin is named", "give a path, or the name of a file in the drop folder");
+  if (load.plugin.find('/') != std::string::npos) {
+    return invalid("the plugin " + in_quotes(load.plugin) + " came without its content",
+                   "freeride-ctl sends it along for a path");
+  }
+  return dropped(load.plugin);
+}
+
+Result<std::string> Contents::dropped(const std::string& file_name) {
+  std::string rejected;
+  std::vector<std::string> known;
+  for (const auto& [name, worker] : workers_.all()) {
+    if (!worker.up()) continue;
+    for (const auto& [file, plugin] : worker.plugins) {
+      if (plugin.state != "rejected") known.push_back(file);
+      if (file != file_name) continue;
+      if (plugin.state == "rejected") {
+        rejected = plugin.reason;
+      } else if (is_sha256(plugin.sha256)) {
+        return plugin.sha256;
+      }
+    }
+  }
+  if (!rejected.empty())
+    return Error{Code::kRejected, "plugin " + file_name + " was rejected: " + rejected,
+                 "mend the file and drop it again"};
+  // No worker has reported it (yet): the user may just have dropped it, or no worker may be up.
+  const auto bytes = read_file(paths_.drop_dir() / file_name, kMaxPluginBytes);
+  if (bytes) return store_.put(*bytes, file_name);
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  return Error{Code::kNotFound,
+               "there is no plugin " + in_quotes(file_name) + " in the drop folder " + paths_.drop_dir().string() +
+                   (known.empty() ? "" : "; there are: " + join(known)),
+               "drop the file there, or give a path (anything with a '/')"};
+}
+
+bool Contents::needed(const std::string& sha256) const {
+  for (const auto& [name, task] : tasks_.live()) {
+    if (task->state().sha256 == sha256) return true;
+    if (task->replacing() && task->row.info.replacement.load.sha256 == sha256) return true;
+  }
+  const auto& runs = runs_.all();
+  if (std::any_of(runs.begin(), runs.end(), [&](const auto& r) { return r.second.sha256 == sha256; })) return true;
+  const auto& workers = workers_.all();
+  return std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
+    const auto& plugins = entry.second.plugins;
+    return std::any_of(plugins.begin(), plugins.end(), [&](const auto& p) { return p.second.sha256 == sha256; });
+  });
+}
+
+void Contents::release(const std::string& sha256) {
+  if (!sha256.empty()) released_[sha256] = clock_.now_ns() + kPatience;
+}
+
+void Contents::drop_unneeded(int64_t now) {
+  for (auto it = released_.begin(); it != released_.end();) {
+    if (it->second > now) {
+      ++it;
+      continue;
+    }
+    if (!needed(it->first)) store_.remove(it->first);
+    it = released_.erase(it);
+  }
+}
+
+}  // namespace freeride::manager

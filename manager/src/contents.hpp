@@ -1,0 +1,49 @@
+// Contents: the plugin contents that tasks name, from the store, from workers' drop folders or sent along.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "freeride/base/clock.hpp"
+#include "freeride/base/paths.hpp"
+#include "freeride/base/plugin_store.hpp"
+#include "freeride/bus/commands.hpp"
+#include "profile_runs.hpp"
+#include "task_book.hpp"
+#include "workers.hpp"
+
+namespace freeride::manager {
+
+/// Finds contents, and removes from the store those that no live task, no profile run and no drop folder refers to any
+/// more. One thread; blocks on the disk.
+class Contents {
+ public:
+  Contents(const Paths& paths, const Clock& clock, const TaskBook& tasks, const Workers& workers,
+           const ProfileRuns& runs);
+
+  /// The SHA-256 of what `load` names, in this order: the bytes that came along, a content by its hash, a file name in
+  /// the drop folders. Errors: kInvalidArgument, kNotFound, kRejected, the store's.
+  Result<std::string> resolve(const bus::Load& load, const std::string& attachment);
+  /// The bytes of a content. Errors: the store's.
+  Result<std::string> get(const std::string& sha256) const { return store_.read(sha256); }
+
+  /// It may have lost its last user. Looked at a little later: a worker may be about to say that its drop folder has
+  /// it.
+  void release(const std::string& sha256);
+  void drop_unneeded(int64_t now);
+
+ private:
+  Result<std::string> dropped(const std::string& file);
+  bool needed(const std::string& sha256) const;
+
+  Paths paths_;
+  PluginStore store_;
+  const Clock& clock_;
+  const TaskBook& tasks_;
+  const Workers& workers_;
+  const ProfileRuns& runs_;
+  std::map<std::string, int64_t> released_;  // and when to look
+};
+
+}  // namespace freeride::manager

@@ -1,0 +1,126 @@
+#include "jobs.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <random>
+
+namespace freeride::manager {
+namespace {
+
+constexpr int64_t kSavePause = 10 * kNsPerSec;
+
+}  // namespace
+
+Jobs::Jobs(StateStore& store, Outside& outside, const Clock& clock, DiskTrouble& trouble, const JobConfig& config)
+    : store_(store), outside_(outside), clock_(clock), trouble_(trouble), config_(config) {
+  std::random_device random;
+  seed_ = (uint64_t{random()} << 32) | random();
+}
+
+Status Jobs::restore() {
+  auto rows = store_.jobs();
+  if (!rows) return rows.error();
+  for (auto& row : *rows) {
+    const std::string name = row.plan.job;
+    jobs_.emplace(name, Job(std::move(row), config_));
+  }
+  return {};
+}
+
+bool Jobs::see_rank(const bus::TrainingState& rank) {
+  auto found = jobs_.find(rank.job);
+  if (found == jobs_.end()) {
+    if (jobs_.size() >= 2 * kMax) return false;
+    found = jobs_.emplace(rank.job, Job(rank.job, seed_, config_)).first;
+  }
+  found->second.see_rank(rank, clock_.now_ns());
+  return true;
+}
+
+void Jobs::take_measures(const bus::WorkerReport& report) {
+  // A rank's last iterations may be reported after it has gone: any job that is known will do.
+  for (const auto& iteration : report.iterations) {
+    const auto job = jobs_.find(iteration.job);
+    if (job != jobs_.end()) job->second.add_iteration(iteration, clock_.now_ns());
+  }
+  for (const auto& totals : report.bubbles) {
+    const auto job = jobs_.find(totals.job);
+    if (job != jobs_.end()) job->second.add_bubbles(totals);
+  }
+}
+
+std::vector<bus::HoldoutPlan> Jobs::wire_plans(const std::string& name) const {
+  const auto job = jobs_.find(name);
+  return job == jobs_.end() ? std::vector<bus::HoldoutPlan>{} : job->second.wire_plans();
+}
+
+std::vector<bus::JobMeasures> Jobs::measures(const std::string& name) const {
+  std::vector<bus::JobMeasures> all;
+  for (const auto& [known, job] : jobs_) {
+    if (name.empty() || known == name) all.push_back(job.measures());
+  }
+  return all;
+}
+
+std::vector<std::string> Jobs::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, job] : jobs_) names.push_back(name);
+  return names;
+}
+
+std::vector<std::string> Jobs::replan(int64_t now, int64_t since_ns,
+                                      const std::function<uint64_t(const std::string&)>& side_tasks) {
+  std::vector<std::string> changed;
+  for (auto& [name, job] : jobs_) {
+    if (!job.has_rank_since(since_ns)) continue;
+    job.see_side_tasks(side_tasks(name));
+    if (!job.replan(now)) continue;
+    const auto& plan = job.plan();
+    spdlog::info("job {}: {} % of blocks of {} iterations held out, {:.0f} % of the others on duty, from iteration {}",
+                 name, plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
+    changed.push_back(plan.job);
+  }
+  return changed;
+}
+
+void Jobs::publish_changed() {
+  for (auto& [name, job] : jobs_) {
+    if (job.take_changed()) outside_.publish(job.measures());
+  }
+}
+
+void Jobs::publish_all() {
+  for (const auto& [name, job] : jobs_) outside_.publish(job.measures());
+}
+
+void Jobs::save(int64_t now) {
+  if (now - saved_ns_ < kSavePause) return;
+  saved_ns_ = now;
+  for (auto& [name, job] : jobs_) {
+    if (!job.has_rank_since(now - 2 * kSavePause)) continue;
+    bool forget = false;
+    JobRow row = job.take_row(forget);
+    if (auto saved = store_.save_job(row, forget); !saved) {
+      job.put_back(std::move(row), forget);
+      return trouble_.say(saved.error());
+    }
+  }
+}
+
+void Jobs::flush() {
+  saved_ns_ = 0;
+  save(std::max(clock_.now_ns(), kSavePause));
+}
+
+void Jobs::forget_old() {
+  while (jobs_.size() > kMax) {
+    const auto oldest = std::min_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_seen_ns() < b.second.last_seen_ns();
+    });
+    if (auto removed = store_.remove_job(oldest->first); !removed) trouble_.say(removed.error());
+    jobs_.erase(oldest);
+  }
+}
+
+}  // namespace freeride::manager

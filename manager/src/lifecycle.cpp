@@ -1,0 +1,185 @@
+#include "lifecycle.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+
+#include "text.hpp"
+#include "verdicts.hpp"
+
+namespace freeride::manager {
+namespace {
+
+using policy::Cause;
+using policy::VerdictKind;
+
+constexpr size_t kMaxMetrics = 8;  // as the plugin ABI has it
+
+int64_t sum(int64_t a, int64_t b) {
+  return __builtin_add_overflow(std::max<int64_t>(a, 0), std::max<int64_t>(b, 0), &a) ? INT64_MAX : a;
+}
+
+// What a task has done over all its runs. Memory, prediction and the task's own figures are the present run's.
+bus::TaskCounters total(const bus::TaskCounters& earlier, const bus::TaskCounters& now) {
+  bus::TaskCounters all;
+  all.steps = earlier.steps + now.steps;
+  all.leases = earlier.leases + now.leases;
+  all.skipped = earlier.skipped + now.skipped;
+  all.step_ns = sum(earlier.step_ns, now.step_ns);
+  all.harvested_ns = sum(earlier.harvested_ns, now.harvested_ns);
+  all.overrun_ns = sum(earlier.overrun_ns, now.overrun_ns);
+  all.predicted_ns = std::max<int64_t>(now.predicted_ns, 0);
+  all.memory_bytes = std::max<int64_t>(now.memory_bytes, 0);
+  all.peak_memory_bytes = std::max({earlier.peak_memory_bytes, now.peak_memory_bytes, int64_t{0}});
+  for (const auto& [name, value] : now.metrics) {
+    if (all.metrics.size() < kMaxMetrics && is_plain(name, 23)) all.metrics[name] = value;
+  }
+  return all;
+}
+
+// Whether what the worker runs is what the task is, or is about to be.
+bool is_of(const Task& task, const bus::TaskReport& report) {
+  if (report.revision == task.row.info.revision) return true;
+  const auto& replacement = task.row.info.replacement;
+  return report.revision == replacement.revision && report.replacement.revision == replacement.revision &&
+         report.replacement.state == "done" && !replacement.load.plugin.empty();
+}
+
+}  // namespace
+
+void Lifecycle::end(Task& task, bus::Verdict verdict) {
+  the_.workers.plan_is_due(task.state().worker);
+  the_.tasks.end(task, std::move(verdict));
+  const auto& final = task.state().verdict;
+  the_.replacements.fail(task, "the task has ended: " + final.kind + (final.reason.empty() ? "" : ", " + final.reason),
+                         Code::kInternal);
+  the_.contents.release(task.state().sha256);
+  the_.due.raised = true;
+  the_.tasks.trim_history();
+}
+
+void Lifecycle::requeue(Task& task, const std::string& reason, bool count) {
+  const std::string worker = task.state().worker;
+  the_.workers.plan_is_due(worker);
+  if (task.row.stopping)
+    return end(task, verdict_of(VerdictKind::kStopped, Cause::kOrder, "stopped by the user; " + reason));
+  // A worker that dies over and over must not take a task with it for ever.
+  if (count && task.phase == Task::Phase::kPlaced && task.state().state != "SUBMITTED") {
+    if (task.row.info.restarts >= the_.max_restarts) {
+      return end(task, verdict_of(VerdictKind::kLost, Cause::kWorker,
+                                  reason + "; it has been restarted " + std::to_string(task.row.info.restarts) +
+                                      " times already"));
+    }
+    ++task.row.info.restarts;
+  }
+  the_.replacements.fail(task, reason + "; the old content goes on", Code::kInternal);
+  task.phase = Task::Phase::kQueued;
+  task.last_worker = worker;
+  task.queued_since = reason;
+  task.create_id.clear();
+  task.create_tries = 0;
+  task.row.reserved_bytes = 0;
+  task.earlier_before = task.row.earlier;
+  task.row.earlier = task.state().counters;
+  task.state().worker.clear();
+  spdlog::warn("task {}: back in the queue: {}", task.name(), reason);
+  the_.tasks.set_state(task, "SUBMITTED", reason);
+  the_.tasks.save(task);
+  the_.due.raised = true;
+}
+
+void Lifecycle::requeue_all(const std::string& worker, const std::string& reason, bool count) {
+  for (auto& [id, task] : the_.tasks.all()) {
+    if (task.on(worker)) requeue(task, reason, count);
+  }
+}
+
+void Lifecycle::requeue_missing(const Worker& worker, const std::string& reason, bool creating_too) {
+  for (auto& [id, task] : the_.tasks.all()) {
+    if (!task.on(worker.name) || worker.tasks.count(task.name()) != 0) continue;
+    if (task.phase == Task::Phase::kCreating && !creating_too) continue;
+    requeue(task, reason, true);
+  }
+}
+
+void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool leaving) {
+  const bool ended = report.state == "STOPPED";
+  Task* task = the_.tasks.live(report.task);
+  if (task != nullptr && task->phase == Task::Phase::kQueued && task->last_worker == worker.name && !ended &&
+      is_of(*task, report)) {
+    adopt(*task, worker);
+  }
+  if (task == nullptr || !task->on(worker.name)) {
+    if (!ended) worker.plan_due = true;
+    return;
+  }
+  if (!is_of(*task, report)) return;  // of before it was replaced in the queue; it goes before the new one is made
+  if (!ended) return update(*task, worker, report);
+  // What is told of a run before the present one: the new one has been ordered, but has not been made yet.
+  if (task->phase == Task::Phase::kCreating && !task->create_id.empty()) return;
+  update(*task, worker, report);
+  const auto& verdict = report.verdict;
+  const VerdictKind kind = kind_of(verdict);
+  if (kind == VerdictKind::kLost)
+    return requeue(*task, verdict.reason.empty() ? "its processes were lost" : bounded(verdict.reason, kMaxReason),
+                   true);
+  if (kind == VerdictKind::kStopped && !task->row.stopping) {
+    // Not the user's wish, so the worker's: it is going down, or it took the task for one that should not be there.
+    task->not_before_ns = the_.clock.now_ns() + 2 * kNsPerSec;
+    return requeue(*task, "worker " + worker.name + (leaving ? " went down" : " stopped it"), !leaving);
+  }
+  end(*task, verdict);
+}
+
+// It was queued again, and has been there all the time.
+void Lifecycle::adopt(Task& task, const Worker& worker) {
+  spdlog::info("task {}: still alive on {}", task.name(), worker.name);
+  task.state().worker = worker.name;
+  task.row.reserved_bytes = the_.capacity.need_bytes(task);
+  task.row.earlier = task.earlier_before;
+  if (task.row.info.restarts > 0) --task.row.info.restarts;  // it was not started anew after all
+  task.phase = Task::Phase::kCreating;
+}
+
+void Lifecycle::update(Task& task, const Worker& worker, const bus::TaskReport& report) {
+  task.reported_ns = the_.clock.now_ns();
+  const bool first = task.phase != Task::Phase::kPlaced;
+  task.phase = Task::Phase::kPlaced;
+  task.create_id.clear();
+  task.row.info.sandbox = bounded(report.sandbox, kMaxReason);
+  // Counters of one run only grow; a report that says otherwise is from before, or not true.
+  if (const auto all = total(task.row.earlier, report.counters); all.steps >= task.state().counters.steps) {
+    task.state().counters = all;
+  }
+  the_.replacements.take_report(task, report);
+  static constexpr std::array<const char*, 3> kLive = {"CREATED", "PAUSED", "RUNNING"};
+  if (std::find(kLive.begin(), kLive.end(), report.state) == kLive.end()) return;
+  std::string reason;
+  if (task.row.stopping) {
+    reason = "stopping";
+  } else if (task.state().paused_by_user) {
+    reason = "paused by the user";
+  } else if (report.state != "RUNNING" && worker.ranks.empty() && !task.load().when_idle) {
+    reason = "waiting for a trainer on " + worker.name;
+  }
+  const std::string before = task.state().state;
+  the_.tasks.set_state(task, report.state, reason);
+  // PAUSED and RUNNING alternate with every bubble: not worth the disk.
+  if (first || (before != report.state && (before == "SUBMITTED" || before == "CREATED"))) the_.tasks.save(task);
+}
+
+void Lifecycle::requeue_silent(int64_t now) {
+  for (auto& [id, task] : the_.tasks.all()) {
+    if (!task.on_worker()) continue;
+    if (const Worker* worker = the_.workers.find_up(task.state().worker); worker == nullptr) {
+      // Only after a restart of ours: workers get three times the usual patience to find us again.
+      if (now - std::max(task.reported_ns, started_ns_) > 3 * the_.worker_timeout_ns)
+        requeue(task, "worker " + task.state().worker + " did not come back", true);
+    } else if (task.phase == Task::Phase::kPlaced && now - task.reported_ns > the_.worker_timeout_ns) {
+      requeue(task, "worker " + worker->name + " has it no more", true);
+    }
+  }
+}
+
+}  // namespace freeride::manager

@@ -1,0 +1,53 @@
+// Lifecycle: a task's ways from its worker: states as they are reported, back into the queue, to its end.
+#pragma once
+
+#include <string>
+
+#include "capacity.hpp"
+#include "contents.hpp"
+#include "placement_due.hpp"
+#include "replacements.hpp"
+#include "task_book.hpp"
+#include "workers.hpp"
+
+namespace freeride::manager {
+
+/// One thread; blocks on the disk.
+class Lifecycle {
+ public:
+  struct Parts {
+    const Clock& clock;
+    TaskBook& tasks;
+    Workers& workers;
+    Contents& contents;
+    Replacements& replacements;
+    const Capacity& capacity;
+    PlacementDue& due;
+    int64_t worker_timeout_ns;
+    uint32_t max_restarts;
+  };
+  explicit Lifecycle(const Parts& parts) : the_(parts), started_ns_(parts.clock.now_ns()) {}
+
+  /// The task has ended.
+  void end(Task& task, bus::Verdict verdict);
+  /// The task has left its worker and waits again. `count`: as a restart, of which a task has only so many; only if it
+  /// had begun to exist there.
+  void requeue(Task& task, const std::string& reason, bool count);
+  /// The same for all tasks of a worker that is gone.
+  void requeue_all(const std::string& worker, const std::string& reason, bool count);
+  /// The same for tasks that a worker's registration does not name, those being created only if `creating_too`.
+  void requeue_missing(const Worker& worker, const std::string& reason, bool creating_too);
+  /// What a worker reports of something that runs there under a task's name. `leaving`: the worker goes down.
+  void take_report(Worker& worker, const bus::TaskReport& report, bool leaving);
+  /// Queues again what no worker has named for too long.
+  void requeue_silent(int64_t now);
+
+ private:
+  void adopt(Task& task, const Worker& worker);
+  void update(Task& task, const Worker& worker, const bus::TaskReport& report);
+
+  Parts the_;
+  int64_t started_ns_;
+};
+
+}  // namespace freeride::manager

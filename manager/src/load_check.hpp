@@ -1,0 +1,35 @@
+// LoadCheck: whether what a user asks for when loading a plugin can be had at all.
+#pragma once
+
+#include <string>
+
+#include "capacity.hpp"
+#include "freeride/bus/commands.hpp"
+#include "jobs.hpp"
+#include "profile_runs.hpp"
+#include "task_book.hpp"
+
+namespace freeride::manager {
+
+/// One thread; never blocks.
+class LoadCheck {
+ public:
+  LoadCheck(const TaskBook& tasks, const Jobs& jobs, const ProfileRuns& runs, const Capacity& capacity)
+      : tasks_(tasks), jobs_(jobs), runs_(runs), capacity_(capacity) {}
+
+  /// Names, numbers and parameters. Errors: kInvalidArgument, kExhausted (too many live tasks).
+  Status check(const bus::Load& load) const;
+  /// Job, stage, replica and memory, against the workers that are up. Errors: kNotFound (there is no such job),
+  /// policy::check_request()'s.
+  Status check_place(const bus::Load& load) const;
+  /// The name that the new task gets: the given one, else one made of the plugin's. Errors: kAlreadyExists.
+  Result<std::string> choose_name(const bus::Load& load) const;
+
+ private:
+  const TaskBook& tasks_;
+  const Jobs& jobs_;
+  const ProfileRuns& runs_;
+  const Capacity& capacity_;
+};
+
+}  // namespace freeride::manager

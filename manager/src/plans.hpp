@@ -1,0 +1,42 @@
+// Plans: the standing orders that a worker goes on under, whatever becomes of the manager.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "freeride/bus/commands.hpp"
+#include "jobs.hpp"
+#include "orders.hpp"
+#include "profile_runs.hpp"
+#include "task_book.hpp"
+#include "workers.hpp"
+
+namespace freeride::manager {
+
+/// A worker's plan names everything that may run there and the holdout plans of its jobs; what it does not name, the
+/// worker stops. One thread; never blocks.
+class Plans {
+ public:
+  Plans(const TaskBook& tasks, Workers& workers, Jobs& jobs, const ProfileRuns& runs, Orders& orders)
+      : tasks_(tasks), workers_(workers), jobs_(jobs), runs_(runs), orders_(orders) {}
+
+  bus::WorkerPlan of(const Worker& worker) const;
+  /// Makes the jobs' holdout plans anew where that is due, of jobs with a rank seen at or after `since_ns`.
+  void replan_jobs(int64_t now, int64_t since_ns);
+  /// Sends plans that have changed, one at a time to each worker.
+  void send_due();
+  /// The plan with that request id was not answered in time.
+  void unanswered(const std::string& worker, const std::string& id);
+  void reply(const std::string& worker, const std::string& id, const std::optional<Error>& error);
+
+ private:
+  uint64_t side_tasks_of(const std::string& job) const;
+
+  const TaskBook& tasks_;
+  Workers& workers_;
+  Jobs& jobs_;
+  const ProfileRuns& runs_;
+  Orders& orders_;
+};
+
+}  // namespace freeride::manager

@@ -1,0 +1,75 @@
+// Profiler: takes profiles: begins runs on workers and makes of what they report a profile or a verdict.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "capacity.hpp"
+#include "contents.hpp"
+#include "freeride/policy/profile_plan.hpp"
+#include "lifecycle.hpp"
+#include "orders.hpp"
+#include "placement_due.hpp"
+#include "profile_book.hpp"
+#include "profile_runs.hpp"
+#include "task_book.hpp"
+#include "workers.hpp"
+
+namespace freeride::manager {
+
+/// One thread; blocks on the disk.
+class Profiler {
+ public:
+  struct Parts {
+    const Clock& clock;
+    TaskBook& tasks;
+    Workers& workers;
+    Orders& orders;
+    ProfileRuns& runs;
+    ProfileBook& profiles;
+    Contents& contents;
+    const Capacity& capacity;
+    Lifecycle& lifecycle;
+    PlacementDue& due;
+    int64_t timeout_ns;  ///< of a run
+    int64_t worker_timeout_ns;
+    uint32_t max_repeats;  ///< of a task's profile, when it was lost
+  };
+  explicit Profiler(const Parts& parts) : the_(parts) {}
+
+  /// The same devices, with whether a profile is being taken there.
+  std::vector<policy::ProfileDevice> devices(const std::vector<policy::DeviceView>& devices) const;
+  /// Begins a run and tells its worker. `asked`: by a client, who follows it.
+  ProfileRun& begin(const bus::Load& load, const std::string& sha256, const Worker& worker, uint64_t wanted_steps,
+                    bool asked);
+
+  /// For a task in the queue: takes its profile if that can be done now. Nothing: `preferred`, the worker whose device
+  /// model it is to be, was not asked for, or there is none. What the task waits for otherwise.
+  struct Outcome {
+    bool begun = false;        ///< memory has been promised: what is known of devices is out of date
+    std::string waiting = {};  ///< for people; empty: nothing is to be said
+  };
+  Outcome take_for(const Task& task, const std::string& preferred, const std::vector<policy::DeviceView>& devices);
+  /// Whether a task in the queue waits for it.
+  bool wanted(const ProfileRun& run) const;
+
+  /// A worker reports a task that is a profile.
+  void take_report(Worker& worker, const bus::TaskReport& report);
+  /// The worker's answer to the order to create it.
+  void create_reply(const std::string& run, const std::optional<Error>& error);
+  /// Ends it for those who asked; its worker stops it.
+  void give_up(const std::string& run, const std::string& why);
+  /// Sends again what was not taken, ends what has been going on for too long or is lost.
+  void expire(int64_t now);
+
+ private:
+  void send(ProfileRun& run);
+  void finish(const ProfileRun& run, const bus::TaskReport& report);
+  void failed(const ProfileRun& run, bus::Verdict verdict, bool again);
+  void end(const ProfileRun& run, bus::ProfileReply reply);
+
+  Parts the_;
+};
+
+}  // namespace freeride::manager

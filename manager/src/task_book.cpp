@@ -1,0 +1,182 @@
+#include "task_book.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "text.hpp"
+#include "verdicts.hpp"
+
+namespace freeride::manager {
+namespace {
+
+constexpr int64_t kSaveRetry = 5 * kNsPerSec;
+
+}  // namespace
+
+TaskBook::TaskBook(StateStore& store, Outside& outside, const Clock& clock, DiskTrouble& trouble,
+                   std::function<int64_t()> unix_ms, size_t history)
+    : store_(store),
+      outside_(outside),
+      clock_(clock),
+      trouble_(trouble),
+      unix_ms_(std::move(unix_ms)),
+      history_(history) {}
+
+Status TaskBook::restore() {
+  auto rows = store_.tasks();
+  if (!rows) return rows.error();
+  for (auto& row : *rows) {
+    const int64_t id = row.id;
+    next_id_ = std::max(next_id_, id + 1);
+    Task& task = tasks_[id];
+    task.row = std::move(row);
+    if (task.state().state == "STOPPED") {
+      task.phase = Task::Phase::kEnded;
+      continue;
+    }
+    live_[task.name()] = &task;
+    if (task.state().worker.empty()) continue;
+    task.phase = Task::Phase::kPlaced;
+    task.reported_ns = clock_.now_ns();
+    task.state().reason = "the manager was restarted; waiting for worker " + task.state().worker + " to report";
+  }
+  return {};
+}
+
+Task* TaskBook::by_id(int64_t id) {
+  const auto found = tasks_.find(id);
+  return found == tasks_.end() ? nullptr : &found->second;
+}
+
+Task* TaskBook::live(const std::string& name) {
+  const auto found = live_.find(name);
+  return found == live_.end() ? nullptr : found->second;
+}
+
+const Task* TaskBook::latest(const std::string& name) const {
+  if (const auto found = live_.find(name); found != live_.end()) return found->second;
+  for (auto it = tasks_.rbegin(); it != tasks_.rend(); ++it) {
+    if (it->second.name() == name) return &it->second;
+  }
+  return nullptr;
+}
+
+Result<Task*> TaskBook::to_order(const std::string& name, const char* verb) {
+  if (Task* task = live(name)) return task;
+  const Task* ended = latest(name);
+  if (ended == nullptr) return Error{Code::kNotFound, "there is no task " + in_quotes(name), "see freeride-ctl tasks"};
+  const auto& verdict = ended->state().verdict;
+  return Error{Code::kInvalidArgument,
+               "cannot " + std::string(verb) + " " + name + ": it has ended (" + verdict.kind +
+                   (verdict.reason.empty() ? "" : ": " + verdict.reason) + ")",
+               "load it again to run it again"};
+}
+
+uint32_t TaskBook::count_on(const std::string& worker) const {
+  return static_cast<uint32_t>(
+      std::count_if(live_.begin(), live_.end(), [&](const auto& entry) { return entry.second->on(worker); }));
+}
+
+Result<Task*> TaskBook::add(TaskRow row, const std::string& request_id) {
+  row.id = next_id_;
+  if (auto added = store_.add_task(row, request_id, row.info.submitted_unix_ms); !added) {
+    trouble_.say(added.error());
+    return added.error();
+  }
+  Task& task = tasks_[next_id_++];
+  task.row = std::move(row);
+  live_[task.name()] = &task;
+  spdlog::info("task {}: submitted ({}, {})", task.name(), task.load().plugin, task.state().sha256.substr(0, 12));
+  publish(task);
+  return &task;
+}
+
+Status TaskBook::save_with(const Task& task, const std::string& request_id) {
+  auto added = store_.add_task(task.row, request_id, unix_ms_());
+  if (!added) trouble_.say(added.error());
+  return added;
+}
+
+Status TaskBook::try_save(Task& task) {
+  auto saved = store_.save_task(task.row);
+  task.unsaved = !saved.ok();
+  if (!saved) trouble_.say(saved.error());
+  return saved;
+}
+
+void TaskBook::set_state(Task& task, const std::string& state, const std::string& reason) {
+  auto& mine = task.state();
+  if (mine.state == state && mine.reason == reason) return;
+  mine.state = state;
+  mine.reason = reason;
+  publish(task);
+}
+
+void TaskBook::wait(Task& task, const std::string& reason) {
+  set_state(task, "SUBMITTED", task.queued_since.empty() ? reason : task.queued_since + "; " + reason);
+}
+
+void TaskBook::publish_all() {
+  for (const auto& [id, task] : tasks_) publish(task);
+}
+
+void TaskBook::answer(Ticket ticket, const Task& task, const std::string& log_tail) {
+  bus::TaskReply reply;
+  reply.task = task.row.info;
+  reply.task.log_tail = log_tail;
+  outside_.answer(ticket, Reply(std::move(reply)), {});
+}
+
+void TaskBook::end(Task& task, bus::Verdict verdict) {
+  task.phase = Task::Phase::kEnded;
+  task.row.info.ended_unix_ms = unix_ms_();
+  task.row.reserved_bytes = 0;
+  task.state().verdict = checked(std::move(verdict));
+  live_.erase(task.name());
+  const auto& final = task.state().verdict;
+  spdlog::info("task {}: {}{}{}", task.name(), final.kind, final.reason.empty() ? "" : ": ", final.reason);
+  set_state(task, "STOPPED", "");
+  save(task);
+}
+
+void TaskBook::trim_history() {
+  const size_t ended = tasks_.size() - live_.size();
+  // Now and then, many at once.
+  if (!forgotten_.empty() || ended <= history_ + history_ / 8 + 8) return;
+  std::vector<int64_t> old;
+  for (const auto& [id, task] : tasks_) {
+    if (ended - old.size() <= history_) break;
+    if (!task.live()) old.push_back(id);
+  }
+  if (auto removed = store_.remove_tasks(old); !removed) return trouble_.say(removed.error());
+  // Tasks end inside loops over tasks_, where only elements that are not visited may go: so the next tick does it.
+  forgotten_.insert(forgotten_.end(), old.begin(), old.end());
+}
+
+void TaskBook::forget() {
+  for (const int64_t id : forgotten_) tasks_.erase(id);
+  forgotten_.clear();
+}
+
+void TaskBook::save_unsaved(int64_t now) {
+  if (now - retry_saved_ns_ < kSaveRetry) return;
+  retry_saved_ns_ = now;
+  for (auto& [id, task] : tasks_) {
+    if (!task.unsaved) continue;
+    save(task);
+    if (task.unsaved) return;  // the disk still refuses
+  }
+}
+
+void TaskBook::flush() {
+  for (auto& [id, task] : tasks_) task.unsaved = task.unsaved || task.on_worker();  // for their counters
+  retry_saved_ns_ = 0;
+  save_unsaved(std::max(clock_.now_ns(), kSaveRetry));
+}
+
+void TaskBook::excuse(int64_t now_ns) {
+  for (auto& [id, task] : tasks_) task.reported_ns = std::max(task.reported_ns, now_ns);
+}
+
+}  // namespace freeride::manager

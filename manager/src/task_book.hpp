@@ -1,0 +1,128 @@
+// TaskBook: the tasks that the manager knows, live and ended, in memory and on the disk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "disk_trouble.hpp"
+#include "freeride/bus/commands.hpp"
+#include "freeride/bus/events.hpp"
+#include "outside.hpp"
+#include "state_store.hpp"
+
+namespace freeride::manager {
+
+/// A task. row.info.state.state tells users where it is; phase tells the manager what to do next.
+struct Task {
+  enum class Phase {
+    kQueued,    ///< to be profiled or placed
+    kCreating,  ///< its worker has been told to make it, and has not reported it yet
+    kPlaced,    ///< its worker has reported it (or did so to the manager before a restart)
+    kEnded,
+  };
+  TaskRow row;
+  Phase phase = Phase::kQueued;
+  std::string last_worker;   ///< where it was before it was queued again: may be adopted back from there
+  std::string queued_since;  ///< why it was queued again; empty: it was not
+  std::string create_id;     ///< request id of the CreateTask under way
+  int64_t create_sent_ns = 0;
+  uint32_t create_tries = 0;
+  uint32_t profile_failures = 0;
+  int64_t not_before_ns = 0;         ///< queued: not to be placed earlier, since a worker has just said no
+  int64_t reported_ns = 0;           ///< placed: when its worker last named it
+  bus::TaskCounters earlier_before;  ///< row.earlier as it was before it was queued again
+  mutable std::map<std::string, std::string> profile_keys;  ///< by device model; hashing is not free
+  std::vector<Ticket> replace_waiting;                      ///< of those who wait for the replacement under way
+  int64_t replace_sent_ns = 0;
+  bool unsaved = false;  ///< the disk has not taken the present state yet
+
+  bus::TaskState& state() { return row.info.state; }
+  const bus::TaskState& state() const { return row.info.state; }
+  const bus::Load& load() const { return row.info.load; }
+  const std::string& name() const { return row.info.state.task; }
+  bool replacing() const { return row.info.replacement.state == "pending"; }
+  bool live() const { return phase != Phase::kEnded; }
+  bool on_worker() const { return phase == Phase::kCreating || phase == Phase::kPlaced; }
+  bool on(const std::string& worker) const { return on_worker() && state().worker == worker; }
+  const char* order() const { return row.stopping ? "stop" : state().paused_by_user ? "pause" : "run"; }
+};
+
+/// Keeps the tasks, saves them, publishes their states. A Task stays where it is in memory until forget(), which nobody
+/// calls while going through tasks. One thread; what saves blocks on the disk.
+class TaskBook {
+ public:
+  static constexpr size_t kMaxLive = 10'000;
+
+  /// `unix_ms` gives the wall clock, for dates shown to people only; `history`: ended tasks that are kept.
+  TaskBook(StateStore& store, Outside& outside, const Clock& clock, DiskTrouble& trouble,
+           std::function<int64_t()> unix_ms, size_t history);
+  /// Takes over what the store holds. Tasks on a worker count as placed there: the worker outlives the manager, and
+  /// will say so when it registers. Errors: the store's.
+  Status restore();
+
+  std::map<int64_t, Task>& all() { return tasks_; }  ///< by id: by submission
+  const std::map<int64_t, Task>& all() const { return tasks_; }
+  const std::map<std::string, Task*>& live() const { return live_; }  ///< those that have not ended, by name
+  Task* by_id(int64_t id);
+  Task* live(const std::string& name);
+  /// The live one of that name, else the last that has ended; nullptr: there is none.
+  const Task* latest(const std::string& name) const;
+  /// A live task, for an order. Errors, with `verb` in the sentence: kNotFound, kInvalidArgument (it has ended).
+  Result<Task*> to_order(const std::string& name, const char* verb);
+  uint32_t count_on(const std::string& worker) const;
+
+  /// A new live task of row.info, saved together with the request that asked for it, and published. Errors: the disk's;
+  /// there is no task then.
+  Result<Task*> add(TaskRow row, const std::string& request_id);
+  /// The task that a request made or changed, if it was one of the last day.
+  Result<std::optional<int64_t>> of_request(const std::string& request_id) {
+    return store_.task_of_request(request_id);
+  }
+  /// Saves the task together with a request that changes it.
+  Status save_with(const Task& task, const std::string& request_id);
+  /// Saves the task; where the disk refuses, tells the log and keeps it as unsaved.
+  void save(Task& task) { (void)try_save(task); }
+  /// The same, and says whether the disk has taken it.
+  Status try_save(Task& task);
+
+  /// Sets what users see, and publishes it if it has changed.
+  void set_state(Task& task, const std::string& state, const std::string& reason);
+  /// The same for a task in the queue; why it was queued again comes first.
+  void wait(Task& task, const std::string& reason);
+  void publish(const Task& task) { outside_.publish(task.state()); }
+  void publish_all();
+  /// Answers a request with the task.
+  void answer(Ticket ticket, const Task& task, const std::string& log_tail = {});
+
+  /// The task has ended: its name is free. What a worker says of the end is checked and bounded.
+  void end(Task& task, bus::Verdict verdict);
+  /// Drops the oldest ended tasks from the disk when there are too many. They leave memory with forget().
+  void trim_history();
+  void forget();
+
+  void save_unsaved(int64_t now);
+  /// Saves what the disk has not taken yet, and the counters of those that run. For the end of the program.
+  void flush();
+  /// Counts every task as reported at `now_ns` at least: the manager itself was held up.
+  void excuse(int64_t now_ns);
+  int64_t unix_ms() const { return unix_ms_(); }
+
+ private:
+  StateStore& store_;
+  Outside& outside_;
+  const Clock& clock_;
+  DiskTrouble& trouble_;
+  std::function<int64_t()> unix_ms_;
+  size_t history_;
+  std::map<int64_t, Task> tasks_;
+  std::map<std::string, Task*> live_;
+  std::vector<int64_t> forgotten_;  // ended tasks that are off the disk and leave memory at the next tick
+  int64_t next_id_ = 1;
+  int64_t retry_saved_ns_ = 0;
+};
+
+}  // namespace freeride::manager

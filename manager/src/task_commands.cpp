@@ -1,0 +1,167 @@
+#include "task_commands.hpp"
+
+#include "text.hpp"
+#include "verdicts.hpp"
+
+namespace freeride::manager {
+namespace {
+
+using policy::Cause;
+using policy::VerdictKind;
+
+}  // namespace
+
+void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus::Load& asked,
+                        const std::string& attachment) {
+  const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error, {}); };
+  if (!is_plain(request_id, 256)) return refuse({Code::kInvalidArgument, "the request has no id", {}});
+  // The bus remembers answers for a minute; this remembers them over a restart, so that a repeated load never makes a
+  // second task.
+  auto repeated = the_.tasks.of_request(request_id);
+  if (!repeated) return refuse(repeated.error());
+  if (*repeated) {
+    if (const Task* task = the_.tasks.by_id(**repeated)) return the_.tasks.answer(ticket, *task);
+    return refuse({Code::kNotFound, "the task of this request has ended and was forgotten", {}});
+  }
+  if (auto checked = the_.check.check(asked); !checked) return refuse(checked.error());
+  if (auto checked = the_.check.check_place(asked); !checked) return refuse(checked.error());
+  auto name = the_.check.choose_name(asked);
+  if (!name) return refuse(name.error());
+  auto sha256 = the_.contents.resolve(asked, attachment);
+  if (!sha256) return refuse(sha256.error());
+
+  TaskRow row;
+  row.info.load = asked;
+  row.info.load.name = *name;
+  row.info.load.sha256 = *sha256;
+  row.info.submitted_unix_ms = the_.tasks.unix_ms();
+  auto& state = row.info.state;
+  state.task = *name;
+  state.plugin = asked.plugin;
+  state.sha256 = *sha256;
+  state.job = asked.job;
+  state.stage = asked.stage;
+  state.replica = asked.replica;
+  state.state = "SUBMITTED";
+  state.reason = "submitted";
+  state.paused_by_user = asked.start_paused;
+  auto task = the_.tasks.add(std::move(row), request_id);
+  if (!task) {
+    the_.contents.release(*sha256);
+    return refuse(task.error());
+  }
+  the_.due.raised = true;
+  the_.scheduler.run();
+  the_.tasks.answer(ticket, **task);
+}
+
+// A live task that is not being stopped.
+Result<Task*> TaskCommands::running(const std::string& name, const char* verb) {
+  auto found = the_.tasks.to_order(name, verb);
+  if (found && (*found)->row.stopping)
+    return Error{Code::kInvalidArgument, "cannot " + std::string(verb) + " " + name + ": it is being stopped", {}};
+  return found;
+}
+
+// Changes a task on disk first; where the disk refuses, the change is undone unless it is one that must not wait for a
+// disk.
+void TaskCommands::apply(Ticket ticket, Task& task, const char* doing, const std::function<void(Task&)>& change,
+                         bool even_unsaved) {
+  const TaskRow before = task.row;
+  const bool unsaved_before = task.unsaved;
+  change(task);
+  const auto saved = the_.tasks.try_save(task);
+  if (!saved && !even_unsaved) {
+    task.row = before;
+    task.unsaved = unsaved_before;
+    return the_.outside.answer(ticket, saved.error(), {});
+  }
+  send_order(task);
+  the_.tasks.publish(task);
+  if (saved) return the_.tasks.answer(ticket, task);
+  Error error = saved.error();
+  error.message = "task " + task.name() + " is being " + doing + ", but that could not be recorded: " + error.message;
+  the_.outside.answer(ticket, error, {});
+}
+
+void TaskCommands::stop(Ticket ticket, const std::string& name) {
+  auto found = the_.tasks.to_order(name, "stop");
+  if (!found) return the_.outside.answer(ticket, found.error(), {});
+  Task& task = **found;
+  if (!task.on_worker() || the_.workers.find_up(task.state().worker) == nullptr) {
+    the_.lifecycle.end(task, verdict_of(VerdictKind::kStopped, Cause::kOrder,
+                                        task.on_worker() ? "stopped by the user while its worker was away"
+                                                         : "stopped by the user before it ran"));
+    if (!task.unsaved) return the_.tasks.answer(ticket, task);
+    return the_.outside.answer(ticket,
+                               Error{Code::kUnavailable, "task " + name + " is stopped, but that could not be recorded",
+                                     "check the state directory's disk"},
+                               {});
+  }
+  const auto change = [](Task& t) {
+    t.row.stopping = true;
+    t.state().reason = "stopping";
+  };
+  apply(ticket, task, "stopped", change, true);
+}
+
+void TaskCommands::pause(Ticket ticket, const std::string& name) {
+  auto found = running(name, "pause");
+  if (!found) return the_.outside.answer(ticket, found.error(), {});
+  const auto change = [](Task& t) {
+    t.state().paused_by_user = true;
+    if (t.on_worker()) t.state().reason = "paused by the user";
+  };
+  apply(ticket, **found, "paused", change, true);
+}
+
+void TaskCommands::resume(Ticket ticket, const std::string& name) {
+  auto found = running(name, "resume");
+  if (!found) return the_.outside.answer(ticket, found.error(), {});
+  const auto change = [](Task& t) {
+    t.state().paused_by_user = false;
+    if (t.on_worker()) t.state().reason.clear();
+  };
+  apply(ticket, **found, "resumed", change, false);
+}
+
+void TaskCommands::send_order(const Task& task) {
+  if (!task.on_worker()) return;
+  Worker* worker = the_.workers.find_up(task.state().worker);
+  if (worker == nullptr) return;  // it gets the order with the plan when it registers
+  bus::TaskOrder order;
+  order.task = task.name();
+  order.order = task.order();
+  if (!the_.orders.send(*worker, order, {Pending::Kind::kOrder, task.row.id})) worker->plan_due = true;
+}
+
+void TaskCommands::show(Ticket ticket, const std::string& name) {
+  const Task* task = the_.tasks.latest(name);
+  if (task == nullptr) {
+    return the_.outside.answer(
+        ticket, Error{Code::kNotFound, "there is no task " + in_quotes(name), "see freeride-ctl tasks"}, {});
+  }
+  const Worker* worker = task->on_worker() ? the_.workers.find_up(task->state().worker) : nullptr;
+  if (worker == nullptr) return the_.tasks.answer(ticket, *task, task->state().verdict.log_tail);
+  bus::GetLog order;
+  order.task = name;
+  if (!the_.orders.send(*worker, order, {Pending::Kind::kLog, task->row.id, {}, ticket}))
+    the_.tasks.answer(ticket, *task);
+}
+
+void TaskCommands::log_reply(const Pending& pending, const std::optional<Error>& error, const std::string& log) {
+  answer_log(pending, error ? "(" + error->text() + ")\n" : tail(log, kMaxLog));
+}
+
+void TaskCommands::unanswered(const Pending& pending) {
+  if (pending.kind == Pending::Kind::kLog)
+    return answer_log(pending, "(worker " + pending.worker + " did not answer)\n");
+  the_.workers.plan_is_due(pending.worker);  // the plan holds the order as well; a plan is sent until one is taken
+}
+
+void TaskCommands::answer_log(const Pending& pending, const std::string& log) {
+  if (const Task* task = the_.tasks.by_id(pending.task)) return the_.tasks.answer(pending.ticket, *task, log);
+  the_.outside.answer(pending.ticket, Error{Code::kNotFound, "the task is gone", {}}, {});
+}
+
+}  // namespace freeride::manager

@@ -1,0 +1,57 @@
+// TaskCommands: what users order of one task.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "contents.hpp"
+#include "lifecycle.hpp"
+#include "load_check.hpp"
+#include "orders.hpp"
+#include "outside.hpp"
+#include "placement_due.hpp"
+#include "scheduler.hpp"
+#include "task_book.hpp"
+#include "workers.hpp"
+
+namespace freeride::manager {
+
+/// Every command is answered through Outside::answer(ticket): with the task, or an error. One thread; blocks on the
+/// disk.
+class TaskCommands {
+ public:
+  struct Parts {
+    Outside& outside;
+    TaskBook& tasks;
+    Workers& workers;
+    Orders& orders;
+    Contents& contents;
+    const LoadCheck& check;
+    Lifecycle& lifecycle;
+    Scheduler& scheduler;
+    PlacementDue& due;
+  };
+  explicit TaskCommands(const Parts& parts) : the_(parts) {}
+
+  /// A new task, on disk. A repeated request is answered with the task that it has made.
+  void load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment);
+  void stop(Ticket ticket, const std::string& task);
+  void pause(Ticket ticket, const std::string& task);
+  void resume(Ticket ticket, const std::string& task);
+  /// The task with its log; of one that runs, its worker is asked for it.
+  void show(Ticket ticket, const std::string& task);
+  /// The log has come from the worker, or an error instead.
+  void log_reply(const Pending& pending, const std::optional<Error>& error, const std::string& log);
+  /// The worker did not answer an order in time.
+  void unanswered(const Pending& pending);
+
+ private:
+  Result<Task*> running(const std::string& name, const char* verb);
+  void apply(Ticket ticket, Task& task, const char* doing, const std::function<void(Task&)>& change, bool even_unsaved);
+  void send_order(const Task& task);
+  void answer_log(const Pending& pending, const std::string& log);
+
+  Parts the_;
+};
+
+}  // namespace freeride::manager

@@ -1,0 +1,237 @@
+#include "workers.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "text.hpp"
+
+namespace freeride::manager {
+namespace {
+
+// More than any honest worker has; what goes beyond is dropped.
+constexpr size_t kMaxTasksOfWorker = 512;
+constexpr size_t kMaxRanksOfWorker = 64;
+constexpr size_t kMaxPluginsOfWorker = 1024;
+constexpr int64_t kMaxMemory = int64_t{1} << 50;
+constexpr int64_t kForgetAfter = 600 * kNsPerSec;
+
+int64_t sane_bytes(int64_t bytes) {
+  return std::clamp<int64_t>(bytes, 0, kMaxMemory);
+}
+
+bool is_there(const bus::TrainingState& rank) {
+  return rank.state != "gone" && rank.state != "lost";
+}
+
+const char* name_of(Worker::State state) {
+  switch (state) {
+    case Worker::State::kUp:
+      return "up";
+    case Worker::State::kDown:
+      return "down";
+    case Worker::State::kLost:
+      return "lost";
+  }
+  return "";
+}
+
+}  // namespace
+
+bool Worker::has_rank_of(const std::string& job) const {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank.job == job; });
+}
+
+Worker* Workers::find(const std::string& name) {
+  const auto found = workers_.find(name);
+  return found == workers_.end() ? nullptr : &found->second;
+}
+
+const Worker* Workers::find(const std::string& name) const {
+  const auto found = workers_.find(name);
+  return found == workers_.end() ? nullptr : &found->second;
+}
+
+Worker* Workers::find_up(const std::string& name) {
+  Worker* worker = find(name);
+  return worker != nullptr && worker->up() ? worker : nullptr;
+}
+
+bool Workers::any_up() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.up(); });
+}
+
+void Workers::plan_is_due(const std::string& name) {
+  if (Worker* worker = find(name)) worker->plan_due = true;
+}
+
+Result<Workers::Registered> Workers::register_worker(const std::string& peer, const bus::RegisterWorker& news) {
+  if (!is_plain(news.worker) || !is_plain(news.incarnation))
+    return Error{Code::kInvalidArgument, "a worker must give its name and incarnation", {}};
+  if (workers_.count(news.worker) == 0 && workers_.size() >= kMax)
+    return Error{Code::kExhausted, "there are 1024 workers already", {}};
+  Worker& worker = workers_[news.worker];
+  const bool same = worker.incarnation == news.incarnation;
+  spdlog::info("worker {}: {} (pid {}, {} tasks, {} ranks)", news.worker, same ? "back" : "registered", news.pid,
+               news.tasks.size(), news.ranks.size());
+  worker.name = news.worker;
+  worker.incarnation = news.incarnation;
+  worker.peer = peer;
+  worker.host = bounded(news.host, 128);
+  worker.device = bounded(news.device, 128);
+  worker.model = bounded(news.device_model, 128);
+  worker.sandbox = bounded(news.sandbox, 128);
+  worker.pid = news.pid;
+  worker.memory_bytes = sane_bytes(news.memory_bytes);
+  worker.usable_bytes = sane_bytes(news.usable_bytes);
+  worker.context_bytes = sane_bytes(news.context_bytes);
+  worker.state = Worker::State::kUp;
+  worker.heard_ns = clock_.now_ns();
+  worker.plan_id.clear();
+  worker.plugins.clear();
+  take_ranks(worker, news.ranks);
+  take_plugins(worker, news.plugins);
+  take_tasks(worker, news.tasks);
+  due_.raised = true;
+  return Registered{&worker, same};
+}
+
+Result<Worker*> Workers::take_report(const std::string& peer, const bus::WorkerReport& report) {
+  Worker* worker = find(report.worker);
+  if (worker == nullptr || worker->incarnation != report.incarnation || worker->state == Worker::State::kDown)
+    return Error{Code::kNotFound, "worker " + in_quotes(report.worker) + " is not registered", "register again"};
+  worker->peer = peer;
+  worker->heard_ns = clock_.now_ns();
+  if (worker->state == Worker::State::kLost) {
+    spdlog::info("worker {}: heard again", worker->name);
+    worker->state = Worker::State::kUp;
+    worker->plan_due = due_.raised = true;
+  }
+  worker->usable_bytes = sane_bytes(report.usable_bytes);
+  const size_t ranks_before = worker->ranks.size();
+  take_ranks(*worker, report.ranks);
+  if (worker->ranks.size() != ranks_before) due_.raised = true;
+  take_plugins(*worker, report.plugins);
+  take_tasks(*worker, report.tasks);
+  return worker;
+}
+
+void Workers::take_ranks(Worker& worker, const std::vector<bus::TrainingState>& ranks) {
+  const std::vector<bus::TrainingState> before = std::exchange(worker.ranks, {});
+  for (const auto& rank : ranks) {
+    if (worker.ranks.size() >= kMaxRanksOfWorker) break;
+    if (!is_plain(rank.job) || !is_there(rank)) continue;
+    const bool first = !jobs_.known(rank.job);
+    if (!jobs_.see_rank(rank)) continue;
+    if (first) {
+      spdlog::info("job {}: first rank on {}", rank.job, worker.name);
+      due_.raised = true;
+    }
+    // A worker that was started anew registers before its trainer has found it, and would give leases in held-out
+    // iterations until something else is to be said to it.
+    if (std::none_of(before.begin(), before.end(), [&](const auto& known) { return known.job == rank.job; })) {
+      worker.plan_due = true;
+    }
+    worker.ranks.push_back(rank);
+    worker.ranks.back().worker = worker.name;
+    worker.ranks.back().framework = bounded(rank.framework, 64);
+  }
+}
+
+void Workers::take_plugins(Worker& worker, const std::vector<bus::PluginState>& plugins) {
+  for (const auto& plugin : plugins) {
+    if (!is_plain(plugin.name, kMaxFileName)) continue;
+    if (plugin.state == "removed") {
+      worker.plugins.erase(plugin.name);
+      continue;
+    }
+    if (worker.plugins.count(plugin.name) == 0 && worker.plugins.size() >= kMaxPluginsOfWorker) continue;
+    auto& known = worker.plugins[plugin.name] = plugin;
+    known.worker = worker.name;
+    known.reason = bounded(plugin.reason, kMaxReason);
+  }
+}
+
+void Workers::take_tasks(Worker& worker, const std::vector<bus::TaskReport>& reports) {
+  worker.tasks.clear();
+  for (const auto& report : reports) {
+    if (worker.tasks.size() >= kMaxTasksOfWorker) break;
+    if (!is_task_name(report.task)) continue;
+    worker.tasks[report.task] = report;
+  }
+}
+
+void Workers::gone(Worker& worker, Worker::State state) {
+  spdlog::warn("worker {}: {}", worker.name, name_of(state));
+  worker.state = state;
+  worker.ranks.clear();
+  worker.tasks.clear();
+  worker.plan_id.clear();
+  due_.raised = true;
+}
+
+std::vector<Worker*> Workers::silent(int64_t silence_ns) {
+  std::vector<Worker*> found;
+  for (auto& [name, worker] : workers_) {
+    if (worker.up() && clock_.now_ns() - worker.heard_ns >= silence_ns) found.push_back(&worker);
+  }
+  return found;
+}
+
+void Workers::excuse(int64_t now_ns) {
+  for (auto& [name, worker] : workers_) worker.heard_ns = std::max(worker.heard_ns, now_ns);
+}
+
+void Workers::forget_old(int64_t now) {
+  std::erase_if(workers_,
+                [now](const auto& entry) { return !entry.second.up() && now - entry.second.heard_ns > kForgetAfter; });
+}
+
+bus::WorkerState Workers::state_of(const Worker& worker) const {
+  bus::WorkerState state;
+  state.worker = worker.name;
+  state.host = worker.host;
+  state.device = worker.device;
+  state.state = name_of(worker.state);
+  if (!worker.ranks.empty()) {
+    state.job = worker.ranks.front().job;
+    state.stage = static_cast<int32_t>(std::min<uint32_t>(worker.ranks.front().stage, INT32_MAX));
+    state.replica = static_cast<int32_t>(std::min<uint32_t>(worker.ranks.front().replica, INT32_MAX));
+  }
+  state.memory_bytes = worker.memory_bytes;
+  state.usable_bytes = worker.usable_bytes;
+  state.tasks = tasks_.count_on(worker.name);
+  return state;
+}
+
+void Workers::publish(Worker& worker) {
+  const auto state = state_of(worker);
+  const auto& old = worker.published;
+  // Free memory moves all the time; a tenth of it is news.
+  const bool memory = std::abs(static_cast<double>(state.usable_bytes - old.usable_bytes)) >
+                      0.1 * static_cast<double>(old.usable_bytes);
+  if (state.state == old.state && state.job == old.job && state.stage == old.stage && state.replica == old.replica &&
+      state.tasks == old.tasks && state.memory_bytes == old.memory_bytes && !memory) {
+    return;
+  }
+  worker.published = state;
+  outside_.publish(state);
+}
+
+std::vector<bus::WorkerInfo> Workers::infos() const {
+  std::vector<bus::WorkerInfo> infos;
+  for (const auto& [name, worker] : workers_) {
+    bus::WorkerInfo info;
+    info.state = state_of(worker);
+    info.device_model = worker.model;
+    info.pid = worker.pid;
+    info.ranks = worker.ranks;
+    info.sandbox = worker.sandbox;
+    info.silent_ms = (clock_.now_ns() - worker.heard_ns) / kNsPerMs;
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+}  // namespace freeride::manager
