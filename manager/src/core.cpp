@@ -32,7 +32,7 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
       contents_(config.paths, clock, tasks_, workers_, runs_),
       check_(tasks_, jobs_, runs_, capacity_),
       replacements_({outside, clock, tasks_, workers_, orders_, contents_, capacity_, profiles_, check_, due_}),
-      lifecycle_({clock, tasks_, workers_, contents_, replacements_, capacity_, due_, config.worker_timeout_ns,
+      lifecycle_({clock, tasks_, workers_, jobs_, contents_, replacements_, capacity_, due_, config.worker_timeout_ns,
                   config.max_restarts}),
       plans_(tasks_, workers_, jobs_, runs_, orders_),
       profiler_({clock, tasks_, workers_, orders_, runs_, profiles_, contents_, capacity_, lifecycle_, due_,

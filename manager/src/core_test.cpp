@@ -2,6 +2,7 @@
 #include "core.hpp"
 #include "freeride/base/sha256.hpp"
 #include "test_support.hpp"
+#include "verdicts.hpp"
 
 using namespace freeride;
 using namespace freeride::manager;
@@ -81,7 +82,7 @@ TEST_CASE("load before any worker waits, and says so") {
   House house;
   REQUIRE(house.load(load_of("a", 3)).ok());
   CHECK(house.state("a") == "SUBMITTED");
-  CHECK(house.reason("a") == "waiting for a worker: none is there");
+  CHECK(house.reason("a") == "waiting for a worker: none is there; start freeride-worker");
   FakeWorker worker("w");
   house.join(worker);
   house.settle(worker);  // the wait is used for the profile
@@ -431,4 +432,105 @@ TEST_CASE("a task's log comes from its worker, or says why not") {
   }
   house.core->show(++house.tickets, "nobody");
   CHECK(house.task_of(house.tickets).error().code == Code::kNotFound);
+}
+
+TEST_CASE("every verdict that the manager makes names its cause") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("stopped", 3)).ok());
+  CHECK(house.stop("stopped")->state.verdict.cause == "order");
+
+  REQUIRE(house.load(load_of("refused")).ok());
+  house.obey(worker);
+  auto create = house.out.take<bus::CreateTask>();
+  REQUIRE(create.size() == 1);
+  house.acknowledge(create[0].first, Error{Code::kPermission, "no such sandbox", {}});
+  CHECK(house.verdict("refused").kind == "rejected");
+  CHECK(house.verdict("refused").cause == "refused");
+
+  auto large = load_of("large", 3);
+  large.memory_bytes = 8LL << 30;
+  REQUIRE(house.load(large).ok());
+  FakeWorker small("small", 3);
+  small.memory_bytes = 1LL << 30;
+  house.join(small);
+  CHECK(house.verdict("large").kind == "rejected");
+  CHECK(house.verdict("large").cause == "no_room");
+}
+
+TEST_CASE("a worker's verdict is kept whole; unknown kinds have failed, and unknown causes are left out") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  for (const char* name : {"whole", "melted"}) {
+    REQUIRE(house.load(load_of(name)).ok());
+    house.settle(worker);
+    house.end(worker, name, "crashed");
+  }
+  auto& whole = worker.tasks["whole"].verdict;
+  whole.cause = "signal";
+  whole.exit_code = 3;
+  whole.evidence = std::vector<std::string>(100, "overran: late");
+  auto& melted = worker.tasks["melted"].verdict;
+  melted.kind = "melted";
+  melted.cause = "heat";
+  melted.reason = "at 2000 degrees";
+  house.report(worker);
+  CHECK(house.verdict("whole").cause == "signal");
+  CHECK(house.verdict("whole").exit_code == 3);
+  CHECK(house.verdict("whole").evidence.size() == policy::Verdict::kMostEvidence);
+  CHECK(house.verdict("melted").kind == "failed");
+  CHECK(house.verdict("melted").cause.empty());
+  CHECK(contains(house.verdict("melted").reason, "'melted': at 2000 degrees"));
+}
+
+TEST_CASE("a task on a worker shows the worker's reason in the manager's words, with its figures") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  CHECK(house.task("a").state.why == "profiling");
+  house.settle(worker);
+  CHECK(house.task("a").state.why.empty());  // a worker of an earlier version says nothing
+  CHECK(house.reason("a").empty());
+
+  auto& report = worker.tasks["a"];
+  report.why = "step_too_long";
+  report.bubble_ns = 9 * kNsPerMs;
+  report.counters.predicted_ns = 15 * kNsPerMs;
+  report.counters.leases = 30;
+  report.counters.skipped = 25;
+  house.report(worker);
+  CHECK(house.task("a").state.why == "step_too_long");
+  CHECK(contains(house.reason("a"), "15 ms, does not fit the bubbles, the longest of which is 9 ms (25 of 30"));
+
+  const size_t published = house.out.tasks.size();
+  report.counters.leases = report.counters.skipped = 60;
+  house.report(worker);
+  CHECK(contains(house.reason("a"), "60 of 60"));
+  CHECK(house.out.tasks.size() == published);  // figures alone are no news
+
+  report.why = "of a later version";
+  house.report(worker);
+  CHECK(house.reason("a").empty());
+  report.why = "holdout";
+  CHECK(house.pause("a").ok());
+  house.report(worker);
+  CHECK(house.task("a").state.why == "paused_by_user");  // the manager's own orders come first
+  CHECK(house.stop("a").ok());
+  house.obey(worker);
+  CHECK(house.state("a") == "STOPPED");
+  CHECK(house.task("a").state.why.empty());
+}
+
+TEST_CASE("a task that was queued again says since when before it says what it waits for") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a")).ok());
+  house.settle(worker);
+  house.pass(8);
+  CHECK(house.task("a").state.why == "no_worker");
+  CHECK(house.reason("a") == "worker w was lost; waiting for a worker: none is there; start freeride-worker");
 }

@@ -84,6 +84,7 @@ TEST_CASE("a worker that keeps dying does not take a task with it for ever") {
     house.settle(again);
   }
   CHECK(house.verdict("a").kind == "lost");
+  CHECK(house.verdict("a").cause == "worker");
   CHECK(contains(house.verdict("a").reason, "restarted 3 times"));
 }
 

@@ -69,6 +69,11 @@ std::vector<std::string> Jobs::names() const {
   return names;
 }
 
+double Jobs::duty_pct(const std::string& name) const {
+  const auto job = jobs_.find(name);
+  return job == jobs_.end() ? 100 : job->second.plan().duty_pct;
+}
+
 std::vector<std::string> Jobs::replan(int64_t now, int64_t since_ns,
                                       const std::function<uint64_t(const std::string&)>& side_tasks) {
   std::vector<std::string> changed;

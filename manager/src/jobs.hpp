@@ -33,6 +33,7 @@ class Jobs {
   /// Of one job, or of all with an empty name.
   std::vector<bus::JobMeasures> measures(const std::string& name = {}) const;
   std::vector<std::string> names() const;
+  double duty_pct(const std::string& name) const;  ///< of its plan; 100 of a job that is not known
 
   /// Makes the plans that are due of the jobs with a rank seen at or after `since_ns`, and names those jobs.
   /// `side_tasks` tells a job's (Job::see_side_tasks()).

@@ -13,6 +13,7 @@ namespace {
 
 using policy::Cause;
 using policy::VerdictKind;
+using policy::Why;
 
 constexpr size_t kMaxMetrics = 8;  // as the plugin ABI has it
 
@@ -84,7 +85,7 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count) {
   task.row.earlier = task.state().counters;
   task.state().worker.clear();
   spdlog::warn("task {}: back in the queue: {}", task.name(), reason);
-  the_.tasks.set_state(task, "SUBMITTED", reason);
+  the_.tasks.wait(task, Why::kQueued);
   the_.tasks.save(task);
   the_.due.raised = true;
 }
@@ -155,18 +156,31 @@ void Lifecycle::update(Task& task, const Worker& worker, const bus::TaskReport& 
   the_.replacements.take_report(task, report);
   static constexpr std::array<const char*, 3> kLive = {"CREATED", "PAUSED", "RUNNING"};
   if (std::find(kLive.begin(), kLive.end(), report.state) == kLive.end()) return;
-  std::string reason;
-  if (task.row.stopping) {
-    reason = "stopping";
-  } else if (task.state().paused_by_user) {
-    reason = "paused by the user";
-  } else if (report.state != "RUNNING" && worker.ranks.empty() && !task.load().when_idle) {
-    reason = "waiting for a trainer on " + worker.name;
-  }
   const std::string before = task.state().state;
-  the_.tasks.set_state(task, report.state, reason);
+  explain(task, worker, report);
   // PAUSED and RUNNING alternate with every bubble: not worth the disk.
   if (first || (before != report.state && (before == "SUBMITTED" || before == "CREATED"))) the_.tasks.save(task);
+}
+
+// What users see of a task that its worker has: the manager's orders first,
+// then the worker's own word. A worker of an earlier version says nothing.
+void Lifecycle::explain(Task& task, const Worker& worker, const bus::TaskReport& report) {
+  Why why = policy::why_of(report.why).value_or(Why::kNone);
+  if (task.row.stopping) {
+    why = Why::kStopping;
+  } else if (task.state().paused_by_user) {
+    why = Why::kPausedByUser;
+  } else if (why == Why::kNone && report.state != "RUNNING" && worker.ranks.empty() && !task.load().when_idle) {
+    why = Why::kDeviceIdle;
+  }
+  policy::WhyDetail detail;
+  if (why == Why::kDeviceIdle) detail.what = worker.name;
+  if (why == Why::kOffDuty && !worker.ranks.empty()) detail.duty_pct = the_.jobs.duty_pct(worker.ranks.front().job);
+  detail.step_ns = report.counters.predicted_ns;
+  detail.bubble_ns = report.bubble_ns;
+  detail.leases = report.counters.leases;
+  detail.skipped = report.counters.skipped;
+  the_.tasks.set_state(task, report.state, why, std::move(detail));
 }
 
 void Lifecycle::requeue_silent(int64_t now) {

@@ -5,6 +5,7 @@
 
 #include "capacity.hpp"
 #include "contents.hpp"
+#include "jobs.hpp"
 #include "placement_due.hpp"
 #include "replacements.hpp"
 #include "task_book.hpp"
@@ -19,6 +20,7 @@ class Lifecycle {
     const Clock& clock;
     TaskBook& tasks;
     Workers& workers;
+    const Jobs& jobs;
     Contents& contents;
     Replacements& replacements;
     const Capacity& capacity;
@@ -45,6 +47,7 @@ class Lifecycle {
  private:
   void adopt(Task& task, const Worker& worker);
   void update(Task& task, const Worker& worker, const bus::TaskReport& report);
+  void explain(Task& task, const Worker& worker, const bus::TaskReport& report);
 
   Parts the_;
   int64_t started_ns_;

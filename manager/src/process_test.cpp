@@ -94,7 +94,7 @@ TEST_CASE("load, kill -9, start again: the task is there, and a monitor sees it"
     Client client(dir);
     auto loaded = client.ask<bus::TaskReply>(load_of("a", 3), plugin_bytes());
     REQUIRE(loaded.ok());
-    CHECK(loaded->task.state.reason == "waiting for a worker: none is there");
+    CHECK(loaded->task.state.reason == "waiting for a worker: none is there; start freeride-worker");
     CHECK(manager.end(SIGKILL) == -SIGKILL);
   }
   Program manager(dir);

@@ -49,13 +49,10 @@ std::vector<policy::ProfileDevice> Profiler::devices(const std::vector<policy::D
 Profiler::Outcome Profiler::take_for(const Task& task, const std::string& preferred,
                                      const std::vector<policy::DeviceView>& devices_there) {
   const auto& load = task.load();
-  const auto being_profiled = [&](const ProfileRun& run) {
-    return preferred.empty() ? std::string() : "being profiled on " + run.worker;
-  };
   for (const auto& [name, run] : the_.runs.all()) {
     const Worker* worker = the_.workers.find(run.worker);
     if (worker == nullptr || run.key != ProfileBook::key_of(task.state().sha256, load.params, worker->model)) continue;
-    return {false, being_profiled(run)};
+    return {false, policy::Why::kProfiling, run.worker};
   }
   auto candidates = devices(devices_there);
   if (!preferred.empty()) {
@@ -63,12 +60,10 @@ Profiler::Outcome Profiler::take_for(const Task& task, const std::string& prefer
     for (auto& one : candidates) one.right_model = the_.workers.at(one.device.worker).model == model;
   }
   const auto place = policy::place_profile(candidates, the_.capacity.cap_bytes(load), preferred);
-  if (place.worker.empty())
-    return {false, preferred.empty() ? std::string() : "waiting to be profiled: " + place.reason};
+  if (place.worker.empty()) return {false, policy::Why::kProfileWait, place.reason};
   spdlog::info("task {}: being profiled on {}", task.name(), place.worker);
-  const ProfileRun& run =
-      begin(load, task.state().sha256, the_.workers.at(place.worker), policy::kLeastProfileSteps, false);
-  return {true, being_profiled(run)};
+  begin(load, task.state().sha256, the_.workers.at(place.worker), policy::kLeastProfileSteps, false);
+  return {true, policy::Why::kProfiling, place.worker};
 }
 
 ProfileRun& Profiler::begin(const bus::Load& load, const std::string& sha256, const Worker& worker,
@@ -192,6 +187,7 @@ void Profiler::failed(const ProfileRun& run, bus::Verdict verdict, bool again) {
   reply.verdict.reason = reply.reason;
   reply.verdict.log_tail = tail(verdict.log_tail, kMaxLog);
   end(run, std::move(reply));
+  const std::string last_try = "the last try, on " + run.worker + ", failed: " + verdict.reason;
   verdict.reason = "while being profiled on " + run.worker + ": " + verdict.reason;
   the_.due.raised = true;
   std::vector<Task*> concerned;
@@ -208,7 +204,7 @@ void Profiler::failed(const ProfileRun& run, bus::Verdict verdict, bool again) {
       continue;
     }
     task->not_before_ns = the_.clock.now_ns() + 2 * kNsPerSec;
-    the_.tasks.wait(*task, bounded(verdict.reason, kMaxReason));
+    the_.tasks.wait(*task, policy::Why::kProfileWait, bounded(last_try, kMaxReason));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "capacity.hpp"
 #include "contents.hpp"
 #include "freeride/policy/profile_plan.hpp"
+#include "freeride/policy/why.hpp"
 #include "lifecycle.hpp"
 #include "orders.hpp"
 #include "placement_due.hpp"
@@ -44,12 +45,13 @@ class Profiler {
   ProfileRun& begin(const bus::Load& load, const std::string& sha256, const Worker& worker, uint64_t wanted_steps,
                     bool asked);
 
-  /// For a task in the queue: takes its profile if that can be done now. Nothing: `preferred`, the worker whose device
-  /// model it is to be, was not asked for, or there is none. What the task waits for otherwise.
   struct Outcome {
-    bool begun = false;        ///< memory has been promised: what is known of devices is out of date
-    std::string waiting = {};  ///< for people; empty: nothing is to be said
+    bool begun = false;     ///< memory has been promised: what is known of devices is out of date
+    policy::Why why;        ///< what the task waits for: kProfiling or kProfileWait
+    std::string what = {};  ///< WhyDetail::what
   };
+  /// For a task in the queue: takes its profile if that can be done now and is not being done. `preferred`: the worker
+  /// whose device model it is to be, and which is to take it if all others are as good; empty: any.
   Outcome take_for(const Task& task, const std::string& preferred, const std::vector<policy::DeviceView>& devices);
   /// Whether a task in the queue waits for it.
   bool wanted(const ProfileRun& run) const;

@@ -47,29 +47,27 @@ void Scheduler::run() {
 bool Scheduler::place(Task& task, const std::vector<policy::DeviceView>& devices) {
   const auto placement = policy::place(the_.capacity.request_of(task), devices);
   if (placement.kind == policy::Placement::Kind::kReject) {
-    the_.lifecycle.end(task, verdict_of(VerdictKind::kRejected, Cause::kNoRoom, placement.reason));
+    the_.lifecycle.end(task, verdict_of(VerdictKind::kRejected, Cause::kNoRoom, placement.what));
     return false;
   }
   if (placement.kind == policy::Placement::Kind::kPlace) {
     const Worker& worker = the_.workers.at(placement.worker);
-    if (the_.profiles.find(task, worker.model) == nullptr) return profile(task, worker.name, devices);
+    if (the_.profiles.find(task, worker.model) == nullptr) {
+      const auto outcome = the_.profiler.take_for(task, worker.name, devices);
+      the_.tasks.wait(task, outcome.why, outcome.what);
+      return outcome.begun;
+    }
     task.create_tries = 0;
     task.state().worker = worker.name;
     create(task, worker, the_.capacity.need_bytes(task));
     return true;
   }
-  the_.tasks.wait(task, placement.reason);
+  the_.tasks.wait(task, placement.why, placement.what);
   // The wait can be used for the profile, on whichever worker has room.
   for (const auto& device : devices) {
     if (the_.profiles.find(task, the_.workers.at(device.worker).model) != nullptr) return false;
   }
-  return profile(task, {}, devices);
-}
-
-bool Scheduler::profile(Task& task, const std::string& preferred, const std::vector<policy::DeviceView>& devices) {
-  const auto outcome = the_.profiler.take_for(task, preferred, devices);
-  if (!outcome.waiting.empty()) the_.tasks.wait(task, outcome.waiting);
-  return outcome.begun;
+  return the_.profiler.take_for(task, {}, devices).begun;
 }
 
 void Scheduler::create(Task& task, const Worker& worker, int64_t reserved_bytes) {
@@ -81,7 +79,7 @@ void Scheduler::create(Task& task, const Worker& worker, int64_t reserved_bytes)
   if (task.create_tries == 1) {
     task.queued_since.clear();
     spdlog::info("task {}: placed on {}", task.name(), worker.name);
-    the_.tasks.wait(task, "being created on " + worker.name);
+    the_.tasks.wait(task, policy::Why::kCreating, worker.name);
     the_.tasks.save(task);
   }
   auto id = the_.orders.send(worker, order, {Pending::Kind::kCreate, task.row.id});

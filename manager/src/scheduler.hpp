@@ -44,7 +44,6 @@ class Scheduler {
 
  private:
   bool place(Task& task, const std::vector<policy::DeviceView>& devices);  // true: `devices` is out of date
-  bool profile(Task& task, const std::string& preferred, const std::vector<policy::DeviceView>& devices);
   void create(Task& task, const Worker& worker, int64_t reserved_bytes);
 
   Parts the_;

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
 
+#include "freeride/bus/codec.hpp"
+#include "sqlite.hpp"
 #include "test_support.hpp"
 
 using namespace freeride;
@@ -101,6 +104,46 @@ TEST_CASE("tasks, requests, profiles and jobs come back as they were saved") {
   CHECK((*(*store)->jobs())[0].blocks.size() == 2);  // the old ones gone, those of the row appended
   REQUIRE((*store)->remove_job("gpt").ok());
   CHECK((*store)->jobs()->empty());
+}
+
+TEST_CASE("tasks that an earlier manager saved, without cause, evidence and why, come back") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  TaskRow row = row_of(1);
+  row.info.state.state = "STOPPED";
+  row.info.state.reason = "kept";
+  row.info.state.verdict.kind = "crashed";
+  row.info.state.verdict.signal = 11;
+  row.info.log_tail = "kept, too";
+  {
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    REQUIRE((*store)->add_task(row, "request", 1000).ok());
+  }
+  auto old = nlohmann::json::from_msgpack(bus::encode(row.info));
+  REQUIRE(old["state"].erase("why") == 1);
+  for (const char* field : {"cause", "exit_code", "evidence"}) REQUIRE(old["state"]["verdict"].erase(field) == 1);
+  const auto bytes = nlohmann::json::to_msgpack(old);
+  sqlite3* raw = nullptr;
+  REQUIRE(sqlite3_open(file.c_str(), &raw) == SQLITE_OK);
+  {
+    Statement update(raw, "UPDATE task SET info = ?");
+    REQUIRE(update.bind_blob(std::string(bytes.begin(), bytes.end())).run());
+  }
+  sqlite3_close(raw);
+  auto store = StateStore::open(file);
+  REQUIRE(store.ok());
+  const auto tasks = (*store)->tasks();
+  REQUIRE(tasks->size() == 1);
+  const auto& state = tasks->front().info.state;
+  CHECK(state.reason == "kept");
+  CHECK(state.why.empty());
+  CHECK(state.verdict.kind == "crashed");
+  CHECK(state.verdict.signal == 11);
+  CHECK(state.verdict.cause.empty());
+  CHECK(state.verdict.exit_code == -1);
+  CHECK(state.verdict.evidence.empty());
+  CHECK(tasks->front().info.log_tail == "kept, too");
 }
 
 TEST_CASE("a state file of schema version 1 keeps its profiles: what they know still counts") {

@@ -39,7 +39,10 @@ Status TaskBook::restore() {
     if (task.state().worker.empty()) continue;
     task.phase = Task::Phase::kPlaced;
     task.reported_ns = clock_.now_ns();
-    task.state().reason = "the manager was restarted; waiting for worker " + task.state().worker + " to report";
+    policy::WhyDetail detail;
+    detail.what = task.state().worker;
+    detail.since = "the manager was restarted";
+    explain(task, policy::Why::kWorkerSilent, std::move(detail));
   }
   return {};
 }
@@ -79,13 +82,16 @@ uint32_t TaskBook::count_on(const std::string& worker) const {
 }
 
 Result<Task*> TaskBook::add(TaskRow row, const std::string& request_id) {
-  row.id = next_id_;
-  if (auto added = store_.add_task(row, request_id, row.info.submitted_unix_ms); !added) {
+  Task made;
+  made.row = std::move(row);
+  made.row.id = next_id_;
+  made.state().state = "SUBMITTED";
+  explain(made, policy::Why::kQueued);
+  if (auto added = store_.add_task(made.row, request_id, made.row.info.submitted_unix_ms); !added) {
     trouble_.say(added.error());
     return added.error();
   }
-  Task& task = tasks_[next_id_++];
-  task.row = std::move(row);
+  Task& task = tasks_[next_id_++] = std::move(made);
   live_[task.name()] = &task;
   spdlog::info("task {}: submitted ({}, {})", task.name(), task.load().plugin, task.state().sha256.substr(0, 12));
   publish(task);
@@ -105,16 +111,26 @@ Status TaskBook::try_save(Task& task) {
   return saved;
 }
 
-void TaskBook::set_state(Task& task, const std::string& state, const std::string& reason) {
-  auto& mine = task.state();
-  if (mine.state == state && mine.reason == reason) return;
-  mine.state = state;
-  mine.reason = reason;
-  publish(task);
+void TaskBook::explain(Task& task, policy::Why why, policy::WhyDetail detail) {
+  task.why = why;
+  task.why_detail = std::move(detail);
+  task.state().why = policy::why_name(why);
+  task.state().reason = policy::render_why(why, task.why_detail);
 }
 
-void TaskBook::wait(Task& task, const std::string& reason) {
-  set_state(task, "SUBMITTED", task.queued_since.empty() ? reason : task.queued_since + "; " + reason);
+void TaskBook::set_state(Task& task, const std::string& state, policy::Why why, policy::WhyDetail detail) {
+  const bool same = task.state().state == state && task.why == why && task.why_detail.what == detail.what &&
+                    task.why_detail.since == detail.since;
+  task.state().state = state;
+  explain(task, why, std::move(detail));
+  if (!same) publish(task);
+}
+
+void TaskBook::wait(Task& task, policy::Why why, const std::string& what) {
+  policy::WhyDetail detail;
+  detail.what = what;
+  detail.since = task.queued_since;
+  set_state(task, "SUBMITTED", why, std::move(detail));
 }
 
 void TaskBook::publish_all() {
@@ -136,7 +152,7 @@ void TaskBook::end(Task& task, bus::Verdict verdict) {
   live_.erase(task.name());
   const auto& final = task.state().verdict;
   spdlog::info("task {}: {}{}{}", task.name(), final.kind, final.reason.empty() ? "" : ": ", final.reason);
-  set_state(task, "STOPPED", "");
+  set_state(task, "STOPPED", policy::Why::kNone);
   save(task);
 }
 

@@ -11,6 +11,7 @@
 #include "disk_trouble.hpp"
 #include "freeride/bus/commands.hpp"
 #include "freeride/bus/events.hpp"
+#include "freeride/policy/why.hpp"
 #include "outside.hpp"
 #include "state_store.hpp"
 
@@ -26,6 +27,8 @@ struct Task {
   };
   TaskRow row;
   Phase phase = Phase::kQueued;
+  policy::Why why = policy::Why::kNone;  ///< why it makes no step; state().reason is the sentence of it
+  policy::WhyDetail why_detail;
   std::string last_worker;   ///< where it was before it was queued again: may be adopted back from there
   std::string queued_since;  ///< why it was queued again; empty: it was not
   std::string create_id;     ///< request id of the CreateTask under way
@@ -75,8 +78,8 @@ class TaskBook {
   Result<Task*> to_order(const std::string& name, const char* verb);
   uint32_t count_on(const std::string& worker) const;
 
-  /// A new live task of row.info, saved together with the request that asked for it, and published. Errors: the disk's;
-  /// there is no task then.
+  /// A new task of row.info in the queue, saved together with the request that asked for it, and published. Errors: the
+  /// disk's; there is no task then.
   Result<Task*> add(TaskRow row, const std::string& request_id);
   /// The task that a request made or changed, if it was one of the last day.
   Result<std::optional<int64_t>> of_request(const std::string& request_id) {
@@ -89,10 +92,12 @@ class TaskBook {
   /// The same, and says whether the disk has taken it.
   Status try_save(Task& task);
 
-  /// Sets what users see, and publishes it if it has changed.
-  void set_state(Task& task, const std::string& state, const std::string& reason);
-  /// The same for a task in the queue; why it was queued again comes first.
-  void wait(Task& task, const std::string& reason);
+  /// Sets why the task makes no step, for users: the one place where that becomes a sentence.
+  static void explain(Task& task, policy::Why why, policy::WhyDetail detail = {});
+  /// Sets what users see, and publishes it if it has changed by more than figures.
+  void set_state(Task& task, const std::string& state, policy::Why why, policy::WhyDetail detail = {});
+  /// The same for a task in the queue; `what`: WhyDetail::what. Why it was queued again comes first.
+  void wait(Task& task, policy::Why why, const std::string& what = {});
   void publish(const Task& task) { outside_.publish(task.state()); }
   void publish_all();
   /// Answers a request with the task.

@@ -42,8 +42,6 @@ void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus:
   state.job = asked.job;
   state.stage = asked.stage;
   state.replica = asked.replica;
-  state.state = "SUBMITTED";
-  state.reason = "submitted";
   state.paused_by_user = asked.start_paused;
   auto task = the_.tasks.add(std::move(row), request_id);
   if (!task) {
@@ -67,13 +65,11 @@ Result<Task*> TaskCommands::running(const std::string& name, const char* verb) {
 // disk.
 void TaskCommands::apply(Ticket ticket, Task& task, const char* doing, const std::function<void(Task&)>& change,
                          bool even_unsaved) {
-  const TaskRow before = task.row;
-  const bool unsaved_before = task.unsaved;
+  const Task before = task;
   change(task);
   const auto saved = the_.tasks.try_save(task);
   if (!saved && !even_unsaved) {
-    task.row = before;
-    task.unsaved = unsaved_before;
+    task = before;
     return the_.outside.answer(ticket, saved.error(), {});
   }
   send_order(task);
@@ -100,7 +96,7 @@ void TaskCommands::stop(Ticket ticket, const std::string& name) {
   }
   const auto change = [](Task& t) {
     t.row.stopping = true;
-    t.state().reason = "stopping";
+    TaskBook::explain(t, policy::Why::kStopping);
   };
   apply(ticket, task, "stopped", change, true);
 }
@@ -110,7 +106,7 @@ void TaskCommands::pause(Ticket ticket, const std::string& name) {
   if (!found) return the_.outside.answer(ticket, found.error(), {});
   const auto change = [](Task& t) {
     t.state().paused_by_user = true;
-    if (t.on_worker()) t.state().reason = "paused by the user";
+    if (t.on_worker()) TaskBook::explain(t, policy::Why::kPausedByUser);
   };
   apply(ticket, **found, "paused", change, true);
 }
@@ -120,7 +116,7 @@ void TaskCommands::resume(Ticket ticket, const std::string& name) {
   if (!found) return the_.outside.answer(ticket, found.error(), {});
   const auto change = [](Task& t) {
     t.state().paused_by_user = false;
-    if (t.on_worker()) t.state().reason.clear();
+    if (t.on_worker()) TaskBook::explain(t, policy::Why::kNone);
   };
   apply(ticket, **found, "resumed", change, false);
 }

@@ -72,8 +72,8 @@ bool better(const DeviceView& a, const DeviceView& b) {
   return a.worker < b.worker;
 }
 
-Placement wait(std::string reason) {
-  return {Placement::Kind::kWait, {}, std::move(reason)};
+Placement wait(Why why, std::string what = {}) {
+  return {Placement::Kind::kWait, {}, why, std::move(what)};
 }
 
 // Algorithm 1 proper, over the devices that match.
@@ -87,15 +87,16 @@ Placement pick(const PlacementRequest& request, const std::vector<const DeviceVi
     if (device->free_bytes < request.memory_bytes) continue;
     if (best == nullptr || better(*device, *best)) best = device;
   }
-  if (best != nullptr) return {Placement::Kind::kPlace, best->worker, {}};
+  if (best != nullptr) return {Placement::Kind::kPlace, best->worker, Why::kNone, {}};
   if (largest->memory_bytes < request.memory_bytes) {
     return {Placement::Kind::kReject,
             {},
+            Why::kNone,
             "needs " + mib(request.memory_bytes) + " of memory; the largest matching worker, " + largest->worker +
                 ", has " + mib(largest->memory_bytes)};
   }
-  return wait("waiting for memory: needs " + mib(request.memory_bytes) + ", " + freest->worker + " has " +
-              mib(std::max<int64_t>(freest->free_bytes, 0)) + " free");
+  return wait(Why::kNoMemory, "needs " + mib(request.memory_bytes) + ", " + freest->worker + " has " +
+                                  mib(std::max<int64_t>(freest->free_bytes, 0)) + " free");
 }
 
 }  // namespace
@@ -109,7 +110,7 @@ std::vector<std::string> attached_jobs(const std::vector<DeviceView>& devices) {
 }
 
 Placement place(const PlacementRequest& request, const std::vector<DeviceView>& devices) {
-  if (devices.empty()) return wait("waiting for a worker: none is there");
+  if (devices.empty()) return wait(Why::kNoWorker);
   std::vector<const DeviceView*> candidates;
   const bool anywhere = request.when_idle && request.job.empty() && request.stage < 0 && request.replica < 0;
   for (const auto& device : devices) {
@@ -119,14 +120,14 @@ Placement place(const PlacementRequest& request, const std::vector<DeviceView>& 
   if (job.empty()) {
     const auto jobs = attached_jobs(devices);
     if (jobs.size() > 1 && candidates.empty())
-      return wait("several jobs are attached (" + join(jobs) + "): load it with --job");
+      return wait(Why::kNoTrainer, "a choice: several jobs are attached (" + join(jobs) + "); load it with --job");
     if (jobs.size() == 1) job = jobs.front();
   }
   if (!job.empty()) {
     const JobShape shape = shape_of(job, devices);
     if (shape.attached && candidates.empty()) {
       if (auto missing = missing_part(request, job, shape))
-        return wait(*missing + "; waiting for a trainer that has it");
+        return wait(Why::kNoTrainer, "a trainer" + wanted(request) + "; " + *missing);
     }
     const AttachedRank* off = nullptr;
     for (const auto& device : devices) {
@@ -143,11 +144,10 @@ Placement place(const PlacementRequest& request, const std::vector<DeviceView>& 
       }
     }
     if (candidates.empty() && off != nullptr) {
-      return wait("the training hook of job " + job + ", stage " + std::to_string(off->stage) +
-                  " is off, so its bubbles cannot be used; see the trainer's log");
+      return wait(Why::kInactive, "job " + job + ", stage " + std::to_string(off->stage));
     }
   }
-  if (candidates.empty()) return wait("waiting for a trainer" + wanted(request));
+  if (candidates.empty()) return wait(Why::kNoTrainer, "a trainer" + wanted(request));
   return pick(request, candidates);
 }
 

@@ -25,6 +25,12 @@ PlacementRequest request(int stage = -1, int64_t memory_mib = 100) {
 bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
+std::string reason(const Placement& placement) {
+  if (placement.kind == Kind::kReject) return placement.what;
+  WhyDetail detail;
+  detail.what = placement.what;
+  return render_why(placement.why, detail);
+}
 }  // namespace
 
 TEST_CASE("Algorithm 1: enough memory first, then the fewest tasks") {
@@ -59,30 +65,30 @@ TEST_CASE("stage, replica and job narrow the choice") {
 }
 
 TEST_CASE("what is missing is waited for, with the reason") {
-  CHECK(says(place(request(3), {}).reason, "waiting for a worker"));
-  CHECK(place(request(3), {device("a", 500, 0)}).reason == "waiting for a trainer with stage 3");
-  CHECK(place(request(3), {device("a", 500, 0, 0)}).reason == "waiting for a trainer with stage 3");
+  CHECK(says(reason(place(request(3), {})), "waiting for a worker"));
+  CHECK(reason(place(request(3), {device("a", 500, 0)})) == "waiting for a trainer with stage 3");
+  CHECK(reason(place(request(3), {device("a", 500, 0, 0)})) == "waiting for a trainer with stage 3");
   auto named = request(3);
   named.job = "bert";
-  CHECK(place(named, {device("a", 500, 0, 0)}).reason == "waiting for a trainer with stage 3, of job bert");
+  CHECK(reason(place(named, {device("a", 500, 0, 0)})) == "waiting for a trainer with stage 3, of job bert");
   const auto full = place(request(0, 200), {device("a", 100, 1, 0)});
   CHECK(full.kind == Kind::kWait);
-  CHECK(full.reason == "waiting for memory: needs 200 MiB, a has 100 MiB free");
-  CHECK(says(place(request(7), {device("a", 500, 0, 0)}).reason, "its stages are 0-3"));
-  CHECK(says(place(request(), {device("a", 500, 0, 0), device("b", 500, 0, 0, "bert")}).reason,
+  CHECK(reason(full) == "waiting for memory: needs 200 MiB, a has 100 MiB free");
+  CHECK(says(reason(place(request(7), {device("a", 500, 0, 0)})), "its stages are 0-3"));
+  CHECK(says(reason(place(request(), {device("a", 500, 0, 0), device("b", 500, 0, 0, "bert")})),
              "several jobs are attached (bert, gpt)"));
 }
 
 TEST_CASE("more than any matching worker could ever give is rejected, naming the largest") {
   const auto placement = place(request(0, 1001), {device("a", 1000, 0, 0), device("b", 1000, 0, 1)});
   CHECK(placement.kind == Kind::kReject);
-  CHECK(placement.reason == "needs 1001 MiB of memory; the largest matching worker, a, has 1000 MiB");
+  CHECK(reason(placement) == "needs 1001 MiB of memory; the largest matching worker, a, has 1000 MiB");
 }
 
 TEST_CASE("a device whose hook is off takes nothing, and says why") {
   auto off = device("a", 500, 0, 0);
   off.ranks[0].hook_on = false;
-  CHECK(says(place(request(0), {off}).reason, "training hook of job gpt, stage 0 is off"));
+  CHECK(says(reason(place(request(0), {off})), "training hook of job gpt, stage 0 is off"));
   CHECK(place(request(), {off, device("b", 500, 3, 1)}).worker == "b");
   auto shared = device("c", 500, 0, 1);  // two ranks on one device, one of them off
   shared.ranks.push_back({"gpt", 2, 4, 0, 1, false});

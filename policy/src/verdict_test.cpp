@@ -100,3 +100,15 @@ TEST_CASE("a task whose steps do not fit is told both lengths", "[why]") {
         "its next step, 15 ms, does not fit the bubbles, the longest of which is 9 ms (25 of 30 leases unused); give "
         "it shorter steps, or yield points");
 }
+
+TEST_CASE("what is waited for and why it was queued again are in the sentence", "[why]") {
+  WhyDetail detail;
+  CHECK(render_why(Why::kNoTrainer, detail) == "waiting for a trainer");
+  detail.what = "w";
+  CHECK(render_why(Why::kWorkerSilent, detail) == "waiting for worker w to report");
+  CHECK(render_why(Why::kInactive, detail) ==
+        "the training hook of w is off, so its bubbles cannot be used; see the trainer's log");
+  detail.since = "worker w was lost";
+  CHECK(render_why(Why::kQueued, detail) == "worker w was lost");
+  CHECK(render_why(Why::kProfileWait, detail) == "worker w was lost; waiting to be profiled: w");
+}

@@ -11,6 +11,7 @@ constexpr EnumName<Why> kWhys[] = {
     {Why::kNoWorker, "no_worker"},
     {Why::kNoTrainer, "no_trainer"},
     {Why::kNoMemory, "no_memory"},
+    {Why::kProfileWait, "profile_wait"},
     {Why::kProfiling, "profiling"},
     {Why::kCreating, "creating"},
     {Why::kWorkerSilent, "worker_silent"},
@@ -59,37 +60,31 @@ std::string percent(double share) {
   return std::to_string(static_cast<int>(share + 0.5)) + " %";
 }
 
-}  // namespace
-
-const char* why_name(Why why) {
-  return name_in(kWhys, why);
-}
-std::optional<Why> why_of(std::string_view name) {
-  return value_in(kWhys, name);
+std::string inactive(const std::string& rank) {
+  if (rank.empty()) return "the training's hook gives no valid marks; see the trainer's log";
+  return "the training hook of " + rank + " is off, so its bubbles cannot be used; see the trainer's log";
 }
 
-bool steps_do_not_fit(uint64_t leases, uint64_t skipped) {
-  return skipped >= kEnoughLeases && skipped > leases / 2;
-}
-
-std::string render_why(Why why, const WhyDetail& detail) {
+std::string sentence(Why why, const WhyDetail& detail) {
   switch (why) {
     case Why::kNone:
       return "";
     case Why::kQueued:
       return "submitted";
     case Why::kNoWorker:
-      return "waiting for a worker; start freeride-worker";
+      return "waiting for a worker: none is there; start freeride-worker";
     case Why::kNoTrainer:
-      return with("waiting for a training", "", detail.what);
+      return detail.what.empty() ? "waiting for a trainer" : "waiting for " + detail.what;
     case Why::kNoMemory:
       return with("waiting for memory", ": ", detail.what);
+    case Why::kProfileWait:
+      return with("waiting to be profiled", ": ", detail.what);
     case Why::kProfiling:
       return with("being profiled", " on ", detail.what);
     case Why::kCreating:
       return with("being created", " on ", detail.what);
     case Why::kWorkerSilent:
-      return with("waiting for its worker to report", ": ", detail.what);
+      return "waiting for " + (detail.what.empty() ? "its worker" : "worker " + detail.what) + " to report";
     case Why::kStopping:
       return "stopping";
     case Why::kPausedByUser:
@@ -103,11 +98,11 @@ std::string render_why(Why why, const WhyDetail& detail) {
     case Why::kSaveLease:
       return "waiting for a save lease, or saving its state";
     case Why::kDeviceIdle:
-      return with("waiting for a training", " on ", detail.what);
+      return with("waiting for a trainer", " on ", detail.what);
     case Why::kTraining:
       return "training uses the device";
     case Why::kInactive:
-      return "the training's hook gives no valid marks; see the training's log";
+      return inactive(detail.what);
     case Why::kImplausible:
       return "the training's page shows a bubble that cannot be; see the worker's log";
     case Why::kHoldout:
@@ -126,6 +121,24 @@ std::string render_why(Why why, const WhyDetail& detail) {
       return step_too_long(detail);
   }
   return "";
+}
+
+}  // namespace
+
+const char* why_name(Why why) {
+  return name_in(kWhys, why);
+}
+std::optional<Why> why_of(std::string_view name) {
+  return value_in(kWhys, name);
+}
+
+bool steps_do_not_fit(uint64_t leases, uint64_t skipped) {
+  return skipped >= kEnoughLeases && skipped > leases / 2;
+}
+
+std::string render_why(Why why, const WhyDetail& detail) {
+  if (detail.since.empty()) return sentence(why, detail);
+  return why == Why::kQueued ? detail.since : detail.since + "; " + sentence(why, detail);
 }
 
 }  // namespace freeride::policy

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "freeride/base/result.hpp"
+#include "freeride/policy/why.hpp"
 
 namespace freeride::policy {
 
@@ -37,14 +38,15 @@ struct PlacementRequest {
 struct Placement {
   enum class Kind { kPlace, kWait, kReject };
   Kind kind = Kind::kWait;
-  std::string worker;  ///< kPlace
-  std::string reason;  ///< else: what is missing, in words for people
+  std::string worker;    ///< kPlace
+  Why why = Why::kNone;  ///< kWait
+  std::string what;      ///< kWait: WhyDetail::what; kReject: the reason, a sentence for people
 };
 
 /// The paper's Algorithm 1 among the devices whose trainer matches job, stage and replica: of those with enough free
 /// memory the one with the fewest tasks (then the most free memory, then the first by name). Where nothing can be had
-/// now but could be later the answer is kWait; kReject where every matching device is too small even when empty.
-/// `devices` holds those that are up. Pure; any thread.
+/// now but could be later the answer is kWait, with what is missing; kReject where every matching device is too small
+/// even when empty. `devices` holds those that are up. Pure; any thread.
 Placement place(const PlacementRequest& request, const std::vector<DeviceView>& devices);
 
 /// What a user should be told at once instead of leaving a task in the queue. Errors: kInvalidArgument (a stage or

@@ -17,6 +17,7 @@ enum class Why {
   kNoWorker,      ///< there is no worker
   kNoTrainer,     ///< no training with the job, stage or replica that it asks for
   kNoMemory,      ///< no worker that matches has enough memory free now
+  kProfileWait,   ///< its content is to be profiled, and cannot be now
   kProfiling,     ///< its content is being profiled
   kCreating,      ///< its worker has been told to create it
   kWorkerSilent,  ///< its worker has not reported since it was lost or restarted, or the manager was
@@ -44,7 +45,10 @@ enum class Why {
 
 /// Figures and names for the sentence; what is not known keeps its default and is left out.
 struct WhyDetail {
-  std::string what;       ///< queue: what is waited for ("a training with stage 3"); kProfiling, kCreating: the worker
+  /// kNoTrainer: what is waited for ("a trainer with stage 3"). kNoMemory, kProfileWait: what stands in the way.
+  /// kProfiling, kCreating, kWorkerSilent, kDeviceIdle: the worker. kInactive: the rank whose hook is off.
+  std::string what;
+  std::string since;      ///< queue: why it was queued again, if it was; comes first
   int64_t step_ns = 0;    ///< the next step, or the next piece of one with yield points, as predicted
   int64_t bubble_ns = 0;  ///< the longest lease of the last minute
   uint64_t leases = 0;    ///< that it was given
