@@ -1,10 +1,12 @@
 #!/usr/bin/python3
-"""What the hook alone costs training: I with its 95 % interval, hooked and unhooked blocks alternating within one run, no side task.
+"""What the hook alone costs training: I with its 95 % interval, hooked and unhooked blocks alternating within one run,
+no side task.
 
-Manager and workers run, so that marks wake somebody as they do in use; with the hook disabled, training's calls go straight through. Both
-ranks switch at the same iterations. Blocks are compared in neighbouring pairs, since the machine's speed drifts, and every other pair begins
-with the unhooked one; the first pair is warm-up. A block's first iteration does not count: the hook comes on with the iteration after it.
-"""
+Manager and workers run, so that marks wake somebody as they do in use; with the hook disabled, training's calls go
+straight through. Both ranks switch at the same iterations. Blocks are compared in neighbouring pairs, since the
+machine's speed drifts, and every other pair begins with the unhooked one; the first pair is warm-up. A block's first
+iteration does not count: the hook comes on with the iteration after it."""
+
 import argparse
 import json
 import os
@@ -55,8 +57,20 @@ def run(build, seconds, stages, alone):
             for stage, core in enumerate(cores):
                 system.start_worker(f"cpu-{stage}", cores=core)
         log = system.root / "training.jsonl"
-        program = [sys.executable, "-c", RANK.format(block=BLOCK), SOURCE / "hooks/examples/train_gpt.py", "--stages", stages, "--seconds", seconds,
-                   "--cores", ",".join(map(str, cores)), "--log-json", log]
+        program = [
+            sys.executable,
+            "-c",
+            RANK.format(block=BLOCK),
+            SOURCE / "hooks/examples/train_gpt.py",
+            "--stages",
+            stages,
+            "--seconds",
+            seconds,
+            "--cores",
+            ",".join(map(str, cores)),
+            "--log-json",
+            log,
+        ]
         for rank, environment in enumerate(rank_environments(stages)):
             system.start(f"rank-{rank}", [*program, "--rank", rank], environment)
         for rank in range(stages):
@@ -89,19 +103,27 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="JSON file")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--stages", type=int, default=2)
-    parser.add_argument("--alone", action="store_true", help="no manager and no worker: what the hook costs when nobody listens")
+    parser.add_argument(
+        "--alone", action="store_true", help="no manager and no worker: what the hook costs when nobody listens"
+    )
     options = parser.parse_args()
     try:
         durations = run(options.build, options.seconds, options.stages, options.alone)
     except Failure as failure:
         sys.exit(f"hook_cost: {failure}")
     mean, half, pairs = increase(durations)
-    figures = {"hook_time_increase_pct": round(mean, 3), "hook_time_increase_ci95_pct": [round(mean - half, 3), round(mean + half, 3)],
-               "pairs": pairs, "iteration_ms": round(statistics.mean(durations), 1)}
+    figures = {
+        "hook_time_increase_pct": round(mean, 3),
+        "hook_time_increase_ci95_pct": [round(mean - half, 3), round(mean + half, 3)],
+        "pairs": pairs,
+        "iteration_ms": round(statistics.mean(durations), 1),
+    }
     if options.out:
         options.out.write_text(json.dumps(figures, indent=1) + "\n")
-    print(f"hook, no side task: I = {mean:+.2f} % (95 % interval {mean - half:+.2f} to {mean + half:+.2f}, {pairs} pairs of blocks, "
-          f"{figures['iteration_ms']:.0f} ms an iteration)")
+    print(
+        f"hook, no side task: I = {mean:+.2f} % (95 % interval {mean - half:+.2f} to {mean + half:+.2f}, {pairs} pairs of blocks, "
+        f"{figures['iteration_ms']:.0f} ms an iteration)"
+    )
     print(json.dumps(figures))
 
 

@@ -4,9 +4,9 @@
     hook_gpu.py --python DIR --out FILE         # DIR: the package freeride, with its library
     hook_gpu.py --summary FILE                  # recomputes the summary from the samples
 
-Hooked and unhooked blocks by turns within one run, with the stream's wait alone and with the wait in two phases. That the hook leaves training as it was is
-checked by tests/gpu/hook_checks.py.
-"""
+Hooked and unhooked blocks by turns within one run, with the stream's wait alone and with the wait in two phases. That
+the hook leaves training as it was is checked by tests/gpu/hook_checks.py."""
+
 import argparse
 import datetime
 import json
@@ -24,8 +24,16 @@ from rig.gpus import gpus
 
 
 def times(options, record):
-    job = {"what": "timed", "schedule": "1F1B", "size": sized(SMALL if options.small else BIG, options.ranks), "blocks": options.blocks,
-           "ways": options.only or ["two_phase", "stream_wait"], "iterations": options.iterations, "warm_up": options.warm_up, "watchdog_s": options.watchdog}
+    job = {
+        "what": "timed",
+        "schedule": "1F1B",
+        "size": sized(SMALL if options.small else BIG, options.ranks),
+        "blocks": options.blocks,
+        "ways": options.only or ["two_phase", "stream_wait"],
+        "iterations": options.iterations,
+        "warm_up": options.warm_up,
+        "watchdog_s": options.watchdog,
+    }
     begin = time.monotonic()
     ranks = Ranks(options.ranks, options.python, job, run_dir=options.run_dir)
     try:
@@ -39,7 +47,12 @@ def times(options, record):
         ranks.end_all()
     record["times"] = by_way(results)
     for name, of_ranks in record["times"].items():
-        print(name, "increase pct:", [round(value, 3) for value in increases(of_ranks[0]["iteration_ms"], of_ranks[0]["hooked"])], flush=True)
+        print(
+            name,
+            "increase pct:",
+            [round(value, 3) for value in increases(of_ranks[0]["iteration_ms"], of_ranks[0]["hooked"])],
+            flush=True,
+        )
 
 
 def main():
@@ -62,8 +75,12 @@ def main():
     if not options.python or not options.out:
         parser.error("--python and --out are needed")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    record = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
-              "times": {}, "machine": machine()}
+    record = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "times": {},
+        "machine": machine(),
+    }
     options.ranks = options.ranks or len(gpus())
     try:
         times(options, record)

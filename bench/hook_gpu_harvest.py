@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Bubbles that a GPU marks, harvested: manager, a worker for each GPU, a 1F1B training with a stage on each, and a side task on each.
+"""Bubbles that a GPU marks, harvested: manager, a worker for each GPU, a 1F1B training with a stage on each, and a side
+task on each.
 
     hook_gpu_harvest.py --bin DIR --plugins DIR --python DIR --out FILE      # DIR: folders of make dist's tree
     hook_gpu_harvest.py --summary FILE                                       # recomputes the summary from the samples
 
-One training goes through all of it: first hooked and unhooked blocks by turns, without side tasks (what the hook costs); then each side
-task for a while, half of the time held out in blocks (iterations there are what the others are compared with); then the control: the same
-side task in leases of the same lengths at random times. What a side task costs in bubbles is less than what it costs at random times by
-what comes from its timing; clocks and power are sampled beside, in bubbles and in training's own time. NAME:PCT is a side task that may have so many percent of a
-GPU's multiprocessors; the workers are started anew for it, and training goes on. Last, training asks on each GPU for
-more memory than a side task leaves (hold). An observer that does not sleep sees marks and leases, so that the way from the GPU's mark to the
-lease is measured from the mark itself. Each row is in FILE as soon as it is known, what the observers saw in FILE.raw.json.gz.
-"""
+One training goes through all of it: first hooked and unhooked blocks by turns, without side tasks (what the hook
+costs); then each side task for a while, half of the time held out in blocks (iterations there are what the others are
+compared with); then the control: the same side task in leases of the same lengths at random times. What a side task
+costs in bubbles is less than what it costs at random times by what comes from its timing; clocks and power are sampled
+beside, in bubbles and in training's own time. NAME:PCT is a side task that may have so many percent of a GPU's
+multiprocessors; the workers are started anew for it, and training goes on. Last, training asks on each GPU for more
+memory than a side task leaves (hold). An observer that does not sleep sees marks and leases, so that the way from the
+GPU's mark to the lease is measured from the mark itself. Each row is in FILE as soon as it is known, what the observers
+saw in FILE.raw.json.gz."""
+
 import argparse
 import datetime
 import gzip
@@ -39,10 +42,12 @@ from seen import bubbles_of, clock_of, clocks_of, compute_of, flags, iterations_
 
 ORKUT = ["vertices=3072441", "edges=117185083", "tolerance=1e-15", "max_iterations=1000000"]
 # Name of the row, plugin, its memory, parameters, whether it needs this Python's torch.
-TASKS = {"spin": ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=500"], False),
-         "pagerank": ("pagerank", "8GiB", ORKUT, False),
-         "resnet18": ("resnet18", "16GiB", ["batch=64"], True),
-         "hold": ("gpu_task", "48GiB", ["how=work", "after=0", "step_us=500", "hold_mb=46000"], False)}
+TASKS = {
+    "spin": ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=500"], False),
+    "pagerank": ("pagerank", "8GiB", ORKUT, False),
+    "resnet18": ("resnet18", "16GiB", ["batch=64"], True),
+    "hold": ("gpu_task", "48GiB", ["how=work", "after=0", "step_us=500", "hold_mb=46000"], False),
+}
 
 
 def cpu_of(pid):
@@ -60,8 +65,14 @@ class Run:
         self.workers, self.thread_pct = [], None  # names, and the share that they give
         self.until = self.system.root / "until"  # tells the ranks when to end
         self.count, self.raw = options.ranks, {}
-        self.record = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv),
-                       "synchronise": options.synchronise, "samples": [], "times": {}, "failures": []}
+        self.record = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "command": " ".join(sys.argv),
+            "synchronise": options.synchronise,
+            "samples": [],
+            "times": {},
+            "failures": [],
+        }
 
     def save(self):
         try:
@@ -77,23 +88,49 @@ class Run:
             if self.ranks is not None:
                 self.ranks.check()
             return done()
+
         return self.system.wait(looked, what, seconds)
 
     def up(self):
         options, size = self.options, SMALL if self.options.small else BIG
-        self.system.start_manager("--holdout-pct", options.holdout_pct, "--holdout-block-ms", options.block_ms, "--budget-pct", 100)
+        self.system.start_manager(
+            "--holdout-pct", options.holdout_pct, "--holdout-block-ms", options.block_ms, "--budget-pct", 100
+        )
         self.start_workers(100)
-        job = {"what": "timed", "schedule": "1F1B", "size": sized(size, self.count), "blocks": options.blocks, "iterations": options.iterations,
-               "warm_up": options.warm_up, "ways": options.ways.split(","), "until": str(self.until), "watchdog_s": options.watchdog,
-               "synchronise": options.synchronise}
+        job = {
+            "what": "timed",
+            "schedule": "1F1B",
+            "size": sized(size, self.count),
+            "blocks": options.blocks,
+            "iterations": options.iterations,
+            "warm_up": options.warm_up,
+            "ways": options.ways.split(","),
+            "until": str(self.until),
+            "watchdog_s": options.watchdog,
+            "synchronise": options.synchronise,
+        }
         if not options.replay:
             self.ranks = Ranks(self.count, options.python, job, run_dir=self.system.run_dir)
             return
         recorded = json.loads(pathlib.Path(options.replay).read_text())["stages"]
-        job.update(stage=options.stage, parts=options.parts, lengths_us=recorded[options.stage], size=sized(size, len(recorded)))
-        self.shared = tempfile.mkdtemp(prefix="fr-", dir="/dev/shm")  # replays beside each other are no ranks of one training
-        self.ranks = Ranks(self.count, options.python, job, (HERE / "gpu/replay.py",), run_dir=self.system.run_dir, CUDA_VISIBLE_DEVICES=str(options.gpu),
-                           FREERIDE_SHM_DIR=self.shared)
+        job.update(
+            stage=options.stage,
+            parts=options.parts,
+            lengths_us=recorded[options.stage],
+            size=sized(size, len(recorded)),
+        )
+        self.shared = tempfile.mkdtemp(
+            prefix="fr-", dir="/dev/shm"
+        )  # replays beside each other are no ranks of one training
+        self.ranks = Ranks(
+            self.count,
+            options.python,
+            job,
+            (HERE / "gpu/replay.py",),
+            run_dir=self.system.run_dir,
+            CUDA_VISIBLE_DEVICES=str(options.gpu),
+            FREERIDE_SHM_DIR=self.shared,
+        )
 
     def start_workers(self, thread_pct):
         """Ends those there are, if theirs is another share."""
@@ -103,12 +140,29 @@ class Run:
             self.system.end(name)
         self.workers, self.thread_pct = [f"worker{i}-{thread_pct}" for i in range(self.count)], thread_pct
         for i, (name, device) in enumerate(zip(self.workers, self.devices())):
-            self.system.start_worker(device, "--state-dir", self.system.root / f"s{i}", "--sandbox", self.options.sandbox, "--host-memory-bytes", 64 << 30,
-                                     "--init-ms", 90000, "--profile-ms", 90000, "--thread-pct", thread_pct, "--log-level", "debug", name=name, wait=False)
+            self.system.start_worker(
+                device,
+                "--state-dir",
+                self.system.root / f"s{i}",
+                "--sandbox",
+                self.options.sandbox,
+                "--host-memory-bytes",
+                64 << 30,
+                "--init-ms",
+                90000,
+                "--profile-ms",
+                90000,
+                "--thread-pct",
+                thread_pct,
+                "--log-level",
+                "debug",
+                name=name,
+                wait=False,
+            )
         self.system.wait_workers(self.count, self.ranks is not None, 30)
 
     def devices(self):
-        return [gpu.uuid for gpu in gpus()][self.options.gpu:self.options.gpu + self.count]
+        return [gpu.uuid for gpu in gpus()][self.options.gpu : self.options.gpu + self.count]
 
     def ready(self):
         """All ranks are past their blocks: their pages and how many iterations the hook has not counted."""
@@ -121,6 +175,7 @@ class Run:
                     if len(words) == 4 and words[1] == "READY":
                         found[rank] = (words[2], int(words[3]))
             return len(found) == self.count
+
         self.wait("the ranks' blocks", look, self.options.watchdog)
         self.pages = [found[rank][0] for rank in range(self.count)]
         self.uncounted = found[0][1] - self.hook_iteration()
@@ -131,10 +186,16 @@ class Run:
             self.record["times"] = by_way(results)
         self.record["versions"] = {name: results[0][name] for name in ("torch", "nccl", "cuda")}
         self.save()
-        print("blocks", {key: value for key, value in summary_of.summarise(self.record).items() if key != "rows"}, *(result["page"] for result in results), flush=True)
+        print(
+            "blocks",
+            {key: value for key, value in summary_of.summarise(self.record).items() if key != "rows"},
+            *(result["page"] for result in results),
+            flush=True,
+        )
 
     def hook_iteration(self):
         from freeride import pages  # of --python
+
         with open(self.pages[0], "rb") as file:
             return pages.read_field(pages.BubblePage, file.fileno(), "iteration")
 
@@ -152,7 +213,10 @@ class Run:
         clocks, workers = Clocks(self.count, self.options.gpu), workers or [0] * self.count
         outs = [self.system.root / f"seen{rank}" for rank in range(self.count)]
         for rank in range(self.count):
-            self.system.start(f"observer{rank}", [sys.executable, HERE / "gpu/observer.py", self.pages[rank], workers[rank], outs[rank]])
+            self.system.start(
+                f"observer{rank}",
+                [sys.executable, HERE / "gpu/observer.py", self.pages[rank], workers[rank], outs[rank]],
+            )
         time.sleep(seconds + 0.7)
         for rank in range(self.count):
             self.system.processes[f"observer{rank}"].terminate()
@@ -182,7 +246,14 @@ class Run:
         self.wait("the plugin", (self.options.plugins / f"{plugin}.so").exists, 60)
         begin = time.monotonic()
         for stage in range(self.count):
-            self.system.load(self.options.plugins / f"{plugin}.so", names[stage], "--stage", stage + self.options.stage, *words, params=params)
+            self.system.load(
+                self.options.plugins / f"{plugin}.so",
+                names[stage],
+                "--stage",
+                stage + self.options.stage,
+                *words,
+                params=params,
+            )
         try:
             self.wait_steps(names, 90)
             print(f"{name} steps after {time.monotonic() - begin:.1f} s", flush=True)
@@ -197,11 +268,26 @@ class Run:
         for one in seen:
             bubbles = bubbles_of(one["edges"])
             sides.append((bubbles, *leases_of(one, bubbles)))
-        leased = set().union(*(side[2] for side in sides))  # they wait for each other: a lease on one is in the time of all
+        leased = set().union(
+            *(side[2] for side in sides)
+        )  # they wait for each other: a lease on one is in the time of all
         iterations = iterations_of(seen[0]["edges"])
         ms, kinds = flags(iterations, lambda i: i in leased)
-        sample = {"side_task": " ".join([plugin, *params]), "name": name, "thread_pct": thread_pct, "worker_cpu_pct": cpu_pct, "iteration_ms": ms, "leased": kinds,
-                  "ways_us": [], "overrun_us": [], "in_steps_ns": [], "bubble_ns": [], "steps": [], "lengths_ms": [], "tasks": tasks}
+        sample = {
+            "side_task": " ".join([plugin, *params]),
+            "name": name,
+            "thread_pct": thread_pct,
+            "worker_cpu_pct": cpu_pct,
+            "iteration_ms": ms,
+            "leased": kinds,
+            "ways_us": [],
+            "overrun_us": [],
+            "in_steps_ns": [],
+            "bubble_ns": [],
+            "steps": [],
+            "lengths_ms": [],
+            "tasks": tasks,
+        }
         for one, (bubbles, delays, _) in zip(seen, sides):
             sample["ways_us"].append(list(delays.values()))
             sample["overrun_us"].append(overruns_of(one, bubbles, delays))
@@ -227,9 +313,20 @@ class Run:
         for stage, one in enumerate(names):
             lengths = ",".join(map(str, before["lengths_ms"][stage]))
             device = self.devices()[stage]
-            self.system.start(one, [self.system.tree.program("bench-leases"), self.system.tree.program("freeride-runner"), self.options.plugins / f"{plugin}.so",
-                                    device, f"random:{period}:{self.options.control_block_ms}:{seconds + 15:.0f}:{lengths}", 0, *params],
-                              env={"CUDA_VISIBLE_DEVICES": device}, stdout=True)
+            self.system.start(
+                one,
+                [
+                    self.system.tree.program("bench-leases"),
+                    self.system.tree.program("freeride-runner"),
+                    self.options.plugins / f"{plugin}.so",
+                    device,
+                    f"random:{period}:{self.options.control_block_ms}:{seconds + 15:.0f}:{lengths}",
+                    0,
+                    *params,
+                ],
+                env={"CUDA_VISIBLE_DEVICES": device},
+                stdout=True,
+            )
         try:
             self.wait("the control", lambda: all(self.system.log(one, kind="out") for one in names), 90)
             seen, clocks = self.observe("control", seconds)
@@ -238,14 +335,18 @@ class Run:
                 self.system.processes.pop(one).terminate()
         work, blocks = [], []
         for one in names:
-            lines = [json.loads(line) for line in self.system.log(one, 1 << 20, "out").splitlines() if line.endswith("}")]
+            lines = [
+                json.loads(line) for line in self.system.log(one, 1 << 20, "out").splitlines() if line.endswith("}")
+            ]
             blocks.append([line for line in lines if "steps" in line])
             work.append(sum(line["in_steps_ns"] for line in blocks[-1]))
         iterations = iterations_of(seen[0]["edges"])
         block_ns = self.options.control_block_ms * 1_000_000
         by_block = [{line["begin_ns"] // block_ns: line for line in of} for of in blocks]
         in_all = [[of[block] for of in by_block] for block in by_block[0] if all(block in of for of in by_block)]
-        all_of_them = [(max(line["begin_ns"] for line in lines), min(line["end_ns"] for line in lines)) for lines in in_all]
+        all_of_them = [
+            (max(line["begin_ns"] for line in lines), min(line["end_ns"] for line in lines)) for lines in in_all
+        ]
 
         def kind(i):
             begin, ms = iterations[i]
@@ -253,21 +354,35 @@ class Run:
             if any(b <= begin and end <= e for b, e in all_of_them):
                 return True
             return False if begin // block_ns % 2 == 1 and end // block_ns == begin // block_ns else None
+
         ms, kinds = flags(iterations, kind)
-        sample = {"side_task": " ".join([plugin, *params]) + ", at random times", "name": "control", "iteration_ms": ms, "leased": kinds,
-                  "overrun_us": [], "in_steps_ns": [], "bubble_ns": [], "blocks": blocks,
-                  "duty_pct": [100 * w / max(1, sum(line["end_ns"] - line["begin_ns"] for line in of)) for w, of in zip(work, blocks)],
-                  "clocks": clocks_of(clocks, [one["edges"] for one in seen], iterations, kinds),
-                  "compute_ms": [compute_of(one["edges"], iterations) for one in seen]}
+        sample = {
+            "side_task": " ".join([plugin, *params]) + ", at random times",
+            "name": "control",
+            "iteration_ms": ms,
+            "leased": kinds,
+            "overrun_us": [],
+            "in_steps_ns": [],
+            "bubble_ns": [],
+            "blocks": blocks,
+            "duty_pct": [
+                100 * w / max(1, sum(line["end_ns"] - line["begin_ns"] for line in of)) for w, of in zip(work, blocks)
+            ],
+            "clocks": clocks_of(clocks, [one["edges"] for one in seen], iterations, kinds),
+            "compute_ms": [compute_of(one["edges"], iterations) for one in seen],
+        }
         self.keep(sample, seen)
         print("duty of the control, %:", sample["duty_pct"], flush=True)
 
     def hold(self, name):
-        """A side task holds memory on each GPU, and training asks for more than is left: once as it is, and once with the hook in between."""
+        """A side task holds memory on each GPU, and training asks for more than is left: once as it is, and once with
+        the hook in between."""
         plugin, memory, params, _ = TASKS[name]
         names = [f"{name}s{stage}" for stage in range(self.count)]
         for stage in range(self.count):
-            self.system.load(self.options.plugins / f"{plugin}.so", names[stage], "--stage", stage, "--memory", memory, params=params)
+            self.system.load(
+                self.options.plugins / f"{plugin}.so", names[stage], "--stage", stage, "--memory", memory, params=params
+            )
         try:
             self.wait_steps(names, 60)
             pathlib.Path(f"{self.until}.grow").touch()
@@ -322,11 +437,19 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--summary", metavar="FILE")
     parser.add_argument("--sandbox", default="bubblewrap")
-    parser.add_argument("--seconds", default="spin=30,pagerank=45,resnet18=60,control=45,hold=1", help="which side tasks, or NAME:PCT, in which order, and for how long")
-    parser.add_argument("--replay", metavar="FILE", help="no pipeline: on one GPU, a stage with the recorded lengths of FILE")
+    parser.add_argument(
+        "--seconds",
+        default="spin=30,pagerank=45,resnet18=60,control=45,hold=1",
+        help="which side tasks, or NAME:PCT, in which order, and for how long",
+    )
+    parser.add_argument(
+        "--replay", metavar="FILE", help="no pipeline: on one GPU, a stage with the recorded lengths of FILE"
+    )
     parser.add_argument("--gpu", type=int, default=0, help="on which one; several may be at it, each with a stage")
     parser.add_argument("--stage", type=int, default=0, help="which one")
-    parser.add_argument("--parts", action="store_true", help="of a replay: where the time of its own work goes (gpu/parts.py)")
+    parser.add_argument(
+        "--parts", action="store_true", help="of a replay: where the time of its own work goes (gpu/parts.py)"
+    )
     parser.add_argument("--holdout-pct", type=int, default=50)
     parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
     parser.add_argument("--control-block-ms", type=int, default=1500)
@@ -334,7 +457,11 @@ def main():
     parser.add_argument("--iterations", type=int, default=8, help="of such a block")
     parser.add_argument("--ways", default="two_phase,stream_wait", help="of waiting, in these blocks")
     parser.add_argument("--warm-up", type=int, default=25)
-    parser.add_argument("--synchronise", action="store_true", help="the host waits for its GPU after each iteration, as a training does that logs its loss")
+    parser.add_argument(
+        "--synchronise",
+        action="store_true",
+        help="the host waits for its GPU after each iteration, as a training does that logs its loss",
+    )
     parser.add_argument("--watchdog", type=int, default=420)
     parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
@@ -348,18 +475,24 @@ def main():
         parser.error("--bin, --plugins, --python and --out are needed")
     options.seconds = {one.partition("=")[0]: float(one.partition("=")[2]) for one in options.seconds.split(",")}
     options.ranks = options.ranks or len(gpus())
-    options.bin, options.plugins, options.python = options.bin.resolve(), options.plugins.resolve(), options.python.resolve()
+    options.bin, options.plugins, options.python = (
+        options.bin.resolve(),
+        options.plugins.resolve(),
+        options.python.resolve(),
+    )
     sys.path.append(str(options.python))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     run = Run(options)
-    run.record["machine"] = machine()[options.gpu:options.gpu + 1] if options.replay else machine()
+    run.record["machine"] = machine()[options.gpu : options.gpu + 1] if options.replay else machine()
     begin = time.monotonic()
     try:
         run.up()
         run.ready()
         for name in options.seconds:
             try:
-                run.control("pagerank") if name == "control" else run.hold(name) if name == "hold" else run.harvest(name)
+                run.control("pagerank") if name == "control" else run.hold(name) if name == "hold" else run.harvest(
+                    name
+                )
             except Exception as error:
                 run.failed(name, error)
             print(f"-- {name}: {time.monotonic() - begin:.0f} s since the start", flush=True)

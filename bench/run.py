@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Runs the benchmarks, prints a table and writes latency.json. Exits 1 if a benchmark fails, or, with --strict, if a figure misses
-its goal. Goals are ratios within one run: absolute times say little about a machine that is shared."""
+"""Runs the benchmarks, prints a table and writes latency.json. Exits 1 if a benchmark fails, or, with --strict, if a
+figure misses its goal. Goals are ratios within one run: absolute times say little about a machine that is shared."""
+
 import argparse
 import json
 import os
@@ -49,7 +50,9 @@ def table(figures):
         ratio = value / beside if beside else float("inf")
         sign, ok = (">=", ratio >= factor) if unit == "/s" else ("<=", ratio <= factor)
         reached = reached and ok
-        lines.append(f"{what:46} {value:9.1f} {unit:2} {beside:11.1f} {unit:2}   {ratio:.3f} x ({sign} {factor:.1f} x){'' if ok else '  MISSED'}")
+        lines.append(
+            f"{what:46} {value:9.1f} {unit:2} {beside:11.1f} {unit:2}   {ratio:.3f} x ({sign} {factor:.1f} x){'' if ok else '  MISSED'}"
+        )
     ours, raw = figures["codec_ns"], figures["raw_msgpack_ns"]
     lines.append(f"{'encode + decode, beside msgpack-c alone':46} {ours:9.1f} ns {raw:11.1f} ns   {ours / raw:.3f} x")
     for what, key, limit, unit in LIMITS:
@@ -60,21 +63,31 @@ def table(figures):
         low, high = figures["hook_time_increase_ci95_pct"]
         ok = low <= 0
         reached = reached and ok
-        lines.append(f"{'hook attached, no side task: time increase':46} {figures['hook_time_increase_pct']:+9.2f} %  {'':18}   "
-                     f"(95 %: {low:+.2f} to {high:+.2f}; includes 0){'' if ok else '  MISSED'}")
-    after, in_a_row = ([figures[f"grpc_rtt_{kind}{quantile}_us"] for quantile in ("p50", "p99")] for kind in ("", "in_a_row_"))
-    lines.append(f"gRPC C++ unary round trip: p50 {after[0]:.1f} us, p99 {after[1]:.1f} us, one after each bubble; "
-                 f"in a row: p50 {in_a_row[0]:.1f} us, p99 {in_a_row[1]:.1f} us")
+        lines.append(
+            f"{'hook attached, no side task: time increase':46} {figures['hook_time_increase_pct']:+9.2f} %  {'':18}   "
+            f"(95 %: {low:+.2f} to {high:+.2f}; includes 0){'' if ok else '  MISSED'}"
+        )
+    after, in_a_row = (
+        [figures[f"grpc_rtt_{kind}{quantile}_us"] for quantile in ("p50", "p99")] for kind in ("", "in_a_row_")
+    )
+    lines.append(
+        f"gRPC C++ unary round trip: p50 {after[0]:.1f} us, p99 {after[1]:.1f} us, one after each bubble; "
+        f"in a row: p50 {in_a_row[0]:.1f} us, p99 {in_a_row[1]:.1f} us"
+    )
     lines.append(f"load {figures['load_average']:.1f}, {figures['cores']} cores")
     return lines, reached
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder with bin/bench-bus and bin/bench-acting")
+    parser.add_argument(
+        "--build", type=pathlib.Path, required=True, help="build folder with bin/bench-bus and bin/bench-acting"
+    )
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for latency.json")
     parser.add_argument("--quick", action="store_true", help="fewer samples: to see that it works")
-    parser.add_argument("--hook-seconds", type=int, default=120, help="length of the training that the hook's cost is taken from")
+    parser.add_argument(
+        "--hook-seconds", type=int, default=120, help="length of the training that the hook's cost is taken from"
+    )
     parser.add_argument("--strict", action="store_true", help="a missed goal is a failure")
     options = parser.parse_args()
     quick = ["--quick"] if options.quick else []

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The LibTorch side tasks beside the same models in Python PyTorch, on one device: blocks of steps in turns, both in processes of
-their own that hold their memory throughout.
+"""The LibTorch side tasks beside the same models in Python PyTorch, on one device: blocks of steps in turns, both in
+processes of their own that hold their memory throughout.
 
     bench/trainings.py --plugins DIR --device cuda --out trainings.json         # or --device cpu --batch 2 --image 32
     bench/trainings.py --plugins DIR --bin DIR --out trainings.json             # and once more under the real runner, with yield points (bench-leases)
 
-For each model: milliseconds a step of both, and the ratio of neighbouring blocks with its 95 % interval. On a GPU also what the driver says that
-the side task's process holds there once created and once initialised. Needs torch.
-"""
+For each model: milliseconds a step of both, and the ratio of neighbouring blocks with its 95 % interval. On a GPU also
+what the driver says that the side task's process holds there once created and once initialised. Needs torch."""
+
 import argparse
 import ctypes
 import json
@@ -37,7 +37,16 @@ CALL = ctypes.CFUNCTYPE(I32, P)
 
 
 class Host(ctypes.Structure):
-    _fields_ = [("size", U32), ("abi", U32), ("context", P), ("log", LOG), ("metric", METRIC), ("fail", FAIL), ("now", NOW), ("extension", EXTENSION)]
+    _fields_ = [
+        ("size", U32),
+        ("abi", U32),
+        ("context", P),
+        ("log", LOG),
+        ("metric", METRIC),
+        ("fail", FAIL),
+        ("now", NOW),
+        ("extension", EXTENSION),
+    ]
 
 
 class ParamValue(ctypes.Structure):
@@ -49,23 +58,52 @@ class Spec(ctypes.Structure):
 
 
 class Info(ctypes.Structure):
-    _fields_ = [("size", U32), ("count", U32), ("params", ctypes.POINTER(ParamValue)), ("name", TEXT), ("device", TEXT), ("scratch", TEXT)]
+    _fields_ = [
+        ("size", U32),
+        ("count", U32),
+        ("params", ctypes.POINTER(ParamValue)),
+        ("name", TEXT),
+        ("device", TEXT),
+        ("scratch", TEXT),
+    ]
 
 
 class Table(ctypes.Structure):
-    _fields_ = [("size", U32), ("abi", U32), ("name", TEXT), ("version", TEXT), ("summary", TEXT), ("params", ctypes.POINTER(Spec)), ("count", U32),
-                ("reserved", U32), ("create", ctypes.CFUNCTYPE(I32, ctypes.POINTER(Host), ctypes.POINTER(Info), ctypes.POINTER(P))), ("init", CALL),
-                ("start", CALL), ("step", CALL), ("pause", CALL), ("stop", CALL)]
+    _fields_ = [
+        ("size", U32),
+        ("abi", U32),
+        ("name", TEXT),
+        ("version", TEXT),
+        ("summary", TEXT),
+        ("params", ctypes.POINTER(Spec)),
+        ("count", U32),
+        ("reserved", U32),
+        ("create", ctypes.CFUNCTYPE(I32, ctypes.POINTER(Host), ctypes.POINTER(Info), ctypes.POINTER(P))),
+        ("init", CALL),
+        ("start", CALL),
+        ("step", CALL),
+        ("pause", CALL),
+        ("stop", CALL),
+    ]
 
 
 def serve_plugin(file, device, params):
-    """Runs a plugin; every line of stdin is an order ("create", "init", or how many steps), every answer milliseconds a step."""
+    """Runs a plugin; every line of stdin is an order ("create", "init", or how many steps), every answer milliseconds a
+    step."""
     library = ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_LOCAL)
     library.freeride_plugin_v1.restype = ctypes.POINTER(Table)
     table = library.freeride_plugin_v1().contents
     said = [""]
-    host = Host(ctypes.sizeof(Host), 1, None, LOG(lambda c, level, text: None), METRIC(lambda c, name, value: None),
-                FAIL(lambda c, text: said.__setitem__(0, text.decode())), NOW(lambda c: time.monotonic_ns()), EXTENSION(lambda c, name: None))
+    host = Host(
+        ctypes.sizeof(Host),
+        1,
+        None,
+        LOG(lambda c, level, text: None),
+        METRIC(lambda c, name, value: None),
+        FAIL(lambda c, text: said.__setitem__(0, text.decode())),
+        NOW(lambda c: time.monotonic_ns()),
+        EXTENSION(lambda c, name: None),
+    )
     values = {table.params[i].key: table.params[i].default for i in range(table.count)}
     values.update((k.encode(), v.encode()) for k, v in params.items())
     array = (ParamValue * len(values))(*[ParamValue(k, v) for k, v in values.items()])
@@ -93,6 +131,7 @@ def serve_plugin(file, device, params):
 
 # ---- the same in Python
 
+
 def python_model(name, classes):
     from torch import nn
 
@@ -112,8 +151,20 @@ def python_model(name, classes):
     def residual(i, o, stride, deep):
         shortcut = None if i == o and stride == 1 else nn.Sequential(conv(i, o, 1, stride), nn.BatchNorm2d(o))
         m = o // 4
-        layers = [conv(i, m, 1), nn.BatchNorm2d(m), nn.ReLU(True), conv(m, m, 3, stride), nn.BatchNorm2d(m), nn.ReLU(True), conv(m, o, 1),
-                  nn.BatchNorm2d(o)] if deep else [conv(i, o, 3, stride), nn.BatchNorm2d(o), nn.ReLU(True), conv(o, o, 3), nn.BatchNorm2d(o)]
+        layers = (
+            [
+                conv(i, m, 1),
+                nn.BatchNorm2d(m),
+                nn.ReLU(True),
+                conv(m, m, 3, stride),
+                nn.BatchNorm2d(m),
+                nn.ReLU(True),
+                conv(m, o, 1),
+                nn.BatchNorm2d(o),
+            ]
+            if deep
+            else [conv(i, o, 3, stride), nn.BatchNorm2d(o), nn.ReLU(True), conv(o, o, 3), nn.BatchNorm2d(o)]
+        )
         return Residual(nn.Sequential(*layers), shortcut)
 
     if name == "vgg19":
@@ -123,8 +174,18 @@ def python_model(name, classes):
                 layers += [conv(i, o, 3, bias=True), nn.ReLU(True)]
                 i = o
             layers.append(nn.MaxPool2d(2))
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(512 * 49, 4096), nn.ReLU(True), nn.Dropout(), nn.Linear(4096, 4096),
-                             nn.ReLU(True), nn.Dropout(), nn.Linear(4096, classes))
+        return nn.Sequential(
+            *layers,
+            nn.AdaptiveAvgPool2d(7),
+            nn.Flatten(),
+            nn.Linear(512 * 49, 4096),
+            nn.ReLU(True),
+            nn.Dropout(),
+            nn.Linear(4096, 4096),
+            nn.ReLU(True),
+            nn.Dropout(),
+            nn.Linear(4096, classes),
+        )
     deep = name == "resnet50"
     layers, i = [conv(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)], 64
     for stage, depth in enumerate([3, 4, 6, 3] if deep else [2, 2, 2, 2]):
@@ -162,9 +223,12 @@ def serve_python(name, device, batch, image, classes):
 
 # ---- both in turns
 
+
 class Side:
     def __init__(self, *argv):
-        self.process = subprocess.Popen([sys.executable, __file__, *map(str, argv)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, *map(str, argv)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, order):
         self.process.stdin.write(f"{order}\n")
@@ -175,7 +239,8 @@ class Side:
         return float(answer)
 
     def on_gpu_mib(self):
-        # In a container the driver's process numbers are another's: then the whole list counts, whose owner is known here.
+        # In a container the driver's process numbers are another's: then the whole list counts, whose owner is known
+        # here.
         return [", ".join(row) for row in query("compute-apps=pid,used_memory")]
 
     def end(self):
@@ -187,8 +252,18 @@ class Runner(Side):
     """The side task under supervisor and runner, in a long lease for each block."""
 
     def __init__(self, options, plugin, device, params):
-        words = [options.bin / "bench-leases", options.bin / "freeride-runner", plugin, device, "serve", 0, *(f"{k}={v}" for k, v in params.items())]
-        self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        words = [
+            options.bin / "bench-leases",
+            options.bin / "freeride-runner",
+            plugin,
+            device,
+            "serve",
+            0,
+            *(f"{k}={v}" for k, v in params.items()),
+        ]
+        self.process = subprocess.Popen(
+            [str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.step_ms = 0.0
 
     def ask(self, order):
@@ -208,9 +283,18 @@ class Runner(Side):
 def compare(name, options, yields):
     gpu = options.device != "cpu"
     device = "GPU-0" if gpu else "cpu-0"
-    params = {"batch": options.batch, "image": options.image, "classes": options.classes, **({} if yields else {"piece_ms": 0})}
+    params = {
+        "batch": options.batch,
+        "image": options.image,
+        "classes": options.classes,
+        **({} if yields else {"piece_ms": 0}),
+    }
     plugin = options.plugins / f"{name}.so"
-    ours = Runner(options, plugin, device, params) if yields else Side("--serve-plugin", plugin, device, json.dumps({k: str(v) for k, v in params.items()}))
+    ours = (
+        Runner(options, plugin, device, params)
+        if yields
+        else Side("--serve-plugin", plugin, device, json.dumps({k: str(v) for k, v in params.items()}))
+    )
     row = {"side_task": name, "batch": options.batch, "image": options.image, "yield": yields}
     row["create_ms"] = ours.ask("create")
     row["on_gpu_created"] = ours.on_gpu_mib() if gpu else None
@@ -228,8 +312,13 @@ def compare(name, options, yields):
     ours.end(), theirs.end()
     ratios = [100 * (a / b - 1) for a, b in pairs]
     slower, half = interval(ratios)
-    row.update(step_ms=statistics.median(a for a, _ in pairs), pytorch_step_ms=statistics.median(b for _, b in pairs),
-               slower_pct=slower, slower_ci95_pct=half, pairs=pairs)
+    row.update(
+        step_ms=statistics.median(a for a, _ in pairs),
+        pytorch_step_ms=statistics.median(b for _, b in pairs),
+        slower_pct=slower,
+        slower_ci95_pct=half,
+        pairs=pairs,
+    )
     return row
 
 
@@ -240,7 +329,9 @@ def main():
         return serve_python(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plugins", required=True, type=pathlib.Path)
-    parser.add_argument("--bin", type=pathlib.Path, help="folder with bench-leases and freeride-runner: measure yield points, too")
+    parser.add_argument(
+        "--bin", type=pathlib.Path, help="folder with bench-leases and freeride-runner: measure yield points, too"
+    )
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--batch", type=int, default=64)
@@ -252,13 +343,18 @@ def main():
     options = parser.parse_args()
     options.plugins = options.plugins.resolve()
     rows = []
-    print(f"{'side task':<10} {'yield':>5} {'ms a step':>10} {'PyTorch':>8} {'slower by %':>14}  on the GPU when created, running (MiB)")
+    print(
+        f"{'side task':<10} {'yield':>5} {'ms a step':>10} {'PyTorch':>8} {'slower by %':>14}  on the GPU when created, running (MiB)"
+    )
     for name in options.models.split(","):
         for yields in (False, True) if options.bin else (False,):
             row = compare(name, options, yields)
             rows.append(row)
-            print(f"{name:<10} {row['yield']:>5} {row['step_ms']:>10.2f} {row['pytorch_step_ms']:>8.2f} {row['slower_pct']:>+7.2f} ± {row['slower_ci95_pct']:.2f}"
-                  f"  {row['on_gpu_created']} {row['on_gpu_running']}", flush=True)
+            print(
+                f"{name:<10} {row['yield']:>5} {row['step_ms']:>10.2f} {row['pytorch_step_ms']:>8.2f} {row['slower_pct']:>+7.2f} ± {row['slower_ci95_pct']:.2f}"
+                f"  {row['on_gpu_created']} {row['on_gpu_running']}",
+                flush=True,
+            )
             if options.out:
                 options.out.write_text(json.dumps({"rows": rows}, indent=1))
 

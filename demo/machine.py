@@ -1,4 +1,5 @@
 """What else the machine did during the run: a busy one explains bubbles without harvest and wide intervals."""
+
 import os
 import resource
 import time
@@ -15,7 +16,10 @@ def _cpu_seconds():
 
 def _own_seconds():
     """CPU time of this process and of all its descendants that have ended."""
-    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 class Watch:
@@ -25,7 +29,8 @@ class Watch:
         self._began, self._cpu, self._own = time.monotonic(), _cpu_seconds(), _own_seconds()
 
     def end(self):
-        """Shares of all cores' time, %: of processes that are none of ours, and stolen by the host of a virtual machine."""
+        """Shares of all cores' time, %: of processes that are none of ours, and stolen by the host of a virtual
+        machine."""
         available = (time.monotonic() - self._began) * os.cpu_count()
         busy, stolen = (now - before for now, before in zip(_cpu_seconds(), self._cpu))
         others = max(0.0, busy - (_own_seconds() - self._own))

@@ -1,4 +1,5 @@
 """Real data for the side tasks, found on this machine."""
+
 import collections
 import pathlib
 import re
@@ -6,8 +7,8 @@ import sysconfig
 
 TINY_TRAINING = ["batch=4", "image=32", "classes=10", "width_pct=12", "piece_ms=1"]
 
-# The side tasks that there may be, each with its parameters for a graph file and a picture folder (or None): small, so that all of them do
-# something within a short run.
+# The side tasks that there may be, each with its parameters for a graph file and a picture folder (or None): small, so
+# that all of them do something within a short run.
 SIDE_TASKS = {
     "pagerank": lambda graph, pictures: [f"input={graph}"],
     "image": lambda graph, pictures: [f"input={pictures}"] if pictures else [],
@@ -19,8 +20,8 @@ SIDE_TASKS = {
 
 
 def choose_side_tasks(wanted, folder, stages):
-    """Names of plugins, the first for stage 0: at least one for each stage; of more, several take turns. `wanted`: names separated by commas, or
-    "all" that lie in `folder`. ValueError for others."""
+    """Names of plugins, the first for stage 0: at least one for each stage; of more, several take turns. `wanted`:
+    names separated by commas, or "all" that lie in `folder`. ValueError for others."""
     names = [name for name in wanted.split(",") if name]
     if wanted == "all":
         names = [name for name in SIDE_TASKS if any(folder.rglob(f"{name}.so"))]
@@ -33,6 +34,7 @@ def picture_folder():
     """A folder with real JPEG and PNG pictures, or None: then the image task draws its own."""
     try:
         import matplotlib
+
         folder = pathlib.Path(matplotlib.get_data_path()) / "sample_data"
     except ImportError:
         return None
@@ -40,7 +42,8 @@ def picture_folder():
 
 
 def write_identifier_graph(path, limit_bytes=8 << 20):
-    """Writes a graph as SNAP edge list: who follows whom among the identifiers of Python's standard library. Returns their names by number."""
+    """Writes a graph as SNAP edge list: who follows whom among the identifiers of Python's standard library. Returns
+    their names by number."""
     numbers, edges = {}, collections.Counter()
     size = 0
     for source in sorted(pathlib.Path(sysconfig.get_paths()["stdlib"]).glob("**/*.py")):

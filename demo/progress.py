@@ -1,4 +1,5 @@
 """Live progress of the run: one line, rewritten in place on a terminal, else a new one every few seconds."""
+
 import collections
 import shutil
 import sys
@@ -49,7 +50,7 @@ class Progress:
             return
         self._next = now + (0.5 if self._in_place else 5.0)
         if self._in_place:
-            self._out.write("\r\x1b[K" + text[:shutil.get_terminal_size().columns - 1])
+            self._out.write("\r\x1b[K" + text[: shutil.get_terminal_size().columns - 1])
             self._open = True
         else:
             self._out.write(text + "\n")

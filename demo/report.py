@@ -1,10 +1,13 @@
 """Turns a finished run into its report: the figures, what is wrong with them, and a table."""
+
 import statistics
 
 MIN_HARVESTED_SHARE_PCT = 60.0
 BUSY_PCT = 5.0  # side tasks take what the machine has left: others' work comes out of their time first
 WIDE_PCT = 5.0  # an interval of the time increase that is wider than this gets a word of caution
-MAX_TIME_INCREASE_LOW_PCT = 2.0  # the lower end of the interval: a gate on its middle would be a coin flip on two shared cores
+MAX_TIME_INCREASE_LOW_PCT = (
+    2.0  # the lower end of the interval: a gate on its middle would be a coin flip on two shared cores
+)
 
 
 def percentile(values, pct):
@@ -33,15 +36,17 @@ def measures_from_events(events):
 
 
 def build(job, tasks, events, losses, reference_losses, events_lost, load):
-    """The report as a dict. `job`: the manager's measures; `tasks`: its tasks; `losses`: the training's own log lines, with harvesting
-    and (fewer) without; `load`: what else the machine did (machine.py)."""
+    """The report as a dict. `job`: the manager's measures; `tasks`: its tasks; `losses`: the training's own log lines,
+    with harvesting and (fewer) without; `load`: what else the machine did (machine.py)."""
     harvested = [line["loss"] for line in losses]
     without = [line["loss"] for line in reference_losses]
     report = {
         "stages": job["stages"],
         "iterations": len(losses),
         "iterations_held_out": job["holdout_iterations"],
-        "iteration_ms": statistics.mean((line["end_ns"] - line["begin_ns"]) / 1e6 for line in losses) if losses else 0.0,
+        "iteration_ms": statistics.mean((line["end_ns"] - line["begin_ns"]) / 1e6 for line in losses)
+        if losses
+        else 0.0,
         "measured": job["measured"],
         "time_increase_pct": job["time_increase_pct"],
         "time_increase_ci95_pct": [job["time_increase_ci95_low_pct"], job["time_increase_ci95_high_pct"]],
@@ -55,7 +60,7 @@ def build(job, tasks, events, losses, reference_losses, events_lost, load):
         "loss_first": harvested[0] if harvested else None,
         "loss_last": harvested[-1] if harvested else None,
         "losses_compared": len(without),
-        "losses_equal": bool(without) and harvested[:len(without)] == without,
+        "losses_equal": bool(without) and harvested[: len(without)] == without,
         "events": len(events),
         "events_lost": events_lost,
         "from_events": measures_from_events(events),
@@ -64,11 +69,20 @@ def build(job, tasks, events, losses, reference_losses, events_lost, load):
     }
     for task in tasks:
         state, counters = task["state"], task["state"]["counters"]
-        report["tasks"].append({
-            "name": state["task"], "plugin": state["plugin"], "stage": state["stage"], "steps": counters["steps"],
-            "step_ms": counters["step_ns"] / counters["steps"] / 1e6 if counters["steps"] else 0.0,
-            "harvested_s": counters["harvested_ns"] / 1e9, "leases": counters["leases"], "verdict": state["verdict"]["kind"],
-            "reason": state["verdict"]["reason"], "metrics": counters["metrics"]})
+        report["tasks"].append(
+            {
+                "name": state["task"],
+                "plugin": state["plugin"],
+                "stage": state["stage"],
+                "steps": counters["steps"],
+                "step_ms": counters["step_ns"] / counters["steps"] / 1e6 if counters["steps"] else 0.0,
+                "harvested_s": counters["harvested_ns"] / 1e9,
+                "leases": counters["leases"],
+                "verdict": state["verdict"]["kind"],
+                "reason": state["verdict"]["reason"],
+                "metrics": counters["metrics"],
+            }
+        )
     report["faults"], report["missed"] = faults(report), missed(report)
     report["problems"] = report["faults"] + report["missed"]
     return report
@@ -95,14 +109,23 @@ def missed(report):
     """One line for every figure that misses its goal: on a busy machine that can be the machine."""
     found = []
     foreign_pct = report["other_cpu_pct"] + report["stolen_cpu_pct"]
-    excuse = f"; the machine was busy: {foreign_pct:.0f} % of its CPU time went to others" if foreign_pct > BUSY_PCT else ""
+    excuse = (
+        f"; the machine was busy: {foreign_pct:.0f} % of its CPU time went to others" if foreign_pct > BUSY_PCT else ""
+    )
     if not report["measured"]:
-        found.append("the time increase could not be measured: too few blocks of iterations; give the demo more --seconds" + excuse)
+        found.append(
+            "the time increase could not be measured: too few blocks of iterations; give the demo more --seconds"
+            + excuse
+        )
     elif report["time_increase_ci95_pct"][0] > MAX_TIME_INCREASE_LOW_PCT:
-        found.append(f"training slowed down: the interval of the time increase begins at {report['time_increase_ci95_pct'][0]:+.2f} %, above "
-                     f"{MAX_TIME_INCREASE_LOW_PCT} %{excuse}")
+        found.append(
+            f"training slowed down: the interval of the time increase begins at {report['time_increase_ci95_pct'][0]:+.2f} %, above "
+            f"{MAX_TIME_INCREASE_LOW_PCT} %{excuse}"
+        )
     if report["harvested_share_pct"] < MIN_HARVESTED_SHARE_PCT:
-        found.append(f"only {report['harvested_share_pct']:.1f} % of the bubble time was harvested, less than {MIN_HARVESTED_SHARE_PCT:.0f} %{excuse}")
+        found.append(
+            f"only {report['harvested_share_pct']:.1f} % of the bubble time was harvested, less than {MIN_HARVESTED_SHARE_PCT:.0f} %{excuse}"
+        )
     return found
 
 
@@ -110,27 +133,58 @@ def table(report):
     """The report for people."""
     low, high = report["time_increase_ci95_pct"]
     wide = "; so wide an interval says little, more --seconds narrow it" if high - low > WIDE_PCT else ""
-    increase = f"{report['time_increase_pct']:+.2f} %   (95 %: {low:+.2f} to {high:+.2f} %{wide})" if report["measured"] else "not measured"
+    increase = (
+        f"{report['time_increase_pct']:+.2f} %   (95 %: {low:+.2f} to {high:+.2f} %{wide})"
+        if report["measured"]
+        else "not measured"
+    )
     per_stage = ", ".join(f"stage {s} {v:.1f} %" for s, v in sorted(report["stage_bubble_share_pct"].items()))
-    per_stage_harvest = ", ".join(f"stage {s} {v:.1f} %" for s, v in sorted(report["stage_harvested_share_pct"].items()))
+    per_stage_harvest = ", ".join(
+        f"stage {s} {v:.1f} %" for s, v in sorted(report["stage_harvested_share_pct"].items())
+    )
     first, last = report["loss_first"], report["loss_last"]
     rows = [
-        ("training", f"{report['stages']} stages, {report['iterations']} iterations of {report['iteration_ms']:.0f} ms, "
-                     f"{report['iterations_held_out']} of them held out"),
-        ("loss", f"{first:.4f} → {last:.4f}; the first {report['losses_compared']} "
-                 + ("equal those without FreeRide, bit for bit" if report["losses_equal"] else "DIFFER from those without FreeRide")
-                 if first is not None else "none"),
+        (
+            "training",
+            f"{report['stages']} stages, {report['iterations']} iterations of {report['iteration_ms']:.0f} ms, "
+            f"{report['iterations_held_out']} of them held out",
+        ),
+        (
+            "loss",
+            f"{first:.4f} → {last:.4f}; the first {report['losses_compared']} "
+            + (
+                "equal those without FreeRide, bit for bit"
+                if report["losses_equal"]
+                else "DIFFER from those without FreeRide"
+            )
+            if first is not None
+            else "none",
+        ),
         ("time increase I", increase),
         ("bubble share", f"{report['bubble_share_pct']:.1f} %   ({per_stage})"),
-        ("harvested share", f"{report['harvested_share_pct']:.1f} %   ({per_stage_harvest})"
-                            + (f", throttled to {report['duty_pct']:.0f} % of the iterations at the end" if report["duty_pct"] < 100 else "")),
-        ("machine", f"{report['other_cpu_pct']:.0f} % of its CPU time went to processes that are not of this run"
-                    + (f", {report['stolen_cpu_pct']:.0f} % to other virtual machines" if report["stolen_cpu_pct"] >= 1 else "")),
+        (
+            "harvested share",
+            f"{report['harvested_share_pct']:.1f} %   ({per_stage_harvest})"
+            + (
+                f", throttled to {report['duty_pct']:.0f} % of the iterations at the end"
+                if report["duty_pct"] < 100
+                else ""
+            ),
+        ),
+        (
+            "machine",
+            f"{report['other_cpu_pct']:.0f} % of its CPU time went to processes that are not of this run"
+            + (
+                f", {report['stolen_cpu_pct']:.0f} % to other virtual machines" if report["stolen_cpu_pct"] >= 1 else ""
+            ),
+        ),
         ("overrun", f"p50 {report['overrun_p50_us']:.0f} µs, p99 {report['overrun_p99_us']:.0f} µs"),
     ]
     lines = [f"  {name:<17}{text}" for name, text in rows]
     lines += ["", f"  {'side task':<17}{'stage':>5} {'steps':>9} {'step':>9} {'harvested':>10}  verdict"]
     for task in report["tasks"]:
-        lines.append(f"  {task['name']:<17}{task['stage']:>5} {task['steps']:>9} {task['step_ms']:>6.2f} ms {task['harvested_s']:>8.1f} s  "
-                     f"{task['verdict']}")
+        lines.append(
+            f"  {task['name']:<17}{task['stage']:>5} {task['steps']:>9} {task['step_ms']:>6.2f} ms {task['harvested_s']:>8.1f} s  "
+            f"{task['verdict']}"
+        )
     return "\n".join(lines)

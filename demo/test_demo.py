@@ -1,4 +1,5 @@
 """Report, trace, timeline, recorder and fleet of the demo, on events of a run that is known by heart."""
+
 import json
 import os
 import subprocess
@@ -21,16 +22,46 @@ IDLE = {"other_cpu_pct": 1.0, "stolen_cpu_pct": 0.5}
 def iteration(stage, number, holdout, harvested_ms=0):
     begin = SECOND + number * 100 * MS
     return f"training.iteration/demo/{stage}", {
-        "t_ns": begin + 100 * MS, "source": f"w{stage}", "seq": 1, "job": "demo", "device": f"cpu-{stage}", "rank": stage, "stage": stage,
-        "iteration": number, "begin_ns": begin, "end_ns": begin + 100 * MS, "bubble_ns": 20 * MS, "harvested_ns": harvested_ms * MS,
-        "holdout": holdout, "harvested": harvested_ms > 0}
+        "t_ns": begin + 100 * MS,
+        "source": f"w{stage}",
+        "seq": 1,
+        "job": "demo",
+        "device": f"cpu-{stage}",
+        "rank": stage,
+        "stage": stage,
+        "iteration": number,
+        "begin_ns": begin,
+        "end_ns": begin + 100 * MS,
+        "bubble_ns": 20 * MS,
+        "harvested_ns": harvested_ms * MS,
+        "holdout": holdout,
+        "harvested": harvested_ms > 0,
+    }
 
 
 def bubble(stage, number, holdout, harvested_ms=0, overrun_us=0):
     begin = SECOND + number * 100 * MS + 40 * MS
-    event = {"t_ns": begin, "source": f"w{stage}", "seq": 1, "job": "demo", "stage": stage, "rank": stage, "iteration": number, "wait": 1,
-             "type": "B", "begin_ns": begin, "end_ns": begin + 20 * MS, "learned_ns": 19 * MS, "harvested_ns": harvested_ms * MS,
-             "overrun_ns": overrun_us * 1000, "leased": not holdout, "holdout": holdout, "task": "", "side_begin_ns": 0, "side_end_ns": 0}
+    event = {
+        "t_ns": begin,
+        "source": f"w{stage}",
+        "seq": 1,
+        "job": "demo",
+        "stage": stage,
+        "rank": stage,
+        "iteration": number,
+        "wait": 1,
+        "type": "B",
+        "begin_ns": begin,
+        "end_ns": begin + 20 * MS,
+        "learned_ns": 19 * MS,
+        "harvested_ns": harvested_ms * MS,
+        "overrun_ns": overrun_us * 1000,
+        "leased": not holdout,
+        "holdout": holdout,
+        "task": "",
+        "side_begin_ns": 0,
+        "side_end_ns": 0,
+    }
     if harvested_ms:
         event.update(task="pagerank", side_begin_ns=begin + MS, side_end_ns=begin + (1 + harvested_ms) * MS)
     return f"bubble.end/demo/{stage}", event
@@ -38,40 +69,95 @@ def bubble(stage, number, holdout, harvested_ms=0, overrun_us=0):
 
 @pytest.fixture
 def events():
-    """Two stages, eight iterations; the even blocks of two are held out, the others harvest 15 of 20 ms on stage 0 and 13 on stage 1."""
-    made = [("task.state/pagerank", {"t_ns": 2 * SECOND, "source": "m", "seq": 1, "task": "pagerank", "state": "RUNNING",
-                                     "verdict": {"kind": ""}, "counters": {"steps": 7}})]
+    """Two stages, eight iterations; the even blocks of two are held out, the others harvest 15 of 20 ms on stage 0 and
+    13 on stage 1."""
+    made = [
+        (
+            "task.state/pagerank",
+            {
+                "t_ns": 2 * SECOND,
+                "source": "m",
+                "seq": 1,
+                "task": "pagerank",
+                "state": "RUNNING",
+                "verdict": {"kind": ""},
+                "counters": {"steps": 7},
+            },
+        )
+    ]
     for number in range(8):
         holdout = number // 2 % 2 == 0
         for stage in range(2):
             harvested = 0 if holdout else 15 - 2 * stage
-            made += [bubble(stage, number, holdout, harvested, overrun_us=0 if holdout else 10 * number), iteration(stage, number, holdout, harvested)]
+            made += [
+                bubble(stage, number, holdout, harvested, overrun_us=0 if holdout else 10 * number),
+                iteration(stage, number, holdout, harvested),
+            ]
     return made
 
 
 @pytest.fixture
 def job():
-    return {"job": "demo", "stages": 2, "iterations": 8, "holdout_iterations": 4, "measured": True, "time_increase_pct": 0.3,
-            "time_increase_ci95_low_pct": -0.9, "time_increase_ci95_high_pct": 1.5, "bubble_share_pct": 20.0, "harvested_share_pct": 70.0,
-            "overrun_p50_us": 20.0, "overrun_p99_us": 70.0, "duty_pct": 100.0, "stage_bubble_share_pct": {"0": 20.0, "1": 20.0},
-            "stage_harvested_share_pct": {"0": 75.0, "1": 65.0}}
+    return {
+        "job": "demo",
+        "stages": 2,
+        "iterations": 8,
+        "holdout_iterations": 4,
+        "measured": True,
+        "time_increase_pct": 0.3,
+        "time_increase_ci95_low_pct": -0.9,
+        "time_increase_ci95_high_pct": 1.5,
+        "bubble_share_pct": 20.0,
+        "harvested_share_pct": 70.0,
+        "overrun_p50_us": 20.0,
+        "overrun_p99_us": 70.0,
+        "duty_pct": 100.0,
+        "stage_bubble_share_pct": {"0": 20.0, "1": 20.0},
+        "stage_harvested_share_pct": {"0": 75.0, "1": 65.0},
+    }
 
 
 def task(name="pagerank", steps=1000, kind="stopped"):
-    return {"state": {"task": name, "plugin": f"{name}.so", "stage": 0, "verdict": {"kind": kind, "reason": "by user"},
-                      "counters": {"steps": steps, "step_ns": steps * MS, "harvested_ns": steps * MS, "leases": 9, "metrics": {}}}}
+    return {
+        "state": {
+            "task": name,
+            "plugin": f"{name}.so",
+            "stage": 0,
+            "verdict": {"kind": kind, "reason": "by user"},
+            "counters": {"steps": steps, "step_ns": steps * MS, "harvested_ns": steps * MS, "leases": 9, "metrics": {}},
+        }
+    }
 
 
 def log(count, offset=0.0):
-    return [{"iteration": i, "loss": 5.0 - i / 10 + offset, "begin_ns": SECOND + i * 100 * MS, "end_ns": SECOND + (i + 1) * 100 * MS}
-            for i in range(count)]
+    return [
+        {
+            "iteration": i,
+            "loss": 5.0 - i / 10 + offset,
+            "begin_ns": SECOND + i * 100 * MS,
+            "end_ns": SECOND + (i + 1) * 100 * MS,
+        }
+        for i in range(count)
+    ]
 
 
 def test_report_has_the_promised_keys_and_no_problem(events, job):
     made = report.build(job, [task()], events, log(8), log(3), 0, IDLE)
-    for key in ("time_increase_pct", "time_increase_ci95_pct", "bubble_share_pct", "harvested_share_pct", "overrun_p99_us", "loss_first", "loss_last"):
+    for key in (
+        "time_increase_pct",
+        "time_increase_ci95_pct",
+        "bubble_share_pct",
+        "harvested_share_pct",
+        "overrun_p99_us",
+        "loss_first",
+        "loss_last",
+    ):
         assert key in made
-    assert made["tasks"][0]["name"] == "pagerank" and made["tasks"][0]["steps"] == 1000 and made["tasks"][0]["verdict"] == "stopped"
+    assert (
+        made["tasks"][0]["name"] == "pagerank"
+        and made["tasks"][0]["steps"] == 1000
+        and made["tasks"][0]["verdict"] == "stopped"
+    )
     assert made["time_increase_ci95_pct"] == [-0.9, 1.5]
     assert made["losses_equal"] and made["loss_first"] == 5.0 and made["loss_last"] == 4.3
     assert made["problems"] == []
@@ -90,20 +176,33 @@ def test_measures_are_found_again_in_the_events(events):
     assert report.measures_from_events([])["harvested_share_pct"] == 0
 
 
-@pytest.mark.parametrize("change, words", [
-    (dict(losses=log(3, 1e-12)), "losses with and without harvesting differ"),
-    (dict(losses=[]), "no losses to compare"),
-    (dict(job={"time_increase_ci95_low_pct": 2.1}), "slowed down"),
-    (dict(job={"measured": False}), "could not be measured"),
-    (dict(job={"harvested_share_pct": 59.9}), "only 59.9 %"),
-    (dict(job={"harvested_share_pct": 59.9}, load={"other_cpu_pct": 30, "stolen_cpu_pct": 2}), "32 % of its CPU time went to others"),
-    (dict(tasks=[task(steps=0)]), "made no step"),
-    (dict(tasks=[task(kind="crashed")]), "ended as 'crashed'"),
-    (dict(lost=3), "3 events were lost"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(losses=log(3, 1e-12)), "losses with and without harvesting differ"),
+        (dict(losses=[]), "no losses to compare"),
+        (dict(job={"time_increase_ci95_low_pct": 2.1}), "slowed down"),
+        (dict(job={"measured": False}), "could not be measured"),
+        (dict(job={"harvested_share_pct": 59.9}), "only 59.9 %"),
+        (
+            dict(job={"harvested_share_pct": 59.9}, load={"other_cpu_pct": 30, "stolen_cpu_pct": 2}),
+            "32 % of its CPU time went to others",
+        ),
+        (dict(tasks=[task(steps=0)]), "made no step"),
+        (dict(tasks=[task(kind="crashed")]), "ended as 'crashed'"),
+        (dict(lost=3), "3 events were lost"),
+    ],
+)
 def test_everything_that_is_wrong_is_a_problem(events, job, change, words):
-    made = report.build(dict(job, **change.get("job", {})), change.get("tasks", [task()]), events, log(8), change.get("losses", log(3)),
-                        change.get("lost", 0), change.get("load", IDLE))
+    made = report.build(
+        dict(job, **change.get("job", {})),
+        change.get("tasks", [task()]),
+        events,
+        log(8),
+        change.get("losses", log(3)),
+        change.get("lost", 0),
+        change.get("load", IDLE),
+    )
     assert len(made["problems"]) == 1 and words in made["problems"][0]
     assert report.table(made)
 
@@ -120,7 +219,11 @@ def test_trace_has_a_track_per_stage_with_nested_times(events, tmp_path):
     assert len(side) == 8 and {e["name"] for e in side} == {"pagerank"}
     bubbles = {(e["pid"], e["args"]["iteration"]): e for e in spans if e["tid"] == chrome_trace.BUBBLES}
     for span in side:
-        inside = [b for b in bubbles.values() if b["pid"] == span["pid"] and b["ts"] <= span["ts"] and span["ts"] + span["dur"] <= b["ts"] + b["dur"]]
+        inside = [
+            b
+            for b in bubbles.values()
+            if b["pid"] == span["pid"] and b["ts"] <= span["ts"] and span["ts"] + span["dur"] <= b["ts"] + b["dur"]
+        ]
         assert len(inside) == 1
     assert min(e["ts"] for e in spans) == 0 and all(e["dur"] > 0 for e in spans)
     assert [e["name"] for e in entries if e["ph"] == "i"] == ["pagerank RUNNING"]
@@ -149,18 +252,32 @@ def test_progress_line(events):
 
 
 def test_a_run_without_a_build_says_so(tmp_path):
-    done = subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "run.py"), "--build", str(tmp_path), "--out", str(tmp_path / "out")],
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [
+            sys.executable,
+            os.path.join(os.path.dirname(__file__), "run.py"),
+            "--build",
+            str(tmp_path),
+            "--out",
+            str(tmp_path / "out"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2 and "make build" in done.stderr
 
 
-@pytest.mark.parametrize("wanted, built, stages, chosen", [
-    ("pagerank,image", [], 2, ["pagerank", "image"]),
-    ("pagerank,image", [], 4, ["pagerank", "image", "pagerank", "image"]),
-    ("sgd", [], 3, ["sgd", "sgd", "sgd"]),
-    ("all", ["sgd", "pagerank", "image"], 2, ["pagerank", "image", "sgd"]),
-    ("all", ["sgd"], 2, ["sgd", "sgd"]),
-])
+@pytest.mark.parametrize(
+    "wanted, built, stages, chosen",
+    [
+        ("pagerank,image", [], 2, ["pagerank", "image"]),
+        ("pagerank,image", [], 4, ["pagerank", "image", "pagerank", "image"]),
+        ("sgd", [], 3, ["sgd", "sgd", "sgd"]),
+        ("all", ["sgd", "pagerank", "image"], 2, ["pagerank", "image", "sgd"]),
+        ("all", ["sgd"], 2, ["sgd", "sgd"]),
+    ],
+)
 def test_every_stage_gets_a_side_task_and_every_side_task_a_stage(tmp_path, wanted, built, stages, chosen):
     for name in built:
         (tmp_path / f"{name}.so").touch()

@@ -1,4 +1,5 @@
 """Draws a few iterations of a run: a row per stage, compute, bubbles, and the side tasks inside the bubbles."""
+
 import chrome_trace
 
 COMPUTE, BUBBLE, SIDE = "#34557a", "#dfe3e8", "#f08c2e"
@@ -6,21 +7,23 @@ WINDOW_ITERATIONS = 4
 
 
 def choose_window(events):
-    """(begin_ns, end_ns) of a few iterations of stage 0: a held-out one and then harvested ones, if there is such a place. Where all are
-    harvested best, so that it shows how it is meant to be, and says nothing about how often."""
-    iterations = sorted((e for t, e in events if t.startswith("training.iteration/") and e["stage"] == 0), key=lambda e: e["begin_ns"])
+    """(begin_ns, end_ns) of a few iterations of stage 0: a held-out one and then harvested ones, if there is such a
+    place. Where all are harvested best, so that it shows how it is meant to be, and says nothing about how often."""
+    iterations = sorted(
+        (e for t, e in events if t.startswith("training.iteration/") and e["stage"] == 0), key=lambda e: e["begin_ns"]
+    )
     if not iterations:
         return None
     best, best_share = max(0, len(iterations) - WINDOW_ITERATIONS), 0.0
     for first in range(len(iterations) - WINDOW_ITERATIONS + 1):
-        window = iterations[first:first + WINDOW_ITERATIONS]
+        window = iterations[first : first + WINDOW_ITERATIONS]
         if [e["holdout"] for e in window] != [True] + [False] * (WINDOW_ITERATIONS - 1):
             continue
         # The share of the one that was harvested least: a picture of a whole window, not of one good bubble.
         share = min(e["harvested_ns"] / max(1, e["bubble_ns"]) for e in window[1:])
         if share >= best_share:
             best, best_share = first, share
-    window = iterations[best:best + WINDOW_ITERATIONS]
+    window = iterations[best : best + WINDOW_ITERATIONS]
     return window[0]["begin_ns"], window[-1]["end_ns"]
 
 
@@ -30,6 +33,7 @@ def draw(path, events):
     if window is None:
         return False
     import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.patches import Patch
@@ -46,15 +50,35 @@ def draw(path, events):
             held_out.append((stage, (first - begin_ns) / 1e6, (last - begin_ns) / 1e6))
     stages = sorted({bar[0] for bar in bars[chrome_trace.TRAINING]})
     figure, axes = pyplot.subplots(figsize=(12, 1.0 + 0.75 * len(stages)), dpi=120)
-    for track, colour, height in ((chrome_trace.TRAINING, COMPUTE, 0.7), (chrome_trace.BUBBLES, BUBBLE, 0.7),
-                                  (chrome_trace.SIDE_TASKS, SIDE, 0.45)):
+    for track, colour, height in (
+        (chrome_trace.TRAINING, COMPUTE, 0.7),
+        (chrome_trace.BUBBLES, BUBBLE, 0.7),
+        (chrome_trace.SIDE_TASKS, SIDE, 0.45),
+    ):
         for stage, left, width in bars[track]:
             axes.barh(stages.index(stage), width, left=left, height=height, color=colour, linewidth=0)
     # Row by row: stages do not begin an iteration at the same time.
     for stage, left, right in held_out:
-        axes.barh(stages.index(stage), right - left, left=left, height=0.7, fill=False, hatch="///", edgecolor="#c6cdd6", alpha=0.5, linewidth=0)
+        axes.barh(
+            stages.index(stage),
+            right - left,
+            left=left,
+            height=0.7,
+            fill=False,
+            hatch="///",
+            edgecolor="#c6cdd6",
+            alpha=0.5,
+            linewidth=0,
+        )
         if stage == stages[0]:
-            axes.annotate("held out: no side tasks", ((left + right) / 2, -0.45), ha="center", va="bottom", fontsize=8, color="#5a6570")
+            axes.annotate(
+                "held out: no side tasks",
+                ((left + right) / 2, -0.45),
+                ha="center",
+                va="bottom",
+                fontsize=8,
+                color="#5a6570",
+            )
     axes.set_yticks(range(len(stages)))
     axes.set_yticklabels([f"stage {stage}" for stage in stages])
     axes.set_ylim(len(stages) - 0.45, -0.75)
@@ -63,8 +87,17 @@ def draw(path, events):
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.legend(handles=[Patch(color=COMPUTE, label="training"), Patch(color=BUBBLE, label="bubble"), Patch(color=SIDE, label="side task")],
-                loc="upper center", bbox_to_anchor=(0.5, -0.08 - 0.3 / len(stages)), ncol=3, frameon=False)
+    axes.legend(
+        handles=[
+            Patch(color=COMPUTE, label="training"),
+            Patch(color=BUBBLE, label="bubble"),
+            Patch(color=SIDE, label="side task"),
+        ],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.08 - 0.3 / len(stages)),
+        ncol=3,
+        frameon=False,
+    )
     figure.savefig(path, bbox_inches="tight")
     pyplot.close(figure)
     return True

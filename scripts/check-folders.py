@@ -3,10 +3,11 @@
 
     scripts/check-folders.py [TREE]
 
-ARCHITECTURE.md's table is of folders; its rows read `| `folder/` | what lives there | may use |`, and "all" in the last column lifts the rule. A folder's README.md may have
-one of its rooms, whose last column is "may use of the others". Nowhere may use run in a circle: among Python modules (by what they import when they are imported),
-a folder's rooms, or folders. No Python outside of a folder imports names of it that begin with "_". Tests may use everything.
-"""
+ARCHITECTURE.md's table is of folders; its rows read `| `folder/` | what lives there | may use |`, and "all" in the last
+column lifts the rule. A folder's README.md may have one of its rooms, whose last column is "may use of the others".
+Nowhere may use run in a circle: among Python modules (by what they import when they are imported), a folder's rooms, or
+folders. No Python outside of a folder imports names of it that begin with "_". Tests may use everything."""
+
 import ast
 import collections
 import os
@@ -16,8 +17,15 @@ import subprocess
 import sys
 
 OWNERS = {  # include prefix -> folder
-    "freeride/base/": "base", "freeride/policy/": "policy", "freeride/bus/": "bus", "freeride/pages": "pages",
-    "freeride/plugin": "plugin-api", "freeride/hook": "hooks", "freeride/worker/": "worker", "freeride/seccomp": "containers", "freeride/manager/": "manager",
+    "freeride/base/": "base",
+    "freeride/policy/": "policy",
+    "freeride/bus/": "bus",
+    "freeride/pages": "pages",
+    "freeride/plugin": "plugin-api",
+    "freeride/hook": "hooks",
+    "freeride/worker/": "worker",
+    "freeride/seccomp": "containers",
+    "freeride/manager/": "manager",
 }
 LIBRARIES = {"zmq": "ZeroMQ", "msgpack": "MessagePack"}
 ROW = re.compile(r"\|\s*`([\w/-]+)/`\s*\|(.*)\|([^|]*)\|\s*$")
@@ -39,7 +47,7 @@ def circles(uses):
 
     def follow(one, way):
         if one in way:
-            circle = way[way.index(one):]
+            circle = way[way.index(one) :]
             at = circle.index(min(circle))
             found.append((*circle[at:], *circle[:at]))
         elif one not in done:
@@ -55,12 +63,26 @@ def circles(uses):
 class Tree:
     def __init__(self, root):
         self.root = pathlib.Path(root)
-        done = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=self.root, capture_output=True, text=True, check=True)
-        self.files = [name for name in done.stdout.splitlines() if (self.root / name).is_file() and (name[0] != "." or "/" not in name)]
+        done = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.files = [
+            name
+            for name in done.stdout.splitlines()
+            if (self.root / name).is_file() and (name[0] != "." or "/" not in name)
+        ]
         self.problems = []
         self.folders = dict(row_of(match) for match in map(ROW.match, self.lines("ARCHITECTURE.md")) if match)
         self.used = collections.defaultdict(set)  # folder -> folders, without tests'
-        self.rooms = {name[:-len("/README.md")]: found for name in self.files if name.endswith("/README.md") and (found := self.rooms_of(name))}
+        self.rooms = {
+            name[: -len("/README.md")]: found
+            for name in self.files
+            if name.endswith("/README.md") and (found := self.rooms_of(name))
+        }
 
     def lines(self, name):
         return (self.root / name).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -126,10 +148,14 @@ class Tree:
                 if room in rooms and other in rooms and other != room and not is_test(name):
                     between[folder][room].add(other)
                     if other not in rooms[room] and "all" not in rooms[room]:
-                        self.problems.append(f"{name}:{number}: {folder}/{room}/ may not use {folder}/{other}/ ({include})")
+                        self.problems.append(
+                            f"{name}:{number}: {folder}/{room}/ may not use {folder}/{other}/ ({include})"
+                        )
         for folder, uses in between.items():
             for circle in circles(uses):
-                self.problems.append(f"rooms of {folder}/ use each other in a circle: {' → '.join([*circle, circle[0]])}")
+                self.problems.append(
+                    f"rooms of {folder}/ use each other in a circle: {' → '.join([*circle, circle[0]])}"
+                )
 
     def check_library(self, name, number, folder, include):
         row = self.row(name)
@@ -167,14 +193,19 @@ class Tree:
             self.problems.append(f"modules import each other in a circle: {' → '.join([*circle, circle[0]])}")
 
     def imports_of(self, name):
-        """(line, words of the name, when the module itself is imported); a relative import begins with a word "." for each of its dots."""
+        """(line, words of the name, when the module itself is imported); a relative import begins with a word "." for
+        each of its dots."""
         try:
             tree = ast.parse("\n".join(self.lines(name)))
         except SyntaxError as error:
             self.problems.append(f"{name}:{error.lineno}: {error.msg}")
             return
-        inside = {id(node) for function in ast.walk(tree) if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-                  for node in ast.walk(function)}
+        inside = {
+            id(node)
+            for function in ast.walk(tree)
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            for node in ast.walk(function)
+        }
         for node in ast.walk(tree):
             at_once = id(node) not in inside
             if isinstance(node, ast.Import):
@@ -200,7 +231,9 @@ class Tree:
             return None
         if len(found) > 1:  # whose folder the file itself puts on its path
             paths = [line for line in self.lines(name) if "sys.path" in line]
-            found = [one for one in found if any(f'"{os.path.basename(os.path.dirname(one))}"' in line for line in paths)] or found
+            found = [
+                one for one in found if any(f'"{os.path.basename(os.path.dirname(one))}"' in line for line in paths)
+            ] or found
         package = os.path.dirname(found[0])
         return self.within(package, words[1:]) if package in packages else found[0]
 

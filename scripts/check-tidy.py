@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""clang-tidy over every source of ours, tests aside, that the given build has compiled. Usage: check-tidy.py BUILD_DIR [STAMPS_DIR [SECONDS]]
+"""clang-tidy over every source of ours, tests aside, that the given build has compiled. Usage: check-tidy.py BUILD_DIR
+[STAMPS_DIR [SECONDS]]
 
-A file that was clean is not looked at again until it, something of ours that it includes, or .clang-tidy changes: stamps are kept by content in
-STAMPS_DIR (BUILD_DIR/tidy), which may be shared between checkouts. What was changed last comes first; after SECONDS no other file is begun, and the
-next run goes on. Exit code 1: findings, printed as they come.
-"""
+A file that was clean is not looked at again until it, something of ours that it includes, or .clang-tidy changes:
+stamps are kept by content in STAMPS_DIR (BUILD_DIR/tidy), which may be shared between checkouts. What was changed last
+comes first; after SECONDS no other file is begun, and the next run goes on. Exit code 1: findings, printed as they
+come."""
+
 import collections
 import concurrent.futures
 import hashlib
@@ -37,7 +39,9 @@ def included(build):
 
 def changed():
     """Path to when a commit changed it last; empty where there is no history."""
-    text = subprocess.run(["git", "-C", ROOT, "log", "--format=:%ct", "--name-only"], capture_output=True, text=True, check=False).stdout
+    text = subprocess.run(
+        ["git", "-C", ROOT, "log", "--format=:%ct", "--name-only"], capture_output=True, text=True, check=False
+    ).stdout
     times, now = {}, 0
     for line in text.splitlines():
         if line.startswith(":"):
@@ -57,10 +61,17 @@ def main():
     made_from, sources = included(build), {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = pathlib.Path(entry["directory"], entry["file"]).resolve()
-        ours = source.suffix == ".cpp" and source.is_relative_to(ROOT) and not source.is_relative_to(build.parent) and "test" not in source.name
+        ours = (
+            source.suffix == ".cpp"
+            and source.is_relative_to(ROOT)
+            and not source.is_relative_to(build.parent)
+            and "test" not in source.name
+        )
         if ours and not any(source.is_relative_to(folder) for folder in LEFT_OUT):
             words = entry["command"].split()
-            made = made_from.get(words[words.index("-o") + 1], [])  # none: not compiled, so nobody knows what it includes
+            made = made_from.get(
+                words[words.index("-o") + 1], []
+            )  # none: not compiled, so nobody knows what it includes
             sources[source] = sorted({*sources.get(source, ()), *made, source, ROOT / ".clang-tidy"})
 
     def check(source):
@@ -73,7 +84,9 @@ def main():
             return "clean"
         if time.monotonic() > end:
             return "left"
-        done = subprocess.run(["clang-tidy", "--quiet", "-p", build, source], capture_output=True, text=True, cwd=ROOT, check=False)
+        done = subprocess.run(
+            ["clang-tidy", "--quiet", "-p", build, source], capture_output=True, text=True, cwd=ROOT, check=False
+        )
         if done.returncode == 0 and known:
             stamp.touch()
         elif done.returncode:
@@ -83,7 +96,9 @@ def main():
     times = changed()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         said = collections.Counter(pool.map(check, sorted(sources, key=lambda source: -times.get(source, 0))))
-    print(f"tidy: {said['findings'] or 'no'} of {len(sources)} files with findings; {said['clean']} unchanged since they were clean, {said['left']} left for another run")
+    print(
+        f"tidy: {said['findings'] or 'no'} of {len(sources)} files with findings; {said['clean']} unchanged since they were clean, {said['left']} left for another run"
+    )
     sys.exit(1 if said["findings"] else 0)
 
 

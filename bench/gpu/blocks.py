@@ -1,11 +1,13 @@
 """What blocks of iterations by turns, hooked and not or with side tasks and without, come to."""
+
 import statistics
 
 from rig.statistics import interval
 
 
 def increases(iteration_ms, hooked):
-    """Of neighbouring blocks, in percent: the hooked one's mean iteration over the unhooked one's, block by block in turn."""
+    """Of neighbouring blocks, in percent: the hooked one's mean iteration over the unhooked one's, block by block in
+    turn."""
     blocks = []
     for duration, kind in zip(iteration_ms, hooked):
         if kind is None or duration is None:
@@ -45,18 +47,31 @@ def summarise(record):
         off = [d for d, hooked in zip(runs[0]["iteration_ms"], runs[0]["hooked"]) if d is not None and hooked is False]
         summary[f"{name}_unhooked_iteration_ms"] = round(statistics.fmean(off), 3)
     if summary:  # of the hook as it is, which waits in two phases where a lease is worth it
-        summary["hook_time_increase_ci95_upper_pct"] = summary.get("hook_two_phase_ci95_upper_pct", summary.get("hook_stream_wait_ci95_upper_pct"))
+        summary["hook_time_increase_ci95_upper_pct"] = summary.get(
+            "hook_two_phase_ci95_upper_pct", summary.get("hook_stream_wait_ci95_upper_pct")
+        )
         summary["hook_cpu_pct"] = max(value for name, value in summary.items() if name.endswith("_cpu_pct"))
     return summary
 
 
 def by_way(results):
-    """What a run's ranks left, for each way of waiting: which iterations were hooked (None: neither that nor unhooked)."""
+    """What a run's ranks left, for each way of waiting: which iterations were hooked (None: neither that nor
+    unhooked)."""
     found = {}
     for way in results[0]["hook_cpu_pct_of"]:
         ways = results[0]["ways"]
-        # An unhooked block's first iteration still has some of the one before: behind another way's, nothing else would leave it out.
-        hooked = [True if one == way else False if one is None and before in (way, None) else None for before, one in zip([None, *ways], ways)]
-        found[way] = [{**{key: value for key, value in result.items() if key not in ("ways", "hook_cpu_pct_of")}, "hooked": hooked,
-                       "hook_cpu_pct": result["hook_cpu_pct_of"][way]} for result in results]
+        # An unhooked block's first iteration still has some of the one before: behind another way's, nothing else would
+        # leave it out.
+        hooked = [
+            True if one == way else False if one is None and before in (way, None) else None
+            for before, one in zip([None, *ways], ways)
+        ]
+        found[way] = [
+            {
+                **{key: value for key, value in result.items() if key not in ("ways", "hook_cpu_pct_of")},
+                "hooked": hooked,
+                "hook_cpu_pct": result["hook_cpu_pct_of"][way],
+            }
+            for result in results
+        ]
     return found

@@ -1,4 +1,5 @@
 """Samples GPUs' clocks and power while something else is measured."""
+
 import threading
 import time
 
@@ -10,6 +11,7 @@ class Clocks:
         self.samples, self.stopped = [], threading.Event()
         try:
             import pynvml
+
             pynvml.nvmlInit()
             self.nvml, self.handles = pynvml, [pynvml.nvmlDeviceGetHandleByIndex(first + i) for i in range(gpus)]
         except Exception as error:
@@ -29,9 +31,16 @@ class Clocks:
             for gpu, handle in enumerate(self.handles):
                 try:
                     at = time.monotonic_ns()
-                    self.samples.append((at, gpu, self.nvml.nvmlDeviceGetClockInfo(handle, self.nvml.NVML_CLOCK_SM),
-                                         self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, self.instant_w(handle),
-                                         self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+                    self.samples.append(
+                        (
+                            at,
+                            gpu,
+                            self.nvml.nvmlDeviceGetClockInfo(handle, self.nvml.NVML_CLOCK_SM),
+                            self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+                            self.instant_w(handle),
+                            self.nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+                        )
+                    )
                 except Exception as error:
                     print(f"clocks end: {error}", flush=True)
                     return

@@ -1,6 +1,6 @@
-"""Watches a rank's bubble page and its worker's lease and answer pages without sleeping, for measurements: it sees a GPU's mark within a
-microsecond. observer.py BUBBLE_PAGE WORKER_PID OUT; ends with SIGTERM or its stdin's end.
-"""
+"""Watches a rank's bubble page and its worker's lease and answer pages without sleeping, for measurements: it sees a
+GPU's mark within a microsecond. observer.py BUBBLE_PAGE WORKER_PID OUT; ends with SIGTERM or its stdin's end."""
+
 import glob
 import json
 import mmap
@@ -13,7 +13,9 @@ import time
 from freeride.pages import AnswerPage, BubblePage, LeasePage
 
 STATE, EXPECTED = BubblePage.state_word.offset, BubblePage.expected_ns.offset
-LEASE, DEADLINE, OPENED, BEGIN = (getattr(LeasePage, name).offset for name in ("lease_id", "deadline_ns", "opened_ns", "begin_ns"))
+LEASE, DEADLINE, OPENED, BEGIN = (
+    getattr(LeasePage, name).offset for name in ("lease_id", "deadline_ns", "opened_ns", "begin_ns")
+)
 FIRST_STEP, PAUSED = AnswerPage.first_step_ns.offset, AnswerPage.last_paused_ns.offset
 WORK = [getattr(AnswerPage, name).offset for name in ("steps", "step_ns", "lease_step_ns")]
 
@@ -89,8 +91,20 @@ def main():
     # Of each side task: steps, time in steps, the part of it before the deadlines of its leases.
     work = [[u64(page, at)[0] - start for at, start in zip(WORK, of_page)] for page, of_page in zip(answers, work)]
     with open(out, "w") as file:
-        json.dump({"begin_ns": begin_ns, "end_ns": time.monotonic_ns(), "work": work, "edges": edges, "leases": opened, "paused": paused,
-                   "awake": awake, "stepped": stepped, "longest_gap_ns": longest}, file)
+        json.dump(
+            {
+                "begin_ns": begin_ns,
+                "end_ns": time.monotonic_ns(),
+                "work": work,
+                "edges": edges,
+                "leases": opened,
+                "paused": paused,
+                "awake": awake,
+                "stepped": stepped,
+                "longest_gap_ns": longest,
+            },
+            file,
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Where the time of a stage's chunks goes, of which each follows a wait: from the wait's end to the first kernel's, in the first layer, in the
-others; and the SM clock in the two latter."""
+"""Where the time of a stage's chunks goes, of which each follows a wait: from the wait's end to the first kernel's, in
+the first layer, in the others; and the SM clock in the two latter."""
+
 import ctypes
 import os
 import subprocess
@@ -15,7 +16,20 @@ class Parts:
         self.torch, self.stream, self.looks, self.open, self.rows, self.chunk = torch, stream, 0, [], [], None
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "clock.cu")
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run(["nvcc", "-O2", "-arch=native", "-shared", "-Xcompiler", "-fPIC", source, "-o", folder + "/libclock.so"], check=True)
+            subprocess.run(
+                [
+                    "nvcc",
+                    "-O2",
+                    "-arch=native",
+                    "-shared",
+                    "-Xcompiler",
+                    "-fPIC",
+                    source,
+                    "-o",
+                    folder + "/libclock.so",
+                ],
+                check=True,
+            )
             self.clock = ctypes.CDLL(folder + "/libclock.so")
         self.clock.clock_look.argtypes = [ctypes.c_void_p, ctypes.c_int]
         if self.clock.clock_init(MOST):
@@ -25,6 +39,7 @@ class Parts:
         def before_last(_, given):
             if given[0].requires_grad:
                 given[0].register_hook(lambda _: self.first("B"))
+
         layers[-1].register_forward_pre_hook(before_last)
 
     def edge(self):
@@ -60,20 +75,28 @@ class Parts:
         if len(self.open) > OPEN:
             *head, begin, there, first, end = self.open.pop(0)
             end.synchronize()
-            self.rows.append(head + [round(1e3 * a.elapsed_time(b), 2) for a, b in ((begin, there), (there, first), (first, end))])
+            self.rows.append(
+                head + [round(1e3 * a.elapsed_time(b), 2) for a, b in ((begin, there), (there, first), (first, end))]
+            )
 
     def result(self):
         """Rows of iteration, chunk, what, the three times in us, the two clocks in MHz (None: not known)."""
         self.torch.cuda.synchronize()
         raw = (ctypes.c_uint64 * (2 * MULTIPROCESSORS * self.looks))()
         self.clock.clock_read(raw, self.looks)
-        return [[iteration, index, what, *times, self.mhz(raw, at), self.mhz(raw, at + 1)] for iteration, index, what, at, *times in self.rows]
+        return [
+            [iteration, index, what, *times, self.mhz(raw, at), self.mhz(raw, at + 1)]
+            for iteration, index, what, at, *times in self.rows
+        ]
 
     @staticmethod
     def mhz(raw, at):
         found = []
         for of in range(2 * MULTIPROCESSORS * at, 2 * MULTIPROCESSORS * (at + 1), 2):
-            ns, cycles, later_ns, later_cycles = (*raw[of:of + 2], *raw[of + 2 * MULTIPROCESSORS:of + 2 * MULTIPROCESSORS + 2])
+            ns, cycles, later_ns, later_cycles = (
+                *raw[of : of + 2],
+                *raw[of + 2 * MULTIPROCESSORS : of + 2 * MULTIPROCESSORS + 2],
+            )
             if ns and later_ns > ns and later_cycles > cycles:
                 found.append(1e3 * (later_cycles - cycles) / (later_ns - ns))
         return round(sum(found) / len(found), 1) if found else None

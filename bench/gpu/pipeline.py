@@ -1,4 +1,5 @@
 """A GPT in torch.distributed.pipelining stages, for the hook's measurements and checks on GPUs: what both share."""
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,8 +16,12 @@ class Block(nn.Module):
 
     def forward(self, x):
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.before(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape))
+        q, k, v = (
+            self.qkv(self.before(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        )
+        x = x + self.out(
+            nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
+        )
         return x + self.down(nn.functional.gelu(self.up(self.after(x))))
 
 
@@ -51,8 +56,8 @@ class Training:
     """One rank's stages under `schedule`; step() is one iteration."""
 
     def __init__(self, schedule, size, device, seed=1, dtype=torch.bfloat16, group=None, beside=None, norm=False):
-        """group: this rank's pipeline, the world if None; beside: the same stages' ranks of all pipelines, which share their gradients;
-        norm: gradients are clipped by their norm over all stages, as Megatron does."""
+        """group: this rank's pipeline, the world if None; beside: the same stages' ranks of all pipelines, which share
+        their gradients; norm: gradients are clipped by their norm over all stages, as Megatron does."""
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         self.group, self.beside, self.norm = group, beside, norm
         kind = getattr(schedules, "Schedule" + schedule)
@@ -66,14 +71,20 @@ class Training:
             torch.manual_seed(seed + index)
             with device:
                 self.chunks.append(Chunk(size, index == 0, index == size.stages - 1).to(dtype))
-        stages = [PipelineStage(chunk, index, size.stages, device, group=group) for chunk, index in zip(self.chunks, mine)]
+        stages = [
+            PipelineStage(chunk, index, size.stages, device, group=group) for chunk, index in zip(self.chunks, mine)
+        ]
         whole = not issubclass(kind, schedules.PipelineScheduleMulti)
         self.mine, self.place = mine, rank
         self.schedule = kind(stages[0] if whole else stages, n_microbatches=size.micro_batches, loss_fn=loss_of)
-        self.optimizer = torch.optim.AdamW([p for chunk in self.chunks for p in chunk.parameters()], lr=1e-4, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            [p for chunk in self.chunks for p in chunk.parameters()], lr=1e-4, fused=True
+        )
         self.first, self.last = 0 in mine, size.stages - 1 in mine
         generator = torch.Generator(device="cpu").manual_seed(seed)
-        tokens = torch.randint(0, size.vocabulary, (size.batch * size.micro_batches, size.length + 1), generator=generator).to(device)
+        tokens = torch.randint(
+            0, size.vocabulary, (size.batch * size.micro_batches, size.length + 1), generator=generator
+        ).to(device)
         self.tokens, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def step(self):

@@ -1,4 +1,6 @@
-"""One rank of bench/hook_gpu.py: RANK, WORLD_SIZE, … in the environment; the job as JSON in the argument, the result to job["out"].<rank>."""
+"""One rank of bench/hook_gpu.py: RANK, WORLD_SIZE, … in the environment; the job as JSON in the argument, the result to
+job["out"].<rank>."""
+
 import datetime
 import faulthandler
 import glob
@@ -41,18 +43,27 @@ def waits_of_page():
     """What the page knows of this rank's waits, in ms: low and high quantile."""
     with open(page_path(), "rb") as file, pages.map_page(pages.BubblePage, file.fileno()) as mapped:
         page = mapped.copy()
-    known = [[round(one.low_ns / 1e6, 2), round(one.high_ns / 1e6, 2)] for one in page.learned[:page.waits]]
+    known = [[round(one.low_ns / 1e6, 2), round(one.high_ns / 1e6, 2)] for one in page.learned[: page.waits]]
     recent = [page.history[(page.bubbles - 1 - i) % pages.HISTORY] for i in range(min(page.bubbles, 2 * page.waits))]
     marked = [[pages.state_wait(r.state_word), round((r.end_ns - r.begin_ns) / 1e6, 2)] for r in reversed(recent)]
-    return {"waits": page.waits, "iteration": page.iteration, "bubbles": page.bubbles, "relearned": page.relearned, "learned_ms": known,
-            "recent_ms": marked, "usable_gib": round(page.usable_bytes / 2**30, 1), "hook_state": page.hook_state}
+    return {
+        "waits": page.waits,
+        "iteration": page.iteration,
+        "bubbles": page.bubbles,
+        "relearned": page.relearned,
+        "learned_ms": known,
+        "recent_ms": marked,
+        "usable_gib": round(page.usable_bytes / 2**30, 1),
+        "hook_state": page.hook_state,
+    }
 
 
 WAYS = {"two_phase": 3, "stream_wait": 1e6}  # from which length on, in ms, the host waits first
 
 
 def timed(job, device, result):
-    """Blocks of iterations with and without the hook, by turns; where there are several ways of waiting, with these by turns."""
+    """Blocks of iterations with and without the hook, by turns; where there are several ways of waiting, with these by
+    turns."""
     training = pipeline.Training(job["schedule"], pipeline.Size(**job["size"]), device)
     ways = job.get("ways", ["two_phase"])
     events, way_of, cpu = [], [], {way: [] for way in ways}
@@ -74,7 +85,11 @@ def timed(job, device, result):
                 events[-3].synchronize()
         torch.cuda.synchronize()
         if way in cpu:
-            cpu[way].append(100 * (helper_cpu_s() - before + (measure.counters()["cpu_ns"] - count_before) / 1e9) / (time.monotonic() - begin))
+            cpu[way].append(
+                100
+                * (helper_cpu_s() - before + (measure.counters()["cpu_ns"] - count_before) / 1e9)
+                / (time.monotonic() - begin)
+            )
     result["iteration_ms"] = [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])]
     result["ways"] = way_of
     result["hook_cpu_pct_of"] = cpu
@@ -98,9 +113,12 @@ def save(job, result):
 
 
 def grow():
-    """Asks for more memory than there is beside side tasks: without what comes between torch and its cudaMalloc, and with it."""
+    """Asks for more memory than there is beside side tasks: without what comes between torch and its cudaMalloc, and
+    with it."""
     free, total = torch.cuda.mem_get_info()
-    size = free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() + (4 << 30)  # torch lets go of what it keeps before it fails
+    size = (
+        free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() + (4 << 30)
+    )  # torch lets go of what it keeps before it fails
     result = {"free_mib": free >> 20, "total_mib": total >> 20, "asked_mib": size >> 20}
     for way in ("without", "with"):
         if way == "without":
@@ -122,8 +140,9 @@ def grow():
 
 
 def train_on(training, until, iteration, out, synchronise=False):
-    """As long as the file `until` does not say after which iteration to stop; whoever writes it chooses one that is ahead of both ranks.
-    synchronise: the host waits for the GPU after each iteration, as a training does that logs its loss."""
+    """As long as the file `until` does not say after which iteration to stop; whoever writes it chooses one that is
+    ahead of both ranks. synchronise: the host waits for the GPU after each iteration, as a training does that logs its
+    loss."""
     print(dist.get_rank(), "READY", page_path(), iteration, flush=True)
     last, recent, grown = None, [], None
     while last is None or iteration < last:
@@ -163,8 +182,13 @@ def main(whats, before_group=lambda job: None):
     freeride.attach()
     before_group(job)
     dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=job.get("timeout_s", 60)))
-    result = {"rank": dist.get_rank(), "torch": torch.__version__, "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-              "cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name(device)}
+    result = {
+        "rank": dist.get_rank(),
+        "torch": torch.__version__,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "cuda": torch.version.cuda,
+        "gpu": torch.cuda.get_device_name(device),
+    }
     begin = resource.getrusage(resource.RUSAGE_SELF)
     whats[job["what"]](job, device, result)
     end = resource.getrusage(resource.RUSAGE_SELF)

@@ -1,6 +1,8 @@
-"""One stage of a recorded 1F1B on one GPU, where there are not as many GPUs as stages: the work is the stage's own, forward, backward and
-optimizer; its neighbours are played by a process beside it, which says that the data is there as long after the GPU's mark as it took in the
-record. The job as JSON in the argument, the result to job["out"].0, as by rank.py."""
+"""One stage of a recorded 1F1B on one GPU, where there are not as many GPUs as stages: the work is the stage's own,
+forward, backward and optimizer; its neighbours are played by a process beside it, which says that the data is there as
+long after the GPU's mark as it took in the record. The job as JSON in the argument, the result to job["out"].0, as by
+rank.py."""
+
 import ctypes
 import json
 import mmap
@@ -20,8 +22,20 @@ BETWEEN_S = 0.005  # where it was marked all the same: then the host has posted 
 
 def attach(library, flags, rank, job, device=None):
     stage, stages = job["stage"], job["size"]["stages"]
-    config = measure.Config(ctypes.sizeof(measure.Config), flags, os.environ["FREERIDE_JOB"].encode(), device, b"replay", None,
-                             rank, stage if rank == 0 else (stage + 1) % stages, stages, 0, 1, rank)
+    config = measure.Config(
+        ctypes.sizeof(measure.Config),
+        flags,
+        os.environ["FREERIDE_JOB"].encode(),
+        device,
+        b"replay",
+        None,
+        rank,
+        stage if rank == 0 else (stage + 1) % stages,
+        stages,
+        0,
+        1,
+        rank,
+    )
     handle = library.attach(ctypes.byref(config))
     if not handle:
         raise RuntimeError("the hook did not attach")
@@ -38,7 +52,9 @@ def neighbours(job, page_path):
     fd = os.open(page_path, os.O_RDONLY)
     page = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
     word, state = struct.Struct("<Q").unpack_from, pages.BubblePage.state_word.offset
-    sent.sent[1][0] = count = SENT_FIRST + 1  # as a GPU counts; a rank is waited for from its first message on, so that one is there
+    sent.sent[1][0] = count = (
+        SENT_FIRST + 1
+    )  # as a GPU counts; a rank is waited for from its first message on, so that one is there
     print("READY", flush=True)
     first, iteration = True, 0
     while True:
@@ -70,9 +86,14 @@ class Training:
 
         import parts
         import pipeline
+
         self.torch, self.pipeline, self.library, self.handle, self.device = torch, pipeline, library, handle, device
         size = self.size = pipeline.Size(**job["size"])
-        self.stage, stages, dtype = job["stage"], size.stages, torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.stage, stages, dtype = (
+            job["stage"],
+            size.stages,
+            torch.bfloat16 if device.type == "cuda" else torch.float32,
+        )
         torch.manual_seed(1)
         with device:
             self.chunk = pipeline.Chunk(size, self.stage == 0, self.stage == stages - 1).to(dtype)
@@ -129,6 +150,7 @@ def main():
     import torch.distributed as dist
 
     import rank
+
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     torch.cuda.current_stream().query()
@@ -136,7 +158,9 @@ def main():
     library = measure.Library()
     handle = attach(library, measure.CUDA, 0, job)
     measure.use(library, handle)
-    played = subprocess.Popen([sys.executable, __file__, sys.argv[1], rank.page_path()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    played = subprocess.Popen(
+        [sys.executable, __file__, sys.argv[1], rank.page_path()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         played.stdout.readline()
         training = Training(job, device, library, handle)
@@ -150,10 +174,22 @@ def main():
                 if len(events) > 2:
                     events[-3].synchronize()
             if block > 0:
-                cpu.append(100 * (rank.helper_cpu_s() - before + (measure.counters()["cpu_ns"] - count_before) / 1e9) / (time.monotonic() - begin))
+                cpu.append(
+                    100
+                    * (rank.helper_cpu_s() - before + (measure.counters()["cpu_ns"] - count_before) / 1e9)
+                    / (time.monotonic() - begin)
+                )
         torch.cuda.synchronize()
-        result = {"rank": 0, "stage": job["stage"], "torch": torch.__version__, "nccl": None, "cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name(device),
-                  "iteration_ms": [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])], "hook_cpu_pct": cpu}
+        result = {
+            "rank": 0,
+            "stage": job["stage"],
+            "torch": torch.__version__,
+            "nccl": None,
+            "cuda": torch.version.cuda,
+            "gpu": torch.cuda.get_device_name(device),
+            "iteration_ms": [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])],
+            "hook_cpu_pct": cpu,
+        }
         rank.leave(job, result)
         rank.train_on(training, job["until"], len(events), job["out"])
         torch.cuda.synchronize()

@@ -1,5 +1,6 @@
-"""What an observer saw, and what follows from it: `edges`, (time in ns, state word) whenever the page's state word changed; and the driver's samples of
-clocks and power."""
+"""What an observer saw, and what follows from it: `edges`, (time in ns, state word) whenever the page's state word
+changed; and the driver's samples of clocks and power."""
+
 import bisect
 import statistics
 
@@ -19,8 +20,9 @@ def iterations_of(edges):
 
 
 def leases_of(seen, bubbles):
-    """Of bubbles with a lease, by their number: how long after the mark the first one was there, and when on this way the hook had seen the
-    mark and the first step began, in us, and whether the hook had said that the mark might come; and the iterations that had any."""
+    """Of bubbles with a lease, by their number: how long after the mark the first one was there, and when on this way
+    the hook had seen the mark and the first step began, in us, and whether the hook had said that the mark might come;
+    and the iterations that had any."""
     starts, ways, leased = [bubble[0] for bubble in bubbles], {}, set()
     steps, awake = sorted(seen["stepped"]), seen["awake"]
     marks = [one[0] for one in awake]
@@ -33,13 +35,21 @@ def leases_of(seen, bubbles):
         step = bisect.bisect_left(steps, opened)
         first = steps[step] if step < len(steps) and steps[step] < bubbles[at][1] else None
         said = bisect.bisect_right(marks, starts[at]) - 1
-        ways.setdefault(at, [round((opened - starts[at]) / 1e3, 2), round((begin - starts[at]) / 1e3, 2),
-                             None if first is None else round((first - starts[at]) / 1e3, 2), said >= 0 and awake[said][1] > starts[at]])
+        ways.setdefault(
+            at,
+            [
+                round((opened - starts[at]) / 1e3, 2),
+                round((begin - starts[at]) / 1e3, 2),
+                None if first is None else round((first - starts[at]) / 1e3, 2),
+                said >= 0 and awake[said][1] > starts[at],
+            ],
+        )
     return ways, leased
 
 
 def overruns_of(seen, bubbles, leased):
-    """Of each leased bubble: from its end to the last pause before the next bubble, in us; 0 where the task was paused in time."""
+    """Of each leased bubble: from its end to the last pause before the next bubble, in us; 0 where the task was paused
+    in time."""
     paused, result = sorted(seen["paused"]), []
     for at in sorted(leased):
         end = bubbles[at][1]
@@ -72,7 +82,13 @@ def clock_of(samples, gpu, edges, iterations):
     found = {}
     for at, of, sm_mhz, *_ in samples:
         i, edge = bisect.bisect_right(begins, at) - 1, bisect.bisect_right(times, at) - 1
-        if of == gpu and i >= 0 and edge >= 0 and at <= begins[i] + iterations[order[i]][1] * 1e6 and not edges[edge][1] & 0xFFFF:
+        if (
+            of == gpu
+            and i >= 0
+            and edge >= 0
+            and at <= begins[i] + iterations[order[i]][1] * 1e6
+            and not edges[edge][1] & 0xFFFF
+        ):
             found.setdefault(order[i], []).append(sm_mhz)
     return [round(statistics.fmean(found[i]), 2) if i in found else None for i in order]
 
@@ -81,8 +97,8 @@ REASONS = {"sw_power_cap": 0x4, "hw_slowdown": 0x8, "sw_thermal": 0x20, "hw_ther
 
 
 def clocks_of(samples, edges_of_gpu, iterations, kinds):
-    """SM clock and power of each GPU, in its bubbles and in training's own time, in iterations with and without side tasks, and how often the
-    driver named which reason for a lower clock."""
+    """SM clock and power of each GPU, in its bubbles and in training's own time, in iterations with and without side
+    tasks, and how often the driver named which reason for a lower clock."""
     order = sorted(iterations)
     begins = [iterations[i][0] for i in order]
     times = [[at for at, _ in edges] for edges in edges_of_gpu]
@@ -94,7 +110,19 @@ def clocks_of(samples, edges_of_gpu, iterations, kinds):
             continue
         phase = "bubble" if edges_of_gpu[gpu][edge][1] & 0xFFFF else "training"
         found.setdefault((gpu, phase, kinds[i]), []).append((sm_mhz, power_w, instant_w, reasons))
-    return [{"gpu": gpu, "in": phase, "side_task": kind, "samples": len(values), "sm_mhz": round(statistics.fmean(v[0] for v in values), 1),
-             "power_w": round(statistics.fmean(v[1] for v in values), 1), "instant_w": round(statistics.fmean(v[2] for v in values), 1),
-             **{name + "_pct": round(100 * statistics.fmean(bool(v[3] & bit) for v in values), 1) for name, bit in REASONS.items()}}
-            for (gpu, phase, kind), values in sorted(found.items())]
+    return [
+        {
+            "gpu": gpu,
+            "in": phase,
+            "side_task": kind,
+            "samples": len(values),
+            "sm_mhz": round(statistics.fmean(v[0] for v in values), 1),
+            "power_w": round(statistics.fmean(v[1] for v in values), 1),
+            "instant_w": round(statistics.fmean(v[2] for v in values), 1),
+            **{
+                name + "_pct": round(100 * statistics.fmean(bool(v[3] & bit) for v in values), 1)
+                for name, bit in REASONS.items()
+            },
+        }
+        for (gpu, phase, kind), values in sorted(found.items())
+    ]

@@ -1,4 +1,5 @@
 """What recorded samples of harvested bubbles come to."""
+
 import statistics
 
 import blocks
@@ -8,10 +9,19 @@ from rig.statistics import interval, quantile
 
 def hops_of(ways):
     """Quantiles of the way from the mark: to the hook's look, from there to the lease, from there to the first step."""
-    whole = [way for way in ways if way[1] > -5]  # else the observer read the lease page while it was written, and has the begin before
-    hops = {"mark_to_look_us": [way[1] for way in whole], "look_to_lease_us": [way[0] - way[1] for way in whole],
-            "lease_to_step_us": [way[2] - way[0] for way in ways if way[2] is not None]}
-    result = {name: {f"p{percent}": round(quantile(of, percent / 100), 2) for percent in (50, 90, 99)} for name, of in hops.items() if of}
+    whole = [
+        way for way in ways if way[1] > -5
+    ]  # else the observer read the lease page while it was written, and has the begin before
+    hops = {
+        "mark_to_look_us": [way[1] for way in whole],
+        "look_to_lease_us": [way[0] - way[1] for way in whole],
+        "lease_to_step_us": [way[2] - way[0] for way in ways if way[2] is not None],
+    }
+    result = {
+        name: {f"p{percent}": round(quantile(of, percent / 100), 2) for percent in (50, 90, 99)}
+        for name, of in hops.items()
+        if of
+    }
     result["expected_pct"] = round(100 * statistics.fmean(way[3] for way in ways), 1)
     return result
 
@@ -24,8 +34,14 @@ def time_increase(iteration_ms, kinds):
     of = {kind: [ms for ms, one in zip(iteration_ms, kinds) if one is kind] for kind in (True, False)}
     if not of[True] or not of[False]:
         return {}
-    return {"time_increase_pct": round(mean, 3), "time_increase_ci95_half_pct": round(half, 3), "pairs_of_blocks": len(values),
-            "iterations_with": len(of[True]), "iterations_without": len(of[False]), "unleased_iteration_ms": round(statistics.fmean(of[False]), 3)}
+    return {
+        "time_increase_pct": round(mean, 3),
+        "time_increase_ci95_half_pct": round(half, 3),
+        "pairs_of_blocks": len(values),
+        "iterations_with": len(of[True]),
+        "iterations_without": len(of[False]),
+        "unleased_iteration_ms": round(statistics.fmean(of[False]), 3),
+    }
 
 
 def row_of(sample):
@@ -34,15 +50,26 @@ def row_of(sample):
     if "thread_pct" in sample:
         # Of time in which there are leases: half of it is held out.
         with_ms = sum(ms for ms, leased in zip(sample["iteration_ms"], sample["leased"]) if leased)
-        row.update(thread_pct=sample["thread_pct"], steps_per_s=round(1e3 * sum(sample["steps"]) / with_ms, 2) if with_ms else None,
-                   worker_cpu_pct=[round(value, 2) for value in sample["worker_cpu_pct"]])
+        row.update(
+            thread_pct=sample["thread_pct"],
+            steps_per_s=round(1e3 * sum(sample["steps"]) / with_ms, 2) if with_ms else None,
+            worker_cpu_pct=[round(value, 2) for value in sample["worker_cpu_pct"]],
+        )
     work, inside = sum(sample["in_steps_ns"]), sum(sample["bubble_ns"])
     row["harvested_share_pct"] = round(100 * work / inside, 2) if inside else None
-    row["harvested_share_by_stage_pct"] = [round(100 * w / b, 2) if b else None for w, b in zip(sample["in_steps_ns"], sample["bubble_ns"])]
+    row["harvested_share_by_stage_pct"] = [
+        round(100 * w / b, 2) if b else None for w, b in zip(sample["in_steps_ns"], sample["bubble_ns"])
+    ]
     overruns, ways = sum(sample["overrun_us"], []), sum(sample.get("ways_us", []), [])
     delays = sum(sample.get("edge_to_lease_us", []), []) + [way[0] for way in ways]
-    row.update(overrun_p50_us=quantile(overruns, 0.5), overrun_p99_us=quantile(overruns, 0.99), overrun_max_us=max(overruns, default=None),
-               leased_bubbles=len(overruns), edge_to_lease_p50_us=quantile(delays, 0.5), edge_to_lease_p99_us=quantile(delays, 0.99))
+    row.update(
+        overrun_p50_us=quantile(overruns, 0.5),
+        overrun_p99_us=quantile(overruns, 0.99),
+        overrun_max_us=max(overruns, default=None),
+        leased_bubbles=len(overruns),
+        edge_to_lease_p50_us=quantile(delays, 0.5),
+        edge_to_lease_p99_us=quantile(delays, 0.99),
+    )
     if ways:
         row["hops"] = hops_of(ways)
     if sample.get("compute_ms"):
@@ -67,8 +94,11 @@ def weighted_quantile(weighted, q):
 
 
 def settled(values, kinds, kind):
-    """Of iterations of this kind behind one of the same, without those that are far off: four times the spread from the median."""
-    found = [value for value, one, before in zip(values, kinds, [None, *kinds]) if value and one is kind and before is kind]
+    """Of iterations of this kind behind one of the same, without those that are far off: four times the spread from the
+    median."""
+    found = [
+        value for value, one, before in zip(values, kinds, [None, *kinds]) if value and one is kind and before is kind
+    ]
     if len(found) < 2:
         return []
     middle = statistics.median(found)
@@ -85,33 +115,49 @@ def own_work(samples):
             continue
         mean = statistics.fmean(off)
         error = (statistics.variance(on) / len(on) + statistics.variance(off) / len(off)) ** 0.5
-        found.setdefault((sample["side_task"], sample["thread_pct"]), []).append((100 * (statistics.fmean(on) / mean - 1), 100 * error / mean, row_of(sample)))
+        found.setdefault((sample["side_task"], sample["thread_pct"]), []).append(
+            (100 * (statistics.fmean(on) / mean - 1), 100 * error / mean, row_of(sample))
+        )
     result = []
     for (name, thread_pct), of in found.items():
         weights = [1 / error**2 for _, error, _ in of]
-        result.append({"side_task": name, "thread_pct": thread_pct, "runs": len(of),
-                       "own_work_increase_pct": round(sum(weight * value for weight, (value, _, _) in zip(weights, of)) / sum(weights), 2),
-                       "ci95_half_pct": round(1.96 / sum(weights) ** 0.5, 2), "steps_per_s": round(statistics.fmean(row["steps_per_s"] for *_, row in of), 1),
-                       "harvested_share_pct": round(statistics.fmean(row["harvested_share_pct"] for *_, row in of), 1)})
+        result.append(
+            {
+                "side_task": name,
+                "thread_pct": thread_pct,
+                "runs": len(of),
+                "own_work_increase_pct": round(
+                    sum(weight * value for weight, (value, _, _) in zip(weights, of)) / sum(weights), 2
+                ),
+                "ci95_half_pct": round(1.96 / sum(weights) ** 0.5, 2),
+                "steps_per_s": round(statistics.fmean(row["steps_per_s"] for *_, row in of), 1),
+                "harvested_share_pct": round(statistics.fmean(row["harvested_share_pct"] for *_, row in of), 1),
+            }
+        )
     return result
 
 
 def difference(on, off):
     """Of the means, and its variance; a twenty-fifth at either end left out."""
-    on, off = (sorted(values)[len(values) // 25:len(values) - len(values) // 25] for values in (on, off))
-    return statistics.fmean(on) - statistics.fmean(off), statistics.variance(on) / len(on) + statistics.variance(off) / len(off)
+    on, off = (sorted(values)[len(values) // 25 : len(values) - len(values) // 25] for values in (on, off))
+    return statistics.fmean(on) - statistics.fmean(off), statistics.variance(on) / len(on) + statistics.variance(
+        off
+    ) / len(off)
 
 
 def by_kind_of_lease(runs):
-    """What leases of each kind cost a stage's own work, in all and outside of its chunks (gpu/parts.py), ms an iteration, beside iterations without, over all runs
-    that had them; and how much of the bubbles lies between a first step and a last pause. Rows: kind (None: no leases), own work, chunks, bubbles, that."""
+    """What leases of each kind cost a stage's own work, in all and outside of its chunks (gpu/parts.py), ms an
+    iteration, beside iterations without, over all runs that had them; and how much of the bubbles lies between a first
+    step and a last pause. Rows: kind (None: no leases), own work, chunks, bubbles, that."""
     found = {}
     for run in runs:
         off = [row for row in run["rows"] if row[0] is None]
         for kind in sorted({row[0] for row in run["rows"]} - {None}):
             on = [row for row in run["rows"] if row[0] == kind]
             outside = [[own - chunks for _, own, chunks, *_ in rows if chunks] for rows in (on, off)]
-            found.setdefault(kind, []).append((difference([row[1] for row in on], [row[1] for row in off]), difference(*outside), on))
+            found.setdefault(kind, []).append(
+                (difference([row[1] for row in on], [row[1] for row in off]), difference(*outside), on)
+            )
     result = []
     for kind, of in found.items():
         one = {"leases": kind, "iterations": sum(len(on) for *_, on in of)}
@@ -122,25 +168,37 @@ def by_kind_of_lease(runs):
         one["iteration_ms"] = round(statistics.fmean(row[1] + row[3] for *_, on in of for row in on), 1)
         one["time_increase_pct"] = round(100 * one["own_work_ms"] / one["iteration_ms"], 2)
         one["ci95_half_pct"] = round(100 * one["own_work_ci95_half_ms"] / one["iteration_ms"], 2)
-        one["stepping_share_pct"] = round(100 * sum(row[4] for *_, on in of for row in on) / sum(row[3] for *_, on in of for row in on), 1)
+        one["stepping_share_pct"] = round(
+            100 * sum(row[4] for *_, on in of for row in on) / sum(row[3] for *_, on in of for row in on), 1
+        )
         result.append(one)
     return result
 
 
 def of_the_same_leases(kinds, same):
-    """What the kinds named in `same`, the same leases under several names, cost together: weighted by their variance, ms and percent of an iteration."""
+    """What the kinds named in `same`, the same leases under several names, cost together: weighted by their variance,
+    ms and percent of an iteration."""
     of = [kind for kind in kinds if kind["leases"] in same]
     if not of:
         return None
     weights = [kind["own_work_ci95_half_ms"] ** -2 for kind in of]
-    own, half = sum(weight * kind["own_work_ms"] for weight, kind in zip(weights, of)) / sum(weights), sum(weights) ** -0.5
+    own, half = (
+        sum(weight * kind["own_work_ms"] for weight, kind in zip(weights, of)) / sum(weights),
+        sum(weights) ** -0.5,
+    )
     iteration = statistics.fmean(kind["iteration_ms"] for kind in of)
-    return {"leases": same, "own_work_ms": round(own, 3), "own_work_ci95_half_ms": round(half, 3), "time_increase_pct": round(100 * own / iteration, 3),
-            "ci95_half_pct": round(100 * half / iteration, 3)}
+    return {
+        "leases": same,
+        "own_work_ms": round(own, 3),
+        "own_work_ci95_half_ms": round(half, 3),
+        "time_increase_pct": round(100 * own / iteration, 3),
+        "ci95_half_pct": round(100 * half / iteration, 3),
+    }
 
 
 def summarise_replays(record):
-    """Of the stages of a recorded pipeline, each for a while: as many iterations of each make the pipeline's bubbles."""
+    """Of the stages of a recorded pipeline, each for a while: as many iterations of each make the pipeline's
+    bubbles."""
     kinds = by_kind_of_lease(record.get("by_iteration", ()))
     of_stage, delays, by_stage = {}, [], {}
     for run in record["runs"]:
@@ -150,36 +208,77 @@ def summarise_replays(record):
         ways = [way[0] for sample in samples for way in sample["ways_us"][0]]
         iterations = sum(sum(map(bool, sample["leased"])) for sample in samples)
         delays += [(delay, 1 / iterations) for delay in ways]
-        by_stage[stage] = {"hook_cpu_pct": round(statistics.fmean(cpu for run in runs for cpu in run["replayed"]["hook_cpu_pct"]), 2),
-                           "edge_to_lease_p50_us": quantile(ways, 0.5), "edge_to_lease_p99_us": quantile(ways, 0.99), "bubbles": len(ways),
-                           "rows": [row_of(sample) for sample in samples]}
-    return {"stages": by_stage, "edge_to_lease_p50_us": weighted_quantile(delays, 0.5), "edge_to_lease_p99_us": weighted_quantile(delays, 0.99),
-            "edge_to_lease_samples": len(delays), "hook_cpu_pct": max(stage["hook_cpu_pct"] for stage in by_stage.values()),
-            "own_work": own_work([sample for run in record["runs"] for sample in run["samples"]]),
-            "by_kind_of_lease": kinds, "present_form": of_the_same_leases(kinds, record.get("same_leases", ())),
-            "summary_before": summarise_replays(record["before"]) if "before" in record else None}
+        by_stage[stage] = {
+            "hook_cpu_pct": round(statistics.fmean(cpu for run in runs for cpu in run["replayed"]["hook_cpu_pct"]), 2),
+            "edge_to_lease_p50_us": quantile(ways, 0.5),
+            "edge_to_lease_p99_us": quantile(ways, 0.99),
+            "bubbles": len(ways),
+            "rows": [row_of(sample) for sample in samples],
+        }
+    return {
+        "stages": by_stage,
+        "edge_to_lease_p50_us": weighted_quantile(delays, 0.5),
+        "edge_to_lease_p99_us": weighted_quantile(delays, 0.99),
+        "edge_to_lease_samples": len(delays),
+        "hook_cpu_pct": max(stage["hook_cpu_pct"] for stage in by_stage.values()),
+        "own_work": own_work([sample for run in record["runs"] for sample in run["samples"]]),
+        "by_kind_of_lease": kinds,
+        "present_form": of_the_same_leases(kinds, record.get("same_leases", ())),
+        "summary_before": summarise_replays(record["before"]) if "before" in record else None,
+    }
 
 
 def real_pipeline(summary):
-    """Of a pipeline whose hosts wait for their GPUs after each iteration: what the hook and each side task cost, and where that lies. Each part is the
-    difference of neighbouring blocks with its 95 % interval, in percent of an iteration; stages' own work and clocks in percent of their own."""
-    named = {name: next((row for row in summary["rows"] if row["side_task"].split()[0] == name and "time_increase_pct" in row), None)
-             for name in ("resnet18", "pagerank", "gpu_task")}
-    parts = [{"part": "the hook alone", "pct": round(summary["hook_two_phase_time_increase_pct"], 3),
-              "ci95_half_pct": round(summary["hook_two_phase_ci95_half_pct"], 3), "pairs": summary["hook_two_phase_pairs"]}]
+    """Of a pipeline whose hosts wait for their GPUs after each iteration: what the hook and each side task cost, and
+    where that lies. Each part is the difference of neighbouring blocks with its 95 % interval, in percent of an
+    iteration; stages' own work and clocks in percent of their own."""
+    named = {
+        name: next(
+            (row for row in summary["rows"] if row["side_task"].split()[0] == name and "time_increase_pct" in row), None
+        )
+        for name in ("resnet18", "pagerank", "gpu_task")
+    }
+    parts = [
+        {
+            "part": "the hook alone",
+            "pct": round(summary["hook_two_phase_time_increase_pct"], 3),
+            "ci95_half_pct": round(summary["hook_two_phase_ci95_half_pct"], 3),
+            "pairs": summary["hook_two_phase_pairs"],
+        }
+    ]
     for name, row in named.items():
         if row is None:
             continue
         what = f"{name}, which computes nothing" if name == "gpu_task" else name
-        parts.append({"part": f"{what}: time increase beyond the hook's", "pct": row["time_increase_pct"], "ci95_half_pct": row["time_increase_ci95_half_pct"],
-                      "pairs": row["pairs_of_blocks"]})
-        for title, key in (("own work of stage", "compute_increase_pct"), ("SM clock in the own work of stage", "sm_clock_change_pct")):
-            parts += [{"part": f"{what}: {title} {stage}", "pct": value[0], "ci95_half_pct": value[1]} for stage, value in enumerate(row.get(key, ())) if value]
-    result = {"hook_alone_ci95_upper_pct": summary["hook_two_phase_ci95_upper_pct"], "unhooked_iteration_ms": summary["two_phase_unhooked_iteration_ms"]}
+        parts.append(
+            {
+                "part": f"{what}: time increase beyond the hook's",
+                "pct": row["time_increase_pct"],
+                "ci95_half_pct": row["time_increase_ci95_half_pct"],
+                "pairs": row["pairs_of_blocks"],
+            }
+        )
+        for title, key in (
+            ("own work of stage", "compute_increase_pct"),
+            ("SM clock in the own work of stage", "sm_clock_change_pct"),
+        ):
+            parts += [
+                {"part": f"{what}: {title} {stage}", "pct": value[0], "ci95_half_pct": value[1]}
+                for stage, value in enumerate(row.get(key, ()))
+                if value
+            ]
+    result = {
+        "hook_alone_ci95_upper_pct": summary["hook_two_phase_ci95_upper_pct"],
+        "unhooked_iteration_ms": summary["two_phase_unhooked_iteration_ms"],
+    }
     if named["resnet18"]:
         row = named["resnet18"]
-        result.update(resnet18_time_increase_pct=row["time_increase_pct"], resnet18_ci95_half_pct=row["time_increase_ci95_half_pct"],
-                      resnet18_harvested_by_stage_pct=row["harvested_share_by_stage_pct"], overrun_p99_us=row["overrun_p99_us"])
+        result.update(
+            resnet18_time_increase_pct=row["time_increase_pct"],
+            resnet18_ci95_half_pct=row["time_increase_ci95_half_pct"],
+            resnet18_harvested_by_stage_pct=row["harvested_share_by_stage_pct"],
+            overrun_p99_us=row["overrun_p99_us"],
+        )
     return {**result, "explained": parts}
 
 
@@ -189,10 +288,19 @@ def summarise(record):
     rows = [row_of(sample) for sample in record["samples"]]
     summary = {"rows": rows}
     # A recorded sample of older code says so in "before".
-    delays = [delay for sample in record["samples"] if not sample.get("before")
-              for delay in sum(sample.get("edge_to_lease_us", []), []) + [way[0] for way in sum(sample.get("ways_us", []), [])]]
+    delays = [
+        delay
+        for sample in record["samples"]
+        if not sample.get("before")
+        for delay in sum(sample.get("edge_to_lease_us", []), [])
+        + [way[0] for way in sum(sample.get("ways_us", []), [])]
+    ]
     if delays:
-        summary.update(edge_to_lease_p50_us=quantile(delays, 0.5), edge_to_lease_p99_us=quantile(delays, 0.99), edge_to_lease_samples=len(delays))
+        summary.update(
+            edge_to_lease_p50_us=quantile(delays, 0.5),
+            edge_to_lease_p99_us=quantile(delays, 0.99),
+            edge_to_lease_samples=len(delays),
+        )
     summary.update(blocks.summarise({"times": record.get("times", {}), "more_times": record.get("more_times", ())}))
     if record.get("synchronise") and "hook_two_phase_pairs" in summary:
         summary["real_pipeline"] = real_pipeline(summary)
@@ -202,7 +310,7 @@ def summarise(record):
 
 
 def paired_change(values_of, kinds):
-    """By how much a figure of each iteration, a GPU's own work or its clock, is greater in iterations with side tasks: mean and half of the 95 % interval,
-    percent."""
+    """By how much a figure of each iteration, a GPU's own work or its clock, is greater in iterations with side tasks:
+    mean and half of the 95 % interval, percent."""
     values = increases(values_of, kinds)
     return [round(value, 3) for value in interval(values)] if len(values) > 1 else None

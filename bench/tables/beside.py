@@ -1,8 +1,9 @@
 """What one would use instead of FreeRide: side tasks' own programs beside a training without the hook.
 
-"naive": on the same device. "mps": as clients of one MPS server, training at the higher priority. All programs of all cells are loaded at the start and
-wait for orders of so many nanoseconds of steps; a cell's work in blocks, with as long blocks of nothing between.
-"""
+"naive": on the same device. "mps": as clients of one MPS server, training at the higher priority. All programs of all
+cells are loaded at the start and wait for orders of so many nanoseconds of steps; a cell's work in blocks, with as long
+blocks of nothing between."""
+
 import pathlib
 import subprocess
 import time
@@ -30,9 +31,28 @@ class Program:
             env = dict(env, CUDA_VISIBLE_DEVICES=device)
         if side_task in TRAIN:
             env = dict(env, LD_LIBRARY_PATH=tables.torch_lib())
-        self.process = system.start(self.name, [*pin, tables.options.programs / "bench-side-task", "run", "--serve", "--work", tables.metric(side_task), "--plugin",
-                                                system.tree.plugins / f"{side_task}.so", "--device", device, "--scratch", scratch, *words],
-                                    env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = system.start(
+            self.name,
+            [
+                *pin,
+                tables.options.programs / "bench-side-task",
+                "run",
+                "--serve",
+                "--work",
+                tables.metric(side_task),
+                "--plugin",
+                system.tree.plugins / f"{side_task}.so",
+                "--device",
+                device,
+                "--scratch",
+                scratch,
+                *words,
+            ],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.lines, self.asked = Lines(self.process.stdout).lines, 0
 
     def ask(self, what):
@@ -60,11 +80,16 @@ class Beside:
         if self.method == "mps":
             if not self.machine.gpus:
                 raise Failure("MPS needs GPUs")
-            self.mps_env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.system.root / "p"), "CUDA_MPS_LOG_DIRECTORY": str(self.system.root / "l")}
+            self.mps_env = {
+                "CUDA_MPS_PIPE_DIRECTORY": str(self.system.root / "p"),
+                "CUDA_MPS_LOG_DIRECTORY": str(self.system.root / "l"),
+            }
             for path in self.mps_env.values():
                 pathlib.Path(path).mkdir()
         env = dict(self.mps_env, CUDA_MPS_CLIENT_PRIORITY="0") if self.mps_env else {}
-        self.training = Training(self.system, self.options.python, False, len(self.machine.devices), self.machine.cores, env)
+        self.training = Training(
+            self.system, self.options.python, False, len(self.machine.devices), self.machine.cores, env
+        )
         if self.method == "naive":
             self.training.prepare(self.tables.job(self.cells[0]))
             self.start_programs({})
@@ -76,7 +101,9 @@ class Beside:
                         batch = cell.batch if side_task in TRAIN else None
                         if all(key[1:] != (side_task, batch) for key in self.programs):
                             free = min(devices, key=lambda one: sum(key[0] == one for key in self.programs))
-                            self.programs[free, side_task, batch] = Program(self.tables, self.system, free, side_task, batch, {})
+                            self.programs[free, side_task, batch] = Program(
+                                self.tables, self.system, free, side_task, batch, {}
+                            )
 
     def start_programs(self, env):
         for cell in self.cells:
@@ -85,18 +112,28 @@ class Beside:
                     self.programs[key] = Program(self.tables, self.system, *key, env)
 
     def keys(self, cell):
-        return [(stage, side_task, cell.batch if side_task in TRAIN else None) for stage in range(len(self.machine.devices))
-                for side_task in self.tables.side_tasks(cell, stage)]
+        return [
+            (stage, side_task, cell.batch if side_task in TRAIN else None)
+            for stage in range(len(self.machine.devices))
+            for side_task in self.tables.side_tasks(cell, stage)
+        ]
 
     def answers(self, programs, what, seconds=PATIENCE_S):
-        self.system.wait(lambda: all(program.answered() for program in programs), f"{what} of " + ", ".join(program.name for program in programs), seconds)
+        self.system.wait(
+            lambda: all(program.answered() for program in programs),
+            f"{what} of " + ", ".join(program.name for program in programs),
+            seconds,
+        )
         return [program.lines[-1] for program in programs]
 
     def init(self):
         if self.method == "mps":
             self.system.start("mps", ["nvidia-cuda-mps-control", "-f"], env=self.mps_env)
-            self.system.wait((pathlib.Path(self.mps_env["CUDA_MPS_PIPE_DIRECTORY"]) / "control").exists, "MPS control daemon", 20)
-            # Not before: whoever opens CUDA and finds no server runs without one, and a library may open it as it is loaded.
+            self.system.wait(
+                (pathlib.Path(self.mps_env["CUDA_MPS_PIPE_DIRECTORY"]) / "control").exists, "MPS control daemon", 20
+            )
+            # Not before: whoever opens CUDA and finds no server runs without one, and a library may open it as it is
+            # loaded.
             self.training.prepare(self.tables.job(self.cells[0]))
             self.start_programs(dict(self.mps_env, CUDA_MPS_CLIENT_PRIORITY="1"))
         for program in self.programs.values():
@@ -105,16 +142,28 @@ class Beside:
 
     def control(self, order):
         try:
-            done = subprocess.run(["nvidia-cuda-mps-control"], input=order + "\n", env=dict(self.system.env, **self.mps_env), capture_output=True, text=True,
-                                  timeout=20, check=False)
+            done = subprocess.run(
+                ["nvidia-cuda-mps-control"],
+                input=order + "\n",
+                env=dict(self.system.env, **self.mps_env),
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             raise Failure(f"nvidia-cuda-mps-control: no answer to {order} within 20 s") from None
         return [int(word) for word in done.stdout.split() if word.isdigit()]
 
     def strangers(self):
-        """Names of those that are no clients of the server: a process that finds none runs without one, and would be measured as if it had."""
-        clients = {pid for server in self.control("get_server_list") for pid in self.control(f"get_client_list {server}")}
-        found = [name for name, process in self.system.processes.items() if name != "mps" and process.pid not in clients]
+        """Names of those that are no clients of the server: a process that finds none runs without one, and would be
+        measured as if it had."""
+        clients = {
+            pid for server in self.control("get_server_list") for pid in self.control(f"get_client_list {server}")
+        }
+        found = [
+            name for name, process in self.system.processes.items() if name != "mps" and process.pid not in clients
+        ]
         self.tables.say(f"MPS: {len(clients)} clients" + (f", and not: {', '.join(found)}" if found else ""))
         return found
 
@@ -149,9 +198,13 @@ class Beside:
             if self.tables.late():
                 return
             try:
-                needed = [f"rank-{rank}" for rank in range(len(self.machine.devices))] + [self.programs[key].name for key in self.keys(cell)]
+                needed = [f"rank-{rank}" for rank in range(len(self.machine.devices))] + [
+                    self.programs[key].name for key in self.keys(cell)
+                ]
                 if not set(needed).isdisjoint(strangers):
-                    raise Failure(f"no clients of the MPS server: {', '.join(name for name in needed if name in strangers)}")
+                    raise Failure(
+                        f"no clients of the MPS server: {', '.join(name for name in needed if name in strangers)}"
+                    )
                 done(cell, self.cell(cell, block_ns))
             except Failure as failure:
                 done(cell, failure)
@@ -170,7 +223,13 @@ class Beside:
             answers = self.answers(programs, "steps", 30)
             worked = [one + answer["work"] for one, answer in zip(worked, answers)]
             # All of them at work: from the last one's first step to the first one's end.
-            windows.append((max(answer["began_ns"] for answer in answers), min(answer["began_ns"] + answer["ns"] for answer in answers), True))
+            windows.append(
+                (
+                    max(answer["began_ns"] for answer in answers),
+                    min(answer["began_ns"] + answer["ns"] for answer in answers),
+                    True,
+                )
+            )
             begin = time.monotonic_ns()
             time.sleep(block_ns / 1e9)
             self.system.check()
@@ -186,26 +245,43 @@ class Beside:
         if not samples:
             raise Failure("no iteration was within a block")
         seconds = sum(until - since for since, until, on in windows if on) / 1e9
-        tasks = [{"side_task": program.side_task, "batch": program.batch, "stage": program.stage, "seconds": seconds,
-                  "work": self.tables.in_units(program.side_task, program.batch, work)} for program, work in zip(programs, worked)]
+        tasks = [
+            {
+                "side_task": program.side_task,
+                "batch": program.batch,
+                "stage": program.stage,
+                "seconds": seconds,
+                "work": self.tables.in_units(program.side_task, program.batch, work),
+            }
+            for program, work in zip(programs, worked)
+        ]
         return {"samples": samples, "tasks": tasks, "bubbles": {}}
 
 
 class Processor:
-    """Each side task alone on a core of the host, at leisure: on cores that nothing else uses, while the rest is measured. Work a second, for comparison."""
+    """Each side task alone on a core of the host, at leisure: on cores that nothing else uses, while the rest is
+    measured. Work a second, for comparison."""
 
     def __init__(self, tables, names):
         self.tables, self.system = tables, tables.system()
-        free = tables.machine.cores[-len(names):]
-        self.programs = [Program(tables, self.system, 0, name, None, {}, core=str(core)) for name, core in zip(names, free)]
+        free = tables.machine.cores[-len(names) :]
+        self.programs = [
+            Program(tables, self.system, 0, name, None, {}, core=str(core)) for name, core in zip(names, free)
+        ]
         for program in self.programs:
             program.ask("init")
             program.ask(10 * 10**9)
 
     def found(self):
         """{side task: [work, seconds]} of those that have come so far."""
-        return {program.side_task: [self.tables.in_units(program.side_task, None, program.lines[-1]["work"]), program.lines[-1]["ns"] / 1e9]
-                for program in self.programs if program.answered()}
+        return {
+            program.side_task: [
+                self.tables.in_units(program.side_task, None, program.lines[-1]["work"]),
+                program.lines[-1]["ns"] / 1e9,
+            ]
+            for program in self.programs
+            if program.answered()
+        }
 
     def close(self):
         for program in self.programs:

@@ -1,4 +1,5 @@
 """What the worker's events say of the bubbles of one cell."""
+
 import statistics
 
 
@@ -6,9 +7,23 @@ def bubble_breakdown(events):
     """By stage: where the bubbles' time went. `events`: bubble.end of iterations that were not held out."""
     stages = {}
     for event in events:
-        stage = stages.setdefault(str(event["stage"]), {"bubbles": 0, "offered_ns": 0, "running_ns": 0, "until_first_step_ns": 0, "after_last_step_ns": 0,
-                                                        "between_steps_ns": 0, "no_step_fitted_ns": 0, "not_leased_ns": 0, "not_learned_ns": 0,
-                                                        "lengths_us": [], "overruns_us": [], "edge_to_step_us": []})
+        stage = stages.setdefault(
+            str(event["stage"]),
+            {
+                "bubbles": 0,
+                "offered_ns": 0,
+                "running_ns": 0,
+                "until_first_step_ns": 0,
+                "after_last_step_ns": 0,
+                "between_steps_ns": 0,
+                "no_step_fitted_ns": 0,
+                "not_leased_ns": 0,
+                "not_learned_ns": 0,
+                "lengths_us": [],
+                "overruns_us": [],
+                "edge_to_step_us": [],
+            },
+        )
         length = event["end_ns"] - event["begin_ns"]
         stage["bubbles"] += 1
         stage["offered_ns"] += length
@@ -31,24 +46,32 @@ def bubble_breakdown(events):
     for stage in stages.values():
         for key in ("lengths_us", "overruns_us", "edge_to_step_us"):
             values = sorted(stage.pop(key))
-            stage[key.replace("_us", "_quantiles_us")] = [values[min(len(values) - 1, int(q * len(values)))] for q in (0.05, 0.5, 0.95, 0.99)] if values else []
+            stage[key.replace("_us", "_quantiles_us")] = (
+                [values[min(len(values) - 1, int(q * len(values)))] for q in (0.05, 0.5, 0.95, 0.99)] if values else []
+            )
     return stages
 
 
 def shapes(events):
-    """By stage: [wait, when in the iteration it begins, how long it is], medians in ms. `events`: bubble.end, with iteration_ns, the begin of their iteration."""
+    """By stage: [wait, when in the iteration it begins, how long it is], medians in ms. `events`: bubble.end, with
+    iteration_ns, the begin of their iteration."""
     waits = {}
     for event in events:
         if event.get("iteration_ns"):
-            waits.setdefault((str(event["stage"]), event["wait"]), []).append((event["begin_ns"] - event["iteration_ns"], event["end_ns"] - event["begin_ns"]))
+            waits.setdefault((str(event["stage"]), event["wait"]), []).append(
+                (event["begin_ns"] - event["iteration_ns"], event["end_ns"] - event["begin_ns"])
+            )
     stages = {}
     for (stage, wait), seen in sorted(waits.items()):
-        stages.setdefault(stage, []).append([wait] + [round(statistics.median(one[part] for one in seen) / 1e6, 2) for part in (0, 1)])
+        stages.setdefault(stage, []).append(
+            [wait] + [round(statistics.median(one[part] for one in seen) / 1e6, 2) for part in (0, 1)]
+        )
     return stages
 
 
 def kinds(events):
-    """Iteration number to whether side tasks might run in it: True, False (held out), or None where the stages disagree, since a plan comes late somewhere."""
+    """Iteration number to whether side tasks might run in it: True, False (held out), or None where the stages
+    disagree, since a plan comes late somewhere."""
     said = {}
     for event in events:
         said.setdefault(event["iteration"], set()).add(event["holdout"])
@@ -56,7 +79,8 @@ def kinds(events):
 
 
 def shift(lines, events):
-    """By how much the workers' numbers of iterations are ahead of the training's, told by when they ended. `events`: training.iteration of its rank 0."""
+    """By how much the workers' numbers of iterations are ahead of the training's, told by when they ended. `events`:
+    training.iteration of its rank 0."""
     ends = {event["iteration"]: event["end_ns"] for event in events}
 
     def distance(by):

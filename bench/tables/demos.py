@@ -1,4 +1,6 @@
-"""What happens to a side task that does not pause, and to one that takes more memory than it may: timelines beside the training."""
+"""What happens to a side task that does not pause, and to one that takes more memory than it may: timelines beside the
+training."""
+
 import contextlib
 import time
 
@@ -7,13 +9,19 @@ from rig.processes import Failure
 STAGE = 1
 LEAD_S, TAIL_S, PATIENCE_S = 2, 2, 60
 # name, plugin, parameters, memory; on a GPU, and on a CPU. A profile makes 8 steps, which have to be good ones.
-GPU = [("does not pause", "gpu_task", ["how=endless", "after=400", "step_us=2000"], "2GiB"),
-       ("takes more memory than it may", "gpu_task", ["how=grow", "after=100", "step_us=2000", "mb=64"], "4GiB")]
-CPU = [("does not pause", "faulty", ["where=step", "how=spin", "after=12"], "256MiB"), ("takes more memory than it may", "hog", ["mb=8"], "256MiB")]
+GPU = [
+    ("does not pause", "gpu_task", ["how=endless", "after=400", "step_us=2000"], "2GiB"),
+    ("takes more memory than it may", "gpu_task", ["how=grow", "after=100", "step_us=2000", "mb=64"], "4GiB"),
+]
+CPU = [
+    ("does not pause", "faulty", ["where=step", "how=spin", "after=12"], "256MiB"),
+    ("takes more memory than it may", "hog", ["mb=8"], "256MiB"),
+]
 
 
 def run(harvest, folder):
-    """[demonstration, …], {what: why not}, as far as the plugins are there; a training goes on under `harvest` and no other side task is at work."""
+    """[demonstration, …], {what: why not}, as far as the plugins are there; a training goes on under `harvest` and no
+    other side task is at work."""
     found, failed = [], {}
     for number, (what, plugin, params, memory) in enumerate(GPU if harvest.machine.gpus else CPU):
         if not (folder / f"{plugin}.so").exists():
@@ -34,10 +42,24 @@ def one(harvest, what, plugin, params, memory, name):
     system.ok("load", plugin, "--name", name, "--stage", STAGE, "--memory", memory, *words)
 
     def begun():
-        return next((event["begin_ns"] for event in events[first:] if event.get("topic", "").startswith("bubble.end/") and event["task"] == name), None)
+        return next(
+            (
+                event["begin_ns"]
+                for event in events[first:]
+                if event.get("topic", "").startswith("bubble.end/") and event["task"] == name
+            ),
+            None,
+        )
 
     def ended():
-        return next((event for event in events[first:] if event.get("topic") == f"task.state/{name}" and event["verdict"]["kind"]), None)
+        return next(
+            (
+                event
+                for event in events[first:]
+                if event.get("topic") == f"task.state/{name}" and event["verdict"]["kind"]
+            ),
+            None,
+        )
 
     used = []
 
@@ -46,7 +68,10 @@ def one(harvest, what, plugin, params, memory, name):
         if state is not None and not harvest.machine.gpus:
             used.append([time.monotonic_ns(), state["counters"]["memory_bytes"]])
         if state is not None and state["counters"]["metrics"].get("full"):  # it lives on with what it may have
-            refused = {"kind": "refused", "reason": f"more than {state['counters']['metrics']['mib']:g} MiB, by its MPS server's limit"}
+            refused = {
+                "kind": "refused",
+                "reason": f"more than {state['counters']['metrics']['mib']:g} MiB, by its MPS server's limit",
+            }
             return {"t_ns": time.monotonic_ns(), "verdict": refused}
         return ended()
 
@@ -57,8 +82,27 @@ def one(harvest, what, plugin, params, memory, name):
     begin_ns = (begun() or end["t_ns"]) - LEAD_S * 10**9
     lines = harvest.training.iterations(begin_ns, time.monotonic_ns())
     if harvest.machine.gpus and harvest.tables.power:
-        used = [[sample["at_ns"], sample["gpus"][STAGE][4]] for sample in list(harvest.tables.power.lines) if sample["at_ns"] >= begin_ns]
-    bubbles = [[event[key] for key in ("begin_ns", "end_ns", "leased", "side_begin_ns", "side_end_ns", "overrun_ns")] for event in events[first:]
-               if event.get("topic", "").startswith("bubble.end/") and event["stage"] == STAGE and event["begin_ns"] >= begin_ns]
-    return {"what": what, "plugin": plugin.name, "params": params, "memory": memory, "begin_ns": begin_ns, "end_ns": end["t_ns"], "verdict": end["verdict"],
-            "iterations": [[line["end_ns"] - int(line["ms"] * 1e6), line["end_ns"]] for line in lines], "bubbles": bubbles, "bytes": used}
+        used = [
+            [sample["at_ns"], sample["gpus"][STAGE][4]]
+            for sample in list(harvest.tables.power.lines)
+            if sample["at_ns"] >= begin_ns
+        ]
+    bubbles = [
+        [event[key] for key in ("begin_ns", "end_ns", "leased", "side_begin_ns", "side_end_ns", "overrun_ns")]
+        for event in events[first:]
+        if event.get("topic", "").startswith("bubble.end/")
+        and event["stage"] == STAGE
+        and event["begin_ns"] >= begin_ns
+    ]
+    return {
+        "what": what,
+        "plugin": plugin.name,
+        "params": params,
+        "memory": memory,
+        "begin_ns": begin_ns,
+        "end_ns": end["t_ns"],
+        "verdict": end["verdict"],
+        "iterations": [[line["end_ns"] - int(line["ms"] * 1e6), line["end_ns"]] for line in lines],
+        "bubbles": bubbles,
+        "bytes": used,
+    }

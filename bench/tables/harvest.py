@@ -1,8 +1,8 @@
 """Cells of FreeRide: one training under the hook, in whose bubbles the cells' side tasks take turns.
 
-What a group of cells needs is loaded at once and paused by the user; a cell is then two orders, and training does not notice. The manager's holdout gives and takes
-blocks of iterations, so that each cell has its own blank ones.
-"""
+What a group of cells needs is loaded at once and paused by the user; a cell is then two orders, and training does not
+notice. The manager's holdout gives and takes blocks of iterations, so that each cell has its own blank ones."""
+
 import contextlib
 import sqlite3
 import subprocess
@@ -18,9 +18,11 @@ class Harvest:
     def __init__(self, tables, cells):
         self.tables, self.scale, self.machine, self.options = tables, tables.scale, tables.machine, tables.options
         self.cells, self.system = cells, tables.system()
-        self.training = Training(self.system, self.options.python, True, len(self.machine.devices), self.machine.cores, {})
-        self.loaded = {}        # task's name -> (stage, side task, batch, interface)
-        self.budget = None      # the manager's
+        self.training = Training(
+            self.system, self.options.python, True, len(self.machine.devices), self.machine.cores, {}
+        )
+        self.loaded = {}  # task's name -> (stage, side task, batch, interface)
+        self.budget = None  # the manager's
         self.block_ms = self.manager_block_ms = 1000
         self.iteration_ms = 0
         self.events = None
@@ -34,15 +36,26 @@ class Harvest:
         self.start_manager(None)
         more = ["--host-memory-bytes", 32 << 30, "--init-ms", 90000, "--profile-ms", 30000] if self.machine.gpus else []
         for stage, device in enumerate(self.machine.devices):
-            self.system.start_worker(device, "--state-dir", self.system.root / f"w{stage}", "--sandbox", self.options.sandbox, "--lease-order", "best-fit", *more,
-                                     cores=self.machine.core_of(stage), wait=False)
+            self.system.start_worker(
+                device,
+                "--state-dir",
+                self.system.root / f"w{stage}",
+                "--sandbox",
+                self.options.sandbox,
+                "--lease-order",
+                "best-fit",
+                *more,
+                cores=self.machine.core_of(stage),
+                wait=False,
+            )
         self.system.wait_workers(len(self.machine.devices))
         words = [self.options.programs / "freeride-ctl", "--format", "json", "events"]
         self.events = Lines(self.system.start("events", words, stdout=subprocess.PIPE, text=True).stdout)
         self.training.prepare(self.tables.job(self.cells[0]))
         if self.options.profiles and self.options.profiles.exists():
             self.system.ok("profile", "import", self.options.profiles)
-        # All that will be profiled is loaded once while the devices are nobody's; for a stage, which no trainer has yet, so that it waits.
+        # All that will be profiled is loaded once while the devices are nobody's; for a stage, which no trainer has
+        # yet, so that it waits.
         first, *later = self.groups()
         wanted = self.names(first)
         known = {tuple(rest[1:]) for rest in wanted.values()}
@@ -55,11 +68,21 @@ class Harvest:
     def start_manager(self, budget, worth=1.0):
         self.budget, self.manager_block_ms = budget, self.block_ms
         more = ["--side-worth", round(worth, 4)] if budget == "auto" else []
-        self.system.start_manager("--holdout-pct", 50, "--holdout-block-ms", round(self.block_ms), "--default-memory-mib", self.scale.memory_mib,
-                                  "--budget-pct", 100 if budget is None else budget, *more)
+        self.system.start_manager(
+            "--holdout-pct",
+            50,
+            "--holdout-block-ms",
+            round(self.block_ms),
+            "--default-memory-mib",
+            self.scale.memory_mib,
+            "--budget-pct",
+            100 if budget is None else budget,
+            *more,
+        )
 
     def set_budget(self, cell):
-        """A manager with the cell's budget. One that has it already goes on: it judges other side tasks by what they do. `auto` needs to know what the cell's are worth."""
+        """A manager with the cell's budget. One that has it already goes on: it judges other side tasks by what they
+        do. `auto` needs to know what the cell's are worth."""
         budget, same_length = cell.budget_pct, 0.8 < self.block_ms / self.manager_block_ms < 1.25
         if budget == self.budget and budget != "auto" and same_length:
             return
@@ -86,7 +109,8 @@ class Harvest:
         return {name: rest for cell in cells for name, *rest in self.tasks_of(cell)}
 
     def groups(self):
-        """Cells whose side tasks are loaded together: of one interface. A phase comes after the other, and what has no budget first."""
+        """Cells whose side tasks are loaded together: of one interface. A phase comes after the other, and what has no
+        budget first."""
         order = {}
         for cell in self.cells:
             order.setdefault((cell.phase, cell.method), []).append(cell)
@@ -99,12 +123,25 @@ class Harvest:
     def load(self, wanted):
         """Orders `wanted` and nothing else; what is there already stays."""
         self.drop(wanted)
-        for name, (stage, side_task, batch, interface) in sorted(wanted.items(), key=lambda item: item[1][1] not in TRAIN):
+        for name, (stage, side_task, batch, interface) in sorted(
+            wanted.items(), key=lambda item: item[1][1] not in TRAIN
+        ):
             if name in self.loaded:
                 continue
             params = [word for param in self.tables.params(side_task, batch) for word in ("--param", param)]
             python = ["--python", self.options.python] if side_task in TRAIN and self.machine.gpus else []
-            self.system.ok("load", self.options.plugins / f"{side_task}.so", "--name", name, "--stage", stage, "--interface", interface, *params, *python)
+            self.system.ok(
+                "load",
+                self.options.plugins / f"{side_task}.so",
+                "--name",
+                name,
+                "--stage",
+                stage,
+                "--interface",
+                interface,
+                *params,
+                *python,
+            )
             self.loaded[name] = (stage, side_task, batch, interface)
 
     def drop(self, wanted):
@@ -135,6 +172,7 @@ class Harvest:
                 self.pause(done)
                 waiting.difference_update(done)
             return not waiting
+
         try:
             self.system.wait(look, "first steps", 60)
         except Failure:
@@ -156,9 +194,13 @@ class Harvest:
 
     # ---- measuring
     def wait_profiles(self):
-        wanted = len({tuple(rest[1:]) for rest in self.loaded.values()})  # one of each content, parameters and interface
+        wanted = len(
+            {tuple(rest[1:]) for rest in self.loaded.values()}
+        )  # one of each content, parameters and interface
         try:
-            self.system.wait(lambda: len(self.system.ok("profile", "list").get("profiles", [])) >= wanted, "profiles", 60)
+            self.system.wait(
+                lambda: len(self.system.ok("profile", "list").get("profiles", [])) >= wanted, "profiles", 60
+            )
         except Failure:
             self.system.check()  # the rest are taken beside training, or say what is wrong with them
 
@@ -213,9 +255,20 @@ class Harvest:
 
         def working():
             new = self.events.lines[first:]
-            busy = {str(event["stage"]) for event in new if event.get("topic", "").startswith("bubble.end/") and event["leased"] and event["begin_ns"] > resumed_ns}
-            held = any(event["holdout"] for event in new if event.get("topic", "").startswith("training.iteration/") and event["begin_ns"] > resumed_ns)
+            busy = {
+                str(event["stage"])
+                for event in new
+                if event.get("topic", "").startswith("bubble.end/")
+                and event["leased"]
+                and event["begin_ns"] > resumed_ns
+            }
+            held = any(
+                event["holdout"]
+                for event in new
+                if event.get("topic", "").startswith("training.iteration/") and event["begin_ns"] > resumed_ns
+            )
             return stages <= busy and held
+
         self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 30)
         ramp_ns = time.monotonic_ns()
         self.rest(ramp)
@@ -241,7 +294,11 @@ class Harvest:
         return next(iter(self.system.ok("status").get("jobs") or []), {})
 
     def samples(self, first, from_ns, to_ns):
-        iterations = [event for event in list(self.events.lines)[first:] if event.get("topic", "").startswith("training.iteration/")]
+        iterations = [
+            event
+            for event in list(self.events.lines)[first:]
+            if event.get("topic", "").startswith("training.iteration/")
+        ]
         kinds = breakdown.kinds(iterations)
         lines = self.training.iterations(from_ns, to_ns)
         by = breakdown.shift(lines, [event for event in iterations if event["stage"] == 0])
@@ -257,8 +314,11 @@ class Harvest:
         iterations = [event for event in new if event["topic"].startswith("training.iteration/")]
         samples = self.samples(first, from_ns, to_ns)
         begins = {(event["rank"], event["iteration"]): event["begin_ns"] for event in iterations}
-        bubbles = [dict(event, iteration_ns=begins.get((event["rank"], event["iteration"]))) for event in new
-                   if event["topic"].startswith("bubble.end/") and from_ns <= event["begin_ns"] and event["end_ns"] <= to_ns]
+        bubbles = [
+            dict(event, iteration_ns=begins.get((event["rank"], event["iteration"])))
+            for event in new
+            if event["topic"].startswith("bubble.end/") and from_ns <= event["begin_ns"] and event["end_ns"] <= to_ns
+        ]
         stages = breakdown.bubble_breakdown([event for event in bubbles if not event["holdout"]])
         shapes = breakdown.shapes([event for event in bubbles if event["holdout"]])
         for stage, seen in stages.items():
@@ -273,14 +333,31 @@ class Harvest:
             # A bubble's end tells what all of them had of it.
             all_ns = sum(told[other]["harvested_ns"] for other, beside, *_ in tasks if beside == stage)
             work = self.tables.work(side_task, batch, told[name]["steps"], told[name]["metrics"])
-            found.append({"side_task": side_task, "batch": batch, "stage": stage, "seconds": with_s, "work": work * running_ns / all_ns if all_ns > 0 else 0.0})
-        return {"samples": samples, "block_iterations": max(1, round(self.manager_block_ms / self.iteration_ms)), "tasks": found, "bubbles": stages}
+            found.append(
+                {
+                    "side_task": side_task,
+                    "batch": batch,
+                    "stage": stage,
+                    "seconds": with_s,
+                    "work": work * running_ns / all_ns if all_ns > 0 else 0.0,
+                }
+            )
+        return {
+            "samples": samples,
+            "block_iterations": max(1, round(self.manager_block_ms / self.iteration_ms)),
+            "tasks": found,
+            "bubbles": stages,
+        }
 
     def told(self, name, state, from_ns):
-        """What the side task has done since the worker told of it last before `from_ns`: steps, metrics, ns inside steps."""
+        """What the side task has done since the worker told of it last before `from_ns`: steps, metrics, ns inside
+        steps."""
         seen = [event for event in list(self.events.lines) if event.get("topic") == f"task.progress/{name}"]
         before = [event["counters"] for event in seen if event["t_ns"] < from_ns]
         first = before[-1] if before else {"steps": 0, "harvested_ns": 0, "metrics": {}}
         last = seen[-1]["counters"] if seen else state["counters"]
-        return {"steps": last["steps"] - first["steps"], "harvested_ns": last["harvested_ns"] - first["harvested_ns"],
-                "metrics": {key: value - first["metrics"].get(key, 0) for key, value in last["metrics"].items()}}
+        return {
+            "steps": last["steps"] - first["steps"],
+            "harvested_ns": last["harvested_ns"] - first["harvested_ns"],
+            "metrics": {key: value - first["metrics"].get(key, 0) for key, value in last["metrics"].items()},
+        }

@@ -10,22 +10,41 @@ def task_name(row):
 def budget_name(row):
     if row["method"] not in ("iterative", "imperative"):
         return "–"
-    return "off" if row["budget_pct"] is None else row["budget_pct"] if row["budget_pct"] == "auto" else f"{row['budget_pct']:g} %"
+    return (
+        "off"
+        if row["budget_pct"] is None
+        else row["budget_pct"]
+        if row["budget_pct"] == "auto"
+        else f"{row['budget_pct']:g} %"
+    )
 
 
 def plain(row):
     """Of the table that the paper has; the others are about one more thing."""
-    return (row["schedule"], row["micro_batches"], row["size"]) == ("1F1B", 4, "middle") and not row["batch"] and "+" not in row["side_task"]
+    return (
+        (row["schedule"], row["micro_batches"], row["size"]) == ("1F1B", 4, "middle")
+        and not row["batch"]
+        and "+" not in row["side_task"]
+    )
 
 
 # At a glance: method, budget, what it is called there.
-GLANCE = [("iterative", 0.5, "FreeRide iterative, budget 0.5 %"), ("imperative", 1.0, "FreeRide imperative, budget 1 %"), ("mps", None, "MPS"), ("naive", None, "naive")]
+GLANCE = [
+    ("iterative", 0.5, "FreeRide iterative, budget 0.5 %"),
+    ("imperative", 1.0, "FreeRide imperative, budget 1 %"),
+    ("mps", None, "MPS"),
+    ("naive", None, "naive"),
+]
 
 
 def glance(rows):
     """{(method, side task): row} of the methods that one chooses between."""
     wanted = {(method, budget) for method, budget, _ in GLANCE}
-    return {(row["method"], row["side_task"]): row for row in rows if (row["method"], row["budget_pct"]) in wanted and row["time_increase_pct"] is not None}
+    return {
+        (row["method"], row["side_task"]): row
+        for row in rows
+        if (row["method"], row["budget_pct"]) in wanted and row["time_increase_pct"] is not None
+    }
 
 
 def phases(record):
@@ -38,5 +57,7 @@ def phases(record):
 
 
 def label(cell):
-    words = [task_name(cell), cell["method"]] + ([] if plain(cell) else [cell["size"], f"{cell['schedule']} × {cell['micro_batches']}"])
+    words = [task_name(cell), cell["method"]] + (
+        [] if plain(cell) else [cell["size"], f"{cell['schedule']} × {cell['micro_batches']}"]
+    )
     return ", ".join(words) + (f", budget {budget_name(cell)}" if cell["budget_pct"] is not None else "")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Makes the page of tables and its pictures from a recorded file.
 
-    bench/tables/page.py bench/results/tables-h200.json docs/results.md      # and docs/results-*.png
+bench/tables/page.py bench/results/tables-h200.json docs/results.md      # and docs/results-*.png
 """
+
 import json
 import pathlib
 import sys
@@ -25,7 +26,9 @@ def increase(row, of=""):
 
 
 def markdown(head, lines):
-    return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(line) + " |" for line in lines])
+    return "\n".join(
+        ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(line) + " |" for line in lines]
+    )
 
 
 def glance_table(rows, price):
@@ -34,25 +37,73 @@ def glance_table(rows, price):
     for task in dict.fromkeys(task for _, task in found):
         of = [found.get((method, task)) for method, _ in methods]
         paper = price["paper"].get("iterative", {}).get(task)
-        lines.append([task] + [f"{increase(row)} / {row['cost_savings_pct']:.0f}" if row else "–" for row in of] + [f"{paper[0]:g} / {paper[1]:g}" if paper else "–"])
-    return markdown(["side task"] + [f"{name}: *I* / *S*, %" for _, name in methods] + ["the paper's FreeRide, iterative"], lines) if lines else ""
+        lines.append(
+            [task]
+            + [f"{increase(row)} / {row['cost_savings_pct']:.0f}" if row else "–" for row in of]
+            + [f"{paper[0]:g} / {paper[1]:g}" if paper else "–"]
+        )
+    return (
+        markdown(
+            ["side task"] + [f"{name}: *I* / *S*, %" for _, name in methods] + ["the paper's FreeRide, iterative"],
+            lines,
+        )
+        if lines
+        else ""
+    )
 
 
 def main_table(rows, price):
     lines = []
-    for row in sorted(rows, key=lambda row: (list(METHODS).index(row["method"]), row["budget_pct"] is not None, str(row["budget_pct"]))):
+    for row in sorted(
+        rows,
+        key=lambda row: (list(METHODS).index(row["method"]), row["budget_pct"] is not None, str(row["budget_pct"])),
+    ):
         paper = price["paper"].get(row["method"], {}).get(row["side_task"])
-        lines.append([METHODS[row["method"]], budget_name(row), task_name(row), increase(row), number(row["cost_savings_pct"]), number(row["most_savings_pct"]),
-                      number(row["harvested_share_pct"], 1), number(row.get("duty_pct"), 0), f"{paper[0]:g} / {paper[1]:g}" if paper else "–"])
-    return markdown(["method", "budget", "side task", "*I*, %", "*S*, %", "most *S* at *I* = 0, %", "harvested, %", "duty, %", "paper's *I* / *S*"], lines)
+        lines.append(
+            [
+                METHODS[row["method"]],
+                budget_name(row),
+                task_name(row),
+                increase(row),
+                number(row["cost_savings_pct"]),
+                number(row["most_savings_pct"]),
+                number(row["harvested_share_pct"], 1),
+                number(row.get("duty_pct"), 0),
+                f"{paper[0]:g} / {paper[1]:g}" if paper else "–",
+            ]
+        )
+    return markdown(
+        [
+            "method",
+            "budget",
+            "side task",
+            "*I*, %",
+            "*S*, %",
+            "most *S* at *I* = 0, %",
+            "harvested, %",
+            "duty, %",
+            "paper's *I* / *S*",
+        ],
+        lines,
+    )
 
 
 # What is aimed at: of which rows, which figure, at most or at least.
-GOALS = [("*I*, iterative, budget 0.5 %", ("iterative", 0.5), None, "time_increase_pct", "≤", 0.5), ("*I*, imperative, budget 1 %", ("imperative", 1.0), None, "time_increase_pct", "≤", 1.0),
-         ("*I*, iterative, budget off", ("iterative", None), ("resnet18", "resnet50"), "time_increase_pct", "≤", 0.5),
-         ("harvested, budget off", ("iterative", None), ("pagerank", "sgd", "image"), "harvested_share_pct", "≥", 90),
-         ("harvested, budget off", ("iterative", None), ("resnet18", "resnet50", "vgg19"), "harvested_share_pct", "≥", 80),
-         ("*S* of the most at *I* = 0, budget auto", ("iterative", "auto"), ("resnet18", "resnet50", "mixed"), "share_of_most_pct", "≥", 80)]
+GOALS = [
+    ("*I*, iterative, budget 0.5 %", ("iterative", 0.5), None, "time_increase_pct", "≤", 0.5),
+    ("*I*, imperative, budget 1 %", ("imperative", 1.0), None, "time_increase_pct", "≤", 1.0),
+    ("*I*, iterative, budget off", ("iterative", None), ("resnet18", "resnet50"), "time_increase_pct", "≤", 0.5),
+    ("harvested, budget off", ("iterative", None), ("pagerank", "sgd", "image"), "harvested_share_pct", "≥", 90),
+    ("harvested, budget off", ("iterative", None), ("resnet18", "resnet50", "vgg19"), "harvested_share_pct", "≥", 80),
+    (
+        "*S* of the most at *I* = 0, budget auto",
+        ("iterative", "auto"),
+        ("resnet18", "resnet50", "mixed"),
+        "share_of_most_pct",
+        "≥",
+        80,
+    ),
+]
 
 
 def goals_table(rows):
@@ -67,7 +118,9 @@ def goals_table(rows):
                     value = 100 * row["cost_savings_pct"] / most
                 if value is not None:
                     reached = value <= goal if sign == "≤" else value >= goal
-                    found.append(f"{'' if reached else '**'}{row['side_task']} {value:.{1 if goal > 10 else 2}f}{'' if reached else '**'}")
+                    found.append(
+                        f"{'' if reached else '**'}{row['side_task']} {value:.{1 if goal > 10 else 2}f}{'' if reached else '**'}"
+                    )
         if found:
             lines.append([what, f"{sign} {goal:g} %", ", ".join(found)])
     return markdown(["figure", "goal", "measured, % (bold: missed)"], lines) if lines else ""
@@ -81,17 +134,71 @@ def budget_table(rows):
         if row["budget_pct"] is None:
             continue
         off = free.get((row["side_task"], row["method"]))
-        kept = 100 * row["cost_savings_pct"] / off["cost_savings_pct"] if off and off["cost_savings_pct"] and row["cost_savings_pct"] is not None else None
-        lines.append([task_name(row), METHODS[row["method"]], budget_name(row), increase(off) if off else "–", increase(row, "ramp_"), number(row.get("ramp_duty_pct"), 0),
-                      increase(row), number(row["duty_pct"], 0), number(kept, 0)])
-    return markdown(["side task", "method", "budget", "*I* without one, %", "*I* while its cost got known, %", "duty then, %", "*I*, %", "duty at the end, %",
-                     "*S*, % of that without one"], lines) if lines else ""
+        kept = (
+            100 * row["cost_savings_pct"] / off["cost_savings_pct"]
+            if off and off["cost_savings_pct"] and row["cost_savings_pct"] is not None
+            else None
+        )
+        lines.append(
+            [
+                task_name(row),
+                METHODS[row["method"]],
+                budget_name(row),
+                increase(off) if off else "–",
+                increase(row, "ramp_"),
+                number(row.get("ramp_duty_pct"), 0),
+                increase(row),
+                number(row["duty_pct"], 0),
+                number(kept, 0),
+            ]
+        )
+    return (
+        markdown(
+            [
+                "side task",
+                "method",
+                "budget",
+                "*I* without one, %",
+                "*I* while its cost got known, %",
+                "duty then, %",
+                "*I*, %",
+                "duty at the end, %",
+                "*S*, % of that without one",
+            ],
+            lines,
+        )
+        if lines
+        else ""
+    )
 
 
 def sensitivity_table(rows):
-    lines = [[row["size"], f"{row['schedule']}, {row['micro_batches']}", task_name(row), budget_name(row), number(row["iteration_ms"], 1), increase(row),
-              number(row["cost_savings_pct"]), number(row["harvested_share_pct"], 1)] for row in rows]
-    return markdown(["model", "schedule, micro-batches", "side task", "budget", "iteration, ms", "*I*, %", "*S*, %", "harvested, %"], lines)
+    lines = [
+        [
+            row["size"],
+            f"{row['schedule']}, {row['micro_batches']}",
+            task_name(row),
+            budget_name(row),
+            number(row["iteration_ms"], 1),
+            increase(row),
+            number(row["cost_savings_pct"]),
+            number(row["harvested_share_pct"], 1),
+        ]
+        for row in rows
+    ]
+    return markdown(
+        [
+            "model",
+            "schedule, micro-batches",
+            "side task",
+            "budget",
+            "iteration, ms",
+            "*I*, %",
+            "*S*, %",
+            "harvested, %",
+        ],
+        lines,
+    )
 
 
 def throughput_table(rows, record):
@@ -107,14 +214,42 @@ def throughput_table(rows, record):
             beside = sum(rate["in_bubbles_per_s"] for rate in rates) / len(rates)
             alone = rates[0]["alone_per_s"]
             # Where hardly any work was done, its energy is the noise of everything else.
-            energy = [rate["joules_per_unit"] for rate in rates if rate.get("joules_per_unit") is not None and beside > 0.01 * alone]
-            lines.append([name if row["side_task"] == name else f"{name} of {row['side_task']}", METHODS[row["method"]], number(beside), number(alone),
-                          number(100 * beside / alone if alone else None, 1), rates[0]["unit"], number(sum(energy) / len(energy) if energy else None, 3),
-                          number(rates[0].get("alone_joules_per_unit"), 3)])
+            energy = [
+                rate["joules_per_unit"]
+                for rate in rates
+                if rate.get("joules_per_unit") is not None and beside > 0.01 * alone
+            ]
+            lines.append(
+                [
+                    name if row["side_task"] == name else f"{name} of {row['side_task']}",
+                    METHODS[row["method"]],
+                    number(beside),
+                    number(alone),
+                    number(100 * beside / alone if alone else None, 1),
+                    rates[0]["unit"],
+                    number(sum(energy) / len(energy) if energy else None, 3),
+                    number(rates[0].get("alone_joules_per_unit"), 3),
+                ]
+            )
     cpu = record.get("alone_cpu", {})
-    found = markdown(["side task", "method", "beside training, /s", "alone on the device, /s", "share, %", "unit", "J a unit beside training", "J a unit alone"], lines)
+    found = markdown(
+        [
+            "side task",
+            "method",
+            "beside training, /s",
+            "alone on the device, /s",
+            "share, %",
+            "unit",
+            "J a unit beside training",
+            "J a unit alone",
+        ],
+        lines,
+    )
     if cpu:
-        found += "\n\n" + markdown(["side task", "alone on one core, /s"], [[name, number(work / seconds, 4)] for name, (work, seconds, *_) in cpu.items()])
+        found += "\n\n" + markdown(
+            ["side task", "alone on one core, /s"],
+            [[name, number(work / seconds, 4)] for name, (work, seconds, *_) in cpu.items()],
+        )
     return found
 
 
@@ -124,12 +259,37 @@ def power_table(rows):
     for row in rows:
         if not row.get("power") or row["method"] != "iterative" or row["budget_pct"] is not None:
             continue
-        mean = {(kind, key): sum(of[kind][key] for of in row["power"]) / len(row["power"]) for kind in ("without", "with") for key in ("watts", "sm_mhz", "power_capped_pct")}
+        mean = {
+            (kind, key): sum(of[kind][key] for of in row["power"]) / len(row["power"])
+            for kind in ("without", "with")
+            for key in ("watts", "sm_mhz", "power_capped_pct")
+        }
         clocks = [100 * (of["with"]["sm_mhz"] / of["without"]["sm_mhz"] - 1) for of in row["power"]]
-        lines.append([task_name(row), f"{mean['without', 'watts']:.0f} → {mean['with', 'watts']:.0f}",
-                      f"{mean['without', 'sm_mhz']:.0f} → {mean['with', 'sm_mhz']:.0f}", f"{sum(clocks) / len(clocks):+.1f} ({min(clocks):+.1f} to {max(clocks):+.1f})",
-                      f"{mean['without', 'power_capped_pct']:.0f} → {mean['with', 'power_capped_pct']:.0f}", increase(row)])
-    return markdown(["side task", "power of a GPU, W", "SM clock, MHz", "clock, % (GPUs)", "at the power cap, % of samples", "*I*, %"], lines) if lines else ""
+        lines.append(
+            [
+                task_name(row),
+                f"{mean['without', 'watts']:.0f} → {mean['with', 'watts']:.0f}",
+                f"{mean['without', 'sm_mhz']:.0f} → {mean['with', 'sm_mhz']:.0f}",
+                f"{sum(clocks) / len(clocks):+.1f} ({min(clocks):+.1f} to {max(clocks):+.1f})",
+                f"{mean['without', 'power_capped_pct']:.0f} → {mean['with', 'power_capped_pct']:.0f}",
+                increase(row),
+            ]
+        )
+    return (
+        markdown(
+            [
+                "side task",
+                "power of a GPU, W",
+                "SM clock, MHz",
+                "clock, % (GPUs)",
+                "at the power cap, % of samples",
+                "*I*, %",
+            ],
+            lines,
+        )
+        if lines
+        else ""
+    )
 
 
 def bubble_table(record):
@@ -143,21 +303,60 @@ def bubble_table(record):
         def each(key, which, stages=stages):
             return ", ".join(str(seen[key][which]) if seen[key] else "–" for seen in stages)
 
-        lines.append([label(run["cell"]), ", ".join(number(seen["share_pct"], 1) for seen in stages), str(sum(seen["bubbles"] for seen in stages)),
-                      each("edge_to_step_quantiles_us", 1), each("edge_to_step_quantiles_us", 3), each("overruns_quantiles_us", 3)])
-    return markdown(["run", "bubble share by stage, %", "bubbles", "edge to first step, p50 by stage, µs", "p99", "overrun, p99 by stage, µs"], lines)
+        lines.append(
+            [
+                label(run["cell"]),
+                ", ".join(number(seen["share_pct"], 1) for seen in stages),
+                str(sum(seen["bubbles"] for seen in stages)),
+                each("edge_to_step_quantiles_us", 1),
+                each("edge_to_step_quantiles_us", 3),
+                each("overruns_quantiles_us", 3),
+            ]
+        )
+    return markdown(
+        [
+            "run",
+            "bubble share by stage, %",
+            "bubbles",
+            "edge to first step, p50 by stage, µs",
+            "p99",
+            "overrun, p99 by stage, µs",
+        ],
+        lines,
+    )
 
 
 def shape_table(record, rows):
     """A line for each training, values of its stages in order."""
     lines = []
-    iteration_ms = {(row["size"], f"{row['schedule']}, {row['micro_batches']}"): row["iteration_ms"] for row in rows if row["method"] == "iterative"}
+    iteration_ms = {
+        (row["size"], f"{row['schedule']}, {row['micro_batches']}"): row["iteration_ms"]
+        for row in rows
+        if row["method"] == "iterative"
+    }
     for phase, run in phases(record).items():
         stages = [seen for _, seen in sorted(run["bubbles"].items())]
         lengths = [[length for _, _, length in seen["waits_ms"]] for seen in stages]
-        lines.append([*phase, number(iteration_ms.get(phase), 1), ", ".join(number(seen["share_pct"], 1) for seen in stages),
-                      ", ".join(str(len(one)) for one in lengths), ", ".join(number(max(one, default=None), 0) for one in lengths)])
-    return markdown(["model", "schedule, micro-batches", "iteration, ms", "bubble share by stage, %", "bubbles an iteration", "the longest, ms"], lines)
+        lines.append(
+            [
+                *phase,
+                number(iteration_ms.get(phase), 1),
+                ", ".join(number(seen["share_pct"], 1) for seen in stages),
+                ", ".join(str(len(one)) for one in lengths),
+                ", ".join(number(max(one, default=None), 0) for one in lengths),
+            ]
+        )
+    return markdown(
+        [
+            "model",
+            "schedule, micro-batches",
+            "iteration, ms",
+            "bubble share by stage, %",
+            "bubbles an iteration",
+            "the longest, ms",
+        ],
+        lines,
+    )
 
 
 def missing(record):
@@ -169,17 +368,28 @@ def missing(record):
 
 
 def page(record, rows, price, made):
-    about = f"{record['machine']}, {record['stages']} stages" + (f", driver {record['driver']}" if record["driver"] else "")
+    about = f"{record['machine']}, {record['stages']} stages" + (
+        f", driver {record['driver']}" if record["driver"] else ""
+    )
     versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items() if value and value != "None")
     size = record["sizes"]["middle"]
     commits = ", ".join(dict.fromkeys(run.get("commit") or record["commit"] for run in record["runs"]))
-    lines = ["# Results", "", "Generated by `bench/tables/page.py` from what the commands at the end recorded; do not edit.", "",
-             f"{about}; {versions}; commits {commits}; {record['date']}. A GPT of {size['layers']} layers, width {size['width']}, sequences of {size['length']}, "
-             f"micro-batches of {size['batch']}. *I*: time increase of training; *S*: cost savings (formulae: `bench/tables/rows.py`; prices: `bench/tables/prices.toml`). "
-             "Blocks with and without side tasks take turns within one training, so that each *I* has blank blocks of its own; ± is its 95 % interval. *Harvested*: time "
-             "inside steps ÷ bubble time. *Duty*: the share of iterations that the slowdown budget left to side tasks at the end.", ""]
+    lines = [
+        "# Results",
+        "",
+        "Generated by `bench/tables/page.py` from what the commands at the end recorded; do not edit.",
+        "",
+        f"{about}; {versions}; commits {commits}; {record['date']}. A GPT of {size['layers']} layers, width {size['width']}, sequences of {size['length']}, "
+        f"micro-batches of {size['batch']}. *I*: time increase of training; *S*: cost savings (formulae: `bench/tables/rows.py`; prices: `bench/tables/prices.toml`). "
+        "Blocks with and without side tasks take turns within one training, so that each *I* has blank blocks of its own; ± is its 95 % interval. *Harvested*: time "
+        "inside steps ÷ bubble time. *Duty*: the share of iterations that the slowdown budget left to side tasks at the end.",
+        "",
+    ]
     if record["low_tier"] == "alone":
-        lines += ["**At this size the figures mean nothing:** it shows that the parts work. *S* counts the side tasks' rate alone on this machine as the low-tier GPU's.", ""]
+        lines += [
+            "**At this size the figures mean nothing:** it shows that the parts work. *S* counts the side tasks' rate alone on this machine as the low-tier GPU's.",
+            "",
+        ]
 
     def shown(word):
         found = [f"![{text}]({pathlib.Path(path).name})" for path, text in made if word in pathlib.Path(path).name]
@@ -190,28 +400,72 @@ def page(record, rows, price, made):
         lines += ["## At a glance", "", glance_table(usual, price), "", *shown("glance")]
         if record["low_tier"] == "paper":
             low = price["low_tier"]
-            lines += [f"*S* counts side work as what it would cost on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour), against ${price['training']['dollars_per_hour']:g} "
-                      "for all of training's. Where training's GPUs do that work many times as fast, *S* is above 100 %, and a method that lets training wait for side tasks has more of it; "
-                      "*I* says what that costs the main job.", ""]
+            lines += [
+                f"*S* counts side work as what it would cost on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour), against ${price['training']['dollars_per_hour']:g} "
+                "for all of training's. Where training's GPUs do that work many times as fast, *S* is above 100 %, and a method that lets training wait for side tasks has more of it; "
+                "*I* says what that costs the main job.",
+                "",
+            ]
         lines += ["Kernel-level scheduling (XSched) is not among the methods; `bench/tables/README.md` says why.", ""]
     if record["low_tier"] == "paper" and goals_table(usual):
         lines += ["## Against the goals", "", goals_table(usual), ""]
     lines += ["## Time increase and cost savings", "", main_table(usual, price), "", *shown("increase")]
     if budget_table(usual):
-        lines += ["## The slowdown budget", "", "The cell begins when the budget has watched its side tasks for some seconds; what these cost is in the fifth column, and not in *I*.", "",
-                  budget_table(usual), "", *shown("frontier")]
+        lines += [
+            "## The slowdown budget",
+            "",
+            "The cell begins when the budget has watched its side tasks for some seconds; what these cost is in the fifth column, and not in *I*.",
+            "",
+            budget_table(usual),
+            "",
+            *shown("frontier"),
+        ]
     if others:
         like = {row["side_task"].split("+")[0] for row in others}
-        base = [row for row in usual if row["method"] == "iterative" and row["budget_pct"] is None and row["side_task"] in like]
-        lines += ["## Sensitivity", "", "First what the others are to be compared with. –: fewer than five blocks were seen.", "", sensitivity_table(base + others), ""]
-    lines += ["## Bubbles", "", shape_table(record, rows), "", *shown("shapes"), *shown("breakdown"), bubble_table(record), ""]
-    lines += ["## Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""), "", throughput_table(usual, record), ""]
+        base = [
+            row
+            for row in usual
+            if row["method"] == "iterative" and row["budget_pct"] is None and row["side_task"] in like
+        ]
+        lines += [
+            "## Sensitivity",
+            "",
+            "First what the others are to be compared with. –: fewer than five blocks were seen.",
+            "",
+            sensitivity_table(base + others),
+            "",
+        ]
+    lines += [
+        "## Bubbles",
+        "",
+        shape_table(record, rows),
+        "",
+        *shown("shapes"),
+        *shown("breakdown"),
+        bubble_table(record),
+        "",
+    ]
+    lines += [
+        "## Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""),
+        "",
+        throughput_table(usual, record),
+        "",
+    ]
     if power_table(usual):
-        lines += ["## Power and clocks", "", "Blocks without → with side tasks, budget off.", "", power_table(usual), ""]
+        lines += [
+            "## Power and clocks",
+            "",
+            "Blocks without → with side tasks, budget off.",
+            "",
+            power_table(usual),
+            "",
+        ]
     if record.get("demos"):
         lines += ["## The two limits", ""]
         for demo in record["demos"]:
-            lines += [f"- A side task that {demo['what']} (`{demo['plugin']}` {' '.join(demo['params'])}, memory {demo['memory']}): *{demo['verdict']['kind']}*, {demo['verdict']['reason']}."]
+            lines += [
+                f"- A side task that {demo['what']} (`{demo['plugin']}` {' '.join(demo['params'])}, memory {demo['memory']}): *{demo['verdict']['kind']}*, {demo['verdict']['reason']}."
+            ]
         lines += ["", *shown("limits")]
     left = dict(missing(record), **record["failed"])
     if left:

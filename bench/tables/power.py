@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Samples every GPU's energy counter, power, clock and what throttles it, through NVML, until its standard input ends: a line of JSON a sample,
-{"at_ns": CLOCK_MONOTONIC, "gpus": [[mJ since the driver was loaded, mW, SM MHz, throttle reasons as the driver's bits, bytes in use], …]}.
+"""Samples every GPU's energy counter, power, clock and what throttles it, through NVML, until its standard input ends:
+a line of JSON a sample, {"at_ns": CLOCK_MONOTONIC, "gpus": [[mJ since the driver was loaded, mW, SM MHz, throttle
+reasons as the driver's bits, bytes in use], …]}.
 
     power.py GPU-UUID…  < /dev/tty
 """
+
 import ctypes
 import json
 import select
@@ -37,7 +39,13 @@ class Nvml:
             raise OSError(f"{function}: NVML error {code}")
 
     def read(self, gpu):
-        energy, power, clock, reasons, memory = ctypes.c_ulonglong(), ctypes.c_uint(), ctypes.c_uint(), ctypes.c_ulonglong(), Memory()
+        energy, power, clock, reasons, memory = (
+            ctypes.c_ulonglong(),
+            ctypes.c_uint(),
+            ctypes.c_uint(),
+            ctypes.c_ulonglong(),
+            Memory(),
+        )
         self.must("nvmlDeviceGetTotalEnergyConsumption", gpu, ctypes.byref(energy))
         self.must("nvmlDeviceGetPowerUsage", gpu, ctypes.byref(power))
         self.must("nvmlDeviceGetClockInfo", gpu, SM_CLOCK, ctypes.byref(clock))
@@ -47,7 +55,8 @@ class Nvml:
 
 
 def between(samples, from_ns, to_ns, gpu):
-    """(joules, mean SM MHz, share of samples at the power cap) of a GPU in a stretch, from samples in order; None where they don't reach."""
+    """(joules, mean SM MHz, share of samples at the power cap) of a GPU in a stretch, from samples in order; None where
+    they don't reach."""
     inside = [sample for sample in samples if from_ns - 1e9 < sample["at_ns"] < to_ns + 1e9]
 
     def energy(at_ns):

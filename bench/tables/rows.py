@@ -4,9 +4,10 @@
     bench/tables/rows.py bench/results/tables-h200.json            # the rows again, from the samples; exit code 1 if they are not those recorded
     bench/tables/rows.py bench/results/tables-h200.json --write    # and keeps them in the file
 
-Formulae of section 6 of the FreeRide paper (Middleware '25): time increase I = (T_with - T_without) / T_without; cost savings
-S = (C_side - (C_with - C_without)) / C_without, where C is price times time and C_side what the side work would have cost on the low-tier GPU.
-"""
+Formulae of section 6 of the FreeRide paper (Middleware '25): time increase I = (T_with - T_without) / T_without; cost
+savings S = (C_side - (C_with - C_without)) / C_without, where C is price times time and C_side what the side work would
+have cost on the low-tier GPU."""
+
 import itertools
 import json
 import math
@@ -25,22 +26,27 @@ def prices():
 
 
 def blocks_of(samples, block_iterations=None):
-    """[(with side tasks, its middle's place among the samples, mean ms, iterations), …] from samples [ms, with side tasks: True, False, or None where blocks meet, …].
-    Blocks of one kind that follow each other are one, or several of block_iterations."""
+    """[(with side tasks, its middle's place among the samples, mean ms, iterations), …] from samples [ms, with side
+    tasks: True, False, or None where blocks meet, …]. Blocks of one kind that follow each other are one, or several of
+    block_iterations."""
     blocks, first = [], 0
     for kind, group in itertools.groupby(samples, key=lambda sample: sample[1]):
         lengths = [sample[0] for sample in group]
         count = max(1, round(len(lengths) / block_iterations)) if block_iterations else 1
         edges = [round(part * len(lengths) / count) for part in range(count + 1)]
         if kind is not None:
-            blocks += [(kind, first + (begin + end) / 2, statistics.fmean(lengths[begin:end]), end - begin) for begin, end in zip(edges, edges[1:])]
+            blocks += [
+                (kind, first + (begin + end) / 2, statistics.fmean(lengths[begin:end]), end - begin)
+                for begin, end in zip(edges, edges[1:])
+            ]
         first += len(lengths)
     return blocks
 
 
 def time_increase_pct(samples, block_iterations=None):
-    """(I, half of its 95 % interval) in percent: least squares over blocks, each of them a level, a drift of the machine that is a straight line, and what side tasks add.
-    (None, None): fewer than five blocks, or than two of a kind. The block is what is counted, not the iteration: iterations of one are alike in noise."""
+    """(I, half of its 95 % interval) in percent: least squares over blocks, each of them a level, a drift of the
+    machine that is a straight line, and what side tasks add. (None, None): fewer than five blocks, or than two of a
+    kind. The block is what is counted, not the iteration: iterations of one are alike in noise."""
     blocks = blocks_of(samples, block_iterations)
     if len(blocks) < 5 or min(sum(block[0] is kind for block in blocks) for kind in (True, False)) < 2:
         return None, None
@@ -72,7 +78,9 @@ def inverted(matrix):
 def cost_savings_pct(increase_pct, side_gpus, price):
     """S in percent. side_gpus: how many low-tier GPUs would do the side work in the same time."""
     slower = increase_pct / 100
-    worth = price["low_tier"]["dollars_per_hour"] * side_gpus * (1 + slower)  # of an hour of training as it would be without
+    worth = (
+        price["low_tier"]["dollars_per_hour"] * side_gpus * (1 + slower)
+    )  # of an hour of training as it would be without
     return 100 * (worth / price["training"]["dollars_per_hour"] - slower)
 
 
@@ -81,7 +89,8 @@ def units_per_s(name, work, seconds, price):
 
 
 def power(samples):
-    """By GPU what iterations with and without side tasks take: mean J, SM MHz, percent of the time at the power cap. Empty where nothing was read."""
+    """By GPU what iterations with and without side tasks take: mean J, SM MHz, percent of the time at the power cap.
+    Empty where nothing was read."""
     read = [sample for sample in samples if len(sample) > 2]
     found = []
     for gpu in range(len(read[0][2]) if read else 0):
@@ -91,8 +100,12 @@ def power(samples):
             if values:
                 joules, mhz, capped = (statistics.fmean(value[part] for value in values) for part in range(3))
                 ms = statistics.fmean(sample[0] for sample in read if sample[1] is kind)
-                of["with" if kind else "without"] = {"joules": round(joules, 2), "watts": round(1e3 * joules / ms, 1), "sm_mhz": round(mhz, 1),
-                                                     "power_capped_pct": round(100 * capped, 1)}
+                of["with" if kind else "without"] = {
+                    "joules": round(joules, 2),
+                    "watts": round(1e3 * joules / ms, 1),
+                    "sm_mhz": round(mhz, 1),
+                    "power_capped_pct": round(100 * capped, 1),
+                }
         if len(of) == 2:
             found.append(of)
     return found
@@ -109,15 +122,22 @@ def row(run, record, price):
     sharing = [task["stage"] for task in run["tasks"]]
     for task in run["tasks"]:
         name = task["side_task"]
-        work, seconds, joules = ((record["alone"].get(name + (f"@{task['batch']}" if task.get("batch") else "")) or []) + [None] * 3)[:3]
+        work, seconds, joules = (
+            (record["alone"].get(name + (f"@{task['batch']}" if task.get("batch") else "")) or []) + [None] * 3
+        )[:3]
         alone = units_per_s(name, work, seconds, price) if work else 0.0  # 0: could not be measured
         rate = units_per_s(name, task["work"], task["seconds"], price)
         low_tier = alone if record["low_tier"] == "alone" else price["side_task"][name]["low_tier"]
         share = run["bubbles"].get(str(task["stage"]), {}).get("share_pct", 0) / 100 / sharing.count(task["stage"])
         side_gpus += rate / low_tier if low_tier else 0
         best_gpus += alone * share / low_tier if low_tier else 0
-        of = {"side_task": name, "stage": task["stage"], "unit": price["side_task"][name]["unit"], "in_bubbles_per_s": round(rate, 4),
-              "alone_per_s": round(alone, 4)}
+        of = {
+            "side_task": name,
+            "stage": task["stage"],
+            "unit": price["side_task"][name]["unit"],
+            "in_bubbles_per_s": round(rate, 4),
+            "alone_per_s": round(alone, 4),
+        }
         if watts and rate > 0 and sharing.count(task["stage"]) == 1:
             # What an iteration takes more, over the work done in it; alone, the whole device's energy is the work's.
             extra = watts[task["stage"]]["with"]["joules"] - watts[task["stage"]]["without"]["joules"]
@@ -132,23 +152,35 @@ def row(run, record, price):
     def rounded(value, digits=3):
         return None if value is None else round(value, digits)
 
-    return {**{key: value for key, value in cell.items() if key != "method"}, "method": cell["method"], "time_increase_pct": rounded(increase),
-            "time_increase_ci95_pct": None if half is None else [rounded(increase - half), rounded(increase + half)],
-            "cost_savings_pct": rounded(savings), "most_savings_pct": rounded(most) if bubble_ns and best_gpus else None,
-            "harvested_share_pct": rounded(100 * harvested_ns / bubble_ns, 2) if bubble_ns else None,
-            "duty_pct": rounded(run.get("measures", {}).get("duty_pct") if cell["budget_pct"] is not None else None, 1), **ramp(run),
-            "iteration_ms": rounded(mean_ms(run["samples"], False)), "iterations": len(run["samples"]), "seconds_with": round(with_s, 2), "rates": rates,
-            "power": watts}
+    return {
+        **{key: value for key, value in cell.items() if key != "method"},
+        "method": cell["method"],
+        "time_increase_pct": rounded(increase),
+        "time_increase_ci95_pct": None if half is None else [rounded(increase - half), rounded(increase + half)],
+        "cost_savings_pct": rounded(savings),
+        "most_savings_pct": rounded(most) if bubble_ns and best_gpus else None,
+        "harvested_share_pct": rounded(100 * harvested_ns / bubble_ns, 2) if bubble_ns else None,
+        "duty_pct": rounded(run.get("measures", {}).get("duty_pct") if cell["budget_pct"] is not None else None, 1),
+        **ramp(run),
+        "iteration_ms": rounded(mean_ms(run["samples"], False)),
+        "iterations": len(run["samples"]),
+        "seconds_with": round(with_s, 2),
+        "rates": rates,
+        "power": watts,
+    }
 
 
 def ramp(run):
-    """What training lost before the run, while the budget got to know its side tasks, and the duty at the end of that."""
+    """What training lost before the run, while the budget got to know its side tasks, and the duty at the end of
+    that."""
     if "ramp" not in run:
         return {}
     increase, half = time_increase_pct(run["ramp"]["samples"], run.get("block_iterations"))
-    return {"ramp_time_increase_pct": None if increase is None else round(increase, 3),
-            "ramp_time_increase_ci95_pct": None if half is None else [round(increase - half, 3), round(increase + half, 3)],
-            "ramp_duty_pct": None if run["ramp"]["duty_pct"] is None else round(run["ramp"]["duty_pct"], 1)}
+    return {
+        "ramp_time_increase_pct": None if increase is None else round(increase, 3),
+        "ramp_time_increase_ci95_pct": None if half is None else [round(increase - half, 3), round(increase + half, 3)],
+        "ramp_duty_pct": None if run["ramp"]["duty_pct"] is None else round(run["ramp"]["duty_pct"], 1),
+    }
 
 
 def mean_ms(samples, kind):
@@ -170,7 +202,9 @@ def main():
     if sys.argv[2:]:
         path.write_text(json.dumps(dict(record, rows=again)) + "\n")
     elif again != record["rows"]:
-        sys.exit(f"rows.py: the rows recorded in {path} are not those of its samples and prices.toml; --write keeps these instead")
+        sys.exit(
+            f"rows.py: the rows recorded in {path} are not those of its samples and prices.toml; --write keeps these instead"
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Measures what the tables need and writes it, samples and all, into one JSON file; page.py makes tables and pictures of it.
+"""Measures what the tables need and writes it, samples and all, into one JSON file; page.py makes tables and pictures
+of it.
 
     bench/tables/run.py --scale toy --build build/dev --python build/frameworks-venv/bin/python --out build/tables/tables.json
     bench/tables/run.py --scale gpu --programs DIR/bin --plugins DIR/plugins --hooks DIR/python --out tables.json      # DIR: make dist's folder
 
-Cells share trainings: one under the hook for all of FreeRide's, one for naive co-location, one under MPS; in each cell, blocks with and without side tasks
-take turns, so that every figure is paired. The file is written after each cell; --resume goes on with one that was stopped, --limit-s stops by itself. Exit
-code 1: some cell could not be measured (the others are kept).
-"""
+Cells share trainings: one under the hook for all of FreeRide's, one for naive co-location, one under MPS; in each cell,
+blocks with and without side tasks take turns, so that every figure is paired. The file is written after each cell;
+--resume goes on with one that was stopped, --limit-s stops by itself. Exit code 1: some cell could not be measured (the
+others are kept)."""
+
 import argparse
 import datetime
 import json
@@ -39,26 +41,51 @@ def parse():
     parser.add_argument("--build", type=pathlib.Path, help="build folder; or each of the next three")
     parser.add_argument("--programs", type=pathlib.Path, help="folder of freeride-* and bench-side-task")
     parser.add_argument("--plugins", type=pathlib.Path)
-    parser.add_argument("--hooks", type=pathlib.Path, default=SOURCE / "hooks/python", help="folder of the Python package freeride")
+    parser.add_argument(
+        "--hooks", type=pathlib.Path, default=SOURCE / "hooks/python", help="folder of the Python package freeride"
+    )
     parser.add_argument("--python", default=sys.executable, help="interpreter of the training: PyTorch 2.6 or later")
     parser.add_argument("--stages", type=int, help="default: one for each GPU, at most 4; on CPUs 2")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--only", action="append", help="cells in whose name this regular expression is found")
     parser.add_argument("--seconds", type=float, help="of each cell, instead of the scale's")
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no cell later than so many seconds after the start")
-    parser.add_argument("--profiles", type=pathlib.Path, help="file of side tasks' profiles, read if it is there (freeride-ctl profile import) and written")
-    parser.add_argument("--demos", type=pathlib.Path, help="folder of the misbehaving plugins that demonstrate the limits (tests/plugins)")
+    parser.add_argument(
+        "--limit-s", type=float, default=float("inf"), help="begin no cell later than so many seconds after the start"
+    )
+    parser.add_argument(
+        "--profiles",
+        type=pathlib.Path,
+        help="file of side tasks' profiles, read if it is there (freeride-ctl profile import) and written",
+    )
+    parser.add_argument(
+        "--demos",
+        type=pathlib.Path,
+        help="folder of the misbehaving plugins that demonstrate the limits (tests/plugins)",
+    )
     parser.add_argument("--commit", help="what is measured, where no Git knows it")
     parser.add_argument("--sandbox", default="bubblewrap", choices=["bubblewrap", "none"])
-    parser.add_argument("--resume", action="store_true", help="keep what --out has already, and measure the other cells")
-    parser.add_argument("--again", action="store_true", help="with --resume: measure those that it has, too; the new ones take their place")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what --out has already, and measure the other cells"
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="with --resume: measure those that it has, too; the new ones take their place",
+    )
     options = parser.parse_args()
     if options.build:
-        options.programs, options.plugins = options.programs or options.build / "bin", options.plugins or options.build / "plugins"
+        options.programs, options.plugins = (
+            options.programs or options.build / "bin",
+            options.plugins or options.build / "plugins",
+        )
         options.demos = options.demos or options.build / "test-plugins"
     if not options.programs or not options.plugins:
         parser.error("--build, or --programs and --plugins")
-    options.programs, options.plugins, options.hooks = options.programs.resolve(), options.plugins.resolve(), options.hooks.resolve()
+    options.programs, options.plugins, options.hooks = (
+        options.programs.resolve(),
+        options.plugins.resolve(),
+        options.hooks.resolve(),
+    )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     return options
 
@@ -72,8 +99,11 @@ class Machine:
         self.cores = sorted(os.sched_getaffinity(0))
         self.gpus = [gpu.uuid for gpu in found[:stages]]
         self.devices = self.gpus or [f"cpu-{stage}" for stage in range(stages)]
-        self.about = {"machine": f"{len(self.devices)} x {found[0].name}" if found else f"{len(self.cores)} cores, no GPU", "stages": stages,
-                      "driver": found[0].driver if found else None}
+        self.about = {
+            "machine": f"{len(self.devices)} x {found[0].name}" if found else f"{len(self.cores)} cores, no GPU",
+            "stages": stages,
+            "driver": found[0].driver if found else None,
+        }
 
     def core_of(self, stage):
         return str(self.cores[stage % len(self.cores)])
@@ -81,26 +111,46 @@ class Machine:
 
 class Tables:
     def __init__(self, options):
-        self.options, self.scale, self.machine, self.price = options, cells.SCALES[options.scale](), Machine(options), rows.prices()
+        self.options, self.scale, self.machine, self.price = (
+            options,
+            cells.SCALES[options.scale](),
+            Machine(options),
+            rows.prices(),
+        )
         self.begin, self.reserved_s = time.monotonic(), 0.0
         self.power = self.processor = None
         self.commit = options.commit or self.described()
         stages = len(self.machine.devices)
-        self.record = {"scale": options.scale, **self.machine.about, "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-                       "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]), "commit": self.commit, "versions": self.versions(),
-                       "low_tier": self.scale.low_tier,
-                       "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()}, "alone": {}, "alone_cpu": {}, "runs": [], "demos": [], "failed": {}}
+        self.record = {
+            "scale": options.scale,
+            **self.machine.about,
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "command": " ".join(["bench/tables/run.py", *sys.argv[1:]]),
+            "commit": self.commit,
+            "versions": self.versions(),
+            "low_tier": self.scale.low_tier,
+            "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()},
+            "alone": {},
+            "alone_cpu": {},
+            "runs": [],
+            "demos": [],
+            "failed": {},
+        }
         if options.resume and options.out.exists():
             old = json.loads(options.out.read_text())
             for key in ("alone", "alone_cpu", "runs", "demos"):
                 self.record[key] = old[key]
-            self.record["failed"] = {name: why for name, why in old["failed"].items() if any(cell.name == name for cell in self.scale.cells)}
+            self.record["failed"] = {
+                name: why for name, why in old["failed"].items() if any(cell.name == name for cell in self.scale.cells)
+            }
             self.record["command"] = f"{old['command']}; then {self.record['command']}"
 
     # ---- what is run
     @staticmethod
     def described():
-        done = subprocess.run(["git", "-C", SOURCE, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", SOURCE, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+        )
         return done.stdout.strip() or None
 
     def versions(self):
@@ -124,7 +174,11 @@ class Tables:
         return System(tree, "tables", outside_tmp=True, env={"NCCL_NVLS_ENABLE": "0"})
 
     def side_tasks(self, cell, stage):
-        return [self.scale.mixed[stage % len(self.scale.mixed)]] if cell.side_task == "mixed" else cell.side_task.split("+")
+        return (
+            [self.scale.mixed[stage % len(self.scale.mixed)]]
+            if cell.side_task == "mixed"
+            else cell.side_task.split("+")
+        )
 
     def params(self, side_task, batch):
         own = self.scale.params.get(side_task, [])
@@ -133,8 +187,11 @@ class Tables:
     def job(self, cell):
         stages = len(self.machine.devices)
         per_rank = 1 if cell.schedule in ("1F1B", "GPipe") else 2
-        return {"schedule": cell.schedule, "size": dict(self.record["sizes"][cell.size], micro_batches=cell.micro_batches, stages=stages * per_rank),
-                "warm_up": self.scale.warm_up}
+        return {
+            "schedule": cell.schedule,
+            "size": dict(self.record["sizes"][cell.size], micro_batches=cell.micro_batches, stages=stages * per_rank),
+            "warm_up": self.scale.warm_up,
+        }
 
     # ---- work
     def metric(self, side_task):
@@ -149,21 +206,31 @@ class Tables:
         if metric != "steps" and not metrics:
             return 0.0  # has finished nothing yet
         if metric != "steps" and metric not in metrics:
-            raise Failure(f"{side_task} has no metric '{metric}', which prices.toml counts its work by; it has: {', '.join(metrics) or 'none'}")
+            raise Failure(
+                f"{side_task} has no metric '{metric}', which prices.toml counts its work by; it has: {', '.join(metrics) or 'none'}"
+            )
         return self.in_units(side_task, batch, steps if metric == "steps" else metrics[metric])
 
     # ---- iterations, energy
     def samples(self, lines, kind_of):
-        """[ms, with side tasks, [J, SM MHz, share at the power cap] of each GPU] of each iteration, from the first known kind to the last."""
+        """[ms, with side tasks, [J, SM MHz, share at the power cap] of each GPU] of each iteration, from the first
+        known kind to the last."""
         read = list(self.power.lines) if self.power else []
         found = []
         for line in lines:
             end = line["end_ns"]
-            seen = [power.between(read, end - line["ms"] * 1e6, end, gpu) for gpu in range(len(self.machine.gpus))] if read else []
-            read = read[next((at for at, one in enumerate(read) if one["at_ns"] > end - 2e9), 0):]
-            found.append([line["ms"], kind_of(line)] + ([[[round(value, 2) for value in one] for one in seen]] if seen and all(seen) else []))
+            seen = (
+                [power.between(read, end - line["ms"] * 1e6, end, gpu) for gpu in range(len(self.machine.gpus))]
+                if read
+                else []
+            )
+            read = read[next((at for at, one in enumerate(read) if one["at_ns"] > end - 2e9), 0) :]
+            found.append(
+                [line["ms"], kind_of(line)]
+                + ([[[round(value, 2) for value in one] for one in seen]] if seen and all(seen) else [])
+            )
         known = [at for at, sample in enumerate(found) if sample[1] is not None]
-        return found[known[0]:known[-1] + 1] if known else []
+        return found[known[0] : known[-1] + 1] if known else []
 
     def energy(self, gpu, from_ns, to_ns):
         time.sleep(2.5 * power.PERIOD_S)
@@ -191,12 +258,16 @@ class Tables:
             self.record["failed"][cell.name] = str(result)
             return self.say(f"{cell.name} FAILED: {result}")
         self.record["failed"].pop(cell.name, None)
-        self.record["runs"] = [run for run in self.record["runs"] if run["cell"] != cell.key] + [{"cell": cell.key, "commit": self.commit, **result}]
+        self.record["runs"] = [run for run in self.record["runs"] if run["cell"] != cell.key] + [
+            {"cell": cell.key, "commit": self.commit, **result}
+        ]
         self.save()
         row = self.record["rows"][-1]
         harvested = "" if row["harvested_share_pct"] is None else f", harvested {row['harvested_share_pct']:.1f} %"
-        self.say(f"{cell.name}: I {row['time_increase_pct']} {row['time_increase_ci95_pct']} %, S {row['cost_savings_pct']} of {row['most_savings_pct']} %{harvested}"
-                 f", duty {row['duty_pct']} %, {row['iterations']} iterations")
+        self.say(
+            f"{cell.name}: I {row['time_increase_pct']} {row['time_increase_ci95_pct']} %, S {row['cost_savings_pct']} of {row['most_savings_pct']} %{harvested}"
+            f", duty {row['duty_pct']} %, {row['iterations']} iterations"
+        )
 
     def alone(self, side_task, batch, work, seconds, stage, began_ns):
         key = side_task + (f"@{batch}" if batch else "")
@@ -206,8 +277,13 @@ class Tables:
 
     def wanted(self, method):
         done = [] if self.options.again else [run["cell"] for run in self.record["runs"]]
-        return [cell for cell in self.scale.cells if (cell.method == method or method == "freeride" and cell.method in ("iterative", "imperative"))
-                and cell.key not in done and (not self.options.only or any(re.search(part, cell.name) for part in self.options.only))]
+        return [
+            cell
+            for cell in self.scale.cells
+            if (cell.method == method or method == "freeride" and cell.method in ("iterative", "imperative"))
+            and cell.key not in done
+            and (not self.options.only or any(re.search(part, cell.name) for part in self.options.only))
+        ]
 
     def plan(self):
         """The groups of cells that share a training, in order."""
@@ -219,16 +295,25 @@ class Tables:
         return groups
 
     def worth(self, cell):
-        """What a second of the cell's side tasks is worth, in seconds of a training GPU, by prices.toml and the rates alone."""
+        """What a second of the cell's side tasks is worth, in seconds of a training GPU, by prices.toml and the rates
+        alone."""
         found = []
         for stage in range(len(self.machine.devices)):
             for side_task in self.side_tasks(cell, stage):
-                work, seconds, *_ = self.record["alone"].get(side_task + (f"@{cell.batch}" if cell.batch and side_task in cells.TRAIN else "")) or (0, 1)
+                work, seconds, *_ = self.record["alone"].get(
+                    side_task + (f"@{cell.batch}" if cell.batch and side_task in cells.TRAIN else "")
+                ) or (0, 1)
                 alone = rows.units_per_s(side_task, work, seconds, self.price)
                 low_tier = alone if self.scale.low_tier == "alone" else self.price["side_task"][side_task]["low_tier"]
                 if not alone:
                     raise Failure(f"what {side_task} is worth is not known, since its rate alone is not")
-                found.append(alone / low_tier * self.price["low_tier"]["dollars_per_hour"] * len(self.machine.devices) / self.price["training"]["dollars_per_hour"])
+                found.append(
+                    alone
+                    / low_tier
+                    * self.price["low_tier"]["dollars_per_hour"]
+                    * len(self.machine.devices)
+                    / self.price["training"]["dollars_per_hour"]
+                )
         return sum(found) / len(found)
 
     def needs_s(self, group):
@@ -238,11 +323,18 @@ class Tables:
     def measure(self):
         if self.machine.gpus:
             self.power_system = self.system()
-            process = self.power_system.start("power", [sys.executable, pathlib.Path(power.__file__), *self.machine.gpus], stdin=subprocess.PIPE,
-                                              stdout=subprocess.PIPE, text=True)
+            process = self.power_system.start(
+                "power",
+                [sys.executable, pathlib.Path(power.__file__), *self.machine.gpus],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             self.power = Lines(process.stdout)
         groups = self.plan()
-        missing = sorted({name for cell in self.scale.cells for name in self.side_tasks(cell, 0)} - self.record["alone_cpu"].keys())
+        missing = sorted(
+            {name for cell in self.scale.cells for name in self.side_tasks(cell, 0)} - self.record["alone_cpu"].keys()
+        )
         if self.machine.gpus and missing:
             self.processor = Processor(self, missing)
         try:
@@ -258,7 +350,7 @@ class Tables:
             for at, group in enumerate(groups):
                 if group.cells[0].name in self.record["failed"]:
                     continue
-                self.reserved_s = sum(self.needs_s(later) for later in groups[at + 1:])
+                self.reserved_s = sum(self.needs_s(later) for later in groups[at + 1 :])
                 try:
                     self.run(group)
                 except Failure as failure:
@@ -289,7 +381,10 @@ class Tables:
             return
         self.record["demos"], failed = demos.run(harvest, self.options.demos)
         self.record["failed"].update(failed)
-        self.say("; ".join(f"{demo['what']}: {demo['verdict']['kind']}" for demo in self.record["demos"]) or "no demonstration")
+        self.say(
+            "; ".join(f"{demo['what']}: {demo['verdict']['kind']}" for demo in self.record["demos"])
+            or "no demonstration"
+        )
         self.save()
 
     def failed(self, group, failure):
@@ -308,7 +403,8 @@ def main():
     except Failure as failure:
         sys.exit(f"tables: {failure}")
     tables.save()
-    # A demonstration that did not come about in time, on a machine too busy for side tasks, is news and no fault: tests/e2e and tests/gpu hold the limits.
+    # A demonstration that did not come about in time, on a machine too busy for side tasks, is news and no fault:
+    # tests/e2e and tests/gpu hold the limits.
     return 1 if {cell.name for cell in tables.scale.cells} & tables.record["failed"].keys() else 0
 
 

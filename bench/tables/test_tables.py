@@ -1,4 +1,5 @@
 """The tables' arithmetic and page, on samples known by heart. `make bench-tables` runs the measuring itself."""
+
 import json
 import math
 import pathlib
@@ -16,8 +17,12 @@ import pictures
 import power
 import rows
 
-PRICE = {"training": {"dollars_per_hour": 4.0}, "low_tier": {"dollars_per_hour": 0.2}, "paper": {},
-         "side_task": {"pagerank": {"metric": "iterations", "per": 1, "unit": "iterations", "low_tier": 100.0}}}
+PRICE = {
+    "training": {"dollars_per_hour": 4.0},
+    "low_tier": {"dollars_per_hour": 0.2},
+    "paper": {},
+    "side_task": {"pagerank": {"metric": "iterations", "per": 1, "unit": "iterations", "low_tier": 100.0}},
+}
 
 
 def alternating(pairs, without=100.0, increase=0.02):
@@ -59,13 +64,15 @@ def test_a_block_without_a_neighbour_is_left_out():
 
 
 def test_cost_savings_by_hand():
-    # An hour of training costs 4 $. Side tasks as fast as 5 low-tier GPUs earn 1 $ in it; it takes 1 % longer, which costs 0.04 $ and lets them earn 0.01 $ more.
+    # An hour of training costs 4 $. Side tasks as fast as 5 low-tier GPUs earn 1 $ in it; it takes 1 % longer, which
+    # costs 0.04 $ and lets them earn 0.01 $ more.
     assert rows.cost_savings_pct(1.0, 5.0, PRICE) == pytest.approx(100 * (1.01 - 0.04) / 4)
     assert rows.cost_savings_pct(50.0, 0.0, PRICE) == pytest.approx(-50)
 
 
 def test_the_paper_s_figures_are_within_reach_of_its_formula():
-    # S + I = (1 + I) x what side tasks earn: for all of the paper's rows that has to be a sum that some rate of work can earn.
+    # S + I = (1 + I) x what side tasks earn: for all of the paper's rows that has to be a sum that some rate of work
+    # can earn.
     price = rows.prices()
     for method in price["paper"].values():
         for increase, savings in method.values():
@@ -73,30 +80,85 @@ def test_the_paper_s_figures_are_within_reach_of_its_formula():
 
 
 def event(stage, begin_ms, end_ms, **more):
-    fields = {"topic": f"bubble.end/tables/{stage}", "stage": stage, "begin_ns": int(begin_ms * 1e6), "end_ns": int(end_ms * 1e6), "learned_ns": 1, "leased": True,
-              "holdout": False, "harvested_ns": 0, "overrun_ns": 0, "side_begin_ns": 0, "side_end_ns": 0}
-    fields.update({key: int(value * 1e6) if key.endswith("_ns") and isinstance(value, float) else value for key, value in more.items()})
+    fields = {
+        "topic": f"bubble.end/tables/{stage}",
+        "stage": stage,
+        "begin_ns": int(begin_ms * 1e6),
+        "end_ns": int(end_ms * 1e6),
+        "learned_ns": 1,
+        "leased": True,
+        "holdout": False,
+        "harvested_ns": 0,
+        "overrun_ns": 0,
+        "side_begin_ns": 0,
+        "side_end_ns": 0,
+    }
+    fields.update(
+        {
+            key: int(value * 1e6) if key.endswith("_ns") and isinstance(value, float) else value
+            for key, value in more.items()
+        }
+    )
     return fields
 
 
 def test_the_parts_of_the_bubbles_add_up():
-    events = [event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=7.0), event(0, 20, 25), event(0, 30, 32, leased=False),
-              event(0, 40, 43, leased=False, learned_ns=0), event(0, 50, 60, side_begin_ns=51.0, side_end_ns=61.0, harvested_ns=9.0, overrun_ns=1.0)]
+    events = [
+        event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=7.0),
+        event(0, 20, 25),
+        event(0, 30, 32, leased=False),
+        event(0, 40, 43, leased=False, learned_ns=0),
+        event(0, 50, 60, side_begin_ns=51.0, side_end_ns=61.0, harvested_ns=9.0, overrun_ns=1.0),
+    ]
     stage = breakdown.bubble_breakdown(events)["0"]
     parts = {key: stage[key] / 1e6 for key, _, _ in pictures.PARTS}
-    assert parts == {"running_ns": 16, "until_first_step_ns": 2, "between_steps_ns": 1, "after_last_step_ns": 1, "no_step_fitted_ns": 5, "not_leased_ns": 2,
-                     "not_learned_ns": 3}
+    assert parts == {
+        "running_ns": 16,
+        "until_first_step_ns": 2,
+        "between_steps_ns": 1,
+        "after_last_step_ns": 1,
+        "no_step_fitted_ns": 5,
+        "not_leased_ns": 2,
+        "not_learned_ns": 3,
+    }
     assert sum(parts.values()) * 1e6 == stage["offered_ns"] and stage["bubbles"] == 5
     assert stage["overruns_quantiles_us"][-1] == 1000
 
 
 def record():
-    cell = {"side_task": "pagerank", "method": "iterative", "micro_batches": 4, "schedule": "1F1B", "budget_pct": None, "size": "middle", "batch": None}
+    cell = {
+        "side_task": "pagerank",
+        "method": "iterative",
+        "micro_batches": 4,
+        "schedule": "1F1B",
+        "budget_pct": None,
+        "size": "middle",
+        "batch": None,
+    }
     bubbles = breakdown.bubble_breakdown([event(0, 0, 10, side_begin_ns=1.0, side_end_ns=9.0, harvested_ns=8.0)])
     bubbles["0"]["share_pct"] = 40.0
-    return {"scale": "of a test", "machine": "a machine", "stages": 1, "driver": None, "versions": {"torch": "2"}, "commit": "abc", "date": "today", "command": "run.py", "low_tier": "paper",
-            "sizes": {"middle": {"layers": 1, "width": 1, "length": 1, "batch": 1}}, "failed": {"pagerank-mps": "MPS needs GPUs"}, "alone": {"pagerank": [1000.0, 2.0]},
-            "runs": [{"cell": cell, "samples": alternating(6), "tasks": [{"side_task": "pagerank", "stage": 0, "work": 150.0, "seconds": 1.0}], "bubbles": bubbles}]}
+    return {
+        "scale": "of a test",
+        "machine": "a machine",
+        "stages": 1,
+        "driver": None,
+        "versions": {"torch": "2"},
+        "commit": "abc",
+        "date": "today",
+        "command": "run.py",
+        "low_tier": "paper",
+        "sizes": {"middle": {"layers": 1, "width": 1, "length": 1, "batch": 1}},
+        "failed": {"pagerank-mps": "MPS needs GPUs"},
+        "alone": {"pagerank": [1000.0, 2.0]},
+        "runs": [
+            {
+                "cell": cell,
+                "samples": alternating(6),
+                "tasks": [{"side_task": "pagerank", "stage": 0, "work": 150.0, "seconds": 1.0}],
+                "bubbles": bubbles,
+            }
+        ],
+    }
 
 
 def test_a_row_by_hand():
@@ -111,9 +173,15 @@ def test_a_budget_s_ramp_is_told_apart():
     whole = record()
     (run_,) = whole["runs"]
     run_["cell"]["budget_pct"] = 0.5
-    run_.update(ramp={"samples": alternating(6, increase=0.05), "duty_pct": 60.04}, measures={"duty_pct": 44.96}, block_iterations=2)
+    run_.update(
+        ramp={"samples": alternating(6, increase=0.05), "duty_pct": 60.04},
+        measures={"duty_pct": 44.96},
+        block_iterations=2,
+    )
     (row,) = rows.rows(whole, PRICE)
-    assert row["ramp_time_increase_pct"] == pytest.approx(5.0, abs=0.05) and row["time_increase_pct"] == pytest.approx(2.0, abs=0.02)
+    assert row["ramp_time_increase_pct"] == pytest.approx(5.0, abs=0.05) and row["time_increase_pct"] == pytest.approx(
+        2.0, abs=0.02
+    )
     assert (row["ramp_duty_pct"], row["duty_pct"]) == (60.0, 45.0)
     line = page.budget_table([row]).splitlines()[-1]
     assert "| +5.0" in line and "| 60 | +2.0" in line and "| 45 |" in line
@@ -125,7 +193,11 @@ def test_the_page_shows_every_run_and_what_failed(tmp_path):
     found = rows.rows(whole, PRICE)
     made = pictures.all_of(whole, found, str(tmp_path / "results"))
     text = page.page(whole, found, PRICE, made)
-    assert "| FreeRide iterative | off | pagerank |" in text and "| +2.0" in text and "pagerank-mps: MPS needs GPUs" in text
+    assert (
+        "| FreeRide iterative | off | pagerank |" in text
+        and "| +2.0" in text
+        and "pagerank-mps: MPS needs GPUs" in text
+    )
     for path, _ in made:
         assert pathlib.Path(path).stat().st_size > 5000 and pathlib.Path(path).name in text
 
@@ -164,7 +236,9 @@ def test_every_scale_s_cells_have_names_of_their_own_and_prices():
     for scale in (cells.toy(), cells.gpu()):
         names = [cell.name for cell in scale.cells]
         assert len(set(names)) == len(names)
-        used = {name for cell in scale.cells if cell.side_task != "mixed" for name in cell.side_task.split("+")} | set(scale.mixed)
+        used = {name for cell in scale.cells if cell.side_task != "mixed" for name in cell.side_task.split("+")} | set(
+            scale.mixed
+        )
         assert used <= set(rows.prices()["side_task"]) and used <= set(scale.params)
 
 
@@ -172,7 +246,9 @@ def test_bad_options_get_a_line(tmp_path):
     words = [sys.executable, str(HERE / "run.py"), "--scale", "toy", "--out", str(tmp_path / "t.json")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--build, or --programs and --plugins" in done.stderr
-    done = subprocess.run(words + ["--build", str(tmp_path), "--python", "/usr/bin/false"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words + ["--build", str(tmp_path), "--python", "/usr/bin/false"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1 and "can't import torch" in done.stderr and "Traceback" not in done.stderr
     assert not math.isnan(rows.prices()["training"]["dollars_per_hour"])
 
@@ -190,7 +266,11 @@ def test_energy_is_that_of_the_iterations_with_side_tasks_beyond_those_without()
     whole["alone"]["pagerank"].append(400.0)
     (row,) = rows.rows(whole, PRICE)
     (of,) = row["power"]
-    assert of["with"]["joules"] == 60 and of["without"]["watts"] == pytest.approx(500, rel=1e-2) and of["with"]["power_capped_pct"] == 100
+    assert (
+        of["with"]["joules"] == 60
+        and of["without"]["watts"] == pytest.approx(500, rel=1e-2)
+        and of["with"]["power_capped_pct"] == 100
+    )
     # 12 iterations with side tasks, each 10 J more; 150 iterations of PageRank a second.
     seconds = row["seconds_with"]
     assert row["rates"][0]["joules_per_unit"] == pytest.approx(120 / (150 * seconds), rel=1e-2)
@@ -208,6 +288,11 @@ def test_iterations_are_told_apart_by_their_ends():
     lines = [{"iteration": number, "end_ns": 10**9 * number + 7} for number in range(5, 12)]
     events = [{"iteration": number, "end_ns": 10**9 * (number - 1)} for number in range(1, 20)]
     assert breakdown.shift(lines, events) == 1 and breakdown.shift(lines, []) == 0
-    said = [{"iteration": 1, "holdout": True}, {"iteration": 1, "holdout": True}, {"iteration": 2, "holdout": False}, {"iteration": 3, "holdout": True},
-            {"iteration": 3, "holdout": False}]
+    said = [
+        {"iteration": 1, "holdout": True},
+        {"iteration": 1, "holdout": True},
+        {"iteration": 2, "holdout": False},
+        {"iteration": 3, "holdout": True},
+        {"iteration": 3, "holdout": False},
+    ]
     assert breakdown.kinds(said) == {1: False, 2: True, 3: None}

@@ -1,13 +1,15 @@
-"""One rank of the training that the tables are about: a GPT in torch.distributed.pipelining stages, over NCCL where there are GPUs, else over gloo.
+"""One rank of the training that the tables are about: a GPT in torch.distributed.pipelining stages, over NCCL where
+there are GPUs, else over gloo.
 
-RANK, WORLD_SIZE, … in the environment, the job as JSON in the argument. It knows nothing of FreeRide: with the hook it is started by
-`python -m freeride.run`. It imports what it needs, waits until the file job["go"] exists, and trains in *phases*: a schedule and a size each, one after the
-other in the same processes. The phase after this one, or the end, is told by the file job["orders"]: {"phase": its number, "at": the iteration
-that is its first, "job": its schedule, size and warm_up, or null}; "at" has to lie some iterations ahead, so that every rank sees it in time.
+RANK, WORLD_SIZE, … in the environment, the job as JSON in the argument. It knows nothing of FreeRide: with the hook it
+is started by `python -m freeride.run`. It imports what it needs, waits until the file job["go"] exists, and trains in
+*phases*: a schedule and a size each, one after the other in the same processes. The phase after this one, or the end,
+is told by the file job["orders"]: {"phase": its number, "at": the iteration that is its first, "job": its schedule,
+size and warm_up, or null}; "at" has to lie some iterations ahead, so that every rank sees it in time.
 
-Rank 0 prints {"phase": number, "ready": iteration_ms} once a phase has warmed up, and one line for every iteration since:
-{"iteration": number since the start, "ms": its length, "end_ns": CLOCK_MONOTONIC at its end}.
-"""
+Rank 0 prints {"phase": number, "ready": iteration_ms} once a phase has warmed up, and one line for every iteration
+since: {"iteration": number since the start, "ms": its length, "end_ns": CLOCK_MONOTONIC at its end}."""
+
 import collections
 import gc
 import json
@@ -82,7 +84,9 @@ class Orders:
             order = json.loads(self.path.read_text())  # put there whole, by renaming
             if order["phase"] == phase + 1:
                 if number > order["at"]:
-                    raise RuntimeError(f"told in iteration {number} to end the phase with {order['at']}: other ranks have")
+                    raise RuntimeError(
+                        f"told in iteration {number} to end the phase with {order['at']}: other ranks have"
+                    )
                 self.order = order
         return self.order is not None and number >= self.order["at"]
 
@@ -98,7 +102,12 @@ def say(line):
 
 def train(phase, job, number, orders, device):
     """One phase from iteration `number` on. Returns the next one's number and job."""
-    training = pipeline.Training(job["schedule"], pipeline.Size(**job["size"]), device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
+    training = pipeline.Training(
+        job["schedule"],
+        pipeline.Size(**job["size"]),
+        device,
+        dtype=torch.bfloat16 if device.type == "cuda" else torch.float32,
+    )
     clock = GpuClock() if device.type == "cuda" else HostClock()
     lengths, warm = [], number + job["warm_up"]
 

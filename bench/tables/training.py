@@ -1,4 +1,5 @@
 """The training of one group of cells: ranks of train.py, told phase by phase what to train."""
+
 import json
 import pathlib
 import subprocess
@@ -20,7 +21,9 @@ class Training:
     def prepare(self, first):
         through = ["-m", "freeride.run"] if self.hooked else []
         words = [self.python, *through, HERE / "train.py", json.dumps(dict(self.job, **first))]
-        processes = self.system.start_ranks(words, self.ranks, self.env, first={"stdout": subprocess.PIPE, "text": True})
+        processes = self.system.start_ranks(
+            words, self.ranks, self.env, first={"stdout": subprocess.PIPE, "text": True}
+        )
         self.lines = Lines(processes[0].stdout)
 
     def go(self):
@@ -38,13 +41,19 @@ class Training:
 
     def ready_ms(self, seconds=PATIENCE_S):
         """Waits until the phase has warmed up; its iterations' length."""
+
         def said():
             return next((line["ready"] for line in reversed(self.lines.lines) if line.get("phase") == self.phase), None)
+
         return self.system.wait(said, f"warm-up of the training's phase {self.phase}", seconds)
 
     def iterations(self, from_ns, to_ns):
         """Those that began and ended in between."""
-        return [line for line in list(self.lines.lines) if "iteration" in line and line["end_ns"] <= to_ns and line["end_ns"] - line["ms"] * 1e6 >= from_ns]
+        return [
+            line
+            for line in list(self.lines.lines)
+            if "iteration" in line and line["end_ns"] <= to_ns and line["end_ns"] - line["ms"] * 1e6 >= from_ns
+        ]
 
     def end(self):
         self.order(None)

@@ -1,6 +1,9 @@
-"""What compose.yaml says of a service, as `docker run` flags: so the flags that users get are the flags that are tested.
+"""What compose.yaml says of a service, as `docker run` flags: so the flags that users get are the flags that are
+tested.
 
-Debian's docker-compose cannot pass systempaths=unconfined on, and newer ones are not in Debian; hence this reading of the few keys used."""
+Debian's docker-compose cannot pass systempaths=unconfined on, and newer ones are not in Debian; hence this reading of
+the few keys used."""
+
 import pathlib
 import re
 
@@ -42,10 +45,25 @@ def run_flags(service, env, overrides=()):
             flags += [part for name, text in value.items() for part in ("--env", f"{name}={text}")]
         elif key == "security_opt":
             # compose looks for the profile beside its file
-            flags += [part for text in value for part in
-                      ("--security-opt", re.sub(r"^seccomp=(?!unconfined)", f"seccomp={FOLDER}/", text))]
+            flags += [
+                part
+                for text in value
+                for part in ("--security-opt", re.sub(r"^seccomp=(?!unconfined)", f"seccomp={FOLDER}/", text))
+            ]
         else:
-            name = {"network_mode": "network", "cap_drop": "cap-drop", "cap_add": "cap-add", "volumes": "volume", "tmpfs": "tmpfs", "user": "user",
-                    "uts": "uts", "pid": "pid", "cgroup": "cgroupns", "cgroup_parent": "cgroup-parent"}[key]
-            flags += [part for text in (value if isinstance(value, list) else [value]) for part in (f"--{name}", str(text))]
+            name = {
+                "network_mode": "network",
+                "cap_drop": "cap-drop",
+                "cap_add": "cap-add",
+                "volumes": "volume",
+                "tmpfs": "tmpfs",
+                "user": "user",
+                "uts": "uts",
+                "pid": "pid",
+                "cgroup": "cgroupns",
+                "cgroup_parent": "cgroup-parent",
+            }[key]
+            flags += [
+                part for text in (value if isinstance(value, list) else [value]) for part in (f"--{name}", str(text))
+            ]
     return flags, image, command

@@ -1,9 +1,12 @@
 #!/usr/bin/python3
-"""Stands in for a program of FreeRide's in a folder of programs, under its name, and runs the real one in a container: so whatever starts
-`freeride-worker` on the host, the demo or a test suite, has its worker and side tasks in one. Signals and the exit code pass through.
+"""Stands in for a program of FreeRide's in a folder of programs, under its name, and runs the real one in a container:
+so whatever starts `freeride-worker` on the host, the demo or a test suite, has its worker and side tasks in one.
+Signals and the exit code pass through.
 
-Run and state folder come from the environment, as for the real one; folders named with --data are mounted read-only under their own path. From
-the environment also: IN_CONTAINER_SERVICES ("manager=manager worker=worker"), IN_CONTAINER_OVERRIDES (compose files), IN_CONTAINER_UID."""
+Run and state folder come from the environment, as for the real one; folders named with --data are mounted read-only
+under their own path. From the environment also: IN_CONTAINER_SERVICES ("manager=manager worker=worker"),
+IN_CONTAINER_OVERRIDES (compose files), IN_CONTAINER_UID."""
+
 import os
 import pathlib
 import shutil
@@ -17,7 +20,8 @@ LABEL = "freeride-test"
 
 
 def make_tree(folder, build, programs):
-    """A folder with what `build` has to run, these programs replaced. Files are links, folders are not: searches do not follow those."""
+    """A folder with what `build` has to run, these programs replaced. Files are links, folders are not: searches do not
+    follow those."""
     folder, build = pathlib.Path(folder), pathlib.Path(build)
     shutil.rmtree(folder, ignore_errors=True)
     for source in [*(build / "bin").iterdir(), *(build / "lib").iterdir(), *build.glob("*plugins/**/*.so")]:
@@ -31,8 +35,15 @@ def main():
     services = dict(pair.split("=") for pair in os.environ["IN_CONTAINER_SERVICES"].split())
     uid = os.environ.get("IN_CONTAINER_UID", "0")
     device = sys.argv[sys.argv.index("--device") + 1] if "--device" in sys.argv else ""
-    env = {**os.environ, "FREERIDE_UID": uid, "FREERIDE_GID": uid, "FREERIDE_FIRST_TASK_UID": str(2_000_000_000 + zlib.crc32(device.encode()) % 1000 * 5000)}
-    flags, image, command = compose.run_flags(services[program.removeprefix("freeride-")], env, os.environ.get("IN_CONTAINER_OVERRIDES", "").split())
+    env = {
+        **os.environ,
+        "FREERIDE_UID": uid,
+        "FREERIDE_GID": uid,
+        "FREERIDE_FIRST_TASK_UID": str(2_000_000_000 + zlib.crc32(device.encode()) % 1000 * 5000),
+    }
+    flags, image, command = compose.run_flags(
+        services[program.removeprefix("freeride-")], env, os.environ.get("IN_CONTAINER_OVERRIDES", "").split()
+    )
     if "--user" not in flags:
         flags += ["--user", f"{uid}:{uid}"]  # the manager's sockets are for its own user
     data = [path for option, path in zip(sys.argv, sys.argv[1:]) if option == "--data"]

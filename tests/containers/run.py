@@ -3,10 +3,11 @@
 
     tests/containers/run.py --build build/dev --out build/docker
 
-Builds the image, checks the units, runs the misbehaving suite with the worker in a container, and the main job twice, short: as compose.yaml's
-service `worker` (root without most capabilities) and as `worker-unprivileged`. Exit code 0: all went well; 1: something did not, and the last line says what. Needs a Docker engine, or root to
-start one; there is no run without.
-"""
+Builds the image, checks the units, runs the misbehaving suite with the worker in a container, and the main job twice,
+short: as compose.yaml's service `worker` (root without most capabilities) and as `worker-unprivileged`. Exit code 0:
+all went well; 1: something did not, and the last line says what. Needs a Docker engine, or root to start one; there is
+no run without."""
+
 import argparse
 import os
 import pathlib
@@ -20,8 +21,8 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCE / "demo"), str(SOURCE / "tests")]
 import in_container
 import misbehaving
-import run as demo
 from engine import Engine, EngineError
+from main_job import Demo, parse
 from rig.processes import Failure
 
 IMAGE = "freeride"
@@ -29,7 +30,7 @@ BUSY_PCT, MOST_SECONDS = 50, 120
 USER = 4711  # of the unprivileged run: nobody on this host
 
 
-class InContainers(demo.Demo):
+class InContainers(Demo):
     """The main job with the daemons in containers. `uid`: theirs, and that of the folders they share with the host."""
 
     def __init__(self, options, env, uid):
@@ -40,8 +41,12 @@ class InContainers(demo.Demo):
 
 
 def container_env(engine, service, uid, overrides):
-    return {**{key: engine.env[key] for key in ("DOCKER_HOST",) if key in engine.env}, "IN_CONTAINER_UID": str(uid),
-            "IN_CONTAINER_SERVICES": f"manager=manager worker={service}", "IN_CONTAINER_OVERRIDES": " ".join(overrides)}
+    return {
+        **{key: engine.env[key] for key in ("DOCKER_HOST",) if key in engine.env},
+        "IN_CONTAINER_UID": str(uid),
+        "IN_CONTAINER_SERVICES": f"manager=manager worker={service}",
+        "IN_CONTAINER_OVERRIDES": " ".join(overrides),
+    }
 
 
 def end_containers(engine):
@@ -52,11 +57,21 @@ def end_containers(engine):
 
 
 def main_job(options, engine, service, uid, seconds, overrides=()):
-    """Runs the demo; returns what was wrong with it. A figure that was missed is said, and is no fault: this is no place to measure."""
+    """Runs the demo; returns what was wrong with it. A figure that was missed is said, and is no fault: this is no
+    place to measure."""
     print(f"\n== the main job, {service} (uid {uid})", flush=True)
     in_container.make_tree(options.out / "tree", options.build, ["freeride-manager", "freeride-worker"])
-    flags = ["--build", options.out / "tree", "--out", options.out / service, "--seconds", seconds, "--compare-iterations", 8]
-    job = InContainers(demo.parse([str(flag) for flag in flags]), container_env(engine, service, uid, overrides), uid)
+    flags = [
+        "--build",
+        options.out / "tree",
+        "--out",
+        options.out / service,
+        "--seconds",
+        seconds,
+        "--compare-iterations",
+        8,
+    ]
+    job = InContainers(parse([str(flag) for flag in flags]), container_env(engine, service, uid, overrides), uid)
     try:
         report = job.run()
     except Failure as error:
@@ -72,15 +87,24 @@ def main_job(options, engine, service, uid, seconds, overrides=()):
     for line in report["missed"]:
         print(f"(not judged here: {line})")
     kept = [path.name for path in (options.out / service / "results").iterdir()]
-    return report["faults"] + idle + [f"nothing that task {task['name']} made was kept" for task in report["tasks"]
-                                      if not any(name.startswith(task["name"]) for name in kept)]
+    return (
+        report["faults"]
+        + idle
+        + [
+            f"nothing that task {task['name']} made was kept"
+            for task in report["tasks"]
+            if not any(name.startswith(task["name"]) for name in kept)
+        ]
+    )
 
 
 def misbehaving_suite(options, engine, overrides):
     print("\n== misbehaving side tasks, worker", flush=True)
     in_container.make_tree(options.out / "tree", options.build, ["freeride-manager", "freeride-worker"])
     try:
-        return misbehaving.run(options.out / "tree", options.build / "test-plugins", container_env(engine, "worker", 0, overrides))
+        return misbehaving.run(
+            options.out / "tree", options.build / "test-plugins", container_env(engine, "worker", 0, overrides)
+        )
     except (AssertionError, Failure) as error:
         return [str(error)]
     finally:
@@ -116,24 +140,42 @@ def check_units():
         units = sorted((SOURCE / "containers/systemd").glob("*.*"))
         for unit in units:
             shutil.copy(unit, pathlib.Path(root) / "etc/systemd/system" / unit.name)
-        done = subprocess.run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", f"--root={root}", "freeride-manager.service",
-                               "freeride-worker@cpu-0.service"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [
+                "systemd-analyze",
+                "verify",
+                "--man=no",
+                "--recursive-errors=no",
+                f"--root={root}",
+                "freeride-manager.service",
+                "freeride-worker@cpu-0.service",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     ours = [line for line in (done.stdout + done.stderr).splitlines() if "freeride" in line]
-    return [f"systemd-analyze: {line}" for line in ours] + ([] if done.returncode == 0 else [f"systemd-analyze ended with {done.returncode}: {done.stderr.strip()}"])
+    return [f"systemd-analyze: {line}" for line in ours] + (
+        [] if done.returncode == 0 else [f"systemd-analyze ended with {done.returncode}: {done.stderr.strip()}"]
+    )
 
 
 def left_behind(engine):
     """What should be gone: containers, and control groups of side tasks."""
     found = engine.docker("ps", "--all", "--filter", f"label={in_container.LABEL}", "--format", "{{.Names}}").split()
-    return [f"container {name} was left behind" for name in found] + \
-           [f"control group {folder} was left behind" for folder in sorted(pathlib.Path("/sys/fs/cgroup").glob("**/freeride/*/"))]
+    return [f"container {name} was left behind" for name in found] + [
+        f"control group {folder} was left behind"
+        for folder in sorted(pathlib.Path("/sys/fs/cgroup").glob("**/freeride/*/"))
+    ]
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build/dev")
     parser.add_argument("--out", type=pathlib.Path, default=SOURCE / "build/docker")
-    parser.add_argument("--seconds", type=float, default=30, help="of training in the first run; the others are shorter")
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="of training in the first run; the others are shorter"
+    )
     options = parser.parse_args(argv)
     options.build, options.out = options.build.resolve(), options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
 """Bad input of `make test-docker`: no engine is one clear line and a failure, never a run without."""
+
 import os
 import pathlib
 import subprocess
@@ -12,7 +13,8 @@ BUILD = os.environ["FREERIDE_BUILD_DIR"]
 
 @pytest.fixture
 def tools(tmp_path):
-    """A PATH on which systemd-analyze and the rest of what run.py uses exist, and docker programs only as a test makes them."""
+    """A PATH on which systemd-analyze and the rest of what run.py uses exist, and docker programs only as a test makes
+    them."""
     folder = tmp_path / "bin"
     folder.mkdir()
 
@@ -27,8 +29,14 @@ def tools(tmp_path):
 def run(tools, tmp_path, **env):
     folder, _ = tools
     variables = {key: value for key, value in os.environ.items() if key != "DOCKER_HOST"}
-    done = subprocess.run([sys.executable, RUN, "--build", BUILD, "--out", tmp_path / "out"], capture_output=True, text=True, timeout=120,
-                          env={**variables, "PATH": str(folder), **env}, check=False)
+    done = subprocess.run(
+        [sys.executable, RUN, "--build", BUILD, "--out", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**variables, "PATH": str(folder), **env},
+        check=False,
+    )
     assert done.returncode == 1, done
     lines = done.stderr.strip().splitlines()
     assert lines[-1] == "test-docker: FAILED" and len(lines) == 2, done.stderr

@@ -1,9 +1,10 @@
 """What a page of the documentation tells its reader to type, taken from the Markdown itself.
 
-A block that is indented by four spaces, or fenced as ```sh, is commands. A fenced ```cpp, ```c or ```python block is the file that the next commands
-name and nobody has; a ```python block that is nobody's file, and begins with an import, is a program. All other fences are text. The comment
-`<!-- not run by tests: why -->` before a block keeps it from being run. A line whose remark says "until Ctrl-C" gets Ctrl-C after its first output.
-"""
+A block that is indented by four spaces, or fenced as ```sh, is commands. A fenced ```cpp, ```c or ```python block is
+the file that the next commands name and nobody has; a ```python block that is nobody's file, and begins with an import,
+is a program. All other fences are text. The comment `<!-- not run by tests: why -->` before a block keeps it from being
+run. A line whose remark says "until Ctrl-C" gets Ctrl-C after its first output."""
+
 import dataclasses
 import pathlib
 import re
@@ -33,7 +34,7 @@ def blocks(markdown):
         fence = re.match(r"```(\w*)", line)
         if fence:
             end = next(i for i in range(at + 1, len(lines)) if lines[i].startswith("```"))
-            found.append(Block(at + 2, fence.group(1) or "text", lines[at + 1:end], reason))
+            found.append(Block(at + 2, fence.group(1) or "text", lines[at + 1 : end], reason))
             at, reason = end + 1, ""
         elif line.startswith("    ") and (at == 0 or not lines[at - 1].strip()):
             end = at
@@ -54,7 +55,8 @@ def not_run(path):
 
 
 def script(path, folder):
-    """Writes the files of the page's blocks into the folder. Returns the page as a shell script with the page's own line numbers."""
+    """Writes the files of the page's blocks into the folder. Returns the page as a shell script with the page's own
+    line numbers."""
     text = path.read_text()
     page = [""] * (len(text.splitlines()) + 1)
     found = blocks(text)
@@ -66,7 +68,7 @@ def script(path, folder):
                 before = ("" if offset else "look; ") + ("live " if re.search(r"#.*until Ctrl-C", line) else "")
                 page[block.line - 1 + offset] = before + line
         elif block.language in SUFFIXES:
-            name = file_of(block, found[number + 1:])
+            name = file_of(block, found[number + 1 :])
             if name and not (folder / name).exists():
                 (folder / name).write_text(block.text)
             elif block.language == "python" and PROGRAM.match(block.lines[0]):
@@ -76,7 +78,8 @@ def script(path, folder):
 
 
 def file_of(block, later):
-    """The file's name by which the next commands call the block; empty: they do not, or other code comes before them."""
+    """The file's name by which the next commands call the block; empty: they do not, or other code comes before
+    them."""
     for other in later:
         if other.language == block.language:
             return ""

@@ -1,5 +1,6 @@
-"""The reader's own training, for the commands that name a train.py: a pipeline over gloo, one stage a rank, that knows nothing of FreeRide. Takes
-any flags. Alone it is a pipeline of one stage."""
+"""The reader's own training, for the commands that name a train.py: a pipeline over gloo, one stage a rank, that knows
+nothing of FreeRide. Takes any flags. Alone it is a pipeline of one stage."""
+
 import os
 
 import torch

@@ -1,4 +1,6 @@
-"""freeride-ctl doctor on a host from which things are taken away, one at a time: that line changes, and says what to do; the rest stays."""
+"""freeride-ctl doctor on a host from which things are taken away, one at a time: that line changes, and says what to
+do; the rest stays."""
+
 import json
 import os
 import pathlib
@@ -54,37 +56,74 @@ def doctor(folders, *flags, before=(), path=None, **env):
     command = [shutil.which(before[0]), *before[1:]] if before else []
     if before and before[-2:-1] == ["-c"]:
         command.append("sh")  # $0
-    done = subprocess.run([*command, CTL, "doctor", "--format", "json", *flags], env=variables, capture_output=True, text=True, timeout=WATCHDOG_S,
-                          check=False)
+    done = subprocess.run(
+        [*command, CTL, "doctor", "--format", "json", *flags],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_S,
+        check=False,
+    )
     return Answer(done)
 
 
 def test_here_side_tasks_can_run(folders):
     answer = doctor(folders)
     assert answer.code == 0, answer.json
-    for name in ("futex_waitv", "sealed pages", "bubblewrap", "user namespaces", "a /proc of its own", "seccomp", "a trial", "run folder", "state folder"):
+    for name in (
+        "futex_waitv",
+        "sealed pages",
+        "bubblewrap",
+        "user namespaces",
+        "a /proc of its own",
+        "seccomp",
+        "a trial",
+        "run folder",
+        "state folder",
+    ):
         assert answer[name]["health"] == "ok" and not answer[name]["advice"], answer[name]
 
 
 def test_for_people(folders):
-    done = subprocess.run([CTL, "doctor"], env={**os.environ, **folders}, capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+    done = subprocess.run(
+        [CTL, "doctor"], env={**os.environ, **folders}, capture_output=True, text=True, timeout=WATCHDOG_S, check=False
+    )
     assert done.returncode == 0 and not done.stderr, done
     assert "  OK       seccomp" in done.stdout and folders["FREERIDE_RUN_DIR"] in done.stdout
     assert done.stdout.splitlines()[-1].startswith(("all is there", "0 missing"))
 
 
 def test_no_user_namespaces(folders):
-    answer = doctor(folders, before=["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"'])
+    answer = doctor(
+        folders,
+        before=[
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "sh",
+            "-c",
+            'echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"',
+        ],
+    )
     assert answer.code == 1
     line = answer["user namespaces"]
-    assert line["health"] == "missing" and "user.max_user_namespaces is 0" in line["found"] and "sysctl user.max_user_namespaces" in line["advice"]
+    assert (
+        line["health"] == "missing"
+        and "user.max_user_namespaces is 0" in line["found"]
+        and "sysctl user.max_user_namespaces" in line["advice"]
+    )
 
 
 def test_a_part_of_proc_is_covered_as_in_a_container(folders):
-    answer = doctor(folders, before=[*PRIVATE, 'mount --make-rprivate / && mount --bind /dev/null /proc/version && exec "$@"'])
+    answer = doctor(
+        folders, before=[*PRIVATE, 'mount --make-rprivate / && mount --bind /dev/null /proc/version && exec "$@"']
+    )
     assert answer.code == 1
     assert answer["user namespaces"]["health"] == "ok"
-    assert answer["a /proc of its own"]["health"] == "missing" and "systempaths=unconfined" in answer["a /proc of its own"]["advice"]
+    assert (
+        answer["a /proc of its own"]["health"] == "missing"
+        and "systempaths=unconfined" in answer["a /proc of its own"]["advice"]
+    )
 
 
 def test_no_bubblewrap(folders):
@@ -115,15 +154,32 @@ def test_control_groups_are_read_only(folders):
     remount = " && ".join(f"mount -o remount,bind,ro {mount}" for mount in cgroup_mounts())
     answer = doctor(folders, before=[*PRIVATE, f'mount --make-rprivate / && {remount} && exec "$@"'])
     line = answer["control groups"]
-    assert line["health"] == "warn" and "rlimits only" in line["found"] and "Read-only file system" in line["found"] and "Delegate=yes" in line["advice"]
+    assert (
+        line["health"] == "warn"
+        and "rlimits only" in line["found"]
+        and "Read-only file system" in line["found"]
+        and "Delegate=yes" in line["advice"]
+    )
     assert answer["a trial"]["health"] == "ok" and answer.code == 0
 
 
 def test_below_an_ordinary_control_group(folders):
     """The kernel would share a core evenly between side tasks and a training outside of the group."""
-    base = next(pathlib.Path(mount) for mount in cgroup_mounts() if (pathlib.Path(mount) / "cgroup.procs").exists()
-                and (mount.endswith("/cpu") or "cpu" in mount.rsplit("/", 1)[1].split(",") or "cpu" in
-                     ((pathlib.Path(mount) / "cgroup.controllers").read_text() if (pathlib.Path(mount) / "cgroup.controllers").exists() else "")))
+    base = next(
+        pathlib.Path(mount)
+        for mount in cgroup_mounts()
+        if (pathlib.Path(mount) / "cgroup.procs").exists()
+        and (
+            mount.endswith("/cpu")
+            or "cpu" in mount.rsplit("/", 1)[1].split(",")
+            or "cpu"
+            in (
+                (pathlib.Path(mount) / "cgroup.controllers").read_text()
+                if (pathlib.Path(mount) / "cgroup.controllers").exists()
+                else ""
+            )
+        )
+    )
     group = base / f"freeride-doctor-test-{os.getpid()}"
     group.mkdir()
     try:
@@ -131,7 +187,12 @@ def test_below_an_ordinary_control_group(folders):
         line = answer["share of a core"]
         assert line["health"] == "warn" and group.name in line["found"], line
         (group / "cpu.idle").write_text("1")
-        assert doctor(folders, before=["sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"'])["share of a core"]["health"] == "ok"
+        assert (
+            doctor(folders, before=["sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"'])["share of a core"][
+                "health"
+            ]
+            == "ok"
+        )
     finally:
         group.rmdir()
 
@@ -143,7 +204,9 @@ def test_no_real_time(folders):
 
 
 def test_little_shared_memory(folders):
-    answer = doctor(folders, before=[*PRIVATE, 'mount --make-rprivate / && mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'])
+    answer = doctor(
+        folders, before=[*PRIVATE, 'mount --make-rprivate / && mount -t tmpfs -o size=1m none /dev/shm && exec "$@"']
+    )
     assert answer["/dev/shm"]["health"] == "warn" and "1 MiB of 1 MiB" in answer["/dev/shm"]["found"]
     assert answer.code == 0
 
@@ -162,6 +225,7 @@ def test_folders_of_somebody_else(folders):
 
 def test_open_folders_and_sockets(folders):
     import socket
+
     pathlib.Path(folders["FREERIDE_RUN_DIR"]).chmod(0o777)
     listener = socket.socket(socket.AF_UNIX)
     path = pathlib.Path(folders["FREERIDE_RUN_DIR"]) / "worker-cpu-0.sock"
@@ -188,12 +252,18 @@ def gpu(tmp_path):
     state = tmp_path / "gpu"
 
     class Host:
-        env = {"LD_LIBRARY_PATH": str(BUILD / "fake-driver"), "FREERIDE_FAKE_GPU": str(state), "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "mps")}
+        env = {
+            "LD_LIBRARY_PATH": str(BUILD / "fake-driver"),
+            "FREERIDE_FAKE_GPU": str(state),
+            "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "mps"),
+        }
         path = f"{programs}:{os.environ['PATH']}"
 
         @staticmethod
         def say(*lines):
-            state.write_text("\n".join([f"uuid {GPU}", "name H200", f"total {80 << 30}", f"used {1 << 30}", "mode 0", *lines]) + "\n")
+            state.write_text(
+                "\n".join([f"uuid {GPU}", "name H200", f"total {80 << 30}", f"used {1 << 30}", "mode 0", *lines]) + "\n"
+            )
 
     Host.programs, Host.pipes = programs, tmp_path / "mps"
     Host.say()
@@ -209,13 +279,19 @@ def test_a_gpu_that_serves(folders, gpu):
 def test_no_driver(folders):
     assert doctor(folders)["driver"]["health"] == "ok"
     answer = doctor(folders, "--device", GPU)
-    assert answer.code == 1 and answer["driver"]["health"] == "missing" and "no NVIDIA driver" in answer["driver"]["found"]
+    assert (
+        answer.code == 1 and answer["driver"]["health"] == "missing" and "no NVIDIA driver" in answer["driver"]["found"]
+    )
 
 
 def test_exclusive_process_matters_to_the_worker_of_that_gpu(folders, gpu):
     gpu.say("mode 3")
     line = doctor(folders, "--device", GPU, path=gpu.path, **gpu.env)[GPU]
-    assert line["health"] == "missing" and "EXCLUSIVE_PROCESS" in line["found"] and f"nvidia-smi -i {GPU} -c DEFAULT" in line["advice"]
+    assert (
+        line["health"] == "missing"
+        and "EXCLUSIVE_PROCESS" in line["found"]
+        and f"nvidia-smi -i {GPU} -c DEFAULT" in line["advice"]
+    )
     answer = doctor(folders, "--device", "cpu-0", path=gpu.path, **gpu.env)
     assert answer[GPU]["health"] == "warn" and answer.code == 0
 
@@ -231,7 +307,11 @@ def test_somebody_elses_mps(folders, gpu):
     try:
         (gpu.pipes / "nvidia-cuda-mps-control.pid").write_text(f"{daemon.pid}\n")
         line = doctor(folders, "--device", GPU, path=gpu.path, **gpu.env)[GPU]
-        assert line["health"] == "missing" and f"somebody else's MPS is running (pid {daemon.pid}" in line["found"] and "echo quit" in line["advice"]
+        assert (
+            line["health"] == "missing"
+            and f"somebody else's MPS is running (pid {daemon.pid}" in line["found"]
+            and "echo quit" in line["advice"]
+        )
     finally:
         daemon.kill()
         daemon.wait()
@@ -245,6 +325,12 @@ def test_a_gpu_that_is_not_there(folders, gpu):
 
 def test_no_worker_program_beside_ctl(tmp_path):
     shutil.copy(CTL, tmp_path / "freeride-ctl")
-    done = subprocess.run([tmp_path / "freeride-ctl", "doctor"], env={**os.environ, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
-                          timeout=WATCHDOG_S, check=False)
+    done = subprocess.run(
+        [tmp_path / "freeride-ctl", "doctor"],
+        env={**os.environ, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_S,
+        check=False,
+    )
     assert done.returncode == 3 and len(done.stderr.splitlines()) == 1 and "freeride-worker is neither" in done.stderr

@@ -1,4 +1,5 @@
 """Bad input, each kind: one clear line, a non-zero exit or a typed verdict, and everything else goes on."""
+
 import array
 import ctypes
 import os
@@ -72,7 +73,7 @@ def test_no_entry_symbol(shared):
 
 def test_truncated_plugin(shared, tmp_path):
     content = find_plugin("pagerank.so").read_bytes()
-    one_line(shared.ctl("load", file_with(tmp_path, "half.so", content[:len(content) // 2]), "--stage", 0), "half.so")
+    one_line(shared.ctl("load", file_with(tmp_path, "half.so", content[: len(content) // 2]), "--stage", 0), "half.so")
 
 
 def test_unknown_stage_names_those_there_are(shared):
@@ -123,25 +124,46 @@ def test_manager_down(system, what):
 
 
 def test_second_manager(shared):
-    done = subprocess.run([str(BUILD / "bin/freeride-manager")], env=shared.env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [str(BUILD / "bin/freeride-manager")], env=shared.env, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 1
     assert "is served by process" in done.stderr
     shared.ok("status")
 
 
 def test_second_worker_on_the_same_device(shared):
-    done = subprocess.run([str(BUILD / "bin/freeride-worker"), "--device", "cpu-0"], env=shared.env, capture_output=True,
-                          text=True, timeout=60)
+    done = subprocess.run(
+        [str(BUILD / "bin/freeride-worker"), "--device", "cpu-0"],
+        env=shared.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 1
     assert "cpu-0" in done.stderr
 
 
 def test_garbage_on_every_zmq_socket(shared):
     context = zmq.Context.instance()
-    junk = [b"", b"\x00", b"\xc1" * 10, b"\xdf\xff\xff\xff\xff", os.urandom(4096), b"\x81\xa1v\xce\xff\xff\xff\xff",
-            b"\x91" * 100000, b"\xdb\xff\xff\xff\xff" + b"a" * 100, b"x" * (1 << 20)]
-    for name, kind in (("commands", zmq.DEALER), ("commands", zmq.REQ), ("publish", zmq.PUB), ("publish", zmq.XPUB),
-                       ("events", zmq.XSUB)):
+    junk = [
+        b"",
+        b"\x00",
+        b"\xc1" * 10,
+        b"\xdf\xff\xff\xff\xff",
+        os.urandom(4096),
+        b"\x81\xa1v\xce\xff\xff\xff\xff",
+        b"\x91" * 100000,
+        b"\xdb\xff\xff\xff\xff" + b"a" * 100,
+        b"x" * (1 << 20),
+    ]
+    for name, kind in (
+        ("commands", zmq.DEALER),
+        ("commands", zmq.REQ),
+        ("publish", zmq.PUB),
+        ("publish", zmq.XPUB),
+        ("events", zmq.XSUB),
+    ):
         sock = context.socket(kind)
         sock.setsockopt(zmq.LINGER, 200)
         sock.connect(f"ipc://{shared.run_dir}/{name}.sock")
@@ -180,17 +202,33 @@ def page(size, content=b"", seal=True):
     os.pwrite(fd, content, 0)
     if seal:
         import fcntl
+
         fcntl.fcntl(fd, 1033, 1 | 2 | 4)  # F_ADD_SEALS: seal, shrink, grow
     return fd
 
 
-def header(magic=0x454c424255425246, major=1, size=74240):
-    return (magic.to_bytes(8, "little") + major.to_bytes(4, "little") + (0).to_bytes(4, "little") + size.to_bytes(8, "little") +
-            (1).to_bytes(8, "little"))
+def header(magic=0x454C424255425246, major=1, size=74240):
+    return (
+        magic.to_bytes(8, "little")
+        + major.to_bytes(4, "little")
+        + (0).to_bytes(4, "little")
+        + size.to_bytes(8, "little")
+        + (1).to_bytes(8, "little")
+    )
 
 
-@pytest.mark.parametrize("case, word", [("nothing", ""), ("garbage", ""), ("short", "short"), ("unsealed", "seal"),
-                                        ("magic", "bubble page"), ("version", "version"), ("lies", "")])
+@pytest.mark.parametrize(
+    "case, word",
+    [
+        ("nothing", ""),
+        ("garbage", ""),
+        ("short", "short"),
+        ("unsealed", "seal"),
+        ("magic", "bubble page"),
+        ("version", "version"),
+        ("lies", ""),
+    ],
+)
 def test_bad_pages(shared, case, word):
     size = 74240
     if case in ("nothing", "garbage"):
@@ -199,7 +237,9 @@ def test_bad_pages(shared, case, word):
         content = {"magic": header(magic=1), "version": header(major=99)}.get(case, header())
         if case == "lies":
             content = header() + b"\xff" * (size - 32)
-        fd = page(100 if case == "short" else size, content[:100] if case == "short" else content, seal=case != "unsealed")
+        fd = page(
+            100 if case == "short" else size, content[:100] if case == "short" else content, seal=case != "unsealed"
+        )
         try:
             answer = attach(shared, [fd])
         finally:
@@ -208,18 +248,38 @@ def test_bad_pages(shared, case, word):
     assert word.lower() in answer.decode().lower(), answer
 
 
-@pytest.mark.parametrize("where, how, kind, words", [
-    ("step", "abort", "crashed", "RunNextStep"), ("step", "segv", "crashed", "RunNextStep"),
-    ("step", "throw", "failed", "thrown on purpose"), ("step", "exit0", "failed", "RunNextStep"),
-    ("create", "fail", "failed", "told to fail"), ("init", "fail", "failed", "told to fail"),
-    ("start", "fail", "failed", "told to fail"), ("step", "fail", "failed", "told to fail"),
-    ("pause", "fail", "failed", "told to fail"), ("init", "oom", "out_of_memory", "no memory"),
-    ("init", "hang", "overran", "InitSideTask"), ("step", "hang", "overran", "RunNextStep"),
-    ("step", "spin", "overran", "RunNextStep"),
-])
+@pytest.mark.parametrize(
+    "where, how, kind, words",
+    [
+        ("step", "abort", "crashed", "RunNextStep"),
+        ("step", "segv", "crashed", "RunNextStep"),
+        ("step", "throw", "failed", "thrown on purpose"),
+        ("step", "exit0", "failed", "RunNextStep"),
+        ("create", "fail", "failed", "told to fail"),
+        ("init", "fail", "failed", "told to fail"),
+        ("start", "fail", "failed", "told to fail"),
+        ("step", "fail", "failed", "told to fail"),
+        ("pause", "fail", "failed", "told to fail"),
+        ("init", "oom", "out_of_memory", "no memory"),
+        ("init", "hang", "overran", "InitSideTask"),
+        ("step", "hang", "overran", "RunNextStep"),
+        ("step", "spin", "overran", "RunNextStep"),
+    ],
+)
 def test_a_misbehaving_task_gets_its_verdict(shared, where, how, kind, words):
     name = f"{where}-{how}"
-    shared.ok("load", find_plugin("faulty.so"), "--stage", 1, "--name", name, "--param", f"where={where}", "--param", f"how={how}")
+    shared.ok(
+        "load",
+        find_plugin("faulty.so"),
+        "--stage",
+        1,
+        "--name",
+        name,
+        "--param",
+        f"where={where}",
+        "--param",
+        f"how={how}",
+    )
     verdict = shared.wait_verdict(name)
     assert verdict["kind"] == kind, verdict
     assert words in verdict["reason"] + verdict["transition"], verdict
@@ -246,7 +306,9 @@ def test_unreadable_drop_folder(system):
 def test_state_directory_that_cannot_be_written(system):
     shutil.rmtree(system.state_dir)
     system.state_dir.write_text("a file")
-    done = subprocess.run([str(BUILD / "bin/freeride-manager")], env=system.env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [str(BUILD / "bin/freeride-manager")], env=system.env, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 1
     assert str(system.state_dir) in done.stderr
     system.state_dir.unlink()
@@ -287,7 +349,12 @@ def test_full_state_directory_loses_no_task(system):
 def test_bad_configuration_file(system, tmp_path):
     config = tmp_path / "freeride.toml"
     config.write_text("[manager]\nholdout = 5\n")
-    done = subprocess.run([str(BUILD / "bin/freeride-manager")], env=dict(system.env, FREERIDE_CONFIG=str(config)),
-                          capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [str(BUILD / "bin/freeride-manager")],
+        env=dict(system.env, FREERIDE_CONFIG=str(config)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 2
     assert "holdout_pct" in done.stderr and "'holdout'" in done.stderr

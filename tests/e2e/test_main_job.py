@@ -1,4 +1,5 @@
 """The main job with four ranks: real training, side tasks loaded as a user would, and every process killed in turn."""
+
 import os
 import pathlib
 import shutil
@@ -47,7 +48,10 @@ def test_a_dropped_plugin_runs_in_stage_3(job):
 
     job.ok("pause", "pagerank")
     job.wait_state("pagerank", "PAUSED")
-    until(lambda: job.steps("pagerank") == (job.wait_iterations(2), job.steps("pagerank"))[1], "a paused task stands still")
+    until(
+        lambda: job.steps("pagerank") == (job.wait_iterations(2), job.steps("pagerank"))[1],
+        "a paused task stands still",
+    )
     job.ok("resume", "pagerank")
     job.wait_steps("pagerank", 5)
     job.ok("stop", "pagerank")
@@ -102,8 +106,10 @@ def test_frozen_worker_does_not_leave_a_task_running(job):
     job.wait_iterations(5)  # training does not wait for it
 
     def cpu_time():
-        return sum(sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
-                   for pid in job.runners())
+        return sum(
+            sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+            for pid in job.runners()
+        )
 
     # Without a lease the runner stands still (or has been killed by its supervisor): its CPU clock stops.
     until(lambda: (lambda a: (job.wait_iterations(2), cpu_time() == a)[1])(cpu_time()), "the side task stands still")

@@ -1,4 +1,6 @@
-"""freeride-ctl profile with the real manager, worker, sandbox and runner: what it measures, what it keeps, and everything that goes wrong."""
+"""freeride-ctl profile with the real manager, worker, sandbox and runner: what it measures, what it keeps, and
+everything that goes wrong."""
+
 import json
 import signal
 import subprocess
@@ -12,7 +14,13 @@ CTL = BUILD / "bin/freeride-ctl"
 
 def started(system, *args):
     """A freeride-ctl profile that runs on."""
-    return subprocess.Popen([str(CTL), "profile", *[str(a) for a in args]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=system.env)
+    return subprocess.Popen(
+        [str(CTL), "profile", *[str(a) for a in args]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=system.env,
+    )
 
 
 def ctl(system, *args):
@@ -32,15 +40,36 @@ def idle():
 
 def test_table_json_and_picture(idle, tmp_path):
     png = tmp_path / "steps.png"
-    code, out, err = ctl(idle, find_plugin("yielding.so"), "--param", "pieces=3", "--param", "piece_us=400", "--steps", "20", "--plot", png)
+    code, out, err = ctl(
+        idle,
+        find_plugin("yielding.so"),
+        "--param",
+        "pieces=3",
+        "--param",
+        "piece_us=400",
+        "--steps",
+        "20",
+        "--plot",
+        png,
+    )
     assert code == 0, err
-    for words in ("host memory", "InitSideTask", "a step", "  piece 3", "StopSideTask", "cpu-0, idle", f"picture             {png}"):
+    for words in (
+        "host memory",
+        "InitSideTask",
+        "a step",
+        "  piece 3",
+        "StopSideTask",
+        "cpu-0, idle",
+        f"picture             {png}",
+    ):
         assert words in out, out
     assert "GPU" not in out
     assert "profiling yielding.so on" in err
     picture = png.read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
-    code, out, err = ctl(idle, find_plugin("yielding.so"), "--param", "pieces=3", "--param", "piece_us=400", "--format", "json")
+    code, out, err = ctl(
+        idle, find_plugin("yielding.so"), "--param", "pieces=3", "--param", "piece_us=400", "--format", "json"
+    )
     assert code == 0 and err == ""  # known: nothing ran
     profile = json.loads(out)["profiles"][0]
     assert profile["steps"]["count"] == 20 and len(profile["step_ns"]) == 20
@@ -53,7 +82,9 @@ def test_table_json_and_picture(idle, tmp_path):
 def test_memory_is_the_task_s_own_high_water_mark(idle):
     megabytes = {}
     for steps in (1, 5):  # of 16 MiB each
-        code, out, err = ctl(idle, find_plugin("hog.so"), "--steps", steps, "--again", "--format", "json", "--memory", "512MiB")
+        code, out, err = ctl(
+            idle, find_plugin("hog.so"), "--steps", steps, "--again", "--format", "json", "--memory", "512MiB"
+        )
         assert code == 0, err
         megabytes[steps] = json.loads(out)["profiles"][0]["peak_bytes"]["host"] / 2**20
     assert 62 < megabytes[5] - megabytes[1] < 68, megabytes
@@ -102,13 +133,16 @@ def test_export_and_import(idle, tmp_path):
         assert code == 0 and "--again takes it anew" in out, (out, err)
 
 
-@pytest.mark.parametrize("params, code, words", [
-    (["where=step", "how=segv", "after=2"], 5, "crashed (signal 11 in RunNextStep)"),
-    (["where=init", "how=fail"], 5, "failed (in InitSideTask): told to fail"),
-    (["where=init", "how=hang"], 5, "overran (in InitSideTask)"),
-    (["where=step", "how=finished", "after=3"], 0, "its work is done"),
-    (["where=start", "how=oom"], 5, "out_of_memory (in StartSideTask)"),
-])
+@pytest.mark.parametrize(
+    "params, code, words",
+    [
+        (["where=step", "how=segv", "after=2"], 5, "crashed (signal 11 in RunNextStep)"),
+        (["where=init", "how=fail"], 5, "failed (in InitSideTask): told to fail"),
+        (["where=init", "how=hang"], 5, "overran (in InitSideTask)"),
+        (["where=step", "how=finished", "after=3"], 0, "its work is done"),
+        (["where=start", "how=oom"], 5, "out_of_memory (in StartSideTask)"),
+    ],
+)
 def test_a_task_that_fails_or_ends(idle, params, code, words):
     flags = [word for param in params for word in ("--param", param)]
     got, out, err = ctl(idle, find_plugin("faulty.so"), *flags)
@@ -121,33 +155,47 @@ def test_a_task_that_fails_or_ends(idle, params, code, words):
 
 def test_interrupted_and_killed(idle):
     for number, how in ((1, signal.SIGINT), (2, signal.SIGKILL)):
-        process = started(idle, find_plugin("counter.so"), "--param", "step_us=20000", "--param", f"finish={1000 + number}", "--steps", "2000")
+        process = started(
+            idle,
+            find_plugin("counter.so"),
+            "--param",
+            "step_us=20000",
+            "--param",
+            f"finish={1000 + number}",
+            "--steps",
+            "2000",
+        )
         until(lambda: idle.runners(), "it runs")
         process.send_signal(how)
         _, err = process.communicate(timeout=60)
         if how == signal.SIGINT:
             assert process.returncode == 1
-            assert err.splitlines()[-1] == "freeride-ctl: interrupted: the profile was given up, and nothing is kept of it"
+            assert (
+                err.splitlines()[-1] == "freeride-ctl: interrupted: the profile was given up, and nothing is kept of it"
+            )
         until(lambda: not idle.runners(), "nothing is left")
     listed = json.loads(ctl(idle, "list", "--format", "json")[1])["profiles"]
-    assert not [p for p in listed if p["params"].get("finish") == "1001"]  # the other may have come to its end meanwhile
+    assert not [
+        p for p in listed if p["params"].get("finish") == "1001"
+    ]  # the other may have come to its end meanwhile
 
 
 def test_wrong_wishes(idle):
     plugin = find_plugin("counter.so")
     for args, code, words in (
-            ((plugin, "--worker", "nobody"), 4, "there is no worker 'nobody'; up: "),
-            ((plugin, "--device", "cpu-9"), 4, "no worker that is up has device 'cpu-9'"),
-            ((plugin, "--stage", "7"), 4, "no worker that is up has stage 7"),
-            ((plugin, "--steps", "0"), 2, "--steps"),
-            ((plugin, "--memory", "lots"), 2, "--memory"),
-            ((plugin, "--memory", "100000GiB"), 1, "cannot profile counter.so now: needs"),
-            (("none.so",), 4, "no plugin 'none.so' in the drop folder"),
-            (("/dev/null",), 2, "is not a file"),
-            ((), 2, "no plugin is named"),
-            (("import", "/nowhere"), 4, "/nowhere"),
-            (("export",), 2, "file"),
-            ((plugin, "--plot", "/nowhere/x.png", "--param", "step_us=301"), 1, "/nowhere/x.png could not be drawn")):
+        ((plugin, "--worker", "nobody"), 4, "there is no worker 'nobody'; up: "),
+        ((plugin, "--device", "cpu-9"), 4, "no worker that is up has device 'cpu-9'"),
+        ((plugin, "--stage", "7"), 4, "no worker that is up has stage 7"),
+        ((plugin, "--steps", "0"), 2, "--steps"),
+        ((plugin, "--memory", "lots"), 2, "--memory"),
+        ((plugin, "--memory", "100000GiB"), 1, "cannot profile counter.so now: needs"),
+        (("none.so",), 4, "no plugin 'none.so' in the drop folder"),
+        (("/dev/null",), 2, "is not a file"),
+        ((), 2, "no plugin is named"),
+        (("import", "/nowhere"), 4, "/nowhere"),
+        (("export",), 2, "file"),
+        ((plugin, "--plot", "/nowhere/x.png", "--param", "step_us=301"), 1, "/nowhere/x.png could not be drawn"),
+    ):
         got, out, err = ctl(idle, *args)
         assert got == code and words in err, (args, got, out, err)
         assert sum(line.startswith("freeride-ctl: ") for line in err.splitlines()) == 1, err
@@ -173,7 +221,10 @@ def test_busy_device_and_parts_that_go_away():
         until(lambda: not system.runners(), "nothing is left")
         # The manager goes away under it.
         system.start_worker("cpu-0", name="again")
-        until(lambda: [w for w in system.ok("workers")["workers"] if w["state"]["state"] == "up"], "the worker is up again")
+        until(
+            lambda: [w for w in system.ok("workers")["workers"] if w["state"]["state"] == "up"],
+            "the worker is up again",
+        )
         process = started(system, *long, "--timeout", "2")
         until(lambda: system.runners(), "it runs")
         system.kill("manager")
@@ -189,8 +240,22 @@ def test_beside_a_training():
         for stage in range(2):
             system.start_worker(f"cpu-{stage}")
         system.start_training(stages=2)
-        until(lambda: any(r["state"] == "active" for w in system.ok("workers")["workers"] for r in w["ranks"]), "training is attached")
-        code, out, err = ctl(system, find_plugin("counter.so"), "--param", "step_us=200", "--stage", "0", "--steps", "15", "--format", "json")
+        until(
+            lambda: any(r["state"] == "active" for w in system.ok("workers")["workers"] for r in w["ranks"]),
+            "training is attached",
+        )
+        code, out, err = ctl(
+            system,
+            find_plugin("counter.so"),
+            "--param",
+            "step_us=200",
+            "--stage",
+            "0",
+            "--steps",
+            "15",
+            "--format",
+            "json",
+        )
         assert code == 0, err
         profile = json.loads(out)["profiles"][0]
         assert profile["conditions"] == "bubbles" and profile["steps"]["count"] == 15

@@ -1,4 +1,6 @@
-"""Side tasks in Python: the contract by `freeride-ctl plugin check`, the whole way in a sandbox, and everything that goes wrong."""
+"""Side tasks in Python: the contract by `freeride-ctl plugin check`, the whole way in a sandbox, and everything that
+goes wrong."""
+
 import os
 import subprocess
 
@@ -9,7 +11,9 @@ from rig.testing import BUILD, SOURCE, System, until
 EXAMPLES = SOURCE / "plugins" / "python"
 IMPORT = "from freeride_plugin import *\n"
 METHODS = ["CreateSideTask", "InitSideTask", "StartSideTask", "RunNextStep", "PauseSideTask", "StopSideTask"]
-COUNTER = IMPORT + '''
+COUNTER = (
+    IMPORT
+    + """
 class Counter(SideTask):
     "Counts its steps."
     by = Param(1, "step", (1, 9))
@@ -22,14 +26,19 @@ class Counter(SideTask):
         return str(self.n).encode()
     def RestoreState(self, version, state):
         self.n = int(state)
-'''
+"""
+)
 
 
 def check(folder, text, *flags, name="task.py"):
     file = folder / name
     file.write_text(text)
-    done = subprocess.run([str(BUILD / "bin/freeride-ctl"), "plugin", "check", str(file), *flags], capture_output=True, text=True,
-                          timeout=120)
+    done = subprocess.run(
+        [str(BUILD / "bin/freeride-ctl"), "plugin", "check", str(file), *flags],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -43,25 +52,33 @@ def test_contract(tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_raises_in_each_method(tmp_path, method):
     body = "" if method == "RunNextStep" else "    def RunNextStep(self): pass\n"
-    code, text = check(tmp_path, f"{IMPORT}class T(SideTask):\n{body}    def {method}(self):\n        raise ValueError('boom')\n")
+    code, text = check(
+        tmp_path, f"{IMPORT}class T(SideTask):\n{body}    def {method}(self):\n        raise ValueError('boom')\n"
+    )
     assert code == 5
     line = next(line for line in text.splitlines() if line.startswith("FAIL"))
     assert "ValueError: boom (line " in line and method in line, text
     assert "log: error Traceback" in text
 
 
-@pytest.mark.parametrize("text, says", [
-    (IMPORT + "class T(SideTask)\n", "SyntaxError: "),
-    (IMPORT + "class T(SideTask):\n  def RunNextStep(self): return 7\n", "it returned 7: RunNextStep returns"),
-    (IMPORT + "class A(SideTask): pass\nclass B(SideTask): pass\n", "2 classes that inherit SideTask (A, B)"),
-    (IMPORT + "x = 1\n", "no class that inherits freeride_plugin.SideTask"),
-    (IMPORT + "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module' (line 2); the Python is /usr/bin/python3"),
-    (IMPORT + "import sys\nsys.exit(3)\n", "SystemExit: 3"),
-    (IMPORT + "class T(SideTask): pass\n", "the class has no RunNextStep()"),
-    (IMPORT + "class T(SideTask):\n  def RunNextStep(self): raise MemoryError\n", "out_of_memory"),
-    ("print('hello')\n", "does not import freeride_plugin"),
-    ("", "is empty"),
-])
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (IMPORT + "class T(SideTask)\n", "SyntaxError: "),
+        (IMPORT + "class T(SideTask):\n  def RunNextStep(self): return 7\n", "it returned 7: RunNextStep returns"),
+        (IMPORT + "class A(SideTask): pass\nclass B(SideTask): pass\n", "2 classes that inherit SideTask (A, B)"),
+        (IMPORT + "x = 1\n", "no class that inherits freeride_plugin.SideTask"),
+        (
+            IMPORT + "import no_such_module\n",
+            "ModuleNotFoundError: No module named 'no_such_module' (line 2); the Python is /usr/bin/python3",
+        ),
+        (IMPORT + "import sys\nsys.exit(3)\n", "SystemExit: 3"),
+        (IMPORT + "class T(SideTask): pass\n", "the class has no RunNextStep()"),
+        (IMPORT + "class T(SideTask):\n  def RunNextStep(self): raise MemoryError\n", "out_of_memory"),
+        ("print('hello')\n", "does not import freeride_plugin"),
+        ("", "is empty"),
+    ],
+)
 def test_bad_files(tmp_path, text, says):
     code, out = check(tmp_path, text)
     assert code == 5 and says in out, out
@@ -70,7 +87,9 @@ def test_bad_files(tmp_path, text, says):
 def test_bad_parameters_and_interpreters(tmp_path):
     assert "parameter by=x: must be a whole number in 1..9" in check(tmp_path, COUNTER, "--param", "by=x")[1]
     assert "has no parameter 'of'" in check(tmp_path, COUNTER, "--param", "of=1")[1]
-    assert "there is no Python at /nowhere/bin/python3" in check(tmp_path, COUNTER, "--python", "/nowhere/bin/python3")[1]
+    assert (
+        "there is no Python at /nowhere/bin/python3" in check(tmp_path, COUNTER, "--python", "/nowhere/bin/python3")[1]
+    )
     assert "is not a path" in check(tmp_path, COUNTER, "--python", "python3")[1]
     static = tmp_path / "static"  # an installation whose interpreter was linked statically
     (static / "lib/python3.11").mkdir(parents=True)
@@ -81,7 +100,9 @@ def test_bad_parameters_and_interpreters(tmp_path):
     assert "no shared library libpython3.11.so.1.0" in text and "--enable-shared" in text
 
 
-QUEUED = IMPORT + '''
+QUEUED = (
+    IMPORT
+    + """
 class Queue:
     marked = waited = everything = 0
     def mark(self):
@@ -99,7 +120,8 @@ class T(SideTask):
             self.yield_point(self.queue)
             self.yield_point(self.plain)
         assert self.queue.marked % 3 == 0 and self.queue.waited >= self.queue.marked // 2, vars(self.queue)
-'''
+"""
+)
 
 
 @pytest.mark.parametrize("interface", ["iterative", "imperative"])
@@ -111,7 +133,9 @@ def test_yield_points_behind_queued_pieces(tmp_path, interface):
     assert code == 5 and "ValueError: no GPU (line " in text and "RunNextStep" in text, text
 
 
-PREPARED = IMPORT + '''
+PREPARED = (
+    IMPORT
+    + """
 import threading
 class T(SideTask):
     def InitSideTask(self):
@@ -123,7 +147,8 @@ class T(SideTask):
     def RunNextStep(self):
         assert self.prepared == 1 and self.mine.kernels == "found", (self.prepared, vars(self.mine))
         sum(range(20_000))
-'''
+"""
+)
 
 
 def test_what_the_workload_prepares(tmp_path):
@@ -133,7 +158,9 @@ def test_what_the_workload_prepares(tmp_path):
     assert code == 0, text
     code, text = check(tmp_path, PREPARED.replace("PREPARE", "raise ValueError('boom')"), *flags)
     assert code == 5 and "ValueError: boom (line " in text and "InitSideTask" in text, text
-    assert "AssertionError" in check(tmp_path, PREPARED.replace("PREPARE", "pass"), "--steps", "6")[1]  # nobody prepares steps
+    assert (
+        "AssertionError" in check(tmp_path, PREPARED.replace("PREPARE", "pass"), "--steps", "6")[1]
+    )  # nobody prepares steps
 
 
 def test_python_without_torch(tmp_path):
@@ -147,7 +174,10 @@ def test_python_without_torch(tmp_path):
 
 
 def test_a_thread_stands_still_while_paused(tmp_path):
-    code, text = check(tmp_path, IMPORT + '''
+    code, text = check(
+        tmp_path,
+        IMPORT
+        + """
 import threading
 class T(SideTask):
     def InitSideTask(self):
@@ -157,7 +187,10 @@ class T(SideTask):
             pass
     def RunNextStep(self):
         sum(range(1000))
-''', "--steps", "6")
+""",
+        "--steps",
+        "6",
+    )
     assert "executes though it is paused" not in text, text
     assert "nothing executes afterwards" in text
 
@@ -168,7 +201,9 @@ def system():
     with System() as running:
         running.start_manager("--profile-timeout-ms", 600_000)
         # Importing PyTorch takes seconds of CPU time, of which a side task gets what is left over.
-        running.start_worker("cpu-0", "--create-ms", 300_000, cores=f"0-{os.cpu_count() - 1}", env={"OPENBLAS_NUM_THREADS": "2"})
+        running.start_worker(
+            "cpu-0", "--create-ms", 300_000, cores=f"0-{os.cpu_count() - 1}", env={"OPENBLAS_NUM_THREADS": "2"}
+        )
         until(lambda: running.ok("workers")["workers"], "the worker registers")
         yield running
 
@@ -220,7 +255,9 @@ def test_what_fails_in_a_sandbox(system):
     raises = IMPORT + "class T(SideTask):\n  def RunNextStep(self):\n    raise ValueError('boom')\n"
     assert load(system, raises, "raises").code == 0
     verdict = system.wait_verdict("raises")
-    assert (verdict["kind"], verdict["transition"]) == ("failed", "RunNextStep") and "boom (line 4)" in verdict["reason"], verdict
+    assert (verdict["kind"], verdict["transition"]) == ("failed", "RunNextStep") and "boom (line 4)" in verdict[
+        "reason"
+    ], verdict
     forks = IMPORT + "import os\nclass T(SideTask):\n  def RunNextStep(self):\n    os.fork()\n"
     assert load(system, forks, "forks").code == 0
     assert "Operation not permitted" in system.wait_verdict("forks")["reason"]
@@ -228,7 +265,9 @@ def test_what_fails_in_a_sandbox(system):
 
 def test_a_math_librarys_threads_sleep_after_their_work(system):
     """They would look for more for a tenth of a second, and the task be killed for what executes while it is paused."""
-    task = IMPORT + '''
+    task = (
+        IMPORT
+        + """
 import os
 import time
 import numpy
@@ -241,7 +280,8 @@ class T(SideTask):
         before = time.process_time()
         time.sleep(0.04)
         self.metric("awake_ms", 1000 * (time.process_time() - before))
-'''
+"""
+    )
     assert load(system, task, "blas", "--steps", "5").code == 0
     assert system.wait_verdict("blas")["kind"] == "finished"
     metrics = system.task("blas")["counters"]["metrics"]
@@ -259,21 +299,44 @@ def test_trains_a_model(system):
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda f: f.name)
 def test_examples_are_short(file):
-    lines = [line for line in file.read_text().splitlines() if line.strip() and not line.lstrip().startswith(("#", '"'))]
-    ours = [line for line in lines if any(w in line for w in (
-        "freeride_plugin", "SideTask", "RunNextStep", "Param(", "torch_device", "metric", "yield_point", "State(", "scratch"))]
+    lines = [
+        line for line in file.read_text().splitlines() if line.strip() and not line.lstrip().startswith(("#", '"'))
+    ]
+    ours = [
+        line
+        for line in lines
+        if any(
+            w in line
+            for w in (
+                "freeride_plugin",
+                "SideTask",
+                "RunNextStep",
+                "Param(",
+                "torch_device",
+                "metric",
+                "yield_point",
+                "State(",
+                "scratch",
+            )
+        )
+    ]
     assert len(lines) <= 30 and len(ours) <= 12, (len(lines), ours)
 
 
 def test_imperative_interface(system):
-    """RunGpuWorkload as it comes with the class: the same steps, in a process that is stopped whenever it has no lease."""
+    """RunGpuWorkload as it comes with the class: the same steps, in a process that is stopped whenever it has no
+    lease."""
     assert load(system, COUNTER, "workload", "--interface", "imperative").code == 0
-    until(lambda: system.task("workload").get("counters", {}).get("metrics", {}).get("steps", 0) > 5, "the workload goes on")
+    until(
+        lambda: system.task("workload").get("counters", {}).get("metrics", {}).get("steps", 0) > 5,
+        "the workload goes on",
+    )
     system.ok("pause", "workload")
     system.wait_state("workload", "PAUSED")
 
     def steps():
         return system.task("workload")["counters"]["metrics"]["steps"]
+
     before = until(lambda: (lambda a, b: a if a == b else 0)(steps(), steps()), "it stands still")
     system.ok("resume", "workload")
     until(lambda: steps() > before, "it goes on after a pause")

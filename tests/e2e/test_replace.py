@@ -1,5 +1,6 @@
 """Moving a running side task to another content of its plugin, with real programs: its steps are counted over it, every
 process is killed in the middle of it, and 200 in a row leave nothing behind."""
+
 import os
 import signal
 import threading
@@ -45,9 +46,11 @@ def count(system):
 def check_counts(system):
     """What the task says itself and what was counted of it over all its contents are the same."""
     system.wait_steps("t", 5)
+
     def same():
         counters = shown(system)["state"]["counters"]
         return counters["metrics"].get("n") == counters["steps"]
+
     until(same, "the task's own count is the number of its steps")
 
 
@@ -106,13 +109,16 @@ def test_a_counter_keeps_its_count(system):
 def test_what_cannot_be_replaced_says_why(system):
     assert system.ctl("load", variant(system, 1), "--replace", "t").code == 4
     load(system)
-    broken = [(("--param", "fail_in=create"), 5, "failed as told in create"),
-              (("--param", "fail_in=init"), 5, "failed as told in init"),
-              (("--param", "fail_in=restore"), 5, "failed as told in restore"),
-              (("--param", "fail_in=restore", "--param", "fail_how=abort"), 5, "crashed in RestoreState"),
-              (("--param", "no_such=1"), 5, "no parameter 'no_such'"),
-              (("--memory", "900TiB"), 5, "does not fit"),
-              (("--stage", "1"), 2, "--stage"), (("--name", "u"), 2, "--name")]
+    broken = [
+        (("--param", "fail_in=create"), 5, "failed as told in create"),
+        (("--param", "fail_in=init"), 5, "failed as told in init"),
+        (("--param", "fail_in=restore"), 5, "failed as told in restore"),
+        (("--param", "fail_in=restore", "--param", "fail_how=abort"), 5, "crashed in RestoreState"),
+        (("--param", "no_such=1"), 5, "no parameter 'no_such'"),
+        (("--memory", "900TiB"), 5, "does not fit"),
+        (("--stage", "1"), 2, "--stage"),
+        (("--name", "u"), 2, "--name"),
+    ]
     for flags, code, words in broken:
         answer = system.ctl("load", variant(system, 1), "--replace", "t", *flags)
         assert answer.code == code and words in answer.err, f"{flags}: {answer}"
@@ -154,7 +160,9 @@ def test_a_manager_killed_in_the_middle_costs_no_step(system, delay_ms):
     system.start_manager()
     thread.join(60)
     assert answers and answers[0].code == 0, answers
-    task = until(lambda: (lambda t: t if t["replacement"]["state"] == "done" else None)(shown(system)), "it is replaced")
+    task = until(
+        lambda: (lambda t: t if t["replacement"]["state"] == "done" else None)(shown(system)), "it is replaced"
+    )
     assert task["revision"] == 1 and task["restarts"] == 0
     check_counts(system)
     assert len([t for t in system.ok("tasks")["tasks"] if t["state"]["state"] != "STOPPED"]) == 1
@@ -183,10 +191,12 @@ def test_a_worker_killed_in_the_middle_leaves_one_task(system, delay_ms):
 def test_200_replacements_in_a_row_leave_nothing_behind(system):
     load(system, "--param", "step_us=100")
     programs = {name: system.processes[name].pid for name in ("manager", "worker-cpu-0")}
+
     def replace(number):
         path = variant(system, number)
         assert system.ctl("load", path, "--replace", "t").code == 0
         path.unlink()
+
     for number in range(20):  # until allocators and caches have their size
         replace(number)
     mounts = len(open(f"/proc/{programs['worker-cpu-0']}/mounts", encoding="ascii").readlines())

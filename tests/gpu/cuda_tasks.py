@@ -2,10 +2,11 @@
 
     python3 cuda_tasks.py --driver bench-side-task --plugins DIR --out FILE [--scale N] [--gpu N] [--dry-run]
 
-Runs each plugin with backend=cuda and with backend=cpu and compares: PageRank's ranks to 1e-6, the pictures to the byte, and SGD's error,
-which has to fall as far. Then holds each in its states and asks the driver: no memory in CREATED, no execution in PAUSED, none in STOPPED. Then
-the shares of the memory bandwidth. Prints a table last; exit code 1 if something is not as it must be. --dry-run: on a CPU, against itself.
-"""
+Runs each plugin with backend=cuda and with backend=cpu and compares: PageRank's ranks to 1e-6, the pictures to the
+byte, and SGD's error, which has to fall as far. Then holds each in its states and asks the driver: no memory in
+CREATED, no execution in PAUSED, none in STOPPED. Then the shares of the memory bandwidth. Prints a table last; exit
+code 1 if something is not as it must be. --dry-run: on a CPU, against itself."""
+
 import argparse
 import json
 import pathlib
@@ -48,8 +49,18 @@ class Bench:
         if self.options.dry_run:
             backend = "cpu"
         flags = [word for param in [f"backend={backend}", *params] for word in ("--param", param)]
-        return scratch, [self.options.driver, "run", "--plugin", str(pathlib.Path(self.options.plugins) / f"{plugin}.so"), "--device", self.device,
-                         "--scratch", str(scratch), *more, *flags]
+        return scratch, [
+            self.options.driver,
+            "run",
+            "--plugin",
+            str(pathlib.Path(self.options.plugins) / f"{plugin}.so"),
+            "--device",
+            self.device,
+            "--scratch",
+            str(scratch),
+            *more,
+            *flags,
+        ]
 
     def run(self, plugin, backend, params, steps=0):
         scratch, words = self.words(plugin, backend, params, "--steps", str(steps))
@@ -97,9 +108,15 @@ def ranks(scratch):
 
 
 def pagerank(bench, name, params):
-    made = [ranks(bench.run("pagerank", backend, ["repeat=0", "top=100000000", "step_ms=2", *params])[0]) for backend in ("cuda", "cpu")]
+    made = [
+        ranks(bench.run("pagerank", backend, ["repeat=0", "top=100000000", "step_ms=2", *params])[0])
+        for backend in ("cuda", "cpu")
+    ]
     worst = max(abs(made[0][v] / made[1][v] - 1) for v in made[1]) if made[0].keys() == made[1].keys() else float("inf")
-    check(worst < 1e-6, f"pagerank, {name}: {len(made[1])} ranks, the worst differs by {worst:.1e}, their sum is {sum(made[0].values()):.12f}")
+    check(
+        worst < 1e-6,
+        f"pagerank, {name}: {len(made[1])} ranks, the worst differs by {worst:.1e}, their sum is {sum(made[0].values()):.12f}",
+    )
     facts[f"pagerank {name} worst"] = worst
 
 
@@ -109,28 +126,44 @@ def sgd(bench, name, params):
     if None in (*made, first):
         return
     error = [one["metrics"]["rmse"] for one in (first, *made)]
-    check(error[1] < 0.7 * error[0] and error[1] < 1.25 * error[2], f"sgd, {name}: error {error[0]:.4f} after one sweep, {error[1]:.4f} after 20 (CPU: {error[2]:.4f})")
+    check(
+        error[1] < 0.7 * error[0] and error[1] < 1.25 * error[2],
+        f"sgd, {name}: error {error[0]:.4f} after one sweep, {error[1]:.4f} after 20 (CPU: {error[2]:.4f})",
+    )
     facts[f"sgd {name} rmse"] = error
 
 
 def image(bench, name, params):
-    folders = [bench.run("image", backend, ["repeat=0", "format=png", *params])[0] / "out" for backend in ("cuda", "cpu")]
+    folders = [
+        bench.run("image", backend, ["repeat=0", "format=png", *params])[0] / "out" for backend in ("cuda", "cpu")
+    ]
     files = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
     different = [one for one in files[1] if files[0].get(one) != files[1][one]]
-    check(not different and files[0].keys() == files[1].keys() and files[1], f"image, {name}: {len(files[1])} files, {len(different)} differ")
+    check(
+        not different and files[0].keys() == files[1].keys() and files[1],
+        f"image, {name}: {len(files[1])} files, {len(different)} differ",
+    )
 
 
 def write_png_with_alpha(path, width, height):
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    rows = b"".join(b"\0" + bytes((x * y + c * 85 + x * c) % 256 for x in range(width) for c in range(4)) for y in range(height))
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)) +
-                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+    rows = b"".join(
+        b"\0" + bytes((x * y + c * 85 + x * c) % 256 for x in range(width) for c in range(4)) for y in range(height)
+    )
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 def bandwidth(bench):
     """Bytes that a step must move, over its time, over what a copy on this GPU reaches."""
     import torch
+
     block = torch.empty(1 << 32, dtype=torch.uint8, device="cuda")
     other = torch.empty_like(block)
     for _ in range(3):
@@ -145,11 +178,18 @@ def bandwidth(bench):
     torch.cuda.empty_cache()
     facts["copy_gb_per_s"] = copy / 1e9
     vertices, edges = 3072441, 117185083
-    # An edge: its source (4) and that one's share as a double (8); stored as a float it has four less. A vertex: row begin, share, place, rank, sum, degree, as
-    # they are read and written.
-    work = {"pagerank": ("iterations", ["tolerance=0", "max_iterations=1000000", "top=1"], edges * 12 + vertices * (8 + 8 + 16 + 16 + 4), 3000),
-            # A rating: edge (8), rating (4), two rows of 16 factors read and written.
-            "sgd": ("megaedges", [], 1e6 * (12 + 4 * 16 * 4), 1000)}
+    # An edge: its source (4) and that one's share as a double (8); stored as a float it has four less. A vertex: row
+    # begin, share, place, rank, sum, degree, as they are read and written.
+    work = {
+        "pagerank": (
+            "iterations",
+            ["tolerance=0", "max_iterations=1000000", "top=1"],
+            edges * 12 + vertices * (8 + 8 + 16 + 16 + 4),
+            3000,
+        ),
+        # A rating: edge (8), rating (4), two rows of 16 factors read and written.
+        "sgd": ("megaedges", [], 1e6 * (12 + 4 * 16 * 4), 1000),
+    }
     for plugin, (metric, params, bytes_each, steps) in work.items():
         for wait in ("spin", "block"):
             _, result = bench.run(plugin, "cuda", [*ORKUT, *params, f"host_wait={wait}"], steps)
@@ -157,16 +197,32 @@ def bandwidth(bench):
                 continue
             rate = result["metrics"].get(metric, 0) / result["work_ms"] * 1e3
             share = rate * bytes_each / copy
-            facts[f"{plugin} {wait}"] = {"per_s": rate, "bound_per_s": copy / bytes_each, "times_bound": 1 / share if share else None, "init_ms": result["init_ms"],
-                                         "step_p50_ms": result["step_p50_ms"], "step_p99_ms": result["step_p99_ms"]}
-            check(share > 1 / 1.5, f"{plugin}, Orkut-sized, {wait}: {rate:.1f} {metric}/s, {1 / share if share else 0:.2f} x the bound of a copy's {copy / 1e9:.0f} GB/s, "
-                  f"step p50 {result['step_p50_ms']:.3f} p99 {result['step_p99_ms']:.3f} ms, init {result['init_ms']:.0f} ms")
+            facts[f"{plugin} {wait}"] = {
+                "per_s": rate,
+                "bound_per_s": copy / bytes_each,
+                "times_bound": 1 / share if share else None,
+                "init_ms": result["init_ms"],
+                "step_p50_ms": result["step_p50_ms"],
+                "step_p99_ms": result["step_p99_ms"],
+            }
+            check(
+                share > 1 / 1.5,
+                f"{plugin}, Orkut-sized, {wait}: {rate:.1f} {metric}/s, {1 / share if share else 0:.2f} x the bound of a copy's {copy / 1e9:.0f} GB/s, "
+                f"step p50 {result['step_p50_ms']:.3f} p99 {result['step_p99_ms']:.3f} ms, init {result['init_ms']:.0f} ms",
+            )
     for wait in ("spin", "block"):
         _, result = bench.run("image", "cuda", ["synthetic=16384", f"host_wait={wait}"], 2000)
         if result is not None:
             rate = result["metrics"]["images"] / result["work_ms"] * 1e3
-            facts[f"image {wait}"] = {"per_s": rate, "step_p50_ms": result["step_p50_ms"], "read_gb_per_s": rate * 16384 * 16384 * 3 / 1e9}
-            print(f"      image, 16384 x 16384, {wait}: {rate:.0f} images/s, step p50 {result['step_p50_ms']:.3f} ms", flush=True)
+            facts[f"image {wait}"] = {
+                "per_s": rate,
+                "step_p50_ms": result["step_p50_ms"],
+                "read_gb_per_s": rate * 16384 * 16384 * 3 / 1e9,
+            }
+            print(
+                f"      image, 16384 x 16384, {wait}: {rate:.0f} images/s, step p50 {result['step_p50_ms']:.3f} ms",
+                flush=True,
+            )
 
 
 def main():
@@ -176,7 +232,12 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--scale", type=int, default=18, help="of the graphs that are compared")
     parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--gpu", type=int, default=0, help="number; on another one than the first, CUDA_VISIBLE_DEVICES has to name it, too")
+    parser.add_argument(
+        "--gpu",
+        type=int,
+        default=0,
+        help="number; on another one than the first, CUDA_VISIBLE_DEVICES has to name it, too",
+    )
     options = parser.parse_args()
     global gpu
     gpu = options.gpu
@@ -185,8 +246,10 @@ def main():
     files = bench.root / "files"
     files.mkdir()
     (files / "graph.txt").write_text("".join(f"{i} {i * 7 % 501}\n{i} {i * i % 977}\n" for i in range(1, 2000)))
-    (files / "ratings.mtx").write_text("%%MatrixMarket matrix coordinate real general\n60 90 5400\n" +
-                                       "".join(f"{i} {j} {0.5 + i * j / 3000}\n" for i in range(1, 61) for j in range(1, 91)))
+    (files / "ratings.mtx").write_text(
+        "%%MatrixMarket matrix coordinate real general\n60 90 5400\n"
+        + "".join(f"{i} {j} {0.5 + i * j / 3000}\n" for i in range(1, 61) for j in range(1, 91))
+    )
     pagerank(bench, "R-MAT", [scale])
     pagerank(bench, "R-MAT with an odd number of vertices", ["vertices=100003", "edges=1500001", "seed=3"])
     pagerank(bench, "tiny R-MAT", ["scale=1", "edge_factor=3"])
@@ -207,8 +270,14 @@ def main():
         facts[f"{plugin} states"] = seen
         if not options.dry_run:
             check(not seen["CREATED"]["listed"], f"{plugin}: CREATED is not on the GPU: {seen['CREATED']}")
-            check(seen["PAUSED"]["listed"] or seen["PAUSED"]["gpu_used_mib"] > seen["CREATED"]["gpu_used_mib"], f"{plugin}: PAUSED holds memory: {seen['PAUSED']}")
-            check(max(seen["PAUSED"]["utilisation_pct"] + seen["PAUSED AGAIN"]["utilisation_pct"]) == 0, f"{plugin}: PAUSED executes nothing: {seen['PAUSED AGAIN']}")
+            check(
+                seen["PAUSED"]["listed"] or seen["PAUSED"]["gpu_used_mib"] > seen["CREATED"]["gpu_used_mib"],
+                f"{plugin}: PAUSED holds memory: {seen['PAUSED']}",
+            )
+            check(
+                max(seen["PAUSED"]["utilisation_pct"] + seen["PAUSED AGAIN"]["utilisation_pct"]) == 0,
+                f"{plugin}: PAUSED executes nothing: {seen['PAUSED AGAIN']}",
+            )
     if not options.dry_run:
         bandwidth(bench)
     pathlib.Path(options.out).write_text(json.dumps({"facts": facts, "problems": problems}, indent=1))

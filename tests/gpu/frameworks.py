@@ -1,23 +1,31 @@
 #!/usr/bin/env python3
-"""Megatron-Core's schedules and DeepSpeed's PipelineEngine over NCCL on two GPUs, each hooked and not, all at the same time.
+"""Megatron-Core's schedules and DeepSpeed's PipelineEngine over NCCL on two GPUs, each hooked and not, all at the same
+time.
 
     frameworks.py --python DIR --scripts hooks/tests/frameworks --out FILE [--path SITE] [--dry-run]
 
-For each: are the losses equal to the bit; is what the hook counted as a wait, in number and order, what the framework waited for in the
-unhooked run; how many waits were held. Exit code 1 if not. --dry-run: Megatron over gloo on a CPU, to try out this script.
-"""
+For each: are the losses equal to the bit; is what the hook counted as a wait, in number and order, what the framework
+waited for in the unhooked run; how many waits were held. Exit code 1 if not. --dry-run: Megatron over gloo on a CPU, to
+try out this script."""
+
 import argparse
 import json
 import os
 import sys
 
-sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # in a packed tree rig lies beside this file
+sys.path.append(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)  # in a packed tree rig lies beside this file
 from rig.processes import Processes
 from rig.system import new_folder
 from rig.tree import environment
 
-MEGATRON = [{"chunks": 1, "overlap": False, "batched": True}, {"chunks": 1, "overlap": False, "batched": False},
-            {"chunks": 2, "overlap": False, "batched": True}, {"chunks": 2, "overlap": True, "batched": False}]
+MEGATRON = [
+    {"chunks": 1, "overlap": False, "batched": True},
+    {"chunks": 1, "overlap": False, "batched": False},
+    {"chunks": 2, "overlap": False, "batched": True},
+    {"chunks": 2, "overlap": True, "batched": False},
+]
 SURE = 4  # iterations until the hook knows which receives are posted early
 
 
@@ -26,13 +34,39 @@ def start(options, script, plan, name, hooked):
     folder = options.folder / name
     folder.mkdir()
     (folder / "plan").write_text(json.dumps(plan))
-    training = Processes(folder, {
-        **environment(), "PYTHONPATH": ":".join(filter(None, (options.python, options.scripts, options.path))), "PYTHONUNBUFFERED": "1",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_NVLS_ENABLE": "0", "FREERIDE_RUN_DIR": str(folder), "FREERIDE_JOB": name,
-        "FREERIDE_HOOK_TWO_PHASE_MS": "0.3", "DS_ACCELERATOR": "cpu" if options.dry_run else "cuda", "HOME": str(folder)})
+    training = Processes(
+        folder,
+        {
+            **environment(),
+            "PYTHONPATH": ":".join(filter(None, (options.python, options.scripts, options.path))),
+            "PYTHONUNBUFFERED": "1",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "NCCL_NVLS_ENABLE": "0",
+            "FREERIDE_RUN_DIR": str(folder),
+            "FREERIDE_JOB": name,
+            "FREERIDE_HOOK_TWO_PHASE_MS": "0.3",
+            "DS_ACCELERATOR": "cpu" if options.dry_run else "cuda",
+            "HOME": str(folder),
+        },
+    )
     through = ["-m", "freeride.run"] if hooked else []
-    training.start_ranks(["timeout", "-k", "2", options.seconds, "setpriv", "--pdeathsig", "KILL", sys.executable, *through, os.path.join(options.scripts, script),
-                          folder / "plan", folder / "out"], 2)
+    training.start_ranks(
+        [
+            "timeout",
+            "-k",
+            "2",
+            options.seconds,
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            sys.executable,
+            *through,
+            os.path.join(options.scripts, script),
+            folder / "plan",
+            folder / "out",
+        ],
+        2,
+    )
     return training
 
 
@@ -52,9 +86,15 @@ def compare(plain, hooked, dry_run):
     rows = []
     for without, with_hook in zip(plain, hooked):
         marks, waits = with_hook["marks"][SURE:], without["waits"][SURE:]
-        row = {"losses_equal": with_hook["losses"] == without["losses"], "iterations": len(without["losses"]), "waits": len(waits[-1]),
-               "waits_equal": [one for one in with_hook["waits"]] == without["waits"], "marks_equal": dry_run or marks == waits,
-               "state": with_hook.get("state"), "counters": with_hook.get("counters")}
+        row = {
+            "losses_equal": with_hook["losses"] == without["losses"],
+            "iterations": len(without["losses"]),
+            "waits": len(waits[-1]),
+            "waits_equal": [one for one in with_hook["waits"]] == without["waits"],
+            "marks_equal": dry_run or marks == waits,
+            "state": with_hook.get("state"),
+            "counters": with_hook.get("counters"),
+        }
         if "receives" in without:
             row["as_the_schedule"] = len(waits[-1]) == without["receives"]
         if not row["marks_equal"]:
@@ -91,22 +131,36 @@ def main():
         if codes != [0, 0]:
             good = False
             for rank in range(2):
-                print(f"-- {name}, hooked {hooked}, rank {rank} ended with {codes[rank]}:\n{started.log(f'rank-{rank}', 1500)}", flush=True)
+                print(
+                    f"-- {name}, hooked {hooked}, rank {rank} ended with {codes[rank]}:\n{started.log(f'rank-{rank}', 1500)}",
+                    flush=True,
+                )
     record = {"rows": []}
     for name, _, plan in names:
         plans = plan if isinstance(plan, list) else [plan]
         for index, one in enumerate(plans):
-            both = [[of_rank[index] for of_rank in done[name, hooked] if len(of_rank) > index] for hooked in (False, True)]
+            both = [
+                [of_rank[index] for of_rank in done[name, hooked] if len(of_rank) > index] for hooked in (False, True)
+            ]
             if len(both[0]) != 2 or len(both[1]) != 2:
                 print(name, one, "left no result", flush=True)
                 good = False
                 continue
             for rank, row in enumerate(compare(*both, options.dry_run)):
-                row = {"framework": name, **{key: one[key] for key in ("chunks", "overlap", "batched") if key in one}, "rank": rank, **row}
+                row = {
+                    "framework": name,
+                    **{key: one[key] for key in ("chunks", "overlap", "batched") if key in one},
+                    "rank": rank,
+                    **row,
+                }
                 record["rows"].append(row)
-                good = good and all(value for key, value in row.items() if key.endswith("_equal") or key == "as_the_schedule")
+                good = good and all(
+                    value for key, value in row.items() if key.endswith("_equal") or key == "as_the_schedule"
+                )
                 print(json.dumps(row), flush=True)
-    record["raw"] = {f"{name}, {'hooked' if hooked else 'unhooked'}": results for (name, hooked), results in done.items()}
+    record["raw"] = {
+        f"{name}, {'hooked' if hooked else 'unhooked'}": results for (name, hooked), results in done.items()
+    }
     with open(options.out, "w") as file:
         json.dump(record, file)
     print("good" if good else "NOT as it must be", flush=True)

@@ -3,9 +3,9 @@
 
     tests/gpu/hook_checks.py --python DIR --out FILE      # DIR: the package freeride, with its library
 
-The losses of each schedule with the hook are bitwise those without, and its waits are the schedule's; a hook that fails, a rank without one, a rank that dies. Exit code 1
-if something is not as it must be.
-"""
+The losses of each schedule with the hook are bitwise those without, and its waits are the schedule's; a hook that
+fails, a rank without one, a rank that dies. Exit code 1 if something is not as it must be."""
+
 import argparse
 import datetime
 import json
@@ -22,27 +22,63 @@ from ranks import HOOKED, SMALL, Ranks, machine, sized
 from rig.gpus import gpus
 
 # With how many stages on each GPU.
-SCHEDULES = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("LoopedBFS", 2), ("InterleavedZeroBubble", 2), ("ZBVZeroBubble", 2), ("DualPipeV", 2)]
+SCHEDULES = [
+    ("GPipe", 1),
+    ("1F1B", 1),
+    ("Interleaved1F1B", 2),
+    ("LoopedBFS", 2),
+    ("InterleavedZeroBubble", 2),
+    ("ZBVZeroBubble", 2),
+    ("DualPipeV", 2),
+]
 
 
 def start(options, job, per_rank=None, gate=False, **more):
-    return Ranks(options.ranks, options.python, job, (*HOOKED, HERE / "hook_rank.py"), (SOURCE / "hooks/tests/frameworks",), options.run_dir, per_rank, gate, **more)
+    return Ranks(
+        options.ranks,
+        options.python,
+        job,
+        (*HOOKED, HERE / "hook_rank.py"),
+        (SOURCE / "hooks/tests/frameworks",),
+        options.run_dir,
+        per_rank,
+        gate,
+        **more,
+    )
 
 
 def checks(options, record):
-    """One after the other: unhooked receives spin on the GPU, and several trainings would wait for each other's spinning. But for the runs in
-    which a rank is killed, most of whose time is waiting."""
+    """One after the other: unhooked receives spin on the GPU, and several trainings would wait for each other's
+    spinning. But for the runs in which a rank is killed, most of whose time is waiting."""
+
     def several(schedules, pipeline=0):
         stages = pipeline or options.ranks
         return [(name, chunks * stages) for name, chunks in schedules]
+
     size = sized(SMALL, options.ranks)
-    base = {"what": "compared", "size": size, "iterations": options.iterations, "deterministic": True, "watchdog_s": options.watchdog}
+    base = {
+        "what": "compared",
+        "size": size,
+        "iterations": options.iterations,
+        "deterministic": True,
+        "watchdog_s": options.watchdog,
+    }
     one = dict(base, schedules=several([("1F1B", 1)]), iterations=14)
     low, halves = {"FREERIDE_HOOK_TWO_PHASE_MS": "0.3"}, max(2, options.ranks // 2)
     wanted = [
         ("schedules", dict(base, schedules=several(SCHEDULES)), {}, low),
-        ("one connection", dict(base, schedules=several(SCHEDULES[1:3])), {}, dict(low, CUDA_DEVICE_MAX_CONNECTIONS="1")),
-        ("two pipelines", dict(base, schedules=several([SCHEDULES[0], SCHEDULES[1], SCHEDULES[5]], halves), pipeline=halves), {}, low),
+        (
+            "one connection",
+            dict(base, schedules=several(SCHEDULES[1:3])),
+            {},
+            dict(low, CUDA_DEVICE_MAX_CONNECTIONS="1"),
+        ),
+        (
+            "two pipelines",
+            dict(base, schedules=several([SCHEDULES[0], SCHEDULES[1], SCHEDULES[5]], halves), pipeline=halves),
+            {},
+            low,
+        ),
         ("norm", dict(base, schedules=several([SCHEDULES[1], SCHEDULES[3]]), norm=True), {}, low),
         ("one rank without", one, {1: {"FREERIDE_HOOK": "0"}}, low),
         ("one hook fails", dict(one, fail_at=8), {}, low),
@@ -52,7 +88,7 @@ def checks(options, record):
     for index, (name, job, *_) in enumerate(wanted):
         ranks, begin = ahead.pop(), time.monotonic()
         ranks.go()
-        for _, job_ahead, per_rank, more in wanted[index + 1:index + 2]:
+        for _, job_ahead, per_rank, more in wanted[index + 1 : index + 2]:
             ahead.append(start(options, job_ahead, per_rank, gate=True, **more))
         try:
             results, codes = ranks.results_when_ended()
@@ -61,11 +97,27 @@ def checks(options, record):
             for started in [ranks, *ahead]:
                 started.end_all()
             raise
-        compared = [one for result in results if result for one in result.values() if isinstance(one, dict) and "equal" in one]
-        good = codes == [0] * ranks.count and len(compared) == ranks.count * len(job["schedules"]) and all(as_it_must_be(name, job, one) for one in compared)
-        record["checks"][name] = {"good": good, "codes": codes, "s": round(time.monotonic() - begin, 1), "said": ranks.said(), "results": results}
+        compared = [
+            one for result in results if result for one in result.values() if isinstance(one, dict) and "equal" in one
+        ]
+        good = (
+            codes == [0] * ranks.count
+            and len(compared) == ranks.count * len(job["schedules"])
+            and all(as_it_must_be(name, job, one) for one in compared)
+        )
+        record["checks"][name] = {
+            "good": good,
+            "codes": codes,
+            "s": round(time.monotonic() - begin, 1),
+            "said": ranks.said(),
+            "results": results,
+        }
         save(options, record)
-        print(f"{name}: {'good' if good else 'NOT as it must be'}, {len(compared)} compared, {codes}, {time.monotonic() - begin:.0f} s", ranks.said(), flush=True)
+        print(
+            f"{name}: {'good' if good else 'NOT as it must be'}, {len(compared)} compared, {codes}, {time.monotonic() - begin:.0f} s",
+            ranks.said(),
+            flush=True,
+        )
         for rank in range(ranks.count):
             if not good:
                 print(ranks.text(rank, "out", 3000), flush=True)
@@ -77,7 +129,15 @@ def checks(options, record):
 
 def killed(options, record, size):
     """The last rank is killed, in a hooked training and at the same time in one without the hook."""
-    dying = {"what": "killed", "schedule": "1F1B", "size": size, "iterations": 40, "kill_at": 20, "timeout_s": 10, "watchdog_s": 45}
+    dying = {
+        "what": "killed",
+        "schedule": "1F1B",
+        "size": size,
+        "iterations": 40,
+        "kill_at": 20,
+        "timeout_s": 10,
+        "watchdog_s": 45,
+    }
     # What NCCL's watchdog would write down first takes longer than all else.
     quick = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}
     names = {"rank killed, hooked": {}, "rank killed, unhooked": {"FREERIDE_HOOK": "0"}}
@@ -89,9 +149,17 @@ def killed(options, record, size):
             ranks.end_all()
         raise
     for (name, ranks), seconds in zip(runs.items(), after):
-        record["checks"][name] = {"survivors_ended_after_s": seconds, "codes": [process.returncode for process in ranks.ranks], "said": ranks.said(),
-                                  "last_words": [ranks.text(rank, most=20000).strip().splitlines()[-4:] for rank in range(ranks.count - 1)]}
-        print(f"{name}:", json.dumps({key: value for key, value in record["checks"][name].items() if key != "last_words"}), flush=True)
+        record["checks"][name] = {
+            "survivors_ended_after_s": seconds,
+            "codes": [process.returncode for process in ranks.ranks],
+            "said": ranks.said(),
+            "last_words": [ranks.text(rank, most=20000).strip().splitlines()[-4:] for rank in range(ranks.count - 1)],
+        }
+        print(
+            f"{name}:",
+            json.dumps({key: value for key, value in record["checks"][name].items() if key != "last_words"}),
+            flush=True,
+        )
     save(options, record)
 
 
@@ -134,7 +202,12 @@ def main():
     parser.add_argument("--only", action="append", help="one check, by its name")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    record = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv), "machine": machine(), "checks": {}}
+    record = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "machine": machine(),
+        "checks": {},
+    }
     options.ranks = options.ranks or len(gpus())
     try:
         checks(options, record)

@@ -1,4 +1,5 @@
 """One rank of hook_checks.py, as bench/gpu/rank.py is one of bench/hook_gpu.py."""
+
 import faulthandler
 import json
 import os
@@ -18,7 +19,8 @@ SURE = 4  # iterations until the hook knows which receives are posted early
 
 
 def groups_of(job):
-    """This rank's pipeline of job["pipeline"] ranks, and the ranks of its stage in all pipelines; None, None where there is one pipeline."""
+    """This rank's pipeline of job["pipeline"] ranks, and the ranks of its stage in all pipelines; None, None where
+    there is one pipeline."""
     mine, world, stages = dist.get_rank(), dist.get_world_size(), job.get("pipeline") or dist.get_world_size()
     if stages == world:
         return None, None
@@ -33,16 +35,21 @@ def groups_of(job):
 
 
 def compared(job, device, result):
-    """The same iterations without and with the hook, for each schedule: bitwise the same losses, and waits that are the schedule's."""
+    """The same iterations without and with the hook, for each schedule: bitwise the same losses, and waits that are the
+    schedule's."""
     group, beside = groups_of(job)
     for schedule, stages in job["schedules"]:
         faulthandler.dump_traceback_later(job.get("watchdog_s", 40), exit=True)
         # DualPipeV wants as many micro-batches as it has stages.
-        size = pipeline.Size(**dict(job["size"], stages=stages, micro_batches=max(4, stages) if schedule == "DualPipeV" else 4))
+        size = pipeline.Size(
+            **dict(job["size"], stages=stages, micro_batches=max(4, stages) if schedule == "DualPipeV" else 4)
+        )
         losses, seen = {}, {}
         for hooked in (False, True):
             measure.pause(not hooked)
-            training = pipeline.Training(schedule, size, device, group=group, beside=beside, norm=job.get("norm", False))
+            training = pipeline.Training(
+                schedule, size, device, group=group, beside=beside, norm=job.get("norm", False)
+            )
             before, begin = measure.counters(), time.monotonic()
             kept, seen[hooked] = [], []
             nccl_waits.take()
@@ -57,14 +64,26 @@ def compared(job, device, result):
             took = time.monotonic() - begin
         after = measure.counters()
         waits, marks = [[one[0] for one in seen[hooked]] for hooked in (False, True)], [one[1] for one in seen[True]]
-        result[schedule] = {"equal": losses[False] == losses[True], "losses": len(losses[True]), "last": (losses[True] or [None])[-1],
-                            "receives": len(expected_waits(training.schedule, training.place, training.mine, stages)), "waits": len(waits[0][-1]),
-                            "waits_equal": waits[0][1:] == waits[1][1:], "marks_equal": marks[SURE:] == waits[0][SURE:],
-                            "s": round(took, 2), "counters": {name: after[name] - before[name] for name in after},
-                            "page": rank.waits_of_page() if rank.page_path() else None}
+        result[schedule] = {
+            "equal": losses[False] == losses[True],
+            "losses": len(losses[True]),
+            "last": (losses[True] or [None])[-1],
+            "receives": len(expected_waits(training.schedule, training.place, training.mine, stages)),
+            "waits": len(waits[0][-1]),
+            "waits_equal": waits[0][1:] == waits[1][1:],
+            "marks_equal": marks[SURE:] == waits[0][SURE:],
+            "s": round(took, 2),
+            "counters": {name: after[name] - before[name] for name in after},
+            "page": rank.waits_of_page() if rank.page_path() else None,
+        }
         if not result[schedule]["marks_equal"]:
             wrong = [i for i in range(SURE, len(marks)) if marks[i] != waits[0][i]]
-            result[schedule]["first_difference"] = {"iteration": wrong[0], "iterations": len(wrong), "marks": marks[wrong[0]], "waits": waits[0][wrong[0]]}
+            result[schedule]["first_difference"] = {
+                "iteration": wrong[0],
+                "iterations": len(wrong),
+                "marks": marks[wrong[0]],
+                "waits": waits[0][wrong[0]],
+            }
         print(dist.get_rank(), schedule, json.dumps(result[schedule]), flush=True)
         rank.save(job, result)  # of a run that does not come to its end
         faulthandler.cancel_dump_traceback_later()
@@ -86,4 +105,6 @@ def killed(job, device, result):
 
 if __name__ == "__main__":
     # The waits are listened to behind the hook, which init_process_group arms.
-    rank.main({"compared": compared, "killed": killed}, lambda job: nccl_waits.start() if job["what"] == "compared" else None)
+    rank.main(
+        {"compared": compared, "killed": killed}, lambda job: nccl_waits.start() if job["what"] == "compared" else None
+    )

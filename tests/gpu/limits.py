@@ -2,11 +2,11 @@
 
     python3 limits.py --bin DIR --plugins DIR --python DIR --out FILE [--rounds N] [--sandbox none|bubblewrap] [--dry-run]
 
-Starts a manager, a worker with MPS servers, and a trainer on GPU 0 (which must be free of other work), lets side tasks misbehave in each
-way, N rounds of all of them, and compares the trainer's iterations during each with those of quiet stretches before and after. Prints a
-table last; exit code 1 if a verdict, the loss or the trainer's life is not as it must be. --dry-run: on a CPU, with side tasks that
-misbehave there, to try out this script.
-"""
+Starts a manager, a worker with MPS servers, and a trainer on GPU 0 (which must be free of other work), lets side tasks
+misbehave in each way, N rounds of all of them, and compares the trainer's iterations during each with those of quiet
+stretches before and after. Prints a table last; exit code 1 if a verdict, the loss or the trainer's life is not as it
+must be. --dry-run: on a CPU, with side tasks that misbehave there, to try out this script."""
+
 import argparse
 import json
 import os
@@ -16,7 +16,9 @@ import subprocess
 import sys
 import time
 
-sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # in a packed tree rig lies beside this file
+sys.path.append(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)  # in a packed tree rig lies beside this file
 from rig.gpus import gpus, query
 from rig.processes import Failure
 from rig.statistics import interval
@@ -43,8 +45,16 @@ class Rig(System):
         self.start_manager("--holdout-pct", 0, "--budget-pct", 100)
         self.start_worker(self.device, "--sandbox", options.sandbox, "--log-level", "debug", name="worker", cores="")
         self.told = self.root / "iterations"
-        trainer = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py"),
-                   "--device", self.device, "--run-dir", self.run_dir, "--log", self.told]
+        trainer = [
+            sys.executable,
+            os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py"),
+            "--device",
+            self.device,
+            "--run-dir",
+            self.run_dir,
+            "--log",
+            self.told,
+        ]
         self.trainer = self.start("trainer", trainer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def load_one(self, plugin, params, *more):
@@ -69,7 +79,9 @@ class Rig(System):
             for line in file:
                 words = line.split()
                 if len(words) == 6 and line.endswith("\n"):
-                    rows.append((int(words[0]), float(words[1]), float(words[2]), float(words[3]), words[4], int(words[5])))
+                    rows.append(
+                        (int(words[0]), float(words[1]), float(words[2]), float(words[3]), words[4], int(words[5]))
+                    )
         return rows
 
     def quiet(self):
@@ -82,7 +94,8 @@ class Rig(System):
         return int(query("gpu=memory.used", "-i", 0)[0][0]) << 20
 
     def mps_there(self):
-        """(processes of MPS on this machine, folders of this worker's servers); on a CPU a task's processes stand for the first."""
+        """(processes of MPS on this machine, folders of this worker's servers); on a CPU a task's processes stand for
+        the first."""
         wanted = b"freeride-runner" if self.options.dry_run else b"nvidia-cuda-mps-"
         commands = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -92,7 +105,9 @@ class Rig(System):
             except OSError:
                 pass
         folder = os.path.join(self.run_dir, "mps")
-        return sum(1 for one in commands if wanted in one.split(b"\0")[0]), len(os.listdir(folder)) if os.path.isdir(folder) else 0
+        return sum(1 for one in commands if wanted in one.split(b"\0")[0]), len(os.listdir(folder)) if os.path.isdir(
+            folder
+        ) else 0
 
     def eviction_ms(self, name):
         """From the worker's decision to the task's end, by its log."""
@@ -145,8 +160,12 @@ def run_work(rig):
     if counters["metrics"].get("wrong"):
         raise Failure(f"the side task's memory does not hold what it wrote: {counters['metrics']}")
     rig.stop_task(name)
-    more = {"init_window": (begin, ready), "steps": counters["steps"], "peak_memory_mib": counters["peak_memory_bytes"] >> 20,
-            "sandbox": rig.info(name).get("sandbox", "")}
+    more = {
+        "init_window": (begin, ready),
+        "steps": counters["steps"],
+        "peak_memory_mib": counters["peak_memory_bytes"] >> 20,
+        "sandbox": rig.info(name).get("sandbox", ""),
+    }
     return rig.task(name)["verdict"], (ready, end), more
 
 
@@ -194,13 +213,22 @@ def run_replacements(rig):
         path = rig.root / f"content{number}.so"
         with open(path, "wb") as file:
             file.write(content + str(number).encode())  # another content that does the same
-        rig.ok("load", path, "--replace", name, "--memory", "1GiB", "--timeout", "20")
+        rig.ok("load", path, "--replace", name, "--memory", "1GiB")
         path.unlink()
     end = time.monotonic()
-    rig.wait(lambda: rig.mps_there() == there, f"one task's MPS processes and folder, {there} as before {REPLACEMENTS} replacements", 60)
+    rig.wait(
+        lambda: rig.mps_there() == there,
+        f"one task's MPS processes and folder, {there} as before {REPLACEMENTS} replacements",
+        60,
+    )
     rig.wait_steps(name, 10)
     rig.stop_task(name)
-    more = {"replacements": REPLACEMENTS, "mps_processes": there[0], "mps_folders": there[1], "seconds_each": (end - begin) / REPLACEMENTS}
+    more = {
+        "replacements": REPLACEMENTS,
+        "mps_processes": there[0],
+        "mps_folders": there[1],
+        "seconds_each": (end - begin) / REPLACEMENTS,
+    }
     return rig.task(name)["verdict"], (begin, end), more
 
 
@@ -224,7 +252,8 @@ def run_server_dies(rig):
 
 
 def run_trainer_grows(rig):
-    """Last: training's high-water mark stays. The task holds 60 % of what is free; the trainer then wants nearly all there is."""
+    """Last: training's high-water mark stays. The task holds 60 % of what is free; the trainer then wants nearly all
+    there is."""
     if rig.options.dry_run:
         return None, rig.quiet(), {}
     free = rig.total - rig.gpu_used()
@@ -245,8 +274,16 @@ def run_trainer_grows(rig):
     rig.trainer.stdin.write("shrink\n")
     rig.trainer.stdin.flush()
     rig.trainer.stdout.readline()
-    more = {"side_task_held_mib": hold, "used_before_mib": used >> 20, "trainer_took_mib": want << 10, "total_mib": rig.total >> 20, "gib_every_ms": taken_ms, "least_free_mib": int(line.split()[2]), "eviction_ms": rig.eviction_ms(name),
-            "would_not_have_fitted_by_mib": (used >> 20) + (want << 10) - (rig.total >> 20)}
+    more = {
+        "side_task_held_mib": hold,
+        "used_before_mib": used >> 20,
+        "trainer_took_mib": want << 10,
+        "total_mib": rig.total >> 20,
+        "gib_every_ms": taken_ms,
+        "least_free_mib": int(line.split()[2]),
+        "eviction_ms": rig.eviction_ms(name),
+        "would_not_have_fitted_by_mib": (used >> 20) + (want << 10) - (rig.total >> 20),
+    }
     return verdict, (ready, end), more
 
 
@@ -307,8 +344,21 @@ def main():
                 after = rig.quiet()
                 if verdict["kind"] not in kinds and not options.dry_run:
                     problems.append(f"{name}: verdict {verdict['kind']} ({verdict['reason']})")
-                records.append(dict(scenario=name, round=round_number, before=before, window=window, after=after, verdict=verdict, **more))
-                print(f"{time.monotonic() - began:6.1f} s {name}: {verdict['kind']}: {verdict['reason'][:150]}", flush=True)
+                records.append(
+                    dict(
+                        scenario=name,
+                        round=round_number,
+                        before=before,
+                        window=window,
+                        after=after,
+                        verdict=verdict,
+                        **more,
+                    )
+                )
+                print(
+                    f"{time.monotonic() - began:6.1f} s {name}: {verdict['kind']}: {verdict['reason'][:150]}",
+                    flush=True,
+                )
         if not options.only:
             before = rig.quiet()
             verdict, window, more = run_trainer_grows(rig)
@@ -316,8 +366,21 @@ def main():
         if not options.only and not options.dry_run:
             if verdict["kind"] != "evicted":
                 problems.append(f"trainer grows: verdict {verdict['kind']} ({verdict['reason']})")
-            records.append(dict(scenario="trainer grows", round=0, before=before, window=window, after=after, verdict=verdict, **more))
-            print(f"{time.monotonic() - began:6.1f} s trainer grows: {verdict['kind']}: {verdict['reason'][:150]}", flush=True)
+            records.append(
+                dict(
+                    scenario="trainer grows",
+                    round=0,
+                    before=before,
+                    window=window,
+                    after=after,
+                    verdict=verdict,
+                    **more,
+                )
+            )
+            print(
+                f"{time.monotonic() - began:6.1f} s trainer grows: {verdict['kind']}: {verdict['reason'][:150]}",
+                flush=True,
+            )
         rig.check()
     except Failure as failure:
         problems.append(str(failure))
@@ -346,7 +409,11 @@ def main():
             base_compute = statistics.fmean(row[3] for row in quiet)
             record["step_increase_ms"] = statistics.fmean(row[2] - row[1] for row in during) * 1e3 - base_step
             record["compute_increase_ms"] = statistics.fmean(row[3] for row in during) - base_compute
-            record["quiet_step_ms"], record["quiet_compute_ms"], record["iterations"] = base_step, base_compute, len(during)
+            record["quiet_step_ms"], record["quiet_compute_ms"], record["iterations"] = (
+                base_step,
+                base_compute,
+                len(during),
+            )
             # All that the window cost training: what a fault or a kill costs does not depend on how long the window is.
             record["window_cost_ms"] = sum((row[2] - row[1]) * 1e3 - base_step for row in during)
             record["longest_step_ms"] = max(row[2] - row[1] for row in during) * 1e3
@@ -361,12 +428,31 @@ def main():
         if steps:
             mean, half = interval(steps)
             cost, cost_half = interval(computes)
-            table.append(dict(scenario=name, rounds=len(steps), iterations=iterations, step_time_increase_pct=mean, ci95_half_pct=half,
-                              window_cost_ms=cost, window_cost_ci95_half_ms=cost_half, longest_extra_ms=longest,
-                              init_cost_ms=statistics.fmean(inits) if inits else None,
-                              verdicts=sorted({one["verdict"]["kind"] for one in records if one["scenario"] == name})))
-    result = dict(device=rig.model, driver=rig.driver, sandbox=options.sandbox, iterations=len(rows),
-                  losses_wrong=wrong, problems=problems, table=table, records=records, seconds=time.monotonic() - began)
+            table.append(
+                dict(
+                    scenario=name,
+                    rounds=len(steps),
+                    iterations=iterations,
+                    step_time_increase_pct=mean,
+                    ci95_half_pct=half,
+                    window_cost_ms=cost,
+                    window_cost_ci95_half_ms=cost_half,
+                    longest_extra_ms=longest,
+                    init_cost_ms=statistics.fmean(inits) if inits else None,
+                    verdicts=sorted({one["verdict"]["kind"] for one in records if one["scenario"] == name}),
+                )
+            )
+    result = dict(
+        device=rig.model,
+        driver=rig.driver,
+        sandbox=options.sandbox,
+        iterations=len(rows),
+        losses_wrong=wrong,
+        problems=problems,
+        table=table,
+        records=records,
+        seconds=time.monotonic() - began,
+    )
     with open(options.out, "w") as file:
         json.dump(result, file, indent=1, default=lambda value: None)
     for name in ("worker", "manager", "trainer"):
@@ -380,8 +466,10 @@ def main():
     print(f"{'':26}{'rounds':>7}{'step time':>20}{'cost of all':>20}{'longest':>9}{'init':>8}  verdict")
     for row in table:
         init = f"{row['init_cost_ms']:7.0f}" if row["init_cost_ms"] is not None else "      -"
-        print(f"{row['scenario']:26}{row['rounds']:7}{row['step_time_increase_pct']:+10.2f} ± {row['ci95_half_pct']:4.2f} %"
-              f"{row['window_cost_ms']:+10.1f} ± {row['window_cost_ci95_half_ms']:5.1f}{row['longest_extra_ms']:+9.1f}{init}  {', '.join(row['verdicts'])}")
+        print(
+            f"{row['scenario']:26}{row['rounds']:7}{row['step_time_increase_pct']:+10.2f} ± {row['ci95_half_pct']:4.2f} %"
+            f"{row['window_cost_ms']:+10.1f} ± {row['window_cost_ci95_half_ms']:5.1f}{row['longest_extra_ms']:+9.1f}{init}  {', '.join(row['verdicts'])}"
+        )
     for problem in problems:
         print("PROBLEM:", problem)
     return 1 if problems else 0

@@ -1,9 +1,11 @@
-"""A training rank for the GPU test: deterministic, with two bubbles in each iteration that it marks itself, and no pipeline behind it.
+"""A training rank for the GPU test: deterministic, with two bubbles in each iteration that it marks itself, and no
+pipeline behind it.
 
-Writes one line per iteration to --log: index, begin and end (CLOCK_MONOTONIC, s), ms of computing, loss, MiB reserved. Every
---cycle iterations it starts again from the same weights, so each loss is known from the first cycle. Takes commands on stdin: "grow GIB
-MS" takes that much in steps of 1 GiB, MS apart, by the training thread; "shrink" gives it back; "stop".
-"""
+Writes one line per iteration to --log: index, begin and end (CLOCK_MONOTONIC, s), ms of computing, loss, MiB reserved.
+Every --cycle iterations it starts again from the same weights, so each loss is known from the first cycle. Takes
+commands on stdin: "grow GIB MS" takes that much in steps of 1 GiB, MS apart, by the training thread; "shrink" gives it
+back; "stop"."""
+
 import argparse
 import ctypes
 import os
@@ -25,6 +27,7 @@ def main():
     import torch
 
     from freeride import measure
+
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(7)
     gpu = torch.cuda.is_available()

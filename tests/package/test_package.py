@@ -1,4 +1,6 @@
-"""The Debian package, made from this build and unpacked: it holds what one needs, asks for what it uses, and works from where it lies."""
+"""The Debian package, made from this build and unpacked: it holds what one needs, asks for what it uses, and works from
+where it lies."""
+
 import json
 import os
 import pathlib
@@ -47,7 +49,15 @@ def test_it_depends_on_what_it_uses(package):
 
 def test_no_file_of_it_remembers_where_it_was_built(root):
     files = elf_files(root)
-    assert {path.name for path in files} >= {"freeride-manager", "freeride-worker", "freeride-runner", "freeride-ctl", "libfreeride_hook.so", "libfreeride_memory.so", "pagerank.so"}
+    assert {path.name for path in files} >= {
+        "freeride-manager",
+        "freeride-worker",
+        "freeride-runner",
+        "freeride-ctl",
+        "libfreeride_hook.so",
+        "libfreeride_memory.so",
+        "pagerank.so",
+    }
     for path in files:
         assert str(BUILD) not in run("readelf", "-d", path).stdout, path
         assert "not found" not in run("ldd", path).stdout, path
@@ -63,7 +73,10 @@ def test_units_start_programs_that_it_brings(root):
 
 def test_the_hook_is_found_without_the_source_tree(root, tmp_path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FREERIDE_")}
-    environment.update(PYTHONPATH=str(root / "usr/share/freeride/python"), LD_LIBRARY_PATH=str(next(root.rglob("libfreeride_hook.so")).parent))
+    environment.update(
+        PYTHONPATH=str(root / "usr/share/freeride/python"),
+        LD_LIBRARY_PATH=str(next(root.rglob("libfreeride_hook.so")).parent),
+    )
     code = "from freeride._library import Library; import freeride; print(Library().path, freeride.__file__)"
     done = run(sys.executable, "-c", code, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
@@ -76,7 +89,9 @@ def test_debians_python_finds_the_package_by_itself(root, tmp_path):
     code = f"import site; site.addsitedir({str(root / 'usr/lib/python3/dist-packages')!r}); import freeride; print(freeride.__file__)"
     done = run("/usr/bin/python3", "-c", code, cwd=tmp_path, env={"PATH": os.environ["PATH"]})
     assert done.returncode == 0, done.stderr
-    assert pathlib.Path(done.stdout.strip()).resolve() == root.resolve() / "usr/share/freeride/python/freeride/__init__.py"
+    assert (
+        pathlib.Path(done.stdout.strip()).resolve() == root.resolve() / "usr/share/freeride/python/freeride/__init__.py"
+    )
 
 
 def test_another_python_is_told_where_it_is(root, tmp_path):
@@ -96,7 +111,9 @@ def test_the_worker_finds_a_bwrap_beside_it(root, tmp_path):
     environment = {"PATH": "/nowhere", "FREERIDE_RUN_DIR": str(tmp_path), "FREERIDE_STATE_DIR": str(tmp_path)}
 
     def bubblewrap():
-        found = json.loads(run(tmp_path / "freeride-ctl", "doctor", "--format", "json", env=environment).stdout)["findings"]
+        found = json.loads(run(tmp_path / "freeride-ctl", "doctor", "--format", "json", env=environment).stdout)[
+            "findings"
+        ]
         return next(finding for finding in found if finding["name"] == "bubblewrap")
 
     assert bubblewrap()["health"] == "missing"
@@ -108,14 +125,27 @@ def test_manager_and_worker_run_from_it(root, tmp_path):
     programs = root / "usr/bin"
     environment = dict(os.environ, FREERIDE_RUN_DIR=str(tmp_path / "r"), FREERIDE_STATE_DIR=str(tmp_path / "s"))
     environment.pop("FREERIDE_BUILD_DIR", None)
-    assert run(programs / "freeride-ctl", "plugin", "check", next(root.rglob("pagerank.so")), env=environment).returncode == 0
+    assert (
+        run(programs / "freeride-ctl", "plugin", "check", next(root.rglob("pagerank.so")), env=environment).returncode
+        == 0
+    )
     started = []
     try:
         for words in (["freeride-manager"], ["freeride-worker", "--device", "cpu-0", "--sandbox", "none"]):
-            started.append(subprocess.Popen([programs / words[0], *words[1:]], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+            started.append(
+                subprocess.Popen(
+                    [programs / words[0], *words[1:]],
+                    env=environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
         name = "freeride-worker"
         for _ in range(300):
-            assert all(process.poll() is None for process in started), [process.communicate()[1] for process in started if process.poll() is not None]
+            assert all(process.poll() is None for process in started), [
+                process.communicate()[1] for process in started if process.poll() is not None
+            ]
             found = run(programs / "freeride-ctl", "--timeout", "5", "workers", env=environment)
             if "cpu-0" in found.stdout:
                 break

@@ -1,1 +1,2 @@
-"""What starts FreeRide's programs for tests, demo and benchmarks. Needs Python's own library alone, but for `rig.events` (README.md)."""
+"""What starts FreeRide's programs for tests, demo and benchmarks. Needs Python's own library alone, but for
+`rig.events` (README.md)."""

@@ -1,4 +1,5 @@
 """freeride-ctl, called as a user would, with its answers as JSON."""
+
 import json
 import subprocess
 
@@ -29,8 +30,14 @@ class Ctl:
         """`timeout`: how long the program waits for a manager, s."""
         words = [str(word) for word in words]
         try:
-            done = subprocess.run([self.program, *words, "--format", "json", "--timeout", str(timeout)], capture_output=True, text=True, env=self.env,
-                                  timeout=PATIENCE_S + timeout, check=False)
+            done = subprocess.run(
+                [self.program, *words, "--format", "json", "--timeout", str(timeout)],
+                capture_output=True,
+                text=True,
+                env=self.env,
+                timeout=PATIENCE_S + timeout,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             raise Failure(f"freeride-ctl {' '.join(words)}: no end within {PATIENCE_S + timeout} s") from None
         return Answer(done.returncode, done.stdout, done.stderr)
@@ -38,7 +45,9 @@ class Ctl:
     def __call__(self, *words, timeout=20):
         answer = self.ask(*words, timeout=timeout)
         if answer.code != 0:
-            raise Failure(f"freeride-ctl {' '.join(map(str, words))}: exit {answer.code}: {(answer.err or answer.out).strip()}")
+            raise Failure(
+                f"freeride-ctl {' '.join(map(str, words))}: exit {answer.code}: {(answer.err or answer.out).strip()}"
+            )
         return answer.json
 
     def states(self):

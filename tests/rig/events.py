@@ -1,4 +1,5 @@
 """Records events of the bus, with pyzmq and msgpack only, as any monitor could: bus/WIRE.md is all it needs to know."""
+
 import threading
 import time
 
@@ -7,12 +8,12 @@ import zmq
 
 
 class Recorder:
-    """Listens on a thread of its own from construction until close(), to topics with these prefixes, or to all. The list may be read at any time; it only
-    grows."""
+    """Listens on a thread of its own from construction until close(), to topics with these prefixes, or to all. The
+    list may be read at any time; it only grows."""
 
     def __init__(self, endpoint, *prefixes):
         self.events = []  # (topic, fields), in order of arrival
-        self.lost = 0     # events missed, by the publishers' sequence numbers; right where all topics are listened to
+        self.lost = 0  # events missed, by the publishers' sequence numbers; right where all topics are listened to
         self._last_seq, self._last_kept = {}, {}
         self._changed = threading.Condition()
         self._stop = threading.Event()

@@ -1,4 +1,5 @@
 """Processes that end with whoever started them, and with this process, however that one ends."""
+
 import contextlib
 import json
 import os
@@ -29,7 +30,8 @@ def until(condition, what, seconds=PATIENCE_S):
 
 
 class Lines:
-    """The JSON lines that a process prints, read on a thread of their own, so that it never waits for us. What is no JSON is somebody's word to people."""
+    """The JSON lines that a process prints, read on a thread of their own, so that it never waits for us. What is no
+    JSON is somebody's word to people."""
 
     def __init__(self, stream):
         self.lines, self._stream = [], stream
@@ -60,14 +62,29 @@ class Processes:
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *map(str, words)],
-                **{"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True, "env": {**self.env, **(env or {})}, **more})
+                **{
+                    "stdin": subprocess.DEVNULL,
+                    "stdout": log,
+                    "stderr": log,
+                    "start_new_session": True,
+                    "env": {**self.env, **(env or {})},
+                    **more,
+                },
+            )
         return self.processes[name]
 
     def start_ranks(self, words, count, env=None, per_rank=None, name="rank", first=None, **more):
-        """A training's processes rank-0, rank-1, …, with what torch.distributed reads from the environment. `per_rank`: {rank: more of it}; `first`: `more`
-        of the first one alone."""
-        return [self.start(f"{name}-{rank}", words, {**(env or {}), **own, **(per_rank or {}).get(rank, {})}, **{**more, **((first or {}) if rank == 0 else {})})
-                for rank, own in enumerate(rank_environments(count))]
+        """A training's processes rank-0, rank-1, …, with what torch.distributed reads from the environment. `per_rank`:
+        {rank: more of it}; `first`: `more` of the first one alone."""
+        return [
+            self.start(
+                f"{name}-{rank}",
+                words,
+                {**(env or {}), **own, **(per_rank or {}).get(rank, {})},
+                **{**more, **((first or {}) if rank == 0 else {})},
+            )
+            for rank, own in enumerate(rank_environments(count))
+        ]
 
     def log(self, name, most=1 << 30, kind="log"):
         return (self.folder / f"{name}.{kind}").read_text(errors="replace")[-most:]
@@ -132,14 +149,24 @@ def kill(process):
 def rank_environments(count):
     """What torch.distributed reads, for each rank of a training on this host."""
     port = str(free_port())
-    return [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} for rank in range(count)]
+    return [
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        for rank in range(count)
+    ]
 
 
 _ports = iter(range(20000 + os.getpid() * 16 % 10000, 32000))
 
 
 def free_port():
-    """For a training's ranks to meet at. None that the kernel gives to others meanwhile, such as NCCL's own sockets; never the same twice."""
+    """For a training's ranks to meet at. None that the kernel gives to others meanwhile, such as NCCL's own sockets;
+    never the same twice."""
     for port in _ports:
         with socket.socket() as one, contextlib.suppress(OSError):
             one.bind(("127.0.0.1", port))

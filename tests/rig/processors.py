@@ -1,4 +1,5 @@
 """Control groups that put what tests start before whatever else the machine does."""
+
 import contextlib
 import os
 import pathlib
@@ -6,11 +7,16 @@ import pathlib
 
 @contextlib.contextmanager
 def first_on_the_processors():
-    """Within it this process and what it starts go before all others: their control group has the most weight there is. So a busy machine starves no side
-    task, and among themselves all is as ever: side tasks get what training leaves. Where groups (version 1) cannot be made, as for an ordinary user, it
-    does nothing."""
-    paths = {name: path for _, names, path in (line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines())
-             for name in names.split(",")}
+    """Within it this process and what it starts go before all others: their control group has the most weight there is.
+    So a busy machine starves no side task, and among themselves all is as ever: side tasks get what training leaves.
+    Where groups (version 1) cannot be made, as for an ordinary user, it does nothing."""
+    paths = {
+        name: path
+        for _, names, path in (
+            line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()
+        )
+        for name in names.split(",")
+    }
     above = pathlib.Path("/sys/fs/cgroup/cpu" + paths.get("cpu", "/nowhere"))
     group = above / f"freeride-test-{os.getpid()}"
     try:

@@ -1,11 +1,13 @@
 """Means with their 95 % intervals, and quantiles."""
+
 import functools
 import math
 import statistics
 
 
 def _between(theta, degrees):
-    """The probability that Student's t lies within ± sqrt(degrees) tan(theta): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """The probability that Student's t lies within ± sqrt(degrees) tan(theta): Abramowitz and Stegun, 26.7.3 and
+    26.7.4."""
     cosine, odd = math.cos(theta), degrees % 2
     power = cosine if odd else 1.0
     total, at = 0.0, 1 + odd
@@ -18,7 +20,8 @@ def _between(theta, degrees):
 
 @functools.lru_cache
 def t975(degrees):
-    """Half of a 95 % interval in standard errors: the 97.5 % quantile of Student's t. `degrees` of freedom: a whole number, at least 1."""
+    """Half of a 95 % interval in standard errors: the 97.5 % quantile of Student's t. `degrees` of freedom: a whole
+    number, at least 1."""
     if degrees < 1 or degrees != int(degrees):
         raise ValueError(f"{degrees} degrees of freedom: a whole number of at least 1 is needed")
     low, high = 0.0, math.pi / 2

@@ -1,4 +1,5 @@
 """A whole FreeRide system of real processes: manager, workers, trainings, freeride-ctl."""
+
 import contextlib
 import json
 import os
@@ -12,7 +13,8 @@ from .tree import PYTHON, SOURCE, environment
 
 
 def new_folder(outside_tmp=False):
-    """`outside_tmp`: with MPS, since a sandbox has /tmp to itself; there no plugin may be kept where /run is mounted noexec. Short, since sockets' names are."""
+    """`outside_tmp`: with MPS, since a sandbox has /tmp to itself; there no plugin may be kept where /run is mounted
+    noexec. Short, since sockets' names are."""
     under = "/run" if outside_tmp and os.access("/run", os.W_OK) else None
     folder = pathlib.Path(tempfile.mkdtemp(prefix="fr-", dir=under))
     folder.chmod(0o755)
@@ -20,17 +22,29 @@ def new_folder(outside_tmp=False):
 
 
 class System(Processes):
-    """Processes in folders of their own, which close() removes. `logs`: where what they say is kept instead; `env`: more of all programs' environment."""
+    """Processes in folders of their own, which close() removes. `logs`: where what they say is kept instead; `env`:
+    more of all programs' environment."""
 
     def __init__(self, tree, job=None, outside_tmp=False, logs=None, env=None):
         self.tree, self.root = tree, new_folder(outside_tmp)
         self.run_dir, self.state_dir = self.root / "r", self.root / "s"
         for folder in (self.run_dir, self.state_dir, self.state_dir / "plugins"):
             folder.mkdir()
-        super().__init__(logs or self.root, {
-            **environment(), "FREERIDE_RUN_DIR": str(self.run_dir), "FREERIDE_STATE_DIR": str(self.state_dir), "PYTHONPATH": str(tree.hooks),
-            "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-            **({"FREERIDE_JOB": job} if job else {}), **(env or {})})
+        super().__init__(
+            logs or self.root,
+            {
+                **environment(),
+                "FREERIDE_RUN_DIR": str(self.run_dir),
+                "FREERIDE_STATE_DIR": str(self.state_dir),
+                "PYTHONPATH": str(tree.hooks),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTHONUNBUFFERED": "1",
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+                **({"FREERIDE_JOB": job} if job else {}),
+                **(env or {}),
+            },
+        )
         with contextlib.suppress(Failure):  # without one there is no Python training either
             self.env["FREERIDE_HOOK_LIBRARY"] = str(tree.hook_library())
         self.calls = Ctl(tree.programs / "freeride-ctl", self.env)
@@ -57,30 +71,59 @@ class System(Processes):
         return process
 
     def start_worker(self, device, *flags, name=None, cores=None, env=None, wait=True):
-        """Returns when it listens to trainers, or has ended. `cores` of a CPU device: one of its number, unless they are given; "": all that we may use."""
+        """Returns when it listens to trainers, or has ended. `cores` of a CPU device: one of its number, unless they
+        are given; "": all that we may use."""
         name = name or f"worker-{device}"
-        pinned = ["--cores", int(device[4:]) % os.cpu_count() if cores is None else cores] if device.startswith("cpu-") and cores != "" else []
-        process = self.start(name, [self.tree.program("freeride-worker"), "--device", device, *pinned, *self.tree.libraries(), *flags], env=env)
+        pinned = (
+            ["--cores", int(device[4:]) % os.cpu_count() if cores is None else cores]
+            if device.startswith("cpu-") and cores != ""
+            else []
+        )
+        process = self.start(
+            name,
+            [self.tree.program("freeride-worker"), "--device", device, *pinned, *self.tree.libraries(), *flags],
+            env=env,
+        )
         if wait:
-            until(lambda: (self.run_dir / f"worker-{device}.sock").exists() or process.poll() is not None, f"{name} listens")
+            until(
+                lambda: (self.run_dir / f"worker-{device}.sock").exists() or process.poll() is not None,
+                f"{name} listens",
+            )
         return process
 
     def wait_workers(self, count, trained=False, seconds=PATIENCE_S):
         """Until so many are registered and up; `trained`: and each has a rank of a training."""
+
         def up():
             answer = self.ctl("workers")
             states = [worker["state"] for worker in answer.json.get("workers", [])] if answer.code == 0 else []
-            return len(states) == count and all(state["state"] == "up" and (not trained or state["stage"] >= 0) for state in states)
+            return len(states) == count and all(
+                state["state"] == "up" and (not trained or state["stage"] >= 0) for state in states
+            )
+
         self.wait(up, f"{count} registered workers", seconds)
 
-    def start_training(self, stages=4, iterations=None, seconds=None, hook="on", name="training", log_json=None, **options):
+    def start_training(
+        self, stages=4, iterations=None, seconds=None, hook="on", name="training", log_json=None, **options
+    ):
         """The example's small GPT, whose launcher starts its ranks. `options` are its flags."""
         self.trainings[name] = pathlib.Path(log_json or self.root / f"{name}.jsonl")
         self.trainings[name].unlink(missing_ok=True)
-        words = [PYTHON, SOURCE / "hooks/examples/train_gpt.py", "--stages", stages, "--hook", hook, "--log-json", self.trainings[name]]
+        words = [
+            PYTHON,
+            SOURCE / "hooks/examples/train_gpt.py",
+            "--stages",
+            stages,
+            "--hook",
+            hook,
+            "--log-json",
+            self.trainings[name],
+        ]
         for key, value in options.items():
             words += [f"--{key.replace('_', '-')}", value]
-        return self.start(name, [*words, *(["--iterations", iterations] if iterations else ["--seconds", seconds or 600])])
+        return self.start(
+            name, [*words, *(["--iterations", iterations] if iterations else ["--seconds", seconds or 600])]
+        )
 
     def iterations(self, name="training"):
         """The training's own log, of whole lines only: it may be writing the last one."""
@@ -113,10 +156,17 @@ class System(Processes):
         return self.task(name).get("counters", {}).get("steps", 0)
 
     def wait_state(self, name, *states):
-        return until(lambda: next((task for task in [self.task(name)] if task.get("state") in states), None), f"{name} is {' or '.join(states)}")
+        return until(
+            lambda: next((task for task in [self.task(name)] if task.get("state") in states), None),
+            f"{name} is {' or '.join(states)}",
+        )
 
     def wait_verdict(self, name, seconds=PATIENCE_S):
-        return until(lambda: next((verdict for verdict in [self.task(name).get("verdict", {})] if verdict.get("kind")), None), f"the end of {name}", seconds)
+        return until(
+            lambda: next((verdict for verdict in [self.task(name).get("verdict", {})] if verdict.get("kind")), None),
+            f"the end of {name}",
+            seconds,
+        )
 
     def wait_steps(self, name, more=5, seconds=PATIENCE_S):
         """Until it has made so many more; returns how many it has made in all. Failure when it has ended instead."""
@@ -128,6 +178,7 @@ class System(Processes):
                 raise Failure(f"{name} ended before it made {more} steps: {state['verdict']}")
             steps = state.get("counters", {}).get("steps", 0)
             return steps if steps >= begin + more else 0
+
         return until(made, f"{more} more steps of {name}", seconds)
 
     def stop_tasks(self, *names, seconds=PATIENCE_S):
@@ -142,4 +193,6 @@ class System(Processes):
 
 
 def read_lines(path):
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path is not None and path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path is not None and path.exists() else []
+    )

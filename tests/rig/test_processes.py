@@ -1,4 +1,5 @@
 """Processes that never outlive whoever started them, and failures that say what became of whom."""
+
 import json
 import os
 import signal
@@ -50,8 +51,10 @@ def test_a_process_that_ends_badly_or_not_at_all_is_a_failure(processes):
 
 
 def test_no_process_outlives_one_that_is_killed(tmp_path):
-    code = (f"import sys, time; sys.path.append({str(os.path.dirname(os.path.dirname(__file__)))!r})\n"
-            f"from rig.processes import Processes\nprint(Processes({str(tmp_path)!r}, {{}}).start('one', ['sleep', '1000']).pid, flush=True)\ntime.sleep(1000)")
+    code = (
+        f"import sys, time; sys.path.append({str(os.path.dirname(os.path.dirname(__file__)))!r})\n"
+        f"from rig.processes import Processes\nprint(Processes({str(tmp_path)!r}, {{}}).start('one', ['sleep', '1000']).pid, flush=True)\ntime.sleep(1000)"
+    )
     starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pid = int(starter.stdout.readline())
     starter.kill()
@@ -63,13 +66,16 @@ def test_no_process_outlives_one_that_is_killed(tmp_path):
                 return file.read().rsplit(")", 1)[1].split()[0] in "ZX"
         except (FileNotFoundError, ProcessLookupError):
             return True
+
     until(gone, "the end of its process")
 
 
 def test_ranks_know_each_other_and_no_two_trainings_meet(processes):
     code = "import json, os; print(json.dumps([os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_PORT', 'MORE')]))"
     for name in ("first", "second"):
-        for process in processes.start_ranks([sys.executable, "-c", code], 2, {"MORE": "all"}, {1: {"MORE": "one"}}, name=name):
+        for process in processes.start_ranks(
+            [sys.executable, "-c", code], 2, {"MORE": "all"}, {1: {"MORE": "one"}}, name=name
+        ):
             assert process.wait() == 0
     said = {name: json.loads(processes.log(name)) for name in processes.processes}
     assert said["first-0"][:3] == ["0", "0", "2"] and said["first-1"][:3] == ["1", "1", "2"]
@@ -79,7 +85,9 @@ def test_ranks_know_each_other_and_no_two_trainings_meet(processes):
 
 
 def test_lines_are_what_is_json(processes):
-    process = processes.start("one", ["printf", '{"a": 1}\\nfor people\\n{"b": 2}\\n'], stdout=subprocess.PIPE, text=True)
+    process = processes.start(
+        "one", ["printf", '{"a": 1}\\nfor people\\n{"b": 2}\\n'], stdout=subprocess.PIPE, text=True
+    )
     lines = Lines(process.stdout)
     lines.join()
     assert lines.lines == [{"a": 1}, {"b": 2}]

@@ -1,4 +1,5 @@
 """A System as tests want it: nothing may be left behind, and a failure shows what everybody said."""
+
 import contextlib
 import os
 import pathlib
@@ -21,7 +22,8 @@ def find_plugin(name):
 
 
 class System(system.System):
-    """Every process it started is gone when it ends; logs are printed if the test failed. `first`: a context in which busy others starve no side task."""
+    """Every process it started is gone when it ends; logs are printed if the test failed. `first`: a context in which
+    busy others starve no side task."""
 
     def __init__(self, build=BUILD, first=first_on_the_processors, env=None):
         super().__init__(Tree.of_build(build), job="gpt", env=env)
@@ -61,7 +63,10 @@ class System(system.System):
                 if b"freeride-runner" not in command[0]:
                     continue
                 # In a sandbox its arguments name no path of the host's, but its mounts do.
-                if str(self.root).encode() in b"\0".join(command) or str(self.root) in (folder / "mountinfo").read_text():
+                if (
+                    str(self.root).encode() in b"\0".join(command)
+                    or str(self.root) in (folder / "mountinfo").read_text()
+                ):
                     if (folder / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
                         found.append(int(folder.name))
         return found
@@ -69,6 +74,7 @@ class System(system.System):
     def listen(self, *prefixes):
         """Keeps events from now on, for seen()."""
         from .events import Recorder
+
         self._recorder = Recorder(f"ipc://{self.run_dir}/events.sock", *prefixes)
 
     def seen(self, prefix):

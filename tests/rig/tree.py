@@ -1,4 +1,5 @@
 """Where what is run lies: in a build folder, or in a packed tree (make dist)."""
+
 import os
 import pathlib
 
@@ -36,7 +37,9 @@ class Tree:
         for folder in (self.programs.parent / "lib", self.hooks / "freeride"):
             if (folder / "libfreeride_hook.so").exists():
                 return folder / "libfreeride_hook.so"
-        raise Failure(f"libfreeride_hook.so is in neither {self.programs.parent / 'lib'} nor {self.hooks / 'freeride'}; build it first")
+        raise Failure(
+            f"libfreeride_hook.so is in neither {self.programs.parent / 'lib'} nor {self.hooks / 'freeride'}; build it first"
+        )
 
     def libraries(self):
         """The worker's flags: a sandbox shows the system's libraries only, and a packed tree has its own."""
@@ -46,4 +49,8 @@ class Tree:
 
 def environment():
     """Ours, without anything that would decide for the programs started."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("FREERIDE_", "CUDA_MPS_", "TORCHELASTIC_"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("FREERIDE_", "CUDA_MPS_", "TORCHELASTIC_"))
+    }

@@ -1,9 +1,11 @@
-"""The misbehaving suite: what becomes of a side task that does one wrong thing, and of the training, the worker and the host meanwhile.
+"""The misbehaving suite: what becomes of a side task that does one wrong thing, and of the training, the worker and the
+host meanwhile.
 
     suite.py --plugins build/dev/test-plugins    against the system of FREERIDE_RUN_DIR, with the installed freeride-ctl
 
-Needs Python's own library and freeride-ctl only. The worker has to run with FLAGS (below). Exit code 0: every verdict was as expected.
-"""
+Needs Python's own library and freeride-ctl only. The worker has to run with FLAGS (below). Exit code 0: every verdict
+was as expected."""
+
 import argparse
 import dataclasses
 import pathlib
@@ -14,8 +16,22 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from rig.ctl import Ctl
 
 # What the worker is started with: limits small enough to be met at once.
-FLAGS = ["--grace-ms", "50", "--hang-ms", "1000", "--create-ms", "5000", "--init-ms", "3000", "--stop-ms", "4000", "--task-pids", "64",
-         "--scratch-bytes", str(16 << 20)]
+FLAGS = [
+    "--grace-ms",
+    "50",
+    "--hang-ms",
+    "1000",
+    "--create-ms",
+    "5000",
+    "--init-ms",
+    "3000",
+    "--stop-ms",
+    "4000",
+    "--task-pids",
+    "64",
+    "--scratch-bytes",
+    str(16 << 20),
+]
 MEMORY = "192MiB"
 WATCHDOG_S = 240  # a bound against hanging for ever, not a limit on speed
 
@@ -42,9 +58,17 @@ def faulty(where, how, kind, **more):
 def cases(port=9, pid=0, others_file="/nowhere"):
     """`port`: a TCP port of the host's that listens; `pid`: a process of the host's; `others_file`: another task's."""
     bad = Case
-    names = {"create": "CreateSideTask", "init": "InitSideTask", "start": "StartSideTask", "step": "RunNextStep", "pause": "PauseSideTask",
-             "stop": "StopSideTask"}
-    listed = [faulty(where, "hang", "overran", transition=names[where], limit="ms", stop=where == "stop") for where in names]
+    names = {
+        "create": "CreateSideTask",
+        "init": "InitSideTask",
+        "start": "StartSideTask",
+        "step": "RunNextStep",
+        "pause": "PauseSideTask",
+        "stop": "StopSideTask",
+    }
+    listed = [
+        faulty(where, "hang", "overran", transition=names[where], limit="ms", stop=where == "stop") for where in names
+    ]
     return listed + [
         faulty("step", "abort", "crashed", signal=6, transition="RunNextStep"),
         faulty("step", "segv", "crashed", signal=11, transition="RunNextStep"),
@@ -62,8 +86,12 @@ def cases(port=9, pid=0, others_file="/nowhere"):
         bad("leak", "hog.so", "out_of_memory", limit="memory 192 MiB", params={"mb": 1}),  # steps that fit any bubble
         bad("map-huge", "map_huge.so", "out_of_memory", says="memory limit", limit="memory 192 MiB"),
         bad("fill-scratch", "fill_scratch.so", "failed", says="No space left", limit="scratch folder 16 MiB"),
-        bad("trace-supervisor", "trace_supervisor.so", "crashed", says="ptrace", limit="system calls: ptrace", signal=31),
-        bad("set-clock", "set_clock.so", "crashed", says="clock_settime", limit="system calls: clock_settime", signal=31),
+        bad(
+            "trace-supervisor", "trace_supervisor.so", "crashed", says="ptrace", limit="system calls: ptrace", signal=31
+        ),
+        bad(
+            "set-clock", "set_clock.so", "crashed", says="clock_settime", limit="system calls: clock_settime", signal=31
+        ),
         bad("use-network", "use_network.so", "finished", params={"pid": port}),
         bad("read-files", "read_files.so", "finished", params={"path": others_file}),
         bad("write-files", "write_files.so", "finished", params={"path": others_file}),
@@ -114,7 +142,10 @@ def run(ctl, plugins, batch, *flags, log=print):
             if verdict.get("kind"):
                 del waiting[name]
                 wrong += wrong_with(case, verdict)
-                log(f"  {name:<18} {verdict['kind']}: {verdict['reason']}" + (f" ({verdict['limit']})" if verdict["limit"] else ""))
+                log(
+                    f"  {name:<18} {verdict['kind']}: {verdict['reason']}"
+                    + (f" ({verdict['limit']})" if verdict["limit"] else "")
+                )
             elif case.stop and name not in told and state.get("counters", {}).get("steps", 0) > 3:
                 told.add(name)
                 ctl("stop", name)
@@ -123,7 +154,7 @@ def run(ctl, plugins, batch, *flags, log=print):
 
 
 def batches(listed, size=8):
-    return [listed[at:at + size] for at in range(0, len(listed), size)]
+    return [listed[at : at + size] for at in range(0, len(listed), size)]
 
 
 def main():

@@ -1,4 +1,5 @@
 """Hosts that lack something: the worker says what, in one line, and does not go on with less than it was asked for."""
+
 import os
 import pathlib
 import shutil
@@ -11,8 +12,10 @@ from rig.testing import BUILD, System, until
 
 USER = 65534
 WORKER = BUILD / "bin/freeride-worker"
-needs_root = pytest.mark.skipif(subprocess.run(["id", "-u"], capture_output=True, text=True, check=True).stdout.strip() != "0",
-                                reason="only root can take things from its own host")
+needs_root = pytest.mark.skipif(
+    subprocess.run(["id", "-u"], capture_output=True, text=True, check=True).stdout.strip() != "0",
+    reason="only root can take things from its own host",
+)
 
 
 @pytest.fixture
@@ -23,7 +26,13 @@ def folders(tmp_path):
 
 def refusal(argv, *prefix):
     """The one line of error of a worker that does not start."""
-    done = subprocess.run([*prefix, WORKER, "--device", "cpu-0", *map(str, argv)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [*prefix, WORKER, "--device", "cpu-0", *map(str, argv)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     said = [line for line in (done.stdout + done.stderr).splitlines() if " error " in line]
     assert done.returncode in (1, 2) and len(said) == 1, (done.returncode, done.stdout, done.stderr)
     assert "ready:" not in done.stdout + done.stderr
@@ -73,22 +82,38 @@ def test_no_user_number_for_tasks(folders, user_namespace):
 
 @needs_root
 def test_a_covered_proc(folders):
-    line = refusal(folders, "unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc/acpi 2>/dev/null || mount -t tmpfs none /proc/fs; exec "$@"', "sh")
+    line = refusal(
+        folders,
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        'mount -t tmpfs none /proc/acpi 2>/dev/null || mount -t tmpfs none /proc/fs; exec "$@"',
+        "sh",
+    )
     assert "systempaths=unconfined" in line
 
 
 @needs_root
 def test_read_only_control_groups_mean_rlimits_and_say_so():
-    mounts = [line.split() for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup" in line]
+    mounts = [
+        line.split() for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup" in line
+    ]
     script = "".join(f"mount -o remount,bind,ro {fields[4]}; " for fields in mounts) + 'exec "$@"'
     with System() as system:
         system.start_manager()
         argv = ["unshare", "--mount", "sh", "-c", script, "sh", WORKER, "--device", "cpu-0", *suite.FLAGS]
         process = system.start("worker-cpu-0", argv)
-        until(lambda: (system.run_dir / "worker-cpu-0.sock").exists() or process.poll() is not None, "the worker listens")
+        until(
+            lambda: (system.run_dir / "worker-cpu-0.sock").exists() or process.poll() is not None, "the worker listens"
+        )
         assert "rlimits, no control group" in system.log("worker-cpu-0")
         ctl = system.calls
-        some = [case for case in suite.cases() if case.name in ("thread-bomb", "leak", "fill-scratch", "raise-priority", "fork-bomb")]
+        some = [
+            case
+            for case in suite.cases()
+            if case.name in ("thread-bomb", "leak", "fill-scratch", "raise-priority", "fork-bomb")
+        ]
         for case in some:
             case.limit = case.limit if case.name != "thread-bomb" else ""  # an rlimit keeps no count
         assert not suite.run(ctl, BUILD / "test-plugins", some, "--when-idle")
@@ -109,8 +134,14 @@ def test_an_ordinary_user():
         assert manager.poll() is None, system.log("manager")
         argv = [*user, WORKER, "--device", "cpu-0", *suite.FLAGS]
         process = system.start("worker-cpu-0", argv)
-        until(lambda: (system.run_dir / "worker-cpu-0.sock").exists() or process.poll() is not None, "the worker listens")
+        until(
+            lambda: (system.run_dir / "worker-cpu-0.sock").exists() or process.poll() is not None, "the worker listens"
+        )
         ctl = system.calls
-        some = [case for case in suite.cases() if case.name in ("read-files", "kill-others", "trace-supervisor", "leak", "raise-priority")]
+        some = [
+            case
+            for case in suite.cases()
+            if case.name in ("read-files", "kill-others", "trace-supervisor", "leak", "raise-priority")
+        ]
         assert not suite.run(ctl, BUILD / "test-plugins", some, "--when-idle")
         assert "the worker's own" in system.ok("task", "leak")["task"]["sandbox"]
