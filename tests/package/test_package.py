@@ -11,6 +11,9 @@ import sys
 
 import pytest
 
+from rig.system import System
+from rig.tree import Tree
+
 BUILD = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"])
 SOURCE = pathlib.Path(os.environ["FREERIDE_SOURCE_DIR"])
 
@@ -121,40 +124,17 @@ def test_the_worker_finds_a_bwrap_beside_it(root, tmp_path):
     assert bubblewrap()["health"] == "ok"
 
 
-def test_manager_and_worker_run_from_it(root, tmp_path):
-    programs = root / "usr/bin"
-    environment = dict(os.environ, FREERIDE_RUN_DIR=str(tmp_path / "r"), FREERIDE_STATE_DIR=str(tmp_path / "s"))
-    environment.pop("FREERIDE_BUILD_DIR", None)
-    assert (
-        run(programs / "freeride-ctl", "plugin", "check", next(root.rglob("pagerank.so")), env=environment).returncode
-        == 0
-    )
-    started = []
-    try:
-        for words in (["freeride-manager"], ["freeride-worker", "--device", "cpu-0", "--sandbox", "none"]):
-            started.append(
-                subprocess.Popen(
-                    [programs / words[0], *words[1:]],
-                    env=environment,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-        name = "freeride-worker"
-        for _ in range(300):
-            assert all(process.poll() is None for process in started), [
-                process.communicate()[1] for process in started if process.poll() is not None
-            ]
-            found = run(programs / "freeride-ctl", "--timeout", "5", "workers", env=environment)
-            if "cpu-0" in found.stdout:
-                break
-        else:
-            pytest.fail(f"{name} did not register: {found.stdout}{found.stderr}")
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.communicate(timeout=60)
+def test_manager_and_worker_run_from_it(root):
+    with System(Tree(root / "usr/bin")) as system:
+        checked = run(
+            system.tree.program("freeride-ctl"), "plugin", "check", next(root.rglob("pagerank.so")), env=system.env
+        )
+        assert checked.returncode == 0, checked.stderr
+        system.start_manager()
+        system.start_worker("cpu-0", "--sandbox", "none", name="worker")
+        system.wait_workers(1)
+        for name in ("worker", "manager"):
+            system.end(name, 60)
 
 
 @pytest.mark.parametrize("script", ["postinst", "prerm"])
