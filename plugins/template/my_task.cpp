@@ -2,9 +2,9 @@
 //
 // Build it with CMake (CMakeLists.txt beside this file), or with one line:
 //   g++ -std=c++17 -O2 -shared -fPIC -fvisibility=hidden my_task.cpp -o my_task.so
-// where PREFIX is where FreeRide is installed (/usr/local unless told otherwise). Then:
+// (with -I PREFIX/include where FreeRide is installed elsewhere than in /usr). Then:
 //   freeride-ctl plugin check ./my_task.so
-//   freeride-ctl load ./my_task.so --stage 3 --param limit=1000000
+//   freeride-ctl load ./my_task.so --stage 1 --param limit=1000000
 #include <fstream>
 
 #include <freeride/plugin.hpp>
