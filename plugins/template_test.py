@@ -1,4 +1,5 @@
 """What a plugin author does, from an installed package: copy the template, build it both ways, check it. And a plugin in C."""
+
 import os
 import pathlib
 import re
@@ -13,7 +14,9 @@ ENTRY = "freeride_plugin_v1"
 
 
 def run(*command, **options):
-    result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    result = subprocess.run(
+        [str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
     assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}"
     return result.stdout
 
@@ -58,8 +61,16 @@ def check(plugin):
 
 
 def test_with_cmake(folder, prefix, template):
-    run("cmake", "-S", template, "-B", folder / "cmake", f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_CXX_COMPILER={compiler()}",
-        "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Werror")
+    run(
+        "cmake",
+        "-S",
+        template,
+        "-B",
+        folder / "cmake",
+        f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DCMAKE_CXX_COMPILER={compiler()}",
+        "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Werror",
+    )
     run("cmake", "--build", folder / "cmake")
     plugin = folder / "cmake" / "my_task.so"
     assert exported(plugin) == {ENTRY}
@@ -81,7 +92,17 @@ def test_with_one_line(prefix, template):
 
 
 def test_without_hidden_visibility_it_still_loads(prefix, template, folder):
-    run(compiler(), "-std=c++17", "-shared", "-fPIC", "-I", prefix / "include", template / "my_task.cpp", "-o", folder / "plain.so")
+    run(
+        compiler(),
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        "-I",
+        prefix / "include",
+        template / "my_task.cpp",
+        "-o",
+        folder / "plain.so",
+    )
     check(folder / "plain.so")
 
 
@@ -91,10 +112,19 @@ def test_a_project_in_c(folder, prefix):
     source.mkdir()
     (source / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.18)\nproject(in_c LANGUAGES C)\nfind_package(FreeRide 0.1 REQUIRED)\n"
-        "freeride_add_plugin(in_c SOURCES in_c.c)\n")
+        "freeride_add_plugin(in_c SOURCES in_c.c)\n"
+    )
     guide = (prefix / "share/doc/freeride/plugin-guide.md").read_text()
     (source / "in_c.c").write_text(re.search(r"```c\n(.*?)```", guide, re.S).group(1))
-    run("cmake", "-S", source, "-B", source / "build", f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror")
+    run(
+        "cmake",
+        "-S",
+        source,
+        "-B",
+        source / "build",
+        f"-DCMAKE_PREFIX_PATH={prefix}",
+        "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror",
+    )
     run("cmake", "--build", source / "build")
     assert exported(source / "build/in_c.so") == {ENTRY}
     runner = BUILD / "bin" / "freeride-runner"
@@ -108,8 +138,22 @@ def test_the_guide_s_minute(folder, prefix):
     code = re.search(r"```cpp\n(.*?)```", guide, re.S).group(1)
     assert len([line for line in code.splitlines() if "freeride" in line.lower() or "override" in line]) <= 12
     (folder / "minute.cpp").write_text(code)
-    run(compiler(), "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
-        "-I", prefix / "include", folder / "minute.cpp", "-o", folder / "minute.so")
+    run(
+        compiler(),
+        "-std=c++17",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-I",
+        prefix / "include",
+        folder / "minute.cpp",
+        "-o",
+        folder / "minute.so",
+    )
     assert ENTRY in exported(folder / "minute.so")
     runner = BUILD / "bin" / "freeride-runner"
     if runner.exists():
@@ -127,12 +171,17 @@ def test_mistakes_are_told(folder, prefix):
     source = folder / "mistake"
     source.mkdir()
     head = "cmake_minimum_required(VERSION 3.18)\nproject(m LANGUAGES CXX)\nfind_package(FreeRide REQUIRED)\n"
-    for line, message in [("freeride_add_plugin(m)", "no SOURCES given"),
-                          ("freeride_add_plugin(m SOURCES a.cpp LINK z)", None),
-                          ("freeride_add_plugin(m a.cpp SOURCES b.cpp)", "It takes SOURCES and USES")]:
+    for line, message in [
+        ("freeride_add_plugin(m)", "no SOURCES given"),
+        ("freeride_add_plugin(m SOURCES a.cpp LINK z)", None),
+        ("freeride_add_plugin(m a.cpp SOURCES b.cpp)", "It takes SOURCES and USES"),
+    ]:
         (source / "CMakeLists.txt").write_text(head + line + "\n")
-        result = subprocess.run(["cmake", "-S", str(source), "-B", str(source / "build"), f"-DCMAKE_PREFIX_PATH={prefix}"],
-                                capture_output=True, text=True)
+        result = subprocess.run(
+            ["cmake", "-S", str(source), "-B", str(source / "build"), f"-DCMAKE_PREFIX_PATH={prefix}"],
+            capture_output=True,
+            text=True,
+        )
         assert result.returncode != 0
         assert message is None or message in " ".join(result.stderr.split()), result.stderr
 

@@ -1,6 +1,5 @@
-"""A machine on which FreeRide was installed, for one run of pages: /usr is this one's with the installed tree over it;
-/run and /var/lib are empty, the network is a loopback, and every process ends with this one. In namespaces of its own,
-so nothing of it is seen from outside.
+"""A machine on which FreeRide was installed, for one run of pages: /usr is this one's with the installed tree over it; /run and /var/lib are
+empty, the network is a loopback, and every process ends with this one. In namespaces of its own, so nothing of it is seen from outside.
 
     machine.py pages TREE OUT PAGE...    in it: does what the pages say, until one fails; OUT gets one JSON object a page
     machine.py settle                    in a page: waits until what was started has come as far as a reader sees it come
@@ -33,8 +32,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-# Each command is said with its line of the page; the first that fails ends the page. Who has started something in the
-# background types on when it is there.
+# Each command is said with its line of the page; the first that fails ends the page. Who has started something in the background types on when it is there.
 PRELUDE = f"""
 set -eE -o pipefail
 live() {{ {PYTHON} {HERE}/machine.py live "$@"; }}
@@ -131,8 +129,7 @@ def look():
 
 
 def faults(said):
-    """What went wrong though every command ended well: side tasks that end badly, a hook that says that it does not
-    work."""
+    """What went wrong though every command ended well: side tasks that end badly, a hook that says that it does not work."""
     look()
     bad = [
         f"{name}: {task['verdict']}"

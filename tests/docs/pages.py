@@ -1,9 +1,9 @@
 """What a page of the documentation tells its reader to type, taken from the Markdown itself.
 
-A block that is indented by four spaces, or fenced as ```sh, is commands. A fenced ```cpp, ```c or ```python block is
-the file that the next commands name and nobody has; a ```python block that is nobody's file, and begins with an import,
-is a program. All other fences are text. The comment `<!-- not run by tests: why -->` before a block keeps it from being
-run. A line whose remark says "until Ctrl-C" gets Ctrl-C after its first output."""
+A block that is indented by four spaces, or fenced as ```sh, is commands. A fenced ```cpp, ```c or ```python block is the file that the next commands
+name and nobody has; a ```python block that is nobody's file, and begins with an import, is a program. All other fences are text. The comment
+`<!-- not run by tests: why -->` before a block keeps it from being run. A line whose remark says "until Ctrl-C" gets Ctrl-C after its first output.
+"""
 
 import dataclasses
 import pathlib
@@ -55,8 +55,7 @@ def not_run(path):
 
 
 def script(path, folder):
-    """Writes the files of the page's blocks into the folder. Returns the page as a shell script with the page's own
-    line numbers."""
+    """Writes the files of the page's blocks into the folder. Returns the page as a shell script with the page's own line numbers."""
     text = path.read_text()
     page = [""] * (len(text.splitlines()) + 1)
     found = blocks(text)
@@ -78,8 +77,7 @@ def script(path, folder):
 
 
 def file_of(block, later):
-    """The file's name by which the next commands call the block; empty: they do not, or other code comes before
-    them."""
+    """The file's name by which the next commands call the block; empty: they do not, or other code comes before them."""
     for other in later:
         if other.language == block.language:
             return ""

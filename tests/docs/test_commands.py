@@ -1,5 +1,4 @@
-"""Every command of the front page and of the guides, as printed: installed, and typed in the order of the pages on a
-machine of its own."""
+"""Every command of the front page and of the guides, as printed: installed, and typed in the order of the pages on a machine of its own."""
 
 import json
 import os
@@ -9,11 +8,12 @@ import subprocess
 import pages
 import pytest
 
+from rig.processors import first_on_the_processors
+
 BUILD = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"])
 SOURCE = pathlib.Path(os.environ["FREERIDE_SOURCE_DIR"])
 HERE = pathlib.Path(__file__).resolve().parent
-# In the order in which a reader gets to them: the front page starts manager, workers and a training, and the guides go
-# on from there.
+# In the order in which a reader gets to them: the front page starts manager, workers and a training, and the guides go on from there.
 PAGES = [
     "README.md",
     "ctl/README.md",
@@ -38,28 +38,29 @@ def said(tmp_path_factory):
         if any(block.language == "sh" and not block.not_run for block in pages.blocks((SOURCE / page).read_text()))
     ]
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    done = subprocess.run(
-        [
-            "unshare",
-            *user,
-            "--mount",
-            "--propagation",
-            "private",
-            "--net",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "/usr/bin/python3",
-            HERE / "machine.py",
-            "pages",
-            folder / "usr",
-            folder / "out",
-            *run,
-        ],
-        timeout=WATCHDOG_S,
-        check=False,
-    )
+    with first_on_the_processors():
+        done = subprocess.run(
+            [
+                "unshare",
+                *user,
+                "--mount",
+                "--propagation",
+                "private",
+                "--net",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "/usr/bin/python3",
+                HERE / "machine.py",
+                "pages",
+                folder / "usr",
+                folder / "out",
+                *run,
+            ],
+            timeout=WATCHDOG_S,
+            check=False,
+        )
     assert done.returncode == 0
     answers = [json.loads(line) for line in (folder / "out").read_text().splitlines()]
     return {

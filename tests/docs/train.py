@@ -1,5 +1,5 @@
-"""The reader's own training, for the commands that name a train.py: a pipeline over gloo, one stage a rank, that knows
-nothing of FreeRide. Takes any flags. Alone it is a pipeline of one stage."""
+"""The reader's own training, for the commands that name a train.py: a pipeline over gloo, one stage a rank, that knows nothing of FreeRide. Takes
+any flags. Alone it is a pipeline of one stage."""
 
 import os
 
@@ -13,7 +13,7 @@ if ranks > 1:
 rank = dist.get_rank() if ranks > 1 else 0
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(8):
+for iteration in range(8):
     given = torch.ones(16, 64)
     if rank > 0:
         dist.recv(given, rank - 1)
