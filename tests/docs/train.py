@@ -13,7 +13,7 @@ if ranks > 1:
 rank = dist.get_rank() if ranks > 1 else 0
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for iteration in range(8):
+for _ in range(8):
     given = torch.ones(16, 64)
     if rank > 0:
         dist.recv(given, rank - 1)
