@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "freeride/base/time.hpp"
 #include "freeride/policy/batch_plan.hpp"
 
 namespace freeride::hooks {
@@ -21,12 +22,6 @@ constexpr size_t kSharedOfBubblePage = 4096;
 static_assert(offsetof(freeride_bubble_page, state_word) + sizeof(uint64_t) <= kSharedOfBubblePage);
 
 constexpr uint8_t kBrokenForGood = 2;
-
-int64_t cpu_now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return now.tv_sec * kNsPerSec + now.tv_nsec;
-}
 
 // Sleeps that end when asked and not when the kernel finds it convenient; the thread's own setting comes back.
 class PreciseSleeps {
@@ -294,7 +289,7 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
   constexpr int64_t kWakeUp = 400 * kNsPerUs;  // so long before, the worker is told, whose core may be asleep
   constexpr int64_t kInside = 500 * kNsPerUs;  // data that comes early is noticed so late, at most
   const PreciseSleeps precise;
-  const int64_t cpu_before_ns = cpu_now_ns();
+  const int64_t cpu_before_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
   const int64_t entered_ns = SteadyClock::now();
   const int64_t give_up_ns = entered_ns + 100 * kNsPerMs + 4 * page_.longest_gap(wait);
   bool begun = false, there = false, told = false;
@@ -342,7 +337,8 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
   page_.set_watching(false);
   counters_.looks.fetch_add(looks, std::memory_order_relaxed);
   counters_.host_wait_ns.fetch_add(static_cast<uint64_t>(SteadyClock::now() - entered_ns), std::memory_order_relaxed);
-  counters_.cpu_ns.fetch_add(static_cast<uint64_t>(cpu_now_ns() - cpu_before_ns), std::memory_order_relaxed);
+  counters_.cpu_ns.fetch_add(static_cast<uint64_t>(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_before_ns),
+                             std::memory_order_relaxed);
   return there;
 }
 

@@ -16,6 +16,7 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/names.hpp"
+#include "freeride/base/time.hpp"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -260,8 +261,7 @@ Wait futex_wait(const uint32_t& word, uint32_t expected, int64_t deadline_ns, ui
   timespec until{};
   timespec* timeout = nullptr;
   if (deadline_ns >= 0) {
-    until.tv_sec = deadline_ns / kNsPerSec;
-    until.tv_nsec = deadline_ns % kNsPerSec;
+    until = as_timespec(deadline_ns);
     timeout = &until;
   }
   if (syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, timeout, nullptr, bits) == 0) return Wait::kWoken;

@@ -2,23 +2,16 @@
 
 #include <algorithm>
 
+#include "freeride/base/time.hpp"
+
 namespace freeride::policy {
 namespace {
-
-constexpr int64_t kNsPerMs = 1'000'000;
 
 // Near its limit a starved task would otherwise be looked at ever more often.
 constexpr int64_t kShortestLookNs = kNsPerMs;
 constexpr int64_t kLooksPerGrace = 10;
 // Limits without end must not wrap the clock.
 constexpr int64_t kLongestLookNs = 86'400'000 * kNsPerMs;
-
-std::string milliseconds(int64_t ns) {
-  const int64_t tenths = (ns + kNsPerMs / 20) / (kNsPerMs / 10);
-  std::string text = std::to_string(tenths / 10);
-  if (tenths % 10 != 0) text += "." + std::to_string(tenths % 10);
-  return text + " ms";
-}
 
 int64_t executed_past_end(const OverrunSnapshot& s) {
   if (s.by_cpu_clock) return std::max<int64_t>(0, s.cpu_now_ns - s.cpu_at_end_ns);

@@ -1,6 +1,7 @@
 #include "freeride/policy/why.hpp"
 
 #include "freeride/base/enum_names.hpp"
+#include "freeride/base/time.hpp"
 
 namespace freeride::policy {
 namespace {
@@ -35,11 +36,6 @@ constexpr EnumName<Why> kWhys[] = {
 };
 
 constexpr uint64_t kEnoughLeases = 20;
-
-std::string milliseconds(int64_t ns) {
-  const int64_t tenths = (ns + 50'000) / 100'000;
-  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " ms";
-}
 
 std::string step_too_long(const WhyDetail& detail) {
   std::string text = "its next step";

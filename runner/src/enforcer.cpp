@@ -3,18 +3,12 @@
 #include <csignal>
 #include <thread>
 
-#include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 #include "freeride/pages/mapping.hpp"
 #include "last_words.hpp"
 
 namespace freeride::runner {
 namespace {
-
-int64_t cpu_clock_ns(clockid_t clock) {
-  timespec time{};
-  if (clock_gettime(clock, &time) != 0) return 0;  // it has just ended
-  return time.tv_sec * kNsPerSec + time.tv_nsec;
-}
 
 // Execution that went on until this look: words that nobody has heard by now came during it, or after it.
 bool executes(const policy::Verdict& kill) {
@@ -53,7 +47,7 @@ std::optional<int64_t> Enforcer::look_locked(uint32_t& sequence) {
   look.transition = pages::load_acquire(answer_.transition);
   look.state = pages::load_acquire(answer_.state);
   look.last_paused_ns = static_cast<int64_t>(pages::load_relaxed(answer_.last_paused_ns));
-  look.cpu_ns = cpu_clock_ns(cpu_clock_);
+  look.cpu_ns = std::max<int64_t>(0, clock_ns(cpu_clock_));
   look.now_ns = SteadyClock::now();
   if (look.state == FREERIDE_STATE_RUNNING || look.transition != FREERIDE_IN_NONE)
     look.starvation = starvation_of(pid_);

@@ -5,15 +5,11 @@
 
 #include "answer.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 #include "freeride/pages.h"
 #include "freeride/pages/mapping.hpp"
 
 namespace freeride::runner {
-
-/// A page's time as the clock's type.
-inline int64_t as_time(uint64_t ns) {
-  return ns > static_cast<uint64_t>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(ns);
-}
 
 /// What the lease page says.
 struct SeenLease {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 #include "freeride/pages/names.hpp"
 #include "freeride/policy/overrun.hpp"
 
@@ -18,10 +18,6 @@ constexpr int64_t kNever = INT64_MAX;
 // The worker's acting thread looks at a lease's deadline, extends or closes it; the supervisor looks this much later,
 // since it is the second line, and on a CPU device would take the core from the side task's pause or from training.
 constexpr int64_t kAfterWorkerNs = 10 * kNsPerMs;
-
-int64_t as_time(uint64_t ns) {
-  return ns > static_cast<uint64_t>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(ns);
-}
 
 int64_t later(int64_t time_ns, int64_t by_ns) {
   return by_ns > kNever - time_ns ? kNever : time_ns + by_ns;

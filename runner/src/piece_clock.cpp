@@ -1,20 +1,10 @@
 #include "piece_clock.hpp"
 
 #include <algorithm>
-#include <ctime>
 
-#include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 
 namespace freeride::runner {
-namespace {
-
-int64_t clock_ns(clockid_t clock) {
-  timespec time{};
-  clock_gettime(clock, &time);
-  return time.tv_sec * kNsPerSec + time.tv_nsec;
-}
-
-}  // namespace
 
 int64_t PieceClock::end(int64_t end_ns) {
   const int64_t duration_ns = end_ns - begin_ns_;

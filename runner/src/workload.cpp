@@ -5,28 +5,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/futex_waitv.hpp"
+#include "freeride/base/time.hpp"
 
 namespace freeride::runner {
 namespace {
 
-constexpr uint32_t kSize32 = 2;  // FUTEX_32, by the kernel's name of later headers FUTEX2_SIZE_U32
-
-struct Waiter {  // struct futex_waitv
-  uint64_t value, address;
-  uint32_t flags, reserved;
-};
-
 uint32_t& word(std::atomic<uint32_t>& value) {
   static_assert(sizeof(value) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
   return reinterpret_cast<uint32_t&>(value);
-}
-
-timespec at(int64_t ns) {
-  return {ns / kNsPerSec, ns % kNsPerSec};
 }
 
 void wake(std::atomic<uint32_t>& value) {
@@ -84,7 +74,7 @@ void Workload::open(const std::function<freeride_status()>& body, bool once) {
 
 void Workload::close(int64_t until_ns) {
   for (uint32_t open : {kOpen, kOnce}) gate_.compare_exchange_strong(open, kClosed);
-  const timespec until = at(until_ns);
+  const timespec until = as_timespec(until_ns);
   while (at_gate_.load() == 0 && SteadyClock::now() < until_ns) sleep_while(at_gate_, 0, &until);
 }
 
@@ -92,7 +82,7 @@ void Workload::abandon(int64_t most_ms) {
   gate_.store(kAbandoned);
   wake(gate_);
   const int64_t until_ns = SteadyClock::now() + most_ms * kNsPerMs;
-  const timespec until = at(until_ns);
+  const timespec until = as_timespec(until_ns);
   while (started_ && !ended() && SteadyClock::now() < until_ns) sleep_while(ended_, 0, &until);
   if (!thread_.joinable()) return;
   if (ended()) {
@@ -184,11 +174,11 @@ void Workload::piece_done() {
 }
 
 void Workload::wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns) {
-  std::array<Waiter, 3> waiters{{{expected, reinterpret_cast<uint64_t>(&lease_sequence), kSize32, 0},
-                                 {0, reinterpret_cast<uint64_t>(&word(at_gate_)), kSize32, 0},
-                                 {0, reinterpret_cast<uint64_t>(&word(ended_)), kSize32, 0}}};
-  const timespec until = at(until_ns);
-  syscall(SYS_futex_waitv, waiters.data(), waiters.size(), 0, &until, CLOCK_MONOTONIC);
+  WaitSet waits;
+  waits.add_shared(lease_sequence, expected);
+  waits.add_shared(word(at_gate_), 0);
+  waits.add_shared(word(ended_), 0);
+  waits.wait(std::max<int64_t>(1, until_ns));  // 0 would be no end
 }
 
 }  // namespace freeride::runner

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "acting/awake_budget.hpp"
-#include "acting/waitv.hpp"
 #include "freeride/base/clock.hpp"
 
 namespace freeride::worker {

@@ -13,7 +13,7 @@
 #include "acting/plans.hpp"
 #include "acting/rank_slot.hpp"
 #include "acting/task_slot.hpp"
-#include "acting/waitv.hpp"
+#include "freeride/base/futex_waitv.hpp"
 #include "freeride/policy/verdict.hpp"
 
 namespace freeride::worker {

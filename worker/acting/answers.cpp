@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "freeride/base/time.hpp"
 #include "freeride/pages/names.hpp"
 
 namespace freeride::worker {
@@ -26,8 +27,8 @@ int64_t Answers::in_steps_ns(int64_t now_ns) const {
   int64_t total_ns = 0;
   for (int tries = 0; tries < 3; ++tries) {
     const uint64_t steps = load_acquire(page_.steps);
-    total_ns = sane_ns(load_acquire(page_.step_ns));
-    const int64_t since_ns = sane_ns(load_acquire(page_.transition_ns));
+    total_ns = sane(load_acquire(page_.step_ns));
+    const int64_t since_ns = sane(load_acquire(page_.transition_ns));
     if (load_acquire(page_.transition) == FREERIDE_IN_STEP && since_ns < now_ns) total_ns += now_ns - since_ns;
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (load_relaxed(page_.steps) == steps) break;

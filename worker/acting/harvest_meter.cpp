@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "freeride/base/time.hpp"
+
 namespace freeride::worker {
 
 using pages::load_relaxed;
@@ -17,7 +19,7 @@ void HarvestMeter::enter_window(int64_t opened_ns, int64_t now_ns) {
 
 void HarvestMeter::note_first_step(int64_t now_ns) {
   if (!in_window_ || side_begin_ns_ != 0) return;
-  const int64_t first_ns = sane_ns(load_relaxed(answers_.page().first_step_ns));
+  const int64_t first_ns = sane(load_relaxed(answers_.page().first_step_ns));
   if (first_ns >= entered_ns_ && first_ns <= now_ns) side_begin_ns_ = first_ns;
 }
 
@@ -25,7 +27,7 @@ int64_t HarvestMeter::leave_window(int64_t end_ns, int64_t longest_ns, bool meas
   note_first_step(end_ns);
   if (side_begin_ns_ > end_ns) side_begin_ns_ = 0;  // it was late: all of it is overrun
   if (side_begin_ns_ != 0 && !answers_.executing) {
-    side_end_ns_ = std::clamp(sane_ns(load_relaxed(answers_.page().last_paused_ns)), side_begin_ns_, end_ns);
+    side_end_ns_ = std::clamp(sane(load_relaxed(answers_.page().last_paused_ns)), side_begin_ns_, end_ns);
   }
   in_window_ = false;
   const int64_t cpu_now_ns = process_.cpu_ns();
@@ -51,11 +53,11 @@ int64_t HarvestMeter::overrun(int64_t now_ns, bool next_window) {
       return 0;
     }
     // What it says is finer than our look, which is later; it is believed within what its CPU clock allows.
-    const int64_t claimed_ns = sane_ns(load_relaxed(answers_.page().last_paused_cpu_ns));
+    const int64_t claimed_ns = sane(load_relaxed(answers_.page().last_paused_cpu_ns));
     const bool credible = !answers_.executing && claimed_ns >= cpu_at_window_end_ns_ && claimed_ns <= real_ns;
     return note_overrun((credible ? claimed_ns : real_ns) - cpu_at_window_end_ns_);
   }
-  const int64_t claimed_ns = sane_ns(load_relaxed(answers_.page().last_paused_ns));
+  const int64_t claimed_ns = sane(load_relaxed(answers_.page().last_paused_ns));
   return note_overrun((answers_.executing ? now_ns : std::min(claimed_ns, now_ns)) - window_end_ns_);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "freeride/base/time.hpp"
 #include "freeride/pages/names.hpp"
 
 namespace freeride::worker {
@@ -97,7 +98,7 @@ bool KillWatch::judge(int64_t now_ns, int64_t& look_ns) {
   snapshot.cpu_at_end_ns -= carried_ns_;
   // On a GPU both limits are of wall time, and the one of execution is the shorter.
   snapshot.ended_ns = limits_.by_cpu_clock ? (answers_.executing ? first_end_ns_ : ended_ns_) : ended_ns_ - carried_ns_;
-  snapshot.paused_ns = sane_ns(load_relaxed(answers_.page().last_paused_ns));
+  snapshot.paused_ns = sane(load_relaxed(answers_.page().last_paused_ns));
   snapshot.grace_ns = limits_.grace_ns;
   snapshot.hang_ns = limits_.hang_ns;
   snapshot.cores = limits_.cores;

@@ -5,6 +5,7 @@
 
 #include "acting/answers.hpp"
 #include "acting/task_source.hpp"
+#include "freeride/base/time.hpp"
 #include "freeride/policy/lease.hpp"
 
 namespace freeride::worker {
@@ -26,7 +27,7 @@ class LeaseWriter {
   uint64_t id() const { return lease_.lease_id; }
   uint32_t order() const { return lease_.order; }
   int64_t deadline_ns() const { return static_cast<int64_t>(lease_.deadline_ns); }
-  int64_t opened_ns() const { return sane_ns(lease_.opened_ns); }
+  int64_t opened_ns() const { return sane(lease_.opened_ns); }
 
   /// Paused again under a lease for steps that is still open, or found no step that fits: the rest is for somebody
   /// else.

@@ -5,18 +5,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <ctime>
-
-#include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 
 namespace freeride::worker {
 
 int64_t SystemProcesses::cpu_ns(int pid) {
   // The clock id that clock_getcpuclockid() makes, without its extra system call.
   const auto clock = static_cast<clockid_t>((~static_cast<unsigned>(pid) << 3) | 2u);
-  timespec now{};
-  if (clock_gettime(clock, &now) != 0) return -1;
-  return now.tv_sec * kNsPerSec + now.tv_nsec;
+  return clock_ns(clock);
 }
 
 Starvation SystemProcesses::starvation(int pid) {

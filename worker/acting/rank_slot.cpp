@@ -4,6 +4,7 @@
 
 #include "acting/task_source.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -15,7 +16,7 @@ constexpr int64_t kFutureNs = kNsPerMs;                // clocks are one; more t
 constexpr int64_t kLongestNs = 24 * 3600 * kNsPerSec;  // a longer bubble or iteration is one too
 
 int64_t sane_length(uint64_t ns) {
-  return std::min<int64_t>(sane_ns(ns), kLongestNs);
+  return std::min<int64_t>(sane(ns), kLongestNs);
 }
 
 bool plausible(int64_t begin_ns, int64_t end_ns, int64_t now_ns) {
@@ -45,7 +46,7 @@ void RankSlot::read() {
     word = load_acquire(page.state_word);
     view.wait = FREERIDE_STATE_WAIT(word);
     if (view.wait == 0) break;
-    view.begin_ns = sane_ns(load_relaxed(page.begin_ns));
+    view.begin_ns = sane(load_relaxed(page.begin_ns));
     if (word != entered_word_ && view.begin_ns == entered_begin_ns_) {
       // A GPU's mark that the hook has not seen yet: the begin is that of the bubble before. The hook's wake-up comes.
       word = view.wait = 0;
@@ -62,7 +63,7 @@ void RankSlot::read() {
     if (load_relaxed(page.state_word) == word) break;
     word = view.wait = 0;  // it is changing: as if training had the device; its wake-up comes after the change
   }
-  expected_ns = sane_ns(load_relaxed(page.expected_ns));
+  expected_ns = sane(load_relaxed(page.expected_ns));
   view.active = load_relaxed(page.hook_state) == FREERIDE_HOOK_ACTIVE;
   view.iteration = FREERIDE_STATE_ITERATION(word);
   view.plan = PlanSet::at(plans_, view.iteration);
@@ -82,7 +83,7 @@ int64_t RankSlot::end_of_left(int64_t now_ns) const {
   if (bubbles == 0) return now_ns;
   const freeride_bubble_record& record = page.history[(bubbles - 1) % FREERIDE_HISTORY];
   if (load_relaxed(record.state_word) != current_.state_word) return now_ns;
-  const int64_t end_ns = sane_ns(load_relaxed(record.end_ns));
+  const int64_t end_ns = sane(load_relaxed(record.end_ns));
   return end_ns >= current_.begin_ns && end_ns <= now_ns ? end_ns : now_ns;
 }
 
@@ -143,8 +144,8 @@ void RankSlot::collect_bubbles(int64_t now_ns, EventRing& events) {
     const uint64_t word = load_relaxed(record.state_word);
     // It ended after read() had looked: its end is acted on first, in the next step.
     if (word == current_.state_word && word != 0) return;
-    const int64_t begin_ns = sane_ns(load_relaxed(record.begin_ns));
-    const int64_t end_ns = sane_ns(load_relaxed(record.end_ns));
+    const int64_t begin_ns = sane(load_relaxed(record.begin_ns));
+    const int64_t end_ns = sane(load_relaxed(record.end_ns));
     if (FREERIDE_STATE_WAIT(word) == 0 || !plausible(begin_ns, end_ns, now_ns)) {
       ++implausible_;
       continue;
@@ -180,8 +181,8 @@ void RankSlot::collect_iterations(int64_t now_ns, EventRing& events) {
     event.kind = ActEvent::Kind::kIteration;
     event.id = source_->id;
     event.iteration = load_relaxed(record.iteration);
-    event.begin_ns = sane_ns(load_relaxed(record.begin_ns));
-    event.end_ns = sane_ns(load_relaxed(record.end_ns));
+    event.begin_ns = sane(load_relaxed(record.begin_ns));
+    event.end_ns = sane(load_relaxed(record.end_ns));
     if (event.iteration != iterations_seen_ || !plausible(event.begin_ns, event.end_ns, now_ns)) {
       // The first iteration has no begin: it is counted, but was not measured.
       if (event.begin_ns != 0) ++implausible_;

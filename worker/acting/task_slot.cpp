@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "freeride/base/time.hpp"
+
 namespace freeride::worker {
 
 using pages::load_relaxed;
@@ -22,7 +24,7 @@ void TaskSlot::read() {
   process.look();
   answers.read();
   kills.look();
-  const int64_t predicted_ns = sane_ns(load_relaxed(answers.page().predicted_ns));
+  const int64_t predicted_ns = sane(load_relaxed(answers.page().predicted_ns));
   view.predicted_ns = predicted_ns != 0 ? predicted_ns : source->predicted_ns;
   const bool lives = !kills.killed() && answers.initialised() && !policy::is_own(lease.kind());
   view.runnable = lives && !answers.stops && lease.order() == FREERIDE_ORDER_RUN;

@@ -30,10 +30,4 @@ struct TaskSource {
   std::atomic<bool> killed{false};  ///< the acting thread kills it, or has; set before the first signal is sent
 };
 
-/// Lengths and times of a page as signed numbers that can be added up: centuries become 0, which is "not known"
-/// everywhere.
-inline int64_t sane_ns(uint64_t ns) {
-  return ns <= static_cast<uint64_t>(INT64_MAX / 4) ? static_cast<int64_t>(ns) : 0;
-}
-
 }  // namespace freeride::worker

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 
 namespace freeride::worker {
 
@@ -53,8 +54,8 @@ bus::Profile ProfileRun::result(const TaskMemory& memory, const policy::Verdict&
   bus::Profile found;
   watch_.fill(found);
   found.conditions = pages_->in_bubbles.load(std::memory_order_relaxed) ? "bubbles" : "idle";
-  found.create_ns = sane_ns(load_relaxed(pages_->answer->create_ns));
-  found.init_ns = sane_ns(load_relaxed(pages_->answer->init_ns));
+  found.create_ns = sane(load_relaxed(pages_->answer->create_ns));
+  found.init_ns = sane(load_relaxed(pages_->answer->init_ns));
   found.peak_bytes["host"] = memory.host_peak_bytes();
   if (!cpu_device_) found.peak_bytes["gpu"] = memory.peak_bytes();
   found.wanted_steps = wanted_steps;

@@ -15,6 +15,7 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/time.hpp"
 #include "freeride/pages/names.hpp"
 #include "freeride/policy/profile_plan.hpp"
 #include "tasks/task_report.hpp"
@@ -391,8 +392,8 @@ bus::TaskReport SideTask::report() {
   report.state = state_name(answered_state());
   report.why = policy::why_name(why());
   if (const TaskSource* pages = parts_.pages.get()) {
-    report.create_ns = sane_ns(load_relaxed(pages->answer->create_ns));
-    report.init_ns = sane_ns(load_relaxed(pages->answer->init_ns));
+    report.create_ns = sane(load_relaxed(pages->answer->create_ns));
+    report.init_ns = sane(load_relaxed(pages->answer->init_ns));
     report.bubble_ns = pages->longest_lease_ns.load(std::memory_order_relaxed);
   }
   if (ended_) {

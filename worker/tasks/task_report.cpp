@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string>
 
+#include "freeride/base/time.hpp"
+
 namespace freeride::worker {
 
 using pages::load_relaxed;
@@ -12,10 +14,10 @@ using pages::load_relaxed;
 bus::TaskCounters counters_of(const TaskSource& pages, bus::TaskCounters counters) {
   const freeride_answer_page& answer = *pages.answer;
   counters.steps += load_relaxed(answer.steps);
-  counters.step_ns += sane_ns(load_relaxed(answer.step_ns));
+  counters.step_ns += sane(load_relaxed(answer.step_ns));
   counters.harvested_ns += pages.harvested_ns.load(std::memory_order_relaxed);
   counters.overrun_ns += pages.overrun_ns.load(std::memory_order_relaxed);
-  counters.predicted_ns = sane_ns(load_relaxed(answer.predicted_ns));
+  counters.predicted_ns = sane(load_relaxed(answer.predicted_ns));
   counters.leases += pages.leases.load(std::memory_order_relaxed);
   counters.skipped += load_relaxed(answer.skipped);
   for (const freeride_metric& metric : answer.metrics) {

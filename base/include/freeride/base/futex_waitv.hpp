@@ -1,4 +1,4 @@
-// Waiting for any of several futex words: the acting thread's one place of waiting.
+// Waiting for any of several futex words.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 #include "freeride/base/result.hpp"
 
-namespace freeride::worker {
+namespace freeride {
 
 /// A set of words, each with the value it is expected to have. Not thread-safe. No allocation.
 class WaitSet {
@@ -45,4 +45,4 @@ void wake_private(const uint32_t& word);
 /// Whether the kernel knows futex_waitv (Linux 5.16 and later). Errors: kVersion, saying which kernel runs.
 Status check_kernel();
 
-}  // namespace freeride::worker
+}  // namespace freeride

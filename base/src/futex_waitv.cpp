@@ -1,4 +1,4 @@
-#include "acting/waitv.hpp"
+#include "freeride/base/futex_waitv.hpp"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -9,13 +9,13 @@
 #include <climits>
 #include <ctime>
 
-#include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449  // the same on every architecture
 #endif
 
-namespace freeride::worker {
+namespace freeride {
 namespace {
 
 // <linux/futex.h> of newer kernels: FUTEX2_SIZE_U32 and FUTEX2_PRIVATE.
@@ -35,9 +35,7 @@ bool WaitSet::add_private(const uint32_t& word, uint32_t expected) {
 }
 
 void WaitSet::wait(int64_t deadline_ns) {
-  timespec until{};
-  until.tv_sec = deadline_ns / kNsPerSec;
-  until.tv_nsec = deadline_ns % kNsPerSec;
+  const timespec until = as_timespec(deadline_ns);
   syscall(SYS_futex_waitv, entries_.data(), count_, 0, deadline_ns > 0 ? &until : nullptr, CLOCK_MONOTONIC);
 }
 
@@ -69,4 +67,4 @@ Status check_kernel() {
                "run the worker on Linux 5.16 or later"};
 }
 
-}  // namespace freeride::worker
+}  // namespace freeride
