@@ -1,6 +1,8 @@
 #include "freeride/base/result.hpp"
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 
@@ -19,6 +21,12 @@ Code code_from_string(const std::string& name) {
     if (name == kNames[i]) return static_cast<Code>(i);
   }
   return Code::kInternal;
+}
+
+void detail::misused_result(const Error* error) {
+  const std::string what = error == nullptr ? "a success was read as an error" : "an error was read: " + error->text();
+  std::fprintf(stderr, "freeride: a bug of FreeRide's: %s\n", what.c_str());
+  std::abort();
 }
 
 Error errno_error(const std::string& what, int err, std::string hint) {

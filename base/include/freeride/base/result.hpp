@@ -1,7 +1,6 @@
 // Result<T>: a value or an Error that a person can act on.
 #pragma once
 
-#include <cassert>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,7 +40,12 @@ struct Error {
 /// Error for a failed system call: `what` plus errno's text, with a code that matches errno.
 Error errno_error(const std::string& what, int err, std::string hint = {});
 
-/// A T or an Error. Not thread-safe. Reading the wrong side is a bug of ours and asserts.
+namespace detail {
+/// Writes to stderr that a Result was misused, and `error` where there is one, and ends the program.
+[[noreturn]] void misused_result(const Error* error);
+}  // namespace detail
+
+/// A T or an Error. Not thread-safe. Reading the wrong side is a bug of ours and ends the program, in every build.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -51,15 +55,15 @@ class [[nodiscard]] Result {
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
   T& value() & {
-    assert(ok());
+    check();
     return *std::get_if<0>(&state_);
   }
   const T& value() const& {
-    assert(ok());
+    check();
     return *std::get_if<0>(&state_);
   }
   T&& value() && {
-    assert(ok());
+    check();
     return std::move(*std::get_if<0>(&state_));
   }
   T& operator*() & { return value(); }
@@ -67,11 +71,14 @@ class [[nodiscard]] Result {
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
   const Error& error() const {
-    assert(!ok());
+    if (ok()) detail::misused_result(nullptr);
     return *std::get_if<1>(&state_);
   }
 
  private:
+  void check() const {
+    if (!ok()) detail::misused_result(std::get_if<1>(&state_));
+  }
   std::variant<T, Error> state_;
 };
 
@@ -84,7 +91,7 @@ class [[nodiscard]] Result<void> {
   bool ok() const { return !error_.has_value(); }
   explicit operator bool() const { return ok(); }
   const Error& error() const {
-    assert(!ok());
+    if (ok()) detail::misused_result(nullptr);
     return *error_;
   }
 
