@@ -20,7 +20,7 @@ Result<std::string> read_file(const std::filesystem::path& file, size_t limit) {
 Result<std::string> read_file(int fd, const std::string& name, size_t limit) {
   struct stat info {};
   if (fstat(fd, &info) != 0) return errno_error("cannot read " + name, errno);
-  if (!S_ISREG(info.st_mode)) return Error{Code::kInvalidArgument, name + " is not a regular file", {}};
+  if (!S_ISREG(info.st_mode)) return Error{Code::kInvalidArgument, name + " is not a file", {}};
   std::string bytes;
   std::vector<char> buffer(size_t{1} << 16);
   while (true) {

@@ -1,16 +1,13 @@
 #include "verbs.hpp"
 
-#include <fcntl.h>
 #include <pwd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <iostream>
 
 #include "exit_code.hpp"
-#include "freeride/base/fd.hpp"
+#include "freeride/base/files.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/python_env.hpp"
 #include "freeride/base/sha256.hpp"
@@ -30,25 +27,13 @@ std::string user_name() {
   return std::to_string(getuid());
 }
 
-// The whole of a regular file of at most kMaxPluginBytes: opening a FIFO or a device must not make us wait.
 Result<std::string> read_plugin(const std::string& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid())
-    return errno_error("cannot open " + path, errno, "a plugin in the drop folder is named without a path");
-  struct stat info {};
-  if (fstat(file.get(), &info) != 0) return errno_error("cannot read " + path, errno);
-  if (!S_ISREG(info.st_mode))
-    return Error{Code::kInvalidArgument, path + " is not a file", "name the plugin's .so file"};
-  std::string bytes;
-  std::string chunk(1u << 20, '\0');
-  while (bytes.size() <= kMaxPluginBytes) {
-    const ssize_t got = read(file.get(), chunk.data(), chunk.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return errno_error("cannot read " + path, errno);
-    if (got == 0) break;
-    bytes.append(chunk, 0, static_cast<size_t>(got));
-  }
-  return bytes;
+  auto bytes = read_file(path, kMaxPluginBytes);
+  if (bytes) return bytes;
+  Error error = bytes.error();
+  if (error.code == Code::kNotFound) error.hint = "a plugin in the drop folder is named without a path";
+  if (error.code == Code::kInvalidArgument) error.hint = "name the plugin's .so file";
+  return error;
 }
 
 template <class Reply, class Command, class Render>

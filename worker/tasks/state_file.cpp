@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "freeride/base/files.hpp"
+
 namespace freeride::worker {
 namespace {
 
@@ -15,15 +17,9 @@ constexpr size_t kMostAtOnce = 1u << 20;
 constexpr size_t kMostReasonBytes = 2048;
 constexpr const char* kHint = "free space in the state folder";
 
-Status write_all(int fd, const char* bytes, size_t count) {
-  while (count > 0) {
-    const ssize_t written = write(fd, bytes, count);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno_error("cannot write the task's state", errno, kHint);
-    bytes += written;
-    count -= static_cast<size_t>(written);
-  }
-  return {};
+Status write_state(int fd, std::string_view bytes) {
+  if (write_all(fd, bytes)) return {};
+  return errno_error("cannot write the task's state", errno, kHint);
 }
 
 // Whether the file begins with a good header of this instance.
@@ -65,11 +61,11 @@ Status StateFile::begin(const freeride_saved_state& header) {
   if (ftruncate(fd_.get(), 0) != 0 || lseek(fd_.get(), 0, SEEK_SET) != 0) {
     return errno_error("cannot write the task's state", errno, kHint);
   }
-  return write_all(fd_.get(), reinterpret_cast<const char*>(&header_), sizeof(header_));
+  return write_state(fd_.get(), {reinterpret_cast<const char*>(&header_), sizeof(header_)});
 }
 
 Status StateFile::append(const char* bytes, size_t count) {
-  return write_all(fd_.get(), bytes, count);
+  return write_state(fd_.get(), {bytes, count});
 }
 
 Status StateFile::copy_or_none(uint64_t steps) {
