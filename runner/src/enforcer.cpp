@@ -1,5 +1,6 @@
 #include "enforcer.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <thread>
 
