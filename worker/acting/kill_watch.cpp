@@ -115,8 +115,7 @@ bool KillWatch::judge(int64_t now_ns, int64_t& look_ns) {
       return false;
     case policy::OverrunAction::kKill:
       executed_at_kill_ns_ = decision.executed_ns;
-      kill(decision.executed_ns > limits_.grace_ns ? policy::Cause::kLeaseEnd : policy::Cause::kNoPause,
-           std::move(decision.reason), std::move(decision.limit));
+      kill(decision.cause, std::move(decision.reason), std::move(decision.limit));
       return true;
   }
   return false;

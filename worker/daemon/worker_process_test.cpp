@@ -62,10 +62,14 @@ TEST_CASE("a task harvests a trainer's bubbles, obeys orders, and stops with a v
   rig.manager.wait_new_report();
   rig.manager.wait_new_report();
   CHECK(rig.manager.task("t").counters.steps == steps);
+  CHECK(rig.manager.task("t").why == "paused_by_user");
   rig.manager.order("t", "run");
   rig.manager.wait([&] { return rig.manager.task("t").counters.steps > steps; });
+  rig.manager.wait([&] { return rig.manager.task("t").why.empty(); });
+  CHECK(rig.manager.task("t").bubble_ns > 0);
   rig.manager.order("t", "stop");
   CHECK(rig.manager.verdict("t").kind == "stopped");
+  CHECK(rig.manager.verdict("t").cause == "order");
   rig.stop_worker();
 }
 
@@ -76,18 +80,21 @@ TEST_CASE("verdicts of tasks that misbehave; worker and other tasks go on", "[pr
   rig.manager.create(spec(rig, "good", "counter", {{"step_us", "200"}}));
   rig.manager.wait([&] { return rig.manager.task("good").counters.steps > 5; });
   struct Case {
-    const char *where, *how, *kind, *transition;
+    const char *where, *how, *kind, *transition, *cause;
   };
-  for (const Case& c :
-       {Case{"step", "abort", "crashed", "RunNextStep"}, Case{"init", "fail", "failed", "InitSideTask"},
-        Case{"step", "spin", "overran", "RunNextStep"}, Case{"step", "hang", "overran", "RunNextStep"},
-        Case{"create", "throw", "failed", "CreateSideTask"}, Case{"step", "exit0", "failed", "RunNextStep"},
-        Case{"init", "spin", "overran", "InitSideTask"}}) {
+  for (const Case& c : {Case{"step", "abort", "crashed", "RunNextStep", "signal"},
+                        Case{"init", "fail", "failed", "InitSideTask", "transition"},
+                        Case{"step", "spin", "overran", "RunNextStep", "lease_end"},
+                        Case{"step", "hang", "overran", "RunNextStep", "no_pause"},
+                        Case{"create", "throw", "failed", "CreateSideTask", "transition"},
+                        Case{"step", "exit0", "failed", "RunNextStep", "exit"},
+                        Case{"init", "spin", "overran", "InitSideTask", "lease_end"}}) {
     CAPTURE(c.where, c.how);
     rig.manager.create(spec(rig, "bad", "faulty", {{"where", c.where}, {"how", c.how}}));
     const bus::Verdict verdict = rig.manager.verdict("bad");
     CHECK(verdict.kind == c.kind);
     CHECK(verdict.transition == c.transition);
+    CHECK(verdict.cause == c.cause);
     CHECK_FALSE(verdict.reason.empty());
   }
   const uint64_t steps = rig.manager.task("good").counters.steps;
@@ -109,6 +116,7 @@ TEST_CASE("kill -9 of runner or supervisor is a verdict; the worker stays", "[pr
     REQUIRE(kill(supervisor ? task.supervisor : task.runner, SIGKILL) == 0);
     const auto verdict = rig.manager.verdict("t");
     CHECK(verdict.kind == (supervisor ? "lost" : "crashed"));
+    CHECK(verdict.cause == (supervisor ? "supervisor" : "signal"));
     CHECK(verdict.signal == SIGKILL);
     CHECK(runner.ends());
     rig.manager.forget("t");
