@@ -4,8 +4,9 @@
     train_gpt.py --stages 2 --iterations 60 --cores 0,1             # plain
     train_gpt.py --stages 2 --iterations 60 --cores 0,1 --hook on   # the same, started through python -m freeride.run
 
-The training itself knows nothing of FreeRide: with --hook on the launcher below only starts the ranks through another program. Everything is
-deterministic for a given --seed, so the losses of two runs are bitwise equal, hooked or not.
+The training itself knows nothing of FreeRide: with --hook on the launcher below only starts the ranks through another program, and where it was
+itself run through one, such as python -m freeride.observe, so are the ranks. Everything is deterministic for a given --seed, so the losses of two
+runs are bitwise equal, hooked or not.
 """
 import argparse
 import ctypes
@@ -45,10 +46,31 @@ def parse(argv):
     return options
 
 
+PROGRESS_EVERY_S = 3
+
+
+def say(text):
+    print(f"train_gpt: {text}", file=sys.stderr, flush=True)
+
+
 # ---- launcher ------------------------------------------------------------------------------------------------------------------
 
 def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def run_through():
+    """The interpreter's arguments in front of this script, such as -m freeride.observe --out DIR."""
+    words = sys.orig_argv[1:]
+    return next((words[:at] for at, word in enumerate(words) if os.path.exists(word) and os.path.samefile(word, __file__)), [])
+
+
+def introduce(options):
+    length = f"{options.iterations} iterations" if options.iterations else ""
+    length += (" or " if length and options.seconds else "") + (f"{options.seconds:g} s" if options.seconds else "")
+    say(f"a GPT of {options.layers} layers of width {options.dim} on this Python's own sources: {options.stages} stages, a process each, "
+        f"{options.micro_batches} micro-batches of {options.micro_batch_size} x {options.seq} bytes an iteration; {length}" +
+        ("" if options.seconds else ", the time left is said after the second"))
 
 
 def launch(options, argv):
@@ -56,11 +78,12 @@ def launch(options, argv):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    introduce(options)
     ranks = []
     for rank in range(options.stages):
         env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(options.stages), MASTER_ADDR="127.0.0.1",
                    MASTER_PORT=str(port), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONUNBUFFERED="1")
-        through = ["-m", "freeride.run"] if options.hook == "on" else []
+        through = run_through() or (["-m", "freeride.run"] if options.hook == "on" else [])
         ranks.append(subprocess.Popen([sys.executable, *through, os.path.abspath(__file__), *argv, "--rank", str(rank)], env=env,
                                       preexec_fn=die_with_parent))
 
@@ -97,6 +120,34 @@ def read_text(limit=4 << 20):
         if len(text) >= limit:
             break
     return bytes(text[:limit])
+
+
+class Progress:
+    """A line every few seconds: the first one once there is an iteration to measure, since the first is slower."""
+
+    def __init__(self, options):
+        self.options, self.began, self.said, self.iteration = options, time.monotonic(), time.monotonic(), 0
+        self.first_ended = None
+
+    def iteration_ended(self, iteration, loss):
+        now = time.monotonic()
+        if self.first_ended is None:
+            self.first_ended = now
+            return
+        if self.iteration and now - self.said < PROGRESS_EVERY_S and iteration != self.options.iterations:
+            return
+        each = (now - self.first_ended) / (iteration - 1)
+        left = [each * (self.options.iterations - iteration)] if self.options.iterations else []
+        left += [self.options.seconds - (now - self.began)] if self.options.seconds else []
+        say(f"iteration {iteration}, loss {loss:.3f}, {1000 * each:.0f} ms an iteration, about {max(0, min(left)):.0f} s left")
+        self.said, self.iteration = now, iteration
+
+
+def say_if_no_worker(options):
+    """Hooked and alone: worth a line, since nothing else would show it."""
+    freeride = sys.modules.get("freeride")
+    if options.hook == "on" and freeride is not None and freeride.state() in ("starting", "active") and not freeride.connected():
+        say("--hook on, but no worker has this rank's page: no side task runs in its bubbles until a freeride-worker is started")
 
 
 def train(options):
@@ -166,6 +217,7 @@ def train(options):
         return tensor
 
     log = open(options.log_json, "w", buffering=1) if last and options.log_json else None
+    progress = Progress(options) if last else None
     began, iteration = time.monotonic(), 0
     while True:
         iteration += 1
@@ -216,6 +268,10 @@ def train(options):
         if log:
             log.write(json.dumps({"iteration": iteration, "loss": loss_sum, "begin_ns": begin_ns,
                                   "end_ns": time.monotonic_ns()}) + "\n")
+        if progress:
+            progress.iteration_ended(iteration, loss_sum)
+        if first and iteration == 2:
+            say_if_no_worker(options)
         if store.add("last", 0) == iteration:
             break
     dist.barrier()

@@ -19,22 +19,27 @@ import torch.distributed as dist
 from torch.distributed import batch_isend_irecv as imported_before
 
 import freeride
-from freeride import _cuda, _hook
+from freeride import _cuda
+from freeride._hook import hook, off
 
 stream = fake.fake_cuda_stream()
+
+
+class FakeGpu(_cuda.Gpu):
+    KIND = "cpu"
+    context = staticmethod(lambda device: contextlib.nullcontext())
+    stream = staticmethod(lambda device: stream)
+    new_stream = staticmethod(lambda device: fake.fake_cuda_stream())
+    follow = staticmethod(lambda apart: None)  # the receives are gloo's
+    on = staticmethod(lambda apart: contextlib.nullcontext())
+    raw = staticmethod(lambda apart: apart)
+    usable_bytes = staticmethod(lambda device: 5 << 30)
+    if sys.argv[2] == "norm":
+        at_once = staticmethod(lambda options: True)  # this torch's options may not say
+
+
 _cuda.wanted = lambda c10d: True
-_cuda._KIND = "cpu"
-_cuda._stream = lambda device: stream
-_cuda._context = lambda device: contextlib.nullcontext()
-_cuda._new_stream = lambda device: fake.fake_cuda_stream()
-_cuda._follow = lambda apart: None  # the receives are gloo's
-_cuda._on = lambda apart: contextlib.nullcontext()
-_cuda._raw = lambda apart: apart
-_cuda._usable_bytes = lambda device: 5 << 30
-
-
-if sys.argv[2] == "norm":
-    _cuda._at_once = lambda options: True  # this torch's options may not say
+hook.gpu = FakeGpu()
 
 
 def work(ms):
@@ -46,7 +51,7 @@ def main(scenario):
     rank = int(os.environ["RANK"])
     freeride.attach()
     dist.init_process_group("gloo")
-    assert freeride.state() == ("off" if freeride._hook.off() else "waiting"), freeride.state()
+    assert freeride.state() == ("off" if off() else "waiting"), freeride.state()
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     batch = imported_before if scenario == "imported" else dist.batch_isend_irecv
@@ -84,15 +89,12 @@ def main(scenario):
             dist.all_reduce(norm)
             assert norm.item() == 2
         if scenario == "fails" and rank == 1 and iteration == 7:
-            _hook.fail(RuntimeError("a test"))
+            hook.fail(RuntimeError("a test"))
         optimizer.step()
         fake.fake_cuda_synchronize(stream)
     time.sleep(0.05)
-    page = None
-    if _hook._handle is not None:
-        from freeride import pages
-        page = pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle))
-    result = {"got": got, "counters": _cuda.counters(), "state": freeride.state(),
+    page = hook.page()
+    result = {"got": got, "counters": hook.counters(), "state": freeride.state(),
               "device": page.device.decode() if page else None, "waits": page.waits if page else None,
               "iteration": page.iteration if page else None, "usable_bytes": page.usable_bytes if page else None,
               "low_ms": [page.learned[i].low_ns / 1e6 for i in range(page.waits)] if page else None}

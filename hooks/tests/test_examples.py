@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from support import SOURCE, WATCHDOG, environment
+from support import SMALL, SOURCE, TRAIN, WATCHDOG, environment
 
 
 @pytest.mark.parametrize("victim", [None, "rank0", "rank1", "watcher", "all"])
@@ -31,3 +31,23 @@ def test_two_ranks_survive(tmp_path, victim):
             assert f"watcher: rank {rank} detached after 40 iterations, 40 bubbles" in out
     if victim == "watcher":
         assert out.count("watcher: has the page of rank") >= 2  # again, from the new one
+
+
+def test_train_gpt_says_what_it_does_and_how_far_it_is(tmp_path):
+    done = subprocess.run([sys.executable, TRAIN, "--hook", "on", *SMALL, "--iterations", "5"], env=environment(tmp_path), capture_output=True,
+                          text=True, timeout=WATCHDOG, check=False)
+    assert done.returncode == 0 and done.stdout == ""
+    said = done.stderr.splitlines()
+    assert re.fullmatch(r"train_gpt: a GPT of 4 layers .* 2 stages, .*; 5 iterations, the time left is said after the second", said[0])
+    lines = [line for line in said if " ms an iteration" in line]
+    assert re.fullmatch(r"train_gpt: iteration 2, loss \d\.\d{3}, \d+ ms an iteration, about \d+ s left", lines[0])
+    assert lines[-1].startswith("train_gpt: iteration 5,")
+    assert sum("no worker has this rank's page" in line for line in said) == 1
+    assert not any(line.startswith("freeride: ") for line in said)
+
+
+def test_train_gpt_run_through_the_hook_is_hooked(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "freeride.run", TRAIN, *SMALL, "--iterations", "3"], capture_output=True, text=True,
+                          timeout=WATCHDOG, env=environment(tmp_path, FREERIDE_HOOK_LIBRARY="/nowhere.so"), check=False)
+    assert done.returncode == 0
+    assert done.stderr.count("not attached: OSError") == 3  # the launcher and both ranks

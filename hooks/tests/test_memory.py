@@ -11,7 +11,7 @@ GIB = 1 << 30
 # A process for each: libraries are loaded once and in an order.
 SCRIPT = """
 import ctypes, json, sys, threading, time
-from freeride import _hook, _memory
+from freeride._hook import hook
 folder, order, scenario = sys.argv[1:]
 ask_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
 
@@ -22,7 +22,7 @@ def allocator():
 
 if order == "after":
     taker = allocator()
-_memory.preload(_hook.library())
+hook._load()
 if order == "before":
     taker = allocator()
 runtime = ctypes.CDLL("libcudart.so.99")
@@ -38,14 +38,14 @@ def wanted(context, size):
     return 0 if scenario == "no worker" else 1
 
 if scenario != "not attached":
-    _memory._library.freeride_memory_serve(ctypes.cast(wanted, ctypes.c_void_p), None)
+    hook.memory.library.freeride_memory_serve(ctypes.cast(wanted, ctypes.c_void_p), None)
 left = ctypes.c_int()
 def take(size):
     begin = time.monotonic()
     error = taker.fake_allocator_take(size, ctypes.byref(left))
     return [error, left.value, time.monotonic() - begin > 0.5]
 print(json.dumps({"small": take(1 << 30), "large": take(5 << 30), "again": take(50 << 30), "and again": take(50 << 30), "asked": asked,
-                  "counters": _memory.counters()}))
+                  "counters": hook.memory.counters()}))
 """
 
 

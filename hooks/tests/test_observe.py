@@ -41,6 +41,18 @@ def test_ranks_leave_a_report(tmp_path):
     assert again.returncode == 0 and "gpt: 2 stages" in again.stdout
 
 
+def test_the_shipped_example_is_observed_though_it_starts_its_own_ranks(tmp_path):
+    out = tmp_path / "out"
+    (out).mkdir()
+    (out / "rank1.json").write_text("of an earlier run")
+    done = subprocess.run([sys.executable, "-m", "freeride.observe", "--out", out, TRAIN, *SMALL, "--iterations", "8"], capture_output=True, text=True,
+                          timeout=WATCHDOG, env=environment(tmp_path / "run", FREERIDE_JOB="gpt"), check=False)
+    assert done.returncode == 0, done.stderr
+    assert "gpt: 2 stages, 1 replica" in done.stdout and done.stdout.count("bubbles take") == 1
+    assert "nothing was hooked" not in done.stderr and "--hook on" not in done.stderr
+    assert [len(rank["iterations"]) for rank in observe.load(out)] == [8, 8]
+
+
 def test_table_counts_what_is_after_the_warm_up():
     text = "\n".join(observe.table([rank_file()], price=3.0, skip=2))
     assert "3 iterations of 100.0 ms" in text

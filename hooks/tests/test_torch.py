@@ -1,4 +1,6 @@
 """The hook under real torch.distributed processes over gloo."""
+import ast
+import graphlib
 import json
 import os
 import signal
@@ -27,6 +29,15 @@ def _unhooked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unhooked")
     assert train(folder, folder / "log", "--iterations", "6", hook="off").returncode == 0
     return losses(folder / "log")
+
+
+def test_the_packages_modules_import_each_other_in_no_circle():
+    uses = {}
+    for path in (SOURCE / "hooks/python/freeride").glob("*.py"):
+        imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.level == 1]
+        uses[path.stem] = {name for node in imports for name in ([node.module] if node.module else [alias.name for alias in node.names])}
+    assert "_torch" in uses["_hook"]
+    list(graphlib.TopologicalSorter(uses).static_order())  # raises CycleError
 
 
 def test_marks_are_the_schedules_and_losses_the_same(tmp_path, unhooked):
@@ -183,8 +194,8 @@ t = torch.zeros(1)
 for group in (None, pair, both):
     if rank == 0: dist.send(t, 1, group=group)
     if rank == 1: dist.recv(t, 0, group=group)
-from freeride import _hook
-print(_hook._waits)
+from freeride._hook import hook
+print(hook.waits)
 """, 3, tmp_path, FREERIDE_GROUP="ranks=0,1")
     assert finish(ranks)[1][0][0] == "1\n"
 
@@ -197,8 +208,8 @@ t = torch.zeros(1)
 for group in (None, pair, everyone):
     if rank == 0: dist.send(t, 1, group=group)
     if rank == 1: dist.recv(t, 0, group=group)
-from freeride import _hook
-print(_hook._waits)
+from freeride._hook import hook
+print(hook.waits)
 """, 3, tmp_path, FREERIDE_GROUP=rule)
     (out, err), code = finish(ranks)[1]
     assert code == 0, err
@@ -212,8 +223,8 @@ assert freeride.state() == 'starting'
 freeride.detach()
 assert freeride.state() == 'off'
 assert freeride.attach(job='third', device='cpu-9', stage=1, stages=3)
-from freeride import _hook, pages
-page = pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle))
+from freeride._hook import hook
+page = hook.page()
 print(page.job.decode(), page.device.decode(), page.stage, page.stages)
 """, 1, tmp_path, hooked=False)
     (out, err), code = finish(ranks)[0]
@@ -223,8 +234,8 @@ print(page.job.decode(), page.device.decode(), page.stage, page.stages)
 
 def test_job_names(tmp_path):
     show = INIT + """
-from freeride import _hook, pages
-print(pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle)).job.decode())
+from freeride._hook import hook
+print(hook.page().job.decode())
 """
     for env, wanted in (({"FREERIDE_JOB": "j"}, "j"), ({"TORCHELASTIC_RUN_ID": "e"}, "e"), ({"TORCHELASTIC_RUN_ID": "none"}, None), ({}, None)):
         (out, err), code = finish(world(show, 1, tmp_path, **env))[0]
@@ -240,7 +251,7 @@ model = nn.Linear(2, 2)
 before = torch.optim.SGD(model.parameters(), lr=0.1)
 """ + INIT + """
 import freeride
-from freeride import _hook, pages
+from freeride._hook import hook
 class Own(torch.optim.Optimizer):
     def __init__(self, parameters): super().__init__(parameters, {})
     def step(self, closure=None): return "own"
@@ -250,9 +261,9 @@ after, own, around = torch.optim.AdamW(model.parameters()), Own(model.parameters
 def wait():
     t = torch.zeros(1)
     work = dist.irecv(t, rank); dist.isend(t, rank); work.wait()
-page = pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle))
+page = hook.page()
 def wait():  # gloo has no path to oneself: what a receive does to the marks is enough here
-    assert _hook.begin(); _hook.end()
+    assert hook.begin(); hook.end()
 counts = []
 for optimizer in (before, after, own, around):
     wait(); result = optimizer.step(); counts.append(page.iteration)
@@ -270,12 +281,12 @@ print(counts)
     assert out == "[1, 2, 3, 4, 5, 5, 6, 7, 7]\n", err
 
 
-@pytest.mark.parametrize("where", ["_hook._library_instance.mark_begin", "_hook._library_instance.mark_end", "_hook._library_instance.iteration_end",
-                                   "_torch._note", "_pipeline.receives"])
+@pytest.mark.parametrize("where", ["hook.library.mark_begin", "hook.library.mark_end", "hook.library.iteration_end",
+                                   "hook.marker._note", "hook.pipelines.receives"])
 def test_errors_in_the_hook_switch_it_off_and_calls_happen_once(tmp_path, where):
     ranks = world(INIT + f"""
 import freeride
-from freeride import _hook, _pipeline, _torch
+from freeride._hook import hook
 from torch._C import _distributed_c10d as native
 def broken(*_): raise ValueError("on purpose")
 {where} = broken
@@ -290,6 +301,61 @@ print(freeride.state(), freeride.enable())
     assert code == 0, err
     assert out == "disabled False\n"
     assert err.count("freeride: the hook is switched off: ValueError: on purpose") == 1
+
+
+DETACH = """
+import freeride, json
+from torch._C import _distributed_c10d as native
+import torch.distributed.distributed_c10d as c10d
+METHODS = ("send", "recv", "recv_anysource", "broadcast", "allreduce", "reduce", "barrier")
+def functions():
+    found = {"wait": vars(native.Work)["wait"], "init": (dist.init_process_group, c10d.init_process_group),
+             "batch": (dist.batch_isend_irecv, c10d.batch_isend_irecv), "optimizer": torch.optim.Optimizer.__init__, "step": torch.optim.SGD.step}
+    return {**found, **{name: vars(native.ProcessGroup)[name] for name in METHODS}}
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)  # torch wraps its step by itself, with the first one
+before = functions()
+from freeride._hook import hook
+t, marked = torch.zeros(1), []
+def iterate():
+    if rank == 0: dist.send(t, 1)
+    else: dist.recv(t, 0)
+    marked.append(hook.waits)
+    optimizer.step()
+"""
+
+
+def test_detach_puts_torchs_functions_back_and_attach_wraps_them_once_more(tmp_path):
+    ranks = world(DETACH + "freeride.attach()\n" + INIT + """
+assert functions()["wait"] is not before["wait"]
+freeride.attach(); iterate()
+freeride.detach()
+assert functions() == before, [name for name, function in functions().items() if function != before[name]]
+iterate(); freeride.attach(job="again"); iterate()
+once = functions()
+freeride.detach(); freeride.attach(job="and again"); iterate()
+print(marked, freeride.state(), all(functions()[name] is not before[name] for name in ("wait", "recv")))
+""", 2, tmp_path, hooked=False)
+    (out, err), code = finish(ranks)[1]
+    assert code == 0, err
+    assert out == "[1, 0, 1, 1] active True\n" and "freeride" not in err
+
+
+def test_what_somebody_else_has_wrapped_since_stays_and_marks_once(tmp_path):
+    ranks = world(DETACH + "freeride.attach()\n" + INIT + """
+ours, seen = native.Work.wait, []
+def theirs(work, *args, **kwargs):
+    seen.append(1)
+    return ours(work, *args, **kwargs)
+native.Work.wait = theirs
+iterate(); freeride.detach()
+assert vars(native.Work)["wait"] is theirs
+iterate(); freeride.attach(); iterate()
+assert vars(native.Work)["wait"] is theirs
+print(marked, len(seen))
+""", 2, tmp_path, hooked=False)
+    (out, err), code = finish(ranks)[1]
+    assert code == 0, err
+    assert out == "[1, 0, 1] 3\n" and "freeride" not in err
 
 
 def test_disable_and_enable_while_running(tmp_path):
@@ -315,19 +381,19 @@ print(*states)
 def test_forked_data_loader_leaves_the_page_alone(tmp_path):
     ranks = world(INIT + """
 import freeride
-from freeride import _hook, pages
-page = pages.BubblePage.from_address(_hook._library_instance.page(_hook._handle))
+from freeride._hook import hook
+page = hook.page()
 class Data(torch.utils.data.Dataset):
     def __len__(self): return 8
     def __getitem__(self, i):
-        _hook.begin(); freeride.iteration_end(); freeride.disable("in a loader"); freeride.detach()
+        hook.begin(); freeride.iteration_end(); freeride.disable("in a loader"); freeride.detach()
         return torch.tensor([i])
-_hook.begin()
+hook.begin()
 before = (page.state_word, page.wake, page.iteration)
 items = sorted(int(x) for batch in torch.utils.data.DataLoader(Data(), num_workers=2) for x in batch)
 assert items == list(range(8))
 assert (page.state_word, page.wake, page.iteration) == before
-_hook.end()
+hook.end()
 print(freeride.state())
 """, 1, tmp_path)
     (out, err), code = finish(ranks)[0]

@@ -4,9 +4,7 @@ is still called exactly as before; one that has gone in another version costs no
 import functools
 import sys
 
-from . import _hook, _imports
-
-_listening = False
+from ._pipeline import world_ranks
 
 
 def expected():
@@ -14,46 +12,39 @@ def expected():
     return any(name in sys.modules for name, _ in _LISTENERS)
 
 
-def listen(told):
-    """Calls told(framework, groups, ranks) from now on: the groups a pipeline talks on (None: the default group), its world ranks by stage."""
-    global _listening
-    if _listening:
-        return
-    _listening = True
+def listen(imports, wrap, told, say, fail):
+    """Calls told(framework, groups, ranks) from now on: the groups a pipeline talks on (None: the default group), its world ranks by stage.
+    wrap(owner, name, make) is what replaces the functions; what is missing goes to `say`, errors to `fail`."""
     for name, (target, reader) in _LISTENERS:
-        _imports.after(name, lambda module, target=target, reader=reader: _listen_to(module, target, reader, told))
+        imports.after(name, lambda module, target=target, reader=reader: _listen_to(module, target, reader, wrap, told, say, fail))
 
 
-def _listen_to(module, target, reader, told):
+def _listen_to(module, target, reader, wrap, told, say, fail):
     owner = module
     for part in target.split(".")[:-1]:
         owner = getattr(owner, part, None)
     name = target.split(".")[-1]
-    original = getattr(owner, name, None)
-    if original is None:
-        _hook.say(f"this {module.__name__} has no {target}: tell the pipeline by FREERIDE_GROUP, FREERIDE_STAGE and FREERIDE_STAGES")
+    if getattr(owner, name, None) is None:
+        say(f"this {module.__name__} has no {target}: tell the pipeline by FREERIDE_GROUP, FREERIDE_STAGE and FREERIDE_STAGES")
         return
 
-    @functools.wraps(original)
-    def listening(*args, **kwargs):
-        result = original(*args, **kwargs)
-        try:
-            told(*reader(module, *args, **kwargs))
-        except Exception as error:
-            _hook.fail(error)
-        return result
+    def make(original):
+        @functools.wraps(original)
+        def listening(*args, **kwargs):
+            result = original(*args, **kwargs)
+            try:
+                told(*reader(module, *args, **kwargs))
+            except Exception as error:
+                fail(error)
+            return result
+        return listening
 
-    setattr(owner, name, listening)
-
-
-def _c10d():
-    return sys.modules["torch.distributed.distributed_c10d"]
+    wrap(owner, name, make)
 
 
 def _ranks_of(group):
-    from . import _pipeline
-    c10d = _c10d()
-    return _pipeline.world_ranks(c10d, group if group is not None else c10d._get_default_group())
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    return world_ranks(c10d, group if group is not None else c10d._get_default_group())
 
 
 def _of_pipelining(_, stage, *__, **___):

@@ -1,98 +1,38 @@
-"""The hook of this process: who we are, the library's handle, and the rule that no error of ours reaches the training.
+"""The hook of this process: all that it knows, in one object, and the rule that no error of ours reaches the training.
 
-Everything the training's own thread runs in a wait is in `begin`, `end` and `iteration_end`, which never raise.
+Here it is decided when and as whom a rank attaches. The calls of torch are met in _torch.py, which tells a marker (_marks.py, _cuda.py);
+which calls are a pipeline's is told by _pipeline.py and _frameworks.py. None of these knows this module.
 """
+import ctypes
+import functools
 import os
 import sys
 import threading
 
-from . import _library, _memory
-
-_lock = threading.RLock()
-_library_instance = None
-_handle = None     # the library's handle; None: not attached
-_pid = 0           # of the process that attached: a forked child is none
-_arguments = None  # of attach(), while waiting for init_process_group
-_said = set()
-_place = None      # stage, stages, replica that we attached with, where nobody gave them
-_explicit_iterations = False
-_had_group = False  # torch.distributed has been initialised in this process
-_waits = 0         # marked since the last iteration's end
-_stream_iteration_end = None  # _cuda's, where streams mark
+from . import _cuda, _frameworks
+from ._imports import Imports
+from ._library import CUDA, Config, Library, StreamCounters
+from ._marks import HostMarker
+from ._memory import Memory
+from ._pipeline import Pipelines, parse_rule
+from ._torch import C10D, Interception
 
 
-def say(text):
-    """One line on stderr, once."""
-    if text in _said or len(_said) > 16:
-        return
-    _said.add(text)
-    try:
-        sys.stderr.write(f"freeride: {text}\n")
-    except (OSError, ValueError, AttributeError):
-        pass
+_STARTED_BY = "FREERIDE_STARTED_BY"  # from freeride.run to freeride.run: a file of this name
+_RANKS = "freeride ranks"
 
 
 def off():
     return os.environ.get("FREERIDE_HOOK") == "0"
 
 
-def library():
-    global _library_instance
-    if _library_instance is None:
-        _library_instance = _library.Library()
-    return _library_instance
-
-
-def fail(error):
-    """After an error of our own: the hook goes off for good, and says so once."""
-    try:
-        if _handle is not None and _pid == os.getpid():
-            _library_instance.fail(_handle, f"{type(error).__name__}: {error}".replace("\n", " ").encode())
-        else:
-            say(f"not attached: {type(error).__name__}: {error}; training goes on without")
-    except Exception:  # nothing left to try
-        pass
-
-
-def attach(**arguments):
-    global _arguments
-    if off():
-        return False
-    try:
-        with _lock:
-            if (_handle is not None and _pid == os.getpid()) or _arguments is not None:
-                return True
-            _memory.preload(library())
-            from . import _torch
-            _torch.check(arguments)
-            _arguments = arguments
-            _torch.arm()
-            return True
-    except Exception as error:
-        _arguments = None
-        fail(error)
-        return False
-
-
-def arm():
-    """For freeride.run: attach with the environment's settings, without importing torch before the script does."""
-    global _arguments
-    try:
-        _memory.preload(library())
-        from . import _torch
-        _arguments = dict(job=None, device=None, stage=None, stages=None, replica=None, replicas=None, group=None, iterations="optimizer")
-        _torch.check(_arguments)
-        _torch.arm_at_import()
-    except Exception as error:
-        _arguments = None
-        fail(error)
-
-
-def script_has_ended():
-    """For freeride.run: a script that only starts the ranks would else run unhooked without a word."""
-    if _arguments is not None and not _had_group:
-        say("nothing was hooked: the script never called init_process_group(). If it starts the ranks itself, start each of these through "
-            "python -m freeride.run, or let them call freeride.attach()")
+def check(arguments):
+    """Raises for arguments that make no sense, while attach() can still say so."""
+    group = arguments["group"]
+    if group is None or isinstance(group, str):
+        parse_rule(group or os.environ.get("FREERIDE_GROUP"))
+    if arguments["iterations"] not in ("optimizer", "manual"):
+        raise ValueError('iterations is "optimizer" or "manual"')
 
 
 def number(name, given, default, least=0):
@@ -105,133 +45,347 @@ def number(name, given, default, least=0):
     return value
 
 
-def attach_now(rank, world, framework, stage=None, stages=None, replica=None, replicas=None, cuda_rank=None):
-    """Makes the handle; called once torch.distributed knows rank and size of the pipeline's group, or a framework this rank's place. What the
-    user says goes before that. cuda_rank: streams of the current CUDA context mark; the rank in the world. Returns whether there is a handle."""
-    global _handle, _pid, _arguments, _place
-    with _lock:
-        if _handle is not None and _pid == os.getpid():
-            return True
-        if _arguments is None:
-            return False
-        given, _arguments = _arguments, None
-        local = os.environ.get("LOCAL_RANK") or str(rank)
-        main = sys.modules.get("__main__")
-        script = os.path.basename(getattr(main, "__file__", None) or sys.argv[0] or "python")
-        elastic = os.environ.get("TORCHELASTIC_RUN_ID")
-        job = given["job"] or os.environ.get("FREERIDE_JOB") or (elastic if elastic and elastic != "none" else None)
-        job = job or f"{script}-{os.environ.get('MASTER_PORT', '0')}"
-        stages = number("FREERIDE_STAGES", given["stages"], stages or world, 1)
-        config = _library.Config()
-        config.struct_size = _library.ctypes.sizeof(config)
-        config.job = job.encode()
-        config.device = (given["device"] or os.environ.get("FREERIDE_DEVICE") or f"cpu-{local}").encode()
-        config.framework = framework.encode()
-        config.rank = int(os.environ.get("RANK") or rank)
-        config.stages = stages
-        config.stage = number("FREERIDE_STAGE", given["stage"], rank % stages if stage is None else stage)
-        config.replicas = number("FREERIDE_REPLICAS", given["replicas"], replicas or max(1, world // stages), 1)
-        guess = min(rank // stages, config.replicas - 1) if replica is None else replica
-        config.replica = number("FREERIDE_REPLICA", given["replica"], guess)
-        config.local_rank = int(local)
-        guessed = given["stage"] is None and not os.environ.get("FREERIDE_STAGE")
-        _place = (config.stage, config.stages, config.replica) if guessed else None
-        if cuda_rank is not None:
-            config.flags, config.rank = _library.CUDA, cuda_rank
-            device = given["device"] or os.environ.get("FREERIDE_DEVICE")
-            config.device = device.encode() if device else None  # the library knows the context's
-        _pid = os.getpid()
-        _handle = library().attach(_library.ctypes.byref(config))  # says by itself why, if not
-        if cuda_rank is not None and _handle is not None:
-            _memory.serve(library(), _handle)
-        return _handle is not None
+class Hook:
+    """What the training's own thread runs in a wait is `begin`, `end` and `iteration_end`, which never raise."""
 
+    def __init__(self):
+        self.library = None           # freeride/hook.h, loaded with the first attach
+        self.handle = None            # the library's handle; None: not attached
+        self.waits = 0                # marked since the last iteration's end
+        self.marker = None            # told of the training's calls
+        self.memory = Memory()
+        self.pipelines = Pipelines()
+        self.at_iteration_end = None  # observe's
+        self.gpu = _cuda.Gpu()
+        self._lock = threading.RLock()
+        self._pid = 0                 # of the process that attached: a forked child is none
+        self._arguments = None        # of attach(), while waiting for init_process_group
+        self._place = None            # stage, stages, replica that we attached with, where nobody gave them
+        self._postponed = False       # the attach: a framework will tell this rank's place in its pipeline
+        self._explicit_iterations = False
+        self._had_group = False       # torch.distributed has been initialised in this process
+        self._said = set()
+        self._ranks_started = None    # descriptor of a file that is empty while no rank was hooked in a process that this one has started
+        self._started_by = None       # the same of the process that started this one
+        self._torch = Interception(self.fail)
+        self._imports = Imports(self.fail)
 
-def attached_elsewhere(stage, stages, replica, **_):
-    """Has this rank attached with a place that was guessed, and wrongly?"""
-    return _handle is not None and _place is not None and _place != (stage, stages, replica)
+    # ---- what is said, and what becomes of errors ---------------------------------------------------------------------------------
 
-
-def begin():
-    """A wait begins. Returns whether end() must be called."""
-    global _waits
-    handle = _handle
-    if handle is None:
-        return False
-    try:
-        _waits += 1
-        _library_instance.mark_begin(handle)
-        return True
-    except Exception as error:
-        fail(error)
-        return False
-
-
-def end():
-    try:
-        _library_instance.mark_end(_handle)
-    except Exception as error:
-        fail(error)
-
-
-def iteration_end(explicit=False):
-    global _waits, _explicit_iterations
-    try:
-        if explicit:
-            _explicit_iterations = True
-        elif _explicit_iterations or _waits == 0:
-            return  # a second optimizer's step in the same iteration
-        _waits = 0
-        if _handle is None:
+    def say(self, text):
+        """One line on stderr, once."""
+        if text in self._said or len(self._said) > 16:
             return
-        if _stream_iteration_end is not None:
-            _stream_iteration_end(_handle)
+        self._said.add(text)
+        try:
+            sys.stderr.write(f"freeride: {text}\n")
+        except (OSError, ValueError, AttributeError):
+            pass
+
+    def fail(self, error):
+        """After an error of our own: the hook goes off for good, and says so once."""
+        try:
+            if self.is_attached():
+                self.library.fail(self.handle, f"{type(error).__name__}: {error}".replace("\n", " ").encode())
+            else:
+                self.say(f"not attached: {type(error).__name__}: {error}; training goes on without")
+        except Exception:  # nothing left to try
+            pass
+
+    def is_attached(self):
+        return self.handle is not None and self._pid == os.getpid()
+
+    # ---- attaching ----------------------------------------------------------------------------------------------------------------
+
+    def attach(self, **arguments):
+        if off():
+            return False
+        try:
+            with self._lock:
+                if self.is_attached() or self._arguments is not None:
+                    return True
+                self._load()
+                check(arguments)
+                self._arguments = arguments
+                import torch.distributed
+                if not torch.distributed.is_available():
+                    raise RuntimeError("this torch has no torch.distributed")
+                import torch.distributed.distributed_c10d as c10d
+                self._arm(c10d)
+                return True
+        except Exception as error:
+            self._arguments = None
+            self.fail(error)
+            return False
+
+    def arm(self):
+        """For freeride.run: attach with the environment's settings, without importing torch before the script does."""
+        try:
+            self._load()
+            self._arguments = dict(job=None, device=None, stage=None, stages=None, replica=None, replicas=None, group=None, iterations="optimizer")
+            check(self._arguments)
+            self._listen_to_ranks()
+            self._imports.after(C10D, self._arm)
+        except Exception as error:
+            self._arguments = None
+            self.fail(error)
+
+    def _listen_to_ranks(self):
+        """Of scripts that are run through freeride.run by this one."""
+        self._started_by = os.environ.get(_STARTED_BY)
+        try:
+            self._ranks_started = os.memfd_create(_RANKS, os.MFD_CLOEXEC)
+        except OSError:  # then it cannot be said that there are any
+            return
+        os.environ[_STARTED_BY] = f"/proc/{os.getpid()}/fd/{self._ranks_started}"
+
+    def _load(self):
+        if self.library is None:
+            self.library = Library()
+        self.memory.preload(self.library)
+
+    def script_has_ended(self):
+        """For freeride.run: a script that only starts the ranks would else run unhooked without a word."""
+        if self._arguments is None or self._had_group:
+            return
+        if self._ranks_started is not None and os.fstat(self._ranks_started).st_size > 0:
+            self._tell_who_started_us()
         else:
-            _library_instance.iteration_end(_handle)
-    except Exception as error:
-        fail(error)
+            self.say("nothing was hooked: the script never called init_process_group(). If it starts the ranks itself, start each of these "
+                     "through python -m freeride.run, or let them call freeride.attach()")
+
+    def _tell_who_started_us(self):
+        """A script that starts ranks through freeride.run may itself be run so: it has hooked something, then."""
+        if self._started_by is None:
+            return
+        try:
+            if os.readlink(self._started_by).startswith(f"/memfd:{_RANKS}"):  # not another process of its number
+                with open(self._started_by, "ab") as started_by:
+                    started_by.write(b".")
+        except OSError:  # it has ended, or was another user's
+            pass
+        self._started_by = None
+
+    def _arm(self, c10d):
+        """Listens, and attaches as soon as there is a default group."""
+        self._torch.after_init(c10d, self._attach_to)
+        _frameworks.listen(self._imports, self._torch.wrap, self._told, self.say, self.fail)
+        if c10d.is_initialized():
+            self._attach_to(c10d)
+
+    def _attach_to(self, c10d):
+        """There is a default group: attaches, or, where a framework will tell this rank's place, gets ready to."""
+        self._had_group = True
+        self._tell_who_started_us()
+        given = self._arguments
+        if given is None:
+            return
+        group = given["group"]
+        if group is None or isinstance(group, str):
+            self.pipelines.set_rule(parse_rule(group or os.environ.get("FREERIDE_GROUP")))
+            group = None
+        else:
+            self.pipelines.set_rule(("given",), group)
+        if given["iterations"] == "optimizer":
+            self._torch.after_steps(self.iteration_end)
+        if self.marker is None:
+            self.marker = _cuda.StreamMarker(self, self.pipelines, self.gpu) if _cuda.wanted(c10d) else HostMarker(self, self.pipelines)
+        self._torch.tell(c10d, self.marker)
+        placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
+        self._postponed = self.pipelines.automatic() and not placed and _frameworks.expected()
+        if not self._postponed:
+            self._attach_as(c10d, group=group)
+        else:
+            self.marker.attach_later(functools.partial(self._attach_as, c10d))  # should the framework tell nothing
+
+    def _attach_as(self, c10d, group=None, framework=None, ranks=None):
+        self._postponed = False
+        if self.marker.attach_later(functools.partial(self._attach_as, c10d, group, framework, ranks)):
+            return
+        rank, size, place = c10d.get_rank(group), c10d.get_world_size(group), {}
+        if rank < 0:
+            raise ValueError("this rank is not in the group given to attach()")
+        if ranks is not None:
+            place = _place(ranks, rank, size)
+        torch = sys.modules["torch"]
+        backend = c10d.get_backend(c10d._get_default_group())
+        if self.marker.STREAMS:
+            backend, place["cuda_rank"] = "nccl", c10d.get_rank()
+        self._attach_now(rank, size, f"torch {torch.__version__} {backend}" + (f", {framework}" if framework else ""), **place)
+
+    def pipeline_runs(self):
+        """A message of the pipeline's was posted: if its framework has told nothing so far, it will not."""
+        if self._postponed:
+            self._attach_as(sys.modules[C10D])
+
+    def _told(self, framework, groups, ranks):
+        """A framework has told this rank's pipeline."""
+        c10d = sys.modules[C10D]
+        if not c10d.is_initialized() or c10d.get_rank() not in ranks:
+            return
+        world = c10d._get_default_group()
+        self.pipelines.tell([world if group is None else group for group in groups], ranks)
+        if self._postponed or (self.marker is not None and self.marker.waiting()):
+            self._attach_as(c10d, framework=framework, ranks=ranks)
+        elif self.pipelines.automatic():
+            place = _place(ranks, c10d.get_rank(), c10d.get_world_size())
+            if self._is_elsewhere(**place):
+                self.say(f"{framework} was imported after init_process_group, when this rank had attached with another place: import it before, or "
+                         f"set FREERIDE_STAGE={place['stage']}, FREERIDE_STAGES={place['stages']}, FREERIDE_REPLICA={place['replica']}")
+
+    def _is_elsewhere(self, stage, stages, replica, **_):
+        """Has this rank attached with a place that was guessed, and wrongly?"""
+        return self.handle is not None and self._place is not None and self._place != (stage, stages, replica)
+
+    def _attach_now(self, rank, world, framework, stage=None, stages=None, replica=None, replicas=None, cuda_rank=None):
+        """Makes the handle; called once torch.distributed knows rank and size of the pipeline's group, or a framework this rank's place. What
+        the user says goes before that. cuda_rank: streams of the current CUDA context mark; the rank in the world."""
+        with self._lock:
+            if self.is_attached() or self._arguments is None:
+                return
+            given, self._arguments = self._arguments, None
+            local = os.environ.get("LOCAL_RANK") or str(rank)
+            main = sys.modules.get("__main__")
+            script = os.path.basename(getattr(main, "__file__", None) or sys.argv[0] or "python")
+            elastic = os.environ.get("TORCHELASTIC_RUN_ID")
+            job = given["job"] or os.environ.get("FREERIDE_JOB") or (elastic if elastic and elastic != "none" else None)
+            job = job or f"{script}-{os.environ.get('MASTER_PORT', '0')}"
+            stages = number("FREERIDE_STAGES", given["stages"], stages or world, 1)
+            config = Config()
+            config.struct_size = ctypes.sizeof(config)
+            config.job = job.encode()
+            config.device = (given["device"] or os.environ.get("FREERIDE_DEVICE") or f"cpu-{local}").encode()
+            config.framework = framework.encode()
+            config.rank = int(os.environ.get("RANK") or rank)
+            config.stages = stages
+            config.stage = number("FREERIDE_STAGE", given["stage"], rank % stages if stage is None else stage)
+            config.replicas = number("FREERIDE_REPLICAS", given["replicas"], replicas or max(1, world // stages), 1)
+            guess = min(rank // stages, config.replicas - 1) if replica is None else replica
+            config.replica = number("FREERIDE_REPLICA", given["replica"], guess)
+            config.local_rank = int(local)
+            guessed = given["stage"] is None and not os.environ.get("FREERIDE_STAGE")
+            self._place = (config.stage, config.stages, config.replica) if guessed else None
+            if cuda_rank is not None:
+                config.flags, config.rank = CUDA, cuda_rank
+                device = given["device"] or os.environ.get("FREERIDE_DEVICE")
+                config.device = device.encode() if device else None  # the library knows the context's
+            self._pid = os.getpid()
+            self.handle = self.library.attach(ctypes.byref(config))  # says by itself why, if not
+            if cuda_rank is not None and self.handle is not None:
+                self.memory.serve(self.library, self.handle)
+
+    def detach(self):
+        try:
+            with self._lock:
+                handle, self.handle, self._arguments, self.marker, self._postponed = self.handle, None, None, None, False
+                self._torch.put_back()
+                self._imports.forget()
+                if handle is not None:
+                    self.library.detach(handle)
+        except Exception as error:
+            self.fail(error)
+
+    # ---- marks --------------------------------------------------------------------------------------------------------------------
+
+    def begin(self):
+        """A wait begins. Returns whether end() must be called."""
+        handle = self.handle
+        if handle is None:
+            return False
+        try:
+            self.waits += 1
+            self.library.mark_begin(handle)
+            return True
+        except Exception as error:
+            self.fail(error)
+            return False
+
+    def end(self):
+        try:
+            self.library.mark_end(self.handle)
+        except Exception as error:
+            self.fail(error)
+
+    def iteration_end(self, explicit=False):
+        try:
+            if explicit:
+                self._explicit_iterations = True
+            elif self._explicit_iterations or self.waits == 0:
+                return  # a second optimizer's step in the same iteration
+            self.waits = 0
+            if self.handle is None:
+                return
+            self.marker.iteration_end(self.handle)
+            if self.at_iteration_end is not None:
+                self.at_iteration_end()
+        except Exception as error:
+            self.fail(error)
+
+    # ---- on, off, and what is known -----------------------------------------------------------------------------------------------
+
+    def disable(self, reason=None):
+        try:
+            if self.handle is not None:
+                self.library.disable(self.handle, (str(reason) if reason else "as asked").replace("\n", " ").encode())
+        except Exception as error:
+            self.fail(error)
+
+    def enable(self):
+        try:
+            return self.handle is not None and bool(self.library.enable(self.handle))
+        except Exception as error:
+            self.fail(error)
+            return False
+
+    def state(self):
+        try:
+            if self.handle is None:
+                return "waiting" if self._arguments is not None else "off"
+            return ("starting", "active", "disabled", "gone")[self.library.state(self.handle)]
+        except Exception as error:
+            self.fail(error)
+            return "off"
+
+    def connected(self):
+        try:
+            return self.handle is not None and bool(self.library.connected(self.handle))
+        except Exception as error:
+            self.fail(error)
+            return False
+
+    def page(self):
+        """This rank's bubble page (pages.BubblePage); None: not attached, or in a forked child."""
+        from . import pages
+        return pages.BubblePage.from_address(self.library.page(self.handle)) if self.is_attached() else None
+
+    # ---- for measurements ---------------------------------------------------------------------------------------------------------
+
+    def pause(self, paused):
+        """On all ranks after the same iteration: whether calls go straight through from now on. GPUs only."""
+        if self.marker is not None and self.marker.STREAMS:
+            self.marker.pause(paused)
+
+    def two_phase(self, least_ms):
+        """Only waits of this length or longer are waited for on the host first."""
+        if self.handle is not None:
+            self.library.stream_two_phase(self.handle, int(least_ms * 1e6))
+
+    def counters(self):
+        """What became of the batches that receive (freeride_stream_counters), as a dictionary."""
+        result = StreamCounters()
+        if self.handle is not None:
+            self.library.stream_counters(self.handle, ctypes.byref(result))
+        return {name: getattr(result, name) for name, _ in result._fields_}
 
 
-def disable(reason=None):
-    try:
-        if _handle is not None:
-            _library_instance.disable(_handle, (str(reason) if reason else "as asked").replace("\n", " ").encode())
-    except Exception as error:
-        fail(error)
+def _place(ranks, rank, size):
+    """Stage and replica of a rank whose pipeline is `ranks`, where all pipelines of the world have the same shape."""
+    stages, first = len(ranks), min(ranks)
+    stride = ranks[1] - ranks[0] if stages > 1 else 1
+    replicas = max(1, size // stages)
+    regular = stride > 0 and tuple(ranks) == tuple(range(first, first + stride * stages, stride))
+    replica = first // (stride * stages) * stride + first % stride if regular else first
+    return {"stage": tuple(ranks).index(rank), "stages": stages, "replica": min(replica, replicas - 1), "replicas": replicas}
 
 
-def enable():
-    try:
-        return _handle is not None and bool(_library_instance.enable(_handle))
-    except Exception as error:
-        fail(error)
-        return False
-
-
-def detach():
-    global _handle, _arguments
-    try:
-        with _lock:
-            handle, _handle, _arguments = _handle, None, None
-            if handle is not None:
-                _library_instance.detach(handle)
-    except Exception as error:
-        fail(error)
-
-
-def state():
-    try:
-        if _handle is None:
-            return "waiting" if _arguments is not None else "off"
-        return ("starting", "active", "disabled", "gone")[_library_instance.state(_handle)]
-    except Exception as error:
-        fail(error)
-        return "off"
-
-
-def connected():
-    try:
-        return _handle is not None and bool(_library_instance.connected(_handle))
-    except Exception as error:
-        fail(error)
-        return False
+hook = Hook()

@@ -3,35 +3,32 @@ import importlib.abc
 import importlib.util
 import sys
 
-from . import _hook
 
-_waiting = {}  # module's name -> what to call with it
+class Imports(importlib.abc.MetaPathFinder):
+    """Modules that are waited for, and what to call with each. `fail` gets the errors."""
 
-
-def after(name, function):
-    """Calls function(module): now, if the module is there, else when it has been imported. An error of it switches the hook off."""
-    module = sys.modules.get(name)
-    if module is not None:
-        _run(function, module)
-        return
-    if not _waiting:
-        sys.meta_path.insert(0, _Finder())
-    _waiting[name] = function
-
-
-def _run(function, module):
-    try:
-        function(module)
-    except Exception as error:
-        _hook.fail(error)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self):
+    def __init__(self, fail):
+        self._fail = fail
+        self._waiting = {}  # module's name -> what to call with it
         self._busy = False
 
+    def after(self, name, function):
+        """Calls function(module): now, if the module is there, else when it has been imported. Its errors go to `fail`."""
+        module = sys.modules.get(name)
+        if module is not None:
+            self._run(function, module)
+            return
+        if not self._waiting:
+            sys.meta_path.insert(0, self)
+        self._waiting[name] = function
+
+    def forget(self):
+        """Waits for nothing any more."""
+        self._waiting.clear()
+        self._leave()
+
     def find_spec(self, name, path=None, target=None):
-        if name not in _waiting or self._busy:
+        if name not in self._waiting or self._busy:
             return None
         self._busy = True  # find the real one without meeting ourselves
         try:
@@ -42,10 +39,27 @@ class _Finder(importlib.abc.MetaPathFinder):
             spec.loader = _Loader(self, spec.loader)
         return spec
 
+    def imported(self, module):
+        function = self._waiting.pop(module.__name__, None)
+        if not self._waiting:
+            self._leave()
+        if function is not None:
+            self._run(function, module)
+
+    def _leave(self):
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def _run(self, function, module):
+        try:
+            function(module)
+        except Exception as error:
+            self._fail(error)
+
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, finder, loader):
-        self._finder, self._loader = finder, loader
+    def __init__(self, imports, loader):
+        self._imports, self._loader = imports, loader
 
     def create_module(self, spec):
         return self._loader.create_module(spec)
@@ -53,8 +67,4 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        function = _waiting.pop(module.__name__, None)
-        if not _waiting and self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-        if function is not None:
-            _run(function, module)
+        self._imports.imported(module)

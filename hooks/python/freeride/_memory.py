@@ -7,39 +7,39 @@ import ctypes
 import os
 import sys
 
-_library = None
 
+class Memory:
+    """The library of this process, if it is there."""
 
-def preload(hook_library):
-    """Before torch: its allocator then finds our cudaMalloc. Does nothing afterwards."""
-    global _library
-    if _library is not None or "torch" in sys.modules or os.environ.get("FREERIDE_MEMORY") == "0":
-        return
-    try:
-        library = ctypes.CDLL(os.path.join(os.path.dirname(hook_library.path), "libfreeride_memory.so"), mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        return
-    library.freeride_memory_serve.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    library.freeride_memory_serve.restype = None
-    _library = library
+    def __init__(self):
+        self.library = None
 
+    def preload(self, hook_library):
+        """Before torch: its allocator then finds our cudaMalloc. Does nothing afterwards."""
+        if self.library is not None or "torch" in sys.modules or os.environ.get("FREERIDE_MEMORY") == "0":
+            return
+        try:
+            library = ctypes.CDLL(os.path.join(os.path.dirname(hook_library.path), "libfreeride_memory.so"), mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            return
+        library.freeride_memory_serve.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        library.freeride_memory_serve.restype = None
+        self.library = library
 
-def serve(hook_library, handle):
-    """Attached: who is refused memory says so on the rank's page."""
-    if _library is not None:
-        _library.freeride_memory_serve(ctypes.cast(hook_library.want_memory, ctypes.c_void_p), handle)
+    def serve(self, hook_library, handle):
+        """Attached: who is refused memory says so on the rank's page."""
+        if self.library is not None:
+            self.library.freeride_memory_serve(ctypes.cast(hook_library.want_memory, ctypes.c_void_p), handle)
 
+    def stop(self):
+        """Nobody is asked any more: an allocation that fails, fails. For measurements."""
+        if self.library is not None:
+            self.library.freeride_memory_serve(None, None)
 
-def stop():
-    """Nobody is asked any more: an allocation that fails, fails. For measurements."""
-    if _library is not None:
-        _library.freeride_memory_serve(None, None)
-
-
-def counters():
-    """Allocations that were tried again, and those that then succeeded; None where the library is not loaded."""
-    if _library is None:
-        return None
-    refused, saved = ctypes.c_uint64(), ctypes.c_uint64()
-    _library.freeride_memory_counters(ctypes.byref(refused), ctypes.byref(saved))
-    return refused.value, saved.value
+    def counters(self):
+        """Allocations that were tried again, and those that then succeeded; None where the library is not loaded."""
+        if self.library is None:
+            return None
+        refused, saved = ctypes.c_uint64(), ctypes.c_uint64()
+        self.library.freeride_memory_counters(ctypes.byref(refused), ctypes.byref(saved))
+        return refused.value, saved.value

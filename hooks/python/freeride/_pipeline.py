@@ -10,11 +10,6 @@ import weakref
 # of its own (the gradients of tied embeddings), which a side task would disturb.
 SMALL_BYTES = 64 << 10
 
-_rule = ("auto",)
-_given = None       # the user's process group, for ("given",)
-_told = []          # (weak references to the groups a pipeline talks on, its world ranks), from frameworks
-_verdicts = weakref.WeakKeyDictionary()  # process group -> _Verdict
-
 
 class _Verdict:
     """Of one group: is a receive from this rank of it the pipeline's (None: from any), and does it span stages, so that its collectives
@@ -40,53 +35,6 @@ def parse_rule(text):
     raise ValueError(f'FREERIDE_GROUP="{text}" is none of auto, world, any, size=N, ranks=A,B,…')
 
 
-def set_rule(rule, group=None):
-    global _rule, _given
-    _rule, _given = rule, group
-    _verdicts.clear()
-
-
-def automatic():
-    return _rule[0] == "auto"
-
-
-def tell(groups, ranks):
-    """A framework's pipeline, of which this rank is one: it talks on `groups`, among `ranks` (of the world)."""
-    entry = (tuple(map(weakref.ref, groups)), frozenset(ranks))
-    if entry not in _told:
-        _told.append(entry)
-        _verdicts.clear()
-
-
-def receives(group, source):
-    """Is a receive on `group` from its rank `source` (None: from any) the pipeline's?"""
-    verdict = _verdict_of(group)
-    if source is None:
-        return verdict.any_source
-    return verdict.sources is None or source in verdict.sources
-
-
-def spans_stages(group):
-    """Do collectives on `group` wait for other stages, and is that certain?"""
-    return _verdict_of(group).spans
-
-
-def awaited_in_collective(group, args, kwargs):
-    """Of a broadcast, all-reduce, reduce or barrier on `group`, given as to ProcessGroup's method: (its tensors, its options, whom of the group
-    this rank waits for in it). None: it is no wait for other stages, but work, or somebody else's."""
-    if not spans_stages(group):
-        return None
-    given = args[0] if args else kwargs.get("tensors", kwargs.get("tensor", ()))
-    tensors = [item for item in (given if isinstance(given, (list, tuple)) else (given,)) if hasattr(item, "element_size")]
-    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > SMALL_BYTES:
-        return None
-    options, rank = args[1] if len(args) > 1 else kwargs.get("opts"), group.rank()
-    others = tuple(other for other in range(group.size()) if other != rank)
-    if type(options).__name__ == "BroadcastOptions":
-        others = () if options.rootRank == rank else (options.rootRank,)
-    return tensors, options, others
-
-
 def world_ranks(c10d, group):
     """The group's members as ranks of the world, by their rank in the group."""
     if group is c10d._get_default_group():
@@ -96,34 +44,82 @@ def world_ranks(c10d, group):
     return tuple(c10d.get_global_rank(group, rank) for rank in range(group.size()))  # torch before 2
 
 
-def _verdict_of(group):
-    verdict = _verdicts.get(group)
-    if verdict is None:
-        import torch.distributed.distributed_c10d as c10d
-        verdict = _verdicts[group] = _judge(c10d, group)
-    return verdict
+class Pipelines:
+    """The rule, what frameworks have told, and the verdict on each process group."""
 
+    def __init__(self):
+        self._rule = ("auto",)
+        self._given = None  # the user's process group, for ("given",)
+        self._told = []     # (weak references to the groups a pipeline talks on, its world ranks), from frameworks
+        self._verdicts = weakref.WeakKeyDictionary()  # process group -> _Verdict
 
-def _judge(c10d, group):
-    everything = _Verdict(None, spans=True)
-    kind = _rule[0]
-    if kind == "given":
-        return everything if group is _given else _NONE
-    if kind == "world":
-        return everything if group is c10d._get_default_group() else _NONE
-    if kind == "ranks":
-        return everything if world_ranks(c10d, group) == _rule[1] else _NONE
-    if kind == "any" or (kind == "size" and group.size() == _rule[1]):
-        return _Verdict(None, spans=False)  # may as well be a data-parallel group
-    if kind == "size":
-        return _NONE
-    if not _told:
-        return _Verdict(None, spans=False) if group is c10d._get_default_group() else _NONE
-    members = world_ranks(c10d, group)
-    sources, spans = set(), False
-    for groups, ranks in _told:
-        inside = {rank for rank, world_rank in enumerate(members) if world_rank in ranks}
-        spans = spans or len(inside) > 1
-        if any(group is known() for known in groups):
-            sources |= inside
-    return _Verdict(frozenset(sources), spans, any_source=len(sources) == len(members))
+    def set_rule(self, rule, group=None):
+        self._rule, self._given = rule, group
+        self._verdicts.clear()
+
+    def automatic(self):
+        return self._rule[0] == "auto"
+
+    def tell(self, groups, ranks):
+        """A framework's pipeline, of which this rank is one: it talks on `groups`, among `ranks` (of the world)."""
+        entry = (tuple(map(weakref.ref, groups)), frozenset(ranks))
+        if entry not in self._told:
+            self._told.append(entry)
+            self._verdicts.clear()
+
+    def receives(self, group, source):
+        """Is a receive on `group` from its rank `source` (None: from any) the pipeline's?"""
+        verdict = self._verdict_of(group)
+        if source is None:
+            return verdict.any_source
+        return verdict.sources is None or source in verdict.sources
+
+    def spans_stages(self, group):
+        """Do collectives on `group` wait for other stages, and is that certain?"""
+        return self._verdict_of(group).spans
+
+    def awaited_in_collective(self, group, args, kwargs):
+        """Of a broadcast, all-reduce, reduce or barrier on `group`, given as to ProcessGroup's method: (its tensors, its options, whom of the group
+        this rank waits for in it). None: it is no wait for other stages, but work, or somebody else's."""
+        if not self.spans_stages(group):
+            return None
+        given = args[0] if args else kwargs.get("tensors", kwargs.get("tensor", ()))
+        tensors = [item for item in (given if isinstance(given, (list, tuple)) else (given,)) if hasattr(item, "element_size")]
+        if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > SMALL_BYTES:
+            return None
+        options, rank = args[1] if len(args) > 1 else kwargs.get("opts"), group.rank()
+        others = tuple(other for other in range(group.size()) if other != rank)
+        if type(options).__name__ == "BroadcastOptions":
+            others = () if options.rootRank == rank else (options.rootRank,)
+        return tensors, options, others
+
+    def _verdict_of(self, group):
+        verdict = self._verdicts.get(group)
+        if verdict is None:
+            import torch.distributed.distributed_c10d as c10d
+            verdict = self._verdicts[group] = self._judge(c10d, group)
+        return verdict
+
+    def _judge(self, c10d, group):
+        everything = _Verdict(None, spans=True)
+        kind = self._rule[0]
+        if kind == "given":
+            return everything if group is self._given else _NONE
+        if kind == "world":
+            return everything if group is c10d._get_default_group() else _NONE
+        if kind == "ranks":
+            return everything if world_ranks(c10d, group) == self._rule[1] else _NONE
+        if kind == "any" or (kind == "size" and group.size() == self._rule[1]):
+            return _Verdict(None, spans=False)  # may as well be a data-parallel group
+        if kind == "size":
+            return _NONE
+        if not self._told:
+            return _Verdict(None, spans=False) if group is c10d._get_default_group() else _NONE
+        members = world_ranks(c10d, group)
+        sources, spans = set(), False
+        for groups, ranks in self._told:
+            inside = {rank for rank, world_rank in enumerate(members) if world_rank in ranks}
+            spans = spans or len(inside) > 1
+            if any(group is known() for known in groups):
+                sources |= inside
+        return _Verdict(frozenset(sources), spans, any_source=len(sources) == len(members))

@@ -1,265 +1,211 @@
-"""Where torch.distributed is met: what waits for a neighbour, when such a wait begins and ends, when an iteration ends.
+"""Where torch is met: the one place that wraps its functions, tells a marker (_marks.py) of the calls, and puts the functions back.
 
-Patched are methods of two classes, not functions: ProcessGroup's receives, which every `dist.recv`, `dist.irecv` and `dist.batch_isend_irecv`
-ends in, and its small collectives note the Work they return, and Work.wait marks the wait of a noted one. So a function that the training
-imported earlier, a P2POp made of it, or a schedule that posts early and waits late are all covered, and a receive is marked where it is
-*waited for*. Which of them are the pipeline's is told by _pipeline.py; all others are never noted, and pass through at the price of one look
-into a dictionary.
+Wrapped are methods of two classes, besides a few functions: ProcessGroup's, which every `dist.recv`, `dist.irecv` and
+`dist.batch_isend_irecv` ends in, and Work.wait. So a function that the training imported earlier, a P2POp made of it, or a schedule that posts
+early and waits late are all covered. Each is wrapped once, whatever attaches how often; without a marker a wrapper only calls on.
 """
 import functools
 import importlib
-import os
 import sys
 import threading
-import weakref
 
-from . import _cuda, _frameworks, _hook, _imports, _pipeline
-
-_noted = {}  # id of a Work -> weak reference to it; an entry lives as long as its Work, or until its wait
-_armed = False
-_postponed = False  # the attach: a framework will tell this rank's place in its pipeline
-_stepping = threading.local()
-_C10D = "torch.distributed.distributed_c10d"
+C10D = "torch.distributed.distributed_c10d"
 
 
-def check(arguments):
-    """Raises for arguments that make no sense, while attach() can still say so."""
-    group = arguments["group"]
-    if group is None or isinstance(group, str):
-        _pipeline.parse_rule(group or os.environ.get("FREERIDE_GROUP"))
-    if arguments["iterations"] not in ("optimizer", "manual"):
-        raise ValueError('iterations is "optimizer" or "manual"')
+def _messages_of_batch(c10d, args, kwargs):
+    return [(op.op.__name__ == "isend", op.group or c10d._get_default_group(), getattr(op, "group_peer", op.peer), op.tensor)
+            for op in (args[0] if args else kwargs["p2p_op_list"])]
 
 
-# ---- arming ------------------------------------------------------------------------------------------------------------------
-
-def arm_at_import():
-    _imports.after(_C10D, arm)
-
-
-def arm(c10d=None):
-    """Patches torch.distributed (once) and attaches as soon as there is a default group."""
-    global _armed
-    if c10d is None:
-        import torch.distributed
-        if not torch.distributed.is_available():
-            raise RuntimeError("this torch has no torch.distributed")
-        import torch.distributed.distributed_c10d as c10d
-    if not _armed:
-        _armed = True
-        _patch_init(c10d)
-        _frameworks.listen(_told)
-    if c10d.is_initialized():
-        _attach_to(c10d)
+def _one_message(sends, peer_names):
+    def messages(_, args, kwargs):
+        group, *args = args
+        tensors = args[0] if args else kwargs.get("tensors", ())
+        peer = args[1] if len(args) > 1 else next((kwargs[name] for name in peer_names if name in kwargs), None)
+        return [(sends, group, peer, tensors[0] if tensors else None)]
+    return messages
 
 
-def _patch_init(c10d):
-    original = c10d.init_process_group
+def _of_any_source(_, args, kwargs):
+    group, *args = args
+    tensors = args[0] if args else kwargs.get("tensors", ())
+    return [(False, group, None, tensors[0] if tensors else None)]
 
-    @functools.wraps(original)
-    def init_process_group(*args, **kwargs):
-        result = original(*args, **kwargs)
+
+_MESSAGES = {"batch_isend_irecv": _messages_of_batch, "send": _one_message(True, ("dstRank", "dst")),
+             "recv": _one_message(False, ("srcRank", "src")), "recv_anysource": _of_any_source}
+
+
+class Interception:
+    """This process's wrapped functions. `fail` gets every error of ours, and the call goes on."""
+
+    def __init__(self, fail):
+        self._fail = fail
+        self._marker = None
+        self._wrapped = {}         # (owner, name) -> (what the owner itself had there, our wrapper)
+        self._step_hook = None     # of torch 2's optimizers
+        self._inside = threading.local()  # batch: its single messages are not met again; step: nor an optimizer in another
+
+    def wrap(self, owner, name, make):
+        """Replaces owner's `name` by make(it), once."""
+        if (owner, name) in self._wrapped:
+            return
+        wrapper = make(getattr(owner, name))
+        self._wrapped[owner, name] = vars(owner).get(name), wrapper
+        setattr(owner, name, wrapper)
+
+    def put_back(self):
+        """Everything is as it was. What somebody has wrapped since stays, and calls on; it isn't wrapped again."""
+        self._marker = None
+        if self._step_hook is not None:
+            self._step_hook.remove()
+            self._step_hook = None
+        for (owner, name), (own, wrapper) in reversed(list(self._wrapped.items())):
+            if vars(owner).get(name) is not wrapper:
+                continue
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+            del self._wrapped[owner, name]
+
+    def _try(self, function, *arguments):
         try:
-            _attach_to(c10d)
+            return function(*arguments)
         except Exception as error:
-            _hook.fail(error)
-        return result
+            self._fail(error)
+            return None
 
-    c10d.init_process_group = init_process_group
-    package = sys.modules.get("torch.distributed")
-    if package is not None and getattr(package, "init_process_group", None) is original:
-        package.init_process_group = init_process_group
+    # ---- when there is a default group --------------------------------------------------------------------------------------------
 
+    def after_init(self, c10d, then):
+        """Calls then(c10d) after each init_process_group()."""
+        def make(original):
+            @functools.wraps(original)
+            def init_process_group(*args, **kwargs):
+                result = original(*args, **kwargs)
+                self._try(then, c10d)
+                return result
+            return init_process_group
 
-def _attach_to(c10d):
-    """There is a default group: attaches, or, where a framework will tell this rank's place, gets ready to."""
-    global _postponed
-    _hook._had_group = True
-    given = _hook._arguments
-    if given is None:
-        return
-    group = given["group"]
-    if group is None or isinstance(group, str):
-        _pipeline.set_rule(_pipeline.parse_rule(group or os.environ.get("FREERIDE_GROUP")))
-        group = None
-    else:
-        _pipeline.set_rule(("given",), group)
-    if given["iterations"] == "optimizer":
-        _patch_optimizers()
-    if _cuda.wanted(c10d):
-        _cuda.patch(c10d)
-    else:
-        _patch_waits()
-    placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
-    _postponed = _pipeline.automatic() and not placed and _frameworks.expected()
-    if not _postponed:
-        _attach_as(c10d, group=group)
-    elif _cuda.armed():
-        _cuda.attach_later(functools.partial(_attach_as, c10d))  # should the framework tell nothing
+        self._wrap_function(c10d, "init_process_group", make)
 
+    def _wrap_function(self, c10d, name, make):
+        """Of c10d, and under the name that torch.distributed has for it."""
+        package, original = sys.modules.get("torch.distributed"), getattr(c10d, name)
+        self.wrap(c10d, name, make)
+        if package is not None and getattr(package, name, None) is original:
+            self.wrap(package, name, lambda _: getattr(c10d, name))
 
-def _attach_as(c10d, group=None, framework=None, ranks=None):
-    global _postponed
-    _postponed = False
-    if _cuda.attach_later(functools.partial(_attach_as, c10d, group, framework, ranks)):
-        return
-    rank, size, place = c10d.get_rank(group), c10d.get_world_size(group), {}
-    if rank < 0:
-        raise ValueError("this rank is not in the group given to attach()")
-    if ranks is not None:
-        place = _place(ranks, rank, size)
-    torch = sys.modules["torch"]
-    backend = c10d.get_backend(c10d._get_default_group())
-    if _cuda.armed():
-        backend, place["cuda_rank"] = "nccl", c10d.get_rank()
-    _hook.attach_now(rank, size, f"torch {torch.__version__} {backend}" + (f", {framework}" if framework else ""), **place)
+    # ---- waits for other stages ---------------------------------------------------------------------------------------------------
 
+    def tell(self, c10d, marker):
+        """From now on `marker` is told of the calls that it wants to meet, and of every wait."""
+        self._marker = marker
+        from torch._C import _distributed_c10d as native
+        for name in marker.MEETS:
+            if name == "batch_isend_irecv":
+                self._wrap_function(c10d, name, functools.partial(self._messages, c10d, name))
+            elif name in _MESSAGES:
+                self.wrap(native.ProcessGroup, name, functools.partial(self._messages, c10d, name))
+            else:
+                self.wrap(native.ProcessGroup, name, self._collective)
+        self.wrap(native.Work, "wait", self._wait)
 
-def _place(ranks, rank, size):
-    """Stage and replica of a rank whose pipeline is `ranks`, where all pipelines of the world have the same shape."""
-    stages, first = len(ranks), min(ranks)
-    stride = ranks[1] - ranks[0] if stages > 1 else 1
-    replicas = max(1, size // stages)
-    regular = stride > 0 and tuple(ranks) == tuple(range(first, first + stride * stages, stride))
-    replica = first // (stride * stages) * stride + first % stride if regular else first
-    return {"stage": tuple(ranks).index(rank), "stages": stages, "replica": min(replica, replicas - 1), "replicas": replicas}
+    def _messages(self, c10d, name, original):
+        of, in_batch, inside = _MESSAGES[name], name == "batch_isend_irecv", self._inside
 
-
-def _told(framework, groups, ranks):
-    """A framework has told this rank's pipeline."""
-    c10d = sys.modules[_C10D]
-    if not c10d.is_initialized() or c10d.get_rank() not in ranks:
-        return
-    world = c10d._get_default_group()
-    _pipeline.tell([world if group is None else group for group in groups], ranks)
-    if _postponed or _cuda.waiting():
-        _attach_as(c10d, framework=framework, ranks=ranks)
-    elif _pipeline.automatic():
-        place = _place(ranks, c10d.get_rank(), c10d.get_world_size())
-        if _hook.attached_elsewhere(**place):
-            _hook.say(f"{framework} was imported after init_process_group, when this rank had attached with another place: import it before, or "
-                      f"set FREERIDE_STAGE={place['stage']}, FREERIDE_STAGES={place['stages']}, FREERIDE_REPLICA={place['replica']}")
-
-
-# ---- waits for other stages -------------------------------------------------------------------------------------------------------
-
-def _note(work):
-    if work is None:
-        return
-    if _postponed:  # the framework has told nothing, and the pipeline runs
-        _attach_as(sys.modules[_C10D])
-    key = id(work)
-    _noted[key] = weakref.ref(work, lambda _, key=key: _noted.pop(key, None))
-
-
-def _note_receive(group, work, args, kwargs):
-    source = args[1] if len(args) > 1 else kwargs.get("srcRank", kwargs.get("src"))
-    if _pipeline.receives(group, source):
-        _note(work)
-
-
-def _note_any_receive(group, work, *_):
-    if _pipeline.receives(group, None):
-        _note(work)
-
-
-def _note_collective(group, work, args, kwargs):
-    found = _pipeline.awaited_in_collective(group, args, kwargs)
-    if found is not None and found[2]:
-        _note(work)
-
-
-_patched = False
-
-
-def _patch_waits():
-    global _patched
-    if _patched:
-        return
-    from torch._C import _distributed_c10d as native
-
-    def noting(original, note):
         @functools.wraps(original)
-        def call(self, *args, **kwargs):
-            work = original(self, *args, **kwargs)
+        def call(*args, **kwargs):
+            marker = self._marker
+            if marker is None or getattr(inside, "batch", False):
+                return original(*args, **kwargs)
+            posted = None
             try:
-                note(self, work, args, kwargs)
+                posted = marker.before_messages(of(c10d, args, kwargs), in_batch)
             except Exception as error:
-                _hook.fail(error)
+                self._fail(error)
+            inside.batch = in_batch
+            try:
+                with marker.where(posted):
+                    works = original(*args, **kwargs)
+            finally:
+                inside.batch = False
+            if posted is not None:
+                self._try(marker.after_messages, posted, works)
+            return works
+        return call
+
+    def _collective(self, original):
+        @functools.wraps(original)
+        def call(group, *args, **kwargs):
+            marker = self._marker
+            if marker is None or getattr(self._inside, "batch", False):
+                return original(group, *args, **kwargs)
+            self._try(marker.before_collective, group, args, kwargs)
+            work = original(group, *args, **kwargs)
+            self._try(marker.after_collective, group, work, args, kwargs)
             return work
         return call
 
-    original_wait = native.Work.wait
+    def _wait(self, original):
+        @functools.wraps(original)
+        def wait(work, *args, **kwargs):
+            marker = self._marker
+            if marker is None or not self._try(marker.before_wait, work):
+                return original(work, *args, **kwargs)
+            try:
+                return original(work, *args, **kwargs)
+            finally:
+                self._try(marker.after_wait)
+        return wait
 
-    @functools.wraps(original_wait)
-    def wait(self, *args, **kwargs):
-        if not _noted or _noted.pop(id(self), None) is None or not _hook.begin():
-            return original_wait(self, *args, **kwargs)
-        try:
-            return original_wait(self, *args, **kwargs)
-        finally:
-            _hook.end()
+    # ---- iterations ---------------------------------------------------------------------------------------------------------------
 
-    for note, names in ((_note_receive, ("recv",)), (_note_any_receive, ("recv_anysource",)),
-                        (_note_collective, ("broadcast", "allreduce", "reduce", "barrier"))):
-        for name in names:
-            setattr(native.ProcessGroup, name, noting(getattr(native.ProcessGroup, name), note))
-    native.Work.wait = wait
-    _patched = True
-
-
-# ---- iterations ------------------------------------------------------------------------------------------------------------------
-
-def _patch_optimizers():
-    # By its full name: torch.optim deletes the attribute in some versions.
-    module = importlib.import_module("torch.optim.optimizer")
-    register = getattr(module, "register_optimizer_step_post_hook", None)
-    if register is not None:  # torch 2
-        register(lambda *_: _hook.iteration_end())
-        return
-    base = module.Optimizer
-    original_init = base.__init__
-
-    @functools.wraps(original_init)
-    def init(self, *args, **kwargs):
-        original_init(self, *args, **kwargs)
-        try:
-            _patch_step_of(type(self))
-        except Exception as error:
-            _hook.fail(error)
-
-    base.__init__ = init
-    pending = [base]
-    while pending:  # optimizers made before us; a method looked up on an object is looked up on its class
-        for kind in pending.pop().__subclasses__():
-            pending.append(kind)
-            _patch_step_of(kind)
-
-
-def _patch_step_of(kind):
-    for owner in kind.__mro__:
-        step = owner.__dict__.get("step")
-        if step is None:
-            continue
-        if owner.__module__ == "torch.optim.optimizer" or getattr(step, "_freeride", False):
+    def after_steps(self, then):
+        """Calls then() after each optimizer's step."""
+        # By its full name: torch.optim deletes the attribute in some versions.
+        module = importlib.import_module("torch.optim.optimizer")
+        register = getattr(module, "register_optimizer_step_post_hook", None)
+        if register is not None:  # torch 2
+            if self._step_hook is None:
+                self._step_hook = register(lambda *_: then())
             return
-        owner.step = _counting(step)
-        return
+        base = module.Optimizer
 
+        def make(original_init):
+            @functools.wraps(original_init)
+            def init(optimizer, *args, **kwargs):
+                original_init(optimizer, *args, **kwargs)
+                self._try(self._wrap_step_of, type(optimizer), then)
+            return init
 
-def _counting(original):
-    @functools.wraps(original)
-    def step(*args, **kwargs):
-        outer = not getattr(_stepping, "inside", False)  # an optimizer that wraps another one makes one step
-        _stepping.inside = True
-        try:
-            result = original(*args, **kwargs)
-        finally:
+        self.wrap(base, "__init__", make)
+        pending = [base]
+        while pending:  # optimizers made before us; a method looked up on an object is looked up on its class
+            for kind in pending.pop().__subclasses__():
+                pending.append(kind)
+                self._wrap_step_of(kind, then)
+
+    def _wrap_step_of(self, kind, then):
+        for owner in kind.__mro__:
+            if owner.__dict__.get("step") is None:
+                continue
+            if owner.__module__ != "torch.optim.optimizer":
+                self.wrap(owner, "step", functools.partial(self._counting, then))
+            return
+
+    def _counting(self, then, original):
+        @functools.wraps(original)
+        def step(*args, **kwargs):
+            outer = not getattr(self._inside, "step", False)  # an optimizer that wraps another one makes one step
+            self._inside.step = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                if outer:
+                    self._inside.step = False
             if outer:
-                _stepping.inside = False
-        if outer:
-            _hook.iteration_end()
-        return result
-
-    step._freeride = True
-    return step
+                then()
+            return result
+        return step

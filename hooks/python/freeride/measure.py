@@ -1,19 +1,33 @@
 """What measurements and tests need of the hook's inside, under names that stay. No training needs it."""
-from . import _hook, _memory
-from ._cuda import counters, pause, two_phase
-from ._hook import fail
-from ._library import CUDA, HOLD, SENT, Config, Library
-from ._memory import counters as memory_counters
-from ._memory import stop as memory_stop
 
-__all__ = ["CUDA", "HOLD", "SENT", "Config", "Library", "counters", "fail", "memory_counters", "memory_serve", "memory_stop", "pause", "two_phase", "use"]
+from ._hook import hook
+from ._library import CUDA, HOLD, SENT, Config, Library
+
+__all__ = [
+    "CUDA",
+    "HOLD",
+    "SENT",
+    "Config",
+    "Library",
+    "counters",
+    "fail",
+    "memory_counters",
+    "memory_serve",
+    "memory_stop",
+    "pause",
+    "two_phase",
+    "use",
+]
+
+counters, fail, pause, two_phase = hook.counters, hook.fail, hook.pause, hook.two_phase
+memory_counters, memory_stop = hook.memory.counters, hook.memory.stop
 
 
 def use(library, handle):
     """Makes a handle that somebody attached through `library` this process's own."""
-    _hook._library_instance, _hook._handle = library, handle
+    hook.library, hook.handle = library, handle
 
 
 def memory_serve():
     """Undoes memory_stop()."""
-    _memory.serve(_hook.library(), _hook._handle)
+    hook.memory.serve(hook.library, hook.handle)

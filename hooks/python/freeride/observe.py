@@ -34,34 +34,22 @@ class Observer:
     """Copies what the page's rings hold at each iteration's end, before they are overwritten."""
 
     def __init__(self, out):
-        from . import _hook, pages
-        self._hook, self._pages, self._out = _hook, pages, out
+        from . import pages
+        from ._hook import hook
+        self._hook, self._pages, self._out = hook, pages, out
         self._bubbles = collections.deque(maxlen=MOST_BUBBLES)
         self._iterations = collections.deque(maxlen=MOST_ITERATIONS)
         self._bubbles_seen = self._iterations_seen = 0
         self._usable = 0
         self._about = None
-        original = _hook.iteration_end
-
-        def iteration_end(explicit=False):
-            original(explicit)
-            self.look()
-
-        _hook.iteration_end = iteration_end
+        self._pid = os.getpid()
+        hook.at_iteration_end = self.look  # an error of it switches the hook off
         atexit.register(self.write)
 
     def look(self):
-        try:
-            self._look()
-        except Exception as error:  # never into the training
-            self._hook.fail(error)
-
-    def _look(self):
-        handle = self._hook._handle
-        if handle is None or os.getpid() != self._hook._pid:
+        page, pages = self._hook.page(), self._pages
+        if page is None:
             return
-        pages = self._pages
-        page = pages.BubblePage.from_address(self._hook.library().page(handle))
         newest = page.bubbles
         for number in range(max(self._bubbles_seen, newest - pages.HISTORY), newest):
             record = page.history[number % pages.HISTORY]
@@ -83,10 +71,12 @@ class Observer:
 
     def write(self):
         """At exit. Rank 0 also waits for the others and prints."""
-        self.look()
-        if self._about is None or os.getpid() != self._hook._pid:
+        if os.getpid() != self._pid:
             return
         try:
+            self.look()
+            if self._about is None:
+                return
             path = os.path.join(self._out, f"rank{self._about['rank']}.json")
             with open(path + ".new", "w") as file:
                 json.dump({**self._about, "usable_bytes": self._usable, "bubbles": list(self._bubbles), "iterations": list(self._iterations)}, file)
@@ -279,18 +269,19 @@ def main():
             raise ValueError("which script?")
         os.makedirs(out, exist_ok=True)
         # Of an earlier run: it must not be taken for this one's.
-        rank = os.environ.get("RANK", "0")
-        for name in [f"rank{rank}.json"] + (["trace.json", "bubbles.png"] if rank == "0" else []):
-            if os.path.exists(os.path.join(out, name)):
-                os.remove(os.path.join(out, name))
+        rank = os.environ.get("RANK", "*")  # none yet: the script starts the ranks by itself
+        for name in [f"rank{rank}.json"] + (["trace.json", "bubbles.png"] if rank in ("0", "*") else []):
+            for path in glob.glob(os.path.join(glob.escape(out), name)):
+                os.remove(path)
     except (ValueError, OSError) as error:
         print(f"freeride.observe: {error}", file=sys.stderr)
         return 2
-    from freeride import _hook, run
+    from freeride import run
+    from freeride._hook import off
     # A run directory in which no worker listens: observing gives no leases.
     os.environ["FREERIDE_RUN_DIR"] = tempfile.mkdtemp(prefix="freeride-observe-")
     atexit.register(lambda path: os.path.isdir(path) and __import__("shutil").rmtree(path, ignore_errors=True), os.environ["FREERIDE_RUN_DIR"])
-    if not _hook.off():
+    if not off():
         observer = Observer(os.path.abspath(out))
         observer.price, observer.skip = price, skip
     sys.argv = ["freeride.run", *rest]

@@ -17,18 +17,18 @@ def main():
         # DeepSpeed's and older launchers put it right behind what they start: it is the script's.
         at = arguments.index("-m") + 2 if arguments[1] == "-m" else 2
         arguments = arguments[1:at] + arguments[:1] + arguments[at:]
-    from freeride import _hook
-    if not _hook.off():
-        _hook.arm()
+    from freeride._hook import hook, off
+    if not off():
+        hook.arm()
     process = os.getpid()
     try:
         code = run(arguments)
     except SystemExit as end:
         if end.code in (None, 0) and process == os.getpid():  # and no child that the script forked
-            _hook.script_has_ended()
+            hook.script_has_ended()
         raise
     if code == 0:
-        _hook.script_has_ended()
+        hook.script_has_ended()
     return code
 
 

@@ -87,9 +87,9 @@ class _Library:
 
 
 def listen():
-    from freeride import _hook
-    if not isinstance(_hook._library_instance, _Library):
-        _hook._library_instance = _Library(_hook._library_instance)
+    from freeride._hook import hook
+    if not isinstance(hook.library, _Library):
+        hook.library = _Library(hook.library)
 
 
 def take():

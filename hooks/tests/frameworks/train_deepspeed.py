@@ -101,8 +101,8 @@ def finish_on_gpu(out, rank, losses, seen, expected):
     result = {"losses": losses, "waits": [one[0] for one in iterations], "marks": [one[1] for one in iterations], "receives": expected.count("receive")}
     if hooked:
         import freeride
-        from freeride import _cuda
-        result.update(state=freeride.state(), counters=_cuda.counters())
+        from freeride._hook import hook
+        result.update(state=freeride.state(), counters=hook.counters())
     json.dump([result], open(f"{out}.{rank}", "w"))
     torch.distributed.barrier()
     os._exit(0)

@@ -89,9 +89,9 @@ def train(plan):
     result = {"losses": losses, "waits": [one[0] for one in seen], "marks": [one[1] for one in seen], "stage": stage}
     if hooked:
         import freeride
-        from freeride import _cuda
+        from freeride._hook import hook
         import record
-        result.update(state=freeride.state(), counters=_cuda.counters(), page_waits=record.page().waits)
+        result.update(state=freeride.state(), counters=hook.counters(), page_waits=record.page().waits)
     return result
 
 

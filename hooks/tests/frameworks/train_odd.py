@@ -57,11 +57,11 @@ def odd_things(plan, rank, number):
     if not hooked or rank != plan.get("odd_rank", 0):
         return
     import freeride
-    from freeride import _hook
+    from freeride._hook import hook
     if number == plan.get("disable_at"):
         from_another_thread(lambda: freeride.disable("a test"))
     if number == plan.get("fail_at"):
-        from_another_thread(lambda: _hook.fail(RuntimeError("a test's failure")))
+        from_another_thread(lambda: hook.fail(RuntimeError("a test's failure")))
 
 
 def main():
