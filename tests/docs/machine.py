@@ -51,6 +51,7 @@ def call(*words, **more):
 
 def prepare(tree):
     """Mounts, loopback."""
+    shutil.copy(HERE / "torchrun", pathlib.Path(tree) / "bin")
     call("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={tree}:/usr", "/usr")
     for folder in ("/run", "/var/lib"):
         call("mount", "-t", "tmpfs", "tmpfs", folder)
