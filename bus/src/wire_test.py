@@ -1,4 +1,5 @@
 """The wire from Python: golden files, the example, and freeride-bus as a program."""
+
 import json
 import os
 import pathlib
@@ -26,6 +27,7 @@ def run_dir(tmp_path):
     # pytest's own paths can be too long for a UNIX socket.
     import shutil
     import tempfile
+
     folder = tempfile.mkdtemp(prefix="freeride-bus-")
     yield folder
     shutil.rmtree(folder)
@@ -51,10 +53,10 @@ def sockets(run_dir, *prefixes):
     publish, events = context.socket(zmq.PUB), context.socket(zmq.SUB)
     for s in (publish, events):
         s.linger = 0
-    publish.connect("ipc://%s/publish.sock" % run_dir)
+    publish.connect(f"ipc://{run_dir}/publish.sock")
     for prefix in prefixes:
         events.subscribe(prefix)
-    events.connect("ipc://%s/events.sock" % run_dir)
+    events.connect(f"ipc://{run_dir}/events.sock")
     return publish, events
 
 
@@ -69,11 +71,16 @@ def test_golden_files():
 def test_example_prints_every_bubble(run_dir, bus):
     assert len((BUS / "examples" / "print_bubbles.py").read_text().splitlines()) < 15
     golden = (BUS / "golden" / "BubbleEnd.msgpack").read_bytes()
-    example = subprocess.Popen([sys.executable, BUS / "examples" / "print_bubbles.py"], stdout=subprocess.PIPE, text=True,
-                               env={**os.environ, "FREERIDE_RUN_DIR": run_dir})
+    example = subprocess.Popen(
+        [sys.executable, BUS / "examples" / "print_bubbles.py"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FREERIDE_RUN_DIR": run_dir},
+    )
     try:
         publish, _ = sockets(run_dir)
         import select
+
         deadline = time.monotonic() + WATCHDOG_S
         while not select.select([example.stdout], [], [], 0.05)[0]:
             assert example.poll() is None and time.monotonic() < deadline
@@ -128,11 +135,21 @@ def test_a_killed_broker_is_replaced_and_its_clients_come_back(run_dir, bus):
 
 
 def test_usage_errors(run_dir):
-    for arguments, code in ((["--nonsense"], 2), (["--run-dir", "/proc/nowhere"], 1), (["--run-dir", "/dev/null/x"], 1),
-                            (["--run-dir", run_dir + "/" + "x" * 120], 1), (["--events-endpoint", "tcp://*:1"], 1)):
-        done = subprocess.run([PROGRAM, "--publish-endpoint", "ipc://%s/p" % run_dir, *arguments] if "tcp" in arguments[-1]
-                              else [PROGRAM, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                              timeout=WATCHDOG_S)
+    for arguments, code in (
+        (["--nonsense"], 2),
+        (["--run-dir", "/proc/nowhere"], 1),
+        (["--run-dir", "/dev/null/x"], 1),
+        (["--run-dir", run_dir + "/" + "x" * 120], 1),
+        (["--events-endpoint", "tcp://*:1"], 1),
+    ):
+        done = subprocess.run(
+            [PROGRAM, "--publish-endpoint", f"ipc://{run_dir}/p", *arguments]
+            if "tcp" in arguments[-1]
+            else [PROGRAM, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=WATCHDOG_S,
+        )
         assert done.returncode == code, (arguments, done)
         assert done.stderr.strip()
     # Somebody else's socket is not taken.
@@ -152,6 +169,7 @@ def test_idle_broker_sleeps(run_dir, bus):
                 if line.startswith("voluntary_ctxt_switches"):
                     total += int(line.split()[1])
         return total
+
     _, events = sockets(run_dir, "")
     time.sleep(0.5)
     before = wakeups()

@@ -1,4 +1,5 @@
 """Draws a profile (JSON on the standard input) into the PNG that the first argument names. With --check in its place: only says whether it could."""
+
 import sys
 
 sys.path[:] = [path for path in sys.path if path]  # no module out of the folder that the user happens to be in
@@ -88,9 +89,21 @@ def memory(axes, profile):
             continue
         looks = profile[f"{where}_bytes"]
         if looks:
-            axes.plot(seconds[:len(looks)], [value / size for value in looks], color=colour, linewidth=1.8,
-                      marker="o" if len(looks) < 8 else None, markersize=3)
-        axes.axhline(peaks[where] / size, color=colour, linestyle=":", linewidth=1.5, label=f"{where}: {text(peaks[where], SIZES)}")
+            axes.plot(
+                seconds[: len(looks)],
+                [value / size for value in looks],
+                color=colour,
+                linewidth=1.8,
+                marker="o" if len(looks) < 8 else None,
+                markersize=3,
+            )
+        axes.axhline(
+            peaks[where] / size,
+            color=colour,
+            linestyle=":",
+            linewidth=1.5,
+            label=f"{where}: {text(peaks[where], SIZES)}",
+        )
     axes.set_ylim(0, max(list(peaks.values()) + [1]) / size * 1.25)
     axes.set_xlim(left=0)
     legend(axes, "lower right")
@@ -101,16 +114,25 @@ def memory(axes, profile):
 
 def parts(axes, profile):
     """Pieces and transitions: p50 to p99, and the longest."""
-    once = lambda value: {"p50_ns": value, "p90_ns": value, "p99_ns": value, "max_ns": value, "count": 1 if value else 0}
-    rows = [("CreateSideTask", once(profile["create_ns"])), ("InitSideTask", once(profile["init_ns"])), ("StartSideTask", profile["starts"]),
-            ("RunNextStep", profile["steps"])]
+
+    def once(value):
+        return {"p50_ns": value, "p90_ns": value, "p99_ns": value, "max_ns": value, "count": 1 if value else 0}
+
+    rows = [
+        ("CreateSideTask", once(profile["create_ns"])),
+        ("InitSideTask", once(profile["init_ns"])),
+        ("StartSideTask", profile["starts"]),
+        ("RunNextStep", profile["steps"]),
+    ]
     pieces = profile["pieces"]
     shown = pieces[:12]
     rows += [(f"piece {number}", piece) for number, piece in enumerate(shown, 1)]
     rows += [("PauseSideTask", profile["pauses"]), ("StopSideTask", once(profile["stop_ns"]))]
     rows = [(name, spread) for name, spread in rows if spread["count"]]
     more = len(pieces) - len(shown)
-    axes.set_title("each part: p50 to p99, its longest" + (f" ({more} more pieces)" if more else ""), loc="left", fontsize=10)
+    axes.set_title(
+        "each part: p50 to p99, its longest" + (f" ({more} more pieces)" if more else ""), loc="left", fontsize=10
+    )
     if not rows:
         return nothing(axes, "nothing was measured")
     for row, (name, spread) in enumerate(rows):
@@ -119,11 +141,20 @@ def parts(axes, profile):
         axes.plot([low, middle], [row, row], color=colour, linewidth=6, solid_capstyle="butt", alpha=0.55)
         axes.plot([low], [row], "|", color=colour, markersize=11, markeredgewidth=2)
         axes.plot([high], [row], "o", color=ACCENT, markersize=3.5)
-        axes.annotate(text(spread["p50_ns"], TIMES), (high, row), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8, color=DARK)
+        axes.annotate(
+            text(spread["p50_ns"], TIMES),
+            (high, row),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=DARK,
+        )
     axes.set_xscale("log")
     left, right = axes.get_xlim()
     axes.set_xlim(left, right * (right / left) ** 0.16)  # room for the last label
     from matplotlib.ticker import FuncFormatter, NullFormatter
+
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value * 1e6, TIMES)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(rows)))
@@ -145,14 +176,23 @@ def draw(path, profile, pyplot):
     parts(grid[1][1], profile)
     conditions = "on an idle device" if profile["conditions"] == "idle" else "in a training's bubbles"
     params = ", ".join(f"{key}={value}" for key, value in profile["params"].items())
-    figure.suptitle(f"{profile['plugin']}" + (f" ({params[:70]})" if params else "") + f": {profile['steps']['count']} steps {conditions}, "
-                    f"{profile['device_model']}", x=0.125, y=0.95, ha="left", fontsize=11)
+    figure.suptitle(
+        f"{profile['plugin']}"
+        + (f" ({params[:70]})" if params else "")
+        + f": {profile['steps']['count']} steps {conditions}, "
+        f"{profile['device_model']}",
+        x=0.125,
+        y=0.95,
+        ha="left",
+        fontsize=11,
+    )
     figure.savefig(path, bbox_inches="tight")
 
 
 def main():
     try:
         import matplotlib
+
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
@@ -160,6 +200,7 @@ def main():
     if sys.argv[1] == "--check":
         return 0
     import json
+
     try:
         draw(sys.argv[1], json.load(sys.stdin), pyplot)
     except (OSError, ValueError) as error:

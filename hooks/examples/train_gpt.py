@@ -8,6 +8,7 @@ The training itself knows nothing of FreeRide: with --hook on the launcher below
 itself run through one, such as python -m freeride.observe, so are the ranks. Everything is deterministic for a given --seed, so the losses of two
 runs are bitwise equal, hooked or not.
 """
+
 import argparse
 import ctypes
 import json
@@ -28,7 +29,9 @@ def parse(argv):
     parser.add_argument("--micro-batch-size", type=int, default=4, help="sequences in one micro-batch")
     parser.add_argument("--iterations", type=int, default=0, help="stop after so many (0: no limit)")
     parser.add_argument("--seconds", type=float, default=0, help="stop after so long (0: no limit)")
-    parser.add_argument("--layers", type=int, default=8, help="transformer layers over all stages; a multiple of --stages")
+    parser.add_argument(
+        "--layers", type=int, default=8, help="transformer layers over all stages; a multiple of --stages"
+    )
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--seq", type=int, default=128, help="bytes in one sequence")
@@ -36,7 +39,9 @@ def parse(argv):
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cores", default="", help="pin rank r to the r-th of these cores, e.g. 0,1")
     parser.add_argument("--log-json", default="", help="one line per iteration: iteration, loss, begin_ns, end_ns")
-    parser.add_argument("--hook", choices=["on", "off"], default="off", help="start the ranks through python -m freeride.run")
+    parser.add_argument(
+        "--hook", choices=["on", "off"], default="off", help="start the ranks through python -m freeride.run"
+    )
     parser.add_argument("--rank", type=int, default=-1, help="set by the launcher: be this rank")
     options = parser.parse_args(argv)
     if options.layers % options.stages:
@@ -55,6 +60,7 @@ def say(text):
 
 # ---- launcher ------------------------------------------------------------------------------------------------------------------
 
+
 def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
@@ -62,15 +68,19 @@ def die_with_parent():
 def run_through():
     """The interpreter's arguments in front of this script, such as -m freeride.observe --out DIR."""
     words = sys.orig_argv[1:]
-    return next((words[:at] for at, word in enumerate(words) if os.path.exists(word) and os.path.samefile(word, __file__)), [])
+    return next(
+        (words[:at] for at, word in enumerate(words) if os.path.exists(word) and os.path.samefile(word, __file__)), []
+    )
 
 
 def introduce(options):
     length = f"{options.iterations} iterations" if options.iterations else ""
     length += (" or " if length and options.seconds else "") + (f"{options.seconds:g} s" if options.seconds else "")
-    say(f"a GPT of {options.layers} layers of width {options.dim} on this Python's own sources: {options.stages} stages, a process each, "
-        f"{options.micro_batches} micro-batches of {options.micro_batch_size} x {options.seq} bytes an iteration; {length}" +
-        ("" if options.seconds else ", the time left is said after the second"))
+    say(
+        f"a GPT of {options.layers} layers of width {options.dim} on this Python's own sources: {options.stages} stages, a process each, "
+        f"{options.micro_batches} micro-batches of {options.micro_batch_size} x {options.seq} bytes an iteration; {length}"
+        + ("" if options.seconds else ", the time left is said after the second")
+    )
 
 
 def launch(options, argv):
@@ -81,16 +91,32 @@ def launch(options, argv):
     introduce(options)
     ranks = []
     for rank in range(options.stages):
-        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(options.stages), MASTER_ADDR="127.0.0.1",
-                   MASTER_PORT=str(port), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONUNBUFFERED="1")
+        env = dict(
+            os.environ,
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(options.stages),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+            OMP_NUM_THREADS="1",
+            OPENBLAS_NUM_THREADS="1",
+            PYTHONUNBUFFERED="1",
+        )
         through = run_through() or (["-m", "freeride.run"] if options.hook == "on" else [])
-        ranks.append(subprocess.Popen([sys.executable, *through, os.path.abspath(__file__), *argv, "--rank", str(rank)], env=env,
-                                      preexec_fn=die_with_parent))
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, *through, os.path.abspath(__file__), *argv, "--rank", str(rank)],
+                env=env,
+                preexec_fn=die_with_parent,
+            )
+        )
 
     def end_all(*_):
         for process in ranks:
             if process.returncode is None:
-                os.kill(process.pid, signal.SIGKILL)  # not Popen.kill(), which may take the end away from os.wait() below
+                os.kill(
+                    process.pid, signal.SIGKILL
+                )  # not Popen.kill(), which may take the end away from os.wait() below
 
     signal.signal(signal.SIGTERM, lambda *_: (end_all(), sys.exit(143)))
     code = 0
@@ -102,7 +128,10 @@ def launch(options, argv):
             process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode != 0 and code == 0:
                 code = 1
-                print(f"train_gpt: rank {ranks.index(process)} ended with {process.returncode}; ending the others", file=sys.stderr)
+                print(
+                    f"train_gpt: rank {ranks.index(process)} ended with {process.returncode}; ending the others",
+                    file=sys.stderr,
+                )
                 end_all()
     except KeyboardInterrupt:
         end_all()
@@ -111,6 +140,7 @@ def launch(options, argv):
 
 
 # ---- one rank ------------------------------------------------------------------------------------------------------------------
+
 
 def read_text(limit=4 << 20):
     """Bytes of the standard library's sources, the same on every rank."""
@@ -139,15 +169,24 @@ class Progress:
         each = (now - self.first_ended) / (iteration - 1)
         left = [each * (self.options.iterations - iteration)] if self.options.iterations else []
         left += [self.options.seconds - (now - self.began)] if self.options.seconds else []
-        say(f"iteration {iteration}, loss {loss:.3f}, {1000 * each:.0f} ms an iteration, about {max(0, min(left)):.0f} s left")
+        say(
+            f"iteration {iteration}, loss {loss:.3f}, {1000 * each:.0f} ms an iteration, about {max(0, min(left)):.0f} s left"
+        )
         self.said, self.iteration = now, iteration
 
 
 def say_if_no_worker(options):
     """Hooked and alone: worth a line, since nothing else would show it."""
     freeride = sys.modules.get("freeride")
-    if options.hook == "on" and freeride is not None and freeride.state() in ("starting", "active") and not freeride.connected():
-        say("--hook on, but no worker has this rank's page: no side task runs in its bubbles until a freeride-worker is started")
+    if (
+        options.hook == "on"
+        and freeride is not None
+        and freeride.state() in ("starting", "active")
+        and not freeride.connected()
+    ):
+        say(
+            "--hook on, but no worker has this rank's page: no side task runs in its bubbles until a freeride-worker is started"
+        )
 
 
 def train(options):
@@ -171,11 +210,15 @@ def train(options):
             self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
             self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
             self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
-            self.register_buffer("mask", torch.full((options.seq, options.seq), float("-inf")).triu(1), persistent=False)
+            self.register_buffer(
+                "mask", torch.full((options.seq, options.seq), float("-inf")).triu(1), persistent=False
+            )
 
         def forward(self, x):
             batch, seq, dim = x.shape
-            q, k, v = self.qkv(self.norm1(x)).view(batch, seq, 3, options.heads, dim // options.heads).permute(2, 0, 3, 1, 4)
+            q, k, v = (
+                self.qkv(self.norm1(x)).view(batch, seq, 3, options.heads, dim // options.heads).permute(2, 0, 3, 1, 4)
+            )
             scores = q @ k.transpose(-1, -2) / (dim // options.heads) ** 0.5 + self.mask
             x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, seq, dim))
             return x + self.mlp(self.norm2(x))
@@ -195,12 +238,14 @@ def train(options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
 
     text = torch.frombuffer(bytearray(read_text()), dtype=torch.uint8)
-    draws = torch.Generator().manual_seed(options.seed)  # the same on every rank: first and last stage see the same batches
+    draws = torch.Generator().manual_seed(
+        options.seed
+    )  # the same on every rank: first and last stage see the same batches
     shape = (options.micro_batch_size, options.seq, options.dim)
 
     def batch():
         starts = torch.randint(len(text) - options.seq - 1, (options.micro_batch_size,), generator=draws)
-        rows = torch.stack([text[start:start + options.seq + 1] for start in starts.tolist()]).long()
+        rows = torch.stack([text[start : start + options.seq + 1] for start in starts.tolist()]).long()
         return rows[:, :-1], rows[:, 1:]
 
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), stages, first)
@@ -221,8 +266,10 @@ def train(options):
     began, iteration = time.monotonic(), 0
     while True:
         iteration += 1
-        if first and ((options.iterations and iteration >= options.iterations) or
-                      (options.seconds and time.monotonic() - began >= options.seconds)):
+        if first and (
+            (options.iterations and iteration >= options.iterations)
+            or (options.seconds and time.monotonic() - began >= options.seconds)
+        ):
             store.add("last", iteration)  # before this iteration's first send: every rank learns it in time
         begin_ns = time.monotonic_ns()
         batches = [batch() for _ in range(micro_batches)]
@@ -266,8 +313,12 @@ def train(options):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if log:
-            log.write(json.dumps({"iteration": iteration, "loss": loss_sum, "begin_ns": begin_ns,
-                                  "end_ns": time.monotonic_ns()}) + "\n")
+            log.write(
+                json.dumps(
+                    {"iteration": iteration, "loss": loss_sum, "begin_ns": begin_ns, "end_ns": time.monotonic_ns()}
+                )
+                + "\n"
+            )
         if progress:
             progress.iteration_ended(iteration, loss_sum)
         if first and iteration == 2:

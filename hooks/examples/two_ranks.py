@@ -9,6 +9,7 @@ page while it waits for the other's counter, and ends an iteration. The watcher 
 prints what it sees on them. Killed processes are started again by the launcher, but for ranks: as in a real training their job is over, and
 the survivor must be released, not hang. Exit code 0: every process that was not killed did all its work.
 """
+
 import argparse
 import ctypes
 import os
@@ -26,8 +27,20 @@ from freeride import _library, pages  # noqa: E402
 
 def rank(number, iterations):
     hook = _library.Library()
-    config = _library.Config(ctypes.sizeof(_library.Config), _library.SENT, b"two-ranks", f"cpu-{number}".encode(), b"two_ranks.py", None,
-                             number, number, 2, 0, 1, number)
+    config = _library.Config(
+        ctypes.sizeof(_library.Config),
+        _library.SENT,
+        b"two-ranks",
+        f"cpu-{number}".encode(),
+        b"two_ranks.py",
+        None,
+        number,
+        number,
+        2,
+        0,
+        1,
+        number,
+    )
     handle = hook.attach(ctypes.byref(config))
     peer, released = 1 - number, False
     print(f"rank {number}: sent page {hook.sent_path(handle).decode()}", flush=True)
@@ -43,7 +56,9 @@ def rank(number, iterations):
             return 1
         if result == _library.RELEASED and not released:
             released = True
-            print(f"rank {number}: the other one is gone; released in iteration {iteration}, going on alone", flush=True)
+            print(
+                f"rank {number}: the other one is gone; released in iteration {iteration}, going on alone", flush=True
+            )
         hook.iteration_end(handle)
         print(f"rank {number}: iteration {iteration}", flush=True)
     sys.stdin.read()  # until the launcher lets it go
@@ -62,7 +77,10 @@ def watcher(run_dir):
                 connection, _ = end.accept()
                 page = pages.take_page(connection)
                 attached[connection] = page
-                print(f"watcher: has the page of rank {page.view.rank}, which has finished {page.view.iteration} iterations", flush=True)
+                print(
+                    f"watcher: has the page of rank {page.view.rank}, which has finished {page.view.iteration} iterations",
+                    flush=True,
+                )
             else:  # silent until it ends
                 page = attached.pop(end)
                 view = page.copy()
@@ -70,8 +88,11 @@ def watcher(run_dir):
                 how = "detached" if view.hook_state == pages.HOOK_GONE else f"died {state}"
                 lengths = [(record.end_ns - record.begin_ns) / 1e6 for _, record in pages.finished_bubbles(page)]
                 mean = sum(lengths) / len(lengths) if lengths else 0
-                print(f"watcher: rank {view.rank} {how} after {view.iteration} iterations, {view.bubbles} bubbles of {mean:.1f} ms; learned "
-                      f"{view.learned[0].low_ns / 1e6:.1f} to {view.learned[0].high_ns / 1e6:.1f} ms", flush=True)
+                print(
+                    f"watcher: rank {view.rank} {how} after {view.iteration} iterations, {view.bubbles} bubbles of {mean:.1f} ms; learned "
+                    f"{view.learned[0].low_ns / 1e6:.1f} to {view.learned[0].high_ns / 1e6:.1f} ms",
+                    flush=True,
+                )
                 end.close()
                 page.close()
 
@@ -82,8 +103,13 @@ def launch(options):
     processes = {}
 
     def start(name):
-        processes[name] = subprocess.Popen([sys.executable, __file__, "--be", name, "--iterations", str(options.iterations)], env=env,
-                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        processes[name] = subprocess.Popen(
+            [sys.executable, __file__, "--be", name, "--iterations", str(options.iterations)],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         return processes[name]
 
     def lines_of(name):

@@ -2,6 +2,7 @@
 
 cuda_rank.py LIBCUDA SCENARIO: sends and receives in a 1F1B of two stages, with computing that is a nap of the host and of the stream.
 """
+
 import contextlib
 import ctypes
 import json
@@ -94,10 +95,16 @@ def main(scenario):
         fake.fake_cuda_synchronize(stream)
     time.sleep(0.05)
     page = hook.page()
-    result = {"got": got, "counters": hook.counters(), "state": freeride.state(),
-              "device": page.device.decode() if page else None, "waits": page.waits if page else None,
-              "iteration": page.iteration if page else None, "usable_bytes": page.usable_bytes if page else None,
-              "low_ms": [page.learned[i].low_ns / 1e6 for i in range(page.waits)] if page else None}
+    result = {
+        "got": got,
+        "counters": hook.counters(),
+        "state": freeride.state(),
+        "device": page.device.decode() if page else None,
+        "waits": page.waits if page else None,
+        "iteration": page.iteration if page else None,
+        "usable_bytes": page.usable_bytes if page else None,
+        "low_ms": [page.learned[i].low_ns / 1e6 for i in range(page.waits)] if page else None,
+    }
     print(json.dumps(result), flush=True)
     dist.barrier()
     freeride.detach()

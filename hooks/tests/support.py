@@ -1,4 +1,5 @@
 """What the Python tests share: folders, a worker's end of the handover, ranks started as processes of their own."""
+
 import os
 import pathlib
 import socket
@@ -18,8 +19,14 @@ WATCHDOG = 120
 def environment(run_dir, **more):
     """For a hooked process: this build's library, this test's folder, nothing from the outside that could decide for it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("FREERIDE_", "TORCHELASTIC"))}
-    env.update(FREERIDE_RUN_DIR=str(run_dir), FREERIDE_HOOK_LIBRARY=str(LIBRARY), PYTHONPATH=str(SOURCE / "hooks/python"),
-               PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    env.update(
+        FREERIDE_RUN_DIR=str(run_dir),
+        FREERIDE_HOOK_LIBRARY=str(LIBRARY),
+        PYTHONPATH=str(SOURCE / "hooks/python"),
+        PYTHONDONTWRITEBYTECODE="1",
+        OMP_NUM_THREADS="1",
+        OPENBLAS_NUM_THREADS="1",
+    )
     env.update({name: str(value) for name, value in more.items()})
     return env
 
@@ -56,21 +63,37 @@ class Worker:
 def python(code_or_path, *arguments, run_dir, **env):
     """Runs Python code (text with a newline) or a script under this build's hook; returns the finished process."""
     start = ["-c", code_or_path] if "\n" in str(code_or_path) else [str(code_or_path)]
-    return subprocess.run([sys.executable, *start, *map(str, arguments)], env=environment(run_dir, **env), capture_output=True, text=True,
-                          timeout=WATCHDOG, check=False)
+    return subprocess.run(
+        [sys.executable, *start, *map(str, arguments)],
+        env=environment(run_dir, **env),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
 
 
 def world(code, size, run_dir, hooked=True, **env):
     """Starts `size` ranks that run `code` over gloo, each with `rank`, `size`, `torch` and `dist` defined; returns their processes."""
     port = free_port()
     script = pathlib.Path(run_dir) / "rank.py"
-    script.write_text("import os, torch, torch.distributed as dist\nrank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
-                      "torch.set_num_threads(1)\n" + code)
+    script.write_text(
+        "import os, torch, torch.distributed as dist\nrank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
+        "torch.set_num_threads(1)\n" + code
+    )
     through = ["-m", "freeride.run"] if hooked else []
-    return [subprocess.Popen([sys.executable, *through, str(script)],
-                             env=environment(run_dir, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                                             **env),
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(size)]
+    return [
+        subprocess.Popen(
+            [sys.executable, *through, str(script)],
+            env=environment(
+                run_dir, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **env
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
 
 
 def finish(processes):

@@ -1,4 +1,5 @@
 """The hook's path for NCCL, on a CUDA driver whose streams are threads: what is held, learned and marked, and what is not."""
+
 import json
 import os
 import socket
@@ -21,8 +22,17 @@ def pipeline(scenario, per_rank=({}, {})):
             port = str(probe.getsockname()[1])
         started = []
         for rank in range(2):
-            env = support.environment(folder, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                                      FREERIDE_JOB="job", FREERIDE_SHM_DIR=folder, **per_rank[rank])
+            env = support.environment(
+                folder,
+                RANK=rank,
+                LOCAL_RANK=rank,
+                WORLD_SIZE=2,
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+                FREERIDE_JOB="job",
+                FREERIDE_SHM_DIR=folder,
+                **per_rank[rank],
+            )
             words = [sys.executable, str(support.SOURCE / "hooks/tests/cuda_rank.py"), str(FAKE), scenario]
             started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         results, errors = [], []

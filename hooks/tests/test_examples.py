@@ -1,4 +1,5 @@
 """The example that shows the pages between processes survives the death of any of them."""
+
 import re
 import subprocess
 import sys
@@ -11,8 +12,14 @@ from support import SMALL, SOURCE, TRAIN, WATCHDOG, environment
 @pytest.mark.parametrize("victim", [None, "rank0", "rank1", "watcher", "all"])
 def test_two_ranks_survive(tmp_path, victim):
     arguments = ["--kill", victim] if victim else []
-    done = subprocess.run([sys.executable, SOURCE / "hooks/examples/two_ranks.py", *arguments], env=environment(tmp_path), capture_output=True,
-                          text=True, timeout=WATCHDOG, check=False)
+    done = subprocess.run(
+        [sys.executable, SOURCE / "hooks/examples/two_ranks.py", *arguments],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     out = done.stdout
     assert "all who lived did their work" in out
@@ -34,11 +41,19 @@ def test_two_ranks_survive(tmp_path, victim):
 
 
 def test_train_gpt_says_what_it_does_and_how_far_it_is(tmp_path):
-    done = subprocess.run([sys.executable, TRAIN, "--hook", "on", *SMALL, "--iterations", "5"], env=environment(tmp_path), capture_output=True,
-                          text=True, timeout=WATCHDOG, check=False)
+    done = subprocess.run(
+        [sys.executable, TRAIN, "--hook", "on", *SMALL, "--iterations", "5"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
     assert done.returncode == 0 and done.stdout == ""
     said = done.stderr.splitlines()
-    assert re.fullmatch(r"train_gpt: a GPT of 4 layers .* 2 stages, .*; 5 iterations, the time left is said after the second", said[0])
+    assert re.fullmatch(
+        r"train_gpt: a GPT of 4 layers .* 2 stages, .*; 5 iterations, the time left is said after the second", said[0]
+    )
     lines = [line for line in said if " ms an iteration" in line]
     assert re.fullmatch(r"train_gpt: iteration 2, loss \d\.\d{3}, \d+ ms an iteration, about \d+ s left", lines[0])
     assert lines[-1].startswith("train_gpt: iteration 5,")
@@ -47,7 +62,13 @@ def test_train_gpt_says_what_it_does_and_how_far_it_is(tmp_path):
 
 
 def test_train_gpt_run_through_the_hook_is_hooked(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "freeride.run", TRAIN, *SMALL, "--iterations", "3"], capture_output=True, text=True,
-                          timeout=WATCHDOG, env=environment(tmp_path, FREERIDE_HOOK_LIBRARY="/nowhere.so"), check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "freeride.run", TRAIN, *SMALL, "--iterations", "3"],
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        env=environment(tmp_path, FREERIDE_HOOK_LIBRARY="/nowhere.so"),
+        check=False,
+    )
     assert done.returncode == 0
     assert done.stderr.count("not attached: OSError") == 3  # the launcher and both ranks

@@ -1,4 +1,5 @@
 """libfreeride_memory.so between an allocator and its CUDA runtime (fakes of both): what is tried again, and for how long."""
+
 import json
 import subprocess
 import sys
@@ -53,7 +54,13 @@ def run(order, scenario):
     folder = support.BUILD / "fake-cuda"
     with tempfile.TemporaryDirectory() as run_dir:
         env = support.environment(run_dir, LD_LIBRARY_PATH=folder)
-        done = subprocess.run([sys.executable, "-c", SCRIPT, str(folder), order, scenario], env=env, capture_output=True, text=True, timeout=support.WATCHDOG)
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(folder), order, scenario],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=support.WATCHDOG,
+        )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -1,32 +1,75 @@
 """python -m freeride.observe: real ranks, and what it says of files that are missing or broken."""
+
 import json
 import subprocess
 import sys
 
 import pytest
-from freeride import observe
 
+from freeride import observe
 from support import SMALL, TRAIN, WATCHDOG, environment, free_port
 
 
 def rank_file(rank=0, stages=1, **changes):
     iterations = [(number, 1000 + number * 100_000_000, 1000 + (number + 1) * 100_000_000) for number in range(1, 6)]
     bubbles = [(number, 1, "B", begin + 10_000_000, begin + 30_000_000) for number, begin, _ in iterations]
-    return {"job": "gpt", "device": f"cpu-{rank}", "framework": "torch", "rank": rank, "stage": rank, "stages": stages, "replica": 0,
-            "replicas": 1, "usable_bytes": 0, "bubbles": bubbles, "iterations": iterations, **changes}
+    return {
+        "job": "gpt",
+        "device": f"cpu-{rank}",
+        "framework": "torch",
+        "rank": rank,
+        "stage": rank,
+        "stages": stages,
+        "replica": 0,
+        "replicas": 1,
+        "usable_bytes": 0,
+        "bubbles": bubbles,
+        "iterations": iterations,
+        **changes,
+    }
 
 
 def command(*arguments):
-    return subprocess.run([sys.executable, "-m", "freeride.observe", *map(str, arguments)], capture_output=True, text=True, timeout=WATCHDOG,
-                          env=environment("/nonexistent"), check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "freeride.observe", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        env=environment("/nonexistent"),
+        check=False,
+    )
 
 
 def test_ranks_leave_a_report(tmp_path):
-    env = environment(tmp_path / "run", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE="2", FREERIDE_JOB="gpt")
+    env = environment(
+        tmp_path / "run", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE="2", FREERIDE_JOB="gpt"
+    )
     out = tmp_path / "out"
-    ranks = [subprocess.Popen([sys.executable, "-m", "freeride.observe", "--out", out, "--price", "2", "--skip=2", TRAIN, *SMALL, "--iterations", "8",
-                               "--rank", str(rank)], env=dict(env, RANK=str(rank), LOCAL_RANK=str(rank)), stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    ranks = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "freeride.observe",
+                "--out",
+                out,
+                "--price",
+                "2",
+                "--skip=2",
+                TRAIN,
+                *SMALL,
+                "--iterations",
+                "8",
+                "--rank",
+                str(rank),
+            ],
+            env=dict(env, RANK=str(rank), LOCAL_RANK=str(rank)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
     said = [rank.communicate(timeout=WATCHDOG) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     assert "gpt: 2 stages, 1 replica" in said[0][0] and "bubbles take" in said[0][0] and "$4.00" in said[0][0]
@@ -34,7 +77,9 @@ def test_ranks_leave_a_report(tmp_path):
     for rank in observe.load(out):
         assert [iteration for iteration, _, _ in rank["iterations"]] == list(range(8))
         # 1F1B over 2 stages and 4 micro-batches: 4 receives each.
-        assert [(iteration, wait) for iteration, wait, *_ in rank["bubbles"]] == [(i, w) for i in range(8) for w in range(1, 5)]
+        assert [(iteration, wait) for iteration, wait, *_ in rank["bubbles"]] == [
+            (i, w) for i in range(8) for w in range(1, 5)
+        ]
     spans = [event for event in json.load(open(out / "trace.json"))["traceEvents"] if event["ph"] == "X"]
     assert {event["pid"] for event in spans} == {1, 2} and all(event["dur"] > 0 for event in spans)
     again = command("--report", out)
@@ -45,8 +90,14 @@ def test_the_shipped_example_is_observed_though_it_starts_its_own_ranks(tmp_path
     out = tmp_path / "out"
     (out).mkdir()
     (out / "rank1.json").write_text("of an earlier run")
-    done = subprocess.run([sys.executable, "-m", "freeride.observe", "--out", out, TRAIN, *SMALL, "--iterations", "8"], capture_output=True, text=True,
-                          timeout=WATCHDOG, env=environment(tmp_path / "run", FREERIDE_JOB="gpt"), check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "freeride.observe", "--out", out, TRAIN, *SMALL, "--iterations", "8"],
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        env=environment(tmp_path / "run", FREERIDE_JOB="gpt"),
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "gpt: 2 stages, 1 replica" in done.stdout and done.stdout.count("bubbles take") == 1
     assert "nothing was hooked" not in done.stderr and "--hook on" not in done.stderr
@@ -68,9 +119,17 @@ def test_more_warm_up_than_iterations_counts_all():
     assert observe.measure(rank_file(), skip=50)["iterations"] == 5
 
 
-@pytest.mark.parametrize("arguments, line", [
-    (["--price"], "--price needs a value"), (["--price", "much", "x.py"], "need a number"), (["--skip=-1", "x.py"], "cannot be negative"),
-    (["--fast", "x.py"], "unknown option --fast"), (["--skip", "2"], "which script?"), (["--report", "/nonexistent"], "no rank*.json in")])
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (["--price"], "--price needs a value"),
+        (["--price", "much", "x.py"], "need a number"),
+        (["--skip=-1", "x.py"], "cannot be negative"),
+        (["--fast", "x.py"], "unknown option --fast"),
+        (["--skip", "2"], "which script?"),
+        (["--report", "/nonexistent"], "no rank*.json in"),
+    ],
+)
 def test_bad_options(arguments, line):
     done = command(*arguments)
     assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1

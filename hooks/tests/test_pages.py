@@ -1,4 +1,5 @@
 """Python and C++ read each other's pages, and refuse the same ones."""
+
 import ctypes
 import fcntl
 import os
@@ -7,19 +8,34 @@ import subprocess
 import threading
 
 import pytest
-from freeride import pages
 
+from freeride import pages
 from support import BUILD, SOURCE
 
 TYPES = {"u8": 1, "char": 1, "u32": 4, "u64": 8, "f64": 8}
-KINDS = {"header": pages.Header, "bubble": pages.BubblePage, "learned": pages.Learned, "bubble_record": pages.BubbleRecord,
-         "iteration_record": pages.IterationRecord, "sent": pages.SentPage, "sent_rank": pages.SentRank, "lease": pages.LeasePage,
-         "answer": pages.AnswerPage, "metric": pages.Metric}
+KINDS = {
+    "header": pages.Header,
+    "bubble": pages.BubblePage,
+    "learned": pages.Learned,
+    "bubble_record": pages.BubbleRecord,
+    "iteration_record": pages.IterationRecord,
+    "sent": pages.SentPage,
+    "sent_rank": pages.SentRank,
+    "lease": pages.LeasePage,
+    "answer": pages.AnswerPage,
+    "metric": pages.Metric,
+}
 
 
 def tool(verb, kind, fd):
-    return subprocess.run([BUILD / "bin/page_tool", verb, kind, str(fd)], pass_fds=[fd], capture_output=True, text=True, timeout=60,
-                          check=False)
+    return subprocess.run(
+        [BUILD / "bin/page_tool", verb, kind, str(fd)],
+        pass_fds=[fd],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def fields(result):
@@ -53,9 +69,18 @@ def test_cpp_reads_a_bubble_page():
     view.history[1023].end_ns = 1002
     view.iterations[255].bubble_ns = 1003
     got = fields(tool("read", "bubble", fd))
-    assert got == {"job": "jöb", "device": "cpu-3", "framework": "test", "stage": "3", "incarnation": str(view.header.incarnation),
-                   "state_word": str(7 << 16 | 2), "bubbles": "5", "low_1024": "1001", "history_last_end": "1002",
-                   "iterations_last_bubble": "1003"}
+    assert got == {
+        "job": "jöb",
+        "device": "cpu-3",
+        "framework": "test",
+        "stage": "3",
+        "incarnation": str(view.header.incarnation),
+        "state_word": str(7 << 16 | 2),
+        "bubbles": "5",
+        "low_1024": "1001",
+        "history_last_end": "1002",
+        "iterations_last_bubble": "1003",
+    }
     view.stage = 4
     refused = tool("read", "bubble", fd)
     assert refused.returncode == 1 and "stage 4 of 4" in refused.stderr
@@ -65,7 +90,13 @@ def test_cpp_reads_a_bubble_page():
 def test_leases_both_ways_and_futex():
     fd, page = pages.create(pages.LeasePage)
     pages.write_lease(page, kind=pages.LEASE_BUBBLE, lease_id=3, deadline_ns=4, begin_ns=5)
-    assert fields(tool("read", "lease", fd)) == {"lease": "1", "lease_id": "3", "kind": "1", "deadline_ns": "4", "begin_ns": "5"}
+    assert fields(tool("read", "lease", fd)) == {
+        "lease": "1",
+        "lease_id": "3",
+        "kind": "1",
+        "deadline_ns": "4",
+        "begin_ns": "5",
+    }
 
     seen = []
 
@@ -79,8 +110,16 @@ def test_leases_both_ways_and_futex():
     assert tool("write", "lease", fd).returncode == 0
     waiting.join(60)
     lease = seen[0]
-    assert (lease.order, lease.kind, lease.lease_id, lease.deadline_ns, lease.opened_ns, lease.grace_ns, lease.hang_ns,
-            lease.begin_ns) == (1, 1, 11, 12, 13, 14, 15, 16)
+    assert (
+        lease.order,
+        lease.kind,
+        lease.lease_id,
+        lease.deadline_ns,
+        lease.opened_ns,
+        lease.grace_ns,
+        lease.hang_ns,
+        lease.begin_ns,
+    ) == (1, 1, 11, 12, 13, 14, 15, 16)
     page.view.sequence += 1  # a worker that died while writing
     assert pages.read_lease(page) is None
     assert fields(tool("read", "lease", fd))["lease"] == "0"
@@ -96,7 +135,12 @@ def test_answers_both_ways():
     assert (view.metrics[7].name, view.metrics[7].value) == (b"loss", 2.5)
     view.pause_seen_ns, view.message = 99, b"mine"
     view.metrics[0].name, view.metrics[0].value = b"residual", 0.25
-    assert fields(tool("read", "answer", fd)) == {"sequence": "1", "pause_seen_ns": "99", "message": "mine", "metric": "residual 0.25"}
+    assert fields(tool("read", "answer", fd)) == {
+        "sequence": "1",
+        "pause_seen_ns": "99",
+        "message": "mine",
+        "metric": "residual 0.25",
+    }
     os.close(fd)
 
 
@@ -116,10 +160,20 @@ def spoiled(**changes):
     return bytes(page)
 
 
-@pytest.mark.parametrize("content,seals,word", [
-    (spoiled(), 0, "sealed"), (spoiled()[:-1], 7, "95 bytes"), (b"", 7, "bytes"), (spoiled(magic=1), 7, "magic"),
-    (spoiled(major=2), 7, "version 2.0"), (spoiled(size_bytes=4096), 7, "says that it is"), (spoiled(size_bytes=1), 7, "says that it is"),
-    (spoiled(incarnation=0), 7, "incarnation"), (os.urandom(4096), 7, "magic")])
+@pytest.mark.parametrize(
+    "content,seals,word",
+    [
+        (spoiled(), 0, "sealed"),
+        (spoiled()[:-1], 7, "95 bytes"),
+        (b"", 7, "bytes"),
+        (spoiled(magic=1), 7, "magic"),
+        (spoiled(major=2), 7, "version 2.0"),
+        (spoiled(size_bytes=4096), 7, "says that it is"),
+        (spoiled(size_bytes=1), 7, "says that it is"),
+        (spoiled(incarnation=0), 7, "incarnation"),
+        (os.urandom(4096), 7, "magic"),
+    ],
+)
 def test_both_refuse_what_is_no_page(content, seals, word):
     fd = raw(content, seals)
     with pytest.raises(pages.PageError, match=word):
@@ -146,7 +200,9 @@ def test_a_page_written_by_version_1s_header_is_accepted_for_ever(kind):
     fd = raw(first_layout(kind))
     with pages.map_page(kind, fd, writable=True) as page:
         body = bytes(page.copy())  # all of today's layout can be read
-        assert body[ctypes.sizeof(pages.Header):] == (b"\1" * (kind.VERSION_1_BYTES - 32)).ljust(ctypes.sizeof(kind) - 32, b"\0")
+        assert body[ctypes.sizeof(pages.Header) :] == (b"\1" * (kind.VERSION_1_BYTES - 32)).ljust(
+            ctypes.sizeof(kind) - 32, b"\0"
+        )
         last = kind._fields_[-1][0]
         ctypes.memset(page.address_of(last), 7, getattr(kind, last).size)  # and stored to
     os.close(fd)
@@ -167,7 +223,10 @@ def test_a_sent_page_of_each_version_is_opened(tmp_path):
 def test_a_field_is_read_by_its_name():
     fd, page = pages.create(pages.BubblePage)
     page.view.iteration, page.view.waits = 1 << 40, 3
-    assert (pages.read_field(pages.BubblePage, fd, "iteration"), pages.read_field(pages.BubblePage, fd, "waits")) == (1 << 40, 3)
+    assert (pages.read_field(pages.BubblePage, fd, "iteration"), pages.read_field(pages.BubblePage, fd, "waits")) == (
+        1 << 40,
+        3,
+    )
     os.close(fd)
     old = raw(first_layout(pages.AnswerPage))
     assert pages.read_field(pages.AnswerPage, old, "saved_lease") == 0

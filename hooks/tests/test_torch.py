@@ -1,4 +1,5 @@
 """The hook under real torch.distributed processes over gloo."""
+
 import ast
 import graphlib
 import json
@@ -8,16 +9,22 @@ import subprocess
 import sys
 
 import pytest
-from freeride import pages
 
+from freeride import pages
 from support import SMALL, SOURCE, TRAIN, WATCHDOG, Worker, environment, finish, python, world
 
 INIT = "dist.init_process_group('gloo')\n"
 
 
 def train(run_dir, log, *arguments, hook="on", **env):
-    return subprocess.run([sys.executable, TRAIN, "--log-json", log, "--hook", hook, *SMALL, *arguments], env=environment(run_dir, **env),
-                          capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    return subprocess.run(
+        [sys.executable, TRAIN, "--log-json", log, "--hook", hook, *SMALL, *arguments],
+        env=environment(run_dir, **env),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
 
 
 def losses(log):
@@ -34,8 +41,16 @@ def _unhooked(tmp_path_factory):
 def test_the_packages_modules_import_each_other_in_no_circle():
     uses = {}
     for path in (SOURCE / "hooks/python/freeride").glob("*.py"):
-        imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.level == 1]
-        uses[path.stem] = {name for node in imports for name in ([node.module] if node.module else [alias.name for alias in node.names])}
+        imports = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.level == 1
+        ]
+        uses[path.stem] = {
+            name
+            for node in imports
+            for name in ([node.module] if node.module else [alias.name for alias in node.names])
+        }
     assert "_torch" in uses["_hook"]
     list(graphlib.TopologicalSorter(uses).static_order())  # raises CycleError
 
@@ -44,8 +59,12 @@ def test_marks_are_the_schedules_and_losses_the_same(tmp_path, unhooked):
     """1F1B over 2 stages and 4 micro-batches: 4 receives a stage and iteration, marked in order, with nothing left open."""
     workers = [Worker(tmp_path, f"cpu-{rank}") for rank in range(2)]
     log = tmp_path / "log"
-    job = subprocess.Popen([sys.executable, TRAIN, "--log-json", log, "--hook", "on", *SMALL, "--iterations", "6"],
-                           env=environment(tmp_path, FREERIDE_JOB="the job"), stderr=subprocess.PIPE, text=True)
+    job = subprocess.Popen(
+        [sys.executable, TRAIN, "--log-json", log, "--hook", "on", *SMALL, "--iterations", "6"],
+        env=environment(tmp_path, FREERIDE_JOB="the job"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     seen = [worker.take() for worker in workers]
     _, errors = job.communicate(timeout=WATCHDOG)
     assert job.returncode == 0 and "freeride" not in errors
@@ -53,7 +72,13 @@ def test_marks_are_the_schedules_and_losses_the_same(tmp_path, unhooked):
     for stage, page in enumerate(seen):
         assert workers[stage].wait_gone()
         view = page.copy()
-        assert (view.job, view.device, view.stage, view.stages, view.replicas) == (b"the job", f"cpu-{stage}".encode(), stage, 2, 1)
+        assert (view.job, view.device, view.stage, view.stages, view.replicas) == (
+            b"the job",
+            f"cpu-{stage}".encode(),
+            stage,
+            2,
+            1,
+        )
         assert view.framework.startswith(b"torch ")
         assert (view.hook_state, view.state_word, view.iteration, view.waits) == (pages.HOOK_GONE, 0, 6, 4)
         words = [record.state_word for _, record in pages.finished_bubbles(page)]
@@ -64,7 +89,11 @@ def test_marks_are_the_schedules_and_losses_the_same(tmp_path, unhooked):
             end = record.end_ns
         for iteration in range(6):
             record = view.iterations[iteration]
-            inside = [bubble for _, bubble in pages.finished_bubbles(page) if pages.state_iteration(bubble.state_word) == iteration]
+            inside = [
+                bubble
+                for _, bubble in pages.finished_bubbles(page)
+                if pages.state_iteration(bubble.state_word) == iteration
+            ]
             assert record.iteration == iteration
             assert record.bubble_ns == sum(bubble.end_ns - bubble.begin_ns for bubble in inside)
             assert record.begin_ns <= inside[0].begin_ns and inside[-1].end_ns <= record.end_ns
@@ -76,8 +105,12 @@ def test_marks_are_the_schedules_and_losses_the_same(tmp_path, unhooked):
 
 def test_four_stages(tmp_path):
     workers = [Worker(tmp_path, f"cpu-{rank}") for rank in range(4)]
-    job = subprocess.Popen([sys.executable, TRAIN, "--stages", "4", "--hook", "on", *SMALL, "--iterations", "3"],
-                           env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    job = subprocess.Popen(
+        [sys.executable, TRAIN, "--stages", "4", "--hook", "on", *SMALL, "--iterations", "3"],
+        env=environment(tmp_path),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     seen = [worker.take() for worker in workers]
     _, errors = job.communicate(timeout=WATCHDOG)
     assert job.returncode == 0 and "freeride" not in errors
@@ -86,9 +119,19 @@ def test_four_stages(tmp_path):
         worker.close()
 
 
-@pytest.mark.parametrize("env", [
-    {}, {"FREERIDE_HOOK": "0"}, {"FREERIDE_HOOK_LIBRARY": "/nowhere.so"}, {"FREERIDE_STAGE": "many"}, {"FREERIDE_STAGE": "7"},
-    {"FREERIDE_GROUP": "nonsense"}, {"FREERIDE_DEVICE": "../x"}, {"FREERIDE_RUN_DIR": "/proc/nowhere"}])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"FREERIDE_HOOK": "0"},
+        {"FREERIDE_HOOK_LIBRARY": "/nowhere.so"},
+        {"FREERIDE_STAGE": "many"},
+        {"FREERIDE_STAGE": "7"},
+        {"FREERIDE_GROUP": "nonsense"},
+        {"FREERIDE_DEVICE": "../x"},
+        {"FREERIDE_RUN_DIR": "/proc/nowhere"},
+    ],
+)
 def test_without_worker_or_with_nonsense_training_is_the_same(tmp_path, unhooked, env):
     done = train(tmp_path, tmp_path / "log", "--iterations", "6", **env)
     assert done.returncode == 0, done.stderr
@@ -101,19 +144,30 @@ def test_without_worker_or_with_nonsense_training_is_the_same(tmp_path, unhooked
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_worker_killed_or_frozen_in_the_middle(tmp_path, unhooked, how):
     """The worker is a process of its own that takes both pages and then is killed, or never answers again."""
-    holder = subprocess.Popen([sys.executable, "-c", f"""
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"""
 import sys, time
-sys.path[:0] = [{str(SOURCE / 'hooks/tests')!r}, {str(SOURCE / 'hooks/python')!r}]
+sys.path[:0] = [{str(SOURCE / "hooks/tests")!r}, {str(SOURCE / "hooks/python")!r}]
 from support import Worker
 workers = [Worker({str(tmp_path)!r}, f"cpu-{{rank}}") for rank in range(2)]
 print("ready", flush=True)
 for worker in workers: worker.take()
 print("taken", flush=True)
 time.sleep(1000)
-"""], stdout=subprocess.PIPE, text=True)
+""",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert holder.stdout.readline() == "ready\n"
     log = tmp_path / "log"
-    job = subprocess.Popen([sys.executable, TRAIN, "--log-json", log, "--hook", "on", *SMALL, "--iterations", "6"], env=environment(tmp_path))
+    job = subprocess.Popen(
+        [sys.executable, TRAIN, "--log-json", log, "--hook", "on", *SMALL, "--iterations", "6"],
+        env=environment(tmp_path),
+    )
     assert holder.stdout.readline() == "taken\n"
     holder.send_signal(how)
     assert job.wait(timeout=WATCHDOG) == 0
@@ -123,12 +177,17 @@ time.sleep(1000)
 
 
 def test_restarted_worker_gets_the_page_again(tmp_path):
-    ranks = world(INIT + """
+    ranks = world(
+        INIT
+        + """
 import time
 stop = os.environ["FREERIDE_RUN_DIR"] + "/stop"
 while not os.path.exists(stop):
     time.sleep(0.01)
-""", 1, tmp_path)
+""",
+        1,
+        tmp_path,
+    )
     incarnations = set()
     for _ in range(3):
         worker = Worker(tmp_path, "cpu-0")
@@ -139,9 +198,12 @@ while not os.path.exists(stop):
     assert finish(ranks)[0][1] == 0
 
 
-CALLS = """
+CALLS = (
+    """
 from torch.distributed import isend as early_isend, irecv as early_irecv
-""" + INIT + """
+"""
+    + INIT
+    + """
 import freeride
 from torch.distributed import P2POp
 t, u = torch.full((4,), float(rank)), torch.empty(4)
@@ -170,6 +232,7 @@ except (RuntimeError, ValueError, IndexError): pass
 freeride.iteration_end()
 print(freeride.state())
 """
+)
 
 
 def test_which_calls_are_waits(tmp_path):
@@ -185,9 +248,12 @@ def test_which_calls_are_waits(tmp_path):
 
 
 def test_groups_by_rule_and_by_argument(tmp_path):
-    ranks = world("""
+    ranks = world(
+        """
 import freeride
-""" + INIT + """
+"""
+        + INIT
+        + """
 pair, both = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
 if os.environ.get("GIVE") == "pair": freeride.attach(group=pair if rank < 2 else None, stage=rank % 2, stages=2)
 t = torch.zeros(1)
@@ -196,13 +262,19 @@ for group in (None, pair, both):
     if rank == 1: dist.recv(t, 0, group=group)
 from freeride._hook import hook
 print(hook.waits)
-""", 3, tmp_path, FREERIDE_GROUP="ranks=0,1")
+""",
+        3,
+        tmp_path,
+        FREERIDE_GROUP="ranks=0,1",
+    )
     assert finish(ranks)[1][0][0] == "1\n"
 
 
 @pytest.mark.parametrize("rule,waits", [("world", 1), ("any", 3), ("size=2", 1), ("size=3", 2), ("ranks=0,1,2", 2)])
 def test_group_rules(tmp_path, rule, waits):
-    ranks = world(INIT + """
+    ranks = world(
+        INIT
+        + """
 pair, everyone = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
 t = torch.zeros(1)
 for group in (None, pair, everyone):
@@ -210,14 +282,21 @@ for group in (None, pair, everyone):
     if rank == 1: dist.recv(t, 0, group=group)
 from freeride._hook import hook
 print(hook.waits)
-""", 3, tmp_path, FREERIDE_GROUP=rule)
+""",
+        3,
+        tmp_path,
+        FREERIDE_GROUP=rule,
+    )
     (out, err), code = finish(ranks)[1]
     assert code == 0, err
     assert out == f"{waits}\n"
 
 
 def test_attach_by_call_before_and_after_init_and_twice(tmp_path):
-    ranks = world("import freeride\nassert freeride.attach(job='named')\nassert freeride.state() == 'waiting'\n" + INIT + """
+    ranks = world(
+        "import freeride\nassert freeride.attach(job='named')\nassert freeride.state() == 'waiting'\n"
+        + INIT
+        + """
 assert freeride.attach(job='other')
 assert freeride.state() == 'starting'
 freeride.detach()
@@ -226,18 +305,30 @@ assert freeride.attach(job='third', device='cpu-9', stage=1, stages=3)
 from freeride._hook import hook
 page = hook.page()
 print(page.job.decode(), page.device.decode(), page.stage, page.stages)
-""", 1, tmp_path, hooked=False)
+""",
+        1,
+        tmp_path,
+        hooked=False,
+    )
     (out, err), code = finish(ranks)[0]
     assert code == 0, err
     assert out == "third cpu-9 1 3\n" and "freeride" not in err
 
 
 def test_job_names(tmp_path):
-    show = INIT + """
+    show = (
+        INIT
+        + """
 from freeride._hook import hook
 print(hook.page().job.decode())
 """
-    for env, wanted in (({"FREERIDE_JOB": "j"}, "j"), ({"TORCHELASTIC_RUN_ID": "e"}, "e"), ({"TORCHELASTIC_RUN_ID": "none"}, None), ({}, None)):
+    )
+    for env, wanted in (
+        ({"FREERIDE_JOB": "j"}, "j"),
+        ({"TORCHELASTIC_RUN_ID": "e"}, "e"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, None),
+        ({}, None),
+    ):
         (out, err), code = finish(world(show, 1, tmp_path, **env))[0]
         assert code == 0, err
         assert out.strip() == wanted if wanted else out.startswith("rank.py-")
@@ -245,11 +336,14 @@ print(hook.page().job.decode())
 
 def test_optimizers_end_iterations(tmp_path):
     """Made before and after the attach, of one's own, wrapped, and two in one iteration."""
-    ranks = world("""
+    ranks = world(
+        """
 from torch import nn
 model = nn.Linear(2, 2)
 before = torch.optim.SGD(model.parameters(), lr=0.1)
-""" + INIT + """
+"""
+        + INIT
+        + """
 import freeride
 from freeride._hook import hook
 class Own(torch.optim.Optimizer):
@@ -275,16 +369,29 @@ wait(); after.step(); scheduler.step(); counts.append(page.iteration)
 wait(); freeride.iteration_end(); counts.append(page.iteration)
 wait(); after.step(); counts.append(page.iteration)                   # explicit from now on
 print(counts)
-""", 1, tmp_path)
+""",
+        1,
+        tmp_path,
+    )
     (out, err), code = finish(ranks)[0]
     assert code == 0, err
     assert out == "[1, 2, 3, 4, 5, 5, 6, 7, 7]\n", err
 
 
-@pytest.mark.parametrize("where", ["hook.library.mark_begin", "hook.library.mark_end", "hook.library.iteration_end",
-                                   "hook.marker._note", "hook.pipelines.receives"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "hook.library.mark_begin",
+        "hook.library.mark_end",
+        "hook.library.iteration_end",
+        "hook.marker._note",
+        "hook.pipelines.receives",
+    ],
+)
 def test_errors_in_the_hook_switch_it_off_and_calls_happen_once(tmp_path, where):
-    ranks = world(INIT + f"""
+    ranks = world(
+        INIT
+        + f"""
 import freeride
 from freeride._hook import hook
 from torch._C import _distributed_c10d as native
@@ -296,7 +403,10 @@ for number in range(3):
     else: dist.recv(t, 0); assert t.item() == number
     freeride.iteration_end()
 print(freeride.state(), freeride.enable())
-""", 2, tmp_path)
+""",
+        2,
+        tmp_path,
+    )
     (out, err), code = finish(ranks)[1]
     assert code == 0, err
     assert out == "disabled False\n"
@@ -325,7 +435,11 @@ def iterate():
 
 
 def test_detach_puts_torchs_functions_back_and_attach_wraps_them_once_more(tmp_path):
-    ranks = world(DETACH + "freeride.attach()\n" + INIT + """
+    ranks = world(
+        DETACH
+        + "freeride.attach()\n"
+        + INIT
+        + """
 assert functions()["wait"] is not before["wait"]
 freeride.attach(); iterate()
 freeride.detach()
@@ -334,14 +448,22 @@ iterate(); freeride.attach(job="again"); iterate()
 once = functions()
 freeride.detach(); freeride.attach(job="and again"); iterate()
 print(marked, freeride.state(), all(functions()[name] is not before[name] for name in ("wait", "recv")))
-""", 2, tmp_path, hooked=False)
+""",
+        2,
+        tmp_path,
+        hooked=False,
+    )
     (out, err), code = finish(ranks)[1]
     assert code == 0, err
     assert out == "[1, 0, 1, 1] active True\n" and "freeride" not in err
 
 
 def test_what_somebody_else_has_wrapped_since_stays_and_marks_once(tmp_path):
-    ranks = world(DETACH + "freeride.attach()\n" + INIT + """
+    ranks = world(
+        DETACH
+        + "freeride.attach()\n"
+        + INIT
+        + """
 ours, seen = native.Work.wait, []
 def theirs(work, *args, **kwargs):
     seen.append(1)
@@ -352,14 +474,20 @@ assert vars(native.Work)["wait"] is theirs
 iterate(); freeride.attach(); iterate()
 assert vars(native.Work)["wait"] is theirs
 print(marked, len(seen))
-""", 2, tmp_path, hooked=False)
+""",
+        2,
+        tmp_path,
+        hooked=False,
+    )
     (out, err), code = finish(ranks)[1]
     assert code == 0, err
     assert out == "[1, 0, 1] 3\n" and "freeride" not in err
 
 
 def test_disable_and_enable_while_running(tmp_path):
-    ranks = world(INIT + """
+    ranks = world(
+        INIT
+        + """
 import freeride
 t = torch.zeros(1)
 def iterate():
@@ -371,7 +499,10 @@ iterate(); states.append(freeride.state())
 freeride.disable("lunch"); iterate(); states.append(freeride.state())
 assert freeride.enable(); iterate(); states.append(freeride.state())
 print(*states)
-""", 2, tmp_path)
+""",
+        2,
+        tmp_path,
+    )
     (out, err), code = finish(ranks)[1]
     assert code == 0, err
     assert out == "active disabled active\n"
@@ -379,7 +510,9 @@ print(*states)
 
 
 def test_forked_data_loader_leaves_the_page_alone(tmp_path):
-    ranks = world(INIT + """
+    ranks = world(
+        INIT
+        + """
 import freeride
 from freeride._hook import hook
 page = hook.page()
@@ -395,7 +528,10 @@ assert items == list(range(8))
 assert (page.state_word, page.wake, page.iteration) == before
 hook.end()
 print(freeride.state())
-""", 1, tmp_path)
+""",
+        1,
+        tmp_path,
+    )
     (out, err), code = finish(ranks)[0]
     assert code == 0, err
     assert out == "starting\n" and "freeride" not in err
@@ -403,11 +539,16 @@ print(freeride.state())
 
 def test_rank_killed_in_a_bubble(tmp_path):
     worker = Worker(tmp_path, "cpu-1")
-    ranks = world(INIT + """
+    ranks = world(
+        INIT
+        + """
 import time
 if rank == 0: time.sleep(1000)
 dist.recv(torch.zeros(1), 0)
-""", 2, tmp_path)
+""",
+        2,
+        tmp_path,
+    )
     page = worker.take()
     while page.view.state_word == 0:
         pages.futex_wait(page, "wake", page.view.wake, timeout=0.1)
@@ -421,27 +562,59 @@ dist.recv(torch.zeros(1), 0)
 
 def test_run_is_transparent(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("import sys, helper\nassert __name__ == '__main__'\nprint(sys.argv[1:], helper.here, 'torch' in sys.modules)\nsys.exit(7)\n")
+    script.write_text(
+        "import sys, helper\nassert __name__ == '__main__'\nprint(sys.argv[1:], helper.here, 'torch' in sys.modules)\nsys.exit(7)\n"
+    )
     (tmp_path / "helper.py").write_text("here = 'beside'\n")
-    done = subprocess.run([sys.executable, "-m", "freeride.run", script, "a", "--b"], env=environment(tmp_path), capture_output=True, text=True,
-                          timeout=WATCHDOG, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "freeride.run", script, "a", "--b"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (7, "['a', '--b'] beside False\n", "")
-    launched = subprocess.run([sys.executable, "-m", "freeride.run", "--local_rank=3", script, "a"], env=environment(tmp_path),
-                              capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    launched = subprocess.run(
+        [sys.executable, "-m", "freeride.run", "--local_rank=3", script, "a"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
     assert (launched.returncode, launched.stdout) == (7, "['--local_rank=3', 'a'] beside False\n")
-    module = subprocess.run([sys.executable, "-m", "freeride.run", "-m", "helper"], env=environment(tmp_path), cwd=tmp_path,
-                            capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    module = subprocess.run(
+        [sys.executable, "-m", "freeride.run", "-m", "helper"],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
     assert module.returncode == 0, module.stderr
     assert "nothing was hooked" in module.stderr  # it ended well, and no process group was ever there
     for wrong in ([], ["/nowhere.py"], ["-m"]):
-        assert subprocess.run([sys.executable, "-m", "freeride.run", *wrong], env=environment(tmp_path), capture_output=True, timeout=WATCHDOG,
-                              check=False).returncode == 2
+        assert (
+            subprocess.run(
+                [sys.executable, "-m", "freeride.run", *wrong],
+                env=environment(tmp_path),
+                capture_output=True,
+                timeout=WATCHDOG,
+                check=False,
+            ).returncode
+            == 2
+        )
 
 
 def test_exceptions_of_the_script_are_its_own(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("raise KeyError('mine')\n")
-    done = python("import sys, runpy\nsys.argv = ['freeride.run', sys.argv[1]]\nrunpy.run_module('freeride.run', run_name='__main__')\n", script,
-                  run_dir=tmp_path)
+    done = python(
+        "import sys, runpy\nsys.argv = ['freeride.run', sys.argv[1]]\nrunpy.run_module('freeride.run', run_name='__main__')\n",
+        script,
+        run_dir=tmp_path,
+    )
     assert done.returncode == 1 and "KeyError: 'mine'" in done.stderr
     assert os.path.exists(script)

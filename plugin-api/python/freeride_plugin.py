@@ -66,7 +66,11 @@ class Param:
         if type(default) not in (bool, int, float, str):
             raise TypeError("a parameter is a bool, an int, a float or a str")
         self.default, self.help, self.allowed, self.key = default, help, tuple(allowed), None
-        if self.allowed and not isinstance(default, str) and (len(self.allowed) != 2 or self.allowed[1] < self.allowed[0]):
+        if (
+            self.allowed
+            and not isinstance(default, str)
+            and (len(self.allowed) != 2 or self.allowed[1] < self.allowed[0])
+        ):
             raise TypeError("allowed is (least, greatest) for numbers")
 
     def __set_name__(self, owner, name):
@@ -82,14 +86,25 @@ class Param:
         kind = type(self.default)
         try:
             if kind is bool:
-                value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[text]
+                value = {
+                    "1": True,
+                    "true": True,
+                    "yes": True,
+                    "on": True,
+                    "0": False,
+                    "false": False,
+                    "no": False,
+                    "off": False,
+                }[text]
             elif kind is float and not math.isfinite(float(text)):
                 raise ValueError
             else:
                 value = kind(text)
         except (ValueError, KeyError):
             raise BadParameter(f"parameter {self.key}={text}: must be {self.wanted()}") from None
-        if self.allowed and (value not in self.allowed if kind is str else not self.allowed[0] <= value <= self.allowed[1]):
+        if self.allowed and (
+            value not in self.allowed if kind is str else not self.allowed[0] <= value <= self.allowed[1]
+        ):
             raise BadParameter(f"parameter {self.key}={text}: must be {self.wanted()}")
         return value
 
@@ -222,7 +237,13 @@ def _one_line(error, file):
     """The error in one line for people: type, first line of its text, where in the task's file."""
     text = str(error).strip().split("\n")[0]
     kind = type(error).__name__
-    sentence = text if isinstance(error, (TaskError, Unavailable, BadParameter)) and text else f"{kind}: {text}" if text else kind
+    sentence = (
+        text
+        if isinstance(error, (TaskError, Unavailable, BadParameter)) and text
+        else f"{kind}: {text}"
+        if text
+        else kind
+    )
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} (line {error.lineno})"
     if isinstance(error, BadParameter):
@@ -243,12 +264,19 @@ def _status(error):
 
 
 def _find_class(module):
-    found = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, SideTask) and c.__module__ == module.__name__]
+    found = [
+        c
+        for c in vars(module).values()
+        if isinstance(c, type) and issubclass(c, SideTask) and c.__module__ == module.__name__
+    ]
     found = [c for c in dict.fromkeys(found) if not any(c is not other and issubclass(other, c) for other in found)]
     if len(found) != 1:
         names = ", ".join(c.__name__ for c in found)
-        raise TaskError(f"it has {len(found)} classes that inherit SideTask ({names}): leave one" if found
-                        else "it has no class that inherits freeride_plugin.SideTask")
+        raise TaskError(
+            f"it has {len(found)} classes that inherit SideTask ({names}): leave one"
+            if found
+            else "it has no class that inherits freeride_plugin.SideTask"
+        )
     return found[0]
 
 
@@ -273,12 +301,18 @@ class _Driver:
             sys.argv = [self.file]
             exec(compile(source, self.file, "exec"), module.__dict__)
             self.kind = _find_class(module)
-            self.params = {p.key: p for c in reversed(self.kind.__mro__) for p in vars(c).values() if isinstance(p, Param)}
+            self.params = {
+                p.key: p for c in reversed(self.kind.__mro__) for p in vars(c).values() if isinstance(p, Param)
+            }
             if "python" in self.params:
                 raise TaskError("a parameter must not be called 'python': that names the interpreter")
             name = self.kind.name or re.sub(r"(?<=[^A-Z_])(?=[A-Z])", "_", self.kind.__name__).lower()
-            summary = (self.kind.__doc__ or "").strip().split("\n")[0] if self.kind.__doc__ is not SideTask.__doc__ else ""
-            described = tuple((p.key, p.text(), p.help + (f" ({p.wanted()})" if p.allowed else "")) for p in self.params.values())
+            summary = (
+                (self.kind.__doc__ or "").strip().split("\n")[0] if self.kind.__doc__ is not SideTask.__doc__ else ""
+            )
+            described = tuple(
+                (p.key, p.text(), p.help + (f" ({p.wanted()})" if p.allowed else "")) for p in self.params.values()
+            )
             keeps = hasattr(self.kind, "SaveState") and hasattr(self.kind, "RestoreState")
             return (name, str(self.kind.version), summary, described, keeps, int(self.kind.state_version))
         except BaseException as error:  # sys.exit() too: nothing may leave the runner's call
@@ -325,8 +359,12 @@ class _Driver:
         status = self.guard(body)
         if status == _OK:  # looked up once: a step costs one call
             task = self.task
-            for method, call in (("init", task.InitSideTask), ("start", task.StartSideTask), ("pause", task.PauseSideTask),
-                                 ("stop", task.StopSideTask)):
+            for method, call in (
+                ("init", task.InitSideTask),
+                ("start", task.StartSideTask),
+                ("pause", task.PauseSideTask),
+                ("stop", task.StopSideTask),
+            ):
                 setattr(self, method, lambda call=call: self.transition(call))
             self.step = lambda run=task.RunNextStep: self.guard(run)
         return status
@@ -340,9 +378,11 @@ class _Driver:
 
     def workload(self):
         sys.setswitchinterval(0.0005)  # what a pause waits for the interpreter's lock at most
+
         def body():
             self.task.RunGpuWorkload()
             return Step.FINISHED
+
         return self.guard(body)
 
     def save(self):

@@ -1,11 +1,13 @@
 """ResNet18 training with torchvision. freeride-ctl load ./resnet18.py --stage 3 --python ~/venv/bin/python"""
+
 import torch
-from torchvision.models import resnet18
 from freeride_plugin import Param, SideTask
+from torchvision.models import resnet18
 
 
 class ResNet18(SideTask):
     "Trains torchvision's ResNet18 on synthetic images."
+
     batch = Param(64, "images a step", (1, 4096))
     image = Param(224, "edge of an image, pixels", (32, 1024))
 

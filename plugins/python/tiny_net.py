@@ -1,10 +1,12 @@
 """A small network that learns the sum of its inputs' digits: what a side task in PyTorch needs, on any device."""
+
 import torch
 from freeride_plugin import Param, SideTask
 
 
 class TinyNet(SideTask):
     "Trains a small network on numbers of its own making."
+
     batch = Param(64, "samples a step", (1, 65536))
 
     def CreateSideTask(self):

@@ -3,6 +3,7 @@
 
 $FAKE_MPS: "deaf" (answers no command), "lax" (forgets limits), "mute" (makes no socket), "no-server" (starts none).
 """
+
 import ctypes
 import os
 import select

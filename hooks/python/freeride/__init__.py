@@ -6,13 +6,16 @@
 or, without a change to the source, `python -m freeride.run train.py …`. Nothing here raises into the training, and an error of ours turns the
 hook off; see hooks/README.md. `FREERIDE_HOOK=0` in the environment makes all of this do nothing.
 """
+
 from ._hook import hook as _hook_of_this_process
 
 __all__ = ["attach", "detach", "disable", "enable", "iteration_end", "state", "connected"]
 __version__ = "0.1.0"
 
 
-def attach(job=None, device=None, stage=None, stages=None, replica=None, replicas=None, group=None, iterations="optimizer"):
+def attach(
+    job=None, device=None, stage=None, stages=None, replica=None, replicas=None, group=None, iterations="optimizer"
+):
     """Hooks this rank, now or, if torch.distributed is not initialised yet, as soon as it is. Every argument left out comes from the
     environment (FREERIDE_JOB, FREERIDE_DEVICE, FREERIDE_STAGE, FREERIDE_STAGES, FREERIDE_REPLICA, FREERIDE_REPLICAS, FREERIDE_GROUP),
     else from torch: one stage a rank.
@@ -21,8 +24,16 @@ def attach(job=None, device=None, stage=None, stages=None, replica=None, replica
     iterations: "optimizer" (an iteration ends with an optimizer's step) or "manual" (call iteration_end()).
     Returns True if the hook is, or will be, on. A second call changes nothing.
     """
-    return _hook_of_this_process.attach(job=job, device=device, stage=stage, stages=stages, replica=replica, replicas=replicas, group=group,
-                                        iterations=iterations)
+    return _hook_of_this_process.attach(
+        job=job,
+        device=device,
+        stage=stage,
+        stages=stages,
+        replica=replica,
+        replicas=replicas,
+        group=group,
+        iterations=iterations,
+    )
 
 
 def detach():
@@ -47,7 +58,7 @@ def iteration_end():
 
 
 def state():
-    """"off" (not attached), "waiting" (for init_process_group), "starting", "active", "disabled" or "gone"."""
+    """ "off" (not attached), "waiting" (for init_process_group), "starting", "active", "disabled" or "gone"."""
     return _hook_of_this_process.state()
 
 

@@ -8,6 +8,7 @@ iterations are never held (in the first, frameworks also exchange shapes), nor t
 `batch_isend_irecv` is met as a whole, by its module's name; single sends and receives, and batches of a function imported before us, at
 ProcessGroup's methods. Attached with the first message, since the device is certain only then; from it on both ends count.
 """
+
 import contextlib
 import ctypes
 import sys
@@ -18,8 +19,8 @@ from . import _library
 from ._marks import Marker
 from ._pipeline import world_ranks
 
-_AT_ONCE_NS = 500_000     # between posting and wait: launching a layer takes longer
-_SURE = 2                 # iterations in a row that it was so
+_AT_ONCE_NS = 500_000  # between posting and wait: launching a layer takes longer
+_SURE = 2  # iterations in a row that it was so
 _USABLE_EVERY_NS = 1_000_000_000
 
 
@@ -39,6 +40,7 @@ def wanted(c10d):
 
 class Gpu:
     """What the hook asks torch about its streams."""
+
     KIND = "cuda"  # the device's type, as torch says it
 
     @contextlib.contextmanager
@@ -78,6 +80,7 @@ class Gpu:
 
 class _Posted:
     """A batch that receives: its index in the iteration; where it is posted ahead of its need, the stream for that and the batch's number."""
+
     __slots__ = ("index", "apart", "early")
 
     def __init__(self, index):
@@ -86,24 +89,27 @@ class _Posted:
 
 class StreamMarker(Marker):
     """Streams mark: where messages are posted, and where training's stream waits for some that were posted early."""
+
     MEETS = ("batch_isend_irecv", "send", "recv", "broadcast", "allreduce", "reduce")
     STREAMS = True
 
     def __init__(self, hook, pipelines, gpu):
         self._hook, self._pipelines, self._gpu = hook, pipelines, gpu
-        self._attach = None            # what makes the handle, at the first message
+        self._attach = None  # what makes the handle, at the first message
         self._attaching = False
-        self._device = None            # of the first message
+        self._device = None  # of the first message
         self._ranks_of = weakref.WeakKeyDictionary()  # process group -> world ranks
-        self._arrays = {}              # tuple of ranks -> (ctypes array, length)
-        self._receives = 0             # batches that receive, in this iteration
-        self._receives_before = 0      # and in the last one
-        self._waited_at_once = {}      # their index -> iterations in a row, at most _SURE + 1; below 0: it was not
-        self._open = None              # (index, ids of its works, when it was posted): posted last, not waited for yet
-        self._early = {}               # id of a Work -> (weak reference to it, number of the early batch, all ids of that batch)
-        self._apart = weakref.WeakKeyDictionary()  # process group -> {(source, in a batch): the stream of its early receives}
-        self._paused = False           # for measurements: all ranks, from the same iteration's end on, as if there were no hook
-        self._looked_ns = 0            # at the device's free memory
+        self._arrays = {}  # tuple of ranks -> (ctypes array, length)
+        self._receives = 0  # batches that receive, in this iteration
+        self._receives_before = 0  # and in the last one
+        self._waited_at_once = {}  # their index -> iterations in a row, at most _SURE + 1; below 0: it was not
+        self._open = None  # (index, ids of its works, when it was posted): posted last, not waited for yet
+        self._early = {}  # id of a Work -> (weak reference to it, number of the early batch, all ids of that batch)
+        self._apart = (
+            weakref.WeakKeyDictionary()
+        )  # process group -> {(source, in a batch): the stream of its early receives}
+        self._paused = False  # for measurements: all ranks, from the same iteration's end on, as if there were no hook
+        self._looked_ns = 0  # at the device's free memory
 
     def waiting(self):
         """Nothing sent or received so far."""
@@ -119,7 +125,9 @@ class StreamMarker(Marker):
         """The handle, made now if need be; None if there is none or the hook is not to be."""
         if self._hook.handle is not None:
             if device.index != self._device:
-                raise RuntimeError(f"messages of two devices, cuda:{self._device} and cuda:{device.index}, in one process")
+                raise RuntimeError(
+                    f"messages of two devices, cuda:{self._device} and cuda:{device.index}, in one process"
+                )
             return self._hook.handle
         if self._attach is None or self._attaching:
             return None
@@ -190,8 +198,15 @@ class StreamMarker(Marker):
         ranks = self._ranks(group)
         members, member_count = self._array(tuple(rank for place, rank in enumerate(ranks) if place != group.rank()))
         whom, whom_count = self._array(tuple(ranks[place] for place in awaited))
-        self._hook.library.stream_meet(self._hook.handle, self._gpu.stream(self._device), members, member_count, whom, whom_count,
-                                       self._gpu.at_once(options))
+        self._hook.library.stream_meet(
+            self._hook.handle,
+            self._gpu.stream(self._device),
+            members,
+            member_count,
+            whom,
+            whom_count,
+            self._gpu.at_once(options),
+        )
 
     def _ranks(self, group):
         ranks = self._ranks_of.get(group)
@@ -202,7 +217,10 @@ class StreamMarker(Marker):
     def _post_early(self, handle, posted, sources, apart):
         self._gpu.follow(apart)
         source, source_count = self._array(tuple(sources))
-        posted.apart, posted.early = apart, self._hook.library.stream_post_early(handle, self._gpu.raw(apart), source, source_count)
+        posted.apart, posted.early = (
+            apart,
+            self._hook.library.stream_post_early(handle, self._gpu.raw(apart), source, source_count),
+        )
 
     def _stream_apart(self, device, group, source, in_batch):
         """NCCL has a queue for each pair of ranks, and one for the batches of a group: what is held apart must not hold up another queue."""

@@ -1,6 +1,7 @@
 """What frameworks know about their pipeline: its ranks, its groups and this rank's place. Learned by listening to one function of each, which
 is still called exactly as before; one that has gone in another version costs nothing but the knowledge, and the user can give that.
 """
+
 import functools
 import sys
 
@@ -16,7 +17,9 @@ def listen(imports, wrap, told, say, fail):
     """Calls told(framework, groups, ranks) from now on: the groups a pipeline talks on (None: the default group), its world ranks by stage.
     wrap(owner, name, make) is what replaces the functions; what is missing goes to `say`, errors to `fail`."""
     for name, (target, reader) in _LISTENERS:
-        imports.after(name, lambda module, target=target, reader=reader: _listen_to(module, target, reader, wrap, told, say, fail))
+        imports.after(
+            name, lambda module, target=target, reader=reader: _listen_to(module, target, reader, wrap, told, say, fail)
+        )
 
 
 def _listen_to(module, target, reader, wrap, told, say, fail):
@@ -25,7 +28,9 @@ def _listen_to(module, target, reader, wrap, told, say, fail):
         owner = getattr(owner, part, None)
     name = target.split(".")[-1]
     if getattr(owner, name, None) is None:
-        say(f"this {module.__name__} has no {target}: tell the pipeline by FREERIDE_GROUP, FREERIDE_STAGE and FREERIDE_STAGES")
+        say(
+            f"this {module.__name__} has no {target}: tell the pipeline by FREERIDE_GROUP, FREERIDE_STAGE and FREERIDE_STAGES"
+        )
         return
 
     def make(original):
@@ -37,6 +42,7 @@ def _listen_to(module, target, reader, wrap, told, say, fail):
             except Exception as error:
                 fail(error)
             return result
+
         return listening
 
     wrap(owner, name, make)

@@ -3,6 +3,7 @@
 Here it is decided when and as whom a rank attaches. The calls of torch are met in _torch.py, which tells a marker (_marks.py, _cuda.py);
 which calls are a pipeline's is told by _pipeline.py and _frameworks.py. None of these knows this module.
 """
+
 import ctypes
 import functools
 import os
@@ -16,7 +17,6 @@ from ._marks import HostMarker
 from ._memory import Memory
 from ._pipeline import Pipelines, parse_rule
 from ._torch import C10D, Interception
-
 
 _STARTED_BY = "FREERIDE_STARTED_BY"  # from freeride.run to freeride.run: a file of this name
 _RANKS = "freeride ranks"
@@ -49,24 +49,26 @@ class Hook:
     """What the training's own thread runs in a wait is `begin`, `end` and `iteration_end`, which never raise."""
 
     def __init__(self):
-        self.library = None           # freeride/hook.h, loaded with the first attach
-        self.handle = None            # the library's handle; None: not attached
-        self.waits = 0                # marked since the last iteration's end
-        self.marker = None            # told of the training's calls
+        self.library = None  # freeride/hook.h, loaded with the first attach
+        self.handle = None  # the library's handle; None: not attached
+        self.waits = 0  # marked since the last iteration's end
+        self.marker = None  # told of the training's calls
         self.memory = Memory()
         self.pipelines = Pipelines()
         self.at_iteration_end = None  # observe's
         self.gpu = _cuda.Gpu()
         self._lock = threading.RLock()
-        self._pid = 0                 # of the process that attached: a forked child is none
-        self._arguments = None        # of attach(), while waiting for init_process_group
-        self._place = None            # stage, stages, replica that we attached with, where nobody gave them
-        self._postponed = False       # the attach: a framework will tell this rank's place in its pipeline
+        self._pid = 0  # of the process that attached: a forked child is none
+        self._arguments = None  # of attach(), while waiting for init_process_group
+        self._place = None  # stage, stages, replica that we attached with, where nobody gave them
+        self._postponed = False  # the attach: a framework will tell this rank's place in its pipeline
         self._explicit_iterations = False
-        self._had_group = False       # torch.distributed has been initialised in this process
+        self._had_group = False  # torch.distributed has been initialised in this process
         self._said = set()
-        self._ranks_started = None    # descriptor of a file that is empty while no rank was hooked in a process that this one has started
-        self._started_by = None       # the same of the process that started this one
+        self._ranks_started = (
+            None  # descriptor of a file that is empty while no rank was hooked in a process that this one has started
+        )
+        self._started_by = None  # the same of the process that started this one
         self._torch = Interception(self.fail)
         self._imports = Imports(self.fail)
 
@@ -108,9 +110,11 @@ class Hook:
                 check(arguments)
                 self._arguments = arguments
                 import torch.distributed
+
                 if not torch.distributed.is_available():
                     raise RuntimeError("this torch has no torch.distributed")
                 import torch.distributed.distributed_c10d as c10d
+
                 self._arm(c10d)
                 return True
         except Exception as error:
@@ -122,7 +126,16 @@ class Hook:
         """For freeride.run: attach with the environment's settings, without importing torch before the script does."""
         try:
             self._load()
-            self._arguments = dict(job=None, device=None, stage=None, stages=None, replica=None, replicas=None, group=None, iterations="optimizer")
+            self._arguments = dict(
+                job=None,
+                device=None,
+                stage=None,
+                stages=None,
+                replica=None,
+                replicas=None,
+                group=None,
+                iterations="optimizer",
+            )
             check(self._arguments)
             self._listen_to_ranks()
             self._imports.after(C10D, self._arm)
@@ -151,8 +164,10 @@ class Hook:
         if self._ranks_started is not None and os.fstat(self._ranks_started).st_size > 0:
             self._tell_who_started_us()
         else:
-            self.say("nothing was hooked: the script never called init_process_group(). If it starts the ranks itself, start each of these "
-                     "through python -m freeride.run, or let them call freeride.attach()")
+            self.say(
+                "nothing was hooked: the script never called init_process_group(). If it starts the ranks itself, start each of these "
+                "through python -m freeride.run, or let them call freeride.attach()"
+            )
 
     def _tell_who_started_us(self):
         """A script that starts ranks through freeride.run may itself be run so: it has hooked something, then."""
@@ -189,7 +204,11 @@ class Hook:
         if given["iterations"] == "optimizer":
             self._torch.after_steps(self.iteration_end)
         if self.marker is None:
-            self.marker = _cuda.StreamMarker(self, self.pipelines, self.gpu) if _cuda.wanted(c10d) else HostMarker(self, self.pipelines)
+            self.marker = (
+                _cuda.StreamMarker(self, self.pipelines, self.gpu)
+                if _cuda.wanted(c10d)
+                else HostMarker(self, self.pipelines)
+            )
         self._torch.tell(c10d, self.marker)
         placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
         self._postponed = self.pipelines.automatic() and not placed and _frameworks.expected()
@@ -211,7 +230,9 @@ class Hook:
         backend = c10d.get_backend(c10d._get_default_group())
         if self.marker.STREAMS:
             backend, place["cuda_rank"] = "nccl", c10d.get_rank()
-        self._attach_now(rank, size, f"torch {torch.__version__} {backend}" + (f", {framework}" if framework else ""), **place)
+        self._attach_now(
+            rank, size, f"torch {torch.__version__} {backend}" + (f", {framework}" if framework else ""), **place
+        )
 
     def pipeline_runs(self):
         """A message of the pipeline's was posted: if its framework has told nothing so far, it will not."""
@@ -230,8 +251,10 @@ class Hook:
         elif self.pipelines.automatic():
             place = _place(ranks, c10d.get_rank(), c10d.get_world_size())
             if self._is_elsewhere(**place):
-                self.say(f"{framework} was imported after init_process_group, when this rank had attached with another place: import it before, or "
-                         f"set FREERIDE_STAGE={place['stage']}, FREERIDE_STAGES={place['stages']}, FREERIDE_REPLICA={place['replica']}")
+                self.say(
+                    f"{framework} was imported after init_process_group, when this rank had attached with another place: import it before, or "
+                    f"set FREERIDE_STAGE={place['stage']}, FREERIDE_STAGES={place['stages']}, FREERIDE_REPLICA={place['replica']}"
+                )
 
     def _is_elsewhere(self, stage, stages, replica, **_):
         """Has this rank attached with a place that was guessed, and wrongly?"""
@@ -277,7 +300,13 @@ class Hook:
     def detach(self):
         try:
             with self._lock:
-                handle, self.handle, self._arguments, self.marker, self._postponed = self.handle, None, None, None, False
+                handle, self.handle, self._arguments, self.marker, self._postponed = (
+                    self.handle,
+                    None,
+                    None,
+                    None,
+                    False,
+                )
                 self._torch.put_back()
                 self._imports.forget()
                 if handle is not None:
@@ -356,6 +385,7 @@ class Hook:
     def page(self):
         """This rank's bubble page (pages.BubblePage); None: not attached, or in a forked child."""
         from . import pages
+
         return pages.BubblePage.from_address(self.library.page(self.handle)) if self.is_attached() else None
 
     # ---- for measurements ---------------------------------------------------------------------------------------------------------
@@ -385,7 +415,12 @@ def _place(ranks, rank, size):
     replicas = max(1, size // stages)
     regular = stride > 0 and tuple(ranks) == tuple(range(first, first + stride * stages, stride))
     replica = first // (stride * stages) * stride + first % stride if regular else first
-    return {"stage": tuple(ranks).index(rank), "stages": stages, "replica": min(replica, replicas - 1), "replicas": replicas}
+    return {
+        "stage": tuple(ranks).index(rank),
+        "stages": stages,
+        "replica": min(replica, replicas - 1),
+        "replicas": replicas,
+    }
 
 
 hook = Hook()

@@ -1,4 +1,5 @@
 """Runs a function right after a module was imported by somebody else, so that nothing is imported before the training does it."""
+
 import importlib.abc
 import importlib.util
 import sys

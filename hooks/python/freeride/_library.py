@@ -1,4 +1,5 @@
 """The hook library (C API in freeride/hook.h) through ctypes."""
+
 import ctypes
 import ctypes.util
 import glob
@@ -12,14 +13,30 @@ REACHED, RELEASED, TIMEOUT, NONE = 0, 1, -1, -2
 
 class Config(ctypes.Structure):
     """freeride_hook_config."""
-    _fields_ = [("struct_size", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("job", ctypes.c_char_p), ("device", ctypes.c_char_p),
-                ("framework", ctypes.c_char_p), ("run_dir", ctypes.c_char_p), ("rank", ctypes.c_uint32), ("stage", ctypes.c_uint32),
-                ("stages", ctypes.c_uint32), ("replica", ctypes.c_uint32), ("replicas", ctypes.c_uint32), ("local_rank", ctypes.c_uint32)]
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("job", ctypes.c_char_p),
+        ("device", ctypes.c_char_p),
+        ("framework", ctypes.c_char_p),
+        ("run_dir", ctypes.c_char_p),
+        ("rank", ctypes.c_uint32),
+        ("stage", ctypes.c_uint32),
+        ("stages", ctypes.c_uint32),
+        ("replica", ctypes.c_uint32),
+        ("replicas", ctypes.c_uint32),
+        ("local_rank", ctypes.c_uint32),
+    ]
 
 
 class StreamCounters(ctypes.Structure):
     """freeride_stream_counters."""
-    _fields_ = [(name, ctypes.c_uint64) for name in ("plain", "stream", "two_phase", "broken", "looks", "host_wait_ns", "cpu_ns")]
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in ("plain", "stream", "two_phase", "broken", "looks", "host_wait_ns", "cpu_ns")
+    ]
 
 
 def candidates():
@@ -53,8 +70,11 @@ class Library:
                 return
             except (OSError, AttributeError) as error:
                 errors.append(f"{path}: {error}")
-        raise OSError("libfreeride_hook.so cannot be loaded (" + "; ".join(errors) +
-                      "); build it, or set FREERIDE_HOOK_LIBRARY to its path")
+        raise OSError(
+            "libfreeride_hook.so cannot be loaded ("
+            + "; ".join(errors)
+            + "); build it, or set FREERIDE_HOOK_LIBRARY to its path"
+        )
 
     def _load(self, path):
         # Two views: calls that cannot block keep the interpreter's lock, which is faster than giving it up; the others let go of it.
@@ -70,10 +90,14 @@ class Library:
         self.detach = bind(slow, "detach", None, handle)
         self.wait_sent = bind(slow, "wait_sent", ctypes.c_int, handle, u32, u32, ctypes.c_int64)
         array = ctypes.POINTER(u32)
-        self.stream_batch = bind(slow, "stream_batch", ctypes.c_int, handle, ctypes.c_void_p, array, u32, array, u32, ctypes.c_int)
+        self.stream_batch = bind(
+            slow, "stream_batch", ctypes.c_int, handle, ctypes.c_void_p, array, u32, array, u32, ctypes.c_int
+        )
         self.stream_post_early = bind(slow, "stream_post_early", ctypes.c_uint64, handle, ctypes.c_void_p, array, u32)
         self.stream_wait = bind(slow, "stream_wait", ctypes.c_int, handle, ctypes.c_void_p, ctypes.c_uint64)
-        self.stream_meet = bind(slow, "stream_meet", ctypes.c_int, handle, ctypes.c_void_p, array, u32, array, u32, ctypes.c_int)
+        self.stream_meet = bind(
+            slow, "stream_meet", ctypes.c_int, handle, ctypes.c_void_p, array, u32, array, u32, ctypes.c_int
+        )
         self.stream_iteration_end = bind(slow, "stream_iteration_end", None, handle, ctypes.c_void_p)
         self.stream_two_phase = bind(fast, "stream_two_phase", None, handle, ctypes.c_int64)
         self.stream_counters = bind(fast, "stream_counters", None, handle, ctypes.POINTER(StreamCounters))

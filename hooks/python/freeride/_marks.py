@@ -2,6 +2,7 @@
 
 _torch.py meets the calls and tells a marker of each; a marker knows nothing of torch's functions. An error of a marker switches the hook off.
 """
+
 import contextlib
 import weakref
 
@@ -10,7 +11,8 @@ _AS_EVER = contextlib.nullcontext()
 
 class Marker:
     """Told of calls before and after they happen; does nothing by itself."""
-    MEETS = ()       # the calls it wants to be told of, by name; of waits it is told in any case
+
+    MEETS = ()  # the calls it wants to be told of, by name; of waits it is told in any case
     STREAMS = False  # streams of a CUDA context mark
 
     def waiting(self):
@@ -51,6 +53,7 @@ class Marker:
 
 class HostMarker(Marker):
     """The host marks: the waits of the pipeline's receives, where they are waited for, and of small collectives across stages."""
+
     MEETS = ("recv", "recv_anysource", "broadcast", "allreduce", "reduce", "barrier")
 
     def __init__(self, hook, pipelines):

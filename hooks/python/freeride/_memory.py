@@ -3,6 +3,7 @@
 That library must be there before torch: `python -m freeride.run` and `attach()` before `import torch` see to it. Without it training is
 protected by the worker's reserve alone, which one large allocation may exceed.
 """
+
 import ctypes
 import os
 import sys
@@ -19,7 +20,9 @@ class Memory:
         if self.library is not None or "torch" in sys.modules or os.environ.get("FREERIDE_MEMORY") == "0":
             return
         try:
-            library = ctypes.CDLL(os.path.join(os.path.dirname(hook_library.path), "libfreeride_memory.so"), mode=ctypes.RTLD_GLOBAL)
+            library = ctypes.CDLL(
+                os.path.join(os.path.dirname(hook_library.path), "libfreeride_memory.so"), mode=ctypes.RTLD_GLOBAL
+            )
         except OSError:
             return
         library.freeride_memory_serve.argtypes = [ctypes.c_void_p, ctypes.c_void_p]

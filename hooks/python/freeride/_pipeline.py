@@ -4,6 +4,7 @@ Told nothing, receives on the default group are the pipeline's. A framework that
 and on which groups it talks; then receives from other ranks, or on other groups, are none of it: a context-parallel ring uses the same calls.
 What the user says (FREERIDE_GROUP, attach(group=…)) goes before both.
 """
+
 import weakref
 
 # A collective's payload up to which waiting for it is idling: moving so much takes as long as waking a side task. What is larger is work
@@ -14,6 +15,7 @@ SMALL_BYTES = 64 << 10
 class _Verdict:
     """Of one group: is a receive from this rank of it the pipeline's (None: from any), and does it span stages, so that its collectives
     wait for other stages."""
+
     __slots__ = ("sources", "any_source", "spans")
 
     def __init__(self, sources, spans, any_source=True):
@@ -50,7 +52,7 @@ class Pipelines:
     def __init__(self):
         self._rule = ("auto",)
         self._given = None  # the user's process group, for ("given",)
-        self._told = []     # (weak references to the groups a pipeline talks on, its world ranks), from frameworks
+        self._told = []  # (weak references to the groups a pipeline talks on, its world ranks), from frameworks
         self._verdicts = weakref.WeakKeyDictionary()  # process group -> _Verdict
 
     def set_rule(self, rule, group=None):
@@ -84,7 +86,9 @@ class Pipelines:
         if not self.spans_stages(group):
             return None
         given = args[0] if args else kwargs.get("tensors", kwargs.get("tensor", ()))
-        tensors = [item for item in (given if isinstance(given, (list, tuple)) else (given,)) if hasattr(item, "element_size")]
+        tensors = [
+            item for item in (given if isinstance(given, (list, tuple)) else (given,)) if hasattr(item, "element_size")
+        ]
         if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > SMALL_BYTES:
             return None
         options, rank = args[1] if len(args) > 1 else kwargs.get("opts"), group.rank()
@@ -97,6 +101,7 @@ class Pipelines:
         verdict = self._verdicts.get(group)
         if verdict is None:
             import torch.distributed.distributed_c10d as c10d
+
             verdict = self._verdicts[group] = self._judge(c10d, group)
         return verdict
 

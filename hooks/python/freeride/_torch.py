@@ -4,6 +4,7 @@ Wrapped are methods of two classes, besides a few functions: ProcessGroup's, whi
 `dist.batch_isend_irecv` ends in, and Work.wait. So a function that the training imported earlier, a P2POp made of it, or a schedule that posts
 early and waits late are all covered. Each is wrapped once, whatever attaches how often; without a marker a wrapper only calls on.
 """
+
 import functools
 import importlib
 import sys
@@ -13,8 +14,15 @@ C10D = "torch.distributed.distributed_c10d"
 
 
 def _messages_of_batch(c10d, args, kwargs):
-    return [(op.op.__name__ == "isend", op.group or c10d._get_default_group(), getattr(op, "group_peer", op.peer), op.tensor)
-            for op in (args[0] if args else kwargs["p2p_op_list"])]
+    return [
+        (
+            op.op.__name__ == "isend",
+            op.group or c10d._get_default_group(),
+            getattr(op, "group_peer", op.peer),
+            op.tensor,
+        )
+        for op in (args[0] if args else kwargs["p2p_op_list"])
+    ]
 
 
 def _one_message(sends, peer_names):
@@ -23,6 +31,7 @@ def _one_message(sends, peer_names):
         tensors = args[0] if args else kwargs.get("tensors", ())
         peer = args[1] if len(args) > 1 else next((kwargs[name] for name in peer_names if name in kwargs), None)
         return [(sends, group, peer, tensors[0] if tensors else None)]
+
     return messages
 
 
@@ -32,8 +41,12 @@ def _of_any_source(_, args, kwargs):
     return [(False, group, None, tensors[0] if tensors else None)]
 
 
-_MESSAGES = {"batch_isend_irecv": _messages_of_batch, "send": _one_message(True, ("dstRank", "dst")),
-             "recv": _one_message(False, ("srcRank", "src")), "recv_anysource": _of_any_source}
+_MESSAGES = {
+    "batch_isend_irecv": _messages_of_batch,
+    "send": _one_message(True, ("dstRank", "dst")),
+    "recv": _one_message(False, ("srcRank", "src")),
+    "recv_anysource": _of_any_source,
+}
 
 
 class Interception:
@@ -42,9 +55,11 @@ class Interception:
     def __init__(self, fail):
         self._fail = fail
         self._marker = None
-        self._wrapped = {}         # (owner, name) -> (what the owner itself had there, our wrapper)
-        self._step_hook = None     # of torch 2's optimizers
-        self._inside = threading.local()  # batch: its single messages are not met again; step: nor an optimizer in another
+        self._wrapped = {}  # (owner, name) -> (what the owner itself had there, our wrapper)
+        self._step_hook = None  # of torch 2's optimizers
+        self._inside = (
+            threading.local()
+        )  # batch: its single messages are not met again; step: nor an optimizer in another
 
     def wrap(self, owner, name, make):
         """Replaces owner's `name` by make(it), once."""
@@ -80,12 +95,14 @@ class Interception:
 
     def after_init(self, c10d, then):
         """Calls then(c10d) after each init_process_group()."""
+
         def make(original):
             @functools.wraps(original)
             def init_process_group(*args, **kwargs):
                 result = original(*args, **kwargs)
                 self._try(then, c10d)
                 return result
+
             return init_process_group
 
         self._wrap_function(c10d, "init_process_group", make)
@@ -103,6 +120,7 @@ class Interception:
         """From now on `marker` is told of the calls that it wants to meet, and of every wait."""
         self._marker = marker
         from torch._C import _distributed_c10d as native
+
         for name in marker.MEETS:
             if name == "batch_isend_irecv":
                 self._wrap_function(c10d, name, functools.partial(self._messages, c10d, name))
@@ -134,6 +152,7 @@ class Interception:
             if posted is not None:
                 self._try(marker.after_messages, posted, works)
             return works
+
         return call
 
     def _collective(self, original):
@@ -146,6 +165,7 @@ class Interception:
             work = original(group, *args, **kwargs)
             self._try(marker.after_collective, group, work, args, kwargs)
             return work
+
         return call
 
     def _wait(self, original):
@@ -158,6 +178,7 @@ class Interception:
                 return original(work, *args, **kwargs)
             finally:
                 self._try(marker.after_wait)
+
         return wait
 
     # ---- iterations ---------------------------------------------------------------------------------------------------------------
@@ -178,6 +199,7 @@ class Interception:
             def init(optimizer, *args, **kwargs):
                 original_init(optimizer, *args, **kwargs)
                 self._try(self._wrap_step_of, type(optimizer), then)
+
             return init
 
         self.wrap(base, "__init__", make)
@@ -208,4 +230,5 @@ class Interception:
             if outer:
                 then()
             return result
+
         return step

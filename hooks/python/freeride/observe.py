@@ -12,6 +12,7 @@ share of the time, what that is worth), and draws bubbles.png and trace.json (Pe
   --skip N         iterations at the start that do not count, since they warm up; default 3
   --report DIR     prints the report of an earlier run, and runs nothing
 """
+
 import atexit
 import collections
 import glob
@@ -30,12 +31,14 @@ PICTURE_ITERATIONS = 3
 
 # ---- in the training's process -----------------------------------------------------------------------------------------------------
 
+
 class Observer:
     """Copies what the page's rings hold at each iteration's end, before they are overwritten."""
 
     def __init__(self, out):
         from . import pages
         from ._hook import hook
+
         self._hook, self._pages, self._out = hook, pages, out
         self._bubbles = collections.deque(maxlen=MOST_BUBBLES)
         self._iterations = collections.deque(maxlen=MOST_ITERATIONS)
@@ -55,8 +58,15 @@ class Observer:
             record = page.history[number % pages.HISTORY]
             wait = pages.state_wait(record.state_word)
             kind = page.learned[wait - 1].type if 0 < wait <= pages.MAX_WAITS else 0
-            self._bubbles.append((pages.state_iteration(record.state_word), wait, chr(kind) if 65 <= kind <= 67 else "", record.begin_ns,
-                                  record.end_ns))
+            self._bubbles.append(
+                (
+                    pages.state_iteration(record.state_word),
+                    wait,
+                    chr(kind) if 65 <= kind <= 67 else "",
+                    record.begin_ns,
+                    record.end_ns,
+                )
+            )
         self._bubbles_seen = newest
         newest = page.iteration
         for number in range(max(self._iterations_seen, newest - pages.ITERATIONS), newest):
@@ -79,7 +89,15 @@ class Observer:
                 return
             path = os.path.join(self._out, f"rank{self._about['rank']}.json")
             with open(path + ".new", "w") as file:
-                json.dump({**self._about, "usable_bytes": self._usable, "bubbles": list(self._bubbles), "iterations": list(self._iterations)}, file)
+                json.dump(
+                    {
+                        **self._about,
+                        "usable_bytes": self._usable,
+                        "bubbles": list(self._bubbles),
+                        "iterations": list(self._iterations),
+                    },
+                    file,
+                )
             os.replace(path + ".new", path)
             if self._about["rank"] == 0:
                 ranks = self._about["stages"] * self._about["replicas"]
@@ -93,6 +111,7 @@ class Observer:
 
 # ---- the report ------------------------------------------------------------------------------------------------------------------
 
+
 def load(folder):
     """The ranks' files, by rank. Raises ValueError that says what is wrong with them."""
     ranks = []
@@ -103,7 +122,9 @@ def load(folder):
         except (OSError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from error
     if not ranks:
-        raise ValueError(f"there is no rank*.json in {folder}: no rank got as far as its first iteration's end under freeride.observe")
+        raise ValueError(
+            f"there is no rank*.json in {folder}: no rank got as far as its first iteration's end under freeride.observe"
+        )
     return sorted(ranks, key=lambda rank: rank["rank"])
 
 
@@ -122,37 +143,60 @@ def measure(rank, skip=0):
         if iteration in numbers:
             kinds[kind].append((end - begin) / 1e6)
     bubble_ms = sum(sum(lengths) for lengths in kinds.values())
-    return {"iterations": len(measured), "iteration_ms": time_ns / 1e6 / max(1, len(measured)), "kinds": dict(sorted(kinds.items())),
-            "bubble_ms": bubble_ms / max(1, len(measured)), "share": bubble_ms * 1e6 / time_ns if time_ns else 0.0}
+    return {
+        "iterations": len(measured),
+        "iteration_ms": time_ns / 1e6 / max(1, len(measured)),
+        "kinds": dict(sorted(kinds.items())),
+        "bubble_ms": bubble_ms / max(1, len(measured)),
+        "share": bubble_ms * 1e6 / time_ns if time_ns else 0.0,
+    }
 
 
 def table(ranks, price=None, skip=0):
     """The report's lines."""
     found = [measure(rank, skip) for rank in ranks]
     first = ranks[0]
-    lines = [f"{first['job']}: {first['stages']} stage{'s' * (first['stages'] > 1)}, {first['replicas']} replica{'s' * (first['replicas'] > 1)}, "
-             f"{found[0]['iterations']} iterations of {found[0]['iteration_ms']:.1f} ms ({first['framework']})", ""]
+    lines = [
+        f"{first['job']}: {first['stages']} stage{'s' * (first['stages'] > 1)}, {first['replicas']} replica{'s' * (first['replicas'] > 1)}, "
+        f"{found[0]['iterations']} iterations of {found[0]['iteration_ms']:.1f} ms ({first['framework']})",
+        "",
+    ]
     expected = first["stages"] * first["replicas"]
     if len(ranks) < expected:
         lines[1:1] = [f"only {len(ranks)} of {expected} ranks left a file"]
     memory = any(rank["usable_bytes"] for rank in ranks)
-    lines.append(f"{'stage':>5} {'device':<12} {'type':<5}{'an iteration':>13}{'p10':>9}{'p50':>9}{'p90 ms':>9}{'of the time':>13}" +
-                 ("   memory free" if memory else ""))
+    lines.append(
+        f"{'stage':>5} {'device':<12} {'type':<5}{'an iteration':>13}{'p10':>9}{'p50':>9}{'p90 ms':>9}{'of the time':>13}"
+        + ("   memory free" if memory else "")
+    )
     for rank, figures in zip(ranks, found):
         label = f"{rank['stage']:>5} {rank['device'][:12]:<12}"
         free = f"{rank['usable_bytes'] / 2**30:>10.1f} GiB" if memory else ""
-        lines.append(f"{label} {'all':<5}{sum(map(len, figures['kinds'].values())) / max(1, figures['iterations']):>13.1f}{'':27}"
-                     f"{100 * figures['share']:>11.1f} %{free}")
+        lines.append(
+            f"{label} {'all':<5}{sum(map(len, figures['kinds'].values())) / max(1, figures['iterations']):>13.1f}{'':27}"
+            f"{100 * figures['share']:>11.1f} %{free}"
+        )
         for kind, lengths in figures["kinds"].items():
             share = sum(lengths) / max(1e-9, figures["iterations"] * figures["iteration_ms"])
-            lines.append(f"{'':18} {kind or '-':<5}{len(lengths) / figures['iterations']:>13.1f}{quantile(lengths, 0.1):>9.1f}"
-                         f"{quantile(lengths, 0.5):>9.1f}{quantile(lengths, 0.9):>9.1f}{100 * share:>11.1f} %")
+            lines.append(
+                f"{'':18} {kind or '-':<5}{len(lengths) / figures['iterations']:>13.1f}{quantile(lengths, 0.1):>9.1f}"
+                f"{quantile(lengths, 0.5):>9.1f}{quantile(lengths, 0.9):>9.1f}{100 * share:>11.1f} %"
+            )
     share = statistics.mean(figures["share"] for figures in found)
-    lines += ["", f"bubbles take {100 * share:.1f} % of the devices' time" +
-              ("" if price is None else f": ${share * price * len(ranks):.2f} of the ${price * len(ranks):.2f} that an hour of the "
-                                        f"{len(ranks)} devices costs")]
-    lines.append("types: A at the start and end of an iteration, B before the first backward, C short ones between" +
-                 ("; - not learned yet" if any("" in figures["kinds"] for figures in found) else ""))
+    lines += [
+        "",
+        f"bubbles take {100 * share:.1f} % of the devices' time"
+        + (
+            ""
+            if price is None
+            else f": ${share * price * len(ranks):.2f} of the ${price * len(ranks):.2f} that an hour of the "
+            f"{len(ranks)} devices costs"
+        ),
+    ]
+    lines.append(
+        "types: A at the start and end of an iteration, B before the first backward, C short ones between"
+        + ("; - not learned yet" if any("" in figures["kinds"] for figures in found) else "")
+    )
     return lines
 
 
@@ -162,14 +206,35 @@ def trace(ranks):
     events = []
     for rank in ranks:
         pid = rank["rank"] + 1
-        events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"stage {rank['stage']} on {rank['device']}"}})
+        events.append(
+            {
+                "ph": "M",
+                "name": "process_name",
+                "pid": pid,
+                "tid": 0,
+                "args": {"name": f"stage {rank['stage']} on {rank['device']}"},
+            }
+        )
         for tid, name in ((1, "training"), (2, "bubbles")):
             events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
         spans = [(1, f"iteration {number}", begin, end, {}) for number, begin, end in rank["iterations"]]
-        spans += [(2, f"bubble {kind}".strip(), begin, end, {"iteration": iteration, "wait": wait})
-                  for iteration, wait, kind, begin, end in rank["bubbles"]]
-        events += [{"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": (begin - start_ns) / 1000, "dur": (end - begin) / 1000, "args": details}
-                   for tid, name, begin, end, details in spans if end > begin >= start_ns]
+        spans += [
+            (2, f"bubble {kind}".strip(), begin, end, {"iteration": iteration, "wait": wait})
+            for iteration, wait, kind, begin, end in rank["bubbles"]
+        ]
+        events += [
+            {
+                "ph": "X",
+                "name": name,
+                "pid": pid,
+                "tid": tid,
+                "ts": (begin - start_ns) / 1000,
+                "dur": (end - begin) / 1000,
+                "args": details,
+            }
+            for tid, name, begin, end, details in spans
+            if end > begin >= start_ns
+        ]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -177,6 +242,7 @@ def draw(path, ranks):
     """A PNG: the last iterations as they were, and how long each wait is. False where there is no matplotlib."""
     try:
         import matplotlib
+
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
@@ -186,7 +252,9 @@ def draw(path, ranks):
     if not shown:
         return False
     left, right = shown[0][1], shown[-1][2]
-    figure, (line, box) = pyplot.subplots(2, 1, figsize=(12, 2.2 + 0.9 * len(ranks)), dpi=120, gridspec_kw={"hspace": 0.75})
+    figure, (line, box) = pyplot.subplots(
+        2, 1, figsize=(12, 2.2 + 0.9 * len(ranks)), dpi=120, gridspec_kw={"hspace": 0.75}
+    )
     for row, rank in enumerate(ranks):
         for _, begin, end in rank["iterations"]:
             if end > left and begin < right:
@@ -205,7 +273,9 @@ def draw(path, ranks):
     for (row, wait), lengths in waits.items():
         count = max(other for same, other in waits if same == row)
         y = row + (wait - (count + 1) / 2) * 0.8 / count
-        box.plot([quantile(lengths, 0.1), quantile(lengths, 0.9)], [y, y], color=dark, linewidth=2, solid_capstyle="round")
+        box.plot(
+            [quantile(lengths, 0.1), quantile(lengths, 0.9)], [y, y], color=dark, linewidth=2, solid_capstyle="round"
+        )
         box.plot([quantile(lengths, 0.5)], [y], "o", color=accent, markersize=4)
     box.set_xlim(left=0)
     box.set_title("how long each wait of an iteration is: p10 to p90, and the median", fontsize=10, loc="left")
@@ -228,14 +298,24 @@ def report(folder, price=None, skip=0):
     with open(os.path.join(folder, "trace.json"), "w") as file:
         json.dump(trace(ranks), file)
     drawn = draw(os.path.join(folder, "bubbles.png"), ranks)
-    print(f"{folder}/trace.json opens in Perfetto; " + (f"{folder}/bubbles.png" if drawn else "no picture: matplotlib is not installed"), flush=True)
+    print(
+        f"{folder}/trace.json opens in Perfetto; "
+        + (f"{folder}/bubbles.png" if drawn else "no picture: matplotlib is not installed"),
+        flush=True,
+    )
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------------------
 
+
 def options(arguments):
     """(options, what is left: the script and its arguments). Raises ValueError."""
-    chosen = {"--out": os.environ.get("FREERIDE_OBSERVE_DIR", "freeride-observe"), "--price": None, "--skip": "3", "--report": None}
+    chosen = {
+        "--out": os.environ.get("FREERIDE_OBSERVE_DIR", "freeride-observe"),
+        "--price": None,
+        "--skip": "3",
+        "--report": None,
+    }
     while arguments and arguments[0].split("=", 1)[0] in chosen:
         name, equals, value = arguments[0].partition("=")
         if not equals:
@@ -278,9 +358,13 @@ def main():
         return 2
     from freeride import run
     from freeride._hook import off
+
     # A run directory in which no worker listens: observing gives no leases.
     os.environ["FREERIDE_RUN_DIR"] = tempfile.mkdtemp(prefix="freeride-observe-")
-    atexit.register(lambda path: os.path.isdir(path) and __import__("shutil").rmtree(path, ignore_errors=True), os.environ["FREERIDE_RUN_DIR"])
+    atexit.register(
+        lambda path: os.path.isdir(path) and __import__("shutil").rmtree(path, ignore_errors=True),
+        os.environ["FREERIDE_RUN_DIR"],
+    )
     if not off():
         observer = Observer(os.path.abspath(out))
         observer.price, observer.skip = price, skip

@@ -2,6 +2,7 @@
 
 For tools and tests. Views are over shared memory: what is read may change at any time, and a page of another process may hold anything.
 """
+
 import ctypes
 import ctypes.util
 import fcntl
@@ -70,12 +71,24 @@ class IterationRecord(ctypes.Structure):
 
 class BubblePage(ctypes.Structure):
     MAGIC, TITLE, VERSION_1_BYTES = 0x454C424255425246, "bubble page", 74240
-    _fields_ = [("header", Header), ("job", ctypes.c_char * NAME_BYTES), ("device", ctypes.c_char * NAME_BYTES),
-                ("framework", ctypes.c_char * NAME_BYTES),
-                *_fields((_u32, "rank stage stages replica replicas pid"), (_u64, "reserved0 state_word begin_ns"), (_u32, "wake hook_state"),
-                         (_u64, "iteration"), (_u32, "waits relearned"), (_u64, "usable_bytes bubbles compute_ns expected_ns wanted_bytes")),
-                ("reserved1", ctypes.c_uint8 * 176), ("learned", Learned * MAX_WAITS), ("history", BubbleRecord * HISTORY),
-                ("iterations", IterationRecord * ITERATIONS)]
+    _fields_ = [
+        ("header", Header),
+        ("job", ctypes.c_char * NAME_BYTES),
+        ("device", ctypes.c_char * NAME_BYTES),
+        ("framework", ctypes.c_char * NAME_BYTES),
+        *_fields(
+            (_u32, "rank stage stages replica replicas pid"),
+            (_u64, "reserved0 state_word begin_ns"),
+            (_u32, "wake hook_state"),
+            (_u64, "iteration"),
+            (_u32, "waits relearned"),
+            (_u64, "usable_bytes bubbles compute_ns expected_ns wanted_bytes"),
+        ),
+        ("reserved1", ctypes.c_uint8 * 176),
+        ("learned", Learned * MAX_WAITS),
+        ("history", BubbleRecord * HISTORY),
+        ("iterations", IterationRecord * ITERATIONS),
+    ]
 
 
 class SentRank(ctypes.Structure):
@@ -84,15 +97,26 @@ class SentRank(ctypes.Structure):
 
 class SentPage(ctypes.Structure):
     MAGIC, TITLE, VERSION_1_BYTES = 0x20544E4553525246, "sent page", 17472
-    _fields_ = [("header", Header), ("ranks", _u32), ("reserved0", _u32), ("reserved1", _u64 * 3), ("rank", SentRank * MAX_RANKS),
-                ("sent", (_u32 * MAX_RANKS) * MAX_RANKS), ("world_rank", _u32 * MAX_RANKS),
-                ("met", (_u32 * MAX_RANKS) * MAX_RANKS)]
+    _fields_ = [
+        ("header", Header),
+        ("ranks", _u32),
+        ("reserved0", _u32),
+        ("reserved1", _u64 * 3),
+        ("rank", SentRank * MAX_RANKS),
+        ("sent", (_u32 * MAX_RANKS) * MAX_RANKS),
+        ("world_rank", _u32 * MAX_RANKS),
+        ("met", (_u32 * MAX_RANKS) * MAX_RANKS),
+    ]
 
 
 class LeasePage(ctypes.Structure):
     MAGIC, TITLE, VERSION_1_BYTES = 0x455341454C525246, "lease page", 96
-    _fields_ = [("header", Header),
-                *_fields((_u32, "sequence order kind reserved0"), (_u64, "lease_id deadline_ns opened_ns grace_ns hang_ns begin_ns"))]
+    _fields_ = [
+        ("header", Header),
+        *_fields(
+            (_u32, "sequence order kind reserved0"), (_u64, "lease_id deadline_ns opened_ns grace_ns hang_ns begin_ns")
+        ),
+    ]
 
 
 class Metric(ctypes.Structure):
@@ -101,11 +125,20 @@ class Metric(ctypes.Structure):
 
 class AnswerPage(ctypes.Structure):
     MAGIC, TITLE, VERSION_1_BYTES = 0x5257534E41525246, "answer page", 672
-    _fields_ = [("header", Header),
-                *_fields((_u32, "sequence state transition result"),
-                         (_u64, "lease_id transition_ns last_paused_ns last_paused_cpu_ns steps step_ns lease_step_ns predicted_ns skipped "
-                                "create_ns init_ns first_step_ns pause_seen_ns finished")),
-                ("message", ctypes.c_char * 256), ("metrics", Metric * METRICS), *_fields((_u64, "saved_lease restored"))]
+    _fields_ = [
+        ("header", Header),
+        *_fields(
+            (_u32, "sequence state transition result"),
+            (
+                _u64,
+                "lease_id transition_ns last_paused_ns last_paused_cpu_ns steps step_ns lease_step_ns predicted_ns skipped "
+                "create_ns init_ns first_step_ns pause_seen_ns finished",
+            ),
+        ),
+        ("message", ctypes.c_char * 256),
+        ("metrics", Metric * METRICS),
+        *_fields((_u64, "saved_lease restored")),
+    ]
 
 
 # ---- making and mapping --------------------------------------------------------------------------------------------------------
@@ -131,7 +164,10 @@ class Mapped:
         if self._size > size:
             address = _libc.mmap(None, self._size, protection, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         if address != _MAP_FAILED:
-            around, address = address, _libc.mmap(address, size, protection, mmap.MAP_SHARED | (_MAP_FIXED if address else 0), fd, 0)
+            around, address = (
+                address,
+                _libc.mmap(address, size, protection, mmap.MAP_SHARED | (_MAP_FIXED if address else 0), fd, 0),
+            )
             if address == _MAP_FAILED and around:
                 _libc.munmap(around, self._size)
         if address == _MAP_FAILED:
@@ -174,7 +210,9 @@ def create(kind, others_read_only=False):
     fd = os.memfd_create(kind.TITLE, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         page = _head(kind, fd)
-        fcntl.fcntl(fd, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL | (_SEAL_FUTURE_WRITE if others_read_only else 0))
+        fcntl.fcntl(
+            fd, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL | (_SEAL_FUTURE_WRITE if others_read_only else 0)
+        )
         return fd, page
     except BaseException:
         os.close(fd)
@@ -223,6 +261,7 @@ def open_sent(path):
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------------------
+
 
 def read_field(kind, fd, name):
     """One number of a page, through its descriptor and without mapping it: `read_field(BubblePage, fd, "iteration")`. 0 where the page ends
@@ -277,15 +316,20 @@ def futex_wait(page, field, expected, timeout=None, bits=_ANY):
     if timeout is not None:
         at = time.monotonic_ns() + int(timeout * 1e9)
         until = ctypes.byref(_Timespec(at // 10**9, at % 10**9))
-    result = _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(page.address_of(field)), _WAIT_BITSET, _u32(expected), until, None, _u32(bits))
+    result = _libc.syscall(
+        _SYS_FUTEX, ctypes.c_void_p(page.address_of(field)), _WAIT_BITSET, _u32(expected), until, None, _u32(bits)
+    )
     return not (result != 0 and ctypes.get_errno() == 110)
 
 
 def futex_wake(page, field, bits=_ANY):
-    return _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(page.address_of(field)), _WAKE_BITSET, 0x7FFFFFFF, None, None, _u32(bits))
+    return _libc.syscall(
+        _SYS_FUTEX, ctypes.c_void_p(page.address_of(field)), _WAKE_BITSET, 0x7FFFFFFF, None, None, _u32(bits)
+    )
 
 
 # ---- the worker's side of the handover, for tools and tests --------------------------------------------------------------------
+
 
 def listen(path):
     """A socket at which trainers hand over their pages, as a worker's."""
@@ -303,8 +347,12 @@ def listen(path):
 def take_page(connection):
     """Receives a trainer's page from an accepted connection, answers, and returns it mapped; raises PageError after answering ERR."""
     data, control, _, _ = connection.recvmsg(64, socket.CMSG_SPACE(16))
-    fds = [fd for level, kind, body in control if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
-           for fd in struct.unpack(f"{len(body) // 4}i", body[:len(body) // 4 * 4])]
+    fds = [
+        fd
+        for level, kind, body in control
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        for fd in struct.unpack(f"{len(body) // 4}i", body[: len(body) // 4 * 4])
+    ]
     try:
         if data != HELLO or len(fds) != 1:
             raise PageError("the first datagram is no hello with one descriptor")

@@ -3,6 +3,7 @@
 The hook attaches by itself when the script calls torch.distributed.init_process_group(). Who the rank is comes from the environment: see
 freeride.attach(). With FREERIDE_HOOK=0, or whatever goes wrong in the hook, the script runs as if started without it.
 """
+
 import os
 import runpy
 import sys
@@ -18,6 +19,7 @@ def main():
         at = arguments.index("-m") + 2 if arguments[1] == "-m" else 2
         arguments = arguments[1:at] + arguments[:1] + arguments[at:]
     from freeride._hook import hook, off
+
     if not off():
         hook.arm()
     process = os.getpid()

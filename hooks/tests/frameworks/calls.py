@@ -1,5 +1,6 @@
 """The point-to-point calls of a training, as the model check reads them (hooks/tests/model/schedules.txt): `P:s1,r1` posts a batch that sends to
 rank 1 and receives from rank 1, `W3` waits for the 4th batch. Ranks are those in the pipeline's group."""
+
 import torch.distributed as dist
 from torch._C import _distributed_c10d as native
 
@@ -22,6 +23,7 @@ def start():
                 _batch_of[id(work)] = _batches
             _held.append(work)
             return work
+
         return call
 
     batch, wait = dist.batch_isend_irecv, native.Work.wait

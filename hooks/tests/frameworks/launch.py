@@ -1,4 +1,5 @@
 """Starts ranks of a training script of this folder, hooked or not, and gives what each wrote down."""
+
 import json
 import pathlib
 import subprocess
@@ -17,14 +18,28 @@ def start(script, size, plan, folder, hooked, off=(), **env):
     port = free_port()
     ranks = []
     for rank in range(size):
-        settings = environment(folder, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                               DS_ACCELERATOR="cpu", **env)
+        settings = environment(
+            folder,
+            RANK=rank,
+            LOCAL_RANK=rank,
+            WORLD_SIZE=size,
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+            DS_ACCELERATOR="cpu",
+            **env,
+        )
         if rank in off:
             settings["FREERIDE_HOOK"] = "0"
         settings["PYTHONPATH"] += f":{HERE}"
         with open(folder / f"said.{rank}", "w") as said:
-            ranks.append(subprocess.Popen([sys.executable, *through, str(HERE / script), str(folder / "plan"), str(folder / "out")],
-                                          env=settings, stdout=said, stderr=subprocess.STDOUT))
+            ranks.append(
+                subprocess.Popen(
+                    [sys.executable, *through, str(HERE / script), str(folder / "plan"), str(folder / "out")],
+                    env=settings,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                )
+            )
     return ranks
 
 

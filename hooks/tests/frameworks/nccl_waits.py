@@ -2,14 +2,15 @@
 
 `waits`: where the framework waits for a batch (noted hooked and unhooked alike, so it is the schedule's own order). `marks`: where the hook
 counts a wait, at the calls into its library."""
+
 import torch.distributed as dist
 from torch._C import _distributed_c10d as native
 
 waits, marks = [], []
 _number_of = {}  # id of a Work -> number of its batch
-_kept = []       # works, so that no other gets the id of one
-_posted = 0      # receiving batches so far in this iteration
-_inside = None   # the batch being posted: does it receive?
+_kept = []  # works, so that no other gets the id of one
+_posted = 0  # receiving batches so far in this iteration
+_inside = None  # the batch being posted: does it receive?
 
 
 def start():
@@ -43,6 +44,7 @@ def start():
             else:
                 _inside = True
             return work
+
         return call
 
     def waiting(self, *args, **kwargs):
@@ -88,6 +90,7 @@ class _Library:
 
 def listen():
     from freeride._hook import hook
+
     if not isinstance(hook.library, _Library):
         hook.library = _Library(hook.library)
 

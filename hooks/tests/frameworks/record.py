@@ -1,12 +1,15 @@
 """What the hook marked, in order, and by what it was waited for: taken at its marker's own before_wait(), which is still called."""
+
 _waited_for = {}  # id of a Work -> where its data go
 
 
 def start(marks):
     """Appends to `marks`, for every marked wait, the tensor that the awaited data go to; None for a wait that is no receive. The tensors are
     kept, so that no other one gets the memory of one that the framework has let go of."""
-    from freeride._hook import hook
     from torch._C import _distributed_c10d as native
+
+    from freeride._hook import hook
+
     receive, before_wait = native.ProcessGroup.recv, hook.marker.before_wait
 
     def noting(self, tensors, *args, **kwargs):
@@ -26,4 +29,5 @@ def start(marks):
 def page():
     """This rank's bubble page."""
     from freeride._hook import hook
+
     return hook.page()

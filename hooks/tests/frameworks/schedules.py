@@ -1,4 +1,5 @@
 """hooks/tests/model/schedules.txt: the calls that the model check works with have to be those that the frameworks make."""
+
 import os
 
 from support import SOURCE
@@ -15,15 +16,20 @@ def check(name, ranks):
     made = [" ".join(calls) for calls in ranks]
     if os.environ.get("FREERIDE_WRITE_SCHEDULES"):
         known[name] = made
-        PATH.write_text(HEAD + "".join(f"schedule {name}\n" + "".join(line + "\n" for line in lines) for name, lines in known.items()))
-    assert known.get(name) == made, f"{name}: {PATH} has other calls than this version makes; FREERIDE_WRITE_SCHEDULES=1 writes them anew"
+        PATH.write_text(
+            HEAD
+            + "".join(f"schedule {name}\n" + "".join(line + "\n" for line in lines) for name, lines in known.items())
+        )
+    assert known.get(name) == made, (
+        f"{name}: {PATH} has other calls than this version makes; FREERIDE_WRITE_SCHEDULES=1 writes them anew"
+    )
 
 
 def _read():
     known, lines = {}, []
     for line in PATH.read_text().splitlines() if PATH.exists() else ():
         if line.startswith("schedule "):
-            lines = known[line[len("schedule "):]] = []
+            lines = known[line[len("schedule ") :]] = []
         elif not line.startswith("#"):
             lines.append(line)
     return known

@@ -1,4 +1,5 @@
 """DeepSpeed's PipelineEngine, unpatched, over gloo: hooked and not."""
+
 import pytest
 
 import launch
@@ -21,9 +22,15 @@ def test_pipeline_engine(tmp_path, size, stages, micro_batches):
         # The loss comes after the optimizer's step: it is the next iteration's first wait.
         assert (with_hook["waits"], with_hook["iterations"]) == (len(with_hook["expected"]), 50)
         # DeepSpeed counts pipelines first: ranks 0 and 1 are the same stage of two pipelines.
-        assert [with_hook["stage"], with_hook["replica"]] == with_hook["place"] == [rank // (size // stages), rank % (size // stages)]
+        assert (
+            [with_hook["stage"], with_hook["replica"]]
+            == with_hook["place"]
+            == [rank // (size // stages), rank % (size // stages)]
+        )
         assert (with_hook["stages"], with_hook["replicas"]) == (stages, size // stages)
         assert with_hook["framework"].endswith("gloo, DeepSpeed") and with_hook["state"] == "active"
         assert "freeride:" not in launch.said(tmp_path / "hooked", rank)
     if stages == size:
-        schedules.check(f"DeepSpeed 1F1B, {stages} ranks, {micro_batches} micro-batches", [rank["calls"] for rank in plain])
+        schedules.check(
+            f"DeepSpeed 1F1B, {stages} ranks, {micro_batches} micro-batches", [rank["calls"] for rank in plain]
+        )

@@ -1,5 +1,6 @@
 """What Megatron-Core, unpatched, tells of its pipelines; and its schedules, for which what they allocate on the GPU comes to lie on the CPU (over
 NCCL: tests/gpu/frameworks.py)."""
+
 import launch
 
 
@@ -18,13 +19,18 @@ def test_imported_too_late_for_the_place(tmp_path):
     ranks = launch.run("place_megatron.py", 4, {"late": True}, tmp_path / "hooked", hooked=True)
     for rank, seen in enumerate(ranks):
         assert seen["counts"] == [1, 1, 0, 0, 1, 0, 0] and (seen["stage"], seen["stages"]) == (rank, 4)
-        assert f"set FREERIDE_STAGE={rank // 2}, FREERIDE_STAGES=2, FREERIDE_REPLICA={rank % 2}" in launch.said(tmp_path / "hooked", rank)
+        assert f"set FREERIDE_STAGE={rank // 2}, FREERIDE_STAGES=2, FREERIDE_REPLICA={rank % 2}" in launch.said(
+            tmp_path / "hooked", rank
+        )
 
 
 def test_schedules(tmp_path):
     """1F1B in batches and in single messages, interleaved, and interleaved with messages overlapped by computing."""
     kinds = [(1, False, True), (1, False, False), (2, False, True), (2, True, False)]
-    plans = [{"chunks": chunks, "overlap": overlap, "batched": batched, "micro_batches": 4, "iterations": 20} for chunks, overlap, batched in kinds]
+    plans = [
+        {"chunks": chunks, "overlap": overlap, "batched": batched, "micro_batches": 4, "iterations": 20}
+        for chunks, overlap, batched in kinds
+    ]
     plain = launch.run("train_megatron.py", 2, plans, tmp_path / "plain", hooked=False)
     hooked = launch.run("train_megatron.py", 2, plans, tmp_path / "hooked", hooked=True)
     for rank in range(2):

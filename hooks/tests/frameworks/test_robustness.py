@@ -1,4 +1,5 @@
 """What may happen to a hooked training, in real trainings: the losses stay the same, and it ends as it would have without the hook."""
+
 import subprocess
 import sys
 
@@ -23,7 +24,9 @@ def hook_said(folder, rank):
 def test_attached_twice(tmp_path):
     ranks = both(tmp_path, {"iterations": 6, "attach_twice": True}, FREERIDE_JOB="the job")
     assert [(rank["state"], rank["job"], rank["stage"], rank["iterations"], rank["waits"]) for rank in ranks] == [
-        ("active", "the job", 0, 6, 4), ("active", "the job", 1, 6, 4)]
+        ("active", "the job", 0, 6, 4),
+        ("active", "the job", 1, 6, 4),
+    ]
 
 
 def test_forked_data_loader(tmp_path):
@@ -38,8 +41,13 @@ def test_profiler(tmp_path):
     assert [(rank["state"], rank["waits"]) for rank in ranks] == [("active", 4)] * 2
 
 
-@pytest.mark.parametrize("how,states,line", [
-    ("disable_at", ["disabled", "active"], "a test"), ("fail_at", ["disabled", "active"], "RuntimeError: a test's failure")])
+@pytest.mark.parametrize(
+    "how,states,line",
+    [
+        ("disable_at", ["disabled", "active"], "a test"),
+        ("fail_at", ["disabled", "active"], "RuntimeError: a test's failure"),
+    ],
+)
 def test_hook_goes_off_on_one_rank(tmp_path, how, states, line):
     ranks = both(tmp_path, {"iterations": 12, how: 5})
     assert [rank["state"] for rank in ranks] == states
@@ -109,7 +117,14 @@ from freeride import pages
 page = pages.BubblePage.from_address(library.page(handle))
 print(page.iteration, page.waits, library.produce(handle, 0), library.wait_sent(handle, 0, 1, 0))
 """
-    done = subprocess.run([sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     if done.stdout == "cannot mount\n":
         pytest.skip("this user may not mount a tmpfs")

@@ -1,17 +1,17 @@
 """One rank of a real DeepSpeed PipelineEngine training, with a tiny model, over gloo or, where the plan says so ("backend"), over NCCL.
 
-    train_deepspeed.py PLAN OUT     with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; OUT.RANK gets what happened, as JSON
+train_deepspeed.py PLAN OUT     with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; OUT.RANK gets what happened, as JSON
 """
+
 import json
 import os
 import sys
 
-import torch
-from torch import nn
-
 import deepspeed
+import torch
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe import schedule
+from torch import nn
 
 import calls
 import nccl_waits
@@ -32,8 +32,15 @@ class Part(nn.Module):
 def expected_waits(engine, micro_batches):
     """One wait for each RecvActivation and RecvGrad of DeepSpeed's own schedule; then the norm of all stages' gradients and, for all but the
     last stage, which has it, the loss."""
-    steps = schedule.TrainSchedule(micro_batches=micro_batches, stages=engine.num_stages, stage_id=engine.stage_id).steps()
-    receives = [command for step in steps for command in step if isinstance(command, (schedule.RecvActivation, schedule.RecvGrad))]
+    steps = schedule.TrainSchedule(
+        micro_batches=micro_batches, stages=engine.num_stages, stage_id=engine.stage_id
+    ).steps()
+    receives = [
+        command
+        for step in steps
+        for command in step
+        if isinstance(command, (schedule.RecvActivation, schedule.RecvGrad))
+    ]
     return ["receive"] * len(receives) + ["collective"] * (1 if engine.stage_id == engine.num_stages - 1 else 2)
 
 
@@ -51,10 +58,20 @@ def main():
     dim = plan.get("width", DIM)
     rank, micro_batches = torch.distributed.get_rank(), plan["micro_batches"]
     torch.manual_seed(3)
-    model = PipelineModule(layers=[Part(dim) for _ in range(plan["stages"] * 2)], num_stages=plan["stages"], loss_fn=nn.functional.mse_loss,
-                           partition_method="uniform", activation_checkpoint_interval=0)
-    config = {"train_micro_batch_size_per_gpu": ROWS, "gradient_accumulation_steps": micro_batches, "gradient_clipping": 1.0,
-              "optimizer": {"type": "SGD", "params": {"lr": 0.05}}, "steps_per_print": 10**9}
+    model = PipelineModule(
+        layers=[Part(dim) for _ in range(plan["stages"] * 2)],
+        num_stages=plan["stages"],
+        loss_fn=nn.functional.mse_loss,
+        partition_method="uniform",
+        activation_checkpoint_interval=0,
+    )
+    config = {
+        "train_micro_batch_size_per_gpu": ROWS,
+        "gradient_accumulation_steps": micro_batches,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.05}},
+        "steps_per_print": 10**9,
+    }
     engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
     draws = torch.Generator().manual_seed(11 + engine.grid.get_data_parallel_id())
 
@@ -67,6 +84,7 @@ def main():
         nccl_waits.take()
     elif hooked:
         import record
+
         record.start(marks)
     else:
         calls.start()
@@ -82,15 +100,28 @@ def main():
         del marks[:]
     if gpu:
         finish_on_gpu(sys.argv[2], rank, losses, seen, expected_waits(engine, micro_batches))
-    result = {"losses": losses, "expected": expected_waits(engine, micro_batches), "place": [engine.stage_id, engine.grid.get_data_parallel_id()],
-              "marked": [["receive" if mark is not None else "collective" for mark in marked] for marked in seen]}
+    result = {
+        "losses": losses,
+        "expected": expected_waits(engine, micro_batches),
+        "place": [engine.stage_id, engine.grid.get_data_parallel_id()],
+        "marked": [["receive" if mark is not None else "collective" for mark in marked] for marked in seen],
+    }
     if not hooked:
         result["calls"] = made
     else:
         import freeride
+
         page = record.page()
-        result.update(waits=page.waits, iterations=page.iteration, stage=page.stage, stages=page.stages, replica=page.replica,
-                      replicas=page.replicas, framework=page.framework.decode(), state=freeride.state())
+        result.update(
+            waits=page.waits,
+            iterations=page.iteration,
+            stage=page.stage,
+            stages=page.stages,
+            replica=page.replica,
+            replicas=page.replicas,
+            framework=page.framework.decode(),
+            state=freeride.state(),
+        )
     json.dump(result, open(f"{sys.argv[2]}.{rank}", "w"))
     torch.distributed.barrier()
     os._exit(0)  # DeepSpeed leaves threads that make a clean end take long
@@ -98,10 +129,16 @@ def main():
 
 def finish_on_gpu(out, rank, losses, seen, expected):
     iterations = [of_iteration[0] for of_iteration in seen]
-    result = {"losses": losses, "waits": [one[0] for one in iterations], "marks": [one[1] for one in iterations], "receives": expected.count("receive")}
+    result = {
+        "losses": losses,
+        "waits": [one[0] for one in iterations],
+        "marks": [one[1] for one in iterations],
+        "receives": expected.count("receive"),
+    }
     if hooked:
         import freeride
         from freeride._hook import hook
+
         result.update(state=freeride.state(), counters=hook.counters())
     json.dump([result], open(f"{out}.{rank}", "w"))
     torch.distributed.barrier()

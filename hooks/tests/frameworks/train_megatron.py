@@ -5,6 +5,7 @@ without a GPU, over gloo.
 
 The plan is a list: {"chunks": 1 or more, "overlap": are messages overlapped with computing?, "batched": are they posted in batches?}.
 """
+
 import json
 import os
 import sys
@@ -27,7 +28,14 @@ class Part(nn.Module):
         super().__init__()
         torch.manual_seed(index)
         from megatron.core.enums import ModelType
-        self.config, self.first, self.vp_stage, self.given, self.model_type = config, index == 0, vp_stage, None, ModelType.encoder_or_decoder
+
+        self.config, self.first, self.vp_stage, self.given, self.model_type = (
+            config,
+            index == 0,
+            vp_stage,
+            None,
+            ModelType.encoder_or_decoder,
+        )
         width = config.hidden_size
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
 
@@ -50,10 +58,21 @@ def train(plan):
     size, chunks, micro_batches = dist.get_world_size(), plan["chunks"], plan["micro_batches"]
     virtual = chunks if chunks > 1 else None
     parallel_state.destroy_model_parallel()
-    parallel_state.initialize_model_parallel(pipeline_model_parallel_size=size, virtual_pipeline_model_parallel_size=virtual)
-    config = TransformerConfig(num_layers=4 * size * chunks, hidden_size=plan.get("width", 64), num_attention_heads=4, pipeline_model_parallel_size=size,
-                               virtual_pipeline_model_parallel_size=virtual, pipeline_dtype=torch.float32, batch_p2p_comm=plan["batched"],
-                               overlap_p2p_comm=plan["overlap"], batch_p2p_sync=False, deallocate_pipeline_outputs=gpu)
+    parallel_state.initialize_model_parallel(
+        pipeline_model_parallel_size=size, virtual_pipeline_model_parallel_size=virtual
+    )
+    config = TransformerConfig(
+        num_layers=4 * size * chunks,
+        hidden_size=plan.get("width", 64),
+        num_attention_heads=4,
+        pipeline_model_parallel_size=size,
+        virtual_pipeline_model_parallel_size=virtual,
+        pipeline_dtype=torch.float32,
+        batch_p2p_comm=plan["batched"],
+        overlap_p2p_comm=plan["overlap"],
+        batch_p2p_sync=False,
+        deallocate_pipeline_outputs=gpu,
+    )
     stage = parallel_state.get_pipeline_model_parallel_rank()
     device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     parts = [Part(config, stage + chunk * size, chunk if virtual else None).to(device) for chunk in range(chunks)]
@@ -74,8 +93,15 @@ def train(plan):
     losses, seen = [], []
     nccl_waits.take()
     for _ in range(plan["iterations"]):
-        reduced = schedule(forward_step_func=forward_step, data_iterator=data if virtual else data[0], model=parts if virtual else parts[0],
-                           num_microbatches=micro_batches, seq_length=LENGTH, micro_batch_size=ROWS, forward_only=False)
+        reduced = schedule(
+            forward_step_func=forward_step,
+            data_iterator=data if virtual else data[0],
+            model=parts if virtual else parts[0],
+            num_microbatches=micro_batches,
+            seq_length=LENGTH,
+            micro_batch_size=ROWS,
+            forward_only=False,
+        )
         grads = [value.grad for part in parts for value in part.parameters()]
         norm = get_grad_norm_fp32(grads, grad_stats_parallel_group=parallel_state.get_model_parallel_group())
         for grad in grads:
@@ -89,8 +115,9 @@ def train(plan):
     result = {"losses": losses, "waits": [one[0] for one in seen], "marks": [one[1] for one in seen], "stage": stage}
     if hooked:
         import freeride
-        from freeride._hook import hook
         import record
+        from freeride._hook import hook
+
         result.update(state=freeride.state(), counters=hook.counters(), page_waits=record.page().waits)
     return result
 
@@ -104,12 +131,16 @@ def main():
     else:
         pretend()
     nccl_waits.start()
-    import megatron.core.parallel_state  # the hook learns the pipeline from it
     dist.init_process_group("nccl" if gpu else "gloo")
     results = []
     for plan in plans:
         results.append(train(plan))
-        print(dist.get_rank(), plan, {key: value for key, value in results[-1].items() if key in ("state", "counters")}, flush=True)
+        print(
+            dist.get_rank(),
+            plan,
+            {key: value for key, value in results[-1].items() if key in ("state", "counters")},
+            flush=True,
+        )
         json.dump(results, open(f"{sys.argv[2]}.{dist.get_rank()}", "w"))
     dist.barrier()
     dist.destroy_process_group()
@@ -121,8 +152,13 @@ def pretend():
     torch.cuda.synchronize = lambda *_: None
     for name in ("zeros", "tensor", "empty", "ones"):
         original = getattr(torch, name)
-        setattr(torch, name, lambda *args, original=original, **kwargs: original(
-            *args, **{key: "cpu" if key == "device" and value == "cuda" else value for key, value in kwargs.items()}))
+        setattr(
+            torch,
+            name,
+            lambda *args, original=original, **kwargs: original(
+                *args, **{key: "cpu" if key == "device" and value == "cuda" else value for key, value in kwargs.items()}
+            ),
+        )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 Knows nothing of FreeRide, except that it writes down what a hook marked where one is there.
 """
+
 import json
-import os
 import sys
 
 import torch
@@ -79,8 +79,12 @@ def ring(group, rank, size):
     """What a context-parallel attention does: each passes its keys on, and gets its neighbour's."""
     mine, other = torch.full((4,), float(rank)), torch.empty(4)
     members = dist.get_process_group_ranks(group)
-    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, members[(rank + 1) % size], group),
-                                    dist.P2POp(dist.irecv, other, members[(rank - 1) % size], group)])
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, mine, members[(rank + 1) % size], group),
+            dist.P2POp(dist.irecv, other, members[(rank - 1) % size], group),
+        ]
+    )
     for work in works:
         work.wait()
     assert other[0].item() == (rank - 1) % size
@@ -121,15 +125,28 @@ def train(plan, pipe, beside, marks):
         seen.append(marks[:])
         del marks[:]
     names = buffers(stages)
-    result = {"losses": per_iteration, "expected": expected_waits(schedule, place, indices, total) + (["collective"] if beside is not None else []),
-              "marked": [[names.get(mark.data_ptr(), "other") if mark is not None else "collective" for mark in marked] for marked in seen]}
+    result = {
+        "losses": per_iteration,
+        "expected": expected_waits(schedule, place, indices, total) + (["collective"] if beside is not None else []),
+        "marked": [
+            [names.get(mark.data_ptr(), "other") if mark is not None else "collective" for mark in marked]
+            for marked in seen
+        ],
+    }
     if not hooked:
         result["calls"] = made
     else:
         import record
+
         page = record.page()
-        result.update(waits=page.waits, stage=page.stage, stages=page.stages, replica=page.replica, replicas=page.replicas,
-                      framework=page.framework.decode())
+        result.update(
+            waits=page.waits,
+            stage=page.stage,
+            stages=page.stages,
+            replica=page.replica,
+            replicas=page.replicas,
+            framework=page.framework.decode(),
+        )
     return result
 
 
@@ -149,6 +166,7 @@ def main():
     marks = []
     if hooked:
         import record
+
         record.start(marks)
     else:
         calls.start()
@@ -157,6 +175,7 @@ def main():
         results.append(train(plan, pipe or dist.group.WORLD, beside, marks))
     if hooked:
         import freeride
+
         results[-1]["state"] = freeride.state()
     json.dump(results, open(f"{sys.argv[2]}.{rank}", "w"))
     dist.barrier()
