@@ -145,7 +145,7 @@ class SideTask:
 
     def PrepareGpuWorkload(self):
         """The imperative interface: what RunGpuWorkload()'s thread has to do for itself before it computes, such as finding kernels
-        with a library that keeps them for each thread. Called in that thread, after InitSideTask() and under its grant."""
+        with a library that keeps them for each thread. Called in that thread, after InitSideTask() and under its lease."""
 
     def RunGpuWorkload(self):
         """The imperative interface (load --interface imperative): all of the work, in a thread of its own, instead of RunNextStep().

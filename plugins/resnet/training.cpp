@@ -196,7 +196,7 @@ void ImageTraining::synchronise() const {
   if (parts_->device.is_cuda()) torch::cuda::synchronize();
 }
 
-// Under InitSideTask's grant: cuDNN tries its kernels, and each unit's time is taken. Steps without effect, which also
+// Under the init lease: cuDNN tries its kernels, and each unit's time is taken. Steps without effect, which also
 // load what LibTorch loads when it is first used, and take the memory that steps need.
 void ImageTraining::measure_units() {
   Parts& parts = *parts_;

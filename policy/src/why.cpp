@@ -1,5 +1,7 @@
 #include "freeride/policy/why.hpp"
 
+#include <cmath>
+
 #include "freeride/base/enum_names.hpp"
 #include "freeride/base/time.hpp"
 
@@ -53,7 +55,7 @@ std::string with(const char* text, const char* link, const std::string& what) {
 }
 
 std::string percent(double share) {
-  return std::to_string(static_cast<int>(share + 0.5)) + " %";
+  return std::to_string(std::lround(share)) + " %";
 }
 
 std::string inactive(const std::string& rank) {

@@ -225,9 +225,9 @@ class LifeCheck {
   // freeride.state/1: saves, and lets a second task go on from that. Whatever comes of it, this one can still be
   // stopped.
   void state() {
-    const uint64_t grant = harness_.open(FREERIDE_LEASE_SAVE, most_ms_, FREERIDE_ORDER_PAUSE);
+    const uint64_t save_lease = harness_.open(FREERIDE_LEASE_SAVE, most_ms_, FREERIDE_ORDER_PAUSE);
     const bool answered = harness_.wait_until(
-        [&](const auto& answer) { return pages::load_acquire(answer.saved_lease) == grant; }, most_ms_);
+        [&](const auto& answer) { return pages::load_acquire(answer.saved_lease) == save_lease; }, most_ms_);
     harness_.revoke();
     if (!answered) {
       give_up("state", "SaveState");

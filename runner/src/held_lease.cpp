@@ -15,7 +15,7 @@ bool HeldLease::follow() {
   look();
   if (!readable || changed.lease_id == 0 || changed.kind != held_.kind) return false;
   if (changed.order == FREERIDE_ORDER_STOP || as_time(changed.deadline_ns) <= now_ns_) return false;
-  // The init and profile grants are given whatever the standing order is.
+  // The init and profile leases are given whatever the standing order is.
   if (changed.kind != FREERIDE_LEASE_PROFILE && changed.order != FREERIDE_ORDER_RUN) return false;
   held_ = changed;
   answer_.works_under(held_.lease_id);

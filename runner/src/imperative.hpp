@@ -18,12 +18,12 @@ class Imperative {
   Imperative(TaskParts& parts, Turn& turn, Thaw* thaw)
       : parts_(parts), turn_(turn), thaw_(thaw), workload_(parts.admission) {}
 
-  /// PrepareGpuWorkload, under the init grant; blocks until it has returned. The thread of an older plugin, which has
+  /// PrepareGpuWorkload, under the init lease; blocks until it has returned. The thread of an older plugin, which has
   /// none, starts with its first lease.
   freeride_status prepare();
   /// A turn under a bubble's lease, PAUSED before and after; or none, where no piece may begin.
   Next run(const SeenLease& seen);
-  /// Under the profiling grant, in a turn that has begun: until `until_ns`, or the workload's end, or the grant is
+  /// Under the profile lease, in a turn that has begun: until `until_ns`, or the workload's end, or the lease is
   /// taken back, which is kGoOn: the rest is for bubbles. Ends the turn.
   Next profile(int64_t until_ns);
   /// Holds the workload at its gate, where nothing of it changes; waits for that until `until_ns`.

@@ -77,7 +77,7 @@ TEST_CASE("imperative: a lease that just runs out ends the same way") {
   CHECK(outcome->verdict.kind == VerdictKind::kStopped);
 }
 
-TEST_CASE("imperative: the workload's thread prepares itself under the init grant, and waits") {
+TEST_CASE("imperative: the workload's thread prepares itself under the init lease, and waits") {
   const TempDir scratch;
   auto harness = start_paused("yielding", scratch, kImperative);
   const double thread = metric(*harness, "prepared_in");
@@ -160,8 +160,9 @@ TEST_CASE("imperative: state is saved at the gate, a profile runs, other plugins
     REQUIRE(wait_for_steps(*harness, 3));
     harness->revoke();
     REQUIRE(wait_frozen(*harness));
-    const uint64_t grant = harness->open(FREERIDE_LEASE_SAVE, 60'000, FREERIDE_ORDER_PAUSE);
-    REQUIRE(harness->wait_until([&](const auto& answer) { return pages::load_acquire(answer.saved_lease) == grant; }));
+    const uint64_t save_lease = harness->open(FREERIDE_LEASE_SAVE, 60'000, FREERIDE_ORDER_PAUSE);
+    REQUIRE(
+        harness->wait_until([&](const auto& answer) { return pages::load_acquire(answer.saved_lease) == save_lease; }));
     const auto saved = read_saved_state(harness->state_fd());
     REQUIRE(saved.ok());
     REQUIRE(saved->has_value());

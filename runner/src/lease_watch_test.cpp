@@ -290,7 +290,7 @@ TEST_CASE("lease watch: a task that was to stop while it was initialised has bee
     CHECK(decision.kill->kind == VerdictKind::kStopped);
     CHECK(decision.kill->message == "stopped by force in InitSideTask: executed 101 ms past the end of lease 1");
   }
-  SECTION("but not for its grant's end alone") {
+  SECTION("but not for its lease's end alone") {
     CHECK_FALSE(world.after(1).kill);
     const auto decision = world.after(101);
     REQUIRE(decision.kill);

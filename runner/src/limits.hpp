@@ -12,7 +12,7 @@ struct Limits {
   int64_t stop_ms = 10'000;    ///< from the order to stop (or the entry of StopSideTask) to the process's end
 };
 
-/// The one profiling grant: no step begins after this share of what the grant has left after InitSideTask. How many
+/// The one profile lease: no step begins after this share of what the lease has left after InitSideTask. How many
 /// there are: policy/profile_plan.
 constexpr int64_t kProfileShareDivisor = 2;
 

@@ -154,7 +154,7 @@ Next Runner::save(const pages::Lease& lease) {
   return Next::kGoOn;
 }
 
-// With no training on the device: at once, under one grant. When that is taken back because a training has come, the
+// With no training on the device: at once, under one lease. When that is taken back because a training has come, the
 // rest is for its bubbles.
 Next Runner::profile(const SeenLease& seen) {
   if (init() == Next::kEnded) return Next::kEnded;

@@ -236,7 +236,7 @@ Record read_record(const Harness& harness) {
 }
 }  // namespace
 
-TEST_CASE("runner: a profile takes one grant, some steps, and ends with a record of them") {
+TEST_CASE("runner: a profile takes one lease, some steps, and ends with a record of them") {
   const TempDir scratch;
   Harness::Options options;
   options.purpose = "profile";
@@ -285,7 +285,7 @@ TEST_CASE("runner: a profile beside a training is initialised like any task and 
   CHECK(read_record(*harness).count(FREERIDE_PROFILE_STEP) == 5);
 }
 
-TEST_CASE("runner: a profile whose grant is taken back goes on in bubbles") {
+TEST_CASE("runner: a profile whose lease is taken back goes on in bubbles") {
   const TempDir scratch;
   Harness::Options options;
   options.purpose = "profile";

@@ -17,7 +17,7 @@ class Steps {
 
   /// A turn under a bubble's lease, PAUSED before and after; or none, where no step may begin.
   Next run(const SeenLease& seen);
-  /// Under the profiling grant, in a turn that has begun: until `until_ns`, or enough is known, or the grant is taken
+  /// Under the profile lease, in a turn that has begun: until `until_ns`, or enough is known, or the lease is taken
   /// back, which is kGoOn: the rest is for bubbles. Ends the turn.
   Next profile(int64_t until_ns);
 

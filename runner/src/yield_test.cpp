@@ -209,8 +209,9 @@ TEST_CASE("yield: a state can be saved in the middle of a step, which is then be
   auto harness = start_paused("yielding", scratch, {{"piece_us", "8000"}, {"pieces", "3"}});
   lead_into_a_step(*harness, scratch);
   harness->revoke();
-  const uint64_t grant = harness->open(FREERIDE_LEASE_SAVE, 60'000, FREERIDE_ORDER_PAUSE);
-  REQUIRE(harness->wait_until([&](const auto& answer) { return pages::load_acquire(answer.saved_lease) == grant; }));
+  const uint64_t save_lease = harness->open(FREERIDE_LEASE_SAVE, 60'000, FREERIDE_ORDER_PAUSE);
+  REQUIRE(
+      harness->wait_until([&](const auto& answer) { return pages::load_acquire(answer.saved_lease) == save_lease; }));
   harness->revoke();
   const auto saved = read_saved_state(harness->state_fd());
   REQUIRE(saved.ok());

@@ -171,7 +171,7 @@ typedef struct freeride_imperative {
    * paused, that thread and every other of the process is stopped by the operating system, wherever it is. FREERIDE_OK
    * or FREERIDE_FINISHED: the work is done. FREERIDE_ABANDONED: pass() said so. A failure ends the task. */
   freeride_status (*run_gpu_workload)(void* task);
-  /* [workload] PrepareGpuWorkload: called once in that thread, after init and under its grant, so before any bubble:
+  /* [workload] PrepareGpuWorkload: called once in that thread, after init and under its lease, so before any bubble:
    * what a thread has to do for itself before it computes. May be NULL; an older host does not call it. A failure is
    * init's.
    */
@@ -206,10 +206,10 @@ typedef struct freeride_state_sink {
 typedef struct freeride_state {
   uint32_t struct_size;
   uint32_t version; /* of the bytes that save() writes; goes with them */
-  /* [main] SaveState, in PAUSED, under a grant of its own, so outside of every bubble. Changes nothing: the task is
+  /* [main] SaveState, in PAUSED, under a lease of its own, so outside of every bubble. Changes nothing: the task is
    * either stopped afterwards or goes on as if it had not been called. May fail without prejudice. */
   freeride_status (*save)(void* task, const freeride_state_sink* sink);
-  /* [main] RestoreState, once, after init() has returned and before the first start(), within init()'s grant. `version`
+  /* [main] RestoreState, once, after init() has returned and before the first start(), within init()'s lease. `version`
    * and the `size` bytes are as saved, perhaps by an older or newer content of this plugin: refuse with FREERIDE_ERROR
    * and host->fail() what cannot be understood. A failure ends this task; the one that it was to replace goes on from
    * the same bytes. */

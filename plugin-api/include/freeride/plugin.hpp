@@ -244,7 +244,7 @@ class SideTask {
   virtual Step RunNextStep() = 0;
   /// The imperative interface: what RunGpuWorkload()'s thread has to do for itself before it computes, such as finding
   /// kernels with a library that keeps them for each thread. Called in that thread, after InitSideTask() and under its
-  /// grant. [workload] thread; may throw.
+  /// lease. [workload] thread; may throw.
   virtual void PrepareGpuWorkload() {}
   /// The imperative interface, for a task that is loaded with `--param interface=imperative`: all of the work, in a
   /// thread of its own, called once, instead of RunNextStep(). Call pass_gate() whenever the GPU has done what was
