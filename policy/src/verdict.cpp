@@ -1,6 +1,7 @@
 #include "freeride/policy/verdict.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "freeride/base/enum_names.hpp"
@@ -48,6 +49,7 @@ constexpr EnumName<Cause> kCauses[] = {
     {Cause::kRefused, "refused"},
     {Cause::kSupervisor, "supervisor"},
     {Cause::kMpsServer, "mps_server"},
+    {Cause::kDriver, "driver"},
     {Cause::kWorker, "worker"},
 };
 
@@ -72,7 +74,8 @@ void note_symptom(Verdict& first, const Verdict& later) {
     first = later;
     return;
   }
-  if (first.signal == 0) first.signal = later.signal;
+  // A kill is how a task whose cause is known is ended: it is no crash of the task's own.
+  if (first.signal == 0 && later.signal != SIGKILL) first.signal = later.signal;
   if (first.exit_code < 0) first.exit_code = later.exit_code;
   if (first.limit.empty()) first.limit = later.limit;
   std::string said = std::string(kind_name(later.kind)) + (later.message.empty() ? "" : ": " + later.message);
@@ -83,6 +86,7 @@ void note_symptom(Verdict& first, const Verdict& later) {
 
 void note_cause(Verdict& seen, Verdict before) {
   if (before.transition.empty()) before.transition = seen.transition;
+  if (before.signal == 0) before.signal = seen.signal;
   note_symptom(before, seen);
   for (std::string& sign : seen.evidence) {
     if (before.evidence.size() < Verdict::kMostEvidence) before.evidence.push_back(std::move(sign));

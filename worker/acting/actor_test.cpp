@@ -1091,6 +1091,18 @@ TEST_CASE("why: steps that do not fit, until one does", "[actor][why]") {
   CHECK(task.source()->why == policy::Why::kNone);
 }
 
+TEST_CASE("why: a hook that is off goes before steps that did not fit", "[actor][why]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  one_second(rig, [&] { make_step(rig, task); });
+  for (int i = 0; i < 22; ++i) one_second(rig, [&] { task.answer().skipped += 1; });
+  CHECK(task.source()->why == policy::Why::kStepTooLong);
+  rig.rank.page().hook_state = FREERIDE_HOOK_DISABLED;
+  rig.clock.tick(kNsPerSec);
+  rig.step();
+  CHECK(task.source()->why == policy::Why::kInactive);
+}
+
 TEST_CASE("why: without a training, and with one whose hook is off", "[actor][why]") {
   Rig rig(false);
   FakeTask& task = rig.add();

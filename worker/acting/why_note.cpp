@@ -13,6 +13,11 @@ using policy::Why;
 
 constexpr int64_t kHalfNs = 30 * kNsPerSec;
 
+// Whatever the bubbles are like, there is no lease while it lasts.
+bool lasts(Why why) {
+  return why == Why::kDeviceIdle || why == Why::kInactive || why == Why::kImplausible;
+}
+
 }  // namespace
 
 void WhyNote::look(Why obstacle, bool in_window) {
@@ -62,6 +67,7 @@ void WhyNote::sum_up(int64_t now_ns) {
     skipped_ = skipped;
     return say(Why::kNone);
   }
+  if (lasts(now_)) return say(now_);
   if (policy::steps_do_not_fit(leases - leases_, skipped - skipped_)) return say(Why::kStepTooLong);
   if (closed) return say(last_);
   // Between the bubbles of a training that has some, nothing is said anew.

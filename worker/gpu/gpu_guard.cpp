@@ -438,7 +438,7 @@ void GpuGuard::tick() {
       std::vector<uint64_t> ids;
       for (const auto& [id, tenant] : tenants_) ids.push_back(id);
       for (const uint64_t id : ids)
-        end(id, policy::VerdictKind::kLost, policy::Cause::kMpsServer, looked.error().text(), "NVIDIA driver");
+        end(id, policy::VerdictKind::kLost, policy::Cause::kDriver, looked.error().text(), "NVIDIA driver");
     }
   }
   loop_.cancel(timer_);

@@ -336,6 +336,7 @@ TEST_CASE("a driver that does not answer ends side tasks: nobody looks after the
   rig.gpu.silent = true;
   rig.wait_end(1);
   CHECK(rig.ends[1].kind == policy::VerdictKind::kLost);
+  CHECK(rig.ends[1].cause == policy::Cause::kDriver);
   rig.guard->release(1);
   rig.gpu.silent = false;
   rig.looks();

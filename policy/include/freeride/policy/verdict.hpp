@@ -51,6 +51,7 @@ enum class Cause {
   kRefused,         ///< rejected: a worker refused it
   kSupervisor,      ///< lost: its supervisor ended
   kMpsServer,       ///< lost: its MPS server ended
+  kDriver,          ///< lost: the GPU's driver does not answer
   kWorker,          ///< lost: its worker ended, restarted or fell silent
 };
 
@@ -71,7 +72,7 @@ struct Verdict {
 };
 
 /// The first cause wins: takes `later` over whole while `first` is none; else keeps `first` and adds what `later` says
-/// to its evidence, once. Facts that `first` lacks (signal, exit code, limit) are taken over. Pure.
+/// to its evidence, once. A signal but SIGKILL, an exit code or a limit that `first` lacks is taken over. Pure.
 void note_symptom(Verdict& first, const Verdict& later);
 
 /// What has been found out only after the end, but came before all that was seen of it: the kernel's kill at a limit, a
