@@ -1,13 +1,16 @@
 # make demo    installs what is missing, builds, trains a small GPT, harvests its bubbles, prints a table (build/demo/report.json)
 #              SIDE_TASKS=all: with every side task that is built; SIDE_TASKS=sgd,image: with these
 # make test    installs what is missing, builds, runs every test
+# make chaos   SECONDS (60) of random blows to every process, disk, clock and link beside a training, then what is left of it; SEED repeats a plan
 # make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers
+# make test-installed   installs the Debian package on a machine that systemd boots for it: starts, upgrades, removes (needs root)
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
 # make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
 # make check   formatting, clang-tidy, ruff, folder rules
 # make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
 # make deb     a Debian package of a release build (build/package/)
+# make fuzz    builds the fuzz targets with clang and runs each for SECONDS (60) from its kept inputs on
 # make asan / tsan   tests under sanitizers
 
 JOBS ?= $(shell nproc)
@@ -19,7 +22,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: deb dist demo test test-frameworks test-docker bench bench-tables check asan tsan build build-bench format install clean
+.PHONY: fuzz deb dist demo test chaos test-frameworks test-docker test-installed bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -30,6 +33,12 @@ test:
 	@scripts/install-deps.sh test
 	@$(MAKE) --no-print-directory build
 	ctest --test-dir build/dev -j$(JOBS) --output-on-failure $(CTEST_ARGS)
+
+SECONDS ?= 60
+chaos:
+	@scripts/install-deps.sh test
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook test_plugins chaos_wall_clock"
+	$(PYTHON) tests/chaos/run.py --build build/dev --seconds $(SECONDS) --logs build/chaos/logs --out build/chaos/chaos.json $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 FRAMEWORKS_VENV ?= build/frameworks-venv
 test-frameworks:
@@ -43,6 +52,12 @@ test-docker:
 	@scripts/install-deps.sh docker
 	@$(MAKE) --no-print-directory build
 	$(PYTHON) tests/containers/run.py --build build/dev --out build/docker $(DOCKER_ARGS)
+
+test-installed:
+	@scripts/install-deps.sh installed
+	@$(MAKE) --no-print-directory build
+	PYTHONPATH=tests FREERIDE_BUILD_DIR=$(CURDIR)/build/dev FREERIDE_SOURCE_DIR=$(CURDIR) PYTHONDONTWRITEBYTECODE=1 \
+	  $(PYTHON) -m pytest -q -x -p no:cacheprovider tests/package/test_installed.py
 
 bench:
 	@scripts/install-deps.sh bench
@@ -88,6 +103,12 @@ asan:
 tsan: export TSAN_OPTIONS := suppressions=$(CURDIR)/cmake/tsan.supp
 tsan:
 	$(call sanitized,tsan,$(TSAN_TESTS))
+
+fuzz:
+	@scripts/install-deps.sh fuzz
+	cmake --preset fuzz
+	cmake --build build/fuzz -j$(JOBS) --target fuzz_targets
+	$(PYTHON) tests/fuzz/run.py --seconds $(SECONDS)
 
 build:
 	cmake --preset dev

@@ -30,19 +30,7 @@ def train(bubbles):
     from freeride.measure import Config, Library
 
     library = Library()
-    config = Config(
-        struct_size=ctypes.sizeof(Config),
-        job=b"endurance",
-        device=b"cpu-0",
-        framework=b"bench",
-        rank=0,
-        stage=0,
-        stages=1,
-        replica=0,
-        replicas=1,
-        local_rank=0,
-    )
-    hook = library.attach(ctypes.byref(config))
+    hook = library.attach(ctypes.byref(Config(job=b"endurance", device=b"cpu-0", framework=b"bench")))
     for i in range(bubbles):
         library.mark_begin(hook)
         time.sleep(0.001)

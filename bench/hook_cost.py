@@ -16,7 +16,7 @@ import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(SOURCE / "tests"))
-from rig.processes import Failure, rank_environments
+from rig.processes import Failure, flags, rank_environments
 from rig.statistics import interval
 from rig.system import System, read_lines
 from rig.tree import Tree
@@ -62,14 +62,7 @@ def run(build, seconds, stages, alone):
             "-c",
             RANK.format(block=BLOCK),
             SOURCE / "hooks/examples/train_gpt.py",
-            "--stages",
-            stages,
-            "--seconds",
-            seconds,
-            "--cores",
-            ",".join(map(str, cores)),
-            "--log-json",
-            log,
+            *flags(stages=stages, seconds=seconds, cores=",".join(map(str, cores)), log_json=log),
         ]
         for rank, environment in enumerate(rank_environments(stages)):
             system.start(f"rank-{rank}", [*program, "--rank", rank], environment)

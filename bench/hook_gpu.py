@@ -10,7 +10,6 @@ the hook leaves training as it was is checked by tests/gpu/hook_checks.py."""
 import argparse
 import datetime
 import json
-import os
 import pathlib
 import signal
 import sys
@@ -21,6 +20,7 @@ sys.path += [str(HERE.parent / "tests"), str(HERE / "gpu")]
 from blocks import by_way, increases, summarise
 from ranks import BIG, SMALL, Ranks, machine, sized
 from rig.gpus import gpus
+from rig.processes import write_whole
 
 
 def times(options, record):
@@ -86,9 +86,7 @@ def main():
         times(options, record)
     finally:
         summary = summarise(record)
-        with open(options.out + ".part", "w") as file:
-            json.dump({**record, **summary}, file)
-        os.replace(options.out + ".part", options.out)
+        write_whole(options.out, json.dumps({**record, **summary}))
         print(json.dumps({**{key: value for key, value in record.items() if key != "times"}, **summary}, indent=1))
 
 

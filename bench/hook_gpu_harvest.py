@@ -35,10 +35,10 @@ from blocks import by_way
 from clocks import Clocks
 from ranks import BIG, SMALL, Ranks, machine, sized
 from rig.gpus import gpus
-from rig.processes import Failure
+from rig.processes import Failure, flags, write_whole
 from rig.system import System
-from rig.tree import Tree
-from seen import bubbles_of, clock_of, clocks_of, compute_of, flags, iterations_of, leases_of, overruns_of
+from rig.tree import Tree, folder
+from seen import bubbles_of, clock_of, clocks_of, compute_of, in_order, iterations_of, leases_of, overruns_of
 
 ORKUT = ["vertices=3072441", "edges=117185083", "tolerance=1e-15", "max_iterations=1000000"]
 # Name of the row, plugin, its memory, parameters, whether it needs this Python's torch.
@@ -79,9 +79,7 @@ class Run:
             summary = summary_of.summarise(self.record)
         except Exception as error:  # the samples are worth more than it
             summary = {"summary_failed": f"{type(error).__name__}: {error}"}
-        with open(self.options.out + ".part", "w") as file:
-            json.dump({**self.record, **summary}, file)
-        os.replace(self.options.out + ".part", self.options.out)
+        write_whole(self.options.out, json.dumps({**self.record, **summary}))
 
     def wait(self, what, done, seconds):
         def looked():
@@ -119,9 +117,8 @@ class Run:
             lengths_us=recorded[options.stage],
             size=sized(size, len(recorded)),
         )
-        self.shared = tempfile.mkdtemp(
-            prefix="fr-", dir="/dev/shm"
-        )  # replays beside each other are no ranks of one training
+        # Replays beside each other are no ranks of one training
+        self.shared = tempfile.mkdtemp(prefix="fr-", dir="/dev/shm")
         self.ranks = Ranks(
             self.count,
             options.python,
@@ -142,20 +139,8 @@ class Run:
         for i, (name, device) in enumerate(zip(self.workers, self.devices())):
             self.system.start_worker(
                 device,
-                "--state-dir",
-                self.system.root / f"s{i}",
-                "--sandbox",
-                self.options.sandbox,
-                "--host-memory-bytes",
-                64 << 30,
-                "--init-ms",
-                90000,
-                "--profile-ms",
-                90000,
-                "--thread-pct",
-                thread_pct,
-                "--log-level",
-                "debug",
+                *flags(state_dir=self.system.root / f"s{i}", sandbox=self.options.sandbox, thread_pct=thread_pct),
+                *flags(host_memory_bytes=64 << 30, init_ms=90000, profile_ms=90000, log_level="debug"),
                 name=name,
                 wait=False,
             )
@@ -200,9 +185,7 @@ class Run:
             return pages.read_field(pages.BubblePage, file.fileno(), "iteration")
 
     def end_training(self):
-        ready = self.until.with_suffix(".part")
-        ready.write_text(str(self.hook_iteration() + self.uncounted + 20))
-        ready.rename(self.until)
+        write_whole(self.until, str(self.hook_iteration() + self.uncounted + 20))
         _, codes = self.ranks.results_when_ended()
         print("ranks", codes, self.ranks.said(), flush=True)
         self.record["ranks_ended"] = codes
@@ -245,15 +228,7 @@ class Run:
         words = ["--memory", memory, *(["--python", sys.executable] if python else [])]
         self.wait("the plugin", (self.options.plugins / f"{plugin}.so").exists, 60)
         begin = time.monotonic()
-        for stage in range(self.count):
-            self.system.load(
-                self.options.plugins / f"{plugin}.so",
-                names[stage],
-                "--stage",
-                stage + self.options.stage,
-                *words,
-                params=params,
-            )
+        self.load(names, plugin, params, *words)
         try:
             self.wait_steps(names, 90)
             print(f"{name} steps after {time.monotonic() - begin:.1f} s", flush=True)
@@ -268,11 +243,10 @@ class Run:
         for one in seen:
             bubbles = bubbles_of(one["edges"])
             sides.append((bubbles, *leases_of(one, bubbles)))
-        leased = set().union(
-            *(side[2] for side in sides)
-        )  # they wait for each other: a lease on one is in the time of all
+        # They wait for each other: a lease on one is in the time of all
+        leased = set().union(*(side[2] for side in sides))
         iterations = iterations_of(seen[0]["edges"])
-        ms, kinds = flags(iterations, lambda i: i in leased)
+        ms, kinds = in_order(iterations, lambda i: i in leased)
         sample = {
             "side_task": " ".join([plugin, *params]),
             "name": name,
@@ -355,7 +329,7 @@ class Run:
                 return True
             return False if begin // block_ns % 2 == 1 and end // block_ns == begin // block_ns else None
 
-        ms, kinds = flags(iterations, kind)
+        ms, kinds = in_order(iterations, kind)
         sample = {
             "side_task": " ".join([plugin, *params]) + ", at random times",
             "name": "control",
@@ -379,10 +353,7 @@ class Run:
         the hook in between."""
         plugin, memory, params, _ = TASKS[name]
         names = [f"{name}s{stage}" for stage in range(self.count)]
-        for stage in range(self.count):
-            self.system.load(
-                self.options.plugins / f"{plugin}.so", names[stage], "--stage", stage, "--memory", memory, params=params
-            )
+        self.load(names, plugin, params, "--memory", memory)
         try:
             self.wait_steps(names, 60)
             pathlib.Path(f"{self.until}.grow").touch()
@@ -398,6 +369,11 @@ class Run:
         self.record["memory"] = {"side_task": " ".join([plugin, *params]), "training": grown, "verdicts": verdicts}
         self.save()
         print(json.dumps(self.record["memory"]), flush=True)
+
+    def load(self, names, plugin, params, *words):
+        """One on each stage."""
+        for stage, name in enumerate(names, self.options.stage):
+            self.system.load(self.options.plugins / f"{plugin}.so", name, "--stage", stage, *words, params=params)
 
     def wait_steps(self, names, seconds):
         end = time.monotonic() + seconds
@@ -431,9 +407,9 @@ class Run:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", type=pathlib.Path, help="with bench-leases")
-    parser.add_argument("--plugins", type=pathlib.Path)
-    parser.add_argument("--python", type=pathlib.Path, help="folder of the package freeride")
+    parser.add_argument("--bin", type=folder, help="with bench-leases")
+    parser.add_argument("--plugins", type=folder)
+    parser.add_argument("--python", type=folder, help="folder of the package freeride")
     parser.add_argument("--out")
     parser.add_argument("--summary", metavar="FILE")
     parser.add_argument("--sandbox", default="bubblewrap")
@@ -475,11 +451,6 @@ def main():
         parser.error("--bin, --plugins, --python and --out are needed")
     options.seconds = {one.partition("=")[0]: float(one.partition("=")[2]) for one in options.seconds.split(",")}
     options.ranks = options.ranks or len(gpus())
-    options.bin, options.plugins, options.python = (
-        options.bin.resolve(),
-        options.plugins.resolve(),
-        options.python.resolve(),
-    )
     sys.path.append(str(options.python))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     run = Run(options)

@@ -33,14 +33,13 @@ import sys
 import threading
 import time
 
-sys.path.append(
-    str(pathlib.Path(__file__).resolve().parents[1] / "tests")
-)  # in a packed tree rig lies beside this file
+# In a packed tree rig lies beside this file
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 from rig.gpus import gpus
-from rig.processes import Failure
+from rig.processes import Failure, flags
 from rig.statistics import interval
 from rig.system import System
-from rig.tree import Tree
+from rig.tree import Tree, folder
 
 MARGIN_MS = 0.02  # what policy/step_fit adds to a step
 ORKUT = "vertices=3072441,edges=117185083"  # SNAP's com-Orkut, as large
@@ -59,8 +58,8 @@ TASKS_CPU = [
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, help="folder with freeride-* and bench-side-task")
-    parser.add_argument("--plugins", type=pathlib.Path, help="folder with the plugins")
+    parser.add_argument("--bin", type=folder, help="folder with freeride-* and bench-side-task")
+    parser.add_argument("--plugins", type=folder, help="folder with the plugins")
     parser.add_argument(
         "--device",
         default="gpu",
@@ -91,7 +90,6 @@ def parse():
     if not options.table:
         if not options.bin or not options.plugins:
             parser.error("--bin and --plugins are needed")
-        options.bin, options.plugins = options.bin.resolve(), options.plugins.resolve()
     if options.quick:
         options.bubbles_ms, options.count, options.pairs, options.block_ms = "10,20", "12,10", 4, 200
     return options
@@ -121,9 +119,7 @@ def start_system(options, device):
         system.start_manager("--holdout-pct", 0, "--budget-pct", 100)
         system.start_worker(
             device.name,
-            "--sandbox",
-            options.sandbox,
-            *(["--thread-pct", options.thread_pct] if device.is_gpu else []),
+            *flags(sandbox=options.sandbox, **({"thread_pct": options.thread_pct} if device.is_gpu else {})),
             name="worker",
             cores="",
         )
@@ -251,7 +247,7 @@ def as_text(result):
 def measure(options, device, spec, interface):
     name, _, rest = spec.partition(":")
     work, _, params = rest.partition(":")
-    flags = [word for param in params.split(",") if param for word in ("--param", param)]
+    words = [param for param in params.split(",") if param]
     plugin = options.plugins / f"{name}.so"
     task = f"{name}-{interface}-{os.getpid()}"  # its process is found by this, of all that run on this host
     torch = options.python is not None and any(spec.startswith(one.partition(":")[0]) for one in TORCH_GPU)
@@ -268,7 +264,8 @@ def measure(options, device, spec, interface):
                 [system.tree.program("freeride-ctl"), "--format", "json", "events", "--topic", "bubble.end"],
                 stdout=sink,
             )
-        of_task = ["--plugin", plugin, "--device", device.name, "--scratch", scratch, "--work", work, *flags]
+        of_task = flags(plugin=plugin, device=device.name, scratch=scratch, work=work)
+        of_task += [word for param in words for word in ("--param", param)]
         twin_flags, twin_ends = [], ()
         if options.pairs > 0:
             clients = start_mps(system, options, device, memory) if device.is_gpu else {}
@@ -287,18 +284,8 @@ def measure(options, device, spec, interface):
                 system.tree.program("bench-side-task"),
                 "train",
                 *of_task,
-                "--run-dir",
-                system.run_dir,
-                "--task",
-                task,
-                "--bubbles-ms",
-                options.bubbles_ms,
-                "--count",
-                options.count,
-                "--pairs",
-                options.pairs,
-                "--block-ms",
-                options.block_ms,
+                *flags(run_dir=system.run_dir, task=task, bubbles_ms=options.bubbles_ms, count=options.count),
+                *flags(pairs=options.pairs, block_ms=options.block_ms),
                 *twin_flags,
             ],
             stdout=subprocess.PIPE,
@@ -311,12 +298,8 @@ def measure(options, device, spec, interface):
         system.load(
             plugin,
             task,
-            "--memory",
-            memory,
-            "--interface",
-            interface,
-            *(["--python", options.python] if torch else []),
-            *flags,
+            *flags(memory=memory, interface=interface, **({"python": options.python} if torch else {})),
+            params=words,
         )
         system.wait_steps(task, 1, 240)
         lines = [json.loads(line) for line in trainer.stdout]
@@ -453,9 +436,8 @@ def measure_all(options, devices, cells):
                     file=sys.stderr,
                 )
                 if options.out:
-                    save(
-                        options, devices, [samples[key] for key in sorted(samples)]
-                    )  # after each: whoever is stopped keeps what there is
+                    # After each: whoever is stopped keeps what there is
+                    save(options, devices, [samples[key] for key in sorted(samples)])
 
     threads = [threading.Thread(target=work, args=pair) for pair in enumerate(devices)]
     for thread in threads:

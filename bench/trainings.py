@@ -2,16 +2,14 @@
 """The LibTorch side tasks beside the same models in Python PyTorch, on one device: blocks of steps in turns, both in
 processes of their own that hold their memory throughout.
 
-    bench/trainings.py --plugins DIR --device cuda --out trainings.json         # or --device cpu --batch 2 --image 32
-    bench/trainings.py --plugins DIR --bin DIR --out trainings.json             # and once more under the real runner, with yield points (bench-leases)
+    bench/trainings.py --plugins DIR --bin DIR --device cuda --out trainings.json      # or --device cpu --batch 2 --image 32
+    bench/trainings.py --plugins DIR --bin DIR --yields --out trainings.json           # and once more under the real runner, with yield points (bench-leases)
 
 For each model: milliseconds a step of both, and the ratio of neighbouring blocks with its 95 % interval. On a GPU also
 what the driver says that the side task's process holds there once created and once initialised. Needs torch."""
 
 import argparse
-import ctypes
 import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -20,113 +18,11 @@ import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 from rig.gpus import query
+from rig.processes import flags
 from rig.statistics import interval
+from rig.tree import folder
 
 MODELS = ["resnet18", "resnet50", "vgg19"]
-
-
-# ---- a plugin through its ABI (plugin.h)
-
-P, I32, U32, TEXT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_char_p
-LOG = ctypes.CFUNCTYPE(None, P, I32, TEXT)
-METRIC = ctypes.CFUNCTYPE(None, P, TEXT, ctypes.c_double)
-FAIL = ctypes.CFUNCTYPE(None, P, TEXT)
-NOW = ctypes.CFUNCTYPE(ctypes.c_int64, P)
-EXTENSION = ctypes.CFUNCTYPE(P, P, TEXT)
-CALL = ctypes.CFUNCTYPE(I32, P)
-
-
-class Host(ctypes.Structure):
-    _fields_ = [
-        ("size", U32),
-        ("abi", U32),
-        ("context", P),
-        ("log", LOG),
-        ("metric", METRIC),
-        ("fail", FAIL),
-        ("now", NOW),
-        ("extension", EXTENSION),
-    ]
-
-
-class ParamValue(ctypes.Structure):
-    _fields_ = [("key", TEXT), ("value", TEXT)]
-
-
-class Spec(ctypes.Structure):
-    _fields_ = [("key", TEXT), ("default", TEXT), ("help", TEXT)]
-
-
-class Info(ctypes.Structure):
-    _fields_ = [
-        ("size", U32),
-        ("count", U32),
-        ("params", ctypes.POINTER(ParamValue)),
-        ("name", TEXT),
-        ("device", TEXT),
-        ("scratch", TEXT),
-    ]
-
-
-class Table(ctypes.Structure):
-    _fields_ = [
-        ("size", U32),
-        ("abi", U32),
-        ("name", TEXT),
-        ("version", TEXT),
-        ("summary", TEXT),
-        ("params", ctypes.POINTER(Spec)),
-        ("count", U32),
-        ("reserved", U32),
-        ("create", ctypes.CFUNCTYPE(I32, ctypes.POINTER(Host), ctypes.POINTER(Info), ctypes.POINTER(P))),
-        ("init", CALL),
-        ("start", CALL),
-        ("step", CALL),
-        ("pause", CALL),
-        ("stop", CALL),
-    ]
-
-
-def serve_plugin(file, device, params):
-    """Runs a plugin; every line of stdin is an order ("create", "init", or how many steps), every answer milliseconds a
-    step."""
-    library = ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-    library.freeride_plugin_v1.restype = ctypes.POINTER(Table)
-    table = library.freeride_plugin_v1().contents
-    said = [""]
-    host = Host(
-        ctypes.sizeof(Host),
-        1,
-        None,
-        LOG(lambda c, level, text: None),
-        METRIC(lambda c, name, value: None),
-        FAIL(lambda c, text: said.__setitem__(0, text.decode())),
-        NOW(lambda c: time.monotonic_ns()),
-        EXTENSION(lambda c, name: None),
-    )
-    values = {table.params[i].key: table.params[i].default for i in range(table.count)}
-    values.update((k.encode(), v.encode()) for k, v in params.items())
-    array = (ParamValue * len(values))(*[ParamValue(k, v) for k, v in values.items()])
-    info = Info(ctypes.sizeof(Info), len(values), array, b"bench", device.encode(), b".")
-    task = P()
-
-    def check(status):
-        if status < 0:
-            sys.exit(f"{file}: {said[0]}")
-
-    for line in sys.stdin:
-        order = line.strip()
-        begin = time.perf_counter()
-        count = 1
-        if order == "create":
-            check(table.create(ctypes.byref(host), ctypes.byref(info), ctypes.byref(task)))
-        elif order == "init":
-            check(table.init(task))
-        else:
-            count = int(order)
-            for _ in range(count):
-                check(table.step(task))
-        print((time.perf_counter() - begin) * 1e3 / count, flush=True)
 
 
 # ---- the same in Python
@@ -225,9 +121,11 @@ def serve_python(name, device, batch, image, classes):
 
 
 class Side:
-    def __init__(self, *argv):
+    """A process that answers each line, "create", "init", or how many steps, with milliseconds (a step)."""
+
+    def __init__(self, *words):
         self.process = subprocess.Popen(
-            [sys.executable, __file__, *map(str, argv)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def ask(self, order):
@@ -236,7 +134,9 @@ class Side:
         answer = self.process.stdout.readline()
         if not answer:
             sys.exit(f"a side ended: {self.process.wait()}")
-        return float(answer)
+        return self.ms_of(answer)
+
+    ms_of = staticmethod(float)
 
     def on_gpu_mib(self):
         # In a container the driver's process numbers are another's: then the whole list counts, whose owner is known
@@ -248,21 +148,30 @@ class Side:
         self.process.wait()
 
 
+class Plain(Side):
+    """The plugin's own functions, one after the other."""
+
+    def __init__(self, options, plugin, device, params):
+        words = [word for key, value in params.items() for word in ("--param", f"{key}={value}")]
+        super().__init__(
+            options.bin / "bench-side-task", "run", "--serve", *flags(plugin=plugin, device=device), *words
+        )
+
+    def ask(self, order):
+        return super().ask(order if order in ("create", "init") else f"{order} steps")
+
+    @staticmethod
+    def ms_of(answer):
+        return json.loads(answer)["ms"]
+
+
 class Runner(Side):
     """The side task under supervisor and runner, in a long lease for each block."""
 
     def __init__(self, options, plugin, device, params):
-        words = [
-            options.bin / "bench-leases",
-            options.bin / "freeride-runner",
-            plugin,
-            device,
-            "serve",
-            0,
-            *(f"{k}={v}" for k, v in params.items()),
-        ]
-        self.process = subprocess.Popen(
-            [str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        words = [f"{key}={value}" for key, value in params.items()]
+        super().__init__(
+            options.bin / "bench-leases", options.bin / "freeride-runner", plugin, device, "serve", 0, *words
         )
         self.step_ms = 0.0
 
@@ -289,19 +198,16 @@ def compare(name, options, yields):
         "classes": options.classes,
         **({} if yields else {"piece_ms": 0}),
     }
-    plugin = options.plugins / f"{name}.so"
-    ours = (
-        Runner(options, plugin, device, params)
-        if yields
-        else Side("--serve-plugin", plugin, device, json.dumps({k: str(v) for k, v in params.items()}))
-    )
+    ours = (Runner if yields else Plain)(options, options.plugins / f"{name}.so", device, params)
     row = {"side_task": name, "batch": options.batch, "image": options.image, "yield": yields}
     row["create_ms"] = ours.ask("create")
     row["on_gpu_created"] = ours.on_gpu_mib() if gpu else None
     row["init_ms"] = ours.ask("init")
     ours.ask(options.block)
     row["on_gpu_running"] = ours.on_gpu_mib() if gpu else None
-    theirs = Side("--serve-python", name, options.device, options.batch, options.image, options.classes)
+    theirs = Side(
+        sys.executable, __file__, "--serve-python", name, options.device, options.batch, options.image, options.classes
+    )
     theirs.ask(options.block)
     ours.ask(options.block), theirs.ask(options.block)
     pairs = []
@@ -323,14 +229,13 @@ def compare(name, options, yields):
 
 
 def main():
-    if sys.argv[1:2] == ["--serve-plugin"]:
-        return serve_plugin(sys.argv[2], sys.argv[3], json.loads(sys.argv[4]))
     if sys.argv[1:2] == ["--serve-python"]:
         return serve_python(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plugins", required=True, type=pathlib.Path)
+    parser.add_argument("--plugins", required=True, type=folder)
+    parser.add_argument("--bin", required=True, type=folder, help="folder with bench-side-task")
     parser.add_argument(
-        "--bin", type=pathlib.Path, help="folder with bench-leases and freeride-runner: measure yield points, too"
+        "--yields", action="store_true", help="measure yield points, too: with bench-leases and freeride-runner"
     )
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--models", default=",".join(MODELS))
@@ -341,13 +246,12 @@ def main():
     parser.add_argument("--pairs", type=int, default=12, help="of blocks")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
-    options.plugins = options.plugins.resolve()
     rows = []
     print(
         f"{'side task':<10} {'yield':>5} {'ms a step':>10} {'PyTorch':>8} {'slower by %':>14}  on the GPU when created, running (MiB)"
     )
     for name in options.models.split(","):
-        for yields in (False, True) if options.bin else (False,):
+        for yields in (False, True) if options.yields else (False,):
             row = compare(name, options, yields)
             rows.append(row)
             print(

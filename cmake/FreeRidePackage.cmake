@@ -11,6 +11,7 @@ set(CPACK_DEBIAN_PACKAGE_DEPENDS bubblewrap)
 # The CUDA driver is opened where there is one.
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS python3)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS python3-torch)  # for the example training
-set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/scripts/deb/postinst ${CMAKE_SOURCE_DIR}/scripts/deb/prerm)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/scripts/deb/postinst ${CMAKE_SOURCE_DIR}/scripts/deb/prerm
+    ${CMAKE_SOURCE_DIR}/scripts/deb/postrm)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 include(CPack)

@@ -1,6 +1,7 @@
 # How targets are declared in this tree: one library, program or test at a time, all with the same warnings.
 
 find_package(Threads REQUIRED)
+include(FreeRideHardening)
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
@@ -11,12 +12,16 @@ endif()
 add_library(freeride_options INTERFACE)
 target_compile_options(freeride_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra $<$<CONFIG:Debug,RelWithDebInfo>:-Werror>>
                                                  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+freeride_harden(freeride_options)
 if(FREERIDE_SANITIZE)
   target_compile_options(freeride_options INTERFACE -fsanitize=${FREERIDE_SANITIZE} -fno-omit-frame-pointer
                                                    -fno-sanitize-recover=all
                          -Wno-maybe-uninitialized)  # GCC 12 sees ghosts through the sanitizers' checks
   if(FREERIDE_SANITIZE MATCHES "thread")
     target_compile_options(freeride_options INTERFACE -Wno-tsan)  # fences: the pages' seqlock is judged by its atomics
+  endif()
+  if(FREERIDE_FUZZ)  # clang's coverage, in all that a fuzz target links
+    target_compile_options(freeride_options INTERFACE -fsanitize=fuzzer-no-link -fno-sanitize=function,vptr)
   endif()
   target_link_options(freeride_options INTERFACE -fsanitize=${FREERIDE_SANITIZE})
   target_compile_definitions(freeride_options INTERFACE FREERIDE_SANITIZED=1)

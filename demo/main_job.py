@@ -19,7 +19,7 @@ from progress import Progress, line
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(SOURCE / "tests"))
 from rig.events import Recorder
-from rig.processes import Failure
+from rig.processes import Failure, flags
 from rig.system import System
 from rig.tree import Tree
 
@@ -106,13 +106,11 @@ class Demo:
 
     # ---- the run, step by step ----
     def start_system(self):
+        wanted = self.options
         self.system.start_manager(
-            "--holdout-pct",
-            self.options.holdout_pct,
-            "--holdout-block-ms",
-            self.options.holdout_block_ms,
-            "--budget-pct",
-            self.options.budget_pct,
+            *flags(
+                holdout_pct=wanted.holdout_pct, holdout_block_ms=wanted.holdout_block_ms, budget_pct=wanted.budget_pct
+            )
         )
         self.recorder = Recorder(f"ipc://{self.system.run_dir}/events.sock")
         for stage, core in enumerate(self.cores):

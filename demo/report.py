@@ -5,9 +5,8 @@ import statistics
 MIN_HARVESTED_SHARE_PCT = 60.0
 BUSY_PCT = 5.0  # side tasks take what the machine has left: others' work comes out of their time first
 WIDE_PCT = 5.0  # an interval of the time increase that is wider than this gets a word of caution
-MAX_TIME_INCREASE_LOW_PCT = (
-    2.0  # the lower end of the interval: a gate on its middle would be a coin flip on two shared cores
-)
+# The lower end of the interval: a gate on its middle would be a coin flip on two shared cores
+MAX_TIME_INCREASE_LOW_PCT = 2.0
 
 
 def percentile(values, pct):
@@ -40,23 +39,18 @@ def build(job, tasks, events, losses, reference_losses, events_lost, load):
     with harvesting and (fewer) without; `load`: what else the machine did (machine.py)."""
     harvested = [line["loss"] for line in losses]
     without = [line["loss"] for line in reference_losses]
+    figures = (
+        "stages measured time_increase_pct bubble_share_pct harvested_share_pct stage_bubble_share_pct "
+        "stage_harvested_share_pct overrun_p50_us overrun_p99_us duty_pct"
+    )
     report = {
-        "stages": job["stages"],
+        **{name: job[name] for name in figures.split()},
         "iterations": len(losses),
         "iterations_held_out": job["holdout_iterations"],
         "iteration_ms": statistics.mean((line["end_ns"] - line["begin_ns"]) / 1e6 for line in losses)
         if losses
         else 0.0,
-        "measured": job["measured"],
-        "time_increase_pct": job["time_increase_pct"],
         "time_increase_ci95_pct": [job["time_increase_ci95_low_pct"], job["time_increase_ci95_high_pct"]],
-        "bubble_share_pct": job["bubble_share_pct"],
-        "harvested_share_pct": job["harvested_share_pct"],
-        "stage_bubble_share_pct": job["stage_bubble_share_pct"],
-        "stage_harvested_share_pct": job["stage_harvested_share_pct"],
-        "overrun_p50_us": job["overrun_p50_us"],
-        "overrun_p99_us": job["overrun_p99_us"],
-        "duty_pct": job["duty_pct"],
         "loss_first": harvested[0] if harvested else None,
         "loss_last": harvested[-1] if harvested else None,
         "losses_compared": len(without),

@@ -69,9 +69,8 @@ def main():
         )
         if ours and not any(source.is_relative_to(folder) for folder in LEFT_OUT):
             words = entry["command"].split()
-            made = made_from.get(
-                words[words.index("-o") + 1], []
-            )  # none: not compiled, so nobody knows what it includes
+            # None: not compiled, so nobody knows what it includes
+            made = made_from.get(words[words.index("-o") + 1], [])
             sources[source] = sorted({*sources.get(source, ()), *made, source, ROOT / ".clang-tidy"})
 
     def check(source):

@@ -28,7 +28,7 @@ if [ "${3:-}" = test ]; then
   install -m 644 tests/gpu/*.py bench/side_tasks.py "$out/test/"
   find tests/rig -name '*.py' ! -name 'test_*' -exec install -m 644 -t "$out/test/rig" {} +
   [ ! -f "$build/bin/bench-side-task" ] || { cp "$build/bin/bench-side-task" "$out/bin/" && strip "$out/bin/bench-side-task"; }
-  for plugin in gpu_task counter; do
+  for plugin in gpu_task gpu_cheat counter; do
     [ -f "$build/test-plugins/$plugin.so" ] || continue
     cp "$build/test-plugins/$plugin.so" "$out/test/" && strip --strip-unneeded "$out/test/$plugin.so"
   done

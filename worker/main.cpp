@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <tuple>
 
 #include "daemon/options.hpp"
@@ -15,12 +16,16 @@
 #include "freeride/base/config.hpp"
 #include "freeride/base/end_signals.hpp"
 #include "freeride/base/log.hpp"
+#include "gpu/probe_program.hpp"
 
 namespace {
 
 using freeride::Error;
 
 constexpr int kFailed = 1, kWrongUsage = 2;
+
+const std::map<std::string, freeride::policy::LeaseOrder> kLeaseOrders{
+    {"round-robin", freeride::policy::LeaseOrder::kRoundRobin}, {"best-fit", freeride::policy::LeaseOrder::kBestFit}};
 
 int fail(const Error& error, int code) {
   spdlog::error("{}", error.text());
@@ -44,9 +49,7 @@ void keep_to_cores(const std::vector<int>& cores) {
 // A tree that carries its own C++ runtime (make dist) carries what its plugins need, too.
 void see_carried_libraries(std::vector<std::string>& library_dirs) {
   std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return;
-  const auto folder = std::filesystem::weakly_canonical(program.parent_path() / "../lib", error);
+  const auto folder = std::filesystem::weakly_canonical(freeride::program_folder() / "../lib", error);
   if (error || !std::filesystem::exists(folder / "libstdc++.so.6", error)) return;
   if (folder.string().rfind("/usr/", 0) == 0 || folder == "/lib") return;  // every sandbox sees those
   if (std::find(library_dirs.begin(), library_dirs.end(), folder.string()) == library_dirs.end())
@@ -58,85 +61,81 @@ void see_carried_libraries(std::vector<std::string>& library_dirs) {
 int main(int argc, char** argv) {
   freeride::worker::Options options;
   CLI::App app{"Runs side tasks in the bubbles of the training on one device.", "freeride-worker"};
-  std::string cores, log_level = "info";
+  std::string cores, lease_order = "round-robin", log_level = "info";
   std::string run_dir = options.paths.run_dir.string(), state_dir = options.paths.state_dir.string();
+  app.option_defaults()->always_capture_default();
   app.add_option("--device", options.device, "cpu-N or a GPU's UUID; required but for --check");
   app.add_option("--cores", cores, "cores of a CPU device, e.g. 0,2-3 (all)");
-  app.add_option("--run-dir", run_dir, "folder of the sockets")->capture_default_str();
-  app.add_option("--state-dir", state_dir, "folder of plugins, logs and scratch data")->capture_default_str();
+  app.add_option("--run-dir", run_dir, "folder of the sockets");
+  app.add_option("--state-dir", state_dir, "folder of plugins, logs and scratch data");
   app.add_option("--drop-dir", options.drop_dir, "folder that users drop plugins into (<state-dir>/plugins)");
   app.add_option("--grace-ms", options.grace_ms, "execution past a lease's end after which a task is killed")
-      ->check(CLI::Range(1, 60'000))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 60'000));
   app.add_option("--hang-ms", options.hang_ms,
                  "time past a lease's end after which a task that has not paused is killed")
-      ->check(CLI::Range(10, 600'000))
-      ->capture_default_str();
+      ->check(CLI::Range(10, 600'000));
   app.add_option("--create-ms", options.create_ms, "time for loading a plugin and for CreateSideTask")
-      ->check(CLI::Range(10, 3'600'000))
-      ->capture_default_str();
+      ->check(CLI::Range(10, 3'600'000));
   app.add_option("--init-ms", options.init_ms, "length of an init lease: for InitSideTask, and for SaveState")
-      ->check(CLI::Range(10, 3'600'000))
-      ->capture_default_str();
+      ->check(CLI::Range(10, 3'600'000));
   app.add_option("--profile-ms", options.profile_ms,
                  "time for a profile: its lease where there is no training, else the wait for bubbles")
-      ->check(CLI::Range(10, 3'600'000))
-      ->capture_default_str();
-  app.add_option("--stop-ms", options.stop_ms, "time for a task to stop in good order")
-      ->check(CLI::Range(10, 600'000))
-      ->capture_default_str();
-  app.add_option("--lease-order", options.lease_order, "which of several tasks gets a lease")
-      ->check(CLI::IsMember({"round-robin", "best-fit"}))
-      ->capture_default_str();
+      ->check(CLI::Range(10, 3'600'000));
+  app.add_option("--stop-ms", options.stop_ms, "time for a task to stop in good order")->check(CLI::Range(10, 600'000));
+  app.add_option("--lease-order", lease_order, "which of several tasks gets a lease")
+      ->check(CLI::IsMember(kLeaseOrders));
   app.add_option("--memory-bytes", options.memory_bytes, "memory of the device for side tasks (what the host has free)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->default_str("");
   app.add_option("--reserve-bytes", options.reserve_bytes,
                  "GPU memory kept free for training to grow into (5 % of the GPU, at least 2 GiB)")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--thread-pct", options.thread_pct, "share of a GPU's multiprocessors for one side task, in percent")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_option("--keep-days", options.keep_days, "how long what an ended task has left is kept: scratch folder, logs")
-      ->check(CLI::Range(0, 36'500))
-      ->capture_default_str();
-  app.add_option("--keep-bytes", options.keep_bytes, "how much of that there may be in all; what is oldest goes")
       ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+      ->default_str("");
+  app.add_option("--thread-pct", options.thread_pct, "share of a GPU's multiprocessors for one side task, in percent")
+      ->check(CLI::Range(1, 100));
+  app.add_option("--keep-days", options.keep_days, "how long what an ended task has left is kept: scratch folder, logs")
+      ->check(CLI::Range(0, 36'500));
+  app.add_option("--keep-bytes", options.keep_bytes, "how much of that there may be in all; what is oldest goes")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--mps-control", options.mps_control,
                  "the program nvidia-cuda-mps-control (the one on the PATH; GPU devices only)");
   auto& sandbox = options.sandbox;
-  app.add_option("--sandbox", sandbox.name, "what side tasks run in: bubblewrap, or none (development only)")
-      ->capture_default_str();
+  app.add_option("--sandbox", sandbox.name, "what side tasks run in: bubblewrap, or none (development only)");
   app.add_option("--bwrap", sandbox.bwrap, "the program bwrap (on the PATH, else beside this program)");
-  app.add_option("--scratch-bytes", sandbox.scratch_bytes, "size of a task's scratch folder, part of its memory")
-      ->capture_default_str();
-  app.add_option("--task-pids", sandbox.pids, "processes and threads of a task")->capture_default_str();
-  app.add_option("--task-cpus", sandbox.cpus, "CPU time of a task, in cores (as many as it has)");
+  app.add_option("--scratch-bytes", sandbox.scratch_bytes, "size of a task's scratch folder, part of its memory");
+  app.add_option("--task-pids", sandbox.pids, "processes and threads of a task");
+  app.add_option("--task-cpus", sandbox.cpus, "CPU time of a task, in cores (as many as it has)")->default_str("");
   app.add_option("--host-memory-bytes", options.host_memory_bytes, "host memory of a GPU's task")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      ->check(CLI::PositiveNumber);
   app.add_option("--first-task-uid", sandbox.first_uid, "first of the user numbers for tasks, where the worker is root")
-      ->check(CLI::Range(int64_t{1}, int64_t{4'294'000'000}))
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{1}, int64_t{4'294'000'000}));
   for (const auto& [option, folders, what] :
        {std::tuple("--library-dir", &sandbox.library_dirs, "folder of libraries that tasks see beyond the system's"),
         std::tuple("--data", &sandbox.data_dirs, "folder that tasks may read, at the same path")}) {
     app.add_option(option, *folders, std::string(what) + "; repeatable, or several with ':' between them")
         ->delimiter(':')
-        ->allow_extra_args(false);
+        ->allow_extra_args(false)
+        ->default_str("");
   }
   app.add_option("--runner", sandbox.runner, "the program freeride-runner (beside this one, else on the PATH)");
   app.add_option("--log-level", log_level, "trace, debug, info, warn or error")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  app.add_option("--probe-one-in", options.probe_one_in,
+                 "of a GPU's bubbles, one in so many is probed for side work that goes on without a lease; 0: none")
+      ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
+  int probe_fd = -1;
+  app.add_option("--probe", probe_fd)->group("");  // what this program calls itself with, to probe the GPU
   bool check = false;
   std::string format = "table";
   app.add_flag("--check", check,
                "say what this host has of what is needed here, and end: 0 all is there, 1 something is missing");
   app.add_option("--format", format, "of --check: table or json")->check(CLI::IsMember({"table", "json"}));
   if (const auto end = freeride::parse_options(app, "freeride-worker", "worker", argc, argv)) return *end;
+  if (probe_fd >= 0) return freeride::worker::run_probe(probe_fd);
   freeride::init_log("freeride-worker", log_level);
   options.paths.run_dir = run_dir;
+  options.lease_order = kLeaseOrders.at(lease_order);
   options.paths.state_dir = state_dir;
   if (!cores.empty()) {
     auto parsed = freeride::worker::parse_cores(cores);

@@ -1,3 +1,4 @@
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -99,6 +100,15 @@ TEST_CASE("a configuration mistake is named with what is known") {
   CHECK_FALSE(bind_config(o.app, "worker", "/nonexistent/x.toml").ok());
 }
 
+TEST_CASE("a section that begins with no letter is an error of the file, and ends no program") {
+  auto file = temp_file("[&worker]\ngrace_ms = 7\n");  // toml++ asserts, or relies on it
+  Options o;
+  const auto status = bind_config(o.app, "worker", file);
+  std::filesystem::remove(file);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message.find(file.string()) != std::string::npos);
+}
+
 TEST_CASE(
     "a file's wrong value, wrong section and key outside of sections are errors, not exceptions and not silence") {
   for (const auto& [text, named] : {std::pair("[worker]\ngrace_ms = \"lots\"\n", "grace_ms"),
@@ -153,6 +163,37 @@ TEST_CASE("plugin files are judged without running them") {
   CHECK(check_plugin_file(elf, "a.so").error().message.find("another machine") != std::string::npos);
 }
 
+TEST_CASE("an ELF bomb is refused by what it claims, not by going through it") {
+  // As a file of 24 MB: each of its section headers says that all of it is dynamic symbols.
+  constexpr uint64_t kSections = 60'000;
+  Elf64_Ehdr header{};
+  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_ident[EI_CLASS] = ELFCLASS64;
+#if defined(__x86_64__)
+  header.e_machine = EM_X86_64;
+#else
+  header.e_machine = EM_AARCH64;
+#endif
+  header.e_type = ET_DYN;
+  header.e_shoff = sizeof(header);
+  header.e_shentsize = sizeof(Elf64_Shdr);
+  header.e_shnum = kSections;
+  Elf64_Shdr section{};
+  section.sh_type = SHT_DYNSYM;
+  const auto bomb = [&](uint64_t symbols) {
+    section.sh_size = symbols * sizeof(Elf64_Sym);
+    std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
+    for (uint64_t i = 0; i < kSections; ++i) bytes.append(reinterpret_cast<const char*>(&section), sizeof(section));
+    bytes.resize(std::max<size_t>(bytes.size(), 24'000'000));
+    return bytes;
+  };
+  const auto twice = check_plugin_file(bomb(1'000'000), "a.so");
+  CHECK(twice.error().message == "a.so has more than one table of dynamic symbols");
+  const auto many = check_plugin_file(bomb(kMaxPluginSymbols + 1), "a.so");
+  CHECK(many.error().code == Code::kExhausted);
+  CHECK(many.error().message == "a.so says that it has more than 1048576 dynamic symbols");
+}
+
 TEST_CASE("copy_tree takes files and folders, follows no link, keeps holes and limits") {
   namespace fs = std::filesystem;
   std::string name = (fs::temp_directory_path() / "freeride-copy-XXXXXX").string();
@@ -200,6 +241,14 @@ TEST_CASE("copy_tree takes files and folders, follows no link, keeps holes and l
     CHECK_FALSE(fs::exists(root / "to/sub/b"));
     REQUIRE(copy_tree(from.get(), to.get(), {.bytes = 80 << 20, .depth = 0}).ok());
     CHECK_FALSE(fs::exists(root / "to/sub/b"));
+  }
+  SECTION("a file of nothing counts, too") {
+    for (int i = 0; i < 100; ++i) std::ofstream(root / "from" / ("empty" + std::to_string(i)));
+    const auto copied = copy_tree(from.get(), to.get(), {.bytes = 50 * kEntryBytes});
+    REQUIRE(copied.ok());
+    CHECK(copied->bytes <= 50 * kEntryBytes);
+    CHECK(copied->skipped > 0);
+    CHECK(std::distance(fs::recursive_directory_iterator(root / "to"), {}) <= 51);  // one was there before
   }
   fs::remove_all(root);
 }

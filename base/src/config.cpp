@@ -1,6 +1,20 @@
 #include "freeride/base/config.hpp"
 
+#include <stdexcept>
+// What toml++ takes for granted is looked at in every build, and what does not hold is an error of the file:
+// version 3.3 asserts it, or without assertions has the compiler rely on it, and "[&worker]" was enough.
+#undef NDEBUG
+#define TOML_ASSERT(expr)                          \
+  do {                                             \
+    if (!(expr)) throw std::logic_error("toml++"); \
+  } while (false)
+#pragma GCC diagnostic push
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wterminate"  // some of it is noexcept, and holds
+#endif
 #include <toml++/toml.h>
+#pragma GCC diagnostic pop
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -73,6 +87,9 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
       where << "cannot read configuration " << file.string() << ": " << error.description() << " ("
             << error.source().begin << ")";
       return Error{Code::kInvalidArgument, where.str(), "mend the file or unset FREERIDE_CONFIG"};
+    } catch (const std::logic_error&) {
+      return Error{Code::kInvalidArgument, "cannot read configuration " + file.string() + ": it is no TOML",
+                   "mend the file or unset FREERIDE_CONFIG"};
     }
   }
   if (auto sections = check_sections(root, file.string()); !sections) return sections;

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "freeride/base/fd.hpp"
 
@@ -77,10 +76,12 @@ Status Copy::folder(int from, int to, int depth) {
     struct stat info {};
     if (fstatat(from, name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;  // gone
     const bool is_folder = S_ISDIR(info.st_mode);
-    if (++done.entries > limits.entries) {  // the rest is not even looked at: there may be millions
+    // Else the rest is not even looked at: there may be millions.
+    if (++done.entries > limits.entries || done.bytes > limits.bytes - kEntryBytes) {
       ++done.skipped;
       return {};
     }
+    done.bytes += kEntryBytes;
     if ((!is_folder && !S_ISREG(info.st_mode)) || (is_folder && depth <= 0) ||
         (!is_folder && info.st_size > limits.bytes)) {
       ++done.skipped;

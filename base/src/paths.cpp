@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <sstream>
+#include <system_error>
 
 namespace freeride {
 namespace {
@@ -31,6 +33,26 @@ Paths Paths::defaults() {
     paths.state_dir = root ? std::filesystem::path("/var/lib/freeride") : env("HOME") / ".local/state/freeride";
   }
   return paths;
+}
+
+std::filesystem::path program_folder() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
+std::filesystem::path find_beside(const std::string& name) {
+  auto file = program_folder() / name;
+  return access(file.c_str(), X_OK) == 0 ? file : std::filesystem::path();
+}
+
+std::filesystem::path find_on_path(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/usr/bin:/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    auto file = std::filesystem::path(folder) / name;
+    if (!folder.empty() && access(file.c_str(), X_OK) == 0) return file;
+  }
+  return {};
 }
 
 }  // namespace freeride

@@ -3,6 +3,7 @@
 #include <elf.h>
 
 #include <cstring>
+#include <utility>
 
 namespace freeride {
 namespace {
@@ -75,11 +76,18 @@ Status check_plugin_file(std::string_view bytes, const std::string& name) {
   if (header.e_type != ET_DYN) return invalid(name, "is not a shared object", kBuildHint);
 
   std::string_view other_version;
+  bool looked = false, found = false;
   for (uint64_t i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr section{};
     if (!read_at(bytes, header.e_shoff + i * header.e_shentsize, section))
       return invalid(name, "is truncated", kBuildHint);
     if (section.sh_type != SHT_DYNSYM) continue;
+    if (std::exchange(looked, true)) return invalid(name, "has more than one table of dynamic symbols", kBuildHint);
+    if (section.sh_size / sizeof(Elf64_Sym) > kMaxPluginSymbols) {
+      return Error{Code::kExhausted,
+                   name + " says that it has more than " + std::to_string(kMaxPluginSymbols) + " dynamic symbols",
+                   "export the entry alone: -fvisibility=hidden"};
+    }
     Elf64_Shdr strings{};
     if (!read_at(bytes, header.e_shoff + uint64_t{section.sh_link} * header.e_shentsize, strings)) {
       return invalid(name, "is truncated", kBuildHint);
@@ -89,10 +97,11 @@ Status check_plugin_file(std::string_view bytes, const std::string& name) {
       if (!read_at(bytes, section.sh_offset + at, symbol)) return invalid(name, "is truncated", kBuildHint);
       const auto symbol_name = text_at(bytes, strings.sh_offset + symbol.st_name);
       if (symbol.st_shndx == SHN_UNDEF) continue;
-      if (symbol_name == kEntry) return {};
+      found = found || symbol_name == kEntry;
       if (symbol_name.substr(0, kEntryPrefix.size()) == kEntryPrefix) other_version = symbol_name;
     }
   }
+  if (found) return {};
   if (!other_version.empty()) {
     return Error{Code::kVersion,
                  name + " exports " + std::string(other_version) + ", this FreeRide loads " + std::string(kEntry),

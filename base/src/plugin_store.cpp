@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/files.hpp"
@@ -44,12 +43,19 @@ Result<std::string> PluginStore::put(std::string_view bytes) {
   return put(bytes, std::string("the content") + plugin_extension(bytes));
 }
 
-Result<std::string> PluginStore::put(std::string_view bytes, const std::string& name) {
+Result<std::string> PluginStore::put(std::string_view bytes, const std::string& name, const std::atomic<bool>* ends) {
+  const auto is_over = [&] { return ends != nullptr && *ends; };
+  const Error over{Code::kUnavailable, name + " was not looked at to its end", "drop it again"};
   if (auto checked = check_plugin_file(bytes, name); !checked.ok()) return checked.error();
+  if (is_over()) return over;
   const std::string sha256 = sha256_hex(bytes);
+  if (is_over()) return over;
   if (get(sha256).ok()) return sha256;
+  if (is_over()) return over;
   std::error_code error;
-  std::filesystem::create_directories(folder_, error);
+  // Whatever the umask: a side task's own uid opens its plugin by name.
+  if (std::filesystem::create_directories(folder_, error))
+    std::filesystem::permissions(folder_, std::filesystem::perms{0711}, error);
   if (error) return errno_error("cannot make the plugin store " + folder_.string(), error.value(), kHint);
   // A name that nobody has: workers in containers share the folder, and their pids are alike.
   std::string temporary = (folder_ / ("." + sha256 + ".XXXXXX")).string();

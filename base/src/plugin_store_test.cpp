@@ -2,6 +2,7 @@
 
 #include <elf.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -101,6 +102,17 @@ TEST_CASE("the store keeps plugins by their hash, whole and unchanged", "[store]
     CHECK_FALSE(store.has(sha256));
   }
   CHECK(store.list().empty());
+}
+
+TEST_CASE("a store that is made under a narrow umask can be passed by a side task's own uid, and not be listed",
+          "[store]") {
+  const TempFolder temp;
+  PluginStore store(temp.path() / "store");
+  const mode_t before = umask(0077);
+  const auto sha256 = store.put(tiny_plugin(), "side.so");
+  umask(before);
+  REQUIRE(sha256.ok());
+  CHECK((fs::status(store.folder()).permissions() & fs::perms::all) == static_cast<fs::perms>(0711));
 }
 
 TEST_CASE("the store keeps nothing that is no plugin", "[store]") {

@@ -107,18 +107,21 @@ def leave(job, result):
 
 
 def save(job, result):
-    with open(f"{job['out']}.{dist.get_rank()}.part", "w") as file:
+    write(f"{job['out']}.{dist.get_rank()}", result)
+
+
+def write(path, result):
+    with open(path + ".part", "w") as file:
         json.dump(result, file)
-    os.replace(f"{job['out']}.{dist.get_rank()}.part", f"{job['out']}.{dist.get_rank()}")
+    os.replace(path + ".part", path)
 
 
 def grow():
     """Asks for more memory than there is beside side tasks: without what comes between torch and its cudaMalloc, and
     with it."""
     free, total = torch.cuda.mem_get_info()
-    size = (
-        free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() + (4 << 30)
-    )  # torch lets go of what it keeps before it fails
+    # Torch lets go of what it keeps before it fails
+    size = free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() + (4 << 30)
     result = {"free_mib": free >> 20, "total_mib": total >> 20, "asked_mib": size >> 20}
     for way in ("without", "with"):
         if way == "without":
@@ -156,9 +159,7 @@ def train_on(training, until, iteration, out, synchronise=False):
         recent[0].synchronize()
         if last is None and not grown and os.path.exists(until + ".grow"):
             grown = grow()
-            with open(f"{out}.{dist.get_rank()}.grown.part", "w") as file:
-                json.dump(grown, file)
-            os.replace(f"{out}.{dist.get_rank()}.grown.part", f"{out}.{dist.get_rank()}.grown")
+            write(f"{out}.{dist.get_rank()}.grown", grown)
         if last is None and iteration % 4 == 0 and os.path.exists(until):
             with open(until) as file:
                 last = int(file.read())

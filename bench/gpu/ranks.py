@@ -11,15 +11,8 @@ from rig.tree import environment
 
 HERE = pathlib.Path(__file__).resolve().parent
 HOOKED = ("-m", "freeride.run")
-BIG = {
-    "layers": 8,
-    "width": 3072,
-    "heads": 24,
-    "length": 1024,
-    "batch": 4,
-    "micro_batches": 4,
-    "vocabulary": 32000,
-}  # layers a stage
+# Layers are a stage's.
+BIG = {"layers": 8, "width": 3072, "heads": 24, "length": 1024, "batch": 4, "micro_batches": 4, "vocabulary": 32000}
 SMALL = {"layers": 4, "width": 512, "heads": 8, "length": 256, "batch": 2, "micro_batches": 4, "vocabulary": 1000}
 
 

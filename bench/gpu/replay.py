@@ -22,20 +22,9 @@ BETWEEN_S = 0.005  # where it was marked all the same: then the host has posted 
 
 def attach(library, flags, rank, job, device=None):
     stage, stages = job["stage"], job["size"]["stages"]
-    config = measure.Config(
-        ctypes.sizeof(measure.Config),
-        flags,
-        os.environ["FREERIDE_JOB"].encode(),
-        device,
-        b"replay",
-        None,
-        rank,
-        stage if rank == 0 else (stage + 1) % stages,
-        stages,
-        0,
-        1,
-        rank,
-    )
+    config = measure.Config(flags=flags, job=os.environ["FREERIDE_JOB"].encode(), device=device, framework=b"replay")
+    config.rank = config.local_rank = rank
+    config.stage, config.stages = stage if rank == 0 else (stage + 1) % stages, stages
     handle = library.attach(ctypes.byref(config))
     if not handle:
         raise RuntimeError("the hook did not attach")
@@ -52,9 +41,8 @@ def neighbours(job, page_path):
     fd = os.open(page_path, os.O_RDONLY)
     page = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
     word, state = struct.Struct("<Q").unpack_from, pages.BubblePage.state_word.offset
-    sent.sent[1][0] = count = (
-        SENT_FIRST + 1
-    )  # as a GPU counts; a rank is waited for from its first message on, so that one is there
+    # As a GPU counts; a rank is waited for from its first message on, so that one is there
+    sent.sent[1][0] = count = SENT_FIRST + 1
     print("READY", flush=True)
     first, iteration = True, 0
     while True:

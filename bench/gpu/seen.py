@@ -59,7 +59,7 @@ def overruns_of(seen, bubbles, leased):
     return result
 
 
-def flags(iterations, kind_of):
+def in_order(iterations, kind_of):
     """The iterations in order and whether each had side tasks; None where that changes, for it has some of both."""
     order = sorted(iterations)
     kinds = [kind_of(i) for i in order]

@@ -9,9 +9,8 @@ from rig.statistics import interval, quantile
 
 def hops_of(ways):
     """Quantiles of the way from the mark: to the hook's look, from there to the lease, from there to the first step."""
-    whole = [
-        way for way in ways if way[1] > -5
-    ]  # else the observer read the lease page while it was written, and has the begin before
+    # Of the others the observer read the lease page while it was written, and has the begin before.
+    whole = [way for way in ways if way[1] > -5]
     hops = {
         "mark_to_look_us": [way[1] for way in whole],
         "look_to_lease_us": [way[0] - way[1] for way in whole],

@@ -17,12 +17,9 @@
 
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <optional>
-#include <sstream>
 #include <thread>
 
 #include "answer_page.hpp"

@@ -44,7 +44,7 @@ inline std::vector<pid_t> find_processes(const std::vector<std::string>& words) 
 class AnswerPage {
  public:
   static std::optional<AnswerPage> find(const std::string& task) {
-    for (const pid_t pid : find_processes({"freeride-runner supervise", "--name=" + task + " ", "--purpose=run"})) {
+    for (const pid_t pid : find_processes({"freeride-runner supervise", "--name=" + task + " "})) {
       std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
       const std::string option = "--answer-fd=";
       for (std::string word; std::getline(file, word, '\0');) {

@@ -9,7 +9,6 @@
 //
 // With "serve" instead of lengths it gives a lease of so many milliseconds for every line of its standard input, and
 // answers with milliseconds a step, from the first step that ended in it to the last.
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>

@@ -12,8 +12,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "answer_page.hpp"
 #include "freeride/base/clock.hpp"
@@ -77,7 +77,9 @@ class Plain {
   void must(const char* what, freeride_status status) const {
     if (status != FREERIDE_OK) fail(std::string(what) + " of the plugin failed: " + driver_.failure);
   }
-  void create() { must("CreateSideTask", driver_.create()); }
+  void create() {
+    if (!std::exchange(created_, true)) must("CreateSideTask", driver_.create());
+  }
   void init() { must("InitSideTask", driver_.init()); }
   /// Steps one after the other for `length_ns`, or `most` of them. Returns false when the task has finished.
   bool work(int64_t length_ns, uint64_t most) {
@@ -133,6 +135,7 @@ class Plain {
     return all;
   }
   Driver driver_;
+  bool created_ = false;
 };
 
 void held(const Options& options, const char* state) {
@@ -142,16 +145,26 @@ void held(const Options& options, const char* state) {
   std::getline(std::cin, line);
 }
 
-// A line of input for each: "init", or so many nanoseconds of work, answered by its rate, and when it was done. Nothing
-// before that: a library that only asks for the driver is a client of the MPS server already, and the worker takes no
-// side task beside another MPS.
+// A line of input for each: "create", "init" (which creates as well), so many "steps", answered by their milliseconds;
+// or so many nanoseconds of work, answered by its rate, and when it was done. Nothing before that: a library that only
+// asks for the driver is a client of the MPS server already, and the worker takes no side task beside another MPS.
 int serve(const Options& options) {
   Plain plain(options);
   for (std::string line; std::getline(std::cin, line);) {
-    if (line == "init") {
+    const int64_t begin_ns = SteadyClock::now();
+    const auto ms = [&] { return 1e-6 * static_cast<double>(SteadyClock::now() - begin_ns); };
+    if (line == "create") {
+      plain.create();
+      say({{"ms", ms()}});
+    } else if (line == "init") {
       plain.create();
       plain.init();
-      say({{"rate", plain.rate(options.work, kNsPerSec / 5)}});
+      const double init_ms = ms();
+      say({{"ms", init_ms}, {"rate", plain.rate(options.work, kNsPerSec / 5)}});
+    } else if (line.ends_with(" steps")) {
+      const uint64_t count = std::strtoull(line.c_str(), nullptr, 10);
+      plain.work(INT64_MAX / 4, count);
+      say({{"ms", ms() / static_cast<double>(count)}});
     } else {
       const auto done = plain.done(options.work, std::strtoll(line.c_str(), nullptr, 10));
       say({{"rate", done.rate()}, {"work", done.work}, {"began_ns", done.began_ns}, {"ns", done.ns}});

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from cells import TRAIN
-from rig.processes import PATIENCE_S, Failure, Lines
+from rig.processes import PATIENCE_S, Failure, Lines, flags
 from training import Training
 
 
@@ -38,14 +38,8 @@ class Program:
                 tables.options.programs / "bench-side-task",
                 "run",
                 "--serve",
-                "--work",
-                tables.metric(side_task),
-                "--plugin",
-                system.tree.plugins / f"{side_task}.so",
-                "--device",
-                device,
-                "--scratch",
-                scratch,
+                *flags(work=tables.metric(side_task), plugin=system.tree.plugins / f"{side_task}.so"),
+                *flags(device=device, scratch=scratch),
                 *words,
             ],
             env=env,

@@ -2,28 +2,16 @@
 
 import statistics
 
+SUMS = """bubbles offered_ns running_ns until_first_step_ns after_last_step_ns between_steps_ns no_step_fitted_ns
+    not_leased_ns not_learned_ns"""
+LISTS = ("lengths_us", "overruns_us", "edge_to_step_us")
+
 
 def bubble_breakdown(events):
     """By stage: where the bubbles' time went. `events`: bubble.end of iterations that were not held out."""
     stages = {}
     for event in events:
-        stage = stages.setdefault(
-            str(event["stage"]),
-            {
-                "bubbles": 0,
-                "offered_ns": 0,
-                "running_ns": 0,
-                "until_first_step_ns": 0,
-                "after_last_step_ns": 0,
-                "between_steps_ns": 0,
-                "no_step_fitted_ns": 0,
-                "not_leased_ns": 0,
-                "not_learned_ns": 0,
-                "lengths_us": [],
-                "overruns_us": [],
-                "edge_to_step_us": [],
-            },
-        )
+        stage = stages.setdefault(str(event["stage"]), dict.fromkeys(SUMS.split(), 0) | {key: [] for key in LISTS})
         length = event["end_ns"] - event["begin_ns"]
         stage["bubbles"] += 1
         stage["offered_ns"] += length
@@ -44,7 +32,7 @@ def bubble_breakdown(events):
         stage["after_last_step_ns"] += tail
         stage["between_steps_ns"] += max(0, length - running - head - tail)
     for stage in stages.values():
-        for key in ("lengths_us", "overruns_us", "edge_to_step_us"):
+        for key in LISTS:
             values = sorted(stage.pop(key))
             stage[key.replace("_us", "_quantiles_us")] = (
                 [values[min(len(values) - 1, int(q * len(values)))] for q in (0.05, 0.5, 0.95, 0.99)] if values else []

@@ -36,30 +36,17 @@ def run(harvest, folder):
 
 
 def one(harvest, what, plugin, params, memory, name):
-    system, events = harvest.system, harvest.events.lines
+    system = harvest.system
     words = [word for param in params for word in ("--param", param)]
-    first = len(events)
+    first = len(harvest.events.lines)
     system.ok("load", plugin, "--name", name, "--stage", STAGE, "--memory", memory, *words)
 
     def begun():
-        return next(
-            (
-                event["begin_ns"]
-                for event in events[first:]
-                if event.get("topic", "").startswith("bubble.end/") and event["task"] == name
-            ),
-            None,
-        )
+        return next((event["begin_ns"] for event in harvest.seen("bubble.end/", first) if event["task"] == name), None)
 
     def ended():
-        return next(
-            (
-                event
-                for event in events[first:]
-                if event.get("topic") == f"task.state/{name}" and event["verdict"]["kind"]
-            ),
-            None,
-        )
+        states = [event for event in harvest.seen("task.state/", first) if event["task"] == name]
+        return next((state for state in states if state["verdict"]["kind"]), None)
 
     used = []
 
@@ -89,10 +76,8 @@ def one(harvest, what, plugin, params, memory, name):
         ]
     bubbles = [
         [event[key] for key in ("begin_ns", "end_ns", "leased", "side_begin_ns", "side_end_ns", "overrun_ns")]
-        for event in events[first:]
-        if event.get("topic", "").startswith("bubble.end/")
-        and event["stage"] == STAGE
-        and event["begin_ns"] >= begin_ns
+        for event in harvest.seen("bubble.end/", first)
+        if event["stage"] == STAGE and event["begin_ns"] >= begin_ns
     ]
     return {
         "what": what,

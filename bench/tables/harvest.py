@@ -10,7 +10,7 @@ import time
 
 import breakdown
 from cells import TRAIN
-from rig.processes import Failure, Lines
+from rig.processes import Failure, Lines, flags
 from training import Training
 
 
@@ -38,12 +38,7 @@ class Harvest:
         for stage, device in enumerate(self.machine.devices):
             self.system.start_worker(
                 device,
-                "--state-dir",
-                self.system.root / f"w{stage}",
-                "--sandbox",
-                self.options.sandbox,
-                "--lease-order",
-                "best-fit",
+                *flags(state_dir=self.system.root / f"w{stage}", sandbox=self.options.sandbox, lease_order="best-fit"),
                 *more,
                 cores=self.machine.core_of(stage),
                 wait=False,
@@ -67,17 +62,10 @@ class Harvest:
 
     def start_manager(self, budget, worth=1.0):
         self.budget, self.manager_block_ms = budget, self.block_ms
-        more = ["--side-worth", round(worth, 4)] if budget == "auto" else []
+        more = {"side_worth": round(worth, 4)} if budget == "auto" else {}
         self.system.start_manager(
-            "--holdout-pct",
-            50,
-            "--holdout-block-ms",
-            round(self.block_ms),
-            "--default-memory-mib",
-            self.scale.memory_mib,
-            "--budget-pct",
-            100 if budget is None else budget,
-            *more,
+            *flags(holdout_pct=50, holdout_block_ms=round(self.block_ms), default_memory_mib=self.scale.memory_mib),
+            *flags(budget_pct=100 if budget is None else budget, **more),
         )
 
     def set_budget(self, cell):
@@ -128,19 +116,12 @@ class Harvest:
         ):
             if name in self.loaded:
                 continue
-            params = [word for param in self.tables.params(side_task, batch) for word in ("--param", param)]
-            python = ["--python", self.options.python] if side_task in TRAIN and self.machine.gpus else []
-            self.system.ok(
-                "load",
+            python = {"python": self.options.python} if side_task in TRAIN and self.machine.gpus else {}
+            self.system.load(
                 self.options.plugins / f"{side_task}.so",
-                "--name",
                 name,
-                "--stage",
-                stage,
-                "--interface",
-                interface,
-                *params,
-                *python,
+                *flags(stage=stage, interface=interface, **python),
+                params=self.tables.params(side_task, batch),
             )
             self.loaded[name] = (stage, side_task, batch, interface)
 
@@ -193,10 +174,13 @@ class Harvest:
         self.system.ok("resume", *names)
 
     # ---- measuring
+    def seen(self, topic, first=0):
+        """Events from the `first` on whose topic begins so."""
+        return [event for event in self.events.lines[first:] if event.get("topic", "").startswith(topic)]
+
     def wait_profiles(self):
-        wanted = len(
-            {tuple(rest[1:]) for rest in self.loaded.values()}
-        )  # one of each content, parameters and interface
+        # One of each content, parameters and interface
+        wanted = len({tuple(rest[1:]) for rest in self.loaded.values()})
         try:
             self.system.wait(
                 lambda: len(self.system.ok("profile", "list").get("profiles", [])) >= wanted, "profiles", 60
@@ -254,20 +238,12 @@ class Harvest:
         stages = {str(stage) for _, stage, *_ in tasks}
 
         def working():
-            new = self.events.lines[first:]
-            busy = {
-                str(event["stage"])
-                for event in new
-                if event.get("topic", "").startswith("bubble.end/")
-                and event["leased"]
-                and event["begin_ns"] > resumed_ns
-            }
-            held = any(
-                event["holdout"]
-                for event in new
-                if event.get("topic", "").startswith("training.iteration/") and event["begin_ns"] > resumed_ns
+            bubbles, iterations = (
+                [event for event in self.seen(topic, first) if event["begin_ns"] > resumed_ns]
+                for topic in ("bubble.end/", "training.iteration/")
             )
-            return stages <= busy and held
+            busy = {str(event["stage"]) for event in bubbles if event["leased"]}
+            return stages <= busy and any(event["holdout"] for event in iterations)
 
         self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 30)
         ramp_ns = time.monotonic_ns()
@@ -294,11 +270,7 @@ class Harvest:
         return next(iter(self.system.ok("status").get("jobs") or []), {})
 
     def samples(self, first, from_ns, to_ns):
-        iterations = [
-            event
-            for event in list(self.events.lines)[first:]
-            if event.get("topic", "").startswith("training.iteration/")
-        ]
+        iterations = self.seen("training.iteration/", first)
         kinds = breakdown.kinds(iterations)
         lines = self.training.iterations(from_ns, to_ns)
         by = breakdown.shift(lines, [event for event in iterations if event["stage"] == 0])
@@ -310,14 +282,13 @@ class Harvest:
             verdict = states[name]["verdict"]
             if verdict["kind"]:
                 raise Failure(f"side task {name} was {verdict['kind']}: {verdict['reason']}")
-        new = [event for event in self.events.lines[first:] if "topic" in event]
-        iterations = [event for event in new if event["topic"].startswith("training.iteration/")]
+        iterations = self.seen("training.iteration/", first)
         samples = self.samples(first, from_ns, to_ns)
         begins = {(event["rank"], event["iteration"]): event["begin_ns"] for event in iterations}
         bubbles = [
             dict(event, iteration_ns=begins.get((event["rank"], event["iteration"])))
-            for event in new
-            if event["topic"].startswith("bubble.end/") and from_ns <= event["begin_ns"] and event["end_ns"] <= to_ns
+            for event in self.seen("bubble.end/", first)
+            if from_ns <= event["begin_ns"] and event["end_ns"] <= to_ns
         ]
         stages = breakdown.bubble_breakdown([event for event in bubbles if not event["holdout"]])
         shapes = breakdown.shapes([event for event in bubbles if event["holdout"]])
@@ -352,7 +323,7 @@ class Harvest:
     def told(self, name, state, from_ns):
         """What the side task has done since the worker told of it last before `from_ns`: steps, metrics, ns inside
         steps."""
-        seen = [event for event in list(self.events.lines) if event.get("topic") == f"task.progress/{name}"]
+        seen = [event for event in self.seen("task.progress/") if event["task"] == name]
         before = [event["counters"] for event in seen if event["t_ns"] < from_ns]
         first = before[-1] if before else {"steps": 0, "harvested_ns": 0, "metrics": {}}
         last = seen[-1]["counters"] if seen else state["counters"]

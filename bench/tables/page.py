@@ -26,9 +26,9 @@ def increase(row, of=""):
 
 
 def markdown(head, lines):
-    return "\n".join(
-        ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(line) + " |" for line in lines]
-    )
+    """A table under `head`, "one | another"; nothing where it has no lines."""
+    rule = "---|" * (head.count(" | ") + 1)
+    return "\n".join([f"| {head} |", f"|{rule}", *(f"| {' | '.join(line)} |" for line in lines)]) if lines else ""
 
 
 def glance_table(rows, price):
@@ -42,14 +42,8 @@ def glance_table(rows, price):
             + [f"{increase(row)} / {row['cost_savings_pct']:.0f}" if row else "–" for row in of]
             + [f"{paper[0]:g} / {paper[1]:g}" if paper else "–"]
         )
-    return (
-        markdown(
-            ["side task"] + [f"{name}: *I* / *S*, %" for _, name in methods] + ["the paper's FreeRide, iterative"],
-            lines,
-        )
-        if lines
-        else ""
-    )
+    head = " | ".join(f"{name}: *I* / *S*, %" for _, name in methods)
+    return markdown(f"side task | {head} | the paper's FreeRide, iterative", lines)
 
 
 def main_table(rows, price):
@@ -73,17 +67,7 @@ def main_table(rows, price):
             ]
         )
     return markdown(
-        [
-            "method",
-            "budget",
-            "side task",
-            "*I*, %",
-            "*S*, %",
-            "most *S* at *I* = 0, %",
-            "harvested, %",
-            "duty, %",
-            "paper's *I* / *S*",
-        ],
+        "method | budget | side task | *I*, % | *S*, % | most *S* at *I* = 0, % | harvested, % | duty, % | paper's *I* / *S*",
         lines,
     )
 
@@ -123,7 +107,7 @@ def goals_table(rows):
                     )
         if found:
             lines.append([what, f"{sign} {goal:g} %", ", ".join(found)])
-    return markdown(["figure", "goal", "measured, % (bold: missed)"], lines) if lines else ""
+    return markdown("figure | goal | measured, % (bold: missed)", lines)
 
 
 def budget_table(rows):
@@ -152,23 +136,9 @@ def budget_table(rows):
                 number(kept, 0),
             ]
         )
-    return (
-        markdown(
-            [
-                "side task",
-                "method",
-                "budget",
-                "*I* without one, %",
-                "*I* while its cost got known, %",
-                "duty then, %",
-                "*I*, %",
-                "duty at the end, %",
-                "*S*, % of that without one",
-            ],
-            lines,
-        )
-        if lines
-        else ""
+    return markdown(
+        "side task | method | budget | *I* without one, % | *I* while its cost got known, % | duty then, % | *I*, % | duty at the end, % | *S*, % of that without one",
+        lines,
     )
 
 
@@ -187,17 +157,7 @@ def sensitivity_table(rows):
         for row in rows
     ]
     return markdown(
-        [
-            "model",
-            "schedule, micro-batches",
-            "side task",
-            "budget",
-            "iteration, ms",
-            "*I*, %",
-            "*S*, %",
-            "harvested, %",
-        ],
-        lines,
+        "model | schedule, micro-batches | side task | budget | iteration, ms | *I*, % | *S*, % | harvested, %", lines
     )
 
 
@@ -233,21 +193,12 @@ def throughput_table(rows, record):
             )
     cpu = record.get("alone_cpu", {})
     found = markdown(
-        [
-            "side task",
-            "method",
-            "beside training, /s",
-            "alone on the device, /s",
-            "share, %",
-            "unit",
-            "J a unit beside training",
-            "J a unit alone",
-        ],
+        "side task | method | beside training, /s | alone on the device, /s | share, % | unit | J a unit beside training | J a unit alone",
         lines,
     )
     if cpu:
         found += "\n\n" + markdown(
-            ["side task", "alone on one core, /s"],
+            "side task | alone on one core, /s",
             [[name, number(work / seconds, 4)] for name, (work, seconds, *_) in cpu.items()],
         )
     return found
@@ -275,20 +226,9 @@ def power_table(rows):
                 increase(row),
             ]
         )
-    return (
-        markdown(
-            [
-                "side task",
-                "power of a GPU, W",
-                "SM clock, MHz",
-                "clock, % (GPUs)",
-                "at the power cap, % of samples",
-                "*I*, %",
-            ],
-            lines,
-        )
-        if lines
-        else ""
+    return markdown(
+        "side task | power of a GPU, W | SM clock, MHz | clock, % (GPUs) | at the power cap, % of samples | *I*, %",
+        lines,
     )
 
 
@@ -314,14 +254,7 @@ def bubble_table(record):
             ]
         )
     return markdown(
-        [
-            "run",
-            "bubble share by stage, %",
-            "bubbles",
-            "edge to first step, p50 by stage, µs",
-            "p99",
-            "overrun, p99 by stage, µs",
-        ],
+        "run | bubble share by stage, % | bubbles | edge to first step, p50 by stage, µs | p99 | overrun, p99 by stage, µs",
         lines,
     )
 
@@ -347,14 +280,7 @@ def shape_table(record, rows):
             ]
         )
     return markdown(
-        [
-            "model",
-            "schedule, micro-batches",
-            "iteration, ms",
-            "bubble share by stage, %",
-            "bubbles an iteration",
-            "the longest, ms",
-        ],
+        "model | schedule, micro-batches | iteration, ms | bubble share by stage, % | bubbles an iteration | the longest, ms",
         lines,
     )
 
@@ -374,104 +300,74 @@ def page(record, rows, price, made):
     versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items() if value and value != "None")
     size = record["sizes"]["middle"]
     commits = ", ".join(dict.fromkeys(run.get("commit") or record["commit"] for run in record["runs"]))
-    lines = [
+    blocks = [
         "# Results",
-        "",
         "Generated by `bench/tables/page.py` from what the commands at the end recorded; do not edit.",
-        "",
         f"{about}; {versions}; commits {commits}; {record['date']}. A GPT of {size['layers']} layers, width {size['width']}, sequences of {size['length']}, "
         f"micro-batches of {size['batch']}. *I*: time increase of training; *S*: cost savings (formulae: `bench/tables/rows.py`; prices: `bench/tables/prices.toml`). "
         "Blocks with and without side tasks take turns within one training, so that each *I* has blank blocks of its own; ± is its 95 % interval. *Harvested*: time "
         "inside steps ÷ bubble time. *Duty*: the share of iterations that the slowdown budget left to side tasks at the end.",
-        "",
     ]
     if record["low_tier"] == "alone":
-        lines += [
-            "**At this size the figures mean nothing:** it shows that the parts work. *S* counts the side tasks' rate alone on this machine as the low-tier GPU's.",
-            "",
-        ]
+        blocks.append(
+            "**At this size the figures mean nothing:** it shows that the parts work. *S* counts the side tasks' rate alone on this machine as the low-tier GPU's."
+        )
+
+    def section(title, table, *after, before=None):
+        """A section around a table; none where that is empty."""
+        if table:
+            blocks.extend(part for part in (f"## {title}", before, table, *after) if part)
 
     def shown(word):
-        found = [f"![{text}]({pathlib.Path(path).name})" for path, text in made if word in pathlib.Path(path).name]
-        return found + [""] if found else []
+        return [f"![{text}]({pathlib.Path(path).name})" for path, text in made if word in pathlib.Path(path).name]
 
     usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
-    if glance_table(usual, price):
-        lines += ["## At a glance", "", glance_table(usual, price), "", *shown("glance")]
-        if record["low_tier"] == "paper":
-            low = price["low_tier"]
-            lines += [
-                f"*S* counts side work as what it would cost on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour), against ${price['training']['dollars_per_hour']:g} "
-                "for all of training's. Where training's GPUs do that work many times as fast, *S* is above 100 %, and a method that lets training wait for side tasks has more of it; "
-                "*I* says what that costs the main job.",
-                "",
-            ]
-        lines += ["Kernel-level scheduling (XSched) is not among the methods; `bench/tables/README.md` says why.", ""]
-    if record["low_tier"] == "paper" and goals_table(usual):
-        lines += ["## Against the goals", "", goals_table(usual), ""]
-    lines += ["## Time increase and cost savings", "", main_table(usual, price), "", *shown("increase")]
-    if budget_table(usual):
-        lines += [
-            "## The slowdown budget",
-            "",
-            "The cell begins when the budget has watched its side tasks for some seconds; what these cost is in the fifth column, and not in *I*.",
-            "",
-            budget_table(usual),
-            "",
-            *shown("frontier"),
-        ]
-    if others:
-        like = {row["side_task"].split("+")[0] for row in others}
-        base = [
-            row
-            for row in usual
-            if row["method"] == "iterative" and row["budget_pct"] is None and row["side_task"] in like
-        ]
-        lines += [
-            "## Sensitivity",
-            "",
-            "First what the others are to be compared with. –: fewer than five blocks were seen.",
-            "",
-            sensitivity_table(base + others),
-            "",
-        ]
-    lines += [
-        "## Bubbles",
-        "",
-        shape_table(record, rows),
-        "",
-        *shown("shapes"),
-        *shown("breakdown"),
-        bubble_table(record),
-        "",
+    compared = glance_table(usual, price)
+    low, whole = price["low_tier"], price["training"]["dollars_per_hour"]
+    section(
+        "At a glance",
+        compared,
+        *shown("glance"),
+        compared
+        and record["low_tier"] == "paper"
+        and f"*S* counts side work as what it would cost on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour), against ${whole:g} "
+        "for all of training's. Where training's GPUs do that work many times as fast, *S* is above 100 %, and a method that lets training wait for side tasks has more of it; "
+        "*I* says what that costs the main job.",
+        "Kernel-level scheduling (XSched) is not among the methods; `bench/tables/README.md` says why.",
+    )
+    section("Against the goals", record["low_tier"] == "paper" and goals_table(usual))
+    section("Time increase and cost savings", main_table(usual, price), *shown("increase"))
+    section(
+        "The slowdown budget",
+        budget_table(usual),
+        *shown("frontier"),
+        before="The cell begins when the budget has watched its side tasks for some seconds; what these cost is in the fifth column, and not in *I*.",
+    )
+    like = {row["side_task"].split("+")[0] for row in others}
+    base = [
+        row for row in usual if row["method"] == "iterative" and row["budget_pct"] is None and row["side_task"] in like
     ]
-    lines += [
-        "## Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""),
-        "",
+    section(
+        "Sensitivity",
+        others and sensitivity_table(base + others),
+        before="First what the others are to be compared with. –: fewer than five blocks were seen.",
+    )
+    bubbles = (shape_table(record, rows), *shown("shapes"), *shown("breakdown"), bubble_table(record))
+    section("Bubbles", "\n\n".join(filter(None, bubbles)))
+    section(
+        "Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""),
         throughput_table(usual, record),
-        "",
+    )
+    section("Power and clocks", power_table(usual), before="Blocks without → with side tasks, budget off.")
+    limits = [
+        f"- A side task that {demo['what']} (`{demo['plugin']}` {' '.join(demo['params'])}, memory {demo['memory']}): *{demo['verdict']['kind']}*, {demo['verdict']['reason']}."
+        for demo in record.get("demos", ())
     ]
-    if power_table(usual):
-        lines += [
-            "## Power and clocks",
-            "",
-            "Blocks without → with side tasks, budget off.",
-            "",
-            power_table(usual),
-            "",
-        ]
-    if record.get("demos"):
-        lines += ["## The two limits", ""]
-        for demo in record["demos"]:
-            lines += [
-                f"- A side task that {demo['what']} (`{demo['plugin']}` {' '.join(demo['params'])}, memory {demo['memory']}): *{demo['verdict']['kind']}*, {demo['verdict']['reason']}."
-            ]
-        lines += ["", *shown("limits")]
+    section("The two limits", "\n".join(limits), *shown("limits"))
     left = dict(missing(record), **record["failed"])
-    if left:
-        lines += ["## Not measured", ""] + [f"- {name}: {why}" for name, why in left.items()]
-    lines += ["", "## Commands", ""] + [f"    {command}" for command in record["command"].split("; then ")]
-    return "\n".join(lines).rstrip() + "\n"
+    section("Not measured", "\n".join(f"- {name}: {why}" for name, why in left.items()))
+    section("Commands", "\n".join(f"    {command}" for command in record["command"].split("; then ")))
+    return "\n\n".join(blocks) + "\n"
 
 
 def main():

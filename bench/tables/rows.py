@@ -78,9 +78,8 @@ def inverted(matrix):
 def cost_savings_pct(increase_pct, side_gpus, price):
     """S in percent. side_gpus: how many low-tier GPUs would do the side work in the same time."""
     slower = increase_pct / 100
-    worth = (
-        price["low_tier"]["dollars_per_hour"] * side_gpus * (1 + slower)
-    )  # of an hour of training as it would be without
+    # Of an hour of training as it would be without
+    worth = price["low_tier"]["dollars_per_hour"] * side_gpus * (1 + slower)
     return 100 * (worth / price["training"]["dollars_per_hour"] - slower)
 
 

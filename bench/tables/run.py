@@ -30,19 +30,19 @@ import rows
 from beside import Beside, Processor
 from harvest import Harvest
 from rig.gpus import gpus
-from rig.processes import Failure, Lines
+from rig.processes import Failure, Lines, write_whole
 from rig.system import System
-from rig.tree import Tree
+from rig.tree import Tree, folder
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=sorted(cells.SCALES), required=True)
-    parser.add_argument("--build", type=pathlib.Path, help="build folder; or each of the next three")
-    parser.add_argument("--programs", type=pathlib.Path, help="folder of freeride-* and bench-side-task")
-    parser.add_argument("--plugins", type=pathlib.Path)
+    parser.add_argument("--build", type=folder, help="build folder; or each of the next three")
+    parser.add_argument("--programs", type=folder, help="folder of freeride-* and bench-side-task")
+    parser.add_argument("--plugins", type=folder)
     parser.add_argument(
-        "--hooks", type=pathlib.Path, default=SOURCE / "hooks/python", help="folder of the Python package freeride"
+        "--hooks", type=folder, default=SOURCE / "hooks/python", help="folder of the Python package freeride"
     )
     parser.add_argument("--python", default=sys.executable, help="interpreter of the training: PyTorch 2.6 or later")
     parser.add_argument("--stages", type=int, help="default: one for each GPU, at most 4; on CPUs 2")
@@ -74,18 +74,11 @@ def parse():
     )
     options = parser.parse_args()
     if options.build:
-        options.programs, options.plugins = (
-            options.programs or options.build / "bin",
-            options.plugins or options.build / "plugins",
-        )
+        options.programs = options.programs or options.build / "bin"
+        options.plugins = options.plugins or options.build / "plugins"
         options.demos = options.demos or options.build / "test-plugins"
     if not options.programs or not options.plugins:
         parser.error("--build, or --programs and --plugins")
-    options.programs, options.plugins, options.hooks = (
-        options.programs.resolve(),
-        options.plugins.resolve(),
-        options.hooks.resolve(),
-    )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     return options
 
@@ -249,9 +242,7 @@ class Tables:
         if self.processor:
             self.record["alone_cpu"].update(self.processor.found())
         self.record["rows"] = rows.rows(self.record, self.price)
-        ready = self.options.out.with_suffix(".new")
-        ready.write_text(json.dumps(self.record) + "\n")
-        ready.rename(self.options.out)
+        write_whole(self.options.out, json.dumps(self.record) + "\n")
 
     def done(self, cell, result):
         if isinstance(result, Failure):

@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import time
 
-from rig.processes import PATIENCE_S, Lines
+from rig.processes import PATIENCE_S, Lines, write_whole
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -34,10 +34,7 @@ class Training:
         """`job` comes after this phase; None: the end. Near, but ahead of every rank."""
         last = next((line["iteration"] for line in reversed(self.lines.lines) if "iteration" in line), 0)
         self.phase += 1
-        path = pathlib.Path(self.job["orders"])
-        ready = path.with_suffix(".new")
-        ready.write_text(json.dumps({"phase": self.phase, "at": last + 8, "job": job}))
-        ready.rename(path)  # whole or not at all
+        write_whole(self.job["orders"], json.dumps({"phase": self.phase, "at": last + 8, "job": job}))
 
     def ready_ms(self, seconds=PATIENCE_S):
         """Waits until the phase has warmed up; its iterations' length."""

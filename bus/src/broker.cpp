@@ -1,9 +1,8 @@
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <thread>
 
@@ -11,6 +10,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/bus/sockets.hpp"
+#include "gate.hpp"
 #include "kept.hpp"
 #include "message.hpp"
 #include "subscription_limit.hpp"
@@ -24,15 +24,7 @@ constexpr size_t kMaxPendingPrefixes = 32;
 // into replays.
 constexpr int64_t kReplayPauseNs = 2 * kNsPerMs, kReplayPausePerTopicNs = 50 * kNsPerUs;
 
-/// Closes a connection of `endpoint`, if `fd` still is one: its number may be something else's by now.
-void hang_up(int fd, const std::string& endpoint) {
-  sockaddr_un address{};
-  socklen_t size = sizeof address;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 || address.sun_family != AF_UNIX) return;
-  if (endpoint != "ipc://" + std::string(address.sun_path)) return;
-  spdlog::warn("a subscriber of events has subscribed to too much and is disconnected");
-  ::shutdown(fd, SHUT_RDWR);
-}
+constexpr int64_t kReadersLookNs = kNsPerSec;
 
 }  // namespace
 
@@ -40,26 +32,44 @@ void hang_up(int fd, const std::string& endpoint) {
 // on any "unsubscribe", also one for what its sender never subscribed to: one lying monitor could cut everybody off.
 struct Broker::Impl {
   Impl(zmq::context_t& context)
-      : in(context, zmq::socket_type::xsub), out(context, zmq::socket_type::xpub), stop(::eventfd(0, EFD_CLOEXEC)) {}
+      : in(context, zmq::socket_type::xsub), out(context, zmq::socket_type::xpub), wake(::eventfd(0, EFD_CLOEXEC)) {}
 
   ~Impl() {
     if (thread.joinable()) {
-      const uint64_t one = 1;
-      (void)!::write(stop.get(), &one, sizeof one);
+      stop = true;
+      wake_up();
       thread.join();
     }
   }
 
+  void wake_up() {
+    const uint64_t one = 1;
+    (void)!::write(wake.get(), &one, sizeof one);
+  }
+
+  // What wakes the thread is its end, or a socket's name that is gone.
+  bool woken() {
+    uint64_t count = 0;
+    (void)!::read(wake.get(), &count, sizeof count);
+    if (stop) return false;
+    in_lock.keep_named(in);
+    out_lock.keep_named(out);
+    return true;
+  }
+
   void run() {
     zmq::pollitem_t items[] = {
-        {out.handle(), 0, ZMQ_POLLIN, 0}, {in.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, stop.get(), ZMQ_POLLIN, 0}};
+        {out.handle(), 0, ZMQ_POLLIN, 0}, {in.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake.get(), ZMQ_POLLIN, 0}};
     for (;;) {
       try {
         zmq::poll(items, std::size(items),
                   std::chrono::milliseconds(pending.empty() ? -1 : detail::milliseconds_until(replay_at)));
-        if (items[2].revents != 0) return;
+        if (items[2].revents != 0 && !woken()) return;
         if (items[0].revents != 0) take_subscriptions();
-        if (items[1].revents != 0) forward();
+        if (items[1].revents != 0) {
+          forward();
+          look_at_readers();
+        }
         if (!pending.empty() && SteadyClock::now() >= replay_at) replay();
       } catch (const zmq::error_t& error) {
         if (error.num() != EINTR && error.num() != EAGAIN) return;  // the context ends
@@ -75,7 +85,10 @@ struct Broker::Impl {
       const std::string_view frame = detail::view(frames.front());
       if (frames.size() != 1 || frame.empty() || frame[0] != 1) continue;
       const int connection = ::zmq_msg_get(frames.front().handle(), ZMQ_SRCFD);
-      for (const int fd : limit.add(connection, frame.size())) hang_up(fd, events_endpoint);
+      for (const int fd : limit.add(connection, frame.size())) {
+        if (detail::Gate::instance().hang_up(fd, events_endpoint))
+          spdlog::warn("a subscriber of events has subscribed to too much and is disconnected");
+      }
       if (pending.empty()) replay_at = std::max(SteadyClock::now(), next_replay_at);
       pending.insert(std::string(frame.substr(1)));
       if (pending.size() > kMaxPendingPrefixes) pending = {""};  // the empty prefix: everything
@@ -105,6 +118,15 @@ struct Broker::Impl {
     }
   }
 
+  // Whoever does not read holds a full queue of events. Nothing grows while nothing is forwarded: no timer.
+  void look_at_readers() {
+    const int64_t now = SteadyClock::now();
+    if (now < readers_look_at) return;
+    readers_look_at = now + kReadersLookNs;
+    if (const size_t dropped = detail::Gate::instance().drop_unread(events_endpoint); dropped > 0)
+      spdlog::warn("{} subscribers of events have not read for seconds and are disconnected", dropped);
+  }
+
   void replay() {
     size_t sent = 0;
     kept.for_each("", [&](const std::string& topic, const std::string& payload) {
@@ -126,20 +148,25 @@ struct Broker::Impl {
 
   EndpointLock in_lock, out_lock;  // before the sockets: released after they are closed
   zmq::socket_t in, out;
-  Fd stop;
+  Fd wake;
+  std::atomic<bool> stop = false;
   std::string events_endpoint;
   detail::KeptStates kept;
   detail::SubscriptionLimit limit;
   std::set<std::string> pending;  // prefixes that late joiners have asked for
-  int64_t replay_at = 0, next_replay_at = 0;
+  int64_t replay_at = 0, next_replay_at = 0, readers_look_at = 0;
   std::thread thread;
 };
 
 Broker::Broker() = default;
 Broker::~Broker() = default;
 
+void Broker::keep_listening() {
+  if (!impl_->in_lock.named() || !impl_->out_lock.named()) impl_->wake_up();
+}
+
 Result<std::unique_ptr<Broker>> Broker::start(zmq::context_t& context, const std::string& publish_endpoint,
-                                              const std::string& events_endpoint) {
+                                              const std::string& events_endpoint, std::optional<gid_t> group) {
   std::unique_ptr<Broker> broker(new Broker);
   try {
     broker->impl_ = std::make_unique<Impl>(context);
@@ -151,13 +178,13 @@ Result<std::unique_ptr<Broker>> Broker::start(zmq::context_t& context, const std
     impl.out.set(zmq::sockopt::sndhwm, detail::kEventsHwm);
     impl.out.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxTopicBytes));
     impl.out.set(zmq::sockopt::xpub_verbose, true);  // every subscription is shown, not only the first of its kind
-    auto in_lock = bind_endpoint(impl.in, publish_endpoint, 0600);
+    auto in_lock = bind_endpoint(impl.in, publish_endpoint, std::nullopt);
     if (!in_lock) return in_lock.error();
     impl.in_lock = std::move(*in_lock);
-    auto out_lock = bind_endpoint(impl.out, events_endpoint, 0666);
+    auto out_lock = bind_endpoint(impl.out, events_endpoint, group);
     if (!out_lock) return out_lock.error();
     impl.out_lock = std::move(*out_lock);
-    impl.events_endpoint = impl.out.get(zmq::sockopt::last_endpoint);
+    impl.events_endpoint = events_endpoint;
     impl.in.send(zmq::message_t("\x01", 1), zmq::send_flags::none);
     impl.thread = std::thread([&impl] { impl.run(); });
   } catch (const std::exception& error) {

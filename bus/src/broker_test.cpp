@@ -218,6 +218,21 @@ TEST_CASE("a broker started anew gets the states again from their publishers") {
   CHECK(event->as<TaskState>()->state == "RUNNING");
 }
 
+TEST_CASE("a broker whose sockets were removed makes them again, and its connections go on") {
+  RunDir dir;
+  Bus bus(dir);
+  auto publisher = bus.publisher("before");
+  auto subscriber = bus.subscriber({""});
+  connect_through(*publisher, *subscriber);
+  std::filesystem::remove(dir.path / "publish.sock");
+  std::filesystem::remove(dir.path / "events.sock");
+  bus.broker->keep_listening();
+  auto later = bus.publisher("after");
+  auto late = bus.subscriber({""});
+  connect_through(*later, *late);
+  connect_through(*publisher, *subscriber);
+}
+
 TEST_CASE("a publisher without a broker neither blocks nor fails") {
   RunDir dir;
   zmq::context_t context;
@@ -272,7 +287,7 @@ TEST_CASE("endpoints have their modes from the start, whatever the umask") {
       return info.st_mode & 0777;
     };
     CHECK(mode("publish.sock") == 0600);
-    CHECK(mode("events.sock") == 0666);
+    CHECK(mode("events.sock") == 0600);
     CHECK(mode("commands.sock") == 0600);
     CHECK(mode(".") == 0755);
     auto second = Broker::start(context, in_new_folder("publish.sock"), in_new_folder("events.sock"));

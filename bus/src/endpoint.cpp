@@ -12,31 +12,21 @@
 #include <filesystem>
 #include <utility>
 
+#include "freeride/base/access.hpp"
+#include "freeride/base/log.hpp"
+#include "gate.hpp"
+#include "message.hpp"
+
 namespace freeride::bus {
 namespace {
 
 constexpr const char* kScheme = "ipc://";
 
-Status prepare_folder(const std::filesystem::path& folder) {
-  std::error_code failed;
-  if (!std::filesystem::exists(folder, failed)) {
-    std::filesystem::create_directories(folder, failed);
-    if (failed) return errno_error("cannot make the run directory " + folder.string(), failed.value(), "set --run-dir");
-    ::chmod(folder.c_str(), 0755);  // NOLINT: best effort; others need it only to read events
-  }
-  struct stat info = {};
-  if (::stat(folder.c_str(), &info) != 0) {
-    return errno_error("cannot look at the run directory " + folder.string(), errno, "set --run-dir");
-  }
-  if (!S_ISDIR(info.st_mode)) {
-    return Error{Code::kInvalidArgument, "the run directory " + folder.string() + " is no directory", "set --run-dir"};
-  }
-  const bool anybody_may_replace = (info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0;
-  if (anybody_may_replace || (info.st_uid != ::geteuid() && info.st_uid != 0)) {
-    return Error{Code::kPermission, "the run directory " + folder.string() + " can be changed by other users",
-                 "make it with mode 0755 and your own uid, or set --run-dir"};
-  }
-  return {};
+Error too_long(const std::string& path) {
+  return Error{
+      Code::kInvalidArgument,
+      "the socket's path " + path + " is longer than " + std::to_string(sizeof(sockaddr_un::sun_path) - 1) + " bytes",
+      "choose a shorter --run-dir"};
 }
 
 std::string owner_of(int lock_fd) {
@@ -54,12 +44,54 @@ bool answers(const sockaddr_un& address) {
   return errno == EAGAIN;  // its backlog is full
 }
 
+// Under a name of its own until it has its group and mode and listens: who finds it under the real one can use it.
+Status listen_there(zmq::socket_t& socket, const std::string& path, std::optional<gid_t> group) {
+  const std::string endpoint = kScheme + path;
+  const mode_t mode = group ? 0660 : 0600;
+  const auto folder = std::filesystem::path(path).parent_path();
+  const std::string fresh = (folder / ("." + detail::random_hex().substr(0, 8))).string();
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (fresh.size() >= sizeof address.sun_path) return too_long(fresh);
+  std::memcpy(address.sun_path, fresh.c_str(), fresh.size() + 1);
+  Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!listener.valid()) return errno_error("cannot make a socket for " + endpoint, errno);
+  // Linux gives the socket's file the mode of its descriptor less the umask: so it is never open wider than `mode`. The
+  // chmod after it only puts back what the umask took.
+  if (::fchmod(listener.get(), mode) != 0 ||
+      ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return errno_error("cannot bind " + endpoint, errno, "check who owns the run directory");
+  }
+  if (group && ::chown(fresh.c_str(), static_cast<uid_t>(-1), *group) != 0) {
+    const int why = errno;
+    ::unlink(fresh.c_str());
+    return errno_error("cannot give " + path + " to group " + std::to_string(*group), why, "set --group");
+  }
+  if (::chmod(fresh.c_str(), mode) != 0 || ::listen(listener.get(), 128) != 0 ||
+      ::rename(fresh.c_str(), path.c_str()) != 0) {
+    const int why = errno;
+    ::unlink(fresh.c_str());
+    return errno_error("cannot bind " + endpoint, why, "check who owns the run directory");
+  }
+  detail::Gate::instance().guard(listener.get(), endpoint);
+  try {
+    socket.set(zmq::sockopt::use_fd, listener.get());
+    socket.bind(endpoint);
+    (void)listener.release();  // libzmq closes it
+    socket.set(zmq::sockopt::use_fd, -1);
+  } catch (const zmq::error_t& error) {
+    return Error{Code::kInternal, "cannot bind " + endpoint + ": " + error.what(), ""};
+  }
+  return {};
+}
+
 }  // namespace
 
 EndpointLock& EndpointLock::operator=(EndpointLock&& other) noexcept {
   if (this != &other) {
     release();
     path_ = std::exchange(other.path_, {});
+    group_ = other.group_;
     lock_ = std::move(other.lock_);
   }
   return *this;
@@ -70,12 +102,29 @@ EndpointLock::~EndpointLock() {
 }
 
 void EndpointLock::release() {
-  if (lock_.valid() && !path_.empty()) ::unlink(path_.c_str());
+  if (lock_.valid() && !path_.empty()) {
+    detail::Gate::instance().forget(kScheme + path_);
+    ::unlink(path_.c_str());
+  }
   // The lock file stays: removing it would let two processes lock two files of one name.
   lock_.reset();
 }
 
-Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& endpoint, mode_t mode) {
+bool EndpointLock::named() const {
+  struct stat info {};
+  return path_.empty() || ::lstat(path_.c_str(), &info) == 0 || errno != ENOENT;
+}
+
+void EndpointLock::keep_named(zmq::socket_t& socket) {
+  if (named()) return;
+  // What listened stays, for nobody: libzmq would end every connection that has come through it.
+  if (Status bound = listen_there(socket, path_, group_); !bound) {
+    return spdlog::error("the socket {} was removed and cannot be made again: {}", path_, bound.error().text());
+  }
+  spdlog::warn("the socket {} was removed and is made again", path_);
+}
+
+Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& endpoint, std::optional<gid_t> group) {
   if (endpoint.rfind(kScheme, 0) != 0 || endpoint.size() == std::strlen(kScheme)) {
     return Error{Code::kInvalidArgument, "endpoint " + endpoint + " is not of the form ipc://<path>", "set --run-dir"};
   }
@@ -83,14 +132,11 @@ Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& end
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return Error{
-        Code::kInvalidArgument,
-        "the socket's path " + path + " is longer than " + std::to_string(sizeof address.sun_path - 1) + " bytes",
-        "choose a shorter --run-dir"};
+    return too_long(path);
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   const auto folder = std::filesystem::path(path).parent_path();
-  if (Status prepared = prepare_folder(folder.empty() ? "." : folder); !prepared) return prepared.error();
+  if (Status prepared = make_run_folder(folder.empty() ? "." : folder); !prepared) return prepared.error();
 
   EndpointLock held;
   const std::string lock_path = path + ".lock";
@@ -109,28 +155,30 @@ Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& end
     return errno_error("cannot write " + lock_path, errno, "free some space in the run directory");
   }
 
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT)
-    return errno_error("cannot replace the old socket " + path, errno);
-  Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!listener.valid()) return errno_error("cannot make a socket for " + endpoint, errno);
-  // Linux gives the socket's file the mode of its descriptor less the umask: so it is never open wider than `mode`, not
-  // even between bind and chmod. The chmod after it only puts back what the umask took.
-  if (::fchmod(listener.get(), mode) != 0 ||
-      ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    return errno_error("cannot bind " + endpoint, errno, "check who owns the run directory");
-  }
   held.path_ = path;
-  if (::chmod(path.c_str(), mode) != 0 || ::listen(listener.get(), 128) != 0)
-    return errno_error("cannot bind " + endpoint, errno);
-  try {
-    socket.set(zmq::sockopt::use_fd, listener.get());
-    socket.bind(endpoint);
-    (void)listener.release();  // libzmq closes it
-    socket.set(zmq::sockopt::use_fd, -1);
-  } catch (const zmq::error_t& error) {
-    return Error{Code::kInternal, "cannot bind " + endpoint + ": " + error.what(), ""};
-  }
+  held.group_ = group;
+  if (Status bound = listen_there(socket, path, group); !bound) return bound.error();
   return held;
+}
+
+void connect_endpoint(zmq::socket_t& socket, const std::string& endpoint) {
+  if (endpoint.rfind(kScheme, 0) == 0) detail::Gate::instance().check(endpoint.substr(std::strlen(kScheme)));
+  socket.connect(endpoint);
+}
+
+Status why_unreachable(const std::string& endpoint) {
+  if (endpoint.rfind(kScheme, 0) != 0) return {};
+  const std::string path = endpoint.substr(std::strlen(kScheme));
+  if (auto open = check_socket(path); !open) return open;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return {};
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe.valid()) return errno_error("cannot make a socket for " + endpoint, errno);
+  if (detail::connect_unchecked(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return {};
+  return check_listener(probe.get(), path);
 }
 
 }  // namespace freeride::bus

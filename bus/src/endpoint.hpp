@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <zmq.hpp>
 
@@ -22,17 +23,33 @@ class EndpointLock {
   EndpointLock& operator=(EndpointLock&& other) noexcept;
   ~EndpointLock();  ///< removes the socket's name, then unlocks
 
+  /// Whether the socket's name is there. Without it nobody can connect, and whoever removed it (a cleaner, an `rm`) has
+  /// told nobody. May be called on any thread.
+  bool named() const;
+  /// Binds `socket` under its name once more, if that is gone, and logs it. Its connections go on.
+  void keep_named(zmq::socket_t& socket);
+
  private:
-  friend Result<EndpointLock> bind_endpoint(zmq::socket_t&, const std::string&, mode_t);
+  friend Result<EndpointLock> bind_endpoint(zmq::socket_t&, const std::string&, std::optional<gid_t>);
   void release();
   std::string path_;
+  std::optional<gid_t> group_;
   Fd lock_;
 };
 
-/// Binds `socket` to `endpoint` ("ipc://<path>") with `mode`; makes the folder (0755) if it is missing. A socket left
-/// by a dead process is taken over. libzmq's own bind would unlink whatever is there, a live manager's socket too;
-/// hence this. Blocks on the file system only. Errors: kInvalidArgument (not ipc, path too long), kAlreadyExists (names
-/// the pid), kPermission (folder not ours, or writable for everybody).
-Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& endpoint, mode_t mode);
+/// Binds `socket` to `endpoint` ("ipc://<path>") for this process's user alone (mode 0600), or for `group` too (0660);
+/// makes the folder (0755) if it is missing. The Gate counts its connections. A socket left by a dead process is taken
+/// over. libzmq's own bind would unlink whatever is there, a live manager's socket too; hence this. Blocks on the file
+/// system only. Errors: kInvalidArgument (not ipc, path too long), kAlreadyExists (names the pid), kPermission (the
+/// folder: check_run_folder()'s).
+Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& endpoint, std::optional<gid_t> group);
+
+/// Connects `socket` to `endpoint`, now and whenever the connection is lost: only through a folder and to a process
+/// that base's access.hpp believes. Where it does not, nothing is said and nothing heard, as if nobody were there;
+/// why_unreachable() tells. Throws zmq::error_t.
+void connect_endpoint(zmq::socket_t& socket, const std::string& endpoint);
+
+/// The error that keeps this process from `endpoint` and that waiting does not mend; fine when there is none.
+Status why_unreachable(const std::string& endpoint);
 
 }  // namespace freeride::bus

@@ -1,34 +1,42 @@
 // Garbage, truncated, oversized and wrong-version messages on every socket, and well-framed ones that lie. After each,
 // the honest traffic must still flow.
+#include <grp.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <thread>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/bus/sockets.hpp"
+#include "gate.hpp"
 #include "message.hpp"
 #include "subscription_limit.hpp"
 #include "test_util.hpp"
 
 namespace freeride::bus {
 namespace {
+using detail::Gate;
 using test::eventually;
 using test::kWatchdogMs;
 using test::RunDir;
 using namespace std::chrono_literals;
 
 struct World {
-  World() {
-    auto started = Broker::start(context, dir.endpoint("publish.sock"), dir.endpoint("events.sock"));
+  explicit World(std::optional<gid_t> group = std::nullopt) {
+    auto started = Broker::start(context, dir.endpoint("publish.sock"), dir.endpoint("events.sock"), group);
     REQUIRE(started.ok());
     broker = std::move(*started);
-    auto bound = Server::bind(context, dir.endpoint("commands.sock"));
+    auto bound = Server::bind(context, dir.endpoint("commands.sock"), group);
     REQUIRE(bound.ok());
     server = std::move(*bound);
     thread = std::thread([this] {
@@ -318,6 +326,203 @@ TEST_CASE("a server that answers garbage, the wrong id or another version") {
   CHECK(refused.error().code == Code::kVersion);
   manager.join();
   CHECK(round == 2);
+}
+
+constexpr uid_t kStranger = 65534;
+
+sockaddr_un address_of(const std::filesystem::path& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  return address;
+}
+
+// Connects and waits for what libzmq says first: nothing, and the end, is a refusal.
+bool let_in(const sockaddr_un& address, std::vector<int>& open) {
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return false;
+  open.push_back(fd);
+  char first = 0;
+  return ::recv(fd, &first, 1, 0) == 1;
+}
+
+// Runs `body` as another user of the host; the answer is its exit code. Only root can.
+int as_stranger(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setgroups(0, nullptr) != 0 || ::setgid(kStranger) != 0 || ::setuid(kStranger) != 0) ::_exit(255);
+    ::_exit(body());
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+TEST_CASE("a thousand connections do not end a process with few descriptors; who was there hears on") {
+  rlimit before = {};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  World world;
+  int lowest_free = ::dup(0);
+  REQUIRE(lowest_free >= 0);
+  ::close(lowest_free);
+  const auto address = address_of(world.dir.path / "events.sock");
+  // Connecting and being connected to take a descriptor each of this one process.
+  const rlimit few = {static_cast<rlim_t>(lowest_free) + Gate::kReserve + 100, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::vector<int> open;
+  size_t in = 0;
+  for (int i = 0; i < 1000; ++i) in += let_in(address, open) ? 1 : 0;
+  // A few are given back before any check: sanitizers need descriptors, too.
+  for (size_t i = 1; i <= 4 && i <= open.size(); ++i) ::close(std::exchange(open[open.size() - i], -1));
+  CHECK(in > 10);
+  CHECK(in < 100);
+  world.alive();
+  // All descriptors are gone: what is still waiting to be taken is refused, and nothing spins or ends.
+  const int late = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::vector<int> rest;
+  for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) rest.push_back(fd);
+  const int connected = ::connect(late, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  char first = 0;
+  const ssize_t got = connected == 0 ? ::recv(late, &first, 1, 0) : 1;
+  for (const int fd : rest) ::close(fd);
+  CHECK(connected == 0);
+  CHECK(got <= 0);
+  world.alive();
+  ::close(late);
+  for (const int fd : open) {
+    if (fd >= 0) ::close(fd);
+  }
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  open.clear();
+  CHECK(eventually([&] { return let_in(address, open); }));  // there is room again
+  for (const int fd : open) ::close(fd);
+  world.alive();
+}
+
+TEST_CASE("one user's connections are bounded, and another's are not touched by it") {
+  if (::geteuid() != 0) return;  // only root can be others
+  World world(kStranger);
+  REQUIRE(::chmod(world.dir.path.c_str(), 0755) == 0);
+  const auto address = address_of(world.dir.path / "events.sock");
+  const int in = as_stranger([&] {
+    std::vector<int> open;
+    int count = 0;
+    for (int i = 0; i < 200; ++i) count += let_in(address, open) ? 1 : 0;
+    return count;
+  });
+  CHECK(in == static_cast<int>(Gate::kMostOfOne));
+  world.alive();
+  std::vector<int> open;
+  CHECK(let_in(address, open));
+  for (const int fd : open) ::close(fd);
+}
+
+TEST_CASE("a subscriber that does not read is disconnected; the others hear on") {
+  World world;
+  auto stopped = world.raw(zmq::socket_type::sub, "events.sock");
+  REQUIRE(::zmq_socket_monitor(stopped.handle(), "inproc://stopped", ZMQ_EVENT_DISCONNECTED) == 0);
+  zmq::socket_t watch(world.context, zmq::socket_type::pair);
+  watch.connect("inproc://stopped");
+  stopped.set(zmq::sockopt::subscribe, "bubble.begin");
+  BubbleBegin event;
+  event.device = std::string(16 << 10, 'd');
+  zmq::message_t frame;
+  CHECK(eventually([&] {
+    for (int i = 0; i < 20; ++i) world.publisher->publish(event);
+    while (world.subscriber->receive(0ms)) {
+    }
+    // libzmq does not look at a connection whose queue is full: it is told of the end once that is read.
+    if (Gate::instance().drop_unread(world.dir.endpoint("events.sock")) > 0) {
+      while (stopped.recv(frame, zmq::recv_flags::dontwait)) {
+      }
+      zmq::pollitem_t item{watch.handle(), 0, ZMQ_POLLIN, 0};
+      zmq::poll(&item, 1, 200ms);
+    }
+    return watch.recv(frame, zmq::recv_flags::dontwait).has_value();
+  }));
+  ::zmq_socket_monitor(stopped.handle(), nullptr, 0);
+  world.alive();
+}
+
+TEST_CASE("events and commands are for the owner and the group, publishing for the owner") {
+  if (::geteuid() != 0) return;
+  World world(1234);
+  struct stat info = {};
+  for (const char* name : {"events.sock", "commands.sock"}) {
+    REQUIRE(::stat((world.dir.path / name).c_str(), &info) == 0);
+    CHECK((info.st_mode & 0777) == 0660);
+    CHECK(info.st_gid == 1234);
+  }
+  REQUIRE(::stat((world.dir.path / "publish.sock").c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+}
+
+TEST_CASE("the server is told by the kernel who asks") {
+  RunDir dir;
+  zmq::context_t context;
+  auto server = Server::bind(context, dir.endpoint("c.sock"));
+  REQUIRE(server.ok());
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  (*requester)->send(GetStatus{});
+  std::optional<Server::Incoming> incoming;
+  REQUIRE(eventually([&] {
+    (void)(*requester)->receive(1ms);
+    incoming = (*server)->receive(5ms);
+    return incoming.has_value();
+  }));
+  CHECK(incoming->process.uid == ::geteuid());
+  CHECK(incoming->process.pid == ::getpid());
+}
+
+TEST_CASE("a manager in a folder that somebody else has made hears nothing and is not believed") {
+  if (::geteuid() != 0) return;
+  RunDir dir;
+  zmq::context_t context;
+  auto server = Server::bind(context, dir.endpoint("c.sock"));
+  REQUIRE(server.ok());
+  REQUIRE(::chown(dir.path.c_str(), kStranger, kStranger) == 0);
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  auto refused = (*requester)->request(GetStatus{}, kWatchdogMs);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == Code::kPermission);
+  CHECK(refused.error().message.find(user_name(kStranger)) != std::string::npos);
+  CHECK_FALSE((*server)->receive(0ms).has_value());
+  // As a worker is: it says what it has to say whenever somebody is there.
+  (*requester)->send(GetStatus{});
+  (void)(*requester)->receive(300ms);
+  CHECK_FALSE((*server)->receive(0ms).has_value());
+  REQUIRE(::chown(dir.path.c_str(), 0, 0) == 0);
+  CHECK(eventually([&] {
+    (*requester)->send(GetStatus{});
+    (void)(*requester)->receive(5ms);
+    return (*server)->receive(5ms).has_value();
+  }));
+}
+
+TEST_CASE("a false manager that listens at a socket of a good folder gets not one byte") {
+  if (::geteuid() != 0) return;
+  RunDir dir;
+  const auto address = address_of(dir.path / "c.sock");
+  const Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::seteuid(kStranger) == 0);  // listen() notes who calls it
+  REQUIRE(::listen(listener.get(), 16) == 0);
+  REQUIRE(::seteuid(0) == 0);
+  zmq::context_t context;
+  auto requester = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(requester.ok());
+  (*requester)->send(GetStatus{});
+  (void)(*requester)->receive(0ms);
+  const Fd taken(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  REQUIRE(taken.valid());
+  char byte = 0;
+  CHECK(::recv(taken.get(), &byte, 1, 0) <= 0);
+  auto refused = (*requester)->request(GetStatus{}, kWatchdogMs);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message.find("listens at") != std::string::npos);
 }
 
 }  // namespace

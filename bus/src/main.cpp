@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "freeride/base/access.hpp"
 #include "freeride/base/config.hpp"
 #include "freeride/base/end_signals.hpp"
 #include "freeride/base/log.hpp"
@@ -13,12 +14,14 @@
 
 int main(int argc, char** argv) {
   freeride::Paths paths = freeride::Paths::defaults();
-  std::string run_dir = paths.run_dir, publish, events, log_level = "info";
+  std::string run_dir = paths.run_dir, publish, events, group, log_level = "info";
   CLI::App app("FreeRide's event broker: publishers on one socket, subscribers on another");
   app.name("freeride-bus");
   app.add_option("--run-dir", run_dir, "folder of the sockets")->capture_default_str();
   app.add_option("--publish-endpoint", publish, "where publishers connect (default: ipc://<run-dir>/publish.sock)");
   app.add_option("--events-endpoint", events, "where subscribers connect (default: ipc://<run-dir>/events.sock)");
+  app.add_option("--group", group,
+                 "group that may read events; none: only this user (default: freeride, where root runs this)");
   app.add_option("--log-level", log_level, "trace, debug, info, warn or error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
       ->capture_default_str();
@@ -33,17 +36,24 @@ int main(int argc, char** argv) {
   if (auto s = freeride::stand_behind_training(); !s.ok()) spdlog::warn("{}", s.error().text());
   if (auto s = freeride::leave_memory_to_training(freeride::kServiceMemoryBytes); !s.ok())
     spdlog::warn("{}", s.error().text());
+  (void)freeride::raise_descriptor_limit();  // each connection takes one
+  const auto readers = freeride::operators_group(group);
+  if (!readers) {
+    std::fprintf(stderr, "freeride-bus: %s\n", readers.error().text().c_str());
+    return 1;
+  }
   zmq::context_t context(1);
   if (publish.empty()) publish = paths.publish_endpoint();
   if (events.empty()) events = paths.events_endpoint();
-  auto broker = freeride::bus::Broker::start(context, publish, events);
+  auto broker = freeride::bus::Broker::start(context, publish, events, *readers);
   if (!broker) {
     std::fprintf(stderr, "freeride-bus: %s\n", broker.error().text().c_str());
     return 1;
   }
   spdlog::info("ready: publishers at {}, subscribers at {}", publish, events);
-  int signal = 0;
-  sigwait(&signals, &signal);
+  const timespec second{1, 0};
+  int signal = -1;
+  while ((signal = sigtimedwait(&signals, nullptr, &second)) < 0) (*broker)->keep_listening();
   spdlog::info("signal {}: stopping", signal);
   return 0;
 }

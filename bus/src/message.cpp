@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 
 #include "freeride/base/clock.hpp"
 #include "unpack.hpp"
@@ -122,6 +123,24 @@ std::string random_hex() {
     bits >>= 4;
   }
   return text;
+}
+
+// "Peer-Address" of an ipc connection ends with ":uid:gid:pid". Nobody: who cannot be told is a stranger.
+Peer peer_of(zmq::message_t& frame) {
+  Peer peer{static_cast<uid_t>(-1), 0};
+  const char* address = ::zmq_msg_gets(frame.handle(), "Peer-Address");
+  if (address == nullptr) return peer;
+  const std::string_view text(address);
+  const size_t pid = text.rfind(':'), gid = text.rfind(':', pid - 1), uid = text.rfind(':', gid - 1);
+  if (pid == text.npos || pid == 0 || gid == text.npos || gid == 0 || uid == text.npos) return peer;
+  uint32_t user = 0;
+  int32_t process = 0;
+  const auto user_end = text.data() + gid, process_end = text.data() + text.size();
+  if (std::from_chars(text.data() + uid + 1, user_end, user).ptr != user_end ||
+      std::from_chars(text.data() + pid + 1, process_end, process).ptr != process_end) {
+    return peer;
+  }
+  return {user, process};
 }
 
 bool receive_frames(zmq::socket_t& socket, Frames& frames, bool& too_many) {

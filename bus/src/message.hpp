@@ -39,6 +39,9 @@ Salvaged salvage(std::string_view frame);
 /// 64 random bits as hex digits: what makes ids and sources differ between processes.
 std::string random_hex();
 
+/// The process at the other end of the connection that `frame` came over, when that was made; libzmq keeps it.
+Peer peer_of(zmq::message_t& frame);
+
 /// Receives one whole message without waiting, or nothing. Frames past the fourth are thrown away, and `too_many` says
 /// so.
 bool receive_frames(zmq::socket_t& socket, Frames& frames, bool& too_many);

@@ -1,6 +1,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "kept.hpp"
@@ -77,7 +78,7 @@ Result<std::unique_ptr<Publisher>> Publisher::connect(zmq::context_t& context, c
     socket.set(zmq::sockopt::reconnect_ivl, detail::kReconnectMs);
     socket.set(zmq::sockopt::reconnect_ivl_max, detail::kReconnectMaxMs);
     socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxTopicBytes));
-    socket.connect(endpoint);
+    connect_endpoint(socket, endpoint);
   } catch (const zmq::error_t& error) {
     return Error{Code::kInvalidArgument, "cannot publish to " + endpoint + ": " + error.what(), "check the endpoint"};
   }

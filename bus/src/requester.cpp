@@ -2,6 +2,7 @@
 #include <deque>
 #include <unordered_set>
 
+#include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "message.hpp"
@@ -122,7 +123,7 @@ Result<std::unique_ptr<Requester>> Requester::connect(zmq::context_t& context, c
     // Without this, libzmq would queue requests while nobody is there, and a manager that comes minutes later would be
     // given them.
     socket.set(zmq::sockopt::immediate, true);
-    socket.connect(endpoint);
+    connect_endpoint(socket, endpoint);
   } catch (const zmq::error_t& error) {
     return Error{Code::kInvalidArgument, "cannot connect to " + endpoint + ": " + error.what(), "check the endpoint"};
   }
@@ -139,9 +140,13 @@ Result<Message> Requester::request_raw(const std::string& command, std::string b
   detail::Frames frames = Impl::frames_of(request);
   const int64_t deadline = detail::deadline_after(timeout);
   int64_t repeat_at = 0;
-  for (;;) {
+  for (bool first = true;; first = false) {
     const int64_t now = SteadyClock::now();
     if (now >= repeat_at) repeat_at = detail::send_frames(impl_->socket, Impl::share(frames)) ? now + kRepeatNs : 0;
+    // Not connected: what waiting does not mend is said at once.
+    if (first && repeat_at == 0) {
+      if (auto open = why_unreachable(impl_->endpoint); !open) return open.error();
+    }
     if (auto reply = impl_->take(&request.id)) {
       impl_->wait.after_send(!impl_->inbox.empty());
       if (reply->ok() && (*reply)->error) return *(*reply)->error;
@@ -163,6 +168,10 @@ Result<Message> Requester::request_raw(const std::string& command, std::string b
                "no manager answers at " + impl_->endpoint + " (command " + command + ", waited " +
                    std::to_string(timeout.count()) + " ms)",
                "start freeride-manager, or name its run directory with --run-dir"};
+}
+
+Status Requester::reachable() const {
+  return why_unreachable(impl_->endpoint);
 }
 
 std::string Requester::send_raw(const std::string& command, std::string body, std::string attachment) {

@@ -50,6 +50,7 @@ struct Server::Impl {
     bool too_many = false;
     while (detail::receive_frames(socket, frames, too_many)) {
       const std::string peer = frames[0].to_string();
+      const Peer process = detail::peer_of(frames.back());
       if (frames.size() < 2 || frames.size() > 3 || too_many) {
         refuse(peer, frames.size() < 2 ? std::string_view() : detail::view(frames[1]),
                {Code::kInvalidArgument, "malformed command: one frame and at most one attachment are expected",
@@ -72,7 +73,7 @@ struct Server::Impl {
             break;
         }
       }
-      return Incoming{peer, std::move(*message)};
+      return Incoming{peer, process, std::move(*message)};
     }
     return std::nullopt;
   }
@@ -88,7 +89,8 @@ struct Server::Impl {
 Server::Server() = default;
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::bind(zmq::context_t& context, const std::string& endpoint) {
+Result<std::unique_ptr<Server>> Server::bind(zmq::context_t& context, const std::string& endpoint,
+                                             std::optional<gid_t> group) {
   std::unique_ptr<Server> server(new Server);
   try {
     server->impl_ = std::make_unique<Impl>(context);
@@ -96,13 +98,17 @@ Result<std::unique_ptr<Server>> Server::bind(zmq::context_t& context, const std:
     socket.set(zmq::sockopt::linger, detail::kLingerMs);
     socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxCommandFrameBytes));
     socket.set(zmq::sockopt::router_mandatory, true);
-    auto lock = bind_endpoint(socket, endpoint, 0600);
+    auto lock = bind_endpoint(socket, endpoint, group);
     if (!lock) return lock.error();
     server->impl_->lock = std::move(*lock);
   } catch (const zmq::error_t& error) {
     return Error{Code::kInternal, "cannot bind " + endpoint + ": " + error.what(), ""};
   }
   return server;
+}
+
+void Server::keep_listening() {
+  impl_->lock.keep_named(impl_->socket);
 }
 
 std::optional<Server::Incoming> Server::receive(std::chrono::milliseconds timeout) {

@@ -108,6 +108,34 @@ TEST_CASE("the server may start after the requester and come back") {
   }
 }
 
+TEST_CASE("a server whose socket was removed makes it again, and its connections go on") {
+  RunDir dir;
+  zmq::context_t context;
+  auto server = Server::bind(context, dir.endpoint("c.sock"));
+  REQUIRE(server.ok());
+  const auto answered = [&](Requester& requester) {
+    requester.send(GetStatus{});
+    return test::eventually([&] {
+      (void)requester.receive(1ms);
+      return (*server)->receive(1ms).has_value();
+    });
+  };
+  auto before = Requester::connect(context, dir.endpoint("c.sock"));
+  REQUIRE(before.ok());
+  REQUIRE(answered(**before));
+  for (int round = 0; round < 3; ++round) {
+    REQUIRE(std::filesystem::remove(dir.path / "c.sock"));
+    (*server)->keep_listening();
+    CHECK((std::filesystem::status(dir.path / "c.sock").permissions() & std::filesystem::perms::all) ==
+          (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
+    auto after = Requester::connect(context, dir.endpoint("c.sock"));
+    REQUIRE(after.ok());
+    CHECK(answered(**after));
+    CHECK(answered(**before));
+  }
+  CHECK_FALSE(Server::bind(context, dir.endpoint("c.sock")).ok());  // it still has its lock
+}
+
 TEST_CASE("a repeated request is answered again and executed once") {
   RunDir dir;
   zmq::context_t context;

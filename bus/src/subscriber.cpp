@@ -1,5 +1,6 @@
 #include <unordered_map>
 
+#include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "kept.hpp"
@@ -89,7 +90,7 @@ Result<std::unique_ptr<Subscriber>> Subscriber::connect(zmq::context_t& context,
     socket.set(zmq::sockopt::reconnect_ivl_max, detail::kReconnectMaxMs);
     socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxEventBytes));
     for (const std::string& prefix : topic_prefixes) socket.set(zmq::sockopt::subscribe, prefix);
-    socket.connect(endpoint);
+    connect_endpoint(socket, endpoint);
   } catch (const zmq::error_t& error) {
     return Error{Code::kInvalidArgument, "cannot subscribe at " + endpoint + ": " + error.what(), "check the endpoint"};
   }

@@ -1,5 +1,6 @@
 // Compiles side-task.policy to BPF, as a C++ header: what a side task's processes install needs no library and no file
 // at run time. Usage: freeride-seccomp-compile POLICY HEADER
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -10,7 +11,6 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -18,6 +18,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -88,6 +89,29 @@ void add_filtered(const Context& to) {
   // Threads, not processes.
   to.add(allow, call("clone"), {SCMP_CMP64(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD)});
   to.add(refuse, call("clone"), {SCMP_CMP64(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)});
+  // No reading or writing past the page cache: that is the disk's time, which training needs.
+  constexpr uint64_t kDirect = O_DIRECT;
+  const uint32_t no_such = SCMP_ACT_ERRNO(EINVAL);  // as a file system answers that lacks it
+  for (const auto& [name, arg] : {std::pair("open", 1U), std::pair("openat", 2U)}) {
+    if (call(name) < 0) continue;  // of another architecture
+    to.add(allow, call(name), {SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kDirect, 0)});
+    to.add(no_such, call(name), {SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kDirect, kDirect)});
+  }
+  to.add(allow, call("fcntl"), {equals(1, F_SETFL), SCMP_CMP64(2, SCMP_CMP_MASKED_EQ, kDirect, 0)});
+  to.add(no_such, call("fcntl"), {equals(1, F_SETFL), SCMP_CMP64(2, SCMP_CMP_MASKED_EQ, kDirect, kDirect)});
+  // Not F_SETOWN and F_SETSIG, which send signals, nor F_SETLEASE and F_NOTIFY, which hold others up.
+  for (const int command :
+       {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_OFD_GETLK, F_OFD_SETLK,
+        F_OFD_SETLKW, F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS}) {
+    to.add(allow, call("fcntl"), {equals(1, static_cast<uint64_t>(command))});
+  }
+  // Advice, which may be ignored: to forget pages takes them from the page cache of everybody. 0: done.
+  for (const int advice : {POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED}) {
+    to.add(allow, call("fadvise64"), {equals(3, static_cast<uint64_t>(advice))});
+  }
+  for (const int advice : {POSIX_FADV_DONTNEED, POSIX_FADV_NOREUSE}) {
+    to.add(SCMP_ACT_ERRNO(0), call("fadvise64"), {equals(3, static_cast<uint64_t>(advice))});
+  }
   // Families that network namespaces hold. (AF_VSOCK, for one, reaches the machine's hypervisor from any.)
   for (const int family : {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK}) {
     to.add(allow, call("socket"), {equals(0, static_cast<uint64_t>(family))});

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
-#include <iostream>
 
 #include "events.hpp"
 #include "exit_code.hpp"
@@ -65,12 +64,17 @@ struct Arguments {
   TopArguments top;
   ProfileArguments profile;
   std::vector<std::string> tasks;
-  std::string task, job, plugin, device, state_dir;
+  std::string task, job, plugin, device, state_dir, lift;
   std::string python;
   std::vector<std::string> params;
   uint64_t steps = 0;
   Action action;
 };
+
+// What the subcommand does, once everything is parsed.
+void does(CLI::App* sub, Arguments& arguments, Action action) {
+  sub->callback([&arguments, action = std::move(action)] { arguments.action = action; });
+}
 
 void add_globals(CLI::App& app, Arguments& arguments) {
   app.add_option("--run-dir", arguments.run_dir, "the manager's run directory, where its sockets are");
@@ -115,18 +119,14 @@ void add_load(CLI::App& app, Arguments& arguments) {
                                   "keeps its name, stage, steps and, where the plugin saves it, its state");
   for (const char* kept : {"--stage", "--job", "--replica", "--name", "--when-idle", "--paused"})
     replace->excludes(kept);
-  sub->callback([&arguments] {
-    arguments.action = [&arguments](Session& session) { return run_load(session, arguments.load); };
-  });
+  does(sub, arguments, [&arguments](Session& session) { return run_load(session, arguments.load); });
 }
 
 using ChangeVerb = Result<int> (*)(Session&, const std::vector<std::string>&);
 void add_change(CLI::App& app, Arguments& arguments, const char* name, const char* help, ChangeVerb verb) {
   auto* sub = app.add_subcommand(name, help);
   sub->add_option("task", arguments.tasks, "names of tasks")->required();
-  sub->callback([&arguments, verb] {
-    arguments.action = [&arguments, verb](Session& session) { return verb(session, arguments.tasks); };
-  });
+  does(sub, arguments, [&arguments, verb](Session& session) { return verb(session, arguments.tasks); });
 }
 
 void add_plugin(CLI::App& app, Arguments& arguments) {
@@ -142,18 +142,16 @@ void add_plugin(CLI::App& app, Arguments& arguments) {
           ->allow_extra_args(false);
       sub->add_option("--steps", arguments.steps, "steps to run")->check(CLI::PositiveNumber);
     }
-    sub->callback([&arguments, verb] {
-      arguments.action = [&arguments, verb](Session& session) -> Result<int> {
-        std::vector<std::string> argv{verb, arguments.plugin, "--format", session.json() ? "json" : "text"};
-        for (const std::string& param : arguments.params) argv.insert(argv.end(), {"--param", param});
-        if (!arguments.python.empty()) {
-          auto python = parse_python(arguments.python);
-          if (!python) return python.error();
-          argv.insert(argv.end(), {"--python", *python});
-        }
-        if (arguments.steps != 0) argv.insert(argv.end(), {"--steps", std::to_string(arguments.steps)});
-        return exec_program(kRunner, argv);
-      };
+    does(sub, arguments, [&arguments, verb](Session& session) -> Result<int> {
+      std::vector<std::string> argv{verb, arguments.plugin, "--format", session.json() ? "json" : "text"};
+      for (const std::string& param : arguments.params) argv.insert(argv.end(), {"--param", param});
+      if (!arguments.python.empty()) {
+        auto python = parse_python(arguments.python);
+        if (!python) return python.error();
+        argv.insert(argv.end(), {"--python", *python});
+      }
+      if (arguments.steps != 0) argv.insert(argv.end(), {"--steps", std::to_string(arguments.steps)});
+      return exec_program(kRunner, argv);
     });
   }
 }
@@ -181,9 +179,7 @@ void add_profile(CLI::App& app, Arguments& arguments) {
   sub->require_subcommand(0, 1);
   const auto verb = [&](const char* name, const char* help, Result<int> (*run)(Session&, const ProfileArguments&)) {
     auto* inner = sub->add_subcommand(name, help);
-    inner->callback([&arguments, run] {
-      arguments.action = [&arguments, run](Session& session) { return run(session, arguments.profile); };
-    });
+    does(inner, arguments, [&arguments, run](Session& session) { return run(session, arguments.profile); });
     return inner;
   };
   auto* list = verb("list", "the profiles that the manager keeps", run_profile_list);
@@ -207,15 +203,13 @@ void add_profile(CLI::App& app, Arguments& arguments) {
 }
 
 void add_python_path(CLI::App& app, Arguments& arguments) {
-  app.add_subcommand("python-path", "the folder of the Python package, for PYTHONPATH; needs no manager")
-      ->callback([&arguments] {
-        arguments.action = [](Session& session) -> Result<int> {
-          const auto folder = python_path();
-          if (!folder) return folder.error();
-          session.out() << (session.json() ? dump({{"path", folder->string()}}) : folder->string()) << "\n";
-          return kExitOk;
-        };
-      });
+  auto* sub = app.add_subcommand("python-path", "the folder of the Python package, for PYTHONPATH; needs no manager");
+  does(sub, arguments, [](Session& session) -> Result<int> {
+    const auto folder = python_path();
+    if (!folder) return folder.error();
+    session.out() << (session.json() ? dump({{"path", folder->string()}}) : folder->string()) << "\n";
+    return kExitOk;
+  });
 }
 
 void add_doctor(CLI::App& app, Arguments& arguments) {
@@ -223,29 +217,25 @@ void add_doctor(CLI::App& app, Arguments& arguments) {
       "doctor", "what this host has of what a worker needs, and what to do about the rest; needs no manager");
   sub->add_option("--device", arguments.device, "the worker's: cpu-N or a GPU's UUID; default: cpu-0");
   sub->add_option("--state-dir", arguments.state_dir, "the worker's state folder");
-  sub->callback([&arguments] {
-    arguments.action = [&arguments](Session& session) -> Result<int> {
-      std::vector<std::string> argv{"--check", "--format", session.json() ? "json" : "table"};
-      if (!arguments.device.empty()) argv.insert(argv.end(), {"--device", arguments.device});
-      if (!arguments.state_dir.empty()) argv.insert(argv.end(), {"--state-dir", arguments.state_dir});
-      if (!arguments.run_dir.empty()) argv.insert(argv.end(), {"--run-dir", arguments.run_dir});
-      return exec_program(kWorker, argv);
-    };
+  does(sub, arguments, [&arguments](Session& session) -> Result<int> {
+    std::vector<std::string> argv{"--check", "--format", session.json() ? "json" : "table"};
+    if (!arguments.device.empty()) argv.insert(argv.end(), {"--device", arguments.device});
+    if (!arguments.state_dir.empty()) argv.insert(argv.end(), {"--state-dir", arguments.state_dir});
+    if (!arguments.run_dir.empty()) argv.insert(argv.end(), {"--run-dir", arguments.run_dir});
+    return exec_program(kWorker, argv);
   });
 }
 
 void add_verbs(CLI::App& app, Arguments& arguments) {
   const auto simple = [&app, &arguments](const char* name, const char* help, Result<int> (*verb)(Session&)) {
-    app.add_subcommand(name, help)->callback([&arguments, verb] { arguments.action = verb; });
+    does(app.add_subcommand(name, help), arguments, verb);
   };
   simple("status", "the manager, its workers, tasks and jobs at one glance", run_status);
   add_load(app, arguments);
   simple("tasks", "all side tasks", run_tasks);
   auto* task = app.add_subcommand("task", "one side task: state, steps, verdict, end of its log");
   task->add_option("name", arguments.task, "the task")->required();
-  task->callback([&arguments] {
-    arguments.action = [&arguments](Session& session) { return run_task(session, arguments.task); };
-  });
+  does(task, arguments, [&arguments](Session& session) { return run_task(session, arguments.task); });
   add_change(app, arguments, "stop", "stop side tasks for good", run_stop);
   add_change(app, arguments, "pause", "keep side tasks from running", run_pause);
   add_change(app, arguments, "resume", "let paused side tasks run again", run_resume);
@@ -259,22 +249,20 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   events->add_option("--topic", arguments.events.topic,
                      "only topics that begin so, e.g. bubble.end or task.state/pagerank");
   events->add_option("--count", arguments.events.count, "end after so many")->check(CLI::PositiveNumber);
-  events->callback([&arguments] {
-    arguments.action = [&arguments](Session& session) { return run_events(session, arguments.events); };
-  });
+  does(events, arguments, [&arguments](Session& session) { return run_events(session, arguments.events); });
   auto* top = app.add_subcommand("top", "live view of bubbles and side tasks");
   top->add_option("--count", arguments.top.count, "end after so many pictures")->check(CLI::PositiveNumber);
   top->add_option("--interval", arguments.top.interval_s, "seconds between pictures")
       ->check(within(0.1, 3600.0))
       ->capture_default_str();
-  top->callback(
-      [&arguments] { arguments.action = [&arguments](Session& session) { return run_top(session, arguments.top); }; });
+  does(top, arguments, [&arguments](Session& session) { return run_top(session, arguments.top); });
+  auto* faults = app.add_subcommand("faults", "GPU faults of the last hour, and who is blocked for them");
+  faults->add_option("--lift", arguments.lift, "let plugin=HASH, user=NAME or job=NAME go on devices again");
+  does(faults, arguments, [&arguments](Session& session) { return run_faults(session, arguments.lift); });
   auto* report =
       app.add_subcommand("report", "measures of every job and task: time increase, bubbles, harvest, overrun");
   report->add_option("--job", arguments.job, "only this job");
-  report->callback([&arguments] {
-    arguments.action = [&arguments](Session& session) { return run_report(session, arguments.job); };
-  });
+  does(report, arguments, [&arguments](Session& session) { return run_report(session, arguments.job); });
 }
 
 int fail(std::ostream& err, const Error& error) {

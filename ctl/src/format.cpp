@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "freeride/base/names.hpp"
 #include "freeride/base/utf8.hpp"

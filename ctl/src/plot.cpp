@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "freeride/base/fd.hpp"
+#include "freeride/base/files.hpp"
 #include "json.hpp"
 
 extern char** environ;
@@ -35,12 +36,7 @@ int run_script(const std::string& python, const std::string& argument, const std
   if (error != 0) return -1;
   out.reset();
   signal(SIGPIPE, SIG_IGN);  // NOLINT(bugprone-unused-return-value): it may end before it has read all
-  for (size_t at = 0; at < input.size();) {
-    const ssize_t written = write(in.get(), input.data() + at, input.size() - at);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) break;
-    at += static_cast<size_t>(written);
-  }
+  (void)write_all(in.get(), input);
   in.reset();
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {

@@ -1,7 +1,6 @@
 #include "profile.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,7 +14,9 @@
 #include "exit_code.hpp"
 #include "format.hpp"
 #include "freeride/base/fd.hpp"
+#include "freeride/base/files.hpp"
 #include "freeride/bus/codec.hpp"
+#include "freeride/policy/verdict.hpp"
 #include "interrupt.hpp"
 #include "json.hpp"
 #include "plot.hpp"
@@ -62,13 +63,11 @@ std::string progress(const std::string& plugin, const bus::ProfileReply& reply) 
 Error failure(const std::string& plugin, const bus::ProfileReply& reply) {
   bus::TaskState state;
   state.verdict = reply.verdict;
-  // Whether it is the plugin's fault.
-  const auto& kind = reply.verdict.kind;
-  const bool ours = kind == "lost" || kind == "evicted" || kind == "stopped";
+  const auto kind = policy::kind_of(reply.verdict.kind).value_or(policy::VerdictKind::kFailed);
   std::string hint;
-  if (kind == "out_of_memory") hint = "declare more with --memory";
-  if (kind == "overran") hint = "its limit: " + reply.verdict.limit;
-  return Error{ours ? Code::kInternal : Code::kRejected,
+  if (kind == policy::VerdictKind::kOutOfMemory) hint = "declare more with --memory";
+  if (kind == policy::VerdictKind::kOverran) hint = "its limit: " + reply.verdict.limit;
+  return Error{policy::is_plugins_fault(kind) ? Code::kRejected : Code::kInternal,
                "profile of " + plugin + " on " + reply.worker + ": " + outcome(state), hint};
 }
 
@@ -98,20 +97,8 @@ Result<bus::ProfileReply> follow(Session& session, const std::string& plugin, bu
 }
 
 Result<std::string> read_text(const std::string& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid()) return errno_error("cannot open " + path, errno);
-  struct stat info {};
-  if (fstat(file.get(), &info) != 0) return errno_error("cannot read " + path, errno);
-  if (!S_ISREG(info.st_mode)) return Error{Code::kInvalidArgument, path + " is not a file", ""};
-  std::string text;
-  std::string chunk(1u << 20, '\0');
-  while (text.size() <= kMostFileBytes) {
-    const ssize_t got = read(file.get(), chunk.data(), chunk.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return errno_error("cannot read " + path, errno);
-    if (got == 0) return text;
-    text.append(chunk, 0, static_cast<size_t>(got));
-  }
+  auto text = read_file(path, kMostFileBytes);
+  if (text || text.error().code != Code::kExhausted) return text;
   return Error{Code::kInvalidArgument, path + " is larger than 15 MiB", "export fewer profiles into it, with --plugin"};
 }
 
@@ -121,15 +108,10 @@ Status write_text(const std::string& path, const std::string& text) {
   {
     const Fd file(open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!file.valid()) return errno_error("cannot write " + next, errno);
-    for (size_t at = 0; at < text.size();) {
-      const ssize_t written = write(file.get(), text.data() + at, text.size() - at);
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) {
-        const int error = errno;
-        unlink(next.c_str());
-        return errno_error("cannot write " + next, error);
-      }
-      at += static_cast<size_t>(written);
+    if (!write_all(file.get(), text)) {
+      const int error = errno;
+      unlink(next.c_str());
+      return errno_error("cannot write " + next, error);
     }
   }
   if (rename(next.c_str(), path.c_str()) == 0) return {};
@@ -151,9 +133,7 @@ Result<bus::ProfileReply> ask_for_profile(Session& session, const ProfileArgumen
 Result<int> run_profile(Session& session, ProfileArguments arguments) {
   std::string python;
   if (!arguments.plot.empty()) {  // before anything that takes long
-    auto found = find_plotter();
-    if (!found) return found.error();
-    python = std::move(*found);
+    if (auto s = take(python, find_plotter()); !s) return s.error();
   }
   const std::string plugin = std::filesystem::path(arguments.load.plugin).filename().string();
   catch_interrupts();

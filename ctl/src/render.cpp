@@ -44,6 +44,18 @@ std::string trainer_of(const bus::WorkerState& worker) {
   return worker.job.empty() ? "none" : worker.job + ", stage " + stage_text(worker.stage);
 }
 
+// Whether iterations without side tasks were free of side work, which the time increase is measured against.
+std::string probed(const bus::JobMeasures& job) {
+  if (job.probes + job.probes_unknown == 0) return "";
+  const auto of = [](uint64_t findings, uint64_t probes) {
+    return std::to_string(findings) + " of " + std::to_string(probes) + " probes";
+  };
+  std::string text = printable(job.job) + ": side work without a lease found by " + of(job.probe_findings, job.probes);
+  text += job.holdout_probes == 0 ? "; held-out iterations were not probed"
+                                  : ", in held-out iterations by " + of(job.holdout_findings, job.holdout_probes);
+  return text + (job.probes_unknown == 0 ? "" : "; " + std::to_string(job.probes_unknown) + " could not tell") + "\n";
+}
+
 std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   if (jobs.empty()) return "no training job has been seen\n";
   std::string out;
@@ -56,7 +68,9 @@ std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
                human_ns(static_cast<int64_t>(job.overrun_p50_us * 1e3)),
                human_ns(static_cast<int64_t>(job.overrun_p99_us * 1e3)), time_increase(job)});
   }
-  return out + table.text();
+  out += table.text();
+  for (const auto& job : jobs) out += probed(job);
+  return out;
 }
 
 }  // namespace
@@ -205,6 +219,17 @@ std::string render_workers(const bus::WorkersReply& workers) {
                or_dash(ranks), worker.sandbox == "none" ? "NONE" : or_dash(worker.sandbox),
                std::to_string(worker.state.tasks), human_bytes(worker.state.usable_bytes),
                human_bytes(worker.state.memory_bytes), human_ns(worker.silent_ms * 1'000'000) + " ago"});
+  }
+  return table.text();
+}
+
+std::string render_faults(const bus::FaultsReply& faults) {
+  if (faults.counts.empty()) return "no GPU faults within the last hour, and nobody is blocked\n";
+  Table table({"OF", "NAME", ">FAULTS IN 1 h", ">LIMIT", "BLOCKED", "LAST TASK"});
+  for (const auto& one : faults.counts) {
+    table.add({one.scope, one.scope == "plugin" ? short_hash(one.name) : one.name, std::to_string(one.faults),
+               one.limit == 0 ? "-" : std::to_string(one.limit), one.blocked_unix_ms == 0 ? "no" : "YES",
+               or_dash(one.last_task)});
   }
   return table.text();
 }

@@ -16,6 +16,7 @@ std::string render_task_line(const bus::TaskState& task);
 /// What became of a replacement that is done: one line.
 std::string render_replacement(const bus::TaskInfo& info);
 std::string render_workers(const bus::WorkersReply& workers);
+std::string render_faults(const bus::FaultsReply& faults);
 std::string render_report(const bus::ReportReply& report);
 /// `kept`: it was there already, and was not taken now.
 std::string render_profile(const bus::Profile& profile, bool kept);

@@ -3,30 +3,17 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
-#include <sstream>
 #include <system_error>
 
+#include "freeride/base/paths.hpp"
+
 namespace freeride::ctl {
-namespace {
-
-std::filesystem::path program_folder() {
-  std::error_code ignored;
-  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-}
-
-}  // namespace
 
 Result<std::filesystem::path> find_program(const std::string& name) {
-  const auto beside = program_folder() / name;
-  if (access(beside.c_str(), X_OK) == 0) return beside;
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "" : path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    auto candidate = std::filesystem::path(folder.empty() ? "." : folder) / name;
-    if (access(candidate.c_str(), X_OK) == 0) return candidate;
+  for (auto& file : {find_beside(name), find_on_path(name)}) {
+    if (!file.empty()) return file;
   }
-  return Error{Code::kUnavailable, name + " is neither at " + beside.string() + " nor on the PATH",
+  return Error{Code::kUnavailable, name + " is neither at " + (program_folder() / name).string() + " nor on the PATH",
                "install FreeRide's programs into one folder"};
 }
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "freeride/base/access.hpp"
 #include "freeride/base/fd.hpp"
 
 namespace freeride::ctl {
@@ -17,10 +18,7 @@ constexpr std::string_view kIpc = "ipc://";
 
 Status Session::connect() {
   if (requester_) return {};
-  auto requester = bus::Requester::connect(context_, options_.commands_endpoint);
-  if (!requester) return requester.error();
-  requester_ = std::move(*requester);
-  return {};
+  return take(requester_, bus::Requester::connect(context_, options_.commands_endpoint));
 }
 
 Error Session::explained(const Error& error) const {
@@ -39,6 +37,7 @@ Status Session::events_reachable() const {
   const std::string& endpoint = options_.events_endpoint;
   if (endpoint.compare(0, kIpc.size(), kIpc) != 0) return {};
   const std::string path = endpoint.substr(kIpc.size());
+  if (auto open = check_socket(path); !open) return open;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
@@ -48,8 +47,9 @@ Status Session::events_reachable() const {
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   const Fd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!probe.valid()) return errno_error("cannot make a socket", errno);
-  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN)
-    return {};
+  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+    return check_listener(probe.get(), path);
+  if (errno == EAGAIN) return {};
   if (errno == EACCES || errno == EPERM) return errno_error("cannot connect to " + endpoint, errno);
   return Error{Code::kUnavailable, "no broker answers at " + endpoint,
                "start freeride-manager (or freeride-bus), or name its run directory with --run-dir"};

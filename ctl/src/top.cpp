@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iostream>
 
 #include "exit_code.hpp"
 #include "format.hpp"

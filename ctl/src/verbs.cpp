@@ -36,12 +36,17 @@ Result<std::string> read_plugin(const std::string& path) {
   return error;
 }
 
-template <class Reply, class Command, class Render>
-Result<int> show(Session& session, const Command& command, Render render) {
-  const auto reply = session.ask<Reply>(command);
+// What came, as JSON or as `render` has it.
+template <class Reply, class Render>
+Result<int> shown(Session& session, const Result<Reply>& reply, Render render) {
   if (!reply) return reply.error();
   session.out() << (session.json() ? dump(to_json(*reply), 2) + "\n" : render(*reply));
   return kExitOk;
+}
+
+template <class Reply, class Command, class Render>
+Result<int> show(Session& session, const Command& command, Render render) {
+  return shown(session, session.ask<Reply>(command), render);
 }
 
 // Every task is tried, so that one that is gone does not keep the others; the first error decides the exit code.
@@ -84,9 +89,7 @@ Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachm
     load.sha256 = sha256_hex(*bytes);
     attachment = std::move(*bytes);
   }
-  auto params = parse_params(arguments.params);
-  if (!params) return params.error();
-  load.params = std::move(*params);
+  if (auto s = take(load.params, parse_params(arguments.params)); !s) return s.error();
   if (!arguments.interface.empty()) load.params["interface"] = arguments.interface;
   if (!arguments.python.empty()) {
     auto python = parse_python(arguments.python);
@@ -122,15 +125,11 @@ Result<int> load_once(Session& session, const LoadArguments& arguments) {
     if (auto there = session.ask<bus::StatusReply>(bus::GetStatus{}); !there) return there.error();
     const auto reply = session.ask<bus::TaskReply>(bus::ReplacePlugin{arguments.replace, *load}, std::move(attachment),
                                                    kReplacePatience);
-    if (!reply) return reply.error();
-    session.out() << (session.json() ? dump(to_json(*reply), 2) + "\n"
-                                     : render_task_line(reply->task.state) + render_replacement(reply->task));
-    return kExitOk;
+    return shown(session, reply,
+                 [](const auto& r) { return render_task_line(r.task.state) + render_replacement(r.task); });
   }
-  const auto reply = session.ask<bus::TaskReply>(*load, std::move(attachment));
-  if (!reply) return reply.error();
-  session.out() << (session.json() ? dump(to_json(*reply), 2) + "\n" : render_task_line(reply->task.state));
-  return kExitOk;
+  return shown(session, session.ask<bus::TaskReply>(*load, std::move(attachment)),
+               [](const auto& r) { return render_task_line(r.task.state); });
 }
 
 }  // namespace
@@ -165,6 +164,16 @@ Result<int> run_tasks(Session& session) {
 Result<int> run_task(Session& session, const std::string& task) {
   return show<bus::TaskReply>(session, bus::ShowTask{task},
                               [](const bus::TaskReply& reply) { return render_task(reply.task); });
+}
+Result<int> run_faults(Session& session, const std::string& lift) {
+  if (lift.empty()) return show<bus::FaultsReply>(session, bus::ListFaults{}, render_faults);
+  const size_t equals = lift.find('=');
+  if (equals == lift.npos) {
+    return Error{Code::kInvalidArgument, "'" + lift + "' does not say whose block is lifted",
+                 "--lift plugin=HASH, user=NAME or job=NAME, as freeride-ctl faults lists them"};
+  }
+  return show<bus::FaultsReply>(session, bus::LiftFaults{lift.substr(0, equals), lift.substr(equals + 1)},
+                                render_faults);
 }
 Result<int> run_report(Session& session, const std::string& job) {
   return show<bus::ReportReply>(session, bus::GetReport{job}, render_report);

@@ -1,7 +1,6 @@
 // What each subcommand does. All print to session.out() and return an exit code or the error that main() prints.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -40,6 +39,8 @@ Result<int> run_resume(Session& session, const std::vector<std::string>& tasks);
 Result<int> run_tasks(Session& session);
 Result<int> run_task(Session& session, const std::string& task);
 Result<int> run_workers(Session& session);
+/// Lists GPU faults; `lift`: "plugin=HASH", "user=NAME" or "job=NAME", who may go on devices again.
+Result<int> run_faults(Session& session, const std::string& lift);
 Result<int> run_report(Session& session, const std::string& job);
 
 }  // namespace freeride::ctl

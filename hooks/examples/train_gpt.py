@@ -114,9 +114,8 @@ def launch(options, argv):
     def end_all(*_):
         for process in ranks:
             if process.returncode is None:
-                os.kill(
-                    process.pid, signal.SIGKILL
-                )  # not Popen.kill(), which may take the end away from os.wait() below
+                # Not Popen.kill(), which may take the end away from os.wait() below
+                os.kill(process.pid, signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, lambda *_: (end_all(), sys.exit(143)))
     code = 0
@@ -238,9 +237,8 @@ def train(options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
 
     text = torch.frombuffer(bytearray(read_text()), dtype=torch.uint8)
-    draws = torch.Generator().manual_seed(
-        options.seed
-    )  # the same on every rank: first and last stage see the same batches
+    # The same on every rank: first and last stage see the same batches
+    draws = torch.Generator().manual_seed(options.seed)
     shape = (options.micro_batch_size, options.seq, options.dim)
 
     def batch():

@@ -27,20 +27,8 @@ from freeride import _library, pages  # noqa: E402
 
 def rank(number, iterations):
     hook = _library.Library()
-    config = _library.Config(
-        ctypes.sizeof(_library.Config),
-        _library.SENT,
-        b"two-ranks",
-        f"cpu-{number}".encode(),
-        b"two_ranks.py",
-        None,
-        number,
-        number,
-        2,
-        0,
-        1,
-        number,
-    )
+    names = {"job": b"two-ranks", "device": f"cpu-{number}".encode(), "framework": b"two_ranks.py"}
+    config = _library.Config(**names, flags=_library.SENT, rank=number, stage=number, stages=2, local_rank=number)
     handle = hook.attach(ctypes.byref(config))
     peer, released = 1 - number, False
     print(f"rank {number}: sent page {hook.sent_path(handle).decode()}", flush=True)

@@ -167,6 +167,12 @@ void Helper::connect_now(int64_t now_ns) {
   if (!socket.ok()) {
     // With a watch, a missing socket needs no timer but the slow one.
     if (socket.error().code == Code::kNotFound) next_try_ns_ = now_ns + kSlowRetry;
+    // Not a worker's socket, or not for this user: that does not mend itself, and nobody else would say it.
+    if (const std::string why = socket.error().text();
+        socket.error().code == Code::kPermission && why != last_said_ && config_.say != nullptr) {
+      last_said_ = why;
+      config_.say(why);
+    }
     return;
   }
   if (!pages::send_hello(socket->get(), page_.fd()).ok()) return;

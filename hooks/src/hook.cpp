@@ -2,7 +2,6 @@
 // exit().
 #include "freeride/hook.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -197,9 +196,7 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
                  "device \"" + identity.device.substr(0, FREERIDE_NAME_BYTES) + "\" is no GPU UUID and no cpu-N", ""};
   }
   auto hook = std::make_unique<freeride_hook>();
-  auto page = RankPage::create(identity);
-  if (!page.ok()) return page.error();
-  hook->page = std::move(*page);
+  if (auto s = take(hook->page, RankPage::create(identity)); !s.ok()) return s.error();
   hook->external_marks = cuda || (config.flags & FREERIDE_HOOK_EXTERNAL_MARKS) != 0;
   if (cuda || (config.flags & FREERIDE_HOOK_SENT) != 0) {
     const char* folder = std::getenv("FREERIDE_SHM_DIR");

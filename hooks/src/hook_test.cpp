@@ -11,7 +11,7 @@
 #include <functional>
 #include <string>
 
-#include "fake_worker.hpp"
+#include "fake_worker_test_support.hpp"
 
 namespace freeride::hooks {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -132,9 +131,7 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
     std::snprintf(suffix, sizeof(suffix), "%llx%05x", static_cast<unsigned long long>(SteadyClock::now()),
                   static_cast<unsigned>(getpid()));
     const std::string path = folder + "/" + stem + suffix;
-    auto page = pages::create_sent_page(path);
-    if (!page.ok()) return page.error();
-    member->page_ = std::move(*page);
+    if (auto s = take(member->page_, pages::create_sent_page(path)); !s.ok()) return s.error();
     member->path_ = path;
   }
   auto& page = *member->page_;

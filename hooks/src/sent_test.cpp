@@ -9,7 +9,7 @@
 #include <csignal>
 #include <thread>
 
-#include "fake_worker.hpp"
+#include "fake_worker_test_support.hpp"
 #include "frozen/version_1.h"
 
 namespace freeride::hooks {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "../tests/fake_cuda.h"
-#include "fake_worker.hpp"
+#include "fake_worker_test_support.hpp"
 #include "freeride/hook.h"
 #include "helper.hpp"
 

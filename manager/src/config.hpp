@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <string>
 
+#include "fault_budget.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/paths.hpp"
 #include "freeride/policy/queue.hpp"
 #include "job.hpp"
+#include "restarts.hpp"
 
 namespace freeride::manager {
 
@@ -18,8 +20,9 @@ struct CoreConfig {
   int64_t default_memory_bytes = 2048LL << 20;  ///< cap of an undeclared task until it has been profiled
   int64_t worker_timeout_ns = 5 * kNsPerSec;    ///< silence after which a worker is lost
   int64_t profile_timeout_ns = 180 * kNsPerSec;
-  uint32_t max_restarts = 3;  ///< of a task whose worker was lost while it ran
-  size_t history = 1000;      ///< ended tasks that are kept
+  RestartLimit restarts;  ///< of a task that was lost with its worker
+  size_t history = 1000;  ///< ended tasks that are kept
+  FaultLimits faults;
   policy::QueueOrder queue_order = policy::QueueOrder::kSubmission;
 };
 

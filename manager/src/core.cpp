@@ -1,10 +1,6 @@
 #include "core.hpp"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
-
-#include "text.hpp"
 
 namespace freeride::manager {
 namespace {
@@ -30,15 +26,14 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
       runs_(outside, clock, workers_),
       capacity_(tasks_, workers_, runs_, profiles_, config.default_memory_bytes),
       contents_(config.paths, clock, tasks_, workers_, runs_),
-      check_(tasks_, jobs_, runs_, capacity_),
+      faults_(*store_, trouble_, config.faults),
+      check_(tasks_, jobs_, runs_, capacity_, faults_),
       replacements_({outside, clock, tasks_, workers_, orders_, contents_, capacity_, profiles_, check_, due_}),
-      lifecycle_({clock, tasks_, workers_, jobs_, contents_, replacements_, capacity_, due_, config.worker_timeout_ns,
-                  config.max_restarts}),
+      lifecycle_({clock, tasks_, workers_, jobs_, contents_, replacements_, capacity_, faults_, due_, config_}),
       plans_(tasks_, workers_, jobs_, runs_, orders_),
-      profiler_({clock, tasks_, workers_, orders_, runs_, profiles_, contents_, capacity_, lifecycle_, due_,
-                 config.profile_timeout_ns, config.worker_timeout_ns, config.max_restarts}),
+      profiler_({clock, tasks_, workers_, orders_, runs_, profiles_, contents_, capacity_, lifecycle_, due_, config_}),
       scheduler_(
-          {clock, tasks_, workers_, orders_, capacity_, profiles_, profiler_, lifecycle_, due_, config.queue_order}),
+          {clock, tasks_, workers_, orders_, capacity_, profiles_, profiler_, lifecycle_, faults_, due_, config_}),
       task_commands_({outside, tasks_, workers_, orders_, contents_, check_, lifecycle_, scheduler_, due_}),
       profile_commands_({outside, clock, workers_, runs_, profiles_, contents_, capacity_, check_, profiler_, due_}),
       listings_(config_, outside, clock, tasks_, workers_, jobs_),
@@ -56,6 +51,7 @@ Result<std::unique_ptr<Core>> Core::start(const CoreConfig& config, std::unique_
 Status Core::restore() {
   if (auto tasks = tasks_.restore(); !tasks) return tasks;
   if (auto profiles = profiles_.restore(); !profiles) return profiles;
+  if (auto faults = faults_.restore(); !faults) return faults;
   return jobs_.restore();
 }
 
@@ -93,11 +89,22 @@ void Core::import_profiles(Ticket ticket, const bus::ImportProfiles& wish) {
   scheduler_.run();
 }
 
+void Core::list_faults(Ticket ticket) {
+  outside_.answer(ticket, Reply(faults_.list(tasks_.unix_ms())), {});
+}
+
+void Core::lift_faults(Ticket ticket, const bus::LiftFaults& wish) {
+  if (auto lifted = faults_.lift(wish.scope, wish.name); !lifted) return outside_.answer(ticket, lifted.error(), {});
+  list_faults(ticket);
+  due_.raised = true;
+  scheduler_.run();
+}
+
 // ---- from workers
 
 void Core::register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& news) {
   const auto registered = workers_.register_worker(peer, news);
-  if (!registered) return outside_.answer(ticket, registered.error(), {});
+  if (!registered) return outside_.answer(ticket, registered.error());
   Worker& worker = *registered->worker;
   const bool same = registered->same;
   take_tasks(worker, false);
@@ -105,7 +112,7 @@ void Core::register_worker(Ticket ticket, const std::string& peer, const bus::Re
   lifecycle_.requeue_missing(worker, "worker " + worker.name + (same ? " has it no more" : " was restarted"), !same);
   runs_.mark_lost(worker, same);
   worker.plan_due = false;  // the answer is the plan
-  outside_.answer(ticket, Reply(plans_.of(worker)), {});
+  outside_.answer(ticket, Reply(plans_.of(worker)));
   workers_.publish(worker);
   scheduler_.run();
   tick_soon();
@@ -113,11 +120,11 @@ void Core::register_worker(Ticket ticket, const std::string& peer, const bus::Re
 
 void Core::worker_report(Ticket ticket, const std::string& peer, const bus::WorkerReport& report) {
   const auto taken = workers_.take_report(peer, report);
-  if (!taken) return outside_.answer(ticket, taken.error(), {});
+  if (!taken) return outside_.answer(ticket, taken.error());
   Worker& worker = **taken;
   jobs_.take_measures(report);
   take_tasks(worker, report.leaving);
-  outside_.answer(ticket, Reply(bus::Ack{}), {});
+  outside_.answer(ticket, Reply(bus::Ack{}));
   if (report.leaving) worker_gone(worker, Worker::State::kDown, "worker " + worker.name + " went down", false);
   workers_.publish(worker);
   scheduler_.run();
@@ -141,7 +148,7 @@ void Core::worker_gone(Worker& worker, Worker::State state, const std::string& r
 
 void Core::fetch_plugin(Ticket ticket, const std::string& sha256) {
   auto bytes = contents_.get(sha256);
-  if (!bytes) return outside_.answer(ticket, bytes.error(), {});
+  if (!bytes) return outside_.answer(ticket, bytes.error());
   outside_.answer(ticket, Reply(bus::Ack{}), *bytes);
 }
 

@@ -11,6 +11,7 @@
 #include "config.hpp"
 #include "contents.hpp"
 #include "disk_trouble.hpp"
+#include "fault_budget.hpp"
 #include "freeride/base/clock.hpp"
 #include "jobs.hpp"
 #include "lifecycle.hpp"
@@ -61,6 +62,8 @@ class Core {
   void stop_profile(Ticket ticket, const std::string& run);
   void list_profiles(Ticket ticket, const bus::ListProfiles& wish) { profile_commands_.list(ticket, wish); }
   void import_profiles(Ticket ticket, const bus::ImportProfiles& wish);
+  void list_faults(Ticket ticket);
+  void lift_faults(Ticket ticket, const bus::LiftFaults& wish);
 
   // ---- from workers; `peer` is where the message came from.
   void register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& worker);
@@ -103,6 +106,7 @@ class Core {
   ProfileRuns runs_;
   Capacity capacity_;
   Contents contents_;
+  FaultBudget faults_;
   LoadCheck check_;
   Replacements replacements_;
   Lifecycle lifecycle_;

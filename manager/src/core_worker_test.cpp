@@ -88,6 +88,34 @@ TEST_CASE("a worker that keeps dying does not take a task with it for ever") {
   CHECK(contains(house.verdict("a").reason, "restarted 3 times"));
 }
 
+TEST_CASE("a worker that is killed six times in an hour does not cost an innocent task its life") {
+  Running house;
+  for (int n = 0; n < 6; ++n) {
+    FakeWorker again("w", 0);
+    again.incarnation = "process " + std::to_string(n);
+    house.join(again);
+    house.settle(again);
+    REQUIRE(house.state("a") == "PAUSED");
+    house.pass(601, {&again});
+  }
+  CHECK(house.task("a").restarts == 6);
+}
+
+TEST_CASE("a task that is lost before it says that it was created is counted, too") {
+  Running house;
+  for (int n = 0; n < 4; ++n) {
+    FakeWorker again("w", 0);
+    again.incarnation = "process " + std::to_string(n);
+    house.join(again);
+    house.settle(again);
+    if (house.state("a") == "STOPPED") break;
+    again.tasks["a"].state = "SUBMITTED";  // it executes in a constructor
+    house.report(again);
+  }
+  CHECK(house.verdict("a").kind == "lost");
+  CHECK(house.task("a").restarts == 3);
+}
+
 TEST_CASE("a worker that leaves in good order costs its tasks no restart") {
   Running house;
   auto goodbye = house.report_of(house.worker);

@@ -186,7 +186,12 @@ void Job::add_bubbles(const bus::BubbleTotals& totals) {
     random_ ^= random_ << 17;
     if (const uint64_t at = random_ % overruns_seen_; at < kOverrunSample) overruns_ns_[at] = bounded_ns(overrun);
   }
-  changed_ = changed_ || !totals.overruns_ns.empty();
+  probes_.probes += totals.probes;
+  probes_.probe_findings += totals.probe_findings;
+  probes_.probes_unknown += totals.probes_unknown;
+  probes_.holdout_probes += totals.holdout_probes;
+  probes_.holdout_findings += totals.holdout_findings;
+  changed_ = changed_ || !totals.overruns_ns.empty() || totals.probes != 0;
   if (side_tasks_ == 0) return;
   StageTotals& stage = stages_[totals.stage];
   const int64_t bubble = bounded_ns(totals.bubble_ns);
@@ -318,6 +323,11 @@ bus::JobMeasures Job::measures() const {
   measures.duty_pct = plan_.duty_pct;
   measures.expected_cost_pct = policy::expected_cost_pct(cost());
   measures.budget_pct = config_.budget.slowdown_pct.value_or(-1);
+  measures.probes = probes_.probes;
+  measures.probe_findings = probes_.probe_findings;
+  measures.probes_unknown = probes_.probes_unknown;
+  measures.holdout_probes = probes_.holdout_probes;
+  measures.holdout_findings = probes_.holdout_findings;
   return measures;
 }
 

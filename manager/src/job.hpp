@@ -96,6 +96,7 @@ class Job {
   uint64_t iterations_ = 0, holdout_iterations_ = 0;
   double holdout_sum_ns_ = 0;
   uint64_t overruns_seen_ = 0;
+  bus::BubbleTotals probes_;  // only what it says of probes
   std::vector<int64_t> overruns_ns_;
   uint64_t random_ = 0x2545f4914f6cdd1dULL;
   bool changed_ = false, forget_blocks_ = false, plan_withdrawn_ = false;

@@ -34,7 +34,7 @@ bus::TaskCounters total(const bus::TaskCounters& earlier, const bus::TaskCounter
   all.memory_bytes = std::max<int64_t>(now.memory_bytes, 0);
   all.peak_memory_bytes = std::max({earlier.peak_memory_bytes, now.peak_memory_bytes, int64_t{0}});
   for (const auto& [name, value] : now.metrics) {
-    if (all.metrics.size() < kMaxMetrics && is_plain(name, 23)) all.metrics[name] = value;
+    if (all.metrics.size() < kMaxMetrics && is_metric_name(name)) all.metrics[name] = value;
   }
   return all;
 }
@@ -65,12 +65,14 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count) {
   the_.workers.plan_is_due(worker);
   if (task.row.stopping)
     return end(task, verdict_of(VerdictKind::kStopped, Cause::kOrder, "stopped by the user; " + reason));
-  // A worker that dies over and over must not take a task with it for ever.
-  if (count && task.phase == Task::Phase::kPlaced && task.state().state != "SUBMITTED") {
-    if (task.row.info.restarts >= the_.max_restarts) {
+  // A worker that dies over and over must not take a task with it for ever, nor a task its workers. The state is no
+  // excuse: it is what the task says of itself.
+  if (count && task.phase == Task::Phase::kPlaced) {
+    const RestartLimit& limit = the_.config.restarts;
+    if (!task.restarts.count(the_.clock.now_ns(), limit)) {
       return end(task, verdict_of(VerdictKind::kLost, Cause::kWorker,
-                                  reason + "; it has been restarted " + std::to_string(task.row.info.restarts) +
-                                      " times already"));
+                                  reason + "; it has been restarted " + std::to_string(limit.most) + " times within " +
+                                      std::to_string(limit.interval_ns / kNsPerSec) + " s already"));
     }
     ++task.row.info.restarts;
   }
@@ -104,11 +106,24 @@ void Lifecycle::requeue_missing(const Worker& worker, const std::string& reason,
   }
 }
 
+void Lifecycle::note_fault(const bus::Verdict& verdict, const Worker& worker, const std::string& sha256,
+                           const std::string& user, const std::string& task) {
+  if (!verdict.gpu_fault || !worker.on_gpu()) return;
+  const std::string job = worker.ranks.empty() ? "" : worker.ranks.front().job;
+  if (!the_.faults.note({the_.tasks.unix_ms(), sha256, user, job, task})) return;
+  the_.due.raised = true;
+  for (auto& [id, other] : the_.tasks.all()) {
+    if (!other.on_worker() || other.name() == task) continue;
+    const Worker* there = the_.workers.find(other.state().worker);
+    if (there != nullptr && is_blocked(other, *there)) requeue(other, "taken off its device", false);
+  }
+}
+
 void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool leaving) {
   const bool ended = report.state == "STOPPED";
   Task* task = the_.tasks.live(report.task);
   if (task != nullptr && task->phase == Task::Phase::kQueued && task->last_worker == worker.name && !ended &&
-      is_of(*task, report)) {
+      is_of(*task, report) && !is_blocked(*task, worker)) {
     adopt(*task, worker);
   }
   if (task == nullptr || !task->on(worker.name)) {
@@ -122,6 +137,7 @@ void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool 
   update(*task, worker, report);
   const auto& verdict = report.verdict;
   const VerdictKind kind = kind_of(verdict);
+  note_fault(verdict, worker, task->state().sha256, task->load().user, task->name());
   if (kind == VerdictKind::kLost)
     return requeue(*task, verdict.reason.empty() ? "its processes were lost" : bounded(verdict.reason, kMaxReason),
                    true);
@@ -133,6 +149,11 @@ void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool 
   end(*task, verdict);
 }
 
+bool Lifecycle::is_blocked(const Task& task, const Worker& worker) const {
+  const std::string job = worker.ranks.empty() ? "" : worker.ranks.front().job;
+  return worker.on_gpu() && the_.faults.blocked(task.state().sha256, task.load().user, job).has_value();
+}
+
 // It was queued again, and has been there all the time.
 void Lifecycle::adopt(Task& task, const Worker& worker) {
   spdlog::info("task {}: still alive on {}", task.name(), worker.name);
@@ -140,6 +161,7 @@ void Lifecycle::adopt(Task& task, const Worker& worker) {
   task.row.reserved_bytes = the_.capacity.need_bytes(task);
   task.row.earlier = task.earlier_before;
   if (task.row.info.restarts > 0) --task.row.info.restarts;  // it was not started anew after all
+  task.restarts.take_back();
   task.phase = Task::Phase::kCreating;
 }
 
@@ -174,8 +196,8 @@ void Lifecycle::explain(Task& task, const Worker& worker, const bus::TaskReport&
     why = Why::kDeviceIdle;
   }
   policy::WhyDetail detail;
-  if (why == Why::kDeviceIdle) detail.what = worker.name;
-  if (why == Why::kOffDuty && !worker.ranks.empty()) detail.duty_pct = the_.jobs.duty_pct(worker.ranks.front().job);
+  if (policy::names_worker(why)) detail.what = worker.name;
+  if (!worker.ranks.empty()) detail.duty_pct = the_.jobs.duty_pct(worker.ranks.front().job);
   detail.step_ns = report.counters.predicted_ns;
   detail.bubble_ns = report.bubble_ns;
   detail.leases = report.counters.leases;
@@ -188,9 +210,9 @@ void Lifecycle::requeue_silent(int64_t now) {
     if (!task.on_worker()) continue;
     if (const Worker* worker = the_.workers.find_up(task.state().worker); worker == nullptr) {
       // Only after a restart of ours: workers get three times the usual patience to find us again.
-      if (now - std::max(task.reported_ns, started_ns_) > 3 * the_.worker_timeout_ns)
+      if (now - std::max(task.reported_ns, started_ns_) > 3 * the_.config.worker_timeout_ns)
         requeue(task, "worker " + task.state().worker + " did not come back", true);
-    } else if (task.phase == Task::Phase::kPlaced && now - task.reported_ns > the_.worker_timeout_ns) {
+    } else if (task.phase == Task::Phase::kPlaced && now - task.reported_ns > the_.config.worker_timeout_ns) {
       requeue(task, "worker " + worker->name + " has it no more", true);
     }
   }

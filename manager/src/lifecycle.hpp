@@ -4,10 +4,13 @@
 #include <string>
 
 #include "capacity.hpp"
+#include "config.hpp"
 #include "contents.hpp"
+#include "fault_budget.hpp"
 #include "jobs.hpp"
 #include "placement_due.hpp"
 #include "replacements.hpp"
+#include "restarts.hpp"
 #include "task_book.hpp"
 #include "workers.hpp"
 
@@ -24,16 +27,20 @@ class Lifecycle {
     Contents& contents;
     Replacements& replacements;
     const Capacity& capacity;
+    FaultBudget& faults;
     PlacementDue& due;
-    int64_t worker_timeout_ns;
-    uint32_t max_restarts;
+    const CoreConfig& config;
   };
   explicit Lifecycle(const Parts& parts) : the_(parts), started_ns_(parts.clock.now_ns()) {}
 
+  /// A task or a profile of `sha256` and `user` has ended on `worker`: counts its GPU fault, if it is one. Tasks of
+  /// whom that blocks wait in the queue from now on.
+  void note_fault(const bus::Verdict& verdict, const Worker& worker, const std::string& sha256, const std::string& user,
+                  const std::string& task);
   /// The task has ended.
   void end(Task& task, bus::Verdict verdict);
-  /// The task has left its worker and waits again. `count`: as a restart, of which a task has only so many; only if it
-  /// had begun to exist there.
+  /// The task has left its worker and waits again. `count`: as a restart, of which a task has only so many within a
+  /// while; only if its worker had it, in whatever state that said it was.
   void requeue(Task& task, const std::string& reason, bool count);
   /// The same for all tasks of a worker that is gone.
   void requeue_all(const std::string& worker, const std::string& reason, bool count);
@@ -45,6 +52,7 @@ class Lifecycle {
   void requeue_silent(int64_t now);
 
  private:
+  bool is_blocked(const Task& task, const Worker& worker) const;
   void adopt(Task& task, const Worker& worker);
   void update(Task& task, const Worker& worker, const bus::TaskReport& report);
   void explain(Task& task, const Worker& worker, const bus::TaskReport& report);

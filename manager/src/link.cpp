@@ -2,12 +2,52 @@
 
 #include <spdlog/spdlog.h>
 
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "freeride/bus/json.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
 namespace {
 constexpr size_t kMaxOpen = 4096;  // requests for a log stay open for two seconds, replacements until they are done
+constexpr size_t kMaxUsers = 4096;
+constexpr size_t kMaxAuditText = 256, kMaxAuditEntries = 64;
+
+template <class C, class... Cs>
+constexpr bool is_one_of = (std::is_same_v<C, Cs> || ...);
+template <class C>
+constexpr bool changes_something =
+    is_one_of<C, bus::Load, bus::ReplacePlugin, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::TakeProfile,
+              bus::StopProfile, bus::ImportProfiles, bus::RegisterWorker, bus::LiftFaults>;
+
+// Workers are given every plugin and say what has become of every task.
+bool is_from_worker(const std::string& command) {
+  return command == bus::WorkerReport::kCommand || command == bus::RegisterWorker::kCommand ||
+         command == bus::FetchPlugin::kCommand;
 }
+
+// A command's arguments as the audit log has them: bounded, without what is not set; of parameters, which may be
+// secret, the names.
+nlohmann::json for_audit(const std::string& key, const nlohmann::json& value) {
+  if (value.is_string()) return bounded(value.get<std::string>(), kMaxAuditText);
+  if (value.is_array()) return value.size();
+  if (!value.is_object()) return value;
+  auto shown = key == "params" ? nlohmann::json::array() : nlohmann::json::object();
+  for (const auto& [name, inner] : value.items()) {
+    if (shown.size() >= kMaxAuditEntries) break;
+    if (key == "params") {
+      shown.push_back(bounded(name, kMaxAuditText));
+    } else if (!inner.empty() && inner != "") {
+      shown[name] = for_audit(name, inner);
+    }
+  }
+  return shown;
+}
+
+}  // namespace
 
 bool Link::receive(Core& core, size_t limit) {
   for (size_t n = 0; n < limit; ++n) {
@@ -27,79 +67,118 @@ bool Link::receive(Core& core, size_t limit) {
 }
 
 template <class C, class Call>
-void Link::with(const bus::Server::Incoming& incoming, Call call) {
+bool Link::on(const bus::Server::Incoming& incoming, Call call) {
+  if (incoming.message.command != C::kCommand) return false;
   auto command = incoming.message.as<C>();
-  if (!command) return server_->reply_error(incoming, command.error());
+  std::optional<AuditEntry> audit;
+  if constexpr (changes_something<C>) {
+    audit.emplace(AuditEntry{unix_ms_(), incoming.process, C::kCommand, "{}"});
+    if (command) audit->arguments = for_audit("", bus::to_json(*command)).dump();
+  }
+  if (!command) {
+    refuse(incoming, audit, command.error());
+    return true;
+  }
   if (open_.size() >= kMaxOpen) {
-    return server_->reply_error(incoming,
-                                Error{Code::kExhausted, "the manager has too many requests open", "try again"});
+    refuse(incoming, audit, Error{Code::kExhausted, "the manager has too many requests open", "try again"});
+    return true;
   }
   const Ticket ticket = next_ticket_++;
   // What an answer needs; not the bytes of a plugin.
-  bus::Server::Incoming& kept = open_[ticket];
-  kept.peer = incoming.peer;
-  kept.message.id = incoming.message.id;
-  kept.message.command = incoming.message.command;
-  call(ticket, *command, incoming.message.attachment);
+  Open& kept = open_[ticket];
+  kept.request.peer = incoming.peer;
+  kept.request.message.id = incoming.message.id;
+  kept.request.message.command = incoming.message.command;
+  kept.audit = std::move(audit);
+  call(ticket, *command);
+  const auto unanswered = open_.find(ticket);
+  if (unanswered == open_.end() || !unanswered->second.audit) return true;
+  AuditEntry begun = *unanswered->second.audit;
+  begun.outcome = "pending";
+  audit_.note(std::move(begun));
+  return true;
 }
 
-void Link::request(Core& core, const bus::Server::Incoming& incoming) {
-  const std::string peer = incoming.peer;
-  const std::string id = incoming.message.id;
-  const std::string& command = incoming.message.command;
-  const auto is = [&](const char* name) { return command == name; };
-  using A = const std::string&;
-  if (is(bus::WorkerReport::kCommand)) {
-    with<bus::WorkerReport>(incoming, [&](Ticket t, const auto& c, A) { core.worker_report(t, peer, c); });
-  } else if (is(bus::RegisterWorker::kCommand)) {
-    with<bus::RegisterWorker>(incoming, [&](Ticket t, const auto& c, A) { core.register_worker(t, peer, c); });
-  } else if (is(bus::FetchPlugin::kCommand)) {
-    with<bus::FetchPlugin>(incoming, [&](Ticket t, const auto& c, A) { core.fetch_plugin(t, c.sha256); });
-  } else if (is(bus::Load::kCommand)) {
-    with<bus::Load>(incoming, [&](Ticket t, const auto& c, A attachment) { core.load(t, id, c, attachment); });
-  } else if (is(bus::ReplacePlugin::kCommand)) {
-    with<bus::ReplacePlugin>(
-        incoming, [&](Ticket t, const auto& c, A attachment) { core.replace(t, id, c.task, c.load, attachment); });
-  } else if (is(bus::StopTask::kCommand)) {
-    with<bus::StopTask>(incoming, [&](Ticket t, const auto& c, A) { core.stop(t, c.task); });
-  } else if (is(bus::PauseTask::kCommand)) {
-    with<bus::PauseTask>(incoming, [&](Ticket t, const auto& c, A) { core.pause(t, c.task); });
-  } else if (is(bus::ResumeTask::kCommand)) {
-    with<bus::ResumeTask>(incoming, [&](Ticket t, const auto& c, A) { core.resume(t, c.task); });
-  } else if (is(bus::ShowTask::kCommand)) {
-    with<bus::ShowTask>(incoming, [&](Ticket t, const auto& c, A) { core.show(t, c.task); });
-  } else if (is(bus::ListTasks::kCommand)) {
-    with<bus::ListTasks>(incoming, [&](Ticket t, const auto&, A) { core.list_tasks(t); });
-  } else if (is(bus::ListWorkers::kCommand)) {
-    with<bus::ListWorkers>(incoming, [&](Ticket t, const auto&, A) { core.list_workers(t); });
-  } else if (is(bus::ListPlugins::kCommand)) {
-    with<bus::ListPlugins>(incoming, [&](Ticket t, const auto&, A) { core.list_plugins(t); });
-  } else if (is(bus::GetStatus::kCommand)) {
-    with<bus::GetStatus>(incoming, [&](Ticket t, const auto&, A) { core.status(t); });
-  } else if (is(bus::GetReport::kCommand)) {
-    with<bus::GetReport>(incoming, [&](Ticket t, const auto& c, A) { core.report(t, c.job); });
-  } else if (is(bus::TakeProfile::kCommand)) {
-    with<bus::TakeProfile>(incoming,
-                           [&](Ticket t, const auto& c, A attachment) { core.take_profile(t, c, attachment); });
-  } else if (is(bus::FollowProfile::kCommand)) {
-    with<bus::FollowProfile>(incoming, [&](Ticket t, const auto& c, A) { core.follow_profile(t, c); });
-  } else if (is(bus::StopProfile::kCommand)) {
-    with<bus::StopProfile>(incoming, [&](Ticket t, const auto& c, A) { core.stop_profile(t, c.run); });
-  } else if (is(bus::ListProfiles::kCommand)) {
-    with<bus::ListProfiles>(incoming, [&](Ticket t, const auto& c, A) { core.list_profiles(t, c); });
-  } else if (is(bus::ImportProfiles::kCommand)) {
-    with<bus::ImportProfiles>(incoming, [&](Ticket t, const auto& c, A) { core.import_profiles(t, c); });
-  } else {
-    server_->reply_error(incoming, Error{Code::kVersion, "this manager knows no command " + in_quotes(command),
-                                         "use programs of one version"});
+void Link::refuse(const bus::Server::Incoming& request, const std::optional<AuditEntry>& audit, const Error& error) {
+  if (audit) {
+    AuditEntry entry = *audit;
+    entry.outcome = to_string(error.code);
+    entry.message = bounded(error.message, kMaxReason);
+    audit_.note(std::move(entry));
   }
+  server_->reply_error(request, error);
+}
+
+// Only who could be anybody anyway may say whose task it is.
+bus::Load Link::with_user(bus::Load load, const Peer& by) {
+  if (is_trusted_user(by.uid)) return load;
+  if (users_.size() >= kMaxUsers) users_.clear();
+  auto [known, fresh] = users_.try_emplace(by.uid);
+  if (fresh) known->second = user_name(by.uid);
+  load.user = known->second;
+  return load;
+}
+
+void Link::lift_faults(Core& core, Ticket ticket, const bus::LiftFaults& wish, const Peer& by) {
+  // Else whoever is blocked could lift it.
+  if (is_trusted_user(by.uid)) return core.lift_faults(ticket, wish);
+  answer(ticket,
+         Error{Code::kPermission, "a block for GPU faults is lifted by root or the manager's own user only",
+               "ask an operator"},
+         {});
+}
+
+void Link::request(Core& core, const bus::Server::Incoming& in) {
+  const Peer by = in.process;
+  const std::string& command = in.message.command;
+  if (is_from_worker(command) && !is_trusted_user(by.uid)) {
+    const AuditEntry entry{unix_ms_(), by, bounded(command, kMaxAuditText), "{}"};
+    return refuse(in, entry,
+                  Error{Code::kPermission,
+                        "this manager takes " + in_quotes(command) + " from workers of root and its own user only",
+                        "run the worker as " + user_name(geteuid())});
+  }
+  const std::string& peer = in.peer;
+  const std::string& id = in.message.id;
+  const std::string& bytes = in.message.attachment;
+  const bool known =
+      on<bus::WorkerReport>(in, [&](Ticket t, const auto& c) { core.worker_report(t, peer, c); }) ||
+      on<bus::RegisterWorker>(in, [&](Ticket t, const auto& c) { core.register_worker(t, peer, c); }) ||
+      on<bus::FetchPlugin>(in, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c.sha256); }) ||
+      on<bus::Load>(in, [&](Ticket t, const auto& c) { core.load(t, id, with_user(c, by), bytes); }) ||
+      on<bus::ReplacePlugin>(
+          in, [&](Ticket t, const auto& c) { core.replace(t, id, c.task, with_user(c.load, by), bytes); }) ||
+      on<bus::StopTask>(in, [&](Ticket t, const auto& c) { core.stop(t, c.task); }) ||
+      on<bus::PauseTask>(in, [&](Ticket t, const auto& c) { core.pause(t, c.task); }) ||
+      on<bus::ResumeTask>(in, [&](Ticket t, const auto& c) { core.resume(t, c.task); }) ||
+      on<bus::ShowTask>(in, [&](Ticket t, const auto& c) { core.show(t, c.task); }) ||
+      on<bus::ListTasks>(in, [&](Ticket t, const auto&) { core.list_tasks(t); }) ||
+      on<bus::ListWorkers>(in, [&](Ticket t, const auto&) { core.list_workers(t); }) ||
+      on<bus::ListPlugins>(in, [&](Ticket t, const auto&) { core.list_plugins(t); }) ||
+      on<bus::GetStatus>(in, [&](Ticket t, const auto&) { core.status(t); }) ||
+      on<bus::GetReport>(in, [&](Ticket t, const auto& c) { core.report(t, c.job); }) ||
+      on<bus::TakeProfile>(in,
+                           [&](Ticket t, auto c) {
+                             c.load = with_user(std::move(c.load), by);
+                             core.take_profile(t, c, bytes);
+                           }) ||
+      on<bus::FollowProfile>(in, [&](Ticket t, const auto& c) { core.follow_profile(t, c); }) ||
+      on<bus::StopProfile>(in, [&](Ticket t, const auto& c) { core.stop_profile(t, c.run); }) ||
+      on<bus::ListProfiles>(in, [&](Ticket t, const auto& c) { core.list_profiles(t, c); }) ||
+      on<bus::ImportProfiles>(in, [&](Ticket t, const auto& c) { core.import_profiles(t, c); }) ||
+      on<bus::ListFaults>(in, [&](Ticket t, const auto&) { core.list_faults(t); }) ||
+      on<bus::LiftFaults>(in, [&](Ticket t, const auto& c) { lift_faults(core, t, c, by); });
+  if (known) return;
+  server_->reply_error(
+      in, Error{Code::kVersion, "this manager knows no command " + in_quotes(command), "use programs of one version"});
 }
 
 void Link::answer(Ticket ticket, const Result<Reply>& reply, const std::string& attachment) {
   auto open = open_.extract(ticket);
   if (open.empty()) return spdlog::error("a request was answered twice (ticket {})", ticket);
-  if (!reply) return server_->reply_error(open.mapped(), reply.error());
-  std::visit([&](const auto& body) { server_->reply(open.mapped(), body, attachment); }, *reply);
+  if (!reply) return refuse(open.mapped().request, open.mapped().audit, reply.error());
+  if (open.mapped().audit) audit_.note(std::move(*open.mapped().audit));
+  std::visit([&](const auto& body) { server_->reply(open.mapped().request, body, attachment); }, *reply);
 }
 
 Result<std::string> Link::send(const std::string& peer, const Order& order) {

@@ -1,10 +1,13 @@
 // Link: the core's Outside over the bus, and the way in: decodes what the command socket gives and calls the core.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "audit_log.hpp"
 #include "core.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "outside.hpp"
@@ -14,12 +17,15 @@ namespace freeride::manager {
 /// One thread. Nothing here blocks.
 class Link final : public Outside {
  public:
-  Link(std::unique_ptr<bus::Server> server, std::unique_ptr<bus::Publisher> publisher)
-      : server_(std::move(server)), publisher_(std::move(publisher)) {}
+  /// Notes in `audit` who changes what; `unix_ms` is for its dates.
+  Link(std::unique_ptr<bus::Server> server, std::unique_ptr<bus::Publisher> publisher, AuditLog& audit,
+       std::function<int64_t()> unix_ms)
+      : server_(std::move(server)), publisher_(std::move(publisher)), audit_(audit), unix_ms_(std::move(unix_ms)) {}
 
   /// Hands what has arrived to `core`, at most `limit` messages. True: there may be more.
   bool receive(Core& core, size_t limit);
   int fd() const { return server_->fd(); }  ///< readable when receive() has something to do
+  void keep_listening() { server_->keep_listening(); }
 
   void answer(Ticket ticket, const Result<Reply>& reply, const std::string& attachment) override;
   Result<std::string> send(const std::string& peer, const Order& order) override;
@@ -28,13 +34,26 @@ class Link final : public Outside {
   void publish(const bus::JobMeasures& event) override { publisher_->publish(event); }
 
  private:
+  // A request that is not answered yet; with `audit`, one that changes something.
+  struct Open {
+    bus::Server::Incoming request;
+    std::optional<AuditEntry> audit;
+  };
+
   void request(Core& core, const bus::Server::Incoming& incoming);
+  void refuse(const bus::Server::Incoming& request, const std::optional<AuditEntry>& audit, const Error& error);
+  /// Calls with the command, where it is a C; or answers why not. False: it is another command.
   template <class C, class Call>
-  void with(const bus::Server::Incoming& incoming, Call call);
+  bool on(const bus::Server::Incoming& incoming, Call call);
+  void lift_faults(Core& core, Ticket ticket, const bus::LiftFaults& wish, const Peer& by);
+  bus::Load with_user(bus::Load load, const Peer& by);
 
   std::unique_ptr<bus::Server> server_;
   std::unique_ptr<bus::Publisher> publisher_;
-  std::map<Ticket, bus::Server::Incoming> open_;  // requests that are not answered yet
+  AuditLog& audit_;
+  std::function<int64_t()> unix_ms_;
+  std::map<Ticket, Open> open_;
+  std::map<uid_t, std::string> users_;  // names that were asked for
   Ticket next_ticket_ = 1;
 };
 

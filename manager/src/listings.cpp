@@ -19,13 +19,13 @@ bus::TaskInfo listed(const Task& task) {
 void Listings::tasks(Ticket ticket) const {
   bus::TasksReply reply;
   for (const auto& [id, task] : tasks_.all()) reply.tasks.push_back(listed(task));
-  outside_.answer(ticket, Reply(std::move(reply)), {});
+  outside_.answer(ticket, Reply(std::move(reply)));
 }
 
 void Listings::workers(Ticket ticket) const {
   bus::WorkersReply reply;
   reply.workers = workers_.infos();
-  outside_.answer(ticket, Reply(std::move(reply)), {});
+  outside_.answer(ticket, Reply(std::move(reply)));
 }
 
 void Listings::plugins(Ticket ticket) const {
@@ -34,7 +34,7 @@ void Listings::plugins(Ticket ticket) const {
     if (!worker.up()) continue;
     for (const auto& [file, plugin] : worker.plugins) reply.plugins.push_back(plugin);
   }
-  outside_.answer(ticket, Reply(std::move(reply)), {});
+  outside_.answer(ticket, Reply(std::move(reply)));
 }
 
 void Listings::status(Ticket ticket) const {
@@ -47,25 +47,23 @@ void Listings::status(Ticket ticket) const {
   for (const auto& [id, task] : tasks_.all()) ++reply.tasks_by_state[task.state().state];
   reply.workers = workers_.infos();
   reply.jobs = jobs_.measures();
-  outside_.answer(ticket, Reply(std::move(reply)), {});
+  outside_.answer(ticket, Reply(std::move(reply)));
 }
 
 void Listings::report(Ticket ticket, const std::string& job) const {
   if (!job.empty() && !jobs_.known(job)) {
     const auto names = jobs_.names();
     return outside_.answer(
-        ticket,
-        Error{Code::kNotFound,
-              "there is no training job " + in_quotes(job) + (names.empty() ? "" : "; known: " + join(names)),
-              {}},
-        {});
+        ticket, Error{Code::kNotFound,
+                      "there is no training job " + in_quotes(job) + (names.empty() ? "" : "; known: " + join(names)),
+                      {}});
   }
   bus::ReportReply reply;
   reply.jobs = jobs_.measures(job);
   for (const auto& [id, task] : tasks_.all()) {
     if (job.empty() || task.state().job.empty() || task.state().job == job) reply.tasks.push_back(listed(task));
   }
-  outside_.answer(ticket, Reply(std::move(reply)), {});
+  outside_.answer(ticket, Reply(std::move(reply)));
 }
 
 }  // namespace freeride::manager

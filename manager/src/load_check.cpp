@@ -69,6 +69,11 @@ Status LoadCheck::check_place(const bus::Load& load) const {
   return policy::check_request(request, views);
 }
 
+Status LoadCheck::check_faults(const std::string& sha256, const std::string& user) const {
+  if (auto blocked = faults_.blocked(sha256, user, {})) return Error{Code::kRejected, *blocked, {}};
+  return {};
+}
+
 Result<std::string> LoadCheck::choose_name(const bus::Load& load) const {
   const auto taken = [this](const std::string& name) {
     return tasks_.live().count(name) != 0 || runs_.all().count(name) != 0;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "capacity.hpp"
+#include "fault_budget.hpp"
 #include "freeride/bus/commands.hpp"
 #include "jobs.hpp"
 #include "profile_runs.hpp"
@@ -14,14 +15,17 @@ namespace freeride::manager {
 /// One thread; never blocks.
 class LoadCheck {
  public:
-  LoadCheck(const TaskBook& tasks, const Jobs& jobs, const ProfileRuns& runs, const Capacity& capacity)
-      : tasks_(tasks), jobs_(jobs), runs_(runs), capacity_(capacity) {}
+  LoadCheck(const TaskBook& tasks, const Jobs& jobs, const ProfileRuns& runs, const Capacity& capacity,
+            const FaultBudget& faults)
+      : tasks_(tasks), jobs_(jobs), runs_(runs), capacity_(capacity), faults_(faults) {}
 
   /// Names, numbers and parameters. Errors: kInvalidArgument, kExhausted (too many live tasks).
   Status check(const bus::Load& load) const;
   /// Job, stage, replica and memory, against the workers that are up. Errors: kNotFound (there is no such job),
   /// policy::check_request()'s.
   Status check_place(const bus::Load& load) const;
+  /// Whether the content may go on a device at once, for whoever asks. Errors: kRejected (blocked for GPU faults).
+  Status check_faults(const std::string& sha256, const std::string& user) const;
   /// The name that the new task gets: the given one, else one made of the plugin's. Errors: kAlreadyExists.
   Result<std::string> choose_name(const bus::Load& load) const;
 
@@ -30,6 +34,7 @@ class LoadCheck {
   const Jobs& jobs_;
   const ProfileRuns& runs_;
   const Capacity& capacity_;
+  const FaultBudget& faults_;
 };
 
 }  // namespace freeride::manager

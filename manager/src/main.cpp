@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
+#include <map>
 
+#include "audit_log.hpp"
 #include "core.hpp"
+#include "freeride/base/access.hpp"
 #include "freeride/base/config.hpp"
 #include "freeride/base/end_signals.hpp"
 #include "freeride/base/fd.hpp"
@@ -24,77 +26,76 @@ using namespace freeride;
 constexpr const char* kVersion = FREERIDE_VERSION;
 constexpr size_t kBatch = 256;  // messages between two looks at the clock
 
+const std::map<std::string, policy::QueueOrder> kQueueOrders{{"submission", policy::QueueOrder::kSubmission},
+                                                             {"fair", policy::QueueOrder::kFairShare}};
+
 struct Options {
-  std::string run_dir, state_dir, log_level = "info";
+  std::string run_dir, state_dir, group, audit_log, log_level = "info";
   std::string publish_endpoint, events_endpoint, commands_endpoint;
   bool no_broker = false;
-  double holdout_pct = 10, side_worth = 1.0;
-  std::string budget_pct = "1";
+  std::string budget_pct = "1", queue = "submission";
   int64_t holdout_block_ms = 3000, default_memory_mib = 2048, worker_timeout_ms = 5000, profile_timeout_ms = 180'000;
-  uint32_t max_restarts = 3;
-  size_t history = 1000;
-  std::string queue = "submission";
+  int64_t restart_interval_s = 600;
+  manager::CoreConfig core;  // what else is given in the core's own units
 };
 
 void declare(CLI::App& app, Options& o) {
+  app.option_defaults()->always_capture_default();
   app.add_option("--run-dir", o.run_dir, "folder of the sockets");
   app.add_option("--state-dir", o.state_dir, "folder of what survives a restart");
+  app.add_option(
+      "--group", o.group,
+      "group that may command and read events; none: only this user (default: freeride, where root runs this)");
+  app.add_option("--audit-log", o.audit_log, "who changed what, a line each; default: audit.jsonl in the state dir");
   app.add_option("--log-level", o.log_level, "trace, debug, info, warn or error")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   app.add_option("--commands-endpoint", o.commands_endpoint, "command socket; default: in the run dir");
   app.add_option("--publish-endpoint", o.publish_endpoint, "where events are published; default: in the run dir");
   app.add_option("--events-endpoint", o.events_endpoint, "where events can be read; default: in the run dir");
   app.add_flag("--no-broker", o.no_broker, "a freeride-bus runs the event broker");
-  app.add_option("--holdout-pct", o.holdout_pct,
+  app.add_option("--holdout-pct", o.core.job.holdout_pct,
                  "share of iterations without side tasks, to measure I against; 0: do not measure")
-      ->check(within(0.0, 90.0))
-      ->capture_default_str();
+      ->check(within(0.0, 90.0));
   app.add_option("--holdout-block-ms", o.holdout_block_ms, "length of a held-out block")
-      ->check(CLI::Range(int64_t{10}, int64_t{3'600'000}))
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{10}, int64_t{3'600'000}));
   app.add_option("--budget-pct", o.budget_pct,
                  "time increase above which side tasks are throttled, or auto: as much as they are worth")
-      ->check(CLI::IsMember({"auto"}) | within(0.0, 1000.0))
-      ->capture_default_str();
-  app.add_option("--side-worth", o.side_worth, "what a second of a side task is worth, in seconds of a training GPU")
-      ->check(within(0.0, 1000.0))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"auto"}) | within(0.0, 1000.0));
+  app.add_option("--side-worth", o.core.job.budget.side_worth,
+                 "what a second of a side task is worth, in seconds of a training GPU")
+      ->check(within(0.0, 1000.0));
   app.add_option("--default-memory-mib", o.default_memory_mib,
                  "memory of a task that declares none, until it has been profiled")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option("--worker-timeout-ms", o.worker_timeout_ms, "silence after which a worker is lost")
-      ->check(CLI::Range(int64_t{2000}, int64_t{600'000}))
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{2000}, int64_t{600'000}));
   app.add_option("--profile-timeout-ms", o.profile_timeout_ms, "longest profile of a plugin")
-      ->check(CLI::Range(int64_t{1000}, int64_t{3'600'000}))
-      ->capture_default_str();
-  app.add_option("--max-restarts", o.max_restarts, "restarts of a task whose worker is lost while it runs")
-      ->capture_default_str();
-  app.add_option("--history", o.history, "ended tasks that are kept")
-      ->check(CLI::Range(0, 100'000))
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{1000}, int64_t{3'600'000}));
+  app.add_option("--max-restarts", o.core.restarts.most,
+                 "restarts of a task that is lost with its worker, within --restart-interval-s");
+  app.add_option("--restart-interval-s", o.restart_interval_s, "time after which a restart counts no more")
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400}));
+  app.add_option("--plugin-faults", o.core.faults.of_plugin,
+                 "GPU faults an hour at which a plugin's content is blocked everywhere; 0: never");
+  app.add_option("--user-faults", o.core.faults.of_user, "the same of all tasks of a user");
+  app.add_option("--job-faults", o.core.faults.of_job, "the same of all tasks in a job's bubbles");
+  app.add_option("--history", o.core.history, "ended tasks that are kept")->check(CLI::Range(0, 100'000));
   app.add_option("--queue", o.queue, "order within a priority: submission or fair (between users)")
-      ->check(CLI::IsMember({"submission", "fair"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember(kQueueOrders));
 }
 
 manager::CoreConfig core_config(const Options& o, const Paths& paths) {
-  manager::CoreConfig config;
+  manager::CoreConfig config = o.core;
   config.paths = paths;
   config.version = kVersion;
-  config.job.holdout_pct = o.holdout_pct;
   config.job.holdout_block_ns = o.holdout_block_ms * kNsPerMs;
   config.job.budget.slowdown_pct.reset();
   if (o.budget_pct != "auto") config.job.budget.slowdown_pct = std::stod(o.budget_pct);
-  config.job.budget.side_worth = o.side_worth;
   config.default_memory_bytes = o.default_memory_mib << 20;
   config.worker_timeout_ns = o.worker_timeout_ms * kNsPerMs;
   config.profile_timeout_ns = o.profile_timeout_ms * kNsPerMs;
-  config.max_restarts = o.max_restarts;
-  config.history = o.history;
-  config.queue_order = o.queue == "fair" ? policy::QueueOrder::kFairShare : policy::QueueOrder::kSubmission;
+  config.restarts.interval_ns = o.restart_interval_s * kNsPerSec;
+  config.queue_order = kQueueOrders.at(o.queue);
   return config;
 }
 
@@ -115,11 +116,15 @@ Fd signals() {
   return Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-int serve(manager::Core& core, manager::Link& link, const Clock& clock, int signal_fd) {
+int serve(manager::Core& core, manager::Link& link, bus::Broker* broker, const Clock& clock, int signal_fd) {
   while (true) {
     // What is there comes before what time says: after a stall nobody is declared lost whose report is waiting.
     const bool more = link.receive(core, kBatch);
-    if (clock.now_ns() >= core.next_tick_ns()) core.tick();
+    if (clock.now_ns() >= core.next_tick_ns()) {
+      core.tick();
+      link.keep_listening();
+      if (broker != nullptr) broker->keep_listening();
+    }
     int64_t timeout_ms = 0;
     if (!more) timeout_ms = std::clamp<int64_t>((core.next_tick_ns() - clock.now_ns()) / kNsPerMs + 1, 0, 60'000);
     pollfd fds[2] = {{link.fd(), POLLIN, 0}, {signal_fd, POLLIN, 0}};
@@ -147,16 +152,30 @@ int run(const Options& o) {
   // It decides in seconds; where it shares cores with training, training goes first. Before any thread is made.
   if (auto s = stand_behind_training(); !s) spdlog::warn("{}", s.error().text());
   if (auto s = leave_memory_to_training(kServiceMemoryBytes); !s) spdlog::warn("{}", s.error().text());
+  (void)raise_descriptor_limit();  // each connection takes one
+  make_files_private();
+  const auto group = operators_group(o.group);
+  if (!group) return fail(group.error());
   const Fd signal_fd = signals();
   zmq::context_t context;
   // The command socket first: of two managers the second is to hear of the first, not of its database.
-  auto server = bus::Server::bind(context, commands);
+  auto server = bus::Server::bind(context, commands, *group);
   if (!server) return fail(server.error());
+  for (const auto& folder : {paths.state_dir, paths.store_dir()}) {
+    if (auto s = make_private_folder(folder, *group); !s) return fail(s.error());
+  }
+  // Everybody could read those of an earlier version. Before the store has them open: SQLite's locks end with the first
+  // descriptor of theirs that this process closes.
+  for (const char* end : {"", "-wal"}) {
+    if (auto s = make_private_file(paths.database().string() + end, std::nullopt); !s) return fail(s.error());
+  }
   auto store = manager::StateStore::open(paths.database());
   if (!store) return fail(store.error());
+  auto audit = manager::AuditLog::open(or_default(o.audit_log, (paths.state_dir / "audit.jsonl").string()), *group);
+  if (!audit) return fail(audit.error());
   std::unique_ptr<bus::Broker> broker;
   if (!o.no_broker) {
-    auto started = bus::Broker::start(context, publish, events);
+    auto started = bus::Broker::start(context, publish, events, *group);
     if (!started) return fail(started.error());
     broker = std::move(*started);
   }
@@ -164,11 +183,11 @@ int run(const Options& o) {
   if (!publisher) return fail(publisher.error());
 
   const SteadyClock clock;
-  manager::Link link(std::move(*server), std::move(*publisher));
+  manager::Link link(std::move(*server), std::move(*publisher), **audit, unix_ms);
   auto core = manager::Core::start(core_config(o, paths), std::move(*store), link, clock, unix_ms);
   if (!core) return fail(core.error());
   spdlog::info("ready: commands at {}, events at {}, state in {}", commands, events, paths.state_dir.string());
-  return serve(**core, link, clock, signal_fd.get());
+  return serve(**core, link, broker.get(), clock, signal_fd.get());
 }
 
 }  // namespace

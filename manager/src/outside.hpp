@@ -14,9 +14,9 @@ namespace freeride::manager {
 /// Names a request until it is answered.
 using Ticket = uint64_t;
 
-using Reply =
-    std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::WorkersReply, bus::PluginsReply, bus::StatusReply,
-                 bus::ReportReply, bus::ProfileReply, bus::ProfilesReply, bus::ImportReply, bus::WorkerPlan>;
+using Reply = std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::WorkersReply, bus::PluginsReply,
+                           bus::StatusReply, bus::ReportReply, bus::ProfileReply, bus::ProfilesReply, bus::ImportReply,
+                           bus::FaultsReply, bus::WorkerPlan>;
 using Order = std::variant<bus::CreateTask, bus::ReplaceTask, bus::TaskOrder, bus::WorkerPlan, bus::GetLog>;
 
 /// Implemented over the bus by Link, and by a recorder in tests. All calls come on the core's thread and must not
@@ -25,7 +25,7 @@ class Outside {
  public:
   virtual ~Outside() = default;
   /// Answers a request, once; `attachment` travels beside the reply.
-  virtual void answer(Ticket ticket, const Result<Reply>& reply, const std::string& attachment) = 0;
+  virtual void answer(Ticket ticket, const Result<Reply>& reply, const std::string& attachment = {}) = 0;
   /// Sends a command to a worker. Returns the id that its reply will carry; kUnavailable when the peer is gone.
   virtual Result<std::string> send(const std::string& peer, const Order& order) = 0;
   virtual void publish(const bus::TaskState& event) = 0;

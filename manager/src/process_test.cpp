@@ -1,7 +1,9 @@
 // The program: real sockets, a client and a worker of the bus, kill -9.
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -129,10 +131,14 @@ TEST_CASE("a second manager is told of the first; other trouble at start is one 
   TempDir damaged;
   std::filesystem::create_directories(damaged.path / "state");
   std::ofstream(damaged.path / "state" / "freeride.db") << std::string(5000, 'x');
-  Program broken(damaged);
-  CHECK(broken.wait() == 1);
-  CHECK(contains(broken.log(), "move it away"));
-  CHECK(broken.lines() == 1);
+  {
+    Program mended(damaged);
+    Client its(damaged);
+    REQUIRE(its.ask<bus::StatusReply>(bus::GetStatus{}).ok());
+    CHECK(mended.end(SIGTERM) == 0);
+    CHECK(contains(mended.log(), "is damaged"));
+    CHECK(contains(mended.log(), "is kept as " + (damaged.path / "state" / "freeride.db.damaged-").string()));
+  }
   Program wrong(damaged, {"--holdout-pct", "500"});
   CHECK(wrong.wait() == 2);
 }
@@ -209,4 +215,94 @@ TEST_CASE("garbage on the command socket harms nobody") {
   CHECK(client.ask<bus::Ack>(stranger).error().code == Code::kNotFound);
   CHECK(client.ask<bus::StatusReply>(bus::GetStatus{}).ok());
   CHECK(manager.end(SIGINT) == 0);
+}
+
+namespace {
+
+constexpr uid_t kStranger = 65534;
+
+std::vector<std::string> lines_of(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("who changed what is in the audit log, as the kernel says; of parameters the names only") {
+  TempDir dir;
+  Program manager(dir);
+  Client client(dir);
+  auto load = load_of("a", 3);
+  load.params = {{"token", "secret-value"}};
+  REQUIRE(client.ask<bus::TaskReply>(load, plugin_bytes()).ok());
+  REQUIRE(client.ask<bus::TasksReply>(bus::ListTasks{}).ok());  // changes nothing
+  CHECK_FALSE(client.ask<bus::TaskReply>(bus::StopTask{"nobody"}).ok());
+  CHECK(manager.end(SIGTERM) == 0);
+  const auto lines = lines_of(dir.path / "state" / "audit.jsonl");
+  REQUIRE(lines.size() == 2);
+  CHECK(contains(lines[0], "\"command\":\"load\""));
+  CHECK(contains(lines[0], "\"params\":[\"token\"]"));
+  CHECK(contains(lines[0], "\"pid\":" + std::to_string(getpid())));
+  CHECK(contains(lines[0], "\"uid\":" + std::to_string(getuid())));
+  CHECK(contains(lines[0], "\"outcome\":\"ok\""));
+  CHECK_FALSE(contains(lines[0], "secret-value"));
+  CHECK(contains(lines[1], "\"outcome\":\"not_found\""));
+}
+
+TEST_CASE("what the manager keeps is not for everybody to read") {
+  TempDir dir;
+  std::filesystem::create_directories(dir.path / "state");
+  std::filesystem::permissions(dir.path / "state", std::filesystem::perms(0755));
+  const mode_t before = umask(022);
+  Program manager(dir);
+  umask(before);
+  Client client(dir);
+  REQUIRE(client.ask<bus::TaskReply>(load_of("a", 3), plugin_bytes()).ok());
+  for (const char* name : {"freeride.db", "freeride.db-wal", "audit.jsonl"}) {
+    CAPTURE(name);
+    CHECK((std::filesystem::status(dir.path / "state" / name).permissions() & std::filesystem::perms(0037)) ==
+          std::filesystem::perms::none);
+  }
+  CHECK((std::filesystem::status(dir.path / "state").permissions() & std::filesystem::perms(0026)) ==
+        std::filesystem::perms::none);
+}
+
+TEST_CASE("a member of the group commands under its own name, and is no worker and no operator") {
+  if (geteuid() != 0) return;  // only root can be others
+  TempDir dir;
+  std::filesystem::permissions(dir.path, std::filesystem::perms(0755));
+  const std::string group = getgrgid(kStranger)->gr_name;
+  // Before this process has threads. It waits for the manager by itself.
+  const pid_t member = fork();
+  if (member == 0) {
+    if (setgroups(0, nullptr) != 0 || setgid(kStranger) != 0 || setuid(kStranger) != 0) _exit(100);
+    Client client(dir);
+    auto load = load_of("hers", 3);
+    load.user = "root";
+    auto loaded = client.ask<bus::TaskReply>(load, plugin_bytes());
+    if (!loaded || loaded->task.load.user != user_name(kStranger)) _exit(101);
+    bus::RegisterWorker worker;
+    worker.worker = "false";
+    auto registered = client.ask<bus::WorkerPlan>(worker);
+    if (registered || registered.error().code != Code::kPermission) _exit(102);
+    auto fetched = client.ask<bus::Ack>(bus::FetchPlugin{loaded->task.load.sha256});
+    if (fetched || fetched.error().code != Code::kPermission) _exit(103);
+    auto lifted = client.ask<bus::FaultsReply>(bus::LiftFaults{"user", "hers"});
+    if (lifted || lifted.error().code != Code::kPermission) _exit(104);
+    auto monitor = bus::Subscriber::connect(client.context, Paths{dir.path / "run", {}}.events_endpoint(), {"task."});
+    if (!monitor || !(*monitor)->receive(kPatience)) _exit(105);
+    _exit(0);
+  }
+  Program manager(dir, {"--group", group});
+  int status = 0;
+  REQUIRE(waitpid(member, &status, 0) == member);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(manager.end(SIGTERM) == 0);
+  const auto lines = lines_of(dir.path / "state" / "audit.jsonl");
+  REQUIRE(lines.size() == 4);
+  for (const std::string& line : lines) CHECK(contains(line, "\"uid\":65534"));
+  CHECK(contains(lines[1], "\"outcome\":\"permission\""));
 }

@@ -17,10 +17,7 @@ constexpr size_t kMaxListBytes = 12 << 20;  // of a message's 16 MiB
 }  // namespace
 
 Status ProfileBook::restore() {
-  auto profiles = store_.profiles();
-  if (!profiles) return profiles.error();
-  profiles_ = std::move(*profiles);
-  return {};
+  return take(profiles_, store_.profiles());
 }
 
 // Every part with its length, so that no two lists of parts give the same text.

@@ -1,8 +1,6 @@
 // ProfileBook: the profiles that are kept, in memory and on the disk.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 

@@ -57,7 +57,7 @@ Result<std::vector<policy::ProfileDevice>> ProfileCommands::candidates(const bus
 }
 
 void ProfileCommands::take(Ticket ticket, const bus::TakeProfile& wish, const std::string& attachment) {
-  const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error, {}); };
+  const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error); };
   bus::Load load = wish.load;
   load.name.clear();
   if (auto checked = the_.check.check(load); !checked) return refuse(checked.error());
@@ -69,6 +69,10 @@ void ProfileCommands::take(Ticket ticket, const bus::TakeProfile& wish, const st
   if (!there) return refuse(there.error());
   auto sha256 = the_.contents.resolve(load, attachment);
   if (!sha256) return refuse(sha256.error());
+  if (auto free = the_.check.check_faults(*sha256, load.user); !free) {
+    the_.contents.release(*sha256);
+    return refuse(free.error());
+  }
   const auto key_on = [&](const std::string& worker) {
     return ProfileBook::key_of(*sha256, load.params, the_.workers.at(worker).model);
   };
@@ -83,13 +87,13 @@ void ProfileCommands::take(Ticket ticket, const bus::TakeProfile& wish, const st
     reply.worker = known->worker;
     reply.steps = known->steps.count;
     reply.profiles = {*known};
-    return the_.outside.answer(ticket, Reply(std::move(reply)), {});
+    return the_.outside.answer(ticket, Reply(std::move(reply)));
   }
   for (const auto& [name, run] : the_.runs.all()) {
     const bool here = std::any_of(there->begin(), there->end(), [&, &taken = run](const auto& one) {
       return one.device.worker == taken.worker && taken.key == key_on(taken.worker);
     });
-    if (here) return the_.outside.answer(ticket, Reply(the_.runs.reply_of(run)), {});
+    if (here) return the_.outside.answer(ticket, Reply(the_.runs.reply_of(run)));
   }
   const auto place = policy::place_profile(*there, the_.capacity.cap_bytes(load), {});
   if (place.worker.empty()) {
@@ -99,31 +103,31 @@ void ProfileCommands::take(Ticket ticket, const bus::TakeProfile& wish, const st
   }
   spdlog::info("profile of {} ({}) on {}", load.plugin, sha256->substr(0, 12), place.worker);
   const ProfileRun& run = the_.profiler.begin(load, *sha256, the_.workers.at(place.worker), load.steps, true);
-  the_.outside.answer(ticket, Reply(the_.runs.reply_of(run)), {});
+  the_.outside.answer(ticket, Reply(the_.runs.reply_of(run)));
 }
 
 void ProfileCommands::stop(Ticket ticket, const std::string& name) {
-  if (const bus::ProfileReply* last = the_.runs.ended(name)) return the_.outside.answer(ticket, Reply(*last), {});
+  if (const bus::ProfileReply* last = the_.runs.ended(name)) return the_.outside.answer(ticket, Reply(*last));
   ProfileRun* run = the_.runs.find(name);
   if (run == nullptr)
-    return the_.outside.answer(ticket, Error{Code::kNotFound, "there is no profile run " + in_quotes(name), {}}, {});
+    return the_.outside.answer(ticket, Error{Code::kNotFound, "there is no profile run " + in_quotes(name), {}});
   if (the_.profiler.wanted(*run) || !run->asked) {
     run->asked = false;
-    return the_.outside.answer(ticket, Reply(the_.runs.reply_of(*run)), {});
+    return the_.outside.answer(ticket, Reply(the_.runs.reply_of(*run)));
   }
   the_.profiler.give_up(name, "stopped by the user");
-  the_.outside.answer(ticket, Reply(*the_.runs.ended(name)), {});
+  the_.outside.answer(ticket, Reply(*the_.runs.ended(name)));
 }
 
 void ProfileCommands::list(Ticket ticket, const bus::ListProfiles& wish) {
-  the_.outside.answer(ticket, Reply(the_.profiles.list(wish)), {});
+  the_.outside.answer(ticket, Reply(the_.profiles.list(wish)));
 }
 
 void ProfileCommands::import(Ticket ticket, const bus::ImportProfiles& wish) {
   auto reply = the_.profiles.import(wish);
-  if (!reply) return the_.outside.answer(ticket, reply.error(), {});
+  if (!reply) return the_.outside.answer(ticket, reply.error());
   the_.due.raised = true;
-  the_.outside.answer(ticket, Reply(*reply), {});
+  the_.outside.answer(ticket, Reply(*reply));
 }
 
 void ProfileCommands::look_at_followers(int64_t now) {

@@ -55,19 +55,17 @@ bus::ProfileReply ProfileRuns::reply_of(const ProfileRun& run) const {
 }
 
 void ProfileRuns::follow(Ticket ticket, const bus::FollowProfile& follow) {
-  if (const bus::ProfileReply* last = ended(follow.run)) return outside_.answer(ticket, Reply(*last), {});
+  if (const bus::ProfileReply* last = ended(follow.run)) return outside_.answer(ticket, Reply(*last));
   ProfileRun* run = find(follow.run);
   if (run == nullptr) {
     return outside_.answer(
-        ticket,
-        Error{Code::kNotFound,
-              "there is no profile run " + in_quotes(follow.run) + "; the manager may have been restarted",
-              "profile again"},
-        {});
+        ticket, Error{Code::kNotFound,
+                      "there is no profile run " + in_quotes(follow.run) + "; the manager may have been restarted",
+                      "profile again"});
   }
   run->followed_ns = clock_.now_ns();
   if (run->state != follow.state || run->steps != follow.steps || run->followers.size() >= kMaxFollowers)
-    return outside_.answer(ticket, Reply(reply_of(*run)), {});
+    return outside_.answer(ticket, Reply(reply_of(*run)));
   run->followers.push_back({ticket, follow.state, follow.steps, clock_.now_ns()});
 }
 
@@ -80,13 +78,13 @@ void ProfileRuns::tell_followers(ProfileRun& run) {
       continue;
     }
     run.followed_ns = clock_.now_ns();  // it is about to ask again
-    outside_.answer(follower.ticket, Reply(reply_of(run)), {});
+    outside_.answer(follower.ticket, Reply(reply_of(run)));
   }
   run.followers = std::move(waiting);
 }
 
 void ProfileRuns::tell_end(const ProfileRun& run, bus::ProfileReply reply) {
-  for (const Follower& follower : run.followers) outside_.answer(follower.ticket, Reply(reply), {});
+  for (const Follower& follower : run.followers) outside_.answer(follower.ticket, Reply(reply));
   if (!run.asked && run.followers.empty()) return;
   ended_[run.name] = {std::move(reply), clock_.now_ns()};
   while (ended_.size() > kMaxEnded) {

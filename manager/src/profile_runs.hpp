@@ -23,7 +23,7 @@ struct Follower {
 
 /// A profile being taken. It runs on its worker as a task of its own, under a name of its own.
 struct ProfileRun {
-  std::string name, key, worker, plugin, sha256;
+  std::string name, key, worker, plugin, sha256, user;
   std::map<std::string, std::string> params;
   int64_t started_ns = 0, create_sent_ns = 0, memory_bytes = 0;
   int64_t seen_ns = 0;  ///< when the worker took it, or last reported it; 0: not yet

@@ -72,6 +72,7 @@ ProfileRun& Profiler::begin(const bus::Load& load, const std::string& sha256, co
   run.key = ProfileBook::key_of(sha256, load.params, worker.model);
   run.worker = worker.name;
   run.plugin = load.plugin;
+  run.user = load.user;
   run.sha256 = sha256;
   run.params = load.params;
   run.network = load.network;
@@ -112,13 +113,14 @@ void Profiler::take_report(Worker& worker, const bus::TaskReport& report) {
     return the_.runs.tell_followers(*run);
   }
   worker.plan_due = true;
+  the_.lifecycle.note_fault(report.verdict, worker, run->sha256, run->user, report.task);
   finish(the_.runs.take_out(report.task), report);
 }
 
 void Profiler::finish(const ProfileRun& run, const bus::TaskReport& report) {
   const VerdictKind kind = kind_of(report.verdict);
   if (kind != VerdictKind::kFinished && kind != VerdictKind::kStopped)
-    return failed(run, report.verdict, kind == VerdictKind::kLost || kind == VerdictKind::kEvicted);
+    return failed(run, report.verdict, policy::repeats_profile(kind));
   if (kind == VerdictKind::kStopped && report.init_ns <= 0) {  // nothing of it has been seen yet
     bus::Verdict verdict = report.verdict;
     verdict.kind = policy::kind_name(VerdictKind::kLost);
@@ -199,7 +201,7 @@ void Profiler::failed(const ProfileRun& run, bus::Verdict verdict, bool again) {
     concerned.push_back(task);
   }
   for (Task* task : concerned) {
-    if (!again || ++task->profile_failures > the_.max_repeats) {
+    if (!again || ++task->profile_failures > the_.config.restarts.most) {
       the_.lifecycle.end(*task, verdict);
       continue;
     }
@@ -232,11 +234,12 @@ void Profiler::expire(int64_t now) {
     bus::Verdict verdict;
     bool again = true;
     if (run.lost || the_.workers.find_up(run.worker) == nullptr ||
-        (run.seen_ns != 0 && now - run.seen_ns > the_.worker_timeout_ns)) {
+        (run.seen_ns != 0 && now - run.seen_ns > the_.config.worker_timeout_ns)) {
       verdict = verdict_of(VerdictKind::kLost, Cause::kWorker, "worker " + run.worker + " was lost or restarted");
-    } else if (now - run.started_ns > the_.timeout_ns) {
-      verdict = verdict_of(VerdictKind::kFailed, Cause::kSlowTransition,
-                           "the profile did not end within " + std::to_string(the_.timeout_ns / kNsPerSec) + " s");
+    } else if (now - run.started_ns > the_.config.profile_timeout_ns) {
+      verdict = verdict_of(
+          VerdictKind::kFailed, Cause::kSlowTransition,
+          "the profile did not end within " + std::to_string(the_.config.profile_timeout_ns / kNsPerSec) + " s");
       again = false;
     } else if (run.seen_ns == 0 && now - run.create_sent_ns > kOrderPatience) {
       if (now - run.started_ns < kCreateTries * kOrderPatience) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "capacity.hpp"
+#include "config.hpp"
 #include "contents.hpp"
 #include "freeride/policy/profile_plan.hpp"
 #include "freeride/policy/why.hpp"
@@ -33,9 +34,7 @@ class Profiler {
     const Capacity& capacity;
     Lifecycle& lifecycle;
     PlacementDue& due;
-    int64_t timeout_ns;  ///< of a run
-    int64_t worker_timeout_ns;
-    uint32_t max_repeats;  ///< of a task's profile, when it was lost
+    const CoreConfig& config;
   };
   explicit Profiler(const Parts& parts) : the_(parts) {}
 

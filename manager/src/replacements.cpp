@@ -36,7 +36,7 @@ bus::Load merged(const bus::Load& present, const bus::Load& asked) {
 
 void Replacements::replace(Ticket ticket, const std::string& request_id, const std::string& name,
                            const bus::Load& asked, const std::string& attachment) {
-  const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error, {}); };
+  const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error); };
   if (!is_plain(request_id, 256)) return refuse({Code::kInvalidArgument, "the request has no id", {}});
   auto repeated = the_.tasks.of_request(request_id);
   if (!repeated) return refuse(repeated.error());
@@ -58,9 +58,11 @@ void Replacements::replace(Ticket ticket, const std::string& request_id, const s
   auto sha256 = the_.contents.resolve(load, attachment);
   if (!sha256) return refuse(sha256.error());
   load.sha256 = *sha256;
-  if (auto room = check_room(task, load); !room) {
+  auto possible = the_.check.check_faults(load.sha256, load.user);
+  if (possible) possible = check_room(task, load);
+  if (!possible) {
     the_.contents.release(*sha256);
-    return refuse(room.error());
+    return refuse(possible.error());
   }
 
   const TaskRow before = task.row;
@@ -84,13 +86,13 @@ void Replacements::repeat(Ticket ticket, const std::string& request_id, int64_t 
   Task* task = the_.tasks.by_id(id);
   if (task == nullptr) {
     return the_.outside.answer(ticket,
-                               Error{Code::kNotFound, "the task of this request has ended and was forgotten", {}}, {});
+                               Error{Code::kNotFound, "the task of this request has ended and was forgotten", {}});
   }
   const bus::Replacement& replacement = task->row.info.replacement;
   if (replacement.request_id != request_id || replacement.state == "done") return the_.tasks.answer(ticket, *task);
-  if (replacement.state == "failed") return the_.outside.answer(ticket, failure_of(task->name(), replacement), {});
+  if (replacement.state == "failed") return the_.outside.answer(ticket, failure_of(task->name(), replacement));
   if (task->replace_waiting.size() >= kMostWaiting) {
-    return the_.outside.answer(ticket, Error{Code::kExhausted, "too many wait for this already", {}}, {});
+    return the_.outside.answer(ticket, Error{Code::kExhausted, "too many wait for this already", {}});
   }
   task->replace_waiting.push_back(ticket);
 }
@@ -192,7 +194,7 @@ void Replacements::fail(Task& task, const std::string& why, Code code) {
   the_.tasks.publish(task);
   the_.contents.release(replacement.load.sha256);
   for (const Ticket ticket : std::exchange(task.replace_waiting, {}))
-    the_.outside.answer(ticket, failure_of(task.name(), replacement), {});
+    the_.outside.answer(ticket, failure_of(task.name(), replacement));
 }
 
 }  // namespace freeride::manager

@@ -33,7 +33,7 @@ void Scheduler::run() {
       queue.push_back({static_cast<uint64_t>(task->row.id), load.priority, load.user});
   }
   auto devices = the_.capacity.devices();
-  for (const uint64_t id : policy::order_queue(std::move(queue), the_.order, std::move(live_by_user))) {
+  for (const uint64_t id : policy::order_queue(std::move(queue), the_.config.queue_order, std::move(live_by_user))) {
     Task& task = *the_.tasks.by_id(static_cast<int64_t>(id));
     if (task.phase != Task::Phase::kQueued) continue;
     if (task.not_before_ns > now) {
@@ -44,7 +44,25 @@ void Scheduler::run() {
   }
 }
 
-bool Scheduler::place(Task& task, const std::vector<policy::DeviceView>& devices) {
+bool Scheduler::place(Task& task, const std::vector<policy::DeviceView>& all) {
+  // A device of a job in whose bubbles too much has faulted is none for anybody; CPUs have no such faults.
+  std::vector<policy::DeviceView> devices;
+  std::optional<std::string> blocked;
+  for (const auto& device : all) {
+    const Worker& worker = the_.workers.at(device.worker);
+    const std::string job = worker.ranks.empty() ? "" : worker.ranks.front().job;
+    auto why = worker.on_gpu() ? the_.faults.blocked(task.state().sha256, task.load().user, job) : std::nullopt;
+    if (!why) {
+      devices.push_back(device);
+    } else {
+      blocked = std::move(why);
+    }
+  }
+  if (blocked && (devices.empty() ||
+                  policy::place(the_.capacity.request_of(task), devices).kind != policy::Placement::Kind::kPlace)) {
+    the_.tasks.wait(task, policy::Why::kFaults, *blocked);
+    return false;
+  }
   const auto placement = policy::place(the_.capacity.request_of(task), devices);
   if (placement.kind == policy::Placement::Kind::kReject) {
     the_.lifecycle.end(task, verdict_of(VerdictKind::kRejected, Cause::kNoRoom, placement.what));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "capacity.hpp"
+#include "config.hpp"
 #include "freeride/policy/placement.hpp"
 #include "freeride/policy/queue.hpp"
 #include "lifecycle.hpp"
@@ -30,8 +31,9 @@ class Scheduler {
     const ProfileBook& profiles;
     Profiler& profiler;
     Lifecycle& lifecycle;
+    const FaultBudget& faults;
     PlacementDue& due;
-    policy::QueueOrder order;
+    const CoreConfig& config;
   };
   explicit Scheduler(const Parts& parts) : the_(parts) {}
 

@@ -30,6 +30,8 @@ class Statement {
     return check(sqlite3_bind_blob64(statement_, ++bound_, bytes.data(), bytes.size(), SQLITE_TRANSIENT));
   }
 
+  Statement& bind(sqlite3_value* value) { return check(sqlite3_bind_value(statement_, ++bound_, value)); }
+
   /// True while there is a row.
   bool row() {
     if (!ok_) return false;
@@ -48,6 +50,8 @@ class Statement {
   int64_t integer(int column) { return sqlite3_column_int64(statement_, column); }
   uint64_t unsigned_integer(int column) { return static_cast<uint64_t>(integer(column)); }
   double real(int column) { return sqlite3_column_double(statement_, column); }
+  /// Until the next row; for bind() alone.
+  sqlite3_value* value(int column) { return sqlite3_column_value(statement_, column); }
   std::string bytes(int column) {
     const void* data = sqlite3_column_blob(statement_, column);
     const int size = sqlite3_column_bytes(statement_, column);

@@ -1,14 +1,23 @@
 #include "state_store.hpp"
 
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "freeride/base/fd.hpp"
 #include "freeride/bus/codec.hpp"
 #include "sqlite.hpp"
+#include "state_salvage.hpp"
+#include "text.hpp"
 
 namespace freeride::manager {
 namespace {
 
+constexpr int64_t kLastTask = int64_t{1} << 53;  // more than any manager counts to
 constexpr int64_t kRequestMemoryMs = 24LL * 3600 * 1000;
 
 // Appended to, never changed: a file of schema version n gets the steps from n on.
@@ -30,6 +39,12 @@ constexpr const char* kSchema[] = {R"sql(
 )sql",
                                    R"sql(
   ALTER TABLE profile ADD COLUMN record BLOB;
+)sql",
+                                   R"sql(
+  CREATE TABLE fault (id INTEGER PRIMARY KEY, unix_ms INTEGER NOT NULL, sha256 TEXT NOT NULL, user TEXT NOT NULL,
+                      job TEXT NOT NULL, task TEXT NOT NULL);
+  CREATE TABLE fault_block (scope TEXT NOT NULL, name TEXT NOT NULL, unix_ms INTEGER NOT NULL,
+                            PRIMARY KEY (scope, name)) WITHOUT ROWID;
 )sql"};
 static_assert(std::size(kSchema) == StateStore::kSchemaVersion);
 
@@ -57,8 +72,7 @@ Error describe(sqlite3* db, const std::filesystem::path& file, const std::string
               "another manager uses this state directory: stop it or choose another --state-dir"};
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-      return {Code::kInternal, message,
-              "the file is damaged: restore a copy, or move it away to start with an empty state"};
+      return {Code::kInternal, message, "start the manager again: it keeps what can be read"};
     default:
       return {Code::kUnavailable, message, "check that disk"};
   }
@@ -91,6 +105,14 @@ Result<std::unique_ptr<StateStore>> StateStore::open(const std::filesystem::path
     return errno_error("cannot make the state directory " + file.parent_path().string(), ec.value(),
                        "choose another with --state-dir");
   }
+  auto store = open_file(file);
+  if (store || store.error().code != Code::kInternal) return store;
+  return open_anew(file, store.error());
+}
+
+Result<std::unique_ptr<StateStore>> StateStore::open_file(const std::filesystem::path& file) {
+  // Parameters and environments of tasks are their users' own.
+  if (const Fd made(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)); made.valid()) fchmod(made.get(), 0600);
   sqlite3* db = nullptr;
   const int rc =
       sqlite3_open_v2(file.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
@@ -104,31 +126,46 @@ Result<std::unique_ptr<StateStore>> StateStore::open(const std::filesystem::path
                "PRAGMA journal_size_limit = 4194304; BEGIN IMMEDIATE; COMMIT;")) {
     return store->error("open");
   }
+  const auto version = store->version();  // first: what a newer manager has written may look damaged to this one
+  if (!version) return version.error();
   {
     Statement check(db, "PRAGMA quick_check(1)");
-    if (check.row() && check.bytes(0) != "ok") {
-      return Error{Code::kInternal, "cannot use " + file.string() + ": " + check.bytes(0),
-                   "the file is damaged: restore a copy, or move it away to start with an empty state"};
-    }
+    if (check.row() && check.bytes(0) != "ok") return Error{Code::kInternal, check.bytes(0), ""};
     if (!check.ok()) return store->error("read");
   }
-  if (auto migrated = store->migrate(); !migrated) return migrated.error();
+  if (auto migrated = store->migrate(*version); !migrated) return migrated.error();
   return store;
 }
 
-Status StateStore::migrate() {
+Result<std::unique_ptr<StateStore>> StateStore::open_anew(const std::filesystem::path& file, const Error& damage) {
+  const auto aside = move_aside(file);
+  if (!aside) return aside.error();
+  auto store = open_file(file);
+  if (!store) return store;
+  const auto counts = copy_readable(*aside, (*store)->db_);
+  std::string kept;
+  for (const auto& [table, rows] : counts) kept += (kept.empty() ? "" : ", ") + std::to_string(rows) + " of " + table;
+  spdlog::error("the state file {} is damaged ({}) and is kept as {}; what can be read of it goes on: {}",
+                file.string(), in_quotes(damage.message), aside->string(), kept.empty() ? "nothing" : "rows, " + kept);
+  return store;
+}
+
+Result<int64_t> StateStore::version() {
   int64_t version = 0;
-  {
-    Statement query(db_, "PRAGMA user_version");
-    if (query.row()) version = query.integer(0);
-    if (!query.ok()) return error("read");
-  }
-  if (version > kSchemaVersion || version < 0) {
+  Statement query(db_, "PRAGMA user_version");
+  if (query.row()) version = query.integer(0);
+  if (!query.ok()) return error("read");
+  if (version > kSchemaVersion) {
     return Error{Code::kVersion,
                  file_.string() + " has schema version " + std::to_string(version) + ", this manager knows " +
                      std::to_string(kSchemaVersion),
                  "start the newer freeride-manager, or move the file away"};
   }
+  if (version < 0) return Error{Code::kInternal, "schema version " + std::to_string(version), ""};
+  return version;
+}
+
+Status StateStore::migrate(int64_t version) {
   if (version == kSchemaVersion) return {};
   Transaction transaction(db_);
   if (!transaction.ok()) return error("write");
@@ -142,18 +179,48 @@ Status StateStore::migrate() {
 
 Result<std::vector<TaskRow>> StateStore::tasks() {
   std::vector<TaskRow> rows;
-  Statement query(db_, "SELECT id, info, earlier, stopping, reserved_bytes FROM task ORDER BY id");
-  while (query.row()) {
-    auto info = bus::decode<bus::TaskInfo>(query.bytes(1));
-    auto earlier = bus::decode<bus::TaskCounters>(query.bytes(2));
-    if (!info || !earlier) {
-      return Error{Code::kInternal, file_.string() + ": task " + std::to_string(query.integer(0)) + " cannot be read",
-                   "the file is damaged: restore a copy, or move it away to start with an empty state"};
+  std::vector<int64_t> damaged;
+  {
+    Statement query(db_, "SELECT id, info, earlier, stopping, reserved_bytes, name, state FROM task ORDER BY id");
+    while (query.row()) {
+      const int64_t id = query.integer(0);
+      auto info = bus::decode<bus::TaskInfo>(query.bytes(1));
+      auto earlier = bus::decode<bus::TaskCounters>(query.bytes(2));
+      if (!info || !earlier || id <= 0 || id > kLastTask || info->state.task != query.bytes(5) ||
+          info->state.state != query.bytes(6)) {
+        damaged.push_back(id);
+        continue;
+      }
+      rows.push_back({id, std::move(*info), std::move(*earlier), query.integer(3) != 0, query.integer(4)});
     }
-    rows.push_back({query.integer(0), std::move(*info), std::move(*earlier), query.integer(3) != 0, query.integer(4)});
+    if (!query.ok()) return error("read");
   }
-  if (!query.ok()) return error("read");
+  if (!damaged.empty()) leave_out(damaged);
   return rows;
+}
+
+void StateStore::leave_out(const std::vector<int64_t>& tasks) {
+  std::string numbers;
+  for (const int64_t id : tasks) numbers += (numbers.empty() ? "" : ", ") + std::to_string(id);
+  const std::string what = "in the state file " + file_.string() + " task " + numbers + " cannot be read";
+  const auto copy = name_aside(file_);
+  Statement backup(db_, "VACUUM INTO ?");
+  if (!backup.bind(copy.string()).run()) {
+    spdlog::error("{} and goes on without: {}", what, error("copy").message);
+    return;
+  }
+  chmod(copy.c_str(), 0600);
+  Transaction transaction(db_);
+  bool removed = transaction.ok();
+  for (const int64_t id : tasks) {
+    for (const char* sql : {"DELETE FROM task WHERE id = ?", "DELETE FROM request WHERE task = ?"}) {
+      Statement remove(db_, sql);
+      removed = removed && remove.bind(id).run();
+    }
+  }
+  removed = removed && transaction.commit();
+  spdlog::error("{}; the other tasks go on, and a copy with it is kept as {}{}", what, copy.string(),
+                removed ? "" : " (it could not be removed: " + error("write").message + ")");
 }
 
 Status StateStore::save_task(const TaskRow& task) {
@@ -274,6 +341,7 @@ Result<std::vector<JobRow>> StateStore::jobs() {
   while (blocks.row()) {
     const auto row = rows.find(blocks.bytes(0));
     if (row == rows.end() || blocks.integer(1) < 0 || blocks.integer(1) > 2) continue;
+    if (!std::isfinite(blocks.real(2)) || !std::isfinite(blocks.real(4)) || !std::isfinite(blocks.real(6))) continue;
     row->second.blocks.push_back({static_cast<policy::BlockKind>(blocks.integer(1)), blocks.real(2),
                                   blocks.unsigned_integer(3), blocks.real(4), blocks.unsigned_integer(5),
                                   blocks.real(6)});
@@ -341,6 +409,49 @@ Status StateStore::remove_job(const std::string& job) {
     if (!remove.bind(job).run()) return error("write");
   }
   if (!transaction.commit()) return error("write");
+  return {};
+}
+
+Result<std::vector<FaultRow>> StateStore::faults() {
+  std::vector<FaultRow> rows;
+  Statement query(db_, "SELECT unix_ms, sha256, user, job, task FROM fault ORDER BY id");
+  while (query.row())
+    rows.push_back({query.integer(0), query.bytes(1), query.bytes(2), query.bytes(3), query.bytes(4)});
+  if (!query.ok()) return error("read");
+  return rows;
+}
+
+Result<StateStore::FaultBlocks> StateStore::fault_blocks() {
+  FaultBlocks blocks;
+  Statement query(db_, "SELECT scope, name, unix_ms FROM fault_block");
+  while (query.row()) blocks[{query.bytes(0), query.bytes(1)}] = query.integer(2);
+  if (!query.ok()) return error("read");
+  return blocks;
+}
+
+Status StateStore::add_fault(const FaultRow& fault, const FaultBlocks& blocks, int64_t before_unix_ms) {
+  Transaction transaction(db_);
+  if (!transaction.ok()) return error("write");
+  Statement old(db_, "DELETE FROM fault WHERE unix_ms <= ?");
+  Statement put(db_, "INSERT INTO fault (unix_ms, sha256, user, job, task) VALUES (?,?,?,?,?)");
+  put.bind(fault.unix_ms).bind(fault.sha256).bind(fault.user).bind(fault.job).bind(fault.task);
+  if (!old.bind(before_unix_ms).run() || !put.run()) return error("write");
+  for (const auto& [key, since] : blocks) {
+    Statement block(db_, "INSERT OR IGNORE INTO fault_block (scope, name, unix_ms) VALUES (?,?,?)");
+    if (!block.bind(key.first).bind(key.second).bind(since).run()) return error("write");
+  }
+  if (!transaction.commit()) return error("write");
+  return {};
+}
+
+Status StateStore::remove_fault_block(const std::string& scope, const std::string& name) {
+  Transaction transaction(db_);
+  if (!transaction.ok()) return error("write");
+  Statement remove(db_, "DELETE FROM fault_block WHERE scope = ? AND name = ?");
+  Statement forget(db_, scope == "plugin" ? "UPDATE fault SET sha256 = '' WHERE sha256 = ?"
+                        : scope == "user" ? "UPDATE fault SET user = '' WHERE user = ?"
+                                          : "UPDATE fault SET job = '' WHERE job = ?");
+  if (!remove.bind(scope).bind(name).run() || !forget.bind(name).run() || !transaction.commit()) return error("write");
   return {};
 }
 

@@ -45,20 +45,29 @@ struct JobRow {
   std::vector<policy::BlockMean> blocks;  ///< read: all. Written: only those to append.
 };
 
+/// A side task has faulted a GPU.
+struct FaultRow {
+  int64_t unix_ms = 0;
+  std::string sha256, user, job;  ///< whose fault it counts as; empty: nobody's
+  std::string task;
+};
+
 /// One SQLite file in WAL mode with full synchronisation: what a call has returned success for is on the disk. The file
 /// is held exclusively. Every call may block on the disk; one thread. Errors of all calls: kExhausted (disk full),
 /// kPermission, kUnavailable (other trouble with the disk), kInternal (damaged); each says which file and what to do.
 class StateStore {
  public:
-  static constexpr int kSchemaVersion = 2;
+  static constexpr int kSchemaVersion = 3;
 
-  /// Opens or makes the file and its folder. Further errors: kAlreadyExists (another process has it open), kVersion
-  /// (written by a newer version), kInternal (not a database, or damaged).
+  /// Opens or makes the file, which is its owner's alone to read, and its folder. A damaged file is kept under a name
+  /// beside it, and a new one begins with all of its rows that can be read; the log says so in one line. Further
+  /// errors: kAlreadyExists (another process has it open), kVersion (written by a newer version).
   static Result<std::unique_ptr<StateStore>> open(const std::filesystem::path& file);
   ~StateStore();
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
+  /// A task that cannot be read is none: a copy of the file is kept with it, the log says so, and it is removed.
   Result<std::vector<TaskRow>> tasks();
   /// A new task together with the request that asked for it, in one transaction.
   Status add_task(const TaskRow& task, const std::string& request_id, int64_t unix_ms);
@@ -79,9 +88,23 @@ class StateStore {
   Status save_job(const JobRow& row, bool forget_blocks);
   Status remove_job(const std::string& job);
 
+  /// Oldest first.
+  Result<std::vector<FaultRow>> faults();
+  /// By scope and name: since when, unix_ms.
+  using FaultBlocks = std::map<std::pair<std::string, std::string>, int64_t>;
+  Result<FaultBlocks> fault_blocks();
+  /// The fault, the blocks that it brings, and an end of what is older than `before_unix_ms`, in one transaction.
+  Status add_fault(const FaultRow& fault, const FaultBlocks& blocks, int64_t before_unix_ms);
+  /// And no fault counts as that one's any more. `scope`: "plugin", "user" or "job".
+  Status remove_fault_block(const std::string& scope, const std::string& name);
+
  private:
   StateStore(sqlite3* db, std::filesystem::path file);
-  Status migrate();
+  static Result<std::unique_ptr<StateStore>> open_file(const std::filesystem::path& file);
+  static Result<std::unique_ptr<StateStore>> open_anew(const std::filesystem::path& file, const Error& damage);
+  void leave_out(const std::vector<int64_t>& tasks);
+  Result<int64_t> version();
+  Status migrate(int64_t version);
   Error error(const std::string& doing) const;
   sqlite3* db_;
   std::filesystem::path file_;

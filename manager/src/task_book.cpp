@@ -141,7 +141,7 @@ void TaskBook::answer(Ticket ticket, const Task& task, const std::string& log_ta
   bus::TaskReply reply;
   reply.task = task.row.info;
   reply.task.log_tail = log_tail;
-  outside_.answer(ticket, Reply(std::move(reply)), {});
+  outside_.answer(ticket, Reply(std::move(reply)));
 }
 
 void TaskBook::end(Task& task, bus::Verdict verdict) {

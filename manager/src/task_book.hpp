@@ -13,6 +13,7 @@
 #include "freeride/bus/events.hpp"
 #include "freeride/policy/why.hpp"
 #include "outside.hpp"
+#include "restarts.hpp"
 #include "state_store.hpp"
 
 namespace freeride::manager {
@@ -35,6 +36,7 @@ struct Task {
   int64_t create_sent_ns = 0;
   uint32_t create_tries = 0;
   uint32_t profile_failures = 0;
+  Restarts restarts;                 ///< those of late; row.info.restarts are all
   int64_t not_before_ns = 0;         ///< queued: not to be placed earlier, since a worker has just said no
   int64_t reported_ns = 0;           ///< placed: when its worker last named it
   bus::TaskCounters earlier_before;  ///< row.earlier as it was before it was queued again

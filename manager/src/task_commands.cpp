@@ -13,7 +13,7 @@ using policy::VerdictKind;
 
 void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus::Load& asked,
                         const std::string& attachment) {
-  const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error, {}); };
+  const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error); };
   if (!is_plain(request_id, 256)) return refuse({Code::kInvalidArgument, "the request has no id", {}});
   // The bus remembers answers for a minute; this remembers them over a restart, so that a repeated load never makes a
   // second task.
@@ -70,19 +70,19 @@ void TaskCommands::apply(Ticket ticket, Task& task, const char* doing, const std
   const auto saved = the_.tasks.try_save(task);
   if (!saved && !even_unsaved) {
     task = before;
-    return the_.outside.answer(ticket, saved.error(), {});
+    return the_.outside.answer(ticket, saved.error());
   }
   send_order(task);
   the_.tasks.publish(task);
   if (saved) return the_.tasks.answer(ticket, task);
   Error error = saved.error();
   error.message = "task " + task.name() + " is being " + doing + ", but that could not be recorded: " + error.message;
-  the_.outside.answer(ticket, error, {});
+  the_.outside.answer(ticket, error);
 }
 
 void TaskCommands::stop(Ticket ticket, const std::string& name) {
   auto found = the_.tasks.to_order(name, "stop");
-  if (!found) return the_.outside.answer(ticket, found.error(), {});
+  if (!found) return the_.outside.answer(ticket, found.error());
   Task& task = **found;
   if (!task.on_worker() || the_.workers.find_up(task.state().worker) == nullptr) {
     the_.lifecycle.end(task, verdict_of(VerdictKind::kStopped, Cause::kOrder,
@@ -91,8 +91,7 @@ void TaskCommands::stop(Ticket ticket, const std::string& name) {
     if (!task.unsaved) return the_.tasks.answer(ticket, task);
     return the_.outside.answer(ticket,
                                Error{Code::kUnavailable, "task " + name + " is stopped, but that could not be recorded",
-                                     "check the state directory's disk"},
-                               {});
+                                     "check the state directory's disk"});
   }
   const auto change = [](Task& t) {
     t.row.stopping = true;
@@ -103,7 +102,7 @@ void TaskCommands::stop(Ticket ticket, const std::string& name) {
 
 void TaskCommands::pause(Ticket ticket, const std::string& name) {
   auto found = running(name, "pause");
-  if (!found) return the_.outside.answer(ticket, found.error(), {});
+  if (!found) return the_.outside.answer(ticket, found.error());
   const auto change = [](Task& t) {
     t.state().paused_by_user = true;
     if (t.on_worker()) TaskBook::explain(t, policy::Why::kPausedByUser);
@@ -113,7 +112,7 @@ void TaskCommands::pause(Ticket ticket, const std::string& name) {
 
 void TaskCommands::resume(Ticket ticket, const std::string& name) {
   auto found = running(name, "resume");
-  if (!found) return the_.outside.answer(ticket, found.error(), {});
+  if (!found) return the_.outside.answer(ticket, found.error());
   const auto change = [](Task& t) {
     t.state().paused_by_user = false;
     if (t.on_worker()) TaskBook::explain(t, policy::Why::kNone);
@@ -134,8 +133,8 @@ void TaskCommands::send_order(const Task& task) {
 void TaskCommands::show(Ticket ticket, const std::string& name) {
   const Task* task = the_.tasks.latest(name);
   if (task == nullptr) {
-    return the_.outside.answer(
-        ticket, Error{Code::kNotFound, "there is no task " + in_quotes(name), "see freeride-ctl tasks"}, {});
+    return the_.outside.answer(ticket,
+                               Error{Code::kNotFound, "there is no task " + in_quotes(name), "see freeride-ctl tasks"});
   }
   const Worker* worker = task->on_worker() ? the_.workers.find_up(task->state().worker) : nullptr;
   if (worker == nullptr) return the_.tasks.answer(ticket, *task, task->state().verdict.log_tail);
@@ -157,7 +156,7 @@ void TaskCommands::unanswered(const Pending& pending) {
 
 void TaskCommands::answer_log(const Pending& pending, const std::string& log) {
   if (const Task* task = the_.tasks.by_id(pending.task)) return the_.tasks.answer(pending.ticket, *task, log);
-  the_.outside.answer(pending.ticket, Error{Code::kNotFound, "the task is gone", {}}, {});
+  the_.outside.answer(pending.ticket, Error{Code::kNotFound, "the task is gone", {}});
 }
 
 }  // namespace freeride::manager

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "freeride/base/access.hpp"
+
 namespace freeride::pages {
 namespace {
 
@@ -33,6 +35,7 @@ Result<Fd> new_socket() {
 Result<Fd> connect_to_worker(const std::string& path) {
   auto address = address_of(path);
   if (!address.ok()) return address.error();
+  if (auto open = check_socket(path); !open.ok()) return open.error();
   auto fd = new_socket();
   if (!fd.ok()) return fd.error();
   if (connect(fd->get(), reinterpret_cast<sockaddr*>(&*address), sizeof(*address)) != 0) {
@@ -41,6 +44,7 @@ Result<Fd> connect_to_worker(const std::string& path) {
       return Error{Code::kUnavailable, "nobody listens at " + path, "start the worker"};
     return errno_error("cannot connect to " + path, err);
   }
+  if (auto believed = check_listener(fd->get(), path); !believed.ok()) return believed.error();
   return fd;
 }
 

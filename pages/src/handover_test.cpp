@@ -72,6 +72,19 @@ TEST_CASE("a page travels from trainer to worker") {
   }
 }
 
+TEST_CASE("a worker's socket in a folder that somebody else has made gets no page") {
+  if (geteuid() != 0) return;  // only root can make files of other users
+  Folder folder;
+  const std::string path = folder.path + "/worker-cpu-0.sock";
+  auto listener = listen_for_pages(path);
+  REQUIRE(listener.ok());
+  CHECK(connect_to_worker(path).ok());
+  REQUIRE(chown(folder.path.c_str(), 65534, 65534) == 0);
+  const auto refused = connect_to_worker(path);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == Code::kPermission);
+}
+
 TEST_CASE("a stale socket is replaced, another file is not") {
   Folder folder;
   const std::string path = folder.path + "/worker-cpu-0.sock";

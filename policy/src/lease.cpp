@@ -141,10 +141,14 @@ LeaseAction decide_idle(const LeaseSnapshot& s) {
 }
 
 LeaseAction decide_bubble(const LeaseSnapshot& s) {
-  const Window window = window_of(s);
+  Window window = window_of(s);
   if (window.why != Why::kNone) return none(s, window.why);
   // The learned end may have moved to earlier while the lease was open (another rank's bubble began later, a page that
   // changes its mind): the lease must not outlive the last of the present ends.
+  if (s.probe_room_ns > 0) {
+    window.ends_ns.fill(window.ends_ns[0] - s.probe_room_ns);
+    if (window.ends_ns[0] - s.now_ns < s.limits.shortest_ns) return none(s, Why::kProbe);
+  }
   const int64_t last_ns = window.ends_ns[kQuantiles - 1];
   if (stands(s, false) && s.open_deadline_ns <= last_ns) return keep(s);
   for (const int64_t end_ns : window.ends_ns) {

@@ -397,3 +397,29 @@ TEST_CASE("nothing under the shortest lease is opened", "[lease]") {
   d.bubble(0, d.limits.shortest_ns - 1, d.limits.shortest_ns - 1, d.limits.shortest_ns - 1);
   CHECK(d.step().why == Why::kPastLengths);
 }
+
+TEST_CASE("a bubble that is probed has leases up to the probe's room, and none after it", "[lease]") {
+  LeaseSnapshot snapshot;
+  const RankView rank{.active = true,
+                      .wait = 1,
+                      .begin_ns = 1'000'000'000,
+                      .low_ns = 20'000'000,
+                      .mid_ns = 30'000'000,
+                      .high_ns = 40'000'000};
+  const TaskView task{.runnable = true};
+  snapshot.ranks = {&rank, 1};
+  snapshot.tasks = {&task, 1};
+  snapshot.now_ns = 1'000'000'000;
+  snapshot.probe_room_ns = 2'500'000;
+  const LeaseAction opened = decide_lease(snapshot);
+  CHECK(opened.verb == LeaseVerb::kOpen);
+  CHECK(opened.deadline_ns == 1'017'500'000);
+  snapshot.open_task = 0;
+  snapshot.open_deadline_ns = opened.deadline_ns;
+  snapshot.now_ns = opened.deadline_ns;
+  const LeaseAction closed = decide_lease(snapshot);
+  CHECK(closed.verb == LeaseVerb::kClose);
+  CHECK(closed.why == Why::kProbe);
+  snapshot.now_ns = 1'025'000'000;  // longer than its low length, too
+  CHECK(decide_lease(snapshot).why == Why::kProbe);
+}

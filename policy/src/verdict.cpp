@@ -34,6 +34,7 @@ constexpr EnumName<Cause> kCauses[] = {
     {Cause::kLeaseEnd, "lease_end"},
     {Cause::kNoPause, "no_pause"},
     {Cause::kUnleased, "unleased"},
+    {Cause::kProbe, "probe"},
     {Cause::kSlowTransition, "slow_transition"},
     {Cause::kNoMemory, "no_memory"},
     {Cause::kMemoryLimit, "memory_limit"},
@@ -55,6 +56,14 @@ constexpr EnumName<Cause> kCauses[] = {
 
 }  // namespace
 
+bool is_plugins_fault(VerdictKind kind) {
+  return kind == VerdictKind::kOverran || kind == VerdictKind::kOutOfMemory || kind == VerdictKind::kCrashed ||
+         kind == VerdictKind::kFailed || kind == VerdictKind::kRejected;
+}
+bool repeats_profile(VerdictKind kind) {
+  return kind == VerdictKind::kLost || kind == VerdictKind::kEvicted;
+}
+
 const char* kind_name(VerdictKind kind) {
   return name_in(kKinds, kind);
 }
@@ -66,6 +75,14 @@ std::optional<VerdictKind> kind_of(std::string_view name) {
 }
 std::optional<Cause> cause_of(std::string_view name) {
   return value_in(kCauses, name);
+}
+
+std::string text_of(const Verdict& verdict) {
+  std::string text = kind_name(verdict.kind);
+  if (!verdict.transition.empty()) text += " in " + verdict.transition;
+  if (!verdict.message.empty()) text += ": " + verdict.message;
+  if (!verdict.limit.empty()) text += " (limit: " + verdict.limit + ")";
+  return text;
 }
 
 void note_symptom(Verdict& first, const Verdict& later) {
@@ -92,6 +109,12 @@ void note_cause(Verdict& seen, Verdict before) {
     if (before.evidence.size() < Verdict::kMostEvidence) before.evidence.push_back(std::move(sign));
   }
   seen = std::move(before);
+}
+
+void doubt_stop(Verdict& said) {
+  said.kind = VerdictKind::kFailed;
+  said.cause = Cause::kExit;
+  said.message = "ended as one that was told to stop, which nobody had ordered: " + said.message;
 }
 
 }  // namespace freeride::policy

@@ -6,6 +6,17 @@
 
 using namespace freeride::policy;
 
+TEST_CASE("a stop that nobody ordered is a failure", "[verdict]") {
+  freeride::policy::Verdict said;
+  said.kind = freeride::policy::VerdictKind::kStopped;
+  said.cause = freeride::policy::Cause::kOrder;
+  said.message = "stopped in good order";
+  freeride::policy::doubt_stop(said);
+  CHECK(said.kind == freeride::policy::VerdictKind::kFailed);
+  CHECK(said.cause == freeride::policy::Cause::kExit);
+  CHECK(said.message.find("nobody had ordered: stopped in good order") != std::string::npos);
+}
+
 TEST_CASE("the first cause of an end wins, and later ones are its evidence", "[verdict]") {
   Verdict verdict;
   note_symptom(verdict, {});

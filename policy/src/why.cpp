@@ -14,6 +14,7 @@ constexpr EnumName<Why> kWhys[] = {
     {Why::kNoWorker, "no_worker"},
     {Why::kNoTrainer, "no_trainer"},
     {Why::kNoMemory, "no_memory"},
+    {Why::kFaults, "faults"},
     {Why::kProfileWait, "profile_wait"},
     {Why::kProfiling, "profiling"},
     {Why::kCreating, "creating"},
@@ -33,6 +34,7 @@ constexpr EnumName<Why> kWhys[] = {
     {Why::kUnknown, "unknown_length"},
     {Why::kPastLengths, "past_lengths"},
     {Why::kOtherLease, "other_lease"},
+    {Why::kProbe, "probe"},
     {Why::kNoTask, "no_task"},
     {Why::kStepTooLong, "step_too_long"},
 };
@@ -75,6 +77,8 @@ std::string sentence(Why why, const WhyDetail& detail) {
       return detail.what.empty() ? "waiting for a trainer" : "waiting for " + detail.what;
     case Why::kNoMemory:
       return with("waiting for memory", ": ", detail.what);
+    case Why::kFaults:
+      return with("blocked for GPU faults", ": ", detail.what);
     case Why::kProfileWait:
       return with("waiting to be profiled", ": ", detail.what);
     case Why::kProfiling:
@@ -113,6 +117,8 @@ std::string sentence(Why why, const WhyDetail& detail) {
       return "the present bubble is longer than all that were learned";
     case Why::kOtherLease:
       return "another side task has the device";
+    case Why::kProbe:
+      return "the GPU is being probed, for work that goes on without a lease";
     case Why::kNoTask:
       return "what is left of the present bubble is too short";
     case Why::kStepTooLong:
@@ -122,6 +128,10 @@ std::string sentence(Why why, const WhyDetail& detail) {
 }
 
 }  // namespace
+
+bool names_worker(Why why) {
+  return why == Why::kProfiling || why == Why::kCreating || why == Why::kWorkerSilent || why == Why::kDeviceIdle;
+}
 
 const char* why_name(Why why) {
   return name_in(kWhys, why);

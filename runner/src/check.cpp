@@ -1,7 +1,5 @@
 #include "check.hpp"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -97,15 +95,6 @@ class Scratch {
   std::string path_;
 };
 
-std::string text_of(const Outcome& outcome) {
-  const policy::Verdict& verdict = outcome.verdict;
-  std::string text = policy::kind_name(verdict.kind);
-  if (!verdict.transition.empty()) text += " in " + verdict.transition;
-  text += ": " + verdict.message;
-  if (!verdict.limit.empty()) text += " (limit: " + verdict.limit + ")";
-  return text;
-}
-
 // Peak resident memory of a process, MiB; 0 when it is gone.
 int64_t peak_mib(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
@@ -138,7 +127,7 @@ class LifeCheck {
   // A wait failed: because of a verdict, or because nothing happened.
   bool give_up(const std::string& name, const std::string& awaited) {
     const auto outcome = harness_.verdict(1);
-    findings_.problem(name, outcome ? text_of(*outcome)
+    findings_.problem(name, outcome ? text_of(outcome->verdict)
                                     : "no " + awaited + " within " + std::to_string(options_.timeout_s) +
                                           " s; use --timeout-s if it needs longer");
     return false;
@@ -248,7 +237,7 @@ class LifeCheck {
     if (!next.ok()) return findings_.problem("state", next.error().text());
     const auto failed = [&] {
       const auto outcome = (*next)->verdict(1);
-      findings_.problem("state", outcome ? text_of(*outcome) : "RestoreState did not return");
+      findings_.problem("state", outcome ? text_of(outcome->verdict) : "RestoreState did not return");
     };
     if (!(*next)->wait_state(FREERIDE_STATE_CREATED, most_ms_)) return failed();
     (*next)->open(FREERIDE_LEASE_INIT, most_ms_);

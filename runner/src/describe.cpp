@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <exception>
@@ -15,6 +14,7 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
+#include "freeride/base/files.hpp"
 
 namespace freeride::runner {
 namespace {
@@ -55,12 +55,7 @@ json to_json(const freeride_plugin& table) {
   } catch (...) {
     message = {{"code", "invalid_argument"}, {"error", "loading it threw"}, {"hint", ""}};
   }
-  const std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t written = write(out, text.data() + done, text.size() - done);
-    if (written <= 0) break;
-    done += static_cast<size_t>(written);
-  }
+  (void)write_all(out, message.dump(-1, ' ', false, json::error_handler_t::replace));
   _exit(EXIT_SUCCESS);
 }
 

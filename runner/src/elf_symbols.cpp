@@ -7,11 +7,15 @@
 #include <fstream>
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "freeride/plugin.h"
 
 namespace freeride::runner {
 namespace {
+
+// More than anybody reads; a table may claim millions, with names of kilobytes.
+constexpr size_t kMostNamed = 10'000;
 
 template <class T>
 bool read_at(std::string_view bytes, uint64_t offset, T& out) {
@@ -44,13 +48,15 @@ Result<Exports> read_exports(const std::string& path) {
   Exports exports;
   Elf64_Ehdr header{};
   if (!read_at(bytes, 0, header)) return exports;
+  bool looked = false;
   for (uint64_t i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr section{};
     Elf64_Shdr strings{};
     if (!read_at(bytes, header.e_shoff + i * header.e_shentsize, section)) break;
-    if (section.sh_type != SHT_DYNSYM) continue;
+    if (section.sh_type != SHT_DYNSYM || std::exchange(looked, true)) continue;
     if (!read_at(bytes, header.e_shoff + uint64_t{section.sh_link} * header.e_shentsize, strings)) break;
-    for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= section.sh_size; at += sizeof(Elf64_Sym)) {
+    for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= section.sh_size && exports.others.size() < kMostNamed;
+         at += sizeof(Elf64_Sym)) {
       Elf64_Sym symbol{};
       if (!read_at(bytes, section.sh_offset + at, symbol)) break;
       if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx == SHN_ABS) continue;

@@ -90,9 +90,20 @@ Outcome Enforcer::outcome(int status) {
   return first_cause_.ended(status, pages::load_acquire(answer_.transition));
 }
 
+// The page may be newer than the last look.
+bool Enforcer::stop_ordered_locked() const {
+  pages::Lease lease;
+  uint32_t sequence = 0;
+  return watch_.stop_ordered() || (pages::read_lease(lease_, lease, sequence) && lease.order == FREERIDE_ORDER_STOP);
+}
+
 void Enforcer::hear_locked() {
   if (first_cause_.has_said()) return;
-  if (const auto words = read_last_words(words_fd_)) first_cause_.said(*words);
+  auto words = read_last_words(words_fd_);
+  if (!words) return;
+  if (words->verdict.kind == policy::VerdictKind::kStopped && !stop_ordered_locked())
+    policy::doubt_stop(words->verdict);
+  first_cause_.said(*words);
 }
 
 void Enforcer::kill_locked(const policy::Verdict& verdict) {

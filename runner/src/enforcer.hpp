@@ -47,6 +47,7 @@ class Enforcer {
  private:
   std::optional<int64_t> look_locked(uint32_t& sequence);
   void hear_locked();
+  bool stop_ordered_locked() const;
   void kill_locked(const policy::Verdict& verdict);
 
   const pid_t pid_;

@@ -1,4 +1,6 @@
 // Every way in which a plugin can misbehave, and the verdict it gets.
+#include <fcntl.h>
+
 #include <sys/resource.h>
 
 #include <csignal>
@@ -142,6 +144,66 @@ TEST_CASE("fault: last words that are forged excuse no execution") {
   const Watched task(harness->task());
   CHECK(harness->wait_gone() == 0);
   CHECK(task.ends(0));
+}
+
+TEST_CASE("fault: to claim another state or transition buys no time") {
+  // state,transition: being created, stopping, stopped, paused, initialising, created, and values that are none
+  for (const std::string claim : {"0,1", "0,0", "2,6", "4,0", "2,0", "1,2", "1,0", "9,77"}) {
+    INFO(claim);
+    const TempDir scratch;
+    Harness::Options options;
+    options.grace_ms = 50;
+    auto harness = start_paused("claim", scratch, {{"path", claim}}, options);
+    open_until(*harness, FREERIDE_LEASE_BUBBLE, 60'000,
+               [](const auto& answer) { return pages::load_acquire(answer.last_paused_ns) == UINT64_MAX; });
+    harness->revoke();
+    const auto outcome = harness->verdict();
+    REQUIRE(outcome);
+    CHECK(outcome->verdict.kind == VerdictKind::kOverran);
+    const bool stops = claim == "2,6" || claim == "4,0";
+    CHECK(outcome->verdict.limit == (stops ? "stop, of itself: 1000 ms of execution" : "grace 50 ms"));
+  }
+}
+
+TEST_CASE("fault: a stop that the plugin orders itself is a failure") {
+  const TempDir scratch;
+  auto harness = start_paused("stop_signal", scratch, {});
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  CHECK(outcome->verdict.kind == VerdictKind::kFailed);
+  CHECK(outcome->verdict.cause == Cause::kExit);
+  CHECK(holds(outcome->verdict.message, "nobody had ordered"));
+}
+
+TEST_CASE("fault: no file of the host's is open in the plugin's process, not even the state that it goes on from") {
+  const TempDir scratch;
+  const std::string file = scratch.path() + "/state";
+  std::ofstream(file).close();
+  const Fd state(open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  Harness::Options options;
+  options.state_in_fd = state.get();
+  auto harness = start_paused("reopen_fds", scratch, {}, options);
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  const auto outcome = harness->verdict();
+  REQUIRE(outcome);
+  INFO(outcome->verdict.message);
+  CHECK(outcome->verdict.kind == VerdictKind::kFinished);
+}
+
+TEST_CASE("fault: a plugin cannot read from its arguments whether it is profiled") {
+  const TempDir scratch;
+  Harness::Options options;
+  options.purpose = "profile";
+  auto harness = start("counter", scratch, {}, options);
+  REQUIRE(harness->wait_state(FREERIDE_STATE_CREATED));
+  for (const pid_t pid : {harness->supervisor(), harness->task()}) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline", std::ios::binary);
+    const std::string line{std::istreambuf_iterator<char>(file), {}};
+    CHECK(holds(line, "supervise"));
+    CHECK_FALSE(holds(line, "profile"));
+    CHECK(holds(line, "counter"));  // for people: which task it is
+  }
 }
 
 TEST_CASE("fault: is told to stop while it is initialised, and does not come back from there") {

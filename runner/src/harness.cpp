@@ -63,9 +63,8 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
   auto answer = pages::create_page<freeride_answer_page>(false);
   if (!answer.ok()) return answer.error();
   harness->lease_ = std::move(*lease);
-  auto view = pages::map_page<freeride_answer_page>(answer->fd.get());
-  if (!view.ok()) return view.error();
-  harness->answer_ = std::move(*view);
+  if (auto s = take(harness->answer_, pages::map_page<freeride_answer_page>(answer->fd.get())); !s.ok())
+    return s.error();
 
   int lifeline[2];
   int report[2];

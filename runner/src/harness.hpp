@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"

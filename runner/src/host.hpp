@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <functional>
 #include <mutex>
 #include <string>

@@ -21,7 +21,8 @@ struct Job {
   int64_t predicted_step_ns = 0;             ///< from its profile; 0: not known
   std::vector<int64_t> predicted_pieces_ns;  ///< of a step with yield points, by place; empty: there are none
   bool profile = false;                      ///< ends once enough is known, and writes what it was into state_out_fd
-  int state_in_fd = -1;   ///< file to go on from (saved_state.hpp), read when it is initialised; -1: none
+  int state_in_fd = -1;  ///< file to go on from (saved_state.hpp), read when it is initialised; in the plugin's process
+                         ///< a socket to it; -1: none
   int state_out_fd = -1;  ///< pipe for what a save lease asks for, or for a profile's record; -1: for neither
   Confinement confinement;
 

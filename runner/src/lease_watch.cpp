@@ -40,8 +40,12 @@ bool is_open(const Look& look) {
   }
 }
 
-bool claims_paused(const Look& look) {
-  return look.transition == FREERIDE_IN_NONE && look.state != FREERIDE_STATE_RUNNING;
+policy::Claim claim_of(const Look& look) {
+  using policy::Claim;
+  if (look.transition == FREERIDE_IN_STOP || look.state == FREERIDE_STATE_STOPPED) return Claim::kStopping;
+  if (look.state == FREERIDE_STATE_SUBMITTED) return Claim::kCreating;
+  const bool paused = look.transition == FREERIDE_IN_NONE && look.state != FREERIDE_STATE_RUNNING;
+  return paused ? Claim::kPaused : Claim::kExecuting;
 }
 
 // Where it was, for the verdict. Between two steps it is the steps that went on too long; executing while paused is
@@ -64,17 +68,20 @@ Verdict overran(Cause cause, const char* transition, std::string message, std::s
 }  // namespace
 
 LeaseWatch::LeaseWatch(const Limits& limits, bool by_cpu_clock, uint32_t cores, int64_t started_ns)
-    : limits_(limits), by_cpu_clock_(by_cpu_clock), cores_(cores), started_ns_(started_ns) {}
+    : limits_(limits),
+      by_cpu_clock_(by_cpu_clock),
+      cores_(cores),
+      started_ns_(started_ns),
+      rights_({kDefaultGraceNs, limits.stop_ms * kNsPerMs}) {}
 
 void LeaseWatch::stop_requested(int64_t now_ns) {
+  ordered_ = true;
   if (stopping_since_ns_ < 0) stopping_since_ns_ = now_ns;
 }
 
 std::optional<Verdict> LeaseWatch::check_stop(const Look& look, int64_t& look_at_ns) {
-  const bool ordered = look.readable && look.lease.order == FREERIDE_ORDER_STOP;
-  if (ordered || look.transition == FREERIDE_IN_STOP || look.state == FREERIDE_STATE_STOPPED) {
-    stop_requested(look.now_ns);
-  }
+  if (look.readable && look.lease.order == FREERIDE_ORDER_STOP) stop_requested(look.now_ns);
+  if (claim_ == policy::Claim::kStopping && stopping_since_ns_ < 0) stopping_since_ns_ = look.now_ns;
   if (stopping_since_ns_ < 0) return std::nullopt;
   const int64_t until_ns = later(stopping_since_ns_, limits_.stop_ms * kNsPerMs);
   if (look.now_ns > until_ns) {
@@ -87,12 +94,27 @@ std::optional<Verdict> LeaseWatch::check_stop(const Look& look, int64_t& look_at
   return std::nullopt;
 }
 
+// It has finished, as it says, and nobody has ordered it: what it executes from its lease's end on is bounded.
+std::optional<Verdict> LeaseWatch::check_stop_of_itself(const Look& look, int64_t& look_at_ns) {
+  if (ordered_ || !by_cpu_clock_) return std::nullopt;
+  if (cpu_at_stop_ < 0) cpu_at_stop_ = ended_ ? cpu_at_end_ns_ : look.cpu_ns;
+  const int64_t most_ns = rights_.stop_execution_ns(false), executed_ns = look.cpu_ns - cpu_at_stop_;
+  if (executed_ns > most_ns) {
+    return overran(Cause::kSlowTransition, pages::transition_name(FREERIDE_IN_STOP),
+                   "executed " + milliseconds(executed_ns) + " in StopSideTask, which nobody had ordered",
+                   "stop, of itself: " + milliseconds(most_ns) + " of execution");
+  }
+  const int64_t rest_ns = (most_ns - executed_ns) / std::max<uint32_t>(1, cores_);
+  look_at_ns = std::min(look_at_ns, later(look.now_ns, std::max(rest_ns, kNsPerMs) + 1));
+  return std::nullopt;
+}
+
 // What comes before the first step cannot be broken off, and may take longer than anybody waits for a stop: whoever was
 // to stop meanwhile has been stopped, if by force.
 Verdict LeaseWatch::verdict_of(const Look& look, Verdict verdict) const {
   const bool starts = look.transition == FREERIDE_IN_LOAD || look.transition == FREERIDE_IN_CREATE ||
                       look.transition == FREERIDE_IN_INIT || look.transition == FREERIDE_IN_RESTORE;
-  if (stopping_since_ns_ >= 0 && starts) {
+  if (ordered_ && starts && !had_steps_) {
     verdict.kind = VerdictKind::kStopped;
     verdict.cause = Cause::kOrder;
     verdict.message = "stopped by force in " + verdict.transition + ": " + verdict.message;
@@ -113,7 +135,7 @@ void LeaseWatch::follow_lease(const Look& look, bool open) {
   // on it counts.
   const bool other_lease = look.readable && lease.lease_id != 0 && lease.lease_id != lease_id_;
   // And without any lease seen yet (the page may be unreadable from the first look on), it counts from the first look.
-  const bool first = !open_ && !ended_ && look.state != FREERIDE_STATE_SUBMITTED;
+  const bool first = !open_ && !ended_ && rights_.phase() != policy::Phase::kCreating;
   const bool missed_one = !open && (first || other_lease || (ended_ && look.sequence - sequence_ >= 4));
   if (open) {
     deadline_ns_ = as_time(lease.deadline_ns);
@@ -134,7 +156,7 @@ void LeaseWatch::follow_lease(const Look& look, bool open) {
 WatchDecision LeaseWatch::after_end(const Look& look, int64_t look_at_ns) {
   policy::OverrunSnapshot snapshot;
   snapshot.lease_id = lease_id_;
-  snapshot.claims_paused = claims_paused(look);
+  snapshot.claims_paused = claim_ == policy::Claim::kPaused;
   snapshot.by_cpu_clock = by_cpu_clock_;
   snapshot.now_ns = look.now_ns;
   snapshot.cpu_now_ns = look.cpu_ns;
@@ -171,10 +193,13 @@ WatchDecision LeaseWatch::after_end(const Look& look, int64_t look_at_ns) {
 WatchDecision LeaseWatch::look(const Look& look) {
   int64_t look_at_ns = kNever;
   const bool open = is_open(look);
+  const bool for_steps = look.lease.kind == FREERIDE_LEASE_BUBBLE || look.lease.kind == FREERIDE_LEASE_IDLE;
+  had_steps_ = had_steps_ || (open && for_steps);
+  claim_ = rights_.see(claim_of(look), look.readable && look.lease.lease_id != 0);
   follow_lease(look, open);
   if (auto kill = check_stop(look, look_at_ns)) return {std::move(kill), 0};
 
-  if (look.state == FREERIDE_STATE_SUBMITTED) {
+  if (rights_.phase() == policy::Phase::kCreating) {
     const int64_t until_ns = later(started_ns_, limits_.create_ms * kNsPerMs);
     if (look.now_ns > until_ns) {
       const std::string limit = "create " + std::to_string(limits_.create_ms) + " ms";
@@ -187,8 +212,11 @@ WatchDecision LeaseWatch::look(const Look& look) {
   if (open) return {std::nullopt, std::min(look_at_ns, later(deadline_ns_, kAfterWorkerNs))};
   // In StopSideTask its own limit counts: it is called when a lease has just ended, and takes as long as it must.
   // So until the process's end: what StopSideTask has executed is not executed past the lease.
-  const bool stops = look.transition == FREERIDE_IN_STOP || look.state == FREERIDE_STATE_STOPPED;
-  if (!ended_ || stops) return {std::nullopt, look_at_ns};
+  if (claim_ == policy::Claim::kStopping) {
+    if (auto kill = check_stop_of_itself(look, look_at_ns)) return {std::move(kill), 0};
+    return {std::nullopt, look_at_ns};
+  }
+  if (!ended_) return {std::nullopt, look_at_ns};
   return after_end(look, look_at_ns);
 }
 

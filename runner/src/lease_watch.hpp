@@ -7,13 +7,13 @@
 
 #include "freeride/base/starvation.hpp"
 #include "freeride/pages/mapping.hpp"
+#include "freeride/policy/rights.hpp"
 #include "freeride/policy/verdict.hpp"
 #include "limits.hpp"
 
 namespace freeride::runner {
 
-/// One look. The answer page is the plugin's to write: what it says can make a task wait or look paused, never give it
-/// more time than the limits.
+/// One look. The answer page is the plugin's to write: what it says is worth what policy::Rights says.
 struct Look {
   bool readable = false;  ///< the lease page gave a consistent copy
   pages::Lease lease;     ///< when readable
@@ -43,18 +43,26 @@ class LeaseWatch {
 
   /// The task has been told to stop (SIGTERM to the supervisor).
   void stop_requested(int64_t now_ns);
+  /// Somebody has told it to: the lease page, as of the last look, or stop_requested().
+  bool stop_ordered() const { return ordered_; }
 
  private:
   void follow_lease(const Look& look, bool open);
   policy::Verdict verdict_of(const Look& look, policy::Verdict verdict) const;
   std::optional<policy::Verdict> check_stop(const Look& look, int64_t& look_at_ns);
+  std::optional<policy::Verdict> check_stop_of_itself(const Look& look, int64_t& look_at_ns);
   WatchDecision after_end(const Look& look, int64_t look_at_ns);
 
   Limits limits_;
   bool by_cpu_clock_;
   uint32_t cores_;
   int64_t started_ns_;
+  policy::Rights rights_;
+  policy::Claim claim_ = policy::Claim::kCreating;
   int64_t stopping_since_ns_ = -1;
+  bool ordered_ = false;      ///< to stop, by the lease page or by a signal
+  bool had_steps_ = false;    ///< has had a lease for steps
+  int64_t cpu_at_stop_ = -1;  ///< of a stop that nobody ordered; -1: not judged yet
   bool open_ = false;
   bool ended_ = false;   ///< a lease has ended: lease_id_ to hang_ns_ say which and when
   bool paused_ = false;  ///< and the task has been seen paused since

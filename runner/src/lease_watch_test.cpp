@@ -148,7 +148,7 @@ TEST_CASE("lease watch: a pause is looked at again, ever more rarely") {
     REQUIRE_FALSE(decision.kill);
     world.look.now_ns = decision.look_at_ns;
   }
-  CHECK(looks < 86'400 / 60 + 10);
+  CHECK(looks < 86'400 / 4 + 10);
   const auto decision = world.after(0, 101);
   REQUIRE(decision.kill);
   CHECK(decision.kill->transition == "PauseSideTask");
@@ -208,14 +208,27 @@ TEST_CASE("lease watch: stopping has its own limit, by order, by claim and by SI
     CHECK(decision.kill->limit == "stop 500 ms");
     CHECK(decision.kill->cause == Cause::kSlowTransition);
   }
-  SECTION("by claim: it gives no more time than an order would") {
+  SECTION("by claim: no more time than an order would give") {
     World world;
     world.open(10);
     world.after(10, 10);
     world.look.transition = FREERIDE_IN_STOP;
     CHECK_FALSE(world.after(1, 1).kill);
-    CHECK_FALSE(world.after(450, 450).kill);
-    CHECK(world.after(51, 51).kill);
+    CHECK_FALSE(world.after(450, 50).kill);
+    CHECK(world.after(51).kill);
+  }
+  SECTION("by claim: and far less execution") {
+    World world;
+    world.open(10);
+    world.after(10, 10);
+    world.look.transition = FREERIDE_IN_STOP;
+    const auto first = world.after(90, 90);
+    CHECK_FALSE(first.kill);
+    CHECK(first.look_at_ns == world.look.now_ns + 10 * kMs + 1);
+    const auto decision = world.after(11, 11);
+    REQUIRE(decision.kill);
+    CHECK(decision.kill->cause == Cause::kSlowTransition);
+    CHECK(decision.kill->limit == "stop, of itself: 100 ms of execution");
   }
   SECTION("by SIGTERM") {
     World world;
@@ -228,6 +241,8 @@ TEST_CASE("lease watch: what StopSideTask has executed is no execution past the 
   World world;
   world.open(10);
   world.after(10, 10);
+  world.look.lease.order = FREERIDE_ORDER_STOP;
+  world.look.sequence += 2;
   world.look.transition = FREERIDE_IN_STOP;
   CHECK_FALSE(world.after(300, 300).kill);
   world.look.transition = FREERIDE_IN_NONE;
@@ -303,7 +318,31 @@ TEST_CASE("lease watch: what the answer page claims never gives more time") {
   world.look.state = FREERIDE_STATE_SUBMITTED;  // "not created yet", for ever
   world.open(10);
   CHECK_FALSE(world.after(5, 5).kill);
-  CHECK(world.after(1000, 1000).kill);
+  CHECK_FALSE(world.after(5, 5).kill);  // the lease's end
+  CHECK(world.after(101, 101).kill);
+}
+
+TEST_CASE("lease watch: a liar that says anything at all executes no longer than the rights allow") {
+  // Every state and transition, and values that are none, one after the other, while it executes without a lease.
+  const auto first = GENERATE(range(0u, 7u));
+  const auto stride = GENERATE(1u, 3u, 5u, 8u);
+  World world;
+  world.look.state = FREERIDE_STATE_SUBMITTED;
+  world.after(1, 1);
+  world.look.state = FREERIDE_STATE_CREATED;
+  world.open(10, FREERIDE_LEASE_INIT);
+  world.after(1, 1);
+  world.close();
+  const int64_t from_ns = world.look.cpu_ns;
+  WatchDecision decision;
+  for (uint32_t word = first; !decision.kill; word += stride) {
+    world.look.state = word % 7;
+    world.look.transition = word % 12;
+    world.look.last_paused_ns = word % 2 == 0 ? INT64_MAX : -1;
+    decision = world.after(5, 5);
+    REQUIRE(world.look.cpu_ns - from_ns <= (100 + 100 + 5) * kMs);
+  }
+  CHECK(decision.kill->kind == VerdictKind::kOverran);
 }
 
 TEST_CASE("lease watch: times beyond all bounds do not wrap") {

@@ -29,7 +29,7 @@ constexpr int64_t kThreadWatchMs = 50;
 /// A paused task is looked at again after this long, then at doubling distances up to the second value: does it really
 /// not execute?
 constexpr int64_t kFirstIdleLookNs = 1'000'000'000;
-constexpr int64_t kLastIdleLookNs = 60'000'000'000;
+constexpr int64_t kLastIdleLookNs = 4'000'000'000;
 
 /// What holds until a lease page has stated its limits.
 constexpr int64_t kDefaultGraceNs = 100'000'000;

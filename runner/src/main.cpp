@@ -2,12 +2,18 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <iostream>
+#include <string>
+#include <string_view>
 
 #include "check.hpp"
 #include "confine.hpp"
 #include "describe.hpp"
+#include "freeride/base/fd.hpp"
+#include "freeride/base/files.hpp"
 #include "freeride/base/python_env.hpp"
 #include "supervisor.hpp"
 
@@ -41,6 +47,37 @@ Result<Params> parse_params(const std::vector<std::string>& texts) {
   return params;
 }
 
+// What this process and the plugin's, which is forked from it, were started with is the plugin's to read
+// (/proc/*/cmdline). Whether this is a profile is none of its business, nor what is expected of the task: a profile
+// then looks like a run.
+void hide_purpose(int argc, char** argv) {
+  constexpr std::array<std::string_view, 4> kHidden{"--purpose", "--steps", "--predicted-step-ns",
+                                                    "--predicted-pieces-ns"};
+  std::string kept;
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const std::string_view key = word.substr(0, word.find('='));
+    if (std::find(kHidden.begin(), kHidden.end(), key) == kHidden.end()) {
+      kept.append(word).push_back('\0');
+    } else if (key == word) {
+      ++i;  // its value
+    }
+  }
+  char* const end = argv[argc - 1] + std::strlen(argv[argc - 1]);  // the kernel has put them in a row
+  std::memset(argv[2], 0, static_cast<size_t>(end - argv[2]));
+  std::memcpy(argv[2], kept.data(), std::min(kept.size(), static_cast<size_t>(end - argv[2])));
+}
+
+// Texts that each end with a NUL, appended to `texts`; closes `fd`.
+Status read_params(int fd, std::vector<std::string>& texts) {
+  const Fd file(fd);
+  auto bytes = read_file(file.get(), "the file of parameters", size_t{1} << 20);
+  if (!bytes.ok()) return bytes.error();
+  for (size_t begin = 0, end = 0; (end = bytes->find('\0', begin)) != std::string::npos; begin = end + 1)
+    texts.push_back(bytes->substr(begin, end - begin));
+  return {};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -67,6 +104,8 @@ int main(int argc, char** argv) {
   supervise_command->add_option("--device", job.device, "cpu-N or a GPU's UUID")->required();
   supervise_command->add_option("--scratch", job.scratch, "the task's folder")->required();
   supervise_command->add_option("--param", param_texts, "key=value, repeatable")->take_all()->allow_extra_args(false);
+  int params_fd = -1;
+  supervise_command->add_option("--params-fd", params_fd, "file of further key=value, each ended by a NUL");
   supervise_command->add_option("--steps", job.steps,
                                 "finish after so many steps; 0: never, a profile as many as it takes");
   supervise_command->add_option("--predicted-step-ns", job.predicted_step_ns, "length of a step, from its profile");
@@ -113,12 +152,16 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
+  if (params_fd >= 0) {
+    if (const Status read = read_params(params_fd, param_texts); !read.ok()) return complain(read.error());
+  }
   auto params = parse_params(param_texts);
   if (!params.ok()) return complain(params.error());
 
   if (!python.empty()) params->emplace_back(kPythonParam, python);
 
   if (*supervise_command) {
+    hide_purpose(argc, argv);
     job.params = std::move(*params);
     job.profile = purpose == "profile";
     const Status status = supervise(job, channels, limits);

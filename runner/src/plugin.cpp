@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <string_view>
 
 #include "freeride/base/fd.hpp"

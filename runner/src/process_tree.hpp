@@ -1,8 +1,6 @@
 // Ending a plugin's process with everything it has started.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 
 namespace freeride::runner {

@@ -1,11 +1,10 @@
 #include "profile_recorder.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <string>
+
+#include "freeride/base/files.hpp"
 
 namespace freeride::runner {
 namespace {
@@ -45,12 +44,7 @@ void ProfileRecorder::write(int fd, int64_t stop_ns) const {
   std::memcpy(bytes.data(), &header, sizeof(header));
   if (!samples_.empty())
     std::memcpy(bytes.data() + sizeof(header), samples_.data(), samples_.size() * sizeof(samples_[0]));
-  for (size_t at = 0; at < bytes.size();) {
-    const ssize_t written = ::write(fd, bytes.data() + at, bytes.size() - at);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody reads any more
-    at += static_cast<size_t>(written);
-  }
+  (void)write_all(fd, bytes);  // unless nobody reads any more
 }
 
 }  // namespace freeride::runner

@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <cwchar>
-#include <vector>
 
 namespace freeride::runner {
 namespace {

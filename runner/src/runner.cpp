@@ -106,7 +106,7 @@ Next Runner::init() {
 Next Runner::restore() {
   if (parts_.job.state_in_fd < 0) return Next::kGoOn;
   PluginTask& task = parts_.task;
-  auto read = read_saved_state(parts_.job.state_in_fd);
+  auto read = ask_for_saved_state(parts_.job.state_in_fd);
   if (!read.ok()) return parts_.endings.failed(FREERIDE_IN_RESTORE, FREERIDE_ERROR, read.error().text());
   if (!read->has_value()) return Next::kGoOn;
   const SavedState& saved = **read;

@@ -1,10 +1,14 @@
 #include "saved_state.hpp"
 
 #include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
+#include "freeride/base/files.hpp"
 #include "grown.hpp"
 
 namespace freeride::runner {
@@ -19,29 +23,45 @@ freeride_status append(void* context, const void* data, uint64_t size) {
   return FREERIDE_OK;
 }
 
-bool write_all(int fd, const void* data, size_t size) {
-  const char* at = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t written = write(fd, at, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    at += written;
-    size -= static_cast<size_t>(written);
-  }
-  return true;
-}
+/// A state file, from its beginning, or what comes over a socket.
+struct Source {
+  int fd = -1;
+  bool is_file = false;
+  off_t offset = 0;
 
-bool read_all(int fd, void* data, size_t size, off_t offset) {
-  char* at = static_cast<char*>(data);
-  while (size > 0) {
-    const ssize_t got = pread(fd, at, size, offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    at += got;
-    offset += got;
-    size -= static_cast<size_t>(got);
+  bool read_all(void* data, size_t size) {
+    char* at = static_cast<char*>(data);
+    while (size > 0) {
+      const ssize_t got = is_file ? pread(fd, at, size, offset) : read(fd, at, size);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      at += got;
+      offset += got;
+      size -= static_cast<size_t>(got);
+    }
+    return true;
   }
-  return true;
+};
+
+Result<std::optional<SavedState>> read_state(Source source) {
+  freeride_saved_state header{};
+  auto* const bytes = reinterpret_cast<char*>(&header);
+  if (!source.read_all(bytes, 1)) return std::optional<SavedState>();
+  const Error bad{Code::kInternal, "the task's saved state is damaged", "load the task again to begin anew"};
+  if (!source.read_all(bytes + 1, sizeof(header) - 1)) return bad;
+  if (header.magic != FREERIDE_STATE_MAGIC || header.major != FREERIDE_PAGES_MAJOR ||
+      header.size > FREERIDE_STATE_MOST_BYTES || header.status != FREERIDE_OK) {
+    return bad;
+  }
+  SavedState saved;
+  saved.lease_id = header.lease_id;
+  saved.steps = header.steps;
+  saved.version = header.version;
+  saved.present = header.present != 0;
+  saved.plugin.assign(header.plugin, strnlen(header.plugin, sizeof(header.plugin)));
+  saved.bytes.resize(static_cast<size_t>(header.size));
+  if (!source.read_all(saved.bytes.data(), saved.bytes.size())) return bad;
+  return std::optional<SavedState>(std::move(saved));
 }
 
 }  // namespace
@@ -71,28 +91,30 @@ void write_saved_state(int fd, const SavedState& saved) {
   header.present = saved.present ? 1 : 0;
   header.size = saved.status == FREERIDE_OK ? saved.bytes.size() : std::min(saved.bytes.size(), kMostReasonBytes);
   std::memcpy(header.plugin, saved.plugin.data(), std::min(saved.plugin.size(), sizeof(header.plugin) - 1));
-  if (write_all(fd, &header, sizeof(header))) write_all(fd, saved.bytes.data(), static_cast<size_t>(header.size));
+  if (write_all(fd, {reinterpret_cast<const char*>(&header), sizeof(header)}))
+    write_all(fd, std::string_view(saved.bytes).substr(0, header.size));
 }
 
 Result<std::optional<SavedState>> read_saved_state(int fd) {
-  freeride_saved_state header{};
-  char first = 0;
-  if (!read_all(fd, &first, 1, 0)) return std::optional<SavedState>();
-  const Error bad{Code::kInternal, "the task's saved state is damaged", "load the task again to begin anew"};
-  if (!read_all(fd, &header, sizeof(header), 0)) return bad;
-  if (header.magic != FREERIDE_STATE_MAGIC || header.major != FREERIDE_PAGES_MAJOR ||
-      header.size > FREERIDE_STATE_MOST_BYTES || header.status != FREERIDE_OK) {
-    return bad;
+  return read_state({fd, true});
+}
+
+Result<std::optional<SavedState>> ask_for_saved_state(int socket) {
+  const char ask = 1;
+  if (!write_all(socket, {&ask, 1})) return errno_error("cannot ask for the task's saved state", errno);
+  return read_state({socket, false});
+}
+
+void send_saved_state(int file_fd, int socket) {
+  char asked = 0;
+  if (!Source{socket, false}.read_all(&asked, 1)) return;
+  std::array<char, 1 << 16> buffer{};
+  for (off_t offset = 0;;) {
+    const ssize_t got = pread(file_fd, buffer.data(), buffer.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0 || !write_all(socket, {buffer.data(), static_cast<size_t>(got)})) return;
+    offset += got;
   }
-  SavedState saved;
-  saved.lease_id = header.lease_id;
-  saved.steps = header.steps;
-  saved.version = header.version;
-  saved.present = header.present != 0;
-  saved.plugin.assign(header.plugin, strnlen(header.plugin, sizeof(header.plugin)));
-  saved.bytes.resize(static_cast<size_t>(header.size));
-  if (!read_all(fd, saved.bytes.data(), saved.bytes.size(), sizeof(header))) return bad;
-  return std::optional<SavedState>(std::move(saved));
 }
 
 }  // namespace freeride::runner

@@ -35,4 +35,12 @@ void write_saved_state(int fd, const SavedState& saved);
 /// Reads a state file from its beginning; nothing when it is empty. Errors (kInternal): it is cut short, or no state.
 Result<std::optional<SavedState>> read_saved_state(int fd);
 
+/// The same, of a file that the supervisor has: the plugin's process has a socket to it and no descriptor of the file,
+/// which it could open anew for writing (/proc/self/fd). Asks, then waits for all of it.
+Result<std::optional<SavedState>> ask_for_saved_state(int socket);
+
+/// The supervisor's side, in a thread of its own: waits to be asked, once, then sends the file. Blocks as long as the
+/// other side likes. Both are the caller's.
+void send_saved_state(int file_fd, int socket);
+
 }  // namespace freeride::runner

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <ctime>
 #include <thread>
 
@@ -28,6 +27,7 @@
 #include "process_tree.hpp"
 #include "report.hpp"
 #include "runner_process.hpp"
+#include "saved_state.hpp"
 #include "stop_signal.hpp"
 
 namespace freeride::runner {
@@ -75,11 +75,7 @@ void warn(const std::string& line) {
 }
 
 policy::Verdict lost() {
-  policy::Verdict verdict;
-  verdict.kind = policy::VerdictKind::kLost;
-  verdict.cause = policy::Cause::kWorker;
-  verdict.message = "its worker is gone";
-  return verdict;
+  return {policy::VerdictKind::kLost, policy::Cause::kWorker, "its worker is gone"};
 }
 
 policy::Verdict forbidden(const std::string& call, uint32_t transition) {
@@ -100,11 +96,6 @@ struct Waits {
   int listener_socket = -1;  ///< brings the listener
   int words = -1;            ///< the last words
 };
-
-// A signal of the plugin's own process is no order. One from outside its pid namespace has no sender's number.
-bool is_order(const signalfd_siginfo& info) {
-  return getpid() != 1 || info.ssi_pid == 0;
-}
 
 // Blocks until the plugin's process has ended, of itself or because we made it.
 void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride_answer_page& answer) {
@@ -143,7 +134,7 @@ void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride
     if (ready > 0 && (waits[2].revents & POLLIN) != 0) {
       signalfd_siginfo info{};
       const ssize_t length = read(on.signals, &info, sizeof(info));
-      if (length != static_cast<ssize_t>(sizeof(info)) || !is_order(info)) continue;
+      if (length != static_cast<ssize_t>(sizeof(info))) continue;
       enforcer.stop_requested();
       // To the main thread: it is the one that sleeps on the lease page.
       syscall(SYS_tgkill, pid, pid, stop_signal());
@@ -158,6 +149,11 @@ void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride
     timeout_ms =
         wait_ns > kReapMs * kNsPerMs * 20 ? -1 : static_cast<int>(std::max<int64_t>(0, wait_ns) / kNsPerMs) + 1;
   }
+}
+
+// Hands the state to go on from over to the plugin's process when it asks for it. Never ends before it has.
+void start_sending_state(int file_fd, Fd socket) {
+  std::thread([file_fd, socket = std::move(socket)] { send_saved_state(file_fd, socket.get()); }).detach();
 }
 
 // What the task kept from an earlier run.
@@ -189,9 +185,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
     if (auto s = shield_supervisor(); !s.ok()) return s;
     if (auto s = job.confinement.saved.empty() ? Status() : bring_back(job.confinement.saved, job.scratch); !s.ok()) {
       Outcome outcome;
-      outcome.verdict.kind = policy::VerdictKind::kFailed;
-      outcome.verdict.cause = policy::Cause::kSandbox;
-      outcome.verdict.message = s.error().text();
+      outcome.verdict = {policy::VerdictKind::kFailed, policy::Cause::kSandbox, s.error().text()};
       report.verdict(outcome);
       return {};
     }
@@ -211,13 +205,25 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
-  const Fd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signal_fd.valid()) return errno_error("cannot make a signalfd", errno);
+  // In a sandbox no signal is an order: the plugin's process can send any, in anybody's name (rt_sigqueueinfo), while
+  // its worker orders by the lease page. There they stay blocked, and nobody looks at them.
+  const Fd signal_fd(confined ? -1 : signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!confined && !signal_fd.valid()) return errno_error("cannot make a signalfd", errno);
   adopt_descendants();
 
+  // On a GPU the worker stops and continues the process.
+  const bool by_cpu_clock = job.by_cpu_clock();
   auto* thaw =
       static_cast<Thaw*>(mmap(nullptr, sizeof(Thaw), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   if (thaw == MAP_FAILED) return errno_error("cannot map a page", errno);
+  Fd state_socket, state_child;
+  if (job.state_in_fd >= 0) {
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
+      return errno_error("cannot make a socket", errno);
+    state_socket.reset(sockets[0]);
+    state_child.reset(sockets[1]);
+  }
   const int64_t started_ns = SteadyClock::now();
   const pid_t supervisor = getpid();
   const pid_t pid = fork();
@@ -225,10 +231,14 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor) _exit(EXIT_FAILURE);  // it died before that held
-    run_child(job, *session.lease, channels.answer_fd, words_out.get(), listener_child.get(), thaw);
+    Job childs = job;
+    childs.state_in_fd = state_child.get();
+    run_child(std::move(childs), *session.lease, channels.answer_fd, words_out.get(), listener_child.get(),
+              by_cpu_clock ? thaw : nullptr);
   }
   words_out.reset();
   listener_child.reset();
+  state_child.reset();
   if (auto s = confined ? confine_supervisor() : Status(); !s.ok()) {
     kill(pid, SIGKILL);
     kill_descendants(kReapMs);
@@ -247,11 +257,11 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   } else {
     report.started(pid, {pid_fd.get()});
   }
-  const bool by_cpu_clock = job.by_cpu_clock();
   Enforcer& enforcer = session.enforcer.emplace(pid, *session.lease, *session.answer, words_in.get(),
                                                 LeaseWatch(limits, by_cpu_clock, usable_cores(), started_ns));
   enforcer.start();
-  start_thawing(pid, *session.lease, *thaw);
+  if (by_cpu_clock) start_thawing(pid, *session.lease, *thaw);
+  if (state_socket.valid()) start_sending_state(job.state_in_fd, std::move(state_socket));
   wait_for_end(pid, {pid_fd.get(), channels.lifeline_fd, signal_fd.get(), listener_socket.get(), words_in.get()},
                enforcer, *session.answer);
 

@@ -16,8 +16,9 @@ struct Channels {
 };
 
 /// Forks the plugin's process, supervises it to its end, reports the verdict, leaves no process behind. Blocks until
-/// then; must be called while the process has one thread. SIGTERM and SIGINT: stops the task in good order. Errors: the
-/// descriptors are not what they should be, the kernel is too old; no verdict is reported then.
+/// then; must be called while the process has one thread. SIGTERM and SIGINT, where the task is not confined: stops it
+/// in good order. Errors: the descriptors are not what they should be, the kernel is too old; no verdict is reported
+/// then.
 Status supervise(const Job& job, const Channels& channels, const Limits& limits);
 
 }  // namespace freeride::runner

@@ -1,8 +1,6 @@
 // YieldPoints: what a plugin's call from within a step does.
 #pragma once
 
-#include <cstdint>
-
 #include "turn.hpp"
 
 namespace freeride::runner {

@@ -47,7 +47,7 @@ def test_it_depends_on_what_it_uses(package):
     for name in ("bubblewrap", "libzmq5", "libsqlite3-0", "libc6"):
         assert name in depends
     control = run("dpkg-deb", "-I", package).stdout
-    assert "postinst" in control and "prerm" in control
+    assert all(script in control for script in ("postinst", "prerm", "postrm"))
 
 
 def test_no_file_of_it_remembers_where_it_was_built(root):
@@ -64,6 +64,34 @@ def test_no_file_of_it_remembers_where_it_was_built(root):
     for path in files:
         assert str(BUILD) not in run("readelf", "-d", path).stdout, path
         assert "not found" not in run("ldd", path).stdout, path
+
+
+def test_every_program_and_library_of_it_is_hardened(root):
+    """Position-independent, its relocations read-only and bound at the start, no executable stack, stack protector,
+    landing pads."""
+    fortified = set()
+    for path in elf_files(root):
+        headers, dynamic = run("readelf", "-hlW", path).stdout, run("readelf", "-dW", path).stdout
+        symbols = run("readelf", "--dyn-syms", "-W", path).stdout
+        assert re.search(r"Type: +DYN ", headers), path
+        assert "INTERP" not in headers or re.search(r"FLAGS_1.*\bPIE\b", dynamic), path
+        assert "GNU_RELRO" in headers and re.search(r"FLAGS_1.*\bNOW\b", dynamic), path
+        assert re.search(r"GNU_STACK .* RW ", headers), path
+        assert "__stack_chk_fail" in symbols, path
+        fortified |= {path.name} if re.search(r"\b__\w+_chk@", symbols.replace("__stack_chk_fail", "")) else set()
+        if os.uname().machine == "x86_64":
+            assert run("objdump", "-d", path).stdout.count("endbr64") > 3, path  # some are of the start files
+    assert fortified >= {"freeride-manager", "freeride-worker", "freeride-runner", "freeride-ctl"}
+
+
+def test_every_file_of_it_is_compiled_with_a_stack_that_cannot_be_jumped_over():
+    """The probes show in no header: what the compiler was told does."""
+    commands = [
+        entry
+        for entry in json.loads((BUILD / "compile_commands.json").read_text())
+        if re.search(r" -o \w+/CMakeFiles/freeride[_-]", entry["command"])
+    ]
+    assert commands and not [entry["file"] for entry in commands if "-fstack-clash-protection" not in entry["command"]]
 
 
 def test_units_start_programs_that_it_brings(root):
@@ -137,6 +165,6 @@ def test_manager_and_worker_run_from_it(root):
             system.end(name, 60)
 
 
-@pytest.mark.parametrize("script", ["postinst", "prerm"])
+@pytest.mark.parametrize("script", ["postinst", "prerm", "postrm"])
 def test_scripts_are_sound_shell(script):
     assert run("sh", "-n", SOURCE / "scripts/deb" / script).returncode == 0

@@ -18,6 +18,19 @@ class Failure(Exception):
     """What was wanted did not come about. The text is the line that the user gets."""
 
 
+def flags(**options):
+    """A program's flags: state_dir=x is --state-dir x."""
+    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+
+
+def write_whole(path, text):
+    """Whoever reads the file finds all of it, or what was there before."""
+    path = pathlib.Path(path)
+    ready = path.with_name(path.name + ".part")
+    ready.write_text(text)
+    ready.rename(path)
+
+
 def until(condition, what, seconds=PATIENCE_S):
     """Waits until condition() is true, and returns its value."""
     end = time.monotonic() + seconds

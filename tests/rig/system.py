@@ -8,7 +8,7 @@ import shutil
 import tempfile
 
 from .ctl import Ctl
-from .processes import PATIENCE_S, Failure, Processes, until
+from .processes import PATIENCE_S, Failure, Processes, flags, until
 from .tree import PYTHON, SOURCE, environment
 
 
@@ -104,26 +104,15 @@ class System(Processes):
         self.wait(up, f"{count} registered workers", seconds)
 
     def start_training(
-        self, stages=4, iterations=None, seconds=None, hook="on", name="training", log_json=None, **options
+        self, stages=4, iterations=None, seconds=None, hook="on", name="training", log_json=None, env=None, **options
     ):
-        """The example's small GPT, whose launcher starts its ranks. `options` are its flags."""
+        """The example's small GPT, whose launcher starts its ranks. `options` are its flags; `env`: more of its
+        environment."""
         self.trainings[name] = pathlib.Path(log_json or self.root / f"{name}.jsonl")
         self.trainings[name].unlink(missing_ok=True)
-        words = [
-            PYTHON,
-            SOURCE / "hooks/examples/train_gpt.py",
-            "--stages",
-            stages,
-            "--hook",
-            hook,
-            "--log-json",
-            self.trainings[name],
-        ]
-        for key, value in options.items():
-            words += [f"--{key.replace('_', '-')}", value]
-        return self.start(
-            name, [*words, *(["--iterations", iterations] if iterations else ["--seconds", seconds or 600])]
-        )
+        long = {"iterations": iterations} if iterations else {"seconds": seconds or 600}
+        words = flags(stages=stages, hook=hook, log_json=self.trainings[name], **options, **long)
+        return self.start(name, [PYTHON, SOURCE / "hooks/examples/train_gpt.py", *words], env)
 
     def iterations(self, name="training"):
         """The training's own log, of whole lines only: it may be writing the last one."""

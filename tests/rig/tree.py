@@ -9,6 +9,11 @@ SOURCE = pathlib.Path(os.environ.get("FREERIDE_SOURCE_DIR", pathlib.Path(__file_
 PYTHON = "/usr/bin/python3"  # Debian's, which has PyTorch
 
 
+def folder(path):
+    """Of a command line: the same from wherever it is used."""
+    return pathlib.Path(path).resolve()
+
+
 class Tree:
     """Folders of the programs, of the plugins and of the Python package freeride."""
 

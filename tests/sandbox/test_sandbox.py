@@ -163,4 +163,4 @@ def test_a_full_scratch_folder_holds_nobody_up(system):
     log = system.ok("task", "many")["task"]["log_tail"]  # comes from the worker
     assert fresh.exists() and "leaves many files" in log, f"the worker answered only when all was done: {log}"
     assert system.wait_verdict("many")["kind"] == "finished"
-    assert len(list((system.state_dir / "tasks" / "many" / "scratch").iterdir())) == 5000
+    assert len(list((system.state_dir / "tasks" / "many" / "scratch").iterdir())) == 4000

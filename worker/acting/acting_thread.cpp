@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -97,6 +96,10 @@ void ActingThread::initialise_paused(uint64_t id) {
 }
 void ActingThread::set_plans(std::shared_ptr<const PlanSet> plans) {
   post([plans = std::move(plans)](Actor& actor) { actor.set_plans(plans); });
+}
+
+void ActingThread::set_probe(std::shared_ptr<ProbeMapping> mapping) {
+  post([mapping = std::move(mapping)](Actor& actor) { actor.set_probe(mapping); });
 }
 
 void ActingThread::acknowledge() {

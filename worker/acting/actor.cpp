@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -16,23 +17,30 @@ constexpr int kMostChanges = 4;
 }  // namespace
 
 Actor::Actor(const ActorConfig& config, Processes& processes, EventRing& events)
-    : config_(config), processes_(processes), events_(events) {
+    : config_(config),
+      processes_(processes),
+      events_(events),
+      prober_(config.probe, config.probe_counts, config.probe_secret) {
   ranks_.reserve(kMostRanks);
   tasks_.reserve(kMostTasks);
   rank_views_.reserve(kMostRanks);
   task_views_.reserve(kMostTasks);
   charges_.reserve(kMostTasks);
+  suspects_.reserve(kMostTasks);
+  suspect_slots_.reserve(kMostTasks);
 }
 
 // ---- orders
 
 void Actor::add_rank(std::shared_ptr<const RankSource> source) {
+  prober_.training_changed();
   if (ranks_.size() < kMostRanks) ranks_.push_back(std::make_unique<RankSlot>(std::move(source), plans_));
 }
 
 void Actor::remove_rank(uint64_t id, int64_t now_ns) {
   RankSlot* leaver = rank(id);
   if (leaver == nullptr) return;
+  prober_.training_changed();
   // A dead trainer's bubble ends with it.
   if (open_task_ != policy::kNoTask) close_lease(now_ns, now_ns);
   if (window_open_) leave_window(now_ns, nullptr);
@@ -100,6 +108,7 @@ Actor::Next Actor::step(int64_t now_ns, WaitSet& waits) {
   account(now_ns);
   note_why();
   judge(now_ns);
+  probe(now_ns);
   settle(now_ns, false);
   for (auto& slot : ranks_) slot->collect(now_ns, events_);
   tell_states();
@@ -113,6 +122,9 @@ Actor::Next Actor::step(int64_t now_ns, WaitSet& waits) {
 void Actor::act(int64_t now_ns) {
   policy::LeaseAction action;
   int changes = 0;
+  rank_views_.clear();
+  for (auto& slot : ranks_) rank_views_.push_back(slot->view);
+  probe_room_ns_ = prober_.look(rank_views_, now_ns);
   do {
     action = policy::decide_lease(snapshot(now_ns));
     carry_out(action, now_ns);
@@ -122,13 +134,9 @@ void Actor::act(int64_t now_ns) {
 }
 
 policy::LeaseSnapshot Actor::snapshot(int64_t now_ns) {
-  rank_views_.clear();
   task_views_.clear();
   bool same_bubbles = true;
-  for (auto& slot : ranks_) {
-    rank_views_.push_back(slot->view);
-    same_bubbles = same_bubbles && !slot->left;
-  }
+  for (auto& slot : ranks_) same_bubbles = same_bubbles && !slot->left;
   for (auto& slot : tasks_) task_views_.push_back(slot->view);
 
   policy::LeaseSnapshot snapshot;
@@ -140,6 +148,7 @@ policy::LeaseSnapshot Actor::snapshot(int64_t now_ns) {
   snapshot.open_deadline_ns =
       open_task_ == policy::kNoTask || !same_bubbles ? 0 : tasks_[open_task_]->lease.deadline_ns();
   snapshot.open_is_idle = open_is_idle_;
+  snapshot.probe_room_ns = probe_room_ns_;
   snapshot.limits = config_.lease;
   return snapshot;
 }
@@ -280,12 +289,49 @@ void Actor::judge(int64_t now_ns) {
     if (look_ns != 0) look_at(look_ns);
     slot->view_own();
     if (!could_save && slot->view.wants == policy::LeaseKind::kSave) look_at(now_ns);  // seen paused just now
-    const bool live = slot->answers.initialised() && !slot->kills.killed();
-    if (audit && live) slot->why.sum_up(now_ns);
+    const bool live = !slot->kills.killed() && slot->process.known();
+    if (audit && live && slot->answers.initialised()) slot->why.sum_up(now_ns);
     again = again || live;
   }
   if (audit) next_audit_ns_ = now_ns + kAuditNs;
   if (again) look_at(next_audit_ns_);
+}
+
+bool Actor::all_stopped() const {
+  return open_task_ == policy::kNoTask && std::all_of(tasks_.begin(), tasks_.end(), [](const auto& slot) {
+           return !slot->process.known() || (slot->process.stopped() && !slot->kills.killed());
+         });
+}
+
+void Actor::probe(int64_t now_ns) {
+  int64_t look_ns = 0;
+  const Prober::Answer answer = prober_.step(all_stopped(), now_ns, look_ns);
+  if (look_ns != 0) look_at(after_start(look_ns, now_ns));
+  if (!answer.came) return;
+  suspects_.clear();
+  suspect_slots_.clear();
+  for (auto& slot : tasks_) {
+    if (answer.outcome == policy::ProbeOutcome::kClean) slot->suspect = false;
+    if (!slot->suspect) continue;
+    suspects_.push_back({slot->source->content, slot->view.last_served});
+    suspect_slots_.push_back(slot.get());
+  }
+  const auto decision = prober_.judge().note(answer.outcome, suspects_);
+  if (decision.victim == policy::ProbeJudge::kNobody) return;
+  TaskSlot& victim = *suspect_slots_[decision.victim];
+  policy::Verdict verdict;
+  verdict.kind = decision.guilty ? policy::VerdictKind::kOverran : policy::VerdictKind::kLost;
+  verdict.cause = policy::Cause::kProbe;
+  verdict.message =
+      std::to_string(prober_.judge().row()) +
+      " probes in a row found the GPU busy while no side task had a lease, the last one for " +
+      milliseconds(answer.waited_ns) +
+      (decision.guilty ? "; when this content had gone before, the GPU was quiet at once"
+                       : "; it had the latest lease, so it is taken off to see whether the GPU is quiet without it");
+  verdict.limit = "probe " + milliseconds(config_.probe.busy_ns);
+  victim.kills.accuse(std::move(verdict));
+  victim.view.runnable = victim.view.executing = false;
+  note_kill(victim);
 }
 
 void Actor::note_kill(TaskSlot& slot) {
@@ -319,6 +365,7 @@ void Actor::look_at(int64_t when_ns) {
 
 void Actor::add_waits(WaitSet& waits) const {
   for (const auto& slot : ranks_) waits.add_shared(slot->wake_word(), slot->wake);
+  prober_.add_waits(waits);
   const auto runnable =
       std::count_if(tasks_.begin(), tasks_.end(), [](const auto& slot) { return slot->view.runnable; });
   for (size_t i = 0; i < tasks_.size(); ++i) {

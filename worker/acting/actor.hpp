@@ -1,16 +1,14 @@
 // Actor: the acting thread's logic without the thread: looks at the pages, opens and closes leases, kills, measures.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "acting/act_event.hpp"
 #include "acting/plans.hpp"
+#include "acting/prober.hpp"
 #include "acting/rank_slot.hpp"
 #include "acting/task_slot.hpp"
 #include "freeride/base/futex_waitv.hpp"
@@ -21,6 +19,9 @@ namespace freeride::worker {
 struct ActorConfig {
   TaskLimits task;
   policy::LeaseLimits lease;
+  policy::ProbeLimits probe;
+  uint64_t probe_secret = 0;
+  std::shared_ptr<ProbeCounts> probe_counts = std::make_shared<ProbeCounts>();
 };
 
 /// A task that was killed for what it executed.
@@ -46,6 +47,8 @@ class Actor {
   void ask_to_save(uint64_t id, bool wanted);
   void initialise_paused(uint64_t id);
   void set_plans(std::shared_ptr<const PlanSet> plans);
+  /// The page of the process that probes the GPU; null: there is none.
+  void set_probe(std::shared_ptr<ProbeMapping> mapping) { prober_.set(std::move(mapping)); }
 
   /// Takes every open lease back, for good.
   void stop(int64_t now_ns);
@@ -78,6 +81,8 @@ class Actor {
   void settle(int64_t now_ns, bool next_window);
   void note_why();
   void judge(int64_t now_ns);
+  void probe(int64_t now_ns);
+  bool all_stopped() const;
   void note_kill(TaskSlot& task);
   void tell_states();
   void tell_supervisors(int64_t now_ns);
@@ -96,10 +101,14 @@ class Actor {
   ActorConfig config_;
   Processes& processes_;
   EventRing& events_;
+  Prober prober_;
+  int64_t probe_room_ns_ = 0;
   std::vector<std::unique_ptr<RankSlot>> ranks_;
   std::vector<std::unique_ptr<TaskSlot>> tasks_;
   std::vector<policy::RankView> rank_views_;
   std::vector<policy::TaskView> task_views_;
+  std::vector<policy::ProbeSuspect> suspects_;
+  std::vector<TaskSlot*> suspect_slots_;
   std::vector<Charge> charges_;
   std::vector<Kill> kills_;
   std::shared_ptr<const PlanSet> plans_;

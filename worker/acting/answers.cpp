@@ -18,6 +18,12 @@ void Answers::read() {
   executing = !stops && (state == FREERIDE_STATE_RUNNING || transition != FREERIDE_IN_NONE);
 }
 
+policy::Claim Answers::claim() const {
+  if (stops) return policy::Claim::kStopping;
+  if (state == FREERIDE_STATE_SUBMITTED) return policy::Claim::kCreating;
+  return executing ? policy::Claim::kExecuting : policy::Claim::kPaused;
+}
+
 bool Answers::take_state_change() {
   const uint32_t now = initialised() ? static_cast<uint32_t>(FREERIDE_STATE_PAUSED) : state;
   return std::exchange(told_state_, now) != now;

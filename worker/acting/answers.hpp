@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "acting/task_source.hpp"
+#include "freeride/policy/rights.hpp"
 
 namespace freeride::worker {
 
@@ -21,6 +22,8 @@ class Answers {
   bool stops = false;      ///< has been seen in StopSideTask: whatever it says from then on, it is to end
   bool executing = false;  ///< has not paused, as far as it says; StopSideTask has a bound of its own
 
+  /// What it says, as one of the rights' claims.
+  policy::Claim claim() const;
   bool initialised() const { return state == FREERIDE_STATE_PAUSED || state == FREERIDE_STATE_RUNNING; }
   /// Whether its state is another than at the last call; RUNNING and PAUSED, which alternate with the bubbles, count as
   /// one.

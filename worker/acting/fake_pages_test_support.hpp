@@ -92,12 +92,16 @@ class FakeProcesses final : public Processes {
   int64_t cpu_ns(int pid) override { return cpu.count(pid) != 0 ? cpu[pid] : -1; }
   Starvation starvation(int) override { return {starved_ns, runnable}; }
   bool lives(int pid, int) override { return ended.count(pid) == 0; }
+  bool stop(int pid, int) override { return can_stop && stopped.insert(pid).second; }
+  void go_on(int pid, int) override { stopped.erase(pid); }
   void freeze_and_kill(int pid, int) override { ++killed[pid]; }
   std::map<int, int64_t> cpu;
   bool runnable = true;
   int64_t starved_ns = 0;
   std::map<int, int> killed;
   std::set<int> ended;  // by themselves
+  std::set<int> stopped;
+  bool can_stop = true;
 };
 
 /// A runner's side of a task's pages: does what a runner does when the test says so.

@@ -11,9 +11,12 @@ namespace {
 
 using pages::load_relaxed;
 
-// Of the wall time since it paused, the share that a paused task may execute without being called a liar: its runner
-// answers wakes.
-constexpr int64_t kPausedShare = 100;
+// Of the wall time in which a process is stopped, the share that it may execute: nothing, but clocks are not exact.
+constexpr int64_t kStoppedShare = 50;
+
+// What a task that says it is paused may execute at once, beyond the grace period: on a host that is busy with others
+// an honest one was seen with 0.24 s, once.
+constexpr int64_t kBurstNs = 500 * kNsPerMs;
 
 // From this part of the hang limit on, an overdue task is asked whether it starves.
 constexpr int64_t kStarvationShare = 8;
@@ -25,6 +28,7 @@ int64_t earlier(int64_t a_ns, int64_t b_ns) {
 }  // namespace
 
 void KillWatch::lease_opened(int64_t now_ns) {
+  if (rights_.rests()) rights_.wake(now_ns, process_.cpu_ns());
   if (!watching_) return;
   watching_ = false;
   const int64_t until_ns = limits_.by_cpu_clock ? process_.cpu_ns() : now_ns;
@@ -57,7 +61,7 @@ void KillWatch::forgive() {
 // Looked at only in a task that has been overdue for a while, since it costs some 10 us; what it waited before that
 // counts as starved once it has come to an end, in the task's favour.
 void KillWatch::look_for_starvation(policy::OverrunSnapshot& snapshot) {
-  if (!limits_.by_cpu_clock || !answers_.executing ||
+  if (!limits_.by_cpu_clock || snapshot.claims_paused ||
       snapshot.now_ns - first_end_ns_ < limits_.hang_ns / kStarvationShare)
     return;
   const Starvation starvation = process_.starvation();
@@ -69,27 +73,42 @@ void KillWatch::look_for_starvation(policy::OverrunSnapshot& snapshot) {
   snapshot.wants_cpu = starvation.wants_cpu && !executed_enough;
 }
 
-// It has finished, and frees what it has: for as long as that takes, as after an order to stop.
+// It has finished, as it says, and frees what it has. The wall time is that of an order to stop, the execution less.
 bool KillWatch::judge_stop(int64_t now_ns, int64_t& look_ns) {
-  forgive();
+  const int64_t cpu_now_ns = limits_.by_cpu_clock ? process_.cpu_ns() : -1;
+  const bool leased = lease_.kind() != policy::LeaseKind::kNone;
   if (stops_since_ns_ == 0) stops_since_ns_ = now_ns;
+  // From the last lease's end on, where it has not paused since.
+  if (cpu_at_stop_ns_ < 0 && !leased) cpu_at_stop_ns_ = watching_ && cpu_at_end_ns_ >= 0 ? cpu_at_end_ns_ : cpu_now_ns;
+  forgive();
   const int64_t until_ns = stops_since_ns_ + limits_.stop_ns;
-  if (now_ns <= until_ns) {
-    look_ns = earlier(look_ns, until_ns + 1);
-    return false;
-  }
   const std::string patience = std::to_string(limits_.stop_ns / kNsPerMs) + " ms";
-  kill(policy::Cause::kSlowTransition, "had not stopped " + patience + " after it had begun to", "stop " + patience);
-  return true;
+  if (now_ns > until_ns) {
+    kill(policy::Cause::kSlowTransition, "had not stopped " + patience + " after it had begun to", "stop " + patience);
+    return true;
+  }
+  look_ns = earlier(look_ns, until_ns + 1);
+  if (leased || cpu_now_ns < 0 || cpu_at_stop_ns_ < 0) return false;
+  const int64_t most_ns = rights_.stop_execution_ns(false), executed_ns = cpu_now_ns - cpu_at_stop_ns_;
+  if (executed_ns > most_ns) {
+    kill(policy::Cause::kSlowTransition,
+         "executed " + milliseconds(executed_ns) + " in StopSideTask, which nobody had ordered",
+         "stop, of itself: " + milliseconds(most_ns) + " of execution");
+    return true;
+  }
+  const int64_t rate = std::max<int64_t>(1, limits_.cores);
+  look_ns = earlier(look_ns, now_ns + std::max((most_ns - executed_ns) / rate, kNsPerMs) + 1);
+  return false;
 }
 
 bool KillWatch::judge(int64_t now_ns, int64_t& look_ns) {
   if (killed_) return false;
-  if (answers_.stops && lease_.order() != FREERIDE_ORDER_STOP) return judge_stop(now_ns, look_ns);
+  if (claim_ == policy::Claim::kStopping && lease_.order() != FREERIDE_ORDER_STOP) return judge_stop(now_ns, look_ns);
   if (!watching_) return false;
+  const bool executing = claim_ == policy::Claim::kExecuting;
   policy::OverrunSnapshot snapshot;
   snapshot.lease_id = ended_lease_;
-  snapshot.claims_paused = !answers_.executing;
+  snapshot.claims_paused = !executing;
   snapshot.by_cpu_clock = limits_.by_cpu_clock;
   snapshot.now_ns = now_ns;
   snapshot.cpu_now_ns = limits_.by_cpu_clock ? process_.cpu_ns() : 0;
@@ -97,7 +116,7 @@ bool KillWatch::judge(int64_t now_ns, int64_t& look_ns) {
   if (snapshot.cpu_at_end_ns < 0 || snapshot.cpu_now_ns < 0) snapshot.cpu_at_end_ns = snapshot.cpu_now_ns;
   snapshot.cpu_at_end_ns -= carried_ns_;
   // On a GPU both limits are of wall time, and the one of execution is the shorter.
-  snapshot.ended_ns = limits_.by_cpu_clock ? (answers_.executing ? first_end_ns_ : ended_ns_) : ended_ns_ - carried_ns_;
+  snapshot.ended_ns = limits_.by_cpu_clock ? (executing ? first_end_ns_ : ended_ns_) : ended_ns_ - carried_ns_;
   snapshot.paused_ns = sane(load_relaxed(answers_.page().last_paused_ns));
   snapshot.grace_ns = limits_.grace_ns;
   snapshot.hang_ns = limits_.hang_ns;
@@ -107,8 +126,7 @@ bool KillWatch::judge(int64_t now_ns, int64_t& look_ns) {
   switch (decision.action) {
     case policy::OverrunAction::kFine:
       forgive();
-      cpu_when_paused_ns_ = snapshot.cpu_now_ns;
-      paused_at_ns_ = now_ns;
+      rights_.rest(now_ns, limits_.by_cpu_clock ? snapshot.cpu_now_ns : -1);
       return false;
     case policy::OverrunAction::kWait:
       look_ns = earlier(look_ns, decision.look_at_ns);
@@ -122,43 +140,58 @@ bool KillWatch::judge(int64_t now_ns, int64_t& look_ns) {
 }
 
 bool KillWatch::audit(int64_t now_ns) {
-  if (killed_ || answers_.stops || watching_ || lease_.kind() != policy::LeaseKind::kNone || !answers_.initialised() ||
+  // While it is created its supervisor's limit counts, and while it stops judge() does.
+  if (killed_ || rights_.phase() != policy::Phase::kLeased || watching_ || lease_.kind() != policy::LeaseKind::kNone ||
       lease_.order() == FREERIDE_ORDER_STOP)
     return false;
-  if (answers_.executing) {
+  if (claim_ == policy::Claim::kExecuting) {
     // It started under a lease that was taken back in the same moment, or without any.
-    watch(now_ns, limits_.by_cpu_clock ? cpu_when_paused_ns_ : -1);
+    watch(now_ns, limits_.by_cpu_clock ? rights_.rest_cpu_ns() : -1);
     int64_t ignored_ns = 0;
     return judge(now_ns, ignored_ns);
   }
-  const int64_t cpu_now_ns = process_.cpu_ns();
-  if (cpu_now_ns < 0) return false;
-  if (cpu_when_paused_ns_ < 0) {
-    cpu_when_paused_ns_ = cpu_now_ns;
-    paused_at_ns_ = now_ns;
+  if (!rights_.rests()) {
+    rights_.rest(now_ns, process_.cpu_ns());
     return false;
   }
-  const int64_t executed_ns = cpu_now_ns - cpu_when_paused_ns_;
-  if (executed_ns <= limits_.grace_ns + (now_ns - paused_at_ns_) / kPausedShare) return false;
+  if (!rights_.charge(now_ns, process_.cpu_ns()) || rights_.charged_ns() <= limits_.grace_ns + kBurstNs) return false;
+  kill(policy::Cause::kUnleased, "executed " + milliseconds(rights_.charged_ns()) + " while it said that it was paused",
+       "grace " + milliseconds(limits_.grace_ns));
+  return true;
+}
+
+bool KillWatch::may_stop() const {
+  const bool rests = answers_.state == FREERIDE_STATE_CREATED || answers_.state == FREERIDE_STATE_PAUSED;
+  return limits_.stops && rests && answers_.transition == FREERIDE_IN_NONE && !answers_.executing && seen_paused() &&
+         !killed_ && lease_.kind() == policy::LeaseKind::kNone && lease_.order() != FREERIDE_ORDER_STOP;
+}
+
+bool KillWatch::judge_stops(int64_t now_ns) {
+  if (killed_ || !limits_.stops) return false;
+  const TaskProcess::Stops stops = process_.stops(now_ns);
+  if (stops.executed_ns <= limits_.grace_ns + stops.length_ns / kStoppedShare) return false;
   kill(policy::Cause::kUnleased,
-       "executed " + std::to_string(executed_ns / kNsPerMs) + " ms while it said that it was paused",
+       "executed " + std::to_string(stops.executed_ns / kNsPerMs) + " ms while its process was stopped between leases",
        "grace " + std::to_string(limits_.grace_ns / kNsPerMs) + " ms");
   return true;
 }
 
 void KillWatch::kill(policy::Cause cause, std::string message, std::string limit) {
+  policy::Verdict verdict{policy::VerdictKind::kOverran, cause, std::move(message)};
+  verdict.limit = std::move(limit);
+  kill(std::move(verdict));
+}
+
+void KillWatch::kill(policy::Verdict seen) {
   killed_ = true;
   if (process_.lives()) {  // else something else has ended it
     policy::Verdict& verdict = source_.killed_verdict;
-    verdict.kind = policy::VerdictKind::kOverran;
-    verdict.cause = cause;
-    verdict.message = std::move(message);
+    verdict = std::move(seen);
     if (training_came_) {  // beside no training it had been given the device for itself
       verdict.kind = policy::VerdictKind::kEvicted;
       verdict.cause = policy::Cause::kTrainingCame;
       verdict.message = "a trainer came while it was profiled, and it " + verdict.message;
     }
-    verdict.limit = std::move(limit);
     verdict.transition = pages::transition_name(answers_.transition);
     source_.killed.store(true, std::memory_order_release);
     process_.freeze_and_kill();

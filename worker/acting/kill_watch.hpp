@@ -10,12 +10,14 @@
 #include "acting/task_source.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/policy/overrun.hpp"
+#include "freeride/policy/rights.hpp"
 #include "freeride/policy/verdict.hpp"
 
 namespace freeride::worker {
 
 struct TaskLimits {
   bool by_cpu_clock = true;  ///< execution is CPU time (CPU devices); false: wall time (GPUs)
+  bool stops = false;        ///< between leases its process is stopped (GPUs): no clock shows what a GPU executes
   uint32_t cores = 1;
   int64_t grace_ns = 0, hang_ns = 0;
   int64_t stop_ns = 15 * kNsPerSec;  ///< for StopSideTask, where a task comes to it of itself
@@ -27,11 +29,17 @@ class KillWatch {
   /// All outlive it.
   KillWatch(TaskSource& source, const Answers& answers, const LeaseWriter& lease, TaskProcess& process,
             const TaskLimits& limits)
-      : source_(source), answers_(answers), lease_(lease), process_(process), limits_(limits) {}
+      : source_(source),
+        answers_(answers),
+        lease_(lease),
+        process_(process),
+        limits_(limits),
+        rights_({limits.grace_ns, limits.stop_ns}) {}
 
   /// A new look at the answers.
   void look() {
-    if (unpaused_ && !watching_ && !answers_.executing) forgive();
+    claim_ = rights_.see(answers_.claim(), lease_.id() != 0);
+    if (unpaused_ && !watching_ && claim_ != policy::Claim::kExecuting) forgive();
   }
   void lease_opened(int64_t now_ns);
   /// The present lease has ended then: deadline passed, or taken back.
@@ -44,8 +52,14 @@ class KillWatch {
   /// Judges it; kills and returns true when a limit is passed. `look_ns` is set when it has to be judged again by time
   /// alone.
   bool judge(int64_t now_ns, int64_t& look_ns);
-  /// For the time in which nothing is expected: execution while it says that it is paused.
+  /// For the time in which nothing is expected: execution though it has no lease, whatever it says.
   bool audit(int64_t now_ns);
+  /// Has it paused, and is there nothing that it may do before its next lease?
+  bool may_stop() const;
+  /// The same for stops: whoever executes in them is killed.
+  bool judge_stops(int64_t now_ns);
+  /// Kills it for what somebody else has seen.
+  void accuse(policy::Verdict verdict) { kill(std::move(verdict)); }
   /// The last lease has ended, and it has not been seen paused since.
   bool watching() const { return watching_; }
   bool seen_paused() const { return !watching_ && !unpaused_; }
@@ -59,6 +73,7 @@ class KillWatch {
   void look_for_starvation(policy::OverrunSnapshot& snapshot);
   bool judge_stop(int64_t now_ns, int64_t& look_ns);
   void kill(policy::Cause cause, std::string message, std::string limit);
+  void kill(policy::Verdict verdict);
 
   TaskSource& source_;
   const Answers& answers_;
@@ -66,7 +81,9 @@ class KillWatch {
   TaskProcess& process_;
   const TaskLimits limits_;
   bool killed_ = false, training_came_ = false;
-  int64_t stops_since_ns_ = 0;  // 0: not judged yet
+  policy::Rights rights_;
+  policy::Claim claim_ = policy::Claim::kCreating;
+  int64_t stops_since_ns_ = 0, cpu_at_stop_ns_ = -1;  // of a stop that nobody ordered; 0, -1: not judged yet
 
   // Since the first lease that ended and was not followed by a pause. A new lease does not forgive: whoever never
   // pauses adds up.
@@ -79,7 +96,6 @@ class KillWatch {
   int64_t ended_ns_ = 0, cpu_at_end_ns_ = -1;
   uint64_t ended_lease_ = 0;
   int64_t executed_at_kill_ns_ = 0;
-  int64_t cpu_when_paused_ns_ = -1, paused_at_ns_ = 0;  // baseline of audit()
 };
 
 }  // namespace freeride::worker

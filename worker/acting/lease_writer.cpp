@@ -59,6 +59,7 @@ bool LeaseWriter::set_order(uint32_t order, int64_t now_ns) {
 }
 
 void LeaseWriter::open(LeaseKind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns) {
+  source_.leased.store(true, std::memory_order_relaxed);
   lease_.kind = static_cast<uint32_t>(kind);
   lease_.lease_id += 1;
   lease_.deadline_ns = static_cast<uint64_t>(deadline_ns);
@@ -78,10 +79,10 @@ void LeaseWriter::open(LeaseKind kind, int64_t deadline_ns, int64_t begin_ns, in
   source_.leases.fetch_add(1, std::memory_order_relaxed);
 }
 
-void LeaseWriter::close(int64_t now_ns) {
-  // One that got no processor to take its init lease up is to have another.
-  const bool unused =
-      policy::is_own(kind()) && answers_.state == FREERIDE_STATE_CREATED && answers_.transition == FREERIDE_IN_NONE;
+void LeaseWriter::close(int64_t now_ns, bool taken_up) {
+  // One that got no processor to take its init lease up is to have another: it has not executed, and does not say so.
+  const bool unused = policy::is_own(kind()) && !taken_up && answers_.state == FREERIDE_STATE_CREATED &&
+                      answers_.transition == FREERIDE_IN_NONE;
   if (unused) initialised_ = false;
   lease_.kind = FREERIDE_LEASE_NONE;
   lease_.deadline_ns = static_cast<uint64_t>(now_ns);

@@ -17,8 +17,8 @@ class LeaseWriter {
   LeaseWriter(TaskSource& source, const Answers& answers, int64_t grace_ns, int64_t hang_ns);
 
   void open(policy::LeaseKind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns);
-  /// Takes the open lease back.
-  void close(int64_t now_ns);
+  /// Takes the open lease back. `taken_up`: its process has executed under it, as its clock shows.
+  void close(int64_t now_ns, bool taken_up);
   /// An order to stop takes the lease back, too. False: it is the present one.
   bool set_order(uint32_t order, int64_t now_ns);
 

@@ -2,9 +2,7 @@
 // on.
 #pragma once
 
-#include <algorithm>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -15,7 +15,8 @@ TaskSlot::TaskSlot(std::shared_ptr<TaskSource> shared, const TaskLimits& limits,
       process(processes, limits.by_cpu_clock),
       lease(*source, answers, limits.grace_ns, limits.hang_ns),
       kills(*source, answers, lease, process, limits),
-      harvest(*source, answers, process, limits.by_cpu_clock) {
+      harvest(*source, answers, process, limits.by_cpu_clock),
+      grace_ns_(limits.grace_ns) {
   view.priority = source->priority;
   view.when_idle = source->when_idle;
 }
@@ -28,7 +29,8 @@ void TaskSlot::read() {
   view.predicted_ns = predicted_ns != 0 ? predicted_ns : source->predicted_ns;
   const bool lives = !kills.killed() && answers.initialised() && !policy::is_own(lease.kind());
   view.runnable = lives && !answers.stops && lease.order() == FREERIDE_ORDER_RUN;
-  view.executing = lives && (answers.executing || answers.stops);
+  // One that was ordered to stop has limits of its own for that, and nobody waits for it.
+  view.executing = lives && lease.order() != FREERIDE_ORDER_STOP && (answers.executing || answers.stops);
   if (lease.given_back()) view.declined_ns = std::max(view.declined_ns, lease.deadline_ns());
   view_own();
 }
@@ -44,6 +46,7 @@ void TaskSlot::view_own() {
 }
 
 void TaskSlot::set_order(uint32_t order, int64_t now_ns) {
+  if (order == FREERIDE_ORDER_STOP) process.go_on(now_ns);
   if (!lease.set_order(order, now_ns)) return;
   if (order == FREERIDE_ORDER_RUN) why.begin_anew();
   if (order != FREERIDE_ORDER_STOP) return;
@@ -54,7 +57,10 @@ void TaskSlot::set_order(uint32_t order, int64_t now_ns) {
 
 void TaskSlot::open(LeaseKind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns) {
   harvest.note_first_step(now_ns);
+  process.go_on(now_ns);
+  suspect = true;
   lease.open(kind, deadline_ns, begin_ns, now_ns);
+  if (policy::is_own(kind)) host_cpu_at_own_ns_ = process.host_cpu_ns();
   kills.lease_opened(now_ns);
   if (policy::is_own(kind)) {
     view_own();
@@ -66,13 +72,21 @@ void TaskSlot::open(LeaseKind kind, int64_t deadline_ns, int64_t begin_ns, int64
 void TaskSlot::close(int64_t ended_ns, int64_t now_ns) {
   if (lease.kind() == LeaseKind::kNone) return;
   const int64_t end_ns = std::min(ended_ns, lease.deadline_ns());
-  lease.close(now_ns);
+  const int64_t host_cpu_ns = policy::is_own(lease.kind()) ? process.host_cpu_ns() : -1;
+  const bool taken_up = host_cpu_ns >= 0 && host_cpu_at_own_ns_ >= 0 && host_cpu_ns - host_cpu_at_own_ns_ > grace_ns_;
+  lease.close(now_ns, taken_up);
   kills.lease_ended(end_ns);
   view_own();
 }
 
 bool TaskSlot::judge(int64_t now_ns, bool audit, int64_t& look_ns) {
-  if (!kills.judge(now_ns, look_ns) && !(audit && kills.audit(now_ns))) return false;
+  if (!kills.judge(now_ns, look_ns) && !(audit && (kills.audit(now_ns) || kills.judge_stops(now_ns)))) {
+    if (kills.may_stop()) process.stop(now_ns);
+    process.look_stopped(now_ns);
+    const int64_t held_ns = process.look_stopped_at();
+    if (held_ns != 0 && (look_ns == 0 || held_ns < look_ns)) look_ns = held_ns;
+    return false;
+  }
   view.runnable = view.executing = false;
   return true;
 }

@@ -30,6 +30,8 @@ struct TaskSlot {
   WhyNote why{*source, answers};
   policy::TaskView view;  ///< for decide_lease(); last_served and declined_ns are kept here between calls
 
+  bool suspect = false;  ///< it has had a lease since the last clean probe of the GPU
+
   uint64_t id() const { return source->id; }
   /// A new look at its answers. Fills the view; the hot path.
   void read();
@@ -46,6 +48,10 @@ struct TaskSlot {
   int64_t overrun(int64_t now_ns, bool next_window);
   /// What it wants and holds of init, profile and save leases, into the view.
   void view_own();
+
+ private:
+  const int64_t grace_ns_;
+  int64_t host_cpu_at_own_ns_ = -1;  // when the present init, profile or save lease began
 };
 
 }  // namespace freeride::worker

@@ -14,6 +14,7 @@ namespace freeride::worker {
 /// who writes, the atomics are written by the acting thread only.
 struct TaskSource {
   uint64_t id = 0;
+  uint64_t content = 0;  ///< names its plugin's content
   pages::Mapped<freeride_lease_page> lease;
   pages::Mapped<const freeride_answer_page> answer;
   bool profile = false;  ///< where there is no training, wants a profile lease instead of an init lease
@@ -23,6 +24,7 @@ struct TaskSource {
   std::atomic<int64_t> harvested_ns{0}, overrun_ns{0};
   std::atomic<uint64_t> leases{0};
   std::atomic<uint64_t> save_lease{0};               ///< id of the latest save lease
+  std::atomic<bool> leased{false};                   ///< has had a lease, if only to initialise
   std::atomic<bool> in_bubbles{false};               ///< has had a lease of a bubble
   std::atomic<policy::Why> why{policy::Why::kNone};  ///< why an initialised task that is to run makes no step
   std::atomic<int64_t> longest_lease_ns{0};          ///< of the last minute, for steps

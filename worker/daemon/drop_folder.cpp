@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/inotify.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -55,9 +53,8 @@ DropFolder::DropFolder(std::filesystem::path folder, PluginStore& store, Loop& l
     : folder_(std::move(folder)), store_(store), loop_(loop), listener_(std::move(listener)) {}
 
 DropFolder::~DropFolder() {
+  ends_ = true;
   if (inotify_.valid()) loop_.forget(inotify_.get());
-  if (thread_.joinable()) thread_.join();
-  if (done_.valid()) loop_.forget(done_.get());
   loop_.cancel(retry_);
 }
 
@@ -68,7 +65,8 @@ void DropFolder::start() {
     warned_ = false;
     rescan();
   }
-  serving_ = true;
+  if (background_ != nullptr) return;
+  if (auto made = Background::create(loop_); made.ok()) background_ = std::move(*made);
 }
 
 bool DropFolder::open_watch() {
@@ -152,49 +150,28 @@ void DropFolder::on_readable() {
 }
 
 void DropFolder::take(const std::string& name) {
-  if (serving_) {
+  if (background_ != nullptr) {
     waiting_.insert(name);
     return look_at_next();
   }
-  if (auto file = look(folder_ / name, store_)) keep(std::move(*file));
+  if (auto file = look(folder_ / name, store_, ends_)) keep(std::move(*file));
 }
 
 void DropFolder::look_at_next() {
-  if (!done_.valid()) {
-    Fd done(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (done.valid() && loop_.watch(done.get(), EPOLLIN, [this](uint32_t) { on_looked(); }).ok())
-      done_ = std::move(done);
-  }
-  while (looking_at_.empty() && !waiting_.empty()) {
-    const std::string name = waiting_.extract(waiting_.begin()).value();
-    if (done_.valid()) {
-      try {
-        thread_ = std::thread([this, path = folder_ / name] {
-          looked_ = look(path, store_);
-          const uint64_t one = 1;
-          (void)!write(done_.get(), &one, sizeof one);
-        });
-        looking_at_ = name;
-        gone_meanwhile_ = false;
-        return;
-      } catch (const std::system_error&) {  // no thread to be had: here, then
-      }
-    }
-    if (auto file = look(folder_ / name, store_)) keep(std::move(*file));
-  }
+  if (!looking_at_.empty() || waiting_.empty()) return;
+  looking_at_ = waiting_.extract(waiting_.begin()).value();
+  gone_meanwhile_ = false;
+  auto looked = std::make_shared<std::optional<DroppedFile>>();
+  background_->run([this, looked, path = folder_ / looking_at_] { *looked = look(path, store_, ends_); },
+                   [this, looked] {
+                     looking_at_.clear();
+                     if (*looked && !gone_meanwhile_) keep(std::move(**looked));
+                     look_at_next();
+                   });
 }
 
-void DropFolder::on_looked() {
-  uint64_t count = 0;
-  if (read(done_.get(), &count, sizeof count) != sizeof count || !thread_.joinable()) return;
-  thread_.join();
-  looking_at_.clear();
-  auto file = std::exchange(looked_, std::nullopt);
-  if (file && !gone_meanwhile_) keep(std::move(*file));
-  look_at_next();
-}
-
-std::optional<DroppedFile> DropFolder::look(const std::filesystem::path& path, PluginStore& store) {
+std::optional<DroppedFile> DropFolder::look(const std::filesystem::path& path, PluginStore& store,
+                                            const std::atomic<bool>& ends) {
   // Non-blocking: somebody may drop a pipe.
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   DroppedFile file;
@@ -207,7 +184,8 @@ std::optional<DroppedFile> DropFolder::look(const std::filesystem::path& path, P
   }
   if (is_being_written(fd.get())) return std::nullopt;
   auto bytes = read_file(fd.get(), path.string(), kMaxPluginBytes);
-  auto sha256 = bytes.ok() ? store.put(*bytes, file.name) : bytes;
+  if (ends) return std::nullopt;
+  auto sha256 = bytes.ok() ? store.put(*bytes, file.name, &ends) : bytes;
   if (!sha256.ok()) {
     file.reason = sha256.error().text();
     return file;

@@ -1,19 +1,21 @@
 // DropFolder: watches the folder that users drop plugins into, and takes every whole .so file into the store.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/plugin_store.hpp"
 #include "freeride/base/result.hpp"
+#include "loop/background.hpp"
 #include "loop/loop.hpp"
 
 namespace freeride::worker {
@@ -62,9 +64,9 @@ class DropFolder {
   void on_readable();
   void take(const std::string& name);
   void look_at_next();
-  void on_looked();
   /// What the file of that name is; nothing when it is gone or still being written. On any thread.
-  static std::optional<DroppedFile> look(const std::filesystem::path& path, PluginStore& store);
+  static std::optional<DroppedFile> look(const std::filesystem::path& path, PluginStore& store,
+                                         const std::atomic<bool>& ends);
   void keep(DroppedFile file);
   void remove(const std::string& name);
   void set(DroppedFile file);
@@ -78,13 +80,11 @@ class DropFolder {
   bool warned_ = false;
   std::map<std::string, DroppedFile> files_;
 
-  bool serving_ = false;           ///< the first start() is over
-  std::set<std::string> waiting_;  ///< names to be looked at
-  std::string looking_at_;         ///< by the thread; empty: there is none
-  bool gone_meanwhile_ = false;    ///< that one was removed since
-  std::optional<DroppedFile> looked_;
-  Fd done_;
-  std::thread thread_;
+  std::set<std::string> waiting_;           ///< names to be looked at
+  std::string looking_at_;                  ///< in the background; empty: nothing
+  bool gone_meanwhile_ = false;             ///< that one was removed since
+  std::atomic<bool> ends_{false};           ///< what is in the background is to come to its end
+  std::unique_ptr<Background> background_;  ///< null in the first start(), and where no thread is to be had
 };
 
 }  // namespace freeride::worker

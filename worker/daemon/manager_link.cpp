@@ -22,8 +22,8 @@ constexpr size_t kMostRegistrations = 8;
 
 }  // namespace
 
-ManagerLink::ManagerLink(zmq::context_t& context, std::string endpoint, Loop& loop, Calls calls)
-    : context_(context), endpoint_(std::move(endpoint)), loop_(loop), calls_(std::move(calls)) {}
+ManagerLink::ManagerLink(zmq::context_t& context, std::string endpoint, Loop& loop, Host& host)
+    : context_(context), endpoint_(std::move(endpoint)), loop_(loop), host_(host) {}
 
 ManagerLink::~ManagerLink() {
   loop_.cancel(timer_);
@@ -32,9 +32,7 @@ ManagerLink::~ManagerLink() {
 }
 
 Status ManagerLink::start() {
-  auto requester = bus::Requester::connect(context_, endpoint_);
-  if (!requester.ok()) return requester.error();
-  requester_ = std::move(*requester);
+  if (auto s = take(requester_, bus::Requester::connect(context_, endpoint_)); !s.ok()) return s;
   // The handler has nothing to do: waking the loop is enough, receive() follows every turn.
   if (auto s = loop_.watch(requester_->fd(), EPOLLIN, [](uint32_t) {}); !s.ok()) return s;
   registration_pause_ns_ = kFirstPauseNs;
@@ -60,6 +58,10 @@ void ManagerLink::tick() {
     schedule(now_ns + kHeartbeatNs);
     return;
   }
+  if (auto open = requester_->reachable(); !open.ok() && open.error().text() != said_) {
+    said_ = open.error().text();
+    spdlog::error("{}", said_);
+  }
   send_registration();
   schedule(now_ns + registration_pause_ns_);
   registration_pause_ns_ = std::min(kLongestPauseNs, registration_pause_ns_ * 2);
@@ -75,12 +77,12 @@ void ManagerLink::lose(const std::string& why) {
 void ManagerLink::send_registration() {
   // An attempt that was only slow counts as well; what follows from its answer is in order with what comes after it.
   if (registrations_.size() >= kMostRegistrations) registrations_.erase(registrations_.begin());
-  registrations_.push_back(requester_->send(calls_.registration()));
+  registrations_.push_back(requester_->send(host_.registration()));
 }
 
 void ManagerLink::send_report() {
   last_report_ns_ = SteadyClock::now();
-  report_id_ = requester_->send(calls_.report());
+  report_id_ = requester_->send(host_.report());
 }
 
 void ManagerLink::report_soon() {
@@ -89,7 +91,7 @@ void ManagerLink::report_soon() {
 
 void ManagerLink::leave() {
   if (!registered_) return;
-  bus::WorkerReport report = calls_.report();
+  bus::WorkerReport report = host_.report();
   report.leaving = true;
   auto answer = requester_->request(report, std::chrono::milliseconds(500));
   if (!answer.ok()) spdlog::debug("the manager did not answer the last report: {}", answer.error().text());
@@ -164,8 +166,8 @@ void ManagerLink::on_reply(const bus::Message& message) {
     registration_pause_ns_ = kFirstPauseNs;
     spdlog::info("{} with the manager at {}", std::exchange(was_registered_, true) ? "registered again" : "registered",
                  endpoint_);
-    calls_.plan(*plan);
-    calls_.registered();
+    host_.on_plan(*plan);
+    host_.registered();
     loop_.cancel(std::exchange(timer_, 0));
     schedule(heard_ns_ + kSoonNs);
     return;
@@ -173,7 +175,7 @@ void ManagerLink::on_reply(const bus::Message& message) {
   if (message.id == report_id_) {
     report_id_.clear();
     if (!message.error) {
-      calls_.reported();
+      host_.reported();
     } else if (message.error->code == Code::kNotFound) {
       lose("the manager does not know this worker");
       loop_.cancel(std::exchange(timer_, 0));
@@ -194,24 +196,23 @@ void ManagerLink::acknowledge(const bus::Message& request, const Status& status)
 
 void ManagerLink::on_request(const bus::Message& message) {
   heard_ns_ = SteadyClock::now();
-  const auto handle = [&]<class Command>(const std::function<Status(const Command&)>& call) {
+  const auto handle = [&]<class Command>(Status (Host::*call)(const Command&)) {
     auto command = message.as<Command>();
-    acknowledge(message, command.ok() ? call(*command) : Status(command.error()));
+    acknowledge(message, command.ok() ? (host_.*call)(*command) : Status(command.error()));
   };
   if (message.command == bus::CreateTask::kCommand) {
-    handle(calls_.create);
+    handle(&Host::on_create);
   } else if (message.command == bus::ReplaceTask::kCommand) {
-    handle(calls_.replace);
+    handle(&Host::on_replace);
   } else if (message.command == bus::TaskOrder::kCommand) {
-    handle(calls_.order);
+    handle(&Host::on_order);
   } else if (message.command == bus::WorkerPlan::kCommand) {
-    handle(std::function<Status(const bus::WorkerPlan&)>([this](const bus::WorkerPlan& plan) {
-      calls_.plan(plan);
-      return Status();
-    }));
+    auto plan = message.as<bus::WorkerPlan>();
+    if (plan.ok()) host_.on_plan(*plan);
+    acknowledge(message, plan.ok() ? Status() : Status(plan.error()));
   } else if (message.command == bus::GetLog::kCommand) {
     auto command = message.as<bus::GetLog>();
-    auto text = command.ok() ? calls_.log(command->task) : Result<std::string>(command.error());
+    auto text = command.ok() ? host_.on_log(command->task) : Result<std::string>(command.error());
     if (text.ok()) {
       requester_->reply(message, bus::LogReply{*text});
     } else {

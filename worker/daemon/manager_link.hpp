@@ -19,21 +19,24 @@ namespace freeride::worker {
 /// Main thread. Nothing here waits for the manager.
 class ManagerLink {
  public:
-  struct Calls {
-    std::function<bus::RegisterWorker()> registration;
-    std::function<bus::WorkerReport()> report;  ///< and forget what is reported only once
-    std::function<void()> reported;             ///< the last report has arrived
-    std::function<void()> registered;           ///< for what has to be said again to a new manager
-    std::function<void(const bus::WorkerPlan&)> plan;
-    std::function<Status(const bus::CreateTask&)> create;
-    std::function<Status(const bus::ReplaceTask&)> replace;
-    std::function<Status(const bus::TaskOrder&)> order;
-    std::function<Result<std::string>(const std::string& task)> log;
+  /// Who reports, and takes orders. It outlives this.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    virtual bus::RegisterWorker registration() = 0;
+    virtual bus::WorkerReport report() = 0;  ///< and forget what is reported only once
+    virtual void reported() = 0;             ///< the last report has arrived
+    virtual void registered() = 0;           ///< for what has to be said again to a new manager
+    virtual void on_plan(const bus::WorkerPlan& plan) = 0;
+    virtual Status on_create(const bus::CreateTask& spec) = 0;
+    virtual Status on_replace(const bus::ReplaceTask& replace) = 0;
+    virtual Status on_order(const bus::TaskOrder& order) = 0;
+    virtual Result<std::string> on_log(const std::string& task) = 0;
   };
   /// `fetched` gets the bytes, or the error.
   using Fetched = std::function<void(Result<std::string>)>;
 
-  ManagerLink(zmq::context_t& context, std::string endpoint, Loop& loop, Calls calls);
+  ManagerLink(zmq::context_t& context, std::string endpoint, Loop& loop, Host& host);
   ~ManagerLink();
 
   /// Errors: the endpoint is no address.
@@ -69,7 +72,7 @@ class ManagerLink {
   zmq::context_t& context_;
   const std::string endpoint_;
   Loop& loop_;
-  Calls calls_;
+  Host& host_;
   std::unique_ptr<bus::Requester> requester_;
   bool registered_ = false;
   bool was_registered_ = false;
@@ -78,6 +81,7 @@ class ManagerLink {
   int64_t registration_pause_ns_ = 0;
   std::vector<std::string> registrations_;  // request ids of attempts that may still be answered
   std::string report_id_;
+  std::string said_;                           // why the manager cannot be reached, when that was logged last
   std::map<std::string, Question> questions_;  // by request id
   Loop::Timer timer_ = 0;
   int64_t timer_at_ns_ = 0;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 
@@ -61,19 +60,8 @@ Result<std::string> find_runner(const std::string& given) {
     if (access(given.c_str(), X_OK) == 0) return std::filesystem::absolute(given).string();
     return Error{Code::kNotFound, "there is no program " + given, "correct --runner"};
   }
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  std::vector<std::filesystem::path> places;
-  if (!error) places.push_back(self.parent_path());
-  if (const char* path = std::getenv("PATH")) {  // NOLINT(concurrency-mt-unsafe): before other threads start
-    std::istringstream in(path);
-    for (std::string folder; std::getline(in, folder, ':');) {
-      if (!folder.empty()) places.emplace_back(folder);
-    }
-  }
-  for (const auto& folder : places) {
-    const auto file = folder / "freeride-runner";
-    if (access(file.c_str(), X_OK) == 0) return std::filesystem::absolute(file).string();
+  for (const auto& file : {find_beside("freeride-runner"), find_on_path("freeride-runner")}) {
+    if (!file.empty()) return std::filesystem::absolute(file).string();
   }
   return Error{Code::kNotFound, "freeride-runner is neither beside freeride-worker nor on the PATH",
                "name it with --runner"};

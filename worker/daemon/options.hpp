@@ -8,27 +8,26 @@
 #include "freeride/base/paths.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/policy/ended_folders.hpp"
+#include "freeride/policy/lease.hpp"
+#include "freeride/policy/probe.hpp"
 #include "sandbox/sandbox.hpp"
+#include "tasks/launch.hpp"
 
 namespace freeride::worker {
 
-struct Options {
+struct Options : SideTaskOptions {
   Paths paths = Paths::defaults();
-  std::string device;                     ///< "cpu-N" or a GPU's UUID
-  std::vector<int> cores;                 ///< empty: all
-  std::string drop_dir;                   ///< empty: paths.drop_dir()
-  SandboxOptions sandbox;                 ///< its runner empty: beside this program, else on the PATH
-  int64_t host_memory_bytes = 8ll << 30;  ///< of a GPU's task
-  std::string lease_order = "round-robin";
-  int64_t grace_ms = 100, hang_ms = 5000, init_ms = 30'000, create_ms = 60'000, profile_ms = 30'000, stop_ms = 15'000;
+  std::string drop_dir;    ///< empty: paths.drop_dir()
+  SandboxOptions sandbox;  ///< its runner empty: beside this program, else on the PATH
+  policy::LeaseOrder lease_order = policy::LeaseOrder::kRoundRobin;
+  int64_t init_ms = 30'000;
   int64_t memory_bytes = 0;   ///< of the device, for side tasks; 0: what the host has
   std::string mps_control;    ///< empty: nvidia-cuda-mps-control on the PATH
   int64_t reserve_bytes = 0;  ///< of a GPU, for training to grow into; 0: 5 %, at least 2 GiB
   int64_t keep_days = policy::KeepLimits{}.age_s / 86'400;  ///< of what ended tasks have left
   int64_t keep_bytes = policy::KeepLimits{}.bytes;
-  int thread_pct = 100;  ///< of a GPU's multiprocessors, for one side task
-
-  bool cpu_device() const { return device.rfind("cpu-", 0) == 0; }
+  int64_t probe_one_in = policy::ProbeLimits{}.one_in;  ///< of a GPU's bubbles, so many are probed; 0: none
+  int thread_pct = 100;                                 ///< of a GPU's multiprocessors, for one side task
 };
 
 /// "0,2-3" → {0, 2, 3}. Errors: kInvalidArgument (no such list, or a core that this process may not use).

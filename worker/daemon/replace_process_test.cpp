@@ -395,6 +395,21 @@ TEST_CASE("a task that cannot save its progress holds nobody up when the worker 
   CHECK_FALSE(fs::exists(rig.paths.task_dir("t") / "state.next"));
 }
 
+TEST_CASE("a task whose SaveState has no end takes none of its neighbour's time", "[process]") {
+  ReplaceRig rig({"--stop-ms", "9000"});
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths);
+  bus::CreateTask bad = rig.spec("keeper", {{"fail_in", "save"}, {"fail_how", "hang"}});
+  bad.task = "bad";  // the first to be saved
+  rig.manager.create(bad);
+  rig.manager.wait([&] { return rig.manager.task("bad").counters.steps > 0; });
+  rig.manager.create(rig.spec("keeper"));
+  rig.run_until_steps(5);
+  rig.stop_worker();
+  CHECK(fs::exists(rig.state_file()));
+  CHECK_FALSE(fs::exists(rig.paths.task_dir("bad") / "state"));
+}
+
 // Those on a GPU, 30 more, are in gpu_process_test.
 TEST_CASE("170 replacements in a row leave nothing behind", "[process][slow]") {
   constexpr int kWarm = 10, kReplacements = 170;

@@ -51,4 +51,16 @@ void ReportNews::take_into(bus::WorkerReport& report) {
   totals_.clear();
 }
 
+void ProbeNews::take_into(bus::BubbleTotals& totals, const ProbeCounts& counts) {
+  const auto take = [](uint64_t& into, uint64_t& told, const std::atomic<uint64_t>& now) {
+    into = now.load(std::memory_order_relaxed) - told;
+    told += into;
+  };
+  take(totals.probes, told_.probes, counts.probes);
+  take(totals.probe_findings, told_.probe_findings, counts.findings);
+  take(totals.probes_unknown, told_.probes_unknown, counts.unknown);
+  take(totals.holdout_probes, told_.holdout_probes, counts.holdout_probes);
+  take(totals.holdout_findings, told_.holdout_findings, counts.holdout_findings);
+}
+
 }  // namespace freeride::worker

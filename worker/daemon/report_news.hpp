@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "acting/act_event.hpp"
+#include "acting/probe_page.hpp"
 #include "daemon/trainers.hpp"
 #include "freeride/bus/commands.hpp"
 
@@ -29,6 +30,16 @@ class ReportNews {
   std::map<uint64_t, bus::BubbleTotals> totals_;  // by rank id
   std::vector<bus::PluginState> plugins_;
   std::vector<bus::TrainingState> departed_;
+};
+
+/// What probes have shown since the last report.
+class ProbeNews {
+ public:
+  /// Adds it to a rank's totals.
+  void take_into(bus::BubbleTotals& totals, const ProbeCounts& counts);
+
+ private:
+  bus::BubbleTotals told_;
 };
 
 }  // namespace freeride::worker

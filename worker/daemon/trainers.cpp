@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
@@ -27,13 +28,27 @@ Trainers::Trainers(std::string path, std::string device, Loop& loop, ActingThrea
 
 Result<std::unique_ptr<Trainers>> Trainers::listen(const std::string& path, const std::string& device, Loop& loop,
                                                    ActingThread& acting, Listener listener) {
-  auto socket = pages::listen_for_pages(path);
-  if (!socket.ok()) return socket.error();
   std::unique_ptr<Trainers> self(new Trainers(path, device, loop, acting, std::move(listener)));
-  self->socket_ = std::move(*socket);
-  auto watched = loop.watch(self->socket_.get(), EPOLLIN, [raw = self.get()](uint32_t) { raw->on_connection(); });
-  if (!watched.ok()) return watched.error();
+  if (Status opened = self->open_socket(); !opened.ok()) return opened.error();
   return self;
+}
+
+Status Trainers::open_socket() {
+  auto socket = pages::listen_for_pages(path_);
+  if (!socket.ok()) return socket.error();
+  auto watched = loop_.watch(socket->get(), EPOLLIN, [this](uint32_t) { on_connection(); });
+  if (!watched.ok()) return watched.error();
+  if (socket_.valid()) loop_.forget(socket_.get());
+  socket_ = std::move(*socket);
+  return {};
+}
+
+void Trainers::keep_listening() {
+  if (access(path_.c_str(), F_OK) == 0 || errno != ENOENT) return;
+  if (Status opened = open_socket(); !opened.ok()) {
+    return spdlog::error("the socket {} was removed and cannot be made again: {}", path_, opened.error().text());
+  }
+  spdlog::warn("the socket {} was removed and is made again", path_);
 }
 
 Trainers::~Trainers() {

@@ -35,6 +35,10 @@ class Trainers {
                                                   ActingThread& acting, Listener listener);
   ~Trainers();
 
+  /// Makes the socket's name anew, if somebody has removed it; ranks that are attached stay so. A look at the file
+  /// system.
+  void keep_listening();
+
   const std::map<uint64_t, AttachedRank>& ranks() const { return ranks_; }
   /// Memory that ranks say they were refused just now, bytes; a claim.
   int64_t wanted_bytes() const;
@@ -46,6 +50,7 @@ class Trainers {
     uint64_t rank = 0;  // 0: no hello yet
   };
   Trainers(std::string path, std::string device, Loop& loop, ActingThread& acting, Listener listener);
+  Status open_socket();
   void on_connection();
   void on_readable(int fd);
   Result<AttachedRank> accept_page(int fd);

@@ -11,9 +11,9 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 
 #include "daemon/measures.hpp"
+#include "freeride/base/access.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/end_signals.hpp"
 #include "freeride/base/log.hpp"
@@ -68,6 +68,7 @@ Worker::~Worker() {
   trainers_.reset();
   drop_folder_.reset();
   gpu_.reset();
+  probe_.reset();
   publisher_.reset();
   if (acting_ != nullptr) loop_->forget(acting_->event_fd());
   acting_.reset();
@@ -81,34 +82,18 @@ Status Worker::open() {
   uname(&name);
   host_ = name.nodename;
   id_ = host_ + ":" + options_.device;
-  task_options_.device = options_.device;
-  task_options_.cores = options_.cores;
-  task_options_.cpu_device = options_.cpu_device();
-  task_options_.host_memory_bytes = options_.host_memory_bytes;
-  task_options_.grace_ns = options_.grace_ms * kNsPerMs;
-  task_options_.hang_ns = options_.hang_ms * kNsPerMs;
-  task_options_.create_ns = options_.create_ms * kNsPerMs;
-  task_options_.profile_ns = options_.profile_ms * kNsPerMs;
-  task_options_.stop_ns = options_.stop_ms * kNsPerMs;
 
-  auto loop = Loop::create();
-  if (!loop.ok()) return loop.error();
-  loop_ = std::move(*loop);
+  if (auto s = take(loop_, Loop::create()); !s.ok()) return s;
   if (auto s = open_signals(); !s.ok()) return s;
+  if (auto s = make_run_folder(options_.paths.run_dir); !s.ok()) return s;
+  if (auto s = make_private_folder(options_.paths.state_dir, std::nullopt); !s.ok()) return s;
+
   SandboxOptions sandbox_options = options_.sandbox;
   sandbox_options.runner = *runner;
   sandbox_options.device = options_.device;
-  auto sandbox = make_sandbox(sandbox_options);
-  if (!sandbox.ok()) return sandbox.error();
-  sandbox_ = std::move(*sandbox);
+  sandbox_options.uid_folder = (options_.paths.run_dir / "task-uids").string();
+  if (auto s = take(sandbox_, make_sandbox(sandbox_options)); !s.ok()) return s;
   if (auto s = sandbox_->check(); !s.ok()) return s;
-
-  std::error_code error;
-  std::filesystem::create_directories(options_.paths.run_dir, error);
-  if (error) {
-    return errno_error("cannot make the run folder " + options_.paths.run_dir.string(), error.value(),
-                       "name another one with --run-dir");
-  }
 
   if (!options_.cpu_device()) {
     if (auto s = open_gpu(); !s.ok()) return s;
@@ -116,17 +101,20 @@ Status Worker::open() {
 
   ActorConfig config;
   config.task.by_cpu_clock = options_.cpu_device();
+  config.probe.one_in = static_cast<uint32_t>(options_.probe_one_in);
+  config.probe.one_in_holdout = std::min(config.probe.one_in, config.probe.one_in_holdout);
+  config.probe_secret = std::stoull(random_name(), nullptr, 16);
+  config.probe_counts = probe_counts_;
+  config.task.stops = !options_.cpu_device();
   config.task.cores = static_cast<uint32_t>(options_.cores.empty() ? std::max(1l, sysconf(_SC_NPROCESSORS_ONLN))
                                                                    : static_cast<long>(options_.cores.size()));
-  config.task.grace_ns = task_options_.grace_ns;
-  config.task.hang_ns = task_options_.hang_ns;
-  config.task.stop_ns = task_options_.stop_ns;
+  config.task.grace_ns = options_.grace_ms * kNsPerMs;
+  config.task.hang_ns = options_.hang_ms * kNsPerMs;
+  config.task.stop_ns = options_.stop_ms * kNsPerMs;
   config.lease.init_ns = options_.init_ms * kNsPerMs;
   config.lease.profile_ns = options_.profile_ms * kNsPerMs;
-  if (options_.lease_order == "best-fit") config.lease.order = policy::LeaseOrder::kBestFit;
-  auto acting = ActingThread::start(config);
-  if (!acting.ok()) return acting.error();
-  acting_ = std::move(*acting);
+  config.lease.order = options_.lease_order;
+  if (auto s = take(acting_, ActingThread::start(config)); !s.ok()) return s;
   // After the acting thread, which must not wait for training. On a CPU device all others share their core with it.
   if (options_.cpu_device()) {
     if (auto s = stand_behind_training(); !s.ok()) spdlog::warn("{}", s.error().text());
@@ -134,53 +122,34 @@ Status Worker::open() {
   if (auto s = loop_->watch(acting_->event_fd(), EPOLLIN, [this](uint32_t) { on_acting(); }); !s.ok()) return s;
 
   auto publisher = bus::Publisher::connect(context_, options_.paths.publish_endpoint(), "worker " + id_);
-  if (!publisher.ok()) return publisher.error();
-  publisher_ = std::move(*publisher);
+  if (auto s = take(publisher_, std::move(publisher)); !s.ok()) return s;
 
   auto trainers =
       Trainers::listen(options_.paths.worker_socket(options_.device).string(), options_.device, *loop_, *acting_,
                        [this](const AttachedRank& rank, Trainers::Change change) { on_rank(rank, change); });
-  if (!trainers.ok()) return trainers.error();
-  trainers_ = std::move(*trainers);
+  if (auto s = take(trainers_, std::move(trainers)); !s.ok()) return s;
 
   store_ = std::make_unique<PluginStore>(options_.paths.store_dir());
   drop_folder_ = std::make_unique<DropFolder>(
       options_.drop_dir.empty() ? options_.paths.drop_dir() : std::filesystem::path(options_.drop_dir), *store_, *loop_,
       [this](const DroppedFile& file) { on_file(file); });
 
-  ManagerLink::Calls calls;
-  calls.registration = [this] { return registration(); };
-  calls.report = [this] { return report(); };
-  calls.reported = [this] { reported(); };
-  calls.registered = [this] { registered(); };
-  calls.plan = [this](const bus::WorkerPlan& plan) { on_plan(plan); };
-  calls.create = [this](const bus::CreateTask& spec) { return on_create(spec); };
-  calls.replace = [this](const bus::ReplaceTask& replace) { return on_replace(replace); };
-  calls.order = [this](const bus::TaskOrder& order) { return on_order(order); };
-  calls.log = [this](const std::string& task) { return on_log(task); };
-  link_ = std::make_unique<ManagerLink>(context_, options_.paths.commands_endpoint(), *loop_, std::move(calls));
-  auto launches = Background::create(*loop_);
-  if (!launches.ok()) return launches.error();
-  launches_ = std::move(*launches);
+  ManagerLink::Host& reporter = *this;
+  link_ = std::make_unique<ManagerLink>(context_, options_.paths.commands_endpoint(), *loop_, reporter);
+  if (auto s = take(launches_, Background::create(*loop_)); !s.ok()) return s;
   contents_ = std::make_unique<Contents>(
       *store_, *drop_folder_, *launches_,
       [this](const std::string& sha256, auto answer) { link_->fetch(sha256, std::move(answer)); });
   Replacements::Host& host = *this;
   replacements_ = std::make_unique<Replacements>(host, *loop_, options_.init_ms * kNsPerMs);
-  Shutdown::Calls shutdown;
-  shutdown.replaced = [this](const SideTask& task) { return replacements_->under_way(task.spec().task); };
-  shutdown.stop = [this](SideTask& task) { return replacements_->order(task, "stop"); };
-  shutdown.find = [this](uint64_t id) { return task(id); };
-  shutdown.folder = [this](const std::string& name) { return folder(name); };
-  shutdown_ = std::make_unique<Shutdown>(*loop_, options_.stop_ms * kNsPerMs, std::move(shutdown));
+  shutdown_ = std::make_unique<Shutdown>(*loop_, options_.stop_ms * kNsPerMs, host, *replacements_);
   auto folders =
       TaskFolders::create(options_.paths.state_dir / "tasks", {options_.keep_days * 86'400, options_.keep_bytes},
                           *loop_, [this](const std::string& name, auto answer) {
                             if (tasks_.count(name) != 0 && !tasks_[name]->ended()) return answer(false);
                             link_->ask_ended(name, std::move(answer));
                           });
-  if (!folders.ok()) return folders.error();
-  folders_ = std::move(*folders);
+  if (auto s = take(folders_, std::move(folders)); !s.ok()) return s;
   loop_->after_each_turn([this] {
     retired_.clear();
     link_->receive();
@@ -220,7 +189,16 @@ Status Worker::open_gpu() {
   options.thread_pct = options_.thread_pct;
   GpuGuard::Calls calls;
   calls.training = [this] { return trainers_ != nullptr && !trainers_->ranks().empty(); };
-  calls.wanted = [this] { return trainers_ == nullptr ? 0 : trainers_->wanted_bytes(); };
+  calls.wanted = [this] {
+    const int64_t bytes = trainers_ == nullptr ? 0 : trainers_->wanted_bytes();
+    if (bytes > 0 && probe_ != nullptr) probe_->make_room();
+    return bytes;
+  };
+  calls.leased = [this](uint64_t id) {
+    const SideTask* one = task(id);
+    return one == nullptr || one->leased();
+  };
+  calls.own = [this] { return probe_ == nullptr ? 0 : probe_->pid(); };
   calls.root = [this](uint64_t id) -> pid_t {
     const SideTask* one = task(id);
     return one == nullptr ? 0 : one->root_pid();
@@ -235,10 +213,12 @@ Status Worker::open_gpu() {
     one->kill(std::move(verdict));
     report_soon();
   };
-  auto gpu = GpuGuard::open(options, *loop_, std::move(calls));
-  if (!gpu.ok()) return gpu.error();
-  gpu_ = std::move(*gpu);
-  return {};
+  if (options_.probe_one_in > 0) {
+    probe_ = std::make_unique<GpuProbe>(options_.device, *loop_, [this](std::shared_ptr<ProbeMapping> mapping) {
+      if (acting_ != nullptr) acting_->set_probe(std::move(mapping));
+    });
+  }
+  return take(gpu_, GpuGuard::open(options, *loop_, std::move(calls)));
 }
 
 void Worker::run() {
@@ -251,9 +231,14 @@ void Worker::run() {
 }
 
 void Worker::tick() {
+  if (probe_ != nullptr) {
+    const bool live = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return !t.second->ended(); });
+    probe_->want(live && !trainers_->ranks().empty());
+  }
   publish_progress();
   forget_old_tasks();
   replacements_->look_at_all();
+  trainers_->keep_listening();
   if (acting_->dropped() != dropped_events_) {
     spdlog::warn("{} events of bubbles were dropped: this thread could not keep up",
                  acting_->dropped() - dropped_events_);
@@ -298,23 +283,11 @@ void Worker::on_acting() {
   acting_->acknowledge();
   ActEvent event;
   while (acting_->pop(event)) {
-    switch (event.kind) {
-      case ActEvent::Kind::kBubbleBegin:
-        on_bubble_begin(event);
-        break;
-      case ActEvent::Kind::kBubbleEnd:
-        on_bubble_end(event);
-        break;
-      case ActEvent::Kind::kIteration:
-        on_iteration(event);
-        break;
-      case ActEvent::Kind::kRankState:
-        if (const auto it = trainers_->ranks().find(event.id); it != trainers_->ranks().end()) publish_rank(it->second);
-        break;
-      case ActEvent::Kind::kTaskState:
-        link_->report_soon();
-        if (const SideTask* one = task(event.id)) replacements_->look_at(std::string(one->spec().task));
-        break;
+    if (event.kind == ActEvent::Kind::kTaskState) {
+      link_->report_soon();
+      if (const SideTask* one = task(event.id)) replacements_->look_at(std::string(one->spec().task));
+    } else if (const auto it = trainers_->ranks().find(event.id); it != trainers_->ranks().end()) {
+      on_rank_event(it->second, event);
     }
   }
   for (const Kill& kill : acting_->take_kills()) {
@@ -325,26 +298,26 @@ void Worker::on_acting() {
   }
 }
 
-void Worker::on_bubble_begin(const ActEvent& event) {
-  const auto it = trainers_->ranks().find(event.id);
-  if (it != trainers_->ranks().end()) publisher_->publish(bubble_begin(it->second, event));
-}
-
-void Worker::on_bubble_end(const ActEvent& event) {
-  const auto it = trainers_->ranks().find(event.id);
-  if (it == trainers_->ranks().end()) return;
-  bus::BubbleEnd end = bubble_end(it->second, event);
-  if (const SideTask* one = event.task == 0 ? nullptr : task(event.task)) end.task = one->spec().task;
-  publisher_->publish(end);
-  news_.add_bubble(it->second, event);
-}
-
-void Worker::on_iteration(const ActEvent& event) {
-  const auto it = trainers_->ranks().find(event.id);
-  if (it == trainers_->ranks().end()) return;
-  bus::TrainingIteration iteration = training_iteration(it->second, event);
-  publisher_->publish(iteration);
-  news_.add_iteration(std::move(iteration));
+void Worker::on_rank_event(const AttachedRank& rank, const ActEvent& event) {
+  switch (event.kind) {
+    case ActEvent::Kind::kBubbleBegin:
+      return publisher_->publish(bubble_begin(rank, event));
+    case ActEvent::Kind::kBubbleEnd: {
+      bus::BubbleEnd end = bubble_end(rank, event);
+      if (const SideTask* one = event.task == 0 ? nullptr : task(event.task)) end.task = one->spec().task;
+      publisher_->publish(end);
+      return news_.add_bubble(rank, event);
+    }
+    case ActEvent::Kind::kIteration: {
+      bus::TrainingIteration iteration = training_iteration(rank, event);
+      publisher_->publish(iteration);
+      return news_.add_iteration(std::move(iteration));
+    }
+    case ActEvent::Kind::kRankState:
+      return publish_rank(rank);
+    case ActEvent::Kind::kTaskState:
+      return;  // of no rank
+  }
 }
 
 // ---- plugins
@@ -407,6 +380,7 @@ bus::WorkerReport Worker::report() {
   }
   for (const auto& [id, rank] : trainers_->ranks()) report.ranks.push_back(state_of(rank));
   news_.take_into(report);
+  if (!report.bubbles.empty()) probe_news_.take_into(report.bubbles.front(), *probe_counts_);
   return report;
 }
 
@@ -500,8 +474,7 @@ Status Worker::on_replace(const bus::ReplaceTask& replace) {
     return Error{Code::kInvalidArgument, "the replacement of task " + name.substr(0, 80) + " names no plugin content",
                  ""};
   SideTask* old = named(name);
-  if (old == nullptr || old->ended() || old->spec().purpose != "run")
-    return Error{Code::kNotFound, "worker " + id_ + " has no task " + name.substr(0, 80), ""};
+  if (old == nullptr || old->ended() || old->spec().purpose != "run") return no_task(name);
   return replacements_->begin(*old, replace.create);
 }
 
@@ -519,24 +492,23 @@ Status Worker::check_room() const {
 }
 
 Status Worker::on_order(const bus::TaskOrder& order) {
-  const auto it = tasks_.find(order.task);
-  if (it == tasks_.end())
-    return Error{Code::kNotFound, "worker " + id_ + " has no task " + order.task.substr(0, 80), ""};
-  auto ordered = replacements_->order(*it->second, order.order);
+  SideTask* task = named(order.task);
+  if (task == nullptr) return no_task(order.task);
+  auto ordered = replacements_->order(*task, order.order);
   link_->report_soon();
   return ordered;
 }
 
 Result<std::string> Worker::on_log(const std::string& name) {
-  const auto it = tasks_.find(name);
-  if (it == tasks_.end()) return Error{Code::kNotFound, "worker " + id_ + " has no task " + name.substr(0, 80), ""};
-  return it->second->log_tail(kLogReplyBytes);
+  const SideTask* task = named(name);
+  if (task == nullptr) return no_task(name);
+  return task->log_tail(kLogReplyBytes);
 }
 
 // ---- tasks
 
 std::unique_ptr<SideTask> Worker::make(bus::CreateTask spec) {
-  return std::make_unique<SideTask>(std::move(spec), ++last_task_, task_options_, *sandbox_, *loop_, *acting_,
+  return std::make_unique<SideTask>(std::move(spec), ++last_task_, options_, *sandbox_, *loop_, *acting_,
                                     [this](SideTask& task) { on_task(task); });
 }
 
@@ -595,6 +567,7 @@ void Worker::on_task(SideTask& changed) {
     if (named(changed.spec().task) == &changed) publisher_->publish(task_progress(id_, report_of(changed)));
     replacements_->look_at(std::string(changed.spec().task));
     on_end(changed);
+    shutdown_->ended(changed);
   }
   link_->report_soon();
   stop_when_idle();

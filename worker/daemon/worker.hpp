@@ -22,6 +22,7 @@
 #include "freeride/base/result.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "gpu/gpu_guard.hpp"
+#include "gpu/gpu_probe.hpp"
 #include "loop/background.hpp"
 #include "loop/loop.hpp"
 #include "sandbox/sandbox.hpp"
@@ -32,7 +33,7 @@
 namespace freeride::worker {
 
 /// One per process and device. All members are for one thread, which run() occupies.
-class Worker : private Replacements::Host {
+class Worker : private Replacements::Host, private ManagerLink::Host {
  public:
   /// Opens everything. block_end_signals() has been called, before any thread was made. Errors: another worker has the
   /// device; the run folder cannot be written; the kernel is too old.
@@ -51,9 +52,7 @@ class Worker : private Replacements::Host {
 
   // Acting thread.
   void on_acting();
-  void on_bubble_begin(const ActEvent& event);
-  void on_bubble_end(const ActEvent& event);
-  void on_iteration(const ActEvent& event);
+  void on_rank_event(const AttachedRank& rank, const ActEvent& event);
 
   // Trainers.
   void on_rank(const AttachedRank& rank, Trainers::Change change);
@@ -65,16 +64,19 @@ class Worker : private Replacements::Host {
   bus::PluginState state_of(const DroppedFile& file) const;
 
   // Manager.
-  bus::RegisterWorker registration();
-  bus::WorkerReport report();
+  bus::RegisterWorker registration() override;
+  bus::WorkerReport report() override;
   bus::TaskReport report_of(SideTask& task);
-  void reported();
-  void registered();
-  void on_plan(const bus::WorkerPlan& plan);
-  Status on_create(const bus::CreateTask& spec);
-  Status on_replace(const bus::ReplaceTask& replace);
-  Status on_order(const bus::TaskOrder& order);
-  Result<std::string> on_log(const std::string& task);
+  void reported() override;
+  void registered() override;
+  void on_plan(const bus::WorkerPlan& plan) override;
+  Status on_create(const bus::CreateTask& spec) override;
+  Status on_replace(const bus::ReplaceTask& replace) override;
+  Status on_order(const bus::TaskOrder& order) override;
+  Result<std::string> on_log(const std::string& task) override;
+  Error no_task(const std::string& name) const {
+    return {Code::kNotFound, "worker " + id_ + " has no task " + name.substr(0, 80), ""};
+  }
   Status check_room() const;
 
   // Tasks.
@@ -104,12 +106,13 @@ class Worker : private Replacements::Host {
   void stop_when_idle();
 
   const Options options_;
-  SideTaskOptions task_options_;
   std::string host_, id_, incarnation_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<ActingThread> acting_;
   std::unique_ptr<Sandbox> sandbox_;
   std::unique_ptr<GpuGuard> gpu_;  // null on a CPU device
+  std::unique_ptr<GpuProbe> probe_;
+  std::shared_ptr<ProbeCounts> probe_counts_ = std::make_shared<ProbeCounts>();
   zmq::context_t context_{1};
   std::unique_ptr<bus::Publisher> publisher_;
   std::unique_ptr<PluginStore> store_;
@@ -130,6 +133,7 @@ class Worker : private Replacements::Host {
   uint64_t last_task_ = 0;
   std::shared_ptr<const PlanSet> plans_;
   ReportNews news_;
+  ProbeNews probe_news_;
   uint64_t dropped_events_ = 0;
   std::unique_ptr<Shutdown> shutdown_;
 };

@@ -147,6 +147,26 @@ TEST_CASE("kill -9 of the worker ends its side tasks; a trainer finds the next w
   rig.stop_worker();
 }
 
+TEST_CASE("a worker whose socket was removed makes it again, and keeps its trainers", "[process]") {
+  Rig rig;
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths);
+  rig.manager.create(spec(rig, "t", "counter", {{"step_us", "200"}}));
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 2; });
+  const std::string path = rig.paths.worker_socket("cpu-0").string();
+  REQUIRE(std::filesystem::remove(path));
+  rig.manager.wait([&] { return std::filesystem::exists(path); });
+  {
+    const FakeRank second(1);
+    auto socket = std::move(pages::connect_to_worker(path).value());
+    CHECK(exchange(socket.get(), "FRHELLO1", second.fd()) == "OK");
+  }
+  const auto steps = rig.manager.task("t").counters.steps;
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > steps; });
+  CHECK(rig.manager.rank_state("gpt", 0) == "active");
+  rig.stop_worker();
+}
+
 TEST_CASE("a trainer that dies in a bubble is lost, and its lease with it", "[process]") {
   Rig rig;
   rig.manager.wait_registered();

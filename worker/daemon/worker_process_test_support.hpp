@@ -237,6 +237,7 @@ class FakeManager {
   std::vector<bus::PluginState> plugins;
   std::set<std::string> wanted;  ///< tasks that it wants to place again
   int64_t harvested_ns = 0, bubble_ns = 0;
+  uint64_t probes = 0, probe_findings = 0;
   bool know_worker = true;
 
   void up() {
@@ -283,6 +284,8 @@ class FakeManager {
       for (auto& bubbles : body.bubbles) {
         harvested_ns += bubbles.harvested_ns;
         bubble_ns += bubbles.bubble_ns;
+        probes += bubbles.probes;
+        probe_findings += bubbles.probe_findings;
       }
       server_->reply(*incoming, bus::Ack{});
     } else if (message.command == bus::ShowTask::kCommand) {

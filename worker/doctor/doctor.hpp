@@ -4,6 +4,7 @@
 
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/options.hpp"
@@ -22,6 +23,12 @@ struct Finding {
   Health health = Health::kOk;
   std::string found;   ///< what there is
   std::string advice;  ///< what to do about it; empty when all is well
+
+  void is(Health now, std::string what, std::string todo) {
+    health = now;
+    found = std::move(what);
+    advice = std::move(todo);
+  }
 };
 
 using Findings = std::vector<Finding>;

@@ -13,7 +13,6 @@
 #include <cstring>
 #include <filesystem>
 #include <sstream>
-#include <vector>
 
 #include "acting/acting_thread.hpp"
 #include "doctor/doctor.hpp"
@@ -45,13 +44,10 @@ void look_at_futexes(Findings& findings) {
   Finding f{kKernel, "futex_waitv", Health::kOk, std::string("Linux ") + host.release, ""};
   syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, 0);  // refused as it is, where there is such a call
   if (errno == ENOSYS) {
-    f.health = Health::kMissing;
-    f.found += ": no futex_waitv";
-    f.advice = "Linux 5.16 or later is needed";
+    f.is(Health::kMissing, f.found + ": no futex_waitv", "Linux 5.16 or later is needed");
   } else if (errno == EPERM) {
-    f.health = Health::kMissing;
-    f.found += ": futex_waitv is forbidden here";
-    f.advice = "the container's seccomp profile is too old: start it as containers/README.md says";
+    f.is(Health::kMissing, f.found + ": futex_waitv is forbidden here",
+         "the container's seccomp profile is too old: start it as containers/README.md says");
   }
   findings.push_back(f);
 }
@@ -60,9 +56,8 @@ void look_at_pages(Findings& findings) {
   Finding f{kKernel, "sealed pages", Health::kOk, "memfd_create and seals work", ""};
   const Fd fd(memfd_create("freeride-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid() || ftruncate(fd.get(), 4096) != 0 || fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    f.health = Health::kMissing;
-    f.found = std::string("a sealed memory file cannot be made: ") + std::strerror(errno);
-    f.advice = "see sysctl vm.memfd_noexec (0 or 1 is needed)";
+    f.is(Health::kMissing, std::string("a sealed memory file cannot be made: ") + std::strerror(errno),
+         "see sysctl vm.memfd_noexec (0 or 1 is needed)");
   }
   findings.push_back(f);
 }
@@ -72,9 +67,8 @@ void look_at_clock(Findings& findings) {
   Finding f{kKernel, "clock source", Health::kOk, source.empty() ? "not shown here" : source, ""};
   if (source == "hpet" || source == "acpi_pm" || source == "jiffies" || source == "refined-jiffies" ||
       source == "pit") {
-    f.health = Health::kWarn;
-    f.found += ": each look at the clock is a slow system call";
-    f.advice = "see dmesg for why the kernel left tsc, and available_clocksource beside it";
+    f.is(Health::kWarn, f.found + ": each look at the clock is a slow system call",
+         "see dmesg for why the kernel left tsc, and available_clocksource beside it");
   }
   findings.push_back(f);
 }
@@ -87,10 +81,9 @@ void look_at_ptrace(Findings& findings) {
   } else if (geteuid() == 0) {
     f.found = "not restricted; side tasks have uids of their own";
   } else {
-    f.health = Health::kWarn;
-    f.found =
-        "not restricted, and side tasks share uid " + std::to_string(geteuid()) + " with whatever else that user runs";
-    f.advice = "sysctl kernel.yama.ptrace_scope=1, or start the worker as root";
+    f.is(Health::kWarn,
+         "not restricted, and side tasks share uid " + std::to_string(geteuid()) + " with whatever else that user runs",
+         "sysctl kernel.yama.ptrace_scope=1, or start the worker as root");
   }
   findings.push_back(f);
 }
@@ -99,9 +92,8 @@ void look_at_overcommit(Findings& findings) {
   const long long mode = number_in("/proc/sys/vm/overcommit_memory", 0);
   Finding f{kKernel, "overcommit", Health::kOk, "vm.overcommit_memory " + std::to_string(mode), ""};
   if (mode == 2) {
-    f.health = Health::kWarn;
-    f.found += ": address space counts as memory, and CUDA reserves far more than it uses";
-    f.advice = "sysctl vm.overcommit_memory=0";
+    f.is(Health::kWarn, f.found + ": address space counts as memory, and CUDA reserves far more than it uses",
+         "sysctl vm.overcommit_memory=0");
   }
   findings.push_back(f);
 }
@@ -113,9 +105,8 @@ void look_at_inotify(Findings& findings) {
             std::to_string(instances) + " instances, " + std::to_string(watches) + " watches a user", ""};
   const Fd fd(inotify_init1(IN_CLOEXEC));
   if (!fd.valid() || inotify_add_watch(fd.get(), "/", IN_CREATE) < 0) {
-    f.health = Health::kWarn;
-    f.found = std::string("no drop folder can be watched: ") + std::strerror(errno) + "; of " + f.found;
-    f.advice = "sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=65536";
+    f.is(Health::kWarn, std::string("no drop folder can be watched: ") + std::strerror(errno) + "; of " + f.found,
+         "sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=65536");
   }
   findings.push_back(f);
 }
@@ -133,9 +124,8 @@ void look_at_shared_memory(Findings& findings) {
   Finding f{kKernel, "/dev/shm", Health::kOk, "", ""};
   struct statvfs room {};
   if (statvfs("/dev/shm", &room) != 0 || access("/dev/shm", W_OK) != 0) {
-    f.health = Health::kWarn;
-    f.found = std::string("cannot be used: ") + std::strerror(errno);
-    f.advice = "mount a tmpfs there where training runs, or set FREERIDE_SHM_DIR: its ranks' sent pages lie there";
+    f.is(Health::kWarn, std::string("cannot be used: ") + std::strerror(errno),
+         "mount a tmpfs there where training runs, or set FREERIDE_SHM_DIR: its ranks' sent pages lie there");
   } else {
     const uint64_t all = uint64_t{room.f_blocks} * room.f_frsize, free = uint64_t{room.f_bavail} * room.f_frsize;
     f.found = mib(free) + " of " + mib(all) + " free";
@@ -161,11 +151,11 @@ void look_at_real_time(Findings& findings) {
   if (const int error = try_in_child([] { return become(SCHED_FIFO, kRealTimePriority); }); error != 0) {
     rlimit limit{};
     getrlimit(RLIMIT_RTPRIO, &limit);
-    f.health = Health::kWarn;
-    f.found = std::string("refused (") + std::strerror(error) + "; RLIMIT_RTPRIO " + std::to_string(limit.rlim_cur) +
-              "): a busy core may give the device back late";
-    f.advice = "CAP_SYS_NICE, or LimitRTPRIO=" + std::to_string(kRealTimePriority) +
-               " in the unit; in a control group of version 1 also cpu.rt_runtime_us (Docker: --cpu-rt-runtime)";
+    f.is(Health::kWarn,
+         std::string("refused (") + std::strerror(error) + "; RLIMIT_RTPRIO " + std::to_string(limit.rlim_cur) +
+             "): a busy core may give the device back late",
+         "CAP_SYS_NICE, or LimitRTPRIO=" + std::to_string(kRealTimePriority) +
+             " in the unit; in a control group of version 1 also cpu.rt_runtime_us (Docker: --cpu-rt-runtime)");
   }
   findings.push_back(f);
 }
@@ -174,9 +164,8 @@ void look_at_idle_class(const Options& options, Findings& findings) {
   Finding f{kScheduling, "SCHED_IDLE", Health::kOk, "side tasks of CPU devices run when nobody else wants the core",
             ""};
   if (const int error = try_in_child([] { return become(SCHED_IDLE, 0); }); error != 0) {
-    f.health = options.cpu_device() ? Health::kMissing : Health::kWarn;
-    f.found = std::string("refused: ") + std::strerror(error);
-    f.advice = "the container's seccomp profile must allow sched_setscheduler";
+    f.is(options.cpu_device() ? Health::kMissing : Health::kWarn, std::string("refused: ") + std::strerror(error),
+         "the container's seccomp profile must allow sched_setscheduler");
   }
   findings.push_back(f);
 }
@@ -225,10 +214,10 @@ Finding folder(const std::string& name, const fs::path& path) {
     fs::path above = path;
     while (!above.empty() && above != above.root_path() && stat(above.c_str(), &info) != 0) above = above.parent_path();
     if (errno == EACCES || access(above.c_str(), W_OK | X_OK) != 0) {
-      f.health = Health::kMissing;
-      f.found +=
-          ": not there, and this user (uid " + std::to_string(geteuid()) + ") may not make it in " + above.string();
-      f.advice = "make it and give it to this user, or name another (--run-dir, --state-dir)";
+      f.is(Health::kMissing,
+           f.found + ": not there, and this user (uid " + std::to_string(geteuid()) + ") may not make it in " +
+               above.string(),
+           "make it and give it to this user, or name another (--run-dir, --state-dir)");
     } else {
       f.found += ": not there yet, will be made";
     }
@@ -236,17 +225,12 @@ Finding folder(const std::string& name, const fs::path& path) {
   }
   f.found += " (" + mode_of(info) + ")";
   if (!S_ISDIR(info.st_mode)) {
-    f.health = Health::kMissing;
-    f.found += " is no folder";
-    f.advice = "remove it, or name another (--run-dir, --state-dir)";
+    f.is(Health::kMissing, f.found + " is no folder", "remove it, or name another (--run-dir, --state-dir)");
   } else if (access(path.c_str(), W_OK | X_OK) != 0) {
-    f.health = Health::kMissing;
-    f.found += ": this user (uid " + std::to_string(geteuid()) + ") may not write there";
-    f.advice = "give it to this user, or name another (--run-dir, --state-dir)";
+    f.is(Health::kMissing, f.found + ": this user (uid " + std::to_string(geteuid()) + ") may not write there",
+         "give it to this user, or name another (--run-dir, --state-dir)");
   } else if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (info.st_mode & S_ISVTX) == 0) {
-    f.health = Health::kWarn;
-    f.found += ": other users may replace what is in it";
-    f.advice = "chmod go-w " + path.string();
+    f.is(Health::kWarn, f.found + ": other users may replace what is in it", "chmod go-w " + path.string());
   }
   return f;
 }

@@ -109,11 +109,9 @@ void look_at_proc(Findings& findings) {
     });
   });
   if (error != 0) {
-    f.health = Health::kMissing;
-    f.found = std::string("cannot be mounted, parts of this one are covered: ") + std::strerror(error);
-    f.advice =
-        "in a container: --security-opt systempaths=unconfined; in a unit: no ProtectKernelTunables, "
-        "ProtectKernelLogs, ProtectProc";
+    f.is(Health::kMissing, std::string("cannot be mounted, parts of this one are covered: ") + std::strerror(error),
+         "in a container: --security-opt systempaths=unconfined; in a unit: no ProtectKernelTunables, "
+         "ProtectKernelLogs, ProtectProc");
   }
   findings.push_back(f);
 }
@@ -127,9 +125,8 @@ void look_at_seccomp(Findings& findings) {
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0 ? 0 : errno;
   });
   if (error != 0) {
-    f.health = Health::kMissing;
-    f.found = std::string("no filter can be set: ") + std::strerror(error);
-    f.advice = "the kernel needs CONFIG_SECCOMP_FILTER";
+    f.is(Health::kMissing, std::string("no filter can be set: ") + std::strerror(error),
+         "the kernel needs CONFIG_SECCOMP_FILTER");
   }
   findings.push_back(f);
 }
@@ -224,12 +221,11 @@ void look_at_weights(const fs::path& base, Findings& findings) {
   if (weighed.empty()) {
     f.found = "side tasks come last on a core";
   } else {
-    f.health = Health::kWarn;
-    f.found = "side tasks lie below " + weighed.front().string() +
-              ", an ordinary group: a training outside of it shares a busy core with them evenly";
-    f.advice =
-        "start worker and training in one group, or the worker below an idle one (containers/README.md: "
-        "freeride.slice, prepare-cgroups.sh)";
+    f.is(Health::kWarn,
+         "side tasks lie below " + weighed.front().string() +
+             ", an ordinary group: a training outside of it shares a busy core with them evenly",
+         "start worker and training in one group, or the worker below an idle one (containers/README.md: "
+         "freeride.slice, prepare-cgroups.sh)");
   }
   findings.push_back(f);
 }
@@ -239,12 +235,10 @@ void look_at_cgroups(const Options& options, Findings& findings) {
   const Cgroups cgroups(kOwnName);
   Finding f{kArea, "control groups", Health::kOk, "", ""};
   if (cgroups.version() == 0) {
-    f.health = Health::kWarn;
-    f.found = "side tasks get rlimits only: " + cgroups.why_not();
-    f.advice =
-        "start the worker as root, in a unit with Delegate=yes (containers/systemd), or in a container with "
-        "prepare-cgroups.sh and its compose "
-        "file (containers/README.md)";
+    f.is(Health::kWarn, "side tasks get rlimits only: " + cgroups.why_not(),
+         "start the worker as root, in a unit with Delegate=yes (containers/systemd), or in a container with "
+         "prepare-cgroups.sh and its compose "
+         "file (containers/README.md)");
     findings.push_back(f);
   } else {
     std::string there, missing;
@@ -254,9 +248,9 @@ void look_at_cgroups(const Options& options, Findings& findings) {
     }
     f.found = "version " + std::to_string(cgroups.version()) + ": " + there;
     if (!missing.empty()) {
-      f.health = Health::kWarn;
-      f.found += "; not " + missing + (cgroups.why_not().empty() ? "" : " (" + cgroups.why_not() + ")");
-      f.advice = "delegate those as well (systemd: Delegate=yes)";
+      f.is(Health::kWarn,
+           f.found + "; not " + missing + (cgroups.why_not().empty() ? "" : " (" + cgroups.why_not() + ")"),
+           "delegate those as well (systemd: Delegate=yes)");
     }
     findings.push_back(f);
   }

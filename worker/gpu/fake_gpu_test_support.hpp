@@ -17,7 +17,7 @@
 namespace freeride::worker::testing {
 
 inline std::string fake_control() {
-  return std::string(FREERIDE_SOURCE_DIR) + "/worker/gpu/fake_mps_control.py";
+  return std::string(FREERIDE_SOURCE_DIR) + "/worker/gpu/fake_mps_control_test_support.py";
 }
 
 /// What the fake programs started from now on do; until the end of the scope.

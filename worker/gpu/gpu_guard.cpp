@@ -1,6 +1,5 @@
 #include "gpu/gpu_guard.hpp"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/paths.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -60,19 +60,10 @@ bool exists(pid_t pid) {
   return access(("/proc/" + std::to_string(pid)).c_str(), F_OK) == 0;
 }
 
-std::string find_program(const std::string& name) {
-  const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): before other threads start
-  std::istringstream in(path == nullptr ? "" : path);
-  for (std::string folder; std::getline(in, folder, ':');) {
-    std::string file = folder + "/" + name;
-    if (!folder.empty() && access(file.c_str(), X_OK) == 0) return file;
-  }
-  return {};
-}
-
 // The control daemon that a program without a setting of its own would become a client of; 0: there is none.
 pid_t default_control(std::string& folder) {
-  const char* named = std::getenv("CUDA_MPS_PIPE_DIRECTORY");  // NOLINT(concurrency-mt-unsafe): as above
+  const char* named =
+      std::getenv("CUDA_MPS_PIPE_DIRECTORY");  // NOLINT(concurrency-mt-unsafe): before other threads start
   folder = named != nullptr && *named != '\0' ? named : "/tmp/nvidia-mps";
   const pid_t pid = std::atoi(first_line(folder + "/nvidia-cuda-mps-control.pid").c_str());
   if (pid <= 1) return 0;
@@ -128,7 +119,7 @@ Status GpuGuard::check() {
   }
   if (auto mode = check_mode(); !mode.ok()) return mode;
   const std::string named = options_.control;
-  if (options_.control.empty()) options_.control = find_program("nvidia-cuda-mps-control");
+  if (options_.control.empty()) options_.control = find_on_path("nvidia-cuda-mps-control").string();
   if (options_.control.empty() || access(options_.control.c_str(), X_OK) != 0) {
     return Error{
         Code::kUnavailable,
@@ -168,7 +159,7 @@ policy::GpuMemorySnapshot GpuGuard::snapshot() const {
   snapshot.total_bytes = total_bytes_;
   // Refused memory counts as if training had it: whoever stands in its way goes, and nobody comes.
   const int64_t wanted = calls_.wanted ? calls_.wanted() : 0;
-  snapshot.training_bytes = training_.high_bytes() + std::clamp<int64_t>(wanted, 0, total_bytes_);
+  snapshot.training_bytes = training_.high_bytes() + own_bytes_ + std::clamp<int64_t>(wanted, 0, total_bytes_);
   snapshot.reserve_bytes = options_.reserve_bytes;
   for (const auto& [id, tenant] : tenants_) {
     if (!tenant.ending)
@@ -302,9 +293,15 @@ Status GpuGuard::look() {
     tenant.present.clear();
   }
   int64_t side_bytes = 0;
+  own_bytes_ = 0;
+  const pid_t own = calls_.own ? calls_.own() : 0;
   pid_t foreign = 0;
   std::set<pid_t> leaving;
   for (const GpuProcess& process : reading->processes) {
+    if (own != 0 && process.pid == own) {
+      side_bytes += own_bytes_ = process.bytes;
+      continue;
+    }
     bool server = false;
     const uint64_t id = task_of(process.pid, server);
     if (id == 0 && leaving_.count(process.pid) != 0) {
@@ -352,6 +349,10 @@ void GpuGuard::judge(uint64_t task, const std::vector<pid_t>& outside, const std
                      int64_t now_ns) {
   Tenant& tenant = tenants_[task];
   if (tenant.ending) return;
+  if (!(outside.empty() && clients.empty()) && calls_.leased && !calls_.leased(task)) {
+    return end(task, policy::VerdictKind::kOverran, policy::Cause::kUnleased,
+               "was on the GPU before its init lease; what needs the GPU belongs into InitSideTask", "init lease");
+  }
   if (outside.empty()) {
     tenant.outside_since_ns = 0;
   } else if (tenant.outside_since_ns == 0) {

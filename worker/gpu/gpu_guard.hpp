@@ -47,6 +47,10 @@ class GpuGuard {
     std::function<void(uint64_t task, int64_t bytes)> memory;
     /// What training was refused just now, bytes; 0: nothing. May be missing.
     std::function<int64_t()> wanted{};
+    /// Whether it has had a lease yet, if only to initialise: before it nobody may be on the GPU. May be missing.
+    std::function<bool(uint64_t task)> leased{};
+    /// The worker's own process on the GPU; 0: there is none. May be missing.
+    std::function<pid_t()> own{};
   };
   using Ready = std::function<void(Result<SandboxGrants>)>;
 
@@ -109,6 +113,7 @@ class GpuGuard {
   std::string prefix_;
   int64_t total_bytes_ = 0;
   policy::TrainingMemory training_;
+  int64_t own_bytes_ = 0;  // of the worker's own process
   std::map<uint64_t, Tenant> tenants_;
   std::set<pid_t> leaving_;  // of tasks that have ended: side tasks' until they are off the GPU
   pid_t foreign_ = 0;        // a client of an MPS server that is not ours

@@ -66,6 +66,8 @@ struct Rig {
   TestLoop loop;
   FakeState gpu;
   GpuGuardOptions options;
+  std::set<uint64_t> unleased;
+  pid_t own = 0;
   bool training = true;
   std::map<uint64_t, pid_t> roots;
   std::map<uint64_t, policy::Verdict> ends;
@@ -86,6 +88,8 @@ struct Rig {
     calls.end = [this](uint64_t task, policy::Verdict verdict) { ends[task] = std::move(verdict); };
     calls.memory = [this](uint64_t task, int64_t bytes) { memory[task] = bytes; };
     calls.wanted = [this] { return wanted; };
+    calls.leased = [this](uint64_t task) { return unleased.count(task) == 0; };
+    calls.own = [this] { return own; };
     auto opened = GpuGuard::open(options, *loop, std::move(calls), std::make_unique<FakeGpu>(gpu));
     if (!opened.ok()) return opened.error();
     guard = std::move(*opened);
@@ -238,6 +242,40 @@ TEST_CASE("memory that training was refused is made free, as far as side tasks h
   rig.guard->release(1);
   rig.guard->release(2);
   CHECK(rig.guard->usable_bytes() > usable);
+}
+
+TEST_CASE("a task that is on the GPU before its init lease is ended", "[gpu]") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  Sleeper task;
+  REQUIRE(rig.guard->admit(1, 0, kGiB).ok());
+  const auto grants = rig.prepare(1);
+  rig.unleased = {1};
+  rig.roots = {{1, task.pid()}};
+  rig.clients(grants, std::to_string(task.pid()));
+  rig.gpu.reading.processes = {{task.pid(), kGiB, true}};
+  rig.wait_end(1);
+  CHECK(rig.ends[1].kind == policy::VerdictKind::kOverran);
+  CHECK(rig.ends[1].cause == policy::Cause::kUnleased);
+  CHECK(rig.ends[1].message.find("before its init lease") != std::string::npos);
+}
+
+TEST_CASE("the worker's own process on the GPU is neither training's nor a task's", "[gpu]") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const int64_t usable = rig.guard->usable_bytes();
+  Sleeper probe;
+  rig.own = probe.pid();
+  rig.gpu.reading.processes = {{probe.pid(), kGiB, false}};
+  rig.gpu.reading.used_bytes += kGiB;
+  rig.training = true;
+  rig.loop.for_a_while(2 * kNsPerSec);
+  CHECK(rig.guard->usable_bytes() == usable - kGiB);
+  rig.own = 0;
+  rig.gpu.reading.processes.clear();
+  rig.gpu.reading.used_bytes -= kGiB;
+  rig.loop.for_a_while(2 * kNsPerSec);
+  CHECK(rig.guard->usable_bytes() == usable);
 }
 
 TEST_CASE("a process of a task that uses the GPU and is no client is ended", "[gpu]") {

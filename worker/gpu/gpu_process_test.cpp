@@ -56,10 +56,11 @@ bus::CreateTask spec(Rig& rig, const std::string& task, int64_t memory_bytes) {
   return create;
 }
 
-// On a GPU the kill rule counts wall time; these tasks execute on processors that others may have for long.
-std::vector<std::string> gpu_args() {
-  return {"--device", kGpu,         "--mps-control", fake_control(), "--sandbox",
-          "none",     "--grace-ms", "60000",         "--hang-ms",    "60000"};
+// On a GPU the kill rule counts wall time; these tasks execute on processors that others may have for long. So does a
+// played GPU: a probe's kernel may come late for no other reason.
+std::vector<std::string> gpu_args(const std::string& probe_one_in = "0") {
+  return {"--device",   kGpu,    "--mps-control", fake_control(), "--sandbox",      "none",
+          "--grace-ms", "60000", "--hang-ms",     "60000",        "--probe-one-in", probe_one_in};
 }
 
 std::string refusal(std::vector<std::string> args) {
@@ -265,6 +266,53 @@ TEST_CASE("30 replacements in a row on a GPU leave the last one's MPS server, an
   rig.stop_worker();
   CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
   CHECK(children_of(getpid()) == before);
+}
+
+TEST_CASE("a GPU that is busy while nobody has a lease: the task goes, and when it does so again, for good", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args("1"));
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  rig.manager.create(spec(rig, "t", kGiB));
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 0 && rig.manager.probes > 0; });
+  // Where nothing is busy a probe is clean; on processors that others use, too, not each.
+  rig.manager.wait([&] { return rig.manager.probes > rig.manager.probe_findings; });
+  driver.say(2 * kGiB, "busy 5000000\n");
+  const bus::Verdict first = rig.manager.verdict("t");
+  CHECK(first.kind == "lost");
+  CHECK(first.cause == "probe");
+  CHECK(first.reason.find("probes in a row found the GPU busy while no side task had a lease") != std::string::npos);
+  CHECK(rig.manager.probe_findings >= 3);
+  // With it gone the GPU is quiet, and the same content is seen to have been it: the next time it goes for good. A
+  // played GPU is not always quiet enough, so it may take one more.
+  std::string kind;
+  for (int i = 0; i < 10 && kind != "overran"; ++i) {
+    driver.say(2 * kGiB);
+    const std::string name = "again" + std::to_string(i);
+    rig.manager.create(spec(rig, name, kGiB));
+    const uint64_t probes = rig.manager.probes, findings = rig.manager.probe_findings;
+    rig.manager.wait([&] { return rig.manager.probes - probes > rig.manager.probe_findings - findings + 1; });
+    driver.say(2 * kGiB, "busy 5000000\n");
+    kind = rig.manager.verdict(name).kind;
+    CHECK(rig.manager.verdict(name).cause == "probe");
+  }
+  CHECK(kind == "overran");
+  rig.stop_worker();
+}
+
+TEST_CASE("without a CUDA driver there are no probes, and all else is as ever", "[gpu]") {
+  FakeDriver driver;
+  driver.say(2 * kGiB, "launch_error 719\n");
+  Rig rig(gpu_args("1"));
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  rig.manager.create(spec(rig, "t", kGiB));
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 20; });
+  CHECK(rig.manager.probes == 0);
+  rig.stop_worker();
+  std::ifstream in(rig.temp.path() / "worker.log");
+  const std::string log{std::istreambuf_iterator<char>(in), {}};
+  CHECK(log.find("the GPU probe has ended: its first kernel did not end") != std::string::npos);
 }
 
 TEST_CASE("15 side tasks in a row on a GPU leave no process, descriptor or folder", "[gpu]") {

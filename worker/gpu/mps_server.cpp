@@ -12,16 +12,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string_view>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
+#include "gpu/end_child.hpp"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -88,24 +87,6 @@ Result<Child> spawn(const MpsRequest& request, std::vector<std::string> argument
   siginfo_t info{};
   waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED);
   return errno_error("cannot watch " + request.control, err);
-}
-
-// Kills a child and all of its session, and sees to it that it does not stay as a zombie, without waiting here.
-void end_child(Child child, Loop& loop, std::function<void()> after) {
-  if (child.pid <= 1) return;
-  ::kill(-child.pid, SIGKILL);
-  syscall(SYS_pidfd_send_signal, child.pidfd.get(), SIGKILL, nullptr, 0);
-  auto shared = std::make_shared<Child>(std::move(child));
-  const int fd = shared->pidfd.get();
-  auto reap = [shared, &loop, after = std::move(after)](uint32_t) {
-    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): forgetting the handler would end it
-    const auto keep = shared;
-    siginfo_t info{};
-    loop.forget(keep->pidfd.get());
-    waitid(P_PID, static_cast<id_t>(keep->pid), &info, WEXITED | WNOHANG);
-    if (after) after();
-  };
-  if (!loop.watch(fd, EPOLLIN, reap).ok()) reap(0);
 }
 
 std::string read_all(int fd) {

@@ -282,7 +282,12 @@ Result<std::unique_ptr<TaskCgroup>> Cgroups::make(const Ceilings& ceilings) {
       cpus << ceilings.cpus;
       say("CPU " + cpus.str() + " cores");
     }
-    if (ceilings.lowest_priority) {
+    if (ceilings.priority == CpuPriority::kTenth) {
+      auto s = made->v2_ ? set("cpu", "cpu.weight", "10") : set("cpu", "cpu.shares", "102");
+      if (!s.ok()) return s.error();
+      say("CPU a tenth of the usual weight");
+    }
+    if (ceilings.priority == CpuPriority::kIdle) {
       // Idle, since Linux 5.15; before, the least weight there is.
       if (!set("cpu", "cpu.idle", "1").ok()) {
         auto s = made->v2_ ? set("cpu", "cpu.weight", "1") : set("cpu", "cpu.shares", "2");

@@ -13,6 +13,7 @@
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
+#include "sandbox/cpu_priority.hpp"
 
 namespace freeride::worker {
 
@@ -22,7 +23,7 @@ struct Ceilings {
   int64_t pids = 0;          ///< processes and threads
   double cpus = 0;           ///< CPU time a second, in cores
   std::vector<int> cores;
-  bool lowest_priority = false;  ///< anything else on the same cores goes first
+  CpuPriority priority = CpuPriority::kOrdinary;
 };
 
 /// The control groups of one sandbox, one folder (version 2) or one for each controller (version 1). The destructor

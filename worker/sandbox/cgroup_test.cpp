@@ -60,7 +60,7 @@ TEST_CASE("cgroups: ceilings of version 2", "[cgroup]") {
   host.write("cgroup/mine/cgroup.controllers", "cpuset cpu io memory pids\n");
   host.write("cgroup/mine/cgroup.subtree_control", "");
   const fs::path folder = host.root / "cgroup/mine" / ("freeride-cpu-0-" + std::to_string(getpid()) + "-1");
-  const Ceilings ceilings{64 << 20, 32, 0.5, {0, 2}, true};
+  const Ceilings ceilings{64 << 20, 32, 0.5, {0, 2}, CpuPriority::kIdle};
 
   SECTION("all of them are written, said, and read back") {
     Cgroups groups = host.look(make_v2_group<true>);
@@ -91,6 +91,16 @@ TEST_CASE("cgroups: ceilings of version 2", "[cgroup]") {
     Cgroups groups = host.look(make_v2_group<false>);
     REQUIRE(groups.make(ceilings).ok());
     CHECK(text_in(folder / "cpu.weight") == "1");
+  }
+  SECTION("a GPU's task weighs a tenth") {
+    Cgroups groups = host.look(make_v2_group<true>);
+    Ceilings tenth;
+    tenth.priority = CpuPriority::kTenth;
+    auto made = groups.make(tenth);
+    REQUIRE(made.ok());
+    CHECK((*made)->text() == "cgroup v2: CPU a tenth of the usual weight");
+    CHECK(text_in(folder / "cpu.weight") == "10");
+    CHECK(text_in(folder / "cpu.idle") == "0\n");
   }
   SECTION("what is not asked for is not written") {
     Cgroups groups = host.look(make_v2_group<true>);

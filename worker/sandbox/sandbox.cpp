@@ -1,10 +1,8 @@
 #include "sandbox/sandbox.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 
 #include "freeride/base/log.hpp"
@@ -61,8 +59,8 @@ class NoSandbox final : public Sandbox {
     plan.output_fd = request.output_fd;
     plan.keep_fds = request.keep_fds;
     plan.cores = request.cores;
-    plan.lowest_priority = request.lowest_priority;
-    if (request.lowest_priority)
+    plan.priority = request.priority;
+    if (request.priority == CpuPriority::kIdle)
       limit_memory(plan, request.memory_limit_bytes);  // a GPU's driver reserves far more than it uses
     plan.working_dir = request.scratch;
     plan.program = options_.runner;

@@ -12,6 +12,7 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/policy/verdict.hpp"
+#include "sandbox/cpu_priority.hpp"
 
 namespace freeride::worker {
 
@@ -34,14 +35,14 @@ struct TaskIdentity {
 
 /// What to start: `freeride-runner` with `args`.
 struct SandboxRequest {
-  uint64_t task = 0;               ///< its number on this worker
-  std::vector<std::string> args;   ///< without argv[0]; paths as inside() names them
-  std::vector<int> keep_fds;       ///< stay open under their numbers; everything else is close-on-exec
-  int output_fd = -1;              ///< becomes stdout and stderr
-  std::string plugin;              ///< file; empty: none
-  std::string scratch;             ///< the task's folder on the host
-  std::vector<int> cores;          ///< empty: all
-  bool lowest_priority = false;    ///< SCHED_IDLE: anything else on its cores goes first
+  uint64_t task = 0;              ///< its number on this worker
+  std::vector<std::string> args;  ///< without argv[0]; paths as inside() names them
+  std::vector<int> keep_fds;      ///< stay open under their numbers; everything else is close-on-exec
+  int output_fd = -1;             ///< becomes stdout and stderr
+  std::string plugin;             ///< file; empty: none
+  std::string scratch;            ///< the task's folder on the host
+  std::vector<int> cores;         ///< empty: all
+  CpuPriority priority = CpuPriority::kOrdinary;
   int64_t memory_limit_bytes = 0;  ///< of host memory; 0: none
   SandboxGrants grants;
 };
@@ -102,6 +103,7 @@ struct SandboxOptions {
   int64_t pids = 256;                     ///< processes and threads of a task
   double cpus = 0;                        ///< CPU time of a task, in cores; 0: as many as it has cores
   int64_t first_uid = 2'000'000'000;      ///< first of the host's user numbers for tasks, where the worker is root
+  std::string uid_folder;                 ///< where workers lock these numbers; empty: a trial's, which is not locked
   std::vector<std::string> library_dirs;  ///< beyond the system's; in LD_LIBRARY_PATH inside
   std::vector<std::string> data_dirs;     ///< what every task may read, at the same path
 };

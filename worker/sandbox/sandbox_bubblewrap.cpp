@@ -19,6 +19,7 @@
 
 #include "freeride/base/copy_tree.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/paths.hpp"
 #include "sandbox/cgroup.hpp"
 #include "sandbox/sandbox_child.hpp"
 #include "sandbox/task_uid.hpp"
@@ -192,14 +193,18 @@ class Bubblewrap final : public Sandbox {
   Cgroups cgroups_;
   const bool root_, can_stage_;
   std::map<uint64_t, TaskUid> uids_;  ///< by task
+  Error no_uid_;                      ///< why a task has none
 };
 
 TaskIdentity Bubblewrap::identity(uint64_t task) {
   if (!root_) return {geteuid(), getegid()};
   auto it = uids_.find(task);
   if (it == uids_.end()) {
-    auto taken = TaskUid::take(options_.first_uid);
-    if (!taken.ok()) return {kNobody, kNobody};  // start() says so
+    auto taken = TaskUid::take(options_.uid_folder, options_.first_uid);
+    if (!taken.ok()) {
+      no_uid_ = taken.error();
+      return {kNobody, kNobody};  // start() says so
+    }
     it = uids_.emplace(task, std::move(*taken)).first;
   }
   return {it->second.get(), it->second.get()};
@@ -268,15 +273,14 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     ceilings.pids = options_.pids;
     ceilings.cpus = options_.cpus;
     ceilings.cores = request.cores;
-    ceilings.lowest_priority = request.lowest_priority;
+    ceilings.priority = request.priority;
     auto made = cgroups_.make(ceilings);
     if (!made.ok()) return made.error();
     cgroup = std::move(*made);
   }
   const TaskIdentity identity = this->identity(request.task);
   if (root_ && uids_.count(request.task) == 0) {
-    return Error{Code::kExhausted, "no user number from " + std::to_string(options_.first_uid) + " on is free",
-                 "name others with --first-task-uid"};
+    return no_uid_;
   }
 
   ChildPlan plan;
@@ -284,9 +288,9 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   plan.keep_fds = request.keep_fds;
   if (cgroup != nullptr) plan.join_fds = cgroup->join_fds();
   plan.cores = request.cores;
-  plan.lowest_priority = request.lowest_priority;
+  plan.priority = request.priority;
   plan.killed_first = true;
-  if (request.lowest_priority)
+  if (request.priority == CpuPriority::kIdle)
     limit_memory(plan, request.memory_limit_bytes);  // a GPU's driver reserves far more than it uses
   plan.uid = root_ ? identity.uid : 0;
   plan.working_dir = "/";
@@ -343,14 +347,18 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   if (!tmp_taken) add({"--symlink", kScratch, "/tmp"});
   bind("--ro-bind", options_.runner, kRunner);
   if (!request.plugin.empty()) bind("--ro-bind", request.plugin, inside(request.plugin, "").plugin);
-  if (task) bind("--ro-bind", request.scratch, kSaved);
+  // What an earlier run has left. Where there is nothing, a first run and a profile look alike from inside.
+  std::error_code unreadable;
+  const bool saved = task && !fs::is_empty(request.scratch, unreadable) && !unreadable;
+  if (saved) bind("--ro-bind", request.scratch, kSaved);
   for (const std::string& path : request.grants.files) bind("--ro-bind", path, path);
   for (const std::string& path : request.grants.folders) bind("--bind", path, path);
   for (const std::string& path : request.grants.devices) bind("--dev-bind", path, path);
   add({"--remount-ro", "/dev", "--remount-ro", "/", "--chdir", kScratch, "--", kRunner});
   argv.insert(argv.end(), verb.begin(), verb.end());
   if (task) {
-    add({"--confined", std::string("--saved=") + kSaved});
+    add({"--confined"});
+    if (saved) add({std::string("--saved=") + kSaved});
     if (cgroup == nullptr || !cgroup->limits_pids()) add({"--pids=" + std::to_string(options_.pids)});
     argv.insert(argv.end(), request.args.begin() + 1, request.args.end());  // [0] is the verb
   }
@@ -430,15 +438,8 @@ Status Bubblewrap::check() {
 
 std::string find_bwrap(const std::string& given) {
   if (!given.empty()) return access(given.c_str(), X_OK) == 0 ? given : "";
-  const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): before other threads start
-  std::istringstream in(path != nullptr ? path : "/usr/bin:/bin");
-  for (std::string folder; std::getline(in, folder, ':');) {
-    std::string file = folder + "/bwrap";
-    if (!folder.empty() && access(file.c_str(), X_OK) == 0) return file;
-  }
-  std::error_code ignored;
-  const auto beside = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "bwrap";  // a packed tree's
-  return access(beside.c_str(), X_OK) == 0 ? beside.string() : "";
+  const auto installed = find_on_path("bwrap");
+  return (installed.empty() ? find_beside("bwrap") : installed).string();  // beside: a packed tree's
 }
 
 Result<std::unique_ptr<Sandbox>> make_bubblewrap(const SandboxOptions& options) {

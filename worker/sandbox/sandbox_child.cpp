@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -25,6 +24,9 @@ namespace freeride::worker {
 namespace {
 
 constexpr size_t kMostStages = 64;
+// The kernel's weight of it is 110, of 1024.
+constexpr int kTenthNice = 10;
+constexpr const char* kTenthNiceText = "10";
 
 void limit(int resource, int64_t bytes) {
   const rlimit value{static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)};
@@ -90,8 +92,10 @@ Failed become(const ChildPlan& plan, char* const* argv, char* const* envp, int n
     for (const int core : plan.cores) CPU_SET(static_cast<size_t>(core), &set);
     if (sched_setaffinity(0, sizeof(set), &set) != 0) return {"keep to its cores"};
   }
-  setpriority(PRIO_PROCESS, 0, 0);  // the worker's own is not the task's
-  if (plan.lowest_priority) {
+  // The worker's own is not the task's. For good: RLIMIT_NICE is 0.
+  setpriority(PRIO_PROCESS, 0, plan.priority == CpuPriority::kTenth ? kTenthNice : 0);
+  if (plan.priority == CpuPriority::kTenth) put("/proc/self/autogroup", kTenthNiceText);  // see below
+  if (plan.priority == CpuPriority::kIdle) {
     const sched_param param{};
     // Without it training would not go first: better not to run at all.
     if (sched_setscheduler(0, SCHED_IDLE, &param) != 0) return {"take the lowest priority"};

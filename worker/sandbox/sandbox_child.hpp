@@ -22,7 +22,7 @@ struct ChildPlan {
   std::vector<int> keep_fds;
   std::vector<int> join_fds;  ///< cgroup.procs files
   std::vector<int> cores;
-  bool lowest_priority = false;
+  CpuPriority priority = CpuPriority::kOrdinary;
   int64_t data_limit_bytes = 0, address_limit_bytes = 0;
   bool killed_first = false;  ///< the kernel's first choice when memory runs out
   std::vector<Stage> stages;  ///< in a mount namespace of its own; needs CAP_SYS_ADMIN

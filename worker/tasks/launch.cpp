@@ -1,6 +1,7 @@
 #include "tasks/launch.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/files.hpp"
 #include "freeride/base/python_env.hpp"
 #include "tasks/profile_watch.hpp"
 #include "tasks/task_folders.hpp"
@@ -25,7 +27,7 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kSleepingThreads{
 
 // The supervisor's side of what joins it to this worker; this process's copies go with it.
 struct FarEnds {
-  Fd lease, answer, lifeline, report, output, state;
+  Fd lease, answer, lifeline, report, output, state, params;
 };
 
 bool is_profile(const bus::CreateTask& spec) {
@@ -42,6 +44,7 @@ Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far
   const bus::CreateTask& spec = request.spec;
   auto source = std::make_shared<TaskSource>();
   source->id = request.id;
+  source->content = std::strtoull(spec.sha256.substr(0, 16).c_str(), nullptr, 16);
   source->lease = std::move(lease->page);
   source->answer = std::move(*answer_view);
   source->profile = is_profile(spec);
@@ -50,8 +53,8 @@ Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far
   source->predicted_ns = std::max<int64_t>(0, spec.predicted_step_ns);
   pages::Lease first;
   first.order = request.order;
-  first.grace_ns = static_cast<uint64_t>(request.options.grace_ns);
-  first.hang_ns = static_cast<uint64_t>(request.options.hang_ns);
+  first.grace_ns = static_cast<uint64_t>(request.options.grace_ms * kNsPerMs);
+  first.hang_ns = static_cast<uint64_t>(request.options.hang_ms * kNsPerMs);
   pages::write_lease(*source->lease, first);
   launched.pages = std::move(source);
   far.lease = std::move(lease->fd);
@@ -80,6 +83,23 @@ Status make_channels(Launched& launched, FarEnds& far) {
   return {};
 }
 
+// Parameters may be secret, and everybody can read a process's command line.
+Status make_params(const LaunchRequest& request, Fd& file) {
+  std::string texts;
+  const auto add = [&](const std::string& key, const std::string& value) {
+    texts.append(key).append("=").append(value).push_back('\0');
+  };
+  if (!request.python.empty()) add(kPythonParam, request.python);
+  for (const auto& [key, value] : request.spec.params) {
+    if (request.python.empty() || key != kPythonParam) add(key, value);
+  }
+  if (texts.empty()) return {};
+  file.reset(memfd_create("freeride-params", MFD_CLOEXEC));
+  if (!file.valid() || !write_all(file.get(), texts) || lseek(file.get(), 0, SEEK_SET) != 0)
+    return errno_error("cannot hand over the task's parameters", errno);
+  return {};
+}
+
 // The command line of the supervisor, and which descriptors it inherits.
 void add_arguments(const LaunchRequest& request, const InsidePaths& inside, const FarEnds& far, SandboxRequest& start) {
   const bus::CreateTask& spec = request.spec;
@@ -104,13 +124,8 @@ void add_arguments(const LaunchRequest& request, const InsidePaths& inside, cons
   add("device", request.options.device);
   add("scratch", inside.scratch);
   add("purpose", is_profile(spec) ? "profile" : "run");
-  if (!request.python.empty()) add("param", std::string(kPythonParam).append("=").append(request.python));
-  for (const auto& [key, value] : spec.params) {
-    if (!request.python.empty() && key == kPythonParam) continue;
-    std::string pair = key;
-    add("param", pair.append("=").append(value));
-  }
-  add("create-ms", std::to_string(request.options.create_ns / kNsPerMs));
+  if (far.params.valid()) hand_over("params-fd", far.params);
+  add("create-ms", std::to_string(request.options.create_ms));
   if (spec.steps != 0) add("steps", std::to_string(spec.steps));
   if (spec.predicted_step_ns > 0) add("predicted-step-ns", std::to_string(spec.predicted_step_ns));
   std::string pieces;
@@ -147,9 +162,7 @@ Result<std::string> add_environment(const std::filesystem::path& plugin, const b
 
 Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) {
   const bool profile = is_profile(request.spec);
-  auto held = hold_task_folder(request.folder);
-  if (!held.ok()) return held.error();
-  launched.folder = std::move(*held);
+  if (auto s = take(launched.folder, hold_task_folder(request.folder)); !s.ok()) return s;
   const std::filesystem::path scratch = request.folder / (profile ? "profile" : "scratch");
   std::error_code error;
   std::filesystem::create_directories(scratch, error);
@@ -160,6 +173,7 @@ Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) 
   FarEnds far;
   if (auto s = make_pages(request, launched, far); !s.ok()) return s;
   if (auto s = make_channels(launched, far); !s.ok()) return s;
+  if (auto s = make_params(request, far.params); !s.ok()) return s;
 
   SandboxRequest start;
   add_arguments(request, sandbox.inside(request.plugin.string(), scratch.string()), far, start);
@@ -167,17 +181,15 @@ Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) 
   start.plugin = request.plugin.string();
   start.scratch = scratch.string();
   start.cores = request.options.cores;
-  start.lowest_priority = request.options.cpu_device;
+  start.priority = request.options.cpu_device() ? CpuPriority::kIdle : CpuPriority::kTenth;
   // On a GPU the task's own limit is one of its memory, held by the task's MPS server.
-  start.memory_limit_bytes = request.options.cpu_device ? std::max<int64_t>(0, request.spec.memory_limit_bytes)
-                                                        : request.options.host_memory_bytes;
+  start.memory_limit_bytes = request.options.cpu_device() ? std::max<int64_t>(0, request.spec.memory_limit_bytes)
+                                                          : request.options.host_memory_bytes;
   start.task = request.id;
   const std::string granted = request.grants.limits;
   start.grants = std::move(request.grants);
   start.grants.network = request.spec.network;
-  auto child = sandbox.start(start);
-  if (!child.ok()) return child.error();
-  launched.supervisor = std::move(*child);
+  if (auto s = take(launched.supervisor, sandbox.start(start)); !s.ok()) return s;
   launched.limits = launched.supervisor.hold->describe() + (granted.empty() ? "" : ", " + granted);
   request.state_in.reset();
   return {};

@@ -17,16 +17,15 @@ namespace freeride::worker {
 
 /// What of the worker's options concerns a task.
 struct SideTaskOptions {
-  std::string device;
-  std::vector<int> cores;
-  bool cpu_device = true;
-  int64_t host_memory_bytes =
-      0;  ///< ceiling of a GPU's task in the host's memory; on a CPU device the task's own counts
-  int64_t grace_ns = 0, hang_ns = 0;
-  int64_t create_ns = 60'000'000'000;   ///< for loading and CreateSideTask
-  int64_t profile_ns = 30'000'000'000;  ///< for a profile's steps
-  int64_t stop_ns =
-      10'000'000'000;  ///< for StopSideTask as seen from here; the supervisor has a shorter bound of its own
+  std::string device;                     ///< "cpu-N" or a GPU's UUID
+  std::vector<int> cores;                 ///< empty: all
+  int64_t host_memory_bytes = 8ll << 30;  ///< of a GPU's task; on a CPU device the task's own limit counts
+  int64_t grace_ms = 100, hang_ms = 5000;
+  int64_t create_ms = 60'000;   ///< for loading and CreateSideTask
+  int64_t profile_ms = 30'000;  ///< for a profile's steps
+  int64_t stop_ms = 15'000;     ///< for StopSideTask as seen from here; the supervisor's own bound is shorter
+
+  bool cpu_device() const { return device.rfind("cpu-", 0) == 0; }
 };
 
 struct LaunchRequest {

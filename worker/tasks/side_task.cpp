@@ -75,7 +75,7 @@ SideTask::SideTask(bus::CreateTask spec, uint64_t id, const SideTaskOptions& opt
       acting_(acting),
       changed_(std::move(changed)),
       saver_(loop, acting),
-      memory_(options.cpu_device),
+      memory_(options.cpu_device()),
       order_(spec_.start_paused ? "pause" : "run") {}
 
 SideTask::~SideTask() {
@@ -121,7 +121,9 @@ Status SideTask::watch() {
   calls.started = [this](Fd process, Fd scratch) { on_started(std::move(process), std::move(scratch)); };
   calls.verdict = [this](const policy::Verdict& verdict, int64_t peak_bytes) {
     memory_.note_host_peak(peak_bytes);
-    note(verdict);
+    policy::Verdict seen = verdict;
+    if (seen.kind == VerdictKind::kStopped && !stopping_) policy::doubt_stop(seen);
+    note(seen);
   };
   reader_ = std::make_unique<ReportReader>(std::move(parts_.report), loop_, std::move(calls));
   if (auto s = reader_->start(); !s.ok()) return s;
@@ -133,8 +135,8 @@ Status SideTask::watch() {
     if (auto s = order("stop"); !s.ok()) spdlog::warn("{}", s.error().text());
   };
   profile_ = std::make_unique<ProfileRun>(parts_.pages, parts_.state_pipe.get(),
-                                          policy::profile_patience_ns(spec_.steps, options_.profile_ns),
-                                          options_.cpu_device, loop_, std::move(profile_calls));
+                                          policy::profile_patience_ns(spec_.steps, options_.profile_ms * kNsPerMs),
+                                          options_.cpu_device(), loop_, std::move(profile_calls));
   return profile_->start();
 }
 
@@ -181,9 +183,9 @@ Status SideTask::order(const std::string& order) {
       end({VerdictKind::kStopped, Cause::kOrder, "stopped before it was created"});
       return {};
     }
-    stop_timer_ = loop_.at(SteadyClock::now() + options_.stop_ns, [this] {
+    stop_timer_ = loop_.at(SteadyClock::now() + options_.stop_ms * kNsPerMs, [this] {
       stop_timer_ = 0;
-      const std::string patience = std::to_string(options_.stop_ns / kNsPerMs) + " ms";
+      const std::string patience = std::to_string(options_.stop_ms) + " ms";
       policy::Verdict late{VerdictKind::kOverran, Cause::kSlowTransition, "had not stopped after " + patience};
       late.limit = "stop " + patience;
       kill(std::move(late));
@@ -357,7 +359,7 @@ void SideTask::on_gone() {
 
 // On a GPU the host's memory is of interest in a profile only.
 const TaskMemory& SideTask::look_at_memory() {
-  if (options_.cpu_device || spec_.purpose == "profile") memory_.look(runner_pid_, runner_pidfd_.get());
+  if (options_.cpu_device() || spec_.purpose == "profile") memory_.look(runner_pid_, runner_pidfd_.get());
   return memory_;
 }
 

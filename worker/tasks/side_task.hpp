@@ -84,6 +84,8 @@ class SideTask {
   /// Its memory on a GPU device, as the driver says.
   void set_device_memory(int64_t bytes) { memory_.note_device(bytes); }
   /// The process that all of its processes come from; 0: there is none.
+  /// Whether it has had a lease yet, of whichever kind.
+  bool leased() const { return parts_.pages != nullptr && parts_.pages->leased.load(std::memory_order_relaxed); }
   pid_t root_pid() const { return parts_.supervisor.pid; }
   int64_t resident_bytes() const { return memory_.resident_bytes(); }
   int64_t ended_ns() const { return ended_ns_; }

@@ -164,7 +164,7 @@ Result<StateReceiver::Progress> StateReceiver::receive(int pipe_fd, uint64_t lea
     if (left_ == 0 && wanted_) {
       wanted_ = false;
       if (header_.status == 0) return Progress::kDone;
-      return Error{Code::kRejected, reason_, ""};
+      return Error{Code::kRejected, reason_.empty() ? "the task gives no reason" : reason_, ""};
     }
   }
   return Progress::kMore;

@@ -1,12 +1,10 @@
 // StateSaver: one save of a side task's progress, from the request to the last byte.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 
 #include "acting/acting_thread.hpp"
-#include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
 #include "loop/loop.hpp"
 #include "tasks/state_file.hpp"

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/copy_tree.hpp"
 #include "freeride/base/log.hpp"
 
 namespace freeride::worker {
@@ -37,13 +37,16 @@ Fd take_folder(const fs::path& folder) {
 }
 
 int64_t disk_bytes(const fs::path& folder, const std::atomic<bool>& ends) {
-  struct stat own {};  // a folder of nothing takes room, too
-  int64_t bytes = lstat(folder.c_str(), &own) == 0 ? static_cast<int64_t>(own.st_blocks) * 512 : 0;
+  // A folder or file of nothing takes room, too: an inode.
+  const auto room = [](const fs::path& path) {
+    struct stat info {};
+    return lstat(path.c_str(), &info) == 0 ? std::max(static_cast<int64_t>(info.st_blocks) * 512, kEntryBytes) : 0;
+  };
+  int64_t bytes = room(folder);
   std::error_code error;
   for (auto it = fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied, error);
        !error && it != fs::recursive_directory_iterator() && !ends; it.increment(error)) {
-    struct stat info {};
-    if (lstat(it->path().c_str(), &info) == 0) bytes += static_cast<int64_t>(info.st_blocks) * 512;
+    bytes += room(it->path());
   }
   return bytes;
 }
@@ -161,6 +164,10 @@ void TaskFolders::rest() {
   schedule(std::exchange(again_, false) ? earliest_ns_ : std::max(earliest_ns_, now_ns + kEveryNs));
 }
 
+int64_t TaskFolders::now_s() const {
+  return policy::believed_now_s(time(nullptr), started_s_, (SteadyClock::now() - started_ns_) / kNsPerSec);
+}
+
 std::vector<TaskFolders::Folder> TaskFolders::find_outdated() const {
   std::vector<Folder> folders;
   std::vector<policy::EndedFolder> facts;
@@ -186,7 +193,7 @@ std::vector<TaskFolders::Folder> TaskFolders::find_outdated() const {
     facts.push_back(folder.facts);
   }
   if (ends_) return {};
-  for (const size_t i : policy::choose_outdated(facts, time(nullptr), limits_)) {
+  for (const size_t i : policy::choose_outdated(facts, now_s(), limits_)) {
     if (outdated.size() < kMostAtOnce) outdated.push_back(folders[i]);
   }
   return outdated;
@@ -212,7 +219,7 @@ void TaskFolders::remove(const Folder& folder) const {
     return;
   }
   if (folder.name[0] == '.') return;
-  const int64_t age_s = std::max<int64_t>(0, time(nullptr) - folder.facts.last_used_s);
+  const int64_t age_s = std::max<int64_t>(0, now_s() - folder.facts.last_used_s);
   spdlog::info("removed what side task {} had left, {} of {} h ago: {}", folder.name, mib(folder.facts.bytes),
                age_s / 3600, age_s > limits_.age_s ? "older than --keep-days" : "beyond --keep-bytes");
 }

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/policy/ended_folders.hpp"
@@ -51,9 +53,11 @@ class TaskFolders {
   void rest();
   std::vector<Folder> find_outdated() const;  // as the next, on the thread apart
   void remove(const Folder& folder) const;
+  int64_t now_s() const;
 
   const std::filesystem::path root_;
   const policy::KeepLimits limits_;
+  const int64_t started_s_ = time(nullptr), started_ns_ = SteadyClock::now();
   Loop& loop_;
   Ask ask_;
   std::shared_ptr<int> alive_ = std::make_shared<int>();  // answers may come when this has gone

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <functional>
@@ -16,6 +17,7 @@
 #include "loop/loop.hpp"
 #include "loop/temp_folder_test_support.hpp"
 #include "loop/turn_test_support.hpp"
+#include "tasks/state_file.hpp"
 
 using namespace freeride;
 using namespace freeride::worker;
@@ -101,4 +103,23 @@ TEST_CASE("a task that comes back while its folder is being removed gets a new o
   fs::rename(attic.root / "t", attic.root / ".removing-t");
   CHECK(hold_task_folder(attic.root / "t").ok());
   CHECK_FALSE(attic.there("t"));
+}
+
+TEST_CASE("a task that saves no state and gives no reason is told of in words", "[state]") {
+  const TempFolder temp;
+  auto file = StateFile::create(temp.path(), "instance");
+  REQUIRE(file.ok());
+  std::array<int, 2> ends{};
+  REQUIRE(pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+  const Fd reader(ends[0]), writer(ends[1]);
+  freeride_saved_state header{};
+  header.magic = FREERIDE_STATE_MAGIC;
+  header.major = FREERIDE_PAGES_MAJOR;
+  header.lease_id = 5;
+  header.status = 6;
+  REQUIRE(write(writer.get(), &header, sizeof(header)) == static_cast<ssize_t>(sizeof(header)));
+  StateReceiver receiver;
+  const auto received = receiver.receive(reader.get(), 5, **file);
+  REQUIRE_FALSE(received.ok());
+  CHECK(received.error().message == "the task gives no reason");
 }

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
-#include <memory>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/utf8.hpp"
@@ -18,7 +16,7 @@ namespace {
 constexpr size_t kLongestLine = 1024;  // a longer one is cut rather than left out
 
 Fd open_log(const std::filesystem::path& path) {
-  return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644));
+  return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640));
 }
 
 }  // namespace

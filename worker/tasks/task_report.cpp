@@ -1,10 +1,10 @@
 #include "tasks/task_report.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
 
+#include "freeride/base/names.hpp"
 #include "freeride/base/time.hpp"
 
 namespace freeride::worker {
@@ -23,10 +23,8 @@ bus::TaskCounters counters_of(const TaskSource& pages, bus::TaskCounters counter
   for (const freeride_metric& metric : answer.metrics) {
     freeride_metric copy;
     std::memcpy(&copy, &metric, sizeof(copy));
-    const size_t length = strnlen(copy.name, sizeof(copy.name));
-    if (length == 0 || length == sizeof(copy.name) || !std::isfinite(copy.value)) continue;
-    const bool printable = std::all_of(copy.name, copy.name + length, [](char c) { return c > 0x20 && c < 0x7f; });
-    if (printable) counters.metrics[std::string(copy.name, length)] = copy.value;
+    const std::string name(copy.name, strnlen(copy.name, sizeof(copy.name)));
+    if (is_metric_name(name) && std::isfinite(copy.value)) counters.metrics[name] = copy.value;
   }
   return counters;
 }

@@ -1,10 +1,45 @@
 #include "tasks/verdicts.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tasks/report_reader.hpp"
 
 namespace freeride::worker {
+namespace {
+
+// CUDA's texts and names of the errors that leave a context unusable: the GPU has recovered from a fault.
+constexpr const char* kFaultWords[] = {
+    "an illegal memory access was encountered",
+    "cudaErrorIllegalAddress",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "an illegal instruction was encountered",
+    "cudaErrorIllegalInstruction",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "misaligned address",
+    "cudaErrorMisalignedAddress",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "invalid program counter",
+    "cudaErrorInvalidPc",
+    "CUDA_ERROR_INVALID_PC",
+    "invalid address space",
+    "cudaErrorInvalidAddressSpace",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "hardware stack error",
+    "cudaErrorHardwareStackError",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "unspecified launch failure",
+    "cudaErrorLaunchFailure",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "device-side assert",
+    "cudaErrorAssert",
+    "CUDA_ERROR_ASSERT",
+    "cudaErrorMpsClientTerminated",
+    "CUDA_ERROR_MPS_CLIENT_TERMINATED",
+};
+
+}  // namespace
 
 policy::Verdict verdict_of(const nlohmann::json& message) {
   policy::Verdict verdict;
@@ -31,15 +66,16 @@ bus::Verdict to_bus(const policy::Verdict& verdict, const std::string& log_tail)
   out.cause = policy::cause_name(verdict.cause);
   out.exit_code = verdict.exit_code;
   out.evidence = verdict.evidence;
+  out.gpu_fault = verdict.gpu_fault || tells_gpu_fault(verdict);
   return out;
 }
 
-std::string text_of(const policy::Verdict& verdict) {
-  std::string text = policy::kind_name(verdict.kind);
-  if (!verdict.transition.empty()) text += " in " + verdict.transition;
-  if (!verdict.message.empty()) text += ": " + verdict.message;
-  if (!verdict.limit.empty()) text += " (limit: " + verdict.limit + ")";
-  return text;
+bool tells_gpu_fault(const policy::Verdict& verdict) {
+  const auto tells = [](const std::string& text) {
+    return std::any_of(std::begin(kFaultWords), std::end(kFaultWords),
+                       [&](const char* words) { return text.find(words) != std::string::npos; });
+  };
+  return tells(verdict.message) || std::any_of(verdict.evidence.begin(), verdict.evidence.end(), tells);
 }
 
 }  // namespace freeride::worker

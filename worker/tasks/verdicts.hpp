@@ -1,4 +1,4 @@
-// Verdicts between this worker and others: from a supervisor's report, to the bus, for the log.
+// Verdicts between this worker and others: from a supervisor's report, to the bus.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,10 +13,11 @@ namespace freeride::worker {
 /// failed.
 policy::Verdict verdict_of(const nlohmann::json& message);
 
+/// Whether what ended the task, or what was seen with it, is a fault of the GPU. A plugin's word as well: it only
+/// shortens its rights.
+bool tells_gpu_fault(const policy::Verdict& verdict);
+
 /// The one place where a verdict becomes strings on the bus.
 bus::Verdict to_bus(const policy::Verdict& verdict, const std::string& log_tail);
-
-/// For people, in one line.
-std::string text_of(const policy::Verdict& verdict);
 
 }  // namespace freeride::worker

@@ -70,3 +70,20 @@ TEST_CASE("a report's datagrams: what is no JSON is left out, and its end is no 
   reader.read();
   CHECK(said.size() == 2);
 }
+
+TEST_CASE("a verdict tells a GPU fault by the cause's words or by what was seen after it") {
+  policy::Verdict verdict;
+  verdict.kind = policy::VerdictKind::kFailed;
+  verdict.message = "RunNextStep: cudaStreamSynchronize: an illegal memory access was encountered";
+  CHECK(to_bus(verdict, "").gpu_fault);
+  verdict.message = "RunNextStep: the file is empty";
+  CHECK_FALSE(to_bus(verdict, "").gpu_fault);
+  verdict.evidence = {"failed: cudaErrorIllegalInstruction"};
+  CHECK(to_bus(verdict, "").gpu_fault);
+  verdict = {};
+  verdict.kind = policy::VerdictKind::kOutOfMemory;
+  verdict.message = "cudaErrorMemoryAllocation: out of memory";
+  CHECK_FALSE(to_bus(verdict, "").gpu_fault);
+  verdict.gpu_fault = true;  // seen by somebody
+  CHECK(to_bus(verdict, "").gpu_fault);
+}

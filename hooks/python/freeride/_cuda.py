@@ -105,9 +105,8 @@ class StreamMarker(Marker):
         self._waited_at_once = {}  # their index -> iterations in a row, at most _SURE + 1; below 0: it was not
         self._open = None  # (index, ids of its works, when it was posted): posted last, not waited for yet
         self._early = {}  # id of a Work -> (weak reference to it, number of the early batch, all ids of that batch)
-        self._apart = (
-            weakref.WeakKeyDictionary()
-        )  # process group -> {(source, in a batch): the stream of its early receives}
+        # Process group -> {(source, in a batch): the stream of its early receives}
+        self._apart = weakref.WeakKeyDictionary()
         self._paused = False  # for measurements: all ranks, from the same iteration's end on, as if there were no hook
         self._looked_ns = 0  # at the device's free memory
 

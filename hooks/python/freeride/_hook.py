@@ -65,9 +65,8 @@ class Hook:
         self._explicit_iterations = False
         self._had_group = False  # torch.distributed has been initialised in this process
         self._said = set()
-        self._ranks_started = (
-            None  # descriptor of a file that is empty while no rank was hooked in a process that this one has started
-        )
+        # Descriptor of a file that is empty while no rank was hooked in a process that this one has started
+        self._ranks_started = None
         self._started_by = None  # the same of the process that started this one
         self._torch = Interception(self.fail)
         self._imports = Imports(self.fail)
@@ -126,16 +125,8 @@ class Hook:
         """For freeride.run: attach with the environment's settings, without importing torch before the script does."""
         try:
             self._load()
-            self._arguments = dict(
-                job=None,
-                device=None,
-                stage=None,
-                stages=None,
-                replica=None,
-                replicas=None,
-                group=None,
-                iterations="optimizer",
-            )
+            unset = dict.fromkeys(("job", "device", "stage", "stages", "replica", "replicas", "group"))
+            self._arguments = dict(unset, iterations="optimizer")
             check(self._arguments)
             self._listen_to_ranks()
             self._imports.after(C10D, self._arm)
@@ -275,7 +266,6 @@ class Hook:
             job = job or f"{script}-{os.environ.get('MASTER_PORT', '0')}"
             stages = number("FREERIDE_STAGES", given["stages"], stages or world, 1)
             config = Config()
-            config.struct_size = ctypes.sizeof(config)
             config.job = job.encode()
             config.device = (given["device"] or os.environ.get("FREERIDE_DEVICE") or f"cpu-{local}").encode()
             config.framework = framework.encode()
@@ -300,13 +290,8 @@ class Hook:
     def detach(self):
         try:
             with self._lock:
-                handle, self.handle, self._arguments, self.marker, self._postponed = (
-                    self.handle,
-                    None,
-                    None,
-                    None,
-                    False,
-                )
+                handle, self.handle = self.handle, None
+                self._arguments, self.marker, self._postponed = None, None, False
                 self._torch.put_back()
                 self._imports.forget()
                 if handle is not None:

@@ -29,6 +29,9 @@ class Config(ctypes.Structure):
         ("local_rank", ctypes.c_uint32),
     ]
 
+    def __init__(self, **fields):
+        super().__init__(**{"struct_size": ctypes.sizeof(Config), "stages": 1, "replicas": 1, **fields})
+
 
 class StreamCounters(ctypes.Structure):
     """freeride_stream_counters."""

@@ -57,9 +57,8 @@ class Interception:
         self._marker = None
         self._wrapped = {}  # (owner, name) -> (what the owner itself had there, our wrapper)
         self._step_hook = None  # of torch 2's optimizers
-        self._inside = (
-            threading.local()
-        )  # batch: its single messages are not met again; step: nor an optimizer in another
+        # Batch: its single messages are not met again; step: nor an optimizer in another
+        self._inside = threading.local()
 
     def wrap(self, owner, name, make):
         """Replaces owner's `name` by make(it), once."""

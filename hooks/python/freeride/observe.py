@@ -206,17 +206,10 @@ def trace(ranks):
     events = []
     for rank in ranks:
         pid = rank["rank"] + 1
-        events.append(
-            {
-                "ph": "M",
-                "name": "process_name",
-                "pid": pid,
-                "tid": 0,
-                "args": {"name": f"stage {rank['stage']} on {rank['device']}"},
-            }
-        )
-        for tid, name in ((1, "training"), (2, "bubbles")):
-            events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
+        names = [("process_name", f"stage {rank['stage']} on {rank['device']}")]
+        names += [("thread_name", "training"), ("thread_name", "bubbles")]
+        for tid, (of, name) in enumerate(names):
+            events.append({"ph": "M", "name": of, "pid": pid, "tid": tid, "args": {"name": name}})
         spans = [(1, f"iteration {number}", begin, end, {}) for number, begin, end in rank["iterations"]]
         spans += [
             (2, f"bubble {kind}".strip(), begin, end, {"iteration": iteration, "wait": wait})

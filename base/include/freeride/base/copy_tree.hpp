@@ -7,16 +7,19 @@
 
 namespace freeride {
 
+/// What a file or folder counts beside its data, since a disk has only so many of them, too.
+constexpr int64_t kEntryBytes = 4096;
+
 struct CopyLimits {
-  int64_t bytes = 0;          ///< of data; also the longest file
+  int64_t bytes = 0;          ///< of data, and kEntryBytes for each file and folder; also the longest file
   int64_t entries = 100'000;  ///< files and folders
   int depth = 32;
 };
 
 /// What was left out, for a line in a log.
 struct Copied {
-  int64_t bytes = 0, entries = 0;
-  int64_t skipped = 0;  ///< links, sockets, devices, and what was beyond a limit
+  int64_t bytes = 0, entries = 0;  ///< as in CopyLimits
+  int64_t skipped = 0;             ///< links, sockets, devices, and what was beyond a limit
 };
 
 /// Copies regular files and folders from one open folder into another, both by descriptor. Follows no link in either,

@@ -9,6 +9,7 @@ namespace freeride {
 constexpr size_t kMaxTaskName = 64;    ///< bytes
 constexpr size_t kMaxPlainName = 128;  ///< bytes
 constexpr size_t kMaxFileName = 255;   ///< bytes, the kernel's limit
+constexpr size_t kMaxMetricName = 23;  ///< bytes
 
 /// Whether `c` may be in a task's name, whatever the locale.
 constexpr bool is_task_name_char(char c) {
@@ -32,6 +33,12 @@ constexpr bool is_control(char c) {
 /// Names of jobs, devices, workers, users, files: short, on one line.
 inline bool is_plain(std::string_view text, size_t limit = kMaxPlainName) {
   return !text.empty() && text.size() <= limit && std::none_of(text.begin(), text.end(), is_control);
+}
+
+/// Of a task's own figure: printable ASCII without spaces, as long as the answer page has room for.
+inline bool is_metric_name(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxMetricName &&
+         std::all_of(name.begin(), name.end(), [](char c) { return c > 0x20 && c < 0x7f; });
 }
 
 /// The name that a plugin gives itself in its table: [a-z0-9_-]+.

@@ -36,4 +36,11 @@ struct Paths {
   }
 };
 
+/// Where this process's program lies.
+std::filesystem::path program_folder();
+/// The program `name` beside this one; the first on the $PATH, which one thread may ask for at a time. Empty: there is
+/// none.
+std::filesystem::path find_beside(const std::string& name);
+std::filesystem::path find_on_path(const std::string& name);
+
 }  // namespace freeride

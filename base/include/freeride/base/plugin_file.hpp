@@ -3,6 +3,7 @@
 // so that all of them say the same.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,9 @@ namespace freeride {
 
 /// Largest plugin that travels over the command socket, bytes.
 constexpr size_t kMaxPluginBytes = 256u << 20;
+
+/// Most dynamic symbols of a plugin that are looked at: a file can claim billions in a few bytes.
+constexpr uint64_t kMaxPluginSymbols = 1u << 20;
 
 /// Largest side task in Python: a text that somebody wrote.
 constexpr size_t kMaxScriptBytes = 4u << 20;
@@ -29,10 +33,11 @@ inline bool is_plugin_file_name(std::string_view name) {
 /// How a content is called where it is stored under its SHA-256: ".so" or ".py". Of any that has been checked.
 const char* plugin_extension(std::string_view bytes);
 
-/// Checks `bytes` (a whole file) and names it `name` in the messages. Reads only inside `bytes`, whatever they hold;
-/// any thread. Errors, all kInvalidArgument or kVersion: empty or too large; not an ELF file; another machine or word
-/// size; not a shared object; no `freeride_plugin_v1` among its dynamic symbols (kVersion, naming the version found,
-/// when another `freeride_plugin_v<N>` is there). Of a script: empty or too large; not text; no use of freeride_plugin.
+/// Checks `bytes` (a whole file) and names it `name` in the messages. Reads only inside `bytes`, and each of
+/// them once, whatever they hold; any thread. Errors, all kInvalidArgument or kVersion: empty or too large; not an ELF
+/// file; another machine or word size; not a shared object; more than one table of dynamic symbols, or more of them
+/// than kMaxPluginSymbols; no `freeride_plugin_v1` among its dynamic symbols (kVersion, naming the version found, when
+/// another `freeride_plugin_v<N>` is there). Of a script: empty or too large; not text; no use of freeride_plugin.
 Status check_plugin_file(std::string_view bytes, const std::string& name);
 
 }  // namespace freeride

@@ -1,6 +1,7 @@
 // PluginStore: plugins by content. A name in the drop folder may change its content at any time; a SHA-256 never does.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -21,7 +22,8 @@ class PluginStore {
   /// Checks that `bytes` are a plugin (check_plugin_file(), which calls them `name`), keeps them and returns their
   /// SHA-256. Nothing is written when they are there already, undamaged. Errors: the check's; kExhausted (disk full),
   /// kPermission.
-  Result<std::string> put(std::string_view bytes, const std::string& name);
+  /// `ends`, where given, becomes true when there is no more time: then kUnavailable, at the next opportunity.
+  Result<std::string> put(std::string_view bytes, const std::string& name, const std::atomic<bool>* ends = nullptr);
   /// put() of what came by its hash, without a file name.
   Result<std::string> put(std::string_view bytes);
 

@@ -101,4 +101,12 @@ class [[nodiscard]] Result<void> {
 
 using Status = Result<void>;
 
+/// Moves the value into `into`; or passes the error on.
+template <class T, class U>
+Status take(T& into, Result<U>&& from) {
+  if (!from.ok()) return from.error();
+  into = std::move(*from);
+  return {};
+}
+
 }  // namespace freeride

@@ -293,6 +293,36 @@ struct ImportReply {
   FREERIDE_FIELDS { visit("added", self.added), visit("replaced", self.replaced), visit("older", self.older); }
 };
 
+/// Who has faulted GPUs within the last hour, and who is blocked for it. Reply: FaultsReply.
+struct ListFaults {
+  static constexpr const char* kCommand = "faults";
+  FREERIDE_FIELDS { (void)self, (void)visit; }
+};
+/// Lets one that is blocked go on devices again. Only from root and the manager's own user. Reply: FaultsReply.
+struct LiftFaults {
+  static constexpr const char* kCommand = "faults.lift";
+  std::string scope, name;  ///< as in FaultCount; of a plugin's hash the beginning is enough
+  FREERIDE_FIELDS { visit("scope", self.scope), visit("name", self.name); }
+};
+struct FaultCount {
+  std::string scope;            ///< "plugin", "user" or "job"
+  std::string name;             ///< the content's SHA-256, the user, or the job
+  uint32_t faults = 0;          ///< within the last hour
+  uint32_t limit = 0;           ///< at which it is blocked; 0: never
+  int64_t blocked_unix_ms = 0;  ///< since when; 0: it is not
+  int64_t last_unix_ms = 0;     ///< of these faults
+  std::string last_task;
+  FREERIDE_FIELDS {
+    visit("scope", self.scope), visit("name", self.name), visit("faults", self.faults), visit("limit", self.limit);
+    visit("blocked_unix_ms", self.blocked_unix_ms), visit("last_unix_ms", self.last_unix_ms);
+    visit("last_task", self.last_task);
+  }
+};
+struct FaultsReply {
+  std::vector<FaultCount> counts;
+  FREERIDE_FIELDS { visit("counts", self.counts); }
+};
+
 // ---- worker → manager
 // ------------------------------------------------------------------------------------------------------
 
@@ -339,10 +369,16 @@ struct BubbleTotals {
   int64_t bubble_ns = 0, harvested_ns = 0;  ///< holdout excluded
   int64_t holdout_bubble_ns = 0;
   std::vector<int64_t> overruns_ns;  ///< one per leased bubble
+  // On a GPU, of all its ranks' bubbles together: the first rank's totals have them.
+  uint64_t probes = 0, probe_findings = 0, probes_unknown = 0;
+  uint64_t holdout_probes = 0, holdout_findings = 0;
   FREERIDE_FIELDS {
     visit("job", self.job), visit("rank", self.rank), visit("stage", self.stage), visit("replica", self.replica);
     visit("bubbles", self.bubbles), visit("bubble_ns", self.bubble_ns), visit("harvested_ns", self.harvested_ns);
     visit("holdout_bubble_ns", self.holdout_bubble_ns), visit("overruns_ns", self.overruns_ns);
+    visit("probes", self.probes), visit("probe_findings", self.probe_findings);
+    visit("probes_unknown", self.probes_unknown), visit("holdout_probes", self.holdout_probes);
+    visit("holdout_findings", self.holdout_findings);
   }
 };
 

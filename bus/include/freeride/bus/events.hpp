@@ -73,11 +73,13 @@ struct Verdict {
   std::string cause;                  ///< what brought the end about; empty: an older version does not say
   int32_t exit_code = -1;             ///< of the task's process; -1: it did not exit by itself
   std::vector<std::string> evidence;  ///< what was seen after the cause, in order of time
+  bool gpu_fault = false;             ///< the task has faulted its GPU, which stalled training there
   FREERIDE_FIELDS {
     visit("kind", self.kind), visit("reason", self.reason), visit("transition", self.transition),
         visit("signal", self.signal);
     visit("limit", self.limit), visit("log_tail", self.log_tail), visit("cause", self.cause);
     visit("exit_code", self.exit_code), visit("evidence", self.evidence);
+    visit("gpu_fault", self.gpu_fault);
   }
 };
 
@@ -106,7 +108,7 @@ struct TaskCounters {
 struct TaskState {
   static constexpr const char* kTopic = "task.state";
   std::string task, plugin, sha256, job, worker, state;
-  std::string reason;  ///< why it makes no step, for people: "waiting for a training with stage 3"
+  std::string reason;  ///< why it makes no step, for people: "waiting for a trainer with stage 3"
   int32_t stage = -1, replica = -1;
   bool paused_by_user = false;
   TaskCounters counters;
@@ -215,6 +217,9 @@ struct JobMeasures {
   std::map<std::string, double> stage_bubble_share_pct, stage_harvested_share_pct;  ///< by stage number
   double expected_cost_pct = 0;  ///< I to be expected at a duty of 100 %
   double budget_pct = -1;        ///< the slowdown budget; negative: as much as side tasks are worth
+  // On GPUs: probes for side work that goes on without a lease. Since the manager's start.
+  uint64_t probes = 0, probe_findings = 0, probes_unknown = 0;
+  uint64_t holdout_probes = 0, holdout_findings = 0;  ///< of them, in held-out iterations, which I is measured against
   FREERIDE_FIELDS {
     visit("job", self.job), visit("stages", self.stages), visit("iterations", self.iterations);
     visit("holdout_iterations", self.holdout_iterations), visit("measured", self.measured);
@@ -226,6 +231,9 @@ struct JobMeasures {
     visit("duty_pct", self.duty_pct), visit("stage_bubble_share_pct", self.stage_bubble_share_pct);
     visit("stage_harvested_share_pct", self.stage_harvested_share_pct);
     visit("expected_cost_pct", self.expected_cost_pct), visit("budget_pct", self.budget_pct);
+    visit("probes", self.probes), visit("probe_findings", self.probe_findings);
+    visit("probes_unknown", self.probes_unknown), visit("holdout_probes", self.holdout_probes);
+    visit("holdout_findings", self.holdout_findings);
   }
   std::string key() const { return job; }
 };

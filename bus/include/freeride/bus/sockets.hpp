@@ -14,6 +14,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "freeride/base/access.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/bus/codec.hpp"
 
@@ -119,6 +120,8 @@ class Requester {
     reply_raw(request, std::nullopt, encode(body), std::move(attachment));
   }
   void reply_error(const Message& request, const Error& error) { reply_raw(request, error, {}, {}); }
+  /// Why nobody is reached and waiting does not mend it: the endpoint is not for this process, or not to be believed.
+  Status reachable() const;
   /// The next request or reply, or nothing after `timeout`.
   std::optional<Message> receive(std::chrono::milliseconds timeout);
   int fd() const;  ///< as Subscriber::fd()
@@ -137,12 +140,15 @@ class Requester {
 /// bounded memory of the last answers, for 60 s).
 class Server {
  public:
-  /// Binds with mode 0600. Errors: kAlreadyExists (another manager answers there: says its pid if it can), kPermission.
-  static Result<std::unique_ptr<Server>> bind(zmq::context_t& context, const std::string& endpoint);
+  /// Binds for this process's user, and for `group` too. Errors: kAlreadyExists (another manager answers there: says
+  /// its pid if it can), kPermission.
+  static Result<std::unique_ptr<Server>> bind(zmq::context_t& context, const std::string& endpoint,
+                                              std::optional<gid_t> group = std::nullopt);
   ~Server();
 
   struct Incoming {
     std::string peer;  ///< routing id: who to answer, or to send commands to later
+    Peer process;      ///< who connected, from the kernel
     Message message;
   };
   /// The next well-formed request (new ones only) or reply. Malformed ones are answered with an error where possible,
@@ -160,6 +166,8 @@ class Server {
   }
   uint64_t malformed() const;
   int fd() const;  ///< as Subscriber::fd()
+  /// Makes the socket's name anew, if somebody has removed it. To be called now and then; a look at the file system.
+  void keep_listening();
 
  private:
   Server();
@@ -175,10 +183,13 @@ class Server {
 /// Takes no message from the events side but subscriptions.
 class Broker {
  public:
-  /// Binds publish (mode 0600) and events (mode 0666) endpoints. Errors: kAlreadyExists, kPermission.
+  /// Binds both endpoints for this process's user, and events for `group` too. Errors: kAlreadyExists, kPermission.
   static Result<std::unique_ptr<Broker>> start(zmq::context_t& context, const std::string& publish_endpoint,
-                                               const std::string& events_endpoint);
+                                               const std::string& events_endpoint,
+                                               std::optional<gid_t> group = std::nullopt);
   ~Broker();  ///< stops and joins
+  /// As Server::keep_listening(), of both sockets.
+  void keep_listening();
 
  private:
   Broker();

@@ -37,6 +37,8 @@ namespace freeride::bus {
   X(StopProfile)                 \
   X(ListProfiles)                \
   X(ImportProfiles)              \
+  X(ListFaults)                  \
+  X(LiftFaults)                  \
   X(RegisterWorker)              \
   X(WorkerReport)                \
   X(FetchPlugin)                 \
@@ -65,6 +67,8 @@ namespace freeride::bus {
   X(ProfileReply)             \
   X(ProfilesReply)            \
   X(ImportReply)              \
+  X(FaultCount)               \
+  X(FaultsReply)              \
   X(ReplacementReport)        \
   X(TaskReport)               \
   X(BubbleTotals)             \

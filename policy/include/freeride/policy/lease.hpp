@@ -82,6 +82,7 @@ struct LeaseSnapshot {
   int64_t open_deadline_ns = 0;
   bool open_is_idle = false;
   LeaseLimits limits;
+  int64_t probe_room_ns = 0;  ///< the bubble is to be probed: leases end so long before its learned end, for good
 };
 
 enum class LeaseVerb {

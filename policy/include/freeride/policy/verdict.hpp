@@ -36,6 +36,7 @@ enum class Cause {
   kLeaseEnd,        ///< overran: it executed past the end of its lease
   kNoPause,         ///< overran: it did not pause after the end of its lease
   kUnleased,        ///< overran: it executed while it said that it was paused
+  kProbe,           ///< overran, lost: probes found the GPU busy while nobody had a lease
   kSlowTransition,  ///< overran: a transition that has a limit of its own took longer
   kNoMemory,        ///< out of memory: an allocation failed, and the plugin said so
   kMemoryLimit,     ///< out of memory: the kernel killed it at its limit
@@ -66,6 +67,7 @@ struct Verdict {
   int32_t exit_code = -1;               ///< of the process; -1: it did not exit by itself
   std::string limit{};                  ///< that was passed, with its value and unit
   std::vector<std::string> evidence{};  ///< what else was seen, in order of time; at most kMostEvidence
+  bool gpu_fault = false;               ///< the task has faulted its GPU; whoever sees it sets it, nobody takes it back
   static constexpr size_t kMostEvidence = 8;
 
   bool ended() const { return kind != VerdictKind::kNone; }
@@ -78,6 +80,17 @@ void note_symptom(Verdict& first, const Verdict& later);
 /// What has been found out only after the end, but came before all that was seen of it: the kernel's kill at a limit, a
 /// server's death. Becomes the verdict, in the transition that `seen` names unless it names one. Pure.
 void note_cause(Verdict& seen, Verdict before);
+
+/// A task says that it was stopped, and nobody had ordered that: it has failed, whatever else it says. Pure.
+void doubt_stop(Verdict& said);
+
+/// Whether it tells against the plugin: nobody else stopped it, needed its room or lost it.
+bool is_plugins_fault(VerdictKind kind);
+/// Whether a profile that ended so tells nothing, and is taken again.
+bool repeats_profile(VerdictKind kind);
+
+/// For people, in one line.
+std::string text_of(const Verdict& verdict);
 
 /// The name on the bus, "" for kNone. Any thread.
 const char* kind_name(VerdictKind kind);

@@ -17,6 +17,7 @@ enum class Why {
   kNoWorker,      ///< there is no worker
   kNoTrainer,     ///< no training with the job, stage or replica that it asks for
   kNoMemory,      ///< no worker that matches has enough memory free now
+  kFaults,        ///< its content, user or job has faulted GPUs too often
   kProfileWait,   ///< its content is to be profiled, and cannot be now
   kProfiling,     ///< its content is being profiled
   kCreating,      ///< its worker has been told to create it
@@ -38,6 +39,7 @@ enum class Why {
   kUnknown,      ///< the bubble's length has not been learned yet
   kPastLengths,  ///< the bubble is longer than all learned lengths, or about to be
   kOtherLease,   ///< another side task has the lease, or waits for the device to initialise or save
+  kProbe,        ///< the GPU is probed for work that nobody has a lease for
   kNoTask,       ///< no task can use what remains of the bubble
   // A lease, but no step.
   kStepTooLong,  ///< its next step does not fit the bubbles
@@ -45,8 +47,8 @@ enum class Why {
 
 /// Figures and names for the sentence; what is not known keeps its default and is left out.
 struct WhyDetail {
-  /// kNoTrainer: what is waited for ("a trainer with stage 3"). kNoMemory, kProfileWait: what stands in the way.
-  /// kProfiling, kCreating, kWorkerSilent, kDeviceIdle: the worker. kInactive: the rank whose hook is off.
+  /// kNoTrainer: what is waited for ("a trainer with stage 3"). kNoMemory, kFaults, kProfileWait: what stands in the
+  /// way. kInactive: the rank whose hook is off. Where names_worker(): the worker.
   std::string what;
   std::string since;      ///< queue: why it was queued again, if it was; comes first
   int64_t step_ns = 0;    ///< the next step, or the next piece of one with yield points, as predicted
@@ -55,6 +57,9 @@ struct WhyDetail {
   uint64_t skipped = 0;   ///< of them, in which no step fitted
   double duty_pct = 100;  ///< of the slowdown budget
 };
+
+/// kProfiling, kCreating, kWorkerSilent, kDeviceIdle: the sentence names the worker.
+bool names_worker(Why why);
 
 /// The name on the bus, "" for kNone. Any thread.
 const char* why_name(Why why);

@@ -8,7 +8,6 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "freeride/base/clock.hpp"
