@@ -55,7 +55,8 @@ PROGRESS_EVERY_S = 3
 
 
 def say(text):
-    print(f"train_gpt: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"train_gpt: {text}\n")  # in one piece: the ranks share the terminal
+    sys.stderr.flush()
 
 
 # ---- launcher ------------------------------------------------------------------------------------------------------------------
@@ -127,10 +128,7 @@ def launch(options, argv):
             process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode != 0 and code == 0:
                 code = 1
-                print(
-                    f"train_gpt: rank {ranks.index(process)} ended with {process.returncode}; ending the others",
-                    file=sys.stderr,
-                )
+                say(f"rank {ranks.index(process)} ended with {process.returncode}; ending the others")
                 end_all()
     except KeyboardInterrupt:
         end_all()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "freeride/base/clock.hpp"
@@ -18,6 +19,8 @@ constexpr size_t kBudgetBlocks = 120;             // that the budget is reckoned
 constexpr double kWorthNs = 600e9;                // of each rank's time that tells what they get: likewise
 constexpr double kWorthKnownNs = 3e9;             // before that it is not known, since reports are up to a second old
 constexpr uint64_t kReordered = 2;                // iterations that may come again before it counts as a new run
+constexpr int64_t kTellAll = 3 * kNsPerSec;       // that all ranks have to tell of an iteration
+constexpr size_t kMostPending = 4096;             // iterations that wait for that
 
 double percentile(std::vector<int64_t> values, double p) {
   if (values.empty()) return 0;
@@ -109,6 +112,8 @@ void Job::restart_run() {
   iterations_ = holdout_iterations_ = overruns_seen_ = blocks_finished_ = duty_since_block_ = same_since_block_ = 0;
   holdout_sum_ns_ = planned_iteration_ns_ = on_duty_ns_ = harvested_on_duty_ns_ = 0;
   planned_ns_ = 0;
+  pending_.clear();
+  said_.clear();
   plan_.block_iterations = plan_.from_iteration = 0;  // holds nothing out until the new run has been timed
   previous_plan_ = plan_;
   ++generation_;
@@ -145,30 +150,67 @@ void Job::add_iteration(const bus::TrainingIteration& iteration, int64_t now_ns)
       harvested_on_duty_ns_ /= 2;
     }
   }
-  if (lead) add_to_series(iteration, static_cast<double>(duration));
+  note_said(iteration);
+  if (lead) note_lead(iteration, static_cast<double>(duration), now_ns);
+  add_known(now_ns);
 }
 
-void Job::add_to_series(const bus::TrainingIteration& iteration, double duration_ns) {
+void Job::note_said(const bus::TrainingIteration& iteration) {
+  Said& said = said_[iteration.iteration];
+  (iteration.holdout ? said.held_out : said.not_held_out) = true;
+  said.harvested = said.harvested || iteration.harvested;
+  said.transitions = said.transitions || iteration.transitions;
+  // The oldest is needed first.
+  if (said_.size() > 2 * kMostPending) said_.erase(std::prev(said_.end()));
+}
+
+void Job::note_lead(const bus::TrainingIteration& iteration, double duration_ns, int64_t now_ns) {
   ++iterations_;
-  const bool before = iteration.iteration < plan_.from_iteration;
-  const auto& plan = plan_of(iteration.iteration);
-  const bool planned = policy::is_held_out(plan, iteration.iteration);
   if (iteration.holdout) {
     ++holdout_iterations_;
     holdout_sum_ns_ += duration_ns;
   }
-  // What worker and plan disagree about (the plan came late) is evidence for nothing.
-  auto kind = policy::BlockKind::kOther;
-  if ((side_tasks_ != 0 || iteration.harvested) && iteration.holdout == planned) {
-    kind = planned ? policy::BlockKind::kHeldOut : policy::BlockKind::kHarvested;
-  }
+  const bool before = iteration.iteration < plan_.from_iteration;
+  const policy::HoldoutPlan& plan = plan_of(iteration.iteration);
+  Pending pending;
+  pending.iteration = iteration.iteration;
+  pending.duration_ns = duration_ns;
+  pending.since_ns = now_ns;
+  pending.on_duty = policy::is_on_duty(plan, iteration.iteration);
+  pending.known.planned_held_out = policy::is_held_out(plan, iteration.iteration);
+  pending.known.side_tasks = side_tasks_ != 0;
   // Block numbers start again with every plan; the generation keeps them apart.
   const uint64_t generation = before && generation_ > 0 ? generation_ - 1 : generation_;
-  const uint64_t block = (generation << 40) + policy::block_of(plan, iteration.iteration);
-  if (!series_.add(block, kind, policy::is_on_duty(plan, iteration.iteration), duration_ns)) return;
-  unsaved_.push_back(series_.blocks().back());
-  if (unsaved_.size() > policy::BlockSeries::kMaxBlocks) unsaved_.erase(unsaved_.begin());
-  ++blocks_finished_;
+  pending.block = (generation << 40) + policy::block_of(plan, iteration.iteration);
+  pending_.push_back(pending);
+}
+
+bool Job::all_told(uint64_t iteration, int64_t now_ns) const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [&](const auto& known) {
+    const Rank& rank = known.second;
+    return rank.last_iteration >= iteration || rank.seen_ns == 0 || now_ns - rank.seen_ns >= kRankSilent;
+  });
+}
+
+void Job::add_known(int64_t now_ns) {
+  while (!pending_.empty()) {
+    Pending& first = pending_.front();
+    if (pending_.size() <= kMostPending && now_ns - first.since_ns < kTellAll && !all_told(first.iteration, now_ns))
+      return;
+    const Said said = said_[first.iteration];
+    said_.erase(said_.begin(), said_.upper_bound(first.iteration));
+    first.known.seen_held_out = said.held_out;
+    first.known.seen_harvested = said.not_held_out;
+    first.known.side_tasks = first.known.side_tasks || said.harvested;
+    first.known.transitions = said.transitions;
+    const auto kind = policy::block_kind(first.known);
+    if (kind && series_.add(first.block, *kind, first.on_duty, first.duration_ns)) {
+      unsaved_.push_back(series_.blocks().back());
+      if (unsaved_.size() > policy::BlockSeries::kMaxBlocks) unsaved_.erase(unsaved_.begin());
+      ++blocks_finished_;
+    }
+    pending_.pop_front();
+  }
 }
 
 void Job::add_bubbles(const bus::BubbleTotals& totals) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -60,6 +61,18 @@ class Job {
   void put_back(JobRow row, bool forget_blocks);
 
  private:
+  /// An iteration of the leading rank, until the others' word of it has come.
+  struct Pending {
+    uint64_t iteration = 0, block = 0;
+    double duration_ns = 0;
+    int64_t since_ns = 0;
+    bool on_duty = false;
+    policy::IterationSnapshot known;
+  };
+  /// What ranks have said of one iteration.
+  struct Said {
+    bool held_out = false, not_held_out = false, harvested = false, transitions = false;
+  };
   struct Rank {
     uint32_t stage = 0;
     uint64_t last_iteration = 0;
@@ -71,7 +84,10 @@ class Job {
     return iteration < plan_.from_iteration ? previous_plan_ : plan_;
   }
   void restart_run();
-  void add_to_series(const bus::TrainingIteration& iteration, double duration_ns);
+  void note_said(const bus::TrainingIteration& iteration);
+  void note_lead(const bus::TrainingIteration& iteration, double duration_ns, int64_t now_ns);
+  void add_known(int64_t now_ns);
+  bool all_told(uint64_t iteration, int64_t now_ns) const;
   std::vector<policy::BlockMean> latest_blocks(uint64_t count) const;
   std::vector<policy::BlockMean> blocks_of_these() const;
   policy::DutyCost cost() const;
@@ -83,6 +99,8 @@ class Job {
   uint64_t generation_ = 0;
   std::map<uint32_t, Rank> ranks_;
   std::map<uint32_t, StageTotals> stages_;
+  std::deque<Pending> pending_;
+  std::map<uint64_t, Said> said_;  // by iteration; none older than the first one that is pending
   policy::BlockSeries series_;
   std::vector<policy::BlockMean> unsaved_;
   uint64_t blocks_finished_ = 0;

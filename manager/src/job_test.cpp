@@ -31,7 +31,9 @@ struct Training {
         iteration.begin_ns = now;
         iteration.end_ns = now + duration;
         iteration.bubble_ns = rank == 0 ? 20 * kMs : 40 * kMs;
-        iteration.holdout = held;
+        iteration.holdout = held && !(rank == 1 && disagrees);
+        iteration.transitions = rank == 1 && in_transition;
+        if (in_transition) iteration.end_ns += static_cast<int64_t>(transition_ns);
         job.add_iteration(iteration, now);
         bus::BubbleTotals totals;
         totals.job = "gpt";
@@ -51,7 +53,8 @@ struct Training {
   }
   Job job;
   policy::HoldoutPlan plan, previous;
-  double slowdown = 0, base_ns = 100e6;
+  double slowdown = 0, base_ns = 100e6, transition_ns = 0;
+  bool in_transition = false, disagrees = false;
   uint64_t side_tasks = 1;  // which
   bool totals_come = true;
   uint64_t at = 0;
@@ -227,6 +230,37 @@ TEST_CASE("a restarted manager keeps the duty, though it has not seen yet what s
   training.totals_come = false;  // they are up to a second old
   training.iterate(20);
   CHECK(training.job.plan().duty_pct == Approx(duty).margin(10));
+}
+
+TEST_CASE("what creating and stopping side tasks costs is in I, whichever iterations it falls into") {
+  Training training({50, 1000 * kMs, {100.0, 1.0}});
+  training.transition_ns = 100e6;  // twice as long
+  for (int n = 0; n < 2000; ++n) {
+    training.in_transition = training.at % 20 == 7;
+    training.iterate(1);
+  }
+  const auto measures = training.job.measures();
+  REQUIRE(measures.measured);
+  CHECK(measures.time_increase_pct == Approx(5).margin(1));
+}
+
+TEST_CASE("iterations that ranks disagree about are evidence for nothing") {
+  Training training({50, 1000 * kMs, {100.0, 1.0}});
+  training.disagrees = true;
+  training.iterate(1000);
+  CHECK_FALSE(training.job.measures().measured);
+  CHECK(training.job.measures().iterations > 900);
+}
+
+TEST_CASE("a rank that says nothing holds nothing up") {
+  Training training({50, 1000 * kMs, {100.0, 1.0}});
+  bus::TrainingState third;
+  third.rank = 2;
+  for (int n = 0; n < 1000; ++n) {
+    training.job.see_rank(third, training.now);
+    training.iterate(1);
+  }
+  CHECK(training.job.measures().measured);
 }
 
 TEST_CASE("a job's memory stays bounded whatever is reported") {

@@ -84,6 +84,14 @@ double t975(double degrees_of_freedom) {
 
 }  // namespace
 
+std::optional<BlockKind> block_kind(const IterationSnapshot& iteration) {
+  const bool agreed = iteration.planned_held_out ? !iteration.seen_harvested : !iteration.seen_held_out;
+  if (!agreed || (!iteration.side_tasks && !iteration.transitions)) return BlockKind::kOther;
+  if (!iteration.planned_held_out) return BlockKind::kHarvested;
+  if (iteration.transitions) return std::nullopt;
+  return BlockKind::kHeldOut;
+}
+
 TimeIncrease time_increase(const std::vector<BlockMean>& blocks) {
   TimeIncrease result;
   std::vector<double> held, harvested;

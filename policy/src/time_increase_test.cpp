@@ -17,6 +17,21 @@ constexpr auto kHeld = BlockKind::kHeldOut;
 constexpr auto kHarvested = BlockKind::kHarvested;
 }  // namespace
 
+TEST_CASE("what an iteration is evidence for") {
+  // planned, seen held out, seen harvested, side tasks, transitions
+  const auto kind = [](bool planned, bool held, bool harvested, bool tasks, bool transitions) {
+    return block_kind({planned, held, harvested, tasks, transitions});
+  };
+  CHECK(kind(true, true, false, true, false) == BlockKind::kHeldOut);
+  CHECK(kind(false, false, true, true, false) == BlockKind::kHarvested);
+  CHECK(kind(true, true, true, true, false) == BlockKind::kOther);
+  CHECK(kind(false, true, true, true, false) == BlockKind::kOther);
+  CHECK(kind(true, true, false, false, false) == BlockKind::kOther);
+  CHECK(kind(true, true, false, true, true) == std::nullopt);
+  CHECK(kind(true, true, false, false, true) == std::nullopt);
+  CHECK(kind(false, false, true, false, true) == BlockKind::kHarvested);
+}
+
 TEST_CASE("I and its interval agree with an example computed by hand") {
   // Held out 99, 100, 101: mean 100, s² = 1, s²/n = 1/3. Harvested 101, 102, 103, 102: mean 102, s² = 2/3, s²/n = 1/6.
   // Relative variances 3.33333e-05 and 1.60195e-05; R = 1.02; se = 1.02·sqrt(4.93528e-05) = 7.16566e-03.

@@ -214,6 +214,33 @@ def load(system, text, name, *flags):
     return system.ctl("load", file, "--name", name, "--when-idle", "--memory", "1GiB", *flags)
 
 
+AT_HOME = (
+    IMPORT
+    + """
+import getpass, grp, os, pathlib, pwd, tempfile
+class T(SideTask):
+    def CreateSideTask(self):
+        me = pwd.getpwuid(os.getuid())
+        assert getpass.getuser() == me.pw_name and grp.getgrgid(os.getgid()).gr_name, me
+        assert os.environ["HOME"] == me.pw_dir == os.path.expanduser(f"~{me.pw_name}"), me
+        cache = pathlib.Path.home() / ".cache" / "library"
+        cache.mkdir(parents=True)
+        (cache / "kernel").write_text("compiled")
+        tempfile.TemporaryFile().write(b"x")
+    def RunNextStep(self):
+        sum(range(1000))
+"""
+)
+
+
+def test_the_sandbox_is_what_libraries_expect(system):
+    """A name, a home and a group for its user number, and caches that may be written."""
+    assert load(system, AT_HOME, "at-home").code == 0
+    system.wait_steps("at-home")
+    system.ok("stop", "at-home")
+    assert system.wait_verdict("at-home")["kind"] == "stopped"
+
+
 def test_runs_and_moves_in_a_sandbox(system):
     assert load(system, COUNTER, "moves", "--param", "by=2").code == 0
     system.wait_steps("moves")

@@ -60,6 +60,12 @@ class Lines:
         self._thread.join()
 
 
+def bound_to(pid):
+    """The words before a program's that make it end with the process that starts it. Whoever started it may have gone
+    before the kernel is told of the bond: that is looked at afterwards."""
+    return ["setpriv", "--pdeathsig", "KILL", "sh", "-c", f'[ $PPID = {pid} ] && exec "$@"', "sh"]
+
+
 class Processes:
     """Each has what it says in `folder`/NAME.log, and leads a session of its own."""
 
@@ -74,7 +80,7 @@ class Processes:
             more["stdout"] = open(self.folder / f"{name}.out", "ab")
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *map(str, words)],
+                [*bound_to(os.getpid()), *map(str, words)],
                 **{
                     "stdin": subprocess.DEVNULL,
                     "stdout": log,

@@ -14,13 +14,14 @@ struct ActEvent {
   enum class Kind : uint8_t {
     kBubbleBegin,  ///< rank; iteration, wait, begin, learned
     kBubbleEnd,    ///< rank; all but bubble_ns
-    kIteration,    ///< rank; iteration, begin, end, bubble, harvested, holdout, leased
+    kIteration,    ///< rank; iteration, begin, end, bubble, harvested, holdout, leased, transitions
     kRankState,    ///< rank: its hook's state changed; look at its page
     kTaskState,    ///< task: its state changed for longer than a lease; look at its page
   };
   Kind kind = Kind::kBubbleBegin;
   bool leased = false;
   bool holdout = false;
+  bool transitions = false;  ///< some side task's, without a bubble's lease
   uint32_t wait = 0;
   uint32_t type = 0;  ///< 'A', 'B', 'C' or 0
   uint64_t id = 0;    ///< of the rank or task, as given when it was added

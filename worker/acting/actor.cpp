@@ -110,7 +110,9 @@ Actor::Next Actor::step(int64_t now_ns, WaitSet& waits) {
   judge(now_ns);
   probe(now_ns);
   settle(now_ns, false);
-  for (auto& slot : ranks_) slot->collect(now_ns, events_);
+  transitions_.look(std::any_of(tasks_.begin(), tasks_.end(), [](const auto& slot) { return slot->in_transition(); }),
+                    now_ns);
+  for (auto& slot : ranks_) slot->collect(transitions_, now_ns, events_);
   tell_states();
   tell_supervisors(now_ns);
   add_waits(waits);

@@ -11,6 +11,7 @@
 #include "acting/prober.hpp"
 #include "acting/rank_slot.hpp"
 #include "acting/task_slot.hpp"
+#include "acting/transitions.hpp"
 #include "freeride/base/futex_waitv.hpp"
 #include "freeride/policy/verdict.hpp"
 
@@ -102,6 +103,7 @@ class Actor {
   Processes& processes_;
   EventRing& events_;
   Prober prober_;
+  Transitions transitions_;
   int64_t probe_room_ns_ = 0;
   std::vector<std::unique_ptr<RankSlot>> ranks_;
   std::vector<std::unique_ptr<TaskSlot>> tasks_;

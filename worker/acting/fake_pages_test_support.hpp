@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -89,13 +90,17 @@ class FakeRank {
 /// Processes whose CPU clocks are turned by hand, and that remember who was killed.
 class FakeProcesses final : public Processes {
  public:
-  int64_t cpu_ns(int pid) override { return cpu.count(pid) != 0 ? cpu[pid] : -1; }
+  int64_t cpu_ns(int pid) override {
+    if (before_look) before_look();
+    return cpu.count(pid) != 0 ? cpu[pid] : -1;
+  }
   Starvation starvation(int) override { return {starved_ns, runnable}; }
   bool lives(int pid, int) override { return ended.count(pid) == 0; }
   bool stop(int pid, int) override { return can_stop && stopped.insert(pid).second; }
   void go_on(int pid, int) override { stopped.erase(pid); }
   void freeze_and_kill(int pid, int) override { ++killed[pid]; }
   std::map<int, int64_t> cpu;
+  std::function<void()> before_look;  ///< what happens before a clock is looked at
   bool runnable = true;
   int64_t starved_ns = 0;
   std::map<int, int> killed;

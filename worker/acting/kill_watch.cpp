@@ -14,10 +14,6 @@ using pages::load_relaxed;
 // Of the wall time in which a process is stopped, the share that it may execute: nothing, but clocks are not exact.
 constexpr int64_t kStoppedShare = 50;
 
-// What a task that says it is paused may execute at once, beyond the grace period: on a host that is busy with others
-// an honest one was seen with 0.24 s, once.
-constexpr int64_t kBurstNs = 500 * kNsPerMs;
-
 // From this part of the hang limit on, an overdue task is asked whether it starves.
 constexpr int64_t kStarvationShare = 8;
 
@@ -27,7 +23,7 @@ int64_t earlier(int64_t a_ns, int64_t b_ns) {
 
 }  // namespace
 
-void KillWatch::lease_opened(int64_t now_ns) {
+void KillWatch::lease_opens(int64_t now_ns) {
   if (rights_.rests()) rights_.wake(now_ns, process_.cpu_ns());
   if (!watching_) return;
   watching_ = false;
@@ -154,7 +150,7 @@ bool KillWatch::audit(int64_t now_ns) {
     rights_.rest(now_ns, process_.cpu_ns());
     return false;
   }
-  if (!rights_.charge(now_ns, process_.cpu_ns()) || rights_.charged_ns() <= limits_.grace_ns + kBurstNs) return false;
+  if (!rights_.charge(now_ns, process_.cpu_ns())) return false;
   kill(policy::Cause::kUnleased, "executed " + milliseconds(rights_.charged_ns()) + " while it said that it was paused",
        "grace " + milliseconds(limits_.grace_ns));
   return true;

@@ -41,7 +41,8 @@ class KillWatch {
     claim_ = rights_.see(answers_.claim(), lease_.id() != 0);
     if (unpaused_ && !watching_ && claim_ != policy::Claim::kExecuting) forgive();
   }
-  void lease_opened(int64_t now_ns);
+  /// A lease is about to be opened: what it executes from now on is not looked at until the lease's end.
+  void lease_opens(int64_t now_ns);
   /// The present lease has ended then: deadline passed, or taken back.
   void lease_ended(int64_t ended_ns);
   /// A training has come, and what was given to a profile is taken back.

@@ -118,7 +118,7 @@ void RankSlot::turn(int64_t now_ns, EventRing& events) {
   events.push(event);
 }
 
-void RankSlot::collect(int64_t now_ns, EventRing& events) {
+void RankSlot::collect(const Transitions& transitions, int64_t now_ns, EventRing& events) {
   const uint32_t hook_state = load_relaxed(source_->page->hook_state);
   if (hook_state != hook_state_) {
     hook_state_ = hook_state;
@@ -128,7 +128,7 @@ void RankSlot::collect(int64_t now_ns, EventRing& events) {
     events.push(event);
   }
   collect_bubbles(now_ns, events);
-  collect_iterations(now_ns, events);
+  collect_iterations(transitions, now_ns, events);
   report_complete(events);
 }
 
@@ -169,7 +169,7 @@ void RankSlot::collect_bubbles(int64_t now_ns, EventRing& events) {
   }
 }
 
-void RankSlot::collect_iterations(int64_t now_ns, EventRing& events) {
+void RankSlot::collect_iterations(const Transitions& transitions, int64_t now_ns, EventRing& events) {
   const freeride_bubble_page& page = *source_->page;
   const uint64_t iterations = load_acquire(page.iteration);
   if (iterations - iterations_seen_ > kMostIterations) {
@@ -193,6 +193,7 @@ void RankSlot::collect_iterations(int64_t now_ns, EventRing& events) {
     const IterationSum& sum = sum_of(event.iteration);
     event.harvested_ns = std::min(sum.harvested_ns, event.end_ns - event.begin_ns);
     event.leased = sum.leased;
+    event.transitions = transitions.within(event.begin_ns, event.end_ns);
     events.push(event);
   }
 }

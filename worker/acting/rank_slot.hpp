@@ -10,6 +10,7 @@
 
 #include "acting/act_event.hpp"
 #include "acting/plans.hpp"
+#include "acting/transitions.hpp"
 #include "freeride/pages/mapping.hpp"
 #include "freeride/policy/lease.hpp"
 
@@ -60,7 +61,7 @@ class RankSlot {
   /// one.
   void turn(int64_t now_ns, EventRing& events);
   /// Reads what the page's history has of finished bubbles and iterations, and reports all that is complete.
-  void collect(int64_t now_ns, EventRing& events);
+  void collect(const Transitions& transitions, int64_t now_ns, EventRing& events);
 
   Bubble& current() { return current_; }
   /// Best knowledge of when the bubble that was just left ended.
@@ -91,7 +92,7 @@ class RankSlot {
   };
 
   void collect_bubbles(int64_t now_ns, EventRing& events);
-  void collect_iterations(int64_t now_ns, EventRing& events);
+  void collect_iterations(const Transitions& transitions, int64_t now_ns, EventRing& events);
   void report(const Bubble& bubble, EventRing& events) const;
   void report_complete(EventRing& events);
   void drop_front();

@@ -59,9 +59,10 @@ void TaskSlot::open(LeaseKind kind, int64_t deadline_ns, int64_t begin_ns, int64
   harvest.note_first_step(now_ns);
   process.go_on(now_ns);
   suspect = true;
-  lease.open(kind, deadline_ns, begin_ns, now_ns);
+  // The clocks first: the task may execute before this thread does again.
+  kills.lease_opens(now_ns);
   if (policy::is_own(kind)) host_cpu_at_own_ns_ = process.host_cpu_ns();
-  kills.lease_opened(now_ns);
+  lease.open(kind, deadline_ns, begin_ns, now_ns);
   if (policy::is_own(kind)) {
     view_own();
   } else {
@@ -89,6 +90,13 @@ bool TaskSlot::judge(int64_t now_ns, bool audit, int64_t& look_ns) {
   }
   view.runnable = view.executing = false;
   return true;
+}
+
+bool TaskSlot::in_transition() const {
+  if (!process.known()) return false;
+  const policy::Claim claim = answers.claim();
+  return kills.killed() || lease.order() == FREERIDE_ORDER_STOP || policy::is_own(lease.kind()) ||
+         claim == policy::Claim::kCreating || claim == policy::Claim::kStopping;
 }
 
 int64_t TaskSlot::leave_window(int64_t end_ns, int64_t longest_ns) {

@@ -46,6 +46,8 @@ struct TaskSlot {
   int64_t leave_window(int64_t end_ns, int64_t longest_ns);
   /// Its overrun, see HarvestMeter::overrun().
   int64_t overrun(int64_t now_ns, bool next_window);
+  /// Created, initialised, profiled, saved, stopped or killed just now: it may cost training, in no lease for steps.
+  bool in_transition() const;
   /// What it wants and holds of init, profile and save leases, into the view.
   void view_own();
 

@@ -64,6 +64,7 @@ bus::TrainingIteration training_iteration(const AttachedRank& rank, const ActEve
   iteration.harvested_ns = event.harvested_ns;
   iteration.holdout = event.holdout;
   iteration.harvested = event.leased;
+  iteration.transitions = event.transitions;
   return iteration;
 }
 

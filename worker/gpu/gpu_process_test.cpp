@@ -308,11 +308,13 @@ TEST_CASE("without a CUDA driver there are no probes, and all else is as ever", 
   FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
   rig.manager.create(spec(rig, "t", kGiB));
   rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 20; });
+  rig.manager.wait([&] {
+    std::ifstream in(rig.temp.path() / "worker.log");
+    const std::string log{std::istreambuf_iterator<char>(in), {}};
+    return log.find("the GPU probe has ended: its first kernel did not end") != std::string::npos;
+  });
   CHECK(rig.manager.probes == 0);
   rig.stop_worker();
-  std::ifstream in(rig.temp.path() / "worker.log");
-  const std::string log{std::istreambuf_iterator<char>(in), {}};
-  CHECK(log.find("the GPU probe has ended: its first kernel did not end") != std::string::npos);
 }
 
 TEST_CASE("15 side tasks in a row on a GPU leave no process, descriptor or folder", "[gpu]") {

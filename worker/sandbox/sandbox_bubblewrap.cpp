@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -39,6 +40,7 @@ constexpr const char* kRunner = "/freeride/freeride-runner";
 constexpr const char* kPlugins = "/freeride/plugin/";
 constexpr const char* kSaved = "/freeride/saved";
 constexpr const char* kScratch = "/scratch";
+constexpr const char* kUser = "freeride";
 // The system's libraries, and what the loader finds them by. No programs.
 constexpr std::array<const char*, 9> kLibraries{"/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32", "/usr/local/lib",
                                                 "/lib",     "/lib64",     "/lib32",     "/libx32"};
@@ -219,8 +221,18 @@ Status Bubblewrap::check_limits(const SandboxRequest& request) const {
   return {};
 }
 
+// A file of the sandbox's own, read by bubblewrap from the descriptor.
+Result<Fd> file_of(const std::string& text) {
+  Fd fd(memfd_create("freeride-file", MFD_CLOEXEC));
+  if (!fd.valid() || write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      lseek(fd.get(), 0, SEEK_SET) != 0)
+    return errno_error("cannot make a file for the sandbox", errno);
+  return fd;
+}
+
 std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) const {
-  std::map<std::string, std::string> all{{"HOME", kScratch}, {"TMPDIR", kScratch}, {"PATH", "/nonexistent"}};
+  std::map<std::string, std::string> all{
+      {"HOME", kScratch}, {"TMPDIR", kScratch}, {"PATH", "/nonexistent"}, {"USER", kUser}, {"LOGNAME", kUser}};
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const bool passed =
@@ -283,9 +295,17 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     return no_uid_;
   }
 
+  // Libraries ask for the name and the home of the user number that they run as, and fail where it has none.
+  const std::string number = std::to_string(identity.uid), group = std::to_string(identity.gid);
+  const auto passwd =
+      file_of(std::string(kUser) + ":x:" + number + ":" + group + "::" + kScratch + ":/usr/sbin/nologin\n");
+  const auto groups = file_of(std::string(kUser) + ":x:" + group + ":\n");
+  if (!passwd.ok() || !groups.ok()) return passwd.ok() ? groups.error() : passwd.error();
+
   ChildPlan plan;
   plan.output_fd = request.output_fd;
   plan.keep_fds = request.keep_fds;
+  plan.keep_fds.insert(plan.keep_fds.end(), {passwd->get(), groups->get()});
   if (cgroup != nullptr) plan.join_fds = cgroup->join_fds();
   plan.cores = request.cores;
   plan.priority = request.priority;
@@ -323,6 +343,8 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     }
   }
   for (const char* path : kLoaderFiles) add({"--ro-bind-try", path, path});
+  add({"--ro-bind-data", std::to_string(passwd->get()), "/etc/passwd"});
+  add({"--ro-bind-data", std::to_string(groups->get()), "/etc/group"});
   if (request.grants.network) {
     for (const char* path : {"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl/certs"})
       add({"--ro-bind-try", path, path});

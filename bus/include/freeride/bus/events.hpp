@@ -191,12 +191,13 @@ struct TrainingIteration {
   uint64_t iteration = 0;
   int64_t begin_ns = 0, end_ns = 0, bubble_ns = 0, harvested_ns = 0;
   bool holdout = false;
-  bool harvested = false;  ///< any lease was opened on this worker in it
+  bool harvested = false;    ///< any lease was opened on this worker in it
+  bool transitions = false;  ///< a side task was created, initialised, profiled, saved or stopped on this worker in it
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("rank", self.rank), visit("stage", self.stage);
     visit("replica", self.replica), visit("iteration", self.iteration), visit("begin_ns", self.begin_ns);
     visit("end_ns", self.end_ns), visit("bubble_ns", self.bubble_ns), visit("harvested_ns", self.harvested_ns);
-    visit("holdout", self.holdout), visit("harvested", self.harvested);
+    visit("holdout", self.holdout), visit("harvested", self.harvested), visit("transitions", self.transitions);
   }
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
