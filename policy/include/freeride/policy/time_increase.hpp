@@ -23,14 +23,14 @@ struct IterationSnapshot {
   bool seen_held_out = false;     ///< some rank's worker held it out
   bool seen_harvested = false;    ///< some rank's worker did not
   bool side_tasks = false;        ///< some were there to run, or had a lease
-  bool transitions = false;       ///< one was created, initialised, profiled, saved or stopped in it, in no bubble's lease
+  bool transitions = false;  ///< one was created, initialised, profiled, saved or stopped in it, in no bubble's lease
 };
 
 /// What an iteration is evidence for; nothing: it is left out of its block.
 ///
 /// Transitions cost training, too, and happen whether an iteration is held out or not. Left out of the held-out blocks,
-/// which have to be free of side work, and left in the harvested ones, at the rate at which they happen, their cost is in
-/// I. What ranks disagree about (a plan came late) is evidence for nothing. Pure; any thread.
+/// which have to be free of side work, and left in the harvested ones, at the rate at which they happen, their cost is
+/// in I. What ranks disagree about (a plan came late) is evidence for nothing. Pure; any thread.
 std::optional<BlockKind> block_kind(const IterationSnapshot& iteration);
 
 /// A finished block. Iterations of one block are alike in noise (clocks, page cache, neighbours), so the block, not the
