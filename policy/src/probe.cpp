@@ -35,7 +35,8 @@ ProbeOutcome judge_probe(const ProbeTimes& times, int64_t until_ns, int64_t busy
   // A gap that reaches past the bubble's end may be training's.
   const bool ended = times.ended_ns > 0 && times.ended_ns <= until_ns;
   if (!began || !ended || times.ended_ns < times.began_ns) return ProbeOutcome::kUnknown;
-  return times.gap_ns >= busy_ns ? ProbeOutcome::kFound : ProbeOutcome::kClean;
+  if (times.gap_ns >= busy_ns) return ProbeOutcome::kFound;
+  return times.began_by_ns - times.launched_ns < busy_ns ? ProbeOutcome::kClean : ProbeOutcome::kUnknown;
 }
 
 bool ProbeJudge::is_guilty(uint64_t content) const {
@@ -49,8 +50,9 @@ uint32_t ProbeJudge::needed() const {
   return row > kMostRow ? 0 : std::max(kLeastRow, static_cast<uint32_t>(row));
 }
 
-ProbeJudge::Decision ProbeJudge::note(ProbeOutcome outcome, std::span<const ProbeSuspect> suspects) {
+ProbeJudge::Decision ProbeJudge::note(ProbeOutcome outcome, std::span<const ProbeSuspect> suspects, int64_t now_ns) {
   if (outcome == ProbeOutcome::kUnknown) return {};
+  if (outcome == ProbeOutcome::kFound && evicted_ != 0 && now_ns - evicted_ns_ < kGoneNs) return {};
   ++probes_;
   const uint64_t evicted = std::exchange(evicted_, 0);
   if (outcome == ProbeOutcome::kClean) {
@@ -74,6 +76,7 @@ ProbeJudge::Decision ProbeJudge::note(ProbeOutcome outcome, std::span<const Prob
   const auto latest = std::max_element(suspects.begin(), suspects.end(),
                                        [](const auto& a, const auto& b) { return a.last_served < b.last_served; });
   evicted_ = latest->content;
+  evicted_ns_ = now_ns;
   return {static_cast<size_t>(latest - suspects.begin()), is_guilty(latest->content)};
 }
 

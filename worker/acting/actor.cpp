@@ -318,7 +318,7 @@ void Actor::probe(int64_t now_ns) {
     suspects_.push_back({slot->source->content, slot->view.last_served});
     suspect_slots_.push_back(slot.get());
   }
-  const auto decision = prober_.judge().note(answer.outcome, suspects_);
+  const auto decision = prober_.judge().note(answer.outcome, suspects_, now_ns);
   if (decision.victim == policy::ProbeJudge::kNobody) return;
   TaskSlot& victim = *suspect_slots_[decision.victim];
   policy::Verdict verdict;

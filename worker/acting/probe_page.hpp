@@ -25,7 +25,8 @@ struct ProbePage {
   uint32_t launched = 0;  ///< the latest question whose kernel has been handed to the GPU; `beats` are its
   uint32_t ready = 0;     ///< 1: there is a context, and questions are heard
   int64_t launched_ns = 0;
-  int64_t began_ns = 0, ended_ns = 0;  ///< of the question `answered`
+  int64_t began_ns = 0, began_by_ns = 0;  ///< of the question `answered`: not before, and not after
+  int64_t ended_ns = 0;                   ///< not after
   int64_t gap_ns = 0;
   int64_t for_ns = 0;  ///< how long the kernel looks
   ProbeBeats beats;

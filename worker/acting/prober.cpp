@@ -59,6 +59,7 @@ Prober::Answer Prober::take(int64_t until_ns) {
   if (pages::load_acquire(page.launched) == serial) times.launched_ns = page.launched_ns;
   if (pages::load_acquire(page.answered) == serial) {
     times.began_ns = page.began_ns;
+    times.began_by_ns = page.began_by_ns;
     times.ended_ns = page.ended_ns;
     times.gap_ns = page.gap_ns;
   } else if (__atomic_load_n(&page.beats.began, __ATOMIC_ACQUIRE) != 0) {

@@ -93,7 +93,7 @@ struct Rig {
   void answer(int64_t waited_ns, int64_t gap_ns = 0) {
     page().launched_ns = now();
     page().launched = page().asked;
-    page().began_ns = now() + waited_ns;
+    page().began_ns = page().began_by_ns = now() + waited_ns;
     page().beats.began = 1;
     page().ended_ns = page().began_ns + kMs / 10;
     page().gap_ns = gap_ns;

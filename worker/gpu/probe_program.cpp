@@ -148,25 +148,33 @@ bool answer(Kernel& kernel, ProbePage& page, uint32_t serial) {
   page.began_ns = page.ended_ns = page.gap_ns = 0;
   for (uint64_t* word : {&beats.began, &beats.ended, &beats.gap, &beats.beat})
     __atomic_store_n(word, 0, __ATOMIC_RELEASE);
+  const int64_t before_ns = SteadyClock::now();
   if (kernel.launch(page.for_ns) != 0) return false;
   // Taken after the call: where this thread was kept from going on in between, the kernel seems to begin early, not
   // late.
   const int64_t launched_ns = SteadyClock::now();
   page.launched_ns = launched_ns;
   pages::store_release(page.launched, serial);
-  // The GPU's clock beside ours: the smallest difference is the one that was seen with the least delay.
-  int64_t offset_ns = std::numeric_limits<int64_t>::max();
+  // The GPU's clock beside ours: what is seen at a look was written between this look and the last, so each look bounds
+  // the difference from both sides. Where this process gets no core, the bounds are far apart.
+  int64_t least_ns = std::numeric_limits<int64_t>::min(), most_ns = std::numeric_limits<int64_t>::max();
   bool ended = false;
-  for (int64_t now_ns = launched_ns; !ended && now_ns - launched_ns < kGiveUpNs; now_ns = SteadyClock::now()) {
+  uint64_t shown_before = 0;
+  for (int64_t last_ns = before_ns, now_ns = launched_ns; !ended && now_ns - launched_ns < kGiveUpNs;) {
     ended = read(beats.ended) != 0;
     const uint64_t shown = ended ? read(beats.ended) : std::max(read(beats.beat), read(beats.began));
-    const int64_t seen_ns = SteadyClock::now();
-    if (shown != 0) offset_ns = std::min(offset_ns, seen_ns - static_cast<int64_t>(shown));
+    const int64_t look_ns = now_ns;  // before what was shown was read
+    now_ns = SteadyClock::now();
+    if (shown != 0) most_ns = std::min(most_ns, now_ns - static_cast<int64_t>(shown));
+    if (shown != shown_before) least_ns = std::max(least_ns, last_ns - static_cast<int64_t>(shown));
+    shown_before = shown;
+    last_ns = look_ns;
   }
   if (!ended) return false;
   page.gap_ns = static_cast<int64_t>(read(beats.gap));
-  page.ended_ns = static_cast<int64_t>(read(beats.ended)) + offset_ns;
-  page.began_ns = static_cast<int64_t>(read(beats.began)) + offset_ns;
+  page.ended_ns = static_cast<int64_t>(read(beats.ended)) + most_ns;
+  page.began_ns = static_cast<int64_t>(read(beats.began)) + std::min(least_ns, most_ns);
+  page.began_by_ns = static_cast<int64_t>(read(beats.began)) + most_ns;
   pages::store_release(page.answered, serial);
   pages::futex_wake(page.answered);
   return true;

@@ -25,8 +25,8 @@ bool is_probed(uint64_t secret, uint64_t bubble, uint32_t one_in);
 /// What is known of one probe. CLOCK_MONOTONIC, ns; 0: not yet.
 struct ProbeTimes {
   int64_t launched_ns = 0;
-  int64_t began_ns = 0;  ///< on the GPU
-  int64_t ended_ns = 0;
+  int64_t began_ns = 0, began_by_ns = 0;  ///< on the GPU: not before, and not after
+  int64_t ended_ns = 0;                   ///< not after
   int64_t gap_ns = 0;  ///< the longest that it did not execute in between
 };
 
@@ -46,15 +46,18 @@ struct ProbeSuspect {
 class ProbeJudge {
  public:
   static constexpr size_t kNobody = SIZE_MAX;
+  /// What a suspect that had to go has left may be on the GPU for a while: its MPS server takes it off.
+  static constexpr int64_t kGoneNs = 2'000'000'000;
   struct Decision {
     size_t victim = kNobody;  ///< index among the suspects
     bool guilty = false;      ///< it has gone before, and the GPU was clean at once; else nothing is proven yet
   };
 
   /// Notes an outcome. A row of needed() findings, with none clean between, makes the suspect that was served last go.
-  /// Once it has gone and the next probe is clean, its content is guilty when it comes to that again. Where findings go
-  /// on with no suspect left, they are training's own work in its bubbles, and more are needed from then on.
-  Decision note(ProbeOutcome outcome, std::span<const ProbeSuspect> suspects);
+  /// Once it has gone and a probe is clean, its content is guilty when it comes to that again; findings in the kGoneNs
+  /// before that tell nothing. Where findings go on with no suspect left, they are training's own work in its bubbles,
+  /// and more are needed from then on.
+  Decision note(ProbeOutcome outcome, std::span<const ProbeSuspect> suspects, int64_t now_ns);
 
   /// Findings in a row that it takes: at least 3, and so many that training's own work makes such a row less often than
   /// once in a million probes, by the share of findings that clean probes have disproved. 0: it cannot be told here.
@@ -71,7 +74,8 @@ class ProbeJudge {
 
   uint32_t row_ = 0;
   uint64_t probes_ = 0, disproved_ = 0;  // known outcomes; findings that were nobody's
-  uint64_t evicted_ = 0;                 // content that has gone, until the next known outcome; 0: none
+  uint64_t evicted_ = 0;                 // content that has gone, until it is known what that changed; 0: none
+  int64_t evicted_ns_ = 0;
   uint64_t guilty_[kMostGuilty] = {};
   size_t next_guilty_ = 0;
 };
