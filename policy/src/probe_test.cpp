@@ -29,7 +29,7 @@ TEST_CASE("probe: what training may have done is unknown, never found", "[probe]
   CHECK(judge(0, 0, 0, kT + kMs / 2) == ProbeOutcome::kUnknown);                           // too short to tell
   CHECK(judge(kT + kMs / 10, kT + 3 * kMs, 2 * kMs, kT + kMs) == ProbeOutcome::kUnknown);  // the gap may be training's
   CHECK(judge(kT + 5 * kMs, kT + 6 * kMs, 0, kT + kMs / 2) == ProbeOutcome::kUnknown);
-  CHECK(judge_probe({}, kT, kBusy) == ProbeOutcome::kUnknown);                            // no answer
+  CHECK(judge_probe({}, kT, kBusy) == ProbeOutcome::kUnknown);                                    // no answer
   CHECK(judge_probe({kT, kT + 1, kT + 1, 0, 0}, kT + 5 * kMs, kBusy) == ProbeOutcome::kUnknown);  // the probe has died
   CHECK(judge_probe({kT + 5 * kMs, 0, 0, 0, 0}, kT, kBusy) == ProbeOutcome::kUnknown);
 }

@@ -27,7 +27,7 @@ struct ProbeTimes {
   int64_t launched_ns = 0;
   int64_t began_ns = 0, began_by_ns = 0;  ///< on the GPU: not before, and not after
   int64_t ended_ns = 0;                   ///< not after
-  int64_t gap_ns = 0;  ///< the longest that it did not execute in between
+  int64_t gap_ns = 0;                     ///< the longest that it did not execute in between
 };
 
 enum class ProbeOutcome { kUnknown, kClean, kFound };
