@@ -109,6 +109,9 @@ class Trust(harvest.Run):
         stays = [leased[first:last] for first, last in zip(cuts, cuts[1:]) if first != last]
         row["bubbles"] = [stay[-1] - stay[0] + 1 for stay in stays]
         row["verdict"] = {key: verdict.get(key) for key in ("kind", "cause", "reason")}
+        counters = self.system.task(how).get("counters", {})
+        # Whether it came to cheat at all, and what kept it from steps where it did not.
+        row["steps"], row["cheats"] = counters.get("steps"), counters.get("metrics", {}).get("cheats", 0)
         row["probes"] = {name: after - before[name] for name, after in self.probes().items()}
         if not verdict:
             self.stop([how])
