@@ -81,11 +81,44 @@ TEST_CASE("a worker that keeps dying does not take a task with it for ever") {
     FakeWorker again("w", 0);
     again.incarnation = "process " + std::to_string(n);
     house.join(again);
+    house.pass(21, {&again});
     house.settle(again);
   }
   CHECK(house.verdict("a").kind == "lost");
   CHECK(house.verdict("a").cause == "worker");
   CHECK(contains(house.verdict("a").reason, "restarted 3 times"));
+}
+
+TEST_CASE("what fails to start again and again waits longer each time, so that a full disk does not cost it its life") {
+  Running house;
+  const auto lose = [&] {
+    auto report = house.report_of(house.worker);
+    report.tasks[0].state = "STOPPED";
+    report.tasks[0].verdict.kind = "lost";
+    report.tasks[0].verdict.reason = "No space left on device";
+    house.worker.tasks.erase("a");
+    CHECK(house.send(house.worker, report).ok());
+  };
+  const auto waits = [&](int seconds) {
+    house.settle(house.worker);
+    CHECK(house.state("a") == "SUBMITTED");
+    CHECK(contains(house.reason("a"), "No space left on device; it is tried again after " + std::to_string(seconds)));
+    house.pass(seconds - 1, {&house.worker});
+    house.settle(house.worker);
+    CHECK(house.state("a") == "SUBMITTED");
+    house.pass(2, {&house.worker});
+    house.settle(house.worker);
+    CHECK(house.state("a") == "PAUSED");
+  };
+  lose();
+  house.settle(house.worker);
+  CHECK(house.state("a") == "PAUSED");
+  lose();
+  waits(5);
+  lose();
+  waits(20);
+  lose();
+  CHECK(house.verdict("a").kind == "lost");
 }
 
 TEST_CASE("a worker that is killed six times in an hour does not cost an innocent task its life") {
@@ -107,6 +140,7 @@ TEST_CASE("a task that is lost before it says that it was created is counted, to
     FakeWorker again("w", 0);
     again.incarnation = "process " + std::to_string(n);
     house.join(again);
+    house.pass(21, {&again});
     house.settle(again);
     if (house.state("a") == "STOPPED") break;
     again.tasks["a"].state = "SUBMITTED";  // it executes in a constructor

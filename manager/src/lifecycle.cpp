@@ -67,6 +67,7 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count) {
     return end(task, verdict_of(VerdictKind::kStopped, Cause::kOrder, "stopped by the user; " + reason));
   // A worker that dies over and over must not take a task with it for ever, nor a task its workers. The state is no
   // excuse: it is what the task says of itself.
+  std::string since = reason;
   if (count && task.phase == Task::Phase::kPlaced) {
     const RestartLimit& limit = the_.config.restarts;
     if (!task.restarts.count(the_.clock.now_ns(), limit)) {
@@ -75,18 +76,22 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count) {
                                       std::to_string(limit.interval_ns / kNsPerSec) + " s already"));
     }
     ++task.row.info.restarts;
+    if (const int64_t pause_ns = task.restarts.pause_ns(); pause_ns > 0) {
+      task.not_before_ns = std::max(task.not_before_ns, the_.clock.now_ns() + pause_ns);
+      since += "; it is tried again after " + std::to_string(pause_ns / kNsPerSec) + " s";
+    }
   }
   the_.replacements.fail(task, reason + "; the old content goes on", Code::kInternal);
   task.phase = Task::Phase::kQueued;
   task.last_worker = worker;
-  task.queued_since = reason;
+  task.queued_since = since;
   task.create_id.clear();
   task.create_tries = 0;
   task.row.reserved_bytes = 0;
   task.earlier_before = task.row.earlier;
   task.row.earlier = task.state().counters;
   task.state().worker.clear();
-  spdlog::warn("task {}: back in the queue: {}", task.name(), reason);
+  spdlog::warn("task {}: back in the queue: {}", task.name(), since);
   the_.tasks.wait(task, Why::kQueued);
   the_.tasks.save(task);
   the_.due.raised = true;

@@ -1,6 +1,8 @@
 // Restarts: how often a task has been started anew lately, and whether that is too often.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 
@@ -23,12 +25,20 @@ class Restarts {
     when_ns_.push_back(now_ns);
     return true;
   }
+  /// How long the next start waits: the first not at all, since it was most likely the worker's end; then longer each
+  /// time, so that a trouble that passes, such as a full disk, does not use up all restarts at once.
+  int64_t pause_ns() const {
+    if (when_ns_.size() < 2) return 0;
+    return std::min(kSecondPauseNs << (2 * std::min<size_t>(when_ns_.size() - 2, 8)), kLongestPauseNs);
+  }
   /// It was not started anew after all.
   void take_back() {
     if (!when_ns_.empty()) when_ns_.pop_back();
   }
 
  private:
+  static constexpr int64_t kSecondPauseNs = 5 * kNsPerSec, kLongestPauseNs = 300 * kNsPerSec;
+
   std::deque<int64_t> when_ns_;
 };
 

@@ -101,6 +101,7 @@ class Blows:
     def _disk(self, blow):
         with self._alone["disk"]:
             if blow.kind == "disk-full":
+                self.user.strike("full disk")
                 with self.ground.full(self.ground.state_dir):
                     time.sleep(blow.lasts_s)
             else:

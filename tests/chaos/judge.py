@@ -124,5 +124,8 @@ def explains(verdict, struck, most_restarts=3):
         lives = sum(
             struck.get(what, 0) for what in ("kill worker", "freeze worker", "kill supervisor", "freeze manager")
         )
+        # A full disk takes the first start and the restart that follows at once; the later ones wait longer than it lasts.
+        if "No space left" in (verdict.get("reason") or ""):
+            lives += 2 * struck.get("full disk", 0)
         return lives >= most_restarts  # the manager starts it anew so often
     return False

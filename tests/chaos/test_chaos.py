@@ -101,7 +101,11 @@ def test_an_end_is_explained_by_a_blow_of_its_kind_alone():
     assert not judge.explains({"kind": "overran"}, {"freeze worker": 1})
     assert not judge.explains({"kind": "lost"}, {"kill worker": 2})
     assert judge.explains({"kind": "lost"}, {"kill worker": 2, "freeze worker": 1})
-    assert not judge.explains({"kind": "failed"}, {"disk-full disk": 3})
+    assert not judge.explains({"kind": "failed"}, {"full disk": 3})
+    full = {"kind": "lost", "reason": "cannot make a folder: No space left on device"}
+    assert judge.explains(full, {"full disk": 2})
+    assert not judge.explains(full, {"full disk": 1})
+    assert not judge.explains({"kind": "lost"}, {"full disk": 9})
 
 
 def test_a_crash_is_a_signal_that_nobody_sent():
