@@ -100,7 +100,7 @@ class Job {
   std::map<uint32_t, Rank> ranks_;
   std::map<uint32_t, StageTotals> stages_;
   std::deque<Pending> pending_;
-  std::map<uint64_t, Said> said_;  // by iteration; none older than the first one that is pending
+  std::map<uint64_t, Said> said_;  // by iteration; those before a pending one go with it
   policy::BlockSeries series_;
   std::vector<policy::BlockMean> unsaved_;
   uint64_t blocks_finished_ = 0;

@@ -676,6 +676,10 @@ TEST_CASE("an iteration tells whether a side task was created, initialised or st
   CHECK(told());  // in which the init lease ended
   iterate();
   CHECK_FALSE(told());
+  task.answer().state = FREERIDE_STATE_SUBMITTED;  // a lie: every held-out iteration would be left out
+  iterate();
+  CHECK_FALSE(told());
+  task.answer().state = FREERIDE_STATE_PAUSED;
   rig.actor.set_order(1, FREERIDE_ORDER_STOP, rig.now());
   iterate();
   CHECK(told());

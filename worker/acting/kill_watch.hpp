@@ -65,6 +65,8 @@ class KillWatch {
   bool watching() const { return watching_; }
   bool seen_paused() const { return !watching_ && !unpaused_; }
   bool killed() const { return killed_; }
+  /// Where it is in its life: forward only, whatever it says of itself.
+  policy::Phase phase() const { return rights_.phase(); }
   /// That it was killed with; none where it had ended by itself before.
   const policy::Verdict& verdict() const { return source_.killed_verdict; }
   int64_t executed_at_kill_ns() const { return executed_at_kill_ns_; }
