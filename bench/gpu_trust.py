@@ -114,6 +114,7 @@ class Trust(harvest.Run):
         row["steps"], row["cheats"] = counters.get("steps"), counters.get("metrics", {}).get("cheats", 0)
         row["probes"] = {name: after - before[name] for name, after in self.probes().items()}
         if not verdict:
+            row["log"] = [line for line in self.system.log("worker", 1 << 20).splitlines() if how in line][-20:]
             self.stop([how])
         return row
 

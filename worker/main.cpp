@@ -15,7 +15,9 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/config.hpp"
 #include "freeride/base/end_signals.hpp"
+#include "freeride/base/host_id.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/utf8.hpp"
 #include "gpu/probe_program.hpp"
 
 namespace {
@@ -65,6 +67,8 @@ int main(int argc, char** argv) {
   std::string run_dir = options.paths.run_dir.string(), state_dir = options.paths.state_dir.string();
   app.option_defaults()->always_capture_default();
   app.add_option("--device", options.device, "cpu-N or a GPU's UUID; required but for --check");
+  app.add_option("--host-id", options.host_id, "what this host is called among others (hostname and machine id)")
+      ->default_str("");
   app.add_option("--cores", cores, "cores of a CPU device, e.g. 0,2-3 (all)");
   app.add_option("--run-dir", run_dir, "folder of the sockets");
   app.add_option("--state-dir", state_dir, "folder of plugins, logs and scratch data");
@@ -151,6 +155,10 @@ int main(int argc, char** argv) {
   }
   if (auto device = freeride::worker::check_device(options.device); !device.ok())
     return fail(device.error(), kWrongUsage);
+  if (!options.host_id.empty() && !freeride::is_host_id(options.host_id))
+    return fail(Error{freeride::Code::kInvalidArgument, freeride::in_quotes(options.host_id) + " is no host id",
+                      "use at most 56 letters, digits, '.', '_' and '-', no '.' first"},
+                kWrongUsage);
   see_carried_libraries(sandbox.library_dirs);
   if (auto checked = freeride::worker::check_options(options.sandbox); !checked.ok())
     return fail(checked.error(), kWrongUsage);

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
+#include <sstream>
 
 #include "freeride/base/fd.hpp"
 
@@ -63,6 +65,27 @@ Result<Peer> peer_of(int socket) {
   return Peer{credentials.uid, credentials.pid};
 }
 
+bool is_nobody_known(uid_t uid) {
+  uid_t nobody = 65534;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> nobody;
+  if (uid != nobody) return false;
+  std::ifstream map("/proc/self/uid_map");
+  uint64_t inside = 0, outside = 0, count = 0;
+  map >> inside >> outside >> count;
+  return !(map && inside == 0 && outside == 0 && count == UINT32_MAX);
+}
+
+std::optional<uid_t> user_of_process(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("Uid:", 0) != 0) continue;
+    std::istringstream numbers(line.substr(4));
+    uid_t real = 0, effective = 0;
+    if (numbers >> real >> effective) return effective;
+  }
+  return std::nullopt;
+}
+
 Status check_run_folder(const std::filesystem::path& folder) {
   struct stat info {};
   // A link in a folder like /tmp is its maker's to change at any time.
@@ -73,7 +96,14 @@ Status check_run_folder(const std::filesystem::path& folder) {
   if (!S_ISDIR(info.st_mode)) {
     return Error{Code::kInvalidArgument, "the run directory " + folder.string() + " is no directory", "set --run-dir"};
   }
-  if (!is_trusted_user(info.st_uid) && !is_given(folder))
+  const bool believed = is_trusted_user(info.st_uid) || is_given(folder);
+  if (!believed && is_nobody_known(info.st_uid)) {
+    return Error{Code::kPermission,
+                 "the run directory " + folder.string() +
+                     " is not used: it belongs to a user of the host's who has no number in this container",
+                 "mount it into a folder where only the container's root may write, such as /run"};
+  }
+  if (!believed)
     return not_believed(folder, "it belongs to " + user_name(info.st_uid) + ", who is neither root nor " + me());
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return Error{Code::kPermission,

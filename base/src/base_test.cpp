@@ -307,3 +307,19 @@ TEST_CASE("a process that leaves memory to training fails its own allocations, a
   CHECK(status == 0);
 }
 #endif
+
+TEST_CASE("a client looks in the folder that it was given, else in its user's, else in the host's") {
+  const char* before = std::getenv("FREERIDE_RUN_DIR");
+  const std::string kept = before != nullptr ? before : "";
+  unsetenv("FREERIDE_RUN_DIR");
+  const auto own = Paths::defaults().run_dir;
+  CHECK(Paths::run_dirs("/there") == std::vector<std::filesystem::path>{"/there"});
+  CHECK(Paths::run_dirs().front() == own);
+  CHECK(Paths::run_dirs().back() == "/run/freeride");
+  CHECK(Paths::run_dirs().size() == (geteuid() == 0 ? 1 : 2));
+  setenv("FREERIDE_RUN_DIR", "/other", 1);
+  CHECK(Paths::run_dirs() == std::vector<std::filesystem::path>{"/other"});
+  CHECK(Paths::run_dir_with("nothing.sock") == "/other");
+  unsetenv("FREERIDE_RUN_DIR");
+  if (!kept.empty()) setenv("FREERIDE_RUN_DIR", kept.c_str(), 1);
+}

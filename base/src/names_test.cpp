@@ -36,3 +36,18 @@ TEST_CASE("a plugin's own name is in small letters") {
   CHECK(is_plugin_name("graph_bfs-2"));
   for (const char* bad : {"", "Graph", "a.b", "a b", "a/b"}) CHECK_FALSE(is_plugin_name(bad));
 }
+
+TEST_CASE("a job is its user and its name; a name alone means it, whosever it is") {
+  CHECK(job_of(1000, "gpt") == "1000/gpt");
+  CHECK(means_job("gpt", "gpt"));
+  CHECK(means_job("gpt", "1000/gpt"));
+  CHECK(means_job("1000/gpt", "1000/gpt"));
+  CHECK(means_job("a/b", "1000/a/b"));
+  CHECK_FALSE(means_job("1001/gpt", "1000/gpt"));
+  CHECK_FALSE(means_job("1000/gpt", "gpt"));
+  CHECK_FALSE(means_job("pt", "1000/gpt"));
+  // Nobody gets to another's by what the job is called.
+  CHECK(owner_size(job_of(1000, "1001/gpt")) == 5);
+  CHECK_FALSE(means_job("1001/other", job_of(1000, "1001/gpt")));
+  for (const char* none : {"", "gpt", "/gpt", "12", "a1/gpt", "-1/gpt"}) CHECK(owner_size(none) == 0);
+}

@@ -12,6 +12,8 @@ std::filesystem::path env(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
+
+constexpr const char* kSystemRunDir = "/run/freeride";
 }  // namespace
 
 Paths Paths::defaults() {
@@ -21,7 +23,7 @@ Paths Paths::defaults() {
   if (paths.run_dir.empty()) {
     auto runtime = env("XDG_RUNTIME_DIR");
     if (root) {
-      paths.run_dir = "/run/freeride";
+      paths.run_dir = kSystemRunDir;
     } else if (!runtime.empty()) {
       paths.run_dir = runtime / "freeride";
     } else {
@@ -33,6 +35,21 @@ Paths Paths::defaults() {
     paths.state_dir = root ? std::filesystem::path("/var/lib/freeride") : env("HOME") / ".local/state/freeride";
   }
   return paths;
+}
+
+std::vector<std::filesystem::path> Paths::run_dirs(const std::filesystem::path& given) {
+  if (!given.empty()) return {given};
+  const auto own = defaults().run_dir;
+  if (!env("FREERIDE_RUN_DIR").empty() || own == kSystemRunDir) return {own};
+  return {own, kSystemRunDir};
+}
+
+std::filesystem::path Paths::run_dir_with(const std::string& name, const std::filesystem::path& given) {
+  const auto folders = run_dirs(given);
+  for (const auto& folder : folders) {
+    if (access((folder / name).c_str(), F_OK) == 0) return folder;
+  }
+  return folders.front();
 }
 
 std::filesystem::path program_folder() {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "kept.hpp"
 #include "message.hpp"
 #include "subscription_limit.hpp"
+#include "tcp.hpp"
 
 namespace freeride::bus {
 namespace {
@@ -24,6 +26,7 @@ constexpr size_t kMaxPendingPrefixes = 32;
 // into replays.
 constexpr int64_t kReplayPauseNs = 2 * kNsPerMs, kReplayPausePerTopicNs = 50 * kNsPerUs;
 
+constexpr size_t kMostTcpBytes = 4096;  // a frame of a subscriber's: a subscription, or a step of the handshake
 constexpr int64_t kReadersLookNs = kNsPerSec;
 
 }  // namespace
@@ -47,25 +50,50 @@ struct Broker::Impl {
     (void)!::write(wake.get(), &one, sizeof one);
   }
 
-  // What wakes the thread is its end, or a socket's name that is gone.
+  // The TCP port has a socket of its own: what comes out of it has come from the network.
+  struct Network {
+    Network(zmq::context_t& context, const Doorkeeper* keys) : socket(context, zmq::socket_type::xpub), door(keys) {}
+    detail::TcpListener listener;  // before the socket: released after it is closed
+    zmq::socket_t socket;
+    const Doorkeeper* door;
+    std::map<int, std::string> keys;  // of connections that have subscribed, by descriptor
+  };
+
+  // What wakes the thread is its end, a socket's name that is gone, or a key that is.
   bool woken() {
     uint64_t count = 0;
     (void)!::read(wake.get(), &count, sizeof count);
     if (stop) return false;
     in_lock.keep_named(in);
     out_lock.keep_named(out);
+    if (network && network->door != nullptr && look_at_keys.exchange(false)) hang_up_revoked();
     return true;
   }
 
+  // Of a connection that has not subscribed nobody knows the key: it goes too, and comes again if it may.
+  void hang_up_revoked() {
+    const auto admitted = [this](int fd) {
+      const auto key = network->keys.find(fd);
+      return key != network->keys.end() && network->door->admits(key->second);
+    };
+    const size_t closed = detail::Gate::instance().hang_up_unless(network->listener.endpoint(), admitted);
+    if (closed > 0)
+      spdlog::info("keys have changed: {} connections to {} are ended", closed, network->listener.endpoint());
+  }
+
   void run() {
-    zmq::pollitem_t items[] = {
-        {out.handle(), 0, ZMQ_POLLIN, 0}, {in.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake.get(), ZMQ_POLLIN, 0}};
+    zmq::pollitem_t items[] = {{out.handle(), 0, ZMQ_POLLIN, 0},
+                               {in.handle(), 0, ZMQ_POLLIN, 0},
+                               {nullptr, wake.get(), ZMQ_POLLIN, 0},
+                               {network ? network->socket.handle() : nullptr, -1, ZMQ_POLLIN, 0}};
+    const size_t count = network ? 4 : 3;
     for (;;) {
       try {
-        zmq::poll(items, std::size(items),
+        zmq::poll(items, count,
                   std::chrono::milliseconds(pending.empty() ? -1 : detail::milliseconds_until(replay_at)));
         if (items[2].revents != 0 && !woken()) return;
-        if (items[0].revents != 0) take_subscriptions();
+        if (items[0].revents != 0) take_subscriptions(out);
+        if (network && items[3].revents != 0) take_subscriptions(network->socket);
         if (items[1].revents != 0) {
           forward();
           look_at_readers();
@@ -78,21 +106,52 @@ struct Broker::Impl {
   }
 
   // One message a subscriber sent: a subscription; anything else is thrown away.
-  void take_subscriptions() {
+  void take_subscriptions(zmq::socket_t& from) {
     detail::Frames frames;
     bool too_many = false;
-    for (int i = 0; i < kBatch && detail::receive_frames(out, frames, too_many); ++i) {
+    for (int i = 0; i < kBatch && detail::receive_frames(from, frames, too_many); ++i) {
       const std::string_view frame = detail::view(frames.front());
       if (frames.size() != 1 || frame.empty() || frame[0] != 1) continue;
       const int connection = ::zmq_msg_get(frames.front().handle(), ZMQ_SRCFD);
+      if (network && &from == &network->socket && !admit(frames.front(), connection)) continue;
       for (const int fd : limit.add(connection, frame.size())) {
-        if (detail::Gate::instance().hang_up(fd, events_endpoint))
-          spdlog::warn("a subscriber of events has subscribed to too much and is disconnected");
+        if (hang_up(fd)) spdlog::warn("a subscriber of events has subscribed to too much and is disconnected");
       }
       if (pending.empty()) replay_at = std::max(SteadyClock::now(), next_replay_at);
       pending.insert(std::string(frame.substr(1)));
       if (pending.size() > kMaxPendingPrefixes) pending = {""};  // the empty prefix: everything
     }
+  }
+
+  // Whether a subscription over TCP is a key's that may hear events now; else its connection ends.
+  bool admit(zmq::message_t& frame, int connection) {
+    if (network->door == nullptr) return true;
+    std::string key = detail::key_of(frame);
+    if (!network->door->admits(key)) {
+      (void)hang_up(connection);
+      return false;
+    }
+    if (network->keys.size() >= 2 * detail::Gate::kMostOfNetwork) network->keys.clear();  // of descriptors long closed
+    network->keys[connection] = std::move(key);
+    return true;
+  }
+
+  bool hang_up(int connection) const {
+    return detail::Gate::instance().hang_up(connection, events_endpoint) ||
+           (network && detail::Gate::instance().hang_up(connection, network->listener.endpoint()));
+  }
+
+  // To the subscribers of both sockets; libzmq shares the bytes.
+  void send(zmq::message_t topic, zmq::message_t payload) {
+    if (network) {
+      zmq::message_t topic_too, payload_too;
+      topic_too.copy(topic);
+      payload_too.copy(payload);
+      network->socket.send(std::move(topic_too), zmq::send_flags::dontwait | zmq::send_flags::sndmore);
+      network->socket.send(std::move(payload_too), zmq::send_flags::dontwait);
+    }
+    out.send(std::move(topic), zmq::send_flags::dontwait | zmq::send_flags::sndmore);
+    out.send(std::move(payload), zmq::send_flags::dontwait);
   }
 
   void forward() {
@@ -113,8 +172,7 @@ struct Broker::Impl {
       }
       if (!well_formed) continue;
       if (detail::is_kept_topic(detail::view(topic))) kept.update(detail::view(topic), detail::view(payload));
-      out.send(std::move(topic), zmq::send_flags::dontwait | zmq::send_flags::sndmore);
-      out.send(std::move(payload), zmq::send_flags::dontwait);
+      send(std::move(topic), std::move(payload));
     }
   }
 
@@ -123,8 +181,9 @@ struct Broker::Impl {
     const int64_t now = SteadyClock::now();
     if (now < readers_look_at) return;
     readers_look_at = now + kReadersLookNs;
-    if (const size_t dropped = detail::Gate::instance().drop_unread(events_endpoint); dropped > 0)
-      spdlog::warn("{} subscribers of events have not read for seconds and are disconnected", dropped);
+    size_t dropped = detail::Gate::instance().drop_unread(events_endpoint);
+    if (network) dropped += detail::Gate::instance().drop_unread(network->listener.endpoint());
+    if (dropped > 0) spdlog::warn("{} subscribers of events have not read for seconds and are disconnected", dropped);
   }
 
   void replay() {
@@ -135,10 +194,7 @@ struct Broker::Impl {
       });
       if (!wanted) return;
       if (auto marked = detail::mark_kept(payload)) {
-        detail::Frames frames;
-        frames.push_back(detail::frame_of(topic));
-        frames.push_back(detail::frame_of(*marked));
-        (void)detail::send_frames(out, std::move(frames));
+        send(detail::frame_of(topic), detail::frame_of(*marked));
         ++sent;
       }
     });
@@ -148,8 +204,9 @@ struct Broker::Impl {
 
   EndpointLock in_lock, out_lock;  // before the sockets: released after they are closed
   zmq::socket_t in, out;
+  std::unique_ptr<Network> network;
   Fd wake;
-  std::atomic<bool> stop = false;
+  std::atomic<bool> stop = false, look_at_keys = false;
   std::string events_endpoint;
   detail::KeptStates kept;
   detail::SubscriptionLimit limit;
@@ -165,8 +222,14 @@ void Broker::keep_listening() {
   if (!impl_->in_lock.named() || !impl_->out_lock.named()) impl_->wake_up();
 }
 
+void Broker::look_at_keys() {
+  impl_->look_at_keys = true;
+  impl_->wake_up();
+}
+
 Result<std::unique_ptr<Broker>> Broker::start(zmq::context_t& context, const std::string& publish_endpoint,
-                                              const std::string& events_endpoint, std::optional<gid_t> group) {
+                                              const std::string& events_endpoint, std::optional<gid_t> group,
+                                              const TcpPort* port) {
   std::unique_ptr<Broker> broker(new Broker);
   try {
     broker->impl_ = std::make_unique<Impl>(context);
@@ -185,6 +248,14 @@ Result<std::unique_ptr<Broker>> Broker::start(zmq::context_t& context, const std
     if (!out_lock) return out_lock.error();
     impl.out_lock = std::move(*out_lock);
     impl.events_endpoint = events_endpoint;
+    if (port != nullptr) {
+      impl.network = std::make_unique<Impl::Network>(context, port->door);
+      zmq::socket_t& socket = impl.network->socket;
+      socket.set(zmq::sockopt::linger, detail::kLingerMs);
+      socket.set(zmq::sockopt::sndhwm, detail::kEventsHwm);
+      socket.set(zmq::sockopt::xpub_verbose, true);
+      if (auto open = impl.network->listener.open(context, socket, *port, kMostTcpBytes); !open) return open.error();
+    }
     impl.in.send(zmq::message_t("\x01", 1), zmq::send_flags::none);
     impl.thread = std::thread([&impl] { impl.run(); });
   } catch (const std::exception& error) {

@@ -20,6 +20,7 @@
 namespace freeride::bus {
 namespace {
 
+constexpr uint64_t kHostThread = 1;  // the first of libzmq's I/O threads; a second is the network's (tcp.hpp)
 constexpr const char* kScheme = "ipc://";
 
 Error too_long(const std::string& path) {
@@ -75,6 +76,7 @@ Status listen_there(zmq::socket_t& socket, const std::string& path, std::optiona
   }
   detail::Gate::instance().guard(listener.get(), endpoint);
   try {
+    socket.set(zmq::sockopt::affinity, kHostThread);
     socket.set(zmq::sockopt::use_fd, listener.get());
     socket.bind(endpoint);
     (void)listener.release();  // libzmq closes it
@@ -162,7 +164,10 @@ Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& end
 }
 
 void connect_endpoint(zmq::socket_t& socket, const std::string& endpoint) {
-  if (endpoint.rfind(kScheme, 0) == 0) detail::Gate::instance().check(endpoint.substr(std::strlen(kScheme)));
+  if (endpoint.rfind(kScheme, 0) == 0) {
+    detail::Gate::instance().check(endpoint.substr(std::strlen(kScheme)));
+    socket.set(zmq::sockopt::affinity, kHostThread);
+  }
   socket.connect(endpoint);
 }
 

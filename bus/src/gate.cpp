@@ -1,7 +1,9 @@
 #include "gate.hpp"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -14,6 +16,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>
+#include <utility>
 
 #include "freeride/base/access.hpp"
 #include "freeride/base/clock.hpp"
@@ -79,14 +82,36 @@ bool Gate::checks(const std::string& path) {
   return checked_.count(path) != 0;
 }
 
-size_t Gate::count(uid_t uid) const {
+size_t Gate::count(const std::string& who) const {
   return static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(),
-                                           [&](const auto& entry) { return entry.second.uid == uid; }));
+                                           [&](const auto& entry) { return entry.second.who == who; }));
 }
 
-size_t Gate::strangers() const {
+size_t Gate::count(Connection::Kind kind) const {
   return static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(),
-                                           [](const auto& entry) { return !is_trusted_user(entry.second.uid); }));
+                                           [&](const auto& entry) { return entry.second.kind == kind; }));
+}
+
+// On this host the kernel says whose process it is; on the network only the address is known yet. False: it is gone.
+bool Gate::identify(int fd, Connection& connection) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
+  if (address.ss_family == AF_UNIX) {
+    const auto peer = peer_of(fd);
+    if (!peer) return false;
+    connection.who = "uid " + std::to_string(peer->uid);
+    connection.kind = is_trusted_user(peer->uid) ? Connection::Kind::kTrusted : Connection::Kind::kStranger;
+    return true;
+  }
+  char text[INET6_ADDRSTRLEN] = {};
+  const void* at = address.ss_family == AF_INET6
+                       ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(&address)->sin6_addr)
+                       : static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(&address)->sin_addr);
+  if (inet_ntop(address.ss_family, at, text, sizeof text) == nullptr) return false;
+  connection.who = text;
+  connection.kind = Connection::Kind::kNetwork;
+  return true;
 }
 
 void Gate::prune(int64_t now_ns) {
@@ -95,34 +120,40 @@ void Gate::prune(int64_t now_ns) {
   std::erase_if(connections_, [](const auto& entry) { return socket_of(entry.first) != entry.second.socket; });
 }
 
-void Gate::refused(uid_t uid, const std::string& endpoint, const char* why) {
+void Gate::refused(const std::string& who, const std::string& endpoint, const char* why) {
   static std::atomic<int64_t> next{0};
   const int64_t now = SteadyClock::now();
   int64_t due = next.load();
   if (now < due || !next.compare_exchange_strong(due, now + 60 * kNsPerSec)) return;
-  spdlog::warn("a connection of uid {} to {} is refused: {}; further refusals are not logged for a minute", uid,
-               endpoint, why);
+  spdlog::warn("a connection of {} to {} is refused: {}; further refusals are not logged for a minute", who, endpoint,
+               why);
 }
 
 bool Gate::admit(int listener, int fd) {
-  const auto peer = peer_of(fd);
-  const ino_t socket = socket_of(fd);
+  Connection connection;
+  const bool known = identify(fd, connection);
+  connection.socket = socket_of(fd);
   const std::lock_guard lock(mutex_);
   const auto at = listeners_.find(listener);
-  if (!peer || socket == 0 || at == listeners_.end()) return false;
+  if (!known || connection.socket == 0 || at == listeners_.end()) return false;
+  connection.endpoint = at->second;
   connections_.erase(fd);  // its number is free again, so that one is closed
   // The kernel gives the lowest number that is free: the number tells how many are in use.
   const size_t all = descriptors();
   if (static_cast<size_t>(fd) + kReserve >= all) {
-    refused(peer->uid, at->second, "the process has no descriptors to spare");
+    refused(connection.who, at->second, "the process has no descriptors to spare");
     return false;
   }
-  const bool stranger = !is_trusted_user(peer->uid);
+  using Kind = Connection::Kind;
   const auto reason = [&]() -> const char* {
     if (connections_.size() >= kMostOfAll) return "there are 1024 connections";
-    if (!stranger) return nullptr;
-    if (strangers() >= std::min(kMostOfStrangers, all / 2)) return "other users have too many connections";
-    return count(peer->uid) >= kMostOfOne ? "one user may have 32 connections" : nullptr;
+    if (connection.kind == Kind::kTrusted) return nullptr;
+    const bool network = connection.kind == Kind::kNetwork;
+    if (network && count(Kind::kNetwork) >= std::min(kMostOfNetwork, all / 4))
+      return "the network has too many connections";
+    if (network) return count(connection.who) >= kMostOfAddress ? "one address may have 32 connections" : nullptr;
+    if (count(Kind::kStranger) >= std::min(kMostOfStrangers, all / 2)) return "other users have too many connections";
+    return count(connection.who) >= kMostOfOne ? "one user may have 32 connections" : nullptr;
   };
   const char* why = reason();
   if (why != nullptr) {
@@ -130,10 +161,10 @@ bool Gate::admit(int listener, int fd) {
     why = reason();
   }
   if (why != nullptr) {
-    refused(peer->uid, at->second, why);
+    refused(connection.who, at->second, why);
     return false;
   }
-  connections_[fd] = {at->second, peer->uid, socket, 0};
+  connections_[fd] = std::move(connection);
   return true;
 }
 
@@ -141,6 +172,15 @@ bool Gate::admit(int listener, int fd) {
 bool Gate::shut(int fd, ino_t socket) {
   const Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   return copy.valid() && socket_of(copy.get()) == socket && ::shutdown(copy.get(), SHUT_RDWR) == 0;
+}
+
+size_t Gate::hang_up_unless(const std::string& endpoint, const std::function<bool(int)>& keep) {
+  const std::lock_guard lock(mutex_);
+  size_t closed = 0;
+  for (const auto& [fd, connection] : connections_) {
+    if (connection.endpoint == endpoint && !keep(fd)) closed += shut(fd, connection.socket) ? 1 : 0;
+  }
+  return closed;
 }
 
 size_t Gate::drop_unread(const std::string& endpoint) {

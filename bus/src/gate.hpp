@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -18,9 +19,11 @@ namespace freeride::bus::detail {
 /// One for the process. Of sockets that it was not told about it knows nothing. All calls: any thread, no waiting.
 class Gate {
  public:
-  /// Connections of all endpoints together; of all users but root and ours together, and of one of these. Less when the
-  /// process has few descriptors: the last kReserve are never a connection's.
+  /// Connections of all endpoints together; of all users but root and ours together, and of one of these; of the
+  /// network together, and of one address there. Less when the process has few descriptors: the last kReserve are never
+  /// a connection's.
   static constexpr size_t kMostOfAll = 1024, kMostOfStrangers = 512, kMostOfOne = 32;
+  static constexpr size_t kMostOfNetwork = 256, kMostOfAddress = 32;
   static constexpr int kReserve = 64;
   /// A subscriber whose socket was full at so many looks in a row does not read: its connection is closed.
   static constexpr int kMostFullLooks = 5;
@@ -33,6 +36,8 @@ class Gate {
   /// From now on `path` is only connected to where base's check_run_folder() and check_listener() allow it.
   void check(const std::string& path);
 
+  /// Closes the connections of `endpoint` for which `keep` (asked by descriptor) says false; returns how many.
+  size_t hang_up_unless(const std::string& endpoint, const std::function<bool(int)>& keep);
   /// Looks at the connections of `endpoint`, closes those that do not read, and returns how many.
   size_t drop_unread(const std::string& endpoint);
   /// Closes the connection `fd` if it is one of `endpoint`. False: it is not.
@@ -46,15 +51,17 @@ class Gate {
  private:
   struct Connection {
     std::string endpoint;
-    uid_t uid = 0;
+    std::string who;  // "uid 1000", or an address of the network
+    enum class Kind { kTrusted, kStranger, kNetwork } kind = Kind::kStranger;
     ino_t socket = 0;  ///< which socket it was when it came: a descriptor's number is given again
     int full_looks = 0;
   };
 
-  size_t count(uid_t uid) const;
-  size_t strangers() const;
+  static bool identify(int fd, Connection& connection);
+  size_t count(const std::string& who) const;
+  size_t count(Connection::Kind kind) const;
   void prune(int64_t now_ns);
-  static void refused(uid_t uid, const std::string& endpoint, const char* why);
+  static void refused(const std::string& who, const std::string& endpoint, const char* why);
   static bool shut(int fd, ino_t socket);
 
   std::mutex mutex_;

@@ -472,8 +472,8 @@ TEST_CASE("the server is told by the kernel who asks") {
     incoming = (*server)->receive(5ms);
     return incoming.has_value();
   }));
-  CHECK(incoming->process.uid == ::geteuid());
-  CHECK(incoming->process.pid == ::getpid());
+  CHECK(incoming->sender.process.uid == ::geteuid());
+  CHECK(incoming->sender.process.pid == ::getpid());
 }
 
 TEST_CASE("a manager in a folder that somebody else has made hears nothing and is not believed") {

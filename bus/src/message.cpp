@@ -12,7 +12,7 @@
 namespace freeride::bus::detail {
 namespace {
 
-constexpr size_t kMaxIdBytes = 128, kMaxCommandBytes = 64, kMaxFrames = 4;
+constexpr size_t kMaxIdBytes = 128, kMaxCommandBytes = 64;
 
 void pack_entry(Packer& packer, const char* key, const std::string& value) {
   pack_text(packer, key);
@@ -36,7 +36,8 @@ bool read_text(const Tree& tree, const char* key, size_t limit, std::string& tex
 std::string pack_message(const Message& message) {
   Buffer buffer;
   Packer packer(buffer);
-  packer.pack_map(message.is_reply ? (message.error ? 9 : 6) : 5);
+  const bool for_user = !message.is_reply && message.uid.has_value();
+  packer.pack_map((message.is_reply ? (message.error ? 9 : 6) : 5) + (for_user ? 1 : 0));
   pack_text(packer, "v");
   packer.pack(kWireVersion);
   pack_entry(packer, "kind", message.is_reply ? "reply" : "request");
@@ -50,6 +51,10 @@ std::string pack_message(const Message& message) {
       pack_entry(packer, "message", message.error->message);
       pack_entry(packer, "hint", message.error->hint);
     }
+  }
+  if (for_user) {
+    pack_text(packer, "uid");
+    packer.pack(*message.uid);
   }
   pack_text(packer, "body");
   if (message.body.empty()) {
@@ -88,6 +93,10 @@ Result<Message> unpack_message(std::string_view frame, std::string attachment) {
       error.code = code_from_string(code);
       message.error = std::move(error);
     }
+  }
+  if (const msgpack::object* uid = tree.find("uid"); uid != nullptr && uid->type != msgpack::type::NIL) {
+    if (uid->type != msgpack::type::POSITIVE_INTEGER || uid->via.u64 > UINT32_MAX) return malformed("uid is no user");
+    message.uid = static_cast<uint32_t>(uid->via.u64);
   }
   Buffer body;
   Packer packer(body);
@@ -143,7 +152,7 @@ Peer peer_of(zmq::message_t& frame) {
   return {user, process};
 }
 
-bool receive_frames(zmq::socket_t& socket, Frames& frames, bool& too_many) {
+bool receive_frames(zmq::socket_t& socket, Frames& frames, bool& too_many, size_t most) {
   frames.clear();
   too_many = false;
   try {
@@ -151,7 +160,7 @@ bool receive_frames(zmq::socket_t& socket, Frames& frames, bool& too_many) {
       zmq::message_t frame;
       if (!socket.recv(frame, zmq::recv_flags::dontwait)) return false;
       const bool more = frame.more();
-      if (frames.size() < kMaxFrames) {
+      if (frames.size() < most) {
         frames.push_back(std::move(frame));
       } else {
         too_many = true;

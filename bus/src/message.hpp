@@ -42,9 +42,9 @@ std::string random_hex();
 /// The process at the other end of the connection that `frame` came over, when that was made; libzmq keeps it.
 Peer peer_of(zmq::message_t& frame);
 
-/// Receives one whole message without waiting, or nothing. Frames past the fourth are thrown away, and `too_many` says
-/// so.
-bool receive_frames(zmq::socket_t& socket, Frames& frames, bool& too_many);
+constexpr size_t kMaxFrames = 4;
+/// Receives one whole message without waiting, or nothing. Frames past `most` are thrown away, and `too_many` says so.
+bool receive_frames(zmq::socket_t& socket, Frames& frames, bool& too_many, size_t most = kMaxFrames);
 /// Sends without waiting. False: the socket cannot take it now (errno says why).
 bool send_frames(zmq::socket_t& socket, Frames frames);
 

@@ -6,6 +6,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "message.hpp"
+#include "tcp.hpp"
 #include "wait_fd.hpp"
 
 namespace freeride::bus {
@@ -24,12 +25,17 @@ struct Requester::Impl {
     detail::Frames frames;
   };
 
-  static detail::Frames frames_of(const Message& message) {
+  detail::Frames frames_of(const Message& message) const {
     detail::Frames frames;
     frames.push_back(detail::frame_of(detail::pack_message(message)));
-    if (!message.attachment.empty()) frames.push_back(detail::frame_of(message.attachment));
+    const size_t most = tcp ? detail::kTcpFrameBytes : detail::kMaxCommandFrameBytes;
+    for (std::string_view rest = message.attachment; !rest.empty(); rest.remove_prefix(std::min(most, rest.size())))
+      frames.push_back(detail::frame_of(rest.substr(0, most)));
     return frames;
   }
+
+  // Why waiting does not help; fine while it may.
+  Status hopeless() { return watch ? watch->look() : Status(); }
 
   // libzmq shares the bytes: copies for another attempt are cheap, also for a plugin of many megabytes.
   static detail::Frames share(detail::Frames& frames) {
@@ -98,8 +104,11 @@ struct Requester::Impl {
   std::string next_id() { return prefix + "-" + std::to_string(++count); }
 
   zmq::socket_t socket;
+  std::unique_ptr<detail::HandshakeWatch> watch;  // at a TCP endpoint
   detail::WaitFd wait;
   std::string endpoint;
+  bool tcp = false;
+  std::optional<uint32_t> uid;
   std::string prefix = detail::random_hex();
   uint64_t count = 0;
   std::deque<Unsent> unsent;
@@ -110,7 +119,8 @@ struct Requester::Impl {
 Requester::Requester() = default;
 Requester::~Requester() = default;
 
-Result<std::unique_ptr<Requester>> Requester::connect(zmq::context_t& context, const std::string& endpoint) {
+Result<std::unique_ptr<Requester>> Requester::connect(zmq::context_t& context, const std::string& endpoint,
+                                                      const ClientKey* key) {
   std::unique_ptr<Requester> requester(new Requester);
   try {
     requester->impl_ = std::make_unique<Impl>(context);
@@ -123,6 +133,11 @@ Result<std::unique_ptr<Requester>> Requester::connect(zmq::context_t& context, c
     // Without this, libzmq would queue requests while nobody is there, and a manager that comes minutes later would be
     // given them.
     socket.set(zmq::sockopt::immediate, true);
+    if (requester->impl_->tcp = detail::is_tcp(endpoint); requester->impl_->tcp) {
+      if (auto known = detail::check_tcp_host(endpoint); !known) return known.error();
+      detail::set_client_key(socket, key);
+      requester->impl_->watch = std::make_unique<detail::HandshakeWatch>(context, socket, endpoint, key);
+    }
     connect_endpoint(socket, endpoint);
   } catch (const zmq::error_t& error) {
     return Error{Code::kInvalidArgument, "cannot connect to " + endpoint + ": " + error.what(), "check the endpoint"};
@@ -137,7 +152,12 @@ Result<Message> Requester::request_raw(const std::string& command, std::string b
   request.command = command;
   request.body = std::move(body);
   request.attachment = std::move(attachment);
-  detail::Frames frames = Impl::frames_of(request);
+  request.uid = impl_->uid;
+  detail::Frames frames = impl_->frames_of(request);
+  if (impl_->tcp && frames.front().size() > detail::kTcpFrameBytes) {
+    return Error{Code::kInvalidArgument, command + " is larger than a command may be over TCP",
+                 "run freeride-ctl on the manager's host"};
+  }
   const int64_t deadline = detail::deadline_after(timeout);
   int64_t repeat_at = 0;
   for (bool first = true;; first = false) {
@@ -152,25 +172,35 @@ Result<Message> Requester::request_raw(const std::string& command, std::string b
       if (reply->ok() && (*reply)->error) return *(*reply)->error;
       return std::move(*reply);
     }
+    if (auto hope = impl_->hopeless(); !hope) return hope.error();
     const long left = detail::milliseconds_until(repeat_at == 0 ? deadline : std::min(deadline, repeat_at));
     if (detail::milliseconds_until(deadline) == 0) break;
     const short unsent = repeat_at == 0 ? ZMQ_POLLOUT : 0;  // not connected yet: wait for that too
-    zmq::pollitem_t item = {impl_->socket.handle(), 0, static_cast<short>(ZMQ_POLLIN | unsent), 0};
+    zmq::pollitem_t items[] = {{impl_->socket.handle(), 0, static_cast<short>(ZMQ_POLLIN | unsent), 0},
+                               {impl_->watch ? impl_->watch->socket().handle() : nullptr, -1, ZMQ_POLLIN, 0}};
     try {
-      zmq::poll(&item, 1, std::chrono::milliseconds(left));
+      zmq::poll(items, impl_->watch ? 2 : 1, std::chrono::milliseconds(left));
     } catch (const zmq::error_t& error) {
       if (error.num() != EINTR)
         return Error{Code::kUnavailable, "the connection to " + impl_->endpoint + " was closed", ""};
     }
   }
   impl_->wait.after_send(!impl_->inbox.empty());
+  if (impl_->tcp) {
+    if (auto there = detail::probe_tcp(impl_->endpoint); !there) return there.error();
+  }
   return Error{Code::kTimeout,
                "no manager answers at " + impl_->endpoint + " (command " + command + ", waited " +
                    std::to_string(timeout.count()) + " ms)",
                "start freeride-manager, or name its run directory with --run-dir"};
 }
 
+void Requester::speak_for(std::optional<uint32_t> uid) {
+  impl_->uid = uid;
+}
+
 Status Requester::reachable() const {
+  if (auto hope = impl_->hopeless(); !hope) return hope;
   return why_unreachable(impl_->endpoint);
 }
 
@@ -180,9 +210,10 @@ std::string Requester::send_raw(const std::string& command, std::string body, st
   request.command = command;
   request.body = std::move(body);
   request.attachment = std::move(attachment);
+  request.uid = impl_->uid;
   if (impl_->outstanding.size() >= kMaxOutstanding) impl_->outstanding.clear();  // answers that will never come
   impl_->outstanding.insert(request.id);
-  impl_->send(Impl::frames_of(request));
+  impl_->send(impl_->frames_of(request));
   return request.id;
 }
 

@@ -1,3 +1,5 @@
+#include <sys/epoll.h>
+
 #include <new>
 
 #include "answers.hpp"
@@ -5,6 +7,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "message.hpp"
+#include "tcp.hpp"
 #include "wait_fd.hpp"
 
 namespace freeride::bus {
@@ -12,14 +15,35 @@ namespace freeride::bus {
 struct Server::Impl {
   Impl(zmq::context_t& context) : socket(context, zmq::socket_type::router), wait(socket) {}
 
+  // The TCP port has a socket of its own: what comes out of it has come from the network, whatever it says of itself.
+  struct Network {
+    Network(zmq::context_t& context, const Doorkeeper* keys)
+        : socket(context, zmq::socket_type::router), wait(socket), door(keys) {}
+    detail::TcpListener listener;  // before the socket: released after it is closed
+    zmq::socket_t socket;
+    detail::WaitFd wait;
+    const Doorkeeper* door;
+    Fd either;  // readable when one of both sockets is
+  };
+
+  // A peer's name begins with the letter of its socket, since peers may choose the rest.
+  static constexpr char kLocal = 'l', kRemote = 'r';
+
   bool send(const std::string& peer, const std::string& frame, const std::string& attachment) {
+    const bool remote = !peer.empty() && peer[0] == kRemote;
+    if (peer.empty() || (remote && !network)) return false;
     detail::Frames frames;
-    frames.push_back(detail::frame_of(peer));
+    frames.push_back(detail::frame_of(std::string_view(peer).substr(1)));
     frames.push_back(detail::frame_of(frame));
     if (!attachment.empty()) frames.push_back(detail::frame_of(attachment));
-    const bool sent = detail::send_frames(socket, std::move(frames));
-    wait.after_send();
+    const bool sent = detail::send_frames(remote ? network->socket : socket, std::move(frames));
+    (remote ? network->wait : wait).after_send();
     return sent;
+  }
+
+  // Under which name a request is remembered: nobody is given the answer to another key's request.
+  static std::string scoped(const Sender& sender, const std::string& id) {
+    return sender.remote ? "r " + sender.key + " " + id : "l " + id;
   }
 
   void refuse(const std::string& peer, std::string_view frame, const Error& error) {
@@ -37,21 +61,58 @@ struct Server::Impl {
   // Attachments are large, and this process's memory may be bounded: one that does not fit is its sender's to repeat.
   static Result<Message> unpack(detail::Frames& frames) {
     try {
-      std::string attachment = frames.size() == 3 ? frames[2].to_string() : std::string();
-      if (frames.size() == 3) frames[2].rebuild();  // it would be held twice
+      std::string attachment;
+      size_t size = 0;
+      for (size_t i = 2; i < frames.size(); ++i) size += frames[i].size();
+      if (size > detail::kMaxCommandFrameBytes)
+        return Error{Code::kInvalidArgument, "malformed command: the attachment is too large", "see bus/WIRE.md"};
+      attachment.reserve(size);
+      for (size_t i = 2; i < frames.size(); ++i) {
+        attachment += detail::view(frames[i]);
+        frames[i].rebuild();  // it would be held twice
+      }
       return detail::unpack_message(detail::view(frames[1]), std::move(attachment));
     } catch (const std::bad_alloc&) {
       return Error{Code::kExhausted, "there is no memory left for this request's attachment", "try again"};
     }
   }
 
+  // Who has sent `frames`. False: by TCP and not to be listened to.
+  bool tell_sender(detail::Frames& frames, bool remote, Sender& sender) const {
+    if (!remote) {
+      sender.process = detail::peer_of(frames.back());
+      return true;
+    }
+    sender.process = {static_cast<uid_t>(-1), 0};
+    sender.remote = true;
+    sender.address = detail::address_of(frames.back());
+    if (network->door == nullptr) return true;
+    sender.key = detail::key_of(frames.back());
+    return network->door->admits(sender.key);
+  }
+
+  // From both sockets in turns: neither can keep the other waiting.
   std::optional<Incoming> next() {
+    if (!network) return next(false);
+    remote_first = !remote_first;
+    if (auto incoming = next(remote_first)) return incoming;
+    return next(!remote_first);
+  }
+
+  std::optional<Incoming> next(bool remote) {
     detail::Frames frames;
     bool too_many = false;
-    while (detail::receive_frames(socket, frames, too_many)) {
-      const std::string peer = frames[0].to_string();
-      const Peer process = detail::peer_of(frames.back());
-      if (frames.size() < 2 || frames.size() > 3 || too_many) {
+    const size_t most = remote ? detail::kMaxTcpFrames : 3;
+    while (detail::receive_frames(remote ? network->socket : socket, frames, too_many, most)) {
+      const std::string peer = (remote ? kRemote : kLocal) + frames[0].to_string();
+      Sender sender;
+      if (!tell_sender(frames, remote, sender)) {
+        refuse(peer, frames.size() < 2 ? std::string_view() : detail::view(frames[1]),
+               {Code::kPermission, "this manager does not know your key any more",
+                "it was revoked: ask its operator (freeride-ctl keys list)"});
+        continue;
+      }
+      if (frames.size() < 2 || too_many) {
         refuse(peer, frames.size() < 2 ? std::string_view() : detail::view(frames[1]),
                {Code::kInvalidArgument, "malformed command: one frame and at most one attachment are expected",
                 "see bus/WIRE.md"});
@@ -63,9 +124,10 @@ struct Server::Impl {
         continue;
       }
       if (!message->is_reply) {
-        switch (answers.note(message->id, peer, SteadyClock::now())) {
+        const std::string id = scoped(sender, message->id);
+        switch (answers.note(id, peer, SteadyClock::now())) {
           case detail::Answers::Known::kAnswered:
-            (void)send(peer, answers.answer(message->id), {});
+            (void)send(peer, answers.answer(id), {});
             continue;
           case detail::Answers::Known::kInProgress:
             continue;  // its answer will go to where it was repeated from
@@ -73,7 +135,7 @@ struct Server::Impl {
             break;
         }
       }
-      return Incoming{peer, process, std::move(*message)};
+      return Incoming{peer, std::move(sender), std::move(*message)};
     }
     return std::nullopt;
   }
@@ -81,6 +143,8 @@ struct Server::Impl {
   EndpointLock lock;  // before the socket: released after it is closed
   zmq::socket_t socket;
   detail::WaitFd wait;
+  std::unique_ptr<Network> network;
+  bool remote_first = false;
   detail::Answers answers;
   std::string prefix = detail::random_hex();
   uint64_t count = 0, malformed = 0;
@@ -107,6 +171,28 @@ Result<std::unique_ptr<Server>> Server::bind(zmq::context_t& context, const std:
   return server;
 }
 
+Status Server::listen(zmq::context_t& context, const TcpPort& port) {
+  try {
+    auto network = std::make_unique<Impl::Network>(context, port.door);
+    network->socket.set(zmq::sockopt::linger, detail::kLingerMs);
+    network->socket.set(zmq::sockopt::router_mandatory, true);
+    network->socket.set(zmq::sockopt::rcvhwm, detail::kTcpRequestsHwm);
+    network->either.reset(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    for (const int fd : {impl_->wait.fd(), network->wait.fd()}) {
+      if (!network->either.valid() || ::epoll_ctl(network->either.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+        return errno_error("cannot wait for the network", errno);
+    }
+    if (auto open = network->listener.open(context, network->socket, port, detail::kTcpFrameBytes + (64u << 10)); !open)
+      return open;
+    impl_->network = std::move(network);
+  } catch (const zmq::error_t& error) {
+    return Error{Code::kInternal, "cannot open " + port.endpoint + ": " + error.what(), ""};
+  }
+  return {};
+}
+
 void Server::keep_listening() {
   impl_->lock.keep_named(impl_->socket);
 }
@@ -117,9 +203,10 @@ std::optional<Server::Incoming> Server::receive(std::chrono::milliseconds timeou
     if (auto incoming = impl_->next()) return incoming;
     const long left = detail::milliseconds_until(deadline);
     if (left == 0) break;
-    detail::wait_readable(impl_->socket, left);
+    detail::wait_readable(impl_->socket, left, impl_->network ? &impl_->network->socket : nullptr);
   }
   impl_->wait.drained();
+  if (impl_->network) impl_->network->wait.drained();
   return std::nullopt;
 }
 
@@ -131,8 +218,9 @@ void Server::reply_raw(const Incoming& request, std::optional<Error> error, std:
   reply.error = std::move(error);
   reply.body = std::move(body);
   const std::string frame = detail::pack_message(reply);
-  const std::string peer = impl_->answers.peer(reply.id, request.peer);
-  impl_->answers.answered(reply.id, frame, !attachment.empty());
+  const std::string id = Impl::scoped(request.sender, reply.id);
+  const std::string peer = impl_->answers.peer(id, request.peer);
+  impl_->answers.answered(id, frame, !attachment.empty());
   (void)impl_->send(peer, frame, attachment);  // if the peer is gone, it may come back and ask again
 }
 
@@ -152,7 +240,7 @@ uint64_t Server::malformed() const {
   return impl_->malformed;
 }
 int Server::fd() const {
-  return impl_->wait.fd();
+  return impl_->network ? impl_->network->either.get() : impl_->wait.fd();
 }
 
 }  // namespace freeride::bus

@@ -5,6 +5,7 @@
 #include "freeride/bus/sockets.hpp"
 #include "kept.hpp"
 #include "message.hpp"
+#include "tcp.hpp"
 #include "wait_fd.hpp"
 
 namespace freeride::bus {
@@ -63,7 +64,9 @@ struct Subscriber::Impl {
   }
 
   zmq::socket_t socket;
+  std::unique_ptr<detail::HandshakeWatch> watch;  // at a TCP endpoint
   detail::WaitFd wait;
+  std::string endpoint;
   std::unordered_map<std::string, uint64_t> last_seq;
   std::unordered_map<std::string, Seen> topics;
   uint64_t lost = 0, malformed = 0;
@@ -73,7 +76,8 @@ Subscriber::Subscriber() = default;
 Subscriber::~Subscriber() = default;
 
 Result<std::unique_ptr<Subscriber>> Subscriber::connect(zmq::context_t& context, const std::string& endpoint,
-                                                        const std::vector<std::string>& topic_prefixes) {
+                                                        const std::vector<std::string>& topic_prefixes,
+                                                        const ClientKey* key) {
   std::unique_ptr<Subscriber> subscriber(new Subscriber);
   for (const std::string& prefix : topic_prefixes) {
     if (prefix.size() > detail::kMaxTopicBytes / 2) {
@@ -90,11 +94,34 @@ Result<std::unique_ptr<Subscriber>> Subscriber::connect(zmq::context_t& context,
     socket.set(zmq::sockopt::reconnect_ivl_max, detail::kReconnectMaxMs);
     socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxEventBytes));
     for (const std::string& prefix : topic_prefixes) socket.set(zmq::sockopt::subscribe, prefix);
+    subscriber->impl_->endpoint = endpoint;
+    if (detail::is_tcp(endpoint)) {
+      if (auto known = detail::check_tcp_host(endpoint); !known) return known.error();
+      detail::set_client_key(socket, key);
+      subscriber->impl_->watch = std::make_unique<detail::HandshakeWatch>(context, socket, endpoint, key);
+    }
     connect_endpoint(socket, endpoint);
   } catch (const zmq::error_t& error) {
     return Error{Code::kInvalidArgument, "cannot subscribe at " + endpoint + ": " + error.what(), "check the endpoint"};
   }
   return subscriber;
+}
+
+Status Subscriber::reachable() {
+  return impl_->watch ? impl_->watch->look() : Status();
+}
+
+Status Subscriber::await(std::chrono::milliseconds timeout) {
+  if (!impl_->watch) return {};
+  const int64_t deadline = detail::deadline_after(timeout);
+  for (;;) {
+    if (auto hope = impl_->watch->look(); !hope || impl_->watch->connected()) return hope;
+    const long left = detail::milliseconds_until(deadline);
+    if (left == 0) break;
+    detail::wait_readable(impl_->watch->socket(), left);
+  }
+  if (auto there = detail::probe_tcp(impl_->endpoint); !there) return there;
+  return Error{Code::kTimeout, "no manager answers at " + impl_->endpoint, "check --manager"};
 }
 
 std::optional<Event> Subscriber::receive(std::chrono::milliseconds timeout) {

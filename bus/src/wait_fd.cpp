@@ -35,10 +35,11 @@ void WaitFd::drained() {
   kicked_ = false;
 }
 
-void wait_readable(zmq::socket_t& socket, long timeout_ms) {
-  zmq::pollitem_t item = {socket.handle(), 0, ZMQ_POLLIN, 0};
+void wait_readable(zmq::socket_t& socket, long timeout_ms, zmq::socket_t* other) {
+  zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0},
+                             {other != nullptr ? other->handle() : nullptr, -1, ZMQ_POLLIN, 0}};
   try {
-    zmq::poll(&item, 1, std::chrono::milliseconds(timeout_ms));
+    zmq::poll(items, other != nullptr ? 2 : 1, std::chrono::milliseconds(timeout_ms));
   } catch (const zmq::error_t&) {  // EINTR: the caller looks at its deadline
   }
 }

@@ -29,7 +29,7 @@ class WaitFd {
   bool kicked_ = false;
 };
 
-/// Waits until `socket` can be read or `timeout_ms` has passed. A signal ends it early.
-void wait_readable(zmq::socket_t& socket, long timeout_ms);
+/// Waits until `socket` (or `other`) can be read or `timeout_ms` has passed. A signal ends it early.
+void wait_readable(zmq::socket_t& socket, long timeout_ms, zmq::socket_t* other = nullptr);
 
 }  // namespace freeride::bus::detail

@@ -7,8 +7,10 @@
 #include "exit_code.hpp"
 #include "format.hpp"
 #include "freeride/base/config.hpp"
+#include "freeride/base/key_file.hpp"
 #include "freeride/base/paths.hpp"
 #include "json.hpp"
+#include "keys.hpp"
 #include "parse.hpp"
 #include "profile.hpp"
 #include "runner.hpp"
@@ -31,6 +33,8 @@ constexpr std::string_view kExamples =
   freeride-ctl top                                      live view
   freeride-ctl events --topic bubble.end --format json  every bubble, one JSON object a line
   freeride-ctl report --format json                     the figures so far
+  freeride-ctl keys make alice --role user              a key for another host; --manager and --key use it there
+  freeride-ctl --manager tcp://head:7420 --key alice.key status
   PYTHONPATH=$(freeride-ctl python-path) python …       for a Python that does not find FreeRide's package
 )";
 
@@ -57,7 +61,8 @@ using Action = std::function<Result<int>(Session&)>;
 
 // Everything the command line can say. Lives as long as the CLI::App that points into it.
 struct Arguments {
-  std::string run_dir, commands_endpoint, events_endpoint, format = "table";
+  std::string run_dir, manager, key, commands_endpoint, events_endpoint, format = "table";
+  KeysArguments keys;
   double timeout_s = 5;
   LoadArguments load;
   EventsArguments events;
@@ -78,6 +83,8 @@ void does(CLI::App* sub, Arguments& arguments, Action action) {
 
 void add_globals(CLI::App& app, Arguments& arguments) {
   app.add_option("--run-dir", arguments.run_dir, "the manager's run directory, where its sockets are");
+  app.add_option("--manager", arguments.manager, "a manager on another host: tcp://HOST:PORT, as in its --listen");
+  app.add_option("--key", arguments.key, "the key file to come in with there (freeride-ctl keys make)");
   app.add_option("--commands-endpoint", arguments.commands_endpoint,
                  "ZeroMQ endpoint of the manager, instead of the one in --run-dir");
   app.add_option("--events-endpoint", arguments.events_endpoint,
@@ -226,6 +233,33 @@ void add_doctor(CLI::App& app, Arguments& arguments) {
   });
 }
 
+void add_keys(CLI::App& app, Arguments& arguments) {
+  KeysArguments& keys = arguments.keys;
+  auto* sub =
+      app.add_subcommand("keys", "who may reach this host's manager over the network; run as the manager's user");
+  sub->require_subcommand(1);
+  const auto verb = [&](const char* name, const char* help, Result<int> (*run)(Session&, const KeysArguments&)) {
+    auto* inner = sub->add_subcommand(name, help);
+    inner->add_option("--keys-dir", keys.folder, "the manager's --keys-dir; default: keys in its state directory");
+    does(inner, arguments, [&arguments, run](Session& session) { return run(session, arguments.keys); });
+    return inner;
+  };
+  auto* make = verb("make", "make a key and authorise it", run_keys_make);
+  make->add_option("name", keys.name, "of the key, e.g. alice-laptop")->required();
+  make->add_option("--role", keys.role,
+                   "monitor: hears events; user: also loads tasks and steers its own; operator: everything; node: a "
+                   "host's daemon, for that host's users")
+      ->required()
+      ->check(CLI::IsMember({"monitor", "user", "operator", "node"}));
+  make->add_option("--account", keys.account,
+                   "whose tasks are this key's own, as users see it; default: the key's name");
+  make->add_option("--host", keys.host, "of a node: the host that it speaks for");
+  make->add_option("--out", keys.out, "the file that is taken to the other host; default: NAME.key here");
+  verb("list", "the keys that are authorised", run_keys_list);
+  auto* revoke = verb("revoke", "from now on these keys have no rights, on whatever is connected", run_keys_revoke);
+  revoke->add_option("name", keys.names, "names of keys")->required();
+}
+
 void add_verbs(CLI::App& app, Arguments& arguments) {
   const auto simple = [&app, &arguments](const char* name, const char* help, Result<int> (*verb)(Session&)) {
     does(app.add_subcommand(name, help), arguments, verb);
@@ -244,6 +278,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   add_plugin(app, arguments);
   add_profile(app, arguments);
   add_doctor(app, arguments);
+  add_keys(app, arguments);
   add_python_path(app, arguments);
   auto* events = app.add_subcommand("events", "print events as they come");
   events->add_option("--topic", arguments.events.topic,
@@ -270,6 +305,27 @@ int fail(std::ostream& err, const Error& error) {
   return exit_code(error);
 }
 
+// Where the manager is: on another host, or in the run directory.
+Status find_manager(const Arguments& arguments, const Paths& paths, Options& options) {
+  options.commands_endpoint = paths.commands_endpoint();
+  options.events_endpoint = paths.events_endpoint();
+  if (!arguments.manager.empty()) {
+    options.commands_endpoint = arguments.manager;
+    if (auto next = take(options.events_endpoint, bus::events_port_of(arguments.manager)); !next) return next;
+  }
+  if (!arguments.commands_endpoint.empty()) options.commands_endpoint = arguments.commands_endpoint;
+  if (!arguments.events_endpoint.empty()) options.events_endpoint = arguments.events_endpoint;
+  if (arguments.key.empty()) return {};
+  auto key = read_secret_key(arguments.key);
+  if (!key) return key.error();
+  if (key->manager_key.empty()) {
+    return Error{Code::kInvalidArgument, "the key file " + arguments.key + " does not say which manager it is for",
+                 "take the one that freeride-ctl keys make has written"};
+  }
+  options.key = bus::ClientKey{key->public_key, key->secret_key, key->manager_key, arguments.key};
+  return {};
+}
+
 int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
   CLI::App app("Loads, watches and steers side tasks that run in the bubbles of pipeline-parallel training.",
                "freeride-ctl");
@@ -290,11 +346,9 @@ int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
   }
   if (!bound) return fail(err, bound.error());
   Paths paths = Paths::defaults();
-  if (!arguments.run_dir.empty()) paths.run_dir = arguments.run_dir;
+  paths.run_dir = Paths::run_dir_with("commands.sock", arguments.run_dir);
   Options options;
-  options.commands_endpoint =
-      arguments.commands_endpoint.empty() ? paths.commands_endpoint() : arguments.commands_endpoint;
-  options.events_endpoint = arguments.events_endpoint.empty() ? paths.events_endpoint() : arguments.events_endpoint;
+  options.usable = find_manager(arguments, paths, options);
   options.format = arguments.format == "json" ? Format::kJson : Format::kTable;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.timeout_s * 1000));
   Session session(options, out);

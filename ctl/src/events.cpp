@@ -58,13 +58,15 @@ std::string event_line(const bus::Event& event) {
 }
 
 Result<int> run_events(Session& session, const EventsArguments& arguments) {
-  if (auto there = session.events_reachable(); !there) return there.error();
-  auto subscriber = bus::Subscriber::connect(session.context(), session.options().events_endpoint, {arguments.topic});
+  auto subscriber = session.subscribe({arguments.topic});
   if (!subscriber) return subscriber.error();
   catch_interrupts();
   for (uint64_t seen = 0; (arguments.count == 0 || seen < arguments.count) && !interrupted();) {
     const auto event = (*subscriber)->receive(kLook);
-    if (!event) continue;
+    if (!event) {
+      if (auto still = (*subscriber)->reachable(); !still) return still.error();
+      continue;
+    }
     ++seen;
     // Flushed line by line: the reader may be a pipe that waits for the next event.
     session.out() << (session.json() ? dump(event_json(*event)) + "\n" : event_line(*event)) << std::flush;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "format.hpp"
+#include "jobs.hpp"
 
 namespace freeride::ctl {
 namespace {
@@ -36,12 +37,12 @@ std::string short_hash(const std::string& sha256) {
 std::string where(const bus::TaskState& task) {
   std::string text = "stage " + stage_text(task.stage);
   if (task.replica >= 0) text += ", replica " + std::to_string(task.replica);
-  if (!task.job.empty()) text += ", job " + task.job;
+  if (!task.job.empty()) text += ", job " + shown_job(task.job);
   return text;
 }
 
 std::string trainer_of(const bus::WorkerState& worker) {
-  return worker.job.empty() ? "none" : worker.job + ", stage " + stage_text(worker.stage);
+  return worker.job.empty() ? "none" : shown_job(worker.job) + ", stage " + stage_text(worker.stage);
 }
 
 // Whether iterations without side tasks were free of side work, which the time increase is measured against.
@@ -50,7 +51,8 @@ std::string probed(const bus::JobMeasures& job) {
   const auto of = [](uint64_t findings, uint64_t probes) {
     return std::to_string(findings) + " of " + std::to_string(probes) + " probes";
   };
-  std::string text = printable(job.job) + ": side work without a lease found by " + of(job.probe_findings, job.probes);
+  std::string text =
+      printable(shown_job(job.job)) + ": side work without a lease found by " + of(job.probe_findings, job.probes);
   text += job.holdout_probes == 0 ? "; held-out iterations were not probed"
                                   : ", in held-out iterations by " + of(job.holdout_findings, job.holdout_probes);
   return text + (job.probes_unknown == 0 ? "" : "; " + std::to_string(job.probes_unknown) + " could not tell") + "\n";
@@ -62,9 +64,9 @@ std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   Table table({"JOB", ">STAGES", ">ITERATIONS", ">HELD OUT", ">ITERATION", ">BUBBLES", ">HARVESTED", ">DUTY",
                ">OVERRUN P50", ">P99", "TIME INCREASE"});
   for (const auto& job : jobs) {
-    table.add({job.job, std::to_string(job.stages), human_count(job.iterations), human_count(job.holdout_iterations),
-               human_ns(static_cast<int64_t>(job.iteration_ms * 1e6)), human_pct(job.bubble_share_pct),
-               human_pct(job.harvested_share_pct), human_pct(job.duty_pct),
+    table.add({shown_job(job.job), std::to_string(job.stages), human_count(job.iterations),
+               human_count(job.holdout_iterations), human_ns(static_cast<int64_t>(job.iteration_ms * 1e6)),
+               human_pct(job.bubble_share_pct), human_pct(job.harvested_share_pct), human_pct(job.duty_pct),
                human_ns(static_cast<int64_t>(job.overrun_p50_us * 1e3)),
                human_ns(static_cast<int64_t>(job.overrun_p99_us * 1e3)), time_increase(job)});
   }
@@ -114,13 +116,14 @@ std::string render_status(const bus::StatusReply& status) {
                                         human_ns(status.uptime_ms * 1'000'000));
   out += line("run directory", status.run_dir);
   out += line("state directory", status.state_dir);
+  if (!status.network.empty()) out += line("network", printable(status.network));
   out += line("workers", std::to_string(up) + " up of " + std::to_string(status.workers.size()));
   out += line("side tasks", tasks.empty() ? "none" : tasks);
   for (const auto& job : status.jobs) {
-    out += line("job " + printable(job.job), human_count(job.iterations) + " iterations, bubbles " +
-                                                 human_pct(job.bubble_share_pct) + ", harvested " +
-                                                 human_pct(job.harvested_share_pct) + " of them" + throttled(job) +
-                                                 ", time increase " + time_increase(job));
+    out += line("job " + printable(shown_job(job.job)), human_count(job.iterations) + " iterations, bubbles " +
+                                                            human_pct(job.bubble_share_pct) + ", harvested " +
+                                                            human_pct(job.harvested_share_pct) + " of them" +
+                                                            throttled(job) + ", time increase " + time_increase(job));
   }
   return out;
 }
@@ -227,9 +230,12 @@ std::string render_faults(const bus::FaultsReply& faults) {
   if (faults.counts.empty()) return "no GPU faults within the last hour, and nobody is blocked\n";
   Table table({"OF", "NAME", ">FAULTS IN 1 h", ">LIMIT", "BLOCKED", "LAST TASK"});
   for (const auto& one : faults.counts) {
-    table.add({one.scope, one.scope == "plugin" ? short_hash(one.name) : one.name, std::to_string(one.faults),
-               one.limit == 0 ? "-" : std::to_string(one.limit), one.blocked_unix_ms == 0 ? "no" : "YES",
-               or_dash(one.last_task)});
+    table.add({one.scope,
+               one.scope == "plugin" ? short_hash(one.name)
+               : one.scope == "job"  ? shown_job(one.name)
+                                     : one.name,
+               std::to_string(one.faults), one.limit == 0 ? "-" : std::to_string(one.limit),
+               one.blocked_unix_ms == 0 ? "no" : "YES", or_dash(one.last_task)});
   }
   return table.text();
 }
@@ -241,7 +247,7 @@ std::string render_report(const bus::ReportReply& report) {
     Table table({"JOB", "STAGE", ">BUBBLES", ">HARVESTED"});
     for (const auto& [stage, bubbles] : job.stage_bubble_share_pct) {
       const auto harvested = job.stage_harvested_share_pct.find(stage);
-      table.add({job.job, stage, human_pct(bubbles),
+      table.add({shown_job(job.job), stage, human_pct(bubbles),
                  harvested == job.stage_harvested_share_pct.end() ? "-" : human_pct(harvested->second)});
     }
     out += "\n" + table.text();

@@ -2,9 +2,11 @@
 
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "freeride/base/access.hpp"
 #include "freeride/base/fd.hpp"
@@ -14,11 +16,32 @@ namespace {
 
 constexpr std::string_view kIpc = "ipc://";
 
+// A manager that has just been started makes its socket a moment later.
+constexpr std::chrono::milliseconds kStarting{500};
+constexpr std::chrono::milliseconds kLook{10};
+
+// Whether there is a socket: without one nobody answers, however long one waits.
+Status wait_for_socket(const std::string& endpoint, std::chrono::milliseconds patience) {
+  if (endpoint.compare(0, kIpc.size(), kIpc) != 0) return {};
+  const std::string path = endpoint.substr(kIpc.size());
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
+    if (std::chrono::steady_clock::now() >= end) {
+      return Error{Code::kUnavailable, "no manager answers at " + endpoint + ": there is no such socket",
+                   "start freeride-manager, or name its run directory with --run-dir"};
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status Session::connect() {
-  if (requester_) return {};
-  return take(requester_, bus::Requester::connect(context_, options_.commands_endpoint));
+  if (requester_ || !options_.usable) return options_.usable;
+  if (auto there = wait_for_socket(options_.commands_endpoint, std::min(options_.timeout, kStarting)); !there)
+    return there;
+  return take(requester_, bus::Requester::connect(context_, options_.commands_endpoint, key()));
 }
 
 Error Session::explained(const Error& error) const {
@@ -31,6 +54,15 @@ Error Session::unreadable(const char* command, const Error& error) {
   return Error{error.code == Code::kVersion ? Code::kVersion : Code::kInternal,
                std::string("the manager's answer to '") + command + "' cannot be read: " + error.message,
                "install freeride-ctl and freeride-manager of one version"};
+}
+
+Result<std::unique_ptr<bus::Subscriber>> Session::subscribe(const std::vector<std::string>& topic_prefixes) {
+  if (!options_.usable) return options_.usable.error();
+  if (auto there = events_reachable(); !there) return there.error();
+  auto subscriber = bus::Subscriber::connect(context_, options_.events_endpoint, topic_prefixes, key());
+  if (!subscriber) return subscriber;
+  if (auto in = (*subscriber)->await(options_.timeout); !in) return in.error();
+  return subscriber;
 }
 
 Status Session::events_reachable() const {

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 #include <zmq.hpp>
 
 #include "freeride/base/result.hpp"
@@ -17,6 +19,8 @@ enum class Format { kTable, kJson };
 
 struct Options {
   std::string commands_endpoint, events_endpoint;
+  std::optional<bus::ClientKey> key;  ///< for tcp:// endpoints
+  Status usable;                      ///< what is wrong with these; said by the first verb that needs a manager
   Format format = Format::kTable;
   std::chrono::milliseconds timeout{5000};
 };
@@ -28,11 +32,12 @@ class Session {
 
   const Options& options() const { return options_; }
   bool json() const { return options_.format == Format::kJson; }
+  bool remote() const { return options_.events_endpoint.rfind("tcp://", 0) == 0; }
   std::ostream& out() { return out_; }
   zmq::context_t& context() { return context_; }
 
-  /// Asks the manager and decodes its answer. Errors: the manager's own; kTimeout (nobody answers: names the endpoint
-  /// and what to start); kVersion or kInternal (the answer cannot be read).
+  /// Asks the manager and decodes its answer. Errors: the manager's own; kUnavailable (there is no socket); kTimeout
+  /// (nobody answers: names the endpoint and what to start); kVersion or kInternal (the answer cannot be read).
   /// `patience` is for an answer that takes its time; Options::timeout, if that is longer.
   template <class Reply, class Command>
   Result<Reply> ask(const Command& command, std::string attachment = {}, std::chrono::milliseconds patience = {}) {
@@ -44,11 +49,17 @@ class Session {
     return reply;
   }
 
-  /// Whether a process listens at the events endpoint right now (ZeroMQ itself would wait for one for ever).
-  Status events_reachable() const;
+  /// Whether there has been a socket to connect to.
+  bool connected() const { return requester_ != nullptr; }
+
+  /// Events of these topics. Errors: kUnavailable (no process listens at the events endpoint right now; ZeroMQ itself
+  /// would wait for one for ever); at a tcp:// endpoint Subscriber::await()'s.
+  Result<std::unique_ptr<bus::Subscriber>> subscribe(const std::vector<std::string>& topic_prefixes);
 
  private:
   Status connect();
+  Status events_reachable() const;
+  const bus::ClientKey* key() const { return options_.key ? &*options_.key : nullptr; }
   Error explained(const Error& error) const;
   static Error unreadable(const char* command, const Error& error);
 

@@ -10,6 +10,7 @@
 #include "format.hpp"
 #include "freeride/base/clock.hpp"
 #include "interrupt.hpp"
+#include "jobs.hpp"
 #include "json.hpp"
 #include "render.hpp"
 
@@ -161,8 +162,8 @@ std::string TopModel::stages_text(size_t width, bool ascii) const {
     }
     const bool held_out = !rank.recent.empty() && rank.recent.back().holdout;
     table.add(
-        {rank.state.job, std::to_string(rank.state.rank), std::to_string(rank.state.stage), or_dash(rank.state.device),
-         or_dash(rank.state.state), human_count(rank.state.iteration),
+        {shown_job(rank.state.job), std::to_string(rank.state.rank), std::to_string(rank.state.stage),
+         or_dash(rank.state.device), or_dash(rank.state.state), human_count(rank.state.iteration),
          rank.recent.empty() ? "-" : human_ns(time_ns / static_cast<int64_t>(rank.recent.size())),
          rank.recent.empty() ? "-" : gauge(share(bubble_ns, time_ns), ascii),
          (offered_ns == 0 ? "-" : gauge(share(harvested_ns, offered_ns), ascii)) + (held_out ? " (held out now)" : ""),
@@ -219,9 +220,7 @@ nlohmann::json TopModel::json() const {
 }
 
 Result<int> run_top(Session& session, const TopArguments& arguments) {
-  if (auto there = session.events_reachable(); !there) return there.error();
-  auto subscriber =
-      bus::Subscriber::connect(session.context(), session.options().events_endpoint, {"task.", "worker.", "training."});
+  auto subscriber = session.subscribe({"task.", "worker.", "training."});
   if (!subscriber) return subscriber.error();
   catch_interrupts();
   TopModel model;
@@ -230,17 +229,22 @@ Result<int> run_top(Session& session, const TopArguments& arguments) {
   // The other screen of the terminal, so that the user's lines are there again afterwards.
   const Screen first = look_at_screen(session.json());
   if (first.in_place) session.out() << "\x1b[?1049h\x1b[?25l" << std::flush;
+  Status refused;
+  int64_t behind_ns = 0;  // another host's clock begins elsewhere
   for (uint64_t drawn = 0; (arguments.count == 0 || drawn < arguments.count) && !interrupted();) {
     const int64_t now = SteadyClock::now();
     if (now < next_ns) {
-      if (const auto event = (*subscriber)->receive(std::chrono::milliseconds((next_ns - now) / kNsPerMs + 1)))
-        model.apply(*event);
+      const auto event = (*subscriber)->receive(std::chrono::milliseconds((next_ns - now) / kNsPerMs + 1));
+      if (!event) continue;
+      model.apply(*event);
+      if (session.remote() && !event->envelope.kept) behind_ns = SteadyClock::now() - event->envelope.t_ns;
       continue;
     }
     next_ns = now + interval_ns;
+    if (refused = (*subscriber)->reachable(); !refused) break;
     const Screen screen = look_at_screen(session.json());
     const std::string picture =
-        session.json() ? dump(model.json()) + "\n" : model.picture(now, screen.width, screen.ascii);
+        session.json() ? dump(model.json()) + "\n" : model.picture(now - behind_ns, screen.width, screen.ascii);
     if (first.in_place) {
       session.out() << "\x1b[H\x1b[J" << fit(picture, screen.height) << std::flush;
     } else {
@@ -250,6 +254,7 @@ Result<int> run_top(Session& session, const TopArguments& arguments) {
     if (!session.out()) break;
   }
   if (first.in_place) session.out() << "\x1b[?25h\x1b[?1049l" << std::flush;
+  if (!refused) return refused.error();
   return kExitOk;
 }
 

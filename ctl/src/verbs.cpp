@@ -11,6 +11,7 @@
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/python_env.hpp"
 #include "freeride/base/sha256.hpp"
+#include "jobs.hpp"
 #include "json.hpp"
 #include "parse.hpp"
 #include "render.hpp"
@@ -64,7 +65,7 @@ Result<int> change(Session& session, const std::vector<std::string>& tasks) {
       } else {
         first = reply.error();
       }
-      if (reply.error().code == Code::kTimeout) break;
+      if (reply.error().code == Code::kTimeout || !session.connected()) break;
     } else if (session.json()) {
       replies.push_back(to_json(reply->task));
     } else {
@@ -102,7 +103,7 @@ Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachm
     load.memory_bytes = *size;
   }
   load.name = arguments.name;
-  load.job = arguments.job;
+  load.job = job_argument(arguments.job);
   load.stage = arguments.stage;
   load.replica = arguments.replica;
   load.priority = arguments.priority;
@@ -172,11 +173,12 @@ Result<int> run_faults(Session& session, const std::string& lift) {
     return Error{Code::kInvalidArgument, "'" + lift + "' does not say whose block is lifted",
                  "--lift plugin=HASH, user=NAME or job=NAME, as freeride-ctl faults lists them"};
   }
-  return show<bus::FaultsReply>(session, bus::LiftFaults{lift.substr(0, equals), lift.substr(equals + 1)},
+  const std::string scope = lift.substr(0, equals), name = lift.substr(equals + 1);
+  return show<bus::FaultsReply>(session, bus::LiftFaults{scope, scope == "job" ? job_argument(name) : name},
                                 render_faults);
 }
 Result<int> run_report(Session& session, const std::string& job) {
-  return show<bus::ReportReply>(session, bus::GetReport{job}, render_report);
+  return show<bus::ReportReply>(session, bus::GetReport{job_argument(job)}, render_report);
 }
 Result<int> run_stop(Session& session, const std::vector<std::string>& tasks) {
   return change<bus::StopTask>(session, tasks);

@@ -64,6 +64,14 @@ class FakeWorker {
     page_ = std::move(*mapped);
     say(answer);
   }
+  /// Answers before it has read anything, and hangs up.
+  void turn_away(const std::string& answer) {
+    REQUIRE(readable(listener_.get()));
+    connection_ = Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    REQUIRE(connection_.valid());
+    say(answer);
+    connection_.reset();
+  }
   void say(const std::string& text) {
     if (!text.empty()) REQUIRE(send(connection_.get(), text.data(), text.size(), MSG_NOSIGNAL) > 0);
   }

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/paths.hpp"
@@ -20,18 +21,16 @@
 
 namespace freeride::hooks {
 namespace {
-constexpr int64_t kFirstRetry = 20 * kNsPerMs;  // a socket's name appears a moment before it listens
-constexpr int64_t kSlowRetry = 5 * kNsPerSec;   // where inotify sees nothing: no run folder yet, a full backlog
+constexpr int64_t kFirstRetry = 20 * kNsPerMs;       // a socket's name appears a moment before it listens
+constexpr int64_t kSlowRetry = 5 * kNsPerSec;        // where inotify sees nothing: no run folder yet, a full backlog
+constexpr int64_t kAnswerPatience = 10 * kNsPerSec;  // then it is said that the worker is silent
 constexpr int64_t kRankLook = kNsPerSec;
 constexpr int64_t kReleasedLook = 50 * kNsPerMs;  // while a GPU may still write what it was told before
 }  // namespace
 
 Status Helper::start() {
-  Paths paths = Paths::defaults();
-  if (!config_.run_dir.empty()) paths.run_dir = config_.run_dir;
-  config_.run_dir = paths.run_dir.string();
-  socket_path_ = paths.worker_socket(config_.device).string();
-  socket_name_ = paths.worker_socket(config_.device).filename().string();
+  for (const auto& folder : Paths::run_dirs(config_.run_dir)) run_dirs_.push_back(folder.string());
+  socket_name_ = Paths().worker_socket(config_.device).filename().string();
   stop_event_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_event_.valid()) return errno_error("cannot make an event descriptor", errno);
   inotify_ = Fd(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));  // without it: the slow timer
@@ -96,8 +95,13 @@ void Helper::loop() {
       sent_->release_again();
       next_rank_look = now + (streams_ != nullptr && sent_->released() ? kReleasedLook : kRankLook);
     }
+    if (asked_ns_ != 0 && now >= asked_ns_ + kAnswerPatience) {
+      asked_ns_ = 0;  // what comes later counts all the same
+      say_unattached("the worker of " + config_.device + " has not answered for 10 s; see whether it is stopped");
+    }
     int64_t until = INT64_MAX;
     if (!socket_.valid()) until = next_try_ns_;
+    if (asked_ns_ != 0) until = std::min(until, asked_ns_ + kAnswerPatience);
     if (sent_ != nullptr) until = std::min(until, next_rank_look);
     if (config_.external_marks) {
       page_.observe(now);
@@ -134,10 +138,11 @@ void Helper::loop() {
   }
 }
 
-void Helper::watch_directory() {
+void Helper::watch_directories() {
   if (!inotify_.valid()) return;
-  // Again at every try: the folder may have been made, or removed and made anew. Adding it twice is one watch.
-  watch_ = inotify_add_watch(inotify_.get(), config_.run_dir.c_str(), IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
+  // Again at every try: a folder may have been made, or removed and made anew. Adding it twice is one watch.
+  for (const auto& folder : run_dirs_)
+    inotify_add_watch(inotify_.get(), folder.c_str(), IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
 }
 
 bool Helper::read_directory_events() {
@@ -160,35 +165,51 @@ bool Helper::read_directory_events() {
 void Helper::connect_now(int64_t now_ns) {
   const std::lock_guard lock(descriptors_);
   if (stopping_.load()) return;
-  watch_directory();  // before the try: a socket that appears in between is seen by one of them
+  watch_directories();  // before the try: a socket that appears in between is seen by one of them
   backoff_ns_ = backoff_ns_ == 0 ? kFirstRetry : std::min(backoff_ns_ * 2, kSlowRetry);
-  next_try_ns_ = now_ns + backoff_ns_;
-  auto socket = pages::connect_to_worker(socket_path_);
-  if (!socket.ok()) {
-    // With a watch, a missing socket needs no timer but the slow one.
-    if (socket.error().code == Code::kNotFound) next_try_ns_ = now_ns + kSlowRetry;
-    // Not a worker's socket, or not for this user: that does not mend itself, and nobody else would say it.
-    if (const std::string why = socket.error().text();
-        socket.error().code == Code::kPermission && why != last_said_ && config_.say != nullptr) {
-      last_said_ = why;
-      config_.say(why);
+  // With a watch, a missing socket needs no timer but the slow one.
+  next_try_ns_ = now_ns + kSlowRetry;
+  std::string why;
+  for (const auto& folder : run_dirs_) {
+    auto socket = pages::connect_to_worker(folder + "/" + socket_name_);
+    if (socket.ok()) {
+      next_try_ns_ = now_ns + backoff_ns_;
+      char first = 0;  // refused before it was asked?
+      if (!pages::send_hello(socket->get(), page_.fd()).ok() &&
+          recv(socket->get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+        return;
+      socket_ = std::move(*socket);
+      asked_ns_ = now_ns;
+      return;
     }
-    return;
+    const Code code = socket.error().code;
+    if (code == Code::kNotFound) continue;
+    next_try_ns_ = now_ns + backoff_ns_;
+    // Not a worker's socket, or not for this user: that does not mend itself, and nobody else would say it. A worker
+    // that is busy, only if it stays so.
+    const bool lasting = code == Code::kPermission || (code == Code::kExhausted && backoff_ns_ == kSlowRetry);
+    if (lasting && why.empty()) why = socket.error().text();
   }
-  if (!pages::send_hello(socket->get(), page_.fd()).ok()) return;
-  socket_ = std::move(*socket);
+  if (!why.empty()) say_unattached(why);
+}
+
+void Helper::say_unattached(const std::string& why) {
+  if (!std::exchange(said_, true) && config_.say != nullptr) config_.say(why);
 }
 
 void Helper::disconnect(int64_t now_ns, int64_t retry_ns) {
   const std::lock_guard lock(descriptors_);
   socket_.reset();
+  asked_ns_ = 0;
   connected_.store(false, std::memory_order_release);
   next_try_ns_ = now_ns + retry_ns;
 }
 
 void Helper::read_reply(int64_t now_ns) {
   char text[pages::kMaxReplyBytes + 1];
-  const ssize_t got = recv(socket_.get(), text, sizeof(text) - 1, MSG_DONTWAIT);
+  ssize_t got = recv(socket_.get(), text, sizeof(text) - 1, MSG_DONTWAIT);
+  // It was closed before it was read from; what it said before that comes next.
+  if (got < 0 && errno == ECONNRESET) got = recv(socket_.get(), text, sizeof(text) - 1, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) {  // the worker is gone
     const bool was_connected = connected_.load();
@@ -199,14 +220,14 @@ void Helper::read_reply(int64_t now_ns) {
   text[got] = 0;
   if (!connected_.load() && got == 2 && std::memcmp(text, "OK", 2) == 0) {
     connected_.store(true, std::memory_order_release);
-    backoff_ns_ = 0;
+    backoff_ns_ = asked_ns_ = 0;
+    said_ = false;
     return;
   }
   // A refusal, or a worker that talks when it should be silent: slowly, for its successor may be wiser.
   std::string said = "the worker of " + config_.device + " does not take the page: ";
   for (ssize_t i = 0; i < got; ++i) said += static_cast<unsigned char>(text[i]) < 0x20 ? ' ' : text[i];
-  if (said != last_said_ && config_.say != nullptr) config_.say(said);
-  last_said_ = said;
+  say_unattached(said);
   disconnect(now_ns, kSlowRetry);
 }
 

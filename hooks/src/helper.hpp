@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "rank_page.hpp"
 #include "sent.hpp"
@@ -20,10 +21,10 @@ namespace freeride::hooks {
 class Helper {
  public:
   struct Config {
-    std::string run_dir;
+    std::string run_dir;  ///< empty: Paths::run_dirs()
     std::string device;
     bool external_marks = false;
-    /// One line for people, said at most once for each different text.
+    /// One line for people: why a worker that is there does not have the page. Once, until one has it.
     void (*say)(const std::string& text) = nullptr;
     /// Called once should the thread meet an exception of its own.
     void (*failed)(void* context, const char* reason) = nullptr;
@@ -52,26 +53,28 @@ class Helper {
   static void* entry(void* self);
   void loop();
   void connect_now(int64_t now_ns);
+  void say_unattached(const std::string& why);
   void read_reply(int64_t now_ns);
   void disconnect(int64_t now_ns, int64_t retry_ns);
   bool read_directory_events();
-  void watch_directory();
+  void watch_directories();
 
   Config config_;
   RankPage& page_;
   SentMember* sent_;
   StreamMarks* streams_;
-  std::string socket_path_, socket_name_;
+  std::vector<std::string> run_dirs_;  // the first with a worker that takes the page
+  std::string socket_name_;
   pthread_t thread_{};
   bool running_ = false;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> connected_{false};
   std::mutex descriptors_;  // held while any of the following changes
   Fd stop_event_, inotify_, socket_;
-  int watch_ = -1;
   int64_t next_try_ns_ = 0;
   int64_t backoff_ns_ = 0;
-  std::string last_said_;
+  int64_t asked_ns_ = 0;  // when the page was handed over; 0: it has been taken, or it was not
+  bool said_ = false;     // why the page is nowhere
 };
 
 }  // namespace freeride::hooks

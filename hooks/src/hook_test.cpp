@@ -2,12 +2,16 @@
 // that matters.
 #include "freeride/hook.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <string>
 
@@ -136,6 +140,70 @@ TEST_CASE("a worker that hangs, refuses or babbles holds nothing up") {
   for (int i = 0; i < 100; ++i) rank.iterate(8);
   CHECK(freeride_hook_page(rank.hook)->bubbles == 800);
   CHECK(freeride_hook_state(rank.hook) == FREERIDE_HOOK_ACTIVE);
+}
+
+TEST_CASE("one line says why a worker that is there does not have the page, however often it is tried") {
+  const TempDir dir;
+  const std::string said = dir.path() + "/said";
+  const int code = in_child([&] {
+    const int file = open(said.c_str(), O_WRONLY | O_CREAT, 0600);
+    dup2(file, STDERR_FILENO);
+    FakeWorker worker(dir.path());
+    Attached rank(dir.path());
+    worker.turn_away("ERR process 4711 may not run on the cores of this device");
+    worker.accept("ERR and another reason");
+    if (!worker.trainer_gone()) return 2;
+    rank.iterate(1);
+    worker.accept();  // its successor is wiser
+    return rank.connected() ? 0 : 3;
+  });
+  CHECK(code == 0);
+  std::ifstream in(said);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  CHECK(text ==
+        "freeride: the worker of cpu-0 does not take the page: ERR process 4711 may not run on the cores of this "
+        "device\n");
+}
+
+TEST_CASE("a worker that does not answer is one line, and may still answer", "[slow]") {
+  const TempDir dir;
+  const std::string said = dir.path() + "/said";
+  const int code = in_child([&] {
+    const int file = open(said.c_str(), O_WRONLY | O_CREAT, 0600);
+    dup2(file, STDERR_FILENO);
+    FakeWorker worker(dir.path());
+    Attached rank(dir.path());
+    worker.accept("");
+    for (int i = 0; i < kWatchdogMs / 100 && std::filesystem::file_size(said) == 0; ++i) usleep(100'000);
+    worker.say("OK");
+    return rank.connected() ? 0 : 1;
+  });
+  CHECK(code == 0);
+  std::ifstream in(said);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  CHECK(text == "freeride: the worker of cpu-0 has not answered for 10 s; see whether it is stopped\n");
+}
+
+TEST_CASE("a worker whose socket is not for this user is one line, with what to do") {
+  if (geteuid() != 0) return;  // only root is somebody else, too
+  const TempDir dir;
+  const std::string said = dir.path() + "/said";
+  chmod(dir.path().c_str(), 0755);
+  const int code = in_child([&] {
+    const int file = open(said.c_str(), O_WRONLY | O_CREAT, 0600);
+    dup2(file, STDERR_FILENO);
+    FakeWorker worker(dir.path());
+    if (setresuid(65534, 65534, 65534) != 0) return 1;
+    Attached rank(dir.path());
+    rank.iterate(1);
+    usleep(300'000);  // some tries
+    return freeride_hook_connected(rank.hook);
+  });
+  CHECK(code == 0);
+  std::ifstream in(said);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+  CHECK(text.find("nobody may not use " + dir.path() + "/worker-cpu-0.sock: it is for root only") != std::string::npos);
 }
 
 TEST_CASE("a second attach returns the first; after detach a new one is made") {

@@ -99,8 +99,10 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
         Code::kInvalidArgument,
         "local rank " + std::to_string(local_rank) + ": a sent page holds " + std::to_string(FREERIDE_MAX_RANKS), ""};
   }
+  // Any user of the host may hold the lock for as long as they like. Without it nothing is removed, and two ranks that
+  // join at the same moment may each make a page: they then do not hold each other's receives.
   auto lock = lock_folder(folder);
-  if (!lock.ok()) return lock.error();
+  if (!lock.ok() && lock.error().code != Code::kTimeout) return lock.error();
   const std::string stem = file_stem(job);
   std::unique_ptr<SentMember> member(new SentMember);
   member->folder_ = folder;
@@ -118,7 +120,7 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
       any_dead = any_dead || !alive;
     }
     if (!any_alive) {
-      unlink(path.c_str());
+      if (lock.ok()) unlink(path.c_str());
       continue;
     }
     const bool free_slot = load_acquire((*page)->rank[local_rank].status) == FREERIDE_RANK_ABSENT;

@@ -25,8 +25,8 @@ class SentMember {
 
   /// Joins the job's page in `folder` (/dev/shm), or makes it. Pages whose ranks are all dead are removed on the way; a
   /// page on which some rank has died, or whose slot is taken by a living process, is another incarnation of the job
-  /// and left alone. Blocks at most 250 ms for other ranks that join at this moment. Errors: kInvalidArgument
-  /// (local_rank), kTimeout, kExhausted, kPermission.
+  /// and left alone. Blocks at most 250 ms for other ranks that join at this moment, or whoever else holds the folder's
+  /// lock, and then joins without it. Errors: kInvalidArgument (local_rank), kExhausted, kPermission.
   /// `first` is where the counters of this rank's row start: 0, or FREERIDE_SENT_FIRST where a GPU counts.
   static Result<std::unique_ptr<SentMember>> join(const std::string& folder, const std::string& job,
                                                   uint32_t local_rank, uint32_t world_rank = 0, uint32_t first = 0);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,6 +48,26 @@ size_t files_in(const std::string& folder) {
 }
 
 }  // namespace
+
+TEST_CASE("ranks meet also while somebody else holds the folder's lock, and then remove nothing") {
+  const TempDir dir;
+  const pid_t killed = start_rank(dir.path(), 3);
+  REQUIRE(kill(killed, SIGKILL) == 0);
+  REQUIRE(waitpid(killed, nullptr, 0) == killed);
+  const size_t before = files_in(dir.path());
+  const Fd lock(open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  REQUIRE(flock(lock.get(), LOCK_EX) == 0);
+  const auto first = SentMember::join(dir.path(), "another", 0), second = SentMember::join(dir.path(), "another", 1);
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  CHECK((*first)->path() == (*second)->path());
+  CHECK(files_in(dir.path()) == before + 1);
+  CHECK((*second)->produce(0) == 1);
+  CHECK((*first)->wait(1, 1, in(30 * kNsPerSec)) == Waited::kReached);
+  REQUIRE(flock(lock.get(), LOCK_UN) == 0);
+  (*first)->leave();
+  (*second)->leave();
+}
 
 TEST_CASE("ranks of a job meet on one page; other jobs do not") {
   const TempDir dir;

@@ -18,7 +18,11 @@ WATCHDOG = 120
 
 def environment(run_dir, **more):
     """For a hooked process: this build's library, this test's folder, nothing from the outside that could decide for it."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("FREERIDE_", "TORCHELASTIC"))}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("FREERIDE_", "TORCHELASTIC", "SLURM_"))
+    }
     env.update(
         FREERIDE_RUN_DIR=str(run_dir),
         FREERIDE_HOOK_LIBRARY=str(LIBRARY),

@@ -164,7 +164,8 @@ def spoiled(**changes):
     "content,seals,word",
     [
         (spoiled(), 0, "sealed"),
-        (spoiled()[:-1], 7, "95 bytes"),
+        (spoiled()[: pages.LeasePage.VERSION_1_BYTES - 1], 7, "95 bytes"),
+        (spoiled()[:-1], 7, "says that it is"),
         (b"", 7, "bytes"),
         (spoiled(magic=1), 7, "magic"),
         (spoiled(major=2), 7, "version 2.0"),
@@ -183,7 +184,7 @@ def test_both_refuse_what_is_no_page(content, seals, word):
 
 
 def test_a_longer_page_of_a_newer_minor_is_read():
-    fd = raw(spoiled(minor=4, size_bytes=160) + bytes(64))
+    fd = raw(spoiled(minor=9, size_bytes=160) + bytes(64))
     pages.map_page(pages.LeasePage, fd).close()
     assert tool("read", "lease", fd).returncode == 0
     os.close(fd)

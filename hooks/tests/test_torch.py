@@ -4,6 +4,7 @@ import ast
 import graphlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -315,23 +316,74 @@ print(page.job.decode(), page.device.decode(), page.stage, page.stages)
     assert out == "third cpu-9 1 3\n" and "freeride" not in err
 
 
-def test_job_names(tmp_path):
-    show = (
-        INIT
-        + """
+SHOW_JOB = (
+    INIT
+    + """
 from freeride._hook import hook
 print(hook.page().job.decode())
 """
-    )
+)
+
+
+def jobs_of(ranks):
+    """What each rank of a world calls its job."""
+    names = []
+    for (out, err), code in finish(ranks):
+        assert code == 0, err
+        names.append(out.strip())
+    return names
+
+
+def test_a_job_that_is_named_keeps_its_name(tmp_path):
     for env, wanted in (
         ({"FREERIDE_JOB": "j"}, "j"),
-        ({"TORCHELASTIC_RUN_ID": "e"}, "e"),
-        ({"TORCHELASTIC_RUN_ID": "none"}, None),
-        ({}, None),
+        ({"TORCHELASTIC_RUN_ID": "e", "SLURM_JOB_ID": "7"}, "e"),
+        ({"FREERIDE_JOB": "j", "TORCHELASTIC_RUN_ID": "e", "SLURM_JOB_ID": "7"}, "j"),
     ):
-        (out, err), code = finish(world(show, 1, tmp_path, **env))[0]
-        assert code == 0, err
-        assert out.strip() == wanted if wanted else out.startswith("rank.py-")
+        assert jobs_of(world(SHOW_JOB, 1, tmp_path, **env)) == [wanted]
+
+
+def test_two_jobs_of_one_script_have_two_names_and_all_ranks_of_one_have_one(tmp_path):
+    for env, begin in (
+        ({}, "rank.py-"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "rank.py-"),
+        ({"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "alps"}, "rank.py-alps-7-"),
+    ):
+        one, other = (world(SHOW_JOB, 3, tmp_path, **env) for _ in range(2))  # beside each other
+        names, others = set(jobs_of(one)), set(jobs_of(other))
+        assert len(names) == len(others) == 1 and names != others
+        assert all(re.fullmatch(re.escape(begin) + "[0-9a-f]{8}", name) for name in names | others)
+
+
+def test_ranks_of_one_job_agree_though_they_would_call_it_differently(tmp_path):
+    code = "os.environ['SLURM_JOB_ID'] = str(rank)\n" + SHOW_JOB
+    assert len(set(jobs_of(world(code, 2, tmp_path)))) == 1
+
+
+def test_a_store_that_does_not_answer_holds_nobody_up_for_long(tmp_path):
+    """And the name is then what all ranks have in common."""
+    code = """
+import threading
+class Silent:
+    def compare_set(self, *_): threading.Event().wait()
+    def get(self, *_): raise AssertionError("a get may wait for ever")
+class Poor:
+    pass
+import torch.distributed.distributed_c10d as c10d
+real = c10d._get_default_store
+c10d._get_default_store = Poor if rank else Silent
+"""
+    names = jobs_of(world(code + SHOW_JOB, 2, tmp_path, SLURM_JOB_ID=7, SLURM_CLUSTER_NAME="alps"))
+    assert names == ["rank.py-alps-7"] * 2
+    (name,) = jobs_of(world(code + SHOW_JOB + "print(os.environ['MASTER_PORT'])", 1, tmp_path))
+    assert name == "rank.py-{}\n{}".format(*[name.split("\n")[1]] * 2)
+
+
+def test_a_long_script_name_leaves_room_for_what_tells_jobs_apart(tmp_path):
+    code = SHOW_JOB.replace("from freeride._hook", "import freeride\nfrom freeride._hook", 1)
+    code = "import sys; sys.modules['__main__'].__file__ = '/x/' + 'ä' * 80 + '.py'\n" + code
+    one, other = (jobs_of(world(code, 2, tmp_path)) for _ in range(2))
+    assert len(set(one)) == len(set(other)) == 1 and one != other
 
 
 def test_optimizers_end_iterations(tmp_path):

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "freeride/base/access.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/files.hpp"
 #include "freeride/base/utf8.hpp"
@@ -36,9 +37,16 @@ std::string iso_time(int64_t unix_ms) {
 std::string line_of(const AuditEntry& entry, uint64_t lost) {
   nlohmann::ordered_json line;
   line["time"] = iso_time(entry.unix_ms);
-  line["uid"] = entry.by.uid;
-  line["user"] = user_name(entry.by.uid);
-  line["pid"] = entry.by.pid;
+  if (entry.by.local) {
+    line["uid"] = entry.by.uid;
+    line["user"] = clean_utf8(entry.by.account);
+    line["pid"] = entry.by.pid;
+  } else {
+    line["key"] = clean_utf8(entry.by.key);
+    line["user"] = clean_utf8(entry.by.account);
+    line["address"] = clean_utf8(entry.by.address);
+  }
+  line["role"] = policy::to_string(entry.by.role);
   line["command"] = clean_utf8(entry.command);
   line["arguments"] = nlohmann::ordered_json::parse(entry.arguments, nullptr, false);
   line["outcome"] = entry.outcome;

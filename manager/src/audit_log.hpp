@@ -9,15 +9,15 @@
 #include <optional>
 #include <string>
 
-#include "freeride/base/access.hpp"
 #include "freeride/base/result.hpp"
+#include "freeride/policy/permission.hpp"
 
 namespace freeride::manager {
 
 /// A command that changes something, and what became of it.
 struct AuditEntry {
   int64_t unix_ms = 0;
-  Peer by;                     ///< as the kernel says
+  policy::Identity by;
   std::string command;         ///< as on the wire
   std::string arguments{};     ///< a JSON object; of parameters the names only
   std::string outcome = "ok";  ///< or "pending" (the outcome is another line), or the code of the error

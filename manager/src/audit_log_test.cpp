@@ -23,7 +23,10 @@ std::vector<nlohmann::json> lines_of(const std::filesystem::path& file) {
 AuditEntry entry_of(const std::string& task) {
   AuditEntry entry;
   entry.unix_ms = 1'700'000'000'123;
-  entry.by = {0, 4711};
+  entry.by.local = true;
+  entry.by.role = policy::Role::kOperator;
+  entry.by.account = "root";
+  entry.by.pid = 4711;
   entry.command = "stop";
   entry.arguments = R"({"task":")" + task + R"("})";
   return entry;

@@ -7,6 +7,7 @@
 #include "fault_budget.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/paths.hpp"
+#include "freeride/policy/orders.hpp"
 #include "freeride/policy/queue.hpp"
 #include "job.hpp"
 #include "restarts.hpp"
@@ -16,6 +17,7 @@ namespace freeride::manager {
 struct CoreConfig {
   Paths paths;
   std::string version;
+  std::string network;  ///< where it listens on the network, and whether by key, for users; empty: nowhere
   JobConfig job;
   int64_t default_memory_bytes = 2048LL << 20;  ///< cap of an undeclared task until it has been profiled
   int64_t worker_timeout_ns = 5 * kNsPerSec;    ///< silence after which a worker is lost
@@ -23,6 +25,7 @@ struct CoreConfig {
   RestartLimit restarts;  ///< of a task that was lost with its worker
   size_t history = 1000;  ///< ended tasks that are kept
   FaultLimits faults;
+  policy::OrderLimits orders;  ///< how long a worker may go on without a word of this manager
   policy::QueueOrder queue_order = policy::QueueOrder::kSubmission;
 };
 

@@ -11,7 +11,7 @@ namespace freeride::manager {
 namespace {
 
 constexpr int64_t kPatience = 5 * kNsPerSec;
-constexpr int64_t kRestoredPatience = 60 * kNsPerSec;
+constexpr int64_t kRestoredPatience = 24 * 3600 * kNsPerSec;
 
 Error invalid(std::string message, std::string hint = {}) {
   return {Code::kInvalidArgument, std::move(message), std::move(hint)};
@@ -19,7 +19,8 @@ Error invalid(std::string message, std::string hint = {}) {
 
 }  // namespace
 
-// Whatever lies in the store and nobody turns out to need is dropped, once the workers have had the time to come back.
+// Whatever lies in the store and nobody turns out to need is dropped, once workers have had the time to come back and
+// somebody the time to notice that the state file is an older one.
 Contents::Contents(const Paths& paths, const Clock& clock, const TaskBook& tasks, const Workers& workers,
                    const ProfileRuns& runs)
     : paths_(paths), store_(paths.store_dir()), clock_(clock), tasks_(tasks), workers_(workers), runs_(runs) {
@@ -90,6 +91,9 @@ bool Contents::needed(const std::string& sha256) const {
   if (std::any_of(runs.begin(), runs.end(), [&](const auto& r) { return r.second.sha256 == sha256; })) return true;
   const auto& workers = workers_.all();
   return std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
+    const auto& copies = entry.second.tasks;  // also of tasks that there is no record of
+    if (std::any_of(copies.begin(), copies.end(), [&](const auto& c) { return c.second.sha256 == sha256; }))
+      return true;
     const auto& plugins = entry.second.plugins;
     return std::any_of(plugins.begin(), plugins.end(), [&](const auto& p) { return p.second.sha256 == sha256; });
   });

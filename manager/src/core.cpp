@@ -21,22 +21,24 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
       tasks_(*store_, outside, clock, trouble_, std::move(unix_ms), config.history),
       jobs_(*store_, outside, clock, trouble_, config.job),
       workers_(outside, clock, tasks_, jobs_, due_),
+      copies_(tasks_, workers_),
       orders_(outside, clock),
       profiles_(*store_, trouble_),
       runs_(outside, clock, workers_),
       capacity_(tasks_, workers_, runs_, profiles_, config.default_memory_bytes),
       contents_(config.paths, clock, tasks_, workers_, runs_),
       faults_(*store_, trouble_, config.faults),
-      check_(tasks_, jobs_, runs_, capacity_, faults_),
+      check_(tasks_, jobs_, runs_, capacity_, faults_, copies_),
       replacements_({outside, clock, tasks_, workers_, orders_, contents_, capacity_, profiles_, check_, due_}),
-      lifecycle_({clock, tasks_, workers_, jobs_, contents_, replacements_, capacity_, faults_, due_, config_}),
-      plans_(tasks_, workers_, jobs_, runs_, orders_),
+      lifecycle_(
+          {clock, tasks_, workers_, jobs_, copies_, contents_, replacements_, capacity_, faults_, due_, config_}),
+      plans_(tasks_, workers_, jobs_, runs_, copies_, orders_, config_.orders),
       profiler_({clock, tasks_, workers_, orders_, runs_, profiles_, contents_, capacity_, lifecycle_, due_, config_}),
       scheduler_(
           {clock, tasks_, workers_, orders_, capacity_, profiles_, profiler_, lifecycle_, faults_, due_, config_}),
-      task_commands_({outside, tasks_, workers_, orders_, contents_, check_, lifecycle_, scheduler_, due_}),
+      task_commands_({outside, tasks_, workers_, orders_, contents_, check_, copies_, lifecycle_, scheduler_, due_}),
       profile_commands_({outside, clock, workers_, runs_, profiles_, contents_, capacity_, check_, profiler_, due_}),
-      listings_(config_, outside, clock, tasks_, workers_, jobs_),
+      listings_(config_, outside, clock, tasks_, workers_, jobs_, copies_),
       started_ns_(clock.now_ns()),
       last_tick_ns_(started_ns_),
       next_tick_ns_(started_ns_) {}
@@ -49,7 +51,7 @@ Result<std::unique_ptr<Core>> Core::start(const CoreConfig& config, std::unique_
 }
 
 Status Core::restore() {
-  if (auto tasks = tasks_.restore(); !tasks) return tasks;
+  if (auto tasks = tasks_.restore(policy::place_again_ns(started_ns_, config_.orders)); !tasks) return tasks;
   if (auto profiles = profiles_.restore(); !profiles) return profiles;
   if (auto faults = faults_.restore(); !faults) return faults;
   return jobs_.restore();
@@ -100,6 +102,18 @@ void Core::lift_faults(Ticket ticket, const bus::LiftFaults& wish) {
   scheduler_.run();
 }
 
+std::optional<std::string> Core::user_of_task(const std::string& name) const {
+  const Task* task = tasks_.latest(name);
+  if (task == nullptr) return std::nullopt;
+  return task->load().user;
+}
+
+std::optional<std::string> Core::user_of_profile(const std::string& run) const {
+  const auto found = runs_.all().find(run);
+  if (found == runs_.all().end()) return std::nullopt;
+  return found->second.user;
+}
+
 // ---- from workers
 
 void Core::register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& news) {
@@ -124,13 +138,14 @@ void Core::worker_report(Ticket ticket, const std::string& peer, const bus::Work
   Worker& worker = **taken;
   jobs_.take_measures(report);
   take_tasks(worker, report.leaving);
-  outside_.answer(ticket, Reply(bus::Ack{}));
+  outside_.answer(ticket, Reply(plans_.renewal_of(worker)));
   if (report.leaving) worker_gone(worker, Worker::State::kDown, "worker " + worker.name + " went down", false);
   workers_.publish(worker);
   scheduler_.run();
 }
 
 void Core::take_tasks(Worker& worker, bool leaving) {
+  for (const auto& [name, report] : worker.tasks) tasks_.see_epoch(report.epoch);
   for (const auto& [name, report] : worker.tasks) {
     if (report.purpose == "profile") {
       profiler_.take_report(worker, report);
@@ -202,7 +217,7 @@ void Core::tick() {
 
 // If the manager itself was held up (stopped, swapped, suspended), nobody's silence meanwhile means anything.
 void Core::excuse_own_stall(int64_t now) {
-  if (now - last_tick_ns_ > config_.worker_timeout_ns / 2) {
+  if (now - last_tick_ns_ > std::max(config_.worker_timeout_ns / 2, 2 * kTick)) {
     workers_.excuse(now - kTick);
     tasks_.excuse(now - kTick);
     runs_.excuse(now - kTick);

@@ -10,6 +10,7 @@
 #include "capacity.hpp"
 #include "config.hpp"
 #include "contents.hpp"
+#include "copies.hpp"
 #include "disk_trouble.hpp"
 #include "fault_budget.hpp"
 #include "freeride/base/clock.hpp"
@@ -65,6 +66,11 @@ class Core {
   void list_faults(Ticket ticket);
   void lift_faults(Ticket ticket, const bus::LiftFaults& wish);
 
+  // ---- whose something is; nothing: there is no such
+  /// The task of that name that is live, or else was the last.
+  std::optional<std::string> user_of_task(const std::string& task) const;
+  std::optional<std::string> user_of_profile(const std::string& run) const;
+
   // ---- from workers; `peer` is where the message came from.
   void register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& worker);
   void worker_report(Ticket ticket, const std::string& peer, const bus::WorkerReport& report);
@@ -101,6 +107,7 @@ class Core {
   TaskBook tasks_;
   Jobs jobs_;
   Workers workers_;
+  Copies copies_;
   Orders orders_;
   ProfileBook profiles_;
   ProfileRuns runs_;

@@ -41,13 +41,10 @@ TEST_CASE("another worker of the stage takes the task of a lost one") {
   CHECK(house.state("a") == "PAUSED");
   CHECK(house.task("a").state.worker == "x");
   // The lost one wakes up and still has it: it is told to stop its copy.
-  house.out.sent.clear();
-  house.report(house.worker);
-  house.pass(1, {&other});
-  bool told = false;
-  for (auto& [sent, plan] : house.out.take<bus::WorkerPlan>())
-    told = told || (sent.peer == "peer-w" && plan.orders.empty());
-  CHECK(told);
+  const auto told = house.renewal(house.worker);
+  REQUIRE(told.orders.size() == 1);
+  CHECK(told.orders[0].order == "stop");
+  CHECK(told.orders[0].epoch > house.worker.tasks["a"].epoch);
   CHECK(house.task("a").state.worker == "x");
 }
 
@@ -361,4 +358,35 @@ TEST_CASE("a plugin is handed out by its content only") {
   CHECK(house.answer_of(house.tickets).error().code == Code::kInvalidArgument);
   house.core->fetch_plugin(++house.tickets, std::string(64, '0'));
   CHECK(house.answer_of(house.tickets).error().code == Code::kNotFound);
+}
+
+TEST_CASE("two jobs of one name and two users are two; one user's many leave the others' alone") {
+  House house;
+  FakeWorker mine("mine", 0), hers("hers", 0);
+  mine.job = "gpt";
+  hers.job = "1000/gpt";
+  house.join(mine);
+  house.join(hers);
+  house.pass(1, {&mine, &hers});
+  const auto names = [&](const std::string& asked) {
+    std::vector<std::string> found;
+    house.core->report(++house.tickets, asked);
+    const auto answer = house.answer_of(house.tickets);
+    if (!answer) return found;
+    for (const auto& job : std::get<bus::ReportReply>(*answer).jobs) found.push_back(job.job);
+    return found;
+  };
+  CHECK(names("") == std::vector<std::string>{"1000/gpt", "gpt"});
+  CHECK(names("gpt") == std::vector<std::string>{"gpt"});
+  CHECK(names("1000/gpt") == std::vector<std::string>{"1000/gpt"});
+  // A stranger whose job is never the same: the manager keeps some, and all that others have.
+  FakeWorker many("many", 0);
+  for (int i = 0; i < 100; ++i) {
+    many.job = "1001/job-" + std::to_string(i);
+    if (i == 0) house.join(many);
+    for (int second = 0; second < 6; ++second) house.pass(1, {&many, &mine, &hers});
+  }
+  CHECK(names("").size() == 2 + Jobs::kMostOfOne);
+  CHECK(names("job-99") == std::vector<std::string>{"1001/job-99"});
+  CHECK(names("gpt") == std::vector<std::string>{"gpt"});
 }

@@ -20,7 +20,9 @@ bus::CreateTask create_order(const Task& task, const Worker& worker, const Capac
   order.when_idle = load.when_idle;
   order.network = load.network;
   order.start_paused = task.state().paused_by_user;
-  order.instance = std::to_string(task.row.id) + "-" + std::to_string(task.row.info.submitted_unix_ms);
+  order.instance = instance_of(task.row);
+  order.epoch = task.row.info.epoch;
+  order.heard = worker.number;
   order.revision = task.row.info.revision;
   // With the imperative interface there are no steps: what was measured are stretches between pauses.
   const auto interface = load.params.find("interface");

@@ -72,7 +72,7 @@ TEST_CASE("a plugin content that faults GPUs over its budget is blocked on all o
   // Whoever runs the same content elsewhere is taken off, and stays off though its worker still reports it.
   CHECK(house.state("bystander") == "SUBMITTED");
   house.report(house.other);
-  house.core->tick();
+  house.pass(3, {&house.gpu, &house.cpu});  // until no copy of it can execute
   CHECK(house.task("bystander").state.why == "faults");
   CHECK(contains(house.reason("bystander"), "freeride-ctl faults --lift plugin="));
   CHECK(house.task("bystander").restarts == 0);

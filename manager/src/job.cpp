@@ -268,6 +268,8 @@ policy::DutyCost Job::cost() const {
 double Job::next_duty_pct() const {
   // The first block that has ended since may be of the duty before.
   if (blocks_finished_ < duty_since_block_ + 2) return plan_.duty_pct;
+  // Who sees to it that nothing can be measured gets no more than a job that is seen to lose.
+  if (policy::baseline_is_lost(series_.blocks(), plan_.share_pct)) return policy::kMinDutyPct;
   // Not known yet, as after a restart: they may be worth all that they could be.
   const bool known = on_duty_ns_ >= kWorthKnownNs * static_cast<double>(ranks_.size());
   const double harvested_pct = known ? 100 * harvested_on_duty_ns_ / on_duty_ns_ : 100;

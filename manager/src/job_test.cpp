@@ -106,7 +106,7 @@ TEST_CASE("what a worker and the plan disagree about is no evidence") {
   Training training;
   training.iterate(30);
   training.plan.block_iterations = 0;  // from here on nothing is held out, whatever the plan says
-  training.iterate(1000);
+  training.iterate(200);
   const auto measures = training.job.measures();
   CHECK_FALSE(measures.measured);
 }
@@ -119,6 +119,20 @@ TEST_CASE("I above the budget lowers the duty until I is within it, and gives ba
   CHECK(training.plan.duty_pct * 0.08 >= 0.7);
   training.slowdown = 0;
   training.iterate(4000);
+  CHECK(training.plan.duty_pct == 100);
+}
+
+TEST_CASE("where side tasks come and go in every held-out iteration, so that none is a baseline, duty falls") {
+  Training training({20, 1000 * kMs, {1.0, 1.0}});
+  training.iterate(2000);
+  REQUIRE(training.plan.duty_pct == 100);
+  training.in_transition = true;
+  training.slowdown = 0.5;
+  training.iterate(1000);
+  CHECK(training.plan.duty_pct == policy::kMinDutyPct);
+  training.in_transition = false;
+  training.slowdown = 0;
+  training.iterate(6000);
   CHECK(training.plan.duty_pct == 100);
 }
 

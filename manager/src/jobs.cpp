@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <random>
 
+#include "freeride/base/names.hpp"
+
 namespace freeride::manager {
 namespace {
 
 constexpr int64_t kSavePause = 10 * kNsPerSec;
+constexpr int64_t kStillThere = 5 * kNsPerSec;  // reports come once a second
 
 }  // namespace
 
@@ -31,7 +34,7 @@ Status Jobs::restore() {
 bool Jobs::see_rank(const bus::TrainingState& rank) {
   auto found = jobs_.find(rank.job);
   if (found == jobs_.end()) {
-    if (jobs_.size() >= 2 * kMax) return false;
+    if (jobs_.size() >= 2 * kMax || !make_room(rank.job)) return false;
     found = jobs_.emplace(rank.job, Job(rank.job, seed_, config_)).first;
   }
   found->second.see_rank(rank, clock_.now_ns());
@@ -123,9 +126,29 @@ void Jobs::forget_old() {
     const auto oldest = std::min_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) {
       return a.second.last_seen_ns() < b.second.last_seen_ns();
     });
-    if (auto removed = store_.remove_job(oldest->first); !removed) trouble_.say(removed.error());
-    jobs_.erase(oldest);
+    forget(oldest);
   }
+}
+
+// A user's oldest job makes room for that user's next one, unless it is still there.
+bool Jobs::make_room(const std::string& name) {
+  const std::string owner = name.substr(0, owner_size(name));
+  if (owner.empty()) return true;
+  size_t owned = 0;
+  auto oldest = jobs_.end();
+  for (auto job = jobs_.lower_bound(owner); job != jobs_.end() && job->first.rfind(owner, 0) == 0; ++job) {
+    ++owned;
+    if (oldest == jobs_.end() || job->second.last_seen_ns() < oldest->second.last_seen_ns()) oldest = job;
+  }
+  if (owned < kMostOfOne) return true;
+  if (oldest->second.has_rank_since(clock_.now_ns() - kStillThere)) return false;
+  forget(oldest);
+  return true;
+}
+
+void Jobs::forget(ByName::const_iterator job) {
+  if (auto removed = store_.remove_job(job->first); !removed) trouble_.say(removed.error());
+  jobs_.erase(job);
 }
 
 }  // namespace freeride::manager

@@ -19,13 +19,15 @@ namespace freeride::manager {
 class Jobs {
  public:
   static constexpr size_t kMax = 64;  ///< that are kept; those not seen for longest are forgotten first
+  /// Of these, of one user other than a worker's own: one user's runs do not take the place of others'.
+  static constexpr size_t kMostOfOne = 16;
 
   Jobs(StateStore& store, Outside& outside, const Clock& clock, DiskTrouble& trouble, const JobConfig& config);
   /// Takes over what the store holds. Errors: the store's.
   Status restore();
 
   bool known(const std::string& name) const { return jobs_.count(name) != 0; }
-  /// A rank is there. False: its job is new, and there are too many.
+  /// A rank is there. False: its job is new, and there are too many, or its user has too many at once.
   bool see_rank(const bus::TrainingState& rank);
   void take_measures(const bus::WorkerReport& report);
   /// The job's plans as workers get them; none of a job that is not known.
@@ -47,12 +49,15 @@ class Jobs {
   void forget_old();
 
  private:
+  using ByName = std::map<std::string, Job>;
+  bool make_room(const std::string& name);
+  void forget(ByName::const_iterator job);
   StateStore& store_;
   Outside& outside_;
   const Clock& clock_;
   DiskTrouble& trouble_;
   JobConfig config_;
-  std::map<std::string, Job> jobs_;
+  ByName jobs_;
   uint64_t seed_ = 0;
   int64_t saved_ns_ = 0;
 };

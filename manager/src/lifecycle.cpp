@@ -12,6 +12,7 @@ namespace freeride::manager {
 namespace {
 
 using policy::Cause;
+using policy::Standing;
 using policy::VerdictKind;
 using policy::Why;
 
@@ -60,7 +61,14 @@ void Lifecycle::end(Task& task, bus::Verdict verdict) {
   the_.tasks.trim_history();
 }
 
-void Lifecycle::requeue(Task& task, const std::string& reason, bool count) {
+// All orders rest on what the worker has reported: until then it may execute, and somebody may have told it to.
+int64_t Lifecycle::fence_of(const std::string& name) const {
+  const Worker* worker = the_.workers.find(name);
+  const int64_t heard_ns = worker == nullptr ? started_ns_ : std::max(worker->heard_ns, started_ns_);
+  return policy::place_again_ns(heard_ns, the_.config.orders);
+}
+
+void Lifecycle::requeue(Task& task, const std::string& reason, bool count, Left left) {
   const std::string worker = task.state().worker;
   the_.workers.plan_is_due(worker);
   if (task.row.stopping)
@@ -91,23 +99,33 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count) {
   task.earlier_before = task.row.earlier;
   task.row.earlier = task.state().counters;
   task.state().worker.clear();
+  if (left == Left::kPerhaps) {
+    task.fenced_until_ns = std::max(task.fenced_until_ns, fence_of(worker));
+  } else {
+    task.row.info.epoch = the_.tasks.next_epoch();  // of that one nothing is believed any more
+  }
   spdlog::warn("task {}: back in the queue: {}", task.name(), since);
-  the_.tasks.wait(task, Why::kQueued);
+  const bool fenced = task.fenced_until_ns > the_.clock.now_ns();
+  the_.tasks.wait(task, fenced ? Why::kFenced : Why::kQueued, fenced ? worker : "");
   the_.tasks.save(task);
   the_.due.raised = true;
 }
 
 void Lifecycle::requeue_all(const std::string& worker, const std::string& reason, bool count) {
   for (auto& [id, task] : the_.tasks.all()) {
-    if (task.on(worker)) requeue(task, reason, count);
+    if (task.on(worker)) requeue(task, reason, count, Left::kPerhaps);
   }
 }
 
 void Lifecycle::requeue_missing(const Worker& worker, const std::string& reason, bool creating_too) {
   for (auto& [id, task] : the_.tasks.all()) {
-    if (!task.on(worker.name) || worker.tasks.count(task.name()) != 0) continue;
+    if (!task.on(worker.name)) continue;
+    const auto reported = worker.tasks.find(task.name());
+    if (reported != worker.tasks.end() && the_.copies.standing(worker, reported->second) == Standing::kOrdered)
+      continue;
     if (task.phase == Task::Phase::kCreating && !creating_too) continue;
-    requeue(task, reason, true);
+    // Of a process that has ended nothing is left; one that goes on takes no order twice.
+    requeue(task, reason, true, Left::kNothing);
   }
 }
 
@@ -120,19 +138,25 @@ void Lifecycle::note_fault(const bus::Verdict& verdict, const Worker& worker, co
   for (auto& [id, other] : the_.tasks.all()) {
     if (!other.on_worker() || other.name() == task) continue;
     const Worker* there = the_.workers.find(other.state().worker);
-    if (there != nullptr && is_blocked(other, *there)) requeue(other, "taken off its device", false);
+    if (there != nullptr && is_blocked(other, *there)) requeue(other, "taken off its device", false, Left::kPerhaps);
   }
 }
 
 void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool leaving) {
   const bool ended = report.state == "STOPPED";
   Task* task = the_.tasks.live(report.task);
-  if (task != nullptr && task->phase == Task::Phase::kQueued && task->last_worker == worker.name && !ended &&
-      is_of(*task, report) && !is_blocked(*task, worker)) {
-    adopt(*task, worker);
+  Standing standing = the_.copies.standing(worker, report);
+  if (standing == Standing::kNewer && claim(*task, worker, report)) standing = Standing::kOrdered;
+  if (standing == Standing::kOrdered && task->phase == Task::Phase::kQueued) {
+    if (is_of(*task, report) && !is_blocked(*task, worker)) {
+      // How a copy has ended counts only where epochs tell which one it was.
+      if (!ended || worker.tells_epochs()) adopt(*task, worker);
+    } else if (!ended) {
+      disown(*task);
+    }
   }
-  if (task == nullptr || !task->on(worker.name)) {
-    if (!ended) worker.plan_due = true;
+  if (standing != Standing::kOrdered || !task->on(worker.name)) {
+    if (!ended && !worker.tells_epochs()) worker.plan_due = true;  // others have it with the answer to their report
     return;
   }
   if (!is_of(*task, report)) return;  // of before it was replaced in the queue; it goes before the new one is made
@@ -143,13 +167,15 @@ void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool 
   const auto& verdict = report.verdict;
   const VerdictKind kind = kind_of(verdict);
   note_fault(verdict, worker, task->state().sha256, task->load().user, task->name());
-  if (kind == VerdictKind::kLost)
+  if (kind == VerdictKind::kLost) {
+    const bool ours = policy::cause_of(verdict.cause) == Cause::kExpired;  // this manager was away
     return requeue(*task, verdict.reason.empty() ? "its processes were lost" : bounded(verdict.reason, kMaxReason),
-                   true);
+                   !ours, Left::kNothing);
+  }
   if (kind == VerdictKind::kStopped && !task->row.stopping) {
     // Not the user's wish, so the worker's: it is going down, or it took the task for one that should not be there.
     task->not_before_ns = the_.clock.now_ns() + 2 * kNsPerSec;
-    return requeue(*task, "worker " + worker.name + (leaving ? " went down" : " stopped it"), !leaving);
+    return requeue(*task, "worker " + worker.name + (leaving ? " went down" : " stopped it"), !leaving, Left::kNothing);
   }
   end(*task, verdict);
 }
@@ -157,6 +183,33 @@ void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool 
 bool Lifecycle::is_blocked(const Task& task, const Worker& worker) const {
   const std::string job = worker.ranks.empty() ? "" : worker.ranks.front().job;
   return worker.on_gpu() && the_.faults.blocked(task.state().sha256, task.load().user, job).has_value();
+}
+
+// A manager that knew more has ordered it: this one's database is older. After the start, and before there can be two
+// that execute, all workers that are there have told theirs; the newest counts. Until then it is paused, like every
+// other.
+bool Lifecycle::claim(Task& task, const Worker& worker, const bus::TaskReport& report) {
+  const int64_t now = the_.clock.now_ns();
+  task.claimed_epoch = std::max(task.claimed_epoch, report.epoch);
+  task.claimed_ns = now;
+  if (now < policy::place_again_ns(started_ns_, the_.config.orders) || report.epoch < task.claimed_epoch) return false;
+  if (task.on_worker() && !task.on(worker.name)) {
+    if (the_.workers.find_up(task.state().worker) != nullptr) return false;
+    requeue(task, "worker " + worker.name + " has it by a later order", false, Left::kPerhaps);
+  }
+  if (!task.live()) return false;
+  spdlog::warn("task {}: worker {} has it by a later order than this manager's state file: that one counts",
+               task.name(), worker.name);
+  task.row.info.epoch = report.epoch;
+  the_.tasks.save(task);
+  return true;
+}
+
+// Whatever is there is to go.
+void Lifecycle::disown(Task& task) {
+  task.fenced_until_ns = policy::place_again_ns(the_.clock.now_ns(), the_.config.orders);
+  task.row.info.epoch = the_.tasks.next_epoch();
+  the_.tasks.save(task);
 }
 
 // It was queued again, and has been there all the time.
@@ -172,6 +225,7 @@ void Lifecycle::adopt(Task& task, const Worker& worker) {
 
 void Lifecycle::update(Task& task, const Worker& worker, const bus::TaskReport& report) {
   task.reported_ns = the_.clock.now_ns();
+  task.fenced_until_ns = task.claimed_ns = 0;
   const bool first = task.phase != Task::Phase::kPlaced;
   task.phase = Task::Phase::kPlaced;
   task.create_id.clear();
@@ -216,9 +270,9 @@ void Lifecycle::requeue_silent(int64_t now) {
     if (const Worker* worker = the_.workers.find_up(task.state().worker); worker == nullptr) {
       // Only after a restart of ours: workers get three times the usual patience to find us again.
       if (now - std::max(task.reported_ns, started_ns_) > 3 * the_.config.worker_timeout_ns)
-        requeue(task, "worker " + task.state().worker + " did not come back", true);
+        requeue(task, "worker " + task.state().worker + " did not come back", true, Left::kPerhaps);
     } else if (task.phase == Task::Phase::kPlaced && now - task.reported_ns > the_.config.worker_timeout_ns) {
-      requeue(task, "worker " + worker->name + " has it no more", true);
+      requeue(task, "worker " + worker->name + " has it no more", true, Left::kNothing);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include "capacity.hpp"
 #include "config.hpp"
 #include "contents.hpp"
+#include "copies.hpp"
 #include "fault_budget.hpp"
 #include "jobs.hpp"
 #include "placement_due.hpp"
@@ -24,6 +25,7 @@ class Lifecycle {
     TaskBook& tasks;
     Workers& workers;
     const Jobs& jobs;
+    const Copies& copies;
     Contents& contents;
     Replacements& replacements;
     const Capacity& capacity;
@@ -39,10 +41,15 @@ class Lifecycle {
                   const std::string& task);
   /// The task has ended.
   void end(Task& task, bus::Verdict verdict);
+  /// What may be left of the task on its worker.
+  enum class Left {
+    kNothing,  ///< its processes have ended, or there never were any: it may be placed at once
+    kPerhaps,  ///< a copy that executes until its orders expire: it may be placed after that, or adopted back before
+  };
   /// The task has left its worker and waits again. `count`: as a restart, of which a task has only so many within a
   /// while; only if its worker had it, in whatever state that said it was.
-  void requeue(Task& task, const std::string& reason, bool count);
-  /// The same for all tasks of a worker that is gone.
+  void requeue(Task& task, const std::string& reason, bool count, Left left);
+  /// The same for all tasks of a worker that is gone, or cannot be heard.
   void requeue_all(const std::string& worker, const std::string& reason, bool count);
   /// The same for tasks that a worker's registration does not name, those being created only if `creating_too`.
   void requeue_missing(const Worker& worker, const std::string& reason, bool creating_too);
@@ -54,6 +61,9 @@ class Lifecycle {
  private:
   bool is_blocked(const Task& task, const Worker& worker) const;
   void adopt(Task& task, const Worker& worker);
+  bool claim(Task& task, const Worker& worker, const bus::TaskReport& report);
+  void disown(Task& task);
+  int64_t fence_of(const std::string& worker) const;
   void update(Task& task, const Worker& worker, const bus::TaskReport& report);
   void explain(Task& task, const Worker& worker, const bus::TaskReport& report);
 

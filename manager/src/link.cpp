@@ -2,8 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <unistd.h>
-
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -13,7 +11,6 @@
 namespace freeride::manager {
 namespace {
 constexpr size_t kMaxOpen = 4096;  // requests for a log stay open for two seconds, replacements until they are done
-constexpr size_t kMaxUsers = 4096;
 constexpr size_t kMaxAuditText = 256, kMaxAuditEntries = 64;
 
 template <class C, class... Cs>
@@ -23,10 +20,46 @@ constexpr bool changes_something =
     is_one_of<C, bus::Load, bus::ReplacePlugin, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::TakeProfile,
               bus::StopProfile, bus::ImportProfiles, bus::RegisterWorker, bus::LiftFaults>;
 
-// Workers are given every plugin and say what has become of every task.
-bool is_from_worker(const std::string& command) {
-  return command == bus::WorkerReport::kCommand || command == bus::RegisterWorker::kCommand ||
-         command == bus::FetchPlugin::kCommand;
+// What one has to have the right to, for each command. Workers are given every plugin and say what has become of every
+// task.
+template <class C>
+constexpr policy::Right right_to() {
+  using policy::Right;
+  if constexpr (is_one_of<C, bus::RegisterWorker, bus::WorkerReport, bus::FetchPlugin>) {
+    return Right::kServe;
+  } else if constexpr (is_one_of<C, bus::Load, bus::TakeProfile>) {
+    return Right::kSubmit;
+  } else if constexpr (is_one_of<C, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::ReplacePlugin, bus::ShowTask,
+                                 bus::StopProfile>) {
+    return Right::kSteer;
+  } else if constexpr (is_one_of<C, bus::ImportProfiles>) {
+    return Right::kImport;
+  } else if constexpr (is_one_of<C, bus::LiftFaults>) {
+    return Right::kLift;
+  } else {
+    static_assert(is_one_of<C, bus::ListTasks, bus::ListWorkers, bus::ListPlugins, bus::GetStatus, bus::GetReport,
+                            bus::FollowProfile, bus::ListProfiles, bus::ListFaults>,
+                  "say here who may command it");
+    return Right::kLook;
+  }
+}
+
+// Whose the task or the profile run is that a command is about, where there is one.
+template <class C>
+std::optional<std::string> owner_of(const Core& core, const C& command) {
+  if constexpr (is_one_of<C, bus::StopProfile>) {
+    return core.user_of_profile(command.run);
+  } else if constexpr (right_to<C>() == policy::Right::kSteer) {
+    return core.user_of_task(command.task);
+  } else {
+    return std::nullopt;
+  }
+}
+
+// Only an operator of this host may say whose task it is: who could be anybody anyway.
+bus::Load with_user(bus::Load load, const policy::Identity& by) {
+  if (!by.local || by.role != policy::Role::kOperator) load.user = by.account;
+  return load;
 }
 
 // A command's arguments as the audit log has them: bounded, without what is not set; of parameters, which may be
@@ -67,16 +100,26 @@ bool Link::receive(Core& core, size_t limit) {
 }
 
 template <class C, class Call>
-bool Link::on(const bus::Server::Incoming& incoming, Call call) {
+bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const policy::Identity& by, Call call) {
   if (incoming.message.command != C::kCommand) return false;
+  // Before its body is read: who may not is not worth the work.
+  const AuditEntry said{unix_ms_(), by, C::kCommand, "{}"};
+  if (auto may = policy::permit(by, right_to<C>(), C::kCommand); !may) {
+    refuse(incoming, said, may.error());
+    return true;
+  }
   auto command = incoming.message.as<C>();
   std::optional<AuditEntry> audit;
   if constexpr (changes_something<C>) {
-    audit.emplace(AuditEntry{unix_ms_(), incoming.process, C::kCommand, "{}"});
+    audit = said;
     if (command) audit->arguments = for_audit("", bus::to_json(*command)).dump();
   }
   if (!command) {
     refuse(incoming, audit, command.error());
+    return true;
+  }
+  if (auto may = policy::permit(by, right_to<C>(), C::kCommand, owner_of(core, *command)); !may) {
+    refuse(incoming, audit ? audit : said, may.error());
     return true;
   }
   if (open_.size() >= kMaxOpen) {
@@ -87,6 +130,7 @@ bool Link::on(const bus::Server::Incoming& incoming, Call call) {
   // What an answer needs; not the bytes of a plugin.
   Open& kept = open_[ticket];
   kept.request.peer = incoming.peer;
+  kept.request.sender = incoming.sender;
   kept.request.message.id = incoming.message.id;
   kept.request.message.command = incoming.message.command;
   kept.audit = std::move(audit);
@@ -109,65 +153,41 @@ void Link::refuse(const bus::Server::Incoming& request, const std::optional<Audi
   server_->reply_error(request, error);
 }
 
-// Only who could be anybody anyway may say whose task it is.
-bus::Load Link::with_user(bus::Load load, const Peer& by) {
-  if (is_trusted_user(by.uid)) return load;
-  if (users_.size() >= kMaxUsers) users_.clear();
-  auto [known, fresh] = users_.try_emplace(by.uid);
-  if (fresh) known->second = user_name(by.uid);
-  load.user = known->second;
-  return load;
-}
-
-void Link::lift_faults(Core& core, Ticket ticket, const bus::LiftFaults& wish, const Peer& by) {
-  // Else whoever is blocked could lift it.
-  if (is_trusted_user(by.uid)) return core.lift_faults(ticket, wish);
-  answer(ticket,
-         Error{Code::kPermission, "a block for GPU faults is lifted by root or the manager's own user only",
-               "ask an operator"},
-         {});
-}
-
 void Link::request(Core& core, const bus::Server::Incoming& in) {
-  const Peer by = in.process;
+  // As it is now: a key that was revoked a moment ago is nobody's.
+  const policy::Identity by = identities_.of(in.sender, in.message);
   const std::string& command = in.message.command;
-  if (is_from_worker(command) && !is_trusted_user(by.uid)) {
-    const AuditEntry entry{unix_ms_(), by, bounded(command, kMaxAuditText), "{}"};
-    return refuse(in, entry,
-                  Error{Code::kPermission,
-                        "this manager takes " + in_quotes(command) + " from workers of root and its own user only",
-                        "run the worker as " + user_name(geteuid())});
-  }
   const std::string& peer = in.peer;
-  const std::string& id = in.message.id;
+  // Remembered on disk: nobody is given another key's task for its request.
+  const std::string id = by.local ? in.message.id : by.key + " " + in.message.id;
   const std::string& bytes = in.message.attachment;
   const bool known =
-      on<bus::WorkerReport>(in, [&](Ticket t, const auto& c) { core.worker_report(t, peer, c); }) ||
-      on<bus::RegisterWorker>(in, [&](Ticket t, const auto& c) { core.register_worker(t, peer, c); }) ||
-      on<bus::FetchPlugin>(in, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c.sha256); }) ||
-      on<bus::Load>(in, [&](Ticket t, const auto& c) { core.load(t, id, with_user(c, by), bytes); }) ||
+      on<bus::WorkerReport>(core, in, by, [&](Ticket t, const auto& c) { core.worker_report(t, peer, c); }) ||
+      on<bus::RegisterWorker>(core, in, by, [&](Ticket t, const auto& c) { core.register_worker(t, peer, c); }) ||
+      on<bus::FetchPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c.sha256); }) ||
+      on<bus::Load>(core, in, by, [&](Ticket t, const auto& c) { core.load(t, id, with_user(c, by), bytes); }) ||
       on<bus::ReplacePlugin>(
-          in, [&](Ticket t, const auto& c) { core.replace(t, id, c.task, with_user(c.load, by), bytes); }) ||
-      on<bus::StopTask>(in, [&](Ticket t, const auto& c) { core.stop(t, c.task); }) ||
-      on<bus::PauseTask>(in, [&](Ticket t, const auto& c) { core.pause(t, c.task); }) ||
-      on<bus::ResumeTask>(in, [&](Ticket t, const auto& c) { core.resume(t, c.task); }) ||
-      on<bus::ShowTask>(in, [&](Ticket t, const auto& c) { core.show(t, c.task); }) ||
-      on<bus::ListTasks>(in, [&](Ticket t, const auto&) { core.list_tasks(t); }) ||
-      on<bus::ListWorkers>(in, [&](Ticket t, const auto&) { core.list_workers(t); }) ||
-      on<bus::ListPlugins>(in, [&](Ticket t, const auto&) { core.list_plugins(t); }) ||
-      on<bus::GetStatus>(in, [&](Ticket t, const auto&) { core.status(t); }) ||
-      on<bus::GetReport>(in, [&](Ticket t, const auto& c) { core.report(t, c.job); }) ||
-      on<bus::TakeProfile>(in,
+          core, in, by, [&](Ticket t, const auto& c) { core.replace(t, id, c.task, with_user(c.load, by), bytes); }) ||
+      on<bus::StopTask>(core, in, by, [&](Ticket t, const auto& c) { core.stop(t, c.task); }) ||
+      on<bus::PauseTask>(core, in, by, [&](Ticket t, const auto& c) { core.pause(t, c.task); }) ||
+      on<bus::ResumeTask>(core, in, by, [&](Ticket t, const auto& c) { core.resume(t, c.task); }) ||
+      on<bus::ShowTask>(core, in, by, [&](Ticket t, const auto& c) { core.show(t, c.task); }) ||
+      on<bus::ListTasks>(core, in, by, [&](Ticket t, const auto&) { core.list_tasks(t); }) ||
+      on<bus::ListWorkers>(core, in, by, [&](Ticket t, const auto&) { core.list_workers(t); }) ||
+      on<bus::ListPlugins>(core, in, by, [&](Ticket t, const auto&) { core.list_plugins(t); }) ||
+      on<bus::GetStatus>(core, in, by, [&](Ticket t, const auto&) { core.status(t); }) ||
+      on<bus::GetReport>(core, in, by, [&](Ticket t, const auto& c) { core.report(t, c.job); }) ||
+      on<bus::TakeProfile>(core, in, by,
                            [&](Ticket t, auto c) {
                              c.load = with_user(std::move(c.load), by);
                              core.take_profile(t, c, bytes);
                            }) ||
-      on<bus::FollowProfile>(in, [&](Ticket t, const auto& c) { core.follow_profile(t, c); }) ||
-      on<bus::StopProfile>(in, [&](Ticket t, const auto& c) { core.stop_profile(t, c.run); }) ||
-      on<bus::ListProfiles>(in, [&](Ticket t, const auto& c) { core.list_profiles(t, c); }) ||
-      on<bus::ImportProfiles>(in, [&](Ticket t, const auto& c) { core.import_profiles(t, c); }) ||
-      on<bus::ListFaults>(in, [&](Ticket t, const auto&) { core.list_faults(t); }) ||
-      on<bus::LiftFaults>(in, [&](Ticket t, const auto& c) { lift_faults(core, t, c, by); });
+      on<bus::FollowProfile>(core, in, by, [&](Ticket t, const auto& c) { core.follow_profile(t, c); }) ||
+      on<bus::StopProfile>(core, in, by, [&](Ticket t, const auto& c) { core.stop_profile(t, c.run); }) ||
+      on<bus::ListProfiles>(core, in, by, [&](Ticket t, const auto& c) { core.list_profiles(t, c); }) ||
+      on<bus::ImportProfiles>(core, in, by, [&](Ticket t, const auto& c) { core.import_profiles(t, c); }) ||
+      on<bus::ListFaults>(core, in, by, [&](Ticket t, const auto&) { core.list_faults(t); }) ||
+      on<bus::LiftFaults>(core, in, by, [&](Ticket t, const auto& c) { core.lift_faults(t, c); });
   if (known) return;
   server_->reply_error(
       in, Error{Code::kVersion, "this manager knows no command " + in_quotes(command), "use programs of one version"});

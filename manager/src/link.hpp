@@ -10,6 +10,7 @@
 #include "audit_log.hpp"
 #include "core.hpp"
 #include "freeride/bus/sockets.hpp"
+#include "identity.hpp"
 #include "outside.hpp"
 
 namespace freeride::manager {
@@ -17,10 +18,15 @@ namespace freeride::manager {
 /// One thread. Nothing here blocks.
 class Link final : public Outside {
  public:
-  /// Notes in `audit` who changes what; `unix_ms` is for its dates.
+  /// Notes in `audit` who changes what, and what is refused; `unix_ms` is for its dates. `keys`: those of the network;
+  /// nullptr: it has none.
   Link(std::unique_ptr<bus::Server> server, std::unique_ptr<bus::Publisher> publisher, AuditLog& audit,
-       std::function<int64_t()> unix_ms)
-      : server_(std::move(server)), publisher_(std::move(publisher)), audit_(audit), unix_ms_(std::move(unix_ms)) {}
+       std::function<int64_t()> unix_ms, KeyBook* keys = nullptr)
+      : server_(std::move(server)),
+        publisher_(std::move(publisher)),
+        audit_(audit),
+        unix_ms_(std::move(unix_ms)),
+        identities_(keys) {}
 
   /// Hands what has arrived to `core`, at most `limit` messages. True: there may be more.
   bool receive(Core& core, size_t limit);
@@ -42,18 +48,16 @@ class Link final : public Outside {
 
   void request(Core& core, const bus::Server::Incoming& incoming);
   void refuse(const bus::Server::Incoming& request, const std::optional<AuditEntry>& audit, const Error& error);
-  /// Calls with the command, where it is a C; or answers why not. False: it is another command.
+  /// Calls with the command, where it is a C and its sender may; or answers why not. False: it is another command.
   template <class C, class Call>
-  bool on(const bus::Server::Incoming& incoming, Call call);
-  void lift_faults(Core& core, Ticket ticket, const bus::LiftFaults& wish, const Peer& by);
-  bus::Load with_user(bus::Load load, const Peer& by);
+  bool on(const Core& core, const bus::Server::Incoming& incoming, const policy::Identity& by, Call call);
 
   std::unique_ptr<bus::Server> server_;
   std::unique_ptr<bus::Publisher> publisher_;
   AuditLog& audit_;
   std::function<int64_t()> unix_ms_;
   std::map<Ticket, Open> open_;
-  std::map<uid_t, std::string> users_;  // names that were asked for
+  Identities identities_;
   Ticket next_ticket_ = 1;
 };
 

@@ -2,6 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "freeride/base/names.hpp"
+#include "freeride/policy/placement.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -19,6 +24,7 @@ bus::TaskInfo listed(const Task& task) {
 void Listings::tasks(Ticket ticket) const {
   bus::TasksReply reply;
   for (const auto& [id, task] : tasks_.all()) reply.tasks.push_back(listed(task));
+  for (const auto& one : copies_.unknown()) reply.tasks.push_back(one.info());
   outside_.answer(ticket, Reply(std::move(reply)));
 }
 
@@ -47,21 +53,28 @@ void Listings::status(Ticket ticket) const {
   for (const auto& [id, task] : tasks_.all()) ++reply.tasks_by_state[task.state().state];
   reply.workers = workers_.infos();
   reply.jobs = jobs_.measures();
+  reply.network = config_.network;
   outside_.answer(ticket, Reply(std::move(reply)));
 }
 
 void Listings::report(Ticket ticket, const std::string& job) const {
-  if (!job.empty() && !jobs_.known(job)) {
-    const auto names = jobs_.names();
+  const auto names = jobs_.names(), meant = policy::meant_jobs(job, names);
+  if (!job.empty() && meant.empty()) {
     return outside_.answer(
         ticket, Error{Code::kNotFound,
                       "there is no training job " + in_quotes(job) + (names.empty() ? "" : "; known: " + join(names)),
                       {}});
   }
   bus::ReportReply reply;
-  reply.jobs = jobs_.measures(job);
+  for (const auto& one : meant) {
+    for (auto& measures : jobs_.measures(one)) reply.jobs.push_back(std::move(measures));
+  }
   for (const auto& [id, task] : tasks_.all()) {
-    if (job.empty() || task.state().job.empty() || task.state().job == job) reply.tasks.push_back(listed(task));
+    const std::string& its = task.state().job;
+    const bool listed_too =
+        job.empty() || its.empty() || its == job ||
+        std::any_of(meant.begin(), meant.end(), [&](const auto& one) { return means_job(its, one); });
+    if (listed_too) reply.tasks.push_back(listed(task));
   }
   outside_.answer(ticket, Reply(std::move(reply)));
 }

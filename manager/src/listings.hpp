@@ -5,6 +5,7 @@
 #include <string>
 
 #include "config.hpp"
+#include "copies.hpp"
 #include "jobs.hpp"
 #include "outside.hpp"
 #include "task_book.hpp"
@@ -16,13 +17,14 @@ namespace freeride::manager {
 class Listings {
  public:
   Listings(const CoreConfig& config, Outside& outside, const Clock& clock, const TaskBook& tasks,
-           const Workers& workers, const Jobs& jobs)
+           const Workers& workers, const Jobs& jobs, const Copies& copies)
       : config_(config),
         outside_(outside),
         clock_(clock),
         tasks_(tasks),
         workers_(workers),
         jobs_(jobs),
+        copies_(copies),
         started_ns_(clock.now_ns()) {}
 
   void tasks(Ticket ticket) const;
@@ -39,6 +41,7 @@ class Listings {
   const TaskBook& tasks_;
   const Workers& workers_;
   const Jobs& jobs_;
+  const Copies& copies_;
   int64_t started_ns_;
 };
 

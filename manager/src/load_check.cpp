@@ -54,8 +54,8 @@ Status LoadCheck::check(const bus::Load& load) const {
 Status LoadCheck::check_place(const bus::Load& load) const {
   const auto views = capacity_.devices();
   const auto attached = policy::attached_jobs(views);
-  const bool known = load.job.empty() || attached.empty() || jobs_.known(load.job) ||
-                     std::find(attached.begin(), attached.end(), load.job) != attached.end();
+  const bool known = load.job.empty() || attached.empty() || !policy::meant_jobs(load.job, jobs_.names()).empty() ||
+                     !policy::meant_jobs(load.job, attached).empty();
   if (!known) {
     return Error{Code::kNotFound, "there is no training job " + in_quotes(load.job) + "; attached: " + join(attached),
                  "choose one of those, or load before any trainer attaches to wait for one"};
@@ -76,7 +76,7 @@ Status LoadCheck::check_faults(const std::string& sha256, const std::string& use
 
 Result<std::string> LoadCheck::choose_name(const bus::Load& load) const {
   const auto taken = [this](const std::string& name) {
-    return tasks_.live().count(name) != 0 || runs_.all().count(name) != 0;
+    return tasks_.live().count(name) != 0 || runs_.all().count(name) != 0 || copies_.find_unknown(name).has_value();
   };
   if (!load.name.empty()) {
     if (!taken(load.name)) return load.name;

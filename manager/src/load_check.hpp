@@ -4,6 +4,7 @@
 #include <string>
 
 #include "capacity.hpp"
+#include "copies.hpp"
 #include "fault_budget.hpp"
 #include "freeride/bus/commands.hpp"
 #include "jobs.hpp"
@@ -16,8 +17,8 @@ namespace freeride::manager {
 class LoadCheck {
  public:
   LoadCheck(const TaskBook& tasks, const Jobs& jobs, const ProfileRuns& runs, const Capacity& capacity,
-            const FaultBudget& faults)
-      : tasks_(tasks), jobs_(jobs), runs_(runs), capacity_(capacity), faults_(faults) {}
+            const FaultBudget& faults, const Copies& copies)
+      : tasks_(tasks), jobs_(jobs), runs_(runs), capacity_(capacity), faults_(faults), copies_(copies) {}
 
   /// Names, numbers and parameters. Errors: kInvalidArgument, kExhausted (too many live tasks).
   Status check(const bus::Load& load) const;
@@ -35,6 +36,7 @@ class LoadCheck {
   const ProfileRuns& runs_;
   const Capacity& capacity_;
   const FaultBudget& faults_;
+  const Copies& copies_;
 };
 
 }  // namespace freeride::manager

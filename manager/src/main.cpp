@@ -17,6 +17,7 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/priority.hpp"
+#include "key_book.hpp"
 #include "link.hpp"
 
 namespace {
@@ -31,11 +32,14 @@ const std::map<std::string, policy::QueueOrder> kQueueOrders{{"submission", poli
 
 struct Options {
   std::string run_dir, state_dir, group, audit_log, log_level = "info";
-  std::string publish_endpoint, events_endpoint, commands_endpoint;
+  std::string publish_endpoint, events_endpoint, commands_endpoint, listen, keys_dir;
   bool no_broker = false;
   std::string budget_pct = "1", queue = "submission";
   int64_t holdout_block_ms = 3000, default_memory_mib = 2048, worker_timeout_ms = 5000, profile_timeout_ms = 180'000;
   int64_t restart_interval_s = 600;
+  int64_t order_pause_ms = policy::OrderLimits{}.pause_ns / kNsPerMs;
+  int64_t order_stop_ms = policy::OrderLimits{}.stop_ns / kNsPerMs;
+  int64_t order_margin_ms = policy::OrderLimits{}.margin_ns / kNsPerMs;
   manager::CoreConfig core;  // what else is given in the core's own units
 };
 
@@ -52,6 +56,10 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--commands-endpoint", o.commands_endpoint, "command socket; default: in the run dir");
   app.add_option("--publish-endpoint", o.publish_endpoint, "where events are published; default: in the run dir");
   app.add_option("--events-endpoint", o.events_endpoint, "where events can be read; default: in the run dir");
+  app.add_option(
+      "--listen", o.listen,
+      "also take commands over TCP, by keys: tcp://HOST:PORT (* for all addresses); events on the next port");
+  app.add_option("--keys-dir", o.keys_dir, "the network's keys (freeride-ctl keys); default: keys in the state dir");
   app.add_flag("--no-broker", o.no_broker, "a freeride-bus runs the event broker");
   app.add_option("--holdout-pct", o.core.job.holdout_pct,
                  "share of iterations without side tasks, to measure I against; 0: do not measure")
@@ -69,6 +77,14 @@ void declare(CLI::App& app, Options& o) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option("--worker-timeout-ms", o.worker_timeout_ms, "silence after which a worker is lost")
       ->check(CLI::Range(int64_t{2000}, int64_t{600'000}));
+  app.add_option("--order-pause-ms", o.order_pause_ms,
+                 "how long a worker that does not hear from this manager lets its side tasks run")
+      ->check(CLI::Range(int64_t{500}, int64_t{86'400'000}));
+  app.add_option("--order-stop-ms", o.order_stop_ms, "how long it keeps their processes; at least --order-pause-ms")
+      ->check(CLI::Range(int64_t{500}, int64_t{86'400'000}));
+  app.add_option("--order-margin-ms", o.order_margin_ms,
+                 "how much longer than --order-pause-ms this manager waits before it places such a side task again")
+      ->check(CLI::Range(int64_t{100}, int64_t{86'400'000}));
   app.add_option("--profile-timeout-ms", o.profile_timeout_ms, "longest profile of a plugin")
       ->check(CLI::Range(int64_t{1000}, int64_t{3'600'000}));
   app.add_option("--max-restarts", o.core.restarts.most,
@@ -95,6 +111,9 @@ manager::CoreConfig core_config(const Options& o, const Paths& paths) {
   config.worker_timeout_ns = o.worker_timeout_ms * kNsPerMs;
   config.profile_timeout_ns = o.profile_timeout_ms * kNsPerMs;
   config.restarts.interval_ns = o.restart_interval_s * kNsPerSec;
+  config.orders.pause_ns = o.order_pause_ms * kNsPerMs;
+  config.orders.stop_ns = std::max(o.order_pause_ms, o.order_stop_ms) * kNsPerMs;
+  config.orders.margin_ns = o.order_margin_ms * kNsPerMs;
   config.queue_order = kQueueOrders.at(o.queue);
   return config;
 }
@@ -138,6 +157,66 @@ int serve(manager::Core& core, manager::Link& link, bus::Broker* broker, const C
   }
 }
 
+// What listens on the network: first who checks the keys, then the ports.
+struct Network {
+  bus::TcpPort commands, events;
+  std::unique_ptr<manager::KeyBook> keys;  // nullptr: there are none
+  std::unique_ptr<bus::Doorkeeper> door;
+  std::string told;  // for users
+};
+
+// While it lives, connections to the events end with their keys.
+class FollowKeys {
+ public:
+  FollowKeys(manager::KeyBook* keys, bus::Broker* broker) : keys_(keys) {
+    if (keys_ == nullptr || broker == nullptr) return;
+    keys_->on_change([broker] { broker->look_at_keys(); });
+    broker->look_at_keys();
+  }
+  ~FollowKeys() {
+    if (keys_ != nullptr) keys_->on_change(nullptr);
+  }
+  FollowKeys(const FollowKeys&) = delete;
+  FollowKeys& operator=(const FollowKeys&) = delete;
+
+ private:
+  manager::KeyBook* keys_;
+};
+
+Status prepare_network(const Options& o, const Paths& paths, zmq::context_t& context, Network& network) {
+  if (o.listen.empty()) return {};
+  if (o.no_broker) {
+    return Error{Code::kInvalidArgument, "--listen needs the manager's own broker of events", "leave --no-broker out"};
+  }
+  network.commands.endpoint = o.listen;
+  if (auto next = take(network.events.endpoint, bus::events_port_of(o.listen)); !next) return next;
+  const std::filesystem::path folder = o.keys_dir.empty() ? paths.keys_dir() : std::filesystem::path(o.keys_dir);
+  auto keys = manager::KeyBook::open(folder);
+  if (keys) {
+    network.keys = std::move(*keys);
+    const auto admits = [&book = *network.keys](const std::string& key) { return book.admits(key); };
+    if (auto door = take(network.door, bus::Doorkeeper::start(context, network.keys->secret_key(), admits)); !door)
+      return door;
+    network.commands.door = network.events.door = network.door.get();
+    network.told = o.listen + ", by key";
+    return {};
+  }
+  if (keys.error().code != Code::kNotFound) return keys.error();
+  const auto inside = bus::is_loopback(o.listen);
+  if (!inside) return inside.error();
+  if (!*inside) {
+    return Error{Code::kInvalidArgument,
+                 o.listen + " is not opened: there are no keys in " + folder.string() + ", so it would be everybody's",
+                 "make one (freeride-ctl keys make NAME --role ROLE), or listen at tcp://127.0.0.1:PORT"};
+  }
+  network.told = o.listen + ", without keys: anybody on this host may hear events";
+  spdlog::warn(
+      "{} is opened without keys: anybody on this host may hear events, and nobody command there; make keys "
+      "with freeride-ctl keys make, and start again",
+      o.listen);
+  return {};
+}
+
 int run(const Options& o) {
   Paths paths = Paths::defaults();
   if (!o.run_dir.empty()) paths.run_dir = o.run_dir;
@@ -157,10 +236,12 @@ int run(const Options& o) {
   const auto group = operators_group(o.group);
   if (!group) return fail(group.error());
   const Fd signal_fd = signals();
-  zmq::context_t context;
+  zmq::context_t context(o.listen.empty() ? 1 : 2);  // I/O threads; the second is the network's
   // The command socket first: of two managers the second is to hear of the first, not of its database.
   auto server = bus::Server::bind(context, commands, *group);
   if (!server) return fail(server.error());
+  Network network;  // before what is opened with it
+  if (auto s = prepare_network(o, paths, context, network); !s) return fail(s.error());
   for (const auto& folder : {paths.state_dir, paths.store_dir()}) {
     if (auto s = make_private_folder(folder, *group); !s) return fail(s.error());
   }
@@ -175,7 +256,7 @@ int run(const Options& o) {
   if (!audit) return fail(audit.error());
   std::unique_ptr<bus::Broker> broker;
   if (!o.no_broker) {
-    auto started = bus::Broker::start(context, publish, events, *group);
+    auto started = bus::Broker::start(context, publish, events, *group, o.listen.empty() ? nullptr : &network.events);
     if (!started) return fail(started.error());
     broker = std::move(*started);
   }
@@ -183,9 +264,17 @@ int run(const Options& o) {
   if (!publisher) return fail(publisher.error());
 
   const SteadyClock clock;
-  manager::Link link(std::move(*server), std::move(*publisher), **audit, unix_ms);
-  auto core = manager::Core::start(core_config(o, paths), std::move(*store), link, clock, unix_ms);
+  // A port is opened last: who comes is served.
+  if (!o.listen.empty()) {
+    if (auto s = (*server)->listen(context, network.commands); !s) return fail(s.error());
+  }
+  manager::Link link(std::move(*server), std::move(*publisher), **audit, unix_ms, network.keys.get());
+  manager::CoreConfig config = core_config(o, paths);
+  config.network = network.told;
+  auto core = manager::Core::start(config, std::move(*store), link, clock, unix_ms);
   if (!core) return fail(core.error());
+  const FollowKeys follow_keys(network.keys.get(), broker.get());
+  if (!network.told.empty()) spdlog::info("network: {}; events on the next port", network.told);
   spdlog::info("ready: commands at {}, events at {}, state in {}", commands, events, paths.state_dir.string());
   return serve(**core, link, broker.get(), clock, signal_fd.get());
 }

@@ -10,25 +10,55 @@
 namespace freeride::manager {
 
 bus::WorkerPlan Plans::of(const Worker& worker) const {
-  bus::WorkerPlan plan;
+  bus::WorkerPlan plan = renewal_of(worker);
   std::set<std::string> named;
   for (const auto& rank : worker.ranks) {
     if (!named.insert(rank.job).second) continue;
     for (auto& part : jobs_.wire_plans(rank.job)) plan.holdout.push_back(std::move(part));
   }
-  const auto name = [&plan](const std::string& task, const char* what) {
-    bus::TaskOrder order;
-    order.task = task;
-    order.order = what;
-    plan.orders.push_back(order);
-  };
-  for (const auto& [task_name, task] : tasks_.live()) {
-    if (task->on(worker.name)) name(task_name, task->order());
+  return plan;
+}
+
+bus::WorkerPlan Plans::renewal_of(const Worker& worker) const {
+  bus::WorkerPlan plan;
+  plan.heard = worker.number;
+  plan.pause_ms = limits_.pause_ns / kNsPerMs;
+  plan.stop_ms = limits_.stop_ns / kNsPerMs;
+  for (const auto& [name, task] : tasks_.live()) {
+    const auto reported = worker.tasks.find(name);
+    const bool there = reported != worker.tasks.end() && reported->second.state != "STOPPED";
+    // What the worker has under that name may be something else.
+    if (task->on(worker.name) && !there) plan.orders.push_back({name, task->order(), task->row.info.epoch});
   }
-  for (const auto& [run_name, run] : runs_.all()) {
-    if (run.worker == worker.name) name(run_name, "run");
+  for (const auto& [name, run] : runs_.all()) {
+    if (run.worker == worker.name) plan.orders.push_back({name, "run", run.epoch});
+  }
+  for (const auto& [name, report] : worker.tasks) {
+    if (report.state == "STOPPED") {
+      const std::string how = copies_.settled_as(worker, report);
+      if (!how.empty()) plan.settled.push_back({name, how, report.epoch});
+    } else if (report.purpose != "profile") {
+      plan.orders.push_back(order_for(worker, report));
+    }
   }
   return plan;
+}
+
+bus::TaskOrder Plans::order_for(const Worker& worker, const bus::TaskReport& report) const {
+  const Task* task = tasks_.of_report(report);
+  switch (copies_.standing(worker, report)) {
+    case policy::Standing::kOrdered:
+      if (task->on(worker.name)) return {report.task, task->order(), task->row.info.epoch};
+      return {report.task, "pause", report.epoch};
+    case policy::Standing::kSuperseded:
+      return {report.task, "stop", task->row.info.epoch};
+    case policy::Standing::kEnded:
+      return {report.task, "stop", report.epoch};
+    case policy::Standing::kNewer:
+    case policy::Standing::kUnknown:
+      break;
+  }
+  return {report.task, "pause", report.epoch};
 }
 
 // A hash of the side tasks that could run beside the job's ranks, and where; 0: none.

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include "copies.hpp"
 #include "freeride/bus/commands.hpp"
+#include "freeride/policy/orders.hpp"
 #include "jobs.hpp"
 #include "orders.hpp"
 #include "profile_runs.hpp"
@@ -13,14 +15,17 @@
 
 namespace freeride::manager {
 
-/// A worker's plan names everything that may run there and the holdout plans of its jobs; what it does not name, the
-/// worker stops. One thread; never blocks.
+/// A worker's plan names everything that may run there, and so renews it; what else the worker has and is no profile,
+/// to be ended or to be kept; and the holdout plans of its jobs. One thread; never blocks.
 class Plans {
  public:
-  Plans(const TaskBook& tasks, Workers& workers, Jobs& jobs, const ProfileRuns& runs, Orders& orders)
-      : tasks_(tasks), workers_(workers), jobs_(jobs), runs_(runs), orders_(orders) {}
+  Plans(const TaskBook& tasks, Workers& workers, Jobs& jobs, const ProfileRuns& runs, const Copies& copies,
+        Orders& orders, const policy::OrderLimits& limits)
+      : tasks_(tasks), workers_(workers), jobs_(jobs), runs_(runs), copies_(copies), orders_(orders), limits_(limits) {}
 
   bus::WorkerPlan of(const Worker& worker) const;
+  /// The same without holdout plans: the answer to each report.
+  bus::WorkerPlan renewal_of(const Worker& worker) const;
   /// Makes the jobs' holdout plans anew where that is due, of jobs with a rank seen at or after `since_ns`.
   void replan_jobs(int64_t now, int64_t since_ns);
   /// Sends plans that have changed, one at a time to each worker.
@@ -31,12 +36,15 @@ class Plans {
 
  private:
   uint64_t side_tasks_of(const std::string& job) const;
+  bus::TaskOrder order_for(const Worker& worker, const bus::TaskReport& report) const;
 
   const TaskBook& tasks_;
   Workers& workers_;
   Jobs& jobs_;
   const ProfileRuns& runs_;
+  const Copies& copies_;
   Orders& orders_;
+  const policy::OrderLimits limits_;
 };
 
 }  // namespace freeride::manager

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "freeride/base/names.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -12,14 +13,14 @@ namespace {
 constexpr int64_t kAbandonedAfter = 10 * kNsPerSec;
 
 bool fits(const bus::TakeProfile& wish, const Worker& worker, const policy::DeviceView& device) {
-  if (!wish.worker.empty() && worker.name != wish.worker) return false;
+  if (!wish.worker.empty() && !worker.is_called(wish.worker)) return false;
   if (!wish.device.empty() && worker.device != wish.device) return false;
   const auto& load = wish.load;
   if (load.stage < 0 && load.replica < 0 && load.job.empty()) return true;
   return std::any_of(device.ranks.begin(), device.ranks.end(), [&](const policy::AttachedRank& rank) {
     return (load.stage < 0 || static_cast<int64_t>(rank.stage) == load.stage) &&
            (load.replica < 0 || static_cast<int64_t>(rank.replica) == load.replica) &&
-           (load.job.empty() || rank.job == load.job);
+           (load.job.empty() || means_job(load.job, rank.job));
   });
 }
 
@@ -28,7 +29,14 @@ bool fits(const bus::TakeProfile& wish, const Worker& worker, const policy::Devi
 Result<std::vector<policy::ProfileDevice>> ProfileCommands::candidates(const bus::TakeProfile& wish) const {
   const auto views = the_.capacity.devices();
   if (!wish.worker.empty()) {
-    const Worker* named = the_.workers.find(wish.worker);
+    const auto meant = the_.workers.called(wish.worker);
+    if (meant.size() > 1) {
+      return Error{Code::kInvalidArgument,
+                   "several workers are called " + wish.worker + ": " + meant[0]->name + ", " + meant[1]->name +
+                       (meant.size() > 2 ? ", ..." : ""),
+                   "give one's whole name"};
+    }
+    const Worker* named = meant.empty() ? nullptr : meant.front();
     if (named == nullptr) {
       std::string known;
       for (const auto& view : views) known += (known.empty() ? "" : ", ") + view.worker;

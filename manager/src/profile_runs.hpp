@@ -25,6 +25,7 @@ struct Follower {
 struct ProfileRun {
   std::string name, key, worker, plugin, sha256, user;
   std::map<std::string, std::string> params;
+  uint64_t epoch = 0;
   int64_t started_ns = 0, create_sent_ns = 0, memory_bytes = 0;
   int64_t seen_ns = 0;  ///< when the worker took it, or last reported it; 0: not yet
   bool lost = false, network = false;

@@ -291,6 +291,25 @@ TEST_CASE("a device without a trainer takes the profile; a worker, device or sta
   CHECK(house.take(named).error().code == Code::kNotFound);
 }
 
+TEST_CASE("two hosts of one name are two workers, each named in full; one alone by hostname and device, too") {
+  ProfileHouse house;
+  FakeWorker one("node-0000aaaa:cpu-0"), other("node-0000bbbb:cpu-0");
+  one.host = other.host = "node";
+  one.device = other.device = "cpu-0";
+  house.join(one);
+  auto named = wish();
+  named.worker = "node:cpu-0";
+  CHECK(house.take(named)->worker == one.name);
+  house.join(other);
+  named.load.params["x"] = "1";
+  const auto either = house.take(named);
+  REQUIRE_FALSE(either.ok());
+  CHECK(either.error().code == Code::kInvalidArgument);
+  CHECK(contains(either.error().message, one.name + ", " + other.name));
+  named.worker = other.name;
+  CHECK(house.take(named)->worker == other.name);
+}
+
 TEST_CASE("no worker, a worker that is lost, no room: each is one clear line") {
   ProfileHouse house;
   CHECK(house.take(wish()).error().code == Code::kUnavailable);

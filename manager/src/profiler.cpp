@@ -74,6 +74,7 @@ ProfileRun& Profiler::begin(const bus::Load& load, const std::string& sha256, co
   run.plugin = load.plugin;
   run.user = load.user;
   run.sha256 = sha256;
+  run.epoch = the_.tasks.next_epoch();
   run.params = load.params;
   run.network = load.network;
   run.memory_bytes = the_.capacity.cap_bytes(load);
@@ -95,6 +96,8 @@ void Profiler::send(ProfileRun& run) {
   order.network = run.network;
   order.memory_limit_bytes = run.memory_bytes;
   order.steps = run.wanted_steps;
+  order.epoch = run.epoch;
+  order.heard = the_.workers.at(run.worker).number;
   run.create_sent_ns = the_.clock.now_ns();
   (void)the_.orders.send(the_.workers.at(run.worker), order,
                          {Pending::Kind::kCreate, 0, run.name});  // expire() repeats

@@ -343,6 +343,9 @@ TEST_CASE("contents that nobody needs any more leave the store") {
   house.restart();
   house.join(house.worker);
   house.pass(70, {&house.worker});
+  CHECK(std::filesystem::exists(house.config.paths.store_dir() / (std::string(64, 'a') + ".so")));
+  house.clock.tick(24 * 3600 * kNsPerSec);  // nobody has noticed that there should be a task for it
+  house.pass(2, {&house.worker});
   CHECK_FALSE(std::filesystem::exists(house.config.paths.store_dir() / (std::string(64, 'a') + ".so")));
   CHECK(house.stored(other_bytes(5)));
   CHECK(house.stored(plugin_bytes()));

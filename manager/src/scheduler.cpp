@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -36,7 +37,8 @@ void Scheduler::run() {
   for (const uint64_t id : policy::order_queue(std::move(queue), the_.config.queue_order, std::move(live_by_user))) {
     Task& task = *the_.tasks.by_id(static_cast<int64_t>(id));
     if (task.phase != Task::Phase::kQueued) continue;
-    if (task.not_before_ns > now) {
+    const bool claimed = task.claimed_ns != 0 && now - task.claimed_ns < the_.config.worker_timeout_ns;
+    if (std::max(task.not_before_ns, task.fenced_until_ns) > now || claimed) {
       the_.due.raised = true;
       continue;
     }
@@ -89,6 +91,7 @@ bool Scheduler::place(Task& task, const std::vector<policy::DeviceView>& all) {
 }
 
 void Scheduler::create(Task& task, const Worker& worker, int64_t reserved_bytes) {
+  if (task.create_tries == 0) task.row.info.epoch = the_.tasks.next_epoch();
   const bus::CreateTask order = create_order(task, worker, the_.capacity, the_.profiles);
   task.phase = Task::Phase::kCreating;
   task.row.reserved_bytes = reserved_bytes;
@@ -124,7 +127,8 @@ void Scheduler::create_reply(const Pending& pending, const std::optional<Error>&
     case Code::kExhausted:
       task->not_before_ns = the_.clock.now_ns() + kRefusedPause;
       return the_.lifecycle.requeue(
-          *task, "worker " + pending.worker + " cannot take it now: " + bounded(error->text(), kMaxReason), false);
+          *task, "worker " + pending.worker + " cannot take it now: " + bounded(error->text(), kMaxReason), false,
+          Lifecycle::Left::kNothing);
     default:
       return the_.lifecycle.end(*task, verdict_of(VerdictKind::kRejected, Cause::kRefused,
                                                   "worker " + pending.worker + ": " + error->text()));
@@ -138,7 +142,7 @@ void Scheduler::retry_creates(int64_t now) {
     if (worker == nullptr) continue;  // Lifecycle looks after it
     if (task.create_tries >= kCreateTries) {
       task.not_before_ns = now + kRefusedPause;
-      the_.lifecycle.requeue(task, "worker " + worker->name + " did not take it", false);
+      the_.lifecycle.requeue(task, "worker " + worker->name + " did not take it", false, Lifecycle::Left::kPerhaps);
       continue;
     }
     create(task, *worker, task.row.reserved_bytes);

@@ -11,8 +11,14 @@ namespace freeride::manager {
 namespace {
 
 constexpr int64_t kSaveRetry = 5 * kNsPerSec;
+constexpr uint64_t kMostEpoch = uint64_t{1} << 62;  // whoever says more lies
 
 }  // namespace
+
+std::string instance_of(const TaskRow& row) {
+  if (!row.info.instance.empty()) return row.info.instance;
+  return std::to_string(row.id) + "-" + std::to_string(row.info.submitted_unix_ms);
+}
 
 TaskBook::TaskBook(StateStore& store, Outside& outside, const Clock& clock, DiskTrouble& trouble,
                    std::function<int64_t()> unix_ms, size_t history)
@@ -23,12 +29,13 @@ TaskBook::TaskBook(StateStore& store, Outside& outside, const Clock& clock, Disk
       unix_ms_(std::move(unix_ms)),
       history_(history) {}
 
-Status TaskBook::restore() {
+Status TaskBook::restore(int64_t fenced_until_ns) {
   auto rows = store_.tasks();
   if (!rows) return rows.error();
   for (auto& row : *rows) {
     const int64_t id = row.id;
     next_id_ = std::max(next_id_, id + 1);
+    see_epoch(row.info.epoch);
     Task& task = tasks_[id];
     task.row = std::move(row);
     if (task.state().state == "STOPPED") {
@@ -36,7 +43,11 @@ Status TaskBook::restore() {
       continue;
     }
     live_[task.name()] = &task;
-    if (task.state().worker.empty()) continue;
+    task.fenced_until_ns = fenced_until_ns;
+    if (task.state().worker.empty()) {
+      explain(task, policy::Why::kFenced);
+      continue;
+    }
     task.phase = Task::Phase::kPlaced;
     task.reported_ns = clock_.now_ns();
     policy::WhyDetail detail;
@@ -47,6 +58,15 @@ Status TaskBook::restore() {
   return {};
 }
 
+uint64_t TaskBook::next_epoch() {
+  highest_epoch_ = std::max(highest_epoch_ + 1, static_cast<uint64_t>(std::max<int64_t>(1, unix_ms_())));
+  return highest_epoch_;
+}
+
+void TaskBook::see_epoch(uint64_t epoch) {
+  if (epoch <= kMostEpoch) highest_epoch_ = std::max(highest_epoch_, epoch);
+}
+
 Task* TaskBook::by_id(int64_t id) {
   const auto found = tasks_.find(id);
   return found == tasks_.end() ? nullptr : &found->second;
@@ -55,6 +75,17 @@ Task* TaskBook::by_id(int64_t id) {
 Task* TaskBook::live(const std::string& name) {
   const auto found = live_.find(name);
   return found == live_.end() ? nullptr : found->second;
+}
+
+const Task* TaskBook::of_report(const bus::TaskReport& report) const {
+  const auto found = live_.find(report.task);
+  // A worker of an earlier version tells the name alone.
+  if (report.instance.empty()) return found == live_.end() ? nullptr : found->second;
+  if (found != live_.end() && instance_of(found->second->row) == report.instance) return found->second;
+  for (auto it = tasks_.rbegin(); it != tasks_.rend(); ++it) {
+    if (it->second.name() == report.task && instance_of(it->second.row) == report.instance) return &it->second;
+  }
+  return nullptr;
 }
 
 const Task* TaskBook::latest(const std::string& name) const {

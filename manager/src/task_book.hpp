@@ -38,6 +38,9 @@ struct Task {
   uint32_t profile_failures = 0;
   Restarts restarts;                 ///< those of late; row.info.restarts are all
   int64_t not_before_ns = 0;         ///< queued: not to be placed earlier, since a worker has just said no
+  int64_t fenced_until_ns = 0;       ///< queued: until then there may be another copy that executes
+  uint64_t claimed_epoch = 0;        ///< the newest under which a worker has it, where that is newer than ours
+  int64_t claimed_ns = 0;            ///< when a worker last said so
   int64_t reported_ns = 0;           ///< placed: when its worker last named it
   bus::TaskCounters earlier_before;  ///< row.earlier as it was before it was queued again
   mutable std::map<std::string, std::string> profile_keys;  ///< by device model; hashing is not free
@@ -56,6 +59,9 @@ struct Task {
   const char* order() const { return row.stopping ? "stop" : state().paused_by_user ? "pause" : "run"; }
 };
 
+/// Of all tasks that there ever were, this one: names are used again.
+std::string instance_of(const TaskRow& row);
+
 /// Keeps the tasks, saves them, publishes their states. A Task stays where it is in memory until forget(), which nobody
 /// calls while going through tasks. One thread; what saves blocks on the disk.
 class TaskBook {
@@ -66,14 +72,28 @@ class TaskBook {
   TaskBook(StateStore& store, Outside& outside, const Clock& clock, DiskTrouble& trouble,
            std::function<int64_t()> unix_ms, size_t history);
   /// Takes over what the store holds. Tasks on a worker count as placed there: the worker outlives the manager, and
-  /// will say so when it registers. Errors: the store's.
-  Status restore();
+  /// will say so when it registers. Those in the queue wait until `fenced_until_ns`, since the store may be older than
+  /// what was ordered last. Errors: the store's.
+  Status restore(int64_t fenced_until_ns);
 
   std::map<int64_t, Task>& all() { return tasks_; }  ///< by id: by submission
   const std::map<int64_t, Task>& all() const { return tasks_; }
   const std::map<std::string, Task*>& live() const { return live_; }  ///< those that have not ended, by name
   Task* by_id(int64_t id);
   Task* live(const std::string& name);
+  /// That a worker's report is of, live or ended; nullptr: there is no record of it.
+  const Task* of_report(const bus::TaskReport& report) const;
+
+  /// The epoch of a new placement: greater than all before.
+  ///
+  /// It is at least the wall clock's milliseconds, and greater than every epoch in the database and in any worker's
+  /// report. Each row is on disk before its epoch is sent, so a restart goes on from there. After a start on an older
+  /// database the wall clock is ahead of every epoch that was given since that one was current, unless it was set back
+  /// in between; then what workers report is, and every worker that can be reached has reported before the first
+  /// placement (OrderLimits). What is left is a copy on a worker that cannot be reached, of an epoch that is given
+  /// again by the millisecond: even that is not renewed, unless task, instance and worker are the same as well.
+  uint64_t next_epoch();
+  void see_epoch(uint64_t epoch);
   /// The live one of that name, else the last that has ended; nullptr: there is none.
   const Task* latest(const std::string& name) const;
   /// A live task, for an order. Errors, with `verb` in the sentence: kNotFound, kInvalidArgument (it has ended).
@@ -129,6 +149,7 @@ class TaskBook {
   std::map<std::string, Task*> live_;
   std::vector<int64_t> forgotten_;  // ended tasks that are off the disk and leave memory at the next tick
   int64_t next_id_ = 1;
+  uint64_t highest_epoch_ = 0;
   int64_t retry_saved_ns_ = 0;
 };
 

@@ -56,6 +56,9 @@ void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus:
 // A live task that is not being stopped.
 Result<Task*> TaskCommands::running(const std::string& name, const char* verb) {
   auto found = the_.tasks.to_order(name, verb);
+  if (const auto unknown = the_.copies.find_unknown(name); unknown && !found)
+    return Error{
+        Code::kInvalidArgument, "cannot " + std::string(verb) + " " + name + ": " + unknown->info().state.reason, {}};
   if (found && (*found)->row.stopping)
     return Error{Code::kInvalidArgument, "cannot " + std::string(verb) + " " + name + ": it is being stopped", {}};
   return found;
@@ -82,6 +85,8 @@ void TaskCommands::apply(Ticket ticket, Task& task, const char* doing, const std
 
 void TaskCommands::stop(Ticket ticket, const std::string& name) {
   auto found = the_.tasks.to_order(name, "stop");
+  if (const auto unknown = the_.copies.find_unknown(name); unknown && the_.tasks.live(name) == nullptr)
+    return stop_unknown(ticket, *unknown);
   if (!found) return the_.outside.answer(ticket, found.error());
   Task& task = **found;
   if (!task.on_worker() || the_.workers.find_up(task.state().worker) == nullptr) {
@@ -98,6 +103,24 @@ void TaskCommands::stop(Ticket ticket, const std::string& name) {
     TaskBook::explain(t, policy::Why::kStopping);
   };
   apply(ticket, task, "stopped", change, true);
+}
+
+// It gets a record, and so a verdict: without one nobody would delete what it has left.
+void TaskCommands::stop_unknown(Ticket ticket, const Copies::Unknown& unknown) {
+  TaskRow row;
+  row.info = unknown.info();
+  row.info.submitted_unix_ms = the_.tasks.unix_ms();
+  row.stopping = true;
+  const std::string request = "stop of " + row.info.state.task + " " + row.info.instance;
+  const bus::TaskState state = row.info.state;
+  auto added = the_.tasks.add(std::move(row), request);
+  if (!added) return the_.outside.answer(ticket, added.error());
+  Task& task = **added;
+  task.phase = Task::Phase::kPlaced;
+  the_.tasks.set_state(task, state.state, policy::Why::kStopping);
+  the_.tasks.save(task);
+  send_order(task);
+  the_.tasks.answer(ticket, task);
 }
 
 void TaskCommands::pause(Ticket ticket, const std::string& name) {
@@ -127,11 +150,17 @@ void TaskCommands::send_order(const Task& task) {
   bus::TaskOrder order;
   order.task = task.name();
   order.order = task.order();
+  order.epoch = task.row.info.epoch;
   if (!the_.orders.send(*worker, order, {Pending::Kind::kOrder, task.row.id})) worker->plan_due = true;
 }
 
 void TaskCommands::show(Ticket ticket, const std::string& name) {
   const Task* task = the_.tasks.latest(name);
+  if (const auto unknown = the_.copies.find_unknown(name); unknown && (task == nullptr || !task->live())) {
+    bus::TaskReply reply;
+    reply.task = unknown->info();
+    return the_.outside.answer(ticket, Reply(std::move(reply)));
+  }
   if (task == nullptr) {
     return the_.outside.answer(ticket,
                                Error{Code::kNotFound, "there is no task " + in_quotes(name), "see freeride-ctl tasks"});

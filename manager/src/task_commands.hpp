@@ -5,6 +5,7 @@
 #include <string>
 
 #include "contents.hpp"
+#include "copies.hpp"
 #include "lifecycle.hpp"
 #include "load_check.hpp"
 #include "orders.hpp"
@@ -27,6 +28,7 @@ class TaskCommands {
     Orders& orders;
     Contents& contents;
     const LoadCheck& check;
+    const Copies& copies;
     Lifecycle& lifecycle;
     Scheduler& scheduler;
     PlacementDue& due;
@@ -49,6 +51,7 @@ class TaskCommands {
   Result<Task*> running(const std::string& name, const char* verb);
   void apply(Ticket ticket, Task& task, const char* doing, const std::function<void(Task&)>& change, bool even_unsaved);
   void send_order(const Task& task);
+  void stop_unknown(Ticket ticket, const Copies::Unknown& unknown);
   void answer_log(const Pending& pending, const std::string& log);
 
   Parts the_;

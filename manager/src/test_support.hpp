@@ -98,10 +98,12 @@ struct FakeWorker {
   std::string incarnation = "first";
   std::string job = "gpt", model = "cpu";
   uint32_t stages = 4;
-  std::string device;
+  std::string device, host;
   int64_t memory_bytes = 8LL << 30, context_bytes = 0;
   std::map<std::string, bus::TaskReport> tasks;
   std::vector<bus::PluginState> plugins;
+  uint64_t number = 0;
+  bool earlier_version = false;  ///< that knows of no epochs
 
   std::vector<bus::TrainingState> ranks() const {
     if (stage < 0) return {};
@@ -134,6 +136,10 @@ class House {
     config.paths.state_dir = dir.path / "state";
     config.paths.run_dir = dir.path / "run";
     config.version = "test";
+    // Short: what they are for has tests of its own.
+    config.orders.pause_ns = kNsPerSec;
+    config.orders.stop_ns = 3 * kNsPerSec;
+    config.orders.margin_ns = kNsPerSec;
     if (adjust) adjust(config);
     start();
   }
@@ -200,17 +206,19 @@ class House {
     hello.incarnation = worker.incarnation;
     hello.device_model = worker.model;
     hello.device = worker.device;
+    hello.host = worker.host;
     hello.memory_bytes = hello.usable_bytes = worker.memory_bytes;
     hello.context_bytes = worker.context_bytes;
     hello.ranks = worker.ranks();
     hello.tasks = worker.reports();
     hello.plugins = worker.plugins;
+    if (!worker.earlier_version) hello.number = ++worker.number;
     core->register_worker(++tickets, "peer-" + worker.name, hello);
     auto answer = answer_of(tickets);
     REQUIRE(answer.ok());
     return std::get<bus::WorkerPlan>(*answer);
   }
-  bus::WorkerReport report_of(const FakeWorker& worker) {
+  bus::WorkerReport report_of(FakeWorker& worker) {
     bus::WorkerReport report;
     report.worker = worker.name;
     report.incarnation = worker.incarnation;
@@ -218,13 +226,20 @@ class House {
     report.ranks = worker.ranks();
     report.tasks = worker.reports();
     report.plugins = worker.plugins;
+    if (!worker.earlier_version) report.number = ++worker.number;
     return report;
   }
   Result<Reply> send(const FakeWorker& worker, const bus::WorkerReport& report) {
     core->worker_report(++tickets, "peer-" + worker.name, report);
     return answer_of(tickets);
   }
-  void report(const FakeWorker& worker) { CHECK(send(worker, report_of(worker)).ok()); }
+  /// Reports, and returns the answer.
+  bus::WorkerPlan renewal(FakeWorker& worker) {
+    auto answer = send(worker, report_of(worker));
+    REQUIRE(answer.ok());
+    return std::get<bus::WorkerPlan>(*answer);
+  }
+  void report(FakeWorker& worker) { CHECK(send(worker, report_of(worker)).ok()); }
   void acknowledge(const Recorder::Sent& sent, const std::optional<Error>& error = {}) {
     core->worker_reply(sent.peer, sent.id, error, {});
   }
@@ -242,6 +257,7 @@ class House {
         task.purpose = create->purpose;
         task.revision = create->revision;
         task.state = "PAUSED";
+        if (!worker.earlier_version) task.epoch = create->epoch, task.instance = create->instance;
         if (create->purpose == "profile") {
           task.state = "STOPPED";
           task.verdict.kind = "finished";

@@ -62,6 +62,15 @@ bool Workers::any_up() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.up(); });
 }
 
+std::vector<const Worker*> Workers::called(const std::string& text) const {
+  if (const Worker* named = find(text)) return {named};
+  std::vector<const Worker*> found;
+  for (const auto& [name, worker] : workers_) {
+    if (worker.is_called(text)) found.push_back(&worker);
+  }
+  return found;
+}
+
 void Workers::plan_is_due(const std::string& name) {
   if (Worker* worker = find(name)) worker->plan_due = true;
 }
@@ -88,6 +97,7 @@ Result<Workers::Registered> Workers::register_worker(const std::string& peer, co
   worker.context_bytes = sane_bytes(news.context_bytes);
   worker.state = Worker::State::kUp;
   worker.heard_ns = clock_.now_ns();
+  worker.number = news.number;
   worker.plan_id.clear();
   worker.plugins.clear();
   take_ranks(worker, news.ranks);
@@ -103,6 +113,7 @@ Result<Worker*> Workers::take_report(const std::string& peer, const bus::WorkerR
     return Error{Code::kNotFound, "worker " + in_quotes(report.worker) + " is not registered", "register again"};
   worker->peer = peer;
   worker->heard_ns = clock_.now_ns();
+  worker->number = std::max(worker->number, report.number);
   if (worker->state == Worker::State::kLost) {
     spdlog::info("worker {}: heard again", worker->name);
     worker->state = Worker::State::kUp;

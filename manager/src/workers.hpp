@@ -29,11 +29,15 @@ struct Worker {
   std::map<std::string, bus::PluginState> plugins;  ///< by file name
   bool plan_due = false;                            ///< its plan has changed since it last took one
   std::string plan_id;                              ///< request id of the plan under way; empty: none
+  uint64_t number = 0;                              ///< of its latest registration or report
   bus::WorkerState published;
 
   bool up() const { return state == State::kUp; }
+  bool tells_epochs() const { return number != 0; }  ///< false: its version is from before there were any
   bool on_gpu() const { return device.rfind("GPU-", 0) == 0; }
   bool has_rank_of(const std::string& job) const;
+  /// By its name, or by hostname and device, which another host's worker may have, too.
+  bool is_called(const std::string& text) const { return text == name || text == host + ":" + device; }
 };
 
 /// Keeps what workers say of themselves, bounded and checked, and publishes their states. It shows their ranks to the
@@ -53,6 +57,8 @@ class Workers {
   Worker& at(const std::string& name) { return workers_.at(name); }
   const Worker& at(const std::string& name) const { return workers_.at(name); }
   bool any_up() const;
+  /// Those that `text` means: the one of this name, else all that are called so.
+  std::vector<const Worker*> called(const std::string& text) const;
   /// The worker's plan has changed, if there is such a worker.
   void plan_is_due(const std::string& name);
 

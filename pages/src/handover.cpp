@@ -1,11 +1,13 @@
 #include "freeride/pages/handover.hpp"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "freeride/base/access.hpp"
@@ -40,22 +42,23 @@ Result<Fd> connect_to_worker(const std::string& path) {
   if (!fd.ok()) return fd.error();
   if (connect(fd->get(), reinterpret_cast<sockaddr*>(&*address), sizeof(*address)) != 0) {
     const int err = errno;
-    if (err == ECONNREFUSED || err == EAGAIN)
-      return Error{Code::kUnavailable, "nobody listens at " + path, "start the worker"};
+    if (err == ECONNREFUSED) return Error{Code::kUnavailable, "nobody listens at " + path, "start the worker"};
+    if (err == EAGAIN)
+      return Error{Code::kExhausted, "the worker at " + path + " lets nobody in: too many wait before it", ""};
     return errno_error("cannot connect to " + path, err);
   }
   if (auto believed = check_listener(fd->get(), path); !believed.ok()) return believed.error();
   return fd;
 }
 
-Result<Fd> listen_for_pages(const std::string& path) {
+Result<Fd> listen_for_pages(const std::string& path, Callers callers) {
   auto address = address_of(path);
   if (!address.ok()) return address.error();
   struct stat info {};
   if (lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) return Error{Code::kInvalidArgument, path + " exists and is no socket", "remove it"};
     auto other = connect_to_worker(path);
-    if (other.ok())
+    if (other.ok() || other.error().code == Code::kExhausted)
       return Error{Code::kAlreadyExists, "another worker listens at " + path, "stop it, or use another device"};
     if (unlink(path.c_str()) != 0 && errno != ENOENT)
       return errno_error("cannot replace the stale socket " + path, errno);
@@ -63,11 +66,24 @@ Result<Fd> listen_for_pages(const std::string& path) {
   auto fd = new_socket();
   if (!fd.ok()) return fd.error();
   // The mode is set on the descriptor before bind, so that the name never exists with a wider one.
-  if (fchmod(fd->get(), 0600) != 0) return errno_error("cannot set the mode of " + path, errno);
-  if (bind(fd->get(), reinterpret_cast<sockaddr*>(&*address), sizeof(*address)) != 0) {
+  const mode_t mode = callers == Callers::kAnybody ? 0666 : 0600;
+  if (fchmod(fd->get(), mode) != 0) return errno_error("cannot set the mode of " + path, errno);
+  // Under another name until the mode is what it should be, in which the umask has a say, and somebody listens: who
+  // finds the socket can use it.
+  struct stat own {};
+  if (fstat(fd->get(), &own) != 0) return errno_error("cannot look at a socket", errno);
+  const std::string fresh = path.substr(0, path.rfind('/') + 1) + ".w" + std::to_string(own.st_ino);
+  auto first = address_of(fresh);
+  if (!first.ok()) return first.error();
+  unlink(fresh.c_str());
+  if (bind(fd->get(), reinterpret_cast<sockaddr*>(&*first), sizeof(*first)) != 0)
     return errno_error("cannot bind " + path, errno);
+  if (chmod(fresh.c_str(), mode) != 0 || listen(fd->get(), SOMAXCONN) != 0 ||
+      rename(fresh.c_str(), path.c_str()) != 0) {
+    const int err = errno;
+    unlink(fresh.c_str());
+    return errno_error("cannot listen at " + path, err);
   }
-  if (listen(fd->get(), 64) != 0) return errno_error("cannot listen at " + path, errno);
   return fd;
 }
 
@@ -126,10 +142,6 @@ Result<Hello> receive_hello(int socket) {
       ++descriptors;
     }
   }
-  if (peer.uid != geteuid() && peer.uid != 0) {
-    return Error{Code::kPermission, "a process of uid " + std::to_string(peer.uid) + " tried to attach",
-                 "run trainer and worker as the same user"};
-  }
   if (got == 0 && descriptors == 0) return Error{Code::kUnavailable, "the trainer closed the connection", ""};
   if (got == static_cast<ssize_t>(kHelloBytes) && std::memcmp(bytes, kHello, kHelloBytes) != 0) {
     if (std::memcmp(bytes, kHello, kHelloBytes - 1) == 0) {
@@ -146,6 +158,9 @@ Result<Hello> receive_hello(int socket) {
     return Error{Code::kInvalidArgument,
                  "the hello carries " + std::to_string(descriptors) + " descriptors, expected 1", ""};
   }
+  // Before anything else is asked of it: of another kind of file, any question may be answered by whom it belongs to.
+  if (fcntl(hello.page.get(), F_GET_SEALS) < 0)
+    return Error{Code::kInvalidArgument, "the hello's descriptor is no memory file", ""};
   return hello;
 }
 

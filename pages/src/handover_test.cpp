@@ -85,6 +85,19 @@ TEST_CASE("a worker's socket in a folder that somebody else has made gets no pag
   CHECK(refused.error().code == Code::kPermission);
 }
 
+TEST_CASE("a worker for anybody is one that anybody can connect to, whatever the umask") {
+  Folder folder;
+  const std::string path = folder.path + "/worker-cpu-0.sock";
+  const mode_t before = umask(077);
+  auto listener = listen_for_pages(path, Callers::kAnybody);
+  umask(before);
+  REQUIRE(listener.ok());
+  struct stat info {};
+  REQUIRE(stat(path.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0666);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
+}
+
 TEST_CASE("a stale socket is replaced, another file is not") {
   Folder folder;
   const std::string path = folder.path + "/worker-cpu-0.sock";
@@ -110,6 +123,14 @@ TEST_CASE("bad hellos are refused and leak nothing") {
     SECTION("no descriptor") {
       REQUIRE(send(pair.trainer.get(), kHello, kHelloBytes, 0) == 8);
       CHECK(receive_hello(pair.worker.get()).error().code == Code::kInvalidArgument);
+    }
+    SECTION("no memory file") {
+      int ends[2];
+      REQUIRE(pipe(ends) == 0);
+      CHECK(send_hello(pair.trainer.get(), ends[0]).ok());
+      close(ends[0]);
+      close(ends[1]);
+      CHECK(receive_hello(pair.worker.get()).error().message.find("no memory file") != std::string::npos);
     }
     SECTION("garbage") {
       REQUIRE(send(pair.trainer.get(), "GET / HT", 8, 0) == 8);

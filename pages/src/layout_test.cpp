@@ -68,10 +68,10 @@ std::map<std::string, Layout> layouts_of_header() {
   layouts["sent_rank"] = {sizeof(T), {FIELD(T, status), FIELD(T, pid), FIELD(T, start_time)}};
 #undef T
 #define T freeride_lease_page
-  layouts["lease"] = {
-      sizeof(T),
-      {FIELD(T, header), FIELD(T, sequence), FIELD(T, order), FIELD(T, kind), FIELD(T, reserved0), FIELD(T, lease_id),
-       FIELD(T, deadline_ns), FIELD(T, opened_ns), FIELD(T, grace_ns), FIELD(T, hang_ns), FIELD(T, begin_ns)}};
+  layouts["lease"] = {sizeof(T),
+                      {FIELD(T, header), FIELD(T, sequence), FIELD(T, order), FIELD(T, kind), FIELD(T, reserved0),
+                       FIELD(T, lease_id), FIELD(T, deadline_ns), FIELD(T, opened_ns), FIELD(T, grace_ns),
+                       FIELD(T, hang_ns), FIELD(T, begin_ns), FIELD(T, orders_until_ns), FIELD(T, orders_end_ns)}};
 #undef T
 #define T freeride_answer_page
   layouts["answer"] = {sizeof(T), {FIELD(T, header),        FIELD(T, sequence),       FIELD(T, state),

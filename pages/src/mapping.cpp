@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -145,6 +147,23 @@ Result<Raw> create_file(const std::string& path, const char* name, uint64_t magi
 }
 
 }  // namespace detail
+
+Status check_stays(int fd) {
+  constexpr int kNeeded = kSizeSeals | F_SEAL_FUTURE_WRITE;
+  constexpr int64_t kBlockBytes = 512;  // of st_blocks, whatever the file system's are
+  struct stat info {};
+  struct statfs system {};
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kNeeded) != kNeeded)
+    return bad("bubble page", "not a memfd sealed against shrinking, growing and writing",
+               "the writer must seal it before handing it on");
+  if (fstat(fd, &info) != 0 || fstatfs(fd, &system) != 0)
+    return errno_error("cannot look at the descriptor of a bubble page", errno);
+  if (system.f_type != TMPFS_MAGIC) return bad("bubble page", "not of ordinary memory");
+  if (info.st_blocks < info.st_size / kBlockBytes)
+    return bad("bubble page", "part of its memory is not there", "the writer must reserve all of it");
+  return {};
+}
 
 Result<Mapped<freeride_sent_page>> create_sent_page(const std::string& path) {
   auto raw =

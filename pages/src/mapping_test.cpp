@@ -38,6 +38,21 @@ std::string folder() {
 
 }  // namespace
 
+TEST_CASE("a bubble page that the hook makes stays, whatever becomes of its maker's goodwill; others may not") {
+  const auto made = create_page<freeride_bubble_page>(true);
+  REQUIRE(made.ok());
+  CHECK(check_stays(made->fd.get()).ok());
+  CHECK(fallocate(made->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) != 0);
+  // Its memory can be given back, and then there may be none.
+  CHECK_FALSE(check_stays(create_page<freeride_bubble_page>(false)->fd.get()).ok());
+  const Fd hollow(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(ftruncate(hollow.get(), 1 << 20) == 0);
+  REQUIRE(fcntl(hollow.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | 0x0010) == 0);
+  CHECK(check_stays(hollow.get()).error().message.find("not there") != std::string::npos);
+  const Fd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  CHECK_FALSE(check_stays(null.get()).ok());
+}
+
 TEST_CASE("a created page is sealed, headed and zero") {
   auto made = create_page<freeride_bubble_page>(true);
   REQUIRE(made.ok());

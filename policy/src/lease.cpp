@@ -54,9 +54,13 @@ Window window_of(const LeaseSnapshot& s) {
   return window;
 }
 
+bool ordered(const TaskView& task, int64_t now_ns) {
+  return task.orders_until_ns == 0 || now_ns < task.orders_until_ns;
+}
+
 bool may_get(const LeaseSnapshot& s, size_t index, int64_t deadline_ns, bool idle) {
   const TaskView& task = s.tasks[index];
-  return task.runnable && deadline_ns > task.declined_ns && (!idle || task.when_idle);
+  return task.runnable && ordered(task, s.now_ns) && deadline_ns > task.declined_ns && (!idle || task.when_idle);
 }
 
 // Whether a goes before b for a lease of `remaining_ns`.
@@ -106,6 +110,11 @@ bool stands(const LeaseSnapshot& s, bool idle) {
   return may_get(s, s.open_task, s.open_deadline_ns, idle);
 }
 
+// Of a lease for steps.
+int64_t within_orders(const LeaseSnapshot& s, size_t task, int64_t deadline_ns) {
+  return earlier(deadline_ns, s.tasks[task].orders_until_ns);
+}
+
 LeaseAction open_until(size_t task, int64_t deadline_ns, LeaseKind kind) {
   LeaseAction action;
   action.verb = LeaseVerb::kOpen;
@@ -132,30 +141,35 @@ bool holds_own(const TaskView& task) {
 LeaseAction decide_idle(const LeaseSnapshot& s) {
   if (stands(s, true)) return keep(s);
   const bool own_waits =
-      std::any_of(s.tasks.begin(), s.tasks.end(), wants_own) && std::none_of(s.tasks.begin(), s.tasks.end(), holds_own);
+      std::any_of(s.tasks.begin(), s.tasks.end(),
+                  [&](const TaskView& task) { return wants_own(task) && ordered(task, s.now_ns); }) &&
+      std::none_of(s.tasks.begin(), s.tasks.end(), holds_own);
   if (own_waits) return none(s, Why::kOtherLease);
   const int64_t deadline_ns = s.now_ns + s.limits.idle_slice_ns;
   const size_t task = choose(s, deadline_ns, true);
   if (task == kNoTask) return none(s, Why::kDeviceIdle);
-  return open_until(task, std::min(deadline_ns, s.now_ns + s.limits.longest_ns), LeaseKind::kIdle);
+  return open_until(task, within_orders(s, task, std::min(deadline_ns, s.now_ns + s.limits.longest_ns)),
+                    LeaseKind::kIdle);
 }
 
 LeaseAction decide_bubble(const LeaseSnapshot& s) {
   Window window = window_of(s);
   if (window.why != Why::kNone) return none(s, window.why);
-  // The learned end may have moved to earlier while the lease was open (another rank's bubble began later, a page that
-  // changes its mind): the lease must not outlive the last of the present ends.
+  if (s.only_probes) return none(s, Why::kProbe);
   if (s.probe_room_ns > 0) {
     window.ends_ns.fill(window.ends_ns[0] - s.probe_room_ns);
     if (window.ends_ns[0] - s.now_ns < s.limits.shortest_ns) return none(s, Why::kProbe);
   }
+  // The learned end may have moved to earlier while the lease was open (another rank's bubble began later, a page that
+  // changes its mind): the lease must not outlive the last of the present ends.
   const int64_t last_ns = window.ends_ns[kQuantiles - 1];
   if (stands(s, false) && s.open_deadline_ns <= last_ns) return keep(s);
   for (const int64_t end_ns : window.ends_ns) {
     if (end_ns - s.now_ns < s.limits.shortest_ns) continue;
     const size_t task = choose(s, end_ns, false);
     if (task != kNoTask) {
-      return open_until(task, std::min(end_ns, s.now_ns + s.limits.longest_ns), LeaseKind::kBubble);
+      return open_until(task, within_orders(s, task, std::min(end_ns, s.now_ns + s.limits.longest_ns)),
+                        LeaseKind::kBubble);
     }
     // Somebody may be able to use what the next quantile adds, but only from this one's end on.
     const bool anybody = std::any_of(s.tasks.begin(), s.tasks.end(), [](const TaskView& t) { return t.runnable; });
@@ -165,13 +179,14 @@ LeaseAction decide_bubble(const LeaseSnapshot& s) {
 }
 
 // Looked at again at once: the others' leases may go on now.
-LeaseAction close_own(const LeaseSnapshot& s, size_t task, bool training_came) {
+LeaseAction close_own(const LeaseSnapshot& s, size_t task, bool training_came, bool expired) {
   LeaseAction action;
   action.verb = LeaseVerb::kClose;
   action.kind = s.tasks[task].holds;
   action.task = task;
   action.look_again_ns = s.now_ns;
   action.training_came = training_came;
+  action.expired = expired;
   return action;
 }
 
@@ -182,13 +197,15 @@ LeaseAction decide_own(const LeaseSnapshot& s, bool busy) {
     const TaskView& task = s.tasks[i];
     busy = busy || task.executing || holds_own(task);
     if (!holds_own(task)) continue;
-    if (task.done || task.holds_until_ns <= s.now_ns) return close_own(s, i, false);
+    if (task.done || task.holds_until_ns <= s.now_ns) return close_own(s, i, false, false);
+    if (!ordered(task, s.now_ns)) return close_own(s, i, false, true);
     // InitSideTask cannot be cut; the profile's steps are for the bubbles from then on.
-    if (task.holds == LeaseKind::kProfile && task.init_done && !s.ranks.empty()) return close_own(s, i, true);
-    action.look_again_ns = earlier(action.look_again_ns, task.holds_until_ns);
+    if (task.holds == LeaseKind::kProfile && task.init_done && !s.ranks.empty()) return close_own(s, i, true, false);
+    action.look_again_ns = earlier(action.look_again_ns, earlier(task.holds_until_ns, task.orders_until_ns));
   }
-  const auto next = std::find_if(s.tasks.begin(), s.tasks.end(), wants_own);
-  if (busy || next == s.tasks.end()) return action;
+  const auto next = std::find_if(s.tasks.begin(), s.tasks.end(),
+                                 [&](const TaskView& task) { return wants_own(task) && ordered(task, s.now_ns); });
+  if (busy || next == s.tasks.end() || (s.only_probes && !s.ranks.empty())) return action;
   // Beside a training a profile is initialised like any task, and makes its steps in bubbles.
   const LeaseKind kind = next->wants == LeaseKind::kProfile && !s.ranks.empty() ? LeaseKind::kInit : next->wants;
   const int64_t length_ns = kind == LeaseKind::kProfile ? s.limits.profile_ns : s.limits.init_ns;

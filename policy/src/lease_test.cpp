@@ -423,3 +423,80 @@ TEST_CASE("a bubble that is probed has leases up to the probe's room, and none a
   snapshot.now_ns = 1'025'000'000;  // longer than its low length, too
   CHECK(decide_lease(snapshot).why == Why::kProbe);
 }
+
+TEST_CASE("while it is probed what training does alone, no lease is begun beside it") {
+  LeaseSnapshot snapshot;
+  const RankView rank{.active = true,
+                      .wait = 1,
+                      .begin_ns = 1'000'000'000,
+                      .low_ns = 20'000'000,
+                      .mid_ns = 30'000'000,
+                      .high_ns = 40'000'000};
+  const TaskView tasks[] = {{.runnable = true}, {.wants = LeaseKind::kInit}};
+  snapshot.ranks = {&rank, 1};
+  snapshot.tasks = tasks;
+  snapshot.now_ns = 1'000'000'000;
+  snapshot.only_probes = true;
+  const LeaseAction action = decide_lease(snapshot);
+  CHECK(action.verb == LeaseVerb::kNothing);
+  CHECK(action.why == Why::kProbe);
+  snapshot.ranks = {};  // no training, nothing to probe
+  CHECK(decide_lease(snapshot).verb == LeaseVerb::kOpen);
+}
+
+TEST_CASE("no lease outlives the orders of its task", "[lease]") {
+  Device d;
+  const size_t t = d.task();
+  d.tasks[t].orders_until_ns = d.clock.now_ns() + 3 * kNsPerMs;
+  d.bubble(0, 10 * kNsPerMs, 12 * kNsPerMs, 20 * kNsPerMs);
+  const auto opened = d.step();
+  REQUIRE(opened.verb == LeaseVerb::kOpen);
+  CHECK(opened.deadline_ns == d.tasks[t].orders_until_ns);
+
+  SECTION("they expire") {
+    d.clock.set(opened.deadline_ns);
+    CHECK(d.step().verb == LeaseVerb::kClose);
+    d.tasks[t].executing = false;
+    CHECK(d.step().verb == LeaseVerb::kNothing);
+    SECTION("and are renewed") {
+      d.tasks[t].orders_until_ns = d.clock.now_ns() + kNsPerSec;
+      CHECK(d.step().verb == LeaseVerb::kOpen);
+    }
+  }
+  SECTION("they are renewed in time") {
+    d.tasks[t].orders_until_ns = d.clock.now_ns() + kNsPerSec;
+    d.clock.set(opened.deadline_ns);
+    const auto next = d.step();
+    CHECK(next.verb == LeaseVerb::kOpen);
+    CHECK(next.deadline_ns > opened.deadline_ns);
+  }
+  SECTION("another task's still hold") {
+    const size_t other = d.task();
+    d.clock.set(opened.deadline_ns);
+    CHECK(d.step().verb == LeaseVerb::kClose);
+    d.tasks[t].executing = false;
+    CHECK(d.step().task == other);
+  }
+}
+
+TEST_CASE("an init lease is taken back when the orders expire, and given to nobody without any", "[lease]") {
+  Device d;
+  const size_t t = d.wants(LeaseKind::kInit);
+  d.tasks[t].orders_until_ns = d.clock.now_ns();
+  CHECK(d.step().verb == LeaseVerb::kNothing);
+  const size_t idle = d.task();
+  d.tasks[idle].when_idle = true;
+  CHECK(d.step().task == idle);  // and idle leases do not stop for it
+  d.tasks.erase(d.tasks.begin() + static_cast<std::ptrdiff_t>(idle));
+  d.open_task = kNoTask;
+
+  d.tasks[t].orders_until_ns = d.clock.now_ns() + kNsPerSec;
+  const auto opened = d.step();
+  REQUIRE(opened.verb == LeaseVerb::kOpen);
+  CHECK(opened.deadline_ns == d.clock.now_ns() + d.limits.init_ns);  // InitSideTask may take longer than orders hold
+  CHECK(d.step().look_again_ns == d.tasks[t].orders_until_ns);
+  d.clock.tick(kNsPerSec);
+  const auto closed = d.step();
+  CHECK(closed.verb == LeaseVerb::kClose);
+  CHECK(closed.expired);
+}

@@ -1,8 +1,11 @@
 #include "freeride/policy/placement.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
+
+#include "freeride/base/names.hpp"
 
 namespace freeride::policy {
 namespace {
@@ -109,6 +112,15 @@ std::vector<std::string> attached_jobs(const std::vector<DeviceView>& devices) {
   return {jobs.begin(), jobs.end()};
 }
 
+std::vector<std::string> meant_jobs(const std::string& wanted, const std::vector<std::string>& jobs) {
+  if (wanted.empty()) return jobs;
+  if (std::find(jobs.begin(), jobs.end(), wanted) != jobs.end()) return {wanted};
+  std::vector<std::string> meant;
+  std::copy_if(jobs.begin(), jobs.end(), std::back_inserter(meant),
+               [&](const std::string& job) { return means_job(wanted, job); });
+  return meant;
+}
+
 Placement place(const PlacementRequest& request, const std::vector<DeviceView>& devices) {
   if (devices.empty()) return wait(Why::kNoWorker);
   std::vector<const DeviceView*> candidates;
@@ -116,13 +128,13 @@ Placement place(const PlacementRequest& request, const std::vector<DeviceView>& 
   for (const auto& device : devices) {
     if (anywhere && device.ranks.empty()) candidates.push_back(&device);
   }
-  std::string job = request.job;
-  if (job.empty()) {
-    const auto jobs = attached_jobs(devices);
-    if (jobs.size() > 1 && candidates.empty())
-      return wait(Why::kNoTrainer, "a choice: several jobs are attached (" + join(jobs) + "); load it with --job");
-    if (jobs.size() == 1) job = jobs.front();
+  const auto jobs = meant_jobs(request.job, attached_jobs(devices));
+  if (jobs.size() > 1 && candidates.empty()) {
+    return wait(Why::kNoTrainer, "a choice: several jobs " +
+                                     (request.job.empty() ? "are attached" : "are called " + request.job) + " (" +
+                                     join(jobs) + "); load it with --job");
   }
+  const std::string job = jobs.size() == 1 ? jobs.front() : request.job;
   if (!job.empty()) {
     const JobShape shape = shape_of(job, devices);
     if (shape.attached && candidates.empty()) {
@@ -152,12 +164,15 @@ Placement place(const PlacementRequest& request, const std::vector<DeviceView>& 
 }
 
 Status check_request(const PlacementRequest& request, const std::vector<DeviceView>& devices) {
-  const auto jobs = attached_jobs(devices);
+  const auto jobs = meant_jobs(request.job, attached_jobs(devices));
   const bool anywhere = request.when_idle && request.stage < 0 && request.replica < 0;
-  if (request.job.empty() && jobs.size() > 1 && !anywhere) {
-    return Error{Code::kInvalidArgument, "several training jobs are attached: " + join(jobs), "say which with --job"};
+  if (jobs.size() > 1 && !anywhere) {
+    return Error{
+        Code::kInvalidArgument,
+        "several training jobs are " + (request.job.empty() ? "attached" : "called " + request.job) + ": " + join(jobs),
+        "say which with --job"};
   }
-  const std::string job = request.job.empty() && jobs.size() == 1 ? jobs.front() : request.job;
+  const std::string job = jobs.size() == 1 ? jobs.front() : request.job;
   if (!job.empty()) {
     const JobShape shape = shape_of(job, devices);
     if (shape.attached) {

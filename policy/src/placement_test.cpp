@@ -133,3 +133,23 @@ TEST_CASE("ranks that lie about their numbers do no harm") {
   CHECK(place(request(), {liar}).kind == Kind::kWait);
   CHECK(check_request(request(3), {liar}).ok());
 }
+
+TEST_CASE("a job's name alone means it, whosever it is, as long as there is one of that name") {
+  std::vector<DeviceView> devices = {device("a", 500, 0, 0, "1000/gpt"), device("b", 500, 5, 0, "bert")};
+  auto asked = request(0);
+  asked.job = "gpt";
+  CHECK(place(asked, devices).worker == "a");
+  CHECK(check_request(asked, devices).ok());
+  devices.push_back(device("c", 500, 0, 0, "1001/gpt"));
+  CHECK(place(asked, devices).kind == Kind::kWait);
+  CHECK(says(reason(place(asked, devices)), "several jobs are called gpt (1000/gpt, 1001/gpt)"));
+  CHECK(check_request(asked, devices).error().code == Code::kInvalidArgument);
+  asked.job = "1001/gpt";
+  CHECK(place(asked, devices).worker == "c");
+  // The worker's own user's is meant by its name, whoever else has one of that name.
+  devices.push_back(device("d", 500, 9, 0, "gpt"));
+  asked.job = "gpt";
+  CHECK(place(asked, devices).worker == "d");
+  asked.job = "1002/gpt";
+  CHECK(place(asked, devices).kind == Kind::kWait);
+}

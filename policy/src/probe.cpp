@@ -1,6 +1,7 @@
 #include "freeride/policy/probe.hpp"
 
 #include <algorithm>
+#include <boost/math/distributions/binomial.hpp>
 #include <cmath>
 #include <iterator>
 #include <utility>
@@ -12,6 +13,14 @@ constexpr uint32_t kLeastRow = 3, kMostRow = 8;
 constexpr double kFalseRows = 1e-6;  // rows of findings that may be training's own, of all probes
 // What is believed before anything was seen: one finding in a hundred probes is training's own.
 constexpr double kPriorFindings = 1, kPriorProbes = 100;
+constexpr double kUnsure = 0.05;          // of the upper end of training's share (Clopper and Pearson 1934)
+constexpr uint32_t kMostControls = 4096;  // that are remembered
+
+// So many findings in a row are training's own, of which this is the share, once in a million times; 0: too many.
+uint32_t row_for(double share) {
+  const double row = std::ceil(std::log(kFalseRows) / std::log(std::min(share, 0.999)) - 1e-9);
+  return row > kMostRow ? 0 : std::max(kLeastRow, static_cast<uint32_t>(row));
+}
 
 // SplitMix64 (Steele, Lea, Flood 2014): every bit of the result depends on every bit of x.
 uint64_t mixed(uint64_t x) {
@@ -39,50 +48,72 @@ ProbeOutcome judge_probe(const ProbeTimes& times, int64_t until_ns, int64_t busy
   return times.began_by_ns - times.launched_ns < busy_ns ? ProbeOutcome::kClean : ProbeOutcome::kUnknown;
 }
 
-bool ProbeJudge::is_guilty(uint64_t content) const {
-  return content != 0 && std::find(std::begin(guilty_), std::end(guilty_), content) != std::end(guilty_);
+bool ProbeJudge::is_marked(uint64_t content) const {
+  return content != 0 && std::find(std::begin(marked_), std::end(marked_), content) != std::end(marked_);
 }
 
-uint32_t ProbeJudge::needed() const {
-  const double share =
-      (static_cast<double>(disproved_) + kPriorFindings) / (static_cast<double>(probes_) + kPriorProbes);
-  const double row = std::ceil(std::log(kFalseRows) / std::log(std::min(share, 0.999)) - 1e-9);
-  return row > kMostRow ? 0 : std::max(kLeastRow, static_cast<uint32_t>(row));
+uint32_t ProbeJudge::row_to_go() const {
+  const double share = (own_ + kPriorFindings) / (controls_ + kPriorProbes);
+  return row_for(share);
+}
+
+uint32_t ProbeJudge::row_of_proof() const {
+  if (controls_ == own_) return 0;  // all were training's, or there were none
+  return row_for(boost::math::binomial_distribution<>::find_upper_bound_on_p(controls_, own_, kUnsure));
+}
+
+void ProbeJudge::end_control() {
+  const uint64_t evicted = std::exchange(evicted_, 0);
+  if (is_marked(evicted) || row_of_proof() == 0) return;
+  marked_[next_marked_] = evicted;
+  next_marked_ = (next_marked_ + 1) % kMostMarked;
+}
+
+ProbeJudge::Decision ProbeJudge::evict(std::span<const ProbeSuspect> suspects, size_t victim, bool guilty,
+                                       int64_t now_ns) {
+  const Decision decision{victim, guilty, row_};
+  if (evicted_ != 0) {  // these controls have shown somebody else's work, not training's
+    controls_ -= std::min(row_, controls_);
+    own_ -= std::min(row_, own_);
+  }
+  row_ = 0;
+  evicted_ = suspects[victim].content;
+  evicted_ns_ = now_ns;
+  to_make_ = kControls;
+  return decision;
 }
 
 ProbeJudge::Decision ProbeJudge::note(ProbeOutcome outcome, std::span<const ProbeSuspect> suspects, int64_t now_ns) {
-  if (outcome == ProbeOutcome::kUnknown) return {};
-  if (outcome == ProbeOutcome::kFound && evicted_ != 0 && now_ns - evicted_ns_ < kGoneNs) return {};
-  ++probes_;
-  const uint64_t evicted = std::exchange(evicted_, 0);
-  if (outcome == ProbeOutcome::kClean) {
-    if (evicted != 0 && !is_guilty(evicted)) {
-      guilty_[next_guilty_] = evicted;
-      next_guilty_ = (next_guilty_ + 1) % kMostGuilty;
-    } else {
-      disproved_ += row_;
+  if (evicted_ != 0 && !controlling(now_ns)) end_control();
+  if (outcome == ProbeOutcome::kUnknown || (evicted_ != 0 && now_ns - evicted_ns_ < kGoneNs)) return {};
+  const bool found = outcome == ProbeOutcome::kFound;
+  if (suspects.empty() || evicted_ != 0) {
+    if (controls_ >= kMostControls) controls_ /= 2, own_ /= 2;  // what training did long ago counts less
+    ++controls_;
+    own_ += found ? 1 : 0;
+    if (evicted_ != 0 && --to_make_ == 0) end_control();
+  }
+  row_ = found && !suspects.empty() ? row_ + 1 : 0;
+  if (row_ == 0) return {};
+  const auto latest = [&](bool marked) {
+    size_t who = kNobody;
+    for (size_t i = 0; i < suspects.size(); ++i) {
+      const bool later = who == kNobody || suspects[i].last_served > suspects[who].last_served;
+      if (later && (!marked || is_marked(suspects[i].content))) who = i;
     }
-    row_ = 0;
-    return {};
-  }
-  if (suspects.empty()) {  // nobody could have been it
-    disproved_ += row_ + 1;
-    row_ = 0;
-    return {};
-  }
-  ++row_;
-  const uint32_t enough = needed();
-  if (enough == 0 || row_ < enough) return {};
-  const auto latest = std::max_element(suspects.begin(), suspects.end(),
-                                       [](const auto& a, const auto& b) { return a.last_served < b.last_served; });
-  evicted_ = latest->content;
-  evicted_ns_ = now_ns;
-  return {static_cast<size_t>(latest - suspects.begin()), is_guilty(latest->content)};
+    return who;
+  };
+  const auto enough = [&](uint32_t row) { return row != 0 && row_ >= row; };
+  // Whoever has been it before is it again rather than somebody else.
+  const size_t again = latest(true);
+  const uint32_t proof = row_of_proof();
+  if (again != kNobody && proof != 0) return enough(proof) ? evict(suspects, again, true, now_ns) : Decision{};
+  return enough(row_to_go()) ? evict(suspects, again != kNobody ? again : latest(false), false, now_ns) : Decision{};
 }
 
 void ProbeJudge::training_changed() {
-  row_ = 0;
-  probes_ = disproved_ = evicted_ = 0;
+  row_ = controls_ = own_ = 0;
+  evicted_ = 0;
 }
 
 }  // namespace freeride::policy

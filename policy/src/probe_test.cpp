@@ -1,6 +1,7 @@
 #include "freeride/policy/probe.hpp"
 
 #include <catch2/catch.hpp>
+#include <random>
 #include <vector>
 
 using namespace freeride::policy;
@@ -51,78 +52,170 @@ TEST_CASE("probe: one bubble in so many, another choice with another secret", "[
   CHECK_FALSE(is_probed(1, 1, 0));
 }
 
-TEST_CASE("probe: three findings in a row make the one that was served last go", "[probe]") {
+namespace {
+
+constexpr auto kFound = ProbeOutcome::kFound, kClean = ProbeOutcome::kClean;
+
+/// Probes of a training that makes findings of its own by chance, and of side tasks.
+struct Probes {
   ProbeJudge judge;
   int64_t now_ns = kT;
-  const std::vector<ProbeSuspect> suspects{{11, 5}, {12, 9}};
-  CHECK(judge.note(ProbeOutcome::kFound, suspects, now_ns).victim == ProbeJudge::kNobody);
-  CHECK(judge.note(ProbeOutcome::kUnknown, suspects, now_ns).victim == ProbeJudge::kNobody);
-  CHECK(judge.note(ProbeOutcome::kFound, suspects, now_ns).victim == ProbeJudge::kNobody);
-  const auto decision = judge.note(ProbeOutcome::kFound, suspects, now_ns);
+  std::vector<ProbeSuspect> suspects;
+
+  ProbeJudge::Decision note(ProbeOutcome outcome) {
+    now_ns += 10 * kMs;
+    return judge.note(outcome, suspects, now_ns);
+  }
+  /// Findings until somebody has to go, `most` of them.
+  ProbeJudge::Decision row(uint32_t most = 20) {
+    ProbeJudge::Decision decision;
+    for (uint32_t i = 0; i < most && decision.victim == ProbeJudge::kNobody; ++i) decision = note(kFound);
+    return decision;
+  }
+  /// Who went is gone, and this is what the controls find.
+  void control(uint32_t findings = 0, std::vector<ProbeSuspect> left = {}) {
+    suspects = std::move(left);
+    now_ns += ProbeJudge::kGoneNs;
+    for (uint32_t i = 0; i < ProbeJudge::kControls; ++i) note(i < findings ? kFound : kClean);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("probe: three findings in a row make the one that was served last go", "[probe]") {
+  Probes probes;
+  probes.suspects = {{11, 5}, {12, 9}};
+  CHECK(probes.row(1).victim == ProbeJudge::kNobody);
+  probes.note(ProbeOutcome::kUnknown);
+  CHECK(probes.row(1).victim == ProbeJudge::kNobody);
+  const auto decision = probes.row(1);
   CHECK(decision.victim == 1);
+  CHECK(decision.row == 3);
   CHECK_FALSE(decision.guilty);
 }
 
-TEST_CASE("probe: a clean one between findings disproves them", "[probe]") {
-  ProbeJudge judge;
-  int64_t now_ns = kT;
-  const std::vector<ProbeSuspect> suspects{{11, 5}};
-  for (int i = 0; i < 3; ++i) {
-    CHECK(judge.note(ProbeOutcome::kFound, suspects, now_ns).victim == ProbeJudge::kNobody);
-    CHECK(judge.note(ProbeOutcome::kFound, suspects, now_ns).victim == ProbeJudge::kNobody);
-    CHECK(judge.note(ProbeOutcome::kClean, suspects, now_ns).victim == ProbeJudge::kNobody);
-    CHECK_FALSE(judge.suspicious());
+TEST_CASE("probe: a clean one between findings ends the row, and says nothing of training", "[probe]") {
+  Probes probes;
+  probes.suspects = {{11, 5}};
+  // What a side task shows or hides beside it must not raise what it takes: it would be free after some rows.
+  for (int i = 0; i < 300; ++i) {
+    CHECK(probes.row(2).victim == ProbeJudge::kNobody);
+    CHECK(probes.judge.wants_all(false));
+    CHECK(probes.note(kClean).victim == ProbeJudge::kNobody);
+    CHECK_FALSE(probes.judge.wants_all(false));
   }
+  CHECK(probes.judge.row_to_go() == 3);
+  CHECK(probes.row(3).victim == 0);
 }
 
-TEST_CASE("probe: guilty is whose going made the GPU clean, when it comes to that again", "[probe]") {
-  ProbeJudge judge;
-  int64_t now_ns = kT;
-  std::vector<ProbeSuspect> suspects{{11, 5}, {12, 9}};
-  const auto row = [&] {
-    ProbeJudge::Decision decision;
-    while (decision.victim == ProbeJudge::kNobody) decision = judge.note(ProbeOutcome::kFound, suspects, now_ns);
-    return decision;
-  };
-  CHECK(row().victim == 1);  // 12 goes, an innocent one
-  suspects.pop_back();
-  now_ns += ProbeJudge::kGoneNs - 1;  // what it has left may be there still
-  for (int i = 0; i < 10; ++i) CHECK(judge.note(ProbeOutcome::kFound, {}, now_ns).victim == ProbeJudge::kNobody);
-  CHECK(judge.needed() == 3);
-  now_ns += 1;
-  const auto second = judge.note(ProbeOutcome::kFound, suspects, now_ns);  // it was not it: the row goes on
+TEST_CASE("probe: after an eviction nobody gets a lease until controls are made", "[probe]") {
+  Probes probes;
+  CHECK_FALSE(probes.judge.controlling(probes.now_ns));
+  probes.suspects = {{11, 5}};
+  REQUIRE(probes.row().victim == 0);
+  CHECK(probes.judge.controlling(probes.now_ns));
+  CHECK(probes.judge.wants_all(true));
+  probes.control();
+  CHECK_FALSE(probes.judge.controlling(probes.now_ns));
+  CHECK(probes.judge.row_of_proof() == 5);
+  // Where they do not come there is an end, too.
+  probes.suspects = {{12, 6}};
+  REQUIRE(probes.row().victim == 0);
+  CHECK(probes.judge.controlling(probes.now_ns + ProbeJudge::kControlNs - 1));
+  CHECK_FALSE(probes.judge.controlling(probes.now_ns + ProbeJudge::kControlNs));
+}
+
+TEST_CASE("probe: what the evicted one has left for two seconds tells nothing", "[probe]") {
+  Probes probes;
+  probes.suspects = {{11, 5}};
+  REQUIRE(probes.row().victim == 0);
+  probes.suspects = {};
+  for (int i = 0; i < 100; ++i) probes.note(kFound);
+  probes.control();
+  CHECK(probes.judge.row_of_proof() == 5);
+}
+
+TEST_CASE("probe: guilty is who comes to it again, after the GPU was quiet without it", "[probe]") {
+  Probes probes;
+  probes.suspects = {{11, 5}};
+  REQUIRE_FALSE(probes.row().guilty);
+  probes.control();
+  probes.suspects = {{11, 7}, {12, 8}};  // marked: it goes rather than who was served last
+  const auto again = probes.row();
+  CHECK(again.victim == 0);
+  CHECK(again.guilty);
+  CHECK(again.row == 5);
+  probes.control();
+  probes.suspects = {{12, 30}};
+  CHECK_FALSE(probes.row().guilty);
+}
+
+TEST_CASE("probe: who went in vain is not marked; who goes after it, and makes the GPU quiet, is", "[probe]") {
+  Probes probes;
+  probes.suspects = {{11, 5}, {12, 9}};
+  REQUIRE(probes.row().victim == 1);
+  probes.suspects = {{11, 5}};  // stopped, and its work goes on
+  probes.now_ns += ProbeJudge::kGoneNs;
+  const auto second = probes.row();
   CHECK(second.victim == 0);
   CHECK_FALSE(second.guilty);
-  judge.note(ProbeOutcome::kFound, {}, now_ns);
-  judge.note(ProbeOutcome::kClean, {}, now_ns);
-  suspects = {{12, 20}, {11, 21}};
-  const auto third = row();
-  CHECK(third.victim == 1);
-  CHECK(third.guilty);
-  now_ns += ProbeJudge::kGoneNs;
-  judge.note(ProbeOutcome::kClean, {}, now_ns);
-  suspects = {{12, 30}};
-  CHECK_FALSE(row().guilty);
+  probes.control();
+  CHECK(probes.judge.row_of_proof() == 5);  // its findings are not training's
+  probes.suspects = {{12, 20}};
+  CHECK_FALSE(probes.row().guilty);
+  probes.control();
+  probes.suspects = {{11, 40}, {12, 41}};
+  const auto guilty = probes.row();
+  CHECK(guilty.guilty);
 }
 
 TEST_CASE("probe: a training whose bubbles are not empty accuses nobody", "[probe]") {
-  ProbeJudge judge;
-  int64_t now_ns = kT;
-  for (int i = 0; i < 100; ++i) judge.note(ProbeOutcome::kFound, {}, now_ns);
-  CHECK(judge.needed() == 0);
-  const std::vector<ProbeSuspect> suspects{{11, 5}};
-  for (int i = 0; i < 100; ++i) CHECK(judge.note(ProbeOutcome::kFound, suspects, now_ns).victim == ProbeJudge::kNobody);
-  judge.training_changed();
-  CHECK(judge.needed() == 3);
+  Probes probes;
+  CHECK(probes.judge.row_of_proof() == 0);  // nothing is known of it
+  for (int i = 0; i < 100; ++i) probes.note(kFound);
+  CHECK(probes.judge.row_to_go() == 0);
+  CHECK(probes.judge.row_of_proof() == 0);
+  probes.suspects = {{11, 5}};
+  CHECK(probes.row(100).victim == ProbeJudge::kNobody);
+  probes.judge.training_changed();
+  CHECK(probes.judge.row_to_go() == 3);
 }
 
-TEST_CASE("probe: the more findings clean probes disprove, the more in a row are needed", "[probe]") {
-  ProbeJudge judge;
-  int64_t now_ns = kT;
-  const std::vector<ProbeSuspect> suspects{{11, 5}};
-  for (int i = 0; i < 400; ++i) {
-    if (i % 10 == 0) judge.note(ProbeOutcome::kFound, suspects, now_ns);
-    judge.note(ProbeOutcome::kClean, suspects, now_ns);
+TEST_CASE("probe: the more findings controls have, the longer a row has to be to prove anything", "[probe]") {
+  for (const auto& [findings, proof] : std::vector<std::pair<uint32_t, uint32_t>>{{0, 5}, {1, 6}, {3, 8}, {8, 0}}) {
+    Probes probes;
+    probes.suspects = {{11, 5}};
+    REQUIRE(probes.row().victim == 0);
+    probes.control(findings);
+    CHECK(probes.judge.row_of_proof() == proof);
+    probes.suspects = {{11, 7}};
+    CHECK(probes.row().guilty == (proof != 0));
   }
-  CHECK(judge.needed() == 6);
+}
+
+TEST_CASE("probe: before anybody is there every bubble is probed until enough is known of training", "[probe]") {
+  Probes probes;
+  for (uint32_t i = 0; i < ProbeJudge::kControls; ++i) {
+    CHECK(probes.judge.wants_all(true));
+    CHECK_FALSE(probes.judge.wants_all(false));
+    probes.note(kClean);
+  }
+  CHECK_FALSE(probes.judge.wants_all(true));
+}
+
+TEST_CASE("probe: training's own work by chance kills nobody in a hundred thousand probes", "[probe]") {
+  std::mt19937_64 random(7);
+  for (const double share : {0.02, 0.1, 0.5}) {
+    Probes probes;
+    std::bernoulli_distribution own(share);
+    int gone = 0;
+    for (int i = 0; i < 100'000; ++i) {
+      const bool controls = probes.judge.controlling(probes.now_ns);
+      probes.suspects = controls ? std::vector<ProbeSuspect>{} : std::vector<ProbeSuspect>{{11, 5}};
+      const auto decision = probes.note(own(random) ? kFound : kClean);
+      CHECK_FALSE(decision.guilty);
+      gone += decision.victim == 0 ? 1 : 0;
+    }
+    CHECK(gone <= 8);
+  }
 }

@@ -154,6 +154,15 @@ DutyCost duty_cost(const std::vector<BlockMean>& blocks) {
   return result;
 }
 
+bool baseline_is_lost(const std::deque<BlockMean>& blocks, double share_pct) {
+  if (!(share_pct > 0)) return false;  // none is wanted
+  const auto baseline =
+      std::find_if(blocks.rbegin(), blocks.rend(), [](const auto& block) { return block.kind == BlockKind::kHeldOut; });
+  const auto harvested =
+      std::count_if(blocks.rbegin(), baseline, [](const auto& block) { return block.kind == BlockKind::kHarvested; });
+  return static_cast<double>(harvested) > kLostStrata * std::max(2.0, 100 / share_pct);
+}
+
 double mean_duty_pct(const std::vector<BlockMean>& blocks) {
   double sum = 0, iterations = 0;
   for (const auto& block : blocks) {

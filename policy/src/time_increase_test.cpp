@@ -121,6 +121,26 @@ TEST_CASE("a series keeps a bounded number of blocks and continues where it left
   CHECK(restored.blocks().size() == BlockSeries::kMaxBlocks);
 }
 
+TEST_CASE("the baseline is lost where harvested blocks go on for six strata with none held out between") {
+  std::deque<BlockMean> blocks(1);
+  blocks.back().kind = BlockKind::kHeldOut;
+  BlockMean harvested;
+  harvested.kind = BlockKind::kHarvested;
+  const auto add = [&](int count) { blocks.insert(blocks.end(), static_cast<size_t>(count), harvested); };
+  add(60);
+  CHECK_FALSE(baseline_is_lost(blocks, 10));
+  add(1);
+  CHECK(baseline_is_lost(blocks, 10));
+  CHECK_FALSE(baseline_is_lost(blocks, 5));
+  CHECK(baseline_is_lost(blocks, 50));
+  CHECK_FALSE(baseline_is_lost(blocks, 0));  // nobody wants one
+  blocks.resize(blocks.size() + 200);        // no side task was there to run
+  CHECK_FALSE(baseline_is_lost(blocks, 5));
+  blocks.push_back(blocks.front());
+  CHECK_FALSE(baseline_is_lost(blocks, 10));
+  CHECK_FALSE(baseline_is_lost({}, 10));
+}
+
 TEST_CASE("the interval covers the truth about 95 times in 100, also with noise that lasts for a block") {
   std::mt19937_64 random(20240607);  // fixed: the outcome is the same on every run
   std::normal_distribution<double> block_noise(0, 3e6), iteration_noise(0, 5e6);

@@ -52,6 +52,8 @@ constexpr EnumName<Cause> kCauses[] = {
     {Cause::kMpsServer, "mps_server"},
     {Cause::kDriver, "driver"},
     {Cause::kWorker, "worker"},
+    {Cause::kExpired, "expired"},
+    {Cause::kSuperseded, "superseded"},
 };
 
 }  // namespace

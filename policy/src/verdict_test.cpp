@@ -93,7 +93,7 @@ TEST_CASE("every kind, cause and reason has one name, and the name leads back", 
     }
   }
   CHECK(kinds == static_cast<int>(VerdictKind::kLost));
-  CHECK(causes == static_cast<int>(Cause::kWorker));
+  CHECK(causes == static_cast<int>(Cause::kSuperseded));
   CHECK(whys == static_cast<int>(Why::kStepTooLong));
   CHECK_FALSE(kind_of("melted"));
 }

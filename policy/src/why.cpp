@@ -19,12 +19,15 @@ constexpr EnumName<Why> kWhys[] = {
     {Why::kProfiling, "profiling"},
     {Why::kCreating, "creating"},
     {Why::kWorkerSilent, "worker_silent"},
+    {Why::kFenced, "fenced"},
+    {Why::kNotRecorded, "not_recorded"},
     {Why::kStopping, "stopping"},
     {Why::kPausedByUser, "paused_by_user"},
     {Why::kReplacing, "replacing"},
     {Why::kLoading, "loading"},
     {Why::kInitLease, "init_lease"},
     {Why::kSaveLease, "save_lease"},
+    {Why::kOrdersExpired, "orders_expired"},
     {Why::kDeviceIdle, "device_idle"},
     {Why::kTraining, "training"},
     {Why::kInactive, "inactive"},
@@ -87,6 +90,13 @@ std::string sentence(Why why, const WhyDetail& detail) {
       return with("being created", " on ", detail.what);
     case Why::kWorkerSilent:
       return "waiting for " + (detail.what.empty() ? "its worker" : "worker " + detail.what) + " to report";
+    case Why::kFenced:
+      return detail.what.empty() ? "waiting until every order of before the manager's start has expired"
+                                 : "waiting until its orders on worker " + detail.what + " have expired";
+    case Why::kNotRecorded:
+      return "this manager has no record of it; it is kept, paused, on " +
+             (detail.what.empty() ? "its worker" : "worker " + detail.what) +
+             ": start the manager on the state that has it, or end it with freeride-ctl stop";
     case Why::kStopping:
       return "stopping";
     case Why::kPausedByUser:
@@ -99,6 +109,8 @@ std::string sentence(Why why, const WhyDetail& detail) {
       return "waiting for its init lease, or initialising";
     case Why::kSaveLease:
       return "waiting for a save lease, or saving its state";
+    case Why::kOrdersExpired:
+      return "paused: its worker has not heard from the manager for too long";
     case Why::kDeviceIdle:
       return with("waiting for a trainer", " on ", detail.what);
     case Why::kTraining:
@@ -130,7 +142,8 @@ std::string sentence(Why why, const WhyDetail& detail) {
 }  // namespace
 
 bool names_worker(Why why) {
-  return why == Why::kProfiling || why == Why::kCreating || why == Why::kWorkerSilent || why == Why::kDeviceIdle;
+  return why == Why::kProfiling || why == Why::kCreating || why == Why::kWorkerSilent || why == Why::kFenced ||
+         why == Why::kNotRecorded || why == Why::kDeviceIdle;
 }
 
 const char* why_name(Why why) {

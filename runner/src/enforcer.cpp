@@ -50,6 +50,13 @@ std::optional<int64_t> Enforcer::look_locked(uint32_t& sequence) {
   look.last_paused_ns = static_cast<int64_t>(pages::load_relaxed(answer_.last_paused_ns));
   look.cpu_ns = std::max<int64_t>(0, clock_ns(cpu_clock_));
   look.now_ns = SteadyClock::now();
+  const int64_t suspended_ns = boottime_now() - look.now_ns;
+  const auto on_our_clock = [&](uint64_t boottime_ns) -> int64_t {
+    if (boottime_ns == 0) return 0;
+    return std::max<int64_t>(1, static_cast<int64_t>(boottime_ns) - suspended_ns);
+  };
+  look.orders_until_ns = on_our_clock(pages::load_relaxed(lease_.orders_until_ns));
+  look.orders_end_ns = on_our_clock(pages::load_relaxed(lease_.orders_end_ns));
   if (look.state == FREERIDE_STATE_RUNNING || look.transition != FREERIDE_IN_NONE)
     look.starvation = starvation_of(pid_);
   const WatchDecision decision = watch_.look(look);

@@ -23,10 +23,14 @@ int64_t later(int64_t time_ns, int64_t by_ns) {
   return by_ns > kNever - time_ns ? kNever : time_ns + by_ns;
 }
 
+bool expired(const Look& look) {
+  return look.orders_until_ns != 0 && look.orders_until_ns <= look.now_ns;
+}
+
 bool is_open(const Look& look) {
   const pages::Lease& lease = look.lease;
   if (!look.readable || lease.lease_id == 0 || lease.order == FREERIDE_ORDER_STOP) return false;
-  if (as_time(lease.deadline_ns) <= look.now_ns) return false;
+  if (as_time(lease.deadline_ns) <= look.now_ns || expired(look)) return false;
   switch (lease.kind) {
     case FREERIDE_LEASE_BUBBLE:
     case FREERIDE_LEASE_IDLE:
@@ -63,6 +67,11 @@ Verdict overran(Cause cause, const char* transition, std::string message, std::s
   verdict.message = std::move(message);
   verdict.limit = std::move(limit);
   return verdict;
+}
+
+// No fault of the task's.
+Verdict orders_expired(const std::string& then) {
+  return {VerdictKind::kLost, Cause::kExpired, "its worker had not heard from the manager for too long, " + then};
 }
 
 }  // namespace
@@ -139,10 +148,13 @@ void LeaseWatch::follow_lease(const Look& look, bool open) {
   const bool missed_one = !open && (first || other_lease || (ended_ && look.sequence - sequence_ >= 4));
   if (open) {
     deadline_ns_ = as_time(lease.deadline_ns);
-    ended_ = paused_ = false;
+    if (look.orders_until_ns != 0) deadline_ns_ = std::min(deadline_ns_, look.orders_until_ns);
+    ended_ = paused_ = expired_ = false;
   } else if (open_ || missed_one) {
     ended_ = true;
     paused_ = false;
+    const bool for_steps = lease.kind == FREERIDE_LEASE_BUBBLE || lease.kind == FREERIDE_LEASE_IDLE;
+    expired_ = open_ && expired(look) && !for_steps;
     ended_ns_ = open_ && !missed_one ? std::min(look.now_ns, deadline_ns_) : look.now_ns;
     cpu_at_end_ns_ = look.cpu_ns;
     starved_at_end_ns_ = -1;
@@ -176,6 +188,7 @@ WatchDecision LeaseWatch::after_end(const Look& look, int64_t look_at_ns) {
   const policy::OverrunDecision decision = policy::judge_overrun(snapshot);
   switch (decision.action) {
     case policy::OverrunAction::kKill:
+      if (expired_) return {orders_expired("so its lease was taken back, and it " + decision.reason), 0};
       return {verdict_of(look, overran(decision.cause, place(look), decision.reason, decision.limit)), 0};
     case policy::OverrunAction::kWait:
       return {std::nullopt, std::min(look_at_ns, decision.look_at_ns)};
@@ -198,6 +211,10 @@ WatchDecision LeaseWatch::look(const Look& look) {
   claim_ = rights_.see(claim_of(look), look.readable && look.lease.lease_id != 0);
   follow_lease(look, open);
   if (auto kill = check_stop(look, look_at_ns)) return {std::move(kill), 0};
+  if (look.orders_end_ns != 0) {
+    if (look.orders_end_ns <= look.now_ns) return {orders_expired("so it was ended"), 0};
+    look_at_ns = std::min(look_at_ns, look.orders_end_ns);
+  }
 
   if (rights_.phase() == policy::Phase::kCreating) {
     const int64_t until_ns = later(started_ns_, limits_.create_ms * kNsPerMs);

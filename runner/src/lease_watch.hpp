@@ -22,8 +22,10 @@ struct Look {
   uint32_t transition = 0;
   int64_t last_paused_ns = 0;
   int64_t now_ns = 0;
-  int64_t cpu_ns = 0;     ///< CPU clock of the plugin's process
-  Starvation starvation;  ///< of the plugin's process; needed only when it has not paused
+  int64_t cpu_ns = 0;           ///< CPU clock of the plugin's process
+  Starvation starvation;        ///< of the plugin's process; needed only when it has not paused
+  int64_t orders_until_ns = 0;  ///< of the lease page, on now_ns's clock; 0: orders do not expire
+  int64_t orders_end_ns = 0;    ///< the same
 };
 
 struct WatchDecision {
@@ -32,9 +34,9 @@ struct WatchDecision {
 };
 
 /// Enforces the lease page over the plugin's process by itself, whether the worker lives or not. Rules: while a lease
-/// is open, until its deadline; after it has ended (deadline, revocation, an unreadable page), policy::judge_overrun
-/// with the grace_ns and hang_ns that came with it; wall-time limits for what runs without a lease (Limits). Not
-/// thread-safe.
+/// is open, until its deadline; after it has ended (deadline, revocation, an unreadable page, expired orders: see
+/// policy/orders), policy::judge_overrun with the grace_ns and hang_ns that came with it; wall-time limits for what
+/// runs without a lease (Limits). Not thread-safe.
 class LeaseWatch {
  public:
   LeaseWatch(const Limits& limits, bool by_cpu_clock, uint32_t cores, int64_t started_ns);
@@ -64,8 +66,9 @@ class LeaseWatch {
   bool had_steps_ = false;    ///< has had a lease for steps
   int64_t cpu_at_stop_ = -1;  ///< of a stop that nobody ordered; -1: not judged yet
   bool open_ = false;
-  bool ended_ = false;   ///< a lease has ended: lease_id_ to hang_ns_ say which and when
-  bool paused_ = false;  ///< and the task has been seen paused since
+  bool ended_ = false;    ///< a lease has ended: lease_id_ to hang_ns_ say which and when
+  bool paused_ = false;   ///< and the task has been seen paused since
+  bool expired_ = false;  ///< it was one for a transition, and ended with the manager's orders
   uint64_t lease_id_ = 0;
   int64_t ended_ns_ = 0;
   int64_t cpu_at_end_ns_ = 0;

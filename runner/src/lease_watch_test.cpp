@@ -367,3 +367,39 @@ TEST_CASE("lease watch: on a GPU wall time counts") {
   CHECK_FALSE(world.after(100).kill);
   CHECK(world.after(1).kill);
 }
+
+TEST_CASE("lease watch: orders that have expired end a lease, whatever its page says, and then the process") {
+  World world;
+  world.after(1);
+  const int64_t begin_ns = world.look.now_ns;
+  world.look.state = FREERIDE_STATE_CREATED;
+  world.look.orders_until_ns = begin_ns + 300 * kMs;
+  world.look.orders_end_ns = begin_ns + 3000 * kMs;
+  world.open(30'000, FREERIDE_LEASE_INIT);
+  world.look.transition = FREERIDE_IN_INIT;
+  const auto open = world.after(0);
+  CHECK_FALSE(open.kill);
+  CHECK(open.look_at_ns <= begin_ns + 310 * kMs);  // however long the lease is
+  SECTION("renewed by then") {
+    world.look.orders_until_ns += 1000 * kMs;
+    CHECK_FALSE(world.after(400, 400).kill);
+  }
+  SECTION("what goes on is killed, and it is no fault of its own") {
+    CHECK_FALSE(world.after(310, 310).kill);
+    const auto decision = world.after(200, 200);
+    REQUIRE(decision.kill);
+    CHECK(decision.kill->kind == VerdictKind::kLost);
+    CHECK(decision.kill->cause == Cause::kExpired);
+  }
+  SECTION("what has paused is kept for a while") {
+    world.look.transition = FREERIDE_IN_NONE;
+    world.look.state = FREERIDE_STATE_PAUSED;
+    world.look.last_paused_ns = begin_ns + 300 * kMs;
+    const auto decision = world.after(310);
+    CHECK_FALSE(decision.kill);
+    CHECK(decision.look_at_ns <= begin_ns + 3000 * kMs);
+    const auto late = world.after(2700);
+    REQUIRE(late.kill);
+    CHECK(late.kill->cause == Cause::kExpired);
+  }
+}

@@ -244,6 +244,8 @@ class Chaos:
         for key, most in MOST.items():
             if self.watch.most.get(key, 0) > most:
                 self.fault(f"{key}: {self.watch.most[key]}, and {most} is the bound")
+        if not self.watch.steps.counts["inside"]:
+            self.fault("no step of a side task was seen in a bubble: the watch is blind")
         self._compare(system)
 
     def watch_impossible(self):

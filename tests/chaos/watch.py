@@ -88,6 +88,15 @@ class SideProcess:
         self.trace, self.rest = None, b""
 
 
+def words_of(pid):
+    """The --KEY=VALUE of its command line."""
+    return dict(
+        word[2:].split("=", 1)
+        for word in read(PROC / str(pid) / "cmdline").decode(errors="replace").split("\0")
+        if word.startswith("--") and "=" in word
+    )
+
+
 class Watch:
     def __init__(self, system, keeper, fault):
         self.system, self.keeper, self._fault = system, keeper, fault
@@ -187,13 +196,16 @@ class Watch:
                 continue
             if disk not in read(PROC / str(pid) / "mountinfo"):
                 continue
-            words = dict(
-                word[2:].split("=", 1)
-                for word in read(PROC / str(pid) / "cmdline").decode(errors="replace").split("\0")
-                if word.startswith("--") and "=" in word
-            )
+            words = words_of(pid)
             if "name" not in words:
                 continue
+            # What a task is for it is not told, so its own command line says no more. Its sandbox's does.
+            above = pid
+            while "purpose" not in words and above > 1:
+                above = parent_of(above)
+                words |= {key: value for key, value in words_of(above).items() if key == "purpose"}
+            if "purpose" not in words:
+                continue  # it has just ended
             try:
                 side = SideProcess(pid, "runner" if parent == b"freeride-runner\n" else "supervisor", words)
             except IndexError:

@@ -159,7 +159,7 @@ void ActingThread::run() {
 
     const int64_t now_ns = SteadyClock::now();
     waits.add_private(as_word(orders_word_), orders_seen);
-    const Actor::Next next = actor.step(now_ns, waits);
+    const Actor::Next next = actor.step(now_ns, waits, boottime_now() - now_ns);
     if (actor.has_kills()) {
       const std::lock_guard lock(kills_mutex_);
       std::vector<Kill> kills = actor.take_kills();

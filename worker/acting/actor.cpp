@@ -99,14 +99,14 @@ void Actor::set_plans(std::shared_ptr<const PlanSet> plans) {
 
 // ---- one look
 
-Actor::Next Actor::step(int64_t now_ns, WaitSet& waits) {
+Actor::Next Actor::step(int64_t now_ns, WaitSet& waits, int64_t suspended_ns) {
   next_ = Next{};
   for (auto& slot : ranks_) slot->read();
-  for (auto& slot : tasks_) slot->read();
+  for (auto& slot : tasks_) slot->read(suspended_ns);
   act(now_ns);
   // From here on nothing is urgent.
   account(now_ns);
-  note_why();
+  note_why(now_ns);
   judge(now_ns);
   probe(now_ns);
   settle(now_ns, false);
@@ -126,7 +126,9 @@ void Actor::act(int64_t now_ns) {
   int changes = 0;
   rank_views_.clear();
   for (auto& slot : ranks_) rank_views_.push_back(slot->view);
-  probe_room_ns_ = prober_.look(rank_views_, now_ns);
+  const bool nobody = std::none_of(tasks_.begin(), tasks_.end(), [](const auto& slot) { return slot->suspect; });
+  probe_room_ns_ = prober_.look(rank_views_, nobody, now_ns);
+  controlling_ = !rank_views_.empty() && prober_.controlling(now_ns);
   do {
     action = policy::decide_lease(snapshot(now_ns));
     carry_out(action, now_ns);
@@ -151,6 +153,7 @@ policy::LeaseSnapshot Actor::snapshot(int64_t now_ns) {
       open_task_ == policy::kNoTask || !same_bubbles ? 0 : tasks_[open_task_]->lease.deadline_ns();
   snapshot.open_is_idle = open_is_idle_;
   snapshot.probe_room_ns = probe_room_ns_;
+  snapshot.only_probes = controlling_;
   snapshot.limits = config_.lease;
   return snapshot;
 }
@@ -162,6 +165,7 @@ void Actor::carry_out(const policy::LeaseAction& action, int64_t now_ns) {
   if (action.verb == policy::LeaseVerb::kClose) {
     if (!own) return close_lease(now_ns, now_ns);
     if (action.training_came) slot.kills.training_came();
+    if (action.expired) slot.kills.orders_expired();
     slot.close(now_ns, now_ns);
     look_at(now_ns);  // it may get a lease for steps at once
     return;
@@ -266,11 +270,13 @@ void Actor::settle(int64_t now_ns, bool next_window) {
   });
 }
 
-void Actor::note_why() {
+void Actor::note_why(int64_t now_ns) {
   for (size_t i = 0; i < tasks_.size(); ++i) {
     TaskSlot& slot = *tasks_[i];
     policy::Why why = why_;
-    if (ranks_.empty() && !slot.view.when_idle) {
+    if (slot.view.orders_until_ns != 0 && slot.view.orders_until_ns <= now_ns) {
+      why = policy::Why::kOrdersExpired;
+    } else if (ranks_.empty() && !slot.view.when_idle) {
       why = policy::Why::kDeviceIdle;
     } else if (i == open_task_) {
       why = policy::Why::kNone;
@@ -313,7 +319,6 @@ void Actor::probe(int64_t now_ns) {
   suspects_.clear();
   suspect_slots_.clear();
   for (auto& slot : tasks_) {
-    if (answer.outcome == policy::ProbeOutcome::kClean) slot->suspect = false;
     if (!slot->suspect) continue;
     suspects_.push_back({slot->source->content, slot->view.last_served});
     suspect_slots_.push_back(slot.get());
@@ -325,10 +330,10 @@ void Actor::probe(int64_t now_ns) {
   verdict.kind = decision.guilty ? policy::VerdictKind::kOverran : policy::VerdictKind::kLost;
   verdict.cause = policy::Cause::kProbe;
   verdict.message =
-      std::to_string(prober_.judge().row()) +
+      std::to_string(decision.row) +
       " probes in a row found the GPU busy while no side task had a lease, the last one for " +
       milliseconds(answer.waited_ns) +
-      (decision.guilty ? "; when this content had gone before, the GPU was quiet at once"
+      (decision.guilty ? "; when this content had gone before, the GPU was quiet"
                        : "; it had the latest lease, so it is taken off to see whether the GPU is quiet without it");
   verdict.limit = "probe " + milliseconds(config_.probe.busy_ns);
   victim.kills.accuse(std::move(verdict));

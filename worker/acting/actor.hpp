@@ -61,7 +61,8 @@ class Actor {
     int64_t awake_ns = 0;    ///< a lease may be to be opened at any moment up to then; 0: none is expected
   };
   /// One look at everything. `waits` gets the words to wait for, with the values that were seen.
-  Next step(int64_t now_ns, WaitSet& waits);
+  /// `suspended_ns`: CLOCK_BOOTTIME less CLOCK_MONOTONIC, on which orders expire.
+  Next step(int64_t now_ns, WaitSet& waits, int64_t suspended_ns = 0);
 
   /// `when_ns`, but later while a side task has a lease and has not made the first step that will wake this thread. A
   /// timer nearer than the kernel's next tick must be set in hardware, which takes a virtual machine as long as all the
@@ -80,7 +81,7 @@ class Actor {
   void account(int64_t now_ns);
   void leave_window(int64_t now_ns, RankSlot* leaver);
   void settle(int64_t now_ns, bool next_window);
-  void note_why();
+  void note_why(int64_t now_ns);
   void judge(int64_t now_ns);
   void probe(int64_t now_ns);
   bool all_stopped() const;
@@ -105,6 +106,7 @@ class Actor {
   Prober prober_;
   Transitions transitions_;
   int64_t probe_room_ns_ = 0;
+  bool controlling_ = false;
   std::vector<std::unique_ptr<RankSlot>> ranks_;
   std::vector<std::unique_ptr<TaskSlot>> tasks_;
   std::vector<policy::RankView> rank_views_;

@@ -1403,3 +1403,48 @@ TEST_CASE("why: without a training, and with one whose hook is off", "[actor][wh
   second();
   CHECK(task.source()->why == policy::Why::kInactive);
 }
+
+TEST_CASE("a task whose orders have expired gets no lease, also where the host was suspended meanwhile", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  const auto orders_until = [&](int64_t boottime_ns) {
+    task.source()->lease->orders_until_ns = static_cast<uint64_t>(boottime_ns);
+  };
+  orders_until(rig.now() + 5 * kMs);
+  rig.rank.begin(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(task.lease().deadline_ns == static_cast<uint64_t>(rig.now() + 5 * kMs));
+  rig.clock.tick(5 * kMs);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  orders_until(rig.now() + kNsPerSec);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  rig.waits.clear();
+  rig.actor.step(rig.now(), rig.waits, 2 * kNsPerSec);
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+}
+
+TEST_CASE("what is in InitSideTask when its orders expire is lost, not at fault", "[actor]") {
+  Rig rig(false);
+  FakeTask& task = rig.add(false);
+  task.created();
+  task.source()->lease->orders_until_ns = static_cast<uint64_t>(rig.now() + kNsPerSec);
+  rig.step();
+  REQUIRE(task.lease().kind == FREERIDE_LEASE_INIT);
+  task.answer().transition = FREERIDE_IN_INIT;
+  task.answer().sequence += 1;
+  rig.clock.tick(kNsPerSec);
+  task.execute(kNsPerSec);
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(20 * kMs);
+  task.execute(20 * kMs);
+  rig.step();
+  REQUIRE(task.killed());
+  const auto kills = rig.actor.take_kills();
+  REQUIRE(kills.size() == 1);
+  CHECK(kills[0].verdict.kind == policy::VerdictKind::kLost);
+  CHECK(kills[0].verdict.cause == policy::Cause::kExpired);
+}

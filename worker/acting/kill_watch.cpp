@@ -50,7 +50,7 @@ void KillWatch::watch(int64_t ended_ns, int64_t cpu_ns) {
 }
 
 void KillWatch::forgive() {
-  watching_ = unpaused_ = training_came_ = false;
+  watching_ = unpaused_ = training_came_ = orders_expired_ = false;
   carried_ns_ = 0;
 }
 
@@ -187,6 +187,12 @@ void KillWatch::kill(policy::Verdict seen) {
       verdict.kind = policy::VerdictKind::kEvicted;
       verdict.cause = policy::Cause::kTrainingCame;
       verdict.message = "a trainer came while it was profiled, and it " + verdict.message;
+    }
+    if (orders_expired_) {  // no fault of its own
+      verdict.kind = policy::VerdictKind::kLost;
+      verdict.cause = policy::Cause::kExpired;
+      verdict.message = "its worker had not heard from the manager for too long, so its lease was taken back, and it " +
+                        verdict.message;
     }
     verdict.transition = pages::transition_name(answers_.transition);
     source_.killed.store(true, std::memory_order_release);

@@ -47,6 +47,8 @@ class KillWatch {
   void lease_ended(int64_t ended_ns);
   /// A training has come, and what was given to a profile is taken back.
   void training_came() { training_came_ = true; }
+  /// A lease that is none for steps is taken back, because the manager's orders have expired.
+  void orders_expired() { orders_expired_ = true; }
   /// Nothing that it has executed so far counts any more: it has paused, or is to stop.
   void forgive();
 
@@ -83,7 +85,7 @@ class KillWatch {
   const LeaseWriter& lease_;
   TaskProcess& process_;
   const TaskLimits limits_;
-  bool killed_ = false, training_came_ = false;
+  bool killed_ = false, training_came_ = false, orders_expired_ = false;
   policy::Rights rights_;
   policy::Claim claim_ = policy::Claim::kCreating;
   int64_t stops_since_ns_ = 0, cpu_at_stop_ns_ = -1;  // of a stop that nobody ordered; 0, -1: not judged yet

@@ -21,7 +21,7 @@ void Prober::set(std::shared_ptr<ProbeMapping> mapping) {
   asked_ = false;
 }
 
-int64_t Prober::look(const std::vector<policy::RankView>& ranks, int64_t now_ns) {
+int64_t Prober::look(const std::vector<policy::RankView>& ranks, bool nobody, int64_t now_ns) {
   uint64_t bubble = ranks.empty() ? 0 : 1;
   int64_t begin_ns = 0, end_ns = std::numeric_limits<int64_t>::max();
   bool held_out = false;
@@ -41,9 +41,9 @@ int64_t Prober::look(const std::vector<policy::RankView>& ranks, int64_t now_ns)
     bubble_ = bubble;
     done_ = false;
     held_out_ = held_out;
-    const uint32_t one_in = limits_.one_in == 0 || judge_.suspicious() ? std::min(limits_.one_in, 1u)
-                            : held_out                                 ? limits_.one_in_holdout
-                                                                       : limits_.one_in;
+    const uint32_t one_in = limits_.one_in == 0 || judge_.wants_all(nobody) ? std::min(limits_.one_in, 1u)
+                            : held_out                                      ? limits_.one_in_holdout
+                                                                            : limits_.one_in;
     const bool ready = mapping_ != nullptr && pages::load_acquire(mapping_->page().ready) != 0;
     chosen_ = bubble != 0 && ready && end_ns - begin_ns >= limits_.room_ns + limits_.busy_ns &&
               policy::is_probed(secret_, bubble, one_in);

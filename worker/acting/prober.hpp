@@ -27,8 +27,9 @@ class Prober {
   void training_changed() { judge_.training_changed(); }
 
   /// Looks at the ranks, once in each look, before leases are decided. Returns the room that a probe needs before the
-  /// learned end of the bubble that all of them are in; 0: none is to be made in it.
-  int64_t look(const std::vector<policy::RankView>& ranks, int64_t now_ns);
+  /// learned end of the bubble that all of them are in; 0: none is to be made in it. `nobody`: no side task could be
+  /// what it sees.
+  int64_t look(const std::vector<policy::RankView>& ranks, bool nobody, int64_t now_ns);
 
   struct Answer {
     policy::ProbeOutcome outcome = policy::ProbeOutcome::kUnknown;
@@ -41,6 +42,8 @@ class Prober {
   void add_waits(WaitSet& waits) const;
 
   policy::ProbeJudge& judge() { return judge_; }
+  /// Nobody may get a lease, so that it is seen what training does alone. Where no probe is to be had, never.
+  bool controlling(int64_t now_ns) const { return mapping_ != nullptr && judge_.controlling(now_ns); }
 
  private:
   Answer take(int64_t until_ns);

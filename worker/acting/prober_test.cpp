@@ -142,9 +142,17 @@ TEST_CASE("findings in a row make the task go: first to see, then for good", "[p
   CHECK(task->source()->killed_verdict.cause == policy::Cause::kProbe);
   CHECK(rig.actor.take_kills().size() == 1);
   rig.remove(*task);
-  rig.bubble(0);
   task = &rig.add(7);
-  for (int i = 0; i < 3; ++i) rig.bubble(2 * kMs);
+  // What it has left is not looked at, then training alone is, and nobody gets a lease.
+  rig.clock.tick(policy::ProbeJudge::kGoneNs);
+  for (uint32_t i = 0; i < policy::ProbeJudge::kControls; ++i) {
+    CHECK(task->lease().kind == FREERIDE_LEASE_NONE);
+    rig.bubble(0);
+  }
+  for (int i = 0; i < 5; ++i) {
+    CHECK_FALSE(task->killed());
+    rig.bubble(2 * kMs);
+  }
   CHECK(task->killed());
   CHECK(task->source()->killed_verdict.kind == policy::VerdictKind::kOverran);
   CHECK(task->source()->killed_verdict.message.find("for 2") != std::string::npos);

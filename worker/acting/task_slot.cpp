@@ -21,7 +21,9 @@ TaskSlot::TaskSlot(std::shared_ptr<TaskSource> shared, const TaskLimits& limits,
   view.when_idle = source->when_idle;
 }
 
-void TaskSlot::read() {
+void TaskSlot::read(int64_t suspended_ns) {
+  const auto until_ns = static_cast<int64_t>(load_relaxed(source->lease->orders_until_ns));
+  view.orders_until_ns = until_ns == 0 ? 0 : std::max<int64_t>(1, until_ns - suspended_ns);
   process.look();
   answers.read();
   kills.look();

@@ -30,11 +30,11 @@ struct TaskSlot {
   WhyNote why{*source, answers};
   policy::TaskView view;  ///< for decide_lease(); last_served and declined_ns are kept here between calls
 
-  bool suspect = false;  ///< it has had a lease since the last clean probe of the GPU
+  bool suspect = false;  ///< it has had a lease: what a probe finds may be its work
 
   uint64_t id() const { return source->id; }
-  /// A new look at its answers. Fills the view; the hot path.
-  void read();
+  /// A new look at its answers. Fills the view; the hot path. `suspended_ns`: CLOCK_BOOTTIME less CLOCK_MONOTONIC.
+  void read(int64_t suspended_ns);
   void set_order(uint32_t order, int64_t now_ns);
   void open(policy::LeaseKind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns);
   /// Takes the open lease back, if there is one; its end, for the kill rule, is the earlier of its deadline and

@@ -19,6 +19,8 @@ constexpr int64_t kLongestPauseNs = 4 * kNsPerSec;
 constexpr int64_t kFetchNs = 60 * kNsPerSec;
 constexpr int64_t kAskNs = 10 * kNsPerSec;
 constexpr size_t kMostRegistrations = 8;
+constexpr size_t kMostSent = 4096;  // more than are sent in the default term, at one in kSoonNs
+constexpr int64_t kLongestTermMs = 7 * 86'400'000LL;
 
 }  // namespace
 
@@ -71,18 +73,47 @@ void ManagerLink::lose(const std::string& why) {
   registered_ = false;
   registration_pause_ns_ = kFirstPauseNs;
   report_id_.clear();
-  spdlog::warn("{}; side tasks go on under their standing orders, and registering is tried again", why);
+  spdlog::warn("{}; side tasks go on until their orders expire, and registering is tried again", why);
+}
+
+// Taken before the message is made: whatever the manager answers, it answers later.
+uint64_t ManagerLink::next_number() {
+  sent_.push_back(boottime_now());
+  if (sent_.size() > kMostSent) sent_.pop_front();
+  return ++number_;
+}
+
+std::optional<policy::OrderTerm> ManagerLink::term_of(uint64_t heard) const {
+  if (heard == 0) return policy::OrderTerm{};
+  if (heard > number_ || number_ - heard >= sent_.size()) return std::nullopt;
+  return policy::term_of(sent_[sent_.size() - 1 - (number_ - heard)], limits_);
+}
+
+void ManagerLink::take_plan(const bus::WorkerPlan& plan) {
+  if (plan.heard != 0) {
+    if (plan.heard < heard_) return;  // held up on its way: there has been a later one
+    heard_ = plan.heard;
+    limits_.pause_ns = std::clamp<int64_t>(plan.pause_ms, 1, kLongestTermMs) * kNsPerMs;
+    limits_.stop_ns = std::max(limits_.pause_ns, std::clamp<int64_t>(plan.stop_ms, 1, kLongestTermMs) * kNsPerMs);
+  }
+  host_.on_plan(plan);
 }
 
 void ManagerLink::send_registration() {
   // An attempt that was only slow counts as well; what follows from its answer is in order with what comes after it.
   if (registrations_.size() >= kMostRegistrations) registrations_.erase(registrations_.begin());
-  registrations_.push_back(requester_->send(host_.registration()));
+  const uint64_t number = next_number();
+  bus::RegisterWorker registration = host_.registration();
+  registration.number = number;
+  registrations_.push_back(requester_->send(registration));
 }
 
 void ManagerLink::send_report() {
   last_report_ns_ = SteadyClock::now();
-  report_id_ = requester_->send(host_.report());
+  const uint64_t number = next_number();
+  bus::WorkerReport report = host_.report();
+  report.number = number;
+  report_id_ = requester_->send(report);
 }
 
 void ManagerLink::report_soon() {
@@ -91,7 +122,9 @@ void ManagerLink::report_soon() {
 
 void ManagerLink::leave() {
   if (!registered_) return;
+  const uint64_t number = next_number();
   bus::WorkerReport report = host_.report();
+  report.number = number;
   report.leaving = true;
   auto answer = requester_->request(report, std::chrono::milliseconds(500));
   if (!answer.ok()) spdlog::debug("the manager did not answer the last report: {}", answer.error().text());
@@ -112,7 +145,7 @@ void ManagerLink::ask_ended(const std::string& task, std::function<void(bool end
   if (!registered_) return answer(false);
   await(requester_->send(bus::ShowTask{task}), kAskNs, [answer = std::move(answer)](const Result<bus::Message>& reply) {
     if (!reply.ok()) return answer(false);
-    if (reply->error) return answer(reply->error->code == Code::kNotFound);
+    if (reply->error) return answer(false);  // "not found" is no verdict: its database may be another one
     const auto shown = reply->as<bus::TaskReply>();
     answer(shown.ok() && !shown->task.state.verdict.kind.empty());
   });
@@ -166,17 +199,26 @@ void ManagerLink::on_reply(const bus::Message& message) {
     registration_pause_ns_ = kFirstPauseNs;
     spdlog::info("{} with the manager at {}", std::exchange(was_registered_, true) ? "registered again" : "registered",
                  endpoint_);
-    host_.on_plan(*plan);
+    if (plan->heard == 0) spdlog::warn("the manager is of an earlier version: its orders do not expire");
+    take_plan(*plan);
     host_.registered();
     loop_.cancel(std::exchange(timer_, 0));
     schedule(heard_ns_ + kSoonNs);
     return;
   }
-  if (message.id == report_id_) {
-    report_id_.clear();
-    if (!message.error) {
+  if (message.command != bus::WorkerReport::kCommand) return;
+  const bool latest = message.id == report_id_;
+  if (latest) report_id_.clear();
+  if (!message.error) {
+    // An answer that was only slow renews as well, from when its report was sent. An earlier manager's holds nothing.
+    const auto plan = message.as<bus::WorkerPlan>();
+    if (plan.ok() && plan->heard != 0) {
+      take_plan(*plan);
+    } else if (latest) {
       host_.reported();
-    } else if (message.error->code == Code::kNotFound) {
+    }
+  } else if (latest) {
+    if (message.error->code == Code::kNotFound) {
       lose("the manager does not know this worker");
       loop_.cancel(std::exchange(timer_, 0));
       tick();
@@ -208,7 +250,7 @@ void ManagerLink::on_request(const bus::Message& message) {
     handle(&Host::on_order);
   } else if (message.command == bus::WorkerPlan::kCommand) {
     auto plan = message.as<bus::WorkerPlan>();
-    if (plan.ok()) host_.on_plan(*plan);
+    if (plan.ok()) take_plan(*plan);
     acknowledge(message, plan.ok() ? Status() : Status(plan.error()));
   } else if (message.command == bus::GetLog::kCommand) {
     auto command = message.as<bus::GetLog>();

@@ -3,15 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
 
 #include "freeride/base/result.hpp"
 #include "freeride/bus/sockets.hpp"
+#include "freeride/policy/orders.hpp"
 #include "loop/loop.hpp"
 
 namespace freeride::worker {
@@ -25,9 +28,9 @@ class ManagerLink {
     virtual ~Host() = default;
     virtual bus::RegisterWorker registration() = 0;
     virtual bus::WorkerReport report() = 0;  ///< and forget what is reported only once
-    virtual void reported() = 0;             ///< the last report has arrived
+    virtual void reported() = 0;             ///< the last one has arrived, at a manager that settles nothing itself
     virtual void registered() = 0;           ///< for what has to be said again to a new manager
-    virtual void on_plan(const bus::WorkerPlan& plan) = 0;
+    virtual void on_plan(const bus::WorkerPlan& plan) = 0;  ///< also with every answer to a report
     virtual Status on_create(const bus::CreateTask& spec) = 0;
     virtual Status on_replace(const bus::ReplaceTask& replace) = 0;
     virtual Status on_order(const bus::TaskOrder& order) = 0;
@@ -45,13 +48,16 @@ class ManagerLink {
   void report_soon();
   /// Asks for a plugin's content.
   void fetch(const std::string& sha256, Fetched fetched);
-  /// Asks whether a task has ended for good, or was never heard of. False where there is no answer.
+  /// Asks whether a task has ended for good. False where there is no answer, and where nobody has heard of it.
   void ask_ended(const std::string& task, std::function<void(bool ended)> answer);
   /// A last report; call once when going down.
   void leave();
   /// Takes what has arrived; after each turn of the loop, since the socket's descriptor shows edges only.
   void receive();
   bool registered() const { return registered_; }
+  /// What an order is worth that names this registration or report (WorkerPlan::heard); 0: it never expires. Nothing:
+  /// that was too long ago.
+  std::optional<policy::OrderTerm> term_of(uint64_t heard) const;
 
  private:
   using Answered = std::function<void(const Result<bus::Message>&)>;
@@ -68,6 +74,8 @@ class ManagerLink {
   void on_request(const bus::Message& message);
   void acknowledge(const bus::Message& request, const Status& status);
   void lose(const std::string& why);
+  uint64_t next_number();
+  void take_plan(const bus::WorkerPlan& plan);
 
   zmq::context_t& context_;
   const std::string endpoint_;
@@ -81,6 +89,10 @@ class ManagerLink {
   int64_t registration_pause_ns_ = 0;
   std::vector<std::string> registrations_;  // request ids of attempts that may still be answered
   std::string report_id_;
+  uint64_t number_ = 0;       // of the latest registration or report
+  uint64_t heard_ = 0;        // of the latest that a plan has named
+  std::deque<int64_t> sent_;  // CLOCK_BOOTTIME, of the latest ones: the last is of number_
+  policy::OrderLimits limits_;
   std::string said_;                           // why the manager cannot be reached, when that was logged last
   std::map<std::string, Question> questions_;  // by request id
   Loop::Timer timer_ = 0;

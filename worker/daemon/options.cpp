@@ -47,6 +47,16 @@ Result<std::vector<int>> parse_cores(const std::string& text) {
   return cores;
 }
 
+Status check_process_on(pid_t pid, const std::vector<int>& cores) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  const bool told = sched_getaffinity(pid, sizeof(allowed), &allowed) == 0;
+  const auto may = [&](int core) { return CPU_ISSET(static_cast<size_t>(core), &allowed); };
+  if (told && (cores.empty() || std::any_of(cores.begin(), cores.end(), may))) return {};
+  return Error{Code::kPermission, "process " + std::to_string(pid) + " may not run on the cores of this device",
+               "start the training on those cores, or set FREERIDE_DEVICE"};
+}
+
 Status check_device(const std::string& device) {
   const bool good = !device.empty() && device.size() < 64 && std::all_of(device.begin(), device.end(), [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';

@@ -1,6 +1,8 @@
 // The worker's options, as its command line and configuration give them.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,6 +19,7 @@ namespace freeride::worker {
 
 struct Options : SideTaskOptions {
   Paths paths = Paths::defaults();
+  std::string host_id;     ///< empty: base's host_id()
   std::string drop_dir;    ///< empty: paths.drop_dir()
   SandboxOptions sandbox;  ///< its runner empty: beside this program, else on the PATH
   policy::LeaseOrder lease_order = policy::LeaseOrder::kRoundRobin;
@@ -32,6 +35,10 @@ struct Options : SideTaskOptions {
 
 /// "0,2-3" → {0, 2, 3}. Errors: kInvalidArgument (no such list, or a core that this process may not use).
 Result<std::vector<int>> parse_cores(const std::string& text);
+
+/// Whether process `pid` may run on one of `cores` of a CPU device; empty: on any. Errors: kPermission (it may not, or
+/// there is no such process).
+Status check_process_on(pid_t pid, const std::vector<int>& cores);
 
 /// A device's name becomes part of a socket's name. Errors: kInvalidArgument.
 Status check_device(const std::string& device);

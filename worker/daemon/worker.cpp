@@ -16,10 +16,12 @@
 #include "freeride/base/access.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/end_signals.hpp"
+#include "freeride/base/host_id.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/names.hpp"
 #include "freeride/base/priority.hpp"
 #include "freeride/base/utf8.hpp"
+#include "tasks/task_folders.hpp"
 #include "tasks/verdicts.hpp"
 
 namespace freeride::worker {
@@ -28,6 +30,7 @@ namespace {
 constexpr int64_t kTickNs = kNsPerSec;
 constexpr int64_t kEndedKeptNs = 600 * kNsPerSec;  // an ended task's log can be asked for so long
 constexpr size_t kMostEnded = 32;
+constexpr size_t kMostEpochs = 4096;
 constexpr size_t kLogReplyBytes = 32u << 10;
 
 std::string random_name() {
@@ -43,6 +46,10 @@ std::string random_name() {
     text += kDigits[byte & 15];
   }
   return text;
+}
+
+Error late(const std::string& task) {
+  return {Code::kUnavailable, "the order for task " + task.substr(0, 80) + " came too late", ""};
 }
 
 }  // namespace
@@ -81,7 +88,7 @@ Status Worker::open() {
   utsname name{};
   uname(&name);
   host_ = name.nodename;
-  id_ = host_ + ":" + options_.device;
+  id_ = (options_.host_id.empty() ? host_id() : options_.host_id) + ":" + options_.device;
 
   if (auto s = take(loop_, Loop::create()); !s.ok()) return s;
   if (auto s = open_signals(); !s.ok()) return s;
@@ -124,9 +131,12 @@ Status Worker::open() {
   auto publisher = bus::Publisher::connect(context_, options_.paths.publish_endpoint(), "worker " + id_);
   if (auto s = take(publisher_, std::move(publisher)); !s.ok()) return s;
 
-  auto trainers =
-      Trainers::listen(options_.paths.worker_socket(options_.device).string(), options_.device, *loop_, *acting_,
-                       [this](const AttachedRank& rank, Trainers::Change change) { on_rank(rank, change); });
+  auto on_device = [this](pid_t pid) {
+    return gpu_ != nullptr ? gpu_->check_training(pid) : check_process_on(pid, options_.cores);
+  };
+  auto trainers = Trainers::listen(
+      options_.paths.worker_socket(options_.device).string(), options_.device, *loop_, *acting_, std::move(on_device),
+      [this](const AttachedRank& rank, Trainers::Change change) { on_rank(rank, change); });
   if (auto s = take(trainers_, std::move(trainers)); !s.ok()) return s;
 
   store_ = std::make_unique<PluginStore>(options_.paths.store_dir());
@@ -147,6 +157,7 @@ Status Worker::open() {
       TaskFolders::create(options_.paths.state_dir / "tasks", {options_.keep_days * 86'400, options_.keep_bytes},
                           *loop_, [this](const std::string& name, auto answer) {
                             if (tasks_.count(name) != 0 && !tasks_[name]->ended()) return answer(false);
+                            if (is_marked_ended(folder(name))) return answer(true);
                             link_->ask_ended(name, std::move(answer));
                           });
   if (auto s = take(folders_, std::move(folders)); !s.ok()) return s;
@@ -190,7 +201,8 @@ Status Worker::open_gpu() {
   GpuGuard::Calls calls;
   calls.training = [this] { return trainers_ != nullptr && !trainers_->ranks().empty(); };
   calls.wanted = [this] {
-    const int64_t bytes = trainers_ == nullptr ? 0 : trainers_->wanted_bytes();
+    const int64_t bytes =
+        trainers_ == nullptr ? 0 : trainers_->wanted_bytes([this](pid_t pid) { return gpu_->on_gpu(pid); });
     if (bytes > 0 && probe_ != nullptr) probe_->make_room();
     return bytes;
   };
@@ -237,8 +249,10 @@ void Worker::tick() {
   }
   publish_progress();
   forget_old_tasks();
+  end_expired();
   replacements_->look_at_all();
   trainers_->keep_listening();
+  trainers_->look_at_strangers();
   if (acting_->dropped() != dropped_events_) {
     spdlog::warn("{} events of bubbles were dropped: this thread could not keep up",
                  acting_->dropped() - dropped_events_);
@@ -406,29 +420,96 @@ void Worker::registered() {
 }
 
 void Worker::on_plan(const bus::WorkerPlan& plan) {
-  std::vector<policy::HoldoutPlan> news;
-  for (const bus::HoldoutPlan& one : plan.holdout) news.push_back(holdout_plan(one));
-  auto plans = plans_ == nullptr ? std::make_shared<PlanSet>() : std::make_shared<PlanSet>(*plans_);
-  plans->merge(news);
-  plans_ = plans;
-  acting_->set_plans(plans_);
-
-  std::vector<std::string> unnamed;
-  for (auto& [name, task] : tasks_) {
-    const auto it = std::find_if(plan.orders.begin(), plan.orders.end(),
-                                 [&task = task](const auto& order) { return order.task == task->spec().task; });
-    if (it == plan.orders.end()) {
-      if (!task->ended() && !task->stopping()) unnamed.push_back(name);
-      continue;
-    }
-    if (auto ordered = replacements_->order(*task, it->order); !ordered.ok())
-      spdlog::warn("{}", ordered.error().text());
+  if (!plan.holdout.empty()) {
+    std::vector<policy::HoldoutPlan> news;
+    for (const bus::HoldoutPlan& one : plan.holdout) news.push_back(holdout_plan(one));
+    auto plans = plans_ == nullptr ? std::make_shared<PlanSet>() : std::make_shared<PlanSet>(*plans_);
+    plans->merge(news);
+    plans_ = plans;
+    acting_->set_plans(plans_);
   }
-  for (const std::string& name : unnamed) {
-    spdlog::warn("side task {} is not in the manager's plan: stopping it", name);
-    tasks_[name]->keep_state();
-    if (auto ordered = replacements_->order(*tasks_[name], "stop"); !ordered.ok())
-      spdlog::warn("{}", ordered.error().text());
+  const auto term = link_->term_of(plan.heard);
+  std::vector<std::string> names;
+  for (const auto& [name, task] : tasks_) {
+    if (!task->ended()) names.push_back(name);
+  }
+  for (const std::string& name : names) {
+    SideTask& task = *tasks_.at(name);
+    const auto it = std::find_if(plan.orders.begin(), plan.orders.end(),
+                                 [&](const bus::TaskOrder& order) { return order.task == name; });
+    if (it == plan.orders.end()) {
+      pause_unknown(task);
+    } else if (auto obeyed = obey(task, *it, term); !obeyed.ok()) {
+      spdlog::warn("{}", obeyed.error().text());
+    }
+  }
+  for (const bus::TaskOrder& order : plan.settled) settle(order);
+}
+
+// Not to be named is no order to end it: this manager may be on an older database, or another's. A profile is nobody's
+// work.
+void Worker::pause_unknown(SideTask& task) {
+  if (task.stopping() || task.unknown()) return;
+  const bool profile = task.spec().purpose == "profile";
+  spdlog::warn("side task {} is not in the manager's plan: {}", task.spec().task,
+               profile ? "the profile is given up" : "it is paused, and kept");
+  task.set_unknown(!profile);
+  if (auto ordered = replacements_->order(task, profile ? "stop" : "pause"); !ordered.ok())
+    spdlog::warn("{}", ordered.error().text());
+}
+
+Status Worker::obey(SideTask& task, const bus::TaskOrder& order, const std::optional<policy::OrderTerm>& term) {
+  const uint64_t epoch = task.spec().epoch;
+  if (task.ended()) return {};
+  if (order.epoch > epoch) {
+    end_at_once(task, {policy::VerdictKind::kLost, policy::Cause::kSuperseded,
+                       "the manager has placed the task anew, so this copy of it was ended"});
+    return {};
+  }
+  if (order.epoch != 0 && order.epoch < epoch) return {};  // late: of a placement before this one
+  if (term) renew(task, *term);
+  task.set_unknown(false);
+  // Each answer to a report repeats it.
+  if (task.ordered() == order.order && !replacements_->under_way(task.spec().task)) return {};
+  return replacements_->order(task, order.order);
+}
+
+// Answers may come out of order; what one of them has given, an earlier one does not take back.
+void Worker::renew(SideTask& task, const policy::OrderTerm& term) {
+  const int64_t before_ns = task.term().until_ns;
+  if (term.until_ns != 0 && before_ns != 0 && term.until_ns <= before_ns) return;
+  task.renew(term);
+  if (SideTask* next = replacements_->next_of(task.spec().task)) next->renew(term);
+}
+
+void Worker::settle(const bus::TaskOrder& order) {
+  SideTask* task = named(order.task);
+  if (task == nullptr || !task->ended() || task->spec().epoch != order.epoch) return;
+  if (order.order == "ended") mark_ended(folder(order.task));
+  acknowledged_[task->id()] = order.task;
+  folders_->look_soon();
+}
+
+// Nothing of it executes any more, so its plugin neither saves nor stops in good order: it may be at work elsewhere.
+void Worker::end_at_once(SideTask& task, policy::Verdict verdict) {
+  spdlog::warn("side task {} is ended at once: {}", task.spec().task, verdict.message);
+  task.keep_state();
+  replacements_->give_up(task.spec().task, verdict);
+  task.kill(std::move(verdict));
+  report_soon();
+}
+
+// Those that end by their term, or, when the worker goes down, those that may not execute any more.
+void Worker::end_expired() {
+  const int64_t now_ns = boottime_now();
+  std::vector<SideTask*> expired;
+  for (const auto& [name, task] : tasks_) {
+    const int64_t end_ns = shutdown_->begun() ? task->term().until_ns : task->term().end_ns;
+    if (!task->ended() && end_ns != 0 && end_ns <= now_ns) expired.push_back(task.get());
+  }
+  for (SideTask* task : expired) {
+    end_at_once(*task, {policy::VerdictKind::kLost, policy::Cause::kExpired,
+                        "its worker had not heard from the manager for too long, so it was ended"});
   }
 }
 
@@ -445,8 +526,20 @@ Status Worker::on_create(const bus::CreateTask& spec) {
   const auto it = tasks_.find(spec.task);
   if (it != tasks_.end() && !it->second->ended()) {
     const bus::CreateTask& there = it->second->spec();
-    if (there.purpose == spec.purpose && there.sha256 == spec.sha256 && !it->second->stopping()) return {};  // repeated
+    if (there.epoch == spec.epoch && there.purpose == spec.purpose && there.sha256 == spec.sha256 &&
+        !it->second->stopping())
+      return {};  // repeated
+    if (there.epoch < spec.epoch && there.instance == spec.instance)
+      (void)obey(*it->second, {spec.task, "stop", spec.epoch}, {});
     return Error{Code::kAlreadyExists, "task " + spec.task + " is still on worker " + id_, "stop it first"};
+  }
+  const auto term = link_->term_of(spec.heard);
+  if (spec.epoch != 0) {
+    // Each is taken or refused once: what comes again is a repetition that was held up on its way.
+    uint64_t& last = epochs_[spec.task];
+    if (spec.epoch <= last) return late(spec.task);
+    last = spec.epoch;
+    if (!term || (term->until_ns != 0 && term->until_ns <= boottime_now())) return late(spec.task);
   }
   if (auto room = check_room(); !room.ok()) return room;
   if (it != tasks_.end()) {
@@ -459,6 +552,7 @@ Status Worker::on_create(const bus::CreateTask& spec) {
   }
   auto made = make(spec);
   SideTask& task = *made;
+  made->renew(term.value_or(policy::OrderTerm{}));
   if (spec.purpose == "run") made->go_on_from(open_state(folder(spec.task), spec.instance), {});
   tasks_[spec.task] = std::move(made);
   told_progress_.erase(spec.task);
@@ -475,6 +569,7 @@ Status Worker::on_replace(const bus::ReplaceTask& replace) {
                  ""};
   SideTask* old = named(name);
   if (old == nullptr || old->ended() || old->spec().purpose != "run") return no_task(name);
+  if (replace.create.epoch != 0 && old->spec().epoch != replace.create.epoch) return late(name);
   return replacements_->begin(*old, replace.create);
 }
 
@@ -494,7 +589,7 @@ Status Worker::check_room() const {
 Status Worker::on_order(const bus::TaskOrder& order) {
   SideTask* task = named(order.task);
   if (task == nullptr) return no_task(order.task);
-  auto ordered = replacements_->order(*task, order.order);
+  auto ordered = obey(*task, order, std::nullopt);
   link_->report_soon();
   return ordered;
 }
@@ -508,8 +603,12 @@ Result<std::string> Worker::on_log(const std::string& name) {
 // ---- tasks
 
 std::unique_ptr<SideTask> Worker::make(bus::CreateTask spec) {
-  return std::make_unique<SideTask>(std::move(spec), ++last_task_, options_, *sandbox_, *loop_, *acting_,
-                                    [this](SideTask& task) { on_task(task); });
+  const SideTask* there = named(spec.task);
+  auto made = std::make_unique<SideTask>(std::move(spec), ++last_task_, options_, *sandbox_, *loop_, *acting_,
+                                         [this](SideTask& task) { on_task(task); });
+  // Another content of the same placement.
+  if (there != nullptr && there->spec().epoch == made->spec().epoch) made->renew(there->term());
+  return made;
 }
 
 SideTask* Worker::named(const std::string& name) {
@@ -561,7 +660,10 @@ void Worker::start(SideTask& made, const std::filesystem::path& plugin) {
 
 void Worker::on_task(SideTask& changed) {
   if (changed.ended()) {
-    if (gpu_ != nullptr) gpu_->release(changed.id());
+    if (gpu_ != nullptr) {
+      if (gpu_->faulted(changed.id())) changed.note_gpu_fault();
+      gpu_->release(changed.id());
+    }
     spdlog::info("side task {} ({}) has ended: {}", changed.spec().task, changed.spec().purpose,
                  text_of(changed.verdict()));
     if (named(changed.spec().task) == &changed) publisher_->publish(task_progress(id_, report_of(changed)));
@@ -595,6 +697,7 @@ void Worker::drop_content(const std::string& sha256) {
 void Worker::begin_stop() {
   replacements_->going_down();
   shutdown_->begin(tasks_);
+  end_expired();
   stop_when_idle();
 }
 
@@ -620,6 +723,9 @@ void Worker::publish_progress() {
 }
 
 void Worker::forget_old_tasks() {
+  // What is older than an order's term is refused for that.
+  if (epochs_.size() > kMostEpochs)
+    std::erase_if(epochs_, [this](const auto& e) { return tasks_.count(e.first) == 0; });
   const int64_t now_ns = SteadyClock::now();
   std::vector<std::pair<int64_t, std::string>> ended;
   for (const auto& [name, task] : tasks_) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
@@ -74,6 +75,12 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   Status on_replace(const bus::ReplaceTask& replace) override;
   Status on_order(const bus::TaskOrder& order) override;
   Result<std::string> on_log(const std::string& task) override;
+  void pause_unknown(SideTask& task);
+  Status obey(SideTask& task, const bus::TaskOrder& order, const std::optional<policy::OrderTerm>& term);
+  void renew(SideTask& task, const policy::OrderTerm& term);
+  void settle(const bus::TaskOrder& order);
+  void end_expired();
+  void end_at_once(SideTask& task, policy::Verdict verdict);
   Error no_task(const std::string& name) const {
     return {Code::kNotFound, "worker " + id_ + " has no task " + name.substr(0, 80), ""};
   }
@@ -127,6 +134,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   std::map<std::string, std::unique_ptr<SideTask>> tasks_;  // by name; ended ones for a while
   std::map<uint64_t, std::string> acknowledged_;            // ended tasks (by id) that the manager knows of
   std::vector<uint64_t> told_ended_;                        // in the report under way
+  std::map<std::string, uint64_t> epochs_;                  // by task: of the last order to create it that was answered
   std::map<std::string, std::string> told_progress_;        // last published counters of a task, encoded
   std::unique_ptr<Replacements> replacements_;
   std::vector<std::unique_ptr<SideTask>> retired_;  // ended; they go after this turn of the loop

@@ -203,11 +203,87 @@ TEST_CASE("the manager goes and comes back: tasks go on and are told again", "[p
   CHECK(rig.manager.tasks.count("t") == 1);
   rig.manager.wait([&] { return rig.manager.task("t").counters.steps > steps; });
   CHECK(children_of(rig.worker.pid()) == supervisors);
-  // A manager that has forgotten the worker asks it to register again; a plan without the task stops it.
+  // A manager that has forgotten the worker asks it to register again; what its plan does not name is kept, paused.
   rig.manager.know_worker = false;
   rig.manager.plan.orders.clear();
-  rig.manager.wait([&] { return !rig.manager.task("t").verdict.kind.empty(); });
-  CHECK(rig.manager.task("t").verdict.kind == "stopped");
+  rig.manager.wait([&] { return rig.manager.task("t").why == "not_recorded"; });
+  const uint64_t kept = rig.manager.task("t").counters.steps;
+  for (int n = 0; n < 3; ++n) rig.manager.wait_new_report();
+  CHECK(rig.manager.task("t").counters.steps <= kept + 1);  // one may have been under way
+  CHECK(rig.manager.task("t").verdict.kind.empty());
+  CHECK(children_of(rig.worker.pid()) == supervisors);
+  // One that knows it lets it go on.
+  rig.manager.know_worker = false;
+  rig.manager.plan.orders = {{"t", "run"}};
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > kept + 1; });
+  rig.stop_worker();
+}
+
+TEST_CASE("without renewed orders a task pauses, and is ended after a while", "[process]") {
+  Rig rig;
+  rig.manager.pause_ms = 1000;
+  rig.manager.stop_ms = 60'000;
+  rig.manager.wait_registered();
+  auto create = spec(rig, "t", "counter", {{"step_us", "200"}});
+  create.when_idle = true;
+  create.epoch = 5;
+  create.instance = "1-1";
+  const auto steps = [&] { return rig.manager.task("t").counters.steps; };
+  rig.manager.wait([&] { return rig.manager.heard > 0; });
+  create.heard = rig.manager.heard;
+  rig.manager.create(create);
+  rig.manager.wait([&] { return steps() > 100; });
+  CHECK(rig.manager.task("t").epoch == 5);
+  CHECK(rig.manager.task("t").instance == "1-1");
+
+  rig.manager.silent = true;
+  rig.manager.wait([&] { return rig.manager.task("t").why == "orders_expired"; });
+  const uint64_t before = steps();
+  for (int n = 0; n < 3; ++n) rig.manager.wait_new_report();
+  CHECK(steps() == before);
+  rig.manager.silent = false;
+  rig.manager.wait([&] { return steps() > before + 100; });
+
+  rig.manager.stop_ms = 2000;
+  rig.manager.wait_new_report();
+  rig.manager.wait_new_report();
+  rig.manager.silent = true;
+  CHECK(rig.manager.verdict("t").kind == "lost");
+  CHECK(rig.manager.task("t").verdict.cause == "expired");
+  rig.stop_worker();
+}
+
+TEST_CASE("an order of a later epoch ends a copy at once; what comes late or twice is refused", "[process]") {
+  Rig rig;
+  rig.manager.pause_ms = 5000;
+  rig.manager.stop_ms = 60'000;
+  rig.manager.wait_registered();
+  auto create = spec(rig, "t", "counter", {{"step_us", "200"}, {"trace", "1"}});
+  create.when_idle = true;
+  create.epoch = 5;
+  create.instance = "1-1";
+  create.heard = rig.manager.heard;
+  rig.manager.create(create);
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 10; });
+  CHECK(rig.manager.create_error(create).message.empty());                        // repeated, and there
+  CHECK(rig.manager.call(bus::TaskOrder{"t", "stop", 4}).error == std::nullopt);  // held up: of one before
+  rig.manager.wait_new_report();
+  rig.manager.wait_new_report();
+  CHECK(rig.manager.task("t").verdict.kind.empty());
+  rig.manager.plan.orders = {{"t", "stop", 6}};
+  CHECK(rig.manager.verdict("t").kind == "lost");
+  CHECK(rig.manager.task("t").verdict.cause == "superseded");
+
+  rig.manager.plan.orders.clear();
+  CHECK(rig.manager.create_error(create).message.find("too late") != std::string::npos);
+  create.epoch = 7;
+  create.heard = rig.manager.heard + 1000;  // of nothing that it ever said
+  CHECK(rig.manager.create_error(create).message.find("too late") != std::string::npos);
+  create.epoch = 8;
+  create.heard = rig.manager.heard;
+  rig.manager.create(create);
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 10; });
+  CHECK(rig.manager.task("t").epoch == 8);
   rig.stop_worker();
 }
 
@@ -451,6 +527,7 @@ TEST_CASE("wrong usage and a device that is taken are one line and an exit code"
   CHECK(run_worker(rig.paths, {"--device", "cpu-0"}) == 1);
   CHECK(run_worker(rig.paths, {"--device", "a/b"}) == 2);
   CHECK(run_worker(rig.paths, {"--device", "cpu-1", "--sandbox", "jail"}) == 2);
+  CHECK(run_worker(rig.paths, {"--device", "cpu-1", "--host-id", "a/b"}) == 2);
   CHECK(run_worker(rig.paths, {"--device", "cpu-1", "--cores", "many"}) == 2);
   CHECK(run_worker(rig.paths, {"--device", "cpu-1", "--runner", "/nowhere/runner"}) == 1);
   CHECK(run_worker(rig.paths, {"--no-such-option"}) == 2);

@@ -239,6 +239,9 @@ class FakeManager {
   int64_t harvested_ns = 0, bubble_ns = 0;
   uint64_t probes = 0, probe_findings = 0;
   bool know_worker = true;
+  int64_t pause_ms = 0, stop_ms = 0;  ///< of orders; 0: an earlier version, whose orders do not expire
+  bool silent = false;                ///< answers no registration and no report
+  uint64_t heard = 0;                 ///< number of the latest registration or report
 
   void up() {
     auto server = bus::Server::bind(context_, paths_.commands_endpoint());
@@ -268,7 +271,12 @@ class FakeManager {
       registered_ = know_worker = true;
       for (auto& task : body.tasks) tasks[task.task] = task;
       for (auto& rank : body.ranks) ranks[rank.key()] = rank;
-      server_->reply(*incoming, plan);
+      if (silent) {
+        ++reports_;
+        return;
+      }
+      heard = body.number;
+      server_->reply(*incoming, plan_now());
     } else if (message.command == "worker.report") {
       auto body = message.as<bus::WorkerReport>().value();
       if (!know_worker) {
@@ -287,7 +295,13 @@ class FakeManager {
         probes += bubbles.probes;
         probe_findings += bubbles.probe_findings;
       }
-      server_->reply(*incoming, bus::Ack{});
+      if (silent) return;
+      heard = body.number;
+      if (pause_ms == 0) {
+        server_->reply(*incoming, bus::Ack{});
+      } else {
+        server_->reply(*incoming, plan_now());
+      }
     } else if (message.command == bus::ShowTask::kCommand) {
       const std::string name = message.as<bus::ShowTask>().value().task;
       bus::TaskReply shown;
@@ -325,7 +339,7 @@ class FakeManager {
   void create(const bus::CreateTask& task) {
     tasks.erase(task.task);
     std::erase_if(plan.orders, [&](const auto& o) { return o.task == task.task; });
-    plan.orders.push_back({task.task, "run"});
+    plan.orders.push_back({task.task, "run", task.epoch});
     const auto reply = call(task);
     if (reply.error) throw std::runtime_error(reply.error->text());
   }
@@ -342,6 +356,14 @@ class FakeManager {
   void forget(const std::string& name) { tasks.erase(name); }
   std::string rank_state(const std::string& job, uint32_t rank) {
     return ranks[job + "/" + std::to_string(rank)].state;
+  }
+
+  bus::WorkerPlan plan_now() const {
+    bus::WorkerPlan now = plan;
+    if (pause_ms != 0) now.heard = heard;
+    now.pause_ms = pause_ms;
+    now.stop_ms = stop_ms;
+    return now;
   }
 
  private:
@@ -367,10 +389,7 @@ struct Rig {
   }
   ~Rig() {
     if (std::uncaught_exceptions() == 0 && worker.pid() == 0) return;
-    std::ifstream in(temp.path() / "worker.log");
-    std::stringstream log;
-    log << in.rdbuf();
-    WARN(log.str());
+    tell_log();
   }
   static const Paths& prepared(const Paths& paths) {
     std::filesystem::create_directories(paths.run_dir);
@@ -389,7 +408,16 @@ struct Rig {
     worker.terminate();
     int code = -1;
     manager.wait([&] { return worker.ended(code); });
+    if (code != 0) tell_log();
     CHECK(code == 0);
+  }
+
+ private:
+  void tell_log() const {
+    std::ifstream in(temp.path() / "worker.log");
+    std::stringstream log;
+    log << in.rdbuf();
+    WARN(log.str());
   }
 };
 

@@ -14,6 +14,10 @@ void end_child(Child child, Loop& loop, std::function<void()> after) {
   if (child.pid <= 1) return;
   ::kill(-child.pid, SIGKILL);
   syscall(SYS_pidfd_send_signal, child.pidfd.get(), SIGKILL, nullptr, 0);
+  reap_child(std::move(child), loop, std::move(after));
+}
+
+void reap_child(Child child, Loop& loop, std::function<void()> after) {
   auto shared = std::make_shared<Child>(std::move(child));
   const int fd = shared->pidfd.get();
   auto reap = [shared, &loop, after = std::move(after)](uint32_t) {

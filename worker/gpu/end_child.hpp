@@ -12,4 +12,7 @@ namespace freeride::worker {
 /// child's descriptor must not be watched any more. `after` (may be null) is called when it is gone. Main thread.
 void end_child(Child child, Loop& loop, std::function<void()> after);
 
+/// The same of a child that ends by itself, or not for a long time.
+void reap_child(Child child, Loop& loop, std::function<void()> after);
+
 }  // namespace freeride::worker

@@ -254,6 +254,11 @@ void GpuGuard::prepare(uint64_t task, TaskIdentity identity, Ready ready) {
   });
 }
 
+bool GpuGuard::faulted(uint64_t task) const {
+  const auto it = tenants_.find(task);
+  return it != tenants_.end() && it->second.server != nullptr && it->second.server->saw_fault();
+}
+
 void GpuGuard::release(uint64_t task) {
   const auto it = tenants_.find(task);
   if (it == tenants_.end()) return;
@@ -282,6 +287,18 @@ uint64_t GpuGuard::task_of(pid_t pid, bool& server) const {
   return 0;
 }
 
+Status GpuGuard::check_training(pid_t pid) {
+  const auto reading = gpu_->read();
+  if (!reading.ok()) return reading.error();
+  const bool listed = std::any_of(reading->processes.begin(), reading->processes.end(),
+                                  [pid](const GpuProcess& process) { return process.pid == pid; });
+  bool server = false;
+  const bool ours = leaving_.count(pid) != 0 || (calls_.own && calls_.own() == pid) || task_of(pid, server) != 0;
+  if (listed && !ours) return {};
+  return Error{Code::kPermission, "the driver does not list process " + std::to_string(pid) + " on GPU " + options_.gpu,
+               "attach when the training has used the GPU, or set FREERIDE_DEVICE"};
+}
+
 Status GpuGuard::look() {
   const auto reading = gpu_->read();
   if (!reading.ok()) return reading.error();
@@ -294,6 +311,7 @@ Status GpuGuard::look() {
   }
   int64_t side_bytes = 0;
   own_bytes_ = 0;
+  others_.clear();
   const pid_t own = calls_.own ? calls_.own() : 0;
   pid_t foreign = 0;
   std::set<pid_t> leaving;
@@ -308,6 +326,7 @@ Status GpuGuard::look() {
       leaving.insert(process.pid);
       side_bytes += process.bytes;
     } else if (id == 0) {
+      others_.insert(process.pid);
       if (process.mps_client && exists(process.pid)) foreign = process.pid;
     } else {
       side_bytes += process.bytes;

@@ -75,8 +75,15 @@ class GpuGuard {
   bool has(uint64_t task) const { return tenants_.count(task) != 0; }
   /// Starts the MPS server of an admitted task. `ready` is called later, once, unless the task is released before.
   void prepare(uint64_t task, TaskIdentity identity, Ready ready);
+  /// Whether the task has made the GPU fault, as its MPS server says; false once it has been released.
+  bool faulted(uint64_t task) const;
   /// The task has ended: its server goes, its room is free.
   void release(uint64_t task);
+  /// Whether the driver lists `pid`, and not as a side task or this worker's own: asked now. Errors: kPermission (it
+  /// does not), kUnavailable (the driver does not answer).
+  Status check_training(pid_t pid);
+  /// The same as of the last look.
+  bool on_gpu(pid_t pid) const { return others_.count(pid) != 0; }
 
  private:
   struct Tenant {
@@ -116,6 +123,7 @@ class GpuGuard {
   int64_t own_bytes_ = 0;  // of the worker's own process
   std::map<uint64_t, Tenant> tenants_;
   std::set<pid_t> leaving_;  // of tasks that have ended: side tasks' until they are off the GPU
+  std::set<pid_t> others_;   // on the GPU in the last look, and neither side tasks' nor ours
   pid_t foreign_ = 0;        // a client of an MPS server that is not ours
   int64_t foreign_since_ns_ = 0;
   int64_t quiet_since_ns_ = 0;

@@ -278,6 +278,26 @@ TEST_CASE("the worker's own process on the GPU is neither training's nor a task'
   CHECK(rig.guard->usable_bytes() == usable);
 }
 
+TEST_CASE("training is who the driver lists, and neither a side task nor the worker's own process", "[gpu]") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  Sleeper training, task;
+  rig.own = 4711;
+  REQUIRE(rig.guard->admit(1, 0, kGiB).ok());
+  rig.roots = {{1, task.pid()}};
+  CHECK(rig.guard->check_training(training.pid()).error().code == Code::kPermission);
+  rig.gpu.reading.processes = {{training.pid(), kGiB, false}, {task.pid(), kGiB, false}, {4711, kGiB, false}};
+  CHECK(rig.guard->check_training(training.pid()).ok());
+  CHECK_FALSE(rig.guard->check_training(task.pid()).ok());
+  CHECK_FALSE(rig.guard->check_training(4711).ok());
+  rig.looks();
+  CHECK(rig.guard->on_gpu(training.pid()));
+  CHECK_FALSE(rig.guard->on_gpu(task.pid()));
+  CHECK_FALSE(rig.guard->on_gpu(4711));
+  rig.gpu.silent = true;
+  CHECK(rig.guard->check_training(training.pid()).error().code == Code::kUnavailable);
+}
+
 TEST_CASE("a process of a task that uses the GPU and is no client is ended", "[gpu]") {
   Rig rig;
   REQUIRE(rig.open().ok());

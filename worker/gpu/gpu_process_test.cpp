@@ -1,5 +1,6 @@
 // The real freeride-worker on a GPU device, with the driver and the MPS control program played by the tests.
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +9,9 @@
 #include <fstream>
 #include <string>
 
+#include "daemon/stranger_test_support.hpp"
 #include "daemon/worker_process_test_support.hpp"
+#include "freeride/policy/probe.hpp"
 #include "gpu/fake_gpu_test_support.hpp"
 
 using namespace freeride;
@@ -222,6 +225,27 @@ TEST_CASE("a profile on a GPU has the process's own memory there, and the host's
 }
 
 // With those of replace_process_test, on a CPU and in sandboxes, 200 in all.
+TEST_CASE("a side task that hides a fault of its GPU has had one, as its MPS server says", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  for (const char* name : {"honest", "hides"}) {
+    rig.manager.create(spec(rig, name, kGiB));
+    rig.manager.wait([&] { return rig.manager.task(name).counters.steps > 0; });
+    if (std::string(name) == "hides") {
+      for (const auto& log : fs::directory_iterator(rig.paths.run_dir / "mps-logs"))
+        std::ofstream(log.path() / "server.log") << "[Server 1] Client {PID: 2} encountered a fatal GPU error.\n";
+    }
+    rig.manager.order(name, "stop");
+    const bus::Verdict verdict = rig.manager.verdict(name);
+    CHECK(verdict.kind == "stopped");
+    CHECK(verdict.gpu_fault == (std::string(name) == "hides"));
+  }
+  rig.stop_worker();
+  CHECK(fs::is_empty(rig.paths.run_dir / "mps-logs"));
+}
+
 TEST_CASE("30 replacements in a row on a GPU leave the last one's MPS server, and nothing else", "[gpu][slow]") {
   constexpr int kWarm = 3, kReplacements = 30;
   const std::vector<pid_t> before = children_of(getpid());  // other cases' processes
@@ -283,15 +307,16 @@ TEST_CASE("a GPU that is busy while nobody has a lease: the task goes, and when 
   CHECK(first.cause == "probe");
   CHECK(first.reason.find("probes in a row found the GPU busy while no side task had a lease") != std::string::npos);
   CHECK(rig.manager.probe_findings >= 3);
-  // With it gone the GPU is quiet, and the same content is seen to have been it: the next time it goes for good. A
-  // played GPU is not always quiet enough, so it may take one more.
+  // With it gone the GPU is quiet, and the same content is seen to have been it: the next time it goes for good. It has
+  // no lease before that is known. A played GPU is not always quiet enough, so it may take one more.
   std::string kind;
   for (int i = 0; i < 10 && kind != "overran"; ++i) {
     driver.say(2 * kGiB);
     const std::string name = "again" + std::to_string(i);
     rig.manager.create(spec(rig, name, kGiB));
-    const uint64_t probes = rig.manager.probes, findings = rig.manager.probe_findings;
-    rig.manager.wait([&] { return rig.manager.probes - probes > rig.manager.probe_findings - findings + 1; });
+    const uint64_t probes = rig.manager.probes;
+    rig.manager.wait([&] { return rig.manager.task(name).counters.steps > 0; });
+    CHECK(rig.manager.probes - probes >= policy::ProbeJudge::kControls / 2);
     driver.say(2 * kGiB, "busy 5000000\n");
     kind = rig.manager.verdict(name).kind;
     CHECK(rig.manager.verdict(name).cause == "probe");
@@ -333,5 +358,52 @@ TEST_CASE("15 side tasks in a row on a GPU leave no process, descriptor or folde
   }
   rig.manager.wait([&] { return fds_of(rig.worker.pid()) <= fds; });
   CHECK(fs::is_empty(rig.paths.run_dir / "mps"));
+  rig.stop_worker();
+}
+
+TEST_CASE("another user's training is who the driver lists on the GPU, and gets memory only while it is", "[gpu]") {
+  if (geteuid() != 0) return;
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  open_to_all(rig);
+  rig.manager.wait_registered();
+  rig.manager.create(spec(rig, "a", 60 * kGiB));
+  rig.manager.wait([&] { return rig.manager.task("a").state == "PAUSED"; });
+  // It attaches whenever it can.
+  auto* wanted = static_cast<int64_t*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(wanted != MAP_FAILED);
+  Stranger training(kNobody, [&](const Stranger::Tell& tell) {
+    FakeRank rank(0, kGpu);
+    for (std::string said;; usleep(300'000)) {
+      auto socket = pages::connect_to_worker(rig.paths.worker_socket(kGpu).string());
+      if (!socket.ok()) continue;
+      const std::string answer = exchange(socket->get(), "FRHELLO1", rank.fd());
+      if (answer != said) tell(answer);
+      said = answer;
+      if (answer != "OK") continue;
+      pollfd end{socket->get(), POLLIN, 0};
+      while (poll(&end, 1, 5) == 0)
+        pages::store_release(rank.page().wanted_bytes, static_cast<uint64_t>(pages::load_acquire(*wanted)));
+      char text[1024];
+      const ssize_t got = recv(socket->get(), text, sizeof(text), 0);
+      tell(got > 0 ? said = std::string(text, static_cast<size_t>(got)) : "closed");
+    }
+  });
+  const std::string unlisted = "ERR the driver does not list process " + std::to_string(training.pid());
+  CHECK(training.line().find(unlisted) == 0);
+  const std::string listed = "process " + std::to_string(training.pid()) + " 1073741824\n";
+  driver.say(3 * kGiB, listed);
+  CHECK(training.line() == "OK");
+  driver.say(2 * kGiB);  // off the GPU, and still connected for a moment
+  usleep(100'000);       // ten looks
+  pages::store_release(*wanted, 30 * kGiB);
+  CHECK(training.line().find(unlisted) == 0);
+  rig.manager.wait([&] { return rig.manager.rank_state(std::to_string(kNobody) + "/gpt", 0) == "lost"; });
+  rig.manager.wait_new_report();
+  CHECK(rig.manager.task("a").verdict.kind.empty());
+  driver.say(3 * kGiB, listed);
+  CHECK(training.line() == "OK");
+  CHECK(rig.manager.verdict("a").kind == "evicted");
+  munmap(wanted, 4096);
   rig.stop_worker();
 }

@@ -33,7 +33,18 @@ constexpr int64_t kStartNs = 20 * kNsPerSec;  // the driver's first context of a
 constexpr int64_t kCommandNs = 10 * kNsPerSec;
 constexpr int64_t kSocketLookNs = 10 * kNsPerMs;  // while starting only: about 40 ms on an H200's host
 constexpr size_t kMostReply = 64u << 10;
+constexpr uintmax_t kMostLog = 16u << 20;
+// What its server writes down when a client's kernel has faulted (driver 580: bad addresses and traps).
+constexpr std::string_view kFault = "fatal GPU error";
 constexpr int64_t kMiB = int64_t{1} << 20;
+
+std::filesystem::path logs_of(const std::filesystem::path& pipes) {
+  return pipes.string() + "-logs";
+}
+
+std::filesystem::path log_folder_of(const MpsRequest& request) {
+  return logs_of(request.folder.parent_path()) / request.folder.filename();
+}
 
 std::vector<std::string> environment_of(const MpsRequest& request) {
   std::vector<std::string> words;
@@ -43,7 +54,7 @@ std::vector<std::string> environment_of(const MpsRequest& request) {
   }
   words.push_back("CUDA_VISIBLE_DEVICES=" + request.gpu);
   words.push_back("CUDA_MPS_PIPE_DIRECTORY=" + request.folder.string());
-  words.push_back("CUDA_MPS_LOG_DIRECTORY=" + request.folder.string());
+  words.push_back("CUDA_MPS_LOG_DIRECTORY=" + log_folder_of(request).string());
   return words;
 }
 
@@ -221,9 +232,9 @@ void MpsServer::end_processes() {
     syscall(SYS_pidfd_send_signal, server_pidfd_.get(), SIGKILL, nullptr, 0);
     server_pidfd_.reset();
   }
-  const auto remove = [folder = request_.folder] {
+  const auto remove = [pipes = request_.folder, log = log_folder_of(request_)] {
     std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
+    for (const auto& folder : {pipes, log}) std::filesystem::remove_all(folder, ignored);
   };
   if (control_.pid <= 1) return remove();
   loop_.forget(control_.pidfd.get());
@@ -236,14 +247,16 @@ Status MpsServer::launch() {
     return Error{Code::kInvalidArgument, "the MPS pipe folder " + request_.folder.string() + " has too long a name",
                  "use a shorter --run-dir"};
   }
-  std::error_code error;
-  std::filesystem::remove_all(request_.folder, error);
-  std::filesystem::create_directories(request_.folder.parent_path(), error);
-  if (mkdir(request_.folder.c_str(), 0700) != 0)
-    return errno_error("cannot make the MPS pipe folder " + request_.folder.string(), errno, "mend the run folder");
-  // Of the task's user alone: other tasks have other users.
-  if (geteuid() == 0 && chown(request_.folder.c_str(), request_.identity.uid, request_.identity.gid) != 0)
-    return errno_error("cannot hand over the MPS pipe folder " + request_.folder.string(), errno);
+  for (const auto& folder : {request_.folder, log_folder_of(request_)}) {
+    std::error_code error;
+    std::filesystem::remove_all(folder, error);
+    std::filesystem::create_directories(folder.parent_path(), error);
+    if (mkdir(folder.c_str(), 0700) != 0)
+      return errno_error("cannot make the MPS folder " + folder.string(), errno, "mend the run folder");
+    // Of the task's user alone: other tasks have other users.
+    if (geteuid() == 0 && chown(folder.c_str(), request_.identity.uid, request_.identity.gid) != 0)
+      return errno_error("cannot hand over the MPS folder " + folder.string(), errno);
+  }
   if (access(request_.control.c_str(), X_OK) != 0)
     return errno_error("cannot run " + request_.control, errno,
                        "install the driver's MPS, or name it with --mps-control");
@@ -346,6 +359,19 @@ void MpsServer::clients(Clients done) {
   });
 }
 
+bool MpsServer::saw_fault() const {
+  const std::filesystem::path log = log_folder_of(request_) / "server.log";
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(log, error);
+  if (error) return false;
+  if (bytes > kMostLog) return true;  // a client without end of messages hides one
+  std::ifstream in(log);
+  for (std::string line; std::getline(in, line);) {
+    if (line.find(kFault) != std::string::npos) return true;
+  }
+  return false;
+}
+
 std::string MpsServer::output_tail() const {
   return last_line(read_all(output_.get()));
 }
@@ -391,6 +417,9 @@ void sweep_mps_folders(const std::filesystem::path& folder, const std::string& p
       syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
     }
     std::filesystem::remove_all(entry.path(), error);
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(logs_of(folder), error)) {
+    if (entry.path().filename().string().rfind(prefix, 0) == 0) std::filesystem::remove_all(entry.path(), error);
   }
 }
 

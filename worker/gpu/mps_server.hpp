@@ -49,6 +49,9 @@ class MpsServer {
   const std::filesystem::path& folder() const { return request_.folder; }
   /// The processes that are connected. `done` is called later, or never where the server ends first.
   void clients(Clients done);
+  /// Whether it has written down that a client made the GPU fault. Its log lies in a folder beside the pipe folder's
+  /// parent (NAME-logs) that no sandbox has. Reads a file of 16 MiB at most; a longer one counts as a fault.
+  bool saw_fault() const;
 
  private:
   class Command;

@@ -81,6 +81,27 @@ TEST_CASE("an MPS server is up with its limits, says who its clients are, and go
   CHECK(it.died.empty());
 }
 
+TEST_CASE("an MPS server's log says whether its client made the GPU fault, and lies where no side task is", "[mps]") {
+  Server it;
+  REQUIRE(it.start().ok());
+  it.wait_ready();
+  REQUIRE(it.ready->ok());
+  const fs::path folder = it.temp.path() / "mps-logs" / "one", log = folder / "server.log";
+  REQUIRE(fs::is_directory(folder));
+  CHECK_FALSE(it.server->saw_fault());
+  std::ofstream(log) << "[2026-11-23 15:54:14.400 Server   421] Status of client {PID: 419, Context ID: 1} is ACTIVE\n";
+  CHECK_FALSE(it.server->saw_fault());
+  std::ofstream(log, std::ios::app) << "[2026-11-23 15:54:17.134 Server   421] Server is handling a fatal GPU error.\n"
+                                    << "[2026-11-23 15:54:18.471 Server   421] Exiting\n";
+  CHECK(it.server->saw_fault());
+  fs::resize_file(log, 0);
+  CHECK_FALSE(it.server->saw_fault());
+  fs::resize_file(log, 17u << 20);
+  CHECK(it.server->saw_fault());
+  it.server.reset();
+  it.loop.until([&] { return !fs::exists(folder) && !fs::exists(it.request.folder); });
+}
+
 TEST_CASE("an MPS server that dies in mid-run, or whose control daemon does, says so once", "[mps]") {
   for (const bool control : {false, true}) {
     CAPTURE(control);
@@ -157,6 +178,8 @@ TEST_CASE("an MPS server runs as its task's user, in a folder of that user alone
 TEST_CASE("what a dead worker left of its MPS servers is swept up, and nothing else", "[mps]") {
   TempFolder temp;
   for (const char* name : {"mine-1", "other-1"}) fs::create_directory(temp.path() / name);
+  const fs::path logs = temp.path().string() + "-logs";
+  for (const char* name : {"mine-1", "other-1"}) fs::create_directories(logs / name);
   const auto left_behind = [&](const std::string& name) {
     const std::string variable = "CUDA_MPS_PIPE_DIRECTORY=" + (temp.path() / name).string();
     const pid_t pid = fork();
@@ -182,6 +205,9 @@ TEST_CASE("what a dead worker left of its MPS servers is swept up, and nothing e
   CHECK(alive(longer));
   CHECK_FALSE(fs::exists(temp.path() / "mine-1"));
   CHECK(fs::exists(temp.path() / "other-1"));
+  CHECK_FALSE(fs::exists(logs / "mine-1"));
+  CHECK(fs::exists(logs / "other-1"));
+  fs::remove_all(logs);
   for (const pid_t pid : {other, longer}) {
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);

@@ -163,6 +163,8 @@ Result<std::string> add_environment(const std::filesystem::path& plugin, const b
 Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) {
   const bool profile = is_profile(request.spec);
   if (auto s = take(launched.folder, hold_task_folder(request.folder)); !s.ok()) return s;
+  unmark_ended(request.folder);
+  if (!profile) note_epoch(launched.folder.get(), request.spec.epoch);
   const std::filesystem::path scratch = request.folder / (profile ? "profile" : "scratch");
   std::error_code error;
   std::filesystem::create_directories(scratch, error);

@@ -74,6 +74,18 @@ Status Replacements::begin(SideTask& old, bus::CreateTask spec) {
   return {};
 }
 
+SideTask* Replacements::next_of(const std::string& name) {
+  const auto it = under_way_.find(name);
+  return it == under_way_.end() ? nullptr : it->second->next.get();
+}
+
+void Replacements::give_up(const std::string& name, const policy::Verdict& why) {
+  SideTask* next = next_of(name);
+  if (!under_way(name)) return;
+  finish(name, "failed", why.message);
+  if (next != nullptr && !next->ended()) next->kill(why);
+}
+
 void Replacements::look_at(const std::string& name) {
   const auto it = under_way_.find(name);
   if (it == under_way_.end()) return;

@@ -54,6 +54,10 @@ class Replacements {
   void look_at_all();
   /// run, pause or stop, for a task that is being replaced or not.
   Status order(SideTask& task, const std::string& order);
+  /// The task is ended at once, and with it what was to take its place.
+  void give_up(const std::string& name, const policy::Verdict& why);
+  /// The content that is to take the place of the one that has the name; null: there is none.
+  SideTask* next_of(const std::string& name);
   /// The worker is going down: what is stopping goes nowhere from here.
   void going_down() { going_down_ = true; }
 

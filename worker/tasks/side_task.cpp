@@ -18,6 +18,7 @@
 #include "freeride/base/time.hpp"
 #include "freeride/pages/names.hpp"
 #include "freeride/policy/profile_plan.hpp"
+#include "tasks/task_folders.hpp"
 #include "tasks/task_report.hpp"
 #include "tasks/verdicts.hpp"
 
@@ -108,6 +109,7 @@ Status SideTask::launch(const std::filesystem::path& plugin, const std::filesyst
   auto launched = launch_task(
       {id_, spec_, options_, plugin, folder, std::move(grants), std::move(python), order, state_in_}, sandbox_, parts_);
   if (!launched.ok()) return launched;
+  renew(term_);
   log_ = std::make_unique<TaskLog>(std::move(parts_.output),
                                    folder / (spec_.purpose == "profile" ? "profile.log" : "log"));
   acting_.add_task(parts_.pages);
@@ -168,6 +170,14 @@ void SideTask::on_log() {
 }
 
 // ---- orders
+
+// Not under the page's seqlock: nobody is woken by it, and the acting thread looks by itself once a second.
+void SideTask::renew(const policy::OrderTerm& term) {
+  term_ = term;
+  if (parts_.pages == nullptr) return;
+  pages::store_relaxed(parts_.pages->lease->orders_until_ns, static_cast<uint64_t>(term.until_ns));
+  pages::store_relaxed(parts_.pages->lease->orders_end_ns, static_cast<uint64_t>(term.end_ns));
+}
 
 Status SideTask::order(const std::string& order) {
   if (order != "run" && order != "pause" && order != "stop") {
@@ -247,6 +257,12 @@ void SideTask::note(const policy::Verdict& seen) {
   if (pages != nullptr && pages->killed.load(std::memory_order_acquire))
     policy::note_symptom(verdict_, pages->killed_verdict);
   policy::note_symptom(verdict_, seen);
+}
+
+void SideTask::note_gpu_fault() {
+  verdict_.gpu_fault = true;
+  if (!tells_gpu_fault(verdict_) && verdict_.evidence.size() < policy::Verdict::kMostEvidence)
+    verdict_.evidence.emplace_back("its MPS server saw a fatal GPU error");
 }
 
 void SideTask::kill(policy::Verdict verdict) {
@@ -329,11 +345,18 @@ void SideTask::end(const policy::Verdict& seen) {
   let_go();
 }
 
+// Not that of a copy after which another worker of this host has launched one: it would take the place of what is
+// newer.
+bool SideTask::keeps_scratch() const {
+  const uint64_t latest = parts_.folder.valid() ? noted_epoch(parts_.folder.get()) : 0;
+  return spec_.purpose != "profile" && (latest == 0 || latest == spec_.epoch);
+}
+
 // All in the sandbox is dead: what it leaves is kept and taken down.
 void SideTask::let_go() {
   if (parts_.supervisor.hold == nullptr) return on_gone();
   leftovers_ = std::make_unique<Leftovers>(loop_, spec_.task, std::exchange(parts_.supervisor, Child{}),
-                                           std::move(scratch_fd_), spec_.purpose != "profile");
+                                           std::move(scratch_fd_), keeps_scratch());
   if (changed_ != nullptr && leftovers_->put_away([this] { on_gone(); })) return;
   leftovers_->put_away_now();
   on_gone();
@@ -379,6 +402,7 @@ policy::Why SideTask::why() const {
   if (stopping_ || dead_) return Why::kStopping;
   if (answered_state() == FREERIDE_STATE_SUBMITTED) return Why::kLoading;
   if (saver_.saving()) return Why::kSaveLease;
+  if (unknown_) return Why::kNotRecorded;
   if (order_ == "pause") return Why::kPausedByUser;
   if (held_) return Why::kReplacing;
   return initialised() ? parts_.pages->why.load(std::memory_order_relaxed) : Why::kInitLease;
@@ -389,6 +413,9 @@ bus::TaskReport SideTask::report() {
   report.task = spec_.task;
   report.purpose = spec_.purpose;
   report.revision = spec_.revision;
+  report.epoch = spec_.epoch;
+  report.instance = spec_.instance;
+  report.sha256 = spec_.sha256;
   report.sandbox = parts_.limits.empty() ? sandbox_.name() : parts_.limits;
   report.counters = counters_now();
   report.state = state_name(answered_state());

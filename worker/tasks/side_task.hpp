@@ -10,6 +10,7 @@
 #include "acting/acting_thread.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/bus/commands.hpp"
+#include "freeride/policy/orders.hpp"
 #include "freeride/policy/verdict.hpp"
 #include "freeride/policy/why.hpp"
 #include "loop/loop.hpp"
@@ -65,10 +66,19 @@ class SideTask {
   void keep_state() { keeps_state_ = true; }
   bool keeps_state() const { return keeps_state_; }
 
+  /// The manager's orders for it hold so long; before start(), too.
+  void renew(const policy::OrderTerm& term);
+  const policy::OrderTerm& term() const { return term_; }
+  /// The manager has no record of it: it is to be kept, paused. False takes that back.
+  void set_unknown(bool unknown) { unknown_ = unknown; }
+  bool unknown() const { return unknown_; }
+
   /// run, pause or stop. Idempotent; stop is final. Errors: kInvalidArgument (another word).
   Status order(const std::string& order);
   /// Ends it at once, with this verdict if there is none yet, and in the transition that it is in.
   void kill(policy::Verdict verdict);
+  /// It has made its GPU fault, whatever it says of it.
+  void note_gpu_fault();
   /// The acting thread has killed it.
   void killed() { note({}); }
 
@@ -102,6 +112,7 @@ class SideTask {
   void kill_group();
   void end(const policy::Verdict& seen);
   void let_go();
+  bool keeps_scratch() const;
   void on_gone();
   const TaskMemory& look_at_memory();
   policy::Why why() const;
@@ -129,7 +140,8 @@ class SideTask {
   std::string order_ = "run";
   /// All of its processes are dead, or are about to be; what it leaves may still be put away, and then it has ended.
   bool dead_ = false;
-  bool stopping_ = false, ended_ = false, held_ = false, keeps_state_ = false;
+  bool stopping_ = false, ended_ = false, held_ = false, keeps_state_ = false, unknown_ = false;
+  policy::OrderTerm term_;
   std::unique_ptr<Leftovers> leftovers_;
   policy::Verdict verdict_;
   std::string log_tail_;  // at its end

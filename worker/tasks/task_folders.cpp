@@ -5,12 +5,15 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <ctime>
 #include <utility>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/copy_tree.hpp"
+#include "freeride/base/files.hpp"
 #include "freeride/base/log.hpp"
 
 namespace freeride::worker {
@@ -22,6 +25,8 @@ constexpr int64_t kEveryNs = 3600 * kNsPerSec;  // for what only time makes old
 constexpr int64_t kLeastPauseNs = 2 * kNsPerSec;
 constexpr int64_t kShare = 20;  // of all time, the part that is spent on looking and removing at most
 constexpr size_t kMostAtOnce = 256;
+constexpr const char* kEnded = "ended";
+constexpr const char* kEpoch = "epoch";
 constexpr const char* kRemoving = ".removing-";  // no task's name begins with a dot
 constexpr int kTries = 50;
 constexpr timespec kBetweenTries{0, 2'000'000};
@@ -92,6 +97,31 @@ Result<Fd> hold_task_folder(const fs::path& folder) {
     nanosleep(&kBetweenTries, nullptr);
   }
   return Error{Code::kUnavailable, "the task's folder " + folder.string() + " is being removed", "load the task again"};
+}
+
+void note_epoch(int folder_fd, uint64_t epoch) {
+  const Fd file(openat(folder_fd, kEpoch, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file.valid() || !write_all(file.get(), std::to_string(epoch)))
+    spdlog::warn("{}", errno_error("cannot note a task's epoch in its folder", errno).text());
+}
+
+uint64_t noted_epoch(int folder_fd) {
+  const Fd file(openat(folder_fd, kEpoch, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  std::array<char, 24> text{};
+  if (!file.valid() || read(file.get(), text.data(), text.size() - 1) <= 0) return 0;
+  return std::strtoull(text.data(), nullptr, 10);
+}
+
+void mark_ended(const fs::path& folder) {
+  const Fd mark(open((folder / kEnded).c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+}
+bool is_marked_ended(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(folder / kEnded, error));
+}
+void unmark_ended(const fs::path& folder) {
+  std::error_code error;
+  fs::remove(folder / kEnded, error);
 }
 
 Result<std::unique_ptr<TaskFolders>> TaskFolders::create(fs::path root, const policy::KeepLimits& limits, Loop& loop,

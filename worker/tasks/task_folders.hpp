@@ -23,6 +23,17 @@ namespace freeride::worker {
 /// share the state folder. Errors: it cannot be made; somebody is removing it just now.
 Result<Fd> hold_task_folder(const std::filesystem::path& folder);
 
+/// What the task has left there may go, whatever the manager that is asked later knows: its verdict is recorded. Until
+/// the folder is used again.
+void mark_ended(const std::filesystem::path& folder);
+bool is_marked_ended(const std::filesystem::path& folder);
+void unmark_ended(const std::filesystem::path& folder);
+
+/// Workers of one host share the folder, and one that was out of reach may still have an earlier copy of the task:
+/// whose was launched last. Descriptors are hold_task_folder()'s. 0: none is noted.
+void note_epoch(int folder_fd, uint64_t epoch);
+uint64_t noted_epoch(int folder_fd);
+
 /// Lives on the loop's thread; looks and removes on one of its own, for there may be millions of files.
 class TaskFolders {
  public:

@@ -82,6 +82,24 @@ TEST_CASE("what ended tasks have left goes by age, but for what is in use or wan
   CHECK(attic.asked == std::vector<std::string>{"oldest", "older", "queued"});
 }
 
+TEST_CASE("a folder says that its task has ended until it is used again, and whose copy was launched last",
+          "[folders]") {
+  Attic attic;
+  attic.add("a", 1);
+  CHECK_FALSE(is_marked_ended(attic.root / "a"));
+  mark_ended(attic.root / "a");
+  CHECK(is_marked_ended(attic.root / "a"));
+  unmark_ended(attic.root / "a");
+  CHECK_FALSE(is_marked_ended(attic.root / "a"));
+  auto held = hold_task_folder(attic.root / "a");
+  REQUIRE(held.ok());
+  CHECK(noted_epoch(held->get()) == 0);
+  note_epoch(held->get(), 1'700'000'000'123);
+  CHECK(noted_epoch(held->get()) == 1'700'000'000'123);
+  note_epoch(held->get(), 7);
+  CHECK(noted_epoch(held->get()) == 7);
+}
+
 TEST_CASE("what ended tasks have left goes by size, oldest first", "[folders]") {
   Attic attic;
   attic.add("a", 3, 600'000);

@@ -12,6 +12,7 @@ import threading
 
 from . import _cuda, _frameworks
 from ._imports import Imports
+from ._job import default_job
 from ._library import CUDA, Config, Library, StreamCounters
 from ._marks import HostMarker
 from ._memory import Memory
@@ -259,11 +260,7 @@ class Hook:
                 return
             given, self._arguments = self._arguments, None
             local = os.environ.get("LOCAL_RANK") or str(rank)
-            main = sys.modules.get("__main__")
-            script = os.path.basename(getattr(main, "__file__", None) or sys.argv[0] or "python")
-            elastic = os.environ.get("TORCHELASTIC_RUN_ID")
-            job = given["job"] or os.environ.get("FREERIDE_JOB") or (elastic if elastic and elastic != "none" else None)
-            job = job or f"{script}-{os.environ.get('MASTER_PORT', '0')}"
+            job = given["job"] or os.environ.get("FREERIDE_JOB") or default_job(sys.modules[C10D])
             stages = number("FREERIDE_STAGES", given["stages"], stages or world, 1)
             config = Config()
             config.job = job.encode()

@@ -15,7 +15,7 @@ import stat
 import struct
 import time
 
-MAJOR, MINOR = 1, 3
+MAJOR, MINOR = 1, 4
 NAME_BYTES, MAX_WAITS, HISTORY, ITERATIONS, MAX_RANKS, METRICS = 64, 1024, 1024, 256, 64, 8
 POISON = 0xFFFFFFFF
 HOOK_STARTING, HOOK_ACTIVE, HOOK_DISABLED, HOOK_GONE = range(4)
@@ -114,7 +114,8 @@ class LeasePage(ctypes.Structure):
     _fields_ = [
         ("header", Header),
         *_fields(
-            (_u32, "sequence order kind reserved0"), (_u64, "lease_id deadline_ns opened_ns grace_ns hang_ns begin_ns")
+            (_u32, "sequence order kind reserved0"),
+            (_u64, "lease_id deadline_ns opened_ns grace_ns hang_ns begin_ns orders_until_ns orders_end_ns"),
         ),
     ]
 

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define FREERIDE_PAGES_MAJOR 1u
-#define FREERIDE_PAGES_MINOR 3u
+#define FREERIDE_PAGES_MINOR 4u
 
 #define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull  /* "FRBUBBLE" */
 #define FREERIDE_SENT_MAGIC 0x20544e4553525246ull    /* "FRRSENT " */
@@ -178,6 +178,10 @@ typedef struct freeride_lease_page {
   uint64_t grace_ns;    /* 72: execution past the deadline or a pause after which the task is killed */
   uint64_t hang_ns;     /* 80: wall time past them after which it is killed though it does not execute */
   uint64_t begin_ns;    /* 88: begin of the bubble behind this lease, for latency measurement */
+  /* Not under the seqlock: each is stored and loaded at once, and moves with every renewal. CLOCK_BOOTTIME, which goes
+   * on while the host is suspended; 0: orders do not expire */
+  uint64_t orders_until_ns; /*  96: from then on there is no lease, whatever stands above */
+  uint64_t orders_end_ns;   /* 104: from then on the process is ended */
 } freeride_lease_page;
 
 #define FREERIDE_WAKE_RUNNER 1u
@@ -293,7 +297,7 @@ static_assert(sizeof(freeride_page_header) == 32, "header");
 static_assert(sizeof(freeride_learned) == 32, "learned");
 static_assert(sizeof(freeride_bubble_page) == 74240, "bubble page");
 static_assert(sizeof(freeride_sent_page) == 34112, "sent page");
-static_assert(sizeof(freeride_lease_page) == 96, "lease page");
+static_assert(sizeof(freeride_lease_page) == 112, "lease page");
 static_assert(sizeof(freeride_answer_page) == 688, "answer page");
 static_assert(sizeof(freeride_saved_state) == 176, "saved state");
 static_assert(sizeof(freeride_profile_record) == 32, "profile record");

@@ -4,7 +4,7 @@
 //   none        never; what probes must not find
 //   persistent  a kernel that never ends
 //   queued      seconds of work are queued in one step, on a stream that nobody waits for
-//   thread      a thread of its own keeps the GPU busy
+//   thread      a thread of its own keeps so much in the GPU's queue that it lasts while the thread is stopped
 //   graph       a graph that launches itself, again and again
 #include <cuda_runtime.h>
 #include <unistd.h>
@@ -17,6 +17,8 @@
 #include "../tiny.h"
 
 namespace {
+
+constexpr size_t kAhead = 200;  // kernels of a millisecond that `thread` keeps queued
 
 struct Task {
   const freeride_host* host;
@@ -97,9 +99,12 @@ freeride_status step(void* pointer) {
     }
     if (task.how == "thread") {
       task.thread = std::thread([&task] {
-        while (!task.ends) {
+        cudaEvent_t queued[kAhead] = {};
+        for (auto& event : queued) cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+        for (size_t i = 0; !task.ends; i = (i + 1) % kAhead) {
+          cudaEventSynchronize(queued[i]);
           spin<<<8, 256, 0, task.side>>>(1'000'000);
-          cudaStreamSynchronize(task.side);
+          cudaEventRecord(queued[i], task.side);
         }
       });
     }

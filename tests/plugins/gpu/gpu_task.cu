@@ -2,6 +2,7 @@
 //
 //   work          spins for step_us on every multiprocessor, checks that its own memory holds what it wrote
 //   address       writes to an address that is nobody's
+//   hidden        the same, and says that all is well
 //   instruction   calls into its data, where no word is an instruction
 //   endless       a kernel that never returns
 //   grow          takes mb MiB more with each step, past its limit, and reports how far it came (metric "mib")
@@ -97,7 +98,11 @@ freeride_status step(void* pointer) {
   int multiprocessors = 1;
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
   if (--task.after < 0) {
-    if (task.how == "address") bad_address<<<1, 32>>>(0x10);
+    if (task.how == "address" || task.how == "hidden") bad_address<<<1, 32>>>(0x10);
+    if (task.how == "hidden") {
+      cudaDeviceSynchronize();
+      return FREERIDE_FINISHED;
+    }
     if (task.how == "instruction") {
       cudaMemset(task.memory, 0xff, task.words * 4);
       bad_instruction<<<1, 32>>>(reinterpret_cast<unsigned long long>(task.memory));
@@ -137,7 +142,7 @@ freeride_status stop(void* pointer) {
 }
 
 const freeride_param_spec kParams[] = {
-    {"how", "work", "work, address, instruction, endless, grow or escape"},
+    {"how", "work", "work, address, hidden, instruction, endless, grow or escape"},
     {"after", "20", "good steps before the bad one"},
     {"step_us", "1000", "length of a step"},
     {"hold_mb", "0", "MiB held and left alone"},

@@ -22,9 +22,16 @@ std::string user_name(uid_t uid);
 /// The process at the other end of a connected UNIX socket, when it connected or began to listen.
 struct Peer {
   uid_t uid = 0;
-  pid_t pid = 0;
+  pid_t pid = 0;  ///< 0: of a PID namespace that is not to be seen from this one
 };
 Result<Peer> peer_of(int socket);
+
+/// Whether `uid` is the number of all users for whom this process's user namespace has none. In the host's own there
+/// are none of these, and the number is a user's like any other.
+bool is_nobody_known(uid_t uid);
+
+/// As whom process `pid` acts now; nothing where there is no such process.
+std::optional<uid_t> user_of_process(pid_t pid);
 
 /// Whether `folder` is one whose sockets can be believed: a trusted user's, or one that only a trusted user could have
 /// put there and given to its owner; and nobody else may write there. A link is followed if a trusted user made it.

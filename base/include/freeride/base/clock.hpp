@@ -25,6 +25,10 @@ class SteadyClock final : public Clock {
   static int64_t now();
 };
 
+/// CLOCK_BOOTTIME, ns: as CLOCK_MONOTONIC, but it goes on while the host is suspended. For what expires whether this
+/// host notices or not. Any thread; never blocks.
+int64_t boottime_now();
+
 /// A clock that stands still until ticked. Any thread.
 class FakeClock final : public Clock {
  public:

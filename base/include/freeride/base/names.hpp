@@ -1,7 +1,10 @@
 // What may be a name. Everybody who takes one from outside asks here, so that nobody refuses what another has accepted.
 #pragma once
 
+#include <sys/types.h>
+
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 namespace freeride {
@@ -33,6 +36,23 @@ constexpr bool is_control(char c) {
 /// Names of jobs, devices, workers, users, files: short, on one line.
 inline bool is_plain(std::string_view text, size_t limit = kMaxPlainName) {
   return !text.empty() && text.size() <= limit && std::none_of(text.begin(), text.end(), is_control);
+}
+
+/// A job is its user and its name. Outside of a worker it is called by its name where it is of the worker's own user or
+/// root's, else "UID/NAME": so nobody's job is taken for another's.
+inline std::string job_of(uid_t uid, std::string_view name) {
+  return std::to_string(uid).append("/").append(name);
+}
+
+/// How long the "UID/" of `job` is; 0: it has none.
+inline size_t owner_size(std::string_view job) {
+  const size_t digits = std::min(job.find_first_not_of("0123456789"), job.size());
+  return digits > 0 && digits < job.size() && job[digits] == '/' ? digits + 1 : 0;
+}
+
+/// Whether `wanted` means `job`: in full, or by its name alone, whosever it is.
+inline bool means_job(std::string_view wanted, std::string_view job) {
+  return wanted == job || wanted == job.substr(owner_size(job));
 }
 
 /// Of a task's own figure: printable ASCII without spaces, as long as the answer page has room for.

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace freeride {
 
@@ -15,9 +16,15 @@ struct Paths {
       state_dir;  ///< durable: $FREERIDE_STATE_DIR, else /var/lib/freeride (root), else ~/.local/state/freeride
 
   static Paths defaults();
+  /// Where a client looks, best first: the run folder that it was given, else this user's own, else the host's
+  /// (/run/freeride), where there is one.
+  static std::vector<std::filesystem::path> run_dirs(const std::filesystem::path& given = {});
+  /// The first of run_dirs() in which there is `name`, else the first.
+  static std::filesystem::path run_dir_with(const std::string& name, const std::filesystem::path& given = {});
 
   std::filesystem::path drop_dir() const { return state_dir / "plugins"; }  ///< users drop .so files here
   std::filesystem::path store_dir() const { return state_dir / "store"; }   ///< plugins by SHA-256: store/<sha256>.so
+  std::filesystem::path keys_dir() const { return state_dir / "keys"; }  ///< of the network: the manager's, authorised
   std::filesystem::path database() const { return state_dir / "freeride.db"; }  ///< the manager's SQLite file
   std::filesystem::path task_dir(const std::string& task) const {
     return state_dir / "tasks" / task;

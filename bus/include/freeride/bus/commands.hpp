@@ -87,11 +87,13 @@ struct TaskInfo {
   uint64_t revision = 0;  ///< times its plugin was replaced
   Replacement replacement;
   std::vector<Incarnation> incarnations;  ///< the latest, oldest first
+  uint64_t epoch = 0;                     ///< of its latest placement; 0: it was never placed
+  std::string instance;  ///< of a task that another manager had taken; empty: made from its number and submission
   FREERIDE_FIELDS {
     visit("state", self.state), visit("load", self.load), visit("submitted_unix_ms", self.submitted_unix_ms);
     visit("ended_unix_ms", self.ended_unix_ms), visit("restarts", self.restarts), visit("sandbox", self.sandbox);
     visit("log_tail", self.log_tail), visit("revision", self.revision), visit("replacement", self.replacement);
-    visit("incarnations", self.incarnations);
+    visit("incarnations", self.incarnations), visit("epoch", self.epoch), visit("instance", self.instance);
   }
 };
 struct TaskReply {
@@ -173,10 +175,11 @@ struct StatusReply {
   std::map<std::string, double> tasks_by_state;
   std::vector<WorkerInfo> workers;
   std::vector<JobMeasures> jobs;
+  std::string network;  ///< where it listens on the network, and whether by key, for people; empty: nowhere
   FREERIDE_FIELDS {
     visit("version", self.version), visit("state_dir", self.state_dir), visit("run_dir", self.run_dir);
     visit("uptime_ms", self.uptime_ms), visit("pid", self.pid), visit("tasks_by_state", self.tasks_by_state);
-    visit("workers", self.workers), visit("jobs", self.jobs);
+    visit("workers", self.workers), visit("jobs", self.jobs), visit("network", self.network);
   }
 };
 
@@ -352,12 +355,15 @@ struct TaskReport {
   std::vector<Profile> profile;  ///< purpose "profile", once STOPPED: what was measured; else empty
   std::string why;               ///< why it has no lease or makes no step: a name of policy::Why; empty: nothing
   int64_t bubble_ns = 0;         ///< the longest lease of the last minute
+  uint64_t epoch = 0;            ///< of the order to create it
+  std::string instance, sha256;  ///< as in that order
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("state", self.state),
         visit("sandbox", self.sandbox);
     visit("counters", self.counters), visit("verdict", self.verdict), visit("create_ns", self.create_ns);
     visit("init_ns", self.init_ns), visit("revision", self.revision), visit("replacement", self.replacement);
     visit("profile", self.profile), visit("why", self.why), visit("bubble_ns", self.bubble_ns);
+    visit("epoch", self.epoch), visit("instance", self.instance), visit("sha256", self.sha256);
   }
 };
 
@@ -385,7 +391,7 @@ struct BubbleTotals {
 /// First message of a worker, and again whenever the manager has been away. Reply: WorkerPlan.
 struct RegisterWorker {
   static constexpr const char* kCommand = "worker.register";
-  std::string worker;       ///< "<host>:<device>", stable over restarts
+  std::string worker;       ///< "<host id>:<device>", stable over restarts; no other host's
   std::string incarnation;  ///< random per process
   std::string host, device, device_model, sandbox;
   uint32_t pid = 0;
@@ -394,17 +400,18 @@ struct RegisterWorker {
   std::vector<TrainingState> ranks;
   std::vector<PluginState> plugins;
   int64_t context_bytes = 0;  ///< of a task's memory there, given beside what it asks for, and seen in its profile
+  uint64_t number = 0;        ///< as in WorkerReport
   FREERIDE_FIELDS {
     visit("worker", self.worker), visit("incarnation", self.incarnation), visit("host", self.host);
     visit("device", self.device), visit("device_model", self.device_model), visit("sandbox", self.sandbox);
     visit("pid", self.pid), visit("memory_bytes", self.memory_bytes), visit("usable_bytes", self.usable_bytes);
     visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
-    visit("context_bytes", self.context_bytes);
+    visit("context_bytes", self.context_bytes), visit("number", self.number);
   }
 };
 
-/// Once a second as the heartbeat, and at once when a task or rank changes state. Reply: Ack; kNotFound asks to
-/// register again.
+/// Once a second as the heartbeat, and at once when a task or rank changes state. Reply: WorkerPlan, without holdout
+/// plans; kNotFound asks to register again.
 struct WorkerReport {
   static constexpr const char* kCommand = "worker.report";
   std::string worker, incarnation;
@@ -415,10 +422,12 @@ struct WorkerReport {
   std::vector<TrainingIteration> iterations;
   std::vector<BubbleTotals> bubbles;
   bool leaving = false;  ///< the worker is going down in good order
+  uint64_t number = 0;   ///< counts this process's registrations and reports, from 1; 0: an earlier version
   FREERIDE_FIELDS {
     visit("worker", self.worker), visit("incarnation", self.incarnation), visit("usable_bytes", self.usable_bytes);
     visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
     visit("iterations", self.iterations), visit("bubbles", self.bubbles), visit("leaving", self.leaving);
+    visit("number", self.number);
   }
 };
 
@@ -455,15 +464,26 @@ struct HoldoutPlan {
 struct TaskOrder {
   static constexpr const char* kCommand = "worker.order";
   std::string task, order;
-  FREERIDE_FIELDS { visit("task", self.task), visit("order", self.order); }
+  uint64_t epoch = 0;  ///< of the task's latest placement: a worker that has an older one ends it; 0: earlier version
+  FREERIDE_FIELDS { visit("task", self.task), visit("order", self.order), visit("epoch", self.epoch); }
 };
 
-/// Reply to RegisterWorker, and sent as a command of its own when it changes.
+/// Reply to RegisterWorker and WorkerReport, and sent as a command of its own when it changes. What it names under the
+/// worker's own epoch is renewed: from when the worker sent the registration or report `heard` for `pause_ms` it may
+/// execute, and after `stop_ms` it is ended.
 struct WorkerPlan {
   static constexpr const char* kCommand = "worker.plan";
   std::vector<HoldoutPlan> holdout;
-  std::vector<TaskOrder> orders;  ///< for every task this worker should have; it stops those not named
-  FREERIDE_FIELDS { visit("holdout", self.holdout), visit("orders", self.orders); }
+  std::vector<TaskOrder> orders;  ///< for every task that the worker should have; those not named it pauses, and keeps
+  uint64_t heard = 0;             ///< number of the worker's latest registration or report; 0: orders do not expire
+  int64_t pause_ms = 0, stop_ms = 0;
+  /// What has become of ended tasks of that report: `order` is ended (its verdict is on disk: what it has left may go)
+  /// or again (it goes on elsewhere, or nobody wants it; what it has left stays). Others are to be reported again.
+  std::vector<TaskOrder> settled;
+  FREERIDE_FIELDS {
+    visit("holdout", self.holdout), visit("orders", self.orders), visit("heard", self.heard);
+    visit("pause_ms", self.pause_ms), visit("stop_ms", self.stop_ms), visit("settled", self.settled);
+  }
 };
 
 /// Creates a task on the worker: fetch the plugin if it is not in the store, start supervisor and runner,
@@ -483,6 +503,8 @@ struct CreateTask {
   uint64_t revision = 0;          ///< times its plugin was replaced
   bool network = false;           ///< may use the host's network
   std::vector<int64_t> predicted_pieces_ns;  ///< of a step with yield points, from the profile, by place
+  uint64_t epoch = 0;  ///< greater with each placement; a worker takes each one of a task once. 0: earlier version
+  uint64_t heard = 0;  ///< as in WorkerPlan: from then on the order counts
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin),
         visit("sha256", self.sha256);
@@ -490,7 +512,7 @@ struct CreateTask {
     visit("priority", self.priority), visit("when_idle", self.when_idle), visit("start_paused", self.start_paused);
     visit("predicted_step_ns", self.predicted_step_ns), visit("instance", self.instance);
     visit("revision", self.revision), visit("network", self.network);
-    visit("predicted_pieces_ns", self.predicted_pieces_ns);
+    visit("predicted_pieces_ns", self.predicted_pieces_ns), visit("epoch", self.epoch), visit("heard", self.heard);
   }
 };
 

@@ -17,6 +17,7 @@
 #include "freeride/base/access.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/bus/codec.hpp"
+#include "freeride/bus/network.hpp"
 
 namespace freeride::bus {
 
@@ -64,9 +65,17 @@ struct Event {
 /// Receives events. Kept events (last states) come first; duplicates of them are dropped by sequence number.
 class Subscriber {
  public:
+  /// `key`: how to come in at a tcp:// endpoint; nullptr: without one. Errors: kInvalidArgument (no endpoint, or a host
+  /// that is not known, which the name service says).
   static Result<std::unique_ptr<Subscriber>> connect(zmq::context_t& context, const std::string& endpoint,
-                                                     const std::vector<std::string>& topic_prefixes);
+                                                     const std::vector<std::string>& topic_prefixes,
+                                                     const ClientKey* key = nullptr);
   ~Subscriber();
+  /// At a tcp:// endpoint: why there will be no events, whatever one waits (the key is refused or revoked, or somebody
+  /// else listens). Fine everywhere else.
+  Status reachable();
+  /// Waits until a tcp:// endpoint has let it in. Errors: reachable()'s; kTimeout (says what one attempt met).
+  Status await(std::chrono::milliseconds timeout);
   /// The next well-formed event, or nothing after `timeout`. Malformed messages are counted and skipped.
   std::optional<Event> receive(std::chrono::milliseconds timeout);
   uint64_t lost() const;  ///< events missed, by sequence numbers. Only meaningful with an empty prefix (all topics).
@@ -90,6 +99,7 @@ struct Message {
   std::optional<Error> error;  ///< replies only
   std::string body;            ///< encoded T
   std::string attachment;
+  std::optional<uint32_t> uid;  ///< requests only: for which user of its host a node speaks
   template <class T>
   Result<T> as() const {
     return decode<T>(body);
@@ -99,12 +109,17 @@ struct Message {
 /// Sends commands to a Server and may receive commands from it (the worker's side). Reconnects by itself, for ever.
 class Requester {
  public:
-  static Result<std::unique_ptr<Requester>> connect(zmq::context_t& context, const std::string& endpoint);
+  /// `key`: how to come in at a tcp:// endpoint; nullptr: without one.
+  static Result<std::unique_ptr<Requester>> connect(zmq::context_t& context, const std::string& endpoint,
+                                                    const ClientKey* key = nullptr);
   ~Requester();
+  /// From now on a node's requests are for this user of its host; nothing: for nobody.
+  void speak_for(std::optional<uint32_t> uid);
 
   /// Sends `command`, waits for its reply at most `timeout` in all, repeating it under the same id after each second of
-  /// silence. Errors: the server's own; kTimeout (no reply: names the endpoint and how to start a manager); kVersion.
-  /// Requests that arrive meanwhile are kept for receive().
+  /// silence. Errors: the server's own; kTimeout (no reply: names the endpoint and how to start a manager); kVersion;
+  /// at a tcp:// endpoint kPermission, as soon as the manager refuses the key. Requests that arrive meanwhile are kept
+  /// for receive().
   template <class C>
   Result<Message> request(const C& command, std::chrono::milliseconds timeout, std::string attachment = {}) {
     return request_raw(C::kCommand, encode(command), timeout, std::move(attachment));
@@ -136,6 +151,14 @@ class Requester {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Who has sent a message, as far as the connection tells.
+struct Sender {
+  Peer process;         ///< over a socket of this host's: who connected, from the kernel
+  bool remote = false;  ///< over TCP: `process` is nobody
+  std::string key;      ///< over TCP: the public key that was let in; empty: the port has no keys
+  std::string address;  ///< over TCP: where it is
+};
+
 /// The manager's command socket. Repeated request ids are answered with the first answer, without a second execution (a
 /// bounded memory of the last answers, for 60 s).
 class Server {
@@ -145,10 +168,14 @@ class Server {
   static Result<std::unique_ptr<Server>> bind(zmq::context_t& context, const std::string& endpoint,
                                               std::optional<gid_t> group = std::nullopt);
   ~Server();
+  /// Takes commands at a TCP port as well. Once, before fd() is asked for; `port.door` must outlive this. Every message
+  /// from there is dropped unless the door admits its key at that moment; it is answered with kPermission. Errors:
+  /// kInvalidArgument (no address; without keys beyond this host), kAlreadyExists, kPermission.
+  Status listen(zmq::context_t& context, const TcpPort& port);
 
   struct Incoming {
-    std::string peer;  ///< routing id: who to answer, or to send commands to later
-    Peer process;      ///< who connected, from the kernel
+    std::string peer;  ///< who to answer, or to send commands to later
+    Sender sender;
     Message message;
   };
   /// The next well-formed request (new ones only) or reply. Malformed ones are answered with an error where possible,
@@ -183,11 +210,15 @@ class Server {
 /// Takes no message from the events side but subscriptions.
 class Broker {
  public:
-  /// Binds both endpoints for this process's user, and events for `group` too. Errors: kAlreadyExists, kPermission.
+  /// Binds both endpoints for this process's user, and events for `group` too; `port`: a TCP port for subscribers as
+  /// well, whose door must outlive this. Errors: kAlreadyExists, kPermission, and Server::listen()'s.
   static Result<std::unique_ptr<Broker>> start(zmq::context_t& context, const std::string& publish_endpoint,
                                                const std::string& events_endpoint,
-                                               std::optional<gid_t> group = std::nullopt);
+                                               std::optional<gid_t> group = std::nullopt,
+                                               const TcpPort* port = nullptr);
   ~Broker();  ///< stops and joins
+  /// Ends the connections to the TCP port whose key the door admits no longer. Any thread; does not wait.
+  void look_at_keys();
   /// As Server::keep_listening(), of both sockets.
   void keep_listening();
 

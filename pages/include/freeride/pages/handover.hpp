@@ -17,13 +17,16 @@ constexpr size_t kHelloBytes = 8;
 /// The worker's one datagram: "OK", or "ERR " and one line. At most this long.
 constexpr size_t kMaxReplyBytes = 512;
 
-/// A listening socket at `path`, mode 0600, close-on-exec and non-blocking; a stale socket there is replaced, anything
-/// else is an error. The folder must exist. Errors: kInvalidArgument (path too long, not a socket), kAlreadyExists
-/// (somebody listens), kPermission.
-Result<Fd> listen_for_pages(const std::string& path);
+/// Whom the socket's mode lets in.
+enum class Callers { kOwner, kAnybody };
+
+/// A listening socket at `path`, mode 0600 or, for anybody, 0666, close-on-exec and non-blocking; a stale socket there
+/// is replaced, anything else is an error. The folder must exist, and nobody else may write there. Errors:
+/// kInvalidArgument (path too long, not a socket), kAlreadyExists (somebody listens), kPermission.
+Result<Fd> listen_for_pages(const std::string& path, Callers callers = Callers::kOwner);
 
 /// Connects to the worker's socket (non-blocking, close-on-exec). Errors: kNotFound (no such socket), kUnavailable
-/// (nobody listens, or the backlog is full), kPermission, kInvalidArgument (path too long).
+/// (nobody listens), kExhausted (too many wait to be let in), kPermission, kInvalidArgument (path too long).
 Result<Fd> connect_to_worker(const std::string& path);
 
 /// Sends kHello with `page_fd`. Never blocks. Errors: kUnavailable.
@@ -31,14 +34,15 @@ Status send_hello(int socket, int page_fd);
 
 /// What came in on an accepted connection.
 struct Hello {
-  Fd page;        ///< the page's memfd
-  pid_t pid = 0;  ///< of the connecting process, from SO_PEERCRED
+  Fd page;        ///< a memory file
+  pid_t pid = 0;  ///< of the connecting process, from SO_PEERCRED; 0: not to be seen from here
   uid_t uid = 0;
 };
 
-/// Takes the trainer's datagram from `socket`, which is readable; never blocks and never leaks a descriptor, whatever
-/// was sent. Errors: kUnavailable (nothing there, or closed), kPermission (peer is neither this uid nor root), kVersion
-/// (another hello), kInvalidArgument (not exactly one descriptor, wrong length).
+/// Takes the trainer's datagram from `socket`, which is readable; never leaks a descriptor, whatever was sent. Who may
+/// send one is for the caller to say. Descriptors that are no memory files are closed here, which blocks for as long as
+/// the file system behind them likes: from somebody who is not trusted, use receive_hello_apart(). Errors: kUnavailable
+/// (nothing there, or closed), kVersion (another hello), kInvalidArgument (not exactly one memory file, wrong length).
 Result<Hello> receive_hello(int socket);
 
 }  // namespace freeride::pages

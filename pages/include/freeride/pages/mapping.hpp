@@ -175,7 +175,12 @@ Result<Mapped<const Page>> map_page(int fd) {
   return Mapped<const Page>(std::move(*mapping));
 }
 
-/// The same, read-write (the runner's view of its answer page). Also kPermission: the page is sealed against writing.
+/// Whether no read of the page can end in SIGBUS, whatever its maker does from now on: a file of ordinary memory, all
+/// of it there, and sealed so that no part can be given back (F_SEAL_FUTURE_WRITE forbids holes, too). For a page of
+/// somebody who is not trusted; beside map_page()'s checks. Errors: kInvalidArgument.
+Status check_stays(int fd);
+
+/// map_page(), read-write (the runner's view of its answer page). Also kPermission: the page is sealed against writing.
 template <class Page>
 Result<Mapped<Page>> map_page_writable(int fd) {
   auto mapping = detail::map(fd, detail::expected<Page>(), Access::kReadWrite, true);

@@ -41,13 +41,14 @@ struct RankView {
 
 /// One side task of the device.
 struct TaskView {
-  bool runnable = false;     ///< initialised, ordered to run, alive
-  bool executing = false;    ///< has not paused yet, with or without a lease; not under a lease of its own
-  bool when_idle = false;    ///< may run while no rank is attached
-  int32_t priority = 0;      ///< higher first
-  uint64_t last_served = 0;  ///< serial number of its last lease; 0: never had one
-  int64_t predicted_ns = 0;  ///< duration of its next step; 0: not known
-  int64_t declined_ns = 0;   ///< it gave back a lease with this deadline: nothing for it up to there. 0: none
+  bool runnable = false;        ///< initialised, ordered to run, alive
+  bool executing = false;       ///< has not paused yet, with or without a lease; not under a lease of its own
+  bool when_idle = false;       ///< may run while no rank is attached
+  int32_t priority = 0;         ///< higher first
+  uint64_t last_served = 0;     ///< serial number of its last lease; 0: never had one
+  int64_t predicted_ns = 0;     ///< duration of its next step; 0: not known
+  int64_t declined_ns = 0;      ///< it gave back a lease with this deadline: nothing for it up to there. 0: none
+  int64_t orders_until_ns = 0;  ///< the manager's orders for it have expired then (OrderLimits); 0: they never do
   // A lease of its own: kInit, kProfile or kSave.
   LeaseKind wants = LeaseKind::kNone;  ///< kProfile: kInit where there is a training
   LeaseKind holds = LeaseKind::kNone;
@@ -83,6 +84,7 @@ struct LeaseSnapshot {
   bool open_is_idle = false;
   LeaseLimits limits;
   int64_t probe_room_ns = 0;  ///< the bubble is to be probed: leases end so long before its learned end, for good
+  bool only_probes = false;   ///< beside a training no lease is begun: what it does alone is being probed
 };
 
 enum class LeaseVerb {
@@ -100,6 +102,7 @@ struct LeaseAction {
   int64_t look_again_ns = 0;   ///< something may change by time alone then; 0: only pages and orders can change it
   Why why = Why::kNone;        ///< why nobody has a lease for steps; kNone: somebody has
   bool training_came = false;  ///< kClose only: a profile lease is taken back, since a training has come
+  bool expired = false;        ///< kClose only: a lease is taken back, since its task's orders have expired
 };
 
 /// Decides one step. A lease of a bubble is opened only while every rank is in a bubble of known length that is neither
@@ -109,7 +112,8 @@ struct LeaseAction {
 /// long still gets what nobody else can use: its runner judges with fresher figures.
 /// Init, profile and save leases are given one at a time, begun while nobody has or uses a lease for steps. Bubbles end
 /// by themselves; idle leases, which would follow each other without end, stop until it has begun. A profile lease ends
-/// with InitSideTask when a training has come. Pure, no allocation, under 1 µs for a few ranks and tasks.
+/// with InitSideTask when a training has come. No lease outlives the orders of its task: one for steps ends with them
+/// at the latest, the others are taken back. Pure, no allocation, under 1 µs for a few ranks and tasks.
 LeaseAction decide_lease(const LeaseSnapshot& snapshot);
 
 }  // namespace freeride::policy

@@ -29,7 +29,7 @@ struct DeviceView {
 
 /// What a task asks for.
 struct PlacementRequest {
-  std::string job;                   ///< empty: the only one
+  std::string job;                   ///< empty: the only one; a name alone: whosever job of that name there is
   int32_t stage = -1, replica = -1;  ///< -1: any
   int64_t memory_bytes = 0;
   bool when_idle = false;  ///< a device without a trainer will do, where no stage, replica or job is asked for
@@ -55,7 +55,9 @@ Placement place(const PlacementRequest& request, const std::vector<DeviceView>& 
 /// request yet.
 Status check_request(const PlacementRequest& request, const std::vector<DeviceView>& devices);
 
-/// The names of the jobs with a rank on `devices`, sorted.
+/// The jobs with a rank on `devices`, sorted.
 std::vector<std::string> attached_jobs(const std::vector<DeviceView>& devices);
+/// Those of `jobs` that `wanted` means: that very one, else all that have this name, whosever they are.
+std::vector<std::string> meant_jobs(const std::string& wanted, const std::vector<std::string>& jobs);
 
 }  // namespace freeride::policy

@@ -36,48 +36,61 @@ enum class ProbeOutcome { kUnknown, kClean, kFound };
 /// where it has waited long enough; what cannot be told is unknown, never found. Pure.
 ProbeOutcome judge_probe(const ProbeTimes& times, int64_t until_ns, int64_t busy_ns);
 
-/// A side task that has had a lease since the last clean probe.
+/// A side task with a process that has had a lease.
 struct ProbeSuspect {
   uint64_t content = 0;      ///< names its plugin's content
   uint64_t last_served = 0;  ///< serial number of its last lease
 };
 
 /// Who has to go after a row of findings. Keeps what it has learned of this GPU's training; allocates nothing.
+///
+/// Findings may be training's own work. How often they are is learned from *controls* alone, probes made while no side
+/// task can be what they see: what is found or not beside one tells nothing of training, since the task may see to it.
+/// First to go is whoever was served last, which proves nothing. Then nobody gets a lease for kControls probes. Where
+/// they are clean, the content is marked, and the next time it has to go for good, after a row that training alone
+/// makes once in a million probes, by the upper end of what the controls say.
 class ProbeJudge {
  public:
   static constexpr size_t kNobody = SIZE_MAX;
+  static constexpr uint32_t kControls = 48;  ///< all clean: training makes a finding in 6 % of probes at most
   /// What a suspect that had to go has left may be on the GPU for a while: its MPS server takes it off.
   static constexpr int64_t kGoneNs = 2'000'000'000;
+  static constexpr int64_t kControlNs = 60'000'000'000;  ///< and what there is of controls by then has to do
   struct Decision {
     size_t victim = kNobody;  ///< index among the suspects
-    bool guilty = false;      ///< it has gone before, and the GPU was clean at once; else nothing is proven yet
+    bool guilty = false;      ///< it has gone before, and the GPU was quiet then; else nothing is proven yet
+    uint32_t row = 0;         ///< findings in a row that it goes for
   };
 
-  /// Notes an outcome. A row of needed() findings, with none clean between, makes the suspect that was served last go.
-  /// Once it has gone and a probe is clean, its content is guilty when it comes to that again; findings in the kGoneNs
-  /// before that tell nothing. Where findings go on with no suspect left, they are training's own work in its bubbles,
-  /// and more are needed from then on.
+  /// Notes an outcome. `suspects`: all there are; empty: it is a control.
   Decision note(ProbeOutcome outcome, std::span<const ProbeSuspect> suspects, int64_t now_ns);
 
-  /// Findings in a row that it takes: at least 3, and so many that training's own work makes such a row less often than
-  /// once in a million probes, by the share of findings that clean probes have disproved. 0: it cannot be told here.
-  uint32_t needed() const;
-  uint32_t row() const { return row_; }
-  /// Every bubble is to be probed: there are findings that are neither proven nor disproved.
-  bool suspicious() const { return row_ > 0 || evicted_ != 0; }
+  /// Nobody may get a lease: controls are made. From an eviction until there are kControls, or kControlNs have passed.
+  bool controlling(int64_t now_ns) const { return evicted_ != 0 && now_ns - evicted_ns_ < kControlNs; }
+  /// Every bubble is to be probed. `nobody`: there is no suspect.
+  bool wants_all(bool nobody) const { return row_ > 0 || evicted_ != 0 || (nobody && controls_ < kControls); }
+
+  /// Findings in a row that take somebody off, at least 3, by what is expected of training; 0: nobody can be told from
+  /// it.
+  uint32_t row_to_go() const;
+  /// Those that prove something; 0: it cannot be told here.
+  uint32_t row_of_proof() const;
   /// Another training: what was learned of the last one's bubbles holds no more.
   void training_changed();
 
  private:
-  static constexpr size_t kMostGuilty = 16;
-  bool is_guilty(uint64_t content) const;
+  static constexpr size_t kMostMarked = 16;
+  bool is_marked(uint64_t content) const;
+  void end_control();
+  Decision evict(std::span<const ProbeSuspect> suspects, size_t victim, bool guilty, int64_t now_ns);
 
   uint32_t row_ = 0;
-  uint64_t probes_ = 0, disproved_ = 0;  // known outcomes; findings that were nobody's
-  uint64_t evicted_ = 0;                 // content that has gone, until it is known what that changed; 0: none
+  uint32_t controls_ = 0, own_ = 0;  // known outcomes of controls; findings among them
+  uint64_t evicted_ = 0;             // content that has gone, while controls are made; 0: none are
   int64_t evicted_ns_ = 0;
-  uint64_t guilty_[kMostGuilty] = {};
-  size_t next_guilty_ = 0;
+  uint32_t to_make_ = 0;  // controls still to be made
+  uint64_t marked_[kMostMarked] = {};
+  size_t next_marked_ = 0;
 };
 
 }  // namespace freeride::policy

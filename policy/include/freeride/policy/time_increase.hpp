@@ -78,6 +78,12 @@ struct DutyCost {
 /// any thread.
 DutyCost duty_cost(const std::vector<BlockMean>& blocks);
 
+/// Whether held-out blocks have ceased to come while harvested ones go on: they come at share_pct of all, at least one
+/// in two strata (is_held_out), and kLostStrata strata in a row had none. Whoever creates and stops side tasks without
+/// end does that, whatever for: what is known of their cost then is of other times. Pure; any thread.
+bool baseline_is_lost(const std::deque<BlockMean>& blocks, double share_pct);
+constexpr double kLostStrata = 6;
+
 /// Mean duty of the harvested blocks, percent, by iterations; NaN where there is none. Pure; any thread.
 double mean_duty_pct(const std::vector<BlockMean>& blocks);
 

@@ -54,6 +54,8 @@ enum class Cause {
   kMpsServer,       ///< lost: its MPS server ended
   kDriver,          ///< lost: the GPU's driver does not answer
   kWorker,          ///< lost: its worker ended, restarted or fell silent
+  kExpired,         ///< lost: its worker had not heard from the manager for too long
+  kSuperseded,      ///< lost: the manager has placed it anew, under a newer epoch
 };
 
 /// What ended a task and what was seen with it. Whoever sees an end makes one of these; the first is the verdict, and

@@ -22,13 +22,16 @@ enum class Why {
   kProfiling,     ///< its content is being profiled
   kCreating,      ///< its worker has been told to create it
   kWorkerSilent,  ///< its worker has not reported since it was lost or restarted, or the manager was
+  kFenced,        ///< orders to run it elsewhere may not have expired yet
   // On its worker.
-  kStopping,      ///< it is being stopped
-  kPausedByUser,  ///< ordered to pause
-  kReplacing,     ///< another content is taking over
-  kLoading,       ///< it is being loaded, or in CreateSideTask
-  kInitLease,     ///< waits for its init lease, or is in InitSideTask
-  kSaveLease,     ///< waits for a save lease, or is in SaveState
+  kNotRecorded,    ///< the manager has no record of it: it is paused and kept
+  kStopping,       ///< it is being stopped
+  kPausedByUser,   ///< ordered to pause
+  kReplacing,      ///< another content is taking over
+  kLoading,        ///< it is being loaded, or in CreateSideTask
+  kInitLease,      ///< waits for its init lease, or is in InitSideTask
+  kSaveLease,      ///< waits for a save lease, or is in SaveState
+  kOrdersExpired,  ///< its worker has not heard from the manager for too long
   // No lease for anybody on the device: what decide_lease() says.
   kDeviceIdle,   ///< no training is attached, and it may not run without one
   kTraining,     ///< training owns the device
@@ -58,7 +61,7 @@ struct WhyDetail {
   double duty_pct = 100;  ///< of the slowdown budget
 };
 
-/// kProfiling, kCreating, kWorkerSilent, kDeviceIdle: the sentence names the worker.
+/// kProfiling, kCreating, kWorkerSilent, kFenced, kNotRecorded, kDeviceIdle: the sentence names the worker.
 bool names_worker(Why why);
 
 /// The name on the bus, "" for kNone. Any thread.

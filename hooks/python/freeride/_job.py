@@ -1,0 +1,46 @@
+"""What a job is called that nobody has named: the same on all its ranks, and like no other of its user's in a cluster."""
+
+import os
+import sys
+import threading
+
+_KEY = "freeride/job"  # in training's own store
+_PATIENCE_S = 2  # for an answer of the store, which is one message to rank 0's process and back
+_MOST_BYTES = 24  # of a script's or a cluster's name: a page has room for 63 in all
+
+
+def default_job(c10d):
+    """torchrun's run id where it has one; else the script's name, the Slurm job's where there is one, and some random
+    digits that the ranks agree on. Never raises; waits for nobody but the store, and that for two seconds."""
+    elastic = os.environ.get("TORCHELASTIC_RUN_ID")
+    if elastic and elastic != "none":
+        return elastic
+    main = sys.modules.get("__main__")
+    parts = [_cut(os.path.basename(getattr(main, "__file__", None) or sys.argv[0] or "python"))]
+    slurm = os.environ.get("SLURM_JOB_ID")
+    if slurm:
+        parts += [_cut(os.environ.get("SLURM_CLUSTER_NAME") or "slurm"), _cut(slurm)]
+    # Also under Slurm: there may be several trainings in one allocation.
+    agreed = _agreed(c10d, "-".join([*parts, os.urandom(4).hex()]))
+    return agreed or "-".join(parts if slurm else [*parts, os.environ.get("MASTER_PORT", "0")])
+
+
+def _cut(name):
+    return name.encode(errors="replace")[:_MOST_BYTES].decode(errors="ignore")
+
+
+def _agreed(c10d, mine):
+    """`mine` of the rank that came first; None where the store does not tell. compare_set is answered at once, where a
+    get would wait for a rank that may never ask."""
+    answers = []
+
+    def ask():
+        try:
+            answers.append(c10d._get_default_store().compare_set(_KEY, "", mine).decode())
+        except Exception:  # a store without it, or a torch that keeps it elsewhere
+            pass
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    return answers[0] if answers else None

@@ -1,0 +1,169 @@
+#include "key_book.hpp"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "freeride/base/access.hpp"
+#include "freeride/base/names.hpp"
+
+namespace freeride::manager {
+namespace {
+
+constexpr size_t kMostKeys = 4096;
+constexpr const char* kEnding = ".key";
+constexpr uint32_t kWatched = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_CLOSE_WRITE | IN_ATTRIB |
+                              IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
+
+Status check_folder(const std::filesystem::path& folder) {
+  struct stat info {};
+  if (stat(folder.c_str(), &info) != 0) {
+    return errno_error("cannot look at the keys in " + folder.string(), errno,
+                       "make a key with freeride-ctl keys make NAME --role ROLE");
+  }
+  if (!is_trusted_user(info.st_uid) || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return Error{Code::kPermission,
+                 "the keys in " + folder.string() + " are not used: others than root and this user may write there",
+                 "chmod 700 " + folder.string() + ", and look who may have changed it (freeride-ctl keys list)"};
+  }
+  return {};
+}
+
+}  // namespace
+
+KeyBook::KeyBook(std::filesystem::path folder, std::string secret_key)
+    : folder_(std::move(folder)),
+      secret_key_(std::move(secret_key)),
+      notify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+Result<std::unique_ptr<KeyBook>> KeyBook::open(const std::filesystem::path& keys_dir) {
+  const auto folder = keys_dir / "authorized";
+  for (const auto& one : {keys_dir, folder}) {
+    if (auto fine = check_folder(one); !fine) return fine.error();
+  }
+  auto own = read_secret_key(keys_dir / "manager.key");
+  if (!own) return own.error();
+  std::unique_ptr<KeyBook> book(new KeyBook(folder, own->secret_key));
+  book->reload();
+  if (!book->notify_.valid() || !book->stop_.valid() || book->watched_.second == 0)
+    return errno_error("cannot follow " + folder.string(), errno, "raise fs.inotify.max_user_instances");
+  book->thread_ = std::thread([&book = *book] { book.follow(); });
+  return book;
+}
+
+KeyBook::~KeyBook() {
+  const uint64_t one = 1;
+  (void)!write(stop_.get(), &one, sizeof one);
+  if (thread_.joinable()) thread_.join();
+}
+
+void KeyBook::on_change(std::function<void()> changed) {
+  const std::lock_guard lock(changed_mutex_);
+  changed_ = std::move(changed);
+}
+
+void KeyBook::tell() {
+  const std::lock_guard lock(changed_mutex_);
+  if (changed_) changed_();
+}
+
+std::optional<KeyBook::Entry> KeyBook::find(const std::string& public_key) {
+  std::optional<Entry> found;
+  bool changed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    changed = look();
+    if (const auto key = keys_.find(public_key); key != keys_.end()) found = key->second;
+  }
+  if (changed) tell();
+  return found;
+}
+
+void KeyBook::follow() {
+  pollfd fds[2] = {{notify_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  for (;;) {
+    if (poll(fds, 2, -1) < 0) {
+      if (errno == EINTR) continue;
+      spdlog::critical("cannot follow {} any more: ending, since nobody may keep a right that was revoked",
+                       folder_.string());
+      std::abort();
+    }
+    if (fds[1].revents != 0) return;
+    if (fds[0].revents == 0) continue;
+    bool changed = false;
+    {
+      const std::lock_guard lock(mutex_);
+      changed = look();
+    }
+    if (changed) tell();
+  }
+}
+
+// Whatever the notifications say, the folder is read anew: they are few. A folder that has taken the place of the one
+// that is watched says nothing.
+bool KeyBook::look() {
+  alignas(inotify_event) char buffer[4096];
+  struct stat info {};
+  const bool there = stat(folder_.c_str(), &info) == 0;
+  bool any = there ? info.st_ino != watched_.second || info.st_dev != watched_.first : watched_.second != 0;
+  while (read(notify_.get(), buffer, sizeof buffer) > 0) any = true;
+  if (any) reload();
+  return any;
+}
+
+void KeyBook::reload() {
+  struct stat info {};
+  watched_ = {};
+  // The watch first: what changes while the folder is read is read again.
+  if (stat(folder_.c_str(), &info) == 0 && inotify_add_watch(notify_.get(), folder_.c_str(), kWatched) >= 0)
+    watched_ = {info.st_dev, info.st_ino};
+  std::map<std::string, Entry> keys;
+  std::set<std::string> twice, complaints;
+  const auto complain = [&](const std::string& about, const std::string& what) {
+    complaints.insert(about);
+    if (complained_.count(about) == 0) spdlog::error("{}", what);
+  };
+  std::error_code failed;
+  if (auto fine = check_folder(folder_); !fine || watched_.second == 0) {
+    if (!fine) complain(folder_.string(), fine.error().text());
+  } else {
+    for (std::filesystem::directory_iterator at(folder_, failed), end; !failed && at != end; at.increment(failed)) {
+      const auto file = at->path();
+      if (file.extension() != kEnding || file.filename().string()[0] == '.') continue;
+      const auto key = read_authorized_key(file);
+      if (!key) {
+        complain(file.string(), key.error().text());
+        continue;
+      }
+      const auto role = policy::role_of_key(key->role);
+      if (!role || key->name != file.stem().string() || key->account.empty() ||
+          (*role == policy::Role::kNode && !is_plain(key->host))) {
+        complain(file.string(), "the key file " + file.string() +
+                                    " is not used: its role, account, host or name is none; make it anew with "
+                                    "freeride-ctl keys make");
+      } else if (keys.size() >= kMostKeys) {
+        complain(folder_.string(), folder_.string() + " holds more than 4096 keys; the others are not used");
+      } else if (!keys.emplace(key->public_key, Entry{key->name, key->account, key->host, *role}).second) {
+        twice.insert(key->public_key);
+        complain(file.string(), "the key of " + file.string() + " is authorised twice and not used; remove one file");
+      }
+    }
+    if (failed) {
+      complain(folder_.string(), "cannot read the keys in " + folder_.string() + ": " + failed.message());
+      keys.clear();
+    }
+  }
+  for (const std::string& key : twice) keys.erase(key);
+  complained_ = std::move(complaints);
+  keys_ = std::move(keys);
+}
+
+}  // namespace freeride::manager

@@ -1,0 +1,52 @@
+// Permission: who somebody is, and what they may do. The one place where a right is given.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "freeride/base/result.hpp"
+
+namespace freeride::policy {
+
+/// What somebody may do. Over the host's sockets the kernel says who it is: root and the manager's own user are
+/// operators, the group's members submitters. Over the network a key says it.
+enum class Role {
+  kNobody,     ///< an unknown or revoked key, or no key at all on a network port
+  kMonitor,    ///< hears events
+  kUser,       ///< also looks, loads tasks, and steers its own
+  kNode,       ///< a host's daemon: nothing for itself; speaks for its own host's users, each as kUser
+  kSubmitter,  ///< also steers everybody's tasks and imports profiles
+  kOperator,   ///< everything; as its host's operator also what workers say
+};
+
+/// "monitor", ...; a key has one of monitor, user, node, operator.
+const char* to_string(Role role);
+std::optional<Role> role_of_key(std::string_view name);
+
+/// Who has sent a message: from the kernel's word (`key` empty) or from a key.
+struct Identity {
+  Role role = Role::kNobody;
+  bool local = false;   ///< over a socket of this host's, whose other end the kernel names
+  uint32_t uid = 0;     ///< local, or spoken for by a node: the user
+  int32_t pid = 0;      ///< local: the process
+  std::string account;  ///< whose tasks are its own
+  std::string key;      ///< name of the key; empty: none
+  std::string address;  ///< where it is on the network
+};
+
+enum class Right {
+  kLook,    ///< at tasks, workers, profiles, figures
+  kSubmit,  ///< load a task, take a profile
+  kSteer,   ///< stop, pause, resume, replace or look into one task
+  kImport,  ///< profiles, which decide about everybody's tasks
+  kLift,    ///< a block for GPU faults
+  kServe,   ///< be a worker: register, report, get every plugin
+};
+
+/// Whether `who` may. `what` is the command, for the message; `owner` is the account whose task it is about, where
+/// there is such a task. Error: kPermission.
+Status permit(const Identity& who, Right right, std::string_view what, const std::optional<std::string>& owner = {});
+
+}  // namespace freeride::policy

@@ -1,0 +1,72 @@
+#include "freeride/policy/permission.hpp"
+
+namespace freeride::policy {
+namespace {
+
+std::string name_of(const Identity& who) {
+  const std::string role = std::string("role ") + to_string(who.role);
+  if (!who.key.empty()) return "the key " + who.key + " (" + role + ")";
+  return who.account + " (" + role + ")";
+}
+
+}  // namespace
+
+const char* to_string(Role role) {
+  switch (role) {
+    case Role::kNobody:
+      return "nobody";
+    case Role::kMonitor:
+      return "monitor";
+    case Role::kUser:
+      return "user";
+    case Role::kNode:
+      return "node";
+    case Role::kSubmitter:
+      return "submitter";
+    case Role::kOperator:
+      return "operator";
+  }
+  return "nobody";
+}
+
+std::optional<Role> role_of_key(std::string_view name) {
+  for (const Role role : {Role::kMonitor, Role::kUser, Role::kNode, Role::kOperator}) {
+    if (name == to_string(role)) return role;
+  }
+  return std::nullopt;
+}
+
+Status permit(const Identity& who, Right right, std::string_view what, const std::optional<std::string>& owner) {
+  const std::string command = "'" + std::string(what) + "'";
+  const auto no = [](std::string message, std::string hint) {
+    return Error{Code::kPermission, std::move(message), std::move(hint)};
+  };
+  if (who.role == Role::kNobody) {
+    return no("this manager does not know " + (who.key.empty() ? std::string("who you are") : "the key " + who.key),
+              "ask its operator for a key (freeride-ctl keys make), and name it with --key");
+  }
+  if (right == Right::kServe) {
+    if (who.local && who.role == Role::kOperator) return {};
+    return no("this manager takes " + command + " from workers of root and its own user only",
+              "run the worker on the manager's host, as one of these");
+  }
+  if (who.role == Role::kMonitor)
+    return no(name_of(who) + " hears events and may not command " + command, "use a key of role user or operator");
+  if (who.role == Role::kNode)
+    return no(name_of(who) + " may not command " + command + " for itself", "it has to say for which user it speaks");
+  if (right == Right::kLift && who.role != Role::kOperator) {
+    return no("a block for GPU faults is lifted by root or the manager's own user only, or with an operator's key",
+              "ask an operator");
+  }
+  if (who.role != Role::kUser) return {};
+  if (right == Right::kImport)
+    return no(name_of(who) + " may not command " + command + ": profiles are everybody's", "ask an operator");
+  if (right == Right::kSteer && owner && *owner != who.account) {
+    return no(name_of(who) + " may not command " + command + ": the task is " + (owner->empty() ? "nobody's" : *owner) +
+                  (owner->empty() ? "" : "'s"),
+              "only its owner and operators may");
+  }
+  return {};
+}
+
+}  // namespace freeride::policy

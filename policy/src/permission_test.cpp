@@ -1,0 +1,63 @@
+#include "freeride/policy/permission.hpp"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+using namespace freeride;
+using namespace freeride::policy;
+
+namespace {
+
+constexpr Role kRoles[] = {Role::kNobody, Role::kMonitor, Role::kUser, Role::kNode, Role::kSubmitter, Role::kOperator};
+constexpr Right kRights[] = {Right::kLook, Right::kSubmit, Right::kSteer, Right::kImport, Right::kLift, Right::kServe};
+
+Identity identity(Role role, bool local) {
+  Identity who;
+  who.role = role;
+  who.local = local;
+  who.account = "alice";
+  if (!local) who.key = "alice-laptop";
+  return who;
+}
+
+}  // namespace
+
+TEST_CASE("permission: every role's rights, over sockets and over the network", "[permission]") {
+  const std::set<std::pair<Role, Right>> everywhere = {
+      {Role::kUser, Right::kLook},        {Role::kUser, Right::kSubmit},      {Role::kUser, Right::kSteer},
+      {Role::kSubmitter, Right::kLook},   {Role::kSubmitter, Right::kSubmit}, {Role::kSubmitter, Right::kSteer},
+      {Role::kSubmitter, Right::kImport}, {Role::kOperator, Right::kLook},    {Role::kOperator, Right::kSubmit},
+      {Role::kOperator, Right::kSteer},   {Role::kOperator, Right::kImport},  {Role::kOperator, Right::kLift},
+  };
+  for (const bool local : {true, false}) {
+    for (const Role role : kRoles) {
+      for (const Right right : kRights) {
+        const bool expected =
+            right == Right::kServe ? local && role == Role::kOperator : everywhere.count({role, right}) != 0;
+        INFO(to_string(role) << " " << static_cast<int>(right) << (local ? " local" : " by key"));
+        const auto may = permit(identity(role, local), right, "x", "alice");
+        CHECK(may.ok() == expected);
+        if (!may.ok()) CHECK(may.error().code == Code::kPermission);
+      }
+    }
+  }
+  CHECK_FALSE(permit({}, Right::kLook, "x").ok());  // what was never filled in is nobody
+}
+
+TEST_CASE("permission: a user steers its own tasks, others steer everybody's", "[permission]") {
+  for (const Role role : {Role::kUser, Role::kSubmitter, Role::kOperator}) {
+    const auto who = identity(role, role == Role::kSubmitter);
+    CHECK(permit(who, Right::kSteer, "stop", "alice").ok());
+    CHECK(permit(who, Right::kSteer, "stop", "bob").ok() == (role != Role::kUser));
+    CHECK(permit(who, Right::kSteer, "stop", "").ok() == (role != Role::kUser));
+    CHECK(permit(who, Right::kSteer, "stop").ok());  // there is no such task: the answer says so
+  }
+}
+
+TEST_CASE("permission: keys have four roles", "[permission]") {
+  CHECK(role_of_key("monitor") == Role::kMonitor);
+  CHECK(role_of_key("user") == Role::kUser);
+  CHECK(role_of_key("node") == Role::kNode);
+  CHECK(role_of_key("operator") == Role::kOperator);
+  for (const char* none : {"", "submitter", "nobody", "Operator", "root"}) CHECK_FALSE(role_of_key(none));
+}
