@@ -28,6 +28,7 @@ namespace {
 
 // Looking at every connection for each one that is refused would be work that anybody can order.
 constexpr int64_t kPrunePauseNs = 100 * kNsPerMs;
+constexpr int kNoSparePauseMs = 10;
 
 ino_t socket_of(int fd) {
   struct stat info {};
@@ -226,6 +227,8 @@ int take(int listener, int fd) {
   if (fd < 0) {
     if (const int freed = spare.exchange(-1); freed >= 0) ::close(freed);
     fd = next_of<Accept>("accept")(listener, nullptr, nullptr);
+    // Another thread was quicker to use the spare one: libzmq would ask again at once, for as long as that lasts.
+    if (fd < 0) ::poll(nullptr, 0, kNoSparePauseMs);
   } else if (Gate::instance().admit(listener, fd)) {
     return fd;
   }

@@ -378,18 +378,25 @@ TEST_CASE("a thousand connections do not end a process with few descriptors; who
   CHECK(in > 10);
   CHECK(in < 100);
   world.alive();
-  // All descriptors are gone: what is still waiting to be taken is refused, and nothing spins or ends.
-  const int late = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  // All descriptors are gone: what is still waiting to be taken is refused, and nothing spins or ends. The other ends
+  // of the four are given back when the broker comes to it, so a few may still be let in: they stay, and use those up.
+  std::vector<int> late;
   std::vector<int> rest;
-  for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) rest.push_back(fd);
-  const int connected = ::connect(late, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  char first = 0;
-  const ssize_t got = connected == 0 ? ::recv(late, &first, 1, 0) : 1;
+  bool refused = false;
+  for (int tries = 0; tries < 10 && !refused; ++tries) {
+    for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) rest.push_back(fd);
+    REQUIRE_FALSE(rest.empty());
+    ::close(rest.back());
+    rest.pop_back();
+    late.push_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    CHECK(::connect(late.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    char first = 0;
+    refused = ::recv(late.back(), &first, 1, 0) <= 0;
+  }
   for (const int fd : rest) ::close(fd);
-  CHECK(connected == 0);
-  CHECK(got <= 0);
+  CHECK(refused);
   world.alive();
-  ::close(late);
+  for (const int fd : late) ::close(fd);
   for (const int fd : open) {
     if (fd >= 0) ::close(fd);
   }

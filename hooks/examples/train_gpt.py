@@ -10,6 +10,7 @@ runs are bitwise equal, hooked or not.
 """
 
 import argparse
+import copy
 import ctypes
 import json
 import os
@@ -37,6 +38,12 @@ def parse(argv):
     parser.add_argument("--seq", type=int, default=128, help="bytes in one sequence")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--again-after",
+        type=int,
+        default=0,
+        help="begin again with the first weights and batches after so many iterations, so that the losses repeat (0: never)",
+    )
     parser.add_argument("--cores", default="", help="pin rank r to the r-th of these cores, e.g. 0,1")
     parser.add_argument("--log-json", default="", help="one line per iteration: iteration, loss, begin_ns, end_ns")
     parser.add_argument(
@@ -233,6 +240,7 @@ def train(options):
     parts += [nn.LayerNorm(options.dim), nn.Linear(options.dim, 256)] if last else []
     model = nn.Sequential(*parts)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
+    first_weights = copy.deepcopy(model.state_dict()) if options.again_after else None
 
     text = torch.frombuffer(bytearray(read_text()), dtype=torch.uint8)
     # The same on every rank: first and last stage see the same batches
@@ -268,6 +276,10 @@ def train(options):
         ):
             store.add("last", iteration)  # before this iteration's first send: every rank learns it in time
         begin_ns = time.monotonic_ns()
+        if first_weights and iteration > 1 and (iteration - 1) % options.again_after == 0:
+            model.load_state_dict(first_weights)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
+            draws.manual_seed(options.seed)
         batches = [batch() for _ in range(micro_batches)]
         in_flight, loss_sum = [], 0.0
 

@@ -36,6 +36,15 @@ def is_crash(code):
     )
 
 
+def other_losses(seen, alone):
+    """Iterations of `seen` whose loss is not, to the bit, that of its place in `alone`, which repeats without end."""
+    return [
+        one["iteration"]
+        for one in seen
+        if not alone or one["loss"] != alone[(one["iteration"] - 1) % len(alone)]["loss"]
+    ]
+
+
 class Bubbles:
     """Of one rank: when they began and ended, and until when a lease opened in one may last at most. In order."""
 

@@ -23,7 +23,7 @@ import time
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[0] = str(SOURCE / "tests")  # this folder is a package of it
 sys.path.append(str(SOURCE / "hooks/python"))
-from chaos import links, plan
+from chaos import judge, links, plan
 from chaos.blows import Blows
 from chaos.ground import Ground
 from chaos.keeper import Keeper
@@ -35,13 +35,15 @@ from rig.testing import BUILD, System
 
 MODEL = {"dim": 64, "layers": 2, "seq": 64, "micro_batches": 4}
 STAGES = 2
+# The training begins again after so many iterations, so that so many of it alone tell all of its losses.
+PERIOD = 1000
 # Bounds of what a daemon may have, far above what it needs: it would pass them within the hour if it grew with blows.
 MOST = {"manager KiB": 200_000, "worker KiB": 200_000, "manager descriptors": 128, "worker descriptors": 320}
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=60, help="of blows; the same training alone comes after that")
+    parser.add_argument("--seconds", type=float, default=60, help="of blows; a part of the training alone comes after that")
     parser.add_argument("--seed", type=int, help="of the plan; without it a new one, which is printed")
     parser.add_argument("--build", type=pathlib.Path, default=BUILD)
     parser.add_argument("--out", type=pathlib.Path, help="where the results go, as JSON")
@@ -101,7 +103,7 @@ class Chaos:
             words = ("--device", f"cpu-{stage}", "--cores", stage % os.cpu_count(), *system.tree.libraries())
             keeper.add(f"worker-cpu-{stage}", program("freeride-worker"), *words)
         until(lambda: system.ctl("status").code == 0, "the manager's first answer")
-        training = system.start_training(STAGES, seconds=1e6, **MODEL)
+        training = system.start_training(STAGES, seconds=1e6, again_after=PERIOD, **MODEL)
         system.wait_workers(STAGES, trained=True)
         watch.find_ranks(training.pid)
         if len(watch.ranks) != STAGES:
@@ -254,17 +256,16 @@ class Chaos:
     def _compare(self, system):
         """The same training without FreeRide: the same losses to the bit."""
         with_chaos = system.iterations("training")
-        self.say(f"the same training alone: {len(with_chaos)} iterations")
-        alone = system.start_training(STAGES, iterations=len(with_chaos), hook="off", name="alone", **MODEL)
-        if alone.wait(max(600, 4 * self.options.seconds)) != 0:
+        period = min(PERIOD, len(with_chaos))
+        self.say(f"the same training alone: {period} iterations, for {len(with_chaos)} with chaos")
+        alone = system.start_training(STAGES, iterations=period, hook="off", name="alone", **MODEL)
+        if alone.wait(600) != 0:
             self.fault(f"the training alone ended with {alone.returncode}; {system.last_words('alone')}")
         system.processes.pop("alone")
         without = system.iterations("alone")
-        differ = [one["iteration"] for one, other in zip(with_chaos, without) if one["loss"] != other["loss"]]
-        if differ or len(without) < len(with_chaos):
-            self.fault(
-                f"losses differ from iteration {differ[:1]} on, {len(without)} of {len(with_chaos)} were compared"
-            )
+        differ = judge.other_losses(with_chaos, without)
+        if differ or len(without) < period:
+            self.fault(f"losses differ from iteration {differ[:1]} on, {len(without)} of {period} were made alone")
 
         def lengths(iterations):
             ms = [(one["end_ns"] - one["begin_ns"]) / 1e6 for one in iterations[3:]] or [0.0]

@@ -28,6 +28,15 @@ def test_a_seed_repeats_its_plan_and_every_kind_comes():
     )
 
 
+def test_a_loss_that_differs_is_found_in_every_period():
+    alone = [{"iteration": 1 + at, "loss": 5.0 - at} for at in range(3)]
+    seen = [{"iteration": 1 + at, "loss": 5.0 - at % 3} for at in range(8)]
+    assert judge.other_losses(seen, alone) == []
+    seen[6]["loss"] = 5.0000001
+    assert judge.other_losses(seen, alone) == [7]
+    assert judge.other_losses(seen, []) == list(range(1, 9))
+
+
 @pytest.fixture
 def bubbles():
     """Two of 10 ms, whose leases end after 12 ms at the latest."""
