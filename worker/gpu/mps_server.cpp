@@ -32,6 +32,7 @@ namespace {
 constexpr int64_t kStartNs = 20 * kNsPerSec;  // the driver's first context of a GPU takes seconds on some hosts
 constexpr int64_t kCommandNs = 10 * kNsPerSec;
 constexpr int64_t kSocketLookNs = 10 * kNsPerMs;  // while starting only: about 40 ms on an H200's host
+constexpr int64_t kLogLookNs = kNsPerSec;
 constexpr size_t kMostReply = 64u << 10;
 constexpr uintmax_t kMostLog = 16u << 20;
 // What its server writes down when a client's kernel has faulted (driver 580: bad addresses and traps).
@@ -348,8 +349,20 @@ void MpsServer::watch_server(pid_t pid) {
   server_pid_ = pid;
   if (auto s = loop_.watch(server_pidfd_.get(), EPOLLIN, [this](uint32_t) { ended("its MPS server ended"); }); !s.ok())
     return fail(s.error());
+  timer_ = loop_.at(SteadyClock::now() + kLogLookNs, [this] { look_at_log(); });
   const Ready ready = std::exchange(ready_, nullptr);
   ready({});
+}
+
+// A client makes it longer with each connection, and the run folder is memory.
+void MpsServer::look_at_log() {
+  timer_ = 0;
+  for (const char* name : {"server.log", "control.log"}) {
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(log_folder_of(request_) / name, error);
+    if (!error && bytes > kMostLog) return ended("its client made the MPS " + std::string(name) + " pass 16 MiB");
+  }
+  timer_ = loop_.at(SteadyClock::now() + kLogLookNs, [this] { look_at_log(); });
 }
 
 void MpsServer::clients(Clients done) {
@@ -360,6 +373,7 @@ void MpsServer::clients(Clients done) {
 }
 
 bool MpsServer::saw_fault() const {
+  if (saw_fault_) return true;
   const std::filesystem::path log = log_folder_of(request_) / "server.log";
   std::error_code error;
   const auto bytes = std::filesystem::file_size(log, error);
@@ -393,6 +407,7 @@ void MpsServer::ended(const std::string& how) {
     return fail({Code::kUnavailable, "no MPS server: " + text, "see nvidia-smi and the driver's MPS"});
   }
   const Died died = std::exchange(died_, nullptr);
+  saw_fault_ = saw_fault();
   end_processes();
   if (died) died(text);
 }

@@ -49,8 +49,9 @@ class MpsServer {
   const std::filesystem::path& folder() const { return request_.folder; }
   /// The processes that are connected. `done` is called later, or never where the server ends first.
   void clients(Clients done);
-  /// Whether it has written down that a client made the GPU fault. Its log lies in a folder beside the pipe folder's
-  /// parent (NAME-logs) that no sandbox has. Reads a file of 16 MiB at most; a longer one counts as a fault.
+  /// Whether it has written down that a client made the GPU fault; also true after its end. Its log lies in a folder
+  /// beside the pipe folder's parent (NAME-logs) that no sandbox has. Reads a file of 16 MiB at most. A longer one
+  /// counts as a fault, and ends the server within a second.
   bool saw_fault() const;
 
  private:
@@ -64,6 +65,7 @@ class MpsServer {
   void configure();
   void find_server();
   void watch_server(pid_t pid);
+  void look_at_log();
   void fail(const Error& error);
   void ended(const std::string& how);
   std::string output_tail() const;
@@ -76,6 +78,7 @@ class MpsServer {
   Child control_;
   Fd server_pidfd_, output_;
   pid_t server_pid_ = 0;
+  bool saw_fault_ = false;  // before its log was removed
   int64_t give_up_ns_ = 0;
   Loop::Timer timer_ = 0;
   std::unique_ptr<Command> command_;

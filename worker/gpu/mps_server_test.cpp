@@ -102,6 +102,29 @@ TEST_CASE("an MPS server's log says whether its client made the GPU fault, and l
   it.loop.until([&] { return !fs::exists(folder) && !fs::exists(it.request.folder); });
 }
 
+TEST_CASE("an MPS server that a fault ended still says so, and one whose log grows without end is ended", "[mps]") {
+  for (const bool fault : {false, true}) {
+    CAPTURE(fault);
+    Server it;
+    REQUIRE(it.start().ok());
+    it.wait_ready();
+    REQUIRE(it.ready->ok());
+    const pid_t server = it.server->server_pid();
+    const fs::path folder = it.temp.path() / "mps-logs" / "one", log = folder / "server.log";
+    if (fault) {
+      std::ofstream(log) << "[2026-11-23 15:54:17.134 Server   421] Server is handling a fatal GPU error.\n";
+      REQUIRE(::kill(server, SIGKILL) == 0);
+    } else {
+      std::ofstream(log) << "";
+      fs::resize_file(log, 17u << 20);
+    }
+    it.loop.until([&] { return !it.died.empty() && !alive(server); });
+    CHECK((it.died.find("16 MiB") == std::string::npos) == fault);
+    CHECK(it.server->saw_fault());
+    it.loop.until([&] { return !fs::exists(folder); });
+  }
+}
+
 TEST_CASE("an MPS server that dies in mid-run, or whose control daemon does, says so once", "[mps]") {
   for (const bool control : {false, true}) {
     CAPTURE(control);
