@@ -492,9 +492,10 @@ TEST_CASE("early holds that are long past are not taken for held ones when count
   REQUIRE(b.marks->watch(0) == false);
   a.send(1);
   fake_cuda_synchronize(apart);
+  fake_cuda_synchronize(a.stream);
   b.wait(early);
-  b.sent->page().sent[0][1] = FREERIDE_SENT_FIRST + 2;  // a million messages later
   b.helper->stop();
+  b.sent->page().sent[0][1] = FREERIDE_SENT_FIRST + 2;  // a million messages later
   b.marks->watch(0);
   CHECK_FALSE(b.marks->watch(2 * StreamMarks::kLongestEarlyNs));
   CHECK(b.sent->counter_from(0) == FREERIDE_SENT_FIRST + 2);
