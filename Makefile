@@ -9,7 +9,8 @@
 # make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
 # make check   formatting, clang-tidy, ruff, folder rules
 # make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
-# make deb     a Debian package of a release build (build/package/)
+# make deb     Debian packages of a release build (build/package/)
+# make wheel   what trainers need (hook, observe) as one wheel for pip (build/wheel/)
 # make fuzz    builds the fuzz targets with clang and runs each for SECONDS (60) from its kept inputs on
 # make asan / tsan   tests under sanitizers
 
@@ -22,7 +23,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: fuzz deb dist demo test chaos test-frameworks test-docker test-installed bench bench-tables check asan tsan build build-bench format install clean
+.PHONY: fuzz deb wheel dist demo test chaos test-frameworks test-docker test-installed bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -129,6 +130,12 @@ deb:
 	cmake --build build/package -j$(JOBS)
 	cd build/package && cpack -G DEB
 	@echo "now: apt install $$(ls $(CURDIR)/build/package/*.deb)"
+
+wheel:
+	@scripts/install-deps.sh wheel
+	cmake --preset package
+	cmake --build build/package -j$(JOBS) --target freeride_hook freeride_memory
+	@echo "now: pip install $$(scripts/make-wheel.sh build/package build/wheel)"
 
 install: build
 	cmake --install build/dev

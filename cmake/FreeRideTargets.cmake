@@ -1,5 +1,6 @@
 # How targets are declared in this tree: one library, program or test at a time, all with the same warnings.
 
+set(FREERIDE_PYTHON /usr/bin/python3 CACHE FILEPATH "The Python that has PyTorch")
 find_package(Threads REQUIRED)
 include(FreeRideHardening)
 find_program(CCACHE_PROGRAM ccache)
@@ -38,13 +39,31 @@ function(freeride_library name)
   target_link_libraries(freeride_${name} PUBLIC ${ARG_USES} Threads::Threads PRIVATE freeride_options)
 endfunction()
 
-# freeride_program(NAME SOURCES... [USES targets...])   Program NAME, installed to bin/.
+# freeride_program(NAME SOURCES... [USES targets...])   Program NAME, installed to bin/, with a man page of its --help.
 function(freeride_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE ${ARG_USES} Threads::Threads freeride_options)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  freeride_cli_docs(${name} man/${name}.1 "man;${PROJECT_VERSION}" ${CMAKE_INSTALL_MANDIR}/man1)
+endfunction()
+
+# freeride_cli_docs(NAME FILE "KIND[;VERSION]" DESTINATION)   What scripts/cli-docs.py makes of the program's --help.
+function(freeride_cli_docs name file how destination)
+  if(FREERIDE_SANITIZE OR NOT EXISTS ${FREERIDE_PYTHON})
+    return()
+  endif()
+  list(POP_FRONT how kind)
+  get_filename_component(folder ${CMAKE_BINARY_DIR}/${file} DIRECTORY)
+  file(MAKE_DIRECTORY ${folder})
+  add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/${file}
+    COMMAND ${FREERIDE_PYTHON} ${CMAKE_SOURCE_DIR}/scripts/cli-docs.py ${kind} $<TARGET_FILE:${name}> ${how} > ${CMAKE_BINARY_DIR}/${file}.new
+    COMMAND ${CMAKE_COMMAND} -E rename ${CMAKE_BINARY_DIR}/${file}.new ${CMAKE_BINARY_DIR}/${file}
+    DEPENDS ${name} ${CMAKE_SOURCE_DIR}/scripts/cli-docs.py VERBATIM)
+  add_custom_target(${name}-${kind} ALL DEPENDS ${CMAKE_BINARY_DIR}/${file})
+  # Who builds some targets alone and installs them gets no pages.
+  install(FILES ${CMAKE_BINARY_DIR}/${file} DESTINATION ${destination} OPTIONAL)
 endfunction()
 
 # One Catch2 main for every test program: it is the slowest file of all to compile.
@@ -93,4 +112,3 @@ function(freeride_python_test name label file)
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 300 ENVIRONMENT
     "PYTHONPATH=${CMAKE_SOURCE_DIR}/hooks/python;FREERIDE_BUILD_DIR=${CMAKE_BINARY_DIR};FREERIDE_SOURCE_DIR=${CMAKE_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1")
 endfunction()
-set(FREERIDE_PYTHON /usr/bin/python3 CACHE FILEPATH "The Python that has PyTorch")

@@ -63,7 +63,8 @@ void see_carried_libraries(std::vector<std::string>& library_dirs) {
 int main(int argc, char** argv) {
   freeride::worker::Options options;
   CLI::App app{"Runs side tasks in the bubbles of the training on one device.", "freeride-worker"};
-  std::string cores, lease_order = "round-robin", log_level = "info";
+  std::string cores, lease_order = "round-robin";
+  freeride::LogOptions log;
   std::string run_dir = options.paths.run_dir.string(), state_dir = options.paths.state_dir.string();
   app.option_defaults()->always_capture_default();
   app.add_option("--device", options.device, "cpu-N or a GPU's UUID; required but for --check");
@@ -89,18 +90,18 @@ int main(int argc, char** argv) {
   app.add_option("--lease-order", lease_order, "which of several tasks gets a lease")
       ->check(CLI::IsMember(kLeaseOrders));
   app.add_option("--memory-bytes", options.memory_bytes, "memory of the device for side tasks (what the host has free)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(freeride::whole(0, INT64_MAX))
       ->default_str("");
   app.add_option("--reserve-bytes", options.reserve_bytes,
                  "GPU memory kept free for training to grow into (5 % of the GPU, at least 2 GiB)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(freeride::whole(0, INT64_MAX))
       ->default_str("");
   app.add_option("--thread-pct", options.thread_pct, "share of a GPU's multiprocessors for one side task, in percent")
       ->check(CLI::Range(1, 100));
   app.add_option("--keep-days", options.keep_days, "how long what an ended task has left is kept: scratch folder, logs")
       ->check(CLI::Range(0, 36'500));
   app.add_option("--keep-bytes", options.keep_bytes, "how much of that there may be in all; what is oldest goes")
-      ->check(CLI::NonNegativeNumber);
+      ->check(freeride::whole(0, INT64_MAX));
   app.add_option("--mps-control", options.mps_control,
                  "the program nvidia-cuda-mps-control (the one on the PATH; GPU devices only)");
   auto& sandbox = options.sandbox;
@@ -110,7 +111,7 @@ int main(int argc, char** argv) {
   app.add_option("--task-pids", sandbox.pids, "processes and threads of a task");
   app.add_option("--task-cpus", sandbox.cpus, "CPU time of a task, in cores (as many as it has)")->default_str("");
   app.add_option("--host-memory-bytes", options.host_memory_bytes, "host memory of a GPU's task")
-      ->check(CLI::PositiveNumber);
+      ->check(freeride::whole(1, INT64_MAX));
   app.add_option("--first-task-uid", sandbox.first_uid, "first of the user numbers for tasks, where the worker is root")
       ->check(CLI::Range(int64_t{1}, int64_t{4'294'000'000}));
   for (const auto& [option, folders, what] :
@@ -122,8 +123,7 @@ int main(int argc, char** argv) {
         ->default_str("");
   }
   app.add_option("--runner", sandbox.runner, "the program freeride-runner (beside this one, else on the PATH)");
-  app.add_option("--log-level", log_level, "trace, debug, info, warn or error")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  freeride::add_log_options(app, log);
   app.add_option("--probe-one-in", options.probe_one_in,
                  "of a GPU's bubbles, one in so many is probed for side work that goes on without a lease; 0: none")
       ->check(CLI::Range(0, 1'000'000))
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   app.add_option("--format", format, "of --check: table or json")->check(CLI::IsMember({"table", "json"}));
   if (const auto end = freeride::parse_options(app, "freeride-worker", "worker", argc, argv)) return *end;
   if (probe_fd >= 0) return freeride::worker::run_probe(probe_fd);
-  freeride::init_log("freeride-worker", log_level);
+  freeride::init_log("freeride-worker", log, options.device);
   options.paths.run_dir = run_dir;
   options.lease_order = kLeaseOrders.at(lease_order);
   options.paths.state_dir = state_dir;

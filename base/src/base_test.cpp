@@ -8,6 +8,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "freeride/base/clock.hpp"
@@ -268,7 +270,7 @@ TEST_CASE("a log message is one line, whatever names it holds") {
   const Fd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
   const Fd stderr_before(dup(STDERR_FILENO));
   const auto logger = spdlog::default_logger();
-  init_log("base_test", "info");
+  init_log("base_test", {});
   dup2(file.get(), STDERR_FILENO);
   spdlog::info("plugin a\nb\033[31m.so added");
   spdlog::default_logger()->flush();
@@ -278,6 +280,53 @@ TEST_CASE("a log message is one line, whatever names it holds") {
   text << std::ifstream(path).rdbuf();
   std::filesystem::remove(path);
   CHECK(text.str().find("plugin a?b?[31m.so added\n") != std::string::npos);
+}
+
+namespace {
+std::string logged(const LogOptions& options, const std::string& device, const std::function<void()>& log) {
+  const auto path = temp_file("");
+  const Fd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  const Fd stderr_before(dup(STDERR_FILENO));
+  const auto logger = spdlog::default_logger();
+  spdlog::drop("json_test");
+  init_log("json_test", options, device);
+  dup2(file.get(), STDERR_FILENO);
+  log();
+  spdlog::default_logger()->flush();
+  dup2(stderr_before.get(), STDERR_FILENO);
+  spdlog::set_default_logger(logger);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::filesystem::remove(path);
+  return text.str();
+}
+}  // namespace
+
+TEST_CASE("a log line as JSON says when, what, who, and whom it is about") {
+  const auto text = logged({"debug", "json"}, "cpu-0", [] {
+    spdlog::warn("task thumbs: back in the queue: a \"reason\"\n\033[31m\xff");
+    spdlog::info("side task thumbs is ended at once: overran");
+    spdlog::debug("worker host-1:cpu-0: lost");
+    spdlog::error("job 1000/gpt: gone");
+    spdlog::info("task books are open");
+    spdlog::trace("not wanted");
+  });
+  std::istringstream lines(text);
+  std::vector<nlohmann::json> seen;
+  for (std::string line; std::getline(lines, line);) seen.push_back(nlohmann::json::parse(line));
+  REQUIRE(seen.size() == 5);
+  for (const auto& one : seen) {
+    CHECK(one.at("component") == "json_test");
+    CHECK(one.at("device") == "cpu-0");
+    CHECK(one.at("time").get<std::string>().size() == std::string("2026-01-02T03:04:05.678Z").size());
+  }
+  CHECK(seen[0].at("level") == "warning");
+  CHECK(seen[0].at("task") == "thumbs");
+  CHECK(seen[0].at("message").get<std::string>().find("a \"reason\"\n\033[31m") != std::string::npos);
+  CHECK(seen[1].at("task") == "thumbs");
+  CHECK(seen[2].at("worker") == "host-1:cpu-0");
+  CHECK(seen[3].at("job") == "1000/gpt");
+  CHECK(seen[4].count("task") == 0);
 }
 
 TEST_CASE("a closed terminal ends a daemon in good order, but one that was started with nohup") {

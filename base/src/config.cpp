@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
@@ -148,6 +149,18 @@ CLI::Validator within(double low, double high) {
     return range(text);
   };
   return {check, range.get_description()};
+}
+
+CLI::Validator whole(int64_t low, int64_t high) {
+  const std::string range = std::to_string(low) + (high == INT64_MAX ? " on" : " to " + std::to_string(high));
+  const auto check = [low, high, range](std::string& text) -> std::string {
+    int64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, failed] = std::from_chars(text.data(), end, value);
+    if (failed == std::errc() && stop == end && value >= low && value <= high) return {};
+    return "'" + text + "' is no whole number from " + range;
+  };
+  return {check, "from " + range};
 }
 
 }  // namespace freeride

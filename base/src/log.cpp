@@ -3,7 +3,11 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "freeride/base/names.hpp"
 
@@ -23,13 +27,76 @@ class OneLine : public spdlog::formatter {
   spdlog::pattern_formatter line_{"%Y-%m-%dT%H:%M:%S.%e %^%l%$ [%n] %v"};
 };
 
+struct Subject {
+  const char* kind;
+  std::string name;  ///< empty: the message is about none
+};
+
+// "task NAME: ..." is about the task NAME; "side task NAME is ..." is, too.
+Subject subject_of(std::string_view message) {
+  constexpr std::string_view kSideTask = "side task ";
+  if (message.substr(0, kSideTask.size()) == kSideTask) {
+    const std::string_view rest = message.substr(kSideTask.size());
+    std::string_view name = rest.substr(0, rest.find(' '));
+    if (!name.empty() && name.back() == ':') name.remove_suffix(1);
+    return {"task", std::string(name)};
+  }
+  for (const auto& [begin, kind] :
+       {std::pair<std::string_view, const char*>{"task ", "task"}, {"job ", "job"}, {"worker ", "worker"}}) {
+    if (message.substr(0, begin.size()) != begin) continue;
+    const std::string_view rest = message.substr(begin.size());
+    const std::string_view name = rest.substr(0, rest.find(' '));
+    if (name.size() > 1 && name.back() == ':') return {kind, std::string(name.substr(0, name.size() - 1))};
+  }
+  return {"", ""};
+}
+
+/// An object a line, fields in the order of init_log()'s comment.
+class JsonLine : public spdlog::formatter {
+ public:
+  JsonLine(std::string component, std::string device) : component_(std::move(component)), device_(std::move(device)) {}
+
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
+    spdlog::memory_buf_t time;
+    time_.format(message, time);
+    const std::string text(message.payload.data(), message.payload.size());
+    const auto level = spdlog::level::to_string_view(message.level);
+    nlohmann::ordered_json object{{"time", std::string(time.data(), time.size())},
+                                  {"level", std::string(level.data(), level.size())},
+                                  {"component", component_},
+                                  {"message", text}};
+    if (!device_.empty()) object["device"] = device_;
+    if (Subject subject = subject_of(text); !subject.name.empty()) object[subject.kind] = std::move(subject.name);
+    const std::string dumped = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    line.append(dumped.data(), dumped.data() + dumped.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<JsonLine>(component_, device_); }
+
+ private:
+  std::string component_, device_;
+  spdlog::pattern_formatter time_{"%Y-%m-%dT%H:%M:%S.%eZ", spdlog::pattern_time_type::utc, ""};
+};
+
 }  // namespace
 
-void init_log(const std::string& program, const std::string& level) {
+void add_log_options(CLI::App& app, LogOptions& options) {
+  app.add_option("--log-level", options.level, "trace, debug, info, warn or error")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
+      ->capture_default_str();
+  app.add_option("--log-format", options.format, "text, or json: an object a line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+void init_log(const std::string& program, const LogOptions& options, const std::string& device) {
   auto logger = spdlog::stderr_color_mt(program);
-  logger->set_formatter(std::make_unique<OneLine>());
-  auto parsed = spdlog::level::from_str(level);
-  if (parsed == spdlog::level::off && level != "off") parsed = spdlog::level::info;
+  if (options.format == "json") {
+    logger->set_formatter(std::make_unique<JsonLine>(program, device));
+  } else {
+    logger->set_formatter(std::make_unique<OneLine>());
+  }
+  auto parsed = spdlog::level::from_str(options.level);
+  if (parsed == spdlog::level::off && options.level != "off") parsed = spdlog::level::info;
   logger->set_level(parsed);
   logger->flush_on(spdlog::level::warn);
   spdlog::set_default_logger(std::move(logger));

@@ -14,7 +14,8 @@
 
 int main(int argc, char** argv) {
   freeride::Paths paths = freeride::Paths::defaults();
-  std::string run_dir = paths.run_dir, publish, events, group, log_level = "info";
+  std::string run_dir = paths.run_dir, publish, events, group;
+  freeride::LogOptions log;
   CLI::App app("FreeRide's event broker: publishers on one socket, subscribers on another");
   app.name("freeride-bus");
   app.add_option("--run-dir", run_dir, "folder of the sockets")->capture_default_str();
@@ -22,12 +23,10 @@ int main(int argc, char** argv) {
   app.add_option("--events-endpoint", events, "where subscribers connect (default: ipc://<run-dir>/events.sock)");
   app.add_option("--group", group,
                  "group that may read events; none: only this user (default: freeride, where root runs this)");
-  app.add_option("--log-level", log_level, "trace, debug, info, warn or error")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
-      ->capture_default_str();
+  freeride::add_log_options(app, log);
   if (const auto end = freeride::parse_options(app, "freeride-bus", "bus", argc, argv)) return *end;
   paths.run_dir = run_dir;
-  freeride::init_log("freeride-bus", log_level);
+  freeride::init_log("freeride-bus", log);
 
   // Before any thread exists, so that all of them leave these signals to sigwait().
   const sigset_t signals = freeride::block_end_signals();

@@ -1,7 +1,13 @@
 #include "command_line.hpp"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
 #include <functional>
+#include <optional>
+#include <string_view>
 
 #include "events.hpp"
 #include "exit_code.hpp"
@@ -15,6 +21,7 @@
 #include "profile.hpp"
 #include "runner.hpp"
 #include "session.hpp"
+#include "suggest.hpp"
 #include "top.hpp"
 #include "verbs.hpp"
 
@@ -73,12 +80,26 @@ struct Arguments {
   std::string python;
   std::vector<std::string> params;
   uint64_t steps = 0;
+  TasksArguments listed;
+  double wait_s = 0;
+  std::string columns;
+  bool is_list = false;  // the verb's: it knows --format csv and --columns
   Action action;
 };
 
 // What the subcommand does, once everything is parsed.
 void does(CLI::App* sub, Arguments& arguments, Action action) {
   sub->callback([&arguments, action = std::move(action)] { arguments.action = action; });
+}
+
+// A verb that prints a list: it has --columns, and may be given --format csv.
+void lists(CLI::App* sub, Arguments& arguments, Action action) {
+  sub->add_option("--columns", arguments.columns,
+                  "only these, in this order: names with ',' between them, as csv has them");
+  sub->callback([&arguments, action = std::move(action)] {
+    arguments.action = action;
+    arguments.is_list = true;
+  });
 }
 
 void add_globals(CLI::App& app, Arguments& arguments) {
@@ -89,8 +110,8 @@ void add_globals(CLI::App& app, Arguments& arguments) {
                  "ZeroMQ endpoint of the manager, instead of the one in --run-dir");
   app.add_option("--events-endpoint", arguments.events_endpoint,
                  "ZeroMQ endpoint of the events, instead of the one in --run-dir");
-  app.add_option("--format", arguments.format, "table or json")
-      ->check(CLI::IsMember({"table", "json"}))
+  app.add_option("--format", arguments.format, "table, json, or of lists csv")
+      ->check(CLI::IsMember({"table", "json", "csv"}))
       ->capture_default_str();
   app.add_option("--timeout", arguments.timeout_s, "seconds to wait for the manager")
       ->check(within(0.01, 86400.0))
@@ -103,9 +124,9 @@ void add_load(CLI::App& app, Arguments& arguments) {
   sub->add_option("plugin", load.plugin, "a file (a path with '/', e.g. ./my.so) or a name from the drop folder")
       ->required();
   sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole(0, INT32_MAX));
   sub->add_option("--job", load.job, "training job, when there are several");
-  sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(CLI::NonNegativeNumber);
+  sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
   sub->add_option("--name", load.name, "name of the task; default: made from the plugin's");
   sub->add_option("--param", load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
   sub->add_option(
@@ -116,8 +137,8 @@ void add_load(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"iterative", "imperative"}));
   sub->add_option("--memory", load.memory, "memory it needs at most, e.g. 2GiB; default: found by profiling");
   sub->add_option("--steps", load.steps, "stop after so many steps; default: when it finishes")
-      ->check(CLI::PositiveNumber);
-  sub->add_option("--priority", load.priority, "higher runs first; default 0");
+      ->check(whole(1, INT64_MAX));
+  sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
   sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
   sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
   sub->add_flag("--paused", load.paused, "start paused; freeride-ctl resume lets it run");
@@ -147,7 +168,7 @@ void add_plugin(CLI::App& app, Arguments& arguments) {
     if (verb == "check") {
       sub->add_option("--param", arguments.params, "key=value for the plugin; may be repeated")
           ->allow_extra_args(false);
-      sub->add_option("--steps", arguments.steps, "steps to run")->check(CLI::PositiveNumber);
+      sub->add_option("--steps", arguments.steps, "steps to run")->check(whole(1, INT64_MAX));
     }
     does(sub, arguments, [&arguments, verb](Session& session) -> Result<int> {
       std::vector<std::string> argv{verb, arguments.plugin, "--format", session.json() ? "json" : "text"};
@@ -169,13 +190,12 @@ void add_profile(CLI::App& app, Arguments& arguments) {
   sub->add_option("plugin", profile.load.plugin,
                   "a file (a path with '/', e.g. ./my.so) or a name from the drop folder");
   sub->add_option("--param", profile.load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
-  sub->add_option("--steps", profile.load.steps, "steps to make; default: as many as it takes")
-      ->check(CLI::Range(1, 2000));
+  sub->add_option("--steps", profile.load.steps, "steps to make; default: as many as it takes")->check(whole(1, 2000));
   sub->add_option("--worker", profile.worker, "the worker to profile on, see freeride-ctl workers; default: any");
   sub->add_option("--device", profile.device, "the device to profile on: cpu-N or a GPU's UUID");
-  sub->add_option("--stage", profile.load.stage, "on a worker of this pipeline stage")->check(CLI::NonNegativeNumber);
+  sub->add_option("--stage", profile.load.stage, "on a worker of this pipeline stage")->check(whole(0, INT32_MAX));
   sub->add_option("--job", profile.load.job, "of this training job, when there are several");
-  sub->add_option("--replica", profile.load.replica, "of this replica")->check(CLI::NonNegativeNumber);
+  sub->add_option("--replica", profile.load.replica, "of this replica")->check(whole(0, INT32_MAX));
   sub->add_option("--memory", profile.load.memory, "memory it may use at most, e.g. 2GiB; default: the manager's");
   sub->add_option("--python", profile.load.python, "the interpreter whose packages it uses, as with load");
   sub->add_option("--interface", profile.load.interface, "iterative or imperative, as with load")
@@ -189,7 +209,8 @@ void add_profile(CLI::App& app, Arguments& arguments) {
     does(inner, arguments, [&arguments, run](Session& session) { return run(session, arguments.profile); });
     return inner;
   };
-  auto* list = verb("list", "the profiles that the manager keeps", run_profile_list);
+  auto* list = sub->add_subcommand("list", "the profiles that the manager keeps");
+  lists(list, arguments, [&arguments](Session& session) { return run_profile_list(session, arguments.profile); });
   auto* exported = verb("export", "writes them into a file", run_profile_export);
   exported->add_option("file", profile.file, "the file")->required();
   for (auto* inner : {list, exported})
@@ -255,7 +276,8 @@ void add_keys(CLI::App& app, Arguments& arguments) {
                    "whose tasks are this key's own, as users see it; default: the key's name");
   make->add_option("--host", keys.host, "of a node: the host that it speaks for");
   make->add_option("--out", keys.out, "the file that is taken to the other host; default: NAME.key here");
-  verb("list", "the keys that are authorised", run_keys_list);
+  auto* list = verb("list", "the keys that are authorised", run_keys_list);
+  lists(list, arguments, [&arguments](Session& session) { return run_keys_list(session, arguments.keys); });
   auto* revoke = verb("revoke", "from now on these keys have no rights, on whatever is connected", run_keys_revoke);
   revoke->add_option("name", keys.names, "names of keys")->required();
 }
@@ -266,15 +288,26 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   };
   simple("status", "the manager, its workers, tasks and jobs at one glance", run_status);
   add_load(app, arguments);
-  simple("tasks", "all side tasks", run_tasks);
+  auto* tasks = app.add_subcommand("tasks", "the side tasks that live");
+  tasks->add_flag("-a,--all", arguments.listed.all, "those that have ended, too");
+  tasks->add_option("--since", arguments.listed.since, "those that ended since then, too: 90s, 30m, 1h or 2d");
+  lists(tasks, arguments, [&arguments](Session& session) { return run_tasks(session, arguments.listed); });
   auto* task = app.add_subcommand("task", "one side task: state, steps, verdict, end of its log");
   task->add_option("name", arguments.task, "the task")->required();
   does(task, arguments, [&arguments](Session& session) { return run_task(session, arguments.task); });
   add_change(app, arguments, "stop", "stop side tasks for good", run_stop);
   add_change(app, arguments, "pause", "keep side tasks from running", run_pause);
   add_change(app, arguments, "resume", "let paused side tasks run again", run_resume);
-  simple("workers", "all workers and the trainers attached to them", run_workers);
-  simple("plugins", "plugins in the drop folders", run_plugins);
+  auto* wait = app.add_subcommand("wait", "wait until side tasks have ended; 0: each has finished or was stopped");
+  wait->add_option("task", arguments.tasks, "names of tasks")->required();
+  wait->add_option("--for", arguments.wait_s, "at most so many seconds; default: as long as it takes")
+      ->check(within(0.001, 1e9));
+  does(wait, arguments,
+       [&arguments](Session& session) { return run_wait(session, arguments.tasks, arguments.wait_s); });
+  add_change(app, arguments, "rm", "forget side tasks that have ended: their verdicts and logs", run_remove);
+  lists(app.add_subcommand("workers", "all workers and the trainers attached to them"), arguments, run_workers);
+  lists(app.add_subcommand("plugins", "plugins that can be loaded by name: the drop folders', and FreeRide's own"),
+        arguments, run_plugins);
   add_plugin(app, arguments);
   add_profile(app, arguments);
   add_doctor(app, arguments);
@@ -283,21 +316,26 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   auto* events = app.add_subcommand("events", "print events as they come");
   events->add_option("--topic", arguments.events.topic,
                      "only topics that begin so, e.g. bubble.end or task.state/pagerank");
-  events->add_option("--count", arguments.events.count, "end after so many")->check(CLI::PositiveNumber);
+  events->add_option("--count", arguments.events.count, "end after so many")->check(whole(1, INT64_MAX));
   does(events, arguments, [&arguments](Session& session) { return run_events(session, arguments.events); });
   auto* top = app.add_subcommand("top", "live view of bubbles and side tasks");
-  top->add_option("--count", arguments.top.count, "end after so many pictures")->check(CLI::PositiveNumber);
+  top->add_option("--count", arguments.top.count, "end after so many pictures")->check(whole(1, INT64_MAX));
   top->add_option("--interval", arguments.top.interval_s, "seconds between pictures")
       ->check(within(0.1, 3600.0))
+      ->capture_default_str();
+  std::vector<std::string> sorts;
+  for (const auto& [word, sort] : top_sorts()) sorts.push_back(word);
+  top->add_option("--sort", arguments.top.sort, "side tasks by name, state, stage, steps, rate, harvested or memory")
+      ->check(CLI::IsMember(sorts))
       ->capture_default_str();
   does(top, arguments, [&arguments](Session& session) { return run_top(session, arguments.top); });
   auto* faults = app.add_subcommand("faults", "GPU faults of the last hour, and who is blocked for them");
   faults->add_option("--lift", arguments.lift, "let plugin=HASH, user=NAME or job=NAME go on devices again");
-  does(faults, arguments, [&arguments](Session& session) { return run_faults(session, arguments.lift); });
+  lists(faults, arguments, [&arguments](Session& session) { return run_faults(session, arguments.lift); });
   auto* report =
       app.add_subcommand("report", "measures of every job and task: time increase, bubbles, harvest, overrun");
   report->add_option("--job", arguments.job, "only this job");
-  does(report, arguments, [&arguments](Session& session) { return run_report(session, arguments.job); });
+  lists(report, arguments, [&arguments](Session& session) { return run_report(session, arguments.job); });
 }
 
 int fail(std::ostream& err, const Error& error) {
@@ -326,6 +364,61 @@ Status find_manager(const Arguments& arguments, const Paths& paths, Options& opt
   return {};
 }
 
+// The first word that should be a verb and is none, with what might be meant; CLI11 speaks of arguments there.
+std::optional<Error> unknown_verb(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* at = &app;
+  std::string said = "freeride-ctl";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto verbs = at->get_subcommands([](const CLI::App*) { return true; });
+    if (verbs.empty()) return std::nullopt;
+    if (word.rfind('-', 0) == 0) {
+      const CLI::Option* option = nullptr;
+      for (const CLI::App* has : {at, &app}) {
+        for (const CLI::Option* one : has->get_options()) {
+          if (one->check_name(word)) option = one;
+        }
+      }
+      if (option != nullptr && option->get_items_expected_max() > 0) ++i;  // its value
+      continue;
+    }
+    const auto found =
+        std::find_if(verbs.begin(), verbs.end(), [&word](const CLI::App* verb) { return verb->check_name(word); });
+    if (found != verbs.end()) {
+      at = *found;
+      said += " " + word;
+      continue;
+    }
+    if (at->get_require_subcommand_min() == 0) return std::nullopt;
+    std::vector<std::string> names;
+    for (const CLI::App* verb : verbs) names.push_back(verb->get_name());
+    return Error{Code::kInvalidArgument, said + " has no verb '" + word + "'",
+                 did_you_mean(word, names) + "see " + said + " --help"};
+  }
+  return std::nullopt;
+}
+
+// Colours help on a terminal, and are in the way everywhere else. https://no-color.org
+bool wants_colour() {
+  const char* none = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) != 0 && (none == nullptr || *none == '\0') && terminal != nullptr &&
+         std::string_view(terminal) != "dumb" && *terminal != '\0';
+}
+
+// Whether what is printed can be printed so.
+Status check_output(const Arguments& arguments) {
+  if (arguments.format == "csv" && !arguments.is_list) {
+    return Error{
+        Code::kInvalidArgument, "--format csv is for lists",
+        "tasks, workers, plugins, faults, report, profile list and keys list are lists; json works everywhere"};
+  }
+  if (arguments.format == "json" && !arguments.columns.empty()) {
+    return Error{Code::kInvalidArgument, "--columns is for tables and csv", "json has all fields"};
+  }
+  return {};
+}
+
 int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
   CLI::App app("Loads, watches and steers side tasks that run in the bubbles of pipeline-parallel training.",
                "freeride-ctl");
@@ -342,14 +435,20 @@ int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error, out, err);  // --help, --version
+    if (const auto unknown = unknown_verb(app, argc, argv)) return fail(err, *unknown);
     return fail(err, Error{Code::kInvalidArgument, error.what(), "see freeride-ctl --help"});
   }
   if (!bound) return fail(err, bound.error());
+  if (auto possible = check_output(arguments); !possible) return fail(err, possible.error());
   Paths paths = Paths::defaults();
   paths.run_dir = Paths::run_dir_with("commands.sock", arguments.run_dir);
   Options options;
   options.usable = find_manager(arguments, paths, options);
-  options.format = arguments.format == "json" ? Format::kJson : Format::kTable;
+  options.format = arguments.format == "json"  ? Format::kJson
+                   : arguments.format == "csv" ? Format::kCsv
+                                               : Format::kTable;
+  options.columns = arguments.columns;
+  options.colour = wants_colour();
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.timeout_s * 1000));
   Session session(options, out);
   const auto code = arguments.action(session);

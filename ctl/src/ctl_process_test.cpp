@@ -2,6 +2,7 @@
 // or hang.
 #include <fcntl.h>
 #include <poll.h>
+#include <pty.h>
 #include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -256,6 +257,142 @@ TEST_CASE("every command that lists something, as table and as JSON") {
   }
 }
 
+TEST_CASE("lists as CSV, with chosen columns; what is no list says so") {
+  const TempDir folder;
+  const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {
+    auto old = task_named("old", "STOPPED");
+    old.state.verdict.kind = "finished";
+    old.ended_unix_ms = 1;
+    server.reply(request, bus::TasksReply{{old, task_named("pagerank", "RUNNING")}});
+  });
+  const auto csv = manager.ask({"tasks", "--format", "csv", "--columns", "task,state,memory"});
+  CHECK(csv.out == "task,state,memory_bytes\npagerank,RUNNING,0\n");
+  CHECK(csv.code == 0);
+  CHECK(manager.ask({"tasks", "--all", "--format", "csv", "--columns", "task"}).out == "task\npagerank\nold\n");
+  CHECK(manager.ask({"tasks", "--since", "1h", "--format", "csv", "--columns", "task"}).out == "task\npagerank\n");
+  // JSON is the reply as it is.
+  CHECK(json::parse(manager.ask({"tasks", "--format", "json"}).out)["tasks"].size() == 2);
+  CHECK(json::parse(manager.ask({"tasks", "--since", "1h", "--format", "json"}).out)["tasks"].size() == 1);
+  const auto table = manager.ask({"tasks"});
+  CHECK_THAT(table.out, Contains("pagerank") && Contains("1 ended: freeride-ctl tasks --all"));
+  const auto wrong = manager.ask({"tasks", "--columns", "nonsense"});
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.err, Contains("no column 'nonsense'") && Contains("memory_bytes"));
+  CHECK(manager.ask({"status", "--format", "csv"}).code == 2);
+  CHECK_THAT(manager.ask({"tasks", "--format", "json", "--columns", "task"}).err, Contains("json has all fields"));
+  CHECK(manager.ask({"tasks", "--since", "soon"}).code == 2);
+}
+
+TEST_CASE("colours come on a terminal alone, and never with NO_COLOR") {
+  const TempDir folder;
+  const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {
+    server.reply(request, bus::TasksReply{{task_named("pagerank", "RUNNING")}});
+  });
+  CHECK(manager.ask({"tasks"}).out.find('\x1b') == std::string::npos);
+  for (const bool none : {false, true}) {
+    int terminal = -1;
+    const pid_t pid = forkpty(&terminal, nullptr, nullptr, nullptr);
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+      setenv("TERM", "xterm", 1);
+      unsetenv("NO_COLOR");
+      if (none) setenv("NO_COLOR", "1", 1);
+      execl(kCtl.c_str(), "freeride-ctl", "tasks", "--run-dir", folder.path().c_str(), nullptr);
+      _exit(127);
+    }
+    std::string shown;
+    std::array<char, 4096> buffer{};
+    for (ssize_t got = 0; (got = read(terminal, buffer.data(), buffer.size())) > 0;)
+      shown.append(buffer.data(), static_cast<size_t>(got));
+    close(terminal);
+    int status = 0;
+    waitpid(pid, &status, 0);
+    CHECK(status == 0);
+    CHECK_THAT(shown, Contains("pagerank"));
+    CHECK((shown.find("\x1b[") == std::string::npos) == none);
+  }
+}
+
+TEST_CASE("what was nearly right is told: verbs, tasks, plugins; and numbers are told as numbers") {
+  const TempDir folder;
+  const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {
+    const std::string& command = request.message.command;
+    if (command == "tasks") {
+      server.reply(request, bus::TasksReply{{task_named("pagerank", "RUNNING")}});
+    } else if (command == "plugins") {
+      bus::PluginState plugin;
+      plugin.name = "my_image.so";
+      server.reply(request, bus::PluginsReply{{plugin}});
+    } else {
+      server.reply_error(request, Error{Code::kNotFound, "there is none", "look"});
+    }
+  });
+  const auto verb = manager.ask({"taks"});
+  CHECK(verb.code == 2);
+  CHECK_THAT(verb.err, Contains("no verb 'taks'; did you mean 'tasks'?"));
+  CHECK_THAT(manager.ask({"--format", "json", "profile", "--steps", "x"}).err, Contains("--steps"));
+  CHECK_THAT(manager.ask({"keys", "lits"}).err, Contains("freeride-ctl keys has no verb 'lits'; did you mean 'list'?"));
+  for (const char* name : {"task", "stop", "rm"}) {
+    const auto wrong = manager.ask({name, "pagernak"});
+    CHECK(wrong.code == 4);
+    CHECK_THAT(wrong.err, Contains("did you mean 'pagerank'?"));
+  }
+  const auto plugin = manager.ask({"load", "my_imag.so"});
+  CHECK(plugin.code == 4);
+  CHECK_THAT(plugin.err, Contains("did you mean 'my_image.so'?"));
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"load", "x.so", "--stage", "x"},
+                                                {"load", "x.so", "--stage", "-1"},
+                                                {"load", "x.so", "--replica", "9999999999"},
+                                                {"load", "x.so", "--steps", "0"},
+                                                {"load", "x.so", "--steps", "1e3"},
+                                                {"load", "x.so", "--priority", "high"},
+                                                {"events", "--count", "-1"},
+                                                {"top", "--count", "many"},
+                                                {"profile", "x.so", "--steps", "2001"},
+                                                {"profile", "x.so", "--stage", "x"}}) {
+    CAPTURE(wrong);
+    const auto told = manager.ask(wrong);
+    CHECK(told.code == 2);
+    CHECK_THAT(told.err, Contains("is no whole number from "));
+    CHECK(told.err.size() < 160);
+  }
+}
+
+TEST_CASE("wait ends with the tasks, by what they ended with; rm says what it has removed") {
+  const TempDir folder;
+  zmq::context_t context;
+  auto broker = bus::Broker::start(context, folder.endpoint("publish"), folder.endpoint("events"));
+  REQUIRE(broker.ok());
+  auto publisher = bus::Publisher::connect(context, folder.endpoint("publish"), "test");
+  REQUIRE(publisher.ok());
+  std::mutex mutex;
+  std::map<std::string, std::string> ended{{"b", "finished"}};
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (request.message.command == "tasks") return server.reply(request, bus::TasksReply{});
+    const std::string name = request.message.as<bus::ShowTask>()->task;
+    if (name == "nobody") return server.reply_error(request, Error{Code::kNotFound, "there is none", ""});
+    auto info = task_named(name, ended.count(name) != 0 ? "STOPPED" : "RUNNING");
+    if (ended.count(name) != 0) info.state.verdict.kind = ended[name];
+    server.reply(request, bus::TaskReply{info});
+  });
+  CHECK(manager.ask({"wait", "nobody"}).code == 4);
+  const auto late = manager.ask({"wait", "a", "--for", "0.2"});
+  CHECK(late.code == 1);
+  CHECK_THAT(late.err, Contains("1 side tasks have not ended, a"));
+  Child waits(kCtl, {"wait", "a", "b", "--run-dir", folder.path().string(), "--timeout", "60"});
+  REQUIRE(waits.wait_for("b: STOPPED"));
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    ended["a"] = "crashed";
+  }
+  const auto done = waits.finish();
+  CHECK(done.code == 1);
+  CHECK_THAT(done.out, Contains("a: STOPPED (crashed)"));
+  CHECK(manager.ask({"wait", "b"}).code == 0);
+  CHECK(manager.ask({"rm", "b"}).out == "removed: b\n");
+}
+
 TEST_CASE("load sends a file's bytes for a path, and only the name for a name") {
   const TempDir folder;
   std::mutex mutex;
@@ -419,6 +556,7 @@ TEST_CASE("a bare name that no drop folder has is a plugin that FreeRide was ins
   std::vector<bus::Load> seen;
   const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
     const std::lock_guard<std::mutex> lock(mutex);
+    if (request.message.command == "plugins") return server.reply(request, bus::PluginsReply{});
     seen.push_back(*request.message.as<bus::Load>());
     if (request.message.attachment.empty())
       server.reply_error(request,

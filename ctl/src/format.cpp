@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <type_traits>
 
 #include "freeride/base/names.hpp"
 #include "freeride/base/utf8.hpp"
@@ -22,6 +25,38 @@ std::string print(const char* format, Args... args) {
 std::string short_number(double value) {
   const double size = std::fabs(value);
   return print(size >= 99.95 ? "%.0f" : size >= 9.995 ? "%.1f" : "%.2f", value);
+}
+
+constexpr size_t kLeastLast = 14;  // columns that the last one keeps, before others are left out for it
+constexpr const char* kHeading = "\x1b[1m";
+constexpr const char* kNoTone = "\x1b[0m";
+
+const char* escape_of(Tone tone) {
+  switch (tone) {
+    case Tone::kPlain:
+      return nullptr;
+    case Tone::kGood:
+      return "\x1b[32m";
+    case Tone::kBad:
+      return "\x1b[31m";
+    case Tone::kFaint:
+      return "\x1b[2m";
+  }
+  return nullptr;
+}
+
+// "FAULTS IN 1 h" is faults_in_1_h.
+std::string slug(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    } else if (!out.empty() && out.back() != '_') {
+      out += '_';
+    }
+  }
+  while (!out.empty() && out.back() == '_') out.pop_back();
+  return out;
 }
 
 }  // namespace
@@ -121,40 +156,140 @@ std::string cut(const std::string& line, size_t width) {
   return out + "…";
 }
 
-Table::Table(std::vector<std::string> headings) {
-  for (std::string& heading : headings) {
-    const bool right = !heading.empty() && heading.front() == '>';
-    right_.push_back(right);
-    headings_.push_back(right ? heading.substr(1) : heading);
-  }
+Cell count_cell(uint64_t count) {
+  return {human_count(count), std::to_string(count)};
+}
+Cell ns_cell(int64_t ns) {
+  return {human_ns(ns), std::to_string(ns)};
+}
+Cell bytes_cell(int64_t bytes) {
+  return {human_bytes(bytes), std::to_string(bytes)};
+}
+Cell pct_cell(double pct) {
+  return {human_pct(pct), print("%.4g", pct)};
 }
 
-void Table::add(std::vector<std::string> cells) {
-  cells.resize(headings_.size());
-  for (std::string& cell : cells) cell = printable(cell);
+Column::Column(const char* text, std::string its_name, int its_spare)
+    : heading(text), name(std::move(its_name)), spare(its_spare) {
+  right = !heading.empty() && heading.front() == '>';
+  if (right) heading.erase(0, 1);
+  if (name.empty()) name = slug(heading);
+}
+
+void Table::add(std::vector<Cell> cells) {
+  cells.resize(columns_.size(), Cell(""));
+  for (Cell& cell : cells) {
+    cell.shown = printable(cell.shown);
+    cell.raw = printable(cell.raw);
+  }
   rows_.push_back(std::move(cells));
 }
 
-std::string Table::text(size_t width) const {
+Status Table::choose(const std::string& list) {
+  std::vector<size_t> chosen;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    const std::string wanted = slug(list.substr(at, end - at));
+    at = end + 1;
+    const auto found = std::find_if(columns_.begin(), columns_.end(), [&wanted](const Column& column) {
+      return column.name == wanted || slug(column.heading) == wanted;
+    });
+    if (found != columns_.end()) {
+      chosen.push_back(static_cast<size_t>(found - columns_.begin()));
+      continue;
+    }
+    std::string all;
+    for (const Column& column : columns_) all += (all.empty() ? "" : ", ") + column.name;
+    return Error{Code::kInvalidArgument, "there is no column '" + wanted + "'", "there are " + all};
+  }
+  const auto pick = [&chosen](const auto& from) {
+    std::decay_t<decltype(from)> kept;
+    for (const size_t column : chosen) kept.push_back(from[column]);
+    return kept;
+  };
+  columns_ = pick(columns_);
+  for (auto& row : rows_) row = pick(row);
+  return {};
+}
+
+std::vector<size_t> Table::fitting(const std::vector<size_t>& widths, size_t width) const {
+  std::vector<size_t> kept;
+  for (size_t column = 0; column < columns_.size(); ++column) kept.push_back(column);
+  while (width != 0 && !kept.empty()) {
+    size_t needed = 0;
+    for (const size_t column : kept)
+      needed += column == kept.back() ? std::min(widths[column], kLeastLast) : widths[column] + 2;
+    if (needed <= width) break;
+    const auto most = std::max_element(kept.begin(), kept.end(),
+                                       [this](size_t a, size_t b) { return columns_[a].spare < columns_[b].spare; });
+    if (columns_[*most].spare == 0) break;
+    kept.erase(most);
+  }
+  return kept;
+}
+
+std::string Table::text(size_t width, bool colour) const {
   std::vector<size_t> widths;
-  for (size_t column = 0; column < headings_.size(); ++column) {
-    size_t widest = display_width(headings_[column]);
-    for (const auto& row : rows_) widest = std::max(widest, display_width(row[column]));
+  for (size_t column = 0; column < columns_.size(); ++column) {
+    size_t widest = display_width(columns_[column].heading);
+    for (const auto& row : rows_) widest = std::max(widest, display_width(row[column].shown));
     widths.push_back(widest);
   }
+  const auto kept = fitting(widths, width);
   std::string out;
-  const auto add_line = [&](const std::vector<std::string>& cells) {
-    std::string line;
-    for (size_t column = 0; column < cells.size(); ++column) {
-      const std::string pad(widths[column] - display_width(cells[column]), ' ');
-      line += right_[column] ? pad + cells[column] : cells[column] + pad;
-      line += "  ";
+  // `cell_of` gives text and escape sequence of a column.
+  const auto add_line = [&](const auto& cell_of) {
+    size_t left = width == 0 ? SIZE_MAX : width;
+    std::string line, gap;
+    for (const size_t column : kept) {
+      const auto& [text, escape] = cell_of(column);
+      const std::string pad(widths[column] - display_width(text), ' ');
+      std::string before = gap + (columns_[column].right ? pad : "");
+      gap = (columns_[column].right ? "" : pad) + "  ";
+      if (text.empty()) {
+        gap = before + gap;
+        continue;
+      }
+      const bool fits = before.size() + display_width(text) <= left;
+      if (!fits && before.size() >= left) {
+        line += before.substr(0, left == 0 ? 0 : left - 1) + (left == 0 ? "" : "…");
+        left = 0;
+        break;
+      }
+      const std::string shown = fits ? text : cut(text, left - before.size());
+      line += before + (escape == nullptr || !colour ? shown : escape + shown + kNoTone);
+      left -= before.size() + display_width(shown);
+      if (!fits) break;
     }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += cut(line, width) + "\n";
+    out += line + "\n";
   };
-  add_line(headings_);
-  for (const auto& row : rows_) add_line(row);
+  using Shown = std::pair<const std::string&, const char*>;
+  add_line([&](size_t column) { return Shown(columns_[column].heading, kHeading); });
+  for (const auto& row : rows_)
+    add_line([&](size_t column) { return Shown(row[column].shown, escape_of(row[column].tone)); });
+  return out;
+}
+
+std::string Table::csv() const {
+  std::string out;
+  const auto add = [&out](const std::string& text, bool last) {
+    // A number may begin with a sign; a formula may not.
+    const bool formula = !text.empty() && std::string_view("=+-@").find(text.front()) != std::string_view::npos &&
+                         text.find_first_not_of("+-0123456789.eE") != std::string::npos;
+    const std::string safe = formula ? "'" + text : text;
+    if (safe.find_first_of("\",\n\r") == std::string::npos) {
+      out += safe;
+    } else {
+      out += '"';
+      for (const char c : safe) out += c == '"' ? "\"\"" : std::string(1, c);
+      out += '"';
+    }
+    out += last ? '\n' : ',';
+  };
+  for (size_t column = 0; column < columns_.size(); ++column) add(columns_[column].name, column + 1 == columns_.size());
+  for (const auto& row : rows_) {
+    for (size_t column = 0; column < row.size(); ++column) add(row[column].raw, column + 1 == row.size());
+  }
   return out;
 }
 

@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "freeride/base/result.hpp"
 
 namespace freeride::ctl {
 
@@ -26,20 +29,61 @@ size_t display_width(std::string_view text);
 /// `share` (0..1, clamped) of `width` columns filled; block characters, or # and . in `ascii`.
 std::string bar(double share, size_t width, bool ascii);
 
+/// What a cell says beside its text, where there are colours.
+enum class Tone : uint8_t { kPlain, kGood, kBad, kFaint };
+
+/// One value: as people read it, and as programs do (`raw`: base units, no grouping).
+struct Cell {
+  Cell(std::string text) : shown(text), raw(std::move(text)) {}  // NOLINT(google-explicit-constructor)
+  Cell(const char* text) : shown(text), raw(text) {}             // NOLINT(google-explicit-constructor)
+  Cell(std::string as_shown, std::string as_raw, Tone how = Tone::kPlain)
+      : shown(std::move(as_shown)), raw(std::move(as_raw)), tone(how) {}
+  std::string shown, raw;
+  Tone tone = Tone::kPlain;
+};
+Cell count_cell(uint64_t count);
+Cell ns_cell(int64_t ns);
+Cell bytes_cell(int64_t bytes);
+Cell pct_cell(double pct);
+
+/// A heading that begins with '>' makes its column right-aligned. `name`: in CSV and for --columns, with the unit;
+/// without one it is made from the heading. `spare`: where a line is too narrow, the greatest goes first; 0: never.
+struct Column {
+  Column(const char* heading) : Column(heading, "") {}  // NOLINT(google-explicit-constructor)
+  Column(const char* heading, std::string name, int spare = 0);
+  std::string heading, name;
+  bool right = false;
+  int spare = 0;
+};
+
 /// A table with aligned columns. Cells are made printable as they are added.
 class Table {
  public:
-  /// A heading that begins with '>' makes its column right-aligned.
-  explicit Table(std::vector<std::string> headings);
-  void add(std::vector<std::string> cells);
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  void add(std::vector<Cell> cells);
   bool empty() const { return rows_.empty(); }
-  /// Lines of at most `width` columns (0: any), cut at the end with "…"; the last column is never padded.
-  std::string text(size_t width = 0) const;
+  /// Keeps the columns that `list` names, by name or heading, in its order. Errors: kInvalidArgument (no such column:
+  /// names all).
+  Status choose(const std::string& list);
+  /// Lines of at most `width` columns (0: any): spare columns are left out, then ends are cut with "…"; the last column
+  /// is never padded.
+  std::string text(size_t width = 0, bool colour = false) const;
+  /// By RFC 4180, but for lines that end with a newline alone: names, then raw values. A cell that a spreadsheet would
+  /// take for a formula gets a ' in front.
+  std::string csv() const;
 
  private:
-  std::vector<bool> right_;
-  std::vector<std::vector<std::string>> rows_;
-  std::vector<std::string> headings_;
+  std::vector<size_t> fitting(const std::vector<size_t>& widths, size_t width) const;
+
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+/// What a verb lists: rows, or what is said where there are none, and a remark below them.
+struct Listing {
+  Table table;
+  std::string none, note;
+  std::string text(bool colour = false) const { return (table.empty() ? none : table.text(0, colour)) + note; }
 };
 
 /// The first `width` columns of `line`, with "…" as the last when something was cut.

@@ -74,3 +74,37 @@ TEST_CASE("lines are cut to the terminal") {
   table.add({"12345", "67890"});
   CHECK(table.text(8) == "A      B\n12345  …\n");
 }
+
+TEST_CASE("csv has raw values, names with units, and no formulas") {
+  Table table({"NAME", {">MEMORY", "memory_bytes"}, "WHY"});
+  table.add({"a,b", bytes_cell(1536), "said \"no\"\n"});
+  table.add({"=1+1", {"-", ""}, "-3.5e2"});
+  CHECK(table.csv() ==
+        "name,memory_bytes,why\n"
+        "\"a,b\",1536,\"said \"\"no\"\"?\"\n"
+        "'=1+1,,-3.5e2\n");
+}
+
+TEST_CASE("columns are chosen by name or heading, and a wrong one is told with those there are") {
+  Table table({"NAME", {">MEMORY", "memory_bytes"}, "WHY"});
+  table.add({"a", bytes_cell(1536), "because"});
+  REQUIRE(table.choose("why,memory,name").ok());
+  CHECK(table.csv() == "why,memory_bytes,name\nbecause,1536,a\n");
+  REQUIRE(table.choose("memory_bytes").ok());
+  CHECK(table.text() == " MEMORY\n1.5 KiB\n");
+  const auto wrong = table.choose("name");
+  REQUIRE_FALSE(wrong.ok());
+  CHECK(wrong.error().text().find("memory_bytes") != std::string::npos);
+  CHECK_FALSE(table.choose("").ok());
+  CHECK_FALSE(table.choose("memory,").ok());
+}
+
+TEST_CASE("a narrow table leaves out what can be spared, colours do not move columns") {
+  Table table({"A", {"B", "", 1}, {"C", "", 2}, "WHY"});
+  table.add({"11111", "22222", "33333", {"a long reason", "", Tone::kBad}});
+  CHECK(table.text(40).find("33333") != std::string::npos);
+  CHECK(table.text(30).find("33333") == std::string::npos);
+  CHECK(table.text(30).find("22222") != std::string::npos);
+  CHECK(table.text(20) == "A      WHY\n11111  a long reason\n");
+  CHECK(table.text(20, true) == "\x1b[1mA\x1b[0m      \x1b[1mWHY\x1b[0m\n11111  \x1b[31ma long reason\x1b[0m\n");
+}

@@ -145,27 +145,20 @@ Result<int> run_keys_list(Session& session, const KeysArguments& arguments) {
     }
   }
   std::sort(keys.begin(), keys.end(), [](const KeyFile& a, const KeyFile& b) { return a.name < b.name; });
-  if (session.json()) {
-    auto all = nlohmann::json::array();
-    for (const KeyFile& key : keys) {
-      all.push_back({{"name", key.name},
-                     {"role", key.role},
-                     {"account", key.account},
-                     {"host", key.host},
-                     {"public", key.public_key}});
-    }
-    session.out() << dump({{"keys", all}}, 2) << "\n";
-    return kExitOk;
+  auto all = nlohmann::json::array();
+  Table table({"KEY", "ROLE", "ACCOUNT", "HOST", "PUBLIC KEY"});
+  for (const KeyFile& key : keys) {
+    all.push_back({{"name", key.name},
+                   {"role", key.role},
+                   {"account", key.account},
+                   {"host", key.host},
+                   {"public", key.public_key}});
+    table.add({key.name, key.role, key.account, key.host, key.public_key});
   }
-  if (keys.empty()) {
-    session.out() << "no keys in " << printable(folder.string())
-                  << "; make one with freeride-ctl keys make NAME --role ROLE\n";
-    return kExitOk;
-  }
-  Table table({"key", "role", "account", "host", "public key"});
-  for (const KeyFile& key : keys) table.add({key.name, key.role, key.account, key.host, key.public_key});
-  session.out() << table.text();
-  return kExitOk;
+  return session.print(
+      {{"keys", all}},
+      {std::move(table),
+       "no keys in " + printable(folder.string()) + "; make one with freeride-ctl keys make NAME --role ROLE\n", ""});
 }
 
 Result<int> run_keys_revoke(Session& session, const KeysArguments& arguments) {

@@ -51,6 +51,25 @@ Result<int64_t> parse_size(const std::string& text) {
   return wrong;
 }
 
+Result<int64_t> parse_span_ms(const std::string& text) {
+  const Error wrong{Code::kInvalidArgument, "'" + text + "' is no span of time", "write it like 90s, 30m, 1h or 2d"};
+  if (text.empty() || std::isdigit(static_cast<unsigned char>(text.front())) == 0) return wrong;
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit(end);
+  for (const auto& [name, ms] : {std::pair<const char*, double>{"", 1e3},
+                                 {"s", 1e3},
+                                 {"m", 60e3},
+                                 {"min", 60e3},
+                                 {"h", 3600e3},
+                                 {"d", 86400e3}}) {
+    if (unit != name) continue;
+    if (!std::isfinite(number * ms) || number * ms > 1e15) return wrong;
+    return static_cast<int64_t>(number * ms);
+  }
+  return wrong;
+}
+
 Result<std::map<std::string, std::string>> parse_params(const std::vector<std::string>& texts) {
   std::map<std::string, std::string> params;
   for (const std::string& text : texts) {

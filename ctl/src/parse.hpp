@@ -14,6 +14,9 @@ namespace freeride::ctl {
 /// "TB" of 1000. Errors: kInvalidArgument (no number, unknown unit, negative, more than an int64 holds).
 Result<int64_t> parse_size(const std::string& text);
 
+/// Milliseconds from "90s", "30m", "1h", "2d" or "1.5h"; a bare number counts seconds. Errors: kInvalidArgument.
+Result<int64_t> parse_span_ms(const std::string& text);
+
 /// Parameters from "key=value" each; the value may be empty and may hold further "=".
 /// Errors: kInvalidArgument (no "=", empty key, the same key twice).
 Result<std::map<std::string, std::string>> parse_params(const std::vector<std::string>& texts);

@@ -6,6 +6,15 @@ using freeride::Code;
 using freeride::ctl::parse_params;
 using freeride::ctl::parse_size;
 
+TEST_CASE("spans of time") {
+  CHECK(*freeride::ctl::parse_span_ms("90") == 90'000);
+  CHECK(*freeride::ctl::parse_span_ms("90s") == 90'000);
+  CHECK(*freeride::ctl::parse_span_ms("1.5h") == 5'400'000);
+  CHECK(*freeride::ctl::parse_span_ms("2d") == 172'800'000);
+  for (const char* wrong : {"", "h", "-1h", "1 fortnight", "1e300h", "nan", "inf"})
+    CHECK_FALSE(freeride::ctl::parse_span_ms(wrong).ok());
+}
+
 TEST_CASE("sizes with and without units") {
   CHECK(parse_size("0").value() == 0);
   CHECK(parse_size("4096").value() == 4096);

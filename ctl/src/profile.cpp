@@ -162,8 +162,7 @@ Result<int> run_profile(Session& session, ProfileArguments arguments) {
 Result<int> run_profile_list(Session& session, const ProfileArguments& arguments) {
   const auto reply = session.ask<bus::ProfilesReply>(bus::ListProfiles{arguments.load.plugin, false});
   if (!reply) return reply.error();
-  session.out() << (session.json() ? dump(to_json(*reply), 2) + "\n" : render_profiles(*reply));
-  return kExitOk;
+  return session.print(to_json(*reply), list_profiles(*reply));
 }
 
 std::string profiles_file(const std::vector<bus::Profile>& profiles) {

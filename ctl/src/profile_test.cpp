@@ -57,10 +57,10 @@ TEST_CASE("profile: without a GPU its columns are absent, not zero") {
   CHECK_THAT(render_profile(cpu, false), !Contains("GPU memory"));
   bus::ProfilesReply reply;
   reply.profiles = {cpu};
-  CHECK_THAT(render_profiles(reply), !Contains("GPU MEMORY"));
+  CHECK_THAT(list_profiles(reply).text(), !Contains("GPU MEMORY"));
   reply.profiles.push_back(sample());
-  CHECK_THAT(render_profiles(reply), Contains("GPU MEMORY"));
-  CHECK_THAT(render_profiles(bus::ProfilesReply{}), Contains("no profiles"));
+  CHECK_THAT(list_profiles(reply).text(), Contains("GPU MEMORY"));
+  CHECK_THAT(list_profiles(bus::ProfilesReply{}).text(), Contains("no profiles"));
 }
 
 TEST_CASE("profile: what a profile says cannot move the cursor") {

@@ -17,8 +17,13 @@ std::string line(const std::string& label, const std::string& value) {
   return label + std::string(label.size() < kColumn ? kColumn - label.size() : 1, ' ') + printable(value) + "\n";
 }
 
-std::string step_time(const bus::TaskCounters& counters) {
-  return counters.steps == 0 ? "-" : human_ns(counters.step_ns / static_cast<int64_t>(counters.steps));
+Cell step_time(const bus::TaskCounters& counters) {
+  if (counters.steps == 0) return {"-", ""};
+  return ns_cell(counters.step_ns / static_cast<int64_t>(counters.steps));
+}
+
+Cell plain(const std::string& text) {
+  return {or_dash(text), text};
 }
 
 std::string date_of(int64_t unix_ms) {
@@ -58,24 +63,48 @@ std::string probed(const bus::JobMeasures& job) {
   return text + (job.probes_unknown == 0 ? "" : "; " + std::to_string(job.probes_unknown) + " could not tell") + "\n";
 }
 
+Table jobs_table(const std::vector<bus::JobMeasures>& jobs) {
+  Table table({"JOB",
+               ">STAGES",
+               ">ITERATIONS",
+               ">HELD OUT",
+               {">ITERATION", "iteration_ns"},
+               {">BUBBLES", "bubbles_pct"},
+               {">HARVESTED", "harvested_pct"},
+               {">DUTY", "duty_pct"},
+               {">OVERRUN P50", "overrun_p50_ns"},
+               {">P99", "overrun_p99_ns"},
+               {"TIME INCREASE", "time_increase_pct"}});
+  for (const auto& job : jobs) {
+    table.add({shown_job(job.job),
+               std::to_string(job.stages),
+               count_cell(job.iterations),
+               count_cell(job.holdout_iterations),
+               ns_cell(static_cast<int64_t>(job.iteration_ms * 1e6)),
+               pct_cell(job.bubble_share_pct),
+               pct_cell(job.harvested_share_pct),
+               pct_cell(job.duty_pct),
+               ns_cell(static_cast<int64_t>(job.overrun_p50_us * 1e3)),
+               ns_cell(static_cast<int64_t>(job.overrun_p99_us * 1e3)),
+               {time_increase(job), job.measured ? pct_cell(job.time_increase_pct).raw : ""}});
+  }
+  return table;
+}
+
 std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   if (jobs.empty()) return "no training job has been seen\n";
-  std::string out;
-  Table table({"JOB", ">STAGES", ">ITERATIONS", ">HELD OUT", ">ITERATION", ">BUBBLES", ">HARVESTED", ">DUTY",
-               ">OVERRUN P50", ">P99", "TIME INCREASE"});
-  for (const auto& job : jobs) {
-    table.add({shown_job(job.job), std::to_string(job.stages), human_count(job.iterations),
-               human_count(job.holdout_iterations), human_ns(static_cast<int64_t>(job.iteration_ms * 1e6)),
-               human_pct(job.bubble_share_pct), human_pct(job.harvested_share_pct), human_pct(job.duty_pct),
-               human_ns(static_cast<int64_t>(job.overrun_p50_us * 1e3)),
-               human_ns(static_cast<int64_t>(job.overrun_p99_us * 1e3)), time_increase(job)});
-  }
-  out += table.text();
+  std::string out = jobs_table(jobs).text();
   for (const auto& job : jobs) out += probed(job);
   return out;
 }
 
 }  // namespace
+
+Tone tone_of(const bus::TaskState& task) {
+  if (task.verdict.kind.empty()) return task.state == "RUNNING" ? Tone::kGood : Tone::kPlain;
+  const bool wanted = task.verdict.kind == "finished" || task.verdict.kind == "stopped";
+  return wanted ? Tone::kFaint : Tone::kBad;
+}
 
 std::string outcome(const bus::TaskState& task) {
   const bus::Verdict& verdict = task.verdict;
@@ -91,7 +120,11 @@ std::string outcome(const bus::TaskState& task) {
 }
 
 std::string time_increase(const bus::JobMeasures& job) {
-  if (!job.measured) return "not measured yet";
+  if (!job.measured) {
+    // The first takes three held-out blocks, of which there are few.
+    return job.measured_in_ms <= 0 ? "not measured yet"
+                                   : "not measured yet, about " + human_ns(job.measured_in_ms * 1'000'000) + " to go";
+  }
   return human_signed_pct(job.time_increase_pct) + " (95 %: " + human_signed_pct(job.time_increase_ci95_low_pct) +
          " to " + human_signed_pct(job.time_increase_ci95_high_pct) + ")";
 }
@@ -128,33 +161,85 @@ std::string render_status(const bus::StatusReply& status) {
   return out;
 }
 
-std::string render_plugins(const bus::PluginsReply& plugins) {
-  if (plugins.plugins.empty())
-    return "no plugins; drop .so files into the drop folder (plugins/ in the state directory)\n";
+Listing list_plugins(const bus::PluginsReply& plugins, const std::vector<std::string>& shipped) {
   // The same file in the drop folders of many workers is one plugin to the user.
   std::map<std::tuple<std::string, std::string, std::string, std::string, uint64_t>, std::set<std::string>> rows;
+  std::set<std::string> dropped;
   for (const auto& plugin : plugins.plugins) {
     rows[{plugin.name, plugin.state, plugin.sha256, plugin.reason, plugin.size_bytes}].insert(plugin.worker);
+    dropped.insert(plugin.name);
   }
-  Table table({"PLUGIN", "STATE", "SHA-256", ">SIZE", ">WORKERS", "REASON"});
+  Table table({"PLUGIN", "FROM", "STATE", "SHA-256", {">SIZE", "size_bytes"}, ">WORKERS", "REASON"});
   for (const auto& [key, workers] : rows) {
     const auto& [name, state, sha256, reason, size] = key;
-    table.add({name, state, short_hash(sha256), human_bytes(static_cast<int64_t>(size)), std::to_string(workers.size()),
+    table.add({name,
+               "drop folder",
+               {state, state, state == "rejected" ? Tone::kBad : Tone::kPlain},
+               {short_hash(sha256), sha256},
+               bytes_cell(static_cast<int64_t>(size)),
+               std::to_string(workers.size()),
                reason});
   }
-  return table.text();
+  for (const std::string& name : shipped) {
+    if (dropped.count(name) == 0) table.add({name, "FreeRide", "available", {"-", ""}, {"-", ""}, {"-", ""}, ""});
+  }
+  return {std::move(table), "no plugins; drop .so files into the drop folder (plugins/ in the state directory)\n", ""};
 }
 
-std::string render_tasks(const std::vector<bus::TaskInfo>& tasks) {
-  if (tasks.empty()) return "no side tasks; start one with freeride-ctl load PLUGIN --stage N\n";
-  Table table({"TASK", "STATE", ">STAGE", "WORKER", "PLUGIN", ">STEPS", ">STEP", ">HARVESTED", ">MEMORY", "WHY"});
-  for (const auto& info : tasks) {
+bool is_wanted(const bus::TaskInfo& task, const TasksWanted& wanted) {
+  if (task.state.verdict.kind.empty()) return true;
+  return wanted.ended && task.ended_unix_ms >= wanted.ended_after_unix_ms;
+}
+
+Listing list_tasks(const std::vector<bus::TaskInfo>& tasks, const TasksWanted& wanted) {
+  std::vector<Column> columns{"TASK",
+                              "STATE",
+                              ">STAGE",
+                              "WORKER",
+                              "PLUGIN",
+                              ">STEPS",
+                              {">STEP", "step_ns"},
+                              {">HARVESTED", "harvested_ns"},
+                              {">MEMORY", "memory_bytes"}};
+  if (wanted.ended) columns.emplace_back(">ENDED", "ended_unix_ms");
+  columns.emplace_back("WHY");
+  Table table(std::move(columns));
+  size_t hidden = 0;
+  const auto add = [&](const bus::TaskInfo& info) {
     const auto& task = info.state;
-    table.add({task.task, task.state, stage_text(task.stage), or_dash(task.worker), task.plugin,
-               human_count(task.counters.steps), step_time(task.counters), human_ns(task.counters.harvested_ns),
-               human_bytes(task.counters.memory_bytes), outcome(task)});
+    std::vector<Cell> cells{task.task,
+                            {task.state, task.state, tone_of(task)},
+                            {stage_text(task.stage), task.stage < 0 ? "" : std::to_string(task.stage)},
+                            plain(task.worker),
+                            task.plugin,
+                            count_cell(task.counters.steps),
+                            step_time(task.counters),
+                            ns_cell(task.counters.harvested_ns),
+                            bytes_cell(task.counters.memory_bytes)};
+    if (wanted.ended && info.ended_unix_ms == 0) cells.emplace_back("-", "");
+    if (wanted.ended && info.ended_unix_ms != 0) {
+      const int64_t ago_ms = std::max<int64_t>(0, wanted.now_unix_ms - info.ended_unix_ms);
+      cells.emplace_back(wanted.now_unix_ms == 0 ? date_of(info.ended_unix_ms) : human_ns(ago_ms * 1'000'000) + " ago",
+                         std::to_string(info.ended_unix_ms));
+    }
+    cells.emplace_back(outcome(task));
+    table.add(std::move(cells));
+  };
+  for (const bool live : {true, false}) {
+    for (const auto& info : tasks) {
+      if (info.state.verdict.kind.empty() != live) continue;
+      if (is_wanted(info, wanted)) {
+        add(info);
+      } else {
+        ++hidden;
+      }
+    }
   }
-  return table.text();
+  Listing listing{std::move(table), "no side tasks; start one with freeride-ctl load PLUGIN --stage N\n", ""};
+  if (hidden == 0) return listing;
+  if (listing.table.empty()) listing.none = "no side task lives\n";
+  listing.note = human_count(hidden) + (wanted.ended ? " ended earlier" : " ended") + ": freeride-ctl tasks --all\n";
+  return listing;
 }
 
 std::string render_task(const bus::TaskInfo& info) {
@@ -185,7 +270,7 @@ std::string render_task(const bus::TaskInfo& info) {
   out += line("memory", human_bytes(counters.memory_bytes) + ", peak " + human_bytes(counters.peak_memory_bytes));
   out +=
       line("steps", human_count(counters.steps) + (info.load.steps != 0 ? " of " + human_count(info.load.steps) : ""));
-  out += line("step", step_time(counters) + ", predicted " + human_ns(counters.predicted_ns));
+  out += line("step", step_time(counters).shown + ", predicted " + human_ns(counters.predicted_ns));
   out += line("harvested", human_ns(counters.harvested_ns) + " in " + human_count(counters.leases) + " leases, " +
                                human_count(counters.skipped) + " unused");
   out += line("overrun", human_ns(counters.overrun_ns) + " in all");
@@ -210,34 +295,55 @@ std::string render_task_line(const bus::TaskState& task) {
   return printable(task.task + ": " + task.state + (why.empty() ? "" : " (" + why + ")")) + "\n";
 }
 
-std::string render_workers(const bus::WorkersReply& workers) {
-  if (workers.workers.empty())
-    return "no workers; start one per device with freeride-worker --device cpu-0 --cores 0\n";
-  Table table({"WORKER", "STATE", "MODEL", "TRAINER", "RANKS", "SANDBOX", ">TASKS", ">FREE", ">MEMORY", ">LAST HEARD"});
+Listing list_workers(const bus::WorkersReply& workers) {
+  Table table({"WORKER",
+               "STATE",
+               "MODEL",
+               "TRAINER",
+               "RANKS",
+               "SANDBOX",
+               ">TASKS",
+               {">FREE", "free_bytes"},
+               {">MEMORY", "memory_bytes"},
+               {">LAST HEARD", "silent_ms"}});
   for (const auto& worker : workers.workers) {
     std::string ranks;
     for (const auto& rank : worker.ranks)
       ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank.rank) + " " + rank.state;
-    table.add({worker.state.worker, worker.state.state, or_dash(worker.device_model), trainer_of(worker.state),
-               or_dash(ranks), worker.sandbox == "none" ? "NONE" : or_dash(worker.sandbox),
-               std::to_string(worker.state.tasks), human_bytes(worker.state.usable_bytes),
-               human_bytes(worker.state.memory_bytes), human_ns(worker.silent_ms * 1'000'000) + " ago"});
+    const bool open = worker.sandbox == "none";
+    table.add({worker.state.worker,
+               {worker.state.state, worker.state.state, worker.state.state == "up" ? Tone::kGood : Tone::kBad},
+               plain(worker.device_model),
+               {trainer_of(worker.state), worker.state.job.empty() ? "" : trainer_of(worker.state)},
+               plain(ranks),
+               {open ? "NONE" : or_dash(worker.sandbox), worker.sandbox, open ? Tone::kBad : Tone::kPlain},
+               std::to_string(worker.state.tasks),
+               bytes_cell(worker.state.usable_bytes),
+               bytes_cell(worker.state.memory_bytes),
+               {human_ns(worker.silent_ms * 1'000'000) + " ago", std::to_string(worker.silent_ms)}});
   }
-  return table.text();
+  return {std::move(table), "no workers; start one per device with freeride-worker --device cpu-0 --cores 0\n", ""};
 }
 
-std::string render_faults(const bus::FaultsReply& faults) {
-  if (faults.counts.empty()) return "no GPU faults within the last hour, and nobody is blocked\n";
+Listing list_faults(const bus::FaultsReply& faults) {
   Table table({"OF", "NAME", ">FAULTS IN 1 h", ">LIMIT", "BLOCKED", "LAST TASK"});
   for (const auto& one : faults.counts) {
+    const std::string shown = one.scope == "plugin" ? short_hash(one.name)
+                              : one.scope == "job"  ? shown_job(one.name)
+                                                    : one.name;
+    const bool blocked = one.blocked_unix_ms != 0;
     table.add({one.scope,
-               one.scope == "plugin" ? short_hash(one.name)
-               : one.scope == "job"  ? shown_job(one.name)
-                                     : one.name,
-               std::to_string(one.faults), one.limit == 0 ? "-" : std::to_string(one.limit),
-               one.blocked_unix_ms == 0 ? "no" : "YES", or_dash(one.last_task)});
+               {shown, one.name},
+               std::to_string(one.faults),
+               {one.limit == 0 ? "-" : std::to_string(one.limit), std::to_string(one.limit)},
+               {blocked ? "YES" : "no", blocked ? "yes" : "no", blocked ? Tone::kBad : Tone::kPlain},
+               plain(one.last_task)});
   }
-  return table.text();
+  return {std::move(table), "no GPU faults within the last hour, and nobody is blocked\n", ""};
+}
+
+Listing list_jobs(const bus::ReportReply& report) {
+  return {jobs_table(report.jobs), "no training job has been seen\n", ""};
 }
 
 std::string render_report(const bus::ReportReply& report) {
@@ -252,7 +358,7 @@ std::string render_report(const bus::ReportReply& report) {
     }
     out += "\n" + table.text();
   }
-  return out + "\n" + render_tasks(report.tasks);
+  return out + "\n" + list_tasks(report.tasks, {true, 0, 0}).text();
 }
 
 std::string render_profile(const bus::Profile& profile, bool kept) {
@@ -283,37 +389,44 @@ std::string render_profile(const bus::Profile& profile, bool kept) {
   return out + (table.empty() ? "" : table.text());
 }
 
-std::string render_profiles(const bus::ProfilesReply& profiles) {
-  if (profiles.profiles.empty()) return "no profiles; take one with freeride-ctl profile PLUGIN\n";
+Listing list_profiles(const bus::ProfilesReply& profiles) {
   // No column of what no device here has.
   const bool gpu = std::any_of(profiles.profiles.begin(), profiles.profiles.end(),
                                [](const auto& profile) { return profile.peak_bytes.count("gpu") != 0; });
-  std::vector<std::string> headings{"PLUGIN", "SHA-256", "DEVICE", ">STEPS", ">STEP P50", ">P90", ">HOST MEMORY"};
-  if (gpu) headings.emplace_back(">GPU MEMORY");
-  headings.insert(headings.end(), {"TAKEN", "PARAMETERS"});
-  Table table(headings);
-  const auto bytes = [](const bus::Profile& profile, const char* where) {
+  std::vector<Column> columns{"PLUGIN",
+                              "SHA-256",
+                              "DEVICE",
+                              ">STEPS",
+                              {">STEP P50", "step_p50_ns"},
+                              {">P90", "step_p90_ns"},
+                              {">HOST MEMORY", "host_memory_bytes"}};
+  if (gpu) columns.emplace_back(">GPU MEMORY", "gpu_memory_bytes");
+  columns.emplace_back("TAKEN", "taken_unix_ms");
+  columns.emplace_back("PARAMETERS");
+  Table table(std::move(columns));
+  const auto bytes = [](const bus::Profile& profile, const char* where) -> Cell {
     const auto found = profile.peak_bytes.find(where);
-    return found == profile.peak_bytes.end() ? std::string("-") : human_bytes(found->second);
+    return found == profile.peak_bytes.end() ? Cell("-", "") : bytes_cell(found->second);
   };
   for (const auto& profile : profiles.profiles) {
     std::string params;
     for (const auto& [key, value] : profile.params) params += (params.empty() ? "" : " ") + key + "=" + value;
     const bool steps = profile.steps.count != 0;
-    std::vector<std::string> cells{profile.plugin,
-                                   short_hash(profile.sha256),
-                                   profile.device_model,
-                                   human_count(profile.steps.count),
-                                   steps ? human_ns(profile.steps.p50_ns) : "-",
-                                   steps ? human_ns(profile.steps.p90_ns) : "-",
-                                   bytes(profile, "host")};
+    std::vector<Cell> cells{profile.plugin,
+                            {short_hash(profile.sha256), profile.sha256},
+                            profile.device_model,
+                            count_cell(profile.steps.count),
+                            steps ? ns_cell(profile.steps.p50_ns) : Cell("-", ""),
+                            steps ? ns_cell(profile.steps.p90_ns) : Cell("-", ""),
+                            bytes(profile, "host")};
     if (gpu) cells.push_back(bytes(profile, "gpu"));
-    cells.insert(cells.end(), {date_of(profile.taken_unix_ms), params});
+    cells.emplace_back(date_of(profile.taken_unix_ms), std::to_string(profile.taken_unix_ms));
+    cells.emplace_back(params);
     table.add(std::move(cells));
   }
-  std::string out = table.text();
-  if (profiles.left_out != 0) out += human_count(profiles.left_out) + " more\n";
-  return out;
+  Listing listing{std::move(table), "no profiles; take one with freeride-ctl profile PLUGIN\n", ""};
+  if (profiles.left_out != 0) listing.note = human_count(profiles.left_out) + " more\n";
+  return listing;
 }
 
 }  // namespace freeride::ctl

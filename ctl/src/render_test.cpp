@@ -46,7 +46,7 @@ TEST_CASE("why a task makes no step is the manager's sentence alone, in every vi
   info.state.why = "step_too_long";
   info.state.reason = "its next step, 33 ms, does not fit the bubbles";
   CHECK(ctl::outcome(info.state) == info.state.reason);
-  CHECK_THAT(ctl::render_tasks({info}), Contains(info.state.reason));
+  CHECK_THAT(ctl::list_tasks({info}, {}).text(), Contains(info.state.reason));
   CHECK_THAT(ctl::render_task(info), Contains("why                 " + info.state.reason));
   CHECK(ctl::render_task_line(info.state) == "pagerank: RUNNING (" + info.state.reason + ")\n");
   const auto json = ctl::to_json(bus::TaskReply{info})["task"]["state"];
@@ -98,16 +98,53 @@ TEST_CASE("a job that is throttled says why") {
 }
 
 TEST_CASE("empty lists say what to do") {
-  CHECK_THAT(ctl::render_tasks({}), Contains("freeride-ctl load"));
-  CHECK_THAT(ctl::render_workers({}), Contains("freeride-worker"));
-  CHECK_THAT(ctl::render_plugins({}), Contains("drop folder"));
+  CHECK_THAT(ctl::list_tasks({}, {}).text(), Contains("freeride-ctl load"));
+  CHECK_THAT(ctl::list_workers({}).text(), Contains("freeride-worker"));
+  CHECK_THAT(ctl::list_plugins({}, {}).text(), Contains("drop folder"));
   CHECK_THAT(ctl::render_report({}), Contains("no training job"));
   CHECK_THAT(ctl::render_status({}), Contains("none"));
 }
 
+TEST_CASE("tasks that have ended are apart from those that live") {
+  auto live = sample_task(), old = sample_task(), older = sample_task();
+  old.state.task = "old";
+  older.state.task = "older";
+  old.state.verdict.kind = older.state.verdict.kind = "finished";
+  old.ended_unix_ms = 9'000;
+  older.ended_unix_ms = 1'000;
+  const std::vector<bus::TaskInfo> all{older, old, live};
+  const auto few = ctl::list_tasks(all, {false, 0, 10'000}).text();
+  CHECK_THAT(few, Contains("pagerank") && !Contains("older") && Contains("2 ended: freeride-ctl tasks --all"));
+  const auto since = ctl::list_tasks(all, {true, 5'000, 10'000}).text();
+  CHECK_THAT(since, Contains("old ") && !Contains("older") && Contains("1.00 s ago") && Contains("1 ended earlier"));
+  const auto text = ctl::list_tasks(all, {true, 0, 10'000}).text();
+  CHECK(text.find("pagerank") < text.find("older"));  // live ones first
+  CHECK_THAT(text, !Contains("--all"));
+  CHECK_THAT(ctl::list_tasks({old}, {}).text(), Contains("no side task lives"));
+}
+
+TEST_CASE("how long the first time increase takes is said while it is not there") {
+  bus::JobMeasures job;
+  CHECK(ctl::time_increase(job) == "not measured yet");
+  job.measured_in_ms = 90'000;
+  CHECK(ctl::time_increase(job) == "not measured yet, about 90.0 s to go");
+  job.measured = true;
+  CHECK_THAT(ctl::time_increase(job), !Contains("to go"));
+}
+
+TEST_CASE("plugins that can be loaded by name: a drop folder's goes before a shipped one") {
+  bus::PluginsReply reply;
+  bus::PluginState dropped;
+  dropped.name = "image.so";
+  dropped.state = "available";
+  reply.plugins.push_back(dropped);
+  const auto csv = ctl::list_plugins(reply, {"image.so", "sgd.so"}).table.csv();
+  CHECK_THAT(csv, Contains("image.so,drop folder") && !Contains("image.so,FreeRide") && Contains("sgd.so,FreeRide"));
+}
+
 TEST_CASE("tasks and a task") {
   auto info = sample_task();
-  CHECK_THAT(ctl::render_tasks({info}),
+  CHECK_THAT(ctl::list_tasks({info}, {}).text(),
              Contains("pagerank") && Contains("RUNNING") && Contains("1 000") && Contains("1.50 ms"));
   info.log_tail = "first line\nsecond \x1b[2J line";
   const auto text = ctl::render_task(info);
@@ -127,7 +164,7 @@ TEST_CASE("one plugin on many workers is one row") {
     plugin.size_bytes = 2048;
     reply.plugins.push_back(plugin);
   }
-  const auto text = ctl::render_plugins(reply);
+  const auto text = ctl::list_plugins(reply, {}).text();
   CHECK(std::count(text.begin(), text.end(), '\n') == 2);
   CHECK_THAT(text, Contains("2.0 KiB") && Contains("3"));
 }

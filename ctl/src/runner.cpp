@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -23,6 +24,24 @@ std::filesystem::path shipped_plugin(const std::string& name) {
   for (const char* folder : {"lib/freeride/plugins", "plugins"}) {
     auto candidate = above / folder / name;
     if (std::filesystem::is_regular_file(candidate, ignored)) return candidate;
+  }
+  return {};
+}
+
+std::vector<std::string> shipped_plugins() {
+  std::error_code ignored;
+  const auto above = program_folder().parent_path();
+  for (const char* folder : {"lib/freeride/plugins", "plugins"}) {
+    std::vector<std::string> names;
+    std::filesystem::directory_iterator at(above / folder, ignored);
+    for (const std::filesystem::directory_iterator end; !ignored && at != end; at.increment(ignored)) {
+      const auto& path = at->path();
+      if ((path.extension() == ".so" || path.extension() == ".py") && at->is_regular_file(ignored))
+        names.push_back(path.filename().string());
+    }
+    if (names.empty()) continue;
+    std::sort(names.begin(), names.end());
+    return names;
   }
   return {};
 }

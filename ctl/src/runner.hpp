@@ -21,6 +21,9 @@ Result<std::filesystem::path> find_program(const std::string& name);
 /// the programs' ../lib, `make dist` and a build folder in ../plugins. Empty: there is none.
 std::filesystem::path shipped_plugin(const std::string& name);
 
+/// File names of all of them, sorted.
+std::vector<std::string> shipped_plugins();
+
 /// The folder that holds the Python package `freeride`, for a PYTHONPATH: an installation's share/freeride/python, a
 /// packed tree's python, a source tree's hooks/python. Errors: kNotFound (says where it was looked for).
 Result<std::filesystem::path> python_path();

@@ -8,8 +8,10 @@
 #include <cstring>
 #include <thread>
 
+#include "exit_code.hpp"
 #include "freeride/base/access.hpp"
 #include "freeride/base/fd.hpp"
+#include "json.hpp"
 
 namespace freeride::ctl {
 namespace {
@@ -36,6 +38,24 @@ Status wait_for_socket(const std::string& endpoint, std::chrono::milliseconds pa
 }
 
 }  // namespace
+
+Result<int> Session::print(const nlohmann::json& json, Listing listing) {
+  if (!options_.columns.empty()) {
+    if (auto chosen = listing.table.choose(options_.columns); !chosen) return chosen.error();
+  }
+  switch (options_.format) {
+    case Format::kJson:
+      out_ << dump(json, 2) << "\n";
+      break;
+    case Format::kCsv:
+      out_ << listing.table.csv();
+      break;
+    case Format::kTable:
+      out_ << listing.text(colour());
+      break;
+  }
+  return kExitOk;
+}
 
 Status Session::connect() {
   if (requester_ || !options_.usable) return options_.usable;

@@ -5,23 +5,27 @@
 #include <chrono>
 #include <iosfwd>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
 
+#include "format.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/bus/sockets.hpp"
 
 namespace freeride::ctl {
 
-enum class Format { kTable, kJson };
+enum class Format { kTable, kJson, kCsv };
 
 struct Options {
   std::string commands_endpoint, events_endpoint;
   std::optional<bus::ClientKey> key;  ///< for tcp:// endpoints
   Status usable;                      ///< what is wrong with these; said by the first verb that needs a manager
   Format format = Format::kTable;
+  std::string columns;  ///< of lists; empty: all
+  bool colour = false;
   std::chrono::milliseconds timeout{5000};
 };
 
@@ -32,6 +36,9 @@ class Session {
 
   const Options& options() const { return options_; }
   bool json() const { return options_.format == Format::kJson; }
+  bool colour() const { return options_.colour && options_.format == Format::kTable; }
+  /// A list, as --format and --columns say; `json`: the reply as it came. Errors: kInvalidArgument (no such column).
+  Result<int> print(const nlohmann::json& json, Listing listing);
   bool remote() const { return options_.events_endpoint.rfind("tcp://", 0) == 0; }
   std::ostream& out() { return out_; }
   zmq::context_t& context() { return context_; }

@@ -1,10 +1,16 @@
 #include "top.hpp"
 
+#include <poll.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "exit_code.hpp"
 #include "format.hpp"
@@ -19,7 +25,7 @@ namespace {
 
 constexpr size_t kMaxEntries = 1000;      // of each kind: who publishes decides how many there are
 constexpr size_t kRecentIterations = 20;  // what "now" means for shares
-constexpr size_t kBarWidth = 20;
+constexpr size_t kWideScreen = 160, kNarrowScreen = 110;
 
 template <class Map>
 auto* entry(Map& map, const std::string& key) {
@@ -32,9 +38,39 @@ double share(int64_t part, int64_t whole) {
   return whole <= 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-std::string gauge(double value, bool ascii) {
-  return bar(value, kBarWidth, ascii) + " " + human_pct(100 * value);
+// As wide as the screen allows; in 80 columns the figure alone.
+std::string gauge(double value, size_t width, bool ascii) {
+  const size_t bar_width = width == 0 || width >= kWideScreen ? 20 : width >= kNarrowScreen ? 8 : 0;
+  return (bar_width == 0 ? "" : bar(value, bar_width, ascii) + " ") + human_pct(100 * value);
 }
+
+/// Keys as they are pressed, not line by line; the terminal is put back at the end.
+class Keys {
+ public:
+  Keys() {
+    if (isatty(STDIN_FILENO) == 0 || tcgetattr(STDIN_FILENO, &before_) != 0) return;
+    termios raw = before_;
+    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    raw.c_cc[VMIN] = 0;
+    raw.c_cc[VTIME] = 0;
+    on_ = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
+  }
+  ~Keys() {
+    if (on_) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  Keys(const Keys&) = delete;
+  Keys& operator=(const Keys&) = delete;
+  bool on() const { return on_; }
+  /// The next one that was pressed, or 0.
+  char next() {
+    char key = 0;
+    return on_ && read(STDIN_FILENO, &key, 1) == 1 ? key : '\0';
+  }
+
+ private:
+  termios before_{};
+  bool on_ = false;
+};
 
 struct Screen {
   bool in_place = false;
@@ -73,7 +109,74 @@ std::string fit(const std::string& picture, size_t height) {
   return picture.substr(0, at);
 }
 
+// The next event, or nothing when `patience` is over or, where `with_keys`, a key was pressed.
+std::optional<bus::Event> next_event(bus::Subscriber& events, bool with_keys, std::chrono::milliseconds patience) {
+  if (!with_keys) return events.receive(patience);
+  if (auto event = events.receive(std::chrono::milliseconds(0))) return event;
+  std::array<pollfd, 2> fds{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{events.fd(), POLLIN, 0}};
+  poll(fds.data(), fds.size(), static_cast<int>(patience.count()));
+  return events.receive(std::chrono::milliseconds(0));
+}
+
+constexpr const char* kHelp = R"(Keys of freeride-ctl top
+  n t g        sort side tasks by name, state, stage
+  s r h m      by steps, steps a second, harvested time, memory
+  ?            this help; any key leaves it
+  q, Ctrl-C    end
+
+BUBBLES      share of an iteration in which the stage waits
+HARVESTED    share of that time inside steps of side tasks, held-out iterations left out
+A wider terminal shows more columns.
+)";
+
+constexpr const char* kKeysOfSorts = "ntgsrhm";  // in the order of TopSort
+
 }  // namespace
+
+const std::map<std::string, TopSort>& top_sorts() {
+  static const std::map<std::string, TopSort> sorts{{"name", TopSort::kName},    {"state", TopSort::kState},
+                                                    {"stage", TopSort::kStage},  {"steps", TopSort::kSteps},
+                                                    {"rate", TopSort::kRate},    {"harvested", TopSort::kHarvested},
+                                                    {"memory", TopSort::kMemory}};
+  return sorts;
+}
+
+bool TopModel::key(char key) {
+  if (key == 'q') return false;
+  if (std::exchange(help_, false)) return true;
+  if (key == '?') help_ = true;
+  const std::string_view keys = kKeysOfSorts;
+  if (const size_t at = keys.find(key); at != keys.npos) sort_ = static_cast<TopSort>(at);
+  return true;
+}
+
+std::vector<const TopModel::Task*> TopModel::sorted_tasks() const {
+  std::vector<const Task*> tasks;
+  for (const auto& [name, task] : tasks_) tasks.push_back(&task);
+  const auto less = [this](const Task* a, const Task* b) {
+    const bool ended_a = !a->state.verdict.kind.empty(), ended_b = !b->state.verdict.kind.empty();
+    if (ended_a != ended_b) return ended_b;
+    switch (sort_) {
+      case TopSort::kName:
+        return false;  // as they are
+      case TopSort::kState:
+        return a->state.state < b->state.state;
+      case TopSort::kStage:
+        return a->state.stage < b->state.stage;
+      case TopSort::kSteps:
+        return a->state.counters.steps > b->state.counters.steps;
+      case TopSort::kRate:
+        return a->steps_per_s > b->steps_per_s;
+      case TopSort::kHarvested:
+        return a->state.counters.harvested_ns > b->state.counters.harvested_ns;
+      case TopSort::kMemory:
+        return a->state.counters.memory_bytes > b->state.counters.memory_bytes;
+    }
+    return false;
+  };
+  std::stable_sort(tasks.begin(), tasks.end(), less);
+  return tasks;
+}
 
 void TopModel::apply(const bus::Event& event) {
   last_event_ns_ = std::max(last_event_ns_, event.envelope.t_ns);
@@ -146,7 +249,15 @@ std::string TopModel::tasks_on(const std::string& worker) const {
 
 std::string TopModel::stages_text(size_t width, bool ascii) const {
   if (ranks_.empty()) return "no trainer is attached\n";
-  Table table({"JOB", ">RANK", ">STAGE", "DEVICE", "HOOK", ">ITERATION", ">TIME", "BUBBLES", "HARVESTED OF THEM",
+  Table table({"JOB",
+               ">RANK",
+               ">STAGE",
+               {"DEVICE", "", 3},
+               {"HOOK", "", 2},
+               {">ITERATION", "", 1},
+               ">TIME",
+               "BUBBLES",
+               "HARVESTED",
                "SIDE TASKS"});
   for (const auto& [key, rank] : ranks_) {
     int64_t time_ns = 0, bubble_ns = 0, offered_ns = 0, harvested_ns = 0;
@@ -161,33 +272,49 @@ std::string TopModel::stages_text(size_t width, bool ascii) const {
       if (worker.empty() && state.device == rank.state.device && state.job == rank.state.job) worker = name;
     }
     const bool held_out = !rank.recent.empty() && rank.recent.back().holdout;
-    table.add(
-        {shown_job(rank.state.job), std::to_string(rank.state.rank), std::to_string(rank.state.stage),
-         or_dash(rank.state.device), or_dash(rank.state.state), human_count(rank.state.iteration),
-         rank.recent.empty() ? "-" : human_ns(time_ns / static_cast<int64_t>(rank.recent.size())),
-         rank.recent.empty() ? "-" : gauge(share(bubble_ns, time_ns), ascii),
-         (offered_ns == 0 ? "-" : gauge(share(harvested_ns, offered_ns), ascii)) + (held_out ? " (held out now)" : ""),
-         tasks_on(worker)});
+    table.add({shown_job(rank.state.job), std::to_string(rank.state.rank), std::to_string(rank.state.stage),
+               or_dash(rank.state.device), or_dash(rank.state.state), human_count(rank.state.iteration),
+               rank.recent.empty() ? "-" : human_ns(time_ns / static_cast<int64_t>(rank.recent.size())),
+               rank.recent.empty() ? "-" : gauge(share(bubble_ns, time_ns), width, ascii),
+               (offered_ns == 0 ? "-" : gauge(share(harvested_ns, offered_ns), width, ascii)) +
+                   (held_out ? " (held out)" : ""),
+               tasks_on(worker)});
   }
-  return table.text(width);
+  return table.text(width, colour_);
 }
 
 std::string TopModel::tasks_text(size_t width) const {
   if (tasks_.empty()) return "no side tasks\n";
-  Table table({"TASK", "STATE", ">STAGE", "WORKER", ">STEPS", ">STEPS/S", ">STEP", ">HARVESTED", ">MEMORY", "WHY"});
-  for (const auto& [name, task] : tasks_) {
+  Table table({"TASK",
+               "STATE",
+               {">STAGE", "", 3},
+               {"WORKER", "", 6},
+               ">STEPS",
+               {">STEPS/S", "", 1},
+               {">STEP", "", 5},
+               {">HARVESTED", "", 2},
+               {">MEMORY", "", 4},
+               "WHY"});
+  for (const Task* each : sorted_tasks()) {
+    const Task& task = *each;
     const auto& counters = task.state.counters;
     const bool ended = !task.state.verdict.kind.empty();
-    table.add({name, task.state.state, stage_text(task.state.stage), or_dash(task.state.worker),
+    table.add({task.state.task,
+               {task.state.state, task.state.state, tone_of(task.state)},
+               stage_text(task.state.stage),
+               or_dash(task.state.worker),
                human_count(counters.steps),
                ended ? "-" : human_count(static_cast<uint64_t>(std::max(0.0, task.steps_per_s))),
                counters.steps == 0 ? "-" : human_ns(counters.step_ns / static_cast<int64_t>(counters.steps)),
-               human_ns(counters.harvested_ns), human_bytes(counters.memory_bytes), outcome(task.state)});
+               human_ns(counters.harvested_ns),
+               human_bytes(counters.memory_bytes),
+               outcome(task.state)});
   }
-  return table.text(width);
+  return table.text(width, colour_);
 }
 
 std::string TopModel::picture(int64_t now_ns, size_t width, bool ascii) const {
+  if (help_) return kHelp;
   size_t up = 0;
   for (const auto& [name, worker] : workers_) up += worker.state == "up" ? 1 : 0;
   std::string head = "FreeRide  " + std::to_string(up) + " of " + std::to_string(workers_.size()) + " workers up, " +
@@ -224,17 +351,27 @@ Result<int> run_top(Session& session, const TopArguments& arguments) {
   if (!subscriber) return subscriber.error();
   catch_interrupts();
   TopModel model;
+  model.sort_by(top_sorts().at(arguments.sort));
+  model.colour(session.colour());
   const auto interval_ns = static_cast<int64_t>(std::clamp(arguments.interval_s, 0.1, 3600.0) * 1e9);
   int64_t next_ns = SteadyClock::now() + interval_ns;
   // The other screen of the terminal, so that the user's lines are there again afterwards.
   const Screen first = look_at_screen(session.json());
   if (first.in_place) session.out() << "\x1b[?1049h\x1b[?25l" << std::flush;
+  std::optional<Keys> keys;
+  if (first.in_place) keys.emplace();
   Status refused;
   int64_t behind_ns = 0;  // another host's clock begins elsewhere
   for (uint64_t drawn = 0; (arguments.count == 0 || drawn < arguments.count) && !interrupted();) {
     const int64_t now = SteadyClock::now();
     if (now < next_ns) {
-      const auto event = (*subscriber)->receive(std::chrono::milliseconds((next_ns - now) / kNsPerMs + 1));
+      const auto event =
+          next_event(**subscriber, keys && keys->on(), std::chrono::milliseconds((next_ns - now) / kNsPerMs + 1));
+      const char key = keys ? keys->next() : '\0';
+      if (key != '\0') {
+        if (!model.key(key)) break;
+        next_ns = now;  // it is seen at once
+      }
       if (!event) continue;
       model.apply(*event);
       if (session.remote() && !event->envelope.kept) behind_ns = SteadyClock::now() - event->envelope.t_ns;
@@ -253,6 +390,7 @@ Result<int> run_top(Session& session, const TopArguments& arguments) {
     ++drawn;
     if (!session.out()) break;
   }
+  keys.reset();
   if (first.in_place) session.out() << "\x1b[?25h\x1b[?1049l" << std::flush;
   if (!refused) return refused.error();
   return kExitOk;

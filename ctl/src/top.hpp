@@ -6,10 +6,16 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "session.hpp"
 
 namespace freeride::ctl {
+
+/// What side tasks are sorted by: names from A on, figures from the greatest on. Live ones come first.
+enum class TopSort : uint8_t { kName, kState, kStage, kSteps, kRate, kHarvested, kMemory };
+/// The words of --sort, and the key of each: its first letter, "t" for state, "g" for stage, "r" for steps a second.
+const std::map<std::string, TopSort>& top_sorts();
 
 /// What has been seen on the bus, and its picture. Not thread-safe.
 class TopModel {
@@ -19,6 +25,11 @@ class TopModel {
 
   /// The picture at `now_ns` (CLOCK_MONOTONIC), lines of at most `width` columns.
   std::string picture(int64_t now_ns, size_t width, bool ascii) const;
+  void sort_by(TopSort sort) { sort_ = sort; }
+  TopSort sorted_by() const { return sort_; }
+  void colour(bool on) { colour_ = on; }
+  /// What a key does: another order, or help instead of the picture until the next key. False: it ends `top`.
+  bool key(char key);
   /// The same as {"jobs", "ranks", "tasks", "workers"}, each a list of what was last published.
   nlohmann::json json() const;
 
@@ -36,6 +47,7 @@ class TopModel {
   void apply_progress(const bus::TaskProgress& progress, int64_t t_ns);
   std::string stages_text(size_t width, bool ascii) const;
   std::string tasks_text(size_t width) const;
+  std::vector<const Task*> sorted_tasks() const;
   std::string tasks_on(const std::string& worker) const;
 
   std::map<std::string, Rank> ranks_;
@@ -43,11 +55,14 @@ class TopModel {
   std::map<std::string, bus::WorkerState> workers_;
   std::map<std::string, bus::JobMeasures> jobs_;
   int64_t last_event_ns_ = 0;
+  TopSort sort_ = TopSort::kName;
+  bool colour_ = false, help_ = false;
 };
 
 struct TopArguments {
   uint64_t count = 0;  ///< end after so many pictures; 0: until interrupted
   double interval_s = 1;
+  std::string sort = "name";
 };
 
 /// Draws until `count` pictures are drawn or SIGINT/SIGTERM: in place on a terminal that can, else one below the other.

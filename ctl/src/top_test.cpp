@@ -44,7 +44,7 @@ TEST_CASE("top shows shares of the bubbles that were offered") {
   model.apply(event(iteration(true, 0)));
   const auto text = model.picture(11 * kSecond, 0, true);
   CHECK_THAT(text, Contains("#####............... 25.0 %"));
-  CHECK_THAT(text, Contains("################.... 80.0 % (held out now)"));
+  CHECK_THAT(text, Contains("################.... 80.0 % (held out)"));
   CHECK_THAT(text, Contains("last event 1.00 s ago"));
 }
 
@@ -70,6 +70,56 @@ TEST_CASE("top takes steps a second from progress, and leaves profile runs out")
   // An older count from the manager does not turn the steps back.
   model.apply(event(task));
   CHECK(model.json()["tasks"][0]["counters"]["steps"] == 500);
+}
+
+TEST_CASE("top fits 80 columns, and says why where it can") {
+  ctl::TopModel model;
+  auto shown = iteration(false, 20);
+  shown.job = "gpt-with-a-name";
+  model.apply(event(shown));
+  bus::TaskState task;
+  task.task = "pagerank";
+  task.state = "RUNNING";
+  task.worker = "some-host-0123456789ab:GPU-01234567-89ab-cdef-0123-456789abcdef";
+  task.reason = "paused by user";
+  model.apply(event(task));
+  const auto picture = model.picture(11 * kSecond, 80, true);
+  std::istringstream lines(picture);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);
+  CHECK_THAT(picture, Contains("80.0 %") && Contains("paused by user") && !Contains("…"));
+  CHECK_THAT(model.picture(11 * kSecond, 250, true), Contains(task.worker));
+}
+
+TEST_CASE("top sorts as it is asked to, those that have ended last, and its keys are told") {
+  ctl::TopModel model;
+  uint64_t steps = 0;
+  for (const char* name : {"a", "b", "c"}) {
+    bus::TaskState task;
+    task.task = name;
+    task.state = "RUNNING";
+    task.counters.steps = ++steps;
+    if (steps == 3) task.verdict.kind = "finished";
+    model.apply(event(task));
+  }
+  const auto order = [&model] {
+    std::string names;
+    std::istringstream lines(model.picture(0, 0, true));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.size() > 1 && line[1] == ' ' && line[0] >= 'a') names += line[0];
+    }
+    return names;
+  };
+  CHECK(order() == "abc");
+  CHECK(model.key('s'));
+  CHECK(model.sorted_by() == ctl::TopSort::kSteps);
+  CHECK(order() == "bac");
+  CHECK(model.key('?'));
+  CHECK_THAT(model.picture(0, 80, true), Contains("sort side tasks"));
+  CHECK(model.key('n'));  // leaves the help, and no more
+  CHECK(model.sorted_by() == ctl::TopSort::kSteps);
+  CHECK(order() == "bac");
+  CHECK_FALSE(model.key('q'));
+  for (const auto& [word, sort] : ctl::top_sorts()) CHECK((sort == ctl::TopSort::kName) == (word == "name"));
 }
 
 TEST_CASE("top shows the manager's reason") {

@@ -3,19 +3,27 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <map>
+#include <set>
+#include <type_traits>
 
 #include "exit_code.hpp"
+#include "format.hpp"
 #include "freeride/base/files.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/python_env.hpp"
 #include "freeride/base/sha256.hpp"
+#include "interrupt.hpp"
 #include "jobs.hpp"
 #include "json.hpp"
 #include "parse.hpp"
 #include "render.hpp"
 #include "runner.hpp"
+#include "suggest.hpp"
 
 namespace freeride::ctl {
 namespace {
@@ -50,6 +58,38 @@ Result<int> show(Session& session, const Command& command, Render render) {
   return shown(session, session.ask<Reply>(command), render);
 }
 
+int64_t now_unix_ms() {
+  using std::chrono::system_clock;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(system_clock::now().time_since_epoch()).count();
+}
+
+// A task that is not there: perhaps another was meant.
+Error with_near_task(Session& session, Error error, const std::string& task) {
+  if (error.code != Code::kNotFound) return error;
+  const auto tasks = session.ask<bus::TasksReply>(bus::ListTasks{});
+  if (!tasks) return error;
+  std::vector<std::string> names;
+  for (const auto& info : tasks->tasks) names.push_back(info.state.task);
+  error.hint = did_you_mean(task, names) + error.hint;
+  return error;
+}
+
+Error with_near_plugin(Session& session, Error error, const std::string& plugin) {
+  if (error.code != Code::kNotFound || plugin.find('/') != plugin.npos) return error;
+  std::vector<std::string> names = shipped_plugins();
+  if (const auto reply = session.ask<bus::PluginsReply>(bus::ListPlugins{})) {
+    for (const auto& state : reply->plugins) names.push_back(state.name);
+  }
+  error.hint = did_you_mean(plugin, names) + "freeride-ctl plugins lists those that have a name; " + error.hint;
+  return error;
+}
+
+template <class Command>
+std::string line_of(const bus::TaskState& task) {
+  if constexpr (std::is_same_v<Command, bus::RemoveTask>) return printable("removed: " + task.task) + "\n";
+  return render_task_line(task);
+}
+
 // Every task is tried, so that one that is gone does not keep the others; the first error decides the exit code.
 template <class Command>
 Result<int> change(Session& session, const std::vector<std::string>& tasks) {
@@ -60,16 +100,17 @@ Result<int> change(Session& session, const std::vector<std::string>& tasks) {
     command.task = task;
     const auto reply = session.ask<bus::TaskReply>(command);
     if (!reply) {
+      const Error error = with_near_task(session, reply.error(), task);
       if (first) {
-        std::cerr << "freeride-ctl: " << reply.error().text() << "\n";
+        std::cerr << "freeride-ctl: " << printable(error.text()) << "\n";
       } else {
-        first = reply.error();
+        first = error;
       }
-      if (reply.error().code == Code::kTimeout || !session.connected()) break;
+      if (error.code == Code::kTimeout || !session.connected()) break;
     } else if (session.json()) {
       replies.push_back(to_json(reply->task));
     } else {
-      session.out() << render_task_line(reply->task.state);
+      session.out() << line_of<Command>(reply->task.state);
     }
   }
   if (session.json()) session.out() << dump({{"tasks", replies}}, 2) << "\n";
@@ -146,39 +187,133 @@ bool use_shipped_plugin(const Error& error, LoadArguments& arguments) {
 Result<int> run_load(Session& session, LoadArguments arguments) {
   auto done = load_once(session, arguments);
   if (!done && use_shipped_plugin(done.error(), arguments)) done = load_once(session, arguments);
-  return done;
+  if (done) return done;
+  // Of --replace both the task and the plugin may be what is not there.
+  if (arguments.replace.empty()) return with_near_plugin(session, done.error(), arguments.plugin);
+  return with_near_task(session, done.error(), arguments.replace);
 }
 
 Result<int> run_status(Session& session) {
   return show<bus::StatusReply>(session, bus::GetStatus{}, render_status);
 }
 Result<int> run_plugins(Session& session) {
-  return show<bus::PluginsReply>(session, bus::ListPlugins{}, render_plugins);
+  const auto reply = session.ask<bus::PluginsReply>(bus::ListPlugins{});
+  if (!reply) return reply.error();
+  auto json = to_json(*reply);
+  json["shipped"] = shipped_plugins();
+  return session.print(json, list_plugins(*reply, shipped_plugins()));
 }
 Result<int> run_workers(Session& session) {
-  return show<bus::WorkersReply>(session, bus::ListWorkers{}, render_workers);
+  const auto reply = session.ask<bus::WorkersReply>(bus::ListWorkers{});
+  if (!reply) return reply.error();
+  return session.print(to_json(*reply), list_workers(*reply));
 }
-Result<int> run_tasks(Session& session) {
-  return show<bus::TasksReply>(session, bus::ListTasks{},
-                               [](const bus::TasksReply& reply) { return render_tasks(reply.tasks); });
+Result<int> run_tasks(Session& session, const TasksArguments& arguments) {
+  TasksWanted wanted;
+  wanted.now_unix_ms = now_unix_ms();
+  wanted.ended = arguments.all || !arguments.since.empty();
+  if (!arguments.since.empty()) {
+    const auto span = parse_span_ms(arguments.since);
+    if (!span) return Error{span.error().code, "--since: " + span.error().message, span.error().hint};
+    wanted.ended_after_unix_ms = wanted.now_unix_ms - *span;
+  }
+  auto reply = session.ask<bus::TasksReply>(bus::ListTasks{});
+  if (!reply) return reply.error();
+  auto listing = list_tasks(reply->tasks, wanted);
+  if (!arguments.since.empty()) {  // else JSON has all, as ever
+    auto& tasks = reply->tasks;
+    const auto unwanted = [&wanted](const bus::TaskInfo& task) { return !is_wanted(task, wanted); };
+    tasks.erase(std::remove_if(tasks.begin(), tasks.end(), unwanted), tasks.end());
+  }
+  return session.print(to_json(*reply), std::move(listing));
 }
 Result<int> run_task(Session& session, const std::string& task) {
-  return show<bus::TaskReply>(session, bus::ShowTask{task},
-                              [](const bus::TaskReply& reply) { return render_task(reply.task); });
+  const auto reply = session.ask<bus::TaskReply>(bus::ShowTask{task});
+  if (!reply) return with_near_task(session, reply.error(), task);
+  return shown(session, reply, [](const bus::TaskReply& r) { return render_task(r.task); });
 }
+
+Result<int> run_wait(Session& session, const std::vector<std::string>& tasks, double for_s) {
+  // First the events, then the question: what happens in between is in one of them.
+  std::vector<std::string> topics;
+  for (const std::string& task : tasks) topics.push_back(bus::TaskState::kTopic + ("/" + task));
+  auto subscriber = session.subscribe(topics);
+  if (!subscriber) return subscriber.error();
+  catch_interrupts();
+  std::map<std::string, bus::TaskInfo> ended;
+  std::set<std::string> waiting(tasks.begin(), tasks.end());
+  const auto note = [&](const bus::TaskInfo& info) {
+    if (info.state.verdict.kind.empty() || waiting.erase(info.state.task) == 0) return;
+    ended[info.state.task] = info;
+    if (!session.json()) session.out() << render_task_line(info.state) << std::flush;
+  };
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(for_s);
+  constexpr std::chrono::seconds kAskAgain{5};  // an event may be lost
+  auto ask = std::chrono::steady_clock::now();
+  while (!waiting.empty() && !interrupted()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (for_s > 0 && now >= end) break;
+    if (now >= ask) {
+      ask = now + kAskAgain;
+      for (const std::string& task : std::set<std::string>(waiting)) {
+        const auto reply = session.ask<bus::TaskReply>(bus::ShowTask{task});
+        if (!reply) return with_near_task(session, reply.error(), task);
+        note(reply->task);
+      }
+      continue;
+    }
+    auto until = ask;
+    if (for_s > 0) until = std::min(until, std::chrono::time_point_cast<std::chrono::nanoseconds>(end));
+    // A signal that arrives just before the wait is noticed after this long.
+    const auto patience = std::min<std::chrono::nanoseconds>(until - now, std::chrono::milliseconds(500));
+    const auto event = (*subscriber)->receive(std::chrono::ceil<std::chrono::milliseconds>(patience));
+    // Of an earlier task of this name a verdict is kept: so the manager is asked, too.
+    if (event && event->is(bus::TaskState::kTopic)) {
+      if (const auto state = event->as<bus::TaskState>(); state && !state->verdict.kind.empty()) ask = {};
+    }
+  }
+  if (session.json()) {
+    auto list = nlohmann::json::array();
+    for (const auto& [name, info] : ended) list.push_back(to_json(info));
+    session.out() << dump({{"tasks", list}}, 2) << "\n";
+  }
+  if (!waiting.empty()) {
+    return Error{Code::kExhausted,
+                 std::to_string(waiting.size()) + " side tasks have not ended, " + *waiting.begin() +
+                     (waiting.size() == 1 ? "" : " and others"),
+                 "freeride-ctl tasks says why"};
+  }
+  const bool well = std::all_of(ended.begin(), ended.end(), [](const auto& entry) {
+    const std::string& kind = entry.second.state.verdict.kind;
+    return kind == "finished" || kind == "stopped";
+  });
+  return well ? kExitOk : kExitFailed;
+}
+
 Result<int> run_faults(Session& session, const std::string& lift) {
-  if (lift.empty()) return show<bus::FaultsReply>(session, bus::ListFaults{}, render_faults);
+  const auto listed = [&session](const Result<bus::FaultsReply>& reply) -> Result<int> {
+    if (!reply) return reply.error();
+    return session.print(to_json(*reply), list_faults(*reply));
+  };
+  if (lift.empty()) return listed(session.ask<bus::FaultsReply>(bus::ListFaults{}));
   const size_t equals = lift.find('=');
   if (equals == lift.npos) {
     return Error{Code::kInvalidArgument, "'" + lift + "' does not say whose block is lifted",
                  "--lift plugin=HASH, user=NAME or job=NAME, as freeride-ctl faults lists them"};
   }
   const std::string scope = lift.substr(0, equals), name = lift.substr(equals + 1);
-  return show<bus::FaultsReply>(session, bus::LiftFaults{scope, scope == "job" ? job_argument(name) : name},
-                                render_faults);
+  return listed(session.ask<bus::FaultsReply>(bus::LiftFaults{scope, scope == "job" ? job_argument(name) : name}));
 }
 Result<int> run_report(Session& session, const std::string& job) {
-  return show<bus::ReportReply>(session, bus::GetReport{job_argument(job)}, render_report);
+  const auto reply = session.ask<bus::ReportReply>(bus::GetReport{job_argument(job)});
+  if (!reply) return reply.error();
+  // The jobs are a list; the whole report is several.
+  if (session.options().format == Format::kCsv || !session.options().columns.empty())
+    return session.print(to_json(*reply), list_jobs(*reply));
+  return shown(session, reply, render_report);
+}
+Result<int> run_remove(Session& session, const std::vector<std::string>& tasks) {
+  return change<bus::RemoveTask>(session, tasks);
 }
 Result<int> run_stop(Session& session, const std::vector<std::string>& tasks) {
   return change<bus::StopTask>(session, tasks);

@@ -36,7 +36,16 @@ Result<int> run_load(Session& session, LoadArguments arguments);
 Result<int> run_stop(Session& session, const std::vector<std::string>& tasks);
 Result<int> run_pause(Session& session, const std::vector<std::string>& tasks);
 Result<int> run_resume(Session& session, const std::vector<std::string>& tasks);
-Result<int> run_tasks(Session& session);
+
+struct TasksArguments {
+  bool all = false;
+  std::string since;  ///< a span; empty: none
+};
+Result<int> run_tasks(Session& session, const TasksArguments& arguments);
+Result<int> run_remove(Session& session, const std::vector<std::string>& tasks);
+/// Returns when all have ended: 0 where each has finished or was stopped, else 1. `for_s` > 0: at the latest then, with
+/// 1, too.
+Result<int> run_wait(Session& session, const std::vector<std::string>& tasks, double for_s);
 Result<int> run_task(Session& session, const std::string& task);
 Result<int> run_workers(Session& session);
 /// Lists GPU faults; `lift`: "plugin=HASH", "user=NAME" or "job=NAME", who may go on devices again.

@@ -50,6 +50,7 @@ class Core {
   void replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& load,
                const std::string& attachment);
   void stop(Ticket ticket, const std::string& task) { task_commands_.stop(ticket, task); }
+  void remove(Ticket ticket, const std::string& task) { task_commands_.remove(ticket, task); }
   void pause(Ticket ticket, const std::string& task) { task_commands_.pause(ticket, task); }
   void resume(Ticket ticket, const std::string& task) { task_commands_.resume(ticket, task); }
   void show(Ticket ticket, const std::string& task);

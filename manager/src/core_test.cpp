@@ -279,6 +279,36 @@ TEST_CASE("stop, pause and resume answer rightly in every state") {
   }
 }
 
+TEST_CASE("what has ended can be removed, unless it may be needed to know what its worker has left") {
+  House house;
+  FakeWorker worker("w", 0);
+  const auto remove = [&house](const std::string& task) {
+    house.core->remove(++house.tickets, task);
+    return house.task_of(house.tickets);
+  };
+  CHECK(remove("nobody").error().code == Code::kNotFound);
+  REQUIRE(house.load(load_of("a", 0)).ok());
+  CHECK(remove("a").error().code == Code::kInvalidArgument);  // it has not ended
+  house.join(worker);
+  house.settle(worker);
+  REQUIRE(house.stop("a").ok());
+  house.obey(worker);
+  REQUIRE(house.verdict("a").kind == "stopped");
+  SECTION("its worker still names it") {
+    CHECK(remove("a").error().code == Code::kUnavailable);
+  }
+  SECTION("its worker is done with it") {
+    worker.tasks.clear();
+    house.report(worker);
+    CHECK(remove("a")->state.verdict.kind == "stopped");
+    CHECK(house.tasks().empty());
+    CHECK(remove("a").error().code == Code::kNotFound);
+    house.restart();
+    CHECK(house.tasks().empty());  // it is off the disk, too
+    REQUIRE(house.load(load_of("a", 0)).ok());
+  }
+}
+
 TEST_CASE("an order that a worker did not take is in its next plan, until one is taken") {
   House house;
   FakeWorker worker("w", 0);

@@ -329,6 +329,18 @@ std::vector<bus::HoldoutPlan> Job::wire_plans() const {
   return plans;
 }
 
+int64_t Job::time_to_measure_ms(const policy::TimeIncrease& so_far) const {
+  const double block_ns = static_cast<double>(plan_.block_iterations) * planned_iteration_ns_;
+  const double share = plan_.share_pct / 100;
+  if (block_ns <= 0 || share <= 0 || share >= 1) return 0;
+  const auto missing = [](size_t blocks) {
+    return static_cast<double>(policy::kMinBlocks - std::min(blocks, policy::kMinBlocks));
+  };
+  const double blocks =
+      std::max({missing(so_far.heldout_blocks) / share, missing(so_far.harvested_blocks) / (1 - share), 1.0});
+  return static_cast<int64_t>(std::ceil(blocks * block_ns / kNsPerMs));
+}
+
 bus::JobMeasures Job::measures() const {
   bus::JobMeasures measures;
   measures.job = plan_.job;
@@ -340,6 +352,7 @@ bus::JobMeasures Job::measures() const {
   measures.time_increase_pct = increase.increase_pct;
   measures.time_increase_ci95_low_pct = increase.ci95_low_pct;
   measures.time_increase_ci95_high_pct = increase.ci95_high_pct;
+  if (!increase.measured && side_tasks_ != 0) measures.measured_in_ms = time_to_measure_ms(increase);
   if (increase.measured) {
     measures.iteration_ms = increase.heldout_ms;
   } else if (holdout_iterations_ > 0) {

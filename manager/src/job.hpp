@@ -92,6 +92,8 @@ class Job {
   std::vector<policy::BlockMean> blocks_of_these() const;
   policy::DutyCost cost() const;
   double next_duty_pct() const;
+  /// About how long until I is measured, as long as there are side tasks; 0: there is no plan yet.
+  int64_t time_to_measure_ms(const policy::TimeIncrease& so_far) const;
   uint64_t first_safe_iteration(double iteration_ns) const;
 
   JobConfig config_;

@@ -94,6 +94,21 @@ TEST_CASE("I, bubble and harvested share are measured against the holdout") {
   CHECK(measures.overrun_p99_us >= 90);
 }
 
+TEST_CASE("while I is not measured, it is told how long that takes") {
+  Training training({10, 1000 * kMs, {1.0, 1.0}});
+  CHECK(training.job.measures().measured_in_ms == 0);  // there is no plan yet
+  training.iterate(30);
+  const auto first = training.job.measures();
+  REQUIRE_FALSE(first.measured);
+  // Three blocks of a second that are held out, and one in ten is.
+  CHECK(first.measured_in_ms == Approx(30'000).margin(3'000));
+  training.iterate(150);
+  CHECK(training.job.measures().measured_in_ms < first.measured_in_ms);
+  training.iterate(1000);
+  REQUIRE(training.job.measures().measured);
+  CHECK(training.job.measures().measured_in_ms == 0);
+}
+
 TEST_CASE("iterations in which no side task could run are no evidence") {
   Training training;
   training.slowdown = 0.05;

@@ -17,8 +17,8 @@ template <class C, class... Cs>
 constexpr bool is_one_of = (std::is_same_v<C, Cs> || ...);
 template <class C>
 constexpr bool changes_something =
-    is_one_of<C, bus::Load, bus::ReplacePlugin, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::TakeProfile,
-              bus::StopProfile, bus::ImportProfiles, bus::RegisterWorker, bus::LiftFaults>;
+    is_one_of<C, bus::Load, bus::ReplacePlugin, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::RemoveTask,
+              bus::TakeProfile, bus::StopProfile, bus::ImportProfiles, bus::RegisterWorker, bus::LiftFaults>;
 
 // What one has to have the right to, for each command. Workers are given every plugin and say what has become of every
 // task.
@@ -29,8 +29,8 @@ constexpr policy::Right right_to() {
     return Right::kServe;
   } else if constexpr (is_one_of<C, bus::Load, bus::TakeProfile>) {
     return Right::kSubmit;
-  } else if constexpr (is_one_of<C, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::ReplacePlugin, bus::ShowTask,
-                                 bus::StopProfile>) {
+  } else if constexpr (is_one_of<C, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::RemoveTask, bus::ReplacePlugin,
+                                 bus::ShowTask, bus::StopProfile>) {
     return Right::kSteer;
   } else if constexpr (is_one_of<C, bus::ImportProfiles>) {
     return Right::kImport;
@@ -171,6 +171,7 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
       on<bus::StopTask>(core, in, by, [&](Ticket t, const auto& c) { core.stop(t, c.task); }) ||
       on<bus::PauseTask>(core, in, by, [&](Ticket t, const auto& c) { core.pause(t, c.task); }) ||
       on<bus::ResumeTask>(core, in, by, [&](Ticket t, const auto& c) { core.resume(t, c.task); }) ||
+      on<bus::RemoveTask>(core, in, by, [&](Ticket t, const auto& c) { core.remove(t, c.task); }) ||
       on<bus::ShowTask>(core, in, by, [&](Ticket t, const auto& c) { core.show(t, c.task); }) ||
       on<bus::ListTasks>(core, in, by, [&](Ticket t, const auto&) { core.list_tasks(t); }) ||
       on<bus::ListWorkers>(core, in, by, [&](Ticket t, const auto&) { core.list_workers(t); }) ||

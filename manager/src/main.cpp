@@ -31,7 +31,8 @@ const std::map<std::string, policy::QueueOrder> kQueueOrders{{"submission", poli
                                                              {"fair", policy::QueueOrder::kFairShare}};
 
 struct Options {
-  std::string run_dir, state_dir, group, audit_log, log_level = "info";
+  std::string run_dir, state_dir, group, audit_log;
+  LogOptions log;
   std::string publish_endpoint, events_endpoint, commands_endpoint, listen, keys_dir;
   bool no_broker = false;
   std::string budget_pct = "1", queue = "submission";
@@ -51,8 +52,7 @@ void declare(CLI::App& app, Options& o) {
       "--group", o.group,
       "group that may command and read events; none: only this user (default: freeride, where root runs this)");
   app.add_option("--audit-log", o.audit_log, "who changed what, a line each; default: audit.jsonl in the state dir");
-  app.add_option("--log-level", o.log_level, "trace, debug, info, warn or error")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  add_log_options(app, o.log);
   app.add_option("--commands-endpoint", o.commands_endpoint, "command socket; default: in the run dir");
   app.add_option("--publish-endpoint", o.publish_endpoint, "where events are published; default: in the run dir");
   app.add_option("--events-endpoint", o.events_endpoint, "where events can be read; default: in the run dir");
@@ -286,6 +286,6 @@ int main(int argc, char** argv) {
   Options options;
   declare(app, options);
   if (const auto end = parse_options(app, "freeride-manager", "manager", argc, argv)) return *end;
-  init_log("freeride-manager", options.log_level);
+  init_log("freeride-manager", options.log);
   return run(options);
 }

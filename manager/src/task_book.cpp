@@ -206,6 +206,17 @@ void TaskBook::forget() {
   forgotten_.clear();
 }
 
+Status TaskBook::remove(const Task& task) {
+  const int64_t id = task.row.id;
+  if (auto removed = store_.remove_tasks({id}); !removed) {
+    trouble_.say(removed.error());
+    return removed;
+  }
+  forgotten_.erase(std::remove(forgotten_.begin(), forgotten_.end(), id), forgotten_.end());
+  tasks_.erase(id);
+  return {};
+}
+
 void TaskBook::save_unsaved(int64_t now) {
   if (now - retry_saved_ns_ < kSaveRetry) return;
   retry_saved_ns_ = now;

@@ -130,6 +130,8 @@ class TaskBook {
   /// Drops the oldest ended tasks from the disk when there are too many. They leave memory with forget().
   void trim_history();
   void forget();
+  /// Forgets an ended task now; nobody may be going through tasks. Errors: the disk's; it is kept then.
+  Status remove(const Task& task);
 
   void save_unsaved(int64_t now);
   /// Saves what the disk has not taken yet, and the counters of those that run. For the end of the program.

@@ -143,6 +143,31 @@ void TaskCommands::resume(Ticket ticket, const std::string& name) {
   apply(ticket, **found, "resumed", change, false);
 }
 
+void TaskCommands::remove(Ticket ticket, const std::string& name) {
+  const auto refuse = [&](Code code, const std::string& why, const std::string& hint) {
+    the_.outside.answer(ticket, Error{code, "cannot remove " + name + ": " + why, hint});
+  };
+  const Task* task = the_.tasks.latest(name);
+  if (the_.copies.find_unknown(name) || (task != nullptr && task->live()))
+    return refuse(Code::kInvalidArgument, "it has not ended", "freeride-ctl stop " + name);
+  if (task == nullptr) {
+    return the_.outside.answer(
+        ticket, Error{Code::kNotFound, "there is no task " + in_quotes(name), "see freeride-ctl tasks --all"});
+  }
+  if (const Worker* worker = the_.workers.find(task->state().worker)) {
+    if (!worker->up())
+      return refuse(Code::kUnavailable, "worker " + worker->name + " is away, and may still have something of it",
+                    "try again when the worker is back; old records go by themselves");
+    const auto reported = worker->tasks.find(name);
+    if (reported != worker->tasks.end() && the_.tasks.of_report(reported->second) == task)
+      return refuse(Code::kUnavailable, "worker " + worker->name + " is about to clear up after it", "try again");
+  }
+  bus::TaskReply reply;
+  reply.task = task->row.info;
+  if (auto removed = the_.tasks.remove(*task); !removed) return the_.outside.answer(ticket, removed.error());
+  the_.outside.answer(ticket, Reply(std::move(reply)));
+}
+
 void TaskCommands::send_order(const Task& task) {
   if (!task.on_worker()) return;
   Worker* worker = the_.workers.find_up(task.state().worker);

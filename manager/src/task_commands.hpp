@@ -40,6 +40,8 @@ class TaskCommands {
   void stop(Ticket ticket, const std::string& task);
   void pause(Ticket ticket, const std::string& task);
   void resume(Ticket ticket, const std::string& task);
+  /// Forgets a task that has ended, unless its worker may still have something of it: that is told apart by the record.
+  void remove(Ticket ticket, const std::string& task);
   /// The task with its log; of one that runs, its worker is asked for it.
   void show(Ticket ticket, const std::string& task);
   /// The log has come from the worker, or an error instead.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -25,5 +26,9 @@ std::optional<int> parse_options(CLI::App& app, const std::string& program, cons
 
 /// Checks that an option's value is a number from low to high. CLI::Range(double, double) lets "nan" pass.
 CLI::Validator within(double low, double high);
+
+/// Checks that an option's value is a whole number from low to high, and says so in those words. CLI::NonNegativeNumber
+/// tells of a limit of 309 digits.
+CLI::Validator whole(int64_t low, int64_t high);
 
 }  // namespace freeride

@@ -5,10 +5,25 @@
 
 #include <string>
 
+namespace CLI {
+class App;
+}
+
 namespace freeride {
 
-/// Sends log lines of this process to stderr as "time level [program] text", control characters as "?". `level` is one
-/// of trace, debug, info, warn, error; an unknown name means info. Call once, before other threads start.
-void init_log(const std::string& program, const std::string& level);
+/// What a daemon's --log-level and --log-format say.
+struct LogOptions {
+  std::string level = "info";   ///< trace, debug, info, warn or error; an unknown name means info
+  std::string format = "text";  ///< text, or json: an object a line
+};
+
+/// Declares --log-level and --log-format, the same for every daemon.
+void add_log_options(CLI::App& app, LogOptions& options);
+
+/// Sends log lines of this process to stderr. As text: "time level [program] text", local time, control characters as
+/// "?". As JSON: `time` (UTC), `level`, `component` (the program), `message`, and `device`, where one is given here,
+/// and `task`, `job` or `worker` where the message is about one, which it says by how it begins: "task NAME: ...". Call
+/// once, before other threads start.
+void init_log(const std::string& program, const LogOptions& options, const std::string& device = {});
 
 }  // namespace freeride

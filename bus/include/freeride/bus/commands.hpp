@@ -117,6 +117,13 @@ struct ResumeTask {
   std::string task;
   FREERIDE_FIELDS { visit("task", self.task); }
 };
+/// Forgets a task that has ended: its record, with verdict and end of its log. Refused while its worker may still have
+/// something of it. Reply: TaskReply, as it was.
+struct RemoveTask {
+  static constexpr const char* kCommand = "remove";
+  std::string task;
+  FREERIDE_FIELDS { visit("task", self.task); }
+};
 /// One task with its log's tail. Reply: TaskReply.
 struct ShowTask {
   static constexpr const char* kCommand = "task";

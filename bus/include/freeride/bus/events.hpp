@@ -221,6 +221,7 @@ struct JobMeasures {
   // On GPUs: probes for side work that goes on without a lease. Since the manager's start.
   uint64_t probes = 0, probe_findings = 0, probes_unknown = 0;
   uint64_t holdout_probes = 0, holdout_findings = 0;  ///< of them, in held-out iterations, which I is measured against
+  int64_t measured_in_ms = 0;  ///< not measured yet: about how long until it is, with side tasks; 0: not known
   FREERIDE_FIELDS {
     visit("job", self.job), visit("stages", self.stages), visit("iterations", self.iterations);
     visit("holdout_iterations", self.holdout_iterations), visit("measured", self.measured);
@@ -234,7 +235,7 @@ struct JobMeasures {
     visit("expected_cost_pct", self.expected_cost_pct), visit("budget_pct", self.budget_pct);
     visit("probes", self.probes), visit("probe_findings", self.probe_findings);
     visit("probes_unknown", self.probes_unknown), visit("holdout_probes", self.holdout_probes);
-    visit("holdout_findings", self.holdout_findings);
+    visit("holdout_findings", self.holdout_findings), visit("measured_in_ms", self.measured_in_ms);
   }
   std::string key() const { return job; }
 };

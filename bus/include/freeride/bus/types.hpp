@@ -26,6 +26,7 @@ namespace freeride::bus {
   X(StopTask)                    \
   X(PauseTask)                   \
   X(ResumeTask)                  \
+  X(RemoveTask)                  \
   X(ShowTask)                    \
   X(ListTasks)                   \
   X(ListWorkers)                 \
