@@ -3,6 +3,7 @@
 # make test    installs what is missing, builds, runs every test
 # make chaos   SECONDS (60) of random blows to every process, disk, clock and link beside a training, then what is left of it; SEED repeats a plan
 # make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers
+# make test-hosts   two hosts as namespaces, a training over both: links are cut, nodes and managers killed, keys revoked (needs root)
 # make test-installed   installs the Debian package on a machine that systemd boots for it: starts, upgrades, removes (needs root)
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
@@ -23,7 +24,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: fuzz deb wheel dist demo test chaos test-frameworks test-docker test-installed bench bench-tables check asan tsan build build-bench format install clean
+.PHONY: fuzz deb wheel dist demo test chaos test-frameworks test-docker test-hosts test-installed bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -53,6 +54,12 @@ test-docker:
 	@scripts/install-deps.sh docker
 	@$(MAKE) --no-print-directory build
 	$(PYTHON) tests/containers/run.py --build build/dev --out build/docker $(DOCKER_ARGS)
+
+test-hosts:
+	@scripts/install-deps.sh hosts
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-node freeride-worker freeride-runner freeride-ctl freeride_hook pagerank test_plugins"
+	PYTHONPATH=tests FREERIDE_BUILD_DIR=$(CURDIR)/build/dev FREERIDE_SOURCE_DIR=$(CURDIR) PYTHONDONTWRITEBYTECODE=1 \
+	  $(PYTHON) -m pytest -q -p no:cacheprovider tests/hosts $(HOSTS_ARGS)
 
 test-installed:
 	@scripts/install-deps.sh installed

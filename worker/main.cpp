@@ -18,6 +18,7 @@
 #include "freeride/base/host_id.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/utf8.hpp"
+#include "gpu/gpu.hpp"
 #include "gpu/probe_program.hpp"
 
 namespace {
@@ -56,6 +57,14 @@ void see_carried_libraries(std::vector<std::string>& library_dirs) {
   if (folder.string().rfind("/usr/", 0) == 0 || folder == "/lib") return;  // every sandbox sees those
   if (std::find(library_dirs.begin(), library_dirs.end(), folder.string()) == library_dirs.end())
     library_dirs.push_back(folder.string());
+}
+
+int list_gpus() {
+  freeride::init_log("freeride-worker", "info");
+  const auto uuids = freeride::worker::gpu_uuids();
+  if (!uuids.ok()) return fail(uuids.error(), kFailed);
+  for (const std::string& uuid : *uuids) std::cout << uuid << "\n";
+  return 0;
 }
 
 }  // namespace
@@ -135,7 +144,10 @@ int main(int argc, char** argv) {
   app.add_flag("--check", check,
                "say what this host has of what is needed here, and end: 0 all is there, 1 something is missing");
   app.add_option("--format", format, "of --check: table or json")->check(CLI::IsMember({"table", "json"}));
+  bool list_devices = false;
+  app.add_flag("--list-devices", list_devices, "print the UUIDs of this host's GPUs, one a line, and end");
   if (const auto end = freeride::parse_options(app, "freeride-worker", "worker", argc, argv)) return *end;
+  if (list_devices) return list_gpus();
   if (probe_fd >= 0) return freeride::worker::run_probe(probe_fd);
   freeride::init_log("freeride-worker", log, options.device);
   options.paths.run_dir = run_dir;

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
@@ -16,6 +17,7 @@
 #include "message.hpp"
 #include "subscription_limit.hpp"
 #include "tcp.hpp"
+#include "wishes.hpp"
 
 namespace freeride::bus {
 namespace {
@@ -57,6 +59,18 @@ struct Broker::Impl {
     zmq::socket_t socket;
     const Doorkeeper* door;
     std::map<int, std::string> keys;  // of connections that have subscribed, by descriptor
+    detail::Wishes wishes;
+  };
+
+  // What nodes publish comes out of a socket of its own, too.
+  struct Nodes {
+    Nodes(zmq::context_t& context, const NodesPort& port)
+        : socket(context, zmq::socket_type::xsub), may_publish(port.may_publish) {}
+    detail::TcpListener listener;
+    zmq::socket_t socket;
+    std::function<bool(const std::string&)> may_publish;
+    std::set<std::string> asked;  // prefixes of bubbles' topics
+    bool warned = false;
   };
 
   // What wakes the thread is its end, a socket's name that is gone, or a key that is.
@@ -85,8 +99,9 @@ struct Broker::Impl {
     zmq::pollitem_t items[] = {{out.handle(), 0, ZMQ_POLLIN, 0},
                                {in.handle(), 0, ZMQ_POLLIN, 0},
                                {nullptr, wake.get(), ZMQ_POLLIN, 0},
-                               {network ? network->socket.handle() : nullptr, -1, ZMQ_POLLIN, 0}};
-    const size_t count = network ? 4 : 3;
+                               {network ? network->socket.handle() : nullptr, -1, ZMQ_POLLIN, 0},
+                               {nodes ? nodes->socket.handle() : nullptr, -1, ZMQ_POLLIN, 0}};
+    const size_t count = nodes ? 5 : network ? 4 : 3;
     for (;;) {
       try {
         zmq::poll(items, count,
@@ -94,10 +109,9 @@ struct Broker::Impl {
         if (items[2].revents != 0 && !woken()) return;
         if (items[0].revents != 0) take_subscriptions(out);
         if (network && items[3].revents != 0) take_subscriptions(network->socket);
-        if (items[1].revents != 0) {
-          forward();
-          look_at_readers();
-        }
+        if (nodes && items[4].revents != 0) forward(nodes->socket);
+        if (items[1].revents != 0) forward(in);
+        if (items[1].revents != 0 || (nodes && items[4].revents != 0)) look_at_readers();
         if (!pending.empty() && SteadyClock::now() >= replay_at) replay();
       } catch (const zmq::error_t& error) {
         if (error.num() != EINTR && error.num() != EAGAIN) return;  // the context ends
@@ -111,9 +125,16 @@ struct Broker::Impl {
     bool too_many = false;
     for (int i = 0; i < kBatch && detail::receive_frames(from, frames, too_many); ++i) {
       const std::string_view frame = detail::view(frames.front());
-      if (frames.size() != 1 || frame.empty() || frame[0] != 1) continue;
+      if (frames.size() != 1 || frame.empty() || static_cast<unsigned char>(frame[0]) > 1) continue;
       const int connection = ::zmq_msg_get(frames.front().handle(), ZMQ_SRCFD);
-      if (network && &from == &network->socket && !admit(frames.front(), connection)) continue;
+      const bool remote = network && &from == &network->socket;
+      detail::Wishes& its = remote ? network->wishes : wishes;
+      if (frame[0] == 0) {
+        its.drop(frame.substr(1), connection);
+        continue;
+      }
+      if (remote && !admit(frames.front(), connection)) continue;
+      its.add(frame.substr(1), connection);
       for (const int fd : limit.add(connection, frame.size())) {
         if (hang_up(fd)) spdlog::warn("a subscriber of events has subscribed to too much and is disconnected");
       }
@@ -121,6 +142,30 @@ struct Broker::Impl {
       pending.insert(std::string(frame.substr(1)));
       if (pending.size() > kMaxPendingPrefixes) pending = {""};  // the empty prefix: everything
     }
+    if (nodes) ask_nodes();
+  }
+
+  // Bubbles are many: nodes send those that somebody here subscribes to.
+  void ask_nodes() {
+    std::set<std::string> wanted = wishes.of_bubbles();
+    if (network) wanted.merge(network->wishes.of_bubbles());
+    for (const std::string& prefix : wanted) {
+      if (nodes->asked.count(prefix) == 0) nodes->socket.send(detail::frame_of("\x01" + prefix), zmq::send_flags::none);
+    }
+    for (const std::string& prefix : nodes->asked) {
+      if (wanted.count(prefix) == 0)
+        nodes->socket.send(detail::frame_of(std::string(1, '\0') + prefix), zmq::send_flags::none);
+    }
+    nodes->asked = std::move(wanted);
+  }
+
+  // Whether an event is one that a node may publish. `topic` has come from one.
+  bool is_nodes(zmq::message_t& topic) {
+    const std::string key = detail::key_of(topic);
+    if (!key.empty() && nodes->may_publish(key) && detail::is_host_topic(detail::view(topic))) return true;
+    if (!std::exchange(nodes->warned, true))
+      spdlog::warn("an event that came over the network is dropped: it is no node's to publish; nor are further ones said");
+    return false;
   }
 
   // Whether a subscription over TCP is a key's that may hear events now; else its connection ends.
@@ -154,23 +199,23 @@ struct Broker::Impl {
     out.send(std::move(payload), zmq::send_flags::dontwait);
   }
 
-  void forward() {
+  void forward(zmq::socket_t& from) {
     for (int i = 0; i < kBatch; ++i) {
       zmq::message_t topic, payload;
-      if (!in.recv(topic, zmq::recv_flags::dontwait)) return;
+      if (!from.recv(topic, zmq::recv_flags::dontwait)) return;
       bool well_formed = topic.more() && topic.size() <= detail::kMaxTopicBytes;
       bool more = topic.more();
       if (more) {
-        (void)in.recv(payload, zmq::recv_flags::dontwait);  // a message's frames arrive together
+        (void)from.recv(payload, zmq::recv_flags::dontwait);  // a message's frames arrive together
         more = payload.more();
         well_formed = well_formed && !more;
       }
       while (more) {
         zmq::message_t rest;
-        (void)in.recv(rest, zmq::recv_flags::dontwait);
+        (void)from.recv(rest, zmq::recv_flags::dontwait);
         more = rest.more();
       }
-      if (!well_formed) continue;
+      if (!well_formed || (&from != &in && !is_nodes(topic))) continue;
       if (detail::is_kept_topic(detail::view(topic))) kept.update(detail::view(topic), detail::view(payload));
       send(std::move(topic), std::move(payload));
     }
@@ -205,6 +250,8 @@ struct Broker::Impl {
   EndpointLock in_lock, out_lock;  // before the sockets: released after they are closed
   zmq::socket_t in, out;
   std::unique_ptr<Network> network;
+  std::unique_ptr<Nodes> nodes;
+  detail::Wishes wishes;
   Fd wake;
   std::atomic<bool> stop = false, look_at_keys = false;
   std::string events_endpoint;
@@ -229,7 +276,7 @@ void Broker::look_at_keys() {
 
 Result<std::unique_ptr<Broker>> Broker::start(zmq::context_t& context, const std::string& publish_endpoint,
                                               const std::string& events_endpoint, std::optional<gid_t> group,
-                                              const TcpPort* port) {
+                                              const TcpPort* port, const NodesPort* nodes) {
   std::unique_ptr<Broker> broker(new Broker);
   try {
     broker->impl_ = std::make_unique<Impl>(context);
@@ -255,6 +302,16 @@ Result<std::unique_ptr<Broker>> Broker::start(zmq::context_t& context, const std
       socket.set(zmq::sockopt::sndhwm, detail::kEventsHwm);
       socket.set(zmq::sockopt::xpub_verbose, true);
       if (auto open = impl.network->listener.open(context, socket, *port, kMostTcpBytes); !open) return open.error();
+    }
+    if (nodes != nullptr) {
+      impl.nodes = std::make_unique<Impl::Nodes>(context, *nodes);
+      zmq::socket_t& socket = impl.nodes->socket;
+      socket.set(zmq::sockopt::linger, 0);
+      socket.set(zmq::sockopt::rcvhwm, detail::kEventsHwm);
+      if (auto open = impl.nodes->listener.open(context, socket, nodes->port, detail::kMaxEventBytes); !open)
+        return open.error();
+      for (const std::string& prefix : detail::always_of_hosts())
+        socket.send(detail::frame_of("\x01" + prefix), zmq::send_flags::none);
     }
     impl.in.send(zmq::message_t("\x01", 1), zmq::send_flags::none);
     impl.thread = std::thread([&impl] { impl.run(); });

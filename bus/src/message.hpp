@@ -55,6 +55,15 @@ inline zmq::message_t frame_of(std::string_view bytes) {
   return {bytes.data(), bytes.size()};
 }
 
+/// What a node puts in front of its clients' messages, and finds there before those for them: a zero, which begins no
+/// MessagePack map, and how it calls the client.
+inline std::string relay_address(std::string_view client) {
+  return std::string(1, '\0') + std::string(client);
+}
+inline bool is_relay_address(std::string_view frame) {
+  return frame.size() > 1 && frame.size() <= 256 && frame[0] == '\0';
+}
+
 /// How long until `deadline`, never negative, rounded up: rounding down would turn the last millisecond into a busy
 /// loop.
 long milliseconds_until(int64_t deadline_ns);

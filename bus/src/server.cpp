@@ -26,14 +26,23 @@ struct Server::Impl {
     Fd either;  // readable when one of both sockets is
   };
 
-  // A peer's name begins with the letter of its socket, since peers may choose the rest.
-  static constexpr char kLocal = 'l', kRemote = 'r';
+  // A peer's name begins with the letter of its socket, since peers may choose the rest. One behind a node has its
+  // node's name, with its length before it, and its address there.
+  static constexpr char kLocal = 'l', kRemote = 'r', kRelayed = 'n';
 
   bool send(const std::string& peer, const std::string& frame, const std::string& attachment) {
-    const bool remote = !peer.empty() && peer[0] == kRemote;
+    const bool relayed = !peer.empty() && peer[0] == kRelayed;
+    const bool remote = relayed || (!peer.empty() && peer[0] == kRemote);
     if (peer.empty() || (remote && !network)) return false;
+    const std::string_view name = std::string_view(peer).substr(1);
     detail::Frames frames;
-    frames.push_back(detail::frame_of(std::string_view(peer).substr(1)));
+    if (relayed) {
+      const size_t node = static_cast<unsigned char>(name[0]);
+      frames.push_back(detail::frame_of(name.substr(1, node)));
+      frames.push_back(detail::frame_of(name.substr(1 + node)));
+    } else {
+      frames.push_back(detail::frame_of(name));
+    }
     frames.push_back(detail::frame_of(frame));
     if (!attachment.empty()) frames.push_back(detail::frame_of(attachment));
     const bool sent = detail::send_frames(remote ? network->socket : socket, std::move(frames));
@@ -41,9 +50,12 @@ struct Server::Impl {
     return sent;
   }
 
-  // Under which name a request is remembered: nobody is given the answer to another key's request.
-  static std::string scoped(const Sender& sender, const std::string& id) {
-    return sender.remote ? "r " + sender.key + " " + id : "l " + id;
+  // Under which name a request is remembered: nobody is given the answer to another key's request, or to that of
+  // another user of a node's host.
+  static std::string scoped(const Sender& sender, const Message& message) {
+    if (!sender.remote) return "l " + message.id;
+    const std::string user = message.uid ? std::to_string(*message.uid) : "";
+    return "r " + sender.key + " " + user + " " + message.id;
   }
 
   void refuse(const std::string& peer, std::string_view frame, const Error& error) {
@@ -104,7 +116,12 @@ struct Server::Impl {
     bool too_many = false;
     const size_t most = remote ? detail::kMaxTcpFrames : 3;
     while (detail::receive_frames(remote ? network->socket : socket, frames, too_many, most)) {
-      const std::string peer = (remote ? kRemote : kLocal) + frames[0].to_string();
+      std::string peer = (remote ? kRemote : kLocal) + frames[0].to_string();
+      if (remote && frames.size() > 1 && detail::is_relay_address(detail::view(frames[1]))) {
+        peer = kRelayed + std::string(1, static_cast<char>(frames[0].size())) + frames[0].to_string() +
+               frames[1].to_string();
+        frames.erase(frames.begin() + 1);
+      }
       Sender sender;
       if (!tell_sender(frames, remote, sender)) {
         refuse(peer, frames.size() < 2 ? std::string_view() : detail::view(frames[1]),
@@ -124,7 +141,7 @@ struct Server::Impl {
         continue;
       }
       if (!message->is_reply) {
-        const std::string id = scoped(sender, message->id);
+        const std::string id = scoped(sender, *message);
         switch (answers.note(id, peer, SteadyClock::now())) {
           case detail::Answers::Known::kAnswered:
             (void)send(peer, answers.answer(id), {});
@@ -218,7 +235,7 @@ void Server::reply_raw(const Incoming& request, std::optional<Error> error, std:
   reply.error = std::move(error);
   reply.body = std::move(body);
   const std::string frame = detail::pack_message(reply);
-  const std::string id = Impl::scoped(request.sender, reply.id);
+  const std::string id = Impl::scoped(request.sender, request.message);
   const std::string peer = impl_->answers.peer(id, request.peer);
   impl_->answers.answered(id, frame, !attachment.empty());
   (void)impl_->send(peer, frame, attachment);  // if the peer is gone, it may come back and ask again

@@ -19,6 +19,7 @@
 #include "freeride/base/key_file.hpp"
 #include "freeride/base/log.hpp"
 #include "gate.hpp"
+#include "message.hpp"
 
 // Not in zmq.h's stable part, but in every libzmq since 4.3.0; what it does is tested in network_test.cpp.
 #ifndef ZMQ_ZAP_ENFORCE_DOMAIN
@@ -32,6 +33,7 @@ namespace {
 constexpr const char* kZapDomain = "freeride";
 constexpr uint64_t kNetworkThread = 2;  // the second, as libzmq's set of I/O threads
 constexpr int kUnclearFailures = 2;     // one may be a manager that is just ending
+constexpr int kHeartbeatMs = 2000, kSilenceMs = 5000, kConnectMs = 3000;
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
@@ -195,6 +197,15 @@ void set_client_key(zmq::socket_t& socket, const ClientKey* key) {
   socket.set(zmq::sockopt::curve_secretkey, key->secret_key);
 }
 
+void set_long_link(zmq::socket_t& socket) {
+  socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatMs);
+  socket.set(zmq::sockopt::heartbeat_timeout, kSilenceMs);
+  socket.set(zmq::sockopt::heartbeat_ttl, 2 * kSilenceMs);
+  socket.set(zmq::sockopt::connect_timeout, kConnectMs);
+  socket.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
+  socket.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
+}
+
 HandshakeWatch::HandshakeWatch(zmq::context_t& context, zmq::socket_t& socket, std::string endpoint,
                                const ClientKey* key)
     : watched_(socket),
@@ -206,7 +217,8 @@ HandshakeWatch::HandshakeWatch(zmq::context_t& context, zmq::socket_t& socket, s
   const std::string at = "inproc://handshakes-" + std::to_string(++count);
   // Few enough that nobody has to read them: a connection that fails is tried again once a second.
   constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                          ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+                          ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                          ZMQ_EVENT_DISCONNECTED;
   monitor_.set(zmq::sockopt::linger, 0);
   monitor_.set(zmq::sockopt::rcvhwm, 0);
   if (zmq_socket_monitor(socket.handle(), at.c_str(), kEvents) != 0) throw zmq::error_t();
@@ -232,6 +244,9 @@ Status HandshakeWatch::look() {
         connected_ = true;
         unclear_ = 0;
         standing_ = {};
+        break;
+      case ZMQ_EVENT_DISCONNECTED:
+        connected_ = false;
         break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
         connected_ = false;
@@ -292,6 +307,11 @@ Result<std::string> events_port_of(const std::string& endpoint) {
   if (address->port == 65535)
     return Error{Code::kInvalidArgument, "there is no port after that of " + endpoint, "choose a lower one"};
   return endpoint.substr(0, endpoint.rfind(':') + 1) + std::to_string(address->port + 1);
+}
+
+Result<std::string> nodes_port_of(const std::string& endpoint) {
+  const auto events = events_port_of(endpoint);
+  return events ? events_port_of(*events) : events;
 }
 
 Result<bool> is_loopback(const std::string& endpoint) {

@@ -18,7 +18,7 @@ inline bool is_tcp(const std::string& endpoint) {
 /// Over TCP no frame is larger: what a stranger sends is in memory before anybody knows who it is. Attachments travel
 /// in as many frames as it takes.
 constexpr size_t kTcpFrameBytes = 4u << 20;
-constexpr size_t kMaxTcpFrames = 2 + (256u << 20) / kTcpFrameBytes + 2;
+constexpr size_t kMaxTcpFrames = 3 + (256u << 20) / kTcpFrameBytes + 2;
 constexpr int kTcpRequestsHwm = 16;  ///< requests of one connection that wait; each may have an attachment
 /// The handshake of a connection is over within this time, or the connection is.
 constexpr int kHandshakeMs = 10'000;
@@ -60,6 +60,9 @@ std::string address_of(zmq::message_t& frame);
 
 /// Prepares `socket` for connecting to a TCP endpoint. `key` nullptr: without one.
 void set_client_key(zmq::socket_t& socket, const ClientKey* key);
+/// Prepares it for a link that stays for long: one that is cut is noticed within seconds, and made again as soon as it
+/// can be, whatever TCP itself waits for.
+void set_long_link(zmq::socket_t& socket);
 
 /// What becomes of a client's handshakes, from libzmq's monitor; libzmq itself says nothing of a refusal. One thread,
 /// the socket's. Must be made before the socket connects, and must not outlive it.

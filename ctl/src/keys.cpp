@@ -7,9 +7,11 @@
 #include <cerrno>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 #include "exit_code.hpp"
 #include "format.hpp"
+#include "freeride/base/host_id.hpp"
 #include "freeride/base/key_file.hpp"
 #include "freeride/base/names.hpp"
 #include "freeride/base/paths.hpp"
@@ -84,6 +86,33 @@ Result<int> printed(Session& session, const KeyFile& key, const std::string& out
   return kExitOk;
 }
 
+Result<std::vector<KeyFile>> authorized_keys(const KeysArguments& arguments) {
+  const fs::path folder = folder_of(arguments) / "authorized";
+  std::vector<KeyFile> keys;
+  std::error_code failed;
+  fs::directory_iterator at(folder, failed);
+  if (failed && failed.value() != ENOENT)
+    return errno_error("cannot read " + folder.string(), failed.value(), "run this as the manager's user (sudo)");
+  for (const fs::directory_iterator end; !failed && at != end; at.increment(failed)) {
+    if (at->path().extension() != ".key" || at->path().filename().string()[0] == '.') continue;
+    if (auto key = read_authorized_key(at->path())) {
+      keys.push_back(std::move(*key));
+    } else {
+      std::cerr << "freeride-ctl: " << printable(key.error().text()) << "\n";
+    }
+  }
+  return keys;
+}
+
+// The key of the node of a host, where there is one.
+std::optional<std::string> node_of(const KeysArguments& arguments, const std::string& host) {
+  const auto keys = authorized_keys(arguments);
+  for (const KeyFile& key : keys ? *keys : std::vector<KeyFile>()) {
+    if (key.host == host) return key.name;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<int> run_keys_make(Session& session, const KeysArguments& arguments) {
@@ -91,9 +120,15 @@ Result<int> run_keys_make(Session& session, const KeysArguments& arguments) {
     return Error{Code::kInvalidArgument, "'" + arguments.name + "' cannot be a key's name", kTaskNameRule};
   }
   const bool node = arguments.role == "node";
-  if (node != !arguments.host.empty() || (node && !is_task_name(arguments.host))) {
+  if (node != !arguments.host.empty() || (node && !is_host_id(arguments.host))) {
     return Error{Code::kInvalidArgument, "a key of role node, and no other, names its host",
-                 node ? "add --host HOST" : "leave --host out, or say --role node"};
+                 node ? "add --host HOST, of at most 56 letters, digits, '.', '_' and '-'"
+                      : "leave --host out, or say --role node"};
+  }
+  // Two nodes of one host would take each other's workers for their own.
+  if (const auto other = node ? node_of(arguments, arguments.host) : std::nullopt) {
+    return Error{Code::kAlreadyExists, "there is a node's key for the host " + arguments.host + " already: " + *other,
+                 "give each host a name of its own, or revoke that key first (freeride-ctl keys revoke " + *other + ")"};
   }
   if (!arguments.account.empty() &&
       (!is_plain(arguments.account) || arguments.account.find('@') != std::string::npos)) {
@@ -130,20 +165,8 @@ Result<int> run_keys_make(Session& session, const KeysArguments& arguments) {
 }
 
 Result<int> run_keys_list(Session& session, const KeysArguments& arguments) {
-  const fs::path folder = folder_of(arguments) / "authorized";
   std::vector<KeyFile> keys;
-  std::error_code failed;
-  fs::directory_iterator at(folder, failed);
-  if (failed && failed.value() != ENOENT)
-    return errno_error("cannot read " + folder.string(), failed.value(), "run this as the manager's user (sudo)");
-  for (const fs::directory_iterator end; !failed && at != end; at.increment(failed)) {
-    if (at->path().extension() != ".key" || at->path().filename().string()[0] == '.') continue;
-    if (auto key = read_authorized_key(at->path())) {
-      keys.push_back(std::move(*key));
-    } else {
-      std::cerr << "freeride-ctl: " << printable(key.error().text()) << "\n";
-    }
-  }
+  if (auto listed = take(keys, authorized_keys(arguments)); !listed) return listed.error();
   std::sort(keys.begin(), keys.end(), [](const KeyFile& a, const KeyFile& b) { return a.name < b.name; });
   auto all = nlohmann::json::array();
   Table table({"KEY", "ROLE", "ACCOUNT", "HOST", "PUBLIC KEY"});
@@ -158,7 +181,7 @@ Result<int> run_keys_list(Session& session, const KeysArguments& arguments) {
   return session.print(
       {{"keys", all}},
       {std::move(table),
-       "no keys in " + printable(folder.string()) + "; make one with freeride-ctl keys make NAME --role ROLE\n", ""});
+       "no keys in " + printable((folder_of(arguments) / "authorized").string()) + "; make one with freeride-ctl keys make NAME --role ROLE\n", ""});
 }
 
 Result<int> run_keys_revoke(Session& session, const KeysArguments& arguments) {

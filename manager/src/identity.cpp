@@ -28,6 +28,7 @@ policy::Identity Identities::of(const bus::Sender& sender, const bus::Message& m
   who.key = key->name;
   who.role = key->role;
   who.account = key->account;
+  who.host = key->host;
   if (who.role == policy::Role::kNode && message.uid) {
     who.role = policy::Role::kUser;
     who.uid = *message.uid;

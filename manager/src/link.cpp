@@ -29,8 +29,10 @@ constexpr policy::Right right_to() {
     return Right::kServe;
   } else if constexpr (is_one_of<C, bus::Load, bus::TakeProfile>) {
     return Right::kSubmit;
+  } else if constexpr (is_one_of<C, bus::ShowTask>) {
+    return Right::kRead;
   } else if constexpr (is_one_of<C, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::RemoveTask, bus::ReplacePlugin,
-                                 bus::ShowTask, bus::StopProfile>) {
+                                 bus::StopProfile>) {
     return Right::kSteer;
   } else if constexpr (is_one_of<C, bus::ImportProfiles>) {
     return Right::kImport;
@@ -49,10 +51,20 @@ template <class C>
 std::optional<std::string> owner_of(const Core& core, const C& command) {
   if constexpr (is_one_of<C, bus::StopProfile>) {
     return core.user_of_profile(command.run);
-  } else if constexpr (right_to<C>() == policy::Right::kSteer) {
+  } else if constexpr (right_to<C>() == policy::Right::kSteer || right_to<C>() == policy::Right::kRead) {
     return core.user_of_task(command.task);
   } else {
     return std::nullopt;
+  }
+}
+
+// A worker's name has its host's.
+template <class C>
+Status permit_worker(const policy::Identity& by, const C& command) {
+  if constexpr (is_one_of<C, bus::RegisterWorker, bus::WorkerReport>) {
+    return policy::permit_worker(by, command.worker);
+  } else {
+    return {};
   }
 }
 
@@ -118,7 +130,9 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
     refuse(incoming, audit, command.error());
     return true;
   }
-  if (auto may = policy::permit(by, right_to<C>(), C::kCommand, owner_of(core, *command)); !may) {
+  Status may = policy::permit(by, right_to<C>(), C::kCommand, owner_of(core, *command));
+  if (may.ok()) may = permit_worker(by, *command);
+  if (!may) {
     refuse(incoming, audit ? audit : said, may.error());
     return true;
   }
@@ -158,8 +172,8 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
   const policy::Identity by = identities_.of(in.sender, in.message);
   const std::string& command = in.message.command;
   const std::string& peer = in.peer;
-  // Remembered on disk: nobody is given another key's task for its request.
-  const std::string id = by.local ? in.message.id : by.key + " " + in.message.id;
+  // Remembered on disk: nobody is given another's task for its request.
+  const std::string id = by.local ? in.message.id : by.key + " " + by.account + " " + in.message.id;
   const std::string& bytes = in.message.attachment;
   const bool known =
       on<bus::WorkerReport>(core, in, by, [&](Ticket t, const auto& c) { core.worker_report(t, peer, c); }) ||

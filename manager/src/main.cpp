@@ -160,6 +160,7 @@ int serve(manager::Core& core, manager::Link& link, bus::Broker* broker, const C
 // What listens on the network: first who checks the keys, then the ports.
 struct Network {
   bus::TcpPort commands, events;
+  bus::NodesPort nodes;
   std::unique_ptr<manager::KeyBook> keys;  // nullptr: there are none
   std::unique_ptr<bus::Doorkeeper> door;
   std::string told;  // for users
@@ -190,6 +191,7 @@ Status prepare_network(const Options& o, const Paths& paths, zmq::context_t& con
   }
   network.commands.endpoint = o.listen;
   if (auto next = take(network.events.endpoint, bus::events_port_of(o.listen)); !next) return next;
+  if (auto next = take(network.nodes.port.endpoint, bus::nodes_port_of(o.listen)); !next) return next;
   const std::filesystem::path folder = o.keys_dir.empty() ? paths.keys_dir() : std::filesystem::path(o.keys_dir);
   auto keys = manager::KeyBook::open(folder);
   if (keys) {
@@ -197,7 +199,11 @@ Status prepare_network(const Options& o, const Paths& paths, zmq::context_t& con
     const auto admits = [&book = *network.keys](const std::string& key) { return book.admits(key); };
     if (auto door = take(network.door, bus::Doorkeeper::start(context, network.keys->secret_key(), admits)); !door)
       return door;
-    network.commands.door = network.events.door = network.door.get();
+    network.commands.door = network.events.door = network.nodes.port.door = network.door.get();
+    network.nodes.may_publish = [&book = *network.keys](const std::string& key) {
+      const auto whose = book.find(key);
+      return whose && whose->role == policy::Role::kNode;
+    };
     network.told = o.listen + ", by key";
     return {};
   }
@@ -256,7 +262,8 @@ int run(const Options& o) {
   if (!audit) return fail(audit.error());
   std::unique_ptr<bus::Broker> broker;
   if (!o.no_broker) {
-    auto started = bus::Broker::start(context, publish, events, *group, o.listen.empty() ? nullptr : &network.events);
+    auto started = bus::Broker::start(context, publish, events, *group, o.listen.empty() ? nullptr : &network.events,
+                                      network.keys ? &network.nodes : nullptr);
     if (!started) return fail(started.error());
     broker = std::move(*started);
   }
@@ -274,7 +281,7 @@ int run(const Options& o) {
   auto core = manager::Core::start(config, std::move(*store), link, clock, unix_ms);
   if (!core) return fail(core.error());
   const FollowKeys follow_keys(network.keys.get(), broker.get());
-  if (!network.told.empty()) spdlog::info("network: {}; events on the next port", network.told);
+  if (!network.told.empty()) spdlog::info("network: {}; events on the next port, nodes' on that after it", network.told);
   spdlog::info("ready: commands at {}, events at {}, state in {}", commands, events, paths.state_dir.string());
   return serve(**core, link, broker.get(), clock, signal_fd.get());
 }

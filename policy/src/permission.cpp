@@ -46,12 +46,13 @@ Status permit(const Identity& who, Right right, std::string_view what, const std
               "ask its operator for a key (freeride-ctl keys make), and name it with --key");
   }
   if (right == Right::kServe) {
-    if (who.local && who.role == Role::kOperator) return {};
-    return no("this manager takes " + command + " from workers of root and its own user only",
-              "run the worker on the manager's host, as one of these");
+    if ((who.local && who.role == Role::kOperator) || who.role == Role::kNode) return {};
+    return no("this manager takes " + command + " from workers of root and its own user, and from nodes only",
+              "run the worker as one of these, elsewhere under freeride-node");
   }
   if (who.role == Role::kMonitor)
     return no(name_of(who) + " hears events and may not command " + command, "use a key of role user or operator");
+  if (who.role == Role::kNode && right == Right::kRead) return {};
   if (who.role == Role::kNode)
     return no(name_of(who) + " may not command " + command + " for itself", "it has to say for which user it speaks");
   if (right == Right::kLift && who.role != Role::kOperator) {
@@ -61,12 +62,20 @@ Status permit(const Identity& who, Right right, std::string_view what, const std
   if (who.role != Role::kUser) return {};
   if (right == Right::kImport)
     return no(name_of(who) + " may not command " + command + ": profiles are everybody's", "ask an operator");
-  if (right == Right::kSteer && owner && *owner != who.account) {
+  if ((right == Right::kSteer || right == Right::kRead) && owner && *owner != who.account) {
     return no(name_of(who) + " may not command " + command + ": the task is " + (owner->empty() ? "nobody's" : *owner) +
                   (owner->empty() ? "" : "'s"),
               "only its owner and operators may");
   }
   return {};
+}
+
+Status permit_worker(const Identity& who, std::string_view worker) {
+  if (who.role != Role::kNode || worker.substr(0, who.host.size() + 1) == who.host + ":") return {};
+  return Error{Code::kPermission,
+               name_of(who) + " is the node of " + who.host + ", so it may not speak for the worker " +
+                   std::string(worker.substr(0, 128)),
+               "make a key for that host (freeride-ctl keys make NAME --role node --host HOST)"};
 }
 
 }  // namespace freeride::policy

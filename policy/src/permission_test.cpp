@@ -9,7 +9,8 @@ using namespace freeride::policy;
 namespace {
 
 constexpr Role kRoles[] = {Role::kNobody, Role::kMonitor, Role::kUser, Role::kNode, Role::kSubmitter, Role::kOperator};
-constexpr Right kRights[] = {Right::kLook, Right::kSubmit, Right::kSteer, Right::kImport, Right::kLift, Right::kServe};
+constexpr Right kRights[] = {Right::kLook, Right::kSubmit, Right::kSteer, Right::kImport, Right::kLift, Right::kServe,
+                             Right::kRead};
 
 Identity identity(Role role, bool local) {
   Identity who;
@@ -28,12 +29,15 @@ TEST_CASE("permission: every role's rights, over sockets and over the network", 
       {Role::kSubmitter, Right::kLook},   {Role::kSubmitter, Right::kSubmit}, {Role::kSubmitter, Right::kSteer},
       {Role::kSubmitter, Right::kImport}, {Role::kOperator, Right::kLook},    {Role::kOperator, Right::kSubmit},
       {Role::kOperator, Right::kSteer},   {Role::kOperator, Right::kImport},  {Role::kOperator, Right::kLift},
+      {Role::kUser, Right::kRead},        {Role::kSubmitter, Right::kRead},   {Role::kOperator, Right::kRead},
+      {Role::kNode, Right::kRead},
   };
   for (const bool local : {true, false}) {
     for (const Role role : kRoles) {
       for (const Right right : kRights) {
         const bool expected =
-            right == Right::kServe ? local && role == Role::kOperator : everywhere.count({role, right}) != 0;
+            right == Right::kServe ? (local && role == Role::kOperator) || role == Role::kNode
+                                   : everywhere.count({role, right}) != 0;
         INFO(to_string(role) << " " << static_cast<int>(right) << (local ? " local" : " by key"));
         const auto may = permit(identity(role, local), right, "x", "alice");
         CHECK(may.ok() == expected);
@@ -52,6 +56,19 @@ TEST_CASE("permission: a user steers its own tasks, others steer everybody's", "
     CHECK(permit(who, Right::kSteer, "stop", "").ok() == (role != Role::kUser));
     CHECK(permit(who, Right::kSteer, "stop").ok());  // there is no such task: the answer says so
   }
+}
+
+TEST_CASE("permission: a node serves with the workers of its own host", "[permission]") {
+  Identity node = identity(Role::kNode, false);
+  node.host = "gpu7";
+  CHECK(permit_worker(node, "gpu7:cpu-0").ok());
+  for (const char* other : {"gpu70:cpu-0", "gpu8:cpu-0", "gpu7", "gpu7-1a2b3c4d:cpu-0", ":cpu-0", ""}) {
+    INFO(other);
+    const auto may = permit_worker(node, other);
+    REQUIRE_FALSE(may.ok());
+    CHECK(may.error().code == Code::kPermission);
+  }
+  CHECK(permit_worker(identity(Role::kOperator, true), "gpu7:cpu-0").ok());
 }
 
 TEST_CASE("permission: keys have four roles", "[permission]") {

@@ -18,11 +18,12 @@ from rig.testing import System, find_plugin, until
 
 
 def free_ports():
-    """A port whose next one is free as well."""
+    """A port whose next two are free as well."""
     while True:
         port = free_port()
-        with socket.socket() as one, contextlib.suppress(OSError):
+        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError):
             one.bind(("127.0.0.1", port + 1))
+            other.bind(("127.0.0.1", port + 2))
             return port
 
 
@@ -218,8 +219,8 @@ def test_a_node_speaks_for_its_own_hosts_users_and_for_nobody_else(system):
         dealer.connect(system.address)
         count = iter(range(1000))
 
-        def ask(uid, command, body, attachment=None):
-            request = {"v": 1, "kind": "request", "id": f"node-{next(count)}", "command": command, "uid": uid}
+        def ask(uid, command, body, attachment=None, id=None):
+            request = {"v": 1, "kind": "request", "id": id or f"node-{next(count)}", "command": command, "uid": uid}
             dealer.send_multipart([msgpack.packb({**request, "body": body}), *([attachment] if attachment else [])])
             return msgpack.unpackb(dealer.recv_multipart()[0])
 
@@ -247,6 +248,16 @@ def test_a_node_speaks_for_its_own_hosts_users_and_for_nobody_else(system):
             answer = ask(uid, command, body)
             assert not answer["ok"] and answer["code"] == "permission", (uid, command, answer)
         assert not ask(-1, "tasks", {})["ok"] and not ask("0", "tasks", {})["ok"]
+        # For nobody it is its workers; of its own host.
+        worker = {"worker": "gpu8:cpu-0", "incarnation": "x"}
+        for command in ("worker.register", "worker.report"):
+            answer = ask(None, command, worker)
+            assert answer["code"] == "permission" and "gpu8:cpu-0" in answer["message"], answer
+        assert ask(None, "worker.register", {**worker, "worker": "gpu7:cpu-0"})["ok"]
+        assert ask(None, "stop", {"task": "hers"})["code"] == "permission"
+        # An answer is not another user's, though the id is the same.
+        assert ask(4242, "task", {"task": "hers"}, id="same")["ok"]
+        assert ask(0, "task", {"task": "hers"}, id="same")["code"] == "permission"
         assert ask(4242, "stop", {"task": "hers"})["ok"]
     context.term()
     stops = [line for line in system.audit() if line["command"] == "stop"]
@@ -254,6 +265,7 @@ def test_a_node_speaks_for_its_own_hosts_users_and_for_nobody_else(system):
         ("gpu7-node", "root@gpu7", "user", "permission"),
         ("gpu7-node", "root@gpu7", "user", "permission"),
         ("gpu7-node", "uid 4242@gpu7", "user", "permission"),
+        ("gpu7-node", "gpu7-node", "node", "permission"),
         ("gpu7-node", "uid 4242@gpu7", "user", "ok"),
     ]
 

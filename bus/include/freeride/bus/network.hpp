@@ -54,9 +54,17 @@ struct TcpPort {
   const Doorkeeper* door = nullptr;
 };
 
+/// A TCP port at which nodes publish what happens on their hosts.
+struct NodesPort {
+  TcpPort port;
+  std::function<bool(const std::string& public_key)> may_publish;  ///< as Doorkeeper::Admits; for every event
+};
+
 /// "tcp://host:port" with the next port: where the events are of a manager that takes commands at `endpoint`. Errors:
 /// kInvalidArgument (no such address).
 Result<std::string> events_port_of(const std::string& endpoint);
+/// The port after that: where nodes publish to that manager. Errors: as above.
+Result<std::string> nodes_port_of(const std::string& endpoint);
 /// Whether `endpoint` is this host's only: every address of it is of the loopback interface. May ask the name service.
 Result<bool> is_loopback(const std::string& endpoint);
 

@@ -211,11 +211,13 @@ class Server {
 class Broker {
  public:
   /// Binds both endpoints for this process's user, and events for `group` too; `port`: a TCP port for subscribers as
-  /// well, whose door must outlive this. Errors: kAlreadyExists, kPermission, and Server::listen()'s.
+  /// well, whose door must outlive this; `nodes`: one where nodes publish, so do its calls. Of these only what happens
+  /// on a host is taken, and of bubbles only what somebody subscribes to. Errors: kAlreadyExists, kPermission, and
+  /// Server::listen()'s.
   static Result<std::unique_ptr<Broker>> start(zmq::context_t& context, const std::string& publish_endpoint,
                                                const std::string& events_endpoint,
                                                std::optional<gid_t> group = std::nullopt,
-                                               const TcpPort* port = nullptr);
+                                               const TcpPort* port = nullptr, const NodesPort* nodes = nullptr);
   ~Broker();  ///< stops and joins
   /// Ends the connections to the TCP port whose key the door admits no longer. Any thread; does not wait.
   void look_at_keys();

@@ -16,7 +16,7 @@ enum class Role {
   kNobody,     ///< an unknown or revoked key, or no key at all on a network port
   kMonitor,    ///< hears events
   kUser,       ///< also looks, loads tasks, and steers its own
-  kNode,       ///< a host's daemon: nothing for itself; speaks for its own host's users, each as kUser
+  kNode,       ///< a host's daemon: serves with its host's workers; speaks for its host's users, each as kUser
   kSubmitter,  ///< also steers everybody's tasks and imports profiles
   kOperator,   ///< everything; as its host's operator also what workers say
 };
@@ -34,6 +34,7 @@ struct Identity {
   std::string account;  ///< whose tasks are its own
   std::string key;      ///< name of the key; empty: none
   std::string address;  ///< where it is on the network
+  std::string host;     ///< of a node: what its host is called
 };
 
 enum class Right {
@@ -43,7 +44,12 @@ enum class Right {
   kImport,  ///< profiles, which decide about everybody's tasks
   kLift,    ///< a block for GPU faults
   kServe,   ///< be a worker: register, report, get every plugin
+  kRead,    ///< what has become of one task, and its log
 };
+
+/// Whether `who` may serve as the worker of this name ("<host id>:<device>"): a node as those of its own host. Asked
+/// after permit(). Error: kPermission.
+Status permit_worker(const Identity& who, std::string_view worker);
 
 /// Whether `who` may. `what` is the command, for the message; `owner` is the account whose task it is about, where
 /// there is such a task. Error: kPermission.

@@ -1,0 +1,302 @@
+#include "freeride/bus/relay.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <new>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "endpoint.hpp"
+#include "freeride/base/access.hpp"
+#include "freeride/base/clock.hpp"
+#include "freeride/base/log.hpp"
+#include "freeride/bus/commands.hpp"
+#include "message.hpp"
+#include "tcp.hpp"
+#include "wishes.hpp"
+
+namespace freeride::bus {
+namespace {
+
+constexpr int kBatch = 256;         // messages of one socket before the others are looked at
+constexpr int kUpHwm = 64;          // commands that wait for the network; what does not fit is repeated
+constexpr size_t kMostWorkers = 64;  // more devices than any host has
+constexpr int64_t kLookNs = kNsPerSec;
+constexpr int64_t kPatienceNs = 3 * kNsPerSec;  // without a connection, before clients are told
+
+bool is_workers(const std::string& command) {
+  static constexpr std::array kCommands = {RegisterWorker::kCommand, WorkerReport::kCommand, FetchPlugin::kCommand};
+  return std::find(kCommands.begin(), kCommands.end(), command) != kCommands.end();
+}
+
+}  // namespace
+
+struct Relay::Impl {
+  Impl(zmq::context_t& context, const RelayConfig& config)
+      : manager(config.manager),
+        clients(context, zmq::socket_type::router),
+        up(context, zmq::socket_type::dealer),
+        watch(context, up, config.manager, &config.key),
+        events_here(context, zmq::socket_type::xsub),
+        events_up(context, zmq::socket_type::xpub),
+        events_there(context, zmq::socket_type::sub),
+        events_down(context, zmq::socket_type::pub),
+        wake(::eventfd(0, EFD_CLOEXEC)) {}
+
+  ~Impl() {
+    if (!thread.joinable()) return;
+    stop = true;
+    wake_up();
+    thread.join();
+  }
+
+  void wake_up() {
+    const uint64_t one = 1;
+    (void)!::write(wake.get(), &one, sizeof one);
+  }
+
+  void run() {
+    zmq::pollitem_t items[] = {{clients.handle(), 0, ZMQ_POLLIN, 0},
+                               {up.handle(), 0, ZMQ_POLLIN, 0},
+                               {watch.socket().handle(), 0, ZMQ_POLLIN, 0},
+                               {events_here.handle(), 0, ZMQ_POLLIN, 0},
+                               {events_up.handle(), 0, ZMQ_POLLIN, 0},
+                               {events_there.handle(), 0, ZMQ_POLLIN, 0},
+                               {nullptr, wake.get(), ZMQ_POLLIN, 0}};
+    while (!stop) {
+      try {
+        zmq::poll(items, std::size(items), std::chrono::milliseconds(kLookNs / kNsPerMs));
+        if (items[6].revents != 0) woken();
+        look_at_link();
+        from_clients();
+        from_manager();
+        take_subscriptions();
+        forward(events_here, events_up);
+        forward(events_there, events_down);
+      } catch (const zmq::error_t& error) {
+        if (error.num() != EINTR && error.num() != EAGAIN) return;  // the context ends
+      } catch (const std::bad_alloc&) {
+        spdlog::warn("there is no memory left for a message: it is dropped, and its sender repeats it");
+      }
+    }
+  }
+
+  void woken() {
+    uint64_t count = 0;
+    (void)!::read(wake.get(), &count, sizeof count);
+    if (!stop) lock.keep_named(clients);
+  }
+
+  // ---- the link
+  void look_at_link() {
+    standing = watch.look();
+    if (watch.connected()) {
+      if (!std::exchange(was_connected, true)) spdlog::info("connected with the manager at {}", manager);
+      apart_since_ns = 0;
+      said.clear();
+      return;
+    }
+    if (apart_since_ns == 0) apart_since_ns = SteadyClock::now();
+    if (std::exchange(was_connected, false))
+      spdlog::warn("the connection with the manager at {} is lost; side tasks go on until their orders expire", manager);
+    if (!standing.ok() && standing.error().text() != said) {
+      said = standing.error().text();
+      spdlog::error("{}; it is tried again", said);
+    }
+  }
+
+  // Why no request gets there now; fine while one should be repeated.
+  Status hopeless() const {
+    if (watch.connected()) return {};
+    if (!standing.ok()) return standing;
+    if (SteadyClock::now() - apart_since_ns < kPatienceNs) return {};
+    return Error{Code::kUnavailable, "this host's node does not reach the manager at " + manager,
+                 "is it running there with --listen? freeride-node's log says more"};
+  }
+
+  // ---- commands
+  void from_clients() {
+    detail::Frames frames;
+    bool too_many = false;
+    for (int i = 0; i < kBatch && detail::receive_frames(clients, frames, too_many, 3); ++i) {
+      if (frames.size() >= 2) hand_up(frames, too_many);
+    }
+  }
+
+  void hand_up(detail::Frames& frames, bool too_many) {
+    const std::string client = frames[0].to_string();
+    const Peer peer = detail::peer_of(frames.back());
+    Result<Message> message =
+        too_many ? Result<Message>(Error{Code::kInvalidArgument,
+                                         "malformed command: one frame and at most one attachment are expected",
+                                         "see bus/WIRE.md"})
+                 : detail::unpack_message(detail::view(frames[1]), {});
+    if (!message) {
+      const detail::Salvaged salvaged = detail::salvage(detail::view(frames[1]));
+      if (!salvaged.id.empty() && salvaged.is_request) refuse(client, salvaged.id, salvaged.command, message.error());
+      return;
+    }
+    const bool worker = !message->is_reply && is_trusted_user(peer.uid) && is_worker(client, message->command);
+    if (!message->is_reply) {
+      if (!worker && is_workers(message->command)) {
+        return refuse(client, message->id, message->command,
+                      {Code::kPermission,
+                       "this node takes '" + message->command + "' from workers of root and its own user only",
+                       "run the worker as one of these"});
+      }
+      message->uid = worker ? std::nullopt : std::optional<uint32_t>(peer.uid);
+      if (Status lost = hopeless(); !lost && !worker) return refuse(client, message->id, message->command, lost.error());
+    }
+    detail::Frames out;
+    out.push_back(detail::frame_of(detail::relay_address(client)));
+    out.push_back(detail::frame_of(detail::pack_message(*message)));
+    if (out.back().size() > detail::kTcpFrameBytes) {
+      if (!message->is_reply) {
+        refuse(client, message->id, message->command,
+               {Code::kInvalidArgument, message->command + " is larger than a command may be over TCP",
+                "run freeride-ctl on the manager's host"});
+      }
+      return;
+    }
+    if (frames.size() == 3) {
+      const std::string_view attachment = detail::view(frames[2]);
+      for (std::string_view rest = attachment; !rest.empty();
+           rest.remove_prefix(std::min(detail::kTcpFrameBytes, rest.size())))
+        out.push_back(detail::frame_of(rest.substr(0, detail::kTcpFrameBytes)));
+    }
+    (void)detail::send_frames(up, std::move(out));
+  }
+
+  // A worker is known by what it asks for first; what it asks for later is a worker's, too.
+  bool is_worker(const std::string& client, const std::string& command) {
+    if (workers.count(client) != 0) return true;
+    if (!is_workers(command)) return false;
+    if (workers.size() >= kMostWorkers) workers.clear();  // of connections that have ended; the others say it again
+    workers.insert(client);
+    return true;
+  }
+
+  void refuse(const std::string& client, const std::string& id, const std::string& command, const Error& error) {
+    Message reply;
+    reply.is_reply = true;
+    reply.id = id;
+    reply.command = command.empty() ? "unknown" : command;
+    reply.error = error;
+    detail::Frames frames;
+    frames.push_back(detail::frame_of(client));
+    frames.push_back(detail::frame_of(detail::pack_message(reply)));
+    (void)detail::send_frames(clients, std::move(frames));
+  }
+
+  void from_manager() {
+    detail::Frames frames;
+    bool too_many = false;
+    for (int i = 0; i < kBatch && detail::receive_frames(up, frames, too_many, detail::kMaxTcpFrames); ++i) {
+      if (frames.size() < 2 || too_many || !detail::is_relay_address(detail::view(frames[0]))) continue;
+      frames[0] = detail::frame_of(detail::view(frames[0]).substr(1));
+      (void)detail::send_frames(clients, std::move(frames));  // who is gone repeats its request
+    }
+  }
+
+  // ---- events
+  // A manager that has come (back) asks for what it wants. What is kept is said to it again, so the broker of this host
+  // is asked anew.
+  void take_subscriptions() {
+    detail::Frames frames;
+    bool too_many = false;
+    while (detail::receive_frames(events_up, frames, too_many)) {
+      const std::string_view frame = detail::view(frames.front());
+      if (frames.size() != 1 || frame.empty() || static_cast<unsigned char>(frame[0]) > 1) continue;
+      const std::string prefix(frame.substr(1));
+      if (wanted.erase(prefix) != 0) subscribe(prefix, false);
+      if (frame[0] == 1 && wanted.insert(prefix).second) subscribe(prefix, true);
+    }
+  }
+
+  void subscribe(const std::string& prefix, bool wants) {
+    events_here.send(detail::frame_of(std::string(1, wants ? '\1' : '\0') + prefix), zmq::send_flags::dontwait);
+  }
+
+  static void forward(zmq::socket_t& from, zmq::socket_t& to) {
+    detail::Frames frames;
+    bool too_many = false;
+    for (int i = 0; i < kBatch && detail::receive_frames(from, frames, too_many, 2); ++i) {
+      if (frames.size() == 2 && !too_many) (void)detail::send_frames(to, std::move(frames));
+    }
+  }
+
+  const std::string manager;
+  EndpointLock lock;  // before the socket: released after it is closed
+  zmq::socket_t clients, up;
+  detail::HandshakeWatch watch;
+  zmq::socket_t events_here, events_up, events_there, events_down;
+  Fd wake;
+  std::atomic<bool> stop = false;
+  std::set<std::string> workers, wanted;
+  Status standing;
+  std::string said;
+  bool was_connected = false;
+  int64_t apart_since_ns = 0;
+  std::thread thread;
+};
+
+Relay::Relay() = default;
+Relay::~Relay() = default;
+
+void Relay::keep_listening() {
+  if (!impl_->lock.named()) impl_->wake_up();
+}
+
+Result<std::unique_ptr<Relay>> Relay::start(zmq::context_t& context, const RelayConfig& config) {
+  if (auto known = detail::check_tcp_host(config.manager); !known) return known.error();
+  const auto events = events_port_of(config.manager), nodes = nodes_port_of(config.manager);
+  if (!nodes) return nodes.error();
+  std::unique_ptr<Relay> relay(new Relay);
+  try {
+    relay->impl_ = std::make_unique<Impl>(context, config);
+    Impl& impl = *relay->impl_;
+    impl.clients.set(zmq::sockopt::linger, detail::kLingerMs);
+    impl.clients.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxCommandFrameBytes));
+    impl.clients.set(zmq::sockopt::router_mandatory, true);
+    impl.clients.set(zmq::sockopt::rcvhwm, detail::kTcpRequestsHwm);
+    auto lock = bind_endpoint(impl.clients, config.commands_endpoint, config.group);
+    if (!lock) return lock.error();
+    impl.lock = std::move(*lock);
+    // What cannot be sent now is not sent later: its sender repeats it, or has given it up.
+    impl.up.set(zmq::sockopt::immediate, true);
+    impl.up.set(zmq::sockopt::sndhwm, kUpHwm);
+    impl.up.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxCommandFrameBytes));
+    impl.events_up.set(zmq::sockopt::xpub_verbose, true);
+    impl.events_up.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxTopicBytes));
+    impl.events_there.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxEventBytes));
+    for (zmq::socket_t* socket : {&impl.events_up, &impl.events_down})
+      socket->set(zmq::sockopt::sndhwm, detail::kEventsHwm);
+    for (zmq::socket_t* socket : {&impl.events_here, &impl.events_there})
+      socket->set(zmq::sockopt::rcvhwm, detail::kEventsHwm);
+    for (zmq::socket_t* socket : {&impl.up, &impl.events_here, &impl.events_up, &impl.events_there, &impl.events_down})
+      socket->set(zmq::sockopt::linger, detail::kLingerMs);
+    for (const std::string& prefix : detail::always_of_managers())
+      impl.events_there.set(zmq::sockopt::subscribe, prefix);
+    for (zmq::socket_t* socket : {&impl.up, &impl.events_up, &impl.events_there}) {
+      detail::set_client_key(*socket, &config.key);
+      detail::set_long_link(*socket);
+    }
+    connect_endpoint(impl.up, config.manager);
+    connect_endpoint(impl.events_there, *events);
+    connect_endpoint(impl.events_up, *nodes);
+    connect_endpoint(impl.events_here, config.events_endpoint);
+    connect_endpoint(impl.events_down, config.publish_endpoint);
+    impl.thread = std::thread([&impl] { impl.run(); });
+  } catch (const zmq::error_t& error) {
+    return Error{Code::kInvalidArgument, "cannot connect to " + config.manager + ": " + error.what(),
+                 "check --manager"};
+  }
+  return relay;
+}
+
+}  // namespace freeride::bus

@@ -1,0 +1,241 @@
+"""A manager and two hosts, as namespaces: a training whose stages are on both, side tasks in the bubbles of both, and
+what becomes of all that when links, nodes, workers, managers and keys fail. make test-hosts."""
+
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from rig.hosts import Hosts, Wires
+from rig.processes import Failure
+from rig.testing import find_plugin, until
+
+ROUNDS = 1_000_000  # iterations of a training that goes on until it is ended
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
+
+
+@pytest.fixture
+def wires():
+    try:
+        with Wires() as made:
+            yield made
+    except Failure as failure:
+        pytest.skip(f"no hosts can be made here: {failure}")
+
+
+@pytest.fixture
+def hosts(wires):
+    with Hosts(wires) as running:
+        running.start_manager_there()
+        for host in "ab":
+            running.start_node(host)
+        running.wait_workers(2)
+        yield running
+
+
+def counter(hosts, name, stage, *flags, **params):
+    params = {"step_us": 300, "sleep": 1, **params}
+    hosts.load(find_plugin("counter.so"), name, "--stage", stage, *flags, params=params)
+
+
+def one_line(text, *words):
+    assert len(text.strip().split("\n")) == 1, text
+    for word in words:
+        assert word in text, text
+
+
+def wait_log(hosts, name, *words):
+    until(lambda: all(word in hosts.log(name) for word in words), f"{name} says {words}")
+
+
+def test_a_training_on_two_hosts_is_harvested_on_both_and_loses_nothing(hosts):
+    hosts.start_training_there(iterations=150)
+    hosts.wait(lambda: all(hosts.worker(host)["state"]["stage"] >= 0 for host in "ab"), "trainers on both hosts")
+    # From the manager's host, from a file; and from the other by its own sockets, to a stage that is not there.
+    hosts.load(find_plugin("pagerank.so"), "rank-a", "--stage", 0, params={"vertices": 2000, "edges": 8000, "step_ms": 1, "repeat": 1})
+    counter(hosts, "count-b", 1)
+    far = ["--stage", "0", "--param", "step_us=300", "--param", "sleep=1"]
+    answer = hosts.ctl_on("b", "load", find_plugin("counter.so"), "--name", "count-a", *far)
+    assert answer.code == 0, answer
+    assert answer.json["task"]["load"]["user"] == "root@b"
+    for task, host in (("rank-a", "a"), ("count-b", "b"), ("count-a", "a")):
+        hosts.wait_steps(task, 5)
+        assert hosts.task(task)["worker"].split(":")[0] == host
+    # Its host's root is a user like any other there, and no operator.
+    one_line(hosts.ctl_on("b", "stop", "count-b").err, "may not command 'stop'")
+    # Bubbles of both hosts, at the manager, and there of the own host.
+    for place, jobs in (("manager", ["0", "1"]), ("b", ["1"])):
+        for rank in jobs:
+            words = ["events", "--topic", f"bubble.end/gpt/{rank}", "--count", 1]
+            seen = hosts.ctl(*words) if place == "manager" else hosts.ctl_on(place, *words)
+            assert seen.code == 0 and seen.json["rank"] == int(rank), seen
+    told = hosts.ctl_on("b", "events", "--topic", "task.state/rank-a", "--count", 1)
+    assert told.code == 0 and told.json["plugin"] == "pagerank.so", told
+    for rank in (0, 1):
+        hosts.finish(f"training-{rank}", 600)
+    hooked = hosts.losses()
+    for name in ("rank-a", "count-b", "count-a"):
+        assert not hosts.task(name)["verdict"]["kind"], hosts.task(name)
+    assert {verdict["kind"] for verdict in hosts.stop_tasks("rank-a", "count-b", "count-a")} == {"stopped"}
+
+    hosts.start_training_there(hook="off", name="plain", iterations=150)
+    for rank in (0, 1):
+        hosts.finish(f"plain-{rank}", 600)
+    assert len(hooked) == 150 and hooked == hosts.losses("plain")
+
+
+def test_a_link_that_is_cut_for_30_s_pauses_side_tasks_there_and_nothing_else(hosts):
+    hosts.start_training_there(iterations=ROUNDS)
+    hosts.wait(lambda: all(hosts.worker(host)["state"]["stage"] >= 0 for host in "ab"), "trainers on both hosts")
+    for stage, host in enumerate("ab"):
+        counter(hosts, f"count-{host}", stage)
+    for host in "ab":
+        hosts.wait_steps(f"count-{host}", 20)
+    epoch = hosts.info("count-b")["epoch"]
+    pid = hosts.worker_pid("b")
+    before = len(hosts.iterations())
+    hosts.wires.cut("ctl")
+    wait_log(hosts, "node-b", "is lost")
+    told = hosts.ctl_on("b", "tasks", timeout=20)
+    assert told.code != 0
+    one_line(told.err, "does not reach the manager")
+    time.sleep(30)
+    steps = hosts.steps("count-a")
+    hosts.wait_steps("count-a", 20)  # whose host is reached
+    hosts.wires.mend("ctl")
+    hosts.wait_workers(2)
+    hosts.wait_steps("count-b", 20)
+    assert hosts.steps("count-a") > steps
+    assert hosts.info("count-b")["epoch"] >= epoch
+    assert hosts.worker_pid("b") == pid
+    assert len(hosts.iterations()) > before
+    hosts.check()
+    assert {verdict["kind"] for verdict in hosts.stop_tasks("count-a", "count-b")} == {"stopped"}
+
+
+def test_node_worker_and_manager_are_killed_and_come_back(hosts):
+    hosts.start_training_there(iterations=ROUNDS)
+    hosts.wait(lambda: all(hosts.worker(host)["state"]["stage"] >= 0 for host in "ab"), "trainers on both hosts")
+    counter(hosts, "count-b", 1)
+    hosts.wait_steps("count-b", 20)
+    epoch, pid = hosts.info("count-b")["epoch"], hosts.worker_pid("b")
+
+    # The node's death ends nothing: its worker goes on and is found by the next node.
+    hosts.kill("node-b")
+    hosts.processes.pop("node-b")
+    hosts.start_node("b")
+    wait_log(hosts, "node-b", "runs already")
+    hosts.wait_workers(2)
+    hosts.wait_steps("count-b", 20)
+    assert hosts.worker_pid("b") == pid and hosts.info("count-b")["epoch"] == epoch
+
+    # The worker's ends its side tasks; the node starts another, which the manager gives them again.
+    os.kill(pid, signal.SIGKILL)
+    wait_log(hosts, "node-b", "has ended")
+    until(lambda: hosts.worker_pid("b") not in (None, pid), "another worker")
+    hosts.wait_steps("count-b", 20)
+    pid = hosts.worker_pid("b")
+
+    epoch = hosts.info("count-b")["epoch"]
+    hosts.kill("manager")
+    hosts.processes.pop("manager")
+    hosts.start_manager_there()
+    hosts.wait_workers(2)
+    hosts.wait_steps("count-b", 20)
+    assert hosts.worker_pid("b") == pid and hosts.info("count-b")["epoch"] == epoch
+    assert hosts.stop_tasks("count-b")[0]["kind"] == "stopped"
+    # What it is told ends the node ends its worker too, in good order.
+    hosts.end("node-b")
+    assert hosts.worker_pid("b") is None
+    until(lambda: hosts.worker("b")["state"]["state"] == "down", "the manager knows")
+    hosts.wait_iterations(3)
+
+
+def test_strangers_are_refused_in_one_line(hosts, tmp_path):
+    def fails(key, *words, code, name):
+        process = hosts.start_node("b", "--run-dir", hosts.root / "x", key=key, name=name)
+        assert process.wait(60) == code, hosts.log(name)
+        hosts.processes.pop(name)
+        one_line(hosts.log(name), *words)
+
+    monitor = hosts.key("watch", "monitor")
+    fails(tmp_path / "none", "none", code=1, name="no-key")
+    fails(monitor, "no key of a node", "monitor", code=2, name="monitors-key")
+    one_line(hosts.ctl("keys", "make", "twice", "--role", "node", "--host", "b", "--out", tmp_path / "k").err, "host b")
+    # A key that this manager has never seen.
+    lines = hosts.keys["a"].read_text().splitlines()
+    words = [hosts.tree.program("freeride-ctl"), "--key", monitor, "--manager", hosts.address]
+    told = hosts.ctl_on("b", *words[1:], "stop", "x")
+    assert told.code == 1
+    one_line(told.err, "hears events")
+    wrong = tmp_path / "wrong.key"
+    foreign = hosts.root / "foreign"
+    hosts.ok("keys", "make", "w", "--role", "node", "--host", "w", "--out", wrong, "--keys-dir", foreign)
+    text = [line for line in wrong.read_text().splitlines() if not line.startswith("manager ")]
+    manager = next(line for line in lines if line.startswith("manager "))
+    wrong.write_text("\n".join([*text, manager, ""]))
+    hosts.end("node-b")
+    hosts.start_node("b", key=wrong, name="stranger")
+    wait_log(hosts, "stranger", "refused this key")
+    told = hosts.ctl_on("b", "tasks", timeout=30)
+    assert told.code == 1
+    one_line(told.err, "refused this key")
+    hosts.end("stranger")
+    assert hosts.log("stranger").count("refused this key") == 1
+
+    # One that is revoked while it is used.
+    hosts.start_node("b")
+    hosts.wait_workers(2)
+    hosts.ok("keys", "revoke", "node-b")
+    told = until(lambda: next((a for a in [hosts.ctl_on("b", "tasks")] if a.code), None), "the key's end")
+    one_line(told.err, "does not know your key")
+    until(lambda: hosts.worker("b")["state"]["state"] == "lost", "its worker is lost")
+    assert hosts.ctl_on("a", "tasks").code == 0
+
+
+def test_users_of_a_host_are_who_its_kernel_says(hosts):
+    answer = hosts.ctl_on("b", "load", find_plugin("counter.so"), "--name", "mine", "--paused")
+    assert answer.code == 0, answer
+    assert hosts.info("mine")["load"]["user"] == "root@b"
+    one_line(hosts.ctl_on("a", "stop", "mine").err, "root@b's")
+    one_line(hosts.ctl_on("a", "faults", "--lift", "user=root@b").err, "operator")
+    assert hosts.ctl_on("b", "stop", "mine").code == 0
+    # Nobody but root and the group reaches the sockets.
+    one_line(hosts.ctl_on("b", "tasks", user=65534).err, "commands.sock")
+
+
+def test_two_jobs_of_one_script_are_two(hosts):
+    for host in "ab":
+        hosts.start_training_there(name=f"own-{host}", stages=1, hosts=host, job=None, layers=1, iterations=ROUNDS)
+    hosts.wait(lambda: all(hosts.worker(host)["state"]["job"] for host in "ab"), "trainers on both hosts")
+    first, second = (hosts.worker(host)["state"]["job"] for host in "ab")
+    assert first != second and "train_gpt" in first and "train_gpt" in second
+
+
+def test_a_manager_on_yesterdays_state_file_deletes_nothing_on_other_hosts(hosts):
+    database = hosts.state_dir / "freeride.db"
+    yesterday, today = hosts.root / "yesterday.db", hosts.root / "today.db"
+
+    def swap(keep, use=None):
+        hosts.end("manager")
+        shutil.copy(database, keep)
+        for end in ("-wal", "-shm"):
+            (database.parent / (database.name + end)).unlink(missing_ok=True)
+        if use:
+            shutil.copy(use, database)
+        hosts.start_manager_there()
+        hosts.wait_workers(2)
+
+    swap(yesterday)
+    hosts.load(find_plugin("counter.so"), "t", "--when-idle", params={"step_us": 2000, "sleep": 1})
+    hosts.wait_steps("t", 20)
+    info = hosts.info("t")
+    swap(today, use=yesterday)
+    until(lambda: hosts.task("t").get("why") == "not_recorded", "t is shown")
+    swap(hosts.root / "other.db", use=today)
+    hosts.wait_steps("t", 20)
+    assert hosts.info("t")["epoch"] == info["epoch"] and hosts.info("t")["restarts"] == 0
+    assert hosts.stop_tasks("t")[0]["kind"] == "stopped"
