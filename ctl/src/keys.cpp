@@ -127,8 +127,9 @@ Result<int> run_keys_make(Session& session, const KeysArguments& arguments) {
   }
   // Two nodes of one host would take each other's workers for their own.
   if (const auto other = node ? node_of(arguments, arguments.host) : std::nullopt) {
-    return Error{Code::kAlreadyExists, "there is a node's key for the host " + arguments.host + " already: " + *other,
-                 "give each host a name of its own, or revoke that key first (freeride-ctl keys revoke " + *other + ")"};
+    return Error{
+        Code::kAlreadyExists, "there is a node's key for the host " + arguments.host + " already: " + *other,
+        "give each host a name of its own, or revoke that key first (freeride-ctl keys revoke " + *other + ")"};
   }
   if (!arguments.account.empty() &&
       (!is_plain(arguments.account) || arguments.account.find('@') != std::string::npos)) {
@@ -178,10 +179,10 @@ Result<int> run_keys_list(Session& session, const KeysArguments& arguments) {
                    {"public", key.public_key}});
     table.add({key.name, key.role, key.account, key.host, key.public_key});
   }
-  return session.print(
-      {{"keys", all}},
-      {std::move(table),
-       "no keys in " + printable((folder_of(arguments) / "authorized").string()) + "; make one with freeride-ctl keys make NAME --role ROLE\n", ""});
+  return session.print({{"keys", all}}, {std::move(table),
+                                         "no keys in " + printable((folder_of(arguments) / "authorized").string()) +
+                                             "; make one with freeride-ctl keys make NAME --role ROLE\n",
+                                         ""});
 }
 
 Result<int> run_keys_revoke(Session& session, const KeysArguments& arguments) {
