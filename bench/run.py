@@ -29,6 +29,7 @@ LIMITS = [
 
 def measure(program, arguments):
     start = [sys.executable, program] if program.suffix == ".py" else [program]
+    print(f"bench: {' '.join([program.name, *arguments])}", file=sys.stderr, flush=True)  # each takes a minute or more
     done = subprocess.run([*start, *arguments], stdout=subprocess.PIPE, text=True, timeout=580, check=False)
     if done.returncode != 0:
         sys.exit(f"bench: {program.name} failed with exit code {done.returncode}")

@@ -51,7 +51,7 @@ endfunction()
 
 # freeride_cli_docs(NAME FILE "KIND[;VERSION]" DESTINATION)   What scripts/cli-docs.py makes of the program's --help.
 function(freeride_cli_docs name file how destination)
-  if(FREERIDE_SANITIZE OR NOT EXISTS ${FREERIDE_PYTHON})
+  if(FREERIDE_SANITIZE OR FREERIDE_FUZZ OR NOT EXISTS ${FREERIDE_PYTHON})
     return()
   endif()
   list(POP_FRONT how kind)
@@ -64,6 +64,26 @@ function(freeride_cli_docs name file how destination)
   add_custom_target(${name}-${kind} ALL DEPENDS ${CMAKE_BINARY_DIR}/${file})
   # Who builds some targets alone and installs them gets no pages.
   install(FILES ${CMAKE_BINARY_DIR}/${file} DESTINATION ${destination} OPTIONAL)
+endfunction()
+
+# freeride_sample_config(DESTINATION SECTION...)   freeride.toml with every key of the programs freeride-SECTION, commented out.
+function(freeride_sample_config destination)
+  if(FREERIDE_SANITIZE OR FREERIDE_FUZZ OR NOT EXISTS ${FREERIDE_PYTHON})
+    return()
+  endif()
+  set(programs "")
+  set(targets "")
+  foreach(section ${ARGN})
+    list(APPEND targets freeride-${section})
+    list(APPEND programs $<TARGET_FILE:freeride-${section}>)
+  endforeach()
+  set(file ${CMAKE_BINARY_DIR}/freeride.toml)
+  add_custom_command(OUTPUT ${file}
+    COMMAND ${FREERIDE_PYTHON} ${CMAKE_SOURCE_DIR}/scripts/cli-docs.py config ${programs} > ${file}.new
+    COMMAND ${CMAKE_COMMAND} -E rename ${file}.new ${file}
+    DEPENDS ${targets} ${CMAKE_SOURCE_DIR}/scripts/cli-docs.py VERBATIM)
+  add_custom_target(freeride-sample-config ALL DEPENDS ${file})
+  install(FILES ${file} DESTINATION ${destination} OPTIONAL)
 endfunction()
 
 # One Catch2 main for every test program: it is the slowest file of all to compile.

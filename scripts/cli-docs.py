@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Man page or bash completion of one of FreeRide's programs, from its own --help: what is said in one place.
+"""Man page, bash completion or configuration of FreeRide's programs, from their own --help: what is said in one place.
 
     scripts/cli-docs.py man PROGRAM VERSION > program.1
     scripts/cli-docs.py completion PROGRAM > program
+    scripts/cli-docs.py config PROGRAM... > freeride.toml
 
 The build runs it for every program (cmake/FreeRideTargets.cmake)."""
 
 import dataclasses
 import datetime
+import json
 import os
 import pathlib
 import re
@@ -121,7 +123,7 @@ def man(command, version):
     name = os.path.basename(command.words[0])
     # Of the source, so that the same source makes the same page.
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH", pathlib.Path(__file__).stat().st_mtime))
-    date = datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc).date()
+    date = datetime.datetime.fromtimestamp(epoch, datetime.UTC).date()
     summary = " ".join(command.description.split()).rstrip(".")
     lines = [f'.TH {name.upper()} 1 "{date}" "FreeRide {version}" "FreeRide"', ".SH NAME"]
     lines += [rf"{roff(name)} \- {roff(summary)}", ".SH SYNOPSIS", rf"\fB{roff(command.usage or name)}\fR"]
@@ -188,7 +190,9 @@ def completion(root):
                 offered = f"$(_{function}_tasks)"
             elif not offered:
                 offered = "FILES" if option in FILES else " "
-            values.append(f"    '{at} {option}') values=\"{offered}\" ;;" if at else f"    *' {option}') values=\"{offered}\" ;;")
+            values.append(
+                f"    '{at} {option}') values=\"{offered}\" ;;" if at else f"    *' {option}') values=\"{offered}\" ;;"
+            )
 
     def walk(command, at):
         options = [one for item in command.options for one in item.names]
@@ -199,7 +203,7 @@ def completion(root):
         elif "plugin" in arguments and not at.startswith(" plugin"):
             verbs = f"{verbs} $(_{function}_plugins)".strip()
         inherited = [one for item in root.options for one in item.names] if command is not root else []
-        words.append(f"    '{at}') options=\"{' '.join(dict.fromkeys(options + inherited))}\" verbs=\"{verbs}\" ;;")
+        words.append(f'    \'{at}\') options="{" ".join(dict.fromkeys(options + inherited))}" verbs="{verbs}" ;;')
         for item in command.options:
             add_values(at, item)
         for verb, inner in command.verbs:
@@ -214,9 +218,42 @@ def completion(root):
     )
 
 
+# ---- configuration ----------------------------------------------------------------------------------------------------
+
+HEAD = """# Every key of FreeRide's programs, with its default. To change one, copy its section and the key, without the '#', into
+# /etc/freeride/freeride.toml, or into the file that FREERIDE_CONFIG names. A flag and the environment go before it.
+"""
+
+
+def setting(item):
+    """An option as a commented key."""
+    key = item.names[-1].removeprefix("--").replace("-", "_")
+    value = item.value.split("(Env:")[0].strip()
+    _, equals, default = value.rpartition("=")
+    kind = value.split(":")[0].split("=")[0]
+    if not item.takes_value:
+        default, equals = "false", "="
+    elif equals and kind not in ("INT", "UINT", "FLOAT"):
+        default = json.dumps(default)
+    return [f"# {item.text}", f"#{key} = {default}" if equals else f"#{key} =  # no default", ""]
+
+
+def config(roots):
+    lines = [HEAD]
+    for root in roots:
+        lines += [f"[{os.path.basename(root.words[0]).removeprefix('freeride-')}]"]
+        for item in root.options:
+            if item.names[-1] not in ("--help", "--version"):
+                lines += setting(item)
+    return "\n".join(lines)
+
+
 def main():
-    if len(sys.argv) < 3 or sys.argv[1] not in ("man", "completion"):
+    if len(sys.argv) < 3 or sys.argv[1] not in ("man", "completion", "config"):
         sys.exit(__doc__)
+    if sys.argv[1] == "config":
+        sys.stdout.write(config([parse([program]) for program in sys.argv[2:]]))
+        return
     root = parse([sys.argv[2]])
     sys.stdout.write(man(root, sys.argv[3]) if sys.argv[1] == "man" else completion(root))
 

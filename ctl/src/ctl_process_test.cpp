@@ -313,6 +313,35 @@ TEST_CASE("colours come on a terminal alone, and never with NO_COLOR") {
   }
 }
 
+TEST_CASE("a load that takes its time says so on a terminal, and leaves no trace of it") {
+  const TempDir folder;
+  std::atomic<bool> let_go{false};
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    while (!let_go) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    server.reply(request, bus::TaskReply{task_named("mine", "SUBMITTED")});
+  });
+  int terminal = -1;
+  const pid_t pid = forkpty(&terminal, nullptr, nullptr, nullptr);
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    setenv("TERM", "xterm", 1);
+    execl(kCtl.c_str(), "freeride-ctl", "load", CTL_TEST_PLUGIN, "--timeout", "60", "--run-dir", folder.path().c_str(),
+          nullptr);
+    _exit(127);
+  }
+  std::string shown;
+  std::array<char, 4096> buffer{};
+  for (ssize_t got = 0; (got = read(terminal, buffer.data(), buffer.size())) > 0;) {
+    shown.append(buffer.data(), static_cast<size_t>(got));
+    if (shown.find(", 2 s") != std::string::npos) let_go = true;
+  }
+  close(terminal);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  CHECK(status == 0);
+  CHECK_THAT(shown, Contains("loading libctl_test_plugin.so (") && Contains("\r\x1b[Kmine: SUBMITTED"));
+}
+
 TEST_CASE("what was nearly right is told: verbs, tasks, plugins; and numbers are told as numbers") {
   const TempDir folder;
   const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {

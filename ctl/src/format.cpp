@@ -27,7 +27,7 @@ std::string short_number(double value) {
   return print(size >= 99.95 ? "%.0f" : size >= 9.995 ? "%.1f" : "%.2f", value);
 }
 
-constexpr size_t kLeastLast = 14;  // columns that the last one keeps, before others are left out for it
+constexpr size_t kLeastLast = 24;  // columns that the last one keeps, before others are left out for it
 constexpr const char* kHeading = "\x1b[1m";
 constexpr const char* kNoTone = "\x1b[0m";
 

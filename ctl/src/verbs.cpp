@@ -17,6 +17,7 @@
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/python_env.hpp"
 #include "freeride/base/sha256.hpp"
+#include "freeride/base/waiting.hpp"
 #include "interrupt.hpp"
 #include "jobs.hpp"
 #include "json.hpp"
@@ -165,13 +166,21 @@ Result<int> load_once(Session& session, const LoadArguments& arguments) {
   if (!arguments.replace.empty()) {
     // The answer comes when the task has moved. A manager that is not there is told from one that takes its time.
     if (auto there = session.ask<bus::StatusReply>(bus::GetStatus{}); !there) return there.error();
-    const auto reply = session.ask<bus::TaskReply>(bus::ReplacePlugin{arguments.replace, *load}, std::move(attachment),
-                                                   kReplacePatience);
+    const auto reply = [&] {
+      const Waiting waiting("moving " + arguments.replace + " to " + load->plugin);
+      return session.ask<bus::TaskReply>(bus::ReplacePlugin{arguments.replace, *load}, std::move(attachment),
+                                         kReplacePatience);
+    }();
     return shown(session, reply,
                  [](const auto& r) { return render_task_line(r.task.state) + render_replacement(r.task); });
   }
-  return shown(session, session.ask<bus::TaskReply>(*load, std::move(attachment)),
-               [](const auto& r) { return render_task_line(r.task.state); });
+  const auto reply = [&] {
+    const std::string size =
+        attachment.empty() ? "" : " (" + human_bytes(static_cast<int64_t>(attachment.size())) + ")";
+    const Waiting waiting("loading " + load->plugin + size);
+    return session.ask<bus::TaskReply>(*load, std::move(attachment));
+  }();
+  return shown(session, reply, [](const auto& r) { return render_task_line(r.task.state); });
 }
 
 }  // namespace

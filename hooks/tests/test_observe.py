@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from freeride import observe
+from freeride._bubble_page import origins, what_if
+from freeride._bubble_page import page as bubble_page
 from support import SMALL, TRAIN, WATCHDOG, environment, free_port
 
 
@@ -82,6 +84,8 @@ def test_ranks_leave_a_report(tmp_path):
         ]
     spans = [event for event in json.load(open(out / "trace.json"))["traceEvents"] if event["ph"] == "X"]
     assert {event["pid"] for event in spans} == {1, 2} and all(event["dur"] > 0 for event in spans)
+    page = (out / "bubbles.html").read_text()
+    assert "Bubbles of gpt" in page and "4 micro-batches" in page and "$2.00" in page and str(TRAIN) in page
     again = command("--report", out)
     assert again.returncode == 0 and "gpt: 2 stages" in again.stdout
 
@@ -109,6 +113,61 @@ def test_table_counts_what_is_after_the_warm_up():
     assert "3 iterations of 100.0 ms" in text
     assert "20.0 %" in text and "$0.60 of the $3.00" in text
     assert "only" not in text
+
+
+def pipeline(stages=3, micro=4, clock="host"):
+    """A 1F1B pipeline whose stages work 10 ms a micro-batch, the last one 15 ms, in iterations of 100 ms."""
+    ranks = []
+    for stage in range(stages):
+        chunk = 15_000_000 if stage == stages - 1 else 10_000_000
+        waits = micro * (2 if 0 < stage < stages - 1 else 1)
+        length = (100_000_000 - micro * chunk) // waits
+        iterations = [(n, 1000 + n * 100_000_000, 1000 + (n + 1) * 100_000_000) for n in range(5)]
+        bubbles = [
+            (n, wait + 1, "AB"[wait % 2], begin + wait * length, begin + (wait + 1) * length)
+            for n, begin, _ in iterations
+            for wait in range(waits)
+        ]
+        changes = {"clock": clock if isinstance(clock, str) else clock[stage]}
+        ranks.append(rank_file(stage, stages, iterations=iterations, bubbles=bubbles, **changes))
+    return ranks
+
+
+def test_another_schedule_is_reckoned_from_the_measured_chunks():
+    ranks = pipeline()
+    rows = what_if(ranks, [observe.measure(rank) for rank in ranks])
+    now, more, twice, interleaved, zero = [iteration_ms for _, iteration_ms, _, _ in rows]
+    assert (now, more, twice) == pytest.approx((100, 115, 160))  # the slowest stage's 15 ms for each
+    assert interleaved == pytest.approx(60 + 40 / 2) and zero == pytest.approx(60 + 40 / 3)
+    assert [round(speed, 3) for _, _, speed, _ in rows][:2] == [1, round(5 / 115 * 25, 3)]
+    assert rows[0][3] == pytest.approx(1 - (40 + 40 + 60) / 300) and rows[1][3] < rows[0][3]
+    for odd in (ranks[:2], ranks[:1], [dict(ranks[0], bubbles=ranks[0]["bubbles"][:-1]), *ranks[1:]]):
+        assert what_if(odd, [observe.measure(rank) for rank in odd]) == []
+
+
+def test_the_page_needs_nothing_else_and_believes_no_name():
+    ranks = pipeline()
+    ranks[0].update(
+        job="<script>alert(1)</script>", device='"><img src=x>', command=["train.py", "--text", "a b & <c>"]
+    )
+    page = bubble_page(ranks, [observe.measure(rank) for rank in ranks])
+    assert "<script" not in page and "<img" not in page and "http" not in page
+    assert "python3 -m freeride.run train.py --text &#x27;a b &amp; &lt;c&gt;&#x27;" in page
+    assert "--stage 0" in page and "38.4 h" in page and "$" not in page  # of 72 h a day
+    assert "$76.80" in bubble_page(ranks, [observe.measure(rank) for rank in ranks], price=2.0)
+
+
+def test_clocks_of_two_hosts_are_never_compared():
+    ranks = pipeline(clock=("one", "one", "two"))
+    later = 5_000_000_000_000
+    for key in ("iterations", "bubbles"):  # the other host was booted at another time
+        ranks[2][key] = [(*row[:-2], row[-2] + later, row[-1] + later) for row in ranks[2][key]]
+    assert origins(ranks) == [1000, 1000, 1000 + later]
+    page = bubble_page(ranks, [observe.measure(rank) for rank in ranks])
+    assert "2 clocks" in page
+    spans = [event for event in observe.trace(ranks)["traceEvents"] if event["ph"] == "X"]
+    assert max(event["ts"] for event in spans) < 1e6  # within the half second that it was
+    assert "clocks" not in bubble_page(pipeline(), [observe.measure(rank) for rank in pipeline()])
 
 
 def test_missing_ranks_are_said():

@@ -13,6 +13,7 @@
 #include "elf_symbols.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/plugin_file.hpp"
+#include "freeride/base/waiting.hpp"
 #include "harness.hpp"
 #include "saved_state.hpp"
 
@@ -124,6 +125,13 @@ class LifeCheck {
   }
 
  private:
+  // What may take its time, told while it does; nothing else is printed meanwhile.
+  template <class Wait>
+  bool waited(const char* what, Wait wait) {
+    const Waiting waiting("plugin check: waiting for " + std::string(what));
+    return wait();
+  }
+
   // A wait failed: because of a verdict, or because nothing happened.
   bool give_up(const std::string& name, const std::string& awaited) {
     const auto outcome = harness_.verdict(1);
@@ -134,14 +142,15 @@ class LifeCheck {
   }
 
   bool create() {
-    if (!harness_.wait_state(FREERIDE_STATE_CREATED, most_ms_)) return give_up("create", "CreateSideTask");
+    if (!waited("CreateSideTask", [&] { return harness_.wait_state(FREERIDE_STATE_CREATED, most_ms_); }))
+      return give_up("create", "CreateSideTask");
     findings_.ok("create", "CreateSideTask took " + milliseconds(static_cast<int64_t>(harness_.answer().create_ns)));
     return true;
   }
 
   bool init() {
     harness_.open(FREERIDE_LEASE_INIT, most_ms_);
-    if (!harness_.wait_paused(most_ms_)) return give_up("init", "InitSideTask");
+    if (!waited("InitSideTask", [&] { return harness_.wait_paused(most_ms_); })) return give_up("init", "InitSideTask");
     harness_.revoke();
     findings_.ok("init", "InitSideTask took " + milliseconds(static_cast<int64_t>(harness_.answer().init_ns)));
     return stands_still("init");
@@ -162,11 +171,10 @@ class LifeCheck {
     // In the imperative interface a lease is one step.
     if (is_imperative()) wanted = 1;
     harness_.open(FREERIDE_LEASE_BUBBLE, is_imperative() ? kWorkloadMs : most_ms_);
-    const bool done = harness_.wait_until(
-        [&](const auto& answer) {
-          return pages::load_acquire(answer.steps) >= before + wanted || pages::load_acquire(answer.finished) != 0;
-        },
-        most_ms_);
+    const auto enough = [&](const auto& answer) {
+      return pages::load_acquire(answer.steps) >= before + wanted || pages::load_acquire(answer.finished) != 0;
+    };
+    const bool done = waited("steps", [&] { return harness_.wait_until(enough, most_ms_); });
     if (!done && harness_.verdict(1)) return give_up(name, "steps");
     if (pages::load_acquire(harness_.answer().finished) != 0) return finished();
     harness_.revoke();

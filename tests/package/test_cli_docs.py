@@ -37,7 +37,7 @@ def test_every_program_has_a_page():
 def test_every_option_and_verb_of_the_help_is_in_the_man_page(page):
     words = set(everything(BUILD / "bin" / page.stem))
     assert "--help" in words
-    text = page.read_text().replace(r"\-", "-")
+    text = re.sub(r"\\f[BR]", "", page.read_text()).replace(r"\-", "-")
     missing = {word for word in words if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text)}
     assert not missing
 
@@ -45,7 +45,7 @@ def test_every_option_and_verb_of_the_help_is_in_the_man_page(page):
 @pytest.mark.skipif(not shutil.which("groff"), reason="groff is not installed")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_page_is_sound(page):
-    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", page], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["groff", "-k", "-man", "-Tutf8", "-ww", page], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and not done.stderr, done.stderr
 
 
@@ -57,7 +57,9 @@ def complete(tmp_path):
     """What bash offers for words, the last of them unfinished. The program is played: it lists what it is told to."""
     lists = {"tasks": ["pagerank", "thumbs"], "plugins": ["image.so", "$(touch owned).so", "a b.so"]}
     script = tmp_path / "freeride-ctl"
-    cases = "".join(f"{verb}) printf '%s\\n' name {' '.join(map(shlex.quote, names))} ;;\n" for verb, names in lists.items())
+    cases = "".join(
+        f"{verb}) printf '%s\\n' name {' '.join(map(shlex.quote, names))} ;;\n" for verb, names in lists.items()
+    )
     script.write_text(f"#!/bin/sh\ncase $1 in\n{cases}esac\n")
     script.chmod(0o755)
 
@@ -101,3 +103,41 @@ def test_names_of_tasks_and_plugins_come_from_the_manager(complete, tmp_path):
     assert complete("load", "i") == ["image.so"]
     assert "image.so" in complete("load", "")
     assert not (tmp_path / "owned").exists()  # a file's name is no command
+
+
+# ---- the sample configuration ------------------------------------------------------------------------------------------
+
+
+def sample():
+    """Of each section its keys, and those lines that have a default."""
+    sections = {}
+    for line in (BUILD / "freeride.toml").read_text().splitlines():
+        if found := re.match(r"\[(\w+)\]", line):
+            keys, defaults = sections[found.group(1)] = set(), []
+        elif found := re.match(r"#(\w+) =(.*)", line):
+            keys.add(found.group(1))
+            if "# no default" not in found.group(2):
+                defaults.append(line.removeprefix("#"))
+    return sections
+
+
+@pytest.mark.parametrize("section", ["manager", "worker", "bus", "ctl"])
+def test_the_sample_configuration_has_every_key_and_defaults_that_hold(section, tmp_path):
+    keys, defaults = sample()[section]
+    file = tmp_path / "freeride.toml"
+
+    def complaint(text):
+        file.write_text(f"[{section}]\n{text}\n")
+        done = subprocess.run(
+            [BUILD / "bin" / f"freeride-{section}", *(["python-path"] if section == "ctl" else [])],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={"PATH": os.environ["PATH"], "FREERIDE_CONFIG": str(file)},
+        )
+        return done.stderr
+
+    known = set(re.search(r"known keys: (.*)", complaint("no_such_key = 1")).group(1).split(", "))
+    assert keys <= known and known - keys <= {"probe"}  # what a program calls itself with
+    # All of them at once, and a wrong key behind them: that alone is complained about.
+    assert "unknown key 'no_such_key'" in complaint("\n".join([*defaults, "no_such_key = 1"]))

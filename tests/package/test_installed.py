@@ -25,15 +25,18 @@ MOST_EXPOSED = {MANAGER: 19, ON_GPU: 51}
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
-    """This build's package, and the same as the version before it: it is installed first."""
+    """The one package of before, with all files, and this build's two: the former is installed first."""
     folder = tmp_path_factory.mktemp("package")
     subprocess.run(["cpack", "-G", "DEB", "-B", folder], cwd=BUILD, check=True, capture_output=True)
-    (new,) = folder.glob("freeride_*.deb")
+    (new,), (hook,) = folder.glob("freeride_*.deb"), folder.glob("freeride-hook_*.deb")
     subprocess.run(["dpkg-deb", "-R", new, folder / "before"], check=True)
+    subprocess.run(["dpkg-deb", "-x", hook, folder / "before"], check=True)
     control = folder / "before/DEBIAN/control"
-    control.write_text(re.sub(r"^Version: (.*)$", r"Version: \1~before", control.read_text(), flags=re.M))
+    text = re.sub(r"^Version: .*$", "Version: 0.1.0", control.read_text(), flags=re.M)
+    control.write_text(re.sub(r", freeride-hook \([^)]*\)|freeride-hook \([^)]*\), ", "", text))
+    assert "freeride-hook" not in control.read_text()
     subprocess.run(["dpkg-deb", "-b", folder / "before", folder / "before.deb"], check=True, capture_output=True)
-    return folder / "before.deb", new
+    return folder / "before.deb", new, hook
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +134,7 @@ def test_a_worker_that_is_killed_comes_back_with_its_side_task(machine, system):
 
 def test_an_upgrade_restarts_the_programs_and_side_tasks_go_on(machine, packages, system):
     before = {unit: main_pid(machine, unit) for unit in (MANAGER, ON_GPU, ON_CPU)}
-    machine.ok("dpkg", "--install", f"/shared/{packages[1].name}")
+    machine.ok("dpkg", "--install", *(f"/shared/{package.name}" for package in packages[1:]))
     assert states(machine, *before) == ["active"] * 3
     for unit, pid in before.items():
         assert main_pid(machine, unit) != pid, f"{unit} is still the old version's"
@@ -139,8 +142,18 @@ def test_an_upgrade_restarts_the_programs_and_side_tasks_go_on(machine, packages
         system.wait_steps(name)
 
 
+def test_debians_python_runs_and_observes_with_no_path_set(machine):
+    """As root, whose Python leaves what it compiles beside the package."""
+    for module, said in (("freeride.run", "freeride.run"), ("freeride.observe", "--report DIR")):
+        assert said in machine.ok("env", "-i", "PATH=/usr/bin", "/usr/bin/python3", "-m", module, "--help")
+    code = "import freeride.observe as o; from freeride._library import Library; print(o.__file__, Library().path)"
+    where = machine.ok("env", "-i", "PATH=/usr/bin", "/usr/bin/python3", "-c", code)
+    assert where == "/usr/share/freeride/python/freeride/observe.py libfreeride_hook.so"
+    machine.ok("test", "-d", "/usr/share/freeride/python/freeride/__pycache__")
+
+
 def test_a_removed_package_leaves_no_process_and_keeps_the_state(machine):
-    machine.ok("dpkg", "--remove", "freeride")
+    machine.ok("dpkg", "--remove", "freeride", "freeride-hook")
     assert set(states(machine, MANAGER, ON_GPU, ON_CPU)) <= {"inactive", "unknown", "failed"}
     assert not [line for line in machine.ok("ps", "-e", "-o", "args=").splitlines() if "/freeride-" in line]
     assert "/usr/bin/freeride" not in machine.run("sh", "-c", "ls /usr/bin/freeride-*").stdout
@@ -148,7 +161,7 @@ def test_a_removed_package_leaves_no_process_and_keeps_the_state(machine):
 
 
 def test_a_purge_leaves_nothing_but_what_the_operator_wrote(machine):
-    machine.ok("dpkg", "--purge", "freeride")
+    machine.ok("dpkg", "--purge", "freeride", "freeride-hook")
     left = machine.ok(
         "find", "/etc", "/run", "/usr", "/var", "-name", "*freeride*", "-not", "-path", "/var/log/*"
     ).split()

@@ -28,14 +28,55 @@ def package(tmp_path_factory):
     done = run("cpack", "-G", "DEB", "-B", folder, cwd=BUILD)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = folder.glob("freeride_*.deb")
+    assert {made.name.split("_")[0] for made in folder.glob("*.deb")} == {"freeride", "freeride-hook"}
     return path
 
 
 @pytest.fixture(scope="module")
-def root(package):
+def hook_package(package):
+    (path,) = package.parent.glob("freeride-hook_*.deb")
+    return path
+
+
+@pytest.fixture(scope="module")
+def root(package, hook_package):
     folder = package.parent / "root"
-    assert run("dpkg-deb", "-x", package, folder).returncode == 0
+    for each in (package, hook_package):
+        assert run("dpkg-deb", "-x", each, folder).returncode == 0
     return folder
+
+
+def contents(package):
+    return {line.split()[5] for line in run("dpkg-deb", "-c", package).stdout.splitlines() if line.startswith("-")}
+
+
+def test_the_hook_s_package_is_what_a_training_needs_and_no_file_is_in_both(package, hook_package):
+    hook, rest = contents(hook_package), contents(package)
+    assert not hook & rest
+    assert {"./usr/share/freeride/python/freeride/observe.py", "./usr/lib/python3/dist-packages/freeride.pth"} <= hook
+    assert {path.rpartition("/")[2] for path in hook if path.endswith(".so")} == {
+        "libfreeride_hook.so",
+        "libfreeride_memory.so",
+    }
+    assert not [path for path in hook if "/bin/" in path or "systemd" in path]
+    depends = run("dpkg-deb", "-f", hook_package, "Depends").stdout
+    assert "libc6" in depends and not re.search(r"zmq|sqlite|bubblewrap|freeride", depends), depends
+
+
+def test_who_has_the_one_package_of_before_gets_both(package, hook_package):
+    """dpkg is not to refuse files that the older package has, nor to leave that one without them."""
+    version = run("dpkg-deb", "-f", package, "Version").stdout.strip()
+    assert f"freeride-hook (= {version})" in run("dpkg-deb", "-f", package, "Depends").stdout
+    for field in ("Replaces", "Breaks"):
+        assert run("dpkg-deb", "-f", hook_package, field).stdout.strip() == f"freeride (<< {version}~)"
+
+
+def test_it_brings_man_pages_completion_and_a_sample_configuration(package):
+    files = contents(package)
+    pages = {f"./usr/share/man/man1/freeride-{name}.1" for name in ("ctl", "manager", "worker", "runner", "bus")}
+    assert pages <= {path.removesuffix(".gz") for path in files}
+    assert "./usr/share/bash-completion/completions/freeride-ctl" in files
+    assert "./usr/share/doc/freeride/freeride.toml" in files
 
 
 def elf_files(root):

@@ -15,7 +15,9 @@ SOURCE = pathlib.Path(os.environ["FREERIDE_SOURCE_DIR"])
 
 
 def run(*words, **more):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=280, check=False, **more)
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=280, check=False, **more
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

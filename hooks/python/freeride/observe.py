@@ -5,12 +5,14 @@ No manager, worker or side task is needed, and none is used. In place of `python
     torchrun --nproc_per_node 4 -m freeride.observe train.py …
 
 Each rank leaves rank<N>.json in the folder; when all are there, rank 0 prints a table (per stage: how many bubbles of which type, how long, what
-share of the time, what that is worth), and draws bubbles.png and trace.json (Perfetto). The training is otherwise as it would be.
+share of the time, what that is worth), and leaves it as one page, bubbles.html, with bubbles.png and trace.json (Perfetto). The training is
+otherwise as it would be.
 
   --out DIR        folder of the report; default freeride-observe, or $FREERIDE_OBSERVE_DIR
-  --price DOLLARS  of one hour of one device, to say what the bubbles cost; default: not said
+  --gpu-hour-price DOLLARS
+                   of one hour of one device, to say what the bubbles cost; default: hours are said. Also --price
   --skip N         iterations at the start that do not count, since they warm up; default 3
-  --report DIR     prints the report of an earlier run, and runs nothing
+  --report DIR     makes the report of an earlier run, and runs nothing
 """
 
 import atexit
@@ -23,13 +25,23 @@ import sys
 import tempfile
 import time
 
+from ._bubble_page import PICTURE_ITERATIONS, origins, page
+
 MOST_BUBBLES = 1 << 18  # kept of each rank, the newest: what it observes does not grow without bound
 MOST_ITERATIONS = 1 << 16
 PATIENCE_S = 30  # of rank 0 for the other ranks' files
-PICTURE_ITERATIONS = 3
 
 
 # ---- in the training's process -----------------------------------------------------------------------------------------------------
+
+
+def clock():
+    """What tells this host's clock from others': a boot of a kernel. Nothing where it is not known."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 class Observer:
@@ -46,6 +58,7 @@ class Observer:
         self._usable = 0
         self._about = None
         self._pid = os.getpid()
+        self.command = []
         hook.at_iteration_end = self.look  # an error of it switches the hook off
         atexit.register(self.write)
 
@@ -93,6 +106,8 @@ class Observer:
                     {
                         **self._about,
                         "usable_bytes": self._usable,
+                        "clock": clock(),
+                        "command": self.command,
                         "bubbles": list(self._bubbles),
                         "iterations": list(self._iterations),
                     },
@@ -187,7 +202,7 @@ def table(ranks, price=None, skip=0):
         "",
         f"bubbles take {100 * share:.1f} % of the devices' time"
         + (
-            ""
+            f": {share * 24 * len(ranks):.1f} of {24 * len(ranks)} device hours a day"
             if price is None
             else f": ${share * price * len(ranks):.2f} of the ${price * len(ranks):.2f} that an hour of the "
             f"{len(ranks)} devices costs"
@@ -202,9 +217,8 @@ def table(ranks, price=None, skip=0):
 
 def trace(ranks):
     """A Chrome trace: a process per stage, iterations and bubbles."""
-    start_ns = min((begin for rank in ranks for _, begin, _ in rank["iterations"]), default=0)
     events = []
-    for rank in ranks:
+    for rank, start_ns in zip(ranks, origins(ranks)):
         pid = rank["rank"] + 1
         names = [("process_name", f"stage {rank['stage']} on {rank['device']}")]
         names += [("thread_name", "training"), ("thread_name", "bubbles")]
@@ -244,18 +258,18 @@ def draw(path, ranks):
     shown = ranks[0]["iterations"][-PICTURE_ITERATIONS:]
     if not shown:
         return False
-    left, right = shown[0][1], shown[-1][2]
+    zeros = origins(ranks, PICTURE_ITERATIONS)  # each lane by its own clock
+    width = shown[-1][2] - zeros[0]
     figure, (line, box) = pyplot.subplots(
         2, 1, figsize=(12, 2.2 + 0.9 * len(ranks)), dpi=120, gridspec_kw={"hspace": 0.75}
     )
-    for row, rank in enumerate(ranks):
-        for _, begin, end in rank["iterations"]:
-            if end > left and begin < right:
-                line.barh(row, (end - begin) / 1e6, left=(begin - left) / 1e6, height=0.7, color=dark, linewidth=0)
-        for _, _, _, begin, end in rank["bubbles"]:
-            if end > left and begin < right:
-                line.barh(row, (end - begin) / 1e6, left=(begin - left) / 1e6, height=0.7, color=light, linewidth=0)
-    line.set_xlim(0, (right - left) / 1e6)
+    for row, (rank, zero) in enumerate(zip(ranks, zeros)):
+        spans = [(dark, begin, end) for _, begin, end in rank["iterations"]]
+        spans += [(light, begin, end) for _, _, _, begin, end in rank["bubbles"]]
+        for colour, begin, end in spans:
+            if end > zero and begin < zero + width:
+                line.barh(row, (end - begin) / 1e6, left=(begin - zero) / 1e6, height=0.7, color=colour, linewidth=0)
+    line.set_xlim(0, width / 1e6)
     line.set_title(f"the last {len(shown)} iterations: training dark, bubbles light", fontsize=10, loc="left")
     line.set_xlabel("ms")
     labels = [f"stage {rank['stage']}" for rank in ranks]
@@ -290,9 +304,11 @@ def report(folder, price=None, skip=0):
     print("\n".join(["", *table(ranks, price, skip)]))
     with open(os.path.join(folder, "trace.json"), "w") as file:
         json.dump(trace(ranks), file)
+    with open(os.path.join(folder, "bubbles.html"), "w", encoding="utf-8") as file:
+        file.write(page(ranks, [measure(rank, skip) for rank in ranks], price))
     drawn = draw(os.path.join(folder, "bubbles.png"), ranks)
     print(
-        f"{folder}/trace.json opens in Perfetto; "
+        f"{folder}/bubbles.html shows it in a browser, {folder}/trace.json in Perfetto; "
         + (f"{folder}/bubbles.png" if drawn else "no picture: matplotlib is not installed"),
         flush=True,
     )
@@ -306,6 +322,7 @@ def options(arguments):
     chosen = {
         "--out": os.environ.get("FREERIDE_OBSERVE_DIR", "freeride-observe"),
         "--price": None,
+        "--gpu-hour-price": None,
         "--skip": "3",
         "--report": None,
     }
@@ -315,7 +332,7 @@ def options(arguments):
             if len(arguments) < 2:
                 raise ValueError(f"{name} needs a value")
             value, arguments = arguments[1], arguments[1:]
-        chosen[name], arguments = value, arguments[1:]
+        chosen["--price" if name == "--gpu-hour-price" else name], arguments = value, arguments[1:]
     if arguments and arguments[0].startswith("--"):
         raise ValueError(f"unknown option {arguments[0]}")
     try:
@@ -343,7 +360,9 @@ def main():
         os.makedirs(out, exist_ok=True)
         # Of an earlier run: it must not be taken for this one's.
         rank = os.environ.get("RANK", "*")  # none yet: the script starts the ranks by itself
-        for name in [f"rank{rank}.json"] + (["trace.json", "bubbles.png"] if rank in ("0", "*") else []):
+        for name in [f"rank{rank}.json"] + (
+            ["trace.json", "bubbles.png", "bubbles.html"] if rank in ("0", "*") else []
+        ):
             for path in glob.glob(os.path.join(glob.escape(out), name)):
                 os.remove(path)
     except (ValueError, OSError) as error:
@@ -360,7 +379,7 @@ def main():
     )
     if not off():
         observer = Observer(os.path.abspath(out))
-        observer.price, observer.skip = price, skip
+        observer.price, observer.skip, observer.command = price, skip, rest
     sys.argv = ["freeride.run", *rest]
     return run.main()
 
