@@ -20,12 +20,13 @@ import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 TARGETS = {  # name: its part of --inputs, by how quick it is
-    "plugin_file": 0.3,
+    "plugin_file": 0.25,
     "bus": 0.3,
     "pages": 0.15,
     "handover": 0.1,
     "saved_state": 0.05,
     "config": 0.1,
+    "recording": 0.05,
 }
 MOST_KEPT_BYTES = 8192  # of one input
 
