@@ -108,7 +108,6 @@ Status FileWriter::flush() {
   Impl& impl = *impl_;
   if (impl.events == 0) return {};
   std::string bytes = impl.heads;
-  const uint64_t chunk_at = impl.size + bytes.size();
   bytes += mcap::pack_chunk(impl.records, impl.begin_ns, impl.end_ns);
   const Status written = impl.broken ? Status(Error{Code::kExhausted,
                                                     "the recording " + impl.file.string() + " ends within a record",
@@ -121,9 +120,7 @@ Status FileWriter::flush() {
     }
     std::string_view rest = std::string_view(bytes).substr(impl.heads.size());
     const auto record = mcap::next_record(rest);
-    if (const auto chunk = mcap::read_chunk(record->content)) {
-      impl.summary.add_chunk(chunk_at, bytes.size() - impl.heads.size(), *chunk);
-    }
+    if (const auto chunk = mcap::read_chunk(record->content)) impl.summary.add_chunk(*chunk);
     for (const auto& [channel, count] : impl.messages) impl.summary.messages[channel] += count;
     impl.floor_ns = impl.end_ns;
   }
@@ -183,7 +180,7 @@ bool count_messages(const Walk& walk, const RecordAt& at, mcap::Summary& summary
     ++messages[message->channel];
   }
   if (!rest.empty()) return false;
-  summary.add_chunk(at.offset, at.end() - at.offset, *chunk);
+  summary.add_chunk(*chunk);
   for (const auto& [channel, count] : messages) summary.messages[channel] += count;
   return true;
 }

@@ -156,9 +156,10 @@ std::string pack_chunk(std::string_view records, uint64_t begin_ns, uint64_t end
   return record;
 }
 
-void Summary::add_chunk(uint64_t offset, uint64_t length, const Chunk& chunk) {
-  chunks.push_back({offset, length, chunk.begin_ns, chunk.end_ns, chunk.packed.size(), chunk.size,
-                    std::string(chunk.compression)});
+void Summary::add_chunk(const Chunk& chunk) {
+  begin_ns = chunks == 0 ? chunk.begin_ns : std::min(begin_ns, chunk.begin_ns);
+  end_ns = std::max(end_ns, chunk.end_ns);
+  ++chunks;
 }
 
 std::string Summary::end_of_file(uint64_t offset) const {
@@ -166,18 +167,9 @@ std::string Summary::end_of_file(uint64_t offset) const {
   append_record(end, Op::kDataEnd, Out().u32(crc).bytes());
   const uint64_t base = offset + end.size();
 
-  std::string channel_group, chunk_group, statistics, metadata;
+  std::string channel_group, statistics, metadata;
   for (const auto& [id, topic] : channels) append_channel(channel_group, {id, topic});
-  uint64_t begin_ns = 0, end_ns = 0, count = 0;
-  for (const ChunkAt& chunk : chunks) {
-    begin_ns = begin_ns == 0 ? chunk.begin_ns : std::min(begin_ns, chunk.begin_ns);
-    end_ns = std::max(end_ns, chunk.end_ns);
-    Out index;
-    index.u64(chunk.begin_ns).u64(chunk.end_ns).u64(chunk.offset).u64(chunk.length);
-    index.u32(0).u64(0);  // no message indexes
-    index.text(chunk.compression).u64(chunk.packed).u64(chunk.size);
-    append_record(chunk_group, Op::kChunkIndex, index.bytes());
-  }
+  uint64_t count = 0;
   Out counts;
   for (const auto& [channel, messages_of_it] : messages) {
     counts.u16(channel).u64(messages_of_it);
@@ -190,7 +182,7 @@ std::string Summary::end_of_file(uint64_t offset) const {
                     .u32(static_cast<uint32_t>(channels.size()))
                     .u32(0)
                     .u32(metadata_length > 0 ? 1 : 0)
-                    .u32(static_cast<uint32_t>(chunks.size()))
+                    .u32(chunks)
                     .u64(begin_ns)
                     .u64(end_ns)
                     .text(counts.bytes())
@@ -202,7 +194,6 @@ std::string Summary::end_of_file(uint64_t offset) const {
   std::string summary, offsets;
   append_group(summary, offsets, base, Op::kChannel, channel_group);
   append_group(summary, offsets, base, Op::kStatistics, statistics);
-  append_group(summary, offsets, base, Op::kChunkIndex, chunk_group);
   append_group(summary, offsets, base, Op::kMetadataIndex, metadata);
   const uint64_t offsets_at = base + summary.size();
   summary += offsets;

@@ -2,13 +2,11 @@
 // FreeRide's is in here, and no file is opened.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace freeride::recorder::mcap {
 
@@ -23,7 +21,6 @@ enum class Op : uint8_t {
   kChannel = 0x04,
   kMessage = 0x05,
   kChunk = 0x06,
-  kChunkIndex = 0x08,
   kStatistics = 0x0b,
   kMetadata = 0x0c,
   kMetadataIndex = 0x0d,
@@ -116,19 +113,15 @@ std::string pack_chunk(std::string_view records, uint64_t begin_ns, uint64_t end
 
 /// What the end of a file says of all that is before it.
 struct Summary {
-  struct ChunkAt {
-    uint64_t offset = 0, length = 0, begin_ns = 0, end_ns = 0, packed = 0, size = 0;
-    std::string compression;
-  };
   std::map<uint16_t, std::string> channels;
   std::map<uint16_t, uint64_t> messages;  ///< by channel
-  std::vector<ChunkAt> chunks;
+  uint32_t chunks = 0;
+  uint64_t begin_ns = 0, end_ns = 0;  ///< of all chunks
   uint64_t metadata_offset = 0, metadata_length = 0;  ///< of the one record of metadata
   std::string metadata_name;
   uint32_t crc = 0;  ///< of everything so far
 
-  /// Notes the chunk whose record, `length` bytes at `offset`, has this head.
-  void add_chunk(uint64_t offset, uint64_t length, const Chunk& chunk);
+  void add_chunk(const Chunk& chunk);
   /// Data End, summary, footer and magic, for a file that has `offset` bytes.
   std::string end_of_file(uint64_t offset) const;
 };

@@ -177,10 +177,9 @@ def test_a_full_disk_is_a_pause(tmp_path):
             ctl = system.tree.program("freeride-ctl")
             until(lambda: list((disk / "r").glob("*.mcap")) and kills.view(ctl, disk / "r", system.env), "events")
             filler = disk / "filler"
-            with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
+            with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
                 while True:
                     file.write(b"x" * 4096)
-                    file.flush()
             until(lambda: "recording pauses" in log.read_text(), "the pause")
             time.sleep(5)
             assert log.read_text().count("recording pauses") == 1
