@@ -39,7 +39,9 @@ def cost(tree, seconds):
         system.start_manager()
         start_bubbles(system)
         folder = system.root / "recording"
-        recorder = system.start("recorder", [tree.program("freeride-recorder"), "--recordings", folder, "--keep-free", 0])
+        recorder = system.start(
+            "recorder", [tree.program("freeride-recorder"), "--recordings", folder, "--keep-free", 0]
+        )
 
         def size():
             return sum(file.stat().st_size for file in folder.glob("*.mcap"))
@@ -92,7 +94,11 @@ def main():
     options = parser.parse_args()
     tree = Tree.of_build(options.build)
     figures = {}
-    for part in (lambda: cost(tree, options.seconds), lambda: replay(tree), lambda: lost_after_kills(tree, options.kills)):
+    for part in (
+        lambda: cost(tree, options.seconds),
+        lambda: replay(tree),
+        lambda: lost_after_kills(tree, options.kills),
+    ):
         figures.update(part())
         print(json.dumps(figures), flush=True)
     others = json.loads(options.out.read_text()) if options.out.exists() else {}

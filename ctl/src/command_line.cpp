@@ -271,8 +271,7 @@ void add_recording(CLI::App& app, Arguments& arguments) {
   RecordingArguments& recording = arguments.recording;
   auto* sub = app.add_subcommand("recording", "what freeride-recorder has written; needs no manager");
   sub->require_subcommand(1);
-  const auto verb = [&](const char* name, const char* help,
-                        Result<int> (*run)(Session&, const RecordingArguments&)) {
+  const auto verb = [&](const char* name, const char* help, Result<int> (*run)(Session&, const RecordingArguments&)) {
     auto* inner = sub->add_subcommand(name, help);
     inner->add_option("--recording", recording.path, "a file or a folder; default: where freeride-recorder writes");
     does(inner, arguments, [&arguments, run](Session& session) { return run(session, arguments.recording); });
@@ -296,7 +295,8 @@ void add_why(CLI::App& app, Arguments& arguments) {
   WhyArguments& why = arguments.why;
   auto* sub = app.add_subcommand("why", "why a side task, or those beside a rank, run or do not");
   sub->add_option("subject", why.subject, "a task, or JOB/RANK")->required();
-  auto* at = sub->add_option("--at", why.at, "at this moment, from the recording: 03:14, 2026-11-23T03:14:05, '10m ago'");
+  auto* at =
+      sub->add_option("--at", why.at, "at this moment, from the recording: 03:14, 2026-11-23T03:14:05, '10m ago'");
   sub->add_option("--since", why.since, "in so much time up to now, from the recording: 90s, 10m")->excludes(at);
   sub->add_option("--recording", why.recording, "a file or a folder; default: where freeride-recorder writes");
   does(sub, arguments, [&arguments](Session& session) { return run_why(session, arguments.why); });

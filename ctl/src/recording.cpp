@@ -27,7 +27,8 @@ Result<recorder::Range> range_of(const RecordingArguments& arguments) {
     if (auto taken = take(range.to_ns, parse_moment(arguments.to, now)); !taken) return taken.error();
   }
   if (range.from_ns > range.to_ns) {
-    return Error{Code::kInvalidArgument, "--from " + arguments.from + " is after --to " + arguments.to, "exchange them"};
+    return Error{Code::kInvalidArgument, "--from " + arguments.from + " is after --to " + arguments.to,
+                 "exchange them"};
   }
   if (!arguments.topic.empty()) range.topics = {arguments.topic};
   return range;
@@ -46,10 +47,11 @@ void say_damage(const recorder::Reader& reader) {
 }
 
 nlohmann::json file_json(const recorder::FileInfo& file) {
-  return {{"file", file.file.string()},       {"begin_ns", file.begin_ns}, {"end_ns", file.end_ns},
-          {"size_bytes", file.size_bytes},    {"chunks", file.chunks},     {"finished", file.finished},
-          {"host", file.clocks.host},         {"boot_id", file.clocks.boot_id},
-          {"wall_ns", file.clocks.wall_ns},   {"monotonic_ns", file.clocks.monotonic_ns}};
+  return {{"file", file.file.string()},     {"begin_ns", file.begin_ns},
+          {"end_ns", file.end_ns},          {"size_bytes", file.size_bytes},
+          {"chunks", file.chunks},          {"finished", file.finished},
+          {"host", file.clocks.host},       {"boot_id", file.clocks.boot_id},
+          {"wall_ns", file.clocks.wall_ns}, {"monotonic_ns", file.clocks.monotonic_ns}};
 }
 
 Status export_mcap(recorder::Reader& reader, const std::string& out, uint64_t& events) {
@@ -153,7 +155,8 @@ Result<int> run_recording_export(Session& session, const RecordingArguments& arg
   auto reader = open_recording(arguments.path, std::move(*range));
   if (!reader) return reader.error();
   uint64_t count = 0;
-  const Status done = trace ? export_trace(**reader, arguments.out, count) : export_mcap(**reader, arguments.out, count);
+  const Status done =
+      trace ? export_trace(**reader, arguments.out, count) : export_mcap(**reader, arguments.out, count);
   if (!done) return done.error();
   say_damage(**reader);
   if (count == 0) {

@@ -86,10 +86,12 @@ class Teller {
     if (bubble.begin_ns <= story_.at_ns && is_near(bubble.begin_ns)) open_ = bubble;
   }
   void take(const bus::BubbleEnd& end) {
-    if (!is_ours(end.job, end.rank, end.device) && !(story_.subject.is_task() && end.task == story_.subject.name)) return;
+    if (!is_ours(end.job, end.rank, end.device) && !(story_.subject.is_task() && end.task == story_.subject.name))
+      return;
     const Story::Bubble bubble{end, wall_of(end.begin_ns), wall_of(end.end_ns)};
     if (!is_believed(end.begin_ns, end.end_ns) || !is_near(bubble.begin_ns)) return;
-    if (open_ && open_->end.job == end.job && open_->end.rank == end.rank && open_->begin_ns <= bubble.begin_ns) open_.reset();
+    if (open_ && open_->end.job == end.job && open_->end.rank == end.rank && open_->begin_ns <= bubble.begin_ns)
+      open_.reset();
     if (bubble.begin_ns <= story_.at_ns && bubble.end_ns >= story_.at_ns) story_.bubble = bubble;
     if (bubble.end_ns < story_.from_ns || bubble.begin_ns > story_.to_ns) return;
     ++story_.bubbles;
@@ -144,7 +146,8 @@ class Teller {
 std::string sentence(const Story& story) {
   const policy::Why why = story.why();
   // What the manager has said at the time has the figures.
-  if (story.task && why == policy::why_of(story.task->why).value_or(policy::Why::kNone) && !story.task->reason.empty()) {
+  if (story.task && why == policy::why_of(story.task->why).value_or(policy::Why::kNone) &&
+      !story.task->reason.empty()) {
     return story.task->reason;
   }
   return policy::render_why(why, {});
@@ -159,8 +162,8 @@ std::string bubble_text(const Story& story) {
   const auto& bubble = *story.bubble;
   std::string text = "of " + rank_name(bubble.end) + ", iteration " + std::to_string(bubble.end.iteration);
   if (bubble.end_ns == 0) return text + ", " + human_ns(story.at_ns - bubble.begin_ns) + " old; it has no recorded end";
-  return text + ", " + human_ns(bubble.end_ns - bubble.begin_ns) + " long, " +
-         human_ns(story.at_ns - bubble.begin_ns) + " after its begin";
+  return text + ", " + human_ns(bubble.end_ns - bubble.begin_ns) + " long, " + human_ns(story.at_ns - bubble.begin_ns) +
+         " after its begin";
 }
 
 std::string lease_text(const Story& story) {
@@ -204,8 +207,8 @@ policy::Why Story::why() const {
   if (took_part()) return Why::kNone;
   if (bubble->end_ns == 0) return told;
   if (end.holdout) return Why::kHoldout;
-  if (end.leased) return subject.is_task() && end.task != subject.name && !end.task.empty() ? Why::kOtherLease
-                                                                                          : Why::kStepTooLong;
+  if (end.leased)
+    return subject.is_task() && end.task != subject.name && !end.task.empty() ? Why::kOtherLease : Why::kStepTooLong;
   if (told != Why::kNone && told != Why::kTraining) return told;
   return end.learned_ns == 0 ? Why::kUnknown : told;
 }
@@ -233,8 +236,9 @@ std::string render_story(const Story& story, bool moment) {
   if (moment) {
     out += printable(story.subject.name) + " at " + moment_text(story.at_ns) + "\n";
     if (story.task) {
-      add(out, "state", story.task->state + " since " + moment_text(story.task_since_ns) +
-                            (story.task->worker.empty() ? "" : " on " + story.task->worker));
+      add(out, "state",
+          story.task->state + " since " + moment_text(story.task_since_ns) +
+              (story.task->worker.empty() ? "" : " on " + story.task->worker));
     } else if (story.rank) {
       add(out, "state", story.rank->state + ", stage " + std::to_string(story.rank->stage));
     }
@@ -261,8 +265,9 @@ std::string render_story(const Story& story, bool moment) {
     add(out, "gap", "nothing was recorded in this time; the last before was at " + moment_text(story.last_event_ns));
   }
   if (story.gaps > 0) {
-    add(out, "gap", "events are missing in the recording: " +
-                        (story.lost > 0 ? human_count(story.lost) : std::string("not known how many")));
+    add(out, "gap",
+        "events are missing in the recording: " +
+            (story.lost > 0 ? human_count(story.lost) : std::string("not known how many")));
   }
   return out;
 }

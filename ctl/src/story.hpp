@@ -48,7 +48,7 @@ struct Story {
   uint64_t events = 0;        ///< of any kind, of anybody: 0 where nothing was recorded
   int64_t last_event_ns = 0;  ///< the last of anybody's before to_ns
 
-  bool known = false;         ///< the recording tells of the subject, by to_ns
+  bool known = false;      ///< the recording tells of the subject, by to_ns
   bool took_part() const;  ///< whether the task, or any, made a step in the bubble
   /// Why there was no lease or no step at the moment; kNone: nothing was in its way, or nobody knows.
   policy::Why why() const;

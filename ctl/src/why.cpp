@@ -36,7 +36,8 @@ Result<int> tell(Session& session, const WhyArguments& arguments, int64_t at_ns,
       return Error{Code::kNotFound, "nothing was recorded around " + moment_text(at_ns),
                    "see freeride-ctl recording ls"};
     }
-    return Error{Code::kNotFound, "the recording knows no task or rank " + arguments.subject + " at " + moment_text(at_ns),
+    return Error{Code::kNotFound,
+                 "the recording knows no task or rank " + arguments.subject + " at " + moment_text(at_ns),
                  "a rank is written JOB/RANK; see freeride-ctl recording view"};
   }
   session.out() << (session.json() ? dump(story_json(*story, moment)) + "\n" : render_story(*story, moment));

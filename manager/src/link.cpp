@@ -160,8 +160,8 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
 }
 
 void Link::note(AuditEntry entry) {
-  publisher_->publish(
-      bus::CommandDone{entry.command, entry.target, entry.by.account, entry.outcome, bounded(entry.message, kMaxReason)});
+  publisher_->publish(bus::CommandDone{entry.command, entry.target, entry.by.account, entry.outcome,
+                                       bounded(entry.message, kMaxReason)});
   audit_.note(std::move(entry));
 }
 

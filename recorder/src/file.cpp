@@ -109,10 +109,9 @@ Status FileWriter::flush() {
   if (impl.events == 0) return {};
   std::string bytes = impl.heads;
   bytes += mcap::pack_chunk(impl.records, impl.begin_ns, impl.end_ns);
-  const Status written = impl.broken ? Status(Error{Code::kExhausted,
-                                                    "the recording " + impl.file.string() + " ends within a record",
-                                                    ""})
-                                     : impl.append(bytes);
+  const Status written =
+      impl.broken ? Status(Error{Code::kExhausted, "the recording " + impl.file.string() + " ends within a record", ""})
+                  : impl.append(bytes);
   if (written) {
     std::string_view heads = impl.heads;
     while (const auto record = mcap::next_record(heads)) {
@@ -212,8 +211,8 @@ Result<Recovered> recover(const std::filesystem::path& file) {
       continue;
     }
     constexpr uint64_t kMaxRecord = 1 << 20;
-    const auto bytes = record->size <= kMaxRecord ? walk->read(record->offset, record->end() - record->offset)
-                                                  : std::nullopt;
+    const auto bytes =
+        record->size <= kMaxRecord ? walk->read(record->offset, record->end() - record->offset) : std::nullopt;
     if (!bytes) break;
     const std::string_view content = std::string_view(*bytes).substr(mcap::kRecordHead);
     if (record->op == mcap::Op::kMetadata && read_metadata(content)) {

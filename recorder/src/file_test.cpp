@@ -152,7 +152,8 @@ TEST_CASE("a file with a damaged byte anywhere is read to its end, and what is r
     size_t events = 0;
     while (const auto event = (*reader)->next()) {
       ++events;
-      REQUIRE(std::any_of(written.begin(), written.end(), [&](const Kept& kept) { return kept.payload == event->payload; }));
+      REQUIRE(std::any_of(written.begin(), written.end(),
+                          [&](const Kept& kept) { return kept.payload == event->payload; }));
     }
     REQUIRE(events <= written.size());
   }

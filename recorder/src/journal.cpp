@@ -189,7 +189,8 @@ void Journal::take(const bus::Event& event) {
   if (event.is("bubble.begin/") && begins_.size() < kMaxBegins) {
     const std::string rest = event.topic.substr(event.topic.find('/'));
     const auto held = begins_.find(rest);
-    if (held != begins_.end()) add(held->second.topic, held->second.log_ns, held->second.publish_ns, held->second.payload);
+    if (held != begins_.end())
+      add(held->second.topic, held->second.log_ns, held->second.publish_ns, held->second.payload);
     begins_[rest] = {event.topic, event.payload, log_ns, publish_ns};
     if (oldest_ns_ == 0) oldest_ns_ = now;
     return;

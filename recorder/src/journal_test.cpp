@@ -216,8 +216,7 @@ TEST_CASE("after a pause the recording has a gap with the number of events") {
   rig.tick(Journal::kFlushAfterNs);
   CHECK_FALSE(rig.journal->paused());
   rig.tick(Journal::kFlushAfterNs);
-  CHECK(rig.topics() ==
-        std::vector<std::string>{"bubble.end/gpt/1", "bubble.end/gpt/5", "recording.gap/disk"});
+  CHECK(rig.topics() == std::vector<std::string>{"bubble.end/gpt/1", "bubble.end/gpt/5", "recording.gap/disk"});
   Range range;
   range.topics = {"recording.gap/"};
   auto reader = Reader::open(rig.options.folder, range);

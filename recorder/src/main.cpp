@@ -114,8 +114,8 @@ int run(int argc, char** argv) {
   const auto readers = operators_group(arguments.group);
   if (!readers) return fail(readers.error());
   JournalOptions options;
-  options.folder = arguments.recordings.empty() ? paths.state_dir / "recordings"
-                                                : std::filesystem::path(arguments.recordings);
+  options.folder =
+      arguments.recordings.empty() ? paths.state_dir / "recordings" : std::filesystem::path(arguments.recordings);
   options.keep_ns = static_cast<int64_t>(arguments.keep_hours * 3600 * kNsPerSec);
   options.keep_bytes = arguments.keep_bytes, options.keep_free_bytes = arguments.keep_free;
   options.group = *readers;
@@ -124,8 +124,7 @@ int run(int argc, char** argv) {
   if (!journal) return fail(journal.error());
 
   paths.run_dir = arguments.run_dir;
-  const std::string endpoint =
-      arguments.events_endpoint.empty() ? paths.events_endpoint() : arguments.events_endpoint;
+  const std::string endpoint = arguments.events_endpoint.empty() ? paths.events_endpoint() : arguments.events_endpoint;
   zmq::context_t context(1);
   auto events = bus::Subscriber::connect(context, endpoint, {""});
   if (!events) return fail(events.error());

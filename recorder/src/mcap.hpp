@@ -116,7 +116,7 @@ struct Summary {
   std::map<uint16_t, std::string> channels;
   std::map<uint16_t, uint64_t> messages;  ///< by channel
   uint32_t chunks = 0;
-  uint64_t begin_ns = 0, end_ns = 0;  ///< of all chunks
+  uint64_t begin_ns = 0, end_ns = 0;                  ///< of all chunks
   uint64_t metadata_offset = 0, metadata_length = 0;  ///< of the one record of metadata
   std::string metadata_name;
   uint32_t crc = 0;  ///< of everything so far

@@ -12,7 +12,7 @@ namespace {
 // A time since 1970 as the file has it; what no clock shows is the latest.
 int64_t as_wall(uint64_t ns) {
   return ns > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ? std::numeric_limits<int64_t>::max()
-                                                                          : static_cast<int64_t>(ns);
+                                                                         : static_cast<int64_t>(ns);
 }
 
 bool begins_with_one_of(std::string_view topic, const std::vector<std::string>& beginnings) {
@@ -66,7 +66,8 @@ Result<Heads> read_heads(const std::filesystem::path& file, Walk& walk) {
     }
   }
   if (!known) {
-    return Error{Code::kInvalidArgument, file.string() + " is no recording of freeride-recorder: it names no clocks", ""};
+    return Error{Code::kInvalidArgument, file.string() + " is no recording of freeride-recorder: it names no clocks",
+                 ""};
   }
   heads.info.chunks = heads.chunks.size();
   const auto end = walk.read(walk.size() - std::min<uint64_t>(walk.size(), mcap::kMagic.size()), mcap::kMagic.size());
@@ -167,7 +168,7 @@ struct Reader::Impl {
   Range range;
   std::vector<FileInfo> files;
   size_t next_file = 0;
-  size_t first_file = 0;  // in which from_ns lies, or after which there is nothing
+  size_t first_file = 0;     // in which from_ns lies, or after which there is nothing
   std::optional<Walk> walk;  // the present file
   FileInfo info;
   std::vector<ChunkAt> chunks;
@@ -212,9 +213,9 @@ std::optional<Recorded> Reader::next() {
   if (impl.next_found == impl.found.size() && !impl.advance()) return std::nullopt;
   const auto& found = impl.found[impl.next_found++];
   const Clocks& clocks = impl.info.clocks;
-  return Recorded{impl.channels[found.channel], found.data, found.log_ns, found.publish_ns,
-                  static_cast<int64_t>(static_cast<uint64_t>(clocks.wall_ns) -
-                                       static_cast<uint64_t>(clocks.monotonic_ns))};
+  return Recorded{
+      impl.channels[found.channel], found.data, found.log_ns, found.publish_ns,
+      static_cast<int64_t>(static_cast<uint64_t>(clocks.wall_ns) - static_cast<uint64_t>(clocks.monotonic_ns))};
 }
 
 const std::vector<FileInfo>& Reader::files() const {

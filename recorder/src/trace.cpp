@@ -109,7 +109,8 @@ class Trace {
   }
   // Since the first event; without a sign, since a damaged file may hold any number.
   double us(int64_t ns, int64_t offset_ns) const {
-    const uint64_t since = static_cast<uint64_t>(ns) + static_cast<uint64_t>(offset_ns) - static_cast<uint64_t>(start_ns_);
+    const uint64_t since =
+        static_cast<uint64_t>(ns) + static_cast<uint64_t>(offset_ns) - static_cast<uint64_t>(start_ns_);
     return static_cast<double>(static_cast<int64_t>(since)) / 1e3;
   }
   void put(const json& event) {

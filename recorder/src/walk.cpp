@@ -15,8 +15,7 @@ constexpr uint64_t kMaxSmallRecord = 1 << 16;  // metadata, channels
 int64_t number(const mcap::Strings& values, const char* key) {
   const auto found = values.find(key);
   int64_t value = 0;
-  if (found != values.end())
-    std::from_chars(found->second.data(), found->second.data() + found->second.size(), value);
+  if (found != values.end()) std::from_chars(found->second.data(), found->second.data() + found->second.size(), value);
   return value;
 }
 
@@ -36,7 +35,8 @@ Result<Walk> Walk::open(const std::filesystem::path& file, bool to_write) {
   }
   walk.size_ = S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_size) : 0;
   if (walk.read(0, mcap::kMagic.size()) != mcap::kMagic) {
-    return Error{Code::kInvalidArgument, file.string() + " is no recording: it does not begin as an MCAP file does", ""};
+    return Error{Code::kInvalidArgument, file.string() + " is no recording: it does not begin as an MCAP file does",
+                 ""};
   }
   walk.offset_ = mcap::kMagic.size();
   return walk;

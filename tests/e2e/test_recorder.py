@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+
 from rig import kills
 from rig.testing import BUILD, SOURCE, System, until
 
@@ -17,13 +18,7 @@ KILLS = 20
 def start_bubbles(system, devices=4, per_s=50):
     return system.start(
         "bubbles",
-        [
-            sys.executable,
-            SOURCE / "tests/rig/bubbles.py",
-            f"ipc://{system.run_dir}/publish.sock",
-            devices,
-            per_s,
-        ],
+        [sys.executable, SOURCE / "tests/rig/bubbles.py", f"ipc://{system.run_dir}/publish.sock", devices, per_s],
     )
 
 
@@ -119,7 +114,9 @@ def test_why_is_told_by_the_manager_now_and_by_the_recording_then():
         now = system.ok("why", "mine")
         assert now["tasks"][0]["why"] == "no_worker"
         until(
-            lambda: any(event["topic"] == "command.done/load" and event["target"] == "mine" for event in viewed(system)),
+            lambda: any(
+                event["topic"] == "command.done/load" and event["target"] == "mine" for event in viewed(system)
+            ),
             "the command in the recording",
         )
         time.sleep(6)
@@ -170,8 +167,7 @@ def test_a_full_disk_is_a_pause(tmp_path):
             system.start_manager()
             start_bubbles(system)
             system.start(
-                "recorder",
-                [system.tree.program("freeride-recorder"), "--recordings", disk / "r", "--keep-free", 0],
+                "recorder", [system.tree.program("freeride-recorder"), "--recordings", disk / "r", "--keep-free", 0]
             )
             log = system.root / "recorder.log"
             ctl = system.tree.program("freeride-ctl")
@@ -186,11 +182,12 @@ def test_a_full_disk_is_a_pause(tmp_path):
             filler.unlink()
             until(lambda: "recording goes on" in log.read_text(), "that it goes on")
             until(
-                lambda: any(event["topic"] == "recording.gap/disk" for event in kills.view(ctl, disk / "r", system.env)),
+                lambda: any(
+                    event["topic"] == "recording.gap/disk" for event in kills.view(ctl, disk / "r", system.env)
+                ),
                 "the gap",
             )
             gap = [event for event in kills.view(ctl, disk / "r", system.env) if event["topic"] == "recording.gap/disk"]
             assert gap[0]["lost"] > 0
     finally:
         subprocess.run(["umount", disk], check=False)
-

@@ -25,7 +25,8 @@ uint64_t count(const std::filesystem::path& file) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const fuzz::TempFolder folder;
   const auto file = folder.path() / "a.mcap";
-  std::ofstream(file, std::ios::binary | std::ios::trunc).write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  std::ofstream(file, std::ios::binary | std::ios::trunc)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   recorder::Range range;
   range.from_ns = 1, range.states_before = true, range.topics = {"t"};
   if (auto reader = recorder::Reader::open(file, range)) {

@@ -39,7 +39,11 @@ def missing(events, killed_ns):
     for found in by_source.values():
         found.sort()
         ends = [(seq, t_ns) for seq, t_ns, topic in found if topic.startswith("bubble.end/")]
-        lost += sum(max(0, (after - before - 1) // 2) for (before, _), (after, _) in zip(ends, ends[1:], strict=False) if after - before > 3)
+        lost += sum(
+            max(0, (after - before - 1) // 2)
+            for (before, _), (after, _) in zip(ends, ends[1:], strict=False)
+            if after - before > 3
+        )
         if found[-1][1] < killed_ns - OLD_S * 1_000_000_000:
             lost += 1
     return lost if by_source else -1
@@ -55,7 +59,9 @@ def round_of_kills(system, count, seed, publisher_alive):
         process = system.start(f"recorder-{seed}-{number}", [program, "--recordings", folder, "--keep-free", 0])
         running.append((process, folder, number))
     # Their lives begin with their first chunk: how long they take to start is the machine's affair.
-    until(lambda: all(any(f.stat().st_size > 1000 for f in folder.glob("*.mcap")) for folder in folders), "first chunks")
+    until(
+        lambda: all(any(f.stat().st_size > 1000 for f in folder.glob("*.mcap")) for folder in folders), "first chunks"
+    )
     begin = time.monotonic()
     ends = sorted((begin + dice.uniform(*LIVES_S), entry) for entry in running)
     results = []

@@ -271,9 +271,9 @@ struct TrainingPlan {
 /// Events are missing here. Written by freeride-recorder into recordings; never published.
 struct RecordingGap {
   static constexpr const char* kTopic = "recording.gap";
-  std::string publisher;  ///< whose events are missing; empty: everybody's
-  std::string reason;     ///< "overload" (the recorder was too slow), "disk", "stopped" or "damage"
-  uint64_t lost = 0;      ///< so many events; 0: not known
+  std::string publisher;             ///< whose events are missing; empty: everybody's
+  std::string reason;                ///< "overload" (the recorder was too slow), "disk" or "stopped"
+  uint64_t lost = 0;                 ///< so many events; 0: not known
   int64_t begin_ns = 0, end_ns = 0;  ///< between these; CLOCK_MONOTONIC of the recorder's host; 0: not known
   FREERIDE_FIELDS {
     visit("publisher", self.publisher), visit("reason", self.reason), visit("lost", self.lost);

@@ -29,7 +29,7 @@ struct Clocks {
 /// Writes a file. One thread. Only flush() and finish() touch the disk, and may block on it.
 class FileWriter {
  public:
-  static constexpr size_t kMaxTopics = 1024;         ///< of one file: its channels stay few
+  static constexpr size_t kMaxTopics = 1024;              ///< of one file: its channels stay few
   static constexpr size_t kChunkBytes = size_t{1} << 20;  ///< when buffered() is more, it is time to flush()
 
   /// Makes the file, mode 0640, for `group` to read, with nothing in it but `clocks`. Errors: kAlreadyExists,
@@ -50,9 +50,9 @@ class FileWriter {
 
   const Clocks& clocks() const;
   const std::filesystem::path& file() const;
-  size_t buffered() const;         ///< bytes that wait for flush()
+  size_t buffered() const;  ///< bytes that wait for flush()
   uint64_t buffered_events() const;
-  uint64_t size_bytes() const;     ///< on disk
+  uint64_t size_bytes() const;  ///< on disk
 
  private:
   FileWriter();

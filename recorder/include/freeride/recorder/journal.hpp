@@ -24,10 +24,10 @@ std::filesystem::path recordings_folder(const std::filesystem::path& given = {})
 
 struct JournalOptions {
   std::filesystem::path folder;
-  int64_t keep_ns = 24 * 3600 * kNsPerSec;            ///< files whose end is older are deleted
-  uint64_t keep_bytes = uint64_t{1} << 30;            ///< of all files together
-  uint64_t keep_free_bytes = uint64_t{256} << 20;     ///< of the disk, for others: with less it pauses
-  std::optional<gid_t> group;                         ///< who else may read
+  int64_t keep_ns = 24 * 3600 * kNsPerSec;         ///< files whose end is older are deleted
+  uint64_t keep_bytes = uint64_t{1} << 30;         ///< of all files together
+  uint64_t keep_free_bytes = uint64_t{256} << 20;  ///< of the disk, for others: with less it pauses
+  std::optional<gid_t> group;                      ///< who else may read
 };
 
 /// One thread. Every call may block on the disk, and on nothing else.
@@ -46,8 +46,8 @@ class Journal {
   void take(const bus::Event& event);
   /// Records that events are missing, here.
   void note_gap(const bus::RecordingGap& gap);
-  /// Writes, begins a new file and deletes old ones, where it is time to. To be called when due_ns() is over, and about once a
-  /// minute.
+  /// Writes, begins a new file and deletes old ones, where it is time to. To be called when due_ns() is over, and about
+  /// once a minute.
   void tick();
   /// When tick() has something to do next; nothing: not before the next event.
   std::optional<int64_t> due_ns() const;
@@ -88,7 +88,8 @@ class Journal {
   Fd lock_;
   std::unique_ptr<FileWriter> writer_;
   uint64_t next_number_ = 1, others_bytes_ = 0, file_bytes_ = 0;
-  int64_t oldest_ns_ = 0, file_begun_ns_ = 0, tried_ns_ = 0, pruned_ns_ = 0;  // oldest_ns_: of what waits for the disk; 0: nothing does
+  int64_t oldest_ns_ = 0, file_begun_ns_ = 0, tried_ns_ = 0,
+          pruned_ns_ = 0;  // oldest_ns_: of what waits for the disk; 0: nothing does
   std::map<std::string, State> states_;
   uint64_t changes_ = 0;
   std::map<std::string, Begin> begins_;  // bubbles whose end has not come, by the rest of the topic

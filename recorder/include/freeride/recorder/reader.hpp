@@ -18,10 +18,10 @@ namespace freeride::recorder {
 
 /// An event as it was recorded. The views hold until the reader's next call.
 struct Recorded {
-  std::string_view topic;    ///< "bubble.end/gpt/3"
-  std::string_view payload;  ///< as on the bus: bus::decode() takes it
-  int64_t time_ns = 0;       ///< since 1970; never decreases within a file
-  int64_t published_ns = 0;  ///< since 1970; far before time_ns: a state that is repeated at a file's begin
+  std::string_view topic;               ///< "bubble.end/gpt/3"
+  std::string_view payload;             ///< as on the bus: bus::decode() takes it
+  int64_t time_ns = 0;                  ///< since 1970; never decreases within a file
+  int64_t published_ns = 0;             ///< since 1970; far before time_ns: a state that is repeated at a file's begin
   int64_t wall_minus_monotonic_ns = 0;  ///< add this to a CLOCK_MONOTONIC time of the payload
 
   /// Whether the topic is "<name>/…".
@@ -62,7 +62,8 @@ class Reader {
   std::optional<Recorded> next();
 
   const std::vector<FileInfo>& files() const;  ///< all of the folder, whatever the range
-  uint64_t damaged() const;                    ///< chunks so far that were not whole, or have events of no known topic; these are left out
+  uint64_t damaged()
+      const;  ///< chunks so far that were not whole, or have events of no known topic; these are left out
 
  private:
   Reader();
