@@ -6,6 +6,7 @@
 #include <random>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/time.hpp"
 #include "freeride/bus/codec.hpp"
 #include "freeride/recorder/reader.hpp"
 
@@ -78,7 +79,7 @@ int main(int argc, char** argv) {
     if (auto flushed = (*writer)->flush(); !flushed) return fail(flushed.error());
   }
   if (auto finished = (*writer)->finish(); !finished) return fail(finished.error());
-  const int64_t read_from = clock.now_ns();
+  const int64_t read_from = clock.now_ns(), cpu_from = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
   auto reader = recorder::Reader::open(file);
   if (!reader) return fail(reader.error());
   uint64_t read = 0;
@@ -89,12 +90,13 @@ int main(int argc, char** argv) {
     harvested_ns += bubble->harvested_ns;
     ++read;
   }
-  const int64_t read_to = clock.now_ns();
+  const int64_t read_to = clock.now_ns(), cpu_to = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
   if (read != written) return fail(Error{Code::kInternal, "not all events were read", ""});
   std::printf("%s\n", nlohmann::json{{"events", read},
                                      {"bytes", (*writer)->size_bytes()},
                                      {"harvested_s", static_cast<double>(harvested_ns) / kNsPerSec},
                                      {"write_s", static_cast<double>(read_from - begin) / kNsPerSec},
+                                     {"read_cpu_s", static_cast<double>(cpu_to - cpu_from) / kNsPerSec},
                                      {"read_s", static_cast<double>(read_to - read_from) / kNsPerSec}}
                           .dump()
                           .c_str());
