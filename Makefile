@@ -90,7 +90,7 @@ check:
 	scripts/check-tidy.py build/dev
 
 # All that parses, decides or holds memory. The process tests have been clean too, but would take CI as long again.
-ASAN_TESTS := base_test policy_test pages_test hook_unit_test hook_process_test bus_codec_test bus_fuzz_test bus_hostile_test \
+ASAN_TESTS := base_test policy_test pages_test recorder_test hook_unit_test hook_process_test bus_codec_test bus_fuzz_test bus_hostile_test \
               bus_sockets_test bus_broker_test bus_wire_test plugin_sdk_test pagerank_test sgd_test image_test plugin_common_test runner_unit_test \
               worker_test manager_test ctl_test supervisor_process_test
 # What has threads of its own. libzmq's races are false alarms: cmake/tsan.supp.

@@ -26,6 +26,7 @@ OWNERS = {  # include prefix -> folder
     "freeride/worker/": "worker",
     "freeride/seccomp": "containers",
     "freeride/manager/": "manager",
+    "freeride/recorder/": "recorder",
 }
 LIBRARIES = {"zmq": "ZeroMQ", "msgpack": "MessagePack"}
 ROW = re.compile(r"\|\s*`([\w/-]+)/`\s*\|(.*)\|([^|]*)\|\s*$")

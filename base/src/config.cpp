@@ -27,7 +27,7 @@ namespace freeride {
 namespace {
 
 constexpr const char* kSystemFile = "/etc/freeride/freeride.toml";
-constexpr std::array<std::string_view, 5> kSections = {"manager", "worker", "node", "bus", "ctl"};
+constexpr std::array<std::string_view, 6> kSections = {"manager", "worker", "node", "bus", "ctl", "recorder"};
 
 std::string key_of(const CLI::Option& option) {
   std::string key = option.get_lnames().empty() ? "" : option.get_lnames().front();

@@ -19,11 +19,13 @@
 #include "keys.hpp"
 #include "parse.hpp"
 #include "profile.hpp"
+#include "recording.hpp"
 #include "runner.hpp"
 #include "session.hpp"
 #include "suggest.hpp"
 #include "top.hpp"
 #include "verbs.hpp"
+#include "why.hpp"
 
 namespace freeride::ctl {
 namespace {
@@ -38,6 +40,9 @@ constexpr std::string_view kExamples =
   freeride-ctl load ./new.so --replace thumbs           go on with another content of the plugin
   freeride-ctl task thumbs                              state, steps, log; verdict, cause, evidence
   freeride-ctl top                                      live view
+  freeride-ctl why thumbs                               what is in its way now, and its last minute
+  freeride-ctl why gpt/1 --at 03:14                     what was at that moment, from the recording
+  freeride-ctl recording export night.json --from 03:00 --to 03:20   for Perfetto
   freeride-ctl events --topic bubble.end --format json  every bubble, one JSON object a line
   freeride-ctl report --format json                     the figures so far
   freeride-ctl keys make alice --role user              a key for another host; --manager and --key use it there
@@ -75,6 +80,8 @@ struct Arguments {
   EventsArguments events;
   TopArguments top;
   ProfileArguments profile;
+  RecordingArguments recording;
+  WhyArguments why;
   std::vector<std::string> tasks;
   std::string task, job, plugin, device, state_dir, lift;
   std::string python;
@@ -282,6 +289,41 @@ void add_keys(CLI::App& app, Arguments& arguments) {
   revoke->add_option("name", keys.names, "names of keys")->required();
 }
 
+void add_recording(CLI::App& app, Arguments& arguments) {
+  RecordingArguments& recording = arguments.recording;
+  auto* sub = app.add_subcommand("recording", "what freeride-recorder has written; needs no manager");
+  sub->require_subcommand(1);
+  const auto verb = [&](const char* name, const char* help, Result<int> (*run)(Session&, const RecordingArguments&)) {
+    auto* inner = sub->add_subcommand(name, help);
+    inner->add_option("--recording", recording.path, "a file or a folder; default: where freeride-recorder writes");
+    does(inner, arguments, [&arguments, run](Session& session) { return run(session, arguments.recording); });
+    return inner;
+  };
+  verb("ls", "the files, and which time they are of", run_recording_ls);
+  auto* view = verb("view", "print events", run_recording_view);
+  view->add_option("--count", recording.count, "end after so many")->check(CLI::PositiveNumber);
+  auto* take = verb("export", "take a range out, as MCAP or as a trace for Perfetto", run_recording_export);
+  take->add_option("out", recording.out, "the file to make: *.mcap, or *.json for a trace")->required();
+  take->add_option("--as", recording.as, "mcap or trace; default: by the file's name")
+      ->check(CLI::IsMember({"mcap", "trace"}));
+  for (auto* inner : {view, take}) {
+    inner->add_option("--from", recording.from, "03:14, 2026-11-23T03:14:05 or '10m ago'");
+    inner->add_option("--to", recording.to, "as --from");
+    inner->add_option("--topic", recording.topic, "only topics that begin so");
+  }
+}
+
+void add_why(CLI::App& app, Arguments& arguments) {
+  WhyArguments& why = arguments.why;
+  auto* sub = app.add_subcommand("why", "why a side task, or those beside a rank, run or do not");
+  sub->add_option("subject", why.subject, "a task, or JOB/RANK")->required();
+  auto* at =
+      sub->add_option("--at", why.at, "at this moment, from the recording: 03:14, 2026-11-23T03:14:05, '10m ago'");
+  sub->add_option("--since", why.since, "in so much time up to now, from the recording: 90s, 10m")->excludes(at);
+  sub->add_option("--recording", why.recording, "a file or a folder; default: where freeride-recorder writes");
+  does(sub, arguments, [&arguments](Session& session) { return run_why(session, arguments.why); });
+}
+
 void add_verbs(CLI::App& app, Arguments& arguments) {
   const auto simple = [&app, &arguments](const char* name, const char* help, Result<int> (*verb)(Session&)) {
     does(app.add_subcommand(name, help), arguments, verb);
@@ -313,6 +355,8 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   add_doctor(app, arguments);
   add_keys(app, arguments);
   add_python_path(app, arguments);
+  add_why(app, arguments);
+  add_recording(app, arguments);
   auto* events = app.add_subcommand("events", "print events as they come");
   events->add_option("--topic", arguments.events.topic,
                      "only topics that begin so, e.g. bubble.end or task.state/pagerank");

@@ -48,13 +48,17 @@ nlohmann::json event_json(const bus::Event& event) {
 }
 
 std::string event_line(const bus::Event& event) {
-  auto json = event_json(event);
-  for (const char* key : {"topic", "v", "source", "seq", "t_ns"}) json.erase(key);
   char time[32];
   std::snprintf(time, sizeof time, "%.6f", static_cast<double>(event.envelope.t_ns) / 1e9);
+  return event_line(event, time);
+}
+
+std::string event_line(const bus::Event& event, const std::string& time) {
+  auto json = event_json(event);
+  for (const char* key : {"topic", "v", "source", "seq", "t_ns"}) json.erase(key);
   std::string fields;
   append_fields(json, "", fields);
-  return printable(std::string(time) + " " + event.topic + fields) + "\n";
+  return printable(time + " " + event.topic + fields) + "\n";
 }
 
 Result<int> run_events(Session& session, const EventsArguments& arguments) {

@@ -18,6 +18,8 @@ struct EventsArguments {
 nlohmann::json event_json(const bus::Event& event);
 /// One event as a line: time of the publisher's clock, topic, "field=value" of what is not empty or zero.
 std::string event_line(const bus::Event& event);
+/// The same with a time of another clock.
+std::string event_line(const bus::Event& event, const std::string& time);
 
 /// Blocks until `count` events came or SIGINT/SIGTERM. Says on stderr how many events were lost, when any were.
 Result<int> run_events(Session& session, const EventsArguments& arguments);

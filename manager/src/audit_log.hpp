@@ -19,6 +19,7 @@ struct AuditEntry {
   int64_t unix_ms = 0;
   policy::Identity by;
   std::string command;         ///< as on the wire
+  std::string target{};        ///< what `arguments` name: a task, a plugin, a worker; empty: nothing
   std::string arguments{};     ///< a JSON object; of parameters the names only
   std::string outcome = "ok";  ///< or "pending" (the outcome is another line), or the code of the error
   std::string message{};       ///< of the error

@@ -87,6 +87,7 @@ std::vector<std::string> Jobs::replan(int64_t now, int64_t since_ns,
     const auto& plan = job.plan();
     spdlog::info("job {}: {} % of blocks of {} iterations held out, {:.0f} % of the others on duty, from iteration {}",
                  name, plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
+    publish_plan(job);
     changed.push_back(plan.job);
   }
   return changed;
@@ -99,7 +100,16 @@ void Jobs::publish_changed() {
 }
 
 void Jobs::publish_all() {
-  for (const auto& [name, job] : jobs_) outside_.publish(job.measures());
+  for (const auto& [name, job] : jobs_) {
+    outside_.publish(job.measures());
+    publish_plan(job);
+  }
+}
+
+void Jobs::publish_plan(const Job& job) {
+  const auto& plan = job.plan();
+  outside_.publish(
+      bus::TrainingPlan{plan.job, plan.block_iterations, plan.from_iteration, plan.share_pct, plan.duty_pct});
 }
 
 void Jobs::save(int64_t now) {

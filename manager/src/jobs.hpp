@@ -51,6 +51,7 @@ class Jobs {
  private:
   using ByName = std::map<std::string, Job>;
   bool make_room(const std::string& name);
+  void publish_plan(const Job& job);
   void forget(ByName::const_iterator job);
   StateStore& store_;
   Outside& outside_;

@@ -92,6 +92,18 @@ nlohmann::json for_audit(const std::string& key, const nlohmann::json& value) {
   return shown;
 }
 
+// What a command names, for the event that tells of it.
+template <class C>
+std::string target_of(const C& command) {
+  if constexpr (requires { command.task; }) return command.task;
+  if constexpr (requires { command.run; }) return command.run;
+  if constexpr (is_one_of<C, bus::Load>) return command.name.empty() ? command.plugin : command.name;
+  if constexpr (is_one_of<C, bus::TakeProfile>) return command.load.plugin;
+  if constexpr (is_one_of<C, bus::RegisterWorker>) return command.worker;
+  if constexpr (is_one_of<C, bus::LiftFaults>) return command.name;
+  return {};
+}
+
 }  // namespace
 
 bool Link::receive(Core& core, size_t limit) {
@@ -115,7 +127,8 @@ template <class C, class Call>
 bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const policy::Identity& by, Call call) {
   if (incoming.message.command != C::kCommand) return false;
   // Before its body is read: who may not is not worth the work.
-  const AuditEntry said{unix_ms_(), by, C::kCommand, "{}"};
+  AuditEntry said{unix_ms_(), by, C::kCommand};
+  said.arguments = "{}";
   if (auto may = policy::permit(by, right_to<C>(), C::kCommand); !may) {
     refuse(incoming, said, may.error());
     return true;
@@ -124,7 +137,10 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
   std::optional<AuditEntry> audit;
   if constexpr (changes_something<C>) {
     audit = said;
-    if (command) audit->arguments = for_audit("", bus::to_json(*command)).dump();
+    if (command) {
+      audit->target = bounded(target_of(*command), kMaxAuditText);
+      audit->arguments = for_audit("", bus::to_json(*command)).dump();
+    }
   }
   if (!command) {
     refuse(incoming, audit, command.error());
@@ -153,8 +169,14 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
   if (unanswered == open_.end() || !unanswered->second.audit) return true;
   AuditEntry begun = *unanswered->second.audit;
   begun.outcome = "pending";
-  audit_.note(std::move(begun));
+  note(std::move(begun));
   return true;
+}
+
+void Link::note(AuditEntry entry) {
+  publisher_->publish(bus::CommandDone{entry.command, entry.target, entry.by.account, entry.outcome,
+                                       bounded(entry.message, kMaxReason)});
+  audit_.note(std::move(entry));
 }
 
 void Link::refuse(const bus::Server::Incoming& request, const std::optional<AuditEntry>& audit, const Error& error) {
@@ -162,7 +184,7 @@ void Link::refuse(const bus::Server::Incoming& request, const std::optional<Audi
     AuditEntry entry = *audit;
     entry.outcome = to_string(error.code);
     entry.message = bounded(error.message, kMaxReason);
-    audit_.note(std::move(entry));
+    note(std::move(entry));
   }
   server_->reply_error(request, error);
 }
@@ -212,7 +234,7 @@ void Link::answer(Ticket ticket, const Result<Reply>& reply, const std::string& 
   auto open = open_.extract(ticket);
   if (open.empty()) return spdlog::error("a request was answered twice (ticket {})", ticket);
   if (!reply) return refuse(open.mapped().request, open.mapped().audit, reply.error());
-  if (open.mapped().audit) audit_.note(std::move(*open.mapped().audit));
+  if (open.mapped().audit) note(std::move(*open.mapped().audit));
   std::visit([&](const auto& body) { server_->reply(open.mapped().request, body, attachment); }, *reply);
 }
 

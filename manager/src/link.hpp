@@ -38,6 +38,7 @@ class Link final : public Outside {
   void publish(const bus::TaskState& event) override { publisher_->publish(event); }
   void publish(const bus::WorkerState& event) override { publisher_->publish(event); }
   void publish(const bus::JobMeasures& event) override { publisher_->publish(event); }
+  void publish(const bus::TrainingPlan& event) override { publisher_->publish(event); }
 
  private:
   // A request that is not answered yet; with `audit`, one that changes something.
@@ -47,6 +48,7 @@ class Link final : public Outside {
   };
 
   void request(Core& core, const bus::Server::Incoming& incoming);
+  void note(AuditEntry entry);
   void refuse(const bus::Server::Incoming& request, const std::optional<AuditEntry>& audit, const Error& error);
   /// Calls with the command, where it is a C and its sender may; or answers why not. False: it is another command.
   template <class C, class Call>

@@ -62,6 +62,7 @@ struct Recorder final : Outside {
   void publish(const bus::TaskState& event) override { tasks.push_back(event); }
   void publish(const bus::WorkerState& event) override { workers.push_back(event); }
   void publish(const bus::JobMeasures& event) override { jobs.push_back(event); }
+  void publish(const bus::TrainingPlan& event) override { plans.push_back(event); }
 
   /// The orders of one type since the last call, oldest first; others stay.
   template <class T>
@@ -85,6 +86,7 @@ struct Recorder final : Outside {
   std::vector<bus::TaskState> tasks;
   std::vector<bus::WorkerState> workers;
   std::vector<bus::JobMeasures> jobs;
+  std::vector<bus::TrainingPlan> plans;
   int count = 0;
   bool unreachable = false;
 };

@@ -240,4 +240,47 @@ struct JobMeasures {
   std::string key() const { return job; }
 };
 
+/// Somebody has changed something, or was refused. Published by the manager, from what its audit log notes.
+struct CommandDone {
+  static constexpr const char* kTopic = "command.done";
+  std::string command;  ///< as on the wire: "load", "stop", …
+  std::string target;   ///< the task, the plugin, the profile run or the worker that it names; empty: none
+  std::string by;       ///< the account
+  std::string outcome;  ///< "ok", "pending" (another event has the outcome), or the code of the error
+  std::string message;  ///< of the error
+  FREERIDE_FIELDS {
+    visit("command", self.command), visit("target", self.target), visit("by", self.by);
+    visit("outcome", self.outcome), visit("message", self.message);
+  }
+  std::string key() const { return command; }
+};
+
+/// Which iterations of a job get leases from now on. Published by the manager when it has decided anew.
+struct TrainingPlan {
+  static constexpr const char* kTopic = "training.plan";
+  std::string job;
+  uint64_t block_iterations = 0, from_iteration = 0;
+  double share_pct = 0;   ///< of the blocks, held out
+  double duty_pct = 100;  ///< of the other iterations, may get leases (slowdown budget)
+  FREERIDE_FIELDS {
+    visit("job", self.job), visit("block_iterations", self.block_iterations);
+    visit("from_iteration", self.from_iteration), visit("share_pct", self.share_pct), visit("duty_pct", self.duty_pct);
+  }
+  std::string key() const { return job; }
+};
+
+/// Events are missing here. Written by freeride-recorder into recordings; never published.
+struct RecordingGap {
+  static constexpr const char* kTopic = "recording.gap";
+  std::string publisher;             ///< whose events are missing; empty: everybody's
+  std::string reason;                ///< "overload" (the recorder was too slow), "disk" or "stopped"
+  uint64_t lost = 0;                 ///< so many events; 0: not known
+  int64_t begin_ns = 0, end_ns = 0;  ///< between these; CLOCK_MONOTONIC of the recorder's host; 0: not known
+  FREERIDE_FIELDS {
+    visit("publisher", self.publisher), visit("reason", self.reason), visit("lost", self.lost);
+    visit("begin_ns", self.begin_ns), visit("end_ns", self.end_ns);
+  }
+  std::string key() const { return reason; }
+};
+
 }  // namespace freeride::bus

@@ -17,7 +17,10 @@ namespace freeride::bus {
   X(PluginState)               \
   X(TrainingState)             \
   X(TrainingIteration)         \
-  X(JobMeasures)
+  X(JobMeasures)               \
+  X(CommandDone)               \
+  X(TrainingPlan)              \
+  X(RecordingGap)
 
 // X(Type): a request, with kCommand.
 #define FREERIDE_BUS_COMMANDS(X) \

@@ -1,0 +1,20 @@
+// `why`: why a task or a rank's bubbles have no lease or no steps, now (the manager's word) or then (the recording's).
+#pragma once
+
+#include <string>
+
+#include "session.hpp"
+
+namespace freeride::ctl {
+
+struct WhyArguments {
+  std::string subject;    ///< a task, or JOB/RANK
+  std::string at;         ///< a moment; empty: now
+  std::string since;      ///< a length of time up to now, from the recording; empty: the last minute, if there is one
+  std::string recording;  ///< a file or a folder; empty: where freeride-recorder writes
+};
+
+/// With `at` or `since` no manager is asked. Errors: kNotFound (no such task or rank, no recording of then).
+Result<int> run_why(Session& session, const WhyArguments& arguments);
+
+}  // namespace freeride::ctl

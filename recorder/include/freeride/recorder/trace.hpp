@@ -1,0 +1,15 @@
+// A recording as Chrome trace JSON, which Perfetto opens: per rank its iterations, bubbles and side tasks.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+
+#include "freeride/recorder/reader.hpp"
+
+namespace freeride::recorder {
+
+/// Writes what `reader` has from here on, event by event: memory does not grow with the recording. Returns how many
+/// spans were written. Blocks on the disk.
+uint64_t write_trace(Reader& reader, std::ostream& out);
+
+}  // namespace freeride::recorder
