@@ -26,7 +26,7 @@ namespace freeride {
 namespace {
 
 constexpr const char* kSystemFile = "/etc/freeride/freeride.toml";
-constexpr std::array<std::string_view, 4> kSections = {"manager", "worker", "bus", "ctl"};
+constexpr std::array<std::string_view, 5> kSections = {"manager", "worker", "bus", "ctl", "web"};
 
 std::string key_of(const CLI::Option& option) {
   std::string key = option.get_lnames().empty() ? "" : option.get_lnames().front();
@@ -57,7 +57,7 @@ Status check_sections(const toml::table& root, const std::string& file) {
     const std::string name(key.str());
     if (std::find(kSections.begin(), kSections.end(), name) == kSections.end())
       return Error{Code::kInvalidArgument, file + " has an unknown section or key '" + name + "'",
-                   "its sections are [manager], [worker], [bus] and [ctl]"};
+                   "its sections are [manager], [worker], [bus], [ctl] and [web]"};
     if (!value.is_table())
       return Error{Code::kInvalidArgument, file + ": '" + name + "' is not a section", "write [" + name + "]"};
   }
