@@ -20,7 +20,7 @@ import browser
 from rig.processes import free_port
 from rig.testing import System, until
 
-ONE_LANE = """
+COLOURS = """
 const c = document.getElementById("picture"), d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
 const seen = new Set();
 for (let i = 0; i < d.length; i += 4) seen.add((d[i] << 16) + (d[i + 1] << 8) + d[i + 2]);
@@ -66,7 +66,7 @@ def test_bubbles_tasks_devices_and_measures_are_shown(site, page):
     for words in ("pagerank-0", "pagerank-1", "stage 0", "stage 1", "cpu-0", "cpu-1", "live", "Harvested", "Budget"):
         assert words in text
     # Compute, bubbles, side tasks, iterations: more than one colour each way.
-    browser.wait_page(page, f"(() => {{ {ONE_LANE} }})() > 5", "lanes have their colours")
+    browser.wait_page(page, f"(() => {{ {COLOURS} }})() > 5", "lanes have their colours")
     steps = "Number(document.querySelector('#task-table tbody td[data-name=steps]').textContent)"
     before = page.execute_script(f"return {steps}")
     browser.wait_page(page, f"!({steps} === {before})", "steps are counted on")
@@ -105,6 +105,7 @@ def test_dark_narrow_and_by_keyboard(site, page):
     assert page.execute_script(f"return {pressed}") == "false"
     # Tab comes to everything that can be operated, and a task's commands open by Enter.
     seen = set()
+    page.execute_script("document.querySelector('.skip').focus()")
     for _ in range(30):
         keys(Keys.TAB)
         label = page.execute_script(
