@@ -3,7 +3,7 @@
 set -euo pipefail
 
 build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
-       libspdlog-dev libcli11-dev libtomlplusplus-dev libsqlite3-dev libssl-dev libseccomp-dev libzstd-dev zlib1g-dev bubblewrap nlohmann-json3-dev libjpeg-dev libpng-dev catch2"
+       libspdlog-dev libcli11-dev libtomlplusplus-dev libsqlite3-dev libssl-dev libseccomp-dev libzstd-dev zlib1g-dev bubblewrap nlohmann-json3-dev libjpeg-dev libpng-dev catch2 libcpp-httplib-dev prometheus-cpp-dev"
 training="python3 python3-torch libopenblas0-pthread python3-numpy python3-zmq python3-msgpack"
 plugins="libtorch-dev"  # without it: no resnet18, resnet50, vgg19
 

@@ -27,7 +27,7 @@ namespace freeride {
 namespace {
 
 constexpr const char* kSystemFile = "/etc/freeride/freeride.toml";
-constexpr std::array<std::string_view, 6> kSections = {"manager", "worker", "node", "bus", "ctl", "recorder"};
+constexpr std::array<std::string_view, 7> kSections = {"manager", "worker", "node", "bus", "ctl", "recorder", "web"};
 
 std::string key_of(const CLI::Option& option) {
   std::string key = option.get_lnames().empty() ? "" : option.get_lnames().front();
@@ -58,7 +58,7 @@ Status check_sections(const toml::table& root, const std::string& file) {
     const std::string name(key.str());
     if (std::find(kSections.begin(), kSections.end(), name) == kSections.end())
       return Error{Code::kInvalidArgument, file + " has an unknown section or key '" + name + "'",
-                   "its sections are [manager], [worker], [node], [bus] and [ctl]"};
+                   "its sections are [manager], [worker], [node], [bus], [ctl], [recorder] and [web]"};
     if (!value.is_table())
       return Error{Code::kInvalidArgument, file + ": '" + name + "' is not a section", "write [" + name + "]"};
   }

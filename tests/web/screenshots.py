@@ -1,0 +1,71 @@
+#!/usr/bin/python3
+"""Pictures of the page beside a real training, and of a feeder's 64 lanes: docs/images/web-*.png (make screenshots)."""
+
+import argparse
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+import browser
+import feeder
+from rig.system import System
+from rig.tree import SOURCE, Tree
+
+
+def take(driver, address, path, width, height, dark=False, whole=False):
+    browser.show(driver, width, height, dark)
+    driver.get(address)
+    browser.wait_page(driver, "window.freeride.first_bubble_ms !== null", "the first bubble is drawn")
+    browser.wait_page(driver, "document.querySelectorAll('#task-table tbody tr').length > 0", "side tasks are listed")
+    # A lane's width of bubbles.
+    driver.execute_script("window.began = performance.now()")
+    browser.wait_page(driver, "performance.now() - window.began > 7000", "seven seconds")
+    if whole:
+        browser.show(driver, width, driver.execute_script("return document.documentElement.scrollHeight"), dark)
+        driver.execute_script("window.began = performance.now()")
+        browser.wait_page(driver, "performance.now() - window.began > 1000", "a second")
+    driver.save_screenshot(str(path))
+    print(path)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build/dev")
+    parser.add_argument("--out", type=pathlib.Path, default=SOURCE / "docs/images")
+    parser.add_argument("--only", choices=["training", "lanes"])
+    options = parser.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)
+    tree = Tree.of_build(options.build)
+    driver = browser.chromium()
+    try:
+        if options.only != "lanes":
+            with System(tree, job="gpt") as system:
+                browser.start_training(system)
+                address = browser.start_web(system)
+                take(driver, address, options.out / "web-light.png", 1280, 900, whole=True)
+                take(driver, address, options.out / "web-dark.png", 1280, 900, dark=True, whole=True)
+                take(driver, address, options.out / "web-narrow.png", 400, 900)
+        if options.only != "training":
+            with System(tree) as system:
+                system.start_manager()
+                with feeder.Feeder(system.run_dir, ranks=64, rate=6400):
+                    address = browser.start_web(system)
+                    take(driver, address, options.out / "web-64-lanes.png", 1280, 900)
+            with System(tree) as system:
+                system.start_manager()
+                with feeder.Feeder(system.run_dir, ranks=1000, rate=0):
+                    address = browser.start_web(system)
+                    browser.show(driver, 1280, 900)
+                    driver.get(address)
+                    browser.wait_page(
+                        driver, "document.querySelectorAll('#labels div').length > 5", "a thousand are summed up"
+                    )
+                    driver.save_screenshot(str(options.out / "web-1000-ranks.png"))
+    finally:
+        driver.quit()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""The page in a real browser, beside a real manager, workers, training and side tasks; and its metrics in a real
+Prometheus."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+sys.path.append(str(HERE.parent))
+WEB = HERE.parents[1] / "web"
+
+import browser
+from rig.processes import free_port
+from rig.testing import System, until
+
+COLOURS = """
+const c = document.getElementById("picture"), d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+const seen = new Set();
+for (let i = 0; i < d.length; i += 4) seen.add((d[i] << 16) + (d[i + 1] << 8) + d[i + 2]);
+return seen.size;
+"""
+WIDER_THAN_THE_WINDOW = "document.documentElement.scrollWidth > window.innerWidth"
+
+
+def get(address):
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return answer.read().decode()
+
+
+@pytest.fixture(scope="module")
+def site():
+    """(system, address) of a running training with side tasks."""
+    with System() as system:
+        browser.start_training(system)
+        yield system, browser.start_web(system)
+
+
+@pytest.fixture(scope="module")
+def driver(site):
+    driver = browser.chromium()
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(site, driver):
+    browser.show(driver, 1280, 900)
+    driver.get(site[1])
+    browser.wait_page(driver, "window.freeride.first_bubble_ms !== null", "the first bubble is drawn")
+    yield driver
+    assert browser.complaints(driver) == []
+
+
+def test_bubbles_tasks_devices_and_measures_are_shown(site, page):
+    system, _ = site
+    browser.wait_page(page, "document.querySelectorAll('#task-table tbody tr').length === 2", "both tasks are listed")
+    browser.wait_page(page, "window.freeride.bubbles > 40", "bubbles come")
+    text = page.find_element("tag name", "body").text
+    for words in ("pagerank-0", "pagerank-1", "stage 0", "stage 1", "cpu-0", "cpu-1", "live", "Harvested", "Budget"):
+        assert words in text
+    # Compute, bubbles, side tasks, iterations: more than one colour each way.
+    browser.wait_page(page, f"(() => {{ {COLOURS} }})() > 5", "lanes have their colours")
+    steps = "Number(document.querySelector('#task-table tbody td[data-name=steps]').textContent)"
+    before = page.execute_script(f"return {steps}")
+    browser.wait_page(page, f"!({steps} === {before})", "steps are counted on")
+    assert system.task("pagerank-0")["verdict"]["kind"] == ""
+
+
+def test_dark_narrow_and_by_keyboard(site, page):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def back():
+        return page.execute_script("return getComputedStyle(document.body).backgroundColor")
+
+    light = back()
+    browser.show(page, 1280, 900, dark=True)
+    browser.wait_page(page, f"getComputedStyle(document.body).backgroundColor !== {light!r}", "the dark scheme")
+    browser.show(page, 400, 800)
+    browser.wait_page(page, f"!({WIDER_THAN_THE_WINDOW})", "400 pixels are wide enough")
+    assert page.find_element("id", "task-table").is_displayed()
+    browser.show(page, 1280, 900)
+
+    def keys(*words):
+        ActionChains(page).send_keys(*words).perform()
+
+    page.find_element("id", "picture").click()
+    span = page.find_element("id", "span").text
+    keys("-")
+    assert page.find_element("id", "span").text != span
+    keys("+")
+    assert page.find_element("id", "span").text == span
+    pressed = "document.getElementById('pause').getAttribute('aria-pressed')"
+    keys(Keys.SPACE)
+    assert page.execute_script(f"return {pressed}") == "true"
+    keys(Keys.ARROW_LEFT)
+    keys(Keys.HOME)
+    assert page.execute_script(f"return {pressed}") == "false"
+    # Tab comes to everything that can be operated, and a task's commands open by Enter.
+    seen = set()
+    page.execute_script("document.querySelector('.skip').focus()")
+    for _ in range(30):
+        keys(Keys.TAB)
+        label = page.execute_script(
+            "return document.activeElement.getAttribute('aria-label') || document.activeElement.textContent"
+        )
+        seen.add(label)
+        if label == "Commands for pagerank-0":
+            break
+    assert {"Pause", "Zoom in", "Zoom out"} <= seen
+    keys(Keys.ENTER)
+    browser.wait_page(page, "document.getElementById('commands').open", "the commands are open")
+    assert "freeride-ctl stop pagerank-0" in page.find_element("id", "commands").text
+    keys(Keys.ESCAPE)
+    browser.wait_page(page, "!document.getElementById('commands').open", "they are closed")
+
+
+def test_the_page_comes_back_with_freeride_web_and_says_when_the_manager_is_gone(site, page):
+    system, _ = site
+    port = urllib.parse.urlsplit(page.current_url).port
+    system.end("web")
+    browser.wait_page(page, "document.getElementById('link').className === 'bad'", "the page says so")
+    system.start("web", [system.tree.program("freeride-web"), "--listen", f"127.0.0.1:{port}"])
+    browser.wait_page(page, "document.getElementById('link').className === ''", "the page is live again", 180)
+    system.wait_iterations(3)  # training has noticed nothing
+    browser.complaints(page)  # a refused connection is one
+
+
+def test_real_prometheus_scrapes_it(site, tmp_path):
+    _, address = site
+    text = get(address + "metrics")
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    port = free_port()
+    (tmp_path / "prometheus.yml").write_text(
+        json.dumps(
+            {
+                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                "rule_files": [str(WEB / "prometheus/alerts.yml")],
+                "scrape_configs": [
+                    {
+                        "job_name": "freeride",
+                        "honor_labels": True,
+                        "static_configs": [{"targets": [urllib.parse.urlsplit(address).netloc]}],
+                    }
+                ],
+            }
+        )
+    )
+    base = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(
+        [
+            "prometheus",
+            f"--config.file={tmp_path}/prometheus.yml",
+            f"--storage.tsdb.path={tmp_path}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+
+    def query(expression):
+        try:
+            answer = json.loads(get(f"{base}/api/v1/query?query={urllib.parse.quote(expression)}"))
+        except OSError:
+            assert server.poll() is None, "Prometheus ended"
+            return []
+        return answer["data"]["result"]
+
+    try:
+        found = until(lambda: query("rate(freeride_bubble_seconds_total[30s]) > 0"), "bubble time grows in Prometheus")
+        assert {series["metric"]["job"] for series in found} == {"gpt"}
+        assert until(lambda: query('freeride_task_steps_total{task="pagerank-0"} > 0'), "the task's steps")
+        rules = json.loads(get(f"{base}/api/v1/rules"))["data"]["groups"][0]["rules"]
+        assert len(rules) >= 5 and all(rule["health"] in ("ok", "unknown") for rule in rules)
+        # Every query of the dashboard is one.
+        board = json.loads((WEB / "grafana/freeride.json").read_text())
+        for panel in board["panels"]:
+            for target in panel["targets"]:
+                query(target["expr"].replace("$job", "gpt").replace("$__rate_interval", "1m"))
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def test_bad_input_is_one_line(tmp_path):
+    program = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"]) / "bin/freeride-web"
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    (tmp_path / "token").chmod(0o644)
+    for flags, code, words in (
+        (["--listen", "0.0.0.0:7473"], 2, "token"),
+        (["--listen", "localhost:1"], 2, "address"),
+        (["--listen", "0.0.0.0:7473", "--token-file", tmp_path / "none"], 2, "openssl rand"),
+        (["--listen", "0.0.0.0:7473", "--token-file", tmp_path / "token"], 2, "chmod 600"),
+        (["--max-viewers", "0"], 2, "max-viewers"),
+    ):
+        done = subprocess.run(
+            [program, "--run-dir", tmp_path, *flags], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == code, done.stderr
+        assert words in done.stderr and len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,343 @@
+#include "model.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "freeride/bus/codec.hpp"
+#include "live.hpp"
+#include "metrics.hpp"
+
+using namespace freeride;
+using namespace freeride::web;
+
+namespace {
+
+constexpr int64_t kMs = 1'000'000, kSec = 1000 * kMs;
+constexpr int64_t kNow = 1'700'000'000 * kSec;  // received; publishers' clocks begin at 0
+
+struct Bus {
+  explicit Bus(Model& model) : model(model) {}
+  template <class E>
+  void say(const E& event, int64_t t_ns = 10 * kSec, bool kept = false, const std::string& source = "worker a") {
+    bus::Envelope envelope;
+    envelope.source = source;
+    envelope.seq = ++seq;
+    envelope.t_ns = t_ns;
+    envelope.kept = kept;
+    model.on_event(std::string(E::kTopic) + "/" + event.key(), bus::encode(envelope, event), kNow + t_ns);
+  }
+  Model& model;
+  uint64_t seq = 0;
+};
+
+bus::TrainingState rank(uint32_t stage, const std::string& state = "active") {
+  bus::TrainingState made;
+  made.job = "gpt";
+  made.device = "cpu-" + std::to_string(stage);
+  made.worker = "host:" + made.device;
+  made.rank = made.stage = stage;
+  made.state = state;
+  return made;
+}
+
+bus::BubbleEnd bubble(uint32_t stage, int64_t begin_ns, int64_t length_ns) {
+  bus::BubbleEnd made;
+  made.job = "gpt";
+  made.rank = made.stage = stage;
+  made.begin_ns = begin_ns;
+  made.end_ns = begin_ns + length_ns;
+  return made;
+}
+
+bus::TrainingIteration iteration(uint32_t stage, int64_t begin_ns, bool holdout, int64_t harvested_ns) {
+  bus::TrainingIteration made;
+  made.job = "gpt";
+  made.device = "cpu-" + std::to_string(stage);
+  made.rank = made.stage = stage;
+  made.begin_ns = begin_ns;
+  made.end_ns = begin_ns + 100 * kMs;
+  made.bubble_ns = 20 * kMs;
+  made.harvested_ns = harvested_ns;
+  made.holdout = holdout;
+  return made;
+}
+
+bus::TaskState task(const std::string& name, const std::string& state = "PAUSED") {
+  bus::TaskState made;
+  made.task = name;
+  made.plugin = "pagerank.so";
+  made.job = "gpt";
+  made.worker = "host:cpu-0";
+  made.state = state;
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("bubbles come on the receiver's clock, one number each", "[model]") {
+  Model model;
+  Bus bus(model);
+  bus.say(rank(0));
+  bus.say(task("pagerank"));
+  auto state = model.changes(kNow + 10 * kSec, true);
+  const auto lane = state["ranks"]["gpt/0"]["id"].get<int64_t>();
+  const auto number = state["tasks"]["pagerank"]["id"].get<int64_t>();
+  auto end = bubble(0, 10 * kSec, 20 * kMs);
+  end.leased = true;
+  end.task = "pagerank";
+  end.side_begin_ns = end.begin_ns + 1 * kMs;
+  end.side_end_ns = end.begin_ns + 15 * kMs;
+  end.overrun_ns = 30'000;
+  bus.say(end, 10 * kSec + 20 * kMs);
+  const auto frame = model.changes(kNow + 11 * kSec, false);
+  CHECK(frame["now"] == (kNow + 11 * kSec) / 1000);
+  CHECK(frame["bubbles"] == nlohmann::json({lane, -1'000'000, 20'000, 1'000, 14'000, 30, 1, number}));
+  CHECK(frame.count("ranks") == 0);
+  CHECK(model.changes(kNow + 11 * kSec, true).is_null());
+}
+
+TEST_CASE("only what has changed is sent, and a page that is opened later knows the same", "[model]") {
+  Model model;
+  Bus bus(model);
+  bus.say(rank(0));
+  bus.say(task("a"));
+  bus.say(task("b"));
+  (void)model.changes(kNow, true);
+  auto changed = task("a");
+  changed.why = "holdout";
+  bus.say(changed);
+  const auto frame = model.changes(kNow, true);
+  CHECK(frame["tasks"] == nlohmann::json({{"a", {{"why", "holdout"}}}}));
+  CHECK(frame.count("ranks") == 0);
+
+  bus::ReportReply report;  // b is no longer kept by the manager
+  report.tasks.emplace_back();
+  report.tasks.back().state = changed;
+  report.tasks.back().load.user = "alice";
+  model.on_report(report, kNow + 11 * kSec);
+  CHECK(model.tasks().size() == 2);  // the answer may be older than the event
+  model.on_report(report, kNow + 20 * kSec);
+  const auto later = model.changes(kNow, true);
+  CHECK(later["tasks"]["b"].is_null());
+  CHECK(later["tasks"]["a"] == nlohmann::json({{"user", "alice"}}));
+
+  const auto whole = model.snapshot(kNow);
+  CHECK(whole["whole"] == true);
+  CHECK(whole["tasks"].size() == 1);
+  CHECK(whole["tasks"]["a"]["why"] == "holdout");
+  CHECK(whole["ranks"]["gpt/0"]["device"] == "cpu-0");
+}
+
+TEST_CASE("two workers of one host share a clock, another host has its own", "[model]") {
+  ClockMap clocks;
+  const int64_t first = clocks.shift("a", 100, kNow);
+  CHECK(clocks.shift("b", 100, kNow + 3 * kMs) == first);
+  CHECK(clocks.shift("c", 500 * kSec, kNow) == kNow - 500 * kSec);
+  CHECK(clocks.shift("a", 100, kNow + 10 * kSec) == first);  // late for once: lanes do not jump
+}
+
+TEST_CASE("a run's shares, sums and ends", "[model][metrics]") {
+  Model model;
+  Bus bus(model);
+  bus.say(rank(1));
+  for (int i = 0; i < 30; ++i) bus.say(iteration(1, i * 100 * kMs, i % 2 == 0, i % 2 == 0 ? 0 : 15 * kMs));
+  auto frame = model.changes(kNow, true);
+  CHECK(frame["ranks"]["gpt/1"]["bubble_pct"] == 20.0);
+  CHECK(frame["ranks"]["gpt/1"]["harvested_pct"] == 75.0);
+  CHECK(frame["iterations"].size() == 30 * 4);
+
+  bus.say(task("t", "RUNNING"));
+  bus::TaskProgress progress;
+  progress.task = "t";
+  progress.state = "RUNNING";
+  progress.counters.steps = 10;
+  progress.counters.leases = 4;
+  progress.counters.overrun_ns = 200'000;
+  bus.say(progress, 20 * kSec);
+  progress.counters.steps = 30;
+  bus.say(progress, 21 * kSec);
+  CHECK(model.tasks().at("t").steps_per_s == Approx(20));
+  CHECK(model.overruns().at("gpt").leases == 4);
+  CHECK(model.overruns().at("gpt").sum_ns == 200'000);
+
+  auto ended = task("t", "STOPPED");
+  ended.verdict.kind = "crashed";
+  ended.verdict.gpu_fault = true;
+  bus.say(ended);
+  bus.say(ended);
+  CHECK(model.ends().at("crashed") == 1);
+  CHECK(model.gpu_faults() == 1);
+
+  const std::string text = metrics_text(model, {"1", 2, 3}, 10);
+  const std::string labels = "{job=\"gpt\",stage=\"1\",replica=\"0\",rank=\"1\",device=\"cpu-1\"} ";
+  CHECK(text.find("freeride_bubble_seconds_total" + labels + "0.6\n") != text.npos);
+  CHECK(text.find("freeride_offered_bubble_seconds_total" + labels + "0.3\n") != text.npos);
+  CHECK(text.find("freeride_harvested_seconds_total" + labels + "0.225\n") != text.npos);
+  CHECK(text.find("freeride_task_ends_total{verdict=\"crashed\"} 1\n") != text.npos);
+  CHECK(text.find("freeride_web_viewers 2\n") != text.npos);
+}
+
+TEST_CASE("ended tasks that are heard of late are not news", "[model]") {
+  Model model;
+  Bus bus(model);
+  auto ended = task("t", "STOPPED");
+  ended.verdict.kind = "crashed";
+  bus.say(ended, 10 * kSec, true);
+  CHECK(model.ends().empty());
+  CHECK(model.snapshot(kNow)["notices"].empty());
+}
+
+TEST_CASE("series are bounded, the rest is summed up, and nobody's label breaks the format", "[metrics]") {
+  Model model;
+  Bus bus(model);
+  for (int i = 0; i < 20; ++i) {
+    auto made = task("t" + std::to_string(10 + i), "RUNNING");
+    made.counters.steps = 5;
+    bus.say(made);
+  }
+  bus.say(task("evil\"} 1\n\xff"));
+  const std::string text = metrics_text(model, {}, 4);
+  CHECK(text.find("freeride_task_steps_total{job=\"\",task=\"other\"} 85\n") != text.npos);
+  CHECK(text.find("task=\"evil\\\"} 1\\n\xEF\xBF\xBD\"") != text.npos);
+  CHECK(text.find("task=\"t13\"") == text.npos);  // by name: "evil", t10, t11 and t12 come first
+}
+
+TEST_CASE("I and budget appear once they are known", "[metrics]") {
+  Model model;
+  bus::StatusReply status;
+  status.version = "0.1.0";
+  status.jobs.emplace_back();
+  status.jobs.back().job = "gpt";
+  model.on_status(status, kNow);
+  CHECK(metrics_text(model, {}, 4).find("freeride_time_increase") == std::string::npos);
+  status.jobs.back().measured = true;
+  status.jobs.back().time_increase_pct = 0.5;
+  status.jobs.back().budget_pct = 1;
+  model.on_status(status, kNow);
+  const std::string text = metrics_text(model, {}, 4);
+  CHECK(text.find("freeride_time_increase_ratio{job=\"gpt\"} 0.005\n") != text.npos);
+  CHECK(text.find("freeride_time_increase_budget_ratio{job=\"gpt\"} 0.01\n") != text.npos);
+  CHECK(text.find("freeride_manager_up 1\n") != text.npos);
+  model.on_silence("gone");
+  CHECK(metrics_text(model, {}, 4).find("freeride_manager_up 0\n") != std::string::npos);
+}
+
+TEST_CASE("whatever is published, what is kept is bounded and makes sense", "[model]") {
+  Limits limits;
+  limits.ranks = 8;
+  limits.tasks = 8;
+  limits.workers = 8;
+  limits.jobs = 4;
+  limits.notices = 10;
+  limits.frame_bubbles = 16;
+  Model model(limits);
+  Bus bus(model);
+  model.on_event("bubble.end/gpt/0", "garbage", kNow);
+  CHECK(model.unreadable() == 1);
+  for (uint32_t i = 0; i < 100; ++i) {
+    bus.say(rank(i));
+    bus.say(task("t" + std::to_string(i)));
+    bus::WorkerState worker;
+    worker.worker = "w" + std::to_string(i);
+    worker.state = "lost";
+    bus.say(worker);
+    bus::JobMeasures job;
+    job.job = "j" + std::to_string(i);
+    bus.say(job);
+    auto wild = bubble(i % 8, INT64_MIN, 0);
+    wild.end_ns = INT64_MAX;
+    wild.overrun_ns = INT64_MIN;
+    wild.side_begin_ns = INT64_MAX;
+    wild.side_end_ns = INT64_MIN;
+    bus.say(wild);
+    auto long_one = iteration(0, INT64_MIN, false, INT64_MAX);
+    long_one.end_ns = INT64_MAX;
+    long_one.bubble_ns = INT64_MAX;
+    bus.say(long_one);
+  }
+  CHECK(model.ranks().size() == 8);
+  CHECK(model.tasks().size() == 8);
+  CHECK(model.workers().size() == 8);
+  CHECK(model.jobs().size() == 4);
+  CHECK(model.left_out() > 300);
+  const auto frame = model.changes(kNow, true);
+  CHECK(frame["bubbles"].size() == 16 * 8);
+  CHECK(frame["notices"].size() == 10);
+  CHECK(model.ranks().at("gpt/0").harvested_ns == INT64_MAX);
+  CHECK_FALSE(metrics_text(model, {}, 4).empty());
+}
+
+TEST_CASE("of very many ranks no single bubbles are sent", "[model]") {
+  Limits limits;
+  limits.lanes = 2;
+  Model model(limits);
+  Bus bus(model);
+  for (uint32_t i = 0; i < 3; ++i) bus.say(rank(i));
+  bus.say(bubble(0, 10 * kSec, kMs));
+  const auto frame = model.changes(kNow, true);
+  CHECK(frame.count("bubbles") == 0);
+  CHECK(frame["manager"]["manager"]["lanes"] == false);
+  CHECK_FALSE(model.wants_bubbles());
+}
+
+TEST_CASE("a rank that has ended is shown for a while", "[model]") {
+  Model model;
+  Bus bus(model);
+  bus.say(rank(0));
+  bus.say(rank(0, "gone"));
+  (void)model.changes(kNow + 20 * kSec, true);
+  CHECK(model.ranks().size() == 1);
+  const auto frame = model.changes(kNow + 100 * kSec, true);
+  CHECK(frame["ranks"]["gpt/0"].is_null());
+  CHECK(model.ranks().empty());
+}
+
+TEST_CASE("a viewer that does not read is dropped, the others are not", "[hub]") {
+  Hub::Limits limits;
+  limits.viewers = 2;
+  limits.frames = 3;
+  Hub hub(limits);
+  const auto first = std::make_shared<const std::string>("first");
+  auto slow = hub.add(first), quick = hub.add(first);
+  REQUIRE(slow);
+  CHECK(hub.add(first) == nullptr);
+  for (int i = 0; i < 10; ++i) {
+    hub.publish(std::make_shared<const std::string>(std::to_string(i)));
+    CHECK(quick->take(std::chrono::milliseconds(0)) != nullptr);
+  }
+  CHECK(slow->ended());
+  CHECK(slow->take(std::chrono::milliseconds(0)) == nullptr);
+  CHECK_FALSE(quick->ended());
+  CHECK(hub.size() == 1);
+  CHECK(hub.dropped() == 1);
+  CHECK(hub.add(first) != nullptr);
+  hub.end();
+  CHECK(quick->ended());
+  CHECK(hub.add(first) == nullptr);
+}
+
+TEST_CASE("a frame that is larger than a viewer's room drops it", "[hub]") {
+  Hub::Limits limits;
+  limits.bytes = 1000;
+  Hub hub(limits);
+  auto viewer = hub.add(std::make_shared<const std::string>(std::string(5000, 'x')));  // the first one is not counted
+  hub.publish(std::make_shared<const std::string>(std::string(600, 'x')));
+  CHECK_FALSE(viewer->ended());
+  hub.publish(std::make_shared<const std::string>(std::string(600, 'x')));
+  CHECK(viewer->ended());
+}
+
+TEST_CASE("who joins while the model is fed misses nothing", "[live]") {
+  Live live({}, {}, "1", 10);
+  live.feed([](Model& model) { Bus(model).say(rank(0)); });
+  live.publish(kNow);
+  auto viewer = live.join(kNow);
+  const auto whole = nlohmann::json::parse(*viewer->take(std::chrono::milliseconds(0)));
+  CHECK(whole["ranks"].size() == 1);
+  live.feed([](Model& model) { Bus(model).say(bubble(0, 10 * kSec, kMs)); });
+  CHECK(live.wants_bubbles());
+  live.publish(kNow);
+  const auto next = nlohmann::json::parse(*viewer->take(std::chrono::milliseconds(0)));
+  CHECK(next["bubbles"].size() == 8);
+  live.leave(viewer);
+  CHECK_FALSE(live.wants_bubbles());
+}
