@@ -109,7 +109,7 @@ Status FileWriter::flush() {
   if (impl.events == 0) return {};
   std::string bytes = impl.heads;
   bytes += mcap::pack_chunk(impl.records, impl.begin_ns, impl.end_ns);
-  const Status written =
+  Status written =
       impl.broken ? Status(Error{Code::kExhausted, "the recording " + impl.file.string() + " ends within a record", ""})
                   : impl.append(bytes);
   if (written) {

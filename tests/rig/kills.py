@@ -1,6 +1,7 @@
 """Recorders that are killed at random beside a manager, and what is left of their recordings."""
 
 import collections
+import itertools
 import json
 import random
 import signal
@@ -28,22 +29,22 @@ def view(ctl, folder, env):
 
 
 def missing(events, killed_ns):
-    """How many bubbles' ends, published more than OLD_S before the kill, are not there. Begins whose ends are there are
-    left out by the recorder, so an event stands for those of its source that were published with it: of two ends
-    that follow each other there are at most 2 numbers (a begin, an iteration) between."""
-    by_source = collections.defaultdict(list)
+    """How many events, published more than OLD_S before the kill, are not there though the recorder was given them; -1:
+    there are none at all. What the bus dropped, since the recorder got no processor, is in a gap and does not count. A
+    begin may be left out where its end is there: of two ends that follow each other there are at most 2 numbers (an
+    iteration, a begin) between."""
+    by_source, dropped = collections.defaultdict(list), collections.Counter()
     for event in events:
-        if event["topic"].startswith(("bubble.", "training.iteration/")):
+        if event["topic"].startswith("recording.gap/"):
+            dropped[event["publisher"]] += event["lost"]
+        elif event["topic"].startswith(("bubble.", "training.iteration/")):
             by_source[event["source"]].append((event["seq"], event["t_ns"], event["topic"]))
     lost = 0
-    for found in by_source.values():
+    for source, found in by_source.items():
         found.sort()
-        ends = [(seq, t_ns) for seq, t_ns, topic in found if topic.startswith("bubble.end/")]
-        lost += sum(
-            max(0, (after - before - 1) // 2)
-            for (before, _), (after, _) in zip(ends, ends[1:], strict=False)
-            if after - before > 3
-        )
+        ends = [seq for seq, _, topic in found if topic.startswith("bubble.end/")]
+        absent = sum(max(0, after - before - 3) for before, after in itertools.pairwise(ends))
+        lost += max(0, absent - dropped[source])
         if found[-1][1] < killed_ns - OLD_S * 1_000_000_000:
             lost += 1
     return lost if by_source else -1
