@@ -127,8 +127,9 @@ Result<int> run_keys_make(Session& session, const KeysArguments& arguments) {
   }
   // Two nodes of one host would take each other's workers for their own.
   if (const auto other = node ? node_of(arguments, arguments.host) : std::nullopt) {
-    return Error{Code::kAlreadyExists, "there is a node's key for the host " + arguments.host + " already: " + *other,
-                 "give each host a name of its own, or revoke that key first (freeride-ctl keys revoke " + *other + ")"};
+    return Error{
+        Code::kAlreadyExists, "there is a node's key for the host " + arguments.host + " already: " + *other,
+        "give each host a name of its own, or revoke that key first (freeride-ctl keys revoke " + *other + ")"};
   }
   if (!arguments.account.empty() &&
       (!is_plain(arguments.account) || arguments.account.find('@') != std::string::npos)) {

@@ -43,7 +43,9 @@ MOST = {"manager KiB": 200_000, "worker KiB": 200_000, "manager descriptors": 12
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=60, help="of blows; a part of the training alone comes after that")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="of blows; a part of the training alone comes after that"
+    )
     parser.add_argument("--seed", type=int, help="of the plan; without it a new one, which is printed")
     parser.add_argument("--build", type=pathlib.Path, default=BUILD)
     parser.add_argument("--out", type=pathlib.Path, help="where the results go, as JSON")
