@@ -18,7 +18,6 @@ from rig.processes import until
 BUILD = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"])
 SOURCE = pathlib.Path(os.environ["FREERIDE_SOURCE_DIR"])
 GPU = "GPU-5e1f"
-NODE = "freeride-node"
 MANAGER, ON_GPU, ON_CPU = "freeride-manager", f"freeride-worker@{GPU}", "freeride-worker@cpu-0"
 # What systemd-analyze may find to blame, in tenths of 10; more than this is a protection that was lost.
 MOST_EXPOSED = {MANAGER: 19, ON_GPU: 51}
@@ -140,30 +139,9 @@ def test_an_upgrade_restarts_the_programs_and_side_tasks_go_on(machine, packages
         system.wait_steps(name)
 
 
-def test_a_node_keeps_a_worker_and_what_is_killed_of_them_comes_back(machine):
-    machine.write("/etc/freeride/node.env", "FREERIDE_DEVICE=cpu-1\nFREERIDE_CORES=0\n")
-    machine.ok("systemctl", "enable", "--now", NODE)
-
-    def worker():
-        return machine.run("pgrep", "--full", "freeride-worker --device cpu-1").stdout.strip()
-
-    def is_up():
-        return "cpu-1" in machine.run("freeride-ctl", "workers").stdout
-
-    until(is_up, "the node's worker is registered")
-    before, node = worker(), main_pid(machine, NODE)
-    machine.ok("kill", "-KILL", node)
-    until(lambda: main_pid(machine, NODE) not in (0, node), "systemd starts the node again")
-    until(lambda: "runs already" in machine.run("journalctl", "--unit", NODE).stdout, "it finds its worker")
-    assert worker() == before
-    machine.ok("kill", "-KILL", before)
-    until(lambda: worker() not in ("", before), "the node starts the worker again")
-    assert states(machine, NODE) == ["active"]
-
-
 def test_a_removed_package_leaves_no_process_and_keeps_the_state(machine):
     machine.ok("dpkg", "--remove", "freeride")
-    assert set(states(machine, MANAGER, NODE, ON_GPU, ON_CPU)) <= {"inactive", "unknown", "failed"}
+    assert set(states(machine, MANAGER, ON_GPU, ON_CPU)) <= {"inactive", "unknown", "failed"}
     assert not [line for line in machine.ok("ps", "-e", "-o", "args=").splitlines() if "/freeride-" in line]
     assert "/usr/bin/freeride" not in machine.run("sh", "-c", "ls /usr/bin/freeride-*").stdout
     assert machine.ok("stat", "--format", "%F", "/var/lib/freeride/freeride.db") == "regular file"
@@ -175,4 +153,4 @@ def test_a_purge_leaves_nothing_but_what_the_operator_wrote(machine):
         "find", "/etc", "/run", "/usr", "/var", "-name", "*freeride*", "-not", "-path", "/var/log/*"
     ).split()
     assert left == ["/etc/freeride"]
-    assert machine.ok("ls", "/etc/freeride").split() == ["node.env", f"worker-{GPU}.env", "worker-cpu-0.env"]
+    assert machine.ok("ls", "/etc/freeride").split() == [f"worker-{GPU}.env", "worker-cpu-0.env"]
