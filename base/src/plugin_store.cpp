@@ -109,6 +109,30 @@ Result<std::string> PluginStore::read(const std::string& sha256) const {
   return bytes;
 }
 
+Result<std::string> PluginStore::read_piece(const std::string& sha256, uint64_t offset, uint64_t most) const {
+  if (offset == 0 || !is_sha256(sha256)) {
+    auto bytes = read(sha256);
+    if (bytes.ok()) bytes->resize(std::min<uint64_t>(bytes->size(), most));
+    return bytes;
+  }
+  for (const char* extension : kExtensions) {
+    const std::string file = (folder_ / (sha256 + extension)).string();
+    const Fd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!fd.valid()) continue;
+    std::string piece(std::min<uint64_t>(most, kMaxPluginBytes), '\0');
+    size_t size = 0;
+    while (size < piece.size()) {
+      const ssize_t n = pread(fd.get(), piece.data() + size, piece.size() - size, static_cast<off_t>(offset + size));
+      if (n < 0) return errno_error("cannot read " + file, errno);
+      if (n == 0) break;
+      size += static_cast<size_t>(n);
+    }
+    piece.resize(size);
+    return piece;
+  }
+  return Error{Code::kNotFound, "no plugin with SHA-256 " + sha256 + " is in the store", "load it from a path"};
+}
+
 bool PluginStore::has(const std::string& sha256) const {
   return is_sha256(sha256) && std::any_of(std::begin(kExtensions), std::end(kExtensions), [&](const char* extension) {
            std::error_code ignored;

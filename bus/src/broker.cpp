@@ -164,7 +164,8 @@ struct Broker::Impl {
     const std::string key = detail::key_of(topic);
     if (!key.empty() && nodes->may_publish(key) && detail::is_host_topic(detail::view(topic))) return true;
     if (!std::exchange(nodes->warned, true))
-      spdlog::warn("an event that came over the network is dropped: it is no node's to publish; nor are further ones said");
+      spdlog::warn(
+          "an event that came over the network is dropped: it is no node's to publish; nor are further ones said");
     return false;
   }
 

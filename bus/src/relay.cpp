@@ -23,8 +23,8 @@
 namespace freeride::bus {
 namespace {
 
-constexpr int kBatch = 256;         // messages of one socket before the others are looked at
-constexpr int kUpHwm = 64;          // commands that wait for the network; what does not fit is repeated
+constexpr int kBatch = 256;          // messages of one socket before the others are looked at
+constexpr int kUpHwm = 64;           // commands that wait for the network; what does not fit is repeated
 constexpr size_t kMostWorkers = 64;  // more devices than any host has
 constexpr int64_t kLookNs = kNsPerSec;
 constexpr int64_t kPatienceNs = 3 * kNsPerSec;  // without a connection, before clients are told
@@ -61,12 +61,9 @@ struct Relay::Impl {
   }
 
   void run() {
-    zmq::pollitem_t items[] = {{clients.handle(), 0, ZMQ_POLLIN, 0},
-                               {up.handle(), 0, ZMQ_POLLIN, 0},
-                               {watch.socket().handle(), 0, ZMQ_POLLIN, 0},
-                               {events_here.handle(), 0, ZMQ_POLLIN, 0},
-                               {events_up.handle(), 0, ZMQ_POLLIN, 0},
-                               {events_there.handle(), 0, ZMQ_POLLIN, 0},
+    zmq::pollitem_t items[] = {{clients.handle(), 0, ZMQ_POLLIN, 0},        {up.handle(), 0, ZMQ_POLLIN, 0},
+                               {watch.socket().handle(), 0, ZMQ_POLLIN, 0}, {events_here.handle(), 0, ZMQ_POLLIN, 0},
+                               {events_up.handle(), 0, ZMQ_POLLIN, 0},      {events_there.handle(), 0, ZMQ_POLLIN, 0},
                                {nullptr, wake.get(), ZMQ_POLLIN, 0}};
     while (!stop) {
       try {
@@ -103,7 +100,8 @@ struct Relay::Impl {
     }
     if (apart_since_ns == 0) apart_since_ns = SteadyClock::now();
     if (std::exchange(was_connected, false))
-      spdlog::warn("the connection with the manager at {} is lost; side tasks go on until their orders expire", manager);
+      spdlog::warn("the connection with the manager at {} is lost; side tasks go on until their orders expire",
+                   manager);
     if (!standing.ok() && standing.error().text() != said) {
       said = standing.error().text();
       spdlog::error("{}; it is tried again", said);
@@ -144,13 +142,14 @@ struct Relay::Impl {
     const bool worker = !message->is_reply && is_trusted_user(peer.uid) && is_worker(client, message->command);
     if (!message->is_reply) {
       if (!worker && is_workers(message->command)) {
-        return refuse(client, message->id, message->command,
-                      {Code::kPermission,
-                       "this node takes '" + message->command + "' from workers of root and its own user only",
-                       "run the worker as one of these"});
+        return refuse(
+            client, message->id, message->command,
+            {Code::kPermission, "this node takes '" + message->command + "' from workers of root and its own user only",
+             "run the worker as one of these"});
       }
       message->uid = worker ? std::nullopt : std::optional<uint32_t>(peer.uid);
-      if (Status lost = hopeless(); !lost && !worker) return refuse(client, message->id, message->command, lost.error());
+      if (Status lost = hopeless(); !lost && !worker)
+        return refuse(client, message->id, message->command, lost.error());
     }
     detail::Frames out;
     out.push_back(detail::frame_of(detail::relay_address(client)));

@@ -110,12 +110,9 @@ struct Manager {
 struct Host {
   Host(const std::string& manager, ClientKey the_key) : key(std::move(the_key)) {
     broker = Broker::start(context, dir.endpoint("publish.sock"), dir.endpoint("events.sock")).value();
-    const RelayConfig config{manager,
-                             key,
-                             dir.endpoint("commands.sock"),
-                             dir.endpoint("publish.sock"),
-                             dir.endpoint("events.sock"),
-                             std::nullopt};
+    const RelayConfig config{
+        manager,     key, dir.endpoint("commands.sock"), dir.endpoint("publish.sock"), dir.endpoint("events.sock"),
+        std::nullopt};
     auto started = Relay::start(context, config);
     REQUIRE(started.ok());
     relay = std::move(*started);
@@ -195,14 +192,16 @@ TEST_CASE("relay: garbage and what has no manager are answered in words", "[rela
   zmq::socket_t raw(host.context, zmq::socket_type::dealer);
   raw.set(zmq::sockopt::linger, 0);
   raw.connect(host.dir.endpoint("commands.sock"));
-  for (int i = 0; i < 100; ++i) raw.send(zmq::message_t(std::string(static_cast<size_t>(i) * 7, '\xc1')), zmq::send_flags::none);
+  for (int i = 0; i < 100; ++i)
+    raw.send(zmq::message_t(std::string(static_cast<size_t>(i) * 7, '\xc1')), zmq::send_flags::none);
   CHECK(client->request(GetStatus{}, 1000ms).error().code == Code::kUnavailable);  // and goes on
 }
 
 TEST_CASE("relay: a second one in a folder is refused, and a manager there is not disturbed", "[relay]") {
   Manager manager;
   Host host(manager.address, manager.key());
-  const RelayConfig config{manager.address, host.key, host.dir.endpoint("commands.sock"), "ipc:///tmp/x", "ipc:///tmp/y", {}};
+  const RelayConfig config{manager.address, host.key,       host.dir.endpoint("commands.sock"),
+                           "ipc:///tmp/x",  "ipc:///tmp/y", {}};
   const auto again = Relay::start(host.context, config);
   REQUIRE_FALSE(again.ok());
   CHECK(again.error().code == Code::kAlreadyExists);

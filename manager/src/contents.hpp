@@ -25,8 +25,10 @@ class Contents {
   /// The SHA-256 of what `load` names, in this order: the bytes that came along, a content by its hash, a file name in
   /// the drop folders. Errors: kInvalidArgument, kNotFound, kRejected, the store's.
   Result<std::string> resolve(const bus::Load& load, const std::string& attachment);
-  /// The bytes of a content. Errors: the store's.
-  Result<std::string> get(const std::string& sha256) const { return store_.read(sha256); }
+  /// The bytes of a content, or a piece of them. Errors: the store's.
+  Result<std::string> get(const bus::FetchPlugin& wish) const {
+    return store_.read_piece(wish.sha256, wish.offset, wish.most == 0 ? UINT64_MAX : wish.most);
+  }
 
   /// It may have lost its last user. Looked at a little later: a worker may be about to say that its drop folder has
   /// it.

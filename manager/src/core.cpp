@@ -161,8 +161,8 @@ void Core::worker_gone(Worker& worker, Worker::State state, const std::string& r
   workers_.publish(worker);
 }
 
-void Core::fetch_plugin(Ticket ticket, const std::string& sha256) {
-  auto bytes = contents_.get(sha256);
+void Core::fetch_plugin(Ticket ticket, const bus::FetchPlugin& wish) {
+  auto bytes = contents_.get(wish);
   if (!bytes) return outside_.answer(ticket, bytes.error());
   outside_.answer(ticket, Reply(bus::Ack{}), *bytes);
 }

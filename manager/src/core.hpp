@@ -75,7 +75,7 @@ class Core {
   // ---- from workers; `peer` is where the message came from.
   void register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& worker);
   void worker_report(Ticket ticket, const std::string& peer, const bus::WorkerReport& report);
-  void fetch_plugin(Ticket ticket, const std::string& sha256);
+  void fetch_plugin(Ticket ticket, const bus::FetchPlugin& wish);
   /// A worker has answered an order. `log` is the text of a GetLog's answer.
   void worker_reply(const std::string& peer, const std::string& id, const std::optional<Error>& error,
                     const std::string& log);

@@ -351,12 +351,22 @@ TEST_CASE("the holdout plan reaches every worker of the job, for an iteration th
 
 TEST_CASE("a plugin is handed out by its content only") {
   Running house;
-  house.core->fetch_plugin(++house.tickets, house.task("a").state.sha256);
+  house.core->fetch_plugin(++house.tickets, {house.task("a").state.sha256});
   REQUIRE(house.answer_of(house.tickets).ok());
   CHECK(house.out.attachments[house.tickets] == plugin_bytes());
-  house.core->fetch_plugin(++house.tickets, "../freeride.db");
+  std::string joined;
+  for (std::string piece = "x"; !piece.empty(); joined += piece) {
+    house.core->fetch_plugin(++house.tickets, {house.task("a").state.sha256, joined.size(), 1000});
+    REQUIRE(house.answer_of(house.tickets).ok());
+    piece = house.out.attachments[house.tickets];
+    CHECK(piece.size() <= 1000);
+  }
+  CHECK(joined == plugin_bytes());
+  house.core->fetch_plugin(++house.tickets, {"../freeride.db", 7, 7});
   CHECK(house.answer_of(house.tickets).error().code == Code::kInvalidArgument);
-  house.core->fetch_plugin(++house.tickets, std::string(64, '0'));
+  house.core->fetch_plugin(++house.tickets, {"../freeride.db"});
+  CHECK(house.answer_of(house.tickets).error().code == Code::kInvalidArgument);
+  house.core->fetch_plugin(++house.tickets, {std::string(64, '0')});
   CHECK(house.answer_of(house.tickets).error().code == Code::kNotFound);
 }
 

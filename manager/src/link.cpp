@@ -200,7 +200,7 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
   const bool known =
       on<bus::WorkerReport>(core, in, by, [&](Ticket t, const auto& c) { core.worker_report(t, peer, c); }) ||
       on<bus::RegisterWorker>(core, in, by, [&](Ticket t, const auto& c) { core.register_worker(t, peer, c); }) ||
-      on<bus::FetchPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c.sha256); }) ||
+      on<bus::FetchPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c); }) ||
       on<bus::Load>(core, in, by, [&](Ticket t, const auto& c) { core.load(t, id, with_user(c, by), bytes); }) ||
       on<bus::ReplacePlugin>(
           core, in, by, [&](Ticket t, const auto& c) { core.replace(t, id, c.task, with_user(c.load, by), bytes); }) ||

@@ -281,7 +281,8 @@ int run(const Options& o) {
   auto core = manager::Core::start(config, std::move(*store), link, clock, unix_ms);
   if (!core) return fail(core.error());
   const FollowKeys follow_keys(network.keys.get(), broker.get());
-  if (!network.told.empty()) spdlog::info("network: {}; events on the next port, nodes' on that after it", network.told);
+  if (!network.told.empty())
+    spdlog::info("network: {}; events on the next port, nodes' on that after it", network.told);
   spdlog::info("ready: commands at {}, events at {}, state in {}", commands, events, paths.state_dir.string());
   return serve(**core, link, broker.get(), clock, signal_fd.get());
 }

@@ -35,7 +35,7 @@ pid_t listener_at(const std::filesystem::path& path) {
   const std::string& name = path.native();
   if (name.size() >= sizeof address.sun_path) return 0;
   std::memcpy(address.sun_path, name.c_str(), name.size() + 1);
-  const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const Fd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!probe.valid() || ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     return 0;
   const auto peer = peer_of(probe.get());

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "freeride/base/clock.hpp"
 #include "control_groups.hpp"
+#include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
 
 namespace freeride::node {
@@ -23,7 +23,7 @@ constexpr int64_t kLongRunNs = 60 * kNsPerSec;
 /// changes its own limits.
 struct Beginning {
   static Beginning now();
-  uint64_t data_limit = 0;     ///< RLIMIT_DATA
+  uint64_t data_limit = 0;    ///< RLIMIT_DATA
   std::string oom_score_adj;  ///< as in /proc/self; empty: it cannot be read
   ControlGroups groups;       ///< for what is started
 };

@@ -1,8 +1,12 @@
 // A worker is played by a shell.
 #include "kept_worker.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -89,6 +93,44 @@ TEST_CASE("a worker that ends is started again, later each time, and soon after 
   CHECK(worker.next_look_ns() == now + kNsPerSec);
 }
 
+TEST_CASE("a worker that listens already is left running, watched, and told to end", "[node]") {
+  const Folder folder;
+  const Blocked blocked;
+  KeptWorker worker = shell(folder, "exit 3");
+  int ready[2];
+  REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
+  const pid_t running = ::fork();
+  if (running == 0) {  // as a worker listens: pages' handover.cpp
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string name = (folder.path / "worker.sock").string();
+    name.copy(address.sun_path, sizeof address.sun_path - 1);
+    const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(fd, 8) != 0)
+      ::_exit(9);
+    (void)!::write(ready[1], "", 1);
+    sigset_t none;
+    sigemptyset(&none);
+    (void)::signal(SIGTERM, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    for (;;) ::pause();
+  }
+  char byte = 0;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  worker.look(kNsPerSec);
+  REQUIRE(worker.fd() >= 0);
+  pollfd end{worker.fd(), POLLIN, 0};
+  CHECK(::poll(&end, 1, 0) == 0);  // another would have ended by itself
+  worker.end();
+  REQUIRE(ends(worker));
+  worker.look(2 * kNsPerSec);
+  CHECK(worker.ended());
+  int status = 0;
+  REQUIRE(::waitpid(running, &status, 0) == running);
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM));
+  for (const int fd : ready) ::close(fd);
+}
+
 TEST_CASE("a program that cannot be executed is tried again", "[node]") {
   const Folder folder;
   KeptWorker worker("cpu-0", {(folder.path / "none").string()}, folder.path / "worker.sock", Beginning::now());
@@ -128,10 +170,10 @@ TEST_CASE("a worker has the limits that the node began with, not the node's own,
   worker.look(kNsPerSec);
   REQUIRE(ends(worker));
   std::ifstream in(out);
-  std::string limit, score, blocked, nothing;
-  in >> limit >> score >> blocked;
+  std::string limit, score, mask, nothing;
+  in >> limit >> score >> mask;
   CHECK(limit == (before.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(before.rlim_cur / 1024)));
   CHECK(score + "\n" == beginning.oom_score_adj);
-  CHECK(blocked == "SigBlk:");
+  CHECK(mask == "SigBlk:");
   CHECK_FALSE(in >> nothing);
 }

@@ -147,7 +147,8 @@ Status open_ends(zmq::context_t& context, const bus::RelayConfig& config, Ends& 
   Status opened;
   std::thread([&] {
     if (auto s = stand_behind_training(); !s.ok()) spdlog::warn("{}", s.error().text());
-    opened = take(ends.broker, bus::Broker::start(context, config.publish_endpoint, config.events_endpoint, config.group));
+    opened =
+        take(ends.broker, bus::Broker::start(context, config.publish_endpoint, config.events_endpoint, config.group));
     if (opened.ok()) opened = take(ends.relay, bus::Relay::start(context, config));
   }).join();
   return opened;
@@ -199,7 +200,7 @@ int run(const Options& o) {
 
   for (const char* ours : {"FREERIDE_DEVICE", "FREERIDE_CORES"}) unsetenv(ours);  // a worker is told its own
   const sigset_t set = block_end_signals();                                       // before any thread is made
-  signal(SIGPIPE, SIG_IGN);                  // NOLINT(bugprone-unused-return-value)
+  signal(SIGPIPE, SIG_IGN);  // NOLINT(bugprone-unused-return-value)
   const Fd signal_fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   (void)raise_descriptor_limit();  // each connection takes one
   zmq::context_t context(2);       // I/O threads; the second is the network's

@@ -9,8 +9,8 @@ using namespace freeride::policy;
 namespace {
 
 constexpr Role kRoles[] = {Role::kNobody, Role::kMonitor, Role::kUser, Role::kNode, Role::kSubmitter, Role::kOperator};
-constexpr Right kRights[] = {Right::kLook, Right::kSubmit, Right::kSteer, Right::kImport, Right::kLift, Right::kServe,
-                             Right::kRead};
+constexpr Right kRights[] = {Right::kLook, Right::kSubmit, Right::kSteer, Right::kImport,
+                             Right::kLift, Right::kServe,  Right::kRead};
 
 Identity identity(Role role, bool local) {
   Identity who;
@@ -35,9 +35,8 @@ TEST_CASE("permission: every role's rights, over sockets and over the network", 
   for (const bool local : {true, false}) {
     for (const Role role : kRoles) {
       for (const Right right : kRights) {
-        const bool expected =
-            right == Right::kServe ? (local && role == Role::kOperator) || role == Role::kNode
-                                   : everywhere.count({role, right}) != 0;
+        const bool expected = right == Right::kServe ? (local && role == Role::kOperator) || role == Role::kNode
+                                                     : everywhere.count({role, right}) != 0;
         INFO(to_string(role) << " " << static_cast<int>(right) << (local ? " local" : " by key"));
         const auto may = permit(identity(role, local), right, "x", "alice");
         CHECK(may.ok() == expected);

@@ -12,6 +12,8 @@ from rig.hosts import Hosts, Wires
 from rig.processes import Failure
 from rig.testing import find_plugin, until
 
+RANKS = {"vertices": 2000, "edges": 8000, "step_ms": 1, "repeat": 1}
+QUICK = ("--order-pause-ms", 1500, "--order-stop-ms", 60_000, "--order-margin-ms", 2500)  # after a start less is fenced
 ROUNDS = 1_000_000  # iterations of a training that goes on until it is ended
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
@@ -27,9 +29,11 @@ def wires():
 
 
 @pytest.fixture
-def hosts(wires):
+def hosts(wires, request):
+    """`request.param`: flags of the manager's."""
+    flags = getattr(request, "param", ())
     with Hosts(wires) as running:
-        running.start_manager_there()
+        running.start_manager_there(*flags)
         for host in "ab":
             running.start_node(host)
         running.wait_workers(2)
@@ -55,7 +59,7 @@ def test_a_training_on_two_hosts_is_harvested_on_both_and_loses_nothing(hosts):
     hosts.start_training_there(iterations=150)
     hosts.wait(lambda: all(hosts.worker(host)["state"]["stage"] >= 0 for host in "ab"), "trainers on both hosts")
     # From the manager's host, from a file; and from the other by its own sockets, to a stage that is not there.
-    hosts.load(find_plugin("pagerank.so"), "rank-a", "--stage", 0, params={"vertices": 2000, "edges": 8000, "step_ms": 1, "repeat": 1})
+    hosts.load(find_plugin("pagerank.so"), "rank-a", "--stage", 0, params=RANKS)
     counter(hosts, "count-b", 1)
     far = ["--stage", "0", "--param", "step_us=300", "--param", "sleep=1"]
     answer = hosts.ctl_on("b", "load", find_plugin("counter.so"), "--name", "count-a", *far)
@@ -207,6 +211,26 @@ def test_users_of_a_host_are_who_its_kernel_says(hosts):
     one_line(hosts.ctl_on("b", "tasks", user=65534).err, "commands.sock")
 
 
+def test_a_plugin_of_many_pieces_comes_from_afar(hosts, tmp_path):
+    """Through the manager's drop folder, and along with a load from another host's file."""
+    hosts.end("node-a")
+    large = tmp_path / "large.so"
+    content = find_plugin("counter.so").read_bytes()
+    for name in ("dropped", "sent"):
+        large.write_bytes(content + os.urandom(7 << 20))
+        flags = ["--name", name, "--when-idle", "--param", "step_us=300", "--param", "sleep=1"]
+        if name == "dropped":
+            shutil.copy(large, hosts.state_dir / "plugins/large.so")
+            hosts.ok("load", "large.so", *flags)
+        else:
+            answer = hosts.ctl_on("b", "load", large, *flags, timeout=60)
+            assert answer.code == 0, answer
+        hosts.wait_steps(name, 5)
+        kept = hosts.root / "b/s/store" / f"{hosts.task(name)['sha256']}.so"
+        assert kept.stat().st_size == len(content) + (7 << 20)
+        assert hosts.stop_tasks(name)[0]["kind"] == "stopped"
+
+
 def test_two_jobs_of_one_script_are_two(hosts):
     for host in "ab":
         hosts.start_training_there(name=f"own-{host}", stages=1, hosts=host, job=None, layers=1, iterations=ROUNDS)
@@ -215,6 +239,7 @@ def test_two_jobs_of_one_script_are_two(hosts):
     assert first != second and "train_gpt" in first and "train_gpt" in second
 
 
+@pytest.mark.parametrize("hosts", [QUICK], indirect=True, ids=["quick"])
 def test_a_manager_on_yesterdays_state_file_deletes_nothing_on_other_hosts(hosts):
     database = hosts.state_dir / "freeride.db"
     yesterday, today = hosts.root / "yesterday.db", hosts.root / "today.db"
@@ -226,7 +251,7 @@ def test_a_manager_on_yesterdays_state_file_deletes_nothing_on_other_hosts(hosts
             (database.parent / (database.name + end)).unlink(missing_ok=True)
         if use:
             shutil.copy(use, database)
-        hosts.start_manager_there()
+        hosts.start_manager_there(*QUICK)
         hosts.wait_workers(2)
 
     swap(yesterday)

@@ -1,11 +1,13 @@
 """Several hosts on one machine: each is a network namespace with wires to the others, and processes that see a name,
 a /dev/shm and folders of its own. Root only."""
 
+import contextlib
 import os
+import signal
 import subprocess
 
 from .ctl import Ctl
-from .processes import Failure, until
+from .processes import ENDING_S, Failure, until
 from .system import read_lines
 from .testing import System
 from .tree import PYTHON, SOURCE
@@ -78,10 +80,7 @@ class Hosts(System):
         self.keys = {host: self.key(f"node-{host}", "node", "--host", host) for host in wires.names}
 
     def folders(self, host):
-        return {
-            "FREERIDE_RUN_DIR": str(self.root / host / "r"),
-            "FREERIDE_STATE_DIR": str(self.root / host / "s"),
-        }
+        return {"FREERIDE_RUN_DIR": str(self.root / host / "r"), "FREERIDE_STATE_DIR": str(self.root / host / "s")}
 
     def key(self, name, role, *words):
         file = self.root / f"{name}.key"
@@ -132,6 +131,15 @@ class Hosts(System):
             if "freeride-worker" in words[0] and device in words and self.folders(host)["FREERIDE_RUN_DIR"] in words:
                 return int(folder)
         return None
+
+    def end_all(self, seconds=ENDING_S):
+        """Workers outlive their nodes."""
+        super().end_all(seconds)
+        for pid in filter(None, map(self.worker_pid, self.wires.names)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(Failure):
+            until(lambda: not self.runners(), "their side tasks' end", seconds)
 
     def worker(self, host):
         """What the manager says of it."""

@@ -7,6 +7,7 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/plugin_file.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -16,7 +17,9 @@ constexpr int64_t kSoonNs = 50 * kNsPerMs;         // several changes at once ma
 constexpr int64_t kSilenceNs = 3500 * kNsPerMs;    // of a manager that should have answered three heartbeats
 constexpr int64_t kFirstPauseNs = 500 * kNsPerMs;  // between attempts to register
 constexpr int64_t kLongestPauseNs = 4 * kNsPerSec;
-constexpr int64_t kFetchNs = 60 * kNsPerSec;
+constexpr int64_t kFetchNs = 60 * kNsPerSec;  // without any piece of a plugin
+constexpr int64_t kPieceNs = 5 * kNsPerSec;   // until a piece is asked for again
+constexpr size_t kPieceBytes = 1u << 20;
 constexpr int64_t kAskNs = 10 * kNsPerSec;
 constexpr size_t kMostRegistrations = 8;
 constexpr size_t kMostSent = 4096;  // more than are sent in the default term, at one in kSoonNs
@@ -99,6 +102,13 @@ void ManagerLink::take_plan(const bus::WorkerPlan& plan) {
   host_.on_plan(plan);
 }
 
+// A key that is revoked is said to every report.
+void ManagerLink::warn_once(const std::string& text) {
+  if (text == said_) return;
+  said_ = text;
+  spdlog::warn("{}", text);
+}
+
 void ManagerLink::send_registration() {
   // An attempt that was only slow counts as well; what follows from its answer is in order with what comes after it.
   if (registrations_.size() >= kMostRegistrations) registrations_.erase(registrations_.begin());
@@ -131,14 +141,28 @@ void ManagerLink::leave() {
 }
 
 void ManagerLink::fetch(const std::string& sha256, Fetched fetched) {
-  await(requester_->send(bus::FetchPlugin{sha256}), kFetchNs,
-        [fetched = std::move(fetched)](const Result<bus::Message>& reply) {
-          if (!reply.ok()) {
-            fetched(Error{Code::kTimeout, "the manager did not send the plugin within 60 s", "load it again"});
-          } else {
-            fetched(reply->error ? Result<std::string>(*reply->error) : Result<std::string>(reply->attachment));
-          }
-        });
+  fetch_piece(std::make_shared<Fetch>(Fetch{sha256, {}, SteadyClock::now(), std::move(fetched)}));
+}
+
+// In pieces: what has come stays, however often the way to the manager is lost meanwhile.
+void ManagerLink::fetch_piece(const std::shared_ptr<Fetch>& fetch) {
+  const bus::FetchPlugin piece{fetch->sha256, fetch->bytes.size(), kPieceBytes};
+  await(requester_->send(piece), kPieceNs, [this, fetch](const Result<bus::Message>& reply) {
+    const int64_t now_ns = SteadyClock::now();
+    if (!reply.ok()) {
+      if (now_ns - fetch->heard_ns < kFetchNs) return fetch_piece(fetch);
+      return fetch->fetched(
+          Error{Code::kTimeout, "the manager has sent nothing of the plugin for 60 s", "load it again"});
+    }
+    if (reply->error) return fetch->fetched(*reply->error);
+    fetch->heard_ns = now_ns;
+    fetch->bytes += reply->attachment;
+    if (fetch->bytes.size() > kMaxPluginBytes)
+      return fetch->fetched(Error{Code::kInvalidArgument, "the manager sent more than a plugin may have", ""});
+    // An earlier manager sends all of it at once.
+    if (reply->attachment.size() != kPieceBytes) return fetch->fetched(std::move(fetch->bytes));
+    fetch_piece(fetch);
+  });
 }
 
 void ManagerLink::ask_ended(const std::string& task, std::function<void(bool ended)> answer) {
@@ -186,7 +210,7 @@ void ManagerLink::on_reply(const bus::Message& message) {
   }
   if (std::find(registrations_.begin(), registrations_.end(), message.id) != registrations_.end()) {
     if (message.error) {
-      spdlog::warn("the manager refused this worker: {}", message.error->text());
+      warn_once("the manager refused this worker: " + message.error->text());
       return;
     }
     auto plan = message.as<bus::WorkerPlan>();
@@ -195,6 +219,7 @@ void ManagerLink::on_reply(const bus::Message& message) {
       return;
     }
     registrations_.clear();
+    said_.clear();
     registered_ = true;
     registration_pause_ns_ = kFirstPauseNs;
     spdlog::info("{} with the manager at {}", std::exchange(was_registered_, true) ? "registered again" : "registered",
@@ -223,7 +248,7 @@ void ManagerLink::on_reply(const bus::Message& message) {
       loop_.cancel(std::exchange(timer_, 0));
       tick();
     } else {
-      spdlog::warn("the manager refused a report: {}", message.error->text());
+      warn_once("the manager refused a report: " + message.error->text());
     }
   }
 }

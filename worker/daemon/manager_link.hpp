@@ -65,6 +65,13 @@ class ManagerLink {
     Answered done;
     Loop::Timer patience = 0;
   };
+  struct Fetch {
+    std::string sha256, bytes;
+    int64_t heard_ns = 0;
+    Fetched fetched;
+  };
+  void fetch_piece(const std::shared_ptr<Fetch>& fetch);
+  void warn_once(const std::string& text);
   void await(const std::string& id, int64_t patience_ns, Answered done);
   void tick();
   void schedule(int64_t when_ns);
@@ -93,7 +100,7 @@ class ManagerLink {
   uint64_t heard_ = 0;        // of the latest that a plan has named
   std::deque<int64_t> sent_;  // CLOCK_BOOTTIME, of the latest ones: the last is of number_
   policy::OrderLimits limits_;
-  std::string said_;                           // why the manager cannot be reached, when that was logged last
+  std::string said_;                           // why the manager cannot be reached or refuses, as it was logged last
   std::map<std::string, Question> questions_;  // by request id
   Loop::Timer timer_ = 0;
   int64_t timer_at_ns_ = 0;

@@ -36,8 +36,8 @@ struct Paths {
   std::string publish_endpoint() const { return "ipc://" + (run_dir / "publish.sock").string(); }  ///< XSUB, mode 0600
   std::string events_endpoint() const { return "ipc://" + (run_dir / "events.sock").string(); }    ///< XPUB, mode 0666
 
-  /// UNIX stream socket at which the worker of `device` takes trainers' bubble pages. `device` is a GPU UUID ("GPU-…")
-  /// or "cpu-N" (on CPU: the N-th slot, by default the rank's local rank).
+  /// UNIX socket (SOCK_SEQPACKET) at which the worker of `device` takes trainers' bubble pages. `device` is a GPU UUID
+  /// ("GPU-…") or "cpu-N" (on CPU: the N-th slot, by default the rank's local rank).
   std::filesystem::path worker_socket(const std::string& device) const {
     return run_dir / ("worker-" + device + ".sock");
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -32,6 +33,9 @@ class PluginStore {
   Result<std::filesystem::path> get(const std::string& sha256) const;
   /// The bytes of content `sha256`, after hashing them. Errors: get()'s.
   Result<std::string> read(const std::string& sha256) const;
+  /// At most `most` bytes of content `sha256` from `offset` on. Only the first piece is given after hashing all of it:
+  /// who joins them has to. Errors: get()'s.
+  Result<std::string> read_piece(const std::string& sha256, uint64_t offset, uint64_t most) const;
   /// Whether there is a file for it, undamaged or not: cheap.
   bool has(const std::string& sha256) const;
 

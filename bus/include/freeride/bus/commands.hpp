@@ -442,11 +442,14 @@ struct Ack {
   FREERIDE_FIELDS { (void)self, (void)visit; }
 };
 
-/// A plugin's bytes by content. Reply: Ack with the bytes attached.
+/// A plugin's bytes by content, or a piece of them. Reply: Ack with the bytes attached; a piece that is not as long as
+/// asked for is the last one.
 struct FetchPlugin {
   static constexpr const char* kCommand = "plugin.fetch";
   std::string sha256;
-  FREERIDE_FIELDS { visit("sha256", self.sha256); }
+  uint64_t offset = 0;  ///< where the piece begins
+  uint64_t most = 0;    ///< its length in bytes; 0: all that is left
+  FREERIDE_FIELDS { visit("sha256", self.sha256), visit("offset", self.offset), visit("most", self.most); }
 };
 
 // ---- manager → worker

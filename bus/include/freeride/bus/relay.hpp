@@ -12,8 +12,8 @@
 namespace freeride::bus {
 
 struct RelayConfig {
-  std::string manager;  ///< tcp://HOST:PORT, as in the manager's --listen
-  ClientKey key;        ///< of role node
+  std::string manager;                                               ///< tcp://HOST:PORT, as in the manager's --listen
+  ClientKey key;                                                     ///< of role node
   std::string commands_endpoint, publish_endpoint, events_endpoint;  ///< of this host; a Broker has the last two
   std::optional<gid_t> group;  ///< who may command here besides root and this user
 };

@@ -216,8 +216,8 @@ class Broker {
   /// Server::listen()'s.
   static Result<std::unique_ptr<Broker>> start(zmq::context_t& context, const std::string& publish_endpoint,
                                                const std::string& events_endpoint,
-                                               std::optional<gid_t> group = std::nullopt,
-                                               const TcpPort* port = nullptr, const NodesPort* nodes = nullptr);
+                                               std::optional<gid_t> group = std::nullopt, const TcpPort* port = nullptr,
+                                               const NodesPort* nodes = nullptr);
   ~Broker();  ///< stops and joins
   /// Ends the connections to the TCP port whose key the door admits no longer. Any thread; does not wait.
   void look_at_keys();
