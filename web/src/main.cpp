@@ -84,12 +84,13 @@ int run(const Options& o) {
                                  o.commands_endpoint.empty() ? paths.commands_endpoint() : o.commands_endpoint, live);
   if (!feed) return fail(feed.error());
   const bool open_to_host = !config->listen.local_socket && config->token.empty();
-  auto server = web::Server::start(std::move(*config), {[&] { return live.join(web::Feed::now_ns()); },
-                                                        [&](const auto& viewer) { live.leave(viewer); },
-                                                        [&] { return live.metrics(); }});
+  auto server = web::Server::start(std::move(*config),
+                                   {[&] { return live.join(web::Feed::now_ns()); },
+                                    [&](const auto& viewer) { live.leave(viewer); }, [&] { return live.metrics(); }});
   if (!server) return fail(server.error());
-  spdlog::info("ready: {}{}", (*server)->address(),
-               open_to_host ? ", for every user of this host (--token-file FILE, or --listen unix:PATH, for some)" : "");
+  spdlog::info(
+      "ready: {}{}", (*server)->address(),
+      open_to_host ? ", for every user of this host (--token-file FILE, or --listen unix:PATH, for some)" : "");
   (*feed)->run(end_fd.get());
   live.end();
   return 0;
