@@ -127,7 +127,10 @@ class Demo:
     def start_page(self):
         """The live page, for whoever wants to look; without it (its port is taken, say) the demo is the same."""
         name = "web"
-        process = self.system.start(name, [self.system.tree.program("freeride-web"), "--listen", WEB])
+        try:
+            process = self.system.start(name, [self.system.tree.program("freeride-web"), "--listen", WEB])
+        except Failure as error:
+            return self.progress.say(f"no live page: {error}")
         # It is nobody's failure when it ends: the system does not watch it.
         self.page = self.system.processes.pop(name)
         end = time.monotonic() + START_S

@@ -10,10 +10,18 @@ sys.path.append(str(HERE.parent))
 
 import browser
 import feeder
+from PIL import Image
 
 from rig.processors import first_on_the_processors
 from rig.system import System
 from rig.tree import SOURCE, Tree
+
+
+def keep(driver, path):
+    """As a small file: a page has few colours."""
+    driver.save_screenshot(str(path))
+    Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(path)
 
 
 def take(driver, address, path, width, height, dark=False, whole=False):
@@ -28,8 +36,7 @@ def take(driver, address, path, width, height, dark=False, whole=False):
         browser.show(driver, width, driver.execute_script("return document.documentElement.scrollHeight"), dark)
         driver.execute_script("window.began = performance.now()")
         browser.wait_page(driver, "performance.now() - window.began > 1000", "a second")
-    driver.save_screenshot(str(path))
-    print(path)
+    keep(driver, path)
 
 
 def main(argv=None):
@@ -71,7 +78,7 @@ def main(argv=None):
                     )
                     driver.execute_script("window.began = performance.now()")
                     browser.wait_page(driver, "performance.now() - window.began > 3000", "three seconds")
-                    driver.save_screenshot(str(options.out / "web-1000-ranks.png"))
+                    keep(driver, options.out / "web-1000-ranks.png")
     finally:
         driver.quit()
 
