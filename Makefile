@@ -8,6 +8,7 @@
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
 # make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
+# make screenshots   pictures of the page beside a training (docs/images/web-*.png)
 # make check   formatting, clang-tidy, ruff, folder rules
 # make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
 # make deb     Debian packages of a release build (build/package/)
@@ -24,11 +25,11 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: fuzz deb wheel dist demo test chaos test-frameworks test-docker test-hosts test-installed bench bench-tables check asan tsan build build-bench format install clean
+.PHONY: screenshots fuzz deb wheel dist demo test chaos test-frameworks test-docker test-hosts test-installed bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
-	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook $(DEMO_PLUGINS)"
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride-web freeride_hook $(DEMO_PLUGINS)"
 	$(PYTHON) demo/run.py --build build/dev --out build/demo --side-tasks $(SIDE_TASKS) $(DEMO_ARGS)
 
 test:
@@ -73,6 +74,11 @@ bench:
 	cmake --build build/bench-build -j$(JOBS)
 	$(PYTHON) bench/run.py --build build/bench-build --out build/bench $(BENCH_ARGS)
 
+screenshots:
+	@scripts/install-deps.sh test
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride-web freeride_hook pagerank"
+	$(PYTHON) tests/web/screenshots.py --build build/dev
+
 bench-tables:
 	@scripts/install-deps.sh demo frameworks
 	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV)
@@ -92,7 +98,7 @@ check:
 # All that parses, decides or holds memory. The process tests have been clean too, but would take CI as long again.
 ASAN_TESTS := base_test policy_test pages_test recorder_test hook_unit_test hook_process_test bus_codec_test bus_fuzz_test bus_hostile_test \
               bus_sockets_test bus_broker_test bus_wire_test plugin_sdk_test pagerank_test sgd_test image_test plugin_common_test runner_unit_test \
-              worker_test manager_test ctl_test supervisor_process_test
+              worker_test manager_test ctl_test web_test supervisor_process_test
 # What has threads of its own. libzmq's races are false alarms: cmake/tsan.supp.
 TSAN_TESTS := pages_test hook_unit_test hook_process_test bus_sockets_test bus_broker_test bus_hostile_test manager_test
 

@@ -19,11 +19,12 @@ from progress import Progress, line
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(SOURCE / "tests"))
 from rig.events import Recorder
-from rig.processes import Failure, flags
+from rig.processes import Failure, flags, kill
 from rig.system import System
 from rig.tree import Tree
 
 JOB = "demo"
+WEB = "127.0.0.1:7473"  # freeride-web's own default
 START_S = 60  # a bound against hanging for ever, not a limit on speed
 
 
@@ -80,6 +81,7 @@ class Demo:
         self.progress = Progress()
         self.recorder = None
         self.tasks = {}  # name: stage
+        self.page = None  # the process of freeride-web
 
     # ---- small tools ----
     def ctl(self, *arguments):
@@ -115,11 +117,29 @@ class Demo:
         self.recorder = Recorder(f"ipc://{self.system.run_dir}/events.sock")
         for stage, core in enumerate(self.cores):
             self.system.start_worker(f"cpu-{stage}", *self.data_flags(), cores=core, wait=False)
+        self.start_page()
         self.wait_event(
             lambda: len({e["worker"] for e in self.recorder.all("worker.state") if e["state"] == "up"}) == self.stages,
             f"registration of {self.stages} workers",
         )
         self.progress.say(f"manager and {self.stages} workers are up, on cores {', '.join(map(str, self.cores))}")
+
+    def start_page(self):
+        """The live page, for whoever wants to look; without it (its port is taken, say) the demo is the same."""
+        name = "web"
+        try:
+            process = self.system.start(name, [self.system.tree.program("freeride-web"), "--listen", WEB])
+        except Failure as error:
+            return self.progress.say(f"no live page: {error}")
+        # It is nobody's failure when it ends: the system does not watch it.
+        self.page = self.system.processes.pop(name)
+        end = time.monotonic() + START_S
+        while process.poll() is None and time.monotonic() < end:
+            if "ready:" in self.system.log(name):
+                return self.progress.say(f"live page: http://{WEB}/")
+            time.sleep(0.05)
+        said = self.system.log(name).strip().splitlines() or ["freeride-web does not start"]
+        self.progress.say(f"no live page: {said[-1]}")
 
     def drop_plugins(self):
         drop_folder = self.system.state_dir / "plugins"
@@ -279,4 +299,6 @@ class Demo:
         self.progress.end()
         if self.recorder:
             self.recorder.close()
+        if self.page:
+            kill(self.page)
         self.system.close()

@@ -7,14 +7,16 @@ build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-de
 training="python3 python3-torch libopenblas0-pthread python3-numpy python3-zmq python3-msgpack"
 plugins="libtorch-dev"  # without it: no resnet18, resnet50, vgg19
 
+look="chromium chromium-driver python3-selenium prometheus"  # the page in a browser, metrics and alerts in Prometheus
+
 packages=""
 for set in "${@:-demo}"; do
   case "$set" in
     build) packages+=" $build" ;;
     demo)  packages+=" $build $training python3-matplotlib" ;;
     plugins) packages+=" $build $plugins" ;;
-    test)  packages+=" $build $training $plugins python3-matplotlib python3-pytest python3-venv groff-base" ;;
-    bench) packages+=" $build $training libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
+    test)  packages+=" $build $training $plugins $look python3-matplotlib python3-pytest python3-venv groff-base" ;;
+    bench) packages+=" $build $training $look libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
     check) packages+=" $build clang-format clang-tidy git python3-venv" ;;
     dist)  packages+=" $build bubblewrap patchelf" ;;
     hosts) packages+=" $build $training python3-pytest iproute2 util-linux" ;;

@@ -37,7 +37,8 @@ constexpr int kFailed = 1, kWrongUsage = 2;
 constexpr int64_t kLookNs = kNsPerSec;
 
 struct Options {
-  std::string manager, key, group, worker, run_dir, state_dir, log_level = "info";
+  std::string manager, key, group, worker, run_dir, state_dir;
+  LogOptions log;
   std::vector<std::string> devices, cores, worker_flags;
 };
 
@@ -61,8 +62,7 @@ void declare(CLI::App& app, Options& o) {
       ->default_str(Paths::defaults().state_dir.string());
   app.add_option("--group", o.group,
                  "group that may command and read events here; none: only this user (freeride, where root runs this)");
-  app.add_option("--log-level", o.log_level, "trace, debug, info, warn or error")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  add_log_options(app, o.log);
   app.add_option("worker-flags", o.worker_flags, "after --: further flags of every worker");
 }
 
@@ -228,6 +228,6 @@ int main(int argc, char** argv) {
   Options options;
   declare(app, options);
   if (const auto end = parse_options(app, "freeride-node", "node", argc, argv)) return *end;
-  init_log("freeride-node", options.log_level);
+  init_log("freeride-node", options.log);
   return run(options);
 }

@@ -25,7 +25,8 @@ constexpr int64_t kTickNs = 60 * kNsPerSec;
 constexpr int kBatchMs = 100;
 
 struct Arguments {
-  std::string run_dir, events_endpoint, recordings, group, log_level = "info";
+  std::string run_dir, events_endpoint, recordings, group;
+  LogOptions log;
   double keep_hours = 24;
   uint64_t keep_bytes = uint64_t{1} << 30, keep_free = uint64_t{256} << 20;
 };
@@ -47,9 +48,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->default_str("256MiB");
   app.add_option("--group", arguments.group,
                  "group that may read; none: only this user (default: freeride, where root runs this)");
-  app.add_option("--log-level", arguments.log_level, "trace, debug, info, warn or error")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
-      ->capture_default_str();
+  add_log_options(app, arguments.log);
 }
 
 // What is queued. A jump in a publisher's numbers is a gap in front of the event that shows it.
@@ -105,7 +104,7 @@ int run(int argc, char** argv) {
   app.name("freeride-recorder");
   add_options(app, arguments);
   if (const auto end = parse_options(app, "freeride-recorder", "recorder", argc, argv)) return *end;
-  init_log("freeride-recorder", arguments.log_level);
+  init_log("freeride-recorder", arguments.log);
   const sigset_t signals = block_end_signals();
   // Before any thread exists.
   if (auto s = stand_behind_training(); !s.ok()) spdlog::warn("{}", s.error().text());

@@ -121,7 +121,7 @@ def sample():
     return sections
 
 
-@pytest.mark.parametrize("section", ["manager", "worker", "bus", "ctl"])
+@pytest.mark.parametrize("section", ["manager", "worker", "node", "bus", "ctl", "recorder", "web"])
 def test_the_sample_configuration_has_every_key_and_defaults_that_hold(section, tmp_path):
     keys, defaults = sample()[section]
     file = tmp_path / "freeride.toml"

@@ -7,7 +7,6 @@ import sys
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 
 from rig.processes import Failure, free_port, until
-from rig.system import System
 
 
 def chromium(width=1280, height=900, dark=False):
@@ -83,9 +82,11 @@ def start_web(system, *flags, name="web"):
     return address
 
 
-def start_training(system, stages=2, holdout_pct=20):
-    """A real training whose bubbles two side tasks use."""
-    system.start_manager("--holdout-pct", holdout_pct, "--holdout-block-ms", "1500", "--budget-pct", "20")
+MANAGER = ("--holdout-pct", "20", "--holdout-block-ms", "1500", "--budget-pct", "20")
+
+
+def start_training(system, stages=2):
+    """A real training whose bubbles two side tasks use, beside a manager."""
     for stage in range(stages):
         system.start_worker(f"cpu-{stage}")
     system.wait_workers(stages)
@@ -95,5 +96,3 @@ def start_training(system, stages=2, holdout_pct=20):
     for stage in range(stages):
         system.load(system.tree.plugin("pagerank.so"), f"pagerank-{stage}", "--stage", stage, params=["scale=12"])
         system.wait_steps(f"pagerank-{stage}", 3)
-
-

@@ -17,6 +17,7 @@ sys.path.append(str(HERE.parent))
 WEB = HERE.parents[1] / "web"
 
 import browser
+
 from rig.processes import free_port
 from rig.testing import System, until
 
@@ -38,6 +39,7 @@ def get(address):
 def site():
     """(system, address) of a running training with side tasks."""
     with System() as system:
+        system.start_manager(*browser.MANAGER)
         browser.start_training(system)
         yield system, browser.start_web(system)
 

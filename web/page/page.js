@@ -39,8 +39,8 @@ function duration(us) {
   if (us < 1e6) return (us / 1000).toFixed(us < 1e4 ? 2 : 1) + " ms";
   return (us / 1e6).toFixed(2) + " s";
 }
-// A stage's colour of tasks: by number, so that it stays.
-const taskColour = (id) => (id === 0 ? colours.side : `hsl(${(155 + id * 67) % 360} ${dark ? "55% 55%" : "60% 36%"})`);
+// By number, so that it stays; never near the red of overruns.
+const taskColour = (id) => (id === 0 ? colours.side : `hsl(${100 + (id * 47) % 200} ${dark ? "55% 55%" : "60% 36%"})`);
 
 let colours = {}, dark = false;
 function readColours() {
@@ -128,15 +128,19 @@ const canvas = byId("picture"), context = canvas.getContext("2d", { alpha: false
 let spanAt = SPANS_S.indexOf(5), pausedAt = null, stale = true, whole = true, laneHeight = 30, scale = 1, drawnTo = 0;
 const summed = () => (known.manager.get("manager") || {}).lanes === false;
 
+let laidOutAt = 0;
+const above = () => byId("lanes").getBoundingClientRect().top + window.scrollY;
 function layOut() {
   const count = Math.max(1, order.length);
-  const room = Math.max(320, window.innerHeight - 250);
-  laneHeight = summed() ? 14 : Math.max(10, Math.min(44, Math.floor(room / count)));
+  laidOutAt = above();
+  const room = Math.max(320, window.innerHeight * 0.6, window.innerHeight - laidOutAt - 16);
+  laneHeight = summed() ? 14 : Math.max(8, Math.min(44, Math.floor(room / count)));
   const box = byId("lanes");
   box.style.setProperty("--lane", laneHeight + "px");
   box.style.setProperty("--size", Math.min(12, laneHeight - 1) + "px");
   box.hidden = order.length === 0;
   byId("nolanes").hidden = order.length !== 0;
+  for (const part of document.querySelectorAll(".legend, .tools")) part.hidden = summed();
   scale = window.devicePixelRatio || 1;
   const width = Math.max(50, canvas.clientWidth);
   const height = summed() ? Math.ceil(count / Math.floor(width / laneHeight)) * laneHeight : count * laneHeight;
@@ -214,7 +218,7 @@ function drawTiles() {
   context.fillRect(0, 0, canvas.width, canvas.height);
   order.forEach((rank, at) => {
     const x = (at % columns) * size, y = Math.floor(at / columns) * size;
-    context.fillStyle = rank.state === "active" ? colours.compute : colours.bad;
+    context.fillStyle = rank.state === "active" || rank.state === "" ? colours.compute : colours.bad;
     context.fillRect(x, y, size - scale, size - scale);
     const share = Math.min(1, (rank.harvested_pct || 0) / 100);
     context.fillStyle = colours.side;
@@ -314,6 +318,7 @@ function fillJobs() {
   }
   if (made.length === 0) made.push(element("p", "No training has been measured yet.", "empty"));
   box.replaceChildren(...made);
+  if (order.length !== 0 && Math.abs(above() - laidOutAt) > 4) layOut(); // there is more or less room for lanes
 }
 
 function fillLabels() {
@@ -401,6 +406,7 @@ function fillEvents() {
   const last = notices.length === 0 ? 0 : notices[notices.length - 1].id;
   if (last === shownNotice) return;
   shownNotice = last;
+  byId("noevents").hidden = notices.length !== 0;
   byId("events").replaceChildren(...notices.slice().reverse().map((notice) => {
     const line = element("li", "", notice.level), at = new Date(notice.t), time = element("time", at.toLocaleTimeString());
     time.dateTime = at.toISOString();

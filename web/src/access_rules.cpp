@@ -51,8 +51,9 @@ bool same(std::string_view given, std::string_view token) {
 std::optional<std::string> decode_base64(std::string_view text) {
   if (text.empty() || text.size() % 4 != 0 || text.size() > 2048) return std::nullopt;
   std::string out(text.size() / 4 * 3, '\0');
-  const int length = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                     reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
+  const int length =
+      EVP_DecodeBlock(reinterpret_cast<unsigned char*>(out.data()), reinterpret_cast<const unsigned char*>(text.data()),
+                      static_cast<int>(text.size()));
   if (length < 0) return std::nullopt;
   out.resize(static_cast<size_t>(length) - static_cast<size_t>(std::count(text.end() - 2, text.end(), '=')));
   return out;
@@ -105,7 +106,8 @@ Result<std::string> read_token(const std::string& path) {
   token = token.substr(0, token.find_first_of("\r\n"));
   const bool printable = std::all_of(token.begin(), token.end(), [](unsigned char c) { return c > ' ' && c < 127; });
   if (token.size() < kMinTokenBytes || token.size() > kMaxTokenBytes || !printable) {
-    return Error{Code::kInvalidArgument, "the token in " + path + " is not 16 to 512 printable characters without spaces",
+    return Error{Code::kInvalidArgument,
+                 "the token in " + path + " is not 16 to 512 printable characters without spaces",
                  "make one: openssl rand -hex 24"};
   }
   return token;

@@ -13,8 +13,8 @@ namespace freeride::web {
 /// Where to listen.
 struct Listen {
   bool local_socket = false;
-  std::string host;  ///< an address, or the socket's path
-  int port = 0;      ///< 0: one that is free
+  std::string host;       ///< an address, or the socket's path
+  int port = 0;           ///< 0: one that is free
   bool loopback = false;  ///< whether nobody outside of this host can connect
 };
 /// "HOST:PORT", "[::1]:PORT", "PORT" or "unix:PATH". HOST is an address: a name could come to mean another one.

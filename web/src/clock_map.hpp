@@ -8,9 +8,9 @@
 
 namespace freeride::web {
 
-/// A publisher's times count from its host's start. Their distance to the receiver's clock is taken from the first event
-/// of a host, and never changes, so that lanes do not jump. Publishers whose distances are within a second share one:
-/// they are on one host, and their order is exact. Not thread-safe.
+/// A publisher's times count from its host's start. Their distance to the receiver's clock is taken from the first
+/// event of a host, and never changes, so that lanes do not jump. Publishers whose distances are within a second share
+/// one: they are on one host, and their order is exact. Not thread-safe.
 class ClockMap {
  public:
   /// What is to be added to a time of `source`'s, given one of its events and when that was received. ns.

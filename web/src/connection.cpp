@@ -11,7 +11,9 @@
 
 namespace freeride::web {
 namespace {
-int64_t after(std::chrono::milliseconds time) { return SteadyClock::now() + time.count() * kNsPerMs; }
+int64_t after(std::chrono::milliseconds time) {
+  return SteadyClock::now() + time.count() * kNsPerMs;
+}
 }  // namespace
 
 Connection::Connection(socket_t socket, Limits limits) : socket_(socket), limits_(limits) {}
@@ -34,7 +36,9 @@ bool Connection::wait_for_request(std::chrono::milliseconds patience) {
   return true;
 }
 
-bool Connection::is_readable() const { return begin_ != end_ || wait(POLLIN, read_until_ns_); }
+bool Connection::is_readable() const {
+  return begin_ != end_ || wait(POLLIN, read_until_ns_);
+}
 
 // cpp-httplib asks between the parts of an answer: whether a page has gone shows here at once.
 bool Connection::is_writable() const {

@@ -27,7 +27,9 @@ int64_t steady_to_unix_ns() {
 
 }  // namespace
 
-int64_t Feed::now_ns() { return SteadyClock::now() + steady_to_unix_ns(); }
+int64_t Feed::now_ns() {
+  return SteadyClock::now() + steady_to_unix_ns();
+}
 
 Result<std::unique_ptr<Feed>> Feed::connect(zmq::context_t& context, std::string events_endpoint,
                                             const std::string& commands_endpoint, Live& live) {
@@ -35,8 +37,7 @@ Result<std::unique_ptr<Feed>> Feed::connect(zmq::context_t& context, std::string
   const std::vector<std::string> prefixes{"task.", "worker.", "training.", "plugin."};
   if (auto made = take(feed->states_, bus::Subscriber::connect(context, feed->events_endpoint_, prefixes)); !made)
     return made.error();
-  if (auto made = take(feed->manager_, bus::Requester::connect(context, commands_endpoint)); !made)
-    return made.error();
+  if (auto made = take(feed->manager_, bus::Requester::connect(context, commands_endpoint)); !made) return made.error();
   return feed;
 }
 

@@ -11,8 +11,8 @@
 
 namespace freeride::web {
 
-/// A subscriber like any other, which also asks for what freeride-ctl shows. Bubbles are subscribed to only while a page
-/// is open, so that nobody forwards them for nothing. Owned by one thread.
+/// A subscriber like any other, which also asks for what freeride-ctl shows. Bubbles are subscribed to only while a
+/// page is open, so that nobody forwards them for nothing. Owned by one thread.
 class Feed {
  public:
   /// A manager need not be there yet. Errors: kInvalidArgument (an endpoint).

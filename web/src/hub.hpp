@@ -36,8 +36,8 @@ class Hub {
  public:
   struct Limits {
     size_t viewers = 128;
-    size_t frames = 100;           ///< not read by one viewer: ten seconds
-    size_t bytes = 8ull << 20;     ///< the same in bytes, the first frame not counted
+    size_t frames = 100;        ///< not read by one viewer: ten seconds
+    size_t bytes = 8ull << 20;  ///< the same in bytes, the first frame not counted
   };
   explicit Hub(Limits limits) : limits_(limits) {}
 

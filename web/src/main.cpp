@@ -20,7 +20,8 @@ namespace {
 using namespace freeride;
 
 struct Options {
-  std::string run_dir, events_endpoint, commands_endpoint, listen = "127.0.0.1:7473", token_file, log_level = "info";
+  std::string run_dir, events_endpoint, commands_endpoint, listen = "127.0.0.1:7473", token_file;
+  LogOptions log;
   std::vector<std::string> hosts;
   size_t viewers = 128, task_series = 100, lanes = 128;
 };
@@ -39,8 +40,7 @@ void declare(CLI::App& app, Options& o) {
       ->check(CLI::Range(size_t{0}, size_t{4096}));
   app.add_option("--max-lanes", o.lanes, "ranks up to which the page draws every bubble")
       ->check(CLI::Range(size_t{0}, size_t{512}));
-  app.add_option("--log-level", o.log_level, "trace, debug, info, warn or error")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  add_log_options(app, o.log);
 }
 
 int fail(const Error& error, int code = 1) {
@@ -84,12 +84,13 @@ int run(const Options& o) {
                                  o.commands_endpoint.empty() ? paths.commands_endpoint() : o.commands_endpoint, live);
   if (!feed) return fail(feed.error());
   const bool open_to_host = !config->listen.local_socket && config->token.empty();
-  auto server = web::Server::start(std::move(*config), {[&] { return live.join(web::Feed::now_ns()); },
-                                                        [&](const auto& viewer) { live.leave(viewer); },
-                                                        [&] { return live.metrics(); }});
+  auto server = web::Server::start(std::move(*config),
+                                   {[&] { return live.join(web::Feed::now_ns()); },
+                                    [&](const auto& viewer) { live.leave(viewer); }, [&] { return live.metrics(); }});
   if (!server) return fail(server.error());
-  spdlog::info("ready: {}{}", (*server)->address(),
-               open_to_host ? ", for every user of this host (--token-file FILE, or --listen unix:PATH, for some)" : "");
+  spdlog::info(
+      "ready: {}{}", (*server)->address(),
+      open_to_host ? ", for every user of this host (--token-file FILE, or --listen unix:PATH, for some)" : "");
   (*feed)->run(end_fd.get());
   live.end();
   return 0;
@@ -102,6 +103,6 @@ int main(int argc, char** argv) {
   Options options;
   declare(app, options);
   if (const auto end = parse_options(app, "freeride-web", "web", argc, argv)) return *end;
-  init_log("freeride-web", options.log_level);
+  init_log("freeride-web", options.log);
   return run(options);
 }

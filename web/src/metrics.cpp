@@ -47,7 +47,9 @@ class Families {
   std::map<std::string, MetricFamily> families_;
 };
 
-double seconds(int64_t ns) { return static_cast<double>(ns) / kNs; }
+double seconds(int64_t ns) {
+  return static_cast<double>(ns) / kNs;
+}
 
 void add_ranks(Families& out, const Model& model) {
   for (const auto& [key, rank] : model.ranks()) {
@@ -92,7 +94,8 @@ void add_jobs(Families& out, const Model& model) {
               job.harvested_share_pct / kPct);
     out.gauge("freeride_held_out_iteration_seconds", "Mean length of held-out iterations.", labels,
               job.iteration_ms / 1e3);
-    auto& overrun = out.summary("freeride_overrun_seconds", "Side-task execution past a bubble's end, of a lease.", labels);
+    auto& overrun =
+        out.summary("freeride_overrun_seconds", "Side-task execution past a bubble's end, of a lease.", labels);
     const auto counted = model.overruns().find(name);
     if (counted != model.overruns().end()) {
       overrun.sample_count = counted->second.leases;
@@ -114,8 +117,10 @@ struct TaskSums {
   void write(Families& out, const std::string& task, const std::string& job) const {
     const Labels labels{{"job", job}, {"task", task}};
     out.counter("freeride_task_steps_total", "Steps of a side task.", labels, steps);
-    out.counter("freeride_task_harvested_seconds_total", "Step time of a side task within bubbles.", labels, harvested_s);
-    out.counter("freeride_task_overrun_seconds_total", "Execution of a side task past bubbles' ends.", labels, overrun_s);
+    out.counter("freeride_task_harvested_seconds_total", "Step time of a side task within bubbles.", labels,
+                harvested_s);
+    out.counter("freeride_task_overrun_seconds_total", "Execution of a side task past bubbles' ends.", labels,
+                overrun_s);
     out.gauge("freeride_task_memory_bytes", "Resident memory of a side task.", labels, memory_bytes);
     out.gauge("freeride_task_free_to_run", "1 unless a user has paused it.", labels, free_to_run);
   }
@@ -146,8 +151,8 @@ void add_tasks(Families& out, const Model& model, size_t most) {
     out.gauge("freeride_tasks", "Side tasks that have not ended, by state.", {{"state", state}}, count);
   for (const auto& [why, count] : by_why)
     out.gauge("freeride_tasks_waiting", "Side tasks without a lease or a step, by reason.", {{"why", why}}, count);
-  for (const char* kind : {"finished", "stopped", "evicted", "overran", "out_of_memory", "crashed", "failed", "rejected",
-                           "lost"}) {
+  for (const char* kind :
+       {"finished", "stopped", "evicted", "overran", "out_of_memory", "crashed", "failed", "rejected", "lost"}) {
     const auto found = model.ends().find(kind);
     out.counter("freeride_task_ends_total", "Side tasks that have ended, by verdict.", {{"verdict", kind}},
                 found == model.ends().end() ? 0 : static_cast<double>(found->second));

@@ -14,13 +14,17 @@ constexpr size_t kTextBytes = 300;
 constexpr int64_t kUs = 1000, kMs = 1'000'000;
 
 // Figures that a page shows: more digits would only cost bytes.
-double rounded(double value) { return std::isfinite(value) ? std::round(value * 1000) / 1000 : 0; }
+double rounded(double value) {
+  return std::isfinite(value) ? std::round(value * 1000) / 1000 : 0;
+}
 
 double share_pct(int64_t part, int64_t whole) {
   return whole <= 0 ? 0 : rounded(100 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string text_of(const std::string& text) { return clean_utf8(text.substr(0, kTextBytes)); }
+std::string text_of(const std::string& text) {
+  return clean_utf8(text.substr(0, kTextBytes));
+}
 
 int64_t difference(int64_t end, int64_t begin) {
   int64_t result = 0;
@@ -92,16 +96,11 @@ nlohmann::json task_json(const Task& task) {
 }
 
 nlohmann::json worker_json(const bus::WorkerInfo& worker) {
-  return {{"host", text_of(worker.state.host)},
-          {"device", text_of(worker.state.device)},
-          {"model", text_of(worker.device_model)},
-          {"state", text_of(worker.state.state)},
-          {"job", text_of(worker.state.job)},
-          {"stage", worker.state.stage},
-          {"replica", worker.state.replica},
-          {"memory_bytes", worker.state.memory_bytes},
-          {"usable_bytes", worker.state.usable_bytes},
-          {"tasks", worker.state.tasks},
+  return {{"host", text_of(worker.state.host)},        {"device", text_of(worker.state.device)},
+          {"model", text_of(worker.device_model)},     {"state", text_of(worker.state.state)},
+          {"job", text_of(worker.state.job)},          {"stage", worker.state.stage},
+          {"replica", worker.state.replica},           {"memory_bytes", worker.state.memory_bytes},
+          {"usable_bytes", worker.state.usable_bytes}, {"tasks", worker.state.tasks},
           {"sandbox", text_of(worker.sandbox)}};
 }
 
@@ -204,13 +203,13 @@ void Model::on_bubble(const bus::BubbleEnd& bubble, int64_t shift_ns) {
   }
   const auto task = tasks_.find(bubble.task);
   const bool stepped = bubble.side_begin_ns != 0 && bubble.side_end_ns > bubble.side_begin_ns;
-  bubbles_.insert(bubbles_.end(),
-                  {rank->second.id, moved(bubble.begin_ns, shift_ns) / kUs,
-                   difference(bubble.end_ns, bubble.begin_ns) / kUs,
-                   stepped ? difference(bubble.side_begin_ns, bubble.begin_ns) / kUs : 0,
-                   stepped ? difference(bubble.side_end_ns, bubble.side_begin_ns) / kUs : 0,
-                   std::max<int64_t>(0, bubble.overrun_ns) / kUs, (bubble.leased ? 1 : 0) + (bubble.holdout ? 2 : 0),
-                   task == tasks_.end() ? 0 : task->second.id});
+  bubbles_.insert(
+      bubbles_.end(),
+      {rank->second.id, moved(bubble.begin_ns, shift_ns) / kUs, difference(bubble.end_ns, bubble.begin_ns) / kUs,
+       stepped ? difference(bubble.side_begin_ns, bubble.begin_ns) / kUs : 0,
+       stepped ? difference(bubble.side_end_ns, bubble.side_begin_ns) / kUs : 0,
+       std::max<int64_t>(0, bubble.overrun_ns) / kUs, (bubble.leased ? 1 : 0) + (bubble.holdout ? 2 : 0),
+       task == tasks_.end() ? 0 : task->second.id});
 }
 
 void Model::on_iteration(const bus::TrainingIteration& iteration, int64_t shift_ns) {
@@ -232,8 +231,8 @@ void Model::on_iteration(const bus::TrainingIteration& iteration, int64_t shift_
   rank->recent.push_back(iteration);
   if (rank->recent.size() > kRecentIterations) rank->recent.pop_front();
   if (iterations_.size() / 4 >= limits_.frame_bubbles || !wants_bubbles()) return;
-  iterations_.insert(iterations_.end(), {rank->id, moved(iteration.begin_ns, shift_ns) / kUs, length_ns / kUs,
-                                         iteration.holdout ? 1 : 0});
+  iterations_.insert(iterations_.end(),
+                     {rank->id, moved(iteration.begin_ns, shift_ns) / kUs, length_ns / kUs, iteration.holdout ? 1 : 0});
 }
 
 void Model::on_training(const bus::TrainingState& state, bool kept, int64_t received_ns) {
@@ -276,8 +275,7 @@ void Model::on_task(const bus::TaskState& state, bool kept, int64_t received_ns)
     }
   }
   // The worker's progress is fresher than the counters that the manager last heard of.
-  const auto counters =
-      state.counters.steps >= task->state.counters.steps ? state.counters : task->state.counters;
+  const auto counters = state.counters.steps >= task->state.counters.steps ? state.counters : task->state.counters;
   task->state = state;
   task->state.counters = counters;
   task->heard_ns = received_ns;

@@ -18,8 +18,8 @@ namespace freeride::web {
 struct Limits {
   size_t ranks = 4096, tasks = 4096, workers = 4096, jobs = 256, faults = 64, ends = 32;
   size_t notices = 200;
-  size_t frame_bubbles = 4000;     ///< of one frame
-  size_t lanes = 128;              ///< with more ranks than this, bubbles are not sent one by one
+  size_t frame_bubbles = 4000;       ///< of one frame
+  size_t lanes = 128;                ///< with more ranks than this, bubbles are not sent one by one
   int64_t gone_ns = 60'000'000'000;  ///< how long a rank that has ended is still shown
   /// How recent an event must be to count for more than an answer that does not name its subject: the answer may be
   /// older.

@@ -172,7 +172,8 @@ struct Server::Impl {
                               {"Cache-Control", "no-store"}});
     http.set_pre_routing_handler([this](const auto& request, auto& response) { return admit(request, response); });
     const auto file = [this](const char* path, std::string_view text, const char* type) {
-      http.Get(path, [text, type](const auto&, auto& response) { response.set_content(text.data(), text.size(), type); });
+      http.Get(path,
+               [text, type](const auto&, auto& response) { response.set_content(text.data(), text.size(), type); });
     };
     file("/", kPageHtml, "text/html; charset=utf-8");
     file("/page.js", kPageScript, "text/javascript; charset=utf-8");
@@ -257,7 +258,9 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, Content conte
   return server;
 }
 
-int Server::port() const { return impl_->port; }
+int Server::port() const {
+  return impl_->port;
+}
 
 std::string Server::address() const {
   const Listen& listen = impl_->config.listen;

@@ -16,9 +16,9 @@ namespace freeride::web {
 
 struct ServerConfig {
   Listen listen;
-  std::string token;               ///< empty: none is asked for
-  std::vector<std::string> names;  ///< other values of the Host header: of a proxy in front
-  size_t connections = 192;        ///< at the same time, viewers among them; the next one is turned away
+  std::string token;                            ///< empty: none is asked for
+  std::vector<std::string> names;               ///< other values of the Host header: of a proxy in front
+  size_t connections = 192;                     ///< at the same time, viewers among them; the next one is turned away
   std::chrono::milliseconds heartbeat{10'000};  ///< of a live stream in which nothing happens
   std::chrono::milliseconds request_time{5000}, write_time{5000}, idle_time{5000};
 };

@@ -44,7 +44,9 @@ Fd connect_to(int port, int receive_bytes = 0) {
   return fd;
 }
 
-void say(const Fd& fd, const std::string& text) { (void)send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL); }
+void say(const Fd& fd, const std::string& text) {
+  (void)send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
+}
 
 // Until `end` has come, or nobody sends any more.
 std::string hear(const Fd& fd, const std::string& end = {}) {
@@ -67,7 +69,9 @@ std::string get(const Site& site, const std::string& path, const std::string& mo
   return hear(fd);
 }
 
-std::string status(const std::string& answer) { return answer.substr(0, 12); }
+std::string status(const std::string& answer) {
+  return answer.substr(0, 12);
+}
 
 }  // namespace
 
@@ -254,8 +258,8 @@ TEST_CASE("addresses to listen at", "[web_access]") {
   CHECK_FALSE(parse_listen("[::]:80")->loopback);
   CHECK_FALSE(parse_listen("10.0.0.1:80")->loopback);
   CHECK(parse_listen("unix:/run/x.sock")->local_socket);
-  for (const std::string bad : {"", ":", "localhost:80", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "unix:",
-                                "1.2.3:80", "[::1", "127.0.0.1:80 "})
+  for (const std::string bad : {"", ":", "localhost:80", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1",
+                                "unix:", "1.2.3:80", "[::1", "127.0.0.1:80 "})
     CHECK_FALSE(parse_listen(bad));
   CHECK_FALSE(parse_listen("unix:" + std::string(200, 'x')));
 }
