@@ -137,7 +137,7 @@ def test_every_file_of_it_is_compiled_with_a_stack_that_cannot_be_jumped_over():
 
 def test_units_start_programs_that_it_brings(root):
     units = list((root / "usr/lib/systemd/system").glob("*.service"))
-    assert len(units) == 3
+    assert len(units) == 5
     for unit in units:
         (program,) = re.findall(r"^ExecStart=(\S+)", unit.read_text(), re.M)
         assert os.access(root / program.lstrip("/"), os.X_OK)
