@@ -60,7 +60,7 @@ void see_carried_libraries(std::vector<std::string>& library_dirs) {
 }
 
 int list_gpus() {
-  freeride::init_log("freeride-worker", "info");
+  freeride::init_log("freeride-worker", {});
   const auto uuids = freeride::worker::gpu_uuids();
   if (!uuids.ok()) return fail(uuids.error(), kFailed);
   for (const std::string& uuid : *uuids) std::cout << uuid << "\n";
