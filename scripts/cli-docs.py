@@ -233,8 +233,8 @@ def setting(item):
     kind = value.split(":")[0].split("=")[0]
     if not item.takes_value:
         default, equals = "false", "="
-    elif equals and kind not in ("INT", "UINT", "FLOAT"):
-        default = json.dumps(default)
+    elif equals and not (kind in ("INT", "UINT", "FLOAT") and re.fullmatch(r"[-+.\de]+", default)):
+        default = json.dumps(default)  # a size such as 1GiB, too
     return [f"# {item.text}", f"#{key} = {default}" if equals else f"#{key} =  # no default", ""]
 
 

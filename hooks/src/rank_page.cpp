@@ -128,7 +128,8 @@ void RankPage::expect_begin(int64_t until_ns) {
 void RankPage::end(int64_t now_ns) {
   if (!open_ || !mine()) return;
   if (on_.load(std::memory_order_relaxed)) {
-    store_release(page().state_word, FREERIDE_STATE(iteration_, 0));
+    // A full barrier, as in open_bubble().
+    __atomic_exchange_n(&page().state_word, FREERIDE_STATE(iteration_, 0), __ATOMIC_SEQ_CST);
     if (!on_.load(std::memory_order_seq_cst)) store_release(page().state_word, uint64_t{0});
   }
   close_bubble(now_ns);
