@@ -108,7 +108,7 @@ define sanitized
 	@scripts/install-deps.sh test
 	cmake --preset $(1)
 	cmake --build build/$(1) -j$(JOBS) --target $(2)
-	ctest --test-dir build/$(1) -R '^($(subst $(space),|,$(strip $(2))))$$' -j$(JOBS) --output-on-failure
+	ctest --test-dir build/$(1) -R '^($(subst $(space),|,$(strip $(2))))$$' -j$(JOBS) --timeout 600 --output-on-failure
 endef
 
 asan:
