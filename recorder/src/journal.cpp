@@ -76,7 +76,7 @@ std::string name_of(uint64_t number, int64_t wall_ns) {
 
 std::filesystem::path recordings_folder(const std::filesystem::path& given) {
   if (!given.empty()) return given;
-  const auto own = Paths::defaults().state_dir / "recordings";
+  auto own = Paths::defaults().state_dir / "recordings";
   std::error_code ignored;
   if (!std::filesystem::exists(own, ignored) && std::filesystem::exists(kHostsFolder, ignored)) return kHostsFolder;
   return own;

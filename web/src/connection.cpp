@@ -70,9 +70,7 @@ ssize_t Connection::write(const char* data, size_t size) {
     const ssize_t some = send(socket_, data + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (some > 0) {
       sent += static_cast<size_t>(some);
-    } else if (some < 0 && errno != EAGAIN && errno != EINTR) {
-      return -1;
-    } else if (!wait(POLLOUT, until_ns)) {
+    } else if ((some < 0 && errno != EAGAIN && errno != EINTR) || !wait(POLLOUT, until_ns)) {
       return -1;
     }
   }

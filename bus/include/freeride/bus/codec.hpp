@@ -13,7 +13,7 @@
 namespace freeride::bus {
 
 /// What every event carries beside its own fields, in the same map: keys "v", "source", "seq", "t_ns", "kept".
-struct Envelope {
+struct Envelope {  // NOLINT(clang-analyzer-optin.performance.Padding): in the order of WIRE.md
   uint32_t v = kWireVersion;
   std::string source;  ///< the publisher, unique per process, e.g. "worker host:cpu-0 #4711"
   uint64_t seq = 0;    ///< counts up by one per source: a gap is a loss
