@@ -76,7 +76,9 @@ struct Relay::Impl {
         forward(events_here, events_up);
         forward(events_there, events_down);
       } catch (const zmq::error_t& error) {
-        if (error.num() != EINTR && error.num() != EAGAIN) return;  // the context ends
+        if (error.num() == ETERM) return;  // the context ends
+        // A node that is deaf without a word would never be started again: the process ends.
+        if (error.num() != EINTR && error.num() != EAGAIN) throw;
       } catch (const std::bad_alloc&) {
         spdlog::warn("there is no memory left for a message: it is dropped, and its sender repeats it");
       }
