@@ -4,6 +4,7 @@
 # make chaos   SECONDS (60) of random blows to every process, disk, clock and link beside a training, then what is left of it; SEED repeats a plan
 # make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers
 # make test-hosts   two hosts as namespaces, a training over both: links are cut, nodes and managers killed, keys revoked (needs root)
+# make test-slurm   Slurm's daemons on two hosts as namespaces: srun --freeride, Prolog, Epilog, a node that is not empty (needs root)
 # make test-installed   installs the Debian package on a machine that systemd boots for it: starts, upgrades, removes (needs root)
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
@@ -25,7 +26,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: screenshots fuzz deb wheel dist demo test chaos test-frameworks test-docker test-hosts test-installed bench bench-tables check asan tsan build build-bench format install clean
+.PHONY: screenshots fuzz deb wheel dist demo test chaos test-frameworks test-docker test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -61,6 +62,12 @@ test-hosts:
 	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-node freeride-worker freeride-runner freeride-ctl freeride_hook pagerank test_plugins"
 	PYTHONPATH=tests FREERIDE_BUILD_DIR=$(CURDIR)/build/dev FREERIDE_SOURCE_DIR=$(CURDIR) PYTHONDONTWRITEBYTECODE=1 \
 	  $(PYTHON) -m pytest -q -p no:cacheprovider tests/hosts $(HOSTS_ARGS)
+
+test-slurm:
+	@scripts/install-deps.sh hosts slurm
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-node freeride-worker freeride-runner freeride-ctl freeride_hook freeride_spank test_plugins"
+	PYTHONPATH=tests FREERIDE_BUILD_DIR=$(CURDIR)/build/dev FREERIDE_SOURCE_DIR=$(CURDIR) PYTHONDONTWRITEBYTECODE=1 \
+	  $(PYTHON) -m pytest -q -p no:cacheprovider tests/slurm $(SLURM_ARGS)
 
 test-installed:
 	@scripts/install-deps.sh installed
@@ -105,7 +112,7 @@ TSAN_TESTS := pages_test hook_unit_test hook_process_test bus_sockets_test bus_b
 empty :=
 space := $(empty) $(empty)
 define sanitized
-	@scripts/install-deps.sh test
+	@scripts/install-deps.sh test fuzz
 	cmake --preset $(1)
 	cmake --build build/$(1) -j$(JOBS) --target $(2)
 	ctest --test-dir build/$(1) -R '^($(subst $(space),|,$(strip $(2))))$$' -j$(JOBS) --timeout 600 --output-on-failure
@@ -120,8 +127,8 @@ tsan:
 
 fuzz:
 	@scripts/install-deps.sh fuzz
-	cmake --preset fuzz
-	cmake --build build/fuzz -j$(JOBS) --target fuzz_targets
+	cmake --preset asan
+	cmake --build build/asan -j$(JOBS) --target fuzz_targets
 	$(PYTHON) tests/fuzz/run.py --seconds $(SECONDS)
 
 build:

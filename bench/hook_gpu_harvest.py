@@ -41,7 +41,7 @@ from rig.tree import Tree, folder
 from seen import bubbles_of, clock_of, clocks_of, compute_of, in_order, iterations_of, leases_of, overruns_of
 
 ORKUT = ["vertices=3072441", "edges=117185083", "tolerance=1e-15", "max_iterations=1000000"]
-# Name of the row, plugin, its memory, parameters, whether it needs this Python's torch.
+# Name of the row, plugin (a name in --plugins, or a file), its memory, parameters, whether it needs this Python's torch.
 TASKS = {
     "spin": ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=500"], False),
     "pagerank": ("pagerank", "8GiB", ORKUT, False),
@@ -74,9 +74,12 @@ class Run:
             "failures": [],
         }
 
+    def summary(self):
+        return summary_of.summarise(self.record)
+
     def save(self):
         try:
-            summary = summary_of.summarise(self.record)
+            summary = self.summary()
         except Exception as error:  # the samples are worth more than it
             summary = {"summary_failed": f"{type(error).__name__}: {error}"}
         write_whole(self.options.out, json.dumps({**self.record, **summary}))
@@ -226,7 +229,7 @@ class Run:
         self.named += 1
         names = [f"{name}{self.named}s{stage}" for stage in range(self.count)]
         words = ["--memory", memory, *(["--python", sys.executable] if python else [])]
-        self.wait("the plugin", (self.options.plugins / f"{plugin}.so").exists, 60)
+        self.wait("the plugin", self.plugin(plugin).exists, 60)
         begin = time.monotonic()
         self.load(names, plugin, params, *words)
         try:
@@ -292,7 +295,7 @@ class Run:
                 [
                     self.system.tree.program("bench-leases"),
                     self.system.tree.program("freeride-runner"),
-                    self.options.plugins / f"{plugin}.so",
+                    self.plugin(plugin),
                     device,
                     f"random:{period}:{self.options.control_block_ms}:{seconds + 15:.0f}:{lengths}",
                     0,
@@ -373,7 +376,10 @@ class Run:
     def load(self, names, plugin, params, *words):
         """One on each stage."""
         for stage, name in enumerate(names, self.options.stage):
-            self.system.load(self.options.plugins / f"{plugin}.so", name, "--stage", stage, *words, params=params)
+            self.system.load(self.plugin(plugin), name, "--stage", stage, *words, params=params)
+
+    def plugin(self, name):
+        return pathlib.Path(name) if name.endswith(".py") else self.options.plugins / f"{name}.so"
 
     def wait_steps(self, names, seconds):
         end = time.monotonic() + seconds
@@ -405,13 +411,13 @@ class Run:
                 print(f"-- {log.name}\n{self.system.log(log.stem, 1000)}", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parser_of(what):
+    """The options of a Run."""
+    parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--bin", type=folder, help="with bench-leases")
     parser.add_argument("--plugins", type=folder)
     parser.add_argument("--python", type=folder, help="folder of the package freeride")
     parser.add_argument("--out")
-    parser.add_argument("--summary", metavar="FILE")
     parser.add_argument("--sandbox", default="bubblewrap")
     parser.add_argument(
         "--seconds",
@@ -441,19 +447,28 @@ def main():
     parser.add_argument("--watchdog", type=int, default=420)
     parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
+    return parser
+
+
+def main():
+    parser = parser_of(__doc__.splitlines()[0])
+    parser.add_argument("--summary", metavar="FILE")
     options = parser.parse_args()
-    if options.replay:
-        options.ranks = 1
     if options.summary:
         print(json.dumps(summary_of.summarise(json.loads(pathlib.Path(options.summary).read_text())), indent=1))
         return
     if not (options.bin and options.plugins and options.python and options.out):
         parser.error("--bin, --plugins, --python and --out are needed")
+    run_all(options, Run)
+
+
+def run_all(options, kind):
+    """All side tasks of `options` in one training."""
     options.seconds = {one.partition("=")[0]: float(one.partition("=")[2]) for one in options.seconds.split(",")}
-    options.ranks = options.ranks or len(gpus())
+    options.ranks = 1 if options.replay else options.ranks or len(gpus())
     sys.path.append(str(options.python))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    run = Run(options)
+    run = kind(options)
     run.record["machine"] = machine()[options.gpu : options.gpu + 1] if options.replay else machine()
     begin = time.monotonic()
     try:

@@ -16,16 +16,15 @@ target_compile_options(freeride_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-W
 freeride_harden(freeride_options)
 if(FREERIDE_SANITIZE)
   target_compile_options(freeride_options INTERFACE -fsanitize=${FREERIDE_SANITIZE} -fno-omit-frame-pointer
-                                                   -fno-sanitize-recover=all
-                         -Wno-maybe-uninitialized)  # GCC 12 sees ghosts through the sanitizers' checks
-  if(FREERIDE_SANITIZE MATCHES "thread")
-    target_compile_options(freeride_options INTERFACE -Wno-tsan)  # fences: the pages' seqlock is judged by its atomics
-  endif()
+                                                   -fno-sanitize-recover=all)
   if(FREERIDE_FUZZ)  # clang's coverage, in all that a fuzz target links
     target_compile_options(freeride_options INTERFACE -fsanitize=fuzzer-no-link -fno-sanitize=function,vptr)
   endif()
   target_link_options(freeride_options INTERFACE -fsanitize=${FREERIDE_SANITIZE})
   target_compile_definitions(freeride_options INTERFACE FREERIDE_SANITIZED=1)
+  if(FREERIDE_SANITIZE STREQUAL "thread")
+    target_compile_definitions(freeride_options INTERFACE FREERIDE_SANITIZED_THREADS=1)
+  endif()
 endif()
 
 # freeride_library(NAME SOURCES... [USES targets...])

@@ -23,7 +23,8 @@ rm -rf "$root/usr/include"
 cp -L "$bwrap" "$root/usr/bin/bwrap"
 
 # What the programs and plugins load, and the loader itself, under the names they are asked for.
-find "$root/usr" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null |
+# Scripts load nothing, and ldd fails for them.
+{ find "$root/usr" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null || true; } |
   grep -o '/[^ ]*\.so[^ ]*' | grep -v "^$root" | sort -u | while read -r library; do
   install -D -m 0755 "$library" "$root$library"
 done

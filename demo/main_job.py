@@ -103,7 +103,7 @@ class Demo:
         return self.system.iterations(name)
 
     def data_flags(self):
-        """What the side tasks read."""
+        """What the side tasks may be given."""
         return [flag for folder in (self.data_dir, material.picture_folder()) if folder for flag in ("--data", folder)]
 
     # ---- the run, step by step ----
@@ -182,9 +182,15 @@ class Demo:
         names = material.write_identifier_graph(graph)
         pictures = material.picture_folder()
         for index, plugin in enumerate(self.side_tasks):
-            params, stage = material.SIDE_TASKS[plugin](graph, pictures), index % self.stages
+            # Where it finds them inside its sandbox
+            seen = {"/graph": self.data_dir, "/pictures": pictures}
+            params = material.SIDE_TASKS[plugin](f"/graph/{graph.name}", "/pictures" if pictures else None)
+            stage = index % self.stages
             name = f"{plugin}-{stage}" if plugin in self.tasks else plugin
             flags = [flag for param in params for flag in ("--param", param)]
+            for inside, folder in seen.items():
+                if any(inside in param for param in params):
+                    flags += ["--read", f"{folder}:{inside}"]
             self.progress.say(
                 f"$ freeride-ctl load {plugin}.so --stage {stage} --name {name} {' '.join(flags)}".rstrip()
             )

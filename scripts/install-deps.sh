@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|plugins|test|bench|check|docker|dist|hosts|installed|fuzz|frameworks|wheel ...
+# Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|plugins|test|bench|check|docker|dist|hosts|slurm|installed|fuzz|frameworks|wheel ...
 set -euo pipefail
 
 build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
@@ -20,12 +20,13 @@ for set in "${@:-demo}"; do
     check) packages+=" $build clang-format clang-tidy git python3-venv" ;;
     dist)  packages+=" $build bubblewrap patchelf" ;;
     hosts) packages+=" $build $training python3-pytest iproute2 util-linux" ;;
+    slurm) packages+=" $build slurmctld slurmd slurm-client munge libslurm-dev iproute2 util-linux" ;;
     installed) packages+=" $build python3 python3-pytest python3-msgpack python3-zmq systemd util-linux dpkg" ;;
     fuzz) packages+=" $build python3 clang" ;;
     frameworks) packages+=" $build python3 python3-venv" ;;
     wheel) packages+=" $build python3 python3-venv" ;;
     docker) packages+=" $build $training python3-matplotlib bubblewrap docker.io python3-yaml systemd" ;;
-    *) echo "install-deps.sh: unknown set '$set'; known: build, demo, plugins, test, bench, check, docker, dist, hosts, installed, fuzz, frameworks, wheel" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown set '$set'; known: build, demo, plugins, test, bench, check, docker, dist, hosts, slurm, installed, fuzz, frameworks, wheel" >&2; exit 2 ;;
   esac
 done
 

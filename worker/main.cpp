@@ -125,12 +125,16 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{1}, int64_t{4'294'000'000}));
   for (const auto& [option, folders, what] :
        {std::tuple("--library-dir", &sandbox.library_dirs, "folder of libraries that tasks see beyond the system's"),
-        std::tuple("--data", &sandbox.data_dirs, "folder that tasks may read, at the same path")}) {
+        std::tuple(
+            "--data", &sandbox.data_dirs,
+            "folder below which a task may be given files (load --read, --write) where its submitter may use them")}) {
     app.add_option(option, *folders, std::string(what) + "; repeatable, or several with ':' between them")
         ->delimiter(':')
         ->allow_extra_args(false)
         ->default_str("");
   }
+  app.add_flag("--users-of-all-hosts", sandbox.users_of_all_hosts,
+               "user numbers mean the same on all hosts: files are given under those of other hosts, too, but root's");
   app.add_option("--runner", sandbox.runner, "the program freeride-runner (beside this one, else on the PATH)");
   freeride::add_log_options(app, log);
   app.add_option("--probe-one-in", options.probe_one_in,

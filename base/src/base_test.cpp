@@ -340,7 +340,7 @@ TEST_CASE("a closed terminal ends a daemon in good order, but one that was start
   CHECK(sigismember(&set, SIGTERM) == 1);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef FREERIDE_SANITIZED
 TEST_CASE("a process that leaves memory to training fails its own allocations, and goes first when memory is short") {
   constexpr uint64_t kLimit = 256u << 20;
   const pid_t child = fork();

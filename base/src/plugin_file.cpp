@@ -46,7 +46,8 @@ Status check_script(std::string_view bytes, const std::string& name) {
   if (bytes.size() > kMaxScriptBytes)
     return Error{Code::kExhausted, name + " is larger than " + std::to_string(kMaxScriptBytes >> 20) + " MiB", kHint};
   if (bytes.find('\0') != std::string_view::npos) return invalid(name, "is no Python text", kHint);
-  if (bytes.find("freeride_plugin") == std::string_view::npos)
+  // A batch's process(items) is enough.
+  if (bytes.find("freeride_plugin") == std::string_view::npos && bytes.find("def process(") == std::string_view::npos)
     return invalid(name, "does not import freeride_plugin", kHint);
   return {};
 }

@@ -24,7 +24,7 @@ Status stand_behind_training() {
 }
 
 Status leave_memory_to_training(uint64_t bytes) {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // a sanitizer's own maps are terabytes
+#ifndef FREERIDE_SANITIZED  // a sanitizer's own maps are terabytes
   rlimit limit{};
   if (getrlimit(RLIMIT_DATA, &limit) != 0) return errno_error("cannot read the memory limit", errno);
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, bytes);

@@ -19,6 +19,15 @@ void show(std::string_view text) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
 }
 
+std::string bar_of(double share) {
+  constexpr int kWidth = 24;
+  if (!(share >= 0)) return "";
+  const int done = static_cast<int>(std::min(share, 1.0) * kWidth);
+  const auto percent = static_cast<int>(std::min(share, 1.0) * 100);
+  return " [" + std::string(static_cast<size_t>(done), '#') + std::string(static_cast<size_t>(kWidth - done), '.') +
+         "] " + std::to_string(percent) + " %";
+}
+
 bool on_terminal() {
   const char* terminal = std::getenv("TERM");
   return isatty(STDERR_FILENO) != 0 && terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
@@ -52,7 +61,7 @@ void Waiting::tell(std::chrono::milliseconds patience) {
   for (auto next = patience; !changed_.wait_until(lock, begin + next, [this] { return over_; });
        next += std::chrono::seconds(1)) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(next).count();
-    show(std::string(kClear) + what_ + ", " + std::to_string(seconds) + " s");
+    show(std::string(kClear) + what_ + bar_of(share_) + ", " + std::to_string(seconds) + " s");
     shown_ = true;
   }
   if (shown_) show(kClear);

@@ -11,6 +11,7 @@
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/bus/bounds.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "gate.hpp"
 #include "kept.hpp"
@@ -59,7 +60,7 @@ struct Broker::Impl {
     zmq::socket_t socket;
     const Doorkeeper* door;
     std::map<int, std::string> keys;  // of connections that have subscribed, by descriptor
-    detail::Wishes wishes;
+    detail::Wishes wishes{detail::of_bubbles()};
   };
 
   // What nodes publish comes out of a socket of its own, too.
@@ -131,10 +132,12 @@ struct Broker::Impl {
       detail::Wishes& its = remote ? network->wishes : wishes;
       if (frame[0] == 0) {
         its.drop(frame.substr(1), connection);
+        if (!remote) of_manager.drop(frame.substr(1), connection);
         continue;
       }
       if (remote && !admit(frames.front(), connection)) continue;
       its.add(frame.substr(1), connection);
+      if (!remote) of_manager.add(frame.substr(1), connection);
       for (const int fd : limit.add(connection, frame.size())) {
         if (hang_up(fd)) spdlog::warn("a subscriber of events has subscribed to too much and is disconnected");
       }
@@ -143,12 +146,34 @@ struct Broker::Impl {
       if (pending.size() > kMaxPendingPrefixes) pending = {""};  // the empty prefix: everything
     }
     if (nodes) ask_nodes();
+    ask_manager();
+  }
+
+  // A node's relay asks its manager for what somebody here listens to. What nobody listens to any more is not kept
+  // either: it would be old when somebody comes.
+  void ask_manager() {
+    std::set<std::string> wanted = of_manager.wanted();
+    if (wanted == asked_of_manager) return;
+    asked_of_manager = wanted;
+    kept.forget_if([&](const std::string& topic) { return is_unasked(topic); });
+    detail::WishesOfHost::set(events_endpoint, std::move(wanted));
+  }
+
+  // Of a manager elsewhere, and wanted by nobody here: what still comes of it was under way, and may be the last for
+  // long.
+  bool is_unasked(std::string_view topic) const {
+    const auto has = [&](const auto& prefixes) {
+      return std::any_of(prefixes.begin(), prefixes.end(),
+                         [&](const std::string& one) { return topic.starts_with(one); });
+    };
+    return !has(asked_of_manager) && has(detail::always_of_managers()) &&
+           detail::WishesOfHost::followed(events_endpoint);
   }
 
   // Bubbles are many: nodes send those that somebody here subscribes to.
   void ask_nodes() {
-    std::set<std::string> wanted = wishes.of_bubbles();
-    if (network) wanted.merge(network->wishes.of_bubbles());
+    std::set<std::string> wanted = wishes.wanted();
+    if (network) wanted.merge(network->wishes.wanted());
     for (const std::string& prefix : wanted) {
       if (nodes->asked.count(prefix) == 0) nodes->socket.send(detail::frame_of("\x01" + prefix), zmq::send_flags::none);
     }
@@ -177,7 +202,7 @@ struct Broker::Impl {
       (void)hang_up(connection);
       return false;
     }
-    if (network->keys.size() >= 2 * detail::Gate::kMostOfNetwork) network->keys.clear();  // of descriptors long closed
+    if (network->keys.size() >= 2 * bounds().network_connections) network->keys.clear();  // of descriptors long closed
     network->keys[connection] = std::move(key);
     return true;
   }
@@ -217,7 +242,8 @@ struct Broker::Impl {
         more = rest.more();
       }
       if (!well_formed || (&from != &in && !is_nodes(topic))) continue;
-      if (detail::is_kept_topic(detail::view(topic))) kept.update(detail::view(topic), detail::view(payload));
+      if (detail::is_kept_topic(detail::view(topic)) && !is_unasked(detail::view(topic)))
+        kept.update(detail::view(topic), detail::view(payload));
       send(std::move(topic), std::move(payload));
     }
   }
@@ -252,11 +278,12 @@ struct Broker::Impl {
   zmq::socket_t in, out;
   std::unique_ptr<Network> network;
   std::unique_ptr<Nodes> nodes;
-  detail::Wishes wishes;
+  detail::Wishes wishes{detail::of_bubbles()}, of_manager{detail::always_of_managers()};
+  std::set<std::string> asked_of_manager;
   Fd wake;
   std::atomic<bool> stop = false, look_at_keys = false;
   std::string events_endpoint;
-  detail::KeptStates kept;
+  detail::KeptStates kept{bounds().kept_topics, bounds().kept_bytes};
   detail::SubscriptionLimit limit;
   std::set<std::string> pending;  // prefixes that late joiners have asked for
   int64_t replay_at = 0, next_replay_at = 0, readers_look_at = 0;

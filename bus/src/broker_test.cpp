@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "answers.hpp"
+#include "freeride/bus/codec.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "kept.hpp"
 #include "message.hpp"
@@ -313,6 +314,16 @@ TEST_CASE("kept states are bounded in number and bytes; what changed last stays"
   kept.update("task.state/e", std::string(80, 'x'));
   CHECK(kept.size() == 1);
   CHECK(kept.bytes() == 92);
+  TaskState task;
+  task.task = "e", task.state = TaskState::kRemoved;
+  kept.update("task.state/f", encode(task));
+  CHECK(kept.size() == 1);
+  kept.update("task.state/e", encode(task));
+  CHECK(kept.size() == 0);
+  CHECK(kept.bytes() == 0);
+  task.state = "STOPPED", task.reason = TaskState::kRemoved;
+  kept.update("task.state/e", encode(task));
+  CHECK(kept.size() == 1);
   CHECK(detail::is_kept_topic("training.measures/gpt"));
   CHECK_FALSE(detail::is_kept_topic("training.measuresx/gpt"));
   CHECK_FALSE(detail::is_kept_topic("task.progress/a"));

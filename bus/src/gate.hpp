@@ -19,11 +19,11 @@ namespace freeride::bus::detail {
 /// One for the process. Of sockets that it was not told about it knows nothing. All calls: any thread, no waiting.
 class Gate {
  public:
-  /// Connections of all endpoints together; of all users but root and ours together, and of one of these; of the
-  /// network together, and of one address there. Less when the process has few descriptors: the last kReserve are never
-  /// a connection's.
-  static constexpr size_t kMostOfAll = 1024, kMostOfStrangers = 512, kMostOfOne = 32;
-  static constexpr size_t kMostOfNetwork = 256, kMostOfAddress = 32;
+  /// Connections of all users but root and ours together, and of one of these; of one address of the network. How many
+  /// there are of all endpoints, and of the network, is in Bounds. Less when the process has few descriptors: the last
+  /// kReserve are never a connection's.
+  static constexpr size_t kMostOfStrangers = 512, kMostOfOne = 32;
+  static constexpr size_t kMostOfAddress = 32;
   static constexpr int kReserve = 64;
   /// A subscriber whose socket was full at so many looks in a row does not read: its connection is closed.
   static constexpr int kMostFullLooks = 5;

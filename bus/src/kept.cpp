@@ -1,5 +1,6 @@
 #include "kept.hpp"
 
+#include "freeride/bus/codec.hpp"
 #include "freeride/bus/events.hpp"
 #include "unpack.hpp"
 
@@ -38,9 +39,17 @@ std::optional<std::string> mark_kept(std::string_view payload) {
   return buffer.str();
 }
 
+// Told to everybody once, and to no late joiner.
+static bool is_removed(std::string_view topic, std::string_view payload) {
+  if (!topic.starts_with(TaskState::kTopic) || payload.find(TaskState::kRemoved) == payload.npos) return false;
+  const auto task = decode<TaskState>(payload);
+  return task && task->state == TaskState::kRemoved;
+}
+
 void KeptStates::update(std::string_view topic, std::string_view payload) {
   const std::string name(topic);
   if (auto found = by_topic_.find(name); found != by_topic_.end()) remove(found->second);
+  if (is_removed(topic, payload)) return;
   entries_.push_back({name, std::string(payload)});
   by_topic_[name] = std::prev(entries_.end());
   bytes_ += topic.size() + payload.size();
@@ -51,6 +60,14 @@ void KeptStates::remove(std::list<Entry>::iterator entry) {
   bytes_ -= entry->topic.size() + entry->payload.size();
   by_topic_.erase(entry->topic);
   entries_.erase(entry);
+}
+
+void KeptStates::forget_if(const std::function<bool(const std::string&)>& which) {
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const auto next = std::next(entry);
+    if (which(entry->topic)) remove(entry);
+    entry = next;
+  }
 }
 
 void KeptStates::for_each(std::string_view prefix,

@@ -23,7 +23,10 @@ class KeptStates {
  public:
   explicit KeptStates(size_t max_topics = 4096, size_t max_bytes = 32u << 20)
       : max_topics_(max_topics), max_bytes_(max_bytes) {}
+  /// A task.state that says REMOVED ends the topic.
   void update(std::string_view topic, std::string_view payload);
+  /// Ends the topics of which `which` says so.
+  void forget_if(const std::function<bool(const std::string& topic)>& which);
   /// Calls `visit` for every topic that begins with `prefix`, the longest unchanged first.
   void for_each(std::string_view prefix,
                 const std::function<void(const std::string& topic, const std::string& payload)>& visit) const;

@@ -18,7 +18,7 @@ constexpr size_t kMaxCommandFrameBytes =
     (256u << 20) + (1u << 20);  ///< an attachment: the largest plugin, and some room
 /// Events queued for one subscriber or from one publisher before the next are dropped. libzmq tells a queue's writer
 /// what was read only once in half of that: so up to half of it nothing is ever dropped, and beyond it events may be.
-constexpr int kEventsHwm = 4096;
+constexpr int kEventsHwm = Subscriber::kQueued;
 constexpr int kLingerMs = 200;         ///< what a closing socket waits at most for its last messages to leave
 constexpr int kReconnectMs = 100;      ///< first pause between attempts to connect ...
 constexpr int kReconnectMaxMs = 1000;  ///< ... doubling up to this: few wake-ups while the other side is away

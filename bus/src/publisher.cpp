@@ -3,6 +3,7 @@
 
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/bus/bounds.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "kept.hpp"
 #include "message.hpp"
@@ -57,7 +58,7 @@ struct Publisher::Impl {
   uint64_t seq = 0, said = 0;
   int64_t last_ns = 0, next_look_ns = 0;
   bool warned = false;
-  detail::KeptStates kept;
+  detail::KeptStates kept{bounds().kept_topics, bounds().kept_bytes};
 };
 
 Publisher::Publisher() = default;

@@ -39,6 +39,7 @@ bool is_workers(const std::string& command) {
 struct Relay::Impl {
   Impl(zmq::context_t& context, const RelayConfig& config)
       : manager(config.manager),
+        events_endpoint(config.events_endpoint),
         clients(context, zmq::socket_type::router),
         up(context, zmq::socket_type::dealer),
         watch(context, up, config.manager, &config.key),
@@ -49,6 +50,7 @@ struct Relay::Impl {
         wake(::eventfd(0, EFD_CLOEXEC)) {}
 
   ~Impl() {
+    detail::WishesOfHost::follow(events_endpoint, nullptr);
     if (!thread.joinable()) return;
     stop = true;
     wake_up();
@@ -88,7 +90,21 @@ struct Relay::Impl {
   void woken() {
     uint64_t count = 0;
     (void)!::read(wake.get(), &count, sizeof count);
-    if (!stop) lock.keep_named(clients);
+    if (stop) return;
+    lock.keep_named(clients);
+    ask_manager();
+  }
+
+  // With many hosts, saying everything to each would be most of a manager's work: it says what somebody here wants.
+  void ask_manager() {
+    std::set<std::string> wanted = detail::WishesOfHost::get(events_endpoint);
+    for (const std::string& prefix : wanted) {
+      if (asked.count(prefix) == 0) events_there.set(zmq::sockopt::subscribe, prefix);
+    }
+    for (const std::string& prefix : asked) {
+      if (wanted.count(prefix) == 0) events_there.set(zmq::sockopt::unsubscribe, prefix);
+    }
+    asked = std::move(wanted);
   }
 
   // ---- the link
@@ -231,14 +247,14 @@ struct Relay::Impl {
     }
   }
 
-  const std::string manager;
+  const std::string manager, events_endpoint;
   EndpointLock lock;  // before the socket: released after it is closed
   zmq::socket_t clients, up;
   detail::HandshakeWatch watch;
   zmq::socket_t events_here, events_up, events_there, events_down;
   Fd wake;
   std::atomic<bool> stop = false;
-  std::set<std::string> workers, wanted;
+  std::set<std::string> workers, wanted, asked;
   Status standing;
   std::string said;
   bool was_connected = false;
@@ -281,8 +297,6 @@ Result<std::unique_ptr<Relay>> Relay::start(zmq::context_t& context, const Relay
       socket->set(zmq::sockopt::rcvhwm, detail::kEventsHwm);
     for (zmq::socket_t* socket : {&impl.up, &impl.events_here, &impl.events_up, &impl.events_there, &impl.events_down})
       socket->set(zmq::sockopt::linger, detail::kLingerMs);
-    for (const std::string& prefix : detail::always_of_managers())
-      impl.events_there.set(zmq::sockopt::subscribe, prefix);
     for (zmq::socket_t* socket : {&impl.up, &impl.events_up, &impl.events_there}) {
       detail::set_client_key(*socket, &config.key);
       detail::set_long_link(*socket);
@@ -292,6 +306,9 @@ Result<std::unique_ptr<Relay>> Relay::start(zmq::context_t& context, const Relay
     connect_endpoint(impl.events_up, *nodes);
     connect_endpoint(impl.events_here, config.events_endpoint);
     connect_endpoint(impl.events_down, config.publish_endpoint);
+    impl.ask_manager();
+    detail::WishesOfHost::follow(config.events_endpoint, [&impl] { impl.wake_up(); });
+    impl.wake_up();  // for what was wanted in between
     impl.thread = std::thread([&impl] { impl.run(); });
   } catch (const zmq::error_t& error) {
     return Error{Code::kInvalidArgument, "cannot connect to " + config.manager + ": " + error.what(),

@@ -246,6 +246,25 @@ TEST_CASE("relay: a host's states go to the manager, its bubbles where somebody 
     return here->receive(10ms).has_value();
   }));
   CHECK_FALSE(forged->receive(0ms).has_value());
+
+  // All that a manager says comes to a host, so that who records there finds no gap in its numbers.
+  auto all = Subscriber::connect(host.context, host.dir.endpoint("events.sock"), {""}).value();
+  CHECK(eventually([&] {
+    said->publish(up);
+    const auto event = all->receive(10ms);
+    return event && event->envelope.source == said->source() && !event->envelope.kept;
+  }));
+  said->publish(TaskState{});
+  said->publish(JobMeasures{});
+  said->publish(TrainingPlan{});
+  said->publish(CommandDone{});
+  up.worker = "the last";
+  said->publish(up);
+  CHECK(eventually([&] {
+    const auto event = all->receive(10ms);
+    return event && event->topic == "worker.state/the last";
+  }));
+  CHECK(all->lost() == 0);
 }
 
 TEST_CASE("relay: of a key that is no node's no event is taken", "[relay]") {
@@ -269,25 +288,62 @@ TEST_CASE("relay: of a key that is no node's no event is taken", "[relay]") {
   }));
 }
 
+TEST_CASE("relay: a host is told what its manager says while somebody there listens, and keeps no old states of it",
+          "[relay]") {
+  Manager manager;
+  Host host(manager.address, manager.key());
+  const std::string events = host.dir.endpoint("events.sock");
+  CHECK(detail::WishesOfHost::get(events).empty());
+  auto said = Publisher::connect(manager.context, manager.dir.endpoint("publish.sock"), "manager").value();
+  TaskState task;
+  task.task = "one";
+  const auto hears = [&](Subscriber& there, const std::string& state) {
+    return eventually([&] {
+      said->publish(task);
+      const auto event = there.receive(10ms);
+      return event && event->topic == "task.state/one" && event->as<TaskState>()->state == state;
+    });
+  };
+  task.state = "RUNNING";
+  {
+    auto there = Subscriber::connect(host.context, events, {"task.state/"}).value();
+    CHECK(hears(*there, "RUNNING"));
+    CHECK(detail::WishesOfHost::get(events) == std::set<std::string>{"task.state/"});
+  }
+  CHECK(eventually([&] { return detail::WishesOfHost::get(events).empty(); }));
+  // What happened to it meanwhile nobody here has heard; nor does who comes now hear what was before.
+  task.state = "PAUSED";
+  auto there = Subscriber::connect(manager.context, manager.dir.endpoint("events.sock"), {"task.state/"}).value();
+  CHECK(hears(*there, "PAUSED"));
+  auto late = Subscriber::connect(host.context, events, {"task.state/"}).value();
+  std::optional<Event> first;
+  CHECK(eventually([&] {
+    said->publish(task);
+    first = late->receive(10ms);
+    return first.has_value();
+  }));
+  CHECK(first->as<TaskState>()->state == "PAUSED");
+}
+
 TEST_CASE("relay: what is wanted of bubbles follows subscriptions, not who never subscribed", "[relay]") {
-  detail::Wishes wishes;
-  CHECK(wishes.of_bubbles().empty());
+  detail::Wishes wishes(detail::of_bubbles());
+  CHECK(wishes.wanted().empty());
   wishes.add("task.state/", 3);
-  CHECK(wishes.of_bubbles().empty());
+  CHECK(wishes.wanted().empty());
   wishes.add("bubble.end/gpt/", 3);
   wishes.add("bubble.end/gpt/", 4);
-  CHECK(wishes.of_bubbles() == std::set<std::string>{"bubble.end/gpt/"});
+  CHECK(wishes.wanted() == std::set<std::string>{"bubble.end/gpt/"});
   wishes.drop("bubble.end/gpt/", 5);
-  CHECK(wishes.of_bubbles().size() == 1);
+  CHECK(wishes.wanted().size() == 1);
   wishes.drop("bubble.end/gpt/", 4);
-  CHECK(wishes.of_bubbles().empty());
+  CHECK(wishes.wanted().empty());
   wishes.add("bub", 3);
   wishes.add("bubble.end/gpt/", 4);
-  CHECK(wishes.of_bubbles() == std::set<std::string>{"bubble."});
+  CHECK(wishes.wanted() == std::set<std::string>{"bubble."});
   wishes.drop("bub", -1);
-  CHECK(wishes.of_bubbles() == std::set<std::string>{"bubble.end/gpt/"});
+  CHECK(wishes.wanted() == std::set<std::string>{"bubble.end/gpt/"});
   for (int i = 0; i < 1000; ++i) wishes.add("bubble.end/" + std::to_string(i), 7);
-  CHECK(wishes.of_bubbles() == std::set<std::string>{"bubble."});
+  CHECK(wishes.wanted() == std::set<std::string>{"bubble."});
 }
 
 }  // namespace

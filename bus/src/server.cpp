@@ -5,6 +5,7 @@
 #include "answers.hpp"
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/bus/bounds.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "message.hpp"
 #include "tcp.hpp"
@@ -162,7 +163,7 @@ struct Server::Impl {
   detail::WaitFd wait;
   std::unique_ptr<Network> network;
   bool remote_first = false;
-  detail::Answers answers;
+  detail::Answers answers{bounds().answers, bounds().answer_bytes};
   std::string prefix = detail::random_hex();
   uint64_t count = 0, malformed = 0;
 };

@@ -10,7 +10,7 @@
 
 namespace freeride::bus {
 namespace {
-constexpr size_t kMaxSources = 4096, kMaxTopics = 16384;
+constexpr size_t kMaxSources = 32768, kMaxTopics = 131072;
 }  // namespace
 
 struct Subscriber::Impl {
@@ -77,7 +77,7 @@ Subscriber::~Subscriber() = default;
 
 Result<std::unique_ptr<Subscriber>> Subscriber::connect(zmq::context_t& context, const std::string& endpoint,
                                                         const std::vector<std::string>& topic_prefixes,
-                                                        const ClientKey* key) {
+                                                        const ClientKey* key, int queued) {
   std::unique_ptr<Subscriber> subscriber(new Subscriber);
   for (const std::string& prefix : topic_prefixes) {
     if (prefix.size() > detail::kMaxTopicBytes / 2) {
@@ -89,7 +89,7 @@ Result<std::unique_ptr<Subscriber>> Subscriber::connect(zmq::context_t& context,
     subscriber->impl_ = std::make_unique<Impl>(context);
     zmq::socket_t& socket = subscriber->impl_->socket;
     socket.set(zmq::sockopt::linger, 0);
-    socket.set(zmq::sockopt::rcvhwm, detail::kEventsHwm);
+    socket.set(zmq::sockopt::rcvhwm, queued);
     socket.set(zmq::sockopt::reconnect_ivl, detail::kReconnectMs);
     socket.set(zmq::sockopt::reconnect_ivl_max, detail::kReconnectMaxMs);
     socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxEventBytes));

@@ -33,7 +33,7 @@ namespace {
 constexpr const char* kZapDomain = "freeride";
 constexpr uint64_t kNetworkThread = 2;  // the second, as libzmq's set of I/O threads
 constexpr int kUnclearFailures = 2;     // one may be a manager that is just ending
-constexpr int kHeartbeatMs = 2000, kSilenceMs = 5000, kConnectMs = 3000;
+constexpr int kIdleS = 2, kSilenceMs = 5000, kConnectMs = 3000;
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
@@ -198,9 +198,13 @@ void set_client_key(zmq::socket_t& socket, const ClientKey* key) {
 }
 
 void set_long_link(zmq::socket_t& socket) {
-  socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatMs);
-  socket.set(zmq::sockopt::heartbeat_timeout, kSilenceMs);
-  socket.set(zmq::sockopt::heartbeat_ttl, 2 * kSilenceMs);
+  // By the kernel, not by ZMTP's heartbeats: a ping that waits in a manager whose input is stopped aborts it when the
+  // connection ends (libzmq 4.3.4, stream_engine_base_t::out_event(); its issues 4364 and 3937).
+  socket.set(zmq::sockopt::tcp_keepalive, 1);
+  socket.set(zmq::sockopt::tcp_keepalive_idle, kIdleS);
+  socket.set(zmq::sockopt::tcp_keepalive_intvl, 1);
+  socket.set(zmq::sockopt::tcp_keepalive_cnt, kSilenceMs / 1000 - kIdleS);
+  socket.set(zmq::sockopt::tcp_maxrt, kSilenceMs);  // of what was sent and is not acknowledged
   socket.set(zmq::sockopt::connect_timeout, kConnectMs);
   socket.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
   socket.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);

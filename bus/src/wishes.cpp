@@ -1,6 +1,8 @@
 #include "wishes.hpp"
 
 #include <algorithm>
+#include <mutex>
+#include <utility>
 
 #include "freeride/bus/events.hpp"
 
@@ -13,23 +15,42 @@ bool begins_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-bool is_of_bubbles(std::string_view prefix) {
-  return begins_with(kBubbles, prefix) || begins_with(prefix, kBubbles);
+bool is_of(const std::vector<std::string>& families, std::string_view prefix) {
+  return std::any_of(families.begin(), families.end(), [&](const std::string& family) {
+    return begins_with(family, prefix) || begins_with(prefix, family);
+  });
+}
+
+struct Host {
+  std::set<std::string> wanted;
+  std::function<void()> changed;
+};
+std::mutex hosts_mutex;
+std::map<std::string, Host>& hosts() {
+  static std::map<std::string, Host> hosts;
+  return hosts;
 }
 
 }  // namespace
 
+const std::vector<std::string>& of_bubbles() {
+  static const std::vector<std::string> kPrefixes = {std::string(kBubbles)};
+  return kPrefixes;
+}
+
 const std::vector<std::string>& always_of_hosts() {
   static const std::vector<std::string> kPrefixes = {
       std::string(TrainingState::kTopic) + "/", std::string(TrainingIteration::kTopic) + "/",
-      std::string(TaskProgress::kTopic) + "/", std::string(PluginState::kTopic) + "/"};
+      std::string(TaskProgress::kTopic) + "/", std::string(PluginState::kTopic) + "/",
+      std::string(GpuFault::kTopic) + "/"};
   return kPrefixes;
 }
 
 const std::vector<std::string>& always_of_managers() {
-  static const std::vector<std::string> kPrefixes = {std::string(TaskState::kTopic) + "/",
-                                                     std::string(WorkerState::kTopic) + "/",
-                                                     std::string(JobMeasures::kTopic) + "/"};
+  static const std::vector<std::string> kPrefixes = {
+      std::string(TaskState::kTopic) + "/", std::string(WorkerState::kTopic) + "/",
+      std::string(JobMeasures::kTopic) + "/", std::string(TrainingPlan::kTopic) + "/",
+      std::string(CommandDone::kTopic) + "/"};
   return kPrefixes;
 }
 
@@ -41,7 +62,7 @@ bool is_host_topic(std::string_view topic) {
 }
 
 void Wishes::add(std::string_view prefix, int connection) {
-  if (is_of_bubbles(prefix) && (wishes_.size() <= kMost || wishes_.find(prefix) != wishes_.end()))
+  if (is_of(families_, prefix) && (wishes_.size() <= kMost || wishes_.find(prefix) != wishes_.end()))
     wishes_[std::string(prefix)].insert(connection);
 }
 
@@ -50,13 +71,44 @@ void Wishes::drop(std::string_view prefix, int connection) {
   if (it != wishes_.end() && (connection < 0 || it->second.count(connection) != 0)) wishes_.erase(it);
 }
 
-std::set<std::string> Wishes::of_bubbles() const {
+std::set<std::string> Wishes::wanted() const {
+  if (wishes_.size() > kMost) return {families_.begin(), families_.end()};
   std::set<std::string> found;
   for (const auto& [prefix, connections] : wishes_) {
-    if (begins_with(kBubbles, prefix) || wishes_.size() > kMost) return {std::string(kBubbles)};
-    found.insert(prefix);
+    for (const std::string& family : families_) {
+      if (begins_with(family, prefix)) found.insert(family);
+      if (begins_with(prefix, family)) found.insert(prefix);
+    }
+  }
+  // What a whole family covers is not asked for beside it.
+  for (const std::string& family : families_) {
+    if (found.count(family) == 0) continue;
+    std::erase_if(found, [&](const std::string& one) { return one != family && begins_with(one, family); });
   }
   return found;
+}
+
+void WishesOfHost::set(const std::string& endpoint, std::set<std::string> prefixes) {
+  const std::lock_guard lock(hosts_mutex);
+  Host& host = hosts()[endpoint];
+  host.wanted = std::move(prefixes);
+  if (host.changed) host.changed();
+}
+
+std::set<std::string> WishesOfHost::get(const std::string& endpoint) {
+  const std::lock_guard lock(hosts_mutex);
+  return hosts()[endpoint].wanted;
+}
+
+void WishesOfHost::follow(const std::string& endpoint, std::function<void()> changed) {
+  const std::lock_guard lock(hosts_mutex);
+  hosts()[endpoint].changed = std::move(changed);
+}
+
+bool WishesOfHost::followed(const std::string& endpoint) {
+  const std::lock_guard lock(hosts_mutex);
+  const auto host = hosts().find(endpoint);
+  return host != hosts().end() && host->second.changed != nullptr;
 }
 
 }  // namespace freeride::bus::detail

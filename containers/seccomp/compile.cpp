@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -92,10 +93,31 @@ void add_filtered(const Context& to) {
   // No reading or writing past the page cache: that is the disk's time, which training needs.
   constexpr uint64_t kDirect = O_DIRECT;
   const uint32_t no_such = SCMP_ACT_ERRNO(EINVAL);  // as a file system answers that lacks it
+  // No file that runs with its owner's rights: in a folder that the task may write to, that is its submitter.
+  constexpr uint64_t kOwners = S_ISUID | S_ISGID;
+  const auto no_owners = [&](unsigned arg) { return SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kOwners, 0); };
   for (const auto& [name, arg] : {std::pair("open", 1U), std::pair("openat", 2U)}) {
     if (call(name) < 0) continue;  // of another architecture
-    to.add(allow, call(name), {SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kDirect, 0)});
+    // The mode behind the flags means something only to a call that may make a file, and is anything else otherwise.
+    constexpr uint64_t kMakes = O_CREAT | (O_TMPFILE & ~O_DIRECTORY);
+    to.add(allow, call(name), {SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kDirect | kMakes, 0)});
+    for (const uint64_t makes : {uint64_t{O_CREAT}, kMakes & ~uint64_t{O_CREAT}, kMakes})
+      to.add(allow, call(name), {SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kDirect | kMakes, makes), no_owners(arg + 1)});
+    for (const uint64_t bits : {uint64_t{S_ISUID}, uint64_t{S_ISGID}, kOwners}) {
+      for (const uint64_t makes : {uint64_t{O_CREAT}, kMakes & ~uint64_t{O_CREAT}, kMakes}) {
+        to.add(refuse, call(name),
+               {SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kDirect | kMakes, makes),
+                SCMP_CMP64(arg + 1, SCMP_CMP_MASKED_EQ, kOwners, bits)});
+      }
+    }
     to.add(no_such, call(name), {SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kDirect, kDirect)});
+  }
+  for (const auto& [name, arg] :
+       {std::pair("creat", 1U), std::pair("chmod", 1U), std::pair("fchmod", 1U), std::pair("fchmodat", 2U)}) {
+    if (call(name) < 0) continue;  // of another architecture
+    to.add(allow, call(name), {no_owners(arg)});
+    for (const uint64_t bits : {uint64_t{S_ISUID}, uint64_t{S_ISGID}, kOwners})
+      to.add(refuse, call(name), {SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kOwners, bits)});
   }
   to.add(allow, call("fcntl"), {equals(1, F_SETFL), SCMP_CMP64(2, SCMP_CMP_MASKED_EQ, kDirect, 0)});
   to.add(no_such, call("fcntl"), {equals(1, F_SETFL), SCMP_CMP64(2, SCMP_CMP_MASKED_EQ, kDirect, kDirect)});

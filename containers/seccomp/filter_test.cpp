@@ -8,6 +8,7 @@
 #include <seccomp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -143,8 +144,8 @@ struct Reason {
 // Whatever its arguments are.
 const std::vector<Reason> kAllowed{
     {"files of its mounts: the scratch folder is memory of a fixed size, all else is read-only",
-     "access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fallocate "
-     "fchdir fchmod fchmodat fchown fchownat fgetxattr flistxattr fremovexattr fsetxattr fstat fstatfs ftruncate "
+     "access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fallocate "
+     "fchdir fchown fchownat fgetxattr flistxattr fremovexattr fsetxattr fstat fstatfs ftruncate "
      "getcwd "
      "getdents getdents64 getxattr lchown lgetxattr link linkat listxattr llistxattr lremovexattr lseek lsetxattr "
      "lstat "
@@ -214,6 +215,20 @@ const std::vector<Case> kByArgument{
     {"open", {0, O_RDWR | O_CREAT | O_CLOEXEC}, SECCOMP_RET_ALLOW, "through the page cache"},
     {"open", {0, O_RDONLY | O_DIRECT}, error(EINVAL), "past the page cache: the disk's time"},
     {"open", {0, kHigh | O_DIRECT}, error(EINVAL), "the high half is not looked at"},
+    {"open", {0, O_RDONLY, S_ISUID}, SECCOMP_RET_ALLOW, "makes no file: the mode is anything"},
+    {"open", {0, O_RDWR | O_CREAT, S_ISUID | 0755}, error(EPERM), "would run with its owner's rights"},
+    {"openat", {0, 0, O_RDWR | O_CREAT, S_ISGID | 0755}, error(EPERM), "would run with its group's rights"},
+    {"openat", {0, 0, O_RDWR | O_TMPFILE, S_ISUID | S_ISGID}, error(EPERM), "may be given a name later"},
+    {"openat", {0, 0, O_RDWR | O_TMPFILE, 0600}, SECCOMP_RET_ALLOW, "an ordinary file"},
+    {"openat", {0, 0, O_RDWR | O_CREAT, kHigh | 01777}, SECCOMP_RET_ALLOW, "an ordinary file"},
+    {"creat", {0, 0644}, SECCOMP_RET_ALLOW, "an ordinary file"},
+    {"creat", {0, S_ISUID | 0755}, error(EPERM), "would run with its owner's rights"},
+    {"chmod", {0, 0755}, SECCOMP_RET_ALLOW, "an ordinary file"},
+    {"chmod", {0, S_ISUID | 0755}, error(EPERM), "would run with its owner's rights"},
+    {"fchmod", {0, 01700}, SECCOMP_RET_ALLOW, "an ordinary file"},
+    {"fchmod", {0, S_ISGID | 0755}, error(EPERM), "would run with its group's rights"},
+    {"fchmodat", {0, 0, 0644}, SECCOMP_RET_ALLOW, "an ordinary file"},
+    {"fchmodat", {0, 0, kHigh | S_ISUID | S_ISGID | 0755}, error(EPERM), "would run with both"},
     {"openat", {0, 0, O_RDONLY}, SECCOMP_RET_ALLOW, "through the page cache"},
     {"openat", {0, O_DIRECT, O_RDONLY}, SECCOMP_RET_ALLOW, "the flags are the third"},
     {"openat", {0, 0, O_WRONLY | O_DIRECT}, error(EINVAL), "past the page cache: the disk's time"},

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string_view>
 
+#include "batch.hpp"
+#include "drain.hpp"
 #include "events.hpp"
 #include "exit_code.hpp"
 #include "format.hpp"
@@ -23,6 +25,7 @@
 #include "runner.hpp"
 #include "session.hpp"
 #include "suggest.hpp"
+#include "task_data.hpp"
 #include "top.hpp"
 #include "verbs.hpp"
 #include "why.hpp"
@@ -44,6 +47,13 @@ constexpr std::string_view kExamples =
   freeride-ctl why gpt/1 --at 03:14                     what was at that moment, from the recording
   freeride-ctl recording export night.json --from 03:00 --to 03:20   for Perfetto
   freeride-ctl events --topic bubble.end --format json  every bubble, one JSON object a line
+  freeride-ctl load ./train.py --read ~/data:/data --write ~/out:/out --env MODE=fast
+  freeride-ctl load ./train.py --sweep rate=0.1,0.01 --parallel 4   a task for each value
+  freeride-ctl batch ./score.py --input prompts.jsonl --output scores.jsonl   a list of items
+  freeride-ctl batch attach score                       watch it again
+  freeride-ctl cp thumbs:results .                      what it has written, live or ended
+  freeride-ctl logs -f thumbs                           what it prints
+  freeride-ctl drain gpt                                no side task beside this training, for sure
   freeride-ctl report --format json                     the figures so far
   freeride-ctl keys make alice --role user              a key for another host; --manager and --key use it there
   freeride-ctl --manager tcp://head:7420 --key alice.key status
@@ -82,8 +92,13 @@ struct Arguments {
   ProfileArguments profile;
   RecordingArguments recording;
   WhyArguments why;
-  std::vector<std::string> tasks;
-  std::string task, job, plugin, device, state_dir, lift;
+  std::vector<std::string> tasks, labels;
+  BatchArguments batch;
+  LogsArguments logs;
+  CopyArguments copy;
+  std::string subject;
+  double drain_s = 60;
+  std::string task, job, plugin, device, state_dir, lift, since, by;
   std::string python;
   std::vector<std::string> params;
   uint64_t steps = 0;
@@ -97,6 +112,20 @@ struct Arguments {
 // What the subcommand does, once everything is parsed.
 void does(CLI::App* sub, Arguments& arguments, Action action) {
   sub->callback([&arguments, action = std::move(action)] { arguments.action = action; });
+}
+
+// The same with the tasks that it names or that have its labels; `live`: of those that have ended none, else only
+// these.
+void does_with_tasks(CLI::App* sub, Arguments& arguments, bool live,
+                     std::function<Result<int>(Session&, const std::vector<std::string>&)> action) {
+  sub->callback([&arguments, live, action = std::move(action)] {
+    if (arguments.tasks.empty() && arguments.labels.empty()) throw CLI::RequiredError("task");
+    arguments.action = [&arguments, live, action](Session& session) -> Result<int> {
+      const auto tasks = meant_tasks(session, arguments.tasks, arguments.labels, live);
+      if (!tasks) return tasks.error();
+      return action(session, *tasks);
+    };
+  });
 }
 
 // A verb that prints a list: it has --columns, and may be given --format csv.
@@ -125,10 +154,24 @@ void add_globals(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
 }
 
+void add_load_options(CLI::App* sub, LoadOptions& options) {
+  sub->add_option(
+         "--read", options.read,
+         "SRC[:DST]: a file or folder that it may read, with your rights, below a --data of its worker; may be "
+         "repeated")
+      ->allow_extra_args(false);
+  sub->add_option("--write", options.write, "SRC[:DST]: the same that it may also write; what is written stays")
+      ->allow_extra_args(false);
+  sub->add_option("--working-dir", options.working_dir, "folder that it begins in; default: its scratch folder");
+  sub->add_option("--env", options.env, "K=V in its environment; may be repeated")->allow_extra_args(false);
+}
+
 void add_load(CLI::App& app, Arguments& arguments) {
   LoadArguments& load = arguments.load;
   auto* sub = app.add_subcommand("load", "run a plugin as a side task");
-  sub->add_option("plugin", load.plugin, "a file (a path with '/', e.g. ./my.so) or a name from the drop folder")
+  sub->add_option(
+         "plugin", load.plugin,
+         "a file (a path with '/', e.g. ./my.so), the folder of a Python package, or a name from the drop folder")
       ->required();
   sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
       ->check(whole(0, INT32_MAX));
@@ -148,20 +191,122 @@ void add_load(CLI::App& app, Arguments& arguments) {
   sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
   sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
   sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
+  sub->add_flag("--no-profile", load.no_profile,
+                "start it without a profile; it may then need its default of memory, and learns its steps in bubbles");
   sub->add_flag("--paused", load.paused, "start paused; freeride-ctl resume lets it run");
+  add_load_options(sub, load.options);
+  auto* sweep =
+      sub->add_option("--sweep", load.sweep, "key=value,value: a task for each; of several a task for each combination")
+          ->allow_extra_args(false);
+  sub->add_option("--parallel", load.parallel, "of a sweep's tasks at most so many at once; default: all")
+      ->check(whole(1, 10'000))
+      ->needs(sweep);
+  sub->add_option("--label", load.options.labels, "k=v, to find the task by (-l); may be repeated")
+      ->allow_extra_args(false);
+  sub->add_option("--dependency", load.options.after,
+                  "afterok:TASK: begins when that one has finished; may be repeated")
+      ->allow_extra_args(false);
+  sub->add_option("--restart", load.options.restart,
+                  "no: never started twice; on-failure[:N]: started again when it has failed, 3 or N times; default: "
+                  "when its worker is lost");
+  sub->add_option("--time", load.options.time, "stop it so long after its first start: 90s, 30m, 2h");
+  sub->add_flag("--yes", load.yes, "with --replace: also where the plugin is called otherwise");
   auto* replace = sub->add_option("--replace", load.replace,
                                   "move this task to the plugin, between two bubbles, instead of starting another: it "
                                   "keeps its name, stage, steps and, where the plugin saves it, its state");
-  for (const char* kept : {"--stage", "--job", "--replica", "--name", "--when-idle", "--paused"})
+  for (const char* kept : {"--stage", "--job", "--replica", "--name", "--when-idle", "--paused", "--sweep", "--label",
+                           "--dependency", "--restart", "--time"})
     replace->excludes(kept);
+  sub->add_flag("--dry-run", load.dry_run,
+                "load nothing: say whether it fits, where, and how many steps an hour to expect, else why not")
+      ->excludes(replace);
   does(sub, arguments, [&arguments](Session& session) { return run_load(session, arguments.load); });
 }
 
+// Names, labels or both.
+void add_tasks(CLI::App* sub, Arguments& arguments) {
+  sub->add_option("task", arguments.tasks, "names of tasks");
+  sub->add_option("-l,--label", arguments.labels, "those with the label k=v, or k; may be repeated: with all of them")
+      ->allow_extra_args(false);
+}
+
 using ChangeVerb = Result<int> (*)(Session&, const std::vector<std::string>&);
-void add_change(CLI::App& app, Arguments& arguments, const char* name, const char* help, ChangeVerb verb) {
+void add_change(CLI::App& app, Arguments& arguments, const char* name, const char* help, ChangeVerb verb,
+                bool live = true) {
   auto* sub = app.add_subcommand(name, help);
-  sub->add_option("task", arguments.tasks, "names of tasks")->required();
-  does(sub, arguments, [&arguments, verb](Session& session) { return verb(session, arguments.tasks); });
+  add_tasks(sub, arguments);
+  does_with_tasks(sub, arguments, live,
+                  [verb](Session& session, const std::vector<std::string>& tasks) { return verb(session, tasks); });
+}
+
+void add_data(CLI::App& app, Arguments& arguments) {
+  auto* logs = app.add_subcommand("logs", "what a side task prints");
+  logs->add_option("task", arguments.logs.task, "the task")->required();
+  logs->add_flag("-f,--follow", arguments.logs.follow, "go on until it has ended");
+  logs->add_flag("--previous", arguments.logs.previous, "of the start before the present one");
+  does(logs, arguments, [&arguments](Session& session) { return run_logs(session, arguments.logs); });
+  auto* copy = app.add_subcommand("cp", "copy what a side task has written, while it runs or after its end");
+  copy->add_option("from", arguments.copy.from,
+                   "TASK:PATH: in its scratch folder, all of it where PATH is empty; or where --write put something")
+      ->required();
+  copy->add_option("to", arguments.copy.to, "a folder")->required();
+  does(copy, arguments, [&arguments](Session& session) { return run_copy(session, arguments.copy); });
+}
+
+void add_drain(CLI::App& app, Arguments& arguments) {
+  constexpr const char* kSubject = "a job, a device (cpu-0, GPU-...; or a worker's whole name) or a host";
+  auto* drain =
+      app.add_subcommand("drain", "take side tasks off, wait until nothing of them is there, and keep them off");
+  drain->add_option("subject", arguments.subject, kSubject)->required();
+  drain->add_option("--for", arguments.drain_s, "wait at most so many seconds")
+      ->check(within(0.0, 1e9))
+      ->capture_default_str();
+  does(drain, arguments,
+       [&arguments](Session& session) { return run_drain(session, arguments.subject, arguments.drain_s); });
+  auto* back = app.add_subcommand("uncordon", "give back what was drained");
+  back->add_option("subject", arguments.subject, kSubject)->required();
+  does(back, arguments, [&arguments](Session& session) { return run_uncordon(session, arguments.subject); });
+}
+
+void add_batch(CLI::App& app, Arguments& arguments) {
+  BatchArguments& batch = arguments.batch;
+  LoadArguments& load = batch.load;
+  auto* sub = app.add_subcommand("batch", "a plugin's process(items) over a list, until each item has its result");
+  sub->add_option("plugin", load.plugin, "a file, e.g. score.py, or the folder of a Python package");
+  sub->add_option("--input", batch.input, "lines of JSON (*.jsonl), lines of text, or a folder of files");
+  sub->add_option("--output", batch.output, "the file of the results: a line of JSON for each");
+  sub->add_option("--items", batch.items, "what the input is; default: by its name")
+      ->check(CLI::IsMember({"jsonl", "text", "files"}));
+  sub->add_flag("--in-order", batch.in_order, "the results in the order of the input; default: as they come");
+  sub->add_option("--retries", batch.retries, "an item that has failed so often has failed")
+      ->check(whole(1, 100))
+      ->capture_default_str();
+  sub->add_flag("--force", batch.force, "take the place of an output that is there");
+  sub->add_flag("--detach", batch.detach, "return when it is submitted");
+  sub->add_option("--name", load.name, "its name; default: made from the plugin's");
+  sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
+      ->check(whole(0, INT32_MAX));
+  sub->add_option("--job", load.job, "training job, when there are several; default: any");
+  sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
+  sub->add_option("--param", load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
+  sub->add_option("--python", load.python, "the interpreter whose packages it uses; default /usr/bin/python3");
+  sub->add_option("--memory", load.memory, "memory that each member needs at most, e.g. 2GiB");
+  sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
+  sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on a device");
+  sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
+  add_load_options(sub, load.options);
+  sub->require_subcommand(0, 1);
+  auto* attach = sub->add_subcommand("attach", "watch a batch until its end; Ctrl-C detaches");
+  attach->add_option("name", arguments.subject, "the batch")->required();
+  does(attach, arguments, [&arguments](Session& session) { return run_batch_attach(session, arguments.subject); });
+  lists(sub->add_subcommand("ls", "all batches"), arguments, run_batch_ls);
+  auto* remove = sub->add_subcommand("rm", "forget batches; those that go on are stopped");
+  remove->add_option("name", batch.names, "the batches")->required();
+  does(remove, arguments, [&arguments](Session& session) { return run_batch_rm(session, arguments.batch.names); });
+  sub->callback([&arguments] {
+    if (arguments.action) return;  // attach, ls or rm
+    arguments.action = [&arguments](Session& session) { return run_batch(session, arguments.batch); };
+  });
 }
 
 void add_plugin(CLI::App& app, Arguments& arguments) {
@@ -208,6 +353,7 @@ void add_profile(CLI::App& app, Arguments& arguments) {
   sub->add_option("--interface", profile.load.interface, "iterative or imperative, as with load")
       ->check(CLI::IsMember({"iterative", "imperative"}));
   sub->add_flag("--network", profile.load.network, "may use the host's network");
+  add_load_options(sub, profile.load.options);
   sub->add_flag("--again", profile.again, "even where there is a profile already");
   sub->add_option("--plot", profile.plot, "draws it into this PNG file (needs matplotlib)");
   sub->require_subcommand(0, 1);
@@ -332,6 +478,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   add_load(app, arguments);
   auto* tasks = app.add_subcommand("tasks", "the side tasks that live");
   tasks->add_flag("-a,--all", arguments.listed.all, "those that have ended, too");
+  tasks->add_option("-l,--label", arguments.listed.labels, "those with the label k=v, or k")->allow_extra_args(false);
   tasks->add_option("--since", arguments.listed.since, "those that ended since then, too: 90s, 30m, 1h or 2d");
   lists(tasks, arguments, [&arguments](Session& session) { return run_tasks(session, arguments.listed); });
   auto* task = app.add_subcommand("task", "one side task: state, steps, verdict, end of its log");
@@ -341,12 +488,16 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   add_change(app, arguments, "pause", "keep side tasks from running", run_pause);
   add_change(app, arguments, "resume", "let paused side tasks run again", run_resume);
   auto* wait = app.add_subcommand("wait", "wait until side tasks have ended; 0: each has finished or was stopped");
-  wait->add_option("task", arguments.tasks, "names of tasks")->required();
+  add_tasks(wait, arguments);
   wait->add_option("--for", arguments.wait_s, "at most so many seconds; default: as long as it takes")
       ->check(within(0.001, 1e9));
-  does(wait, arguments,
-       [&arguments](Session& session) { return run_wait(session, arguments.tasks, arguments.wait_s); });
-  add_change(app, arguments, "rm", "forget side tasks that have ended: their verdicts and logs", run_remove);
+  does_with_tasks(wait, arguments, true, [&arguments](Session& session, const std::vector<std::string>& names) {
+    return run_wait(session, names, arguments.wait_s);
+  });
+  add_change(app, arguments, "rm", "forget side tasks that have ended: their verdicts and logs", run_remove, false);
+  add_data(app, arguments);
+  add_batch(app, arguments);
+  add_drain(app, arguments);
   lists(app.add_subcommand("workers", "all workers and the trainers attached to them"), arguments, run_workers);
   lists(app.add_subcommand("plugins", "plugins that can be loaded by name: the drop folders', and FreeRide's own"),
         arguments, run_plugins);
@@ -379,7 +530,16 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   auto* report =
       app.add_subcommand("report", "measures of every job and task: time increase, bubbles, harvest, overrun");
   report->add_option("--job", arguments.job, "only this job");
-  lists(report, arguments, [&arguments](Session& session) { return run_report(session, arguments.job); });
+  auto* since = report->add_option("--since", arguments.since,
+                                   "30d, 12h: what side tasks have had since then, and what it has cost training");
+  report->add_option("--by", arguments.by, "with --since: user (the default), job or task")
+      ->needs(since)
+      ->check(CLI::IsMember({"user", "job", "task"}));
+  since->excludes(report->get_option("--job"));
+  lists(report, arguments, [&arguments](Session& session) {
+    if (arguments.since.empty()) return run_report(session, arguments.job);
+    return run_usage(session, arguments.since, arguments.by.empty() ? "user" : arguments.by);
+  });
 }
 
 int fail(std::ostream& err, const Error& error) {
@@ -453,9 +613,9 @@ bool wants_colour() {
 // Whether what is printed can be printed so.
 Status check_output(const Arguments& arguments) {
   if (arguments.format == "csv" && !arguments.is_list) {
-    return Error{
-        Code::kInvalidArgument, "--format csv is for lists",
-        "tasks, workers, plugins, faults, report, profile list and keys list are lists; json works everywhere"};
+    return Error{Code::kInvalidArgument, "--format csv is for lists",
+                 "tasks, workers, plugins, faults, report, batch ls, profile list and keys list are lists; json works "
+                 "everywhere"};
   }
   if (arguments.format == "json" && !arguments.columns.empty()) {
     return Error{Code::kInvalidArgument, "--columns is for tables and csv", "json has all fields"};

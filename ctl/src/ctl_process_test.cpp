@@ -634,7 +634,7 @@ TEST_CASE("what cannot be a plugin never reaches the manager") {
            Case{{"load", text.string()}, 2, "is not an ELF file"},
            Case{{"load", (folder.path() / "empty.so").string()}, 2, "is empty"},
            Case{{"load", (folder.path() / "fifo.so").string()}, 2, "is not a file"},
-           Case{{"load", folder.path().string() + "/"}, 2, "is not a file"},
+           Case{{"load", folder.path().string() + "/"}, 2, "is no Python package"},
            Case{{"load", "./no-such-file.so"}, 4, "no-such-file.so"},
            Case{{"load", CTL_TEST_PLUGIN, "--memory", "lots"}, 2, "--memory: 'lots' is not a size"},
            Case{{"load", CTL_TEST_PLUGIN, "--param", "novalue"}, 2, "'novalue'"},

@@ -122,7 +122,7 @@ Status write_text(const std::string& path, const std::string& text) {
 
 Result<bus::ProfileReply> ask_for_profile(Session& session, const ProfileArguments& arguments) {
   std::string attachment;
-  auto load = make_load(arguments.load, attachment);
+  auto load = make_load(session, arguments.load, attachment);
   if (!load) return load.error();
   return session.ask<bus::ProfileReply>(
       bus::TakeProfile{std::move(*load), arguments.worker, arguments.device, arguments.again}, std::move(attachment));

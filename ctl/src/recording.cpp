@@ -2,12 +2,14 @@
 
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <system_error>
 
 #include "events.hpp"
 #include "exit_code.hpp"
 #include "format.hpp"
 #include "freeride/base/time.hpp"
+#include "freeride/base/waiting.hpp"
 #include "freeride/recorder/journal.hpp"
 #include "freeride/recorder/trace.hpp"
 #include "interrupt.hpp"
@@ -54,16 +56,38 @@ nlohmann::json file_json(const recorder::FileInfo& file) {
           {"wall_ns", file.clocks.wall_ns}, {"monotonic_ns", file.clocks.monotonic_ns}};
 }
 
-Status export_mcap(recorder::Reader& reader, const std::string& out, uint64_t& events) {
+// How far a reader has come, by the times of what it reads.
+class Progress {
+ public:
+  Progress(const recorder::Reader& reader, const recorder::Range& range, const std::string& out)
+      : waiting_("writing " + out) {
+    int64_t begin = std::numeric_limits<int64_t>::max(), end = 0;
+    for (const auto& file : reader.files()) {
+      if (file.chunks > 0) begin = std::min(begin, file.begin_ns), end = std::max(end, file.end_ns);
+    }
+    begin_ = static_cast<double>(std::max(begin, range.from_ns)),
+    end_ = static_cast<double>(std::min(end, range.to_ns));
+  }
+  void at(int64_t time_ns) {
+    if (end_ > begin_) waiting_.at(std::max(0.0, (static_cast<double>(time_ns) - begin_) / (end_ - begin_)));
+  }
+
+ private:
+  Waiting waiting_;
+  double begin_ = 0, end_ = 0;
+};
+
+Status export_mcap(recorder::Reader& reader, const std::string& out, Progress& progress, uint64_t& events) {
   std::unique_ptr<recorder::FileWriter> writer;
   while (const auto event = reader.next()) {
+    progress.at(event->time_ns);
     if (!writer) {
       recorder::Clocks clocks;
       clocks.wall_ns = event->wall_minus_monotonic_ns;  // at the monotonic clock's 0
       for (const auto& file : reader.files()) {
         if (file.clocks.wall_ns - file.clocks.monotonic_ns == event->wall_minus_monotonic_ns) clocks = file.clocks;
       }
-      auto made = recorder::FileWriter::create(out, clocks);
+      auto made = recorder::FileWriter::create(out, clocks, std::nullopt, recorder::Layout::kJson);
       if (!made) return made.error();
       writer = std::move(*made);
     }
@@ -77,9 +101,9 @@ Status export_mcap(recorder::Reader& reader, const std::string& out, uint64_t& e
   return writer ? writer->finish() : Status();
 }
 
-Status export_trace(recorder::Reader& reader, const std::string& out, uint64_t& spans) {
+Status export_trace(recorder::Reader& reader, const std::string& out, Progress& progress, uint64_t& spans) {
   std::ofstream file(out, std::ios::binary | std::ios::trunc);
-  if (file) spans = recorder::write_trace(reader, file);
+  if (file) spans = recorder::write_trace(reader, file, [&](int64_t time_ns) { progress.at(time_ns); });
   file.close();
   if (!file) return errno_error("cannot write " + out, errno, "choose another file");
   return {};
@@ -152,11 +176,15 @@ Result<int> run_recording_export(Session& session, const RecordingArguments& arg
   if (std::filesystem::exists(arguments.out, ignored)) {
     return Error{Code::kAlreadyExists, arguments.out + " exists", "choose another file"};
   }
-  auto reader = open_recording(arguments.path, std::move(*range));
+  auto reader = open_recording(arguments.path, *range);
   if (!reader) return reader.error();
   uint64_t count = 0;
-  const Status done =
-      trace ? export_trace(**reader, arguments.out, count) : export_mcap(**reader, arguments.out, count);
+  Status done;
+  {
+    Progress progress(**reader, *range, arguments.out);
+    done = trace ? export_trace(**reader, arguments.out, progress, count)
+                 : export_mcap(**reader, arguments.out, progress, count);
+  }
   if (!done) return done.error();
   say_damage(**reader);
   if (count == 0) {

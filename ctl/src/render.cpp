@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "format.hpp"
+#include "freeride/policy/profile_plan.hpp"
 #include "jobs.hpp"
 
 namespace freeride::ctl {
@@ -275,7 +276,10 @@ std::string render_task(const bus::TaskInfo& info) {
                                human_count(counters.skipped) + " unused");
   out += line("overrun", human_ns(counters.overrun_ns) + " in all");
   if (info.restarts != 0) out += line("restarts", std::to_string(info.restarts));
-  for (const auto& [name, value] : counters.metrics) out += line("  " + printable(name), std::to_string(value));
+  for (const auto& [name, value] : counters.metrics) {
+    if (name.rfind("batch.", 0) == 0) continue;  // between a batch's member and the manager: freeride-ctl batch ls
+    out += line("  " + printable(name), std::to_string(value));
+  }
   std::string log = info.log_tail.empty() ? task.verdict.log_tail : info.log_tail;
   if (!log.empty()) {
     if (log.back() != '\n') log += '\n';
@@ -325,6 +329,45 @@ Listing list_workers(const bus::WorkersReply& workers) {
   return {std::move(table), "no workers; start one per device with freeride-worker --device cpu-0 --cores 0\n", ""};
 }
 
+namespace {
+
+// GPU time over weeks: one unit, so that rows compare.
+Cell gpu_hours(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f h", static_cast<double>(ns) / 3.6e12);
+  return {text, std::to_string(ns)};
+}
+
+Cell cost_cell(const bus::UsageRow& row) {
+  if (row.cost_ns == 0 && row.cost_low_ns == 0 && row.cost_high_ns == 0) return {"-", "0"};
+  return {gpu_hours(row.cost_ns).shown + " (" + gpu_hours(row.cost_low_ns).shown + " to " +
+              gpu_hours(row.cost_high_ns).shown + ")",
+          std::to_string(row.cost_ns)};
+}
+
+}  // namespace
+
+Listing list_usage(const bus::UsageReply& usage) {
+  const bool jobs = usage.by == "job";
+  std::vector<Column> columns{usage.by == "user" ? "USER" : jobs ? "JOB" : "TASK"};
+  if (usage.by != "task") columns.emplace_back(">TASKS");
+  columns.insert(columns.end(), {">STEPS", {">HARVESTED", "harvested_ns"}, {">OVERRUN", "overrun_ns"}});
+  if (jobs) columns.insert(columns.end(), {{">BUBBLES", "bubble_ns"}, {">GPU TIME", "gpu_ns"}});
+  columns.emplace_back("COST TO TRAINING (95 %)", "cost_ns");
+  Table table(std::move(columns));
+  for (const auto& row : usage.rows) {
+    std::vector<Cell> cells{{row.name.empty() ? "-" : jobs ? shown_job(row.name) : row.name, row.name}};
+    if (usage.by != "task") cells.push_back(count_cell(row.tasks));
+    cells.insert(cells.end(), {count_cell(row.steps), gpu_hours(row.harvested_ns), ns_cell(row.overrun_ns)});
+    if (jobs) cells.insert(cells.end(), {gpu_hours(row.bubble_ns), gpu_hours(row.gpu_ns)});
+    cells.push_back(cost_cell(row));
+    table.add(std::move(cells));
+  }
+  std::string note;
+  if (usage.from_unix_ms != 0) note = "since " + date_of(usage.from_unix_ms) + ", in GPU hours\n";
+  return {std::move(table), "no side task has run since then\n", note};
+}
+
 Listing list_faults(const bus::FaultsReply& faults) {
   Table table({"OF", "NAME", ">FAULTS IN 1 h", ">LIMIT", "BLOCKED", "LAST TASK"});
   for (const auto& one : faults.counts) {
@@ -361,6 +404,23 @@ std::string render_report(const bus::ReportReply& report) {
   return out + "\n" + list_tasks(report.tasks, {true, 0, 0}).text();
 }
 
+namespace {
+
+// How much what a profile says of steps is worth: by how many they are, and how far they lie apart.
+std::string how_sure(const bus::Profile& profile) {
+  const bus::Durations& steps = profile.steps;
+  std::string text = human_count(steps.count) + (steps.count == 1 ? " step" : " steps");
+  if (profile.warm_up_steps > 0) text += " after " + human_count(profile.warm_up_steps) + " to warm up";
+  if (steps.p50_ns > 0) {
+    const double spread_pct =
+        100.0 * static_cast<double>(steps.p90_ns - steps.p50_ns) / static_cast<double>(steps.p50_ns);
+    text += ", nine of ten at most " + human_pct(spread_pct) + " above the middle";
+  }
+  return text + (steps.count < policy::kLeastProfileSteps ? ": few; it learns the rest in bubbles" : "");
+}
+
+}  // namespace
+
 std::string render_profile(const bus::Profile& profile, bool kept) {
   std::string out = line("profile of", profile.plugin + "  " + short_hash(profile.sha256));
   for (const auto& [key, value] : profile.params) out += line("  " + printable(key), value);
@@ -386,7 +446,26 @@ std::string render_profile(const bus::Profile& profile, bool kept) {
   for (size_t i = 0; i < profile.pieces.size(); ++i) add("  piece " + std::to_string(i + 1), profile.pieces[i]);
   add("PauseSideTask", profile.pauses);
   once("StopSideTask", profile.stop_ns);
+  if (profile.steps.count > 0) out += line("how sure", how_sure(profile));
   return out + (table.empty() ? "" : table.text());
+}
+
+std::string render_load_plan(const bus::LoadPlan& plan) {
+  std::string out = line("task", plan.name + "; nothing was loaded");
+  out += line("fits", plan.fits ? "yes, on " + plan.worker : "no: " + plan.reason);
+  out += line("memory", human_bytes(plan.memory_bytes));
+  out += line("a step", plan.step_ns == 0 ? "not known: it has no profile"
+                                          : human_ns(plan.step_ns) + ", by a profile of " +
+                                                human_count(plan.profile_steps) + " steps");
+  if (plan.stages.empty()) return out;
+  Table table({"JOB", ">STAGE", ">REPLICA", "WORKER", "FITS", ">BUBBLES", ">STEPS AN HOUR", "WHY"});
+  for (const auto& stage : plan.stages) {
+    table.add({stage.job, std::to_string(stage.stage), std::to_string(stage.replica), stage.worker,
+               stage.fits ? "yes" : "no", stage.bubble_share_pct < 0 ? "-" : human_pct(stage.bubble_share_pct),
+               stage.steps_per_hour > 0 ? "up to " + human_count(static_cast<uint64_t>(stage.steps_per_hour)) : "-",
+               or_dash(stage.reason)});
+  }
+  return out + table.text();
 }
 
 Listing list_profiles(const bus::ProfilesReply& profiles) {

@@ -33,8 +33,11 @@ Listing list_faults(const bus::FaultsReply& faults);
 /// The jobs alone; render_report() has the rest, too.
 Listing list_jobs(const bus::ReportReply& report);
 std::string render_report(const bus::ReportReply& report);
+Listing list_usage(const bus::UsageReply& usage);
 /// `kept`: it was there already, and was not taken now.
 std::string render_profile(const bus::Profile& profile, bool kept);
+/// Of a load that was not made: whether it fits, where, what to expect.
+std::string render_load_plan(const bus::LoadPlan& plan);
 Listing list_profiles(const bus::ProfilesReply& profiles);
 
 /// How its state, or its end, is coloured.

@@ -56,6 +56,18 @@ class Session {
     return reply;
   }
 
+  /// The same of an answer with something attached, which is put into `attachment`.
+  template <class Reply, class Command>
+  Result<Reply> ask_attached(const Command& command, std::string& attachment) {
+    if (auto ready = connect(); !ready) return ready.error();
+    auto message = requester_->request(command, options_.timeout, {});
+    if (!message) return explained(message.error());
+    auto reply = message->template as<Reply>();
+    if (!reply) return unreadable(Command::kCommand, reply.error());
+    attachment = std::move(message->attachment);
+    return reply;
+  }
+
   /// Whether there has been a socket to connect to.
   bool connected() const { return requester_ != nullptr; }
 

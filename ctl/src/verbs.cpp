@@ -14,6 +14,7 @@
 #include "exit_code.hpp"
 #include "format.hpp"
 #include "freeride/base/files.hpp"
+#include "freeride/base/host_id.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/python_env.hpp"
 #include "freeride/base/sha256.hpp"
@@ -21,10 +22,13 @@
 #include "interrupt.hpp"
 #include "jobs.hpp"
 #include "json.hpp"
+#include "moment.hpp"
 #include "parse.hpp"
+#include "python_package.hpp"
 #include "render.hpp"
 #include "runner.hpp"
 #include "suggest.hpp"
+#include "sweep.hpp"
 
 namespace freeride::ctl {
 namespace {
@@ -119,16 +123,28 @@ Result<int> change(Session& session, const std::vector<std::string>& tasks) {
   return kExitOk;
 }
 
+// Whether all workers are on this host, so that a path can be looked at before it is sent.
+bool workers_are_here(Session& session) {
+  if (session.remote()) return false;
+  const auto workers = session.ask<bus::WorkersReply>(bus::ListWorkers{});
+  return workers && !workers->workers.empty() &&
+         std::all_of(workers->workers.begin(), workers->workers.end(),
+                     [prefix = host_id() + ":"](const auto& one) { return one.state.worker.rfind(prefix, 0) == 0; });
+}
+
 }  // namespace
 
-Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachment) {
+Result<bus::Load> make_load(Session& session, const LoadArguments& arguments, std::string& attachment) {
   bus::Load load;
   load.plugin = arguments.plugin;
   if (arguments.plugin.find('/') != std::string::npos) {
-    auto bytes = read_plugin(arguments.plugin);
+    std::error_code ignored;
+    const bool folder = std::filesystem::is_directory(arguments.plugin, ignored);
+    auto bytes = folder ? pack_python_folder(arguments.plugin) : read_plugin(arguments.plugin);
     if (!bytes) return bytes.error();
-    if (auto fine = check_plugin_file(*bytes, arguments.plugin); !fine) return fine.error();
-    load.plugin = std::filesystem::path(arguments.plugin).filename().string();
+    load.plugin =
+        folder ? package_name(arguments.plugin) + ".py" : std::filesystem::path(arguments.plugin).filename().string();
+    if (auto fine = check_plugin_file(*bytes, folder ? load.plugin : arguments.plugin); !fine) return fine.error();
     load.sha256 = sha256_hex(*bytes);
     attachment = std::move(*bytes);
   }
@@ -153,17 +169,64 @@ Result<bus::Load> make_load(const LoadArguments& arguments, std::string& attachm
   load.when_idle = arguments.when_idle;
   load.network = arguments.network;
   load.start_paused = arguments.paused;
+  load.no_profile = arguments.no_profile;
   load.user = user_name();
+  const bool files = !arguments.options.read.empty() || !arguments.options.write.empty();
+  if (auto s = apply_options(arguments.options, files && workers_are_here(session), load); !s) return s.error();
   return load;
+}
+
+Result<std::vector<std::string>> meant_tasks(Session& session, const std::vector<std::string>& names,
+                                             const std::vector<std::string>& labels, bool live) {
+  if (labels.empty()) return names;
+  const auto wanted = parse_labels_wanted(labels);
+  if (!wanted) return wanted.error();
+  const auto tasks = session.ask<bus::TasksReply>(bus::ListTasks{});
+  if (!tasks) return tasks.error();
+  std::vector<std::string> found = names;
+  std::set<std::string> seen(names.begin(), names.end());
+  for (const auto& info : tasks->tasks) {
+    if (live != info.state.verdict.kind.empty() || !has_labels(info.load, *wanted)) continue;
+    if (seen.insert(info.state.task).second) found.push_back(info.state.task);
+  }
+  if (!found.empty()) return found;
+  return Error{Code::kNotFound,
+               std::string(live ? "no task that lives" : "no task that has ended") + " has these labels",
+               "see freeride-ctl tasks -a -l ..."};
 }
 
 namespace {
 
+// Another plugin under a task's name is what one does by a slip, too.
+Status ask_sure(Session& session, const LoadArguments& arguments, const bus::Load& load) {
+  if (arguments.yes) return {};
+  const auto present = session.ask<bus::TaskReply>(bus::ShowTask{arguments.replace});
+  if (!present) return present.error();
+  const std::string& plugin = present->task.load.plugin;
+  if (plugin == load.plugin) return {};
+  const std::string question =
+      "task " + arguments.replace + " runs " + plugin + ", and would go on with " + load.plugin;
+  if (isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1) {
+    std::cerr << printable(question) << "; type yes to go on: " << std::flush;
+    std::string answer;
+    if (std::getline(std::cin, answer) && answer == "yes") return {};
+  }
+  return Error{Code::kInvalidArgument, question, "say so with --yes"};
+}
+
 Result<int> load_once(Session& session, const LoadArguments& arguments) {
   std::string attachment;
-  const auto load = make_load(arguments, attachment);
+  const auto load = make_load(session, arguments, attachment);
   if (!load) return load.error();
+  if (arguments.dry_run) {
+    const auto plan = session.ask<bus::LoadPlan>(bus::PlanLoad{*load});
+    if (!plan) return plan.error();
+    session.out() << (session.json() ? dump(to_json(*plan), 2) + "\n" : render_load_plan(*plan));
+    return plan->fits ? kExitOk : kExitRejected;
+  }
+  if (!arguments.sweep.empty()) return load_sweep(session, *load, attachment, arguments);
   if (!arguments.replace.empty()) {
+    if (auto sure = ask_sure(session, arguments, *load); !sure) return sure.error();
     // The answer comes when the task has moved. A manager that is not there is told from one that takes its time.
     if (auto there = session.ask<bus::StatusReply>(bus::GetStatus{}); !there) return there.error();
     const auto reply = [&] {
@@ -228,6 +291,11 @@ Result<int> run_tasks(Session& session, const TasksArguments& arguments) {
   }
   auto reply = session.ask<bus::TasksReply>(bus::ListTasks{});
   if (!reply) return reply.error();
+  if (!arguments.labels.empty()) {
+    const auto labels = parse_labels_wanted(arguments.labels);
+    if (!labels) return labels.error();
+    std::erase_if(reply->tasks, [&](const bus::TaskInfo& task) { return !has_labels(task.load, *labels); });
+  }
   auto listing = list_tasks(reply->tasks, wanted);
   if (!arguments.since.empty()) {  // else JSON has all, as ever
     auto& tasks = reply->tasks;
@@ -312,6 +380,13 @@ Result<int> run_faults(Session& session, const std::string& lift) {
   }
   const std::string scope = lift.substr(0, equals), name = lift.substr(equals + 1);
   return listed(session.ask<bus::FaultsReply>(bus::LiftFaults{scope, scope == "job" ? job_argument(name) : name}));
+}
+Result<int> run_usage(Session& session, const std::string& since, const std::string& by) {
+  const auto length_ns = parse_length(since);
+  if (!length_ns) return Error{length_ns.error().code, "--since: " + length_ns.error().message, length_ns.error().hint};
+  const auto usage = session.ask<bus::UsageReply>(bus::GetUsage{now_unix_ms() - *length_ns / 1'000'000, by});
+  if (!usage) return usage.error();
+  return session.print(to_json(*usage), list_usage(*usage));
 }
 Result<int> run_report(Session& session, const std::string& job) {
   const auto reply = session.ask<bus::ReportReply>(bus::GetReport{job_argument(job)});

@@ -346,7 +346,7 @@ TEST_CASE("a forked child that outlives its parent does not keep the worker wait
   for (const int fd : {hold[1], started[0], started[1]}) close(fd);
 }
 
-#ifndef __SANITIZE_THREAD__  // it ends every process that makes a thread after such a fork
+#ifndef FREERIDE_SANITIZED_THREADS  // it ends every process that makes a thread after such a fork
 TEST_CASE("a forked child may attach for itself") {
   const TempDir dir;
   Attached rank(dir.path());

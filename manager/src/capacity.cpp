@@ -28,21 +28,18 @@ int64_t peak_bytes(const bus::Profile& profile, const Worker& worker) {
 
 int64_t Capacity::cap_bytes(const bus::Load& load) const {
   if (load.memory_bytes > 0) return load.memory_bytes;
-  int64_t largest = 0;
-  for (const auto& [name, worker] : workers_.all()) {
-    if (worker.up()) largest = std::max(largest, worker.memory_bytes);
-  }
+  const int64_t largest = workers_.largest_bytes();
   return largest == 0 ? default_bytes_ : std::min(default_bytes_, largest / 2);
 }
 
 int64_t Capacity::need_bytes(const Task& task) const {
   if (task.load().memory_bytes > 0) return task.load().memory_bytes;
+  if (task.load().no_profile) return cap_bytes(task.load());
   int64_t need = 0;
-  for (const auto& [name, worker] : workers_.all()) {
-    if (!worker.up()) continue;
-    const bus::Profile* profile = profiles_.find(task, worker.model);
+  for (const Worker* worker : workers_.kinds()) {
+    const bus::Profile* profile = profiles_.find(task, worker->model);
     if (profile == nullptr) continue;
-    need = std::max(need, with_slack(peak_bytes(*profile, worker)));
+    need = std::max(need, with_slack(peak_bytes(*profile, *worker)));
     // One that came to no step has seen the memory of InitSideTask alone.
     if (profile->steps.p90_ns == 0) need = std::max(need, cap_bytes(task.load()));
   }
@@ -60,38 +57,58 @@ policy::PlacementRequest Capacity::request_of(const Task& task) const {
   return request;
 }
 
+policy::DeviceView Capacity::view_of(const Worker& worker, const Promised& profiles) const {
+  policy::DeviceView view;
+  view.worker = worker.name;
+  view.memory_bytes = worker.memory_bytes;
+  Promised promised = profiles;
+  for (const auto& [id, task] : tasks_.on(worker.name)) {
+    promised.bytes += task->row.reserved_bytes;
+    if (worker.tasks.count(task->name()) == 0) promised.unreported_bytes += task->row.reserved_bytes;
+    ++view.tasks;
+  }
+  // It sees what others use, we see what we have promised.
+  view.free_bytes = std::min(worker.memory_bytes - promised.bytes, worker.usable_bytes - promised.unreported_bytes);
+  for (const auto& rank : worker.ranks)
+    view.ranks.push_back({rank.job, rank.stage, rank.stages, rank.replica, rank.replicas, rank.state != "disabled"});
+  return view;
+}
+
+void Capacity::add(const ProfileRun& run, const Worker& worker, Promised& promised) {
+  promised.bytes += run.memory_bytes;
+  if (worker.tasks.count(run.name) == 0) promised.unreported_bytes += run.memory_bytes;
+}
+
 std::vector<policy::DeviceView> Capacity::devices() const {
-  std::map<std::string, policy::DeviceView> views;
-  std::map<std::string, int64_t> unreported;  // reserved for what the worker does not know of yet
+  std::map<std::string, Promised> profiles;
+  for (const auto& [name, run] : runs_.all()) {
+    if (const Worker* worker = workers_.find(run.worker)) add(run, *worker, profiles[run.worker]);
+  }
+  std::vector<policy::DeviceView> result;
   for (const auto& [name, worker] : workers_.all()) {
     if (!worker.up()) continue;
-    policy::DeviceView view;
-    view.worker = name;
-    view.memory_bytes = view.free_bytes = worker.memory_bytes;
-    for (const auto& rank : worker.ranks) {
-      view.ranks.push_back({rank.job, rank.stage, rank.stages, rank.replica, rank.replicas, rank.state != "disabled"});
-    }
-    views[name] = std::move(view);
-  }
-  const auto reserve = [&](const std::string& worker, const std::string& task, int64_t bytes) {
-    const auto view = views.find(worker);
-    if (view == views.end()) return;
-    view->second.free_bytes -= bytes;
-    if (workers_.at(worker).tasks.count(task) == 0) unreported[worker] += bytes;
-  };
-  for (const auto& [name, task] : tasks_.live()) {
-    if (!task->on_worker()) continue;
-    reserve(task->state().worker, name, task->row.reserved_bytes);
-    if (const auto view = views.find(task->state().worker); view != views.end()) ++view->second.tasks;
-  }
-  for (const auto& [name, run] : runs_.all()) reserve(run.worker, name, run.memory_bytes);
-  std::vector<policy::DeviceView> result;
-  for (auto& [name, view] : views) {
-    // It sees what others use, we see what we have promised.
-    view.free_bytes = std::min(view.free_bytes, workers_.at(name).usable_bytes - unreported[name]);
-    result.push_back(std::move(view));
+    const auto its = profiles.find(name);
+    result.push_back(view_of(worker, its == profiles.end() ? Promised{} : its->second));
   }
   return result;
+}
+
+std::vector<policy::DeviceView> Capacity::device(const std::string& name) const {
+  const Worker* worker = workers_.find(name);
+  if (worker == nullptr || !worker->up()) return {};
+  Promised profiles;
+  for (const auto& [run_name, run] : runs_.all()) {
+    if (run.worker == name) add(run, *worker, profiles);
+  }
+  return {view_of(*worker, profiles)};
+}
+
+const policy::Placer& Capacity::attached() const {
+  if (!attached_ || attached_version_ != workers_.version()) {
+    attached_version_ = workers_.version();
+    attached_ = std::make_unique<policy::Placer>(devices());
+  }
+  return *attached_;
 }
 
 }  // namespace freeride::manager

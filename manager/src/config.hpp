@@ -10,6 +10,7 @@
 #include "freeride/policy/orders.hpp"
 #include "freeride/policy/queue.hpp"
 #include "job.hpp"
+#include "limits.hpp"
 #include "restarts.hpp"
 
 namespace freeride::manager {
@@ -25,6 +26,7 @@ struct CoreConfig {
   RestartLimit restarts;  ///< of a task that was lost with its worker
   size_t history = 1000;  ///< ended tasks that are kept
   FaultLimits faults;
+  Limits limits;
   policy::OrderLimits orders;  ///< how long a worker may go on without a word of this manager
   policy::QueueOrder queue_order = policy::QueueOrder::kSubmission;
 };

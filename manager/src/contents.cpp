@@ -83,6 +83,7 @@ Result<std::string> Contents::dropped(const std::string& file_name) {
 }
 
 bool Contents::needed(const std::string& sha256) const {
+  if (kept_.count(sha256) != 0) return true;
   for (const auto& [name, task] : tasks_.live()) {
     if (task->state().sha256 == sha256) return true;
     if (task->replacing() && task->row.info.replacement.load.sha256 == sha256) return true;
@@ -103,6 +104,10 @@ void Contents::release(const std::string& sha256) {
   if (!sha256.empty()) released_[sha256] = clock_.now_ns() + kPatience;
 }
 
+void Contents::let_go(const std::string& sha256) {
+  if (const auto one = kept_.find(sha256); one != kept_.end()) kept_.erase(one);
+  release(sha256);
+}
 void Contents::drop_unneeded(int64_t now) {
   for (auto it = released_.begin(); it != released_.end();) {
     if (it->second > now) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "freeride/base/clock.hpp"
@@ -33,6 +34,9 @@ class Contents {
   /// It may have lost its last user. Looked at a little later: a worker may be about to say that its drop folder has
   /// it.
   void release(const std::string& sha256);
+  /// It has a user that no task tells of, such as a batch, until it is let go as often.
+  void keep(const std::string& sha256) { kept_.insert(sha256); }
+  void let_go(const std::string& sha256);
   void drop_unneeded(int64_t now);
 
  private:
@@ -46,6 +50,7 @@ class Contents {
   const Workers& workers_;
   const ProfileRuns& runs_;
   std::map<std::string, int64_t> released_;  // and when to look
+  std::multiset<std::string> kept_;
 };
 
 }  // namespace freeride::manager

@@ -48,8 +48,11 @@ std::vector<Copies::Unknown> Copies::unknown() const {
 }
 
 std::optional<Copies::Unknown> Copies::find_unknown(const std::string& name) const {
-  for (const Unknown& one : unknown()) {
-    if (one.report->task == name) return one;
+  for (const std::string& one : workers_.reporting(name)) {
+    const Worker& worker = workers_.at(one);
+    const bus::TaskReport& report = worker.tasks.at(name);
+    if (report.purpose == "profile" || report.state == "STOPPED") continue;
+    if (standing(worker, report) == Standing::kUnknown) return Unknown{&worker, &report};
   }
   return std::nullopt;
 }

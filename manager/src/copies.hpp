@@ -28,7 +28,7 @@ class Copies {
     bus::TaskInfo info() const;
   };
   std::optional<Unknown> find_unknown(const std::string& name) const;
-  std::vector<Unknown> unknown() const;
+  std::vector<Unknown> unknown() const;  ///< looks at every task of every worker
 
   /// How an ended task of the worker's last report is settled (WorkerPlan::settled): "ended", "again", or "" for not
   /// yet.

@@ -9,6 +9,12 @@ constexpr int64_t kTick = kNsPerSec;
 constexpr int64_t kIdleTick = 10 * kNsPerSec;
 constexpr int64_t kAnnounceAfter = 300 * kNsPerMs;  // our publisher has found the broker by then
 
+JobConfig job_config(const CoreConfig& config) {
+  JobConfig job = config.job;
+  job.most_ranks = config.limits.ranks_of_job();
+  return job;
+}
+
 }  // namespace
 
 Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside& outside, const Clock& clock,
@@ -19,8 +25,9 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
       clock_(clock),
       trouble_(clock),
       tasks_(*store_, outside, clock, trouble_, std::move(unix_ms), config.history),
-      jobs_(*store_, outside, clock, trouble_, config.job),
-      workers_(outside, clock, tasks_, jobs_, due_),
+      jobs_(*store_, outside, clock, trouble_, job_config(config)),
+      usage_(*store_, clock, trouble_, [this](const std::string& job) { return jobs_.measures(job); }),
+      workers_(outside, clock, tasks_, jobs_, due_, config.limits.workers),
       copies_(tasks_, workers_),
       orders_(outside, clock),
       profiles_(*store_, trouble_),
@@ -28,16 +35,20 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
       capacity_(tasks_, workers_, runs_, profiles_, config.default_memory_bytes),
       contents_(config.paths, clock, tasks_, workers_, runs_),
       faults_(*store_, trouble_, config.faults),
-      check_(tasks_, jobs_, runs_, capacity_, faults_, copies_),
+      check_(tasks_, jobs_, runs_, capacity_, faults_, copies_, config_.limits),
+      load_planner_({workers_, jobs_, capacity_, profiles_, contents_, check_}),
       replacements_({outside, clock, tasks_, workers_, orders_, contents_, capacity_, profiles_, check_, due_}),
-      lifecycle_(
-          {clock, tasks_, workers_, jobs_, copies_, contents_, replacements_, capacity_, faults_, due_, config_}),
+      lifecycle_({clock, tasks_, workers_, jobs_, usage_, copies_, contents_, replacements_, capacity_, faults_, due_,
+                  config_}),
       plans_(tasks_, workers_, jobs_, runs_, copies_, orders_, config_.orders),
       profiler_({clock, tasks_, workers_, orders_, runs_, profiles_, contents_, capacity_, lifecycle_, due_, config_}),
       scheduler_(
           {clock, tasks_, workers_, orders_, capacity_, profiles_, profiler_, lifecycle_, faults_, due_, config_}),
       task_commands_({outside, tasks_, workers_, orders_, contents_, check_, copies_, lifecycle_, scheduler_, due_}),
       profile_commands_({outside, clock, workers_, runs_, profiles_, contents_, capacity_, check_, profiler_, due_}),
+      task_data_(outside, tasks_, workers_, orders_),
+      drains_(*store_, outside, workers_, jobs_, config.limits.drains()),
+      batches_({outside, clock, *store_, trouble_, tasks_, workers_, contents_, check_, task_commands_, due_}),
       listings_(config_, outside, clock, tasks_, workers_, jobs_, copies_),
       started_ns_(clock.now_ns()),
       last_tick_ns_(started_ns_),
@@ -54,6 +65,8 @@ Status Core::restore() {
   if (auto tasks = tasks_.restore(policy::place_again_ns(started_ns_, config_.orders)); !tasks) return tasks;
   if (auto profiles = profiles_.restore(); !profiles) return profiles;
   if (auto faults = faults_.restore(); !faults) return faults;
+  if (auto drains = drains_.restore(); !drains) return drains;
+  if (auto batches = batches_.restore(); !batches) return batches;
   return jobs_.restore();
 }
 
@@ -62,6 +75,12 @@ Status Core::restore() {
 void Core::load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment) {
   task_commands_.load(ticket, request_id, load, attachment);
   tick_soon();
+}
+
+void Core::plan_load(Ticket ticket, const bus::Load& load) {
+  auto plan = load_planner_.plan(load);
+  if (!plan) return outside_.answer(ticket, plan.error(), {});
+  outside_.answer(ticket, Reply(std::move(*plan)), {});
 }
 
 void Core::replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& load,
@@ -102,6 +121,46 @@ void Core::lift_faults(Ticket ticket, const bus::LiftFaults& wish) {
   scheduler_.run();
 }
 
+void Core::read_log(Ticket ticket, const bus::ReadLog& wish) {
+  task_data_.read_log(ticket, wish);
+  tick_soon();
+}
+
+void Core::read_file(Ticket ticket, const bus::ReadFile& wish) {
+  task_data_.read_file(ticket, wish);
+  tick_soon();
+}
+
+void Core::drain(Ticket ticket, const bus::Drain& wish) {
+  drains_.drain(ticket, wish, tasks_.unix_ms());
+  plans_.send_due();
+  tick_soon();
+}
+
+void Core::usage(Ticket ticket, const bus::GetUsage& wish) {
+  auto report = usage_.report(wish);
+  if (!report) return outside_.answer(ticket, report.error());
+  outside_.answer(ticket, Reply(std::move(*report)));
+}
+
+void Core::uncordon(Ticket ticket, const std::string& subject) {
+  drains_.uncordon(ticket, subject);
+  plans_.send_due();
+  due_.raised = true;
+  scheduler_.run();
+}
+
+void Core::submit_batch(Ticket ticket, const bus::SubmitBatch& wish, const std::string& attachment) {
+  batches_.submit(ticket, wish, attachment);
+  scheduler_.run();
+  tick_soon();
+}
+
+void Core::remove_batch(Ticket ticket, const std::string& name) {
+  batches_.remove(ticket, name);
+  tick_soon();
+}
+
 std::optional<std::string> Core::user_of_task(const std::string& name) const {
   const Task* task = tasks_.latest(name);
   if (task == nullptr) return std::nullopt;
@@ -120,13 +179,17 @@ void Core::register_worker(Ticket ticket, const std::string& peer, const bus::Re
   const auto registered = workers_.register_worker(peer, news);
   if (!registered) return outside_.answer(ticket, registered.error());
   Worker& worker = *registered->worker;
+  drains_.look_at(worker);
   const bool same = registered->same;
   take_tasks(worker, false);
   // A new process has none of the old one's tasks. The same one may not have seen our latest CreateTask yet.
   lifecycle_.requeue_missing(worker, "worker " + worker.name + (same ? " has it no more" : " was restarted"), !same);
   runs_.mark_lost(worker, same);
   worker.plan_due = false;  // the answer is the plan
-  outside_.answer(ticket, Reply(plans_.of(worker)));
+  batches_.look();
+  bus::WorkerPlan plan = plans_.of(worker);
+  plan.work = batches_.work_of(worker);
+  outside_.answer(ticket, Reply(std::move(plan)));
   workers_.publish(worker);
   scheduler_.run();
   tick_soon();
@@ -136,9 +199,14 @@ void Core::worker_report(Ticket ticket, const std::string& peer, const bus::Work
   const auto taken = workers_.take_report(peer, report);
   if (!taken) return outside_.answer(ticket, taken.error());
   Worker& worker = **taken;
+  drains_.look_at(worker);
   jobs_.take_measures(report);
+  usage_.add(report, tasks_.unix_ms());
   take_tasks(worker, report.leaving);
-  outside_.answer(ticket, Reply(plans_.renewal_of(worker)));
+  batches_.look();
+  bus::WorkerPlan plan = plans_.renewal_of(worker);
+  plan.work = batches_.work_of(worker);
+  outside_.answer(ticket, Reply(std::move(plan)));
   if (report.leaving) worker_gone(worker, Worker::State::kDown, "worker " + worker.name + " went down", false);
   workers_.publish(worker);
   scheduler_.run();
@@ -168,10 +236,12 @@ void Core::fetch_plugin(Ticket ticket, const bus::FetchPlugin& wish) {
 }
 
 void Core::worker_reply(const std::string& peer, const std::string& id, const std::optional<Error>& error,
-                        const std::string& log) {
+                        const std::string& log, const Reply* data, const std::string& bytes) {
   const auto pending = orders_.answered(peer, id);
   if (!pending) return;
   switch (pending->kind) {
+    case Pending::Kind::kData:
+      return task_data_.reply(*pending, error, data, bytes);
     case Pending::Kind::kLog:
       return task_commands_.log_reply(*pending, error, log);
     case Pending::Kind::kOrder:
@@ -200,6 +270,9 @@ void Core::tick() {
   scheduler_.retry_creates(now);
   profiler_.expire(now);
   profile_commands_.look_at_followers(now);
+  task_commands_.stop_over_time();
+  batches_.look();
+  batches_.save_progress();
   tasks_.forget();
   workers_.forget_old(now);
   jobs_.forget_old();
@@ -211,6 +284,7 @@ void Core::tick() {
   jobs_.publish_changed();
   tasks_.save_unsaved(now);
   jobs_.save(now);
+  usage_.save();
   const bool busy = workers_.any_up() || !orders_.empty() || !tasks_.live().empty() || !runs_.all().empty();
   next_tick_ns_ = !announced_ ? started_ns_ + kAnnounceAfter : now + (busy ? kTick : kIdleTick);
 }
@@ -237,6 +311,9 @@ void Core::announce() {
 void Core::expire_orders(int64_t now) {
   for (const auto& [id, pending] : orders_.take_expired(now)) {
     switch (pending.kind) {
+      case Pending::Kind::kData:
+        task_data_.unanswered(pending);
+        break;
       case Pending::Kind::kLog:
       case Pending::Kind::kOrder:
         task_commands_.unanswered(pending);
@@ -258,6 +335,8 @@ void Core::tick_soon() {
 void Core::flush() {
   tasks_.flush();
   jobs_.flush();
+  usage_.flush();
+  batches_.save_progress();
 }
 
 }  // namespace freeride::manager

@@ -7,17 +7,20 @@
 #include <optional>
 #include <string>
 
+#include "batches.hpp"
 #include "capacity.hpp"
 #include "config.hpp"
 #include "contents.hpp"
 #include "copies.hpp"
 #include "disk_trouble.hpp"
+#include "drains.hpp"
 #include "fault_budget.hpp"
 #include "freeride/base/clock.hpp"
 #include "jobs.hpp"
 #include "lifecycle.hpp"
 #include "listings.hpp"
 #include "load_check.hpp"
+#include "load_plan.hpp"
 #include "orders.hpp"
 #include "outside.hpp"
 #include "placement_due.hpp"
@@ -31,6 +34,8 @@
 #include "state_store.hpp"
 #include "task_book.hpp"
 #include "task_commands.hpp"
+#include "task_data.hpp"
+#include "usage.hpp"
 #include "workers.hpp"
 
 namespace freeride::manager {
@@ -59,6 +64,7 @@ class Core {
   void list_plugins(Ticket ticket) { listings_.plugins(ticket); }
   void status(Ticket ticket) { listings_.status(ticket); }
   void report(Ticket ticket, const std::string& job) { listings_.report(ticket, job); }
+  void plan_load(Ticket ticket, const bus::Load& load);
   void take_profile(Ticket ticket, const bus::TakeProfile& wish, const std::string& attachment);
   void follow_profile(Ticket ticket, const bus::FollowProfile& follow) { runs_.follow(ticket, follow); }
   void stop_profile(Ticket ticket, const std::string& run);
@@ -66,24 +72,40 @@ class Core {
   void import_profiles(Ticket ticket, const bus::ImportProfiles& wish);
   void list_faults(Ticket ticket);
   void lift_faults(Ticket ticket, const bus::LiftFaults& wish);
+  /// Answered when the task's worker has answered.
+  void read_log(Ticket ticket, const bus::ReadLog& wish);
+  void read_file(Ticket ticket, const bus::ReadFile& wish);
+  void usage(Ticket ticket, const bus::GetUsage& wish);
+  void drain(Ticket ticket, const bus::Drain& wish);
+  void uncordon(Ticket ticket, const std::string& subject);
+
+  void submit_batch(Ticket ticket, const bus::SubmitBatch& wish, const std::string& attachment);
+  void show_batch(Ticket ticket, const std::string& name) { batches_.show(ticket, name); }
+  void list_batches(Ticket ticket) { batches_.list(ticket); }
+  void remove_batch(Ticket ticket, const std::string& name);
 
   // ---- whose something is; nothing: there is no such
   /// The task of that name that is live, or else was the last.
   std::optional<std::string> user_of_task(const std::string& task) const;
   std::optional<std::string> user_of_profile(const std::string& run) const;
+  std::optional<std::string> user_of_batch(const std::string& name) const { return batches_.user_of(name); }
 
   // ---- from workers; `peer` is where the message came from.
   void register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& worker);
   void worker_report(Ticket ticket, const std::string& peer, const bus::WorkerReport& report);
   void fetch_plugin(Ticket ticket, const bus::FetchPlugin& wish);
-  /// A worker has answered an order. `log` is the text of a GetLog's answer.
+  /// A worker has answered an order. `log` is the text of a GetLog's answer; `data` the whole answer to that or a
+  /// GetFile, with what was attached.
   void worker_reply(const std::string& peer, const std::string& id, const std::optional<Error>& error,
-                    const std::string& log);
+                    const std::string& log, const Reply* data = nullptr, const std::string& bytes = {});
 
   /// Timeouts, retries, plans, measures, saving. Call it when next_tick_ns() has come, after all messages that are
   /// there.
   void tick();
   int64_t next_tick_ns() const { return next_tick_ns_; }
+  /// Goes on placing tasks. Call it when next_placement_ns() has come, likewise.
+  void place() { scheduler_.run(); }
+  int64_t next_placement_ns() const { return scheduler_.next_ns(); }
   /// Saves what the disk has not taken yet. For the end of the program.
   void flush();
 
@@ -107,6 +129,7 @@ class Core {
   PlacementDue due_;
   TaskBook tasks_;
   Jobs jobs_;
+  Usage usage_;
   Workers workers_;
   Copies copies_;
   Orders orders_;
@@ -116,6 +139,7 @@ class Core {
   Contents contents_;
   FaultBudget faults_;
   LoadCheck check_;
+  LoadPlanner load_planner_;
   Replacements replacements_;
   Lifecycle lifecycle_;
   Plans plans_;
@@ -123,6 +147,9 @@ class Core {
   Scheduler scheduler_;
   TaskCommands task_commands_;
   ProfileCommands profile_commands_;
+  TaskData task_data_;
+  Drains drains_;
+  Batches batches_;
   Listings listings_;
 
   int64_t started_ns_, last_tick_ns_, next_tick_ns_;

@@ -302,6 +302,8 @@ TEST_CASE("what has ended can be removed, unless it may be needed to know what i
     house.report(worker);
     CHECK(remove("a")->state.verdict.kind == "stopped");
     CHECK(house.tasks().empty());
+    CHECK(house.out.tasks.back().task == "a");
+    CHECK(house.out.tasks.back().state == bus::TaskState::kRemoved);  // so that the broker forgets it, too
     CHECK(remove("a").error().code == Code::kNotFound);
     house.restart();
     CHECK(house.tasks().empty());  // it is off the disk, too
@@ -434,9 +436,44 @@ TEST_CASE("ended tasks are kept up to a bound, in memory and on disk") {
   }
   CHECK(house.tasks().size() <= 27);
   CHECK(house.tasks().size() >= 16);
+  CHECK(std::count_if(house.out.tasks.begin(), house.out.tasks.end(), [](const auto& task) {
+          return task.state == bus::TaskState::kRemoved;
+        }) == 60 - static_cast<std::ptrdiff_t>(house.tasks().size()));
   CHECK(house.verdict("t59").kind == "stopped");
   house.restart();
   CHECK(house.tasks().size() <= 27);
+}
+
+TEST_CASE("a task follows all that it waits for, however early one of them has finished") {
+  House house([](CoreConfig& config) { config.history = 0; });
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("early")).ok());
+  REQUIRE(house.load(load_of("late")).ok());
+  auto last = load_of("last");
+  last.after = {"afterok:late", "afterok:early"};
+  REQUIRE(house.load(last).ok());
+  house.settle(worker);
+  House::end(worker, "early", "finished");
+  house.report(worker);
+  // So many end since that nothing is left of it.
+  for (int n = 0; n < 20; ++n) {
+    REQUIRE(house.load(load_of("t" + std::to_string(n))).ok());
+    REQUIRE(house.stop("t" + std::to_string(n)).ok());
+    house.pass(1, {&worker});
+  }
+  CHECK(house.state("last") == "SUBMITTED");
+  CHECK(contains(house.reason("last"), "late"));
+  const bool restarted = GENERATE(false, true);
+  if (restarted) {
+    house.restart();
+    house.join(worker);
+    house.pass(1, {&worker});
+  }
+  House::end(worker, "late", "finished");
+  house.report(worker);
+  house.pass(2, {&worker});
+  CHECK(house.state("last") == "PAUSED");
 }
 
 TEST_CASE("a task's log comes from its worker, or says why not") {

@@ -351,12 +351,13 @@ TEST_CASE("the holdout plan reaches every worker of the job, for an iteration th
 
 TEST_CASE("a plugin is handed out by its content only") {
   Running house;
-  house.core->fetch_plugin(++house.tickets, {house.task("a").state.sha256});
+  const std::string sha256 = house.task("a").state.sha256;
+  house.core->fetch_plugin(++house.tickets, {sha256});
   REQUIRE(house.answer_of(house.tickets).ok());
   CHECK(house.out.attachments[house.tickets] == plugin_bytes());
   std::string joined;
   for (std::string piece = "x"; !piece.empty(); joined += piece) {
-    house.core->fetch_plugin(++house.tickets, {house.task("a").state.sha256, joined.size(), 1000});
+    house.core->fetch_plugin(++house.tickets, {sha256, joined.size(), 1000});
     REQUIRE(house.answer_of(house.tickets).ok());
     piece = house.out.attachments[house.tickets];
     CHECK(piece.size() <= 1000);

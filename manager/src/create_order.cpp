@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "wishes.hpp"
+
 namespace freeride::manager {
 
 bus::CreateTask create_order(const Task& task, const Worker& worker, const Capacity& capacity,
@@ -19,6 +21,7 @@ bus::CreateTask create_order(const Task& task, const Worker& worker, const Capac
   order.priority = load.priority;
   order.when_idle = load.when_idle;
   order.network = load.network;
+  give_files(load, worker, order);
   order.start_paused = task.state().paused_by_user;
   order.instance = instance_of(task.row);
   order.epoch = task.row.info.epoch;
@@ -26,7 +29,7 @@ bus::CreateTask create_order(const Task& task, const Worker& worker, const Capac
   order.revision = task.row.info.revision;
   // With the imperative interface there are no steps: what was measured are stretches between pauses.
   const auto interface = load.params.find("interface");
-  const bool steps = interface == load.params.end() || interface->second != "imperative";
+  const bool steps = !load.no_profile && (interface == load.params.end() || interface->second != "imperative");
   if (const bus::Profile* profile = profiles.find(task, worker.model); profile != nullptr && steps) {
     order.predicted_step_ns = profile->steps.p90_ns;
     for (const bus::Durations& piece : profile->pieces) order.predicted_pieces_ns.push_back(piece.p90_ns);

@@ -34,6 +34,7 @@ class FaultBudget {
   bool note(const FaultRow& fault);
   /// Why a task of these may not go on a device, for people; nothing: it may. An empty job is none that is known.
   std::optional<std::string> blocked(const std::string& sha256, const std::string& user, const std::string& job) const;
+  bool any_blocked() const { return !blocks_.empty(); }
   /// All who have faults of the last hour, and all who are blocked.
   bus::FaultsReply list(int64_t unix_ms) const;
   /// Unblocks and forgets the faults of `name` in `scope` ("plugin": a hash or the beginning of one; "user", "job").

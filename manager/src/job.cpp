@@ -84,7 +84,7 @@ void Job::see_side_tasks(uint64_t which) {
 }
 
 void Job::see_rank(const bus::TrainingState& rank, int64_t now_ns) {
-  if (ranks_.count(rank.rank) == 0 && ranks_.size() >= kMaxRanks) return;
+  if (ranks_.count(rank.rank) == 0 && ranks_.size() >= config_.most_ranks) return;
   Rank& known = ranks_[rank.rank];
   known.stage = rank.stage;
   known.seen_ns = now_ns;
@@ -128,7 +128,7 @@ void Job::add_iteration(const bus::TrainingIteration& iteration, int64_t now_ns)
   if (iteration.begin_ns < 0 || iteration.end_ns < iteration.begin_ns || iteration.stage >= kMaxStages) return;
   const int64_t duration = iteration.end_ns - iteration.begin_ns;
   if (duration == 0 || duration > kHour) return;
-  if (ranks_.count(iteration.rank) == 0 && ranks_.size() >= kMaxRanks) return;
+  if (ranks_.count(iteration.rank) == 0 && ranks_.size() >= config_.most_ranks) return;
   const bool lead = is_lead(iteration.rank, now_ns);
   if (Rank& rank = ranks_[iteration.rank]; rank.any && iteration.iteration <= rank.last_iteration) {
     if (!lead || iteration.iteration + kReordered > rank.last_iteration) return;
@@ -185,11 +185,25 @@ void Job::note_lead(const bus::TrainingIteration& iteration, double duration_ns,
   pending_.push_back(pending);
 }
 
-bool Job::all_told(uint64_t iteration, int64_t now_ns) const {
-  return std::all_of(ranks_.begin(), ranks_.end(), [&](const auto& known) {
-    const Rank& rank = known.second;
+// Every report asks this: the one that was waited for last is looked at first, and then those after it.
+bool Job::all_told(uint64_t iteration, int64_t now_ns) {
+  const auto told = [&](const Rank& rank) {
     return rank.last_iteration >= iteration || rank.seen_ns == 0 || now_ns - rank.seen_ns >= kRankSilent;
-  });
+  };
+  for (auto rank = ranks_.lower_bound(awaited_rank_); rank != ranks_.end(); ++rank) {
+    ++rank_looks_;
+    if (told(rank->second)) continue;
+    awaited_rank_ = rank->first;
+    return false;
+  }
+  for (auto rank = ranks_.begin(); rank != ranks_.end() && rank->first < awaited_rank_; ++rank) {
+    ++rank_looks_;
+    if (told(rank->second)) continue;
+    awaited_rank_ = rank->first;
+    return false;
+  }
+  awaited_rank_ = 0;
+  return true;
 }
 
 void Job::add_known(int64_t now_ns) {

@@ -20,13 +20,14 @@ struct JobConfig {
   double holdout_pct = 10;
   int64_t holdout_block_ns = 3'000'000'000;
   policy::Budget budget{1.0, 1.0};
+  size_t most_ranks = 4096;  ///< of a job
 };
 
 /// Fed with what the workers of the job's ranks report, all of it unchecked: numbers that make no sense are dropped.
-/// Time comes in with the calls. Not thread-safe; never blocks; memory bounded by the constants below.
+/// Time comes in with the calls. Not thread-safe; never blocks; memory bounded by the constants below and by
+/// JobConfig::most_ranks.
 class Job {
  public:
-  static constexpr size_t kMaxRanks = 4096;
   static constexpr size_t kMaxStages = 1024;
   static constexpr size_t kOverrunSample = 4096;
 
@@ -59,6 +60,8 @@ class Job {
   JobRow take_row(bool& forget_blocks);
   /// take_row() could not be saved: its blocks belong into the next one.
   void put_back(JobRow row, bool forget_blocks);
+  /// How many ranks were looked at to know which iterations all have told of.
+  uint64_t rank_looks() const { return rank_looks_; }
 
  private:
   /// An iteration of the leading rank, until the others' word of it has come.
@@ -87,7 +90,7 @@ class Job {
   void note_said(const bus::TrainingIteration& iteration);
   void note_lead(const bus::TrainingIteration& iteration, double duration_ns, int64_t now_ns);
   void add_known(int64_t now_ns);
-  bool all_told(uint64_t iteration, int64_t now_ns) const;
+  bool all_told(uint64_t iteration, int64_t now_ns);
   std::vector<policy::BlockMean> latest_blocks(uint64_t count) const;
   std::vector<policy::BlockMean> blocks_of_these() const;
   policy::DutyCost cost() const;
@@ -100,6 +103,8 @@ class Job {
   policy::HoldoutPlan plan_, previous_plan_;
   uint64_t generation_ = 0;
   std::map<uint32_t, Rank> ranks_;
+  uint32_t awaited_rank_ = 0;  // by all_told()
+  uint64_t rank_looks_ = 0;
   std::map<uint32_t, StageTotals> stages_;
   std::deque<Pending> pending_;
   std::map<uint64_t, Said> said_;  // by iteration; those before a pending one go with it

@@ -237,7 +237,7 @@ TEST_CASE("plan, totals and blocks go on from what was kept") {
   bool forget = false;
   auto row = training.job.take_row(forget);
   const auto before = training.job.measures();
-  Job restored(row, {50, 1000 * kMs, 1.0});
+  Job restored(row, {50, 1000 * kMs, {1.0}});
   const auto after = restored.measures();
   CHECK(after.iterations == before.iterations);
   CHECK(after.time_increase_pct == Approx(before.time_increase_pct));

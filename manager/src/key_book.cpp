@@ -17,7 +17,6 @@
 namespace freeride::manager {
 namespace {
 
-constexpr size_t kMostKeys = 4096;
 constexpr const char* kEnding = ".key";
 constexpr uint32_t kWatched = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_CLOSE_WRITE | IN_ATTRIB |
                               IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
@@ -38,20 +37,21 @@ Status check_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-KeyBook::KeyBook(std::filesystem::path folder, std::string secret_key)
+KeyBook::KeyBook(std::filesystem::path folder, std::string secret_key, size_t most)
     : folder_(std::move(folder)),
       secret_key_(std::move(secret_key)),
+      most_(most),
       notify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-Result<std::unique_ptr<KeyBook>> KeyBook::open(const std::filesystem::path& keys_dir) {
+Result<std::unique_ptr<KeyBook>> KeyBook::open(const std::filesystem::path& keys_dir, size_t most) {
   const auto folder = keys_dir / "authorized";
   for (const auto& one : {keys_dir, folder}) {
     if (auto fine = check_folder(one); !fine) return fine.error();
   }
   auto own = read_secret_key(keys_dir / "manager.key");
   if (!own) return own.error();
-  std::unique_ptr<KeyBook> book(new KeyBook(folder, own->secret_key));
+  std::unique_ptr<KeyBook> book(new KeyBook(folder, own->secret_key, most));
   book->reload();
   if (!book->notify_.valid() || !book->stop_.valid() || book->watched_.second == 0)
     return errno_error("cannot follow " + folder.string(), errno, "raise fs.inotify.max_user_instances");
@@ -149,8 +149,9 @@ void KeyBook::reload() {
         complain(file.string(), "the key file " + file.string() +
                                     " is not used: its role, account, host or name is none; make it anew with "
                                     "freeride-ctl keys make");
-      } else if (keys.size() >= kMostKeys) {
-        complain(folder_.string(), folder_.string() + " holds more than 4096 keys; the others are not used");
+      } else if (keys.size() >= most_) {
+        complain(folder_.string(), folder_.string() + " holds more than " + std::to_string(most_) +
+                                       " keys; the others are not used (--max-workers)");
       } else if (!keys.emplace(key->public_key, Entry{key->name, key->account, key->host, *role}).second) {
         twice.insert(key->public_key);
         complain(file.string(), "the key of " + file.string() + " is authorised twice and not used; remove one file");

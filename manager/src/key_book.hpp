@@ -33,7 +33,8 @@ class KeyBook {
   };
   /// `keys_dir` holds manager.key and the folder authorized/. Errors: kNotFound (no manager.key: nobody has made keys
   /// yet), kPermission (a file or folder that somebody else may write), kInvalidArgument.
-  static Result<std::unique_ptr<KeyBook>> open(const std::filesystem::path& keys_dir);
+  /// `most`: keys that are used.
+  static Result<std::unique_ptr<KeyBook>> open(const std::filesystem::path& keys_dir, size_t most = 4096);
   ~KeyBook();
   KeyBook(const KeyBook&) = delete;
   KeyBook& operator=(const KeyBook&) = delete;
@@ -47,7 +48,7 @@ class KeyBook {
   void on_change(std::function<void()> changed);
 
  private:
-  KeyBook(std::filesystem::path folder, std::string secret_key);
+  KeyBook(std::filesystem::path folder, std::string secret_key, size_t most);
   bool look();    // whether something has changed; with the mutex
   void reload();  // with the mutex
   void follow();
@@ -55,6 +56,7 @@ class KeyBook {
 
   std::filesystem::path folder_;
   std::string secret_key_;
+  size_t most_;
   Fd notify_, stop_;
   std::pair<dev_t, ino_t> watched_;  // the folder that is followed; 0: none, and there are no keys
   std::mutex mutex_;

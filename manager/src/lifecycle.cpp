@@ -7,6 +7,7 @@
 
 #include "text.hpp"
 #include "verdicts.hpp"
+#include "wishes.hpp"
 
 namespace freeride::manager {
 namespace {
@@ -75,6 +76,8 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count, Left 
     return end(task, verdict_of(VerdictKind::kStopped, Cause::kOrder, "stopped by the user; " + reason));
   // A worker that dies over and over must not take a task with it for ever, nor a task its workers. The state is no
   // excuse: it is what the task says of itself.
+  if (task.load().restart == "no" && task.phase == Task::Phase::kPlaced)
+    return end(task, verdict_of(VerdictKind::kLost, Cause::kWorker, reason + "; it is not to be restarted"));
   std::string since = reason;
   if (count && task.phase == Task::Phase::kPlaced) {
     const RestartLimit& limit = the_.config.restarts;
@@ -99,6 +102,7 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count, Left 
   task.earlier_before = task.row.earlier;
   task.row.earlier = task.state().counters;
   task.state().worker.clear();
+  the_.tasks.moved(task);
   if (left == Left::kPerhaps) {
     task.fenced_until_ns = std::max(task.fenced_until_ns, fence_of(worker));
   } else {
@@ -112,14 +116,15 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count, Left 
 }
 
 void Lifecycle::requeue_all(const std::string& worker, const std::string& reason, bool count) {
-  for (auto& [id, task] : the_.tasks.all()) {
-    if (task.on(worker)) requeue(task, reason, count, Left::kPerhaps);
-  }
+  const auto there = the_.tasks.on(worker);  // a copy: they leave it
+  const TaskBook::Together together(the_.tasks);
+  for (const auto& [id, task] : there) requeue(*task, reason, count, Left::kPerhaps);
 }
 
 void Lifecycle::requeue_missing(const Worker& worker, const std::string& reason, bool creating_too) {
-  for (auto& [id, task] : the_.tasks.all()) {
-    if (!task.on(worker.name)) continue;
+  const auto there = the_.tasks.on(worker.name);
+  for (const auto& [id, one] : there) {
+    Task& task = *one;
     const auto reported = worker.tasks.find(task.name());
     if (reported != worker.tasks.end() && the_.copies.standing(worker, reported->second) == Standing::kOrdered)
       continue;
@@ -175,9 +180,36 @@ void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool 
   if (kind == VerdictKind::kStopped && !task->row.stopping) {
     // Not the user's wish, so the worker's: it is going down, or it took the task for one that should not be there.
     task->not_before_ns = the_.clock.now_ns() + 2 * kNsPerSec;
-    return requeue(*task, "worker " + worker.name + (leaving ? " went down" : " stopped it"), !leaving, Left::kNothing);
+    return requeue(*task,
+                   "worker " + worker.name +
+                       (leaving             ? " went down"
+                        : worker.drain != 0 ? " is drained"
+                                            : " stopped it"),
+                   !leaving && worker.drain == 0, Left::kNothing);
+  }
+  if (restarts_failed(*task, kind)) {
+    const int64_t pause_s = int64_t{1} << std::min<uint32_t>(task->row.info.failures, 6);
+    ++task->row.info.failures;
+    ++task->row.info.restarts;
+    task->not_before_ns = the_.clock.now_ns() + pause_s * kNsPerSec;
+    return requeue(*task,
+                   "it has ended as " + verdict.kind + " (" + bounded(verdict.reason, kMaxReason / 2) +
+                       "), and is started again after " + std::to_string(pause_s) + " s",
+                   false, Left::kNothing);
+  }
+  if (kind == VerdictKind::kStopped && is_over_time(*task, the_.tasks.unix_ms())) {
+    bus::Verdict late = verdict;
+    late.reason = "its time was over (--time), so it was stopped";
+    late.limit = "time " + std::to_string(task->load().time_limit_s) + " s";
+    return end(*task, std::move(late));
   }
   end(*task, verdict);
+}
+
+bool Lifecycle::restarts_failed(const Task& task, VerdictKind kind) const {
+  return task.load().restart == "on-failure" && !task.row.stopping &&
+         task.row.info.failures < task.load().restarts_most && kind != VerdictKind::kRejected &&
+         policy::is_plugins_fault(kind);
 }
 
 bool Lifecycle::is_blocked(const Task& task, const Worker& worker) const {
@@ -221,6 +253,7 @@ void Lifecycle::adopt(Task& task, const Worker& worker) {
   if (task.row.info.restarts > 0) --task.row.info.restarts;  // it was not started anew after all
   task.restarts.take_back();
   task.phase = Task::Phase::kCreating;
+  the_.tasks.moved(task);
 }
 
 void Lifecycle::update(Task& task, const Worker& worker, const bus::TaskReport& report) {
@@ -232,6 +265,8 @@ void Lifecycle::update(Task& task, const Worker& worker, const bus::TaskReport& 
   task.row.info.sandbox = bounded(report.sandbox, kMaxReason);
   // Counters of one run only grow; a report that says otherwise is from before, or not true.
   if (const auto all = total(task.row.earlier, report.counters); all.steps >= task.state().counters.steps) {
+    const std::string job = worker.ranks.empty() ? "" : worker.ranks.front().job;
+    the_.usage.add(task.row.info, job, task.state().counters, all, the_.tasks.unix_ms());
     task.state().counters = all;
   }
   the_.replacements.take_report(task, report);
@@ -240,7 +275,7 @@ void Lifecycle::update(Task& task, const Worker& worker, const bus::TaskReport& 
   const std::string before = task.state().state;
   explain(task, worker, report);
   // PAUSED and RUNNING alternate with every bubble: not worth the disk.
-  if (first || (before != report.state && (before == "SUBMITTED" || before == "CREATED"))) the_.tasks.save(task);
+  if (first || (before != report.state && (before == "SUBMITTED" || before == "CREATED"))) TaskBook::save_later(task);
 }
 
 // What users see of a task that its worker has: the manager's orders first,

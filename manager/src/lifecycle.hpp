@@ -8,11 +8,13 @@
 #include "contents.hpp"
 #include "copies.hpp"
 #include "fault_budget.hpp"
+#include "freeride/policy/verdict.hpp"
 #include "jobs.hpp"
 #include "placement_due.hpp"
 #include "replacements.hpp"
 #include "restarts.hpp"
 #include "task_book.hpp"
+#include "usage.hpp"
 #include "workers.hpp"
 
 namespace freeride::manager {
@@ -25,6 +27,7 @@ class Lifecycle {
     TaskBook& tasks;
     Workers& workers;
     const Jobs& jobs;
+    Usage& usage;
     const Copies& copies;
     Contents& contents;
     Replacements& replacements;
@@ -60,6 +63,7 @@ class Lifecycle {
 
  private:
   bool is_blocked(const Task& task, const Worker& worker) const;
+  bool restarts_failed(const Task& task, policy::VerdictKind kind) const;
   void adopt(Task& task, const Worker& worker);
   bool claim(Task& task, const Worker& worker, const bus::TaskReport& report);
   void disown(Task& task);

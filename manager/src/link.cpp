@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "freeride/base/host_id.hpp"
 #include "freeride/bus/json.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
 namespace {
-constexpr size_t kMaxOpen = 4096;  // requests for a log stay open for two seconds, replacements until they are done
 constexpr size_t kMaxAuditText = 256, kMaxAuditEntries = 64;
 
 template <class C, class... Cs>
@@ -18,7 +18,8 @@ constexpr bool is_one_of = (std::is_same_v<C, Cs> || ...);
 template <class C>
 constexpr bool changes_something =
     is_one_of<C, bus::Load, bus::ReplacePlugin, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::RemoveTask,
-              bus::TakeProfile, bus::StopProfile, bus::ImportProfiles, bus::RegisterWorker, bus::LiftFaults>;
+              bus::TakeProfile, bus::StopProfile, bus::ImportProfiles, bus::RegisterWorker, bus::LiftFaults, bus::Drain,
+              bus::Uncordon, bus::SubmitBatch, bus::RemoveBatch>;
 
 // What one has to have the right to, for each command. Workers are given every plugin and say what has become of every
 // task.
@@ -27,12 +28,16 @@ constexpr policy::Right right_to() {
   using policy::Right;
   if constexpr (is_one_of<C, bus::RegisterWorker, bus::WorkerReport, bus::FetchPlugin>) {
     return Right::kServe;
-  } else if constexpr (is_one_of<C, bus::Load, bus::TakeProfile>) {
+  } else if constexpr (is_one_of<C, bus::Load, bus::PlanLoad, bus::TakeProfile, bus::SubmitBatch>) {
     return Right::kSubmit;
-  } else if constexpr (is_one_of<C, bus::ShowTask>) {
+  } else if constexpr (is_one_of<C, bus::ShowTask, bus::ReadLog, bus::ShowBatch>) {
     return Right::kRead;
-  } else if constexpr (is_one_of<C, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::RemoveTask, bus::ReplacePlugin,
-                                 bus::StopProfile>) {
+  } else if constexpr (is_one_of<C, bus::ReadFile, bus::ReplacePlugin>) {
+    return Right::kFiles;
+  } else if constexpr (is_one_of<C, bus::Drain, bus::Uncordon>) {
+    return Right::kDrain;
+  } else if constexpr (is_one_of<C, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::RemoveTask, bus::StopProfile,
+                                 bus::RemoveBatch>) {
     return Right::kSteer;
   } else if constexpr (is_one_of<C, bus::ImportProfiles>) {
     return Right::kImport;
@@ -40,7 +45,7 @@ constexpr policy::Right right_to() {
     return Right::kLift;
   } else {
     static_assert(is_one_of<C, bus::ListTasks, bus::ListWorkers, bus::ListPlugins, bus::GetStatus, bus::GetReport,
-                            bus::FollowProfile, bus::ListProfiles, bus::ListFaults>,
+                            bus::GetUsage, bus::FollowProfile, bus::ListProfiles, bus::ListFaults, bus::ListBatches>,
                   "say here who may command it");
     return Right::kLook;
   }
@@ -51,7 +56,10 @@ template <class C>
 std::optional<std::string> owner_of(const Core& core, const C& command) {
   if constexpr (is_one_of<C, bus::StopProfile>) {
     return core.user_of_profile(command.run);
-  } else if constexpr (right_to<C>() == policy::Right::kSteer || right_to<C>() == policy::Right::kRead) {
+  } else if constexpr (is_one_of<C, bus::ShowBatch, bus::RemoveBatch>) {
+    return core.user_of_batch(command.batch);
+  } else if constexpr (right_to<C>() == policy::Right::kSteer || right_to<C>() == policy::Right::kRead ||
+                       right_to<C>() == policy::Right::kFiles) {
     return core.user_of_task(command.task);
   } else {
     return std::nullopt;
@@ -68,9 +76,23 @@ Status permit_worker(const policy::Identity& by, const C& command) {
   }
 }
 
+// A host's own root may drain that host.
+template <class C>
+Status permit_drain(const policy::Identity& by, const C& command) {
+  if constexpr (right_to<C>() == policy::Right::kDrain) {
+    return policy::permit_drain(by, command.subject);
+  } else {
+    return {};
+  }
+}
+
 // Only an operator of this host may say whose task it is: who could be anybody anyway.
 bus::Load with_user(bus::Load load, const policy::Identity& by) {
   if (!by.local || by.role != policy::Role::kOperator) load.user = by.account;
+  // Whatever it says itself: files are used under this number.
+  const bool by_node = !by.local && !by.host.empty() && by.role == policy::Role::kUser;
+  load.uid = by.local || by_node ? int64_t{by.uid} : -1;
+  load.uid_host = by.local ? host_id() : by_node ? by.host : "";
   return load;
 }
 
@@ -80,11 +102,14 @@ nlohmann::json for_audit(const std::string& key, const nlohmann::json& value) {
   if (value.is_string()) return bounded(value.get<std::string>(), kMaxAuditText);
   if (value.is_array()) return value.size();
   if (!value.is_object()) return value;
-  auto shown = key == "params" ? nlohmann::json::array() : nlohmann::json::object();
+  const bool secret = key == "params" || key == "env";
+  auto shown = secret ? nlohmann::json::array() : nlohmann::json::object();
   for (const auto& [name, inner] : value.items()) {
     if (shown.size() >= kMaxAuditEntries) break;
-    if (key == "params") {
+    if (secret) {
       shown.push_back(bounded(name, kMaxAuditText));
+    } else if (key.empty() && name == "files") {
+      shown[name] = inner;  // which, and whether to write
     } else if (!inner.empty() && inner != "") {
       shown[name] = for_audit(name, inner);
     }
@@ -98,9 +123,12 @@ std::string target_of(const C& command) {
   if constexpr (requires { command.task; }) return command.task;
   if constexpr (requires { command.run; }) return command.run;
   if constexpr (is_one_of<C, bus::Load>) return command.name.empty() ? command.plugin : command.name;
+  if constexpr (is_one_of<C, bus::SubmitBatch>) return command.load.name;
+  if constexpr (is_one_of<C, bus::RemoveBatch>) return command.batch;
   if constexpr (is_one_of<C, bus::TakeProfile>) return command.load.plugin;
   if constexpr (is_one_of<C, bus::RegisterWorker>) return command.worker;
   if constexpr (is_one_of<C, bus::LiftFaults>) return command.name;
+  if constexpr (is_one_of<C, bus::Drain, bus::Uncordon>) return command.subject;
   return {};
 }
 
@@ -115,10 +143,17 @@ bool Link::receive(Core& core, size_t limit) {
       continue;
     }
     std::string log;
+    std::optional<Reply> data;
     if (incoming->message.command == bus::GetLog::kCommand && !incoming->message.error) {
-      if (auto reply = incoming->message.as<bus::LogReply>()) log = std::move(reply->text);
+      if (auto reply = incoming->message.as<bus::LogReply>()) {
+        log = reply->text;
+        data = Reply(std::move(*reply));
+      }
+    } else if (incoming->message.command == bus::GetFile::kCommand && !incoming->message.error) {
+      if (auto reply = incoming->message.as<bus::FileReply>()) data = Reply(std::move(*reply));
     }
-    core.worker_reply(incoming->peer, incoming->message.id, incoming->message.error, log);
+    core.worker_reply(incoming->peer, incoming->message.id, incoming->message.error, log, data ? &*data : nullptr,
+                      incoming->message.attachment);
   }
   return true;
 }
@@ -148,11 +183,12 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
   }
   Status may = policy::permit(by, right_to<C>(), C::kCommand, owner_of(core, *command));
   if (may.ok()) may = permit_worker(by, *command);
+  if (may.ok()) may = permit_drain(by, *command);
   if (!may) {
     refuse(incoming, audit ? audit : said, may.error());
     return true;
   }
-  if (open_.size() >= kMaxOpen) {
+  if (open_.size() >= most_open_) {
     refuse(incoming, audit, Error{Code::kExhausted, "the manager has too many requests open", "try again"});
     return true;
   }
@@ -199,9 +235,15 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
   const std::string& bytes = in.message.attachment;
   const bool known =
       on<bus::WorkerReport>(core, in, by, [&](Ticket t, const auto& c) { core.worker_report(t, peer, c); }) ||
-      on<bus::RegisterWorker>(core, in, by, [&](Ticket t, const auto& c) { core.register_worker(t, peer, c); }) ||
+      on<bus::RegisterWorker>(core, in, by,
+                              [&](Ticket t, auto c) {
+                                // Who is on this host is on it whatever it calls it: the kernel says so.
+                                if (c.file_users == "own" && by.local) c.file_users += " " + host_id();
+                                core.register_worker(t, peer, c);
+                              }) ||
       on<bus::FetchPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c); }) ||
       on<bus::Load>(core, in, by, [&](Ticket t, const auto& c) { core.load(t, id, with_user(c, by), bytes); }) ||
+      on<bus::PlanLoad>(core, in, by, [&](Ticket t, const auto& c) { core.plan_load(t, with_user(c.load, by)); }) ||
       on<bus::ReplacePlugin>(
           core, in, by, [&](Ticket t, const auto& c) { core.replace(t, id, c.task, with_user(c.load, by), bytes); }) ||
       on<bus::StopTask>(core, in, by, [&](Ticket t, const auto& c) { core.stop(t, c.task); }) ||
@@ -209,11 +251,24 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
       on<bus::ResumeTask>(core, in, by, [&](Ticket t, const auto& c) { core.resume(t, c.task); }) ||
       on<bus::RemoveTask>(core, in, by, [&](Ticket t, const auto& c) { core.remove(t, c.task); }) ||
       on<bus::ShowTask>(core, in, by, [&](Ticket t, const auto& c) { core.show(t, c.task); }) ||
+      on<bus::ReadLog>(core, in, by, [&](Ticket t, const auto& c) { core.read_log(t, c); }) ||
+      on<bus::ReadFile>(core, in, by, [&](Ticket t, const auto& c) { core.read_file(t, c); }) ||
+      on<bus::Drain>(core, in, by, [&](Ticket t, const auto& c) { core.drain(t, c); }) ||
+      on<bus::Uncordon>(core, in, by, [&](Ticket t, const auto& c) { core.uncordon(t, c.subject); }) ||
+      on<bus::SubmitBatch>(core, in, by,
+                           [&](Ticket t, auto c) {
+                             c.load = with_user(std::move(c.load), by);
+                             core.submit_batch(t, c, bytes);
+                           }) ||
+      on<bus::ShowBatch>(core, in, by, [&](Ticket t, const auto& c) { core.show_batch(t, c.batch); }) ||
+      on<bus::ListBatches>(core, in, by, [&](Ticket t, const auto&) { core.list_batches(t); }) ||
+      on<bus::RemoveBatch>(core, in, by, [&](Ticket t, const auto& c) { core.remove_batch(t, c.batch); }) ||
       on<bus::ListTasks>(core, in, by, [&](Ticket t, const auto&) { core.list_tasks(t); }) ||
       on<bus::ListWorkers>(core, in, by, [&](Ticket t, const auto&) { core.list_workers(t); }) ||
       on<bus::ListPlugins>(core, in, by, [&](Ticket t, const auto&) { core.list_plugins(t); }) ||
       on<bus::GetStatus>(core, in, by, [&](Ticket t, const auto&) { core.status(t); }) ||
       on<bus::GetReport>(core, in, by, [&](Ticket t, const auto& c) { core.report(t, c.job); }) ||
+      on<bus::GetUsage>(core, in, by, [&](Ticket t, const auto& c) { core.usage(t, c); }) ||
       on<bus::TakeProfile>(core, in, by,
                            [&](Ticket t, auto c) {
                              c.load = with_user(std::move(c.load), by);

@@ -21,12 +21,13 @@ class Link final : public Outside {
   /// Notes in `audit` who changes what, and what is refused; `unix_ms` is for its dates. `keys`: those of the network;
   /// nullptr: it has none.
   Link(std::unique_ptr<bus::Server> server, std::unique_ptr<bus::Publisher> publisher, AuditLog& audit,
-       std::function<int64_t()> unix_ms, KeyBook* keys = nullptr)
+       std::function<int64_t()> unix_ms, KeyBook* keys = nullptr, const Limits& limits = {})
       : server_(std::move(server)),
         publisher_(std::move(publisher)),
         audit_(audit),
         unix_ms_(std::move(unix_ms)),
-        identities_(keys) {}
+        identities_(keys),
+        most_open_(limits.open_requests()) {}
 
   /// Hands what has arrived to `core`, at most `limit` messages. True: there may be more.
   bool receive(Core& core, size_t limit);
@@ -61,6 +62,7 @@ class Link final : public Outside {
   std::map<Ticket, Open> open_;
   Identities identities_;
   Ticket next_ticket_ = 1;
+  size_t most_open_;  // requests for a log stay open for two seconds, replacements until they are done
 };
 
 }  // namespace freeride::manager

@@ -4,13 +4,16 @@
 
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/policy/placement.hpp"
+#include "freeride/policy/task_files.hpp"
 #include "text.hpp"
+#include "wishes.hpp"
 
 namespace freeride::manager {
 namespace {
 
 constexpr size_t kMaxParams = 64;
 constexpr size_t kMaxParamBytes = 4096;
+constexpr size_t kMostNumbers = 1024;  // plugins whose last number is remembered
 
 std::string stem(const std::string& file) {
   std::string name = file.substr(file.rfind('/') + 1);
@@ -46,14 +49,50 @@ Status LoadCheck::check(const bus::Load& load) const {
       return invalid("the value of parameter " + key + " is too long or holds a NUL");
     }
   }
-  if (tasks_.live().size() >= TaskBook::kMaxLive)
-    return Error{Code::kExhausted, "there are 10000 live tasks already", "stop some"};
+  std::vector<policy::WantedFile> files;
+  for (const bus::FileGrant& file : load.files) files.push_back({file.source, file.target, file.write});
+  if (auto s = policy::check_files(files); !s) return s;
+  if (auto s = policy::check_environment(load.env); !s) return s;
+  if (auto s = policy::check_working_dir(load.working_dir); !s) return s;
+  if (!load.files.empty() && load.uid < 0) {
+    return Error{Code::kPermission,
+                 "files are used under the submitter's rights, and no kernel vouches for your user number here",
+                 "load the task on a host, over its own socket, instead of with a key"};
+  }
+  if (load.labels.size() > kMaxParams) return invalid("more than 64 labels");
+  for (const auto& [key, value] : load.labels) {
+    if (!is_plain(key, 64) || key.find('=') != std::string::npos || (!value.empty() && !is_plain(value)))
+      return invalid("the label " + in_quotes(key + "=" + value) + " will not do");
+  }
+  if (load.after.size() > kMaxParams) return invalid("more than 64 tasks to follow");
+  for (const std::string& after : load.after) {
+    auto name = parse_after(after);
+    if (!name) return name.error();
+    const Task* task = tasks_.latest(*name);
+    if (task == nullptr)
+      return Error{Code::kNotFound, "there is no task " + in_quotes(*name) + " to follow", "see freeride-ctl tasks"};
+    if (!task->live() && task->state().verdict.kind != "finished") {
+      return Error{Code::kRejected, "task " + *name + " has not finished: " + task->state().verdict.kind,
+                   "a task can follow one that finishes"};
+    }
+  }
+  if (!load.restart.empty() && load.restart != "no" && load.restart != "on-failure")
+    return invalid("there is no restart policy " + in_quotes(load.restart), "no, or on-failure");
+  if (load.time_limit_s < 0) return invalid("a time limit cannot be negative");
+  if (!load.group.empty() && !is_plain(load.group))
+    return invalid("the group " + in_quotes(load.group) + " will not do");
+  return check_count();
+}
+
+Status LoadCheck::check_count() const {
+  if (const size_t most = limits_.live_tasks(); tasks_.live().size() >= most)
+    return Error{Code::kExhausted, "there are " + std::to_string(most) + " live tasks already", "stop some"};
   return {};
 }
 
 Status LoadCheck::check_place(const bus::Load& load) const {
-  const auto views = capacity_.devices();
-  const auto attached = policy::attached_jobs(views);
+  const policy::Placer& devices = capacity_.attached();
+  const auto& attached = devices.jobs();
   const bool known = load.job.empty() || attached.empty() || !policy::meant_jobs(load.job, jobs_.names()).empty() ||
                      !policy::meant_jobs(load.job, attached).empty();
   if (!known) {
@@ -66,7 +105,7 @@ Status LoadCheck::check_place(const bus::Load& load) const {
   request.replica = load.replica;
   request.memory_bytes = load.memory_bytes;
   request.when_idle = load.when_idle;
-  return policy::check_request(request, views);
+  return devices.check(request);
 }
 
 Status LoadCheck::check_faults(const std::string& sha256, const std::string& user) const {
@@ -85,9 +124,14 @@ Result<std::string> LoadCheck::choose_name(const bus::Load& load) const {
   }
   const std::string base = stem(load.plugin);
   if (!taken(base)) return base;
-  for (size_t n = 2;; ++n) {
-    std::string name = base + "-" + std::to_string(n);
-    if (!taken(name)) return name;
+  // After the last one that was given, while that is there: many are loaded in a row.
+  const auto numbered = [&](size_t n) { return base + "-" + std::to_string(n); };
+  if (numbers_.size() >= kMostNumbers) numbers_.clear();
+  size_t& last = numbers_[base];
+  for (size_t n = last != 0 && taken(numbered(last)) ? last + 1 : 2;; ++n) {
+    if (taken(numbered(n))) continue;
+    last = n;
+    return numbered(n);
   }
 }
 

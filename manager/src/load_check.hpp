@@ -1,6 +1,7 @@
 // LoadCheck: whether what a user asks for when loading a plugin can be had at all.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "capacity.hpp"
@@ -8,6 +9,7 @@
 #include "fault_budget.hpp"
 #include "freeride/bus/commands.hpp"
 #include "jobs.hpp"
+#include "limits.hpp"
 #include "profile_runs.hpp"
 #include "task_book.hpp"
 
@@ -17,11 +19,19 @@ namespace freeride::manager {
 class LoadCheck {
  public:
   LoadCheck(const TaskBook& tasks, const Jobs& jobs, const ProfileRuns& runs, const Capacity& capacity,
-            const FaultBudget& faults, const Copies& copies)
-      : tasks_(tasks), jobs_(jobs), runs_(runs), capacity_(capacity), faults_(faults), copies_(copies) {}
+            const FaultBudget& faults, const Copies& copies, const Limits& limits)
+      : tasks_(tasks),
+        jobs_(jobs),
+        runs_(runs),
+        capacity_(capacity),
+        faults_(faults),
+        copies_(copies),
+        limits_(limits) {}
 
   /// Names, numbers and parameters. Errors: kInvalidArgument, kExhausted (too many live tasks).
   Status check(const bus::Load& load) const;
+  /// Whether there may be one more live task. Errors: kExhausted.
+  Status check_count() const;
   /// Job, stage, replica and memory, against the workers that are up. Errors: kNotFound (there is no such job),
   /// policy::check_request()'s.
   Status check_place(const bus::Load& load) const;
@@ -37,6 +47,8 @@ class LoadCheck {
   const Capacity& capacity_;
   const FaultBudget& faults_;
   const Copies& copies_;
+  const Limits& limits_;
+  mutable std::map<std::string, size_t> numbers_;  // the last given, by the plugin's name
 };
 
 }  // namespace freeride::manager

@@ -17,6 +17,7 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/priority.hpp"
+#include "freeride/bus/bounds.hpp"
 #include "key_book.hpp"
 #include "link.hpp"
 
@@ -41,6 +42,7 @@ struct Options {
   int64_t order_pause_ms = policy::OrderLimits{}.pause_ns / kNsPerMs;
   int64_t order_stop_ms = policy::OrderLimits{}.stop_ns / kNsPerMs;
   int64_t order_margin_ms = policy::OrderLimits{}.margin_ns / kNsPerMs;
+  size_t max_connections = bus::Bounds{}.network_connections;
   manager::CoreConfig core;  // what else is given in the core's own units
 };
 
@@ -95,6 +97,12 @@ void declare(CLI::App& app, Options& o) {
                  "GPU faults an hour at which a plugin's content is blocked everywhere; 0: never");
   app.add_option("--user-faults", o.core.faults.of_user, "the same of all tasks of a user");
   app.add_option("--job-faults", o.core.faults.of_job, "the same of all tasks in a job's bubbles");
+  app.add_option("--max-workers", o.core.limits.workers,
+                 "workers that are known at most; other limits follow (docs/scale.md)")
+      ->check(CLI::Range(size_t{1}, size_t{100'000}));
+  app.add_option("--max-connections", o.max_connections,
+                 "connections over the network at most; a node has three, and takes them before its key is known")
+      ->check(CLI::Range(size_t{16}, size_t{100'000}));
   app.add_option("--history", o.core.history, "ended tasks that are kept")->check(CLI::Range(0, 100'000));
   app.add_option("--queue", o.queue, "order within a priority: submission or fair (between users)")
       ->check(CLI::IsMember(kQueueOrders));
@@ -116,6 +124,20 @@ manager::CoreConfig core_config(const Options& o, const Paths& paths) {
   config.orders.margin_ns = o.order_margin_ms * kNsPerMs;
   config.queue_order = kQueueOrders.at(o.queue);
   return config;
+}
+
+bus::Bounds bounds_of(const Options& o) {
+  const bus::Bounds usual;
+  const manager::Limits& limits = o.core.limits;
+  bus::Bounds bounds;
+  bounds.network_connections = o.max_connections;
+  bounds.connections =
+      usual.connections - usual.network_connections + std::max(usual.network_connections, o.max_connections);
+  bounds.kept_topics = limits.kept_topics();
+  bounds.kept_bytes = usual.kept_bytes / usual.kept_topics * bounds.kept_topics;
+  bounds.answers = limits.answers();
+  bounds.answer_bytes = usual.answer_bytes / usual.answers * bounds.answers;
+  return bounds;
 }
 
 int64_t unix_ms() {
@@ -144,8 +166,10 @@ int serve(manager::Core& core, manager::Link& link, bus::Broker* broker, const C
       link.keep_listening();
       if (broker != nullptr) broker->keep_listening();
     }
+    core.place();
+    const int64_t now = clock.now_ns(), next = std::min(core.next_tick_ns(), std::max(core.next_placement_ns(), now));
     int64_t timeout_ms = 0;
-    if (!more) timeout_ms = std::clamp<int64_t>((core.next_tick_ns() - clock.now_ns()) / kNsPerMs + 1, 0, 60'000);
+    if (!more) timeout_ms = std::clamp<int64_t>((next - now) / kNsPerMs + 1, 0, 60'000);
     pollfd fds[2] = {{link.fd(), POLLIN, 0}, {signal_fd, POLLIN, 0}};
     poll(fds, 2, static_cast<int>(timeout_ms));
     if ((fds[1].revents & POLLIN) == 0) continue;
@@ -193,7 +217,7 @@ Status prepare_network(const Options& o, const Paths& paths, zmq::context_t& con
   if (auto next = take(network.events.endpoint, bus::events_port_of(o.listen)); !next) return next;
   if (auto next = take(network.nodes.port.endpoint, bus::nodes_port_of(o.listen)); !next) return next;
   const std::filesystem::path folder = o.keys_dir.empty() ? paths.keys_dir() : std::filesystem::path(o.keys_dir);
-  auto keys = manager::KeyBook::open(folder);
+  auto keys = manager::KeyBook::open(folder, o.core.limits.keys());
   if (keys) {
     network.keys = std::move(*keys);
     const auto admits = [&book = *network.keys](const std::string& key) { return book.admits(key); };
@@ -242,6 +266,7 @@ int run(const Options& o) {
   const auto group = operators_group(o.group);
   if (!group) return fail(group.error());
   const Fd signal_fd = signals();
+  bus::set_bounds(bounds_of(o));
   zmq::context_t context(o.listen.empty() ? 1 : 2);  // I/O threads; the second is the network's
   // The command socket first: of two managers the second is to hear of the first, not of its database.
   auto server = bus::Server::bind(context, commands, *group);
@@ -275,7 +300,7 @@ int run(const Options& o) {
   if (!o.listen.empty()) {
     if (auto s = (*server)->listen(context, network.commands); !s) return fail(s.error());
   }
-  manager::Link link(std::move(*server), std::move(*publisher), **audit, unix_ms, network.keys.get());
+  manager::Link link(std::move(*server), std::move(*publisher), **audit, unix_ms, network.keys.get(), o.core.limits);
   manager::CoreConfig config = core_config(o, paths);
   config.network = network.told;
   auto core = manager::Core::start(config, std::move(*store), link, clock, unix_ms);

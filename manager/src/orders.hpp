@@ -17,11 +17,11 @@ constexpr int64_t kOrderPatience = 2 * kNsPerSec;  ///< then an order is sent ag
 
 /// A command that a worker has not answered yet.
 struct Pending {
-  enum class Kind { kCreate, kOrder, kPlan, kLog, kReplace };
+  enum class Kind { kCreate, kOrder, kPlan, kLog, kReplace, kData };
   Kind kind;
-  int64_t task = 0;          ///< kCreate, kOrder, kLog, kReplace
+  int64_t task = 0;          ///< kCreate, kOrder, kLog, kReplace, kData
   std::string profile = {};  ///< kCreate of a profile run: its name
-  Ticket ticket = 0;         ///< kLog: who asked
+  Ticket ticket = 0;         ///< kLog, kData: who asked
   std::string peer = {}, worker = {};
   int64_t sent_ns = 0;
 };

@@ -15,9 +15,11 @@ namespace freeride::manager {
 using Ticket = uint64_t;
 
 using Reply = std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::WorkersReply, bus::PluginsReply,
-                           bus::StatusReply, bus::ReportReply, bus::ProfileReply, bus::ProfilesReply, bus::ImportReply,
-                           bus::FaultsReply, bus::WorkerPlan>;
-using Order = std::variant<bus::CreateTask, bus::ReplaceTask, bus::TaskOrder, bus::WorkerPlan, bus::GetLog>;
+                           bus::StatusReply, bus::ReportReply, bus::UsageReply, bus::ProfileReply, bus::ProfilesReply,
+                           bus::ImportReply, bus::FaultsReply, bus::WorkerPlan, bus::LogReply, bus::FileReply,
+                           bus::DrainReply, bus::LoadPlan, bus::BatchReply, bus::BatchesReply>;
+using Order =
+    std::variant<bus::CreateTask, bus::ReplaceTask, bus::TaskOrder, bus::WorkerPlan, bus::GetLog, bus::GetFile>;
 
 /// Implemented over the bus by Link, and by a recorder in tests. All calls come on the core's thread and must not
 /// block.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -22,13 +23,14 @@ bus::WorkerPlan Plans::of(const Worker& worker) const {
 bus::WorkerPlan Plans::renewal_of(const Worker& worker) const {
   bus::WorkerPlan plan;
   plan.heard = worker.number;
+  plan.drain = worker.drain;
   plan.pause_ms = limits_.pause_ns / kNsPerMs;
   plan.stop_ms = limits_.stop_ns / kNsPerMs;
-  for (const auto& [name, task] : tasks_.live()) {
-    const auto reported = worker.tasks.find(name);
+  for (const auto& [id, task] : tasks_.on(worker.name)) {
+    const auto reported = worker.tasks.find(task->name());
     const bool there = reported != worker.tasks.end() && reported->second.state != "STOPPED";
     // What the worker has under that name may be something else.
-    if (task->on(worker.name) && !there) plan.orders.push_back({name, task->order(), task->row.info.epoch});
+    if (!there) plan.orders.push_back({task->name(), task->order(), task->row.info.epoch});
   }
   for (const auto& [name, run] : runs_.all()) {
     if (run.worker == worker.name) plan.orders.push_back({name, "run", run.epoch});
@@ -61,28 +63,34 @@ bus::TaskOrder Plans::order_for(const Worker& worker, const bus::TaskReport& rep
   return {report.task, "pause", report.epoch};
 }
 
-// A hash of the side tasks that could run beside the job's ranks, and where; 0: none.
-uint64_t Plans::side_tasks_of(const std::string& job) const {
-  std::vector<std::string> found;
+// By job, a hash of the side tasks that could run beside its ranks, and where. Their order does not count.
+std::map<std::string, uint64_t> Plans::side_tasks() const {
+  std::map<std::string, uint64_t> found;
   for (const auto& [name, task] : tasks_.live()) {
     const auto& state = task->state();
     if (task->phase != Task::Phase::kPlaced || task->row.stopping || state.paused_by_user) continue;
     if (state.state != "PAUSED" && state.state != "RUNNING") continue;
     const Worker* worker = workers_.find(state.worker);
-    if (worker == nullptr || !worker->up() || !worker->has_rank_of(job)) continue;
+    if (worker == nullptr || !worker->up() || worker->ranks.empty()) continue;
     std::string what = state.worker + ' ' + state.sha256;
     for (const auto& [key, value] : task->load().params) what += ' ' + key + '=' + value;
-    found.push_back(std::move(what));
+    const uint64_t hash = std::hash<std::string>{}(what);
+    const std::string* before = nullptr;
+    for (const auto& rank : worker->ranks) {
+      if (before == nullptr || *before != rank.job) found[rank.job] += hash * 2 + 1;
+      before = &rank.job;
+    }
   }
-  if (found.empty()) return 0;
-  std::sort(found.begin(), found.end());
-  std::string all;
-  for (const auto& one : found) all += one + '\n';
-  return std::max<uint64_t>(1, std::hash<std::string>{}(all));
+  return found;
 }
 
 void Plans::replan_jobs(int64_t now, int64_t since_ns) {
-  for (const auto& job : jobs_.replan(now, since_ns, [this](const std::string& name) { return side_tasks_of(name); })) {
+  const auto there = side_tasks();
+  const auto those_of = [&](const std::string& job) {
+    const auto found = there.find(job);
+    return found == there.end() ? uint64_t{0} : std::max<uint64_t>(1, found->second);
+  };
+  for (const auto& job : jobs_.replan(now, since_ns, those_of)) {
     for (auto& [name, worker] : workers_.all()) {
       if (worker.has_rank_of(job)) worker.plan_due = true;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "copies.hpp"
@@ -35,7 +36,7 @@ class Plans {
   void reply(const std::string& worker, const std::string& id, const std::optional<Error>& error);
 
  private:
-  uint64_t side_tasks_of(const std::string& job) const;
+  std::map<std::string, uint64_t> side_tasks() const;
   bus::TaskOrder order_for(const Worker& worker, const bus::TaskReport& report) const;
 
   const TaskBook& tasks_;

@@ -31,6 +31,17 @@ std::string ProfileBook::key_of(const std::string& sha256, const std::map<std::s
   return sha256_hex(text);
 }
 
+std::map<std::string, std::string> ProfileBook::scope_of(const bus::Load& load) {
+  auto scope = load.params;
+  if (load.files.empty() && load.env.empty() && load.working_dir.empty()) return scope;
+  std::map<std::string, std::string> parts{{"dir", load.working_dir}};
+  if (!load.files.empty()) parts["as"] = std::to_string(load.uid) + "@" + load.uid_host;
+  for (const auto& [name, value] : load.env) parts["env " + name] = value;
+  for (const auto& file : load.files) parts["at " + file.target] = (file.write ? "w" : "r") + file.source;
+  scope["\nfiles"] = key_of({}, parts, {});  // no parameter's name
+  return scope;
+}
+
 const bus::Profile* ProfileBook::find(const std::string& key) const {
   const auto found = profiles_.find(key);
   return found == profiles_.end() ? nullptr : &found->second;
@@ -38,7 +49,7 @@ const bus::Profile* ProfileBook::find(const std::string& key) const {
 
 const bus::Profile* ProfileBook::find(const Task& task, const std::string& model) const {
   std::string& key = task.profile_keys[model];
-  if (key.empty()) key = key_of(task.state().sha256, task.load().params, model);
+  if (key.empty()) key = key_of(task.state().sha256, scope_of(task.load()), model);
   return find(key);
 }
 

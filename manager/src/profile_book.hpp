@@ -22,6 +22,9 @@ class ProfileBook {
 
   static std::string key_of(const std::string& sha256, const std::map<std::string, std::string>& params,
                             const std::string& model);
+  /// What a profile with this load holds for, as key_of() takes it: its parameters, and whose rights it has to which
+  /// files, with which environment. How one task fails or fares with its files says nothing of another's.
+  static std::map<std::string, std::string> scope_of(const bus::Load& load);
   /// nullptr: not known.
   const bus::Profile* find(const std::string& key) const;
   const bus::Profile* find(const Task& task, const std::string& model) const;

@@ -6,6 +6,7 @@
 
 #include "freeride/base/names.hpp"
 #include "text.hpp"
+#include "wishes.hpp"
 
 namespace freeride::manager {
 namespace {
@@ -15,6 +16,7 @@ constexpr int64_t kAbandonedAfter = 10 * kNsPerSec;
 bool fits(const bus::TakeProfile& wish, const Worker& worker, const policy::DeviceView& device) {
   if (!wish.worker.empty() && !worker.is_called(wish.worker)) return false;
   if (!wish.device.empty() && worker.device != wish.device) return false;
+  if (worker.drain != 0 || !can_use_files(wish.load, worker)) return false;
   const auto& load = wish.load;
   if (load.stage < 0 && load.replica < 0 && load.job.empty()) return true;
   return std::any_of(device.ranks.begin(), device.ranks.end(), [&](const policy::AttachedRank& rank) {
@@ -57,6 +59,7 @@ Result<std::vector<policy::ProfileDevice>> ProfileCommands::candidates(const bus
   std::erase_if(found, [&](const auto& one) { return !fits(wish, the_.workers.at(one.device.worker), one.device); });
   if (!found.empty()) return found;
   std::string what;
+  if (!wish.load.files.empty()) what += " users' files to give";
   if (!wish.device.empty()) what += " device " + in_quotes(wish.device);
   if (wish.load.stage >= 0) what += " stage " + std::to_string(wish.load.stage);
   if (wish.load.replica >= 0) what += " replica " + std::to_string(wish.load.replica);
@@ -82,7 +85,7 @@ void ProfileCommands::take(Ticket ticket, const bus::TakeProfile& wish, const st
     return refuse(free.error());
   }
   const auto key_on = [&](const std::string& worker) {
-    return ProfileBook::key_of(*sha256, load.params, the_.workers.at(worker).model);
+    return ProfileBook::key_of(*sha256, ProfileBook::scope_of(load), the_.workers.at(worker).model);
   };
   for (const auto& one : *there) {
     const bus::Profile* known = the_.profiles.find(key_on(one.device.worker));

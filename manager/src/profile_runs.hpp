@@ -29,6 +29,7 @@ struct ProfileRun {
   int64_t started_ns = 0, create_sent_ns = 0, memory_bytes = 0;
   int64_t seen_ns = 0;  ///< when the worker took it, or last reported it; 0: not yet
   bool lost = false, network = false;
+  bus::Load load;  ///< of it give_files() counts
   uint64_t wanted_steps = 0;
   bool asked = false;       ///< by a client, who follows it; else it is for tasks in the queue alone
   int64_t followed_ns = 0;  ///< when that client was last heard of

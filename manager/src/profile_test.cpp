@@ -473,3 +473,121 @@ TEST_CASE("profiles go from one manager to another, all or none, and the newer o
   CHECK(contains(refused.error().message, "profile 2 of 2"));
   CHECK(to.list()->profiles.size() == 2);  // nothing of it
 }
+
+TEST_CASE("a profile that failed where the task would not run is taken again where it may") {
+  ProfileHouse house;
+  FakeWorker idle("cpu-1"), trained("cpu-0", 0);
+  house.join(idle);
+  house.join(trained);
+  REQUIRE(house.load(load_of("a", 0)).ok());
+  CHECK(house.reason("a") == "being profiled on cpu-1");
+  const std::string run = house.ordered(idle);
+  House::end(idle, run, "failed");
+  idle.tasks[run].verdict.reason = "its data is not on this host";
+  house.report(idle);
+  CHECK(house.state("a") == "SUBMITTED");
+  house.pass(1);
+  const std::string again = house.ordered(trained);
+  CHECK(house.reason("a") == "being profiled on cpu-0");
+  SECTION("and is what counts") {
+    house.finish(trained, again, measured());
+    house.settle(trained);
+    CHECK(house.state("a") == "PAUSED");
+  }
+  SECTION("what fails there, too, ends it") {
+    House::end(trained, again, "failed");
+    trained.tasks[again].verdict.reason = "no data";
+    house.report(trained);
+    CHECK(house.verdict("a").reason == "while being profiled on cpu-0: no data");
+  }
+}
+
+TEST_CASE("a profile that failed elsewhere does not end a task whose trainer is not there yet") {
+  ProfileHouse house;
+  FakeWorker idle("cpu-1");
+  house.join(idle);
+  REQUIRE(house.load(load_of("a", 0)).ok());
+  const std::string run = house.ordered(idle);
+  House::end(idle, run, "crashed");
+  house.report(idle);
+  house.pass(5, {&idle});
+  CHECK(house.state("a") == "SUBMITTED");
+  CHECK(contains(house.reason("a"), "waiting for a trainer"));
+  CHECK(house.out.take<bus::CreateTask>().empty());
+}
+
+TEST_CASE("a task without a profile is placed at once, and goes by none") {
+  ProfileHouse house;
+  auto known = importable();
+  known.sha256 = sha256_hex(plugin_bytes());
+  REQUIRE(house.import({known}).ok());
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  auto load = load_of("a", 0);
+  load.no_profile = true;
+  REQUIRE(house.load(load).ok());
+  const auto orders = house.out.take<bus::CreateTask>();
+  REQUIRE(orders.size() == 1);
+  CHECK(orders[0].second.purpose == "run");
+  CHECK(orders[0].second.predicted_step_ns == 0);
+  CHECK(orders[0].second.predicted_pieces_ns.empty());
+}
+
+TEST_CASE("a load that is only planned says whether it fits, where, and what to expect") {
+  ProfileHouse house;
+  FakeWorker first("w0", 0), second("w1", 1);
+  second.memory_bytes = 64LL << 20;
+  house.join(first);
+  house.join(second);
+  const auto plan = [&](const bus::Load& load) {
+    auto with_hash = load;
+    with_hash.sha256 = sha256_hex(plugin_bytes());
+    house.core->plan_load(++house.tickets, with_hash);
+    auto answer = house.answer_of(house.tickets);
+    REQUIRE(answer.ok());
+    return std::get<bus::LoadPlan>(*answer);
+  };
+  auto any = plan(load_of("a"));
+  CHECK(any.fits);
+  CHECK(any.name == "a");
+  CHECK(any.worker == "w0");
+  CHECK(any.step_ns == 0);
+  REQUIRE(any.stages.size() == 2);
+  CHECK(any.stages[0].fits);
+  CHECK(contains(any.stages[0].reason, "no profile yet"));
+  CHECK_FALSE(any.stages[1].fits);
+  CHECK(contains(any.stages[1].reason, "the largest matching worker, w1, has 64 MiB"));
+
+  auto known = importable();
+  known.sha256 = sha256_hex(plugin_bytes());
+  REQUIRE(house.import({known}).ok());
+  any = plan(load_of("a"));
+  CHECK(any.step_ns == 2 * kNsPerMs);
+  CHECK(any.profile_steps == 10);
+  CHECK(any.stages.at(0).reason == "its bubbles have not been measured yet");
+
+  // Half of an iteration is bubbles: 1800 s an hour of 2 ms each.
+  auto report = house.report_of(first);
+  bus::TrainingIteration iteration;
+  iteration.job = "gpt";
+  iteration.rank = 0;
+  for (uint64_t n = 1; n < 40; ++n) {
+    iteration.iteration = n;
+    iteration.begin_ns = static_cast<int64_t>(n) * 100 * kNsPerMs;
+    iteration.end_ns = iteration.begin_ns + 100 * kNsPerMs;
+    iteration.bubble_ns = 50 * kNsPerMs;
+    report.iterations.push_back(iteration);
+  }
+  REQUIRE(house.send(first, report).ok());
+  any = plan(load_of("a", 0));
+  REQUIRE(any.stages.size() == 1);
+  CHECK(any.stages[0].bubble_share_pct == 50);
+  CHECK(any.stages[0].steps_per_hour == 900'000);
+
+  auto wrong = load_of("a", 7);
+  wrong.sha256 = sha256_hex(plugin_bytes());
+  house.core->plan_load(++house.tickets, wrong);
+  CHECK_FALSE(house.answer_of(house.tickets).ok());
+  CHECK(house.tasks().empty());
+  CHECK(house.out.take<bus::CreateTask>().empty());
+}

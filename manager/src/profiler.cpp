@@ -7,6 +7,7 @@
 #include "profile_check.hpp"
 #include "text.hpp"
 #include "verdicts.hpp"
+#include "wishes.hpp"
 
 namespace freeride::manager {
 namespace {
@@ -46,15 +47,26 @@ std::vector<policy::ProfileDevice> Profiler::devices(const std::vector<policy::D
   return all;
 }
 
+bool Profiler::may_run_on(const Task& task, const std::string& worker) const {
+  const auto devices = the_.capacity.device(worker);
+  if (devices.empty()) return false;
+  const auto placement = policy::place(the_.capacity.request_of(task), devices);
+  return placement.kind == policy::Placement::Kind::kPlace || placement.why == policy::Why::kNoMemory;
+}
+
 Profiler::Outcome Profiler::take_for(const Task& task, const std::string& preferred,
                                      const std::vector<policy::DeviceView>& devices_there) {
   const auto& load = task.load();
   for (const auto& [name, run] : the_.runs.all()) {
     const Worker* worker = the_.workers.find(run.worker);
-    if (worker == nullptr || run.key != ProfileBook::key_of(task.state().sha256, load.params, worker->model)) continue;
+    if (worker == nullptr ||
+        run.key != ProfileBook::key_of(task.state().sha256, ProfileBook::scope_of(load), worker->model))
+      continue;
     return {false, policy::Why::kProfiling, run.worker};
   }
   auto candidates = devices(devices_there);
+  if (task.profile_here)
+    std::erase_if(candidates, [&](const auto& one) { return !may_run_on(task, one.device.worker); });
   if (!preferred.empty()) {
     const std::string& model = the_.workers.at(preferred).model;
     for (auto& one : candidates) one.right_model = the_.workers.at(one.device.worker).model == model;
@@ -69,7 +81,7 @@ Profiler::Outcome Profiler::take_for(const Task& task, const std::string& prefer
 ProfileRun& Profiler::begin(const bus::Load& load, const std::string& sha256, const Worker& worker,
                             uint64_t wanted_steps, bool asked) {
   ProfileRun run;
-  run.key = ProfileBook::key_of(sha256, load.params, worker.model);
+  run.key = ProfileBook::key_of(sha256, ProfileBook::scope_of(load), worker.model);
   run.worker = worker.name;
   run.plugin = load.plugin;
   run.user = load.user;
@@ -77,6 +89,7 @@ ProfileRun& Profiler::begin(const bus::Load& load, const std::string& sha256, co
   run.epoch = the_.tasks.next_epoch();
   run.params = load.params;
   run.network = load.network;
+  run.load = load;
   run.memory_bytes = the_.capacity.cap_bytes(load);
   run.wanted_steps = wanted_steps;
   run.asked = asked;
@@ -94,6 +107,7 @@ void Profiler::send(ProfileRun& run) {
   order.sha256 = run.sha256;
   order.params = run.params;
   order.network = run.network;
+  give_files(run.load, the_.workers.at(run.worker), order);
   order.memory_limit_bytes = run.memory_bytes;
   order.steps = run.wanted_steps;
   order.epoch = run.epoch;
@@ -176,11 +190,16 @@ void Profiler::create_reply(const std::string& name, const std::optional<Error>&
   failed(the_.runs.take_out(name), verdict, later);
 }
 
+bool Profiler::is_for(const ProfileRun& run, const Task& task) {
+  return task.phase == Task::Phase::kQueued && task.state().sha256 == run.sha256 && task.load().params == run.params &&
+         ProfileBook::scope_of(task.load()) == ProfileBook::scope_of(run.load);
+}
+
 bool Profiler::wanted(const ProfileRun& run) const {
   const auto& live = the_.tasks.live();
   return std::any_of(live.begin(), live.end(), [&](const auto& entry) {
     const Task& task = *entry.second;
-    return task.phase == Task::Phase::kQueued && task.state().sha256 == run.sha256 && task.load().params == run.params;
+    return is_for(run, task);
   });
 }
 
@@ -197,13 +216,21 @@ void Profiler::failed(const ProfileRun& run, bus::Verdict verdict, bool again) {
   the_.due.raised = true;
   std::vector<Task*> concerned;
   for (const auto& [name, task] : the_.tasks.live()) {
-    if (task->phase != Task::Phase::kQueued || task->state().sha256 != run.sha256 || task->load().params != run.params)
-      continue;
+    if (!is_for(run, *task)) continue;
     // A task with a larger allowance than the profile had may do better on its own.
     if (!again && the_.capacity.cap_bytes(task->load()) > run.memory_bytes) continue;
     concerned.push_back(task);
   }
   for (Task* task : concerned) {
+    const bool last = !again || task->profile_failures >= the_.config.restarts.most;
+    if (last && !task->profile_here && !may_run_on(*task, run.worker)) {
+      // What failed on a device that it would never have run on says nothing of those that it may run on.
+      task->profile_here = true;
+      task->profile_failures = 0;
+      the_.tasks.wait(*task, policy::Why::kProfileWait,
+                      bounded("once more, on a device that it may run on; " + last_try, kMaxReason));
+      continue;
+    }
     if (!again || ++task->profile_failures > the_.config.restarts.most) {
       the_.lifecycle.end(*task, verdict);
       continue;

@@ -52,7 +52,9 @@ class Profiler {
   /// For a task in the queue: takes its profile if that can be done now and is not being done. `preferred`: the worker
   /// whose device model it is to be, and which is to take it if all others are as good; empty: any.
   Outcome take_for(const Task& task, const std::string& preferred, const std::vector<policy::DeviceView>& devices);
-  /// Whether a task in the queue waits for it.
+  /// Whether the task waits in the queue for what this run will tell.
+  static bool is_for(const ProfileRun& run, const Task& task);
+  /// Whether any does.
   bool wanted(const ProfileRun& run) const;
 
   /// A worker reports a task that is a profile.
@@ -65,6 +67,7 @@ class Profiler {
   void expire(int64_t now);
 
  private:
+  bool may_run_on(const Task& task, const std::string& worker) const;
   void send(ProfileRun& run);
   void finish(const ProfileRun& run, const bus::TaskReport& report);
   void failed(const ProfileRun& run, bus::Verdict verdict, bool again);

@@ -29,6 +29,13 @@ bus::Load merged(const bus::Load& present, const bus::Load& asked) {
   if (asked.steps != 0) load.steps = asked.steps;
   if (asked.priority != 0) load.priority = asked.priority;
   if (!asked.user.empty()) load.user = asked.user;
+  if (!asked.env.empty()) load.env = asked.env;
+  if (!asked.working_dir.empty()) load.working_dir = asked.working_dir;
+  if (!asked.files.empty()) {
+    load.files = asked.files;
+    load.uid = asked.uid;
+    load.uid_host = asked.uid_host;
+  }
   return load;
 }
 
@@ -54,6 +61,14 @@ void Replacements::replace(Ticket ticket, const std::string& request_id, const s
     if (given) return refuse({Code::kInvalidArgument, std::string("a replaced task keeps its ") + what, {}});
   }
   bus::Load load = merged(task.load(), asked);
+  // Whose code runs with these files has to be whose files they are. Root is everybody on its own host, and nobody
+  // elsewhere.
+  const bool is_owner = asked.uid_host == load.uid_host && (asked.uid == load.uid || asked.uid == 0);
+  if (asked.files.empty() && !load.files.empty() && !is_owner) {
+    return refuse({Code::kPermission,
+                   "cannot replace " + name + ": it uses files with the rights of user " + std::to_string(load.uid),
+                   "that user may, or name files of your own (--read, --write)"});
+  }
   if (auto checked = the_.check.check(load); !checked) return refuse(checked.error());
   auto sha256 = the_.contents.resolve(load, attachment);
   if (!sha256) return refuse(sha256.error());
@@ -101,8 +116,8 @@ void Replacements::repeat(Ticket ticket, const std::string& request_id, int64_t 
 Status Replacements::check_room(const Task& task, const bus::Load& load) const {
   const int64_t more = load.memory_bytes > 0 ? load.memory_bytes - task.row.reserved_bytes : 0;
   if (!task.on_worker() || more <= 0) return {};
-  for (const auto& view : the_.capacity.devices()) {
-    if (view.worker != task.state().worker || view.free_bytes >= more) continue;
+  for (const auto& view : the_.capacity.device(task.state().worker)) {
+    if (view.free_bytes >= more) continue;
     return Error{Code::kRejected,
                  "task " + task.name() + " with " + std::to_string(load.memory_bytes >> 20) + " MiB does not fit on " +
                      view.worker + ", which has " + std::to_string(std::max<int64_t>(0, view.free_bytes) >> 20) +
@@ -173,6 +188,7 @@ void Replacements::done(Task& task, const std::string& how, uint64_t steps) {
   task.state().sha256 = info.load.sha256;
   task.profile_keys.clear();
   task.profile_failures = 0;
+  task.profile_here = false;
   if (task.on_worker()) task.row.reserved_bytes = std::max(task.row.reserved_bytes, info.load.memory_bytes);
   spdlog::info("task {}: replaced by {} ({}): {}", task.name(), info.load.plugin, info.load.sha256.substr(0, 12), how);
   the_.tasks.save(task);

@@ -9,6 +9,7 @@
 #include "create_order.hpp"
 #include "text.hpp"
 #include "verdicts.hpp"
+#include "wishes.hpp"
 
 namespace freeride::manager {
 namespace {
@@ -18,13 +19,46 @@ using policy::VerdictKind;
 
 constexpr uint32_t kCreateTries = 4;
 constexpr int64_t kRefusedPause = 5 * kNsPerSec;
+constexpr int64_t kSlice = 20 * kNsPerMs;
+constexpr int64_t kShort = kNsPerMs;  // what takes no longer needs no rest
+constexpr int64_t kRests = 1;         // as long as the slice was
+constexpr size_t kMostChoices = 16;   // each is a copy of all devices
 
 }  // namespace
 
+int64_t Scheduler::next_ns() const {
+  const int64_t wanted_ns = the_.due.raised || !queue_.empty() ? INT64_MIN : wake_ns_;
+  return std::max(wanted_ns, rest_until_ns_);
+}
+
 void Scheduler::run() {
-  if (!the_.due.raised) return;
+  const int64_t begin_ns = the_.clock.now_ns();
+  if (begin_ns < next_ns()) return;
+  if (queue_.empty()) begin_pass();
+  Slice slice;
+  slice.now_ns = begin_ns;
+  {
+    TaskBook::Together together(the_.tasks);
+    while (!queue_.empty() && the_.clock.now_ns() - begin_ns < kSlice) {
+      Task* task = the_.tasks.by_id(static_cast<int64_t>(queue_.back()));
+      queue_.pop_back();
+      if (task != nullptr && task->phase == Task::Phase::kQueued) look_at(*task, slice);
+    }
+  }
+  // Their epochs are on the disk now, before any worker hears of them.
+  for (const int64_t id : slice.created) {
+    Task* task = the_.tasks.by_id(id);
+    // One that the disk has not taken is sent by retry_creates(), when it may have been.
+    if (task != nullptr && task->phase == Task::Phase::kCreating && !task->unsaved)
+      send(*task, the_.workers.at(task->state().worker));
+  }
+  const int64_t end_ns = the_.clock.now_ns();
+  if (const int64_t took_ns = end_ns - begin_ns; took_ns > kShort) rest_until_ns_ = end_ns + kRests * took_ns;
+}
+
+void Scheduler::begin_pass() {
   the_.due.raised = false;
-  const int64_t now = the_.clock.now_ns();
+  wake_ns_ = INT64_MAX;
   std::vector<policy::QueuedTask> queue;
   std::map<std::string, uint64_t> live_by_user;
   for (const auto& [name, task] : the_.tasks.live()) {
@@ -33,76 +67,136 @@ void Scheduler::run() {
     if (task->phase == Task::Phase::kQueued)
       queue.push_back({static_cast<uint64_t>(task->row.id), load.priority, load.user});
   }
-  auto devices = the_.capacity.devices();
-  for (const uint64_t id : policy::order_queue(std::move(queue), the_.config.queue_order, std::move(live_by_user))) {
-    Task& task = *the_.tasks.by_id(static_cast<int64_t>(id));
-    if (task.phase != Task::Phase::kQueued) continue;
-    const bool claimed = task.claimed_ns != 0 && now - task.claimed_ns < the_.config.worker_timeout_ns;
-    if (std::max(task.not_before_ns, task.fenced_until_ns) > now || claimed) {
-      the_.due.raised = true;
-      continue;
-    }
-    if (place(task, devices)) devices = the_.capacity.devices();
-  }
+  if (queue.empty()) return;
+  groups_ = at_work(the_.tasks);
+  queue_ = policy::order_queue(std::move(queue), the_.config.queue_order, std::move(live_by_user));
+  std::reverse(queue_.begin(), queue_.end());
 }
 
-bool Scheduler::place(Task& task, const std::vector<policy::DeviceView>& all) {
-  // A device of a job in whose bubbles too much has faulted is none for anybody; CPUs have no such faults.
+void Scheduler::look_at(Task& task, Slice& slice) {
+  const int64_t claimed_until_ns = task.claimed_ns == 0 ? 0 : task.claimed_ns + the_.config.worker_timeout_ns;
+  const int64_t until_ns = std::max({task.not_before_ns, task.fenced_until_ns, claimed_until_ns});
+  if (until_ns > slice.now_ns) {
+    wake_ns_ = std::min(wake_ns_, until_ns);
+    return;
+  }
+  if (const auto hindrance = hindrance_of(task, the_.tasks, groups_)) {
+    if (hindrance->never) {
+      the_.lifecycle.end(task, verdict_of(VerdictKind::kRejected, Cause::kRefused, hindrance->what));
+    } else {
+      the_.tasks.wait(task, hindrance->why, hindrance->what);
+    }
+    return;
+  }
+  place(task, slice);
+  if (task.on_worker()) count(task, groups_);
+}
+
+// What choice_for() looks at of a task.
+std::string Scheduler::key_of(const Task& task) const {
+  const auto& load = task.load();
+  std::string key;
+  if (!load.files.empty()) {
+    key = "files of " + load.uid_host;
+  } else if (!load.env.empty() || !load.working_dir.empty()) {
+    key = "environment";
+  }
+  if (the_.faults.any_blocked()) key += "\n" + task.state().sha256 + "\n" + load.user;
+  return key;
+}
+
+// A device of a job in whose bubbles too much has faulted is none for anybody; CPUs have no such faults.
+Scheduler::Choice& Scheduler::choice_for(const Task& task, Slice& slice) const {
+  if (slice.all == nullptr) slice.all = std::make_unique<policy::Placer>(the_.capacity.devices());
+  if (slice.choices.size() >= kMostChoices) slice.choices.clear();
+  Choice& choice = slice.choices[key_of(task)];
+  if (choice.devices != nullptr) return choice;
   std::vector<policy::DeviceView> devices;
-  std::optional<std::string> blocked;
-  for (const auto& device : all) {
+  for (const auto& device : slice.all->devices()) {
     const Worker& worker = the_.workers.at(device.worker);
+    if (worker.drain != 0 || !can_use_files(task.load(), worker)) {
+      choice.left_out = &worker;
+      continue;
+    }
     const std::string job = worker.ranks.empty() ? "" : worker.ranks.front().job;
     auto why = worker.on_gpu() ? the_.faults.blocked(task.state().sha256, task.load().user, job) : std::nullopt;
     if (!why) {
       devices.push_back(device);
     } else {
-      blocked = std::move(why);
+      choice.blocked = std::move(why);
     }
   }
-  if (blocked && (devices.empty() ||
-                  policy::place(the_.capacity.request_of(task), devices).kind != policy::Placement::Kind::kPlace)) {
-    the_.tasks.wait(task, policy::Why::kFaults, *blocked);
-    return false;
+  choice.devices = std::make_unique<policy::Placer>(std::move(devices));
+  return choice;
+}
+
+void Scheduler::promise(Slice& slice, const std::string& worker, int64_t bytes, uint32_t tasks) {
+  slice.all->put(worker, bytes, tasks);
+  for (auto& [key, choice] : slice.choices) choice.devices->put(worker, bytes, tasks);
+}
+
+void Scheduler::place(Task& task, Slice& slice) {
+  Choice& choice = choice_for(task, slice);
+  const policy::PlacementRequest request = the_.capacity.request_of(task);
+  const auto placement = choice.devices->place(request);
+  if (choice.blocked && placement.kind != policy::Placement::Kind::kPlace)
+    return the_.tasks.wait(task, policy::Why::kFaults, *choice.blocked);
+  // Where none is left out, the reason is another one.
+  if (choice.left_out != nullptr && placement.kind != policy::Placement::Kind::kPlace &&
+      slice.all->place(request).kind != policy::Placement::Kind::kReject &&
+      (choice.devices->devices().empty() || placement.kind == policy::Placement::Kind::kReject ||
+       placement.why != policy::Why::kNoMemory)) {
+    const bool drained = choice.left_out->drain != 0;
+    return the_.tasks.wait(task, drained ? policy::Why::kDrained : policy::Why::kNoTrainer,
+                           drained ? choice.left_out->name : wanted_worker(task.load()));
   }
-  const auto placement = policy::place(the_.capacity.request_of(task), devices);
-  if (placement.kind == policy::Placement::Kind::kReject) {
-    the_.lifecycle.end(task, verdict_of(VerdictKind::kRejected, Cause::kNoRoom, placement.what));
-    return false;
-  }
+  if (placement.kind == policy::Placement::Kind::kReject)
+    return the_.lifecycle.end(task, verdict_of(VerdictKind::kRejected, Cause::kNoRoom, placement.what));
   if (placement.kind == policy::Placement::Kind::kPlace) {
     const Worker& worker = the_.workers.at(placement.worker);
-    if (the_.profiles.find(task, worker.model) == nullptr) {
-      const auto outcome = the_.profiler.take_for(task, worker.name, devices);
-      the_.tasks.wait(task, outcome.why, outcome.what);
-      return outcome.begun;
+    if (!task.load().no_profile && the_.profiles.find(task, worker.model) == nullptr) {
+      const auto outcome = profile(task, worker.name, choice, slice);
+      return the_.tasks.wait(task, outcome.why, outcome.what);
     }
     task.create_tries = 0;
     task.state().worker = worker.name;
-    create(task, worker, the_.capacity.need_bytes(task));
-    return true;
+    const int64_t bytes = the_.capacity.need_bytes(task);
+    create(task, worker, bytes);
+    slice.created.push_back(task.row.id);
+    return promise(slice, worker.name, bytes, 1);
   }
   the_.tasks.wait(task, placement.why, placement.what);
+  if (task.load().no_profile || choice.devices->devices().empty()) return;
   // The wait can be used for the profile, on whichever worker has room.
-  for (const auto& device : devices) {
-    if (the_.profiles.find(task, the_.workers.at(device.worker).model) != nullptr) return false;
+  for (const Worker* worker : the_.workers.kinds()) {
+    if (the_.profiles.find(task, worker->model) != nullptr) return;
   }
-  return the_.profiler.take_for(task, {}, devices).begun;
+  (void)profile(task, {}, choice, slice);
+}
+
+Profiler::Outcome Scheduler::profile(const Task& task, const std::string& preferred, const Choice& choice,
+                                     Slice& slice) {
+  auto outcome = the_.profiler.take_for(task, preferred, choice.devices->devices());
+  if (outcome.begun) promise(slice, outcome.what, the_.capacity.cap_bytes(task.load()), 0);
+  return outcome;
 }
 
 void Scheduler::create(Task& task, const Worker& worker, int64_t reserved_bytes) {
-  if (task.create_tries == 0) task.row.info.epoch = the_.tasks.next_epoch();
-  const bus::CreateTask order = create_order(task, worker, the_.capacity, the_.profiles);
+  task.row.info.epoch = the_.tasks.next_epoch();
   task.phase = Task::Phase::kCreating;
+  the_.tasks.moved(task);
   task.row.reserved_bytes = reserved_bytes;
+  task.queued_since.clear();
+  spdlog::info("task {}: placed on {}", task.name(), worker.name);
+  if (task.row.info.placed_unix_ms == 0) task.row.info.placed_unix_ms = the_.tasks.unix_ms();
+  the_.tasks.wait(task, policy::Why::kCreating, worker.name);
+  the_.tasks.save(task);
+}
+
+void Scheduler::send(Task& task, const Worker& worker) {
+  const bus::CreateTask order = create_order(task, worker, the_.capacity, the_.profiles);
   task.create_sent_ns = the_.clock.now_ns();
   ++task.create_tries;
-  if (task.create_tries == 1) {
-    task.queued_since.clear();
-    spdlog::info("task {}: placed on {}", task.name(), worker.name);
-    the_.tasks.wait(task, policy::Why::kCreating, worker.name);
-    the_.tasks.save(task);
-  }
   auto id = the_.orders.send(worker, order, {Pending::Kind::kCreate, task.row.id});
   task.create_id = id ? *id : "unsent";
 }
@@ -145,7 +239,7 @@ void Scheduler::retry_creates(int64_t now) {
       the_.lifecycle.requeue(task, "worker " + worker->name + " did not take it", false, Lifecycle::Left::kPerhaps);
       continue;
     }
-    create(task, *worker, task.row.reserved_bytes);
+    send(task, *worker);
   }
 }
 

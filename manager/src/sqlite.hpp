@@ -68,17 +68,20 @@ class Statement {
   bool ok_ = false;
 };
 
-/// A transaction that rolls back unless committed.
+/// A transaction that rolls back unless committed. Within another one it is part of that, which decides.
 class Transaction {
  public:
-  explicit Transaction(sqlite3* db) : db_(db) { open_ = run("BEGIN IMMEDIATE"); }
+  explicit Transaction(sqlite3* db) : db_(db), within_(sqlite3_get_autocommit(db) == 0) {
+    if (!within_) open_ = run("BEGIN IMMEDIATE");
+  }
   ~Transaction() {
     if (open_) run("ROLLBACK");
   }
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
-  bool ok() const { return open_; }
+  bool ok() const { return within_ || open_; }
   bool commit() {
+    if (within_) return true;
     if (!open_ || !run("COMMIT")) return false;
     open_ = false;
     return true;
@@ -87,7 +90,7 @@ class Transaction {
  private:
   bool run(const char* sql) { return sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK; }
   sqlite3* db_;
-  bool open_ = false;
+  bool within_, open_ = false;
 };
 
 }  // namespace freeride::manager

@@ -6,19 +6,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/bus/codec.hpp"
 #include "sqlite.hpp"
 #include "state_salvage.hpp"
 #include "text.hpp"
+#include "usage_table.hpp"
 
 namespace freeride::manager {
 namespace {
 
 constexpr int64_t kLastTask = int64_t{1} << 53;  // more than any manager counts to
 constexpr int64_t kRequestMemoryMs = 24LL * 3600 * 1000;
+constexpr int64_t kTrimPauseMs = 60'000;
 
 // Appended to, never changed: a file of schema version n gets the steps from n on.
 constexpr const char* kSchema[] = {R"sql(
@@ -45,6 +49,23 @@ constexpr const char* kSchema[] = {R"sql(
                       job TEXT NOT NULL, task TEXT NOT NULL);
   CREATE TABLE fault_block (scope TEXT NOT NULL, name TEXT NOT NULL, unix_ms INTEGER NOT NULL,
                             PRIMARY KEY (scope, name)) WITHOUT ROWID;
+)sql",
+                                   R"sql(
+  CREATE TABLE drain (scope TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL,
+                      PRIMARY KEY (scope, name)) WITHOUT ROWID;
+)sql",
+                                   R"sql(
+  CREATE TABLE task_usage (hour INTEGER NOT NULL, task TEXT NOT NULL, user TEXT NOT NULL, job TEXT NOT NULL,
+                           step_ns INTEGER NOT NULL, harvested_ns INTEGER NOT NULL, overrun_ns INTEGER NOT NULL,
+                           steps INTEGER NOT NULL, PRIMARY KEY (hour, task, user, job)) WITHOUT ROWID;
+  CREATE TABLE training_usage (hour INTEGER NOT NULL, job TEXT NOT NULL, gpu_ns INTEGER NOT NULL,
+                               bubble_ns INTEGER NOT NULL, cost_ns INTEGER NOT NULL, cost_low_ns INTEGER NOT NULL,
+                               cost_high_ns INTEGER NOT NULL, unmeasured_ns INTEGER NOT NULL,
+                               PRIMARY KEY (hour, job)) WITHOUT ROWID;
+)sql",
+                                   R"sql(
+  CREATE TABLE batch (name TEXT PRIMARY KEY, submitted_unix_ms INTEGER NOT NULL, info BLOB NOT NULL,
+                      ledger BLOB NOT NULL) WITHOUT ROWID;
 )sql"};
 static_assert(std::size(kSchema) == StateStore::kSchemaVersion);
 
@@ -91,6 +112,7 @@ std::vector<int64_t> unpack(const std::string& bytes) {
 
 StateStore::StateStore(sqlite3* db, std::filesystem::path file) : db_(db), file_(std::move(file)) {}
 StateStore::~StateStore() {
+  batch_.reset();
   sqlite3_close(db_);
 }
 
@@ -233,15 +255,33 @@ Status StateStore::save_task(const TaskRow& task) {
   return {};
 }
 
+bool StateStore::begin_batch() {
+  if (batch_) return false;
+  batch_ = std::make_unique<Transaction>(db_);
+  if (!batch_->ok()) batch_.reset();
+  return batch_ != nullptr;
+}
+
+Status StateStore::end_batch() {
+  const auto batch = std::exchange(batch_, nullptr);
+  // An error that ended the transaction, such as a full disk, has undone all of it.
+  if (sqlite3_get_autocommit(db_) != 0 || !batch->commit()) return error("write");
+  return {};
+}
+
 Status StateStore::add_task(const TaskRow& task, const std::string& request_id, int64_t unix_ms) {
   Transaction transaction(db_);
   if (!transaction.ok()) return error("write");
   if (auto saved = save_task(task); !saved) return saved;
-  Statement old(db_, "DELETE FROM request WHERE unix_ms < ?");
-  old.bind(unix_ms - kRequestMemoryMs);
+  // All of them are looked at for that: not with each task.
+  if (std::abs(unix_ms - requests_trimmed_ms_) > kTrimPauseMs) {
+    Statement old(db_, "DELETE FROM request WHERE unix_ms < ?");
+    if (!old.bind(unix_ms - kRequestMemoryMs).run()) return error("write");
+    requests_trimmed_ms_ = unix_ms;
+  }
   Statement put(db_, "INSERT OR REPLACE INTO request (id, task, unix_ms) VALUES (?,?,?)");
   put.bind(request_id).bind(task.id).bind(unix_ms);
-  if (!old.run() || !put.run() || !transaction.commit()) return error("write");
+  if (!put.run() || !transaction.commit()) return error("write");
   return {};
 }
 
@@ -441,6 +481,68 @@ Status StateStore::add_fault(const FaultRow& fault, const FaultBlocks& blocks, i
     if (!block.bind(key.first).bind(key.second).bind(since).run()) return error("write");
   }
   if (!transaction.commit()) return error("write");
+  return {};
+}
+
+Result<StateStore::Drained> StateStore::drains() {
+  Drained drained;
+  Statement query(db_, "SELECT scope, name, number FROM drain");
+  while (query.row()) drained[{query.bytes(0), query.bytes(1)}] = std::max<uint64_t>(1, query.unsigned_integer(2));
+  if (!query.ok()) return error("read");
+  return drained;
+}
+
+Status StateStore::save_drain(const std::string& scope, const std::string& name, uint64_t number) {
+  Statement put(db_, "INSERT OR REPLACE INTO drain (scope, name, number) VALUES (?,?,?)");
+  if (!put.bind(scope).bind(name).bind(number).run()) return error("write");
+  return {};
+}
+
+Status StateStore::remove_drain(const std::string& scope, const std::string& name) {
+  Statement remove(db_, "DELETE FROM drain WHERE scope = ? AND name = ?");
+  if (!remove.bind(scope).bind(name).run()) return error("write");
+  return {};
+}
+
+Status StateStore::add_usage(const std::map<TaskUsageKey, TaskUsage>& tasks,
+                             const std::vector<TrainingUsageRow>& trainings) {
+  Transaction transaction(db_);
+  if (!transaction.ok() || !add_usage_rows(db_, tasks, trainings) || !transaction.commit()) return error("write");
+  return {};
+}
+
+Result<bus::UsageReply> StateStore::usage(const std::string& by, int64_t hour) {
+  bus::UsageReply reply;
+  if (!read_usage(db_, by, hour, reply)) return error("read");
+  return reply;
+}
+
+Result<std::vector<BatchRow>> StateStore::batches() {
+  std::vector<BatchRow> rows;
+  Statement query(db_, "SELECT info, ledger, name FROM batch ORDER BY submitted_unix_ms, name");
+  while (query.row()) {
+    auto info = bus::decode<bus::BatchInfo>(query.bytes(0));
+    if (info && info->name == query.bytes(2)) {
+      rows.push_back({std::move(*info), query.bytes(1)});
+    } else {
+      spdlog::error("in the state file {} the batch {} cannot be read; it is left alone", file_.string(),
+                    in_quotes(query.bytes(2)));
+    }
+  }
+  if (!query.ok()) return error("read");
+  return rows;
+}
+
+Status StateStore::save_batch(const BatchRow& row) {
+  Statement put(db_, "INSERT OR REPLACE INTO batch (name, submitted_unix_ms, info, ledger) VALUES (?,?,?,?)");
+  put.bind(row.info.name).bind(row.info.submitted_unix_ms).bind_blob(bus::encode(row.info)).bind_blob(row.ledger);
+  if (!put.run()) return error("write");
+  return {};
+}
+
+Status StateStore::remove_batch(const std::string& name) {
+  Statement remove(db_, "DELETE FROM batch WHERE name = ?");
+  if (!remove.bind(name).run()) return error("write");
   return {};
 }
 

@@ -13,10 +13,13 @@
 #include "freeride/bus/commands.hpp"
 #include "freeride/policy/holdout.hpp"
 #include "freeride/policy/time_increase.hpp"
+#include "usage_table.hpp"
 
 struct sqlite3;
 
 namespace freeride::manager {
+
+class Transaction;
 
 /// A task as kept: what users see of it, and what only the manager knows.
 struct TaskRow {
@@ -52,12 +55,18 @@ struct FaultRow {
   std::string task;
 };
 
+/// A batch as kept.
+struct BatchRow {
+  bus::BatchInfo info;
+  std::string ledger;  ///< BatchLedger::encode()
+};
+
 /// One SQLite file in WAL mode with full synchronisation: what a call has returned success for is on the disk. The file
 /// is held exclusively. Every call may block on the disk; one thread. Errors of all calls: kExhausted (disk full),
 /// kPermission, kUnavailable (other trouble with the disk), kInternal (damaged); each says which file and what to do.
 class StateStore {
  public:
-  static constexpr int kSchemaVersion = 3;
+  static constexpr int kSchemaVersion = 6;
 
   /// Opens or makes the file, which is its owner's alone to read, and its folder. A damaged file is kept under a name
   /// beside it, and a new one begins with all of its rows that can be read; the log says so in one line. Further
@@ -72,6 +81,11 @@ class StateStore {
   /// A new task together with the request that asked for it, in one transaction.
   Status add_task(const TaskRow& task, const std::string& request_id, int64_t unix_ms);
   Status save_task(const TaskRow& task);
+  /// From here to end_batch() what is written goes to the disk together, or not at all: one wait for the disk instead
+  /// of one each. False: there is one already, or the disk refuses; then each goes by itself.
+  bool begin_batch();
+  bool in_batch() const { return batch_ != nullptr; }
+  Status end_batch();
   Status remove_tasks(const std::vector<int64_t>& ids);
   /// The task that a load request made, if it was one of the last day.
   Result<std::optional<int64_t>> task_of_request(const std::string& request_id);
@@ -98,6 +112,21 @@ class StateStore {
   /// And no fault counts as that one's any more. `scope`: "plugin", "user" or "job".
   Status remove_fault_block(const std::string& scope, const std::string& name);
 
+  /// What is drained, by scope and name: the number of the order.
+  using Drained = std::map<std::pair<std::string, std::string>, uint64_t>;
+  Result<Drained> drains();
+  Status save_drain(const std::string& scope, const std::string& name, uint64_t number);
+  Status remove_drain(const std::string& scope, const std::string& name);
+
+  /// Adds to the hours' sums (add_usage_rows()), in one transaction.
+  Status add_usage(const std::map<TaskUsageKey, TaskUsage>& tasks, const std::vector<TrainingUsageRow>& trainings);
+  /// From `hour` on; `by`: "user", "job" or "task".
+  Result<bus::UsageReply> usage(const std::string& by, int64_t hour);
+  /// Oldest first. One that cannot be read is left out, and the log says so.
+  Result<std::vector<BatchRow>> batches();
+  Status save_batch(const BatchRow& row);
+  Status remove_batch(const std::string& name);
+
  private:
   StateStore(sqlite3* db, std::filesystem::path file);
   static Result<std::unique_ptr<StateStore>> open_file(const std::filesystem::path& file);
@@ -108,6 +137,8 @@ class StateStore {
   Error error(const std::string& doing) const;
   sqlite3* db_;
   std::filesystem::path file_;
+  std::unique_ptr<Transaction> batch_;
+  int64_t requests_trimmed_ms_ = 0;
 };
 
 }  // namespace freeride::manager

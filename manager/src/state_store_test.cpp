@@ -154,6 +154,7 @@ TEST_CASE("a state file of schema version 1 keeps its profiles: what they know s
   REQUIRE(sqlite3_open(file.c_str(), &raw) == SQLITE_OK);
   REQUIRE(sqlite3_exec(raw,
                        "ALTER TABLE profile DROP COLUMN record; DROP TABLE fault; DROP TABLE fault_block;"
+                       "DROP TABLE drain; DROP TABLE task_usage; DROP TABLE training_usage; DROP TABLE batch;"
                        "PRAGMA user_version = 1;"
                        "INSERT INTO profile VALUES ('key', 1000, 2000, 3000);",
                        nullptr, nullptr, nullptr) == SQLITE_OK);

@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <charconv>
+#include <set>
 
 #include "text.hpp"
 #include "verdicts.hpp"
@@ -11,6 +13,7 @@ namespace freeride::manager {
 namespace {
 
 constexpr int64_t kSaveRetry = 5 * kNsPerSec;
+constexpr int64_t kSaveSlice = 20 * kNsPerMs;
 constexpr uint64_t kMostEpoch = uint64_t{1} << 62;  // whoever says more lies
 
 }  // namespace
@@ -49,6 +52,7 @@ Status TaskBook::restore(int64_t fenced_until_ns) {
       continue;
     }
     task.phase = Task::Phase::kPlaced;
+    moved(task);
     task.reported_ns = clock_.now_ns();
     policy::WhyDetail detail;
     detail.what = task.state().worker;
@@ -88,6 +92,18 @@ const Task* TaskBook::of_report(const bus::TaskReport& report) const {
   return nullptr;
 }
 
+const Task* TaskBook::of_instance(const std::string& instance) const {
+  // Its own begin with the row's number; one that was taken over from a worker may be called anything.
+  int64_t id = 0;
+  std::from_chars(instance.data(), instance.data() + instance.size(), id);
+  if (const auto found = tasks_.find(id); found != tasks_.end() && instance_of(found->second.row) == instance)
+    return &found->second;
+  for (const auto& [number, task] : tasks_) {
+    if (!task.row.info.instance.empty() && task.row.info.instance == instance) return &task;
+  }
+  return nullptr;
+}
+
 const Task* TaskBook::latest(const std::string& name) const {
   if (const auto found = live_.find(name); found != live_.end()) return found->second;
   for (auto it = tasks_.rbegin(); it != tasks_.rend(); ++it) {
@@ -107,9 +123,22 @@ Result<Task*> TaskBook::to_order(const std::string& name, const char* verb) {
                "load it again to run it again"};
 }
 
-uint32_t TaskBook::count_on(const std::string& worker) const {
-  return static_cast<uint32_t>(
-      std::count_if(live_.begin(), live_.end(), [&](const auto& entry) { return entry.second->on(worker); }));
+const std::map<int64_t, Task*>& TaskBook::on(const std::string& worker) const {
+  static const std::map<int64_t, Task*> kNone;
+  const auto found = on_.find(worker);
+  return found == on_.end() ? kNone : found->second;
+}
+
+void TaskBook::moved(Task& task) {
+  const std::string now = task.on_worker() ? task.state().worker : std::string();
+  if (now == task.listed_on) return;
+  if (!task.listed_on.empty()) {
+    const auto before = on_.find(task.listed_on);
+    before->second.erase(task.row.id);
+    if (before->second.empty()) on_.erase(before);
+  }
+  if (!now.empty()) on_[now][task.row.id] = &task;
+  task.listed_on = now;
 }
 
 Result<Task*> TaskBook::add(TaskRow row, const std::string& request_id) {
@@ -138,6 +167,7 @@ Status TaskBook::save_with(const Task& task, const std::string& request_id) {
 Status TaskBook::try_save(Task& task) {
   auto saved = store_.save_task(task.row);
   task.unsaved = !saved.ok();
+  if (saved && store_.in_batch()) together_.push_back(task.row.id);
   if (!saved) trouble_.say(saved.error());
   return saved;
 }
@@ -177,6 +207,7 @@ void TaskBook::answer(Ticket ticket, const Task& task, const std::string& log_ta
 
 void TaskBook::end(Task& task, bus::Verdict verdict) {
   task.phase = Task::Phase::kEnded;
+  moved(task);
   task.row.info.ended_unix_ms = unix_ms_();
   task.row.reserved_bytes = 0;
   task.state().verdict = checked(std::move(verdict));
@@ -191,10 +222,13 @@ void TaskBook::trim_history() {
   const size_t ended = tasks_.size() - live_.size();
   // Now and then, many at once.
   if (!forgotten_.empty() || ended <= history_ + history_ / 8 + 8) return;
+  std::set<std::string> awaited;  // by tasks that are to follow them
+  for (const auto& [name, task] : live_)
+    awaited.insert(task->row.info.waits_for.begin(), task->row.info.waits_for.end());
   std::vector<int64_t> old;
   for (const auto& [id, task] : tasks_) {
     if (ended - old.size() <= history_) break;
-    if (!task.live()) old.push_back(id);
+    if (!task.live() && awaited.count(instance_of(task.row)) == 0) old.push_back(id);
   }
   if (auto removed = store_.remove_tasks(old); !removed) return trouble_.say(removed.error());
   // Tasks end inside loops over tasks_, where only elements that are not visited may go: so the next tick does it.
@@ -202,8 +236,18 @@ void TaskBook::trim_history() {
 }
 
 void TaskBook::forget() {
-  for (const int64_t id : forgotten_) tasks_.erase(id);
-  forgotten_.clear();
+  for (const int64_t id : std::exchange(forgotten_, {})) erase(id);
+}
+
+void TaskBook::erase(int64_t id) {
+  const auto found = tasks_.find(id);
+  if (found == tasks_.end()) return;
+  bus::TaskState state;
+  state.task = found->second.name(), state.state = bus::TaskState::kRemoved;
+  tasks_.erase(found);
+  // The topic is of the name: it tells of another task where one has it, too.
+  const Task* other = latest(state.task);
+  outside_.publish(other != nullptr ? other->state() : state);
 }
 
 Status TaskBook::remove(const Task& task) {
@@ -213,24 +257,41 @@ Status TaskBook::remove(const Task& task) {
     return removed;
   }
   forgotten_.erase(std::remove(forgotten_.begin(), forgotten_.end(), id), forgotten_.end());
-  tasks_.erase(id);
+  erase(id);
   return {};
 }
 
 void TaskBook::save_unsaved(int64_t now) {
   if (now - retry_saved_ns_ < kSaveRetry) return;
   retry_saved_ns_ = now;
+  save_some(clock_.now_ns() + kSaveSlice);
+}
+
+void TaskBook::save_some(int64_t until_ns) {
+  Together together(*this);
   for (auto& [id, task] : tasks_) {
     if (!task.unsaved) continue;
     save(task);
     if (task.unsaved) return;  // the disk still refuses
+    if (clock_.now_ns() >= until_ns) {
+      retry_saved_ns_ = 0;
+      return;
+    }
   }
+}
+
+void TaskBook::Together::end() {
+  if (!std::exchange(batch_, false)) return;
+  const auto saved = book_.store_.end_batch();
+  for (const int64_t id : std::exchange(book_.together_, {})) {
+    if (Task* task = saved ? nullptr : book_.by_id(id)) task->unsaved = true;
+  }
+  if (!saved) book_.trouble_.say(saved.error());
 }
 
 void TaskBook::flush() {
   for (auto& [id, task] : tasks_) task.unsaved = task.unsaved || task.on_worker();  // for their counters
-  retry_saved_ns_ = 0;
-  save_unsaved(std::max(clock_.now_ns(), kSaveRetry));
+  save_some(INT64_MAX);
 }
 
 void TaskBook::excuse(int64_t now_ns) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "disk_trouble.hpp"
@@ -36,6 +37,7 @@ struct Task {
   int64_t create_sent_ns = 0;
   uint32_t create_tries = 0;
   uint32_t profile_failures = 0;
+  bool profile_here = false;         ///< only on devices it may run on: on another its profile has failed
   Restarts restarts;                 ///< those of late; row.info.restarts are all
   int64_t not_before_ns = 0;         ///< queued: not to be placed earlier, since a worker has just said no
   int64_t fenced_until_ns = 0;       ///< queued: until then there may be another copy that executes
@@ -46,7 +48,8 @@ struct Task {
   mutable std::map<std::string, std::string> profile_keys;  ///< by device model; hashing is not free
   std::vector<Ticket> replace_waiting;                      ///< of those who wait for the replacement under way
   int64_t replace_sent_ns = 0;
-  bool unsaved = false;  ///< the disk has not taken the present state yet
+  bool unsaved = false;   ///< the disk has not taken the present state yet
+  std::string listed_on;  ///< TaskBook's: whose list of tasks it is in
 
   bus::TaskState& state() { return row.info.state; }
   const bus::TaskState& state() const { return row.info.state; }
@@ -66,8 +69,6 @@ std::string instance_of(const TaskRow& row);
 /// calls while going through tasks. One thread; what saves blocks on the disk.
 class TaskBook {
  public:
-  static constexpr size_t kMaxLive = 10'000;
-
   /// `unix_ms` gives the wall clock, for dates shown to people only; `history`: ended tasks that are kept.
   TaskBook(StateStore& store, Outside& outside, const Clock& clock, DiskTrouble& trouble,
            std::function<int64_t()> unix_ms, size_t history);
@@ -96,9 +97,16 @@ class TaskBook {
   void see_epoch(uint64_t epoch);
   /// The live one of that name, else the last that has ended; nullptr: there is none.
   const Task* latest(const std::string& name) const;
+  /// nullptr: there is no record of it.
+  const Task* of_instance(const std::string& instance) const;
   /// A live task, for an order. Errors, with `verb` in the sentence: kNotFound, kInvalidArgument (it has ended).
   Result<Task*> to_order(const std::string& name, const char* verb);
-  uint32_t count_on(const std::string& worker) const;
+  /// Those on a worker, by id. Whoever changes a task's phase or worker says so with moved().
+  const std::map<int64_t, Task*>& on(const std::string& worker) const;
+  void moved(Task& task);
+  uint32_t count_on(const std::string& worker) const { return static_cast<uint32_t>(on(worker).size()); }
+  /// While it lives, what is saved goes to the disk together, at its end.
+  class Together;
 
   /// A new task of row.info in the queue, saved together with the request that asked for it, and published. Errors: the
   /// disk's; there is no task then.
@@ -133,6 +141,9 @@ class TaskBook {
   /// Forgets an ended task now; nobody may be going through tasks. Errors: the disk's; it is kept then.
   Status remove(const Task& task);
 
+  /// The disk may take it later, with others: what a manager that is killed before that learns anew from workers.
+  static void save_later(Task& task) { task.unsaved = true; }
+  /// Some of what the disk has not taken yet: it is done at the next call where this would take long.
   void save_unsaved(int64_t now);
   /// Saves what the disk has not taken yet, and the counters of those that run. For the end of the program.
   void flush();
@@ -141,6 +152,8 @@ class TaskBook {
   int64_t unix_ms() const { return unix_ms_(); }
 
  private:
+  void erase(int64_t id);
+  void save_some(int64_t until_ns);
   StateStore& store_;
   Outside& outside_;
   const Clock& clock_;
@@ -149,10 +162,26 @@ class TaskBook {
   size_t history_;
   std::map<int64_t, Task> tasks_;
   std::map<std::string, Task*> live_;
+  std::unordered_map<std::string, std::map<int64_t, Task*>> on_;  // by worker
   std::vector<int64_t> forgotten_;  // ended tasks that are off the disk and leave memory at the next tick
   int64_t next_id_ = 1;
   uint64_t highest_epoch_ = 0;
   int64_t retry_saved_ns_ = 0;
+  std::vector<int64_t> together_;  // saved in the present batch
+};
+
+class TaskBook::Together {
+ public:
+  explicit Together(TaskBook& book) : book_(book), batch_(book.store_.begin_batch()) {}
+  ~Together() { end(); }
+  Together(const Together&) = delete;
+  Together& operator=(const Together&) = delete;
+  /// From now on it is on the disk, or counts as unsaved.
+  void end();
+
+ private:
+  TaskBook& book_;
+  bool batch_;
 };
 
 }  // namespace freeride::manager

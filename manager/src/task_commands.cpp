@@ -1,7 +1,10 @@
 #include "task_commands.hpp"
 
+#include <algorithm>
+
 #include "text.hpp"
 #include "verdicts.hpp"
+#include "wishes.hpp"
 
 namespace freeride::manager {
 namespace {
@@ -35,6 +38,10 @@ void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus:
   row.info.load.name = *name;
   row.info.load.sha256 = *sha256;
   row.info.submitted_unix_ms = the_.tasks.unix_ms();
+  for (const std::string& after : asked.after) {
+    const Task* other = the_.tasks.latest(*parse_after(after));
+    if (other != nullptr && other->live()) row.info.waits_for.push_back(instance_of(other->row));
+  }
   auto& state = row.info.state;
   state.task = *name;
   state.plugin = asked.plugin;
@@ -117,10 +124,27 @@ void TaskCommands::stop_unknown(Ticket ticket, const Copies::Unknown& unknown) {
   if (!added) return the_.outside.answer(ticket, added.error());
   Task& task = **added;
   task.phase = Task::Phase::kPlaced;
+  the_.tasks.moved(task);
   the_.tasks.set_state(task, state.state, policy::Why::kStopping);
   the_.tasks.save(task);
   send_order(task);
   the_.tasks.answer(ticket, task);
+}
+
+void TaskCommands::stop_over_time() {
+  for (auto& [id, task] : the_.tasks.all()) {
+    if (!task.live() || task.row.stopping || !is_over_time(task, the_.tasks.unix_ms())) continue;
+    stop_for(task, "its time was over (--time)");
+  }
+}
+
+void TaskCommands::stop_for(Task& task, const std::string& reason) {
+  if (!task.on_worker()) return the_.lifecycle.end(task, verdict_of(VerdictKind::kStopped, Cause::kOrder, reason));
+  task.row.stopping = true;
+  TaskBook::explain(task, policy::Why::kStopping);
+  the_.tasks.save(task);
+  send_order(task);
+  the_.tasks.publish(task);
 }
 
 void TaskCommands::pause(Ticket ticket, const std::string& name) {
@@ -161,6 +185,11 @@ void TaskCommands::remove(Ticket ticket, const std::string& name) {
     const auto reported = worker->tasks.find(name);
     if (reported != worker->tasks.end() && the_.tasks.of_report(reported->second) == task)
       return refuse(Code::kUnavailable, "worker " + worker->name + " is about to clear up after it", "try again");
+  }
+  for (auto& [id, other] : the_.tasks.all()) {
+    const auto& waits_for = other.row.info.waits_for;
+    if (other.live() && std::find(waits_for.begin(), waits_for.end(), instance_of(task->row)) != waits_for.end())
+      return refuse(Code::kUnavailable, "task " + other.name() + " waits for it", "try again");
   }
   bus::TaskReply reply;
   reply.task = task->row.info;

@@ -38,6 +38,10 @@ class TaskCommands {
   /// A new task, on disk. A repeated request is answered with the task that it has made.
   void load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment);
   void stop(Ticket ticket, const std::string& task);
+  /// Stops those whose time is over (load --time).
+  void stop_over_time();
+  /// Stops a live task, for a reason of the manager's own.
+  void stop_for(Task& task, const std::string& reason);
   void pause(Ticket ticket, const std::string& task);
   void resume(Ticket ticket, const std::string& task);
   /// Forgets a task that has ended, unless its worker may still have something of it: that is told apart by the record.

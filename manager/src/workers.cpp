@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "text.hpp"
 
@@ -71,6 +73,34 @@ std::vector<const Worker*> Workers::called(const std::string& text) const {
   return found;
 }
 
+std::vector<std::string> Workers::reporting(const std::string& task) const {
+  const auto found = reporting_.find(task);
+  if (found == reporting_.end()) return {};
+  return {found->second.begin(), found->second.end()};
+}
+
+void Workers::look_at_kinds() const {
+  if (std::exchange(kinds_of_version_, version_) == version_) return;
+  kinds_.clear();
+  largest_bytes_ = 0;
+  std::set<std::tuple<std::string, int64_t, bool>> seen;
+  for (const auto& [name, worker] : workers_) {
+    if (!worker.up()) continue;
+    largest_bytes_ = std::max(largest_bytes_, worker.memory_bytes);
+    if (seen.emplace(worker.model, worker.context_bytes, worker.on_gpu()).second) kinds_.push_back(&worker);
+  }
+}
+
+const std::vector<const Worker*>& Workers::kinds() const {
+  look_at_kinds();
+  return kinds_;
+}
+
+int64_t Workers::largest_bytes() const {
+  look_at_kinds();
+  return largest_bytes_;
+}
+
 void Workers::plan_is_due(const std::string& name) {
   if (Worker* worker = find(name)) worker->plan_due = true;
 }
@@ -78,8 +108,11 @@ void Workers::plan_is_due(const std::string& name) {
 Result<Workers::Registered> Workers::register_worker(const std::string& peer, const bus::RegisterWorker& news) {
   if (!is_plain(news.worker) || !is_plain(news.incarnation))
     return Error{Code::kInvalidArgument, "a worker must give its name and incarnation", {}};
-  if (workers_.count(news.worker) == 0 && workers_.size() >= kMax)
-    return Error{Code::kExhausted, "there are 1024 workers already", {}};
+  if (workers_.count(news.worker) == 0 && workers_.size() >= most_) {
+    return Error{Code::kExhausted, "there are " + std::to_string(most_) + " workers already",
+                 "start freeride-manager with a larger --max-workers"};
+  }
+  ++version_;
   Worker& worker = workers_[news.worker];
   const bool same = worker.incarnation == news.incarnation;
   spdlog::info("worker {}: {} (pid {}, {} tasks, {} ranks)", news.worker, same ? "back" : "registered", news.pid,
@@ -99,6 +132,12 @@ Result<Workers::Registered> Workers::register_worker(const std::string& peer, co
   worker.heard_ns = clock_.now_ns();
   worker.number = news.number;
   worker.plan_id.clear();
+  // "own", and from Link the id that this host has for the manager, where the worker is on it.
+  worker.file_users = news.file_users == "all" ? news.file_users : "";
+  if (news.file_users.rfind("own", 0) == 0)
+    worker.file_users = news.worker.substr(0, news.worker.rfind(':')) + news.file_users.substr(3);
+  worker.drained = 0;
+  worker.not_empty.clear();
   worker.plugins.clear();
   take_ranks(worker, news.ranks);
   take_plugins(worker, news.plugins);
@@ -117,9 +156,12 @@ Result<Worker*> Workers::take_report(const std::string& peer, const bus::WorkerR
   if (worker->state == Worker::State::kLost) {
     spdlog::info("worker {}: heard again", worker->name);
     worker->state = Worker::State::kUp;
+    ++version_;
     worker->plan_due = due_.raised = true;
   }
   worker->usable_bytes = sane_bytes(report.usable_bytes);
+  worker->drained = report.drained;
+  worker->not_empty = bounded(report.not_empty, kMaxReason);
   const size_t ranks_before = worker->ranks.size();
   take_ranks(*worker, report.ranks);
   if (worker->ranks.size() != ranks_before) due_.raised = true;
@@ -148,6 +190,11 @@ void Workers::take_ranks(Worker& worker, const std::vector<bus::TrainingState>& 
     worker.ranks.back().worker = worker.name;
     worker.ranks.back().framework = bounded(rank.framework, 64);
   }
+  const auto same = [](const bus::TrainingState& a, const bus::TrainingState& b) {
+    return a.job == b.job && a.stage == b.stage && a.stages == b.stages && a.replica == b.replica &&
+           a.replicas == b.replicas && (a.state == "disabled") == (b.state == "disabled");
+  };
+  if (!std::equal(before.begin(), before.end(), worker.ranks.begin(), worker.ranks.end(), same)) ++version_;
 }
 
 void Workers::take_plugins(Worker& worker, const std::vector<bus::PluginState>& plugins) {
@@ -165,19 +212,35 @@ void Workers::take_plugins(Worker& worker, const std::vector<bus::PluginState>& 
 }
 
 void Workers::take_tasks(Worker& worker, const std::vector<bus::TaskReport>& reports) {
-  worker.tasks.clear();
+  std::map<std::string, bus::TaskReport> tasks;
   for (const auto& report : reports) {
-    if (worker.tasks.size() >= kMaxTasksOfWorker) break;
-    if (!is_task_name(report.task)) continue;
-    worker.tasks[report.task] = report;
+    if (tasks.size() >= kMaxTasksOfWorker) break;
+    if (is_task_name(report.task)) tasks[report.task] = report;
   }
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+  if (!std::equal(tasks.begin(), tasks.end(), worker.tasks.begin(), worker.tasks.end(), same)) {
+    forget_tasks(worker);
+    for (const auto& [name, report] : tasks) reporting_[name].insert(worker.name);
+  }
+  worker.tasks = std::move(tasks);
+}
+
+void Workers::forget_tasks(Worker& worker) {
+  for (const auto& [name, report] : worker.tasks) {
+    const auto its = reporting_.find(name);
+    if (its == reporting_.end()) continue;
+    its->second.erase(worker.name);
+    if (its->second.empty()) reporting_.erase(its);
+  }
+  worker.tasks.clear();
 }
 
 void Workers::gone(Worker& worker, Worker::State state) {
   spdlog::warn("worker {}: {}", worker.name, name_of(state));
   worker.state = state;
+  ++version_;
   worker.ranks.clear();
-  worker.tasks.clear();
+  forget_tasks(worker);
   worker.plan_id.clear();
   due_.raised = true;
 }
@@ -195,8 +258,10 @@ void Workers::excuse(int64_t now_ns) {
 }
 
 void Workers::forget_old(int64_t now) {
-  std::erase_if(workers_,
-                [now](const auto& entry) { return !entry.second.up() && now - entry.second.heard_ns > kForgetAfter; });
+  const auto old = [now](const auto& entry) {
+    return !entry.second.up() && now - entry.second.heard_ns > kForgetAfter;
+  };
+  if (std::erase_if(workers_, old) > 0) ++version_;
 }
 
 bus::WorkerState Workers::state_of(const Worker& worker) const {

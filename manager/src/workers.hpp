@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "freeride/base/clock.hpp"
@@ -30,6 +32,10 @@ struct Worker {
   bool plan_due = false;                            ///< its plan has changed since it last took one
   std::string plan_id;                              ///< request id of the plan under way; empty: none
   uint64_t number = 0;                              ///< of its latest registration or report
+  std::string file_users;                           ///< as in its registration
+  uint64_t drain = 0;                               ///< WorkerPlan::drain; 0: it is not to be drained
+  uint64_t drained = 0;                             ///< the latest of these that it has carried out
+  std::string not_empty;                            ///< what it says is still there
   bus::WorkerState published;
 
   bool up() const { return state == State::kUp; }
@@ -44,10 +50,9 @@ struct Worker {
 /// jobs; what they say of tasks is kept unread in Worker::tasks. One thread; never blocks.
 class Workers {
  public:
-  static constexpr size_t kMax = 1024;
-
-  Workers(Outside& outside, const Clock& clock, const TaskBook& tasks, Jobs& jobs, PlacementDue& due)
-      : outside_(outside), clock_(clock), tasks_(tasks), jobs_(jobs), due_(due) {}
+  /// `most`: that are kept.
+  Workers(Outside& outside, const Clock& clock, const TaskBook& tasks, Jobs& jobs, PlacementDue& due, size_t most)
+      : outside_(outside), clock_(clock), tasks_(tasks), jobs_(jobs), due_(due), most_(most) {}
 
   std::map<std::string, Worker>& all() { return workers_; }  ///< by name, with those that are down or lost
   const std::map<std::string, Worker>& all() const { return workers_; }
@@ -59,6 +64,14 @@ class Workers {
   bool any_up() const;
   /// Those that `text` means: the one of this name, else all that are called so.
   std::vector<const Worker*> called(const std::string& text) const;
+  /// Names of those whose last report has a task or profile of that name.
+  std::vector<std::string> reporting(const std::string& task) const;
+  /// Another one whenever a worker or a rank has come, gone or changed.
+  uint64_t version() const { return version_; }
+  /// Of those that are up, one for each kind: device model, memory of a context, and whether it is a GPU. For
+  /// questions that have the same answer for all of a kind.
+  const std::vector<const Worker*>& kinds() const;
+  int64_t largest_bytes() const;  ///< memory of the largest that is up; 0: none is
   /// The worker's plan has changed, if there is such a worker.
   void plan_is_due(const std::string& name);
 
@@ -85,7 +98,9 @@ class Workers {
  private:
   void take_ranks(Worker& worker, const std::vector<bus::TrainingState>& ranks);
   static void take_plugins(Worker& worker, const std::vector<bus::PluginState>& plugins);
-  static void take_tasks(Worker& worker, const std::vector<bus::TaskReport>& reports);
+  void take_tasks(Worker& worker, const std::vector<bus::TaskReport>& reports);
+  void forget_tasks(Worker& worker);
+  void look_at_kinds() const;
   bus::WorkerState state_of(const Worker& worker) const;
 
   Outside& outside_;
@@ -93,7 +108,13 @@ class Workers {
   const TaskBook& tasks_;
   Jobs& jobs_;
   PlacementDue& due_;
+  size_t most_;
   std::map<std::string, Worker> workers_;
+  std::unordered_map<std::string, std::set<std::string>> reporting_;  // by task
+  uint64_t version_ = 1;
+  mutable uint64_t kinds_of_version_ = 0;
+  mutable std::vector<const Worker*> kinds_;
+  mutable int64_t largest_bytes_ = 0;
 };
 
 }  // namespace freeride::manager

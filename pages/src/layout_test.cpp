@@ -69,7 +69,7 @@ std::map<std::string, Layout> layouts_of_header() {
 #undef T
 #define T freeride_lease_page
   layouts["lease"] = {sizeof(T),
-                      {FIELD(T, header), FIELD(T, sequence), FIELD(T, order), FIELD(T, kind), FIELD(T, reserved0),
+                      {FIELD(T, header), FIELD(T, sequence), FIELD(T, order), FIELD(T, kind), FIELD(T, iteration),
                        FIELD(T, lease_id), FIELD(T, deadline_ns), FIELD(T, opened_ns), FIELD(T, grace_ns),
                        FIELD(T, hang_ns), FIELD(T, begin_ns), FIELD(T, orders_until_ns), FIELD(T, orders_end_ns)}};
 #undef T

@@ -240,6 +240,7 @@ void write_lease(freeride_lease_page& page, const Lease& lease) {
   __atomic_thread_fence(__ATOMIC_RELEASE);  // no field store may be seen before the odd value
   store_relaxed(page.order, lease.order);
   store_relaxed(page.kind, lease.kind);
+  store_relaxed(page.iteration, lease.iteration);
   store_relaxed(page.lease_id, lease.lease_id);
   store_relaxed(page.deadline_ns, lease.deadline_ns);
   store_relaxed(page.opened_ns, lease.opened_ns);
@@ -255,6 +256,7 @@ bool read_lease(const freeride_lease_page& page, Lease& lease, uint32_t& sequenc
     if ((before & 1u) == 0) {
       lease.order = load_relaxed(page.order);
       lease.kind = load_relaxed(page.kind);
+      lease.iteration = load_relaxed(page.iteration);
       lease.lease_id = load_relaxed(page.lease_id);
       lease.deadline_ns = load_relaxed(page.deadline_ns);
       lease.opened_ns = load_relaxed(page.opened_ns);

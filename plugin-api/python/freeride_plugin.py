@@ -25,14 +25,37 @@ This file depends on nothing. The runner carries a copy of its own, so a task al
 plugin-api/python on PYTHONPATH to run a task's class in tests of yours.
 """
 
+import array
+import base64
+import collections
+import contextlib
 import enum
+import importlib
+import importlib.abc
+import importlib.util
+import json
 import math
+import os
 import re
+import struct
 import sys
+import threading
+import time
 import traceback
 import types
+import zlib
 
-__all__ = ["SideTask", "Param", "Step", "StepAbandoned", "TorchQueue", "TaskError", "Unavailable", "BadParameter"]
+__all__ = [
+    "SideTask",
+    "Batch",
+    "Param",
+    "Step",
+    "StepAbandoned",
+    "TorchQueue",
+    "TaskError",
+    "Unavailable",
+    "BadParameter",
+]
 
 
 class Step(enum.Enum):
@@ -205,6 +228,440 @@ class SideTask:
         return f"{self.scratch_dir}/{file}"
 
 
+class Batch(SideTask):
+    """A task for `freeride-ctl batch`: inherit, and write process(). A file with a function process(items) and no class will do.
+
+    class Lengths(Batch):
+        def process(self, items):
+            return [len(item["prompt"]) for item in items]
+
+    An item is what its line of JSON says, a line of text without its end, or the path of a file. A result is whatever JSON can
+    say. How many items come at once is learned from the lengths of leases, up to `most_at_once`. An exception makes the items
+    come again one by one; one that fails as often as --retries says goes to the file of failed items, with the reason."""
+
+    most_at_once = 256
+    batch = Param("", "the batch's folder in the sandbox: set by freeride-ctl batch")
+    _run = None
+    _claimed = False
+
+    def metric(self, name, value):
+        if not self._claimed:  # before those of the plugin's own take all the places that there are
+            self._claimed = True
+            for its in ("done", "range", "doing", "failed", "phase"):
+                super().metric("batch." + its, 0)
+        super().metric(name, value)
+
+    def process(self, items):
+        raise TaskError("the class has no process(items)")
+
+    def RunNextStep(self):
+        if self._run is None:
+            if not self.batch:
+                raise TaskError("it is for a batch: freeride-ctl batch FILE --input ITEMS --output RESULTS")
+            self._run = _BatchRun(self)
+        self._run.step()
+
+
+class _LeaseFit:
+    """How many items fit well into a step: a quarter of a short lease. A pause between two steps was the end of a lease."""
+
+    PAUSE_S, SHARE, LEAST_S, MOST_S = 0.0005, 0.25, 0.0005, 0.05
+
+    def __init__(self):
+        self.lengths = collections.deque(maxlen=32)
+        self.begin = self.end = 0.0
+        self.item_s = 0.0
+
+    def begin_step(self, now):
+        if now - self.end > self.PAUSE_S:
+            if self.end > self.begin:
+                self.lengths.append(self.end - self.begin)
+            self.begin = now
+        self.step_begin = now
+
+    def end_step(self, now, items):
+        self.end = now
+        if items:
+            each = (now - self.step_begin) / items
+            self.item_s = each if self.item_s == 0 else 0.9 * self.item_s + 0.1 * each
+
+    def items(self, most):
+        if self.item_s == 0:
+            return 1
+        now = self.end - self.begin
+        short = sorted(self.lengths)[len(self.lengths) // 4] if self.lengths else now
+        target = min(max(self.SHARE * max(short, now), self.LEAST_S), self.MOST_S)
+        return max(1, min(most, int(target / self.item_s)))
+
+
+class _Synced:
+    """A file of records whose bytes reach the disk on a thread apart, so that no step waits for it."""
+
+    def __init__(self, folder):
+        self.path = f"{folder}/part-{os.urandom(8).hex()}"
+        self.fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        _sync_folder(folder)
+        self.on_disk, self.wanted, self.error, self.thread = None, None, None, None
+        self.due = 0.0
+
+    def write(self, text):
+        while text:
+            text = text[os.write(self.fd, text) :]
+
+    def sync(self, mark, now=None):
+        """Some time from now on_disk is `mark`, or a later one. With `now`: not too often."""
+        self.wanted = mark
+        if now is not None and now < self.due:
+            return
+        if self.thread is not None and self.thread.is_alive():
+            return
+        self.check()
+        if self.on_disk == self.wanted:
+            return
+        self.due = time.monotonic() + 0.2
+        self.thread = threading.Thread(target=self._sync, args=(self.wanted,), daemon=True)
+        self.thread.start()
+
+    def _sync(self, mark):
+        try:
+            os.fdatasync(self.fd)
+            self.on_disk = mark
+        except OSError as error:
+            self.error = error
+
+    def check(self):
+        if self.error is not None:
+            raise TaskError(f"the results cannot be written to {self.path}: {self.error.strerror}")
+
+
+def _sync_folder(folder):
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _record(item, kind, payload):
+    return b"%d %08x %s %s\n" % (item, zlib.crc32(b"%d %s %s" % (item, kind, payload)), kind, payload)
+
+
+def _read_record(line):
+    """(item, kind, payload), or None: half a record, or a damaged one."""
+    words = line[:-1].split(b" ", 3)
+    if len(words) != 4 or line[-1:] != b"\n":
+        return None
+    try:
+        item = int(words[0])
+        good = int(words[1], 16) == zlib.crc32(b"%d %s %s" % (item, words[2], words[3]))
+    except ValueError:
+        return None
+    return (item, words[2], words[3]) if good else None
+
+
+def _json(value):
+    # A lone surrogate becomes the escape that JSON has for it.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+class _BatchRun:
+    """One member of a batch. The manager's orders are the file .freeride-work in the scratch folder; what has been done is
+    said in metrics (docs/batches.md)."""
+
+    LOOK_S, COUNT_BITS, DOING_BITS = 0.02, 26, 16
+
+    def __init__(self, task):
+        self.task, self.folder = task, task.batch
+        self.orders_file = task.scratch_path(".freeride-work")
+        self.fit = _LeaseFit()
+        self.orders_seen, self.looked, self.ranges, self.failures, self.phase = None, -1.0, [], {}, ""
+        self.range, self.offset, self.last_number = None, 0, 0
+        self.alone_until, self.tries, self.failed, self.shown_tracebacks = 0, 0, 0, 0
+        self.out, self.said, self.generator, self.info, self.batch_id = None, None, None, None, None
+
+    # ---- orders
+    def look(self, now):
+        if now - self.looked < self.LOOK_S:
+            return
+        self.looked = now
+        try:
+            status = os.stat(self.orders_file)
+            seen = (status.st_ino, status.st_mtime_ns)
+            if seen == self.orders_seen:
+                return
+            with open(self.orders_file, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        except OSError:
+            return
+        self.orders_seen = seen
+        self.ranges, self.failures, self.phase, self.batch_id = [], {}, "", None
+        for words in (line.split(" ", 3) for line in lines):
+            if words[0] == "batch" and len(words) == 2:
+                self.batch_id = words[1]
+            elif words[0] == "range" and len(words) == 4:
+                self.ranges.append(tuple(map(int, words[1:])))
+            elif words[0] == "failed" and len(words) == 4:
+                self.failures[int(words[1])] = (int(words[2]), words[3])
+            elif words[0] in ("assemble", "clear"):
+                self.phase = words[0]
+
+    def step(self):
+        now = time.perf_counter()
+        self.fit.begin_step(now)
+        items = self.work(now)
+        self.fit.end_step(time.perf_counter(), items)
+
+    def work(self, now):
+        """Returns how many items it has handled."""
+        self.say_what_is_on_disk(now)
+        if self.range is None:
+            self.look(now)
+            if self.phase:
+                self.put_together()
+                return 0
+            if not self.begin_range():
+                time.sleep(0.0003)  # nothing to do: let others have the core
+                return 0
+        return self.handle_items()
+
+    def say_what_is_on_disk(self, now):
+        if self.out is None:
+            return
+        if self.out.wanted != self.out.on_disk:
+            self.out.sync(self.out.wanted, now)
+        self.out.check()
+        mark = self.out.on_disk
+        if mark is not None and mark != self.said:
+            self.said = mark
+            self.task.metric("batch.done", (mark[0] << self.COUNT_BITS) + mark[1])
+
+    def begin_range(self):
+        following = [one for one in self.ranges if one[0] > self.last_number]
+        if not following:
+            return False
+        self.open()
+        self.range, self.offset, self.alone_until = following[0], 0, 0
+        self.last_number = self.range[0]
+        self.task.metric("batch.doing", 0)
+        self.task.metric("batch.range", self.range[0])
+        return True
+
+    # ---- items
+    def open(self):
+        if self.info is not None:
+            return
+        self.info = self.read_info()
+        self.index = os.open(f"{self.folder}/index", os.O_RDONLY)
+        of_files = self.info["kind"] == "files"
+        self.source = os.open(f"{self.folder}/names" if of_files else self.info["input"], os.O_RDONLY)
+        status = os.fstat(self.source)
+        if not of_files and [status.st_size, status.st_mtime_ns] != [self.info["size"], self.info["mtime_ns"]]:
+            raise TaskError("the input has been changed since the batch was submitted: submit it again")
+        self.out = _Synced(self.folder)
+
+    def read_info(self):
+        """What the folder is for. A manager of an earlier version does not say which batch this is."""
+        with open(f"{self.folder}/batch.json", encoding="utf-8") as file:
+            info = json.load(file)
+        if self.batch_id not in (None, info.get("id")):
+            raise TaskError(f"{self.folder} belongs to a later batch of the same output")
+        return info
+
+    def items(self, first, count):
+        """The items as bytes."""
+        bounds = struct.unpack(f"<{2 * count}Q", os.pread(self.index, 16 * count, 16 * first))
+        begin = bounds[0]
+        data = os.pread(self.source, bounds[-1] - begin, begin)
+        if len(data) != bounds[-1] - begin:
+            raise TaskError("the input is shorter than when the batch was submitted")
+        return [data[bounds[i] - begin : bounds[i + 1] - begin] for i in range(0, 2 * count, 2)]
+
+    def decoded(self, item):
+        if self.info["kind"] == "jsonl":
+            return json.loads(item)
+        if self.info["kind"] == "files":
+            return f"{self.info['input']}/{os.fsdecode(item)}"
+        return item.decode("utf-8", "surrogateescape")
+
+    def handle_items(self):
+        number, first, count = self.range
+        most = 1 if self.offset < self.alone_until else self.task.most_at_once
+        here = min(self.fit.items(most), count - self.offset)
+        at = first + self.offset
+        items = self.items(at, here)
+        self.task.metric("batch.doing", (self.offset << self.DOING_BITS) + here)
+        try:
+            asked = [self.decoded(item) for item in items]
+            results = self.task.process(asked)
+            if not isinstance(results, (list, tuple)) or len(results) != here:
+                raise TaskError(f"process() was given {here} items and must return a list of as many results")
+            records = [_record(at + i, b"r", _json(result)) for i, result in enumerate(results)]
+            self.task.metric("batch.doing", 0)  # what goes wrong from here on is no item's fault
+        except TaskError:
+            self.task.metric("batch.doing", 0)  # no item's fault
+            raise
+        except Exception as error:
+            records = self.failed_records(at, here, error)
+        if records:
+            try:
+                self.out.write(b"".join(records))
+            except OSError as error:
+                self.task.metric("batch.doing", 0)
+                raise TaskError(f"the results cannot be written to {self.folder}: {error.strerror}") from error
+            self.offset += here
+            self.tries = 0
+            self.out.sync((number, self.offset), None if self.offset == count else time.monotonic())
+        if self.offset == count:
+            self.range = None
+        return here
+
+    def failed_records(self, at, count, error):
+        """The record of an item that has failed for the last time; else nothing: it comes again, alone."""
+        if count > 1:
+            self.alone_until = max(self.alone_until, self.offset + count)
+            return []
+        self.tries += 1
+        if self.tries < self.info["tries"]:
+            return []
+        reason = f"{type(error).__name__}: {str(error).strip()}".split("\n")[0][:1000]
+        if self.shown_tracebacks < 10:
+            self.shown_tracebacks += 1
+            for line in traceback.format_exception(type(error), error, error.__traceback__):
+                self.task.log(f"item {at}: {line.rstrip()}", 2)
+        self.failed += 1
+        self.task.metric("batch.failed", self.failed)
+        return [_record(at, b"f", _json({"reason": reason, "tries": self.tries}))]
+
+    # ---- the end: the output is put together, then the batch's folder is cleared away
+    def put_together(self):
+        if self.generator is None or self.generator[0] != self.phase:
+            self.generator = (self.phase, self.assemble() if self.phase == "assemble" else self.clear())
+        if next(self.generator[1], None) is None:
+            time.sleep(0.0003)  # done; the manager will say what comes next
+
+    def assemble(self):
+        """Every step does a little of it. Written twice it is written the same."""
+        marker = f"{self.folder}/assembled"
+        try:
+            self.read_info()
+            with open(marker, encoding="ascii") as file:
+                failed = int(file.read())
+        except (OSError, ValueError):  # not yet, or half written when the host went down
+            self.info = self.read_info()
+            failed = yield from self.write_output(marker)
+        self.task.metric("batch.failed", failed)
+        self.task.metric("batch.phase", 1)
+
+    def parts(self):
+        return sorted(f"{self.folder}/{name}" for name in os.listdir(self.folder) if name.startswith("part-"))
+
+    def write_output(self, marker):
+        total, parts = self.info["items"], self.parts()
+        where, failures = array.array("q", [-1]) * total, {}
+        for number, part in enumerate(parts):
+            with open(part, "rb") as file:
+                begin = 0
+                for n, line in enumerate(file):
+                    record = _read_record(line)
+                    if record is not None and 0 <= record[0] < total and where[record[0]] < 0:
+                        if record[1] == b"r":
+                            where[record[0]] = (number << 44) + begin
+                        elif record[1] == b"f":
+                            failures[record[0]] = record[2]
+                    begin += len(line)
+                    if n % 64 == 63:
+                        yield True
+        for item, (tries, reason) in self.failures.items():
+            failures.setdefault(item, _json({"reason": reason, "tries": tries}))
+        failures = {item: failures[item] for item in sorted(failures) if 0 <= item < total and where[item] < 0}
+        for item in range(total):
+            if where[item] < 0 and item not in failures:
+                raise TaskError(f"item {item} has no result in {self.info['output']}.parts, though it was done")
+            if item % 1024 == 1023:
+                yield True
+        target = os.path.dirname(self.folder)
+        new = f"{self.folder}/new-{os.urandom(8).hex()}"
+        lines = self.in_order(where, parts) if self.info["in_order"] else self.as_committed(where, parts)
+        if failures:
+            yield from self.write_file(f"{new}-failed", self.failure_lines(failures))
+        yield from self.write_file(new, lines)
+        if failures:
+            os.rename(f"{new}-failed", f"{target}/{self.info['failed']}")
+        os.rename(new, f"{target}/{self.info['output']}")
+        _sync_folder(target)
+        with open(marker, "w", encoding="ascii") as file:
+            file.write(str(len(failures)))
+        return len(failures)
+
+    def write_file(self, path, lines):
+        with open(path, "wb") as file:
+            for n, line in enumerate(lines):
+                file.write(line)
+                if n % 64 == 63:
+                    yield True
+            file.flush()
+            thread = threading.Thread(target=os.fsync, args=(file.fileno(),), daemon=True)
+            thread.start()
+            while thread.is_alive():
+                time.sleep(0.0003)
+                yield True
+            os.fsync(file.fileno())  # says what went wrong, if anything did
+
+    def line(self, item, key, payload):
+        name = b""
+        if self.info["kind"] == "files":
+            name = b'"item":%s,' % _json(os.fsdecode(self.names(item)))
+        return b'{"index":%d,%s%s%s}\n' % (item, name, key, payload)
+
+    def names(self, item):
+        if not hasattr(self, "named"):
+            with open(f"{self.folder}/names", "rb") as file:
+                self.named = file.read().split(b"\0")
+        return self.named[item]
+
+    def failure_lines(self, failures):
+        for item, payload in failures.items():
+            yield self.line(item, b"", payload[1:-1])
+
+    def as_committed(self, where, parts):
+        for number, part in enumerate(parts):
+            with open(part, "rb") as file:
+                begin = 0
+                for line in file:
+                    record = _read_record(line)
+                    if record is not None and record[1] == b"r" and 0 <= record[0] < len(where):
+                        if where[record[0]] == (number << 44) + begin:
+                            yield self.line(record[0], b'"result":', record[2])
+                    begin += len(line)
+
+    def in_order(self, where, parts):
+        files = collections.OrderedDict()
+        for item, place in enumerate(where):
+            if place < 0:
+                continue
+            number = place >> 44
+            if number not in files:
+                if len(files) >= 32:
+                    files.popitem(last=False)[1].close()
+                files[number] = open(parts[number], "rb")  # noqa: SIM115: some stay open
+            files[number].seek(place & ((1 << 44) - 1))
+            yield self.line(item, b'"result":', _read_record(files[number].readline())[2])
+        for file in files.values():
+            file.close()
+
+    def clear(self):
+        """What says that the output is there goes last."""
+        with contextlib.suppress(FileNotFoundError):
+            self.read_info()
+            names = sorted(os.listdir(self.folder), key=lambda name: (name in ("batch.json", "assembled"), name))
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{self.folder}/{name}")
+                yield True
+            os.rmdir(self.folder)
+        self.task.metric("batch.phase", 2)
+
+
 class TorchQueue:
     """For yield_point(queue): the current stream of PyTorch. Make it in InitSideTask, with self.torch_device; on a CPU there is nothing to wait for.
     A queue of another library has the same two methods."""
@@ -228,8 +685,64 @@ class TorchQueue:
             self._events[1 if all else 0].synchronize()
 
 
+# ---- for the file that freeride-ctl makes of a folder (ctl/src/python_package.cpp)
+
+
+class _PackageLoader(importlib.abc.SourceLoader):
+    """Imports a package's modules from a dict of path to bytes. pkgutil.get_data() reads its other files."""
+
+    def __init__(self, package, files):
+        self.package, self.files = package, files
+
+    def _path(self, fullname):
+        inner = fullname.split(".")[1:]
+        for path in ("/".join([*inner, "__init__.py"]), "/".join(inner) + ".py"):
+            if path in self.files:
+                return path
+        return None
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != self.package and not fullname.startswith(self.package + "."):
+            return None
+        found = self._path(fullname)
+        if found is None:
+            return None
+        spec = importlib.util.spec_from_loader(
+            fullname, self, origin=self.get_filename(fullname), is_package=found.endswith("__init__.py")
+        )
+        spec.has_location = True
+        return spec
+
+    def get_filename(self, fullname):
+        found = self._path(fullname)
+        if found is None:
+            raise ImportError(f"the package {self.package} has no module {fullname}")
+        return f"{self.package}/{found}"
+
+    def get_data(self, path):
+        inner = path.replace("\\", "/")
+        if inner.startswith(self.package + "/"):
+            inner = inner[len(self.package) + 1 :]
+        try:
+            return self.files[inner]
+        except KeyError:
+            raise FileNotFoundError(f"the package {self.package} has no file {inner}") from None
+
+
+def open_package(namespace, package, files):
+    """Imports a package, given as a dict of path to base64, and puts what it has into `namespace`: a task's file."""
+    loader = _PackageLoader(package, {path: base64.b64decode(text) for path, text in files.items()})
+    sys.meta_path.insert(0, loader)
+    module = importlib.import_module(package)
+    for name, value in vars(module).items():
+        if not name.startswith("__"):
+            namespace[name] = value
+    namespace["__freeride_package__"] = package
+
+
 # ---- for the runner (runner/src/python_plugin.cpp)
 
+_AT_EDGES = ("StartSideTask", "PauseSideTask")
 _OK, _FINISHED, _ABANDONED, _ERROR, _BAD_PARAMETER, _OUT_OF_MEMORY, _UNAVAILABLE = 0, 1, 2, -1, -2, -3, -4
 
 
@@ -263,19 +776,27 @@ def _status(error):
     return _ERROR
 
 
+def _is_of(name, module):
+    package = getattr(module, "__freeride_package__", None)
+    return name == module.__name__ or (package is not None and (name + ".").startswith(package + "."))
+
+
 def _find_class(module):
     found = [
         c
         for c in vars(module).values()
-        if isinstance(c, type) and issubclass(c, SideTask) and c.__module__ == module.__name__
+        if isinstance(c, type) and issubclass(c, SideTask) and _is_of(c.__module__, module)
     ]
     found = [c for c in dict.fromkeys(found) if not any(c is not other and issubclass(other, c) for other in found)]
+    if not found and isinstance(vars(module).get("process"), types.FunctionType):
+        function = module.process
+        return type("Batch", (Batch,), {"process": lambda self, items: function(items), "__doc__": function.__doc__})
     if len(found) != 1:
         names = ", ".join(c.__name__ for c in found)
         raise TaskError(
             f"it has {len(found)} classes that inherit SideTask ({names}): leave one"
             if found
-            else "it has no class that inherits freeride_plugin.SideTask"
+            else "it has no class that inherits freeride_plugin.SideTask, and no function process(items)"
         )
     return found[0]
 
@@ -290,8 +811,8 @@ class _Driver:
                 stream.reconfigure(line_buffering=True)
 
     def open(self):
-        """Runs the file. Its table as (name, version, summary, ((key, default, help), ...), keeps state, state version), or
-        None: then `error` says why."""
+        """Runs the file. Its table as (name, version, summary, ((key, default, help), ...), keeps state, state version,
+        has a StartSideTask of its own, has a PauseSideTask), or None: then `error` says why."""
         try:
             with open(self.file, encoding="utf-8") as file:
                 source = file.read()
@@ -314,7 +835,8 @@ class _Driver:
                 (p.key, p.text(), p.help + (f" ({p.wanted()})" if p.allowed else "")) for p in self.params.values()
             )
             keeps = hasattr(self.kind, "SaveState") and hasattr(self.kind, "RestoreState")
-            return (name, str(self.kind.version), summary, described, keeps, int(self.kind.state_version))
+            own = [getattr(self.kind, method) is not getattr(SideTask, method) for method in _AT_EDGES]
+            return (name, str(self.kind.version), summary, described, keeps, int(self.kind.state_version), *own)
         except BaseException as error:  # sys.exit() too: nothing may leave the runner's call
             self.error = _one_line(error, self.file)
             if isinstance(error, ImportError):

@@ -40,7 +40,6 @@ Axis::Axis(uint32_t source, uint32_t target, Filter filter) {
 Resizer::Resizer(uint32_t source_width, uint32_t source_height, unsigned channels, uint32_t width, uint32_t height,
                  Filter filter)
     : channels_(channels),
-      source_width_(source_width),
       columns_(source_width, width, filter),
       rows_(source_height, height, filter),
       premultiplied_(size_t{source_width} * channels),

@@ -44,7 +44,6 @@ class Resizer {
   uint32_t end_of(uint32_t row) const { return rows_.taps[row].first + rows_.taps[row].count; }
 
   unsigned channels_;
-  uint32_t source_width_;
   Axis columns_;
   Axis rows_;
   uint32_t put_ = 0;  // source rows taken

@@ -9,6 +9,11 @@ std::string name_of(const Identity& who) {
   return who.account + " (" + role + ")";
 }
 
+// As its node says, whose key names that host.
+bool is_root_of_a_node(const Identity& who) {
+  return who.role == Role::kUser && !who.host.empty() && who.uid == 0;
+}
+
 }  // namespace
 
 const char* to_string(Role role) {
@@ -59,7 +64,14 @@ Status permit(const Identity& who, Right right, std::string_view what, const std
     return no("a block for GPU faults is lifted by root or the manager's own user only, or with an operator's key",
               "ask an operator");
   }
+  if (right == Right::kFiles && who.role != Role::kOperator && owner && *owner != who.account) {
+    return no(name_of(who) + " may not command " + command + ": task and files are " +
+                  (owner->empty() ? "nobody's" : *owner + "'s"),
+              "only their owner and operators may");
+  }
   if (who.role != Role::kUser) return {};
+  if (right == Right::kDrain && !is_root_of_a_node(who))
+    return no(name_of(who) + " may not command " + command + ": devices are everybody's", "ask an operator");
   if (right == Right::kImport)
     return no(name_of(who) + " may not command " + command + ": profiles are everybody's", "ask an operator");
   if ((right == Right::kSteer || right == Right::kRead) && owner && *owner != who.account) {
@@ -76,6 +88,13 @@ Status permit_worker(const Identity& who, std::string_view worker) {
                name_of(who) + " is the node of " + who.host + ", so it may not speak for the worker " +
                    std::string(worker.substr(0, 128)),
                "make a key for that host (freeride-ctl keys make NAME --role node --host HOST)"};
+}
+
+Status permit_drain(const Identity& who, std::string_view subject) {
+  if (!is_root_of_a_node(who) || subject == "host:" + who.host) return {};
+  return Error{Code::kPermission,
+               name_of(who) + " may drain its own host only, and not " + std::string(subject.substr(0, 128)),
+               "name it as host:" + who.host + ", or ask an operator"};
 }
 
 }  // namespace freeride::policy

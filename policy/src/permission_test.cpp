@@ -57,6 +57,25 @@ TEST_CASE("permission: a user steers its own tasks, others steer everybody's", "
   }
 }
 
+TEST_CASE("permission: root of a node's host drains that host, and nothing else", "[permission]") {
+  Identity root = identity(Role::kUser, false), user, laptop;
+  root.host = "gpu7", root.account = "root@gpu7";
+  user = root, user.uid = 1000, user.account = "alice@gpu7";
+  laptop = root, laptop.host.clear();  // a user's own key names no host
+  CHECK(permit(root, Right::kDrain, "drain").ok());
+  CHECK(permit_drain(root, "host:gpu7").ok());
+  for (const char* other : {"gpu7", "host:gpu8", "host:gpu77", "device:gpu7:cpu-0", "job:gpt", ""}) {
+    INFO(other);
+    const auto may = permit_drain(root, other);
+    REQUIRE_FALSE(may.ok());
+    CHECK(may.error().code == Code::kPermission);
+  }
+  CHECK_FALSE(permit(user, Right::kDrain, "drain").ok());
+  CHECK_FALSE(permit(laptop, Right::kDrain, "drain").ok());
+  CHECK(permit_drain(identity(Role::kOperator, true), "job:gpt").ok());
+  CHECK_FALSE(permit(root, Right::kSteer, "stop", "bob").ok());
+}
+
 TEST_CASE("permission: a node serves with the workers of its own host", "[permission]") {
   Identity node = identity(Role::kNode, false);
   node.host = "gpu7";

@@ -67,10 +67,13 @@ bool PieceFit::fits(int64_t remaining_ns, bool first) const {
   return remaining_ns > 0 && (first || expected_ns <= remaining_ns);
 }
 
+StepFit& PieceFit::alone(size_t at) {
+  if (pieces_[at].samples() == 0 && known(at, false).samples() != 0) pieces_[at].seed(known(at, false));
+  return pieces_[at];
+}
+
 void PieceFit::lease_skipped() {
-  // What decays is what is known of it alone; from there on that is where it is learned.
-  if (pieces_[at_].samples() == 0 && known(at_, false).samples() != 0) pieces_[at_].seed(known(at_, false));
-  pieces_[at_].lease_skipped();
+  alone(at_).lease_skipped();
 }
 
 int64_t PieceFit::predicted_ns() const {

@@ -7,9 +7,33 @@ namespace freeride::policy {
 
 bool profile_is_enough(const ProfileProgress& progress) {
   if (progress.imperative) return progress.executed_ns >= kEnoughProfileNs;
-  if (progress.wanted_steps != 0) return progress.steps >= progress.wanted_steps;
-  if (progress.steps < kLeastProfileSteps) return false;
+  if (progress.wanted_steps != 0 && progress.wanted_steps != kLeastProfileSteps)
+    return progress.steps >= progress.wanted_steps;
+  const uint64_t steady = progress.steps - std::min(progress.steps, progress.warm_up);
+  const bool warms_up = progress.steps < kMostProfileSteps && progress.executed_ns < kMostWarmUpNs;
+  if (progress.steps < kLeastProfileSteps || (steady < kLeastProfileSteps && warms_up)) return false;
+  if (progress.wanted_steps != 0) return true;
   return progress.steps >= kMostProfileSteps || progress.executed_ns >= kEnoughProfileNs;
+}
+
+size_t warm_up_steps(const std::vector<int64_t>& durations_ns) {
+  constexpr size_t kLeast = 4;
+  constexpr double kSteady = 1.25, kOutlier = 1.5;  // of the steady median: of three steps, and of one
+  const size_t count = durations_ns.size();
+  if (count < kLeast) return 0;
+  const auto median = [&](size_t from, size_t to) {
+    std::vector<int64_t> some(durations_ns.begin() + static_cast<ptrdiff_t>(from),
+                              durations_ns.begin() + static_cast<ptrdiff_t>(to));
+    const auto middle = some.begin() + static_cast<ptrdiff_t>(some.size() / 2);
+    std::nth_element(some.begin(), middle, some.end());
+    return static_cast<double>(*middle);
+  };
+  const double steady_ns = median(count / 2, count);
+  for (size_t i = 0; i < count / 2; ++i) {
+    const bool like_the_rest = static_cast<double>(durations_ns[i]) <= kOutlier * steady_ns;
+    if (like_the_rest && median(i, std::min(i + 3, count)) <= kSteady * steady_ns) return i;
+  }
+  return count / 2;
 }
 
 int64_t profile_patience_ns(uint64_t wanted_steps, int64_t lease_ns) {

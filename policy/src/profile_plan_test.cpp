@@ -78,3 +78,26 @@ TEST_CASE("profile_plan: quantiles are values that were seen; of few, the larger
   CHECK(all.p99_ns == 100);
   CHECK(all.max_ns == 101);
 }
+
+TEST_CASE("profile_plan: steps by which a task warms up do not count") {
+  CHECK(warm_up_steps({}) == 0);
+  CHECK(warm_up_steps({900, 3, 3}) == 0);
+  CHECK(warm_up_steps({3, 3, 3, 3, 3, 3, 3, 3}) == 0);
+  CHECK(warm_up_steps({900, 3, 3, 3, 3, 3, 3, 3, 3}) == 1);
+  CHECK(warm_up_steps({900, 40, 20, 3, 3, 3, 3, 3, 3}) == 3);
+  CHECK(warm_up_steps({3, 3, 3, 900, 3, 3, 3, 3}) == 0);  // a slow one in between is no warming up
+  CHECK(warm_up_steps({8, 7, 6, 5, 4, 3, 2, 1}) == 4);    // still at it
+  ProfileProgress progress{kLeastProfileSteps, 0, kLeastProfileSteps};
+  CHECK(profile_is_enough(progress));
+  progress.warm_up = 3;
+  CHECK_FALSE(profile_is_enough(progress));
+  progress.steps += 3;
+  CHECK(profile_is_enough(progress));
+  progress.warm_up = 5;
+  progress.executed_ns = kMostWarmUpNs;
+  CHECK(profile_is_enough(progress));  // it may never be steady
+  progress = {kMostProfileSteps, 0, 0, false, kMostProfileSteps / 2 + 30};
+  CHECK(profile_is_enough(progress));
+  progress = {5, 0, 5, false, 2};
+  CHECK(profile_is_enough(progress));  // the user's own number
+}

@@ -196,3 +196,107 @@ TEST_CASE("step fit: one that keeps trying skips nothing more after a try that w
   fit.record(20 * kMs, 10 * kMs);  // wrong
   CHECK_FALSE(fit.fits(10 * kMs, true));
 }
+
+namespace {
+
+// A stage of a 1F1B pipeline on a fake clock: iterations of 244 ms with bubbles of these lengths, and a task whose
+// steps take `step_ns`, of which a profile has said something else.
+struct Stage {
+  StepFit fit;
+  int64_t step_ns;
+  int64_t overrun_ns = 0;
+  uint64_t steps = 0, iterations = 0, tries = 0;
+  std::vector<int64_t> bubbles_ns{4 * kMs, 10 * kMs, 6 * kMs};
+
+  void iterate() {
+    ++iterations;
+    fit.save_up(1, 90 * kMs);
+    for (const int64_t bubble_ns : bubbles_ns) {
+      int64_t room_ns = bubble_ns;
+      if (!fit.fits(room_ns, true)) {
+        fit.lease_skipped();
+        continue;
+      }
+      for (bool first = true; fit.fits(room_ns, first); first = false) {
+        if (room_ns < fit.full_ns()) ++tries;
+        fit.begins(room_ns);
+        fit.record(step_ns);
+        ++steps;
+        room_ns -= step_ns;
+      }
+      overrun_ns += std::max<int64_t>(0, -room_ns);
+    }
+  }
+  double seconds() const { return static_cast<double>(iterations) * 0.244; }
+};
+
+}  // namespace
+
+TEST_CASE("step fit: a profile taken in a slow moment is corrected within a minute of iterations") {
+  Stage stage{StepFit(), 3 * kMs};
+  stage.fit.seed(89'800 * kUs);
+  while (stage.steps == 0 && stage.seconds() < 60) stage.iterate();
+  INFO("first step after " << stage.seconds() << " s");
+  REQUIRE(stage.steps > 0);
+  CHECK(stage.overrun_ns == 0);
+  stage.iterate();
+  // All that fits from the next iteration on: one step in 4 ms, three in 10, one in 6, margins kept.
+  const uint64_t before = stage.steps;
+  stage.iterate();
+  CHECK(stage.steps - before >= 4);
+  CHECK(stage.overrun_ns == 0);
+}
+
+TEST_CASE("step fit: the first try of what a profile says to be too long is made in the longest bubble") {
+  Stage stage{StepFit(), 3 * kMs};
+  stage.fit.seed(89'800 * kUs);
+  stage.bubbles_ns = {10 * kMs, 5 * kMs};
+  while (stage.tries == 0 && stage.iterations < 1000) stage.iterate();
+  // Saved: what it would take past 10 ms, not past 5.
+  CHECK(stage.iterations * static_cast<uint64_t>(kMs) < static_cast<uint64_t>(stage.fit.kMostSavedNs));
+  CHECK(stage.iterations >= 84);
+  CHECK(stage.iterations <= 86);
+}
+
+TEST_CASE("step fit: a profile that is true stays out, at a cost of at most 1 ms an iteration, and ever less") {
+  Stage stage{StepFit(), 89'800 * kUs};
+  stage.fit.seed(89'800 * kUs);
+  int64_t worst_ns = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    stage.iterate();
+    REQUIRE(stage.overrun_ns <= static_cast<int64_t>(stage.iterations) * StepFit::kSavedPerIterationNs);
+    if (i == 9'999) worst_ns = stage.overrun_ns;
+  }
+  CHECK(stage.tries > 2);
+  CHECK(stage.tries < 12);
+  CHECK(stage.overrun_ns - worst_ns <= worst_ns / 2);  // the second half costs less than half of the first
+  CHECK(stage.fit.fits(95 * kMs, true));
+}
+
+TEST_CASE("step fit: what a try could be killed for is not risked, whatever has been saved") {
+  Stage stage{StepFit(), 500 * kMs};
+  stage.fit.seed(500 * kMs);
+  for (int i = 0; i < 5'000; ++i) stage.iterate();
+  CHECK(stage.steps == 0);
+  CHECK(stage.overrun_ns == 0);
+}
+
+TEST_CASE("step fit: slow first steps of its own cost no more than what is saved, and are got over") {
+  Stage stage{StepFit(), 2 * kMs};
+  for (int i = 0; i < 8; ++i) stage.fit.record(60 * kMs);
+  while (stage.steps == 0 && stage.seconds() < 60) stage.iterate();
+  REQUIRE(stage.steps > 0);
+  for (int i = 0; i < 30; ++i) stage.iterate();
+  CHECK(stage.overrun_ns <= static_cast<int64_t>(stage.iterations) * StepFit::kSavedPerIterationNs);
+  const uint64_t before = stage.steps;
+  stage.iterate();
+  CHECK(stage.steps - before >= 6);
+}
+
+TEST_CASE("step fit: a try that was wrong is paid for before the next, though little has been seen") {
+  Stage stage{StepFit(), 50 * kMs};
+  stage.fit.record(80 * kMs);
+  for (int i = 0; i < 2'000; ++i) stage.iterate();
+  CHECK(stage.tries > 0);
+  CHECK(stage.overrun_ns <= static_cast<int64_t>(stage.iterations) * StepFit::kSavedPerIterationNs + 90 * kMs);
+}

@@ -40,6 +40,7 @@ constexpr EnumName<Cause> kCauses[] = {
     {Cause::kMemoryLimit, "memory_limit"},
     {Cause::kSignal, "signal"},
     {Cause::kForbiddenCall, "forbidden_call"},
+    {Cause::kGpuFault, "gpu_fault"},
     {Cause::kTransition, "transition"},
     {Cause::kExit, "exit"},
     {Cause::kLimits, "limits"},

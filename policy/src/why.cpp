@@ -12,6 +12,9 @@ constexpr EnumName<Why> kWhys[] = {
     {Why::kNone, ""},
     {Why::kQueued, "queued"},
     {Why::kNoWorker, "no_worker"},
+    {Why::kAfter, "after"},
+    {Why::kParallel, "parallel"},
+    {Why::kDrained, "drained"},
     {Why::kNoTrainer, "no_trainer"},
     {Why::kNoMemory, "no_memory"},
     {Why::kFaults, "faults"},
@@ -76,6 +79,13 @@ std::string sentence(Why why, const WhyDetail& detail) {
       return "submitted";
     case Why::kNoWorker:
       return "waiting for a worker: none is there; start freeride-worker";
+    case Why::kAfter:
+      return detail.what.empty() ? "waiting for another task to finish"
+                                 : "waiting for task " + detail.what + " to finish";
+    case Why::kParallel:
+      return detail.what.empty() ? "waiting for others of its group" : detail.what + " are at work, as many as may be";
+    case Why::kDrained:
+      return with("waiting for a device that is not drained (freeride-ctl uncordon)", ": ", detail.what);
     case Why::kNoTrainer:
       return detail.what.empty() ? "waiting for a trainer" : "waiting for " + detail.what;
     case Why::kNoMemory:

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "columns.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/files.hpp"
@@ -53,7 +55,55 @@ struct FileWriter::Impl {
   std::map<uint16_t, uint64_t> messages;
   uint64_t begin_ns = 0, end_ns = 0, floor_ns = 0, events = 0;
 
-  std::unordered_map<std::string, uint16_t> channels;
+  // A topic's channel: of single events, or of columns. 0: there are too many.
+  uint16_t channel_of(std::string_view topic, bool columns) {
+    auto& known = columns ? column_channels : channels;
+    const auto found = known.find(std::string(topic));
+    if (found != known.end()) return found->second;
+    if (channels.size() + column_channels.size() >= kMaxTopics) return 0;
+    mcap::Channel channel{next_channel++, 0, std::string(topic)};
+    if (columns || layout == Layout::kJson) channel.schema = kSchema;
+    if (layout == Layout::kJson) channel.encoding = "json";
+    mcap::append_channel(heads, channel);
+    return known.emplace(channel.topic, channel.id).first->second;
+  }
+  void note(uint64_t log) {
+    begin_ns = events == 0 ? log : std::min(begin_ns, log);
+    end_ns = std::max(end_ns, log);
+    ++events;
+  }
+  // False: not for columns.
+  bool add_row(uint16_t channel, int64_t log_ns, std::string_view payload) {
+    Columns& rows = columns.try_emplace(channel, clocks.wall_of(0)).first->second;  // the distance of its two clocks
+    const auto floor = static_cast<int64_t>(floor_ns);
+    auto read_ns = rows.add(payload, log_ns, floor);
+    if (!read_ns && rows.rows() > 0) {
+      end_rows(channel, rows);
+      read_ns = rows.add(payload, log_ns, floor);
+    }
+    if (!read_ns) return false;
+    ++waiting_rows;
+    note(static_cast<uint64_t>(std::max<int64_t>(*read_ns, 0)));
+    return true;
+  }
+  void end_rows(uint16_t channel, Columns& rows) {
+    waiting_rows -= rows.rows();
+    const auto first = static_cast<uint64_t>(std::max<int64_t>(rows.first_ns(), 0));
+    const auto last = static_cast<uint64_t>(std::max<int64_t>(rows.last_ns(), 0));
+    mcap::append_message(records, {channel, last, first, rows.take()});
+    ++messages[channel];
+  }
+  void end_all_rows() {
+    for (auto& [channel, rows] : columns) {
+      if (rows.rows() > 0) end_rows(channel, rows);
+    }
+  }
+
+  static constexpr uint16_t kSchema = 1;  // the one that a file has
+  Layout layout = Layout::kColumns;
+  std::unordered_map<std::string, uint16_t> channels, column_channels;
+  std::map<uint16_t, Columns> columns;  // by channel: rows of the next chunk
+  size_t waiting_rows = 0;
   uint16_t next_channel = 1;
 };
 
@@ -61,10 +111,10 @@ FileWriter::FileWriter() : impl_(std::make_unique<Impl>()) {}
 FileWriter::~FileWriter() = default;
 
 Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::filesystem::path& file, const Clocks& clocks,
-                                                       std::optional<gid_t> group) {
+                                                       std::optional<gid_t> group, Layout layout) {
   std::unique_ptr<FileWriter> writer(new FileWriter);
   Impl& impl = *writer->impl_;
-  impl.file = file, impl.clocks = clocks;
+  impl.file = file, impl.clocks = clocks, impl.layout = layout;
   impl.fd = Fd(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!impl.fd.valid()) return errno_error("cannot make the recording " + file.string(), errno);
   Status made;
@@ -78,6 +128,13 @@ Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::filesystem::pa
   impl.summary.metadata_offset = begin.size(), impl.summary.metadata_name = kMetadataName;
   mcap::append_record(begin, mcap::Op::kMetadata, mcap::Out().text(kMetadataName).strings(metadata_of(clocks)).bytes());
   impl.summary.metadata_length = begin.size() - impl.summary.metadata_offset;
+  if (layout == Layout::kColumns) {
+    impl.summary.schemas[Impl::kSchema] = {Impl::kSchema, std::string(kColumnsSchema), "text",
+                                           std::string(kColumnsText)};
+  } else if (layout == Layout::kJson) {
+    impl.summary.schemas[Impl::kSchema] = {Impl::kSchema, "freeride.event", "jsonschema", R"({"type":"object"})"};
+  }
+  for (const auto& [id, schema] : impl.summary.schemas) mcap::append_schema(begin, schema);
   if (made) made = impl.append(begin);
   if (!made) {
     unlink(file.c_str());
@@ -88,25 +145,32 @@ Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::filesystem::pa
 
 bool FileWriter::add(std::string_view topic, int64_t log_ns, int64_t publish_ns, std::string_view payload) {
   Impl& impl = *impl_;
-  auto channel = impl.channels.find(std::string(topic));
-  if (channel == impl.channels.end()) {
-    if (impl.channels.size() >= kMaxTopics) return false;
-    channel = impl.channels.emplace(topic, impl.next_channel++).first;
-    mcap::append_channel(impl.heads, {channel->second, channel->first});
+  if (impl.layout == Layout::kColumns && is_frequent(topic)) {
+    const uint16_t channel = impl.channel_of(topic, true);
+    if (channel == 0) return false;
+    if (impl.add_row(channel, log_ns, payload)) return true;
   }
+  std::string json;
+  if (impl.layout == Layout::kJson) {
+    auto event = is_shallow(payload) ? nlohmann::json::from_msgpack(payload, true, false) : nlohmann::json();
+    if (!event.is_object()) event = nlohmann::json::object();  // it was damaged
+    json = event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    payload = json;
+  }
+  const uint16_t channel = impl.channel_of(topic, false);
+  if (channel == 0) return false;
   const uint64_t log = std::max(static_cast<uint64_t>(std::max<int64_t>(log_ns, 0)), impl.floor_ns);
   const auto publish = static_cast<uint64_t>(std::max<int64_t>(publish_ns, 0));
-  mcap::append_message(impl.records, {channel->second, log, publish, payload});
-  impl.begin_ns = impl.events == 0 ? log : std::min(impl.begin_ns, log);
-  impl.end_ns = std::max(impl.end_ns, log);
-  ++impl.events;
-  ++impl.messages[channel->second];
+  mcap::append_message(impl.records, {channel, log, publish, payload});
+  impl.note(log);
+  ++impl.messages[channel];
   return true;
 }
 
 Status FileWriter::flush() {
   Impl& impl = *impl_;
   if (impl.events == 0) return {};
+  impl.end_all_rows();
   std::string bytes = impl.heads;
   bytes += mcap::pack_chunk(impl.records, impl.begin_ns, impl.end_ns);
   Status written =
@@ -115,7 +179,7 @@ Status FileWriter::flush() {
   if (written) {
     std::string_view heads = impl.heads;
     while (const auto record = mcap::next_record(heads)) {
-      if (const auto channel = mcap::read_channel(record->content)) impl.summary.channels[channel->id] = channel->topic;
+      if (const auto channel = mcap::read_channel(record->content)) impl.summary.channels[channel->id] = *channel;
     }
     std::string_view rest = std::string_view(bytes).substr(impl.heads.size());
     const auto record = mcap::next_record(rest);
@@ -130,9 +194,12 @@ Status FileWriter::flush() {
 void FileWriter::drop() {
   Impl& impl = *impl_;
   // Channels that the file does not have are made again when they are next used.
-  std::erase_if(impl.channels, [&](const auto& channel) { return !impl.summary.channels.contains(channel.second); });
+  const auto is_lost = [&](const auto& channel) { return !impl.summary.channels.contains(channel.second); };
+  std::erase_if(impl.channels, is_lost);
+  std::erase_if(impl.column_channels, is_lost);
+  for (auto& [channel, rows] : impl.columns) rows.clear();
   impl.heads.clear(), impl.records.clear(), impl.messages.clear();
-  impl.events = 0;
+  impl.events = impl.waiting_rows = 0;
 }
 
 Status FileWriter::finish() {
@@ -151,7 +218,8 @@ const std::filesystem::path& FileWriter::file() const {
   return impl_->file;
 }
 size_t FileWriter::buffered() const {
-  return impl_->records.size();
+  constexpr size_t kRowBytes = 64;  // before it is compressed; about
+  return impl_->records.size() + kRowBytes * impl_->waiting_rows;
 }
 uint64_t FileWriter::buffered_events() const {
   return impl_->events;
@@ -163,7 +231,7 @@ uint64_t FileWriter::size_bytes() const {
 namespace {
 
 // What a chunk's records add to the summary. False: the chunk is not whole.
-bool count_messages(const Walk& walk, const RecordAt& at, mcap::Summary& summary) {
+bool count_messages(const Walk& walk, const RecordAt& at, mcap::Summary& summary, uint64_t& events) {
   if (!walk.chunk_head(at)) return false;
   const auto bytes = walk.read(at.offset, at.end() - at.offset);
   if (!bytes) return false;
@@ -171,16 +239,22 @@ bool count_messages(const Walk& walk, const RecordAt& at, mcap::Summary& summary
   const auto records = chunk ? mcap::unpack(*chunk) : std::nullopt;
   if (!records) return false;
   std::map<uint16_t, uint64_t> messages;
+  uint64_t events_of_it = 0;
   std::string_view rest = *records;
   while (const auto record = mcap::next_record(rest)) {
     if (record->op != mcap::Op::kMessage) continue;
     const auto message = mcap::read_message(record->content);
-    if (!message || !summary.channels.contains(message->channel)) return false;
+    const auto channel = message ? summary.channels.find(message->channel) : summary.channels.end();
+    if (channel == summary.channels.end()) return false;
     ++messages[message->channel];
+    const auto schema = summary.schemas.find(channel->second.schema);
+    const bool columns = schema != summary.schemas.end() && schema->second.name == kColumnsSchema;
+    events_of_it += columns ? rows_of(message->data) : 1;
   }
   if (!rest.empty()) return false;
   summary.add_chunk(*chunk);
   for (const auto& [channel, count] : messages) summary.messages[channel] += count;
+  events += events_of_it;
   return true;
 }
 
@@ -206,7 +280,7 @@ Result<Recovered> recover(const std::filesystem::path& file) {
   mcap::Summary at_good;
   while (const auto record = walk->next()) {
     if (record->op == mcap::Op::kChunk) {
-      if (!count_messages(*walk, *record, summary)) break;
+      if (!count_messages(*walk, *record, summary, recovered.events)) break;
       good = record->end(), at_good = summary;
       continue;
     }
@@ -221,7 +295,11 @@ Result<Recovered> recover(const std::filesystem::path& file) {
     } else if (record->op == mcap::Op::kChannel) {
       const auto channel = mcap::read_channel(content);
       if (!channel) break;
-      summary.channels[channel->id] = channel->topic;
+      summary.channels[channel->id] = *channel;
+    } else if (record->op == mcap::Op::kSchema) {
+      const auto schema = mcap::read_schema(content);
+      if (!schema) break;
+      summary.schemas[schema->id] = *schema;
     }
   }
   if (good == 0) {
@@ -235,7 +313,6 @@ Result<Recovered> recover(const std::filesystem::path& file) {
     offset += bytes->size();
   }
   recovered.cut_bytes = walk->size() - good;
-  for (const auto& [channel, count] : at_good.messages) recovered.events += count;
   const std::string end = at_good.end_of_file(good);
   if (ftruncate(walk->fd(), static_cast<off_t>(good)) != 0 || lseek(walk->fd(), 0, SEEK_END) < 0 ||
       !write_all(walk->fd(), end) || fdatasync(walk->fd()) != 0) {

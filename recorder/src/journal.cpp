@@ -223,6 +223,12 @@ void Journal::append(std::string_view topic, int64_t log_ns, int64_t publish_ns,
 }
 
 void Journal::remember(const bus::Event& event) {
+  if (event.is("task.state/")) {
+    if (const auto task = event.as<bus::TaskState>(); task && task->state == bus::TaskState::kRemoved) {
+      states_.erase(event.topic);
+      return;
+    }
+  }
   states_[event.topic] = {event.payload, event.envelope.t_ns, ++changes_};
   if (states_.size() <= kMaxStates) return;
   states_.erase(std::min_element(states_.begin(), states_.end(),

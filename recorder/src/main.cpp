@@ -21,8 +21,18 @@ namespace {
 
 constexpr uint64_t kMemoryBytes = uint64_t{1} << 30;
 constexpr int64_t kTickNs = 60 * kNsPerSec;
-// Events are taken in batches: being woken for each would cost more than all else.
-constexpr int kBatchMs = 100;
+// Events are taken in batches: being woken for each would cost more than all else. A batch is to have some hundred
+// events, so that there is room for a burst: the first after a silence comes soon, and then each later by what is
+// there.
+constexpr int kShortestBatchMs = 50, kLongestBatchMs = 800;
+constexpr int kFewEvents = 1024, kManyEvents = 2048;
+// So many wait in this process, the rest in the kernel and at the broker: libzmq's thread is woken for these one by
+// one, and for the rest once in half of them.
+constexpr int kQueued = 512;
+// What had to wait elsewhere comes some dozens at a time, where others leave libzmq's thread a processor; fewer are
+// what happens at this moment.
+constexpr std::chrono::milliseconds kUnderWay{200};
+constexpr int kAtOnce = 3;
 
 struct Arguments {
   std::string run_dir, events_endpoint, recordings, group;
@@ -51,14 +61,19 @@ void add_options(CLI::App& app, Arguments& arguments) {
   add_log_options(app, arguments.log);
 }
 
-// What is queued. A jump in a publisher's numbers is a gap in front of the event that shows it.
-void take_all(bus::Subscriber& events, Journal& journal) {
+// What is queued; returns how many. A jump in a publisher's numbers is a gap in front of the event that shows it.
+int take_all(bus::Subscriber& events, Journal& journal) {
   constexpr int kMost = 100'000;  // then the disk is looked after again
   uint64_t lost = events.lost();
   int64_t before_ns = 0;
-  for (int i = 0; i < kMost; ++i) {
-    const auto event = events.receive(std::chrono::milliseconds(0));
-    if (!event) return;
+  int taken = 0, in_a_row = 0;
+  for (; taken < kMost; ++taken, ++in_a_row) {
+    auto event = events.receive(std::chrono::milliseconds(0));
+    if (!event && in_a_row >= kAtOnce) {
+      in_a_row = 0;  // more may have waited elsewhere, and is under way now
+      event = events.receive(kUnderWay);
+    }
+    if (!event) break;
     if (events.lost() > lost) {
       bus::RecordingGap gap;
       gap.publisher = event->envelope.source, gap.reason = "overload", gap.lost = events.lost() - lost;
@@ -69,6 +84,7 @@ void take_all(bus::Subscriber& events, Journal& journal) {
     before_ns = event->envelope.t_ns;
     journal.take(*event);
   }
+  return taken;
 }
 
 int fail(const Error& error) {
@@ -82,12 +98,20 @@ int record(bus::Subscriber& events, Journal& journal, const sigset_t& signals) {
   const SteadyClock clock;
   pollfd wanted[] = {{ends.get(), POLLIN, 0}, {events.fd(), POLLIN, 0}};
   int64_t ticked_ns = clock.now_ns();
+  int batch_ms = kShortestBatchMs;
   while (true) {
     const int64_t due = std::min(journal.due_ns().value_or(INT64_MAX), ticked_ns + kTickNs);
     const int64_t wait_ms = std::clamp<int64_t>((due - clock.now_ns()) / kNsPerMs + 1, 0, kTickNs / kNsPerMs);
+    const int64_t asked_ns = clock.now_ns();
     poll(wanted, 2, static_cast<int>(wait_ms));
-    if (wanted[0].revents != 0 || poll(wanted, 1, wanted[1].revents != 0 ? kBatchMs : 0) > 0) break;
-    take_all(events, journal);
+    const int64_t now = clock.now_ns();
+    if (now - asked_ns > kShortestBatchMs * kNsPerMs) batch_ms = kShortestBatchMs;
+    // What has waited is to be on the disk in time.
+    const int64_t left_ms = std::clamp<int64_t>((due - now) / kNsPerMs + 1, 0, batch_ms);
+    if (wanted[0].revents != 0 || poll(wanted, 1, wanted[1].revents != 0 ? static_cast<int>(left_ms) : 0) > 0) break;
+    const int taken = take_all(events, journal);
+    if (taken > kManyEvents) batch_ms = std::max(batch_ms / 2, kShortestBatchMs);
+    if (taken < kFewEvents) batch_ms = std::min(batch_ms * 2, kLongestBatchMs);
     journal.tick();
     ticked_ns = clock.now_ns();
   }
@@ -125,7 +149,7 @@ int run(int argc, char** argv) {
   paths.run_dir = arguments.run_dir;
   const std::string endpoint = arguments.events_endpoint.empty() ? paths.events_endpoint() : arguments.events_endpoint;
   zmq::context_t context(1);
-  auto events = bus::Subscriber::connect(context, endpoint, {""});
+  auto events = bus::Subscriber::connect(context, endpoint, {""}, nullptr, kQueued);
   if (!events) return fail(events.error());
   spdlog::info("ready: records {} to {}", endpoint, options.folder.string());
   return record(**events, **journal, signals);

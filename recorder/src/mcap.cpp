@@ -12,7 +12,6 @@ namespace {
 constexpr std::string_view kCompression = "zstd";
 // A day of events is to be small, and a chunk takes a millisecond.
 constexpr int kLevel = 5;
-constexpr std::string_view kEncoding = "msgpack";
 
 void append_group(std::string& summary, std::string& offsets, uint64_t base, Op op, const std::string& group) {
   if (group.empty()) return;
@@ -77,17 +76,31 @@ std::optional<Record> next_record(std::string_view& bytes) {
 }
 
 void append_channel(std::string& to, const Channel& channel) {
-  constexpr uint16_t kNoSchema = 0;
-  append_record(to, Op::kChannel,
-                Out().u16(channel.id).u16(kNoSchema).text(channel.topic).text(kEncoding).strings({}).bytes());
+  append_record(
+      to, Op::kChannel,
+      Out().u16(channel.id).u16(channel.schema).text(channel.topic).text(channel.encoding).strings({}).bytes());
+}
+
+void append_schema(std::string& to, const Schema& schema) {
+  append_record(to, Op::kSchema,
+                Out().u16(schema.id).text(schema.name).text(schema.encoding).text(schema.data).bytes());
+}
+
+std::optional<Schema> read_schema(std::string_view content) {
+  In in(content);
+  Schema schema;
+  schema.id = in.u16();
+  schema.name = in.text(), schema.encoding = in.text(), schema.data = in.text();
+  if (!in.ok() || schema.id == 0) return std::nullopt;
+  return schema;
 }
 
 std::optional<Channel> read_channel(std::string_view content) {
   In in(content);
   Channel channel;
   channel.id = in.u16();
-  in.u16();
-  channel.topic = in.text();
+  channel.schema = in.u16();
+  channel.topic = in.text(), channel.encoding = in.text();
   if (!in.ok()) return std::nullopt;
   return channel;
 }
@@ -167,8 +180,9 @@ std::string Summary::end_of_file(uint64_t offset) const {
   append_record(end, Op::kDataEnd, Out().u32(crc).bytes());
   const uint64_t base = offset + end.size();
 
-  std::string channel_group, statistics, metadata;
-  for (const auto& [id, topic] : channels) append_channel(channel_group, {id, topic});
+  std::string schema_group, channel_group, statistics, metadata;
+  for (const auto& [id, schema] : schemas) append_schema(schema_group, schema);
+  for (const auto& [id, channel] : channels) append_channel(channel_group, channel);
   uint64_t count = 0;
   Out counts;
   for (const auto& [channel, messages_of_it] : messages) {
@@ -178,7 +192,7 @@ std::string Summary::end_of_file(uint64_t offset) const {
   append_record(statistics, Op::kStatistics,
                 Out()
                     .u64(count)
-                    .u16(0)
+                    .u16(static_cast<uint16_t>(schemas.size()))
                     .u32(static_cast<uint32_t>(channels.size()))
                     .u32(0)
                     .u32(metadata_length > 0 ? 1 : 0)
@@ -192,6 +206,7 @@ std::string Summary::end_of_file(uint64_t offset) const {
                   Out().u64(metadata_offset).u64(metadata_length).text(metadata_name).bytes());
   }
   std::string summary, offsets;
+  append_group(summary, offsets, base, Op::kSchema, schema_group);
   append_group(summary, offsets, base, Op::kChannel, channel_group);
   append_group(summary, offsets, base, Op::kStatistics, statistics);
   append_group(summary, offsets, base, Op::kMetadataIndex, metadata);

@@ -18,6 +18,7 @@ constexpr uint64_t kMaxChunkBytes = uint64_t{64} << 20;
 enum class Op : uint8_t {
   kHeader = 0x01,
   kFooter = 0x02,
+  kSchema = 0x03,
   kChannel = 0x04,
   kMessage = 0x05,
   kChunk = 0x06,
@@ -83,9 +84,17 @@ struct Record {
 /// The next record of `bytes`, which are shortened by it; nothing where they do not hold a whole one.
 std::optional<Record> next_record(std::string_view& bytes);
 
+/// What the messages of a channel are, where that is not said by their encoding alone.
+struct Schema {
+  uint16_t id = 0;  ///< 0: none
+  std::string name, encoding, data;
+};
+void append_schema(std::string& to, const Schema& schema);
+std::optional<Schema> read_schema(std::string_view content);
+
 struct Channel {
-  uint16_t id = 0;
-  std::string topic;
+  uint16_t id = 0, schema = 0;
+  std::string topic, encoding = "msgpack";
 };
 void append_channel(std::string& to, const Channel& channel);
 std::optional<Channel> read_channel(std::string_view content);
@@ -113,7 +122,8 @@ std::string pack_chunk(std::string_view records, uint64_t begin_ns, uint64_t end
 
 /// What the end of a file says of all that is before it.
 struct Summary {
-  std::map<uint16_t, std::string> channels;
+  std::map<uint16_t, Schema> schemas;
+  std::map<uint16_t, Channel> channels;
   std::map<uint16_t, uint64_t> messages;  ///< by channel
   uint32_t chunks = 0;
   uint64_t begin_ns = 0, end_ns = 0;                  ///< of all chunks

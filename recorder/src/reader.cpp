@@ -1,8 +1,11 @@
 #include "freeride/recorder/reader.hpp"
 
 #include <algorithm>
+#include <deque>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "columns.hpp"
 #include "mcap.hpp"
 #include "walk.hpp"
 
@@ -20,12 +23,6 @@ bool begins_with_one_of(std::string_view topic, const std::vector<std::string>& 
          std::any_of(beginnings.begin(), beginnings.end(), [&](const auto& each) { return topic.starts_with(each); });
 }
 
-// What comes many times a second, and tells nothing of a later moment.
-bool is_frequent(std::string_view topic) {
-  return topic.starts_with("bubble.") || topic.starts_with("training.iteration/") ||
-         topic.starts_with("task.progress/");
-}
-
 struct ChunkAt {
   RecordAt record;
   int64_t begin_ns = 0, end_ns = 0;
@@ -34,7 +31,8 @@ struct ChunkAt {
 struct Heads {
   FileInfo info;
   std::vector<ChunkAt> chunks;
-  std::map<uint16_t, std::string> channels;
+  std::map<uint16_t, mcap::Schema> schemas;
+  std::map<uint16_t, mcap::Channel> channels;
 };
 
 constexpr size_t kMaxChunks = 1 << 20;
@@ -55,14 +53,17 @@ Result<Heads> read_heads(const std::filesystem::path& file, Walk& walk) {
       heads.chunks.push_back(at);
       continue;
     }
-    const bool wanted = record->op == mcap::Op::kChannel || record->op == mcap::Op::kMetadata;
+    const bool wanted =
+        record->op == mcap::Op::kChannel || record->op == mcap::Op::kMetadata || record->op == mcap::Op::kSchema;
     if (!wanted || record->size > kMaxSmallRecord) continue;
     const auto content = walk.read(record->offset + mcap::kRecordHead, record->size);
     if (!content) break;
     if (record->op == mcap::Op::kMetadata) {
       if (auto clocks = read_metadata(*content)) heads.info.clocks = *clocks, known = true;
+    } else if (record->op == mcap::Op::kSchema) {
+      if (auto schema = mcap::read_schema(*content)) heads.schemas[schema->id] = *schema;
     } else if (auto channel = mcap::read_channel(*content)) {
-      heads.channels[channel->id] = channel->topic;
+      heads.channels[channel->id] = *channel;
     }
   }
   if (!known) {
@@ -115,6 +116,7 @@ struct Reader::Impl {
       if (!heads) continue;
       walk.emplace(std::move(*opened));
       info = heads->info, chunks = std::move(heads->chunks), channels = std::move(heads->channels);
+      schemas = std::move(heads->schemas);
       next_chunk = 0;
       return true;
     }
@@ -122,7 +124,7 @@ struct Reader::Impl {
   }
 
   void load(const ChunkAt& at) {
-    found.clear(), next_found = 0;
+    found.clear(), made.clear(), next_found = 0, made_bytes = 0;
     const auto bytes = walk->read(at.record.offset + mcap::kRecordHead, at.record.size);
     const auto chunk = bytes ? mcap::read_chunk(*bytes) : std::nullopt;
     auto unpacked = chunk ? mcap::unpack(*chunk) : std::nullopt;
@@ -132,22 +134,57 @@ struct Reader::Impl {
     }
     records = std::move(*unpacked);
     std::string_view rest = records;
-    bool has_stranger = false;
+    bool has_stranger = false;  // what no channel, or no schema that this version knows, tells of
     while (const auto record = mcap::next_record(rest)) {
       if (record->op == mcap::Op::kChannel) {
-        if (auto channel = mcap::read_channel(record->content)) channels[channel->id] = channel->topic;
+        if (auto channel = mcap::read_channel(record->content)) channels[channel->id] = *channel;
       } else if (record->op == mcap::Op::kMessage) {
         const auto message = mcap::read_message(record->content);
         if (!message) continue;
         const auto channel = channels.find(message->channel);
-        const int64_t log_ns = as_wall(message->log_ns);
-        has_stranger = has_stranger || channel == channels.end();  // its channel's record is damaged
-        if (channel == channels.end() || !is_wanted(channel->second, log_ns)) continue;
-        found.push_back({log_ns, as_wall(message->publish_ns), message->channel, message->data});
+        if (channel == channels.end() || !take(*message, channel->second)) has_stranger = true;
       }
     }
     damaged += has_stranger ? 1 : 0;
     std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.log_ns < b.log_ns; });
+  }
+
+  // False: it cannot be read.
+  bool take(const mcap::Message& message, const mcap::Channel& channel) {
+    const int64_t log_ns = as_wall(message.log_ns);
+    const auto schema = schemas.find(channel.schema);
+    if (schema != schemas.end() && schema->second.name == kColumnsSchema) {
+      if (!begins_with_one_of(channel.topic, range.topics)) return true;
+      const uint64_t distance =
+          static_cast<uint64_t>(info.clocks.wall_ns) - static_cast<uint64_t>(info.clocks.monotonic_ns);
+      const auto row = [&](int64_t at_ns, std::string_view event) {
+        const int64_t at = as_wall(static_cast<uint64_t>(at_ns));
+        return !is_wanted(channel.topic, at) || keep(at, at, message.channel, event);
+      };
+      return expand(message.data, static_cast<int64_t>(distance), row) && made_bytes <= mcap::kMaxChunkBytes;
+    }
+    if (channel.encoding == "json") {
+      if (!is_wanted(channel.topic, log_ns)) return true;
+      const auto shallow = [](int depth, auto, auto&) { return depth <= 24; };
+      const auto event = nlohmann::json::parse(message.data, shallow, false);
+      if (event.is_discarded() || !event.is_object()) return false;
+      std::string bytes;
+      nlohmann::json::to_msgpack(event, bytes);
+      return keep(log_ns, as_wall(message.publish_ns), message.channel, bytes);
+    }
+    if (channel.schema != 0) return false;
+    if (is_wanted(channel.topic, log_ns)) {
+      found.push_back({log_ns, as_wall(message.publish_ns), message.channel, message.data});
+    }
+    return true;
+  }
+
+  // An event that does not lie in the chunk as it is. False: there is no room for more.
+  bool keep(int64_t log_ns, int64_t publish_ns, uint16_t channel, std::string_view event) {
+    made_bytes += event.size() + sizeof(Found) + sizeof(std::string);
+    if (made_bytes > mcap::kMaxChunkBytes) return false;
+    found.push_back({log_ns, publish_ns, channel, made.emplace_back(event)});
+    return true;
   }
 
   // Makes something be found; false at the end of all.
@@ -173,8 +210,11 @@ struct Reader::Impl {
   FileInfo info;
   std::vector<ChunkAt> chunks;
   size_t next_chunk = 0;
-  std::map<uint16_t, std::string> channels;
-  std::string records;  // of the present chunk
+  std::map<uint16_t, mcap::Schema> schemas;
+  std::map<uint16_t, mcap::Channel> channels;
+  std::string records;           // of the present chunk
+  std::deque<std::string> made;  // its events that were in columns
+  uint64_t made_bytes = 0;
   std::vector<Found> found;
   size_t next_found = 0;
   uint64_t damaged = 0;
@@ -214,7 +254,7 @@ std::optional<Recorded> Reader::next() {
   const auto& found = impl.found[impl.next_found++];
   const Clocks& clocks = impl.info.clocks;
   return Recorded{
-      impl.channels[found.channel], found.data, found.log_ns, found.publish_ns,
+      impl.channels[found.channel].topic, found.data, found.log_ns, found.publish_ns,
       static_cast<int64_t>(static_cast<uint64_t>(clocks.wall_ns) - static_cast<uint64_t>(clocks.monotonic_ns))};
 }
 

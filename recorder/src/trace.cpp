@@ -129,9 +129,12 @@ class Trace {
 
 }  // namespace
 
-uint64_t write_trace(Reader& reader, std::ostream& out) {
+uint64_t write_trace(Reader& reader, std::ostream& out, const std::function<void(int64_t time_ns)>& at) {
   Trace trace(out);
-  while (const auto event = reader.next()) trace.take(*event);
+  while (const auto event = reader.next()) {
+    trace.take(*event);
+    if (at) at(event->time_ns);
+  }
   return trace.spans();
 }
 

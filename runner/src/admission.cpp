@@ -2,10 +2,16 @@
 
 #include <algorithm>
 
+#include "freeride/base/time.hpp"
 #include "limits.hpp"
 
 namespace freeride::runner {
 namespace {
+
+// A try may take all of the grace period but this part of it: by what is known it is over before it is killed for.
+constexpr int64_t kTryShareOfGrace = 10;
+// Between two leases of one training.
+constexpr uint32_t kMostIterations = 10'000;
 
 // What its profile says stands for one step that was made, so that the first lease is not spent on finding out; what is
 // seen here soon outweighs it. On a GPU what by its profile never was as short as a lease is seldom tried in it; on a
@@ -28,6 +34,31 @@ policy::PieceFit known_of(const Job& job) {
 }  // namespace
 
 Admission::Admission(const Job& job) : Admission(known_of(job), job.by_cpu_clock()) {}
+
+Admission::Pass Admission::may_pass(int64_t now_ns, int64_t until_ns, bool first) {
+  if (stops_anywhere_ || until_ns == 0) return Pass::kWhole;
+  const int64_t room_ns = until_ns - now_ns;
+  if (first && pieces_.predicted_ns() == 0) return Pass::kWhole;
+  const bool fits = pieces_.fits(room_ns, false);
+  if (!first) return fits ? Pass::kWhole : Pass::kNo;
+  constexpr double kRemembered = 63.0 / 64.0;  // some iterations of training
+  constexpr int64_t kMostPieces = 4;           // a lease without training is as long as it likes
+  long_enough_ns_ *= kRemembered;
+  too_short_ns_ *= kRemembered;
+  (fits ? long_enough_ns_ : too_short_ns_) +=
+      static_cast<double>(std::clamp<int64_t>(room_ns, 0, kMostPieces * pieces_.predicted_ns()));
+  if (fits) return Pass::kWhole;
+  return too_short_ns_ >= long_enough_ns_ ? Pass::kCut : Pass::kNo;
+}
+
+void Admission::sees(const pages::Lease& lease) {
+  if (gate_ || lease.iteration == 0) return;
+  const uint32_t before = std::exchange(iteration_, lease.iteration);
+  // Fewer than before, or a leap: another training.
+  const uint32_t passed = before == 0 ? 0 : lease.iteration - before;
+  const int64_t most_ns = as_time(lease.grace_ns) / kTryShareOfGrace * (kTryShareOfGrace - 1);
+  pieces_.save_up(passed <= kMostIterations ? passed : 0, most_ns);
+}
 
 void Admission::step_done(int64_t took_ns) {
   if (ahead_) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "freeride/pages/mapping.hpp"
 #include "freeride/policy/piece_fit.hpp"
 #include "job.hpp"
 
@@ -27,11 +28,16 @@ class Admission {
   /// May the next step or piece begin, with `room_ns` until its lease's deadline? `first`: nothing has been executed
   /// under that lease.
   bool may_begin(int64_t room_ns, bool first) const { return pieces_.fits(room_ns, first); }
-  /// May a workload's next piece pass the open gate? Whatever its length, a lease's first piece may: a workload may be
-  /// cut into nothing shorter. `until_ns`: when the gate is going to be closed; 0: not known.
-  bool may_pass(int64_t now_ns, int64_t until_ns, bool first) const {
-    return stops_anywhere_ || first || until_ns == 0 || pieces_.fits(until_ns - now_ns, false);
-  }
+  enum class Pass {
+    kNo,
+    kWhole,  ///< it is expected to be done in time, or nobody knows
+    kCut,    ///< it is not: it is stopped in its middle and goes on in the next leases
+  };
+  /// May a workload's next piece pass the open gate? What does not fit may as a lease's first: a workload may be cut
+  /// into nothing shorter. But what it has queued on a GPU by then is overrun, so leases that are too short are left
+  /// alone while those that are not are most of the time. `until_ns`: when the gate is going to be closed; 0: not
+  /// known.
+  Pass may_pass(int64_t now_ns, int64_t until_ns, bool first);
   /// May the next piece be queued on a GPU behind the present one, which began at `begun_ns`, so that both are done by
   /// `until_ns`? Two pieces and no more: so much is overrun where a bubble ends before it should.
   bool may_queue(int64_t begun_ns, int64_t until_ns) const {
@@ -39,6 +45,10 @@ class Admission {
     return two_ns > 0 && begun_ns + two_ns <= until_ns;
   }
 
+  /// A lease in a bubble is there, of whatever the runner makes of it: what may be risked grows with the iterations.
+  void sees(const pages::Lease& lease);
+  /// A step, or a piece that is not queued, begins with `room_ns` until its lease's deadline.
+  void begins(int64_t room_ns) { pieces_.begins(room_ns); }
   void step_begins() { ahead_ = behind_ = false; }
   /// The next piece is being queued, the present one is still on the GPU.
   void queued() { ahead_ = true; }
@@ -48,11 +58,6 @@ class Admission {
   void is_behind() { behind_ = true; }
   /// The present piece took `took_ns` and ended at a yield point.
   void piece_done(int64_t took_ns) { pieces_.piece_done(took_ns, std::exchange(behind_, false)); }
-  /// It did, and nobody knows how long it took by itself.
-  void piece_unseen() {
-    pieces_.piece_unseen();
-    behind_ = false;
-  }
   /// The present piece took `took_ns`, with the one queued behind it where there is one, and ended the step.
   void step_done(int64_t took_ns);
   /// The step was given up, or nobody knows how long its last piece took.
@@ -103,9 +108,12 @@ class Admission {
 
   policy::PieceFit pieces_;
   const bool stops_anywhere_;
-  bool ahead_ = false;   ///< the present piece is still on the GPU, and the one after it is being queued
-  bool behind_ = false;  ///< the present piece was queued behind another one
-  bool gate_ = false;    ///< written before there is a second thread
+  bool ahead_ = false;      ///< the present piece is still on the GPU, and the one after it is being queued
+  bool behind_ = false;     ///< the present piece was queued behind another one
+  bool gate_ = false;       ///< written before there is a second thread
+  uint32_t iteration_ = 0;  ///< of the last lease that told one
+  // Of recent leases, by their first piece: how long those are that it fits, and the others. The workload's thread's.
+  double long_enough_ns_ = 0, too_short_ns_ = 0;
   policy::StepFit pauses_{kPauses};
 };
 

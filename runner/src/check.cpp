@@ -13,6 +13,7 @@
 #include "elf_symbols.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/plugin_file.hpp"
+#include "freeride/base/task_env.hpp"
 #include "freeride/base/waiting.hpp"
 #include "harness.hpp"
 #include "saved_state.hpp"
@@ -308,9 +309,29 @@ class LifeCheck {
   const int64_t most_ms_;
 };
 
+// What the standard library's headers export whatever the compiler was told: they ask for it.
+bool is_of_the_library(const std::string& mangled) {
+  size_t at = mangled.rfind("_Z", 0) == 0 ? 2 : std::string::npos;
+  if (at == std::string::npos) return false;
+  for (const char* kind : {"TV", "TI", "TS", "TT", "GV", "GR"}) {
+    if (mangled.compare(at, 2, kind) == 0) {
+      at += 2;
+      break;
+    }
+  }
+  at = mangled.find_first_not_of("ZNKVrO", at);
+  if (at == std::string::npos) return false;
+  for (const char* name : {"St", "Sa", "Ss", "Sb", "Si", "So", "Sd", "9__gnu_cxx", "10__cxxabiv1"}) {
+    if (mangled.compare(at, std::char_traits<char>::length(name), name) == 0) return true;
+  }
+  return false;
+}
+
 void check_exports(const std::string& path, Findings& findings) {
   auto exports = read_exports(path);
   if (!exports.ok()) return;
+  std::erase_if(exports->unique, is_of_the_library);
+  std::erase_if(exports->others, is_of_the_library);
   const auto first = [](const std::vector<std::string>& names) {
     return "'" + names.front() + "'" + (names.size() > 1 ? " and " + std::to_string(names.size() - 1) + " more" : "");
   };
@@ -350,6 +371,9 @@ bool check_plugin(const CheckOptions& options) {
     findings.problem("scratch", "cannot make a temporary folder; set TMPDIR to a writable one");
     return findings.finish(options.plugin);
   }
+  // As the worker does.
+  for (const auto& [name, value] : sleeping_threads()) setenv(name.c_str(), value.c_str(), 0);
+  for (const auto& [name, value] : library_caches(scratch.path(), false)) setenv(name.c_str(), value.c_str(), 1);
   Harness::Options harness_options;
   harness_options.plugin = options.plugin;
   harness_options.scratch = scratch.path();

@@ -13,8 +13,9 @@ namespace freeride::runner {
 /// Options of `supervise` that only a sandbox gives.
 struct Confinement {
   bool on = false;
-  int64_t pids = 0;   ///< processes and threads of the sandbox's user, by rlimit; 0: something else limits them
-  std::string saved;  ///< folder whose content is copied into the scratch folder first; empty: none
+  int64_t pids = 0;         ///< processes and threads of the sandbox's user, by rlimit; 0: something else limits them
+  std::string saved;        ///< folder whose content is copied into the scratch folder first; empty: none
+  std::string working_dir;  ///< of the plugin's process; empty: the scratch folder
 };
 
 /// Supervisor, while it has one thread: no new privileges, memory and descriptors out of the plugin's reach. Errors:

@@ -43,6 +43,7 @@ Next Endings::failed(uint32_t transition, freeride_status status, std::string re
 }
 
 Next Endings::threw(const char* what, bool out_of_memory) {
+  answer_.failed(out_of_memory ? FREERIDE_OUT_OF_MEMORY : FREERIDE_ERROR);
   say(out_of_memory ? VerdictKind::kOutOfMemory : VerdictKind::kFailed,
       out_of_memory ? Cause::kNoMemory : Cause::kTransition, answer_.transition(), std::string("threw ") + what);
   return Next::kEnded;

@@ -34,6 +34,7 @@ Next Imperative::run(const SeenLease& seen) {
     return Next::kGoOn;
   }
   lease.take(seen);
+  workload_.goes_on(lease.now_ns());
   if (turn_.begin() == Next::kEnded) return Next::kEnded;
   parts_.clock.begin(lease.now_ns());
   lease.use(lease.now_ns());
@@ -85,11 +86,12 @@ Next Imperative::end_turn(Opening opening) {
   const int64_t begin_ns = once ? parts_.clock.begun_ns() : lease.now_ns();
   const int64_t room_ns = once ? lease.deadline_ns() - begin_ns : INT64_MAX;
   // Until the lease's end it may come to its gate; where that was taken back, somewhat longer.
-  const bool stuck = is_stuck();
+  const bool stuck = is_stuck() || workload_.is_cut();
   workload_.close(std::max(lease.deadline_ns(), lease.now_ns() + admission.patience_ns(stuck)));
   stuck_ = !workload_.waits() && !workload_.ended();
   stuck_at_ = workload_.arrivals();
   parts_.answer.sees_end(lease.look());
+  workload_.stands(lease.now_ns());
   const int64_t taught_ns = parts_.clock.end(lease.now_ns());
   if (parts_.record != nullptr) parts_.record->step(taught_ns, taught_ns);
   parts_.progress.workload_ran();

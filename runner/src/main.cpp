@@ -124,6 +124,8 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   supervise_command->add_option("--saved", job.confinement.saved,
                                 "folder to fill the scratch folder from, in a sandbox");
+  supervise_command->add_option("--working-dir", job.confinement.working_dir,
+                                "working folder of the plugin's process, in a sandbox");
   // Asked by a worker at its start: can a sandbox be made here?
   CLI::App* trial_command = app.add_subcommand("trial", "Says whether the sandbox it runs in is one")->group("");
 

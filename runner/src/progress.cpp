@@ -4,7 +4,8 @@
 
 namespace freeride::runner {
 
-void Progress::step_made(freeride_status status) {
+void Progress::step_made(freeride_status status, int64_t took_ns) {
+  if (job_.profile && durations_ns_.size() < FREERIDE_PROFILE_MOST_SAMPLES) durations_ns_.push_back(took_ns);
   if (status == FREERIDE_FINISHED || (job_.steps != 0 && steps() >= job_.steps)) {
     done_ = true;
     answer_.finished();
@@ -23,6 +24,7 @@ bool Progress::seen_enough(bool imperative) const {
   progress.executed_ns = answer_.step_ns();
   progress.wanted_steps = job_.steps;
   progress.imperative = imperative;
+  progress.warm_up = policy::warm_up_steps(durations_ns_);
   return policy::profile_is_enough(progress);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "answer.hpp"
 #include "freeride/plugin.h"
@@ -23,7 +24,7 @@ class Progress {
   uint64_t steps() const { return steps_before_ + answer_.steps(); }
 
   /// A step has been made and counted, and has said FREERIDE_OK or FREERIDE_FINISHED.
-  void step_made(freeride_status status);
+  void step_made(freeride_status status, int64_t took_ns);
   /// A workload has executed under a lease, which counts as a step, though it has no end of its own.
   void workload_ran() { answer_.count_step(); }
   /// The workload has come to its end.
@@ -42,6 +43,7 @@ class Progress {
   const Job& job_;
   Answer& answer_;
   uint64_t steps_before_ = 0;
+  std::vector<int64_t> durations_ns_;  ///< of a profile's steps
   bool done_ = false;
   bool whole_ = false;  ///< a workload, to its end
 };

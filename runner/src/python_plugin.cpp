@@ -253,6 +253,12 @@ freeride_status method(void* task) {
   return status_of(Ref(py->PyObject_CallObject(function, nullptr)));
 }
 
+// In the place of a method that the class does not have. It need not wait for the interpreter's lock, which a library's
+// long call in the workload's thread may hold: the process is stopped in its middle and goes on in the next bubble.
+freeride_status nothing(void*) {
+  return FREERIDE_OK;
+}
+
 constexpr char kInit[] = "init", kStart[] = "start", kStep[] = "step", kPause[] = "pause", kStop[] = "stop";
 
 freeride_status save(void* task, const freeride_state_sink* sink) {
@@ -336,9 +342,9 @@ Module* make_module(PyObject* described, const std::string& python) {
   table.param_count = static_cast<uint32_t>(module->specs.size());
   table.create = &create;
   table.init = &method<kInit>;
-  table.start = &method<kStart>;
+  table.start = py->PyObject_IsTrue(item(described, 6)) == 1 ? &method<kStart> : &nothing;
   table.run_next_step = &method<kStep>;
-  table.pause = &method<kPause>;
+  table.pause = py->PyObject_IsTrue(item(described, 7)) == 1 ? &method<kPause> : &nothing;
   table.stop = &method<kStop>;
   table.destroy = [](void*) {};  // with the process: an interpreter's end can wait for threads for ever
   table.extension = &extension;

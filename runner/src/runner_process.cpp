@@ -136,6 +136,14 @@ void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int las
                                               answer.error().text().c_str()));
     _exit(EXIT_FAILURE);
   }
+  // Not sooner: whoever sets the sandbox up has descriptors of the host's folders, which /proc would name.
+  const std::string& folder = job.confinement.working_dir;
+  if (!folder.empty() && chdir(folder.c_str()) != 0) {
+    const std::string reason = "its working folder is not there: " + errno_error(folder, errno).text();
+    write_last_words(kLastWordsFd,
+                     last_words(VerdictKind::kRejected, Cause::kParameter, FREERIDE_IN_LOAD, reason.c_str()));
+    _exit(EXIT_FAILURE);
+  }
   the_answer = answer->get();
   std::set_terminate(on_terminate);
   Runner runner(std::move(job), lease, **answer, kLastWordsFd, thaw);

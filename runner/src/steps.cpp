@@ -8,6 +8,7 @@ Next Steps::run(const SeenLease& seen) {
   HeldLease& lease = parts_.lease;
   const Admission& admission = parts_.admission;
   lease.look();
+  parts_.admission.sees(seen.lease);
   const bool first_look = lease.is_fresh(seen.lease);
   if (!admission.may_begin(as_time(seen.lease.deadline_ns) - lease.now_ns(), first_look)) {
     if (first_look) turn_.skip(seen.lease);
@@ -51,6 +52,7 @@ Next Steps::step() {
   lease.use(begin_ns);
   parts_.clock.begin(begin_ns);
   yields_.step_begins();
+  parts_.admission.begins(lease.room_ns());
   const freeride_status status = parts_.task.step(begin_ns);
   yields_.step_ended();
   lease.look();
@@ -63,12 +65,13 @@ Next Steps::step() {
   if (status != FREERIDE_OK && status != FREERIDE_FINISHED) return parts_.endings.failed(FREERIDE_IN_STEP, status);
 
   const int64_t taught_ns = parts_.clock.end(lease.now_ns());
-  if (parts_.record != nullptr) parts_.record->step(parts_.admission.executed_ns() + taught_ns, taught_ns);
+  const int64_t step_ns = parts_.admission.executed_ns() + taught_ns;
+  if (parts_.record != nullptr) parts_.record->step(step_ns, taught_ns);
   parts_.admission.step_done(taught_ns);
   parts_.answer.predicts(parts_.admission.predicted_ns());
   parts_.answer.count_step();
   parts_.answer.leave();
-  parts_.progress.step_made(status);
+  parts_.progress.step_made(status, step_ns);
   return Next::kGoOn;
 }
 

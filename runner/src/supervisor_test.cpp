@@ -182,7 +182,9 @@ TEST_CASE("check: good and bad plugins, text and JSON") {
 
   ran = run(kRunner + " check " + plugin("unique"));
   CHECK(ran.code == 0);
+#ifndef __clang__  // which makes no such symbols
   CHECK(ran.output.find("GNU unique") != std::string::npos);
+#endif
 
   ran = run(kRunner + " check " + plugin("faulty"));
   CHECK(ran.code == 5);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/futex_waitv.hpp"
@@ -111,9 +112,12 @@ freeride_status Workload::wait_at_gate() {
   }
 }
 
+void Workload::goes_on(int64_t now_ns) {
+  if (const int64_t since_ns = std::exchange(stands_since_ns_, 0); since_ns != 0) stood_ns_ += now_ns - since_ns;
+}
+
 freeride_status Workload::pass() {
-  int64_t took_ns = 0;
-  piece_ends(took_ns) ? admission_.step_done(took_ns) : admission_.step_given_up();
+  admission_.step_done(piece_ends());
   return begin_piece();
 }
 
@@ -142,7 +146,9 @@ freeride_status Workload::begin_piece() {
     if (const auto status = wait_at_gate(); status != FREERIDE_OK) return status;
     const int64_t until_ns = open_until_ns_.load();
     const uint64_t lease = lease_id_.load();
-    if (admission_.may_pass(SteadyClock::now(), until_ns, lease != worked_lease_)) {
+    const auto passes = admission_.may_pass(SteadyClock::now(), until_ns, lease != worked_lease_);
+    if (passes != Admission::Pass::kNo) {
+      cut_.store(passes == Admission::Pass::kCut);
       worked_lease_ = lease;
       piece_begins();
       return FREERIDE_OK;
@@ -154,23 +160,20 @@ freeride_status Workload::begin_piece() {
 
 void Workload::piece_begins() {
   piece_begin_ns_ = SteadyClock::now();
+  piece_stood_ns_ = stood_ns_.load();
   piece_opening_ = openings_.load();
 }
 
-// The present piece ends, the next one may be executing. False where it was stopped in its middle by the end of a
-// lease: that says nothing of how long it takes.
-bool Workload::piece_ends(int64_t& took_ns) {
-  const bool whole = piece_opening_ == openings_.load();
-  const int64_t began_ns = piece_begin_ns_;
+// The present piece ends, the next one may be executing. Returns what it took, without the time in which it stood.
+int64_t Workload::piece_ends() {
+  if (piece_opening_ != openings_.load()) worked_lease_ = lease_id_.load();  // its rest was this lease's first
+  const int64_t began_ns = piece_begin_ns_, stood_ns = piece_stood_ns_;
   piece_begins();
-  took_ns = piece_begin_ns_ - began_ns;
-  if (!whole) worked_lease_ = lease_id_.load();  // its rest was this lease's first
-  return whole;
+  return std::max<int64_t>(0, piece_begin_ns_ - began_ns - (piece_stood_ns_ - stood_ns));
 }
 
 void Workload::piece_done() {
-  int64_t took_ns = 0;
-  piece_ends(took_ns) ? admission_.piece_done(took_ns) : admission_.piece_unseen();
+  admission_.piece_done(piece_ends());
 }
 
 void Workload::wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns) {

@@ -34,6 +34,11 @@ class Workload {
   }
   /// From now on pass() waits. Returns when the thread is there, or has ended, or it is `until_ns`.
   void close(int64_t until_ns);
+  /// From stands() to goes_on() the process may be stopped: what passes meanwhile is nothing that a piece takes.
+  void stands(int64_t now_ns) { stands_since_ns_ = now_ns; }
+  void goes_on(int64_t now_ns);
+  /// The present piece was let through though it does not fit: it is not waited for.
+  bool is_cut() const { return cut_.load(); }
   /// pass() does not wait, and says FREERIDE_ABANDONED. Waits for the body's end, `most_ms` at most.
   void abandon(int64_t most_ms);
 
@@ -66,7 +71,7 @@ class Workload {
   freeride_status wait_at_gate();
   freeride_status begin_piece();
   void piece_begins();
-  bool piece_ends(int64_t& took_ns);
+  int64_t piece_ends();
   void piece_done();
 
   enum Gate : uint32_t { kClosed, kOpen, kOnce, kAbandoned };
@@ -79,6 +84,9 @@ class Workload {
   std::atomic<int64_t> open_until_ns_{0};
   std::atomic<uint64_t> lease_id_{0};
   std::atomic<uint32_t> openings_{0};
+  std::atomic<bool> cut_{false};
+  std::atomic<int64_t> stood_ns_{0};  ///< in all
+  int64_t stands_since_ns_ = 0;       ///< 0: it goes on
   std::thread thread_;
   std::atomic<std::thread::id> id_;
   freeride_status prepared_status_ = FREERIDE_OK;  ///< written before prepared_
@@ -87,6 +95,7 @@ class Workload {
   Admission& admission_;
   // The workload's thread's own.
   int64_t piece_begin_ns_ = 0;
+  int64_t piece_stood_ns_ = 0;  ///< stood_ns_ when the piece began
   uint64_t worked_lease_ = 0;   ///< the last one under which a piece began
   uint32_t piece_opening_ = 0;  ///< of the gate, when the piece began
 };

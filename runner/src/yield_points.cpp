@@ -38,6 +38,7 @@ freeride_status YieldPoints::end_of_piece(bool open) {
   if (lease.kind() == FREERIDE_LEASE_PROFILE) return open ? static_cast<freeride_status>(FREERIDE_OK) : give_up();
   if (open && parts_.admission.may_begin(lease.room_ns(), lease.fresh())) {
     lease.use(lease.now_ns());
+    parts_.admission.begins(lease.room_ns());
     return FREERIDE_OK;
   }
   parts_.answer.sees_end(lease.now_ns());
@@ -92,6 +93,7 @@ bool YieldPoints::resume(const SeenLease& seen) {
   HeldLease& lease = parts_.lease;
   const bool bubble = seen.lease.kind == FREERIDE_LEASE_BUBBLE || seen.lease.kind == FREERIDE_LEASE_IDLE;
   if (!bubble || seen.lease.order != FREERIDE_ORDER_RUN) return false;
+  parts_.admission.sees(seen.lease);
   const bool first = lease.is_fresh(seen.lease);
   if (!parts_.admission.may_begin(as_time(seen.lease.deadline_ns) - lease.now_ns(), first)) {
     if (first) turn_.skip(seen.lease);
@@ -100,6 +102,7 @@ bool YieldPoints::resume(const SeenLease& seen) {
   lease.take(seen);
   turn_.goes_on();
   lease.use(lease.now_ns());
+  parts_.admission.begins(lease.room_ns());
   parts_.clock.begin(lease.now_ns());
   parts_.answer.step_goes_on(lease.now_ns());
   return true;

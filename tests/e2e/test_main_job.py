@@ -57,6 +57,20 @@ def test_a_dropped_plugin_runs_in_stage_3(job):
     job.ok("stop", "pagerank")
     assert job.wait_verdict("pagerank")["kind"] == "stopped"
 
+    # What it had is still known when it has ended, and to a manager that was started again.
+    def used(by):
+        return job.ok("report", "--since", "1h", "--by", by)["rows"]
+
+    (mine,) = used("task")
+    counters = job.task("pagerank")["counters"]
+    assert mine["name"] == "pagerank" and mine["steps"] == counters["steps"]
+    assert 0 < mine["harvested_ns"] == counters["harvested_ns"]
+    (training,) = used("job")
+    assert training["tasks"] == 1 and 0 < training["bubble_ns"] < training["gpu_ns"]
+    job.end("manager")
+    job.start_manager()
+    assert used("task") == [mine]
+
 
 def test_losses_are_the_same_with_and_without_harvesting(system):
     system.start_manager("--holdout-pct", "0")

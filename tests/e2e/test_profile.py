@@ -72,9 +72,10 @@ def test_table_json_and_picture(idle, tmp_path):
     )
     assert code == 0 and err == ""  # known: nothing ran
     profile = json.loads(out)["profiles"][0]
-    assert profile["steps"]["count"] == 20 and len(profile["step_ns"]) == 20
+    steady = profile["steps"]["count"]  # a busy machine's first steps may be slower than the rest
+    assert steady + profile["warm_up_steps"] == len(profile["step_ns"]) == 20 and steady > 10
     assert profile["steps"]["p50_ns"] >= 1_200_000
-    assert [piece["count"] for piece in profile["pieces"]] == [20, 20, 20]
+    assert [piece["count"] for piece in profile["pieces"]] == [steady] * 3
     assert set(profile["peak_bytes"]) == {"host"} and profile["peak_bytes"]["host"] > 1 << 20
     assert idle.runners() == []
 
@@ -258,7 +259,7 @@ def test_beside_a_training():
         )
         assert code == 0, err
         profile = json.loads(out)["profiles"][0]
-        assert profile["conditions"] == "bubbles" and profile["steps"]["count"] == 15
+        assert profile["conditions"] == "bubbles" and profile["steps"]["count"] + profile["warm_up_steps"] == 15
         code, _, err = ctl(system, find_plugin("counter.so"), "--stage", "5")
         assert code == 2 and "its stages are 0-1" in err
         system.wait_iterations(3)  # training goes on

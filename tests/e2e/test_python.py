@@ -248,7 +248,7 @@ def test_runs_and_moves_in_a_sandbox(system):
     assert counters["metrics"]["n"] > 0
     next_one = system.root / "next.py"
     next_one.write_text(COUNTER + "\n# another content\n")
-    assert system.ctl("load", next_one, "--replace", "moves", timeout=60).code == 0
+    assert system.ctl("load", next_one, "--replace", "moves", "--yes", timeout=60).code == 0
     before = counters["metrics"]["n"]
     until(lambda: system.task("moves")["counters"]["metrics"].get("n", 0) > before, "it goes on from where it was")
     system.ok("stop", "moves")
@@ -288,6 +288,56 @@ def test_what_fails_in_a_sandbox(system):
     forks = IMPORT + "import os\nclass T(SideTask):\n  def RunNextStep(self):\n    os.fork()\n"
     assert load(system, forks, "forks").code == 0
     assert "Operation not permitted" in system.wait_verdict("forks")["reason"]
+
+
+def test_a_path_that_the_sandbox_does_not_show(system):
+    hidden = system.root / "list.txt"
+    hidden.write_text("there on the host")
+    task = IMPORT + f"class T(SideTask):\n  def CreateSideTask(self): open('{hidden}')\n  def RunNextStep(self): pass\n"
+    assert load(system, task, "hidden").code == 0
+    reason = system.wait_verdict("hidden")["reason"]
+    assert f"its sandbox does not show {hidden} of the host: load it with --read {hidden}" in reason, reason
+
+
+def test_caches_lie_in_the_scratch_folder(system):
+    task = (
+        IMPORT
+        + """
+import os
+class T(SideTask):
+    def RunNextStep(self):
+        for name in ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR"):
+            os.makedirs(os.environ[name], exist_ok=True)
+            assert os.environ[name].startswith(self.scratch_dir), name
+        assert os.environ["TRANSFORMERS_OFFLINE"] == "1"
+"""
+    )
+    assert load(system, task, "caches", "--steps", "3").code == 0
+    assert system.wait_verdict("caches")["kind"] == "finished"
+
+
+def test_a_package(system):
+    """A folder: its modules, its data, and one class in it."""
+    folder = system.root / "greet"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "__init__.py").write_text("from .task import Greet\n")
+    (folder / "inner" / "__init__.py").write_text("def length(data):\n    return len(data)\n")
+    (folder / "data.bin").write_bytes(bytes(range(256)))
+    (folder / "task.py").write_text(
+        IMPORT
+        + "import pkgutil\nfrom .inner import length\n"
+        + "class Greet(SideTask):\n  def RunNextStep(self):\n"
+        + "    self.metric('n', length(pkgutil.get_data('greet', 'data.bin')))\n"
+    )
+    assert system.ctl("load", folder, "--name", "greet", "--when-idle", timeout=60).code == 0
+    system.wait_steps("greet")
+    assert system.task("greet")["counters"]["metrics"]["n"] == 256
+    assert system.task("greet")["plugin"] == "greet.py"
+    system.ok("stop", "greet")
+    system.wait_verdict("greet")
+    (folder / "__init__.py").unlink()
+    answer = system.ctl("load", folder, "--name", "none")
+    assert answer.code == 2 and "is no Python package: it has no __init__.py" in answer.err, answer
 
 
 def test_a_math_librarys_threads_sleep_after_their_work(system):
@@ -369,3 +419,36 @@ def test_imperative_interface(system):
     until(lambda: steps() > before, "it goes on after a pause")
     system.ok("stop", "workload")
     assert system.wait_verdict("workload")["kind"] == "stopped"
+
+
+KEEPS_THE_LOCK = (
+    IMPORT
+    + """
+class Long(SideTask):
+    def RunNextStep(self):
+        sum(range(20_000_000))  # one call into C, which gives the interpreter's lock to nobody
+"""
+)
+
+
+def test_a_long_call_is_stopped_in_its_middle():
+    """A library's call that is longer than a bubble and its grace, and keeps the interpreter's lock: nothing of the
+    task's own has to be called at a bubble's end, so it is stopped and goes on in the next ones."""
+    with System() as training:
+        training.start_manager("--profile-timeout-ms", 600_000)
+        training.start_worker("cpu-0")
+        training.start_training(stages=2)
+        training.wait_iterations()
+        file = training.root / "long.py"
+        file.write_text(KEEPS_THE_LOCK)
+        training.load(file, "long", "--stage", 0, "--memory", "1GiB", "--interface", "imperative")
+
+        def counted():
+            state = training.task("long")
+            assert not state.get("verdict", {}).get("kind"), state["verdict"]
+            counters = state.get("counters", {})
+            return counters if counters.get("metrics", {}).get("steps", 0) > 2 else None
+
+        counters = until(counted, "long calls end", 120)
+        assert counters["leases"] > 3 * counters["metrics"]["steps"], counters  # several bubbles each
+        assert training.stop_tasks("long")[0]["kind"] == "stopped"

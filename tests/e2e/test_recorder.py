@@ -36,30 +36,45 @@ def mcap_python():
     """A Python with PyPI's mcap, made once in the build folder."""
     venv = BUILD / "mcap-venv"
     python = venv / "bin/python"
-    if subprocess.run([python, "-c", "import mcap"], capture_output=True).returncode if python.exists() else True:
+    if (
+        subprocess.run([python, "-c", "import mcap, msgpack"], capture_output=True).returncode
+        if python.exists()
+        else True
+    ):
         subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True, capture_output=True)
-        done = subprocess.run([python, "-m", "pip", "install", "-q", "mcap==1.2.2"], capture_output=True, text=True)
+        packages = ["mcap==1.2.2", "msgpack"]
+        done = subprocess.run([python, "-m", "pip", "install", "-q", *packages], capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"pip cannot install mcap: {done.stderr.strip().splitlines()[-1:]}")
     return python
 
 
 READ = """
-import json, sys
+import json, pathlib, sys
+sys.path.insert(0, str(pathlib.Path(sys.argv[2])))
+import recording
 from mcap.reader import make_reader, NonSeekingReader
 with open(sys.argv[1], "rb") as file:
     reader = make_reader(file, validate_crcs=True)
     seeking = [(c.topic, m.log_time, m.publish_time, len(m.data)) for _, c, m in reader.iter_messages()]
-    counts = reader.get_summary().statistics
+    summary = reader.get_summary()
     names = [metadata.name for metadata in reader.iter_metadata()]
 with open(sys.argv[1], "rb") as file:
     straight = [(c.topic, m.log_time, m.publish_time, len(m.data)) for _, c, m in
                 NonSeekingReader(file, validate_crcs=True).iter_messages()]
 assert sorted(seeking) == sorted(straight)
 assert seeking == sorted(seeking, key=lambda each: each[1])
-print(json.dumps({"topics": [topic for topic, *_ in seeking], "times": [time for _, time, *_ in seeking],
-                  "count": counts.message_count, "chunks": counts.chunk_count, "metadata": names}))
+events = sorted(([time, topic, event["seq"], event["t_ns"]] for topic, time, event in recording.events(sys.argv[1])))
+print(json.dumps({"events": events, "count": summary.statistics.message_count, "messages": len(seeking),
+                  "chunks": summary.statistics.chunk_count, "metadata": names,
+                  "schemas": sorted(schema.name for schema in summary.schemas.values())}))
 """
+
+
+def read_by_mcap(python, file):
+    done = subprocess.run([python, "-c", READ, file, SOURCE / "recorder/python"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_what_is_older_than_5_s_outlives_kills_at_random():
@@ -86,22 +101,28 @@ def test_pypis_mcap_and_freeride_ctl_read_the_same_from_whole_and_recovered_file
         system.processes["recorder"].terminate()
         assert system.processes["recorder"].wait() == 0
         events = viewed(system)
-        topics, times = [], []
+        found = []
         files = sorted((system.state_dir / "recordings").glob("*.mcap"))
         assert len(files) == 2
         for file in files:
             assert file.stat().st_mode & 0o777 == 0o640
-            read = json.loads(subprocess.run([python, "-c", READ, file], check=True, capture_output=True).stdout)
-            assert read["count"] == len(read["topics"]) and read["chunks"] > 0 and read["metadata"] == ["freeride"]
-            topics += read["topics"]
-            times += read["times"]
-        assert topics == [event["topic"] for event in events]
-        assert times == [event["time_unix_ns"] for event in events]
+            read = read_by_mcap(python, file)
+            assert read["count"] == read["messages"] and read["chunks"] > 0 and read["metadata"] == ["freeride"]
+            assert read["schemas"] == ["freeride.columns"]
+            assert read["messages"] < len(read["events"])
+            found += read["events"]
+        assert sorted(found) == sorted(
+            [event["time_unix_ns"], event["topic"], event["seq"], event["t_ns"]] for event in events
+        )
 
         out = system.root / "part.mcap"
         system.ok("recording", "export", out, "--topic", "bubble.end/gpt/1")
-        read = json.loads(subprocess.run([python, "-c", READ, out], check=True, capture_output=True).stdout)
-        assert read["topics"] == [topic for topic in topics if topic == "bubble.end/gpt/1"] != []
+        read = read_by_mcap(python, out)
+        wanted = sorted(event for event in found if event[1] == "bubble.end/gpt/1")
+        assert read["events"] == wanted != []
+        assert read["messages"] == len(wanted) and read["schemas"] == ["freeride.event"]  # JSON, which Foxglove shows
+        again = kills.view(system.tree.program("freeride-ctl"), out, system.env)
+        assert [event["seq"] for event in again] == [event[2] for event in wanted]
 
 
 def test_why_is_told_by_the_manager_now_and_by_the_recording_then():

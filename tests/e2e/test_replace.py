@@ -71,7 +71,7 @@ def stored(system):
 
 def test_a_counter_keeps_its_count(system):
     load(system)
-    answer = system.ok("load", variant(system, 1), "--replace", "t")
+    answer = system.ok("load", variant(system, 1), "--yes", "--replace", "t")
     task = answer["task"]
     assert task["revision"] == 1 and task["replacement"]["state"] == "done"
     assert "goes on from its state" in task["replacement"]["reason"]
@@ -80,18 +80,18 @@ def test_a_counter_keeps_its_count(system):
     check_counts(system)
     assert len(system.ok("tasks")["tasks"]) == 1
     # By itself, and by name from the drop folder.
-    system.ok("load", variant(system, 1), "--replace", "t")
+    system.ok("load", variant(system, 1), "--yes", "--replace", "t")
     check_counts(system)
     dropped = system.state_dir / "plugins" / "dropped.so"
     dropped.write_bytes(variant(system, 2).read_bytes())
     until(lambda: any(p["name"] == "dropped.so" for p in system.ok("plugins")["plugins"]), "the drop folder is seen")
-    system.ok("load", "dropped.so", "--replace", "t")
+    system.ok("load", "dropped.so", "--yes", "--replace", "t")
     check_counts(system)
     assert shown(system)["state"]["plugin"] == "dropped.so"
     # Paused by the user, it stays so.
     system.ok("pause", "t")
     system.wait_state("t", "PAUSED")
-    system.ok("load", variant(system, 3), "--replace", "t", "--param", "step_us=500", "--priority", 2)
+    system.ok("load", variant(system, 3), "--yes", "--replace", "t", "--param", "step_us=500", "--priority", 2)
     steps = system.steps("t")
     assert shown(system)["state"]["paused_by_user"] and shown(system)["load"]["params"] == {"step_us": "500"}
     time.sleep(1)
@@ -100,14 +100,14 @@ def test_a_counter_keeps_its_count(system):
     check_counts(system)
     # Without a state it begins at 0; its steps go on.
     steps = system.steps("t")
-    system.ok("load", find_plugin("counter.so"), "--replace", "t", "--param", "step_us=300")
+    system.ok("load", find_plugin("counter.so"), "--yes", "--replace", "t", "--param", "step_us=300")
     system.wait_steps("t", 5)
     counters = shown(system)["state"]["counters"]
     assert counters["metrics"]["count"] < counters["steps"] and counters["steps"] > steps
 
 
 def test_what_cannot_be_replaced_says_why(system):
-    assert system.ctl("load", variant(system, 1), "--replace", "t").code == 4
+    assert system.ctl("load", variant(system, 1), "--yes", "--replace", "t").code == 4
     load(system)
     broken = [
         (("--param", "fail_in=create"), 5, "failed as told in create"),
@@ -120,26 +120,26 @@ def test_what_cannot_be_replaced_says_why(system):
         (("--name", "u"), 2, "--name"),
     ]
     for flags, code, words in broken:
-        answer = system.ctl("load", variant(system, 1), "--replace", "t", *flags)
+        answer = system.ctl("load", variant(system, 1), "--yes", "--replace", "t", *flags)
         assert answer.code == code and words in answer.err, f"{flags}: {answer}"
         assert shown(system)["revision"] == 0
         check_counts(system)
     text = system.root / "text.so"
     text.write_text("no plugin")
-    assert system.ctl("load", text, "--replace", "t").code == 2
-    answer = system.ctl("load", find_plugin("abi_99.so"), "--replace", "t")
+    assert system.ctl("load", text, "--yes", "--replace", "t").code == 2
+    answer = system.ctl("load", find_plugin("abi_99.so"), "--yes", "--replace", "t")
     assert answer.code == 5 and "99" in answer.err, answer
     check_counts(system)
     # Both its processes, and no others.
     until(lambda: len(system.runners()) == 2, "one content is left")
-    system.ok("load", variant(system, 2), "--replace", "t")
+    system.ok("load", variant(system, 2), "--yes", "--replace", "t")
     check_counts(system)
 
 
 def test_a_task_that_waits_simply_is_the_new_one(system):
     system.ok("load", find_plugin("counter.so"), "--name", "t", "--stage", 0)
     assert system.task("t")["state"] == "SUBMITTED"
-    answer = system.ok("load", find_plugin("keeper.so"), "--replace", "t")
+    answer = system.ok("load", find_plugin("keeper.so"), "--yes", "--replace", "t")
     assert answer["task"]["state"]["plugin"] == "keeper.so" and answer["task"]["state"]["state"] == "SUBMITTED"
     system.ok("stop", "t")
 
@@ -154,7 +154,7 @@ def in_background(system, *args):
 @pytest.mark.parametrize("delay_ms", [0, 30, 80, 150, 300])
 def test_a_manager_killed_in_the_middle_costs_no_step(system, delay_ms):
     load(system)
-    thread, answers = in_background(system, "load", variant(system, 1), "--replace", "t")
+    thread, answers = in_background(system, "load", variant(system, 1), "--yes", "--replace", "t")
     time.sleep(0.02 + delay_ms / 1000)  # ctl takes a moment to start: from before the request to after the answer
     system.kill("manager")
     system.start_manager()
@@ -172,10 +172,10 @@ def test_a_manager_killed_in_the_middle_costs_no_step(system, delay_ms):
 @pytest.mark.parametrize("delay_ms", [0, 60, 120, 250])
 def test_a_worker_killed_in_the_middle_leaves_one_task(system, delay_ms):
     load(system)
-    system.ok("load", variant(system, 9), "--replace", "t")  # from here on a state is on disk
+    system.ok("load", variant(system, 9), "--yes", "--replace", "t")  # from here on a state is on disk
     saved = shown(system)["incarnations"][0]["steps"]
     check_counts(system)
-    thread, answers = in_background(system, "load", variant(system, 1), "--replace", "t")
+    thread, answers = in_background(system, "load", variant(system, 1), "--yes", "--replace", "t")
     time.sleep(0.02 + delay_ms / 1000)
     system.kill("worker-cpu-0")
     system.start_worker("cpu-0")
@@ -194,7 +194,7 @@ def test_200_replacements_in_a_row_leave_nothing_behind(system):
 
     def replace(number):
         path = variant(system, number)
-        assert system.ctl("load", path, "--replace", "t").code == 0
+        assert system.ctl("load", path, "--yes", "--replace", "t").code == 0
         path.unlink()
 
     for number in range(20):  # until allocators and caches have their size

@@ -2,9 +2,9 @@
 """Runs the fuzz targets, each from its kept inputs on. Exit code 0: nothing was found; 1: something was, and the lines
 say in which file.
 
-    tests/fuzz/run.py --build build/fuzz --seconds 20              (make fuzz SECONDS=20)
-    tests/fuzz/run.py --build build/fuzz --inputs 10000000 --record bench/results/fuzz.json
-    tests/fuzz/run.py --build build/fuzz --keep                    what was found to be new joins the kept inputs
+    tests/fuzz/run.py --build build/asan --seconds 20              (make fuzz SECONDS=20)
+    tests/fuzz/run.py --build build/asan --inputs 10000000 --record bench/results/fuzz.json
+    tests/fuzz/run.py --build build/asan --keep                    what was found to be new joins the kept inputs
 
 Kept inputs are one archive a target, fuzz_NAME_seed_corpus.zip, as OSS-Fuzz names them."""
 
@@ -103,7 +103,7 @@ def keep(name, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/fuzz"))
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/asan"))
     parser.add_argument("--seconds", type=int, default=20, help="of each target")
     parser.add_argument("--inputs", type=int, help="of all targets together, instead of a time")
     parser.add_argument("--only", choices=TARGETS, action="append")

@@ -213,7 +213,7 @@ def run_replacements(rig):
         path = rig.root / f"content{number}.so"
         with open(path, "wb") as file:
             file.write(content + str(number).encode())  # another content that does the same
-        rig.ok("load", path, "--replace", name, "--memory", "1GiB")
+        rig.ok("load", path, "--yes", "--replace", name, "--memory", "1GiB")
         path.unlink()
     end = time.monotonic()
     rig.wait(

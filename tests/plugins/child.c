@@ -1,5 +1,6 @@
 /* Forks in InitSideTask a child that leaves the session and would live for ever; its pid goes to <scratch>/child. */
 #include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tiny.h"
@@ -26,6 +27,7 @@ static freeride_status init(void* task) {
     }
     for (;;) pause();
   }
+  if (child > 0) waitpid(child, NULL, 0); /* so that one process is left behind, and not two for a moment */
   return child < 0 ? FREERIDE_ERROR : FREERIDE_OK;
 }
 

@@ -112,12 +112,14 @@ class Hosts(System):
 
     def start_node(self, host, *flags, key=None, name=None):
         """Does not wait for what becomes of it."""
+        return self.start_on(host, name or f"node-{host}", self.node_words(host, *flags, key=key))
+
+    def node_words(self, host, *flags, key=None):
         number = "ab".index(host)
         own = ["--device", f"cpu-{number}", "--cores", number % os.cpu_count(), "--key", key or self.keys[host]]
         uids = ["--first-task-uid", 200_000_000 + 1000 * number]
         words = [self.tree.program("freeride-node"), "--manager", self.address, *own, *flags]
-        worker = ["--", *uids, *self.tree.libraries()]
-        return self.start_on(host, name or f"node-{host}", [*words, *worker])
+        return [*words, "--", *uids, *self.tree.libraries()]
 
     def worker_pid(self, host):
         """Of the worker that listens to trainers there, whoever has started it."""

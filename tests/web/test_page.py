@@ -21,8 +21,12 @@ import browser
 from rig.processes import free_port
 from rig.testing import System, until
 
+# From a copy: reading the page's own canvas over and over is something that Chromium warns of.
 COLOURS = """
-const c = document.getElementById("picture"), d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+const c = document.getElementById("picture"), copy = new OffscreenCanvas(c.width, c.height);
+const context = copy.getContext("2d", { willReadFrequently: true });
+context.drawImage(c, 0, 0);
+const d = context.getImageData(0, 0, c.width, c.height).data;
 const seen = new Set();
 for (let i = 0; i < d.length; i += 4) seen.add((d[i] << 16) + (d[i + 1] << 8) + d[i + 2]);
 return seen.size;
@@ -45,7 +49,7 @@ def site():
 
 
 @pytest.fixture(scope="module")
-def driver(site):
+def driver():
     driver = browser.chromium()
     yield driver
     driver.quit()
@@ -64,9 +68,8 @@ def test_bubbles_tasks_devices_and_measures_are_shown(site, page):
     system, _ = site
     browser.wait_page(page, "document.querySelectorAll('#task-table tbody tr').length === 2", "both tasks are listed")
     browser.wait_page(page, "window.freeride.bubbles > 40", "bubbles come")
-    text = page.find_element("tag name", "body").text
     for words in ("pagerank-0", "pagerank-1", "stage 0", "stage 1", "cpu-0", "cpu-1", "live", "Harvested", "Budget"):
-        assert words in text
+        until(lambda w=words: w in page.find_element("tag name", "body").text, f"the page says {words!r}")
     # Compute, bubbles, side tasks, iterations: more than one colour each way.
     browser.wait_page(page, f"(() => {{ {COLOURS} }})() > 5", "lanes have their colours")
     steps = "Number(document.querySelector('#task-table tbody td[data-name=steps]').textContent)"
@@ -106,6 +109,7 @@ def test_dark_narrow_and_by_keyboard(site, page):
     keys(Keys.HOME)
     assert page.execute_script(f"return {pressed}") == "false"
     # Tab comes to everything that can be operated, and a task's commands open by Enter.
+    browser.wait_page(page, "document.querySelectorAll('#task-table tbody tr').length === 2", "both tasks are listed")
     seen = set()
     page.execute_script("document.querySelector('.skip').focus()")
     for _ in range(30):
@@ -142,6 +146,13 @@ def test_real_prometheus_scrapes_it(site, tmp_path):
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=120, check=False
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
+    with urllib.request.urlopen(
+        urllib.request.Request(address + "metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"}),
+        timeout=60,
+    ) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert answer.read().endswith(b"\n# EOF\n")
+    # Prometheus asks for OpenMetrics, and refuses a target whose answer is not what it says.
     port = free_port()
     (tmp_path / "prometheus.yml").write_text(
         json.dumps(
@@ -181,6 +192,7 @@ def test_real_prometheus_scrapes_it(site, tmp_path):
         found = until(lambda: query("rate(freeride_bubble_seconds_total[30s]) > 0"), "bubble time grows in Prometheus")
         assert {series["metric"]["job"] for series in found} == {"gpt"}
         assert until(lambda: query('freeride_task_steps_total{task="pagerank-0"} > 0'), "the task's steps")
+        assert query("up == 1")
         rules = json.loads(get(f"{base}/api/v1/rules"))["data"]["groups"][0]["rules"]
         assert len(rules) >= 5 and all(rule["health"] in ("ok", "unknown") for rule in rules)
         # Every query of the dashboard is one.
@@ -191,6 +203,66 @@ def test_real_prometheus_scrapes_it(site, tmp_path):
     finally:
         server.terminate()
         server.wait(60)
+
+
+def test_a_recording_is_shown_as_if_live_without_a_manager(driver):
+    import feeder
+
+    with System() as system:
+        manager = system.start_manager()
+        recorder = system.start("recorder", [system.tree.program("freeride-recorder"), "--keep-free", "0"])
+        folder = system.state_dir / "recordings"
+
+        def lines(topic):
+            done = subprocess.run(
+                [system.tree.program("freeride-ctl"), "recording", "view", "--topic", topic, "--format", "json"],
+                env=system.env,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            return len(done.stdout.splitlines())
+
+        with feeder.Feeder(system.run_dir, ranks=4, rate=100):
+            until(lambda: lines("training.state") >= 4, "the training's ranks are recorded")
+            before = lines("bubble.end")  # at most so many are of before their rank was known, and have no lane
+            until(lambda: lines("bubble.end") > before + 1500, "a recording of some seconds")
+        for process in (recorder, manager):
+            process.terminate()
+            process.wait(60)
+        recorded = lines("bubble.end")
+        address = browser.start_web(system, "--replay", folder, "--replay-speed", "4", name="replay")
+        browser.show(driver, 1280, 900)
+        driver.get(address)
+        browser.wait_page(driver, "window.freeride.first_bubble_ms !== null", "a recorded bubble is drawn")
+        for words in ("recording of ", "4 times as fast", "task-0", "GPU-0003", "synthetic"):
+            until(lambda w=words: w in driver.find_element("tag name", "body").text, f"the page says {words!r}")
+        browser.wait_page(driver, f"(() => {{ {COLOURS} }})() > 4", "lanes have their colours")
+        link = "document.getElementById('link').textContent"
+        browser.wait_page(driver, f"{link}.endsWith(', its end')", "the recording comes to its end")
+        shown = browser.figures(driver)["bubbles"]
+        assert recorded - before <= shown <= recorded
+        assert browser.complaints(driver) == []
+
+        late = browser.start_web(system, "--replay", folder, "--replay-skip-s", "5", name="late")
+        driver.get(late)
+        browser.wait_page(driver, "window.freeride.first_bubble_ms !== null", "a later bubble is drawn")
+        driver.get("about:blank")
+
+        def refused(*flags):
+            done = subprocess.run(
+                [system.tree.program("freeride-web"), "--listen", "127.0.0.1:0", *flags],
+                env=system.env,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            return done.returncode != 0 and done.stderr
+
+        assert "nothing happens in" in refused("--replay", folder, "--replay-skip-s", "100000")
+        assert "cannot read the recording" in refused("--replay", system.root / "none.mcap")
+        assert "--replay" in refused("--replay-speed", "2")
 
 
 def test_bad_input_is_one_line(tmp_path):

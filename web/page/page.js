@@ -78,7 +78,10 @@ class Lane {
 }
 
 let clockUs = -Infinity; // the server's time at performance.now() = 0
-const serverNow = () => clockUs + performance.now() * 1000;
+let speed = 1; // of its clock: another one in a recording
+const pageUs = () => performance.now() * 1000 * speed;
+const serverNow = () => clockUs + pageUs();
+const delayUs = () => DELAY_US * Math.max(1, speed);
 
 function merge(section, changes) {
   const map = known[section];
@@ -89,7 +92,9 @@ function merge(section, changes) {
 }
 
 function hear(frame) {
-  const offset = frame.now - performance.now() * 1000;
+  const said = ((frame.manager || {}).manager || {}).speed;
+  if (said !== undefined && said !== speed) { speed = said; clockUs = -Infinity; }
+  const offset = frame.now - pageUs();
   // The fastest frame tells the distance best; a slow fall follows clocks that drift apart.
   if (offset > clockUs || frame.whole) clockUs = offset;
   else clockUs -= Math.min(20, clockUs - offset);
@@ -151,7 +156,7 @@ function layOut() {
 }
 
 const spanUs = () => SPANS_S[spanAt] * 1e6;
-const viewEnd = () => (pausedAt === null ? serverNow() - DELAY_US : pausedAt);
+const viewEnd = () => (pausedAt === null ? serverNow() - delayUs() : pausedAt);
 
 function drawLane(lane, y, h, from, to, perUs, leftUs) {
   const xOf = (us) => (us - leftUs) * perUs;
@@ -291,6 +296,7 @@ function fillLink() {
   const manager = known.manager.get("manager") || {};
   const link = byId("link");
   if (!connected) put(link, "no connection to freeride-web; trying again", "bad");
+  else if (manager.replay) put(link, `recording of ${new Date(serverNow() / 1000).toLocaleString()}${speed === 0 ? ", its end" : speed === 1 ? "" : `, ${speed} times as fast`}`, "");
   else if (manager.up === false) put(link, "the manager is not heard: " + manager.why, "bad");
   else put(link, `live · manager ${manager.version || ""}`, "");
 }
@@ -453,7 +459,7 @@ function zoom(by) {
 }
 function move(share) {
   if (pausedAt === null) return;
-  pausedAt = Math.min(serverNow() - DELAY_US, pausedAt + share * spanUs());
+  pausedAt = Math.min(serverNow() - delayUs(), pausedAt + share * spanUs());
   whole = true;
 }
 byId("pause").addEventListener("click", () => pause(pausedAt === null));

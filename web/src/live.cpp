@@ -28,9 +28,9 @@ std::shared_ptr<Viewer> Live::join(int64_t now_ns) {
   return hub_.add(frame_of(model_.snapshot(now_ns)));
 }
 
-std::string Live::metrics() const {
+std::string Live::metrics(bool open_metrics) const {
   const std::lock_guard lock(mutex_);
-  return metrics_text(model_, {version_, hub_.size(), hub_.dropped()}, task_series_);
+  return metrics_text(model_, {version_, hub_.size(), hub_.dropped()}, task_series_, open_metrics);
 }
 
 bool Live::wants_bubbles() const {

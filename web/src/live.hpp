@@ -24,7 +24,9 @@ class Live {
   std::shared_ptr<Viewer> join(int64_t now_ns);
   void leave(const std::shared_ptr<Viewer>& viewer) { hub_.remove(viewer); }
   void end() { hub_.end(); }
-  std::string metrics() const;
+  std::string metrics(bool open_metrics) const;
+  /// Whether any page is open.
+  bool is_watched() const { return hub_.size() != 0; }
   /// Whether anybody would see bubbles one by one.
   bool wants_bubbles() const;
 

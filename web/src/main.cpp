@@ -13,6 +13,7 @@
 #include "freeride/base/paths.hpp"
 #include "freeride/base/priority.hpp"
 #include "live.hpp"
+#include "replay.hpp"
 #include "server.hpp"
 
 namespace {
@@ -20,9 +21,10 @@ namespace {
 using namespace freeride;
 
 struct Options {
-  std::string run_dir, events_endpoint, commands_endpoint, listen = "127.0.0.1:7473", token_file;
+  std::string run_dir, events_endpoint, commands_endpoint, listen = "127.0.0.1:7473", token_file, replay;
   LogOptions log;
   std::vector<std::string> hosts;
+  double speed = 1, skip_s = 0;
   size_t viewers = 128, task_series = 100, lanes = 128;
 };
 
@@ -40,6 +42,10 @@ void declare(CLI::App& app, Options& o) {
       ->check(CLI::Range(size_t{0}, size_t{4096}));
   app.add_option("--max-lanes", o.lanes, "ranks up to which the page draws every bubble")
       ->check(CLI::Range(size_t{0}, size_t{512}));
+  app.add_option("--replay", o.replay,
+                 "a recording, a file or a folder: it is shown as if it happened now, without a manager");
+  app.add_option("--replay-speed", o.speed, "how many of its seconds pass in one")->check(CLI::Range(0.01, 1000.0));
+  app.add_option("--replay-skip-s", o.skip_s, "seconds after its begin to start at")->check(CLI::Range(0.0, 1e9));
   add_log_options(app, o.log);
 }
 
@@ -72,6 +78,11 @@ int run(const Options& o) {
 
   auto config = server_config(o);
   if (!config) return fail(config.error(), 2);
+  if (o.replay.empty() && (o.speed != Options{}.speed || o.skip_s != Options{}.skip_s)) {
+    return fail(
+        {Code::kInvalidArgument, "--replay-speed and --replay-skip-s are for a recording", "name one with --replay"},
+        2);
+  }
   Paths paths = Paths::defaults();
   paths.run_dir = Paths::run_dir_with("events.sock", o.run_dir);
   web::Limits limits;
@@ -79,19 +90,29 @@ int run(const Options& o) {
   web::Hub::Limits viewers;
   viewers.viewers = o.viewers;
   web::Live live(limits, viewers, FREERIDE_VERSION, o.task_series);
+  std::unique_ptr<web::Replay> replay;
+  if (!o.replay.empty()) {
+    if (auto opened = take(replay, web::Replay::open(o.replay, o.speed, o.skip_s, live)); !opened)
+      return fail(opened.error());
+  }
   zmq::context_t context(1);
-  auto feed = web::Feed::connect(context, o.events_endpoint.empty() ? paths.events_endpoint() : o.events_endpoint,
-                                 o.commands_endpoint.empty() ? paths.commands_endpoint() : o.commands_endpoint, live);
-  if (!feed) return fail(feed.error());
+  std::unique_ptr<web::Feed> feed;
+  if (!replay) {
+    auto connected = take(
+        feed, web::Feed::connect(context, o.events_endpoint.empty() ? paths.events_endpoint() : o.events_endpoint,
+                                 o.commands_endpoint.empty() ? paths.commands_endpoint() : o.commands_endpoint, live));
+    if (!connected) return fail(connected.error());
+  }
   const bool open_to_host = !config->listen.local_socket && config->token.empty();
-  auto server = web::Server::start(std::move(*config),
-                                   {[&] { return live.join(web::Feed::now_ns()); },
-                                    [&](const auto& viewer) { live.leave(viewer); }, [&] { return live.metrics(); }});
+  auto server = web::Server::start(
+      std::move(*config),
+      {[&] { return live.join(replay ? replay->now_ns() : web::Feed::now_ns()); },
+       [&](const auto& viewer) { live.leave(viewer); }, [&](bool open_metrics) { return live.metrics(open_metrics); }});
   if (!server) return fail(server.error());
   spdlog::info(
       "ready: {}{}", (*server)->address(),
       open_to_host ? ", for every user of this host (--token-file FILE, or --listen unix:PATH, for some)" : "");
-  (*feed)->run(end_fd.get());
+  replay ? replay->run(end_fd.get()) : feed->run(end_fd.get());
   live.end();
   return 0;
 }

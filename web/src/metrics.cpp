@@ -3,6 +3,8 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "freeride/base/utf8.hpp"
@@ -33,6 +35,25 @@ class Families {
     std::vector<MetricFamily> all;
     for (const auto& [name, family] : families_) all.push_back(family);
     return prometheus::TextSerializer().Serialize(all);
+  }
+
+  // As the text format, which prometheus-cpp writes, but that a counter's family is named without _total, and that the
+  // end is said.
+  std::string open_metrics() const {
+    constexpr std::string_view kTotal = "_total";
+    std::string all;
+    for (const auto& [name, family] : families_) {
+      std::string text = prometheus::TextSerializer().Serialize({family});
+      if (family.type == MetricType::Counter && family.name.ends_with(kTotal)) {
+        const std::string plain = family.name.substr(0, family.name.size() - kTotal.size());
+        for (const std::string head : {"# HELP ", "# TYPE "}) {
+          if (const auto at = text.find(head + family.name + ' '); at != std::string::npos)
+            text.replace(at + head.size(), family.name.size(), plain);
+        }
+      }
+      all += text;
+    }
+    return all + "# EOF\n";
   }
 
  private:
@@ -182,7 +203,7 @@ void add_devices(Families& out, const Model& model) {
 
 }  // namespace
 
-std::string metrics_text(const Model& model, const OwnFigures& own, size_t task_series) {
+std::string metrics_text(const Model& model, const OwnFigures& own, size_t task_series, bool open_metrics) {
   Families out;
   out.gauge("freeride_build_info", "Versions; the value is 1.",
             {{"version", own.version}, {"manager_version", model.manager_version()}}, 1);
@@ -198,7 +219,33 @@ std::string metrics_text(const Model& model, const OwnFigures& own, size_t task_
               static_cast<double>(model.unreadable()));
   out.counter("freeride_web_left_out_total", "Things that the limits of freeride-web had no room for.", {},
               static_cast<double>(model.left_out()));
-  return out.text();
+  return open_metrics ? out.open_metrics() : out.text();
+}
+
+bool wants_open_metrics(std::string_view accept) {
+  double open = 0, text = 0;
+  while (!accept.empty()) {
+    std::string_view one = accept.substr(0, accept.find(','));
+    accept.remove_prefix(std::min(accept.size(), one.size() + 1));
+    std::string type, version;
+    double weight = 1;
+    for (bool first = true; !one.empty(); first = false) {
+      std::string part(one.substr(0, one.find(';')));
+      one.remove_prefix(std::min(one.size(), part.size() + 1));
+      std::erase(part, ' ');
+      if (first) {
+        type = part;
+      } else if (part.starts_with("version=")) {
+        version = part.substr(8);
+      } else if (part.starts_with("q=")) {
+        weight = std::strtod(part.c_str() + 2, nullptr);
+      }
+    }
+    if (type == "application/openmetrics-text" && (version.empty() || version == "1.0.0"))
+      open = std::max(open, weight);
+    if (type == "text/plain") text = std::max(text, weight);
+  }
+  return open > 0 && open >= text;
 }
 
 }  // namespace freeride::web

@@ -259,6 +259,10 @@ void Model::count_overrun(const std::string& job, const bus::TaskCounters& befor
 }
 
 void Model::on_task(const bus::TaskState& state, bool kept, int64_t received_ns) {
+  if (state.state == bus::TaskState::kRemoved) {
+    tasks_.erase(state.task);
+    return;
+  }
   Task* task = entry(tasks_, state.task, limits_.tasks);
   if (task == nullptr) return;
   const bool ended = !state.verdict.kind.empty(), had_ended = !task->state.verdict.kind.empty();
@@ -368,6 +372,11 @@ void Model::on_silence(const std::string& why) {
   manager_why_ = why;
 }
 
+void Model::on_replay(double speed) {
+  replay_ = true;
+  speed_ = speed;
+}
+
 void Model::forget_ended(int64_t now_ns) {
   std::erase_if(ranks_, [&](const auto& each) {
     return each.second.ended_ns != 0 && now_ns - each.second.ended_ns > limits_.gone_ns;
@@ -384,6 +393,8 @@ std::map<std::string, Model::Entities> Model::entities() const {
   all["manager"].emplace("manager", nlohmann::json{{"up", manager_up_},
                                                    {"version", text_of(manager_version_)},
                                                    {"why", text_of(manager_why_)},
+                                                   {"replay", replay_},
+                                                   {"speed", speed_},
                                                    {"lanes", wants_bubbles()}});
   return all;
 }

@@ -80,6 +80,8 @@ class Model {
   void on_faults(const bus::FaultsReply& answer);
   /// The manager does not answer; `why` is for people.
   void on_silence(const std::string& why);
+  /// What comes is no news but a recording, in which so many seconds pass in one; 0: it stands at its end.
+  void on_replay(double speed);
 
   /// What has changed since the last call, as a frame of the live stream (web/README.md); null: nothing.
   /// `with_entities` false: bubbles and iterations only, which change at every call.
@@ -128,7 +130,8 @@ class Model {
   std::map<std::string, uint64_t> ends_;
   std::vector<bus::FaultCount> faults_;
   std::deque<Notice> notices_;
-  bool manager_up_ = false;
+  bool manager_up_ = false, replay_ = false;
+  double speed_ = 1;
   std::string manager_version_, manager_why_ = "not asked yet";
   uint64_t gpu_faults_ = 0, unreadable_ = 0, left_out_ = 0, next_id_ = 0, next_notice_ = 0, sent_notice_ = 0;
   std::vector<int64_t> bubbles_, iterations_;  // flat, absolute microseconds

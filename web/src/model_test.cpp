@@ -201,6 +201,34 @@ TEST_CASE("series are bounded, the rest is summed up, and nobody's label breaks 
   CHECK(text.find("task=\"t13\"") == text.npos);  // by name: "evil", t10, t11 and t12 come first
 }
 
+TEST_CASE("OpenMetrics names a counter's family without _total and says where it ends", "[metrics]") {
+  const Model model;
+  const std::string text = metrics_text(model, {"1", 2, 3}, 4, true);
+  CHECK(text.find("# TYPE freeride_web_viewers_dropped counter\n") != std::string::npos);
+  CHECK(text.find("# HELP freeride_web_viewers_dropped Pages") != std::string::npos);
+  CHECK(text.find("\nfreeride_web_viewers_dropped_total 3\n") != std::string::npos);
+  CHECK(text.find("# TYPE freeride_web_viewers gauge\n") != std::string::npos);
+  CHECK(text.ends_with("\n# EOF\n"));
+  CHECK(text.find("# EOF") == text.rfind("# EOF"));
+}
+
+TEST_CASE("who asks for OpenMetrics 1.0 gets it, and nobody else", "[metrics]") {
+  for (const char* accept :
+       {"application/openmetrics-text", "application/openmetrics-text; version=1.0.0",
+        "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+        "text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+        "text/plain;q=0.5, application/openmetrics-text;version=1.0.0"}) {
+    INFO(accept);
+    CHECK(wants_open_metrics(accept));
+  }
+  for (const char* accept : {"", "*/*", "text/plain", ",;,;", "application/openmetrics-text;q=0",
+                             "application/openmetrics-text;version=0.0.1", "application/openmetrics-textual",
+                             "application/openmetrics-text;q=0.1,text/plain;q=0.9"}) {
+    INFO(accept);
+    CHECK_FALSE(wants_open_metrics(accept));
+  }
+}
+
 TEST_CASE("I and budget appear once they are known", "[metrics]") {
   Model model;
   bus::StatusReply status;

@@ -16,6 +16,7 @@
 #include "connection.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/log.hpp"
+#include "metrics.hpp"
 #include "page.hpp"
 
 namespace freeride::web {
@@ -180,8 +181,10 @@ struct Server::Impl {
     file("/page.css", kPageStyle, "text/css; charset=utf-8");
     file("/icon.svg", kPageIcon, "image/svg+xml");
     http.Get("/live", [this](const auto&, auto& response) { live(response); });
-    http.Get("/metrics", [this](const auto&, auto& response) {
-      response.set_content(content.metrics(), "text/plain; version=0.0.4; charset=utf-8");
+    http.Get("/metrics", [this](const auto& request, auto& response) {
+      const bool open = wants_open_metrics(request.get_header_value("Accept"));
+      response.set_content(content.metrics(open), open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                                                       : "text/plain; version=0.0.4; charset=utf-8");
     });
     http.set_error_handler([](const auto&, auto& response) {
       if (response.body.empty()) answer(response, response.status, "there is nothing here");

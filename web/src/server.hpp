@@ -27,7 +27,7 @@ struct ServerConfig {
 struct Content {
   std::function<std::shared_ptr<Viewer>()> join;  ///< a new viewer; nullptr: too many
   std::function<void(const std::shared_ptr<Viewer>&)> leave;
-  std::function<std::string()> metrics;
+  std::function<std::string(bool open_metrics)> metrics;
 };
 
 /// Answers GET and HEAD, and nothing else. A thread for each connection.

@@ -22,9 +22,11 @@ namespace {
 struct Site {
   explicit Site(ServerConfig config = {}, Hub::Limits limits = {}) : hub(limits) {
     if (config.listen.host.empty()) config.listen = *parse_listen("127.0.0.1:0");
-    auto made = Server::start(std::move(config), {[this] { return hub.add(std::make_shared<const std::string>("{}")); },
-                                                  [this](const auto& viewer) { hub.remove(viewer); },
-                                                  [] { return std::string("freeride_manager_up 1\n"); }});
+    auto made = Server::start(
+        std::move(config),
+        {[this] { return hub.add(std::make_shared<const std::string>("{}")); },
+         [this](const auto& viewer) { hub.remove(viewer); },
+         [](bool open_metrics) { return std::string("freeride_manager_up 1\n") + (open_metrics ? "# EOF\n" : ""); }});
     REQUIRE(made);
     server = std::move(*made);
   }
@@ -84,7 +86,12 @@ TEST_CASE("the page comes with a policy that lets nothing else in", "[web_server
   CHECK(page.find("<!doctype html>") != page.npos);
   CHECK(get(site, "/page.js").find("\r\nContent-Type: text/javascript") != std::string::npos);
   CHECK(get(site, "/page.css").find("\r\nContent-Type: text/css") != std::string::npos);
-  CHECK(get(site, "/metrics").find("freeride_manager_up 1\n") != std::string::npos);
+  const std::string text = get(site, "/metrics");
+  CHECK(text.find("freeride_manager_up 1\n") != std::string::npos);
+  CHECK(text.find("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n") != std::string::npos);
+  const std::string open = get(site, "/metrics", "Accept: application/openmetrics-text; version=1.0.0\r\n");
+  CHECK(open.find("Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n") != std::string::npos);
+  CHECK(open.ends_with("# EOF\n"));
   CHECK(status(get(site, "/nothing")) == "HTTP/1.1 404");
   CHECK(status(get(site, "/../etc/passwd")) == "HTTP/1.1 404");
 }

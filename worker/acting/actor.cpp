@@ -175,7 +175,11 @@ void Actor::carry_out(const policy::LeaseAction& action, int64_t now_ns) {
   const bool idle = action.kind == policy::LeaseKind::kIdle;
   int64_t begin_ns = idle ? now_ns : 0;
   if (!idle) {
-    for (const policy::RankView& view : rank_views_) begin_ns = std::max(begin_ns, view.begin_ns);
+    for (const policy::RankView& view : rank_views_) {
+      if (view.begin_ns < begin_ns) continue;
+      begin_ns = view.begin_ns;
+      slot.lease.in_iteration(view.iteration);
+    }
   }
   slot.open(action.kind, action.deadline_ns, begin_ns, now_ns);
   slot.view.last_served = ++served_;

@@ -195,6 +195,10 @@ void KillWatch::kill(policy::Verdict seen) {
                         verdict.message;
     }
     verdict.transition = pages::transition_name(answers_.transition);
+    // Its word, which excuses no execution that a CPU clock has shown.
+    const bool shown = limits_.by_cpu_clock &&
+                       (verdict.cause == policy::Cause::kLeaseEnd || verdict.cause == policy::Cause::kUnleased);
+    source_.failed_before_kill = !shown && load_relaxed(answers_.page().result) != 0;
     source_.killed.store(true, std::memory_order_release);
     process_.freeze_and_kill();
   }

@@ -65,6 +65,7 @@ void LeaseWriter::open(LeaseKind kind, int64_t deadline_ns, int64_t begin_ns, in
   lease_.deadline_ns = static_cast<uint64_t>(deadline_ns);
   lease_.opened_ns = static_cast<uint64_t>(now_ns);
   lease_.begin_ns = static_cast<uint64_t>(begin_ns);
+  lease_.iteration = kind == LeaseKind::kBubble ? iteration_ : 0;
   if (kind == LeaseKind::kSave) {
     save_wanted_ = false;
     source_.save_lease.store(lease_.lease_id);  // before the runner can answer it

@@ -17,6 +17,8 @@ class LeaseWriter {
   LeaseWriter(TaskSource& source, const Answers& answers, int64_t grace_ns, int64_t hang_ns);
 
   void open(policy::LeaseKind kind, int64_t deadline_ns, int64_t begin_ns, int64_t now_ns);
+  /// The iteration behind the bubble leases that are opened from now on. The runner reckons by it what it may risk.
+  void in_iteration(uint64_t iteration) { iteration_ = static_cast<uint32_t>(iteration) + 1; }
   /// Takes the open lease back. `taken_up`: its process has executed under it, as its clock shows.
   void close(int64_t now_ns, bool taken_up);
   /// An order to stop takes the lease back, too. False: it is the present one.
@@ -56,6 +58,7 @@ class LeaseWriter {
   TaskSource& source_;
   const Answers& answers_;
   pages::Lease lease_;
+  uint32_t iteration_ = 0;
   int64_t tell_at_ns_ = 0;  // the supervisor does not know of the page's last change; 0: it does
   uint64_t skipped_at_open_ = 0;
   bool initialised_ = false;  // has had its init or profile lease

@@ -29,6 +29,7 @@ struct TaskSource {
   std::atomic<policy::Why> why{policy::Why::kNone};  ///< why an initialised task that is to run makes no step
   std::atomic<int64_t> longest_lease_ns{0};          ///< of the last minute, for steps
   policy::Verdict killed_verdict;                    ///< written once, before `killed`
+  bool failed_before_kill = false;                   ///< as that: it did not execute, and a transition of it had failed
   std::atomic<bool> killed{false};  ///< the acting thread kills it, or has; set before the first signal is sent
 };
 

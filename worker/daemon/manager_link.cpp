@@ -279,11 +279,19 @@ void ManagerLink::on_request(const bus::Message& message) {
     acknowledge(message, plan.ok() ? Status() : Status(plan.error()));
   } else if (message.command == bus::GetLog::kCommand) {
     auto command = message.as<bus::GetLog>();
-    auto text = command.ok() ? host_.on_log(command->task) : Result<std::string>(command.error());
-    if (text.ok()) {
-      requester_->reply(message, bus::LogReply{*text});
+    auto log = command.ok() ? host_.on_log(*command) : Result<bus::LogReply>(command.error());
+    if (log.ok()) {
+      requester_->reply(message, *log);
     } else {
-      requester_->reply_error(message, text.error());
+      requester_->reply_error(message, log.error());
+    }
+  } else if (message.command == bus::GetFile::kCommand) {
+    auto command = message.as<bus::GetFile>();
+    auto piece = command.ok() ? host_.on_file(*command) : Result<FilePiece>(command.error());
+    if (piece.ok()) {
+      requester_->reply(message, piece->reply, std::move(piece->bytes));
+    } else {
+      requester_->reply_error(message, piece.error());
     }
   } else {
     requester_->reply_error(message, Error{Code::kVersion, "this worker knows no command '" + message.command + "'",

@@ -16,6 +16,7 @@
 #include "freeride/bus/sockets.hpp"
 #include "freeride/policy/orders.hpp"
 #include "loop/loop.hpp"
+#include "tasks/task_data.hpp"
 
 namespace freeride::worker {
 
@@ -34,7 +35,8 @@ class ManagerLink {
     virtual Status on_create(const bus::CreateTask& spec) = 0;
     virtual Status on_replace(const bus::ReplaceTask& replace) = 0;
     virtual Status on_order(const bus::TaskOrder& order) = 0;
-    virtual Result<std::string> on_log(const std::string& task) = 0;
+    virtual Result<bus::LogReply> on_log(const bus::GetLog& wish) = 0;
+    virtual Result<FilePiece> on_file(const bus::GetFile& wish) = 0;
   };
   /// `fetched` gets the bytes, or the error.
   using Fetched = std::function<void(Result<std::string>)>;

@@ -27,7 +27,6 @@ struct Options : SideTaskOptions {
   int64_t memory_bytes = 0;   ///< of the device, for side tasks; 0: what the host has
   std::string mps_control;    ///< empty: nvidia-cuda-mps-control on the PATH
   int64_t reserve_bytes = 0;  ///< of a GPU, for training to grow into; 0: 5 %, at least 2 GiB
-  int64_t keep_days = policy::KeepLimits{}.age_s / 86'400;  ///< of what ended tasks have left
   int64_t keep_bytes = policy::KeepLimits{}.bytes;
   int64_t probe_one_in = policy::ProbeLimits{}.one_in;  ///< of a GPU's bubbles, so many are probed; 0: none
   int thread_pct = 100;                                 ///< of a GPU's multiprocessors, for one side task

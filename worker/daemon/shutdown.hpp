@@ -20,6 +20,9 @@ namespace freeride::worker {
 /// nobody else's. Main thread.
 class Shutdown {
  public:
+  ~Shutdown() { loop_.cancel(timer_); }
+  Shutdown(const Shutdown&) = delete;
+  Shutdown& operator=(const Shutdown&) = delete;
   /// `stop_ns`: for all of it; a third of it for saving. All outlive it.
   Shutdown(Loop& loop, int64_t stop_ns, Replacements::Host& host, Replacements& replacements)
       : loop_(loop), stop_ns_(stop_ns), host_(host), replacements_(replacements) {}
@@ -27,6 +30,8 @@ class Shutdown {
   /// Once, with all tasks by name.
   void begin(const std::map<std::string, std::unique_ptr<SideTask>>& tasks);
   bool begun() const { return begun_; }
+  /// Some are still held, to be saved.
+  bool busy() const { return !saving_.empty() || !waiting_.empty(); }
   /// One that ended while it saved has no more need of its time.
   void ended(const SideTask& task) { saved(task.spec().task, Error{Code::kUnavailable, "it has ended", ""}); }
 

@@ -1,5 +1,6 @@
 #include "daemon/worker.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
@@ -21,6 +22,7 @@
 #include "freeride/base/names.hpp"
 #include "freeride/base/priority.hpp"
 #include "freeride/base/utf8.hpp"
+#include "tasks/granted_files.hpp"
 #include "tasks/task_folders.hpp"
 #include "tasks/verdicts.hpp"
 
@@ -66,6 +68,7 @@ Worker::~Worker() {
   folders_.reset();
   launches_.reset();
   // Tasks first: they use everything else.
+  draining_.reset();
   shutdown_.reset();
   tasks_.clear();
   replacements_.reset();
@@ -153,6 +156,8 @@ Status Worker::open() {
   Replacements::Host& host = *this;
   replacements_ = std::make_unique<Replacements>(host, *loop_, options_.init_ms * kNsPerMs);
   shutdown_ = std::make_unique<Shutdown>(*loop_, options_.stop_ms * kNsPerMs, host, *replacements_);
+  draining_ = std::make_unique<Draining>(*loop_, options_.stop_ms * kNsPerMs, host, *replacements_,
+                                         [this] { return still_there(); });
   auto folders =
       TaskFolders::create(options_.paths.state_dir / "tasks", {options_.keep_days * 86'400, options_.keep_bytes},
                           *loop_, [this](const std::string& name, auto answer) {
@@ -218,6 +223,19 @@ Status Worker::open_gpu() {
   calls.memory = [this](uint64_t id, int64_t bytes) {
     if (SideTask* one = task(id)) one->set_device_memory(bytes);
   };
+  calls.fault = [this](uint64_t id, uint32_t xid) {
+    bus::GpuFault fault;
+    fault.worker = id_;
+    fault.device = options_.device;
+    fault.xid = xid;
+    fault.time_ns = SteadyClock::now();
+    if (const SideTask* one = task(id)) fault.task = one->spec().task;
+    if (trainers_ != nullptr && !trainers_->ranks().empty())
+      fault.job = trainers_->ranks().begin()->second.identity.job;
+    spdlog::error("GPU {} has faulted (Xid {}): {}", fault.device, xid == 0 ? "not told" : std::to_string(xid),
+                  id == 0 ? "training, or whoever else is on it" : "side task " + fault.task);
+    if (publisher_ != nullptr) publisher_->publish(fault);
+  };
   calls.end = [this](uint64_t id, policy::Verdict verdict) {
     SideTask* one = live_task(id);
     if (one == nullptr) return;
@@ -247,6 +265,7 @@ void Worker::tick() {
     const bool live = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return !t.second->ended(); });
     probe_->want(live && !trainers_->ranks().empty());
   }
+  look_at_drain();
   publish_progress();
   forget_old_tasks();
   end_expired();
@@ -369,6 +388,7 @@ bus::RegisterWorker Worker::registration() {
   registration.device = options_.device;
   registration.device_model = gpu_ == nullptr ? cpu_model() : gpu_->model();
   registration.sandbox = sandbox_->name();
+  registration.file_users = options_.sandbox.users_of_all_hosts ? "all" : "own";
   registration.pid = static_cast<uint32_t>(getpid());
   registration.memory_bytes = capacity_bytes();
   registration.usable_bytes = usable_bytes();
@@ -393,6 +413,8 @@ bus::WorkerReport Worker::report() {
     if (task->ended()) told_ended_.push_back(task->id());
   }
   for (const auto& [id, rank] : trainers_->ranks()) report.ranks.push_back(state_of(rank));
+  report.drained = draining_->done();
+  report.not_empty = draining_->there();
   news_.take_into(report);
   if (!report.bubbles.empty()) probe_news_.take_into(report.bubbles.front(), *probe_counts_);
   return report;
@@ -443,7 +465,14 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
       spdlog::warn("{}", obeyed.error().text());
     }
   }
+  for (const bus::TaskWork& work : plan.work) {
+    SideTask* task = named(work.task);
+    if (task != nullptr && !task->ended() && task->spec().epoch == work.epoch) task->give_work(work.text);
+  }
   for (const bus::TaskOrder& order : plan.settled) settle(order);
+  const bool before = draining_->on();
+  draining_->order(plan.drain);
+  if (before != draining_->on() || plan.drain != 0) look_at_drain();
 }
 
 // Not to be named is no order to end it: this manager may be on an older database, or another's. A profile is nobody's
@@ -523,6 +552,7 @@ Status Worker::on_create(const bus::CreateTask& spec) {
   if (!is_sha256(spec.sha256))
     return Error{Code::kInvalidArgument, "task " + spec.task + " names no plugin content", ""};
   if (shutdown_->begun()) return Error{Code::kUnavailable, "worker " + id_ + " is going down", ""};
+  if (draining_->on()) return Error{Code::kUnavailable, "worker " + id_ + " is drained", "freeride-ctl uncordon"};
   const auto it = tasks_.find(spec.task);
   if (it != tasks_.end() && !it->second->ended()) {
     const bus::CreateTask& there = it->second->spec();
@@ -574,7 +604,7 @@ Status Worker::on_replace(const bus::ReplaceTask& replace) {
 }
 
 Status Worker::may_replace(const SideTask& task) {
-  if (!shutdown_->begun() && !task.stopping()) return check_room();
+  if (!shutdown_->begun() && !draining_->on() && !task.stopping()) return check_room();
   return Error{Code::kUnavailable, "task " + task.spec().task + " is being stopped on worker " + id_, ""};
 }
 
@@ -594,10 +624,60 @@ Status Worker::on_order(const bus::TaskOrder& order) {
   return ordered;
 }
 
-Result<std::string> Worker::on_log(const std::string& name) {
-  const SideTask* task = named(name);
-  if (task == nullptr) return no_task(name);
-  return task->log_tail(kLogReplyBytes);
+Result<bus::LogReply> Worker::on_log(const bus::GetLog& wish) {
+  if (!is_task_name(wish.task)) return no_task(wish.task);
+  const SideTask* task = named(wish.task);
+  if (wish.instance.empty()) {  // the last lines, as they are in memory
+    if (task == nullptr) return no_task(wish.task);
+    bus::LogReply reply;
+    reply.text = task->log_tail(kLogReplyBytes);
+    return reply;
+  }
+  const auto its = folder_of_instance(folder(wish.task), wish.instance);
+  if (its.empty()) return no_task(wish.task);
+  const bool here = task != nullptr && task->spec().instance == wish.instance;
+  auto piece = wish.previous
+                   ? read_log_piece(its / "log.previous.1", its / "log.previous", 0, wish.offset)
+                   : read_log_piece(its / "log.1", its / "log", here ? task->log_forgotten() : 0, wish.offset);
+  if (!piece.ok()) {
+    return Error{
+        piece.error().code,
+        "of task " + wish.task + " " + (wish.previous ? "there was no earlier start" : "nothing was printed yet"), ""};
+  }
+  piece->ended = wish.previous || !here || task->ended();
+  return piece;
+}
+
+Result<FilePiece> Worker::on_file(const bus::GetFile& wish) {
+  if (!is_task_name(wish.task)) return no_task(wish.task);
+  const SideTask* task = named(wish.task);
+  if (task != nullptr && task->spec().instance == wish.instance && task->scratch_fd() >= 0)
+    return read_piece(task->scratch_fd(), wish.path, wish.offset);
+  const auto its = folder_of_instance(folder(wish.task), wish.instance);
+  if (its.empty()) return no_task(wish.task);
+  const Fd scratch(::open((its / "scratch").c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!scratch.valid())
+    return Error{Code::kNotFound, "task " + wish.task + " has left no scratch folder on worker " + id_, ""};
+  return read_piece(scratch.get(), wish.path, wish.offset);
+}
+
+// ---- draining
+
+std::string Worker::still_there() {
+  for (const auto& [name, task] : tasks_) {
+    if (!task->ended()) return "side task " + name + (task->stopping() ? ", which is stopping" : "");
+  }
+  if (!replacements_->idle()) return "a side task that is being replaced";
+  if (probe_ != nullptr) probe_->want(false);
+  if (gpu_ != nullptr) {
+    if (auto empty = gpu_->check_empty(); !empty.ok()) return empty.error().message;
+  }
+  const std::string children = child_processes();
+  return children.empty() ? "" : "processes of the worker's: " + children;
+}
+
+void Worker::look_at_drain() {
+  if (!shutdown_->begun() && draining_->work(tasks_)) report_soon();
 }
 
 // ---- tasks
@@ -635,33 +715,64 @@ void Worker::launch(SideTask& made) {
   Contents::Request request;
   request.sha256 = made.spec().sha256;
   request.wanted = [this, id] { return live_task(id) != nullptr; };
-  request.found = [this, id](const std::filesystem::path& plugin) { start(*live_task(id), plugin); };
+  request.found = [this, id](const std::filesystem::path& plugin) { give_files(id, plugin); };
   request.failed = [this, id](policy::Verdict verdict) { live_task(id)->kill(std::move(verdict)); };
   contents_->get(std::move(request));
 }
 
-void Worker::start(SideTask& made, const std::filesystem::path& plugin) {
+void Worker::give_files(uint64_t id, const std::filesystem::path& plugin) {
+  SideTask& made = *live_task(id);
+  if (!asks_for_files(made.spec())) return start(made, plugin, {});
+  struct Work {
+    bus::CreateTask spec;
+    std::string host;
+    bool takes_rights;
+    SandboxGrants grants;
+    Status given;
+  };
+  const std::string host = options_.host_id.empty() ? host_id() : options_.host_id;
+  auto work = std::make_shared<Work>(Work{made.spec(), host, sandbox_->takes_rights(), {}, {}});
+  launches_->run(
+      [work, &options = options_.sandbox] {
+        work->given = grant_files(work->spec, options, work->host, work->takes_rights, work->grants);
+      },
+      [this, work, id, plugin] {
+        SideTask* waiting = live_task(id);
+        if (waiting == nullptr) return;
+        if (work->given.ok()) return start(*waiting, plugin, std::move(work->grants));
+        waiting->kill({policy::VerdictKind::kRejected, policy::Cause::kRefused, work->given.error().text()});
+      });
+}
+
+void Worker::start(SideTask& made, const std::filesystem::path& plugin, SandboxGrants data) {
   using policy::Cause;
   using policy::VerdictKind;
   const std::filesystem::path its_folder = folder(made.spec().task);
-  if (gpu_ == nullptr) return made.start(plugin, its_folder);
+  if (gpu_ == nullptr) return made.start(plugin, its_folder, std::move(data));
   const uint64_t id = made.id();
   if (!gpu_->has(id)) {  // a replacement: it has a limit and a server of its own, while the old one still has its
     const auto admitted = gpu_->admit(id, made.spec().priority, made.spec().memory_limit_bytes);
     if (!admitted.ok()) return made.kill({VerdictKind::kRejected, Cause::kRefused, admitted.error().text()});
   }
-  gpu_->prepare(id, sandbox_->identity(id), [this, id, plugin, its_folder](Result<SandboxGrants> grants) {
-    SideTask* waiting = live_task(id);
-    if (waiting == nullptr) return;
-    if (grants.ok()) return waiting->start(plugin, its_folder, std::move(*grants));
-    waiting->kill({VerdictKind::kLost, Cause::kMpsServer, "it got no MPS server: " + grants.error().text()});
-  });
+  gpu_->prepare(
+      id, sandbox_->identity(id), [this, id, plugin, its_folder, data = std::move(data)](Result<SandboxGrants> grants) {
+        SideTask* waiting = live_task(id);
+        if (waiting == nullptr) return;
+        if (grants.ok()) {
+          grants->data = data.data;
+          grants->data_user = data.data_user;
+          grants->own_env = data.own_env;
+          grants->working_dir = data.working_dir;
+        }
+        if (grants.ok()) return waiting->start(plugin, its_folder, std::move(*grants));
+        waiting->kill({VerdictKind::kLost, Cause::kMpsServer, "it got no MPS server: " + grants.error().text()});
+      });
 }
 
 void Worker::on_task(SideTask& changed) {
   if (changed.ended()) {
     if (gpu_ != nullptr) {
-      if (gpu_->faulted(changed.id())) changed.note_gpu_fault();
+      if (const auto fault = gpu_->fault_of(changed.id())) changed.note_gpu_fault(fault->xid);
       gpu_->release(changed.id());
     }
     spdlog::info("side task {} ({}) has ended: {}", changed.spec().task, changed.spec().purpose,
@@ -670,6 +781,7 @@ void Worker::on_task(SideTask& changed) {
     replacements_->look_at(std::string(changed.spec().task));
     on_end(changed);
     shutdown_->ended(changed);
+    draining_->ended(changed);
   }
   link_->report_soon();
   stop_when_idle();

@@ -12,6 +12,7 @@
 
 #include "acting/acting_thread.hpp"
 #include "daemon/contents.hpp"
+#include "daemon/draining.hpp"
 #include "daemon/drop_folder.hpp"
 #include "daemon/manager_link.hpp"
 #include "daemon/options.hpp"
@@ -74,7 +75,10 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   Status on_create(const bus::CreateTask& spec) override;
   Status on_replace(const bus::ReplaceTask& replace) override;
   Status on_order(const bus::TaskOrder& order) override;
-  Result<std::string> on_log(const std::string& task) override;
+  Result<bus::LogReply> on_log(const bus::GetLog& wish) override;
+  Result<FilePiece> on_file(const bus::GetFile& wish) override;
+  std::string still_there();
+  void look_at_drain();
   void pause_unknown(SideTask& task);
   Status obey(SideTask& task, const bus::TaskOrder& order, const std::optional<policy::OrderTerm>& term);
   void renew(SideTask& task, const policy::OrderTerm& term);
@@ -87,7 +91,8 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   Status check_room() const;
 
   // Tasks.
-  void start(SideTask& task, const std::filesystem::path& plugin);
+  void give_files(uint64_t task, const std::filesystem::path& plugin);
+  void start(SideTask& task, const std::filesystem::path& plugin, SandboxGrants grants);
   void on_task(SideTask& task);
   void on_end(SideTask& task);
   void publish_progress();
@@ -144,6 +149,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   ProbeNews probe_news_;
   uint64_t dropped_events_ = 0;
   std::unique_ptr<Shutdown> shutdown_;
+  std::unique_ptr<Draining> draining_;
 };
 
 }  // namespace freeride::worker

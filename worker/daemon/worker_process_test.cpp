@@ -469,7 +469,7 @@ TEST_CASE("a profile beside a training: its steps are in bubbles", "[process]") 
   REQUIRE(report.profile.size() == 1);
   const bus::Profile& profile = report.profile[0];
   CHECK(profile.conditions == "bubbles");
-  CHECK(profile.steps.count == 12);
+  CHECK(profile.steps.count + profile.warm_up_steps == 12);
   CHECK(profile.pieces.size() == 3);
   CHECK(report.counters.leases > 0);
   rig.stop_worker();

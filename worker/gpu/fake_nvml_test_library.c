@@ -1,5 +1,6 @@
 // Plays libnvidia-ml.so.1 for tests: one GPU, as the file $FREERIDE_FAKE_GPU says at every call. Lines: "uuid U", "name
-// N", "total BYTES", "used BYTES", "mode N", "mig N", "error N", "process PID BYTES", "client PID BYTES".
+// N", "total BYTES", "used BYTES", "mode N", "mig N", "error N", "process PID BYTES", "client PID BYTES",
+// "xid N": each such line is an event, told once.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,4 +109,40 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, proce
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(void* device, unsigned* count, process_info* infos) {
   (void)device;
   return list("client", count, infos);
+}
+
+typedef struct {
+  void* device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+} event_data;
+static unsigned told;
+
+int nvmlEventSetCreate(void** set) {
+  *set = &told;
+  return 0;
+}
+int nvmlEventSetFree(void* set) {
+  (void)set;
+  return 0;
+}
+int nvmlDeviceRegisterEvents(void* device, unsigned long long types, void* set) {
+  (void)device, (void)set;
+  return types == 8 ? 0 : 3;
+}
+int nvmlEventSetWait_v2(void* set, event_data* event, unsigned timeout_ms) {
+  FILE* file = fopen(getenv("FREERIDE_FAKE_GPU"), "r");
+  char line[256];
+  unsigned long long xid = 0;
+  unsigned at = 0;
+  (void)set, (void)timeout_ms;
+  while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+    if (sscanf(line, "xid %llu", &xid) != 1 || at++ < told) continue;
+    fclose(file);
+    ++told;
+    *event = (event_data){&the_device, 8, xid, 0, 0};
+    return 0;
+  }
+  if (file != NULL) fclose(file);
+  return 10; /* NVML_ERROR_TIMEOUT */
 }

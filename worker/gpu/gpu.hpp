@@ -39,6 +39,8 @@ class Gpu {
   virtual Result<GpuReading> read() = 0;
   virtual Result<ComputeMode> compute_mode() = 0;
   virtual bool mig() = 0;
+  /// The Xids that the driver has reported of the GPU since the last call, oldest first; none where it tells nobody.
+  virtual std::vector<uint32_t> take_xids() { return {}; }
 };
 
 /// The GPU with this UUID, by NVML, which is opened here (libnvidia-ml.so.1) and never linked: a worker without a GPU

@@ -19,6 +19,8 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // last for so long: 3.5 GiB of an H200, so for training that grows by some 30 GiB/s.
 constexpr int64_t kLeastReserve = 2048 * kMiB;
 constexpr int64_t kReserveShare = 20;  // one part in so many
+// How long an MPS server is given to say that it was its client, and how long after a fault others still come of it.
+constexpr int64_t kBlameNs = kNsPerSec, kAfterFaultNs = 2 * kNsPerSec;
 // The driver tells no change, so it is looked at: often enough that a trainer which allocates 1 GiB every 20 ms is seen
 // before half of the least reserve is gone, and cheap (about 20 µs).
 constexpr int64_t kLookNs = 10 * kNsPerMs;
@@ -254,9 +256,42 @@ void GpuGuard::prepare(uint64_t task, TaskIdentity identity, Ready ready) {
   });
 }
 
-bool GpuGuard::faulted(uint64_t task) const {
+std::optional<GpuGuard::Fault> GpuGuard::fault_of(uint64_t task) {
+  look_for_faults(SteadyClock::now());
   const auto it = tenants_.find(task);
-  return it != tenants_.end() && it->second.server != nullptr && it->second.server->saw_fault();
+  if (it == tenants_.end()) return std::nullopt;
+  if (!it->second.fault && it->second.server != nullptr && it->second.server->saw_fault())
+    blame(task, 0, SteadyClock::now());
+  return it->second.fault;
+}
+
+void GpuGuard::blame(uint64_t task, uint32_t xid, int64_t now_ns) {
+  if (const auto it = tenants_.find(task); it != tenants_.end() && (!it->second.fault || it->second.fault->xid == 0))
+    it->second.fault = Fault{xid};
+  if (task != 0) blamed_ = task, blamed_ns_ = now_ns;
+  if (calls_.fault) calls_.fault(task, xid);
+}
+
+// The driver says that the GPU has faulted, and an MPS server whose client it was: together they name the task. One
+// fault can bring several Xids, of clients that go down with it.
+void GpuGuard::look_for_faults(int64_t now_ns) {
+  for (const uint32_t xid : gpu_->take_xids()) xids_.emplace_back(xid, now_ns);
+  for (auto it = xids_.begin(); it != xids_.end();) {
+    const auto guilty = std::find_if(tenants_.begin(), tenants_.end(), [](const auto& entry) {
+      return entry.second.server != nullptr && entry.second.server->saw_fault();
+    });
+    if (guilty != tenants_.end()) {
+      blame(guilty->first, it->first, now_ns);
+    } else if (blamed_ns_ != 0 && it->second - blamed_ns_ < kAfterFaultNs) {
+      if (calls_.fault) calls_.fault(blamed_, it->first);
+    } else if (now_ns - it->second < kBlameNs) {
+      ++it;
+      continue;
+    } else {
+      blame(0, it->first, now_ns);
+    }
+    it = xids_.erase(it);
+  }
 }
 
 void GpuGuard::release(uint64_t task) {
@@ -297,6 +332,16 @@ Status GpuGuard::check_training(pid_t pid) {
   if (listed && !ours) return {};
   return Error{Code::kPermission, "the driver does not list process " + std::to_string(pid) + " on GPU " + options_.gpu,
                "attach when the training has used the GPU, or set FREERIDE_DEVICE"};
+}
+
+Status GpuGuard::check_empty() {
+  if (auto looked = look(); !looked.ok()) return looked;
+  const auto there = [](const std::string& what) { return Error{Code::kUnavailable, what, ""}; };
+  if (!tenants_.empty()) return there("an MPS server of a side task's");
+  if (!leaving_.empty())
+    return there("process " + std::to_string(*leaving_.begin()) + " of a side task that has ended, on the GPU");
+  if (own_bytes_ > 0) return there("the GPU probe, on the GPU");
+  return {};
 }
 
 Status GpuGuard::look() {
@@ -447,6 +492,7 @@ void GpuGuard::tick() {
     if (told_) spdlog::info("the NVIDIA driver answers again");
     told_ = false;
     quiet_since_ns_ = 0;
+    look_for_faults(SteadyClock::now());
     evict();
   } else {
     if (!told_) spdlog::error("{}", looked.error().text());

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -51,6 +52,9 @@ class GpuGuard {
     std::function<bool(uint64_t task)> leased{};
     /// The worker's own process on the GPU; 0: there is none. May be missing.
     std::function<pid_t()> own{};
+    /// The GPU has faulted: this task's work, as its MPS server says; 0: training, or whoever else is on it. `xid`: the
+    /// driver's number; 0: it has said none. May be missing.
+    std::function<void(uint64_t task, uint32_t xid)> fault{};
   };
   using Ready = std::function<void(Result<SandboxGrants>)>;
 
@@ -75,10 +79,16 @@ class GpuGuard {
   bool has(uint64_t task) const { return tenants_.count(task) != 0; }
   /// Starts the MPS server of an admitted task. `ready` is called later, once, unless the task is released before.
   void prepare(uint64_t task, TaskIdentity identity, Ready ready);
-  /// Whether the task has made the GPU fault, as its MPS server says; false once it has been released.
-  bool faulted(uint64_t task) const;
+  /// A fault of the GPU that its MPS server says to be the task's work. Nothing once it has been released.
+  struct Fault {
+    uint32_t xid = 0;  ///< 0: the driver has said none
+  };
+  std::optional<Fault> fault_of(uint64_t task);
   /// The task has ended: its server goes, its room is free.
   void release(uint64_t task);
+  /// Whether nothing of side tasks or this worker is on the GPU: asked now. Errors: kUnavailable (something is, which
+  /// the message names, or the driver does not answer).
+  Status check_empty();
   /// Whether the driver lists `pid`, and not as a side task or this worker's own: asked now. Errors: kPermission (it
   /// does not), kUnavailable (the driver does not answer).
   Status check_training(pid_t pid);
@@ -98,6 +108,7 @@ class GpuGuard {
     int64_t strange_since_ns = 0;  // one is a client, but its own server does not name it
     int64_t checked_ns = 0;
     bool checking = false, ending = false;
+    std::optional<Fault> fault;
   };
   GpuGuard(GpuGuardOptions options, Loop& loop, Calls calls, std::unique_ptr<Gpu> gpu);
   Status check();
@@ -105,6 +116,8 @@ class GpuGuard {
   Status look();
   void tick();
   void evict();
+  void look_for_faults(int64_t now_ns);
+  void blame(uint64_t task, uint32_t xid, int64_t now_ns);
   void judge(uint64_t task, const std::vector<pid_t>& outside, const std::vector<pid_t>& clients, int64_t now_ns);
   void check_members(uint64_t task, const std::vector<pid_t>& clients);
   void end(uint64_t task, policy::VerdictKind kind, policy::Cause cause, std::string message, std::string limit);
@@ -129,6 +142,10 @@ class GpuGuard {
   int64_t quiet_since_ns_ = 0;
   bool told_ = false, timer_started_ = false;
   Loop::Timer timer_ = 0;
+  // Xids that nobody has been blamed for yet, and when they were heard; and who was blamed last.
+  std::vector<std::pair<uint32_t, int64_t>> xids_;
+  uint64_t blamed_ = 0;
+  int64_t blamed_ns_ = 0;
 };
 
 }  // namespace freeride::worker

@@ -23,6 +23,7 @@ struct FakeState {
   GpuReading reading{80 * kGiB, kGiB, {}};
   ComputeMode mode = ComputeMode::kDefault;
   bool mig = false, silent = false;
+  std::vector<uint32_t> xids;  // not told yet
 };
 
 class FakeGpu final : public Gpu {
@@ -36,6 +37,7 @@ class FakeGpu final : public Gpu {
   }
   Result<ComputeMode> compute_mode() override { return state_.mode; }
   bool mig() override { return state_.mig; }
+  std::vector<uint32_t> take_xids() override { return std::exchange(state_.xids, {}); }
 
  private:
   FakeState& state_;
@@ -72,6 +74,7 @@ struct Rig {
   std::map<uint64_t, pid_t> roots;
   std::map<uint64_t, policy::Verdict> ends;
   std::map<uint64_t, int64_t> memory;
+  std::vector<std::pair<uint64_t, uint32_t>> faults;
   int64_t wanted = 0;
   std::unique_ptr<GpuGuard> guard;
 
@@ -88,6 +91,7 @@ struct Rig {
     calls.end = [this](uint64_t task, policy::Verdict verdict) { ends[task] = std::move(verdict); };
     calls.memory = [this](uint64_t task, int64_t bytes) { memory[task] = bytes; };
     calls.wanted = [this] { return wanted; };
+    calls.fault = [this](uint64_t task, uint32_t xid) { faults.emplace_back(task, xid); };
     calls.leased = [this](uint64_t task) { return unleased.count(task) == 0; };
     calls.own = [this] { return own; };
     auto opened = GpuGuard::open(options, *loop, std::move(calls), std::make_unique<FakeGpu>(gpu));
@@ -399,4 +403,37 @@ TEST_CASE("a driver that does not answer ends side tasks: nobody looks after the
   rig.gpu.silent = false;
   rig.looks();
   CHECK(rig.guard->admit(2, 0, kGiB).ok());
+}
+
+TEST_CASE("an Xid is the task's whose MPS server has seen a fault, else training's", "[gpu]") {
+  using Faults = std::vector<std::pair<uint64_t, uint32_t>>;
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  for (const uint64_t task : {1, 2}) {
+    REQUIRE(rig.guard->admit(task, 0, kGiB).ok());
+    rig.prepare(task);
+  }
+  rig.gpu.xids = {79};
+  rig.loop.until([&] { return !rig.faults.empty(); });
+  CHECK(rig.faults == Faults{{0, 79}});
+  CHECK_FALSE(rig.guard->fault_of(1).has_value());
+
+  // The driver is heard first.
+  rig.gpu.xids = {31};
+  rig.looks();
+  CHECK(rig.faults.size() == 1);
+  for (const auto& log : std::filesystem::directory_iterator(rig.options.mps_folder.string() + "-logs")) {
+    if (log.path().filename().string().back() == '2')
+      std::ofstream(log.path() / "server.log") << "[Server 1] Client {PID: 2} encountered a fatal GPU error.\n";
+  }
+  rig.loop.until([&] { return rig.faults.size() == 2; });
+  CHECK(rig.faults[1] == std::pair<uint64_t, uint32_t>{2, 31});
+  REQUIRE(rig.guard->fault_of(2).has_value());
+  CHECK(rig.guard->fault_of(2)->xid == 31);
+  CHECK_FALSE(rig.guard->fault_of(1).has_value());
+  // What goes down with it is of the same fault, though the task has been released.
+  rig.guard->release(2);
+  rig.gpu.xids = {43};
+  rig.loop.until([&] { return rig.faults.size() == 3; });
+  CHECK(rig.faults[2] == std::pair<uint64_t, uint32_t>{2, 43});
 }

@@ -246,6 +246,58 @@ TEST_CASE("a side task that hides a fault of its GPU has had one, as its MPS ser
   CHECK(fs::is_empty(rig.paths.run_dir / "mps-logs"));
 }
 
+TEST_CASE("a side task whose work makes the GPU fault is crashed, with the driver's Xid, however it ends", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  rig.manager.create(spec(rig, "t", kGiB));
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 0; });
+  pid_t plugin = 0;
+  for (const pid_t pid : children_of(rig.worker.pid())) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
+    const std::string line{std::istreambuf_iterator<char>(in), {}};
+    if (line.find("supervise") != std::string::npos) plugin = children_of(pid).at(0);
+  }
+  REQUIRE(plugin > 1);
+  for (const auto& log : fs::directory_iterator(rig.paths.run_dir / "mps-logs"))
+    std::ofstream(log.path() / "server.log") << "[Server 1] Client {PID: 2} encountered a fatal GPU error.\n";
+  driver.say(2 * kGiB, "xid 31\n");
+  kill(plugin, SIGABRT);
+  const bus::Verdict verdict = rig.manager.verdict("t");
+  CHECK(verdict.kind == "crashed");
+  CHECK(verdict.cause == "gpu_fault");
+  CHECK(verdict.reason == "its work made the GPU fault (Xid 31)");
+  CHECK(verdict.gpu_fault);
+  CHECK(verdict.signal == SIGABRT);
+  REQUIRE_FALSE(verdict.evidence.empty());
+  CHECK(verdict.evidence[0].find("crashed: killed by signal") == 0);
+  rig.stop_worker();
+}
+
+TEST_CASE("a step that has failed on a GPU is failed, though its process is slow to say so and is killed", "[gpu]") {
+  FakeDriver driver;
+  auto args = gpu_args();
+  args[7] = "300";  // --grace-ms: of wall time
+  Rig rig(args);
+  rig.manager.wait_registered();
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, kGpu);
+  auto create = spec(rig, "t", kGiB);
+  std::ifstream in(fs::path(FREERIDE_BUILD_DIR) / "test-plugins" / "faulty.so", std::ios::binary);
+  create.plugin = "faulty.so";
+  create.sha256 = rig.manager.offer({std::istreambuf_iterator<char>(in), {}});
+  create.params = {{"where", "step"}, {"how", "fail"}, {"exit", "hang"}};
+  rig.manager.create(create);
+  const bus::Verdict verdict = rig.manager.verdict("t");
+  CHECK(verdict.kind == "failed");
+  CHECK(verdict.cause == "transition");
+  CHECK(verdict.reason == "told to fail");
+  CHECK(verdict.transition == "RunNextStep");
+  CHECK(std::any_of(verdict.evidence.begin(), verdict.evidence.end(),
+                    [](const std::string& sign) { return sign.find("overran: ") != std::string::npos; }));
+  rig.stop_worker();
+}
+
 TEST_CASE("30 replacements in a row on a GPU leave the last one's MPS server, and nothing else", "[gpu][slow]") {
   constexpr int kWarm = 3, kReplacements = 30;
   const std::vector<pid_t> before = children_of(getpid());  // other cases' processes

@@ -25,6 +25,13 @@ struct ProcessInfo {  // nvmlProcessInfo_t of the _v2 and _v3 calls
   unsigned long long used;
   unsigned gpu_instance, compute_instance;
 };
+struct EventData {  // nvmlEventData_t
+  Device device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+constexpr unsigned long long kXidEvent = 8;  // nvmlEventTypeXidCriticalError
+constexpr int kMostXids = 64;                // in one look
 using ProcessesCall = int (*)(Device, unsigned*, ProcessInfo*);
 
 struct Nvml {
@@ -41,6 +48,11 @@ struct Nvml {
   int (*mode)(Device, unsigned*) = nullptr;
   int (*mig_mode)(Device, unsigned*, unsigned*) = nullptr;  // may be missing
   ProcessesCall compute = nullptr, mps = nullptr;
+  // May be missing.
+  int (*new_events)(void**) = nullptr;
+  int (*free_events)(void*) = nullptr;
+  int (*register_events)(Device, unsigned long long, void*) = nullptr;
+  int (*wait_events)(void*, EventData*, unsigned) = nullptr;
   bool initialised = false;
 
   Nvml() = default;
@@ -68,6 +80,10 @@ struct Nvml {
                    "install the driver, or use --device cpu-N"};
     }
     find(mig_mode, {"nvmlDeviceGetMigMode"});
+    find(new_events, {"nvmlEventSetCreate"});
+    find(free_events, {"nvmlEventSetFree"});
+    find(register_events, {"nvmlDeviceRegisterEvents"});
+    find(wait_events, {"nvmlEventSetWait_v2"});
     const bool all =
         find(init, {"nvmlInit_v2"}) && find(shutdown, {"nvmlShutdown"}) && find(error_text, {"nvmlErrorString"}) &&
         find(count, {"nvmlDeviceGetCount_v2"}) && find(by_index, {"nvmlDeviceGetHandleByIndex_v2"}) &&
@@ -115,6 +131,28 @@ class NvmlGpu final : public Gpu {
     const link_map* map = nullptr;
     if (dlinfo(nvml_->library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr)
       driver_folder_ = std::filesystem::path(map->l_name).parent_path().string();
+    const bool can = nvml_->new_events != nullptr && nvml_->free_events != nullptr &&
+                     nvml_->register_events != nullptr && nvml_->wait_events != nullptr;
+    if (!can || nvml_->new_events(&events_) != kSuccess) {
+      events_ = nullptr;
+    } else if (nvml_->register_events(device_, kXidEvent, events_) != kSuccess) {
+      nvml_->free_events(events_);
+      events_ = nullptr;
+    }
+  }
+  ~NvmlGpu() override {
+    if (events_ != nullptr) nvml_->free_events(events_);
+  }
+  NvmlGpu(const NvmlGpu&) = delete;
+  NvmlGpu& operator=(const NvmlGpu&) = delete;
+
+  std::vector<uint32_t> take_xids() override {
+    std::vector<uint32_t> xids;
+    EventData event{};
+    while (events_ != nullptr && xids.size() < kMostXids && nvml_->wait_events(events_, &event, 0) == kSuccess) {
+      if (event.type == kXidEvent) xids.push_back(static_cast<uint32_t>(event.data));
+    }
+    return xids;
   }
 
   const std::string& model() const override { return model_; }
@@ -180,6 +218,7 @@ class NvmlGpu final : public Gpu {
 
   std::unique_ptr<Nvml> nvml_;
   Device device_;
+  void* events_ = nullptr;  // of this device; nullptr: the driver tells none
   std::string model_, driver_folder_;
 };
 

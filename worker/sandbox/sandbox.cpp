@@ -12,7 +12,7 @@ namespace freeride::worker {
 namespace {
 
 // Address space that is not memory: libraries, thread stacks and allocator arenas that are reserved and hardly used.
-constexpr int64_t kAddressSlackBytes = 4ll << 30;
+[[maybe_unused]] constexpr int64_t kAddressSlackBytes = 4ll << 30;
 
 // Ceilings in which no task could do anything are mistakes.
 constexpr int64_t kLeastScratchBytes = 64ll << 10;
@@ -48,6 +48,7 @@ class NoSandbox final : public Sandbox {
   }
 
   TaskIdentity identity(uint64_t) override { return {geteuid(), getegid()}; }
+  bool takes_rights() const override { return false; }
   void forget(uint64_t) override {}
   InsidePaths inside(const std::string& plugin, const std::string& scratch) const override { return {plugin, scratch}; }
 
@@ -62,18 +63,25 @@ class NoSandbox final : public Sandbox {
     plan.priority = request.priority;
     if (request.priority == CpuPriority::kIdle)
       limit_memory(plan, request.memory_limit_bytes);  // a GPU's driver reserves far more than it uses
-    plan.working_dir = request.scratch;
+    plan.working_dir = request.grants.working_dir.empty() ? request.scratch : request.grants.working_dir;
+    for (const GrantedFile& file : request.grants.data) {
+      if (file.empty || (file.target == file.source && access(file.source.c_str(), file.write ? W_OK : R_OK) == 0))
+        continue;
+      return Error{Code::kInvalidArgument, file.source + " cannot be given at " + file.target + " without a sandbox",
+                   "leave out :DST, or start the worker with --sandbox bubblewrap"};
+    }
     plan.program = options_.runner;
     plan.argv = {options_.runner};
     plan.argv.insert(plan.argv.end(), request.args.begin(), request.args.end());
-    if (!request.grants.env.empty()) {
+    std::map<std::string, std::string> set = request.grants.own_env;
+    for (const auto& [key, value] : request.grants.env) set[key] = value;
+    if (!set.empty()) {
       plan.own_env = true;
       for (char** entry = environ; *entry != nullptr; ++entry) {
         const std::string text = *entry;
-        if (request.grants.env.count(text.substr(0, text.find('='))) == 0) plan.env.push_back(text);
+        if (set.count(text.substr(0, text.find('='))) == 0) plan.env.push_back(text);
       }
-      for (const auto& [key, value] : request.grants.env)
-        plan.env.push_back(std::string(key).append("=").append(value));
+      for (const auto& [key, value] : set) plan.env.push_back(std::string(key).append("=").append(value));
     }
     auto child = spawn(plan);
     if (child.ok()) child->hold = std::make_unique<NoHold>(request.memory_limit_bytes);

@@ -16,6 +16,23 @@
 
 namespace freeride::worker {
 
+/// A file or folder of the host that a task may use with its submitter's rights.
+struct GrantedFile {
+  std::string folder;  ///< that the operator has opened, without links
+  std::string path;    ///< below it; ".": itself
+  std::string source;  ///< both, for messages
+  std::string target;  ///< inside
+  bool write = false;
+  bool empty = false;  ///< nothing of the host's: an empty folder or file in its place, which goes with the task
+};
+
+/// Whose rights these are.
+struct FileUser {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::vector<gid_t> groups;  ///< all of them
+};
+
 /// What one task may use beyond what every task has: its GPU and its MPS server. The one place where such things are
 /// added.
 struct SandboxGrants {
@@ -24,7 +41,11 @@ struct SandboxGrants {
   std::vector<std::string> folders;        ///< bound writable at the same path: the pipe folder of its MPS server
   std::vector<std::string> files;          ///< files and folders bound read-only at the same path: the driver's, data
   bool network = false;                    ///< the host's network
-  std::string limits;                      ///< for people: what is held beside what the sandbox says of itself
+  std::vector<GrantedFile> data;           ///< its submitter's files
+  FileUser data_user;                      ///< under whose rights they are used
+  std::map<std::string, std::string> own_env;  ///< that the submitter has set; `env` goes before it
+  std::string working_dir;                     ///< inside; empty: the scratch folder
+  std::string limits;                          ///< for people: what is held beside what the sandbox says of itself
 };
 
 /// Who a task's processes are on the host. A server that is to serve them must run as the same.
@@ -49,6 +70,8 @@ struct SandboxRequest {
 
 /// Exit status of a child that could not become the program; its output says why.
 constexpr int kCannotStart = 127;
+/// The same where it could not be given a file that it asks for.
+constexpr int kNotGiven = 126;
 
 /// What holds a started task: its limits, and what is taken down with it. The destructor leaves nothing behind. Main
 /// thread.
@@ -87,6 +110,8 @@ class Sandbox {
   virtual TaskIdentity identity(uint64_t task) = 0;
   /// The task has ended, started or not.
   virtual void forget(uint64_t task) = 0;
+  /// Whether it can take on the rights of any user for a task's files, for which it has to be root.
+  virtual bool takes_rights() const = 0;
   virtual InsidePaths inside(const std::string& plugin, const std::string& scratch) const = 0;
   /// Starts a child, the leader of a session of its own. Errors: kExhausted (processes, memory), kNotFound (no such
   /// program), kInvalidArgument (limits in which nothing can run).
@@ -105,7 +130,8 @@ struct SandboxOptions {
   int64_t first_uid = 2'000'000'000;      ///< first of the host's user numbers for tasks, where the worker is root
   std::string uid_folder;                 ///< where workers lock these numbers; empty: a trial's, which is not locked
   std::vector<std::string> library_dirs;  ///< beyond the system's; in LD_LIBRARY_PATH inside
-  std::vector<std::string> data_dirs;     ///< what every task may read, at the same path
+  std::vector<std::string> data_dirs;     ///< below which a task may be given files, where its submitter may use them
+  bool users_of_all_hosts = false;        ///< user numbers mean the same on all hosts
 };
 
 /// Errors: kInvalidArgument: no sandbox of that name, or a limit that makes no sense.

@@ -1,6 +1,7 @@
 // The sandbox made by bubblewrap (bwrap). containers/README.md says what it protects from.
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/openat2.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -22,6 +23,7 @@
 #include "freeride/base/log.hpp"
 #include "freeride/base/paths.hpp"
 #include "sandbox/cgroup.hpp"
+#include "sandbox/hidden_path.hpp"
 #include "sandbox/sandbox_child.hpp"
 #include "sandbox/task_uid.hpp"
 
@@ -75,8 +77,9 @@ std::string last_line(const std::string& text, const std::string& with) {
 struct Facts {
   std::string text;
   int64_t memory_bytes = 0, scratch_bytes = 0, pids = 0;
-  std::string saved;   ///< folder on the host
-  ino_t saved_id = 0;  ///< of that folder when the task started
+  std::string saved;                 ///< folder on the host
+  ino_t saved_id = 0;                ///< of that folder when the task started
+  std::vector<std::string> visible;  ///< paths of the host that are there inside, and the sandbox's own
 };
 
 ino_t id_of(int fd) {
@@ -93,6 +96,11 @@ class BubblewrapHold final : public Hold {
 
   void explain(policy::Verdict& verdict, const std::string& log_tail) const override {
     using policy::VerdictKind;
+    if (verdict.kind == VerdictKind::kRejected && verdict.cause == policy::Cause::kRefused) {
+      if (const std::string line = last_line(log_tail, "error the task could not "); !line.empty())
+        verdict.message = line.substr(line.find("the task could not "));
+      return;
+    }
     if (verdict.kind == VerdictKind::kLost && verdict.transition.empty()) {
       if (const std::string line = last_line(log_tail, "bwrap: "); !line.empty()) {
         policy::Verdict before;
@@ -111,6 +119,12 @@ class BubblewrapHold final : public Hold {
       before.limit = "memory " + mib(facts_.memory_bytes);
       note_cause(verdict, std::move(before));
       return;
+    }
+    if (verdict.kind == VerdictKind::kFailed || verdict.kind == VerdictKind::kRejected) {
+      if (const std::string path = hidden_path(verdict.message, facts_.visible); !path.empty()) {
+        verdict.message += "; its sandbox does not show " + path + " of the host: load it with --read " + path +
+                           ", or --write; the worker's --data says below which folders";
+      }
     }
     if (!verdict.limit.empty()) return;
     const bool failed = verdict.kind == VerdictKind::kFailed;
@@ -178,6 +192,7 @@ class Bubblewrap final : public Sandbox {
 
   TaskIdentity identity(uint64_t task) override;
   void forget(uint64_t task) override { uids_.erase(task); }
+  bool takes_rights() const override { return can_stage_; }
   InsidePaths inside(const std::string& plugin, const std::string&) const override {
     return {kPlugins + fs::path(plugin).filename().string(), kScratch};
   }
@@ -187,6 +202,7 @@ class Bubblewrap final : public Sandbox {
  private:
   Result<Child> start(const SandboxRequest& request, const std::vector<std::string>& verb, bool task);
   Status check_limits(const SandboxRequest& request) const;
+  Status add_granted(const GrantedFile& file, ChildPlan& plan, std::vector<Fd>& kept) const;
   std::vector<std::string> environment(const SandboxRequest& request) const;
   std::string describe(const TaskCgroup* cgroup, const Facts& facts, uid_t uid, bool network) const;
 
@@ -243,6 +259,7 @@ std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) 
   std::string libraries;
   for (const std::string& folder : options_.library_dirs) libraries += (libraries.empty() ? "" : ":") + folder;
   if (!libraries.empty()) all["LD_LIBRARY_PATH"] = libraries;
+  for (const auto& [key, value] : request.grants.own_env) all[key] = value;
   for (const auto& [key, value] : request.grants.env) all[key] = value;
   if (!libraries.empty() && request.grants.env.count("LD_LIBRARY_PATH") != 0) all["LD_LIBRARY_PATH"] += ":" + libraries;
   std::vector<std::string> list;
@@ -265,6 +282,64 @@ std::string Bubblewrap::describe(const TaskCgroup* cgroup, const Facts& facts, u
   if (cgroup == nullptr) text += " (no cgroup: " + cgroups_.why_not() + ")";
   text += "; scratch " + mib(facts.scratch_bytes) + (network ? "; the host's network)" : "; no network)");
   return text;
+}
+
+// `from` is `to`, and every other number itself but `to`, which nobody has.
+std::string map_of(uint32_t from, uint32_t to) {
+  std::string text = std::to_string(from) + " " + std::to_string(to) + " 1\n";
+  uint64_t begin = 0;
+  for (const uint64_t left_out : {std::min(from, to), std::max(from, to), UINT32_MAX}) {
+    if (left_out > begin) {
+      const std::string first = std::to_string(begin);
+      text += first + " " + first + " " + std::to_string(left_out - begin) + "\n";
+    }
+    begin = left_out + 1;
+  }
+  return text;
+}
+
+// What is granted, as it is now: a link that is there leads nowhere but below the folder that the operator has opened.
+Result<Fd> open_below(const GrantedFile& file) {
+  const Fd folder(open(file.folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid()) return errno_error("the task could not reach " + file.folder, errno);
+  open_how how{};
+  how.flags = O_PATH | O_CLOEXEC;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  Fd opened(static_cast<int>(syscall(SYS_openat2, folder.get(), file.path.c_str(), &how, sizeof(how))));
+  if (!opened.valid()) return errno_error("the task could not open " + file.source, errno);
+  return opened;
+}
+
+// Under root the child opens it as its user; else this process's user is the submitter, and bubblewrap has no more
+// rights than it.
+Status Bubblewrap::add_granted(const GrantedFile& file, ChildPlan& plan, std::vector<Fd>& kept) const {
+  const auto add = [&](std::initializer_list<std::string> words) { plan.argv.insert(plan.argv.end(), words); };
+  std::error_code ignored;
+  if (file.empty && fs::is_regular_file(file.source, ignored)) {
+    auto made = file_of("");
+    if (!made.ok()) return made.error();
+    add({"--bind-data", std::to_string(made->get()), file.target});
+    plan.keep_fds.push_back(made->get());
+    kept.push_back(std::move(*made));
+    return {};
+  }
+  if (file.empty) {
+    add({"--size", std::to_string(options_.scratch_bytes), "--perms", "0700", "--tmpfs", file.target});
+    return {};
+  }
+  std::string source;
+  if (can_stage_) {
+    source = std::string(kStageRoot) + "/data" + std::to_string(plan.grants.size());
+    plan.grants.push_back({file.folder, file.path, file.source, source, file.write});
+  } else {
+    auto opened = open_below(file);
+    if (!opened.ok()) return opened.error();
+    source = "/proc/self/fd/" + std::to_string(opened->get());
+    plan.keep_fds.push_back(opened->get());
+    kept.push_back(std::move(*opened));
+  }
+  add({file.write ? "--bind" : "--ro-bind", source, file.target});
+  return {};
 }
 
 Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector<std::string>& verb, bool task) {
@@ -318,6 +393,12 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   plan.own_env = true;
   plan.env = environment(request);
 
+  plan.rights = request.grants.data_user;
+  plan.map = map_of(plan.rights.uid, identity.uid);
+  plan.group_map = map_of(plan.rights.gid, identity.gid);
+  plan.least_map = std::to_string(plan.rights.uid) + " " + number + " 1";
+  plan.least_group_map = std::to_string(plan.rights.gid) + " " + group + " 1";
+
   auto& argv = plan.argv;
   const auto add = [&](std::initializer_list<std::string> words) { argv.insert(argv.end(), words); };
   const auto bind = [&](const char* option, const std::string& path, const std::string& target) {
@@ -351,13 +432,17 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   }
   // /tmp is the scratch folder, unless something that a task is to see lies there.
   const auto in_tmp = [](const std::string& path) { return path == "/tmp" || path.rfind("/tmp/", 0) == 0; };
-  bool tmp_taken = false;
-  for (const auto* folders :
-       {&options_.data_dirs, &options_.library_dirs, &request.grants.files, &request.grants.folders}) {
+  bool tmp_taken = in_tmp(request.grants.working_dir);
+  for (const auto* folders : {&options_.library_dirs, &request.grants.files, &request.grants.folders}) {
     tmp_taken = tmp_taken || std::any_of(folders->begin(), folders->end(), in_tmp);
   }
+  for (const GrantedFile& file : request.grants.data) tmp_taken = tmp_taken || in_tmp(file.target);
   if (tmp_taken) add({"--size", std::to_string(kSmallTmpBytes), "--perms", "1777", "--tmpfs", "/tmp"});
-  for (const std::string& folder : options_.data_dirs) bind("--ro-bind", folder, folder);
+  // The submitter's first: whatever of ours is at the same place covers it.
+  std::vector<Fd> kept;
+  for (const GrantedFile& file : request.grants.data) {
+    if (auto s = add_granted(file, plan, kept); !s.ok()) return s.error();
+  }
   for (const std::string& folder : options_.library_dirs) bind("--ro-bind", folder, folder);
   add({"--proc", "/proc"});
   // CUDA names its threads through /proc/self/task/N/comm, and does without a GPU when it cannot. Else nothing there is
@@ -381,9 +466,17 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   if (task) {
     add({"--confined"});
     if (saved) add({std::string("--saved=") + kSaved});
+    if (!request.grants.working_dir.empty()) add({"--working-dir=" + request.grants.working_dir});
     if (cgroup == nullptr || !cgroup->limits_pids()) add({"--pids=" + std::to_string(options_.pids)});
     argv.insert(argv.end(), request.args.begin() + 1, request.args.end());  // [0] is the verb
   }
+  facts.visible = {kLibraries.begin(), kLibraries.end()};
+  facts.visible.insert(facts.visible.end(), kLoaderFiles.begin(), kLoaderFiles.end());
+  facts.visible.insert(facts.visible.end(), {kScratch, "/freeride", "/proc", "/dev"});
+  for (const auto& file : request.grants.data) facts.visible.push_back(file.target);
+  for (const auto* shown :
+       {&options_.library_dirs, &request.grants.files, &request.grants.folders, &request.grants.devices})
+    facts.visible.insert(facts.visible.end(), shown->begin(), shown->end());
   auto child = spawn(plan);
   if (!child.ok()) return child.error();
   facts.text = describe(cgroup.get(), facts, identity.uid, request.grants.network);

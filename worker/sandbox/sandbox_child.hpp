@@ -18,6 +18,18 @@ struct ChildPlan {
     bool folder = false;
   };
 
+  /// A file or folder of the host's, opened under the rights of `rights` and nobody's else, mounted from what was
+  /// opened, so that no change of a path afterwards counts. What its user owns there appears as `uid`'s; all that
+  /// others own, as theirs. Needs CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID.
+  struct Grant {
+    std::string folder, path;  ///< as in GrantedFile
+    std::string source;        ///< for messages
+    std::string target;        ///< below kStageRoot
+    bool write = false;
+  };
+
+  static constexpr size_t kMostGrants = 32;
+
   int output_fd = -1;
   std::vector<int> keep_fds;
   std::vector<int> join_fds;  ///< cgroup.procs files
@@ -26,7 +38,13 @@ struct ChildPlan {
   int64_t data_limit_bytes = 0, address_limit_bytes = 0;
   bool killed_first = false;  ///< the kernel's first choice when memory runs out
   std::vector<Stage> stages;  ///< in a mount namespace of its own; needs CAP_SYS_ADMIN
-  uid_t uid = 0;              ///< 0: as it is
+  std::vector<Grant> grants;  ///< in the same namespace
+  FileUser rights;            ///< of `grants`
+  /// Maps for a user namespace, as /proc/PID/uid_map takes them: the user of `rights` is `uid`, everybody else himself;
+  /// or, where this process's own namespace lacks most users, "least": that one user alone.
+  std::string map, least_map;
+  std::string group_map, least_group_map;  ///< the same of groups
+  uid_t uid = 0;                           ///< 0: as it is
   std::string working_dir;
   std::string program;
   std::vector<std::string> argv;

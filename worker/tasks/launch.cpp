@@ -15,15 +15,12 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/files.hpp"
 #include "freeride/base/python_env.hpp"
+#include "freeride/base/task_env.hpp"
 #include "tasks/profile_watch.hpp"
 #include "tasks/task_folders.hpp"
 
 namespace freeride::worker {
 namespace {
-
-// What OpenMP's, Intel's and OpenBLAS's threads do between two pieces of work.
-constexpr std::array<std::pair<const char*, const char*>, 3> kSleepingThreads{
-    {{"OMP_WAIT_POLICY", "passive"}, {"KMP_BLOCKTIME", "0"}, {"OPENBLAS_THREAD_TIMEOUT", "4"}}};
 
 // The supervisor's side of what joins it to this worker; this process's copies go with it.
 struct FarEnds {
@@ -138,12 +135,9 @@ void add_arguments(const LaunchRequest& request, const InsidePaths& inside, cons
 
 Result<std::string> add_environment(const std::filesystem::path& plugin, const bus::CreateTask& spec,
                                     SandboxGrants& grants) {
-  // Threads of a math library that have done their part would look for more, without sleeping, long after a step's end:
-  // OpenBLAS's for a tenth of a second. PAUSED executes nothing, so they sleep, unless the worker's operator knows
-  // better.
-  for (const auto& [name, value] : kSleepingThreads) {
+  for (const auto& [name, value] : sleeping_threads()) {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets any
-    if (std::getenv(name) == nullptr) grants.env.emplace(name, value);
+    if (std::getenv(name.c_str()) == nullptr) grants.env.emplace(name, value);
   }
   const bool in_python = plugin.extension() == ".py";
   const auto named = spec.params.find(kPythonParam);
@@ -162,9 +156,15 @@ Result<std::string> add_environment(const std::filesystem::path& plugin, const b
 
 Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) {
   const bool profile = is_profile(request.spec);
+  if (!profile) {
+    if (auto s = claim_folder(request.folder, request.spec.instance); !s.ok()) return s;
+  }
   if (auto s = take(launched.folder, hold_task_folder(request.folder)); !s.ok()) return s;
   unmark_ended(request.folder);
-  if (!profile) note_epoch(launched.folder.get(), request.spec.epoch);
+  // Another content of a placement goes on in the log of the one that it takes the place of.
+  const uint64_t epoch = request.spec.epoch;
+  if (!profile && (epoch == 0 || noted_epoch(launched.folder.get()) != epoch)) begin_log(request.folder);
+  if (!profile) note_epoch(launched.folder.get(), epoch);
   const std::filesystem::path scratch = request.folder / (profile ? "profile" : "scratch");
   std::error_code error;
   std::filesystem::create_directories(scratch, error);
@@ -191,8 +191,14 @@ Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) 
   const std::string granted = request.grants.limits;
   start.grants = std::move(request.grants);
   start.grants.network = request.spec.network;
+  start.grants.env.merge(
+      library_caches(sandbox.inside(request.plugin.string(), scratch.string()).scratch, request.spec.network));
   if (auto s = take(launched.supervisor, sandbox.start(start)); !s.ok()) return s;
   launched.limits = launched.supervisor.hold->describe() + (granted.empty() ? "" : ", " + granted);
+  if (!profile) {
+    launched.limits +=
+        "; what is in scratch is kept for " + std::to_string(request.options.keep_days) + " days after the end";
+  }
   request.state_in.reset();
   return {};
 }

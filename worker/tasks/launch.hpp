@@ -11,6 +11,7 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/bus/commands.hpp"
+#include "freeride/policy/ended_folders.hpp"
 #include "sandbox/sandbox.hpp"
 
 namespace freeride::worker {
@@ -21,9 +22,10 @@ struct SideTaskOptions {
   std::vector<int> cores;                 ///< empty: all
   int64_t host_memory_bytes = 8ll << 30;  ///< of a GPU's task; on a CPU device the task's own limit counts
   int64_t grace_ms = 100, hang_ms = 5000;
-  int64_t create_ms = 60'000;   ///< for loading and CreateSideTask
-  int64_t profile_ms = 30'000;  ///< for a profile's steps
-  int64_t stop_ms = 15'000;     ///< for StopSideTask as seen from here; the supervisor's own bound is shorter
+  int64_t create_ms = 60'000;                               ///< for loading and CreateSideTask
+  int64_t profile_ms = 30'000;                              ///< for a profile's steps
+  int64_t keep_days = policy::KeepLimits{}.age_s / 86'400;  ///< of what ended tasks have left
+  int64_t stop_ms = 15'000;  ///< for StopSideTask as seen from here; the supervisor's own bound is shorter
 
   bool cpu_device() const { return device.rfind("cpu-", 0) == 0; }
 };

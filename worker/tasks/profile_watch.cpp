@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -93,11 +94,16 @@ void ProfileWatch::fill(bus::Profile& profile) const {
         break;
     }
   }
-  profile.steps = summary(profile.step_ns);
+  const size_t warm_up = policy::warm_up_steps(profile.step_ns);
+  const auto warm = [warm_up](const std::vector<int64_t>& all) {
+    return std::vector<int64_t>(all.begin() + static_cast<ptrdiff_t>(std::min(warm_up, all.size())), all.end());
+  };
+  profile.warm_up_steps = warm_up;
+  profile.steps = summary(warm(profile.step_ns));
   profile.starts = summary(std::move(starts));
   profile.pauses = summary(std::move(pauses));
   // By place: a gap would give the later ones a wrong one.
-  for (uint32_t place = 0; pieces.count(place) != 0; ++place) profile.pieces.push_back(summary(pieces.at(place)));
+  for (uint32_t place = 0; pieces.count(place) != 0; ++place) profile.pieces.push_back(summary(warm(pieces.at(place))));
   if (profile.step_ns.size() > kMostSteps) profile.step_ns.resize(kMostSteps);
 }
 

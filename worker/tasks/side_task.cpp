@@ -1,5 +1,6 @@
 #include "tasks/side_task.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,6 +21,7 @@
 #include "freeride/policy/profile_plan.hpp"
 #include "tasks/task_folders.hpp"
 #include "tasks/task_report.hpp"
+#include "tasks/task_work.hpp"
 #include "tasks/verdicts.hpp"
 
 namespace freeride::worker {
@@ -52,7 +54,10 @@ uint32_t order_word(const std::string& order) {
 policy::Verdict verdict_of_exit(const siginfo_t& info) {
   policy::Verdict verdict{VerdictKind::kLost, Cause::kSupervisor, ""};
   const bool exited = info.si_code == CLD_EXITED;
-  if (exited && info.si_status == kCannotStart) {
+  if (exited && info.si_status == kNotGiven) {
+    verdict = {VerdictKind::kRejected, Cause::kRefused,
+               "it could not be given a file that it asks for; its log says why"};
+  } else if (exited && info.si_status == kCannotStart) {
     verdict.cause = Cause::kSandbox;
     verdict.message = "the runner could not be started; the log says why";
   } else if (exited && info.si_status <= kSignalled) {
@@ -145,6 +150,7 @@ Status SideTask::watch() {
 void SideTask::on_started(Fd process, Fd scratch) {
   if (runner_pid_ != 0) return;
   scratch_fd_ = std::move(scratch);
+  write_work();
   const int pid = pid_of(process.get());
   if (pid <= 1) return;  // gone already; the supervisor says how
   runner_pidfd_ = std::move(process);
@@ -215,6 +221,22 @@ void SideTask::give_order() {
   acting_.set_order(id_, held_ ? static_cast<uint32_t>(FREERIDE_ORDER_PAUSE) : order_word(order_));
 }
 
+void SideTask::give_work(const std::string& text) {
+  work_ = text;
+  if (runner_pid_ != 0) write_work();
+}
+
+// Before its process is there, so is its scratch folder not.
+void SideTask::write_work() {
+  if (dead_ || work_.empty() || work_ == written_work_) return;
+  Fd outside;  // without a sandbox
+  if (!scratch_fd_.valid()) outside.reset(openat(parts_.folder.get(), "scratch", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto put = put_work(scratch_fd_.valid() ? scratch_fd_.get() : outside.get(), work_);
+  if (put.ok()) written_work_ = work_;
+  if (!put.ok() && !work_failed_) spdlog::warn("side task {}: {}", spec_.task, put.error().text());
+  work_failed_ = !put.ok();
+}
+
 void SideTask::hold() {
   held_ = true;
   give_order();
@@ -254,13 +276,24 @@ bool SideTask::restored() const {
 // about, and what the supervisor has said came before what is seen now.
 void SideTask::note(const policy::Verdict& seen) {
   const TaskSource* pages = parts_.pages.get();
-  if (pages != nullptr && pages->killed.load(std::memory_order_acquire))
+  if (pages != nullptr && pages->killed.load(std::memory_order_acquire)) {
+    // A transition that has failed has failed, however long it took to say so.
+    const bool failed = seen.cause == Cause::kTransition || seen.cause == Cause::kNoMemory;
+    if (pages->failed_before_kill && failed) policy::note_symptom(verdict_, seen);
     policy::note_symptom(verdict_, pages->killed_verdict);
+  }
   policy::note_symptom(verdict_, seen);
 }
 
-void SideTask::note_gpu_fault() {
+void SideTask::note_gpu_fault(uint32_t xid) {
   verdict_.gpu_fault = true;
+  // What it looked like afterwards, a step that failed or did not come back, is a symptom.
+  if (policy::is_plugins_fault(verdict_.kind) || verdict_.kind == VerdictKind::kLost) {
+    policy::Verdict before{VerdictKind::kCrashed, Cause::kGpuFault, "its work made the GPU fault"};
+    before.message += xid == 0 ? ", as its MPS server says" : " (Xid " + std::to_string(xid) + ")";
+    before.gpu_fault = true;
+    return policy::note_cause(verdict_, std::move(before));
+  }
   if (!tells_gpu_fault(verdict_) && verdict_.evidence.size() < policy::Verdict::kMostEvidence)
     verdict_.evidence.emplace_back("its MPS server saw a fatal GPU error");
 }

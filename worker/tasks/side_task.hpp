@@ -77,10 +77,14 @@ class SideTask {
   Status order(const std::string& order);
   /// Ends it at once, with this verdict if there is none yet, and in the transition that it is in.
   void kill(policy::Verdict verdict);
-  /// It has made its GPU fault, whatever it says of it.
-  void note_gpu_fault();
+  /// What it is to do next, for its plugin. What it has been told already is not written again.
+  void give_work(const std::string& text);
+  /// It has made its GPU fault, whatever it says of it. `xid`: the driver's number; 0: it has said none.
+  void note_gpu_fault(uint32_t xid);
   /// The acting thread has killed it.
-  void killed() { note({}); }
+  void killed() {
+    if (!parts_.pages->failed_before_kill) note({});  // else what its supervisor has heard comes first
+  }
 
   bool ended() const { return ended_; }
   bool stopping() const { return stopping_; }
@@ -91,6 +95,10 @@ class SideTask {
   /// As it goes to the manager. Reads /proc.
   bus::TaskReport report();
   std::string log_tail(size_t bytes) const { return log_ == nullptr ? "" : log_->tail(bytes); }
+  /// Bytes at its log's beginning that are not kept any more.
+  uint64_t log_forgotten() const { return log_ == nullptr ? 0 : log_->forgotten(); }
+  /// Its scratch folder while it lives in a sandbox; -1: see its folder.
+  int scratch_fd() const { return scratch_fd_.get(); }
   /// Its memory on a GPU device, as the driver says.
   void set_device_memory(int64_t bytes) { memory_.note_device(bytes); }
   /// The process that all of its processes come from; 0: there is none.
@@ -109,6 +117,7 @@ class SideTask {
   void on_supervisor_exit();
   void note(const policy::Verdict& seen);
   void give_order();
+  void write_work();
   void kill_group();
   void end(const policy::Verdict& seen);
   void let_go();
@@ -142,6 +151,8 @@ class SideTask {
   bool dead_ = false;
   bool stopping_ = false, ended_ = false, held_ = false, keeps_state_ = false, unknown_ = false;
   policy::OrderTerm term_;
+  std::string work_, written_work_;
+  bool work_failed_ = false;
   std::unique_ptr<Leftovers> leftovers_;
   policy::Verdict verdict_;
   std::string log_tail_;  // at its end

@@ -15,6 +15,7 @@
 #include "freeride/base/copy_tree.hpp"
 #include "freeride/base/files.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/names.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -27,6 +28,8 @@ constexpr int64_t kShare = 20;  // of all time, the part that is spent on lookin
 constexpr size_t kMostAtOnce = 256;
 constexpr const char* kEnded = "ended";
 constexpr const char* kEpoch = "epoch";
+constexpr const char* kInstance = "instance";
+constexpr char kAside = '~';                     // in no task's name
 constexpr const char* kRemoving = ".removing-";  // no task's name begins with a dot
 constexpr int kTries = 50;
 constexpr timespec kBetweenTries{0, 2'000'000};
@@ -110,6 +113,65 @@ uint64_t noted_epoch(int folder_fd) {
   std::array<char, 24> text{};
   if (!file.valid() || read(file.get(), text.data(), text.size() - 1) <= 0) return 0;
   return std::strtoull(text.data(), nullptr, 10);
+}
+
+namespace {
+
+std::string noted_instance(const fs::path& folder) {
+  const Fd fd = open_folder(folder);
+  if (!fd.valid()) return {};
+  const Fd file(openat(fd.get(), kInstance, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  std::array<char, 256> text{};
+  const ssize_t got = file.valid() ? read(file.get(), text.data(), text.size()) : 0;
+  return std::string(text.data(), got > 0 ? static_cast<size_t>(got) : 0);
+}
+
+fs::path aside(const fs::path& folder, const std::string& instance) {
+  std::string name = folder.filename().string() + kAside;
+  for (const char c : instance.substr(0, 128)) name += is_task_name_char(c) ? c : '-';
+  return folder.parent_path() / name;
+}
+
+}  // namespace
+
+Status claim_folder(const fs::path& folder, const std::string& instance) {
+  const std::string there = noted_instance(folder);
+  // One that an earlier version has made says nothing; it is its task's as long as that has not ended.
+  const bool others = there.empty() ? is_marked_ended(folder) : there != instance;
+  if (others) {
+    mark_ended(folder);  // the name was free again
+    const fs::path to = aside(folder, there.empty() ? "earlier" : there);
+    std::error_code error;
+    fs::remove_all(to, error);
+    fs::rename(folder, to, error);
+    if (error) {
+      return errno_error("cannot put aside what an earlier task of the name has left in " + folder.string(),
+                         error.value(), "mend the state folder");
+    }
+  }
+  if (there == instance && !others) return {};
+  std::error_code error;
+  fs::create_directories(folder, error);
+  const Fd file(open((folder / kInstance).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file.valid() || !write_all(file.get(), instance))
+    return errno_error("cannot note whose the task's folder " + folder.string() + " is", errno,
+                       "mend the state folder");
+  return {};
+}
+
+fs::path folder_of_instance(const fs::path& folder, const std::string& instance) {
+  for (const fs::path& one : {folder, aside(folder, instance)}) {
+    if (noted_instance(one) == instance) return one;
+  }
+  return {};
+}
+
+void begin_log(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder / "log", ignored)) return;
+  fs::remove(folder / "log.previous.1", ignored);
+  fs::rename(folder / "log.1", folder / "log.previous.1", ignored);
+  fs::rename(folder / "log", folder / "log.previous", ignored);
 }
 
 void mark_ended(const fs::path& folder) {

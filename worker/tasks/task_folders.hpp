@@ -34,6 +34,15 @@ void unmark_ended(const std::filesystem::path& folder);
 void note_epoch(int folder_fd, uint64_t epoch);
 uint64_t noted_epoch(int folder_fd);
 
+/// Before hold_task_folder(), for a run of the task `instance`: what another task of the name has left goes aside,
+/// under a name that no task has, and is kept as long as anything that ended tasks have left. Errors: it cannot be
+/// moved.
+Status claim_folder(const std::filesystem::path& folder, const std::string& instance);
+/// Where what the task of this instance has left is: `folder`, or the name that it was put aside under; empty: nowhere.
+std::filesystem::path folder_of_instance(const std::filesystem::path& folder, const std::string& instance);
+/// A start of the task has a log of its own; the one before is kept as log.previous.
+void begin_log(const std::filesystem::path& folder);
+
 /// Lives on the loop's thread; looks and removes on one of its own, for there may be millions of files.
 class TaskFolders {
  public:

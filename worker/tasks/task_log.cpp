@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/utf8.hpp"
@@ -70,6 +71,7 @@ void TaskLog::to_file(const char* bytes, size_t count) {
   if (file_bytes_ + count > kFileBytes) {
     std::error_code ignored;
     std::filesystem::rename(path_, path_.string() + ".1", ignored);
+    forgotten_ += std::exchange(older_bytes_, file_bytes_);
     file_ = open_log(path_);
     file_bytes_ = 0;
     if (!file_.valid()) return;

@@ -33,6 +33,8 @@ class TaskLog {
   /// The last lines, at most `bytes` and beginning with a whole line where that is possible; valid UTF-8, other bytes
   /// as '?'.
   std::string tail(size_t bytes = kTailBytes) const;
+  /// Bytes at the beginning that neither of the two files has any more.
+  uint64_t forgotten() const { return forgotten_; }
 
  private:
   void take(const char* bytes, size_t count);
@@ -41,7 +43,8 @@ class TaskLog {
   Fd pipe_;
   std::filesystem::path path_;
   Fd file_;
-  size_t file_bytes_ = 0;
+  size_t file_bytes_ = 0, older_bytes_ = 0;
+  uint64_t forgotten_ = 0;
   std::string tail_;
   int64_t second_begin_ns_ = 0;
   size_t second_bytes_ = 0;

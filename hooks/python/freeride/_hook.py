@@ -61,6 +61,7 @@ class Hook:
         self._lock = threading.RLock()
         self._pid = 0  # of the process that attached: a forked child is none
         self._arguments = None  # of attach(), while waiting for init_process_group
+        self._armed = False  # these are the environment's: the script has called attach() not yet
         self._place = None  # stage, stages, replica that we attached with, where nobody gave them
         self._postponed = False  # the attach: a framework will tell this rank's place in its pipeline
         self._explicit_iterations = False
@@ -104,7 +105,12 @@ class Hook:
             return False
         try:
             with self._lock:
-                if self.is_attached() or self._arguments is not None:
+                if self.is_attached():
+                    return True
+                if self._arguments is not None:
+                    if self._armed:  # what the script says goes before what was armed for it
+                        check(arguments)
+                        self._arguments, self._armed = arguments, False
                     return True
                 self._load()
                 check(arguments)
@@ -124,10 +130,12 @@ class Hook:
 
     def arm(self):
         """For freeride.run: attach with the environment's settings, without importing torch before the script does."""
+        if self._arguments is not None or self.is_attached():
+            return  # the script was first
         try:
             self._load()
             unset = dict.fromkeys(("job", "device", "stage", "stages", "replica", "replicas", "group"))
-            self._arguments = dict(unset, iterations="optimizer")
+            self._arguments, self._armed = dict(unset, iterations="optimizer"), True
             check(self._arguments)
             self._listen_to_ranks()
             self._imports.after(C10D, self._arm)

@@ -114,7 +114,7 @@ class LeasePage(ctypes.Structure):
     _fields_ = [
         ("header", Header),
         *_fields(
-            (_u32, "sequence order kind reserved0"),
+            (_u32, "sequence order kind iteration"),
             (_u64, "lease_id deadline_ns opened_ns grace_ns hang_ns begin_ns orders_until_ns orders_end_ns"),
         ),
     ]

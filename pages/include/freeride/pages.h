@@ -171,7 +171,7 @@ typedef struct freeride_lease_page {
   uint32_t sequence;  /* 32: seqlock and futex word. Runner waits with FUTEX_WAIT_BITSET bit 1, supervisor with bit 2 */
   uint32_t order;     /* 36: FREERIDE_ORDER_* */
   uint32_t kind;      /* 40: FREERIDE_LEASE_* */
-  uint32_t reserved0; /* 44 */
+  uint32_t iteration; /* 44: of the training behind this lease, its number's low bits plus 1; 0: none, or not told */
   uint64_t lease_id;  /* 48: 0 = none; grows by one with each lease */
   uint64_t deadline_ns; /* 56: no step may start that is not expected to end by then */
   uint64_t opened_ns;   /* 64 */

@@ -12,6 +12,14 @@ namespace freeride::bus {
 // ---- freeride-ctl (or any client) → manager
 // --------------------------------------------------------------------------------
 
+/// A file or folder of the host that a task sees.
+struct FileGrant {
+  std::string source;  ///< absolute path on the worker's host, below one of its --data folders
+  std::string target;  ///< path inside the sandbox; empty: the same
+  bool write = false;
+  FREERIDE_FIELDS { visit("source", self.source), visit("target", self.target), visit("write", self.write); }
+};
+
 /// Runs a plugin as a side task. The plugin's bytes are the message's attachment, or `sha256` names content that the
 /// manager or a worker has, or `plugin` names a file in the drop folders (tried in this order).
 struct Load {
@@ -29,13 +37,67 @@ struct Load {
   bool when_idle = false;    ///< may also run while no trainer is on the device
   bool start_paused = false;
   std::string user;
-  bool network = false;  ///< may use the host's network
+  bool network = false;     ///< may use the host's network
+  bool no_profile = false;  ///< neither waits for a profile nor goes by one
+  std::vector<FileGrant> files;
+  std::string working_dir;                    ///< inside the sandbox; empty: the scratch folder
+  std::map<std::string, std::string> env;     ///< set in the task's environment
+  std::map<std::string, std::string> labels;  ///< the user's own marks, to list and order by
+  std::vector<std::string> after;             ///< "afterok:TASK": waits until that one has finished
+  std::string restart;                        ///< "", "no" or "on-failure"
+  uint32_t restarts_most = 0;                 ///< on-failure: at most so often
+  int64_t time_limit_s = 0;                   ///< stopped so long after its first placement; 0: never
+  std::string group;                          ///< tasks of one user's group share `parallel`; empty: none
+  uint32_t parallel = 0;                      ///< of its group at most so many on workers at once; 0: all
+  int64_t uid = -1;      ///< whose rights its files are used under; set by the manager from the kernel's word
+  std::string uid_host;  ///< host id where the kernel said so
   FREERIDE_FIELDS {
     visit("plugin", self.plugin), visit("sha256", self.sha256), visit("name", self.name), visit("job", self.job);
     visit("stage", self.stage), visit("replica", self.replica), visit("params", self.params);
     visit("memory_bytes", self.memory_bytes), visit("steps", self.steps), visit("priority", self.priority);
     visit("when_idle", self.when_idle), visit("start_paused", self.start_paused), visit("user", self.user);
-    visit("network", self.network);
+    visit("network", self.network), visit("no_profile", self.no_profile), visit("files", self.files);
+    visit("working_dir", self.working_dir);
+    visit("env", self.env), visit("labels", self.labels), visit("after", self.after), visit("restart", self.restart);
+    visit("restarts_most", self.restarts_most), visit("time_limit_s", self.time_limit_s), visit("group", self.group);
+    visit("parallel", self.parallel), visit("uid", self.uid), visit("uid_host", self.uid_host);
+  }
+};
+
+/// What would become of a Load now, without loading. A plugin's file is named by `load.sha256`; nothing is attached.
+/// Reply: LoadPlan. Errors: as Load's.
+struct PlanLoad {
+  static constexpr const char* kCommand = "load.plan";
+  Load load;
+  FREERIDE_FIELDS { visit("load", self.load); }
+};
+/// One pipeline stage that it asks for.
+struct PlannedStage {
+  std::string job, worker;
+  uint32_t stage = 0, replica = 0;
+  bool fits = false;
+  std::string reason;           ///< one sentence for people: why not, or why the rate is not known
+  double bubble_share_pct = 0;  ///< bubble time ÷ iteration time, measured; less than 0: not yet
+  double steps_per_hour = 0;    ///< at most, by that, the slowdown budget and the profile; 0: none, or not known
+  FREERIDE_FIELDS {
+    visit("job", self.job), visit("worker", self.worker), visit("stage", self.stage), visit("replica", self.replica);
+    visit("fits", self.fits), visit("reason", self.reason), visit("bubble_share_pct", self.bubble_share_pct);
+    visit("steps_per_hour", self.steps_per_hour);
+  }
+};
+struct LoadPlan {
+  std::string name;            ///< that the task would have
+  bool fits = false;           ///< it would be placed at once
+  std::string worker;          ///< where; empty: nowhere
+  std::string why, reason;     ///< as in TaskState: why not. `why` is empty where it would be rejected
+  int64_t memory_bytes = 0;    ///< that it would be given
+  int64_t step_ns = 0;         ///< the middle of its profile; 0: there is none
+  uint64_t profile_steps = 0;  ///< that the profile knows
+  std::vector<PlannedStage> stages;
+  FREERIDE_FIELDS {
+    visit("name", self.name), visit("fits", self.fits), visit("worker", self.worker), visit("why", self.why);
+    visit("reason", self.reason), visit("memory_bytes", self.memory_bytes), visit("step_ns", self.step_ns);
+    visit("profile_steps", self.profile_steps), visit("stages", self.stages);
   }
 };
 
@@ -89,11 +151,16 @@ struct TaskInfo {
   std::vector<Incarnation> incarnations;  ///< the latest, oldest first
   uint64_t epoch = 0;                     ///< of its latest placement; 0: it was never placed
   std::string instance;  ///< of a task that another manager had taken; empty: made from its number and submission
+  std::vector<std::string> waits_for;  ///< instances of the tasks that have to finish first
+  int64_t placed_unix_ms = 0;          ///< of its first placement; 0: there was none
+  uint32_t failures = 0;               ///< times it was started anew because it had failed
   FREERIDE_FIELDS {
     visit("state", self.state), visit("load", self.load), visit("submitted_unix_ms", self.submitted_unix_ms);
     visit("ended_unix_ms", self.ended_unix_ms), visit("restarts", self.restarts), visit("sandbox", self.sandbox);
     visit("log_tail", self.log_tail), visit("revision", self.revision), visit("replacement", self.replacement);
     visit("incarnations", self.incarnations), visit("epoch", self.epoch), visit("instance", self.instance);
+    visit("waits_for", self.waits_for), visit("placed_unix_ms", self.placed_unix_ms);
+    visit("failures", self.failures);
   }
 };
 struct TaskReply {
@@ -129,6 +196,122 @@ struct ShowTask {
   static constexpr const char* kCommand = "task";
   std::string task;
   FREERIDE_FIELDS { visit("task", self.task); }
+};
+
+/// A piece of a task's log, from the worker that has it. Reply: LogReply.
+struct ReadLog {
+  static constexpr const char* kCommand = "task.log";
+  std::string task;
+  bool previous = false;  ///< of the start before the present one
+  int64_t offset = -1;    ///< in bytes of the log; -1: its last lines
+  FREERIDE_FIELDS { visit("task", self.task), visit("previous", self.previous), visit("offset", self.offset); }
+};
+/// A piece of a file of a task's scratch folder, or what a folder there holds. Only for whose task it is, and for
+/// operators. Reply: FileReply, with the piece attached.
+struct ReadFile {
+  static constexpr const char* kCommand = "task.file";
+  std::string task;
+  std::string path;     ///< in the scratch folder; empty: that folder
+  uint64_t offset = 0;  ///< FileReply::next of the piece before; 0: the first
+  FREERIDE_FIELDS { visit("task", self.task), visit("path", self.path), visit("offset", self.offset); }
+};
+struct FileEntry {
+  std::string name;
+  std::string kind;  ///< "file", "folder" or "other", which is not copied
+  uint64_t bytes = 0;
+  FREERIDE_FIELDS { visit("name", self.name), visit("kind", self.kind), visit("bytes", self.bytes); }
+};
+struct FileReply {
+  std::string kind;                ///< "file" or "folder"
+  uint64_t bytes = 0;              ///< of the file, now
+  bool executable = false;         ///< of the file
+  bool more = false;               ///< there is more behind this piece
+  uint64_t next = 0;               ///< where that begins
+  std::vector<FileEntry> entries;  ///< of the folder
+  FREERIDE_FIELDS {
+    visit("kind", self.kind), visit("bytes", self.bytes), visit("executable", self.executable);
+    visit("more", self.more), visit("next", self.next), visit("entries", self.entries);
+  }
+};
+
+/// Keeps side tasks off devices until they are given back: those of a job's ranks, a device, or a host. What runs there
+/// saves its state and goes elsewhere. Remembered over restarts. Repeating it asks how far it is. Reply: DrainReply.
+struct Drain {
+  static constexpr const char* kCommand = "drain";
+  std::string subject;  ///< a job, a device (as in its worker's name, or the whole name), or a host
+  bool follow = false;  ///< only asks how far it is
+  FREERIDE_FIELDS { visit("subject", self.subject), visit("follow", self.follow); }
+};
+struct Uncordon {
+  static constexpr const char* kCommand = "uncordon";
+  std::string subject;
+  FREERIDE_FIELDS { visit("subject", self.subject); }
+};
+struct DrainedWorker {
+  std::string worker;
+  std::string state;   ///< "draining", "empty", "unknown", or "open" where it is not drained
+  std::string reason;  ///< draining, unknown: what is still there, or why nobody knows
+  FREERIDE_FIELDS { visit("worker", self.worker), visit("state", self.state), visit("reason", self.reason); }
+};
+struct DrainReply {
+  std::string scope, name;  ///< "job", "device" or "host", and which
+  std::vector<DrainedWorker> workers;
+  FREERIDE_FIELDS { visit("scope", self.scope), visit("name", self.name), visit("workers", self.workers); }
+};
+
+/// Runs a plugin over a list of items. What the items are, only the submitter's files say (docs/batches.md); the
+/// manager keeps which of them are done. The plugin is named or attached as with Load, and `load.name` is the batch's.
+/// Reply: BatchReply. Repeated with the same `id` it makes no second batch.
+struct SubmitBatch {
+  static constexpr const char* kCommand = "batch.submit";
+  Load load;  ///< of each of its members, which are ordinary tasks
+  std::string id;
+  uint64_t items = 0;
+  uint32_t tries = 0;         ///< of an item that ends its process, before it counts as failed
+  std::string input, output;  ///< as the submitter has named them
+  FREERIDE_FIELDS {
+    visit("load", self.load), visit("id", self.id), visit("items", self.items), visit("tries", self.tries);
+    visit("input", self.input), visit("output", self.output);
+  }
+};
+struct ShowBatch {
+  static constexpr const char* kCommand = "batch";
+  std::string batch;
+  FREERIDE_FIELDS { visit("batch", self.batch); }
+};
+struct ListBatches {
+  static constexpr const char* kCommand = "batches";
+  FREERIDE_FIELDS { (void)self, (void)visit; }
+};
+/// Forgets a batch; of one that goes on, its members are stopped. Files stay as they are. Reply: BatchReply.
+struct RemoveBatch {
+  static constexpr const char* kCommand = "batch.remove";
+  std::string batch;
+  FREERIDE_FIELDS { visit("batch", self.batch); }
+};
+struct BatchInfo {
+  std::string name;
+  std::string state;   ///< "running", "assembling", "clearing", "finished" or "failed"
+  std::string reason;  ///< failed: why
+  SubmitBatch asked;
+  uint64_t done = 0;                  ///< items that have a result, on disk
+  uint64_t failed = 0;                ///< items that have none, and will not
+  uint32_t members = 0, crashes = 0;  ///< tasks that live; ends of members by the plugin's fault
+  int64_t submitted_unix_ms = 0, ended_unix_ms = 0;
+  FREERIDE_FIELDS {
+    visit("name", self.name), visit("state", self.state), visit("reason", self.reason), visit("asked", self.asked);
+    visit("done", self.done), visit("failed", self.failed), visit("members", self.members);
+    visit("crashes", self.crashes), visit("submitted_unix_ms", self.submitted_unix_ms);
+    visit("ended_unix_ms", self.ended_unix_ms);
+  }
+};
+struct BatchReply {
+  BatchInfo batch;
+  FREERIDE_FIELDS { visit("batch", self.batch); }
+};
+struct BatchesReply {
+  std::vector<BatchInfo> batches;
+  FREERIDE_FIELDS { visit("batches", self.batches); }
 };
 
 struct ListTasks {
@@ -202,6 +385,36 @@ struct ReportReply {
   FREERIDE_FIELDS { visit("jobs", self.jobs), visit("tasks", self.tasks); }
 };
 
+/// What side tasks have had of GPUs, and what it has cost their trainings. Reply: UsageReply.
+struct GetUsage {
+  static constexpr const char* kCommand = "usage";
+  int64_t since_unix_ms = 0;  ///< from the beginning of that hour on; what is older than three days: of that day
+  std::string by;             ///< "user", "job" or "task"
+  FREERIDE_FIELDS { visit("since_unix_ms", self.since_unix_ms), visit("by", self.by); }
+};
+/// Costs are estimates from the live I of each hour, shared among tasks by what they harvested; with the ends of the
+/// 95 % interval, added up as if all hours erred the same way.
+struct UsageRow {
+  std::string name;  ///< of the user, job or task; empty: none is known
+  uint64_t tasks = 0, steps = 0;
+  int64_t step_ns = 0, harvested_ns = 0, overrun_ns = 0;
+  int64_t cost_ns = 0, cost_low_ns = 0, cost_high_ns = 0;  ///< GPU time that training took longer
+  int64_t unmeasured_ns = 0;          ///< by job: training's GPU time with side tasks while I was not known yet
+  int64_t gpu_ns = 0, bubble_ns = 0;  ///< by job: training's GPU time, and its bubbles
+  FREERIDE_FIELDS {
+    visit("name", self.name), visit("tasks", self.tasks), visit("steps", self.steps), visit("step_ns", self.step_ns);
+    visit("harvested_ns", self.harvested_ns), visit("overrun_ns", self.overrun_ns), visit("cost_ns", self.cost_ns);
+    visit("cost_low_ns", self.cost_low_ns), visit("cost_high_ns", self.cost_high_ns);
+    visit("unmeasured_ns", self.unmeasured_ns), visit("gpu_ns", self.gpu_ns), visit("bubble_ns", self.bubble_ns);
+  }
+};
+struct UsageReply {
+  std::string by;
+  int64_t from_unix_ms = 0;    ///< of the earliest hour in it; 0: there is nothing
+  std::vector<UsageRow> rows;  ///< most harvested first, at most 1000; the rest is one of the name "..."
+  FREERIDE_FIELDS { visit("by", self.by), visit("from_unix_ms", self.from_unix_ms), visit("rows", self.rows); }
+};
+
 /// How long something took, over all the times it was done.
 struct Durations {
   uint64_t count = 0;
@@ -228,8 +441,9 @@ struct Profile {
   std::vector<int64_t> step_ns;   ///< the steps' durations in order of time, the first of them
   /// Memory over time: one entry of each (of gpu_bytes only on a GPU) for every look at it.
   std::vector<int64_t> memory_t_ns, host_bytes, gpu_bytes;
-  uint64_t wanted_steps = 0;  ///< 0: as many as it takes
-  std::string ended;          ///< why it made no more steps
+  uint64_t wanted_steps = 0;   ///< 0: as many as it takes
+  std::string ended;           ///< why it made no more steps
+  uint64_t warm_up_steps = 0;  ///< the first of step_ns, which `steps` and `pieces` leave out
   FREERIDE_FIELDS {
     visit("plugin", self.plugin), visit("sha256", self.sha256), visit("params", self.params);
     visit("device_model", self.device_model), visit("worker", self.worker), visit("taken_unix_ms", self.taken_unix_ms);
@@ -238,6 +452,7 @@ struct Profile {
     visit("steps", self.steps), visit("pauses", self.pauses), visit("pieces", self.pieces);
     visit("step_ns", self.step_ns), visit("memory_t_ns", self.memory_t_ns), visit("host_bytes", self.host_bytes);
     visit("gpu_bytes", self.gpu_bytes), visit("wanted_steps", self.wanted_steps), visit("ended", self.ended);
+    visit("warm_up_steps", self.warm_up_steps);
   }
 };
 
@@ -408,12 +623,14 @@ struct RegisterWorker {
   std::vector<PluginState> plugins;
   int64_t context_bytes = 0;  ///< of a task's memory there, given beside what it asks for, and seen in its profile
   uint64_t number = 0;        ///< as in WorkerReport
+  std::string file_users;     ///< whose files its tasks may be given: "own" host's, or "all" hosts'; empty: nobody's
   FREERIDE_FIELDS {
     visit("worker", self.worker), visit("incarnation", self.incarnation), visit("host", self.host);
     visit("device", self.device), visit("device_model", self.device_model), visit("sandbox", self.sandbox);
     visit("pid", self.pid), visit("memory_bytes", self.memory_bytes), visit("usable_bytes", self.usable_bytes);
     visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
     visit("context_bytes", self.context_bytes), visit("number", self.number);
+    visit("file_users", self.file_users);
   }
 };
 
@@ -428,13 +645,15 @@ struct WorkerReport {
   std::vector<PluginState> plugins;  ///< changed since the last report
   std::vector<TrainingIteration> iterations;
   std::vector<BubbleTotals> bubbles;
-  bool leaving = false;  ///< the worker is going down in good order
-  uint64_t number = 0;   ///< counts this process's registrations and reports, from 1; 0: an earlier version
+  bool leaving = false;   ///< the worker is going down in good order
+  uint64_t number = 0;    ///< counts this process's registrations and reports, from 1; 0: an earlier version
+  uint64_t drained = 0;   ///< WorkerPlan::drain that it has carried out: it has looked, and nothing is there; 0: none
+  std::string not_empty;  ///< while it drains: what is still there
   FREERIDE_FIELDS {
     visit("worker", self.worker), visit("incarnation", self.incarnation), visit("usable_bytes", self.usable_bytes);
     visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
     visit("iterations", self.iterations), visit("bubbles", self.bubbles), visit("leaving", self.leaving);
-    visit("number", self.number);
+    visit("number", self.number), visit("drained", self.drained), visit("not_empty", self.not_empty);
   }
 };
 
@@ -478,6 +697,14 @@ struct TaskOrder {
   FREERIDE_FIELDS { visit("task", self.task), visit("order", self.order), visit("epoch", self.epoch); }
 };
 
+/// What a task is to do next, for the plugin: its worker puts `text` into the file .freeride-work of the task's scratch
+/// folder.
+struct TaskWork {
+  std::string task, text;
+  uint64_t epoch = 0;  ///< of the placement that it is for
+  FREERIDE_FIELDS { visit("task", self.task), visit("text", self.text), visit("epoch", self.epoch); }
+};
+
 /// Reply to RegisterWorker and WorkerReport, and sent as a command of its own when it changes. What it names under the
 /// worker's own epoch is renewed: from when the worker sent the registration or report `heard` for `pause_ms` it may
 /// execute, and after `stop_ms` it is ended.
@@ -490,9 +717,12 @@ struct WorkerPlan {
   /// What has become of ended tasks of that report: `order` is ended (its verdict is on disk: what it has left may go)
   /// or again (it goes on elsewhere, or nobody wants it; what it has left stays). Others are to be reported again.
   std::vector<TaskOrder> settled;
+  uint64_t drain = 0;          ///< not 0: it ends all side tasks and takes none; another number asks for another look
+  std::vector<TaskWork> work;  ///< a task that is not named goes on with what it has
   FREERIDE_FIELDS {
     visit("holdout", self.holdout), visit("orders", self.orders), visit("heard", self.heard);
     visit("pause_ms", self.pause_ms), visit("stop_ms", self.stop_ms), visit("settled", self.settled);
+    visit("drain", self.drain), visit("work", self.work);
   }
 };
 
@@ -515,6 +745,11 @@ struct CreateTask {
   std::vector<int64_t> predicted_pieces_ns;  ///< of a step with yield points, from the profile, by place
   uint64_t epoch = 0;  ///< greater with each placement; a worker takes each one of a task once. 0: earlier version
   uint64_t heard = 0;  ///< as in WorkerPlan: from then on the order counts
+  std::vector<FileGrant> files;  ///< as in Load, as are the next four
+  std::string working_dir;
+  std::map<std::string, std::string> env;
+  int64_t uid = -1;
+  std::string uid_host;
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin),
         visit("sha256", self.sha256);
@@ -523,6 +758,8 @@ struct CreateTask {
     visit("predicted_step_ns", self.predicted_step_ns), visit("instance", self.instance);
     visit("revision", self.revision), visit("network", self.network);
     visit("predicted_pieces_ns", self.predicted_pieces_ns), visit("epoch", self.epoch), visit("heard", self.heard);
+    visit("files", self.files), visit("working_dir", self.working_dir), visit("env", self.env);
+    visit("uid", self.uid), visit("uid_host", self.uid_host);
   }
 };
 
@@ -535,15 +772,34 @@ struct ReplaceTask {
   FREERIDE_FIELDS { visit("create", self.create); }
 };
 
-/// Log tail of a task. Reply: LogReply.
+/// A piece of a task's log. Reply: LogReply.
 struct GetLog {
   static constexpr const char* kCommand = "worker.log";
   std::string task;
-  FREERIDE_FIELDS { visit("task", self.task); }
+  std::string instance{};  ///< of the task; empty: an earlier version, which wants the last lines
+  bool previous = false;
+  int64_t offset = -1;  ///< as in ReadLog, as is `previous`
+  FREERIDE_FIELDS {
+    visit("task", self.task), visit("instance", self.instance), visit("previous", self.previous);
+    visit("offset", self.offset);
+  }
 };
 struct LogReply {
   std::string text;
-  FREERIDE_FIELDS { visit("text", self.text); }
+  int64_t next = 0;    ///< offset of what comes behind `text`
+  bool ended = false;  ///< nothing will come behind it: that start of the task has ended
+  FREERIDE_FIELDS { visit("text", self.text), visit("next", self.next), visit("ended", self.ended); }
+};
+
+/// The same of a file of its scratch folder. Reply: FileReply, with the piece attached.
+struct GetFile {
+  static constexpr const char* kCommand = "worker.file";
+  std::string task, instance, path;
+  uint64_t offset = 0;
+  FREERIDE_FIELDS {
+    visit("task", self.task), visit("instance", self.instance), visit("path", self.path);
+    visit("offset", self.offset);
+  }
 };
 
 }  // namespace freeride::bus

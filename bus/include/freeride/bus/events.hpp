@@ -104,9 +104,10 @@ struct TaskCounters {
 };
 
 /// A task has changed state (also: still waiting, for another reason). Published by the manager; kept for late joiners.
-/// `state` is SUBMITTED, CREATED, PAUSED, RUNNING or STOPPED.
+/// `state` is SUBMITTED, CREATED, PAUSED, RUNNING, STOPPED, or kRemoved: forgotten, and no longer kept.
 struct TaskState {
   static constexpr const char* kTopic = "task.state";
+  static constexpr const char* kRemoved = "REMOVED";
   std::string task, plugin, sha256, job, worker, state;
   std::string reason;  ///< why it makes no step, for people: "waiting for a trainer with stage 3"
   int32_t stage = -1, replica = -1;
@@ -267,6 +268,21 @@ struct TrainingPlan {
     visit("from_iteration", self.from_iteration), visit("share_pct", self.share_pct), visit("duty_pct", self.duty_pct);
   }
   std::string key() const { return job; }
+};
+
+/// A GPU has faulted: the driver says so, or the MPS server of a side task. Published by the worker.
+struct GpuFault {
+  static constexpr const char* kTopic = "gpu.fault";
+  std::string worker, device;
+  std::string task;     ///< whose MPS server saw it; empty: training, or whoever else is on the GPU
+  std::string job;      ///< attached there; empty: none
+  uint32_t xid = 0;     ///< the driver's number; 0: it has not said one
+  int64_t time_ns = 0;  ///< when the worker heard of it; CLOCK_MONOTONIC of its host
+  FREERIDE_FIELDS {
+    visit("worker", self.worker), visit("device", self.device), visit("task", self.task), visit("job", self.job);
+    visit("xid", self.xid), visit("time_ns", self.time_ns);
+  }
+  std::string key() const { return worker; }
 };
 
 /// Events are missing here. Written by freeride-recorder into recordings; never published.

@@ -21,7 +21,8 @@ struct RelayConfig {
 /// Hands commands and replies between the clients of this host and the manager, without keeping any: who gets no answer
 /// repeats its request. Each request goes under the uid that the kernel says, whatever the client says; a worker's,
 /// which only root and this user may be, under this node's key. Events of this host go there as far as the manager asks
-/// for them, and what the manager says of tasks, workers and jobs comes here. Has a thread of its own.
+/// for them, and what the manager says of tasks, workers and jobs comes here as far as a subscriber here asks for it.
+/// Has a thread of its own.
 class Relay {
  public:
   /// Binds the command socket and connects; succeeds also while no manager is there. Errors: kAlreadyExists (a manager

@@ -65,11 +65,15 @@ struct Event {
 /// Receives events. Kept events (last states) come first; duplicates of them are dropped by sequence number.
 class Subscriber {
  public:
-  /// `key`: how to come in at a tcp:// endpoint; nullptr: without one. Errors: kInvalidArgument (no endpoint, or a host
-  /// that is not known, which the name service says).
+  /// So many events wait in this process for receive() by default, beside as many at the broker.
+  static constexpr int kQueued = 4096;
+
+  /// `key`: how to come in at a tcp:// endpoint; nullptr: without one. `queued`: who looks in intervals has few wait
+  /// here, and the rest in the kernel and at the broker; libzmq's thread is not woken for those one by one. Errors:
+  /// kInvalidArgument (no endpoint, or a host that is not known, which the name service says).
   static Result<std::unique_ptr<Subscriber>> connect(zmq::context_t& context, const std::string& endpoint,
                                                      const std::vector<std::string>& topic_prefixes,
-                                                     const ClientKey* key = nullptr);
+                                                     const ClientKey* key = nullptr, int queued = kQueued);
   ~Subscriber();
   /// At a tcp:// endpoint: why there will be no events, whatever one waits (the key is refused or revoked, or somebody
   /// else listens). Fine everywhere else.

@@ -20,22 +20,29 @@ namespace freeride::bus {
   X(JobMeasures)               \
   X(CommandDone)               \
   X(TrainingPlan)              \
+  X(GpuFault)                  \
   X(RecordingGap)
 
 // X(Type): a request, with kCommand.
 #define FREERIDE_BUS_COMMANDS(X) \
   X(Load)                        \
   X(ReplacePlugin)               \
+  X(PlanLoad)                    \
   X(StopTask)                    \
   X(PauseTask)                   \
   X(ResumeTask)                  \
   X(RemoveTask)                  \
   X(ShowTask)                    \
+  X(ReadLog)                     \
+  X(ReadFile)                    \
+  X(Drain)                       \
+  X(Uncordon)                    \
   X(ListTasks)                   \
   X(ListWorkers)                 \
   X(ListPlugins)                 \
   X(GetStatus)                   \
   X(GetReport)                   \
+  X(GetUsage)                    \
   X(TakeProfile)                 \
   X(FollowProfile)               \
   X(StopProfile)                 \
@@ -50,7 +57,12 @@ namespace freeride::bus {
   X(WorkerPlan)                  \
   X(CreateTask)                  \
   X(ReplaceTask)                 \
-  X(GetLog)
+  X(GetLog)                      \
+  X(GetFile)                     \
+  X(SubmitBatch)                 \
+  X(ShowBatch)                   \
+  X(ListBatches)                 \
+  X(RemoveBatch)
 
 // X(Type): a reply, or a part of other types.
 #define FREERIDE_BUS_PARTS(X) \
@@ -66,10 +78,14 @@ namespace freeride::bus {
   X(PluginsReply)             \
   X(StatusReply)              \
   X(ReportReply)              \
+  X(UsageRow)                 \
+  X(UsageReply)               \
   X(Durations)                \
   X(Profile)                  \
   X(ProfileReply)             \
   X(ProfilesReply)            \
+  X(PlannedStage)             \
+  X(LoadPlan)                 \
   X(ImportReply)              \
   X(FaultCount)               \
   X(FaultsReply)              \
@@ -78,6 +94,15 @@ namespace freeride::bus {
   X(BubbleTotals)             \
   X(Ack)                      \
   X(HoldoutPlan)              \
-  X(LogReply)
+  X(LogReply)                 \
+  X(FileGrant)                \
+  X(FileEntry)                \
+  X(FileReply)                \
+  X(DrainedWorker)            \
+  X(DrainReply)               \
+  X(BatchInfo)                \
+  X(BatchReply)               \
+  X(BatchesReply)             \
+  X(TaskWork)
 
 }  // namespace freeride::bus

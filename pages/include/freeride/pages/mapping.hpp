@@ -213,6 +213,7 @@ Result<BubbleIdentity> check_bubble_page(const freeride_bubble_page& page);
 struct Lease {
   uint32_t order = FREERIDE_ORDER_PAUSE;
   uint32_t kind = FREERIDE_LEASE_NONE;
+  uint32_t iteration = 0;
   uint64_t lease_id = 0;
   uint64_t deadline_ns = 0;
   uint64_t opened_ns = 0;

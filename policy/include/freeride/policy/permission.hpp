@@ -40,16 +40,22 @@ struct Identity {
 enum class Right {
   kLook,    ///< at tasks, workers, profiles, figures
   kSubmit,  ///< load a task, take a profile
-  kSteer,   ///< stop, pause, resume, replace or look into one task
+  kSteer,   ///< stop, pause, resume or look into one task
   kImport,  ///< profiles, which decide about everybody's tasks
   kLift,    ///< a block for GPU faults
   kServe,   ///< be a worker: register, report, get every plugin
   kRead,    ///< what has become of one task, and its log
+  kFiles,   ///< what one task has written, and other code in its place, which could read that
+  kDrain,   ///< keep side tasks off devices
 };
 
 /// Whether `who` may serve as the worker of this name ("<host id>:<device>"): a node as those of its own host. Asked
 /// after permit(). Error: kPermission.
 Status permit_worker(const Identity& who, std::string_view worker);
+
+/// Whether `who` may drain, or give back, what is called `subject`: root of a node's host that host, as "host:NAME",
+/// which it could switch off as well. Asked after permit(). Error: kPermission.
+Status permit_drain(const Identity& who, std::string_view subject);
 
 /// Whether `who` may. `what` is the command, for the message; `owner` is the account whose task it is about, where
 /// there is such a task. Error: kPermission.

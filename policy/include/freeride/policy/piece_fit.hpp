@@ -40,6 +40,9 @@ class PieceFit {
   /// The step was given up at a yield point: it begins again with its first piece.
   void step_abandoned();
 
+  /// As StepFit::save_up() and begins(), of the present piece: what is saved is saved once for the whole step.
+  void save_up(uint64_t iterations, int64_t most_ns) { pieces_[at_].save_up(iterations, most_ns); }
+  void begins(int64_t room_ns) { pieces_[at_].begins(room_ns); }
   /// May the present piece start, alone? As StepFit::fits().
   bool fits(int64_t remaining_ns, bool first) const;
   /// A lease ended, or was given up, without the present piece having fitted.
@@ -63,6 +66,8 @@ class PieceFit {
   void end_step(int64_t duration_ns, bool behind);
   // What is known of the piece at this place; of the same in the other way, where it has never been seen in this one.
   const StepFit& known(size_t at, bool behind) const;
+  // What is learned of the piece alone: from now on that is what counts.
+  StepFit& alone(size_t at);
 
   std::vector<StepFit> pieces_;  ///< by place in the step; never empty
   std::vector<StepFit> behind_;  ///< the same, queued behind another one; as many as have been

@@ -15,14 +15,21 @@ struct ProfileProgress {
   int64_t executed_ns = 0;    ///< in them
   uint64_t wanted_steps = 0;  ///< by the user; 0: as many as it takes
   bool imperative = false;    ///< no steps to count: stretches of one long workload
+  uint64_t warm_up = 0;       ///< of the steps: warm_up_steps()
 };
 
 /// Whether enough is known. As many steps as are wanted; else kLeastProfileSteps at least, and more up to
 /// kMostProfileSteps while they come to less than kEnoughProfileNs of work. A task that is loaded waits for its
-/// profile: that has kLeastProfileSteps.
+/// profile: that has kLeastProfileSteps. Steps by which the task has warmed up do not count, unless a number of steps
+/// of the user's own is wanted, and not for longer than kMostWarmUpNs or kMostProfileSteps.
 bool profile_is_enough(const ProfileProgress& progress);
 constexpr uint64_t kLeastProfileSteps = 8, kMostProfileSteps = 64;
 constexpr int64_t kEnoughProfileNs = 500'000'000;
+constexpr int64_t kMostWarmUpNs = 5'000'000'000;
+
+/// How many of the first steps were slower than those that came after: libraries are loaded, kernels compiled and
+/// chosen, memory touched for the first time. Durations are in order of time. At most half of them; 0 of fewer than 4.
+size_t warm_up_steps(const std::vector<int64_t>& durations_ns);
 
 /// How long a profile beside a training waits for bubbles, from the task's initialisation on, before it is content with
 /// what it has: memory is known by then, and durations are learned where the task runs anyway. Longer where somebody

@@ -15,8 +15,13 @@ namespace freeride::policy {
 /// It never starves a task for ever: after `patience` leases in a row in which nothing fitted, the prediction decays,
 /// from the quantile to the median, the minimum, then by halves, until a step is tried. A try that turns out to have
 /// been wrong doubles the patience (up to kMostPatience). Once `enough` steps were seen, or a profile has seen them, a
-/// try below the minimum comes kRareTry leases later: so many in a row were hardly a slow moment, and what it takes
-/// past the lease is training's loss.
+/// try below the minimum is training's loss for as long as the step takes past the lease. So it is paid for: every
+/// iteration of training saves up kSavedPerIterationNs, and the prediction is shortened by what has been saved. The
+/// first try is so made in the longest bubble that there is, when the savings cover what the step would take past it,
+/// and over time tries cost no more than that an iteration. Each that was wrong makes the next twice as dear. Where
+/// nobody tells iterations, a try below the minimum comes kRareTry leases later.
+///
+/// A profile is hearsay: the first try that is right ends it, and what was seen here is all that counts.
 ///
 /// Constant time and memory per call, no allocation. Not thread-safe: the runner's main thread owns it.
 class StepFit {
@@ -24,6 +29,8 @@ class StepFit {
   static constexpr uint32_t kWindow = 32;
   static constexpr uint32_t kMostPatience = 1024;
   static constexpr uint32_t kRareTry = 128;  ///< seldom enough to be outside of the 99th percentile
+  static constexpr int64_t kSavedPerIterationNs = 1'000'000;
+  static constexpr int64_t kMostSavedNs = 10'000'000'000;
 
   struct Options {
     double quantile = 0.9;
@@ -37,9 +44,14 @@ class StepFit {
   StepFit() : StepFit(Options()) {}
   explicit StepFit(const Options& options);
 
+  /// So many iterations of training have passed since this was last said. `most_ns`: what a try may risk at most, which
+  /// is less than what a task is killed for.
+  void save_up(uint64_t iterations, int64_t most_ns);
+  /// A step begins that has `room_ns`: of the record that follows.
+  void begins(int64_t room_ns) { room_ns_ = room_ns; }
   /// A step has taken `duration_ns`. Negative durations count as 0. Where it was a try it was wrong if it took longer
-  /// than was predicted.
-  void record(int64_t duration_ns) { record(duration_ns, predicted_ns_); }
+  /// than it had room when it began; where nobody has said that, than was predicted.
+  void record(int64_t duration_ns);
   /// As above, but a try was wrong if it took longer than `room_ns`. INT64_MAX: it was none, it fitted by full_ns().
   void record(int64_t duration_ns, int64_t room_ns);
 
@@ -67,6 +79,10 @@ class StepFit {
 
  private:
   void predict();
+  void judge_try(int64_t over_ns);
+  int64_t below_minimum(int64_t shortest_ns, uint32_t below) const;
+  uint32_t wait() const;
+  bool tries() const { return skipped_ >= wait(); }
 
   Options options_;
   std::array<int64_t, kWindow> recent_{};  ///< ring, in order of time
@@ -76,7 +92,12 @@ class StepFit {
   uint32_t seen_ = 0;      ///< steps that were seen here or by a profile, up to `enough`
   uint32_t skipped_ = 0;   ///< leases skipped in a row
   uint32_t patience_ = 0;  ///< present patience: grows when a try was wrong
-  int64_t full_ns_ = 0;    ///< prediction before decay
+  bool hearsay_ = false;   ///< the window holds what a profile says, and nothing that was seen here
+  bool saves_ = false;     ///< iterations are told
+  int64_t saved_ns_ = 0;   ///< for tries; less than 0: owed
+  int64_t most_try_ns_ = 0;
+  int64_t room_ns_ = 0;  ///< of the present step; 0: not told
+  int64_t full_ns_ = 0;  ///< prediction before decay
   int64_t predicted_ns_ = 0;
 };
 

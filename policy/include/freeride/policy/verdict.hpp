@@ -42,6 +42,7 @@ enum class Cause {
   kMemoryLimit,     ///< out of memory: the kernel killed it at its limit
   kSignal,          ///< crashed
   kForbiddenCall,   ///< crashed: its sandbox does not allow the system call
+  kGpuFault,        ///< crashed: what it had on the GPU faulted, as the driver or its MPS server says
   kTransition,      ///< failed: a transition returned an error, or threw
   kExit,            ///< failed: the process ended by itself
   kLimits,          ///< failed: it is where its limits do not hold (not a client of its MPS server)

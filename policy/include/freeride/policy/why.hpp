@@ -15,6 +15,9 @@ enum class Why {
   // In the manager's queue.
   kQueued,        ///< not looked at yet
   kNoWorker,      ///< there is no worker
+  kAfter,         ///< another task has to finish first
+  kParallel,      ///< as many of its group as may be at once are on workers
+  kDrained,       ///< the devices that it could use are drained
   kNoTrainer,     ///< no training with the job, stage or replica that it asks for
   kNoMemory,      ///< no worker that matches has enough memory free now
   kFaults,        ///< its content, user or job has faulted GPUs too often
@@ -50,7 +53,8 @@ enum class Why {
 
 /// Figures and names for the sentence; what is not known keeps its default and is left out.
 struct WhyDetail {
-  /// kNoTrainer: what is waited for ("a trainer with stage 3"). kNoMemory, kFaults, kProfileWait: what stands in the
+  /// kNoTrainer: what is waited for ("a trainer with stage 3"). kAfter: the other task. kParallel: how many of which
+  /// group. kNoMemory, kFaults, kProfileWait: what stands in the
   /// way. kInactive: the rank whose hook is off. Where names_worker(): the worker.
   std::string what;
   std::string since;      ///< queue: why it was queued again, if it was; comes first

@@ -26,6 +26,13 @@ struct Clocks {
   int64_t wall_of(int64_t monotonic) const { return wall_ns + (monotonic - monotonic_ns); }
 };
 
+/// What becomes of the events of a file.
+enum class Layout {
+  kColumns,  ///< those that come many times a second are kept together in columns, times to the microsecond
+  kEvents,   ///< a message each, as on the bus
+  kJson,     ///< a message each, as JSON, which Foxglove shows
+};
+
 /// Writes a file. One thread. Only flush() and finish() touch the disk, and may block on it.
 class FileWriter {
  public:
@@ -35,7 +42,8 @@ class FileWriter {
   /// Makes the file, mode 0640, for `group` to read, with nothing in it but `clocks`. Errors: kAlreadyExists,
   /// kExhausted (disk full), kPermission.
   static Result<std::unique_ptr<FileWriter>> create(const std::filesystem::path& file, const Clocks& clocks,
-                                                    std::optional<gid_t> group = std::nullopt);
+                                                    std::optional<gid_t> group = std::nullopt,
+                                                    Layout layout = Layout::kColumns);
   ~FileWriter();  ///< What is not finish()ed is left as after a crash.
 
   /// Adds an event to the next chunk. `log_ns` (since 1970) is raised to the end of the last chunk where it is before

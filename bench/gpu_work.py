@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Side tasks that were not written with bubbles in mind, in a training's bubbles: when the first step comes after `load`,
+how much of the bubbles becomes work that the same program does alone, and what it costs training.
+
+    gpu_work.py --bin DIR --plugins DIR --python DIR --out FILE [--replay FILE --stage N]     # as hook_gpu_harvest.py
+
+useful_share_pct: steps made in bubbles, over what the program alone makes on the same GPU in as much time as these bubbles
+last. Python's tasks run in this Python, with its torch and transformers."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import hook_gpu_harvest as harvest
+
+import summary as summary_of
+
+TASKS = {
+    "generation": (str(harvest.HERE / "gpu/eager_generation.py"), "24GiB", [], True),
+    "training": (str(harvest.HERE.parent / "plugins/python/resnet18.py"), "16GiB", ["batch=64"], True),
+}
+harvest.TASKS.update(TASKS)
+
+
+class WorkRun(harvest.Run):
+    def __init__(self, options):
+        super().__init__(options)
+        self.record["alone"] = {name: alone(name) for name in options.seconds if name in TASKS}
+        self.first_step_s, self.names, self.made = None, [], []
+        print("alone", json.dumps(self.record["alone"]), flush=True)
+
+    def load(self, names, plugin, params, *words):
+        self.names = names
+        super().load(names, plugin, params, *words, *self.options.load.split())
+
+    def wait_steps(self, names, seconds):
+        """Longer than elsewhere: a first step that comes late is a figure here."""
+        begin, first = time.monotonic(), {}
+
+        def look():
+            for name in names:
+                if name not in first and self.system.steps(name):
+                    first[name] = time.monotonic() - begin
+            return len(first) == len(names)
+
+        try:
+            self.wait("a first step", look, 120)
+        except harvest.Failure:
+            for name in names:
+                print(f"-- why {name}\n{self.system.ctl('why', name).out}", flush=True)
+            raise
+        self.first_step_s = round(max(first.values()), 2)
+        super().wait_steps(names, seconds)
+
+    def done(self):
+        """Steps that each side task has made so far; with the imperative interface by its own count."""
+        counters = [self.system.task(name)["counters"] for name in self.names]
+        return [one["steps"] or one["metrics"].get("steps", 0) for one in counters]
+
+    def observe(self, name, seconds, workers=None):
+        before = self.done()
+        seen = super().observe(name, seconds, workers)
+        self.made = [now - then for now, then in zip(self.done(), before)]
+        return seen
+
+    def keep(self, sample, seen):
+        sample.update(first_step_s=self.first_step_s, made=self.made)
+        super().keep(sample, seen)
+        print(json.dumps(row_of(sample, self.record["alone"])), flush=True)
+
+    def summary(self):
+        return {
+            **super().summary(),
+            "rows": [row_of(sample, self.record["alone"]) for sample in self.record["samples"]],
+        }
+
+
+def alone(name):
+    file, _, params, _ = TASKS[name]
+    done = subprocess.run(
+        [sys.executable, harvest.HERE / "gpu/alone.py", file, *params], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise harvest.Failure(f"{name} alone: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row_of(sample, alone_of):
+    of = summary_of.row_of(sample)
+    possible = [alone_of[sample["name"]]["steps_per_s"] * ns / 1e9 for ns in sample["bubble_ns"]]
+    half = of.get("time_increase_ci95_half_pct")
+    return {
+        "task": sample["name"],
+        "first_step_s": sample["first_step_s"],
+        "useful_share_pct": round(100 * sum(sample["made"]) / sum(possible), 2) if sum(possible) else None,
+        "useful_share_by_stage_pct": [
+            round(100 * made / most, 2) if most else None for made, most in zip(sample["made"], possible)
+        ],
+        "time_increase_pct": of.get("time_increase_pct"),
+        "time_increase_ci95_upper_pct": None if half is None else round(of["time_increase_pct"] + half, 3),
+        "harvested_share_pct": of["harvested_share_pct"],
+        "overrun_p99_us": of["overrun_p99_us"],
+        "bubble_ms": [statistics.fmean(lengths) if lengths else None for lengths in sample["lengths_ms"]],
+        "step_alone_ms": alone_of[sample["name"]]["step_p50_ms"],
+    }
+
+
+def main():
+    parser = harvest.parser_of(__doc__.splitlines()[0])
+    parser.set_defaults(seconds="generation=60,training=60", blocks=2, iterations=4, ways="two_phase")
+    parser.add_argument("--load", default="--interface imperative", help="more flags of freeride-ctl load")
+    options = parser.parse_args()
+    if not (options.bin and options.plugins and options.python and options.out):
+        parser.error("--bin, --plugins, --python and --out are needed")
+    harvest.run_all(options, WorkRun)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+#!/usr/bin/python3
+"""What one manager takes: the figures of bench/results/scale.json.
+
+    bench/scale/run.py --build build/dev [--gpus 10000] [--small 1000] [--seconds 20] [--only scale|day] [--out FILE]
+
+Drives the real freeride-manager over TCP with CURVE: registration, reports each second, bubbles with and without a
+subscriber, a task for each GPU submitted at once, a manager that is killed, a tenth of the nodes gone and back. First
+with --small GPUs, for the growth of its cost. Then a simulated day of the manager's core alone, on a fake clock. Needs
+freeride-manager, freeride-ctl, bench-scale-nodes, bench-scale-day and manager_test_plugin."""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
+
+from nodes import WORKERS, Cluster  # noqa: E402
+
+from rig.processes import Failure, write_whole  # noqa: E402
+from rig.tree import SOURCE, Tree  # noqa: E402
+
+PATIENCE_S = 240  # of a phase
+
+
+def reached(said, what):
+    if not said.get("reached"):
+        raise Failure(f"{what}: not within {PATIENCE_S} s; {said}")
+    return said
+
+
+def subscribe(cluster, topic):
+    """Somebody on the manager's host who reads such events."""
+    words = [cluster.tree.program("freeride-ctl"), "events", topic]
+    return subprocess.Popen(words, env=cluster.system.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def scenario(tree, gpus, seconds, restart, manager=None):
+    """All phases with so many GPUs; `restart`: also those in which somebody goes away."""
+    flags = ["--max-workers", gpus + 64, "--max-connections", 4 * gpus // WORKERS + 64]
+    found = {"gpus": gpus}
+
+    def note(name, figures):
+        found[name] = figures
+        print(f"{gpus} GPUs, {name}: {json.dumps(figures)}", file=sys.stderr, flush=True)
+
+    with Cluster(tree, gpus, min(gpus, 1000), flags, manager=manager) as cluster:
+        note("registration", reached(cluster.ask("connect", 0, PATIENCE_S), "all workers are registered"))
+        time.sleep(min(5, seconds))
+        note("idle", cluster.measure(seconds))
+        cluster.ask("look")
+        note("placing", reached(cluster.ask("submit", gpus, PATIENCE_S), "all tasks are on workers"))
+        note("placing_looks", cluster.ask("looked"))
+        time.sleep(min(10, seconds))
+        note("steady", cluster.measure(seconds))
+        cluster.ask("look")
+        time.sleep(seconds)
+        note("looks", cluster.ask("looked"))
+        cluster.ask("bubbles", 1)
+        note("bubbles_unheard", cluster.measure(seconds / 2))
+        listener = subscribe(cluster, "bubble.")
+        try:
+            time.sleep(3)
+            note("bubbles_heard", cluster.measure(seconds / 2))
+        finally:
+            listener.kill()
+            listener.wait()
+        cluster.ask("bubbles", 0)
+        if not restart:
+            return found
+        cluster.end_manager()
+        cluster.ask("forget-registered")
+        cluster.start_manager()
+        back = reached(cluster.ask("wait-registered", PATIENCE_S), "all workers are back after a restart")
+        note("restart", {**back, **reached(cluster.ask("wait-tasks", gpus, PATIENCE_S), "all tasks are held once")})
+        found["restart_converged_s"] = round(back["s"] + found["restart"]["s"], 2)
+        time.sleep(min(5, seconds))
+        cluster.ask("away", max(1, gpus // WORKERS // 10))
+        time.sleep(min(30, seconds))
+        note("away", cluster.measure(min(10, seconds)))
+        reached(cluster.ask("back", PATIENCE_S), "the nodes are back")
+        note("back", reached(cluster.ask("wait-tasks", gpus, PATIENCE_S), "all tasks are held once"))
+    return found
+
+
+def scale(tree, options):
+    small = scenario(tree, options.small, options.seconds, False, options.manager)
+    large = scenario(tree, options.gpus, options.seconds, True, options.manager)
+    growth = large["steady"]["cpu_pct"] / max(0.1, small["steady"]["cpu_pct"])
+    return {
+        "gpus": options.gpus,
+        "manager_cpu_pct": large["steady"]["cpu_pct"],
+        "manager_rss_mib": max(large[phase]["rss_mib"] for phase in ("idle", "steady", "bubbles_heard", "away")),
+        "command_p99_ms": round(large["looks"]["command_ms"]["p99"], 2),
+        "place_10000_tasks_s": round(large["placing"]["s"], 2),
+        "loop_blocked_max_ms": round(large["placing_looks"]["loop_ms"]["max"], 1),
+        "restart_converged_s": large["restart_converged_s"],
+        "cost_growth": round(growth, 2),
+        "phases": {"small": small, "large": large},
+    }
+
+
+def day(tree, options):
+    words = [tree.program("bench-scale-day"), str(options.gpus), str(options.day_hours)]
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    print(said, file=sys.stderr)
+    return {"simulated_day": json.loads(said)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build/dev")
+    parser.add_argument("--gpus", type=int, default=10_000)
+    parser.add_argument("--small", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=20, help="of each measurement")
+    parser.add_argument("--day-hours", type=float, default=24)
+    parser.add_argument("--manager", help="another freeride-manager than the build's")
+    parser.add_argument("--only", action="append", choices=["scale", "day"])
+    parser.add_argument("--out", type=pathlib.Path, default=SOURCE / "bench/results/scale.json")
+    options = parser.parse_args()
+    tree = Tree.of_build(options.build)
+    figures = {}
+    for name in options.only or ["day", "scale"]:
+        figures.update({"day": day, "scale": scale}[name](tree, options))
+        figures["load_average"] = round(os.getloadavg()[0], 2)
+        others = json.loads(options.out.read_text()) if options.out.exists() else {}
+        write_whole(options.out, json.dumps({**others, **figures}, indent=1, sort_keys=True) + "\n")
+    print(json.dumps({name: value for name, value in figures.items() if name != "phases"}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

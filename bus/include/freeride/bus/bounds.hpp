@@ -1,0 +1,22 @@
+// Bounds: what this process's sockets keep at most.
+#pragma once
+
+#include <cstddef>
+
+namespace freeride::bus {
+
+/// What nobody can order more of, however many there are. The defaults do for a host, and for 1,024 workers.
+struct Bounds {
+  size_t connections = 1024;         ///< of all endpoints together
+  size_t network_connections = 256;  ///< of them, over the network; each before anybody knows who it is
+  size_t kept_topics = 4096;         ///< last states, in broker and publisher each
+  size_t kept_bytes = 32u << 20;     ///< of them
+  size_t answers = 8192;             ///< requests of the last minute that a server remembers
+  size_t answer_bytes = 32u << 20;   ///< of their answers
+};
+
+const Bounds& bounds();
+/// Once, before anything else of the bus.
+void set_bounds(const Bounds& bounds);
+
+}  // namespace freeride::bus

@@ -1,0 +1,100 @@
+// Batches: lists of items that are handed out over side tasks, until each has a result or has failed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "batch_ledger.hpp"
+#include "contents.hpp"
+#include "disk_trouble.hpp"
+#include "load_check.hpp"
+#include "outside.hpp"
+#include "placement_due.hpp"
+#include "state_store.hpp"
+#include "task_book.hpp"
+#include "task_commands.hpp"
+#include "workers.hpp"
+
+namespace freeride::manager {
+
+/// A batch's members are ordinary tasks, NAME-1 and so on; what places, limits and ends tasks knows nothing of batches.
+/// What a member is to do goes to it as bus::TaskWork with its worker's plan, and what it has done comes back in its
+/// counters (docs/batches.md). A range is on disk before a member hears of it. One thread; blocks on the disk.
+class Batches {
+ public:
+  struct Parts {
+    Outside& outside;
+    const Clock& clock;
+    StateStore& store;
+    DiskTrouble& trouble;
+    TaskBook& tasks;
+    const Workers& workers;
+    Contents& contents;
+    const LoadCheck& check;
+    TaskCommands& commands;
+    PlacementDue& due;
+  };
+  explicit Batches(const Parts& parts) : the_(parts) {}
+  /// Takes over what the store holds, after the tasks. Errors: the store's.
+  Status restore();
+
+  void submit(Ticket ticket, const bus::SubmitBatch& wish, const std::string& attachment);
+  void show(Ticket ticket, const std::string& name) const;
+  void list(Ticket ticket) const;
+  void remove(Ticket ticket, const std::string& name);
+  std::optional<std::string> user_of(const std::string& name) const;
+
+  /// Takes in what has become of members, gives them work, adds and stops members. After every report, as long as that
+  /// takes little of the time; else now and then.
+  void look();
+  /// What the tasks of the worker are to do.
+  std::vector<bus::TaskWork> work_of(const Worker& worker) const;
+  void save_progress();
+
+ private:
+  struct Member {
+    uint64_t most = 32;  ///< items that it may have at once
+    int64_t since_ns = 0;
+    uint64_t done = 0;                ///< since then
+    uint64_t failed = 0;              ///< items that have failed in it by an exception, as it has said
+    int64_t progress_ns = 0;          ///< when it had done something last, or was given something first
+    std::optional<uint64_t> idle_at;  ///< it makes nothing of what it has; its steps then
+  };
+  struct Batch {
+    bus::BatchInfo info;
+    BatchLedger ledger;
+    std::map<int64_t, Member> members;  ///< by id of their tasks
+    uint32_t assembly_ends = 0;         ///< of members while the output was put together
+    std::set<std::string> barren_on;    ///< workers on which members have ended before an item was done
+    int64_t not_before_ns = 0;          ///< no member is added earlier
+    bool unsaved = false;
+    bool live() const { return info.ended_unix_ms == 0; }
+  };
+
+  void look_at(Batch& batch);
+  void look_at_member(Batch& batch, int64_t id, Member& member);
+  void leave_queued(Batch& batch, int64_t id);
+  void note_end(Batch& batch, const Task& task);
+  void note_idle(Batch& batch, const Task& task, Member& member, int64_t now);
+  void take_progress(Batch& batch, const Task& task, Member& member);
+  void hand_out(Batch& batch);
+  void add_members(Batch& batch);
+  bool add_member(Batch& batch);
+  void stop_members(Batch& batch, size_t keep);
+  size_t wanted_members(const Batch& batch) const;
+  void end(Batch& batch, const std::string& state, const std::string& reason);
+  std::string text_for(const Batch& batch, const Task& task) const;
+  Status save(Batch& batch);
+  bus::BatchInfo info_of(const Batch& batch) const;
+  void forget_old();
+
+  Parts the_;
+  std::map<std::string, Batch> batches_;
+  int64_t rest_until_ns_ = 0;  // so that a look at many members leaves most of the time to others
+};
+
+}  // namespace freeride::manager

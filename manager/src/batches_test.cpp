@@ -1,0 +1,259 @@
+#include "batches.hpp"
+
+#include <sstream>
+
+#include "test_support.hpp"
+
+namespace freeride::manager {
+namespace {
+
+struct Range {
+  uint64_t number = 0, first = 0, count = 0;
+};
+
+// A house with two workers on which a batch runs.
+struct BatchHouse : House {
+  BatchHouse() {
+    join(one);
+    join(two);
+  }
+
+  Result<bus::BatchInfo> submit(uint64_t items, const std::string& name = "score", const std::string& id = "a1") {
+    bus::SubmitBatch wish;
+    wish.load = load_of(name);
+    wish.load.when_idle = true;
+    wish.load.user = "ann";
+    wish.id = id;
+    wish.items = items;
+    core->submit_batch(++tickets, wish, plugin_bytes());
+    return info_of(tickets);
+  }
+  Result<bus::BatchInfo> info_of(Ticket ticket) {
+    auto answer = answer_of(ticket);
+    if (!answer) return answer.error();
+    return std::get<bus::BatchReply>(*answer).batch;
+  }
+  bus::BatchInfo batch(const std::string& name = "score") {
+    core->show_batch(++tickets, name);
+    auto info = info_of(tickets);
+    REQUIRE(info.ok());
+    return *info;
+  }
+  // What the plan tells the worker's member to do; empty: it has none, or nothing to do.
+  std::string text(FakeWorker& worker) {
+    const auto plan = renewal(worker);
+    if (plan.work.empty()) return "";
+    const std::string& all = plan.work.front().text;
+    REQUIRE(all.rfind("batch a1\n", 0) == 0);
+    return all.substr(all.find('\n') + 1);
+  }
+  std::vector<Range> ranges(FakeWorker& worker) {
+    std::istringstream lines(text(worker));
+    std::vector<Range> found;
+    std::string word;
+    for (Range one; lines >> word >> one.number >> one.first >> one.count;) {
+      REQUIRE(word == "range");
+      found.push_back(one);
+    }
+    return found;
+  }
+  bus::TaskReport& member(FakeWorker& worker) {
+    for (auto& [name, task] : worker.tasks) {
+      if (task.state != "STOPPED") return task;
+    }
+    FAIL("the worker has no member");
+    return worker.tasks.begin()->second;
+  }
+  void say(FakeWorker& worker, uint64_t number, uint64_t done) {
+    member(worker).counters.metrics["batch.done"] = static_cast<double>((number << 26) + done);
+    report(worker);
+  }
+  // Does all that it is given, up to `item`, which ends it.
+  void crash_at(FakeWorker& worker, const Range& range, uint64_t offset, uint64_t count) {
+    auto& task = member(worker);
+    task.counters.metrics["batch.range"] = static_cast<double>(range.number);
+    task.counters.metrics["batch.doing"] = static_cast<double>((offset << 16) + count);
+    end(worker, task.task, "crashed");
+    report(worker);
+  }
+  // All items of what the members are given, until the batch runs no more; a poison item ends its member.
+  void work_off(uint64_t poison = UINT64_MAX) {
+    for (int turn = 0; batch().state == "running"; ++turn) {
+      REQUIRE(turn < 500);
+      pass(1, {&one, &two});
+      for (FakeWorker* worker : {&one, &two}) {
+        for (const Range& range : ranges(*worker)) {
+          if (poison >= range.first && poison < range.first + range.count) {
+            crash_at(*worker, range, poison - range.first, 1);
+            break;
+          }
+          say(*worker, range.number, range.count);
+        }
+      }
+    }
+  }
+
+  FakeWorker one{"host-1:cpu-0"}, two{"host-2:cpu-0"};
+};
+
+TEST_CASE("a batch gets a member on each worker, is done, put together and cleared away") {
+  BatchHouse house;
+  REQUIRE(house.submit(10'000).ok());
+  house.pass(3, {&house.one, &house.two});
+  CHECK(house.batch().members == 2);
+  CHECK(house.task("score-1").load.no_profile);
+  house.work_off();
+  CHECK(house.batch().state == "assembling");
+  CHECK(house.batch().done == 10'000);
+  house.pass(3, {&house.one, &house.two});
+  CHECK(house.batch().members == 1);
+  FakeWorker& last = house.text(house.one).empty() ? house.two : house.one;
+  CHECK(house.text(last) == "assemble\n");
+  house.member(last).counters.metrics["batch.failed"] = 2;
+  house.member(last).counters.metrics["batch.phase"] = 1;
+  CHECK(house.text(last) == "clear\n");
+  house.member(last).counters.metrics["batch.phase"] = 2;
+  house.report(last);
+  CHECK(house.batch().state == "finished");
+  CHECK(house.batch().done == 9'998);
+  CHECK(house.batch().failed == 2);
+  house.pass(3, {&house.one, &house.two});
+  CHECK(house.batch().members == 0);
+  CHECK(house.text(last).empty());
+}
+
+TEST_CASE("a batch's range goes on where it was after a manager is killed, and no number is used again") {
+  BatchHouse house;
+  REQUIRE(house.submit(100).ok());
+  house.pass(3, {&house.one, &house.two});
+  const auto before = house.ranges(house.one);
+  REQUIRE_FALSE(before.empty());
+  house.say(house.one, before.front().number, 1);
+  house.pass(1);
+  house.restart(false);
+  house.join(house.one);
+  house.join(house.two);
+  CHECK(house.batch().done == 1);
+  const auto after = house.ranges(house.one);
+  REQUIRE_FALSE(after.empty());
+  CHECK(after.front().number == before.front().number);
+  CHECK(after.front().first == before.front().first);
+  house.work_off();
+  CHECK(house.batch().done == 100);
+}
+
+TEST_CASE("an item that ends its member three times has failed, with the reason, and the others are done") {
+  BatchHouse house;
+  REQUIRE(house.submit(500).ok());
+  house.work_off(123);
+  CHECK(house.batch().state == "assembling");
+  CHECK(house.batch().failed == 1);
+  CHECK(house.batch().crashes == 3);
+  house.pass(3, {&house.one, &house.two});
+  const std::string text = house.text(house.one) + house.text(house.two);
+  CHECK(text == "failed 123 3 crashed\nassemble\n");
+}
+
+TEST_CASE("what a lost worker's member had is given to another") {
+  BatchHouse house;
+  REQUIRE(house.submit(200).ok());
+  house.pass(3, {&house.one, &house.two});
+  REQUIRE_FALSE(house.ranges(house.one).empty());
+  house.pass(10, {&house.two});  // the first falls silent
+  for (int turn = 0; house.batch().state == "running"; ++turn) {
+    REQUIRE(turn < 200);
+    house.pass(1, {&house.two});
+    for (const bus::TaskWork& work : house.renewal(house.two).work) {  // both members are there now
+      std::istringstream lines(work.text);
+      std::string word;
+      std::getline(lines, word);  // which batch it is
+      for (Range one; lines >> word >> one.number >> one.first >> one.count;) {
+        auto& metrics = house.two.tasks.at(work.task).counters.metrics;
+        metrics["batch.done"] = static_cast<double>((one.number << 26) + one.count);
+        house.report(house.two);
+      }
+    }
+  }
+  CHECK(house.batch().done == 200);
+}
+
+TEST_CASE("a member that makes no step holds its batch up for half a minute, and no longer") {
+  BatchHouse house;
+  REQUIRE(house.submit(100).ok());
+  house.pass(3, {&house.one, &house.two});
+  REQUIRE_FALSE(house.ranges(house.one).empty());
+  // Its training has ended; the other works all off, and has nothing left.
+  for (int turn = 0; house.batch().state == "running"; ++turn) {
+    REQUIRE(turn < 200);
+    house.pass(1, {&house.one, &house.two});
+    for (const Range& range : house.ranges(house.two)) house.say(house.two, range.number, range.count);
+  }
+  CHECK(house.batch().done == 100);
+  // Who has bubbles puts it together.
+  house.pass(2, {&house.one, &house.two});
+  CHECK(house.text(house.two) == "assemble\n");
+  CHECK(house.text(house.one).empty());
+}
+
+TEST_CASE("a host on which every member ends does not end the batch of others") {
+  BatchHouse house;
+  REQUIRE(house.submit(1000).ok());
+  for (int turn = 0; turn < 12; ++turn) {
+    house.pass(2, {&house.one, &house.two});
+    for (auto& [name, task] : house.one.tasks) {
+      if (task.state != "STOPPED") House::end(house.one, name, "failed");
+    }
+    house.report(house.one);
+  }
+  CHECK(house.batch().state == "running");
+}
+
+TEST_CASE("a plugin that ends before it has begun an item ends its batch, soon") {
+  BatchHouse house;
+  REQUIRE(house.submit(200).ok());
+  for (int turn = 0; house.batch().state == "running"; ++turn) {
+    REQUIRE(turn < 60);
+    house.pass(1, {&house.one, &house.two});
+    for (FakeWorker* worker : {&house.one, &house.two}) {
+      for (auto& [name, task] : worker->tasks) {
+        if (task.state != "STOPPED") House::end(*worker, name, "failed");
+      }
+      house.report(*worker);
+    }
+  }
+  CHECK(house.batch().state == "failed");
+  CHECK(contains(house.batch().reason, "nothing is done: failed"));
+  house.pass(5, {&house.one, &house.two});
+  CHECK(house.batch().members == 0);
+}
+
+TEST_CASE("a batch is submitted once, under a name that is free") {
+  BatchHouse house;
+  REQUIRE(house.submit(10).ok());
+  CHECK(house.submit(10).ok());  // the same once more
+  auto other = house.submit(10, "score", "b2");
+  REQUIRE_FALSE(other.ok());
+  CHECK(other.error().code == Code::kAlreadyExists);
+  CHECK_FALSE(house.submit(0, "none", "c").ok());
+  CHECK_FALSE(house.submit(10, "bad name", "d").ok());
+  house.core->list_batches(++house.tickets);
+  CHECK(std::get<bus::BatchesReply>(*house.answer_of(house.tickets)).batches.size() == 1);
+  CHECK(house.core->user_of_batch("score") == "ann");
+  CHECK_FALSE(house.core->user_of_batch("none"));
+}
+
+TEST_CASE("a batch that is removed stops its members and stays away") {
+  BatchHouse house;
+  REQUIRE(house.submit(1000).ok());
+  house.pass(3, {&house.one, &house.two});
+  house.core->remove_batch(++house.tickets, "score");
+  CHECK(house.answer_of(house.tickets).ok());
+  house.pass(3, {&house.one, &house.two});
+  CHECK(house.verdict("score-1").kind == "stopped");
+  house.restart();
+  house.core->show_batch(++house.tickets, "score");
+  CHECK_FALSE(house.answer_of(house.tickets).ok());
+}
+
+}  // namespace
+}  // namespace freeride::manager

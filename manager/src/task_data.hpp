@@ -1,0 +1,37 @@
+// TaskData: pieces of tasks' logs and scratch folders, from the workers that have them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "orders.hpp"
+#include "outside.hpp"
+#include "task_book.hpp"
+#include "workers.hpp"
+
+namespace freeride::manager {
+
+/// Passes what is asked on to the task's worker, the last one where it has ended, and the answer back. Keeps nothing.
+/// One thread; never blocks.
+class TaskData {
+ public:
+  TaskData(Outside& outside, const TaskBook& tasks, Workers& workers, Orders& orders)
+      : outside_(outside), tasks_(tasks), workers_(workers), orders_(orders) {}
+
+  void read_log(Ticket ticket, const bus::ReadLog& wish);
+  void read_file(Ticket ticket, const bus::ReadFile& wish);
+  /// The worker's answer; `data` nullptr: it is none that can be read.
+  void reply(const Pending& pending, const std::optional<Error>& error, const Reply* data, const std::string& bytes);
+  void unanswered(const Pending& pending);
+
+ private:
+  void ask(Ticket ticket, const Task& task, const Order& order);
+  const Task* find(Ticket ticket, const std::string& name);
+
+  Outside& outside_;
+  const TaskBook& tasks_;
+  Workers& workers_;
+  Orders& orders_;
+};
+
+}  // namespace freeride::manager

@@ -1,0 +1,55 @@
+// Usage: what side tasks have had of GPUs, and what it has cost their trainings, by the hour.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "disk_trouble.hpp"
+#include "freeride/base/clock.hpp"
+#include "freeride/base/result.hpp"
+#include "freeride/bus/commands.hpp"
+#include "state_store.hpp"
+
+namespace freeride::manager {
+
+/// Adds up in memory, and to the disk once a minute: what a crash loses is less than that. One thread; save(), flush()
+/// and report() block on the disk.
+class Usage {
+ public:
+  /// `measures`: a job's, as they stand now; nothing of a job that is not known. All outlive it.
+  using Measures = std::function<std::vector<bus::JobMeasures>(const std::string& job)>;
+  Usage(StateStore& store, const Clock& clock, DiskTrouble& trouble, Measures measures)
+      : store_(store), clock_(clock), trouble_(trouble), measures_(std::move(measures)) {}
+
+  /// A task's counters have grown beside the training `job`; empty: beside none. `unix_ms`: now.
+  void add(const bus::TaskInfo& task, const std::string& job, const bus::TaskCounters& before,
+           const bus::TaskCounters& after, int64_t unix_ms);
+  /// The iterations in it are training's GPU time.
+  void add(const bus::WorkerReport& report, int64_t unix_ms);
+  void save();
+  /// Saves at once. For the end of the program.
+  void flush();
+
+  /// What has been since `wish.since_unix_ms`, by its hour. Errors: kInvalidArgument (no such grouping), the store's.
+  Result<bus::UsageReply> report(const bus::GetUsage& wish);
+
+ private:
+  struct Exposed {
+    int64_t gpu_ns = 0, bubble_ns = 0, not_held_out_ns = 0;
+    bool harvested = false;
+  };
+  TrainingUsageRow row_of(const std::string& job, int64_t hour, const Exposed& exposed) const;
+
+  StateStore& store_;
+  const Clock& clock_;
+  DiskTrouble& trouble_;
+  const Measures measures_;
+  std::map<TaskUsageKey, TaskUsage> tasks_;
+  std::map<std::pair<int64_t, std::string>, Exposed> trainings_;  // by hour and job
+  int64_t saved_ns_ = 0;
+};
+
+}  // namespace freeride::manager

@@ -1,0 +1,139 @@
+// What side tasks have had, by the hour.
+#include "usage.hpp"
+
+#include "test_support.hpp"
+
+namespace freeride::manager {
+namespace {
+
+constexpr int64_t kHourMs = 3600 * 1000;
+constexpr int64_t kDay = 24 * 20000;  // an hour's number at which a day begins
+
+bus::TaskInfo task_of(const std::string& name, const std::string& user) {
+  bus::TaskInfo task;
+  task.state.task = name;
+  task.load.user = user;
+  return task;
+}
+
+bus::TaskCounters counters(int64_t harvested_ns, int64_t step_ns, uint64_t steps) {
+  bus::TaskCounters counters;
+  counters.harvested_ns = harvested_ns;
+  counters.step_ns = step_ns;
+  counters.steps = steps;
+  return counters;
+}
+
+bus::WorkerReport iteration(const std::string& job, int64_t length_ns, int64_t bubble_ns, bool holdout) {
+  bus::TrainingIteration one;
+  one.job = job;
+  one.end_ns = length_ns;
+  one.bubble_ns = bubble_ns;
+  one.holdout = holdout;
+  one.harvested = !holdout;
+  bus::WorkerReport report;
+  report.iterations = {one};
+  return report;
+}
+
+struct Fixture {
+  TempDir dir;
+  FakeClock clock;
+  DiskTrouble trouble{clock};
+  Result<std::unique_ptr<StateStore>> opened = StateStore::open(dir.path / "state.sqlite");
+  std::unique_ptr<StateStore> store = std::move(*opened);
+  bus::JobMeasures measured;
+  Usage usage{*store, clock, trouble, [this](const std::string& job) {
+                auto measures = measured;
+                measures.job = job;
+                return std::vector<bus::JobMeasures>{measures};
+              }};
+
+  std::map<std::string, bus::UsageRow> by(const std::string& what, int64_t since_unix_ms = 0) {
+    const auto reply = usage.report({since_unix_ms, what});
+    REQUIRE(reply.ok());
+    std::map<std::string, bus::UsageRow> rows;
+    for (const auto& row : reply->rows) rows[row.name] = row;
+    return rows;
+  }
+};
+
+TEST_CASE_METHOD(Fixture, "usage: a training's cost is shared by what each side task harvested") {
+  measured.measured = true;
+  measured.time_increase_pct = 25;
+  measured.time_increase_ci95_low_pct = 0;
+  measured.time_increase_ci95_high_pct = 100;
+  const int64_t now_ms = kDay * kHourMs;
+  usage.add(task_of("a", "ann"), "gpt", counters(0, 0, 0), counters(300, 400, 3), now_ms);
+  usage.add(task_of("b", "bob"), "gpt", counters(50, 60, 1), counters(150, 170, 2), now_ms);
+  usage.add(iteration("gpt", 1000, 400, false), now_ms);
+  usage.add(iteration("gpt", 800, 400, true), now_ms);
+
+  const auto users = by("user");
+  CHECK(users.at("ann").harvested_ns == 300);
+  CHECK(users.at("ann").steps == 3);
+  CHECK(users.at("bob").step_ns == 110);
+  // Of 1000 with side tasks, 200 would not have been without: three quarters are ann's.
+  CHECK(users.at("ann").cost_ns == 150);
+  CHECK(users.at("bob").cost_ns == 50);
+  CHECK(users.at("ann").cost_low_ns == 0);
+  CHECK(users.at("ann").cost_high_ns == 375);
+  const auto jobs = by("job");
+  CHECK(jobs.at("gpt").gpu_ns == 1800);
+  CHECK(jobs.at("gpt").bubble_ns == 800);
+  CHECK(jobs.at("gpt").tasks == 2);
+  CHECK(jobs.at("gpt").cost_ns == 200);
+  CHECK(by("task").at("b").harvested_ns == 100);
+}
+
+TEST_CASE_METHOD(Fixture, "usage: what is not measured yet is told as that, and costs nothing") {
+  usage.add(task_of("a", "ann"), "gpt", counters(0, 0, 0), counters(300, 400, 3), kDay * kHourMs);
+  usage.add(iteration("gpt", 1000, 400, false), kDay * kHourMs);
+  CHECK(by("job").at("gpt").unmeasured_ns == 1000);
+  CHECK(by("user").at("ann").cost_ns == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "usage: a day that is days ago is one row, and nothing is counted twice or lost") {
+  for (int64_t hour = 0; hour < 24 * 10; ++hour) {
+    const int64_t now_ms = (kDay + hour) * kHourMs;
+    usage.add(task_of("a", "ann"), "gpt", counters(0, 0, 0), counters(1, 2, 1), now_ms);
+    usage.add(iteration("gpt", 10, 4, false), now_ms);
+    clock.tick(61 * kNsPerSec);
+    usage.save();
+  }
+  CHECK(by("user").at("ann").harvested_ns == 240);
+  CHECK(by("job").at("gpt").gpu_ns == 2400);
+  // From the second day on, and from an hour within the last three days on.
+  CHECK(by("user", (kDay + 24) * kHourMs).at("ann").harvested_ns == 216);
+  CHECK(by("user", (kDay + 230) * kHourMs).at("ann").harvested_ns == 10);
+  CHECK(by("user", (kDay + 24) * kHourMs).at("ann").steps == 216);
+}
+
+TEST_CASE_METHOD(Fixture, "usage: counters that run backwards, and hours out of order, do no harm") {
+  usage.add(task_of("a", "ann"), "", counters(500, 500, 50), counters(100, 100, 10), kDay * kHourMs);
+  usage.add(task_of("a", "ann"), "", counters(0, 0, 0), counters(900, 100, 1), kDay * kHourMs);  // more than its steps
+  usage.add(task_of("a", "ann"), "", counters(-5, -5, 0), counters(10, 10, 1), (kDay - 24 * 30) * kHourMs);
+  auto backwards = iteration("gpt", 0, 50, false);
+  backwards.iterations[0].begin_ns = 70;
+  usage.add(backwards, kDay * kHourMs);
+  CHECK(by("user").at("ann").harvested_ns == 110);
+  CHECK(by("job").at("gpt").gpu_ns == 0);
+  CHECK(by("job").at("gpt").bubble_ns == 0);
+  CHECK_FALSE(usage.report({0, "colour"}).ok());
+}
+
+TEST_CASE_METHOD(Fixture, "usage: sums outlive the manager") {
+  usage.add(task_of("a", "ann"), "gpt", counters(0, 0, 0), counters(300, 400, 3), kDay * kHourMs);
+  usage.flush();
+  store.reset();
+  const auto again = StateStore::open(dir.path / "state.sqlite");
+  REQUIRE(again.ok());
+  const auto reply = (*again)->usage("task", 0);
+  REQUIRE(reply.ok());
+  REQUIRE(reply->rows.size() == 1);
+  CHECK(reply->rows[0].harvested_ns == 300);
+  CHECK(reply->from_unix_ms == kDay * kHourMs);
+}
+
+}  // namespace
+}  // namespace freeride::manager

@@ -1,0 +1,69 @@
+// Placer: placement of many tasks over one snapshot of the devices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "freeride/base/result.hpp"
+#include "freeride/policy/placement.hpp"
+
+namespace freeride::policy {
+
+/// Answers as place() and check_request(), of which it is the one implementation. The devices that a request may go to
+/// are sorted when it is first asked for; then an answer looks at one device for each number of tasks that some of them
+/// have, instead of at all. A plain value; not thread-safe.
+class Placer {
+ public:
+  explicit Placer(std::vector<DeviceView> devices);
+  Placer(const Placer&) = delete;
+  Placer& operator=(const Placer&) = delete;
+
+  Placement place(const PlacementRequest& request);
+  Status check(const PlacementRequest& request) const;
+  /// So much memory has been promised there, to so many more tasks (0: to a profile).
+  void put(const std::string& worker, int64_t bytes, uint32_t tasks = 1);
+
+  const std::vector<DeviceView>& devices() const { return devices_; }
+  const std::vector<std::string>& jobs() const { return jobs_; }  ///< with a rank there, sorted
+  uint64_t looks() const { return looks_; }                       ///< devices looked at so far, by all calls
+
+ private:
+  // Fewest tasks first, then the most free memory, then the first by name.
+  using Place = std::tuple<uint32_t, int64_t, size_t>;  // tasks, -free, device
+  struct Group {
+    std::set<Place> open;           // those that may be placed on
+    std::optional<size_t> largest;  // of these
+    std::optional<uint32_t> off;    // the stage of one whose hook is off
+  };
+  struct Shape {
+    uint32_t stages = 0, replicas = 0;
+    std::vector<size_t> devices;
+  };
+  using Wish = std::tuple<std::string, int32_t, int32_t>;  // job, stage, replica
+
+  Group& group_of(const Wish& wish);
+  Group& idle();
+  void add(Group& group, size_t device);
+  Place place_of(size_t device) const;
+  std::optional<Place> best_of(const Group& group, int64_t bytes);
+  Placement pick(const PlacementRequest& request, const std::vector<Group*>& groups);
+  std::optional<std::string> missing_part(const PlacementRequest& request, const std::string& job) const;
+
+  std::vector<DeviceView> devices_;  // by name
+  std::vector<std::string> jobs_;
+  std::map<std::string, Shape> shapes_;  // by job
+  std::map<Wish, Group> groups_;
+  std::optional<Group> idle_;
+  std::vector<std::vector<Group*>> groups_of_;  // by device
+  std::optional<size_t> largest_;
+  uint64_t looks_ = 0;
+};
+
+}  // namespace freeride::policy

@@ -1,0 +1,302 @@
+"""Slurm's own daemons on two hosts: munged and slurmctld, a slurmd on each. Each host is a PID namespace, too, so what
+looks for processes there finds the host's own. Root only."""
+
+import contextlib
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+
+from rig.hosts import HOSTNAME, Hosts
+from rig.processes import Failure, until
+from rig.system import read_lines
+from rig.testing import find_plugin
+from rig.tree import PYTHON, SOURCE
+
+SLURM = SOURCE / "containers/slurm"
+CONF = """
+ClusterName=frtest
+SlurmctldHost={hostname}({head})
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={root}/munge.sock
+CredType=cred/munge
+SlurmctldPort=6817
+SlurmdPort=6818
+StateSaveLocation={root}/ctld
+SlurmdSpoolDir={root}/spool-%n
+SlurmctldPidFile={root}/ctld.pid
+SlurmdPidFile={root}/slurmd-%n.pid
+ProctrackType=proctrack/{track}
+TaskPlugin=task/{task}
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+PlugStackConfig={root}/plugstack.conf
+Prolog={root}/prolog
+Epilog={root}/epilog
+PrologFlags=Alloc
+PrologEpilogTimeout=120
+KillWait=5
+InactiveLimit=0
+ReturnToService=1
+JobRequeue=1
+SchedulerParameters=bf_interval=2,batch_sched_delay=0
+SlurmdParameters=config_overrides
+NodeName=a NodeHostname={hostname} NodeAddr={a} CPUs=2 RealMemory=1000
+NodeName=b NodeHostname={hostname} NodeAddr={b} CPUs=2 RealMemory=1000
+PartitionName=main Nodes=a,b Default=YES OverSubscribe=EXCLUSIVE State=UP MaxTime=INFINITE
+"""
+# As a user writes it: nothing of FreeRide's. Only that a stage's device is cpu-0 or cpu-1 is the test's: these hosts
+# share one machine's processors.
+RANK = """#!/bin/sh
+export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID MASTER_ADDR={head} MASTER_PORT=$1
+export GLOO_SOCKET_IFNAME=data FREERIDE_DEVICE=cpu-$SLURM_NODEID; shift
+exec taskset -c $((SLURM_NODEID % {cores})) {python} {script} --stages $SLURM_NTASKS --rank $RANK "$@"
+"""
+
+
+def children(pid):
+    return [int(word) for word in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Cluster(Hosts):
+    """`confined`: Slurm puts jobs into control groups of its own, version 1."""
+
+    def __init__(self, wires, confined=False):
+        super().__init__(wires)
+        self.inner = {}  # host: the number of its first process, as seen from here
+        self.conf = self.root / "slurm.conf"
+        self._groups = []
+        for folder in ("run", "ctld", "spool-a", "spool-b"):
+            (self.root / folder).mkdir()
+        self.munge_key = self.root / "munge.key"
+        self.munge_key.write_bytes(os.urandom(128))
+        self.munge_key.chmod(0o600)
+        ours = {"hostname": HOSTNAME, "root": self.root, **{host: wires.address("ctl", host) for host in "ab"}}
+        track, task = ("cgroup", "cgroup") if confined else ("linuxproc", "none")
+        self.conf.write_text(CONF.format(head=ours["a"], track=track, task=task, **ours))
+        (self.root / "cgroup.conf").write_text(
+            "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nConstrainCores=yes\nConstrainRAMSpace=yes\n"
+        )
+        self._confined = confined
+        self.rank = self.write("rank.sh", RANK, head=wires.address("data", "a"), cores=os.cpu_count(), python=PYTHON,
+                               script=SOURCE / "hooks/examples/train_gpt.py")  # fmt: skip
+        for name in ("prolog", "epilog"):
+            self.write(name, "#!/bin/sh\nFREERIDE_SLURM_ENV={root}/slurm-$SLURMD_NODENAME.env exec {script}\n",
+                       root=self.root, script=SLURM / name)  # fmt: skip
+        self.plugstack()
+        self.ports = iter(range(29000, 29500))
+
+    def write(self, name, text, **words):
+        path = self.root / name
+        path.write_text(text.format(**words))
+        path.chmod(0o755)
+        return path
+
+    def plugstack(self, **changed):
+        """What the plugin is told; `changed`: other settings than the build's."""
+        settings = {
+            "python": self.tree.hooks,
+            "start": SOURCE / "hooks/start",
+            "library": self.tree.hook_library(),
+            "run_dir": self.root / "run",
+            **changed,
+        }
+        words = " ".join(f"{name}={value}" for name, value in settings.items())
+        plugin = self.tree.programs.parent / "lib/freeride-spank.so"
+        (self.root / "plugstack.conf").write_text(f"optional {plugin} {words}\n")
+
+    # ---- hosts
+    def boot(self):
+        for host in self.wires.names:
+            groups = self._make_groups(host)
+            script = (
+                'mount --bind "$1" /dev/shm && mount --bind "$2" "$3" && hostname "$4" && '
+                "while :; do sleep 1000 & wait $!; done"
+            )
+            folders = [self.root / host / "shm", self.root / host / "r", self.root / "run", HOSTNAME]
+            net = f"--net=/run/netns/{self.wires.names[host]}"
+            flags = ["-m", "-u", "-i", "-p", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+            first = self.start(f"host-{host}", ["nsenter", net, "unshare", *flags, "sh", "-c", script, "sh", *folders])
+            self.inner[host] = until(lambda pid=first.pid: next(iter(children(pid)), None), f"host {host}")
+            mounts = f"/proc/{self.inner[host]}/mountinfo"
+            until(lambda at=mounts: str(self.root / "run") in pathlib.Path(at).read_text(), f"mounts of host {host}")
+            enough = f"PATH={self.tree.programs}:$PATH\nFREERIDE_RUN_DIR={self.root}/run\nFREERIDE_HOST={host}\n"
+            enough += f'FREERIDE_CGROUPS="{" ".join(map(str, groups))}"\nFREERIDE_EMPTY_S=20\n'
+            (self.root / f"slurm-{host}.env").write_text(enough + "FREERIDE_NODE_STOP='pkill -x freeride-node'\n")
+            # As systemd does it: outside of Prolog's own processes.
+            folders = [f"{name}={folder}" for name, folder in self.folders(host).items()]
+            start = shlex.join(["env", *folders, "setsid", *map(str, self.node_words(host))])
+            log = self.root / f"prologs-node-{host}.log"
+            script = self.write(
+                f"start-{host}",
+                "#!/bin/sh\n[ -e {root}/may-start ] || exit 1\n{start} >>{log} 2>&1 </dev/null &\n",
+                start=start,
+                log=log,
+                root=self.root,
+            )
+            with open(self.root / f"slurm-{host}.env", "a", encoding="utf-8") as file:
+                file.write(f"FREERIDE_NODE_START={script}\n")
+
+    def _make_groups(self, host):
+        """Control groups of its own, version 1; elsewhere there are none, and rlimits hold."""
+        made = []
+        for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            base = pathlib.Path(f"/sys/fs/cgroup/{names}{path}")
+            if names not in ("cpu", "memory", "cpuset", "pids", "freezer") or not base.is_dir():
+                continue
+            group = base / f"frhost-{os.getpid()}-{host}"
+            with contextlib.suppress(OSError):
+                group.mkdir()
+                for name in ("cpuset.cpus", "cpuset.mems") if names == "cpuset" else ():
+                    (group / name).write_text((base / name).read_text())
+                made.append(group)
+        self._groups += made
+        return made
+
+    def groups(self, host):
+        return [group for group in self._groups if group.name.endswith(f"-{host}")]
+
+    def enter(self, host, words):
+        join = "".join(f"echo $$ >{group}/cgroup.procs && " for group in self.groups(host)) + 'exec "$@"'
+        into = ["nsenter", "-t", self.inner[host], "-m", "-u", "-i", "-n", "-p", "--"]
+        return ["sh", "-c", join, "sh", *map(str, into), *map(str, words)]
+
+    def on(self, host, *words, check=True):
+        """What a command there says; with a user's environment, which knows nothing of FreeRide."""
+        words = list(map(str, self.enter(host, words)))
+        done = subprocess.run(words, env=self.users(), capture_output=True, text=True, timeout=180, check=False)
+        if check and done.returncode:
+            raise Failure(f"{' '.join(words[-6:])}: exit {done.returncode}: {done.stderr.strip() or done.stdout}")
+        return done
+
+    def users(self):
+        own = {name: value for name, value in self.env.items() if not name.startswith(("FREERIDE_", "PYTHONPATH"))}
+        return {**own, "SLURM_CONF": str(self.conf)}
+
+    def end(self, name, seconds=20, number=signal.SIGTERM):
+        self.signal(name, number)
+        self.finish(name, seconds)
+
+    def signal(self, name, number):
+        """To all of it: what entered a namespace waits for the program and hands nothing on."""
+        os.killpg(self.processes[name].pid, number)
+
+    def end_all(self, seconds=20):
+        self.inner and self._end_hosts()
+        super().end_all(seconds)
+        for group in self._groups:
+            for one in [*group.glob("freeride-*"), group]:
+                with contextlib.suppress(OSError, Failure):
+                    until(lambda one=one: not (one / "cgroup.procs").read_text(), f"{one} is empty", 5)
+                    one.rmdir()
+
+        for name in ("a", "b") if self._confined else ():
+            for top in pathlib.Path("/sys/fs/cgroup").glob(f"*/slurm_{name}"):
+                for folder, _, _ in os.walk(top, topdown=False):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(folder)
+
+    def _end_hosts(self):
+        """A namespace's processes end with its first one."""
+        for pid in self.inner.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.inner = {}
+
+    # ---- Slurm
+    def start_slurm(self):
+        root = self.root
+        files = [f"--{name}-file={root}/munge.{name}" for name in ("pid", "log", "seed")]
+        socket = root / "munge.sock"
+        self.start(
+            "munged",
+            ["munged", "--foreground", "--force", f"--socket={socket}", f"--key-file={self.munge_key}", *files],
+        )
+        until(socket.exists, "munged listens")
+        self.start_ctld()
+        for host in self.wires.names:
+            self.start_slurmd(host)
+        self.wait(
+            lambda: self.on("a", "sinfo", "-h", "-o", "%T %D", check=False).stdout.strip() == "idle 2", "two idle nodes"
+        )
+
+    def start_ctld(self):
+        self.start("slurmctld", self.enter("a", ["slurmctld", "-D", "-f", self.conf]), self._slurm())
+
+    def start_slurmd(self, host):
+        self.start(f"slurmd-{host}", self.enter(host, ["slurmd", "-D", "-N", host, "-f", self.conf]), self._slurm())
+
+    def _slurm(self):
+        return {"SLURM_CONF": str(self.conf), "FREERIDE_RUN_DIR": "", "PYTHONPATH": ""}
+
+    def user_words(self, words):
+        unset = [word for name in self.env if name.startswith(("FREERIDE_", "PYTHONPATH")) for word in ("-u", name)]
+        return ["env", *unset, f"SLURM_CONF={self.conf}", *words]
+
+    def srun(self, name, *words):
+        return self.start(name, self.enter("a", self.user_words(["srun", *words])))
+
+    def train(self, name, *flags, iterations=150, env=()):
+        """The example's small GPT, a stage on each node, as one job."""
+        log = self.trainings[name] = self.root / f"{name}.jsonl"
+        sizes = ["--dim", 64, "--layers", 2, "--seq", 64, "--micro-batches", 4, "--iterations", iterations]
+        words = ["srun", "-N2", "--ntasks-per-node=1", *flags, self.rank, next(self.ports), *sizes, "--log-json", log]
+        return self.start(name, self.enter("a", self.user_words([*env, *words])))
+
+    def left(self, host):
+        """What there is of side tasks on a host, looked for by other ways than Epilog's."""
+        runners = self.on(host, "pgrep", "-f", "freeride-runner", check=False).stdout.split()
+        groups = [path for group in self.groups(host) for path in group.glob("freeride-*")]
+        return [*runners, *groups, *(self.root / host / "shm").iterdir()]
+
+    def jobs(self):
+        """Those that run; the others are ending, or wait."""
+        return [int(word) for word in self.on("a", "squeue", "-h", "-t", "running", "-o", "%A").stdout.split()]
+
+    def job(self):
+        """The number of the one that runs."""
+        return self.wait(lambda: next(iter(self.jobs()), None), "a job")
+
+    def counter(self, name, stage, *flags):
+        """A side task."""
+        self.load(find_plugin("counter.so"), name, "--stage", stage, *flags, params={"step_us": 300, "sleep": 1})
+
+    def begin(self, name):
+        """A training until it is cancelled; returns its job's number."""
+        self.wait_idle()
+        self.train(name, "--freeride", iterations=1_000_000)
+        job = self.job()
+        self.wait_trainers(job)
+        return job
+
+    def cancel(self, name, job):
+        """Returns the exit code that training's user sees."""
+        self.on("a", *self.user_words(["scancel", job]))
+        return self.processes.pop(name).wait(120)
+
+    def wait_trainers(self, job):
+        """Until each node's worker has a rank of this job."""
+
+        def there():
+            return all(self.worker(host).get("state", {}).get("job") == f"slurm-{job}" for host in self.wires.names)
+
+        self.wait(there, f"trainers of slurm-{job} on both nodes")
+
+    def wait_idle(self):
+        until(lambda: self.states() == {"a": "idle", "b": "idle"}, "both nodes are idle")
+
+    def states(self):
+        lines = self.on("a", "sinfo", "-h", "-N", "-o", "%N %T", check=False).stdout.split("\n")
+        return dict(line.split() for line in lines if line)
+
+    def reason(self, host):
+        return self.on("a", "sinfo", "-h", "-N", "-n", host, "-o", "%E").stdout.strip()
+
+    def losses(self, name="training"):
+        return [line["loss"] for line in read_lines(self.trainings[name])]
