@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 
-import chrome_trace
 import machine
 import material
 import report as report_of
@@ -79,7 +78,9 @@ class Demo:
         self.data_dir = self.system.root / "data"
         self.data_dir.mkdir()
         self.progress = Progress()
-        self.recorder = None
+        self.recorder = None  # of the events that the demo itself waits for and reports
+        self.recordings = options.out / "recordings"
+        shutil.rmtree(self.recordings, ignore_errors=True)
         self.tasks = {}  # name: stage
         self.page = None  # the process of freeride-web
 
@@ -115,6 +116,9 @@ class Demo:
             )
         )
         self.recorder = Recorder(f"ipc://{self.system.run_dir}/events.sock")
+        recorder = self.system.tree.program("freeride-recorder")
+        self.system.start("recorder", [recorder, "--recordings", self.recordings, "--keep-bytes", "256MiB"])
+        self.system.wait(lambda: "ready:" in self.system.log("recorder"), "the flight recorder's start", START_S)
         for stage, core in enumerate(self.cores):
             self.system.start_worker(f"cpu-{stage}", *self.data_flags(), cores=core, wait=False)
         self.start_page()
@@ -225,6 +229,7 @@ class Demo:
             "stopping of the side tasks",
         )
         answer = self.ctl("report")
+        self.system.end("recorder")
         for stage in range(self.stages):
             self.system.end(f"worker-cpu-{stage}")
         self.system.end("manager")
@@ -270,6 +275,10 @@ class Demo:
                 found.append(f"{name}: watermarked pictures, e.g. {results / f'{name}-{pictures[0].name}'}")
         return found
 
+    def write_trace(self, path):
+        path.unlink(missing_ok=True)
+        self.ctl("recording", "export", path, "--recording", self.recordings)
+
     def run(self):
         watch = machine.Watch()
         self.start_system()
@@ -287,7 +296,7 @@ class Demo:
         )
         out = self.options.out
         (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-        chrome_trace.write(out / "trace.json", events, self.losses("training"))
+        self.write_trace(out / "trace.json")
         timeline.draw(out / "timeline.png", events)
         self.progress.say(
             "\n"
@@ -297,6 +306,7 @@ class Demo:
             + ("\n" if results else "")
         )
         self.progress.say(f"  {out}/report.json, trace.json (open it in https://ui.perfetto.dev), timeline.png, logs/")
+        self.progress.say(f"  the run again, as if it were live: freeride-web --replay {self.recordings}")
         return report
 
     def finish(self):

@@ -1,4 +1,4 @@
-"""Report, trace, timeline, recorder and fleet of the demo, on events of a run that is known by heart."""
+"""Report, timeline and progress of the demo, on events of a run that is known by heart."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-import chrome_trace
 import machine
 import material
 import progress
@@ -205,30 +204,6 @@ def test_everything_that_is_wrong_is_a_problem(events, job, change, words):
     )
     assert len(made["problems"]) == 1 and words in made["problems"][0]
     assert report.table(made)
-
-
-def test_trace_has_a_track_per_stage_with_nested_times(events, tmp_path):
-    chrome_trace.write(tmp_path / "trace.json", events, log(8))
-    entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    names = {e["args"]["name"] for e in entries if e["name"] == "process_name"}
-    assert names == {"stage 0 on cpu-0", "stage 1 on cpu-1"}
-    spans = [e for e in entries if e["ph"] == "X"]
-    assert len([e for e in spans if e["tid"] == chrome_trace.TRAINING]) == 16
-    assert len([e for e in spans if e["tid"] == chrome_trace.BUBBLES]) == 16
-    side = [e for e in spans if e["tid"] == chrome_trace.SIDE_TASKS]
-    assert len(side) == 8 and {e["name"] for e in side} == {"pagerank"}
-    bubbles = {(e["pid"], e["args"]["iteration"]): e for e in spans if e["tid"] == chrome_trace.BUBBLES}
-    for span in side:
-        inside = [
-            b
-            for b in bubbles.values()
-            if b["pid"] == span["pid"] and b["ts"] <= span["ts"] and span["ts"] + span["dur"] <= b["ts"] + b["dur"]
-        ]
-        assert len(inside) == 1
-    assert min(e["ts"] for e in spans) == 0 and all(e["dur"] > 0 for e in spans)
-    assert [e["name"] for e in entries if e["ph"] == "i"] == ["pagerank RUNNING"]
-    assert len([e for e in entries if e["ph"] == "C"]) == 8
-    assert chrome_trace.build([])["traceEvents"] == []
 
 
 def test_timeline_shows_where_holdout_meets_harvest(events, tmp_path):

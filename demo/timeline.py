@@ -1,9 +1,20 @@
 """Draws a few iterations of a run: a row per stage, compute, bubbles, and the side tasks inside the bubbles."""
 
-import chrome_trace
-
+TRAINING, BUBBLES, SIDE_TASKS = range(3)  # tracks of a stage
 COMPUTE, BUBBLE, SIDE = "#34557a", "#dfe3e8", "#f08c2e"
 WINDOW_ITERATIONS = 4
+
+
+def spans(events):
+    """(stage, track, begin_ns, end_ns, whether it is held out) of everything that lasted."""
+    for topic, event in events:
+        kind = topic.split("/", 1)[0]
+        if kind not in ("training.iteration", "bubble.end"):
+            continue
+        track = TRAINING if kind == "training.iteration" else BUBBLES
+        yield event["stage"], track, event["begin_ns"], event["end_ns"], event["holdout"]
+        if track == BUBBLES and event.get("side_begin_ns"):
+            yield event["stage"], SIDE_TASKS, event["side_begin_ns"], event["side_end_ns"], event["holdout"]
 
 
 def choose_window(events):
@@ -39,22 +50,18 @@ def draw(path, events):
     from matplotlib.patches import Patch
 
     begin_ns, end_ns = window
-    bars = {chrome_trace.TRAINING: [], chrome_trace.BUBBLES: [], chrome_trace.SIDE_TASKS: []}
+    bars = {TRAINING: [], BUBBLES: [], SIDE_TASKS: []}
     held_out = []
-    for stage, track, _name, first, last, details in chrome_trace.spans(events):
+    for stage, track, first, last, holdout in spans(events):
         first, last = max(first, begin_ns), min(last, end_ns)
         if last <= first:
             continue
         bars[track].append((stage, (first - begin_ns) / 1e6, (last - first) / 1e6))
-        if track == chrome_trace.TRAINING and details["holdout"]:
+        if track == TRAINING and holdout:
             held_out.append((stage, (first - begin_ns) / 1e6, (last - begin_ns) / 1e6))
-    stages = sorted({bar[0] for bar in bars[chrome_trace.TRAINING]})
+    stages = sorted({bar[0] for bar in bars[TRAINING]})
     figure, axes = pyplot.subplots(figsize=(12, 1.0 + 0.75 * len(stages)), dpi=120)
-    for track, colour, height in (
-        (chrome_trace.TRAINING, COMPUTE, 0.7),
-        (chrome_trace.BUBBLES, BUBBLE, 0.7),
-        (chrome_trace.SIDE_TASKS, SIDE, 0.45),
-    ):
+    for track, colour, height in ((TRAINING, COMPUTE, 0.7), (BUBBLES, BUBBLE, 0.7), (SIDE_TASKS, SIDE, 0.45)):
         for stage, left, width in bars[track]:
             axes.barh(stages.index(stage), width, left=left, height=height, color=colour, linewidth=0)
     # Row by row: stages do not begin an iteration at the same time.
