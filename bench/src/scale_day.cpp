@@ -130,6 +130,7 @@ class Day final : public manager::Outside {
   void publish(const bus::WorkerState&) override {}
   void publish(const bus::JobMeasures&) override {}
   void publish(const bus::TrainingPlan&) override {}
+  void publish(const bus::BatchState&) override {}
 
  private:
   struct Sent {

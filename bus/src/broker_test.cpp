@@ -324,6 +324,14 @@ TEST_CASE("kept states are bounded in number and bytes; what changed last stays"
   task.state = "STOPPED", task.reason = TaskState::kRemoved;
   kept.update("task.state/e", encode(task));
   CHECK(kept.size() == 1);
+  BatchState batch;
+  batch.state = "finished";
+  detail::KeptStates batches;
+  batches.update("batch.state/score", encode(batch));
+  CHECK(batches.size() == 1);
+  batch.state = BatchState::kRemoved;
+  batches.update("batch.state/score", encode(batch));
+  CHECK(batches.size() == 0);
   CHECK(detail::is_kept_topic("training.measures/gpt"));
   CHECK_FALSE(detail::is_kept_topic("training.measuresx/gpt"));
   CHECK_FALSE(detail::is_kept_topic("task.progress/a"));

@@ -7,8 +7,8 @@
 namespace freeride::bus::detail {
 
 bool is_kept_topic(std::string_view topic) {
-  static constexpr std::string_view kFamilies[] = {TaskState::kTopic, WorkerState::kTopic, PluginState::kTopic,
-                                                   TrainingState::kTopic, JobMeasures::kTopic};
+  static constexpr std::string_view kFamilies[] = {TaskState::kTopic,     WorkerState::kTopic, PluginState::kTopic,
+                                                   TrainingState::kTopic, JobMeasures::kTopic, BatchState::kTopic};
   for (const std::string_view family : kFamilies) {
     if (topic.size() > family.size() && topic[family.size()] == '/' && topic.substr(0, family.size()) == family)
       return true;
@@ -41,9 +41,12 @@ std::optional<std::string> mark_kept(std::string_view payload) {
 
 // Told to everybody once, and to no late joiner.
 static bool is_removed(std::string_view topic, std::string_view payload) {
-  if (!topic.starts_with(TaskState::kTopic) || payload.find(TaskState::kRemoved) == payload.npos) return false;
-  const auto task = decode<TaskState>(payload);
-  return task && task->state == TaskState::kRemoved;
+  const auto says = [&]<class State>(State*) {
+    if (!topic.starts_with(State::kTopic) || payload.find(State::kRemoved) == payload.npos) return false;
+    const auto state = decode<State>(payload);
+    return state && state->state == State::kRemoved;
+  };
+  return says(static_cast<TaskState*>(nullptr)) || says(static_cast<BatchState*>(nullptr));
 }
 
 void KeptStates::update(std::string_view topic, std::string_view payload) {

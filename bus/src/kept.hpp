@@ -12,7 +12,7 @@
 namespace freeride::bus::detail {
 
 /// Whether the last event of `topic` is kept: task.state, worker.state, plugin.state, training.state,
-/// training.measures.
+/// training.measures, batch.state.
 bool is_kept_topic(std::string_view topic);
 
 /// The same event with "kept" set to true; nothing if `payload` is no event.
@@ -23,7 +23,7 @@ class KeptStates {
  public:
   explicit KeptStates(size_t max_topics = 4096, size_t max_bytes = 32u << 20)
       : max_topics_(max_topics), max_bytes_(max_bytes) {}
-  /// A task.state that says REMOVED ends the topic.
+  /// A task or batch that is said to be removed ends its topic.
   void update(std::string_view topic, std::string_view payload);
   /// Ends the topics of which `which` says so.
   void forget_if(const std::function<bool(const std::string& topic)>& which);

@@ -48,9 +48,9 @@ const std::vector<std::string>& always_of_hosts() {
 
 const std::vector<std::string>& always_of_managers() {
   static const std::vector<std::string> kPrefixes = {
-      std::string(TaskState::kTopic) + "/", std::string(WorkerState::kTopic) + "/",
+      std::string(TaskState::kTopic) + "/",   std::string(WorkerState::kTopic) + "/",
       std::string(JobMeasures::kTopic) + "/", std::string(TrainingPlan::kTopic) + "/",
-      std::string(CommandDone::kTopic) + "/"};
+      std::string(CommandDone::kTopic) + "/", std::string(BatchState::kTopic) + "/"};
   return kPrefixes;
 }
 

@@ -48,30 +48,13 @@ std::string name_of(const std::string& plugin) {
   return is_task_name(name) ? name : "batch";
 }
 
-// How fast it goes, over the last half minute or so.
-class Pace {
- public:
-  void note(uint64_t handled, Time::time_point now) {
-    if (marks_.empty() || handled != marks_.back().second) marks_.emplace_back(now, handled);
-    while (marks_.size() > 2 && now - marks_.front().first > std::chrono::seconds(30)) marks_.erase(marks_.begin());
-  }
-  /// 0: not known yet.
-  double per_s(Time::time_point now) const {
-    if (marks_.size() < 2) return 0;
-    const std::chrono::duration<double> took = now - marks_.front().first;
-    return static_cast<double>(marks_.back().second - marks_.front().second) / std::max(took.count(), 0.001);
-  }
-
- private:
-  std::vector<std::pair<Time::time_point, uint64_t>> marks_;
-};
-
-std::string progress(const bus::BatchInfo& info, double per_s) {
+std::string progress(const bus::BatchInfo& info) {
   const uint64_t items = info.asked.items, handled = std::min(info.done + info.failed, items);
   std::string text = human_count(handled) + " of " + human_count(items) + " items";
   if (info.failed > 0) text += ", " + human_count(info.failed) + " failed";
   if (info.state != "running") return text + ", " + info.state;
   text += ", " + std::to_string(info.members) + (info.members == 1 ? " member" : " members");
+  const double per_s = info.items_per_s;
   if (per_s <= 0) return text + (handled == 0 ? ", waiting for a first result" : "");
   std::array<char, 32> rate{};
   std::snprintf(rate.data(), rate.size(), ", %.3g/s", per_s);
@@ -92,8 +75,7 @@ class View {
   void show(const bus::BatchInfo& info) {
     const auto now = Time::now();
     const uint64_t handled = info.done + info.failed;
-    pace_.note(handled, now);
-    const std::string text = progress(info, pace_.per_s(now));
+    const std::string text = progress(info);
     if (terminal_) {
       const double share = static_cast<double>(handled) / static_cast<double>(std::max<uint64_t>(info.asked.items, 1));
       session_.out() << "\r\033[K" << bar(share, kBarWidth, false) << " " << printable(text) << std::flush;
@@ -116,7 +98,6 @@ class View {
  private:
   Session& session_;
   bool terminal_, open_ = false;
-  Pace pace_;
   Time::time_point shown_{};
   std::string text_, state_;
   uint64_t said_ = UINT64_MAX;

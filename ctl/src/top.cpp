@@ -220,6 +220,14 @@ void TopModel::apply(const bus::Event& event) {
     const auto measures = event.as<bus::JobMeasures>();
     if (!measures) return;
     if (auto* job = entry(jobs_, measures->job)) *job = *measures;
+  } else if (event.is(bus::BatchState::kTopic)) {
+    const auto state = event.as<bus::BatchState>();
+    if (!state) return;
+    if (state->state == bus::BatchState::kRemoved) {
+      batches_.erase(state->batch);
+    } else if (auto* batch = entry(batches_, state->batch)) {
+      *batch = *state;
+    }
   }
 }
 
@@ -313,6 +321,24 @@ std::string TopModel::tasks_text(size_t width) const {
   return table.text(width, colour_);
 }
 
+// Those that go on; what has become of the others, freeride-ctl batch ls says.
+std::string TopModel::batches_text(size_t width, bool ascii) const {
+  Table table(
+      {"BATCH", {"STATE", "", 3}, "ITEMS", {">FAILED", "", 1}, {">MEMBERS", "", 4}, {">ITEMS/S", "", 2}, ">LEFT"});
+  for (const auto& [name, batch] : batches_) {
+    if (batch.ended_unix_ms != 0) continue;
+    const uint64_t handled = std::min(batch.done + batch.failed, batch.items);
+    const double left_s = batch.items_per_s <= 0 ? 0 : static_cast<double>(batch.items - handled) / batch.items_per_s;
+    table.add({name, batch.state,
+               gauge(share(static_cast<int64_t>(handled), static_cast<int64_t>(batch.items)), width, ascii) + " of " +
+                   human_count(batch.items),
+               human_count(batch.failed), std::to_string(batch.members),
+               human_count(static_cast<uint64_t>(std::max(0.0, batch.items_per_s))),
+               left_s <= 0 ? "-" : human_ns(static_cast<int64_t>(std::min(left_s, 1e8) * 1e9))});
+  }
+  return table.empty() ? "" : "\n" + table.text(width, colour_);
+}
+
 std::string TopModel::picture(int64_t now_ns, size_t width, bool ascii) const {
   if (help_) return kHelp;
   size_t up = 0;
@@ -329,12 +355,13 @@ std::string TopModel::picture(int64_t now_ns, size_t width, bool ascii) const {
                width) +
            "\n";
   }
-  return out + "\n" + stages_text(width, ascii) + "\n" + tasks_text(width);
+  return out + "\n" + stages_text(width, ascii) + batches_text(width, ascii) + "\n" + tasks_text(width);
 }
 
 nlohmann::json TopModel::json() const {
   auto out = nlohmann::json::object();
-  for (const char* list : {"jobs", "ranks", "tasks", "workers"}) out[list] = nlohmann::json::array();
+  for (const char* list : {"batches", "jobs", "ranks", "tasks", "workers"}) out[list] = nlohmann::json::array();
+  for (const auto& [name, batch] : batches_) out["batches"].push_back(to_json(batch));
   for (const auto& [name, job] : jobs_) out["jobs"].push_back(to_json(job));
   for (const auto& [name, rank] : ranks_) out["ranks"].push_back(to_json(rank.state));
   for (const auto& [name, task] : tasks_) {
@@ -347,7 +374,7 @@ nlohmann::json TopModel::json() const {
 }
 
 Result<int> run_top(Session& session, const TopArguments& arguments) {
-  auto subscriber = session.subscribe({"task.", "worker.", "training."});
+  auto subscriber = session.subscribe({"task.", "worker.", "training.", "batch."});
   if (!subscriber) return subscriber.error();
   catch_interrupts();
   TopModel model;

@@ -30,7 +30,7 @@ class TopModel {
   void colour(bool on) { colour_ = on; }
   /// What a key does: another order, or help instead of the picture until the next key. False: it ends `top`.
   bool key(char key);
-  /// The same as {"jobs", "ranks", "tasks", "workers"}, each a list of what was last published.
+  /// The same as {"batches", "jobs", "ranks", "tasks", "workers"}, each a list of what was last published.
   nlohmann::json json() const;
 
  private:
@@ -47,6 +47,7 @@ class TopModel {
   void apply_progress(const bus::TaskProgress& progress, int64_t t_ns);
   std::string stages_text(size_t width, bool ascii) const;
   std::string tasks_text(size_t width) const;
+  std::string batches_text(size_t width, bool ascii) const;
   std::vector<const Task*> sorted_tasks() const;
   std::string tasks_on(const std::string& worker) const;
 
@@ -54,6 +55,7 @@ class TopModel {
   std::map<std::string, Task> tasks_;
   std::map<std::string, bus::WorkerState> workers_;
   std::map<std::string, bus::JobMeasures> jobs_;
+  std::map<std::string, bus::BatchState> batches_;
   int64_t last_event_ns_ = 0;
   TopSort sort_ = TopSort::kName;
   bool colour_ = false, help_ = false;

@@ -122,6 +122,31 @@ TEST_CASE("top sorts as it is asked to, those that have ended last, and its keys
   for (const auto& [word, sort] : ctl::top_sorts()) CHECK((sort == ctl::TopSort::kName) == (word == "name"));
 }
 
+TEST_CASE("top shows how far batches are, and forgets those that are removed") {
+  ctl::TopModel model;
+  bus::BatchState batch;
+  batch.batch = "score";
+  batch.state = "running";
+  batch.items = 1000;
+  batch.done = 240;
+  batch.failed = 10;
+  batch.members = 4;
+  batch.items_per_s = 25;
+  model.apply(event(batch));
+  const auto text = model.picture(11 * kSecond, 0, true);
+  CHECK_THAT(text, Contains("#####............... 25.0 % of 1 000") && Contains("30.0 s"));
+  CHECK(model.json()["batches"][0]["done"] == 240);
+  std::istringstream lines(model.picture(11 * kSecond, 80, true));
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);
+  batch.state = "finished";
+  batch.ended_unix_ms = 1;
+  model.apply(event(batch));
+  CHECK_THAT(model.picture(11 * kSecond, 0, true), !Contains("BATCH"));
+  batch.state = bus::BatchState::kRemoved;
+  model.apply(event(batch));
+  CHECK(model.json()["batches"].empty());
+}
+
 TEST_CASE("top shows the manager's reason") {
   ctl::TopModel model;
   bus::TaskState task;

@@ -18,7 +18,7 @@ constexpr size_t kMostFailures = 4096;  // they travel with the order to put the
 constexpr size_t kMostReason = 120;
 constexpr uint32_t kTries = 3, kMostTries = 100, kAssemblyTries = 3;
 constexpr uint32_t kPluginEnds = 4, kBarrenEnds = 100;  // without an item done, until the batch is given up
-constexpr int64_t kRests = 9, kIdleNs = 30 * kNsPerSec;
+constexpr int64_t kRests = 9, kIdleNs = 30 * kNsPerSec, kTellNs = kNsPerSec, kTellSlowNs = 5 * kNsPerSec;
 constexpr double kSecondsAhead = 2.5;  // members are heard of each second
 constexpr uint64_t kCountBits = 26, kDoingBits = 16;
 
@@ -161,6 +161,7 @@ void Batches::remove(Ticket ticket, const std::string& name) {
   if (auto removed = the_.store.remove_batch(name); !removed) return the_.outside.answer(ticket, removed.error());
   stop_members(found->second, 0);
   if (found->second.live()) the_.contents.let_go(found->second.info.asked.load.sha256);
+  tell_removed(found->second);
   bus::BatchReply reply;
   reply.batch = info_of(found->second);
   batches_.erase(found);
@@ -181,12 +182,41 @@ bus::BatchInfo Batches::info_of(const Batch& batch) const {
     info.failed += batch.ledger.failures().size();
   }
   info.crashes = batch.ledger.crashes();
-  info.members = 0;
+  info.members = live_members(batch);
+  info.items_per_s = batch.live() ? batch.pace.per_s(info.done + info.failed, the_.clock.now_ns()) : 0;
+  return info;
+}
+
+uint32_t Batches::live_members(const Batch& batch) const {
+  uint32_t live = 0;
   for (const auto& [id, member] : batch.members) {
     const Task* task = the_.tasks.by_id(id);
-    if (task != nullptr && task->live()) ++info.members;
+    if (task != nullptr && task->live()) ++live;
   }
-  return info;
+  return live;
+}
+
+// At once where it is another state, else in intervals while something changes.
+void Batches::tell(Batch& batch) {
+  if (!batch.live() && batch.told.state == batch.info.state && batch.told.members == 0) return;
+  const bus::BatchInfo info = info_of(batch);
+  const bus::BatchState& told = batch.told;
+  const int64_t now = the_.clock.now_ns();
+  batch.pace.note(info.done + info.failed, now);
+  const bool slows = told.items_per_s > 0 && now - batch.told_ns >= kTellSlowNs;
+  const bool changed = slows || told.done != info.done || told.failed != info.failed || told.members != info.members ||
+                       told.crashes != info.crashes;
+  if (told.state == info.state && (!changed || now - batch.told_ns < kTellNs)) return;
+  batch.told = {info.name,   info.state,   info.reason,  info.asked.load.user,   info.asked.items,   info.done,
+                info.failed, info.members, info.crashes, info.submitted_unix_ms, info.ended_unix_ms, info.items_per_s};
+  batch.told_ns = now;
+  the_.outside.publish(batch.told);
+}
+
+void Batches::tell_removed(const Batch& batch) {
+  bus::BatchState state;
+  state.batch = batch.info.name, state.state = bus::BatchState::kRemoved;
+  the_.outside.publish(state);
 }
 
 Status Batches::save(Batch& batch) {
@@ -216,7 +246,15 @@ void Batches::look_at(Batch& batch) {
   std::vector<int64_t> ids;
   for (const auto& [id, member] : batch.members) ids.push_back(id);
   for (const int64_t id : ids) look_at_member(batch, id, batch.members.at(id));
-  if (!batch.live()) return stop_members(batch, 0);
+  if (batch.live()) {
+    carry_on(batch);
+  } else {
+    stop_members(batch, 0);
+  }
+  tell(batch);
+}
+
+void Batches::carry_on(Batch& batch) {
   if (batch.info.state == kRunning) {
     if (batch.ledger.complete()) {
       batch.info = info_of(batch);
@@ -353,6 +391,7 @@ void Batches::forget_old() {
   std::sort(ended.begin(), ended.end());
   for (size_t i = 0; i + kKept < ended.size(); ++i) {
     if (auto removed = the_.store.remove_batch(ended[i].second); !removed) return the_.trouble.say(removed.error());
+    tell_removed(batches_.at(ended[i].second));
     batches_.erase(ended[i].second);
   }
 }

@@ -13,6 +13,7 @@
 #include "disk_trouble.hpp"
 #include "load_check.hpp"
 #include "outside.hpp"
+#include "pace.hpp"
 #include "placement_due.hpp"
 #include "state_store.hpp"
 #include "task_book.hpp"
@@ -71,11 +72,15 @@ class Batches {
     uint32_t assembly_ends = 0;         ///< of members while the output was put together
     std::set<std::string> barren_on;    ///< workers on which members have ended before an item was done
     int64_t not_before_ns = 0;          ///< no member is added earlier
+    Pace pace;                          ///< of items that are done or have failed
+    bus::BatchState told;               ///< what was published last, and when
+    int64_t told_ns = 0;
     bool unsaved = false;
     bool live() const { return info.ended_unix_ms == 0; }
   };
 
   void look_at(Batch& batch);
+  void carry_on(Batch& batch);
   void look_at_member(Batch& batch, int64_t id, Member& member);
   void leave_queued(Batch& batch, int64_t id);
   void note_end(Batch& batch, const Task& task);
@@ -90,6 +95,9 @@ class Batches {
   std::string text_for(const Batch& batch, const Task& task) const;
   Status save(Batch& batch);
   bus::BatchInfo info_of(const Batch& batch) const;
+  uint32_t live_members(const Batch& batch) const;
+  void tell(Batch& batch);
+  void tell_removed(const Batch& batch);
   void forget_old();
 
   Parts the_;

@@ -122,6 +122,49 @@ TEST_CASE("a batch gets a member on each worker, is done, put together and clear
   CHECK(house.text(last).empty());
 }
 
+TEST_CASE("a batch tells how far it is: each state, its items at most once a second, and that it is removed") {
+  BatchHouse house;
+  REQUIRE(house.submit(10'000).ok());
+  house.pass(3, {&house.one, &house.two});
+  house.work_off();
+  house.pass(3, {&house.one, &house.two});
+  const auto& told = house.out.batches;
+  REQUIRE(told.size() > 3);
+  CHECK(told.front().state == "running");
+  CHECK(told.front().items == 10'000);
+  CHECK(told.front().user == "ann");
+  CHECK(told.back().state == "assembling");
+  CHECK(told.back().done == 10'000);
+  uint64_t done = 0;
+  bool paced = false;
+  for (const auto& event : told) {
+    CHECK(event.done >= done);
+    done = event.done;
+    paced = paced || event.items_per_s > 0;
+  }
+  CHECK(paced);
+  const size_t before = told.size();
+  for (int i = 0; i < 20; ++i) house.core->tick();  // no time passes
+  CHECK(told.size() == before);
+  house.restart(false);
+  house.pass(1);
+  REQUIRE(told.size() > before);  // whoever comes after it is told, too
+  CHECK(told.back().done == 10'000);
+  house.core->remove_batch(++house.tickets, "score");
+  CHECK(told.back().state == bus::BatchState::kRemoved);
+}
+
+TEST_CASE("a pace is that of the last half minute, and falls while nothing is done") {
+  Pace pace;
+  CHECK(pace.per_s(5, 0) == 0);
+  for (int second = 0; second <= 100; ++second) pace.note(static_cast<uint64_t>(10 * second), second * kNsPerSec);
+  CHECK(pace.per_s(1000, 100 * kNsPerSec) == Approx(10).epsilon(0.05));
+  CHECK(pace.per_s(1000, 130 * kNsPerSec) < 6);
+  pace.note(1000, 200 * kNsPerSec);
+  pace.note(1000, 240 * kNsPerSec);
+  CHECK(pace.per_s(1000, 240 * kNsPerSec) == 0);
+}
+
 TEST_CASE("a batch's range goes on where it was after a manager is killed, and no number is used again") {
   BatchHouse house;
   REQUIRE(house.submit(100).ok());

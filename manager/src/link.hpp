@@ -40,6 +40,7 @@ class Link final : public Outside {
   void publish(const bus::WorkerState& event) override { publisher_->publish(event); }
   void publish(const bus::JobMeasures& event) override { publisher_->publish(event); }
   void publish(const bus::TrainingPlan& event) override { publisher_->publish(event); }
+  void publish(const bus::BatchState& event) override { publisher_->publish(event); }
 
  private:
   // A request that is not answered yet; with `audit`, one that changes something.

@@ -34,6 +34,7 @@ class Outside {
   virtual void publish(const bus::WorkerState& event) = 0;
   virtual void publish(const bus::JobMeasures& event) = 0;
   virtual void publish(const bus::TrainingPlan& event) = 0;
+  virtual void publish(const bus::BatchState& event) = 0;
 };
 
 }  // namespace freeride::manager

@@ -22,6 +22,7 @@ struct Slow final : Outside {
   void publish(const bus::WorkerState&) override {}
   void publish(const bus::JobMeasures&) override {}
   void publish(const bus::TrainingPlan&) override {}
+  void publish(const bus::BatchState&) override {}
 
   FakeClock& clock;
   int64_t pause_ns = 0;

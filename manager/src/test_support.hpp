@@ -63,6 +63,7 @@ struct Recorder final : Outside {
   void publish(const bus::WorkerState& event) override { workers.push_back(event); }
   void publish(const bus::JobMeasures& event) override { jobs.push_back(event); }
   void publish(const bus::TrainingPlan& event) override { plans.push_back(event); }
+  void publish(const bus::BatchState& event) override { batches.push_back(event); }
 
   /// The orders of one type since the last call, oldest first; others stay.
   template <class T>
@@ -87,6 +88,7 @@ struct Recorder final : Outside {
   std::vector<bus::WorkerState> workers;
   std::vector<bus::JobMeasures> jobs;
   std::vector<bus::TrainingPlan> plans;
+  std::vector<bus::BatchState> batches;
   int count = 0;
   bool unreachable = false;
 };

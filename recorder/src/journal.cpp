@@ -31,7 +31,15 @@ constexpr uint64_t kMinFileBytes = 1 << 20, kMaxFileBytes = 64 << 20;
 
 bool is_state(const bus::Event& event) {
   return event.is("task.state/") || event.is("worker.state/") || event.is("plugin.state/") ||
-         event.is("training.state/") || event.is("training.measures/") || event.is("training.plan/");
+         event.is("training.state/") || event.is("training.measures/") || event.is("training.plan/") ||
+         event.is("batch.state/");
+}
+
+template <class State>
+bool is_removed(const bus::Event& event) {
+  if (!event.is(State::kTopic)) return false;
+  const auto state = event.as<State>();
+  return state && state->state == State::kRemoved;
 }
 
 struct OldFile {
@@ -223,11 +231,9 @@ void Journal::append(std::string_view topic, int64_t log_ns, int64_t publish_ns,
 }
 
 void Journal::remember(const bus::Event& event) {
-  if (event.is("task.state/")) {
-    if (const auto task = event.as<bus::TaskState>(); task && task->state == bus::TaskState::kRemoved) {
-      states_.erase(event.topic);
-      return;
-    }
+  if (is_removed<bus::TaskState>(event) || is_removed<bus::BatchState>(event)) {
+    states_.erase(event.topic);
+    return;
   }
   states_[event.topic] = {event.payload, event.envelope.t_ns, ++changes_};
   if (states_.size() <= kMaxStates) return;

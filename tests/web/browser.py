@@ -87,8 +87,9 @@ MANAGER = ("--holdout-pct", "20", "--holdout-block-ms", "1500", "--budget-pct", 
 
 def start_training(system, stages=2):
     """A real training whose bubbles two side tasks use, beside a manager."""
+    (system.root / "data").mkdir()
     for stage in range(stages):
-        system.start_worker(f"cpu-{stage}")
+        system.start_worker(f"cpu-{stage}", "--data", system.root / "data")
     system.wait_workers(stages)
     training = {"dim": 64, "layers": stages, "seq": 64, "micro_batches": 4}
     system.start_training(stages=stages, seconds=900, **training)
@@ -96,3 +97,21 @@ def start_training(system, stages=2):
     for stage in range(stages):
         system.load(system.tree.plugin("pagerank.so"), f"pagerank-{stage}", "--stage", stage, params=["scale=12"])
         system.wait_steps(f"pagerank-{stage}", 3)
+
+
+COUNT_WORDS = """
+import time
+
+def process(items):
+    time.sleep(0.001 * len(items))
+    return [len(item.split()) for item in items]
+"""
+
+
+def start_batch(system, name="count-words", items=1_000_000):
+    """A batch beside start_training(), long enough to be looked at."""
+    data = system.root / "data"
+    (data / f"{name}.py").write_text(COUNT_WORDS)
+    (data / "lines.txt").write_text("".join(f"line {number} of a text\n" for number in range(items)))
+    words = ["--input", data / "lines.txt", "--output", data / f"{name}.jsonl", "--detach"]
+    system.ok("batch", data / f"{name}.py", *words)

@@ -54,6 +54,7 @@ def main(argv=None):
                 system.start_manager(*browser.MANAGER)
                 address = browser.start_web(system)  # before the rest, so that it has events to show
                 browser.start_training(system)
+                browser.start_batch(system, items=4000)
                 take(driver, address, options.out / "web-light.png", 1280, 900, whole=True)
                 take(driver, address, options.out / "web-dark.png", 1280, 900, dark=True, whole=True)
                 take(driver, address, options.out / "web-narrow.png", 400, 900)

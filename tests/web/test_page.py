@@ -205,6 +205,23 @@ def test_real_prometheus_scrapes_it(site, tmp_path):
         server.wait(60)
 
 
+def test_a_batch_is_shown_with_its_progress_until_it_is_removed(site, page):
+    system, address = site
+    assert not page.find_element("id", "batches").is_displayed()
+    browser.start_batch(system)
+    done = "(document.querySelector('#batch-table progress') || {}).value"
+    browser.wait_page(page, f"{done} > 0", "items are done")
+    before = page.execute_script(f"return {done}")
+    browser.wait_page(page, f"{done} > {before}", "more items are done")
+    shown = page.find_element("id", "batch-table").text
+    assert "count-words" in shown and "running" in shown and "of 1.0 M" in shown, shown
+    told = system.ok("top", "--count", 1)["batches"]
+    assert [batch["batch"] for batch in told] == ["count-words"] and told[0]["items"] == 1_000_000
+    assert 'freeride_batch_items{batch="count-words"} 1000000' in get(address + "metrics")
+    system.ok("batch", "rm", "count-words")
+    browser.wait_page(page, "document.getElementById('batches').hidden", "it is forgotten")
+
+
 def test_a_recording_is_shown_as_if_live_without_a_manager(driver):
     import feeder
 

@@ -9,7 +9,7 @@ const ROWS = 200; // of a table
 const BUBBLE = 8, ITERATION = 4; // numbers of each in a frame
 
 const byId = (id) => document.getElementById(id);
-const known = { ranks: new Map(), tasks: new Map(), workers: new Map(), jobs: new Map(), faults: new Map(), manager: new Map() };
+const known = { ranks: new Map(), tasks: new Map(), workers: new Map(), jobs: new Map(), batches: new Map(), faults: new Map(), manager: new Map() };
 const taskNames = new Map(); // number: name
 const lanes = new Map(); // number: Lane
 let notices = [];
@@ -115,7 +115,7 @@ function hear(frame) {
       else lane.addIteration(list, at, frame.now);
     }
   }
-  if (frame.ranks || frame.tasks || frame.workers || frame.jobs || frame.faults || frame.manager || frame.notices || frame.whole) stale = true;
+  if (frame.ranks || frame.tasks || frame.workers || frame.jobs || frame.batches || frame.faults || frame.manager || frame.notices || frame.whole) stale = true;
 }
 
 function arrange() {
@@ -288,6 +288,7 @@ function fillTables() {
   fillJobs();
   fillLabels();
   fillTasks();
+  fillBatches();
   fillDevices();
   fillEvents();
 }
@@ -388,6 +389,33 @@ function fillTasks() {
   byId("notasks").hidden = tasks.length !== 0;
   byId("task-table").hidden = tasks.length === 0;
   put(byId("moretasks"), more > 0 ? `and ${more} more: freeride-ctl tasks` : "");
+}
+
+function wait(seconds) {
+  if (seconds < 60) return Math.round(seconds) + " s";
+  if (seconds < 3600) return Math.round(seconds / 60) + " min";
+  return (seconds / 3600).toFixed(1) + " h";
+}
+function fillBatches() {
+  const batches = [...known.batches].sort(([a, x], [b, y]) => (x.ended === 0 ? 0 : 1) - (y.ended === 0 ? 0 : 1) || y.ended - x.ended || (a < b ? -1 : 1));
+  const more = fillRows(byId("batch-table").tBodies[0], batches, (row, name, batch) => {
+    const cells = row.cells;
+    if (!cells[2].firstChild) {
+      cells[2].append(element("progress"));
+      cells[2].firstChild.setAttribute("aria-label", "Items of " + name);
+    }
+    put(cells[0], name);
+    put(cells[1], batch.state + (batch.reason ? ": " + batch.reason : ""), batch.state === "failed" ? "bad" : batch.state === "finished" ? "good" : "");
+    cells[2].firstChild.max = Math.max(1, batch.items);
+    cells[2].firstChild.value = Math.min(batch.items, batch.done + batch.failed);
+    put(cells[3], `${number(batch.done)} of ${number(batch.items)}`);
+    put(cells[4], number(batch.failed));
+    put(cells[5], String(batch.members));
+    put(cells[6], batch.ended === 0 && batch.per_s > 0 ? batch.per_s.toFixed(batch.per_s < 10 ? 1 : 0) : "");
+    put(cells[7], batch.ended === 0 && batch.left_s > 0 ? wait(batch.left_s) : "");
+  }, [["", ""], ["", ""], ["", "wide"], ["done", "n"], ["failed", "n"], ["members", "n"], ["per s", "n"], ["left", "n"]]);
+  byId("batches").hidden = batches.length === 0;
+  put(byId("morebatches"), more > 0 ? `and ${more} more: freeride-ctl batch ls` : "");
 }
 
 function fillDevices() {

@@ -34,7 +34,7 @@ int64_t Feed::now_ns() {
 Result<std::unique_ptr<Feed>> Feed::connect(zmq::context_t& context, std::string events_endpoint,
                                             const std::string& commands_endpoint, Live& live) {
   std::unique_ptr<Feed> feed(new Feed(context, std::move(events_endpoint), live));
-  const std::vector<std::string> prefixes{"task.", "worker.", "training.", "plugin."};
+  const std::vector<std::string> prefixes{"task.", "worker.", "training.", "plugin.", "batch."};
   if (auto made = take(feed->states_, bus::Subscriber::connect(context, feed->events_endpoint_, prefixes)); !made)
     return made.error();
   if (auto made = take(feed->manager_, bus::Requester::connect(context, commands_endpoint)); !made) return made.error();

@@ -189,6 +189,22 @@ void add_tasks(Families& out, const Model& model, size_t most) {
   }
 }
 
+// Of those that go on; the manager bounds how many there are.
+void add_batches(Families& out, const Model& model) {
+  double running = 0;
+  for (const auto& [name, batch] : model.batches()) {
+    if (batch.ended_unix_ms != 0) continue;
+    ++running;
+    const Labels labels{{"batch", name}};
+    out.gauge("freeride_batch_items", "Items of a batch.", labels, static_cast<double>(batch.items));
+    out.gauge("freeride_batch_done_items", "Items of a batch that have a result.", labels,
+              static_cast<double>(batch.done));
+    out.gauge("freeride_batch_failed_items", "Items of a batch that have none, and will not.", labels,
+              static_cast<double>(batch.failed));
+  }
+  out.gauge("freeride_batches", "Batches that have not ended.", {}, running);
+}
+
 void add_devices(Families& out, const Model& model) {
   for (const auto& [name, known] : model.workers()) {
     const bus::WorkerInfo& worker = known.info;
@@ -211,6 +227,7 @@ std::string metrics_text(const Model& model, const OwnFigures& own, size_t task_
   add_ranks(out, model);
   add_jobs(out, model);
   add_tasks(out, model, task_series);
+  add_batches(out, model);
   add_devices(out, model);
   out.gauge("freeride_web_viewers", "Open pages.", {}, static_cast<double>(own.viewers));
   out.counter("freeride_web_viewers_dropped_total", "Pages that were dropped because they were too slow.", {},

@@ -74,6 +74,7 @@ nlohmann::json task_json(const Task& task) {
   const auto& state = task.state;
   auto metrics = nlohmann::json::object();
   for (const auto& [name, value] : state.counters.metrics) {
+    if (name.starts_with("batch.")) continue;  // between a batch's member and the manager
     if (metrics.size() < 8) metrics[text_of(name)] = rounded(value);
   }
   return {{"id", task.id},
@@ -119,6 +120,21 @@ nlohmann::json job_json(const bus::JobMeasures& job) {
           {"overrun_p99_us", rounded(job.overrun_p99_us)},
           {"duty_pct", rounded(job.duty_pct)},
           {"budget_pct", rounded(job.budget_pct)}};
+}
+
+nlohmann::json batch_json(const bus::BatchState& batch) {
+  const uint64_t handled = std::min(batch.items, batch.done + batch.failed);
+  const double left_s = batch.items_per_s <= 0 ? 0 : static_cast<double>(batch.items - handled) / batch.items_per_s;
+  return {{"state", text_of(batch.state)},
+          {"reason", text_of(batch.reason)},
+          {"user", text_of(batch.user)},
+          {"items", batch.items},
+          {"done", batch.done},
+          {"failed", batch.failed},
+          {"members", batch.members},
+          {"ended", batch.ended_unix_ms},
+          {"per_s", rounded(batch.items_per_s)},
+          {"left_s", rounded(left_s)}};
 }
 
 nlohmann::json fault_json(const bus::FaultCount& fault) {
@@ -189,6 +205,7 @@ void Model::on_event(const std::string& topic, std::string_view payload, int64_t
          take((TrainingState*)nullptr, [&](const TrainingState& e) { on_training(e, envelope->kept, received_ns); }) ||
          take((WorkerState*)nullptr, [&](const WorkerState& e) { on_worker(e, envelope->kept, received_ns); }) ||
          take((PluginState*)nullptr, [&](const PluginState& e) { on_plugin(e, envelope->kept, received_ns); }) ||
+         take((BatchState*)nullptr, [&](const BatchState& e) { on_batch(e, envelope->kept, received_ns); }) ||
          take((JobMeasures*)nullptr, [&](const JobMeasures& e) {
            if (auto* job = entry(jobs_, e.job, limits_.jobs)) *job = e;
          }));
@@ -322,6 +339,23 @@ void Model::on_plugin(const bus::PluginState& state, bool kept, int64_t received
          "plugin " + state.state + (state.reason.empty() ? "" : ": " + state.reason) + " (" + state.worker + ")");
 }
 
+void Model::on_batch(const bus::BatchState& state, bool kept, int64_t received_ns) {
+  if (state.state == bus::BatchState::kRemoved) {
+    batches_.erase(state.batch);
+    return;
+  }
+  auto* batch = entry(batches_, state.batch, limits_.batches);
+  if (batch == nullptr) return;
+  if (!kept && batch->state != state.state) {
+    notice(received_ns,
+           state.state == "failed"     ? "bad"
+           : state.state == "finished" ? "good"
+                                       : "info",
+           "batch " + state.batch, state.state + (state.reason.empty() ? "" : ": " + state.reason));
+  }
+  *batch = state;
+}
+
 void Model::notice(int64_t received_ns, std::string level, std::string subject, std::string text) {
   notices_.push_back({++next_notice_, received_ns / kMs, std::move(level), text_of(subject), text_of(text)});
   if (notices_.size() > limits_.notices) notices_.pop_front();
@@ -384,11 +418,13 @@ void Model::forget_ended(int64_t now_ns) {
 }
 
 std::map<std::string, Model::Entities> Model::entities() const {
-  std::map<std::string, Entities> all{{"ranks", {}}, {"tasks", {}}, {"workers", {}}, {"jobs", {}}, {"faults", {}}};
+  std::map<std::string, Entities> all{{"ranks", {}}, {"tasks", {}},   {"workers", {}},
+                                      {"jobs", {}},  {"batches", {}}, {"faults", {}}};
   for (const auto& [key, rank] : ranks_) all["ranks"].emplace(text_of(key), rank_json(rank));
   for (const auto& [key, task] : tasks_) all["tasks"].emplace(text_of(key), task_json(task));
   for (const auto& [key, worker] : workers_) all["workers"].emplace(text_of(key), worker_json(worker.info));
   for (const auto& [key, job] : jobs_) all["jobs"].emplace(text_of(key), job_json(job));
+  for (const auto& [key, batch] : batches_) all["batches"].emplace(text_of(key), batch_json(batch));
   for (const auto& fault : faults_) all["faults"].emplace(text_of(fault.scope + " " + fault.name), fault_json(fault));
   all["manager"].emplace("manager", nlohmann::json{{"up", manager_up_},
                                                    {"version", text_of(manager_version_)},

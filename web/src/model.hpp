@@ -16,7 +16,7 @@ namespace freeride::web {
 
 /// Bounds of what is kept, whoever publishes. What comes beyond them is left out and counted.
 struct Limits {
-  size_t ranks = 4096, tasks = 4096, workers = 4096, jobs = 256, faults = 64, ends = 32;
+  size_t ranks = 4096, tasks = 4096, workers = 4096, jobs = 256, batches = 512, faults = 64, ends = 32;
   size_t notices = 200;
   size_t frame_bubbles = 4000;       ///< of one frame
   size_t lanes = 128;                ///< with more ranks than this, bubbles are not sent one by one
@@ -94,6 +94,7 @@ class Model {
   const std::map<std::string, Task>& tasks() const { return tasks_; }
   const std::map<std::string, Worker>& workers() const { return workers_; }
   const std::map<std::string, bus::JobMeasures>& jobs() const { return jobs_; }
+  const std::map<std::string, bus::BatchState>& batches() const { return batches_; }
   const std::map<std::string, Overrun>& overruns() const { return overruns_; }
   const std::map<std::string, uint64_t>& ends() const { return ends_; }  ///< of tasks, by the verdict's kind
   const std::vector<bus::FaultCount>& faults() const { return faults_; }
@@ -112,6 +113,7 @@ class Model {
   void on_task(const bus::TaskState& state, bool kept, int64_t received_ns);
   void on_progress(const bus::TaskProgress& progress, int64_t t_ns);
   void on_worker(const bus::WorkerState& state, bool kept, int64_t received_ns);
+  void on_batch(const bus::BatchState& state, bool kept, int64_t received_ns);
   void on_plugin(const bus::PluginState& state, bool kept, int64_t received_ns);
   void notice(int64_t received_ns, std::string level, std::string subject, std::string text);
   void count_overrun(const std::string& job, const bus::TaskCounters& before, const bus::TaskCounters& after);
@@ -126,6 +128,7 @@ class Model {
   std::map<std::string, Task> tasks_;
   std::map<std::string, Worker> workers_;
   std::map<std::string, bus::JobMeasures> jobs_;
+  std::map<std::string, bus::BatchState> batches_;
   std::map<std::string, Overrun> overruns_;
   std::map<std::string, uint64_t> ends_;
   std::vector<bus::FaultCount> faults_;

@@ -425,7 +425,7 @@ TEST_CASE("profiling gives memory and durations and ends by itself", "[process]"
   REQUIRE(report.profile.size() == 1);
   const bus::Profile& profile = report.profile[0];
   CHECK(profile.conditions == "idle");
-  CHECK(profile.steps.count == 20);
+  CHECK(profile.steps.count + profile.warm_up_steps == 20);  // on a busy machine the first are slow
   CHECK(profile.step_ns.size() == 20);
   CHECK(profile.steps.p50_ns >= 500'000);
   CHECK(profile.steps.p50_ns <= profile.steps.p90_ns);

@@ -298,11 +298,12 @@ struct BatchInfo {
   uint64_t failed = 0;                ///< items that have none, and will not
   uint32_t members = 0, crashes = 0;  ///< tasks that live; ends of members by the plugin's fault
   int64_t submitted_unix_ms = 0, ended_unix_ms = 0;
+  double items_per_s = 0;  ///< done or failed, over the last half minute; 0: not known, or none
   FREERIDE_FIELDS {
     visit("name", self.name), visit("state", self.state), visit("reason", self.reason), visit("asked", self.asked);
     visit("done", self.done), visit("failed", self.failed), visit("members", self.members);
     visit("crashes", self.crashes), visit("submitted_unix_ms", self.submitted_unix_ms);
-    visit("ended_unix_ms", self.ended_unix_ms);
+    visit("ended_unix_ms", self.ended_unix_ms), visit("items_per_s", self.items_per_s);
   }
 };
 struct BatchReply {

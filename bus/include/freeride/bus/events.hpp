@@ -285,6 +285,30 @@ struct GpuFault {
   std::string key() const { return worker; }
 };
 
+/// How far a batch is: when its state changes, and once a second while items are done. Published by the manager; kept.
+/// `state` is that of BatchInfo, or kRemoved: forgotten, and no longer kept.
+struct BatchState {
+  static constexpr const char* kTopic = "batch.state";
+  static constexpr const char* kRemoved = "removed";
+  std::string batch, state;
+  std::string reason;  ///< failed: why
+  std::string user;    ///< whose it is
+  uint64_t items = 0;
+  uint64_t done = 0;    ///< items that have a result, on disk
+  uint64_t failed = 0;  ///< items that have none, and will not
+  uint32_t members = 0, crashes = 0;
+  int64_t submitted_unix_ms = 0, ended_unix_ms = 0;
+  double items_per_s = 0;  ///< done or failed, over the last half minute; 0: not known, or none
+  FREERIDE_FIELDS {
+    visit("batch", self.batch), visit("state", self.state), visit("reason", self.reason), visit("user", self.user);
+    visit("items", self.items), visit("done", self.done), visit("failed", self.failed);
+    visit("members", self.members), visit("crashes", self.crashes);
+    visit("submitted_unix_ms", self.submitted_unix_ms), visit("ended_unix_ms", self.ended_unix_ms);
+    visit("items_per_s", self.items_per_s);
+  }
+  std::string key() const { return batch; }
+};
+
 /// Events are missing here. Written by freeride-recorder into recordings; never published.
 struct RecordingGap {
   static constexpr const char* kTopic = "recording.gap";
