@@ -69,7 +69,7 @@ class Pod:
 
     def __init__(self, host, name, template, values=None, replace=None):
         self.host, self.name = host, name
-        self.spec, self.labels = template["spec"], template["metadata"].get("labels", {})
+        self.spec = template["spec"]
         self.values, self.replace = {"metadata.namespace": "freeride", **(values or {})}, replace or {}
         self.secrets = {}  # of volumes
         self._shared, self._volumes = self._read_pod()
@@ -183,9 +183,9 @@ class Pod:
             self.host.engine.docker("run", "--detach", *named, *flags, "--entrypoint", words[0], image, *words[1:])
 
     def run(self, container, *words):
-        """kubectl exec: the answer, or None."""
+        """kubectl exec: (exit code, all that was said)."""
         done = self._docker("exec", self.called(container), *words)
-        return done.stdout if done.returncode == 0 else None
+        return done.returncode, done.stdout + done.stderr
 
     def _docker(self, *words):
         return subprocess.run(
@@ -200,7 +200,7 @@ class Pod:
             for container in self.spec["containers"]
             if "readinessProbe" in container
         ]
-        return all(self.run(name, *command) is not None for name, command in probes)
+        return all(self.run(name, *command)[0] == 0 for name, command in probes)
 
     def check(self):
         for container in self.spec["containers"]:

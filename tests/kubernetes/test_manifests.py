@@ -124,12 +124,14 @@ def test_the_hook_knows_the_variables_of_the_training():
 
 
 def test_the_settings_are_the_programs():
-    """base/freeride.toml, with its remarks taken for settings."""
-    text = (FOLDER / "base/freeride.toml").read_text()
-    settings = tomllib.loads(re.sub(r"^# (\w+ = )", r"\1", text, flags=re.M))
-    assert settings and all(settings.values())
-    for section, values in settings.items():
-        assert {name.replace("_", "-") for name in values} <= option_names(f"freeride-{section}")
+    """Of each freeride.toml, with its remarks taken for settings."""
+    files = sorted(FOLDER.rglob("freeride.toml"))
+    assert files
+    for file in files:
+        settings = tomllib.loads(re.sub(r"^# (\w+ = )", r"\1", file.read_text(), flags=re.M))
+        assert settings and all(settings.values())
+        for section, values in settings.items():
+            assert {name.replace("_", "-") for name in values} <= option_names(f"freeride-{section}")
 
 
 @every_overlay
