@@ -27,6 +27,12 @@ cp -L "$bwrap" "$root/usr/bin/bwrap"
 cp -L /bin/cp "$root/usr/bin/cp"
 cp "$here/worker-container.seccomp.json" "$root/usr/share/freeride/"
 
+# Parts of glibc that are empty today. A GPU's driver and MPS, which come in from the host, are linked with them.
+libc=$(ldd /bin/cp | grep -o '/[^ ]*/libc\.so\.6')
+for name in libdl.so.2 libpthread.so.0 librt.so.1; do
+  install -D -m 0755 "$(dirname "$libc")/$name" "$root$(dirname "$libc")/$name"
+done
+
 # What the programs and plugins load, and the loader itself, under the names they are asked for.
 # Scripts load nothing, and ldd fails for them.
 { find "$root/usr" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null || true; } |
