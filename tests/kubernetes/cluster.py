@@ -206,6 +206,9 @@ def through(cluster):
     wrong_unless(
         cluster.metrics(host="foreign.example")[0] in (400, 403, 421), "/metrics is answered to a foreign name"
     )
+    shipped = ["load", "/usr/lib/freeride/plugins/pagerank.so", "--name", "shipped", "--paused"]
+    code, said = manager.run("manager", "freeride-ctl", *shipped)
+    wrong_unless(code == 0, f"a plugin of the image is not loaded: {said}")
     code, said = node.run("node", "freeride-ctl", "doctor", "--device", "cpu-0")
     wrong_unless(code == 0, f"the doctor is not content: {said}")
 
