@@ -127,7 +127,7 @@ TEST_CASE("keys: a folder of a Kubernetes Secret is followed from one version to
     const auto fresh = volume / (".." + version);
     std::filesystem::create_directory(fresh);
     REQUIRE(chmod(fresh.c_str(), 0755) == 0);
-    const std::string key = folder.add(name, "user", fresh / (name + ".key"));
+    std::string key = folder.add(name, "user", fresh / (name + ".key"));
     std::filesystem::create_symlink(".." + version, volume / "..data_tmp");
     std::filesystem::rename(volume / "..data_tmp", volume / "..data");
     std::filesystem::create_symlink("..data/" + name + ".key", volume / (name + ".key"));
