@@ -2,8 +2,9 @@
 #              SIDE_TASKS=all: with every side task that is built; SIDE_TASKS=sgd,image: with these
 # make test    installs what is missing, builds, runs every test
 # make chaos   SECONDS (60) of random blows to every process, disk, clock and link beside a training, then what is left of it; SEED repeats a plan
-# make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers
+# make test-docker   installs Docker, builds the image, runs training on the host with the worker and its side tasks in containers; test-kubernetes
 # make test-hosts   two hosts as namespaces, a training over both: links are cut, nodes and managers killed, keys revoked (needs root)
+# make test-kubernetes   the manifests for Kubernetes alone: offline against schemas and programs, then their pods under a Docker engine (needs root)
 # make test-slurm   Slurm's daemons on two hosts as namespaces: srun --freeride, Prolog, Epilog, a node that is not empty (needs root)
 # make test-installed   installs the Debian package on a machine that systemd boots for it: starts, upgrades, removes (needs root)
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
@@ -26,7 +27,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: screenshots fuzz deb wheel dist demo test chaos test-frameworks test-docker test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-bench format install clean
+.PHONY: screenshots fuzz deb wheel dist demo test chaos test-frameworks test-docker test-kubernetes test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -52,10 +53,23 @@ test-frameworks:
 	cmake --build build/dev -j$(JOBS) --target freeride_hook
 	ctest --test-dir build/dev -R '^frameworks_' --output-on-failure
 
+# The manifests for Kubernetes, offline: schemas, each other, the programs.
+define manifests
+	PYTHONPATH=tests:tests/kubernetes FREERIDE_BUILD_DIR=$(CURDIR)/build/dev PYTHONDONTWRITEBYTECODE=1 \
+	  $(PYTHON) -m pytest -q -p no:cacheprovider tests/kubernetes/test_manifests.py
+endef
+
 test-docker:
-	@scripts/install-deps.sh docker
+	@scripts/install-deps.sh docker kubernetes
 	@$(MAKE) --no-print-directory build
+	$(manifests)
 	$(PYTHON) tests/containers/run.py --build build/dev --out build/docker $(DOCKER_ARGS)
+
+test-kubernetes:
+	@scripts/install-deps.sh kubernetes
+	@$(MAKE) --no-print-directory build
+	$(manifests)
+	$(PYTHON) tests/kubernetes/run.py --build build/dev --out build/kubernetes
 
 test-hosts:
 	@scripts/install-deps.sh hosts

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|plugins|test|bench|check|docker|dist|hosts|slurm|installed|fuzz|frameworks|wheel ...
+# Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|plugins|test|bench|check|docker|dist|hosts|slurm|installed|fuzz|frameworks|wheel|kubernetes ...
 set -euo pipefail
 
 build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
@@ -26,7 +26,8 @@ for set in "${@:-demo}"; do
     frameworks) packages+=" $build python3 python3-venv" ;;
     wheel) packages+=" $build python3 python3-venv" ;;
     docker) packages+=" $build $training python3-matplotlib bubblewrap docker.io python3-yaml systemd" ;;
-    *) echo "install-deps.sh: unknown set '$set'; known: build, demo, plugins, test, bench, check, docker, dist, hosts, slurm, installed, fuzz, frameworks, wheel" >&2; exit 2 ;;
+    kubernetes) packages+=" $build $training bubblewrap docker.io python3-yaml python3-pytest python3-venv util-linux" ;;
+    *) echo "install-deps.sh: unknown set '$set'; known: build, demo, plugins, test, bench, check, docker, dist, hosts, slurm, installed, fuzz, frameworks, wheel, kubernetes" >&2; exit 2 ;;
   esac
 done
 

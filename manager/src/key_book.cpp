@@ -44,8 +44,9 @@ KeyBook::KeyBook(std::filesystem::path folder, std::string secret_key, size_t mo
       notify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-Result<std::unique_ptr<KeyBook>> KeyBook::open(const std::filesystem::path& keys_dir, size_t most) {
-  const auto folder = keys_dir / "authorized";
+Result<std::unique_ptr<KeyBook>> KeyBook::open(const std::filesystem::path& keys_dir, size_t most,
+                                               const std::filesystem::path& authorized) {
+  const auto folder = authorized.empty() ? keys_dir / "authorized" : authorized;
   for (const auto& one : {keys_dir, folder}) {
     if (auto fine = check_folder(one); !fine) return fine.error();
   }

@@ -33,8 +33,10 @@ class KeyBook {
   };
   /// `keys_dir` holds manager.key and the folder authorized/. Errors: kNotFound (no manager.key: nobody has made keys
   /// yet), kPermission (a file or folder that somebody else may write), kInvalidArgument.
-  /// `most`: keys that are used.
-  static Result<std::unique_ptr<KeyBook>> open(const std::filesystem::path& keys_dir, size_t most = 4096);
+  /// `most`: keys that are used. `authorized`: the folder of authorised keys, where it is not that one. It may be a
+  /// link whose maker gives it another folder: the keys of that one count at the next question.
+  static Result<std::unique_ptr<KeyBook>> open(const std::filesystem::path& keys_dir, size_t most = 4096,
+                                               const std::filesystem::path& authorized = {});
   ~KeyBook();
   KeyBook(const KeyBook&) = delete;
   KeyBook& operator=(const KeyBook&) = delete;

@@ -116,6 +116,42 @@ TEST_CASE("keys: a folder that others may write, that goes, or that another take
   CHECK_FALSE(book->find(fresh).has_value());
 }
 
+// A Secret's volume: open to all at its top, where every name is a link; what a link ..data leads to is the keeper's
+// alone, and a change is a new folder that the link is given.
+TEST_CASE("keys: a folder of a Kubernetes Secret is followed from one version to the next") {
+  const Folder folder;
+  const auto volume = folder.folder.path() / "secret";
+  std::filesystem::create_directory(volume);
+  REQUIRE(chmod(volume.c_str(), 01777) == 0);
+  const auto publish = [&](const std::string& version, const std::string& name) {
+    const auto fresh = volume / (".." + version);
+    std::filesystem::create_directory(fresh);
+    REQUIRE(chmod(fresh.c_str(), 0755) == 0);
+    std::string key = folder.add(name, "user", fresh / (name + ".key"));
+    std::filesystem::create_symlink(".." + version, volume / "..data_tmp");
+    std::filesystem::rename(volume / "..data_tmp", volume / "..data");
+    std::filesystem::create_symlink("..data/" + name + ".key", volume / (name + ".key"));
+    return key;
+  };
+  const std::string first = publish("1", "a");
+  CHECK_FALSE(KeyBook::open(folder.keys, 10, volume).ok());  // anybody could add a key there
+  auto book = KeyBook::open(folder.keys, 10, volume / "..data");
+  REQUIRE(book.ok());
+  CHECK((*book)->find(first).has_value());
+
+  const std::string second = publish("2", "b");
+  CHECK((*book)->find(second).has_value());
+  CHECK_FALSE((*book)->find(first).has_value());
+
+  std::atomic<int> told{0};
+  (*book)->on_change([&] { ++told; });
+  publish("3", "c");
+  std::filesystem::remove_all(volume / "..2");  // as the keeper does afterwards; nobody asks
+  while (told == 0) usleep(1000);
+  CHECK_FALSE((*book)->find(second).has_value());
+  (*book)->on_change(nullptr);
+}
+
 TEST_CASE("keys: without a manager's key there are none, and it may be nobody's to read") {
   const testing::TempFolder empty;
   CHECK(KeyBook::open(empty.path() / "keys").error().code == Code::kNotFound);

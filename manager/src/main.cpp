@@ -34,7 +34,7 @@ const std::map<std::string, policy::QueueOrder> kQueueOrders{{"submission", poli
 struct Options {
   std::string run_dir, state_dir, group, audit_log;
   LogOptions log;
-  std::string publish_endpoint, events_endpoint, commands_endpoint, listen, keys_dir;
+  std::string publish_endpoint, events_endpoint, commands_endpoint, listen, keys_dir, authorized_dir;
   bool no_broker = false;
   std::string budget_pct = "1", queue = "submission";
   int64_t holdout_block_ms = 3000, default_memory_mib = 2048, worker_timeout_ms = 5000, profile_timeout_ms = 180'000;
@@ -62,6 +62,8 @@ void declare(CLI::App& app, Options& o) {
       "--listen", o.listen,
       "also take commands over TCP, by keys: tcp://HOST:PORT (* for all addresses); events on the next port");
   app.add_option("--keys-dir", o.keys_dir, "the network's keys (freeride-ctl keys); default: keys in the state dir");
+  app.add_option("--authorized-dir", o.authorized_dir,
+                 "the authorised keys, where they lie elsewhere; default: authorized in the keys dir");
   app.add_flag("--no-broker", o.no_broker, "a freeride-bus runs the event broker");
   app.add_option("--holdout-pct", o.core.job.holdout_pct,
                  "share of iterations without side tasks, to measure I against; 0: do not measure")
@@ -217,7 +219,7 @@ Status prepare_network(const Options& o, const Paths& paths, zmq::context_t& con
   if (auto next = take(network.events.endpoint, bus::events_port_of(o.listen)); !next) return next;
   if (auto next = take(network.nodes.port.endpoint, bus::nodes_port_of(o.listen)); !next) return next;
   const std::filesystem::path folder = o.keys_dir.empty() ? paths.keys_dir() : std::filesystem::path(o.keys_dir);
-  auto keys = manager::KeyBook::open(folder, o.core.limits.keys());
+  auto keys = manager::KeyBook::open(folder, o.core.limits.keys(), o.authorized_dir);
   if (keys) {
     network.keys = std::move(*keys);
     const auto admits = [&book = *network.keys](const std::string& key) { return book.admits(key); };

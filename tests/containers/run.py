@@ -4,9 +4,9 @@
     tests/containers/run.py --build build/dev --out build/docker
 
 Builds the image, checks the units, runs the misbehaving suite with the worker in a container, and the main job twice,
-short: as compose.yaml's service `worker` (root without most capabilities) and as `worker-unprivileged`. Exit code 0:
-all went well; 1: something did not, and the last line says what. Needs a Docker engine, or root to start one; there is
-no run without."""
+short: as compose.yaml's service `worker` (root without most capabilities) and as `worker-unprivileged`; then the pods
+of the manifests for Kubernetes (tests/kubernetes). Exit code 0: all went well; 1: something did not, and the last line
+says what. Needs a Docker engine, or root to start one; there is no run without."""
 
 import argparse
 import os
@@ -18,7 +18,9 @@ import sys
 import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(SOURCE / "demo"), str(SOURCE / "tests")]
+sys.path[:0] = [str(SOURCE / "demo"), str(SOURCE / "tests"), str(SOURCE / "tests/kubernetes")]
+import cluster
+
 import in_container
 import misbehaving
 from engine import Engine, EngineError
@@ -188,6 +190,7 @@ def main(argv=None):
             faults += misbehaving_suite(options, engine, groups)
             faults += main_job(options, engine, "worker", 0, options.seconds, groups)
             faults += main_job(options, engine, "worker-unprivileged", USER, options.seconds / 2)
+            faults += cluster.run(engine, options.build, IMAGE)
             faults += left_behind(engine)
     except (EngineError, subprocess.CalledProcessError) as error:
         faults.append(str(error))
