@@ -497,8 +497,7 @@ std::string advice(const std::string& text) {
   }
   if (says("Can't mount proc")) {
     return "this container hides parts of /proc: start it with --security-opt systempaths=unconfined, or mount the "
-           "host's "
-           "/proc anywhere in it (docs/kubernetes.md)";
+           "host's /proc anywhere in it (docs/kubernetes.md)";
   }
   if (says("namespace") || says("uid map") || says("Operation not permitted") || says("No space left")) {
     return "user namespaces are needed: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000, "
