@@ -21,6 +21,7 @@ namespace freeride::bus {
   X(CommandDone)               \
   X(TrainingPlan)              \
   X(GpuFault)                  \
+  X(DeviceAlarm)               \
   X(RecordingGap)
 
 // X(Type): a request, with kCommand.
