@@ -249,7 +249,9 @@ class Run:
         out = self.place / "user/results.jsonl"
         lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         failures = self.place / "user/results.failed.jsonl"
-        failed = {json.loads(line)["index"] for line in failures.read_text().splitlines()} if failures.exists() else set()
+        failed = (
+            {json.loads(line)["index"] for line in failures.read_text().splitlines()} if failures.exists() else set()
+        )
         counted = collections.Counter(one["index"] for one in lines)
         poison = {item["n"] for item in self.items if item["poison"]}
         marks = collections.Counter(name.split("-")[0] for name in os.listdir(self.place / "marks"))

@@ -18,6 +18,7 @@ import time
 
 import gpu_work
 import hook_gpu_harvest as harvest
+
 from gpu import endless
 
 FOLDER = tempfile.mkdtemp(prefix="endless-")
@@ -75,7 +76,9 @@ def try_out():
 def main():
     parser = harvest.parser_of(__doc__.splitlines()[0])
     parser.set_defaults(seconds="canary=60,generate=60,evaluate=60", blocks=2, iterations=4, ways="two_phase")
-    parser.add_argument("--load", default="--interface imperative", help="more flags of freeride-ctl load, of Python tasks")
+    parser.add_argument(
+        "--load", default="--interface imperative", help="more flags of freeride-ctl load, of Python tasks"
+    )
     parser.add_argument("--try", dest="trying", action="store_true", help="on a CPU, small, without a training")
     options = parser.parse_args()
     endless.write(FOLDER)

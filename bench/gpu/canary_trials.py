@@ -36,7 +36,12 @@ def main():
         sys.exit(f"canary_trials: {done.stderr.strip()}")
     metrics = json.loads(done.stdout.splitlines()[-1])["metrics"]
     injected, found = int(metrics["injected"]), int(metrics["alarm.wrong"])
-    result = {"device": options.device, "injected": injected, "found": found, "found_pct": round(100 * found / injected, 2)}
+    result = {
+        "device": options.device,
+        "injected": injected,
+        "found": found,
+        "found_pct": round(100 * found / injected, 2),
+    }
     text = json.dumps(result)
     print(text)
     if options.out:

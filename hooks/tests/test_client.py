@@ -60,7 +60,14 @@ def said(code, message, hint=""):
 def task_json(state="RUNNING", kind="", labels=None):
     verdict = {"kind": kind, "cause": "steps", "reason": "it has made 5 steps"} if kind else {}
     counters = {"steps": 5, "harvested_ns": 2_000_000_000, "metrics": {"n": 1.5}}
-    state = {"task": "t", "state": state, "reason": "why", "worker": "h:cpu-0", "counters": counters, "verdict": verdict}
+    state = {
+        "task": "t",
+        "state": state,
+        "reason": "why",
+        "worker": "h:cpu-0",
+        "counters": counters,
+        "verdict": verdict,
+    }
     return json.dumps({"task": {"state": state, "load": {"labels": labels or {}}}})
 
 
@@ -145,7 +152,13 @@ def test_submit_says_what_was_asked(ctl):
     assert "--param scale=14 --param repeat=0 --stage 1 --when-idle --read /a --read /b:/c" in words
     assert "--memory" not in words
     seen = task.status()
-    assert (seen.state, seen.steps, seen.harvested_s, seen.metrics, seen.verdict) == ("RUNNING", 5, 2.0, {"n": 1.5}, None)
+    assert (seen.state, seen.steps, seen.harvested_s, seen.metrics, seen.verdict) == (
+        "RUNNING",
+        5,
+        2.0,
+        {"n": 1.5},
+        None,
+    )
     verdict = task.wait()
     assert verdict == client.Verdict("finished", "steps", "it has made 5 steps") and verdict.good
 
@@ -201,7 +214,9 @@ def test_a_batch_is_submitted_once_whatever_becomes_of_the_answer(ctl):
         batch.folder / "results.jsonl",
     )  # fmt: skip
     # It had not: it is asked again.
-    ctl.answers(**{"batch_submit": [SILENT, (0, "{}", "")], "batch_ls": [(0, '{"batches":[]}', ""), (0, "BATCHES", "")]})
+    ctl.answers(
+        **{"batch_submit": [SILENT, (0, "{}", "")], "batch_ls": [(0, '{"batches":[]}', ""), (0, "BATCHES", "")]}
+    )
     assert list(ctl.client.batch("score.py", [3]).results()) == [3]
 
 

@@ -84,7 +84,9 @@ class Checkpoint:
     @staticmethod
     def matters(name):
         """Optimizer and random states may come after the weights, and are not read."""
-        return name == "config.json" or (name.endswith((*WEIGHTS, ".index.json")) and name.startswith(("model", "pytorch_model")))
+        return name == "config.json" or (
+            name.endswith((*WEIGHTS, ".index.json")) and name.startswith(("model", "pytorch_model"))
+        )
 
     def files(self):
         """Its files of weights. None: the list of shards names one that is not there."""
@@ -271,7 +273,9 @@ class Evaluate(SideTask):
         if self.now is None or not self.sums:
             return b"{}"
         checkpoint, look = self.current
-        return json.dumps({"checkpoint": checkpoint.name, "identity": identity(look), "at": self.at, "sums": self.sums}).encode()
+        return json.dumps(
+            {"checkpoint": checkpoint.name, "identity": identity(look), "at": self.at, "sums": self.sums}
+        ).encode()
 
     def RestoreState(self, version, state):
         if version != self.state_version:
@@ -378,7 +382,9 @@ class Evaluate(SideTask):
             for name, tensor in self.tensors(path):
                 if name in wanted:
                     if wanted[name].shape != tensor.shape:
-                        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, the model's {tuple(wanted[name].shape)}")
+                        raise ValueError(
+                            f"{name} has the shape {tuple(tensor.shape)}, the model's {tuple(wanted[name].shape)}"
+                        )
                     wanted[name].copy_(tensor)
                     read.add(wanted[name].data_ptr())
                     bytes_read += tensor.numel() * tensor.element_size()

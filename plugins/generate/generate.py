@@ -103,9 +103,13 @@ class Generate(Stream):
 
     def check_model(self):
         config, settings = self.net.config, self.net.generation_config
-        odd = [kind for kind in getattr(config, "layer_types", None) or [] if "attention" not in kind or "linear" in kind]
+        odd = [
+            kind for kind in getattr(config, "layer_types", None) or [] if "attention" not in kind or "linear" in kind
+        ]
         if config.is_encoder_decoder or odd:
-            raise TaskError(f"{self.model}: a model of type {config.model_type} keeps more than keys and values of one text")
+            raise TaskError(
+                f"{self.model}: a model of type {config.model_type} keeps more than keys and values of one text"
+            )
         for name, plain in NOT_GREEDY.items():
             value = getattr(settings, name, None)
             if value is not None and value != plain:
@@ -126,7 +130,9 @@ class Generate(Stream):
             return
         self.free = list(range(self.sequences))
         self.cache = SlotCache(self.sequences, self.limit)
-        self.one_logit = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self.net.forward).parameters else {}
+        self.one_logit = (
+            {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self.net.forward).parameters else {}
+        )
         self.tokens = torch.zeros((self.sequences, 1), dtype=torch.long, device=self.torch_device)
         self.positions = torch.zeros_like(self.tokens)
         self.captured = {}

@@ -52,11 +52,7 @@ def system(place):
 def notebook(system, place, text):
     """Alice's program; its output is lines of JSON by say()."""
     script = "import json\nfrom freeride import client\nsay = lambda value: print(json.dumps(value), flush=True)\n"
-    env = {
-        **system.env,
-        "FREERIDE_CTL": str(BUILD / "bin/freeride-ctl"),
-        "FREERIDE_DATA": str(place / "alice"),
-    }
+    env = {**system.env, "FREERIDE_CTL": str(BUILD / "bin/freeride-ctl"), "FREERIDE_DATA": str(place / "alice")}
     user = ["setpriv", f"--reuid={ALICE}", f"--regid={ALICES_GROUP}", f"--groups={ALICES_GROUP}"]
     return subprocess.Popen(
         [*user, "/usr/bin/python3", "-c", script + textwrap.dedent(text)],

@@ -8,11 +8,10 @@ import signal
 import threading
 import time
 
+import evaluate
 import pytest
 import torch
 from tiny import save_model, sentences
-
-import evaluate
 
 SETTLE_S = 0.3
 

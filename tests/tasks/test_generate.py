@@ -1,10 +1,9 @@
 """The side task generate: what it makes is what model.generate() makes, whoever is beside it."""
 
+import generate
 import pytest
 import torch
 from tiny import save_model, sentences
-
-import generate
 
 PROMPTS = sentences(24, seed=7)
 
@@ -87,7 +86,12 @@ def test_a_prompt_as_long_as_the_model_knows(llama):
 def test_bad_items_are_that_items(llama):
     folder, _, tokenizer = llama
     task = open_task(folder)
-    for item, said in (({"text": "x"}, "no text 'prompt'"), (3, "no text"), ("", "no tokens"), ("the " * 200, "room for 95")):
+    for item, said in (
+        ({"text": "x"}, "no text 'prompt'"),
+        (3, "no text"),
+        ("", "no tokens"),
+        ("the " * 200, "room for 95"),
+    ):
         with pytest.raises(ValueError, match=said):
             task.begin(item)
     assert not task.joining

@@ -4,13 +4,15 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 
 import pytest
 import torch
-from rig.testing import SOURCE, System, until
 from tiny import save_model, sentences
+
+from rig.testing import SOURCE, System, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files under another user's rights")
 
@@ -41,8 +43,6 @@ def give_to_alice(folder):
 
 
 def as_alice(system, *words, timeout=300):
-    import subprocess
-
     user = ["setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--clear-groups"]
     program = system.tree.program("freeride-ctl")
     done = subprocess.run(
@@ -50,6 +50,10 @@ def as_alice(system, *words, timeout=300):
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
+
+
+def lines_of(path):
+    return path.read_text().count("\n") if path.exists() else 0
 
 
 def test_generate_as_a_batch(system, place):
@@ -90,7 +94,7 @@ def test_evaluate_while_checkpoints_appear(system, place):
         save_model(runs / f"checkpoint-{step}.tmp", seed=step)
         give_to_alice(runs / f"checkpoint-{step}.tmp")
         (runs / f"checkpoint-{step}.tmp").rename(runs / f"checkpoint-{step}")
-        until(lambda: len((written / "scores.jsonl").read_text().splitlines() if (written / "scores.jsonl").exists() else []) == step // 100, "a score")  # noqa: B023,E501
+        until(lambda count=step // 100: lines_of(written / "scores.jsonl") == count, "a score")
     assert system.wait_verdict("evaluate")["kind"] == "finished"
     lines = [json.loads(line) for line in (written / "scores.jsonl").read_text().splitlines()]
     assert [one["step"] for one in lines] == [100, 200] and lines[0]["loss"] != lines[1]["loss"]

@@ -37,7 +37,11 @@ def save_model(folder, kind="llama", seed=1):
 
     tokenizer = save_tokenizer(folder)
     torch.manual_seed(seed)
-    shape = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    shape = {
+        "vocab_size": len(tokenizer),
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     if kind == "gpt2":
         config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=96, bos_token_id=None, **shape)
     else:
@@ -45,10 +49,9 @@ def save_model(folder, kind="llama", seed=1):
             hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=96, bos_token_id=None, initializer_range=0.3, **shape,
         )  # fmt: skip
-    made = {
-        "label": transformers.AutoModelForSequenceClassification,
-        "embed": transformers.AutoModel,
-    }.get(kind, transformers.AutoModelForCausalLM)
+    made = {"label": transformers.AutoModelForSequenceClassification, "embed": transformers.AutoModel}.get(
+        kind, transformers.AutoModelForCausalLM
+    )
     if kind == "label":
         config.num_labels, config.id2label = 3, {0: "good", 1: "bad", 2: "neither"}
         config.label2id = {name: number for number, name in config.id2label.items()}

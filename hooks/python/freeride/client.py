@@ -304,7 +304,9 @@ class Client:
         self.patience_s = patience_s
 
     # ---- side tasks
-    def submit(self, plugin: Path, *, name: str | None = None, params: Mapping[str, Any] | None = None, **options: Any) -> Task:
+    def submit(
+        self, plugin: Path, *, name: str | None = None, params: Mapping[str, Any] | None = None, **options: Any
+    ) -> Task:
         """freeride-ctl load: runs a plugin as a side task. `options` are its options: stage=1, memory="2GiB",
         when_idle=True, python=sys.executable, read=["/data/texts"]. A plugin with '/' in it, and a file that is there, is
         a file; else it is a name from the drop folder."""
@@ -479,17 +481,29 @@ class Client:
 
     def _call(self, *words: Any) -> dict:
         self._program = self._program or _find_program()
-        command = [self._program, "--format", "json", "--errors", "json", *self._globals, *(str(word) for word in words)]
+        command = [
+            self._program,
+            "--format",
+            "json",
+            "--errors",
+            "json",
+            *self._globals,
+            *(str(word) for word in words),
+        ]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         except OSError as error:
-            raise Unavailable(f"{self._program} cannot be started: {error.strerror}", "name it in FREERIDE_CTL") from None
+            raise Unavailable(
+                f"{self._program} cannot be started: {error.strerror}", "name it in FREERIDE_CTL"
+            ) from None
         if done.returncode != 0:
             raise _error_of(done.stderr, done.returncode)
         try:
             return json.loads(done.stdout) if done.stdout.strip() else {}
         except ValueError:
-            raise FreeRideError("freeride-ctl's answer cannot be read", "install client and freeride-ctl of one version") from None
+            raise FreeRideError(
+                "freeride-ctl's answer cannot be read", "install client and freeride-ctl of one version"
+            ) from None
 
     @staticmethod
     def _plugin(plugin: Path) -> str:
@@ -573,7 +587,9 @@ class Batch:
             if progress is not None:
                 progress(status)
             if status.state == "failed":
-                raise BatchFailed(f"batch {self.name} has failed: {status.reason}", f"{status.output}.parts is kept", "failed")
+                raise BatchFailed(
+                    f"batch {self.name} has failed: {status.reason}", f"{status.output}.parts is kept", "failed"
+                )
             if status.ended:
                 return status
             if end is not None and time.monotonic() >= end:
