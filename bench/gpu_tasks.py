@@ -19,7 +19,7 @@ import time
 import gpu_work
 import hook_gpu_harvest as harvest
 
-from gpu import endless
+import endless
 
 FOLDER = tempfile.mkdtemp(prefix="endless-")
 TASKS = {

@@ -45,7 +45,11 @@ def run(task, there, seconds=60):
         assert time.monotonic() < end, "not in time"
         if task.RunNextStep() is evaluate.Step.FINISHED:
             return
-    return
+
+
+def run_for(task, seconds):
+    until = time.monotonic() + seconds
+    run(task, lambda: time.monotonic() > until)
 
 
 def scores(place):
@@ -92,8 +96,7 @@ def test_each_checkpoint_once_and_rightly(place):
     save(place, "checkpoint-30", 3)
     run(task, lambda: len(scores(place)) == 3)
     again = open_task(place)
-    until = time.monotonic() + 4 * SETTLE_S
-    run(again, lambda: time.monotonic() > until)
+    run_for(again, 4 * SETTLE_S)
     found = scores(place)
     assert [(one["checkpoint"], one["step"]) for one in found] == [(f"checkpoint-{n}", n) for n in (10, 20, 30)]
     for one, seed in zip(found, (1, 2, 3)):
@@ -143,8 +146,7 @@ def test_what_is_half_written_is_not_read(place):
         with open(target / "model.safetensors", "ab") as file:
             file.write(content[part * len(content) // 3 : (part + 1) * len(content) // 3])
         if part < 2:
-            until = time.monotonic() + 3 * SETTLE_S
-            run(task, lambda: time.monotonic() > until)  # noqa: B023: it is called at once
+            run_for(task, 3 * SETTLE_S)
             assert opened == [] and scores(place) == []
     run(task, lambda: len(scores(place)) == 1)
     assert scores(place)[0]["loss"] == pytest.approx(expected_loss(place, 4)[0], rel=1e-4)
@@ -159,11 +161,9 @@ def test_shards_and_markers_are_waited_for(place):
     assert len(shards) > 1
     shards[-1].rename(place / "held back")
     task = open_task(place, marker="done")
-    wait = time.monotonic() + 3 * SETTLE_S
-    run(task, lambda: time.monotonic() > wait)
+    run_for(task, 3 * SETTLE_S)
     (place / "held back").rename(shards[-1])
-    more = time.monotonic() + 3 * SETTLE_S
-    run(task, lambda: time.monotonic() > more)
+    run_for(task, 3 * SETTLE_S)
     assert scores(place) == []
     (target / "done").touch()
     run(task, lambda: len(scores(place)) == 1)
