@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "freeride/bus/events.hpp"
+#include "freeride/bus/device_alarm.hpp"
 
 namespace freeride::bus::detail {
 namespace {

@@ -93,7 +93,7 @@ def test_results_come_in_order_while_the_manager_is_killed(system, place):
 
 
 def test_failed_items_tasks_and_errors(system, place):
-    shutil.copy(find_plugin("counter.so"), place)
+    shutil.copy(find_plugin("canary.so"), place)
     process = notebook(
         system,
         place,
@@ -105,7 +105,7 @@ def test_failed_items_tasks_and_errors(system, place):
             client.map("{place}/nothing.py", items)
         except client.FreeRideError as error:
             say([type(error).__name__, error.message, error.hint])
-        task = client.submit("{place}/counter.so", name="counter", params={{"step_us": 100}}, steps=20, when_idle=True)
+        task = client.submit("{place}/canary.so", params={{"memory_mib": 1}}, steps=20, when_idle=True)
         verdict, = client.wait(task)
         say([verdict.kind, task.status().steps])
         try:

@@ -11,6 +11,7 @@
 
 #include "clock_map.hpp"
 #include "freeride/bus/commands.hpp"
+#include "freeride/bus/device_alarm.hpp"
 
 namespace freeride::web {
 

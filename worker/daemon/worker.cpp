@@ -22,6 +22,7 @@
 #include "freeride/base/names.hpp"
 #include "freeride/base/priority.hpp"
 #include "freeride/base/utf8.hpp"
+#include "freeride/bus/device_alarm.hpp"
 #include "tasks/granted_files.hpp"
 #include "tasks/task_folders.hpp"
 #include "tasks/verdicts.hpp"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "freeride/bus/commands.hpp"
+#include "freeride/bus/device_alarm.hpp"
 #include "freeride/bus/events.hpp"
 
 namespace freeride::bus {
