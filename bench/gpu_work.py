@@ -21,15 +21,21 @@ TASKS = {
     "generation": (str(harvest.HERE / "gpu/eager_generation.py"), "24GiB", [], True),
     "training": (str(harvest.HERE.parent / "plugins/python/resnet18.py"), "16GiB", ["batch=64"], True),
 }
-harvest.TASKS.update(TASKS)
 
 
 class WorkRun(harvest.Run):
+    tasks = TASKS
+
     def __init__(self, options):
         super().__init__(options)
-        self.record["alone"] = {name: alone(name) for name in options.seconds if name in TASKS}
+        harvest.TASKS.update(self.tasks)
+        self.record["alone"] = {name: self.alone(name) for name in options.seconds if name in self.tasks}
         self.first_step_s, self.names, self.made = None, [], []
         print("alone", json.dumps(self.record["alone"]), flush=True)
+
+    def alone(self, name):
+        file, _, params, _ = self.tasks[name]
+        return alone(file, params)
 
     def load(self, names, plugin, params, *words):
         self.names = names
@@ -77,13 +83,12 @@ class WorkRun(harvest.Run):
         }
 
 
-def alone(name):
-    file, _, params, _ = TASKS[name]
+def alone(file, params):
     done = subprocess.run(
         [sys.executable, harvest.HERE / "gpu/alone.py", file, *params], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise harvest.Failure(f"{name} alone: {done.stderr[-2000:]}")
+        raise harvest.Failure(f"{file} alone: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

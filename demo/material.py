@@ -16,6 +16,7 @@ SIDE_TASKS = {
     "resnet18": lambda graph, pictures: TINY_TRAINING,
     "resnet50": lambda graph, pictures: TINY_TRAINING,
     "vgg19": lambda graph, pictures: TINY_TRAINING,
+    "canary": lambda graph, pictures: ["memory_mib=1"],
 }
 
 

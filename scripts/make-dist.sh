@@ -17,6 +17,7 @@ mkdir -p "$out"/{plugins/resnet,include/freeride}
 cp plugins/resnet/{resnet18,resnet50,vgg19,training,models}.cpp plugins/resnet/{training,models,version,memory}.hpp "$out/plugins/resnet/"
 cp plugin-api/include/freeride/plugin.h* "$out/include/freeride/"
 cp -r plugins/python "$out/plugins/"
+cp plugins/generate/generate.py plugins/evaluate/evaluate.py "$out/plugins/"
 cp hooks/python/freeride/*.py "$out/python/freeride/"
 cp hooks/examples/train_gpt.py "$out/examples/"
 for library in hook memory; do  # where the package looks first

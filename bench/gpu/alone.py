@@ -1,11 +1,13 @@
 """How many steps a second a Python side task makes with a GPU to itself, driven as its author would try it: no runner, no
-leases. alone.py FILE [KEY=VALUE …]; prints JSON.
+leases. alone.py FILE [KEY=VALUE …]; prints JSON. BENCH_DEVICE (gpu-0), BENCH_WARM_UP_S and BENCH_COUNTED_S are for trying
+it out.
 
 First steps are slower than the rest, and not for one step only: a generation that grows by a token a step asks for memory
 that it has not had yet in each of them, until its second round. So what counts are the last seconds of many."""
 
 import importlib.util
 import json
+import os
 import pathlib
 import sys
 import time
@@ -13,7 +15,8 @@ import time
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "plugin-api/python"))
 import freeride_plugin
 
-WARM_UP_S, COUNTED_S = 22, 8
+WARM_UP_S = float(os.environ.get("BENCH_WARM_UP_S", 22))
+COUNTED_S = float(os.environ.get("BENCH_COUNTED_S", 8))
 
 
 def timed(task):
@@ -32,7 +35,7 @@ def main():
     for word in sys.argv[2:]:
         key, _, value = word.partition("=")
         task.__dict__[key] = getattr(kind, key).parse(value)
-    task.device = "gpu-0"
+    task.device = os.environ.get("BENCH_DEVICE", "gpu-0")
     task.CreateSideTask()
     task.InitSideTask()
     durations, ends = [], []

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "freeride/bus/events.hpp"
+#include "freeride/bus/device_alarm.hpp"
 
 namespace freeride::bus::detail {
 namespace {
@@ -41,8 +41,8 @@ const std::vector<std::string>& of_bubbles() {
 const std::vector<std::string>& always_of_hosts() {
   static const std::vector<std::string> kPrefixes = {
       std::string(TrainingState::kTopic) + "/", std::string(TrainingIteration::kTopic) + "/",
-      std::string(TaskProgress::kTopic) + "/", std::string(PluginState::kTopic) + "/",
-      std::string(GpuFault::kTopic) + "/"};
+      std::string(TaskProgress::kTopic) + "/",  std::string(PluginState::kTopic) + "/",
+      std::string(GpuFault::kTopic) + "/",      std::string(DeviceAlarm::kTopic) + "/"};
   return kPrefixes;
 }
 

@@ -201,7 +201,9 @@ Result<int> run_batch(Session& session, BatchArguments arguments) {
     if (!session.json()) session.out() << printable("no items: " + files.output.string() + " is empty") << "\n";
     return kExitOk;
   }
-  const auto reply = submit(session, arguments, files, id, *items);
+  auto reply = submit(session, arguments, files, id, *items);
+  if (!reply && use_shipped_plugin(reply.error(), arguments.load))
+    reply = submit(session, arguments, files, id, *items);
   if (!reply) {
     // One that may have been taken after all keeps its files: only the manager's own word says that it was not.
     static constexpr std::array kRefused = {Code::kInvalidArgument, Code::kPermission, Code::kAlreadyExists,

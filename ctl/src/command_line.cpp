@@ -11,6 +11,7 @@
 
 #include "batch.hpp"
 #include "drain.hpp"
+#include "error_line.hpp"
 #include "events.hpp"
 #include "exit_code.hpp"
 #include "format.hpp"
@@ -83,7 +84,7 @@ using Action = std::function<Result<int>(Session&)>;
 
 // Everything the command line can say. Lives as long as the CLI::App that points into it.
 struct Arguments {
-  std::string run_dir, manager, key, commands_endpoint, events_endpoint, format = "table";
+  std::string run_dir, manager, key, commands_endpoint, events_endpoint, format = "table", errors = "text";
   KeysArguments keys;
   double timeout_s = 5;
   LoadArguments load;
@@ -148,6 +149,9 @@ void add_globals(CLI::App& app, Arguments& arguments) {
                  "ZeroMQ endpoint of the events, instead of the one in --run-dir");
   app.add_option("--format", arguments.format, "table, json, or of lists csv")
       ->check(CLI::IsMember({"table", "json", "csv"}))
+      ->capture_default_str();
+  app.add_option("--errors", arguments.errors, "text, or for programs json: code, message and hint, an error a line")
+      ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   app.add_option("--timeout", arguments.timeout_s, "seconds to wait for the manager")
       ->check(within(0.01, 86400.0))
@@ -542,9 +546,14 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   });
 }
 
-int fail(std::ostream& err, const Error& error) {
-  err << "freeride-ctl: " << printable(error.text()) << "\n";
-  return exit_code(error);
+// How errors are said is known before the command line is: what is wrong with that is one, too.
+bool wants_json_errors(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--errors=json" || (word == "--errors" && i + 1 < argc && std::string_view(argv[i + 1]) == "json"))
+      return true;
+  }
+  return false;
 }
 
 // Where the manager is: on another host, or in the run directory.
@@ -626,6 +635,11 @@ Status check_output(const Arguments& arguments) {
 int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
   CLI::App app("Loads, watches and steers side tasks that run in the bubbles of pipeline-parallel training.",
                "freeride-ctl");
+  const bool json_errors = wants_json_errors(argc, argv);
+  const auto fail = [&err, json_errors](const Error& error) {
+    err << error_line(error, json_errors) << "\n";
+    return exit_code(error);
+  };
   app.set_version_flag("--version", FREERIDE_VERSION);
   app.require_subcommand(1);
   app.fallthrough();  // global options may follow the verb, and sub-subcommands inherit this
@@ -639,11 +653,11 @@ int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error, out, err);  // --help, --version
-    if (const auto unknown = unknown_verb(app, argc, argv)) return fail(err, *unknown);
-    return fail(err, Error{Code::kInvalidArgument, error.what(), "see freeride-ctl --help"});
+    if (const auto unknown = unknown_verb(app, argc, argv)) return fail(*unknown);
+    return fail(Error{Code::kInvalidArgument, error.what(), "see freeride-ctl --help"});
   }
-  if (!bound) return fail(err, bound.error());
-  if (auto possible = check_output(arguments); !possible) return fail(err, possible.error());
+  if (!bound) return fail(bound.error());
+  if (auto possible = check_output(arguments); !possible) return fail(possible.error());
   Paths paths = Paths::defaults();
   paths.run_dir = Paths::run_dir_with("commands.sock", arguments.run_dir);
   Options options;
@@ -653,12 +667,13 @@ int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
                                                : Format::kTable;
   options.columns = arguments.columns;
   options.colour = wants_colour();
+  options.json_errors = json_errors;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.timeout_s * 1000));
   Session session(options, out);
   const auto code = arguments.action(session);
   out.flush();
-  if (!code) return fail(err, code.error());
-  if (!out) return fail(err, Error{Code::kInternal, "cannot write to the standard output", ""});
+  if (!code) return fail(code.error());
+  if (!out) return fail(Error{Code::kInternal, "cannot write to the standard output", ""});
   return *code;
 }
 
@@ -668,7 +683,9 @@ int run(int argc, char** argv, std::ostream& out, std::ostream& err) {
   try {
     return parse_and_act(argc, argv, out, err);
   } catch (const std::exception& error) {  // out of memory, or a library's own
-    return fail(err, Error{Code::kInternal, error.what(), ""});
+    const Error said{Code::kInternal, error.what(), ""};
+    err << error_line(said, wants_json_errors(argc, argv)) << "\n";
+    return exit_code(said);
   }
 }
 

@@ -697,6 +697,10 @@ TEST_CASE("the manager's errors become exit codes and one line") {
     CHECK(outcome.code == expected);
     CHECK(outcome.out.empty());
     CHECK(outcome.err == "freeride-ctl: it did not work?[2J?at all; do something\n");
+    const auto apart = manager.ask({"task", "x", "--errors", "json"});
+    CHECK(apart.code == expected);
+    CHECK(json::parse(apart.err) ==
+          json{{"code", to_string(error)}, {"message", "it did not work\x1b[2J\nat all"}, {"hint", "do something"}});
   }
 }
 

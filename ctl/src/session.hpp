@@ -26,6 +26,7 @@ struct Options {
   Format format = Format::kTable;
   std::string columns;  ///< of lists; empty: all
   bool colour = false;
+  bool json_errors = false;
   std::chrono::milliseconds timeout{5000};
 };
 

@@ -11,6 +11,7 @@
 #include <set>
 #include <type_traits>
 
+#include "error_line.hpp"
 #include "exit_code.hpp"
 #include "format.hpp"
 #include "freeride/base/files.hpp"
@@ -107,7 +108,7 @@ Result<int> change(Session& session, const std::vector<std::string>& tasks) {
     if (!reply) {
       const Error error = with_near_task(session, reply.error(), task);
       if (first) {
-        std::cerr << "freeride-ctl: " << printable(error.text()) << "\n";
+        std::cerr << error_line(error, session.options().json_errors) << "\n";
       } else {
         first = error;
       }

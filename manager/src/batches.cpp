@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMostBatches = 256, kMostMembers = 256, kMostRanges = 16;
 constexpr uint64_t kMostItems = 1'000'000'000, kMostAtOnce = 50'000;
+constexpr uint64_t kMostWanted = 4096;  // by a member's own word
 constexpr size_t kMostFailures = 4096;  // they travel with the order to put the output together
 constexpr size_t kMostReason = 120;
 constexpr uint32_t kTries = 3, kMostTries = 100, kAssemblyTries = 3;
@@ -406,8 +407,10 @@ void Batches::hand_out(Batch& batch) {
     const Task* task = the_.tasks.by_id(id);
     if (task == nullptr || !task->live() || !initialised(*task) || task->row.stopping || member.idle_at) continue;
     // But never so little that it waits for the next report.
-    const uint64_t share = std::max({uint64_t{1}, member.most / 5, batch.ledger.left() / (2 * batch.members.size())});
-    const uint64_t most = std::min(member.most, share);
+    // A plugin whose items are under way side by side says how many it wants of them.
+    const uint64_t wants = std::max(member.most, std::min(figure(*task, "batch.wants"), kMostWanted));
+    const uint64_t share = std::max({uint64_t{1}, wants / 5, batch.ledger.left() / (2 * batch.members.size())});
+    const uint64_t most = std::min(wants, share);
     auto has = batch.ledger.given_to(id);
     uint64_t items = 0;
     for (const auto& one : has) items += one.count - one.done;

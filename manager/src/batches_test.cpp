@@ -220,6 +220,28 @@ TEST_CASE("what a lost worker's member had is given to another") {
   CHECK(house.batch().done == 200);
 }
 
+TEST_CASE("a member whose items are under way side by side has as many as it wants, within bounds") {
+  BatchHouse house;
+  REQUIRE(house.submit(100'000).ok());
+  house.pass(3, {&house.one, &house.two});
+  const auto given = [&](FakeWorker& worker) {
+    uint64_t items = 0;
+    for (const Range& range : house.ranges(worker)) items += range.count;
+    return items;
+  };
+  const uint64_t before = given(house.one);
+  CHECK(before < 16);
+  house.member(house.one).counters.metrics["batch.wants"] = 64;
+  house.member(house.two).counters.metrics["batch.wants"] = 1e12;
+  house.pass(2, {&house.one, &house.two});
+  CHECK(given(house.one) >= 64);
+  CHECK(given(house.one) <= 64 + before);
+  CHECK(given(house.two) >= 64);
+  CHECK(given(house.two) <= 4096 + before);
+  house.work_off();
+  CHECK(house.batch().done == 100'000);
+}
+
 TEST_CASE("a member that makes no step holds its batch up for half a minute, and no longer") {
   BatchHouse house;
   REQUIRE(house.submit(100).ok());

@@ -48,6 +48,7 @@ import zlib
 __all__ = [
     "SideTask",
     "Batch",
+    "Stream",
     "Param",
     "Step",
     "StepAbandoned",
@@ -262,6 +263,33 @@ class Batch(SideTask):
         self._run.step()
 
 
+class Stream(Batch):
+    """A batch whose items are under way side by side, and come and go one by one: what decodes a token of many sequences in
+    a step. Inherit, and write begin() and step(); process() is not called.
+
+    At most `most_at_once` items are under way, and at most `ahead` more are asked for. An exception of begin() is that
+    item's. After one of step() all are dropped, and begin anew one by one, so that it is known whose it was."""
+
+    most_at_once = 16
+    ahead = 64
+
+    def begin(self, item):
+        """Takes an item in; returns its ticket, an object of its own. Little work: step() is where a lease is used."""
+        raise TaskError("the class has no begin(item)")
+
+    def step(self):
+        """One step of all that are under way. Returns a list of (ticket, result) of those that are done by it."""
+        raise TaskError("the class has no step()")
+
+    def drop(self):
+        """Nothing is under way any more."""
+
+    def metric(self, name, value):
+        if not self._claimed:
+            super().metric("batch.wants", self.most_at_once + self.ahead)
+        super().metric(name, value)
+
+
 class _LeaseFit:
     """How many items fit well into a step: a quarter of a short lease. A pause between two steps was the end of a lease."""
 
@@ -378,6 +406,7 @@ class _BatchRun:
         self.range, self.offset, self.last_number = None, 0, 0
         self.alone_until, self.tries, self.failed, self.shown_tracebacks = 0, 0, 0, 0
         self.out, self.said, self.generator, self.info, self.batch_id = None, None, None, None, None
+        self.stream = _StreamRun(self) if isinstance(task, Stream) else None
 
     # ---- orders
     def look(self, now):
@@ -422,6 +451,9 @@ class _BatchRun:
             if not self.begin_range():
                 time.sleep(0.0003)  # nothing to do: let others have the core
                 return 0
+        if self.stream is not None:
+            self.stream.step()
+            return 0
         return self.handle_items()
 
     def say_what_is_on_disk(self, now):
@@ -441,6 +473,8 @@ class _BatchRun:
             return False
         self.open()
         self.range, self.offset, self.alone_until = following[0], 0, 0
+        if self.stream is not None:
+            self.stream.begin_range(self.range[2])
         self.last_number = self.range[0]
         self.task.metric("batch.doing", 0)
         self.task.metric("batch.range", self.range[0])
@@ -503,17 +537,20 @@ class _BatchRun:
         except Exception as error:
             records = self.failed_records(at, here, error)
         if records:
-            try:
-                self.out.write(b"".join(records))
-            except OSError as error:
-                self.task.metric("batch.doing", 0)
-                raise TaskError(f"the results cannot be written to {self.folder}: {error.strerror}") from error
+            self.write(records)
             self.offset += here
             self.tries = 0
             self.out.sync((number, self.offset), None if self.offset == count else time.monotonic())
         if self.offset == count:
             self.range = None
         return here
+
+    def write(self, records):
+        try:
+            self.out.write(b"".join(records))
+        except OSError as error:
+            self.task.metric("batch.doing", 0)
+            raise TaskError(f"the results cannot be written to {self.folder}: {error.strerror}") from error
 
     def failed_records(self, at, count, error):
         """The record of an item that has failed for the last time; else nothing: it comes again, alone."""
@@ -523,6 +560,9 @@ class _BatchRun:
         self.tries += 1
         if self.tries < self.info["tries"]:
             return []
+        return [self.failed_record(at, error, self.tries)]
+
+    def failed_record(self, at, error, tries):
         reason = f"{type(error).__name__}: {str(error).strip()}".split("\n")[0][:1000]
         if self.shown_tracebacks < 10:
             self.shown_tracebacks += 1
@@ -530,7 +570,7 @@ class _BatchRun:
                 self.task.log(f"item {at}: {line.rstrip()}", 2)
         self.failed += 1
         self.task.metric("batch.failed", self.failed)
-        return [_record(at, b"f", _json({"reason": reason, "tries": self.tries}))]
+        return _record(at, b"f", _json({"reason": reason, "tries": tries}))
 
     # ---- the end: the output is put together, then the batch's folder is cleared away
     def put_together(self):
@@ -660,6 +700,120 @@ class _BatchRun:
                 yield True
             os.rmdir(self.folder)
         self.task.metric("batch.phase", 2)
+
+
+class _StreamRun:
+    """The items of a range that are under way side by side. What is said of them is what a list of items says: how many of
+    the first are on disk, and which behind them have been begun. So of those that are done out of turn some may be
+    computed twice."""
+
+    def __init__(self, run):
+        self.run, self.task = run, run.task
+        self.waiting, self.under_way, self.done, self.alone, self.tries = [], {}, set(), set(), {}
+        self.begun = 0
+
+    def begin_range(self, count):
+        self.waiting = collections.deque(range(count))
+        self.under_way, self.done, self.alone, self.tries, self.begun = {}, set(), set(), {}, 0
+
+    def say_doing(self, offset, count):
+        self.task.metric("batch.doing", (offset << self.run.DOING_BITS) + count)
+
+    def step(self):
+        run = self.run
+        number, first, count = run.range
+        records = self.take_in(first, count)
+        records += self.advance(first)
+        if records:
+            run.write(records)
+        while run.offset in self.done:
+            self.done.remove(run.offset)
+            run.offset += 1
+        if records:
+            run.out.sync((number, run.offset), None if run.offset == count else time.monotonic())
+        if run.offset == count:
+            run.range = None
+
+    def take_in(self, first, count):
+        """Begins items while there is room; returns the records of those that cannot be begun."""
+        run, records = self.run, []
+        while self.waiting and len(self.under_way) < max(1, self.task.most_at_once):
+            offset = self.waiting[0]
+            if self.under_way and (offset in self.alone or next(iter(self.under_way.values())) in self.alone):
+                break
+            self.waiting.popleft()
+            self.begun = max(self.begun, offset + 1)
+            if offset in self.alone:
+                self.say_doing(offset, 1)
+            else:
+                self.say_doing(run.offset, min(self.begun - run.offset, (1 << run.DOING_BITS) - 1))
+            try:
+                ticket = self.task.begin(run.decoded(run.items(first + offset, 1)[0]))
+            except TaskError:
+                self.task.metric("batch.doing", 0)
+                raise
+            except Exception as error:
+                records += self.failed(first, offset, error)
+            else:
+                self.under_way[_Ticket(ticket)] = offset
+        return records
+
+    def advance(self, first):
+        if not self.under_way:
+            return []
+        try:
+            finished = list(self.task.step())
+        except TaskError:
+            self.task.metric("batch.doing", 0)
+            raise
+        except Exception as error:
+            return self.drop(first, error)
+        records = []
+        for ticket, result in finished:
+            offset = self.under_way.pop(_Ticket(ticket), None)
+            if offset is None:
+                self.task.metric("batch.doing", 0)
+                raise TaskError("step() has returned a ticket that is not under way")
+            try:
+                records.append(_record(first + offset, b"r", _json(result)))
+            except (TypeError, ValueError) as error:
+                records += self.failed(first, offset, error)
+            else:
+                self.done.add(offset)
+        return records
+
+    def drop(self, first, error):
+        offsets = sorted(self.under_way.values())
+        self.under_way = {}
+        self.task.drop()
+        if len(offsets) == 1:
+            return self.failed(first, offsets[0], error)
+        self.alone.update(offsets)
+        self.waiting.extendleft(reversed(offsets))
+        return []
+
+    def failed(self, first, offset, error):
+        """The record of an item that has failed for the last time; else nothing: it comes again, alone."""
+        tries = self.tries[offset] = self.tries.get(offset, 0) + 1
+        if tries < self.run.info["tries"]:
+            self.alone.add(offset)
+            self.waiting.appendleft(offset)
+            return []
+        self.done.add(offset)
+        return [self.run.failed_record(first + offset, error, tries)]
+
+
+class _Ticket:
+    """A ticket may be anything, also what cannot be hashed: it is known by itself."""
+
+    def __init__(self, ticket):
+        self.ticket = ticket
+
+    def __hash__(self):
+        return id(self.ticket)
+
+    def __eq__(self, other):
+        return self.ticket is other.ticket
 
 
 class TorchQueue:

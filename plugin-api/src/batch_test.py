@@ -37,7 +37,8 @@ class Member:
                 "failed": "out.failed.jsonl",
             }  # fmt: skip
             (self.folder / "batch.json").write_text(json.dumps(about))
-        self.task = type("Task", (sdk.Batch,), {"process": lambda _, items: process(items)})()
+        kind = process if isinstance(process, type) else None
+        self.task = kind() if kind else type("Task", (sdk.Batch,), {"process": lambda _, items: process(items)})()
         self.task.batch, self.task.scratch_dir = str(self.folder), str(self.scratch)
         self.task._host = {"log": lambda *_: None, "metric": self.metrics.__setitem__}
 
@@ -174,3 +175,106 @@ def test_items_at_once_follow_the_lease():
         now += 0.02
     assert 10 <= fit.items(256) <= 25
     assert fit.items(5) == 5
+
+
+class Countdown(sdk.Stream):
+    """An item is [value, steps, what goes wrong]."""
+
+    most_at_once = 8
+
+    def CreateSideTask(self):
+        self.running, self.most, self.made = [], 0, []
+
+    def begin(self, item):
+        value, steps, wrong = (*item, None)[:3]
+        if wrong == "begin":
+            raise ValueError(f"{value} cannot begin")
+        ticket = [value, steps, wrong]
+        self.running.append(ticket)
+        self.most = max(self.most, len(self.running))
+        return ticket
+
+    def step(self):
+        for ticket in self.running:
+            ticket[1] -= 1
+            if ticket[2] == "step" and ticket[1] <= 1:
+                raise KeyError(ticket[0])
+        self.made.append([ticket[0] for ticket in self.running])
+        done = [ticket for ticket in self.running if ticket[1] <= 0]
+        self.running = [ticket for ticket in self.running if ticket[1] > 0]
+        return [(ticket, object() if ticket[2] == "result" else 10 * ticket[0]) for ticket in done]
+
+    def drop(self):
+        self.running = []
+
+
+def streaming(tmp_path, items, tries=2, **more):
+    member = Member(tmp_path, Countdown, items, tries=tries, **more)
+    member.task.CreateSideTask()
+    return member
+
+
+def test_items_of_a_stream_are_under_way_side_by_side_and_done_out_of_turn(tmp_path):
+    items = [[n, 1 + (n * 7) % 13] for n in range(60)]
+    member = streaming(tmp_path, items)
+    member.order("range 1 0 60\n")
+    member.run_until(member.done(1, 60))
+    assert member.task.most == 8
+    assert len(member.task.made) < sum(steps for _, steps in items) / 4
+    assert list(member.metrics)[:6] == [
+        f"batch.{name}" for name in ("done", "range", "doing", "failed", "phase", "wants")
+    ]
+    assert member.metrics["batch.wants"] == 72
+    results, failed = member.finish()
+    assert results == [{"index": n, "result": 10 * n} for n in range(60)] and failed == []
+
+
+def test_what_is_said_to_be_done_is_done_from_the_first_on(tmp_path):
+    member = streaming(tmp_path, [[0, 30], *([n, 1] for n in range(1, 40))])
+    member.order("range 1 0 40\n")
+    member.run_until(lambda: member.task._run and not member.task._run.stream.waiting and len(member.task.running) == 1)
+    assert member.metrics["batch.done"] in (0, 1 << 26)
+    assert member.metrics["batch.doing"] == 40
+    member.run_until(member.done(1, 40))
+
+
+def test_an_exception_in_a_stream_costs_only_the_item_that_makes_it(tmp_path):
+    items = [[n, 3 + n % 4] for n in range(40)]
+    items[11].append("step")
+    items[20].append("begin")
+    items[30].append("result")
+    member = streaming(tmp_path, items, tries=3)
+    member.order("range 1 0 40\n")
+    member.run_until(member.done(1, 40))
+    assert member.metrics["batch.failed"] == 3
+    results, failed = member.finish()
+    assert [one["index"] for one in results] == [n for n in range(40) if n not in (11, 20, 30)]
+    assert all(one["result"] == 10 * one["index"] for one in results)
+    assert [(one["index"], one["tries"]) for one in failed] == [(11, 3), (20, 3), (30, 3)]
+    assert failed[0]["reason"] == "KeyError: 11" and failed[1]["reason"] == "ValueError: 20 cannot begin"
+    # What came again came alone.
+    assert [0] not in member.task.made and [10] in member.task.made and member.task.most == 8
+
+
+def test_an_item_that_comes_again_alone_is_said_to_be_alone(tmp_path):
+    items = [[n, 2] for n in range(8)]
+    items[5].append("step")
+    member = streaming(tmp_path, items, tries=1000)
+    said = []
+    member.task._host["metric"] = lambda name, value: (said.append(value) if name == "batch.doing" else None)
+    member.order("range 1 0 8\n")
+    for _ in range(200):
+        member.task.RunNextStep()
+    assert (5 << 16) + 1 in said and said[-1] == (5 << 16) + 1
+
+
+def test_a_streams_ticket_that_nobody_has_is_the_plugins_fault(tmp_path):
+    class Wrong(Countdown):
+        def step(self):
+            return [([], 1)]
+
+    member = Member(tmp_path, Wrong, [[1, 1]])
+    member.task.CreateSideTask()
+    member.order("range 1 0 1\n")
+    with pytest.raises(sdk.TaskError, match="not under way"):
+        member.run_until(lambda: False)

@@ -215,6 +215,11 @@ void add_devices(Families& out, const Model& model) {
     out.gauge("freeride_device_usable_bytes", "Memory that is free for side tasks.", labels,
               static_cast<double>(worker.state.usable_bytes));
   }
+  for (const auto& [key, alarms] : model.alarms()) {
+    out.counter("freeride_device_alarms_total", "What side tasks have said of a device: wrong results, slowness.",
+                {{"host", alarms.host}, {"device", alarms.device}, {"serial", alarms.serial}, {"alarm", alarms.alarm}},
+                static_cast<double>(alarms.count));
+  }
 }
 
 }  // namespace

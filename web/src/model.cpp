@@ -206,6 +206,7 @@ void Model::on_event(const std::string& topic, std::string_view payload, int64_t
          take((WorkerState*)nullptr, [&](const WorkerState& e) { on_worker(e, envelope->kept, received_ns); }) ||
          take((PluginState*)nullptr, [&](const PluginState& e) { on_plugin(e, envelope->kept, received_ns); }) ||
          take((BatchState*)nullptr, [&](const BatchState& e) { on_batch(e, envelope->kept, received_ns); }) ||
+         take((DeviceAlarm*)nullptr, [&](const DeviceAlarm& e) { on_alarm(e, received_ns); }) ||
          take((JobMeasures*)nullptr, [&](const JobMeasures& e) {
            if (auto* job = entry(jobs_, e.job, limits_.jobs)) *job = e;
          }));
@@ -331,6 +332,20 @@ void Model::on_worker(const bus::WorkerState& state, bool kept, int64_t received
   }
   worker->info.state = state;
   worker->heard_ns = received_ns;
+}
+
+void Model::on_alarm(const bus::DeviceAlarm& alarm, int64_t received_ns) {
+  notice(received_ns, "bad", alarm.device,
+         "side task " + alarm.task + " says '" + alarm.alarm + "' of it, " + std::to_string(alarm.count) +
+             " times so far" + (alarm.serial.empty() ? "" : "; serial number " + alarm.serial));
+  DeviceAlarms* known = entry(alarms_, alarm.worker + "/" + alarm.alarm, limits_.alarms);
+  if (known == nullptr) return;
+  const auto worker = workers_.find(alarm.worker);
+  known->host = worker == workers_.end() ? "" : worker->second.info.state.host;
+  known->device = alarm.device;
+  known->serial = alarm.serial;
+  known->alarm = alarm.alarm;
+  known->count += alarm.rise;
 }
 
 void Model::on_plugin(const bus::PluginState& state, bool kept, int64_t received_ns) {

@@ -11,12 +11,14 @@
 
 #include "clock_map.hpp"
 #include "freeride/bus/commands.hpp"
+#include "freeride/bus/device_alarm.hpp"
 
 namespace freeride::web {
 
 /// Bounds of what is kept, whoever publishes. What comes beyond them is left out and counted.
 struct Limits {
-  size_t ranks = 4096, tasks = 4096, workers = 4096, jobs = 256, batches = 512, faults = 64, ends = 32;
+  size_t ranks = 4096, tasks = 4096, workers = 4096, jobs = 256, batches = 512;
+  size_t faults = 64, ends = 32, alarms = 1024;
   size_t notices = 200;
   size_t frame_bubbles = 4000;       ///< of one frame
   size_t lanes = 128;                ///< with more ranks than this, bubbles are not sent one by one
@@ -55,6 +57,12 @@ struct Worker {
 struct Overrun {
   uint64_t leases = 0;
   int64_t sum_ns = 0;
+};
+
+/// What side tasks have said of one device, since this program began to listen.
+struct DeviceAlarms {
+  std::string host, device, serial, alarm;
+  uint64_t count = 0;
 };
 
 /// A line of the page's list of events.
@@ -97,6 +105,7 @@ class Model {
   const std::map<std::string, bus::BatchState>& batches() const { return batches_; }
   const std::map<std::string, Overrun>& overruns() const { return overruns_; }
   const std::map<std::string, uint64_t>& ends() const { return ends_; }  ///< of tasks, by the verdict's kind
+  const std::map<std::string, DeviceAlarms>& alarms() const { return alarms_; }
   const std::vector<bus::FaultCount>& faults() const { return faults_; }
   uint64_t gpu_faults() const { return gpu_faults_; }
   uint64_t unreadable() const { return unreadable_; }  ///< events that this version cannot read
@@ -114,6 +123,7 @@ class Model {
   void on_progress(const bus::TaskProgress& progress, int64_t t_ns);
   void on_worker(const bus::WorkerState& state, bool kept, int64_t received_ns);
   void on_batch(const bus::BatchState& state, bool kept, int64_t received_ns);
+  void on_alarm(const bus::DeviceAlarm& alarm, int64_t received_ns);
   void on_plugin(const bus::PluginState& state, bool kept, int64_t received_ns);
   void notice(int64_t received_ns, std::string level, std::string subject, std::string text);
   void count_overrun(const std::string& job, const bus::TaskCounters& before, const bus::TaskCounters& after);
@@ -131,6 +141,7 @@ class Model {
   std::map<std::string, bus::BatchState> batches_;
   std::map<std::string, Overrun> overruns_;
   std::map<std::string, uint64_t> ends_;
+  std::map<std::string, DeviceAlarms> alarms_;
   std::vector<bus::FaultCount> faults_;
   std::deque<Notice> notices_;
   bool manager_up_ = false, replay_ = false;

@@ -176,6 +176,45 @@ TEST_CASE("a run's shares, sums and ends", "[model][metrics]") {
   CHECK(text.find("freeride_web_viewers 2\n") != text.npos);
 }
 
+TEST_CASE("what a side task says of its device is counted, bounded, and told", "[model][metrics]") {
+  Limits limits;
+  limits.alarms = 2;
+  Model model(limits);
+  Bus bus(model);
+  bus::WorkerState worker;
+  worker.worker = "node1-id:GPU-a";
+  worker.host = "node1";
+  worker.device = "GPU-a";
+  worker.state = "up";
+  bus.say(worker);
+  bus::DeviceAlarm alarm;
+  alarm.worker = worker.worker;
+  alarm.device = worker.device;
+  alarm.serial = "165";
+  alarm.task = "canary";
+  alarm.alarm = "wrong";
+  alarm.count = alarm.rise = 2;
+  bus.say(alarm);
+  alarm.count = 5;
+  alarm.rise = 3;
+  bus.say(alarm);
+  for (const char* name : {"slow", "one too many"}) {
+    alarm.alarm = name;
+    alarm.rise = 1;
+    bus.say(alarm);
+  }
+  const std::string text = metrics_text(model, {"1", 2, 3}, 10);
+  const std::string labels = "{host=\"node1\",device=\"GPU-a\",serial=\"165\",alarm=\"wrong\"} 5\n";
+  CHECK(text.find("freeride_device_alarms_total" + labels) != text.npos);
+  CHECK(text.find("alarm=\"slow\"} 1\n") != text.npos);
+  CHECK(text.find("one too many") == text.npos);
+  CHECK(model.left_out() == 1);
+  const auto notices = model.snapshot(kNow)["notices"];
+  REQUIRE(!notices.empty());
+  CHECK(notices.dump().find("side task canary says 'wrong' of it, 5 times so far; serial number 165") !=
+        std::string::npos);
+}
+
 TEST_CASE("ended tasks that are heard of late are not news", "[model]") {
   Model model;
   Bus bus(model);

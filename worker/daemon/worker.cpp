@@ -22,6 +22,7 @@
 #include "freeride/base/names.hpp"
 #include "freeride/base/priority.hpp"
 #include "freeride/base/utf8.hpp"
+#include "freeride/bus/device_alarm.hpp"
 #include "tasks/granted_files.hpp"
 #include "tasks/task_folders.hpp"
 #include "tasks/verdicts.hpp"
@@ -586,6 +587,7 @@ Status Worker::on_create(const bus::CreateTask& spec) {
   if (spec.purpose == "run") made->go_on_from(open_state(folder(spec.task), spec.instance), {});
   tasks_[spec.task] = std::move(made);
   told_progress_.erase(spec.task);
+  alarms_.forget(spec.task);
   replacements_->forget(spec.task);
   spdlog::info("side task {} ({}): {} {}", spec.task, spec.purpose, spec.plugin, spec.sha256.substr(0, 12));
   launch(task);
@@ -777,7 +779,11 @@ void Worker::on_task(SideTask& changed) {
     }
     spdlog::info("side task {} ({}) has ended: {}", changed.spec().task, changed.spec().purpose,
                  text_of(changed.verdict()));
-    if (named(changed.spec().task) == &changed) publisher_->publish(task_progress(id_, report_of(changed)));
+    if (named(changed.spec().task) == &changed) {
+      const bus::TaskProgress progress = task_progress(id_, report_of(changed));
+      publish_alarms(progress, changed);
+      publisher_->publish(progress);
+    }
     replacements_->look_at(std::string(changed.spec().task));
     on_end(changed);
     shutdown_->ended(changed);
@@ -823,6 +829,7 @@ void Worker::publish_progress() {
   for (auto& [name, task] : tasks_) {
     if (task->ended()) continue;
     const bus::TaskProgress progress = task_progress(id_, report_of(*task));
+    publish_alarms(progress, *task);
     // Memory alone is no progress.
     bus::TaskProgress essence = progress;
     essence.counters.memory_bytes = essence.counters.peak_memory_bytes = 0;
@@ -831,6 +838,26 @@ void Worker::publish_progress() {
     if (told_progress_[name] == encoded) continue;
     told_progress_[name] = std::move(encoded);
     publisher_->publish(progress);
+  }
+}
+
+void Worker::publish_alarms(const bus::TaskProgress& progress, const SideTask& task) {
+  for (const Alarms::Alarm& alarm : alarms_.note(progress.task, progress.counters.metrics, SteadyClock::now())) {
+    bus::DeviceAlarm event;
+    event.worker = id_;
+    event.device = options_.device;
+    if (gpu_ != nullptr) event.serial = gpu_->serial();
+    event.task = progress.task;
+    event.uid = task.spec().uid;
+    event.alarm = alarm.name;
+    event.count = alarm.count;
+    event.rise = alarm.rise;
+    if (!trainers_->ranks().empty()) event.job = trainers_->ranks().begin()->second.identity.job;
+    event.time_ns = SteadyClock::now();
+    spdlog::warn("device {}{}: side task {} says '{}', {} times so far; its log says more: freeride-ctl logs {}",
+                 event.device, event.serial.empty() ? "" : ", serial number " + event.serial, event.task, event.alarm,
+                 event.count, event.task);
+    publisher_->publish(event);
   }
 }
 
@@ -850,6 +877,7 @@ void Worker::forget_old_tasks() {
     const auto it = tasks_.find(ended[i].second);
     acknowledged_.erase(it->second->id());
     told_progress_.erase(it->first);
+    alarms_.forget(it->first);
     replacements_->forget(it->first);
     tasks_.erase(it);
   }

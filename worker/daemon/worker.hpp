@@ -28,6 +28,7 @@
 #include "loop/background.hpp"
 #include "loop/loop.hpp"
 #include "sandbox/sandbox.hpp"
+#include "tasks/alarms.hpp"
 #include "tasks/replacements.hpp"
 #include "tasks/side_task.hpp"
 #include "tasks/task_folders.hpp"
@@ -96,6 +97,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   void on_task(SideTask& task);
   void on_end(SideTask& task);
   void publish_progress();
+  void publish_alarms(const bus::TaskProgress& progress, const SideTask& task);
   SideTask* task(uint64_t id);
   SideTask* live_task(uint64_t id);
   void forget_old_tasks();
@@ -140,7 +142,8 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   std::map<uint64_t, std::string> acknowledged_;            // ended tasks (by id) that the manager knows of
   std::vector<uint64_t> told_ended_;                        // in the report under way
   std::map<std::string, uint64_t> epochs_;                  // by task: of the last order to create it that was answered
-  std::map<std::string, std::string> told_progress_;        // last published counters of a task, encoded
+  Alarms alarms_;
+  std::map<std::string, std::string> told_progress_;  // last published counters of a task, encoded
   std::unique_ptr<Replacements> replacements_;
   std::vector<std::unique_ptr<SideTask>> retired_;  // ended; they go after this turn of the loop
   uint64_t last_task_ = 0;

@@ -1,5 +1,5 @@
 // Plays libnvidia-ml.so.1 for tests: one GPU, as the file $FREERIDE_FAKE_GPU says at every call. Lines: "uuid U", "name
-// N", "total BYTES", "used BYTES", "mode N", "mig N", "error N", "process PID BYTES", "client PID BYTES",
+// N", "serial S", "total BYTES", "used BYTES", "mode N", "mig N", "error N", "process PID BYTES", "client PID BYTES",
 // "xid N": each such line is an event, told once.
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +75,10 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
 int nvmlDeviceGetUUID(void* device, char* text, unsigned room) {
   (void)device;
   return look("uuid", NULL, text, room) ? 0 : 6;
+}
+int nvmlDeviceGetSerial(void* device, char* text, unsigned room) {
+  (void)device;
+  return look("serial", NULL, text, room) ? 0 : 3;
 }
 int nvmlDeviceGetName(void* device, char* text, unsigned room) {
   (void)device;

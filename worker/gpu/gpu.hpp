@@ -33,6 +33,8 @@ class Gpu {
  public:
   virtual ~Gpu() = default;
   virtual const std::string& model() const = 0;
+  /// Empty where the driver says none.
+  virtual const std::string& serial() const = 0;
   /// The folder that the driver's libraries were found in.
   virtual const std::string& driver_folder() const = 0;
   /// Errors: kUnavailable (the driver does not answer).

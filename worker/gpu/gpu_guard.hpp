@@ -69,6 +69,7 @@ class GpuGuard {
   GpuGuard& operator=(const GpuGuard&) = delete;
 
   const std::string& model() const { return gpu_->model(); }
+  const std::string& serial() const { return gpu_->serial(); }
   /// The most that side tasks could have with no trainer here.
   int64_t capacity_bytes() const;
   /// What one more task may ask for now: its context's and server's own memory is taken off already.

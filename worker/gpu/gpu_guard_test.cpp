@@ -30,6 +30,7 @@ class FakeGpu final : public Gpu {
  public:
   explicit FakeGpu(FakeState& state) : state_(state) {}
   const std::string& model() const override { return model_; }
+  const std::string& serial() const override { return serial_; }
   const std::string& driver_folder() const override { return folder_; }
   Result<GpuReading> read() override {
     if (state_.silent) return Error{Code::kUnavailable, "the driver does not answer", ""};
@@ -41,7 +42,7 @@ class FakeGpu final : public Gpu {
 
  private:
   FakeState& state_;
-  const std::string model_ = "Fake GPU", folder_ = "/opt/driver/lib64";
+  const std::string model_ = "Fake GPU", serial_ = "1650000000001", folder_ = "/opt/driver/lib64";
 };
 
 // A side task's process: sleeps, dies with the test.

@@ -44,6 +44,7 @@ struct Nvml {
   int (*by_uuid)(const char*, Device*) = nullptr;
   int (*uuid)(Device, char*, unsigned) = nullptr;
   int (*name)(Device, char*, unsigned) = nullptr;
+  int (*serial)(Device, char*, unsigned) = nullptr;  // may be missing
   int (*memory)(Device, Memory*) = nullptr;
   int (*mode)(Device, unsigned*) = nullptr;
   int (*mig_mode)(Device, unsigned*, unsigned*) = nullptr;  // may be missing
@@ -80,6 +81,7 @@ struct Nvml {
                    "install the driver, or use --device cpu-N"};
     }
     find(mig_mode, {"nvmlDeviceGetMigMode"});
+    find(serial, {"nvmlDeviceGetSerial"});
     find(new_events, {"nvmlEventSetCreate"});
     find(free_events, {"nvmlEventSetFree"});
     find(register_events, {"nvmlDeviceRegisterEvents"});
@@ -128,6 +130,9 @@ class NvmlGpu final : public Gpu {
     if (nvml_->name(device_, name.data(), name.size()) == kSuccess)
       model_.assign(name.data(), Nvml::strnlen(name.data(), name.size()));
     if (model_.empty()) model_ = "NVIDIA GPU";
+    std::array<char, 96> number{};
+    if (nvml_->serial != nullptr && nvml_->serial(device_, number.data(), number.size()) == kSuccess)
+      serial_.assign(number.data(), Nvml::strnlen(number.data(), number.size()));
     const link_map* map = nullptr;
     if (dlinfo(nvml_->library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr)
       driver_folder_ = std::filesystem::path(map->l_name).parent_path().string();
@@ -156,6 +161,7 @@ class NvmlGpu final : public Gpu {
   }
 
   const std::string& model() const override { return model_; }
+  const std::string& serial() const override { return serial_; }
   const std::string& driver_folder() const override { return driver_folder_; }
 
   Result<GpuReading> read() override {
@@ -219,7 +225,7 @@ class NvmlGpu final : public Gpu {
   std::unique_ptr<Nvml> nvml_;
   Device device_;
   void* events_ = nullptr;  // of this device; nullptr: the driver tells none
-  std::string model_, driver_folder_;
+  std::string model_, serial_, driver_folder_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "freeride/bus/commands.hpp"
+#include "freeride/bus/device_alarm.hpp"
 #include "freeride/bus/events.hpp"
 
 namespace freeride::bus {
@@ -22,6 +23,7 @@ namespace freeride::bus {
   X(TrainingPlan)              \
   X(GpuFault)                  \
   X(BatchState)                \
+  X(DeviceAlarm)               \
   X(RecordingGap)
 
 // X(Type): a request, with kCommand.
