@@ -135,6 +135,18 @@ def on_files(files, config):
     return files
 
 
+def on_post_build(config):
+    """Nothing is loaded from outside: Material's script names two addresses, of what no page here has."""
+    site = pathlib.Path(config.site_dir)
+    for script in site.glob("assets/javascripts/bundle*.js"):
+        script.write_text(script.read_text().replace("https://unpkg.com/", "nowhere/"))
+    for page in site.glob("**/*.html"):
+        for tag in re.findall(r"<(?:script|img|iframe|link)\b[^>]*>", page.read_text()):
+            loaded = re.search(r'(?:src|href)="?(?:https?:)?//', tag)
+            if loaded and 'rel="canonical"' not in tag:
+                raise PluginError(f"{page} loads something from outside: {tag}")
+
+
 def source_of(page):
     return PAGES.get(page, f"docs/{page}")
 
