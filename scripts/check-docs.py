@@ -395,7 +395,7 @@ def sentences(text):
             continue
         whole = " ".join(" ".join(paragraph).split())
         whole = LINK.sub(lambda match: match[0][1 : match[0].index("](")], whole)
-        for sentence in re.split(r"(?<=[.!?:;])\s+(?=[A-Z`*\[(])", whole):
+        for sentence in re.split(r"(?<=[.!?])\s+|(?<=[.!?]\*\*)\s+|(?<=[:;])\s+(?=[A-Z`*\[(])", whole):
             if sentence:
                 yield began, sentence
         paragraph = [ITEM.sub("", line)] if kind == "text" else []
