@@ -19,8 +19,8 @@ TREE = pathlib.Path(__file__).resolve().parents[1]
 PROGRAMS = ("ctl", "manager", "worker", "node", "runner", "recorder", "web", "bus")
 OUTSIDE = {  # page of the site -> file of the tree
     "operators/security.md": "SECURITY.md",
-    "operators/containers.md": "containers/README.md",
-    "tasks/shipped.md": "plugins/README.md",
+    
+    
     "authors/template.md": "plugins/template/README.md",
     "reference/wire.md": "bus/WIRE.md",
     "reference/pages.md": "pages/README.md",

@@ -1,4 +1,4 @@
-// Side task: PageRank of a graph file or of a generated graph. README.md in plugins/ lists the parameters.
+// Side task: PageRank of a graph file or of a generated graph. docs/tasks/shipped.md lists the parameters.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Side task: factorises the ratings on a graph's edges by stochastic gradient descent. README.md in plugins/ lists the
+// Side task: factorises the ratings on a graph's edges by stochastic gradient descent. docs/tasks/shipped.md lists the
 // parameters.
 #include <algorithm>
 #include <cerrno>

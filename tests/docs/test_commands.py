@@ -28,7 +28,7 @@ PAGES = [
     "docs/authors/long-steps.md",
     "docs/authors/c.md",
     "plugins/template/README.md",
-    "plugins/README.md",
+    "docs/tasks/shipped.md",
     "docs/trainers/index.md",
     "docs/trainers/observe.md",
     "docs/monitoring.md",
@@ -40,7 +40,7 @@ PAGES = [
     "docs/operators/access.md",
     "docs/contribute/policies.md",
     "demo/README.md",
-    "containers/README.md",
+    "docs/operators/containers.md",
     "CONTRIBUTING.md",
 ]
 WATCHDOG_S = 280

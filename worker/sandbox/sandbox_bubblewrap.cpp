@@ -1,4 +1,4 @@
-// The sandbox made by bubblewrap (bwrap). containers/README.md says what it protects from.
+// The sandbox made by bubblewrap (bwrap). docs/operators/sandbox.md says what it protects from.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/openat2.h>
@@ -539,7 +539,7 @@ Status Bubblewrap::check() {
   }
   spdlog::info("sandbox: {}", child->hold->describe());
   if (cgroups_.version() == 0) {
-    spdlog::warn("side tasks have rlimits, no control group: {}; see containers/README.md", cgroups_.why_not());
+    spdlog::warn("side tasks have rlimits, no control group: {}; see docs/operators/sandbox.md", cgroups_.why_not());
   }
   if (!root_)
     spdlog::warn(
