@@ -19,8 +19,6 @@ TREE = pathlib.Path(__file__).resolve().parents[1]
 PROGRAMS = ("ctl", "manager", "worker", "node", "runner", "recorder", "web", "bus")
 OUTSIDE = {  # page of the site -> file of the tree
     "operators/security.md": "SECURITY.md",
-    
-    
     "authors/template.md": "plugins/template/README.md",
     "reference/wire.md": "bus/WIRE.md",
     "reference/pages.md": "pages/README.md",
