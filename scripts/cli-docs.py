@@ -293,9 +293,8 @@ def keys(root):
     for item in root.options:
         if item.names[-1] in ("--help", "--version"):
             continue
-        key, _, default = setting(item)[1].removeprefix("#").partition(" = ")
-        default = default.removesuffix("  # no default").strip()
-        rows.append(f"| `{key.removesuffix(' =  # no default').strip()}` | {cell(default)} | {cell(item.text)} |")
+        key, _, default = setting(item)[1].removeprefix("#").partition(" =")
+        rows.append(f"| `{key}` | {cell(default.removesuffix('# no default')) or '–'} | {cell(item.text)} |")
     return "\n".join([*rows, ""])
 
 
