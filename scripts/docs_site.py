@@ -24,7 +24,7 @@ OUTSIDE = {  # page of the site -> file of the tree
     "reference/pages.md": "pages/README.md",
     "reference/recordings.md": "recorder/README.md",
     "lab/notes.md": "bench/NOTES.md",
-    "lab/index.md": "bench/README.md",
+    "lab/bench.md": "bench/README.md",
     "lab/tables.md": "bench/tables/README.md",
     "changelog.md": "CHANGELOG.md",
     "contribute/index.md": "CONTRIBUTING.md",
@@ -104,8 +104,9 @@ def on_config(config):
         {
             "Results": [
                 {"Results": "results.md"},
-                {"Lab": "lab/index.md"},
-                {"Lab: notes by topic": "lab/notes.md"},
+                {"Lab, by topic": "lab/index.md"},
+                {"Lab: measurements": "lab/bench.md"},
+                {"Lab: notes": "lab/notes.md"},
                 {"Lab: the paper's tables": "lab/tables.md"},
             ]
         },
