@@ -114,7 +114,7 @@ docs:
 
 # Of programs that are built.
 site:
-	NO_MKDOCS_2_WARNING=1 FREERIDE_DOCS_BIN=$(CURDIR)/build/dev/bin "$$(scripts/docs-venv.sh)/bin/mkdocs" build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 FREERIDE_DOCS_BIN=$(CURDIR)/build/dev/bin "$$(scripts/docs-venv.sh)/bin/mkdocs" build --strict
 	@echo "now: xdg-open $(CURDIR)/build/docs/index.html"
 
 # All that parses, decides or holds memory. The process tests have been clean too, but would take CI as long again.

@@ -181,8 +181,9 @@ def names(tree):
     """Make targets and environment variables."""
     targets = set(re.findall(r"^([\w-]+):", tree.text("Makefile"), re.M))
     for name in tree.documents:
-        for number, line in enumerate(tree.text(name).splitlines(), 1):
-            for target in re.findall(r"(?:^ {4}|`)make ([a-z][\w-]*)", line):
+        for number, (line, kind) in enumerate(kinds(tree.text(name)), 1):
+            start = r"^ *" if kind in ("code", "indented") else "`"
+            for target in re.findall(rf"{start}make ([a-z][\w-]*)", line):
                 if target not in targets:
                     yield f"{name}:{number}: the Makefile has no target {target}"
             if name == "CHANGELOG.md":
