@@ -83,8 +83,16 @@ class Programs:
 programs = Programs()
 
 
+OPTIONAL = {"kubernetes.md"}  # in the navigation as soon as it is there
+
+
 def on_config(config):
     """The parts of the navigation that follow from lists here."""
+    for part in config.nav:
+        for pages in part.values():
+            if isinstance(pages, list):
+                missing = OPTIONAL - {path.name for path in (TREE / "docs").glob("*.md")}
+                pages[:] = [page for page in pages if not missing & set(page.values())]
     config.nav += [
         {
             "Reference": [
