@@ -86,11 +86,11 @@ Error describe(sqlite3* db, const std::filesystem::path& file, const std::string
     case SQLITE_PERM:
     case SQLITE_AUTH:
     case SQLITE_CANTOPEN:
-      return {Code::kPermission, message, "make the state directory writable or choose another with --state-dir"};
+      return {Code::kPermission, message, "make the state folder writable or choose another with --state-dir"};
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
       return {Code::kAlreadyExists, message,
-              "another manager uses this state directory: stop it or choose another --state-dir"};
+              "another manager uses this state folder: stop it or choose another --state-dir"};
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return {Code::kInternal, message, "start the manager again: it keeps what can be read"};
@@ -124,7 +124,7 @@ Result<std::unique_ptr<StateStore>> StateStore::open(const std::filesystem::path
   std::error_code ec;
   std::filesystem::create_directories(file.parent_path(), ec);
   if (ec) {
-    return errno_error("cannot make the state directory " + file.parent_path().string(), ec.value(),
+    return errno_error("cannot make the state folder " + file.parent_path().string(), ec.value(),
                        "choose another with --state-dir");
   }
   auto store = open_file(file);

@@ -103,7 +103,7 @@ void TaskCommands::stop(Ticket ticket, const std::string& name) {
     if (!task.unsaved) return the_.tasks.answer(ticket, task);
     return the_.outside.answer(ticket,
                                Error{Code::kUnavailable, "task " + name + " is stopped, but that could not be recorded",
-                                     "check the state directory's disk"});
+                                     "check the state folder's disk"});
   }
   const auto change = [](Task& t) {
     t.row.stopping = true;
