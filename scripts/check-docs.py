@@ -6,7 +6,8 @@
     scripts/check-docs.py wrap FILE...   wraps paragraphs with lines of more than 100 columns
     scripts/check-docs.py long [FILE...] lists sentences of more than 25 words
 
-Checked are columns (100; tables, code and links apart), words of a sentence (25, without those of code), links to files and headings, spelling (codespell of docs-venv.sh),
+Checked are columns (100; tables, code and links apart), words of a sentence (25, without those of code) and of
+the front page (600), links to files and headings, spelling (codespell of docs-venv.sh),
 the closed sets of reasons, verdicts and metrics against the sources, make targets, names of environment variables, and with
 --build every command line of a block, every option in running text, and every key of a toml block."""
 
@@ -22,6 +23,7 @@ import sys
 
 COLUMNS = 100
 WORDS = 25
+FRONT_PAGE = 600
 FENCE = re.compile(r"^\s*(```|~~~)")
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
 SPAN = re.compile(r"(`+)(.+?)\1", re.S)
@@ -406,6 +408,8 @@ def sentences(text):
 
 
 def lengths(tree):
+    if "README.md" in tree.documents and (words := len(tree.text("README.md").split())) > FRONT_PAGE:
+        yield f"README.md: {words} words, more than {FRONT_PAGE}"
     yield from long_sentences(tree, [name for name in tree.documents if not ANY_LENGTH.fullmatch(name)])
 
 
