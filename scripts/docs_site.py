@@ -190,6 +190,8 @@ def relinked(text, page):
 def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri.startswith(("reference/", "lab/", "folders/", "internals/", "changelog")):
         page.meta.setdefault("search", {"boost": 0.1})  # who searches wants the guides first
+    if INCLUDED.search(markdown):
+        page.meta["hide"] = ["toc"]  # its lines are long
     text = INCLUDED.sub(lambda match: f"```{match[2]}\n{(TREE / match[1]).read_text()}```", markdown)
     if "<!-- configuration -->" in text:
         text = text.replace("<!-- configuration -->", programs.configuration())
