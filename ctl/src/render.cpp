@@ -426,7 +426,7 @@ std::string render_profile(const bus::Profile& profile, bool kept) {
   for (const auto& [key, value] : profile.params) out += line("  " + printable(key), value);
   out += line("device", profile.device_model + (profile.worker.empty() ? "" : ", on " + profile.worker) +
                             (profile.conditions == "bubbles" ? ", in bubbles of a training" : ", idle"));
-  if (kept) out += line("taken", date_of(profile.taken_unix_ms) + "; --again takes it anew");
+  if (kept) out += line("taken", date_of(profile.taken_unix_ms) + "; --again takes it again");
   for (const auto& [where, bytes] : profile.peak_bytes)
     out += line(where == "gpu" ? "GPU memory" : where + " memory", human_bytes(bytes) + " at most");
   if (!profile.ended.empty()) out += line("ended", profile.ended);

@@ -239,7 +239,7 @@ void TaskCommands::unanswered(const Pending& pending) {
 
 void TaskCommands::answer_log(const Pending& pending, const std::string& log) {
   if (const Task* task = the_.tasks.by_id(pending.task)) return the_.tasks.answer(pending.ticket, *task, log);
-  the_.outside.answer(pending.ticket, Error{Code::kNotFound, "the task is gone", {}});
+  the_.outside.answer(pending.ticket, Error{Code::kNotFound, "the task has been removed", {}});
 }
 
 }  // namespace freeride::manager

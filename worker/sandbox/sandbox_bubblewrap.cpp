@@ -502,7 +502,7 @@ std::string advice(const std::string& text) {
     return "user namespaces are needed: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000, "
            "kernel.apparmor_restrict_unprivileged_userns=0; in Docker --security-opt seccomp=unconfined";
   }
-  return "mend that";
+  return "repair that";
 }
 
 Status Bubblewrap::check() {
@@ -517,7 +517,8 @@ Status Bubblewrap::check() {
                  hint + "; for development only: --sandbox none"};
   };
   auto child = start(request, {"trial"}, false);
-  if (!child.ok()) return failed(child.error().message, child.error().hint.empty() ? "mend that" : child.error().hint);
+  if (!child.ok())
+    return failed(child.error().message, child.error().hint.empty() ? "repair that" : child.error().hint);
   output_write.reset();
   pollfd ended{child->pidfd.get(), POLLIN, 0};
   const bool in_time = poll(&ended, 1, kTrialMs) == 1;
