@@ -11,7 +11,8 @@
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
 # make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
 # make screenshots   pictures of the page beside a training (docs/images/web-*.png)
-# make check   formatting, clang-tidy, ruff, folder rules
+# make check   formatting, clang-tidy, ruff, folder rules, documents
+# make docs    the documentation as a site (build/docs/index.html); its tools come from PyPI once, then no network is needed
 # make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
 # make deb     Debian packages of a release build (build/package/)
 # make wheel   what trainers need (hook, observe) as one wheel for pip (build/wheel/)
@@ -27,7 +28,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 
-.PHONY: screenshots fuzz deb wheel dist demo test chaos test-frameworks test-docker test-kubernetes test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-bench format install clean
+.PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-docker test-kubernetes test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-bench format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -114,7 +115,21 @@ check:
 	scripts/check-folders.py
 	scripts/ruff.sh
 	@$(MAKE) --no-print-directory build
+	scripts/check-docs.py --build build/dev
+	@$(MAKE) --no-print-directory site
 	scripts/check-tidy.py build/dev
+
+PROGRAMS := freeride-manager freeride-worker freeride-runner freeride-ctl freeride-node freeride-bus freeride-recorder freeride-web
+
+docs:
+	@scripts/install-deps.sh test
+	@$(MAKE) --no-print-directory build TARGETS="$(PROGRAMS)"
+	@$(MAKE) --no-print-directory site
+
+# Of programs that are built.
+site:
+	NO_MKDOCS_2_WARNING=1 FREERIDE_DOCS_BIN=$(CURDIR)/build/dev/bin "$$(scripts/docs-venv.sh)/bin/mkdocs" build --strict
+	@echo "now: xdg-open $(CURDIR)/build/docs/index.html"
 
 # All that parses, decides or holds memory. The process tests have been clean too, but would take CI as long again.
 ASAN_TESTS := base_test policy_test pages_test recorder_test hook_unit_test hook_process_test bus_codec_test bus_fuzz_test bus_hostile_test \

@@ -114,7 +114,7 @@ def test_a_project_in_c(folder, prefix):
         "cmake_minimum_required(VERSION 3.18)\nproject(in_c LANGUAGES C)\nfind_package(FreeRide 0.1 REQUIRED)\n"
         "freeride_add_plugin(in_c SOURCES in_c.c)\n"
     )
-    guide = (prefix / "share/doc/freeride/plugin-guide.md").read_text()
+    guide = (prefix / "share/doc/freeride/plugin-guide/c.md").read_text()
     (source / "in_c.c").write_text(re.search(r"```c\n(.*?)```", guide, re.S).group(1))
     run(
         "cmake",
@@ -134,7 +134,7 @@ def test_a_project_in_c(folder, prefix):
 
 def test_the_guide_s_minute(folder, prefix):
     """The guide's first plugin compiles as it stands there, and is as short as promised."""
-    guide = (prefix / "share/doc/freeride/plugin-guide.md").read_text()
+    guide = (prefix / "share/doc/freeride/plugin-guide/index.md").read_text()
     code = re.search(r"```cpp\n(.*?)```", guide, re.S).group(1)
     assert len([line for line in code.splitlines() if "freeride" in line.lower() or "override" in line]) <= 12
     (folder / "minute.cpp").write_text(code)

@@ -4,6 +4,7 @@
     scripts/cli-docs.py man PROGRAM VERSION > program.1
     scripts/cli-docs.py completion PROGRAM > program
     scripts/cli-docs.py config PROGRAM... > freeride.toml
+    scripts/cli-docs.py reference PROGRAM > program.md
 
 The build runs it for every program (cmake/FreeRideTargets.cmake)."""
 
@@ -248,14 +249,66 @@ def config(roots):
     return "\n".join(lines)
 
 
+# ---- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def cell(text):
+    return " ".join(text.replace("|", r"\|").replace("<", "&lt;").split())
+
+
+def listed(items):
+    """Options or arguments as a table."""
+    rows = ["| option | value | meaning |", "|---|---|---|"]
+    for item in items:
+        value = re.sub(r"\(Env:\w+\)", "", item.value).strip()
+        environment = re.search(r"\(Env:(\w+)\)", item.value)
+        text = f"{item.text} (environment: `{environment[1]}`)" if environment else item.text
+        names = ", ".join(f"`{name}`" for name in item.names)
+        rows.append(f"| {names} | {cell(value)} | {cell(text)} |")
+    return [*rows, ""]
+
+
+def section(command, depth):
+    name = " ".join([os.path.basename(command.words[0]), *command.words[1:]])
+    lines = [f"{'#' * depth} {name}", "", command.description.strip(), "", "```text", command.usage or name, "```", ""]
+    own = [item for item in command.options if "--help" not in item.names]
+    if command.arguments + own:
+        lines += listed(command.arguments + own)
+    if command.footer:
+        lines += ["```text", command.footer.strip("\n"), "```", ""]
+    for _, inner in command.verbs:
+        lines += section(inner, min(depth + 1, 4))
+    return lines
+
+
+def reference(root):
+    """A page of all that --help says of a program and its verbs."""
+    return "\n".join(section(root, 1))
+
+
+def keys(root):
+    """The keys of a program's section of the configuration file, as a table."""
+    name = os.path.basename(root.words[0]).removeprefix("freeride-")
+    rows = [f"## [{name}]", "", "| key | default | meaning |", "|---|---|---|"]
+    for item in root.options:
+        if item.names[-1] in ("--help", "--version"):
+            continue
+        key, _, default = setting(item)[1].removeprefix("#").partition(" =")
+        rows.append(f"| `{key}` | {cell(default.removesuffix('# no default')) or '–'} | {cell(item.text)} |")
+    return "\n".join([*rows, ""])
+
+
 def main():
-    if len(sys.argv) < 3 or sys.argv[1] not in ("man", "completion", "config"):
+    if len(sys.argv) < 3 or sys.argv[1] not in ("man", "completion", "config", "reference"):
         sys.exit(__doc__)
     if sys.argv[1] == "config":
         sys.stdout.write(config([parse([program]) for program in sys.argv[2:]]))
         return
     root = parse([sys.argv[2]])
-    sys.stdout.write(man(root, sys.argv[3]) if sys.argv[1] == "man" else completion(root))
+    if sys.argv[1] == "man":
+        sys.stdout.write(man(root, sys.argv[3]))
+    else:
+        sys.stdout.write({"completion": completion, "reference": reference}[sys.argv[1]](root))
 
 
 if __name__ == "__main__":

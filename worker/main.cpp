@@ -76,80 +76,92 @@ int main(int argc, char** argv) {
   freeride::LogOptions log;
   std::string run_dir = options.paths.run_dir.string(), state_dir = options.paths.state_dir.string();
   app.option_defaults()->always_capture_default();
-  app.add_option("--device", options.device, "cpu-N or a GPU's UUID; required but for --check");
-  app.add_option("--host-id", options.host_id, "what this host is called among others (hostname and machine id)")
+  app.add_option("--device", options.device, "the worker's device: cpu-N or a GPU's UUID; required without --check");
+  app.add_option("--host-id", options.host_id,
+                 "this host's name among others; default: hostname and digits of the machine id")
       ->default_str("");
-  app.add_option("--cores", cores, "cores of a CPU device, e.g. 0,2-3 (all)");
+  app.add_option("--cores", cores, "cores of a CPU device, e.g. 0,2-3; default: all");
   app.add_option("--run-dir", run_dir, "folder of the sockets");
-  app.add_option("--state-dir", state_dir, "folder of plugins, logs and scratch data");
-  app.add_option("--drop-dir", options.drop_dir, "folder that users drop plugins into (<state-dir>/plugins)");
-  app.add_option("--grace-ms", options.grace_ms, "execution past a lease's end after which a task is killed")
+  app.add_option("--state-dir", state_dir, "state folder: plugins, logs and what tasks leave");
+  app.add_option("--drop-dir", options.drop_dir,
+                 "drop folder, whose plugins every worker knows by name; default: plugins in the state folder");
+  app.add_option("--grace-ms", options.grace_ms,
+                 "grace period: a task that executes longer than this past its lease is killed")
       ->check(CLI::Range(1, 60'000));
-  app.add_option("--hang-ms", options.hang_ms,
-                 "time past a lease's end after which a task that has not paused is killed")
+  app.add_option("--hang-ms", options.hang_ms, "a task that has not paused for so long past its lease is killed")
       ->check(CLI::Range(10, 600'000));
-  app.add_option("--create-ms", options.create_ms, "time for loading a plugin and for CreateSideTask")
+  app.add_option("--create-ms", options.create_ms, "limit for loading a plugin and CreateSideTask")
       ->check(CLI::Range(10, 3'600'000));
-  app.add_option("--init-ms", options.init_ms, "length of an init lease: for InitSideTask, and for SaveState")
+  app.add_option("--init-ms", options.init_ms,
+                 "length of init and save leases: the limit for InitSideTask and SaveState")
       ->check(CLI::Range(10, 3'600'000));
   app.add_option("--profile-ms", options.profile_ms,
-                 "time for a profile: its lease where there is no training, else the wait for bubbles")
+                 "length of a profile lease; beside a training, the longest a profile waits for bubbles")
       ->check(CLI::Range(10, 3'600'000));
-  app.add_option("--stop-ms", options.stop_ms, "time for a task to stop in good order")->check(CLI::Range(10, 600'000));
-  app.add_option("--lease-order", lease_order, "which of several tasks gets a lease")
+  app.add_option("--stop-ms", options.stop_ms, "limit for a task to stop in good order")
+      ->check(CLI::Range(10, 600'000));
+  app.add_option("--lease-order", lease_order,
+                 "which of several tasks gets a lease: in turn, or the one whose step fits best")
       ->check(CLI::IsMember(kLeaseOrders));
-  app.add_option("--memory-bytes", options.memory_bytes, "memory of the device for side tasks (what the host has free)")
+  app.add_option("--memory-bytes", options.memory_bytes,
+                 "memory that side tasks may have in all; default: what the host has free")
       ->check(freeride::whole(0, INT64_MAX))
       ->default_str("");
   app.add_option("--reserve-bytes", options.reserve_bytes,
-                 "GPU memory kept free for training to grow into (5 % of the GPU, at least 2 GiB)")
+                 "GPU memory kept free for training to grow into; default: 5 % of the GPU, at least 2 GiB")
       ->check(freeride::whole(0, INT64_MAX))
       ->default_str("");
-  app.add_option("--thread-pct", options.thread_pct, "share of a GPU's multiprocessors for one side task, in percent")
+  app.add_option("--thread-pct", options.thread_pct, "percent of a GPU's multiprocessors that one side task may use")
       ->check(CLI::Range(1, 100));
-  app.add_option("--keep-days", options.keep_days, "how long what an ended task has left is kept: scratch folder, logs")
+  app.add_option("--keep-days", options.keep_days,
+                 "how many days the scratch folder and logs of an ended task are kept")
       ->check(CLI::Range(0, 36'500));
-  app.add_option("--keep-bytes", options.keep_bytes, "how much of that there may be in all; what is oldest goes")
+  app.add_option("--keep-bytes", options.keep_bytes,
+                 "how many bytes of them are kept in all; the oldest are removed first")
       ->check(freeride::whole(0, INT64_MAX));
   app.add_option("--mps-control", options.mps_control,
-                 "the program nvidia-cuda-mps-control (the one on the PATH; GPU devices only)");
+                 "the program nvidia-cuda-mps-control, for GPUs; default: the one on the PATH");
   auto& sandbox = options.sandbox;
-  app.add_option("--sandbox", sandbox.name, "what side tasks run in: bubblewrap, or none (development only)");
-  app.add_option("--bwrap", sandbox.bwrap, "the program bwrap (on the PATH, else beside this program)");
-  app.add_option("--scratch-bytes", sandbox.scratch_bytes, "size of a task's scratch folder, part of its memory");
-  app.add_option("--task-pids", sandbox.pids, "processes and threads of a task");
-  app.add_option("--task-cpus", sandbox.cpus, "CPU time of a task, in cores (as many as it has)")->default_str("");
-  app.add_option("--host-memory-bytes", options.host_memory_bytes, "host memory of a GPU's task")
+  app.add_option("--sandbox", sandbox.name, "sandbox of side tasks: bubblewrap, or none (for development only)");
+  app.add_option("--bwrap", sandbox.bwrap, "the program bwrap; default: on the PATH, else beside this program");
+  app.add_option("--scratch-bytes", sandbox.scratch_bytes,
+                 "size of a task's scratch folder, which counts as its memory");
+  app.add_option("--task-pids", sandbox.pids, "the most threads of a task");
+  app.add_option("--task-cpus", sandbox.cpus, "the most cores that a task may use; default: all that it has")
+      ->default_str("");
+  app.add_option("--host-memory-bytes", options.host_memory_bytes, "the most host memory of a GPU's task")
       ->check(freeride::whole(1, INT64_MAX));
-  app.add_option("--first-task-uid", sandbox.first_uid, "first of the user numbers for tasks, where the worker is root")
+  app.add_option("--first-task-uid", sandbox.first_uid,
+                 "first of the user numbers that tasks get from a worker that is root")
       ->check(CLI::Range(int64_t{1}, int64_t{4'294'000'000}));
   for (const auto& [option, folders, what] :
-       {std::tuple("--library-dir", &sandbox.library_dirs, "folder of libraries that tasks see beyond the system's"),
-        std::tuple(
-            "--data", &sandbox.data_dirs,
-            "folder below which a task may be given files (load --read, --write) where its submitter may use them")}) {
+       {std::tuple("--library-dir", &sandbox.library_dirs,
+                   "folder of libraries that every task may read, beside the system's"),
+        std::tuple("--data", &sandbox.data_dirs,
+                   "folder below which a task may be given files (load --read, --write) that its submitter may use")}) {
     app.add_option(option, *folders, std::string(what) + "; repeatable, or several with ':' between them")
         ->delimiter(':')
         ->allow_extra_args(false)
         ->default_str("");
   }
   app.add_flag("--users-of-all-hosts", sandbox.users_of_all_hosts,
-               "user numbers mean the same on all hosts: files are given under those of other hosts, too, but root's");
-  app.add_option("--runner", sandbox.runner, "the program freeride-runner (beside this one, else on the PATH)");
+               "user numbers mean the same on all hosts, so files are given to users of other hosts, too, but not to "
+               "their root");
+  app.add_option("--runner", sandbox.runner, "the program freeride-runner; default: beside this one, else on the PATH");
   freeride::add_log_options(app, log);
   app.add_option("--probe-one-in", options.probe_one_in,
-                 "of a GPU's bubbles, one in so many is probed for side work that goes on without a lease; 0: none")
+                 "one in so many bubbles of a GPU is probed for work without a lease; 0: none")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   int probe_fd = -1;
   app.add_option("--probe", probe_fd)->group("");  // what this program calls itself with, to probe the GPU
   bool check = false;
   std::string format = "table";
-  app.add_flag("--check", check,
-               "say what this host has of what is needed here, and end: 0 all is there, 1 something is missing");
-  app.add_option("--format", format, "of --check: table or json")->check(CLI::IsMember({"table", "json"}));
+  app.add_flag("--check", check, "say what this host lacks for a worker, and end: 0 nothing, 1 something");
+  app.add_option("--format", format, "form of --check's answer: table or json")
+      ->check(CLI::IsMember({"table", "json"}));
   bool list_devices = false;
-  app.add_flag("--list-devices", list_devices, "print the UUIDs of this host's GPUs, one a line, and end");
+  app.add_flag("--list-devices", list_devices, "print the UUIDs of this host's GPUs, one on each line, and end");
   if (const auto end = freeride::parse_options(app, "freeride-worker", "worker", argc, argv)) return *end;
   if (list_devices) return list_gpus();
   if (probe_fd >= 0) return freeride::worker::run_probe(probe_fd);

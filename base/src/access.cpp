@@ -31,8 +31,8 @@ std::string me() {
 }
 
 Error not_believed(const std::filesystem::path& folder, const std::string& why) {
-  return Error{Code::kPermission, "the run directory " + folder.string() + " is not used: " + why,
-               "name the manager's run directory with --run-dir, or make one that is yours or root's, with mode 0755"};
+  return Error{Code::kPermission, "the run folder " + folder.string() + " is not used: " + why,
+               "name the manager's run folder with --run-dir, or make one that is yours or root's, with mode 0755"};
 }
 
 // A folder that only a trusted user could have put there, and has given to somebody else: a service's of another user.
@@ -92,14 +92,14 @@ Status check_run_folder(const std::filesystem::path& folder) {
   if (lstat(folder.c_str(), &info) == 0 && S_ISLNK(info.st_mode) && !is_trusted_user(info.st_uid))
     return not_believed(folder, "it is a link that " + user_name(info.st_uid) + " has made");
   if (stat(folder.c_str(), &info) != 0)
-    return errno_error("cannot look at the run directory " + folder.string(), errno, "set --run-dir");
+    return errno_error("cannot look at the run folder " + folder.string(), errno, "set --run-dir");
   if (!S_ISDIR(info.st_mode)) {
-    return Error{Code::kInvalidArgument, "the run directory " + folder.string() + " is no directory", "set --run-dir"};
+    return Error{Code::kInvalidArgument, "the run folder " + folder.string() + " is no directory", "set --run-dir"};
   }
   const bool believed = is_trusted_user(info.st_uid) || is_given(folder);
   if (!believed && is_nobody_known(info.st_uid)) {
     return Error{Code::kPermission,
-                 "the run directory " + folder.string() +
+                 "the run folder " + folder.string() +
                      " is not used: it belongs to a user of the host's who has no number in this container",
                  "mount it into a folder where only the container's root may write, such as /run"};
   }
@@ -107,7 +107,7 @@ Status check_run_folder(const std::filesystem::path& folder) {
     return not_believed(folder, "it belongs to " + user_name(info.st_uid) + ", who is neither root nor " + me());
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return Error{Code::kPermission,
-                 "the run directory " + folder.string() +
+                 "the run folder " + folder.string() +
                      " is not used: other users may write there, so that its "
                      "sockets may be anybody's",
                  "chmod go-w " + folder.string() + ", or set --run-dir"};
@@ -119,7 +119,7 @@ Status make_run_folder(const std::filesystem::path& folder) {
   std::error_code failed;
   if (!std::filesystem::exists(folder, failed)) {
     std::filesystem::create_directories(folder, failed);
-    if (failed) return errno_error("cannot make the run directory " + folder.string(), failed.value(), "set --run-dir");
+    if (failed) return errno_error("cannot make the run folder " + folder.string(), failed.value(), "set --run-dir");
     if (chmod(folder.c_str(), 0755) != 0) return errno_error("cannot set the mode of " + folder.string(), errno);
   }
   return check_run_folder(folder);

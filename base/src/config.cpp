@@ -87,10 +87,10 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
       std::ostringstream where;
       where << "cannot read configuration " << file.string() << ": " << error.description() << " ("
             << error.source().begin << ")";
-      return Error{Code::kInvalidArgument, where.str(), "mend the file or unset FREERIDE_CONFIG"};
+      return Error{Code::kInvalidArgument, where.str(), "correct the file or unset FREERIDE_CONFIG"};
     } catch (const std::logic_error&) {
       return Error{Code::kInvalidArgument, "cannot read configuration " + file.string() + ": it is no TOML",
-                   "mend the file or unset FREERIDE_CONFIG"};
+                   "correct the file or unset FREERIDE_CONFIG"};
     }
   }
   if (auto sections = check_sections(root, file.string()); !sections) return sections;

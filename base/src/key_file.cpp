@@ -49,9 +49,8 @@ Result<KeyFile> read_checked(const std::filesystem::path& file, mode_t forbidden
                  "it has to be yours or root's"};
   }
   if (S_ISREG(info.st_mode) && (info.st_mode & forbidden) != 0) {
-    return Error{
-        Code::kPermission, "the key file " + file.string() + " is not used: other users may " + what + " it",
-        "chmod 600 " + file.string() + (forbidden == 077 ? ", and make the key anew if somebody may have" : "")};
+    return Error{Code::kPermission, "the key file " + file.string() + " is not used: other users may " + what + " it",
+                 "chmod 600 " + file.string() + (forbidden == 077 ? ", and make a new key if somebody may have" : "")};
   }
   const auto text = read_file(fd.get(), file.string(), kMostBytes);
   if (!text) return text.error();

@@ -83,7 +83,7 @@ void add_log_options(CLI::App& app, LogOptions& options) {
   app.add_option("--log-level", options.level, "trace, debug, info, warn or error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
       ->capture_default_str();
-  app.add_option("--log-format", options.format, "text, or json: an object a line")
+  app.add_option("--log-format", options.format, "text, or json: one object on each line")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
 }

@@ -42,7 +42,7 @@ std::string_view text_at(std::string_view bytes, uint64_t offset) {
 }
 
 Status check_script(std::string_view bytes, const std::string& name) {
-  constexpr const char* kHint = "write a class that inherits freeride_plugin.SideTask (plugin-api/README.md)";
+  constexpr const char* kHint = "write a class that inherits freeride_plugin.SideTask (docs/authors/python.md)";
   if (bytes.size() > kMaxScriptBytes)
     return Error{Code::kExhausted, name + " is larger than " + std::to_string(kMaxScriptBytes >> 20) + " MiB", kHint};
   if (bytes.find('\0') != std::string_view::npos) return invalid(name, "is no Python text", kHint);
@@ -59,7 +59,7 @@ const char* plugin_extension(std::string_view bytes) {
 }
 
 Status check_plugin_file(std::string_view bytes, const std::string& name) {
-  constexpr const char* kBuildHint = "build it with freeride_add_plugin() or g++ -shared -fPIC (plugin-api/README.md)";
+  constexpr const char* kBuildHint = "build it with freeride_add_plugin() or g++ -shared -fPIC (docs/authors/index.md)";
   if (bytes.empty()) return invalid(name, "is empty", kBuildHint);
   if (is_script_name(name)) return check_script(bytes, name);
   if (bytes.size() > kMaxPluginBytes) {

@@ -61,7 +61,7 @@ Status listen_there(zmq::socket_t& socket, const std::string& path, std::optiona
   // chmod after it only puts back what the umask took.
   if (::fchmod(listener.get(), mode) != 0 ||
       ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    return errno_error("cannot bind " + endpoint, errno, "check who owns the run directory");
+    return errno_error("cannot bind " + endpoint, errno, "check who owns the run folder");
   }
   if (group && ::chown(fresh.c_str(), static_cast<uid_t>(-1), *group) != 0) {
     const int why = errno;
@@ -72,7 +72,7 @@ Status listen_there(zmq::socket_t& socket, const std::string& path, std::optiona
       ::rename(fresh.c_str(), path.c_str()) != 0) {
     const int why = errno;
     ::unlink(fresh.c_str());
-    return errno_error("cannot bind " + endpoint, why, "check who owns the run directory");
+    return errno_error("cannot bind " + endpoint, why, "check who owns the run folder");
   }
   detail::Gate::instance().guard(listener.get(), endpoint);
   try {
@@ -143,7 +143,7 @@ Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& end
   EndpointLock held;
   const std::string lock_path = path + ".lock";
   held.lock_.reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!held.lock_.valid()) return errno_error("cannot open " + lock_path, errno, "check who owns the run directory");
+  if (!held.lock_.valid()) return errno_error("cannot open " + lock_path, errno, "check who owns the run folder");
   if (::flock(held.lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     return Error{Code::kAlreadyExists, endpoint + " is served by " + owner_of(held.lock_.get()),
                  "stop it, or choose another --run-dir"};
@@ -154,7 +154,7 @@ Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& end
   }
   const std::string pid = std::to_string(::getpid()) + "\n";
   if (::ftruncate(held.lock_.get(), 0) != 0 || ::pwrite(held.lock_.get(), pid.data(), pid.size(), 0) < 0) {
-    return errno_error("cannot write " + lock_path, errno, "free some space in the run directory");
+    return errno_error("cannot write " + lock_path, errno, "free some space in the run folder");
   }
 
   held.path_ = path;

@@ -118,7 +118,7 @@ struct Relay::Impl {
     }
     if (apart_since_ns == 0) apart_since_ns = SteadyClock::now();
     if (std::exchange(was_connected, false))
-      spdlog::warn("the connection with the manager at {} is lost; side tasks go on until their orders expire",
+      spdlog::warn("the connection with the manager at {} is lost; side tasks continue until their orders expire",
                    manager);
     if (!standing.ok() && standing.error().text() != said) {
       said = standing.error().text();

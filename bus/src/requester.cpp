@@ -192,7 +192,7 @@ Result<Message> Requester::request_raw(const std::string& command, std::string b
   return Error{Code::kTimeout,
                "no manager answers at " + impl_->endpoint + " (command " + command + ", waited " +
                    std::to_string(timeout.count()) + " ms)",
-               "start freeride-manager, or name its run directory with --run-dir"};
+               "start freeride-manager, or name its run folder with --run-dir"};
 }
 
 void Requester::speak_for(std::optional<uint32_t> uid) {

@@ -249,7 +249,7 @@ Result<std::string> Server::send_raw(const std::string& peer, const std::string&
   request.command = command;
   request.body = std::move(body);
   if (!impl_->send(peer, detail::pack_message(request), attachment)) {
-    return Error{Code::kUnavailable, "cannot send " + command + ": the peer is gone or does not read", ""};
+    return Error{Code::kUnavailable, "cannot send " + command + ": the peer has ended or does not read", ""};
   }
   return request.id;
 }

@@ -277,7 +277,7 @@ Status HandshakeWatch::look() {
         standing_ =
             has_key_
                 ? Error{Code::kPermission, "the manager at " + endpoint_ + " is not the one that " + file_ + " is for",
-                        "check --manager; or its keys were made anew: ask its operator for another"}
+                        "check --manager; or its keys were made again: ask its operator for another"}
                 : Error{Code::kPermission, "what listens at " + endpoint_ + " wants a key, or is no manager",
                         "name a key with --key FILE, or check --manager"};
         break;

@@ -139,13 +139,13 @@ Result<int> follow(Session& session, const std::string& name) {
       return reply.error();
     } else if (!away) {
       view.end_line();
-      std::cerr << "freeride-ctl: " << printable(reply.error().message) << "; the batch goes on when it is back\n";
+      std::cerr << "freeride-ctl: " << printable(reply.error().message) << "; the batch continues when it is back\n";
       away = true;
     }
     std::this_thread::sleep_for(kLook);
   }
   view.end_line();
-  std::cerr << "freeride-ctl: detached; it goes on: freeride-ctl batch attach " << printable(name) << "\n";
+  std::cerr << "freeride-ctl: detached; it continues: freeride-ctl batch attach " << printable(name) << "\n";
   return kExitOk;
 }
 

@@ -198,7 +198,7 @@ Status check_batch_files(BatchFiles& files) {
   }
   if (fs::exists(files.folder(), error)) {
     return Error{Code::kAlreadyExists, "a batch that has not ended well has left " + files.folder().string(),
-                 "see freeride-ctl batch ls; --force begins anew"};
+                 "see freeride-ctl batch ls; --force starts again"};
   }
   return {};
 }

@@ -140,14 +140,14 @@ void lists(CLI::App* sub, Arguments& arguments, Action action) {
 }
 
 void add_globals(CLI::App& app, Arguments& arguments) {
-  app.add_option("--run-dir", arguments.run_dir, "the manager's run directory, where its sockets are");
+  app.add_option("--run-dir", arguments.run_dir, "the manager's run folder, where its sockets are");
   app.add_option("--manager", arguments.manager, "a manager on another host: tcp://HOST:PORT, as in its --listen");
-  app.add_option("--key", arguments.key, "the key file to come in with there (freeride-ctl keys make)");
+  app.add_option("--key", arguments.key, "the key file for that manager (freeride-ctl keys make)");
   app.add_option("--commands-endpoint", arguments.commands_endpoint,
-                 "ZeroMQ endpoint of the manager, instead of the one in --run-dir");
+                 "ZeroMQ endpoint of the manager's commands; default: in the run folder");
   app.add_option("--events-endpoint", arguments.events_endpoint,
-                 "ZeroMQ endpoint of the events, instead of the one in --run-dir");
-  app.add_option("--format", arguments.format, "table, json, or of lists csv")
+                 "ZeroMQ endpoint of the manager's events; default: in the run folder");
+  app.add_option("--format", arguments.format, "table or json; csv for lists")
       ->check(CLI::IsMember({"table", "json", "csv"}))
       ->capture_default_str();
   app.add_option("--errors", arguments.errors, "text, or for programs json: code, message and hint, an error a line")
@@ -166,7 +166,7 @@ void add_load_options(CLI::App* sub, LoadOptions& options) {
       ->allow_extra_args(false);
   sub->add_option("--write", options.write, "SRC[:DST]: the same that it may also write; what is written stays")
       ->allow_extra_args(false);
-  sub->add_option("--working-dir", options.working_dir, "folder that it begins in; default: its scratch folder");
+  sub->add_option("--working-dir", options.working_dir, "folder in which it starts; default: its scratch folder");
   sub->add_option("--env", options.env, "K=V in its environment; may be repeated")->allow_extra_args(false);
 }
 
@@ -213,7 +213,7 @@ void add_load(CLI::App& app, Arguments& arguments) {
   sub->add_option("--restart", load.options.restart,
                   "no: never started twice; on-failure[:N]: started again when it has failed, 3 or N times; default: "
                   "when its worker is lost");
-  sub->add_option("--time", load.options.time, "stop it so long after its first start: 90s, 30m, 2h");
+  sub->add_option("--time", load.options.time, "stop it so long after its first start, e.g. 90s, 30m, 2h");
   sub->add_flag("--yes", load.yes, "with --replace: also where the plugin is called otherwise");
   auto* replace = sub->add_option("--replace", load.replace,
                                   "move this task to the plugin, between two bubbles, instead of starting another: it "
@@ -246,8 +246,8 @@ void add_change(CLI::App& app, Arguments& arguments, const char* name, const cha
 void add_data(CLI::App& app, Arguments& arguments) {
   auto* logs = app.add_subcommand("logs", "what a side task prints");
   logs->add_option("task", arguments.logs.task, "the task")->required();
-  logs->add_flag("-f,--follow", arguments.logs.follow, "go on until it has ended");
-  logs->add_flag("--previous", arguments.logs.previous, "of the start before the present one");
+  logs->add_flag("-f,--follow", arguments.logs.follow, "continue until it has ended");
+  logs->add_flag("--previous", arguments.logs.previous, "print what the start before this one printed");
   does(logs, arguments, [&arguments](Session& session) { return run_logs(session, arguments.logs); });
   auto* copy = app.add_subcommand("cp", "copy what a side task has written, while it runs or after its end");
   copy->add_option("from", arguments.copy.from,
@@ -260,14 +260,14 @@ void add_data(CLI::App& app, Arguments& arguments) {
 void add_drain(CLI::App& app, Arguments& arguments) {
   constexpr const char* kSubject = "a job, a device (cpu-0, GPU-...; or a worker's whole name) or a host";
   auto* drain =
-      app.add_subcommand("drain", "take side tasks off, wait until nothing of them is there, and keep them off");
+      app.add_subcommand("drain", "take side tasks off, wait until nothing of them is left, and keep them off");
   drain->add_option("subject", arguments.subject, kSubject)->required();
   drain->add_option("--for", arguments.drain_s, "wait at most so many seconds")
       ->check(within(0.0, 1e9))
       ->capture_default_str();
   does(drain, arguments,
        [&arguments](Session& session) { return run_drain(session, arguments.subject, arguments.drain_s); });
-  auto* back = app.add_subcommand("uncordon", "give back what was drained");
+  auto* back = app.add_subcommand("uncordon", "let side tasks return to what was drained");
   back->add_option("subject", arguments.subject, kSubject)->required();
   does(back, arguments, [&arguments](Session& session) { return run_uncordon(session, arguments.subject); });
 }
@@ -281,12 +281,12 @@ void add_batch(CLI::App& app, Arguments& arguments) {
   sub->add_option("--output", batch.output, "the file of the results: a line of JSON for each");
   sub->add_option("--items", batch.items, "what the input is; default: by its name")
       ->check(CLI::IsMember({"jsonl", "text", "files"}));
-  sub->add_flag("--in-order", batch.in_order, "the results in the order of the input; default: as they come");
-  sub->add_option("--retries", batch.retries, "an item that has failed so often has failed")
+  sub->add_flag("--in-order", batch.in_order, "write the results in the order of the input; default: as they come");
+  sub->add_option("--retries", batch.retries, "how often a failing item is tried")
       ->check(whole(1, 100))
       ->capture_default_str();
-  sub->add_flag("--force", batch.force, "take the place of an output that is there");
-  sub->add_flag("--detach", batch.detach, "return when it is submitted");
+  sub->add_flag("--force", batch.force, "replace an output that exists");
+  sub->add_flag("--detach", batch.detach, "return as soon as it is submitted");
   sub->add_option("--name", load.name, "its name; default: made from the plugin's");
   sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
       ->check(whole(0, INT32_MAX));
@@ -304,7 +304,7 @@ void add_batch(CLI::App& app, Arguments& arguments) {
   attach->add_option("name", arguments.subject, "the batch")->required();
   does(attach, arguments, [&arguments](Session& session) { return run_batch_attach(session, arguments.subject); });
   lists(sub->add_subcommand("ls", "all batches"), arguments, run_batch_ls);
-  auto* remove = sub->add_subcommand("rm", "forget batches; those that go on are stopped");
+  auto* remove = sub->add_subcommand("rm", "stop batches that run, and forget them");
   remove->add_option("name", batch.names, "the batches")->required();
   does(remove, arguments, [&arguments](Session& session) { return run_batch_rm(session, arguments.batch.names); });
   sub->callback([&arguments] {
@@ -342,7 +342,7 @@ void add_plugin(CLI::App& app, Arguments& arguments) {
 
 void add_profile(CLI::App& app, Arguments& arguments) {
   ProfileArguments& profile = arguments.profile;
-  auto* sub = app.add_subcommand("profile", "what a plugin takes: memory, and how long its steps are; keeps it");
+  auto* sub = app.add_subcommand("profile", "measure a plugin's memory and step lengths, and keep the profile");
   sub->add_option("plugin", profile.load.plugin,
                   "a file (a path with '/', e.g. ./my.so) or a name from the drop folder");
   sub->add_option("--param", profile.load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
@@ -358,8 +358,8 @@ void add_profile(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"iterative", "imperative"}));
   sub->add_flag("--network", profile.load.network, "may use the host's network");
   add_load_options(sub, profile.load.options);
-  sub->add_flag("--again", profile.again, "even where there is a profile already");
-  sub->add_option("--plot", profile.plot, "draws it into this PNG file (needs matplotlib)");
+  sub->add_flag("--again", profile.again, "take it even if there is a profile already");
+  sub->add_option("--plot", profile.plot, "draw it into this PNG file (needs matplotlib)");
   sub->require_subcommand(0, 1);
   const auto verb = [&](const char* name, const char* help, Result<int> (*run)(Session&, const ProfileArguments&)) {
     auto* inner = sub->add_subcommand(name, help);
@@ -368,11 +368,11 @@ void add_profile(CLI::App& app, Arguments& arguments) {
   };
   auto* list = sub->add_subcommand("list", "the profiles that the manager keeps");
   lists(list, arguments, [&arguments](Session& session) { return run_profile_list(session, arguments.profile); });
-  auto* exported = verb("export", "writes them into a file", run_profile_export);
+  auto* exported = verb("export", "write them into a file", run_profile_export);
   exported->add_option("file", profile.file, "the file")->required();
   for (auto* inner : {list, exported})
     inner->add_option("--plugin", profile.load.plugin, "only profiles of this file name");
-  verb("import", "keeps those of a file; of two the newer one", run_profile_import)
+  verb("import", "keep those of a file; of two the newer one", run_profile_import)
       ->add_option("file", profile.file, "the file")
       ->required();
   sub->callback([&arguments] {
@@ -398,8 +398,8 @@ void add_python_path(CLI::App& app, Arguments& arguments) {
 }
 
 void add_doctor(CLI::App& app, Arguments& arguments) {
-  auto* sub = app.add_subcommand(
-      "doctor", "what this host has of what a worker needs, and what to do about the rest; needs no manager");
+  auto* sub =
+      app.add_subcommand("doctor", "what this host lacks for a worker, and what to do about it; needs no manager");
   sub->add_option("--device", arguments.device, "the worker's: cpu-N or a GPU's UUID; default: cpu-0");
   sub->add_option("--state-dir", arguments.state_dir, "the worker's state folder");
   does(sub, arguments, [&arguments](Session& session) -> Result<int> {
@@ -413,12 +413,12 @@ void add_doctor(CLI::App& app, Arguments& arguments) {
 
 void add_keys(CLI::App& app, Arguments& arguments) {
   KeysArguments& keys = arguments.keys;
-  auto* sub =
-      app.add_subcommand("keys", "who may reach this host's manager over the network; run as the manager's user");
+  auto* sub = app.add_subcommand(
+      "keys", "keys of those who may reach this host's manager over the network; run as the manager's user");
   sub->require_subcommand(1);
   const auto verb = [&](const char* name, const char* help, Result<int> (*run)(Session&, const KeysArguments&)) {
     auto* inner = sub->add_subcommand(name, help);
-    inner->add_option("--keys-dir", keys.folder, "the manager's --keys-dir; default: keys in its state directory");
+    inner->add_option("--keys-dir", keys.folder, "the manager's --keys-dir; default: keys in its state folder");
     does(inner, arguments, [&arguments, run](Session& session) { return run(session, arguments.keys); });
     return inner;
   };
@@ -435,7 +435,7 @@ void add_keys(CLI::App& app, Arguments& arguments) {
   make->add_option("--out", keys.out, "the file that is taken to the other host; default: NAME.key here");
   auto* list = verb("list", "the keys that are authorised", run_keys_list);
   lists(list, arguments, [&arguments](Session& session) { return run_keys_list(session, arguments.keys); });
-  auto* revoke = verb("revoke", "from now on these keys have no rights, on whatever is connected", run_keys_revoke);
+  auto* revoke = verb("revoke", "take all rights from these keys, also on existing connections", run_keys_revoke);
   revoke->add_option("name", keys.names, "names of keys")->required();
 }
 
@@ -465,7 +465,7 @@ void add_recording(CLI::App& app, Arguments& arguments) {
 
 void add_why(CLI::App& app, Arguments& arguments) {
   WhyArguments& why = arguments.why;
-  auto* sub = app.add_subcommand("why", "why a side task, or those beside a rank, run or do not");
+  auto* sub = app.add_subcommand("why", "why a side task runs or does not; of JOB/RANK, why those beside that rank do");
   sub->add_option("subject", why.subject, "a task, or JOB/RANK")->required();
   auto* at =
       sub->add_option("--at", why.at, "at this moment, from the recording: 03:14, 2026-11-23T03:14:05, '10m ago'");
@@ -478,7 +478,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   const auto simple = [&app, &arguments](const char* name, const char* help, Result<int> (*verb)(Session&)) {
     does(app.add_subcommand(name, help), arguments, verb);
   };
-  simple("status", "the manager, its workers, tasks and jobs at one glance", run_status);
+  simple("status", "the manager, its workers, tasks and jobs at a glance", run_status);
   add_load(app, arguments);
   auto* tasks = app.add_subcommand("tasks", "the side tasks that live");
   tasks->add_flag("-a,--all", arguments.listed.all, "those that have ended, too");
@@ -529,7 +529,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   does(top, arguments, [&arguments](Session& session) { return run_top(session, arguments.top); });
   auto* faults = app.add_subcommand("faults", "GPU faults of the last hour, and who is blocked for them");
-  faults->add_option("--lift", arguments.lift, "let plugin=HASH, user=NAME or job=NAME go on devices again");
+  faults->add_option("--lift", arguments.lift, "unblock plugin=HASH, user=NAME or job=NAME");
   lists(faults, arguments, [&arguments](Session& session) { return run_faults(session, arguments.lift); });
   auto* report =
       app.add_subcommand("report", "measures of every job and task: time increase, bubbles, harvest, overrun");
@@ -556,7 +556,7 @@ bool wants_json_errors(int argc, char** argv) {
   return false;
 }
 
-// Where the manager is: on another host, or in the run directory.
+// Where the manager is: on another host, or in the run folder.
 Status find_manager(const Arguments& arguments, const Paths& paths, Options& options) {
   options.commands_endpoint = paths.commands_endpoint();
   options.events_endpoint = paths.events_endpoint();

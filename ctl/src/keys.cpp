@@ -30,7 +30,7 @@ fs::path authorized(const KeysArguments& arguments, const std::string& name) {
   return folder_of(arguments) / "authorized" / (name + ".key");
 }
 
-// The manager's own key and the folders, made by whoever makes the first key. They are the state directory's owner's:
+// The manager's own key and the folders, made by whoever makes the first key. They are the state folder's owner's:
 // root makes keys for a manager that is somebody else.
 Result<KeyFile> prepare(const fs::path& folder, uid_t& owner) {
   struct stat above {};

@@ -81,7 +81,7 @@ Result<bus::ProfileReply> follow(Session& session, const std::string& plugin, bu
       const bool gone = stopped->state == "failed";
       return Error{Code::kInternal,
                    gone ? "interrupted: the profile was given up, and nothing is kept of it"
-                        : "interrupted: the profile goes on, since a task waits for it",
+                        : "interrupted: the profile continues, since a task waits for it",
                    {}};
     }
     line.show(progress(plugin, reply));

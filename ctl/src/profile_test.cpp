@@ -48,7 +48,7 @@ TEST_CASE("profile: as a table, with every part that was measured and no other")
   CHECK_THAT(text, !Contains("piece"));
   CHECK_THAT(text, !Contains("PauseSideTask"));
   CHECK_THAT(text, !Contains("--again"));
-  CHECK_THAT(render_profile(sample(), true), Contains("--again takes it anew"));
+  CHECK_THAT(render_profile(sample(), true), Contains("--again takes it again"));
 }
 
 TEST_CASE("profile: without a GPU its columns are absent, not zero") {

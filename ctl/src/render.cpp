@@ -148,8 +148,8 @@ std::string render_status(const bus::StatusReply& status) {
   for (const auto& worker : status.workers) up += worker.state.state == "up" ? 1 : 0;
   std::string out = line("manager", status.version + ", pid " + std::to_string(status.pid) + ", up " +
                                         human_ns(status.uptime_ms * 1'000'000));
-  out += line("run directory", status.run_dir);
-  out += line("state directory", status.state_dir);
+  out += line("run folder", status.run_dir);
+  out += line("state folder", status.state_dir);
   if (!status.network.empty()) out += line("network", printable(status.network));
   out += line("workers", std::to_string(up) + " up of " + std::to_string(status.workers.size()));
   out += line("side tasks", tasks.empty() ? "none" : tasks);
@@ -184,7 +184,7 @@ Listing list_plugins(const bus::PluginsReply& plugins, const std::vector<std::st
   for (const std::string& name : shipped) {
     if (dropped.count(name) == 0) table.add({name, "FreeRide", "available", {"-", ""}, {"-", ""}, {"-", ""}, ""});
   }
-  return {std::move(table), "no plugins; drop .so files into the drop folder (plugins/ in the state directory)\n", ""};
+  return {std::move(table), "no plugins; drop .so files into the drop folder (plugins/ in the state folder)\n", ""};
 }
 
 bool is_wanted(const bus::TaskInfo& task, const TasksWanted& wanted) {
@@ -426,7 +426,7 @@ std::string render_profile(const bus::Profile& profile, bool kept) {
   for (const auto& [key, value] : profile.params) out += line("  " + printable(key), value);
   out += line("device", profile.device_model + (profile.worker.empty() ? "" : ", on " + profile.worker) +
                             (profile.conditions == "bubbles" ? ", in bubbles of a training" : ", idle"));
-  if (kept) out += line("taken", date_of(profile.taken_unix_ms) + "; --again takes it anew");
+  if (kept) out += line("taken", date_of(profile.taken_unix_ms) + "; --again takes it again");
   for (const auto& [where, bytes] : profile.peak_bytes)
     out += line(where == "gpu" ? "GPU memory" : where + " memory", human_bytes(bytes) + " at most");
   if (!profile.ended.empty()) out += line("ended", profile.ended);

@@ -30,7 +30,7 @@ Status wait_for_socket(const std::string& endpoint, std::chrono::milliseconds pa
   while (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
     if (std::chrono::steady_clock::now() >= end) {
       return Error{Code::kUnavailable, "no manager answers at " + endpoint + ": there is no such socket",
-                   "start freeride-manager, or name its run directory with --run-dir"};
+                   "start freeride-manager, or name its run folder with --run-dir"};
     }
     std::this_thread::sleep_for(kLook);
   }
@@ -67,7 +67,7 @@ Status Session::connect() {
 Error Session::explained(const Error& error) const {
   if (error.code != Code::kTimeout || error.message.find(options_.commands_endpoint) != std::string::npos) return error;
   return Error{Code::kTimeout, "no manager answers at " + options_.commands_endpoint + " (" + error.message + ")",
-               "start freeride-manager, or name its run directory with --run-dir"};
+               "start freeride-manager, or name its run folder with --run-dir"};
 }
 
 Error Session::unreadable(const char* command, const Error& error) {
@@ -104,7 +104,7 @@ Status Session::events_reachable() const {
   if (errno == EAGAIN) return {};
   if (errno == EACCES || errno == EPERM) return errno_error("cannot connect to " + endpoint, errno);
   return Error{Code::kUnavailable, "no broker answers at " + endpoint,
-               "start freeride-manager (or freeride-bus), or name its run directory with --run-dir"};
+               "start freeride-manager (or freeride-bus), or name its run folder with --run-dir"};
 }
 
 }  // namespace freeride::ctl

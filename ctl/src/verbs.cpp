@@ -206,13 +206,13 @@ Status ask_sure(Session& session, const LoadArguments& arguments, const bus::Loa
   const std::string& plugin = present->task.load.plugin;
   if (plugin == load.plugin) return {};
   const std::string question =
-      "task " + arguments.replace + " runs " + plugin + ", and would go on with " + load.plugin;
+      "task " + arguments.replace + " runs " + plugin + "; it would continue with " + load.plugin;
   if (isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1) {
-    std::cerr << printable(question) << "; type yes to go on: " << std::flush;
+    std::cerr << printable(question) << "; type yes to replace it: " << std::flush;
     std::string answer;
     if (std::getline(std::cin, answer) && answer == "yes") return {};
   }
-  return Error{Code::kInvalidArgument, question, "say so with --yes"};
+  return Error{Code::kInvalidArgument, question, "add --yes to replace it"};
 }
 
 Result<int> load_once(Session& session, const LoadArguments& arguments) {

@@ -108,7 +108,7 @@ struct AuditLog::Shared {
 
   bool trouble(const Error& error) {
     const auto now = std::chrono::steady_clock::now();
-    if (now >= say_again) spdlog::error("{}; commands go on without it", error.text());
+    if (now >= say_again) spdlog::error("{}; commands continue without it", error.text());
     if (now >= say_again) say_again = now + std::chrono::minutes(1);
     return false;
   }

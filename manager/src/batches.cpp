@@ -102,8 +102,7 @@ void Batches::submit(Ticket ticket, const bus::SubmitBatch& wish, const std::str
   if (wish.load.steps != 0 || wish.load.start_paused || !wish.load.after.empty())
     return invalid("members of a batch take no number of steps, are not started paused and follow no task");
   forget_old();
-  if (batches_.size() >= kMostBatches)
-    return refuse({Code::kExhausted, "there are 256 batches that go on", "try later"});
+  if (batches_.size() >= kMostBatches) return refuse({Code::kExhausted, "256 batches are running", "try later"});
   Batch batch;
   batch.info.name = name;
   batch.info.state = kRunning;

@@ -70,7 +70,7 @@ Result<std::string> Contents::dropped(const std::string& file_name) {
   }
   if (!rejected.empty())
     return Error{Code::kRejected, "plugin " + file_name + " was rejected: " + rejected,
-                 "mend the file and drop it again"};
+                 "correct the file and drop it again"};
   // No worker has reported it (yet): the user may just have dropped it, or no worker may be up.
   const auto bytes = read_file(paths_.drop_dir() / file_name, kMaxPluginBytes);
   if (bytes) return store_.put(*bytes, file_name);

@@ -148,7 +148,7 @@ void KeyBook::reload() {
       if (!role || key->name != file.stem().string() || key->account.empty() ||
           (*role == policy::Role::kNode && !is_plain(key->host))) {
         complain(file.string(), "the key file " + file.string() +
-                                    " is not used: its role, account, host or name is none; make it anew with "
+                                    " is not used: its role, account, host or name is none; make it again with "
                                     "freeride-ctl keys make");
       } else if (keys.size() >= most_) {
         complain(folder_.string(), folder_.string() + " holds more than " + std::to_string(most_) +

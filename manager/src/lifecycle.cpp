@@ -92,7 +92,7 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count, Left 
       since += "; it is tried again after " + std::to_string(pause_ns / kNsPerSec) + " s";
     }
   }
-  the_.replacements.fail(task, reason + "; the old content goes on", Code::kInternal);
+  the_.replacements.fail(task, reason + "; the old content continues", Code::kInternal);
   task.phase = Task::Phase::kQueued;
   task.last_worker = worker;
   task.queued_since = since;

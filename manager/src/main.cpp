@@ -49,64 +49,69 @@ struct Options {
 void declare(CLI::App& app, Options& o) {
   app.option_defaults()->always_capture_default();
   app.add_option("--run-dir", o.run_dir, "folder of the sockets");
-  app.add_option("--state-dir", o.state_dir, "folder of what survives a restart");
+  app.add_option("--state-dir", o.state_dir, "state folder: tasks, profiles, keys and plugins, over restarts");
   app.add_option(
       "--group", o.group,
-      "group that may command and read events; none: only this user (default: freeride, where root runs this)");
-  app.add_option("--audit-log", o.audit_log, "who changed what, a line each; default: audit.jsonl in the state dir");
-  add_log_options(app, o.log);
-  app.add_option("--commands-endpoint", o.commands_endpoint, "command socket; default: in the run dir");
-  app.add_option("--publish-endpoint", o.publish_endpoint, "where events are published; default: in the run dir");
-  app.add_option("--events-endpoint", o.events_endpoint, "where events can be read; default: in the run dir");
+      "group that may command and read events; none: only this user; default: freeride, where root runs this");
   app.add_option(
-      "--listen", o.listen,
-      "also take commands over TCP, by keys: tcp://HOST:PORT (* for all addresses); events on the next port");
-  app.add_option("--keys-dir", o.keys_dir, "the network's keys (freeride-ctl keys); default: keys in the state dir");
-  app.add_option("--authorized-dir", o.authorized_dir,
-                 "the authorised keys, where they lie elsewhere; default: authorized in the keys dir");
-  app.add_flag("--no-broker", o.no_broker, "a freeride-bus runs the event broker");
+      "--audit-log", o.audit_log,
+      "audit log, with a line for each command that changes something; default: audit.jsonl in the state folder");
+  add_log_options(app, o.log);
+  app.add_option("--commands-endpoint", o.commands_endpoint, "the command socket; default: in the run folder");
+  app.add_option("--publish-endpoint", o.publish_endpoint, "where events are published; default: in the run folder");
+  app.add_option("--events-endpoint", o.events_endpoint, "where events can be read; default: in the run folder");
+  app.add_option("--listen", o.listen,
+                 "take commands over the network, too, from holders of keys: tcp://HOST:PORT (*: all addresses). "
+                 "Events are on the next port");
+  app.add_option("--keys-dir", o.keys_dir,
+                 "folder of the keys that freeride-ctl keys makes; default: keys in the state folder");
+  app.add_option(
+      "--authorized-dir", o.authorized_dir,
+      "folder of the authorised keys, where another program keeps them; default: authorized in the keys folder");
+  app.add_flag("--no-broker", o.no_broker, "run no event broker in this process: freeride-bus runs it");
   app.add_option("--holdout-pct", o.core.job.holdout_pct,
-                 "share of iterations without side tasks, to measure I against; 0: do not measure")
+                 "percent of iterations without side tasks, against which the time increase I is measured; 0: I is not "
+                 "measured")
       ->check(within(0.0, 90.0));
-  app.add_option("--holdout-block-ms", o.holdout_block_ms, "length of a held-out block")
+  app.add_option("--holdout-block-ms", o.holdout_block_ms, "length of a block of held-out iterations")
       ->check(CLI::Range(int64_t{10}, int64_t{3'600'000}));
   app.add_option("--budget-pct", o.budget_pct,
-                 "time increase above which side tasks are throttled, or auto: as much as they are worth")
+                 "slowdown budget: the time increase in percent above which side tasks are throttled; auto: above what "
+                 "they are worth")
       ->check(CLI::IsMember({"auto"}) | within(0.0, 1000.0));
   app.add_option("--side-worth", o.core.job.budget.side_worth,
                  "what a second of a side task is worth, in seconds of a training GPU")
       ->check(within(0.0, 1000.0));
-  app.add_option("--default-memory-mib", o.default_memory_mib,
-                 "memory of a task that declares none, until it has been profiled")
+  app.add_option("--default-memory-mib", o.default_memory_mib, "memory of a task that declares none and has no profile")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  app.add_option("--worker-timeout-ms", o.worker_timeout_ms, "silence after which a worker is lost")
+  app.add_option("--worker-timeout-ms", o.worker_timeout_ms, "a worker that is silent for so long is lost")
       ->check(CLI::Range(int64_t{2000}, int64_t{600'000}));
   app.add_option("--order-pause-ms", o.order_pause_ms,
-                 "how long a worker that does not hear from this manager lets its side tasks run")
+                 "a worker that has not heard from this manager for so long pauses its side tasks")
       ->check(CLI::Range(int64_t{500}, int64_t{86'400'000}));
-  app.add_option("--order-stop-ms", o.order_stop_ms, "how long it keeps their processes; at least --order-pause-ms")
+  app.add_option("--order-stop-ms", o.order_stop_ms, "after so long it ends their processes; at least --order-pause-ms")
       ->check(CLI::Range(int64_t{500}, int64_t{86'400'000}));
   app.add_option("--order-margin-ms", o.order_margin_ms,
-                 "how much longer than --order-pause-ms this manager waits before it places such a side task again")
+                 "this manager waits so much longer than --order-pause-ms before it places such a side task again")
       ->check(CLI::Range(int64_t{100}, int64_t{86'400'000}));
-  app.add_option("--profile-timeout-ms", o.profile_timeout_ms, "longest profile of a plugin")
+  app.add_option("--profile-timeout-ms", o.profile_timeout_ms, "a profile that takes longer has failed")
       ->check(CLI::Range(int64_t{1000}, int64_t{3'600'000}));
   app.add_option("--max-restarts", o.core.restarts.most,
-                 "restarts of a task that is lost with its worker, within --restart-interval-s");
-  app.add_option("--restart-interval-s", o.restart_interval_s, "time after which a restart counts no more")
+                 "a task that was lost with its worker is restarted so often within --restart-interval-s");
+  app.add_option("--restart-interval-s", o.restart_interval_s, "after so long a restart does not count any more")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400}));
   app.add_option("--plugin-faults", o.core.faults.of_plugin,
-                 "GPU faults an hour at which a plugin's content is blocked everywhere; 0: never");
-  app.add_option("--user-faults", o.core.faults.of_user, "the same of all tasks of a user");
-  app.add_option("--job-faults", o.core.faults.of_job, "the same of all tasks in a job's bubbles");
+                 "a plugin's content with so many GPU faults an hour is blocked on all GPUs; 0: never");
+  app.add_option("--user-faults", o.core.faults.of_user, "the same for all tasks of a user");
+  app.add_option("--job-faults", o.core.faults.of_job, "the same for all tasks in a job's bubbles");
   app.add_option("--max-workers", o.core.limits.workers,
-                 "workers that are known at most; other limits follow (docs/scale.md)")
+                 "the most workers that may register; other limits follow from it (docs/scale.md)")
       ->check(CLI::Range(size_t{1}, size_t{100'000}));
   app.add_option("--max-connections", o.max_connections,
-                 "connections over the network at most; a node has three, and takes them before its key is known")
+                 "the most connections over the network; a node has three, and takes them before its key is known")
       ->check(CLI::Range(size_t{16}, size_t{100'000}));
-  app.add_option("--history", o.core.history, "ended tasks that are kept")->check(CLI::Range(0, 100'000));
-  app.add_option("--queue", o.queue, "order within a priority: submission or fair (between users)")
+  app.add_option("--history", o.core.history, "how many ended tasks are kept")->check(CLI::Range(0, 100'000));
+  app.add_option("--queue", o.queue, "order of tasks of one priority: by submission, or fair: users in turn")
       ->check(CLI::IsMember(kQueueOrders));
 }
 

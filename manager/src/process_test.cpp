@@ -125,7 +125,7 @@ TEST_CASE("a second manager is told of the first; other trouble at start is one 
   CHECK(second.lines() == 1);
   Program elsewhere(dir, {}, "run2");  // the same state
   CHECK(elsewhere.wait() == 1);
-  CHECK(contains(elsewhere.log(), "another manager uses this state directory"));
+  CHECK(contains(elsewhere.log(), "another manager uses this state folder"));
   CHECK(client.ask<bus::StatusReply>(bus::GetStatus{}).ok());
 
   TempDir damaged;

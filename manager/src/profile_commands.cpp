@@ -152,7 +152,7 @@ void ProfileCommands::look_at_followers(int64_t now) {
       abandoned.push_back(name);
     }
   }
-  for (const std::string& name : abandoned) the_.profiler.give_up(name, "whoever asked for it is gone");
+  for (const std::string& name : abandoned) the_.profiler.give_up(name, "nobody follows it any more");
   the_.runs.forget_ended(now);
 }
 

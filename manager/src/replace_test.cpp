@@ -83,7 +83,7 @@ TEST_CASE("a task is moved to another plugin and keeps what it is") {
   CHECK_FALSE(house.answered(ticket));
   CHECK(house.task("a").state.sha256 == sha256_hex(plugin_bytes()));
   house.worker.tasks["a"].counters.steps = 12;
-  house.say(1, "done", "it goes on from its state of 4 bytes");
+  house.say(1, "done", "it continues from its state of 4 bytes");
   REQUIRE(house.answered(ticket));
   const auto info = *house.task_of(ticket);
   CHECK(info.state.task == "a");
@@ -93,14 +93,14 @@ TEST_CASE("a task is moved to another plugin and keeps what it is") {
   CHECK(info.load.stage == 0);
   CHECK(info.revision == 1);
   CHECK(info.replacement.state == "done");
-  CHECK(info.replacement.reason == "it goes on from its state of 4 bytes");
+  CHECK(info.replacement.reason == "it continues from its state of 4 bytes");
   REQUIRE(info.incarnations.size() == 1);
   CHECK(info.incarnations[0].verdict.kind == "replaced");
   CHECK(info.incarnations[0].sha256 == sha256_hex(plugin_bytes()));
   CHECK(info.incarnations[0].steps == 12);
   CHECK(house.tasks().size() == 1);
   // Said again, nothing happens again.
-  house.say(1, "done", "it goes on from its state of 4 bytes");
+  house.say(1, "done", "it continues from its state of 4 bytes");
   CHECK(house.task("a").incarnations.size() == 1);
 }
 

@@ -122,7 +122,7 @@ Status Replacements::check_room(const Task& task, const bus::Load& load) const {
                  "task " + task.name() + " with " + std::to_string(load.memory_bytes >> 20) + " MiB does not fit on " +
                      view.worker + ", which has " + std::to_string(std::max<int64_t>(0, view.free_bytes) >> 20) +
                      " MiB more",
-                 "stop the task and load the plugin anew"};
+                 "stop the task and load the plugin again"};
   }
   return {};
 }

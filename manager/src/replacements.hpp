@@ -41,7 +41,7 @@ class Replacements {
   void reply(const Pending& pending, const std::optional<Error>& error);
   /// The task's worker has reported it.
   void take_report(Task& task, const bus::TaskReport& report);
-  /// The replacement under way, if there is one, has failed, and the old content goes on.
+  /// The replacement under way, if there is one, has failed, and the old content continues.
   void fail(Task& task, const std::string& why, Code code);
 
  private:

@@ -86,11 +86,11 @@ Error describe(sqlite3* db, const std::filesystem::path& file, const std::string
     case SQLITE_PERM:
     case SQLITE_AUTH:
     case SQLITE_CANTOPEN:
-      return {Code::kPermission, message, "make the state directory writable or choose another with --state-dir"};
+      return {Code::kPermission, message, "make the state folder writable or choose another with --state-dir"};
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
       return {Code::kAlreadyExists, message,
-              "another manager uses this state directory: stop it or choose another --state-dir"};
+              "another manager uses this state folder: stop it or choose another --state-dir"};
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return {Code::kInternal, message, "start the manager again: it keeps what can be read"};
@@ -124,7 +124,7 @@ Result<std::unique_ptr<StateStore>> StateStore::open(const std::filesystem::path
   std::error_code ec;
   std::filesystem::create_directories(file.parent_path(), ec);
   if (ec) {
-    return errno_error("cannot make the state directory " + file.parent_path().string(), ec.value(),
+    return errno_error("cannot make the state folder " + file.parent_path().string(), ec.value(),
                        "choose another with --state-dir");
   }
   auto store = open_file(file);
@@ -167,7 +167,7 @@ Result<std::unique_ptr<StateStore>> StateStore::open_anew(const std::filesystem:
   const auto counts = copy_readable(*aside, (*store)->db_);
   std::string kept;
   for (const auto& [table, rows] : counts) kept += (kept.empty() ? "" : ", ") + std::to_string(rows) + " of " + table;
-  spdlog::error("the state file {} is damaged ({}) and is kept as {}; what can be read of it goes on: {}",
+  spdlog::error("the state file {} is damaged ({}) and is kept as {}; what can be read of it is used: {}",
                 file.string(), in_quotes(damage.message), aside->string(), kept.empty() ? "nothing" : "rows, " + kept);
   return store;
 }
@@ -228,7 +228,7 @@ void StateStore::leave_out(const std::vector<int64_t>& tasks) {
   const auto copy = name_aside(file_);
   Statement backup(db_, "VACUUM INTO ?");
   if (!backup.bind(copy.string()).run()) {
-    spdlog::error("{} and goes on without: {}", what, error("copy").message);
+    spdlog::error("{} and continues without: {}", what, error("copy").message);
     return;
   }
   chmod(copy.c_str(), 0600);
@@ -241,7 +241,7 @@ void StateStore::leave_out(const std::vector<int64_t>& tasks) {
     }
   }
   removed = removed && transaction.commit();
-  spdlog::error("{}; the other tasks go on, and a copy with it is kept as {}{}", what, copy.string(),
+  spdlog::error("{}; the other tasks continue, and a copy with it is kept as {}{}", what, copy.string(),
                 removed ? "" : " (it could not be removed: " + error("write").message + ")");
 }
 

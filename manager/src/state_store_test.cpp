@@ -370,7 +370,7 @@ TEST_CASE("a state file is its owner's alone to read") {
   }
 }
 
-TEST_CASE("a read-only state directory is refused, naming it") {
+TEST_CASE("a read-only state folder is refused, naming it") {
   TempDir dir;
   const bool root = geteuid() == 0;
   REQUIRE(chmod(dir.path.c_str(), 0555) == 0);

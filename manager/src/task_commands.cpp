@@ -103,7 +103,7 @@ void TaskCommands::stop(Ticket ticket, const std::string& name) {
     if (!task.unsaved) return the_.tasks.answer(ticket, task);
     return the_.outside.answer(ticket,
                                Error{Code::kUnavailable, "task " + name + " is stopped, but that could not be recorded",
-                                     "check the state directory's disk"});
+                                     "check the state folder's disk"});
   }
   const auto change = [](Task& t) {
     t.row.stopping = true;
@@ -239,7 +239,7 @@ void TaskCommands::unanswered(const Pending& pending) {
 
 void TaskCommands::answer_log(const Pending& pending, const std::string& log) {
   if (const Task* task = the_.tasks.by_id(pending.task)) return the_.tasks.answer(pending.ticket, *task, log);
-  the_.outside.answer(pending.ticket, Error{Code::kNotFound, "the task is gone", {}});
+  the_.outside.answer(pending.ticket, Error{Code::kNotFound, "the task has been removed", {}});
 }
 
 }  // namespace freeride::manager

@@ -133,7 +133,7 @@ inline const std::string& plugin_bytes() {
   return bytes;
 }
 
-/// A core on a fake clock and a state directory of its own. restart() ends it and starts another on the same state.
+/// A core on a fake clock and a state folder of its own. restart() ends it and starts another on the same state.
 class House {
  public:
   explicit House(const std::function<void(CoreConfig&)>& adjust = {}) {

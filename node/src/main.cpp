@@ -48,20 +48,21 @@ int fail(const Error& error, int code = kFailed) {
 }
 
 void declare(CLI::App& app, Options& o) {
-  app.add_option("--manager", o.manager, "tcp://HOST:PORT, where the manager listens; none: it runs on this host");
+  app.add_option("--manager", o.manager, "where the manager listens, tcp://HOST:PORT; default: it runs on this host");
   app.add_option("--key", o.key, "this node's key file (freeride-ctl keys make NAME --role node --host HOST)");
-  app.add_option("--device", o.devices, "a device to have a worker for, repeatable (this host's GPUs)")
+  app.add_option("--device", o.devices, "a device that gets a worker, repeatable; default: this host's GPUs")
       ->delimiter(':')
       ->allow_extra_args(false);
   app.add_option("--cores", o.cores, "cores of a CPU device, e.g. 0,2-3; repeatable, in the order of the CPU devices")
       ->delimiter(':')
       ->allow_extra_args(false);
-  app.add_option("--worker", o.worker, "the program freeride-worker (beside this one, else on the PATH)");
+  app.add_option("--worker", o.worker, "the program freeride-worker; default: beside this one, else on the PATH");
   app.add_option("--run-dir", o.run_dir, "folder of the sockets")->default_str(Paths::defaults().run_dir.string());
-  app.add_option("--state-dir", o.state_dir, "folder of plugins, logs and scratch data")
+  app.add_option("--state-dir", o.state_dir, "state folder: plugins, logs and what tasks leave")
       ->default_str(Paths::defaults().state_dir.string());
-  app.add_option("--group", o.group,
-                 "group that may command and read events here; none: only this user (freeride, where root runs this)");
+  app.add_option(
+      "--group", o.group,
+      "group that may command and read events here; none: only this user; default: freeride, where root runs this");
   add_log_options(app, o.log);
   app.add_option("worker-flags", o.worker_flags, "after --: further flags of every worker");
 }
@@ -223,7 +224,7 @@ int run(const Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Keeps a worker running for each device of this host, and this host's way to a manager elsewhere",
+  CLI::App app{"Keeps a worker running for each device of this host, and connects the host to a manager elsewhere",
                "freeride-node"};
   Options options;
   declare(app, options);

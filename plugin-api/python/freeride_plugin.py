@@ -225,7 +225,7 @@ class SideTask:
             raise StepAbandoned
 
     def scratch_path(self, file):
-        """A file in the task's own folder, whose content survives a restart of the task."""
+        """A file in the task's own folder. It is there again after a restart of the task, unless its worker was killed."""
         return f"{self.scratch_dir}/{file}"
 
 

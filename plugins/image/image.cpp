@@ -1,4 +1,4 @@
-// Side task: resizes every picture of a folder and puts a watermark on it. README.md in plugins/ lists the parameters.
+// Side task: resizes every picture of a folder and puts a watermark on it. docs/tasks/shipped.md lists the parameters.
 #include <algorithm>
 #include <cctype>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Side task: PageRank of a graph file or of a generated graph. README.md in plugins/ lists the parameters.
+// Side task: PageRank of a graph file or of a generated graph. docs/tasks/shipped.md lists the parameters.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -35,7 +35,7 @@ class PageRank : public freeride::SideTask, public freeride::KeepsState {
       this, "max_iterations", 1000, "stop after so many in any case", {1, 1000000}};
   freeride::Param<uint32_t> top_{this, "top", 100, "vertices written to ranks.txt", {1, 100000000}};
   freeride::Param<bool> repeat_{this, "repeat", true,
-                                "when converged, go on with the next seed's graph (a file: compute it again)"};
+                                "when converged, continue with the next seed's graph (a file: compute it again)"};
   common::Computing computing_{this};
 
   void CreateSideTask() override {

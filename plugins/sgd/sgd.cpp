@@ -1,4 +1,4 @@
-// Side task: factorises the ratings on a graph's edges by stochastic gradient descent. README.md in plugins/ lists the
+// Side task: factorises the ratings on a graph's edges by stochastic gradient descent. docs/tasks/shipped.md lists the
 // parameters.
 #include <algorithm>
 #include <cerrno>
@@ -27,7 +27,7 @@ class Sgd : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<double> learning_rate_{this, "learning_rate", 0.05, "of the first sweep", {1e-6, 10}};
   freeride::Param<double> decay_{this, "decay", 0.02, "sweep n learns with learning_rate / (1 + n decay)", {0, 10}};
   freeride::Param<double> regularisation_{this, "regularisation", 0.01, "weight of the factors' squares", {0, 10}};
-  freeride::Param<uint64_t> sweeps_{this, "sweeps", 0, "over all edges, then the task has finished; 0: go on"};
+  freeride::Param<uint64_t> sweeps_{this, "sweeps", 0, "over all edges, then the task has finished; 0: continue"};
   freeride::Param<std::string> output_{this, "output", "", "folder for the factors; empty: scratch, if they are small"};
   common::Computing computing_{this};
 

@@ -140,7 +140,7 @@ std::string sentence(Why why, const WhyDetail& detail) {
     case Why::kOtherLease:
       return "another side task has the device";
     case Why::kProbe:
-      return "the GPU is being probed, for work that goes on without a lease";
+      return "the GPU is being probed, for work without a lease";
     case Why::kNoTask:
       return "what is left of the present bubble is too short";
     case Why::kStepTooLong:

@@ -283,7 +283,7 @@ void Journal::pause(const Error& error, uint64_t lost) {
 void Journal::go_on() {
   bus::RecordingGap gap;
   gap.reason = "disk", gap.lost = lost_in_pause_, gap.begin_ns = paused_since_ns_, gap.end_ns = clock_.now_ns();
-  spdlog::info("recording goes on; {} events are missing", lost_in_pause_);
+  spdlog::info("recording continues; {} events are missing", lost_in_pause_);
   paused_since_ns_ = 0, lost_in_pause_ = 0;
   note_gap(gap);
 }

@@ -46,14 +46,15 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--events-endpoint", arguments.events_endpoint,
                  "where to listen (default: ipc://<run-dir>/events.sock)");
   app.add_option("--recordings", arguments.recordings,
-                 "folder of the recordings (default: recordings in the state directory)");
-  app.add_option("--keep-hours", arguments.keep_hours, "older recordings are deleted")
+                 "folder of the recordings (default: recordings in the state folder)");
+  app.add_option("--keep-hours", arguments.keep_hours, "recordings older than this are deleted")
       ->check(within(0.01, 24.0 * 3660))
       ->capture_default_str();
-  app.add_option("--keep-bytes", arguments.keep_bytes, "of all recordings together, e.g. 1GiB; the oldest are deleted")
+  app.add_option("--keep-bytes", arguments.keep_bytes,
+                 "size of all recordings together, e.g. 1GiB; the oldest are deleted")
       ->transform(CLI::AsSizeValue(false))
       ->default_str("1GiB");
-  app.add_option("--keep-free", arguments.keep_free, "of the disk, for others; with less free, recording pauses")
+  app.add_option("--keep-free", arguments.keep_free, "with less than this free on the disk, recording pauses")
       ->transform(CLI::AsSizeValue(false))
       ->default_str("256MiB");
   app.add_option("--group", arguments.group,

@@ -237,7 +237,7 @@ class LifeCheck {
       return;
     }
     if (!(*saved)->present) {
-      findings_.ok("state", "none is kept: a replaced task begins anew");
+      findings_.ok("state", "none is kept: a replaced task starts from zero");
       return;
     }
     Harness::Options options = harness_options_;

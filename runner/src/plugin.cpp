@@ -30,7 +30,7 @@ constexpr uint32_t kLargestTable = 65536;
 
 Error broken(const std::string& what) {
   return Error{Code::kInvalidArgument, what,
-               "the plugin's table breaks the ABI (freeride/plugin.h): mend and rebuild it"};
+               "the plugin's table breaks the ABI (freeride/plugin.h): correct and rebuild it"};
 }
 
 Status check_file(const std::string& path) {

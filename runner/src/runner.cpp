@@ -115,7 +115,7 @@ Next Runner::restore() {
   const auto state = state_extension(task.table());
   if (!state || saved.plugin != task.table().name) {
     const std::string why = !state ? ", and this content keeps none" : ", another plugin";
-    task.host().log(FREERIDE_LOG_INFO, ("begins anew: the state was saved by " + saved.plugin + why).c_str());
+    task.host().log(FREERIDE_LOG_INFO, ("starts from zero: the state was saved by " + saved.plugin + why).c_str());
     return Next::kGoOn;
   }
   parts_.answer.enter(FREERIDE_IN_RESTORE, SteadyClock::now());

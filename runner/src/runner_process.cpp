@@ -114,7 +114,7 @@ void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int las
   if (job.confinement.on) {
     const auto listener = confine_plugin(job.confinement);
     if (!listener.ok() || !send_fd(listener_socket, listener->get())) {
-      const std::string reason = listener.ok() ? "its supervisor is gone" : listener.error().text();
+      const std::string reason = listener.ok() ? "its supervisor has ended" : listener.error().text();
       write_last_words(last_words_fd,
                        last_words(VerdictKind::kFailed, Cause::kSandbox, FREERIDE_IN_LOAD, reason.c_str()));
       _exit(EXIT_FAILURE);

@@ -47,7 +47,7 @@ Result<std::optional<SavedState>> read_state(Source source) {
   freeride_saved_state header{};
   auto* const bytes = reinterpret_cast<char*>(&header);
   if (!source.read_all(bytes, 1)) return std::optional<SavedState>();
-  const Error bad{Code::kInternal, "the task's saved state is damaged", "load the task again to begin anew"};
+  const Error bad{Code::kInternal, "the task's saved state is damaged", "load the task again, to start from zero"};
   if (!source.read_all(bytes + 1, sizeof(header) - 1)) return bad;
   if (header.magic != FREERIDE_STATE_MAGIC || header.major != FREERIDE_PAGES_MAJOR ||
       header.size > FREERIDE_STATE_MOST_BYTES || header.status != FREERIDE_OK) {

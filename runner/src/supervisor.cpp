@@ -75,7 +75,7 @@ void warn(const std::string& line) {
 }
 
 policy::Verdict lost() {
-  return {policy::VerdictKind::kLost, policy::Cause::kWorker, "its worker is gone"};
+  return {policy::VerdictKind::kLost, policy::Cause::kWorker, "its worker has ended"};
 }
 
 policy::Verdict forbidden(const std::string& call, uint32_t transition) {

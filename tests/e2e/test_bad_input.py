@@ -316,7 +316,7 @@ def test_state_directory_that_cannot_be_written(system):
 
 
 def in_full_file_system(system):
-    """Puts a 1 MiB tmpfs over the state directory; False where mounting is not allowed."""
+    """Puts a 1 MiB tmpfs over the state folder; False where mounting is not allowed."""
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.mount(b"tmpfs", str(system.state_dir).encode(), b"tmpfs", 0, b"size=1m") == 0
 

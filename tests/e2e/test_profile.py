@@ -131,7 +131,7 @@ def test_export_and_import(idle, tmp_path):
         other.start_worker("cpu-0")
         until(lambda: other.ok("workers")["workers"], "the worker is known")
         code, out, err = ctl(other, find_plugin("counter.so"), "--param", "step_us=300")
-        assert code == 0 and "--again takes it anew" in out, (out, err)
+        assert code == 0 and "--again takes it again" in out, (out, err)
 
 
 @pytest.mark.parametrize(

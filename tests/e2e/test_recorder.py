@@ -201,7 +201,7 @@ def test_a_full_disk_is_a_pause(tmp_path):
             time.sleep(5)
             assert log.read_text().count("recording pauses") == 1
             filler.unlink()
-            until(lambda: "recording goes on" in log.read_text(), "that it goes on")
+            until(lambda: "recording continues" in log.read_text(), "that it goes on")
             until(
                 lambda: any(
                     event["topic"] == "recording.gap/disk" for event in kills.view(ctl, disk / "r", system.env)

@@ -74,7 +74,7 @@ def test_a_counter_keeps_its_count(system):
     answer = system.ok("load", variant(system, 1), "--yes", "--replace", "t")
     task = answer["task"]
     assert task["revision"] == 1 and task["replacement"]["state"] == "done"
-    assert "goes on from its state" in task["replacement"]["reason"]
+    assert "continues from its state" in task["replacement"]["reason"]
     assert [old["verdict"]["kind"] for old in task["incarnations"]] == ["replaced"]
     assert task["incarnations"][0]["steps"] >= 5
     check_counts(system)

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -40,6 +41,17 @@ def test_every_option_and_verb_of_the_help_is_in_the_man_page(page):
     text = re.sub(r"\\f[BR]", "", page.read_text()).replace(r"\-", "-")
     missing = {word for word in words if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text)}
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_option_and_verb_of_the_help_is_in_the_reference(page):
+    script = pathlib.Path(os.environ["FREERIDE_SOURCE_DIR"]) / "scripts/cli-docs.py"
+    text = subprocess.run(
+        [sys.executable, script, "reference", BUILD / "bin" / page.stem], capture_output=True, text=True, check=True
+    ).stdout
+    assert text.startswith(f"# {page.stem}\n")
+    words = set(everything(BUILD / "bin" / page.stem)) - {"--help"}
+    assert not {word for word in words if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text)}
 
 
 @pytest.mark.skipif(not shutil.which("groff"), reason="groff is not installed")

@@ -30,22 +30,25 @@ struct Options {
 
 void declare(CLI::App& app, Options& o) {
   app.option_defaults()->always_capture_default();
-  app.add_option("--run-dir", o.run_dir, "the manager's run directory, where its sockets are");
-  app.add_option("--events-endpoint", o.events_endpoint, "where events can be read; default: in the run dir");
-  app.add_option("--commands-endpoint", o.commands_endpoint, "the manager's command socket; default: in the run dir");
+  app.add_option("--run-dir", o.run_dir, "the manager's run folder, where its sockets are");
+  app.add_option("--events-endpoint", o.events_endpoint, "where events can be read; default: in the run folder");
+  app.add_option("--commands-endpoint", o.commands_endpoint,
+                 "the manager's command socket; default: in the run folder");
   app.add_option("--listen", o.listen, "ADDRESS:PORT or unix:PATH; beyond this host only with --token-file");
-  app.add_option("--token-file", o.token_file, "file whose first line every request has to carry");
-  app.add_option("--host", o.hosts, "names by which a proxy calls this server")->delimiter(':');
-  app.add_option("--max-viewers", o.viewers, "pages that may be open at the same time")
+  app.add_option("--token-file", o.token_file, "file whose first line is the token that every request carries");
+  app.add_option("--host", o.hosts, "name by which a proxy calls this server; repeatable")->delimiter(':');
+  app.add_option("--max-viewers", o.viewers, "the most pages that may be open at the same time")
       ->check(CLI::Range(size_t{1}, size_t{1000}));
-  app.add_option("--max-task-series", o.task_series, "running tasks that /metrics names; the rest is summed up")
+  app.add_option("--max-task-series", o.task_series, "how many running tasks /metrics names; the rest is summed up")
       ->check(CLI::Range(size_t{0}, size_t{4096}));
-  app.add_option("--max-lanes", o.lanes, "ranks up to which the page draws every bubble")
+  app.add_option("--max-lanes", o.lanes, "up to so many ranks the page draws every bubble")
       ->check(CLI::Range(size_t{0}, size_t{512}));
   app.add_option("--replay", o.replay,
-                 "a recording, a file or a folder: it is shown as if it happened now, without a manager");
-  app.add_option("--replay-speed", o.speed, "how many of its seconds pass in one")->check(CLI::Range(0.01, 1000.0));
-  app.add_option("--replay-skip-s", o.skip_s, "seconds after its begin to start at")->check(CLI::Range(0.0, 1e9));
+                 "a recording (a file or a folder) that is shown as if it happened now, without a manager");
+  app.add_option("--replay-speed", o.speed, "how many seconds of the recording pass in one")
+      ->check(CLI::Range(0.01, 1000.0));
+  app.add_option("--replay-skip-s", o.skip_s, "how many seconds of the recording are skipped at its begin")
+      ->check(CLI::Range(0.0, 1e9));
   add_log_options(app, o.log);
 }
 

@@ -76,7 +76,7 @@ void ManagerLink::lose(const std::string& why) {
   registered_ = false;
   registration_pause_ns_ = kFirstPauseNs;
   report_id_.clear();
-  spdlog::warn("{}; side tasks go on until their orders expire, and registering is tried again", why);
+  spdlog::warn("{}; side tasks continue until their orders expire, and registering is tried again", why);
 }
 
 // Taken before the message is made: whatever the manager answers, it answers later.

@@ -127,7 +127,7 @@ TEST_CASE("without a state the new content begins at 0, and the task's steps sti
   REQUIRE_FALSE(rig.replace(rig.spec("counter", {{"step_us", "200"}}, 1)));
   auto outcome = rig.outcome();
   REQUIRE(outcome.state == "done");
-  CHECK(outcome.reason.find("begins anew") != std::string::npos);
+  CHECK(outcome.reason.find("starts from zero") != std::string::npos);
   rig.run_until_steps(5);
   rig.wait_count("count", outcome.steps);
   // A state of another plugin is not forced on anybody.

@@ -240,7 +240,7 @@ Status Worker::open_gpu() {
   calls.end = [this](uint64_t id, policy::Verdict verdict) {
     SideTask* one = live_task(id);
     if (one == nullptr) return;
-    spdlog::warn("side task {} goes: {}", one->spec().task, text_of(verdict));
+    spdlog::warn("side task {} is taken off: {}", one->spec().task, text_of(verdict));
     one->kill(std::move(verdict));
     report_soon();
   };
@@ -493,7 +493,7 @@ Status Worker::obey(SideTask& task, const bus::TaskOrder& order, const std::opti
   if (task.ended()) return {};
   if (order.epoch > epoch) {
     end_at_once(task, {policy::VerdictKind::kLost, policy::Cause::kSuperseded,
-                       "the manager has placed the task anew, so this copy of it was ended"});
+                       "the manager has placed the task again, so this copy of it was ended"});
     return {};
   }
   if (order.epoch != 0 && order.epoch < epoch) return {};  // late: of a placement before this one

@@ -47,7 +47,7 @@ void look_at_futexes(Findings& findings) {
     f.is(Health::kMissing, f.found + ": no futex_waitv", "Linux 5.16 or later is needed");
   } else if (errno == EPERM) {
     f.is(Health::kMissing, f.found + ": futex_waitv is forbidden here",
-         "the container's seccomp profile is too old: start it as containers/README.md says");
+         "the container's seccomp profile is too old: start it as docs/operators/containers.md says");
   }
   findings.push_back(f);
 }

@@ -224,7 +224,7 @@ void look_at_weights(const fs::path& base, Findings& findings) {
     f.is(Health::kWarn,
          "side tasks lie below " + weighed.front().string() +
              ", an ordinary group: a training outside of it shares a busy core with them evenly",
-         "start worker and training in one group, or the worker below an idle one (containers/README.md: "
+         "start worker and training in one group, or the worker below an idle one (docs/operators/containers.md: "
          "freeride.slice, prepare-cgroups.sh)");
   }
   findings.push_back(f);
@@ -238,7 +238,7 @@ void look_at_cgroups(const Options& options, Findings& findings) {
     f.is(Health::kWarn, "side tasks get rlimits only: " + cgroups.why_not(),
          "start the worker as root, in a unit with Delegate=yes (containers/systemd), or in a container with "
          "prepare-cgroups.sh and its compose "
-         "file (containers/README.md)");
+         "file (docs/operators/containers.md)");
     findings.push_back(f);
   } else {
     std::string there, missing;

@@ -253,7 +253,7 @@ Status MpsServer::launch() {
     std::filesystem::remove_all(folder, error);
     std::filesystem::create_directories(folder.parent_path(), error);
     if (mkdir(folder.c_str(), 0700) != 0)
-      return errno_error("cannot make the MPS folder " + folder.string(), errno, "mend the run folder");
+      return errno_error("cannot make the MPS folder " + folder.string(), errno, "repair the run folder");
     // Of the task's user alone: other tasks have other users.
     if (geteuid() == 0 && chown(folder.c_str(), request_.identity.uid, request_.identity.gid) != 0)
       return errno_error("cannot hand over the MPS folder " + folder.string(), errno);

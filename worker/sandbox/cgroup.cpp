@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 // What the supervisor, bubblewrap and page tables need beside the task.
 constexpr int64_t kMemorySlackBytes = 16ll << 20;
 constexpr int64_t kPidsSlack = 6;
-constexpr const char* kGiven = "/cgroup";  // containers/README.md
+constexpr const char* kGiven = "/cgroup";  // docs/operators/containers.md
 constexpr int64_t kCpuPeriodUs = 100'000;
 const std::array<const char*, 4> kControllers{"memory", "pids", "cpu", "cpuset"};
 

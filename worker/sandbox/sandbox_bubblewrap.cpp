@@ -1,4 +1,4 @@
-// The sandbox made by bubblewrap (bwrap). containers/README.md says what it protects from.
+// The sandbox made by bubblewrap (bwrap). docs/operators/sandbox.md says what it protects from.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/openat2.h>
@@ -503,7 +503,7 @@ std::string advice(const std::string& text) {
     return "user namespaces are needed: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000, "
            "kernel.apparmor_restrict_unprivileged_userns=0; in Docker --security-opt seccomp=unconfined";
   }
-  return "mend that";
+  return "repair that";
 }
 
 Status Bubblewrap::check() {
@@ -518,7 +518,8 @@ Status Bubblewrap::check() {
                  hint + "; for development only: --sandbox none"};
   };
   auto child = start(request, {"trial"}, false);
-  if (!child.ok()) return failed(child.error().message, child.error().hint.empty() ? "mend that" : child.error().hint);
+  if (!child.ok())
+    return failed(child.error().message, child.error().hint.empty() ? "repair that" : child.error().hint);
   output_write.reset();
   pollfd ended{child->pidfd.get(), POLLIN, 0};
   const bool in_time = poll(&ended, 1, kTrialMs) == 1;
@@ -540,7 +541,7 @@ Status Bubblewrap::check() {
   }
   spdlog::info("sandbox: {}", child->hold->describe());
   if (cgroups_.version() == 0) {
-    spdlog::warn("side tasks have rlimits, no control group: {}; see containers/README.md", cgroups_.why_not());
+    spdlog::warn("side tasks have rlimits, no control group: {}; see docs/operators/sandbox.md", cgroups_.why_not());
   }
   if (!root_)
     spdlog::warn(

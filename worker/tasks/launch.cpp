@@ -169,7 +169,7 @@ Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) 
   std::error_code error;
   std::filesystem::create_directories(scratch, error);
   if (error)
-    return errno_error("cannot make the task's folder " + scratch.string(), error.value(), "mend the state folder");
+    return errno_error("cannot make the task's folder " + scratch.string(), error.value(), "repair the state folder");
   if (profile) launched.profile_scratch = scratch;
 
   FarEnds far;

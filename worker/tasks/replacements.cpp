@@ -108,10 +108,10 @@ void Replacements::look_at(const std::string& name) {
         return fall_back(replacement, text_of(task.verdict()));
       }
       if (task.answered_state() != FREERIDE_STATE_PAUSED || task.stopping()) return;
-      std::string reason = "it begins anew: ";
+      std::string reason = "it starts from zero: ";
       const freeride_saved_state& state = replacement.file->header();
       if (task.restored()) {
-        reason = "it goes on from its state of " + std::to_string(state.size) + " bytes";
+        reason = "it continues from its state of " + std::to_string(state.size) + " bytes";
       } else if (state.present == 0) {
         reason += "the old content kept no state";
       } else {
@@ -192,7 +192,7 @@ void Replacements::fall_back(Replacement& replacement, const std::string& why) {
   auto old = host_.make(spec);
   old->go_on_from(open_state(host_.folder(name), spec.instance), replacement.counters);
   host_.retire(host_.put(name, std::move(old)));
-  finish(name, "failed", why + "; the old content goes on");
+  finish(name, "failed", why + "; the old content continues");
   host_.launch(*host_.named(name));
 }
 

@@ -44,13 +44,13 @@ Result<std::unique_ptr<StateFile>> StateFile::create(const std::filesystem::path
   const std::filesystem::path file = folder / "state.next";
   unlink(file.c_str());  // of a worker that was killed; a reader of it may be there still
   Fd fd(open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd.valid()) return errno_error("cannot make " + file.string(), errno, "mend the state folder");
+  if (!fd.valid()) return errno_error("cannot make " + file.string(), errno, "repair the state folder");
   return std::unique_ptr<StateFile>(new StateFile(folder, instance, std::move(fd)));
 }
 
 Result<Fd> StateFile::reader() const {
   Fd fd(open(next().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd.valid()) return errno_error("cannot open " + next().string(), errno, "mend the state folder");
+  if (!fd.valid()) return errno_error("cannot open " + next().string(), errno, "repair the state folder");
   return fd;
 }
 

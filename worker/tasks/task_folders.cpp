@@ -83,7 +83,7 @@ Result<Fd> hold_task_folder(const fs::path& folder) {
     std::error_code error;
     fs::create_directories(folder, error);
     if (error)
-      return errno_error("cannot make the task's folder " + folder.string(), error.value(), "mend the state folder");
+      return errno_error("cannot make the task's folder " + folder.string(), error.value(), "repair the state folder");
     Fd fd = open_folder(folder);
     if (fd.valid()) {
       // Where folders cannot be locked nobody removes any, either.
@@ -146,7 +146,7 @@ Status claim_folder(const fs::path& folder, const std::string& instance) {
     fs::rename(folder, to, error);
     if (error) {
       return errno_error("cannot put aside what an earlier task of the name has left in " + folder.string(),
-                         error.value(), "mend the state folder");
+                         error.value(), "repair the state folder");
     }
   }
   if (there == instance && !others) return {};
@@ -155,7 +155,7 @@ Status claim_folder(const fs::path& folder, const std::string& instance) {
   const Fd file(open((folder / kInstance).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.valid() || !write_all(file.get(), instance))
     return errno_error("cannot note whose the task's folder " + folder.string() + " is", errno,
-                       "mend the state folder");
+                       "repair the state folder");
   return {};
 }
 

@@ -371,7 +371,7 @@ def main():
     from freeride import run
     from freeride._hook import off
 
-    # A run directory in which no worker listens: observing gives no leases.
+    # A run folder in which no worker listens: observing gives no leases.
     os.environ["FREERIDE_RUN_DIR"] = tempfile.mkdtemp(prefix="freeride-observe-")
     atexit.register(
         lambda path: os.path.isdir(path) and __import__("shutil").rmtree(path, ignore_errors=True),

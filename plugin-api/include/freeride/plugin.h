@@ -97,9 +97,11 @@ typedef struct freeride_task_info {
   uint32_t struct_size;
   uint32_t param_count;
   const freeride_param* params;
-  const char* name;        /* the task's name */
-  const char* device;      /* "cpu-N" or a GPU's UUID (then the process sees that GPU as device 0) */
-  const char* scratch_dir; /* a folder of the task's own, writable; its content survives a restart of the task */
+  const char* name;   /* the task's name */
+  const char* device; /* "cpu-N" or a GPU's UUID (then the process sees that GPU as device 0) */
+  /* A writable folder of the task's own. Its content is there again after a restart of the task, unless its worker was
+   * killed. */
+  const char* scratch_dir;
 } freeride_task_info;
 
 /* A parameter the plugin understands. */

@@ -282,7 +282,8 @@ class SideTask {
   }
 
   /// The task's name; the device, "cpu-N" or a GPU's UUID (which the process sees as device 0); the task's own writable
-  /// folder, whose content survives a restart of the task. Valid from CreateSideTask on.
+  /// folder. Its content is there again after a restart of the task, unless its worker was killed. Valid from
+  /// CreateSideTask on.
   const std::string& task_name() const { return name_; }
   const std::string& device() const { return device_; }
   const std::string& scratch_dir() const { return scratch_dir_; }
