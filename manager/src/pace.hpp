@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "freeride/base/time.hpp"
+#include "freeride/base/clock.hpp"
 
 namespace freeride::manager {
 
