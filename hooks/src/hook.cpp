@@ -69,7 +69,7 @@ void switch_off(freeride_hook* hook, bool failed, const char* reason) {
   hook->off = true;
   std::string text = "the hook is switched off";
   if (reason != nullptr && *reason != 0) text += std::string(": ") + reason;
-  say(text + "; training continues without the hook");
+  say(text + "; training goes on without");
 }
 
 // Runs `body` and turns whatever it throws into a hook that is off.
@@ -246,7 +246,7 @@ freeride_hook* freeride_hook_attach(const freeride_hook_config* config) {
     if (wanted != nullptr && std::strcmp(wanted, "0") == 0) return nullptr;
     // The first version's struct: a caller may have a longer one, never a shorter one.
     if (config == nullptr || config->struct_size < offsetof(freeride_hook_config, local_rank) + sizeof(uint32_t)) {
-      say("attach without a proper config; training continues without the hook");
+      say("attach without a proper config; training goes on without");
       return nullptr;
     }
     const std::lock_guard lock(control);
@@ -254,7 +254,7 @@ freeride_hook* freeride_hook_attach(const freeride_hook_config* config) {
     register_once();
     auto made = attach(*config);
     if (!made.ok()) {
-      say("cannot attach: " + made.error().text() + "; training continues without the hook");
+      say("cannot attach: " + made.error().text() + "; training goes on without");
       return nullptr;
     }
     (*made)->before = newest;

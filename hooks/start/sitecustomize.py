@@ -26,7 +26,7 @@ def _arm():
         if not off():
             hook.arm()
     except Exception as error:
-        said = "freeride: not hooked: %s: %s; training continues without the hook\n"  # noqa: UP031
+        said = "freeride: not hooked: %s: %s; training goes on without\n"  # noqa: UP031
         sys.stderr.write(said % (type(error).__name__, error))
 
 

@@ -82,7 +82,7 @@ def test_a_job_runs_where_freeride_is_missing(slurm):
     finally:
         slurm.plugstack()
     assert done.stdout == "trained\n"
-    one_line(done.stderr, "cannot be read", "continues without side tasks")
+    one_line(done.stderr, "cannot be read", "goes on without side tasks")
 
 
 def test_a_training_on_two_nodes_is_harvested_and_loses_nothing(cluster):

@@ -1,5 +1,5 @@
 // The SPANK plugin: srun, sbatch and salloc learn --freeride, and the ranks of such a job are hooked. It says in one
-// line what goes wrong on a node, and never fails a job there: training continues without the hook FreeRide.
+// line what goes wrong on a node, and never fails a job there: training goes on without FreeRide.
 extern "C" {
 #include <slurm/spank.h>
 }
@@ -68,7 +68,7 @@ std::string name_of_job(spank_t spank) {
 void unhooked(const char* why, const std::string& what) {
   char host[256] = "?";
   gethostname(host, sizeof(host) - 1);
-  slurm_spank_log("freeride: on %s %s %s; the training continues without side tasks", host, what.c_str(), why);
+  slurm_spank_log("freeride: on %s %s %s; the training goes on without side tasks", host, what.c_str(), why);
 }
 
 void hook(spank_t spank) {

@@ -91,7 +91,7 @@ class Hook:
             if self.is_attached():
                 self.library.fail(self.handle, f"{type(error).__name__}: {error}".replace("\n", " ").encode())
             else:
-                self.say(f"not attached: {type(error).__name__}: {error}; training continues without the hook")
+                self.say(f"not attached: {type(error).__name__}: {error}; training goes on without")
         except Exception:  # nothing left to try
             pass
 
