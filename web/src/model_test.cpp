@@ -209,7 +209,7 @@ TEST_CASE("what a side task says of its device is counted, bounded, and told", "
   CHECK(text.find("alarm=\"slow\"} 1\n") != text.npos);
   CHECK(text.find("one too many") == text.npos);
   CHECK(model.left_out() == 1);
-  const auto notices = model.snapshot(kNow)["notices"];
+  const auto notices = model.changes(kNow, true)["notices"];
   REQUIRE(!notices.empty());
   CHECK(notices.dump().find("side task canary says 'wrong' of it, 5 times so far; serial number 165") !=
         std::string::npos);

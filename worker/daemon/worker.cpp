@@ -842,6 +842,7 @@ void Worker::publish_progress() {
 }
 
 void Worker::publish_alarms(const bus::TaskProgress& progress, const SideTask& task) {
+  if (task.spec().purpose != "run") return;  // a profile is of a moment, and nobody's task
   for (const Alarms::Alarm& alarm : alarms_.note(progress.task, progress.counters.metrics, SteadyClock::now())) {
     bus::DeviceAlarm event;
     event.worker = id_;
