@@ -57,6 +57,23 @@ std::string user_name(uid_t uid) {
   return "uid " + std::to_string(uid);
 }
 
+std::vector<std::string> groups_of_user(uid_t uid) {
+  char space[kMostNameBytes];
+  passwd entry{}, *found = nullptr;
+  if (getpwuid_r(uid, &entry, space, sizeof space, &found) != 0 || found == nullptr) return {};
+  constexpr int kUsual = 64, kMost = 65536;  // as many as the kernel has of one user
+  std::vector<gid_t> numbers(kUsual);
+  int count = kUsual;
+  if (getgrouplist(found->pw_name, found->pw_gid, numbers.data(), &count) < 0) {
+    if (count <= kUsual || count > kMost) return {};
+    numbers.resize(static_cast<size_t>(count));
+    if (getgrouplist(found->pw_name, found->pw_gid, numbers.data(), &count) < 0) return {};
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(group_name(numbers[static_cast<size_t>(i)]));
+  return names;
+}
+
 Result<Peer> peer_of(int socket) {
   ucred credentials{};
   socklen_t size = sizeof credentials;

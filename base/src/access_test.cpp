@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <functional>
@@ -180,5 +181,8 @@ TEST_CASE("operators are a group that is there") {
   CHECK(holds(missing.error().hint, "groupadd"));
   CHECK(operators_group(getgrgid(0)->gr_name)->value() == 0);
   CHECK(user_name(0) == "root");
+  const auto groups = groups_of_user(0);
+  CHECK(std::find(groups.begin(), groups.end(), getgrgid(0)->gr_name) != groups.end());
+  CHECK(groups_of_user(4'000'000'000).empty());
   CHECK(user_name(4'000'000'000) == "uid 4000000000");
 }

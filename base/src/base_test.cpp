@@ -127,6 +127,26 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a section of lists is read by its keys, and what is no list is named") {
+  auto file = temp_file("[accounts]\nvision = [\"alice\", \"bob@gpu7\"]\ntext = []\n[manager]\nbudget_pct = 1\n");
+  const auto lists = read_lists("accounts", file);
+  REQUIRE(lists.ok());
+  CHECK(lists->size() == 2);
+  CHECK(lists->at("vision") == std::vector<std::string>{"alice", "bob@gpu7"});
+  CHECK(lists->at("text").empty());
+  CHECK(read_lists("web", file)->empty());
+  std::filesystem::remove(file);
+  for (const char* text :
+       {"[accounts]\nvision = \"alice\"\n", "[accounts]\nvision = [1]\n", "[accounts]\nvision = 7\n"}) {
+    file = temp_file(text);
+    const auto wrong = read_lists("accounts", file);
+    std::filesystem::remove(file);
+    INFO(text);
+    REQUIRE_FALSE(wrong.ok());
+    CHECK(wrong.error().message.find("[accounts] vision is no list of texts") != std::string::npos);
+  }
+}
+
 TEST_CASE("a list in the file is several values") {
   auto file = temp_file("[worker]\ndata = [\"/a\", \"/b\"]\n");
   CLI::App app;

@@ -27,7 +27,8 @@ namespace freeride {
 namespace {
 
 constexpr const char* kSystemFile = "/etc/freeride/freeride.toml";
-constexpr std::array<std::string_view, 7> kSections = {"manager", "worker", "node", "bus", "ctl", "recorder", "web"};
+constexpr std::array<std::string_view, 8> kSections = {"manager", "worker",   "node", "bus",
+                                                       "ctl",     "recorder", "web",  "accounts"};
 
 std::string key_of(const CLI::Option& option) {
   std::string key = option.get_lnames().empty() ? "" : option.get_lnames().front();
@@ -58,16 +59,15 @@ Status check_sections(const toml::table& root, const std::string& file) {
     const std::string name(key.str());
     if (std::find(kSections.begin(), kSections.end(), name) == kSections.end())
       return Error{Code::kInvalidArgument, file + " has an unknown section or key '" + name + "'",
-                   "its sections are [manager], [worker], [node], [bus], [ctl], [recorder] and [web]"};
+                   "its sections are [manager], [worker], [node], [bus], [ctl], [recorder], [web] and [accounts]"};
     if (!value.is_table())
       return Error{Code::kInvalidArgument, file + ": '" + name + "' is not a section", "write [" + name + "]"};
   }
   return {};
 }
 
-}  // namespace
-
-Status bind_config(CLI::App& app, const std::string& section, std::filesystem::path file) {
+// `file` empty: the one that is named, or the system's; where there is none either, an empty table.
+Result<toml::table> read_file(std::filesystem::path& file) {
   if (file.empty()) {
     if (const char* env = std::getenv("FREERIDE_CONFIG")) {
       file = env;
@@ -93,7 +93,38 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
                    "correct the file or unset FREERIDE_CONFIG"};
     }
   }
-  if (auto sections = check_sections(root, file.string()); !sections) return sections;
+  if (auto sections = check_sections(root, file.string()); !sections) return sections.error();
+  return root;
+}
+
+}  // namespace
+
+Result<std::map<std::string, std::vector<std::string>>> read_lists(const std::string& section,
+                                                                   std::filesystem::path file) {
+  const auto root = read_file(file);
+  if (!root) return root.error();
+  std::map<std::string, std::vector<std::string>> lists;
+  const toml::table* table = (*root)[section].as_table();
+  if (table == nullptr) return lists;
+  for (const auto& [key, value] : *table) {
+    const std::string name(key.str());
+    const Error wrong{Code::kInvalidArgument, file.string() + ": [" + section + "] " + name + " is no list of texts",
+                      "write " + name + " = [\"one\", \"other\"]"};
+    if (!value.is_array()) return wrong;
+    auto& texts = lists[name];
+    for (const toml::node& each : *value.as_array()) {
+      const auto text = each.value<std::string>();
+      if (!each.is_string() || !text) return wrong;
+      texts.push_back(*text);
+    }
+  }
+  return lists;
+}
+
+Status bind_config(CLI::App& app, const std::string& section, std::filesystem::path file) {
+  auto read = read_file(file);
+  if (!read) return read.error();
+  toml::table& root = *read;
   toml::table* table = root[section].as_table();
   std::string known;
   for (CLI::Option* option : app.get_options()) {

@@ -170,6 +170,11 @@ void add_load_options(CLI::App* sub, LoadOptions& options) {
   sub->add_option("--env", options.env, "K=V in its environment; may be repeated")->allow_extra_args(false);
 }
 
+void add_account(CLI::App* sub, LoadArguments& load) {
+  sub->add_option("--account", load.account,
+                  "to which its use is charged; default: $SLURM_JOB_ACCOUNT, else your user name");
+}
+
 void add_load(CLI::App& app, Arguments& arguments) {
   LoadArguments& load = arguments.load;
   auto* sub = app.add_subcommand("load", "run a plugin as a side task");
@@ -214,12 +219,13 @@ void add_load(CLI::App& app, Arguments& arguments) {
                   "no: never started twice; on-failure[:N]: started again when it has failed, 3 or N times; default: "
                   "when its worker is lost");
   sub->add_option("--time", load.options.time, "stop it so long after its first start, e.g. 90s, 30m, 2h");
+  add_account(sub, load);
   sub->add_flag("--yes", load.yes, "with --replace: also where the plugin is called otherwise");
   auto* replace = sub->add_option("--replace", load.replace,
                                   "move this task to the plugin, between two bubbles, instead of starting another: it "
                                   "keeps its name, stage, steps and, where the plugin saves it, its state");
   for (const char* kept : {"--stage", "--job", "--replica", "--name", "--when-idle", "--paused", "--sweep", "--label",
-                           "--dependency", "--restart", "--time"})
+                           "--dependency", "--restart", "--time", "--account"})
     replace->excludes(kept);
   sub->add_flag("--dry-run", load.dry_run,
                 "load nothing: say whether it fits, where, and how many steps an hour to expect, else why not")
@@ -298,6 +304,7 @@ void add_batch(CLI::App& app, Arguments& arguments) {
   sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
   sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on a device");
   sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
+  add_account(sub, load);
   add_load_options(sub, load.options);
   sub->require_subcommand(0, 1);
   auto* attach = sub->add_subcommand("attach", "watch a batch until its end; Ctrl-C detaches");
@@ -536,9 +543,9 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   report->add_option("--job", arguments.job, "only this job");
   auto* since = report->add_option("--since", arguments.since,
                                    "30d, 12h: what side tasks have had since then, and what it has cost training");
-  report->add_option("--by", arguments.by, "with --since: user (the default), job or task")
+  report->add_option("--by", arguments.by, "with --since: user (the default), account, job or task")
       ->needs(since)
-      ->check(CLI::IsMember({"user", "job", "task"}));
+      ->check(CLI::IsMember({"user", "account", "job", "task"}));
   since->excludes(report->get_option("--job"));
   lists(report, arguments, [&arguments](Session& session) {
     if (arguments.since.empty()) return run_report(session, arguments.job);

@@ -95,7 +95,11 @@ Table jobs_table(const std::vector<bus::JobMeasures>& jobs) {
 std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   if (jobs.empty()) return "no training job has been seen\n";
   std::string out = jobs_table(jobs).text();
-  for (const auto& job : jobs) out += probed(job);
+  for (const auto& job : jobs) {
+    if (const std::string budget = own_budget(job); !budget.empty())
+      out += "job " + printable(shown_job(job.job)) + ": " + budget + "\n";
+    out += probed(job);
+  }
   return out;
 }
 
@@ -130,6 +134,14 @@ std::string time_increase(const bus::JobMeasures& job) {
          " to " + human_signed_pct(job.time_increase_ci95_high_pct) + ")";
 }
 
+std::string own_budget(const bus::JobMeasures& job) {
+  if (job.asked_budget_pct < 0) return "";
+  if (job.asked_budget_pct > job.budget_pct)
+    return "budget " + human_pct(job.budget_pct) + " (the job asks for " + human_pct(job.asked_budget_pct) +
+           ", which is more than the manager's)";
+  return "budget " + human_pct(job.budget_pct) + ", as the job asks";
+}
+
 std::string throttled(const bus::JobMeasures& job) {
   if (job.duty_pct >= 100) return "";
   std::string text = " (throttled to " + human_pct(job.duty_pct) +
@@ -154,10 +166,10 @@ std::string render_status(const bus::StatusReply& status) {
   out += line("workers", std::to_string(up) + " up of " + std::to_string(status.workers.size()));
   out += line("side tasks", tasks.empty() ? "none" : tasks);
   for (const auto& job : status.jobs) {
-    out += line("job " + printable(shown_job(job.job)), human_count(job.iterations) + " iterations, bubbles " +
-                                                            human_pct(job.bubble_share_pct) + ", harvested " +
-                                                            human_pct(job.harvested_share_pct) + " of them" +
-                                                            throttled(job) + ", time increase " + time_increase(job));
+    out += line("job " + printable(shown_job(job.job)),
+                human_count(job.iterations) + " iterations, bubbles " + human_pct(job.bubble_share_pct) +
+                    ", harvested " + human_pct(job.harvested_share_pct) + " of them" + throttled(job) +
+                    ", time increase " + time_increase(job) + (own_budget(job).empty() ? "" : ", " + own_budget(job)));
   }
   return out;
 }
@@ -349,7 +361,7 @@ Cell cost_cell(const bus::UsageRow& row) {
 
 Listing list_usage(const bus::UsageReply& usage) {
   const bool jobs = usage.by == "job";
-  std::vector<Column> columns{usage.by == "user" ? "USER" : jobs ? "JOB" : "TASK"};
+  std::vector<Column> columns{usage.by == "user" ? "USER" : usage.by == "account" ? "ACCOUNT" : jobs ? "JOB" : "TASK"};
   if (usage.by != "task") columns.emplace_back(">TASKS");
   columns.insert(columns.end(), {">STEPS", {">HARVESTED", "harvested_ns"}, {">OVERRUN", "overrun_ns"}});
   if (jobs) columns.insert(columns.end(), {{">BUBBLES", "bubble_ns"}, {">GPU TIME", "gpu_ns"}});

@@ -48,5 +48,7 @@ std::string outcome(const bus::TaskState& task);
 std::string time_increase(const bus::JobMeasures& job);
 /// Words on what the slowdown budget leaves to side tasks; empty: everything.
 std::string throttled(const bus::JobMeasures& job);
+/// The budget of a job whose training has asked for one; empty: it has not.
+std::string own_budget(const bus::JobMeasures& job);
 
 }  // namespace freeride::ctl

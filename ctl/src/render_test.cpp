@@ -97,6 +97,23 @@ TEST_CASE("a job that is throttled says why") {
   CHECK_THAT(ctl::throttled(job), Contains("more than they are worth"));
 }
 
+TEST_CASE("the budget that a job asks for is shown, and whether it counts") {
+  bus::JobMeasures job;
+  job.budget_pct = 1;
+  CHECK(ctl::own_budget(job).empty());
+  job.asked_budget_pct = job.budget_pct = 0.3;
+  CHECK(ctl::own_budget(job) == "budget 0.3 %, as the job asks");
+  bus::StatusReply status;
+  status.jobs = {job};
+  CHECK_THAT(ctl::render_status(status), Contains("budget 0.3 %, as the job asks"));
+  bus::ReportReply report;
+  report.jobs = {job};
+  CHECK_THAT(ctl::render_report(report), Contains("budget 0.3 %, as the job asks"));
+  job.asked_budget_pct = 5;
+  job.budget_pct = 1;
+  CHECK(ctl::own_budget(job) == "budget 1.0 % (the job asks for 5.0 %, which is more than the manager's)");
+}
+
 TEST_CASE("empty lists say what to do") {
   CHECK_THAT(ctl::list_tasks({}, {}).text(), Contains("freeride-ctl load"));
   CHECK_THAT(ctl::list_workers({}).text(), Contains("freeride-worker"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -172,6 +173,9 @@ Result<bus::Load> make_load(Session& session, const LoadArguments& arguments, st
   load.start_paused = arguments.paused;
   load.no_profile = arguments.no_profile;
   load.user = user_name();
+  load.account = arguments.account;
+  const char* slurm = std::getenv("SLURM_JOB_ACCOUNT");
+  if (load.account.empty() && arguments.replace.empty() && slurm != nullptr) load.account = slurm;
   const bool files = !arguments.options.read.empty() || !arguments.options.write.empty();
   if (auto s = apply_options(arguments.options, files && workers_are_here(session), load); !s) return s.error();
   return load;

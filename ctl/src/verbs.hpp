@@ -24,6 +24,7 @@ struct LoadArguments {
   std::vector<std::string> sweep;  ///< key=value,value: a task for each combination
   uint32_t parallel = 0;           ///< of them at most so many at once; 0: all
   bool yes = false;                ///< a task may be moved to a plugin of another name
+  std::string account;             ///< empty: $SLURM_JOB_ACCOUNT, else the user
 };
 
 /// The command that `arguments` ask for; reads and checks the plugin's file when it is a path, into `attachment`.
@@ -62,7 +63,7 @@ Result<int> run_workers(Session& session);
 /// Lists GPU faults; `lift`: "plugin=HASH", "user=NAME" or "job=NAME", who may go on devices again.
 Result<int> run_faults(Session& session, const std::string& lift);
 Result<int> run_report(Session& session, const std::string& job);
-/// What side tasks have had since that long ago ("30d"), by "user", "job" or "task".
+/// What side tasks have had since that long ago ("30d"), by "user", "account", "job" or "task".
 Result<int> run_usage(Session& session, const std::string& since, const std::string& by);
 
 }  // namespace freeride::ctl

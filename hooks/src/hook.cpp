@@ -191,6 +191,12 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
   identity.stages = config.stages;
   identity.replica = config.replica;
   identity.replicas = config.replicas;
+  // Not understood is not the same as none: the manager's own may be more than this training wants to lose.
+  if (const char* budget = std::getenv("FREERIDE_JOB_BUDGET_PCT"); budget != nullptr && *budget != 0) {
+    auto pct = freeride::hooks::parse_budget(budget);
+    if (!pct.ok()) return pct.error();
+    identity.budget_pct = *pct;
+  }
   if (identity.device.size() >= FREERIDE_NAME_BYTES || identity.device.find('/') != std::string::npos) {
     return Error{Code::kInvalidArgument,
                  "device \"" + identity.device.substr(0, FREERIDE_NAME_BYTES) + "\" is no GPU UUID and no cpu-N", ""};

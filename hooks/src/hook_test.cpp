@@ -265,6 +265,32 @@ TEST_CASE("nonsense is refused, and NULL is always allowed") {
   CHECK(std::string(freeride_hook_sent_path(nullptr)).empty());
 }
 
+TEST_CASE("the slowdown budget that the environment names is on the page") {
+  const TempDir dir;
+  const auto config = config_of(dir.path());
+  const auto attach = [&](const char* budget) {
+    if (budget != nullptr) setenv("FREERIDE_JOB_BUDGET_PCT", budget, 1);
+    freeride_hook* hook = freeride_hook_attach(&config);
+    unsetenv("FREERIDE_JOB_BUDGET_PCT");
+    return hook;
+  };
+  const auto asked = [&](const char* budget) {
+    freeride_hook* hook = attach(budget);
+    REQUIRE(hook != nullptr);
+    const auto identity = pages::check_bubble_page(*freeride_hook_page(hook));
+    REQUIRE(identity.ok());
+    freeride_hook_detach(hook);
+    return identity->budget_pct;
+  };
+  CHECK(asked(nullptr) == std::nullopt);
+  CHECK(asked("") == std::nullopt);
+  CHECK(asked("0.3") == 0.3);
+  CHECK(asked("0") == 0.0);
+  CHECK(asked("100") == 100.0);
+  // What is not understood may have been meant to be less than the manager's: the training goes on without side tasks.
+  for (const char* no : {"0.3%", "-1", "101", "nan", "0,3", "much"}) CHECK(attach(no) == nullptr);
+}
+
 TEST_CASE("FREERIDE_HOOK=0 switches everything off") {
   const TempDir dir;
   setenv("FREERIDE_HOOK", "0", 1);

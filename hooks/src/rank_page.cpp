@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <tuple>
 
 #include "freeride/base/clock.hpp"
@@ -26,6 +27,15 @@ void put_text(char (&field)[FREERIDE_NAME_BYTES], const std::string& text) {
 
 }  // namespace
 
+Result<double> parse_budget(const std::string& text) {
+  double pct = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failed] = std::from_chars(text.data(), end, pct, std::chars_format::fixed);
+  if (failed == std::errc() && stop == end && pct >= 0 && pct <= 100) return pct;
+  return Error{Code::kInvalidArgument, "the slowdown budget \"" + text.substr(0, 32) + "\" is no percentage",
+               "a number from 0 to 100, such as 0.3"};
+}
+
 Result<std::unique_ptr<RankPage>> RankPage::create(const RankIdentity& identity) {
   auto made = pages::create_page<freeride_bubble_page>(true);
   if (!made.ok()) return made.error();
@@ -42,6 +52,7 @@ Result<std::unique_ptr<RankPage>> RankPage::create(const RankIdentity& identity)
   page.replica = identity.replica;
   page.replicas = identity.replicas;
   page.pid = static_cast<uint32_t>(getpid());
+  page.budget = pages::budget_word(identity.budget_pct);
   // The worker would refuse it later; here there is still somebody to tell.
   auto checked = pages::check_bubble_page(page);
   if (!checked.ok()) return checked.error();

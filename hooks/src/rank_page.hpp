@@ -22,7 +22,11 @@ namespace freeride::hooks {
 struct RankIdentity {
   std::string job, device, framework;
   uint32_t rank = 0, stage = 0, stages = 1, replica = 0, replicas = 1;
+  std::optional<double> budget_pct;  ///< the slowdown budget that it asks for
 };
+
+/// "0.3": a slowdown budget in percent, from 0 to 100. Errors: kInvalidArgument.
+Result<double> parse_budget(const std::string& text);
 
 /// Writes one bubble page. Marks come from one thread at a time (the training loop's, or with external marks the
 /// helper's); switching off may come from any. No function allocates, throws or blocks, but for create() and, when the

@@ -29,6 +29,7 @@ struct CoreConfig {
   Limits limits;
   policy::OrderLimits orders;  ///< how long a worker may go on without a word of this manager
   policy::QueueOrder queue_order = policy::QueueOrder::kSubmission;
+  int64_t account_half_life_ns = 24 * 3600 * kNsPerSec;  ///< 0: the queue does not tell accounts apart
 };
 
 }  // namespace freeride::manager

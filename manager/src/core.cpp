@@ -26,7 +26,9 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
       trouble_(clock),
       tasks_(*store_, outside, clock, trouble_, std::move(unix_ms), config.history),
       jobs_(*store_, outside, clock, trouble_, job_config(config)),
-      usage_(*store_, clock, trouble_, [this](const std::string& job) { return jobs_.measures(job); }),
+      usage_(
+          *store_, clock, trouble_, [this](const std::string& job) { return jobs_.measures(job); },
+          config.account_half_life_ns),
       workers_(outside, clock, tasks_, jobs_, due_, config.limits.workers),
       copies_(tasks_, workers_),
       orders_(outside, clock),
@@ -42,8 +44,8 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
                   config_}),
       plans_(tasks_, workers_, jobs_, runs_, copies_, orders_, config_.orders),
       profiler_({clock, tasks_, workers_, orders_, runs_, profiles_, contents_, capacity_, lifecycle_, due_, config_}),
-      scheduler_(
-          {clock, tasks_, workers_, orders_, capacity_, profiles_, profiler_, lifecycle_, faults_, due_, config_}),
+      scheduler_({clock, tasks_, usage_, workers_, orders_, capacity_, profiles_, profiler_, lifecycle_, faults_, due_,
+                  config_}),
       task_commands_({outside, tasks_, workers_, orders_, contents_, check_, copies_, lifecycle_, scheduler_, due_}),
       profile_commands_({outside, clock, workers_, runs_, profiles_, contents_, capacity_, check_, profiler_, due_}),
       task_data_(outside, tasks_, workers_, orders_),
@@ -67,6 +69,7 @@ Status Core::restore() {
   if (auto faults = faults_.restore(); !faults) return faults;
   if (auto drains = drains_.restore(); !drains) return drains;
   if (auto batches = batches_.restore(); !batches) return batches;
+  if (auto usage = usage_.restore(tasks_.unix_ms()); !usage) return usage;
   return jobs_.restore();
 }
 

@@ -1,10 +1,14 @@
 #include "identity.hpp"
 
+#include <algorithm>
+
 #include "freeride/base/access.hpp"
+#include "freeride/base/clock.hpp"
 
 namespace freeride::manager {
 namespace {
 constexpr size_t kMaxUsers = 4096;
+constexpr int64_t kGroupsHoldNs = 60 * kNsPerSec;  // a user database may be slow, and a user may ask all the time
 }  // namespace
 
 policy::Identity Identities::of(const bus::Sender& sender, const bus::Message& message) {
@@ -35,6 +39,16 @@ policy::Identity Identities::of(const bus::Sender& sender, const bus::Message& m
     who.account = name_of(who.uid) + "@" + key->host;
   }
   return who;
+}
+
+bool Identities::is_in_group(uid_t uid, const std::string& group) {
+  if (groups_.size() >= kMaxUsers && groups_.count(uid) == 0) groups_.clear();
+  Groups& known = groups_[uid];
+  if (const int64_t now = SteadyClock::now(); known.asked_ns == 0 || now - known.asked_ns > kGroupsHoldNs) {
+    known.names = groups_of_user(uid);
+    known.asked_ns = now;
+  }
+  return std::find(known.names.begin(), known.names.end(), group) != known.names.end();
 }
 
 const std::string& Identities::name_of(uid_t uid) {

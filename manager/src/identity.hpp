@@ -1,8 +1,10 @@
 // Who has sent a message: the one place where what a connection tells becomes an identity.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "freeride/bus/sockets.hpp"
 #include "freeride/policy/permission.hpp"
@@ -21,10 +23,18 @@ class Identities {
   /// a user of its host is that user's, as kUser and under a name with the host's: root there is no operator here.
   policy::Identity of(const bus::Sender& sender, const bus::Message& message);
 
+  /// Whether this host has a group of that name with the user in it. What the host says is kept for a minute.
+  bool is_in_group(uid_t uid, const std::string& group);
+
  private:
+  struct Groups {
+    std::vector<std::string> names;
+    int64_t asked_ns = 0;  // 0: not yet
+  };
   const std::string& name_of(uid_t uid);
   KeyBook* keys_;
   std::map<uid_t, std::string> users_;  // names that were asked for
+  std::map<uid_t, Groups> groups_;
 };
 
 }  // namespace freeride::manager

@@ -88,12 +88,24 @@ void Job::see_rank(const bus::TrainingState& rank, int64_t now_ns) {
   Rank& known = ranks_[rank.rank];
   known.stage = rank.stage;
   known.seen_ns = now_ns;
+  changed_ = changed_ || known.budget_pct != rank.budget_pct;
+  known.budget_pct = rank.budget_pct;
   if (!known.any) known.last_iteration = std::max(known.last_iteration, rank.iteration);
   const uint32_t stages = std::min<uint32_t>(std::max(rank.stages, 1U), kMaxStages);
   if (stages != stage_count_) {
     stage_count_ = stages;
     changed_ = true;
   }
+}
+
+// The least that any of its ranks asks for.
+std::optional<double> Job::asked_budget_pct() const {
+  std::optional<double> least;
+  for (const auto& [number, rank] : ranks_) {
+    if (std::isfinite(rank.budget_pct) && rank.budget_pct >= 0 && (!least || rank.budget_pct < *least))
+      least = rank.budget_pct;
+  }
+  return least;
 }
 
 bool Job::is_lead(uint32_t rank, int64_t now_ns) const {
@@ -115,11 +127,14 @@ void Job::restart_run() {
   pending_.clear();
   said_.clear();
   plan_.block_iterations = plan_.from_iteration = 0;  // holds nothing out until the new run has been timed
+  // What the last run's side tasks cost is forgotten with its blocks, and so is what it was throttled to.
+  plan_.duty_pct = policy::first_duty_pct(budget());
   previous_plan_ = plan_;
   ++generation_;
   for (auto& [number, rank] : ranks_) {
     rank.any = false;
     rank.last_iteration = 0;
+    rank.budget_pct = -1;  // those that are there say it each second
   }
   forget_blocks_ = changed_ = plan_withdrawn_ = true;
 }
@@ -288,7 +303,7 @@ double Job::next_duty_pct() const {
   const bool known = on_duty_ns_ >= kWorthKnownNs * static_cast<double>(ranks_.size());
   const double harvested_pct = known ? 100 * harvested_on_duty_ns_ / on_duty_ns_ : 100;
   const policy::Duty duty{plan_.duty_pct, policy::mean_duty_pct(blocks_of_these())};
-  return policy::next_duty_pct(cost(), config_.budget, harvested_pct, duty);
+  return policy::next_duty_pct(cost(), budget(), harvested_pct, duty);
 }
 
 bool Job::replan(int64_t now_ns) {
@@ -296,7 +311,7 @@ bool Job::replan(int64_t now_ns) {
   const double iteration_ns = series_.median_ns();
   if (iteration_ns <= 0 || config_.holdout_pct <= 0) return false;
   double duty = next_duty_pct();
-  if (plan_.block_iterations == 0) duty = std::min(duty, policy::first_duty_pct(config_.budget));
+  if (plan_.block_iterations == 0) duty = std::min(duty, policy::first_duty_pct(budget()));
   const bool other_duty = std::abs(duty - plan_.duty_pct) > 0.5;
   const double ratio = planned_iteration_ns_ > 0 ? iteration_ns / planned_iteration_ns_ : 1;
   const bool other_length = (ratio > 1.5 || ratio < 1 / 1.5) && now_ns - planned_ns_ > kReplanPause;
@@ -393,7 +408,8 @@ bus::JobMeasures Job::measures() const {
   measures.overrun_p99_us = percentile(overruns_ns_, 0.99) / kNsPerUs;
   measures.duty_pct = plan_.duty_pct;
   measures.expected_cost_pct = policy::expected_cost_pct(cost());
-  measures.budget_pct = config_.budget.slowdown_pct.value_or(-1);
+  measures.budget_pct = budget().slowdown_pct.value_or(-1);
+  measures.asked_budget_pct = asked_budget_pct().value_or(-1);
   measures.probes = probes_.probes;
   measures.probe_findings = probes_.probe_findings;
   measures.probes_unknown = probes_.probes_unknown;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,10 @@ class Job {
     uint64_t last_iteration = 0;
     bool any = false;
     int64_t seen_ns = 0;
+    double budget_pct = -1;  // that it asks for; negative: none
   };
+  std::optional<double> asked_budget_pct() const;
+  policy::Budget budget() const { return policy::lowered(config_.budget, asked_budget_pct()); }
   bool is_lead(uint32_t rank, int64_t now_ns) const;
   const policy::HoldoutPlan& plan_of(uint64_t iteration) const {
     return iteration < plan_.from_iteration ? previous_plan_ : plan_;

@@ -1,6 +1,8 @@
 #include "job.hpp"
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <optional>
 
 #include "freeride/base/clock.hpp"
 
@@ -246,6 +248,64 @@ TEST_CASE("plan, totals and blocks go on from what was kept") {
   CHECK(restored.plan().from_iteration == training.job.plan().from_iteration);
   REQUIRE(restored.wire_plans().size() == training.job.wire_plans().size());
   CHECK(training.job.take_row(forget).blocks.empty());  // each block is saved once
+}
+
+TEST_CASE("a new run of a job that was throttled is not throttled for the last one's cost") {
+  Training training;
+  training.slowdown = 0.9;
+  training.iterate(2000);
+  REQUIRE(training.plan.duty_pct < 10);
+  training.slowdown = 0;
+  training.at = 0;
+  training.iterate(20);
+  CHECK(training.plan.duty_pct == 100);
+  training.iterate(1000);
+  CHECK(training.plan.duty_pct == 100);
+}
+
+TEST_CASE("what a training asks for lowers its job's budget, and never raises it") {
+  bus::TrainingState rank;
+  rank.job = "gpt";
+  rank.stages = 2;
+  const auto ask = [&rank](Training& training, uint32_t number, double pct) {
+    rank.rank = rank.stage = number;
+    rank.budget_pct = pct;
+    training.job.see_rank(rank, training.now);
+  };
+  SECTION("the least of its ranks counts, from the first iteration on") {
+    Training training;  // of 1 %
+    ask(training, 0, 0.5);
+    ask(training, 1, 0.2);
+    CHECK(training.job.measures().budget_pct == 0.2);
+    CHECK(training.job.measures().asked_budget_pct == 0.2);
+    training.iterate(20);
+    CHECK(training.plan.duty_pct == Approx(18));  // of what is usual, nine tenths of the budget
+    ask(training, 1, -1);
+    CHECK(training.job.measures().budget_pct == 0.5);
+  }
+  SECTION("more than the manager's, or no number, is the manager's") {
+    Training training;
+    for (const double pct : {5.0, 1e300, -0.1, std::nan(""), HUGE_VAL}) {
+      ask(training, 0, pct);
+      CHECK(training.job.measures().budget_pct == 1);
+    }
+  }
+  SECTION("also where the manager's is as much as pays") {
+    Training training({50, 1000 * kMs, {std::nullopt, 1.0}});
+    CHECK(training.job.measures().budget_pct == -1);
+    ask(training, 0, 0.3);
+    CHECK(training.job.measures().budget_pct == 0.3);
+  }
+  SECTION("the next run's ranks say it anew") {
+    Training training;
+    ask(training, 0, 0.2);
+    training.iterate(100);
+    training.at = 0;
+    training.iterate(1);
+    CHECK(training.job.measures().asked_budget_pct == -1);
+    ask(training, 0, 0.3);
+    CHECK(training.job.measures().budget_pct == 0.3);
+  }
 }
 
 TEST_CASE("a restarted manager keeps the duty, though it has not seen yet what side tasks get") {

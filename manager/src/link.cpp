@@ -209,6 +209,14 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
   return true;
 }
 
+template <class Call>
+void Link::charged(Ticket ticket, const bus::Load& load, const policy::Identity& by, Call call) {
+  bus::Load meant = with_user(load, by);
+  const auto in_group = [&](const std::string& group) { return identities_.is_in_group(by.uid, group); };
+  if (auto may = accounts_.charge(meant, by, in_group); !may) return answer(ticket, may.error(), {});
+  call(meant);
+}
+
 void Link::note(AuditEntry entry) {
   publisher_->publish(bus::CommandDone{entry.command, entry.target, entry.by.account, entry.outcome,
                                        bounded(entry.message, kMaxReason)});
@@ -242,8 +250,14 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
                                 core.register_worker(t, peer, c);
                               }) ||
       on<bus::FetchPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c); }) ||
-      on<bus::Load>(core, in, by, [&](Ticket t, const auto& c) { core.load(t, id, with_user(c, by), bytes); }) ||
-      on<bus::PlanLoad>(core, in, by, [&](Ticket t, const auto& c) { core.plan_load(t, with_user(c.load, by)); }) ||
+      on<bus::Load>(core, in, by,
+                    [&](Ticket t, const auto& c) {
+                      charged(t, c, by, [&](const bus::Load& load) { core.load(t, id, load, bytes); });
+                    }) ||
+      on<bus::PlanLoad>(core, in, by,
+                        [&](Ticket t, const auto& c) {
+                          charged(t, c.load, by, [&](const bus::Load& load) { core.plan_load(t, load); });
+                        }) ||
       on<bus::ReplacePlugin>(
           core, in, by, [&](Ticket t, const auto& c) { core.replace(t, id, c.task, with_user(c.load, by), bytes); }) ||
       on<bus::StopTask>(core, in, by, [&](Ticket t, const auto& c) { core.stop(t, c.task); }) ||
@@ -257,8 +271,10 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
       on<bus::Uncordon>(core, in, by, [&](Ticket t, const auto& c) { core.uncordon(t, c.subject); }) ||
       on<bus::SubmitBatch>(core, in, by,
                            [&](Ticket t, auto c) {
-                             c.load = with_user(std::move(c.load), by);
-                             core.submit_batch(t, c, bytes);
+                             charged(t, c.load, by, [&](const bus::Load& load) {
+                               c.load = load;
+                               core.submit_batch(t, c, bytes);
+                             });
                            }) ||
       on<bus::ShowBatch>(core, in, by, [&](Ticket t, const auto& c) { core.show_batch(t, c.batch); }) ||
       on<bus::ListBatches>(core, in, by, [&](Ticket t, const auto&) { core.list_batches(t); }) ||

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "accounts.hpp"
 #include "audit_log.hpp"
 #include "core.hpp"
 #include "freeride/bus/sockets.hpp"
@@ -19,14 +20,16 @@ namespace freeride::manager {
 class Link final : public Outside {
  public:
   /// Notes in `audit` who changes what, and what is refused; `unix_ms` is for its dates. `keys`: those of the network;
-  /// nullptr: it has none.
+  /// nullptr: it has none. `accounts`: who may charge which, as the operator has it.
   Link(std::unique_ptr<bus::Server> server, std::unique_ptr<bus::Publisher> publisher, AuditLog& audit,
-       std::function<int64_t()> unix_ms, KeyBook* keys = nullptr, const Limits& limits = {})
+       std::function<int64_t()> unix_ms, KeyBook* keys = nullptr, const Limits& limits = {},
+       Accounts::Lists accounts = {})
       : server_(std::move(server)),
         publisher_(std::move(publisher)),
         audit_(audit),
         unix_ms_(std::move(unix_ms)),
         identities_(keys),
+        accounts_(std::move(accounts)),
         most_open_(limits.open_requests()) {}
 
   /// Hands what has arrived to `core`, at most `limit` messages. True: there may be more.
@@ -50,6 +53,9 @@ class Link final : public Outside {
   };
 
   void request(Core& core, const bus::Server::Incoming& incoming);
+  /// Calls with the load as it is to be taken, or answers why it may not be charged to its account.
+  template <class Call>
+  void charged(Ticket ticket, const bus::Load& load, const policy::Identity& by, Call call);
   void note(AuditEntry entry);
   void refuse(const bus::Server::Incoming& request, const std::optional<AuditEntry>& audit, const Error& error);
   /// Calls with the command, where it is a C and its sender may; or answers why not. False: it is another command.
@@ -62,6 +68,7 @@ class Link final : public Outside {
   std::function<int64_t()> unix_ms_;
   std::map<Ticket, Open> open_;
   Identities identities_;
+  Accounts accounts_;
   Ticket next_ticket_ = 1;
   size_t most_open_;  // requests for a log stay open for two seconds, replacements until they are done
 };

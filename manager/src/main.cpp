@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <iostream>
 #include <map>
 
 #include "audit_log.hpp"
@@ -37,6 +38,7 @@ struct Options {
   std::string publish_endpoint, events_endpoint, commands_endpoint, listen, keys_dir, authorized_dir;
   bool no_broker = false;
   std::string budget_pct = "1", queue = "submission";
+  double account_half_life_h = 24;
   int64_t holdout_block_ms = 3000, default_memory_mib = 2048, worker_timeout_ms = 5000, profile_timeout_ms = 180'000;
   int64_t restart_interval_s = 600;
   int64_t order_pause_ms = policy::OrderLimits{}.pause_ns / kNsPerMs;
@@ -44,6 +46,7 @@ struct Options {
   int64_t order_margin_ms = policy::OrderLimits{}.margin_ns / kNsPerMs;
   size_t max_connections = bus::Bounds{}.network_connections;
   manager::CoreConfig core;  // what else is given in the core's own units
+  manager::Accounts::Lists accounts;
 };
 
 void declare(CLI::App& app, Options& o) {
@@ -111,8 +114,13 @@ void declare(CLI::App& app, Options& o) {
                  "the most connections over the network; a node has three, and takes them before its key is known")
       ->check(CLI::Range(size_t{16}, size_t{100'000}));
   app.add_option("--history", o.core.history, "how many ended tasks are kept")->check(CLI::Range(0, 100'000));
-  app.add_option("--queue", o.queue, "order of tasks of one priority: by submission, or fair: users in turn")
+  app.add_option("--queue", o.queue, "order within a priority and an account: by submission, or fair: users in turn")
       ->check(CLI::IsMember(kQueueOrders));
+  app.add_option(
+         "--account-half-life-h", o.account_half_life_h,
+         "time after which half of what an account has harvested counts no more in the queue; 0: the queue does "
+         "not tell accounts apart")
+      ->check(within(0.0, 87'600.0));
 }
 
 manager::CoreConfig core_config(const Options& o, const Paths& paths) {
@@ -130,6 +138,7 @@ manager::CoreConfig core_config(const Options& o, const Paths& paths) {
   config.orders.stop_ns = std::max(o.order_pause_ms, o.order_stop_ms) * kNsPerMs;
   config.orders.margin_ns = o.order_margin_ms * kNsPerMs;
   config.queue_order = kQueueOrders.at(o.queue);
+  config.account_half_life_ns = static_cast<int64_t>(o.account_half_life_h * 3600 * kNsPerSec);
   return config;
 }
 
@@ -307,7 +316,8 @@ int run(const Options& o) {
   if (!o.listen.empty()) {
     if (auto s = (*server)->listen(context, network.commands); !s) return fail(s.error());
   }
-  manager::Link link(std::move(*server), std::move(*publisher), **audit, unix_ms, network.keys.get(), o.core.limits);
+  manager::Link link(std::move(*server), std::move(*publisher), **audit, unix_ms, network.keys.get(), o.core.limits,
+                     o.accounts);
   manager::CoreConfig config = core_config(o, paths);
   config.network = network.told;
   auto core = manager::Core::start(config, std::move(*store), link, clock, unix_ms);
@@ -326,6 +336,12 @@ int main(int argc, char** argv) {
   Options options;
   declare(app, options);
   if (const auto end = parse_options(app, "freeride-manager", "manager", argc, argv)) return *end;
+  auto accounts = read_lists("accounts");
+  if (!accounts) {
+    std::cerr << "freeride-manager: " << accounts.error().text() << std::endl;
+    return 2;
+  }
+  options.accounts = std::move(*accounts);
   init_log("freeride-manager", options.log);
   return run(options);
 }

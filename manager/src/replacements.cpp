@@ -28,7 +28,7 @@ bus::Load merged(const bus::Load& present, const bus::Load& asked) {
   if (asked.memory_bytes != 0) load.memory_bytes = asked.memory_bytes;
   if (asked.steps != 0) load.steps = asked.steps;
   if (asked.priority != 0) load.priority = asked.priority;
-  if (!asked.user.empty()) load.user = asked.user;
+  if (!asked.user.empty()) load.user = asked.user;  // it is charged to the same account as before
   if (!asked.env.empty()) load.env = asked.env;
   if (!asked.working_dir.empty()) load.working_dir = asked.working_dir;
   if (!asked.files.empty()) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "accounts.hpp"
 #include "create_order.hpp"
 #include "text.hpp"
 #include "verdicts.hpp"
@@ -65,11 +66,11 @@ void Scheduler::begin_pass() {
     const auto& load = task->load();
     if (task->on_worker()) ++live_by_user[load.user];
     if (task->phase == Task::Phase::kQueued)
-      queue.push_back({static_cast<uint64_t>(task->row.id), load.priority, load.user});
+      queue.push_back({static_cast<uint64_t>(task->row.id), load.priority, load.user, account_of(load)});
   }
   if (queue.empty()) return;
   groups_ = at_work(the_.tasks);
-  queue_ = policy::order_queue(std::move(queue), the_.config.queue_order, std::move(live_by_user));
+  queue_ = policy::order_queue(std::move(queue), the_.config.queue_order, std::move(live_by_user), the_.usage.turns());
   std::reverse(queue_.begin(), queue_.end());
 }
 
@@ -187,6 +188,7 @@ void Scheduler::create(Task& task, const Worker& worker, int64_t reserved_bytes)
   the_.tasks.moved(task);
   task.row.reserved_bytes = reserved_bytes;
   task.queued_since.clear();
+  the_.usage.placed(task.load());
   spdlog::info("task {}: placed on {}", task.name(), worker.name);
   if (task.row.info.placed_unix_ms == 0) task.row.info.placed_unix_ms = the_.tasks.unix_ms();
   the_.tasks.wait(task, policy::Why::kCreating, worker.name);

@@ -18,6 +18,7 @@
 #include "profile_book.hpp"
 #include "profiler.hpp"
 #include "task_book.hpp"
+#include "usage.hpp"
 #include "wishes.hpp"
 #include "workers.hpp"
 
@@ -30,6 +31,7 @@ class Scheduler {
   struct Parts {
     const Clock& clock;
     TaskBook& tasks;
+    Usage& usage;
     Workers& workers;
     Orders& orders;
     const Capacity& capacity;

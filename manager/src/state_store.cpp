@@ -66,6 +66,16 @@ constexpr const char* kSchema[] = {R"sql(
                                    R"sql(
   CREATE TABLE batch (name TEXT PRIMARY KEY, submitted_unix_ms INTEGER NOT NULL, info BLOB NOT NULL,
                       ledger BLOB NOT NULL) WITHOUT ROWID;
+)sql",
+                                   R"sql(
+  ALTER TABLE task_usage RENAME TO task_usage_of_users;
+  CREATE TABLE task_usage (hour INTEGER NOT NULL, task TEXT NOT NULL, user TEXT NOT NULL, job TEXT NOT NULL,
+                           step_ns INTEGER NOT NULL, harvested_ns INTEGER NOT NULL, overrun_ns INTEGER NOT NULL,
+                           steps INTEGER NOT NULL, account TEXT NOT NULL DEFAULT '',
+                           PRIMARY KEY (hour, task, user, job, account)) WITHOUT ROWID;
+  INSERT INTO task_usage (hour, task, user, job, step_ns, harvested_ns, overrun_ns, steps)
+    SELECT hour, task, user, job, step_ns, harvested_ns, overrun_ns, steps FROM task_usage_of_users;
+  DROP TABLE task_usage_of_users;
 )sql"};
 static_assert(std::size(kSchema) == StateStore::kSchemaVersion);
 
@@ -515,6 +525,12 @@ Result<bus::UsageReply> StateStore::usage(const std::string& by, int64_t hour) {
   bus::UsageReply reply;
   if (!read_usage(db_, by, hour, reply)) return error("read");
   return reply;
+}
+
+Result<std::vector<AccountUsageRow>> StateStore::account_usage(int64_t hour) {
+  std::vector<AccountUsageRow> rows;
+  if (!read_account_usage(db_, hour, rows)) return error("read");
+  return rows;
 }
 
 Result<std::vector<BatchRow>> StateStore::batches() {

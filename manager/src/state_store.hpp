@@ -66,7 +66,7 @@ struct BatchRow {
 /// kPermission, kUnavailable (other trouble with the disk), kInternal (damaged); each says which file and what to do.
 class StateStore {
  public:
-  static constexpr int kSchemaVersion = 6;
+  static constexpr int kSchemaVersion = 7;
 
   /// Opens or makes the file, which is its owner's alone to read, and its folder. A damaged file is kept under a name
   /// beside it, and a new one begins with all of its rows that can be read; the log says so in one line. Further
@@ -120,8 +120,9 @@ class StateStore {
 
   /// Adds to the hours' sums (add_usage_rows()), in one transaction.
   Status add_usage(const std::map<TaskUsageKey, TaskUsage>& tasks, const std::vector<TrainingUsageRow>& trainings);
-  /// From `hour` on; `by`: "user", "job" or "task".
+  /// From `hour` on; `by`: "user", "account", "job" or "task".
   Result<bus::UsageReply> usage(const std::string& by, int64_t hour);
+  Result<std::vector<AccountUsageRow>> account_usage(int64_t hour);
   /// Oldest first. One that cannot be read is left out, and the log says so.
   Result<std::vector<BatchRow>> batches();
   Status save_batch(const BatchRow& row);

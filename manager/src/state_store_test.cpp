@@ -168,6 +168,36 @@ TEST_CASE("a state file of schema version 1 keeps its profiles: what they know s
   CHECK(profiles->at("key").sha256.empty());
 }
 
+TEST_CASE("a state file of schema version 6 keeps what users have had, as their own accounts'") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  REQUIRE(StateStore::open(file).ok());
+  sqlite3* raw = nullptr;
+  REQUIRE(sqlite3_open(file.c_str(), &raw) == SQLITE_OK);
+  REQUIRE(
+      sqlite3_exec(raw,
+                   "DROP TABLE task_usage;"
+                   "CREATE TABLE task_usage (hour INTEGER NOT NULL, task TEXT NOT NULL, user TEXT NOT NULL, job TEXT"
+                   " NOT NULL, step_ns INTEGER NOT NULL, harvested_ns INTEGER NOT NULL, overrun_ns INTEGER NOT NULL,"
+                   " steps INTEGER NOT NULL, PRIMARY KEY (hour, task, user, job)) WITHOUT ROWID;"
+                   "INSERT INTO task_usage VALUES (480000, 'a', 'ann', 'gpt', 4, 3, 2, 1);"
+                   "PRAGMA user_version = 6;",
+                   nullptr, nullptr, nullptr) == SQLITE_OK);
+  sqlite3_close(raw);
+  auto store = StateStore::open(file);
+  REQUIRE(store.ok());
+  for (const char* by : {"user", "account"}) {
+    const auto usage = (*store)->usage(by, 0);
+    REQUIRE(usage->rows.size() == 1);
+    CHECK(usage->rows[0].name == "ann");
+    CHECK(usage->rows[0].harvested_ns == 3);
+  }
+  const auto accounts = (*store)->account_usage(0);
+  REQUIRE(accounts->size() == 1);
+  CHECK(accounts->front().account == "ann");
+  CHECK(accounts->front().hour == 480000);
+}
+
 TEST_CASE("a state file that cannot be used is one clear line, and is left as it is") {
   TempDir dir;
   const auto file = dir.path / "freeride.db";

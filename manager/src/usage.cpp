@@ -4,13 +4,18 @@
 #include <cmath>
 #include <utility>
 
+#include "accounts.hpp"
+
 namespace freeride::manager {
 namespace {
 
 constexpr int64_t kSavePause = 60 * kNsPerSec;
 constexpr int64_t kMsPerHour = 3600 * 1000;
 constexpr int64_t kMostIterationNs = 24 * 3600 * kNsPerSec;  // a worker that says more is not believed
-constexpr size_t kMostUnsaved = 100'000;                     // with a disk that takes nothing: the rest is lost
+constexpr int64_t kNsPerHour = 3600 * kNsPerSec;
+constexpr int64_t kHalfLivesKept = 20;    // a millionth is left then
+constexpr double kTurnS = 60;             // that a placement counts for, beside what it harvests
+constexpr size_t kMostUnsaved = 100'000;  // with a disk that takes nothing: the rest is lost
 
 int64_t grown(int64_t before, int64_t after) {
   return std::max<int64_t>(0, std::max<int64_t>(after, 0) - std::max<int64_t>(before, 0));
@@ -30,9 +35,33 @@ void Usage::add(const bus::TaskInfo& task, const std::string& job, const bus::Ta
   more.overrun_ns = grown(before.overrun_ns, after.overrun_ns);
   more.steps = grown(before.steps, after.steps);
   if (more.step_ns == 0 && more.steps == 0) return;
-  const TaskUsageKey key{unix_ms / kMsPerHour, task.state.task, task.load.user, job};
+  if (half_life_ns_ > 0)
+    lately_.add(account_of(task.load), static_cast<double>(more.harvested_ns) / kNsPerSec, clock_.now_ns());
+  const TaskUsageKey key{unix_ms / kMsPerHour, task.state.task, task.load.user, job, account_of(task.load)};
   if (tasks_.size() >= kMostUnsaved && tasks_.count(key) == 0) return;
   tasks_[key] += more;
+}
+
+void Usage::placed(const bus::Load& load) {
+  if (half_life_ns_ > 0) lately_.add(account_of(load), kTurnS, clock_.now_ns());
+}
+
+policy::AccountTurns Usage::turns() const {
+  if (half_life_ns_ <= 0) return {};
+  return {lately_.at(clock_.now_ns()), kTurnS};
+}
+
+Status Usage::restore(int64_t unix_ms) {
+  if (half_life_ns_ <= 0) return {};
+  const int64_t now_hour = unix_ms / kMsPerHour;
+  const int64_t hours = std::min(kHalfLivesKept * (half_life_ns_ / kNsPerHour + 1), now_hour);
+  const auto rows = store_.account_usage(now_hour - hours);
+  if (!rows) return rows.error();
+  for (const auto& row : *rows) {
+    lately_.add(row.account, static_cast<double>(row.harvested_ns) / kNsPerSec, clock_.now_ns(),
+                std::max<int64_t>(0, now_hour - row.hour) * kNsPerHour);
+  }
+  return {};
 }
 
 void Usage::add(const bus::WorkerReport& report, int64_t unix_ms) {
@@ -88,8 +117,8 @@ void Usage::flush() {
 }
 
 Result<bus::UsageReply> Usage::report(const bus::GetUsage& wish) {
-  if (wish.by != "user" && wish.by != "job" && wish.by != "task") {
-    return Error{Code::kInvalidArgument, "usage is added up by user, job or task", {}};
+  if (wish.by != "user" && wish.by != "account" && wish.by != "job" && wish.by != "task") {
+    return Error{Code::kInvalidArgument, "usage is added up by user, account, job or task", {}};
   }
   flush();
   return store_.usage(wish.by, std::max<int64_t>(0, wish.since_unix_ms) / kMsPerHour);

@@ -11,6 +11,8 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/bus/commands.hpp"
+#include "freeride/policy/account_use.hpp"
+#include "freeride/policy/queue.hpp"
 #include "state_store.hpp"
 
 namespace freeride::manager {
@@ -21,14 +23,26 @@ class Usage {
  public:
   /// `measures`: a job's, as they stand now; nothing of a job that is not known. All outlive it.
   using Measures = std::function<std::vector<bus::JobMeasures>(const std::string& job)>;
-  Usage(StateStore& store, const Clock& clock, DiskTrouble& trouble, Measures measures)
-      : store_(store), clock_(clock), trouble_(trouble), measures_(std::move(measures)) {}
+  /// `half_life_ns`: CoreConfig::account_half_life_ns.
+  Usage(StateStore& store, const Clock& clock, DiskTrouble& trouble, Measures measures, int64_t half_life_ns = 0)
+      : store_(store),
+        clock_(clock),
+        trouble_(trouble),
+        measures_(std::move(measures)),
+        half_life_ns_(half_life_ns),
+        lately_(half_life_ns) {}
+  /// Takes over from the store what accounts have had lately. Errors: the store's.
+  Status restore(int64_t unix_ms);
 
   /// A task's counters have grown beside the training `job`; empty: beside none. `unix_ms`: now.
   void add(const bus::TaskInfo& task, const std::string& job, const bus::TaskCounters& before,
            const bus::TaskCounters& after, int64_t unix_ms);
   /// The iterations in it are training's GPU time.
   void add(const bus::WorkerReport& report, int64_t unix_ms);
+  /// A task has been placed: whatever it comes to, its account has had a turn.
+  void placed(const bus::Load& load);
+  /// What accounts have had lately, s of bubbles, for the order of the queue.
+  policy::AccountTurns turns() const;
   void save();
   /// Saves at once. For the end of the program.
   void flush();
@@ -47,6 +61,8 @@ class Usage {
   const Clock& clock_;
   DiskTrouble& trouble_;
   const Measures measures_;
+  const int64_t half_life_ns_;
+  policy::AccountUse lately_;
   std::map<TaskUsageKey, TaskUsage> tasks_;
   std::map<std::pair<int64_t, std::string>, Exposed> trainings_;  // by hour and job
   int64_t saved_ns_ = 0;

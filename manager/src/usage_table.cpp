@@ -10,8 +10,8 @@ namespace freeride::manager {
 namespace {
 
 constexpr const char* kAddTaskUsage =
-    "INSERT INTO task_usage (hour, task, user, job, step_ns, harvested_ns, overrun_ns, steps)"
-    " VALUES (?1,?2,?3,?4,?5,?6,?7,?8) ON CONFLICT (hour, task, user, job) DO UPDATE SET"
+    "INSERT INTO task_usage (hour, task, user, job, step_ns, harvested_ns, overrun_ns, steps, account)"
+    " VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9) ON CONFLICT (hour, task, user, job, account) DO UPDATE SET"
     " step_ns = step_ns + ?5, harvested_ns = harvested_ns + ?6, overrun_ns = overrun_ns + ?7, steps = steps + ?8";
 constexpr const char* kAddTrainingUsage =
     "INSERT INTO training_usage (hour, job, gpu_ns, bubble_ns, cost_ns, cost_low_ns, cost_high_ns, unmeasured_ns)"
@@ -20,9 +20,10 @@ constexpr const char* kAddTrainingUsage =
     " cost_high_ns = cost_high_ns + ?7, unmeasured_ns = unmeasured_ns + ?8";
 // Days stand under their first hour.
 constexpr std::array<const char*, 6> kThinUsage = {
-    "INSERT INTO task_usage SELECT hour - hour % 24, task, user, job, SUM(step_ns), SUM(harvested_ns), SUM(overrun_ns),"
-    " SUM(steps) FROM task_usage WHERE hour BETWEEN ?1 - 240 AND ?1 - 1 AND hour % 24 != 0 GROUP BY 1, 2, 3, 4"
-    " ON CONFLICT (hour, task, user, job) DO UPDATE SET step_ns = step_ns + excluded.step_ns,"
+    "INSERT INTO task_usage (hour, task, user, job, account, step_ns, harvested_ns, overrun_ns, steps)"
+    " SELECT hour - hour % 24, task, user, job, account, SUM(step_ns), SUM(harvested_ns), SUM(overrun_ns),"
+    " SUM(steps) FROM task_usage WHERE hour BETWEEN ?1 - 240 AND ?1 - 1 AND hour % 24 != 0 GROUP BY 1, 2, 3, 4, 5"
+    " ON CONFLICT (hour, task, user, job, account) DO UPDATE SET step_ns = step_ns + excluded.step_ns,"
     " harvested_ns = harvested_ns + excluded.harvested_ns, overrun_ns = overrun_ns + excluded.overrun_ns,"
     " steps = steps + excluded.steps",
     "DELETE FROM task_usage WHERE hour BETWEEN ?1 - 240 AND ?1 - 1 AND hour % 24 != 0",
@@ -36,6 +37,8 @@ constexpr std::array<const char*, 6> kThinUsage = {
     "DELETE FROM training_usage WHERE hour BETWEEN ?1 - 240 AND ?1 - 1 AND hour % 24 != 0",
     "DELETE FROM task_usage WHERE hour < ?1 - 9528",
     "DELETE FROM training_usage WHERE hour < ?1 - 9528"};
+// A row of before there were accounts is its user's.
+constexpr const char* kAccount = "CASE WHEN account = '' THEN user ELSE account END";
 constexpr int64_t kHoursKept = 72;
 constexpr size_t kMostUsageRows = 1000;
 
@@ -68,11 +71,11 @@ bool add_usage_rows(sqlite3* db, const std::map<TaskUsageKey, TaskUsage>& tasks,
                     const std::vector<TrainingUsageRow>& trainings) {
   int64_t latest = 0;
   for (const auto& [key, usage] : tasks) {
-    const auto& [hour, task, user, job] = key;
+    const auto& [hour, task, user, job, account] = key;
     latest = std::max(latest, hour);
     Statement put(db, kAddTaskUsage);
     put.bind(hour).bind(task).bind(user).bind(job).bind(usage.step_ns).bind(usage.harvested_ns);
-    if (!put.bind(usage.overrun_ns).bind(usage.steps).run()) return false;
+    if (!put.bind(usage.overrun_ns).bind(usage.steps).bind(account).run()) return false;
   }
   for (const auto& row : trainings) {
     latest = std::max(latest, row.hour);
@@ -85,11 +88,11 @@ bool add_usage_rows(sqlite3* db, const std::map<TaskUsageKey, TaskUsage>& tasks,
 
 bool read_usage(sqlite3* db, const std::string& by, int64_t hour, bus::UsageReply& reply) {
   reply.by = by;
-  const std::string name = by == "user" ? "user" : by == "job" ? "job" : "task";
+  const std::string name = by == "account" ? kAccount : by == "user" ? "t.user" : by == "job" ? "t.job" : "t.task";
   // A training's cost of an hour is its tasks', by what each has harvested of it.
   Statement query(db,
                   ("WITH hours AS (SELECT hour, job, SUM(harvested_ns) AS harvested_ns FROM task_usage WHERE hour >= ?1"
-                   " GROUP BY hour, job), shares AS (SELECT t." +
+                   " GROUP BY hour, job), shares AS (SELECT " +
                    name +
                    " AS name, t.task AS task, t.steps, t.step_ns, t.harvested_ns, t.overrun_ns, t.hour,"
                    " CASE WHEN h.harvested_ns > 0 THEN 1.0 * t.harvested_ns / h.harvested_ns ELSE 0 END AS share,"
@@ -138,6 +141,15 @@ bool read_usage(sqlite3* db, const std::string& by, int64_t hour, bus::UsageRepl
   if (first != INT64_MAX) reply.from_unix_ms = first * 3600 * 1000;
   fold_rest(reply.rows);
   return true;
+}
+
+bool read_account_usage(sqlite3* db, int64_t hour, std::vector<AccountUsageRow>& rows) {
+  Statement query(db, ("SELECT hour, " + std::string(kAccount) +
+                       ", SUM(harvested_ns) FROM task_usage WHERE hour >= ? GROUP BY 1, 2 ORDER BY 1, 2")
+                          .c_str());
+  query.bind(hour);
+  while (query.row()) rows.push_back({query.integer(0), query.bytes(1), query.integer(2)});
+  return query.ok();
 }
 
 }  // namespace freeride::manager

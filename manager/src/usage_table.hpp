@@ -22,8 +22,15 @@ struct TaskUsage {
     return *this;
   }
 };
-/// Hour since 1970, task, user, job.
-using TaskUsageKey = std::tuple<int64_t, std::string, std::string, std::string>;
+/// Hour since 1970, task, user, job, account.
+using TaskUsageKey = std::tuple<int64_t, std::string, std::string, std::string, std::string>;
+
+/// What an account had within an hour.
+struct AccountUsageRow {
+  int64_t hour = 0;
+  std::string account;
+  int64_t harvested_ns = 0;
+};
 
 /// A training within an hour. `cost_ns`: GPU time that side tasks made it longer, by its live I, with the ends of the
 /// 95 % interval; `unmeasured_ns`: GPU time with side tasks whose cost was not known.
@@ -37,7 +44,9 @@ struct TrainingUsageRow {
 /// and what is older than 400 days is dropped. Blocks on the disk. False: `db` has the error.
 bool add_usage_rows(sqlite3* db, const std::map<TaskUsageKey, TaskUsage>& tasks,
                     const std::vector<TrainingUsageRow>& trainings);
-/// From `hour` on, by "user", "job" or "task". As above.
+/// From `hour` on, by "user", "account", "job" or "task". As above.
 bool read_usage(sqlite3* db, const std::string& by, int64_t hour, bus::UsageReply& reply);
+/// From `hour` on; days that are one row stand under their first hour. As above.
+bool read_account_usage(sqlite3* db, int64_t hour, std::vector<AccountUsageRow>& rows);
 
 }  // namespace freeride::manager

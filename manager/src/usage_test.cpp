@@ -86,6 +86,53 @@ TEST_CASE_METHOD(Fixture, "usage: a training's cost is shared by what each side 
   CHECK(by("task").at("b").harvested_ns == 100);
 }
 
+TEST_CASE_METHOD(Fixture, "usage: added up by account, one of which has several users, and a user several of them") {
+  const auto charged = [](const std::string& name, const std::string& user, const std::string& account) {
+    auto task = task_of(name, user);
+    task.load.account = account;
+    return task;
+  };
+  const int64_t now_ms = kDay * kHourMs;
+  usage.add(charged("a", "ann", "vision"), "gpt", counters(0, 0, 0), counters(300, 400, 3), now_ms);
+  usage.add(charged("b", "bob", "vision"), "gpt", counters(0, 0, 0), counters(100, 100, 1), now_ms);
+  usage.add(charged("a", "ann", "text"), "gpt", counters(0, 0, 0), counters(50, 60, 2), now_ms);
+  usage.add(task_of("c", "ann"), "gpt", counters(0, 0, 0), counters(7, 8, 1), now_ms);  // of an earlier version
+  const auto accounts = by("account");
+  REQUIRE(accounts.size() == 3);
+  CHECK(accounts.at("vision").harvested_ns == 400);
+  CHECK(accounts.at("vision").tasks == 2);
+  CHECK(accounts.at("text").harvested_ns == 50);
+  CHECK(accounts.at("ann").harvested_ns == 7);
+  CHECK(by("user").at("ann").harvested_ns == 357);
+  // Days are made of hours without mixing accounts up.
+  usage.add(charged("d", "ann", "late"), "gpt", counters(0, 0, 0), counters(1, 1, 1), now_ms + 10 * 24 * kHourMs);
+  CHECK(by("account").at("vision").harvested_ns == 400);
+  CHECK(by("account").at("text").harvested_ns == 50);
+}
+
+TEST_CASE_METHOD(Fixture, "usage: what accounts have had lately is known again after a restart, by its age") {
+  constexpr int64_t kHalfLife = 3600 * kNsPerSec;
+  const auto measures = [](const std::string&) { return std::vector<bus::JobMeasures>{}; };
+  const int64_t now_ms = kDay * kHourMs;
+  auto task = task_of("a", "ann");
+  task.load.account = "vision";
+  {
+    Usage before(*store, clock, trouble, measures, kHalfLife);
+    before.add(task, "gpt", counters(0, 0, 0), counters(100 * kNsPerSec, 100 * kNsPerSec, 1), now_ms);
+    CHECK(before.turns().had.at("vision") == Approx(100));
+    before.placed(task.load);
+    CHECK(before.turns().had.at("vision") == Approx(160));
+    clock.tick(kHalfLife);
+    CHECK(before.turns().had.at("vision") == Approx(80));
+    before.flush();
+  }
+  Usage after(*store, clock, trouble, measures, kHalfLife);
+  REQUIRE(after.restore(now_ms + 2 * kHourMs).ok());
+  CHECK(after.turns().had.at("vision") == Approx(25));
+  CHECK(after.turns().of_a_task > 0);
+  CHECK(usage.turns().of_a_task == 0);  // without a half-life accounts are not told apart
+}
+
 TEST_CASE_METHOD(Fixture, "usage: what is not measured yet is told as that, and costs nothing") {
   usage.add(task_of("a", "ann"), "gpt", counters(0, 0, 0), counters(300, 400, 3), kDay * kHourMs);
   usage.add(iteration("gpt", 1000, 400, false), kDay * kHourMs);

@@ -39,13 +39,13 @@ std::map<std::string, Layout> layouts_of_header() {
 #undef T
 #define T freeride_bubble_page
   layouts["bubble"] = {sizeof(T),
-                       {FIELD(T, header),     FIELD(T, job),         FIELD(T, device),       FIELD(T, framework),
-                        FIELD(T, rank),       FIELD(T, stage),       FIELD(T, stages),       FIELD(T, replica),
-                        FIELD(T, replicas),   FIELD(T, pid),         FIELD(T, reserved0),    FIELD(T, state_word),
-                        FIELD(T, begin_ns),   FIELD(T, wake),        FIELD(T, hook_state),   FIELD(T, iteration),
-                        FIELD(T, waits),      FIELD(T, relearned),   FIELD(T, usable_bytes), FIELD(T, bubbles),
-                        FIELD(T, compute_ns), FIELD(T, expected_ns), FIELD(T, wanted_bytes), FIELD(T, reserved1),
-                        FIELD(T, learned),    FIELD(T, history),     FIELD(T, iterations)}};
+                       {FIELD(T, header),     FIELD(T, job),        FIELD(T, device),      FIELD(T, framework),
+                        FIELD(T, rank),       FIELD(T, stage),      FIELD(T, stages),      FIELD(T, replica),
+                        FIELD(T, replicas),   FIELD(T, pid),        FIELD(T, budget),      FIELD(T, reserved0),
+                        FIELD(T, state_word), FIELD(T, begin_ns),   FIELD(T, wake),        FIELD(T, hook_state),
+                        FIELD(T, iteration),  FIELD(T, waits),      FIELD(T, relearned),   FIELD(T, usable_bytes),
+                        FIELD(T, bubbles),    FIELD(T, compute_ns), FIELD(T, expected_ns), FIELD(T, wanted_bytes),
+                        FIELD(T, reserved1),  FIELD(T, learned),    FIELD(T, history),     FIELD(T, iterations)}};
 #undef T
 #define T freeride_learned
   layouts["learned"] = {sizeof(T),

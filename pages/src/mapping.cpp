@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cmath>
 #include <cstring>
 #include <ctime>
 
@@ -27,6 +28,7 @@
 namespace freeride::pages {
 namespace {
 
+constexpr uint32_t kBudgetPerPct = 10'000;  // millionths
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 uint64_t random_incarnation() {
@@ -202,6 +204,16 @@ Result<std::string> text(const char (&field)[FREERIDE_NAME_BYTES], const char* n
 
 }  // namespace
 
+uint32_t budget_word(std::optional<double> budget_pct) {
+  if (!budget_pct || !(*budget_pct >= 0 && *budget_pct <= 100)) return 0;
+  return static_cast<uint32_t>(std::lround(*budget_pct * kBudgetPerPct)) + 1;
+}
+
+std::optional<double> budget_of_word(uint32_t word) {
+  if (word == 0 || word - 1 > 100 * kBudgetPerPct) return std::nullopt;
+  return (word - 1) / double{kBudgetPerPct};
+}
+
 Result<BubbleIdentity> check_bubble_page(const freeride_bubble_page& page) {
   BubbleIdentity identity;
   auto job = text(page.job, "job", true);
@@ -220,6 +232,7 @@ Result<BubbleIdentity> check_bubble_page(const freeride_bubble_page& page) {
   identity.replicas = load_relaxed(page.replicas);
   identity.pid = load_relaxed(page.pid);
   identity.incarnation = load_relaxed(page.header.incarnation);
+  identity.budget_pct = budget_of_word(load_relaxed(page.budget));
   constexpr uint32_t kMost = 1u << 20;  // far above any job; keeps sums and products of them from wrapping
   if (identity.stages == 0 || identity.stages > kMost) return bad("bubble page", "stages out of range");
   if (identity.stage >= identity.stages) {

@@ -26,6 +26,13 @@ double aim_pct(double allowed, const Duty& duty) {
 
 }  // namespace
 
+Budget lowered(const Budget& budget, std::optional<double> asked_pct) {
+  Budget lower = budget;
+  if (!asked_pct || !std::isfinite(*asked_pct) || *asked_pct < 0) return lower;
+  lower.slowdown_pct = budget.slowdown_pct ? std::min(*budget.slowdown_pct, *asked_pct) : *asked_pct;
+  return lower;
+}
+
 double expected_cost_pct(const DutyCost& cost) {
   const double sigma = (cost.ci95_high_pct - cost.ci95_low_pct) / 2 / 1.96;
   if (!cost.measured || !std::isfinite(cost.full_pct) || !std::isfinite(sigma)) return kUsualCostPct;

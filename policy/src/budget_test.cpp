@@ -1,6 +1,7 @@
 #include "freeride/policy/budget.hpp"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <limits>
 
 using namespace freeride::policy;
@@ -16,6 +17,21 @@ double next(const DutyCost& measured, const Budget& budget, double now_pct) {
   return next_duty_pct(measured, budget, kPlenty, {now_pct, 0});
 }
 }  // namespace
+
+TEST_CASE("budget: what a training asks for can only lower it") {
+  const Budget one{1.0, 2.0}, as_it_pays{std::nullopt, 2.0};
+  CHECK(lowered(one, 0.3).slowdown_pct == 0.3);
+  CHECK(lowered(one, 0.0).slowdown_pct == 0.0);
+  CHECK(lowered(one, 3.0).slowdown_pct == 1.0);
+  CHECK(lowered(one, std::nullopt).slowdown_pct == 1.0);
+  CHECK(lowered(as_it_pays, 0.3).slowdown_pct == 0.3);
+  CHECK(lowered(as_it_pays, std::nullopt).slowdown_pct == std::nullopt);
+  for (const double no : {-1.0, std::nan(""), HUGE_VAL}) {
+    CHECK(lowered(one, no).slowdown_pct == 1.0);
+    CHECK(lowered(as_it_pays, no).slowdown_pct == std::nullopt);
+  }
+  CHECK(lowered(one, 0.3).side_worth == 2.0);
+}
 
 TEST_CASE("the expected cost is the measured one as far as it is known, and the usual one as far as it is not") {
   CHECK(expected_cost_pct({}) == kUsualCostPct);

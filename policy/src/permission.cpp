@@ -97,4 +97,14 @@ Status permit_drain(const Identity& who, std::string_view subject) {
                "name it as host:" + who.host + ", or ask an operator"};
 }
 
+Status permit_account(const Identity& who, std::string_view account, const AccountFacts& facts) {
+  if (who.role == Role::kOperator || facts.listed || (who.local && facts.in_group)) return {};
+  const std::string name(account.substr(0, 128));
+  return Error{Code::kPermission,
+               name_of(who) + " may not charge the account " + name + ": no operator has listed " + who.account +
+                   " for it" + (who.local ? ", and no group " + name + " of this host has that member" : ""),
+               "leave --account out (and unset SLURM_JOB_ACCOUNT), or ask an operator for " + name + " = [\"" +
+                   who.account + "\"] below [accounts] in freeride.toml"};
+}
+
 }  // namespace freeride::policy

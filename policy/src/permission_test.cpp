@@ -89,6 +89,24 @@ TEST_CASE("permission: a node serves with the workers of its own host", "[permis
   CHECK(permit_worker(identity(Role::kOperator, true), "gpu7:cpu-0").ok());
 }
 
+TEST_CASE("permission: an account is charged by whom the operator lists, or by a member of this host's group",
+          "[permission]") {
+  Identity other_host = identity(Role::kUser, false);
+  other_host.host = "gpu7";
+  for (const bool listed : {false, true}) {
+    for (const bool in_group : {false, true}) {
+      const AccountFacts facts{listed, in_group};
+      CHECK(permit_account(identity(Role::kSubmitter, true), "vision", facts).ok() == (listed || in_group));
+      CHECK(permit_account(other_host, "vision", facts).ok() == listed);
+      CHECK(permit_account(identity(Role::kUser, false), "vision", facts).ok() == listed);
+      CHECK(permit_account(identity(Role::kOperator, true), "vision", facts).ok());
+    }
+  }
+  const auto refused = permit_account(identity(Role::kSubmitter, true), std::string(1000, 'x'), {});
+  CHECK(refused.error().code == Code::kPermission);
+  CHECK(refused.error().text().size() < 700);
+}
+
 TEST_CASE("permission: keys have four roles", "[permission]") {
   CHECK(role_of_key("monitor") == Role::kMonitor);
   CHECK(role_of_key("user") == Role::kUser);

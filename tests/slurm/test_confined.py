@@ -1,13 +1,16 @@
 """Slurm with task/cgroup: what it counts as the job's, and what not. make test-slurm."""
 
+import json
 import os
 import pathlib
+import shlex
 import shutil
 
 import pytest
-from cluster import Cluster
+from cluster import SLURM, USERS, Cluster
 
 from rig.hosts import Wires
+from rig.testing import find_plugin
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces"),
@@ -32,10 +35,12 @@ def groups_of(pid):
     return dict(line.split(":", 2)[1:] for line in pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines())
 
 
-def processes(words):
+def processes(words, uid=0):
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
+            if f"\nUid:\t{uid}\t" not in (folder / "status").read_text():
+                continue
             if words in (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
                 found.append(int(folder.name))
         except OSError:
@@ -59,3 +64,61 @@ def test_side_tasks_are_outside_of_the_jobs_control_groups(cluster):
     cluster.wait_idle()
     assert not cluster.left("a") and not cluster.left("b")
     cluster.stop_tasks("own-a", "own-b")
+
+
+def own_job(cluster):
+    """A job of alice's with a manager, nodes and a side task of its own."""
+    ranks = shlex.join(map(str, cluster.ranks("own", 1_000_000, cluster.root / "home-alice")))
+    task = shlex.join(map(str, [find_plugin("keeper.so"), "--name", "own", "--stage", 1]))
+    env = [
+        f"PATH={cluster.tree.programs}:{os.environ['PATH']}",
+        f"TMPDIR={cluster.root}/home-alice",
+        f"SIDE_TASKS={task}",
+        f"NODE_FLAGS=--device cpu-$SLURM_NODEID --cores $((SLURM_NODEID % {os.cpu_count()})) -- --memory-bytes 300000000",
+    ]
+    words = [
+        "sbatch",
+        "--parsable",
+        "--mem=900M",
+        "-o",
+        "own-%j.txt",
+        SLURM / "own-side-tasks.sbatch",
+        "sh",
+        "-c",
+        ranks,
+    ]
+    return int(cluster.on("a", *cluster.as_user("alice", cluster.user_words(["env", *env, *words]))).stdout)
+
+
+def own_steps(cluster, job, had):
+    """Until its task has made some more steps than it had saved; returns how many it has made."""
+    ctl = ["env", f"FREERIDE_RUN_DIR={cluster.root}/home-alice/freeride-{job}", cluster.tree.program("freeride-ctl")]
+    ask = cluster.as_user("alice", [*ctl, "task", "own", "--format", "json"])
+
+    def steps():
+        done = cluster.on("a", *ask, check=False)
+        told = json.loads(done.stdout)["task"]["state"]["counters"]["metrics"] if done.returncode == 0 else {}
+        made = told.get("n", 0)
+        return made if made >= had + 5 and told.get("restored", -1) >= had else 0
+
+    return cluster.wait(steps, "steps of the job's own task")
+
+
+def test_without_an_administrator_side_tasks_run_in_the_job_and_end_with_it(cluster):
+    """Root's own daemons are on these nodes, too, and not used."""
+    had = 0
+    # As before its time is over; then the training alone is ended, which is the script's second step. The second job
+    # goes on from what the first one's task has saved.
+    for end in (["--batch", "--signal=TERM", "{job}"], ["{job}.1"]):
+        job = own_job(cluster)
+        try:
+            had = own_steps(cluster, job, had)
+            groups = [groups_of(pid)["memory"] for pid in processes("freeride-runner", USERS["alice"])]
+            assert groups and all(f"/job_{job}/" in group for group in groups), groups
+            cluster.on("a", *cluster.user_words(["scancel", *(word.format(job=job) for word in end)]))
+            cluster.wait_off(job)
+        except BaseException:
+            print((cluster.root / f"home-alice/own-{job}.txt").read_text())
+            raise
+        cluster.wait_idle()
+        assert not cluster.left("a") and not cluster.left("b")

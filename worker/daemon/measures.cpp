@@ -75,6 +75,7 @@ bus::TrainingState training_state(const AttachedRank& rank) {
   state.framework = rank.identity.framework;
   state.stages = rank.identity.stages;
   state.replicas = rank.identity.replicas;
+  state.budget_pct = rank.identity.budget_pct.value_or(-1);
   state.waits = pages::load_relaxed(page.waits);
   state.iteration = pages::load_relaxed(page.iteration);
   switch (pages::load_relaxed(page.hook_state)) {

@@ -1,5 +1,7 @@
 #include "choice.hpp"
 
+#include <charconv>
+
 namespace freeride::slurm {
 namespace {
 constexpr uint32_t kNoValue = 0xfffffffe;  // Slurm's NO_VAL: some of its programs say so of what is no task of an array
@@ -9,6 +11,14 @@ std::optional<bool> parse_choice(std::string_view text) {
   if (text.empty() || text == "on" || text == "(null)") return true;
   if (text == "off") return false;
   return std::nullopt;
+}
+
+std::optional<std::string> parse_budget(std::string_view text) {
+  double pct = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failed] = std::from_chars(text.data(), end, pct, std::chars_format::fixed);
+  if (failed != std::errc() || stop != end || !(pct >= 0 && pct <= 100)) return std::nullopt;
+  return std::string(text);
 }
 
 std::string job_name(uint32_t job, uint32_t array, uint32_t array_task) {

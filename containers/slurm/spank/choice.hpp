@@ -15,6 +15,13 @@ constexpr const char* kVariable = "SLURM_FREERIDE";
 /// an option without a value from a batch script to its steps. nullopt: neither.
 std::optional<bool> parse_choice(std::string_view text);
 
+/// Set before, it is the default of `--freeride-budget`.
+constexpr const char* kBudgetVariable = "SLURM_FREERIDE_BUDGET";
+
+/// "0.3": a slowdown budget in percent, from 0 to 100, as a plain decimal. nullopt: it is none. What is handed on is
+/// the text.
+std::optional<std::string> parse_budget(std::string_view text);
+
 /// What FreeRide calls a job: "slurm-7"; of an array its task, "slurm-7_2". The components of a heterogeneous job are
 /// one training, called after their leader: pass the leader's number. Outside of arrays `array` is 0, or `array_task`
 /// is Slurm's NO_VAL.

@@ -12,6 +12,12 @@ TEST_CASE("slurm: what --freeride takes", "[slurm]") {
   for (const char* no : {"yes", "On", "0", "on ", "0.3"}) CHECK(parse_choice(no) == std::nullopt);
 }
 
+TEST_CASE("slurm: what --freeride-budget takes", "[slurm]") {
+  for (const char* yes : {"0", "0.3", "1", "100", "99.99"}) CHECK(parse_budget(yes) == yes);
+  for (const char* no : {"", "0.3%", "0,3", "-0.1", "100.1", "nan", "inf", "1e1", " 1", "1 ", "(null)", "on"})
+    CHECK(parse_budget(no) == std::nullopt);
+}
+
 TEST_CASE("slurm: jobs and tasks of arrays are told apart", "[slurm]") {
   CHECK(job_name(7, 0, 0) == "slurm-7");
   CHECK(job_name(7, 7, 0xfffffffe) == "slurm-7");

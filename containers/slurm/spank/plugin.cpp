@@ -26,12 +26,30 @@ SPANK_PLUGIN(freeride, 1)
 namespace {
 
 Settings settings;
-std::optional<bool> chosen;  // by the option
+std::optional<bool> chosen;         // by the option
+std::optional<std::string> budget;  // likewise
+
+// Here, since what is refused later is not: the plugin is optional.
+int take_both() {
+  if (!budget || chosen.value_or(true)) return ESPANK_SUCCESS;
+  slurm_error("--freeride-budget=%s is for a job with side tasks, and --freeride=off has none", budget->c_str());
+  return ESPANK_ERROR;
+}
 
 int take_option(int, const char* text, int remote) {
   chosen = parse_choice(text == nullptr ? "" : text);
-  if (chosen || remote != 0) return ESPANK_SUCCESS;
+  if (remote != 0) return ESPANK_SUCCESS;
+  if (chosen) return take_both();
   slurm_error("--freeride takes on or off, not '%s'", text);
+  return ESPANK_ERROR;
+}
+
+int take_budget(int, const char* text, int remote) {
+  budget = parse_budget(text == nullptr ? "" : text);
+  if (remote != 0) return ESPANK_SUCCESS;
+  if (budget) return take_both();
+  slurm_error("--freeride-budget takes a percentage from 0 to 100, such as 0.3, and not '%s'",
+              text == nullptr ? "" : text);
   return ESPANK_ERROR;
 }
 
@@ -41,6 +59,13 @@ spank_option option = {const_cast<char*>("freeride"),
                        2,
                        0,
                        take_option};
+
+spank_option budget_option = {const_cast<char*>("freeride-budget"),
+                              const_cast<char*>("percent"),
+                              const_cast<char*>("side tasks may slow this training down by so much (with --freeride)"),
+                              1,
+                              0,
+                              take_budget};
 
 std::optional<uint32_t> number(spank_t spank, spank_item_t item) {
   uint32_t value = 0;
@@ -86,6 +111,7 @@ void hook(spank_t spank) {
     done = done && set(spank, "FREERIDE_HOOK_LIBRARY", settings.library);
   if (!settings.run_dir.empty() && variable(spank, "FREERIDE_RUN_DIR").empty())
     done = done && set(spank, "FREERIDE_RUN_DIR", settings.run_dir);
+  if (budget) done = done && set(spank, "FREERIDE_JOB_BUDGET_PCT", *budget);
   if (!done) unhooked("cannot be set", "the environment of the ranks");
 }
 
@@ -100,8 +126,10 @@ int slurm_spank_init(spank_t spank, int count, char** words) {
   }
   const spank_context_t context = spank_context();
   if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR && context != S_CTX_REMOTE) return ESPANK_SUCCESS;
-  if (spank_option_register(spank, &option) != ESPANK_SUCCESS)
-    slurm_error("freeride: there is no --freeride: Slurm did not take the option");
+  for (spank_option* one : {&option, &budget_option}) {
+    if (spank_option_register(spank, one) != ESPANK_SUCCESS)
+      slurm_error("freeride: there is no --%s: Slurm did not take the option", one->name);
+  }
   return ESPANK_SUCCESS;
 }
 
@@ -109,6 +137,14 @@ int slurm_spank_init(spank_t spank, int count, char** words) {
 int slurm_spank_init_post_opt(spank_t spank, int, char**) {
   const spank_context_t context = spank_context();
   if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR) return ESPANK_SUCCESS;
+  if (budget) {
+    chosen = true;
+    setenv(kBudgetVariable, budget->c_str(), 1);
+  } else if (const char* before = getenv(kBudgetVariable); before != nullptr && !parse_budget(before)) {
+    slurm_error("freeride: %s is a percentage from 0 to 100, not '%s'; the job runs without side tasks",
+                kBudgetVariable, before);
+    chosen = false;
+  }
   if (!chosen) {
     const char* before = getenv(kVariable);
     if (before == nullptr) return ESPANK_SUCCESS;
@@ -132,6 +168,10 @@ int slurm_spank_user_init(spank_t spank, int, char**) {
     const std::string said = variable(spank, kVariable);
     if (said.empty()) return ESPANK_SUCCESS;
     chosen = parse_choice(said);
+  }
+  if (const std::string said = variable(spank, kBudgetVariable); !budget && !said.empty()) {
+    budget = parse_budget(said);
+    if (!budget) chosen = false;  // srun has said why
   }
   if (chosen.value_or(false)) {
     hook(spank);

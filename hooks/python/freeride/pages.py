@@ -15,7 +15,7 @@ import stat
 import struct
 import time
 
-MAJOR, MINOR = 1, 4
+MAJOR, MINOR = 1, 5
 NAME_BYTES, MAX_WAITS, HISTORY, ITERATIONS, MAX_RANKS, METRICS = 64, 1024, 1024, 256, 64, 8
 POISON = 0xFFFFFFFF
 HOOK_STARTING, HOOK_ACTIVE, HOOK_DISABLED, HOOK_GONE = range(4)
@@ -77,8 +77,8 @@ class BubblePage(ctypes.Structure):
         ("device", ctypes.c_char * NAME_BYTES),
         ("framework", ctypes.c_char * NAME_BYTES),
         *_fields(
-            (_u32, "rank stage stages replica replicas pid"),
-            (_u64, "reserved0 state_word begin_ns"),
+            (_u32, "rank stage stages replica replicas pid budget reserved0"),
+            (_u64, "state_word begin_ns"),
             (_u32, "wake hook_state"),
             (_u64, "iteration"),
             (_u32, "waits relearned"),

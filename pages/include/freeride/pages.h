@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define FREERIDE_PAGES_MAJOR 1u
-#define FREERIDE_PAGES_MINOR 4u
+#define FREERIDE_PAGES_MINOR 5u
 
 #define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull  /* "FRBUBBLE" */
 #define FREERIDE_SENT_MAGIC 0x20544e4553525246ull    /* "FRRSENT " */
@@ -97,7 +97,8 @@ typedef struct freeride_bubble_page {
   uint32_t replica;                    /*  236: data-parallel replica, from 0 */
   uint32_t replicas;                   /*  240 */
   uint32_t pid;       /*  244: for messages only; the worker identifies its peer by the socket's credentials */
-  uint64_t reserved0; /*  248 */
+  uint32_t budget;    /*  248: slowdown budget that the training asks for, millionths of its time, plus 1; 0: none */
+  uint32_t reserved0; /*  252 */
 
   /* 256: acted on */
   uint64_t state_word; /*  256: written last when a bubble begins, first when it ends */

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "freeride/base/result.hpp"
 
@@ -18,6 +19,10 @@ bool is_trusted_user(uid_t uid);
 
 /// "root", "alice", or "uid 1234" for a user without a name. May ask the host's user database, which may block.
 std::string user_name(uid_t uid);
+
+/// The names of all groups of a user, as the host's user database has them, which may block; none of a user without a
+/// name.
+std::vector<std::string> groups_of_user(uid_t uid);
 
 /// The process at the other end of a connected UNIX socket, when it connected or began to listen.
 struct Peer {

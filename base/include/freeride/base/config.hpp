@@ -4,8 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "freeride/base/result.hpp"
 
@@ -18,6 +20,11 @@ namespace freeride {
 /// parsed (with line), it has a section of no program, or [section] a key that is no option or a value that its option
 /// does not take.
 Status bind_config(CLI::App& app, const std::string& section, std::filesystem::path file = {});
+
+/// The texts of a section that is no program's, by key: of [accounts], name = ["text", ...]. Of the file that
+/// bind_config() reads. Errors: as there, and kInvalidArgument for what is no list of texts.
+Result<std::map<std::string, std::vector<std::string>>> read_lists(const std::string& section,
+                                                                   std::filesystem::path file = {});
 
 /// A daemon's start: bind_config(), then the command line. Empty: go on; else the exit code to end with, 0 after --help
 /// and --version, 2 when something is wrong, which has been printed as "program: what; what to do".

@@ -51,6 +51,7 @@ struct Load {
   uint32_t parallel = 0;                      ///< of its group at most so many on workers at once; 0: all
   int64_t uid = -1;      ///< whose rights its files are used under; set by the manager from the kernel's word
   std::string uid_host;  ///< host id where the kernel said so
+  std::string account;   ///< to which its use is charged; empty: the user
   FREERIDE_FIELDS {
     visit("plugin", self.plugin), visit("sha256", self.sha256), visit("name", self.name), visit("job", self.job);
     visit("stage", self.stage), visit("replica", self.replica), visit("params", self.params);
@@ -61,6 +62,7 @@ struct Load {
     visit("env", self.env), visit("labels", self.labels), visit("after", self.after), visit("restart", self.restart);
     visit("restarts_most", self.restarts_most), visit("time_limit_s", self.time_limit_s), visit("group", self.group);
     visit("parallel", self.parallel), visit("uid", self.uid), visit("uid_host", self.uid_host);
+    visit("account", self.account);
   }
 };
 
@@ -390,13 +392,13 @@ struct ReportReply {
 struct GetUsage {
   static constexpr const char* kCommand = "usage";
   int64_t since_unix_ms = 0;  ///< from the beginning of that hour on; what is older than three days: of that day
-  std::string by;             ///< "user", "job" or "task"
+  std::string by;             ///< "user", "account", "job" or "task"
   FREERIDE_FIELDS { visit("since_unix_ms", self.since_unix_ms), visit("by", self.by); }
 };
 /// Costs are estimates from the live I of each hour, shared among tasks by what they harvested; with the ends of the
 /// 95 % interval, added up as if all hours erred the same way.
 struct UsageRow {
-  std::string name;  ///< of the user, job or task; empty: none is known
+  std::string name;  ///< of the user, account, job or task; empty: none is known
   uint64_t tasks = 0, steps = 0;
   int64_t step_ns = 0, harvested_ns = 0, overrun_ns = 0;
   int64_t cost_ns = 0, cost_low_ns = 0, cost_high_ns = 0;  ///< GPU time that training took longer

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -200,7 +201,13 @@ struct BubbleIdentity {
   std::string job, device, framework;
   uint32_t rank = 0, stage = 0, stages = 1, replica = 0, replicas = 1, pid = 0;
   uint64_t incarnation = 0;
+  std::optional<double> budget_pct;  ///< the slowdown budget that the training asks for
 };
+
+/// A slowdown budget as a bubble page has it, and back. Whatever is on a page, what is read is from 0 to 100 or
+/// nothing.
+uint32_t budget_word(std::optional<double> budget_pct);
+std::optional<double> budget_of_word(uint32_t word);
 
 /// Checks and copies a bubble page's identity: texts terminated, non-empty where required and printable; numbers in
 /// range. Never reads past the page. Errors: kInvalidArgument, naming the field.

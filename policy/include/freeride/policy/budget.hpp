@@ -19,6 +19,10 @@ struct Budget {
   double side_worth = 1;               ///< what a second of a side task is worth, in seconds of a training GPU
 };
 
+/// The budget of a job whose training has asked for at most `asked_pct`. What it asks for can only lower the budget;
+/// what is no number from 0 on asks for nothing. Pure; any thread.
+Budget lowered(const Budget& budget, std::optional<double> asked_pct);
+
 struct Duty {
   double now_pct = 100;   ///< in force
   double mean_pct = 100;  ///< over the time that the budget is reckoned for

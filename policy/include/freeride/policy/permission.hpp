@@ -61,4 +61,14 @@ Status permit_drain(const Identity& who, std::string_view subject);
 /// there is such a task. Error: kPermission.
 Status permit(const Identity& who, Right right, std::string_view what, const std::optional<std::string>& owner = {});
 
+/// What is known of an account beside the word of who wants to charge it.
+struct AccountFacts {
+  bool listed = false;    ///< the operator has written down who may charge it, and `who` is among them
+  bool in_group = false;  ///< this host's user database has a group of its name, with `who`'s user in it
+};
+
+/// Whether `who` may have tasks charged to `account`, which is not its own name. A group counts only for a user of this
+/// host: user numbers of other hosts mean nothing here. Error: kPermission.
+Status permit_account(const Identity& who, std::string_view account, const AccountFacts& facts);
+
 }  // namespace freeride::policy

@@ -17,12 +17,25 @@ struct QueuedTask {
   uint64_t id = 0;       ///< counts up with every submission
   int32_t priority = 0;  ///< higher first
   std::string user;
+  std::string account = {};  ///< to which what it gets is charged
 };
 
-/// The ids in `tasks` in the order in which they are to be placed. For fair share, `live_by_user` holds how many tasks
-/// each user has on workers now; a task counts for its user from its turn on, so that the users alternate. Pure; O(n
-/// log n), fair share O(n · users).
+/// What accounts have had lately (policy/account_use), and what one more task counts for, in the same unit.
+struct AccountTurns {
+  std::map<std::string, double> had;  ///< by account; one that is not there has had nothing
+  double of_a_task = 0;               ///< 0: accounts are not told apart
+};
+
+/// The ids in `tasks` in the order in which they are to be placed: higher priority first; then the account that has had
+/// least, where a task counts for its account from its turn on, so that accounts alternate; within an account by
+/// `order`. Accounts that are equal go by whose next task came first. With one account only `order` counts.
+///
+/// For fair share, `live_by_user` holds how many tasks each user has on workers now; a task counts for its user from
+/// its turn on, so that the users alternate. Pure; O(n log n), fair share O(n · users).
+///
+/// Nobody waits for ever: an account is behind another one for at most as many of the other's tasks as it has had more,
+/// divided by `of_a_task`, and one; and whoever places tasks charges each of them at least that much.
 std::vector<uint64_t> order_queue(std::vector<QueuedTask> tasks, QueueOrder order,
-                                  std::map<std::string, uint64_t> live_by_user = {});
+                                  std::map<std::string, uint64_t> live_by_user = {}, AccountTurns accounts = {});
 
 }  // namespace freeride::policy
