@@ -376,7 +376,7 @@ TEST_CASE("a follower hears something every two seconds, and a run that nobody f
   house.pass(4, {&worker});
   CHECK(worker.tasks.empty());  // its plan does not name it any more
   CHECK(house.reply_of(house.follow(*seen))->state == "failed");
-  CHECK(contains(house.reply_of(house.follow(*seen))->reason, "gone"));
+  CHECK(contains(house.reply_of(house.follow(*seen))->reason, "nobody follows it"));
 }
 
 TEST_CASE("a profile that its user gives up is stopped at once, but not under a task that waits for it") {
