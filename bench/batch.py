@@ -27,7 +27,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
@@ -201,13 +200,15 @@ class Run:
         return found
 
     def strike(self):
-        """By turns, at random moments, until the batch has ended or all have been made."""
+        """By turns, at random moments, until the batch has ended or all have been made. On the main thread: what it starts
+        ends with the thread that has started it."""
         blows = [self.kill_runner, self.kill_worker, self.kill_manager]
         handled, step = 0, self.options.items / (self.options.kills + 1)
         while sum(self.kills.values()) < self.options.kills:
             info = self.info()
             if info.get("ended_unix_ms"):
                 return
+            self.note(info)
             # Spread over the batch, whatever it takes.
             if info and info["done"] + info.get("failed", 0) < handled * step:
                 time.sleep(0.2)
@@ -231,6 +232,12 @@ class Run:
                 self.rank_sums["bubble"] += fields["bubble_ns"]
                 self.rank_sums["harvested"] += fields["harvested_ns"]
 
+    def note(self, info):
+        if info.get("state", "running") == "running":
+            self.count_bubbles()
+        else:  # what is put together at the end is no work of items
+            self.counted = len(self.recorder.events)
+
     # ---- the end
     def wait(self):
         end = time.monotonic() + self.options.watchdog
@@ -238,10 +245,7 @@ class Run:
             info = self.info()
             if info.get("ended_unix_ms"):
                 return info
-            if info.get("state") == "running":
-                self.count_bubbles()
-            else:  # what is put together at the end is no work of items
-                self.counted = len(self.recorder.events)
+            self.note(info)
             time.sleep(0.5)
         raise Failure(f"the batch has not ended in {self.options.watchdog} s: {self.info()}")
 
@@ -304,8 +308,7 @@ def main():
             run.listen()
             begin = time.monotonic()
             run.submit()
-            striking = threading.Thread(target=run.strike, daemon=True)
-            striking.start()
+            run.strike()
             info = run.wait()
             result = run.judge(info, time.monotonic() - begin)
         finally:
