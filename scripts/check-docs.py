@@ -314,13 +314,17 @@ def walk(command):
         yield from walk(inner)
 
 
+# Sections that are no program's: of names chosen by the operator.
+LIST_SECTIONS = {"accounts"}
+
+
 def keys(name, block):
     section = None
     for number, line in enumerate(block.lines, block.line):
         heading = re.match(r"\[(\w+)\]", line)
         if heading:
             section = PROGRAMS.get(f"freeride-{heading[1]}")
-            if section is None:
+            if section is None and heading[1] not in LIST_SECTIONS:
                 yield f"{name}:{number}: no program reads [{heading[1]}]"
         elif section is not None and (key := re.match(r"([\w-]+) *=", line)):
             option = f"--{key[1].replace('_', '-')}"

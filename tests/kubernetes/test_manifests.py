@@ -116,7 +116,7 @@ def test_flags_and_variables_are_the_programs():
 
 
 def test_the_hook_knows_the_variables_of_the_training():
-    known = (SOURCE / "hooks/README.md").read_text()
+    known = (SOURCE / "docs/trainers/settings.md").read_text()
     (job,) = manifests.read((FOLDER / "examples/training.yaml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     names = [each["name"] for each in container["env"] if each["name"].startswith("FREERIDE_")]
