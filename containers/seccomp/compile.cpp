@@ -141,7 +141,7 @@ void add_filtered(const Context& to) {
   // The calling thread only: other numbers can be the supervisor's.
   for (const char* name : {"prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"}) {
     to.add(allow, call(name), {equals(0, 0)});
-    to.add(refuse, call(name), {SCMP_CMP64(0, SCMP_CMP_GT, 0)});
+    to.add(refuse, call(name), {SCMP_CMP64(0, SCMP_CMP_GT, 0, 0)});
   }
   static_assert(PRIO_PROCESS == 0);
   to.add(allow, call("setpriority"), {equals(0, PRIO_PROCESS), equals(1, 0)});
