@@ -205,18 +205,17 @@ bool Job::all_told(uint64_t iteration, int64_t now_ns) {
   const auto told = [&](const Rank& rank) {
     return rank.last_iteration >= iteration || rank.seen_ns == 0 || now_ns - rank.seen_ns >= kRankSilent;
   };
-  for (auto rank = ranks_.lower_bound(awaited_rank_); rank != ranks_.end(); ++rank) {
-    ++rank_looks_;
-    if (told(rank->second)) continue;
-    awaited_rank_ = rank->first;
-    return false;
-  }
-  for (auto rank = ranks_.begin(); rank != ranks_.end() && rank->first < awaited_rank_; ++rank) {
-    ++rank_looks_;
-    if (told(rank->second)) continue;
-    awaited_rank_ = rank->first;
-    return false;
-  }
+  const auto none_awaited = [&](auto rank, const auto end) {
+    for (; rank != end; ++rank) {
+      ++rank_looks_;
+      if (told(rank->second)) continue;
+      awaited_rank_ = rank->first;
+      return false;
+    }
+    return true;
+  };
+  const auto first = ranks_.lower_bound(awaited_rank_);
+  if (!none_awaited(first, ranks_.end()) || !none_awaited(ranks_.begin(), first)) return false;
   awaited_rank_ = 0;
   return true;
 }
