@@ -55,12 +55,11 @@ std::string progress(const bus::BatchInfo& info) {
   if (info.failed > 0) text += ", " + human_count(info.failed) + " failed";
   if (info.state != "running") return text + ", " + info.state;
   text += ", " + std::to_string(info.members) + (info.members == 1 ? " member" : " members");
-  const double per_s = info.items_per_s;
-  if (per_s <= 0) return text + (handled == 0 ? ", waiting for a first result" : "");
+  const std::string left = human_left(items - handled, info.items_per_s);
+  if (left.empty()) return text + (handled == 0 ? ", waiting for a first result" : "");
   std::array<char, 32> rate{};
-  std::snprintf(rate.data(), rate.size(), ", %.3g/s", per_s);
-  return text + rate.data() + ", " +
-         human_ns(static_cast<int64_t>(static_cast<double>(items - handled) / per_s * 1e9)) + " left";
+  std::snprintf(rate.data(), rate.size(), ", %.3g/s", info.items_per_s);
+  return text + rate.data() + ", " + left + " left";
 }
 
 bool on_terminal(const Session& session) {

@@ -131,6 +131,12 @@ size_t display_width(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return !is_utf8_continuation(c); }));
 }
 
+std::string human_left(uint64_t items, double per_s) {
+  constexpr double kMostS = 1e8;  // three years; in nanoseconds it fits
+  if (items == 0 || !std::isfinite(per_s) || per_s <= 0) return {};
+  return human_ns(static_cast<int64_t>(std::min(static_cast<double>(items) / per_s, kMostS) * 1e9));
+}
+
 std::string bar(double share, size_t width, bool ascii) {
   if (!std::isfinite(share)) share = 0;
   const auto filled = static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * static_cast<double>(width)));

@@ -16,6 +16,8 @@ std::string human_bytes(int64_t bytes);  ///< "-" for 0 (not known), "512 B", "1
 std::string human_pct(double pct);       ///< "27.1 %"
 std::string human_signed_pct(double pct);  ///< "+0.12 %"
 std::string human_count(uint64_t count);   ///< "1 234 567"
+/// How long `items` take at this pace, "18.3 min"; empty where nobody can say, whatever has been said.
+std::string human_left(uint64_t items, double per_s);
 std::string or_dash(const std::string& text);
 std::string stage_text(int32_t stage);  ///< "any" for -1
 

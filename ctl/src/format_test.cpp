@@ -45,6 +45,13 @@ TEST_CASE("nothing that a task says can move the cursor") {
   CHECK(printable("\xed\xa0\x80 \xe0\x80\xaf \xf4\x90\x80\x80") == "??? ??? ????");  // as strict as the bus
 }
 
+TEST_CASE("what is left at a pace is told where there is one, and fits whatever was said") {
+  CHECK(human_left(750, 25) == "30.0 s");
+  CHECK(human_left(0, 25).empty());
+  for (const double pace : {0.0, -1.0, std::nan(""), HUGE_VAL}) CHECK(human_left(10, pace).empty());
+  CHECK(human_left(UINT64_MAX, 1e-300) == human_ns(100'000'000'000'000'000));
+}
+
 TEST_CASE("bars") {
   CHECK(bar(0.5, 4, true) == "##..");
   CHECK(bar(0, 3, true) == "...");

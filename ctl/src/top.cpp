@@ -328,13 +328,12 @@ std::string TopModel::batches_text(size_t width, bool ascii) const {
   for (const auto& [name, batch] : batches_) {
     if (batch.ended_unix_ms != 0) continue;
     const uint64_t handled = std::min(batch.done + batch.failed, batch.items);
-    const double left_s = batch.items_per_s <= 0 ? 0 : static_cast<double>(batch.items - handled) / batch.items_per_s;
     table.add({name, batch.state,
                gauge(share(static_cast<int64_t>(handled), static_cast<int64_t>(batch.items)), width, ascii) + " of " +
                    human_count(batch.items),
                human_count(batch.failed), std::to_string(batch.members),
                human_count(static_cast<uint64_t>(std::max(0.0, batch.items_per_s))),
-               left_s <= 0 ? "-" : human_ns(static_cast<int64_t>(std::min(left_s, 1e8) * 1e9))});
+               or_dash(human_left(batch.items - handled, batch.items_per_s))});
   }
   return table.empty() ? "" : "\n" + table.text(width, colour_);
 }
