@@ -11,7 +11,6 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <thread>
 
 #include "batch_files.hpp"
 #include "exit_code.hpp"
@@ -142,7 +141,7 @@ Result<int> follow(Session& session, const std::string& name) {
       std::cerr << "freeride-ctl: " << printable(reply.error().message) << "; the batch continues when it is back\n";
       away = true;
     }
-    std::this_thread::sleep_for(kLook);
+    pause_for(kLook);
   }
   view.end_line();
   std::cerr << "freeride-ctl: detached; it continues: freeride-ctl batch attach " << printable(name) << "\n";

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <thread>
 
 #include "exit_code.hpp"
 #include "format.hpp"
@@ -39,8 +38,7 @@ Result<int> run_drain(Session& session, const std::string& subject, double for_s
     return std::any_of(reply->workers.begin(), reply->workers.end(),
                        [&](const auto& one) { return one.state == state; });
   };
-  while (any("draining") && !interrupted() && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(kLook);
+  while (any("draining") && std::chrono::steady_clock::now() < end && pause_for(kLook)) {
     reply = session.ask<bus::DrainReply>(bus::Drain{exactly, true});
     if (!reply) return reply.error();
   }

@@ -1,5 +1,7 @@
 #include "interrupt.hpp"
 
+#include <poll.h>
+
 #include <csignal>
 
 namespace freeride::ctl {
@@ -18,6 +20,11 @@ void catch_interrupts() {
 }
 bool interrupted() {
   return g_interrupted != 0;
+}
+bool pause_for(std::chrono::milliseconds time) {
+  // A signal that comes just before the wait ends it no earlier; times here are half a second at most.
+  if (!interrupted()) poll(nullptr, 0, static_cast<int>(time.count()));
+  return !interrupted();
 }
 
 }  // namespace freeride::ctl

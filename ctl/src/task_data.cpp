@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
-#include <thread>
 
 #include "copied_files.hpp"
 #include "exit_code.hpp"
@@ -186,10 +185,7 @@ Result<int> run_logs(Session& session, const LogsArguments& arguments) {
       if (moved && !piece->text.empty()) continue;  // perhaps there is more
       if (!arguments.follow || piece->ended) return kExitOk;
     }
-    for (auto waited = std::chrono::milliseconds(0); waited < kLook; waited += std::chrono::milliseconds(50)) {
-      if (interrupted()) return kExitOk;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
+    if (!pause_for(kLook)) return kExitOk;
   }
 }
 
