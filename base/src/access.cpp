@@ -19,13 +19,6 @@ namespace {
 
 constexpr size_t kMostNameBytes = 16384;
 
-std::string group_name(gid_t gid) {
-  char space[kMostNameBytes];
-  group entry{}, *found = nullptr;
-  if (getgrgid_r(gid, &entry, space, sizeof space, &found) == 0 && found != nullptr) return found->gr_name;
-  return "gid " + std::to_string(gid);
-}
-
 std::string me() {
   return user_name(geteuid());
 }
@@ -57,21 +50,33 @@ std::string user_name(uid_t uid) {
   return "uid " + std::to_string(uid);
 }
 
-std::vector<std::string> groups_of_user(uid_t uid) {
+std::string group_name(gid_t gid) {
+  char space[kMostNameBytes];
+  group entry{}, *found = nullptr;
+  if (getgrgid_r(gid, &entry, space, sizeof space, &found) == 0 && found != nullptr) return found->gr_name;
+  return "gid " + std::to_string(gid);
+}
+
+Result<UserGroups> groups_of_user(uid_t uid) {
+  constexpr int kMost = 65'536;  // the kernel's
   char space[kMostNameBytes];
   passwd entry{}, *found = nullptr;
-  if (getpwuid_r(uid, &entry, space, sizeof space, &found) != 0 || found == nullptr) return {};
-  constexpr int kUsual = 64, kMost = 65536;  // as many as the kernel has of one user
-  std::vector<gid_t> numbers(kUsual);
-  int count = kUsual;
-  if (getgrouplist(found->pw_name, found->pw_gid, numbers.data(), &count) < 0) {
-    if (count <= kUsual || count > kMost) return {};
-    numbers.resize(static_cast<size_t>(count));
-    if (getgrouplist(found->pw_name, found->pw_gid, numbers.data(), &count) < 0) return {};
+  const int error = getpwuid_r(uid, &entry, space, sizeof space, &found);
+  if (found == nullptr) {
+    return Error{Code::kNotFound,
+                 "this host has no user " + std::to_string(uid) + (error == 0 ? "" : " (its database cannot be read)"),
+                 ""};
   }
-  std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) names.push_back(group_name(numbers[static_cast<size_t>(i)]));
-  return names;
+  UserGroups groups;
+  groups.first = entry.pw_gid;
+  int count = 64;
+  groups.all.resize(static_cast<size_t>(count));
+  while (getgrouplist(entry.pw_name, entry.pw_gid, groups.all.data(), &count) < 0) {
+    if (count > kMost) return Error{Code::kExhausted, "user " + std::to_string(uid) + " has too many groups", ""};
+    groups.all.resize(static_cast<size_t>(count));
+  }
+  groups.all.resize(static_cast<size_t>(count));
+  return groups;
 }
 
 Result<Peer> peer_of(int socket) {

@@ -45,7 +45,10 @@ bool Identities::is_in_group(uid_t uid, const std::string& group) {
   if (groups_.size() >= kMaxUsers && groups_.count(uid) == 0) groups_.clear();
   Groups& known = groups_[uid];
   if (const int64_t now = SteadyClock::now(); known.asked_ns == 0 || now - known.asked_ns > kGroupsHoldNs) {
-    known.names = groups_of_user(uid);
+    known.names.clear();
+    if (const auto groups = groups_of_user(uid)) {
+      for (const gid_t one : groups->all) known.names.push_back(group_name(one));
+    }
     known.asked_ns = now;
   }
   return std::find(known.names.begin(), known.names.end(), group) != known.names.end();

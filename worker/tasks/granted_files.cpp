@@ -1,41 +1,25 @@
 #include "tasks/granted_files.hpp"
 
-#include <grp.h>
-#include <pwd.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <filesystem>
+#include <utility>
 
+#include "freeride/base/access.hpp"
 #include "freeride/policy/task_files.hpp"
 
 namespace freeride::worker {
 namespace {
 
-constexpr int kMostGroups = 65'536;  // the kernel's
-
 Result<FileUser> find_user(uid_t uid) {
-  FileUser user;
-  user.uid = uid;
-  std::array<char, 16384> buffer{};
-  passwd entry{}, *found = nullptr;
-  const int error = getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
-  if (found == nullptr) {
-    return Error{Code::kNotFound,
-                 "this host has no user " + std::to_string(uid) + (error == 0 ? "" : " (its database cannot be read)") +
-                     ", under whose rights the task's files would be used",
-                 "load the task as a user that its worker's host knows"};
+  auto groups = groups_of_user(uid);
+  if (!groups) {
+    Error error = groups.error();
+    error.message += ", under whose rights the task's files would be used";
+    error.hint = "load the task as a user that its worker's host knows";
+    return error;
   }
-  user.gid = entry.pw_gid;
-  int count = 64;
-  user.groups.resize(static_cast<size_t>(count));
-  while (getgrouplist(entry.pw_name, entry.pw_gid, user.groups.data(), &count) < 0) {
-    if (count > kMostGroups) return Error{Code::kExhausted, "user " + std::to_string(uid) + " has too many groups", ""};
-    user.groups.resize(static_cast<size_t>(count));
-  }
-  user.groups.resize(static_cast<size_t>(count));
-  return user;
+  return FileUser{uid, groups->first, std::move(groups->all)};
 }
 
 }  // namespace

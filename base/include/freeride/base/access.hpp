@@ -20,9 +20,17 @@ bool is_trusted_user(uid_t uid);
 /// "root", "alice", or "uid 1234" for a user without a name. May ask the host's user database, which may block.
 std::string user_name(uid_t uid);
 
-/// The names of all groups of a user, as the host's user database has them, which may block; none of a user without a
-/// name.
-std::vector<std::string> groups_of_user(uid_t uid);
+/// "root", "staff", or "gid 1234" for a group without a name. May ask the host's user database, which may block.
+std::string group_name(gid_t gid);
+
+/// The groups of a user, as the host's user database has them.
+struct UserGroups {
+  gid_t first = 0;
+  std::vector<gid_t> all;  ///< with the first
+};
+/// May block. Errors: kNotFound (this host has no such user, or its database cannot be read), kExhausted (more groups
+/// than the kernel has of one user).
+Result<UserGroups> groups_of_user(uid_t uid);
 
 /// The process at the other end of a connected UNIX socket, when it connected or began to listen.
 struct Peer {
