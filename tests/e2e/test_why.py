@@ -1,10 +1,12 @@
 """`freeride-ctl why` names what stands in a side task's way: each cause is brought about with real processes, and the
 same reason stands in `task`, `tasks` and their JSON."""
 
+import collections
 import contextlib
 import signal
 import subprocess
 
+from rig.processes import Failure
 from rig.testing import System, find_plugin, until
 
 WORKER = ("--sandbox", "none")
@@ -26,11 +28,17 @@ def faulty(system, name, *flags, **params):
 def told(system, name, why, words):
     """Waits until the cause is `why`; what is said of it holds `words`, wherever one looks."""
 
+    others = collections.Counter()
+
     def now():
         told = system.ok("why", name)["tasks"][0]
+        others[told.get("why", "")] += 1
         return told if told.get("why") == why else None
 
-    seen = until(now, f"{name} is told to be {why}, not {system.task(name)}")
+    try:
+        seen = until(now, f"{name} is told to be {why}")
+    except Failure as failure:
+        raise Failure(f"{failure}; instead {dict(others)}, at last {system.task(name).get('reason')}") from None
     assert words in seen["reason"], seen
     return seen
 
