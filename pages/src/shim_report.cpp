@@ -47,7 +47,7 @@ Result<ShimReport> read_shim_page(int fd) {
   report.refused = number(page.refused);
   report.host_functions = number(page.host_functions);
   report.measured = number(page.measured);
-  report.queued_ns = number(page.queued_ns);
+  report.measured_ns = number(page.measured_ns);
   report.longest_ns = number(page.longest_ns);
   report.leases = number(page.leases);
   report.lease_longest_ns = number(page.lease_longest_ns);

@@ -277,7 +277,7 @@ typedef struct freeride_shim_page {
   uint64_t refused;          /*  48: submissions that were answered with an error, for want of a lease page */
   uint64_t host_functions;   /*  56: submitted to streams; they pass */
   uint64_t measured;         /*  64: submissions that were timed */
-  uint64_t queued_ns;        /*  72: what all submissions were expected to take */
+  uint64_t measured_ns;      /*  72: sum of how long those were on the GPU */
   uint64_t longest_ns;       /*  80: the longest that was measured (largest value seen) */
   char longest_name[64];     /*  88: of that, NUL-terminated */
   uint64_t leases;           /* 152: under which something passed */

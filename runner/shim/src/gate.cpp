@@ -21,7 +21,7 @@ void pause_for(int64_t ns) {
   clock_nanosleep(CLOCK_MONOTONIC, 0, &length, nullptr);
 }
 
-void relax() {
+void spin() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
@@ -69,10 +69,12 @@ Room Gate::room(int64_t now_ns, uint32_t& sequence) {
 }
 
 bool Gate::look(int64_t now_ns) {
-  InFlight::Longest longest;
-  const bool some = queue_.poll(now_ns, longest);
-  if (longest.ns > 0 && page_.raise(&freeride_shim_page::longest_ns, static_cast<uint64_t>(longest.ns)))
-    page_.text(&freeride_shim_page::longest_name, name_of_(longest.cost));
+  InFlight::Timed timed;
+  const bool some = queue_.poll(now_ns, timed);
+  if (timed.longest == nullptr) return some;
+  page_.add(&freeride_shim_page::measured_ns, static_cast<uint64_t>(timed.sum_ns));
+  if (page_.raise(&freeride_shim_page::longest_ns, static_cast<uint64_t>(timed.longest_ns)))
+    page_.text(&freeride_shim_page::longest_name, name_of_(timed.longest));
   return some;
 }
 
@@ -82,6 +84,8 @@ bool Gate::try_due(const Room& room, const Wish& wish) {
 }
 
 void Gate::note_too_short(const Room& room, const Wish& wish, const Cost* cost, Waiting& waiting) {
+  // At the end of a lease everything is too long.
+  if (wish.expected_ns < room.length_ns && room.left_ns < room.length_ns / 2) return;
   if (waiting.short_lease == 0) {
     page_.add(&freeride_shim_page::too_long);
     page_.set(&freeride_shim_page::too_long_ns, static_cast<uint64_t>(wish.expected_ns));
@@ -89,8 +93,6 @@ void Gate::note_too_short(const Room& room, const Wish& wish, const Cost* cost, 
   }
   if (waiting.short_lease == room.lease_id) return;
   waiting.short_lease = room.lease_id;
-  // Leases whose end is near have not been too short.
-  if (room.left_ns < room.length_ns / 2 && wish.expected_ns < room.length_ns) return;
   const std::lock_guard lock(mutex_);
   trials_.too_short(room.lease_id);
 }
@@ -148,7 +150,7 @@ void Gate::wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns) {
     return;
   }
   if (++waiting.spins < kSpins) {
-    relax();
+    spin();
   } else {
     pause_for(kSleepNs);
   }

@@ -102,7 +102,7 @@ void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost,
   push_mark(stream, {begin, end, weight_ns + open_ns, cost, now_ns, true});
 }
 
-bool InFlight::poll(int64_t now_ns, Longest& longest) {
+bool InFlight::poll(int64_t now_ns, Timed& timed) {
   // Whoever is at it does it for all.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return false;
@@ -117,7 +117,11 @@ bool InFlight::poll(int64_t now_ns, Longest& longest) {
         int64_t took_ns = mark.begin == nullptr ? -1 : events_.elapsed_ns(mark.begin, mark.end);
         if (took_ns < 0) took_ns = now_ns - mark.submitted_ns;
         mark.cost->record(took_ns);
-        if (took_ns > longest.ns) longest = {took_ns, mark.cost};
+        timed.sum_ns += took_ns;
+        if (took_ns > timed.longest_ns) {
+          timed.longest_ns = took_ns;
+          timed.longest = mark.cost;
+        }
       }
       if (mark.counted) cancel(mark.weight_ns);
       if (state == Events::State::kDone) {

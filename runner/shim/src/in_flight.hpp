@@ -81,12 +81,13 @@ class InFlight {
   void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t now_ns);
   void drop_timing(Stream* stream, void* begin);
 
-  /// Looks which marks are done. `longest`: gets the longest that was timed since, and its cost. True: some were.
-  struct Longest {
-    int64_t ns = 0;
-    const Cost* cost = nullptr;
+  /// Looks which marks are done. `timed`: gets what was timed of them. True: some were.
+  struct Timed {
+    int64_t longest_ns = 0;
+    const Cost* longest = nullptr;
+    int64_t sum_ns = 0;
   };
-  bool poll(int64_t now_ns, Longest& longest);
+  bool poll(int64_t now_ns, Timed& timed);
   /// Puts marks behind all that has none, so that poll() can find it done. True: it did.
   bool mark_all();
   /// What is queued is not counted any more; it is timed all the same.

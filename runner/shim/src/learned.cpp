@@ -46,7 +46,8 @@ Cost* Learned::place(uint64_t key, uint64_t handle, uint32_t tries) {
     uint64_t there = cost.key_.load(std::memory_order_acquire);
     if (there == key) return &cost;
     if (there != 0) continue;
-    if (used_.load(std::memory_order_relaxed) >= kPlaces / 4 * 3) return nullptr;
+    // The last quarter is for functions.
+    if (used_.load(std::memory_order_relaxed) >= kPlaces / 4 * 3 && key != mix(1, handle)) return nullptr;
     if (cost.key_.compare_exchange_strong(there, key, std::memory_order_acq_rel)) {
       used_.fetch_add(1, std::memory_order_relaxed);
       __atomic_store_n(&cost.function_, handle, __ATOMIC_RELAXED);
@@ -57,10 +58,10 @@ Cost* Learned::place(uint64_t key, uint64_t handle, uint32_t tries) {
   return nullptr;
 }
 
-Cost* Learned::find(uint64_t key, uint64_t function, uint64_t handle) {
+Cost* Learned::search(uint64_t key, uint64_t handle) {
   constexpr uint32_t kTries = 32;
   if (Cost* cost = place(key == 0 ? 1 : key, handle, kTries)) return cost;
-  if (Cost* cost = place(function == 0 ? 1 : function, handle, kTries)) return cost;
+  if (Cost* cost = place(mix(1, handle), handle, kTries)) return cost;
   return &rest_;
 }
 

@@ -43,10 +43,15 @@ class Learned {
 
   Learned();
   /// The Cost of `key`, which is a good hash of everything that tells one from another, made if need be. Never null.
-  /// `function` is a hash of the coarser kind, for when the table is full; `handle` is kept with a new Cost.
-  Cost* find(uint64_t key, uint64_t function, uint64_t handle);
+  /// `handle` is the driver's of the function or graph, or 0: it is kept with a new Cost, and is the key where the
+  /// table is full.
+  Cost* find(uint64_t key, uint64_t handle) {
+    Cost& first = places_[key % kPlaces];
+    return first.key_.load(std::memory_order_acquire) == key && key != 0 ? &first : search(key, handle);
+  }
 
  private:
+  Cost* search(uint64_t key, uint64_t handle);
   Cost* place(uint64_t key, uint64_t handle, uint32_t tries);
 
   std::unique_ptr<Cost[]> places_;

@@ -59,6 +59,10 @@ struct LaunchConfig {
   void* stream;
 };
 
+constexpr uint64_t pair(Word low, Word high) {
+  return static_cast<uint32_t>(low) | high << 32;
+}
+
 // CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
 constexpr Word kLegacy = 1, kPerThread = 2;
 
@@ -126,22 +130,18 @@ Shim::Work Shim::work_of(const Wrapped& what, const Words& w) const {
   Word stream = what.stream < 0 ? 0 : w[static_cast<size_t>(what.stream)];
   const auto name = reinterpret_cast<uint64_t>(what.name);
   switch (what.what) {
-    case What::kKernel: {
+    case What::kKernel:
       work.handle = w[0];
-      uint64_t key = mix(name, w[0]);
-      for (size_t i = 1; i <= 6; ++i) key = mix(key, static_cast<uint32_t>(w[i]));
-      work.key = key;
+      work.key = mix(mix(mix(mix(name, w[0]), pair(w[1], w[2])), pair(w[3], w[4])), pair(w[5], w[6]));
       break;
-    }
     case What::kConfig: {
       LaunchConfig config;
       std::memcpy(&config, pointer(w[0]), sizeof(config));
       work.handle = w[1];
       stream = reinterpret_cast<Word>(config.stream);
-      uint64_t key = mix(name, w[1]);
-      for (const uint32_t one : config.grid) key = mix(key, one);
-      for (const uint32_t one : config.block) key = mix(key, one);
-      work.key = key;
+      work.key =
+          mix(mix(mix(mix(name, w[1]), pair(config.grid[0], config.grid[1])), pair(config.grid[2], config.block[0])),
+              pair(config.block[1], config.block[2]));
       break;
     }
     case What::kFunction:
@@ -159,7 +159,6 @@ Shim::Work Shim::work_of(const Wrapped& what, const Words& w) const {
       work.weightless = what.what == What::kSignal;
       break;
   }
-  work.function = mix(name, work.handle);
   if (stream == 0) stream = what.thread ? kPerThread : kLegacy;
   work.stream = pointer(stream);
   return work;
@@ -185,10 +184,9 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   bool none = false;
   Stream* stream = stream_of(work.stream, none);
   if (none) return call(real, words);  // without a context nothing can be submitted, and the driver says so
-  Cost* cost = work.weightless ? nullptr : learned_.find(work.key, work.function, work.handle);
+  Cost* cost = work.weightless ? nullptr : learned_.find(work.key, work.handle);
   const Wish wish{cost == nullptr ? 0 : cost->expected_ns(), work.weightless};
   const int64_t weight_ns = gate_->pass(wish, cost);
-  if (wish.expected_ns > 0) page_.add(&freeride_shim_page::queued_ns, static_cast<uint64_t>(wish.expected_ns));
   if (cost == nullptr || !cost->measure_next()) {
     const Code code = call(real, words);
     if (code != kSuccess) {

@@ -19,7 +19,7 @@ struct ShimReport {
   };
   uint32_t processes = 0;
   uint64_t submissions = 0, waits = 0, waited_ns = 0, captured = 0, refused = 0, host_functions = 0, measured = 0;
-  uint64_t queued_ns = 0, longest_ns = 0, leases = 0, lease_longest_ns = 0, too_long = 0, too_long_ns = 0, let_in = 0;
+  uint64_t measured_ns = 0, longest_ns = 0, leases = 0, lease_longest_ns = 0, too_long = 0, too_long_ns = 0, let_in = 0;
   uint64_t stalled = 0, late = 0, late_ns = 0, late_most_ns = 0, export_tables = 0, unlisted = 0, full = 0, full_ns = 0;
   uint64_t full_most_ns = 0, marks = 0;
   std::string longest_name, too_long_name;
