@@ -5,9 +5,14 @@
 
 namespace freeride::shim {
 
+// Never the same twice in a process, whichever object asks.
+uint64_t InFlight::next_generation() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 Stream* InFlight::stream(void* context, void* handle, uint64_t thread) {
   struct Last {
-    const InFlight* owner = nullptr;
     uint64_t generation = 0;
     void* context = nullptr;
     void* handle = nullptr;
@@ -16,8 +21,7 @@ Stream* InFlight::stream(void* context, void* handle, uint64_t thread) {
   };
   static thread_local Last last;
   const uint64_t generation = generation_.load(std::memory_order_acquire);
-  if (last.owner == this && last.generation == generation && last.context == context && last.handle == handle &&
-      last.thread == thread) {
+  if (last.generation == generation && last.context == context && last.handle == handle && last.thread == thread) {
     return last.stream;
   }
   const std::lock_guard lock(mutex_);
@@ -32,7 +36,7 @@ Stream* InFlight::stream(void* context, void* handle, uint64_t thread) {
     place->handle = handle;
     place->own_thread = thread != 0;
   }
-  last = {this, generation, context, handle, thread, place};
+  last = {generation, context, handle, thread, place};
   return place;
 }
 
@@ -178,7 +182,7 @@ void InFlight::forget_stream(void* handle) {
         open.emplace_back(stream, ns);
       at = streams_.erase(at);
     }
-    generation_.fetch_add(1, std::memory_order_acq_rel);
+    generation_.store(next_generation(), std::memory_order_release);
   }
   for (const auto& [stream, ns] : open) mark(stream, ns);
 }
@@ -188,7 +192,7 @@ void InFlight::forget_all() {
   const std::lock_guard lock(mutex_);
   streams_.clear();
   spare_.clear();
-  generation_.fetch_add(1, std::memory_order_acq_rel);
+  generation_.store(next_generation(), std::memory_order_release);
   for (const auto& stream : all_) {
     stream->gone = true;
     if (const int64_t ns = stream->open_ns.exchange(0, std::memory_order_acq_rel); ns > 0) cancel(ns);

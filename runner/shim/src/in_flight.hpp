@@ -109,6 +109,7 @@ class InFlight {
   }
 
  private:
+  static uint64_t next_generation();
   void* take_event(void* context);
   void push_mark(Stream* stream, Stream::Mark mark);
   bool mark(Stream* stream, int64_t weight_ns);
@@ -116,7 +117,7 @@ class InFlight {
   Events& events_;
   const Limits limits_;
   std::atomic<int64_t> queued_ns_{0};
-  std::atomic<uint64_t> generation_{1};
+  std::atomic<uint64_t> generation_{next_generation()};  ///< changes when a Stream of a handle may be another one
   std::mutex marking_;  ///< held while other threads' streams are marked, and so while one is forgotten; before mutex_
   std::mutex mutex_;
   std::map<std::tuple<void*, void*, uint64_t>, Stream*> streams_;

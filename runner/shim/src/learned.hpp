@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -61,7 +62,7 @@ class Learned {
 
 /// Mixes a number into a hash.
 constexpr uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
+  hash = (std::rotl(hash, 23) ^ value) * 0x9e3779b97f4a7c15ull;
   return hash ^ (hash >> 29);
 }
 
