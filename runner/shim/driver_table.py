@@ -44,7 +44,9 @@ def base_of(name):
 
 
 def names_of(toolkit):
-    stub = next(iter(sorted(toolkit.glob("lib*/stubs/libcuda.so")) + sorted(toolkit.glob("targets/*/lib/stubs/libcuda.so"))))
+    stub = next(
+        iter(sorted(toolkit.glob("lib*/stubs/libcuda.so")) + sorted(toolkit.glob("targets/*/lib/stubs/libcuda.so")))
+    )
     listed = subprocess.run(["nm", "-D", "--defined-only", stub], capture_output=True, text=True, check=True).stdout
     return sorted(name for name in (line.split()[-1] for line in listed.splitlines()) if name.startswith("cu"))
 
@@ -53,7 +55,9 @@ def prototypes_of(toolkit):
     """{name: argument names}; the last prototype of a name is the one without cuda.h's macros for versions."""
     found = {}
     text = (toolkit / "include/cuda.h").read_text(errors="replace")
-    for name, arguments in re.findall(r"^\s*(?:__CUDA_DEPRECATED )?CUresult CUDAAPI (cu\w+)\(([^;]*?)\);", text, re.M | re.S):
+    for name, arguments in re.findall(
+        r"^\s*(?:__CUDA_DEPRECATED )?CUresult CUDAAPI (cu\w+)\(([^;]*?)\);", text, re.M | re.S
+    ):
         words = [re.findall(r"\w+", one) for one in arguments.split(",")]
         found.setdefault(name, []).append([one[-1] for one in words if one])
     return found
@@ -78,11 +82,10 @@ def arguments_of(name, prototypes):
 
 def row_of(name, prototypes, versions):
     base = base_of(name)
-    for pattern, macro, kind in RULES:
-        if re.fullmatch(pattern, base):
-            break
-    else:
+    found = next(((macro, kind) for pattern, macro, kind in RULES if re.fullmatch(pattern, base)), None)
+    if found is None:
         return f"FREERIDE_PASS({name})"
+    macro, kind = found
     if macro == "OWN":
         return f"FREERIDE_OWN({name})"
     arguments = arguments_of(name, prototypes)

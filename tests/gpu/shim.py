@@ -40,12 +40,7 @@ COUNTERS = {
         "submissions waits waited_ns captured refused host_functions measured measured_ns longest_ns".split()
     )
 }
-COUNTERS.update(
-    {
-        name: 152 + 8 * i
-        for i, name in enumerate("leases lease_longest_ns too_long too_long_ns".split())
-    }
-)
+COUNTERS.update({name: 152 + 8 * i for i, name in enumerate("leases lease_longest_ns too_long too_long_ns".split())})
 COUNTERS.update(
     {
         name: 248 + 8 * i
@@ -190,7 +185,9 @@ def program_main(kind):
         begin = time.monotonic_ns()
         results = ready[name](order["iterations"])
         end = time.monotonic_ns()
-        print(json.dumps({"begin_ns": begin, "end_ns": end, "results": [float(one).hex() for one in results]}), flush=True)
+        print(
+            json.dumps({"begin_ns": begin, "end_ns": end, "results": [float(one).hex() for one in results]}), flush=True
+        )
 
 
 # ---- leases ----------------------------------------------------------------------------------------------------------
@@ -645,7 +642,9 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=230, help="at most so long")
-    parser.add_argument("--dry-run", action="store_true", help="the played driver in the place of --real, and no PyTorch")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="the played driver in the place of --real, and no PyTorch"
+    )
     options = parser.parse_args()
     if options.program:
         return program_main(options.program)

@@ -25,7 +25,7 @@
 namespace {
 
 using Code = int;
-constexpr Code kSuccess = 0, kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kNotReady = 600;
+constexpr Code kSuccess = 0, kInvalidContext = 201, kNotFound = 500, kNotReady = 600;
 
 int64_t now_ns() {
   timespec now{};
