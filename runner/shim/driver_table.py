@@ -86,18 +86,17 @@ def row_of(name, prototypes, versions):
     if found is None:
         return f"FREERIDE_PASS({name})"
     macro, kind = found
-    if macro == "OWN":
-        return f"FREERIDE_OWN({name})"
-    arguments = arguments_of(name, prototypes)
-    stream = next((i for i, one in enumerate(arguments) if one in ("hStream", "stream")), -1)
-    size = next((arguments.index(one) for one in SIZES if one in arguments), -1)
-    if macro == "NOTICE":
-        return f"FREERIDE_NOTICE({name}, {kind}, {stream})"
     suffix = re.search(r"(_ptsz|_ptds)?$", name)[0]
     number = re.search(r"_v(\d+)", name)
     known = versions.get((base, suffix), [])
     since = known[min(int(number[1]) if number else 1, len(known)) - 1] if known else 0
-    size = size if kind == "kCopy" else -1
+    if macro == "OWN":
+        return f"FREERIDE_OWN({name}, {since})"
+    arguments = arguments_of(name, prototypes)
+    stream = next((i for i, one in enumerate(arguments) if one in ("hStream", "stream")), -1)
+    if macro == "NOTICE":
+        return f"FREERIDE_NOTICE({name}, {kind}, {stream}, {since})"
+    size = next((arguments.index(one) for one in SIZES if one in arguments), -1) if kind == "kCopy" else -1
     return f"FREERIDE_SUBMIT({name}, {kind}, {stream}, {size}, {since})"
 
 
@@ -115,8 +114,8 @@ def main():
     print("// Made by driver_table.py: the functions of the CUDA driver. Arguments count from 0; -1: there is none.")
     print("// FREERIDE_PASS(name): submits nothing.")
     print("// FREERIDE_SUBMIT(name, what, stream argument, size argument, since CUDA version): waits at the gate.")
-    print("// FREERIDE_NOTICE(name, what, stream argument): passes, and the shim takes note.")
-    print("// FREERIDE_OWN(name): the shim has an answer of its own.")
+    print("// FREERIDE_NOTICE(name, what, stream argument, since CUDA version): passes, and the shim takes note.")
+    print("// FREERIDE_OWN(name, since CUDA version): the shim has an answer of its own.")
     for name in names:
         print(row_of(name, prototypes, versions))
     return 0

@@ -15,12 +15,14 @@ Prints a JSON row a program last, and writes all of it to --out. Exit code 1 if 
 import argparse
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import pathlib
 import re
 import select
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -34,6 +36,7 @@ sys.path.insert(0, str(ROOT / "hooks/python"))
 from freeride import pages  # noqa: E402
 
 LEASE_NS, PERIOD_NS = 50_000_000, 100_000_000
+MOST_SECONDS = 60  # for one answer
 COUNTERS = {
     name: 16 + 8 * i
     for i, name in enumerate(
@@ -168,6 +171,7 @@ def played_programs():
 
 def program_main(kind):
     """A program: a line of stdin is a block of work, {"program", "iterations"}; a line of stdout its result."""
+    faulthandler.register(signal.SIGUSR1)
     makers = {"torch": torch_programs, "played": played_programs}[kind]()
     ready = {}
     if kind == "torch":
@@ -302,8 +306,9 @@ class Process:
         self.process.stdin.write(line.encode() + b"\n")
 
     def hear(self):
+        deadline = min(self.deadline, time.monotonic() + MOST_SECONDS)
         while b"\n" not in self.buffer:
-            left = self.deadline - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
                 raise TimeoutError("no answer in time")
             part = os.read(self.process.stdout.fileno(), 1 << 20)
@@ -378,52 +383,56 @@ class Bench:
 
     # -- the steps
 
-    def python_programs(self):
+    def python_programs(self, name, pair, whole):
+        """One program in two processes of its own."""
         kind = "played" if self.options.dry_run else "torch"
         command = [sys.executable, str(pathlib.Path(__file__).resolve()), "--program", kind]
         counters = Counters(self.folder)
-        log = str(pathlib.Path(self.folder) / "log")
+        log = pathlib.Path(self.folder) / f"log-{name}"
         memory = 20 << 30
         self.leases.open()
-        plain = self.start(command, False)
         begun = time.monotonic()
+        plain = self.start(command, False)
         shimmed = self.start(
-            command, True, FREERIDE_SHIM_PAGE=counters.path, FREERIDE_SHIM_LOG=log, FREERIDE_MEMORY_BYTES=str(memory)
+            command,
+            True,
+            FREERIDE_SHIM_PAGE=counters.path,
+            FREERIDE_SHIM_LOG=str(log),
+            FREERIDE_MEMORY_BYTES=str(memory),
         )
-        first, second = plain.hear(), shimmed.hear()
-        self.note(
-            {
-                "program": "start",
-                "torch": first["torch"],
-                "seconds_until_ready": round(time.monotonic() - begun, 1),
-                "memory_plain": first["memory"],
-                "memory_shim": second["memory"],
-                "memory_bytes": memory,
-            }
-        )
-        sizes = (
-            {"train": (80, 1500), "graph": (1000, 15_000), "tiny": (60_000, 600_000)}
-            if kind == "torch"
-            else {"train": (200, 600), "graph": (60, 200), "tiny": (2000, 4000)}
-        )
-        for name, (pair, whole) in sizes.items():
-            self.attempt(name, self.python_program, name, pair, whole, plain, shimmed, counters)
-        lines = pathlib.Path(log).read_text().splitlines() if os.path.exists(log) else []
+        try:
+            first, second = plain.hear(), shimmed.hear()
+            started = round(time.monotonic() - begun, 1)
+            self.python_program(name, pair, whole, plain, shimmed, counters)
+        except Exception:
+            with contextlib.suppress(OSError):
+                shimmed.process.send_signal(signal.SIGUSR1)
+            time.sleep(1)
+            said = pathlib.Path(shimmed.errors).read_text(errors="replace")
+            self.note({"program": name, "counters": counters.read(), "stderr": said[-4000:]})
+            raise
+        finally:
+            plain.end()
+            shimmed.end()
         kinds = {}
-        for line in lines:
+        for line in log.read_text().splitlines() if log.exists() else []:
             kinds.setdefault(line.split(" ", 1)[0], []).append(line.split(" ", 1)[1])
         self.note(
             {
-                "program": "log",
+                "program": f"{name}: what passed",
+                "torch": first["torch"],
+                "seconds_until_ready": started,
+                "memory_plain": first["memory"],
+                "memory_shim": second["memory"],
+                "memory_bytes": memory,
                 "submitted": kinds.get("submitted"),
                 "wrapped": len(kinds.get("wrapped", [])),
                 "known": len(kinds.get("known", [])),
                 "unknown": kinds.get("unknown"),
                 "counters": counters.read(),
+                "stderr": pathlib.Path(shimmed.errors).read_text(errors="replace")[-1000:],
             }
         )
-        plain.end()
-        shimmed.end()
 
     def python_program(self, name, pair, whole, plain, shimmed, counters):
         def block(process, iterations):
@@ -598,7 +607,11 @@ class Bench:
         )
 
     def run(self):
-        self.attempt("python", self.python_programs)
+        sizes = {"train": (80, 1500), "graph": (1000, 15_000), "tiny": (60_000, 600_000)}
+        if self.options.dry_run:
+            sizes = {"train": (200, 600), "graph": (60, 200), "tiny": (2000, 4000)}
+        for name, (pair, whole) in sizes.items():
+            self.attempt(name, self.python_programs, name, pair, whole)
         if self.options.check:
             self.attempt("cuda", self.cuda_program)
             self.attempt("refusal", self.refusal)
@@ -626,11 +639,14 @@ def device():
 
 
 def real_driver():
+    """What dlopen finds: LD_LIBRARY_PATH's first."""
+    folders = [one for one in os.environ.get("LD_LIBRARY_PATH", "").split(":") if one]
     listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"libcuda\.so\.1 .*x86-64.* => (\S+)", listed)
-    if not found:
-        raise SystemExit("no libcuda.so.1 is known to ldconfig: name it by --real")
-    return found[1]
+    known = re.findall(r"libcuda\.so\.1 .*=> (\S+)", listed)
+    for path in [*(f"{folder}/libcuda.so.1" for folder in folders), *known, "/usr/local/nvidia/lib64/libcuda.so.1"]:
+        if os.path.exists(path):
+            return path
+    raise SystemExit("no libcuda.so.1 is known to ldconfig: name it by --real")
 
 
 def main():

@@ -73,8 +73,8 @@ using freeride::shim::Wrapped;
   }
 #define FREERIDE_PASS(name)
 #define FREERIDE_SUBMIT(name, what, stream, size, since) FREERIDE_WRAPPER(name, what, stream, size, submit)
-#define FREERIDE_NOTICE(name, what, stream) FREERIDE_WRAPPER(name, what, stream, -1, notice)
-#define FREERIDE_OWN(name)
+#define FREERIDE_NOTICE(name, what, stream, since) FREERIDE_WRAPPER(name, what, stream, -1, notice)
+#define FREERIDE_OWN(name, since)
 #include "driver.inc"
 #undef FREERIDE_PASS
 #undef FREERIDE_SUBMIT

@@ -17,7 +17,7 @@ struct freeride_function {
   void** real;    /* where the trampoline or wrapper finds the real one */
   void* exported; /* what the program gets */
   int kind;
-  int since; /* of a SUBMIT: CUDA version, 1000 * major + 10 * minor */
+  int since; /* CUDA version of this variant, 1000 * major + 10 * minor */
 };
 
 /* All of them; the last has no name. */
@@ -34,8 +34,8 @@ extern int freeride_missing_code __attribute__((visibility("hidden")));
 
 #define FREERIDE_PASS(name) extern void* freeride_real_##name __attribute__((visibility("hidden")));
 #define FREERIDE_SUBMIT(name, what, stream, size, since) FREERIDE_PASS(name)
-#define FREERIDE_NOTICE(name, what, stream) FREERIDE_PASS(name)
-#define FREERIDE_OWN(name) FREERIDE_PASS(name)
+#define FREERIDE_NOTICE(name, what, stream, since) FREERIDE_PASS(name)
+#define FREERIDE_OWN(name, since) FREERIDE_PASS(name)
 #include "driver.inc"
 #undef FREERIDE_PASS
 #undef FREERIDE_SUBMIT

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -108,13 +109,16 @@ void Shim::open_lease() {
   std::string problem = "FREERIDE_LEASE_PAGE names none";
   if (path != nullptr) {
     const Fd fd(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    auto mapped = pages::map_page_file<freeride_lease_page>(fd.get());
-    if (mapped.ok()) {
-      lease_ = std::move(*mapped);
-      gate_.emplace(*lease_, clock_, queue_, page_, limits_, [this](const Cost* cost) { return name_of(cost); });
-      return;
+    problem = std::string(path) + ": " + std::strerror(errno);
+    if (fd.valid()) {
+      auto mapped = pages::map_page_file<freeride_lease_page>(fd.get());
+      if (mapped.ok()) {
+        lease_ = std::move(*mapped);
+        gate_.emplace(*lease_, clock_, queue_, page_, limits_, [this](const Cost* cost) { return name_of(cost); });
+        return;
+      }
+      problem = std::string(path) + ": " + mapped.error().text();
     }
-    problem = std::string(path) + ": " + mapped.error().text();
   }
   say("nothing is submitted to the GPU: there is no lease page (" + problem + ")");
 }

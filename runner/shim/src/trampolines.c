@@ -25,8 +25,8 @@ static int missing(void) {
           ".size " #name ", . - " #name "\n");
 /* clang-format on */
 #define FREERIDE_SUBMIT(name, what, stream, size, since) REAL(name)
-#define FREERIDE_NOTICE(name, what, stream) REAL(name)
-#define FREERIDE_OWN(name) REAL(name)
+#define FREERIDE_NOTICE(name, what, stream, since) REAL(name)
+#define FREERIDE_OWN(name, since) REAL(name)
 #include "driver.inc"
 #undef FREERIDE_PASS
 #undef FREERIDE_SUBMIT
@@ -35,8 +35,8 @@ static int missing(void) {
 
 #define FREERIDE_PASS(name) extern void name(void);
 #define FREERIDE_SUBMIT(name, what, stream, size, since) FREERIDE_PASS(name)
-#define FREERIDE_NOTICE(name, what, stream) FREERIDE_PASS(name)
-#define FREERIDE_OWN(name) FREERIDE_PASS(name)
+#define FREERIDE_NOTICE(name, what, stream, since) FREERIDE_PASS(name)
+#define FREERIDE_OWN(name, since) FREERIDE_PASS(name)
 #include "driver.inc"
 #undef FREERIDE_PASS
 #undef FREERIDE_SUBMIT
@@ -47,8 +47,9 @@ const struct freeride_function freeride_functions[] = {
 #define FREERIDE_PASS(name) {#name, &freeride_real_##name, (void*)name, FREERIDE_KIND_PASS, 0},
 #define FREERIDE_SUBMIT(name, what, stream, size, since) \
   {#name, &freeride_real_##name, (void*)name, FREERIDE_KIND_SUBMIT, since},
-#define FREERIDE_NOTICE(name, what, stream) {#name, &freeride_real_##name, (void*)name, FREERIDE_KIND_NOTICE, 0},
-#define FREERIDE_OWN(name) {#name, &freeride_real_##name, (void*)name, FREERIDE_KIND_OWN, 0},
+#define FREERIDE_NOTICE(name, what, stream, since) \
+  {#name, &freeride_real_##name, (void*)name, FREERIDE_KIND_NOTICE, since},
+#define FREERIDE_OWN(name, since) {#name, &freeride_real_##name, (void*)name, FREERIDE_KIND_OWN, since},
 #include "driver.inc"
     {0, 0, 0, 0, 0}};
 
