@@ -35,6 +35,7 @@ struct Gate::Waiting {
   int64_t moved_ns = 0;         ///< when the queue was last seen to change; 0: not waiting for it
   int64_t seen_ns = 0;          ///< the queue then
   uint64_t short_lease = 0;
+  bool stalled = false;  ///< what is queued waits for something, perhaps for this submission
   int spins = 0;
 };
 
@@ -146,6 +147,8 @@ void Gate::wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns) {
   if (now_ns - waiting.moved_ns > std::max(limits_.stall_ns, kStallFactor * queued_ns)) {
     queue_.stop_counting();
     page_.add(&freeride_shim_page::stalled);
+    // A thread may be inside the driver with a submission that waits: that is still counted.
+    waiting.stalled = true;
     waiting.moved_ns = 0;
     return;
   }
@@ -164,8 +167,9 @@ int64_t Gate::pass(const Wish& wish, const Cost* cost) {
     uint32_t sequence = 0;
     const Room room = this->room(now_ns, sequence);
     const int64_t queued_ns = queue_.queued_ns();
-    Passage passage = judge(room, queued_ns, wish, false, limits_);
-    if (passage == Passage::kTooShort && try_due(room, wish)) passage = judge(room, queued_ns, wish, true, limits_);
+    const int64_t counted_ns = waiting.stalled ? 0 : queued_ns;
+    Passage passage = judge(room, counted_ns, wish, false, limits_);
+    if (passage == Passage::kTooShort && try_due(room, wish)) passage = judge(room, counted_ns, wish, true, limits_);
     switch (passage) {
       case Passage::kPass:
       case Passage::kTry:

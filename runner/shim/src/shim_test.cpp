@@ -364,6 +364,27 @@ TEST_CASE("a wait on the GPU for something that is yet to be submitted ends") {
   });
 }
 
+TEST_CASE("a thread that waits inside the driver for something that is yet to be submitted gets it") {
+  in_a_process([] {
+    Program program;
+    program.load();
+    program.open(100 * kNsPerSec);
+    uint32_t word = 0;
+    const auto address = reinterpret_cast<uint64_t>(&word);
+    MUST(program.call("cuStreamWaitValue32_v2", static_cast<void*>(nullptr), address, 1U, 0U) == 0);
+    std::thread thread([&] {
+      program.use_context();
+      MUST(program.call("cuMemcpyHtoD_v2", uint64_t{1}, static_cast<void*>(nullptr), size_t{100}) == 0);
+    });
+    while (program.submitted() < 2) sleep_ms(1);
+    void* other = program.stream();
+    for (int i = 0; i < 3; ++i) MUST(program.launch(program.kernel("k:1000"), other) == 0);
+    MUST(program.call("cuStreamWriteValue32_v2", other, address, 1U, 0U) == 0);
+    thread.join();
+    MUST(program.report().stalled > 0);
+  });
+}
+
 TEST_CASE("many threads and streams, leases that come and go") {
   in_a_process([] {
     Program program;
