@@ -382,6 +382,10 @@ def page(record, rows, price, made):
         "The slowdown budget",
         budget_table(usual),
         *shown("frontier"),
+        paper
+        and filled(
+            "The iterative interface was not measured with the default budget of 1 %: it had none, 0.5 % or auto."
+        ),
         before=filled(
             "A cell begins when the budget has watched its side tasks for some seconds. What those seconds cost is in the fifth column, and not in *I*."
         ),
