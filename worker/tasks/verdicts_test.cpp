@@ -95,9 +95,9 @@ TEST_CASE("a saved state outlives ends that a task was not meant to have, but no
     verdict.kind = kind;
     CHECK_FALSE(may_continue(verdict));
   }
-  for (const auto kind : {policy::VerdictKind::kLost, policy::VerdictKind::kEvicted, policy::VerdictKind::kCrashed,
-                          policy::VerdictKind::kFailed, policy::VerdictKind::kOverran,
-                          policy::VerdictKind::kOutOfMemory}) {
+  for (const auto kind :
+       {policy::VerdictKind::kLost, policy::VerdictKind::kEvicted, policy::VerdictKind::kCrashed,
+        policy::VerdictKind::kFailed, policy::VerdictKind::kOverran, policy::VerdictKind::kOutOfMemory}) {
     verdict.kind = kind;
     CHECK(may_continue(verdict));
   }
