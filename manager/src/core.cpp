@@ -262,9 +262,9 @@ void Core::worker_reply(const std::string& peer, const std::string& id, const st
 
 // ---- the clock's part
 
-void Core::tick() {
+void Core::tick(bool behind) {
   const int64_t now = clock_.now_ns();
-  excuse_own_stall(now);
+  excuse_own_stall(now, behind);
   announce();
   expire_orders(now);
   for (Worker* worker : workers_.silent(config_.worker_timeout_ns))
@@ -292,9 +292,10 @@ void Core::tick() {
   next_tick_ns_ = !announced_ ? started_ns_ + kAnnounceAfter : now + (busy ? kTick : kIdleTick);
 }
 
-// If the manager itself was held up (stopped, swapped, suspended), nobody's silence meanwhile means anything.
-void Core::excuse_own_stall(int64_t now) {
-  if (now - last_tick_ns_ > std::max(config_.worker_timeout_ns / 2, 2 * kTick)) {
+// If the manager itself was held up (stopped, swapped, suspended) or has more to do than it can, nobody's silence
+// meanwhile means anything. Else an overload would have all workers lost, all tasks placed again, and grow by that.
+void Core::excuse_own_stall(int64_t now, bool behind) {
+  if (behind || now - last_tick_ns_ > std::max(config_.worker_timeout_ns / 2, 2 * kTick)) {
     workers_.excuse(now - kTick);
     tasks_.excuse(now - kTick);
     runs_.excuse(now - kTick);

@@ -100,8 +100,9 @@ class Core {
                     const std::string& log, const Reply* data = nullptr, const std::string& bytes = {});
 
   /// Timeouts, retries, plans, measures, saving. Call it when next_tick_ns() has come, after all messages that are
-  /// there.
-  void tick();
+  /// there. `behind`: since the last call more messages have waited than were taken, at every moment; then nobody's
+  /// silence means anything, since whatever they said may still wait.
+  void tick(bool behind = false);
   int64_t next_tick_ns() const { return next_tick_ns_; }
   /// Goes on placing tasks. Call it when next_placement_ns() has come, likewise.
   void place() { scheduler_.run(); }
@@ -116,7 +117,7 @@ class Core {
   void take_tasks(Worker& worker, bool leaving);
   void worker_gone(Worker& worker, Worker::State state, const std::string& reason, bool count);
   void expire_orders(int64_t now);
-  void excuse_own_stall(int64_t now);
+  void excuse_own_stall(int64_t now, bool behind);
   void announce();
   void tick_soon();
 

@@ -216,6 +216,20 @@ TEST_CASE("a task that its worker no longer names is queued again") {
   CHECK(house.state("a") == "PAUSED");
 }
 
+TEST_CASE("a manager that cannot keep up with what it is told declares nobody lost, and afterwards who is silent") {
+  Running house;
+  for (int n = 0; n < 20; ++n) {
+    house.clock.tick(kNsPerSec);
+    house.core->tick(true);
+  }
+  CHECK(house.state("a") == "PAUSED");
+  house.pass(3);
+  CHECK(house.state("a") == "PAUSED");
+  house.pass(4);
+  CHECK(house.state("a") == "SUBMITTED");
+  CHECK(house.out.workers.back().state == "lost");
+}
+
 TEST_CASE("a manager that was held up declares nobody lost") {
   Running house;
   house.clock.tick(60 * kNsPerSec);

@@ -174,11 +174,13 @@ Fd signals() {
 }
 
 int serve(manager::Core& core, manager::Link& link, bus::Broker* broker, const Clock& clock, int signal_fd) {
+  bool behind = true;  // since the last tick
   while (true) {
     // What is there comes before what time says: after a stall nobody is declared lost whose report is waiting.
     const bool more = link.receive(core, kBatch);
+    behind = behind && more;
     if (clock.now_ns() >= core.next_tick_ns()) {
-      core.tick();
+      core.tick(std::exchange(behind, true));
       link.keep_listening();
       if (broker != nullptr) broker->keep_listening();
     }
