@@ -12,7 +12,8 @@ namespace freeride::runner {
 
 /// A plain value, made from the command line. Descriptors are the caller's.
 struct Job {
-  std::string plugin;   ///< path
+  std::string plugin;   ///< path; empty: `program`
+  std::vector<std::string> program;  ///< its name and arguments; empty: a plugin
   std::string task;     ///< name
   std::string device;   ///< "cpu-N" or a GPU's UUID
   std::string scratch;  ///< folder

@@ -21,7 +21,8 @@ constexpr std::pair<VerdictKind, Cause> kMaySay[] = {
     {VerdictKind::kFinished, Cause::kDone},   {VerdictKind::kFinished, Cause::kSteps},
     {VerdictKind::kStopped, Cause::kOrder},   {VerdictKind::kFailed, Cause::kTransition},
     {VerdictKind::kFailed, Cause::kSandbox},  {VerdictKind::kOutOfMemory, Cause::kNoMemory},
-    {VerdictKind::kRejected, Cause::kPlugin}, {VerdictKind::kRejected, Cause::kParameter},
+    {VerdictKind::kRejected, Cause::kPlugin}, {VerdictKind::kRejected, Cause::kProgram},
+    {VerdictKind::kRejected, Cause::kParameter},
 };
 
 }  // namespace

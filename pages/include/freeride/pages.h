@@ -155,7 +155,12 @@ typedef struct freeride_sent_page {
 /* ---- lease page: written by the worker, read by supervisor and runner
  * ---------------------------------------------------- */
 
-enum { FREERIDE_ORDER_PAUSE = 0, FREERIDE_ORDER_RUN = 1, FREERIDE_ORDER_STOP = 2 };
+enum {
+  FREERIDE_ORDER_PAUSE = 0,
+  FREERIDE_ORDER_RUN = 1,
+  FREERIDE_ORDER_STOP = 2,
+  FREERIDE_ORDER_END = 3 /* programs only: SIGTERM, which it may act upon under a save lease; FREERIDE_ORDER_STOP follows */
+};
 enum {
   FREERIDE_LEASE_NONE = 0,
   FREERIDE_LEASE_BUBBLE = 1,  /* a bubble: steps that fit before the deadline */
