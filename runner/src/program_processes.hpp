@@ -17,7 +17,8 @@ struct ProcessStat {
   uint64_t started = 0;  ///< clock ticks since the boot: with the number, one process for ever
 };
 
-/// Nothing executes in a thread of this state: it is stopped, dead, or asleep in the kernel where no signal reaches it.
+/// Nothing executes in a thread of this state: it is stopped or dead, or asleep in the kernel where no signal reaches
+/// it ('D': a parent in vfork(), or one that waits for a disk).
 bool executes_nothing(char state);
 
 /// False when `text` is no such line. The name in it may hold anything. Pure.

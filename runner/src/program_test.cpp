@@ -33,7 +33,8 @@ std::unique_ptr<Harness> start_shell(const std::string& script, const TempDir& s
 void initialise(Harness& harness) {
   REQUIRE(harness.wait_state(FREERIDE_STATE_CREATED));
   harness.open(FREERIDE_LEASE_INIT, 60'000);
-  REQUIRE(harness.wait_paused());
+  const bool paused = harness.wait_paused();
+  REQUIRE((paused || harness.verdict(0)));  // a short one may have ended before it could be stopped
   harness.revoke();
 }
 
@@ -232,7 +233,7 @@ TEST_CASE("what a program leaves behind is killed before its verdict", "[program
 }
 
 TEST_CASE("a program that forks all the time is stopped whole, at every moment", "[program]") {
-  const TempDir scratch;
+  const TempDir scratch("/dev/shm");  // a write to a disk may end after its process was stopped
   auto harness = start_shell("i=0; while :; do i=$((i+1)); (/bin/true; echo $i > last) & wait; done", scratch);
   initialise(*harness);
   std::mt19937 random(1);  // the moments differ by themselves
@@ -342,7 +343,8 @@ TEST_CASE("a process that arranges to go on between leases is stopped again, and
   // A timer whose signal is SIGCONT, by the C library's own structures: 56 bytes of sigevent, 32 of itimerspec.
   auto harness = start_program(
       {"python3", "-c",
-       "import ctypes, struct\n"
+       "import ctypes, signal, struct\n"
+       "signal.signal(signal.SIGCONT, lambda *_: None)\n"
        "libc = ctypes.CDLL(None)\n"
        "timer = ctypes.c_void_p()\n"
        "event = struct.pack('=qii', 0, 18, 0) + bytes(48)\n"

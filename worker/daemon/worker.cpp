@@ -389,6 +389,7 @@ bus::RegisterWorker Worker::registration() {
   registration.device = options_.device;
   registration.device_model = gpu_ == nullptr ? cpu_model() : gpu_->model();
   registration.sandbox = sandbox_->name();
+  registration.programs = gpu_ == nullptr;  // on a GPU nothing would keep them within their leases
   registration.file_users = options_.sandbox.users_of_all_hosts ? "all" : "own";
   registration.pid = static_cast<uint32_t>(getpid());
   registration.memory_bytes = capacity_bytes();
@@ -552,6 +553,9 @@ Status Worker::on_create(const bus::CreateTask& spec) {
   }
   if (!is_sha256(spec.sha256))
     return Error{Code::kInvalidArgument, "task " + spec.task + " names no plugin content", ""};
+  if (!spec.program.empty() && (gpu_ != nullptr || spec.purpose != "run"))
+    return Error{Code::kInvalidArgument, "worker " + id_ + " cannot run the program of task " + spec.task,
+                 "submit it to a CPU's worker"};
   if (shutdown_->begun()) return Error{Code::kUnavailable, "worker " + id_ + " is going down", ""};
   if (draining_->on()) return Error{Code::kUnavailable, "worker " + id_ + " is drained", "freeride-ctl uncordon"};
   const auto it = tasks_.find(spec.task);
@@ -714,6 +718,13 @@ SideTask* Worker::live_task(uint64_t id) {
 
 void Worker::launch(SideTask& made) {
   const uint64_t id = made.id();
+  if (!made.spec().program.empty()) {
+    launches_->run([] {},
+                   [this, id] {
+                     if (live_task(id) != nullptr) give_files(id, {});
+                   });
+    return;
+  }
   Contents::Request request;
   request.sha256 = made.spec().sha256;
   request.wanted = [this, id] { return live_task(id) != nullptr; };

@@ -61,6 +61,7 @@ struct SandboxRequest {
   std::vector<int> keep_fds;      ///< stay open under their numbers; everything else is close-on-exec
   int output_fd = -1;             ///< becomes stdout and stderr
   std::string plugin;             ///< file; empty: none
+  bool program = false;           ///< it may execute the system's programs
   std::string scratch;            ///< the task's folder on the host
   std::vector<int> cores;         ///< empty: all
   CpuPriority priority = CpuPriority::kOrdinary;

@@ -48,6 +48,12 @@ constexpr std::array<const char*, 9> kLibraries{"/usr/lib", "/usr/lib64", "/usr/
                                                 "/lib",     "/lib64",     "/lib32",     "/libx32"};
 constexpr std::array<const char*, 5> kLoaderFiles{"/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime",
                                                   "/usr/share/zoneinfo", "/usr/local/cuda/lib64"};
+// What a program may execute, and the files that system programs have with them.
+constexpr std::array<const char*, 10> kPrograms{"/usr/bin",   "/usr/sbin",  "/usr/local/bin", "/usr/local/sbin", "/bin",
+                                                "/sbin",      "/usr/libexec", "/usr/include", "/usr/share", "/usr/local/share"};
+constexpr std::array<const char*, 8> kProgramFiles{"/etc/ssl",   "/etc/ca-certificates", "/etc/python3",   "/etc/perl",
+                                                   "/etc/fonts", "/etc/magic",           "/etc/mime.types", "/etc/terminfo"};
+constexpr const char* kProgramPath = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 // What a task inherits of the worker's environment.
 constexpr std::array<const char*, 12> kPassed{"OMP_",  "GOMP_",  "KMP_",  "OPENBLAS_",
                                               "MKL_",  "LANG",   "LC_",   "TZ",
@@ -249,6 +255,7 @@ Result<Fd> file_of(const std::string& text) {
 std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) const {
   std::map<std::string, std::string> all{
       {"HOME", kScratch}, {"TMPDIR", kScratch}, {"PATH", "/nonexistent"}, {"USER", kUser}, {"LOGNAME", kUser}};
+  if (request.program) all["PATH"] = kProgramPath;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const bool passed =
@@ -413,7 +420,9 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   add({"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"});
   if (!request.grants.network) add({"--unshare-net"});
   add({"--die-with-parent", "--as-pid-1", "--hostname", "sandbox"});
-  for (const char* path : kLibraries) {
+  std::vector<const char*> shown{kLibraries.begin(), kLibraries.end()};
+  if (request.program) shown.insert(shown.end(), kPrograms.begin(), kPrograms.end());
+  for (const char* path : shown) {
     struct stat info {};
     if (lstat(path, &info) != 0) continue;
     std::error_code error;
@@ -424,6 +433,9 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     }
   }
   for (const char* path : kLoaderFiles) add({"--ro-bind-try", path, path});
+  if (request.program) {
+    for (const char* path : kProgramFiles) add({"--ro-bind-try", path, path});
+  }
   add({"--ro-bind-data", std::to_string(passwd->get()), "/etc/passwd"});
   add({"--ro-bind-data", std::to_string(groups->get()), "/etc/group"});
   if (request.grants.network) {
@@ -470,13 +482,14 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     if (cgroup == nullptr || !cgroup->limits_pids()) add({"--pids=" + std::to_string(options_.pids)});
     argv.insert(argv.end(), request.args.begin() + 1, request.args.end());  // [0] is the verb
   }
-  facts.visible = {kLibraries.begin(), kLibraries.end()};
+  facts.visible = {shown.begin(), shown.end()};
+  if (request.program) facts.visible.insert(facts.visible.end(), kProgramFiles.begin(), kProgramFiles.end());
   facts.visible.insert(facts.visible.end(), kLoaderFiles.begin(), kLoaderFiles.end());
   facts.visible.insert(facts.visible.end(), {kScratch, "/freeride", "/proc", "/dev"});
   for (const auto& file : request.grants.data) facts.visible.push_back(file.target);
-  for (const auto* shown :
+  for (const auto* more :
        {&options_.library_dirs, &request.grants.files, &request.grants.folders, &request.grants.devices})
-    facts.visible.insert(facts.visible.end(), shown->begin(), shown->end());
+    facts.visible.insert(facts.visible.end(), more->begin(), more->end());
   auto child = spawn(plan);
   if (!child.ok()) return child.error();
   facts.text = describe(cgroup.get(), facts, identity.uid, request.grants.network);

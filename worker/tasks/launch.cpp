@@ -24,7 +24,7 @@ namespace {
 
 // The supervisor's side of what joins it to this worker; this process's copies go with it.
 struct FarEnds {
-  Fd lease, answer, lifeline, report, output, state, params;
+  Fd lease, answer, lifeline, report, output, state, params, program;
 };
 
 bool is_profile(const bus::CreateTask& spec) {
@@ -45,6 +45,7 @@ Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far
   source->lease = std::move(lease->page);
   source->answer = std::move(*answer_view);
   source->profile = is_profile(spec);
+  source->program = !spec.program.empty();
   source->when_idle = spec.when_idle || is_profile(spec);  // begun beside a training that ends, it goes on
   source->priority = spec.priority;
   source->predicted_ns = std::max<int64_t>(0, spec.predicted_step_ns);
@@ -97,6 +98,17 @@ Status make_params(const LaunchRequest& request, Fd& file) {
   return {};
 }
 
+// So are arguments, until the program itself shows them.
+Status make_program(const LaunchRequest& request, Fd& file) {
+  if (request.spec.program.empty()) return {};
+  std::string words;
+  for (const std::string& word : request.spec.program) words.append(word).push_back('\0');
+  file.reset(memfd_create("freeride-program", MFD_CLOEXEC));
+  if (!file.valid() || !write_all(file.get(), words) || lseek(file.get(), 0, SEEK_SET) != 0)
+    return errno_error("cannot hand over the program's arguments", errno);
+  return {};
+}
+
 // The command line of the supervisor, and which descriptors it inherits.
 void add_arguments(const LaunchRequest& request, const InsidePaths& inside, const FarEnds& far, SandboxRequest& start) {
   const bus::CreateTask& spec = request.spec;
@@ -116,7 +128,11 @@ void add_arguments(const LaunchRequest& request, const InsidePaths& inside, cons
   hand_over("report-fd", far.report);
   hand_over("state-out-fd", far.state);
   if (!is_profile(spec) && request.state_in.valid()) hand_over("state-in-fd", request.state_in);
-  add("plugin", inside.plugin);
+  if (far.program.valid()) {
+    hand_over("program-fd", far.program);
+  } else {
+    add("plugin", inside.plugin);
+  }
   add("name", spec.task);
   add("device", request.options.device);
   add("scratch", inside.scratch);
@@ -176,11 +192,13 @@ Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) 
   if (auto s = make_pages(request, launched, far); !s.ok()) return s;
   if (auto s = make_channels(launched, far); !s.ok()) return s;
   if (auto s = make_params(request, far.params); !s.ok()) return s;
+  if (auto s = make_program(request, far.program); !s.ok()) return s;
 
   SandboxRequest start;
   add_arguments(request, sandbox.inside(request.plugin.string(), scratch.string()), far, start);
   start.output_fd = far.output.get();
   start.plugin = request.plugin.string();
+  start.program = !request.spec.program.empty();
   start.scratch = scratch.string();
   start.cores = request.options.cores;
   start.priority = request.options.cpu_device() ? CpuPriority::kIdle : CpuPriority::kTenth;

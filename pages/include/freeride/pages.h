@@ -235,7 +235,7 @@ typedef struct freeride_answer_page {
   uint64_t lease_id;   /*  48: lease of the present or last step */
   uint64_t transition_ns;      /*  56: when the present transition was entered */
   uint64_t last_paused_ns;     /*  64: the paper's last paused timestamp: when the runner last stopped executing */
-  uint64_t last_paused_cpu_ns; /*  72: the process's CPU clock then */
+  uint64_t last_paused_cpu_ns; /*  72: the process's CPU clock then; of a program: executed outside of leases */
   uint64_t steps;              /*  80: steps finished */
   uint64_t step_ns;            /*  88: wall time inside steps, all */
   uint64_t lease_step_ns;      /*  96: the part of it before the deadline of its lease */
