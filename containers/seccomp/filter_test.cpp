@@ -366,9 +366,9 @@ TEST_CASE("seccomp: a program may do what a plugin may, and have processes in th
   CHECK(clone(SIGCHLD) == SECCOMP_RET_ALLOW);
   CHECK(clone(CLONE_VM | CLONE_VFORK | SIGCHLD) == SECCOMP_RET_ALLOW);
   CHECK(clone(CLONE_VM | CLONE_THREAD | CLONE_SIGHAND) == SECCOMP_RET_ALLOW);
-  for (const uint64_t space : {uint64_t{CLONE_NEWNS}, uint64_t{CLONE_NEWCGROUP}, uint64_t{CLONE_NEWUTS},
-                               uint64_t{CLONE_NEWIPC}, uint64_t{CLONE_NEWUSER}, uint64_t{CLONE_NEWPID},
-                               uint64_t{CLONE_NEWNET}}) {
+  for (const uint64_t space :
+       {uint64_t{CLONE_NEWNS}, uint64_t{CLONE_NEWCGROUP}, uint64_t{CLONE_NEWUTS}, uint64_t{CLONE_NEWIPC},
+        uint64_t{CLONE_NEWUSER}, uint64_t{CLONE_NEWPID}, uint64_t{CLONE_NEWNET}}) {
     CHECK(clone(space | SIGCHLD) == error(ENOSYS));
     CHECK(clone(kHigh | space | SIGCHLD) == error(ENOSYS));
   }

@@ -249,7 +249,8 @@ void add_submit(CLI::App& app, Arguments& arguments) {
   sub->add_option("--job", load.job, "training job, when there are several");
   sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
   sub->add_option("--name", load.name, "name of the task; default: made from the program's");
-  sub->add_option("--memory", load.memory, "memory it needs at most, e.g. 2GiB; default: the manager's --default-memory-mib");
+  sub->add_option("--memory", load.memory,
+                  "memory it needs at most, e.g. 2GiB; default: the manager's --default-memory-mib");
   sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
   sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
   sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");

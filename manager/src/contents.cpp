@@ -30,7 +30,8 @@ Contents::Contents(const Paths& paths, const Clock& clock, const TaskBook& tasks
 
 Result<std::string> Contents::resolve(const bus::Load& load, const std::string& attachment) {
   if (!load.program.empty()) {
-    if (!attachment.empty() || !load.sha256.empty()) return invalid("a load is of a program or of a plugin, not of both");
+    if (!attachment.empty() || !load.sha256.empty())
+      return invalid("a load is of a program or of a plugin, not of both");
     std::string words;
     for (const std::string& word : load.program) words.append(word).push_back('\0');
     return sha256_hex(words);

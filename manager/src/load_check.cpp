@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxParams = 64;
 constexpr size_t kMaxParamBytes = 4096;
 constexpr size_t kMostWords = 1024, kMostWordBytes = 64 << 10;  // of a program
-constexpr size_t kMostNumbers = 1024;  // plugins whose last number is remembered
+constexpr size_t kMostNumbers = 1024;                           // plugins whose last number is remembered
 
 std::string stem(const std::string& file) {
   std::string name = file.substr(file.rfind('/') + 1);

@@ -149,9 +149,9 @@ void Scheduler::place(Task& task, Slice& slice) {
       (choice.devices->devices().empty() || placement.kind == policy::Placement::Kind::kReject ||
        placement.why != policy::Why::kNoMemory)) {
     const bool drained = choice.left_out->drain != 0;
-    return the_.tasks.wait(task, drained ? policy::Why::kDrained : policy::Why::kNoTrainer,
-                           drained ? choice.left_out->name
-                                   : wanted_worker(task.load(), can_run_program(task.load(), *choice.left_out)));
+    return the_.tasks.wait(
+        task, drained ? policy::Why::kDrained : policy::Why::kNoTrainer,
+        drained ? choice.left_out->name : wanted_worker(task.load(), can_run_program(task.load(), *choice.left_out)));
   }
   if (placement.kind == policy::Placement::Kind::kReject)
     return the_.lifecycle.end(task, verdict_of(VerdictKind::kRejected, Cause::kNoRoom, placement.what));

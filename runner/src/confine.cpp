@@ -88,7 +88,8 @@ Status try_sandbox() {
   if (mkdir("/freeride-trial", 0700) == 0) return Error{Code::kPermission, "the sandbox's root can be written", ""};
   if (mkdir("freeride-trial", 0700) != 0) return errno_error("the sandbox's scratch folder cannot be written", errno);
   if (getpid() != 1) return Error{Code::kInternal, "the sandbox has no process namespace of its own", ""};
-  if (auto listener = confine_plugin({.on = true, .program = false, .pids = 0, .saved = {}, .working_dir = {}}); !listener.ok())
+  if (auto listener = confine_plugin({.on = true, .program = false, .pids = 0, .saved = {}, .working_dir = {}});
+      !listener.ok())
     return listener.error();
   return {};
 }

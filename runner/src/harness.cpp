@@ -24,7 +24,8 @@ namespace freeride::runner {
 namespace {
 
 // Where the child finds its descriptors; ours are moved out of the way first.
-constexpr int kLeaseFd = 10, kAnswerFd = 11, kLifelineFd = 12, kReportFd = 13, kStateOutFd = 14, kStateInFd = 15, kProgramFd = 16;
+constexpr int kLeaseFd = 10, kAnswerFd = 11, kLifelineFd = 12, kReportFd = 13, kStateOutFd = 14, kStateInFd = 15,
+              kProgramFd = 16;
 constexpr int kOutOfTheWay = 64;
 
 Fd moved(Fd fd) {

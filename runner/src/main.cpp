@@ -158,7 +158,8 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
   if (params_fd >= 0) {
-    if (const Status read = read_texts(params_fd, "the file of parameters", param_texts); !read.ok()) return complain(read.error());
+    if (const Status read = read_texts(params_fd, "the file of parameters", param_texts); !read.ok())
+      return complain(read.error());
   }
   if (program_fd >= 0) {
     if (const Status read = read_texts(program_fd, "the file of the program", job.program); !read.ok())

@@ -57,7 +57,8 @@ std::optional<Outcome> program_outcome(int status, bool ordered) {
   } else {
     verdict.signal = WTERMSIG(status);
     const char* name = sigabbrev_np(verdict.signal);
-    how = "ended by signal " + std::to_string(verdict.signal) + (name == nullptr ? "" : std::string(" (SIG") + name + ")");
+    how = "ended by signal " + std::to_string(verdict.signal) +
+          (name == nullptr ? "" : std::string(" (SIG") + name + ")");
   }
   if (ordered) {
     verdict.kind = VerdictKind::kStopped;
@@ -234,8 +235,8 @@ int64_t Program::wait_for_end(Seen& held, Right right) {
     if (!same || told_kill_) {
       // Whoever takes a lease back writes down when.
       const int64_t written_ns = as_time(seen.lease.deadline_ns);
-      const bool when = seen.readable && seen.lease.kind == FREERIDE_LEASE_NONE &&
-                        written_ns >= as_time(held.lease.opened_ns);
+      const bool when =
+          seen.readable && seen.lease.kind == FREERIDE_LEASE_NONE && written_ns >= as_time(held.lease.opened_ns);
       return std::min({deadline_ns, now_ns, when ? written_ns : now_ns});
     }
     if (seen.lease.lease_id != held.lease.lease_id) answer_.works_under(seen.lease.lease_id);

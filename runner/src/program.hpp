@@ -31,9 +31,9 @@ struct LateNotice {
 /// has the same weight.
 int64_t executed_late_ns(const LateNotice& notice);
 
-/// The supervisor's part that a plugin's runner has: follows the lease page, writes the answer page, stops and continues
-/// the processes. The program has neither page nor descriptor, so what the answer page says is the supervisor's word.
-/// `last_paused_cpu_ns` there is what the processes have executed outside of leases.
+/// The supervisor's part that a plugin's runner has: follows the lease page, writes the answer page, stops and
+/// continues the processes. The program has neither page nor descriptor, so what the answer page says is the
+/// supervisor's word. `last_paused_cpu_ns` there is what the processes have executed outside of leases.
 class Program {
  public:
   /// All are the caller's and stay for ever. `gate_fd`: the socket of wait_at_gate(). `words_fd`: the pipe of its last
@@ -95,7 +95,7 @@ class Program {
   std::atomic<bool> ending_{false};
   bool at_gate_ = true, told_term_ = false, told_kill_ = false;
   int64_t starved_at_begin_ns_ = 0;
-  int64_t margin_ns_ = 0;   ///< what stopping takes
+  int64_t margin_ns_ = 0;    ///< what stopping takes
   uint64_t last_lease_ = 0;  ///< that was used, or was too short
 };
 

@@ -31,8 +31,7 @@ bool is_executable_file(const std::string& path) {
 }
 
 [[noreturn]] void reject(const std::string& reason) {
-  write_last_words(kLastWordsFd,
-                   last_words(VerdictKind::kRejected, Cause::kProgram, FREERIDE_IN_LOAD, reason.c_str()));
+  write_last_words(kLastWordsFd, last_words(VerdictKind::kRejected, Cause::kProgram, FREERIDE_IN_LOAD, reason.c_str()));
   _exit(EXIT_FAILURE);
 }
 

@@ -45,8 +45,7 @@ Outcome run_in_bubbles(Harness& harness, int64_t bubble_ms = 20) {
     harness.open(FREERIDE_LEASE_BUBBLE, bubble_ms);
     harness.wait_until([&](const auto& answer) {
       return SteadyClock::now() > static_cast<int64_t>(harness.lease().deadline_ns) &&
-             (pages::load_acquire(answer.steps) > before ||
-              pages::load_acquire(answer.state) == FREERIDE_STATE_PAUSED);
+             (pages::load_acquire(answer.steps) > before || pages::load_acquire(answer.state) == FREERIDE_STATE_PAUSED);
     });
     harness.revoke();
     if (auto outcome = harness.verdict(1)) return *outcome;
@@ -180,7 +179,8 @@ TEST_CASE("between leases all processes of a program are stopped, and their cloc
       scratch);
   initialise(*harness);
   run_until_file(*harness, scratch, "ready");
-  const std::vector<pid_t> pids{harness->task(), std::stoi(content(scratch, "one")), std::stoi(content(scratch, "two"))};
+  const std::vector<pid_t> pids{harness->task(), std::stoi(content(scratch, "one")),
+                                std::stoi(content(scratch, "two"))};
   for (int round = 0; round < 20; ++round) {
     harness->open(FREERIDE_LEASE_BUBBLE, 5);
     const uint64_t lease = harness->lease().lease_id;
@@ -223,8 +223,8 @@ TEST_CASE("between leases all processes of a program are stopped, and their cloc
 
 TEST_CASE("what a program leaves behind is killed before its verdict", "[program]") {
   const TempDir scratch;
-  auto harness = start_shell("setsid sh -c 'sh -c \"echo \\$\\$ > left; sleep 1000\" & ' & while [ ! -s left ]; do :; done",
-                             scratch);
+  auto harness = start_shell(
+      "setsid sh -c 'sh -c \"echo \\$\\$ > left; sleep 1000\" & ' & while [ ! -s left ]; do :; done", scratch);
   initialise(*harness);
   const Outcome outcome = run_in_bubbles(*harness);
   CHECK(outcome.verdict.kind == VerdictKind::kFinished);
@@ -341,18 +341,20 @@ TEST_CASE("a process that arranges to go on between leases is stopped again, and
   Harness::Options options;
   options.grace_ms = 20;
   // A timer whose signal is SIGCONT, by the C library's own structures: 56 bytes of sigevent, 32 of itimerspec.
-  auto harness = start_program(
-      {"python3", "-c",
-       "import ctypes, signal, struct\n"
-       "signal.signal(signal.SIGCONT, lambda *_: None)\n"
-       "libc = ctypes.CDLL(None)\n"
-       "timer = ctypes.c_void_p()\n"
-       "event = struct.pack('=qii', 0, 18, 0) + bytes(48)\n"
-       "assert libc.timer_create(1, event, ctypes.byref(timer)) == 0\n"
-       "assert libc.timer_settime(timer, 0, struct.pack('=qqqq', 0, 1000000, 0, 1000000), None) == 0\n"
-       "open('" + scratch.path() + "/ready', 'w')\n"
-       "while True: pass\n"},
-      scratch, options);
+  auto harness =
+      start_program({"python3", "-c",
+                     "import ctypes, signal, struct\n"
+                     "signal.signal(signal.SIGCONT, lambda *_: None)\n"
+                     "libc = ctypes.CDLL(None)\n"
+                     "timer = ctypes.c_void_p()\n"
+                     "event = struct.pack('=qii', 0, 18, 0) + bytes(48)\n"
+                     "assert libc.timer_create(1, event, ctypes.byref(timer)) == 0\n"
+                     "assert libc.timer_settime(timer, 0, struct.pack('=qqqq', 0, 1000000, 0, 1000000), None) == 0\n"
+                     "open('" +
+                         scratch.path() +
+                         "/ready', 'w')\n"
+                         "while True: pass\n"},
+                    scratch, options);
   initialise(*harness);
   run_until_file(*harness, scratch, "ready", 50);
   const auto outcome = harness->verdict();

@@ -118,12 +118,8 @@ void reap_orphans(pid_t root) {
 void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride_answer_page& answer,
                   Program* program) {
   Fd listener;
-  pollfd waits[6] = {{on.process, POLLIN, 0},
-                     {on.lifeline, POLLIN, 0},
-                     {on.signals, POLLIN, 0},
-                     {on.listener_socket, POLLIN, 0},
-                     {on.words, POLLIN, 0},
-                     {on.children, POLLIN, 0}};
+  pollfd waits[6] = {{on.process, POLLIN, 0},         {on.lifeline, POLLIN, 0}, {on.signals, POLLIN, 0},
+                     {on.listener_socket, POLLIN, 0}, {on.words, POLLIN, 0},    {on.children, POLLIN, 0}};
   int timeout_ms = -1;
   while ((waits[0].revents & POLLIN) == 0) {
     const int ready = poll(waits, 6, timeout_ms);
@@ -350,7 +346,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   enforcer.start();
   if (by_cpu_clock && !is_program) start_thawing(pid, *session.lease, *thaw);
   if (state_socket.valid()) start_sending_state(job.state_in_fd, std::move(state_socket));
-  const Waits waits{pid_fd.get(),           channels.lifeline_fd, signal_fd.get(),
+  const Waits waits{pid_fd.get(),          channels.lifeline_fd, signal_fd.get(),
                     listener_socket.get(), words_in.get(),       children_fd.get()};
   Program* const program = is_program ? &*session.program : nullptr;
   const auto see_it_end = [&] {

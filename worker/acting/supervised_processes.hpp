@@ -6,9 +6,9 @@
 
 namespace freeride::worker {
 
-/// A program's supervisor stops and continues all of its processes, and says on the answer page, which no process of the
-/// program can write, what they have executed outside of leases. So that is the clock by which a program is judged, and
-/// the supervisor is the one that may starve. Killing is as for every task: the supervisor sweeps up the rest.
+/// A program's supervisor stops and continues all of its processes, and says on the answer page, which no process of
+/// the program can write, what they have executed outside of leases. So that is the clock by which a program is judged,
+/// and the supervisor is the one that may starve. Killing is as for every task: the supervisor sweeps up the rest.
 class SupervisedProcesses final : public Processes {
  public:
   /// Both outlive it.

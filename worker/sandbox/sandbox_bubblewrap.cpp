@@ -49,10 +49,12 @@ constexpr std::array<const char*, 9> kLibraries{"/usr/lib", "/usr/lib64", "/usr/
 constexpr std::array<const char*, 5> kLoaderFiles{"/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime",
                                                   "/usr/share/zoneinfo", "/usr/local/cuda/lib64"};
 // What a program may execute, and the files that system programs have with them.
-constexpr std::array<const char*, 10> kPrograms{"/usr/bin",   "/usr/sbin",  "/usr/local/bin", "/usr/local/sbin", "/bin",
-                                                "/sbin",      "/usr/libexec", "/usr/include", "/usr/share", "/usr/local/share"};
-constexpr std::array<const char*, 8> kProgramFiles{"/etc/ssl",   "/etc/ca-certificates", "/etc/python3",   "/etc/perl",
-                                                   "/etc/fonts", "/etc/magic",           "/etc/mime.types", "/etc/terminfo"};
+constexpr std::array<const char*, 10> kPrograms{"/usr/bin",   "/usr/sbin",       "/usr/local/bin", "/usr/local/sbin",
+                                                "/bin",       "/sbin",           "/usr/libexec",   "/usr/include",
+                                                "/usr/share", "/usr/local/share"};
+constexpr std::array<const char*, 8> kProgramFiles{"/etc/ssl",        "/etc/ca-certificates", "/etc/python3",
+                                                   "/etc/perl",       "/etc/fonts",           "/etc/magic",
+                                                   "/etc/mime.types", "/etc/terminfo"};
 constexpr const char* kProgramPath = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 // What a task inherits of the worker's environment.
 constexpr std::array<const char*, 12> kPassed{"OMP_",  "GOMP_",  "KMP_",  "OPENBLAS_",

@@ -159,7 +159,8 @@ enum {
   FREERIDE_ORDER_PAUSE = 0,
   FREERIDE_ORDER_RUN = 1,
   FREERIDE_ORDER_STOP = 2,
-  FREERIDE_ORDER_END = 3 /* programs only: SIGTERM, which it may act upon under a save lease; FREERIDE_ORDER_STOP follows */
+  FREERIDE_ORDER_END =
+      3 /* programs only: SIGTERM, which it may act upon under a save lease; FREERIDE_ORDER_STOP follows */
 };
 enum {
   FREERIDE_LEASE_NONE = 0,
