@@ -43,7 +43,7 @@ constexpr std::string_view kExamples =
   freeride-ctl load image.so --stage 0 --name thumbs --param input=/data/photos --memory 2GiB
   freeride-ctl load ./my_task.py --stage 3 --python ~/venv/bin/python   a side task in Python
   freeride-ctl load ./new.so --replace thumbs           go on with another content of the plugin
-  freeride-ctl submit --stage 3 -- gzip -r /data/logs   a program as it is, followed to its end
+  freeride-ctl submit --stage 3 --write /data/logs -- gzip -r /data/logs   a program as it is, followed to its end
   freeride-ctl submit --stage 3 --read . --working-dir $PWD -- python3 finetune.py   a script and its folder
   freeride-ctl submit --no-wait --name tidy --write ~/out -- sh -c 'sort big | uniq -c > ~/out/counts'
   freeride-ctl task thumbs                              state, steps, log; verdict, cause, evidence

@@ -117,6 +117,8 @@ def test_what_cannot_be_started_is_said_in_a_sentence(system, place):
     if os.geteuid() == 0:
         done = submit(system, "--read", hidden, "--", hidden)
         assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
+    done = submit(system, "--", PYTHON, hidden)  # the program itself does not find it
+    assert done.returncode == 2 and f"its sandbox does not show {hidden} of the host" in done.stderr
     for words, said in [
         (["--", "sh", "-c", "x" * 70_000], "arguments"),
         (["--name", "no/name", "--", "true"], "will not do"),

@@ -42,6 +42,9 @@ constexpr const char* kRunner = "/freeride/freeride-runner";
 constexpr const char* kPlugins = "/freeride/plugin/";
 constexpr const char* kSaved = "/freeride/saved";
 constexpr const char* kScratch = "/scratch";
+constexpr const char* kRealDriver = "/freeride/libcuda-real.so.1";
+constexpr const char* kLeasePage = "/freeride/lease-page";
+constexpr const char* kShimPage = "/freeride/shim-page";
 constexpr const char* kUser = "freeride";
 // The system's libraries, and what the loader finds them by. No programs.
 constexpr std::array<const char*, 9> kLibraries{"/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32", "/usr/local/lib",
@@ -85,6 +88,7 @@ std::string last_line(const std::string& text, const std::string& with) {
 struct Facts {
   std::string text;
   int64_t memory_bytes = 0, scratch_bytes = 0, pids = 0;
+  bool program = false;
   std::string saved;                 ///< folder on the host
   ino_t saved_id = 0;                ///< of that folder when the task started
   std::vector<std::string> visible;  ///< paths of the host that are there inside, and the sandbox's own
@@ -129,7 +133,11 @@ class BubblewrapHold final : public Hold {
       return;
     }
     if (verdict.kind == VerdictKind::kFailed || verdict.kind == VerdictKind::kRejected) {
-      if (const std::string path = hidden_path(verdict.message, facts_.visible); !path.empty()) {
+      std::string path = hidden_path(verdict.message, facts_.visible);
+      // A program says it in its log, in these words of the C library.
+      if (path.empty() && facts_.program && verdict.cause == policy::Cause::kExit)
+        path = hidden_path(last_line(log_tail, "No such file or directory"), facts_.visible);
+      if (!path.empty()) {
         verdict.message += "; its sandbox does not show " + path + " of the host: load it with --read " + path +
                            ", or --write; the worker's --data says below which folders";
       }
@@ -270,6 +278,11 @@ std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) 
   if (!libraries.empty()) all["LD_LIBRARY_PATH"] = libraries;
   for (const auto& [key, value] : request.grants.own_env) all[key] = value;
   for (const auto& [key, value] : request.grants.env) all[key] = value;
+  if (!request.grants.shim.library.empty()) {
+    all["FREERIDE_SHIM_REAL"] = kRealDriver;
+    all["FREERIDE_LEASE_PAGE"] = kLeasePage;
+    all["FREERIDE_SHIM_PAGE"] = kShimPage;
+  }
   if (!libraries.empty() && request.grants.env.count("LD_LIBRARY_PATH") != 0) all["LD_LIBRARY_PATH"] += ":" + libraries;
   std::vector<std::string> list;
   for (const auto& [key, value] : all) list.push_back(std::string(key).append("=").append(value));
@@ -356,6 +369,7 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   Facts facts;
   facts.memory_bytes = request.memory_limit_bytes;
   facts.pids = options_.pids;
+  facts.program = request.program;
   facts.scratch_bytes = options_.scratch_bytes;
   if (facts.memory_bytes > 0) facts.scratch_bytes = std::min(facts.scratch_bytes, facts.memory_bytes);
   facts.saved = request.scratch;
@@ -474,6 +488,12 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   if (saved) bind("--ro-bind", request.scratch, kSaved);
   for (const std::string& path : request.grants.files) bind("--ro-bind", path, path);
   for (const std::string& path : request.grants.folders) bind("--bind", path, path);
+  if (const ShimGrant& shim = request.grants.shim; !shim.library.empty()) {
+    bind("--ro-bind", shim.drivers.front(), kRealDriver);  // before its own place is taken
+    for (const std::string& path : shim.drivers) bind("--ro-bind", shim.library, path);
+    bind("--ro-bind", shim.lease_page, kLeasePage);
+    bind("--bind", shim.shim_page, kShimPage);
+  }
   for (const std::string& path : request.grants.devices) bind("--dev-bind", path, path);
   add({"--remount-ro", "/dev", "--remount-ro", "/", "--chdir", kScratch, "--", kRunner});
   argv.insert(argv.end(), verb.begin(), verb.end());

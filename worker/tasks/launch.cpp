@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,12 +28,22 @@ struct FarEnds {
   Fd lease, answer, lifeline, report, output, state, params, program;
 };
 
+constexpr off_t kShimPageBytes = 4096;
+
 bool is_profile(const bus::CreateTask& spec) {
   return spec.purpose == "profile";
 }
 
 Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far) {
-  auto lease = pages::create_page<freeride_lease_page>(true);
+  const bool named = !request.spec.program.empty() && !request.options.cpu_device();
+  if (named) {
+    if (auto s = launched.files.name(request.options.pages_dir, request.options.device, request.id); !s.ok()) return s;
+    // Nothing but counters for people: whoever the task's user is may write it.
+    const Fd shim(open(launched.files.shim.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!shim.valid() || ftruncate(shim.get(), kShimPageBytes) != 0 || fchmod(shim.get(), 0666) != 0)
+      return errno_error("cannot make " + launched.files.shim, errno);
+  }
+  auto lease = named ? pages::create_lease_file(launched.files.lease) : pages::create_page<freeride_lease_page>(true);
   if (!lease.ok()) return lease.error();
   auto answer = pages::create_page<freeride_answer_page>(false);
   if (!answer.ok()) return answer.error();
@@ -170,6 +181,25 @@ Result<std::string> add_environment(const std::filesystem::path& plugin, const b
   return python->executable.string();
 }
 
+PageFiles::~PageFiles() {
+  if (lease.empty()) return;
+  std::error_code ignored;
+  std::filesystem::remove(lease, ignored);
+  std::filesystem::remove(shim, ignored);
+  std::filesystem::remove_all(shim + ".lib", ignored);
+}
+
+Status PageFiles::name(const std::filesystem::path& folder, const std::string& device, uint64_t task) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return errno_error("cannot make " + folder.string(), error.value());
+  const std::string stem = (folder / (device + "-" + std::to_string(task))).string();
+  lease = stem + ".lease";
+  shim = stem + ".shim";
+  std::filesystem::remove(shim, error);  // of a worker that was killed
+  return {};
+}
+
 Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) {
   const bool profile = is_profile(request.spec);
   if (!profile) {
@@ -209,6 +239,11 @@ Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) 
   const std::string granted = request.grants.limits;
   start.grants = std::move(request.grants);
   start.grants.network = request.spec.network;
+  if (!launched.files.lease.empty()) {
+    start.grants.shim = {request.options.shim, request.options.drivers, launched.files.lease, launched.files.shim};
+    if (request.spec.memory_limit_bytes > 0)
+      start.grants.env["FREERIDE_MEMORY_BYTES"] = std::to_string(request.spec.memory_limit_bytes);
+  }
   start.grants.env.merge(
       library_caches(sandbox.inside(request.plugin.string(), scratch.string()).scratch, request.spec.network));
   if (auto s = take(launched.supervisor, sandbox.start(start)); !s.ok()) return s;
