@@ -306,3 +306,43 @@ def test_a_worker_that_ends_leaves_nothing(system):
     wait_log(system, "left", "ready")
     system.kill("worker-cpu-0")
     until(lambda: processes_with("freeride-left-test") == [], "its processes are gone")
+
+
+GPU = "GPU-11111111-2222-3333-4444-555555555555"
+GATED = """
+head -c 8 "$FREERIDE_LEASE_PAGE"; echo
+wc -c < "$FREERIDE_SHIM_PAGE"
+(: >> "$FREERIDE_LEASE_PAGE") 2>/dev/null && echo writable
+: >> "$FREERIDE_SHIM_PAGE" && echo counters
+cmp "$1" "$2" && echo in place
+[ "$(head -c 4 "$FREERIDE_SHIM_REAL" | tail -c 3)" = ELF ] && ! cmp -s "$FREERIDE_SHIM_REAL" "$2" && echo real
+"""
+
+
+@pytest.mark.skipif(not (BUILD / "fake-driver/libcuda.so.1").exists(), reason="the played driver is not built")
+def test_on_a_gpu_the_shim_is_where_the_driver_was(place):
+    """On a played driver: the library in the driver's place, the real one beside it, pages by their names."""
+    (place / "gpu").write_text(f"uuid {GPU}\nname FakeGPU\ntotal {80 << 30}\nused {1 << 30}\n")
+    shim = place / "shim.so"
+    shim.write_text("a library")
+    driver = BUILD / "fake-driver"
+    env = {"LD_LIBRARY_PATH": str(driver), "FREERIDE_FAKE_GPU": str(place / "gpu")}
+    control = BUILD.parent.parent / "worker/gpu/fake_mps_control_test_support.py"
+    flags = ["--mps-control", control, "--library-dir", driver, "--data", place, "--probe-one-in", 0]
+    with System(outside_tmp=True) as running:
+        running.start_manager("--default-memory-mib", "1024")
+        running.start_worker(GPU, *flags, env=env)
+        running.wait_workers(1)
+        done = submit(running, "--no-wait", "--name", "waits", "--", "true")
+        assert done.returncode == 0, done.stderr
+        until(lambda: "runs programs" in running.task("waits").get("reason", ""), "it says what it waits for")
+        running.ok("stop", "waits")
+        running.end(f"worker-{GPU}")
+        running.start_worker(
+            GPU, *flags, "--shim", shim, "--grace-ms", 60_000, "--hang-ms", 60_000, name="again", env=env
+        )
+        words = ["sh", "-c", GATED, "sh", driver.resolve() / "libcuda.so.1", shim]
+        done = submit(running, "--read", shim, "--", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.splitlines() == ["FRRLEASE", "4096", "counters", "in place", "real"]
+        until(lambda: not list((running.run_dir / "pages").iterdir()), "its pages are gone")

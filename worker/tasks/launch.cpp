@@ -181,12 +181,14 @@ Result<std::string> add_environment(const std::filesystem::path& plugin, const b
   return python->executable.string();
 }
 
-PageFiles::~PageFiles() {
+void PageFiles::remove() {
   if (lease.empty()) return;
   std::error_code ignored;
   std::filesystem::remove(lease, ignored);
   std::filesystem::remove(shim, ignored);
   std::filesystem::remove_all(shim + ".lib", ignored);
+  lease.clear();
+  shim.clear();
 }
 
 Status PageFiles::name(const std::filesystem::path& folder, const std::string& device, uint64_t task) {

@@ -52,7 +52,8 @@ class PageFiles {
   PageFiles() = default;
   PageFiles(const PageFiles&) = delete;
   PageFiles& operator=(const PageFiles&) = delete;
-  ~PageFiles();
+  ~PageFiles() { remove(); }
+  void remove();
   /// Names files of `task`'s in `folder`, which is made. Errors: it cannot be made.
   Status name(const std::filesystem::path& folder, const std::string& device, uint64_t task);
   std::string lease, shim;  ///< paths; empty: none

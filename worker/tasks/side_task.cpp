@@ -428,6 +428,7 @@ void SideTask::on_gone() {
   }
   scratch_fd_.reset();
   parts_.supervisor = Child{};
+  parts_.files.remove();
   sandbox_.forget(id_);
   if (parts_.folder.valid()) futimens(parts_.folder.get(), nullptr);  // used until now
   parts_.folder.reset();
