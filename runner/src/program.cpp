@@ -272,7 +272,7 @@ void Program::halt(int64_t ended_ns) {
     {
       const std::lock_guard lock(mutex_);
       const int64_t before_ns = first ? executed_at_begin_ns_ : processes_.executed_ns();
-      stopped_ = processes_.stop() == 0;
+      stopped_ = processes_.stop();
       int64_t executed_ns = processes_.executed_ns() - before_ns;
       if (std::exchange(first, false)) {
         const int64_t starved_ns = starvation_of(getpid()).waited_ns - starved_at_begin_ns_;

@@ -67,11 +67,16 @@ struct Found {
   bool ours;
 };
 
-std::vector<Found> all_processes() {
+// `gone`: so many have ended between the list's making and the look at them. Each ran then, and may have forked.
+std::vector<Found> all_processes(int& gone) {
   std::vector<Found> found;
   each_number("/proc", [&](pid_t pid) {
     ProcessStat stat;
-    if (read_stat("/proc/" + std::to_string(pid) + "/stat", stat)) found.push_back({pid, stat, false});
+    if (read_stat("/proc/" + std::to_string(pid) + "/stat", stat)) {
+      found.push_back({pid, stat, false});
+    } else {
+      ++gone;
+    }
   });
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.pid < b.pid; });
   return found;
@@ -134,10 +139,10 @@ void ProgramProcesses::signal_all(int signal) {
   }
 }
 
-int ProgramProcesses::stop() {
+bool ProgramProcesses::stop() {
   if (!alone_) look();  // to know whom
   signal_all(SIGSTOP);
-  return look();
+  return look() == 0 && look() == 0;
 }
 
 void ProgramProcesses::go_on() {
@@ -150,11 +155,11 @@ void ProgramProcesses::kill_all() {
 }
 
 int ProgramProcesses::look() {
-  auto found = all_processes();
+  int running = 0;
+  auto found = all_processes(running);
   keep_descendants(found, getpid());
   std::vector<Process> now;
   now.reserve(found.size());
-  int running = 0;
   for (const Found& one : found) {
     Process process{one.pid, one.stat.started, 0, any_thread_executes(one.pid, one.stat)};
     const auto before = std::lower_bound(known_.begin(), known_.end(), one.pid,

@@ -31,16 +31,17 @@ class ProgramProcesses {
   /// `alone`: this process is PID 1 of a namespace that holds nothing but the program.
   explicit ProgramProcesses(bool alone) : alone_(alone) {}
 
-  /// Sends SIGSTOP to whatever runs, and looks. Returns how many processes were still not stopped in that look, which
-  /// begins after the signals. Call it until it says 0. In a namespace of its own one signal reaches all of them at
-  /// once, those that are being forked included. Reads some files of /proc for each process; does not wait.
-  int stop();
+  /// Sends SIGSTOP to all of them, and looks. True: nobody runs, and nobody will. For that two looks in a row have to
+  /// find everybody stopped: in the course of one, a process that has been passed over may be born of another that
+  /// stops just then, or be continued by it. Call it until it says so. In a namespace of its own one signal reaches all
+  /// of them at once, those that are being forked included. Reads some files of /proc for each process; does not wait.
+  bool stop();
   /// Lets everything that is stopped go on.
   void go_on();
   /// SIGKILL to all of them. They are reaped by whoever waits for children.
   void kill_all();
 
-  /// A look at the clocks. Returns how many run or may run.
+  /// A look at the clocks. Returns how many run, or may have run a moment ago.
   int look();
   /// CPU time of all of them that any look has seen, ns. What a process executed between the last look at it and its
   /// end is not in it.
