@@ -16,6 +16,8 @@ inside /opt/freeride/bin/bwrap --version >/dev/null
 { inside /opt/freeride/bin/freeride-ctl doctor || true; } >"$root/doctor"
 grep -q 'bubblewrap  *bubblewrap [0-9]' "$root/doctor" || { echo "check-dist.sh: the packed worker does not see its bwrap" >&2; cat "$root/doctor" >&2; exit 1; }
 [ "$(inside /opt/freeride/bin/freeride-ctl python-path)" = /opt/freeride/python ]
+# own-side-tasks.sbatch hooks a training by what lies beside that package.
+[ -f "$dist/start/sitecustomize.py" ] || { echo "check-dist.sh: no start/sitecustomize.py beside the package" >&2; exit 1; }
 for plugin in "$dist"/plugins/*.so; do
   inside /opt/freeride/bin/freeride-runner describe "/opt/freeride/plugins/$(basename "$plugin")" >/dev/null
 done

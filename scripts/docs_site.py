@@ -117,6 +117,7 @@ def on_config(config):
                 {"Architecture": "contribute/architecture.md"},
                 {"Inside the manager": "internals/manager.md"},
                 {"Inside the worker": "internals/worker.md"},
+                {"Inside the shim": "internals/shim.md"},
                 {"Inside the runner": "internals/runner.md"},
                 {"Changelog": "changelog.md"},
                 {"Folders": [{source.removesuffix("/README.md"): page} for page, source in readmes().items()]},

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 out=$2
-rm -rf "$out" && mkdir -p "$out"/{bin,lib,plugins,python/freeride,examples}
+rm -rf "$out" && mkdir -p "$out"/{bin,lib,plugins,python/freeride,start,slurm,examples}
 
 cmake --install "$build" --prefix "$out/tmp" --strip >/dev/null
 cp "$out"/tmp/bin/* "$out/bin/"
@@ -19,6 +19,7 @@ cp plugin-api/include/freeride/plugin.h* "$out/include/freeride/"
 cp -r plugins/python "$out/plugins/"
 cp plugins/generate/generate.py plugins/evaluate/evaluate.py "$out/plugins/"
 cp hooks/python/freeride/*.py "$out/python/freeride/"
+cp hooks/start/sitecustomize.py "$out/start/"  # beside the package, as in a Debian one
 cp hooks/examples/train_gpt.py "$out/examples/"
 for library in hook memory; do  # where the package looks first
   cp "$(find "$out/tmp" -name libfreeride_$library.so | head -1)" "$out/python/freeride/"
@@ -51,5 +52,7 @@ for file in "$out"/lib/*.so*; do patchelf --force-rpath --set-rpath '$ORIGIN' "$
 for plugin in "$out"/plugins/*.so "$out"/test/*.so; do
   [ -f "$plugin" ] && patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$plugin"
 done
+# After the libraries: ldd fails for scripts.
+cp containers/slurm/{prolog,epilog,empty-node,own-side-tasks.sbatch} "$out/slurm/"
 cp LICENSE "$out/"
 scripts/check-dist.sh "$out"

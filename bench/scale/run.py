@@ -34,7 +34,7 @@ def reached(said, what):
 
 def subscribe(cluster, topic):
     """Somebody on the manager's host who reads such events."""
-    words = [cluster.tree.program("freeride-ctl"), "events", topic]
+    words = [cluster.tree.program("freeride-ctl"), "events", "--topic", topic]
     return subprocess.Popen(words, env=cluster.system.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -65,6 +65,8 @@ def scenario(tree, gpus, seconds, restart, manager=None):
         try:
             time.sleep(3)
             note("bubbles_heard", cluster.measure(seconds / 2))
+            if listener.poll() is not None:
+                raise Failure(f"freeride-ctl events ended with {listener.poll()}")
         finally:
             listener.kill()
             listener.wait()
@@ -105,7 +107,7 @@ def scale(tree, options):
 
 def day(tree, options):
     words = [tree.program("bench-scale-day"), str(options.gpus), str(options.day_hours)]
-    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
     print(said, file=sys.stderr)
     return {"simulated_day": json.loads(said)}
 

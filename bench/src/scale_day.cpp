@@ -33,6 +33,7 @@ using manager::Reply;
 using manager::Ticket;
 
 constexpr int64_t kStepNs = 60 * kNsPerSec;
+constexpr int kStepsOfHour = 60;
 constexpr int64_t kIterationNs = 5 * kNsPerSec;
 constexpr uint32_t kOfNode = 8, kStages = 8, kRanksOfJob = 1000;
 constexpr double kBubbleShare = 0.25, kUsable = 0.9;  // of a bubble: what steps fill
@@ -109,6 +110,7 @@ class Day final : public manager::Outside {
       submit();
       core_->tick();
       deliver();
+      if ((step + 1) % kStepsOfHour == 0) std::fprintf(stderr, "hour %d of %g\n", (step + 1) / kStepsOfHour, hours);
     }
     return result(hours);
   }

@@ -30,7 +30,6 @@ namespace {
 // Looking at every connection for each one that is refused would be work that anybody can order.
 constexpr int64_t kPrunePauseNs = 100 * kNsPerMs;
 constexpr int kNoSparePauseMs = 10;
-constexpr size_t kForHost = 1024;  // descriptors that the network leaves to this host where there are many
 
 ino_t socket_of(int fd) {
   struct stat info {};
@@ -152,8 +151,8 @@ bool Gate::admit(int listener, int fd) {
     if (connections_.size() >= bounds().connections) return "there are too many connections";
     if (connection.kind == Kind::kTrusted) return nullptr;
     const bool network = connection.kind == Kind::kNetwork;
-    if (network && count(Kind::kNetwork) >=
-                       std::min(bounds().network_connections, std::max(all / 4, all - std::min(all, kForHost))))
+    if (network && count(Kind::kNetwork) >= std::min(bounds().network_connections,
+                                                     std::max(all / 4, all - std::min(all, kDescriptorsForHost))))
       return "the network has too many connections (freeride-manager --max-connections)";
     if (network) return count(connection.who) >= kMostOfAddress ? "one address may have 32 connections" : nullptr;
     if (count(Kind::kStranger) >= std::min(kMostOfStrangers, all / 2)) return "other users have too many connections";

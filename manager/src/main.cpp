@@ -263,6 +263,16 @@ Status prepare_network(const Options& o, const Paths& paths, zmq::context_t& con
   return {};
 }
 
+// Each connection takes a descriptor. What the network finds taken is refused later, one by one.
+void check_descriptors(const Options& o, size_t all) {
+  const size_t wanted = o.max_connections + bus::kDescriptorsForHost;
+  if (o.listen.empty() || all >= wanted) return;
+  spdlog::warn(
+      "this process may have {} descriptors, and --max-connections {} needs {}: the network gets fewer connections; "
+      "raise LimitNOFILE of freeride-manager.service, or ulimit -n",
+      all, o.max_connections, wanted);
+}
+
 int run(const Options& o) {
   Paths paths = Paths::defaults();
   if (!o.run_dir.empty()) paths.run_dir = o.run_dir;
@@ -277,7 +287,7 @@ int run(const Options& o) {
   // It decides in seconds; where it shares cores with training, training goes first. Before any thread is made.
   if (auto s = stand_behind_training(); !s) spdlog::warn("{}", s.error().text());
   if (auto s = leave_memory_to_training(kServiceMemoryBytes); !s) spdlog::warn("{}", s.error().text());
-  (void)raise_descriptor_limit();  // each connection takes one
+  check_descriptors(o, raise_descriptor_limit());
   make_files_private();
   const auto group = operators_group(o.group);
   if (!group) return fail(group.error());

@@ -3,6 +3,7 @@
 #include <grp.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +24,8 @@ constexpr milliseconds kPatience{60'000};  // a watchdog: nothing here takes lon
 
 class Program {
  public:
-  explicit Program(const TempDir& dir, std::vector<std::string> extra = {}, const std::string& run = "run")
+  explicit Program(const TempDir& dir, std::vector<std::string> extra = {}, const std::string& run = "run",
+                   rlim_t descriptors = 0)
       : log_(dir.path / ("log" + std::to_string(++count))) {
     std::vector<std::string> args = {FREERIDE_MANAGER, "--run-dir", (dir.path / run).string(), "--state-dir",
                                      (dir.path / "state").string()};
@@ -31,6 +33,8 @@ class Program {
     pid_ = fork();
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);  // should the test itself die
+      const rlimit few{descriptors, descriptors};
+      if (descriptors != 0) setrlimit(RLIMIT_NOFILE, &few);
       const int fd = open(log_.c_str(), O_WRONLY | O_CREAT, 0600);
       dup2(fd, 1);
       dup2(fd, 2);
@@ -141,6 +145,17 @@ TEST_CASE("a second manager is told of the first; other trouble at start is one 
   }
   Program wrong(damaged, {"--holdout-pct", "500"});
   CHECK(wrong.wait() == 2);
+}
+
+TEST_CASE("too few descriptors for the network's connections are said at the start") {
+  const std::string said = "needs 3024: the network gets fewer connections; raise LimitNOFILE";
+  for (const rlim_t descriptors : {3023, 3024}) {
+    const TempDir dir;
+    // Without keys it ends by itself.
+    Program program(dir, {"--listen", "tcp://*:7420", "--max-connections", "2000"}, "run", descriptors);
+    CHECK(program.wait() == 1);
+    CHECK((program.log().find(said) != std::string::npos) == (descriptors < 3024));
+  }
 }
 
 TEST_CASE("a worker of the bus registers, takes a task through profile and run, and ends it") {

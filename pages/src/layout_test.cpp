@@ -96,6 +96,22 @@ std::map<std::string, Layout> layouts_of_header() {
 #define T freeride_profile_sample
   layouts["profile_sample"] = {sizeof(T), {FIELD(T, duration_ns), FIELD(T, kind), FIELD(T, piece)}};
 #undef T
+#define T freeride_shim_page
+  layouts["shim"] = {sizeof(T), {FIELD(T, magic),         FIELD(T, version),      FIELD(T, processes),
+                                 FIELD(T, submissions),   FIELD(T, waits),        FIELD(T, waited_ns),
+                                 FIELD(T, captured),      FIELD(T, refused),      FIELD(T, host_functions),
+                                 FIELD(T, measured),      FIELD(T, measured_ns),  FIELD(T, longest_ns),
+                                 FIELD(T, longest_name),  FIELD(T, leases),       FIELD(T, lease_longest_ns),
+                                 FIELD(T, too_long),      FIELD(T, too_long_ns),  FIELD(T, too_long_name),
+                                 FIELD(T, let_in),        FIELD(T, stalled),      FIELD(T, late),
+                                 FIELD(T, late_ns),       FIELD(T, late_most_ns), FIELD(T, full_most_ns),
+                                 FIELD(T, export_tables), FIELD(T, unlisted),     FIELD(T, full),
+                                 FIELD(T, full_ns),       FIELD(T, marks),        FIELD(T, reserved0),
+                                 FIELD(T, names)}};
+#undef T
+#define T freeride_shim_name
+  layouts["shim_name"] = {sizeof(T), {FIELD(T, state), FIELD(T, name), FIELD(T, calls)}};
+#undef T
 #define T freeride_metric
   layouts["metric"] = {sizeof(T), {FIELD(T, name), FIELD(T, value)}};
 #undef T

@@ -45,6 +45,24 @@ class Reader(SideTask):
 )
 FAILING = IMPORT + "class F(SideTask):\n    def RunNextStep(self):\n        raise ValueError('boom')\n"
 PATIENT = IMPORT + "class P(SideTask):\n    def RunNextStep(self):\n        pass\n"
+KEEPING = (
+    IMPORT
+    + """
+class Keeping(SideTask):
+    "Fails soon after it was restored."
+    def CreateSideTask(self):
+        self.n = self.restored = 0
+    def SaveState(self):
+        return str(self.n).encode()
+    def RestoreState(self, version, state):
+        self.n = self.restored = int(state)
+    def RunNextStep(self):
+        self.n += 1
+        self.metric("restored", self.restored)
+        if self.restored and self.n > self.restored + 3:
+            raise ValueError("boom")
+"""
+)
 
 
 @pytest.fixture
@@ -61,7 +79,8 @@ def place():
     for path in [folder / "alice", *(folder / "alice").rglob("*")]:
         os.chown(path, ALICE, ALICES_GROUP)
     (folder / "alice").chmod(0o700)
-    for name, text in {"writer": WRITER, "reader": READER, "failing": FAILING, "patient": PATIENT}.items():
+    texts = {"writer": WRITER, "reader": READER, "failing": FAILING, "patient": PATIENT, "keeping": KEEPING}
+    for name, text in texts.items():
         (folder / f"{name}.py").write_text(text)
     yield folder
     shutil.rmtree(folder)
@@ -334,6 +353,17 @@ def test_an_order_among_tasks_restarts_and_time(system, place):
     load(system, place, "patient", "long", "--time", "2s", uid=None)
     verdict = system.wait_verdict("long")
     assert verdict["kind"] == "stopped" and "its time was over" in verdict["reason"]
+
+
+def test_a_task_that_failed_is_started_again_from_its_last_saved_state(system, place):
+    load(system, place, "keeping", "keeps", "--restart", "on-failure:2", uid=None)
+    system.wait_steps("keeps", 5)
+    assert ctl(system, "drain", "cpu-0").returncode == 0  # saves
+    assert ctl(system, "uncordon", "cpu-0").returncode == 0
+    # Whoever was started from zero would not fail.
+    assert system.wait_verdict("keeps")["kind"] == "failed"
+    info = system.info("keeps")
+    assert info["failures"] == 2 and info["state"]["counters"]["metrics"]["restored"] >= 5, info
 
 
 def test_another_plugin_needs_a_yes(system, place):

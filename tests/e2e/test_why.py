@@ -91,7 +91,7 @@ def test_causes_of_a_task_that_has_its_place():
         system.start_worker("cpu-1", *WORKER)
         # Profiled while nobody trains: of the long one no step fits a bubble.
         counter(system, "good", "--stage", 0)
-        counter(system, "long", "--stage", 1, step_us=30_000)
+        counter(system, "long", "--stage", 1, step_us=100_000)  # also on a machine that stretches bubbles
         until(lambda: len(system.ok("profile", "list")["profiles"]) == 2, "both are profiled")
         trainer = start_trainer(system)
         system.wait_steps("good")

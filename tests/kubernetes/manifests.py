@@ -9,6 +9,7 @@ import yaml
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = SOURCE / "containers/kubernetes"
 TRIAL = pathlib.Path(__file__).resolve().parent / "trial"
+ON_HOSTS = TRIAL.with_name("keys_on_hosts")
 
 
 @functools.cache

@@ -17,6 +17,12 @@ NOT_OURS = {"serviceAccountName", "priorityClassName", "nodeSelector", "restartP
 OFF = {"automountServiceAccountToken", "enableServiceLinks"}  # nothing is done only where they are false
 
 
+def milli(cpu):
+    """Thousandths of a core: 100m, or whole ones, which YAML may take for a number."""
+    text = str(cpu)
+    return int(text[:-1]) if text.endswith("m") else int(text) * 1000
+
+
 class Secret:
     """A Secret's or ConfigMap's volume, as the kubelet keeps it: a folder that everybody may write, in which each name
     is a link through ..data to the present version."""
@@ -132,7 +138,7 @@ class Pod:
         if memory := resources.get("limits", {}).get("memory"):
             flags += ["--memory", memory.replace("Gi", "g").replace("Mi", "m")]
         if cpu := resources.get("requests", {}).get("cpu"):
-            flags += ["--cpu-shares", str(int(cpu.removesuffix("m")) * 1024 // 1000)]
+            flags += ["--cpu-shares", str(milli(cpu) * 1024 // 1000)]
         words = [
             re.sub(r"\$\((\w+)\)", lambda match: env[match[1]], word)
             for word in one.pop("command") + one.pop("args", [])

@@ -11,10 +11,10 @@ import tomllib
 import manifests
 import pytest
 import yaml
-from manifests import FOLDER, SOURCE, TRIAL
+from manifests import FOLDER, ON_HOSTS, SOURCE, TRIAL
 
 BUILD = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"])
-OVERLAYS = sorted(path for path in (FOLDER / "overlays").iterdir()) + [TRIAL]
+OVERLAYS = sorted(path for path in (FOLDER / "overlays").iterdir()) + [TRIAL, ON_HOSTS]
 EXAMPLES = sorted((FOLDER / "examples").glob("*.yaml"))
 VERSIONS = ("1.30", "1.35")  # the oldest that has all that is used, and the newest that is known
 PORTS = {"commands": 7420, "events": 7421, "nodes": 7422, "web": 7473}
@@ -266,6 +266,25 @@ def test_the_profile_is_of_the_form_that_all_runtimes_read():
     assert all(not architecture["subArchitectures"] for architecture in profile["archMap"])
     for rule in profile["syscalls"]:
         assert set(rule) <= {"names", "action", "args", "errnoRet"}
+
+
+def test_the_guides_example_is_the_overlays():
+    """As objects: remarks differ in their columns."""
+    guide = (SOURCE / "docs/kubernetes.md").read_text()
+    (block,) = re.findall(r"```yaml\n(apiVersion: kustomize.*?)```", guide, re.S)
+    assert yaml.safe_load(block) == yaml.safe_load((FOLDER / "overlays/example/kustomization.yaml").read_text())
+
+
+def test_what_the_guide_makes_is_what_the_example_wants():
+    """The guide's second step makes Secrets, so without a choice no file of a host's is waited for."""
+    seen = []
+    for overlay in (FOLDER / "overlays/example", ON_HOSTS):
+        node = manifests.pods(manifests.objects(overlay))["freeride-node"]["spec"]
+        seen += [each for each in node["volumes"] if each["name"].startswith("key")]
+    assert seen == [
+        {"name": "keys", "secret": {"secretName": "freeride-node-keys", "defaultMode": 0o400}},
+        {"name": "key", "hostPath": {"path": "/etc/freeride/node.key", "type": "File"}},
+    ]
 
 
 def test_gpus_are_seen_by_their_processes_numbers():

@@ -32,6 +32,11 @@ def package(tmp_path_factory):
     return path
 
 
+def test_what_make_deb_builds_without_tests_can_be_configured(tmp_path):
+    done = run("cmake", "--preset", "package", "-B", tmp_path, cwd=SOURCE)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
 def hook_package(package):
     (path,) = package.parent.glob("freeride-hook_*.deb")

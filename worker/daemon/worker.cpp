@@ -818,9 +818,7 @@ void Worker::on_task(SideTask& changed) {
 void Worker::on_end(SideTask& task) {
   if (replacements_->ended(task)) return;
   if (named(task.spec().task) != &task || task.spec().purpose != "run") return;
-  const policy::VerdictKind kind = task.verdict().kind;
-  if (!task.keeps_state() && kind != policy::VerdictKind::kLost && kind != policy::VerdictKind::kEvicted)
-    forget_state(folder(task.spec().task));
+  if (!task.keeps_state() && !may_continue(task.verdict())) forget_state(folder(task.spec().task));
   drop_content(task.spec().sha256);
 }
 

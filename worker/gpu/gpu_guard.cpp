@@ -415,7 +415,7 @@ void GpuGuard::judge(uint64_t task, const std::vector<pid_t>& outside, const std
   if (tenant.ending) return;
   if (!(outside.empty() && clients.empty()) && calls_.leased && !calls_.leased(task)) {
     return end(task, policy::VerdictKind::kOverran, policy::Cause::kUnleased,
-               "was on the GPU before its init lease; what needs the GPU belongs into InitSideTask", "init lease");
+               "was on the GPU before its init lease; what needs the GPU belongs in InitSideTask", "init lease");
   }
   if (outside.empty()) {
     tenant.outside_since_ns = 0;

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "freeride/pages.h"
+#include "freeride/pages/names.hpp"
 #include "tasks/report_reader.hpp"
 
 namespace freeride::worker {
@@ -53,6 +55,25 @@ policy::Verdict verdict_of(const nlohmann::json& message) {
   verdict.limit = text_in(message, "limit");
   verdict.evidence = texts_in(message, "evidence", policy::Verdict::kMostEvidence);
   return verdict;
+}
+
+bool may_continue(const policy::Verdict& verdict) {
+  switch (verdict.kind) {
+    case policy::VerdictKind::kNone:
+    case policy::VerdictKind::kFinished:
+    case policy::VerdictKind::kStopped:
+    case policy::VerdictKind::kReplaced:
+    case policy::VerdictKind::kRejected:
+      return false;
+    case policy::VerdictKind::kEvicted:
+    case policy::VerdictKind::kOverran:
+    case policy::VerdictKind::kOutOfMemory:
+    case policy::VerdictKind::kCrashed:
+    case policy::VerdictKind::kFailed:
+    case policy::VerdictKind::kLost:
+      break;
+  }
+  return verdict.transition != pages::transition_name(FREERIDE_IN_RESTORE);
 }
 
 bus::Verdict to_bus(const policy::Verdict& verdict, const std::string& log_tail) {

@@ -17,6 +17,10 @@ policy::Verdict verdict_of(const nlohmann::json& message);
 /// shortens its rights.
 bool tells_gpu_fault(const policy::Verdict& verdict);
 
+/// Whether a task with this verdict may be started again from its saved state: after every end that it was not meant to
+/// have, but one in RestoreState, which the same state would bring about again.
+bool may_continue(const policy::Verdict& verdict);
+
 /// The one place where a verdict becomes strings on the bus.
 bus::Verdict to_bus(const policy::Verdict& verdict, const std::string& log_tail);
 

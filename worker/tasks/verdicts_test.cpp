@@ -87,3 +87,20 @@ TEST_CASE("a verdict tells a GPU fault by the cause's words or by what was seen 
   verdict.gpu_fault = true;  // seen by somebody
   CHECK(to_bus(verdict, "").gpu_fault);
 }
+
+TEST_CASE("a saved state outlives ends that a task was not meant to have, but not one in RestoreState") {
+  policy::Verdict verdict;
+  for (const auto kind : {policy::VerdictKind::kFinished, policy::VerdictKind::kStopped, policy::VerdictKind::kReplaced,
+                          policy::VerdictKind::kRejected}) {
+    verdict.kind = kind;
+    CHECK_FALSE(may_continue(verdict));
+  }
+  for (const auto kind :
+       {policy::VerdictKind::kLost, policy::VerdictKind::kEvicted, policy::VerdictKind::kCrashed,
+        policy::VerdictKind::kFailed, policy::VerdictKind::kOverran, policy::VerdictKind::kOutOfMemory}) {
+    verdict.kind = kind;
+    CHECK(may_continue(verdict));
+  }
+  verdict.transition = "RestoreState";
+  CHECK_FALSE(may_continue(verdict));
+}

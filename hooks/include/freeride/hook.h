@@ -135,7 +135,7 @@ enum { FREERIDE_HELD_PLAIN = 0, FREERIDE_HELD_STREAM = 1, FREERIDE_HELD_TWO_PHAS
  * Writes the destinations' counters in stream order. With FREERIDE_HOLD, and if every source is hooked and on this
  * host, the stream marks a bubble, waits for the sources' counters and clears the mark; where that wait was learned to
  * be long (3 ms), the *calling thread* first waits, asleep, until shortly before its learned end or until the data is
- * there: give up a lock that others need. Afterwards post as ever. Returns FREERIDE_HELD_*; never an error: after one
+ * there: give up a lock that others need. Afterwards post as usual. Returns FREERIDE_HELD_*; never an error: after one
  * the hook is off, and nobody waits for it.
  *
  * A hold is ended from outside after a second, or eight times the learned length, at most a minute. From other threads

@@ -42,7 +42,7 @@ def detach():
 
 
 def disable(reason=None):
-    """No side task on this rank's device from now on; the training goes on as ever."""
+    """No side task on this rank's device from now on; the training continues as usual."""
     _hook_of_this_process.disable(reason)
 
 

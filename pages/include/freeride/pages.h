@@ -253,6 +253,59 @@ typedef struct freeride_answer_page {
   uint64_t restored;                         /* 680: 1 = it went on from a saved state */
 } freeride_answer_page;
 
+/* ---- shim page: written by every process of a program that has the shim of libcuda.so.1, read by whoever tells why
+ * the program makes no progress. A file of FREERIDE_SHIM_BYTES zeroes, without the header of the other pages: all that
+ * is on it is a claim, and nothing is decided by it ---- */
+
+#define FREERIDE_SHIM_MAGIC 0x204d494853525246ull /* "FRRSHIM " */
+#define FREERIDE_SHIM_VERSION 1u
+#define FREERIDE_SHIM_BYTES 4096u
+#define FREERIDE_SHIM_NAMES 48u
+
+enum { FREERIDE_SHIM_NAME_FREE = 0, FREERIDE_SHIM_NAME_TAKEN = 1, FREERIDE_SHIM_NAME_WRITTEN = 2 };
+
+/* A function of the driver that the shim does not know. */
+typedef struct freeride_shim_name {
+  uint32_t state; /*  0: FREERIDE_SHIM_NAME_* */
+  char name[52];  /*  4: NUL-terminated; cut where it is longer */
+  uint64_t calls; /* 56 */
+} freeride_shim_name;
+
+/* Numbers only grow, by atomic additions, but for those that say otherwise. */
+typedef struct freeride_shim_page {
+  uint64_t magic;            /*   0: stored by the first process; 0: none has been there */
+  uint32_t version;          /*   8: FREERIDE_SHIM_VERSION */
+  uint32_t processes;        /*  12: that have loaded the shim */
+  uint64_t submissions;      /*  16: that passed the gate */
+  uint64_t waits;            /*  24: submissions that waited at the gate for a lease */
+  uint64_t waited_ns;        /*  32: sum of that */
+  uint64_t captured;         /*  40: submissions that a stream capture recorded; they pass */
+  uint64_t refused;          /*  48: submissions that were answered with an error, for want of a lease page */
+  uint64_t host_functions;   /*  56: submitted to streams; they pass */
+  uint64_t measured;         /*  64: submissions that were timed */
+  uint64_t measured_ns;      /*  72: sum of how long those were on the GPU */
+  uint64_t longest_ns;       /*  80: the longest that was measured (largest value seen) */
+  char longest_name[64];     /*  88: of that, NUL-terminated */
+  uint64_t leases;           /* 152: under which something passed */
+  uint64_t lease_longest_ns; /* 160: of the recent leases, the longest (last value) */
+  uint64_t too_long;         /* 168: submissions that an open lease was too short for */
+  uint64_t too_long_ns;      /* 176: what such a one is expected to take (last value) */
+  char too_long_name[64];    /* 184: of that */
+  uint64_t let_in;           /* 248: longer than every lease, and tried at the begin of one */
+  uint64_t stalled;          /* 256: times the work on the GPU made no progress, and was counted as waiting */
+  uint64_t late;             /* 264: leases after whose end work was seen on the GPU */
+  uint64_t late_ns;          /* 272: sum of how long after it */
+  uint64_t late_most_ns;     /* 280: the longest of them (largest value seen) */
+  uint64_t full_most_ns;     /* 288: the longest wait for the queue (largest value seen) */
+  uint64_t export_tables;    /* 296: tables of functions that the driver was asked for */
+  uint64_t unlisted;         /* 304: unknown names for which `names` had no place */
+  uint64_t full;             /* 312: submissions that waited because the queue was at its bound */
+  uint64_t full_ns;          /* 320: sum of that */
+  uint64_t marks;            /* 328: events recorded to see how far a stream is */
+  uint64_t reserved0[22];    /* 336 */
+  freeride_shim_name names[FREERIDE_SHIM_NAMES]; /* 512, 64 bytes each */
+} freeride_shim_page;
+
 /* ---- saved state: a header and `size` bytes. From the runner to the worker through a pipe, and kept by the worker in
  * a file that the next runner reads ---- */
 
@@ -301,6 +354,7 @@ typedef struct freeride_profile_sample {
 }
 
 static_assert(sizeof(freeride_page_header) == 32, "header");
+static_assert(sizeof(freeride_shim_page) == 3584 && sizeof(freeride_shim_page) <= FREERIDE_SHIM_BYTES, "shim page");
 static_assert(sizeof(freeride_learned) == 32, "learned");
 static_assert(sizeof(freeride_bubble_page) == 74240, "bubble page");
 static_assert(sizeof(freeride_sent_page) == 34112, "sent page");

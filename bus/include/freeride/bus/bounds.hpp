@@ -15,6 +15,10 @@ struct Bounds {
   size_t answer_bytes = 32u << 20;   ///< of their answers
 };
 
+/// Of this process's descriptors, those that the network leaves to this host where there are many. A process with
+/// fewer than this and Bounds::network_connections takes fewer connections over the network.
+constexpr size_t kDescriptorsForHost = 1024;
+
 const Bounds& bounds();
 /// Once, before anything else of the bus.
 void set_bounds(const Bounds& bounds);

@@ -176,6 +176,15 @@ Result<Mapped<const Page>> map_page(int fd) {
   return Mapped<const Page>(std::move(*mapping));
 }
 
+/// map_page() of a file that need not be sealed: for a program that was started with the page, and trusts whoever made
+/// it not to cut it.
+template <class Page>
+Result<Mapped<const Page>> map_page_file(int fd) {
+  auto mapping = detail::map(fd, detail::expected<Page>(), Access::kRead, false);
+  if (!mapping.ok()) return mapping.error();
+  return Mapped<const Page>(std::move(*mapping));
+}
+
 /// Whether no read of the page can end in SIGBUS, whatever its maker does from now on: a file of ordinary memory, all
 /// of it there, and sealed so that no part can be given back (F_SEAL_FUTURE_WRITE forbids holes, too). For a page of
 /// somebody who is not trusted; beside map_page()'s checks. Errors: kInvalidArgument.

@@ -1,0 +1,128 @@
+// InFlight: what has been submitted and is not known to be done.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "learned.hpp"
+#include "limits.hpp"
+
+namespace freeride::shim {
+
+/// What the accounting needs of the driver's events. Handles are the driver's. Any thread; none blocks for the GPU. A
+/// call in a thread or stream that captures neither ends nor enters the capture.
+class Events {
+ public:
+  enum class State { kDone, kPending, kLost };
+
+  virtual ~Events() = default;
+  /// Of a stream that the program made; null: the driver refuses.
+  virtual void* context_of(void* stream) = 0;
+  /// An event that takes times, of the context; null: the driver refuses.
+  virtual void* make(void* context) = 0;
+  /// Behind all that is on the stream. False: the driver refuses, or the stream captures.
+  virtual bool record(void* context, void* event, void* stream) = 0;
+  /// kLost: the driver answers with an error, which the program finds by its own calls.
+  virtual State query(void* event) = 0;
+  /// Between two events that are done; -1: the driver does not say.
+  virtual int64_t elapsed_ns(void* begin, void* end) = 0;
+};
+
+/// A stream that was submitted to. Never freed: a pointer stays good. Fields but `open_ns` are written under InFlight's
+/// lock.
+struct Stream {
+  void* context = nullptr;
+  void* handle = nullptr;
+  bool own_thread = false;          ///< a thread's default stream: only that thread can record on it
+  bool gone = false;                ///< destroyed by the program
+  std::atomic<int64_t> open_ns{0};  ///< submitted since the last mark
+  struct Mark {
+    void* begin;  ///< null: not timed
+    void* end;
+    int64_t weight_ns;
+    Cost* cost;            ///< of what was timed
+    int64_t submitted_ns;  ///< of what was timed
+    bool counted;
+  };
+  std::deque<Mark> marks;  ///< in the stream's order
+};
+
+/// The queue of one process, over all its streams and contexts: weights of what is not done. A *mark* is an event
+/// behind some submissions; when it is done so are they. Adding is lock-free; marks are under a lock, which is held
+/// over queries of the driver. Recording can wait for the GPU where its channels are full, and is done without that
+/// lock. Any thread.
+class InFlight {
+ public:
+  InFlight(Events& events, const Limits& limits) : events_(events), limits_(limits) {}
+
+  int64_t queued_ns() const { return queued_ns_.load(std::memory_order_relaxed); }
+  /// Takes `weight_ns` into the queue if that still is `seen_ns`.
+  bool reserve(int64_t seen_ns, int64_t weight_ns) {
+    return queued_ns_.compare_exchange_strong(seen_ns, seen_ns + weight_ns, std::memory_order_acq_rel);
+  }
+  /// What was reserved has not been submitted.
+  void cancel(int64_t weight_ns) { queued_ns_.fetch_sub(weight_ns, std::memory_order_acq_rel); }
+
+  /// The stream of these handles. `context` null: it is one that the program made, and the driver says whose. `thread`:
+  /// of a thread's default stream, which; else 0.
+  Stream* stream(void* context, void* handle, uint64_t thread);
+  /// Something of that weight has been submitted to the stream. Records a mark now and then, and always for a thread's
+  /// default stream. True: it did.
+  bool submitted(Stream* stream, int64_t weight_ns);
+  /// An event for timing(), recorded on the stream; null: no timing. Before the submission.
+  void* begin_timing(Stream* stream);
+  /// The submission between begin_timing() and this is timed. `begin` null: by the host's clock, from now on.
+  void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t now_ns);
+  void drop_timing(Stream* stream, void* begin);
+
+  /// Looks which marks are done. `timed`: gets what was timed of them. True: some were.
+  struct Timed {
+    int64_t longest_ns = 0;
+    const Cost* longest = nullptr;
+    int64_t sum_ns = 0;
+  };
+  bool poll(int64_t now_ns, Timed& timed);
+  /// Puts marks behind all that has none, so that poll() can find it done. True: it did.
+  bool mark_all();
+  /// What is queued is not counted any more; it is timed all the same.
+  void stop_counting();
+
+  /// The program destroys the stream. Marks it first, if anything is open on it.
+  void forget_stream(void* handle);
+  /// The program destroys a context: nothing that was recorded is looked at again.
+  void forget_all();
+
+  /// Around a fork, so that the child has no lock that nobody gives back.
+  void lock() {
+    marking_.lock();
+    mutex_.lock();
+  }
+  void unlock() {
+    mutex_.unlock();
+    marking_.unlock();
+  }
+
+ private:
+  static uint64_t next_generation();
+  void* take_event(void* context);
+  void push_mark(Stream* stream, Stream::Mark mark);
+  bool mark(Stream* stream, int64_t weight_ns);
+
+  Events& events_;
+  const Limits limits_;
+  std::atomic<int64_t> queued_ns_{0};
+  std::atomic<uint64_t> generation_{next_generation()};  ///< changes when a Stream of a handle may be another one
+  std::mutex marking_;  ///< held while other threads' streams are marked, and so while one is forgotten; before mutex_
+  std::mutex mutex_;
+  std::map<std::tuple<void*, void*, uint64_t>, Stream*> streams_;
+  std::vector<std::unique_ptr<Stream>> all_;
+  std::map<void*, std::vector<void*>> spare_;  ///< events, by context
+};
+
+}  // namespace freeride::shim

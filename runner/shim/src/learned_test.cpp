@@ -1,0 +1,75 @@
+#include "learned.hpp"
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "freeride/base/clock.hpp"
+
+namespace freeride::shim {
+
+TEST_CASE("what is expected is the second largest of the last four") {
+  Learned learned;
+  Cost& cost = *learned.find(7, 1);
+  CHECK(cost.expected_ns() == 0);
+  cost.record(100 * kNsPerUs);  // the first is often the longest: it loads
+  CHECK(cost.expected_ns() == 100 * kNsPerUs);
+  cost.record(10 * kNsPerUs);
+  CHECK(cost.expected_ns() == 55 * kNsPerUs);
+  cost.record(12 * kNsPerUs);
+  CHECK(cost.expected_ns() == 12 * kNsPerUs);
+  cost.record(11 * kNsPerUs);
+  CHECK(cost.expected_ns() == 12 * kNsPerUs);
+  for (int i = 0; i < 2; ++i) cost.record(80 * kNsPerUs);
+  CHECK(cost.expected_ns() == 80 * kNsPerUs);
+  for (int i = 0; i < 4; ++i) cost.record(0);
+  CHECK(cost.expected_ns() == kNsPerUs);
+}
+
+TEST_CASE("the first four are timed, then the fewer the shorter they are") {
+  Learned learned;
+  const auto timed = [&](uint64_t key, int64_t took_ns, int count) {
+    Cost& cost = *learned.find(key, 1);
+    int times = 0;
+    for (int i = 0; i < count; ++i) {
+      if (!cost.measure_next()) continue;
+      ++times;
+      cost.record(took_ns);
+    }
+    return times;
+  };
+  CHECK(timed(1, kNsPerUs, 4) == 4);
+  CHECK(timed(1, kNsPerUs, 2560) <= 11);
+  CHECK(timed(2, kNsPerMs, 100) == 100);
+  CHECK(timed(3, 40 * kNsPerUs, 1100) < 110);
+}
+
+TEST_CASE("each key has a cost of its own until the table is full, then each function") {
+  Learned learned;
+  std::set<Cost*> costs;
+  for (uint64_t i = 0; i < Learned::kPlaces / 2; ++i) costs.insert(learned.find(mix(1, i), i));
+  CHECK(costs.size() == Learned::kPlaces / 2);
+  CHECK(learned.find(mix(1, 5), 5) == learned.find(mix(1, 5), 5));
+  CHECK(learned.find(mix(1, 5), 5)->function() == 5);
+  for (uint64_t i = 0; i < Learned::kPlaces; ++i) learned.find(mix(2, i), 1);
+  Cost* one = learned.find(mix(4, 1), 77);
+  CHECK(one == learned.find(mix(4, 2), 77));
+  CHECK(one != learned.find(mix(4, 3), 78));
+  CHECK(learned.find(0, 3) != nullptr);
+}
+
+TEST_CASE("threads that look for one key find one cost") {
+  Learned learned;
+  std::vector<std::thread> threads;
+  std::vector<std::vector<Cost*>> found(4);
+  for (size_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (uint64_t key = 0; key < 1000; ++key) found[i].push_back(learned.find(mix(9, key), key));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& one : found) CHECK(one == found[0]);
+}
+
+}  // namespace freeride::shim

@@ -1,0 +1,23 @@
+// What no lease states: how much of the GPU a program under the shim may have queued, and how that is found out.
+#pragma once
+
+#include <cstdint>
+
+#include "freeride/base/clock.hpp"
+
+namespace freeride::shim {
+
+struct Limits {
+  /// What all of a process's submissions that are not done are expected to take, at most, ns. One that takes longer
+  /// passes when it is alone.
+  int64_t bound_ns = kNsPerMs;
+  /// After so much expected work on a stream, an event is recorded to see how far the stream is.
+  int64_t mark_ns = kNsPerMs / 4;
+  /// Of a lease, for what lies between the look at the lease page and the GPU's begin.
+  int64_t margin_ns = 20 * kNsPerUs;
+  /// Queued work of which nothing is done for so long, and for four times what it was expected to take, waits for
+  /// something else than the GPU. It is not counted any more, so that what it waits for can pass.
+  int64_t stall_ns = 20 * kNsPerMs;
+};
+
+}  // namespace freeride::shim
