@@ -147,6 +147,9 @@ int main(int argc, char** argv) {
   app.add_flag("--users-of-all-hosts", sandbox.users_of_all_hosts,
                "user numbers mean the same on all hosts, so files are given to users of other hosts, too, but not to "
                "their root");
+  app.add_option("--shim", options.shim,
+                 "of a GPU: the library libfreeride_shim.so, which keeps programs within their leases; default: beside "
+                 "this program, or in the lib folder next to it");
   app.add_option("--runner", sandbox.runner, "the program freeride-runner; default: beside this one, else on the PATH");
   freeride::add_log_options(app, log);
   app.add_option("--probe-one-in", options.probe_one_in,

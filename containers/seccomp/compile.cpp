@@ -56,7 +56,8 @@ Policy read_policy(const std::string& path) {
       std::string name;
       words >> name;
       rule.error = error_number(name);
-    } else if (rule.verb != "allow" && rule.verb != "supervisor" && rule.verb != "filtered" && rule.verb != "kill") {
+    } else if (rule.verb != "allow" && rule.verb != "supervisor" && rule.verb != "process" && rule.verb != "session" &&
+               rule.verb != "filtered" && rule.verb != "kill") {
       fail("'" + rule.verb + "' is no verb");
     }
     for (std::string name; words >> name;) {
@@ -83,13 +84,23 @@ scmp_arg_cmp equals(unsigned arg, uint64_t value) {
   return SCMP_CMP64(arg, SCMP_CMP_MASKED_EQ, kLow32, value);
 }
 
-// What the plugin may do to itself only, or in one way only.
-void add_filtered(const Context& to) {
+// Who installs a filter.
+enum class Whose { kSupervisor, kPlugin, kProgram };
+
+// What a side task may do to itself only, or in one way only.
+void add_filtered(const Context& to, Whose whose) {
   const auto call = [](const char* name) { return seccomp_syscall_resolve_name(name); };
   const uint32_t allow = SCMP_ACT_ALLOW, refuse = SCMP_ACT_ERRNO(EPERM);
-  // Threads, not processes.
-  to.add(allow, call("clone"), {SCMP_CMP64(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD)});
-  to.add(refuse, call("clone"), {SCMP_CMP64(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)});
+  if (whose == Whose::kProgram) {
+    // Threads and processes, in the namespaces that there are. Others: ENOSYS, as on a kernel that lacks them.
+    constexpr uint64_t kNamespaces =
+        CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
+    to.add(allow, call("clone"), {SCMP_CMP64(0, SCMP_CMP_MASKED_EQ, kNamespaces, 0)});
+  } else {
+    // Threads, not processes.
+    to.add(allow, call("clone"), {SCMP_CMP64(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD)});
+    to.add(refuse, call("clone"), {SCMP_CMP64(0, SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)});
+  }
   // No reading or writing past the page cache: that is the disk's time, which training needs.
   constexpr uint64_t kDirect = O_DIRECT;
   const uint32_t no_such = SCMP_ACT_ERRNO(EINVAL);  // as a file system answers that lacks it
@@ -149,7 +160,8 @@ void add_filtered(const Context& to) {
   to.add(allow, call("ioprio_set"), {equals(0, kIoprioProcess), equals(1, 0)});
 }
 
-std::vector<sock_filter> compile(const Policy& policy, bool supervisor) {
+std::vector<sock_filter> compile(const Policy& policy, Whose whose) {
+  const bool supervisor = whose == Whose::kSupervisor, for_program = whose == Whose::kProgram;
   const scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
   if (ctx == nullptr) fail("no memory");
   seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
@@ -158,12 +170,17 @@ std::vector<sock_filter> compile(const Policy& policy, bool supervisor) {
   for (const auto& [call, rule] : policy) {
     if (rule.verb == "allow") to.add(SCMP_ACT_ALLOW, call);
     if (rule.verb == "supervisor") to.add(supervisor ? SCMP_ACT_ALLOW : SCMP_ACT_ERRNO(EPERM), call);
+    if (rule.verb == "process") to.add(supervisor || for_program ? SCMP_ACT_ALLOW : SCMP_ACT_ERRNO(EPERM), call);
+    if (rule.verb == "session") {
+      const uint32_t pretend = SCMP_ACT_ERRNO(0), refuse = SCMP_ACT_ERRNO(EPERM);
+      to.add(supervisor ? SCMP_ACT_ALLOW : (for_program ? pretend : refuse), call);
+    }
     if (rule.verb == "filtered" && supervisor) to.add(SCMP_ACT_ALLOW, call);
     if (rule.verb == "refuse" && rule.error != ENOSYS) to.add(SCMP_ACT_ERRNO(static_cast<unsigned>(rule.error)), call);
-    // The plugin's goes to the supervisor, which names the call and kills.
+    // A side task's goes to the supervisor, which names the call and kills.
     if (rule.verb == "kill") to.add(supervisor ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_NOTIFY, call);
   }
-  if (!supervisor) add_filtered(to);
+  if (!supervisor) add_filtered(to, whose);
   const int fd = memfd_create("bpf", MFD_CLOEXEC);
   if (fd < 0 || seccomp_export_bpf(ctx, fd) != 0) fail("cannot export the filter");
   const off_t bytes = lseek(fd, 0, SEEK_END);
@@ -190,8 +207,9 @@ int main(int argc, char** argv) {
   std::ofstream out(argv[2]);
   out << "// Made from containers/seccomp/side-task.policy.\n#pragma once\n\n#include <linux/filter.h>\n\n"
          "namespace freeride::seccomp {\n\n";
-  print(out, "kPlugin", compile(policy, false));
-  print(out, "kSupervisor", compile(policy, true));
+  print(out, "kPlugin", compile(policy, Whose::kPlugin));
+  print(out, "kProgram", compile(policy, Whose::kProgram));
+  print(out, "kSupervisor", compile(policy, Whose::kSupervisor));
   out << "struct Call {\n  int number;\n  const char* name;\n};\n// Those that end a task.\ninline constexpr Call "
          "kCalls[] = {\n";
   for (const auto& [call, rule] : policy) {

@@ -33,6 +33,7 @@ namespace {
 
 using freeride::seccomp::kCalls;
 using freeride::seccomp::kPlugin;
+using freeride::seccomp::kProgram;
 using freeride::seccomp::kSupervisor;
 using Args = std::array<uint64_t, 6>;
 
@@ -341,17 +342,51 @@ TEST_CASE("seccomp: where arguments decide, each has its answer", "[seccomp]") {
   }
 }
 
+TEST_CASE("seccomp: a program may do what a plugin may, and have processes in the namespaces that there are",
+          "[seccomp]") {
+  const std::set<std::string> processes{"fork", "vfork", "execve", "execveat"};
+  for (int number = 0; number < kMostCalls; ++number) {
+    const std::string name = name_of(number);
+    INFO(number << " " << name);
+    if (name == "clone") continue;
+    for (const Args& args : kProbes) {
+      const uint32_t said = answer(kProgram, static_cast<uint32_t>(number), args);
+      if (processes.count(name) != 0) {
+        REQUIRE(said == SECCOMP_RET_ALLOW);
+      } else if (name == "setsid") {
+        REQUIRE(said == error(0));  // another session would weigh as much as training
+      } else {
+        REQUIRE(said == answer(kPlugin, static_cast<uint32_t>(number), args));
+      }
+    }
+  }
+  const auto clone = [](uint64_t flags) {
+    return answer(kProgram, static_cast<uint32_t>(seccomp_syscall_resolve_name("clone")), {flags});
+  };
+  CHECK(clone(SIGCHLD) == SECCOMP_RET_ALLOW);
+  CHECK(clone(CLONE_VM | CLONE_VFORK | SIGCHLD) == SECCOMP_RET_ALLOW);
+  CHECK(clone(CLONE_VM | CLONE_THREAD | CLONE_SIGHAND) == SECCOMP_RET_ALLOW);
+  for (const uint64_t space :
+       {uint64_t{CLONE_NEWNS}, uint64_t{CLONE_NEWCGROUP}, uint64_t{CLONE_NEWUTS}, uint64_t{CLONE_NEWIPC},
+        uint64_t{CLONE_NEWUSER}, uint64_t{CLONE_NEWPID}, uint64_t{CLONE_NEWNET}}) {
+    CHECK(clone(space | SIGCHLD) == error(ENOSYS));
+    CHECK(clone(kHigh | space | SIGCHLD) == error(ENOSYS));
+  }
+}
+
 TEST_CASE("seccomp: what ends a task ends it from both processes", "[seccomp]") {
   for (const auto& call : kCalls) {
     INFO(call.name);
     CHECK(answer(kPlugin, static_cast<uint32_t>(call.number)) == SECCOMP_RET_USER_NOTIF);
+    CHECK(answer(kProgram, static_cast<uint32_t>(call.number)) == SECCOMP_RET_USER_NOTIF);
     CHECK(answer(kSupervisor, static_cast<uint32_t>(call.number)) == SECCOMP_RET_KILL_PROCESS);
   }
 }
 
 TEST_CASE("seccomp: no other architecture's calls, nor x32's", "[seccomp]") {
   for (const std::span<const sock_filter> program :
-       {std::span<const sock_filter>(kPlugin), std::span<const sock_filter>(kSupervisor)}) {
+       {std::span<const sock_filter>(kPlugin), std::span<const sock_filter>(kProgram),
+        std::span<const sock_filter>(kSupervisor)}) {
     for (uint32_t number = 0; number < kMostCalls; ++number) {
       for (const uint32_t arch : {uint32_t{AUDIT_ARCH_I386}, uint32_t{AUDIT_ARCH_ARM}, kArch ^ 1u, 0u}) {
         REQUIRE(answer(program, number, {}, arch) == SECCOMP_RET_KILL_PROCESS);

@@ -25,6 +25,7 @@
 #include "recording.hpp"
 #include "runner.hpp"
 #include "session.hpp"
+#include "submit.hpp"
 #include "suggest.hpp"
 #include "task_data.hpp"
 #include "top.hpp"
@@ -42,6 +43,9 @@ constexpr std::string_view kExamples =
   freeride-ctl load image.so --stage 0 --name thumbs --param input=/data/photos --memory 2GiB
   freeride-ctl load ./my_task.py --stage 3 --python ~/venv/bin/python   a side task in Python
   freeride-ctl load ./new.so --replace thumbs           go on with another content of the plugin
+  freeride-ctl submit --stage 3 --write /data/logs -- gzip -r /data/logs   a program as it is, followed to its end
+  freeride-ctl submit --stage 3 --read . --working-dir $PWD -- python3 finetune.py   a script and its folder
+  freeride-ctl submit --no-wait --name tidy --write ~/out -- sh -c 'sort big | uniq -c > ~/out/counts'
   freeride-ctl task thumbs                              state, steps, log; verdict, cause, evidence
   freeride-ctl top                                      live view
   freeride-ctl why thumbs                               what is in its way now, and its last minute
@@ -88,6 +92,7 @@ struct Arguments {
   KeysArguments keys;
   double timeout_s = 5;
   LoadArguments load;
+  SubmitArguments submit;
   EventsArguments events;
   TopArguments top;
   ProfileArguments profile;
@@ -231,6 +236,39 @@ void add_load(CLI::App& app, Arguments& arguments) {
                 "load nothing: say whether it fits, where, and how many steps an hour to expect, else why not")
       ->excludes(replace);
   does(sub, arguments, [&arguments](Session& session) { return run_load(session, arguments.load); });
+}
+
+void add_submit(CLI::App& app, Arguments& arguments) {
+  SubmitArguments& submit = arguments.submit;
+  LoadArguments& load = submit.load;
+  auto* sub = app.add_subcommand("submit", "run a program, as it is, as a side task, and follow it to its end");
+  sub->add_option("program", submit.program, "after --: the program, found on its worker's host, and its arguments")
+      ->required();
+  sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
+      ->check(whole(0, INT32_MAX));
+  sub->add_option("--job", load.job, "training job, when there are several");
+  sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
+  sub->add_option("--name", load.name, "name of the task; default: made from the program's");
+  sub->add_option("--memory", load.memory,
+                  "memory it needs at most, e.g. 2GiB; default: the manager's --default-memory-mib");
+  sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
+  sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
+  sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
+  sub->add_flag("--paused", load.paused, "start paused; freeride-ctl resume lets it run");
+  add_load_options(sub, load.options);
+  sub->add_option("--label", load.options.labels, "k=v, to find the task by (-l); may be repeated")
+      ->allow_extra_args(false);
+  sub->add_option("--dependency", load.options.after,
+                  "afterok:TASK: begins when that one has finished; may be repeated")
+      ->allow_extra_args(false);
+  sub->add_option("--restart", load.options.restart,
+                  "no: never started twice; on-failure[:N]: started again when it has failed, 3 or N times; default: "
+                  "when its worker is lost");
+  sub->add_option("--time", load.options.time, "stop it so long after its first start, e.g. 90s, 30m, 2h");
+  add_account(sub, load);
+  sub->add_flag("--dry-run", load.dry_run, "submit nothing: say whether it fits, and where, else why not");
+  sub->add_flag("--no-wait", submit.no_wait, "return at once; freeride-ctl logs -f follows it");
+  does(sub, arguments, [&arguments](Session& session) { return run_submit(session, arguments.submit); });
 }
 
 // Names, labels or both.
@@ -487,6 +525,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   };
   simple("status", "the manager, its workers, tasks and jobs at a glance", run_status);
   add_load(app, arguments);
+  add_submit(app, arguments);
   auto* tasks = app.add_subcommand("tasks", "the side tasks that live");
   tasks->add_flag("-a,--all", arguments.listed.all, "those that have ended, too");
   tasks->add_option("-l,--label", arguments.listed.labels, "those with the label k=v, or k")->allow_extra_args(false);

@@ -255,6 +255,20 @@ Listing list_tasks(const std::vector<bus::TaskInfo>& tasks, const TasksWanted& w
   return listing;
 }
 
+namespace {
+// With quotes around words that a shell would take apart.
+std::string as_typed(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$`|&;<>()*?[]{}~#!") == word.npos;
+    std::string quoted = "'";
+    for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    text += (text.empty() ? "" : " ") + (plain ? word : quoted + "'");
+  }
+  return text;
+}
+}  // namespace
+
 std::string render_task(const bus::TaskInfo& info) {
   const auto& task = info.state;
   const auto& counters = task.counters;
@@ -268,7 +282,8 @@ std::string render_task(const bus::TaskInfo& info) {
     if (task.verdict.exit_code >= 0) out += line("exit code", std::to_string(task.verdict.exit_code));
     for (const std::string& seen : task.verdict.evidence) out += line("then", seen);
   }
-  out += line("plugin", task.plugin + "  " + task.sha256);
+  out += info.load.program.empty() ? line("plugin", task.plugin + "  " + task.sha256)
+                                   : line("program", as_typed(info.load.program));
   if (info.replacement.state == "pending") out += line("being replaced by", info.replacement.load.plugin);
   if (info.replacement.state == "failed") out += line("not replaced", info.replacement.reason);
   for (auto old = info.incarnations.rbegin(); old != info.incarnations.rend(); ++old) {

@@ -161,9 +161,8 @@ void tell(Session& session, const Copied& done, const fs::path& to) {
 
 }  // namespace
 
-Result<int> run_logs(Session& session, const LogsArguments& arguments) {
-  catch_interrupts();
-  bus::ReadLog wish{arguments.task, arguments.previous, arguments.follow ? -1 : 0};
+Result<bool> print_log(Session& session, const LogsArguments& arguments, int64_t offset) {
+  bus::ReadLog wish{arguments.task, arguments.previous, offset};
   for (;;) {
     auto piece = session.ask<bus::LogReply>(wish);
     const bool nothing_yet = !piece && arguments.follow && !arguments.previous && piece.error().code == Code::kNotFound;
@@ -183,10 +182,17 @@ Result<int> run_logs(Session& session, const LogsArguments& arguments) {
       const bool moved = piece->next != wish.offset;
       wish.offset = piece->next;
       if (moved && !piece->text.empty()) continue;  // perhaps there is more
-      if (!arguments.follow || piece->ended) return kExitOk;
+      if (!arguments.follow || piece->ended) return piece->ended;
     }
-    if (!pause_for(kLook)) return kExitOk;
+    if (!pause_for(kLook)) return false;
   }
+}
+
+Result<int> run_logs(Session& session, const LogsArguments& arguments) {
+  catch_interrupts();
+  const auto printed = print_log(session, arguments, arguments.follow ? -1 : 0);
+  if (!printed) return printed.error();
+  return kExitOk;
 }
 
 Result<int> run_copy(Session& session, const CopyArguments& arguments) {

@@ -11,6 +11,9 @@ struct LogsArguments {
   std::string task;
   bool follow = false, previous = false;
 };
+/// Prints the log from `offset` on (-1: its last lines). Returns whether the task has ended; false: the user
+/// interrupts, or all that there is has been printed. Errors: the manager's own, kNotFound (it has never had a log).
+Result<bool> print_log(Session& session, const LogsArguments& arguments, int64_t offset);
 /// Prints the log; with `follow` until the task has ended, or the user interrupts.
 Result<int> run_logs(Session& session, const LogsArguments& arguments);
 

@@ -101,6 +101,7 @@ void Batches::submit(Ticket ticket, const bus::SubmitBatch& wish, const std::str
     return invalid("the names of input and output are too long");
   if (wish.load.steps != 0 || wish.load.start_paused || !wish.load.after.empty())
     return invalid("members of a batch take no number of steps, are not started paused and follow no task");
+  if (!wish.load.program.empty()) return invalid("a batch runs a function over items, not a program");
   forget_old();
   if (batches_.size() >= kMostBatches) return refuse({Code::kExhausted, "256 batches are running", "try later"});
   Batch batch;

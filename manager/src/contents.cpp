@@ -5,6 +5,7 @@
 
 #include "freeride/base/files.hpp"
 #include "freeride/base/plugin_file.hpp"
+#include "freeride/base/sha256.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -28,6 +29,13 @@ Contents::Contents(const Paths& paths, const Clock& clock, const TaskBook& tasks
 }
 
 Result<std::string> Contents::resolve(const bus::Load& load, const std::string& attachment) {
+  if (!load.program.empty()) {
+    if (!attachment.empty() || !load.sha256.empty())
+      return invalid("a load is of a program or of a plugin, not of both");
+    std::string words;
+    for (const std::string& word : load.program) words.append(word).push_back('\0');
+    return sha256_hex(words);
+  }
   if (!attachment.empty()) {
     auto sha256 = store_.put(attachment, load.plugin.empty() ? "the plugin" : load.plugin);
     if (sha256 && !load.sha256.empty() && load.sha256 != *sha256)

@@ -21,6 +21,7 @@ bus::CreateTask create_order(const Task& task, const Worker& worker, const Capac
   order.priority = load.priority;
   order.when_idle = load.when_idle;
   order.network = load.network;
+  order.program = load.program;
   give_files(load, worker, order);
   order.start_paused = task.state().paused_by_user;
   order.instance = instance_of(task.row);

@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kMaxParams = 64;
 constexpr size_t kMaxParamBytes = 4096;
-constexpr size_t kMostNumbers = 1024;  // plugins whose last number is remembered
+constexpr size_t kMostWords = 1024, kMostWordBytes = 64 << 10;  // of a program
+constexpr size_t kMostNumbers = 1024;                           // plugins whose last number is remembered
 
 std::string stem(const std::string& file) {
   std::string name = file.substr(file.rfind('/') + 1);
@@ -29,7 +30,34 @@ Error invalid(std::string message, std::string hint = {}) {
   return {Code::kInvalidArgument, std::move(message), std::move(hint)};
 }
 
+Status check_program(const bus::Load& load) {
+  if (load.program.empty()) return {};
+  size_t bytes = 0;
+  for (const std::string& word : load.program) {
+    if (word.find('\0') != std::string::npos) return invalid("an argument of the program holds a NUL");
+    bytes += word.size() + 1;
+  }
+  if (load.program.front().empty()) return invalid("the program has no name", "freeride-ctl submit -- PROGRAM ARGS");
+  if (load.program.size() > kMostWords || bytes > kMostWordBytes)
+    return invalid("the program has more than 1024 arguments, or they are longer than 64 KiB",
+                   "put them into a file, and give that with --read");
+  if (!load.no_profile || load.steps != 0 || !load.params.empty())
+    return invalid("a program has no steps to profile or to count, and no parameters",
+                   "leave those options out; what follows the program's name goes to the program");
+  return {};
+}
+
 }  // namespace
+
+bus::Load LoadCheck::named(bus::Load load) {
+  if (load.program.empty()) return load;
+  const std::string& path = load.program.front();
+  load.plugin = path.substr(path.rfind('/') + 1).substr(0, kMaxFileName);
+  for (char& c : load.plugin) {
+    if (!is_plain(std::string(1, c))) c = '-';
+  }
+  return load;
+}
 
 Status LoadCheck::check(const bus::Load& load) const {
   if (!load.name.empty() && !is_task_name(load.name))
@@ -41,6 +69,7 @@ Status LoadCheck::check(const bus::Load& load) const {
     return invalid("the user name " + in_quotes(load.user) + " will not do");
   if (!load.plugin.empty() && !is_plain(load.plugin, kMaxFileName))
     return invalid("the plugin name " + in_quotes(load.plugin) + " will not do");
+  if (auto s = check_program(load); !s) return s;
   if (load.params.size() > kMaxParams) return invalid("more than 64 parameters");
   for (const auto& [key, value] : load.params) {
     if (!is_plain(key) || key.find('=') != std::string::npos)

@@ -28,6 +28,9 @@ class LoadCheck {
         copies_(copies),
         limits_(limits) {}
 
+  /// The same, with the name that people see of a program in place of a plugin's.
+  static bus::Load named(bus::Load load);
+
   /// Names, numbers and parameters. Errors: kInvalidArgument, kExhausted (too many live tasks).
   Status check(const bus::Load& load) const;
   /// Whether there may be one more live task. Errors: kExhausted.

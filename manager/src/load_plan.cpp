@@ -47,6 +47,10 @@ bus::PlannedStage LoadPlanner::stage_of(const bus::Load& load, const bus::Traini
     const auto share = measures.stage_bubble_share_pct.find(std::to_string(rank.stage));
     if (share != measures.stage_bubble_share_pct.end()) stage.bubble_share_pct = share->second;
   }
+  if (!can_run_program(load, worker)) {
+    stage.reason = "its worker runs no programs: it is of an earlier version, or a GPU's without the shim";
+    return stage;
+  }
   if (worker.drain != 0 || !can_use_files(load, worker)) {
     stage.reason = worker.drain != 0 ? "its device is drained (freeride-ctl uncordon)"
                                      : "the files are another host's: load it there";
@@ -95,7 +99,8 @@ bus::PlannedStage LoadPlanner::stage_of(const bus::Load& load, const bus::Traini
   return stage;
 }
 
-Result<bus::LoadPlan> LoadPlanner::plan(const bus::Load& load) const {
+Result<bus::LoadPlan> LoadPlanner::plan(const bus::Load& wish) const {
+  const bus::Load load = LoadCheck::named(wish);
   if (auto checked = the_.check.check(load); !checked) return checked.error();
   if (auto checked = the_.check.check_place(load); !checked) return checked.error();
   auto name = the_.check.choose_name(load);
@@ -115,7 +120,7 @@ Result<bus::LoadPlan> LoadPlanner::plan(const bus::Load& load) const {
   std::erase_if(devices, [&](const auto& device) {
     const Worker& worker = the_.workers.at(device.worker);
     if (worker.drain != 0) drained = &worker;
-    return worker.drain != 0 || !can_use_files(load, worker);
+    return worker.drain != 0 || !can_use_files(load, worker) || !can_run_program(load, worker);
   });
   const auto request = the_.capacity.request_of(task);
   auto placement = policy::place(request, devices);

@@ -71,6 +71,8 @@ void ProfileCommands::take(Ticket ticket, const bus::TakeProfile& wish, const st
   const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error); };
   bus::Load load = wish.load;
   load.name.clear();
+  if (!load.program.empty())
+    return refuse({Code::kInvalidArgument, "a program has no steps to profile", "freeride-ctl submit -- PROGRAM ARGS"});
   if (auto checked = the_.check.check(load); !checked) return refuse(checked.error());
   // A stage that the job does not have is told from one whose trainer is not there yet; any job will do.
   if (load.stage >= 0 || load.replica >= 0 || !load.job.empty()) {

@@ -51,6 +51,9 @@ void Replacements::replace(Ticket ticket, const std::string& request_id, const s
   auto found = the_.tasks.to_order(name, "replace");
   if (!found) return refuse(found.error());
   Task& task = **found;
+  if (!asked.program.empty() || !task.load().program.empty())
+    return refuse({Code::kInvalidArgument, "cannot replace " + name + ": programs are not moved to other contents",
+                   "freeride-ctl stop " + name + ", then submit or load the other"});
   if (task.row.stopping)
     return refuse({Code::kInvalidArgument, "cannot replace " + name + ": it is being stopped", {}});
   if (task.replacing()) {

@@ -102,6 +102,7 @@ std::string Scheduler::key_of(const Task& task) const {
   } else if (!load.env.empty() || !load.working_dir.empty()) {
     key = "environment";
   }
+  if (!load.program.empty()) key += "\nprogram";
   if (the_.faults.any_blocked()) key += "\n" + task.state().sha256 + "\n" + load.user;
   return key;
 }
@@ -115,7 +116,7 @@ Scheduler::Choice& Scheduler::choice_for(const Task& task, Slice& slice) const {
   std::vector<policy::DeviceView> devices;
   for (const auto& device : slice.all->devices()) {
     const Worker& worker = the_.workers.at(device.worker);
-    if (worker.drain != 0 || !can_use_files(task.load(), worker)) {
+    if (worker.drain != 0 || !can_use_files(task.load(), worker) || !can_run_program(task.load(), worker)) {
       choice.left_out = &worker;
       continue;
     }
@@ -148,8 +149,9 @@ void Scheduler::place(Task& task, Slice& slice) {
       (choice.devices->devices().empty() || placement.kind == policy::Placement::Kind::kReject ||
        placement.why != policy::Why::kNoMemory)) {
     const bool drained = choice.left_out->drain != 0;
-    return the_.tasks.wait(task, drained ? policy::Why::kDrained : policy::Why::kNoTrainer,
-                           drained ? choice.left_out->name : wanted_worker(task.load()));
+    return the_.tasks.wait(
+        task, drained ? policy::Why::kDrained : policy::Why::kNoTrainer,
+        drained ? choice.left_out->name : wanted_worker(task.load(), can_run_program(task.load(), *choice.left_out)));
   }
   if (placement.kind == policy::Placement::Kind::kReject)
     return the_.lifecycle.end(task, verdict_of(VerdictKind::kRejected, Cause::kNoRoom, placement.what));

@@ -14,8 +14,9 @@ using policy::VerdictKind;
 
 }  // namespace
 
-void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus::Load& asked,
+void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus::Load& wish,
                         const std::string& attachment) {
+  const bus::Load asked = LoadCheck::named(wish);
   const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error); };
   if (!is_plain(request_id, 256)) return refuse({Code::kInvalidArgument, "the request has no id", {}});
   // The bus remembers answers for a minute; this remembers them over a restart, so that a repeated load never makes a

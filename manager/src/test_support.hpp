@@ -108,6 +108,7 @@ struct FakeWorker {
   std::vector<bus::PluginState> plugins;
   uint64_t number = 0;
   bool earlier_version = false;  ///< that knows of no epochs
+  bool programs = false;
 
   std::vector<bus::TrainingState> ranks() const {
     if (stage < 0) return {};
@@ -216,6 +217,7 @@ class House {
     hello.ranks = worker.ranks();
     hello.tasks = worker.reports();
     hello.plugins = worker.plugins;
+    hello.programs = worker.programs;
     if (!worker.earlier_version) hello.number = ++worker.number;
     core->register_worker(++tickets, "peer-" + worker.name, hello);
     auto answer = answer_of(tickets);

@@ -30,7 +30,13 @@ bool can_use_files(const bus::Load& load, const Worker& worker) {
   return is_of_host(worker, load.uid_host);
 }
 
-std::string wanted_worker(const bus::Load& load) {
+bool can_run_program(const bus::Load& load, const Worker& worker) {
+  return load.program.empty() || worker.programs;
+}
+
+std::string wanted_worker(const bus::Load& load, bool with_programs) {
+  if (!load.program.empty() && !with_programs)
+    return "a worker that runs programs (of this version; on a GPU with the shim)";
   if (load.files.empty()) return "a worker of a version that sets a task's environment";
   return "a worker on " + (load.uid_host.empty() ? "its submitter's host" : load.uid_host) +
          ", whose user its files are used under (or one with --users-of-all-hosts)";

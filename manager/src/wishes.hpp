@@ -19,8 +19,10 @@ void give_files(const bus::Load& load, const Worker& worker, bus::CreateTask& or
 /// Whether a worker could use the task's files, under whoever its submitter is. Its own word is final; this only keeps
 /// tasks from being sent where they would be refused.
 bool can_use_files(const bus::Load& load, const Worker& worker);
-/// What a task waits for where no worker can, as WhyDetail::what.
-std::string wanted_worker(const bus::Load& load);
+/// Whether a worker runs what the task is: every worker runs plugins, and not every one programs.
+bool can_run_program(const bus::Load& load, const Worker& worker);
+/// What a task waits for where no worker can, as WhyDetail::what. `with_programs`: the one that was left out runs them.
+std::string wanted_worker(const bus::Load& load, bool with_programs);
 
 /// "afterok:TASK" → the task's name. Errors: kInvalidArgument.
 Result<std::string> parse_after(const std::string& text);

@@ -136,6 +136,7 @@ Result<Workers::Registered> Workers::register_worker(const std::string& peer, co
   worker.file_users = news.file_users == "all" ? news.file_users : "";
   if (news.file_users.rfind("own", 0) == 0)
     worker.file_users = news.worker.substr(0, news.worker.rfind(':')) + news.file_users.substr(3);
+  worker.programs = news.programs;
   worker.drained = 0;
   worker.not_empty.clear();
   worker.plugins.clear();

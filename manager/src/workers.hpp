@@ -33,6 +33,7 @@ struct Worker {
   std::string plan_id;                              ///< request id of the plan under way; empty: none
   uint64_t number = 0;                              ///< of its latest registration or report
   std::string file_users;                           ///< as in its registration
+  bool programs = false;                            ///< the same: it runs programs
   uint64_t drain = 0;                               ///< WorkerPlan::drain; 0: it is not to be drained
   uint64_t drained = 0;                             ///< the latest of these that it has carried out
   std::string not_empty;                            ///< what it says is still there

@@ -167,6 +167,23 @@ Status check_stays(int fd) {
   return {};
 }
 
+Result<Created<freeride_lease_page>> create_lease_file(const std::string& path) {
+  unlink(path.c_str());
+  auto raw = detail::create_file(path, PageTraits<freeride_lease_page>::kName, FREERIDE_LEASE_MAGIC,
+                                 sizeof(freeride_lease_page));
+  if (!raw.ok()) return raw.error();
+  Fd reader;
+  if (fchmod(raw->fd.get(), 0644) == 0) reader.reset(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!reader.valid()) return errno_error("cannot open " + path, errno);
+  return Created<freeride_lease_page>{std::move(reader), Mapped<freeride_lease_page>(std::move(raw->mapping))};
+}
+
+Result<Mapped<const freeride_lease_page>> map_trusted_lease(int fd) {
+  auto mapping = detail::map(fd, detail::expected<freeride_lease_page>(), Access::kRead, false);
+  if (!mapping.ok()) return mapping.error();
+  return Mapped<const freeride_lease_page>(std::move(*mapping));
+}
+
 Result<Mapped<freeride_sent_page>> create_sent_page(const std::string& path) {
   auto raw =
       detail::create_file(path, PageTraits<freeride_sent_page>::kName, FREERIDE_SENT_MAGIC, sizeof(freeride_sent_page));

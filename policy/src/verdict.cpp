@@ -46,6 +46,7 @@ constexpr EnumName<Cause> kCauses[] = {
     {Cause::kLimits, "limits"},
     {Cause::kSandbox, "sandbox"},
     {Cause::kPlugin, "plugin"},
+    {Cause::kProgram, "program"},
     {Cause::kParameter, "parameter"},
     {Cause::kNoRoom, "no_room"},
     {Cause::kRefused, "refused"},

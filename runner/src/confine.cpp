@@ -74,7 +74,8 @@ Result<Fd> confine_plugin(const Confinement& confinement) {
   limit(RLIMIT_RTPRIO, 0);
   if (confinement.pids > 0) limit(RLIMIT_NPROC, static_cast<rlim_t>(confinement.pids));
   if (auto s = no_new_privileges(); !s.ok()) return s.error();
-  Fd listener(install(seccomp::kPlugin, SECCOMP_FILTER_FLAG_NEW_LISTENER));
+  Fd listener(confinement.program ? install(seccomp::kProgram, SECCOMP_FILTER_FLAG_NEW_LISTENER)
+                                  : install(seccomp::kPlugin, SECCOMP_FILTER_FLAG_NEW_LISTENER));
   if (!listener.valid()) {
     return errno_error("cannot install the system call filter", errno,
                        "the kernel needs CONFIG_SECCOMP_FILTER, and no other listener around this worker");
@@ -87,7 +88,8 @@ Status try_sandbox() {
   if (mkdir("/freeride-trial", 0700) == 0) return Error{Code::kPermission, "the sandbox's root can be written", ""};
   if (mkdir("freeride-trial", 0700) != 0) return errno_error("the sandbox's scratch folder cannot be written", errno);
   if (getpid() != 1) return Error{Code::kInternal, "the sandbox has no process namespace of its own", ""};
-  if (auto listener = confine_plugin({.on = true, .pids = 0, .saved = {}, .working_dir = {}}); !listener.ok())
+  if (auto listener = confine_plugin({.on = true, .program = false, .pids = 0, .saved = {}, .working_dir = {}});
+      !listener.ok())
     return listener.error();
   return {};
 }

@@ -13,6 +13,7 @@ namespace freeride::runner {
 /// Options of `supervise` that only a sandbox gives.
 struct Confinement {
   bool on = false;
+  bool program = false;     ///< the process may fork and execute others
   int64_t pids = 0;         ///< processes and threads of the sandbox's user, by rlimit; 0: something else limits them
   std::string saved;        ///< folder whose content is copied into the scratch folder first; empty: none
   std::string working_dir;  ///< of the plugin's process; empty: the scratch folder

@@ -1,5 +1,7 @@
 #include "enforcer.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <thread>
@@ -48,7 +50,7 @@ std::optional<int64_t> Enforcer::look_locked(uint32_t& sequence) {
   look.transition = pages::load_acquire(answer_.transition);
   look.state = pages::load_acquire(answer_.state);
   look.last_paused_ns = static_cast<int64_t>(pages::load_relaxed(answer_.last_paused_ns));
-  look.cpu_ns = std::max<int64_t>(0, clock_ns(cpu_clock_));
+  look.cpu_ns = program_ != nullptr ? program_->executed_outside_ns() : std::max<int64_t>(0, clock_ns(cpu_clock_));
   look.now_ns = SteadyClock::now();
   const int64_t suspended_ns = boottime_now() - look.now_ns;
   const auto on_our_clock = [&](uint64_t boottime_ns) -> int64_t {
@@ -58,7 +60,7 @@ std::optional<int64_t> Enforcer::look_locked(uint32_t& sequence) {
   look.orders_until_ns = on_our_clock(pages::load_relaxed(lease_.orders_until_ns));
   look.orders_end_ns = on_our_clock(pages::load_relaxed(lease_.orders_end_ns));
   if (look.state == FREERIDE_STATE_RUNNING || look.transition != FREERIDE_IN_NONE)
-    look.starvation = starvation_of(pid_);
+    look.starvation = starvation_of(program_ != nullptr ? getpid() : pid_);  // of who is to pause it
   const WatchDecision decision = watch_.look(look);
   if (!decision.kill) return decision.look_at_ns;
   // What does not pause, or is slow, may be a process that has said why it ends and is on its way out.
@@ -90,6 +92,11 @@ void Enforcer::process_ended() {
   const std::lock_guard lock(mutex_);
   gone_ = true;
   hear_locked();
+}
+
+void Enforcer::program_ended(const Outcome& outcome) {
+  const std::lock_guard lock(mutex_);
+  if (!first_cause_.has_said()) first_cause_.said(outcome);
 }
 
 Outcome Enforcer::outcome(int status) {

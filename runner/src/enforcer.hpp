@@ -11,6 +11,7 @@
 #include "first_cause.hpp"
 #include "freeride/pages.h"
 #include "lease_watch.hpp"
+#include "program.hpp"
 
 namespace freeride::runner {
 
@@ -23,6 +24,9 @@ class Enforcer {
   /// Pages and `words_fd` (the pipe of the last words, O_NONBLOCK) are the caller's, and stay for ever.
   Enforcer(pid_t pid, const freeride_lease_page& lease, const freeride_answer_page& answer, int words_fd,
            const LeaseWatch& watch);
+
+  /// The process is a program's first: all of its processes count. Before start(); `program` stays for ever.
+  void watch(Program& program) { program_ = &program; }
 
   void start();
 
@@ -41,6 +45,8 @@ class Enforcer {
 
   /// No kill happens after this: the process has ended, its number may go to somebody else.
   void process_ended();
+  /// The supervisor says how a program ended, unless the program's process has said why it never was executed.
+  void program_ended(const Outcome& outcome);
   /// How it ended: `status` as from waitpid. After process_ended().
   Outcome outcome(int status);
 
@@ -54,6 +60,7 @@ class Enforcer {
   const freeride_lease_page& lease_;
   const freeride_answer_page& answer_;
   const int words_fd_;
+  Program* program_ = nullptr;
   clockid_t cpu_clock_;
   std::mutex mutex_;
   LeaseWatch watch_;  ///< under mutex_, as are the next two

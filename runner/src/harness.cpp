@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/files.hpp"
 #include "report.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
@@ -23,7 +24,8 @@ namespace freeride::runner {
 namespace {
 
 // Where the child finds its descriptors; ours are moved out of the way first.
-constexpr int kLeaseFd = 10, kAnswerFd = 11, kLifelineFd = 12, kReportFd = 13, kStateOutFd = 14, kStateInFd = 15;
+constexpr int kLeaseFd = 10, kAnswerFd = 11, kLifelineFd = 12, kReportFd = 13, kStateOutFd = 14, kStateInFd = 15,
+              kProgramFd = 16;
 constexpr int kOutOfTheWay = 64;
 
 Fd moved(Fd fd) {
@@ -36,7 +38,6 @@ std::vector<std::string> arguments(const Harness::Options& options, const std::s
                                         "--answer-fd",   std::to_string(kAnswerFd),
                                         "--lifeline-fd", std::to_string(kLifelineFd),
                                         "--report-fd",   std::to_string(kReportFd),
-                                        "--plugin",      options.plugin,
                                         "--name",        "check",
                                         "--device",      options.device,
                                         "--scratch",     options.scratch,
@@ -48,6 +49,11 @@ std::vector<std::string> arguments(const Harness::Options& options, const std::s
   if (options.state_in_fd >= 0) arguments.insert(arguments.end(), {"--state-in-fd", std::to_string(kStateInFd)});
   if (!options.predicted_pieces_ns.empty())
     arguments.insert(arguments.end(), {"--predicted-pieces-ns", options.predicted_pieces_ns});
+  if (options.program.empty()) {
+    arguments.insert(arguments.end(), {"--plugin", options.plugin});
+  } else {
+    arguments.insert(arguments.end(), {"--program-fd", std::to_string(kProgramFd)});
+  }
   for (const auto& [key, value] : options.params) {
     arguments.insert(arguments.end(), {"--param", key + "=" + value});
   }
@@ -94,6 +100,15 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
   const Fd lease_end = moved(Fd(fcntl(harness->lease_.fd.get(), F_DUPFD_CLOEXEC, 0)));
   const Fd answer_end = moved(std::move(answer->fd));
 
+  Fd program_end;
+  if (!options.program.empty()) {
+    std::string texts;
+    for (const std::string& word : options.program) texts.append(word).push_back('\0');
+    program_end = moved(Fd(memfd_create("program", MFD_CLOEXEC)));
+    if (!program_end.valid() || !write_all(program_end.get(), texts) || lseek(program_end.get(), 0, SEEK_SET) != 0)
+      return errno_error("cannot hand over the program", errno);
+  }
+
   harness->now_.grace_ns = static_cast<uint64_t>(options.grace_ms * kNsPerMs);
   harness->now_.hang_ns = static_cast<uint64_t>(options.hang_ms * kNsPerMs);
   harness->publish();
@@ -112,6 +127,7 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
   posix_spawn_file_actions_adddup2(&actions, report_end.get(), kReportFd);
   posix_spawn_file_actions_adddup2(&actions, state_end.get(), kStateOutFd);
   if (state_in_end.valid()) posix_spawn_file_actions_adddup2(&actions, state_in_end.get(), kStateInFd);
+  if (program_end.valid()) posix_spawn_file_actions_adddup2(&actions, program_end.get(), kProgramFd);
   posix_spawn_file_actions_adddup2(&actions, log_end.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, log_end.get(), STDERR_FILENO);
   const int error = posix_spawn(&harness->supervisor_, program.c_str(), &actions, nullptr, argv.data(), environ);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
@@ -23,6 +24,7 @@ class Harness {
   struct Options {
     std::string runner;  ///< the program; empty: this one
     std::string plugin;
+    std::vector<std::string> program;  ///< instead of a plugin: its name and arguments
     std::string scratch;
     std::string device = "cpu-0";
     std::string purpose = "run";

@@ -12,12 +12,13 @@ namespace freeride::runner {
 
 /// A plain value, made from the command line. Descriptors are the caller's.
 struct Job {
-  std::string plugin;   ///< path
-  std::string task;     ///< name
-  std::string device;   ///< "cpu-N" or a GPU's UUID
-  std::string scratch;  ///< folder
-  Params params;        ///< as given by the user
-  uint64_t steps = 0;   ///< stop after so many; 0: until it finishes or is stopped; profile: as many as it takes
+  std::string plugin;                ///< path; empty: `program`
+  std::vector<std::string> program;  ///< its name and arguments; empty: a plugin
+  std::string task;                  ///< name
+  std::string device;                ///< "cpu-N" or a GPU's UUID
+  std::string scratch;               ///< folder
+  Params params;                     ///< as given by the user
+  uint64_t steps = 0;  ///< stop after so many; 0: until it finishes or is stopped; profile: as many as it takes
   int64_t predicted_step_ns = 0;             ///< from its profile; 0: not known
   std::vector<int64_t> predicted_pieces_ns;  ///< of a step with yield points, by place; empty: there are none
   bool profile = false;                      ///< ends once enough is known, and writes what it was into state_out_fd

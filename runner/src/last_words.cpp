@@ -18,10 +18,11 @@ using policy::VerdictKind;
 
 // What a plugin's process may say of itself. A kill is not among it, nor what only the supervisor or the worker sees.
 constexpr std::pair<VerdictKind, Cause> kMaySay[] = {
-    {VerdictKind::kFinished, Cause::kDone},   {VerdictKind::kFinished, Cause::kSteps},
-    {VerdictKind::kStopped, Cause::kOrder},   {VerdictKind::kFailed, Cause::kTransition},
-    {VerdictKind::kFailed, Cause::kSandbox},  {VerdictKind::kOutOfMemory, Cause::kNoMemory},
-    {VerdictKind::kRejected, Cause::kPlugin}, {VerdictKind::kRejected, Cause::kParameter},
+    {VerdictKind::kFinished, Cause::kDone},      {VerdictKind::kFinished, Cause::kSteps},
+    {VerdictKind::kStopped, Cause::kOrder},      {VerdictKind::kFailed, Cause::kTransition},
+    {VerdictKind::kFailed, Cause::kSandbox},     {VerdictKind::kOutOfMemory, Cause::kNoMemory},
+    {VerdictKind::kRejected, Cause::kPlugin},    {VerdictKind::kRejected, Cause::kProgram},
+    {VerdictKind::kRejected, Cause::kParameter},
 };
 
 }  // namespace

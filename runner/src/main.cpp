@@ -69,9 +69,9 @@ void hide_purpose(int argc, char** argv) {
 }
 
 // Texts that each end with a NUL, appended to `texts`; closes `fd`.
-Status read_params(int fd, std::vector<std::string>& texts) {
+Status read_texts(int fd, const char* what, std::vector<std::string>& texts) {
   const Fd file(fd);
-  auto bytes = read_file(file.get(), "the file of parameters", size_t{1} << 20);
+  auto bytes = read_file(file.get(), what, size_t{1} << 20);
   if (!bytes.ok()) return bytes.error();
   for (size_t begin = 0, end = 0; (end = bytes->find('\0', begin)) != std::string::npos; begin = end + 1)
     texts.push_back(bytes->substr(begin, end - begin));
@@ -99,7 +99,10 @@ int main(int argc, char** argv) {
   supervise_command->add_option("--state-in-fd", job.state_in_fd, "file with the state to go on from");
   supervise_command->add_option("--state-out-fd", job.state_out_fd,
                                 "pipe for the state that a save lease asks for, or for a profile's record");
-  supervise_command->add_option("--plugin", job.plugin, "the plugin's file")->required();
+  supervise_command->add_option("--plugin", job.plugin, "the plugin's file");
+  int program_fd = -1;
+  supervise_command->add_option("--program-fd", program_fd,
+                                "instead of a plugin: file with a program and its arguments, each ended by a NUL");
   supervise_command->add_option("--name", job.task, "the task's name")->required();
   supervise_command->add_option("--device", job.device, "cpu-N or a GPU's UUID")->required();
   supervise_command->add_option("--scratch", job.scratch, "the task's folder")->required();
@@ -155,8 +158,17 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
   if (params_fd >= 0) {
-    if (const Status read = read_params(params_fd, param_texts); !read.ok()) return complain(read.error());
+    if (const Status read = read_texts(params_fd, "the file of parameters", param_texts); !read.ok())
+      return complain(read.error());
   }
+  if (program_fd >= 0) {
+    if (const Status read = read_texts(program_fd, "the file of the program", job.program); !read.ok())
+      return complain(read.error());
+    if (job.program.empty()) return complain({Code::kInvalidArgument, "no program is named", "--program-fd"});
+    job.confinement.program = true;
+  }
+  if (*supervise_command && job.program.empty() == job.plugin.empty())
+    return complain({Code::kInvalidArgument, "supervise runs one plugin, or one program", "--plugin or --program-fd"});
   auto params = parse_params(param_texts);
   if (!params.ok()) return complain(params.error());
 

@@ -15,7 +15,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <ctime>
+#include <optional>
 #include <thread>
 
 #include "confine.hpp"
@@ -25,6 +28,8 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/pages/names.hpp"
 #include "process_tree.hpp"
+#include "program.hpp"
+#include "program_process.hpp"
 #include "report.hpp"
 #include "runner_process.hpp"
 #include "saved_state.hpp"
@@ -65,6 +70,8 @@ struct Session {
   pages::Mapped<const freeride_lease_page> lease;
   pages::Mapped<const freeride_answer_page> answer;
   std::optional<Enforcer> enforcer;
+  pages::Mapped<freeride_answer_page> own_answer;  ///< of a program: the supervisor writes it
+  std::optional<Program> program;
 };
 
 // A line for the task's log, unless its reader has stopped reading.
@@ -95,19 +102,27 @@ struct Waits {
   int process = -1, lifeline = -1, signals = -1;
   int listener_socket = -1;  ///< brings the listener
   int words = -1;            ///< the last words
+  int children = -1;         ///< signals of children that have ended
 };
 
+// Reaps what a program has orphaned, which is ours by now. `root`, its first process, is left to who asks how it ended.
+void reap_orphans(pid_t root) {
+  for (;;) {
+    siginfo_t info{};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0 || info.si_pid == root) return;
+    waitpid(info.si_pid, nullptr, WNOHANG);
+  }
+}
+
 // Blocks until the plugin's process has ended, of itself or because we made it.
-void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride_answer_page& answer) {
+void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride_answer_page& answer,
+                  Program* program) {
   Fd listener;
-  pollfd waits[5] = {{on.process, POLLIN, 0},
-                     {on.lifeline, POLLIN, 0},
-                     {on.signals, POLLIN, 0},
-                     {on.listener_socket, POLLIN, 0},
-                     {on.words, POLLIN, 0}};
+  pollfd waits[6] = {{on.process, POLLIN, 0},         {on.lifeline, POLLIN, 0}, {on.signals, POLLIN, 0},
+                     {on.listener_socket, POLLIN, 0}, {on.words, POLLIN, 0},    {on.children, POLLIN, 0}};
   int timeout_ms = -1;
   while ((waits[0].revents & POLLIN) == 0) {
-    const int ready = poll(waits, 5, timeout_ms);
+    const int ready = poll(waits, 6, timeout_ms);
     if (ready < 0 && errno != EINTR) {
       enforcer.kill(lost());
       return;
@@ -131,14 +146,24 @@ void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride
       enforcer.words_came();
       waits[4].fd = -1;  // only the first ones count
     }
+    if (ready > 0 && (waits[5].revents & POLLIN) != 0) {
+      signalfd_siginfo ignored{};
+      while (read(on.children, &ignored, sizeof(ignored)) > 0) {
+      }
+      reap_orphans(pid);
+    }
     if (ready > 0 && (waits[2].revents & POLLIN) != 0) {
       signalfd_siginfo info{};
       const ssize_t length = read(on.signals, &info, sizeof(info));
       if (length != static_cast<ssize_t>(sizeof(info))) continue;
       enforcer.stop_requested();
-      // To the main thread: it is the one that sleeps on the lease page.
-      syscall(SYS_tgkill, pid, pid, stop_signal());
-      ::kill(pid, SIGCONT);
+      if (program != nullptr) {
+        program->stop_now();
+      } else {
+        // To the main thread: it is the one that sleeps on the lease page.
+        syscall(SYS_tgkill, pid, pid, stop_signal());
+        ::kill(pid, SIGCONT);
+      }
     } else if (ready != 0 && timeout_ms < 0) {
       continue;
     }
@@ -169,14 +194,40 @@ Status bring_back(const std::string& saved, const std::string& scratch) {
                "remove some of it, or give the worker a larger --scratch-bytes"};
 }
 
+// The process has ended: sweeps up, and says how.
+Outcome end_of(pid_t pid, Enforcer& enforcer, const Program* program) {
+  enforcer.process_ended();
+  // Its group is killed before it is reaped: until then its number belongs to nobody else.
+  siginfo_t info{};
+  waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT);
+  kill(-pid, SIGKILL);
+  int status = 0;
+  rusage usage{};
+  wait4(pid, &status, 0, &usage);
+  if (program != nullptr) {
+    if (const auto ended = program_outcome(status, program->ending())) enforcer.program_ended(*ended);
+  }
+  Outcome outcome = enforcer.outcome(status);
+  const int left_behind = kill_descendants(kReapMs);
+  outcome.processes_left = static_cast<uint32_t>(std::max(0, left_behind));
+  const std::string whose = program == nullptr ? "the plugin" : "the program";
+  if (left_behind > 0)
+    warn("warn " + std::to_string(left_behind) + " process(es) that " + whose + " had left behind were killed\n");
+  if (left_behind < 0) warn("error processes that " + whose + " had left behind could not be killed\n");
+  outcome.peak_resident_bytes = static_cast<int64_t>(usage.ru_maxrss) * 1024;
+  return outcome;
+}
+
 }  // namespace
 
 Status supervise(const Job& job, const Channels& channels, const Limits& limits) {
-  auto lease = pages::map_page<freeride_lease_page>(channels.lease_fd);
+  // The worker, which everything here obeys, is its maker. A program's processes on a GPU open it by its name.
+  auto lease = job.program.empty() ? pages::map_page<freeride_lease_page>(channels.lease_fd)
+                                   : pages::map_trusted_lease(channels.lease_fd);
   if (!lease.ok()) return lease.error();
   auto answer = pages::map_page<freeride_answer_page>(channels.answer_fd);
   if (!answer.ok()) return answer.error();
-  Session& session = *new Session{std::move(*lease), std::move(*answer), {}};
+  Session& session = *new Session{std::move(*lease), std::move(*answer), {}, {}, {}};
   signal(SIGPIPE, SIG_IGN);
   const Report report(channels.report_fd);
   const bool confined = job.confinement.on;
@@ -195,6 +246,17 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
     listener_socket.reset(sockets[0]);
     listener_child.reset(sockets[1]);
   }
+  const bool is_program = !job.program.empty();
+  Fd gate, gate_child;
+  if (is_program) {
+    if (auto s = take(session.own_answer, pages::map_page_writable<freeride_answer_page>(channels.answer_fd)); !s.ok())
+      return s;
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
+      return errno_error("cannot make a socket", errno);
+    gate.reset(sockets[0]);
+    gate_child.reset(sockets[1]);
+  }
   int pipe_fds[2];
   if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0) return errno_error("cannot make a pipe", errno);
   const Fd words_in(pipe_fds[0]);
@@ -209,6 +271,19 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   // its worker orders by the lease page. There they stay blocked, and nobody looks at them.
   const Fd signal_fd(confined ? -1 : signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!confined && !signal_fd.valid()) return errno_error("cannot make a signalfd", errno);
+  Fd children_fd;
+  if (is_program) {
+    struct sigaction ends_only {};
+    ends_only.sa_handler = SIG_DFL;
+    ends_only.sa_flags = SA_NOCLDSTOP;
+    sigaction(SIGCHLD, &ends_only, nullptr);
+    sigset_t children;
+    sigemptyset(&children);
+    sigaddset(&children, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &children, nullptr);
+    children_fd.reset(signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!children_fd.valid()) return errno_error("cannot make a signalfd", errno);
+  }
   adopt_descendants();
 
   // On a GPU the worker stops and continues the process.
@@ -231,6 +306,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor) _exit(EXIT_FAILURE);  // it died before that held
+    if (is_program) run_program(job, words_out.get(), listener_child.get(), gate_child.get());
     Job childs = job;
     childs.state_in_fd = state_child.get();
     run_child(std::move(childs), *session.lease, channels.answer_fd, words_out.get(), listener_child.get(),
@@ -239,6 +315,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   words_out.reset();
   listener_child.reset();
   state_child.reset();
+  gate_child.reset();
   if (auto s = confined ? confine_supervisor() : Status(); !s.ok()) {
     kill(pid, SIGKILL);
     kill_descendants(kReapMs);
@@ -259,29 +336,36 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   }
   Enforcer& enforcer = session.enforcer.emplace(pid, *session.lease, *session.answer, words_in.get(),
                                                 LeaseWatch(limits, by_cpu_clock, usable_cores(), started_ns));
+  if (is_program) {
+    Program::Links links{*session.lease, *session.own_answer};
+    links.pid = pid;
+    links.gate_fd = gate.get();
+    links.words_fd = words_in.get();
+    links.state_fd = job.state_out_fd;
+    links.cores = usable_cores();
+    enforcer.watch(session.program.emplace(links, confined, started_ns));
+  }
   enforcer.start();
-  if (by_cpu_clock) start_thawing(pid, *session.lease, *thaw);
+  if (by_cpu_clock && !is_program) start_thawing(pid, *session.lease, *thaw);
   if (state_socket.valid()) start_sending_state(job.state_in_fd, std::move(state_socket));
-  wait_for_end(pid, {pid_fd.get(), channels.lifeline_fd, signal_fd.get(), listener_socket.get(), words_in.get()},
-               enforcer, *session.answer);
-
-  enforcer.process_ended();
-  // Its group is killed before it is reaped: until then its number belongs to nobody else.
-  siginfo_t info{};
-  waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT);
-  kill(-pid, SIGKILL);
-  int status = 0;
-  rusage usage{};
-  wait4(pid, &status, 0, &usage);
-  Outcome outcome = enforcer.outcome(status);
-  const int left_behind = kill_descendants(kReapMs);
-  outcome.processes_left = static_cast<uint32_t>(std::max(0, left_behind));
-  if (left_behind > 0)
-    warn("warn " + std::to_string(left_behind) + " process(es) that the plugin had left behind were killed\n");
-  if (left_behind < 0) warn("error processes that the plugin had left behind could not be killed\n");
-  outcome.peak_resident_bytes = static_cast<int64_t>(usage.ru_maxrss) * 1024;
-  report.verdict(outcome);
-  return {};
+  const Waits waits{pid_fd.get(),          channels.lifeline_fd, signal_fd.get(),
+                    listener_socket.get(), words_in.get(),       children_fd.get()};
+  Program* const program = is_program ? &*session.program : nullptr;
+  const auto see_it_end = [&] {
+    wait_for_end(pid, waits, enforcer, *session.answer, program);
+    report.verdict(end_of(pid, enforcer, program));
+  };
+  if (program == nullptr) {
+    see_it_end();
+    return {};
+  }
+  // This thread is the one whose wait for a core counts, so it is the one that stops and continues the program.
+  std::thread([&] {
+    see_it_end();
+    fflush(nullptr);
+    _exit(EXIT_SUCCESS);
+  }).detach();
+  program->run();
 }
 
 }  // namespace freeride::runner

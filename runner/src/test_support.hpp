@@ -32,10 +32,8 @@ inline std::string plugin(const std::string& name) {
 
 class TempDir {
  public:
-  TempDir() {
-    char text[] = "/tmp/freeride-runner-test-XXXXXX";
-    REQUIRE(mkdtemp(text) != nullptr);
-    path_ = text;
+  explicit TempDir(const std::string& below = "/tmp") : path_(below + "/freeride-runner-test-XXXXXX") {
+    REQUIRE(mkdtemp(path_.data()) != nullptr);
   }
   ~TempDir() {
     std::error_code ignored;

@@ -25,8 +25,8 @@ class System(system.System):
     """Every process it started is gone when it ends; logs are printed if the test failed. `first`: a context in which
     busy others starve no side task."""
 
-    def __init__(self, build=BUILD, first=first_on_the_processors, env=None):
-        super().__init__(Tree.of_build(build), job="gpt", env=env)
+    def __init__(self, build=BUILD, first=first_on_the_processors, env=None, outside_tmp=False):
+        super().__init__(Tree.of_build(build), job="gpt", env=env, outside_tmp=outside_tmp)
         self._first, self._entered, self._recorder = first, contextlib.ExitStack(), None
 
     def __enter__(self):

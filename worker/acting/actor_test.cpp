@@ -44,10 +44,11 @@ struct Rig {
     waits.clear();
     return actor.step(now(), waits);
   }
-  FakeTask& add(bool initialised = true) {
+  FakeTask& add(bool initialised = true, bool program = false) {
     const uint64_t id = tasks.size() + 1;
     tasks.push_back(std::make_unique<FakeTask>(id, processes));
     FakeTask& task = *tasks.back();
+    task.source()->program = program;
     actor.add_task(task.source());
     actor.set_process(id, task.pid(), nullptr);
     if (initialised) task.initialised(now());
@@ -776,6 +777,55 @@ TEST_CASE("counters that lie give no more harvest than bubble and CPU time", "[a
   ends = rig.drain(ActEvent::Kind::kBubbleEnd);
   REQUIRE(ends.size() == 1);
   CHECK(ends[0].harvested_ns == 0);
+}
+
+TEST_CASE("a program is judged by what its supervisor says that it has executed outside of leases", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add(true, true);
+  // The clock of its first process stands still or races: it is only one of many.
+  rig.processes.cpu[task.pid()] = 5;
+  rig.rank.begin(rig.now());
+  rig.step();
+  task.start(rig.now());
+  rig.clock.tick(6 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  // All are stopped 2 ms later, and 1 ms of that was executed.
+  rig.clock.tick(2 * kMs);
+  task.step_done(rig.now(), 0);
+  task.pause(rig.now());
+  task.answer().last_paused_cpu_ns = kMs;
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].harvested_ns == 6 * kMs);
+  CHECK(ends[0].overrun_ns == kMs);
+  rig.processes.cpu[task.pid()] = 1000 * kMs;
+  rig.clock.tick(2000 * kMs);
+  rig.step();
+  CHECK_FALSE(task.killed());
+  // Nobody signals it from here while it is paused; its supervisor does.
+  CHECK(rig.processes.stopped.empty());
+  // One of its processes executes between leases.
+  task.answer().last_paused_cpu_ns = 1000 * kMs;
+  rig.clock.tick(2000 * kMs);
+  rig.step();
+  CHECK(task.killed());
+  CHECK(task.source()->killed_verdict.kind == policy::VerdictKind::kOverran);
+}
+
+TEST_CASE("a program that is to end has a save lease, and no other", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add(true, true);
+  rig.step();
+  rig.actor.set_order(task.source()->id, FREERIDE_ORDER_END, rig.now());
+  rig.actor.ask_to_save(task.source()->id, true);
+  rig.step();
+  CHECK(task.lease().order == FREERIDE_ORDER_END);
+  CHECK(task.lease().kind == FREERIDE_LEASE_SAVE);
+  rig.actor.set_order(task.source()->id, FREERIDE_ORDER_STOP, rig.now());
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  CHECK(task.lease().order == FREERIDE_ORDER_STOP);
 }
 
 TEST_CASE("a bubble page of garbage opens nothing and costs bounded work", "[actor]") {

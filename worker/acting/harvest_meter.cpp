@@ -33,7 +33,8 @@ int64_t HarvestMeter::leave_window(int64_t end_ns, int64_t longest_ns, bool meas
   const int64_t cpu_now_ns = process_.cpu_ns();
   int64_t harvested_ns = answers_.in_steps_ns(end_ns) - steps_at_entry_ns_;
   // Where execution can be told from waiting, a step's time is not more than what was executed.
-  if (cpu_now_ns >= 0 && cpu_at_entry_ns_ >= 0) {
+  // A program's time under leases is its supervisor's word, and its clock is of what it executed outside of them.
+  if (!source_.program && cpu_now_ns >= 0 && cpu_at_entry_ns_ >= 0) {
     harvested_ns = std::min(harvested_ns, cpu_now_ns - cpu_at_entry_ns_);
   }
   harvested_ns = std::clamp<int64_t>(harvested_ns, 0, std::max<int64_t>(0, longest_ns));

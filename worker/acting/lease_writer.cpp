@@ -100,7 +100,7 @@ bool LeaseWriter::given_back() const {
 
 LeaseKind LeaseWriter::wanted(bool paused) const {
   if (kind() != LeaseKind::kNone) return LeaseKind::kNone;
-  const bool to_pause = lease_.order == FREERIDE_ORDER_PAUSE;
+  const bool to_pause = lease_.order == FREERIDE_ORDER_PAUSE || lease_.order == FREERIDE_ORDER_END;
   if (save_wanted_ && to_pause && paused && answers_.state == FREERIDE_STATE_PAUSED && !answers_.executing)
     return LeaseKind::kSave;
   const bool ordered = lease_.order == FREERIDE_ORDER_RUN || (init_paused_ && to_pause);

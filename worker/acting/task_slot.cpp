@@ -12,7 +12,8 @@ using policy::LeaseKind;
 
 TaskSlot::TaskSlot(std::shared_ptr<TaskSource> shared, const TaskLimits& limits, Processes& processes)
     : source(std::move(shared)),
-      process(processes, limits.by_cpu_clock),
+      supervised(*source, processes),
+      process(source->program ? supervised : processes, limits.by_cpu_clock),
       lease(*source, answers, limits.grace_ns, limits.hang_ns),
       kills(*source, answers, lease, process, limits),
       harvest(*source, answers, process, limits.by_cpu_clock),

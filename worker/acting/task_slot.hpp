@@ -9,6 +9,7 @@
 #include "acting/kill_watch.hpp"
 #include "acting/lease_writer.hpp"
 #include "acting/processes.hpp"
+#include "acting/supervised_processes.hpp"
 #include "acting/task_source.hpp"
 #include "acting/why_note.hpp"
 #include "freeride/policy/lease.hpp"
@@ -23,6 +24,7 @@ struct TaskSlot {
 
   const std::shared_ptr<TaskSource> source;
   Answers answers{*source};
+  SupervisedProcesses supervised;  ///< of a program
   TaskProcess process;
   LeaseWriter lease;
   KillWatch kills;

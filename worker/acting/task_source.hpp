@@ -17,7 +17,9 @@ struct TaskSource {
   uint64_t content = 0;  ///< names its plugin's content
   pages::Mapped<freeride_lease_page> lease;
   pages::Mapped<const freeride_answer_page> answer;
-  bool profile = false;  ///< where there is no training, wants a profile lease instead of an init lease
+  bool profile = false;                ///< where there is no training, wants a profile lease instead of an init lease
+  bool program = false;                ///< of processes that only its supervisor knows, see SupervisedProcesses
+  std::atomic<int> supervisor_pid{0};  ///< of a program, in this process's namespace; written by the main thread
   bool when_idle = false;
   int32_t priority = 0;
   int64_t predicted_ns = 0;  ///< of a step, from its profile; 0: not known

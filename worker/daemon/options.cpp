@@ -77,4 +77,33 @@ Result<std::string> find_runner(const std::string& given) {
                "name it with --runner"};
 }
 
+Result<std::string> find_shim(const std::string& given) {
+  constexpr const char* kName = "libfreeride_shim.so";
+  if (!given.empty()) {
+    if (access(given.c_str(), R_OK) == 0) return std::filesystem::absolute(given).string();
+    return Error{Code::kNotFound, "there is no library " + given, "correct --shim"};
+  }
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  for (const auto& file : {program.parent_path() / kName, program.parent_path().parent_path() / "lib" / kName,
+                           program.parent_path().parent_path() / "lib/freeride" / kName}) {
+    if (std::filesystem::exists(file, error)) return file.string();
+  }
+  return std::string();
+}
+
+std::vector<std::string> find_drivers(const std::vector<std::string>& folders) {
+  std::vector<std::string> all{
+      "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib",
+      "/usr/local/cuda/lib64",     "/usr/local/cuda/compat"};
+  all.insert(all.end(), folders.begin(), folders.end());
+  std::vector<std::string> found;
+  for (const std::string& folder : all) {
+    std::error_code error;
+    const std::string file = std::filesystem::canonical(folder + "/libcuda.so.1", error).string();
+    if (!error && std::find(found.begin(), found.end(), file) == found.end()) found.push_back(file);
+  }
+  return found;
+}
+
 }  // namespace freeride::worker

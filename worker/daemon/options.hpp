@@ -46,4 +46,10 @@ Status check_device(const std::string& device);
 /// was looked for.
 Result<std::string> find_runner(const std::string& given);
 
+/// What gates programs on a GPU: `given`, else libfreeride_shim.so beside this program or in the lib folder next to it.
+/// "": there is none. Errors: kNotFound (`given` is not there).
+Result<std::string> find_shim(const std::string& given);
+/// Where libcuda.so.1 is in the system's library folders and in `folders`: files without links, each once.
+std::vector<std::string> find_drivers(const std::vector<std::string>& folders);
+
 }  // namespace freeride::worker

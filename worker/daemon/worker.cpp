@@ -89,6 +89,11 @@ Status Worker::open() {
   if (auto device = check_device(options_.device); !device.ok()) return device;
   auto runner = find_runner(options_.sandbox.runner);
   if (!runner.ok()) return runner.error();
+  if (!options_.cpu_device()) {
+    if (auto s = take(options_.shim, find_shim(options_.shim)); !s.ok()) return s;
+    options_.drivers = find_drivers(options_.sandbox.library_dirs);
+    options_.pages_dir = options_.paths.run_dir / "pages";
+  }
   utsname name{};
   uname(&name);
   host_ = name.nodename;
@@ -389,6 +394,7 @@ bus::RegisterWorker Worker::registration() {
   registration.device = options_.device;
   registration.device_model = gpu_ == nullptr ? cpu_model() : gpu_->model();
   registration.sandbox = sandbox_->name();
+  registration.programs = runs_programs();
   registration.file_users = options_.sandbox.users_of_all_hosts ? "all" : "own";
   registration.pid = static_cast<uint32_t>(getpid());
   registration.memory_bytes = capacity_bytes();
@@ -543,6 +549,11 @@ void Worker::end_expired() {
   }
 }
 
+// On a GPU nothing but the shim keeps them within their leases.
+bool Worker::runs_programs() const {
+  return gpu_ == nullptr || (!options_.shim.empty() && !options_.drivers.empty());
+}
+
 Status Worker::on_create(const bus::CreateTask& spec) {
   if (!is_task_name(spec.task)) {
     return Error{Code::kInvalidArgument, in_quotes(spec.task) + " is no task name", kTaskNameRule};
@@ -552,6 +563,10 @@ Status Worker::on_create(const bus::CreateTask& spec) {
   }
   if (!is_sha256(spec.sha256))
     return Error{Code::kInvalidArgument, "task " + spec.task + " names no plugin content", ""};
+  if (!spec.program.empty() && (!runs_programs() || spec.purpose != "run")) {
+    return Error{Code::kInvalidArgument, "worker " + id_ + " cannot run the program of task " + spec.task,
+                 "on a GPU it needs libfreeride_shim.so (--shim) and the driver's libcuda.so.1"};
+  }
   if (shutdown_->begun()) return Error{Code::kUnavailable, "worker " + id_ + " is going down", ""};
   if (draining_->on()) return Error{Code::kUnavailable, "worker " + id_ + " is drained", "freeride-ctl uncordon"};
   const auto it = tasks_.find(spec.task);
@@ -714,6 +729,13 @@ SideTask* Worker::live_task(uint64_t id) {
 
 void Worker::launch(SideTask& made) {
   const uint64_t id = made.id();
+  if (!made.spec().program.empty()) {
+    launches_->run([] {},
+                   [this, id] {
+                     if (live_task(id) != nullptr) give_files(id, {});
+                   });
+    return;
+  }
   Contents::Request request;
   request.sha256 = made.spec().sha256;
   request.wanted = [this, id] { return live_task(id) != nullptr; };

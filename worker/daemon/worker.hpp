@@ -74,6 +74,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   void registered() override;
   void on_plan(const bus::WorkerPlan& plan) override;
   Status on_create(const bus::CreateTask& spec) override;
+  bool runs_programs() const;
   Status on_replace(const bus::ReplaceTask& replace) override;
   Status on_order(const bus::TaskOrder& order) override;
   Result<bus::LogReply> on_log(const bus::GetLog& wish) override;
@@ -119,7 +120,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   void begin_stop();
   void stop_when_idle();
 
-  const Options options_;
+  Options options_;
   std::string host_, id_, incarnation_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<ActingThread> acting_;

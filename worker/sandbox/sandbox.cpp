@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
+#include <system_error>
 
 #include "freeride/base/log.hpp"
 #include "sandbox/sandbox_child.hpp"
@@ -75,6 +77,20 @@ class NoSandbox final : public Sandbox {
     plan.argv.insert(plan.argv.end(), request.args.begin(), request.args.end());
     std::map<std::string, std::string> set = request.grants.own_env;
     for (const auto& [key, value] : request.grants.env) set[key] = value;
+    if (const ShimGrant& shim = request.grants.shim; !shim.library.empty()) {
+      // Nothing is mounted here: a folder that is searched before the system's has the library under the driver's name.
+      const std::string folder = shim.shim_page + ".lib", link = folder + "/libcuda.so.1";
+      std::error_code error;
+      std::filesystem::create_directories(folder, error);
+      std::filesystem::remove(link, error);
+      std::filesystem::create_symlink(shim.library, link, error);
+      if (error) return errno_error("cannot make " + link, error.value());
+      const char* before = std::getenv("LD_LIBRARY_PATH");  // NOLINT(concurrency-mt-unsafe): nobody sets any
+      set["LD_LIBRARY_PATH"] = folder + (before == nullptr ? "" : std::string(":") + before);
+      set["FREERIDE_SHIM_REAL"] = shim.drivers.front();
+      set["FREERIDE_LEASE_PAGE"] = shim.lease_page;
+      set["FREERIDE_SHIM_PAGE"] = shim.shim_page;
+    }
     if (!set.empty()) {
       plan.own_env = true;
       for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -33,6 +33,14 @@ struct FileUser {
   std::vector<gid_t> groups;  ///< all of them
 };
 
+/// What keeps a program's work on a GPU within its leases: a library in the place of the driver's, and its pages.
+struct ShimGrant {
+  std::string library;  ///< on the host; empty: there is none
+  std::vector<std::string>
+      drivers;  ///< libcuda.so.1, wherever it is found, without links: the library takes their place
+  std::string lease_page, shim_page;  ///< files on the host: read-only, writable
+};
+
 /// What one task may use beyond what every task has: its GPU and its MPS server. The one place where such things are
 /// added.
 struct SandboxGrants {
@@ -45,6 +53,7 @@ struct SandboxGrants {
   FileUser data_user;                      ///< under whose rights they are used
   std::map<std::string, std::string> own_env;  ///< that the submitter has set; `env` goes before it
   std::string working_dir;                     ///< inside; empty: the scratch folder
+  ShimGrant shim;                              ///< of a program on a GPU
   std::string limits;                          ///< for people: what is held beside what the sandbox says of itself
 };
 
@@ -61,6 +70,7 @@ struct SandboxRequest {
   std::vector<int> keep_fds;      ///< stay open under their numbers; everything else is close-on-exec
   int output_fd = -1;             ///< becomes stdout and stderr
   std::string plugin;             ///< file; empty: none
+  bool program = false;           ///< it may execute the system's programs
   std::string scratch;            ///< the task's folder on the host
   std::vector<int> cores;         ///< empty: all
   CpuPriority priority = CpuPriority::kOrdinary;

@@ -42,12 +42,23 @@ constexpr const char* kRunner = "/freeride/freeride-runner";
 constexpr const char* kPlugins = "/freeride/plugin/";
 constexpr const char* kSaved = "/freeride/saved";
 constexpr const char* kScratch = "/scratch";
+constexpr const char* kRealDriver = "/freeride/libcuda-real.so.1";
+constexpr const char* kLeasePage = "/freeride/lease-page";
+constexpr const char* kShimPage = "/freeride/shim-page";
 constexpr const char* kUser = "freeride";
 // The system's libraries, and what the loader finds them by. No programs.
 constexpr std::array<const char*, 9> kLibraries{"/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32", "/usr/local/lib",
                                                 "/lib",     "/lib64",     "/lib32",     "/libx32"};
 constexpr std::array<const char*, 5> kLoaderFiles{"/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime",
                                                   "/usr/share/zoneinfo", "/usr/local/cuda/lib64"};
+// What a program may execute, and the files that system programs have with them.
+constexpr std::array<const char*, 10> kPrograms{"/usr/bin",   "/usr/sbin",       "/usr/local/bin", "/usr/local/sbin",
+                                                "/bin",       "/sbin",           "/usr/libexec",   "/usr/include",
+                                                "/usr/share", "/usr/local/share"};
+constexpr std::array<const char*, 8> kProgramFiles{"/etc/ssl",        "/etc/ca-certificates", "/etc/python3",
+                                                   "/etc/perl",       "/etc/fonts",           "/etc/magic",
+                                                   "/etc/mime.types", "/etc/terminfo"};
+constexpr const char* kProgramPath = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 // What a task inherits of the worker's environment.
 constexpr std::array<const char*, 12> kPassed{"OMP_",  "GOMP_",  "KMP_",  "OPENBLAS_",
                                               "MKL_",  "LANG",   "LC_",   "TZ",
@@ -77,6 +88,7 @@ std::string last_line(const std::string& text, const std::string& with) {
 struct Facts {
   std::string text;
   int64_t memory_bytes = 0, scratch_bytes = 0, pids = 0;
+  bool program = false;
   std::string saved;                 ///< folder on the host
   ino_t saved_id = 0;                ///< of that folder when the task started
   std::vector<std::string> visible;  ///< paths of the host that are there inside, and the sandbox's own
@@ -121,7 +133,11 @@ class BubblewrapHold final : public Hold {
       return;
     }
     if (verdict.kind == VerdictKind::kFailed || verdict.kind == VerdictKind::kRejected) {
-      if (const std::string path = hidden_path(verdict.message, facts_.visible); !path.empty()) {
+      std::string path = hidden_path(verdict.message, facts_.visible);
+      // A program says it in its log, in these words of the C library.
+      if (path.empty() && facts_.program && verdict.cause == policy::Cause::kExit)
+        path = hidden_path(last_line(log_tail, "No such file or directory"), facts_.visible);
+      if (!path.empty()) {
         verdict.message += "; its sandbox does not show " + path + " of the host: load it with --read " + path +
                            ", or --write; the worker's --data says below which folders";
       }
@@ -249,6 +265,7 @@ Result<Fd> file_of(const std::string& text) {
 std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) const {
   std::map<std::string, std::string> all{
       {"HOME", kScratch}, {"TMPDIR", kScratch}, {"PATH", "/nonexistent"}, {"USER", kUser}, {"LOGNAME", kUser}};
+  if (request.program) all["PATH"] = kProgramPath;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const bool passed =
@@ -261,6 +278,11 @@ std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) 
   if (!libraries.empty()) all["LD_LIBRARY_PATH"] = libraries;
   for (const auto& [key, value] : request.grants.own_env) all[key] = value;
   for (const auto& [key, value] : request.grants.env) all[key] = value;
+  if (!request.grants.shim.library.empty()) {
+    all["FREERIDE_SHIM_REAL"] = kRealDriver;
+    all["FREERIDE_LEASE_PAGE"] = kLeasePage;
+    all["FREERIDE_SHIM_PAGE"] = kShimPage;
+  }
   if (!libraries.empty() && request.grants.env.count("LD_LIBRARY_PATH") != 0) all["LD_LIBRARY_PATH"] += ":" + libraries;
   std::vector<std::string> list;
   for (const auto& [key, value] : all) list.push_back(std::string(key).append("=").append(value));
@@ -347,6 +369,7 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   Facts facts;
   facts.memory_bytes = request.memory_limit_bytes;
   facts.pids = options_.pids;
+  facts.program = request.program;
   facts.scratch_bytes = options_.scratch_bytes;
   if (facts.memory_bytes > 0) facts.scratch_bytes = std::min(facts.scratch_bytes, facts.memory_bytes);
   facts.saved = request.scratch;
@@ -413,7 +436,9 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   add({"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"});
   if (!request.grants.network) add({"--unshare-net"});
   add({"--die-with-parent", "--as-pid-1", "--hostname", "sandbox"});
-  for (const char* path : kLibraries) {
+  std::vector<const char*> shown{kLibraries.begin(), kLibraries.end()};
+  if (request.program) shown.insert(shown.end(), kPrograms.begin(), kPrograms.end());
+  for (const char* path : shown) {
     struct stat info {};
     if (lstat(path, &info) != 0) continue;
     std::error_code error;
@@ -424,6 +449,9 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     }
   }
   for (const char* path : kLoaderFiles) add({"--ro-bind-try", path, path});
+  if (request.program) {
+    for (const char* path : kProgramFiles) add({"--ro-bind-try", path, path});
+  }
   add({"--ro-bind-data", std::to_string(passwd->get()), "/etc/passwd"});
   add({"--ro-bind-data", std::to_string(groups->get()), "/etc/group"});
   if (request.grants.network) {
@@ -460,6 +488,12 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   if (saved) bind("--ro-bind", request.scratch, kSaved);
   for (const std::string& path : request.grants.files) bind("--ro-bind", path, path);
   for (const std::string& path : request.grants.folders) bind("--bind", path, path);
+  if (const ShimGrant& shim = request.grants.shim; !shim.library.empty()) {
+    bind("--ro-bind", shim.drivers.front(), kRealDriver);  // before its own place is taken
+    for (const std::string& path : shim.drivers) bind("--ro-bind", shim.library, path);
+    bind("--ro-bind", shim.lease_page, kLeasePage);
+    bind("--bind", shim.shim_page, kShimPage);
+  }
   for (const std::string& path : request.grants.devices) bind("--dev-bind", path, path);
   add({"--remount-ro", "/dev", "--remount-ro", "/", "--chdir", kScratch, "--", kRunner});
   argv.insert(argv.end(), verb.begin(), verb.end());
@@ -470,13 +504,14 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     if (cgroup == nullptr || !cgroup->limits_pids()) add({"--pids=" + std::to_string(options_.pids)});
     argv.insert(argv.end(), request.args.begin() + 1, request.args.end());  // [0] is the verb
   }
-  facts.visible = {kLibraries.begin(), kLibraries.end()};
+  facts.visible = {shown.begin(), shown.end()};
+  if (request.program) facts.visible.insert(facts.visible.end(), kProgramFiles.begin(), kProgramFiles.end());
   facts.visible.insert(facts.visible.end(), kLoaderFiles.begin(), kLoaderFiles.end());
   facts.visible.insert(facts.visible.end(), {kScratch, "/freeride", "/proc", "/dev"});
   for (const auto& file : request.grants.data) facts.visible.push_back(file.target);
-  for (const auto* shown :
+  for (const auto* more :
        {&options_.library_dirs, &request.grants.files, &request.grants.folders, &request.grants.devices})
-    facts.visible.insert(facts.visible.end(), shown->begin(), shown->end());
+    facts.visible.insert(facts.visible.end(), more->begin(), more->end());
   auto child = spawn(plan);
   if (!child.ok()) return child.error();
   facts.text = describe(cgroup.get(), facts, identity.uid, request.grants.network);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,15 +25,25 @@ namespace {
 
 // The supervisor's side of what joins it to this worker; this process's copies go with it.
 struct FarEnds {
-  Fd lease, answer, lifeline, report, output, state, params;
+  Fd lease, answer, lifeline, report, output, state, params, program;
 };
+
+constexpr off_t kShimPageBytes = 4096;
 
 bool is_profile(const bus::CreateTask& spec) {
   return spec.purpose == "profile";
 }
 
 Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far) {
-  auto lease = pages::create_page<freeride_lease_page>(true);
+  const bool named = !request.spec.program.empty() && !request.options.cpu_device();
+  if (named) {
+    if (auto s = launched.files.name(request.options.pages_dir, request.options.device, request.id); !s.ok()) return s;
+    // Nothing but counters for people: whoever the task's user is may write it.
+    const Fd shim(open(launched.files.shim.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!shim.valid() || ftruncate(shim.get(), kShimPageBytes) != 0 || fchmod(shim.get(), 0666) != 0)
+      return errno_error("cannot make " + launched.files.shim, errno);
+  }
+  auto lease = named ? pages::create_lease_file(launched.files.lease) : pages::create_page<freeride_lease_page>(true);
   if (!lease.ok()) return lease.error();
   auto answer = pages::create_page<freeride_answer_page>(false);
   if (!answer.ok()) return answer.error();
@@ -45,6 +56,7 @@ Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far
   source->lease = std::move(lease->page);
   source->answer = std::move(*answer_view);
   source->profile = is_profile(spec);
+  source->program = !spec.program.empty();
   source->when_idle = spec.when_idle || is_profile(spec);  // begun beside a training that ends, it goes on
   source->priority = spec.priority;
   source->predicted_ns = std::max<int64_t>(0, spec.predicted_step_ns);
@@ -97,6 +109,17 @@ Status make_params(const LaunchRequest& request, Fd& file) {
   return {};
 }
 
+// So are arguments, until the program itself shows them.
+Status make_program(const LaunchRequest& request, Fd& file) {
+  if (request.spec.program.empty()) return {};
+  std::string words;
+  for (const std::string& word : request.spec.program) words.append(word).push_back('\0');
+  file.reset(memfd_create("freeride-program", MFD_CLOEXEC));
+  if (!file.valid() || !write_all(file.get(), words) || lseek(file.get(), 0, SEEK_SET) != 0)
+    return errno_error("cannot hand over the program's arguments", errno);
+  return {};
+}
+
 // The command line of the supervisor, and which descriptors it inherits.
 void add_arguments(const LaunchRequest& request, const InsidePaths& inside, const FarEnds& far, SandboxRequest& start) {
   const bus::CreateTask& spec = request.spec;
@@ -116,7 +139,11 @@ void add_arguments(const LaunchRequest& request, const InsidePaths& inside, cons
   hand_over("report-fd", far.report);
   hand_over("state-out-fd", far.state);
   if (!is_profile(spec) && request.state_in.valid()) hand_over("state-in-fd", request.state_in);
-  add("plugin", inside.plugin);
+  if (far.program.valid()) {
+    hand_over("program-fd", far.program);
+  } else {
+    add("plugin", inside.plugin);
+  }
   add("name", spec.task);
   add("device", request.options.device);
   add("scratch", inside.scratch);
@@ -154,6 +181,27 @@ Result<std::string> add_environment(const std::filesystem::path& plugin, const b
   return python->executable.string();
 }
 
+void PageFiles::remove() {
+  if (lease.empty()) return;
+  std::error_code ignored;
+  std::filesystem::remove(lease, ignored);
+  std::filesystem::remove(shim, ignored);
+  std::filesystem::remove_all(shim + ".lib", ignored);
+  lease.clear();
+  shim.clear();
+}
+
+Status PageFiles::name(const std::filesystem::path& folder, const std::string& device, uint64_t task) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return errno_error("cannot make " + folder.string(), error.value());
+  const std::string stem = (folder / (device + "-" + std::to_string(task))).string();
+  lease = stem + ".lease";
+  shim = stem + ".shim";
+  std::filesystem::remove(shim, error);  // of a worker that was killed
+  return {};
+}
+
 Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) {
   const bool profile = is_profile(request.spec);
   if (!profile) {
@@ -176,11 +224,13 @@ Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) 
   if (auto s = make_pages(request, launched, far); !s.ok()) return s;
   if (auto s = make_channels(launched, far); !s.ok()) return s;
   if (auto s = make_params(request, far.params); !s.ok()) return s;
+  if (auto s = make_program(request, far.program); !s.ok()) return s;
 
   SandboxRequest start;
   add_arguments(request, sandbox.inside(request.plugin.string(), scratch.string()), far, start);
   start.output_fd = far.output.get();
   start.plugin = request.plugin.string();
+  start.program = !request.spec.program.empty();
   start.scratch = scratch.string();
   start.cores = request.options.cores;
   start.priority = request.options.cpu_device() ? CpuPriority::kIdle : CpuPriority::kTenth;
@@ -191,6 +241,11 @@ Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) 
   const std::string granted = request.grants.limits;
   start.grants = std::move(request.grants);
   start.grants.network = request.spec.network;
+  if (!launched.files.lease.empty()) {
+    start.grants.shim = {request.options.shim, request.options.drivers, launched.files.lease, launched.files.shim};
+    if (request.spec.memory_limit_bytes > 0)
+      start.grants.env["FREERIDE_MEMORY_BYTES"] = std::to_string(request.spec.memory_limit_bytes);
+  }
   start.grants.env.merge(
       library_caches(sandbox.inside(request.plugin.string(), scratch.string()).scratch, request.spec.network));
   if (auto s = take(launched.supervisor, sandbox.start(start)); !s.ok()) return s;

@@ -27,6 +27,10 @@ struct SideTaskOptions {
   int64_t keep_days = policy::KeepLimits{}.age_s / 86'400;  ///< of what ended tasks have left
   int64_t stop_ms = 15'000;  ///< for StopSideTask as seen from here; the supervisor's own bound is shorter
 
+  std::string shim;                  ///< what gates programs on a GPU; empty: there is none, and none are run
+  std::vector<std::string> drivers;  ///< see ShimGrant
+  std::filesystem::path pages_dir;   ///< for pages that programs open by their names
+
   bool cpu_device() const { return device.rfind("cpu-", 0) == 0; }
 };
 
@@ -42,9 +46,23 @@ struct LaunchRequest {
   Fd& state_in;          ///< the state that it goes on from; invalid: none. Closed once the task has it
 };
 
+/// Files of a program's pages, which are removed with this.
+class PageFiles {
+ public:
+  PageFiles() = default;
+  PageFiles(const PageFiles&) = delete;
+  PageFiles& operator=(const PageFiles&) = delete;
+  ~PageFiles() { remove(); }
+  void remove();
+  /// Names files of `task`'s in `folder`, which is made. Errors: it cannot be made.
+  Status name(const std::filesystem::path& folder, const std::string& device, uint64_t task);
+  std::string lease, shim;  ///< paths; empty: none
+};
+
 /// A task's processes and what joins this worker to them. Everything is closed with it.
 struct Launched {
   std::shared_ptr<TaskSource> pages;
+  PageFiles files;
   Child supervisor;
   Fd lifeline;                            ///< the supervisor ends everything when this is closed
   Fd report;                              ///< a socket: see ReportReader

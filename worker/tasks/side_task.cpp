@@ -45,6 +45,15 @@ int pid_of(int pidfd) {
   return -1;
 }
 
+// 0: it is gone.
+int parent_of(int pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("PPid:", 0) == 0) return std::atoi(line.c_str() + 5);
+  }
+  return 0;
+}
+
 uint32_t order_word(const std::string& order) {
   if (order == "stop") return FREERIDE_ORDER_STOP;
   return order == "pause" ? FREERIDE_ORDER_PAUSE : FREERIDE_ORDER_RUN;
@@ -155,6 +164,7 @@ void SideTask::on_started(Fd process, Fd scratch) {
   if (pid <= 1) return;  // gone already; the supervisor says how
   runner_pidfd_ = std::move(process);
   runner_pid_ = pid;
+  if (parts_.pages->program) parts_.pages->supervisor_pid.store(parent_of(pid), std::memory_order_relaxed);
   acting_.set_process(id_, pid, runner_pidfd_.get());
 }
 
@@ -207,8 +217,22 @@ Status SideTask::order(const std::string& order) {
       kill(std::move(late));
     });
   }
+  if (order == "stop" && ask_to_end()) return {};
   if (parts_.pages != nullptr) acting_.set_order(id_, order_word(order));
   return {};
+}
+
+// A program gets SIGTERM and a save lease to act upon it, and is killed after its part of the time. False: there is
+// nothing that could.
+bool SideTask::ask_to_end() {
+  if (spec_.program.empty() || parts_.pages == nullptr || !initialised()) return false;
+  end_timer_ = loop_.at(SteadyClock::now() + options_.stop_ms * kNsPerMs * 2 / 3, [this] {
+    end_timer_ = 0;
+    if (!dead_) acting_.set_order(id_, FREERIDE_ORDER_STOP);
+  });
+  acting_.set_order(id_, FREERIDE_ORDER_END);
+  acting_.ask_to_save(id_, true);
+  return true;
 }
 
 void SideTask::go_on_from(Fd state, const bus::TaskCounters& earlier) {
@@ -352,8 +376,9 @@ void SideTask::end(const policy::Verdict& seen) {
   state_in_.reset();
   acting_.remove_task(id_);
   loop_.cancel(stop_timer_);
+  loop_.cancel(end_timer_);
   loop_.cancel(log_timer_);
-  stop_timer_ = log_timer_ = 0;
+  stop_timer_ = end_timer_ = log_timer_ = 0;
   const Child& supervisor = parts_.supervisor;
   if (supervisor.pidfd.valid()) {
     loop_.forget(supervisor.pidfd.get());
@@ -403,6 +428,7 @@ void SideTask::on_gone() {
   }
   scratch_fd_.reset();
   parts_.supervisor = Child{};
+  parts_.files.remove();
   sandbox_.forget(id_);
   if (parts_.folder.valid()) futimens(parts_.folder.get(), nullptr);  // used until now
   parts_.folder.reset();

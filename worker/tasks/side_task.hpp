@@ -117,6 +117,7 @@ class SideTask {
   void on_supervisor_exit();
   void note(const policy::Verdict& seen);
   void give_order();
+  bool ask_to_end();
   void write_work();
   void kill_group();
   void end(const policy::Verdict& seen);
@@ -145,7 +146,7 @@ class SideTask {
   StateSaver saver_;
   TaskMemory memory_;
   bus::TaskCounters earlier_;  // of the task's contents before this one
-  Loop::Timer stop_timer_ = 0, log_timer_ = 0;
+  Loop::Timer stop_timer_ = 0, end_timer_ = 0, log_timer_ = 0;
   std::string order_ = "run";
   /// All of its processes are dead, or are about to be; what it leaves may still be put away, and then it has ended.
   bool dead_ = false;

@@ -155,7 +155,13 @@ typedef struct freeride_sent_page {
 /* ---- lease page: written by the worker, read by supervisor and runner
  * ---------------------------------------------------- */
 
-enum { FREERIDE_ORDER_PAUSE = 0, FREERIDE_ORDER_RUN = 1, FREERIDE_ORDER_STOP = 2 };
+enum {
+  FREERIDE_ORDER_PAUSE = 0,
+  FREERIDE_ORDER_RUN = 1,
+  FREERIDE_ORDER_STOP = 2,
+  FREERIDE_ORDER_END =
+      3 /* programs only: SIGTERM, which it may act upon under a save lease; FREERIDE_ORDER_STOP follows */
+};
 enum {
   FREERIDE_LEASE_NONE = 0,
   FREERIDE_LEASE_BUBBLE = 1,  /* a bubble: steps that fit before the deadline */
@@ -230,7 +236,7 @@ typedef struct freeride_answer_page {
   uint64_t lease_id;   /*  48: lease of the present or last step */
   uint64_t transition_ns;      /*  56: when the present transition was entered */
   uint64_t last_paused_ns;     /*  64: the paper's last paused timestamp: when the runner last stopped executing */
-  uint64_t last_paused_cpu_ns; /*  72: the process's CPU clock then */
+  uint64_t last_paused_cpu_ns; /*  72: the process's CPU clock then; of a program: executed outside of leases */
   uint64_t steps;              /*  80: steps finished */
   uint64_t step_ns;            /*  88: wall time inside steps, all */
   uint64_t lease_step_ns;      /*  96: the part of it before the deadline of its lease */

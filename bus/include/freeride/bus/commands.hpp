@@ -52,6 +52,7 @@ struct Load {
   int64_t uid = -1;      ///< whose rights its files are used under; set by the manager from the kernel's word
   std::string uid_host;  ///< host id where the kernel said so
   std::string account;   ///< to which its use is charged; empty: the user
+  std::vector<std::string> program;  ///< a program's name and arguments, which is run instead of a plugin
   FREERIDE_FIELDS {
     visit("plugin", self.plugin), visit("sha256", self.sha256), visit("name", self.name), visit("job", self.job);
     visit("stage", self.stage), visit("replica", self.replica), visit("params", self.params);
@@ -62,7 +63,7 @@ struct Load {
     visit("env", self.env), visit("labels", self.labels), visit("after", self.after), visit("restart", self.restart);
     visit("restarts_most", self.restarts_most), visit("time_limit_s", self.time_limit_s), visit("group", self.group);
     visit("parallel", self.parallel), visit("uid", self.uid), visit("uid_host", self.uid_host);
-    visit("account", self.account);
+    visit("account", self.account), visit("program", self.program);
   }
 };
 
@@ -627,13 +628,14 @@ struct RegisterWorker {
   int64_t context_bytes = 0;  ///< of a task's memory there, given beside what it asks for, and seen in its profile
   uint64_t number = 0;        ///< as in WorkerReport
   std::string file_users;     ///< whose files its tasks may be given: "own" host's, or "all" hosts'; empty: nobody's
+  bool programs = false;      ///< it runs programs, not only plugins
   FREERIDE_FIELDS {
     visit("worker", self.worker), visit("incarnation", self.incarnation), visit("host", self.host);
     visit("device", self.device), visit("device_model", self.device_model), visit("sandbox", self.sandbox);
     visit("pid", self.pid), visit("memory_bytes", self.memory_bytes), visit("usable_bytes", self.usable_bytes);
     visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
     visit("context_bytes", self.context_bytes), visit("number", self.number);
-    visit("file_users", self.file_users);
+    visit("file_users", self.file_users), visit("programs", self.programs);
   }
 };
 
@@ -753,6 +755,7 @@ struct CreateTask {
   std::map<std::string, std::string> env;
   int64_t uid = -1;
   std::string uid_host;
+  std::vector<std::string> program;  ///< as in Load; `plugin` is its name and `sha256` is of all of it then
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin),
         visit("sha256", self.sha256);
@@ -762,7 +765,7 @@ struct CreateTask {
     visit("revision", self.revision), visit("network", self.network);
     visit("predicted_pieces_ns", self.predicted_pieces_ns), visit("epoch", self.epoch), visit("heard", self.heard);
     visit("files", self.files), visit("working_dir", self.working_dir), visit("env", self.env);
-    visit("uid", self.uid), visit("uid_host", self.uid_host);
+    visit("uid", self.uid), visit("uid_host", self.uid_host), visit("program", self.program);
   }
 };
 

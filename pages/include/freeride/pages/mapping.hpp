@@ -198,6 +198,14 @@ Result<Mapped<Page>> map_page_writable(int fd) {
   return Mapped<Page>(std::move(*mapping));
 }
 
+/// Makes a lease page as a file (mode 0644) under `path`, which a program's processes can open read-only whatever
+/// descriptors they have closed. The descriptor is read-only. A file that is there is replaced. No seals hold it, so
+/// only who trusts its maker maps it. Errors: kExhausted, kPermission, kInternal.
+Result<Created<freeride_lease_page>> create_lease_file(const std::string& path);
+/// Maps such a page, or a memfd: map_page() without a look at the seals, of a maker who is trusted. Errors:
+/// map_page()'s.
+Result<Mapped<const freeride_lease_page>> map_trusted_lease(int fd);
+
 /// Makes a sent page as a file (mode 0600) that appears under `path` only when it is whole, with its memory reserved: a
 /// full /dev/shm is an error here and never a SIGBUS later. Errors: kAlreadyExists, kExhausted, kPermission, kInternal.
 Result<Mapped<freeride_sent_page>> create_sent_page(const std::string& path);

@@ -48,6 +48,7 @@ enum class Cause {
   kLimits,          ///< failed: it is where its limits do not hold (not a client of its MPS server)
   kSandbox,         ///< failed, lost: its sandbox or its processes could not be made
   kPlugin,          ///< rejected: the file is no plugin, or one for another version
+  kProgram,         ///< rejected: there is no such program, or it cannot be executed
   kParameter,       ///< rejected: the plugin refused a parameter
   kNoRoom,          ///< rejected: no worker that matches could ever hold it
   kRefused,         ///< rejected: a worker refused it

@@ -1,0 +1,178 @@
+#include "program_processes.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+#include "freeride/base/fd.hpp"
+#include "freeride/base/time.hpp"
+
+namespace freeride::runner {
+namespace {
+
+constexpr int kState = 3, kParent = 4, kThreads = 20, kStarted = 22;  // proc(5)
+
+bool read_stat(const std::string& path, ProcessStat& stat) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return false;
+  std::array<char, 1024> text;
+  const ssize_t length = read(fd.get(), text.data(), text.size());
+  return length > 0 && parse_stat({text.data(), static_cast<size_t>(length)}, stat);
+}
+
+/// Calls `use` with each number that names an entry of `folder`.
+template <class Use>
+void each_number(const std::string& folder, Use use) {
+  DIR* entries = opendir(folder.c_str());
+  if (entries == nullptr) return;
+  while (const dirent* entry = readdir(entries)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    pid_t number = 0;
+    const char* const end = entry->d_name + std::strlen(entry->d_name);
+    const auto [stop, error] = std::from_chars(entry->d_name, end, number);
+    if (error == std::errc() && stop == end && number > 0) use(number);
+  }
+  closedir(entries);
+}
+
+/// Of a process with `stat`: the file has the state of its first thread only.
+bool any_thread_executes(pid_t pid, const ProcessStat& stat) {
+  if (stat.threads <= 1) return !executes_nothing(stat.state);
+  bool executes = false;
+  const std::string folder = "/proc/" + std::to_string(pid) + "/task";
+  each_number(folder, [&](pid_t thread) {
+    ProcessStat own;
+    if (!executes && read_stat(folder + "/" + std::to_string(thread) + "/stat", own))
+      executes = !executes_nothing(own.state);
+  });
+  return executes;
+}
+
+int64_t cpu_ns_of(pid_t pid) {
+  return clock_ns(static_cast<clockid_t>((~static_cast<unsigned>(pid) << 3) | 2U));  // as clock_getcpuclockid()
+}
+
+struct Found {
+  pid_t pid;
+  ProcessStat stat;
+  bool ours;
+};
+
+// `gone`: so many have ended between the list's making and the look at them. Each ran then, and may have forked.
+std::vector<Found> all_processes(int& gone) {
+  std::vector<Found> found;
+  each_number("/proc", [&](pid_t pid) {
+    ProcessStat stat;
+    if (read_stat("/proc/" + std::to_string(pid) + "/stat", stat)) {
+      found.push_back({pid, stat, false});
+    } else {
+      ++gone;
+    }
+  });
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.pid < b.pid; });
+  return found;
+}
+
+// Leaves those that descend from `root`. Numbers wrap, so a parent's may be the greater: until nothing changes.
+void keep_descendants(std::vector<Found>& all, pid_t root) {
+  const auto is_ours = [&](pid_t pid) {
+    if (pid == root) return true;
+    const auto at = std::lower_bound(all.begin(), all.end(), pid, [](const Found& f, pid_t p) { return f.pid < p; });
+    return at != all.end() && at->pid == pid && at->ours;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Found& one : all) {
+      if (one.ours || one.pid == root || !is_ours(one.stat.parent)) continue;
+      one.ours = changed = true;
+    }
+  }
+  std::erase_if(all, [](const Found& one) { return !one.ours; });
+}
+
+}  // namespace
+
+bool executes_nothing(char state) {
+  return std::strchr("TtZXxDI", state) != nullptr && state != 0;
+}
+
+bool parse_stat(std::string_view text, ProcessStat& stat) {
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string_view::npos || name_end + 2 >= text.size()) return false;
+  size_t at = name_end + 2;
+  const auto number = [&](auto& into, size_t begin, size_t end) {
+    return std::from_chars(text.data() + begin, text.data() + end, into).ec == std::errc();
+  };
+  bool good = true;
+  int field = kState;
+  for (; at < text.size() && field <= kStarted; ++field) {
+    const size_t end = std::min(text.find_first_of(" \n", at), text.size());
+    if (field == kState) stat.state = text[at];
+    if (field == kParent) good = good && number(stat.parent, at, end);
+    if (field == kThreads) good = good && number(stat.threads, at, end);
+    if (field == kStarted) good = good && number(stat.started, at, end);
+    at = end + 1;
+  }
+  return good && field > kStarted;
+}
+
+void ProgramProcesses::signal_all(int signal) {
+  if (alone_) {
+    ::kill(-1, signal);  // all but this one, at once
+    return;
+  }
+  for (const Process& process : known_) {
+    // A number may have gone to a stranger since: the descriptor stands for whoever has it now, so who is that?
+    const Fd fd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
+    ProcessStat stat;
+    if (!fd.valid() || !read_stat("/proc/" + std::to_string(process.pid) + "/stat", stat)) continue;
+    if (stat.started == process.started) syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0);
+  }
+}
+
+bool ProgramProcesses::stop() {
+  if (!alone_) look();  // to know whom
+  signal_all(SIGSTOP);
+  return look() == 0 && look() == 0;
+}
+
+void ProgramProcesses::go_on() {
+  signal_all(SIGCONT);
+}
+
+void ProgramProcesses::kill_all() {
+  if (!alone_) look();
+  signal_all(SIGKILL);
+}
+
+int ProgramProcesses::look() {
+  int running = 0;
+  auto found = all_processes(running);
+  keep_descendants(found, getpid());
+  std::vector<Process> now;
+  now.reserve(found.size());
+  for (const Found& one : found) {
+    Process process{one.pid, one.stat.started, 0, any_thread_executes(one.pid, one.stat)};
+    const auto before = std::lower_bound(known_.begin(), known_.end(), one.pid,
+                                         [](const Process& p, pid_t pid) { return p.pid < pid; });
+    const bool known = before != known_.end() && before->pid == one.pid && before->started == process.started;
+    const int64_t last_ns = known ? before->cpu_ns : 0;
+    process.cpu_ns = std::max(last_ns, cpu_ns_of(one.pid));
+    executed_ns_ += process.cpu_ns - last_ns;
+    running += process.runs ? 1 : 0;
+    now.push_back(process);
+  }
+  known_ = std::move(now);
+  return running;
+}
+
+}  // namespace freeride::runner
