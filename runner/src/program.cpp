@@ -122,7 +122,8 @@ void Program::await_child() {
   ssize_t got = 0;
   while ((got = ::read(links_.gate_fd, &ready, 1)) < 0 && errno == EINTR) {
   }
-  while (got != 1) pause();
+  if (got == 1) return;
+  for (;;) pause();  // until the waiting thread has seen its end
 }
 
 void Program::obey(const Seen& seen) {

@@ -52,7 +52,8 @@ std::string find_program(const std::string& name, const std::string& path) {
   for (size_t at = 0; at <= path.size();) {
     const size_t end = std::min(path.find(':', at), path.size());
     const std::string folder = path.substr(at, end - at);
-    if (const std::string file = (folder.empty() ? "." : folder) + "/" + name; is_executable_file(file)) return file;
+    std::string file = (folder.empty() ? "." : folder) + "/" + name;
+    if (is_executable_file(file)) return file;
     at = end + 1;
   }
   return "";
