@@ -331,7 +331,11 @@ def test_on_a_gpu_the_shim_is_where_the_driver_was(place):
     flags = ["--mps-control", control, "--library-dir", driver, "--data", place, "--probe-one-in", 0]
     with System(outside_tmp=True) as running:
         running.start_manager("--default-memory-mib", "1024")
-        running.start_worker(GPU, *flags, env=env)
+        # One that stands alone has no library beside it.
+        alone = place / "freeride-worker"
+        shutil.copy(running.tree.program("freeride-worker"), alone)
+        words = [alone, "--device", GPU, "--runner", running.tree.program("freeride-runner")]
+        running.start(f"worker-{GPU}", [*words, *running.tree.libraries(), *flags], env=env)
         running.wait_workers(1)
         done = submit(running, "--no-wait", "--name", "waits", "--", "true")
         assert done.returncode == 0, done.stderr
