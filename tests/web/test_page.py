@@ -90,7 +90,7 @@ def test_dark_narrow_and_by_keyboard(site, page):
     browser.wait_page(page, f"getComputedStyle(document.body).backgroundColor !== {light!r}", "the dark scheme")
     browser.show(page, 400, 800)
     browser.wait_page(page, f"!({WIDER_THAN_THE_WINDOW})", "400 pixels are wide enough")
-    assert page.find_element("id", "task-table").is_displayed()
+    until(lambda: page.find_element("id", "task-table").is_displayed(), "side tasks are shown")
     browser.show(page, 1280, 900)
 
     def keys(*words):
