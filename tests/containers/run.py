@@ -81,23 +81,19 @@ def main_job(options, engine, service, uid, seconds, overrides=()):
     finally:
         job.finish()
         end_containers(engine)
-    idle = [f"task {task['name']} harvested nothing" for task in report["tasks"] if not task["harvested_s"]]
+    kept = [path.name for path in (options.out / service / "results").iterdir()]
+    idle = [f"task {task['name']} harvested nothing" for task in report["tasks"] if not task["harvested_s"]] + [
+        f"nothing that task {task['name']} made was kept"
+        for task in report["tasks"]
+        if not any(name.startswith(task["name"]) for name in kept)
+    ]
     if idle and report["other_cpu_pct"] > BUSY_PCT and seconds < MOST_SECONDS:
-        # The worker's side tasks count as others, too; but they have done nothing.
+        # The worker's side tasks count as others, too; but they have done hardly anything.
         print(f"({', '.join(idle)} while others had {report['other_cpu_pct']:.0f} % of the machine: once more, longer)")
         return main_job(options, engine, service, uid, min(4 * seconds, MOST_SECONDS), overrides)
     for line in report["missed"]:
         print(f"(not judged here: {line})")
-    kept = [path.name for path in (options.out / service / "results").iterdir()]
-    return (
-        report["faults"]
-        + idle
-        + [
-            f"nothing that task {task['name']} made was kept"
-            for task in report["tasks"]
-            if not any(name.startswith(task["name"]) for name in kept)
-        ]
-    )
+    return report["faults"] + idle
 
 
 def misbehaving_suite(options, engine, overrides):
