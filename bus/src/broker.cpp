@@ -30,7 +30,8 @@ constexpr size_t kMaxPendingPrefixes = 32;
 constexpr int64_t kReplayPauseNs = 2 * kNsPerMs, kReplayPausePerTopicNs = 50 * kNsPerUs;
 
 constexpr size_t kMostTcpBytes = 4096;  // a frame of a subscriber's: a subscription, or a step of the handshake
-constexpr int64_t kReadersLookNs = kNsPerSec;
+constexpr int64_t kReadersLookNs = 100 * kNsPerMs;
+constexpr int kLooksPerLookAtAll = 10;
 
 }  // namespace
 
@@ -253,8 +254,9 @@ struct Broker::Impl {
     const int64_t now = SteadyClock::now();
     if (now < readers_look_at) return;
     readers_look_at = now + kReadersLookNs;
-    size_t dropped = detail::Gate::instance().drop_unread(events_endpoint);
-    if (network) dropped += detail::Gate::instance().drop_unread(network->listener.endpoint());
+    const auto look = ++readers_looks % kLooksPerLookAtAll == 0 ? detail::Gate::Look::kAll : detail::Gate::Look::kFull;
+    size_t dropped = detail::Gate::instance().drop_unread(events_endpoint, look);
+    if (network) dropped += detail::Gate::instance().drop_unread(network->listener.endpoint(), look);
     if (dropped > 0) spdlog::warn("{} subscribers of events have not read for seconds and are disconnected", dropped);
   }
 
@@ -287,6 +289,7 @@ struct Broker::Impl {
   detail::SubscriptionLimit limit;
   std::set<std::string> pending;  // prefixes that late joiners have asked for
   int64_t replay_at = 0, next_replay_at = 0, readers_look_at = 0;
+  int readers_looks = 0;
   std::thread thread;
 };
 

@@ -186,12 +186,12 @@ size_t Gate::hang_up_unless(const std::string& endpoint, const std::function<boo
   return closed;
 }
 
-size_t Gate::drop_unread(const std::string& endpoint) {
+size_t Gate::drop_unread(const std::string& endpoint, Look look) {
   const std::lock_guard lock(mutex_);
-  prune(SteadyClock::now());
+  if (look == Look::kAll) prune(SteadyClock::now());
   size_t dropped = 0;
   for (auto& [fd, connection] : connections_) {
-    if (connection.endpoint != endpoint) continue;
+    if ((look == Look::kFull && connection.full_looks == 0) || connection.endpoint != endpoint) continue;
     connection.full_looks = full(fd) ? connection.full_looks + 1 : 0;
     if (connection.full_looks < kMostFullLooks) continue;
     connection.full_looks = 0;

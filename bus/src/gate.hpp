@@ -25,8 +25,9 @@ class Gate {
   static constexpr size_t kMostOfStrangers = 512, kMostOfOne = 32;
   static constexpr size_t kMostOfAddress = 32;
   static constexpr int kReserve = 64;
-  /// A subscriber whose socket was full at so many looks in a row does not read: its connection is closed.
-  static constexpr int kMostFullLooks = 5;
+  /// A subscriber whose socket was full at so many looks in a row does not read: its connection is closed. Who reads in
+  /// batches, the recorder does, has a full socket before each of them, so looks have to be closer than batches.
+  static constexpr int kMostFullLooks = 50;
 
   static Gate& instance();
 
@@ -38,8 +39,10 @@ class Gate {
 
   /// Closes the connections of `endpoint` for which `keep` (asked by descriptor) says false; returns how many.
   size_t hang_up_unless(const std::string& endpoint, const std::function<bool(int)>& keep);
-  /// Looks at the connections of `endpoint`, closes those that do not read, and returns how many.
-  size_t drop_unread(const std::string& endpoint);
+  /// Looks at the connections of `endpoint`, or only at those that were full when last looked at; closes those that do
+  /// not read, and returns how many.
+  enum class Look { kAll, kFull };
+  size_t drop_unread(const std::string& endpoint, Look look = Look::kAll);
   /// Closes the connection `fd` if it is one of `endpoint`. False: it is not.
   bool hang_up(int fd, const std::string& endpoint);
 

@@ -16,6 +16,7 @@
 #include <random>
 #include <thread>
 
+#include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "gate.hpp"
@@ -452,6 +453,37 @@ TEST_CASE("a subscriber that does not read is disconnected; the others hear on")
     return watch.recv(frame, zmq::recv_flags::dontwait).has_value();
   }));
   ::zmq_socket_monitor(stopped.handle(), nullptr, 0);
+  world.alive();
+}
+
+TEST_CASE("a subscriber that reads in batches stays, though its socket is full before each") {
+  World world;
+  auto in_batches = world.raw(zmq::socket_type::sub, "events.sock");
+  in_batches.set(zmq::sockopt::rcvhwm, 16);
+  in_batches.set(zmq::sockopt::rcvtimeo, 50);  // what waits elsewhere comes a few at a time
+  REQUIRE(::zmq_socket_monitor(in_batches.handle(), "inproc://batches", ZMQ_EVENT_DISCONNECTED) == 0);
+  zmq::socket_t watch(world.context, zmq::socket_type::pair);
+  watch.connect("inproc://batches");
+  in_batches.set(zmq::sockopt::subscribe, "bubble.begin");
+  BubbleBegin event;
+  event.device = std::string(4 << 10, 'd');
+  zmq::message_t frame;
+  size_t read = 0;
+  // For longer than one may be full at all looks.
+  const int64_t end_ns = SteadyClock::now() + 8 * kNsPerSec;
+  for (int64_t now = SteadyClock::now(), next_ns = now; now < end_ns; now = SteadyClock::now()) {
+    for (int i = 0; i < 2; ++i) world.publisher->publish(event);
+    while (world.subscriber->receive(0ms)) {
+    }
+    if (now >= next_ns) {
+      next_ns = now + 700 * kNsPerMs;
+      while (in_batches.recv(frame)) ++read;
+    }
+    std::this_thread::sleep_for(4ms);
+  }
+  CHECK(read > 500);
+  CHECK_FALSE(watch.recv(frame, zmq::recv_flags::dontwait).has_value());
+  ::zmq_socket_monitor(in_batches.handle(), nullptr, 0);
   world.alive();
 }
 
