@@ -50,6 +50,7 @@ using namespace std::chrono_literals;
 using nlohmann::json;
 
 constexpr int64_t kReportNs = kNsPerSec;
+constexpr int64_t kGoldenNs = 618'033'989;  // of a second, the golden ratio: multiples of it are spread evenly
 constexpr int64_t kPatienceNs = 3 * kNsPerSec;  // without an answer, before a request is sent again
 constexpr uint32_t kStages = 8;
 constexpr int kIoThreads = 1;
@@ -145,7 +146,7 @@ class FakeWorker {
     rank_.stage = rank_.rank % kStages;
     rank_.replica = rank_.rank / kStages;
     rank_.replicas = std::max(1U, ranks_of_job / kStages);
-    due_ns = SteadyClock::now() + static_cast<int64_t>(index) * 7919 % kReportNs;
+    phase_ns = static_cast<int64_t>(index) * kGoldenNs % kReportNs;
   }
 
   const std::string& name() const { return name_; }
@@ -257,6 +258,7 @@ class FakeWorker {
 
   bool registered = false;
   std::string request;  // that is not answered yet
+  int64_t phase_ns = 0;  // within a second: real workers have nothing in common that decides when they report
   int64_t due_ns = 0, sent_ns = 0;
 
  private:
@@ -307,6 +309,7 @@ class Node {
     for (FakeWorker& worker : workers) {
       worker.registered = false;
       worker.request.clear();
+      worker.due_ns = SteadyClock::now() + worker.phase_ns;
     }
   }
 
@@ -662,7 +665,7 @@ class Fleet {
         FakeWorker& worker = node.workers[w];
         if (now < worker.due_ns) continue;
         if (w == 0) node.look_at_events(heard_);
-        worker.due_ns = std::max(worker.due_ns + kReportNs, now);
+        worker.due_ns = now + kReportNs;
         sent = say(node, w) || sent;
         publish(node, worker);
       }
