@@ -307,7 +307,9 @@ def missing(record):
     if record["scale"] not in cells.SCALES:
         return {}
     done = [run["cell"] for run in record["runs"]]
-    return {label(cell.key): "no time was left" for cell in cells.SCALES[record["scale"]]().cells if cell.key not in done}
+    return {
+        label(cell.key): "no time was left" for cell in cells.SCALES[record["scale"]]().cells if cell.key not in done
+    }
 
 
 def filled(text, indent=""):
