@@ -50,7 +50,7 @@ using namespace std::chrono_literals;
 using nlohmann::json;
 
 constexpr int64_t kReportNs = kNsPerSec;
-constexpr int64_t kGoldenNs = 618'033'989;  // of a second, the golden ratio: multiples of it are spread evenly
+constexpr int64_t kGoldenNs = 618'033'989;      // of a second, the golden ratio: multiples of it are spread evenly
 constexpr int64_t kPatienceNs = 3 * kNsPerSec;  // without an answer, before a request is sent again
 constexpr uint32_t kStages = 8;
 constexpr int kIoThreads = 1;
@@ -257,7 +257,7 @@ class FakeWorker {
   }
 
   bool registered = false;
-  std::string request;  // that is not answered yet
+  std::string request;   // that is not answered yet
   int64_t phase_ns = 0;  // within a second: real workers have nothing in common that decides when they report
   int64_t due_ns = 0, sent_ns = 0;
 
