@@ -25,16 +25,22 @@ uint64_t grown(uint64_t before, uint64_t after) {
   return after - std::min(before, after);
 }
 
+// Never more than the steps took. Of all so far, not of what is new: one report may have a step's time, the next what of
+// it was in the bubble.
+int64_t harvested(const bus::TaskCounters& so_far) {
+  return std::min(so_far.harvested_ns, so_far.step_ns);
+}
+
 }  // namespace
 
 void Usage::add(const bus::TaskInfo& task, const std::string& job, const bus::TaskCounters& before,
                 const bus::TaskCounters& after, int64_t unix_ms) {
   TaskUsage more;
   more.step_ns = grown(before.step_ns, after.step_ns);
-  more.harvested_ns = std::min(grown(before.harvested_ns, after.harvested_ns), more.step_ns);
+  more.harvested_ns = grown(harvested(before), harvested(after));
   more.overrun_ns = grown(before.overrun_ns, after.overrun_ns);
   more.steps = grown(before.steps, after.steps);
-  if (more.step_ns == 0 && more.steps == 0) return;
+  if (more.step_ns == 0 && more.steps == 0 && more.harvested_ns == 0 && more.overrun_ns == 0) return;
   if (half_life_ns_ > 0)
     lately_.add(account_of(task.load), static_cast<double>(more.harvested_ns) / kNsPerSec, clock_.now_ns());
   const TaskUsageKey key{unix_ms / kMsPerHour, task.state.task, task.load.user, job, account_of(task.load)};

@@ -86,6 +86,17 @@ TEST_CASE_METHOD(Fixture, "usage: a training's cost is shared by what each side 
   CHECK(by("task").at("b").harvested_ns == 100);
 }
 
+TEST_CASE_METHOD(Fixture, "usage: what one report has of a step and the next of its harvest is not lost") {
+  const int64_t now_ms = kDay * kHourMs;
+  const auto task = task_of("a", "ann");
+  usage.add(task, "gpt", counters(0, 0, 0), counters(0, 400, 1), now_ms);
+  usage.add(task, "gpt", counters(0, 400, 1), counters(300, 400, 1), now_ms);
+  usage.add(task, "gpt", counters(300, 400, 1), counters(9000, 500, 2), now_ms);  // more than there can be
+  CHECK(by("task").at("a").harvested_ns == 500);
+  CHECK(by("task").at("a").step_ns == 500);
+  CHECK(by("task").at("a").steps == 2);
+}
+
 TEST_CASE_METHOD(Fixture, "usage: added up by account, one of which has several users, and a user several of them") {
   const auto charged = [](const std::string& name, const std::string& user, const std::string& account) {
     auto task = task_of(name, user);
