@@ -25,8 +25,8 @@ uint64_t grown(uint64_t before, uint64_t after) {
   return after - std::min(before, after);
 }
 
-// Never more than the steps took. Of all so far, not of what is new: one report may have a step's time, the next what of
-// it was in the bubble.
+// Never more than the steps took. Of all so far, not of what is new: one report may have a step's time, the next what
+// of it was in the bubble.
 int64_t harvested(const bus::TaskCounters& so_far) {
   return std::min(so_far.harvested_ns, so_far.step_ns);
 }
