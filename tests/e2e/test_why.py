@@ -95,7 +95,11 @@ def test_causes_of_a_task_that_has_its_place():
         until(lambda: len(system.ok("profile", "list")["profiles"]) == 2, "both are profiled")
         trainer = start_trainer(system)
         system.wait_steps("good")
-        assert system.ok("why", "good")["tasks"][0].get("why", "") in ("", "training", "no_task", "past_lengths")
+        # What is told may be some hundred milliseconds old.
+        until(
+            lambda: system.ok("why", "good")["tasks"][0].get("why", "") in ("", "training", "no_task", "past_lengths"),
+            "a task that makes steps lacks nothing",
+        )
 
         system.ok("pause", "good")
         told(system, "good", "paused_by_user", "paused by the user")
