@@ -144,10 +144,14 @@ class Run:
                 device,
                 *flags(state_dir=self.system.root / f"s{i}", sandbox=self.options.sandbox, thread_pct=thread_pct),
                 *flags(host_memory_bytes=64 << 30, init_ms=90000, profile_ms=90000, log_level="debug"),
+                *self.worker_flags(),
                 name=name,
                 wait=False,
             )
         self.system.wait_workers(self.count, self.ranks is not None, 30)
+
+    def worker_flags(self):
+        return []
 
     def devices(self):
         return [gpu.uuid for gpu in gpus()][self.options.gpu : self.options.gpu + self.count]

@@ -52,6 +52,8 @@ for file in "$out"/lib/*.so*; do patchelf --force-rpath --set-rpath '$ORIGIN' "$
 for plugin in "$out"/plugins/*.so "$out"/test/*.so; do
   [ -f "$plugin" ] && patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$plugin"
 done
+# As it is: a program under it has nothing of ours but this, and its own libraries must not be looked for here.
+cp "$(find "$build/lib" -name libfreeride_shim.so | head -1)" "$out/lib/" && strip --strip-unneeded "$out/lib/libfreeride_shim.so"
 # After the libraries: ldd fails for scripts.
 cp containers/slurm/{prolog,epilog,empty-node,own-side-tasks.sbatch} "$out/slurm/"
 cp LICENSE "$out/"

@@ -29,9 +29,10 @@ class Ctl:
     def ask(self, *words, timeout=5):
         """`timeout`: how long the program waits for a manager, s."""
         words = [str(word) for word in words]
+        end = words.index("--") if "--" in words else len(words)  # what follows is a program's
         try:
             done = subprocess.run(
-                [self.program, *words, "--format", "json", "--timeout", str(timeout)],
+                [self.program, *words[:end], "--format", "json", "--timeout", str(timeout), *words[end:]],
                 capture_output=True,
                 text=True,
                 env=self.env,
