@@ -125,10 +125,13 @@ class ProgramsRun(gpu_work.WorkRun):
             self.ranks.check()
             time.sleep(0.5)
 
+    def observe(self, name, seconds, workers=None):
+        seen = super().observe(name, seconds, workers)
+        self.counted = self.counters()  # while the program is there
+        return seen
+
     def keep(self, sample, seen):
-        sample["shim"] = self.counters()
-        for name in self.names:
-            print(f"-- why {name}\n{self.system.ctl('why', name).out}", flush=True)
+        sample["shim"] = self.counted
         super().keep(sample, seen)
 
     def counters(self):

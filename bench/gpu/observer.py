@@ -33,7 +33,8 @@ def pages_of(worker, title):
     found = {}
     for path in glob.glob("/proc/[0-9]*/fd/*"):
         try:
-            if title not in os.readlink(path):
+            link = os.readlink(path)
+            if title not in link and not (title == LeasePage.TITLE and link.endswith(".lease")):
                 continue
             pid = int(path.split("/")[2])
             while pid > 1 and pid != worker:

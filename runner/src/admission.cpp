@@ -33,7 +33,7 @@ policy::PieceFit known_of(const Job& job) {
 
 }  // namespace
 
-Admission::Admission(const Job& job) : Admission(known_of(job), job.by_cpu_clock()) {}
+Admission::Admission(const Job& job) : Admission(known_of(job), job.by_cpu_clock() || job.gated) {}
 
 Admission::Pass Admission::may_pass(int64_t now_ns, int64_t until_ns, bool first) {
   if (stops_anywhere_ || until_ns == 0) return Pass::kWhole;

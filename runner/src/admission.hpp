@@ -17,8 +17,8 @@ namespace freeride::runner {
 /// in the imperative one. The gate belongs to main. The two share no variable.
 class Admission {
  public:
-  /// `known` of a step's pieces, by its profile. `stops_anywhere`: a stop ends what is executing (on a CPU), so the
-  /// rest of a lease need not be left unused by a workload.
+  /// `known` of a step's pieces, by its profile. `stops_anywhere`: a stop ends what is executing (on a CPU, and
+  /// behind the shim of libcuda), so the rest of a lease need not be left unused by a workload.
   explicit Admission(policy::PieceFit known = {}, bool stops_anywhere = false)
       : pieces_(std::move(known)), stops_anywhere_(stops_anywhere) {}
   explicit Admission(const Job& job);

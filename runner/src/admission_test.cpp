@@ -94,6 +94,17 @@ TEST_CASE("admission: what a profile knows admits the first step, and says nothi
   CHECK(Admission(profiled("cpu-0")).may_pass(0, 1, false) == Pass::kWhole);
 }
 
+TEST_CASE("admission: behind the shim of libcuda a lease is used to its end, whatever the pieces took") {
+  for (const bool gated : {false, true}) {
+    Job job = profiled("GPU-1");
+    job.gated = gated;
+    Admission admission(job);
+    admission.use_gate();
+    for (int i = 0; i < 20; ++i) admission.step_done(8 * kMs);
+    CHECK((admission.may_pass(0, 2 * kMs, false) == Pass::kWhole) == gated);
+  }
+}
+
 TEST_CASE("admission: the gate is closed so early that a pause fits, and opened once where none does") {
   Admission admission;
   admission.use_gate();

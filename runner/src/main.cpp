@@ -122,6 +122,7 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   supervise_command->add_option("--stop-ms", limits.stop_ms, "limit of StopSideTask")->check(CLI::PositiveNumber);
 
+  supervise_command->add_flag("--gated", job.gated, "the shim of libcuda holds the plugin's work between leases");
   supervise_command->add_flag("--confined", job.confinement.on, "in a sandbox: give up what the plugin must not have");
   supervise_command->add_option("--pids", job.confinement.pids, "processes and threads by rlimit, in a sandbox")
       ->check(CLI::PositiveNumber);

@@ -319,6 +319,19 @@ cmp "$1" "$2" && echo in place
 """
 
 
+WORKLOAD = """
+import os
+from freeride_plugin import SideTask, Step
+
+class Workload(SideTask):
+    def RunNextStep(self):
+        page = os.environ.get("FREERIDE_LEASE_PAGE")
+        begin = open(page, "rb").read(8).decode() if page else ""
+        print("shim", os.environ.get("FREERIDE_SHIM_PLUGIN"), begin, flush=True)
+        return Step.FINISHED
+"""
+
+
 @pytest.mark.skipif(not (BUILD / "fake-driver/libcuda.so.1").exists(), reason="the played driver is not built")
 def test_on_a_gpu_the_shim_is_where_the_driver_was(place):
     """On a played driver: the library in the driver's place, the real one beside it, pages by their names."""
@@ -350,3 +363,11 @@ def test_on_a_gpu_the_shim_is_where_the_driver_was(place):
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.splitlines() == ["FRRLEASE", "4096", "counters", "in place", "real"]
         until(lambda: not list((running.run_dir / "pages").iterdir()), "its pages are gone")
+        # A workload in Python is cut anywhere in its step, so it has the shim, too; what pauses between steps has not.
+        task = place / "workload.py"
+        task.write_text(WORKLOAD)
+        for interface, said in (("imperative", "shim 1 FRRLEASE"), ("iterative", "shim None")):
+            flags = ("--interface", interface, "--no-profile", "--when-idle", "--steps", 3)
+            running.load(task, interface, *flags)
+            assert running.wait_verdict(interface)["kind"] == "finished", running.info(interface)
+            assert said in running.ctl("logs", interface).out, running.ctl("logs", interface).out

@@ -34,8 +34,17 @@ bool is_profile(const bus::CreateTask& spec) {
   return spec.purpose == "profile";
 }
 
+// On a GPU, what the shim of libcuda keeps within its leases: programs, and workloads in Python, which come to their
+// gate after a step at best. Work that they have queued there would outlast a lease by as much as a step.
+bool is_gated(const LaunchRequest& request) {
+  if (request.options.cpu_device() || request.options.shim.empty() || request.options.drivers.empty()) return false;
+  const auto interface = request.spec.params.find("interface");
+  const bool workload = interface != request.spec.params.end() && interface->second == "imperative";
+  return !request.spec.program.empty() || (workload && request.plugin.extension() == ".py");
+}
+
 Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far) {
-  const bool named = !request.spec.program.empty() && !request.options.cpu_device();
+  const bool named = is_gated(request);
   if (named) {
     if (auto s = launched.files.name(request.options.pages_dir, request.options.device, request.id); !s.ok()) return s;
     // Nothing but counters for people: whoever the task's user is may write it.
@@ -143,6 +152,7 @@ void add_arguments(const LaunchRequest& request, const InsidePaths& inside, cons
     hand_over("program-fd", far.program);
   } else {
     add("plugin", inside.plugin);
+    if (is_gated(request)) start.args.emplace_back("--gated");
   }
   add("name", spec.task);
   add("device", request.options.device);
@@ -245,6 +255,7 @@ Status launch_task(LaunchRequest request, Sandbox& sandbox, Launched& launched) 
     start.grants.shim = {request.options.shim, request.options.drivers, launched.files.lease, launched.files.shim};
     if (request.spec.memory_limit_bytes > 0)
       start.grants.env["FREERIDE_MEMORY_BYTES"] = std::to_string(request.spec.memory_limit_bytes);
+    if (!start.program) start.grants.env["FREERIDE_SHIM_PLUGIN"] = "1";
   }
   start.grants.env.merge(
       library_caches(sandbox.inside(request.plugin.string(), scratch.string()).scratch, request.spec.network));

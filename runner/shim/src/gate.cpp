@@ -56,7 +56,7 @@ int64_t Gate::orders_until_ns(int64_t now_ns) {
 Room Gate::room(int64_t now_ns, uint32_t& sequence) {
   pages::Lease lease;
   if (!pages::read_lease(lease_, lease, sequence)) return {};
-  Room room = room_of(lease, orders_until_ns(now_ns), now_ns);
+  Room room = room_of(lease, orders_until_ns(now_ns), now_ns, limits_.plugin);
   if (room.open && lease_id_.load(std::memory_order_relaxed) != room.lease_id) {
     const std::lock_guard lock(mutex_);
     if (trials_.sees(room)) {

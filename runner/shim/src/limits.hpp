@@ -18,6 +18,8 @@ struct Limits {
   /// Queued work of which nothing is done for so long, and for four times what it was expected to take, waits for
   /// something else than the GPU. It is not counted any more, so that what it waits for can pass.
   int64_t stall_ns = 20 * kNsPerMs;
+  /// The process is a plugin's, not a program's (FREERIDE_SHIM_PLUGIN): see room_of().
+  bool plugin = false;
 };
 
 }  // namespace freeride::shim

@@ -11,14 +11,22 @@ namespace {
 constexpr int64_t kUnknownBounds = 4;
 // Of a lease: so much of it may have passed where something too long is tried.
 constexpr int64_t kBegin = 8;
+// What a plugin that is to stop may expect at each look. The supervisor bounds all of it.
+constexpr int64_t kStopLookNs = kNsPerSec;
 
 }  // namespace
 
-Room room_of(const pages::Lease& lease, int64_t orders_until_ns, int64_t now_ns) {
+Room room_of(const pages::Lease& lease, int64_t orders_until_ns, int64_t now_ns, bool plugin) {
   Room room;
   room.lease_id = lease.lease_id;
-  if (lease.lease_id == 0 || lease.kind == FREERIDE_LEASE_NONE || lease.kind == FREERIDE_LEASE_SAVE) return room;
-  const bool whatever = lease.kind == FREERIDE_LEASE_INIT || lease.kind == FREERIDE_LEASE_PROFILE;
+  if (plugin && lease.order == FREERIDE_ORDER_STOP) {
+    room.open = true;
+    room.left_ns = room.length_ns = kStopLookNs;
+    return room;
+  }
+  const bool saves = lease.kind == FREERIDE_LEASE_SAVE;
+  if (lease.lease_id == 0 || lease.kind == FREERIDE_LEASE_NONE || (saves && !plugin)) return room;
+  const bool whatever = saves || lease.kind == FREERIDE_LEASE_INIT || lease.kind == FREERIDE_LEASE_PROFILE;
   if (!whatever && lease.order == FREERIDE_ORDER_PAUSE) return room;
   const int64_t deadline_ns = as_time(lease.deadline_ns);
   const int64_t end_ns = orders_until_ns == 0 ? deadline_ns : std::min(deadline_ns, orders_until_ns);

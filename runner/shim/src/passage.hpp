@@ -18,8 +18,9 @@ struct Room {
 };
 
 /// What a lease says at `now_ns`. `orders_until_ns` on the same clock, 0: orders do not expire. Init and profile leases
-/// are given whatever the standing order is; under a save lease nothing passes.
-Room room_of(const pages::Lease& lease, int64_t orders_until_ns, int64_t now_ns);
+/// are given whatever the standing order is. Under a save lease nothing of a program passes. A plugin's SaveState and
+/// StopSideTask may need the GPU: of a `plugin` work passes under a save lease, and once it is to stop.
+Room room_of(const pages::Lease& lease, int64_t orders_until_ns, int64_t now_ns, bool plugin);
 
 /// What asks to pass.
 struct Wish {

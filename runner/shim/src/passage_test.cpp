@@ -27,13 +27,13 @@ Room room(int64_t left_ns, int64_t length_ns = 50 * kNsPerMs, uint64_t id = 1) {
 
 TEST_CASE("a lease is open by its kind, order, deadline and orders") {
   const auto lease = lease_of(100, 200);
-  CHECK(room_of(lease, 0, 150).open);
-  CHECK(room_of(lease, 0, 150).left_ns == 50);
-  CHECK(room_of(lease, 0, 150).length_ns == 100);
-  CHECK_FALSE(room_of(lease, 0, 200).open);
-  CHECK(room_of(lease, 180, 150).left_ns == 30);
-  CHECK_FALSE(room_of(lease, 150, 150).open);
-  CHECK_FALSE(room_of(pages::Lease{}, 0, 150).open);
+  CHECK(room_of(lease, 0, 150, false).open);
+  CHECK(room_of(lease, 0, 150, false).left_ns == 50);
+  CHECK(room_of(lease, 0, 150, false).length_ns == 100);
+  CHECK_FALSE(room_of(lease, 0, 200, false).open);
+  CHECK(room_of(lease, 180, 150, false).left_ns == 30);
+  CHECK_FALSE(room_of(lease, 150, 150, false).open);
+  CHECK_FALSE(room_of(pages::Lease{}, 0, 150, false).open);
   for (const uint32_t kind : {0u, 1u, 2u, 3u, 4u, 5u}) {
     for (const uint32_t order : {0u, 1u, 2u}) {
       auto one = lease;
@@ -42,13 +42,21 @@ TEST_CASE("a lease is open by its kind, order, deadline and orders") {
       const bool steps = kind == FREERIDE_LEASE_BUBBLE || kind == FREERIDE_LEASE_IDLE;
       const bool whatever = kind == FREERIDE_LEASE_INIT || kind == FREERIDE_LEASE_PROFILE;
       INFO(kind << " " << order);
-      CHECK(room_of(one, 0, 150).open == (whatever || (steps && order != FREERIDE_ORDER_PAUSE)));
+      CHECK(room_of(one, 0, 150, false).open == (whatever || (steps && order != FREERIDE_ORDER_PAUSE)));
+      // A plugin copies its state from the GPU, and gives things back.
+      const bool saves = kind == FREERIDE_LEASE_SAVE || order == FREERIDE_ORDER_STOP;
+      CHECK(room_of(one, 0, 150, true).open == (saves || room_of(one, 0, 150, false).open));
     }
   }
+  auto stopped = lease;
+  stopped.order = FREERIDE_ORDER_STOP;
+  stopped.deadline_ns = stopped.lease_id = 0;
+  CHECK_FALSE(room_of(stopped, 0, 150, false).open);
+  CHECK(room_of(stopped, 0, 150, true).left_ns == kNsPerSec);
   auto spoilt = lease;  // a page can hold any bytes
   spoilt.opened_ns = UINT64_MAX;
   spoilt.deadline_ns = UINT64_MAX;
-  CHECK(room_of(spoilt, 0, 150).length_ns >= room_of(spoilt, 0, 150).left_ns);
+  CHECK(room_of(spoilt, 0, 150, false).length_ns >= room_of(spoilt, 0, 150, false).left_ns);
 }
 
 TEST_CASE("what is known passes while the queue is below its bound and the lease is long enough") {

@@ -114,6 +114,7 @@ void Shim::open_lease() {
       auto mapped = pages::map_page_file<freeride_lease_page>(fd.get());
       if (mapped.ok()) {
         lease_ = std::move(*mapped);
+        limits_.plugin = setting("FREERIDE_SHIM_PLUGIN") != nullptr;
         gate_.emplace(*lease_, clock_, queue_, page_, limits_, [this](const Cost* cost) { return name_of(cost); });
         return;
       }

@@ -185,6 +185,32 @@ TEST_CASE("launches wait for a lease and pass under one") {
   });
 }
 
+TEST_CASE("a plugin's work passes under a save lease, and once it is to stop") {
+  in_a_process([] {
+    setenv("FREERIDE_SHIM_PLUGIN", "1", 1);
+    Program program;
+    program.load();
+    void* kernel = program.kernel("k:1000");
+    program.open(60 * kNsPerSec, FREERIDE_LEASE_SAVE, FREERIDE_ORDER_PAUSE);
+    MUST(program.launch(kernel) == 0);
+    program.close();
+    std::atomic<int> done{0};
+    std::thread thread([&] {
+      program.use_context();
+      MUST(program.launch(kernel) == 0);
+      ++done;
+    });
+    sleep_ms(30);
+    MUST(done == 0 && program.submitted() == 1);
+    pages::Lease stop;
+    stop.order = FREERIDE_ORDER_STOP;
+    pages::write_lease(program.page(), stop);
+    pages::futex_wake(program.page().sequence, FREERIDE_WAKE_RUNNER);
+    thread.join();
+    MUST(program.submitted() == 2);
+  });
+}
+
 TEST_CASE("nothing is submitted after a lease's end, by whatever it ends") {
   for (const bool revoked : {false, true}) {
     in_a_process([revoked] {
