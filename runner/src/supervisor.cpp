@@ -223,7 +223,7 @@ Outcome end_of(pid_t pid, Enforcer& enforcer, const Program* program) {
 Status supervise(const Job& job, const Channels& channels, const Limits& limits) {
   // The worker, which everything here obeys, is its maker. What has the shim of libcuda opens it by its name.
   auto lease = job.program.empty() && !job.gated ? pages::map_page<freeride_lease_page>(channels.lease_fd)
-                                   : pages::map_trusted_lease(channels.lease_fd);
+                                                 : pages::map_trusted_lease(channels.lease_fd);
   if (!lease.ok()) return lease.error();
   auto answer = pages::map_page<freeride_answer_page>(channels.answer_fd);
   if (!answer.ok()) return answer.error();
