@@ -51,7 +51,23 @@ def glance_table(rows, price):
     return "\n\n".join(filter(None, tables))
 
 
-def main_table(rows, price):
+def samples_of(record):
+    """A function of a row: what its *I* rests on, as "iterations with / without side tasks (blocks)"."""
+    runs = record["runs"]
+
+    def samples(row):
+        run = next(run for run in runs if all(row.get(key) == value for key, value in run["cell"].items()))
+        kinds = [sample[1] for sample in run["samples"]]
+        blocks = rows_of.blocks_of(run["samples"], run.get("block_iterations"))
+        return f"{kinds.count(True)} / {kinds.count(False)} ({len(blocks)})"
+
+    return samples
+
+
+SAMPLES = "iterations with / without (blocks)"
+
+
+def main_table(rows, price, samples):
     lines = []
     for row in sorted(
         rows,
@@ -63,6 +79,7 @@ def main_table(rows, price):
                 METHODS[row["method"]],
                 budget_name(row),
                 task_name(row),
+                samples(row),
                 increase(row),
                 number(row["cost_savings_pct"]),
                 number(row["most_savings_pct"]),
@@ -72,7 +89,7 @@ def main_table(rows, price):
             ]
         )
     return markdown(
-        "method | budget | side task | *I*, % | *S*, % | most *S* at *I* = 0, % | harvested, % | duty, % | paper's *I* / *S*",
+        f"method | budget | side task | {SAMPLES} | *I*, % | *S*, % | possible *S*, % | harvested, % | duty, % | paper's *I* / *S*",
         lines,
     )
 
@@ -85,7 +102,7 @@ GOALS = [
     ("harvested, budget off", ("iterative", None), ("pagerank", "sgd", "image"), "harvested_share_pct", "≥", 90),
     ("harvested, budget off", ("iterative", None), ("resnet18", "resnet50", "vgg19"), "harvested_share_pct", "≥", 80),
     (
-        "*S*, as a share of what it would be at *I* = 0, budget auto",
+        "*S*, as a share of the possible *S*, budget auto",
         ("iterative", "auto"),
         ("resnet18", "resnet50", "mixed"),
         "share_of_most_pct",
@@ -154,12 +171,12 @@ def budget_table(rows):
             ]
         )
     return markdown(
-        "side task | method | budget | *I* without one, % | *I* in those seconds, % | duty in those seconds, % | *I*, % | duty at the end, % | *S*, % of that without one",
+        "side task | method | budget | *I* without a budget, % | *I* before, % | duty before, % | *I* measured, % | duty at the end, % | *S*, % of that without a budget",
         lines,
     )
 
 
-def sensitivity_table(rows):
+def sensitivity_table(rows, samples):
     lines = [
         [
             row["size"],
@@ -167,6 +184,7 @@ def sensitivity_table(rows):
             task_name(row),
             budget_name(row),
             number(row["iteration_ms"], 1),
+            samples(row),
             increase(row),
             number(row["cost_savings_pct"]),
             number(row["harvested_share_pct"], 1),
@@ -174,7 +192,8 @@ def sensitivity_table(rows):
         for row in rows
     ]
     return markdown(
-        "model | schedule, micro-batches | side task | budget | iteration, ms | *I*, % | *S*, % | harvested, %", lines
+        f"model | schedule, micro-batches | side task | budget | iteration, ms | {SAMPLES} | *I*, % | *S*, % | harvested, %",
+        lines,
     )
 
 
@@ -210,12 +229,12 @@ def throughput_table(rows, record):
             )
     cpu = record.get("alone_cpu", {})
     found = markdown(
-        "side task | method | beside training, /s | alone on the device, /s | share, % | unit | J a unit beside training | J a unit alone",
+        "side task | method | beside training, units/s | rate alone, units/s | share of the rate alone, % | unit | J a unit beside training | J a unit alone",
         lines,
     )
     if cpu:
         found += "\n\n" + markdown(
-            "side task | alone on one core, /s",
+            "side task | alone on one core, units/s",
             [[name, number(work / seconds, 4)] for name, (work, seconds, *_) in cpu.items()],
         )
     return found
@@ -271,7 +290,7 @@ def bubble_table(record):
             ]
         )
     return markdown(
-        "run | bubble share by stage, % | bubbles | edge to first step, p50 by stage, µs | p99 | overrun, p99 by stage, µs",
+        "run | bubble share by stage, % | bubbles seen, all stages | edge to first step, p50 by stage, µs | p99 | overrun, p99 by stage, µs",
         lines,
     )
 
@@ -335,15 +354,31 @@ def page(record, rows, price, made):
         ],
     ]
     terms = [
-        ["*I*", "time increase of training. Blocks with and without side tasks take turns within one training"],
-        ["±", "the 95 % interval"],
+        [
+            "*I*",
+            "time increase: how much longer iterations with side tasks are than iterations without, in one training. "
+            "Side tasks are loaded and initialised before, so **what loading costs is not in *I***. "
+            "Of FreeRide's rows both kinds of iterations have the hook, so its own cost comes on top ([On GPUs](trainers/gpu.md#what-it-costs))",
+        ],
+        ["block", "iterations in a row that all have side tasks, or all have none. The two kinds take turns"],
+        [
+            "iterations with / without (blocks)",
+            "how many iterations had side tasks, how many had none, and in how many blocks. A block counts as one observation, since its iterations are alike in noise. Iterations that a slowdown budget leaves without leases count as *with*",
+        ],
+        ["±", "half of the 95 % interval of *I*, from the blocks (Student's t). Few blocks make it wide"],
+        ["p50, p99", "half, and 99 %, of the values are no larger. Of 100 values or fewer, p99 is the largest"],
         ["*S*", "cost savings (formulae: `bench/tables/rows.py`; prices: `bench/tables/prices.toml`)"],
+        ["rate alone", "units of work a second that a side task makes where it has the device to itself"],
+        [
+            "possible *S*",
+            "*S* if the side task worked at its rate alone in all of the bubble time, and *I* were 0. It is an estimate, and *S* may be above it: "
+            "a side task says once a second how much it has done, so in a row of a few seconds *S* is uncertain by some 10 %, for sgd and image by some 30 %",
+        ],
         [
             "harvested",
             "time inside steps, divided by bubble time, over the whole measurement. In parts of it the duty may have been lower than at its end",
         ],
         ["duty", "the share of iterations that the slowdown budget left to side tasks at the end"],
-        ["block", "iterations in a row that all have side tasks, or all have none"],
         ["naive", "the side task is started beside training, with nothing between them"],
         [
             "MPS",
@@ -355,10 +390,18 @@ def page(record, rows, price, made):
             ["mixed", f"another side task on each stage: {', '.join(cells.SCALES[record['scale']]().mixed)}"],
             ["middle", "the GPT of the table above" + ("; it has 3.8 B parameters" if size["layers"] == 32 else "")],
         ]
+    earlier = (
+        "**These are measurements of earlier versions.** Since then leases end 1 ms earlier, and an empty kernel precedes training's next work. "
+        "With resnet18 in a replayed stage that changed the cost from 0.45 ± 0.08 to 0.16 ± 0.08 % "
+        "([the lab](../bench/NOTES.md#the-way-back-from-the-other-context)). It was not measured on four GPUs. "
+        "A real pipeline on two H200s was measured with it, without a budget: resnet18 cost 0.37 ± 0.13 %, pagerank 0.18 ± 0.18 % "
+        "([the lab](../bench/README.md#the-hook-on-gpus))."
+    )
     blocks = [
         "# Results",
         filled("`bench/tables/page.py` makes this page from what the commands at its end recorded. Do not edit it."),
         markdown("measured on | ", conditions),
+        *([filled(earlier)] if record["low_tier"] == "paper" else []),
         markdown("word | meaning", terms),
     ]
     if record["low_tier"] == "alone":
@@ -379,31 +422,26 @@ def page(record, rows, price, made):
     usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
     compared = glance_table(usual, price)
     low, whole = price["low_tier"], price["training"]["dollars_per_hour"]
+    samples = samples_of(record)
     section(
         "At a glance",
         compared,
         *shown("glance"),
-        filled(
-            "These are measurements of earlier versions. Since then leases end 1 ms earlier, and an empty kernel precedes training's next work. "
-            "With resnet18 in a replayed stage that changed the cost from 0.45 ± 0.08 to 0.16 ± 0.08 % "
-            "([the lab](../bench/NOTES.md#the-way-back-from-the-other-context)). It was not measured on four GPUs."
-        )
-        if record["low_tier"] == "paper"
-        else None,
         "Kernel-level scheduling (XSched) is not among the methods; `bench/tables/README.md` says why.",
         before=compared
         and record["low_tier"] == "paper"
         and filled(
             f"*S* counts side work as what it would cost on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour). It is compared with "
-            f"${whole:g} an hour for all of training's GPUs. Where these do the work many times as fast, *S* is above 100 %. "
-            "So *S* says how cheap that GPU is, too. A method that lets training wait for side tasks has a higher *S*; *I* says what that costs training."
+            f"${whole:g} an hour for all of training's GPUs. **That is the paper's price of {price['training']['gpu']}**, and not of the GPUs above. "
+            "Where these do the work many times as fast as the low-tier GPU, *S* is above 100 %. So compare *S* between rows of this page only, "
+            "or put your own prices into `bench/tables/prices.toml`. A method that lets training wait for side tasks has a higher *S*; *I* says what that costs training."
         ),
     )
     section("Against the goals", record["low_tier"] == "paper" and goals_table(usual))
     paper = record["low_tier"] == "paper"
     section(
         "Time increase and cost savings",
-        main_table(usual, price),
+        main_table(usual, price, samples),
         paper
         and filled(
             "Under the imperative interface the side tasks resnet18, resnet50 and vgg19 harvested 27 to 62 % of bubble time, and on some stages nothing. "
@@ -421,7 +459,8 @@ def page(record, rows, price, made):
             "The iterative interface was not measured with the default budget of 1 %: it had none, 0.5 % or auto."
         ),
         before=filled(
-            "A measurement begins after the budget has watched its side tasks for some seconds. What those seconds cost is in the fifth column, and not in *I*."
+            "A measurement begins after the budget has watched its side tasks for some seconds. "
+            "The columns with *before* are of those seconds; they are in no other table."
         ),
     )
     like = {row["side_task"].split("+")[0] for row in others}
@@ -430,13 +469,16 @@ def page(record, rows, price, made):
     ]
     section(
         "Sensitivity",
-        others and sensitivity_table(base + others),
+        others and sensitivity_table(base + others, samples),
         before=filled(
             "First come the rows that the others are compared with. A dash means that fewer than five blocks were seen."
         ),
     )
     bubbles = (
-        filled("*Edge* is the moment at which a bubble begins. Numbers of one cell are those of the stages, in order."),
+        filled(
+            "*Edge* is the moment at which a bubble begins. Numbers of one cell are those of the stages, in order. "
+            "*Bubbles seen* are those of all stages together in iterations with side tasks, and some stages have few of them: in 1F1B with 4 micro-batches the last stage has one an iteration."
+        ),
         shape_table(record, rows),
         *shown("shapes"),
         *shown("breakdown"),

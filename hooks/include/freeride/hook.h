@@ -1,17 +1,20 @@
 /* FreeRide's training hook, C API. C11 and C++; for trainers in C and C++, and under the Python package.
  *
- * A training rank attaches once, marks when it waits for a neighbour and when it goes on, and says when an iteration
- * has ended. The library learns the lengths, keeps the rank's bubble page, and hands it to the worker of the rank's
- * device from a thread of its own, whenever that worker is there.
+ * A training rank attaches once. It marks when it waits for a neighbour and when it continues, and says when an
+ * iteration has ended. The library learns the lengths and keeps the rank's bubble page. A thread of the library hands
+ * the page to the worker of the rank's device, whenever that worker is there.
  *
- * Promises to the trainer: no function throws, exits, raises a signal, or blocks for longer than its comment says;
- * every function accepts NULL and does nothing then; memory use is fixed at attach. After an error of its own the hook
- * switches itself off: it clears the state word, releases whoever waits for its counters, says so once on stderr, and
- * every later call returns at once. After fork() the child's copy of the handle is dead: calls with it do nothing, and
- * nothing of the parent's is touched. The child may attach for itself.
+ * Promises to the trainer:
+ *  - No function throws, exits, raises a signal, or blocks for longer than its comment says.
+ *  - Every function accepts NULL, and does nothing then.
+ *  - Memory use is fixed at attach.
+ *  - After an error of its own the hook switches itself off. It clears the state word, releases whoever waits for its
+ *    counters, and says so once on stderr. Every later call returns at once.
+ *  - After fork() the child's copy of the handle is dead: calls with it do nothing, and nothing of the parent's is
+ *    touched. The child may attach for itself.
  *
- * Threads. [one] marks functions for the one thread that drives the training loop: marks from another thread than the
- * one that made the first of the iteration are ignored. [any] may be called from any thread.
+ * Threads. [one] marks functions for the one thread that drives the training loop. Marks from another thread than the
+ * one that made the first mark of the iteration are ignored. [any] functions may be called from any thread.
  */
 #ifndef FREERIDE_HOOK_H
 #define FREERIDE_HOOK_H
@@ -53,36 +56,36 @@ typedef struct freeride_hook_config {
   uint32_t stages;
   uint32_t replica; /* from 0, less than replicas */
   uint32_t replicas;
-  uint32_t local_rank; /* slot on the sent page: less than FREERIDE_MAX_RANKS, one rank of the host each */
+  uint32_t local_rank; /* slot on the sent page: less than FREERIDE_MAX_RANKS, another one for each rank of the host */
 } freeride_hook_config;
 
 /* [any] Makes the rank's page and the helper thread. The handle stays valid until the process ends. A second attach in
- * a process returns the first handle, whatever its config says, until that one was detached. Returns NULL when switched
- * off by FREERIDE_HOOK=0, or, after one line on stderr, when the config makes no sense or there is no memory: train on
- * without. Without a worker it succeeds: the page is handed over when one appears. Blocks for some milliseconds; with
- * FREERIDE_HOOK_SENT at most 300. */
+ * a process returns the first handle, whatever its config says, until that handle is detached.
+ *
+ * Returns NULL if FREERIDE_HOOK=0 switches the hook off. Also returns NULL, after one line on stderr, if the config
+ * makes no sense or there is no memory. Then train without the hook. Without a worker it succeeds: the page is handed
+ * over when one appears. Blocks for some milliseconds; with FREERIDE_HOOK_SENT at most 300. */
 FREERIDE_HOOK_API freeride_hook* freeride_hook_attach(const freeride_hook_config* config);
 
-/* [one] The rank now waits for a neighbour: training leaves the device alone until mark_end. About 1 µs: some stores
- * and one futex wake; never blocks. A begin within a bubble is ignored, so the first end closes it. Ignored with
- * external marks. */
+/* [one] The rank now waits for a neighbour: training does not use the device until mark_end. Takes about 1 µs (some
+ * stores and one futex wake) and never blocks. A begin within a bubble is ignored, so the first end closes the bubble.
+ * Ignored with external marks. */
 FREERIDE_HOOK_API void freeride_hook_mark_begin(freeride_hook* hook);
-/* [one] Training goes on. As cheap. Ignored outside a bubble. */
+/* [one] Training continues. As cheap. Ignored outside a bubble. */
 FREERIDE_HOOK_API void freeride_hook_mark_end(freeride_hook* hook);
-/* [one] An iteration has ended: all ranks of a job must agree on what that is (the optimizer step). Learns the lengths:
- * some microseconds for tens of waits, under a millisecond for 1024. Ignored with external marks, where the state word
- * says it. */
+/* [one] An iteration has ended. All ranks of a job must agree on what an iteration is (usually the optimizer's step).
+ * Learns the lengths, which takes some microseconds for tens of waits, and under a millisecond for 1024. Ignored with
+ * external marks, since the state word has the iteration. */
 FREERIDE_HOOK_API void freeride_hook_iteration_end(freeride_hook* hook);
 
-/* [any] Switches the hook off: no leases from now on, counters released. `reason` is one line for people, or
- * NULL. Only the first call says it. Iterations are still counted. Never blocks. */
+/* [any] Switches the hook off: no leases from now on, and its counters are released. `reason` is one line for people,
+ * or NULL. Only the first call prints it. Iterations are still counted. Never blocks. */
 FREERIDE_HOOK_API void freeride_hook_disable(freeride_hook* hook, const char* reason);
-/* [any] Switches it on again from the next iteration's end, unless it went off because of an error. With
- * FREERIDE_HOOK_CUDA neighbours then hold receives from this rank again; counters of freeride_hook_produce() stay
- * released. Returns 1 if it will be on, else 0. */
+/* [any] Switches the hook on again from the next iteration's end, unless an error switched it off. With
+ * FREERIDE_HOOK_CUDA neighbours then hold receives from this rank again. Counters of freeride_hook_produce() stay
+ * released. Returns 1 if the hook will be on, else 0. */
 FREERIDE_HOOK_API int freeride_hook_enable(freeride_hook* hook);
-/* [any] Like disable, but because of an error in what surrounds the library: enable() does not undo it. Says `reason`
- * once. */
+/* [any] Like disable(), for an error in what surrounds the library: enable() does not undo it. Prints `reason` once. */
 FREERIDE_HOOK_API void freeride_hook_fail(freeride_hook* hook, const char* reason);
 /* [any] The training has ended in good order. Also done by exit(). Joins the helper thread, which does nothing that
  * blocks. */
@@ -92,33 +95,36 @@ FREERIDE_HOOK_API void freeride_hook_detach(freeride_hook* hook);
 FREERIDE_HOOK_API uint32_t freeride_hook_state(const freeride_hook* hook);
 /* [any] 1 while a worker has the page and has accepted it. */
 FREERIDE_HOOK_API int freeride_hook_connected(const freeride_hook* hook);
-/* [any] Memory of the device that side tasks could have had during the last iteration, at its tightest; bytes, 0 = not
- * known. A hint for people: on a GPU the worker reckons by itself what its side tasks hold. */
+/* [any] Says how many bytes of the device's memory side tasks could have had during the last iteration, at its
+ * tightest moment. 0: not known. A hint for people: on a GPU the worker finds out by itself. */
 FREERIDE_HOOK_API void freeride_hook_set_usable_bytes(freeride_hook* hook, uint64_t bytes);
-/* [any] Training was refused `bytes` of the device's memory: a worker evicts side tasks that stand in their way, which
- * takes some tenths of a second; try again meanwhile, and say 0 when you have it or give up. Returns 1 if a worker is
- * there that may do so. libfreeride_memory.so does this around cudaMalloc. */
+/* [any] Says that training was refused `bytes` of the device's memory. A worker then evicts side tasks that stand in
+ * the way, which takes some tenths of a second. Try again meanwhile, and say 0 when you have the memory or give up.
+ * Returns 1 if a worker is there that may do so. libfreeride_memory.so does this around cudaMalloc. */
 FREERIDE_HOOK_API int freeride_hook_want_memory(freeride_hook* hook, uint64_t bytes);
-/* [any] The rank's page, valid until the process ends. With FREERIDE_HOOK_EXTERNAL_MARKS the caller (its GPU) writes
- * `state_word` and nothing else, FREERIDE_STATE(iteration, wait) at a begin and FREERIDE_STATE(iteration, 0) at an end,
- * iterations from 0; the helper thread looks at it and does the rest. NULL for NULL. */
+/* [any] The rank's page, valid until the process ends; NULL for NULL. With FREERIDE_HOOK_EXTERNAL_MARKS the caller (its
+ * GPU) writes `state_word` and nothing else. That is FREERIDE_STATE(iteration, wait) at a begin, and
+ * FREERIDE_STATE(iteration, 0) at an end, with iterations from 0. The helper thread looks at it and does the rest. */
 FREERIDE_HOOK_API freeride_bubble_page* freeride_hook_page(freeride_hook* hook);
 
 /* ---- sent counters (FREERIDE_HOOK_SENT) ---- */
 
 enum { FREERIDE_SENT_REACHED = 0, FREERIDE_SENT_RELEASED = 1, FREERIDE_SENT_TIMEOUT = -1, FREERIDE_SENT_NONE = -2 };
 
-/* [any] One more message for local rank `destination` is ready; wakes it. Returns the counter's new value; 0 without a
- * sent page. */
+/* [any] Says that one more message for local rank `destination` is ready, and wakes it. Returns the counter's new
+ * value; 0 without a sent page. */
 FREERIDE_HOOK_API uint32_t freeride_hook_produce(freeride_hook* hook, uint32_t destination);
-/* [any] Blocks until local rank `source` has produced `count` messages for us (REACHED), its counters were released
- * because it died, left or switched off (RELEASED: receive as if there were no hook), or timeout_ns have passed. NONE:
- * no sent page. */
+/* [any] Blocks until one of these is true, and returns it:
+ *  - REACHED: local rank `source` has produced `count` messages for this rank;
+ *  - RELEASED: the counters of `source` were released, because it died, left or switched off. Receive as without a
+ * hook;
+ *  - TIMEOUT: timeout_ns have passed.
+ * Returns NONE at once if there is no sent page. */
 FREERIDE_HOOK_API int freeride_hook_wait_sent(freeride_hook* hook, uint32_t source, uint32_t count, int64_t timeout_ns);
 /* ---- CUDA streams (FREERIDE_HOOK_CUDA) ----
  *
  * A NCCL receive that waits spins on the GPU, which is then busy with waiting. So the stream is held before the receive
- * is posted, until the sender's stream has said that the data exists; the stream marks begin and end of that wait. */
+ * is posted, until the sender's stream has said that the data exists. The stream marks begin and end of that wait. */
 
 enum {
   FREERIDE_HOLD_NEVER = 0, /* these receives are posted before their data is needed */
@@ -127,50 +133,53 @@ enum {
 };
 enum { FREERIDE_HELD_PLAIN = 0, FREERIDE_HELD_STREAM = 1, FREERIDE_HELD_TWO_PHASE = 2 };
 
-/* [one] Call right before a batch of sends and receives is posted (before ncclGroupStart), with the stream on which the
- * data is made and used: a CUstream or cudaStream_t. `destinations` and `sources` are ranks of the job, one entry a
- * message, in order; every rank must count the messages that it exchanges with another one alike, from its first on.
- * `hold` is FREERIDE_HOLD_*; holding what is posted early would delay the stream's work behind it.
+/* [one] Call right before a batch of sends and receives is posted (before ncclGroupStart). `stream` is the stream on
+ * which the data is made and used: a CUstream or cudaStream_t. `destinations` and `sources` are ranks of the job, with
+ * one entry for each message, in order. Two ranks must count the messages between them alike, from the first one on.
+ * `hold` is FREERIDE_HOLD_*. Do not hold what is posted early: that would delay the stream's work behind it.
  *
- * Writes the destinations' counters in stream order. With FREERIDE_HOLD, and if every source is hooked and on this
- * host, the stream marks a bubble, waits for the sources' counters and clears the mark; where that wait was learned to
- * be long (3 ms), the *calling thread* first waits, asleep, until shortly before its learned end or until the data is
- * there: give up a lock that others need. Afterwards post as usual. Returns FREERIDE_HELD_*; never an error: after one
- * the hook is off, and nobody waits for it.
+ * Writes the destinations' counters in stream order. With FREERIDE_HOLD the stream marks a bubble, waits for
+ * the sources' counters and clears the mark, if every source is hooked and on this host.
  *
- * A hold is ended from outside after a second, or eight times the learned length, at most a minute. From other threads
- * than the first one messages are counted and nothing is held. */
+ * If that wait was learned to be long (3 ms), the *calling thread* waits first, asleep. It wakes shortly before the
+ * learned end, or when the data is there. So give up a lock that others need. Afterwards post as usual. Returns
+ * FREERIDE_HELD_* and never an error: after one the hook is off, and nobody waits for it.
+ *
+ * The helper thread ends a hold after eight times its learned length, but not before a second, and after a minute at
+ * most. From other threads than the first one messages are counted, and nothing is held. */
 FREERIDE_HOOK_API int freeride_hook_stream_batch(freeride_hook* hook, void* stream, const uint32_t* destinations,
                                                  uint32_t destination_count, const uint32_t* sources,
                                                  uint32_t source_count, int hold);
-/* [one] For a batch that only receives and is posted ahead of its need, so that work of training's comes between: call
- * this instead, right before it is posted on `apart`, a stream of yours for receives from this one source (a batch from
- * several is counted, and not held). Let `apart` wait for training's stream first, as a receive does that is posted
- * there. Holds `apart` until the first of the messages exists; training's stream goes on. Returns a number for
- * freeride_hook_stream_wait(), or 0. */
+/* [one] The same for a batch that only receives and is posted ahead of its need, with training's work in between. Call
+ * it right before the batch is posted on `apart`, a stream of yours for receives from this one source. A batch from
+ * several sources is counted, and not held. Let `apart` wait for training's stream first, as a receive does that is
+ * posted there. Holds `apart` until the first of the messages exists; training's stream continues. Returns a number
+ * for freeride_hook_stream_wait(), or 0. */
 FREERIDE_HOOK_API uint64_t freeride_hook_stream_post_early(freeride_hook* hook, void* apart, const uint32_t* sources,
                                                            uint32_t source_count);
 /* [one] Call right before training's stream is made to wait for such a batch. Marks and holds it as
  * freeride_hook_stream_batch() does, and returns the same. */
 FREERIDE_HOOK_API int freeride_hook_stream_wait(freeride_hook* hook, void* stream, uint64_t early);
-/* [one] Call right before a collective is posted on `stream`: `members` are the ranks of the job that take part,
- * without this one, `awaited` those of them without whom it cannot finish here (a broadcast's source; for an
- * all-reduce all of them). Every member must say the same of each of its collectives, by pairs of ranks in the same
- * order within an iteration. With `needed_at_once` (the stream's next work waits for it) the stream is marked and held
- * as by freeride_hook_stream_batch() until they have come to it, too; without, that this rank has come is counted and
- * nothing else happens. Only for small ones: a large one is work. Returns FREERIDE_HELD_*. */
+/* [one] Call right before a collective is posted on `stream`. `members` are the ranks of the job that take part,
+ * without this one. `awaited` are those members without whom the collective cannot finish here: a broadcast's source,
+ * and for an all-reduce all of them. Every member must say the same of a collective. Two members must call it for their
+ * common collectives in the same order within an iteration.
+ *
+ * `needed_at_once`: the stream's next work waits for the collective. Then the stream is marked and held, as by
+ * freeride_hook_stream_batch(), until the awaited ranks have come to it, too. Otherwise it is only counted that this
+ * rank has come. Only for small collectives: a large one is work. Returns FREERIDE_HELD_*. */
 FREERIDE_HOOK_API int freeride_hook_stream_meet(freeride_hook* hook, void* stream, const uint32_t* members,
                                                 uint32_t member_count, const uint32_t* awaited, uint32_t awaited_count,
                                                 int needed_at_once);
 /* [one] freeride_hook_iteration_end(), in stream order. */
 FREERIDE_HOOK_API void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream);
 
-/* [any] For measurements: from now on only waits of this length or longer are waited for on the host first. */
+/* [any] For measurements: from now on the host waits first only if the wait is `least_ns` or longer. */
 FREERIDE_HOOK_API void freeride_hook_stream_two_phase(freeride_hook* hook, int64_t least_ns);
 
 /* What became of the batches that receive, and what the waiting on the host cost. */
 typedef struct freeride_stream_counters {
-  uint64_t plain;        /* not held: unknown, not hooked, elsewhere, or the data was there */
+  uint64_t plain;        /* not held: the source is unknown, not hooked or elsewhere, or the data was there */
   uint64_t stream;       /* held by the stream alone */
   uint64_t two_phase;    /* held, and waited for on the host first */
   uint64_t broken;       /* holds that were ended because they lasted too long */

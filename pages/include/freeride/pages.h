@@ -2,11 +2,14 @@
  *
  * pages/README.md is the specification (byte tables, who writes what, in what order); this header says the same to a
  * compiler. All integers are little-endian and naturally aligned. All times are CLOCK_MONOTONIC nanoseconds of the
- * host. A page is a memfd sealed against shrinking, growing and further sealing (or, for the sent page, a file in
- * /dev/shm that is only ever created whole), so that no writer can take memory away from under a reader. Growth is by
- * appending fields: `size_bytes` says how far the maker's layout goes, what lies past that reads as zero, and a reader
- * accepts every size from version 1's on. `major` changes only when a field changes its meaning, and a reader refuses a
- * major it does not know.
+ * host.
+ *
+ * A page is a memfd that is sealed against shrinking, growing and further sealing. The sent page is a file in /dev/shm
+ * that appears only when it is whole. So no writer can take memory away from under a reader.
+ *
+ * Pages grow by appending fields. `size_bytes` says where the maker's layout ends, and what lies past that reads as
+ * zero. A reader accepts every size from version 1's on. `major` changes only when a field changes its meaning, and a
+ * reader refuses a major that it does not know.
  */
 #ifndef FREERIDE_PAGES_H
 #define FREERIDE_PAGES_H
@@ -59,9 +62,9 @@ enum {
 #define FREERIDE_STATE_WAIT(word) ((uint32_t)((word)&0xffffu))
 #define FREERIDE_STATE_ITERATION(word) ((uint64_t)(word) >> 16)
 
-/* Learned length of one wait index. All 0: unknown, no lease. Three quantiles, not one: a lease first ends at `low_ns`;
- * if the bubble is still open then, the worker may open another that ends at `mid_ns`, then `high_ns`. low <= mid <=
- * high. */
+/* Learned length of one wait index. All 0: unknown, no lease. There are three quantiles, low <= mid <= high. The first
+ * lease ends at `low_ns`. If the bubble is still open then, the worker may open another that ends at `mid_ns`, and then
+ * one that ends at `high_ns`. */
 typedef struct freeride_learned {
   uint64_t low_ns;
   uint64_t mid_ns;
@@ -254,8 +257,8 @@ typedef struct freeride_answer_page {
 } freeride_answer_page;
 
 /* ---- shim page: written by every process of a program that has the shim of libcuda.so.1, read by whoever tells why
- * the program makes no progress. A file of FREERIDE_SHIM_BYTES zeroes, without the header of the other pages: all that
- * is on it is a claim, and nothing is decided by it ---- */
+ * the program makes no progress. It is a file of FREERIDE_SHIM_BYTES zeroes, without the header of the other pages. All
+ * that is on it is a claim, and nothing is decided by it ---- */
 
 #define FREERIDE_SHIM_MAGIC 0x204d494853525246ull /* "FRRSHIM " */
 #define FREERIDE_SHIM_VERSION 1u

@@ -1,28 +1,29 @@
 /* FreeRide plugin ABI, version 1. C11 and C++; depends on nothing.
  *
- * A plugin is a shared object that exports one function, freeride_plugin_v1(). The runner, a process of its own for
- * every side task, opens the file with RTLD_NOW | RTLD_LOCAL, asks for that symbol and drives one task through the
+ * A plugin is a shared object that exports one function, freeride_plugin_v1(). Each side task has a process of its own,
+ * the runner. It opens the file with RTLD_NOW | RTLD_LOCAL, asks for that symbol, and drives one task through the
  * paper's state machine:
  *
  *   SUBMITTED --create--> CREATED --init--> PAUSED <--start / pause--> RUNNING (run_next_step ...) --stop--> STOPPED
  *
  * Versions. The symbol's name is the version: a change that breaks a plugin gets a new symbol. Within version 1 every
- * struct starts with `struct_size`, filled in by whoever fills in the struct, and grows only at its end; read no field
- * that lies past it: FREERIDE_HAS() tells. What a plugin's table ends before is NULL to the host. A host accepts for
- * ever what the first version's header had, in every struct. Optional abilities are extensions named by strings
- * ("freeride.yield/1"), asked for with `extension`; NULL means "not there".
+ * struct starts with `struct_size`, which is set by whoever fills in the struct. A struct grows only at its end. Read
+ * no field beyond `struct_size`: FREERIDE_HAS() tells. A function that a plugin's table is too short for is NULL to the
+ * host. A host accepts for ever what the first version's header had, in every struct. Optional abilities are extensions
+ * with a name ("freeride.yield/1"). `extension` is asked for them; NULL means "not there".
  *
  * Threads. [main] marks functions that are called on the runner's main thread, one at a time, never concurrently. [any]
- * may be called from any thread. A plugin may make threads, but after pause() has returned none of them may execute
- * until start(), and after stop() none may exist.
+ * functions may be called from any thread. [workload] is the thread of the imperative interface. A plugin may make
+ * threads. After pause() has returned none of them may execute until start(), and after stop() none may exist.
  *
- * Errors. No exception, longjmp or exit may cross this boundary. Functions return a freeride_status; before returning a
- * failure, call host->fail() with one sentence that says what happened. Only create and init may fail without
- * prejudice; a failing start, run_next_step or pause ends the task with the verdict "failed in <transition>".
+ * Errors. No exception, longjmp or exit may cross this boundary. Functions return a freeride_status. Before returning a
+ * failure, call host->fail() with one sentence that says what happened. If create or init fails, the
+ * task does not start. A start, run_next_step or pause that fails ends the task with the verdict
+ * "failed in <transition>".
  *
- * Ownership. Pointers the host passes stay the host's and are valid until the call returns, except the host table
- * itself, which stays valid until destroy() returns. Pointers the plugin returns stay the plugin's and must stay valid
- * until the process ends.
+ * Ownership. Pointers that the host passes stay the host's, and are valid until the call returns. The host table itself
+ * stays valid until destroy() returns. Pointers that the plugin returns stay the plugin's, and must stay valid until
+ * the process ends.
  */
 #ifndef FREERIDE_PLUGIN_H
 #define FREERIDE_PLUGIN_H
@@ -37,9 +38,14 @@ extern "C" {
 #define FREERIDE_ABI_VERSION 1u
 #define FREERIDE_PLUGIN_ENTRY "freeride_plugin_v1"
 
-/* Extensions. freeride.state/1 is the plugin's: freeride_plugin.extension answers a freeride_state, see below; the host
- * has no side of it. freeride.yield/1, yield points inside long steps, is the host's: freeride_host.extension answers a
- * freeride_yield, or NULL on a host that is older; a plugin must work without. */
+/* Extensions, each described with its struct below.
+ *
+ *   name                   | freeride_plugin.extension answers | freeride_host.extension answers
+ *   freeride.state/1       | freeride_state                    | NULL
+ *   freeride.yield/1       | nothing: it is not asked          | freeride_yield; NULL on an older host
+ *   freeride.imperative/1  | freeride_imperative               | freeride_gate
+ *
+ * A plugin must work without yield points. */
 #define FREERIDE_EXTENSION_YIELD "freeride.yield/1"
 #define FREERIDE_EXTENSION_STATE "freeride.state/1"
 #define FREERIDE_EXTENSION_IMPERATIVE "freeride.imperative/1"
@@ -50,7 +56,7 @@ extern "C" {
 #define FREERIDE_EXPORT
 #endif
 
-/* Whether the struct of `type` at `pointer` is long enough to have `field`: before a read of anything that the first
+/* Whether the struct of `type` at `pointer` is long enough to have `field`. Ask before you read anything that the first
  * version's header does not have. */
 #define FREERIDE_HAS(type, pointer, field) ((pointer)->struct_size >= offsetof(type, field) + sizeof((pointer)->field))
 
@@ -74,10 +80,10 @@ typedef struct freeride_host {
   void* context; /* pass back as the first argument */
   /* [any] One line into the task's log. `text` is UTF-8. */
   void (*log)(void* context, int32_t level, const char* text);
-  /* [any] A figure of the task's own (loss, residual), shown by freeride-ctl and on the bus. At most 8 names of at most
-   * 23 bytes. */
+  /* [any] Sets a figure of the task's own (loss, residual), which freeride-ctl and the bus show. At most 8 names of at
+   * most 23 bytes. */
   void (*metric)(void* context, const char* name, double value);
-  /* [main] Why the transition that is about to return a failure fails: one sentence. The last call wins. */
+  /* [main] Says in one sentence why the transition that is about to return a failure fails. The last call wins. */
   void (*fail)(void* context, const char* text);
   /* [any] CLOCK_MONOTONIC, ns. */
   int64_t (*now_ns)(void* context);
@@ -91,16 +97,16 @@ typedef struct freeride_param {
   const char* value;
 } freeride_param;
 
-/* What a task is made from. Every declared parameter is in `params`, with its default where the user gave none;
- * undeclared ones never arrive: the runner rejects the task and lists the declared ones. */
+/* What a task is made from. Every declared parameter is in `params`, with its default if the user gave none. An
+ * undeclared one never arrives: the runner rejects the task and lists the declared ones. */
 typedef struct freeride_task_info {
   uint32_t struct_size;
   uint32_t param_count;
   const freeride_param* params;
   const char* name;   /* the task's name */
   const char* device; /* "cpu-N" or a GPU's UUID (then the process sees that GPU as device 0) */
-  /* A writable folder of the task's own. Its content is there again after a restart of the task, unless its worker was
-   * killed. */
+  /* A writable folder of the task's own. After a restart of the task on the same host its content is there again,
+   * unless its worker was killed. */
   const char* scratch_dir;
 } freeride_task_info;
 
@@ -121,8 +127,8 @@ typedef struct freeride_plugin {
   const freeride_param_spec* params;
   uint32_t param_count;
   uint32_t reserved;
-  /* [main] CreateSideTask: SUBMITTED -> CREATED. Makes *task and its context in host memory; touches no GPU. On failure
-   * *task is ignored: the plugin has freed what it made. */
+  /* [main] CreateSideTask: SUBMITTED -> CREATED. Makes *task and its context in host memory; touches no GPU. After a
+   * failure *task is ignored, so the plugin must have freed what it made. */
   freeride_status (*create)(const freeride_host* host, const freeride_task_info* info, void** task);
   /* [main] InitSideTask: CREATED -> PAUSED. Loads the context into the device's memory; returns when that is done and
    * nothing executes. */
@@ -143,40 +149,45 @@ typedef struct freeride_plugin {
   const void* (*extension)(const char* name);
 } freeride_plugin;
 
-/* freeride.yield/1: yield points, for steps longer than a short bubble. Between two pieces of a step (layers, blocks)
- * the plugin calls yield_point(), with nothing of it executing, on the GPU either. It returns at once while the next
- * piece fits the lease, by the durations of the same piece in earlier steps; else it blocks, the task is PAUSED
- * (pause() and start() are not called), and it returns in a later bubble. */
+/* freeride.yield/1: yield points, for steps longer than a short bubble. The plugin calls yield_point() between two
+ * pieces of a step (layers, blocks). At that moment nothing of the task may execute, on the GPU either. The host knows
+ * how long the next piece took in earlier steps. If it fits the lease, yield_point() returns at once. Otherwise it
+ * blocks, and returns in a later bubble. Meanwhile the task is PAUSED; pause() and start() are not called. */
 typedef struct freeride_yield {
   uint32_t struct_size;
   uint32_t reserved;
   /* [main] `context` is the host's. Within run_next_step only; anywhere else it returns FREERIDE_OK at once.
-   * FREERIDE_OK: go on. FREERIDE_ABANDONED: the task is to stop or to save its state, which happens between steps: undo
-   * what the step has changed, if that matters, and return FREERIDE_ABANDONED from run_next_step without executing
-   * more. The step does not count; should the task go on, run_next_step is called again. */
+   *
+   * FREERIDE_OK: continue. FREERIDE_ABANDONED: the task is to stop or to save its state, which happens between steps.
+   * Undo what the step has changed, if that matters. Then return FREERIDE_ABANDONED from run_next_step, without
+   * executing more. The step does not count. If the task continues, run_next_step is called again. */
   freeride_status (*yield_point)(void* context);
-  /* [main] The same where the piece has been queued on a GPU, and need not be done. `wait` is called back, with
-   * `argument`: with 0 it blocks until every piece but the one queued last is done, with 1 until all are. While the
-   * next piece, too, surely fits the lease, the host does not wait for the last one, so that the GPU never runs out of
-   * work; else it waits for all, and goes on as yield_point(). A failure of `wait` ends the call with that status. Not
-   * there where struct_size ends before it: wait, then yield_point(). Appended to freeride.yield/1. */
+  /* [main] The same for a piece that has been queued on a GPU, and need not be done. The host calls `wait` with
+   * `argument` and `all`. With all = 1, `wait` blocks until all pieces are done. With all = 0 it blocks until every
+   * piece but the one queued last is done.
+   *
+   * If the next piece, too, surely fits the lease, the host does not wait for the last one. So the GPU does not run out
+   * of work. Otherwise the host waits for all, and does as yield_point(). A failure of `wait` ends the call with that
+   * status.
+   *
+   * Appended to freeride.yield/1. If struct_size ends before it, it is not there: wait, then call yield_point(). */
   freeride_status (*yield_queued)(void* context, freeride_status (*wait)(void* argument, int32_t all), void* argument);
 } freeride_yield;
 
-/* freeride.imperative/1: the imperative interface, for work that is not cut into steps. The plugin's side,
- * freeride_plugin.extension: it is used for a task that was loaded with the parameter interface=imperative, which the
- * runner takes for itself where the plugin declares none of that name. Such a task's run_next_step is never called. */
+/* freeride.imperative/1: the imperative interface, for work that is not cut into steps. This is the plugin's side. It
+ * is used for a task that was loaded with the parameter interface=imperative. The runner takes that parameter for
+ * itself, unless the plugin declares one of that name. The run_next_step of such a task is never called. */
 typedef struct freeride_imperative {
   uint32_t struct_size;
   uint32_t reserved;
-  /* [workload] RunGpuWorkload: all of the work, called once, after init, in a thread of its own. While the task is
-   * paused, that thread and every other of the process is stopped by the operating system, wherever it is. FREERIDE_OK
-   * or FREERIDE_FINISHED: the work is done. FREERIDE_ABANDONED: pass() said so. A failure ends the task. */
+  /* [workload] RunGpuWorkload: all of the work. It is called once, after init, in a thread of its own. While the task
+   * is paused, the operating system stops every thread of the process, wherever it is. Returns FREERIDE_OK or
+   * FREERIDE_FINISHED when the work is done, and FREERIDE_ABANDONED when pass() has returned that. A failure ends the
+   * task. */
   freeride_status (*run_gpu_workload)(void* task);
-  /* [workload] PrepareGpuWorkload: called once in that thread, after init and under its lease, so before any bubble:
-   * what a thread has to do for itself before it computes. May be NULL; an older host does not call it. A failure is
-   * init's.
-   */
+  /* [workload] PrepareGpuWorkload: what a thread has to do for itself before it computes. It is called once in that
+   * thread, after init and under the init lease, so before any bubble. May be NULL; an older host does not call it. A
+   * failure counts as init's. */
   freeride_status (*prepare_gpu_workload)(void* task);
 } freeride_imperative;
 
@@ -184,37 +195,38 @@ typedef struct freeride_imperative {
 typedef struct freeride_gate {
   uint32_t struct_size;
   uint32_t reserved;
-  /* [workload] `context` is the host's. To be called whenever the GPU has done what was launched, at least every
-   * millisecond or so: what is on the GPU when a bubble ends cannot be stopped, and is overrun. Blocks from the end of
-   * a bubble until the next one. FREERIDE_ABANDONED: the task is to stop, return that from run_gpu_workload. Elsewhere:
-   * FREERIDE_OK. */
+  /* [workload] `context` is the host's. Call it whenever the GPU has done what was launched, about every millisecond or
+   * more often. What is on the GPU when a bubble ends cannot be stopped, and is overrun. Blocks from the end of a
+   * bubble until the next one. FREERIDE_ABANDONED: the task is to stop; return that from run_gpu_workload. In other
+   * threads it returns FREERIDE_OK at once. */
   freeride_status (*pass)(void* context);
 } freeride_gate;
 
-/* freeride.state/1: a task's progress, handed to the process that goes on with the task: another content of the plugin
- * (`freeride-ctl load --replace`) or the same one started anew. The bytes and their version are the plugin's own: the
- * host keeps them and looks at neither. They are given only to a plugin of the same name. */
+/* freeride.state/1: a task's progress, handed to the process that continues the task. That process has another content
+ * of the plugin (`freeride-ctl load --replace`), or the same one, started again. The bytes and their version are the
+ * plugin's own: the host keeps them and looks at neither. Only a plugin of the same name gets them. */
 
 /* Where save() puts its bytes; the host's. */
 typedef struct freeride_state_sink {
   uint32_t struct_size;
   uint32_t reserved;
   void* context; /* pass back as the first argument */
-  /* [main] Appends `size` bytes, which the host copies before it returns. FREERIDE_OUT_OF_MEMORY when all bytes
-   * together would be more than 512 MiB: then return it. */
+  /* [main] Appends `size` bytes, which the host copies before it returns. FREERIDE_OUT_OF_MEMORY if all bytes together
+   * would be more than 512 MiB: then return it. */
   freeride_status (*write)(void* context, const void* data, uint64_t size);
 } freeride_state_sink;
 
 typedef struct freeride_state {
   uint32_t struct_size;
   uint32_t version; /* of the bytes that save() writes; goes with them */
-  /* [main] SaveState, in PAUSED, under a lease of its own, so outside of every bubble. Changes nothing: the task is
-   * either stopped afterwards or goes on as if it had not been called. May fail without prejudice. */
+  /* [main] SaveState, in PAUSED, under a lease of its own, so outside of every bubble. It must change nothing:
+   * afterwards the task is either stopped, or continues as if save() had not been called. If it fails, nothing is
+   * saved, and no verdict follows. */
   freeride_status (*save)(void* task, const freeride_state_sink* sink);
   /* [main] RestoreState, once, after init() has returned and before the first start(), within init()'s lease. `version`
-   * and the `size` bytes are as saved, perhaps by an older or newer content of this plugin: refuse with FREERIDE_ERROR
-   * and host->fail() what cannot be understood. A failure ends this task; the one that it was to replace goes on from
-   * the same bytes. */
+   * and the `size` bytes are as saved, perhaps by an older or newer content of this plugin. Refuse what you do not
+   * understand, with FREERIDE_ERROR and host->fail(). A failure ends this task. The one that it was to replace
+   * continues from the same bytes. */
   freeride_status (*restore)(void* task, uint32_t version, const void* data, uint64_t size);
 } freeride_state;
 

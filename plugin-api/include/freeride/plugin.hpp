@@ -12,9 +12,8 @@
 //   };
 //   FREERIDE_PLUGIN(Squares)
 //
-// Every call arrives on the runner's main thread, one at a time. An exception thrown by a plugin ends at the boundary:
-// it becomes a status, and its what() the reason that the user reads. README.md beside this folder is the author's
-// guide.
+// Every call comes on the runner's main thread, one at a time. An exception that a plugin throws ends at the boundary:
+// it becomes a status, and its what() is the reason that the user reads. docs/authors is the guide for authors.
 #ifndef FREERIDE_PLUGIN_HPP
 #define FREERIDE_PLUGIN_HPP
 
@@ -48,8 +47,8 @@ class TaskError : public std::runtime_error {
   explicit TaskError(const std::string& what) : std::runtime_error(what) {}
 };
 
-/// Thrown by yield_point() when the task is to stop or to save its state in the middle of a step: let it through. No
-/// std::exception, so that a plugin's own `catch` does not stop it by accident.
+/// Thrown by yield_point() when the task is to stop or to save its state in the middle of a step. Let it through. It is
+/// no std::exception, so that a plugin's own `catch` does not stop it by accident.
 class StepAbandoned {};
 
 /// Throw when something needed is not there now (a device, a file), so that trying again later can succeed.
@@ -70,8 +69,8 @@ class BadParameter : public std::runtime_error {
   explicit BadParameter(const std::string& what) : std::runtime_error(what) {}
 };
 
-/// Who a plugin is: FREERIDE_PLUGIN(MyTask, "my-task", "1.0", "what it does"). With the class alone, the name is its in
-/// snake_case.
+/// Who a plugin is: FREERIDE_PLUGIN(MyTask, "my-task", "1.0", "what it does"). With the class alone, its name in
+/// snake_case is the plugin's name.
 struct PluginInfo {
   const char* name = nullptr;  ///< [a-z0-9_-]+
   const char* version = "0";   ///< free text
@@ -104,9 +103,9 @@ class ParamBase {
   std::string help_;
 };
 
-/// A parameter, declared once as a member of the task: key, default, help, and what is allowed ({least, greatest} for
-/// numbers, the words to choose from for text). Reads like a T from CreateSideTask on. T: bool, an integer, double or
-/// std::string.
+/// A parameter, declared once as a member of the task: key, default, help, and what is allowed. Allowed are {least,
+/// greatest} of a number, and a list of words for a text. Reads like a T from CreateSideTask on. T: bool, an integer,
+/// double or std::string.
 template <class T>
 class Param final : public ParamBase {
   static_assert(std::is_same_v<T, std::string> || std::is_same_v<T, bool> || std::is_integral_v<T> ||
@@ -223,10 +222,10 @@ class Param final : public ParamBase {
 /// A side task: inherit, override what is needed (RunNextStep is a must), end the source with
 /// FREERIDE_PLUGIN(YourClass).
 ///
-/// The constructor must be cheap and touch nothing outside the object: the SDK also makes one object at load, only to
+/// The constructor must be cheap and touch nothing outside the object. The SDK also makes one object at load, only to
 /// read which parameters are declared. Real work starts in CreateSideTask. The destructor frees what StopSideTask did
-/// not. All six functions: [main] thread; may throw (see above); may block, but see the guide on how long a step should
-/// be.
+/// not free. All six functions are called on the [main] thread. They may throw (see above), and may block; the guide
+/// says how long a step should be.
 class SideTask {
  public:
   SideTask() = default;
@@ -242,15 +241,15 @@ class SideTask {
   virtual void StartSideTask() {}
   /// RUNNING: one short, regular piece of work (aim for 0.5 to 5 ms); return when it is done, on the GPU too.
   virtual Step RunNextStep() = 0;
-  /// The imperative interface: what RunGpuWorkload()'s thread has to do for itself before it computes, such as finding
-  /// kernels with a library that keeps them for each thread. Called in that thread, after InitSideTask() and under its
-  /// lease. [workload] thread; may throw.
+  /// The imperative interface: what the thread of RunGpuWorkload() has to do for itself before it computes. For
+  /// example, it finds kernels with a library that keeps them for each thread. Called in that thread, after
+  /// InitSideTask() and under its lease. [workload] thread; may throw.
   virtual void PrepareGpuWorkload() {}
-  /// The imperative interface, for a task that is loaded with `--param interface=imperative`: all of the work, in a
-  /// thread of its own, called once, instead of RunNextStep(). Call pass_gate() whenever the GPU has done what was
-  /// launched, at least every millisecond or so (LaunchThrottle). StartSideTask() and PauseSideTask() are called on the
-  /// main thread at the edges of bubbles while this goes on; between two bubbles the whole process is stopped. As it is
-  /// here, it makes the steps of the iterative interface. [workload] thread; may throw.
+  /// The imperative interface: all of the work, in a thread of its own, called once instead of RunNextStep(). It is
+  /// used for a task that is loaded with `--interface imperative`. Call pass_gate() whenever the GPU has done what was
+  /// launched, about every millisecond or more often (LaunchThrottle). Meanwhile StartSideTask() and PauseSideTask()
+  /// are called on the main thread at the edges of bubbles. Between two bubbles the whole process is stopped. This
+  /// default makes the steps of the iterative interface. [workload] thread; may throw.
   virtual void RunGpuWorkload() {
     double steps = 0;
     for (Step step = Step::kMore; step == Step::kMore; pass_gate()) {
@@ -275,34 +274,37 @@ class SideTask {
   }
   void warn(const std::string& text) const { log(text, FREERIDE_LOG_WARN); }
 
-  /// A figure of the task's own, shown by freeride-ctl and on the bus; at most 8 names of at most 23 bytes. [any]
+  /// Sets a figure of the task's own, which freeride-ctl and the bus show; at most 8 names of at most 23 bytes. [any]
   /// thread.
   void metric(const char* name, double value) const {
     if (host_ != nullptr && host_->metric != nullptr) host_->metric(host_->context, name, value);
   }
 
   /// The task's name; the device, "cpu-N" or a GPU's UUID (which the process sees as device 0); the task's own writable
-  /// folder. Its content is there again after a restart of the task, unless its worker was killed. Valid from
-  /// CreateSideTask on.
+  /// folder. After a restart on the same host the folder's content is there again, unless the worker was killed. All
+  /// are valid from CreateSideTask on.
   const std::string& task_name() const { return name_; }
   const std::string& device() const { return device_; }
   const std::string& scratch_dir() const { return scratch_dir_; }
   std::string scratch_path(const std::string& file) const { return scratch_dir_ + "/" + file; }
 
-  /// A yield point (freeride.yield/1): call it between the pieces of a long step, with nothing of the task executing,
-  /// on the GPU either. Returns at once while the next piece fits the lease, by what the same piece took in earlier
-  /// steps; else waits, paused, for a later bubble. Throws StepAbandoned when the task is to stop or to save its state
-  /// instead: the step does not count, and RunNextStep() may be called again, so it must begin a step anew. Does
-  /// nothing outside RunNextStep(), and with a host that has no yield points. [main] thread.
+  /// A yield point (freeride.yield/1): call it between the pieces of a long step, when nothing of the task executes, on
+  /// the GPU either. It returns at once if the next piece fits the lease, by what the same piece took in earlier steps.
+  /// Otherwise it waits, paused, for a later bubble.
+  ///
+  /// Throws StepAbandoned when the task is to stop or to save its state. Then the step does not count, and
+  /// RunNextStep() may be called again and must start a step afresh. Does nothing outside RunNextStep(), and with a
+  /// host that has no yield points. [main] thread.
   void yield_point() const {
     if (yield_ != nullptr && yield_->yield_point(host_->context) == FREERIDE_ABANDONED) throw StepAbandoned();
   }
 
-  /// A yield point behind a piece that has been queued on a GPU and need not be done: the host stays one piece ahead of
-  /// the GPU, but for the lease's end, where it waits and goes on as above. `queue` has `void mark()`, called first:
-  /// what has been queued so far is a piece; and `void wait(bool all)`: blocks until the last marked piece is done, or
-  /// without `all` until the one before it is. With several streams, mark where all of them have come together. At the
-  /// end of a step wait for all of them.
+  /// A yield point behind a piece that has been queued on a GPU and need not be done. The host stays one piece ahead of
+  /// the GPU. Only near the lease's end it waits, and does as above.
+  ///
+  /// `queue` has two functions. `void mark()` is called first: what has been queued so far is a piece. `void wait(bool
+  /// all)` blocks until the last marked piece is done, or without `all` until the one before it is. With several
+  /// streams, mark where all of them have come together. At the end of a step wait for all of them.
   template <class Queue>
   void yield_point(Queue& queue) const {
     if (yield_ == nullptr) return;
@@ -376,9 +378,9 @@ class SideTask {
   std::string scratch_dir_;
 };
 
-/// Bounds what is on the GPU when a bubble ends, for the imperative interface: launched() after every launch calls
-/// `synchronise` as often as keeps what has been launched since the last time below the bound, by how long that took so
-/// far. True when it has just synchronised: then pass the gate. One thread.
+/// Bounds what is on the GPU when a bubble ends, for the imperative interface. Call launched() after every launch. It
+/// learns how long launches take, and calls `synchronise` so often that what has been launched since the last call
+/// stays below the bound. True when it has just synchronised: then pass the gate. One thread.
 ///
 ///   freeride::LaunchThrottle throttle(1.0);
 ///   for (...) {
@@ -410,8 +412,8 @@ class LaunchThrottle {
   std::chrono::steady_clock::time_point begin_;
 };
 
-/// freeride.state/1: inherit this beside SideTask, and the task's progress goes to whoever goes on with it: a newer
-/// content of the plugin (`freeride-ctl load --replace`), or the same one started anew.
+/// freeride.state/1: inherit this beside SideTask to keep the task's progress. The next process of the task gets it: a
+/// newer content of the plugin (`freeride-ctl load --replace`), or the same content, started again.
 ///
 ///   class Counter : public freeride::SideTask, public freeride::KeepsState {
 ///     std::string SaveState() override { return std::to_string(n_); }
@@ -427,10 +429,10 @@ class KeepsState {
   KeepsState& operator=(const KeepsState&) = delete;
   virtual ~KeepsState() = default;
 
-  /// The progress as bytes, at most 512 MiB. Changes nothing: the task may go on afterwards.
+  /// The progress as bytes, at most 512 MiB. It must change nothing, since the task may continue afterwards.
   virtual std::string SaveState() = 0;
-  /// Goes on from `state`, saved as `version`: after InitSideTask, before the first StartSideTask. Throw when it cannot
-  /// be understood: then the task that this one was to replace goes on.
+  /// Takes over `state`, which was saved as `version`. Called after InitSideTask, and before the first StartSideTask.
+  /// Throw if you do not understand it: then the task that this one was to replace continues.
   virtual void RestoreState(std::uint32_t version, const std::string& state) = 0;
 };
 
@@ -442,9 +444,9 @@ inline ParamBase::ParamBase(SideTask* task, std::string key, std::string help)
   task->params_.push_back(this);
 }
 
-/// Bounds a step in time: `for (freeride::StepTimer timer(step_ms); !timer.over();) work_on_a_little_piece();`. Looks
-/// at CLOCK_MONOTONIC, some 30 ns a look: pieces of 10 µs and more make that nothing, and the step is long by one piece
-/// at most. For work on a CPU; kernels on a GPU are to be sized by what they were measured to take.
+/// Bounds a step in time: `for (freeride::StepTimer timer(step_ms); !timer.over();) work_on_a_little_piece();`. It
+/// reads CLOCK_MONOTONIC each time, so make pieces of 10 µs and more. The step is too long by one piece at most. For
+/// work on a CPU; measure kernels of a GPU, and choose their size by that.
 class StepTimer {
  public:
   explicit StepTimer(double step_ms)

@@ -13,8 +13,8 @@
 
 namespace freeride {
 
-/// The rule of all programs: a socket is believed where nobody but root and this process's own user could have made
-/// it, and only when one of these two listens there.
+/// The rule of all programs: trusted are root and this process's own user. A socket is believed if nobody else could
+/// have made it, and one of these two listens there.
 bool is_trusted_user(uid_t uid);
 
 /// "root", "alice", or "uid 1234" for a user without a name. May ask the host's user database, which may block.
@@ -46,8 +46,8 @@ bool is_nobody_known(uid_t uid);
 /// As whom process `pid` acts now; nothing where there is no such process.
 std::optional<uid_t> user_of_process(pid_t pid);
 
-/// Whether `folder` is one whose sockets can be believed: a trusted user's, or one that only a trusted user could have
-/// put there and given to its owner; and nobody else may write there. A link is followed if a trusted user made it.
+/// Whether the sockets of `folder` can be believed. It must belong to a trusted user, or only a trusted user can have
+/// put it there and given it to its owner. Nobody else may write there. A link is followed if a trusted user made it.
 /// Blocks on the file system only. Errors: kNotFound, kInvalidArgument (no folder), kPermission (says who could put a
 /// socket there, and what to do).
 Status check_run_folder(const std::filesystem::path& folder);
@@ -55,18 +55,17 @@ Status check_run_folder(const std::filesystem::path& folder);
 /// Makes `folder` if it is missing, with mode 0755 whatever the umask, and checks it.
 Status make_run_folder(const std::filesystem::path& folder);
 
-/// Whether who listens at the other end of the connected `socket` is believed: a trusted user, or whom the folder of
-/// `path` was given to. Errors:
-/// kPermission.
+/// Whether the listener at the other end of the connected `socket` is believed: a trusted user, or the one whom the
+/// folder of `path` was given to. Errors: kPermission.
 Status check_listener(int socket, const std::filesystem::path& path);
 
-/// Why this process could not connect to the socket at `path`, as far as that can be told without connecting: its
-/// folder is not to be believed, or its mode lets others in (then: which group to join, or whose command it is). Fine
-/// when nothing is there yet.
+/// Why this process could not connect to the socket at `path`, as far as that can be told without connecting. The
+/// folder is not to be believed; or the mode lets others in, and the error says which group to join, or whose command
+/// it is. No error if nothing is there yet.
 Status check_socket(const std::filesystem::path& path);
 
-/// The group whose members may command and listen: `name`; empty: the group "freeride", for a service of root's on a
-/// host that has one; "none": nobody but the owner. Errors: kNotFound (names the group).
+/// The group `name`, whose members may command and listen. Empty: the group "freeride", for a service of root's on a
+/// host that has this group. "none": nobody but the owner. Errors: kNotFound (names the group).
 Result<std::optional<gid_t>> operators_group(const std::string& name);
 constexpr const char* kOperatorsGroup = "freeride";
 

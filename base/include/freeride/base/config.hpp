@@ -17,8 +17,8 @@ namespace freeride {
 /// [section] of the TOML file, environment variable FREERIDE_GRACE_MS, the flag. Call after the options are declared
 /// and before parsing. `file` empty: $FREERIDE_CONFIG, else /etc/freeride/freeride.toml if it exists, else no file.
 /// A list in the file counts as its values with ':' between them. Errors (kInvalidArgument): the file cannot be read or
-/// parsed (with line), it has a section of no program, or [section] a key that is no option or a value that its option
-/// does not take.
+/// parsed (with line); it has a section of no program; [section] has a key that is no option, or a value that its
+/// option does not take.
 Status bind_config(CLI::App& app, const std::string& section, std::filesystem::path file = {});
 
 /// The texts of a section that is no program's, by key: of [accounts], name = ["text", ...]. Of the file that
@@ -26,8 +26,9 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
 Result<std::map<std::string, std::vector<std::string>>> read_lists(const std::string& section,
                                                                    std::filesystem::path file = {});
 
-/// A daemon's start: bind_config(), then the command line. Empty: go on; else the exit code to end with, 0 after --help
-/// and --version, 2 when something is wrong, which has been printed as "program: what; what to do".
+/// A daemon's start: bind_config(), then the command line. Empty: continue. Otherwise the exit code to end with: 0
+/// after
+/// --help and --version, 2 if something is wrong. That has been printed as "program: what; what to do".
 std::optional<int> parse_options(CLI::App& app, const std::string& program, const std::string& section, int argc,
                                  char** argv);
 

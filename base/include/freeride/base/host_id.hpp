@@ -12,9 +12,9 @@ constexpr size_t kMaxHostId = 56;  ///< bytes
 /// sd_id128_get_machine_app_specific() does, by HMAC-SHA256 of a constant of ours. Long hostnames are cut.
 std::string host_id_of(std::string_view hostname, std::string_view secret);
 
-/// This host's, of its name and /etc/machine-id; where there is none, as in some containers, of the kernel's boot id,
-/// and so another one after each boot. So two hosts of one name are told apart, and two of one machine id (a disk that
-/// was copied) with different names, too.
+/// This host's, made of its name and /etc/machine-id. Some containers have no such file: then it is made of the
+/// kernel's boot id, and changes with each boot. So two hosts of one name are told apart, and two of one machine id (a
+/// disk that was copied) with different names, too.
 std::string host_id();
 
 /// Whether `text` may be given as a host's id: as a task's name, and short.

@@ -21,9 +21,9 @@ struct LogOptions {
 void add_log_options(CLI::App& app, LogOptions& options);
 
 /// Sends log lines of this process to stderr. As text: "time level [program] text", local time, control characters as
-/// "?". As JSON: `time` (UTC), `level`, `component` (the program), `message`, and `device`, where one is given here,
-/// and `task`, `job` or `worker` where the message is about one, which it says by how it begins: "task NAME: ...". Call
-/// once, before other threads start.
+/// "?". As JSON: `time` (UTC), `level`, `component` (the program), `message`, and `device`, if one is given here. A
+/// message about a task, job or worker begins with its name, "task NAME: ...", and has it as `task`, `job` or `worker`,
+/// too. Call once, before other threads start.
 void init_log(const std::string& program, const LogOptions& options, const std::string& device = {});
 
 }  // namespace freeride

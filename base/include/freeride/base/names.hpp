@@ -38,8 +38,8 @@ inline bool is_plain(std::string_view text, size_t limit = kMaxPlainName) {
   return !text.empty() && text.size() <= limit && std::none_of(text.begin(), text.end(), is_control);
 }
 
-/// A job is its user and its name. Outside of a worker it is called by its name where it is of the worker's own user or
-/// root's, else "UID/NAME": so nobody's job is taken for another's.
+/// A job is its user and its name. Outside of a worker, a job of the worker's own user or of root is called by its
+/// name, and any other one "UID/NAME". So nobody's job is taken for another's.
 inline std::string job_of(uid_t uid, std::string_view name) {
   return std::to_string(uid).append("/").append(name);
 }

@@ -1,6 +1,6 @@
-// What can be told of a plugin file without running any of its code: an ELF shared object for this machine that exports
-// the entry symbol, or, under a name in .py, a side task in Python. Used wherever a file enters (ctl, manager, worker),
-// so that all of them say the same.
+// What can be told of a plugin file without running any of its code. A plugin is an ELF shared object for this machine
+// that exports the entry symbol; a file named *.py is a side task in Python. Used wherever a file enters (ctl, manager,
+// worker), so that all of them say the same.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,12 @@ inline bool is_plugin_file_name(std::string_view name) {
 const char* plugin_extension(std::string_view bytes);
 
 /// Checks `bytes` (a whole file) and names it `name` in the messages. Reads only inside `bytes`, and each of
-/// them once, whatever they hold; any thread. Errors, all kInvalidArgument or kVersion: empty or too large; not an ELF
-/// file; another machine or word size; not a shared object; more than one table of dynamic symbols, or more of them
-/// than kMaxPluginSymbols; no `freeride_plugin_v1` among its dynamic symbols (kVersion, naming the version found, when
-/// another `freeride_plugin_v<N>` is there). Of a script: empty or too large; not text; no use of freeride_plugin.
+/// them once, whatever they hold; any thread.
+///
+/// Errors, kInvalidArgument: empty or too large; not an ELF file; another machine or word size; not a shared object;
+/// more than one table of dynamic symbols, or more symbols than kMaxPluginSymbols; no `freeride_plugin_v1` among them.
+/// kVersion, naming the version found: another `freeride_plugin_v<N>` is there instead. Of a script: empty or too
+/// large; not text; no use of freeride_plugin.
 Status check_plugin_file(std::string_view bytes, const std::string& name);
 
 }  // namespace freeride

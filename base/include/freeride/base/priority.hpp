@@ -7,14 +7,14 @@
 
 namespace freeride {
 
-/// Puts the calling thread, and those it makes from now on, behind training: they never preempt a thread of the usual
-/// policy when they wake (SCHED_BATCH), and weigh next to nothing against one (nice 19). Nothing that holds a lease up
-/// may run there. Not undone without privileges. Does not block. Fails where the system refuses either.
+/// Puts the calling thread, and those it makes from now on, behind training. When they wake they never preempt a thread
+/// of the usual policy (SCHED_BATCH), and they weigh next to nothing against one (nice 19). Nothing that holds a lease
+/// up may run there. Not undone without privileges. Does not block. Fails where the system refuses either.
 Status stand_behind_training();
 
-/// Gives this process at most `bytes` of memory of its own, and makes it one that the kernel ends before a training
-/// when the host runs out. Whatever somebody makes it keep, an allocation then fails here, which ends it (its
-/// supervisor starts it anew), and the host's memory is training's. Fails where the system refuses either.
+/// Gives this process at most `bytes` of memory of its own. When the host runs out, the kernel ends this process before
+/// a training. Whatever somebody makes it keep, an allocation fails here at the limit and ends the process; its
+/// supervisor starts it again. So the host's memory is training's. Fails if the system refuses either.
 Status leave_memory_to_training(uint64_t bytes);
 
 /// For the manager and the broker: far more than all that they are meant to keep.

@@ -1,5 +1,5 @@
-// A Python interpreter and what belongs to it, found by looking at files: nothing of it is run, because the one who
-// names it need not be the one who looks.
+// A Python interpreter and what belongs to it, found by looking at files. Nothing of it is run, because whoever names
+// it need not be whoever looks.
 #pragma once
 
 #include <filesystem>

@@ -10,9 +10,9 @@
 
 namespace freeride {
 
-/// For as long as it lives and from the third second on, the standard error shows `what` and for how long that has been
-/// going on, on a line of its own that is gone afterwards; and how far it is, as a bar, once at() has said it. Where
-/// that is no terminal, or a dumb one, it does nothing. Nobody else may write to the terminal meanwhile. It has a
+/// For as long as it lives and from the third second on, the standard error shows `what`, and for how long it has
+/// lasted. Once at() has said how far it is, a bar shows that, too. All is on one line, which is removed at the end. It
+/// does nothing if that is no terminal, or a dumb one. Nobody else may write to the terminal meanwhile. It has a
 /// thread, which takes no signals; the destructor joins it.
 class Waiting {
  public:

@@ -20,8 +20,8 @@ struct FileGrant {
   FREERIDE_FIELDS { visit("source", self.source), visit("target", self.target), visit("write", self.write); }
 };
 
-/// Runs a plugin as a side task. The plugin's bytes are the message's attachment, or `sha256` names content that the
-/// manager or a worker has, or `plugin` names a file in the drop folders (tried in this order).
+/// Runs a plugin as a side task. The plugin is, in this order, the message's attachment, the content `sha256` that the
+/// manager or a worker has, or the file `plugin` in the drop folders.
 struct Load {
   static constexpr const char* kCommand = "load";
   std::string plugin;  ///< file name, e.g. resnet18.so
@@ -104,9 +104,9 @@ struct LoadPlan {
   }
 };
 
-/// Moves a live task to another plugin, named or attached as with Load. Of `load`, params (if there are any: all of
-/// them), memory_bytes, steps and priority count where they are not their defaults; everything else stays the task's.
-/// Reply, once the new one has taken over: TaskReply. Where it cannot, the error says why, and the old one goes on.
+/// Moves a live task to another plugin, named or attached as with Load. Of `load`, these count if they are not their
+/// defaults: params (all of them together), memory_bytes, steps and priority. Everything else stays the task's. Reply,
+/// once the new one has taken over: TaskReply. If it cannot, the error says why, and the old one continues.
 struct ReplacePlugin {
   static constexpr const char* kCommand = "replace";
   std::string task;
@@ -396,8 +396,8 @@ struct GetUsage {
   std::string by;             ///< "user", "account", "job" or "task"
   FREERIDE_FIELDS { visit("since_unix_ms", self.since_unix_ms), visit("by", self.by); }
 };
-/// Costs are estimates from the live I of each hour, shared among tasks by what they harvested; with the ends of the
-/// 95 % interval, added up as if all hours erred the same way.
+/// Costs are estimates from the live I of each hour, shared among tasks by what they harvested. The ends of the 95 %
+/// interval are added up as if all hours erred the same way.
 struct UsageRow {
   std::string name;  ///< of the user, account, job or task; empty: none is known
   uint64_t tasks = 0, steps = 0;
@@ -429,8 +429,8 @@ struct Durations {
   }
 };
 
-/// What a plugin content with these parameters takes on a device model: measured once, used for placement and as the
-/// starting value of what is learned.
+/// What a plugin content with these parameters takes on a device model. It is measured once, and used for placement and
+/// as the starting value of what is learned.
 struct Profile {
   std::string plugin, sha256;
   std::map<std::string, std::string> params;
@@ -710,17 +710,18 @@ struct TaskWork {
   FREERIDE_FIELDS { visit("task", self.task), visit("text", self.text), visit("epoch", self.epoch); }
 };
 
-/// Reply to RegisterWorker and WorkerReport, and sent as a command of its own when it changes. What it names under the
-/// worker's own epoch is renewed: from when the worker sent the registration or report `heard` for `pause_ms` it may
-/// execute, and after `stop_ms` it is ended.
+/// Reply to RegisterWorker and WorkerReport, and sent as a command of its own when it changes. A task that it names
+/// under the worker's own epoch is renewed. Its time counts from when the worker sent the registration or report
+/// `heard`. For `pause_ms` the task may execute, and after `stop_ms` it is ended.
 struct WorkerPlan {
   static constexpr const char* kCommand = "worker.plan";
   std::vector<HoldoutPlan> holdout;
   std::vector<TaskOrder> orders;  ///< for every task that the worker should have; those not named it pauses, and keeps
   uint64_t heard = 0;             ///< number of the worker's latest registration or report; 0: orders do not expire
   int64_t pause_ms = 0, stop_ms = 0;
-  /// What has become of ended tasks of that report: `order` is ended (its verdict is on disk: what it has left may go)
-  /// or again (it goes on elsewhere, or nobody wants it; what it has left stays). Others are to be reported again.
+  /// What has become of ended tasks of that report. `order` ended: the verdict is on disk, and what the task has left
+  /// may be deleted. `order` again: the task continues elsewhere, or nobody wants it; what it has left stays. Other
+  /// tasks are to be reported again.
   std::vector<TaskOrder> settled;
   uint64_t drain = 0;          ///< not 0: it ends all side tasks and takes none; another number asks for another look
   std::vector<TaskWork> work;  ///< a task that is not named goes on with what it has
@@ -731,8 +732,9 @@ struct WorkerPlan {
   }
 };
 
-/// Creates a task on the worker: fetch the plugin if it is not in the store, start supervisor and runner,
-/// CreateSideTask and, under the init lease, InitSideTask. Reply: Ack at once; progress comes in reports.
+/// Creates a task on the worker. The worker fetches the plugin if it is not in the store, and starts supervisor and
+/// runner. Then come CreateSideTask and, under the init lease, InitSideTask. Reply: Ack at once; progress comes in
+/// reports.
 struct CreateTask {
   static constexpr const char* kCommand = "worker.create";
   std::string task, purpose;  ///< purpose "run" or "profile"
@@ -769,9 +771,9 @@ struct CreateTask {
   }
 };
 
-/// Moves a task that the worker has to another content: creates that beside it, then lets the old one save its state
-/// and stop, and the new one go on from there. When the new one fails, the old one goes on. Reply: Ack at once; how it
-/// goes is in the reports. One that is under way or done already is acknowledged again.
+/// Moves a task that the worker has to another content. The worker creates the new one beside the old one. Then the old
+/// one saves its state and stops, and the new one continues from there. If the new one fails, the old one continues.
+/// Reply: Ack at once; progress is in the reports. One that is under way or done already is acknowledged again.
 struct ReplaceTask {
   static constexpr const char* kCommand = "worker.replace";
   CreateTask create;  ///< of the new one; `task`, `instance` as the old one's, `revision` greater

@@ -24,9 +24,9 @@ struct ClientKey {
 };
 
 /// Decides which keys may connect to this process's TCP ports: libzmq's ZAP handler, in a thread of its own. Ports with
-/// keys are opened with a Doorkeeper only, so it is there before them; and it must outlive them. Without a handler
-/// libzmq would let every key in. So the end of its thread in any other way than the destructor ends the process; and
-/// the ports are told to refuse whoever they cannot ask about (ZMQ_ZAP_ENFORCE_DOMAIN).
+/// keys are opened with a Doorkeeper only, so it is there before them, and it must outlive them. Without a handler
+/// libzmq would let every key in. So if its thread ends in any other way than by the destructor, the process ends. The
+/// ports are told to refuse a peer when the handler does not answer (ZMQ_ZAP_ENFORCE_DOMAIN).
 class Doorkeeper {
  public:
   /// Whether the key (Z85) may come in. Called on the Doorkeeper's thread for every connection, and on the thread of

@@ -18,11 +18,12 @@ struct RelayConfig {
   std::optional<gid_t> group;  ///< who may command here besides root and this user
 };
 
-/// Hands commands and replies between the clients of this host and the manager, without keeping any: who gets no answer
-/// repeats its request. Each request goes under the uid that the kernel says, whatever the client says; a worker's,
-/// which only root and this user may be, under this node's key. Events of this host go there as far as the manager asks
-/// for them, and what the manager says of tasks, workers and jobs comes here as far as a subscriber here asks for it.
-/// Has a thread of its own.
+/// Hands commands and replies between the clients of this host and the manager, without keeping any. A client without
+/// an answer repeats its request. Each request is sent under the uid that the kernel says, whatever the client says. A
+/// worker's request is sent under this node's key; only root and this user may be a worker.
+///
+/// Events of this host are sent to the manager as far as it asks for them. What the manager says of tasks, workers and
+/// jobs is received as far as a subscriber of this host asks for it. Has a thread of its own.
 class Relay {
  public:
   /// Binds the command socket and connects; succeeds also while no manager is there. Errors: kAlreadyExists (a manager

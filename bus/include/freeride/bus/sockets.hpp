@@ -68,9 +68,9 @@ class Subscriber {
   /// So many events wait in this process for receive() by default, beside as many at the broker.
   static constexpr int kQueued = 4096;
 
-  /// `key`: how to come in at a tcp:// endpoint; nullptr: without one. `queued`: who looks in intervals has few wait
-  /// here, and the rest in the kernel and at the broker; libzmq's thread is not woken for those one by one. Errors:
-  /// kInvalidArgument (no endpoint, or a host that is not known, which the name service says).
+  /// `key`: how to come in at a tcp:// endpoint; nullptr: without one. `queued`: how many events wait here. If you look
+  /// in intervals, let few wait here, and the rest in the kernel and at the broker: libzmq's thread is not woken for
+  /// each of those. Errors: kInvalidArgument (no endpoint, or a host that the name service does not know).
   static Result<std::unique_ptr<Subscriber>> connect(zmq::context_t& context, const std::string& endpoint,
                                                      const std::vector<std::string>& topic_prefixes,
                                                      const ClientKey* key = nullptr, int queued = kQueued);
@@ -94,8 +94,8 @@ class Subscriber {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A command or its reply, as it travels: map {v, kind: "request"|"reply", id, command, ok, code, message, hint, body}
-/// and, as a second frame, an optional attachment (a plugin's bytes).
+/// A command or its reply, as it travels. The first frame is a map {v, kind: "request"|"reply", id, command, ok, code,
+/// message, hint, body}. The second one is an optional attachment (a plugin's bytes).
 struct Message {
   bool is_reply = false;
   std::string id;  ///< request id: the same for a repeated request and for its reply
@@ -121,9 +121,9 @@ class Requester {
   void speak_for(std::optional<uint32_t> uid);
 
   /// Sends `command`, waits for its reply at most `timeout` in all, repeating it under the same id after each second of
-  /// silence. Errors: the server's own; kTimeout (no reply: names the endpoint and how to start a manager); kVersion;
-  /// at a tcp:// endpoint kPermission, as soon as the manager refuses the key. Requests that arrive meanwhile are kept
-  /// for receive().
+  /// silence. Errors: the server's own; kTimeout (no reply: names the endpoint and how to start a manager); kVersion.
+  /// At a tcp:// endpoint also kPermission, as soon as the manager refuses the key. Requests that arrive meanwhile are
+  /// kept for receive().
   template <class C>
   Result<Message> request(const C& command, std::chrono::milliseconds timeout, std::string attachment = {}) {
     return request_raw(C::kCommand, encode(command), timeout, std::move(attachment));
@@ -209,15 +209,15 @@ class Server {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The XSUB/XPUB broker in a thread of its own: forwards events, keeps the last event of every topic of a state
-/// (task.state, worker.state, plugin.state, training.state, training.measures; bounded) and sends them to late joiners.
-/// Takes no message from the events side but subscriptions.
+/// The XSUB/XPUB broker in a thread of its own. It forwards events. It keeps the last event of every topic of a state,
+/// within a bound, and sends these to late joiners. Such topics are task.state, worker.state, plugin.state,
+/// training.state and training.measures. It takes no message from the events side but subscriptions.
 class Broker {
  public:
-  /// Binds both endpoints for this process's user, and events for `group` too; `port`: a TCP port for subscribers as
-  /// well, whose door must outlive this; `nodes`: one where nodes publish, so do its calls. Of these only what happens
-  /// on a host is taken, and of bubbles only what somebody subscribes to. Errors: kAlreadyExists, kPermission, and
-  /// Server::listen()'s.
+  /// Binds both endpoints for this process's user, and events for `group` too. `port`: a TCP port for subscribers as
+  /// well, whose door must outlive this. `nodes`: a port where nodes publish; it and its calls must outlive this, too.
+  /// Of nodes only what happens on a host is taken, and of bubbles only what somebody subscribes to. Errors:
+  /// kAlreadyExists, kPermission, and Server::listen()'s.
   static Result<std::unique_ptr<Broker>> start(zmq::context_t& context, const std::string& publish_endpoint,
                                                const std::string& events_endpoint,
                                                std::optional<gid_t> group = std::nullopt, const TcpPort* port = nullptr,

@@ -41,8 +41,9 @@ struct Hello {
 
 /// Takes the trainer's datagram from `socket`, which is readable; never leaks a descriptor, whatever was sent. Who may
 /// send one is for the caller to say. Descriptors that are no memory files are closed here, which blocks for as long as
-/// the file system behind them likes: from somebody who is not trusted, use receive_hello_apart(). Errors: kUnavailable
-/// (nothing there, or closed), kVersion (another hello), kInvalidArgument (not exactly one memory file, wrong length).
+/// the file system behind them likes. So from somebody who is not trusted, use receive_hello_apart(). Errors:
+/// kUnavailable (nothing there, or closed), kVersion (another hello), kInvalidArgument (not exactly one memory file,
+/// wrong length).
 Result<Hello> receive_hello(int socket);
 
 }  // namespace freeride::pages

@@ -1,4 +1,4 @@
-// Making, mapping and checking pages, and the few memory operations that their rules are made of: ordered loads and
+// Making, mapping and checking pages. Also the few memory operations that their rules are made of: ordered loads and
 // stores, the lease page's seqlock, and futexes shared between processes. pages/README.md is the specification.
 #pragma once
 
@@ -164,11 +164,11 @@ Result<Created<Page>> create_page(bool others_read_only) {
   return Created<Page>{std::move(raw->fd), Mapped<Page>(std::move(raw->mapping))};
 }
 
-/// Maps a page that somebody else made, read-only, after checking that it is a memfd sealed against shrinking and
-/// growing, at least as large as version 1's, and has the right magic and major version. What this program's layout has
-/// past its end reads as zero. The descriptor stays the caller's and may be
-/// closed afterwards. The *content* can still be any bytes: see check_bubble_page(). Errors: kInvalidArgument (not such
-/// a page), kVersion (another major), kInternal.
+/// Maps a page that somebody else made, read-only. It first checks that the page is a memfd sealed against shrinking
+/// and growing, at least as large as version 1's, with the right magic and major version. What this program's layout
+/// has past the page's end reads as zero. The descriptor stays the caller's and may be closed afterwards. The *content*
+/// can still be any bytes: see check_bubble_page(). Errors: kInvalidArgument (not such a page), kVersion (another
+/// major), kInternal.
 template <class Page>
 Result<Mapped<const Page>> map_page(int fd) {
   auto mapping = detail::map(fd, detail::expected<Page>(), Access::kRead, true);
@@ -176,8 +176,8 @@ Result<Mapped<const Page>> map_page(int fd) {
   return Mapped<const Page>(std::move(*mapping));
 }
 
-/// map_page() of a file that need not be sealed: for a program that was started with the page, and trusts whoever made
-/// it not to cut it.
+/// map_page() of a file that need not be sealed. For a program that was started with the page, and trusts its maker not
+/// to cut it.
 template <class Page>
 Result<Mapped<const Page>> map_page_file(int fd) {
   auto mapping = detail::map(fd, detail::expected<Page>(), Access::kRead, false);
@@ -185,9 +185,9 @@ Result<Mapped<const Page>> map_page_file(int fd) {
   return Mapped<const Page>(std::move(*mapping));
 }
 
-/// Whether no read of the page can end in SIGBUS, whatever its maker does from now on: a file of ordinary memory, all
-/// of it there, and sealed so that no part can be given back (F_SEAL_FUTURE_WRITE forbids holes, too). For a page of
-/// somebody who is not trusted; beside map_page()'s checks. Errors: kInvalidArgument.
+/// Whether no read of the page can end in SIGBUS, whatever its maker does from now on. The file must be ordinary
+/// memory, all of it there, and sealed so that no part can be given back (F_SEAL_FUTURE_WRITE forbids holes, too). For
+/// a page of somebody who is not trusted, beside map_page()'s checks. Errors: kInvalidArgument.
 Status check_stays(int fd);
 
 /// map_page(), read-write (the runner's view of its answer page). Also kPermission: the page is sealed against writing.
@@ -206,11 +206,12 @@ Result<Created<freeride_lease_page>> create_lease_file(const std::string& path);
 /// map_page()'s.
 Result<Mapped<const freeride_lease_page>> map_trusted_lease(int fd);
 
-/// Makes a sent page as a file (mode 0600) that appears under `path` only when it is whole, with its memory reserved: a
-/// full /dev/shm is an error here and never a SIGBUS later. Errors: kAlreadyExists, kExhausted, kPermission, kInternal.
+/// Makes a sent page as a file (mode 0600). It appears under `path` only when it is whole, and its memory is reserved.
+/// So a full /dev/shm is an error here and never a SIGBUS later. Errors: kAlreadyExists, kExhausted, kPermission,
+/// kInternal.
 Result<Mapped<freeride_sent_page>> create_sent_page(const std::string& path);
-/// Maps the sent page at `path` read-write; same checks as map_page() but for the seals, and its owner must be this
-/// process's uid: a foreign one could truncate it under us. Errors: kNotFound, kPermission and those of map_page().
+/// Maps the sent page at `path` read-write. The checks are map_page()'s without the seals. Also its owner must be this
+/// process's uid, since another user could truncate it. Errors: kNotFound, kPermission and those of map_page().
 Result<Mapped<freeride_sent_page>> open_sent_page(const std::string& path);
 
 /// What is written once on a bubble page, copied, so that a writer who changes it later fools nobody.

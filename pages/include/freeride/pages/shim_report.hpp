@@ -10,8 +10,8 @@
 
 namespace freeride::pages {
 
-/// A copy of a shim page. The program can write to it as it likes: numbers are cut to what can be added up, texts to
-/// printable ASCII, and nothing may be decided by them. The fields are those of freeride_shim_page.
+/// A copy of a shim page. The program can write to the page as it likes. So numbers are cut to what can be added up,
+/// and texts to printable ASCII, and nothing may be decided by them. The fields are those of freeride_shim_page.
 struct ShimReport {
   struct Name {
     std::string name;

@@ -34,19 +34,20 @@ struct BatchPlan {
   bool holds_apart() const;
 };
 
-/// The steps for `batch`, in stream order. Three rules keep training from waiting for itself: counters first, since the
-/// neighbour may hold until it sees them (1F1B's batches send one way and receive the other); no hold where a receive
-/// is posted before its data is needed, since the stream's work behind it may be what the neighbour needs (a ring that
-/// posts its receive first); no hold for a source that does not count. hooks/tests/model checks them against the calls
-/// of real schedules, and shows that breaking one deadlocks.
+/// The steps for `batch`, in stream order. Three rules keep training from waiting for itself:
+///   - Counters first: the neighbour may hold until it sees them (1F1B's batches send one way and receive the other).
+///   - No hold where a receive is posted before its data is needed: the stream's work behind it may be what the
+///     neighbour needs (a ring that posts its receive first).
+///   - No hold for a source that does not count.
+/// hooks/tests/model checks them against the calls of real schedules, and shows that breaking one deadlocks.
 ///
-/// What is posted early is held apart: training's stream goes on, and the library's queue waits for the hold where it
-/// would have waited for the message itself, which cannot be there sooner. Only a batch that sends nothing and has one
-/// source: the hold then delays nothing that could have gone on without it. For its first message: the sender may wait
-/// until that has gone over before it makes the second.
+/// What is posted early is held apart: training's stream continues. The library's queue waits for the hold where it
+/// would have waited for the message itself, which cannot be there sooner. This is done only for a batch that sends
+/// nothing and has one source: then the hold delays nothing that could continue without it. The hold is for the first
+/// message only, since the sender may make the second one after the first has arrived.
 ///
-/// The caller must see to it that the counters of a rank that switches off or dies are released, and released again
-/// should a write that was still pending then have overwritten that. Pure; any thread.
+/// The caller must release the counters of a rank that switches off or dies. If a write that was still pending
+/// overwrites a released counter, the caller must release it again. Pure; any thread.
 BatchPlan plan_batch(const Batch& batch);
 
 /// Whether training's stream is held where it waits for a batch that was posted early. It would have waited there for

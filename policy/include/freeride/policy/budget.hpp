@@ -1,5 +1,5 @@
-// Slowdown budget: how large a share of the iterations may get leases, so that training does not lose more than the
-// user allows, nor more than the side tasks are worth.
+// Slowdown budget: how large a share of the iterations may get leases. Training shall not lose more than the user
+// allows, nor more than the side tasks are worth.
 #pragma once
 
 #include <optional>
@@ -28,23 +28,26 @@ struct Duty {
   double mean_pct = 100;  ///< over the time that the budget is reckoned for
 };
 
-/// I at full duty that is to be expected, percent, 0 or more: the mean of the posterior that follows from the fit (a
-/// normal likelihood with its interval's width) and an exponential prior of mean kUsualCostPct, since side tasks do not
-/// make training faster. Not measured, the prior's mean. Pure; any thread.
+/// I at full duty that is to be expected, percent, 0 or more. It is the mean of a posterior. The likelihood is normal,
+/// from the fit and its interval's width. The prior is exponential with the mean kUsualCostPct, since side tasks do not
+/// make training faster. Before anything is measured it is the prior's mean. Pure; any thread.
 double expected_cost_pct(const DutyCost& cost);
 
 /// The duty to begin with, percent: what meets the budget if side tasks cost what is usual. Pure; any thread.
 double first_duty_pct(const Budget& budget);
 
-/// The next duty (share of iterations whose bubbles may get leases, percent), from what side tasks cost at full duty
-/// and harvested_pct, the share of all its GPUs' time that side tasks get at full duty.
+/// The next duty: the share of iterations whose bubbles may get leases, percent. It follows from what side tasks cost
+/// at full duty, and from harvested_pct: the share of all GPUs' time of the job that side tasks get at full duty.
 ///
-/// I is proportional to duty, so the duty at which the expected I meets the budget is known as soon as its slope is;
-/// nine tenths of that is aimed at. Where the mean duty has been above what the budget allows, as it turns out now, the
-/// aim is as much lower as that was too high, until that is paid back: a budget is of what training has lost, not of
-/// what it is going to lose. Where the whole interval of the slope says that a job loses more of its GPUs' time than
-/// its side tasks are worth, the aim is the least duty: saving is proportional to duty, too, so its best is at one end.
-/// Down at once, up by a tenth of the whole at a time. Not measured, it changes nothing. Pure; any thread.
+/// I is proportional to duty. So its slope gives the duty at which the expected I meets the budget, and the aim is nine
+/// tenths of that. If the mean duty turns out to have been above what the budget allows, the aim is lower by the same
+/// amount until the excess is paid back. A budget is of what training has lost, not of what it is going to lose.
+///
+/// The whole interval of the slope may say that a job loses more of its GPUs' time than its side tasks are worth. Then
+/// the aim is the least duty: what is saved is proportional to duty, too, so the best duty is at one end.
+///
+/// Duty falls at once, and rises by a tenth of all iterations at a time. Before anything is measured it does not
+/// change. Pure; any thread.
 double next_duty_pct(const DutyCost& cost, const Budget& budget, double harvested_pct, const Duty& duty);
 
 }  // namespace freeride::policy

@@ -9,11 +9,12 @@ namespace freeride::policy {
 /// beginning again. `first` itself means: nothing counted yet; `released` satisfies every wait.
 ///
 /// A GPU compares by (int32_t)(counter - wanted) >= 0 (cuStreamWaitValue32, GEQ: "a cyclic comparison which ignores
-/// wraparound"). A counter that ran through all of the 32 bits would do with that but for `released`, which must
-/// satisfy whatever is wanted; so the values stay within one half of them, where that comparison is the plain one. Who
-/// wants a value from before the beginning, while the counter stands behind it, would then wait for ever; the other way
-/// round nothing is held. So nobody holds for the last `quiet` counts of a round, which must be more than one rank can
-/// be behind another.
+/// wraparound"). With that a counter could use all 32 bits, but `released` must satisfy whatever is wanted. So the
+/// values stay within one half of the range, where that comparison is the plain one.
+///
+/// A rank may want one of the last values of a round while the counter has already started again. It would wait for
+/// ever. So nobody holds for the last `quiet` counts of a round. `quiet` must be more than one rank can be behind
+/// another.
 ///
 /// Pure; any thread.
 struct CountRing {
@@ -25,8 +26,8 @@ struct CountRing {
   uint32_t value(uint64_t count) const;
   /// Whether to wait for this count.
   bool may_hold(uint64_t count) const;
-  /// Whether a counter at `counter` has come to `wanted`, and went past it by less than half a round: for who looks at
-  /// a value that was wanted some time ago.
+  /// Whether a counter at `counter` has come to `wanted`, and is past it by less than half a round. For a reader that
+  /// looks at a value that was wanted some time ago.
   bool reached(uint32_t counter, uint32_t wanted) const;
 };
 

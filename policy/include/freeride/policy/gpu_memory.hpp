@@ -27,15 +27,16 @@ struct GpuMemorySnapshot {
 /// Never negative. Pure; any thread.
 int64_t usable_bytes(const GpuMemorySnapshot& snapshot);
 
-/// Ids of the tasks to evict, in this order: none while at least half of the reserve is left for training should every
-/// task use up its limit; else the lowest priority first, then the youngest, until the whole reserve is there again.
-/// Half, so that what was admitted beside a full reserve is not thrown out by the first byte that training adds.
+/// Ids of the tasks to evict, in this order. It assumes that every task uses its whole limit. If at least half of the
+/// reserve is left for training then, nobody is evicted. Otherwise the lowest priority is evicted first, then the
+/// youngest, until the whole reserve is there again. Half, so that the first byte that training adds does not evict
+/// what was admitted beside a full reserve.
 std::vector<uint64_t> choose_evicted(const GpuMemorySnapshot& snapshot);
 
-/// Training's high-water mark: the most that was in use on the device and was not side tasks', in two looks in a row:
-/// the driver's figures for the device and for its processes are not of one moment, least of all when a process comes
-/// or goes. It counts from the moment the present trainers came, since the memory of one that has ended is free for
-/// good. One thread.
+/// Training's high-water mark: the most that was in use on the device and was not side tasks', in two looks in a row.
+/// Two, because the driver's figures for the device and for its processes are not of one moment, least of all when a
+/// process starts or ends. It counts from the moment the present trainers came, since the memory of one that has ended
+/// is free for good. One thread.
 class TrainingMemory {
  public:
   /// One look. `attached`: trainers' ranks on the device now; without any, the mark follows what is in use.

@@ -1,6 +1,5 @@
-// Holdout: which iterations get no leases, so that training with and without side tasks can be compared; and which of
-// the others get some under a slowdown budget. Every rank and the manager come to the same answer without
-// talking.
+// Holdout: which iterations get no leases, so that training with and without side tasks can be compared. Also which of
+// the others get leases under a slowdown budget. Every rank and the manager come to the same answer without a message.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +17,15 @@ struct HoldoutPlan {
   double duty_pct = 100;          ///< of the other iterations whose bubbles may get leases, 0–100
 };
 
-/// Whether the plan holds `iteration` out. The share is exact, not only expected: blocks are dealt into consecutive
-/// strata with one held-out block each (above 50 %: one that is not), at a place chosen by a hash of job, seed and
-/// stratum. At 50 % that is one of every two. Pure, no allocation, any thread, under 100 ns.
+/// Whether the plan holds `iteration` out. The share is exact, not only expected. Consecutive blocks form a stratum,
+/// and one block of each stratum is held out (above 50 %: one is not). A hash of job, seed and stratum chooses it. At
+/// 50 % that is one of every two. Pure, no allocation, any thread, under 100 ns.
 bool is_held_out(const HoldoutPlan& plan, uint64_t iteration);
 
-/// Whether bubbles of `iteration` may get leases under the plan's duty: duty_pct of the iterations, spread as evenly as
-/// can be (Weyl's sequence of the golden ratio). Whole iterations, on all ranks the same ones: the slowest rank sets an
-/// iteration's length, so if each bubble were chosen for itself, half of the bubbles would cost more than half of what
-/// all of them do. Says nothing about the holdout. Pure, no allocation, any thread.
+/// Whether bubbles of `iteration` may get leases under the plan's duty. That is true of duty_pct of the iterations,
+/// spread as evenly as can be (Weyl's sequence of the golden ratio). All ranks choose the same whole iterations, since
+/// the slowest rank sets an iteration's length. If bubbles were chosen singly, more iterations would be delayed for the
+/// same harvest. Says nothing about the holdout. Pure, no allocation, any thread.
 bool is_on_duty(const HoldoutPlan& plan, uint64_t iteration);
 
 /// Number of the block that holds `iteration`, from 0; 0 where the plan has no blocks or has not begun.

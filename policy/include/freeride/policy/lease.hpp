@@ -1,5 +1,5 @@
-// Whether a side task may execute on a device now, which one, what for, and until when: the paper's Algorithm 2 as one
-// step over a snapshot.
+// Whether a side task may execute on a device now, which one, what for, and until when. This is the paper's Algorithm 2
+// as one step over a snapshot.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ enum class LeaseKind : uint32_t {
   kSave = 5,     ///< SaveState; PAUSED before and after
 };
 
-/// Whether a lease of this kind is for a transition of one task, not for steps: the lease is given beside a training
-/// too, for longer than any bubble, and the device's other leases go on beside it.
+/// Whether a lease of this kind is for a transition of one task, not for steps. Such a lease is given beside a training
+/// too, for longer than any bubble, and the device's other leases continue beside it.
 constexpr bool is_own(LeaseKind kind) {
   return kind == LeaseKind::kInit || kind == LeaseKind::kProfile || kind == LeaseKind::kSave;
 }
@@ -105,15 +105,20 @@ struct LeaseAction {
   bool expired = false;        ///< kClose only: a lease is taken back, since its task's orders have expired
 };
 
-/// Decides one step. A lease of a bubble is opened only while every rank is in a bubble of known length that is neither
-/// held out nor off duty; it ends at the earliest of the ranks' begin + low, and where the bubble is still open then,
-/// another goes to mid, then high. One task executes steps at a time: while one has not paused, no other gets a lease.
-/// Among tasks: those whose step fits what remains, then priority, then LeaseOrder. A task whose step is thought too
+/// Decides one step.
+///
+/// A lease of a bubble is opened only while every rank is in a bubble of known length that is neither held out nor off
+/// duty. It ends at the earliest of the ranks' begin + low. If the bubble is still open then, another lease ends at
+/// mid, and then one at high. One task executes steps at a time: while one has not paused, no other gets a lease. Tasks
+/// whose step fits what remains come first, then priority counts, then LeaseOrder. A task whose step is thought too
 /// long still gets what nobody else can use: its runner judges with fresher figures.
-/// Init, profile and save leases are given one at a time, begun while nobody has or uses a lease for steps. Bubbles end
-/// by themselves; idle leases, which would follow each other without end, stop until it has begun. A profile lease ends
-/// with InitSideTask when a training has come. No lease outlives the orders of its task: one for steps ends with them
-/// at the latest, the others are taken back. Pure, no allocation, under 1 µs for a few ranks and tasks.
+///
+/// Init, profile and save leases are given one at a time. They begin while nobody has or uses a lease for steps.
+/// Bubbles end by themselves. Idle leases would follow each other without end, so they stop until the other lease has
+/// begun. A profile lease ends with InitSideTask when a training has come.
+///
+/// No lease outlives the orders of its task: one for steps ends with them at the latest, the others are taken back.
+/// Pure, no allocation, under 1 µs for a few ranks and tasks.
 LeaseAction decide_lease(const LeaseSnapshot& snapshot);
 
 }  // namespace freeride::policy

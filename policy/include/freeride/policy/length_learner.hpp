@@ -17,11 +17,13 @@ struct WaitLength {
   uint32_t samples = 0;  ///< it was learned from
 };
 
-/// Learns the lengths of the waits of an iteration, each by its position. Quantiles of a short window, not a mean: a
-/// lease that ends a little early wastes little, one that ends late holds training up, and single stalls (a checkpoint,
-/// a garbage collection) must leave no trace. What it learned is dropped when the schedule changes: at once for a wait
-/// whose last kShiftSamples all lie outside what it learned before, and as a whole when two iterations in a row have
-/// another number of waits. Pure: no clock, no I/O. Not thread-safe. Allocates only when the number of waits grows.
+/// Learns the lengths of the waits of an iteration, each by its position, as quantiles of a short window. A mean would
+/// not do: a lease that ends a little early wastes little, while one that ends late delays training. Single stalls (a
+/// checkpoint, a garbage collection) must leave no trace.
+///
+/// What it learned is dropped when the schedule changes. One wait is dropped at once when its last kShiftSamples all
+/// lie outside what was learned before. All are dropped when two iterations in a row have another number of waits.
+/// Pure: no clock, no I/O. Not thread-safe. Allocates only when the number of waits grows.
 class LengthLearner {
  public:
   static constexpr size_t kWindow = 16;         ///< samples kept of each wait
@@ -30,8 +32,8 @@ class LengthLearner {
   static constexpr double kShiftFactor = 1.25;  ///< outside the range by this factor
   static constexpr int64_t kShiftLeastNs =
       50'000;  ///< and by at least this: short waits jitter by more than any factor
-  /// The low quantile lies below the shortest recent bubbles by as much as these lie below the median: regular bubbles
-  /// are used to their end. By so much at most, and at least.
+  /// The low quantile lies below the shortest recent bubbles by as much as these lie below the median. So regular
+  /// bubbles are used to their end. These two are the most and the least of that margin.
   static constexpr double kLowMargin = 0.02;
   static constexpr int64_t kLeastLowMarginNs = 20'000;
 
@@ -64,9 +66,9 @@ class LengthLearner {
   std::vector<History> waits_;
 };
 
-/// The paper's type of wait `wait` (from 1) of `waits` in a 1F1B schedule, by position alone: 'A' the first wait of an
-/// iteration (the pipeline fills, or drains behind the stage), 'B' the wait for the first backward, 'C' the ones
-/// between; 0 where the number of waits does not fit 1F1B. For display only: nothing is decided by it.
+/// The paper's type of wait `wait` (from 1) of `waits` in a 1F1B schedule, by position alone. 'A' is the first wait of
+/// an iteration (the pipeline fills, or drains behind the stage). 'B' is the wait for the first backward, 'C' one of
+/// those between. 0: the number of waits does not fit 1F1B. For display only: nothing is decided by it.
 char bubble_type(uint32_t stage, uint32_t stages, size_t waits, size_t wait);
 
 }  // namespace freeride::policy

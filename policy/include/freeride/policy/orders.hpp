@@ -1,5 +1,5 @@
-// Orders: how long a manager's order lets a worker run a task, when the task may be placed again, and what a copy of it
-// on some worker is worth then.
+// Orders: how long a manager's order lets a worker run a task, and when the task may be placed again. Also what a copy
+// of it on some worker is worth then.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,20 @@ struct OrderTerm {
 /// The worker's side. A renewal counts from when the worker *sent* the report that the renewal answers.
 OrderTerm term_of(int64_t sent_ns, const OrderLimits& limits);
 
-/// The manager's side: when a task may be placed elsewhere whose worker was last heard at `heard_ns`, by the manager's
-/// clock, or which a manager may have placed that was ended before `heard_ns`.
+/// The manager's side: when a task may be placed elsewhere. Its worker was last heard at `heard_ns`, by the manager's
+/// clock. Or an earlier manager, which ended before `heard_ns`, may have placed the task.
 ///
-/// Both copies never have a lease at once. Every renewal answers a report of the worker's (`heard` on the wire), so of
-/// any renewal: the worker has sent the report (S, its clock) before the manager has taken it (A, its clock). The
-/// worker stops at S + pause, the manager places at A + pause + margin, for the latest A that there was. No clock is
-/// compared with another's, only lengths: with S before A, these two are apart by at least the margin less what the
-/// clocks drift apart in `pause`. Slewed clocks go wrong by 500 ppm each at most: 15 ms in 15 s. The rest of the margin
-/// is for a step that goes on past the end, which the kill rule bounds: by the workers' --hang-ms, 5 s, where it gets
-/// no processor to pause with. A manager that is stopped between its decision and its order only comes later. Its clock
-/// may stand still while its host is suspended (it places later); the worker's goes on.
+/// Both copies never have a lease at once. Every renewal answers a report of the worker's (`heard` on the wire). The
+/// worker has sent that report (S, its clock) before the manager has taken it (A, its clock). The worker stops at
+/// S + pause. The manager places at A + pause + margin, for the latest A that there was.
+///
+/// Clocks are never compared, only lengths. S is before A, so the two moments are apart by at least the margin less
+/// what the clocks drift apart in `pause`. Slewed clocks are wrong by 500 ppm each at most: 15 ms in 15 s. The rest of
+/// the margin is for a step that executes past the end. The kill rule bounds it: by the workers' --hang-ms, 5 s, if the
+/// task gets no processor to pause with.
+///
+/// A manager that is stopped between its decision and its order only places later. So does one whose clock stands still
+/// while its host is suspended; the worker's clock continues.
 int64_t place_again_ns(int64_t heard_ns, const OrderLimits& limits);
 
 /// What a worker's copy of a task is to the manager.

@@ -46,10 +46,10 @@ struct OverrunDecision {
 };
 
 /// The kill rule: execution past the end > grace_ns, or time past the end > hang_ns while not paused. On a CPU,
-/// execution is the process's CPU time since the lease's end, whatever the task claims; a claimed pause therefore does
-/// not hide a thread that goes on. There the hang limit does not count what the task has waited for a processor, and
-/// kills nobody who waits for one now: a task that training starves has had no chance to pause, while one that hangs
-/// sleeps. Pure; allocates only for kKill.
+/// execution is the process's CPU time since the lease's end, whatever the task claims. So a claimed pause does not
+/// hide a thread that continues. There the hang limit does not count the time for which the task has waited for a
+/// processor, and nobody is killed who waits for one now. A task that training starves has had no chance to pause; a
+/// task that hangs sleeps. Pure; allocates only for kKill.
 OverrunDecision judge_overrun(const OverrunSnapshot& snapshot);
 
 }  // namespace freeride::policy

@@ -53,8 +53,8 @@ enum class Right {
 /// after permit(). Error: kPermission.
 Status permit_worker(const Identity& who, std::string_view worker);
 
-/// Whether `who` may drain, or give back, what is called `subject`: root of a node's host that host, as "host:NAME",
-/// which it could switch off as well. Asked after permit(). Error: kPermission.
+/// Whether `who` may drain, or give back, what is called `subject`. Root of a node's host may do so with that host, as
+/// "host:NAME": it could switch the host off as well. Asked after permit(). Error: kPermission.
 Status permit_drain(const Identity& who, std::string_view subject);
 
 /// Whether `who` may. `what` is the command, for the message; `owner` is the account whose task it is about, where

@@ -10,11 +10,11 @@
 namespace freeride::policy {
 
 /// A step is one or more pieces, parted by its yield points; each is learned by its place in the step, as StepFit
-/// learns steps. A step without yield points is its only piece. A piece that has never been seen is expected to take as
-/// long as the longest of this step's that have been: only the first piece of all is started without knowing anything.
+/// learns steps. A step without yield points is its only piece. A piece that was never seen is expected to take as long
+/// as the longest known piece of this step. So only the first piece of all is started without knowing anything.
 ///
 /// A piece that was queued on a GPU behind another one is learned apart from the same piece alone, which waits for the
-/// host to launch it: the last piece of a lease is alone, and by the others' durations it would be overrun.
+/// host to launch it. The last piece of a lease is alone: judged by the others' durations it would be overrun.
 ///
 /// Constant time per call; allocates only when a step turns out to have more pieces than any before. Not thread-safe:
 /// the runner's main thread owns it.

@@ -43,16 +43,16 @@ struct Placement {
   std::string what;      ///< kWait: WhyDetail::what; kReject: the reason, a sentence for people
 };
 
-/// The paper's Algorithm 1 among the devices whose trainer matches job, stage and replica: of those with enough free
-/// memory the one with the fewest tasks (then the most free memory, then the first by name). Where nothing can be had
-/// now but could be later the answer is kWait, with what is missing; kReject where every matching device is too small
-/// even when empty. `devices` holds those that are up. Pure; any thread.
+/// The paper's Algorithm 1 among the devices whose trainer matches job, stage and replica. Of those with enough free
+/// memory it takes the one with the fewest tasks, then with the most free memory, then the first by name. kWait, with
+/// what is missing: nothing can be had now, but could be later. kReject: every matching device is too small even when
+/// empty. `devices` holds those that are up. Pure; any thread.
 Placement place(const PlacementRequest& request, const std::vector<DeviceView>& devices);
 
-/// What a user should be told at once instead of leaving a task in the queue. Errors: kInvalidArgument (a stage or
-/// replica that the attached job does not have, naming those it has; several jobs and none named), kRejected (more
-/// memory than any device has, naming the largest). With no trainer or no worker there, nothing can be said against a
-/// request yet.
+/// What a user should be told at once instead of leaving a task in the queue. Errors: kInvalidArgument (several jobs
+/// and none named; or a stage or replica that the attached job does not have, naming those it has). kRejected (more
+/// memory than any device has, naming the largest). Without a trainer or a worker nothing can be said against a request
+/// yet.
 Status check_request(const PlacementRequest& request, const std::vector<DeviceView>& devices);
 
 /// The jobs with a rank on `devices`, sorted.

@@ -16,9 +16,9 @@
 
 namespace freeride::policy {
 
-/// Answers as place() and check_request(), of which it is the one implementation. The devices that a request may go to
-/// are sorted when it is first asked for; then an answer looks at one device for each number of tasks that some of them
-/// have, instead of at all. A plain value; not thread-safe.
+/// Answers as place() and check_request(), of which it is the one implementation. The first request of a kind sorts the
+/// devices that it may use, by their numbers of tasks. Later ones look at one device for each such number, instead of
+/// at all devices. A plain value; not thread-safe.
 class Placer {
  public:
   explicit Placer(std::vector<DeviceView> devices);

@@ -1,6 +1,6 @@
 // Probe: does anything of a side task execute on a GPU while nobody has a lease? A probe is a kernel of one warp, in a
-// context outside of all side tasks' MPS servers, launched while training has nothing posted: where another context can
-// execute, the GPU slices its time between the two, and the warp begins late or sees gaps in its own execution.
+// context outside of all side tasks' MPS servers. It is launched while training has nothing posted. If another context
+// executes, the GPU slices its time between the two: the warp begins late, or sees gaps in its own execution.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ struct ProbeLimits {
   uint32_t one_in = 32;         ///< of the bubbles that are long enough, so many are probed, chosen at random
   uint32_t one_in_holdout = 8;  ///< of those in held-out iterations: they are what side tasks' cost is measured against
   int64_t room_ns = 2'500'000;  ///< before the bubble's learned end; a lease ends so much earlier
-  /// Later than this, or stopped for longer, is a finding. Measured (H200, driver 580): where nothing else executes a
-  /// probe begins within 0.15 ms and has no gap; beside a kernel that never ends, work queued ahead, or a graph that
-  /// launches itself it begins after 2.4 ms, a time slice.
+  /// Later than this, or stopped for longer, is a finding. Measured (H200, driver 580): alone, a probe begins within
+  /// 0.15 ms and has no gap. It begins after 2.4 ms, a time slice, beside a kernel that never ends, work queued ahead,
+  /// or a graph that launches itself.
   int64_t busy_ns = 1'000'000;
 };
 
@@ -32,8 +32,8 @@ struct ProbeTimes {
 
 enum class ProbeOutcome { kUnknown, kClean, kFound };
 
-/// `until_ns`: from then on the GPU may have been training's. A probe that has not begun by then is a finding only
-/// where it has waited long enough; what cannot be told is unknown, never found. Pure.
+/// `until_ns`: from then on the GPU may have been training's. A probe that has not begun by then is a finding only if
+/// it has waited long enough. What cannot be told is unknown, never found. Pure.
 ProbeOutcome judge_probe(const ProbeTimes& times, int64_t until_ns, int64_t busy_ns);
 
 /// A side task with a process that has had a lease.
@@ -42,18 +42,21 @@ struct ProbeSuspect {
   uint64_t last_served = 0;  ///< serial number of its last lease
 };
 
-/// Who has to go after a row of findings. Keeps what it has learned of this GPU's training; allocates nothing.
+/// Which task is taken off after a row of findings. Keeps what it has learned of this GPU's training; allocates
+/// nothing.
 ///
-/// Findings may be training's own work. How often they are is learned from *controls* alone, probes made while no side
-/// task can be what they see: what is found or not beside one tells nothing of training, since the task may see to it.
-/// First to go is whoever was served last, which proves nothing. Then nobody gets a lease for kControls probes. Where
-/// they are clean, the content is marked, and the next time it has to go for good, after a row that training alone
-/// makes once in a million probes, by the upper end of what the controls say.
+/// Findings may be training's own work. How often they are is learned from *controls* alone: probes made while no side
+/// task can be what they see. A probe beside a task tells nothing of training, since the task may have arranged its
+/// outcome.
+///
+/// The task that was served last is taken off first, which proves nothing. Then nobody gets a lease for kControls
+/// probes. If these are clean, the content is marked. The next time it is taken off for good, after a row that training
+/// alone makes once in a million probes. That rate is the upper end of what the controls say.
 class ProbeJudge {
  public:
   static constexpr size_t kNobody = SIZE_MAX;
   static constexpr uint32_t kControls = 48;  ///< all clean: training makes a finding in 6 % of probes at most
-  /// What a suspect that had to go has left may be on the GPU for a while: its MPS server takes it off.
+  /// What a suspect has left may be on the GPU for a while, until its MPS server takes it off.
   static constexpr int64_t kGoneNs = 2'000'000'000;
   static constexpr int64_t kControlNs = 60'000'000'000;  ///< and what there is of controls by then has to do
   struct Decision {

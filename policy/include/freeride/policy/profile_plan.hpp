@@ -20,20 +20,21 @@ struct ProfileProgress {
 
 /// Whether enough is known. As many steps as are wanted; else kLeastProfileSteps at least, and more up to
 /// kMostProfileSteps while they come to less than kEnoughProfileNs of work. A task that is loaded waits for its
-/// profile: that has kLeastProfileSteps. Steps by which the task has warmed up do not count, unless a number of steps
-/// of the user's own is wanted, and not for longer than kMostWarmUpNs or kMostProfileSteps.
+/// profile: that has kLeastProfileSteps. Steps of the warm-up do not count, unless the user has named a number of
+/// steps. A warm-up is no longer than kMostWarmUpNs or kMostProfileSteps.
 bool profile_is_enough(const ProfileProgress& progress);
 constexpr uint64_t kLeastProfileSteps = 8, kMostProfileSteps = 64;
 constexpr int64_t kEnoughProfileNs = 500'000'000;
 constexpr int64_t kMostWarmUpNs = 5'000'000'000;
 
-/// How many of the first steps were slower than those that came after: libraries are loaded, kernels compiled and
-/// chosen, memory touched for the first time. Durations are in order of time. At most half of them; 0 of fewer than 4.
+/// How many of the first steps were slower than the later ones. In them libraries are loaded, kernels compiled and
+/// chosen, and memory is touched for the first time. Durations are in order of time. At most half of them; 0 of fewer
+/// than 4.
 size_t warm_up_steps(const std::vector<int64_t>& durations_ns);
 
 /// How long a profile beside a training waits for bubbles, from the task's initialisation on, before it is content with
-/// what it has: memory is known by then, and durations are learned where the task runs anyway. Longer where somebody
-/// wants more than the least. `lease_ns`: the length of a profile lease.
+/// what it has. Memory is known by then, and durations are learned where the task runs anyway. Longer if somebody wants
+/// more than the least. `lease_ns`: the length of a profile lease.
 int64_t profile_patience_ns(uint64_t wanted_steps, int64_t lease_ns);
 
 /// A device that could take a profile.
@@ -48,9 +49,9 @@ struct ProfilePlace {
   std::string reason;  ///< why nowhere, for people
 };
 
-/// Where to profile something that may need `memory_bytes`: of the devices of the right model that have room and no
-/// other profile one without a trainer, where it disturbs nobody and can have the device at once; then `preferred`;
-/// then the one with the fewest tasks. Pure; any thread.
+/// Where to profile something that may need `memory_bytes`. Candidates are devices of the right model that have room
+/// and no other profile. It prefers one without a trainer, where it disturbs nobody and has the device at once. Then
+/// comes `preferred`, then the one with the fewest tasks. Pure; any thread.
 ProfilePlace place_profile(const std::vector<ProfileDevice>& devices, int64_t memory_bytes,
                            const std::string& preferred);
 

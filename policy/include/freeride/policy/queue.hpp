@@ -26,15 +26,15 @@ struct AccountTurns {
   double of_a_task = 0;               ///< 0: accounts are not told apart
 };
 
-/// The ids in `tasks` in the order in which they are to be placed: higher priority first; then the account that has had
-/// least, where a task counts for its account from its turn on, so that accounts alternate; within an account by
-/// `order`. Accounts that are equal go by whose next task came first. With one account only `order` counts.
+/// The ids in `tasks` in the order in which they are to be placed. Higher priority is first, then the account that has
+/// had least, then `order` within an account. A task counts for its account from its turn on, so accounts alternate.
+/// Among equal accounts the one whose next task came first is first. With one account only `order` counts.
 ///
-/// For fair share, `live_by_user` holds how many tasks each user has on workers now; a task counts for its user from
-/// its turn on, so that the users alternate. Pure; O(n log n), fair share O(n · users).
+/// For fair share, `live_by_user` holds how many tasks each user has on workers now. A task counts for its user from
+/// its turn on, so users alternate. Pure; O(n log n), fair share O(n · users).
 ///
-/// Nobody waits for ever: an account is behind another one for at most as many of the other's tasks as it has had more,
-/// divided by `of_a_task`, and one; and whoever places tasks charges each of them at least that much.
+/// Nobody waits for ever. Let d be what one account has had more than another. It waits for at most d ÷ `of_a_task` + 1
+/// of the other's tasks, since whoever places tasks charges at least `of_a_task` for each.
 std::vector<uint64_t> order_queue(std::vector<QueuedTask> tasks, QueueOrder order,
                                   std::map<std::string, uint64_t> live_by_user = {}, AccountTurns accounts = {});
 

@@ -26,13 +26,18 @@ struct RightsLimits {
 };
 
 /// The one rule of what the answer page's word is worth, for one task. Every length comes from the reader's own clock,
-/// from its own leases and orders, and from the CPU clock of the task's process, which it looks at:
-///   - a claim can leave a phase and never comes back to one, so it brings no time back;
-///   - creation is over with the first lease, whatever the page says;
-///   - who says that it is paused has no grace period left: what it executes until the next lease is charged, is not
-///     forgiven by that lease, and wears off at a hundredth of the wall time, the part that answering wakes may take.
-///     Only what going to sleep takes is free, however short the bubbles are;
-///   - StopSideTask that nobody ordered may execute a tenth of a stop's wall time or the grace period, once in a life.
+/// from its own leases and orders, and from the CPU clock of the task's process, which it looks at.
+///
+/// A claim can leave a phase and never returns to one, so it brings no time back.
+///
+/// Creation is over with the first lease, whatever the page says.
+///
+/// A task that says that it is paused has no grace period left. What it executes until the next lease is charged, and
+/// that lease does not forgive it. A hundredth of the wall time is taken off the charge: so much may answering wakes
+/// take. Only going to sleep is free, however short the bubbles are.
+///
+/// A StopSideTask that nobody ordered may execute a tenth of a stop's wall time or the grace period, once in a life.
+///
 /// Pure. The worker and the supervisor each have one of every task. Not thread-safe.
 class Rights {
  public:
@@ -43,8 +48,8 @@ class Rights {
 
   explicit Rights(const RightsLimits& limits) : limits_(limits) {}
 
-  /// One look at the page. `leased`: it has had a lease. Returns what the claim counts as: to be created is no excuse
-  /// for a task that has been, and whoever has begun to stop goes on stopping.
+  /// One look at the page. `leased`: it has had a lease. Returns what the claim counts as. A task that was created
+  /// cannot claim to be created again, and a task that has begun to stop stays in that phase.
   Claim see(Claim claim, bool leased);
   Phase phase() const { return phase_; }
 

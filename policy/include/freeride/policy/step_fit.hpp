@@ -8,18 +8,20 @@
 namespace freeride::policy {
 
 /// Learns one task's step durations and admits steps by them. The prediction is a high quantile of a window of recent
-/// steps plus a margin, because every rank of a training waits for the unluckiest bubble: the tail matters more than
-/// the middle. The margin is as wide as the quantile lies above the median, so regular steps fill a bubble. While
+/// steps plus a margin. Every rank of a training waits for the unluckiest bubble, so the tail matters more than the
+/// middle. The margin is as wide as the quantile lies above the median, so regular steps fill a bubble. While
 /// nothing is known, the first step of a lease is admitted, and no second one before the first was recorded.
 ///
-/// It never starves a task for ever: after `patience` leases in a row in which nothing fitted, the prediction decays,
-/// from the quantile to the median, the minimum, then by halves, until a step is tried. A try that turns out to have
-/// been wrong doubles the patience (up to kMostPatience). Once `enough` steps were seen, or a profile has seen them, a
-/// try below the minimum is training's loss for as long as the step takes past the lease. So it is paid for: every
-/// iteration of training saves up kSavedPerIterationNs, and the prediction is shortened by what has been saved. The
-/// first try is so made in the longest bubble that there is, when the savings cover what the step would take past it,
-/// and over time tries cost no more than that an iteration. Each that was wrong makes the next twice as dear. Where
-/// nobody tells iterations, a try below the minimum comes kRareTry leases later.
+/// It never starves a task for ever. After `patience` leases in a row in which nothing fitted, the prediction decays
+/// until a step is tried: from the quantile to the median, to the minimum, then by halves. A try that turns out to have
+/// been wrong doubles the patience (up to kMostPatience).
+///
+/// Once `enough` steps were seen, or a profile has seen them, a try below the minimum costs training as much as the
+/// step takes past the lease. So it is paid for: every iteration of training saves up kSavedPerIterationNs, and the
+/// prediction is shortened by the savings. The first try is therefore made in the longest bubble, when the savings
+/// cover what the step would take past it. Over time tries cost no more than the savings of an iteration. Each wrong
+/// try makes the next one twice as dear. If nobody tells iterations, a try below the minimum comes kRareTry leases
+/// later.
 ///
 /// A profile is hearsay: the first try that is right ends it, and what was seen here is all that counts.
 ///
@@ -49,8 +51,8 @@ class StepFit {
   void save_up(uint64_t iterations, int64_t most_ns);
   /// A step begins that has `room_ns`: of the record that follows.
   void begins(int64_t room_ns) { room_ns_ = room_ns; }
-  /// A step has taken `duration_ns`. Negative durations count as 0. Where it was a try it was wrong if it took longer
-  /// than it had room when it began; where nobody has said that, than was predicted.
+  /// A step has taken `duration_ns`. Negative durations count as 0. A try was wrong if it took longer than the room
+  /// that it had when it began. If nobody has said the room, it was wrong if it took longer than predicted.
   void record(int64_t duration_ns);
   /// As above, but a try was wrong if it took longer than `room_ns`. INT64_MAX: it was none, it fitted by full_ns().
   void record(int64_t duration_ns, int64_t room_ns);

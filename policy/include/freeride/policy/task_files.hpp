@@ -31,8 +31,8 @@ Status check_files(const std::vector<WantedFile>& files);
 /// The same of a folder to work in, inside the sandbox; empty is fine.
 Status check_working_dir(const std::string& path);
 
-/// Whether variables of these names may be set in a task's environment. Its supervisor, which enforces leases, starts
-/// with them, so none may change what is loaded into it, what FreeRide says to it, or which device it has. Pure.
+/// Whether variables of these names may be set in a task's environment. The task's supervisor, which enforces leases,
+/// starts with them. So none may change what is loaded into it, what FreeRide says to it, or which device it has. Pure.
 /// Errors: kInvalidArgument, with a sentence that names the variable.
 Status check_environment(const std::map<std::string, std::string>& env);
 

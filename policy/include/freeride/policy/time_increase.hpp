@@ -28,13 +28,14 @@ struct IterationSnapshot {
 
 /// What an iteration is evidence for; nothing: it is left out of its block.
 ///
-/// Transitions cost training, too, and happen whether an iteration is held out or not. Left out of the held-out blocks,
-/// which have to be free of side work, and left in the harvested ones, at the rate at which they happen, their cost is
-/// in I. What ranks disagree about (a plan came late) is evidence for nothing. Pure; any thread.
+/// Transitions cost training, too, and happen whether an iteration is held out or not. Iterations with one are left out
+/// of the held-out blocks, which have to be free of side work. They stay in the harvested blocks, at the rate at which
+/// they happen, so their cost is in I. What ranks disagree about (a plan came late) is evidence for nothing. Pure; any
+/// thread.
 std::optional<BlockKind> block_kind(const IterationSnapshot& iteration);
 
-/// A finished block. Iterations of one block are alike in noise (clocks, page cache, neighbours), so the block, not the
-/// iteration, is the unit that is counted for the interval.
+/// A finished block. Iterations of one block are alike in noise (clocks, page cache, neighbours). So the interval
+/// counts blocks, not iterations.
 struct BlockMean {
   BlockKind kind = BlockKind::kOther;
   double duty_pct = 100;    ///< share of them that was on duty; told only of harvested blocks
@@ -57,30 +58,31 @@ struct TimeIncrease {
   uint64_t excluded_iterations = 0;  ///< stalls left out
 };
 
-/// I = mean of the harvested blocks' means ÷ mean of the held-out blocks' means − 1, the interval from the delta method
-/// for a ratio of independent means with Student's t at Welch–Satterthwaite's degrees of freedom.
+/// I = mean of the harvested blocks' means ÷ mean of the held-out blocks' means − 1. The interval is from the delta
+/// method for a ratio of independent means, with Student's t at Welch–Satterthwaite's degrees of freedom.
 ///
 /// Blocks with less than half the median number of iterations (cut short at either end) are left out. Stalls are left
-/// out only if they are not more frequent in harvested blocks than in held-out ones (by more than a factor of two):
-/// what only harvested blocks show may be ours, and is never explained away. Pure; any thread.
+/// out only if they are at most twice as frequent in harvested blocks as in held-out ones. What only harvested blocks
+/// show may be caused by side tasks, and is never explained away. Pure; any thread.
 TimeIncrease time_increase(const std::vector<BlockMean>& blocks);
 
-/// What side tasks cost at full duty, learned from blocks of every duty: under a plan whose duty picks iterations
-/// (is_on_duty), I is proportional to duty.
+/// What side tasks cost at full duty, learned from blocks of every duty. A plan's duty picks iterations (is_on_duty),
+/// so I is proportional to duty.
 struct DutyCost {
   bool measured = false;  ///< false: fewer than kMinBlocks of a kind, or no harvested block with any duty
   double full_pct = 0, ci95_low_pct = 0, ci95_high_pct = 0;  ///< I at a duty of 100 %
 };
 
-/// Fits mean iteration = a + b · duty by least squares over the blocks that time_increase() would use, held-out ones at
-/// a duty of 0: full_pct is b ÷ a, its interval from the delta method with Student's t at n − 2 degrees of freedom. All
-/// of the blocks of earlier duties go on telling, so a controller need not wait for new ones after each change. Pure;
+/// Fits mean iteration = a + b · duty by least squares, over the blocks that time_increase() would use. Held-out blocks
+/// have a duty of 0. full_pct is b ÷ a. Its interval is from the delta method, with Student's t at n − 2 degrees of
+/// freedom. Blocks of earlier duties count as well, so a controller need not wait for new ones after each change. Pure;
 /// any thread.
 DutyCost duty_cost(const std::vector<BlockMean>& blocks);
 
-/// Whether held-out blocks have ceased to come while harvested ones go on: they come at share_pct of all, at least one
-/// in two strata (is_held_out), and kLostStrata strata in a row had none. Whoever creates and stops side tasks without
-/// end does that, whatever for: what is known of their cost then is of other times. Pure; any thread.
+/// Whether there have been harvested blocks for a while, but no held-out ones. They should be share_pct of all, and
+/// come at least once in two strata (is_held_out). The baseline is lost if kLostStrata strata in a row had none.
+/// Creating and stopping side tasks without end causes that. Then the known cost is one of earlier times. Pure; any
+/// thread.
 bool baseline_is_lost(const std::deque<BlockMean>& blocks, double share_pct);
 constexpr double kLostStrata = 6;
 

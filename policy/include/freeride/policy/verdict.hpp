@@ -81,8 +81,9 @@ struct Verdict {
 /// to its evidence, once. A signal but SIGKILL, an exit code or a limit that `first` lacks is taken over. Pure.
 void note_symptom(Verdict& first, const Verdict& later);
 
-/// What has been found out only after the end, but came before all that was seen of it: the kernel's kill at a limit, a
-/// server's death. Becomes the verdict, in the transition that `seen` names unless it names one. Pure.
+/// A cause that was found out only after the end, but came before all that was seen of it. Examples are the kernel's
+/// kill at a limit and a server's death. It becomes the verdict. If it names no transition, it takes the one of `seen`.
+/// Pure.
 void note_cause(Verdict& seen, Verdict before);
 
 /// A task says that it was stopped, and nobody had ordered that: it has failed, whatever else it says. Pure.

@@ -46,8 +46,9 @@ struct Range {
   int64_t from_ns = std::numeric_limits<int64_t>::min();  ///< since 1970, included
   int64_t to_ns = std::numeric_limits<int64_t>::max();    ///< included
   std::vector<std::string> topics{};                      ///< beginnings of topics; empty: all
-  bool states_before = false;  ///< also what is rare (all but bubbles, iterations and progress) from the begin of the
-                               ///< file on in which from_ns lies, or which is the last before it
+  /// Also rare events (all but bubbles, iterations and progress) of before: from the start of the file in which from_ns
+  /// lies, or of the last file before it.
+  bool states_before = false;
 };
 
 /// Holds one chunk in memory (64 MiB at most), and some hundred bytes for each chunk of one file. One thread.
