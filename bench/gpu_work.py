@@ -23,7 +23,7 @@ TASKS = {
 }
 # The driver is asked for memory in first steps, which take some times as long: of generation, once for each length that its
 # cache can have. `alone` does not count them either.
-FIRST_STEPS = {"generation": 130, "training": 40, "generate": 200, "evaluate": 20}
+FIRST_STEPS = {"generation": 70, "training": 40, "generate": 200, "evaluate": 20}
 FIRST_STEPS_S = 100
 
 
