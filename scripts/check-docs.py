@@ -7,7 +7,7 @@
     scripts/check-docs.py long [FILE...] lists sentences of more than 25 words
 
 Checked are columns (100; tables, code and links apart), words of a sentence (25, without those of code) and of
-the front page (600), links to files and headings, spelling (codespell of docs-venv.sh),
+the front page (600), links to files and headings, spelling (codespell of docs-venv.sh), tests that are named,
 the closed sets of reasons, verdicts and metrics against the sources, make targets, names of environment variables, and with
 --build every command line of a block, every option in running text, and every key of a toml block."""
 
@@ -139,6 +139,22 @@ def links(tree):
                 yield f"{where}: there is no {to}"
             elif anchor and to in tree.files and to.endswith(".md") and anchor not in anchors(tree.text(to)):
                 yield f"{where}: {to} has no heading #{anchor}"
+
+
+# `tests/e2e/test_x.py`: "test_a", "test_b"; what shows a claim.
+SHOWN = re.compile(r'`([\w./-]+\.(?:cpp|py))`(?:, with[^:|]*)?: ("[^"|]+"(?:[,;] "[^"|]+")*)')
+
+
+def shown(tree):
+    """Tests that a document names, and that are not there."""
+    for name in tree.documents:
+        for number, line in enumerate(tree.text(name).splitlines(), 1):
+            for file, cases in SHOWN.findall(line):
+                # A long name may be several strings of the source.
+                source = re.sub(r'"\s*\n\s*"', "", tree.text(file)) if file in tree.files else ""
+                for case in re.findall(r'"([^"]+)"', cases):
+                    if case not in source:
+                        yield f"{name}:{number}: {file} has no test {case!r}"
 
 
 def spelling(tree):
@@ -436,7 +452,7 @@ def main():
     if options.verb == "long":
         print(*long_sentences(tree, options.files or tree.documents), sep="\n")
         return 0
-    checks = [columns, lengths, links, spelling, closed_sets]
+    checks = [columns, lengths, links, shown, spelling, closed_sets]
     if options.build:
         learn_programs(tree, options.build)
         checks += [names, commands]

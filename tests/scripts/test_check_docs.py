@@ -77,6 +77,13 @@ def test_links_to_files_and_headings(tree):
     assert list(docs.links(made)) == ["a.md:3: there is no c.md", "a.md:3: b.md has no heading #three"]
 
 
+def test_tests_that_are_named_exist(tree):
+    made = tree(a='| it | `b.py`: "test_it", "test_that"; `c.py`: "test_all" |\n')
+    made.files.add("b.py")
+    (made.root / "b.py").write_text("def test_it(): ...\n")
+    assert list(docs.shown(made)) == ["a.md:1: b.py has no test 'test_that'", "a.md:1: c.py has no test 'test_all'"]
+
+
 def test_headings_of_one_name_are_numbered():
     assert docs.anchors("# A b\n\n## A b\n\n```\n# no heading\n```\n") == {"a-b", "a-b-1"}
 
