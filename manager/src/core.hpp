@@ -107,6 +107,7 @@ class Core {
   /// Goes on placing tasks. Call it when next_placement_ns() has come, likewise.
   void place() { scheduler_.run(); }
   int64_t next_placement_ns() const { return scheduler_.next_ns(); }
+  uint64_t device_looks() const { return scheduler_.device_looks(); }  ///< that placing has taken so far
   /// Saves what the disk has not taken yet. For the end of the program.
   void flush();
 
