@@ -234,7 +234,7 @@ void Link::refuse(const bus::Server::Incoming& request, const std::optional<Audi
 }
 
 void Link::request(Core& core, const bus::Server::Incoming& in) {
-  // As it is now: a key that was revoked a moment ago is nobody's.
+  // As it was when the message was let in, a moment ago.
   const policy::Identity by = identities_.of(in.sender, in.message);
   const std::string& command = in.message.command;
   const std::string& peer = in.peer;
