@@ -293,12 +293,18 @@ void Core::tick(bool behind) {
 }
 
 // If the manager itself was held up (stopped, swapped, suspended) or has more to do than it can, nobody's silence
-// meanwhile means anything. Else an overload would have all workers lost, all tasks placed again, and grow by that.
+// meanwhile means anything. Else an overload would have all workers lost, all tasks placed again, all orders sent
+// again, and grow by that.
 void Core::excuse_own_stall(int64_t now, bool behind) {
   if (behind || now - last_tick_ns_ > std::max(config_.worker_timeout_ns / 2, 2 * kTick)) {
     workers_.excuse(now - kTick);
     tasks_.excuse(now - kTick);
     runs_.excuse(now - kTick);
+  }
+  if (behind) {  // what was held up and has caught up has read all answers
+    orders_.excuse(now - kTick);
+    tasks_.excuse_orders(now - kTick);
+    runs_.excuse_orders(now - kTick);
   }
   last_tick_ns_ = now;
 }

@@ -295,7 +295,13 @@ void TaskBook::flush() {
 }
 
 void TaskBook::excuse(int64_t now_ns) {
-  for (auto& [id, task] : tasks_) task.reported_ns = std::max(task.reported_ns, now_ns);
+  for (auto& [name, task] : live_) task->reported_ns = std::max(task->reported_ns, now_ns);
+}
+
+void TaskBook::excuse_orders(int64_t now_ns) {
+  for (auto& [name, task] : live_) {
+    if (!task->create_id.empty()) task->create_sent_ns = std::max(task->create_sent_ns, now_ns);
+  }
 }
 
 }  // namespace freeride::manager

@@ -149,6 +149,8 @@ class TaskBook {
   void flush();
   /// Counts every task as reported at `now_ns` at least: the manager itself was held up.
   void excuse(int64_t now_ns);
+  /// Counts every order to create one as sent at `now_ns` at least: its answer may still wait to be read.
+  void excuse_orders(int64_t now_ns);
   int64_t unix_ms() const { return unix_ms_(); }
 
  private:
