@@ -265,6 +265,18 @@ TEST_CASE("a manager that cannot keep up with what it is told sends no order aga
   }
 }
 
+TEST_CASE("a manager that cannot keep up lets nobody wait for a log that does not come") {
+  Running house;
+  house.core->show(++house.tickets, "a");
+  CHECK(house.out.answers.count(house.tickets) == 0);
+  for (int n = 0; n < 3; ++n) {
+    house.clock.tick(kNsPerSec);
+    house.core->tick(true);
+  }
+  REQUIRE(house.out.answers.count(house.tickets) == 1);
+  CHECK(contains(house.task_of(house.tickets)->log_tail, "did not answer"));
+}
+
 TEST_CASE("a manager that was held up declares nobody lost") {
   Running house;
   house.clock.tick(60 * kNsPerSec);

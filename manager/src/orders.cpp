@@ -38,7 +38,10 @@ std::vector<std::pair<std::string, Pending>> Orders::take_expired(int64_t now) {
 }
 
 void Orders::excuse(int64_t now_ns) {
-  for (auto& [id, pending] : pending_) pending.sent_ns = std::max(pending.sent_ns, now_ns);
+  for (auto& [id, pending] : pending_) {
+    const bool awaited = pending.kind == Pending::Kind::kLog || pending.kind == Pending::Kind::kData;
+    if (!awaited) pending.sent_ns = std::max(pending.sent_ns, now_ns);
+  }
 }
 
 }  // namespace freeride::manager
