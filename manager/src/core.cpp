@@ -46,7 +46,8 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
       profiler_({clock, tasks_, workers_, orders_, runs_, profiles_, contents_, capacity_, lifecycle_, due_, config_}),
       scheduler_({clock, tasks_, usage_, workers_, orders_, capacity_, profiles_, profiler_, lifecycle_, faults_, due_,
                   config_}),
-      task_commands_({outside, tasks_, workers_, orders_, contents_, check_, copies_, lifecycle_, scheduler_, due_}),
+      task_commands_(
+          {clock, outside, tasks_, workers_, orders_, contents_, check_, copies_, lifecycle_, scheduler_, due_}),
       profile_commands_({outside, clock, workers_, runs_, profiles_, contents_, capacity_, check_, profiler_, due_}),
       task_data_(outside, tasks_, workers_, orders_),
       drains_(*store_, outside, workers_, jobs_, config.limits.drains()),
@@ -78,6 +79,10 @@ Status Core::restore() {
 void Core::load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment) {
   task_commands_.load(ticket, request_id, load, attachment);
   tick_soon();
+}
+
+void Core::load_waiting() {
+  if (task_commands_.load_waiting()) tick_soon();
 }
 
 void Core::plan_load(Ticket ticket, const bus::Load& load) {

@@ -203,3 +203,35 @@ TEST_CASE("placing looks at all devices once, then at those alone of which there
   house.core->uncordon(++house.tickets, "h:large");
   CHECK(house.out.take<bus::CreateTask>().size() == 1);
 }
+
+TEST_CASE("loads that come together are made together, answered when they are on the disk, and refused one by one") {
+  House house;
+  FakeWorker worker("h:a", 0);
+  house.join(worker);
+  const auto known = house.load(load_of("first"));
+  REQUIRE(known.ok());
+  const auto later = [&](const std::string& name, const std::string& id) {
+    bus::Load load = load_of(name);
+    load.sha256 = known->load.sha256;
+    house.core->load_later(++house.tickets, id, load);
+    return house.tickets;
+  };
+  const Ticket b = later("b", "id-b"), again = later("other", "id-b"), bad = later(".bad", "id-bad"),
+               c = later("c", "id-c");
+  CHECK(house.out.answers.count(b) == 0);
+  house.core->load_waiting();
+  REQUIRE(house.task_of(b).ok());
+  CHECK(house.task_of(again)->state.task == "b");  // one request makes one task
+  CHECK(house.task_of(bad).error().code == Code::kInvalidArgument);
+  CHECK(house.task_of(c)->state.task == "c");
+  house.core->load_waiting();
+  CHECK(house.tasks().size() == 3);
+  house.restart(false);
+  CHECK(house.tasks().size() == 3);
+  int more = 0;
+  for (; !house.core->enough_waiting(); ++more) later("t-" + std::to_string(more), "id-" + std::to_string(more));
+  CHECK(more <= 64);  // it is not known yet how long they take
+  house.core->load_waiting();
+  CHECK_FALSE(house.core->enough_waiting());
+  CHECK(house.tasks().size() == static_cast<size_t>(3 + more));
+}

@@ -111,6 +111,8 @@ class TaskBook {
   /// A new task of row.info in the queue, saved together with the request that asked for it, and published. Errors: the
   /// disk's; there is no task then.
   Result<Task*> add(TaskRow row, const std::string& request_id);
+  /// A task that was added in a batch which the disk has not taken: there never was one.
+  void take_back(int64_t id);
   /// The task that a request made or changed, if it was one of the last day.
   Result<std::optional<int64_t>> of_request(const std::string& request_id) {
     return store_.task_of_request(request_id);
@@ -175,11 +177,14 @@ class TaskBook {
 class TaskBook::Together {
  public:
   explicit Together(TaskBook& book) : book_(book), batch_(book.store_.begin_batch()) {}
-  ~Together() { end(); }
+  ~Together() { (void)end(); }
   Together(const Together&) = delete;
   Together& operator=(const Together&) = delete;
-  /// From now on it is on the disk, or counts as unsaved.
-  void end();
+  /// From now on it is on the disk, or counts as unsaved. Errors: the disk's.
+  Status end();
+  /// Nothing of it is on the disk.
+  void drop();
+  bool open() const { return batch_; }  ///< false: what is saved goes to the disk by itself
 
  private:
   TaskBook& book_;
