@@ -40,6 +40,7 @@
 #include "freeride/base/sha256.hpp"
 #include "freeride/bus/commands.hpp"
 #include "freeride/bus/sockets.hpp"
+#include "freeride/policy/heartbeat.hpp"
 #include "message.hpp"
 #include "tcp.hpp"
 
@@ -309,7 +310,7 @@ class Node {
     for (FakeWorker& worker : workers) {
       worker.registered = false;
       worker.request.clear();
-      worker.due_ns = SteadyClock::now() + worker.phase_ns;
+      worker.due_ns = policy::next_heartbeat_ns(SteadyClock::now(), worker.phase_ns, kReportNs);
     }
   }
 
@@ -665,7 +666,7 @@ class Fleet {
         FakeWorker& worker = node.workers[w];
         if (now < worker.due_ns) continue;
         if (w == 0) node.look_at_events(heard_);
-        worker.due_ns = now + kReportNs;
+        worker.due_ns = policy::next_heartbeat_ns(now, worker.phase_ns, kReportNs);
         sent = say(node, w) || sent;
         publish(node, worker);
       }

@@ -57,18 +57,26 @@ policy::PlacementRequest Capacity::request_of(const Task& task) const {
   return request;
 }
 
-policy::DeviceView Capacity::view_of(const Worker& worker, const Promised& profiles) const {
-  policy::DeviceView view;
-  view.worker = worker.name;
-  view.memory_bytes = worker.memory_bytes;
+Capacity::Room Capacity::room_of(const Worker& worker, const Promised& profiles) const {
+  Room room;
   Promised promised = profiles;
   for (const auto& [id, task] : tasks_.on(worker.name)) {
     promised.bytes += task->row.reserved_bytes;
     if (worker.tasks.count(task->name()) == 0) promised.unreported_bytes += task->row.reserved_bytes;
-    ++view.tasks;
+    ++room.tasks;
   }
   // It sees what others use, we see what we have promised.
-  view.free_bytes = std::min(worker.memory_bytes - promised.bytes, worker.usable_bytes - promised.unreported_bytes);
+  room.free_bytes = std::min(worker.memory_bytes - promised.bytes, worker.usable_bytes - promised.unreported_bytes);
+  return room;
+}
+
+policy::DeviceView Capacity::view_of(const Worker& worker, const Promised& profiles) const {
+  const Room room = room_of(worker, profiles);
+  policy::DeviceView view;
+  view.worker = worker.name;
+  view.memory_bytes = worker.memory_bytes;
+  view.free_bytes = room.free_bytes;
+  view.tasks = room.tasks;
   for (const auto& rank : worker.ranks)
     view.ranks.push_back({rank.job, rank.stage, rank.stages, rank.replica, rank.replicas, rank.state != "disabled"});
   return view;
@@ -77,6 +85,14 @@ policy::DeviceView Capacity::view_of(const Worker& worker, const Promised& profi
 void Capacity::add(const ProfileRun& run, const Worker& worker, Promised& promised) {
   promised.bytes += run.memory_bytes;
   if (worker.tasks.count(run.name) == 0) promised.unreported_bytes += run.memory_bytes;
+}
+
+Capacity::Promised Capacity::profiles_on(const Worker& worker) const {
+  Promised profiles;
+  for (const auto& [name, run] : runs_.all()) {
+    if (run.worker == worker.name) add(run, worker, profiles);
+  }
+  return profiles;
 }
 
 std::vector<policy::DeviceView> Capacity::devices() const {
@@ -96,11 +112,13 @@ std::vector<policy::DeviceView> Capacity::devices() const {
 std::vector<policy::DeviceView> Capacity::device(const std::string& name) const {
   const Worker* worker = workers_.find(name);
   if (worker == nullptr || !worker->up()) return {};
-  Promised profiles;
-  for (const auto& [run_name, run] : runs_.all()) {
-    if (run.worker == name) add(run, *worker, profiles);
-  }
-  return {view_of(*worker, profiles)};
+  return {view_of(*worker, profiles_on(*worker))};
+}
+
+std::optional<Capacity::Room> Capacity::room_on(const std::string& name) const {
+  const Worker* worker = workers_.find(name);
+  if (worker == nullptr || !worker->up()) return std::nullopt;
+  return room_of(*worker, profiles_on(*worker));
 }
 
 const policy::Placer& Capacity::attached() const {

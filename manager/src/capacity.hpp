@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ class Capacity {
   std::vector<policy::DeviceView> devices() const;
   /// The one of that name alone; none: it is not up.
   std::vector<policy::DeviceView> device(const std::string& name) const;
+  struct Room {
+    int64_t free_bytes = 0;
+    uint32_t tasks = 0;
+  };
+  /// The same of it as in device(), without its ranks; nothing: it is not up.
+  std::optional<Room> room_on(const std::string& worker) const;
   /// For Placer::check() and jobs(): of which devices and ranks there are. What is free there may be long ago.
   const policy::Placer& attached() const;
   /// The most that something may need before it has been profiled: what it declares, else the default, which is never
@@ -41,6 +48,8 @@ class Capacity {
   struct Promised {
     int64_t bytes = 0, unreported_bytes = 0;  ///< of these, what the worker does not know of yet
   };
+  Room room_of(const Worker& worker, const Promised& profiles) const;
+  Promised profiles_on(const Worker& worker) const;
   policy::DeviceView view_of(const Worker& worker, const Promised& profiles) const;
   static void add(const ProfileRun& run, const Worker& worker, Promised& promised);
 

@@ -46,7 +46,8 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
       profiler_({clock, tasks_, workers_, orders_, runs_, profiles_, contents_, capacity_, lifecycle_, due_, config_}),
       scheduler_({clock, tasks_, usage_, workers_, orders_, capacity_, profiles_, profiler_, lifecycle_, faults_, due_,
                   config_}),
-      task_commands_({outside, tasks_, workers_, orders_, contents_, check_, copies_, lifecycle_, scheduler_, due_}),
+      task_commands_(
+          {clock, outside, tasks_, workers_, orders_, contents_, check_, copies_, lifecycle_, scheduler_, due_}),
       profile_commands_({outside, clock, workers_, runs_, profiles_, contents_, capacity_, check_, profiler_, due_}),
       task_data_(outside, tasks_, workers_, orders_),
       drains_(*store_, outside, workers_, jobs_, config.limits.drains()),
@@ -78,6 +79,10 @@ Status Core::restore() {
 void Core::load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment) {
   task_commands_.load(ticket, request_id, load, attachment);
   tick_soon();
+}
+
+void Core::load_waiting() {
+  if (task_commands_.load_waiting()) tick_soon();
 }
 
 void Core::plan_load(Ticket ticket, const bus::Load& load) {
@@ -293,12 +298,18 @@ void Core::tick(bool behind) {
 }
 
 // If the manager itself was held up (stopped, swapped, suspended) or has more to do than it can, nobody's silence
-// meanwhile means anything. Else an overload would have all workers lost, all tasks placed again, and grow by that.
+// meanwhile means anything. Else an overload would have all workers lost, all tasks placed again, all orders sent
+// again, and grow by that.
 void Core::excuse_own_stall(int64_t now, bool behind) {
   if (behind || now - last_tick_ns_ > std::max(config_.worker_timeout_ns / 2, 2 * kTick)) {
     workers_.excuse(now - kTick);
     tasks_.excuse(now - kTick);
     runs_.excuse(now - kTick);
+  }
+  if (behind) {  // what was held up and has caught up has read all answers
+    orders_.excuse(now - kTick);
+    tasks_.excuse_orders(now - kTick);
+    runs_.excuse_orders(now - kTick);
   }
   last_tick_ns_ = now;
 }

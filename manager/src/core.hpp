@@ -51,6 +51,13 @@ class Core {
 
   // ---- from clients. Each is answered through Outside::answer(ticket), most of them before the call returns.
   void load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment);
+  /// The same of a content that is known, by load_waiting(): many at once wait for the disk once.
+  void load_later(Ticket ticket, const std::string& request_id, const bus::Load& load) {
+    task_commands_.load_later(ticket, request_id, load);
+  }
+  /// Makes and answers those. Call it before anything else that a client asks for, and when no more is there.
+  void load_waiting();
+  bool enough_waiting() const { return task_commands_.enough_waiting(); }  ///< load_waiting() is to come first
   /// Answered when the new plugin has taken over, or cannot.
   void replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& load,
                const std::string& attachment);
@@ -107,6 +114,7 @@ class Core {
   /// Goes on placing tasks. Call it when next_placement_ns() has come, likewise.
   void place() { scheduler_.run(); }
   int64_t next_placement_ns() const { return scheduler_.next_ns(); }
+  uint64_t device_looks() const { return scheduler_.device_looks(); }  ///< that placing has taken so far
   /// Saves what the disk has not taken yet. For the end of the program.
   void flush();
 

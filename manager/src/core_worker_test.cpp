@@ -230,6 +230,53 @@ TEST_CASE("a manager that cannot keep up with what it is told declares nobody lo
   CHECK(house.out.workers.back().state == "lost");
 }
 
+TEST_CASE("a manager that cannot keep up with what it is told sends no order again, since its answer may still wait") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  bus::Load load = load_of("a");
+  load.memory_bytes = int64_t{1} << 20;
+  load.no_profile = true;
+  REQUIRE(house.load(load).ok());
+  const auto sent = house.out.take<bus::CreateTask>();
+  REQUIRE(sent.size() == 1);
+  for (int n = 0; n < 20; ++n) {
+    house.clock.tick(kNsPerSec);
+    house.report(worker);  // as it was long ago
+    house.core->tick(true);
+  }
+  CHECK(house.out.take<bus::CreateTask>().empty());
+  CHECK(house.task("a").state.worker == "w");
+  SECTION("the answer was there, and counts") {
+    house.acknowledge(sent[0].first);
+    house.pass(3);
+    CHECK(house.out.take<bus::CreateTask>().empty());
+  }
+  SECTION("there was none: as always once it has caught up") {
+    bool queued = false;
+    for (int n = 0; n < 10 && !queued; ++n) {
+      house.clock.tick(kNsPerSec);
+      house.report(worker);
+      house.core->tick();
+      queued = house.task("a").state.worker.empty();
+    }
+    CHECK(queued);
+    CHECK(house.out.take<bus::CreateTask>().size() == 3);
+  }
+}
+
+TEST_CASE("a manager that cannot keep up lets nobody wait for a log that does not come") {
+  Running house;
+  house.core->show(++house.tickets, "a");
+  CHECK(house.out.answers.count(house.tickets) == 0);
+  for (int n = 0; n < 3; ++n) {
+    house.clock.tick(kNsPerSec);
+    house.core->tick(true);
+  }
+  REQUIRE(house.out.answers.count(house.tickets) == 1);
+  CHECK(contains(house.task_of(house.tickets)->log_tail, "did not answer"));
+}
+
 TEST_CASE("a manager that was held up declares nobody lost") {
   Running house;
   house.clock.tick(60 * kNsPerSec);

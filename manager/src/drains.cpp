@@ -121,6 +121,7 @@ void Drains::look_at(Worker& worker) {
   }
   if (number == worker.drain) return;
   worker.drain = number;
+  workers_.changed();
   worker.plan_due = true;
 }
 

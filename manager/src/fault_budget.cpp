@@ -68,6 +68,7 @@ Status FaultBudget::restore() {
   if (!blocks) return blocks.error();
   faults_ = std::move(*faults);
   blocks_ = std::move(*blocks);
+  ++version_;
   return {};
 }
 
@@ -95,6 +96,7 @@ bool FaultBudget::note(const FaultRow& fault) {
     if (!blocks_.try_emplace({name_of(scope), key}, fault.unix_ms).second) continue;
     fresh[{name_of(scope), key}] = fault.unix_ms;
     more = true;
+    ++version_;
     spdlog::error(
         "{} is blocked on all workers: {} GPU faults within an hour, the last one of task {}; lift it with: {}",
         shown(name_of(scope), key), times, fault.task, command(name_of(scope), key));
@@ -164,6 +166,7 @@ Status FaultBudget::lift(const std::string& scope, const std::string& name) {
     return Error{Code::kInvalidArgument, "several blocked plugins begin with " + name, "name more digits"};
   if (auto removed = store_.remove_fault_block(scope, found.front()); !removed) return removed;
   blocks_.erase({scope, found.front()});
+  ++version_;
   // Counted anew, of this one alone: others that share the faults keep theirs.
   for (FaultRow& fault : faults_) {
     for (const Scope one : kScopes) {

@@ -35,6 +35,7 @@ class FaultBudget {
   /// Why a task of these may not go on a device, for people; nothing: it may. An empty job is none that is known.
   std::optional<std::string> blocked(const std::string& sha256, const std::string& user, const std::string& job) const;
   bool any_blocked() const { return !blocks_.empty(); }
+  uint64_t version() const { return version_; }  ///< another one whenever blocked() may answer otherwise
   /// All who have faults of the last hour, and all who are blocked.
   bus::FaultsReply list(int64_t unix_ms) const;
   /// Unblocks and forgets the faults of `name` in `scope` ("plugin": a hash or the beginning of one; "user", "job").
@@ -55,6 +56,7 @@ class FaultBudget {
   FaultLimits limits_;
   std::vector<FaultRow> faults_;                                   // of the last hour, oldest first
   std::map<std::pair<std::string, std::string>, int64_t> blocks_;  // scope and name: since when, unix_ms
+  uint64_t version_ = 1;
 };
 
 }  // namespace freeride::manager

@@ -27,7 +27,7 @@ policy::Identity Identities::of(const bus::Sender& sender, const bus::Message& m
     who.account = "anybody at " + sender.address;
     return who;
   }
-  const auto key = keys_->find(sender.key);
+  const auto key = keys_->known(sender.key);
   if (!key) return who;
   who.key = key->name;
   who.role = key->role;

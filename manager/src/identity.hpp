@@ -15,7 +15,8 @@ namespace freeride::manager {
 /// One thread. Asks the host's user database, which may block, once for a user.
 class Identities {
  public:
-  /// `keys` nullptr: the network has none, and whoever comes from there may hear events.
+  /// `keys` nullptr: the network has none, and whoever comes from there may hear events. Else they have been asked
+  /// about each message before it is shown here, by whoever lets it in (bus::Doorkeeper).
   explicit Identities(KeyBook* keys) : keys_(keys) {}
 
   /// Who `message`'s sender is now. Of a host's socket the kernel says it: root and this process's user are operators,

@@ -88,6 +88,12 @@ std::optional<KeyBook::Entry> KeyBook::find(const std::string& public_key) {
   return found;
 }
 
+std::optional<KeyBook::Entry> KeyBook::known(const std::string& public_key) {
+  const std::lock_guard lock(mutex_);
+  const auto key = keys_.find(public_key);
+  return key == keys_.end() ? std::nullopt : std::optional(key->second);
+}
+
 void KeyBook::follow() {
   pollfd fds[2] = {{notify_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
   for (;;) {
@@ -111,6 +117,7 @@ void KeyBook::follow() {
 // Whatever the notifications say, the folder is read anew: they are few. A folder that has taken the place of the one
 // that is watched says nothing.
 bool KeyBook::look() {
+  ++looks_;
   alignas(inotify_event) char buffer[4096];
   struct stat info {};
   const bool there = stat(folder_.c_str(), &info) == 0;

@@ -199,3 +199,22 @@ TEST_CASE("identity: the kernel's word, a key's, and a node's for its host's use
   anybody.remote = true;
   CHECK(keyless.of(anybody, for_root).role == Role::kMonitor);
 }
+
+TEST_CASE("identity: a message costs one look at the keys, and is nobody's from a key that is revoked by then") {
+  const Folder folder;
+  const std::string key = folder.add("gpu7", "node", {}, false, "gpu7");
+  const auto book = folder.open();
+  Identities identities(book.get());
+  bus::Sender sender;
+  sender.remote = true;
+  sender.key = key;
+  const uint64_t before = book->looks();
+  for (int n = 0; n < 10; ++n) {
+    CHECK(book->admits(key));
+    CHECK(identities.of(sender, {}).role == Role::kNode);
+  }
+  CHECK(book->looks() == before + 10);
+  REQUIRE(std::filesystem::remove(folder.authorized / "gpu7.key"));
+  CHECK_FALSE(book->admits(key));
+  CHECK(identities.of(sender, {}).role == Role::kNobody);
+}

@@ -53,6 +53,7 @@ bool is_of(const Task& task, const bus::TaskReport& report) {
 
 void Lifecycle::end(Task& task, bus::Verdict verdict) {
   the_.workers.plan_is_due(task.state().worker);
+  the_.due.changed.insert(task.state().worker);
   the_.tasks.end(task, std::move(verdict));
   const auto& final = task.state().verdict;
   the_.replacements.fail(task, "the task has ended: " + final.kind + (final.reason.empty() ? "" : ", " + final.reason),
@@ -72,6 +73,7 @@ int64_t Lifecycle::fence_of(const std::string& name) const {
 void Lifecycle::requeue(Task& task, const std::string& reason, bool count, Left left) {
   const std::string worker = task.state().worker;
   the_.workers.plan_is_due(worker);
+  the_.due.changed.insert(worker);
   if (task.row.stopping)
     return end(task, verdict_of(VerdictKind::kStopped, Cause::kOrder, "stopped by the user; " + reason));
   // A worker that dies over and over must not take a task with it for ever, nor a task its workers. The state is no
@@ -254,6 +256,7 @@ void Lifecycle::adopt(Task& task, const Worker& worker) {
   task.restarts.take_back();
   task.phase = Task::Phase::kCreating;
   the_.tasks.moved(task);
+  the_.due.changed.insert(worker.name);
 }
 
 void Lifecycle::update(Task& task, const Worker& worker, const bus::TaskReport& report) {

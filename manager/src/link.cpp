@@ -135,7 +135,13 @@ std::string target_of(const C& command) {
 }  // namespace
 
 bool Link::receive(Core& core, size_t limit) {
-  for (size_t n = 0; n < limit; ++n) {
+  const bool more = receive_some(core, limit);
+  core.load_waiting();
+  return more;
+}
+
+bool Link::receive_some(Core& core, size_t limit) {
+  for (size_t n = 0; n < limit && !core.enough_waiting(); ++n) {
     auto incoming = server_->receive(std::chrono::milliseconds(0));
     if (!incoming) return false;
     if (!incoming->message.is_reply) {
@@ -201,6 +207,7 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
   kept.request.message.command = incoming.message.command;
   kept.audit = std::move(audit);
   call(ticket, *command);
+  if constexpr (is_one_of<C, bus::Load>) return true;  // it is answered before receive() returns
   const auto unanswered = open_.find(ticket);
   if (unanswered == open_.end() || !unanswered->second.audit) return true;
   AuditEntry begun = *unanswered->second.audit;
@@ -234,10 +241,12 @@ void Link::refuse(const bus::Server::Incoming& request, const std::optional<Audi
 }
 
 void Link::request(Core& core, const bus::Server::Incoming& in) {
-  // As it is now: a key that was revoked a moment ago is nobody's.
+  // As it was when the message was let in, a moment ago.
   const policy::Identity by = identities_.of(in.sender, in.message);
   const std::string& command = in.message.command;
   const std::string& peer = in.peer;
+  // Of tasks that wait to be made a worker says nothing; who asks for one, or orders it, is to find it.
+  if (command != bus::Load::kCommand && command != bus::WorkerReport::kCommand) core.load_waiting();
   // Remembered on disk: nobody is given another's task for its request.
   const std::string id = by.local ? in.message.id : by.key + " " + by.account + " " + in.message.id;
   const std::string& bytes = in.message.attachment;
@@ -252,7 +261,11 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
       on<bus::FetchPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c); }) ||
       on<bus::Load>(core, in, by,
                     [&](Ticket t, const auto& c) {
-                      charged(t, c, by, [&](const bus::Load& load) { core.load(t, id, load, bytes); });
+                      charged(t, c, by, [&](const bus::Load& load) {
+                        if (bytes.empty()) return core.load_later(t, id, load);
+                        core.load_waiting();
+                        core.load(t, id, load, bytes);
+                      });
                     }) ||
       on<bus::PlanLoad>(core, in, by,
                         [&](Ticket t, const auto& c) {

@@ -52,6 +52,7 @@ class Link final : public Outside {
     std::optional<AuditEntry> audit;
   };
 
+  bool receive_some(Core& core, size_t limit);
   void request(Core& core, const bus::Server::Incoming& incoming);
   /// Calls with the load as it is to be taken, or answers why it may not be charged to its account.
   template <class Call>

@@ -1,5 +1,7 @@
 #include "orders.hpp"
 
+#include <algorithm>
+
 namespace freeride::manager {
 
 Result<std::string> Orders::send(const Worker& worker, const Order& order, Pending about) {
@@ -33,6 +35,13 @@ std::vector<std::pair<std::string, Pending>> Orders::take_expired(int64_t now) {
     it = pending_.erase(it);
   }
   return expired;
+}
+
+void Orders::excuse(int64_t now_ns) {
+  for (auto& [id, pending] : pending_) {
+    const bool awaited = pending.kind == Pending::Kind::kLog || pending.kind == Pending::Kind::kData;
+    if (!awaited) pending.sent_ns = std::max(pending.sent_ns, now_ns);
+  }
 }
 
 }  // namespace freeride::manager

@@ -38,6 +38,9 @@ class Orders {
   std::optional<Pending> answered(const std::string& peer, const std::string& id);
   /// Takes out those that were not answered in time, by request id.
   std::vector<std::pair<std::string, Pending>> take_expired(int64_t now);
+  /// Counts every one as sent at `now_ns` at least, since its answer may still wait to be read; but not those for whose
+  /// answer a client waits, who is told in time that there is none.
+  void excuse(int64_t now_ns);
   bool empty() const { return pending_.empty(); }
 
  private:

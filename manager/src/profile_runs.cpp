@@ -105,6 +105,10 @@ void ProfileRuns::excuse(int64_t now_ns) {
   }
 }
 
+void ProfileRuns::excuse_orders(int64_t now_ns) {
+  for (auto& [name, run] : runs_) run.create_sent_ns = std::max(run.create_sent_ns, now_ns);
+}
+
 void ProfileRuns::forget_ended(int64_t now) {
   std::erase_if(ended_, [now](const auto& one) { return now - one.second.ended_ns > kEndedKept; });
 }

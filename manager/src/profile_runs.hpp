@@ -67,6 +67,8 @@ class ProfileRuns {
   void mark_lost(const Worker& worker, bool same);
   /// Counts every run that a worker has as seen at `now_ns` at least: the manager itself was held up.
   void excuse(int64_t now_ns);
+  /// Counts every order for one as sent at `now_ns` at least: its answer may still wait to be read.
+  void excuse_orders(int64_t now_ns);
   void forget_ended(int64_t now);
 
  private:

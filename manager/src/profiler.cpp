@@ -94,6 +94,7 @@ ProfileRun& Profiler::begin(const bus::Load& load, const std::string& sha256, co
   run.wanted_steps = wanted_steps;
   run.asked = asked;
   if (asked) run.followed_ns = the_.clock.now_ns();
+  the_.due.changed.insert(worker.name);
   ProfileRun& kept = the_.runs.add(std::move(run));
   send(kept);
   return kept;
@@ -242,6 +243,7 @@ void Profiler::failed(const ProfileRun& run, bus::Verdict verdict, bool again) {
 
 void Profiler::end(const ProfileRun& run, bus::ProfileReply reply) {
   the_.runs.tell_end(run, std::move(reply));
+  the_.due.changed.insert(run.worker);
   the_.contents.release(run.sha256);
 }
 

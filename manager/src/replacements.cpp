@@ -193,6 +193,7 @@ void Replacements::done(Task& task, const std::string& how, uint64_t steps) {
   task.profile_failures = 0;
   task.profile_here = false;
   if (task.on_worker()) task.row.reserved_bytes = std::max(task.row.reserved_bytes, info.load.memory_bytes);
+  the_.due.changed.insert(task.state().worker);
   spdlog::info("task {}: replaced by {} ({}): {}", task.name(), info.load.plugin, info.load.sha256.substr(0, 12), how);
   the_.tasks.save(task);
   the_.tasks.publish(task);

@@ -155,3 +155,83 @@ TEST_CASE("what waits for a time is looked at when that has come, and not with e
   house.core->place();
   CHECK(house.out.take<bus::CreateTask>().size() == 1);
 }
+
+TEST_CASE("placing looks at all devices once, then at those alone of which there is news") {
+  constexpr int kWorkers = 50;
+  House house;
+  std::vector<FakeWorker> workers;
+  for (int n = 0; n < kWorkers; ++n) workers.emplace_back("h:" + std::to_string(n), n % 4);
+  for (auto& worker : workers) house.join(worker);
+  const auto load = [&](const std::string& name, int64_t bytes = int64_t{1} << 20) {
+    bus::Load wish = load_of(name);
+    wish.memory_bytes = bytes;
+    wish.no_profile = true;
+    REQUIRE(house.load(wish).ok());
+  };
+  load("first");
+  CHECK(house.core->device_looks() == kWorkers);
+  for (int n = 0; n < kWorkers; ++n) {
+    house.report(workers[static_cast<size_t>(n)]);
+    load("t-" + std::to_string(n));
+  }
+  CHECK(house.core->device_looks() <= 3 * kWorkers);
+  CHECK(house.out.take<bus::CreateTask>().size() == kWorkers + 1);
+
+  // Of the one that is freest by far the report says that somebody else has taken it.
+  FakeWorker large("h:large", 0);
+  large.memory_bytes = int64_t{64} << 30;
+  house.join(large);
+  load("there", int64_t{16} << 30);
+  auto sent = house.out.take<bus::CreateTask>();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].first.peer == "peer-h:large");
+  auto report = house.report_of(large);
+  report.usable_bytes = int64_t{1} << 30;
+  REQUIRE(house.send(large, report).ok());
+  load("not-there", int64_t{16} << 30);
+  CHECK(house.out.take<bus::CreateTask>().empty());
+  CHECK(house.state("not-there") == "SUBMITTED");
+
+  // Memory that is free again is given, and none on a device that is drained.
+  report.usable_bytes = large.memory_bytes;
+  REQUIRE(house.send(large, report).ok());
+  house.core->tick();
+  CHECK(house.out.take<bus::CreateTask>().size() == 1);
+  house.core->drain(++house.tickets, {"h:large", false});
+  load("drained", int64_t{16} << 30);
+  CHECK(house.out.take<bus::CreateTask>().empty());
+  house.core->uncordon(++house.tickets, "h:large");
+  CHECK(house.out.take<bus::CreateTask>().size() == 1);
+}
+
+TEST_CASE("loads that come together are made together, answered when they are on the disk, and refused one by one") {
+  House house;
+  FakeWorker worker("h:a", 0);
+  house.join(worker);
+  const auto known = house.load(load_of("first"));
+  REQUIRE(known.ok());
+  const auto later = [&](const std::string& name, const std::string& id) {
+    bus::Load load = load_of(name);
+    load.sha256 = known->load.sha256;
+    house.core->load_later(++house.tickets, id, load);
+    return house.tickets;
+  };
+  const Ticket b = later("b", "id-b"), again = later("other", "id-b"), bad = later(".bad", "id-bad"),
+               c = later("c", "id-c");
+  CHECK(house.out.answers.count(b) == 0);
+  house.core->load_waiting();
+  REQUIRE(house.task_of(b).ok());
+  CHECK(house.task_of(again)->state.task == "b");  // one request makes one task
+  CHECK(house.task_of(bad).error().code == Code::kInvalidArgument);
+  CHECK(house.task_of(c)->state.task == "c");
+  house.core->load_waiting();
+  CHECK(house.tasks().size() == 3);
+  house.restart(false);
+  CHECK(house.tasks().size() == 3);
+  int more = 0;
+  for (; !house.core->enough_waiting(); ++more) later("t-" + std::to_string(more), "id-" + std::to_string(more));
+  CHECK(more <= 64);  // it is not known yet how long they take
+  house.core->load_waiting();
+  CHECK_FALSE(house.core->enough_waiting());
+  CHECK(house.tasks().size() == static_cast<size_t>(3 + more));
+}

@@ -23,7 +23,6 @@ constexpr int64_t kRefusedPause = 5 * kNsPerSec;
 constexpr int64_t kSlice = 20 * kNsPerMs;
 constexpr int64_t kShort = kNsPerMs;  // what takes no longer needs no rest
 constexpr int64_t kRests = 1;         // as long as the slice was
-constexpr size_t kMostChoices = 16;   // each is a copy of all devices
 
 }  // namespace
 
@@ -38,6 +37,7 @@ void Scheduler::run() {
   if (queue_.empty()) begin_pass();
   Slice slice;
   slice.now_ns = begin_ns;
+  devices_.begin_slice();
   {
     TaskBook::Together together(the_.tasks);
     while (!queue_.empty() && the_.clock.now_ns() - begin_ns < kSlice) {
@@ -93,59 +93,15 @@ void Scheduler::look_at(Task& task, Slice& slice) {
   if (task.on_worker()) count(task, groups_);
 }
 
-// What choice_for() looks at of a task.
-std::string Scheduler::key_of(const Task& task) const {
-  const auto& load = task.load();
-  std::string key;
-  if (!load.files.empty()) {
-    key = "files of " + load.uid_host;
-  } else if (!load.env.empty() || !load.working_dir.empty()) {
-    key = "environment";
-  }
-  if (!load.program.empty()) key += "\nprogram";
-  if (the_.faults.any_blocked()) key += "\n" + task.state().sha256 + "\n" + load.user;
-  return key;
-}
-
-// A device of a job in whose bubbles too much has faulted is none for anybody; CPUs have no such faults.
-Scheduler::Choice& Scheduler::choice_for(const Task& task, Slice& slice) const {
-  if (slice.all == nullptr) slice.all = std::make_unique<policy::Placer>(the_.capacity.devices());
-  if (slice.choices.size() >= kMostChoices) slice.choices.clear();
-  Choice& choice = slice.choices[key_of(task)];
-  if (choice.devices != nullptr) return choice;
-  std::vector<policy::DeviceView> devices;
-  for (const auto& device : slice.all->devices()) {
-    const Worker& worker = the_.workers.at(device.worker);
-    if (worker.drain != 0 || !can_use_files(task.load(), worker) || !can_run_program(task.load(), worker)) {
-      choice.left_out = &worker;
-      continue;
-    }
-    const std::string job = worker.ranks.empty() ? "" : worker.ranks.front().job;
-    auto why = worker.on_gpu() ? the_.faults.blocked(task.state().sha256, task.load().user, job) : std::nullopt;
-    if (!why) {
-      devices.push_back(device);
-    } else {
-      choice.blocked = std::move(why);
-    }
-  }
-  choice.devices = std::make_unique<policy::Placer>(std::move(devices));
-  return choice;
-}
-
-void Scheduler::promise(Slice& slice, const std::string& worker, int64_t bytes, uint32_t tasks) {
-  slice.all->put(worker, bytes, tasks);
-  for (auto& [key, choice] : slice.choices) choice.devices->put(worker, bytes, tasks);
-}
-
 void Scheduler::place(Task& task, Slice& slice) {
-  Choice& choice = choice_for(task, slice);
+  Devices::Choice& choice = devices_.choice_for(task);
   const policy::PlacementRequest request = the_.capacity.request_of(task);
   const auto placement = choice.devices->place(request);
   if (choice.blocked && placement.kind != policy::Placement::Kind::kPlace)
     return the_.tasks.wait(task, policy::Why::kFaults, *choice.blocked);
   // Where none is left out, the reason is another one.
   if (choice.left_out != nullptr && placement.kind != policy::Placement::Kind::kPlace &&
-      slice.all->place(request).kind != policy::Placement::Kind::kReject &&
+      devices_.all().place(request).kind != policy::Placement::Kind::kReject &&
       (choice.devices->devices().empty() || placement.kind == policy::Placement::Kind::kReject ||
        placement.why != policy::Why::kNoMemory)) {
     const bool drained = choice.left_out->drain != 0;
@@ -158,7 +114,7 @@ void Scheduler::place(Task& task, Slice& slice) {
   if (placement.kind == policy::Placement::Kind::kPlace) {
     const Worker& worker = the_.workers.at(placement.worker);
     if (!task.load().no_profile && the_.profiles.find(task, worker.model) == nullptr) {
-      const auto outcome = profile(task, worker.name, choice, slice);
+      const auto outcome = profile(task, worker.name, choice);
       return the_.tasks.wait(task, outcome.why, outcome.what);
     }
     task.create_tries = 0;
@@ -166,7 +122,7 @@ void Scheduler::place(Task& task, Slice& slice) {
     const int64_t bytes = the_.capacity.need_bytes(task);
     create(task, worker, bytes);
     slice.created.push_back(task.row.id);
-    return promise(slice, worker.name, bytes, 1);
+    return devices_.promise(worker.name, bytes, 1);
   }
   the_.tasks.wait(task, placement.why, placement.what);
   if (task.load().no_profile || choice.devices->devices().empty()) return;
@@ -174,13 +130,12 @@ void Scheduler::place(Task& task, Slice& slice) {
   for (const Worker* worker : the_.workers.kinds()) {
     if (the_.profiles.find(task, worker->model) != nullptr) return;
   }
-  (void)profile(task, {}, choice, slice);
+  (void)profile(task, {}, choice);
 }
 
-Profiler::Outcome Scheduler::profile(const Task& task, const std::string& preferred, const Choice& choice,
-                                     Slice& slice) {
+Profiler::Outcome Scheduler::profile(const Task& task, const std::string& preferred, const Devices::Choice& choice) {
   auto outcome = the_.profiler.take_for(task, preferred, choice.devices->devices());
-  if (outcome.begun) promise(slice, outcome.what, the_.capacity.cap_bytes(task.load()), 0);
+  if (outcome.begun) devices_.promise(outcome.what, the_.capacity.cap_bytes(task.load()), 0);
   return outcome;
 }
 

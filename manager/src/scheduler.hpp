@@ -3,14 +3,13 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "capacity.hpp"
 #include "config.hpp"
-#include "freeride/policy/placer.hpp"
+#include "devices.hpp"
 #include "freeride/policy/queue.hpp"
 #include "lifecycle.hpp"
 #include "orders.hpp"
@@ -42,43 +41,34 @@ class Scheduler {
     PlacementDue& due;
     const CoreConfig& config;
   };
-  explicit Scheduler(const Parts& parts) : the_(parts) {}
+  explicit Scheduler(const Parts& parts)
+      : the_(parts), devices_(parts.capacity, parts.workers, parts.faults, parts.due) {}
 
   /// Goes on with the queue, if PlacementDue is raised, something in it has waited long enough, or it was not finished.
   void run();
   /// When run() has something to do next, at the earliest.
   int64_t next_ns() const;
+  uint64_t device_looks() const { return devices_.looks(); }  ///< devices looked at so far
   /// The worker's answer to the order to create a task.
   void create_reply(const Pending& pending, const std::optional<Error>& error);
   /// Sends again what its worker has neither taken nor refused; after some tries the task waits in the queue.
   void retry_creates(int64_t now);
 
  private:
-  // The devices that some tasks may go on. Which tasks' they are depends on little: key_of().
-  struct Choice {
-    std::unique_ptr<policy::Placer> devices;
-    std::optional<std::string> blocked;  // why one was left out for faults
-    const Worker* left_out = nullptr;    // for another reason
-  };
-  // What is known of the devices during one slice.
   struct Slice {
-    std::unique_ptr<policy::Placer> all;
-    std::map<std::string, Choice> choices;
     std::vector<int64_t> created;  // tasks whose orders are to be sent
     int64_t now_ns = 0;
   };
 
   void begin_pass();
   void look_at(Task& task, Slice& slice);
-  std::string key_of(const Task& task) const;
-  Choice& choice_for(const Task& task, Slice& slice) const;
   void place(Task& task, Slice& slice);
-  static void promise(Slice& slice, const std::string& worker, int64_t bytes, uint32_t tasks);
-  Profiler::Outcome profile(const Task& task, const std::string& preferred, const Choice& choice, Slice& slice);
+  Profiler::Outcome profile(const Task& task, const std::string& preferred, const Devices::Choice& choice);
   void create(Task& task, const Worker& worker, int64_t reserved_bytes);
   void send(Task& task, const Worker& worker);
 
   Parts the_;
+  Devices devices_;
   std::vector<uint64_t> queue_;  // of the pass under way, the next one last
   AtWork groups_;
   int64_t rest_until_ns_ = 0;

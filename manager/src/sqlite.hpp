@@ -47,6 +47,13 @@ class Statement {
   }
   bool ok() const { return ok_; }
 
+  /// To be bound and run once more.
+  Statement& again() {
+    sqlite3_reset(statement_);
+    bound_ = 0;
+    return *this;
+  }
+
   int64_t integer(int column) { return sqlite3_column_int64(statement_, column); }
   uint64_t unsigned_integer(int column) { return static_cast<uint64_t>(integer(column)); }
   double real(int column) { return sqlite3_column_double(statement_, column); }

@@ -272,6 +272,10 @@ bool StateStore::begin_batch() {
   return batch_ != nullptr;
 }
 
+void StateStore::drop_batch() {
+  batch_.reset();
+}
+
 Status StateStore::end_batch() {
   const auto batch = std::exchange(batch_, nullptr);
   // An error that ended the transaction, such as a full disk, has undone all of it.

@@ -86,6 +86,7 @@ class StateStore {
   bool begin_batch();
   bool in_batch() const { return batch_ != nullptr; }
   Status end_batch();
+  void drop_batch();  ///< nothing of it is on the disk
   Status remove_tasks(const std::vector<int64_t>& ids);
   /// The task that a load request made, if it was one of the last day.
   Result<std::optional<int64_t>> task_of_request(const std::string& request_id);

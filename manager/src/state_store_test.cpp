@@ -443,3 +443,36 @@ TEST_CASE("a disk that fills up fails commands, loses no task, and is caught up 
   CHECK(house.verdict("before").kind == "stopped");
   CHECK(house.tasks().size() == 2);
 }
+
+TEST_CASE(
+    "loads that come together on a full disk are refused each, there is no trace of them, and they can come again") {
+  House house;
+  const auto known = house.load(load_of("before"));
+  REQUIRE(known.ok());
+  std::vector<Ticket> asked;
+  const auto ask = [&] {
+    asked.clear();
+    for (const char* name : {"a", "b", "c"}) {
+      bus::Load load = load_of(name);
+      load.sha256 = known->load.sha256;
+      asked.push_back(++house.tickets);
+      house.core->load_later(house.tickets, std::string("request-of-") + name, load);
+    }
+    house.core->load_waiting();
+  };
+  {
+    FullDisk full(16);
+    ask();
+    for (const Ticket ticket : asked) {
+      const auto refused = house.task_of(ticket);
+      REQUIRE_FALSE(refused.ok());
+      CHECK(contains(refused.error().message, "freeride.db"));
+    }
+    CHECK(house.tasks().size() == 1);
+  }
+  ask();
+  for (const Ticket ticket : asked) CHECK(house.task_of(ticket).ok());
+  CHECK(house.tasks().size() == 4);
+  house.restart(false);
+  CHECK(house.tasks().size() == 4);
+}

@@ -280,13 +280,27 @@ void TaskBook::save_some(int64_t until_ns) {
   }
 }
 
-void TaskBook::Together::end() {
+void TaskBook::take_back(int64_t id) {
+  if (const Task* task = by_id(id)) live_.erase(task->name());
+  erase(id);
+}
+
+void TaskBook::Together::drop() {
   if (!std::exchange(batch_, false)) return;
+  book_.store_.drop_batch();
+  for (const int64_t id : std::exchange(book_.together_, {})) {
+    if (Task* task = book_.by_id(id)) task->unsaved = true;
+  }
+}
+
+Status TaskBook::Together::end() {
+  if (!std::exchange(batch_, false)) return {};
   const auto saved = book_.store_.end_batch();
   for (const int64_t id : std::exchange(book_.together_, {})) {
     if (Task* task = saved ? nullptr : book_.by_id(id)) task->unsaved = true;
   }
   if (!saved) book_.trouble_.say(saved.error());
+  return saved;
 }
 
 void TaskBook::flush() {
@@ -295,7 +309,13 @@ void TaskBook::flush() {
 }
 
 void TaskBook::excuse(int64_t now_ns) {
-  for (auto& [id, task] : tasks_) task.reported_ns = std::max(task.reported_ns, now_ns);
+  for (auto& [name, task] : live_) task->reported_ns = std::max(task->reported_ns, now_ns);
+}
+
+void TaskBook::excuse_orders(int64_t now_ns) {
+  for (auto& [name, task] : live_) {
+    if (!task->create_id.empty()) task->create_sent_ns = std::max(task->create_sent_ns, now_ns);
+  }
 }
 
 }  // namespace freeride::manager

@@ -111,6 +111,8 @@ class TaskBook {
   /// A new task of row.info in the queue, saved together with the request that asked for it, and published. Errors: the
   /// disk's; there is no task then.
   Result<Task*> add(TaskRow row, const std::string& request_id);
+  /// A task that was added in a batch which the disk has not taken: there never was one.
+  void take_back(int64_t id);
   /// The task that a request made or changed, if it was one of the last day.
   Result<std::optional<int64_t>> of_request(const std::string& request_id) {
     return store_.task_of_request(request_id);
@@ -149,6 +151,8 @@ class TaskBook {
   void flush();
   /// Counts every task as reported at `now_ns` at least: the manager itself was held up.
   void excuse(int64_t now_ns);
+  /// Counts every order to create one as sent at `now_ns` at least: its answer may still wait to be read.
+  void excuse_orders(int64_t now_ns);
   int64_t unix_ms() const { return unix_ms_(); }
 
  private:
@@ -173,11 +177,14 @@ class TaskBook {
 class TaskBook::Together {
  public:
   explicit Together(TaskBook& book) : book_(book), batch_(book.store_.begin_batch()) {}
-  ~Together() { end(); }
+  ~Together() { (void)end(); }
   Together(const Together&) = delete;
   Together& operator=(const Together&) = delete;
-  /// From now on it is on the disk, or counts as unsaved.
-  void end();
+  /// From now on it is on the disk, or counts as unsaved. Errors: the disk's.
+  Status end();
+  /// Nothing of it is on the disk.
+  void drop();
+  bool open() const { return batch_; }  ///< false: what is saved goes to the disk by itself
 
  private:
   TaskBook& book_;

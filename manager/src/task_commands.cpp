@@ -1,6 +1,7 @@
 #include "task_commands.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "text.hpp"
 #include "verdicts.hpp"
@@ -12,27 +13,28 @@ namespace {
 using policy::Cause;
 using policy::VerdictKind;
 
+constexpr int64_t kSlice = 10 * kNsPerMs;  // for loads that come together
+
 }  // namespace
 
-void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus::Load& wish,
-                        const std::string& attachment) {
+TaskCommands::Made TaskCommands::make(const std::string& request_id, const bus::Load& wish,
+                                      const std::string& attachment) {
   const bus::Load asked = LoadCheck::named(wish);
-  const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error); };
-  if (!is_plain(request_id, 256)) return refuse({Code::kInvalidArgument, "the request has no id", {}});
+  if (!is_plain(request_id, 256)) return {Error{Code::kInvalidArgument, "the request has no id", {}}};
   // The bus remembers answers for a minute; this remembers them over a restart, so that a repeated load never makes a
   // second task.
   auto repeated = the_.tasks.of_request(request_id);
-  if (!repeated) return refuse(repeated.error());
+  if (!repeated) return {repeated.error(), false, true};
   if (*repeated) {
-    if (const Task* task = the_.tasks.by_id(**repeated)) return the_.tasks.answer(ticket, *task);
-    return refuse({Code::kNotFound, "the task of this request has ended and was forgotten", {}});
+    if (Task* task = the_.tasks.by_id(**repeated)) return {task};
+    return {Error{Code::kNotFound, "the task of this request has ended and was forgotten", {}}};
   }
-  if (auto checked = the_.check.check(asked); !checked) return refuse(checked.error());
-  if (auto checked = the_.check.check_place(asked); !checked) return refuse(checked.error());
+  if (auto checked = the_.check.check(asked); !checked) return {checked.error()};
+  if (auto checked = the_.check.check_place(asked); !checked) return {checked.error()};
   auto name = the_.check.choose_name(asked);
-  if (!name) return refuse(name.error());
+  if (!name) return {name.error()};
   auto sha256 = the_.contents.resolve(asked, attachment);
-  if (!sha256) return refuse(sha256.error());
+  if (!sha256) return {sha256.error()};
 
   TaskRow row;
   row.info.load = asked;
@@ -52,13 +54,70 @@ void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus:
   state.replica = asked.replica;
   state.paused_by_user = asked.start_paused;
   auto task = the_.tasks.add(std::move(row), request_id);
-  if (!task) {
-    the_.contents.release(*sha256);
-    return refuse(task.error());
+  if (!task) the_.contents.release(*sha256);
+  const bool made = task.ok();
+  return {std::move(task), made, !made};
+}
+
+void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus::Load& wish,
+                        const std::string& attachment) {
+  const Made made = make(request_id, wish, attachment);
+  if (!made.task) return the_.outside.answer(ticket, made.task.error());
+  if (made.fresh) {
+    the_.due.raised = true;
+    the_.scheduler.run();
   }
+  the_.tasks.answer(ticket, **made.task);
+}
+
+void TaskCommands::load_later(Ticket ticket, const std::string& request_id, const bus::Load& load) {
+  waiting_.push_back({ticket, request_id, load});
+}
+
+bool TaskCommands::load_waiting() {
+  const auto waiting = std::exchange(waiting_, {});
+  // Where the disk does not take all of them, each is told what becomes of it alone.
+  if (waiting.size() < 2 || !load_together(waiting)) {
+    for (const Waiting& one : waiting) load(one.ticket, one.request_id, one.load, {});
+  }
+  return !waiting.empty();
+}
+
+// Nobody is answered, and no worker hears of a task, before all are on the disk. False: nothing has been done.
+bool TaskCommands::load_together(const std::vector<Waiting>& waiting) {
+  const int64_t begin_ns = the_.clock.now_ns();
+  std::vector<std::pair<Ticket, Made>> all;
+  bool taken = true;
+  TaskBook::Together together(the_.tasks);
+  if (!together.open()) return false;
+  for (const Waiting& one : waiting) {
+    all.emplace_back(one.ticket, make(one.request_id, one.load, {}));
+    taken = taken && !all.back().second.disk_refuses;
+    if (!taken) break;
+  }
+  if (!taken || !together.end()) {
+    together.drop();
+    for (const auto& [ticket, made] : all) {
+      if (!made.fresh) continue;
+      const Task& task = **made.task;
+      the_.contents.release(task.state().sha256);
+      the_.tasks.take_back(task.row.id);
+    }
+    return false;
+  }
+  const int64_t took_ns = std::max<int64_t>(1, the_.clock.now_ns() - begin_ns);
+  const auto fit = static_cast<size_t>(kSlice * static_cast<int64_t>(waiting.size()) / took_ns);
+  at_once_ = std::clamp(fit, kLeastAtOnce, std::max(2 * waiting.size(), kLeastAtOnce));
   the_.due.raised = true;
   the_.scheduler.run();
-  the_.tasks.answer(ticket, **task);
+  for (const auto& [ticket, made] : all) {
+    if (made.task) {
+      the_.tasks.answer(ticket, **made.task);
+    } else {
+      the_.outside.answer(ticket, made.task.error());
+    }
+  }
+  return true;
 }
 
 // A live task that is not being stopped.

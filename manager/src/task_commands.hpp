@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "contents.hpp"
 #include "copies.hpp"
@@ -22,6 +23,7 @@ namespace freeride::manager {
 class TaskCommands {
  public:
   struct Parts {
+    const Clock& clock;
     Outside& outside;
     TaskBook& tasks;
     Workers& workers;
@@ -37,6 +39,12 @@ class TaskCommands {
 
   /// A new task, on disk. A repeated request is answered with the task that it has made.
   void load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment);
+  /// The same with load_waiting(), which makes all tasks that wait for it with one wait for the disk.
+  void load_later(Ticket ticket, const std::string& request_id, const bus::Load& load);
+  /// False: none waited.
+  bool load_waiting();
+  /// As many wait as are made in a short while: they are not to be more.
+  bool enough_waiting() const { return waiting_.size() >= at_once_; }
   void stop(Ticket ticket, const std::string& task);
   /// Stops those whose time is over (load --time).
   void stop_over_time();
@@ -54,6 +62,19 @@ class TaskCommands {
   void unanswered(const Pending& pending);
 
  private:
+  static constexpr size_t kLeastAtOnce = 8;
+  struct Waiting {
+    Ticket ticket;
+    std::string request_id;
+    bus::Load load;
+  };
+  struct Made {
+    Result<Task*> task;
+    bool fresh = false;         // not of an earlier request of this id
+    bool disk_refuses = false;  // and not the load
+  };
+  Made make(const std::string& request_id, const bus::Load& wish, const std::string& attachment);
+  bool load_together(const std::vector<Waiting>& waiting);
   Result<Task*> running(const std::string& name, const char* verb);
   void apply(Ticket ticket, Task& task, const char* doing, const std::function<void(Task&)>& change, bool even_unsaved);
   void send_order(const Task& task);
@@ -61,6 +82,8 @@ class TaskCommands {
   void answer_log(const Pending& pending, const std::string& log);
 
   Parts the_;
+  std::vector<Waiting> waiting_;
+  size_t at_once_ = kLeastAtOnce;  // by how long the last ones took
 };
 
 }  // namespace freeride::manager

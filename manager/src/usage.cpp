@@ -10,6 +10,7 @@ namespace freeride::manager {
 namespace {
 
 constexpr int64_t kSavePause = 60 * kNsPerSec;
+constexpr int64_t kSaveSlice = 20 * kNsPerMs;
 constexpr int64_t kMsPerHour = 3600 * 1000;
 constexpr int64_t kMostIterationNs = 24 * 3600 * kNsPerSec;  // a worker that says more is not believed
 constexpr int64_t kNsPerHour = 3600 * kNsPerSec;
@@ -107,19 +108,47 @@ TrainingUsageRow Usage::row_of(const std::string& job, int64_t hour, const Expos
 }
 
 void Usage::save() {
-  if (const int64_t now = clock_.now_ns(); saved_ns_ == 0 || now - saved_ns_ >= kSavePause) {
-    saved_ns_ = now;
-    flush();
+  const int64_t begin_ns = clock_.now_ns();
+  if (!saved_to_) {
+    if (saved_ns_ != 0 && begin_ns - saved_ns_ < kSavePause) return;
+    saved_ns_ = begin_ns;
+    saved_to_.emplace();
   }
+  if (!save_part(rows_at_once_)) return;
+  const int64_t took_ns = std::max<int64_t>(1, clock_.now_ns() - begin_ns);
+  const auto fit = static_cast<size_t>(kSaveSlice * static_cast<int64_t>(rows_at_once_) / took_ns);
+  rows_at_once_ = std::clamp(fit, kFirstRows, std::min(2 * rows_at_once_, kMostUnsaved));
+}
+
+// In the order of their keys, each once: those that have grown again meanwhile are the next minute's. False: the disk
+// refuses; it is asked again then.
+bool Usage::save_part(size_t most) {
+  std::map<TaskUsageKey, TaskUsage> part;
+  auto next = tasks_.lower_bound(*saved_to_);
+  while (next != tasks_.end() && part.size() < most) part.insert(tasks_.extract(next++));
+  if (next != tasks_.end()) {
+    saved_to_ = next->first;
+  } else {
+    saved_to_.reset();
+  }
+  std::vector<TrainingUsageRow> trainings;
+  if (!saved_to_) {
+    for (const auto& [key, exposed] : trainings_) trainings.push_back(row_of(key.second, key.first, exposed));
+  }
+  if (part.empty() && trainings.empty()) return true;
+  if (auto saved = store_.add_usage(part, trainings); !saved) {
+    tasks_.merge(part);
+    saved_to_.reset();
+    trouble_.say(saved.error());
+    return false;
+  }
+  if (!saved_to_) trainings_.clear();
+  return true;
 }
 
 void Usage::flush() {
-  if (tasks_.empty() && trainings_.empty()) return;
-  std::vector<TrainingUsageRow> trainings;
-  for (const auto& [key, exposed] : trainings_) trainings.push_back(row_of(key.second, key.first, exposed));
-  if (auto saved = store_.add_usage(tasks_, trainings); !saved) return trouble_.say(saved.error());
-  tasks_.clear();
-  trainings_.clear();
+  saved_to_.emplace();
+  (void)save_part(SIZE_MAX);
 }
 
 Result<bus::UsageReply> Usage::report(const bus::GetUsage& wish) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,8 +18,8 @@
 
 namespace freeride::manager {
 
-/// Adds up in memory, and to the disk once a minute: what a crash loses is less than that. One thread; save(), flush()
-/// and report() block on the disk.
+/// Adds up in memory, and to the disk once a minute, in parts: what a crash loses is little more than that. One thread;
+/// save(), flush() and report() block on the disk.
 class Usage {
  public:
   /// `measures`: a job's, as they stand now; nothing of a job that is not known. All outlive it.
@@ -30,7 +31,8 @@ class Usage {
         trouble_(trouble),
         measures_(std::move(measures)),
         half_life_ns_(half_life_ns),
-        lately_(half_life_ns) {}
+        lately_(half_life_ns),
+        rows_at_once_(kFirstRows) {}
   /// Takes over from the store what accounts have had lately. Errors: the store's.
   Status restore(int64_t unix_ms);
 
@@ -43,18 +45,21 @@ class Usage {
   void placed(const bus::Load& load);
   /// What accounts have had lately, s of bubbles, for the order of the queue.
   policy::AccountTurns turns() const;
+  /// Saves a part of it where that is due: as many rows as the disk takes in a short while.
   void save();
-  /// Saves at once. For the end of the program.
+  /// Saves all at once. For the end of the program.
   void flush();
 
   /// What has been since `wish.since_unix_ms`, by its hour. Errors: kInvalidArgument (no such grouping), the store's.
   Result<bus::UsageReply> report(const bus::GetUsage& wish);
 
  private:
+  static constexpr size_t kFirstRows = 64;
   struct Exposed {
     int64_t gpu_ns = 0, bubble_ns = 0, not_held_out_ns = 0;
     bool harvested = false;
   };
+  bool save_part(size_t most);
   TrainingUsageRow row_of(const std::string& job, int64_t hour, const Exposed& exposed) const;
 
   StateStore& store_;
@@ -66,6 +71,8 @@ class Usage {
   std::map<TaskUsageKey, TaskUsage> tasks_;
   std::map<std::pair<int64_t, std::string>, Exposed> trainings_;  // by hour and job
   int64_t saved_ns_ = 0;
+  std::optional<TaskUsageKey> saved_to_;  // where the save under way goes on
+  size_t rows_at_once_;                   // by how long the last part took
 };
 
 }  // namespace freeride::manager

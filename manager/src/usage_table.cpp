@@ -70,12 +70,12 @@ bool thin(sqlite3* db, int64_t before_hour) {
 bool add_usage_rows(sqlite3* db, const std::map<TaskUsageKey, TaskUsage>& tasks,
                     const std::vector<TrainingUsageRow>& trainings) {
   int64_t latest = 0;
+  Statement put_task(db, kAddTaskUsage);
   for (const auto& [key, usage] : tasks) {
     const auto& [hour, task, user, job, account] = key;
     latest = std::max(latest, hour);
-    Statement put(db, kAddTaskUsage);
-    put.bind(hour).bind(task).bind(user).bind(job).bind(usage.step_ns).bind(usage.harvested_ns);
-    if (!put.bind(usage.overrun_ns).bind(usage.steps).bind(account).run()) return false;
+    put_task.again().bind(hour).bind(task).bind(user).bind(job).bind(usage.step_ns).bind(usage.harvested_ns);
+    if (!put_task.bind(usage.overrun_ns).bind(usage.steps).bind(account).run()) return false;
   }
   for (const auto& row : trainings) {
     latest = std::max(latest, row.hour);

@@ -180,6 +180,34 @@ TEST_CASE_METHOD(Fixture, "usage: counters that run backwards, and hours out of 
   CHECK_FALSE(usage.report({0, "colour"}).ok());
 }
 
+TEST_CASE_METHOD(Fixture, "usage: many tasks are saved in parts, each once, and what comes meanwhile is not lost") {
+  constexpr int kTasks = 1000;
+  const auto add = [&](int from, int to) {
+    for (int n = from; n < to; ++n) {
+      usage.add(task_of("t-" + std::to_string(n), "ann"), "gpt", {}, counters(kNsPerMs, 2 * kNsPerMs, 1), kHourMs);
+    }
+  };
+  const auto on_disk = [&] {
+    const auto reply = store->usage("user", 0);
+    REQUIRE(reply.ok());
+    return reply->rows.empty() ? uint64_t{0} : reply->rows[0].steps;
+  };
+  add(0, kTasks);
+  usage.add(iteration("gpt", kNsPerSec, kNsPerMs, false), kHourMs);
+  usage.save();
+  CHECK(on_disk() > 0);
+  CHECK(on_disk() < kTasks / 2);
+  add(0, kTasks);
+  for (int n = 0; n < 20; ++n) usage.save();
+  CHECK(on_disk() >= kTasks);
+  CHECK(on_disk() < 2 * kTasks);  // those that had been saved wait for the next minute
+  clock.tick(60 * kNsPerSec);
+  for (int n = 0; n < 20; ++n) usage.save();
+  CHECK(on_disk() == 2 * kTasks);
+  CHECK(by("user")["ann"].steps == 2 * kTasks);
+  CHECK(by("job")["gpt"].gpu_ns == kNsPerSec);
+}
+
 TEST_CASE_METHOD(Fixture, "usage: sums outlive the manager") {
   usage.add(task_of("a", "ann"), "gpt", counters(0, 0, 0), counters(300, 400, 3), kDay * kHourMs);
   usage.flush();

@@ -168,6 +168,7 @@ Result<Worker*> Workers::take_report(const std::string& peer, const bus::WorkerR
   if (worker->ranks.size() != ranks_before) due_.raised = true;
   take_plugins(*worker, report.plugins);
   take_tasks(*worker, report.tasks);
+  due_.changed.insert(worker->name);
   return worker;
 }
 

@@ -67,8 +67,9 @@ class Workers {
   std::vector<const Worker*> called(const std::string& text) const;
   /// Names of those whose last report has a task or profile of that name.
   std::vector<std::string> reporting(const std::string& task) const;
-  /// Another one whenever a worker or a rank has come, gone or changed.
+  /// Another one whenever a worker or a rank has come, gone or changed, or a worker's drain has.
   uint64_t version() const { return version_; }
+  void changed() { ++version_; }
   /// Of those that are up, one for each kind: device model, memory of a context, and whether it is a GPU. For
   /// questions that have the same answer for all of a kind.
   const std::vector<const Worker*>& kinds() const;

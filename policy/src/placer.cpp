@@ -104,15 +104,29 @@ Placer::Group& Placer::group_of(const Wish& wish) {
   return group;
 }
 
-void Placer::put(const std::string& worker, int64_t bytes, uint32_t tasks) {
+std::optional<size_t> Placer::device_of(const std::string& worker) const {
   const auto found =
       std::lower_bound(devices_.begin(), devices_.end(), worker,
                        [](const DeviceView& view, const std::string& name) { return view.worker < name; });
-  if (found == devices_.end() || found->worker != worker) return;
-  const auto device = static_cast<size_t>(found - devices_.begin());
+  if (found == devices_.end() || found->worker != worker) return std::nullopt;
+  return static_cast<size_t>(found - devices_.begin());
+}
+
+void Placer::put(const std::string& worker, int64_t bytes, uint32_t tasks) {
+  if (const auto device = device_of(worker))
+    change(*device, devices_[*device].free_bytes - bytes, devices_[*device].tasks + tasks);
+}
+
+void Placer::set(const std::string& worker, int64_t free_bytes, uint32_t tasks) {
+  if (const auto device = device_of(worker)) change(*device, free_bytes, tasks);
+}
+
+void Placer::change(size_t device, int64_t free_bytes, uint32_t tasks) {
+  DeviceView& view = devices_[device];
+  if (view.free_bytes == free_bytes && view.tasks == tasks) return;
   const Place before = place_of(device);
-  found->tasks += tasks;
-  found->free_bytes -= bytes;
+  view.free_bytes = free_bytes;
+  view.tasks = tasks;
   for (Group* group : groups_of_[device]) {
     group->open.erase(before);
     group->open.insert(place_of(device));

@@ -100,3 +100,25 @@ TEST_CASE("the answer is the one that looking at all devices gives") {
     }
   }
 }
+
+TEST_CASE("a device that is set to other figures is as one that had them from the start") {
+  std::mt19937 random(7);
+  std::vector<DeviceView> devices = cluster(40);
+  Placer changed(devices);
+  PlacementRequest any;
+  any.memory_bytes = 2 * kGiB;
+  for (int n = 0; n < 400; ++n) {
+    DeviceView& view = devices[random() % devices.size()];
+    view.free_bytes = static_cast<int64_t>(random() % 8) * kGiB;
+    view.tasks = random() % 3;
+    changed.set(view.worker, view.free_bytes, view.tasks);
+    PlacementRequest request = any;
+    request.stage = static_cast<int32_t>(random() % 9) - 1;
+    const auto now = changed.place(request), fresh = Placer(devices).place(request);
+    CHECK(now.kind == fresh.kind);
+    CHECK(now.worker == fresh.worker);
+    CHECK(now.what == fresh.what);
+  }
+  changed.set("nobody", 0, 0);
+  CHECK(changed.place(any).worker == Placer(devices).place(any).worker);
+}

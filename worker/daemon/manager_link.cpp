@@ -3,11 +3,13 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/plugin_file.hpp"
+#include "freeride/policy/heartbeat.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -25,10 +27,15 @@ constexpr size_t kMostRegistrations = 8;
 constexpr size_t kMostSent = 4096;  // more than are sent in the default term, at one in kSoonNs
 constexpr int64_t kLongestTermMs = 7 * 86'400'000LL;
 
+int64_t some_phase_ns() {
+  std::random_device random;
+  return std::uniform_int_distribution<int64_t>(0, kHeartbeatNs - 1)(random);
+}
+
 }  // namespace
 
 ManagerLink::ManagerLink(zmq::context_t& context, std::string endpoint, Loop& loop, Host& host)
-    : context_(context), endpoint_(std::move(endpoint)), loop_(loop), host_(host) {}
+    : context_(context), endpoint_(std::move(endpoint)), loop_(loop), host_(host), phase_ns_(some_phase_ns()) {}
 
 ManagerLink::~ManagerLink() {
   loop_.cancel(timer_);
@@ -60,7 +67,7 @@ void ManagerLink::tick() {
   if (registered_ && now_ns - heard_ns_ > kSilenceNs) lose("the manager at " + endpoint_ + " has fallen silent");
   if (registered_) {
     send_report();
-    schedule(now_ns + kHeartbeatNs);
+    schedule(policy::next_heartbeat_ns(now_ns, phase_ns_, kHeartbeatNs));
     return;
   }
   if (auto open = requester_->reachable(); !open.ok() && open.error().text() != said_) {

@@ -95,6 +95,7 @@ class ManagerLink {
   bool was_registered_ = false;
   int64_t heard_ns_ = 0;  // the last time the manager said anything
   int64_t last_report_ns_ = 0;
+  const int64_t phase_ns_;  // of the heartbeats within their period
   int64_t registration_pause_ns_ = 0;
   std::vector<std::string> registrations_;  // request ids of attempts that may still be answered
   std::string report_id_;

@@ -29,6 +29,8 @@ class Placer {
   Status check(const PlacementRequest& request) const;
   /// So much memory has been promised there, to so many more tasks (0: to a profile).
   void put(const std::string& worker, int64_t bytes, uint32_t tasks = 1);
+  /// That is free there now, and so many tasks are. Its memory and its ranks are as they were.
+  void set(const std::string& worker, int64_t free_bytes, uint32_t tasks);
 
   const std::vector<DeviceView>& devices() const { return devices_; }
   const std::vector<std::string>& jobs() const { return jobs_; }  ///< with a rank there, sorted
@@ -51,6 +53,8 @@ class Placer {
   Group& group_of(const Wish& wish);
   Group& idle();
   void add(Group& group, size_t device);
+  std::optional<size_t> device_of(const std::string& worker) const;
+  void change(size_t device, int64_t free_bytes, uint32_t tasks);
   Place place_of(size_t device) const;
   std::optional<Place> best_of(const Group& group, int64_t bytes);
   Placement pick(const PlacementRequest& request, const std::vector<Group*>& groups);
