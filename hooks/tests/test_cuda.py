@@ -14,8 +14,8 @@ FAKE = support.BUILD / "fake-cuda/libcuda.so.1"
 EXPECTED = [[10 * i + k for i in range(12) for k in range(3)], [x for i in range(12) for x in (i, 0, 1)]]
 
 
-def pipeline(scenario, per_rank=({}, {})):
-    """Both ranks' results and what they wrote to stderr."""
+def pipeline(scenario, per_rank=({}, {}), hosts=False):
+    """Both ranks' results and what they wrote to stderr. `hosts`: each on a host of its own, as far as the hook can see."""
     with tempfile.TemporaryDirectory() as folder:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -33,6 +33,13 @@ def pipeline(scenario, per_rank=({}, {})):
                 FREERIDE_SHM_DIR=folder,
                 **per_rank[rank],
             )
+            if hosts:
+                own = os.path.join(folder, f"host{rank}")
+                os.mkdir(own)
+                env.update(
+                    FREERIDE_SHM_DIR=own, NCCL_HOSTID=f"host{rank}", FREERIDE_HOLD_HOSTS="1", TEST_ITERATIONS="60"
+                )
+                env.update(per_rank[rank])
             words = [sys.executable, str(support.SOURCE / "hooks/tests/cuda_rank.py"), str(FAKE), scenario]
             started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         results, errors = [], []
@@ -106,6 +113,57 @@ class Held(unittest.TestCase):
 
     def test_a_hook_that_fails_in_the_middle(self):
         results, errors = pipeline("fails")
+        self.check_values(results)
+        self.assertEqual((results[0]["state"], results[1]["state"]), ("active", "disabled"))
+        self.assertIn("switched off: RuntimeError: a test", errors[1])
+
+
+class OnTwoHosts(unittest.TestCase):
+    EXPECTED = [[10 * i + k for i in range(60) for k in range(3)], [x for i in range(60) for x in (i, 0, 1)]]
+
+    def check_values(self, results):
+        self.assertEqual([result["got"] for result in results], self.EXPECTED)
+
+    def test_waits_for_the_other_host_are_learned_and_held_by_the_host(self):
+        seen = []
+        for _ in range(3):  # on a busy machine what is played does not take the same time twice
+            results, errors = pipeline("hosts", hosts=True)
+            self.check_values(results)
+            self.assertEqual([result["state"] for result in results], ["active", "active"])
+            told = [result["remote"] for result in results]
+            self.assertEqual([one["joined"] for one in told], [1, 1], errors)
+            self.assertEqual(
+                [result["counters"]["stream"] for result in results], [0, 0]
+            )  # no stream waits for another host
+            self.assertGreater(told[0]["plain_iterations"], 5)
+            self.assertGreater(told[0]["hints_taken"], 20)
+            self.assertEqual(told[0]["hints_refused"], 0)
+            seen.append((told[0]["held"], told[0]["holdable_ns"]))
+            if told[0]["held"] > 0:
+                self.assertEqual(len(results[0]["holds"]), told[0]["held"])
+                return
+        self.fail(f"holds, and what could have been held: {seen}")
+
+    def test_without_hints(self):
+        results, _ = pipeline("hosts", ({"FREERIDE_HINTS": "0"},) * 2, hosts=True)
+        self.check_values(results)
+        self.assertEqual([result["remote"]["joined"] for result in results], [1, 1])
+        self.assertEqual([result["remote"]["hints_taken"] for result in results], [0, 0])
+
+    def test_off_unless_asked_for_and_with_one_rank_alone(self):
+        for alone in ({}, {"FREERIDE_HOLD_HOSTS": "1"}):
+            results, _ = pipeline("hosts", (alone, {"FREERIDE_HOLD_HOSTS": "0"}), hosts=True)
+            self.check_values(results)
+            self.assertEqual([result["remote"]["joined"] for result in results], [0, 0])
+            self.assertEqual([result["counters"]["two_phase"] for result in results], [0, 0])
+
+    def test_one_rank_without_the_hook(self):
+        results, _ = pipeline("hosts", ({}, {"FREERIDE_HOOK": "0"}), hosts=True)
+        self.check_values(results)
+        self.assertEqual(results[0]["remote"]["held"], 0)
+
+    def test_a_hook_that_fails_in_the_middle(self):
+        results, errors = pipeline("fails", hosts=True)
         self.check_values(results)
         self.assertEqual((results[0]["state"], results[1]["state"]), ("active", "disabled"))
         self.assertIn("switched off: RuntimeError: a test", errors[1])

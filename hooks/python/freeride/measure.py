@@ -15,11 +15,17 @@ __all__ = [
     "memory_serve",
     "memory_stop",
     "pause",
+    "remote_arm",
+    "remote_faults",
+    "remote_holds",
+    "remote_report",
     "two_phase",
     "use",
 ]
 
 counters, fail, pause, two_phase = hook.counters, hook.fail, hook.pause, hook.two_phase
+remote_arm, remote_faults, remote_holds = hook.remote_arm, hook.remote_faults, hook.remote_holds
+remote_report = hook.remote_report
 memory_counters, memory_stop = hook.memory.counters, hook.memory.stop
 
 
