@@ -471,9 +471,9 @@ void freeride_hook_remote_arm(freeride_hook* hook, int arm) {
   });
 }
 
-void freeride_hook_remote_faults(freeride_hook* hook, int64_t late_ns, uint32_t lose_per_mille, int forge) {
+void freeride_hook_remote_faults(freeride_hook* hook, int64_t late_ns, uint32_t lose_per_mille, int forge, int show) {
   guarded(hook, [=] {
-    if (hook->remote) hook->remote->set_faults({late_ns, lose_per_mille, forge != 0});
+    if (hook->remote) hook->remote->set_faults({late_ns, lose_per_mille, forge != 0, show != 0});
   });
 }
 

@@ -72,6 +72,8 @@ class RemoteHolds {
     int64_t late_ns = 0;          ///< as if they came so much later
     uint32_t lose_per_mille = 0;  ///< as if so many had not come; 1000: none
     bool forge = false;           ///< as if another key had been used for all
+    /// The own messages that the stream has come to are shown at `sent[r][r]` of the sent page, for an observer.
+    bool show = false;
   };
 
   /// Opens the socket for hints, on `port` of all addresses, or on any. `rank`: this one's, in the world. `say`: one
@@ -118,6 +120,7 @@ class RemoteHolds {
   /// alike.
   void set_arm(int arm) { forced_arm_ = arm; }
   void set_faults(const Faults& faults) { faults_ = faults; }
+  bool shows() const { return faults_.show; }
   /// Nothing is sent any more. Any thread. The descriptor stays: a function of the driver's may be about to use it.
   void stop() { stopped_.store(true); }
   /// In a forked child.

@@ -125,6 +125,12 @@ Status StreamMarks::tell_elsewhere(CudaStream stream, std::span<const uint32_t> 
                                    std::span<const uint32_t> sources) {
   for (auto at = destinations.begin(); at != destinations.end(); ++at) {
     if (!is_elsewhere(*at) || std::find(at + 1, destinations.end(), *at) != destinations.end()) continue;
+    if (remote_->shows()) {
+      const auto shown = static_cast<uint32_t>(counted_ + produced_[*at]);
+      auto written =
+          cuda_.write_32(stream, counter(SentMember::Row::kSent, sent_.local_rank(), sent_.local_rank()), shown);
+      if (!written.ok()) return written;
+    }
     const bool both = std::find(sources.begin(), sources.end(), *at) != sources.end();
     auto told =
         remote_->message(stream, *at, counted_ + produced_[*at], both ? counted_ + expected_[*at] : 0, iteration_);

@@ -239,9 +239,10 @@ FREERIDE_HOOK_API uint32_t freeride_hook_remote_holds(freeride_hook* hook, freer
  * without leases (1), held with leases (2), or as planned (-1). */
 FREERIDE_HOOK_API void freeride_hook_remote_arm(freeride_hook* hook, int arm);
 /* [one] For measurements: hints count as if they came so much later, as if so many of a thousand had been lost, as if
- * all had been forged. */
+ * all had been forged. With `show`, the own messages for other hosts that the stream has come to are counted at
+ * sent[r][r] of the sent page, r the local rank, for an observer. */
 FREERIDE_HOOK_API void freeride_hook_remote_faults(freeride_hook* hook, int64_t late_ns, uint32_t lose_per_mille,
-                                                   int forge);
+                                                   int forge, int show);
 
 /* [any] For measurements: from now on only waits of this length or longer are waited for on the host first. */
 FREERIDE_HOOK_API void freeride_hook_stream_two_phase(freeride_hook* hook, int64_t least_ns);

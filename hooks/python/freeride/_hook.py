@@ -430,10 +430,10 @@ class Hook:
         if self.handle is not None:
             self.library.remote_arm(self.handle, -1 if arm is None else ("plain", "held", "leased").index(arm))
 
-    def remote_faults(self, late_ms=0, lose_per_mille=0, forge=False):
-        """Hints count as if they came later, as if some were lost, as if all were forged."""
+    def remote_faults(self, late_ms=0, lose_per_mille=0, forge=False, show=False):
+        """Hints count as if they came later, as if some were lost, as if all were forged. `show`: an observer is to see the own messages."""
         if self.handle is not None:
-            self.library.remote_faults(self.handle, int(late_ms * 1e6), lose_per_mille, int(forge))
+            self.library.remote_faults(self.handle, int(late_ms * 1e6), lose_per_mille, int(forge), int(show))
 
 
 def _place(ranks, rank, size):

@@ -168,7 +168,7 @@ class Library:
         self.remote_report = bind(fast, "remote_report", None, handle, ctypes.POINTER(RemoteReport))
         self.remote_holds = bind(fast, "remote_holds", u32, handle, ctypes.POINTER(RemoteHold), u32)
         self.remote_arm = bind(fast, "remote_arm", None, handle, ctypes.c_int)
-        self.remote_faults = bind(fast, "remote_faults", None, handle, ctypes.c_int64, u32, ctypes.c_int)
+        self.remote_faults = bind(fast, "remote_faults", None, handle, ctypes.c_int64, u32, ctypes.c_int, ctypes.c_int)
         self.stream_post_early = bind(slow, "stream_post_early", ctypes.c_uint64, handle, ctypes.c_void_p, array, u32)
         self.stream_wait = bind(slow, "stream_wait", ctypes.c_int, handle, ctypes.c_void_p, ctypes.c_uint64)
         self.stream_meet = bind(
