@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 import support
+from freeride import _cuda
 
 FAKE = support.BUILD / "fake-cuda/libcuda.so.1"
 EXPECTED = [[10 * i + k for i in range(12) for k in range(3)], [x for i in range(12) for x in (i, 0, 1)]]
@@ -116,6 +117,24 @@ class Held(unittest.TestCase):
         self.check_values(results)
         self.assertEqual((results[0]["state"], results[1]["state"]), ("active", "disabled"))
         self.assertIn("switched off: RuntimeError: a test", errors[1])
+
+
+class Measured(unittest.TestCase):
+    def test_a_later_work_that_has_got_the_id_of_a_measured_one_is_none(self):
+        class Work:
+            pass
+
+        marker, posted = _cuda.StreamMarker(None, None, None), _cuda._Posted(0)
+        posted.measured = True
+        work = Work()
+        marker.after_messages(posted, [work])
+        self.assertTrue(marker.before_wait(work))
+        self.assertTrue(marker.before_wait(work))  # each part of a batch is waited for
+        marker._measured[id(marker)] = marker._measured.pop(id(work))  # as if this one had its id now
+        self.assertFalse(marker.before_wait(marker))
+        marker._paused = True
+        marker.before_messages([], False)  # a batch behind it
+        self.assertFalse(marker.before_wait(work))
 
 
 class OnTwoHosts(unittest.TestCase):

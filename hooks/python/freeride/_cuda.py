@@ -112,7 +112,7 @@ class StreamMarker(Marker):
         self._looked_ns = 0  # at the device's free memory
         self._hosts = None  # of ranks elsewhere, if they are to be held for
         self._peers = set()  # ranks that messages were exchanged with, until it is known which are elsewhere
-        self._measured = frozenset()  # ids of the works of a batch that is measured
+        self._measured = {}  # id of a Work of a batch that is measured -> weak reference to it: ids are used again
 
     def waiting(self):
         """Nothing sent or received so far."""
@@ -156,6 +156,7 @@ class StreamMarker(Marker):
 
     def before_messages(self, messages, in_batch):
         """Returns a _Posted, if they receive."""
+        self._measured = {}
         if self._paused:
             return None
         destinations, sources, device, of, receive_bytes = [], [], None, None, 0
@@ -244,7 +245,7 @@ class StreamMarker(Marker):
         works = [work for work in (works if isinstance(works, (list, tuple)) else (works,)) if work is not None]
         ids = {id(work) for work in works}
         self._open = (posted.index, ids, time.monotonic_ns())
-        self._measured = ids if posted.measured else frozenset()
+        self._measured = {id(work): weakref.ref(work) for work in works} if posted.measured else {}
         if posted.early:
             for work in works:
                 key = id(work)
@@ -255,7 +256,8 @@ class StreamMarker(Marker):
             self._waited(work)
         if self._early:
             self._wait_for_early(work)
-        return id(work) in self._measured
+        measured = self._measured.get(id(work))
+        return measured is not None and measured() is work
 
     def after_wait(self):
         if not self._paused and self._hook.handle is not None:
@@ -292,7 +294,7 @@ class StreamMarker(Marker):
             self._waited_at_once.clear()
         self._receives, self._receives_before = 0, self._receives
         self._hook.library.stream_iteration_end(handle, self._gpu.stream(self._device))
-        self._measured = frozenset()
+        self._measured = {}
         if self._hosts is not None and not self._hosts.joined:
             self._hosts.iteration_end(self._peers, self._join)
         now_ns = time.monotonic_ns()
