@@ -9,6 +9,7 @@
 
 #include "freeride/base/time.hpp"
 #include "freeride/policy/batch_plan.hpp"
+#include "freeride/policy/remote_wait.hpp"
 
 namespace freeride::hooks {
 
@@ -199,10 +200,13 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
     if (!written.ok()) return written.error();
   }
   const Wants wants = expect(sources, ours);
-  const bool elsewhere =
-      ours && !sources.empty() && is_elsewhere(sources[0]) &&
-      std::all_of(sources.begin(), sources.end(), [&](uint32_t r) { return r == sources[0]; }) &&
-      std::all_of(destinations.begin(), destinations.end(), [&](uint32_t rank) { return rank == sources[0]; });
+  const auto same = [&](uint32_t rank) { return rank == sources[0]; };
+  policy::RemoteBatch remote{sources.size(), destinations.size()};
+  remote.one_rank = !sources.empty() && std::all_of(sources.begin(), sources.end(), same) &&
+                    std::all_of(destinations.begin(), destinations.end(), same);
+  remote.needed_at_once = true;  // else receive_elsewhere() lets it be
+  remote.mirrored = true;        // if its ceiling is learned at all, it is
+  const bool elsewhere = ours && policy::host_may_hold(remote) && is_elsewhere(sources[0]);
   uint64_t count = 0, own = 0;
   if (elsewhere) {
     count = counted_ + expected_[sources[0]];

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -78,6 +79,14 @@ struct Event {
   uint64_t recorded = 0, over = 0;
   std::chrono::steady_clock::time_point at;
 };
+
+// The hook never destroys what it has made, so something must still point to it at the end.
+void* kept(void* made) {
+  static std::mutex mutex;
+  static auto& all = *new std::vector<void*>;
+  const std::lock_guard lock(mutex);
+  return all.emplace_back(made);
+}
 
 }  // namespace
 
@@ -190,11 +199,11 @@ int cuStreamWaitValue32_v2(void* stream, unsigned long long address, uint32_t va
 }
 
 int cuStreamCreate(void** stream, unsigned) {
-  *stream = new Stream;
+  *stream = kept(new Stream);
   return kSuccess;
 }
 int cuEventCreate(void** event, unsigned) {
-  *event = new Event;
+  *event = kept(new Event);
   return kSuccess;
 }
 int cuEventRecord(void* event, void* stream) {

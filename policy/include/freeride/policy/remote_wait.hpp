@@ -39,6 +39,21 @@ struct RemoteSample {
   int64_t elapsed_ns = 0;  ///< from when training's stream came to it until it had been received; 0: not measured
 };
 
+/// A batch that receives from a rank on another host, as the host sees it before it posts it.
+struct RemoteBatch {
+  size_t receives = 0, sends = 0;  ///< messages
+  bool one_rank = false;           ///< all of them are from and to the same one
+  bool needed_at_once = false;     ///< training's stream waits for it next
+  bool mirrored = false;  ///< the batch that it receives from receives just what it sends; means nothing if it sends none
+};
+
+/// Whether the host may hold it, hints having been sent for what it sends. At most one message each way, with one rank:
+/// of several, its peer may need the first before it comes to the next one, or another rank may need what is held with
+/// them. One that also sends only where its peer waits in the same batch: neither could end before the other is posted.
+/// Then a hint always comes where the message would have, and no rank ever waits for another's ceiling;
+/// hooks/tests/model shows that, and that it is so no longer with a rule broken. Pure; any thread.
+bool host_may_hold(const RemoteBatch& batch);
+
 /// How long a wait for a rank on another host may be held by the host: until shortly before the data exists there. A
 /// receive's end is that plus its transfer, and the transfer must not be held: so the shortest receive of that rank and
 /// size is taken off, which may have been longer than a transfer, never shorter. Fed by plain iterations only. So no
