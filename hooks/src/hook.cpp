@@ -413,8 +413,8 @@ void freeride_hook_remote_join(freeride_hook* hook, const uint8_t* key, uint64_t
     if (!hook->remote || (peers == nullptr && count > 0)) return 0;
     std::vector<RemoteHolds::Peer> known;
     for (uint32_t i = 0; i < count; ++i) {
-      known.push_back(
-          hook->remote->peer_at(peers[i].rank, text_of(peers[i].address), static_cast<uint16_t>(peers[i].port)));
+      const auto port = static_cast<uint16_t>(peers[i].port > UINT16_MAX ? 0 : peers[i].port);
+      known.push_back(hook->remote->peer_at(peers[i].rank, text_of(peers[i].address), port));
     }
     freeride::hooks::Hint::Key bytes{};
     if (key != nullptr) std::memcpy(bytes.data(), key, bytes.size());

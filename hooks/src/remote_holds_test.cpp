@@ -287,4 +287,28 @@ TEST_CASE("remote: in plain iterations and in those without leases the page prom
   CHECK(pages::load_relaxed(pair.a.page->page().hook_state) == FREERIDE_HOOK_ACTIVE);
 }
 
+TEST_CASE("remote: several messages in one batch are posted as ever, before they are learned and after") {
+  Pair pair;
+  CHECK(pair.a.batch({}, {1, 1}) == Held::kPlain);
+  CHECK(pair.a.batch({1, 1}, {1}) == Held::kPlain);
+  CHECK(pair.a.batch({}, {1, 2}) == Held::kPlain);
+  CHECK(pair.a.batch({2}, {1}) == Held::kPlain);
+  CHECK(pair.a.remote->counters().measured == 0);
+}
+
+TEST_CASE("remote: a port that another has is said, and is no socket") {
+  Pair pair;
+  const auto taken = RemoteHolds::create(*CudaDriver::load(), *pair.a.page, 0, pair.a.remote->port(), nullptr);
+  REQUIRE_FALSE(taken.ok());
+  CHECK(taken.error().text().find("socket for hints") != std::string::npos);
+}
+
+TEST_CASE("remote: a peer that has ended in the middle costs a hold until its ceiling") {
+  Pair pair;
+  pair.learn(30);
+  pair.b.remote->stop();  // sends nothing any more
+  CHECK(pair.iteration(30) == Held::kTwoPhase);
+  CHECK(pair.a.remote->counters().by_ceiling == 1);
+}
+
 }  // namespace freeride::hooks

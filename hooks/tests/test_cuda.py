@@ -7,9 +7,10 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import support
-from freeride import _cuda
+from freeride import _cuda, _hosts
 
 FAKE = support.BUILD / "fake-cuda/libcuda.so.1"
 EXPECTED = [[10 * i + k for i in range(12) for k in range(3)], [x for i in range(12) for x in (i, 0, 1)]]
@@ -135,6 +136,74 @@ class Measured(unittest.TestCase):
         marker._paused = True
         marker.before_messages([], False)  # a batch behind it
         self.assertFalse(marker.before_wait(work))
+
+
+class Store:
+    """As c10d's: compare_set() of nothing sets, and returns what is there."""
+
+    def __init__(self, **values):
+        self.values, self.asked, self.dead = values, 0, False
+
+    def compare_set(self, key, expected, desired):
+        self.asked += 1
+        if self.dead:
+            raise RuntimeError("connection reset by peer")
+        if self.values.get(key, "") == expected:
+            self.values[key] = desired
+        return self.values[key].encode()
+
+    def set(self, key, value):
+        self.values[key] = value
+
+
+class Exchanged(unittest.TestCase):
+    """What the store says is others' word: whatever it is, training goes on, at worst with nothing held."""
+
+    def exchange(self, other, **values):
+        store = Store(**{"freeride/hosts/1": other}, **values)
+        hosts, joined = _hosts.Hosts(store, 0, 4711), []
+        for _ in range(2):
+            hosts.iteration_end({1}, lambda *told: joined.append(told))
+        hosts._thread.join(10)
+        hosts.iteration_end({1}, lambda *told: joined.append(told))
+        hosts.stop()
+        return joined, store
+
+    def test_a_peer_on_another_host(self):
+        joined, store = self.exchange(json.dumps({"host": "b", "address": "10.0.0.2", "port": 5000}))
+        (key, epoch, peers), *_ = joined
+        told = store.values["freeride/hosts/key"]
+        self.assertEqual((key.hex(), f"{epoch:016x}"), (told[:32], told[32:]))
+        self.assertEqual(peers, [(1, "10.0.0.2", 5000)])
+
+    def test_ports_that_are_none_get_no_hints(self):
+        for port in (-1, 0, 65536, 2**40, "22", None):
+            joined, _ = self.exchange(json.dumps({"host": "b", "address": "10.0.0.2", "port": port}))
+            self.assertEqual(joined[0][2], [(1, "10.0.0.2", 0)])
+
+    def test_what_is_no_sense_joins_nobody(self):
+        for other in ("{", "[]", "1", '{"host": "b"}'):
+            self.assertEqual(self.exchange(other)[0], [])
+        other = json.dumps({"host": "b", "address": "10.0.0.2", "port": 5000})
+        for key in ("short", "x" * 48):
+            self.assertEqual(self.exchange(other, **{"freeride/hosts/key": key})[0], [])
+
+    def test_a_dead_store_and_an_address_that_nobody_knows(self):
+        store = Store()
+        store.dead = True
+        hosts, joined = _hosts.Hosts(store, 0, 4711), []
+        for _ in range(4):
+            hosts.iteration_end({1}, lambda *told: joined.append(told))
+        hosts.stop()
+        self.assertEqual(joined, [])
+        with unittest.mock.patch.dict(os.environ, {"MASTER_ADDR": "no.such.host.invalid"}):
+            self.assertEqual(self.exchange("{}")[0], [])
+
+    def test_a_store_is_asked_seldom_for_who_never_comes(self):
+        hosts, waits = _hosts.Hosts(Store(), 0, 4711), []
+        hosts._stop.wait = lambda seconds: waits.append(seconds) or len(waits) > 20
+        self.assertIsNone(hosts._exchange([1]))
+        self.assertEqual((waits[0], waits[-1]), (0.1, 5))
 
 
 class OnTwoHosts(unittest.TestCase):

@@ -17,6 +17,7 @@ import time
 _PREFIX = "freeride/hosts/"  # in training's own store
 _ITERATIONS = 2  # then this rank has exchanged messages with all that it will
 _PATIENCE_S = 300
+_LONGEST_PAUSE_S = 5
 _MOST_PEERS = 64
 
 
@@ -56,7 +57,7 @@ class Hosts:
         """`port`: of its hints' socket; 0: without hints."""
         self._store, self._rank, self._port = store, rank, port
         self._iterations = 0
-        self._found = None  # (key and epoch in hex or None, [(rank, address, port)]) of ranks elsewhere
+        self._found = None  # (key or None, epoch, [(rank, address, port)]) of ranks elsewhere
         self.joined = False
         self._thread, self._stop = None, threading.Event()
 
@@ -71,10 +72,10 @@ class Hosts:
                 atexit.register(self.stop)
                 self._thread.start()
         elif self._found is not None:
-            key, elsewhere = self._found
+            key, epoch, elsewhere = self._found
             self.joined = True
             if elsewhere:
-                join(bytes.fromhex(key[:32]) if key else None, int(key[32:], 16) if key else 0, elsewhere)
+                join(key, epoch, elsewhere)
 
     def stop(self):
         """Asks no more. A thread that is inside the store when the interpreter ends would take the process with it, so this waits for its
@@ -93,7 +94,7 @@ class Hosts:
         key = self._store.compare_set(_PREFIX + "key", "", secrets.token_hex(24)).decode() if self._port else None
         own = {"host": host_id(), "address": own_address() if self._port else "", "port": self._port}
         self._store.set(_PREFIX + str(self._rank), json.dumps(own))
-        told, end = {}, time.monotonic() + _PATIENCE_S
+        told, end, pause_s = {}, time.monotonic() + _PATIENCE_S, 0.1
         while True:
             for rank in peers:
                 # What is there, at once, where a get would wait; "" for who has told nothing so far.
@@ -104,8 +105,15 @@ class Hosts:
                 break
             if time.monotonic() > end:
                 return None
-            if self._stop.wait(0.1):
+            if self._stop.wait(pause_s):
                 return None
-        return key, [
-            (rank, str(one["address"]), int(one["port"])) for rank, one in told.items() if one["host"] != own["host"]
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)  # a thousand ranks ask the same store
+        elsewhere = [
+            (rank, str(one["address"]), _port(one["port"])) for rank, one in told.items() if one["host"] != own["host"]
         ]
+        return (bytes.fromhex(key[:32]), int(key[32:48], 16), elsewhere) if key else (None, 0, elsewhere)
+
+
+def _port(told):
+    """0: it gets no hints."""
+    return told if isinstance(told, int) and 0 < told < 65536 else 0
