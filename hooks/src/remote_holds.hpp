@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -123,6 +124,12 @@ class RemoteHolds {
   bool shows() const { return faults_.show; }
   /// Nothing is sent any more. Any thread. The descriptor stays: a function of the driver's may be about to use it.
   void stop() { stopped_.store(true); }
+  /// Whether the driver calls nothing of this one's any more, once nothing is sent: only then may it be destroyed. Any
+  /// thread.
+  bool is_idle() const {
+    return std::none_of(outgoing_->begin(), outgoing_->end(),
+                        [](const Outgoing& one) { return one.busy.load(std::memory_order_acquire); });
+  }
   /// In a forked child.
   void close_in_child() { socket_.reset(); }
 

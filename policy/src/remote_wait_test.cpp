@@ -95,7 +95,8 @@ TEST_CASE("remote waits: any numbers are taken, and kinds are bounded", "[remote
   }
 }
 
-TEST_CASE("remote wait: at most one message each way with one rank is held, and sends only where the peer waits for them") {
+TEST_CASE(
+    "remote wait: at most one message each way with one rank is held, and sends only where the peer waits for them") {
   CHECK(host_may_hold({1, 0, true, true, false}));
   CHECK(host_may_hold({1, 1, true, true, true}));
   CHECK_FALSE(host_may_hold({1, 1, true, true, false}));

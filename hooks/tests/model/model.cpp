@@ -23,10 +23,10 @@ struct Operation {
 };
 
 struct State {
-  std::array<uint8_t, kRanks> host{};                      // calls the host has made
-  std::array<uint8_t, 2 * kRanks> holding{};  // it is in the next one, holds it back; the second half is padding
-  std::array<uint8_t, kRanks> call{}, step{};              // where the stream is: call, operation within it
-  std::array<uint8_t, kRanks> off{};                       // the call from which on the hook was off, or kNever
+  std::array<uint8_t, kRanks> host{};          // calls the host has made
+  std::array<uint8_t, 2 * kRanks> holding{};   // it is in the next one, holds it back; the second half is padding
+  std::array<uint8_t, kRanks> call{}, step{};  // where the stream is: call, operation within it
+  std::array<uint8_t, kRanks> off{};           // the call from which on the hook was off, or kNever
   std::array<std::array<uint8_t, kRanks>, kRanks> seen{};  // [r][s]: the call from which on r saw s off, or kNever
   std::array<std::array<uint8_t, kRanks>, kRanks> poisoned{};
   std::array<uint8_t, kRanks> killed{}, released{};
@@ -126,7 +126,7 @@ class Search {
     std::vector<Operation> sends, receives;
     Operation apart{};  // what it is held apart for
     bool needed_at_once = false, one_source = false, may_hold = true;
-    bool held_by_host = false;  // while the hook is on
+    bool held_by_host = false;                         // while the hook is on
     std::array<std::vector<Operation>, 4> operations;  // by what the host saw: see operations()
   };
 

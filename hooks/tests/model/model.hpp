@@ -52,14 +52,14 @@ using Plan = std::function<policy::BatchPlan(const policy::Batch&)>;
 
 struct Options {
   Plan plan = policy::plan_batch;
-  uint32_t lead = 2;           // calls that a host may be ahead of its stream
-  uint32_t switch_offs = 0;    // ranks that may switch their hook off
-  uint32_t kills = 0;          // ranks that may be killed
-  bool apart_for_all = false;  // a batch is held apart for its last message, not its first: a rule broken
-  bool one_queue = true;       // a rank's batches pass in order; else those of each pair of ranks do
-  bool release_again = true;   // are counters released again after a late write?
-  bool eager = false;          // streams run as far as they can before anything else happens: far fewer
-                               // states; and one order of events where all end alike
+  uint32_t lead = 2;                // calls that a host may be ahead of its stream
+  uint32_t switch_offs = 0;         // ranks that may switch their hook off
+  uint32_t kills = 0;               // ranks that may be killed
+  bool apart_for_all = false;       // a batch is held apart for its last message, not its first: a rule broken
+  bool one_queue = true;            // a rank's batches pass in order; else those of each pair of ranks do
+  bool release_again = true;        // are counters released again after a late write?
+  bool eager = false;               // streams run as far as they can before anything else happens: far fewer
+                                    // states; and one order of events where all end alike
   std::vector<uint32_t> host_of{};  // of each rank; empty: all are on one
   std::function<bool(const policy::RemoteBatch&)> holds_elsewhere = policy::host_may_hold;
   bool ceilings = true;    // holds for another host end at some time by themselves

@@ -300,7 +300,8 @@ TEST_CASE("model: with holds up to where counters begin anew, a rank waits for e
   require_no_fault(schedule[0], {.lead = 4, .ring = ring, .counted = uint64_t{ring.period()} - 1});
 }
 
-TEST_CASE("model: hosts that hold for other hosts as long as they like, whatever becomes of hints, delay nobody for ever") {
+TEST_CASE(
+    "model: hosts that hold for other hosts as long as they like, whatever becomes of hints, delay nobody for ever") {
   for (const auto& schedule : real_schedules()) {
     if (!small(schedule)) continue;
     for (const auto& host_of : spread(schedule)) {
@@ -375,9 +376,8 @@ TEST_CASE("model: with more held by the host than the rule allows, ranks wait fo
   // A batch that sends what the peer needs before it sends.
   CHECK(waits("schedule answer\nP:s1,r1 W0\nP:r0 W0 P:s0 W1\n", at_once));
   // The peer waits until its first message has gone over.
-  CHECK(waits("schedule two\nP:r1,r1 W0\nP:s0 W0 P:s0 W1\n", [](const RemoteBatch& batch) {
-    return batch.one_rank && batch.needed_at_once && batch.sends == 0;
-  }));
+  CHECK(waits("schedule two\nP:r1,r1 W0\nP:s0 W0 P:s0 W1\n",
+              [](const RemoteBatch& batch) { return batch.one_rank && batch.needed_at_once && batch.sends == 0; }));
   // The peer's batch receives the last message that this one sends, but needed the first before it.
   CHECK(waits("schedule last\nP:s1,s1,r1 W0\nP:r0 W0 P:s0,r0 W1\n", [](const RemoteBatch& batch) {
     return batch.one_rank && batch.needed_at_once && (batch.sends == 0 || batch.mirrored);
@@ -385,8 +385,8 @@ TEST_CASE("model: with more held by the host than the rule allows, ranks wait fo
   // Posted ahead of its need.
   CHECK(waits("schedule ahead\nP:r1 P:s1 W0 W1\nP:r0 W0 P:s0 W1\n",
               [](const RemoteBatch& batch) { return batch.one_rank; }));
-  CHECK(faults_by_chance({.lead = 3, .eager = true, .host_of = {0, 1, 2}, .holds_elsewhere = at_once,
-                          .ceilings = false}) > 0);
+  CHECK(faults_by_chance(
+            {.lead = 3, .eager = true, .host_of = {0, 1, 2}, .holds_elsewhere = at_once, .ceilings = false}) > 0);
 }
 
 TEST_CASE("model: a file that makes no sense is refused") {

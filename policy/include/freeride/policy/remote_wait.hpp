@@ -44,7 +44,8 @@ struct RemoteBatch {
   size_t receives = 0, sends = 0;  ///< messages
   bool one_rank = false;           ///< all of them are from and to the same one
   bool needed_at_once = false;     ///< training's stream waits for it next
-  bool mirrored = false;  ///< the batch that it receives from receives just what it sends; means nothing if it sends none
+  bool mirrored =
+      false;  ///< the batch that it receives from receives just what it sends; means nothing if it sends none
 };
 
 /// Whether the host may hold it, hints having been sent for what it sends. At most one message each way, with one rank:
