@@ -8,7 +8,8 @@ namespace freeride::hooks {
 namespace {
 
 // Of cuda.h, version 11.7 and later.
-constexpr int kSuccess = 0;
+constexpr int kSuccess = 0, kNotReady = 600;
+constexpr unsigned kNonBlocking = 1;
 constexpr unsigned kRegisterPortable = 1, kRegisterDeviceMap = 2;
 constexpr int kAttributeCanUse64BitStreamMemOps = 122;
 constexpr unsigned kWaitGreaterOrEqual = 0;
@@ -45,6 +46,13 @@ Result<CudaDriver> CudaDriver::load() {
                    find(library, "cuStreamWriteValue32_v2", cuda.stream_write_value_32_) &&
                    find(library, "cuStreamWaitValue32_v2", cuda.stream_wait_value_32_);
   if (!all) return Error{Code::kNotFound, "the CUDA driver is too old: it has no stream memory operations of 11.7", ""};
+  // Without one of these nothing of other hosts is held.
+  const bool timing =
+      find(library, "cuStreamCreate", cuda.stream_create_) &&
+      find(library, "cuStreamWaitEvent", cuda.stream_wait_event_) &&
+      find(library, "cuLaunchHostFunc", cuda.launch_host_func_) && find(library, "cuEventRecord", cuda.event_record_) &&
+      find(library, "cuEventQuery", cuda.event_query_) && find(library, "cuEventElapsedTime", cuda.event_elapsed_time_);
+  if (timing) find(library, "cuEventCreate", cuda.event_create_);
   return cuda;
 }
 
@@ -126,6 +134,47 @@ Status CudaDriver::wait_32(CudaStream stream, CudaAddress address, uint32_t valu
 
 Status CudaDriver::launch(CudaStream stream, CudaKernel kernel) const {
   return status(launch_kernel_(kernel, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr), "cannot launch a kernel");
+}
+
+Result<CudaStream> CudaDriver::new_stream() const {
+  CudaStream stream = nullptr;
+  auto made = status(stream_create_(&stream, kNonBlocking), "cannot make a stream");
+  if (!made.ok()) return made.error();
+  return stream;
+}
+
+Result<CudaEvent> CudaDriver::new_event() const {
+  CudaEvent event = nullptr;
+  auto made = status(event_create_(&event, 0), "cannot make an event");
+  if (!made.ok()) return made.error();
+  return event;
+}
+
+Status CudaDriver::record(CudaEvent event, CudaStream stream) const {
+  return status(event_record_(event, stream), "cannot record an event");
+}
+
+Result<bool> CudaDriver::is_over(CudaEvent event) const {
+  const int code = event_query_(event);
+  if (code == kNotReady) return false;
+  auto done = status(code, "cannot ask an event");
+  if (!done.ok()) return done.error();
+  return true;
+}
+
+Result<int64_t> CudaDriver::between_ns(CudaEvent from, CudaEvent to) const {
+  float ms = 0;
+  auto told = status(event_elapsed_time_(&ms, from, to), "cannot tell the time between two events");
+  if (!told.ok()) return told.error();
+  return static_cast<int64_t>(double{ms} * 1e6);
+}
+
+Status CudaDriver::wait_event(CudaStream stream, CudaEvent event) const {
+  return status(stream_wait_event_(stream, event, 0), "cannot wait for an event");
+}
+
+Status CudaDriver::call(CudaStream stream, void (*function)(void*), void* context) const {
+  return status(launch_host_func_(stream, function, context), "cannot call a function in stream order");
 }
 
 }  // namespace freeride::hooks

@@ -15,6 +15,7 @@ using CudaStream = void*;
 using CudaAddress = unsigned long long;
 /// A kernel of the present context (CUfunction).
 using CudaKernel = void*;
+using CudaEvent = void*;
 
 /// Nothing of CUDA is linked, so that the library loads where there is none, and no header of CUDA is needed to build
 /// it: the driver's ABI is stable. All functions work on the context that is current on the calling thread. Stateless;
@@ -46,6 +47,22 @@ class CudaDriver {
   Status wait_32(CudaStream stream, CudaAddress address, uint32_t value) const;
   Status launch(CudaStream stream, CudaKernel kernel) const;
 
+  /// Whether the driver has what the following need.
+  bool can_time() const { return event_create_ != nullptr; }
+  /// A stream that waits for no other. It is never destroyed.
+  Result<CudaStream> new_stream() const;
+  /// An event that tells times; never destroyed. One that is recorded again forgets what it was recorded at before.
+  Result<CudaEvent> new_event() const;
+  Status record(CudaEvent event, CudaStream stream) const;
+  /// Whether its stream has come past it. Errors: the context is broken.
+  Result<bool> is_over(CudaEvent event) const;
+  /// Between two that are over, on the GPU's clock.
+  Result<int64_t> between_ns(CudaEvent from, CudaEvent to) const;
+  Status wait_event(CudaStream stream, CudaEvent event) const;
+  /// Calls function(context) once the stream has come to it, on a thread of the driver's, where CUDA must not be
+  /// called.
+  Status call(CudaStream stream, void (*function)(void*), void* context) const;
+
  private:
   Status status(int code, const char* what) const;
 
@@ -65,6 +82,13 @@ class CudaDriver {
   int (*stream_write_value_64_)(CudaStream, CudaAddress, uint64_t, unsigned) = nullptr;
   int (*stream_write_value_32_)(CudaStream, CudaAddress, uint32_t, unsigned) = nullptr;
   int (*stream_wait_value_32_)(CudaStream, CudaAddress, uint32_t, unsigned) = nullptr;
+  int (*stream_create_)(CudaStream*, unsigned) = nullptr;
+  int (*stream_wait_event_)(CudaStream, CudaEvent, unsigned) = nullptr;
+  int (*launch_host_func_)(CudaStream, void (*)(void*), void*) = nullptr;
+  int (*event_create_)(CudaEvent*, unsigned) = nullptr;
+  int (*event_record_)(CudaEvent, CudaStream) = nullptr;
+  int (*event_query_)(CudaEvent) = nullptr;
+  int (*event_elapsed_time_)(float*, CudaEvent, CudaEvent) = nullptr;
 };
 
 }  // namespace freeride::hooks

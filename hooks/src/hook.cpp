@@ -13,10 +13,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "freeride/base/clock.hpp"
 #include "helper.hpp"
 #include "rank_page.hpp"
+#include "remote_holds.hpp"
 #include "sent.hpp"
 #include "stream_marks.hpp"
 
@@ -29,6 +31,8 @@ struct freeride_hook {
   std::unique_ptr<freeride::hooks::RankPage> page;
   std::unique_ptr<freeride::hooks::SentMember> sent;
   std::unique_ptr<freeride::hooks::StreamMarks> streams;
+  std::unique_ptr<freeride::hooks::RemoteHolds> remote;
+  uint32_t rank = 0;  // in the world
   std::unique_ptr<freeride::hooks::Helper> helper;
   freeride_hook* before = nullptr;  // the handle made before this one
 };
@@ -38,6 +42,7 @@ namespace {
 using freeride::SteadyClock;
 using freeride::hooks::Helper;
 using freeride::hooks::RankPage;
+using freeride::hooks::RemoteHolds;
 using freeride::hooks::SentMember;
 using freeride::hooks::StreamMarks;
 
@@ -125,6 +130,7 @@ void after_fork_in_child() {
       hook->helper->drop_in_child();
       hook->helper->unlock_after_fork();
     }
+    if (hook->remote) hook->remote->close_in_child();
     hook->page->close_fd();
     // The mappings stay: a stray pointer to the page must not crash. Nothing of ours writes to them from here on.
   }
@@ -137,6 +143,7 @@ void detach_locked(freeride_hook* hook) {
     const std::lock_guard lock(hook->switching);
     hook->page->switch_off(FREERIDE_HOOK_GONE);
   }
+  if (hook->remote) hook->remote->stop();
   if (hook->helper) hook->helper->stop();
   if (hook->sent) hook->sent->leave();
   freeride_hook* self = hook;
@@ -202,6 +209,7 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
                  "device \"" + identity.device.substr(0, FREERIDE_NAME_BYTES) + "\" is no GPU UUID and no cpu-N", ""};
   }
   auto hook = std::make_unique<freeride_hook>();
+  hook->rank = config.rank;
   if (auto s = take(hook->page, RankPage::create(identity)); !s.ok()) return s.error();
   hook->external_marks = cuda || (config.flags & FREERIDE_HOOK_EXTERNAL_MARKS) != 0;
   if (cuda || (config.flags & FREERIDE_HOOK_SENT) != 0) {
@@ -361,6 +369,111 @@ int freeride_hook_stream_batch(freeride_hook* hook, void* stream, const uint32_t
   return on_streams(hook, int{FREERIDE_HELD_PLAIN}, [&](StreamMarks& marks) {
     return marks.batch(stream, {destinations, destination_count}, {sources, source_count},
                        static_cast<freeride::hooks::Hold>(hold));
+  });
+}
+
+int freeride_hook_stream_exchange(freeride_hook* hook, void* stream, const uint32_t* destinations,
+                                  uint32_t destination_count, const uint32_t* sources, uint32_t source_count, int hold,
+                                  uint64_t receive_bytes) {
+  return on_streams(hook, int{FREERIDE_HELD_PLAIN}, [&](StreamMarks& marks) {
+    return marks.batch(stream, {destinations, destination_count}, {sources, source_count},
+                       static_cast<freeride::hooks::Hold>(hold), receive_bytes);
+  });
+}
+
+void freeride_hook_stream_received(freeride_hook* hook, void* stream) {
+  on_streams(hook, 0, [&](StreamMarks& marks) -> freeride::Result<int> {
+    const auto done = marks.received(stream);
+    if (!done.ok()) return done.error();
+    return 0;
+  });
+}
+
+uint32_t freeride_hook_remote_open(freeride_hook* hook, uint32_t port) {
+  uint32_t opened = 0;
+  guarded(hook, [&] {
+    if (!hook->streams || hook->remote || port > UINT16_MAX) return;
+    auto driver = freeride::hooks::CudaDriver::load();
+    if (!driver.ok()) return;
+    auto made = RemoteHolds::create(*driver, *hook->page, hook->rank, static_cast<uint16_t>(port), say);
+    if (!made.ok()) {
+      say("receives from other hosts are not held: " + made.error().text());
+      return;
+    }
+    hook->remote = std::move(*made);
+    hook->streams->set_remote(hook->remote.get());
+    opened = hook->remote->port();
+  });
+  return opened;
+}
+
+void freeride_hook_remote_join(freeride_hook* hook, const uint8_t* key, uint64_t epoch,
+                               const freeride_remote_peer* peers, uint32_t count) {
+  on_streams(hook, 0, [&](StreamMarks& marks) -> freeride::Result<int> {
+    if (!hook->remote || (peers == nullptr && count > 0)) return 0;
+    std::vector<RemoteHolds::Peer> known;
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto port = static_cast<uint16_t>(peers[i].port > UINT16_MAX ? 0 : peers[i].port);
+      known.push_back(hook->remote->peer_at(peers[i].rank, text_of(peers[i].address), port));
+    }
+    freeride::hooks::Hint::Key bytes{};
+    if (key != nullptr) std::memcpy(bytes.data(), key, bytes.size());
+    const auto joined = hook->remote->join(key == nullptr ? nullptr : &bytes, epoch, known, marks.iteration());
+    if (!joined.ok()) return joined.error();
+    return 0;
+  });
+}
+
+void freeride_hook_remote_report(freeride_hook* hook, freeride_remote_report* report) {
+  if (report == nullptr) return;
+  freeride_remote_report now{};
+  guarded(hook, [&] {
+    if (!hook->remote) return;
+    const auto& from = hook->remote->counters();
+    now.measured = from.measured.load();
+    now.held = from.held.load();
+    now.by_hint = from.by_hint.load();
+    now.by_ceiling = from.by_ceiling.load();
+    now.hints_sent = from.hints_sent.load();
+    now.hints_taken = from.hints_taken.load();
+    now.hints_refused = from.hints_refused.load();
+    now.plain_iterations = from.plain_iterations.load();
+    now.holdable_ns = from.holdable_ns.load();
+    const auto arms = hook->remote->arms();
+    now.joined = hook->remote->joined() ? 1 : 0;
+    now.off = arms.off ? 1 : 0;
+    const auto put = [](const freeride::policy::ArmCost& cost, freeride_arm_cost& to) {
+      to = {cost.periods, cost.measured ? 1u : 0u, 0, cost.increase_pct, cost.ci95_low_pct, cost.ci95_high_pct};
+    };
+    put(arms.held, now.held_cost);
+    put(arms.leased, now.leased_cost);
+  });
+  *report = now;
+}
+
+uint32_t freeride_hook_remote_holds(freeride_hook* hook, freeride_remote_hold* holds, uint32_t most) {
+  uint32_t count = 0;
+  guarded(hook, [&] {
+    if (!hook->remote || holds == nullptr) return;
+    for (; count < most; ++count) {
+      RemoteHolds::Hold one;
+      if (hook->remote->take_holds({&one, 1}) == 0) break;
+      holds[count] = {one.iteration, one.count,      one.wait,    one.peer,
+                      one.begin_ns,  one.ceiling_ns, one.hint_ns, one.posted_ns};
+    }
+  });
+  return count;
+}
+
+void freeride_hook_remote_arm(freeride_hook* hook, int arm) {
+  guarded(hook, [=] {
+    if (hook->remote) hook->remote->set_arm(arm);
+  });
+}
+
+void freeride_hook_remote_faults(freeride_hook* hook, int64_t late_ns, uint32_t lose_per_mille, int forge, int show) {
+  guarded(hook, [=] {
+    if (hook->remote) hook->remote->set_faults({late_ns, lose_per_mille, forge != 0, show != 0});
   });
 }
 

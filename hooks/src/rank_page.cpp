@@ -187,7 +187,7 @@ void RankPage::count_iteration(int64_t now_ns, bool write_state) {
     store_relaxed(record.begin_ns, static_cast<uint64_t>(iteration_begin_ns_));
     store_relaxed(record.end_ns, static_cast<uint64_t>(now_ns));
     store_relaxed(record.bubble_ns, bubble_ns_);
-    if (learner_.add_iteration(lengths_)) store_relaxed(page.relearned, load_relaxed(page.relearned) + 1);
+    if (learn_ && learner_.add_iteration(lengths_)) store_relaxed(page.relearned, load_relaxed(page.relearned) + 1);
     publish_lengths();
     store_relaxed(page.waits, wait_);
   }
@@ -210,7 +210,8 @@ void RankPage::count_iteration(int64_t now_ns, bool write_state) {
 
 void RankPage::publish_lengths() {
   auto& page = this->page();
-  const size_t waits = learner_.waits();
+  // Where nothing was held so far nothing was learned, and yet some may be told.
+  const size_t waits = std::max(learner_.waits(), std::min<size_t>(wait_, FREERIDE_MAX_WAITS));
   for (size_t i = 0; i < std::max(waits, published_); ++i) {
     auto known = learner_.length(i + 1);
     if (known.low_ns < shortest_lease_ns_) known = {0, 0, 0, known.samples};
@@ -220,6 +221,13 @@ void RankPage::publish_lengths() {
       known.low_ns -= std::min(lease_lead_ns_, known.low_ns / 2);
       known.mid_ns = known.high_ns = known.low_ns;
     }
+    const int64_t remote_ns = i < FREERIDE_MAX_WAITS ? learned_[i].remote_ns.load(std::memory_order_relaxed) : -1;
+    if (remote_ns != kNotRemote) {
+      known.low_ns = known.mid_ns = known.high_ns = remote_ns < shortest_lease_ns_ ? 0 : remote_ns;
+    }
+    learned_[i].low_ns.store(known.low_ns, std::memory_order_relaxed);
+    learned_[i].high_ns.store(known.high_ns, std::memory_order_relaxed);
+    if (!leases_next_) known = {0, 0, 0, known.samples};
     auto& slot = page.learned[i];
     // A reader between these stores sees a mixture of two sane lengths; it orders them by itself.
     store_relaxed(slot.low_ns, static_cast<uint64_t>(known.low_ns));
@@ -266,8 +274,13 @@ void RankPage::take_notice(uint64_t word, int64_t now_ns) {
   if (FREERIDE_STATE_ITERATION(word) != iteration_) {
     // Waits that were over before anybody looked, or never marked, are part of the iteration all the same.
     const uint64_t told = expected_waits_[iteration_ % expected_waits_.size()].load(std::memory_order_acquire);
-    const uint64_t expected = told & ~kOdd;
-    if (FREERIDE_STATE_ITERATION(expected) == iteration_ && expected != told) whole_ = false;
+    const uint64_t expected = told & ~(kOdd | kNotHeld | kNoLeases);
+    learn_ = leases_next_ = true;
+    if (FREERIDE_STATE_ITERATION(expected) == iteration_) {
+      if ((told & kOdd) != 0) whole_ = false;
+      learn_ = (told & kNotHeld) == 0;
+      leases_next_ = (told & kNoLeases) == 0;
+    }
     if (FREERIDE_STATE_ITERATION(expected) == iteration_ && FREERIDE_STATE_WAIT(expected) != 0) {
       wait_ = FREERIDE_STATE_WAIT(expected);
       lengths_.resize(std::min<size_t>(wait_, FREERIDE_MAX_WAITS), 0);
@@ -283,9 +296,16 @@ void RankPage::take_notice(uint64_t word, int64_t now_ns) {
   }
 }
 
-void RankPage::expect_waits(uint64_t iteration, uint32_t waits, bool representative) {
-  expected_waits_[iteration % expected_waits_.size()].store(
-      FREERIDE_STATE(iteration, waits) | (representative ? 0 : kOdd), std::memory_order_release);
+void RankPage::expect_waits(uint64_t iteration, uint32_t waits, Told told) {
+  const uint64_t flags =
+      (told.representative ? 0 : kOdd) | (told.held ? 0 : kNotHeld) | (told.leases_next ? 0 : kNoLeases);
+  expected_waits_[iteration % expected_waits_.size()].store(FREERIDE_STATE(iteration, waits) | flags,
+                                                            std::memory_order_release);
+}
+
+void RankPage::set_remote_length(uint32_t wait, int64_t ns) {
+  if (wait == 0 || wait > FREERIDE_MAX_WAITS) return;
+  learned_[wait - 1].remote_ns.store(ns, std::memory_order_relaxed);
 }
 
 int64_t RankPage::next_look_ns(int64_t now_ns) const {

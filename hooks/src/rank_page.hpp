@@ -47,9 +47,21 @@ class RankPage {
   bool observe(int64_t now_ns, Observer observer = Observer::kHelper);
   /// External marks: the present bubble ends now, before its writer says so; `word` is what it would write.
   void close_early(int64_t now_ns, uint64_t word);
-  /// External marks: iteration `iteration` has so many waits, whatever was seen of them; where not `representative`,
-  /// nothing is learned from it.
-  void expect_waits(uint64_t iteration, uint32_t waits, bool representative);
+  /// External marks: iteration `iteration` has so many waits, whatever was seen of them.
+  struct Told {
+    bool representative = true;  ///< false: it counts for nothing
+    bool held = true;            ///< false: nothing was held nor marked in it, so no lengths are learned
+    bool leases_next = true;     ///< false: the next iteration's bubbles are to get none
+  };
+  void expect_waits(uint64_t iteration, uint32_t waits, Told told);
+  /// External marks: the length of wait `wait` is not learned from its marks, but told: until when the host holds it;
+  /// 0: not at all. Published with the next iteration. The training's thread.
+  static constexpr int64_t kNotRemote = -1;
+  void set_remote_length(uint32_t wait, int64_t ns);
+  /// How long wait `wait` is expected to last, less the lead: as published, but also where the iteration's bubbles get
+  /// no leases; 0: not known. Any thread.
+  int64_t low_ns(uint32_t wait) const { return learned_[wait - 1].low_ns.load(std::memory_order_relaxed); }
+  int64_t high_ns(uint32_t wait) const { return learned_[wait - 1].high_ns.load(std::memory_order_relaxed); }
   /// Marks by a GPU: shorter waits are learned but not published, no lease in them; and leases in the others end so
   /// long before the learned end, when training posts what it does next. Before the first mark.
   void set_leases(int64_t shortest_ns, int64_t lead_ns) {
@@ -128,8 +140,13 @@ class RankPage {
   void note_gap(Gap& gap, int64_t begin_ns);
   policy::Span span_of(const Gap& gap, std::optional<uint32_t> after) const;
   std::array<Gap, FREERIDE_MAX_WAITS> gaps_{};
-  std::array<std::atomic<uint64_t>, 64> expected_waits_{};  // FREERIDE_STATE(iteration, waits) and kOdd, by iteration
-  static constexpr uint64_t kOdd = uint64_t{1} << 63;
+  std::array<std::atomic<uint64_t>, 64> expected_waits_{};  // FREERIDE_STATE(iteration, waits) and flags, by iteration
+  static constexpr uint64_t kOdd = uint64_t{1} << 63, kNotHeld = uint64_t{1} << 62, kNoLeases = uint64_t{1} << 61;
+  bool learn_ = true, leases_next_ = true;  // of the iteration that is ending
+  struct Length {
+    std::atomic<int64_t> low_ns{0}, high_ns{0}, remote_ns{kNotRemote};
+  };
+  std::array<Length, FREERIDE_MAX_WAITS> learned_{};
 };
 
 }  // namespace freeride::hooks

@@ -9,6 +9,7 @@
 
 #include "freeride/base/time.hpp"
 #include "freeride/policy/batch_plan.hpp"
+#include "freeride/policy/remote_wait.hpp"
 
 namespace freeride::hooks {
 
@@ -111,8 +112,83 @@ StreamMarks::Wants StreamMarks::expect(std::span<const uint32_t> sources, bool o
   return wants;
 }
 
+bool StreamMarks::is_elsewhere(uint32_t rank) const {
+  return remote_ != nullptr && remote_->joined() && remote_->is_peer(rank) && !sent_.slot_of(rank);
+}
+
+// In a plain iteration nothing is, here neither: it tells what holds cost.
+bool StreamMarks::holds_nothing() const {
+  return remote_ != nullptr && remote_->joined() && remote_->arm() == policy::Arm::kPlain;
+}
+
+// Under counting_, with the batch's messages counted. A hint for each rank elsewhere that gets some, of the last.
+Status StreamMarks::tell_elsewhere(CudaStream stream, std::span<const uint32_t> destinations,
+                                   std::span<const uint32_t> sources) {
+  for (auto at = destinations.begin(); at != destinations.end(); ++at) {
+    if (!is_elsewhere(*at) || std::find(at + 1, destinations.end(), *at) != destinations.end()) continue;
+    if (remote_->shows()) {
+      const auto shown = static_cast<uint32_t>(counted_ + produced_[*at]);
+      auto written =
+          cuda_.write_32(stream, counter(SentMember::Row::kSent, sent_.local_rank(), sent_.local_rank()), shown);
+      if (!written.ok()) return written;
+    }
+    const bool both = std::find(sources.begin(), sources.end(), *at) != sources.end();
+    auto told =
+        remote_->message(stream, *at, counted_ + produced_[*at], both ? counted_ + expected_[*at] : 0, iteration_);
+    if (!told.ok()) return told;
+  }
+  return {};
+}
+
+Result<Held> StreamMarks::receive_elsewhere(CudaStream stream, uint32_t source, bool sends, Hold hold, uint64_t bytes,
+                                            uint64_t count, uint64_t own) {
+  const uint32_t wait = ++wait_;
+  if (hold == Hold::kLater) representative_ = false;
+  const auto plain = [&](Held held) {
+    counters_.plain.fetch_add(1, std::memory_order_relaxed);
+    return held;
+  };
+  // What is posted ahead of its need has no end that training's stream would wait for at once.
+  if (!page_.is_on() || hold != Hold::kNow || wait > FREERIDE_MAX_WAITS) return plain(Held::kPlain);
+  if (holds_nothing()) {
+    auto measured = remote_->measure(stream, wait, source, bytes, count, own);
+    if (!measured.ok()) return measured.error();
+    return plain(*measured ? Held::kMeasured : Held::kPlain);
+  }
+  // What hints say comes first: that there is nothing to wait for, or that nothing is to be held any more.
+  if (remote_->exists(source, count, SteadyClock::now())) return plain(Held::kPlain);
+  const int64_t ceiling_ns = remote_->ceiling_ns(wait, source, bytes, sends);
+  if (ceiling_ns <= 0 || ceiling_ns < two_phase_least_ns_.load(std::memory_order_relaxed)) return plain(Held::kPlain);
+  RemoteHolds::Hold noted;
+  noted.iteration = iteration_;
+  noted.wait = wait;
+  noted.peer = source;
+  noted.count = count;
+  noted.ceiling_ns = ceiling_ns;
+  const uint64_t word = FREERIDE_STATE(iteration_, wait);
+  pending_[wait % kPending].word.store(0, std::memory_order_release);  // nothing that the helper would have to end
+  auto posted = cuda_.write_64(stream, state_word_, word);
+  if (!posted.ok()) return posted.error();
+  counters_.two_phase.fetch_add(1, std::memory_order_relaxed);
+  const bool there = wait_on_host(word, wait, {nullptr, &noted}, ceiling_ns);
+  noted.posted_ns = SteadyClock::now();
+  remote_->note(noted, there);
+  if (!there && way_back_ != nullptr) {
+    posted = cuda_.launch(stream, way_back_);
+    if (!posted.ok()) return posted.error();
+  }
+  posted = cuda_.write_64(stream, state_word_, FREERIDE_STATE(iteration_, 0));
+  if (!posted.ok()) return posted.error();
+  return Held::kTwoPhase;
+}
+
+Status StreamMarks::received(CudaStream stream) {
+  if (remote_ == nullptr || !ours()) return {};
+  return remote_->received(stream);
+}
+
 Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> destinations,
-                                std::span<const uint32_t> sources, Hold hold) {
+                                std::span<const uint32_t> sources, Hold hold, uint64_t receive_bytes) {
   if (cuda_.is_capturing(stream)) {
     // A graph's replays would send without our counting: nobody could tell any more which message a counter means.
     return Error{Code::kUnavailable, "messages are captured into a CUDA graph", ""};
@@ -123,13 +199,30 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
     auto written = count_for(stream, rank, kRing.value(counted_ + ++produced_[rank]), SentMember::Row::kSent);
     if (!written.ok()) return written.error();
   }
-  if (sources.empty()) return Held::kPlain;
-
   const Wants wants = expect(sources, ours);
+  const auto same = [&](uint32_t rank) { return rank == sources[0]; };
+  policy::RemoteBatch remote{sources.size(), destinations.size()};
+  remote.one_rank = !sources.empty() && std::all_of(sources.begin(), sources.end(), same) &&
+                    std::all_of(destinations.begin(), destinations.end(), same);
+  remote.needed_at_once = true;  // else receive_elsewhere() lets it be
+  remote.mirrored = true;        // if its ceiling is learned at all, it is
+  const bool elsewhere = ours && policy::host_may_hold(remote) && is_elsewhere(sources[0]);
+  uint64_t count = 0, own = 0;
+  if (elsewhere) {
+    count = counted_ + expected_[sources[0]];
+    own = destinations.empty() ? 0 : counted_ + produced_[sources[0]];
+  }
+  if (ours) {
+    auto told = tell_elsewhere(stream, destinations, sources);  // before anything is held
+    if (!told.ok()) return told.error();
+  }
   counting.unlock();  // not while waiting
-  if (!ours) return Held::kPlain;
+  if (sources.empty() || !ours) return Held::kPlain;
+  if (elsewhere) {
+    return receive_elsewhere(stream, sources[0], !destinations.empty(), hold, receive_bytes, count, own);
+  }
   policy::Batch batch;
-  batch.hook_on = page_.is_on();
+  batch.hook_on = page_.is_on() && !holds_nothing();
   batch.sends = !destinations.empty();
   batch.receives = true;
   batch.needed_at_once = hold == Hold::kNow;
@@ -172,7 +265,7 @@ Result<Held> StreamMarks::meet(CudaStream stream, std::span<const uint32_t> memb
   counting.unlock();  // not while waiting
   if (!ours || awaited.empty() || !needed_at_once) return Held::kPlain;
   policy::Batch batch;
-  batch.hook_on = page_.is_on();
+  batch.hook_on = page_.is_on() && !holds_nothing();
   batch.sends = batch.receives = batch.needed_at_once = true;
   batch.sources_hooked = wants.known;
   ++wait_;
@@ -198,7 +291,7 @@ Result<uint64_t> StreamMarks::post_early(CudaStream apart, std::span<const uint3
   early.one_source = std::all_of(sources.begin(), sources.end(), [&](uint32_t rank) { return rank == sources[0]; });
   early.first.store(0, std::memory_order_relaxed);
   policy::Batch batch;
-  batch.hook_on = page_.is_on();
+  batch.hook_on = page_.is_on() && !holds_nothing();
   batch.receives = batch.posted_early = true;
   batch.one_source = early.one_source;
   batch.sources_hooked = wants.known;
@@ -259,10 +352,10 @@ Result<Held> StreamMarks::hold(CudaStream stream, const Wants& wants) {
 
   auto posted = cuda_.write_64(stream, state_word_, word);
   if (!posted.ok()) return posted.error();
-  const auto lease_ns = static_cast<int64_t>(load_relaxed(page_.page().learned[wait - 1].low_ns));
+  const int64_t lease_ns = page_.low_ns(wait);
   const bool two_phase = lease_ns > 0 && lease_ns + kLeadNs >= two_phase_least_ns_.load(std::memory_order_relaxed);
   (two_phase ? counters_.two_phase : counters_.stream).fetch_add(1, std::memory_order_relaxed);
-  const bool there = two_phase && wait_on_host(word, wait, wants, lease_ns);
+  const bool there = two_phase && wait_on_host(word, wait, {&wants, nullptr}, lease_ns);
   if (two_phase && !there && way_back_ != nullptr) {
     posted = cuda_.launch(stream, way_back_);
     if (!posted.ok()) return posted.error();
@@ -278,10 +371,15 @@ Result<Held> StreamMarks::hold(CudaStream stream, const Wants& wants) {
   return two_phase ? Held::kTwoPhase : Held::kStream;
 }
 
+bool StreamMarks::is_there(const Awaited& awaited, int64_t now_ns) {
+  if (awaited.remote != nullptr) return remote_->exists(awaited.remote->peer, awaited.remote->count, now_ns);
+  return all_there(*awaited.wants);
+}
+
 // Returns whether the data is there. Sleeps, looking at the pages: coarsely while the edge it waits for is far by what
 // was learned, closely near it. Ends at the latest when the lease in it does, or when the GPU has not come to it in the
 // time it usually takes, several times over.
-bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants, int64_t lease_ns) {
+bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awaited, int64_t lease_ns) {
   constexpr int64_t kClose = 15 * kNsPerUs;
   constexpr int64_t kCoarse = kNsPerMs;
   // A sleep of kClose takes four times as long, and the first look after the GPU's mark is what the lease waits for. So
@@ -300,13 +398,14 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
     ++looks;
     const int64_t now_ns = SteadyClock::now();
     if (!page_.is_on()) break;
-    there = all_there(wants);
+    there = is_there(awaited, now_ns);
     const uint64_t seen = load_acquire(page_.page().state_word);
     if (seen != last_seen) page_.observe(now_ns, RankPage::Observer::kTraining);
     last_seen = seen;
     if (!begun && seen == word) {
       begun = true;
       until_ns = now_ns + lease_ns;
+      if (awaited.remote != nullptr) awaited.remote->begin_ns = now_ns;
     }
     if (there) {
       if (begun) page_.close_early(SteadyClock::now(), FREERIDE_STATE(iteration_, 0));
@@ -331,6 +430,10 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Wants& wants,
                                            // Far past what was expected: a look costs more than it finds.
                                            : std::clamp((now_ns - expected.to_ns) / 64, kClose, kInside);
     }
+    if (awaited.remote != nullptr) {
+      remote_->sleep(sleep_ns);  // a hint ends it
+      continue;
+    }
     const timespec pause{0, static_cast<long>(sleep_ns)};
     nanosleep(&pause, nullptr);
   }
@@ -353,7 +456,15 @@ void StreamMarks::rejoin() {
 }
 
 Status StreamMarks::end_iteration(CudaStream stream) {
-  page_.expect_waits(iteration_, std::min<uint32_t>(wait_, FREERIDE_MAX_WAITS), representative_);
+  RankPage::Told told;
+  told.representative = representative_;
+  if (remote_ != nullptr && remote_->joined()) {
+    told.held = remote_->arm() != policy::Arm::kPlain;
+    auto next = remote_->end_iteration(stream, iteration_, wait_, representative_);
+    if (!next.ok()) return next.error();
+    told.leases_next = *next == policy::Arm::kLeased;
+  }
+  page_.expect_waits(iteration_, std::min<uint32_t>(wait_, FREERIDE_MAX_WAITS), told);
   {
     const std::lock_guard lock(counting_);
     met_.clear();
@@ -366,7 +477,7 @@ Status StreamMarks::end_iteration(CudaStream stream) {
 }
 
 int64_t StreamMarks::longest_hold(uint32_t wait) const {
-  const auto high_ns = static_cast<int64_t>(load_relaxed(page_.page().learned[wait - 1].high_ns));
+  const int64_t high_ns = page_.high_ns(wait);
   return std::clamp<int64_t>(8 * high_ns, kNsPerSec, 60 * kNsPerSec);
 }
 

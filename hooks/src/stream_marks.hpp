@@ -15,6 +15,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/policy/count_ring.hpp"
 #include "rank_page.hpp"
+#include "remote_holds.hpp"
 #include "sent.hpp"
 
 namespace freeride::hooks {
@@ -27,6 +28,7 @@ enum class Held {
   kPlain,     ///< not held, not marked: nobody to wait for, or the data is there
   kStream,    ///< marked and held by the stream alone
   kTwoPhase,  ///< marked; the host waited first, so that nothing of training's was pending on the GPU meanwhile
+  kMeasured,  ///< neither held nor marked, but measured: call received() where the stream has waited for it
 };
 
 struct StreamCounters {
@@ -85,8 +87,14 @@ class StreamMarks {
 
   /// Before a batch is posted on `stream`: counts its messages to and from ranks of the job, and holds the stream. An
   /// error means that a mark or a wait may be missing in the stream: switch the hook off.
+  /// `receive_bytes`: of all that it receives; 0: not told.
   Result<Held> batch(CudaStream stream, std::span<const uint32_t> destinations, std::span<const uint32_t> sources,
-                     Hold hold);
+                     Hold hold, uint64_t receive_bytes = 0);
+  /// After `stream` was made to wait for a batch that was kMeasured; once more where it waits for it in parts.
+  Status received(CudaStream stream);
+  /// Ranks on other hosts, to be held for by the host alone. Before the first message; it must outlive this.
+  void set_remote(RemoteHolds* remote) { remote_ = remote; }
+  uint64_t iteration() const { return iteration_; }
   /// A batch that only receives, right before it is posted on `apart`, ahead of its need: holds that stream, which
   /// should be for receives from this source alone, until the first of its messages exists. Returns a number for
   /// wait(); 0: nothing is to be done there.
@@ -153,7 +161,18 @@ class StreamMarks {
   bool end_early_holds();
   bool all_there(const Wants& wants) const;
   CudaAddress counter(SentMember::Row row, uint32_t from, uint32_t to) const;
-  bool wait_on_host(uint64_t word, uint32_t wait, const Wants& wants, int64_t lease_ns);
+  // What the host waits for: counters here, or a message elsewhere.
+  struct Awaited {
+    const Wants* wants = nullptr;
+    RemoteHolds::Hold* remote = nullptr;
+  };
+  bool is_there(const Awaited& awaited, int64_t now_ns);
+  bool wait_on_host(uint64_t word, uint32_t wait, const Awaited& awaited, int64_t lease_ns);
+  bool is_elsewhere(uint32_t rank) const;
+  Status tell_elsewhere(CudaStream stream, std::span<const uint32_t> destinations, std::span<const uint32_t> sources);
+  bool holds_nothing() const;
+  Result<Held> receive_elsewhere(CudaStream stream, uint32_t source, bool sends, Hold hold, uint64_t bytes,
+                                 uint64_t count, uint64_t own);
   int64_t longest_hold(uint32_t wait) const;
 
   CudaDriver cuda_;
@@ -179,6 +198,7 @@ class StreamMarks {
   std::array<Early, kPending> early_;
   uint64_t next_early_ = 0;
   std::atomic<uint32_t> early_broken_{0};  // times that early holds had to be ended
+  RemoteHolds* remote_ = nullptr;
 
   std::array<Pending, kPending> pending_;
   std::array<std::atomic<uint8_t>, FREERIDE_MAX_WAITS> broken_{};  // times in a row, by wait - 1

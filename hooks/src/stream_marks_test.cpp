@@ -471,6 +471,7 @@ TEST_CASE("collectives are held for again once their counters have begun anew, a
     b.then([&] { came = true; });
     b.meet({0}, {});
     fake_cuda_synchronize(a.stream);
+    fake_cuda_synchronize(b.stream);  // it writes to `came`, whether a has waited for it or not
     CHECK_FALSE(early);
     REQUIRE(a.marks->end_iteration(a.stream).ok());
     REQUIRE(b.marks->end_iteration(b.stream).ok());

@@ -20,10 +20,11 @@ import torch.distributed as dist
 from torch.distributed import batch_isend_irecv as imported_before
 
 import freeride
-from freeride import _cuda
+from freeride import _cuda, measure
 from freeride._hook import hook, off
 
 stream = fake.fake_cuda_stream()
+ARMS_AT = 40  # by then it is learned; the plan would go on with plain iterations for a while
 
 
 class FakeGpu(_cuda.Gpu):
@@ -73,7 +74,8 @@ def main(scenario):
         if receive:
             got.append(float(into))
 
-    for iteration in range(12):
+    iterations = int(os.environ.get("TEST_ITERATIONS", 12))
+    for iteration in range(iterations):
         if rank == 0:
             work(1)
             post(iteration, False)
@@ -91,6 +93,8 @@ def main(scenario):
             assert norm.item() == 2
         if scenario == "fails" and rank == 1 and iteration == 7:
             hook.fail(RuntimeError("a test"))
+        if scenario == "hosts" and iteration == ARMS_AT:
+            measure.remote_arm("leased")
         optimizer.step()
         fake.fake_cuda_synchronize(stream)
     time.sleep(0.05)
@@ -98,6 +102,8 @@ def main(scenario):
     result = {
         "got": got,
         "counters": hook.counters(),
+        "remote": measure.remote_report(),
+        "holds": measure.remote_holds(),
         "state": freeride.state(),
         "device": page.device.decode() if page else None,
         "waits": page.waits if page else None,

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -64,13 +65,27 @@ class Stream {
 
 std::atomic<int> left_until_failure{-1}, kernels{0};
 std::atomic<bool> kernels_refused{false};
-constexpr int kSuccess = 0, kNoBinary = 209, kLaunchFailed = 719;
+constexpr int kSuccess = 0, kNotReady = 600, kNoBinary = 209, kLaunchFailed = 719;
 
 int result() {
   int left = left_until_failure.load();
   while (left > 0 && !left_until_failure.compare_exchange_weak(left, left - 1)) {
   }
   return left == 0 ? kLaunchFailed : kSuccess;
+}
+
+struct Event {
+  std::mutex mutex;
+  uint64_t recorded = 0, over = 0;
+  std::chrono::steady_clock::time_point at;
+};
+
+// The hook never destroys what it has made, so something must still point to it at the end.
+void* kept(void* made) {
+  static std::mutex mutex;
+  static auto& all = *new std::vector<void*>;
+  const std::lock_guard lock(mutex);
+  return all.emplace_back(made);
 }
 
 }  // namespace
@@ -180,6 +195,66 @@ int cuStreamWaitValue32_v2(void* stream, unsigned long long address, uint32_t va
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   });
+  return kSuccess;
+}
+
+int cuStreamCreate(void** stream, unsigned) {
+  *stream = kept(new Stream);
+  return kSuccess;
+}
+int cuEventCreate(void** event, unsigned) {
+  *event = kept(new Event);
+  return kSuccess;
+}
+int cuEventRecord(void* event, void* stream) {
+  if (const int code = result(); code != kSuccess) return code;
+  auto* of = static_cast<Event*>(event);
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(of->mutex);
+    number = ++of->recorded;
+  }
+  static_cast<Stream*>(stream)->add([=](const std::atomic<bool>&) {
+    const std::lock_guard lock(of->mutex);
+    of->over = number;
+    of->at = std::chrono::steady_clock::now();
+  });
+  return kSuccess;
+}
+int cuEventQuery(void* event) {
+  auto* of = static_cast<Event*>(event);
+  const std::lock_guard lock(of->mutex);
+  return of->over == of->recorded ? kSuccess : kNotReady;
+}
+int cuEventElapsedTime(float* ms, void* from, void* to) {
+  auto *first = static_cast<Event*>(from), *second = static_cast<Event*>(to);
+  const std::scoped_lock lock(first->mutex, second->mutex);
+  *ms = std::chrono::duration<float, std::milli>(second->at - first->at).count();
+  return kSuccess;
+}
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  if (const int code = result(); code != kSuccess) return code;
+  auto* of = static_cast<Event*>(event);
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(of->mutex);
+    number = of->recorded;
+  }
+  static_cast<Stream*>(stream)->add([=](const std::atomic<bool>& stopping) {
+    for (;;) {
+      {
+        const std::lock_guard lock(of->mutex);
+        if (of->over >= number) return;
+      }
+      if (stopping) return;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  });
+  return kSuccess;
+}
+int cuLaunchHostFunc(void* stream, void (*function)(void*), void* context) {
+  if (const int code = result(); code != kSuccess) return code;
+  static_cast<Stream*>(stream)->add([=](const std::atomic<bool>&) { function(context); });
   return kSuccess;
 }
 

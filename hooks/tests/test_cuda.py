@@ -7,15 +7,17 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import support
+from freeride import _cuda, _hosts
 
 FAKE = support.BUILD / "fake-cuda/libcuda.so.1"
 EXPECTED = [[10 * i + k for i in range(12) for k in range(3)], [x for i in range(12) for x in (i, 0, 1)]]
 
 
-def pipeline(scenario, per_rank=({}, {})):
-    """Both ranks' results and what they wrote to stderr."""
+def pipeline(scenario, per_rank=({}, {}), hosts=False):
+    """Both ranks' results and what they wrote to stderr. `hosts`: each on a host of its own, as far as the hook can see."""
     with tempfile.TemporaryDirectory() as folder:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -33,6 +35,13 @@ def pipeline(scenario, per_rank=({}, {})):
                 FREERIDE_SHM_DIR=folder,
                 **per_rank[rank],
             )
+            if hosts:
+                own = os.path.join(folder, f"host{rank}")
+                os.mkdir(own)
+                env.update(
+                    FREERIDE_SHM_DIR=own, NCCL_HOSTID=f"host{rank}", FREERIDE_HOLD_HOSTS="1", TEST_ITERATIONS="60"
+                )
+                env.update(per_rank[rank])
             words = [sys.executable, str(support.SOURCE / "hooks/tests/cuda_rank.py"), str(FAKE), scenario]
             started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         results, errors = [], []
@@ -106,6 +115,143 @@ class Held(unittest.TestCase):
 
     def test_a_hook_that_fails_in_the_middle(self):
         results, errors = pipeline("fails")
+        self.check_values(results)
+        self.assertEqual((results[0]["state"], results[1]["state"]), ("active", "disabled"))
+        self.assertIn("switched off: RuntimeError: a test", errors[1])
+
+
+class Measured(unittest.TestCase):
+    def test_a_later_work_that_has_got_the_id_of_a_measured_one_is_none(self):
+        class Work:
+            pass
+
+        marker, posted = _cuda.StreamMarker(None, None, None), _cuda._Posted(0)
+        posted.measured = True
+        work = Work()
+        marker.after_messages(posted, [work])
+        self.assertTrue(marker.before_wait(work))
+        self.assertTrue(marker.before_wait(work))  # each part of a batch is waited for
+        marker._measured[id(marker)] = marker._measured.pop(id(work))  # as if this one had its id now
+        self.assertFalse(marker.before_wait(marker))
+        marker._paused = True
+        marker.before_messages([], False)  # a batch behind it
+        self.assertFalse(marker.before_wait(work))
+
+
+class Store:
+    """As c10d's: compare_set() of nothing sets, and returns what is there."""
+
+    def __init__(self, **values):
+        self.values, self.asked, self.dead = values, 0, False
+
+    def compare_set(self, key, expected, desired):
+        self.asked += 1
+        if self.dead:
+            raise RuntimeError("connection reset by peer")
+        if self.values.get(key, "") == expected:
+            self.values[key] = desired
+        return self.values[key].encode()
+
+    def set(self, key, value):
+        self.values[key] = value
+
+
+class Exchanged(unittest.TestCase):
+    """What the store says is others' word: whatever it is, training goes on, at worst with nothing held."""
+
+    def exchange(self, other, **values):
+        store = Store(**{"freeride/hosts/1": other}, **values)
+        hosts, joined = _hosts.Hosts(store, 0, 4711), []
+        for _ in range(2):
+            hosts.iteration_end({1}, lambda *told: joined.append(told))
+        hosts._thread.join(10)
+        hosts.iteration_end({1}, lambda *told: joined.append(told))
+        hosts.stop()
+        return joined, store
+
+    def test_a_peer_on_another_host(self):
+        joined, store = self.exchange(json.dumps({"host": "b", "address": "10.0.0.2", "port": 5000}))
+        (key, epoch, peers), *_ = joined
+        told = store.values["freeride/hosts/key"]
+        self.assertEqual((key.hex(), f"{epoch:016x}"), (told[:32], told[32:]))
+        self.assertEqual(peers, [(1, "10.0.0.2", 5000)])
+
+    def test_ports_that_are_none_get_no_hints(self):
+        for port in (-1, 0, 65536, 2**40, "22", None):
+            joined, _ = self.exchange(json.dumps({"host": "b", "address": "10.0.0.2", "port": port}))
+            self.assertEqual(joined[0][2], [(1, "10.0.0.2", 0)])
+
+    def test_what_is_no_sense_joins_nobody(self):
+        for other in ("{", "[]", "1", '{"host": "b"}'):
+            self.assertEqual(self.exchange(other)[0], [])
+        other = json.dumps({"host": "b", "address": "10.0.0.2", "port": 5000})
+        for key in ("short", "x" * 48):
+            self.assertEqual(self.exchange(other, **{"freeride/hosts/key": key})[0], [])
+
+    def test_a_dead_store_and_an_address_that_nobody_knows(self):
+        store = Store()
+        store.dead = True
+        hosts, joined = _hosts.Hosts(store, 0, 4711), []
+        for _ in range(4):
+            hosts.iteration_end({1}, lambda *told: joined.append(told))
+        hosts.stop()
+        self.assertEqual(joined, [])
+        with unittest.mock.patch.dict(os.environ, {"MASTER_ADDR": "no.such.host.invalid"}):
+            self.assertEqual(self.exchange("{}")[0], [])
+
+    def test_a_store_is_asked_seldom_for_who_never_comes(self):
+        hosts, waits = _hosts.Hosts(Store(), 0, 4711), []
+        hosts._stop.wait = lambda seconds: waits.append(seconds) or len(waits) > 20
+        self.assertIsNone(hosts._exchange([1]))
+        self.assertEqual((waits[0], waits[-1]), (0.1, 5))
+
+
+class OnTwoHosts(unittest.TestCase):
+    EXPECTED = [[10 * i + k for i in range(60) for k in range(3)], [x for i in range(60) for x in (i, 0, 1)]]
+
+    def check_values(self, results):
+        self.assertEqual([result["got"] for result in results], self.EXPECTED)
+
+    def test_waits_for_the_other_host_are_learned_and_held_by_the_host(self):
+        seen = []
+        for _ in range(3):  # on a busy machine what is played does not take the same time twice
+            results, errors = pipeline("hosts", hosts=True)
+            self.check_values(results)
+            self.assertEqual([result["state"] for result in results], ["active", "active"])
+            told = [result["remote"] for result in results]
+            self.assertEqual([one["joined"] for one in told], [1, 1], errors)
+            self.assertEqual(
+                [result["counters"]["stream"] for result in results], [0, 0]
+            )  # no stream waits for another host
+            self.assertGreater(told[0]["plain_iterations"], 5)
+            self.assertGreater(told[0]["hints_taken"], 20)
+            self.assertEqual(told[0]["hints_refused"], 0)
+            seen.append((told[0]["held"], told[0]["holdable_ns"]))
+            if told[0]["held"] > 0:
+                self.assertEqual(len(results[0]["holds"]), told[0]["held"])
+                return
+        self.fail(f"holds, and what could have been held: {seen}")
+
+    def test_without_hints(self):
+        results, _ = pipeline("hosts", ({"FREERIDE_HINTS": "0"},) * 2, hosts=True)
+        self.check_values(results)
+        self.assertEqual([result["remote"]["joined"] for result in results], [1, 1])
+        self.assertEqual([result["remote"]["hints_taken"] for result in results], [0, 0])
+
+    def test_off_unless_asked_for_and_with_one_rank_alone(self):
+        for alone in ({}, {"FREERIDE_HOLD_HOSTS": "1"}):
+            results, _ = pipeline("hosts", (alone, {"FREERIDE_HOLD_HOSTS": "0"}), hosts=True)
+            self.check_values(results)
+            self.assertEqual([result["remote"]["joined"] for result in results], [0, 0])
+            self.assertEqual([result["counters"]["two_phase"] for result in results], [0, 0])
+
+    def test_one_rank_without_the_hook(self):
+        results, _ = pipeline("hosts", ({}, {"FREERIDE_HOOK": "0"}), hosts=True)
+        self.check_values(results)
+        self.assertEqual(results[0]["remote"]["held"], 0)
+
+    def test_a_hook_that_fails_in_the_middle(self):
+        results, errors = pipeline("fails", hosts=True)
         self.check_values(results)
         self.assertEqual((results[0]["state"], results[1]["state"]), ("active", "disabled"))
         self.assertIn("switched off: RuntimeError: a test", errors[1])

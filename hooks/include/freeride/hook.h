@@ -131,7 +131,12 @@ enum {
   FREERIDE_HOLD = 1,
   FREERIDE_HOLD_LATER = 2 /* the caller doesn't know yet: not now, and nothing is learned from this iteration */
 };
-enum { FREERIDE_HELD_PLAIN = 0, FREERIDE_HELD_STREAM = 1, FREERIDE_HELD_TWO_PHASE = 2 };
+enum {
+  FREERIDE_HELD_PLAIN = 0,
+  FREERIDE_HELD_STREAM = 1,
+  FREERIDE_HELD_TWO_PHASE = 2,
+  FREERIDE_HELD_MEASURED = 3 /* not held: call freeride_hook_stream_received() where the stream has waited for it */
+};
 
 /* [one] Call right before a batch of sends and receives is posted (before ncclGroupStart). `stream` is the stream on
  * which the data is made and used: a CUstream or cudaStream_t. `destinations` and `sources` are ranks of the job, with
@@ -173,6 +178,80 @@ FREERIDE_HOOK_API int freeride_hook_stream_meet(freeride_hook* hook, void* strea
                                                 int needed_at_once);
 /* [one] freeride_hook_iteration_end(), in stream order. */
 FREERIDE_HOOK_API void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream);
+
+/* ---- ranks on other hosts ----
+ *
+ * A stream never waits for another host. The calling thread alone holds a receive from there back, before it is posted:
+ * at most until shortly before its data exists by what was learned in iterations in which nothing is held, and less
+ * where the sender's hint, one UDP datagram, comes sooner. Without all of the following such receives are posted as
+ * without the hook. */
+
+/* [one] Opens this rank's socket for hints, on `port` of all addresses, or any if 0, with FREERIDE_HOOK_CUDA attached.
+ * Returns its port, for the others to know; 0 if there is none, which is said on stderr. Does not block. */
+FREERIDE_HOOK_API uint32_t freeride_hook_remote_open(freeride_hook* hook, uint32_t port);
+
+typedef struct freeride_remote_peer {
+  uint32_t rank;       /* in the job */
+  uint32_t port;       /* of its hints' socket; 0: it gets none */
+  const char* address; /* a number, IPv4 or IPv6 */
+} freeride_remote_peer;
+/* [one] Which ranks are on other hosts, at most 64; texts are copied. `key`: 16 bytes that all ranks of the job know
+ * and nobody else, NULL for no hints; `epoch`: of the same origin. Only the first call counts, from the present
+ * iteration on. All ranks should have begun to count iterations with the same one. Does not block. */
+FREERIDE_HOOK_API void freeride_hook_remote_join(freeride_hook* hook, const uint8_t* key, uint64_t epoch,
+                                                 const freeride_remote_peer* peers, uint32_t count);
+/* [one] freeride_hook_stream_batch() for a caller that knows how many bytes the batch receives, as which a wait for
+ * another host is recognised again; 0: not known. May return FREERIDE_HELD_MEASURED. A wait for another host blocks for
+ * as long as one for a rank here: until shortly before its learned end. */
+FREERIDE_HOOK_API int freeride_hook_stream_exchange(freeride_hook* hook, void* stream, const uint32_t* destinations,
+                                                    uint32_t destination_count, const uint32_t* sources,
+                                                    uint32_t source_count, int hold, uint64_t receive_bytes);
+/* [one] After `stream` was made to wait for a batch that was FREERIDE_HELD_MEASURED, each time. */
+FREERIDE_HOOK_API void freeride_hook_stream_received(freeride_hook* hook, void* stream);
+
+/* By how much iterations are longer than plain ones, percent, with the 95 % interval. */
+typedef struct freeride_arm_cost {
+  uint64_t periods;  /* of iterations that tell of it */
+  uint32_t measured; /* 0: too few so far, and the rest is 0 */
+  uint32_t reserved0;
+  double increase_pct, ci95_low_pct, ci95_high_pct;
+} freeride_arm_cost;
+typedef struct freeride_remote_report {
+  uint64_t measured;   /* waits, in plain iterations */
+  uint64_t held;       /* waits */
+  uint64_t by_hint;    /* of them, those that a hint ended */
+  uint64_t by_ceiling; /* and those that lasted until the ceiling */
+  uint64_t hints_sent, hints_taken;
+  uint64_t hints_refused;        /* datagrams that are no hint of this job for this rank */
+  uint64_t plain_iterations;     /* learned from */
+  uint64_t holdable_ns;          /* time until the data existed in their remote waits */
+  uint32_t joined;               /* 1 after freeride_hook_remote_join() */
+  uint32_t off;                  /* 1: holds cost too much, and are made no longer */
+  freeride_arm_cost held_cost;   /* held iterations without leases */
+  freeride_arm_cost leased_cost; /* held iterations with leases */
+} freeride_remote_report;
+/* [any] All 0 without freeride_hook_remote_open(). */
+FREERIDE_HOOK_API void freeride_hook_remote_report(freeride_hook* hook, freeride_remote_report* report);
+
+/* One hold, for measurements. Times are CLOCK_MONOTONIC, ns. */
+typedef struct freeride_remote_hold {
+  uint64_t iteration, count; /* count: of the awaited message, among those from that rank */
+  uint32_t wait, peer;
+  int64_t begin_ns;   /* the stream's mark was seen; 0: it was not */
+  int64_t ceiling_ns; /* longest, from then on */
+  int64_t hint_ns;    /* the hint was seen; 0: it was not */
+  int64_t posted_ns;  /* the hold ended */
+} freeride_remote_hold;
+/* [one] For measurements: takes the last holds, at most 1024 are kept, the oldest first; returns how many. */
+FREERIDE_HOOK_API uint32_t freeride_hook_remote_holds(freeride_hook* hook, freeride_remote_hold* holds, uint32_t most);
+/* [one] For measurements, on all ranks in the same iteration: from the next one on all iterations are plain (0), held
+ * without leases (1), held with leases (2), or as planned (-1). */
+FREERIDE_HOOK_API void freeride_hook_remote_arm(freeride_hook* hook, int arm);
+/* [one] For measurements: hints count as if they came so much later, as if so many of a thousand had been lost, as if
+ * all had been forged. With `show`, the own messages for other hosts that the stream has come to are counted at
+ * sent[r][r] of the sent page, r the local rank, for an observer. */
+FREERIDE_HOOK_API void freeride_hook_remote_faults(freeride_hook* hook, int64_t late_ns, uint32_t lose_per_mille,
+                                                   int forge, int show);
 
 /* [any] For measurements: from now on the host waits first only if the wait is `least_ns` or longer. */
 FREERIDE_HOOK_API void freeride_hook_stream_two_phase(freeride_hook* hook, int64_t least_ns);

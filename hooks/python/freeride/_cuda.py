@@ -79,12 +79,13 @@ class Gpu:
 
 
 class _Posted:
-    """A batch that receives: its index in the iteration; where it is posted ahead of its need, the stream for that and the batch's number."""
+    """A batch that receives: its index in the iteration; where it is posted ahead of its need, the stream for that and the batch's number;
+    whether its end is to be told."""
 
-    __slots__ = ("index", "apart", "early")
+    __slots__ = ("index", "apart", "early", "measured")
 
     def __init__(self, index):
-        self.index, self.apart, self.early = index, None, 0
+        self.index, self.apart, self.early, self.measured = index, None, 0, False
 
 
 class StreamMarker(Marker):
@@ -109,6 +110,9 @@ class StreamMarker(Marker):
         self._apart = weakref.WeakKeyDictionary()
         self._paused = False  # for measurements: all ranks, from the same iteration's end on, as if there were no hook
         self._looked_ns = 0  # at the device's free memory
+        self._hosts = None  # of ranks elsewhere, if they are to be held for
+        self._peers = set()  # ranks that messages were exchanged with, until it is known which are elsewhere
+        self._measured = {}  # id of a Work of a batch that is measured -> weak reference to it: ids are used again
 
     def waiting(self):
         """Nothing sent or received so far."""
@@ -152,13 +156,15 @@ class StreamMarker(Marker):
 
     def before_messages(self, messages, in_batch):
         """Returns a _Posted, if they receive."""
+        self._measured = {}
         if self._paused:
             return None
-        destinations, sources, device, of = [], [], None, None
+        destinations, sources, device, of, receive_bytes = [], [], None, None, 0
         for sends, group, peer, tensor in messages:
             if tensor.device.type != self._gpu.KIND or not self._pipelines.receives(group, peer):
                 continue
             (destinations if sends else sources).append(self._ranks(group)[peer])
+            receive_bytes += 0 if sends else tensor.numel() * tensor.element_size()
             device, of = tensor.device, group
         if device is None:
             return None
@@ -168,6 +174,8 @@ class StreamMarker(Marker):
         if self._open is not None:  # posted before, and still not waited for
             self._waited_at_once[self._open[0]] = -1
             self._open = None
+        if self._hosts is not None and not self._hosts.joined:
+            self._peers.update(destinations, sources)
         hold, posted = _library.HOLD_NEVER, None
         if sources:
             posted = _Posted(self._receives)
@@ -181,7 +189,11 @@ class StreamMarker(Marker):
         stream = self._gpu.stream(device.index)
         to, to_count = self._array(tuple(destinations))
         source, source_count = self._array(tuple(sources))
-        self._hook.library.stream_batch(handle, stream, to, to_count, source, source_count, hold)
+        held = self._hook.library.stream_exchange(
+            handle, stream, to, to_count, source, source_count, hold, receive_bytes
+        )
+        if posted is not None:
+            posted.measured = held == _library.HELD_MEASURED
         return posted
 
     def before_collective(self, group, args, kwargs):
@@ -233,6 +245,7 @@ class StreamMarker(Marker):
         works = [work for work in (works if isinstance(works, (list, tuple)) else (works,)) if work is not None]
         ids = {id(work) for work in works}
         self._open = (posted.index, ids, time.monotonic_ns())
+        self._measured = {id(work): weakref.ref(work) for work in works} if posted.measured else {}
         if posted.early:
             for work in works:
                 key = id(work)
@@ -243,7 +256,12 @@ class StreamMarker(Marker):
             self._waited(work)
         if self._early:
             self._wait_for_early(work)
-        return False
+        measured = self._measured.get(id(work))
+        return measured is not None and measured() is work
+
+    def after_wait(self):
+        if not self._paused and self._hook.handle is not None:
+            self._hook.library.stream_received(self._hook.handle, self._gpu.stream(self._device))
 
     def _wait_for_early(self, work):
         """Training's stream is about to wait for what was posted early."""
@@ -276,10 +294,27 @@ class StreamMarker(Marker):
             self._waited_at_once.clear()
         self._receives, self._receives_before = 0, self._receives
         self._hook.library.stream_iteration_end(handle, self._gpu.stream(self._device))
+        self._measured = {}
+        if self._hosts is not None and not self._hosts.joined:
+            self._hosts.iteration_end(self._peers, self._join)
         now_ns = time.monotonic_ns()
         if now_ns - self._looked_ns > _USABLE_EVERY_NS:
             self._looked_ns = now_ns
             self._hook.library.set_usable_bytes(handle, max(self._gpu.usable_bytes(self._device), 1))
+
+    def hold_hosts(self, hosts):
+        """Ranks on other hosts are to be held for, once `hosts` (_hosts.Hosts) knows them."""
+        self._hosts = hosts
+
+    def stop(self):
+        if self._hosts is not None:
+            self._hosts.stop()
+
+    def _join(self, key, epoch, peers):
+        array = (_library.RemotePeer * len(peers))()
+        for at, (rank, address, port) in zip(array, peers):
+            at.rank, at.address, at.port = rank, address.encode(), port
+        self._hook.library.remote_join(self._hook.handle, key, epoch, array, len(peers))
 
     def pause(self, paused):
         """For measurements, on all ranks after the same iteration: whether calls go straight through from now on."""

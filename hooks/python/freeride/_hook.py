@@ -10,10 +10,10 @@ import os
 import sys
 import threading
 
-from . import _cuda, _frameworks
+from . import _cuda, _frameworks, _hosts
 from ._imports import Imports
 from ._job import default_job
-from ._library import CUDA, Config, Library, StreamCounters
+from ._library import CUDA, Config, Library, RemoteHold, RemoteReport, StreamCounters
 from ._marks import HostMarker
 from ._memory import Memory
 from ._pipeline import Pipelines, parse_rule
@@ -291,11 +291,23 @@ class Hook:
             self.handle = self.library.attach(ctypes.byref(config))  # says by itself why, if not
             if cuda_rank is not None and self.handle is not None:
                 self.memory.serve(self.library, self.handle)
+                if _hosts.wanted():
+                    self._hold_hosts(cuda_rank)
+
+    def _hold_hosts(self, rank):
+        """Receives from other hosts are to be held. Without a socket they are as ever."""
+        port = self.library.remote_open(self.handle, number("FREERIDE_HINT_PORT", None, 0))
+        if port:
+            hints = os.environ.get("FREERIDE_HINTS") != "0"
+            store = sys.modules[C10D]._get_default_store()
+            self.marker.hold_hosts(_hosts.Hosts(store, rank, port if hints else 0))
 
     def detach(self):
         try:
             with self._lock:
                 handle, self.handle = self.handle, None
+                if self.marker is not None:
+                    self.marker.stop()
                 self._arguments, self.marker, self._postponed = None, None, False
                 self._torch.put_back()
                 self._imports.forget()
@@ -396,6 +408,32 @@ class Hook:
         if self.handle is not None:
             self.library.stream_counters(self.handle, ctypes.byref(result))
         return {name: getattr(result, name) for name, _ in result._fields_}
+
+    def remote_report(self):
+        """freeride_remote_report, as a dictionary."""
+        result = RemoteReport()
+        if self.handle is not None:
+            self.library.remote_report(self.handle, ctypes.byref(result))
+        found = {name: getattr(result, name) for name, _ in result._fields_}
+        for name in ("held_cost", "leased_cost"):
+            found[name] = {key: getattr(found[name], key) for key, _ in found[name]._fields_ if key != "reserved0"}
+        return found
+
+    def remote_holds(self):
+        """The holds since the last call, at most 1024: freeride_remote_hold's fields, each a list."""
+        array = (RemoteHold * 1024)()
+        count = self.library.remote_holds(self.handle, array, 1024) if self.handle is not None else 0
+        return [[getattr(one, name) for name, _ in RemoteHold._fields_] for one in array[:count]]
+
+    def remote_arm(self, arm):
+        """On all ranks in the same iteration: "plain", "held", "leased" from the next one on, or None: as planned."""
+        if self.handle is not None:
+            self.library.remote_arm(self.handle, -1 if arm is None else ("plain", "held", "leased").index(arm))
+
+    def remote_faults(self, late_ms=0, lose_per_mille=0, forge=False, show=False):
+        """Hints count as if they came later, as if some were lost, as if all were forged. `show`: an observer is to see the own messages."""
+        if self.handle is not None:
+            self.library.remote_faults(self.handle, int(late_ms * 1e6), lose_per_mille, int(forge), int(show))
 
 
 def _place(ranks, rank, size):

@@ -8,6 +8,7 @@ import os
 STARTING, ACTIVE, DISABLED, GONE = 0, 1, 2, 3
 SENT, EXTERNAL_MARKS, CUDA = 1, 2, 4
 HOLD_NEVER, HOLD, HOLD_LATER = 0, 1, 2
+HELD_MEASURED = 3
 REACHED, RELEASED, TIMEOUT, NONE = 0, 1, -1, -2
 
 
@@ -39,6 +40,57 @@ class StreamCounters(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_uint64)
         for name in ("plain", "stream", "two_phase", "broken", "looks", "host_wait_ns", "cpu_ns")
+    ]
+
+
+class RemotePeer(ctypes.Structure):
+    """freeride_remote_peer."""
+
+    _fields_ = [("rank", ctypes.c_uint32), ("port", ctypes.c_uint32), ("address", ctypes.c_char_p)]
+
+
+class ArmCost(ctypes.Structure):
+    """freeride_arm_cost."""
+
+    _fields_ = [("periods", ctypes.c_uint64), ("measured", ctypes.c_uint32), ("reserved0", ctypes.c_uint32)] + [
+        (name, ctypes.c_double) for name in ("increase_pct", "ci95_low_pct", "ci95_high_pct")
+    ]
+
+
+class RemoteReport(ctypes.Structure):
+    """freeride_remote_report."""
+
+    _fields_ = [
+        *[
+            (name, ctypes.c_uint64)
+            for name in (
+                "measured",
+                "held",
+                "by_hint",
+                "by_ceiling",
+                "hints_sent",
+                "hints_taken",
+                "hints_refused",
+                "plain_iterations",
+                "holdable_ns",
+            )
+        ],
+        ("joined", ctypes.c_uint32),
+        ("off", ctypes.c_uint32),
+        ("held_cost", ArmCost),
+        ("leased_cost", ArmCost),
+    ]
+
+
+class RemoteHold(ctypes.Structure):
+    """freeride_remote_hold."""
+
+    _fields_ = [
+        ("iteration", ctypes.c_uint64),
+        ("count", ctypes.c_uint64),
+        ("wait", ctypes.c_uint32),
+        ("peer", ctypes.c_uint32),
+        *[(name, ctypes.c_int64) for name in ("begin_ns", "ceiling_ns", "hint_ns", "posted_ns")],
     ]
 
 
@@ -96,6 +148,27 @@ class Library:
         self.stream_batch = bind(
             slow, "stream_batch", ctypes.c_int, handle, ctypes.c_void_p, array, u32, array, u32, ctypes.c_int
         )
+        self.stream_exchange = bind(
+            slow,
+            "stream_exchange",
+            ctypes.c_int,
+            handle,
+            ctypes.c_void_p,
+            array,
+            u32,
+            array,
+            u32,
+            ctypes.c_int,
+            ctypes.c_uint64,
+        )
+        self.stream_received = bind(slow, "stream_received", None, handle, ctypes.c_void_p)
+        self.remote_open = bind(slow, "remote_open", u32, handle, u32)
+        peers = ctypes.POINTER(RemotePeer)
+        self.remote_join = bind(slow, "remote_join", None, handle, ctypes.c_char_p, ctypes.c_uint64, peers, u32)
+        self.remote_report = bind(fast, "remote_report", None, handle, ctypes.POINTER(RemoteReport))
+        self.remote_holds = bind(fast, "remote_holds", u32, handle, ctypes.POINTER(RemoteHold), u32)
+        self.remote_arm = bind(fast, "remote_arm", None, handle, ctypes.c_int)
+        self.remote_faults = bind(fast, "remote_faults", None, handle, ctypes.c_int64, u32, ctypes.c_int, ctypes.c_int)
         self.stream_post_early = bind(slow, "stream_post_early", ctypes.c_uint64, handle, ctypes.c_void_p, array, u32)
         self.stream_wait = bind(slow, "stream_wait", ctypes.c_int, handle, ctypes.c_void_p, ctypes.c_uint64)
         self.stream_meet = bind(

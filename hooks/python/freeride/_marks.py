@@ -50,6 +50,9 @@ class Marker:
     def iteration_end(self, handle):
         """In the training's thread, with a handle."""
 
+    def stop(self):
+        """It is told of nothing any more."""
+
 
 class HostMarker(Marker):
     """The host marks: the waits of the pipeline's receives, where they are waited for, and of small collectives across stages."""

@@ -1,10 +1,12 @@
 """What measurements and tests need of the hook's inside, under names that stay. No training needs it."""
 
+from . import _cuda
 from ._hook import hook
 from ._library import CUDA, HOLD, SENT, Config, Library
 
 __all__ = [
     "CUDA",
+    "Gpu",
     "HOLD",
     "SENT",
     "Config",
@@ -15,12 +17,28 @@ __all__ = [
     "memory_serve",
     "memory_stop",
     "pause",
+    "play",
+    "remote_arm",
+    "remote_faults",
+    "remote_holds",
+    "remote_report",
     "two_phase",
     "use",
 ]
 
 counters, fail, pause, two_phase = hook.counters, hook.fail, hook.pause, hook.two_phase
+remote_arm, remote_faults, remote_holds = hook.remote_arm, hook.remote_faults, hook.remote_holds
+remote_report = hook.remote_report
 memory_counters, memory_stop = hook.memory.counters, hook.memory.stop
+
+
+Gpu = _cuda.Gpu
+
+
+def play(gpu):
+    """Before attach(): streams mark, and this Gpu is asked about them, whatever device and library the training has."""
+    hook.gpu = gpu
+    _cuda.wanted = lambda c10d: True
 
 
 def use(library, handle):

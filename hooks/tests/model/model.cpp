@@ -23,9 +23,10 @@ struct Operation {
 };
 
 struct State {
-  std::array<uint8_t, kRanks> host{};                      // calls the host has made
-  std::array<uint8_t, kRanks> call{}, step{};              // where the stream is: call, operation within it
-  std::array<uint8_t, kRanks> off{};                       // the call from which on the hook was off, or kNever
+  std::array<uint8_t, kRanks> host{};          // calls the host has made
+  std::array<uint8_t, 2 * kRanks> holding{};   // it is in the next one, holds it back; the second half is padding
+  std::array<uint8_t, kRanks> call{}, step{};  // where the stream is: call, operation within it
+  std::array<uint8_t, kRanks> off{};           // the call from which on the hook was off, or kNever
   std::array<std::array<uint8_t, kRanks>, kRanks> seen{};  // [r][s]: the call from which on r saw s off, or kNever
   std::array<std::array<uint8_t, kRanks>, kRanks> poisoned{};
   std::array<uint8_t, kRanks> killed{}, released{};
@@ -89,6 +90,12 @@ class Search {
       }
       for (size_t i = 0; i < calls.size(); ++i) {
         if (!calls[i].waits) known_batches_[rank].push_back(&known_[rank][i]);
+      }
+    }
+    for (size_t rank = 0; rank < ranks_; ++rank) {
+      const auto& calls = schedule.ranks[rank];
+      for (size_t i = 0; i < calls.size(); ++i) {
+        known_[rank][i].held_by_host = held_by_host(rank, i);
         for (const bool on : {false, true}) {
           for (const bool hooked : {false, true}) {
             known_[rank][i].operations[(on ? 1 : 0) + (hooked ? 2 : 0)] = operations(rank, i, on, hooked);
@@ -119,11 +126,54 @@ class Search {
     std::vector<Operation> sends, receives;
     Operation apart{};  // what it is held apart for
     bool needed_at_once = false, one_source = false, may_hold = true;
+    bool held_by_host = false;                         // while the hook is on
     std::array<std::vector<Operation>, 4> operations;  // by what the host saw: see operations()
   };
 
   void visit(const State& state) {
     if (seen_.insert(state).second) open_.push_back(state);
+  }
+
+  bool is_elsewhere(size_t rank, uint32_t peer) const {
+    return !options_.host_of.empty() && options_.host_of.at(rank) != options_.host_of.at(peer);
+  }
+
+  bool held_by_host(size_t rank, size_t index) const {
+    const Call& call = schedule_.ranks[rank][index];
+    if (call.waits || call.receives.empty()) return false;
+    for (const uint32_t peer : call.receives) {
+      if (!is_elsewhere(rank, peer)) return false;
+    }
+    policy::RemoteBatch batch{call.receives.size(), call.sends.size()};
+    const auto same = [&](uint32_t peer) { return peer == call.receives[0]; };
+    batch.one_rank = std::all_of(call.receives.begin(), call.receives.end(), same) &&
+                     std::all_of(call.sends.begin(), call.sends.end(), same);
+    batch.needed_at_once = known_[rank][index].needed_at_once;
+    batch.mirrored = batch.one_rank && !call.sends.empty() && is_mirrored(rank, index);
+    return options_.holds_elsewhere(batch);
+  }
+
+  // What the hint of the batch's last message says: its batch receives up to the last that this one sends.
+  bool is_mirrored(size_t rank, size_t index) const {
+    const Known& known = known_[rank][index];
+    const auto last = [](const std::vector<Operation>& of, size_t peer) {
+      uint32_t value = 0;
+      for (const Operation& one : of) value = one.peer == peer ? one.value : value;
+      return value;
+    };
+    const uint32_t peer = known.receives.back().peer;
+    for (const Known* theirs : known_batches_[peer]) {
+      if (last(theirs->sends, rank) != known.receives.back().value) continue;
+      return last(theirs->receives, rank) == known.sends.back().value;
+    }
+    return false;
+  }
+
+  // Has a hint come for all that a held batch receives?
+  bool all_hinted(const State& state, size_t rank) const {
+    const auto& awaited = known_[rank][state.host[rank]].receives;
+    return options_.hints &&
+           std::all_of(awaited.begin(), awaited.end(), [&](const Operation& one) { return goes_on(state, rank, one); });
   }
 
   // What the stream has to do for a call, by the hook's plan for what the host could see.
@@ -136,12 +186,20 @@ class Search {
     batch.receives = !known.receives.empty();
     batch.needed_at_once = known.needed_at_once;
     batch.sources_hooked = sources_hooked && known.may_hold;
+    for (const auto& receive : known.receives) {
+      batch.sources_hooked = batch.sources_hooked && !is_elsewhere(rank, receive.peer);
+    }
     batch.posted_early = !known.needed_at_once;
     batch.one_source = known.one_source;
     std::vector<Operation> made;
     if (call.waits) {
       if (options_.plan(batch).holds_apart()) made = known.receives;  // as policy::holds_at_wait()
       made.push_back({Operation::kAwait, 0, call.batch});
+      return made;
+    }
+    if (on && known.held_by_host) {
+      made = known.sends;
+      made.push_back({Operation::kStart});
       return made;
     }
     bool apart = false;
@@ -166,7 +224,11 @@ class Search {
 
   // The stream's next operation; false if it has nothing to do.
   bool next(const State& state, size_t rank, Operation& operation, size_t& left) const {
-    if (state.call[rank] >= state.host[rank]) return false;
+    if (state.call[rank] >= state.host[rank]) {
+      // In the held call only what was put into the stream before the hold.
+      if (state.holding[rank] == 0 || state.call[rank] != state.host[rank] || !options_.hint_first) return false;
+      if (state.step[rank] >= known_[rank][state.call[rank]].sends.size()) return false;
+    }
     const auto& made = operations(state, rank);
     operation = made[state.step[rank]];
     left = made.size() - state.step[rank];
@@ -272,7 +334,7 @@ class Search {
         if (state.seen[rank][other] <= state.call[rank]) state.seen[rank][other] = 0;
         if (state.poisoned[rank][other] != 0) state.counter[rank][other] = 0;
       }
-      if (state.killed[rank] != 0) state.host[rank] = state.step[rank] = state.off[rank] = 0;
+      if (state.killed[rank] != 0) state.host[rank] = state.holding[rank] = state.step[rank] = state.off[rank] = 0;
     }
     return state;
   }
@@ -337,17 +399,29 @@ class Search {
         go(next);
       }
       const bool host_left = state.killed[rank] == 0 && state.host[rank] < schedule_.ranks[rank].size();
-      if (host_left && state.host[rank] < state.call[rank] + options_.lead) {
+      const bool on = state.host[rank] < state.off[rank];
+      if (host_left && state.holding[rank] != 0) {
+        if (options_.ceilings || !on || all_hinted(state, rank)) {
+          next = state;
+          next.holding[rank] = 0;
+          ++next.host[rank];
+          go(next);
+        }
+      } else if (host_left && state.host[rank] < state.call[rank] + options_.lead) {
         next = state;
         for (size_t other = 0; other < ranks_; ++other) {
           if (state.released[other] != 0 && next.seen[rank][other] == kNever) next.seen[rank][other] = state.host[rank];
         }
-        ++next.host[rank];
+        if (on && known_[rank][state.host[rank]].held_by_host) {
+          next.holding[rank] = 1;
+        } else {
+          ++next.host[rank];
+        }
         go(next);
       }
       if (host_left && state.off[rank] == kNever && offs < options_.switch_offs) {
         next = state;
-        next.off[rank] = state.host[rank];
+        next.off[rank] = static_cast<uint8_t>(state.host[rank] + state.holding[rank]);
         release(next, rank);
         visit(settled(next));
       }
@@ -370,6 +444,10 @@ class Search {
            ++batch) {
         if (!held_apart(state, rank, batch) || state.killed[known_batches_[rank][batch]->apart.peer] == 0) continue;
         outcome_.fault += schedule_.name + ": rank " + std::to_string(rank) + " holds a batch apart for ever\n";
+      }
+      if (state.killed[rank] == 0 && state.holding[rank] != 0) {
+        outcome_.fault += schedule_.name + ": the host of rank " + std::to_string(rank) + " holds call " +
+                          std::to_string(state.host[rank]) + " for ever\n";
       }
       if (state.killed[rank] != 0 || !next(state, rank, operation, left)) continue;
       if (killed && (operation.kind != Operation::kHold || state.killed[operation.peer] == 0)) continue;

@@ -12,6 +12,12 @@
 //
 // Besides, a rank may switch its hook off, or be killed, at any moment; then its counters are released, and released
 // again after a write that was still in its stream has overwritten that.
+//
+// Between hosts no counter is seen. A rank's stream sends a hint where it would write one, and a host may hold a batch
+// back before it posts it (policy/remote_wait), until the hint has come or the hold's ceiling is reached. A ceiling may
+// be reached at any moment, so it stands for hints that are early, late, doubled or forged as well: all that a hint can
+// do is to end a hold. Without ceilings a hint alone does: then a deadlock is where ranks would wait for each other's
+// ceilings.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +27,7 @@
 
 #include "freeride/policy/batch_plan.hpp"
 #include "freeride/policy/count_ring.hpp"
+#include "freeride/policy/remote_wait.hpp"
 
 namespace freeride::hooks::model {
 
@@ -45,14 +52,19 @@ using Plan = std::function<policy::BatchPlan(const policy::Batch&)>;
 
 struct Options {
   Plan plan = policy::plan_batch;
-  uint32_t lead = 2;           // calls that a host may be ahead of its stream
-  uint32_t switch_offs = 0;    // ranks that may switch their hook off
-  uint32_t kills = 0;          // ranks that may be killed
-  bool apart_for_all = false;  // a batch is held apart for its last message, not its first: a rule broken
-  bool one_queue = true;       // a rank's batches pass in order; else those of each pair of ranks do
-  bool release_again = true;   // are counters released again after a late write?
-  bool eager = false;          // streams run as far as they can before anything else happens: far fewer
-                               // states; and one order of events where all end alike
+  uint32_t lead = 2;                // calls that a host may be ahead of its stream
+  uint32_t switch_offs = 0;         // ranks that may switch their hook off
+  uint32_t kills = 0;               // ranks that may be killed
+  bool apart_for_all = false;       // a batch is held apart for its last message, not its first: a rule broken
+  bool one_queue = true;            // a rank's batches pass in order; else those of each pair of ranks do
+  bool release_again = true;        // are counters released again after a late write?
+  bool eager = false;               // streams run as far as they can before anything else happens: far fewer
+                                    // states; and one order of events where all end alike
+  std::vector<uint32_t> host_of{};  // of each rank; empty: all are on one
+  std::function<bool(const policy::RemoteBatch&)> holds_elsewhere = policy::host_may_hold;
+  bool ceilings = true;    // holds for another host end at some time by themselves
+  bool hints = true;       // hints come at some time
+  bool hint_first = true;  // a batch's hints are put into its stream before it is held
   uint64_t most_states = 5'000'000;
   policy::CountRing ring{};
   uint64_t counted = 0;  // messages of each pair of ranks before the schedule's

@@ -47,6 +47,7 @@ class LengthLearner {
   /// Of wait `wait`, from 1; zeros for one that is unknown.
   WaitLength length(size_t wait) const;
   size_t waits() const { return count_; }  ///< in an iteration of the present schedule
+  size_t most_waits() const { return most_waits_; }
 
  private:
   struct History {
