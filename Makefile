@@ -32,6 +32,7 @@ export CTEST_OUTPUT_ON_FAILURE := 1
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
+	@demo/try-sandbox.sh
 	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride-web freeride-recorder freeride_hook $(DEMO_PLUGINS)"
 	$(PYTHON) demo/run.py --build build/dev --out build/demo --side-tasks $(SIDE_TASKS) $(DEMO_ARGS)
 

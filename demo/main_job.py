@@ -242,6 +242,8 @@ class Demo:
     def train_alone(self):
         count = min(self.options.compare_iterations, len(self.losses("training")))
         self.progress.say(f"the same training without FreeRide, {count} iterations, to compare losses")
+        if self.page and self.page.poll() is None:
+            self.progress.say("the demo's manager has ended: the live page shows no more")
         self.start_trainer("alone", "off", iterations=count)
         self.system.finish("alone", 4 * self.options.seconds + START_S)
 
@@ -307,6 +309,8 @@ class Demo:
         )
         self.progress.say(f"  {out}/report.json, trace.json (open it in https://ui.perfetto.dev), timeline.png, logs/")
         self.progress.say(f"  the run again, as if it were live: freeride-web --replay {self.recordings}")
+        if self.page and self.page.poll() is None:
+            self.progress.say(f"  the live page, http://{WEB}/, and its manager end with the demo")
         return report
 
     def finish(self):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -280,3 +281,18 @@ def test_identifier_graph(tmp_path):
     assert lines[0].startswith("#") and "self" in names
     for line in lines[1:]:
         assert all(0 <= int(number) < len(names) for number in line.split("\t"))
+
+
+def test_the_sandbox_is_tried_before_anything_is_built(tmp_path):
+    script = pathlib.Path(__file__).resolve().parent / "try-sandbox.sh"
+
+    def tried(path):
+        return subprocess.run([script], env={"PATH": path}, capture_output=True, text=True, timeout=60, check=False)
+
+    assert tried(os.environ["PATH"]).returncode == 0
+    refusing = tmp_path / "bwrap"
+    refusing.write_text("#!/bin/sh\necho 'bwrap: no' >&2\nexit 1\n")
+    refusing.chmod(0o755)
+    done = tried(f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert "the bubblewrap sandbox does not work here: bwrap: no; user namespaces are needed" in done.stderr

@@ -44,6 +44,12 @@ if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || { echo "install-deps.sh: needs root or sudo to install:$missing" >&2; exit 1; }
   sudo="sudo"
 fi
-echo "installing: $missing"
+echo "installing, which takes some minutes: $missing"
+install() { $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" $missing; }
 $sudo apt-get update -qq
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+if [ -t 2 ]; then  # somebody looks on: apt's own progress
+  install >&2
+else  # a log is kept short
+  install -qq >/dev/null
+fi
+echo "installed"

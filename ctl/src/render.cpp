@@ -64,6 +64,8 @@ std::string probed(const bus::JobMeasures& job) {
   return text + (job.probes_unknown == 0 ? "" : "; " + std::to_string(job.probes_unknown) + " could not tell") + "\n";
 }
 
+constexpr double kWidePct = 5.0;  // an interval of the time increase that is wider gets a word of caution
+
 Table jobs_table(const std::vector<bus::JobMeasures>& jobs) {
   Table table({"JOB",
                ">STAGES",
@@ -98,6 +100,9 @@ std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   for (const auto& job : jobs) {
     if (const std::string budget = own_budget(job); !budget.empty())
       out += "job " + printable(shown_job(job.job)) + ": " + budget + "\n";
+    if (job.measured && job.time_increase_ci95_high_pct - job.time_increase_ci95_low_pct > kWidePct)
+      out += "job " + printable(shown_job(job.job)) +
+             ": time increase: so wide an interval says little; it narrows with time\n";
     out += probed(job);
   }
   return out;
@@ -127,8 +132,9 @@ std::string outcome(const bus::TaskState& task) {
 std::string time_increase(const bus::JobMeasures& job) {
   if (!job.measured) {
     // The first takes three held-out blocks, of which there are few.
-    return job.measured_in_ms <= 0 ? "not measured yet"
-                                   : "not measured yet, about " + human_ns(job.measured_in_ms * 1'000'000) + " to go";
+    return job.measured_in_ms <= 0
+               ? "not measured yet"
+               : "not measured yet, about " + human_ns(job.measured_in_ms * 1'000'000) + " until the first measurement";
   }
   return human_signed_pct(job.time_increase_pct) + " (95 %: " + human_signed_pct(job.time_increase_ci95_low_pct) +
          " to " + human_signed_pct(job.time_increase_ci95_high_pct) + ")";

@@ -84,6 +84,21 @@ TEST_CASE("time increase is only shown when it is measured") {
   CHECK(ctl::time_increase(job) == "+0.12 % (95 %: -0.40 % to +0.64 %)");
 }
 
+TEST_CASE("report says that a wide interval of the time increase says little") {
+  bus::ReportReply report;
+  report.jobs.resize(1);
+  auto& job = report.jobs.front();
+  job.measured = true;
+  job.time_increase_ci95_low_pct = -0.4;
+  job.time_increase_ci95_high_pct = 0.64;
+  CHECK_THAT(ctl::render_report(report), !Contains("says little"));
+  job.time_increase_ci95_low_pct = -72.16;
+  job.time_increase_ci95_high_pct = 59.71;
+  CHECK_THAT(ctl::render_report(report), Contains("so wide an interval says little; it narrows with time"));
+  job.measured = false;
+  CHECK_THAT(ctl::render_report(report), !Contains("says little"));
+}
+
 TEST_CASE("a job that is throttled says why") {
   bus::JobMeasures job;
   CHECK(ctl::throttled(job).empty());
@@ -144,9 +159,9 @@ TEST_CASE("how long the first time increase takes is said while it is not there"
   bus::JobMeasures job;
   CHECK(ctl::time_increase(job) == "not measured yet");
   job.measured_in_ms = 90'000;
-  CHECK(ctl::time_increase(job) == "not measured yet, about 90.0 s to go");
+  CHECK(ctl::time_increase(job) == "not measured yet, about 90.0 s until the first measurement");
   job.measured = true;
-  CHECK_THAT(ctl::time_increase(job), !Contains("to go"));
+  CHECK_THAT(ctl::time_increase(job), !Contains("until"));
 }
 
 TEST_CASE("plugins that can be loaded by name: a drop folder's goes before a shipped one") {

@@ -48,6 +48,23 @@ TEST_CASE("top shows shares of the bubbles that were offered") {
   CHECK_THAT(text, Contains("last event 1.00 s ago"));
 }
 
+TEST_CASE("top shows a rank's iteration once one was heard, not that of its attaching") {
+  ctl::TopModel model;
+  bus::TrainingState state;
+  state.job = "gpt";
+  state.device = "cpu-0";
+  state.state = "active";
+  state.iteration = 3;
+  model.apply(event(state));
+  const auto row = [&model] {
+    const auto text = model.picture(11 * kSecond, 0, true);
+    return text.substr(text.find("cpu-0"), text.find('\n', text.find("cpu-0")) - text.find("cpu-0"));
+  };
+  CHECK_THAT(row(), !Contains("3"));
+  model.apply(event(iteration(false, 20)));
+  CHECK_THAT(row(), Contains(" 7 "));
+}
+
 TEST_CASE("top takes steps a second from progress, and leaves profile runs out") {
   ctl::TopModel model;
   bus::TaskState task;

@@ -44,14 +44,6 @@ Result<int> tell(Session& session, const WhyArguments& arguments, int64_t at_ns,
   return kExitOk;
 }
 
-std::string now_line(const bus::TaskState& task) {
-  std::string text = task.task + ": " + task.state;
-  if (!task.worker.empty()) text += " on " + task.worker;
-  text += "; " + (task.reason.empty() ? std::string("nothing is in its way") : task.reason);
-  if (!task.verdict.kind.empty()) text += "; verdict " + task.verdict.kind + ": " + task.verdict.reason;
-  return printable(text) + "\n";
-}
-
 // The tasks whose story this is: the one that is asked for, or all on the rank's device.
 Result<std::vector<bus::TaskState>> tasks_of(Session& session, const Subject& subject) {
   std::vector<bus::TaskState> found;
@@ -102,6 +94,16 @@ Result<int> tell_now(Session& session, const WhyArguments& arguments, int64_t no
 }
 
 }  // namespace
+
+std::string now_line(const bus::TaskState& task) {
+  const bool ended = !task.verdict.kind.empty();
+  std::string text = task.task + ": " + task.state;
+  if (!task.worker.empty()) text += " on " + task.worker;
+  if (!task.reason.empty()) text += "; " + task.reason;
+  if (task.reason.empty() && !ended) text += "; nothing is in its way";
+  if (ended) text += "; verdict " + task.verdict.kind + ": " + task.verdict.reason;
+  return printable(text) + "\n";
+}
 
 Result<int> run_why(Session& session, const WhyArguments& arguments) {
   const int64_t now = clock_ns(CLOCK_REALTIME);

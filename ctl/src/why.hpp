@@ -14,6 +14,9 @@ struct WhyArguments {
   std::string recording;  ///< a file or a folder; empty: where freeride-recorder writes
 };
 
+/// A line that says what a task's state is and why; of one that has ended, its verdict.
+std::string now_line(const bus::TaskState& task);
+
 /// With `at` or `since` no manager is asked. Errors: kNotFound (no such task or rank, no recording of then).
 Result<int> run_why(Session& session, const WhyArguments& arguments);
 

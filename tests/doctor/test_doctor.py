@@ -126,6 +126,31 @@ def test_a_part_of_proc_is_covered_as_in_a_container(folders):
     )
 
 
+def test_the_root_is_no_mount_point_as_in_a_plain_chroot(folders, tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    top = sorted(path.name for path in pathlib.Path("/").iterdir() if path.is_dir() and not path.is_symlink())
+    links = [path for path in pathlib.Path("/").iterdir() if path.is_symlink()]
+    for name in top:
+        (root / name).mkdir()
+    for link in links:
+        (root / link.name).symlink_to(os.readlink(link))
+    binds = " && ".join(f"mount --rbind '/{name}' '{root}/{name}'" for name in top)
+    plain_chroot = f"mount --make-rprivate / && {binds} && exec chroot '{root}' \"$@\""
+    line = doctor(folders, before=[*PRIVATE, plain_chroot])["user namespaces"]
+    assert line["health"] == "missing" and "/ must be a mount point (not a plain chroot)" in line["advice"], line
+    worker = subprocess.run(
+        [*PRIVATE, plain_chroot, "sh", BUILD / "bin/freeride-worker", "--device", "cpu-0"],
+        env={**os.environ, **folders},
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_S,
+        check=False,
+    )
+    said = "does not work here: the task could not make its mounts private: Invalid argument; / must be a mount point"
+    assert worker.returncode != 0 and said in worker.stderr + worker.stdout, worker
+
+
 def test_no_bubblewrap(folders):
     answer = doctor(folders, path="/nonexistent")
     assert answer.code == 1

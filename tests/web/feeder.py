@@ -9,10 +9,11 @@ import zmq
 
 class Feeder:
     """`ranks` of one job, a device and a worker each, `rate` bubbles a second in all, two iterations a second and a side
-    task for every fourth rank. On a thread of its own from `with` on."""
+    task for every fourth rank. On a thread of its own from `with` on; where it `leaves`, the ranks are gone at its end."""
 
-    def __init__(self, run_dir, ranks=64, rate=6400, job="synthetic"):
+    def __init__(self, run_dir, ranks=64, rate=6400, job="synthetic", leaves=False):
         self.ranks, self.rate, self.job = ranks, rate, job
+        self.leaves = leaves
         self.sent = 0
         self._endpoint = f"ipc://{run_dir}/publish.sock"
         self._stop = threading.Event()
@@ -35,7 +36,7 @@ class Feeder:
     def _place(self, rank):
         return {"job": self.job, "device": f"GPU-{rank:04}", "rank": rank, "stage": rank % 16, "replica": rank // 16}
 
-    def _states(self, socket):
+    def _states(self, socket, training="active"):
         for rank in range(self.ranks):
             place, worker = self._place(rank), f"host{rank // 8}:GPU-{rank:04}"
             self._say(
@@ -57,7 +58,7 @@ class Feeder:
             self._say(
                 socket,
                 f"training.state/{self.job}/{rank}",
-                {**place, "worker": worker, "framework": "synthetic", "state": "active", "stages": 16},
+                {**place, "worker": worker, "framework": "synthetic", "state": training, "stages": 16},
             )
             if rank % 4 == 0:
                 self._say(
@@ -99,6 +100,8 @@ class Feeder:
                 self._iteration(socket, iterations % self.ranks, iterations // self.ranks)
                 iterations += 1
             self.sent = bubbles
+        if self.leaves:
+            self._states(socket, "gone")
         socket.close(1000)
 
     def _bubble(self, socket, rank, turn):

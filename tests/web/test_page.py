@@ -282,6 +282,27 @@ def test_a_recording_is_shown_as_if_live_without_a_manager(driver):
         assert "--replay" in refused("--replay-speed", "2")
 
 
+def test_lanes_of_ranks_that_are_gone_end_with_their_last_event(driver):
+    import feeder
+
+    edge = COLOURS.replace("getImageData(0, 0, c.width,", "getImageData(c.width - 20, 0, 20,")
+    assert edge != COLOURS
+    with System() as system:
+        system.start_manager()
+        browser.show(driver, 1280, 900)
+        driver.get(browser.start_web(system, name="leaving"))
+        for _ in range(3):
+            driver.find_element("id", "wider").click()  # a minute: what they did stays in sight
+        with feeder.Feeder(system.run_dir, ranks=2, rate=100, leaves=True):
+            browser.wait_page(driver, f"(() => {{ {edge} }})() > 1", "what training does is drawn at the right")
+        browser.wait_page(
+            driver, "document.getElementById('labels').textContent.includes('gone')", "the ranks are gone"
+        )
+        browser.wait_page(driver, f"(() => {{ {edge} }})() === 1", "nothing is drawn of them any more")
+        assert driver.execute_script(COLOURS) > 4, "what they did is still there"
+        assert browser.complaints(driver) == []
+
+
 def test_bad_input_is_one_line(tmp_path):
     program = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"]) / "bin/freeride-web"
     (tmp_path / "token").write_text("0123456789abcdef\n")

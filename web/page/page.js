@@ -61,6 +61,32 @@ class Lane {
     this.iterationBegin = new Float64Array(KEPT_ITERATIONS);
     this.iterationCount = 0;
     this.dirtyFrom = Infinity;
+    // Before its first event, and in its gaps, nothing is known of a rank; else it computes where it does not wait.
+    this.firstUs = Infinity;
+    this.lastUs = -Infinity;
+    this.gone = this.ended = false;
+    this.gaps = [];
+  }
+  hears(begin, end) {
+    if (this.ended) {
+      this.dirtyFrom = Math.min(this.dirtyFrom, this.lastUs);
+      if (begin > this.lastUs) this.gaps = this.gaps.concat([[this.lastUs, begin]]).slice(-100);
+      this.ended = this.gone;
+    }
+    this.firstUs = Math.min(this.firstUs, begin);
+    this.dirtyFrom = Math.min(this.dirtyFrom, begin);
+    this.lastUs = Math.max(this.lastUs, end);
+  }
+  // Whether its rank is gone, or nothing of it can be heard: it ends with its last event, until there is another one.
+  setGone(gone) {
+    if (gone && !this.ended) {
+      this.ended = true;
+      this.dirtyFrom = Math.min(this.dirtyFrom, this.lastUs);
+    }
+    this.gone = gone;
+  }
+  knows(us) {
+    return us >= this.firstUs && !(this.ended && us > this.lastUs) && !this.gaps.some(([from, to]) => us > from && us < to);
   }
   addBubble(list, at, base) {
     const i = this.count++ % KEPT;
@@ -68,12 +94,12 @@ class Lane {
     for (let k = 0; k < 4; k++) this.values[k][i] = list[at + 2 + k];
     this.flags[i] = list[at + 6];
     this.task[i] = list[at + 7];
-    this.dirtyFrom = Math.min(this.dirtyFrom, this.begin[i]);
+    this.hears(this.begin[i], this.begin[i] + list[at + 2] + list[at + 5]);
   }
   addIteration(list, at, base) {
     const begin = base + list[at + 1];
     this.iterationBegin[this.iterationCount++ % KEPT_ITERATIONS] = begin;
-    this.dirtyFrom = Math.min(this.dirtyFrom, begin);
+    this.hears(begin, begin + list[at + 2]);
   }
 }
 
@@ -161,8 +187,11 @@ const viewEnd = () => (pausedAt === null ? serverNow() - delayUs() : pausedAt);
 function drawLane(lane, y, h, from, to, perUs, leftUs) {
   const xOf = (us) => (us - leftUs) * perUs;
   const x0 = Math.max(0, Math.floor(xOf(from))), x1 = xOf(to);
-  context.fillStyle = colours.compute;
+  context.fillStyle = colours.panel;
   context.fillRect(x0, y, x1 - x0, h);
+  const known0 = Math.max(x0, xOf(lane.firstUs)), known1 = lane.ended ? Math.min(x1, xOf(lane.lastUs)) : x1;
+  context.fillStyle = colours.compute;
+  if (known1 > known0) context.fillRect(known0, y, known1 - known0, h);
   const fromUs = leftUs + x0 / perUs;
   const box = (begin, length, top, height, colour) => {
     const left = Math.max(x0, xOf(begin)), right = Math.min(x1, xOf(begin + length));
@@ -170,6 +199,7 @@ function drawLane(lane, y, h, from, to, perUs, leftUs) {
     context.fillStyle = colour;
     context.fillRect(left, top, right - left, height);
   };
+  for (const [begin, end] of lane.gaps) if (end > fromUs && begin < to) box(begin, end - begin, y, h, colours.panel);
   const [lengths, sideBegins, sideLengths, overruns] = lane.values;
   const oldest = Math.max(0, lane.count - KEPT);
   for (let n = lane.count - 1; n >= oldest; n--) {
@@ -192,7 +222,9 @@ function drawLane(lane, y, h, from, to, perUs, leftUs) {
   }
 }
 
+const attached = (rank) => rank.state === "active" || rank.state === "";
 function drawLanes() {
+  const manager = known.manager.get("manager") || {}, deaf = !connected || (manager.up === false && !manager.replay);
   const perUs = canvas.width / spanUs(), h = Math.round(laneHeight * scale), gap = laneHeight > 14 ? 2 * scale : 1;
   const end = Math.floor(viewEnd() * perUs) / perUs, left = end - spanUs(); // whole pixels, so that lanes only shift
   const shift = Math.round((end - drawnTo) * perUs);
@@ -206,6 +238,7 @@ function drawLanes() {
   }
   order.forEach((rank, row) => {
     const lane = lanes.get(rank.id);
+    lane.setGone(deaf || !attached(rank));
     // What arrives late is drawn over what was there.
     const from = Math.max(left, Math.min(drawnTo, lane.dirtyFrom));
     if (from < end) drawLane(lane, row * h, h - gap, from, end, perUs, left);
@@ -223,7 +256,7 @@ function drawTiles() {
   context.fillRect(0, 0, canvas.width, canvas.height);
   order.forEach((rank, at) => {
     const x = (at % columns) * size, y = Math.floor(at / columns) * size;
-    context.fillStyle = rank.state === "active" || rank.state === "" ? colours.compute : colours.bad;
+    context.fillStyle = attached(rank) ? colours.compute : colours.bad;
     context.fillRect(x, y, size - scale, size - scale);
     const share = Math.min(1, (rank.harvested_pct || 0) / 100);
     context.fillStyle = colours.side;
@@ -357,7 +390,7 @@ function fillLabels() {
     }
     put(line.children[0], (jobs ? rank.job + " " : "") + (replicas ? `r${rank.replica} ` : "") + `stage ${rank.stage}`);
     const share = rank.harvested_pct === null ? "held out" : `${rank.harvested_pct.toFixed(0)} % harvested`;
-    put(line.children[1], rank.state === "active" || rank.state === "" ? share : rank.state);
+    put(line.children[1], attached(rank) ? share : rank.state);
     line.title = `${rank.job} rank ${rank.rank} on ${rank.device}: ${rank.bubble_pct.toFixed(1)} % bubbles, iteration ${rank.iteration}`;
   });
 }
@@ -541,7 +574,7 @@ function tell(x, y) {
     const what = (lane.flags[i] & 2) !== 0 ? "held out" : sideLengths[i] > 0 ? `${taskNames.get(lane.task[i]) || "side task"} for ${duration(sideLengths[i])}` : (lane.flags[i] & 1) !== 0 ? "leased, no step" : "no lease";
     return put(hover, `stage ${rank.stage}: bubble of ${duration(lengths[i])}, ${what}${overruns[i] > 0 ? `, overrun ${duration(overruns[i])}` : ""}`);
   }
-  put(hover, `stage ${rank.stage}: compute`);
+  put(hover, `stage ${rank.stage}: ${lane.knows(at) ? "compute" : attached(rank) ? "nothing was heard" : rank.state}`);
 }
 
 // ---- the stream

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -65,6 +66,12 @@ int enter_user_namespace(int more) {
   return 0;
 }
 
+bool is_mount_point(const char* path) {
+  struct statx info {};
+  return statx(AT_FDCWD, path, 0, 0, &info) != 0 || (info.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) == 0 ||
+         (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
 void look_at_user_namespaces(Findings& findings, bool& work) {
   Finding f{kArea, "user namespaces", Health::kOk, "an unprivileged user can make them", ""};
   const int error = try_in_child([] {
@@ -88,6 +95,9 @@ void look_at_user_namespaces(Findings& findings, bool& work) {
       f.found += " (kernel.apparmor_restrict_unprivileged_userns is 1)";
       f.advice =
           "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with 'userns,' for bwrap";
+    } else if (!is_mount_point("/")) {
+      f.advice =
+          "/ must be a mount point (not a plain chroot): enter it with pivot_root, systemd-nspawn or a container";
     } else {
       f.advice =
           "in a container: --security-opt seccomp=containers/worker-container.seccomp.json (AppArmor: "

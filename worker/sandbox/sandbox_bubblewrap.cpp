@@ -534,6 +534,10 @@ std::string advice(const std::string& text) {
     return "this container hides parts of /proc: start it with --security-opt systempaths=unconfined, or mount the "
            "host's /proc anywhere in it (docs/kubernetes.md)";
   }
+  // bubblewrap's words and ours for the same: the kernel changes what a mount passes on only at a mount point.
+  if (says("Invalid argument") && (says("make its mounts private") || says("Failed to make / slave"))) {
+    return "/ must be a mount point (not a plain chroot): enter it with pivot_root, systemd-nspawn or a container";
+  }
   if (says("namespace") || says("uid map") || says("Operation not permitted") || says("No space left")) {
     return "user namespaces are needed: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000, "
            "kernel.apparmor_restrict_unprivileged_userns=0; in Docker --security-opt seccomp=unconfined";
@@ -570,6 +574,7 @@ Status Bubblewrap::check() {
   if (!in_time)
     return failed("a trial did not end within " + std::to_string(kTrialMs / 1000) + " s",
                   "look at the load of this host");
+  if (const std::string level = "error "; said.rfind(level, 0) == 0) said.erase(0, level.size());  // a log line's
   if (info.si_code != CLD_EXITED || info.si_status != 0) {
     if (said.empty()) said = "a trial ended with status " + std::to_string(info.si_status);
     return failed(said, advice(said));

@@ -264,7 +264,7 @@ void say(int fd, const char* text) {
 void complain(int fd, const Failed& failed, int error) {
   say(fd, "error the task could not ");
   say(fd, failed.what);
-  say(fd, " ");
+  if (*failed.which != '\0') say(fd, " ");
   say(fd, failed.which);
   say(fd, ": ");
   const char* why = strerrordesc_np(error);  // without locale, so without a lock
