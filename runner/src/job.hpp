@@ -27,8 +27,8 @@ struct Job {
   int state_out_fd = -1;  ///< pipe for what a save lease asks for, or for a profile's record; -1: for neither
   Confinement confinement;
 
-  bool gated = false;  ///< on a GPU, by the shim of libcuda: what it submits is done when its lease ends, wherever it is
-                       ///< stopped. Its lease page is a file, which the shim opens by its name
+  bool gated = false;  ///< on a GPU, by the shim of libcuda: what it submits is done when its lease ends, wherever it
+                       ///< is stopped. Its lease page is a file, which the shim opens by its name
 
   bool by_cpu_clock() const { return device.rfind("cpu-", 0) == 0; }
 };
