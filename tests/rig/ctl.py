@@ -29,7 +29,8 @@ class Ctl:
     def ask(self, *words, timeout=5):
         """`timeout`: how long the program waits for a manager, s."""
         words = [str(word) for word in words]
-        end = words.index("--") if "--" in words else len(words)  # what follows is a program's
+        # What follows in a submission is the program's; elsewhere it may be freeride-ctl itself, behind another program.
+        end = words.index("--") if words[:1] == ["submit"] and "--" in words else len(words)
         try:
             done = subprocess.run(
                 [self.program, *words[:end], "--format", "json", "--timeout", str(timeout), *words[end:]],
