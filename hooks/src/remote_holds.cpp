@@ -135,7 +135,7 @@ Status RemoteHolds::message(CudaStream stream, uint32_t to, uint64_t count, uint
   const CudaEvent event = side_events_[next_outgoing_];
   next_outgoing_ = (next_outgoing_ + 1) % kOutgoing;
   // A host function in training's own stream would hold that up until it has returned.
-  for (auto done : {cuda_.record(event, stream), cuda_.wait_event(side_, event)}) {
+  for (const auto& done : {cuda_.record(event, stream), cuda_.wait_event(side_, event)}) {
     if (!done.ok()) return done.error();
   }
   out.busy.store(true, std::memory_order_release);

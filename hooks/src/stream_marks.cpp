@@ -14,7 +14,6 @@
 namespace freeride::hooks {
 
 using pages::load_acquire;
-using pages::load_relaxed;
 
 namespace {
 

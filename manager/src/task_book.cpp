@@ -295,7 +295,7 @@ void TaskBook::Together::drop() {
 
 Status TaskBook::Together::end() {
   if (!std::exchange(batch_, false)) return {};
-  const auto saved = book_.store_.end_batch();
+  auto saved = book_.store_.end_batch();
   for (const int64_t id : std::exchange(book_.together_, {})) {
     if (Task* task = saved ? nullptr : book_.by_id(id)) task->unsaved = true;
   }

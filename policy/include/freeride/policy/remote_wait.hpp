@@ -88,7 +88,7 @@ class RemoteWaits {
     uint32_t peer = 0;
     bool sends = false;
     uint64_t bytes = 0;
-    auto operator<=>(const Kind&) const = default;
+    auto operator<=>(const Kind&) const = default;  // NOLINT(modernize-use-nullptr): of the tool, not of this
   };
   int64_t shortest_ns(const RemoteSample& wait) const;
 
