@@ -121,4 +121,10 @@ void doubt_stop(Verdict& said) {
   said.message = "ended as one that was told to stop, which nobody had ordered: " + said.message;
 }
 
+void excuse_end(Verdict& said) {
+  said.kind = VerdictKind::kStopped;
+  said.cause = Cause::kOrder;
+  said.message = "by force: " + said.message;
+}
+
 }  // namespace freeride::policy

@@ -64,6 +64,14 @@ TEST_CASE("a cause that is found out after the end comes before all that was see
   CHECK(seen.evidence == std::vector<std::string>{"crashed: killed by signal 9", "overran: late"});
 }
 
+TEST_CASE("what was killed while it ended was stopped, and its message keeps what for", "[verdict]") {
+  Verdict verdict{VerdictKind::kOverran, Cause::kLeaseEnd, "executed 123 ms past the end of lease 7"};
+  verdict.limit = "grace 100 ms";
+  excuse_end(verdict);
+  CHECK(text_of(verdict) == "stopped: by force: executed 123 ms past the end of lease 7 (limit: grace 100 ms)");
+  CHECK_FALSE(is_plugins_fault(verdict.kind));
+}
+
 TEST_CASE("evidence is bounded", "[verdict]") {
   Verdict verdict;
   for (int i = 0; i < 100; ++i) {

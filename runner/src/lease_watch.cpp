@@ -119,15 +119,12 @@ std::optional<Verdict> LeaseWatch::check_stop_of_itself(const Look& look, int64_
 }
 
 // What comes before the first step cannot be broken off, and may take longer than anybody waits for a stop: whoever was
-// to stop meanwhile has been stopped, if by force.
+// to stop meanwhile has been stopped, if by force. So has a program that was told to end.
 Verdict LeaseWatch::verdict_of(const Look& look, Verdict verdict) const {
   const bool starts = look.transition == FREERIDE_IN_LOAD || look.transition == FREERIDE_IN_CREATE ||
                       look.transition == FREERIDE_IN_INIT || look.transition == FREERIDE_IN_RESTORE;
-  if (ordered_ && starts && !had_steps_) {
-    verdict.kind = VerdictKind::kStopped;
-    verdict.cause = Cause::kOrder;
-    verdict.message = "stopped by force in " + verdict.transition + ": " + verdict.message;
-  }
+  const bool ends = look.readable && look.lease.order == FREERIDE_ORDER_END;
+  if (ends || (ordered_ && starts && !had_steps_)) policy::excuse_end(verdict);
   return verdict;
 }
 

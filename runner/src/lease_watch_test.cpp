@@ -303,7 +303,7 @@ TEST_CASE("lease watch: a task that was to stop while it was initialised has bee
     const auto decision = world.after(101);
     REQUIRE(decision.kill);
     CHECK(decision.kill->kind == VerdictKind::kStopped);
-    CHECK(decision.kill->message == "stopped by force in InitSideTask: executed 101 ms past the end of lease 1");
+    CHECK(decision.kill->message == "by force: executed 101 ms past the end of lease 1");
   }
   SECTION("but not for its lease's end alone") {
     CHECK_FALSE(world.after(1).kill);
@@ -311,6 +311,23 @@ TEST_CASE("lease watch: a task that was to stop while it was initialised has bee
     REQUIRE(decision.kill);
     CHECK(decision.kill->kind == VerdictKind::kOverran);
   }
+}
+
+TEST_CASE("lease watch: a program that was told to end has been stopped, whatever it executed in its exit") {
+  World world;
+  world.open(50, FREERIDE_LEASE_SAVE);
+  world.look.lease.order = FREERIDE_ORDER_END;
+  world.look.transition = FREERIDE_IN_SAVE;
+  CHECK_FALSE(world.after(1).kill);
+  world.close();
+  world.look.lease.grace_ns = 100 * kMs;
+  world.look.lease.hang_ns = 5000 * kMs;
+  CHECK_FALSE(world.after(1, 1).kill);
+  const auto decision = world.after(200, 150);
+  REQUIRE(decision.kill);
+  CHECK(decision.kill->kind == VerdictKind::kStopped);
+  CHECK(decision.kill->cause == Cause::kOrder);
+  CHECK(decision.kill->message.find("by force") != std::string::npos);
 }
 
 TEST_CASE("lease watch: what the answer page claims never gives more time") {

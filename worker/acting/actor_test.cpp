@@ -814,6 +814,27 @@ TEST_CASE("a program is judged by what its supervisor says that it has executed 
   CHECK(task.source()->killed_verdict.kind == policy::VerdictKind::kOverran);
 }
 
+TEST_CASE("a program that executes on while it is to end has been stopped, if by force", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add(true, true);
+  rig.step();
+  rig.actor.set_order(task.source()->id, FREERIDE_ORDER_END, rig.now());
+  rig.actor.ask_to_save(task.source()->id, true);
+  rig.step();
+  REQUIRE(task.lease().kind == FREERIDE_LEASE_SAVE);
+  // In its exit the kernel frees what it has, and no signal holds it: past the lease's end, for longer than its grace.
+  const auto deadline_ns = static_cast<int64_t>(task.lease().deadline_ns);
+  rig.clock.tick(deadline_ns - rig.now() + kMs);
+  rig.step();
+  task.answer().last_paused_cpu_ns = 1000 * kMs;
+  rig.clock.tick(2000 * kMs);
+  rig.step();
+  REQUIRE(task.killed());
+  CHECK(task.source()->killed_verdict.kind == policy::VerdictKind::kStopped);
+  CHECK(task.source()->killed_verdict.cause == policy::Cause::kOrder);
+  CHECK(task.source()->killed_verdict.message.starts_with("by force: executed "));
+}
+
 TEST_CASE("a program that is to end has a save lease, and no other", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add(true, true);

@@ -175,6 +175,8 @@ bool KillWatch::judge_stops(int64_t now_ns) {
 void KillWatch::kill(policy::Cause cause, std::string message, std::string limit) {
   policy::Verdict verdict{policy::VerdictKind::kOverran, cause, std::move(message)};
   verdict.limit = std::move(limit);
+  verdict.transition = pages::transition_name(answers_.transition);
+  if (lease_.order() == FREERIDE_ORDER_END) policy::excuse_end(verdict);
   kill(std::move(verdict));
 }
 
