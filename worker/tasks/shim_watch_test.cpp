@@ -15,7 +15,7 @@ using namespace freeride::worker;
 namespace {
 
 struct Page {
-  testing::TempFolder folder;
+  worker::testing::TempFolder folder;
   std::string path = (folder.path() / "task.shim").string();
   freeride_shim_page page{};
 
