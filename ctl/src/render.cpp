@@ -275,6 +275,21 @@ std::string as_typed(const std::vector<std::string>& words) {
 }
 }  // namespace
 
+std::string render_shim(const bus::ShimCounters& shim) {
+  std::string out = line("GPU work", human_count(shim.submissions) + " submissions, " + human_count(shim.waits) +
+                                         " waited for a lease, " + human_ns(shim.waited_ns) + " in sum");
+  if (shim.late > 0) {
+    out += line("  late", "after " + human_count(shim.late) + " leases, " + human_ns(shim.late_most_ns) + " at most");
+  }
+  if (shim.refused > 0) out += line("  refused", human_count(shim.refused) + ": its lease page could not be read");
+  std::string loose;
+  const auto add = [&](const std::string& what) { loose += (loose.empty() ? "" : ", ") + what; };
+  for (const auto& [name, calls] : shim.unknown) add(name + " (" + human_count(calls) + ")");
+  if (shim.export_tables > 0) add("tables of functions (" + human_count(shim.export_tables) + ")");
+  if (shim.host_functions > 0) add("host functions (" + human_count(shim.host_functions) + ")");
+  return loose.empty() ? out : out + line("  not held", loose);
+}
+
 std::string render_task(const bus::TaskInfo& info) {
   const auto& task = info.state;
   const auto& counters = task.counters;
@@ -308,6 +323,7 @@ std::string render_task(const bus::TaskInfo& info) {
   out += line("harvested", human_ns(counters.harvested_ns) + " in " + human_count(counters.leases) + " leases, " +
                                human_count(counters.skipped) + " unused");
   out += line("overrun", human_ns(counters.overrun_ns) + " in all");
+  for (const bus::ShimCounters& shim : info.shim) out += render_shim(shim);
   if (info.restarts != 0) out += line("restarts", std::to_string(info.restarts));
   for (const auto& [name, value] : counters.metrics) {
     if (name.rfind("batch.", 0) == 0) continue;  // between a batch's member and the manager: freeride-ctl batch ls

@@ -24,6 +24,8 @@ bool is_wanted(const bus::TaskInfo& task, const TasksWanted& wanted);
 /// Live ones first; the note says how many ended ones are not shown.
 Listing list_tasks(const std::vector<bus::TaskInfo>& tasks, const TasksWanted& wanted);
 std::string render_task(const bus::TaskInfo& info);
+/// What a program's GPU work has met, as lines of render_task: the third names what passes without a lease.
+std::string render_shim(const bus::ShimCounters& shim);
 /// What load, stop, pause and resume answer: one line.
 std::string render_task_line(const bus::TaskState& task);
 /// What became of a replacement that is done: one line.

@@ -54,6 +54,26 @@ TEST_CASE("why a task makes no step is the manager's sentence alone, in every vi
   CHECK(json["reason"] == info.state.reason);
 }
 
+TEST_CASE("what a program's GPU work has met, and what passes without a lease, is in the view of the task") {
+  auto info = sample_task();
+  CHECK_THAT(ctl::render_task(info), !Contains("GPU work"));
+  bus::ShimCounters shim;
+  shim.processes = 1;
+  shim.submissions = 12'000;
+  shim.waits = 30;
+  shim.waited_ns = 1'500'000'000;
+  info.shim = {shim};
+  CHECK_THAT(ctl::render_task(info), Contains("GPU work            12 000 submissions, 30 waited for a lease, 1.50 s"));
+  CHECK_THAT(ctl::render_task(info), !Contains("not held") && !Contains("late") && !Contains("refused"));
+  shim.unknown = {{"cuStrange\x1b", 3}};
+  shim.export_tables = 2;
+  shim.late = 4;
+  shim.late_most_ns = 300'000;
+  info.shim = {shim};
+  CHECK_THAT(ctl::render_task(info), Contains("  not held          cuStrange? (3), tables of functions (2)\n"));
+  CHECK_THAT(ctl::render_task(info), Contains("  late              after 4 leases, 300"));
+}
+
 TEST_CASE("a verdict's cause and evidence are in the view of the task and in JSON") {
   auto info = sample_task();
   CHECK_THAT(ctl::render_task(info), !Contains("cause") && !Contains("exit code") && !Contains("then"));

@@ -9,6 +9,7 @@
 #include "json.hpp"
 #include "moment.hpp"
 #include "recording.hpp"
+#include "render.hpp"
 #include "story.hpp"
 
 namespace freeride::ctl {
@@ -45,12 +46,12 @@ Result<int> tell(Session& session, const WhyArguments& arguments, int64_t at_ns,
 }
 
 // The tasks whose story this is: the one that is asked for, or all on the rank's device.
-Result<std::vector<bus::TaskState>> tasks_of(Session& session, const Subject& subject) {
-  std::vector<bus::TaskState> found;
+Result<std::vector<bus::TaskInfo>> tasks_of(Session& session, const Subject& subject) {
+  std::vector<bus::TaskInfo> found;
   if (subject.is_task()) {
     auto reply = session.ask<bus::TaskReply>(bus::ShowTask{subject.name});
     if (!reply) return reply.error();
-    found.push_back(reply->task.state);
+    found.push_back(reply->task);
     return found;
   }
   auto workers = session.ask<bus::WorkersReply>(bus::ListWorkers{});
@@ -67,7 +68,7 @@ Result<std::vector<bus::TaskState>> tasks_of(Session& session, const Subject& su
   auto tasks = session.ask<bus::TasksReply>(bus::ListTasks{});
   if (!tasks) return tasks.error();
   for (const auto& task : tasks->tasks) {
-    if (task.state.worker == at->state.worker && task.state.state != "STOPPED") found.push_back(task.state);
+    if (task.state.worker == at->state.worker && task.state.state != "STOPPED") found.push_back(task);
   }
   return found;
 }
@@ -82,12 +83,18 @@ Result<int> tell_now(Session& session, const WhyArguments& arguments, int64_t no
   const bool has_story = lately && lately->known && (lately->bubbles > 0 || !lately->changes.empty());
   if (session.json()) {
     nlohmann::json json = {{"subject", subject.name}, {"tasks", nlohmann::json::array()}};
-    for (const auto& task : *tasks) json["tasks"].push_back(to_json(task));
+    for (const auto& task : *tasks) {
+      json["tasks"].push_back(to_json(task.state));
+      for (const auto& shim : task.shim) json["tasks"].back()["shim"] = to_json(shim);
+    }
     if (has_story) json["lately"] = story_json(*lately, false);
     session.out() << dump(json) << "\n";
     return kExitOk;
   }
-  for (const auto& task : *tasks) session.out() << now_line(task);
+  for (const auto& task : *tasks) {
+    session.out() << now_line(task.state);
+    for (const auto& shim : task.shim) session.out() << render_shim(shim);
+  }
   if (tasks->empty()) session.out() << printable(subject.name) << ": no side task is on its device\n";
   if (has_story) session.out() << render_story(*lately, false);
   return kExitOk;

@@ -572,6 +572,23 @@ TEST_CASE("a task on a worker shows the worker's reason in the manager's words, 
   CHECK(house.task("a").state.why == "step_too_long");
   CHECK(contains(house.reason("a"), "15 ms, does not fit the bubbles, the longest of which is 9 ms (25 of 30"));
 
+  report.why = "work_too_long";
+  bus::ShimCounters shim;
+  shim.too_long_name = "gemm" + std::string(1000, 'x');
+  shim.too_long_ns = 80 * kNsPerMs;
+  shim.lease_longest_ns = 50 * kNsPerMs;
+  for (int i = 0; i < 100; ++i) shim.unknown["cuStrange" + std::to_string(i)] = 1;
+  report.shim = {shim, shim};
+  house.report(worker);
+  CHECK(house.task("a").state.why == "work_too_long");
+  CHECK(contains(house.reason("a"), ", 80 ms, is longer than its leases, the longest of which was 50 ms"));
+  REQUIRE(house.task("a").shim.size() == 1);
+  CHECK(house.task("a").shim.front().too_long_name.size() <= 64);
+  CHECK(house.task("a").shim.front().unknown.size() == bus::ShimCounters::kMostNames);
+  report.shim.clear();
+  report.why = "step_too_long";
+  house.report(worker);
+
   const size_t published = house.out.tasks.size();
   report.counters.leases = report.counters.skipped = 60;
   house.report(worker);

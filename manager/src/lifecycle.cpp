@@ -41,6 +41,25 @@ bus::TaskCounters total(const bus::TaskCounters& earlier, const bus::TaskCounter
   return all;
 }
 
+constexpr size_t kMostFunctionName = 64;  // as on the shim page
+
+std::vector<bus::ShimCounters> bounded_shim(std::vector<bus::ShimCounters> said) {
+  said.resize(std::min<size_t>(said.size(), 1));
+  for (bus::ShimCounters& shim : said) {
+    shim.too_long_name = bounded(std::move(shim.too_long_name), kMostFunctionName);
+    shim.waited_ns = std::max<int64_t>(shim.waited_ns, 0);
+    shim.too_long_ns = std::max<int64_t>(shim.too_long_ns, 0);
+    shim.lease_longest_ns = std::max<int64_t>(shim.lease_longest_ns, 0);
+    shim.late_most_ns = std::max<int64_t>(shim.late_most_ns, 0);
+    std::map<std::string, uint64_t> unknown;
+    for (const auto& [name, calls] : shim.unknown) {
+      if (unknown.size() < bus::ShimCounters::kMostNames) unknown[bounded(name, kMostFunctionName)] = calls;
+    }
+    shim.unknown = std::move(unknown);
+  }
+  return said;
+}
+
 // Whether what the worker runs is what the task is, or is about to be.
 bool is_of(const Task& task, const bus::TaskReport& report) {
   if (report.revision == task.row.info.revision) return true;
@@ -266,6 +285,7 @@ void Lifecycle::update(Task& task, const Worker& worker, const bus::TaskReport& 
   task.phase = Task::Phase::kPlaced;
   task.create_id.clear();
   task.row.info.sandbox = bounded(report.sandbox, kMaxReason);
+  task.row.info.shim = bounded_shim(report.shim);
   // Counters of one run only grow; a report that says otherwise is from before, or not true.
   if (const auto all = total(task.row.earlier, report.counters); all.steps >= task.state().counters.steps) {
     const std::string job = worker.ranks.empty() ? "" : worker.ranks.front().job;
@@ -299,6 +319,11 @@ void Lifecycle::explain(Task& task, const Worker& worker, const bus::TaskReport&
   detail.bubble_ns = report.bubble_ns;
   detail.leases = report.counters.leases;
   detail.skipped = report.counters.skipped;
+  if (const auto& shim = task.row.info.shim; why == Why::kWorkTooLong && !shim.empty()) {
+    detail.what = shim.front().too_long_name;
+    detail.step_ns = shim.front().too_long_ns;
+    detail.bubble_ns = shim.front().lease_longest_ns;
+  }
   the_.tasks.set_state(task, report.state, why, std::move(detail));
 }
 

@@ -102,7 +102,7 @@ TEST_CASE("every kind, cause and reason has one name, and the name leads back", 
   }
   CHECK(kinds == static_cast<int>(VerdictKind::kLost));
   CHECK(causes == static_cast<int>(Cause::kSuperseded));
-  CHECK(whys == static_cast<int>(Why::kStepTooLong));
+  CHECK(whys == static_cast<int>(Why::kWorkTooLong));
   CHECK_FALSE(kind_of("melted"));
 }
 
@@ -118,6 +118,16 @@ TEST_CASE("a task whose steps do not fit is told both lengths", "[why]") {
   CHECK(render_why(Why::kStepTooLong, detail) ==
         "its next step, 15 ms, does not fit the bubbles, the longest of which is 9 ms (25 of 30 leases unused); give "
         "it shorter steps, or yield points");
+}
+
+TEST_CASE("a program whose GPU work is longer than its leases is told its kernel and both lengths", "[why]") {
+  WhyDetail detail;
+  detail.what = "gemm";
+  detail.step_ns = 80'000'000;
+  detail.bubble_ns = 50'000'000;
+  CHECK(render_why(Why::kWorkTooLong, detail) ==
+        "its GPU work gemm, 80 ms, is longer than its leases, the longest of which was 50 ms; it waits for a longer "
+        "one, and is tried at the begin of some");
 }
 
 TEST_CASE("what is waited for and why it was queued again are in the sentence", "[why]") {

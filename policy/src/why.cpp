@@ -43,6 +43,7 @@ constexpr EnumName<Why> kWhys[] = {
     {Why::kProbe, "probe"},
     {Why::kNoTask, "no_task"},
     {Why::kStepTooLong, "step_too_long"},
+    {Why::kWorkTooLong, "work_too_long"},
 };
 
 constexpr uint64_t kEnoughLeases = 20;
@@ -56,6 +57,15 @@ std::string step_too_long(const WhyDetail& detail) {
     text += " (" + std::to_string(detail.skipped) + " of " + std::to_string(detail.leases) + " leases unused)";
   }
   return text + "; give it shorter steps, or yield points";
+}
+
+std::string work_too_long(const WhyDetail& detail) {
+  std::string text = "its GPU work";
+  if (!detail.what.empty()) text += " " + detail.what;
+  if (detail.step_ns > 0) text += ", " + milliseconds(detail.step_ns) + ",";
+  text += " is longer than its leases";
+  if (detail.bubble_ns > 0) text += ", the longest of which was " + milliseconds(detail.bubble_ns);
+  return text + "; it waits for a longer one, and is tried at the begin of some";
 }
 
 std::string with(const char* text, const char* link, const std::string& what) {
@@ -145,6 +155,8 @@ std::string sentence(Why why, const WhyDetail& detail) {
       return "what is left of the present bubble is too short";
     case Why::kStepTooLong:
       return step_too_long(detail);
+    case Why::kWorkTooLong:
+      return work_too_long(detail);
   }
   return "";
 }

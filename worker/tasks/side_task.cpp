@@ -428,6 +428,7 @@ void SideTask::on_gone() {
   }
   scratch_fd_.reset();
   parts_.supervisor = Child{};
+  shim_.look(parts_.files.shim, SteadyClock::now());
   parts_.files.remove();
   sandbox_.forget(id_);
   if (parts_.folder.valid()) futimens(parts_.folder.get(), nullptr);  // used until now
@@ -464,7 +465,9 @@ policy::Why SideTask::why() const {
   if (unknown_) return Why::kNotRecorded;
   if (order_ == "pause") return Why::kPausedByUser;
   if (held_) return Why::kReplacing;
-  return initialised() ? parts_.pages->why.load(std::memory_order_relaxed) : Why::kInitLease;
+  if (!initialised()) return Why::kInitLease;
+  const Why why = parts_.pages->why.load(std::memory_order_relaxed);
+  return why == Why::kNone && shim_.work_too_long(SteadyClock::now()) ? Why::kWorkTooLong : why;
 }
 
 bus::TaskReport SideTask::report() {
@@ -477,6 +480,8 @@ bus::TaskReport SideTask::report() {
   report.sha256 = spec_.sha256;
   report.sandbox = parts_.limits.empty() ? sandbox_.name() : parts_.limits;
   report.counters = counters_now();
+  shim_.look(parts_.files.shim, SteadyClock::now());
+  report.shim = shim_.counters();
   report.state = state_name(answered_state());
   report.why = policy::why_name(why());
   if (const TaskSource* pages = parts_.pages.get()) {

@@ -19,6 +19,7 @@
 #include "tasks/leftovers.hpp"
 #include "tasks/profile_run.hpp"
 #include "tasks/report_reader.hpp"
+#include "tasks/shim_watch.hpp"
 #include "tasks/state_saver.hpp"
 #include "tasks/task_log.hpp"
 #include "tasks/task_memory.hpp"
@@ -145,6 +146,7 @@ class SideTask {
   std::unique_ptr<ProfileRun> profile_;  ///< of a task that is profiled
   StateSaver saver_;
   TaskMemory memory_;
+  ShimWatch shim_;
   bus::TaskCounters earlier_;  // of the task's contents before this one
   Loop::Timer stop_timer_ = 0, end_timer_ = 0, log_timer_ = 0;
   std::string order_ = "run";

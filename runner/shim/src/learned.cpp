@@ -10,10 +10,34 @@ namespace {
 // What timing one submission takes of the host and of the GPU, times two hundred.
 constexpr int64_t kTimingPays = 400 * kNsPerUs;
 constexpr int64_t kMostBetween = 256;
+constexpr uint32_t kTries = 32;
 
 }  // namespace
 
+int64_t Cost::guessed_ns() const {
+  const Cost* all = of_all_.load(std::memory_order_acquire);
+  const int64_t longest_ns = all == nullptr ? 0 : all->expected_ns();
+  const uint64_t blocks = blocks_.load(std::memory_order_relaxed);
+  const uint64_t of_longest = longest_ns == 0 ? 0 : all->blocks_.load(std::memory_order_relaxed);
+  if (of_longest == 0 || blocks <= of_longest) return longest_ns;
+  return static_cast<int64_t>(static_cast<double>(longest_ns) * static_cast<double>(blocks) /
+                              static_cast<double>(of_longest));
+}
+
+// Of a function, with whatever grid.
+void Cost::note(int64_t took_ns, uint64_t blocks) {
+  const uint32_t seen = samples_.load(std::memory_order_relaxed);
+  recent_[seen % kWindow] = std::max(took_ns, kNsPerUs);
+  recent_blocks_[seen % kWindow] = blocks;
+  samples_.store(seen + 1, std::memory_order_relaxed);
+  const auto longest = std::max_element(recent_.begin(), recent_.end());
+  blocks_.store(recent_blocks_[static_cast<size_t>(longest - recent_.begin())], std::memory_order_relaxed);
+  expected_ns_.store(*longest, std::memory_order_relaxed);
+}
+
 void Cost::record(int64_t took_ns) {
+  if (all_.load(std::memory_order_relaxed)) return note(took_ns, 0);
+  if (Cost* all = of_all_.load(std::memory_order_relaxed)) all->note(took_ns, blocks_.load(std::memory_order_relaxed));
   const uint32_t seen = samples_.load(std::memory_order_relaxed);
   recent_[seen % kWindow] = std::max(took_ns, kNsPerUs);
   samples_.store(seen + 1, std::memory_order_relaxed);
@@ -58,11 +82,22 @@ Cost* Learned::place(uint64_t key, uint64_t handle, uint32_t tries) {
   return nullptr;
 }
 
-Cost* Learned::search(uint64_t key, uint64_t handle) {
-  constexpr uint32_t kTries = 32;
-  if (Cost* cost = place(key == 0 ? 1 : key, handle, kTries)) return cost;
-  if (Cost* cost = place(mix(1, handle), handle, kTries)) return cost;
-  return &rest_;
+Cost* Learned::of_all(uint64_t handle) {
+  Cost* cost = place(mix(1, handle), handle, kTries);
+  if (cost != nullptr) cost->all_.store(true, std::memory_order_relaxed);
+  return cost;
+}
+
+Cost* Learned::search(uint64_t key, uint64_t handle, uint64_t blocks) {
+  Cost* cost = place(key == 0 ? 1 : key, handle, kTries);
+  if (cost == nullptr) {
+    Cost* all = of_all(handle);
+    return all == nullptr ? &rest_ : all;
+  }
+  if (blocks == 0 || cost->blocks_.load(std::memory_order_relaxed) != 0) return cost;
+  cost->blocks_.store(blocks, std::memory_order_relaxed);
+  if (Cost* all = of_all(handle); all != cost) cost->of_all_.store(all, std::memory_order_release);
+  return cost;
 }
 
 }  // namespace freeride::shim

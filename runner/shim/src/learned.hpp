@@ -10,12 +10,16 @@
 
 namespace freeride::shim {
 
-/// What is known of one function with one grid, one graph, or one kind of copy with one order of size. Any thread
+/// What is known of one function with one grid or with any, of one graph, or of one kind of copy with one order of size. Any thread
 /// reads; times are recorded by one at a time (InFlight's lock).
 class Cost {
  public:
   /// ns; 0: not known. Of the last four times the second largest, of two their mean.
   int64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
+  /// Before it is known, by its function with other grids: the longest of the last four, and more in proportion where
+  /// this grid has more blocks. A program whose shapes change, as text that grows, has new grids in each step. ns; 0:
+  /// the function is not known either.
+  int64_t guessed_ns() const;
   /// It was on the GPU for so long. Values below 1 µs count as 1 µs.
   void record(int64_t took_ns);
   /// Is the next one to be timed? The first four are, then one in so many that timing takes about half a percent.
@@ -28,12 +32,18 @@ class Cost {
   friend class Learned;
   static constexpr uint32_t kWindow = 4;
 
+  void note(int64_t took_ns, uint64_t blocks);
+
   std::atomic<uint64_t> key_{0};  ///< 0: free
   uint64_t function_ = 0;         ///< what it is of: the driver's handle, or 0
   std::atomic<int64_t> expected_ns_{0};
   std::atomic<int32_t> until_measured_{0};
   std::atomic<uint32_t> samples_{0};
   std::array<int64_t, kWindow> recent_{};
+  std::atomic<Cost*> of_all_{nullptr};  ///< the function's with any grid; null: it is that one, or no kernel's
+  std::atomic<uint64_t> blocks_{0};     ///< of its grid; of a function's, those of its longest
+  std::array<uint64_t, kWindow> recent_blocks_{};
+  std::atomic<bool> all_{false};  ///< it is a function's, with any grid
 };
 
 /// A table of Costs that only grows, up to a bound, after which all new keys share one Cost each for their function.
@@ -45,14 +55,15 @@ class Learned {
   Learned();
   /// The Cost of `key`, which is a good hash of everything that tells one from another, made if need be. Never null.
   /// `handle` is the driver's of the function or graph, or 0: it is kept with a new Cost, and is the key where the
-  /// table is full.
-  Cost* find(uint64_t key, uint64_t handle) {
+  /// table is full. `blocks`: of a kernel's grid, else 0.
+  Cost* find(uint64_t key, uint64_t handle, uint64_t blocks = 0) {
     Cost& first = places_[key % kPlaces];
-    return first.key_.load(std::memory_order_acquire) == key && key != 0 ? &first : search(key, handle);
+    return first.key_.load(std::memory_order_acquire) == key && key != 0 ? &first : search(key, handle, blocks);
   }
 
  private:
-  Cost* search(uint64_t key, uint64_t handle);
+  Cost* search(uint64_t key, uint64_t handle, uint64_t blocks);
+  Cost* of_all(uint64_t handle);
   Cost* place(uint64_t key, uint64_t handle, uint32_t tries);
 
   std::unique_ptr<Cost[]> places_;

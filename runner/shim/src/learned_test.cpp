@@ -59,6 +59,23 @@ TEST_CASE("each key has a cost of its own until the table is full, then each fun
   CHECK(learned.find(0, 3) != nullptr);
 }
 
+TEST_CASE("a grid that is new is guessed by its function with other grids") {
+  Learned learned;
+  Cost& first = *learned.find(mix(3, 1), 7, 100);
+  CHECK(first.guessed_ns() == 0);
+  for (int i = 0; i < 4; ++i) first.record(40 * kNsPerUs);
+  CHECK(learned.find(mix(3, 2), 7, 100)->expected_ns() == 0);
+  CHECK(learned.find(mix(3, 2), 7, 100)->guessed_ns() == 40 * kNsPerUs);
+  CHECK(learned.find(mix(3, 3), 7, 10)->guessed_ns() == 40 * kNsPerUs);  // fewer blocks need not be faster
+  CHECK(learned.find(mix(3, 4), 7, 250)->guessed_ns() == 100 * kNsPerUs);
+  CHECK(learned.find(mix(3, 5), 8, 100)->guessed_ns() == 0);  // another function
+  CHECK(learned.find(mix(3, 6), 7)->guessed_ns() == 0);       // no kernel
+  // The longest of the last four, with its own grid.
+  learned.find(mix(3, 4), 7, 250)->record(90 * kNsPerUs);
+  CHECK(learned.find(mix(3, 7), 7, 500)->guessed_ns() == 180 * kNsPerUs);
+  CHECK(first.expected_ns() == 40 * kNsPerUs);
+}
+
 TEST_CASE("threads that look for one key find one cost") {
   Learned learned;
   std::vector<std::thread> threads;

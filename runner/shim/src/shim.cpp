@@ -60,6 +60,11 @@ struct LaunchConfig {
   void* stream;
 };
 
+// Each is a 32-bit number in a word, and the product fits for every grid that the driver takes.
+constexpr uint64_t blocks_of(Word x, Word y, Word z) {
+  return uint64_t{static_cast<uint32_t>(x)} * static_cast<uint32_t>(y) * static_cast<uint32_t>(z);
+}
+
 constexpr uint64_t pair(Word low, Word high) {
   return static_cast<uint32_t>(low) | high << 32;
 }
@@ -137,12 +142,14 @@ Shim::Work Shim::work_of(const Wrapped& what, const Words& w) const {
   switch (what.what) {
     case What::kKernel:
       work.handle = w[0];
+      work.blocks = blocks_of(w[1], w[2], w[3]);
       work.key = mix(mix(mix(mix(name, w[0]), pair(w[1], w[2])), pair(w[3], w[4])), pair(w[5], w[6]));
       break;
     case What::kConfig: {
       LaunchConfig config;
       std::memcpy(&config, pointer(w[0]), sizeof(config));
       work.handle = w[1];
+      work.blocks = blocks_of(config.grid[0], config.grid[1], config.grid[2]);
       stream = reinterpret_cast<Word>(config.stream);
       work.key =
           mix(mix(mix(mix(name, w[1]), pair(config.grid[0], config.grid[1])), pair(config.grid[2], config.block[0])),
@@ -189,8 +196,13 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   bool none = false;
   Stream* stream = stream_of(work.stream, none);
   if (none) return call(real, words);  // without a context nothing can be submitted, and the driver says so
-  Cost* cost = work.weightless ? nullptr : learned_.find(work.key, work.handle);
-  const Wish wish{cost == nullptr ? 0 : cost->expected_ns(), work.weightless};
+  Cost* cost = work.weightless ? nullptr : learned_.find(work.key, work.handle, work.blocks);
+  Wish wish{cost == nullptr ? 0 : cost->expected_ns(), work.weightless};
+  // A guess only lets pass more than what is said of nothing at all.
+  if (cost != nullptr && wish.expected_ns == 0) {
+    const int64_t guessed_ns = cost->guessed_ns();
+    if (guessed_ns < limits_.bound_ns) wish.expected_ns = guessed_ns;
+  }
   const int64_t weight_ns = gate_->pass(wish, cost);
   if (cost == nullptr || !cost->measure_next()) {
     const Code code = call(real, words);

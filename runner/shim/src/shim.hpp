@@ -42,7 +42,7 @@ class Shim {
  private:
   struct Work {
     void* stream = nullptr;
-    uint64_t key = 0, handle = 0;
+    uint64_t key = 0, handle = 0, blocks = 0;
     bool weightless = false;
   };
   void open_real();

@@ -141,6 +141,31 @@ struct Incarnation {
   }
 };
 
+/// What a program on a GPU says of its work there, by way of the shim of libcuda: its own word, for people only.
+struct ShimCounters {
+  static constexpr size_t kMostNames = 8;
+  uint32_t processes = 0;    ///< that have loaded the shim; 0: none has
+  uint64_t submissions = 0;  ///< of work that passed
+  uint64_t waits = 0;        ///< of them, that had waited for a lease
+  int64_t waited_ns = 0;     ///< in sum
+  uint64_t refused = 0;      ///< submissions that got an error, for want of a lease page
+  uint64_t too_long = 0;     ///< submissions that an open lease was too short for
+  int64_t too_long_ns = 0, lease_longest_ns = 0;  ///< how long the latest of them is; the longest of the last leases
+  std::string too_long_name;                      ///< its kernel
+  uint64_t late = 0;                              ///< leases after whose end there was work on the GPU
+  int64_t late_most_ns = 0;                       ///< the longest of that
+  uint64_t host_functions = 0, export_tables = 0;  ///< pass without a lease: functions in streams; tables asked for
+  std::map<std::string, uint64_t> unknown;         ///< functions that the shim does not know, which passed: their calls
+  FREERIDE_FIELDS {
+    visit("processes", self.processes), visit("submissions", self.submissions), visit("waits", self.waits);
+    visit("waited_ns", self.waited_ns), visit("refused", self.refused), visit("too_long", self.too_long);
+    visit("too_long_ns", self.too_long_ns), visit("lease_longest_ns", self.lease_longest_ns);
+    visit("too_long_name", self.too_long_name), visit("late", self.late), visit("late_most_ns", self.late_most_ns);
+    visit("host_functions", self.host_functions), visit("export_tables", self.export_tables);
+    visit("unknown", self.unknown);
+  }
+};
+
 /// Everything known of a task: its state as on the bus, and how it was asked for.
 struct TaskInfo {
   TaskState state;
@@ -157,13 +182,14 @@ struct TaskInfo {
   std::vector<std::string> waits_for;  ///< instances of the tasks that have to finish first
   int64_t placed_unix_ms = 0;          ///< of its first placement; 0: there was none
   uint32_t failures = 0;               ///< times it was started anew because it had failed
+  std::vector<ShimCounters> shim;      ///< of its latest report
   FREERIDE_FIELDS {
     visit("state", self.state), visit("load", self.load), visit("submitted_unix_ms", self.submitted_unix_ms);
     visit("ended_unix_ms", self.ended_unix_ms), visit("restarts", self.restarts), visit("sandbox", self.sandbox);
     visit("log_tail", self.log_tail), visit("revision", self.revision), visit("replacement", self.replacement);
     visit("incarnations", self.incarnations), visit("epoch", self.epoch), visit("instance", self.instance);
     visit("waits_for", self.waits_for), visit("placed_unix_ms", self.placed_unix_ms);
-    visit("failures", self.failures);
+    visit("failures", self.failures), visit("shim", self.shim);
   }
 };
 struct TaskReply {
@@ -583,6 +609,7 @@ struct TaskReport {
   int64_t bubble_ns = 0;         ///< the longest lease of the last minute
   uint64_t epoch = 0;            ///< of the order to create it
   std::string instance, sha256;  ///< as in that order
+  std::vector<ShimCounters> shim;  ///< of a program on a GPU: one; else empty
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("state", self.state),
         visit("sandbox", self.sandbox);
@@ -590,6 +617,7 @@ struct TaskReport {
     visit("init_ns", self.init_ns), visit("revision", self.revision), visit("replacement", self.replacement);
     visit("profile", self.profile), visit("why", self.why), visit("bubble_ns", self.bubble_ns);
     visit("epoch", self.epoch), visit("instance", self.instance), visit("sha256", self.sha256);
+    visit("shim", self.shim);
   }
 };
 

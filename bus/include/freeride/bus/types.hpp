@@ -73,6 +73,7 @@ namespace freeride::bus {
   X(TaskCounters)             \
   X(Replacement)              \
   X(Incarnation)              \
+  X(ShimCounters)             \
   X(TaskInfo)                 \
   X(TaskReply)                \
   X(TasksReply)               \

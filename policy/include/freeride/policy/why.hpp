@@ -49,17 +49,18 @@ enum class Why {
   kNoTask,       ///< no task can use what remains of the bubble
   // A lease, but no step.
   kStepTooLong,  ///< its next step does not fit the bubbles
+  kWorkTooLong,  ///< a program's GPU work, one submission of it, is longer than its leases
 };
 
 /// Figures and names for the sentence; what is not known keeps its default and is left out.
 struct WhyDetail {
   /// kNoTrainer: what is waited for ("a trainer with stage 3"). kAfter: the other task. kParallel: how many of which
   /// group. kNoMemory, kFaults, kProfileWait: what stands in the
-  /// way. kInactive: the rank whose hook is off. Where names_worker(): the worker.
+  /// way. kInactive: the rank whose hook is off. kWorkTooLong: the kernel. Where names_worker(): the worker.
   std::string what;
   std::string since;      ///< queue: why it was queued again, if it was; comes first
-  int64_t step_ns = 0;    ///< the next step, or the next piece of one with yield points, as predicted
-  int64_t bubble_ns = 0;  ///< the longest lease of the last minute
+  int64_t step_ns = 0;    ///< the next step, or the next piece of one with yield points, as predicted; the work
+  int64_t bubble_ns = 0;  ///< the longest lease of the last minute; kWorkTooLong: of the last 32
   uint64_t leases = 0;    ///< that it was given
   uint64_t skipped = 0;   ///< of them, in which no step fitted
   double duty_pct = 100;  ///< of the slowdown budget
