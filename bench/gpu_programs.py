@@ -12,7 +12,6 @@ import json
 import pathlib
 import re
 import statistics
-import struct
 import subprocess
 import sys
 import time
@@ -32,18 +31,6 @@ PROGRAMS = {
 }
 ALONE_S, SETTLED_S, STARTED_S = 12, 8, 200
 LAST = re.compile(r"^steps (\d+)$", re.MULTILINE)
-COUNTERS = {  # of pages/include/freeride/shim_page.h
-    "submissions": 16,
-    "waits": 24,
-    "captured": 40,
-    "longest_ns": 80,
-    "leases": 152,
-    "too_long": 168,
-    "let_in": 248,
-    "stalled": 256,
-    "late": 264,
-    "late_most_ns": 280,
-}
 
 
 def steps_in(text):
@@ -125,23 +112,6 @@ class ProgramsRun(gpu_work.WorkRun):
             self.ranks.check()
             time.sleep(0.5)
 
-    def observe(self, name, seconds, workers=None):
-        seen = super().observe(name, seconds, workers)
-        self.counted = self.counters()  # while the program is there
-        return seen
-
-    def keep(self, sample, seen):
-        sample["shim"] = self.counted
-        super().keep(sample, seen)
-
-    def counters(self):
-        found = []
-        for page in sorted(self.system.root.rglob("*.shim")):
-            if page.is_file():
-                data = page.read_bytes()
-                found.append({key: struct.unpack_from("<Q", data, at)[0] for key, at in COUNTERS.items()})
-        return found
-
     def summary(self):
         rows = [program_row(sample, self.record["alone"]) for sample in self.record["samples"]]
         return {**super().summary(), "rows": rows}
@@ -154,7 +124,6 @@ def program_row(sample, alone_of):
     row["bubble_ms"] = round(statistics.fmean(lengths), 1) if lengths else None
     late = sum(sample["overrun_us"], [])
     row["overrun_p99_ms"] = round(quantile(late, 0.99) / 1e3, 3) if late else None
-    row["shim"] = sample["shim"]
     return row
 
 

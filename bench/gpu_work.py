@@ -9,6 +9,7 @@ last. Python's tasks run in this Python, with its torch and transformers."""
 
 import json
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -23,8 +24,23 @@ TASKS = {
 }
 # The driver is asked for memory in first steps, which take some times as long: of generation, once for each length that its
 # cache can have. `alone` does not count them either.
-FIRST_STEPS = {"generation": 70, "training": 40, "generate": 200, "evaluate": 20}
+FIRST_STEPS = {"generation": 130, "training": 40, "generate": 200, "evaluate": 20}
 FIRST_STEPS_S = 100
+COUNTERS = {  # of pages/include/freeride/shim_page.h
+    "submissions": 16,
+    "waits": 24,
+    "waited_ns": 32,
+    "captured": 40,
+    "longest_ns": 80,
+    "leases": 152,
+    "too_long": 168,
+    "let_in": 248,
+    "stalled": 256,
+    "late": 264,
+    "late_most_ns": 280,
+    "full": 312,
+    "full_ns": 320,
+}
 
 
 class WorkRun(harvest.Run):
@@ -82,10 +98,20 @@ class WorkRun(harvest.Run):
         before = self.done()
         seen = super().observe(name, seconds, workers)
         self.made = [now - then for now, then in zip(self.done(), before)]
+        self.counted = self.counters()  # while the side task is there
         return seen
 
+    def counters(self):
+        """What the shim of libcuda has counted, for each side task that has it."""
+        found = []
+        for page in sorted(self.system.root.rglob("*.shim")):
+            if page.is_file():
+                data = page.read_bytes()
+                found.append({key: struct.unpack_from("<Q", data, at)[0] for key, at in COUNTERS.items()})
+        return found
+
     def keep(self, sample, seen):
-        sample.update(first_step_s=self.first_step_s, made=self.made)
+        sample.update(first_step_s=self.first_step_s, made=self.made, shim=self.counted)
         super().keep(sample, seen)
         print(json.dumps(row_of(sample, self.record["alone"])), flush=True)
 
@@ -122,6 +148,7 @@ def row_of(sample, alone_of):
         "overrun_p99_us": of["overrun_p99_us"],
         "bubble_ms": [statistics.fmean(lengths) if lengths else None for lengths in sample["lengths_ms"]],
         "step_alone_ms": alone_of[sample["name"]]["step_p50_ms"],
+        **({"shim": sample["shim"]} if sample.get("shim") else {}),
     }
 
 
