@@ -33,7 +33,9 @@ policy::PieceFit known_of(const Job& job) {
 
 }  // namespace
 
-Admission::Admission(const Job& job) : Admission(known_of(job), job.by_cpu_clock() || job.gated) {}
+Admission::Admission(const Job& job) : Admission(known_of(job), job.by_cpu_clock() || job.gated) {
+  gated_ = job.gated;
+}
 
 Admission::Pass Admission::may_pass(int64_t now_ns, int64_t until_ns, bool first) {
   if (stops_anywhere_ || until_ns == 0) return Pass::kWhole;
@@ -85,10 +87,14 @@ Admission::Opening Admission::opening(int64_t now_ns, int64_t deadline_ns, bool 
   return pauses_.fits(deadline_ns - now_ns, true) ? Opening::kOnce : Opening::kNone;
 }
 
+int64_t Admission::close_ahead_ns() const {
+  return gated_ ? std::min(pauses_.full_ns(), kLeastGateNs) : pauses_.full_ns();
+}
+
 // On a GPU twice what it mostly needs: there a stop does not end what is executing, and what is not seen would be
 // learned too short. That once a piece: of one that is longer than leases are it says nothing, and is not waited for.
 int64_t Admission::patience_ns(bool stuck) const {
-  return stuck ? kLeastGateNs : (stops_anywhere_ ? 1 : 2) * std::max(pauses_.full_ns(), kLeastGateNs);
+  return stuck || gated_ ? kLeastGateNs : (stops_anywhere_ ? 1 : 2) * std::max(pauses_.full_ns(), kLeastGateNs);
 }
 
 }  // namespace freeride::runner

@@ -79,8 +79,10 @@ class Admission {
   /// What the gate does under a lease. `stuck`: the workload was stopped in the middle of a piece, and is still in it.
   Opening opening(int64_t now_ns, int64_t deadline_ns, bool stuck) const;
   /// When it is closed, so that PauseSideTask is over by the deadline: by what the recent pauses took, whatever has
-  /// decayed. Where that fits, the rest of the lease is not put at risk.
-  int64_t close_at_ns(int64_t deadline_ns) const { return deadline_ns - pauses_.full_ns(); }
+  /// decayed. Where that fits, the rest of the lease is not put at risk. Behind the shim of libcuda nothing is: what
+  /// is submitted is done by the deadline, so the workload has a moment to come to its gate, and is stopped wherever
+  /// it is.
+  int64_t close_at_ns(int64_t deadline_ns) const { return deadline_ns - close_ahead_ns(); }
   /// How long a workload whose lease was taken back is waited for at its gate, before it is stopped wherever it is.
   int64_t patience_ns(bool stuck) const;
   /// From the gate's closing to PauseSideTask's end. `room_ns` of a kOnce: what there was for it; else INT64_MAX.
@@ -106,8 +108,11 @@ class Admission {
     return options;
   }();
 
+  int64_t close_ahead_ns() const;
+
   policy::PieceFit pieces_;
   const bool stops_anywhere_;
+  bool gated_ = false;      ///< behind the shim of libcuda
   bool ahead_ = false;      ///< the present piece is still on the GPU, and the one after it is being queued
   bool behind_ = false;     ///< the present piece was queued behind another one
   bool gate_ = false;       ///< written before there is a second thread

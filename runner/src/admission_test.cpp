@@ -102,6 +102,10 @@ TEST_CASE("admission: behind the shim of libcuda a lease is used to its end, wha
     admission.use_gate();
     for (int i = 0; i < 20; ++i) admission.step_done(8 * kMs);
     CHECK((admission.may_pass(0, 2 * kMs, false) == Pass::kWhole) == gated);
+    for (int i = 0; i < 16; ++i) admission.pause_took(8 * kMs, INT64_MAX);
+    CHECK((admission.close_at_ns(20 * kMs) >= 19 * kMs) == gated);
+    CHECK((admission.opening(0, 5 * kMs, false) == Opening::kOpen) == gated);
+    CHECK((admission.patience_ns(false) <= 1 * kMs) == gated);
   }
 }
 

@@ -14,6 +14,8 @@ constexpr int64_t kSleepNs = 20 * kNsPerUs;
 constexpr int64_t kBootLookNs = 100 * kNsPerMs;
 // What a lease has left is watched for so long. A longer one is the probe's to find.
 constexpr int64_t kMostWatchNs = kNsPerSec;
+// Who pauses for kSleepNs and comes back so much later was stopped.
+constexpr int64_t kStoppedNs = 2 * kNsPerMs;
 constexpr int kStallFactor = 4;
 
 void pause_for(int64_t ns) {
@@ -110,7 +112,12 @@ void Gate::watch_late(uint32_t sequence) {
     if (queue_.queued_ns() == 0) break;
     if (now_ns - seen_ns > kMostWatchNs || pages::load_acquire(lease_.sequence) != sequence) break;
     pause_for(kSleepNs);
-    now_ns = done_ns = clock_.now_ns();
+    done_ns = clock_.now_ns();
+    if (done_ns - now_ns > kStoppedNs) {  // how long it worked meanwhile, nobody has seen
+      done_ns = 0;
+      break;
+    }
+    now_ns = done_ns;
   }
   // Done at the first look: it may have been so for long.
   if (done_ns != 0 && done_ns > end_ns) {
