@@ -10,8 +10,8 @@
 
 namespace freeride::shim {
 
-/// What is known of one function with one grid or with any, of one graph, or of one kind of copy with one order of size. Any thread
-/// reads; times are recorded by one at a time (InFlight's lock).
+/// What is known of one function with one grid or with any, of one graph, or of one kind of copy with one order of
+/// size. Any thread reads; times are recorded by one at a time (InFlight's lock).
 class Cost {
  public:
   /// ns; 0: not known. Of the last four times the second largest, of two their mean.

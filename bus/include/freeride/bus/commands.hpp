@@ -144,16 +144,16 @@ struct Incarnation {
 /// What a program on a GPU says of its work there, by way of the shim of libcuda: its own word, for people only.
 struct ShimCounters {
   static constexpr size_t kMostNames = 8;
-  uint32_t processes = 0;    ///< that have loaded the shim; 0: none has
-  uint64_t submissions = 0;  ///< of work that passed
-  uint64_t waits = 0;        ///< of them, that had waited for a lease
-  int64_t waited_ns = 0;     ///< in sum
-  uint64_t refused = 0;      ///< submissions that got an error, for want of a lease page
-  uint64_t too_long = 0;     ///< submissions that an open lease was too short for
-  int64_t too_long_ns = 0, lease_longest_ns = 0;  ///< how long the latest of them is; the longest of the last leases
-  std::string too_long_name;                      ///< its kernel
-  uint64_t late = 0;                              ///< leases after whose end there was work on the GPU
-  int64_t late_most_ns = 0;                       ///< the longest of that
+  uint32_t processes = 0;                          ///< that have loaded the shim; 0: none has
+  uint64_t submissions = 0;                        ///< of work that passed
+  uint64_t waits = 0;                              ///< of them, that had waited for a lease
+  int64_t waited_ns = 0;                           ///< in sum
+  uint64_t refused = 0;                            ///< submissions that got an error, for want of a lease page
+  uint64_t too_long = 0;                           ///< submissions that an open lease was too short for
+  int64_t too_long_ns = 0, lease_longest_ns = 0;   ///< how long the latest of them is; the longest of the last leases
+  std::string too_long_name;                       ///< its kernel
+  uint64_t late = 0;                               ///< leases after whose end there was work on the GPU
+  int64_t late_most_ns = 0;                        ///< the longest of that
   uint64_t host_functions = 0, export_tables = 0;  ///< pass without a lease: functions in streams; tables asked for
   std::map<std::string, uint64_t> unknown;         ///< functions that the shim does not know, which passed: their calls
   FREERIDE_FIELDS {
@@ -604,11 +604,11 @@ struct TaskReport {
   int64_t create_ns = 0, init_ns = 0;
   uint64_t revision = 0;  ///< that it runs; the old one until a replacement is done
   ReplacementReport replacement;
-  std::vector<Profile> profile;  ///< purpose "profile", once STOPPED: what was measured; else empty
-  std::string why;               ///< why it has no lease or makes no step: a name of policy::Why; empty: nothing
-  int64_t bubble_ns = 0;         ///< the longest lease of the last minute
-  uint64_t epoch = 0;            ///< of the order to create it
-  std::string instance, sha256;  ///< as in that order
+  std::vector<Profile> profile;    ///< purpose "profile", once STOPPED: what was measured; else empty
+  std::string why;                 ///< why it has no lease or makes no step: a name of policy::Why; empty: nothing
+  int64_t bubble_ns = 0;           ///< the longest lease of the last minute
+  uint64_t epoch = 0;              ///< of the order to create it
+  std::string instance, sha256;    ///< as in that order
   std::vector<ShimCounters> shim;  ///< of a program on a GPU: one; else empty
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("state", self.state),

@@ -90,7 +90,8 @@ void note_cause(Verdict& seen, Verdict before);
 void doubt_stop(Verdict& said);
 
 /// Of one that was to end, and was killed for what it did meanwhile: it was stopped, if by force, and `said` tells what
-/// for. A program that ends cannot be paused in it: while the kernel frees what a process has, no signal holds it. Pure.
+/// for. A program that ends cannot be paused in it: while the kernel frees what a process has, no signal holds it.
+/// Pure.
 void excuse_end(Verdict& said);
 
 /// Whether it tells against the plugin: nobody else stopped it, needed its room or lost it.
