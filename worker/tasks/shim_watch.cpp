@@ -34,7 +34,7 @@ void ShimWatch::look(const std::string& path, int64_t now_ns) {
   unknown.resize(std::min(unknown.size(), bus::ShimCounters::kMostNames));
   for (const auto& [name, calls] : unknown) now.unknown[name] = calls;
   if (now.too_long > (counters_.empty() ? 0 : counters_.front().too_long)) too_long_at_ns_ = now_ns;
-  counters_.assign(1, std::move(now));
+  counters_ = {now};
 }
 
 bool ShimWatch::work_too_long(int64_t now_ns) const {
