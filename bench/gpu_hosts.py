@@ -273,8 +273,8 @@ class Run:
             "NCCL_P2P_DISABLE": "1",
             "NCCL_SHM_DISABLE": "1",
             "NCCL_SOCKET_IFNAME": "lo",
-            "NCCL_SOCKET_NTHREADS": os.environ.get("NCCL_SOCKET_NTHREADS", "4"),
-            "NCCL_NSOCKS_PERTHREAD": os.environ.get("NCCL_NSOCKS_PERTHREAD", "4"),
+            "NCCL_SOCKET_NTHREADS": os.environ.get("NCCL_SOCKET_NTHREADS", "2"),
+            "NCCL_NSOCKS_PERTHREAD": os.environ.get("NCCL_NSOCKS_PERTHREAD", "2"),
         }
         self.ranks = Ranks(
             COUNT,

@@ -26,7 +26,7 @@ TASKS = {
 # cache can have. `alone` does not count them either.
 FIRST_STEPS = {"generation": 130, "training": 40, "generate": 200, "evaluate": 20}
 FIRST_STEPS_S = 100
-COUNTERS = {  # of pages/include/freeride/shim_page.h
+COUNTERS = {  # freeride_shim_page, in pages/include/freeride/pages.h
     "submissions": 16,
     "waits": 24,
     "waited_ns": 32,
