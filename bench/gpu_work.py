@@ -91,8 +91,7 @@ class WorkRun(harvest.Run):
     def done(self):
         """Steps that each side task has made so far; with the imperative interface, whose steps are leases that were used, by
         its own count."""
-        counters = [self.system.task(name)["counters"] for name in self.names]
-        return [one["metrics"].get("steps", one["steps"]) for one in counters]
+        return [steps_of(self.system.info(name)) for name in self.names]
 
     def observe(self, name, seconds, workers=None):
         before = self.done()
@@ -120,6 +119,12 @@ class WorkRun(harvest.Run):
             **super().summary(),
             "rows": [row_of(sample, self.record["alone"]) for sample in self.record["samples"]],
         }
+
+
+def steps_of(task):
+    counters = task["state"]["counters"]
+    leases = task["load"]["params"].get("interface") == "imperative"
+    return counters["metrics"].get("steps", 0) if leases else counters["steps"]
 
 
 def alone(file, params):

@@ -959,7 +959,7 @@ class _Driver:
     """One task's file, opened. Its methods return a status and let no exception out."""
 
     def __init__(self, host, file):
-        self.host, self.file, self.task, self.error = host, file, None, ""
+        self.host, self.file, self.task, self.error, self.grad = host, file, None, "", None
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.reconfigure(line_buffering=True)
@@ -1047,9 +1047,13 @@ class _Driver:
 
     def transition(self, call):
         status = self.guard(lambda: call() and None)
+        if torch := sys.modules.get("torch"):
+            self.grad = torch.is_grad_enabled()
         return _ERROR if status == _BAD_PARAMETER else status
 
     def prepare(self):
+        if self.grad is not None:  # torch keeps it for each thread; what InitSideTask() has set is meant for all of them
+            sys.modules["torch"].set_grad_enabled(self.grad)
         return self.transition(self.task.PrepareGpuWorkload)
 
     def workload(self):

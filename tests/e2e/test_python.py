@@ -163,6 +163,22 @@ def test_what_the_workload_prepares(tmp_path):
     )  # nobody prepares steps
 
 
+@pytest.mark.parametrize("mode", [True, False])
+def test_the_workload_keeps_what_torch_was_told(tmp_path, mode):
+    """torch keeps its grad mode for each thread, and a workload's is not the one of InitSideTask()."""
+    text = f"""{IMPORT}
+import torch
+class T(SideTask):
+    def InitSideTask(self):
+        torch.set_grad_enabled({mode})
+    def RunNextStep(self):
+        assert torch.is_grad_enabled() is {mode}
+        sum(range(20_000))
+"""
+    code, said = check(tmp_path, text, "--steps", "6", "--param", "interface=imperative")
+    assert code == 0, said
+
+
 def test_python_without_torch(tmp_path):
     """The file names no package's maker: the line has to say which Python lacks what."""
     venv = tmp_path / "venv"

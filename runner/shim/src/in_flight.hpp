@@ -48,6 +48,7 @@ struct Stream {
     int64_t weight_ns;
     Cost* cost;            ///< of what was timed
     int64_t submitted_ns;  ///< of what was timed
+    int64_t host_ns;       ///< in the driver's call of it
     bool counted;
   };
   std::deque<Mark> marks;  ///< in the stream's order
@@ -77,8 +78,9 @@ class InFlight {
   bool submitted(Stream* stream, int64_t weight_ns);
   /// An event for timing(), recorded on the stream; null: no timing. Before the submission.
   void* begin_timing(Stream* stream);
-  /// The submission between begin_timing() and this is timed. `begin` null: by the host's clock, from now on.
-  void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t now_ns);
+  /// The submission between begin_timing() and this is timed; its call was made at `begun_ns` and took the host
+  /// `host_ns`. `begin` null: by the host's clock, from `begun_ns` on.
+  void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns);
   void drop_timing(Stream* stream, void* begin);
 
   /// Looks which marks are done. `timed`: gets what was timed of them. True: some were.

@@ -104,7 +104,7 @@ TEST_CASE("what a timed submission took is learned") {
     REQUIRE(f.queue.reserve(f.queue.queued_ns(), kNsPerMs));
     void* begin = f.queue.begin_timing(f.stream);
     f.events.finish(begin_ns);
-    f.queue.timed(f.stream, begin, kNsPerMs, cost, 1000);
+    f.queue.timed(f.stream, begin, kNsPerMs, cost, 1000, 0);
     f.events.finish(end_ns);
   };
   time(100, 100 + 70 * kNsPerUs);
@@ -138,7 +138,7 @@ TEST_CASE("a driver that refuses events leaves nothing in the queue") {
   f.put(f.stream, kNsPerMs);
   CHECK(f.queue.queued_ns() == 0);
   REQUIRE(f.queue.reserve(0, kNsPerMs));
-  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, 0);
+  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, 0, 0);
   CHECK(f.queue.queued_ns() == 0);
 }
 
@@ -157,7 +157,7 @@ TEST_CASE("what is not counted any more is timed all the same, and is not subtra
   Learned learned;
   Cost* cost = learned.find(5, 1);
   REQUIRE(f.queue.reserve(0, kNsPerMs));
-  f.queue.timed(f.stream, f.queue.begin_timing(f.stream), kNsPerMs, cost, 0);
+  f.queue.timed(f.stream, f.queue.begin_timing(f.stream), kNsPerMs, cost, 0, 0);
   f.put(f.stream, 3 * kNsPerUs);
   f.queue.stop_counting();
   CHECK(f.queue.queued_ns() == 0);

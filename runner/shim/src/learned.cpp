@@ -11,6 +11,11 @@ namespace {
 constexpr int64_t kTimingPays = 400 * kNsPerUs;
 constexpr int64_t kMostBetween = 256;
 constexpr uint32_t kTries = 32;
+// A call of the driver that takes the host so long was more than a launch. A time of which it is a quarter is not the
+// GPU's alone; after so many of them in a row the launches are as slow as that.
+constexpr int64_t kSlowCallNs = 200 * kNsPerUs;
+constexpr int64_t kShareOfCall = 4;
+constexpr uint32_t kMostDropped = 4;
 
 }  // namespace
 
@@ -44,8 +49,20 @@ void Cost::record(int64_t took_ns) {
   const uint32_t count = std::min(seen + 1, kWindow);
   auto sorted = recent_;
   std::sort(sorted.begin(), sorted.begin() + count);
-  const int64_t expected = count == 1 ? sorted[0] : count == 2 ? (sorted[0] + sorted[1]) / 2 : sorted[count - 2];
+  const int64_t expected = count <= 2 ? sorted[0] : sorted[count - 2];
   expected_ns_.store(expected, std::memory_order_relaxed);
+}
+
+bool Cost::record(int64_t took_ns, int64_t host_ns) {
+  const bool slow = host_ns > kSlowCallNs && host_ns > took_ns / kShareOfCall;
+  if (slow && dropped_ < kMostDropped) {
+    ++dropped_;
+    until_measured_.store(0, std::memory_order_relaxed);
+    return false;
+  }
+  dropped_ = 0;
+  record(took_ns);
+  return true;
 }
 
 bool Cost::measure_next() {

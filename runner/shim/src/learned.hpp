@@ -14,7 +14,8 @@ namespace freeride::shim {
 /// size. Any thread reads; times are recorded by one at a time (InFlight's lock).
 class Cost {
  public:
-  /// ns; 0: not known. Of the last four times the second largest, of two their mean.
+  /// ns; 0: not known. Of the last four times the second largest, of two the smaller: what disturbs a first time makes
+  /// it longer, and what is thought to fit nowhere is hardly timed again.
   int64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
   /// Before it is known, by its function with other grids: the longest of the last four, and more in proportion where
   /// this grid has more blocks. A program whose shapes change, as text that grows, has new grids in each step. ns; 0:
@@ -22,6 +23,10 @@ class Cost {
   int64_t guessed_ns() const;
   /// It was on the GPU for so long. Values below 1 µs count as 1 µs.
   void record(int64_t took_ns);
+  /// As record(), of a submission whose call took the host `host_ns`, in which the GPU may have had nothing to do: the
+  /// driver loads a kernel's code at its first launch. Where that may be a good part of `took_ns` nothing is recorded
+  /// and the next one is timed; but not for ever. True: it is recorded.
+  bool record(int64_t took_ns, int64_t host_ns);
   /// Is the next one to be timed? The first four are, then one in so many that timing takes about half a percent.
   /// Counts the submission.
   bool measure_next();
@@ -39,6 +44,7 @@ class Cost {
   std::atomic<int64_t> expected_ns_{0};
   std::atomic<int32_t> until_measured_{0};
   std::atomic<uint32_t> samples_{0};
+  uint32_t dropped_ = 0;  ///< times in a row
   std::array<int64_t, kWindow> recent_{};
   std::atomic<Cost*> of_all_{nullptr};  ///< the function's with any grid; null: it is that one, or no kernel's
   std::atomic<uint64_t> blocks_{0};     ///< of its grid; of a function's, those of its longest

@@ -218,7 +218,7 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   const int64_t begin_ns = clock_.now_ns();
   const Code code = call(real, words);
   if (code == kSuccess) {
-    queue_.timed(stream, begin, weight_ns, cost, begin_ns);
+    queue_.timed(stream, begin, weight_ns, cost, begin_ns, clock_.now_ns() - begin_ns);
   } else {
     queue_.cancel(weight_ns);
     queue_.drop_timing(stream, begin);
