@@ -4,7 +4,8 @@
     bench/batch.py --build build/dev --out bench/results/batch.json
     bench/batch.py --build build/dev --items 2000 --kills 12          # a dry run
 
-CPUs, four workers, a training of four stages over them. Items take log-normal times from 0.2 to 50 ms of a processor; one
+CPUs, four workers, two trainings of two stages over them, whose passes are asleep as if their work were a GPU's: the
+processors are the side tasks', and seldom more of those have a bubble than there are processors. Items take log-normal times from 0.2 to 50 ms of a processor; one
 in a thousand ends the process. Of the kills from outside one third each hits a worker, the manager and the runners of a
 side task, at random moments. From inside a member is ended at each step between computing, writing and committing: when
 results are computed, when half of a record is written, when all of them are, and when they are on the disk and nobody has
@@ -41,6 +42,8 @@ USER = 1  # "daemon": a real user of every host, who is nobody special
 LEAST_MS, MOST_MS = 0.2, 50.0
 POISON_ONE_IN = 1000
 MANAGER = ("--group", "daemon", "--default-memory-mib", "256")
+# Of each of the two: a stage waits for a third of the time, and mostly while the other one works.
+TRAINING = {"stages": 2, "micro_batches": 2, "pass_ms": 60, "dim": 32, "layers": 2, "seq": 32}
 POINTS = ("computed", "half", "written", "synced")
 
 # What a member runs. A mark in the folder says that a point was hit for an item or a mark, so that it is hit once.
@@ -136,9 +139,11 @@ class Run:
         for device in self.devices():
             self.start_worker(device)
         self.system.wait_workers(4)
-        self.system.start_training(
-            stages=4, dim=64, layers=4, seq=64, micro_batches=8, seconds=self.options.watchdog + 3600
-        )
+        for number in range(2):
+            self.system.start_training(
+                name=f"training-{number}", env={"FREERIDE_JOB": f"gpt-{number}"}, first_device=2 * number,
+                seconds=self.options.watchdog + 3600, **TRAINING,
+            )  # fmt: skip
         self.system.wait_workers(4, trained=True)
 
     def every(self):
@@ -154,7 +159,7 @@ class Run:
     def submit(self):
         done = self.ctl(
             "batch", self.place / "score.py", "--input", self.place / "user/items.jsonl", "--output",
-            self.place / "user/results.jsonl", "--job", "gpt", "--retries", 3, "--detach", "--write",
+            self.place / "user/results.jsonl", "--retries", 3, "--detach", "--write",
             f"{self.place}/marks:/marks",
         )  # fmt: skip
         if done.returncode:

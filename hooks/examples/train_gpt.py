@@ -44,6 +44,16 @@ def parse(argv):
         default=0,
         help="begin again with the first weights and batches after so many iterations, so that the losses repeat (0: never)",
     )
+    parser.add_argument(
+        "--pass-ms",
+        type=float,
+        default=0,
+        help="a forward pass takes at least so long and a backward pass twice as long, most of it asleep: "
+        "as a stage whose work is on a GPU, it leaves the processors to others",
+    )
+    parser.add_argument(
+        "--first-device", type=int, default=0, help="rank r is on device cpu-(this + r), beside another training's"
+    )
     parser.add_argument("--cores", default="", help="pin rank r to the r-th of these cores, e.g. 0,1")
     parser.add_argument("--log-json", default="", help="one line per iteration: iteration, loss, begin_ns, end_ns")
     parser.add_argument(
@@ -102,7 +112,7 @@ def launch(options, argv):
         env = dict(
             os.environ,
             RANK=str(rank),
-            LOCAL_RANK=str(rank),
+            LOCAL_RANK=str(options.first_device + rank),
             WORLD_SIZE=str(options.stages),
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
@@ -283,13 +293,18 @@ def train(options):
         batches = [batch() for _ in range(micro_batches)]
         in_flight, loss_sum = [], 0.0
 
+        def sleep_until(end):
+            time.sleep(max(0, end - time.monotonic()))
+
         def forward(index):
             nonlocal loss_sum
             if first:
                 given = batches[index][0]
             else:
                 given = receive(rank - 1).requires_grad_()
+            end = time.monotonic() + options.pass_ms / 1e3
             made = model(given)
+            sleep_until(end)
             if last:
                 made = functional.cross_entropy(made.reshape(-1, 256), batches[index][1].reshape(-1)) / micro_batches
                 loss_sum += made.item()
@@ -299,10 +314,10 @@ def train(options):
 
         def backward():
             given, made = in_flight.pop(0)
-            if last:
-                made.backward()
-            else:
-                made.backward(receive(rank + 1))
+            gradient = None if last else receive(rank + 1)
+            end = time.monotonic() + 2 * options.pass_ms / 1e3
+            made.backward(gradient)
+            sleep_until(end)
             if not first:
                 send(given.grad, rank - 1)
 

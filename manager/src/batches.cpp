@@ -6,6 +6,7 @@
 
 #include "freeride/base/names.hpp"
 #include "freeride/policy/verdict.hpp"
+#include "member.hpp"
 #include "text.hpp"
 #include "verdicts.hpp"
 
@@ -35,10 +36,6 @@ uint64_t figure(const Task& task, const char* name) {
   return static_cast<uint64_t>(found->second);
 }
 
-std::string group_of(const bus::BatchInfo& info) {
-  return "batch " + info.asked.id;
-}
-
 bool initialised(const Task& task) {
   return task.phase == Task::Phase::kPlaced && (task.state().state == "PAUSED" || task.state().state == "RUNNING");
 }
@@ -63,7 +60,7 @@ Status Batches::restore() {
     } else if (batch.live()) {
       end(batch, "failed", ledger.error().message);
     }
-    const std::string group = group_of(batch.info);
+    const std::string group = members_group(batch.info.asked.id);
     for (const auto& [id, task] : the_.tasks.all()) {
       if (task.load().group != group || task.load().user != batch.info.asked.load.user) continue;
       const auto holders = batch.ledger.holders();
@@ -110,7 +107,7 @@ void Batches::submit(Ticket ticket, const bus::SubmitBatch& wish, const std::str
   batch.info.asked = wish;
   if (batch.info.asked.tries == 0) batch.info.asked.tries = kTries;
   bus::Load& load = batch.info.asked.load;
-  load.group = group_of(batch.info);
+  load.group = members_group(batch.info.asked.id);
   load.parallel = 0;
   load.no_profile = true;  // a profile has no items
   load.restart.clear();    // a member that has failed is replaced by another

@@ -4,6 +4,8 @@
 #include <map>
 #include <string>
 
+#include "member.hpp"
+
 namespace freeride::manager {
 namespace {
 
@@ -46,13 +48,19 @@ int64_t Capacity::need_bytes(const Task& task) const {
   return need > 0 ? need : cap_bytes(task.load());
 }
 
-policy::PlacementRequest Capacity::request_of(const Task& task) const {
-  const auto& load = task.load();
+policy::PlacementRequest request_of(const bus::Load& load) {
   policy::PlacementRequest request;
   request.job = load.job;
   request.stage = load.stage;
   request.replica = load.replica;
+  request.memory_bytes = load.memory_bytes;
   request.when_idle = load.when_idle;
+  request.any_job = is_member(load);
+  return request;
+}
+
+policy::PlacementRequest Capacity::request_of(const Task& task) const {
+  auto request = manager::request_of(task.load());
   request.memory_bytes = need_bytes(task);
   return request;
 }

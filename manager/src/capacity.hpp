@@ -16,6 +16,9 @@
 
 namespace freeride::manager {
 
+/// What a task asks for, with the memory that its user has named. A batch's members do for any job.
+policy::PlacementRequest request_of(const bus::Load& load);
+
 /// Computed anew from the books with every call, but attached(). One thread; never blocks.
 class Capacity {
  public:

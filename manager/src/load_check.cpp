@@ -128,13 +128,7 @@ Status LoadCheck::check_place(const bus::Load& load) const {
     return Error{Code::kNotFound, "there is no training job " + in_quotes(load.job) + "; attached: " + join(attached),
                  "choose one of those, or load before any trainer attaches to wait for one"};
   }
-  policy::PlacementRequest request;
-  request.job = load.job;
-  request.stage = load.stage;
-  request.replica = load.replica;
-  request.memory_bytes = load.memory_bytes;
-  request.when_idle = load.when_idle;
-  return devices.check(request);
+  return devices.check(request_of(load));
 }
 
 Status LoadCheck::check_faults(const std::string& sha256, const std::string& user) const {

@@ -125,6 +125,22 @@ TEST_CASE("what can be said at once is said at once") {
   CHECK(check_request(request(9), {device("a", 500, 0)}).ok());
 }
 
+TEST_CASE("where any job will do, the emptiest device of all of them is taken") {
+  const std::vector<DeviceView> two = {device("a", 500, 1, 0), device("b", 500, 0, 1, "bert"), device("c", 500, 0)};
+  CHECK(place(request(), two).kind == Kind::kWait);
+  auto any = request();
+  any.any_job = true;
+  CHECK(check_request(any, two).ok());
+  CHECK(place(any, two).worker == "b");
+  any.stage = 0;
+  CHECK(place(any, two).worker == "a");
+  any.stage = 7;
+  CHECK(place(any, two).why == Why::kNoTrainer);
+  any.stage = -1;
+  any.job = "gpt";
+  CHECK(place(any, two).worker == "a");
+}
+
 TEST_CASE("ranks that lie about their numbers do no harm") {
   auto liar = device("a", -5, 0, 0);
   liar.ranks[0].stage = UINT32_MAX;

@@ -42,6 +42,10 @@ Placement wait(Why why, std::string what = {}) {
   return {Placement::Kind::kWait, {}, why, std::move(what)};
 }
 
+bool any_will_do(const PlacementRequest& request) {
+  return request.any_job && request.job.empty();
+}
+
 }  // namespace
 
 Placer::Placer(std::vector<DeviceView> devices) : devices_(std::move(devices)), groups_of_(devices_.size()) {
@@ -199,6 +203,14 @@ Placement Placer::place(const PlacementRequest& request) {
   const bool anywhere = request.when_idle && request.job.empty() && request.stage < 0 && request.replica < 0;
   if (anywhere && !idle().open.empty()) groups.push_back(&idle());
   const auto meant = meant_jobs(request.job, jobs_);
+  if (meant.size() > 1 && any_will_do(request)) {
+    for (const std::string& job : meant) {
+      Group& its = group_of({job, std::max(request.stage, -1), std::max(request.replica, -1)});
+      if (!its.open.empty()) groups.push_back(&its);
+    }
+    if (groups.empty()) return wait(Why::kNoTrainer, "a trainer" + wanted(request));
+    return pick(request, groups);
+  }
   if (meant.size() > 1 && groups.empty()) {
     return wait(Why::kNoTrainer, "a choice: several jobs " +
                                      (request.job.empty() ? "are attached" : "are called " + request.job) + " (" +
@@ -221,7 +233,7 @@ Placement Placer::place(const PlacementRequest& request) {
 
 Status Placer::check(const PlacementRequest& request) const {
   const auto meant = meant_jobs(request.job, jobs_);
-  const bool anywhere = request.when_idle && request.stage < 0 && request.replica < 0;
+  const bool anywhere = any_will_do(request) || (request.when_idle && request.stage < 0 && request.replica < 0);
   if (meant.size() > 1 && !anywhere) {
     return Error{Code::kInvalidArgument,
                  "several training jobs are " + (request.job.empty() ? "attached" : "called " + request.job) + ": " +

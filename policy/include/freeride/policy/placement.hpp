@@ -33,6 +33,7 @@ struct PlacementRequest {
   int32_t stage = -1, replica = -1;  ///< -1: any
   int64_t memory_bytes = 0;
   bool when_idle = false;  ///< a device without a trainer will do, where no stage, replica or job is asked for
+  bool any_job = false;    ///< where no job is asked for: any, though there are several
 };
 
 struct Placement {
@@ -49,8 +50,8 @@ struct Placement {
 /// empty. `devices` holds those that are up. Pure; any thread.
 Placement place(const PlacementRequest& request, const std::vector<DeviceView>& devices);
 
-/// What a user should be told at once instead of leaving a task in the queue. Errors: kInvalidArgument (several jobs
-/// and none named; or a stage or replica that the attached job does not have, naming those it has). kRejected (more
+/// What a user should be told at once instead of leaving a task in the queue. Errors: kInvalidArgument (several jobs,
+/// none named and not any will do; or a stage or replica that the attached job does not have, naming those it has). kRejected (more
 /// memory than any device has, naming the largest). Without a trainer or a worker nothing can be said against a request
 /// yet.
 Status check_request(const PlacementRequest& request, const std::vector<DeviceView>& devices);
