@@ -42,7 +42,8 @@ USER = 1  # "daemon": a real user of every host, who is nobody special
 LEAST_MS, MOST_MS = 0.2, 50.0
 POISON_ONE_IN = 1000
 MANAGER = ("--group", "daemon", "--default-memory-mib", "256")
-# Of each of the two: a stage waits for a third of the time, and mostly while the other one works.
+# Of each of the two: a stage waits for a third of the time, while the other one works. A side task is bound to the core
+# of its device, cpu-0 and cpu-2 to one where there are two.
 TRAINING = {"stages": 2, "micro_batches": 2, "pass_ms": 60, "dim": 32, "layers": 2, "seq": 32}
 POINTS = ("computed", "half", "written", "synced")
 
@@ -141,7 +142,7 @@ class Run:
         self.system.wait_workers(4)
         for number in range(2):
             self.system.start_training(
-                name=f"training-{number}", env={"FREERIDE_JOB": f"gpt-{number}"}, first_device=2 * number,
+                name=f"training-{number}", env={"FREERIDE_JOB": f"gpt-{number}"}, devices=f"{number},{number + 2}",
                 seconds=self.options.watchdog + 3600, **TRAINING,
             )  # fmt: skip
         self.system.wait_workers(4, trained=True)

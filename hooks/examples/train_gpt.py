@@ -52,7 +52,7 @@ def parse(argv):
         "as a stage whose work is on a GPU, it leaves the processors to others",
     )
     parser.add_argument(
-        "--first-device", type=int, default=0, help="rank r is on device cpu-(this + r), beside another training's"
+        "--devices", default="", help="rank r is on the device cpu-N of the r-th of these N, e.g. 0,2; default: cpu-r"
     )
     parser.add_argument("--cores", default="", help="pin rank r to the r-th of these cores, e.g. 0,1")
     parser.add_argument("--log-json", default="", help="one line per iteration: iteration, loss, begin_ns, end_ns")
@@ -63,6 +63,8 @@ def parse(argv):
     options = parser.parse_args(argv)
     if options.layers % options.stages:
         parser.error(f"--layers {options.layers} is not a multiple of --stages {options.stages}")
+    if options.devices and len(options.devices.split(",")) != options.stages:
+        parser.error(f"--devices {options.devices} does not name {options.stages} devices")
     if not options.iterations and not options.seconds:
         options.iterations = 60
     return options
@@ -107,12 +109,13 @@ def launch(options, argv):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     introduce(options)
+    devices = options.devices.split(",") if options.devices else [str(rank) for rank in range(options.stages)]
     ranks = []
     for rank in range(options.stages):
         env = dict(
             os.environ,
             RANK=str(rank),
-            LOCAL_RANK=str(options.first_device + rank),
+            LOCAL_RANK=devices[rank],
             WORLD_SIZE=str(options.stages),
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),

@@ -21,7 +21,9 @@ constexpr size_t kMostReason = 120;
 constexpr uint32_t kTries = 3, kMostTries = 100, kAssemblyTries = 3;
 constexpr uint32_t kPluginEnds = 4, kBarrenEnds = 100;  // without an item done, until the batch is given up
 constexpr int64_t kRests = 9, kIdleNs = 30 * kNsPerSec, kTellNs = kNsPerSec, kTellSlowNs = 5 * kNsPerSec;
-constexpr double kSecondsAhead = 2.5;  // members are heard of each second
+// Members are heard of each second. What one had before falls by a tenth then, where it does less: a held-out iteration
+// or a long item says little of what comes.
+constexpr double kSecondsAhead = 4, kKeptAhead = 0.9;
 constexpr uint64_t kCountBits = 26, kDoingBits = 16;
 
 constexpr const char* kRunning = "running";
@@ -311,8 +313,10 @@ void Batches::take_progress(Batch& batch, const Task& task, Member& member) {
     if (batch.ledger.given_to(task.row.id).empty()) {
       member.most = std::min(member.most * 4, kMostAtOnce);  // it has waited for more
     } else if (seconds > 1) {
-      const double ahead = static_cast<double>(member.done) / seconds * kSecondsAhead;
+      const double ahead = std::max(static_cast<double>(member.done) / seconds * kSecondsAhead,
+                                    static_cast<double>(member.most) * kKeptAhead);
       member.most = std::clamp<uint64_t>(static_cast<uint64_t>(ahead), 1, kMostAtOnce);
+      member.measured = true;
     }
     if (seconds > 1) member.since_ns = now, member.done = 0;
     return;
@@ -400,6 +404,7 @@ void Batches::forget_old() {
 void Batches::hand_out(Batch& batch) {
   const BatchLedger before = batch.ledger;
   bool given = false;
+  std::set<std::string> fed;
   for (auto& [id, member] : batch.members) {
     const Task* task = the_.tasks.by_id(id);
     if (task == nullptr || !task->live() || !initialised(*task) || task->row.stopping || member.idle_at) continue;
@@ -418,10 +423,16 @@ void Batches::hand_out(Batch& batch) {
       if (!one) break;
       items += one->count;
       given = true;
+      fed.insert(task->state().worker);
       if (has.empty()) member.progress_ns = the_.clock.now_ns();
     }
   }
-  if (given && !save(batch)) batch.ledger = before;
+  if (!given) return;
+  if (save(batch)) {
+    fed_.merge(fed);
+  } else {
+    batch.ledger = before;
+  }
 }
 
 size_t Batches::wanted_members(const Batch& batch) const {
@@ -446,6 +457,15 @@ void Batches::add_members(Batch& batch) {
   for (size_t live = batch.members.size(); live < wanted_members(batch); ++live) {
     if (!add_member(batch)) return;
   }
+}
+
+// What those have at once who have done something: another one is to do as much, and need not find it out.
+uint64_t Batches::most_of_slowest(const Batch& batch) {
+  uint64_t most = kMostAtOnce;
+  for (const auto& [id, member] : batch.members) {
+    if (member.measured) most = std::min(most, member.most);
+  }
+  return most == kMostAtOnce ? 0 : most;
 }
 
 bool Batches::add_member(Batch& batch) {
@@ -473,7 +493,8 @@ bool Batches::add_member(Batch& batch) {
     batch.not_before_ns = the_.clock.now_ns() + kNsPerSec;
     return false;
   }
-  batch.members[(*task)->row.id];
+  Member& member = batch.members[(*task)->row.id];
+  member.most = std::max(member.most, most_of_slowest(batch));
   the_.due.raised = true;
   return true;
 }

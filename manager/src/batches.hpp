@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "batch_ledger.hpp"
@@ -54,11 +55,14 @@ class Batches {
   void look();
   /// What the tasks of the worker are to do.
   std::vector<bus::TaskWork> work_of(const Worker& worker) const;
+  /// The workers whose members were given something since this was last called.
+  std::set<std::string> take_fed() { return std::exchange(fed_, {}); }
   void save_progress();
 
  private:
   struct Member {
-    uint64_t most = 32;  ///< items that it may have at once
+    uint64_t most = 32;     ///< items that it may have at once
+    bool measured = false;  ///< by what it has done
     int64_t since_ns = 0;
     uint64_t done = 0;                ///< since then
     uint64_t failed = 0;              ///< items that have failed in it by an exception, as it has said
@@ -88,6 +92,7 @@ class Batches {
   void take_progress(Batch& batch, const Task& task, Member& member);
   void hand_out(Batch& batch);
   void add_members(Batch& batch);
+  static uint64_t most_of_slowest(const Batch& batch);
   bool add_member(Batch& batch);
   void stop_members(Batch& batch, size_t keep);
   size_t wanted_members(const Batch& batch) const;
@@ -102,6 +107,7 @@ class Batches {
 
   Parts the_;
   std::map<std::string, Batch> batches_;
+  std::set<std::string> fed_;
   int64_t rest_until_ns_ = 0;  // so that a look at many members leaves most of the time to others
 };
 

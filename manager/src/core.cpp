@@ -198,6 +198,7 @@ void Core::register_worker(Ticket ticket, const std::string& peer, const bus::Re
   bus::WorkerPlan plan = plans_.of(worker);
   plan.work = batches_.work_of(worker);
   outside_.answer(ticket, Reply(std::move(plan)));
+  feed_members(&worker);
   workers_.publish(worker);
   scheduler_.run();
   tick_soon();
@@ -215,9 +216,19 @@ void Core::worker_report(Ticket ticket, const std::string& peer, const bus::Work
   bus::WorkerPlan plan = plans_.renewal_of(worker);
   plan.work = batches_.work_of(worker);
   outside_.answer(ticket, Reply(std::move(plan)));
+  feed_members(&worker);
   if (report.leaving) worker_gone(worker, Worker::State::kDown, "worker " + worker.name + " went down", false);
   workers_.publish(worker);
   scheduler_.run();
+}
+
+// What a look at the batches has handed out to members on other workers than the one that has its answer: with their
+// next report it would come up to a second later.
+void Core::feed_members(const Worker* answered) {
+  for (const std::string& name : batches_.take_fed()) {
+    const Worker* worker = workers_.find(name);
+    if (worker != nullptr && worker != answered && worker->up()) plans_.send_work(*worker, batches_.work_of(*worker));
+  }
 }
 
 void Core::take_tasks(Worker& worker, bool leaving) {
@@ -280,6 +291,7 @@ void Core::tick(bool behind) {
   profile_commands_.look_at_followers(now);
   task_commands_.stop_over_time();
   batches_.look();
+  feed_members(nullptr);
   batches_.save_progress();
   tasks_.forget();
   workers_.forget_old(now);

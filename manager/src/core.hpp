@@ -122,6 +122,7 @@ class Core {
   Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside& outside, const Clock& clock,
        std::function<int64_t()> unix_ms);
   Status restore();
+  void feed_members(const Worker* answered);
   void take_tasks(Worker& worker, bool leaving);
   void worker_gone(Worker& worker, Worker::State state, const std::string& reason, bool count);
   void expire_orders(int64_t now);

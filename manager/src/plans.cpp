@@ -107,6 +107,13 @@ void Plans::send_due() {
   }
 }
 
+void Plans::send_work(const Worker& worker, std::vector<bus::TaskWork> work) {
+  bus::WorkerPlan plan = of(worker);
+  plan.work = std::move(work);
+  // Where it is lost, the answer to the worker's next report has the same.
+  (void)orders_.send(worker, plan, {Pending::Kind::kPlan});
+}
+
 void Plans::unanswered(const std::string& name, const std::string& id) {
   Worker* worker = workers_.find(name);
   if (worker == nullptr || worker->plan_id != id) return;

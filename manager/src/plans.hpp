@@ -31,6 +31,8 @@ class Plans {
   void replan_jobs(int64_t now, int64_t since_ns);
   /// Sends plans that have changed, one at a time to each worker.
   void send_due();
+  /// Sends the worker's plan with this work at once; one that is under way is not waited for.
+  void send_work(const Worker& worker, std::vector<bus::TaskWork> work);
   /// The plan with that request id was not answered in time.
   void unanswered(const std::string& worker, const std::string& id);
   void reply(const std::string& worker, const std::string& id, const std::optional<Error>& error);

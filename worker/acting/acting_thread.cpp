@@ -78,7 +78,7 @@ void ActingThread::add_task(std::shared_ptr<TaskSource> source) {
   post([source = std::move(source)](Actor& actor) { actor.add_task(source); });
 }
 void ActingThread::remove_task(uint64_t id) {
-  post([id](Actor& actor) { actor.remove_task(id); });
+  post([id](Actor& actor) { actor.remove_task(id, SteadyClock::now()); });
 }
 void ActingThread::set_process(uint64_t id, int pid, int pidfd) {
   // A descriptor of its own: the main thread closes its one whenever it likes.

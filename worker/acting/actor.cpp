@@ -54,7 +54,7 @@ void Actor::add_task(std::shared_ptr<TaskSource> source) {
   }
 }
 
-void Actor::remove_task(uint64_t id) {
+void Actor::remove_task(uint64_t id, int64_t now_ns) {
   const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t->id() == id; });
   if (it == tasks_.end()) return;
   const auto index = static_cast<size_t>(it - tasks_.begin());
@@ -68,6 +68,10 @@ void Actor::remove_task(uint64_t id) {
     if (RankSlot* slot = rank(charge.rank)) slot->settle_overrun(charge.serial, 0);
   }
   std::erase_if(charges_, [&](const Charge& c) { return c.task == id; });
+  if (window_open_ && (*it)->harvest.in_window()) {
+    const int64_t harvested_ns = (*it)->harvest.leave_ended(now_ns, now_ns - window_begin_ns_);
+    for (auto& slot : ranks_) slot->add_harvest(harvested_ns);
+  }
   tasks_.erase(it);
 }
 

@@ -42,7 +42,7 @@ class Actor {
   void add_rank(std::shared_ptr<const RankSource> source);
   void remove_rank(uint64_t id, int64_t now_ns);
   void add_task(std::shared_ptr<TaskSource> source);
-  void remove_task(uint64_t id);
+  void remove_task(uint64_t id, int64_t now_ns);
   void set_process(uint64_t id, int pid, std::shared_ptr<const Fd> pidfd);
   void set_order(uint64_t id, uint32_t order, int64_t now_ns);
   void ask_to_save(uint64_t id, bool wanted);

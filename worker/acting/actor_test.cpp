@@ -202,6 +202,26 @@ TEST_CASE("where several work in a bubble, its end says from when until when any
   CHECK(ends[0].harvested_ns == (works ? 5 : 3) * kMs);
 }
 
+TEST_CASE("what a task had done in the bubble in which it ended is harvest", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.rank.begin(rig.now());
+  rig.step();
+  rig.clock.tick(kMs);
+  task.start(rig.now());
+  rig.clock.tick(4 * kMs);
+  task.step_done(rig.now(), 4 * kMs);
+  task.start(rig.now());
+  rig.clock.tick(3 * kMs);
+  rig.actor.remove_task(task.source()->id, rig.now());
+  rig.clock.tick(2 * kMs);
+  rig.rank.end(rig.now());
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].harvested_ns == 4 * kMs);
+}
+
 TEST_CASE("harvest is step time within the bubble; a step across its end counts by half", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add();
@@ -684,7 +704,7 @@ TEST_CASE("an iteration tells whether a side task was created, initialised or st
   rig.actor.set_order(1, FREERIDE_ORDER_STOP, rig.now());
   iterate();
   CHECK(told());
-  rig.actor.remove_task(1);
+  rig.actor.remove_task(1, rig.now());
   iterate();
   CHECK(told());
   iterate();
@@ -1145,10 +1165,10 @@ TEST_CASE("removing the task that holds the lease frees the bubble for another",
   FakeTask& second = rig.add();
   rig.rank.begin(rig.now());
   rig.step();
-  rig.actor.remove_task(1);
+  rig.actor.remove_task(1, rig.now());
   rig.step();
   CHECK(second.lease().kind == FREERIDE_LEASE_BUBBLE);
-  rig.actor.remove_task(2);
+  rig.actor.remove_task(2, rig.now());
   rig.rank.end(rig.now());
   rig.step();
   CHECK(rig.drain(ActEvent::Kind::kBubbleEnd).size() == 1);

@@ -45,6 +45,15 @@ int64_t HarvestMeter::leave_window(int64_t end_ns, int64_t longest_ns, bool meas
   return harvested_ns;
 }
 
+int64_t HarvestMeter::leave_ended(int64_t now_ns, int64_t longest_ns) {
+  in_window_ = false;
+  const int64_t most_ns = std::max<int64_t>(0, std::min(longest_ns, now_ns - entered_ns_));
+  const int64_t harvested_ns =
+      std::clamp<int64_t>(sane(load_relaxed(answers_.page().step_ns)) - steps_at_entry_ns_, 0, most_ns);
+  source_.harvested_ns.fetch_add(harvested_ns, std::memory_order_relaxed);
+  return harvested_ns;
+}
+
 int64_t HarvestMeter::overrun(int64_t now_ns, bool next_window) {
   if (answers_.executing && !next_window) return -1;
   if (by_cpu_clock_) {

@@ -23,6 +23,8 @@ class HarvestMeter {
   void note_first_step(int64_t now_ns);
   /// Leaves the window; returns the step time harvested in it, at most `longest_ns`.
   int64_t leave_window(int64_t end_ns, int64_t longest_ns, bool measure_overrun);
+  /// The same of a task that has ended in the window: the steps that it had made. Its CPU clock has gone with it.
+  int64_t leave_ended(int64_t now_ns, int64_t longest_ns);
   /// Of the window just left: its first step began, and it had paused (0: not by then). Both 0: it made no step. For
   /// pictures.
   int64_t side_begin_ns() const { return side_begin_ns_; }

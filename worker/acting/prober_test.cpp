@@ -61,7 +61,7 @@ struct Rig {
     return *tasks.back();
   }
   void remove(FakeTask& task) {
-    actor.remove_task(task.source()->id);
+    actor.remove_task(task.source()->id, now());
     processes.stopped.erase(task.pid());
   }
   void begin() {

@@ -51,9 +51,9 @@ struct Placement {
 Placement place(const PlacementRequest& request, const std::vector<DeviceView>& devices);
 
 /// What a user should be told at once instead of leaving a task in the queue. Errors: kInvalidArgument (several jobs,
-/// none named and not any will do; or a stage or replica that the attached job does not have, naming those it has). kRejected (more
-/// memory than any device has, naming the largest). Without a trainer or a worker nothing can be said against a request
-/// yet.
+/// none named and not any will do; or a stage or replica that the attached job does not have, naming those it has).
+/// kRejected (more memory than any device has, naming the largest). Without a trainer or a worker nothing can be said
+/// against a request yet.
 Status check_request(const PlacementRequest& request, const std::vector<DeviceView>& devices);
 
 /// The jobs with a rank on `devices`, sorted.
