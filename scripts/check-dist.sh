@@ -9,7 +9,8 @@ mkdir -p "$root"/{lib64,tmp,opt,lib/x86_64-linux-gnu}
 cp -L /lib64/ld-linux-x86-64.so.2 "$root/lib64/"
 for name in c m dl rt pthread resolv; do cp -L "/lib/x86_64-linux-gnu/lib$name.so."* "$root/lib/x86_64-linux-gnu/"; done
 cp -r "$dist" "$root/opt/freeride"
-inside() { timeout 60 "$dist/bin/bwrap" --bind "$root" / --proc /proc --dev /dev --die-with-parent "$@"; }
+within=(timeout 60 "$dist/bin/bwrap" --bind "$root" / --proc /proc --dev /dev --die-with-parent)
+inside() { "${within[@]}" "$@"; }
 for program in worker manager ctl runner bus; do inside "/opt/freeride/bin/freeride-$program" --help >/dev/null; done
 inside /opt/freeride/bin/bwrap --version >/dev/null
 # Its parts find each other: the worker its bwrap, freeride-ctl the Python package.
@@ -24,9 +25,10 @@ done
 for plugin in "$dist"/test/*.so; do
   [ ! -f "$plugin" ] || inside /opt/freeride/bin/freeride-runner describe "/opt/freeride/test/$(basename "$plugin")" >/dev/null
 done
-inside /opt/freeride/bin/freeride-manager --run-dir /tmp/run --state-dir /tmp/state 2>"$root/manager.log" &
+# Not by `inside`: $! would be a shell's number, and the manager would be left running.
+"${within[@]}" /opt/freeride/bin/freeride-manager --run-dir /tmp/run --state-dir /tmp/state 2>"$root/manager.log" &
 manager=$!
-trap 'kill $manager 2>/dev/null; rm -rf "$root"' EXIT
+trap 'kill $manager 2>/dev/null; wait $manager || true; rm -rf "$root"' EXIT
 for _ in $(seq 100); do
   if inside /opt/freeride/bin/freeride-ctl --run-dir /tmp/run status >/dev/null 2>&1; then answered=1 && break; fi
   sleep 0.1

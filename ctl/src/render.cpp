@@ -162,14 +162,18 @@ std::string render_status(const bus::StatusReply& status) {
   for (const auto& [state, count] : status.tasks_by_state) {
     if (count > 0) tasks += (tasks.empty() ? "" : ", ") + human_count(static_cast<uint64_t>(count)) + " " + state;
   }
-  size_t up = 0;
-  for (const auto& worker : status.workers) up += worker.state.state == "up" ? 1 : 0;
+  size_t up = 0, drained = 0;
+  for (const auto& worker : status.workers) {
+    up += worker.state.state == "up" ? 1 : 0;
+    drained += worker.drained ? 1 : 0;
+  }
   std::string out = line("manager", status.version + ", pid " + std::to_string(status.pid) + ", up " +
                                         human_ns(status.uptime_ms * 1'000'000));
   out += line("run folder", status.run_dir);
   out += line("state folder", status.state_dir);
   if (!status.network.empty()) out += line("network", printable(status.network));
-  out += line("workers", std::to_string(up) + " up of " + std::to_string(status.workers.size()));
+  out += line("workers", std::to_string(up) + " up of " + std::to_string(status.workers.size()) +
+                             (drained > 0 ? ", " + std::to_string(drained) + " drained" : ""));
   out += line("side tasks", tasks.empty() ? "none" : tasks);
   for (const auto& job : status.jobs) {
     out += line("job " + printable(shown_job(job.job)),
@@ -364,8 +368,9 @@ Listing list_workers(const bus::WorkersReply& workers) {
     for (const auto& rank : worker.ranks)
       ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank.rank) + " " + rank.state;
     const bool open = worker.sandbox == "none";
+    const std::string& state = worker.state.state;
     table.add({worker.state.worker,
-               {worker.state.state, worker.state.state, worker.state.state == "up" ? Tone::kGood : Tone::kBad},
+               {state + (worker.drained ? ", drained" : ""), state, state == "up" ? Tone::kGood : Tone::kBad},
                plain(worker.device_model),
                {trainer_of(worker.state), worker.state.job.empty() ? "" : trainer_of(worker.state)},
                plain(ranks),

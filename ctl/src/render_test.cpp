@@ -149,6 +149,20 @@ TEST_CASE("the budget that a job asks for is shown, and whether it counts") {
   CHECK(ctl::own_budget(job) == "budget 1.0 % (the job asks for 5.0 %, which is more than the manager's)");
 }
 
+TEST_CASE("a drained worker is up, and is said to be drained") {
+  bus::StatusReply status;
+  status.workers.resize(2);
+  for (auto& worker : status.workers) worker.state.state = "up";
+  CHECK_THAT(ctl::render_status(status), Contains("2 up of 2") && !Contains("drained"));
+  status.workers[1].drained = true;
+  CHECK_THAT(ctl::render_status(status), Contains("2 up of 2, 1 drained"));
+  bus::WorkersReply workers;
+  workers.workers = status.workers;
+  const auto text = ctl::list_workers(workers).text();
+  CHECK_THAT(text, Contains("up, drained"));
+  CHECK(text.find("drained") == text.rfind("drained"));
+}
+
 TEST_CASE("empty lists say what to do") {
   CHECK_THAT(ctl::list_tasks({}, {}).text(), Contains("freeride-ctl load"));
   CHECK_THAT(ctl::list_workers({}).text(), Contains("freeride-worker"));

@@ -259,6 +259,19 @@ std::string bytes_of(const std::filesystem::path& file) {
 }
 }  // namespace
 
+TEST_CASE("a state file with usage in it is not taken for a damaged one") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  for (int n = 0; n < 3; ++n) {
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    TaskUsage more;
+    more.step_ns = more.steps = 1;
+    REQUIRE((*store)->add_usage({{{480'000 + n, "a", "ann", "gpt", "vision"}, more}}, {}).ok());
+  }
+  CHECK(kept_aside(dir.path).empty());
+}
+
 TEST_CASE("one task that cannot be read is left out, and kept in a copy of the state file") {
   TempDir dir;
   const auto file = dir.path / "freeride.db";

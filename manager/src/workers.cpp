@@ -306,6 +306,7 @@ std::vector<bus::WorkerInfo> Workers::infos() const {
     info.pid = worker.pid;
     info.ranks = worker.ranks;
     info.sandbox = worker.sandbox;
+    info.drained = worker.drain != 0;
     info.silent_ms = (clock_.now_ns() - worker.heard_ns) / kNsPerMs;
     infos.push_back(std::move(info));
   }

@@ -381,6 +381,7 @@ def test_a_drained_device_is_empty_and_stays_so(system, place):
     done = ctl(system, "drain", "cpu-0")
     assert done.returncode == 0 and ": empty" in done.stdout, done.stderr
     assert not system.runners(), "it was said to be empty"
+    assert [one["drained"] for one in system.ok("workers")["workers"]] == [True]
     until(lambda: system.task("there").get("why") == "drained", "it waits for another device")
     planned = ctl(system, "load", place / "patient.py", "--when-idle", "--memory", "256MiB", "--dry-run")
     assert planned.returncode == 5 and "drained" in planned.stdout, planned.stdout
@@ -396,6 +397,7 @@ def test_a_drained_device_is_empty_and_stays_so(system, place):
     assert ctl(system, "drain", "cpu-0").returncode == 0
     assert ctl(system, "uncordon", "cpu-0").returncode == 0
     system.wait_steps("there")
+    assert [one["drained"] for one in system.ok("workers")["workers"]] == [False]
     assert ctl(system, "uncordon", "cpu-0").returncode == 4
     assert ctl(system, "drain", "nothing-of-that-name").returncode == 4
     # Whoever cannot look proves nothing.

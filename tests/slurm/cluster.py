@@ -71,6 +71,20 @@ exec taskset -c $((SLURM_NODEID % {cores})) {python} {script} --stages $SLURM_NT
 """
 
 
+def processes(words, uid=0):
+    """Of that user, on whichever host."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if f"\nUid:\t{uid}\t" not in (folder / "status").read_text():
+                continue
+            if words in (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
 def children(pid):
     return [int(word) for word in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -151,7 +165,7 @@ class Cluster(Hosts):
         for host in self.wires.names:
             groups = self._make_groups(host)
             self.boot_host(host)
-            enough = f"PATH={self.tree.programs}:$PATH\nFREERIDE_RUN_DIR={self.root}/run\nFREERIDE_HOST={host}\n"
+            enough = f"PATH={self.tree.programs}:$PATH\nFREERIDE_RUN_DIR={self.root}/run\n"
             enough += f'FREERIDE_CGROUPS="{" ".join(map(str, groups))}"\nFREERIDE_EMPTY_S=60\n'
             (self.root / f"slurm-{host}.env").write_text(enough + "FREERIDE_NODE_STOP='pkill -x freeride-node'\n")
             # As systemd does it: outside of Prolog's own processes.
@@ -326,6 +340,29 @@ class Cluster(Hosts):
         self.wait_trainers(job, user)
         return job
 
+    def own_job(self, *command, side_tasks, memory="900M"):
+        """A job of alice's with a manager, nodes and side tasks of its own."""
+        env = [
+            f"PATH={self.tree.programs}:{os.environ['PATH']}",
+            f"TMPDIR={self.root}/home-alice",
+            f"SIDE_TASKS={shlex.join(map(str, side_tasks))}",
+            f"NODE_FLAGS=--device cpu-$SLURM_NODEID --cores $((SLURM_NODEID % {os.cpu_count()})) -- --memory-bytes 300000000",
+        ]
+        words = [
+            "sbatch",
+            "--parsable",
+            f"--mem={memory}",
+            "-o",
+            "own-%j.txt",
+            SLURM / "own-side-tasks.sbatch",
+            *command,
+        ]
+        return int(self.on("a", *self.as_user("alice", self.user_words(["env", *env, *words]))).stdout)
+
+    def own_text(self, job):
+        """What the job has said."""
+        return (self.root / f"home-alice/own-{job}.txt").read_text()
+
     def cancel_batch(self, job, user=None):
         """Returns what Slurm says became of it."""
         words = self.user_words(["scancel", job])
@@ -337,6 +374,12 @@ class Cluster(Hosts):
         """As scontrol tells it."""
         text = self.on("a", *self.user_words(["scontrol", "show", "job", "-o", job])).stdout
         return dict(word.split("=", 1) for word in text.split() if "=" in word)
+
+    def wait_ended(self, job):
+        """Until a job is over; of root's daemons nothing is asked."""
+        until(
+            lambda: self.job_state(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), f"the end of job {job}"
+        )
 
     def wait_saved(self, job):
         """Until slurmctld has written down what it knows now, which it does some seconds later. A job that a killed one

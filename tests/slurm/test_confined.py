@@ -7,7 +7,7 @@ import shlex
 import shutil
 
 import pytest
-from cluster import SLURM, USERS, Cluster
+from cluster import USERS, Cluster, processes
 
 from rig.hosts import Wires
 from rig.testing import find_plugin
@@ -35,19 +35,6 @@ def groups_of(pid):
     return dict(line.split(":", 2)[1:] for line in pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines())
 
 
-def processes(words, uid=0):
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if f"\nUid:\t{uid}\t" not in (folder / "status").read_text():
-                continue
-            if words in (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"):
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
-
-
 def test_side_tasks_are_outside_of_the_jobs_control_groups(cluster):
     job = cluster.begin("confined")
     for stage, name in enumerate(("own-a", "own-b")):
@@ -69,25 +56,8 @@ def test_side_tasks_are_outside_of_the_jobs_control_groups(cluster):
 def own_job(cluster):
     """A job of alice's with a manager, nodes and a side task of its own."""
     ranks = shlex.join(map(str, cluster.ranks("own", 1_000_000, cluster.root / "home-alice")))
-    task = shlex.join(map(str, [find_plugin("keeper.so"), "--name", "own", "--stage", 1]))
-    env = [
-        f"PATH={cluster.tree.programs}:{os.environ['PATH']}",
-        f"TMPDIR={cluster.root}/home-alice",
-        f"SIDE_TASKS={task}",
-        f"NODE_FLAGS=--device cpu-$SLURM_NODEID --cores $((SLURM_NODEID % {os.cpu_count()})) -- --memory-bytes 300000000",
-    ]
-    words = [
-        "sbatch",
-        "--parsable",
-        "--mem=900M",
-        "-o",
-        "own-%j.txt",
-        SLURM / "own-side-tasks.sbatch",
-        "sh",
-        "-c",
-        ranks,
-    ]
-    return int(cluster.on("a", *cluster.as_user("alice", cluster.user_words(["env", *env, *words]))).stdout)
+    task = [find_plugin("keeper.so"), "--name", "own", "--stage", 1]
+    return cluster.own_job("sh", "-c", ranks, side_tasks=task)
 
 
 def own_steps(cluster, job, had):
@@ -118,7 +88,7 @@ def test_without_an_administrator_side_tasks_run_in_the_job_and_end_with_it(clus
             cluster.on("a", *cluster.user_words(["scancel", *(word.format(job=job) for word in end)]))
             cluster.wait_off(job)
         except BaseException:
-            print((cluster.root / f"home-alice/own-{job}.txt").read_text())
+            print(cluster.own_text(job))
             raise
         cluster.wait_idle()
         assert not cluster.left("a") and not cluster.left("b")

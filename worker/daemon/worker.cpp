@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "daemon/measures.hpp"
 #include "freeride/base/access.hpp"
@@ -49,6 +50,15 @@ std::string random_name() {
     text += kDigits[byte & 15];
   }
   return text;
+}
+
+// What this host is called, for scripts on it: a key, a setting or the machine's id has made the name.
+void keep_host_id(const std::filesystem::path& run_dir, const std::string& host) {
+  const auto fresh = run_dir / (".host-id-" + std::to_string(getpid()));
+  std::error_code failed;
+  if (std::ofstream file(fresh); !(file << host << "\n" << std::flush)) failed.assign(errno, std::generic_category());
+  if (!failed) std::filesystem::rename(fresh, run_dir / "host-id", failed);
+  if (failed) spdlog::warn("cannot write {}: {}", (run_dir / "host-id").string(), failed.message());
 }
 
 Error late(const std::string& task) {
@@ -97,11 +107,13 @@ Status Worker::open() {
   utsname name{};
   uname(&name);
   host_ = name.nodename;
-  id_ = (options_.host_id.empty() ? host_id() : options_.host_id) + ":" + options_.device;
+  const std::string called = options_.host_id.empty() ? host_id() : options_.host_id;
+  id_ = called + ":" + options_.device;
 
   if (auto s = take(loop_, Loop::create()); !s.ok()) return s;
   if (auto s = open_signals(); !s.ok()) return s;
   if (auto s = make_run_folder(options_.paths.run_dir); !s.ok()) return s;
+  keep_host_id(options_.paths.run_dir, called);
   if (auto s = make_private_folder(options_.paths.state_dir, std::nullopt); !s.ok()) return s;
 
   SandboxOptions sandbox_options = options_.sandbox;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "daemon/worker_process_test_support.hpp"
+#include "freeride/base/host_id.hpp"
 #include "freeride/base/plugin_file.hpp"
 
 using namespace freeride;
@@ -519,6 +520,22 @@ TEST_CASE("a worker whose terminal is closed stops in good order", "[process]") 
   rig.manager.wait([&] { return rig.worker.ended(code); });
   CHECK(code == 0);
   CHECK(rig.manager.task("t").verdict.kind == "stopped");
+}
+
+TEST_CASE("scripts of a host find its name in the run folder", "[process]") {
+  const auto told = [](const Rig& rig) {
+    std::string word;
+    std::ifstream(rig.paths.run_dir / "host-id") >> word;
+    return word;
+  };
+  Rig named({"--host-id", "here"});
+  named.manager.wait_registered();
+  CHECK(told(named) == "here");
+  named.stop_worker();
+  Rig rig;
+  rig.manager.wait_registered();
+  CHECK(told(rig) == host_id());
+  rig.stop_worker();
 }
 
 TEST_CASE("wrong usage and a device that is taken are one line and an exit code", "[process]") {

@@ -364,9 +364,11 @@ struct WorkerInfo {
   std::vector<TrainingState> ranks;
   int64_t silent_ms = 0;  ///< since its last report
   std::string sandbox;    ///< what its tasks run in: bubblewrap, or none
+  bool drained = false;   ///< it gets no side tasks until it is given back: its device, its host or its job is drained
   FREERIDE_FIELDS {
     visit("state", self.state), visit("device_model", self.device_model), visit("pid", self.pid);
     visit("ranks", self.ranks), visit("silent_ms", self.silent_ms), visit("sandbox", self.sandbox);
+    visit("drained", self.drained);
   }
 };
 struct WorkersReply {
