@@ -1052,7 +1052,8 @@ class _Driver:
         return _ERROR if status == _BAD_PARAMETER else status
 
     def prepare(self):
-        if self.grad is not None:  # torch keeps it for each thread; what InitSideTask() has set is meant for all of them
+        # torch keeps it for each thread; what InitSideTask() has set is meant for all of them.
+        if self.grad is not None:
             sys.modules["torch"].set_grad_enabled(self.grad)
         return self.transition(self.task.PrepareGpuWorkload)
 
