@@ -79,7 +79,7 @@ def killing_write(self, text):
 
 def killing_sync(self, mark):
     sync(self, mark)
-    if chosen(mark[0] + mark[1], 3) and once("synced", f"{mark[0]}-{mark[1]}"):
+    if (mark[0] + mark[1]) % max(5, __EVERY__ // 20) == 3 and once("synced", f"{mark[0]}-{mark[1]}"):
         os.abort()
 
 freeride_plugin._Synced.write, freeride_plugin._Synced._sync = killing_write, killing_sync
