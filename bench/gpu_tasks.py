@@ -25,7 +25,7 @@ FOLDER = tempfile.mkdtemp(prefix="endless-")
 TASKS = {
     "canary": ("canary", "2GiB", [], False),
     "generate": (f"{FOLDER}/generate.py", "24GiB", ["sequences=32"], True),
-    "evaluate": (f"{FOLDER}/evaluate.py", "24GiB", ["batch=4"], True),
+    "evaluate": (f"{FOLDER}/evaluate.py", "24GiB", [], True),
 }
 ALONE_S = 15
 
