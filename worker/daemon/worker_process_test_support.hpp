@@ -255,7 +255,7 @@ class FakeManager {
   }
   std::string offer(const std::string& bytes) {
     if (bytes.empty()) throw std::runtime_error("no such plugin");
-    const std::string sha256 = sha256_hex(bytes);
+    std::string sha256 = sha256_hex(bytes);
     contents[sha256] = bytes;
     return sha256;
   }
