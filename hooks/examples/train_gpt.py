@@ -63,8 +63,9 @@ def parse(argv):
     options = parser.parse_args(argv)
     if options.layers % options.stages:
         parser.error(f"--layers {options.layers} is not a multiple of --stages {options.stages}")
-    if options.devices and len(options.devices.split(",")) != options.stages:
-        parser.error(f"--devices {options.devices} does not name {options.stages} devices")
+    numbers = options.devices.split(",") if options.devices else []
+    if numbers and not (len(numbers) == options.stages and all(map(str.isdecimal, numbers))):
+        parser.error(f"--devices {options.devices}: for {options.stages} stages it has to be as many numbers, as in 0,2")
     if not options.iterations and not options.seconds:
         options.iterations = 60
     return options

@@ -202,8 +202,8 @@ TEST_CASE("where several work in a bubble, its end says from when until when any
   CHECK(ends[0].harvested_ns == (works ? 5 : 3) * kMs);
 }
 
-TEST_CASE("what a task had done in the bubble in which it ended is harvest", "[actor]") {
-  Rig rig;
+// In a bubble: a step of 4 ms, and 3 ms of another one.
+static FakeTask& begin_second_step(Rig& rig) {
   FakeTask& task = rig.add();
   rig.rank.begin(rig.now());
   rig.step();
@@ -213,6 +213,12 @@ TEST_CASE("what a task had done in the bubble in which it ended is harvest", "[a
   task.step_done(rig.now(), 4 * kMs);
   task.start(rig.now());
   rig.clock.tick(3 * kMs);
+  return task;
+}
+
+TEST_CASE("what a task had done in the bubble in which it ended is harvest", "[actor]") {
+  Rig rig;
+  FakeTask& task = begin_second_step(rig);
   rig.actor.remove_task(task.source()->id, rig.now());
   rig.clock.tick(2 * kMs);
   rig.rank.end(rig.now());
@@ -224,15 +230,7 @@ TEST_CASE("what a task had done in the bubble in which it ended is harvest", "[a
 
 TEST_CASE("harvest is step time within the bubble; a step across its end counts by half", "[actor]") {
   Rig rig;
-  FakeTask& task = rig.add();
-  rig.rank.begin(rig.now());
-  rig.step();
-  rig.clock.tick(kMs);
-  task.start(rig.now());
-  rig.clock.tick(4 * kMs);
-  task.step_done(rig.now(), 4 * kMs);
-  task.start(rig.now());
-  rig.clock.tick(3 * kMs);
+  FakeTask& task = begin_second_step(rig);
   task.execute(3 * kMs);
   rig.rank.end(rig.now());
   rig.step();

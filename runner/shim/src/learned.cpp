@@ -49,7 +49,7 @@ void Cost::record(int64_t took_ns) {
   const uint32_t count = std::min(seen + 1, kWindow);
   auto sorted = recent_;
   std::sort(sorted.begin(), sorted.begin() + count);
-  const int64_t expected = count <= 2 ? sorted[0] : sorted[count - 2];
+  const int64_t expected = count == 1 ? sorted[0] : count == 2 ? (sorted[0] + sorted[1]) / 2 : sorted[count - 2];
   expected_ns_.store(expected, std::memory_order_relaxed);
 }
 

@@ -14,8 +14,7 @@ namespace freeride::shim {
 /// size. Any thread reads; times are recorded by one at a time (InFlight's lock).
 class Cost {
  public:
-  /// ns; 0: not known. Of the last four times the second largest, of two the smaller: what disturbs a first time makes
-  /// it longer, and what is thought to fit nowhere is hardly timed again.
+  /// ns; 0: not known. Of the last four times the second largest, of two their mean.
   int64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
   /// Before it is known, by its function with other grids: the longest of the last four, and more in proportion where
   /// this grid has more blocks. A program whose shapes change, as text that grows, has new grids in each step. ns; 0:
