@@ -65,7 +65,9 @@ def parse(argv):
         parser.error(f"--layers {options.layers} is not a multiple of --stages {options.stages}")
     numbers = options.devices.split(",") if options.devices else []
     if numbers and not (len(numbers) == options.stages and all(map(str.isdecimal, numbers))):
-        parser.error(f"--devices {options.devices}: for {options.stages} stages it has to be as many numbers, as in 0,2")
+        parser.error(
+            f"--devices {options.devices}: for {options.stages} stages it has to be as many numbers, as in 0,2"
+        )
     if not options.iterations and not options.seconds:
         options.iterations = 60
     return options
