@@ -241,7 +241,8 @@ class Chaos:
         left = sorted(
             path.name
             for path in system.run_dir.iterdir()
-            if not path.name.endswith(".lock") and path.name != "task-uids"
+            # What stays for the next worker of this folder.
+            if not path.name.endswith(".lock") and path.name not in ("task-uids", "host-id")
         )
         if left:
             self.fault(f"the run folder holds {left}")
