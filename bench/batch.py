@@ -42,9 +42,9 @@ USER = 1  # "daemon": a real user of every host, who is nobody special
 LEAST_MS, MOST_MS = 0.2, 50.0
 POISON_ONE_IN = 1000
 MANAGER = ("--group", "daemon", "--default-memory-mib", "256")
-# Of each of the two: a stage waits for a third of the time, while the other one works. A side task is bound to the core
-# of its device, cpu-0 and cpu-2 to one where there are two.
-TRAINING = {"stages": 2, "micro_batches": 2, "pass_ms": 60, "dim": 32, "layers": 2, "seq": 32}
+# Of each of the two: a stage waits for a third of the time, while the other one works, and as long as a stage of the
+# demo's training. A side task is bound to the core of its device, cpu-0 and cpu-2 to one where there are two.
+TRAINING = {"stages": 2, "micro_batches": 2, "pass_ms": 120, "dim": 32, "layers": 2, "seq": 32}
 POINTS = ("computed", "half", "written", "synced")
 
 # What a member runs. A mark in the folder says that a point was hit for an item or a mark, so that it is hit once.

@@ -20,7 +20,8 @@ constexpr size_t kMostFailures = 4096;  // they travel with the order to put the
 constexpr size_t kMostReason = 120;
 constexpr uint32_t kTries = 3, kMostTries = 100, kAssemblyTries = 3;
 constexpr uint32_t kPluginEnds = 4, kBarrenEnds = 100;  // without an item done, until the batch is given up
-constexpr int64_t kRests = 9, kIdleNs = 30 * kNsPerSec, kTellNs = kNsPerSec, kTellSlowNs = 5 * kNsPerSec;
+constexpr int64_t kRests = 9, kRestsAfterEnd = 1, kIdleNs = 30 * kNsPerSec, kTellNs = kNsPerSec,
+                  kTellSlowNs = 5 * kNsPerSec;
 // Members are heard of each second. What one had before falls by a tenth then, where it does less: a held-out iteration
 // or a long item says little of what comes.
 constexpr double kSecondsAhead = 4, kKeptAhead = 0.9;
@@ -234,12 +235,14 @@ void Batches::save_progress() {
 
 // ---- what has become of members
 
-void Batches::look() {
+void Batches::look(bool ended) {
   const int64_t begin_ns = the_.clock.now_ns();
-  if (begin_ns < rest_until_ns_) return;
+  ended_ = ended_ || ended;
+  if (begin_ns < looked_ns_ + (ended_ ? kRestsAfterEnd : kRests) * took_ns_) return;
+  ended_ = false;
   for (auto& [name, batch] : batches_) look_at(batch);
-  const int64_t end_ns = the_.clock.now_ns();
-  rest_until_ns_ = end_ns + kRests * (end_ns - begin_ns);
+  looked_ns_ = the_.clock.now_ns();
+  took_ns_ = looked_ns_ - begin_ns;
 }
 
 void Batches::look_at(Batch& batch) {
@@ -272,8 +275,10 @@ void Batches::look_at_member(Batch& batch, int64_t id, Member& member) {
   const Task* task = the_.tasks.by_id(id);
   if (task != nullptr) take_progress(batch, *task, member);
   if (task != nullptr && task->live()) {
-    if (!task->on_worker()) leave_queued(batch, id);
-    return;
+    if (task->on_worker()) return;
+    leave_queued(batch, id);
+    task = the_.tasks.by_id(id);
+    if (task != nullptr && task->live()) return;
   }
   if (batch.live() && task != nullptr) note_end(batch, *task);
   batch.ledger.lose(id);

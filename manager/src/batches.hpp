@@ -51,8 +51,8 @@ class Batches {
   std::optional<std::string> user_of(const std::string& name) const;
 
   /// Takes in what has become of members, gives them work, adds and stops members. After every report, as long as that
-  /// takes little of the time; else now and then.
-  void look();
+  /// takes little of the time; else now and then. `ended`: a task has ended, whose device has nothing to do.
+  void look(bool ended = false);
   /// What the tasks of the worker are to do.
   std::vector<bus::TaskWork> work_of(const Worker& worker) const;
   /// The workers whose members were given something since this was last called.
@@ -108,7 +108,10 @@ class Batches {
   Parts the_;
   std::map<std::string, Batch> batches_;
   std::set<std::string> fed_;
-  int64_t rest_until_ns_ = 0;  // so that a look at many members leaves most of the time to others
+  // A look at many members, or a slow disk, leaves most of the time to others. A device whose member has ended has
+  // nothing to do, so a look rests for less after an end.
+  int64_t looked_ns_ = 0, took_ns_ = 0;
+  bool ended_ = false;
 };
 
 }  // namespace freeride::manager

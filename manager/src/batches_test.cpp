@@ -220,6 +220,17 @@ TEST_CASE("what a lost worker's member had is given to another") {
   CHECK(house.batch().done == 200);
 }
 
+TEST_CASE("a member whose supervisor was killed is replaced with the report that says so") {
+  BatchHouse house;
+  REQUIRE(house.submit(10'000).ok());
+  house.pass(3, {&house.one, &house.two});
+  const std::string name = house.member(house.one).task;
+  const auto before = house.batch().members;
+  house.end(house.one, name, "lost");
+  house.report(house.one);
+  CHECK(house.batch().members == before);
+}
+
 TEST_CASE("a member whose items are under way side by side has as many as it wants, within bounds") {
   BatchHouse house;
   REQUIRE(house.submit(100'000).ok());

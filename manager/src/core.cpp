@@ -212,7 +212,8 @@ void Core::worker_report(Ticket ticket, const std::string& peer, const bus::Work
   jobs_.take_measures(report);
   usage_.add(report, tasks_.unix_ms());
   take_tasks(worker, report.leaving);
-  batches_.look();
+  batches_.look(std::any_of(report.tasks.begin(), report.tasks.end(),
+                            [](const bus::TaskReport& task) { return !task.verdict.kind.empty(); }));
   bus::WorkerPlan plan = plans_.renewal_of(worker);
   plan.work = batches_.work_of(worker);
   outside_.answer(ticket, Reply(std::move(plan)));
