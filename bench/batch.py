@@ -7,10 +7,9 @@
 CPUs, four workers, two trainings of two stages over them, whose passes are asleep as if their work were a GPU's: the
 processors are the side tasks', and seldom more of those have a bubble than there are processors. Items take log-normal
 times from 0.2 to 50 ms of a processor, in pieces of at most 2 ms with a yield point behind each; one in a thousand ends the
-process. Of the kills from outside one third each hits
-a worker, the manager and the runners of a side task, at random moments. From inside a member is ended at each step between
-computing, writing and committing: when results are computed, when half of a record is written, when all of them are, and
-when they are on the disk and nobody has been told. Needs root, whose batches are those of another user.
+process. Of the kills from outside one third each hits a worker, the manager and the runners of a side task, at random
+moments. From inside a member is ended at each step between computing, writing and committing: when results are computed,
+when half of a record is written, when all of them are, and when they are on the disk and nobody has been told. Needs root, whose batches are those of another user.
 
 Keys: `missing` (items with neither result nor failure), `repeated_in_output`, `wrong` (another result than the right one),
 `failed_wrongly` (set aside, though it ends no process), `kills`, `bubbles_used_pct` (time inside steps within bubbles ÷ bubble
