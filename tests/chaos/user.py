@@ -151,8 +151,10 @@ class User:
                 self._fault(f"{name}: its load was ended in the middle, and cannot be repeated")
         tasks = self.tasks() or {}
         for name, state in tasks.items():
-            if not state["verdict"]["kind"]:
-                self.system.ok("stop", name)
+            if not state["verdict"]["kind"] and self.call("stop", name).code != 0:
+                # A short one may end by itself between the list and the stop, which is then refused; else it is stopped.
+                if not (self.tasks() or {}).get(name, state)["verdict"]["kind"]:
+                    self.system.ok("stop", name)
         for name, state in tasks.items():
             if not state["verdict"]["kind"]:
                 self.system.wait_verdict(name)
