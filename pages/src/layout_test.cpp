@@ -106,8 +106,8 @@ std::map<std::string, Layout> layouts_of_header() {
                                  FIELD(T, let_in),        FIELD(T, stalled),      FIELD(T, late),
                                  FIELD(T, late_ns),       FIELD(T, late_most_ns), FIELD(T, full_most_ns),
                                  FIELD(T, export_tables), FIELD(T, unlisted),     FIELD(T, full),
-                                 FIELD(T, full_ns),       FIELD(T, marks),        FIELD(T, reserved0),
-                                 FIELD(T, names)}};
+                                 FIELD(T, full_ns),       FIELD(T, marks),        FIELD(T, held),
+                                 FIELD(T, reserved0),     FIELD(T, names)}};
 #undef T
 #define T freeride_shim_name
   layouts["shim_name"] = {sizeof(T), {FIELD(T, state), FIELD(T, name), FIELD(T, calls)}};

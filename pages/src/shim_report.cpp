@@ -64,6 +64,7 @@ Result<ShimReport> read_shim_page(int fd) {
   report.full_ns = number(page.full_ns);
   report.full_most_ns = number(page.full_most_ns);
   report.marks = number(page.marks);
+  report.held = number(page.held);
   report.longest_name = text(page.longest_name);
   report.too_long_name = text(page.too_long_name);
   for (const auto& name : page.names) {

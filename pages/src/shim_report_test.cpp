@@ -33,6 +33,7 @@ TEST_CASE("a shim page is copied, and nothing on it is trusted") {
   page.version = FREERIDE_SHIM_VERSION;
   page.processes = 2;
   page.submissions = 7;
+  page.held = 3;
   page.let_in = UINT64_MAX;
   std::memset(page.longest_name, 'x', sizeof(page.longest_name));
   std::strcpy(page.too_long_name, "a\nb\x80");
@@ -46,6 +47,7 @@ TEST_CASE("a shim page is copied, and nothing on it is trusted") {
     REQUIRE(report.ok());
     CHECK(report->processes == 2);
     CHECK(report->submissions == 7);
+    CHECK(report->held == 3);
     CHECK(report->let_in == 0);
     CHECK(report->longest_name == std::string(64, 'x'));
     CHECK(report->too_long_name == "a?b?");

@@ -25,7 +25,7 @@ namespace {
 
 // Where the child finds its descriptors; ours are moved out of the way first.
 constexpr int kLeaseFd = 10, kAnswerFd = 11, kLifelineFd = 12, kReportFd = 13, kStateOutFd = 14, kStateInFd = 15,
-              kProgramFd = 16;
+              kProgramFd = 16, kShimFd = 17;
 constexpr int kOutOfTheWay = 64;
 
 Fd moved(Fd fd) {
@@ -47,6 +47,7 @@ std::vector<std::string> arguments(const Harness::Options& options, const std::s
                                         "--stop-ms",     std::to_string(options.stop_ms)};
   arguments.insert(arguments.end(), {"--state-out-fd", std::to_string(kStateOutFd)});
   if (options.state_in_fd >= 0) arguments.insert(arguments.end(), {"--state-in-fd", std::to_string(kStateInFd)});
+  if (options.shim_fd >= 0) arguments.insert(arguments.end(), {"--shim-fd", std::to_string(kShimFd)});
   if (!options.predicted_pieces_ns.empty())
     arguments.insert(arguments.end(), {"--predicted-pieces-ns", options.predicted_pieces_ns});
   if (options.program.empty()) {
@@ -97,6 +98,7 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
   const Fd state_end = moved(Fd(fcntl(harness->state_.get(), F_DUPFD_CLOEXEC, 0)));
   const Fd state_in_end =
       options.state_in_fd < 0 ? Fd() : Fd(fcntl(options.state_in_fd, F_DUPFD_CLOEXEC, kOutOfTheWay));
+  const Fd shim_end = options.shim_fd < 0 ? Fd() : Fd(fcntl(options.shim_fd, F_DUPFD_CLOEXEC, kOutOfTheWay));
   const Fd lease_end = moved(Fd(fcntl(harness->lease_.fd.get(), F_DUPFD_CLOEXEC, 0)));
   const Fd answer_end = moved(std::move(answer->fd));
 
@@ -128,6 +130,7 @@ Result<std::unique_ptr<Harness>> Harness::start(const Options& options) {
   posix_spawn_file_actions_adddup2(&actions, state_end.get(), kStateOutFd);
   if (state_in_end.valid()) posix_spawn_file_actions_adddup2(&actions, state_in_end.get(), kStateInFd);
   if (program_end.valid()) posix_spawn_file_actions_adddup2(&actions, program_end.get(), kProgramFd);
+  if (shim_end.valid()) posix_spawn_file_actions_adddup2(&actions, shim_end.get(), kShimFd);
   posix_spawn_file_actions_adddup2(&actions, log_end.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, log_end.get(), STDERR_FILENO);
   const int error = posix_spawn(&harness->supervisor_, program.c_str(), &actions, nullptr, argv.data(), environ);

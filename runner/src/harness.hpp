@@ -36,6 +36,7 @@ class Harness {
     int64_t grace_ms = 100;
     int64_t hang_ms = 5'000;
     int state_in_fd = -1;  ///< a file to go on from, the caller's
+    int shim_fd = -1;      ///< a shim page, the caller's
     bool deaf = false;     ///< the log goes into a pipe that nobody reads; log() is empty then
   };
 

@@ -24,6 +24,7 @@ struct Job {
   bool profile = false;                      ///< ends once enough is known, and writes what it was into state_out_fd
   int state_in_fd = -1;  ///< file to go on from (saved_state.hpp), read when it is initialised; in the plugin's process
                          ///< a socket to it; -1: none
+  int shim_fd = -1;      ///< of a program that has the shim of libcuda: its shim page; -1: none
   int state_out_fd = -1;  ///< pipe for what a save lease asks for, or for a profile's record; -1: for neither
   Confinement confinement;
 

@@ -103,6 +103,8 @@ int main(int argc, char** argv) {
   int program_fd = -1;
   supervise_command->add_option("--program-fd", program_fd,
                                 "instead of a plugin: file with a program and its arguments, each ended by a NUL");
+  supervise_command->add_option("--shim-fd", job.shim_fd,
+                                "shim page of a program: its init lease ends where that waits");
   supervise_command->add_option("--name", job.task, "the task's name")->required();
   supervise_command->add_option("--device", job.device, "cpu-N or a GPU's UUID")->required();
   supervise_command->add_option("--scratch", job.scratch, "the task's folder")->required();

@@ -14,6 +14,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/base/starvation.hpp"
 #include "freeride/base/time.hpp"
+#include "freeride/pages/shim_report.hpp"
 #include "saved_state.hpp"
 
 namespace freeride::runner {
@@ -215,15 +216,15 @@ void Program::execute(Seen held, Right right) {
   answer_.set_state(FREERIDE_STATE_PAUSED);
 }
 
-// Returns when the lease ended or ends: the deadline, or sooner where it was taken back. Of an init lease: once the
-// program has been executed, which is all that it is for.
+// Returns when the lease ended or ends: the deadline, or sooner where it was taken back. Of an init lease: once what it
+// is for is over.
 int64_t Program::wait_for_end(Seen& held, Right right) {
   for (;;) {
     const int64_t deadline_ns = as_time(held.lease.deadline_ns);
     const int64_t until_ns = deadline_ns - margin_ns_;
     if (SteadyClock::now() >= until_ns) return deadline_ns;
     if (right == Right::kInit) {
-      if (exec_is_over(kExecLookMs)) return deadline_ns;
+      if (start_is_over()) return deadline_ns;
     } else {
       pages::futex_wait(links_.lease.sequence, held.sequence, until_ns, FREERIDE_WAKE_RUNNER);
     }
@@ -250,6 +251,19 @@ int64_t Program::wait_for_end(Seen& held, Right right) {
 bool Program::exec_is_over(int most_ms) const {
   pollfd words{links_.words_fd, 0, 0};
   return poll(&words, 1, most_ms) == 1;
+}
+
+// On a CPU nothing of a program is done beside training but its execution. What has the shim does nothing on the GPU
+// under an init lease, so the host's part of its start (imports, reading a model) is done there: until it asks for the
+// GPU. One that never does, or whose page lies, has no more of it than a plugin: until the lease's end. Looks every few
+// milliseconds.
+bool Program::start_is_over() const {
+  if (!exec_is_over(kExecLookMs)) return false;
+  if (links_.shim_fd < 0) return true;
+  const auto report = pages::read_shim_page(links_.shim_fd);
+  if (!report.ok() || report->held > 0) return true;
+  sleep_for(kExecLookMs * kNsPerMs);
+  return false;
 }
 
 void Program::go_on(int64_t now_ns) {

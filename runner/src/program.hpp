@@ -43,6 +43,7 @@ class Program {
     freeride_answer_page& answer;
     pid_t pid = 0;  ///< of the program's first process
     int gate_fd = -1, words_fd = -1, state_fd = -1;
+    int shim_fd = -1;  ///< its shim page; -1: it has none
     uint32_t cores = 1;
   };
   /// `alone`: see ProgramProcesses.
@@ -79,6 +80,7 @@ class Program {
   void execute(Seen held, Right right);
   int64_t wait_for_end(Seen& held, Right right);
   bool exec_is_over(int most_ms) const;
+  bool start_is_over() const;
   void go_on(int64_t now_ns);
   void halt(int64_t ended_ns);
   void note_outside(int64_t executed_ns);

@@ -1,4 +1,5 @@
 // Programs as side tasks, through the real supervisor, without a sandbox (tests/sandbox has those with one).
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -167,6 +168,40 @@ TEST_CASE("nothing of a program executes before its first lease, and under the i
   }();
   CHECK(outcome.verdict.kind == VerdictKind::kFinished);
   CHECK(is_there(scratch, "made"));
+}
+
+TEST_CASE("a program with the shim of libcuda starts under its init lease until it asks for the GPU", "[program]") {
+  const TempDir scratch;
+  freeride_shim_page page{};
+  page.magic = FREERIDE_SHIM_MAGIC;
+  page.version = FREERIDE_SHIM_VERSION;
+  const std::string file = scratch.path() + "/page";
+  std::ofstream(file, std::ios::binary).write(reinterpret_cast<const char*>(&page), sizeof(page));
+  const Fd fd(open(file.c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(fd.valid());
+  Harness::Options options;
+  options.shim_fd = fd.get();
+  auto harness = start_shell("i=0; while :; do i=$((i+1)); echo $i > counted; done", scratch, options);
+  REQUIRE(harness->wait_state(FREERIDE_STATE_CREATED));
+  SECTION("by its shim page") {
+    harness->open(FREERIDE_LEASE_INIT, 60'000);
+    while (content(scratch, "counted").size() < 4) usleep(1000);  // 100 and a newline
+    CHECK(pages::load_acquire(harness->answer().state) != FREERIDE_STATE_PAUSED);
+    page.held = 1;
+    REQUIRE(pwrite(fd.get(), &page, sizeof(page), 0) == sizeof(page));
+    REQUIRE(harness->wait_paused());
+  }
+  SECTION("or until the lease ends, with a page that says nothing or that it has cut") {
+    const bool cut = GENERATE(false, true);
+    if (cut) REQUIRE(ftruncate(fd.get(), 0) == 0);
+    harness->open(FREERIDE_LEASE_INIT, 500);
+    REQUIRE(harness->wait_paused());
+    CHECK_FALSE(content(scratch, "counted").size() < 2);
+  }
+  harness->revoke();
+  const std::string counted = content(scratch, "counted");
+  usleep(20'000);
+  CHECK(content(scratch, "counted") == counted);
 }
 
 TEST_CASE("between leases all processes of a program are stopped, and their clocks stand still", "[program]") {

@@ -342,6 +342,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
     links.gate_fd = gate.get();
     links.words_fd = words_in.get();
     links.state_fd = job.state_out_fd;
+    links.shim_fd = job.shim_fd;
     links.cores = usable_cores();
     enforcer.watch(session.program.emplace(links, confined, started_ns));
   }

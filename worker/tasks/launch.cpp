@@ -25,7 +25,7 @@ namespace {
 
 // The supervisor's side of what joins it to this worker; this process's copies go with it.
 struct FarEnds {
-  Fd lease, answer, lifeline, report, output, state, params, program;
+  Fd lease, answer, lifeline, report, output, state, params, program, shim;
 };
 
 constexpr off_t kShimPageBytes = 4096;
@@ -48,8 +48,8 @@ Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far
   if (named) {
     if (auto s = launched.files.name(request.options.pages_dir, request.options.device, request.id); !s.ok()) return s;
     // Nothing but counters for people: whoever the task's user is may write it.
-    const Fd shim(open(launched.files.shim.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!shim.valid() || ftruncate(shim.get(), kShimPageBytes) != 0 || fchmod(shim.get(), 0666) != 0)
+    far.shim.reset(open(launched.files.shim.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!far.shim.valid() || ftruncate(far.shim.get(), kShimPageBytes) != 0 || fchmod(far.shim.get(), 0666) != 0)
       return errno_error("cannot make " + launched.files.shim, errno);
   }
   auto lease = named ? pages::create_lease_file(launched.files.lease) : pages::create_page<freeride_lease_page>(true);
@@ -150,6 +150,7 @@ void add_arguments(const LaunchRequest& request, const InsidePaths& inside, cons
   if (!is_profile(spec) && request.state_in.valid()) hand_over("state-in-fd", request.state_in);
   if (far.program.valid()) {
     hand_over("program-fd", far.program);
+    if (far.shim.valid()) hand_over("shim-fd", far.shim);
   } else {
     add("plugin", inside.plugin);
     if (is_gated(request)) start.args.emplace_back("--gated");

@@ -258,7 +258,8 @@ typedef struct freeride_answer_page {
 
 /* ---- shim page: written by every process of a program that has the shim of libcuda.so.1, read by whoever tells why
  * the program makes no progress. It is a file of FREERIDE_SHIM_BYTES zeroes, without the header of the other pages. All
- * that is on it is a claim, and nothing is decided by it ---- */
+ * that is on it is a claim. Only one thing is decided by it: a program's init lease ends before its time when `held`
+ * says so ---- */
 
 #define FREERIDE_SHIM_MAGIC 0x204d494853525246ull /* "FRRSHIM " */
 #define FREERIDE_SHIM_VERSION 1u
@@ -305,7 +306,8 @@ typedef struct freeride_shim_page {
   uint64_t full;             /* 312: submissions that waited because the queue was at its bound */
   uint64_t full_ns;          /* 320: sum of that */
   uint64_t marks;            /* 328: events recorded to see how far a stream is */
-  uint64_t reserved0[22];    /* 336 */
+  uint64_t held;             /* 336: submissions that began to wait for a lease; some wait still */
+  uint64_t reserved0[21];    /* 344 */
   freeride_shim_name names[FREERIDE_SHIM_NAMES]; /* 512, 64 bytes each */
 } freeride_shim_page;
 

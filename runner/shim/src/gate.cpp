@@ -132,7 +132,10 @@ void Gate::watch_late(uint32_t sequence) {
 void Gate::wait_for_lease(const Room& room, uint32_t sequence, Waiting& waiting) {
   waiting.moved_ns = 0;
   const int64_t now_ns = clock_.now_ns();
-  if (waiting.closed_since_ns == 0) waiting.closed_since_ns = now_ns;
+  if (waiting.closed_since_ns == 0) {
+    waiting.closed_since_ns = now_ns;
+    page_.add(&freeride_shim_page::held);
+  }
   if (!room.open) {
     watch_late(sequence);
     pages::futex_wait(lease_.sequence, sequence, pages::kForever, FREERIDE_WAKE_RUNNER);

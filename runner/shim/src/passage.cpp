@@ -24,9 +24,10 @@ Room room_of(const pages::Lease& lease, int64_t orders_until_ns, int64_t now_ns,
     room.left_ns = room.length_ns = kStopLookNs;
     return room;
   }
-  const bool saves = lease.kind == FREERIDE_LEASE_SAVE;
-  if (lease.lease_id == 0 || lease.kind == FREERIDE_LEASE_NONE || (saves && !plugin)) return room;
-  const bool whatever = saves || lease.kind == FREERIDE_LEASE_INIT || lease.kind == FREERIDE_LEASE_PROFILE;
+  // Beside training these are for a plugin's own transitions. A program has the host's part of its start then.
+  const bool own = lease.kind == FREERIDE_LEASE_SAVE || lease.kind == FREERIDE_LEASE_INIT;
+  if (lease.lease_id == 0 || lease.kind == FREERIDE_LEASE_NONE || (own && !plugin)) return room;
+  const bool whatever = own || lease.kind == FREERIDE_LEASE_PROFILE;
   if (!whatever && lease.order == FREERIDE_ORDER_PAUSE) return room;
   const int64_t deadline_ns = as_time(lease.deadline_ns);
   const int64_t end_ns = orders_until_ns == 0 ? deadline_ns : std::min(deadline_ns, orders_until_ns);

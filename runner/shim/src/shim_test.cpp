@@ -176,11 +176,16 @@ TEST_CASE("launches wait for a lease and pass under one") {
     program.open(60 * kNsPerSec, FREERIDE_LEASE_SAVE);
     sleep_ms(30);
     MUST(done == 0 && program.submitted() == 0);
+    MUST(program.report().held == 1 && program.report().waits == 0);
     program.open(60 * kNsPerSec, FREERIDE_LEASE_INIT, FREERIDE_ORDER_PAUSE);
+    sleep_ms(30);
+    MUST(done == 0 && program.submitted() == 0);
+    program.open(60 * kNsPerSec);
     thread.join();
     MUST(program.submitted() == 2);
     const auto report = program.report();
     MUST(report.processes == 1 && report.submissions == 2 && report.waits == 1 && report.waited_ns > 0);
+    MUST(report.held == 1);
     MUST(report.refused == 0 && report.leases == 1);
   });
 }
@@ -310,11 +315,11 @@ TEST_CASE("a long kernel is kept out of short leases, and tried seldom where the
     Program program;
     program.load();
     void* kernel = program.kernel("long:60000000");
-    program.open(60 * kNsPerSec, FREERIDE_LEASE_INIT);
+    program.open(60 * kNsPerSec);
     for (int i = 0; i < 3; ++i) MUST(program.launch(kernel) == 0);
     program.call("cuStreamSynchronize", static_cast<void*>(nullptr));
     program.close();
-    for (int i = 0; i < 40; ++i) {  // the init lease is forgotten
+    for (int i = 0; i < 40; ++i) {  // the long lease is forgotten
       program.open(30 * kNsPerMs);
       MUST(program.launch(program.kernel("short:1000")) == 0);
       program.close();
