@@ -181,11 +181,11 @@ TEST_CASE("a program with the shim of libcuda starts under its init lease until 
   REQUIRE(fd.valid());
   Harness::Options options;
   options.shim_fd = fd.get();
-  auto harness = start_shell("i=0; while :; do i=$((i+1)); echo $i > counted; done", scratch, options);
+  auto harness = start_shell("i=0; while :; do i=$((i+1)); echo $i >> counted; done", scratch, options);
   REQUIRE(harness->wait_state(FREERIDE_STATE_CREATED));
   SECTION("by its shim page") {
     harness->open(FREERIDE_LEASE_INIT, 60'000);
-    while (content(scratch, "counted").size() < 4) usleep(1000);  // 100 and a newline
+    while (content(scratch, "counted").size() < 4) usleep(1000);  // it makes progress
     CHECK(pages::load_acquire(harness->answer().state) != FREERIDE_STATE_PAUSED);
     page.held = 1;
     REQUIRE(pwrite(fd.get(), &page, sizeof(page), 0) == sizeof(page));
