@@ -31,8 +31,6 @@ import collections
 import contextlib
 import enum
 import importlib
-import importlib.abc
-import importlib.util
 import json
 import math
 import os
@@ -842,50 +840,52 @@ class TorchQueue:
 # ---- for the file that freeride-ctl makes of a folder (ctl/src/python_package.cpp)
 
 
-class _PackageLoader(importlib.abc.SourceLoader):
+def _package_loader(package, files):
     """Imports a package's modules from a dict of path to bytes. pkgutil.get_data() reads its other files."""
+    import importlib.abc  # takes as long as all others together: for packages only
+    import importlib.util
 
-    def __init__(self, package, files):
-        self.package, self.files = package, files
-
-    def _path(self, fullname):
-        inner = fullname.split(".")[1:]
-        for path in ("/".join([*inner, "__init__.py"]), "/".join(inner) + ".py"):
-            if path in self.files:
-                return path
-        return None
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != self.package and not fullname.startswith(self.package + "."):
+    class Loader(importlib.abc.SourceLoader):
+        def _path(self, fullname):
+            inner = fullname.split(".")[1:]
+            for path in ("/".join([*inner, "__init__.py"]), "/".join(inner) + ".py"):
+                if path in files:
+                    return path
             return None
-        found = self._path(fullname)
-        if found is None:
-            return None
-        spec = importlib.util.spec_from_loader(
-            fullname, self, origin=self.get_filename(fullname), is_package=found.endswith("__init__.py")
-        )
-        spec.has_location = True
-        return spec
 
-    def get_filename(self, fullname):
-        found = self._path(fullname)
-        if found is None:
-            raise ImportError(f"the package {self.package} has no module {fullname}")
-        return f"{self.package}/{found}"
+        def find_spec(self, fullname, path=None, target=None):
+            if fullname != package and not fullname.startswith(package + "."):
+                return None
+            found = self._path(fullname)
+            if found is None:
+                return None
+            spec = importlib.util.spec_from_loader(
+                fullname, self, origin=self.get_filename(fullname), is_package=found.endswith("__init__.py")
+            )
+            spec.has_location = True
+            return spec
 
-    def get_data(self, path):
-        inner = path.replace("\\", "/")
-        if inner.startswith(self.package + "/"):
-            inner = inner[len(self.package) + 1 :]
-        try:
-            return self.files[inner]
-        except KeyError:
-            raise FileNotFoundError(f"the package {self.package} has no file {inner}") from None
+        def get_filename(self, fullname):
+            found = self._path(fullname)
+            if found is None:
+                raise ImportError(f"the package {package} has no module {fullname}")
+            return f"{package}/{found}"
+
+        def get_data(self, path):
+            inner = path.replace("\\", "/")
+            if inner.startswith(package + "/"):
+                inner = inner[len(package) + 1 :]
+            try:
+                return files[inner]
+            except KeyError:
+                raise FileNotFoundError(f"the package {package} has no file {inner}") from None
+
+    return Loader()
 
 
 def open_package(namespace, package, files):
     """Imports a package, given as a dict of path to base64, and puts what it has into `namespace`: a task's file."""
-    loader = _PackageLoader(package, {path: base64.b64decode(text) for path, text in files.items()})
+    loader = _package_loader(package, {path: base64.b64decode(text) for path, text in files.items()})
     sys.meta_path.insert(0, loader)
     module = importlib.import_module(package)
     for name, value in vars(module).items():

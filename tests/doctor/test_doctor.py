@@ -253,14 +253,20 @@ def test_open_folders_and_sockets(folders):
 
     pathlib.Path(folders["FREERIDE_RUN_DIR"]).chmod(0o777)
     listener = socket.socket(socket.AF_UNIX)
-    path = pathlib.Path(folders["FREERIDE_RUN_DIR"]) / "worker-cpu-0.sock"
+    path = pathlib.Path(folders["FREERIDE_RUN_DIR"]) / "commands.sock"
     listener.bind(str(path))
     path.chmod(0o666)
     answer = doctor(folders)
     assert answer["run folder"]["health"] == "warn" and "chmod go-w" in answer["run folder"]["advice"]
-    assert answer["sockets"]["health"] == "warn" and "worker-cpu-0.sock" in answer["sockets"]["found"]
-    path.chmod(0o600)
+    assert answer["sockets"]["health"] == "warn" and "commands.sock" in answer["sockets"]["found"]
+    path.chmod(0o660)  # of the operator's group
     assert doctor(folders)["sockets"]["health"] == "ok"
+    path.chmod(0o666)
+    worker = path.with_name("worker-cpu-0.sock")
+    path.rename(worker)  # of root's: trainings of every user come to it
+    assert doctor(folders)["sockets"]["health"] == "ok"
+    os.chown(worker, 4711, 4711)
+    assert doctor(folders)["sockets"]["health"] == "warn"
     listener.close()
 
 

@@ -255,16 +255,19 @@ void look_at_sockets(const fs::path& run_dir, Findings& findings) {
     struct stat info {};
     if (lstat(entry.path().c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) continue;
     ++seen;
-    if (name == "events.sock" || (info.st_mode & 077) == 0) continue;  // events are for everybody
+    // Events are for everybody, and trainings of every user come to root's workers.
+    const bool everybodys = name == "events.sock" || (name.rfind("worker-", 0) == 0 && info.st_uid == 0);
+    if (everybodys || (info.st_mode & 007) == 0) continue;  // a group has one only if the operator named it
     f.health = Health::kWarn;
     f.found += (f.found.empty() ? "" : ", ") + name + " (" + mode_of(info) + ")";
   }
   if (seen == 0) return;
   if (f.health == Health::kOk) {
-    f.found = std::to_string(seen) + " in the run folder, for their owner only (events: for everybody)";
+    f.found = std::to_string(seen) +
+              " in the run folder, for their owner and group (events and root's workers: for everybody)";
   } else {
     f.found += ": open to other users";
-    f.advice = "chmod 600, and restart who made it";
+    f.advice = "chmod o-rwx, and restart who made it";
   }
   findings.push_back(f);
 }

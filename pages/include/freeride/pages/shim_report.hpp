@@ -11,7 +11,8 @@
 namespace freeride::pages {
 
 /// A copy of a shim page. The program can write to the page as it likes. So numbers are cut to what can be added up,
-/// and texts to printable ASCII, and nothing may be decided by them but the early end of the program's own init lease. The fields are those of freeride_shim_page.
+/// and texts to printable ASCII, and nothing may be decided by them but the early end of
+/// the program's own init lease. The fields are those of freeride_shim_page.
 struct ShimReport {
   struct Name {
     std::string name;
