@@ -39,8 +39,10 @@ uint64_t figure(const Task& task, const char* name) {
   return static_cast<uint64_t>(found->second);
 }
 
-bool initialised(const Task& task) {
-  return task.phase == Task::Phase::kPlaced && (task.state().state == "PAUSED" || task.state().state == "RUNNING");
+// It can work now, or waits for its init lease at most: what it gets is there before its first step.
+bool is_there(const Task& task) {
+  const std::string& state = task.state().state;
+  return task.phase == Task::Phase::kPlaced && (state == "CREATED" || state == "PAUSED" || state == "RUNNING");
 }
 
 std::string sentence(const bus::Verdict& verdict) {
@@ -412,7 +414,7 @@ void Batches::hand_out(Batch& batch) {
   std::set<std::string> fed;
   for (auto& [id, member] : batch.members) {
     const Task* task = the_.tasks.by_id(id);
-    if (task == nullptr || !task->live() || !initialised(*task) || task->row.stopping || member.idle_at) continue;
+    if (task == nullptr || !task->live() || !is_there(*task) || task->row.stopping || member.idle_at) continue;
     // But never so little that it waits for the next report.
     // A plugin whose items are under way side by side says how many it wants of them.
     const uint64_t wants = std::max(member.most, std::min(figure(*task, "batch.wants"), kMostWanted));

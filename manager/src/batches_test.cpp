@@ -231,6 +231,21 @@ TEST_CASE("a member whose supervisor was killed is replaced with the report that
   CHECK(house.batch().members == before);
 }
 
+TEST_CASE("a member that waits for its init lease has items already, which others get if it ends there") {
+  BatchHouse house;
+  REQUIRE(house.submit(1000).ok());
+  house.one.begins_as = "CREATED";
+  house.pass(2, {&house.one});
+  const auto given = house.ranges(house.one);
+  REQUIRE_FALSE(given.empty());
+  House::end(house.one, house.member(house.one).task, "failed");
+  house.one.begins_as = "PAUSED";
+  house.report(house.one);
+  house.work_off();
+  CHECK(house.batch().done == 1000);
+  CHECK(house.batch().failed == 0);
+}
+
 TEST_CASE("a member whose items are under way side by side has as many as it wants, within bounds") {
   BatchHouse house;
   REQUIRE(house.submit(100'000).ok());

@@ -107,7 +107,8 @@ struct FakeWorker {
   std::map<std::string, bus::TaskReport> tasks;
   std::vector<bus::PluginState> plugins;
   uint64_t number = 0;
-  bool earlier_version = false;  ///< that knows of no epochs
+  bool earlier_version = false;      ///< that knows of no epochs
+  std::string begins_as = "PAUSED";  ///< the state of a task that it has created
   bool programs = false;
 
   std::vector<bus::TrainingState> ranks() const {
@@ -262,7 +263,7 @@ class House {
         task.task = create->task;
         task.purpose = create->purpose;
         task.revision = create->revision;
-        task.state = "PAUSED";
+        task.state = worker.begins_as;
         if (!worker.earlier_version) task.epoch = create->epoch, task.instance = create->instance;
         if (create->purpose == "profile") {
           task.state = "STOPPED";
