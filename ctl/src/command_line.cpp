@@ -189,7 +189,8 @@ void add_load(CLI::App& app, Arguments& arguments) {
       ->required();
   sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
       ->check(whole(0, INT32_MAX));
-  sub->add_option("--job", load.job, "training job, when there are several");
+  auto* job = sub->add_option("--job", load.job, "training job, when there are several");
+  sub->add_flag("--any-job", load.any_job, "any training job, whichever there are when it is placed")->excludes(job);
   sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
   sub->add_option("--name", load.name, "name of the task; default: made from the plugin's");
   sub->add_option("--param", load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
@@ -229,8 +230,8 @@ void add_load(CLI::App& app, Arguments& arguments) {
   auto* replace = sub->add_option("--replace", load.replace,
                                   "move this task to the plugin, between two bubbles, instead of starting another: it "
                                   "keeps its name, stage, steps and, where the plugin saves it, its state");
-  for (const char* kept : {"--stage", "--job", "--replica", "--name", "--when-idle", "--paused", "--sweep", "--label",
-                           "--dependency", "--restart", "--time", "--account"})
+  for (const char* kept : {"--stage", "--job", "--any-job", "--replica", "--name", "--when-idle", "--paused", "--sweep",
+                           "--label", "--dependency", "--restart", "--time", "--account"})
     replace->excludes(kept);
   sub->add_flag("--dry-run", load.dry_run,
                 "load nothing: say whether it fits, where, and how many steps an hour to expect, else why not")
@@ -246,7 +247,8 @@ void add_submit(CLI::App& app, Arguments& arguments) {
       ->required();
   sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
       ->check(whole(0, INT32_MAX));
-  sub->add_option("--job", load.job, "training job, when there are several");
+  auto* job = sub->add_option("--job", load.job, "training job, when there are several");
+  sub->add_flag("--any-job", load.any_job, "any training job, whichever there are when it is placed")->excludes(job);
   sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
   sub->add_option("--name", load.name, "name of the task; default: made from the program's");
   sub->add_option("--memory", load.memory,

@@ -459,13 +459,14 @@ TEST_CASE("load sends a file's bytes for a path, and only the name for a name") 
     CHECK(seen.start_paused);
     CHECK_FALSE(seen.user.empty());
   }
-  const auto by_name = manager.ask({"load", "pagerank.so", "--format", "json"});
+  const auto by_name = manager.ask({"load", "pagerank.so", "--any-job", "--format", "json"});
   CHECK(by_name.code == 0);
   CHECK(json::parse(by_name.out)["task"]["state"]["task"] == "made-up");
   const std::lock_guard<std::mutex> lock(mutex);
   CHECK(bytes.empty());
   CHECK(seen.sha256.empty());
   CHECK(seen.plugin == "pagerank.so");
+  CHECK(seen.any_job);
   CHECK(seen.stage == -1);
   CHECK(seen.replica == -1);
 }

@@ -169,6 +169,7 @@ Result<bus::Load> make_load(Session& session, const LoadArguments& arguments, st
   load.priority = arguments.priority;
   load.steps = arguments.steps;
   load.when_idle = arguments.when_idle;
+  load.any_job = arguments.any_job;
   load.network = arguments.network;
   load.start_paused = arguments.paused;
   load.no_profile = arguments.no_profile;

@@ -19,7 +19,7 @@ struct LoadArguments {
   int32_t stage = -1, replica = -1, priority = 0;
   std::vector<std::string> params;
   uint64_t steps = 0;
-  bool when_idle = false, paused = false, network = false, no_profile = false, dry_run = false;
+  bool when_idle = false, any_job = false, paused = false, network = false, no_profile = false, dry_run = false;
   LoadOptions options;
   std::vector<std::string> sweep;  ///< key=value,value: a task for each combination
   uint32_t parallel = 0;           ///< of them at most so many at once; 0: all

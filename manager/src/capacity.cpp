@@ -55,7 +55,7 @@ policy::PlacementRequest request_of(const bus::Load& load) {
   request.replica = load.replica;
   request.memory_bytes = load.memory_bytes;
   request.when_idle = load.when_idle;
-  request.any_job = is_member(load);
+  request.any_job = load.any_job || is_member(load);
   return request;
 }
 

@@ -125,7 +125,13 @@ TEST_CASE("what can never work is refused at once") {
   auto several = house.load(load_of("a"));
   CHECK(several.error().code == Code::kInvalidArgument);
   CHECK(contains(several.error().message, "bert, gpt"));
+  auto both = load_of("a");
+  both.any_job = true;
+  both.job = "gpt";
+  CHECK(contains(house.load(both).error().message, "names the job gpt and takes any"));
   CHECK(house.tasks().empty());
+  both.job.clear();
+  CHECK(house.load(both).ok());
 }
 
 TEST_CASE("a name is free again once its task has ended; without a name one is made") {

@@ -64,6 +64,7 @@ Status LoadCheck::check(const bus::Load& load) const {
     return invalid("the task name " + in_quotes(load.name) + " will not do", kTaskNameRule);
   if (load.stage < -1 || load.replica < -1) return invalid("stages and replicas count from 0");
   if (load.memory_bytes < 0) return invalid("memory cannot be negative");
+  if (load.any_job && !load.job.empty()) return invalid("it names the job " + load.job + " and takes any");
   if (!load.job.empty() && !is_plain(load.job)) return invalid("the job name " + in_quotes(load.job) + " will not do");
   if (!load.user.empty() && !is_plain(load.user))
     return invalid("the user name " + in_quotes(load.user) + " will not do");

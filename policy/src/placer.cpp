@@ -214,7 +214,7 @@ Placement Placer::place(const PlacementRequest& request) {
   if (meant.size() > 1 && groups.empty()) {
     return wait(Why::kNoTrainer, "a choice: several jobs " +
                                      (request.job.empty() ? "are attached" : "are called " + request.job) + " (" +
-                                     join(meant) + "); load it with --job");
+                                     join(meant) + "); load it with --job or --any-job");
   }
   const std::string job = meant.size() == 1 ? meant.front() : request.job;
   if (!job.empty()) {
@@ -238,7 +238,7 @@ Status Placer::check(const PlacementRequest& request) const {
     return Error{Code::kInvalidArgument,
                  "several training jobs are " + (request.job.empty() ? "attached" : "called " + request.job) + ": " +
                      join(meant),
-                 "say which with --job"};
+                 "say which with --job, or take any with --any-job"};
   }
   const std::string job = meant.size() == 1 ? meant.front() : request.job;
   if (!job.empty()) {

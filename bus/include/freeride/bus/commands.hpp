@@ -53,6 +53,7 @@ struct Load {
   std::string uid_host;  ///< host id where the kernel said so
   std::string account;   ///< to which its use is charged; empty: the user
   std::vector<std::string> program;  ///< a program's name and arguments, which is run instead of a plugin
+  bool any_job = false;              ///< of several jobs any, now and whenever it is placed again; `job` is empty
   FREERIDE_FIELDS {
     visit("plugin", self.plugin), visit("sha256", self.sha256), visit("name", self.name), visit("job", self.job);
     visit("stage", self.stage), visit("replica", self.replica), visit("params", self.params);
@@ -63,7 +64,7 @@ struct Load {
     visit("env", self.env), visit("labels", self.labels), visit("after", self.after), visit("restart", self.restart);
     visit("restarts_most", self.restarts_most), visit("time_limit_s", self.time_limit_s), visit("group", self.group);
     visit("parallel", self.parallel), visit("uid", self.uid), visit("uid_host", self.uid_host);
-    visit("account", self.account), visit("program", self.program);
+    visit("account", self.account), visit("program", self.program), visit("any_job", self.any_job);
   }
 };
 
