@@ -31,7 +31,8 @@ constexpr const char* kRunning = "running";
 constexpr const char* kAssembling = "assembling";
 constexpr const char* kClearing = "clearing";
 
-// What a member says of itself, as figures (docs/batches.md). 0: it has not said it, or nothing that could be.
+// What a member says of itself, as figures (docs/internals/batches.md). 0: it has not said it, or nothing that could
+// be.
 uint64_t figure(const Task& task, const char* name) {
   const auto& metrics = task.state().counters.metrics;
   const auto found = metrics.find(name);

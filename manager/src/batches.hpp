@@ -25,7 +25,8 @@ namespace freeride::manager {
 
 /// A batch's members are ordinary tasks, NAME-1 and so on; what places, limits and ends tasks knows nothing of batches.
 /// What a member is to do goes to it as bus::TaskWork with its worker's plan, and what it has done comes back in its
-/// counters (docs/batches.md). A range is on disk before a member hears of it. One thread; blocks on the disk.
+/// counters (docs/internals/batches.md). A range is on disk before a member hears of it. One thread; blocks on the
+/// disk.
 class Batches {
  public:
   struct Parts {
