@@ -53,7 +53,7 @@ test-frameworks:
 	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV)
 	cmake --preset dev -DFREERIDE_FRAMEWORKS_VENV=$(abspath $(FRAMEWORKS_VENV))
 	cmake --build build/dev -j$(JOBS) --target freeride_hook freeride-manager freeride-worker freeride-runner freeride-ctl
-	ctest --test-dir build/dev -R '^frameworks_' --output-on-failure
+	ctest --test-dir build/dev -R '^frameworks_' --output-on-failure $(CTEST_ARGS)
 
 # The manifests for Kubernetes, offline: schemas, each other, the programs.
 define manifests

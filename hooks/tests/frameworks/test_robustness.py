@@ -91,7 +91,8 @@ def test_relearned_after_a_change_of_the_lengths(tmp_path):
     ranks = both(tmp_path, {"iterations": 30, "delay_ms": 4, "then_delay_ms": 20, "change_at": 15})
     # Rank 0's first wait is for rank 1's forward of the last micro-batch.
     learned = {iteration: low for iteration, wait, _, low in ranks[0]["bubbles"] if wait == 1}
-    assert 0 < 1.5 * learned[14] < learned[15 + 5]
+    # Some iterations after the change; on a machine that others use, too, rank 0 may be late in any one of them.
+    assert 0 < 1.5 * learned[14] < max(low for iteration, low in learned.items() if iteration >= 15 + 5)
 
 
 def test_full_shared_memory(tmp_path):
