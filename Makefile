@@ -145,7 +145,7 @@ define sanitized
 	@scripts/install-deps.sh test fuzz
 	cmake --preset $(1)
 	cmake --build build/$(1) -j$(JOBS) --target $(2)
-	ctest --test-dir build/$(1) -R '^($(subst $(space),|,$(strip $(2))))$$' -j$(JOBS) --timeout 600 --output-on-failure
+	ctest --test-dir build/$(1) -R '^($(subst $(space),|,$(strip $(2))))$$' -j$(JOBS) --timeout 600 --output-on-failure $(CTEST_ARGS)
 endef
 
 asan:
