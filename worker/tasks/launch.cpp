@@ -47,7 +47,8 @@ Status make_pages(const LaunchRequest& request, Launched& launched, FarEnds& far
   const bool named = is_gated(request);
   if (named) {
     if (auto s = launched.files.name(request.options.pages_dir, request.options.device, request.id); !s.ok()) return s;
-    // Nothing but counters for people: whoever the task's user is may write it.
+    // Counters for people, and the word that ends a program's init lease early: whoever the task's user is may write
+    // it.
     far.shim.reset(open(launched.files.shim.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!far.shim.valid() || ftruncate(far.shim.get(), kShimPageBytes) != 0 || fchmod(far.shim.get(), 0666) != 0)
       return errno_error("cannot make " + launched.files.shim, errno);
