@@ -26,6 +26,10 @@ TASKS = {
     "canary": ("canary", "2GiB", [], False),
     "generate": (f"{FOLDER}/generate.py", "24GiB", ["sequences=32"], True),
     "evaluate": (f"{FOLDER}/evaluate.py", "24GiB", [], True),
+    # Fewer texts a step fill less of the GPU at a time, which takes less power.
+    "evaluate4": (f"{FOLDER}/evaluate.py", "24GiB", ["batch=4"], True),
+    "evaluate2": (f"{FOLDER}/evaluate.py", "24GiB", ["batch=2"], True),
+    "evaluate1": (f"{FOLDER}/evaluate.py", "24GiB", ["batch=1"], True),
 }
 ALONE_S = 15
 

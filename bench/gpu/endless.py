@@ -74,6 +74,8 @@ class EndlessEvaluate(Evaluate):
         torch.manual_seed(1)
         with torch.device(self.torch_device):
             self.net = transformers.LlamaForCausalLM(model_config(self)).eval().to(half(self))
+        self.net.config.use_cache = False
+        self.make_graphs()
 
     def RunNextStep(self):
         self.number += 1

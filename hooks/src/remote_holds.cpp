@@ -293,7 +293,7 @@ int64_t RemoteHolds::ceiling_ns(uint32_t wait, uint32_t peer, uint64_t bytes, bo
     const auto known = mirrored_.find(wait);
     if (known == mirrored_.end() || !known->second) return 0;
   }
-  return waits_.ceiling_ns(wait, peer, bytes, sends);
+  return waits_.ceiling_ns(wait, peer, bytes, sends, is_hinted(peer));
 }
 
 void RemoteHolds::learn_anew(uint64_t from_iteration) {
@@ -374,6 +374,10 @@ Result<Arm> RemoteHolds::end_iteration(CudaStream stream, uint64_t iteration, ui
                     cost->increase_pct, cost->ci95_low_pct, cost->ci95_high_pct);
       turn_off(text);
     }
+  }
+  for (auto& [rank, peer] : peers_) {
+    const Heard& heard = peer.heard;
+    peer.hinted = heard.newest > 0 && heard.of[heard.newest % kRemembered].iteration >= iteration;
   }
   iteration_ = iteration + 1;
   forced_ = forced_arm_ >= 0 && forced_arm_ <= static_cast<int>(Arm::kLeased);

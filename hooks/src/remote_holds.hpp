@@ -104,6 +104,11 @@ class RemoteHolds {
   Status received(CudaStream stream);
   /// Until how long after the GPU's mark the host may hold this wait; 0: not at all.
   int64_t ceiling_ns(uint32_t wait, uint32_t peer, uint64_t bytes, bool sends) const;
+  /// Whether that counts on a hint. The same for all of an iteration, whatever comes in it.
+  bool is_hinted(uint32_t peer) const {
+    const auto found = peers_.find(peer);
+    return found != peers_.end() && found->second.hinted;
+  }
   /// Whether a hint has said that message `count` exists; looks at the socket first.
   bool exists(uint32_t peer, uint64_t count, int64_t now_ns);
   /// Sleeps until something comes at the socket, at most so long.
@@ -143,6 +148,7 @@ class RemoteHolds {
   struct PeerState {
     Peer peer;
     Heard heard;
+    bool hinted = false;  // hints of it came in the last iteration
   };
   struct Outgoing {
     std::atomic<bool> busy{false};

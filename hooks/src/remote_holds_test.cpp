@@ -159,7 +159,7 @@ TEST_CASE("remote: a wait is learned in plain iterations, held by the host, and 
   CHECK(holds[0].wait == 1);
   CHECK(holds[0].posted_ns > holds[0].begin_ns);
   CHECK(holds[0].ceiling_ns > 10 * kNsPerMs);
-  CHECK(holds[0].ceiling_ns < 60 * kNsPerMs);
+  CHECK(holds[0].ceiling_ns < 61 * kNsPerMs);  // the data comes after 60, and is noticed a moment later
   CHECK_FALSE(pair.a.remote->is_off());
 }
 

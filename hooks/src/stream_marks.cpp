@@ -389,6 +389,7 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awai
   const int64_t cpu_before_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
   const int64_t entered_ns = SteadyClock::now();
   const int64_t give_up_ns = entered_ns + 100 * kNsPerMs + 4 * page_.longest_gap(wait);
+  const bool hinted = awaited.remote != nullptr && remote_->is_hinted(awaited.remote->peer);
   bool begun = false, there = false, told = false;
   page_.set_watching(true);
   int64_t until_ns = 0, awake_since_ns = 0;
@@ -413,6 +414,8 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awai
     if (now_ns >= (begun ? until_ns : give_up_ns)) break;
     int64_t sleep_ns = 0;
     if (begun) {
+      // A hint is likely now, and whoever sleeps is late by a wake-up.
+      if (hinted && until_ns - now_ns < policy::RemoteWaits::kLeadNs) continue;
       sleep_ns = std::clamp((until_ns - now_ns) / 2, kClose, kInside);
     } else {
       const auto expected = page_.expected_begin(wait);

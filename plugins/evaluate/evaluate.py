@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import statistics
 import struct
 import time
 import zipfile
@@ -21,6 +22,8 @@ from safetensors import safe_open
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 UNDER_WORK = (".tmp", ".part", ".partial", ".incomplete", ".lock")
 MOST_HEADER = 100 << 20  # bytes of a safetensors header: its own limit
+MOST_SHAPES = 16  # of batches: each has graphs of its own, and their memory
+SHORT_MS = 2.0  # of a layer, for one launch: it is not cut at a bubble's end
 
 
 # ---- whether a checkpoint is whole
@@ -184,6 +187,155 @@ class Scores:
         self.lines += 1
 
 
+# ---- a layer in one launch
+
+
+def form_of(value, tensors):
+    """A layer's arguments without their tensors, which are added to `tensors`: equal and hashable for two calls that one
+    graph serves. Raises TypeError if it holds what a graph cannot take, such as a cache."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return ("tensor", value.shape, value.dtype)
+    if isinstance(value, (tuple, list)):
+        return tuple(form_of(one, tensors) for one in value)
+    if isinstance(value, dict):
+        return tuple((name, form_of(one, tensors)) for name, one in value.items())
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(type(value).__name__)
+
+
+def with_tensors(value, tensors):
+    """The arguments again, with the next of `tensors` (an iterator) in each one's place."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    if isinstance(value, (tuple, list)):
+        return tuple(with_tensors(one, tensors) for one in value)
+    if isinstance(value, dict):
+        return {name: with_tensors(one, tensors) for name, one in value.items()}
+    return value
+
+
+class Shape:
+    """What is known of batches of one shape: the graphs, and until they are there how long the layers take."""
+
+    def __init__(self):
+        self.passes, self.times, self.graphs, self.written = 0, [], {}, set()
+
+    def is_short(self):
+        return statistics.median(begin.elapsed_time(end) for begin, end in self.times) <= SHORT_MS
+
+
+class LayerGraphs:
+    """Each layer of a model as one CUDA graph for each shape of a batch. Its kernels, launched one by one from Python, take
+    longer to launch than to execute, and in a bubble none are launched ahead. The model as a whole would be too long for a
+    graph: what is one launch is not cut at a bubble's end. In the first pass over a shape the libraries choose their
+    kernels, in the second the layers are timed, in the third they are captured.
+
+    A graph reads and writes at addresses that stay. So the tensors that a layer is given are copied there, unless they are
+    what the graph before it has written."""
+
+    def __init__(self, net, say):
+        lists = (part for part in net.modules() if isinstance(part, torch.nn.ModuleList))
+        layers = list(next(lists, ()))  # the outermost: experts and heads are within layers
+        self.layers = [] if any("forward" in vars(layer) for layer in layers) else layers
+        self.forwards = [layer.forward for layer in self.layers]
+        self.shapes, self.now, self.say = {}, None, say
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        for index, layer in enumerate(self.layers):
+            layer.forward = lambda *args, index=index, **kwargs: self.run(index, args, kwargs)
+
+    def run(self, index, args, kwargs):
+        given = []
+        try:
+            form = (index, form_of((args, kwargs), given))
+        except TypeError:
+            return self.forwards[index](*args, **kwargs)
+        if index == 0:
+            self.begin(form)
+        if self.now is None:
+            return self.forwards[index](*args, **kwargs)
+        if self.now.passes < 3:
+            return self.timed(index, args, kwargs)
+        try:
+            statics, graph, output = self.now.graphs.get(form) or self.capture(form, args, kwargs, given)
+        except Exception as error:
+            self.drop(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            return self.forwards[index](*args, **kwargs)
+        for static, tensor in zip(statics, given):
+            at = static.data_ptr()
+            if at != tensor.data_ptr() and self.copied.get(at) is not tensor:
+                static.copy_(tensor)
+                self.copied[at] = tensor
+        graph.replay()
+        return output
+
+    def begin(self, form):
+        """A pass over the model begins."""
+        self.copied, self.cloned, self.now = {}, [], None
+        if form not in self.shapes and len(self.shapes) < MOST_SHAPES:
+            self.shapes[form] = Shape()
+        shape = self.shapes.get(form)
+        if shape is None:
+            return
+        shape.passes += 1
+        if shape.passes != 3 or shape.is_short():
+            self.now = shape
+        else:
+            self.shapes[form] = None
+
+    def timed(self, index, args, kwargs):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        output = self.forwards[index](*args, **kwargs)
+        end.record()
+        if self.now.passes == 2:
+            self.now.times.append((begin, end))
+        return output
+
+    def capture(self, form, args, kwargs, given):
+        shape = self.now
+        if len(shape.graphs) == 2 * len(self.layers):
+            raise ValueError("its layers are called otherwise in each pass")
+        statics = [self.static(tensor) for tensor in given]
+        args, kwargs = with_tensors((args, kwargs), iter(statics))
+        graph = torch.cuda.CUDAGraph()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                output = self.forwards[form[0]](*args, **kwargs)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        written = []
+        form_of(output, written)
+        shape.written.update(tensor.data_ptr() for tensor in written)
+        shape.graphs[form] = statics, graph, output
+        return shape.graphs[form]
+
+    def static(self, tensor):
+        """The tensor's copy at an address that stays; one for all layers that are given it."""
+        if tensor.data_ptr() in self.now.written:
+            return tensor
+        for original, copy in self.cloned:
+            if original is tensor:
+                return copy
+        self.cloned.append((tensor, tensor.clone()))
+        return self.cloned[-1][1]
+
+    def drop(self, why):
+        self.close()
+        self.say(f"evaluates without CUDA graphs: {why}")
+
+    def close(self):
+        """The layers are as they were, and the graphs' memory is free."""
+        torch.cuda.synchronize()
+        for layer in self.layers:
+            vars(layer).pop("forward", None)
+        self.shapes, self.now, self.layers = {}, None, []
+
+
 # ---- the task
 
 
@@ -203,6 +355,7 @@ class Evaluate(SideTask):
     look_s = Param(1.0, "how often the folder is looked at", (0.01, 3600))
     piece_mib = Param(64, "of weights that are read in one step", (1, 65536))
     most = Param(0, "finish after so many checkpoints; 0: go on", (0, 1_000_000_000))
+    graphs = Param(True, "CUDA graphs for the layers, on a GPU")
 
     # ---- what an author would replace to evaluate something else
     def make_model(self, config):
@@ -218,7 +371,7 @@ class Evaluate(SideTask):
 
     def score_items(self, items):
         """Sums over some items, as a dict of numbers; of all items they are added up."""
-        width = max(map(len, items))
+        width = self.width_for(max(map(len, items)))
         tokens = torch.tensor([ids + [0] * (width - len(ids)) for ids in items], device=self.torch_device)
         there = torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids in items], device=self.torch_device)
         logits = self.net(input_ids=tokens, attention_mask=there).logits[:, :-1]
@@ -229,6 +382,15 @@ class Evaluate(SideTask):
         sums = torch.stack([losses[counted].double().sum(), right.sum().double(), counted.sum().double()])
         loss, right, tokens = sums.tolist()  # waits for the GPU
         return {"loss": loss, "right": right, "tokens": tokens}
+
+    def width_for(self, longest):
+        """How wide a batch is made: few widths, for few graphs, where there are any."""
+        if not self.graphs or self.torch_device == "cpu":
+            return longest
+        limits = [getattr(self.net.config, name, None) for name in ("max_position_embeddings", "n_positions")]
+        part = max(8, self.length // 8)
+        most = min([self.length, *(limit for limit in limits if isinstance(limit, int) and limit > 0)])
+        return max(longest, min(most, -(-longest // part) * part))
 
     def score(self, sums):
         """The scores of a checkpoint from the sums over all items."""
@@ -246,6 +408,7 @@ class Evaluate(SideTask):
         self.watch = Watch(self.checkpoints, self.settle_s, self.marker)
         self.waiting, self.look_at, self.now, self.failed = [], 0.0, None, set()
         self.net, self.config_text, self.tokenizer, self.items = None, None, None, None
+        self.layer_graphs = None
         if self.model:
             self.read_data(self.model)
         self.restored = None
@@ -371,11 +534,20 @@ class Evaluate(SideTask):
         self.read_data(self.model or folder)
         if text == self.config_text:
             return
+        if self.layer_graphs:
+            self.layer_graphs.close()
+        self.net, self.layer_graphs, self.config_text = None, None, None  # no memory for two models
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        config.use_cache = False
         net = self.make_model(config).eval()
         dtype = getattr(config, "dtype", None) if self.dtype == "auto" else getattr(torch, self.dtype)
         self.net = net.to(device=self.torch_device, dtype=dtype or torch.float32)
+        self.make_graphs()
         self.config_text = text
+
+    def make_graphs(self):
+        if self.graphs and self.torch_device != "cpu":
+            self.layer_graphs = LayerGraphs(self.net, self.log)
 
     def read_weights(self, checkpoint):
         wanted, read, bytes_read = self.net.state_dict(), set(), 0

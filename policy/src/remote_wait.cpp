@@ -64,14 +64,14 @@ bool RemoteWaits::add_iteration(std::span<const RemoteSample> waits) {
   return changed || other;
 }
 
-int64_t RemoteWaits::ceiling_ns(size_t wait, uint32_t peer, uint64_t bytes, bool sends) const {
+int64_t RemoteWaits::ceiling_ns(size_t wait, uint32_t peer, uint64_t bytes, bool sends, bool hinted) const {
   if (wait == 0 || wait > known_.size()) return 0;
   const RemoteSample& known = known_[wait - 1];
   if (!known.remote || known.peer != peer || known.bytes != bytes || known.sends != sends) return 0;
   const WaitLength end = learner_.length(wait);
   const int64_t shortest = shortest_ns(known);
   if (end.samples < kLeastSamples || shortest >= end.low_ns) return 0;
-  return std::max<int64_t>(0, end.low_ns - shortest - kLeadNs);
+  return std::max<int64_t>(0, end.low_ns - shortest - (hinted ? kHintedLeadNs : kLeadNs));
 }
 
 void RemoteWaits::forget() {

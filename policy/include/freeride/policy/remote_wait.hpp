@@ -62,7 +62,10 @@ bool host_may_hold(const RemoteBatch& batch);
 /// Pure: no clock, no I/O. Not thread-safe. Allocates when the number of waits, or of (rank, size), grows.
 class RemoteWaits {
  public:
-  static constexpr int64_t kLeadNs = 1'000'000;  ///< so long before it the receive is posted, and the lease has ended
+  /// So long before it the receive is posted, and the lease has ended. Where the sender's hints come, one ends a hold that
+  /// would be too long: then the lead is only as long as posting takes.
+  static constexpr int64_t kLeadNs = 1'000'000;
+  static constexpr int64_t kHintedLeadNs = 100'000;
   static constexpr uint32_t kLeastSamples = 6;   ///< before anything is held
   static constexpr size_t kMostKinds = 256;      ///< of (rank, size, sends); what is beyond them is not held
 
@@ -71,8 +74,8 @@ class RemoteWaits {
   /// One plain iteration, a sample for each of its waits in order. True when the schedule has changed.
   bool add_iteration(std::span<const RemoteSample> waits);
   /// Until how long after training's stream has come to wait `wait` (from 1) the host may hold it; 0: hold nothing.
-  /// It must be the wait that was learned: of that rank, of that size.
-  int64_t ceiling_ns(size_t wait, uint32_t peer, uint64_t bytes, bool sends) const;
+  /// It must be the wait that was learned: of that rank, of that size. `hinted`: hints of that rank come at present.
+  int64_t ceiling_ns(size_t wait, uint32_t peer, uint64_t bytes, bool sends, bool hinted = false) const;
   /// What was seen of a wait last; null: nothing.
   const RemoteSample* known(size_t wait) const {
     return wait == 0 || wait > known_.size() ? nullptr : &known_[wait - 1];
