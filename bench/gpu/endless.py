@@ -19,7 +19,7 @@ def model_config(task):
 
 
 def half(task):
-    return torch.float32 if task.torch_device == "cpu" else torch.float16
+    return torch.float32 if task.torch_device == "cpu" else torch.bfloat16
 """
 GENERATE = """
 

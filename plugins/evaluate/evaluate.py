@@ -23,6 +23,7 @@ WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 UNDER_WORK = (".tmp", ".part", ".partial", ".incomplete", ".lock")
 MOST_HEADER = 100 << 20  # bytes of a safetensors header: its own limit
 MOST_SHAPES = 16  # of batches: each has graphs of its own, and their memory
+PLAIN_PASSES = 5  # over a shape, before its graphs
 SHORT_MS = 2.0  # of a layer, for one launch: it is not cut at a bubble's end
 
 
@@ -220,17 +221,25 @@ class Shape:
     """What is known of batches of one shape: the graphs, and until they are there how long the layers take."""
 
     def __init__(self):
-        self.passes, self.times, self.graphs, self.written = 0, [], {}, set()
+        self.passes, self.graphs, self.written = 0, {}, set()
+        self.events = []  # before and behind each layer, of the last pass
+        self.pass_ms = []  # a layer's median, of each pass
+
+    def timed(self):
+        if self.events:
+            self.events[-1][1].synchronize()
+            self.pass_ms.append(statistics.median(begin.elapsed_time(end) for begin, end in self.events))
+            self.events = []
 
     def is_short(self):
-        return statistics.median(begin.elapsed_time(end) for begin, end in self.times) <= SHORT_MS
+        return min(self.pass_ms, default=0) <= SHORT_MS
 
 
 class LayerGraphs:
     """Each layer of a model as one CUDA graph for each shape of a batch. Its kernels, launched one by one from Python, take
     longer to launch than to execute, and in a bubble none are launched ahead. The model as a whole would be too long for a
     graph: what is one launch is not cut at a bubble's end. In the first pass over a shape the libraries choose their
-    kernels, in the second the layers are timed, in the third they are captured.
+    kernels; in the next ones the layers are timed, while the GPU's clock rises; then they are captured.
 
     A graph reads and writes at addresses that stay. So the tensors that a layer is given are copied there, unless they are
     what the graph before it has written."""
@@ -255,7 +264,7 @@ class LayerGraphs:
             self.begin(form)
         if self.now is None:
             return self.forwards[index](*args, **kwargs)
-        if self.now.passes < 3:
+        if self.now.passes <= PLAIN_PASSES:
             return self.timed(index, args, kwargs)
         try:
             statics, graph, output = self.now.graphs.get(form) or self.capture(form, args, kwargs, given)
@@ -279,7 +288,8 @@ class LayerGraphs:
         if shape is None:
             return
         shape.passes += 1
-        if shape.passes != 3 or shape.is_short():
+        shape.timed()
+        if shape.passes != PLAIN_PASSES + 1 or shape.is_short():
             self.now = shape
         else:
             self.shapes[form] = None
@@ -289,8 +299,8 @@ class LayerGraphs:
         begin.record()
         output = self.forwards[index](*args, **kwargs)
         end.record()
-        if self.now.passes == 2:
-            self.now.times.append((begin, end))
+        if self.now.passes > 1:
+            self.now.events.append((begin, end))
         return output
 
     def capture(self, form, args, kwargs, given):

@@ -28,7 +28,7 @@ def models(transformers):
 def batches(torch):
     """Texts of random lengths: full batches, a smaller last one, and one that is as wide as texts may be."""
     dice = torch.Generator().manual_seed(3)
-    for count, most in ((8, 60), (8, 190), (8, 60), (3, 100), (8, 199)) * 4:
+    for count, most in ((8, 60), (8, 190), (8, 60), (3, 100), (8, 199)) * 8:
         lengths = [*torch.randint(2, most, (count - 1,), generator=dice).tolist(), most]
         yield [torch.randint(1, 1000, (length,), generator=dice).tolist() for length in lengths]
 

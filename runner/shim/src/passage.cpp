@@ -9,6 +9,8 @@ namespace {
 
 // What is not known is given so much of a lease, in bounds.
 constexpr int64_t kUnknownBounds = 4;
+// A lease has so many times as much left, where more may be queued. It may end before its deadline.
+constexpr int64_t kEarly = 4;
 // Of a lease: so much of it may have passed where something too long is tried.
 constexpr int64_t kBegin = 8;
 // What a plugin that is to stop may expect at each look. The supervisor bounds all of it.
@@ -46,7 +48,9 @@ int64_t weight_of(const Wish& wish, const Limits& limits) {
 Passage judge(const Room& room, int64_t queued_ns, const Wish& wish, bool try_due, const Limits& limits) {
   if (!room.open) return Passage::kClosed;
   const bool known = wish.expected_ns > 0 || wish.weightless;
-  if (queued_ns > 0 && queued_ns + weight_of(wish, limits) > limits.bound_ns) return Passage::kFull;
+  const int64_t all_ns = queued_ns + weight_of(wish, limits);
+  const bool early = known && all_ns <= room.left_ns / kEarly;
+  if (queued_ns > 0 && all_ns > (early ? limits.early_bound_ns : limits.bound_ns)) return Passage::kFull;
   // What is not known gets half of a short lease, and a few bounds of a long one.
   const int64_t needed_ns =
       known ? weight_of(wish, limits) : std::min(kUnknownBounds * limits.bound_ns, room.length_ns / 2);

@@ -64,7 +64,12 @@ TEST_CASE("what is known passes while the queue is below its bound and the lease
   CHECK(judge({}, 0, wish, true, kLimits) == Passage::kClosed);
   CHECK(judge(room(10 * kNsPerMs), 0, wish, false, kLimits) == Passage::kPass);
   CHECK(judge(room(10 * kNsPerMs), 900 * kNsPerUs, wish, false, kLimits) == Passage::kPass);
-  CHECK(judge(room(10 * kNsPerMs), 901 * kNsPerUs, wish, false, kLimits) == Passage::kFull);
+  CHECK(judge(room(4 * kNsPerMs), 901 * kNsPerUs, wish, false, kLimits) == Passage::kFull);
+  // While the lease has four times as much left, the bound is larger; not for what is not known.
+  CHECK(judge(room(5 * kNsPerMs), 901 * kNsPerUs, wish, false, kLimits) == Passage::kPass);
+  CHECK(judge(room(50 * kNsPerMs), 1900 * kNsPerUs, wish, false, kLimits) == Passage::kPass);
+  CHECK(judge(room(50 * kNsPerMs), 1901 * kNsPerUs, wish, false, kLimits) == Passage::kFull);
+  CHECK(judge(room(50 * kNsPerMs), 100 * kNsPerUs, {}, false, kLimits) == Passage::kFull);
   // What is queued and it must be done by the deadline.
   CHECK(judge(room(kNsPerMs), 800 * kNsPerUs, wish, false, kLimits) == Passage::kPass);
   CHECK(judge(room(900 * kNsPerUs), 800 * kNsPerUs, wish, false, kLimits) == Passage::kFull);
