@@ -30,6 +30,8 @@ TASKS = {
     "evaluate4": (f"{FOLDER}/evaluate.py", "24GiB", ["batch=4"], True),
     "evaluate2": (f"{FOLDER}/evaluate.py", "24GiB", ["batch=2"], True),
     "evaluate1": (f"{FOLDER}/evaluate.py", "24GiB", ["batch=1"], True),
+    # One launch for each kernel: the GPU waits for the host most of the time.
+    "evaluate2launches": (f"{FOLDER}/evaluate.py", "24GiB", ["batch=2", "graphs=false"], True),
 }
 ALONE_S = 15
 

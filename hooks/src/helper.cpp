@@ -109,6 +109,7 @@ void Helper::loop() {
         config_.say("a receive was held for too long, and is posted as without the hook");
       }
       until = std::min(until, page_.next_look_ns(now));
+      if (streams_ != nullptr) until = std::min(until, streams_->look_for_messages(now));
     }
     polled.clear();
     polled.push_back({stop_event_.get(), POLLIN, 0});

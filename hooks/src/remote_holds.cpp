@@ -20,7 +20,6 @@ Result<std::unique_ptr<RemoteHolds>> RemoteHolds::create(CudaDriver cuda, RankPa
   if (!cuda.can_time()) return Error{Code::kUnavailable, "the CUDA driver has no events", ""};
   std::unique_ptr<RemoteHolds> made(new RemoteHolds(cuda, page, rank));
   made->say_ = say;
-  made->outgoing_ = std::make_unique<std::array<Outgoing, kOutgoing>>();
   // Both families where the kernel has both.
   for (const int family : {AF_INET6, AF_INET}) {
     Fd socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -59,17 +58,17 @@ RemoteHolds::Peer RemoteHolds::peer_at(uint32_t rank, const std::string& address
   if (port == 0) return peer;
   const bool v4 = address.find(':') == std::string::npos;
   if (family_ == AF_INET6) {
-    auto& to = reinterpret_cast<sockaddr_in6&>(peer.address);
+    auto& to = reinterpret_cast<sockaddr_in6&>(peer.hints.address);
     to.sin6_family = AF_INET6;
     to.sin6_port = htons(port);
     if (inet_pton(AF_INET6, (v4 ? "::ffff:" + address : address).c_str(), &to.sin6_addr) == 1) {
-      peer.address_bytes = sizeof(to);
+      peer.hints.bytes = sizeof(to);
     }
   } else if (v4) {
-    auto& to = reinterpret_cast<sockaddr_in&>(peer.address);
+    auto& to = reinterpret_cast<sockaddr_in&>(peer.hints.address);
     to.sin_family = AF_INET;
     to.sin_port = htons(port);
-    if (inet_pton(AF_INET, address.c_str(), &to.sin_addr) == 1) peer.address_bytes = sizeof(to);
+    if (inet_pton(AF_INET, address.c_str(), &to.sin_addr) == 1) peer.hints.bytes = sizeof(to);
   }
   return peer;
 }
@@ -79,9 +78,7 @@ Status RemoteHolds::join(const Hint::Key* key, uint64_t epoch, std::span<const P
   if (key != nullptr) {
     key_ = *key;
     epoch_ = epoch;
-    auto side = cuda_.new_stream();
-    if (!side.ok()) return side.error();
-    side_ = *side;
+    if (auto opened = relay_.open(); !opened.ok()) return opened;
     hints_ = true;
   }
   for (const Peer& peer : peers) {
@@ -97,25 +94,10 @@ Status RemoteHolds::join(const Hint::Key* key, uint64_t epoch, std::span<const P
 
 // ---- hints ----
 
-// On a thread of the driver's.
-void RemoteHolds::send(void* context) {
-  auto* out = static_cast<Outgoing*>(context);
-  RemoteHolds& self = *out->self;
-  if (!self.stopped_.load()) {
-    const auto sent = sendto(self.socket_.get(), out->bytes.data(), out->bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
-                             reinterpret_cast<const sockaddr*>(&out->to->address), out->to->address_bytes);
-    if (sent > 0) self.counters_.hints_sent.fetch_add(1, std::memory_order_relaxed);  // else it is a lost one
-  }
-  out->busy.store(false, std::memory_order_release);
-}
-
-Status RemoteHolds::message(CudaStream stream, uint32_t to, uint64_t count, uint64_t receives, uint64_t iteration) {
+Status RemoteHolds::message(CudaStream stream, uint32_t to, uint64_t count, uint64_t receives, uint64_t iteration,
+                            uint32_t word) {
   const auto peer = peers_.find(to);
-  if (!hints_ || peer == peers_.end() || peer->second.peer.address_bytes == 0) return {};
-  Outgoing& out = (*outgoing_)[next_outgoing_];
-  if (out.busy.load(std::memory_order_acquire)) return {};  // the GPU is far behind: a lost hint
-  out.self = this;
-  out.to = &peer->second.peer;
+  if (!hints_ || peer == peers_.end() || peer->second.peer.hints.bytes == 0) return {};
   Hint hint;
   hint.epoch = epoch_;
   hint.sender = rank_;
@@ -126,22 +108,7 @@ Status RemoteHolds::message(CudaStream stream, uint32_t to, uint64_t count, uint
   hint.plain_until = plain_until_;
   hint.plain = arm_ == Arm::kPlain;
   hint.off = is_off();
-  out.bytes = encode(hint, key_);
-  if (side_events_.size() <= next_outgoing_) {
-    auto made = cuda_.new_event();
-    if (!made.ok()) return made.error();
-    side_events_.push_back(*made);
-  }
-  const CudaEvent event = side_events_[next_outgoing_];
-  next_outgoing_ = (next_outgoing_ + 1) % kOutgoing;
-  // A host function in training's own stream would hold that up until it has returned.
-  for (const auto& done : {cuda_.record(event, stream), cuda_.wait_event(side_, event)}) {
-    if (!done.ok()) return done.error();
-  }
-  out.busy.store(true, std::memory_order_release);
-  auto called = cuda_.call(side_, &RemoteHolds::send, &out);
-  if (!called.ok()) out.busy.store(false);
-  return called;
+  return relay_.add(stream, peer->second.peer.hints, encode(hint, key_), iteration, word);
 }
 
 void RemoteHolds::look(int64_t now_ns) {

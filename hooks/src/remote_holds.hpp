@@ -23,6 +23,7 @@
 #include "freeride/policy/hold_cost.hpp"
 #include "freeride/policy/remote_wait.hpp"
 #include "hint.hpp"
+#include "hint_relay.hpp"
 #include "rank_page.hpp"
 
 namespace freeride::hooks {
@@ -48,8 +49,7 @@ class RemoteHolds {
 
   struct Peer {
     uint32_t rank = 0;  ///< in the world
-    sockaddr_storage address{};
-    socklen_t address_bytes = 0;  ///< 0: none is known; it gets no hints
+    HintAddress hints;
   };
   /// One hold, for measurements.
   struct Hold {
@@ -96,8 +96,12 @@ class RemoteHolds {
   policy::Arm arm() const { return arm_; }
   bool is_off() const { return off_.load(std::memory_order_relaxed); }
 
-  /// Tells `to` when `stream` has come here: message `count` for it exists then. `receives`: see Hint.
-  Status message(CudaStream stream, uint32_t to, uint64_t count, uint64_t receives, uint64_t iteration);
+  /// Tells `to` when `stream` has come here: message `count` for it exists then. `receives`: see Hint. The stream has
+  /// been told to write `word`, if tells().
+  Status message(CudaStream stream, uint32_t to, uint64_t count, uint64_t receives, uint64_t iteration, uint32_t word);
+  bool tells() const { return hints_; }
+  /// The helper's: `word` is there now. Returns when to look again; INT64_MAX: when convenient.
+  int64_t look_at_word(uint32_t word, int64_t now_ns) { return relay_.look(word, now_ns); }
   /// In a plain iteration, before the batch is posted: it is to be measured. `own`: the newest message that it sends to
   /// the same rank; 0: it sends nothing. True: received() is to be called where the stream has waited for it.
   Result<bool> measure(CudaStream stream, uint32_t wait, uint32_t peer, uint64_t bytes, uint64_t count, uint64_t own);
@@ -128,13 +132,10 @@ class RemoteHolds {
   void set_faults(const Faults& faults) { faults_ = faults; }
   bool shows() const { return faults_.show; }
   /// Nothing is sent any more. Any thread. The descriptor stays: a function of the driver's may be about to use it.
-  void stop() { stopped_.store(true); }
+  void stop() { relay_.stop(); }
   /// Whether the driver calls nothing of this one's any more, once nothing is sent: only then may it be destroyed. Any
   /// thread.
-  bool is_idle() const {
-    return std::none_of(outgoing_->begin(), outgoing_->end(),
-                        [](const Outgoing& one) { return one.busy.load(std::memory_order_acquire); });
-  }
+  bool is_idle() const { return relay_.is_idle(); }
   /// In a forked child.
   void close_in_child() { socket_.reset(); }
 
@@ -149,12 +150,6 @@ class RemoteHolds {
     Peer peer;
     Heard heard;
     bool hinted = false;  // hints of it came in the last iteration
-  };
-  struct Outgoing {
-    std::atomic<bool> busy{false};
-    RemoteHolds* self = nullptr;
-    const Peer* to = nullptr;
-    std::array<uint8_t, Hint::kBytes> bytes{};
   };
   struct Measured {
     policy::RemoteSample sample;
@@ -174,10 +169,8 @@ class RemoteHolds {
   static constexpr size_t kInFlight = 4;  // plain iterations that the host is ahead of its GPU
   static constexpr size_t kEnds = 64;
   static constexpr size_t kNotes = 1024;
-  static constexpr size_t kOutgoing = 1024;
 
   RemoteHolds(CudaDriver cuda, RankPage& page, uint32_t rank) : cuda_(cuda), page_(page), rank_(rank) {}
-  static void send(void* outgoing);
   void look(int64_t now_ns);
   void take(const Hint& hint, int64_t now_ns);
   Result<CudaEvent> event();
@@ -196,15 +189,11 @@ class RemoteHolds {
   Fd socket_;
   uint16_t port_ = 0;
   int family_ = AF_INET;
-  std::atomic<bool> stopped_{false}, off_{false};
+  std::atomic<bool> off_{false};
   bool joined_ = false, hints_ = false;
   Hint::Key key_{};
   uint64_t epoch_ = 0;
   std::map<uint32_t, PeerState> peers_;
-  CudaStream side_ = nullptr;
-  std::vector<CudaEvent> side_events_;
-  std::unique_ptr<std::array<Outgoing, kOutgoing>> outgoing_;
-  size_t next_outgoing_ = 0;
 
   policy::Arm arm_ = policy::Arm::kLeased;
   int forced_arm_ = -1;
@@ -225,6 +214,7 @@ class RemoteHolds {
   policy::HoldCost cost_;
 
   Counters counters_;
+  HintRelay relay_{cuda_, socket_, counters_.hints_sent};
   Faults faults_;
   std::deque<std::pair<int64_t, Hint>> late_;
   std::deque<Hold> notes_;

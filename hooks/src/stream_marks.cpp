@@ -125,15 +125,15 @@ Status StreamMarks::tell_elsewhere(CudaStream stream, std::span<const uint32_t> 
                                    std::span<const uint32_t> sources) {
   for (auto at = destinations.begin(); at != destinations.end(); ++at) {
     if (!is_elsewhere(*at) || std::find(at + 1, destinations.end(), *at) != destinations.end()) continue;
-    if (remote_->shows()) {
-      const auto shown = static_cast<uint32_t>(counted_ + produced_[*at]);
+    const auto word = static_cast<uint32_t>(counted_ + produced_[*at]);
+    if (remote_->tells() || remote_->shows()) {
       auto written =
-          cuda_.write_32(stream, counter(SentMember::Row::kSent, sent_.local_rank(), sent_.local_rank()), shown);
+          cuda_.write_32(stream, counter(SentMember::Row::kSent, sent_.local_rank(), sent_.local_rank()), word);
       if (!written.ok()) return written;
     }
     const bool both = std::find(sources.begin(), sources.end(), *at) != sources.end();
     auto told =
-        remote_->message(stream, *at, counted_ + produced_[*at], both ? counted_ + expected_[*at] : 0, iteration_);
+        remote_->message(stream, *at, counted_ + produced_[*at], both ? counted_ + expected_[*at] : 0, iteration_, word);
     if (!told.ok()) return told;
   }
   return {};
@@ -495,6 +495,11 @@ bool StreamMarks::end_early_holds() {
     any = true;
   }
   return any;
+}
+
+int64_t StreamMarks::look_for_messages(int64_t now_ns) {
+  RemoteHolds* remote = looked_for_.load(std::memory_order_acquire);
+  return remote == nullptr ? INT64_MAX : remote->look_at_word(sent_.counter_from(sent_.local_rank()), now_ns);
 }
 
 bool StreamMarks::watch(int64_t now_ns) {

@@ -93,7 +93,10 @@ class StreamMarks {
   /// After `stream` was made to wait for a batch that was kMeasured; once more where it waits for it in parts.
   Status received(CudaStream stream);
   /// Ranks on other hosts, to be held for by the host alone. Before the first message; it must outlive this.
-  void set_remote(RemoteHolds* remote) { remote_ = remote; }
+  void set_remote(RemoteHolds* remote) {
+    remote_ = remote;
+    looked_for_.store(remote, std::memory_order_release);
+  }
   uint64_t iteration() const { return iteration_; }
   /// A batch that only receives, right before it is posted on `apart`, ahead of its need: holds that stream, which
   /// should be for receives from this source alone, until the first of its messages exists. Returns a number for
@@ -114,6 +117,9 @@ class StreamMarks {
 
   /// The helper's look at `now_ns`: ends a hold that has become too long. True if it did.
   bool watch(int64_t now_ns);
+  /// The helper's: has the stream come to messages for other hosts? Returns when to look again; INT64_MAX: when
+  /// convenient.
+  int64_t look_for_messages(int64_t now_ns);
 
   const StreamCounters& counters() const { return counters_; }
 
@@ -199,6 +205,7 @@ class StreamMarks {
   uint64_t next_early_ = 0;
   std::atomic<uint32_t> early_broken_{0};  // times that early holds had to be ended
   RemoteHolds* remote_ = nullptr;
+  std::atomic<RemoteHolds*> looked_for_{nullptr};  // the same, for the helper
 
   std::array<Pending, kPending> pending_;
   std::array<std::atomic<uint8_t>, FREERIDE_MAX_WAITS> broken_{};  // times in a row, by wait - 1
