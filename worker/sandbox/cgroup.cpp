@@ -226,8 +226,17 @@ Result<std::unique_ptr<TaskCgroup>> Cgroups::make(const Ceilings& ceilings) {
   std::unique_ptr<TaskCgroup> made(new TaskCgroup());
   made->v2_ = version_ == 2;
   const std::string name = prefix_ + std::to_string(getpid()) + "-" + std::to_string(++made_);
+  const bool cpu = ceilings.cpus > 0 || ceilings.priority != CpuPriority::kOrdinary;
+  const std::map<std::string, bool> has_ceiling{{"cpuset", !ceilings.cores.empty()},
+                                                {"memory", ceilings.memory_bytes > 0},
+                                                {"pids", ceilings.pids > 0},
+                                                {"cpu", cpu}};
+  const auto is_set = [&](const auto& base) { return has_ceiling.at(base.first); };
+  // To join a group of version 1 takes some milliseconds for each controller. One is needed to know who is in it.
+  const bool all = made->v2_ || std::none_of(bases_.begin(), bases_.end(), is_set);
   std::set<fs::path> folders;
   for (const auto& [controller, base] : bases_) {
+    if (!all && !has_ceiling.at(controller)) continue;
     const fs::path folder = base / name;
     if (folders.insert(folder).second && make_group_(folder.c_str(), 0755) != 0) {
       return errno_error("cannot make the control group " + folder.string(), errno);
@@ -240,20 +249,14 @@ Result<std::unique_ptr<TaskCgroup>> Cgroups::make(const Ceilings& ceilings) {
   };
   const auto say = [&](const std::string& what) { text += (text.empty() ? "" : ", ") + what; };
 
-  if (has("cpuset")) {
-    const fs::path& base = bases_["cpuset"];
+  if (has("cpuset") && !ceilings.cores.empty()) {
+    const std::string cores = list(ceilings.cores);
     // Version 1 wants both before anybody joins.
-    const std::string cores = ceilings.cores.empty() ? "" : list(ceilings.cores);
     if (!made->v2_) {
-      const std::string mems = read_file(base / "cpuset.mems");
-      if (auto s = set("cpuset", "cpuset.mems", mems); !s.ok()) return s.error();
-      if (auto s = set("cpuset", "cpuset.cpus", cores.empty() ? read_file(base / "cpuset.cpus") : cores); !s.ok()) {
-        return s.error();
-      }
-    } else if (!cores.empty()) {
-      if (auto s = set("cpuset", "cpuset.cpus", cores); !s.ok()) return s.error();
+      if (auto s = set("cpuset", "cpuset.mems", read_file(bases_["cpuset"] / "cpuset.mems")); !s.ok()) return s.error();
     }
-    if (!cores.empty()) say("cores " + cores);
+    if (auto s = set("cpuset", "cpuset.cpus", cores); !s.ok()) return s.error();
+    say("cores " + cores);
   }
   if (ceilings.memory_bytes > 0 && has("memory")) {
     const std::string bytes = std::to_string(ceilings.memory_bytes + kMemorySlackBytes);
