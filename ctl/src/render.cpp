@@ -100,6 +100,8 @@ std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
   for (const auto& job : jobs) {
     if (const std::string budget = own_budget(job); !budget.empty())
       out += "job " + printable(shown_job(job.job)) + ": " + budget + "\n";
+    if (const std::string holds = cost_of_holds(job); !holds.empty())
+      out += "job " + printable(shown_job(job.job)) + ": " + holds + "\n";
     if (job.measured && job.time_increase_ci95_high_pct - job.time_increase_ci95_low_pct > kWidePct)
       out += "job " + printable(shown_job(job.job)) +
              ": time increase: so wide an interval says little; it narrows with time\n";
@@ -127,6 +129,17 @@ std::string outcome(const bus::TaskState& task) {
   if (!place.empty()) text += " (" + place + ")";
   if (!verdict.reason.empty()) text += ": " + verdict.reason;
   return text;
+}
+
+std::string cost_of_holds(const bus::JobMeasures& job) {
+  const auto of = [](const bus::HoldCost& cost) {
+    return human_signed_pct(cost.increase_pct) + " (95 %: " + human_signed_pct(cost.ci95_low_pct) + " to " +
+           human_signed_pct(cost.ci95_high_pct) + ")";
+  };
+  if (job.held.periods == 0) return "";
+  std::string text = "waits for other hosts are held: iterations " + of(job.held);
+  if (job.held_with_leases.periods > 0) text += ", with leases " + of(job.held_with_leases);
+  return text + ", against plain ones";
 }
 
 std::string time_increase(const bus::JobMeasures& job) {

@@ -52,5 +52,7 @@ std::string time_increase(const bus::JobMeasures& job);
 std::string throttled(const bus::JobMeasures& job);
 /// The budget of a job whose training has asked for one; empty: it has not.
 std::string own_budget(const bus::JobMeasures& job);
+/// What it costs a job that its hosts hold waits for other hosts; empty: they do not, or it is not measured.
+std::string cost_of_holds(const bus::JobMeasures& job);
 
 }  // namespace freeride::ctl

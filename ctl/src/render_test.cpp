@@ -149,6 +149,21 @@ TEST_CASE("the budget that a job asks for is shown, and whether it counts") {
   CHECK(ctl::own_budget(job) == "budget 1.0 % (the job asks for 5.0 %, which is more than the manager's)");
 }
 
+TEST_CASE("what holding waits for other hosts costs a job is shown where it is measured") {
+  bus::JobMeasures job;
+  job.job = "gpt";
+  CHECK(ctl::cost_of_holds(job).empty());
+  job.held = {16, -0.243, -0.381, -0.105};
+  CHECK(ctl::cost_of_holds(job) ==
+        "waits for other hosts are held: iterations -0.24 % (95 %: -0.38 to -0.11 %), against plain ones");
+  job.held_with_leases = {16, 0.067, -0.21, 0.344};
+  bus::ReportReply report;
+  report.jobs = {job};
+  CHECK_THAT(ctl::render_report(report),
+             Contains("job gpt: waits for other hosts are held: iterations -0.24 % (95 %: -0.38 to -0.11 %), with leases "
+                      "+0.07 % (95 %: -0.21 to +0.34 %), against plain ones"));
+}
+
 TEST_CASE("a drained worker is up, and is said to be drained") {
   bus::StatusReply status;
   status.workers.resize(2);

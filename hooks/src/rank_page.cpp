@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <tuple>
 
 #include "freeride/base/clock.hpp"
@@ -306,6 +307,18 @@ void RankPage::expect_waits(uint64_t iteration, uint32_t waits, Told told) {
 void RankPage::set_remote_length(uint32_t wait, int64_t ns) {
   if (wait == 0 || wait > FREERIDE_MAX_WAITS) return;
   learned_[wait - 1].remote_ns.store(ns, std::memory_order_relaxed);
+}
+
+void RankPage::set_hold_costs(const policy::ArmCost& held, const policy::ArmCost& with_leases) {
+  const auto ppm = [](double pct) { return static_cast<int32_t>(std::lround(std::clamp(pct, -1e5, 1e5) * 1e4)); };
+  const auto set = [&](freeride_hold_cost& on_page, const policy::ArmCost& cost) {
+    store_relaxed(on_page.increase_ppm, ppm(cost.increase_pct));
+    store_relaxed(on_page.low_ppm, ppm(cost.ci95_low_pct));
+    store_relaxed(on_page.high_ppm, ppm(cost.ci95_high_pct));
+    store_relaxed(on_page.periods, cost.measured ? static_cast<uint32_t>(cost.periods) : 0U);
+  };
+  set(page().held, held);
+  set(page().held_with_leases, with_leases);
 }
 
 int64_t RankPage::next_look_ns(int64_t now_ns) const {

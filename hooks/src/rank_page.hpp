@@ -14,6 +14,7 @@
 
 #include "freeride/base/result.hpp"
 #include "freeride/pages/mapping.hpp"
+#include "freeride/policy/hold_cost.hpp"
 #include "freeride/policy/length_learner.hpp"
 #include "freeride/policy/mark_window.hpp"
 
@@ -58,6 +59,8 @@ class RankPage {
   /// 0: not at all. Published with the next iteration. The training's thread.
   static constexpr int64_t kNotRemote = -1;
   void set_remote_length(uint32_t wait, int64_t ns);
+  /// What holds cost this rank, for people. The training's thread.
+  void set_hold_costs(const policy::ArmCost& held, const policy::ArmCost& with_leases);
   /// How long wait `wait` is expected to last, less the lead: as published, but also where the iteration's bubbles get
   /// no leases; 0: not known. Any thread.
   int64_t low_ns(uint32_t wait) const { return learned_[wait - 1].low_ns.load(std::memory_order_relaxed); }

@@ -230,6 +230,23 @@ TEST_CASE("external marks: what was written is noticed, timed and learned") {
   CHECK(rank->next_look_ns(now + 5 * kNsPerSec) - (now + 5 * kNsPerSec) == 10'000'000);
 }
 
+TEST_CASE("what holds cost stands on the page in millionths, and only when it is measured") {
+  auto made = RankPage::create({"job", "cpu-0", "", 0, 0, 1, 0, 1, std::nullopt});
+  REQUIRE(made.ok());
+  const auto& page = (*made)->page();
+  policy::ArmCost held{true, -0.243, -0.381, -0.105, 12};
+  (*made)->set_hold_costs(held, {});
+  CHECK(page.held.increase_ppm == -2430);
+  CHECK(page.held.low_ppm == -3810);
+  CHECK(page.held.high_ppm == -1050);
+  CHECK(page.held.periods == 12);
+  CHECK(page.held_with_leases.periods == 0);
+  held = {true, 1e300, -1e300, 1e300, 12};
+  (*made)->set_hold_costs(held, held);
+  CHECK(page.held.increase_ppm == 1'000'000'000);
+  CHECK(page.held_with_leases.low_ppm == -1'000'000'000);
+}
+
 TEST_CASE("external marks: the next begin is expected by the times of late, after the wait that ended last") {
   auto rank = make();
   auto& page = rank->page();

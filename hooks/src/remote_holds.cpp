@@ -329,6 +329,10 @@ Result<Arm> RemoteHolds::end_iteration(CudaStream stream, uint64_t iteration, ui
     learn_anew(iteration);
   }
   if (waits != 0) waits_before_ = waits;
+  if (iteration % policy::ArmPlan::kPeriod == 0) {
+    const Arms known = arms();
+    page_.set_hold_costs(known.held, known.leased);
+  }
   if (!is_off()) {
     std::optional<policy::ArmCost> cost;
     {

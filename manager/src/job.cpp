@@ -90,6 +90,12 @@ void Job::see_rank(const bus::TrainingState& rank, int64_t now_ns) {
   known.seen_ns = now_ns;
   changed_ = changed_ || known.budget_pct != rank.budget_pct;
   known.budget_pct = rank.budget_pct;
+  const auto sane = [](const bus::HoldCost& cost) {
+    const bool finite = std::isfinite(cost.increase_pct + cost.ci95_low_pct + cost.ci95_high_pct);
+    return finite ? cost : bus::HoldCost{};
+  };
+  known.held = sane(rank.held);
+  known.held_with_leases = sane(rank.held_with_leases);
   if (!known.any) known.last_iteration = std::max(known.last_iteration, rank.iteration);
   const uint32_t stages = std::min<uint32_t>(std::max(rank.stages, 1U), kMaxStages);
   if (stages != stage_count_) {
@@ -135,6 +141,7 @@ void Job::restart_run() {
     rank.any = false;
     rank.last_iteration = 0;
     rank.budget_pct = -1;  // those that are there say it each second
+    rank.held = rank.held_with_leases = {};
   }
   forget_blocks_ = changed_ = plan_withdrawn_ = true;
 }
@@ -409,6 +416,12 @@ bus::JobMeasures Job::measures() const {
   measures.expected_cost_pct = policy::expected_cost_pct(cost());
   measures.budget_pct = budget().slowdown_pct.value_or(-1);
   measures.asked_budget_pct = asked_budget_pct().value_or(-1);
+  for (const auto& [number, rank] : ranks_) {
+    const bool longest = measures.held.periods == 0 || rank.held.increase_pct > measures.held.increase_pct;
+    if (rank.held.periods == 0 || !longest) continue;
+    measures.held = rank.held;
+    measures.held_with_leases = rank.held_with_leases;
+  }
   measures.probes = probes_.probes;
   measures.probe_findings = probes_.probe_findings;
   measures.probes_unknown = probes_.probes_unknown;

@@ -83,6 +83,7 @@ class Job {
     bool any = false;
     int64_t seen_ns = 0;
     double budget_pct = -1;  // that it asks for; negative: none
+    bus::HoldCost held, held_with_leases;
   };
   std::optional<double> asked_budget_pct() const;
   policy::Budget budget() const { return policy::lowered(config_.budget, asked_budget_pct()); }

@@ -263,6 +263,29 @@ TEST_CASE("a new run of a job that was throttled is not throttled for the last o
   CHECK(training.plan.duty_pct == 100);
 }
 
+TEST_CASE("what holds cost is told of the rank whose held iterations are longest") {
+  Training training;
+  bus::TrainingState rank;
+  rank.job = "gpt";
+  rank.stages = 3;
+  const auto see = [&](uint32_t number, const bus::HoldCost& held, const bus::HoldCost& with_leases) {
+    rank.rank = rank.stage = number;
+    rank.held = held;
+    rank.held_with_leases = with_leases;
+    training.job.see_rank(rank, training.now);
+  };
+  see(0, {}, {});
+  CHECK(training.job.measures().held.periods == 0);
+  see(1, {9, -0.3, -0.5, -0.1}, {9, 0.1, 0, 0.2});
+  see(2, {8, -0.2, -0.4, 0}, {});
+  CHECK(training.job.measures().held.periods == 8);
+  CHECK(training.job.measures().held.increase_pct == -0.2);
+  CHECK(training.job.measures().held_with_leases.periods == 0);
+  see(2, {8, std::nan(""), 0, HUGE_VAL}, {});
+  CHECK(training.job.measures().held.periods == 9);
+  CHECK(training.job.measures().held_with_leases.ci95_high_pct == 0.2);
+}
+
 TEST_CASE("what a training asks for lowers its job's budget, and never raises it") {
   bus::TrainingState rank;
   rank.job = "gpt";

@@ -91,6 +91,8 @@ TEST_CASE("a page written by version 1's header is accepted for ever: bubble pag
     CHECK(page.expected_ns == 0);
     CHECK(page.wanted_bytes == 0);
     CHECK(page.budget == 0);
+    CHECK(page.held.periods == 0);
+    CHECK(page.held_with_leases.periods == 0);
   }
   SECTION("a new hook, an old worker") {
     auto made = create_page<freeride_bubble_page>(true);
@@ -104,6 +106,7 @@ TEST_CASE("a page written by version 1's header is accepted for ever: bubble pag
     name(page.history, "history");
     name(page.iterations, "iterations");
     page.expected_ns = page.wanted_bytes = page.budget = 1;
+    page.held = page.held_with_leases = {1, 1, 1, 1};
     CHECK(version_1_refuses(VERSION_1_BUBBLE, made->fd.get()) == nullptr);
     CHECK(version_1_misses(VERSION_1_BUBBLE, made->fd.get()) == nullptr);
   }

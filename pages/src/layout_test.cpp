@@ -38,14 +38,25 @@ std::map<std::string, Layout> layouts_of_header() {
       sizeof(T), {FIELD(T, magic), FIELD(T, major), FIELD(T, minor), FIELD(T, size_bytes), FIELD(T, incarnation)}};
 #undef T
 #define T freeride_bubble_page
-  layouts["bubble"] = {sizeof(T),
-                       {FIELD(T, header),     FIELD(T, job),        FIELD(T, device),      FIELD(T, framework),
-                        FIELD(T, rank),       FIELD(T, stage),      FIELD(T, stages),      FIELD(T, replica),
-                        FIELD(T, replicas),   FIELD(T, pid),        FIELD(T, budget),      FIELD(T, reserved0),
-                        FIELD(T, state_word), FIELD(T, begin_ns),   FIELD(T, wake),        FIELD(T, hook_state),
-                        FIELD(T, iteration),  FIELD(T, waits),      FIELD(T, relearned),   FIELD(T, usable_bytes),
-                        FIELD(T, bubbles),    FIELD(T, compute_ns), FIELD(T, expected_ns), FIELD(T, wanted_bytes),
-                        FIELD(T, reserved1),  FIELD(T, learned),    FIELD(T, history),     FIELD(T, iterations)}};
+  layouts["bubble"] = {sizeof(T), {FIELD(T, header),      FIELD(T, job),
+                                   FIELD(T, device),      FIELD(T, framework),
+                                   FIELD(T, rank),        FIELD(T, stage),
+                                   FIELD(T, stages),      FIELD(T, replica),
+                                   FIELD(T, replicas),    FIELD(T, pid),
+                                   FIELD(T, budget),      FIELD(T, reserved0),
+                                   FIELD(T, state_word),  FIELD(T, begin_ns),
+                                   FIELD(T, wake),        FIELD(T, hook_state),
+                                   FIELD(T, iteration),   FIELD(T, waits),
+                                   FIELD(T, relearned),   FIELD(T, usable_bytes),
+                                   FIELD(T, bubbles),     FIELD(T, compute_ns),
+                                   FIELD(T, expected_ns), FIELD(T, wanted_bytes),
+                                   FIELD(T, held),        FIELD(T, held_with_leases),
+                                   FIELD(T, reserved1),   FIELD(T, learned),
+                                   FIELD(T, history),     FIELD(T, iterations)}};
+#undef T
+#define T freeride_hold_cost
+  layouts["hold_cost"] = {sizeof(T),
+                          {FIELD(T, increase_ppm), FIELD(T, low_ppm), FIELD(T, high_ppm), FIELD(T, periods)}};
 #undef T
 #define T freeride_learned
   layouts["learned"] = {sizeof(T),

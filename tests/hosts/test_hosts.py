@@ -21,9 +21,10 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make ne
 
 
 @pytest.fixture
-def wires():
+def wires(request):
+    """`request.param`: the hosts."""
     try:
-        with Wires() as made:
+        with Wires(getattr(request, "param", "ab")) as made:
             yield made
     except Failure as failure:
         pytest.skip(f"no hosts can be made here: {failure}")
@@ -35,9 +36,9 @@ def hosts(wires, request):
     flags = getattr(request, "param", ())
     with Hosts(wires) as running:
         running.start_manager_there(*flags)
-        for host in "ab":
+        for host in wires.names:
             running.start_node(host)
-        running.wait_workers(2)
+        running.wait_workers(len(wires.names))
         yield running
 
 
@@ -121,6 +122,81 @@ def test_a_link_that_is_cut_for_30_s_pauses_side_tasks_there_and_nothing_else(ho
     assert len(hosts.iterations()) > before
     hosts.check()
     assert {verdict["kind"] for verdict in hosts.stop_tasks("count-a", "count-b")} == {"stopped"}
+
+
+@pytest.mark.parametrize("hosts", [QUICK], indirect=True, ids=["quick"])
+@pytest.mark.parametrize("deaf", ["manager", "node"])
+def test_a_link_that_is_cut_in_one_direction_pauses_as_one_that_is_cut(hosts, deaf):
+    hosts.start_training_there(iterations=ROUNDS)
+    hosts.wait(lambda: all(hosts.worker(host)["state"]["stage"] >= 0 for host in "ab"), "trainers on both hosts")
+    for stage, host in enumerate("ab"):
+        counter(hosts, f"count-{host}", stage)
+    for host in "ab":
+        hosts.wait_steps(f"count-{host}", 20)
+    pid, epoch = hosts.worker_pid("b"), hosts.info("count-b")["epoch"]
+    source, target = ("b", "a") if deaf == "manager" else ("a", "b")
+    hosts.wires.cut_from(source, target)
+    time.sleep(5)  # orders of 1.5 s are over; whatever was on its way has come
+    steps, before = hosts.steps("count-b"), len(hosts.iterations())
+    hosts.wait_steps("count-a", 20)  # whose host is reached
+    time.sleep(3)
+    # Where the node is deaf the manager hears it: it says that the task makes no steps.
+    assert hosts.steps("count-b") == steps
+    assert len(hosts.iterations()) > before
+    hosts.wires.mend_from(source, target)
+    hosts.wait_workers(2)
+    hosts.wait_steps("count-b", 20)
+    assert hosts.worker_pid("b") == pid and hosts.info("count-b")["epoch"] >= epoch
+    hosts.check()
+    assert {verdict["kind"] for verdict in hosts.stop_tasks("count-a", "count-b")} == {"stopped"}
+
+
+BAD_LINKS = {
+    "slow": {"delay_ms": 300, "bytes_per_s": 40_000},
+    "lossy": {"delay_ms": 30, "stall_s": 4, "break_s": 6},
+}
+
+
+@pytest.mark.parametrize("how", BAD_LINKS)
+def test_over_a_bad_link_side_tasks_are_loaded_and_stopped_as_over_a_good_one(hosts, how):
+    hosts.end("node-b")
+    address = hosts.start_bad_link("b", 7421, **BAD_LINKS[how])
+    hosts.start_node("b", manager=address)
+    hosts.start_training_there(iterations=ROUNDS)
+    hosts.wait(lambda: all(hosts.worker(host)["state"]["stage"] >= 0 for host in "ab"), "trainers on both hosts")
+    for name in ("first", "second", "third"):
+        counter(hosts, name, 1)
+        hosts.wait_steps(name, 20)
+        assert hosts.task(name)["worker"].split(":")[0] == "b"
+        before = len(hosts.iterations())
+        hosts.wait(lambda before=before: len(hosts.iterations()) > before + 3, "training goes on")
+        assert hosts.stop_tasks(name)[0]["kind"] == "stopped"
+    told = hosts.ctl_on("b", "load", find_plugin("counter.so"), "--name", "far", "--stage", "1", timeout=30)
+    assert told.code == 0, told
+    hosts.wait_steps("far", 5)
+    hosts.check()
+
+
+@pytest.mark.parametrize("wires", ["abc"], indirect=True)
+def test_three_hosts_are_harvested_and_one_that_is_cut_off_holds_up_nobody(hosts):
+    hosts.start_training_there(iterations=ROUNDS, stages=3, hosts="abc")
+    hosts.wait(lambda: all(hosts.worker(host)["state"]["stage"] >= 0 for host in "abc"), "trainers on three hosts")
+    for stage, host in enumerate("abc"):
+        counter(hosts, f"count-{host}", stage)
+    for host in "abc":
+        hosts.wait_steps(f"count-{host}", 20)
+        assert hosts.task(f"count-{host}")["worker"].split(":")[0] == host
+    hosts.wires.cut("ctl", "c")
+    wait_log(hosts, "node-c", "is lost")
+    before = len(hosts.iterations())
+    for host in "ab":
+        hosts.wait_steps(f"count-{host}", 20)
+    hosts.wait(lambda: len(hosts.iterations()) > before + 3, "training goes on")
+    hosts.wires.mend("ctl", "c")
+    hosts.wait_workers(3)
+    hosts.wait_steps("count-c", 20)
+    hosts.check()
+    assert {verdict["kind"] for verdict in hosts.stop_tasks("count-a", "count-b", "count-c")} == {"stopped"}
 
 
 def test_node_worker_and_manager_are_killed_and_come_back(hosts):

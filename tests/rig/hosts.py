@@ -22,44 +22,72 @@ def ip(*words):
         raise Failure(f"ip {' '.join(map(str, words))}: {done.stderr.strip()}")
 
 
+def number_of(host):
+    return "abc".index(host)
+
+
 class Wires:
-    """Two network namespaces, `a` and `b`, with two wires between them: `data`, over which ranks of a training talk,
-    and `ctl`, over which FreeRide does, so that either can be cut alone."""
+    """Two network namespaces, `a` and `b`, or three, with two wires between them: `data`, over which ranks of a training
+    talk, and `ctl`, over which FreeRide does, so that either can be cut alone."""
 
     NETS = {"data": "10.78.0", "ctl": "10.79.0"}
+    NOBODY = "02:00:00:00:00:99"
 
-    def __init__(self):
-        self.names = {host: f"fr{os.getpid()}{host}" for host in "ab"}
+    def __init__(self, hosts="ab"):
+        self.names = {host: f"fr{os.getpid()}{host}" for host in hosts}
+        self.switch = f"fr{os.getpid()}s" if len(hosts) > 2 else None
 
     def __enter__(self):
         try:
             for name in self.names.values():
                 ip("netns", "add", name)
                 ip("-n", name, "link", "set", "lo", "up")
+            if self.switch:
+                ip("netns", "add", self.switch)
             for wire, net in self.NETS.items():
-                ends = list(self.names.values())
-                ip("link", "add", wire, "netns", ends[0], "type", "veth", "peer", wire, "netns", ends[1])
-                for number, name in enumerate(ends, 1):
-                    ip("-n", name, "addr", "add", f"{net}.{number}/24", "dev", wire)
+                self.connect(wire)
+                for host, name in self.names.items():
+                    ip("-n", name, "addr", "add", f"{net}.{number_of(host) + 1}/24", "dev", wire)
                     ip("-n", name, "link", "set", wire, "up")
         except Failure:
             self.__exit__()
             raise
         return self
 
+    def connect(self, wire):
+        ends = list(self.names.values())
+        if not self.switch:
+            ip("link", "add", wire, "netns", ends[0], "type", "veth", "peer", wire, "netns", ends[1])
+            return
+        ip("-n", self.switch, "link", "add", wire, "type", "bridge")
+        ip("-n", self.switch, "link", "set", wire, "up")
+        for host, name in self.names.items():
+            port = f"{wire}-{host}"
+            ip("link", "add", wire, "netns", name, "type", "veth", "peer", port, "netns", self.switch)
+            ip("-n", self.switch, "link", "set", port, "master", wire)
+            ip("-n", self.switch, "link", "set", port, "up")
+
     def __exit__(self, *_):
-        for name in self.names.values():
+        for name in filter(None, [*self.names.values(), self.switch]):
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
     def address(self, wire, host):
-        return f"{self.NETS[wire]}.{'ab'.index(host) + 1}"
+        return f"{self.NETS[wire]}.{number_of(host) + 1}"
 
-    def cut(self, wire):
+    def cut(self, wire, host="b"):
         """Nothing passes any more, and nobody is told."""
-        ip("-n", self.names["b"], "link", "set", wire, "down")
+        ip("-n", self.names[host], "link", "set", wire, "down")
 
-    def mend(self, wire):
-        ip("-n", self.names["b"], "link", "set", wire, "up")
+    def mend(self, wire, host="b"):
+        ip("-n", self.names[host], "link", "set", wire, "up")
+
+    def cut_from(self, host, other, wire="ctl"):
+        """What `host` sends to `other` comes to nobody; the other direction stays."""
+        words = ["to", self.address(wire, other), "lladdr", self.NOBODY, "nud", "permanent", "dev", wire]
+        ip("-n", self.names[host], "neigh", "replace", *words)
+
+    def mend_from(self, host, other, wire="ctl"):
+        ip("-n", self.names[host], "neigh", "del", "to", self.address(wire, other), "dev", wire)
 
 
 class Hosts(System):
@@ -110,20 +138,28 @@ class Hosts(System):
         until(lambda: self.ctl("status").code == 0 or manager.poll() is not None, "the manager's first answer")
         self.check()
 
-    def start_node(self, host, *flags, key=None, name=None):
+    def start_node(self, host, *flags, key=None, name=None, manager=None):
         """Does not wait for what becomes of it."""
-        return self.start_on(host, name or f"node-{host}", self.node_words(host, *flags, key=key))
+        return self.start_on(host, name or f"node-{host}", self.node_words(host, *flags, key=key, manager=manager))
 
-    def node_words(self, host, *flags, key=None):
-        number = "ab".index(host)
+    def node_words(self, host, *flags, key=None, manager=None):
+        number = number_of(host)
         own = ["--device", f"cpu-{number}", "--cores", number % os.cpu_count(), "--key", key or self.keys[host]]
         uids = ["--first-task-uid", 200_000_000 + 1000 * number]
-        words = [self.tree.program("freeride-node"), "--manager", self.address, *own, *flags]
+        words = [self.tree.program("freeride-node"), "--manager", manager or self.address, *own, *flags]
         return [*words, "--", *uids, *self.tree.libraries()]
+
+    def start_bad_link(self, host, port, **how):
+        """On that host, a port of loopback from which a bad link leads to the manager. Returns its address."""
+        to = self.address.removeprefix("tcp://").split(":")
+        script = SOURCE / "tests/rig/bad_link.py"
+        words = [w for key, value in how.items() for w in ("--" + key.replace("_", "-"), value)]
+        self.start_on(host, f"bad-link-{port}", [PYTHON, script, port, *to, *words])
+        return f"tcp://127.0.0.1:{port}"
 
     def worker_pid(self, host):
         """Of the worker that listens to trainers there, whoever has started it."""
-        device = f"cpu-{'ab'.index(host)}"
+        device = f"cpu-{number_of(host)}"
         for folder in os.listdir("/proc"):
             try:
                 with open(f"/proc/{folder}/cmdline", encoding="utf-8") as file:
@@ -145,7 +181,7 @@ class Hosts(System):
 
     def worker(self, host):
         """What the manager says of it."""
-        name = f"{host}:cpu-{'ab'.index(host)}"
+        name = f"{host}:cpu-{number_of(host)}"
         answer = self.ctl("workers")
         return next((w for w in answer.json.get("workers", []) if w["state"]["worker"] == name), {})
 
@@ -156,7 +192,7 @@ class Hosts(System):
         port = next(self._training_ports)
         sizes = {"dim": 64, "layers": 2, "seq": 64, "micro_batches": 4, **options}
         for rank, host in enumerate(hosts):
-            number = "ab".index(host)
+            number = number_of(host)
             flags = [w for k, v in sizes.items() for w in (f"--{k.replace('_', '-')}", v)]
             through = ["-m", "freeride.run"] if hook == "on" else []
             words = [PYTHON, *through, SOURCE / "hooks/examples/train_gpt.py", "--stages", stages, "--rank", rank]

@@ -68,6 +68,18 @@ bus::TrainingIteration training_iteration(const AttachedRank& rank, const ActEve
   return iteration;
 }
 
+// Any number that a page can hold is one that may be shown.
+bus::HoldCost hold_cost(const freeride_hold_cost& on_page) {
+  constexpr double kPpmPerPct = 1e4;
+  bus::HoldCost cost;
+  cost.periods = pages::load_relaxed(on_page.periods);
+  if (cost.periods == 0) return cost;
+  cost.increase_pct = pages::load_relaxed(on_page.increase_ppm) / kPpmPerPct;
+  cost.ci95_low_pct = pages::load_relaxed(on_page.low_ppm) / kPpmPerPct;
+  cost.ci95_high_pct = pages::load_relaxed(on_page.high_ppm) / kPpmPerPct;
+  return cost;
+}
+
 bus::TrainingState training_state(const AttachedRank& rank) {
   const freeride_bubble_page& page = *rank.source->page;
   bus::TrainingState state;
@@ -76,6 +88,8 @@ bus::TrainingState training_state(const AttachedRank& rank) {
   state.stages = rank.identity.stages;
   state.replicas = rank.identity.replicas;
   state.budget_pct = rank.identity.budget_pct.value_or(-1);
+  state.held = hold_cost(page.held);
+  state.held_with_leases = hold_cost(page.held_with_leases);
   state.waits = pages::load_relaxed(page.waits);
   state.iteration = pages::load_relaxed(page.iteration);
   switch (pages::load_relaxed(page.hook_state)) {

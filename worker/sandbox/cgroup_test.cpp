@@ -134,6 +134,33 @@ TEST_CASE("cgroups: version 1, each controller where this process is in it", "[c
   CHECK(fs::is_empty(host.root / "cpu"));  // the trial is gone
 }
 
+TEST_CASE("cgroups: in version 1 a sandbox has groups only where it has ceilings", "[cgroup]") {
+  Host host;
+  for (const char* controller : {"memory", "pids", "cpuset"}) host.mount(controller, "cgroup", controller);
+  host.write("memory/tasks", "");
+  host.write("pids/tasks", "");
+  host.write("cpuset/tasks", "");
+  host.self = "9:memory:/\n8:pids:/\n7:cpuset:/\n0::/\n";
+  // What the kernel makes in each new group, as far as it is needed here.
+  Cgroups groups = host.look([](const char* path, mode_t mode) {
+    if (mkdir(path, mode) != 0) return -1;
+    for (const char* file : {"cgroup.procs", "pids.max", "memory.limit_in_bytes"}) {
+      std::ofstream(fs::path(path) / file) << "";
+    }
+    return 0;
+  });
+  REQUIRE(groups.version() == 1);
+  Ceilings ceilings;
+  ceilings.pids = 32;
+  auto made = groups.make(ceilings);
+  REQUIRE(made.ok());
+  CHECK((*made)->join_fds().size() == 1);
+  CHECK((*made)->text() == "cgroup v1: pids 32");
+  made = groups.make({});  // who is in it has to be known all the same
+  REQUIRE(made.ok());
+  CHECK((*made)->join_fds().size() == 3);
+}
+
 TEST_CASE("cgroups: a container's mount shows a part of the hierarchy", "[cgroup]") {
   Host host;
   host.mount("memory", "cgroup", "memory", "/docker/abc");

@@ -15,7 +15,7 @@ import stat
 import struct
 import time
 
-MAJOR, MINOR = 1, 5
+MAJOR, MINOR = 1, 6
 NAME_BYTES, MAX_WAITS, HISTORY, ITERATIONS, MAX_RANKS, METRICS = 64, 1024, 1024, 256, 64, 8
 POISON = 0xFFFFFFFF
 HOOK_STARTING, HOOK_ACTIVE, HOOK_DISABLED, HOOK_GONE = range(4)
@@ -69,6 +69,10 @@ class IterationRecord(ctypes.Structure):
     _fields_ = _fields((_u64, "iteration begin_ns end_ns bubble_ns"))
 
 
+class HoldCost(ctypes.Structure):
+    _fields_ = [*_fields((ctypes.c_int32, "increase_ppm low_ppm high_ppm"), (_u32, "periods"))]
+
+
 class BubblePage(ctypes.Structure):
     MAGIC, TITLE, VERSION_1_BYTES = 0x454C424255425246, "bubble page", 74240
     _fields_ = [
@@ -84,7 +88,9 @@ class BubblePage(ctypes.Structure):
             (_u32, "waits relearned"),
             (_u64, "usable_bytes bubbles compute_ns expected_ns wanted_bytes"),
         ),
-        ("reserved1", ctypes.c_uint8 * 176),
+        ("held", HoldCost),
+        ("held_with_leases", HoldCost),
+        ("reserved1", ctypes.c_uint8 * 144),
         ("learned", Learned * MAX_WAITS),
         ("history", BubbleRecord * HISTORY),
         ("iterations", IterationRecord * ITERATIONS),

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define FREERIDE_PAGES_MAJOR 1u
-#define FREERIDE_PAGES_MINOR 5u
+#define FREERIDE_PAGES_MINOR 6u
 
 #define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull  /* "FRBUBBLE" */
 #define FREERIDE_SENT_MAGIC 0x20544e4553525246ull    /* "FRRSENT " */
@@ -89,6 +89,14 @@ typedef struct freeride_iteration_record {
   uint64_t bubble_ns; /* sum of the marked waits within */
 } freeride_iteration_record;
 
+/* What it costs this rank that its host holds waits for other hosts, by iterations of three kinds in turns. */
+typedef struct freeride_hold_cost {
+  int32_t increase_ppm; /* so much longer than plain ones, mean, millionths */
+  int32_t low_ppm;      /* the 95 % interval of that mean */
+  int32_t high_ppm;
+  uint32_t periods; /* that were compared; 0: not measured */
+} freeride_hold_cost;
+
 typedef struct freeride_bubble_page {
   freeride_page_header header;         /*    0 */
   char job[FREERIDE_NAME_BYTES];       /*   32: NUL-terminated UTF-8, as are the next two */
@@ -118,8 +126,10 @@ typedef struct freeride_bubble_page {
   uint64_t compute_ns;  /*  312: sum of all time outside bubbles since the first iteration ended */
   uint64_t expected_ns; /*  320: a bubble is expected to begin at any moment up to then: the worker need not sleep; 0 or
                            past: not */
-  uint64_t wanted_bytes;  /*  328: training was refused so much memory just now: side tasks are to go; 0: nothing */
-  uint8_t reserved1[176]; /*  336 */
+  uint64_t wanted_bytes;   /*  328: training was refused so much memory just now: side tasks are to go; 0: nothing */
+  freeride_hold_cost held; /*  336: iterations with holds and without leases */
+  freeride_hold_cost held_with_leases; /*  352 */
+  uint8_t reserved1[144];              /*  368 */
 
   /* 512: learned, slot w - 1 for wait index w */
   freeride_learned learned[FREERIDE_MAX_WAITS];              /* 512, 32 bytes each */

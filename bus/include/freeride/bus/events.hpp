@@ -167,6 +167,16 @@ struct PluginState {
   std::string key() const { return worker + "/" + name; }
 };
 
+/// By how much iterations in which a rank's host holds waits for other hosts are longer than plain ones.
+struct HoldCost {
+  uint32_t periods = 0;  ///< that were compared; 0: not measured
+  double increase_pct = 0, ci95_low_pct = 0, ci95_high_pct = 0;
+  FREERIDE_FIELDS {
+    visit("periods", self.periods), visit("increase_pct", self.increase_pct);
+    visit("ci95_low_pct", self.ci95_low_pct), visit("ci95_high_pct", self.ci95_high_pct);
+  }
+};
+
 /// A training rank has attached, become active (marks valid), switched its hook off ("disabled"), ended ("gone") or
 /// died ("lost"). Published by the worker; kept.
 struct TrainingState {
@@ -175,12 +185,14 @@ struct TrainingState {
   uint32_t rank = 0, stage = 0, stages = 1, replica = 0, replicas = 1, waits = 0;
   uint64_t iteration = 0;
   double budget_pct = -1;  ///< slowdown budget that the rank asks for: it can only lower the job's; negative: none
+  HoldCost held, held_with_leases;
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("worker", self.worker),
         visit("framework", self.framework);
     visit("state", self.state), visit("rank", self.rank), visit("stage", self.stage), visit("stages", self.stages);
     visit("replica", self.replica), visit("replicas", self.replicas), visit("waits", self.waits);
     visit("iteration", self.iteration), visit("budget_pct", self.budget_pct);
+    visit("held", self.held), visit("held_with_leases", self.held_with_leases);
   }
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
@@ -223,8 +235,9 @@ struct JobMeasures {
   // On GPUs: probes for side work that goes on without a lease. Since the manager's start.
   uint64_t probes = 0, probe_findings = 0, probes_unknown = 0;
   uint64_t holdout_probes = 0, holdout_findings = 0;  ///< of them, in held-out iterations, which I is measured against
-  int64_t measured_in_ms = 0;    ///< not measured yet: about how long until it is, with side tasks; 0: not known
-  double asked_budget_pct = -1;  ///< that the training has asked for; negative: none
+  int64_t measured_in_ms = 0;       ///< not measured yet: about how long until it is, with side tasks; 0: not known
+  double asked_budget_pct = -1;     ///< that the training has asked for; negative: none
+  HoldCost held, held_with_leases;  ///< of the rank whose held iterations are longest
   FREERIDE_FIELDS {
     visit("job", self.job), visit("stages", self.stages), visit("iterations", self.iterations);
     visit("holdout_iterations", self.holdout_iterations), visit("measured", self.measured);
@@ -239,7 +252,8 @@ struct JobMeasures {
     visit("probes", self.probes), visit("probe_findings", self.probe_findings);
     visit("probes_unknown", self.probes_unknown), visit("holdout_probes", self.holdout_probes);
     visit("holdout_findings", self.holdout_findings), visit("measured_in_ms", self.measured_in_ms);
-    visit("asked_budget_pct", self.asked_budget_pct);
+    visit("asked_budget_pct", self.asked_budget_pct), visit("held", self.held);
+    visit("held_with_leases", self.held_with_leases);
   }
   std::string key() const { return job; }
 };
