@@ -155,13 +155,14 @@ TEST_CASE("what holding waits for other hosts costs a job is shown where it is m
   CHECK(ctl::cost_of_holds(job).empty());
   job.held = {16, -0.243, -0.381, -0.105};
   CHECK(ctl::cost_of_holds(job) ==
-        "waits for other hosts are held: iterations -0.24 % (95 %: -0.38 to -0.11 %), against plain ones");
+        "waits for other hosts are held: iterations -0.24 % (95 %: -0.38 % to -0.10 %), against plain ones");
   job.held_with_leases = {16, 0.067, -0.21, 0.344};
   bus::ReportReply report;
   report.jobs = {job};
-  CHECK_THAT(ctl::render_report(report),
-             Contains("job gpt: waits for other hosts are held: iterations -0.24 % (95 %: -0.38 to -0.11 %), with leases "
-                      "+0.07 % (95 %: -0.21 to +0.34 %), against plain ones"));
+  CHECK_THAT(
+      ctl::render_report(report),
+      Contains("job gpt: waits for other hosts are held: iterations -0.24 % (95 %: -0.38 % to -0.10 %), with leases "
+               "+0.07 % (95 %: -0.21 % to +0.34 %), against plain ones"));
 }
 
 TEST_CASE("a drained worker is up, and is said to be drained") {

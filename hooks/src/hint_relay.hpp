@@ -21,10 +21,10 @@ struct HintAddress {
   socklen_t bytes = 0;  ///< 0: none is known; it gets no hints
 };
 
-/// A hint is sent in one of two ways, by whichever comes first. Behind an event on a stream of its own, the driver calls
-/// a function: always, and 0.1 to 0.25 ms late. And the stream writes a word, at which the hook's helper thread looks: only
-/// around the moment when that message of an iteration usually comes, for a look that finds nothing costs as much as one
-/// that does. A function in training's own stream would hold that up until it has returned.
+/// A hint is sent in one of two ways, by whichever comes first. Behind an event on a stream of its own, the driver
+/// calls a function: always, and 0.1 to 0.25 ms late. And the stream writes a word, at which the hook's helper thread
+/// looks: only around the moment when that message of an iteration usually comes, for a look that finds nothing costs
+/// as much as one that does. A function in training's own stream would hold that up until it has returned.
 ///
 /// Threads: add() is the posting thread's, look() the helper's, the rest anybody's. Nothing blocks.
 class HintRelay {
@@ -33,9 +33,9 @@ class HintRelay {
   static constexpr size_t kPlaces = 256;     ///< messages of an iteration of which it is known when they come
   static constexpr size_t kSamples = 8;      ///< of each of those
   static constexpr size_t kLeastSamples = 4;
-  static constexpr int64_t kBefore = 200'000;          ///< so long before the earliest it looks, and after the latest
+  static constexpr int64_t kBefore = 200'000;           ///< so long before the earliest it looks, and after the latest
   static constexpr int64_t kLongestWindow = 6'000'000;  ///< between the first and the last look for one message
-  static constexpr int64_t kLook = 50'000;             ///< between two looks
+  static constexpr int64_t kLook = 50'000;              ///< between two looks
 
   /// `socket` outlives it. `sent` counts.
   HintRelay(CudaDriver cuda, const Fd& socket, std::atomic<uint64_t>& sent)
@@ -82,7 +82,7 @@ class HintRelay {
   std::atomic<uint64_t>& sent_;
   std::unique_ptr<std::array<Outgoing, kOutgoing>> outgoing_;
   std::atomic<bool> stopped_{false};
-  std::atomic<uint64_t> added_{0};  // messages
+  std::atomic<uint64_t> added_{0};   // messages
   std::atomic<uint64_t> passed_{0};  // of which the helper has seen that they are told
 
   CudaStream side_ = nullptr;  // the posting thread's, as what follows

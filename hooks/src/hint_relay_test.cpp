@@ -39,7 +39,8 @@ struct Setting {
     fake_cuda_destroy(stream);
   }
   void add(uint64_t iteration, uint32_t word) {
-    REQUIRE(relay->add(stream, to, std::array<uint8_t, Hint::kBytes>{static_cast<uint8_t>(word)}, iteration, word).ok());
+    REQUIRE(
+        relay->add(stream, to, std::array<uint8_t, Hint::kBytes>{static_cast<uint8_t>(word)}, iteration, word).ok());
   }
   void finish() {
     fake_cuda_synchronize(stream);

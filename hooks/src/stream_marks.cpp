@@ -132,8 +132,8 @@ Status StreamMarks::tell_elsewhere(CudaStream stream, std::span<const uint32_t> 
       if (!written.ok()) return written;
     }
     const bool both = std::find(sources.begin(), sources.end(), *at) != sources.end();
-    auto told =
-        remote_->message(stream, *at, counted_ + produced_[*at], both ? counted_ + expected_[*at] : 0, iteration_, word);
+    auto told = remote_->message(stream, *at, counted_ + produced_[*at], both ? counted_ + expected_[*at] : 0,
+                                 iteration_, word);
     if (!told.ok()) return told;
   }
   return {};

@@ -151,10 +151,7 @@ def test_a_link_that_is_cut_in_one_direction_pauses_as_one_that_is_cut(hosts, de
     assert {verdict["kind"] for verdict in hosts.stop_tasks("count-a", "count-b")} == {"stopped"}
 
 
-BAD_LINKS = {
-    "slow": {"delay_ms": 300, "bytes_per_s": 40_000},
-    "lossy": {"delay_ms": 30, "stall_s": 4, "break_s": 6},
-}
+BAD_LINKS = {"slow": {"delay_ms": 300, "bytes_per_s": 40_000}, "lossy": {"delay_ms": 30, "stall_s": 4, "break_s": 6}}
 
 
 @pytest.mark.parametrize("how", BAD_LINKS)
@@ -179,7 +176,7 @@ def test_over_a_bad_link_side_tasks_are_loaded_and_stopped_as_over_a_good_one(ho
 
 @pytest.mark.parametrize("wires", ["abc"], indirect=True)
 def test_three_hosts_are_harvested_and_one_that_is_cut_off_holds_up_nobody(hosts):
-    hosts.start_training_there(iterations=ROUNDS, stages=3, hosts="abc")
+    hosts.start_training_there(iterations=ROUNDS, stages=3, hosts="abc", layers=3)
     hosts.wait(lambda: all(hosts.worker(host)["state"]["stage"] >= 0 for host in "abc"), "trainers on three hosts")
     for stage, host in enumerate("abc"):
         counter(hosts, f"count-{host}", stage)

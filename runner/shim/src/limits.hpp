@@ -11,8 +11,8 @@ struct Limits {
   /// What all of a process's submissions that are not done are expected to take, at most, ns. One that takes longer
   /// passes when it is alone.
   int64_t bound_ns = kNsPerMs;
-  /// The same while a lease has several times as much left: so the next of two long ones is queued behind the first, and
-  /// the GPU does not wait for the host between them.
+  /// The same while a lease has several times as much left: so the next of two long ones is queued behind the first,
+  /// and the GPU does not wait for the host between them.
   int64_t early_bound_ns = 2 * kNsPerMs;
   /// After so much expected work on a stream, an event is recorded to see how far the stream is.
   int64_t mark_ns = kNsPerMs / 4;

@@ -68,13 +68,46 @@ namespace freeride::bus {
   X(RemoveBatch)
 
 // X(Type): a reply, or a part of other types.
-#define FREERIDE_BUS_PARTS(X)                                                                                       \
-  X(HoldCost)                                                                                                       \
-  X(Verdict) X(TaskCounters) X(Replacement) X(Incarnation) X(ShimCounters) X(TaskInfo) X(TaskReply) X(TasksReply)   \
-      X(WorkerInfo) X(WorkersReply) X(PluginsReply) X(StatusReply) X(ReportReply) X(UsageRow) X(UsageReply)         \
-          X(Durations) X(Profile) X(ProfileReply) X(ProfilesReply) X(PlannedStage) X(LoadPlan) X(ImportReply)       \
-              X(FaultCount) X(FaultsReply) X(ReplacementReport) X(TaskReport) X(BubbleTotals) X(Ack) X(HoldoutPlan) \
-                  X(LogReply) X(FileGrant) X(FileEntry) X(FileReply) X(DrainedWorker) X(DrainReply) X(BatchInfo)    \
-                      X(BatchReply) X(BatchesReply) X(TaskWork)
+#define FREERIDE_BUS_PARTS(X) \
+  X(Verdict)                  \
+  X(HoldCost)                 \
+  X(TaskCounters)             \
+  X(Replacement)              \
+  X(Incarnation)              \
+  X(ShimCounters)             \
+  X(TaskInfo)                 \
+  X(TaskReply)                \
+  X(TasksReply)               \
+  X(WorkerInfo)               \
+  X(WorkersReply)             \
+  X(PluginsReply)             \
+  X(StatusReply)              \
+  X(ReportReply)              \
+  X(UsageRow)                 \
+  X(UsageReply)               \
+  X(Durations)                \
+  X(Profile)                  \
+  X(ProfileReply)             \
+  X(ProfilesReply)            \
+  X(PlannedStage)             \
+  X(LoadPlan)                 \
+  X(ImportReply)              \
+  X(FaultCount)               \
+  X(FaultsReply)              \
+  X(ReplacementReport)        \
+  X(TaskReport)               \
+  X(BubbleTotals)             \
+  X(Ack)                      \
+  X(HoldoutPlan)              \
+  X(LogReply)                 \
+  X(FileGrant)                \
+  X(FileEntry)                \
+  X(FileReply)                \
+  X(DrainedWorker)            \
+  X(DrainReply)               \
+  X(BatchInfo)                \
+  X(BatchReply)               \
+  X(BatchesReply)             \
+  X(TaskWork)
 
 }  // namespace freeride::bus

@@ -62,12 +62,12 @@ bool host_may_hold(const RemoteBatch& batch);
 /// Pure: no clock, no I/O. Not thread-safe. Allocates when the number of waits, or of (rank, size), grows.
 class RemoteWaits {
  public:
-  /// So long before it the receive is posted, and the lease has ended. Where the sender's hints come, one ends a hold that
-  /// would be too long: then the lead is only as long as posting takes.
+  /// So long before it the receive is posted, and the lease has ended. Where the sender's hints come, one ends a hold
+  /// that would be too long: then the lead is only as long as posting takes.
   static constexpr int64_t kLeadNs = 1'000'000;
   static constexpr int64_t kHintedLeadNs = 100'000;
-  static constexpr uint32_t kLeastSamples = 6;   ///< before anything is held
-  static constexpr size_t kMostKinds = 256;      ///< of (rank, size, sends); what is beyond them is not held
+  static constexpr uint32_t kLeastSamples = 6;  ///< before anything is held
+  static constexpr size_t kMostKinds = 256;     ///< of (rank, size, sends); what is beyond them is not held
 
   explicit RemoteWaits(size_t most_waits) : learner_(most_waits) {}
 
