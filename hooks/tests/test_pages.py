@@ -12,11 +12,12 @@ import pytest
 from freeride import pages
 from support import BUILD, SOURCE
 
-TYPES = {"u8": 1, "char": 1, "u32": 4, "u64": 8, "f64": 8}
+TYPES = {"u8": 1, "char": 1, "u32": 4, "i32": 4, "u64": 8, "f64": 8}
 KINDS = {
     "header": pages.Header,
     "bubble": pages.BubblePage,
     "learned": pages.Learned,
+    "hold_cost": pages.HoldCost,
     "bubble_record": pages.BubbleRecord,
     "iteration_record": pages.IterationRecord,
     "sent": pages.SentPage,

@@ -290,7 +290,7 @@ TEST_CASE("the queue is bounded by what is known") {
       program.played<int64_t>("played_most_queued_ns");
       for (int i = 0; i < 100; ++i) MUST(program.launch(kernel) == 0);
       // By what they took, which on a played GPU is more than what they say.
-      MUST(program.played<int64_t>("played_most_queued_ns") <= kNsPerMs);
+      MUST(program.played<int64_t>("played_most_queued_ns") <= 2 * kNsPerMs);  // early in a lease
     }
     MUST(program.report().full > 0);
     MUST(program.report().longest_name.rfind("k:", 0) == 0);
