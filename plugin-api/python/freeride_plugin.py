@@ -26,7 +26,7 @@ plugin-api/python on PYTHONPATH to run a task's class in tests of yours.
 """
 
 import array
-import base64
+import binascii
 import collections
 import contextlib
 import enum
@@ -885,7 +885,7 @@ def _package_loader(package, files):
 
 def open_package(namespace, package, files):
     """Imports a package, given as a dict of path to base64, and puts what it has into `namespace`: a task's file."""
-    loader = _package_loader(package, {path: base64.b64decode(text) for path, text in files.items()})
+    loader = _package_loader(package, {path: binascii.a2b_base64(text) for path, text in files.items()})
     sys.meta_path.insert(0, loader)
     module = importlib.import_module(package)
     for name, value in vars(module).items():

@@ -13,6 +13,8 @@
 namespace freeride::runner {
 namespace {
 
+constexpr int64_t kDriverLookNs = kNsPerSec;
+
 // Execution that went on until this look: words that nobody has heard by now came during it, or after it.
 bool executes(const policy::Verdict& kill) {
   return kill.cause == policy::Cause::kLeaseEnd || kill.cause == policy::Cause::kUnleased;
@@ -29,9 +31,14 @@ Enforcer::Enforcer(pid_t pid, const freeride_lease_page& lease, const freeride_a
 void Enforcer::start() {
   std::thread([this] {
     uint32_t sequence = 0;
-    while (const auto until_ns = look(sequence)) {
-      pages::futex_wait(lease_.sequence, sequence, *until_ns == INT64_MAX ? pages::kForever : *until_ns,
-                        FREERIDE_WAKE_SUPERVISOR);
+    while (const auto look_at_ns = look(sequence)) {
+      int64_t until_ns = *look_at_ns == INT64_MAX ? pages::kForever : *look_at_ns;
+      if (driver_) {
+        look_at_driver();
+        const int64_t next_ns = SteadyClock::now() + kDriverLookNs;
+        until_ns = until_ns == pages::kForever ? next_ns : std::min(until_ns, next_ns);
+      }
+      pages::futex_wait(lease_.sequence, sequence, until_ns, FREERIDE_WAKE_SUPERVISOR);
     }
   }).detach();
 }
@@ -67,6 +74,13 @@ std::optional<int64_t> Enforcer::look_locked(uint32_t& sequence) {
   if (!executes(*decision.kill)) hear_locked();
   kill_locked(*decision.kill);
   return std::nullopt;
+}
+
+// Without the lock: it takes longer than all else.
+void Enforcer::look_at_driver() {
+  const auto found =
+      driver_->look(program_ != nullptr ? program_->processes() : std::vector<pid_t>{pid_}, SteadyClock::now());
+  if (found) kill({policy::VerdictKind::kFailed, policy::Cause::kLimits, *found});
 }
 
 void Enforcer::words_came() {

@@ -7,7 +7,9 @@
 #include <ctime>
 #include <mutex>
 #include <optional>
+#include <utility>
 
+#include "driver_watch.hpp"
 #include "first_cause.hpp"
 #include "freeride/pages.h"
 #include "lease_watch.hpp"
@@ -27,6 +29,9 @@ class Enforcer {
 
   /// The process is a program's first: all of its processes count. Before start(); `program` stays for ever.
   void watch(Program& program) { program_ = &program; }
+
+  /// It has the shim of libcuda: whoever goes past it is killed. Before start().
+  void watch(DriverWatch driver) { driver_.emplace(std::move(driver)); }
 
   void start();
 
@@ -52,6 +57,7 @@ class Enforcer {
 
  private:
   std::optional<int64_t> look_locked(uint32_t& sequence);
+  void look_at_driver();
   void hear_locked();
   bool stop_ordered_locked() const;
   void kill_locked(const policy::Verdict& verdict);
@@ -61,6 +67,7 @@ class Enforcer {
   const freeride_answer_page& answer_;
   const int words_fd_;
   Program* program_ = nullptr;
+  std::optional<DriverWatch> driver_;  ///< of the enforcing thread
   clockid_t cpu_clock_;
   std::mutex mutex_;
   LeaseWatch watch_;  ///< under mutex_, as are the next two

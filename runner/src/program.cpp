@@ -309,6 +309,11 @@ void Program::note_outside(int64_t executed_ns) {
   answer_.paused_cpu(outside_ns_);
 }
 
+std::vector<pid_t> Program::processes() {
+  const std::lock_guard lock(mutex_);
+  return processes_.list();
+}
+
 int64_t Program::executed_outside_ns() {
   const std::lock_guard lock(mutex_);
   const int64_t now_ns = SteadyClock::now();

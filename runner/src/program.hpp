@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "answer.hpp"
 #include "freeride/pages.h"
@@ -63,6 +64,9 @@ class Program {
   /// What its processes have executed outside of leases, ns. While they are stopped, looks whether they are: one that
   /// has arranged to go on is stopped again, and has executed. Any thread; reads files of /proc.
   int64_t executed_outside_ns();
+
+  /// All of its processes. Any thread; reads files of /proc.
+  std::vector<pid_t> processes();
 
  private:
   struct Seen {

@@ -154,6 +154,16 @@ void ProgramProcesses::kill_all() {
   signal_all(SIGKILL);
 }
 
+std::vector<pid_t> ProgramProcesses::list() const {
+  int gone = 0;
+  auto found = all_processes(gone);
+  keep_descendants(found, getpid());
+  std::vector<pid_t> numbers;
+  numbers.reserve(found.size());
+  for (const Found& one : found) numbers.push_back(one.pid);
+  return numbers;
+}
+
 int ProgramProcesses::look() {
   int running = 0;
   auto found = all_processes(running);

@@ -46,6 +46,8 @@ class ProgramProcesses {
   /// CPU time of all of them that any look has seen, ns. What a process executed between the last look at it and its
   /// end is not in it.
   int64_t executed_ns() const { return executed_ns_; }
+  /// Their numbers, from a look of its own that changes nothing here.
+  std::vector<pid_t> list() const;
   /// As of the last look.
   size_t count() const { return known_.size(); }
 

@@ -67,8 +67,11 @@ Result<const PythonApi*> load_python_api(const std::string& library, const std::
       FREERIDE_LOOK_UP(PyEval_SaveThread) && FREERIDE_LOOK_UP(PyEval_RestoreThread) &&
       FREERIDE_LOOK_UP(PyGILState_Ensure) && FREERIDE_LOOK_UP(PyGILState_Release) && FREERIDE_LOOK_UP(Py_IncRef) &&
       FREERIDE_LOOK_UP(Py_DecRef);
-#undef FREERIDE_LOOK_UP
   if (!complete) return broken(library + " has no " + missing);
+  // Not of the stable ABI, and not needed.
+  if (!FREERIDE_LOOK_UP(PyImport_GetMagicNumber) || !FREERIDE_LOOK_UP(PyMarshal_ReadObjectFromString))
+    api.PyMarshal_ReadObjectFromString = nullptr;
+#undef FREERIDE_LOOK_UP
   setenv("PYTHONDONTWRITEBYTECODE", "1", 0);  // NOLINT(concurrency-mt-unsafe): there is one thread
   if (!initialize(handle, api, executable)) return broken("cannot start Python as " + executable);
   return &api;

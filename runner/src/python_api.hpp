@@ -56,6 +56,8 @@ struct PythonApi {
   void (*PyGILState_Release)(int);
   void (*Py_IncRef)(PyObject*);
   void (*Py_DecRef)(PyObject*);
+  PyObject* (*PyMarshal_ReadObjectFromString)(const char*, intptr_t);  // may be null
+  long (*PyImport_GetMagicNumber)();                                   // where that one is there
 };
 
 /// Opens `library`, with its symbols visible for the extension modules to come, looks the functions up and starts the

@@ -7,10 +7,9 @@
 
 #include "freeride/base/python_env.hpp"
 #include "python_api.hpp"
+#include "python_sdk.hpp"
 
 namespace freeride::runner {
-
-extern const char* const kPythonSdk;  // plugin-api/python/freeride_plugin.py; generated
 
 namespace {
 
@@ -315,6 +314,17 @@ const void* extension(const char* name) {
   return &kImperative;
 }
 
+// The SDK's code, for PyEval_EvalCode(); null, with an exception set, when this Python is too old for it.
+PyObject* sdk_code() {
+  if (py->PyMarshal_ReadObjectFromString != nullptr && py->PyImport_GetMagicNumber() == kPythonSdkMagic) {
+    PyObject* code = py->PyMarshal_ReadObjectFromString(reinterpret_cast<const char*>(kPythonSdkBytecode),
+                                                        static_cast<intptr_t>(kPythonSdkBytecodeSize));
+    if (code != nullptr) return code;
+    py->PyErr_Clear();
+  }
+  return py->Py_CompileString(kPythonSdk, "freeride_plugin.py", kFileInput);
+}
+
 // From what _Driver.open() answered.
 Module* make_module(PyObject* described, const std::string& python) {
   auto* module = new Module;  // NOLINT(cppcoreguidelines-owning-memory): until the process ends
@@ -365,7 +375,7 @@ Result<const freeride_plugin*> open_python_plugin(const std::string& path, const
   PyObject* names = py->PyModule_GetDict(sdk);
   const Ref builtins(py->PyImport_ImportModule("builtins"));
   py->PyDict_SetItemString(names, "__builtins__", builtins.get());
-  const Ref code(py->Py_CompileString(kPythonSdk, "freeride_plugin.py", kFileInput));
+  const Ref code(sdk_code());
   const Ref done(code ? py->PyEval_EvalCode(code.get(), names, names) : nullptr);
   if (!done) {
     py->PyErr_Print();

@@ -346,6 +346,11 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
     links.cores = usable_cores();
     enforcer.watch(session.program.emplace(links, confined, started_ns));
   }
+  // NOLINTBEGIN(concurrency-mt-unsafe): nobody changes the environment
+  const char* const shim = std::getenv("FREERIDE_SHIM_DRIVER");
+  const char* const real = std::getenv("FREERIDE_SHIM_REAL");
+  // NOLINTEND(concurrency-mt-unsafe)
+  if (shim != nullptr && real != nullptr) enforcer.watch(DriverWatch(shim, real));
   enforcer.start();
   if (by_cpu_clock && !is_program) start_thawing(pid, *session.lease, *thaw);
   if (state_socket.valid()) start_sending_state(job.state_in_fd, std::move(state_socket));

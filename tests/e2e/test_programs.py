@@ -319,6 +319,12 @@ cmp "$1" "$2" && echo in place
 """
 
 
+OTHER_DRIVER = """
+cp /lib/x86_64-linux-gnu/libz.so.1 libcuda.so.1 || cp /lib/aarch64-linux-gnu/libz.so.1 libcuda.so.1
+"$1" -c 'import ctypes, time; held = ctypes.CDLL("./libcuda.so.1"); time.sleep(3600)'
+"""
+
+
 WORKLOAD = """
 import os
 from freeride_plugin import SideTask, Step
@@ -362,6 +368,12 @@ def test_on_a_gpu_the_shim_is_where_the_driver_was(place):
         done = submit(running, "--read", shim, "--", *words)
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.splitlines() == ["FRRLEASE", "4096", "counters", "in place", "real"]
+        # A libcuda of its own, as conda has one, would reach the GPU past the shim.
+        words = ["sh", "-c", OTHER_DRIVER, "sh", PYTHON]
+        done = submit(running, "--name", "conda", "--", *words)
+        verdict = running.info("conda")["state"]["verdict"]
+        assert (verdict["kind"], verdict["cause"]) == ("failed", "limits"), done.stdout + done.stderr
+        assert "another libcuda, /scratch/libcuda.so.1" in verdict["reason"], verdict
         until(lambda: not list((running.run_dir / "pages").iterdir()), "its pages are gone")
         # A workload in Python is cut anywhere in its step, so it has the shim, too; what pauses between steps has not.
         task = place / "workload.py"

@@ -4,15 +4,17 @@
     tests/gpu/hook_checks.py --python DIR --out FILE      # DIR: the package freeride, with its library
 
 The losses of each schedule with the hook are bitwise those without, and its waits are the schedule's; a hook that
-fails, a rank without one, a rank that dies. Exit code 1 if something is not as it must be."""
+fails, a rank without one, a rank that dies; half of the ranks as if on another host, whose receives are held. Exit code 1 if something is not as it must be."""
 
 import argparse
 import datetime
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -82,6 +84,8 @@ def checks(options, record):
         ("norm", dict(base, schedules=several([SCHEDULES[1], SCHEDULES[3]]), norm=True), {}, low),
         ("one rank without", one, {1: {"FREERIDE_HOOK": "0"}}, low),
         ("one hook fails", dict(one, fail_at=8), {}, low),
+        # Ceilings are learned in the first 24 iterations.
+        ("two hosts", dict(base, schedules=several(SCHEDULES), iterations=60), *two_hosts(options, low)),
     ]
     wanted = [of for of in wanted if not options.only or of[0] in options.only]
     ahead = [start(options, job, per_rank, gate=True, **more) for _, job, per_rank, more in wanted[:1]]
@@ -127,6 +131,18 @@ def checks(options, record):
         killed(options, record, size)
 
 
+def two_hosts(options, low):
+    """The ranks' environments as if the first half of them were on a host, and the others on another one."""
+    per_rank = {}
+    for rank in range(options.ranks):
+        host = rank * 2 // options.ranks
+        shared = options.shared / f"host{host}"
+        shared.mkdir(exist_ok=True)
+        per_rank[rank] = {"NCCL_HOSTID": f"host{host}", "FREERIDE_SHM_DIR": str(shared)}
+    sockets = {"NCCL_NET": "Socket", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
+    return per_rank, dict(low, FREERIDE_HOLD_HOSTS="1", **sockets)
+
+
 def killed(options, record, size):
     """The last rank is killed, in a hooked training and at the same time in one without the hook."""
     dying = {
@@ -165,7 +181,7 @@ def killed(options, record, size):
 
 def as_it_must_be(name, job, one):
     """One schedule on one rank."""
-    if name in ("one rank without", "one hook fails"):
+    if name in ("one rank without", "one hook fails", "two hosts"):  # not all of their waits are marked
         return one["equal"]
     whole = not job.get("norm") or one["page"]["waits"] == one["receives"] + 1
     return whole and one["equal"] and one["waits_equal"] and one["marks_equal"] and one["waits"] == one["receives"]
@@ -209,9 +225,11 @@ def main():
         "checks": {},
     }
     options.ranks = options.ranks or len(gpus())
+    options.shared = pathlib.Path(tempfile.mkdtemp(prefix="freeride-hosts-", dir="/dev/shm"))
     try:
         checks(options, record)
     finally:
+        shutil.rmtree(options.shared, ignore_errors=True)
         save(options, record)
     return 0 if all(check.get("good", True) for check in record["checks"].values()) else 1
 

@@ -88,6 +88,7 @@ class NoSandbox final : public Sandbox {
       const char* before = std::getenv("LD_LIBRARY_PATH");  // NOLINT(concurrency-mt-unsafe): nobody sets any
       set["LD_LIBRARY_PATH"] = folder + (before == nullptr ? "" : std::string(":") + before);
       set["FREERIDE_SHIM_REAL"] = shim.drivers.front();
+      set["FREERIDE_SHIM_DRIVER"] = link;
       set["FREERIDE_LEASE_PAGE"] = shim.lease_page;
       set["FREERIDE_SHIM_PAGE"] = shim.shim_page;
     }

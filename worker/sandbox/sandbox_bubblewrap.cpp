@@ -280,6 +280,7 @@ std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) 
   for (const auto& [key, value] : request.grants.env) all[key] = value;
   if (!request.grants.shim.library.empty()) {
     all["FREERIDE_SHIM_REAL"] = kRealDriver;
+    all["FREERIDE_SHIM_DRIVER"] = request.grants.shim.drivers.front();
     all["FREERIDE_LEASE_PAGE"] = kLeasePage;
     all["FREERIDE_SHIM_PAGE"] = kShimPage;
   }
