@@ -25,6 +25,7 @@ constexpr int64_t kRests = 9, kRestsAfterEnd = 1, kIdleNs = 30 * kNsPerSec, kTel
 // Members are heard of each second. What one had before falls by a tenth then, where it does less: a held-out iteration
 // or a long item says little of what comes.
 constexpr double kSecondsAhead = 4, kKeptAhead = 0.9;
+constexpr uint64_t kPlenty = 4;  // times what all members have
 constexpr uint64_t kCountBits = 26, kDoingBits = 16;
 
 constexpr const char* kRunning = "running";
@@ -44,6 +45,11 @@ uint64_t figure(const Task& task, const char* name) {
 bool is_there(const Task& task) {
   const std::string& state = task.state().state;
   return task.phase == Task::Phase::kPlaced && (state == "CREATED" || state == "PAUSED" || state == "RUNNING");
+}
+
+// It is being created, which may take a minute.
+bool is_coming(const Task& task) {
+  return task.phase == Task::Phase::kPlaced && task.state().state == "SUBMITTED";
 }
 
 std::string sentence(const bus::Verdict& verdict) {
@@ -274,6 +280,15 @@ void Batches::carry_on(Batch& batch) {
   add_members(batch);
 }
 
+bool Batches::feed_new(int64_t id) {
+  for (auto& [name, batch] : batches_) {
+    if (!batch.members.contains(id)) continue;
+    if (batch.live() && batch.info.state == kRunning && batch.ledger.given_to(id).empty()) hand_out(batch);
+    return !fed_.empty();
+  }
+  return false;
+}
+
 void Batches::look_at_member(Batch& batch, int64_t id, Member& member) {
   const Task* task = the_.tasks.by_id(id);
   if (task != nullptr) take_progress(batch, *task, member);
@@ -314,6 +329,7 @@ void Batches::take_progress(Batch& batch, const Task& task, Member& member) {
     if (more == 0) return note_idle(batch, task, member, now);
     batch.unsaved = true;
     batch.barren_on.clear();
+    batch.plugin_ends = 0;
     member.progress_ns = now;
     member.idle_at.reset();
     member.done += more;
@@ -369,11 +385,13 @@ void Batches::note_end(Batch& batch, const Task& task) {
   const BatchLedger::Doing begun{figure(task, "batch.range"), doing >> kDoingBits,
                                  doing & ((uint64_t{1} << kDoingBits) - 1)};
   const auto blame = batch.ledger.fail(task.row.id, begun, reason);
-  if (blame == BatchLedger::Blame::kPlugin) batch.not_before_ns = the_.clock.now_ns() + kNsPerSec;
-  // One host alone may be the one that lacks something, as long as there are others.
-  batch.barren_on.insert(task.state().worker);
-  const bool plugin = blame == BatchLedger::Blame::kPlugin && batch.ledger.barren_ends() >= kPluginEnds &&
-                      (batch.barren_on.size() >= 2 || wanted_members(batch) < 2);
+  if (blame == BatchLedger::Blame::kPlugin) {
+    batch.not_before_ns = the_.clock.now_ns() + batch.plugin_ends * kNsPerSec;  // one is soon replaced
+    ++batch.plugin_ends;
+    // One host alone may be the one that lacks something, as long as there are others.
+    batch.barren_on.insert(task.state().worker);
+  }
+  const bool plugin = batch.plugin_ends >= kPluginEnds && (batch.barren_on.size() >= 2 || wanted_members(batch) < 2);
   if (plugin || batch.ledger.barren_ends() >= kBarrenEnds) {
     end(batch, "failed",
         "its members end, and nothing is done: " + reason + " (freeride-ctl logs " + task.name() + ")");
@@ -415,7 +433,10 @@ void Batches::hand_out(Batch& batch) {
   std::set<std::string> fed;
   for (auto& [id, member] : batch.members) {
     const Task* task = the_.tasks.by_id(id);
-    if (task == nullptr || !task->live() || !is_there(*task) || task->row.stopping || member.idle_at) continue;
+    if (task == nullptr || !task->live() || task->row.stopping || member.idle_at) continue;
+    // Near the end nobody is to wait for what such a one has.
+    const bool coming = is_coming(*task) && batch.ledger.not_given() > kPlenty * batch.members.size() * member.most;
+    if (!coming && !is_there(*task)) continue;
     // But never so little that it waits for the next report.
     // A plugin whose items are under way side by side says how many it wants of them.
     const uint64_t wants = std::max(member.most, std::min(figure(*task, "batch.wants"), kMostWanted));

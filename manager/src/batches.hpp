@@ -54,6 +54,9 @@ class Batches {
   /// Takes in what has become of members, gives them work, adds and stops members. After every report, as long as that
   /// takes little of the time; else now and then. `ended`: a task has ended, whose device has nothing to do.
   void look(bool ended = false);
+  /// A worker has taken this task. A member's items go after it at once, so that they are there before its first step.
+  /// Whether it is one that was given some.
+  bool feed_new(int64_t task);
   /// What the tasks of the worker are to do.
   std::vector<bus::TaskWork> work_of(const Worker& worker) const;
   /// The workers whose members were given something since this was last called.
@@ -75,7 +78,8 @@ class Batches {
     BatchLedger ledger;
     std::map<int64_t, Member> members;  ///< by id of their tasks
     uint32_t assembly_ends = 0;         ///< of members while the output was put together
-    std::set<std::string> barren_on;    ///< workers on which members have ended before an item was done
+    uint32_t plugin_ends = 0;           ///< of members that were at no item, since an item was done
+    std::set<std::string> barren_on;    ///< workers on which they were
     int64_t not_before_ns = 0;          ///< no member is added earlier
     Pace pace;                          ///< of items that are done or have failed
     bus::BatchState told;               ///< what was published last, and when

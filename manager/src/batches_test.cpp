@@ -246,6 +246,20 @@ TEST_CASE("a member that waits for its init lease has items already, which other
   CHECK(house.batch().failed == 0);
 }
 
+TEST_CASE("a member that is being created has items already, but for the last ones of its batch") {
+  BatchHouse house;
+  REQUIRE(house.submit(10'000).ok());
+  house.one.begins_as = "SUBMITTED";
+  house.pass(1, {&house.one});
+  CHECK_FALSE(house.ranges(house.one).empty());
+
+  BatchHouse small;
+  REQUIRE(small.submit(100).ok());
+  small.one.begins_as = "SUBMITTED";
+  small.pass(1, {&small.one});
+  CHECK(small.ranges(small.one).empty());
+}
+
 TEST_CASE("a member whose items are under way side by side has as many as it wants, within bounds") {
   BatchHouse house;
   REQUIRE(house.submit(100'000).ok());
@@ -297,6 +311,29 @@ TEST_CASE("a host on which every member ends does not end the batch of others") 
     house.report(house.one);
   }
   CHECK(house.batch().state == "running");
+}
+
+TEST_CASE("ends at an item do not count as the plugin's own") {
+  BatchHouse house;
+  REQUIRE(house.submit(10'000).ok());
+  const auto end_all = [&](bool at_an_item) {
+    int ended = 0;
+    house.pass(3, {&house.one, &house.two});
+    for (FakeWorker* worker : {&house.one, &house.two}) {
+      const auto has = house.ranges(*worker);
+      if (has.empty()) continue;
+      house.crash_at(*worker, has.front(), 0, at_an_item ? 1 : 0);
+      ++ended;
+    }
+    return ended;
+  };
+  int at_items = 0;
+  for (int turn = 0; turn < 6; ++turn) at_items += end_all(true);
+  CHECK(at_items >= 8);
+  CHECK(end_all(false) == 2);
+  CHECK(house.batch().state == "running");
+  for (int turn = 0; turn < 3; ++turn) end_all(false);
+  CHECK(house.batch().state == "failed");
 }
 
 TEST_CASE("a plugin that ends before it has begun an item ends its batch, soon") {

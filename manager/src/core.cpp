@@ -271,7 +271,9 @@ void Core::worker_reply(const std::string& peer, const std::string& id, const st
       return plans_.reply(pending->worker, id, error);
     case Pending::Kind::kCreate:
       if (!pending->profile.empty()) return profiler_.create_reply(pending->profile, error);
-      return scheduler_.create_reply(*pending, error);
+      scheduler_.create_reply(*pending, error);
+      if (!error && batches_.feed_new(pending->task)) feed_members(nullptr);
+      return;
     case Pending::Kind::kReplace:
       return replacements_.reply(*pending, error);
   }

@@ -394,7 +394,7 @@ class _BatchRun:
     """One member of a batch. The manager's orders are the file .freeride-work in the scratch folder; what has been done is
     said in metrics (docs/batches.md)."""
 
-    LOOK_S, COUNT_BITS, DOING_BITS = 0.02, 26, 16
+    LOOK_S, COUNT_BITS, DOING_BITS = 0.005, 26, 16
 
     def __init__(self, task):
         self.task, self.folder = task, task.batch

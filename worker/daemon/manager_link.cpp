@@ -15,7 +15,8 @@ namespace freeride::worker {
 namespace {
 
 constexpr int64_t kHeartbeatNs = kNsPerSec;
-constexpr int64_t kSoonNs = 50 * kNsPerMs;         // several changes at once make one report
+constexpr int64_t kSoonNs = 50 * kNsPerMs;  // several changes at once make one report
+constexpr int64_t kAtOnceNs = 5 * kNsPerMs;
 constexpr int64_t kSilenceNs = 3500 * kNsPerMs;    // of a manager that should have answered three heartbeats
 constexpr int64_t kFirstPauseNs = 500 * kNsPerMs;  // between attempts to register
 constexpr int64_t kLongestPauseNs = 4 * kNsPerSec;
@@ -24,7 +25,7 @@ constexpr int64_t kPieceNs = 5 * kNsPerSec;   // until a piece is asked for agai
 constexpr size_t kPieceBytes = 1u << 20;
 constexpr int64_t kAskNs = 10 * kNsPerSec;
 constexpr size_t kMostRegistrations = 8;
-constexpr size_t kMostSent = 4096;  // more than are sent in the default term, at one in kSoonNs
+constexpr size_t kMostSent = 4096;  // more than are sent in the default term, at one in kAtOnceNs
 constexpr int64_t kLongestTermMs = 7 * 86'400'000LL;
 
 int64_t some_phase_ns() {
@@ -135,6 +136,10 @@ void ManagerLink::send_report() {
 
 void ManagerLink::report_soon() {
   if (registered_) schedule(std::max(SteadyClock::now(), last_report_ns_ + kSoonNs));
+}
+
+void ManagerLink::report_at_once() {
+  if (registered_) schedule(std::max(SteadyClock::now(), last_report_ns_ + kAtOnceNs));
 }
 
 void ManagerLink::leave() {

@@ -48,6 +48,8 @@ class ManagerLink {
   Status start();
   /// Reports soon (within kSoonNs) instead of at the next heartbeat.
   void report_soon();
+  /// Reports within kAtOnceNs: a device has nothing to do until the manager knows.
+  void report_at_once();
   /// Asks for a plugin's content.
   void fetch(const std::string& sha256, Fetched fetched);
   /// Asks whether a task has ended for good. False where there is no answer, and where nobody has heard of it.

@@ -822,8 +822,10 @@ void Worker::on_task(SideTask& changed) {
     on_end(changed);
     shutdown_->ended(changed);
     draining_->ended(changed);
+    link_->report_at_once();
+  } else {
+    link_->report_soon();
   }
-  link_->report_soon();
   stop_when_idle();
 }
 
