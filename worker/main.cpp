@@ -144,6 +144,7 @@ int main(int argc, char** argv) {
         ->allow_extra_args(false)
         ->default_str("");
   }
+  app.add_flag("--no-task-network", sandbox.no_network, "refuse tasks that are loaded with --network");
   app.add_flag("--users-of-all-hosts", sandbox.users_of_all_hosts,
                "user numbers mean the same on all hosts, so files are given to users of other hosts, too, but not to "
                "their root");

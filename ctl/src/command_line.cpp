@@ -304,7 +304,8 @@ void add_data(CLI::App& app, Arguments& arguments) {
 }
 
 void add_drain(CLI::App& app, Arguments& arguments) {
-  constexpr const char* kSubject = "a job, a device (cpu-0, GPU-...; or a worker's whole name) or a host";
+  constexpr const char* kSubject =
+      "a job, a device (cpu-0, GPU-...; or a worker's whole name) or a host; all: everything";
   auto* drain =
       app.add_subcommand("drain", "take side tasks off, wait until nothing of them is left, and keep them off");
   drain->add_option("subject", arguments.subject, kSubject)->required();

@@ -13,6 +13,10 @@
 namespace freeride::ctl {
 namespace {
 
+std::string called(const bus::DrainReply& reply) {
+  return reply.scope == "all" ? "everything" : reply.scope + " " + reply.name;
+}
+
 constexpr std::chrono::milliseconds kLook{200};  // what a worker has found comes with its reports, once a second
 
 void print(Session& session, const bus::DrainReply& reply) {
@@ -22,8 +26,7 @@ void print(Session& session, const bus::DrainReply& reply) {
   }
   for (const bus::DrainedWorker& one : reply.workers)
     session.out() << printable(one.worker + ": " + one.state + (one.reason.empty() ? "" : ", " + one.reason)) << "\n";
-  if (reply.workers.empty())
-    session.out() << printable(reply.scope + " " + reply.name + ": no worker has it now") << "\n";
+  if (reply.workers.empty()) session.out() << printable(called(reply) + ": no worker has it now") << "\n";
 }
 
 }  // namespace
@@ -58,7 +61,7 @@ Result<int> run_uncordon(Session& session, const std::string& subject) {
   if (session.json()) {
     session.out() << dump(to_json(*reply), 2) << "\n";
   } else {
-    session.out() << printable(reply->scope + " " + reply->name + " is given back") << "\n";
+    session.out() << printable(called(*reply) + " is given back") << "\n";
   }
   return kExitOk;
 }

@@ -624,3 +624,35 @@ TEST_CASE("a task that was queued again says since when before it says what it w
   CHECK(house.task("a").state.why == "no_worker");
   CHECK(house.reason("a") == "worker w was lost; waiting for a worker: none is there; start freeride-worker");
 }
+
+TEST_CASE("everything drained: workers that join later, too, over a restart, until everything is given back") {
+  House house;
+  FakeWorker one("h:a", 0), two("i:b", 1), late("j:c", 2);
+  house.join(one);
+  house.join(two);
+  const auto reply_to = [&](const auto& order) {
+    order();
+    auto answer = house.answer_of(house.tickets);
+    REQUIRE(answer.ok());
+    return std::get<bus::DrainReply>(*answer);
+  };
+  const auto drained = reply_to([&] { house.core->drain(++house.tickets, {"all", false}); });
+  CHECK(drained.scope == "all");
+  CHECK(drained.workers.size() == 2);
+  house.restart();
+  house.join(one);
+  house.join(two);
+  house.join(late);
+  bus::Load load = load_of("a");
+  load.no_profile = true;
+  REQUIRE(house.load(load).ok());
+  house.pass(8, {&one, &two, &late});
+  CHECK(house.task("a").state.why == "drained");
+  house.core->uncordon(++house.tickets, "i:b");  // that was not drained by its own name
+  CHECK(house.answer_of(house.tickets).error().code == Code::kNotFound);
+  CHECK(reply_to([&] { house.core->uncordon(++house.tickets, "all"); }).workers.size() == 3);
+  house.pass(3, {&one, &two, &late});
+  CHECK(house.state("a") != "SUBMITTED");
+  house.core->uncordon(++house.tickets, "all");
+  CHECK(house.answer_of(house.tickets).error().code == Code::kNotFound);
+}

@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kJob = "job";
 constexpr const char* kDevice = "device";
 constexpr const char* kHost = "host";
+constexpr const char* kAll = "all";  // scope and name: every device there is, and those to come
 
 std::string host_of(const Worker& worker) {
   return worker.name.substr(0, worker.name.rfind(':'));
@@ -30,14 +31,19 @@ Status Drains::restore() {
 
 bool Drains::is_of(const Worker& worker, const Key& key) const {
   const std::string &scope = key.first, &name = key.second;
+  if (scope == kAll) return true;
   if (scope == kDevice) return worker.name == name;
   if (scope == kHost) return host_of(worker) == name;
   return std::any_of(worker.ranks.begin(), worker.ranks.end(), [&](const auto& rank) { return rank.job == name; });
 }
 
 // "gpt", "cpu-0", "host-1a2b3c4d:cpu-0", "host"; with "job:", "device:" or "host:" before it where two things are
-// called so.
+// called so. "all" is everything, whatever else is called so.
 Result<Drains::Key> Drains::meant(const std::string& subject, bool drained_only) const {
+  if (subject == kAll || subject == std::string(kAll) + ":" + kAll) {
+    if (!drained_only || drained_.contains({kAll, kAll})) return Key{kAll, kAll};
+    return Error{Code::kNotFound, "not everything is drained", "see freeride-ctl workers, and name what is"};
+  }
   std::string scope, name = subject;
   for (const char* one : {kJob, kDevice, kHost}) {
     const std::string prefix = std::string(one) + ":";
@@ -91,7 +97,7 @@ void Drains::drain(Ticket ticket, const bus::Drain& wish, int64_t unix_ms) {
     if (auto saved = store_.save_drain(key->first, key->second, number); !saved)
       return outside_.answer(ticket, saved.error());
     drained_[*key] = number;
-    spdlog::info("{} {} is drained", key->first, key->second);
+    spdlog::info("{} is drained", key->first == kAll ? "everything" : key->first + " " + key->second);
     look_at_all();
   }
   outside_.answer(ticket, Reply(reply_of(*key)));
@@ -103,7 +109,7 @@ void Drains::uncordon(Ticket ticket, const std::string& subject) {
   if (auto removed = store_.remove_drain(key->first, key->second); !removed)
     return outside_.answer(ticket, removed.error());
   drained_.erase(*key);
-  spdlog::info("{} {} is given back", key->first, key->second);
+  spdlog::info("{} is given back", key->first == kAll ? "everything" : key->first + " " + key->second);
   look_at_all();
   outside_.answer(ticket, Reply(reply_of(*key)));
 }
@@ -115,6 +121,7 @@ void Drains::look_at(Worker& worker) {
     if (its != drained_.end()) number = std::max(number, its->second);
   };
   if (!drained_.empty()) {
+    look_for(kAll, kAll);
     look_for(kDevice, worker.name);
     look_for(kHost, host_of(worker));
     for (const auto& rank : worker.ranks) look_for(kJob, rank.job);

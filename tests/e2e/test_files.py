@@ -399,6 +399,12 @@ def test_a_drained_device_is_empty_and_stays_so(system, place):
     system.wait_steps("there")
     assert [one["drained"] for one in system.ok("workers")["workers"]] == [False]
     assert ctl(system, "uncordon", "cpu-0").returncode == 4
+    done = ctl(system, "drain", "all")
+    assert done.returncode == 0 and ": empty" in done.stdout, done.stdout + done.stderr
+    done = ctl(system, "uncordon", "all")
+    assert (done.returncode, done.stdout) == (0, "everything is given back\n")
+    assert ctl(system, "uncordon", "all").returncode == 4
+    system.wait_steps("there")
     assert ctl(system, "drain", "nothing-of-that-name").returncode == 4
     # Whoever cannot look proves nothing.
     worker = system.processes["worker-cpu-0"]

@@ -579,6 +579,10 @@ Status Worker::on_create(const bus::CreateTask& spec) {
     return Error{Code::kInvalidArgument, "worker " + id_ + " cannot run the program of task " + spec.task,
                  "on a GPU it needs libfreeride_shim.so (--shim) and the driver's libcuda.so.1"};
   }
+  if (spec.network && options_.sandbox.no_network) {
+    return Error{Code::kPermission, "side tasks get no network there",
+                 "load it without --network, or ask an operator: the worker has --no-task-network"};
+  }
   if (shutdown_->begun()) return Error{Code::kUnavailable, "worker " + id_ + " is going down", ""};
   if (draining_->on()) return Error{Code::kUnavailable, "worker " + id_ + " is drained", "freeride-ctl uncordon"};
   const auto it = tasks_.find(spec.task);

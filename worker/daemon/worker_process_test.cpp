@@ -288,6 +288,19 @@ TEST_CASE("an order of a later epoch ends a copy at once; what comes late or twi
   rig.stop_worker();
 }
 
+TEST_CASE("a worker whose operator allows no network refuses a task that is to have it", "[process]") {
+  Rig rig({"--no-task-network"});
+  rig.manager.wait_registered();
+  bus::CreateTask task = spec(rig, "t", "counter", {});
+  task.network = true;
+  const Error error = rig.manager.create_error(task);
+  CHECK(error.code == Code::kPermission);
+  CHECK(error.text().find("--no-task-network") != std::string::npos);
+  task.network = false;
+  rig.manager.create(task);
+  rig.stop_worker();
+}
+
 TEST_CASE("bad hellos are refused with a line, and good ones taken after them", "[process]") {
   Rig rig;
   rig.manager.wait_registered();

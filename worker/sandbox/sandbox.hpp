@@ -142,6 +142,7 @@ struct SandboxOptions {
   std::vector<std::string> library_dirs;  ///< beyond the system's; in LD_LIBRARY_PATH inside
   std::vector<std::string> data_dirs;     ///< below which a task may be given files, where its submitter may use them
   bool users_of_all_hosts = false;        ///< user numbers mean the same on all hosts
+  bool no_network = false;                ///< no task gets the host's network, whatever its submitter asks for
 };
 
 /// Errors: kInvalidArgument: no sandbox of that name, or a limit that makes no sense.

@@ -284,7 +284,7 @@ struct DrainedWorker {
   FREERIDE_FIELDS { visit("worker", self.worker), visit("state", self.state), visit("reason", self.reason); }
 };
 struct DrainReply {
-  std::string scope, name;  ///< "job", "device" or "host", and which
+  std::string scope, name;  ///< "job", "device", "host" or "all", and which
   std::vector<DrainedWorker> workers;
   FREERIDE_FIELDS { visit("scope", self.scope), visit("name", self.name), visit("workers", self.workers); }
 };
