@@ -341,6 +341,9 @@ void add_batch(CLI::App& app, Arguments& arguments) {
   sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
   sub->add_option("--param", load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
   sub->add_option("--python", load.python, "the interpreter whose packages it uses; default /usr/bin/python3");
+  sub->add_option("--interface", load.interface,
+                  "iterative, or imperative: an item longer than a bubble continues in the next one")
+      ->check(CLI::IsMember({"iterative", "imperative"}));
   sub->add_option("--memory", load.memory, "memory that each member needs at most, e.g. 2GiB");
   sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
   sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on a device");

@@ -260,6 +260,11 @@ class Batch(SideTask):
             self._run = _BatchRun(self)
         self._run.step()
 
+    def RunGpuWorkload(self):
+        while True:  # its manager stops it
+            self.RunNextStep()
+            self.pass_gate()
+
 
 class Stream(Batch):
     """A batch whose items are under way side by side, and come and go one by one: what decodes a token of many sequences in

@@ -149,6 +149,18 @@ def test_text_files_and_nothing(system, place):
     assert missing.returncode == 4 and "no.txt" in missing.stderr
 
 
+def test_items_in_one_long_workload(system, place):
+    items = prompts(
+        place, [{"n": n, "s": 0.02 * (n % 10 == 0), **({"poison": 1} if n == 77 else {})} for n in range(300)]
+    )
+    out = place / "alice/scores.jsonl"
+    words = ["--interface", "imperative", "--retries", 2, "--when-idle"]
+    done = ctl(system, "batch", place / "score.py", "--input", items, "--output", out, *words)
+    assert done.returncode == 1, done.stderr
+    check(lines(out), 300, without={77})
+    assert [one["index"] for one in lines(place / "alice/scores.failed.jsonl")] == [77]
+
+
 def test_items_that_always_fail_are_set_aside_with_their_reason(system, place):
     bad, poison = {7, 300}, {100, 101, 555}
     items = prompts(
