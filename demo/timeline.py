@@ -98,7 +98,7 @@ def draw(path, events):
         handles=[
             Patch(color=COMPUTE, label="training"),
             Patch(color=BUBBLE, label="bubble"),
-            Patch(color=SIDE, label="side task (wall time; shares are processor time)"),
+            Patch(color=SIDE, label="side task"),
         ],
         loc="upper center",
         bbox_to_anchor=(0.5, -0.08 - 0.3 / len(stages)),

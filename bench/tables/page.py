@@ -364,7 +364,7 @@ def page(record, rows, price, made):
             "*I*",
             "time increase: how much longer iterations with side tasks are than iterations without, in one training. "
             "Side tasks are loaded and initialised before, so **what loading costs is not in *I***. "
-            "Of FreeRide's rows both kinds of iterations have the hook, so its own cost comes on top ([On GPUs](trainers/gpu.md#what-it-costs))",
+            "In FreeRide's rows both kinds of iterations have the hook, so its own cost comes on top ([On GPUs](trainers/gpu.md#what-it-costs))",
         ],
         ["block", "iterations in a row that all have side tasks, or all have none. The two kinds take turns"],
         [

@@ -1,6 +1,8 @@
 """python -m freeride.observe: real ranks, and what it says of files that are missing or broken."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -108,6 +110,26 @@ def test_the_shipped_example_is_observed_though_it_starts_its_own_ranks(tmp_path
     assert [len(rank["iterations"]) for rank in observe.load(out)] == [8, 8]
 
 
+def test_a_report_is_made_while_the_training_goes_on_and_survives_its_kill(tmp_path):
+    out = tmp_path / "out"
+    words = ["--out", out, "--skip", "1", "--iterations", "4", TRAIN, *SMALL, "--iterations", "100000"]
+    env = environment(tmp_path / "run", FREERIDE_JOB="gpt")
+    with subprocess.Popen(
+        [sys.executable, "-m", "freeride.observe", *map(str, words)],
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as training:
+        try:
+            line = next((line for line in training.stdout if "2 stages" in line), "")
+            assert "4 iterations of" in line
+            assert training.poll() is None
+        finally:
+            os.killpg(training.pid, signal.SIGKILL)
+    assert all(len(rank["iterations"]) == 5 for rank in observe.load(out))
+
+
 def test_table_counts_what_is_after_the_warm_up():
     text = "\n".join(observe.table([rank_file()], price=3.0, skip=2))
     assert "3 iterations of 100.0 ms" in text
@@ -185,6 +207,7 @@ def test_more_warm_up_than_iterations_counts_all():
         (["--price", "much", "x.py"], "need a number"),
         (["--skip=-1", "x.py"], "cannot be negative"),
         (["--fast", "x.py"], "unknown option --fast"),
+        (["--iterations", "0", "x.py"], "--iterations takes 1 to"),
         (["--skip", "2"], "which script?"),
         (["--report", "/nonexistent"], "no rank*.json in"),
     ],

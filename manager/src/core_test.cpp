@@ -625,6 +625,41 @@ TEST_CASE("a task that was queued again says since when before it says what it w
   CHECK(house.reason("a") == "worker w was lost; waiting for a worker: none is there; start freeride-worker");
 }
 
+TEST_CASE("a host or job is drained before it comes, if it is said what it is") {
+  House house;
+  FakeWorker there("h:a", 0), coming("gpu9:b", 1);
+  house.join(there);
+  const auto drain = [&](const std::string& subject) {
+    house.core->drain(++house.tickets, {subject, false});
+    return house.answer_of(house.tickets);
+  };
+  CHECK(drain("gpu9").error().code == Code::kNotFound);  // or mistyped
+  CHECK(drain("device:gpu9").error().code == Code::kNotFound);
+  REQUIRE(drain("host:gpu9").ok());
+  house.join(coming);
+  bus::Load load = load_of("a");
+  load.no_profile = true;
+  load.stage = 1;
+  REQUIRE(house.load(load).ok());
+  house.pass(4, {&there, &coming});
+  CHECK(house.task("a").state.why == "drained");
+  house.core->uncordon(++house.tickets, "gpu9");
+  REQUIRE(house.answer_of(house.tickets).ok());
+  house.pass(2, {&there, &coming});
+  CHECK(house.state("a") != "SUBMITTED");
+
+  FakeWorker third("i:c", 2);
+  third.job = "1000/next";
+  REQUIRE(drain("job:next").ok());
+  house.join(third);
+  load = load_of("b");
+  load.no_profile = true;
+  load.job = "next";
+  REQUIRE(house.load(load).ok());
+  house.pass(4, {&there, &coming, &third});
+  CHECK(house.task("b").state.why == "drained");
+}
+
 TEST_CASE("everything drained: workers that join later, too, over a restart, until everything is given back") {
   House house;
   FakeWorker one("h:a", 0), two("i:b", 1), late("j:c", 2);

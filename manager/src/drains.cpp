@@ -34,7 +34,8 @@ bool Drains::is_of(const Worker& worker, const Key& key) const {
   if (scope == kAll) return true;
   if (scope == kDevice) return worker.name == name;
   if (scope == kHost) return host_of(worker) == name;
-  return std::any_of(worker.ranks.begin(), worker.ranks.end(), [&](const auto& rank) { return rank.job == name; });
+  return std::any_of(worker.ranks.begin(), worker.ranks.end(),
+                     [&](const auto& rank) { return means_job(name, rank.job); });
 }
 
 // "gpt", "cpu-0", "host-1a2b3c4d:cpu-0", "host"; with "job:", "device:" or "host:" before it where two things are
@@ -72,6 +73,8 @@ Result<Drains::Key> Drains::meant(const std::string& subject, bool drained_only)
   }
   if (drained_only) std::erase_if(found, [&](const Key& key) { return drained_.count(key) == 0; });
   if (found.size() == 1) return *found.begin();
+  // What is not there yet can be drained before it comes, if it is said what it is.
+  if (found.empty() && !drained_only && (scope == kHost || scope == kJob)) return Key{scope, name};
   if (found.empty()) {
     return Error{
         Code::kNotFound,
@@ -124,7 +127,10 @@ void Drains::look_at(Worker& worker) {
     look_for(kAll, kAll);
     look_for(kDevice, worker.name);
     look_for(kHost, host_of(worker));
-    for (const auto& rank : worker.ranks) look_for(kJob, rank.job);
+    // One that was drained before its first run has no owner in its name.
+    for (auto at = drained_.lower_bound({kJob, {}}); at != drained_.end() && at->first.first == kJob; ++at) {
+      if (is_of(worker, at->first)) number = std::max(number, at->second);
+    }
   }
   if (number == worker.drain) return;
   worker.drain = number;

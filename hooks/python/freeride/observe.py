@@ -12,6 +12,7 @@ otherwise as it would be.
   --gpu-hour-price DOLLARS
                    of one hour of one device, to say what the bubbles cost; default: hours are said. Also --price
   --skip N         iterations at the start that do not count, since they warm up; default 3
+  --iterations N   makes the report after so many that count, while the training goes on; default: at its end
   --report DIR     makes the report of an earlier run, and runs nothing
 """
 
@@ -23,6 +24,7 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
 from ._bubble_page import PICTURE_ITERATIONS, origins, page
@@ -58,13 +60,14 @@ class Observer:
         self._usable = 0
         self._about = None
         self._pid = os.getpid()
-        self.command = []
+        self.command, self.price, self.skip, self.most = [], None, 0, None
+        self._writer = None  # a thread, once the report is made before the training's end
         hook.at_iteration_end = self.look  # an error of it switches the hook off
         atexit.register(self.write)
 
     def look(self):
         page, pages = self._hook.page(), self._pages
-        if page is None:
+        if page is None or self._writer is not None:
             return
         newest = page.bubbles
         for number in range(max(self._bubbles_seen, newest - pages.HISTORY), newest):
@@ -91,13 +94,27 @@ class Observer:
             self._usable = min(self._usable or page.usable_bytes, page.usable_bytes)
         self._about = {name: getattr(page, name).decode(errors="replace") for name in ("job", "device", "framework")}
         self._about.update({name: getattr(page, name) for name in ("rank", "stage", "stages", "replica", "replicas")})
+        if self.most is not None and len(self._iterations) >= self.skip + self.most:
+            self._hook.at_iteration_end = None
+            self._writer = threading.Thread(target=self.make_report, name="freeride-observe", daemon=True)
+            self._writer.start()
 
     def write(self):
-        """At exit. Rank 0 also waits for the others and prints."""
+        """At exit."""
         if os.getpid() != self._pid:
             return
         try:
             self.look()
+        except Exception as error:
+            print(f"freeride.observe: {error}", file=sys.stderr)
+        if self._writer is None:
+            self.make_report()
+        else:
+            self._writer.join(2 * PATIENCE_S)
+
+    def make_report(self):
+        """Writes this rank's file. Rank 0 also waits for the others' and prints."""
+        try:
             if self._about is None:
                 return
             path = os.path.join(self._out, f"rank{self._about['rank']}.json")
@@ -109,7 +126,7 @@ class Observer:
                         "clock": clock(),
                         "command": self.command,
                         "bubbles": list(self._bubbles),
-                        "iterations": list(self._iterations),
+                        "iterations": list(self._iterations)[: None if self.most is None else self.skip + self.most],
                     },
                     file,
                 )
@@ -324,6 +341,7 @@ def options(arguments):
         "--price": None,
         "--gpu-hour-price": None,
         "--skip": "3",
+        "--iterations": None,
         "--report": None,
     }
     while arguments and arguments[0].split("=", 1)[0] in chosen:
@@ -338,11 +356,14 @@ def options(arguments):
     try:
         price = None if chosen["--price"] is None else float(chosen["--price"])
         skip = int(chosen["--skip"])
+        most = None if chosen["--iterations"] is None else int(chosen["--iterations"])
     except ValueError as error:
-        raise ValueError("--price and --skip need a number") from error
+        raise ValueError("--price, --skip and --iterations need a number") from error
     if skip < 0 or (price is not None and not 0 <= price < 1e9):
         raise ValueError("--price and --skip cannot be negative")
-    return chosen["--out"], price, skip, chosen["--report"], arguments
+    if most is not None and not 1 <= most <= MOST_ITERATIONS - skip:
+        raise ValueError(f"--iterations takes 1 to {MOST_ITERATIONS - skip}")
+    return chosen["--out"], price, skip, most, chosen["--report"], arguments
 
 
 def main():
@@ -351,7 +372,7 @@ def main():
         print(__doc__.strip())
         return 0 if arguments else 2
     try:
-        out, price, skip, earlier, rest = options(arguments)
+        out, price, skip, most, earlier, rest = options(arguments)
         if earlier is not None:
             report(earlier, price, skip)
             return 0
@@ -379,7 +400,7 @@ def main():
     )
     if not off():
         observer = Observer(os.path.abspath(out))
-        observer.price, observer.skip, observer.command = price, skip, rest
+        observer.price, observer.skip, observer.most, observer.command = price, skip, most, rest
     sys.argv = ["freeride.run", *rest]
     return run.main()
 
