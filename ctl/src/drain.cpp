@@ -26,7 +26,8 @@ void print(Session& session, const bus::DrainReply& reply) {
   }
   for (const bus::DrainedWorker& one : reply.workers)
     session.out() << printable(one.worker + ": " + one.state + (one.reason.empty() ? "" : ", " + one.reason)) << "\n";
-  if (reply.workers.empty()) session.out() << printable(called(reply) + ": no worker has it now; drained from its start on") << "\n";
+  if (reply.workers.empty())
+    session.out() << printable(called(reply) + ": no worker has it now; drained from its start on") << "\n";
 }
 
 }  // namespace
