@@ -359,7 +359,7 @@ TEST_CASE("a program answers a save lease that is not its end without executing"
 
 TEST_CASE("a program goes with its worker", "[program]") {
   const TempDir scratch;
-  auto harness = start_shell("sleep 1000 & echo $! > child; wait", scratch);
+  auto harness = start_shell("sleep 1000 & echo $! > made; mv made child; wait", scratch);
   initialise(*harness);
   run_until_file(*harness, scratch, "child");
   const pid_t child = std::stoi(content(scratch, "child"));
