@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kDriver = "libcuda.so", kDeleted = " (deleted)";
 // What CUDA opens and NVML does not: the device of unified memory.
 constexpr std::string_view kComputes = "/dev/nvidia-uvm";
-constexpr size_t kMostMaps = 64u << 20;
+constexpr size_t kMostMaps = 16u << 20;  // more than the kernel's usual 65530 mappings take
 constexpr int64_t kFirstLookNs = 100 * kNsPerMs, kLastIntervalNs = 60 * kNsPerSec;
 
 /// "/a/libcuda.so", "/a/libcuda.so.1", and no libcudart.so.
@@ -108,7 +108,7 @@ std::optional<std::string> DriverWatch::look(const std::vector<pid_t>& processes
     if (now_ns < looks.next_ns) continue;
     looks.interval_ns = std::min(2 * looks.interval_ns, kLastIntervalNs);
     looks.next_ns = now_ns + looks.interval_ns;
-    if (auto found = judge(pid)) return found;
+    return judge(pid);  // one at a time: who looks also has a task to watch
   }
   return std::nullopt;
 }

@@ -29,8 +29,8 @@ class DriverWatch {
   /// which it opens.
   DriverWatch(std::string shim, std::string real) : shim_(std::move(shim)), real_(std::move(real)) {}
 
-  /// A sentence on the first process that goes past the shim, and what to do. Nothing: none does, or it is too soon
-  /// to look again. Reads files of /proc; a millisecond for a process with thousands of mappings.
+  /// Looks at one process at most, the first that is due. A sentence if it goes past the shim, and what to do. Reads
+  /// files of /proc; a millisecond for a process with thousands of mappings.
   std::optional<std::string> look(const std::vector<pid_t>& processes, int64_t now_ns);
 
  private:
