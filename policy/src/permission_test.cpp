@@ -64,7 +64,7 @@ TEST_CASE("permission: root of a node's host drains that host, and nothing else"
   laptop = root, laptop.host.clear();  // a user's own key names no host
   CHECK(permit(root, Right::kDrain, "drain").ok());
   CHECK(permit_drain(root, "host:gpu7").ok());
-  for (const char* other : {"gpu7", "host:gpu8", "host:gpu77", "device:gpu7:cpu-0", "job:gpt", ""}) {
+  for (const char* other : {"all", "all:all", "gpu7", "host:gpu8", "host:gpu77", "device:gpu7:cpu-0", "job:gpt", ""}) {
     INFO(other);
     const auto may = permit_drain(root, other);
     REQUIRE_FALSE(may.ok());
