@@ -17,7 +17,6 @@ import glob
 import json
 import os
 import pathlib
-import shlex
 import shutil
 import signal
 import statistics
@@ -225,17 +224,9 @@ class Run:
         """ResNet18 for this machine's torch, beside everything else (docs/tasks/shipped.md)."""
         if self.plugin.exists():
             return
-        sources = self.options.plugins / "resnet"
-        include = self.options.include or self.options.plugins.parent / "include"
         self.plugin = self.system.root / "resnet18.so"
-        made = self.plugin.with_suffix(".part")
-        text = f"""cd {shlex.quote(str(sources))}
-        T=$({shlex.quote(sys.executable)} -c 'import torch, os; print(os.path.dirname(torch.__file__))')
-        for s in resnet18 training models; do g++ -c -std=c++17 -O1 -fPIC -fvisibility=hidden -I {shlex.quote(str(include))} \
-          -isystem $T/include -isystem $T/include/torch/csrc/api/include $s.cpp -o {made}.$s.o & done; wait
-        g++ -shared {made}.*.o -o {made} -L $T/lib -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10 -ltorch_cuda -lc10_cuda \
-          -Wl,-rpath,$T/lib && mv {made} {self.plugin}"""
-        self.compiling = self.system.start("compile", ["bash", "-c", text])
+        compiling = [self.options.plugins / "resnet/compile.sh", self.plugin.parent, sys.executable]
+        self.compiling = self.system.start("compile", [str(word) for word in compiling])
 
     def up(self):
         options, system = self.options, self.system
@@ -367,7 +358,7 @@ class Run:
     def load(self):
         """A side task on each stage, once it can be made; None if it cannot: the rest is worth having without."""
         try:
-            if self.compiling is not None and self.compiling.wait(240) != 0:
+            if self.compiling is not None and self.compiling.wait(300) != 0:
                 raise Failure(f"compiling ResNet18: {self.system.log('compile', 1500)}")
             self.system.processes.pop("compile", None)
             names = [f"side{stage}" for stage in range(COUNT)]

@@ -56,5 +56,6 @@ done
 cp "$(find "$build/lib" -name libfreeride_shim.so | head -1)" "$out/lib/" && strip --strip-unneeded "$out/lib/libfreeride_shim.so"
 # After the libraries: ldd fails for scripts.
 cp containers/slurm/{prolog,epilog,empty-node,own-side-tasks.sbatch} "$out/slurm/"
+cp plugins/resnet/compile.sh "$out/plugins/resnet/"
 cp LICENSE "$out/"
 scripts/check-dist.sh "$out"

@@ -38,6 +38,8 @@ def summarise(record):
         values = increases(runs[0]["iteration_ms"], runs[0]["hooked"])
         for more in record.get("more_times", ()):  # of other runs of the same
             values += increases(more[name][0]["iteration_ms"], more[name][0]["hooked"]) if name in more else []
+        if not values:  # of a run without such blocks
+            continue
         mean, half = interval(values)
         summary[f"hook_{name}_time_increase_pct"] = round(mean, 4)
         summary[f"hook_{name}_ci95_half_pct"] = round(half, 4)

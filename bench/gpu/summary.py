@@ -237,14 +237,20 @@ def real_pipeline(summary):
         )
         for name in ("resnet18", "pagerank", "gpu_task")
     }
-    parts = [
-        {
-            "part": "the hook alone",
-            "pct": round(summary["hook_two_phase_time_increase_pct"], 3),
-            "ci95_half_pct": round(summary["hook_two_phase_ci95_half_pct"], 3),
-            "pairs": summary["hook_two_phase_pairs"],
+    parts, result = [], {}
+    if "hook_two_phase_pairs" in summary:
+        parts = [
+            {
+                "part": "the hook alone",
+                "pct": round(summary["hook_two_phase_time_increase_pct"], 3),
+                "ci95_half_pct": round(summary["hook_two_phase_ci95_half_pct"], 3),
+                "pairs": summary["hook_two_phase_pairs"],
+            }
+        ]
+        result = {
+            "hook_alone_ci95_upper_pct": summary["hook_two_phase_ci95_upper_pct"],
+            "unhooked_iteration_ms": summary["two_phase_unhooked_iteration_ms"],
         }
-    ]
     for name, row in named.items():
         if row is None:
             continue
@@ -266,10 +272,6 @@ def real_pipeline(summary):
                 for stage, value in enumerate(row.get(key, ()))
                 if value
             ]
-    result = {
-        "hook_alone_ci95_upper_pct": summary["hook_two_phase_ci95_upper_pct"],
-        "unhooked_iteration_ms": summary["two_phase_unhooked_iteration_ms"],
-    }
     if named["resnet18"]:
         row = named["resnet18"]
         result.update(

@@ -6,6 +6,7 @@ counts a wait, at the calls into its library."""
 import torch.distributed as dist
 from torch._C import _distributed_c10d as native
 
+NOT_BATCHES = ("stream_meet", "stream_received", "stream_counters", "stream_two_phase")
 waits, marks = [], []
 _number_of = {}  # id of a Work -> number of its batch
 _kept = []  # works, so that no other gets the id of one
@@ -65,13 +66,15 @@ class _Library:
         self._library, self._receiving, self._early = library, 0, {}
 
     def __getattr__(self, name):
+        if name.startswith("stream_") and name not in NOT_BATCHES:
+            raise AttributeError(f"the hook calls {name}, and nothing here listens to it")
         return getattr(self._library, name)
 
-    def stream_batch(self, handle, stream, to, to_count, source, source_count, hold):
+    def stream_exchange(self, handle, stream, to, to_count, source, source_count, *how):
         if source_count:
             marks.append(self._receiving)
             self._receiving += 1
-        return self._library.stream_batch(handle, stream, to, to_count, source, source_count, hold)
+        return self._library.stream_exchange(handle, stream, to, to_count, source, source_count, *how)
 
     def stream_post_early(self, handle, apart, source, source_count):
         number = self._library.stream_post_early(handle, apart, source, source_count)
