@@ -15,7 +15,7 @@ for set in "${@:-demo}"; do
     build) packages+=" $build" ;;
     demo)  packages+=" $build $training python3-matplotlib" ;;
     plugins) packages+=" $build $plugins" ;;
-    test)  packages+=" $build $training $plugins $look python3-matplotlib python3-pytest python3-venv groff-base" ;;
+    test)  packages+=" $build $training $plugins $look python3-matplotlib python3-pytest python3-venv groff-base ffmpeg" ;;
     bench) packages+=" $build $training $look libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
     check) packages+=" $build clang-format clang-tidy git python3-venv" ;;
     dist)  packages+=" $build bubblewrap patchelf" ;;

@@ -229,6 +229,20 @@ def test_in_bubbles_nothing_of_it_executes_between_leases(system):
     assert processes_with("freeride-busy-test") == []
 
 
+@pytest.mark.skipif(not HAS_TORCH, reason="a training is needed")
+def test_ffmpeg_in_bubbles_makes_the_same_video(system):
+    frames = "testsrc2=size=320x180:rate=25:duration=8"
+    encode = ["ffmpeg", "-nostdin", "-v", "error", "-f", "lavfi", "-i", frames, "-threads", "3", "-c:v", "libx264"]
+    encode += ["-f", "md5", "-"]
+    plain = subprocess.run(encode, capture_output=True, text=True, check=True).stdout
+    system.start_worker("cpu-1")
+    system.start_training(stages=2, micro_batches=4)
+    system.wait_workers(2, trained=True)
+    done = submit(system, "--name", "video", "--stage", "0", "--", *encode)
+    assert (done.returncode, done.stdout) == (0, plain), done.stderr
+    assert system.task("video")["counters"]["harvested_ns"] > 0
+
+
 def test_ctrl_c_detaches_and_the_task_goes_on(system):
     process = subprocess.Popen(
         [str(BUILD / "bin/freeride-ctl"), "submit", "--when-idle", "--name", "long", "--", "sh", "-c"]
