@@ -30,7 +30,8 @@ constexpr int64_t kLookNs = kNsPerSec;
 constexpr int64_t kPatienceNs = 3 * kNsPerSec;  // without a connection, before clients are told
 
 bool is_workers(const std::string& command) {
-  static constexpr std::array kCommands = {RegisterWorker::kCommand, WorkerReport::kCommand, FetchPlugin::kCommand};
+  static constexpr std::array kCommands = {RegisterWorker::kCommand, WorkerReport::kCommand, FetchPlugin::kCommand,
+                                           FetchState::kCommand};
   return std::find(kCommands.begin(), kCommands.end(), command) != kCommands.end();
 }
 

@@ -312,7 +312,7 @@ void Batches::leave_queued(Batch& batch, int64_t id) {
     batch.unsaved = true;
   }
   Task* task = the_.tasks.by_id(id);
-  if (!task->last_worker.empty())
+  if (!task->row.info.last_worker.empty())
     the_.commands.stop_for(*task, "another member takes its place: " + task->queued_since);
 }
 

@@ -15,7 +15,7 @@ policy::Standing Copies::standing(const Worker& worker, const bus::TaskReport& r
     view.ended = !task->live();
     view.epoch = task->row.info.epoch;
     view.here = task->on(worker.name);
-    view.queued = task->phase == Task::Phase::kQueued && (view.has_epochs || task->last_worker == worker.name);
+    view.queued = task->phase == Task::Phase::kQueued && (view.has_epochs || task->row.info.last_worker == worker.name);
   }
   return policy::standing_of(view);
 }

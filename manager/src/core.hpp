@@ -101,6 +101,8 @@ class Core {
   void register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& worker);
   void worker_report(Ticket ticket, const std::string& peer, const bus::WorkerReport& report);
   void fetch_plugin(Ticket ticket, const bus::FetchPlugin& wish);
+  /// Answered when the worker that has the state has answered.
+  void fetch_state(Ticket ticket, const bus::FetchState& wish) { task_data_.fetch_state(ticket, wish); }
   /// A worker has answered an order. `log` is the text of a GetLog's answer; `data` the whole answer to that or a
   /// GetFile, with what was attached.
   void worker_reply(const std::string& peer, const std::string& id, const std::optional<Error>& error,

@@ -159,6 +159,89 @@ TEST_CASE("a worker that leaves in good order costs its tasks no restart") {
   CHECK(house.out.workers.back().state == "down");
 }
 
+TEST_CASE("a task that is placed on another host is told who has its saved state, and may have it") {
+  House house;
+  FakeWorker first("a:cpu-0", 0), second("b:cpu-0", 0), beside("b:cpu-1", 0);
+  house.join(first);
+  auto load = load_of("t", 0);
+  load.no_profile = true;
+  REQUIRE(house.load(load).ok());
+  house.settle(first);
+  REQUIRE(house.task("t").state.worker == "a:cpu-0");
+  house.join(second);
+  auto goodbye = house.report_of(first);
+  goodbye.leaving = true;
+  goodbye.tasks[0].state = "STOPPED";
+  goodbye.tasks[0].verdict.kind = "stopped";
+  REQUIRE(house.send(first, goodbye).ok());
+  CHECK(house.task("t").last_worker == "a:cpu-0");
+  house.restart();  // it is remembered
+  house.join(second);
+  std::vector<std::pair<Recorder::Sent, bus::CreateTask>> created;
+  for (int n = 0; n < 10 && created.empty(); ++n) {
+    house.pass(1);
+    house.report(second);
+    created = house.out.take<bus::CreateTask>();
+  }
+  REQUIRE_FALSE(created.empty());
+  const auto& [sent, order] = created.back();
+  CHECK(order.state_worker == "a:cpu-0");
+
+  const auto ask = [&](const std::string& worker, uint64_t epoch) {
+    house.core->fetch_state(++house.tickets, {worker, "t", epoch, 512});
+  };
+  // Only for who has it now.
+  for (const auto& [who, epoch] : {std::pair{"b:cpu-1", order.epoch}, std::pair{"b:cpu-0", order.epoch - 1}}) {
+    ask(who, epoch);
+    CHECK(house.answer_of(house.tickets).error().code == Code::kPermission);
+  }
+  ask("b:cpu-0", order.epoch);
+  CHECK(house.answer_of(house.tickets).error().code == Code::kUnavailable);  // the other one is away
+  first.incarnation = "second";
+  first.tasks.clear();
+  house.join(first);
+  ask("b:cpu-0", order.epoch);
+  const auto passed_on = house.out.take<bus::GetState>();
+  REQUIRE(passed_on.size() == 1);
+  CHECK(passed_on[0].first.peer == "peer-a:cpu-0");
+  CHECK(passed_on[0].second.instance == order.instance);
+  CHECK(passed_on[0].second.offset == 512);
+  bus::FileReply piece;
+  piece.bytes = 1000;
+  const Reply data = piece;
+  house.core->worker_reply("peer-a:cpu-0", passed_on[0].first.id, {}, {}, &data, "its bytes");
+  CHECK(std::get<bus::FileReply>(*house.answer_of(house.tickets)).bytes == 1000);
+  CHECK(house.out.attachments[house.tickets] == "its bytes");
+}
+
+TEST_CASE("on the host that has it a saved state is not asked for, and who never had a task has none") {
+  House house;
+  FakeWorker first("a:cpu-0", 0), beside("a:cpu-1", 0), away("b:cpu-0", 0);
+  house.join(first);
+  auto load = load_of("t", 0);
+  load.no_profile = true;
+  REQUIRE(house.load(load).ok());
+  house.settle(first);
+  house.join(away);
+  auto goodbye = house.report_of(first);
+  goodbye.leaving = true;
+  goodbye.tasks[0].state = "STOPPED";
+  goodbye.tasks[0].verdict.kind = "stopped";
+  REQUIRE(house.send(first, goodbye).ok());
+  house.pass(2, {});
+  REQUIRE(house.out.take<bus::CreateTask>().size() == 1);  // on b, which does not answer
+  goodbye = house.report_of(away);
+  goodbye.leaving = true;
+  REQUIRE(house.send(away, goodbye).ok());
+  house.join(beside);
+  house.pass(10, {});
+  const auto created = house.out.take<bus::CreateTask>();
+  REQUIRE_FALSE(created.empty());
+  CHECK(created.back().first.peer == "peer-a:cpu-1");
+  CHECK(created.back().second.state_worker.empty());
+  CHECK(house.task("t").last_worker == "a:cpu-0");
+}
+
 TEST_CASE("work done before a restart stays counted") {
   Running house;
   house.worker.tasks["a"].counters.steps = 100;

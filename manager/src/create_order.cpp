@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "freeride/policy/permission.hpp"
 #include "wishes.hpp"
 
 namespace freeride::manager {
@@ -28,6 +29,10 @@ bus::CreateTask create_order(const Task& task, const Worker& worker, const Capac
   order.epoch = task.row.info.epoch;
   order.heard = worker.number;
   order.revision = task.row.info.revision;
+  // Workers of one host have their tasks' folders in one place.
+  const std::string& last = task.row.info.last_worker;
+  if (load.program.empty() && policy::host_of_worker(last) != policy::host_of_worker(worker.name))
+    order.state_worker = last;
   // With the imperative interface there are no steps: what was measured are stretches between pauses.
   const auto interface = load.params.find("interface");
   const bool steps = !load.no_profile && (interface == load.params.end() || interface->second != "imperative");

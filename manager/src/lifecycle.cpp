@@ -114,8 +114,9 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count, Left 
     }
   }
   the_.replacements.fail(task, reason + "; the old content continues", Code::kInternal);
+  // One that it never came to has nothing of it.
+  if (task.phase == Task::Phase::kPlaced || task.row.info.last_worker.empty()) task.row.info.last_worker = worker;
   task.phase = Task::Phase::kQueued;
-  task.last_worker = worker;
   task.queued_since = since;
   task.create_id.clear();
   task.create_tries = 0;

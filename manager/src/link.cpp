@@ -26,7 +26,7 @@ constexpr bool changes_something =
 template <class C>
 constexpr policy::Right right_to() {
   using policy::Right;
-  if constexpr (is_one_of<C, bus::RegisterWorker, bus::WorkerReport, bus::FetchPlugin>) {
+  if constexpr (is_one_of<C, bus::RegisterWorker, bus::WorkerReport, bus::FetchPlugin, bus::FetchState>) {
     return Right::kServe;
   } else if constexpr (is_one_of<C, bus::Load, bus::PlanLoad, bus::TakeProfile, bus::SubmitBatch>) {
     return Right::kSubmit;
@@ -69,7 +69,7 @@ std::optional<std::string> owner_of(const Core& core, const C& command) {
 // A worker's name has its host's.
 template <class C>
 Status permit_worker(const policy::Identity& by, const C& command) {
-  if constexpr (is_one_of<C, bus::RegisterWorker, bus::WorkerReport>) {
+  if constexpr (is_one_of<C, bus::RegisterWorker, bus::WorkerReport, bus::FetchState>) {
     return policy::permit_worker(by, command.worker);
   } else {
     return {};
@@ -155,7 +155,9 @@ bool Link::receive_some(Core& core, size_t limit) {
         log = reply->text;
         data = Reply(std::move(*reply));
       }
-    } else if (incoming->message.command == bus::GetFile::kCommand && !incoming->message.error) {
+    } else if ((incoming->message.command == bus::GetFile::kCommand ||
+                incoming->message.command == bus::GetState::kCommand) &&
+               !incoming->message.error) {
       if (auto reply = incoming->message.as<bus::FileReply>()) data = Reply(std::move(*reply));
     }
     core.worker_reply(incoming->peer, incoming->message.id, incoming->message.error, log, data ? &*data : nullptr,
@@ -259,6 +261,7 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
                                 core.register_worker(t, peer, c);
                               }) ||
       on<bus::FetchPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c); }) ||
+      on<bus::FetchState>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_state(t, c); }) ||
       on<bus::Load>(core, in, by,
                     [&](Ticket t, const auto& c) {
                       charged(t, c, by, [&](const bus::Load& load) {

@@ -18,8 +18,8 @@ using Reply = std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::Worke
                            bus::StatusReply, bus::ReportReply, bus::UsageReply, bus::ProfileReply, bus::ProfilesReply,
                            bus::ImportReply, bus::FaultsReply, bus::WorkerPlan, bus::LogReply, bus::FileReply,
                            bus::DrainReply, bus::LoadPlan, bus::BatchReply, bus::BatchesReply>;
-using Order =
-    std::variant<bus::CreateTask, bus::ReplaceTask, bus::TaskOrder, bus::WorkerPlan, bus::GetLog, bus::GetFile>;
+using Order = std::variant<bus::CreateTask, bus::ReplaceTask, bus::TaskOrder, bus::WorkerPlan, bus::GetLog,
+                           bus::GetFile, bus::GetState>;
 
 /// Implemented over the bus by Link, and by a recorder in tests. All calls come on the core's thread and must not
 /// block.

@@ -31,7 +31,6 @@ struct Task {
   Phase phase = Phase::kQueued;
   policy::Why why = policy::Why::kNone;  ///< why it makes no step; state().reason is the sentence of it
   policy::WhyDetail why_detail;
-  std::string last_worker;   ///< where it was before it was queued again: may be adopted back from there
   std::string queued_since;  ///< why it was queued again; empty: it was not
   std::string create_id;     ///< request id of the CreateTask under way
   int64_t create_sent_ns = 0;

@@ -11,8 +11,14 @@ const Task* TaskData::find(Ticket ticket, const std::string& name) {
   return task;
 }
 
-void TaskData::ask(Ticket ticket, const Task& task, const Order& order) {
-  const std::string& name = task.state().worker.empty() ? task.last_worker : task.state().worker;
+namespace {
+// What it has left is there.
+const std::string& has_it(const Task& task) {
+  return task.state().worker.empty() ? task.row.info.last_worker : task.state().worker;
+}
+}  // namespace
+
+void TaskData::ask(Ticket ticket, const Task& task, const std::string& name, const Order& order) {
   if (name.empty()) {
     return outside_.answer(
         ticket, Error{Code::kNotFound, "task " + task.name() + " has not been on a worker yet", task.state().reason});
@@ -34,7 +40,7 @@ void TaskData::read_log(Ticket ticket, const bus::ReadLog& wish) {
   order.instance = instance_of(task->row);
   order.previous = wish.previous;
   order.offset = wish.offset;
-  ask(ticket, *task, order);
+  ask(ticket, *task, has_it(*task), order);
 }
 
 void TaskData::read_file(Ticket ticket, const bus::ReadFile& wish) {
@@ -45,7 +51,21 @@ void TaskData::read_file(Ticket ticket, const bus::ReadFile& wish) {
   order.instance = instance_of(task->row);
   order.path = wish.path;
   order.offset = wish.offset;
-  ask(ticket, *task, order);
+  ask(ticket, *task, has_it(*task), order);
+}
+
+void TaskData::fetch_state(Ticket ticket, const bus::FetchState& wish) {
+  const Task* task = tasks_.latest(wish.task);
+  if (task == nullptr || !task->live() || task->state().worker != wish.worker || task->row.info.epoch != wish.epoch) {
+    return outside_.answer(
+        ticket, Error{Code::kPermission,
+                      "task " + in_quotes(wish.task) + " is not on worker " + in_quotes(wish.worker) + " now", ""});
+  }
+  bus::GetState order;
+  order.task = wish.task;
+  order.instance = instance_of(task->row);
+  order.offset = wish.offset;
+  ask(ticket, *task, task->row.info.last_worker, order);
 }
 
 void TaskData::reply(const Pending& pending, const std::optional<Error>& error, const Reply* data,

@@ -1,4 +1,4 @@
-// TaskData: pieces of tasks' logs and scratch folders, from the workers that have them.
+// TaskData: pieces of tasks' logs, scratch folders and saved states, from the workers that have them.
 #pragma once
 
 #include <optional>
@@ -20,12 +20,14 @@ class TaskData {
 
   void read_log(Ticket ticket, const bus::ReadLog& wish);
   void read_file(Ticket ticket, const bus::ReadFile& wish);
+  /// For the worker that the task was just placed on, from the one that had it before.
+  void fetch_state(Ticket ticket, const bus::FetchState& wish);
   /// The worker's answer; `data` nullptr: it is none that can be read.
   void reply(const Pending& pending, const std::optional<Error>& error, const Reply* data, const std::string& bytes);
   void unanswered(const Pending& pending);
 
  private:
-  void ask(Ticket ticket, const Task& task, const Order& order);
+  void ask(Ticket ticket, const Task& task, const std::string& worker, const Order& order);
   const Task* find(Ticket ticket, const std::string& name);
 
   Outside& outside_;

@@ -90,6 +90,11 @@ Status permit_worker(const Identity& who, std::string_view worker) {
                "make a key for that host (freeride-ctl keys make NAME --role node --host HOST)"};
 }
 
+std::string_view host_of_worker(std::string_view worker) {
+  const size_t colon = worker.find(':');
+  return worker.substr(0, colon == std::string_view::npos ? 0 : colon);
+}
+
 Status permit_drain(const Identity& who, std::string_view subject) {
   if (!is_root_of_a_node(who) || subject == "host:" + who.host) return {};
   return Error{Code::kPermission,

@@ -79,6 +79,8 @@ TEST_CASE("permission: root of a node's host drains that host, and nothing else"
 TEST_CASE("permission: a node serves with the workers of its own host", "[permission]") {
   Identity node = identity(Role::kNode, false);
   node.host = "gpu7";
+  CHECK(host_of_worker("gpu7:GPU-1") == "gpu7");
+  CHECK(host_of_worker("").empty());
   CHECK(permit_worker(node, "gpu7:cpu-0").ok());
   for (const char* other : {"gpu70:cpu-0", "gpu8:cpu-0", "gpu7", "gpu7-1a2b3c4d:cpu-0", ":cpu-0", ""}) {
     INFO(other);

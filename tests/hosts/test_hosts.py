@@ -307,6 +307,24 @@ def test_a_plugin_of_many_pieces_comes_from_afar(hosts, tmp_path):
         assert hosts.stop_tasks(name)[0]["kind"] == "stopped"
 
 
+def test_a_saved_state_follows_its_task_to_another_host(hosts):
+    hosts.load(find_plugin("keeper.so"), "t", "--when-idle")
+    hosts.wait_steps("t", 50)
+
+    def host():
+        return (hosts.task("t").get("worker") or "").split(":")[0]
+
+    old = host()
+    hosts.ok("drain", f"host:{old}")
+    counted = hosts.task("t")["counters"]["metrics"]["n"]
+    assert counted >= 50
+    until(lambda: host() not in ("", old), "it is placed on the other host")
+    until(lambda: hosts.task("t")["counters"]["metrics"].get("n", 0) > counted, "it goes on from there")
+    counters = hosts.task("t")["counters"]
+    assert counters["metrics"]["n"] == counters["steps"]
+    assert hosts.stop_tasks("t")[0]["kind"] == "stopped"
+
+
 def test_two_jobs_of_one_script_are_two(hosts):
     for host in "ab":
         hosts.start_training_there(name=f"own-{host}", stages=1, hosts=host, job=None, layers=1, iterations=ROUNDS)

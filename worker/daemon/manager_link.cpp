@@ -177,6 +177,17 @@ void ManagerLink::fetch_piece(const std::shared_ptr<Fetch>& fetch) {
   });
 }
 
+void ManagerLink::fetch_state(const bus::FetchState& wish, std::function<void(Result<FilePiece>)> answer) {
+  if (!registered_) return answer(Error{Code::kUnavailable, "the manager is away", ""});
+  await(requester_->send(wish), kAskNs, [answer = std::move(answer)](const Result<bus::Message>& reply) {
+    if (!reply.ok()) return answer(reply.error());
+    if (reply->error) return answer(*reply->error);
+    auto piece = reply->as<bus::FileReply>();
+    if (!piece.ok()) return answer(piece.error());
+    answer(FilePiece{std::move(*piece), reply->attachment});
+  });
+}
+
 void ManagerLink::ask_ended(const std::string& task, std::function<void(bool ended)> answer) {
   if (!registered_) return answer(false);
   await(requester_->send(bus::ShowTask{task}), kAskNs, [answer = std::move(answer)](const Result<bus::Message>& reply) {
@@ -279,6 +290,10 @@ void ManagerLink::on_request(const bus::Message& message) {
     auto command = message.as<Command>();
     acknowledge(message, command.ok() ? (host_.*call)(*command) : Status(command.error()));
   };
+  const auto answer = [&](Result<FilePiece> piece) {
+    if (!piece.ok()) return requester_->reply_error(message, piece.error());
+    requester_->reply(message, piece->reply, std::move(piece->bytes));
+  };
   if (message.command == bus::CreateTask::kCommand) {
     handle(&Host::on_create);
   } else if (message.command == bus::ReplaceTask::kCommand) {
@@ -299,12 +314,10 @@ void ManagerLink::on_request(const bus::Message& message) {
     }
   } else if (message.command == bus::GetFile::kCommand) {
     auto command = message.as<bus::GetFile>();
-    auto piece = command.ok() ? host_.on_file(*command) : Result<FilePiece>(command.error());
-    if (piece.ok()) {
-      requester_->reply(message, piece->reply, std::move(piece->bytes));
-    } else {
-      requester_->reply_error(message, piece.error());
-    }
+    answer(command.ok() ? host_.on_file(*command) : Result<FilePiece>(command.error()));
+  } else if (message.command == bus::GetState::kCommand) {
+    auto command = message.as<bus::GetState>();
+    answer(command.ok() ? host_.on_state(*command) : Result<FilePiece>(command.error()));
   } else {
     requester_->reply_error(message, Error{Code::kVersion, "this worker knows no command '" + message.command + "'",
                                            "use a manager and workers of one version"});

@@ -37,6 +37,7 @@ class ManagerLink {
     virtual Status on_order(const bus::TaskOrder& order) = 0;
     virtual Result<bus::LogReply> on_log(const bus::GetLog& wish) = 0;
     virtual Result<FilePiece> on_file(const bus::GetFile& wish) = 0;
+    virtual Result<FilePiece> on_state(const bus::GetState& wish) = 0;
   };
   /// `fetched` gets the bytes, or the error.
   using Fetched = std::function<void(Result<std::string>)>;
@@ -52,6 +53,8 @@ class ManagerLink {
   void report_at_once();
   /// Asks for a plugin's content.
   void fetch(const std::string& sha256, Fetched fetched);
+  /// Asks for a piece of a state that another worker has.
+  void fetch_state(const bus::FetchState& wish, std::function<void(Result<FilePiece>)> answer);
   /// Asks whether a task has ended for good. False where there is no answer, and where nobody has heard of it.
   void ask_ended(const std::string& task, std::function<void(bool ended)> answer);
   /// A last report; call once when going down.

@@ -171,6 +171,8 @@ Status Worker::open() {
   contents_ = std::make_unique<Contents>(
       *store_, *drop_folder_, *launches_,
       [this](const std::string& sha256, auto answer) { link_->fetch(sha256, std::move(answer)); });
+  states_ = std::make_unique<StateFetch>(
+      *loop_, [this](const bus::FetchState& wish, auto answer) { link_->fetch_state(wish, std::move(answer)); });
   Replacements::Host& host = *this;
   replacements_ = std::make_unique<Replacements>(host, *loop_, options_.init_ms * kNsPerMs);
   shutdown_ = std::make_unique<Shutdown>(*loop_, options_.stop_ms * kNsPerMs, host, *replacements_);
@@ -694,6 +696,15 @@ Result<FilePiece> Worker::on_file(const bus::GetFile& wish) {
   return read_piece(scratch.get(), wish.path, wish.offset);
 }
 
+Result<FilePiece> Worker::on_state(const bus::GetState& wish) {
+  if (!is_task_name(wish.task)) return no_task(wish.task);
+  const auto its = folder_of_instance(folder(wish.task), wish.instance);
+  const Fd there(its.empty() ? -1 : ::open(its.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!there.valid() || !open_state(its, wish.instance).valid())
+    return Error{Code::kNotFound, "task " + wish.task + " has no saved state on worker " + id_, ""};
+  return read_piece(there.get(), "state", wish.offset);
+}
+
 // ---- draining
 
 std::string Worker::still_there() {
@@ -744,6 +755,36 @@ SideTask* Worker::live_task(uint64_t id) {
 }
 
 void Worker::launch(SideTask& made) {
+  if (made.spec().purpose == "run" && !made.spec().state_worker.empty()) return fetch_state(made);
+  fetch_content(made);
+}
+
+void Worker::fetch_state(SideTask& made) {
+  const bus::CreateTask& spec = made.spec();
+  const uint64_t id = made.id();
+  const std::filesystem::path its_folder = folder(spec.task);
+  StateFetch::Request request{{id_, spec.task, spec.epoch, 0}, spec.instance, its_folder, {}, {}};
+  request.wanted = [this, id] { return live_task(id) != nullptr; };
+  request.done = [this, id, its_folder](const Status& got) {
+    SideTask& task = *live_task(id);
+    const bus::CreateTask& spec = task.spec();
+    const std::string from = "the saved state of task " + spec.task + " from worker " + spec.state_worker;
+    if (got.ok()) spdlog::info("{} is here", from);
+    if (!got.ok() && got.error().code != Code::kNotFound) {
+      spdlog::warn("{} could not be fetched, so the task starts without it: {}", from, got.error().message);
+      task.note_at_start("this start is without " + from + ", which could not be fetched: " + got.error().message);
+    }
+    task.go_on_from(open_state(its_folder, spec.instance), {});
+    fetch_content(task);
+  };
+  if (auto claimed = claim_folder(its_folder, spec.instance); !claimed.ok()) {
+    made.kill({policy::VerdictKind::kFailed, policy::Cause::kSandbox, claimed.error().text()});
+    return;
+  }
+  states_->get(std::move(request));
+}
+
+void Worker::fetch_content(SideTask& made) {
   const uint64_t id = made.id();
   if (!made.spec().program.empty()) {
     launches_->run([] {},

@@ -31,6 +31,7 @@
 #include "tasks/alarms.hpp"
 #include "tasks/replacements.hpp"
 #include "tasks/side_task.hpp"
+#include "tasks/state_fetch.hpp"
 #include "tasks/task_folders.hpp"
 
 namespace freeride::worker {
@@ -79,6 +80,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   Status on_order(const bus::TaskOrder& order) override;
   Result<bus::LogReply> on_log(const bus::GetLog& wish) override;
   Result<FilePiece> on_file(const bus::GetFile& wish) override;
+  Result<FilePiece> on_state(const bus::GetState& wish) override;
   std::string still_there();
   void look_at_drain();
   void pause_unknown(SideTask& task);
@@ -111,6 +113,8 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   Status may_replace(const SideTask& task) override;
   std::unique_ptr<SideTask> make(bus::CreateTask spec) override;
   void launch(SideTask& task) override;
+  void fetch_state(SideTask& task);
+  void fetch_content(SideTask& task);
   void retire(std::unique_ptr<SideTask> task) override { retired_.push_back(std::move(task)); }
   void drop_content(const std::string& sha256) override;
   std::filesystem::path folder(const std::string& name) override { return options_.paths.task_dir(name); }
@@ -136,6 +140,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   std::unique_ptr<ManagerLink> link_;
   std::unique_ptr<Background> launches_;  // reads and hashes plugins that are to start
   std::unique_ptr<Contents> contents_;
+  std::unique_ptr<StateFetch> states_;
   std::unique_ptr<TaskFolders> folders_;
   Fd signals_;
 

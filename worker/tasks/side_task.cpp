@@ -126,6 +126,7 @@ Status SideTask::launch(const std::filesystem::path& plugin, const std::filesyst
   renew(term_);
   log_ = std::make_unique<TaskLog>(std::move(parts_.output),
                                    folder / (spec_.purpose == "profile" ? "profile.log" : "log"));
+  if (!first_line_.empty()) log_->note(first_line_);
   acting_.add_task(parts_.pages);
   return {};
 }

@@ -46,6 +46,8 @@ class SideTask {
   // ---- for one that takes another's place, or gives up its own
   /// Before start(): the state file it goes on from, and what the task has done so far.
   void go_on_from(Fd state, const bus::TaskCounters& earlier);
+  /// Before start(): a line for its log.
+  void note_at_start(std::string line) { first_line_ = std::move(line); }
   void count_from(const bus::TaskCounters& earlier) { earlier_ = earlier; }
   /// Keeps it from running, whatever it is ordered meanwhile; release() puts the latest order into force.
   void hold();
@@ -142,6 +144,7 @@ class SideTask {
   int runner_pid_ = 0;
   Fd scratch_fd_;  ///< of a sandbox's scratch folder, which is nowhere in this process's mounts
   std::unique_ptr<TaskLog> log_;
+  std::string first_line_;
   std::unique_ptr<ReportReader> reader_;
   std::unique_ptr<ProfileRun> profile_;  ///< of a task that is profiled
   StateSaver saver_;

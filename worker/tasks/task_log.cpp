@@ -80,6 +80,11 @@ void TaskLog::to_file(const char* bytes, size_t count) {
   if (written > 0) file_bytes_ += static_cast<size_t>(written);
 }
 
+void TaskLog::note(const std::string& line) {
+  const std::string text = "freeride: " + line + "\n";
+  take(text.data(), text.size());
+}
+
 std::string TaskLog::tail(size_t bytes) const {
   size_t begin = tail_.size() - std::min(bytes, tail_.size());
   if (begin > 0) {

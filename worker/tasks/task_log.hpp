@@ -24,6 +24,8 @@ class TaskLog {
   int fd() const { return pipe_.get(); }
   /// Takes what is there, at most kReadAtOnce. False: the last writer is gone.
   bool read(int64_t now_ns);
+  /// A line of the worker's own, without its end.
+  void note(const std::string& line);
   /// Its last lines can still be asked for.
   void close() {
     pipe_.reset();

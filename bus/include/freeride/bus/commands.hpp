@@ -184,13 +184,14 @@ struct TaskInfo {
   int64_t placed_unix_ms = 0;          ///< of its first placement; 0: there was none
   uint32_t failures = 0;               ///< times it was started anew because it had failed
   std::vector<ShimCounters> shim;      ///< of its latest report
+  std::string last_worker;  ///< that had it before it was queued again, and has its saved state, if there is one
   FREERIDE_FIELDS {
     visit("state", self.state), visit("load", self.load), visit("submitted_unix_ms", self.submitted_unix_ms);
     visit("ended_unix_ms", self.ended_unix_ms), visit("restarts", self.restarts), visit("sandbox", self.sandbox);
     visit("log_tail", self.log_tail), visit("revision", self.revision), visit("replacement", self.replacement);
     visit("incarnations", self.incarnations), visit("epoch", self.epoch), visit("instance", self.instance);
     visit("waits_for", self.waits_for), visit("placed_unix_ms", self.placed_unix_ms);
-    visit("failures", self.failures), visit("shim", self.shim);
+    visit("failures", self.failures), visit("shim", self.shim), visit("last_worker", self.last_worker);
   }
 };
 struct TaskReply {
@@ -707,6 +708,19 @@ struct FetchPlugin {
   FREERIDE_FIELDS { visit("sha256", self.sha256), visit("offset", self.offset), visit("most", self.most); }
 };
 
+/// A piece of the saved state that a task is to go on from, of a worker that was just told to create it
+/// (CreateTask::state_worker). The manager passes it on. Reply: FileReply, with the piece attached.
+struct FetchState {
+  static constexpr const char* kCommand = "state.fetch";
+  std::string worker;  ///< who asks
+  std::string task;
+  uint64_t epoch = 0;   ///< of the placement there
+  uint64_t offset = 0;  ///< FileReply::next of the piece before; 0: the first
+  FREERIDE_FIELDS {
+    visit("worker", self.worker), visit("task", self.task), visit("epoch", self.epoch), visit("offset", self.offset);
+  }
+};
+
 // ---- manager → worker
 // ------------------------------------------------------------------------------------------------------
 
@@ -789,6 +803,8 @@ struct CreateTask {
   int64_t uid = -1;
   std::string uid_host;
   std::vector<std::string> program;  ///< as in Load; `plugin` is its name and `sha256` is of all of it then
+  /// Of another host, which may have a saved state of it: to be asked for with FetchState. Empty: there is none.
+  std::string state_worker;
   FREERIDE_FIELDS {
     visit("task", self.task), visit("purpose", self.purpose), visit("plugin", self.plugin),
         visit("sha256", self.sha256);
@@ -799,6 +815,7 @@ struct CreateTask {
     visit("predicted_pieces_ns", self.predicted_pieces_ns), visit("epoch", self.epoch), visit("heard", self.heard);
     visit("files", self.files), visit("working_dir", self.working_dir), visit("env", self.env);
     visit("uid", self.uid), visit("uid_host", self.uid_host), visit("program", self.program);
+    visit("state_worker", self.state_worker);
   }
 };
 
@@ -839,6 +856,15 @@ struct GetFile {
     visit("task", self.task), visit("instance", self.instance), visit("path", self.path);
     visit("offset", self.offset);
   }
+};
+
+/// A piece of a task's latest saved state, as it is on disk (pages.h: freeride_saved_state and its bytes). Reply:
+/// FileReply, with the piece attached.
+struct GetState {
+  static constexpr const char* kCommand = "worker.state";
+  std::string task, instance;
+  uint64_t offset = 0;
+  FREERIDE_FIELDS { visit("task", self.task), visit("instance", self.instance), visit("offset", self.offset); }
 };
 
 }  // namespace freeride::bus

@@ -56,12 +56,14 @@ namespace freeride::bus {
   X(RegisterWorker)              \
   X(WorkerReport)                \
   X(FetchPlugin)                 \
+  X(FetchState)                  \
   X(TaskOrder)                   \
   X(WorkerPlan)                  \
   X(CreateTask)                  \
   X(ReplaceTask)                 \
   X(GetLog)                      \
   X(GetFile)                     \
+  X(GetState)                    \
   X(SubmitBatch)                 \
   X(ShowBatch)                   \
   X(ListBatches)                 \

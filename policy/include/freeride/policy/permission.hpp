@@ -52,6 +52,8 @@ enum class Right {
 /// Whether `who` may serve as the worker of this name ("<host id>:<device>"): a node as those of its own host. Asked
 /// after permit(). Error: kPermission.
 Status permit_worker(const Identity& who, std::string_view worker);
+/// The part of a worker's name that names its host; "" of none.
+std::string_view host_of_worker(std::string_view worker);
 
 /// Whether `who` may drain, or give back, what is called `subject`. Root of a node's host may do so with that host, as
 /// "host:NAME": it could switch the host off as well. Asked after permit(). Error: kPermission.

@@ -1,0 +1,47 @@
+// StateFetch: the saved state of a task that was on another host, brought to this one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "freeride/base/result.hpp"
+#include "freeride/bus/commands.hpp"
+#include "loop/loop.hpp"
+#include "tasks/state_file.hpp"
+#include "tasks/task_data.hpp"
+
+namespace freeride::worker {
+
+/// Asks for a state piece by piece and writes it into the task's folder, where open_state() finds it. What has come
+/// stays while nobody answers. Bounded by FREERIDE_STATE_MOST_BYTES. Nothing of it is believed but its header, which
+/// must be this instance's. Main thread; blocks for a piece's write.
+class StateFetch {
+ public:
+  /// Asks for a piece; answers later, once.
+  using Ask = std::function<void(const bus::FetchState& wish, std::function<void(Result<FilePiece>)> answer)>;
+  struct Request {
+    bus::FetchState wish;
+    std::string instance;
+    std::filesystem::path folder;  ///< of the task, and of this instance
+    std::function<bool()> wanted;  ///< whether anybody still waits: nothing more is called where nobody does
+    /// Once. Errors: kNotFound: there is none; else why it could not be had. What this host had before is still there.
+    std::function<void(Status)> done;
+  };
+  /// `loop` outlives it.
+  StateFetch(Loop& loop, Ask ask) : loop_(loop), ask_(std::move(ask)) {}
+
+  void get(Request request);
+
+ private:
+  struct Going;
+  void next(const std::shared_ptr<Going>& going);
+  void take(const std::shared_ptr<Going>& going, Result<FilePiece> piece);
+
+  Loop& loop_;
+  const Ask ask_;
+};
+
+}  // namespace freeride::worker
