@@ -229,7 +229,9 @@ TEST_CASE("on the host that has it a saved state is not asked for, and who never
   goodbye.tasks[0].verdict.kind = "stopped";
   REQUIRE(house.send(first, goodbye).ok());
   house.pass(2, {});
-  REQUIRE(house.out.take<bus::CreateTask>().size() == 1);  // on b, which does not answer
+  away.begins_as = "SUBMITTED";  // it fetches the state, and has not made the task yet
+  house.obey(away);
+  REQUIRE(house.task("t").state.worker == "b:cpu-0");
   goodbye = house.report_of(away);
   goodbye.leaving = true;
   REQUIRE(house.send(away, goodbye).ok());

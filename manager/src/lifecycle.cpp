@@ -114,8 +114,9 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count, Left 
     }
   }
   the_.replacements.fail(task, reason + "; the old content continues", Code::kInternal);
-  // One that it never came to has nothing of it.
-  if (task.phase == Task::Phase::kPlaced || task.row.info.last_worker.empty()) task.row.info.last_worker = worker;
+  // Who has not made it yet has nothing of it, and who only says that it has it is not believed with its state.
+  const bool made = task.state().state != "SUBMITTED";
+  if (!task.claimed && (made || task.row.info.last_worker.empty())) task.row.info.last_worker = worker;
   task.phase = Task::Phase::kQueued;
   task.queued_since = since;
   task.create_id.clear();
@@ -255,6 +256,8 @@ bool Lifecycle::claim(Task& task, const Worker& worker, const bus::TaskReport& r
   spdlog::warn("task {}: worker {} has it by a later order than this manager's state file: that one counts",
                task.name(), worker.name);
   task.row.info.epoch = report.epoch;
+  task.row.info.last_worker.clear();
+  task.claimed = true;
   the_.tasks.save(task);
   return true;
 }

@@ -145,6 +145,7 @@ void Replacements::send(Task& task) {
   bus::ReplaceTask order;
   order.create = create_order(next, *worker, the_.capacity, the_.profiles);
   order.create.revision = replacement.revision;
+  order.create.state_worker.clear();  // it goes on from what the old content saves
   task.replace_sent_ns = the_.clock.now_ns();
   (void)the_.orders.send(*worker, order, {Pending::Kind::kReplace, task.row.id});  // sent again with a later report
 }

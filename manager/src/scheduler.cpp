@@ -141,6 +141,7 @@ Profiler::Outcome Scheduler::profile(const Task& task, const std::string& prefer
 
 void Scheduler::create(Task& task, const Worker& worker, int64_t reserved_bytes) {
   task.row.info.epoch = the_.tasks.next_epoch();
+  task.claimed = false;
   task.phase = Task::Phase::kCreating;
   the_.tasks.moved(task);
   task.row.reserved_bytes = reserved_bytes;

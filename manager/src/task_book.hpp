@@ -42,6 +42,7 @@ struct Task {
   int64_t fenced_until_ns = 0;       ///< queued: until then there may be another copy that executes
   uint64_t claimed_epoch = 0;        ///< the newest under which a worker has it, where that is newer than ours
   int64_t claimed_ns = 0;            ///< when a worker last said so
+  bool claimed = false;              ///< its present epoch is a worker's word, and not this manager's
   int64_t reported_ns = 0;           ///< placed: when its worker last named it
   bus::TaskCounters earlier_before;  ///< row.earlier as it was before it was queued again
   mutable std::map<std::string, std::string> profile_keys;  ///< by device model; hashing is not free

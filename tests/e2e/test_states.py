@@ -46,6 +46,14 @@ def test_a_drained_task_continues_on_another_host_and_back(system):
         system.wait_steps("t", more=20)
     counters = system.task("t")["counters"]
     assert counters["metrics"]["n"] == counters["steps"]  # nothing was lost, and nothing counted twice
+    # What was fetched once is not fetched for another content.
+    other = system.root / "other-keeper.so"
+    other.write_bytes(find_plugin("keeper.so").read_bytes() + b"another content")
+    before = counted(system)
+    system.ok("load", other, "--replace", "t", "--yes")
+    until(lambda: counted(system) > before, "the new content goes on from the old one's count")
+    counters = system.task("t")["counters"]
+    assert counters["metrics"]["n"] == counters["steps"]
     for host in ("a", "b"):
         assert (system.root / f"state-{host}" / "tasks/t/state").exists()
 

@@ -623,7 +623,11 @@ Status Worker::on_create(const bus::CreateTask& spec) {
   alarms_.forget(spec.task);
   replacements_->forget(spec.task);
   spdlog::info("side task {} ({}): {} {}", spec.task, spec.purpose, spec.plugin, spec.sha256.substr(0, 12));
-  launch(task);
+  if (spec.purpose == "run" && !spec.state_worker.empty()) {
+    fetch_state(task);
+  } else {
+    launch(task);
+  }
   return {};
 }
 
@@ -639,6 +643,8 @@ Status Worker::on_replace(const bus::ReplaceTask& replace) {
 }
 
 Status Worker::may_replace(const SideTask& task) {
+  if (fetching_.count(task.id()) != 0)
+    return Error{Code::kUnavailable, "task " + task.spec().task + " still fetches its saved state", "try again"};
   if (!shutdown_->begun() && !draining_->on() && !task.stopping()) return check_room();
   return Error{Code::kUnavailable, "task " + task.spec().task + " is being stopped on worker " + id_, ""};
 }
@@ -754,20 +760,20 @@ SideTask* Worker::live_task(uint64_t id) {
   return found == nullptr || found->ended() ? nullptr : found;
 }
 
-void Worker::launch(SideTask& made) {
-  if (made.spec().purpose == "run" && !made.spec().state_worker.empty()) return fetch_state(made);
-  fetch_content(made);
-}
-
 void Worker::fetch_state(SideTask& made) {
   const bus::CreateTask& spec = made.spec();
   const uint64_t id = made.id();
   const std::filesystem::path its_folder = folder(spec.task);
   StateFetch::Request request{{id_, spec.task, spec.epoch, 0}, spec.instance, its_folder, {}, {}};
   request.wanted = [this, id] { return live_task(id) != nullptr; };
-  request.done = [this, id, its_folder](const Status& got) {
+  request.done = [this, id, its_folder](const Status& got, bool here) {
+    fetching_.erase(id);
     SideTask& task = *live_task(id);
     const bus::CreateTask& spec = task.spec();
+    if (here) {  // it may continue where there is room for its state
+      task.kill({policy::VerdictKind::kLost, policy::Cause::kSandbox, got.error().text()});
+      return;
+    }
     const std::string from = "the saved state of task " + spec.task + " from worker " + spec.state_worker;
     if (got.ok()) spdlog::info("{} is here", from);
     if (!got.ok() && got.error().code != Code::kNotFound) {
@@ -775,16 +781,17 @@ void Worker::fetch_state(SideTask& made) {
       task.note_at_start("this start is without " + from + ", which could not be fetched: " + got.error().message);
     }
     task.go_on_from(open_state(its_folder, spec.instance), {});
-    fetch_content(task);
+    launch(task);
   };
   if (auto claimed = claim_folder(its_folder, spec.instance); !claimed.ok()) {
-    made.kill({policy::VerdictKind::kFailed, policy::Cause::kSandbox, claimed.error().text()});
+    made.kill({policy::VerdictKind::kLost, policy::Cause::kSandbox, claimed.error().text()});
     return;
   }
+  fetching_.insert(id);
   states_->get(std::move(request));
 }
 
-void Worker::fetch_content(SideTask& made) {
+void Worker::launch(SideTask& made) {
   const uint64_t id = made.id();
   if (!made.spec().program.empty()) {
     launches_->run([] {},

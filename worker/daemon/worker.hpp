@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
@@ -114,7 +115,6 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   std::unique_ptr<SideTask> make(bus::CreateTask spec) override;
   void launch(SideTask& task) override;
   void fetch_state(SideTask& task);
-  void fetch_content(SideTask& task);
   void retire(std::unique_ptr<SideTask> task) override { retired_.push_back(std::move(task)); }
   void drop_content(const std::string& sha256) override;
   std::filesystem::path folder(const std::string& name) override { return options_.paths.task_dir(name); }
@@ -141,6 +141,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   std::unique_ptr<Background> launches_;  // reads and hashes plugins that are to start
   std::unique_ptr<Contents> contents_;
   std::unique_ptr<StateFetch> states_;
+  std::set<uint64_t> fetching_;  // tasks whose state is on its way; those that have ended meanwhile stay
   std::unique_ptr<TaskFolders> folders_;
   Fd signals_;
 

@@ -61,7 +61,8 @@ struct TwoHosts {
   }
   Status get(const std::string& instance = "one") {
     done.reset();
-    fetch.get({{"b:cpu-0", "t", 7, 0}, instance, here, [this] { return wanted; }, [this](Status s) { done = s; }});
+    fetch.get(
+        {{"b:cpu-0", "t", 7, 0}, instance, here, [this] { return wanted; }, [this](Status s, bool) { done = s; }});
     turn(*loop, [this] { return done.has_value() || !wanted; });
     return done.value_or(Status());
   }
@@ -171,4 +172,72 @@ TEST_CASE("a state that nobody waits for any more leaves nothing") {
   CHECK_FALSE(hosts.done.has_value());
   CHECK_FALSE(fs::exists(hosts.here / "state"));
   CHECK_FALSE(fs::exists(hosts.here / "state.next"));
+}
+
+TEST_CASE("at most four pieces are under way, and each state comes whole") {
+  TwoHosts hosts;
+  TwoHosts::save(hosts.there, many_bytes(), 100);
+  std::vector<std::function<void()>> held;
+  size_t most = 0, done = 0;
+  StateFetch fetch{*hosts.loop, [&](const bus::FetchState& wish, auto answered) {
+                     held.push_back([&hosts, wish, answered] { answered(hosts.piece(wish.offset)); });
+                     most = std::max(most, held.size());
+                   }};
+  for (int n = 0; n < 10; ++n) {
+    const fs::path here = hosts.temp.path() / std::to_string(n);
+    fetch.get({{"b:cpu-0", "t", 7, 0},
+               "one",
+               here,
+               [] { return true; },
+               [&](const Status& s, bool) {
+                 CHECK(s.ok());
+                 ++done;
+               }});
+  }
+  while (!held.empty()) {
+    const auto first = held.front();
+    held.erase(held.begin());
+    first();
+  }
+  CHECK(done == 10);
+  CHECK(most == StateFetch::kMostAtOnce);
+  for (int n = 0; n < 10; ++n)
+    CHECK(slurp(hosts.temp.path() / std::to_string(n) / "state") == slurp(hosts.there / "state"));
+}
+
+TEST_CASE("a state that cannot be written here is told apart from one that cannot be had") {
+  TwoHosts hosts;
+  TwoHosts::save(hosts.there, many_bytes(), 100);
+  worker::testing::write_file(hosts.here, "no folder");
+  std::optional<bool> here;
+  hosts.fetch.get({{"b:cpu-0", "t", 7, 0},
+                   "one",
+                   hosts.here,
+                   [] { return true; },
+                   [&](const Status& s, bool ours) {
+                     CHECK_FALSE(s.ok());
+                     here = ours;
+                   }});
+  CHECK(here == true);
+}
+
+TEST_CASE("of two writers of one task's state the later one counts, and the earlier one removes nothing") {
+  TempFolder temp;
+  const fs::path folder = temp.path() / "t";
+  freeride_saved_state header{};
+  header.magic = FREERIDE_STATE_MAGIC;
+  header.major = FREERIDE_PAGES_MAJOR;
+  auto earlier = StateFile::create(folder, "one");
+  REQUIRE(earlier.ok());
+  header.steps = 1;
+  REQUIRE((*earlier)->begin(header).ok());
+  auto later = StateFile::create(folder, "one");
+  REQUIRE(later.ok());
+  header.steps = 2;
+  REQUIRE((*later)->begin(header).ok());
+  CHECK_FALSE((*earlier)->keep().ok());
+  earlier->reset();
+  CHECK((*later)->keep().ok());
+  std::memcpy(&header, slurp(folder / "state").data(), sizeof(header));
+  CHECK(header.steps == 2);
 }

@@ -1,6 +1,7 @@
 #include "tasks/state_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,7 +36,15 @@ StateFile::StateFile(std::filesystem::path folder, std::string instance, Fd fd)
     : folder_(std::move(folder)), instance_(std::move(instance)), fd_(std::move(fd)) {}
 
 StateFile::~StateFile() {
-  if (!kept_) unlink(next().c_str());
+  if (!kept_ && is_there()) unlink(next().c_str());
+}
+
+// A later one of the same task may have taken its place.
+bool StateFile::is_there() const {
+  struct stat named {};
+  struct stat ours {};
+  return lstat(next().c_str(), &named) == 0 && fstat(fd_.get(), &ours) == 0 && named.st_dev == ours.st_dev &&
+         named.st_ino == ours.st_ino;
 }
 
 Result<std::unique_ptr<StateFile>> StateFile::create(const std::filesystem::path& folder, const std::string& instance) {
@@ -93,6 +102,7 @@ Status StateFile::copy_or_none(uint64_t steps) {
 
 Status StateFile::keep() {
   if (fdatasync(fd_.get()) != 0) return errno_error("cannot write the task's state", errno, kHint);
+  if (!is_there()) return Error{Code::kUnavailable, "another state of the task is being written", ""};
   if (rename(next().c_str(), (folder_ / "state").c_str()) != 0) {
     return errno_error("cannot name " + (folder_ / "state").string(), errno);
   }

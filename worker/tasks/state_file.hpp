@@ -38,6 +38,7 @@ class StateFile {
  private:
   StateFile(std::filesystem::path folder, std::string instance, Fd fd);
   std::filesystem::path next() const { return folder_ / "state.next"; }
+  bool is_there() const;
   const std::filesystem::path folder_;
   const std::string instance_;
   Fd fd_;
