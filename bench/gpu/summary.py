@@ -296,6 +296,20 @@ def summarise(record):
         for delay in sum(sample.get("edge_to_lease_us", []), [])
         + [way[0] for way in sum(sample.get("ways_us", []), [])]
     ]
+    # Apart: the marks that the hook had said would come, and those for which the worker had to be woken.
+    for name, told in (("expected", True), ("unexpected", False)):
+        us = [
+            way[0]
+            for sample in record["samples"]
+            if not sample.get("before")
+            for way in sum(sample.get("ways_us", []), [])
+            if bool(way[3]) is told
+        ]
+        if us:
+            summary[f"{name}_marks"] = {
+                "samples": len(us),
+                **{f"to_lease_p{p}_us": round(quantile(us, p / 100), 2) for p in (50, 90, 99)},
+            }
     if delays:
         summary.update(
             edge_to_lease_p50_us=quantile(delays, 0.5),
