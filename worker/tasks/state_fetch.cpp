@@ -19,9 +19,8 @@ Error not_whole(const std::string& what) {
 }
 
 bool is_ours(const freeride_saved_state& header, const std::string& instance, uint64_t file_bytes) {
-  return header.magic == FREERIDE_STATE_MAGIC && header.major == FREERIDE_PAGES_MAJOR &&
-         header.size <= FREERIDE_STATE_MOST_BYTES && file_bytes == sizeof(header) + header.size &&
-         std::string(header.instance, strnlen(header.instance, sizeof(header.instance))) == instance;
+  return is_header_of(header, instance) && header.size <= FREERIDE_STATE_MOST_BYTES &&
+         file_bytes == sizeof(header) + header.size;
 }
 
 // Of the state that is here; 0: there is none.

@@ -26,8 +26,7 @@ Status write_state(int fd, std::string_view bytes) {
 // Whether the file begins with a good header of this instance.
 bool read_header(int fd, const std::string& instance, freeride_saved_state& header) {
   return pread(fd, &header, sizeof(header), 0) == static_cast<ssize_t>(sizeof(header)) &&
-         header.magic == FREERIDE_STATE_MAGIC && header.major == FREERIDE_PAGES_MAJOR &&
-         std::string(header.instance, strnlen(header.instance, sizeof(header.instance))) == instance;
+         is_header_of(header, instance);
 }
 
 }  // namespace
@@ -108,6 +107,11 @@ Status StateFile::keep() {
   }
   kept_ = true;
   return {};
+}
+
+bool is_header_of(const freeride_saved_state& header, const std::string& instance) {
+  return header.magic == FREERIDE_STATE_MAGIC && header.major == FREERIDE_PAGES_MAJOR &&
+         std::string(header.instance, strnlen(header.instance, sizeof(header.instance))) == instance;
 }
 
 Fd open_state(const std::filesystem::path& folder, const std::string& instance) {

@@ -46,6 +46,8 @@ class StateFile {
   bool kept_ = false;
 };
 
+/// Whether it is a good header of this instance of a task.
+bool is_header_of(const freeride_saved_state& header, const std::string& instance);
 /// The kept state of this instance of a task, or an invalid descriptor. Another instance's is removed.
 Fd open_state(const std::filesystem::path& folder, const std::string& instance);
 void forget_state(const std::filesystem::path& folder);
