@@ -38,7 +38,7 @@ from rig.gpus import gpus
 from rig.processes import Failure, flags, write_whole
 from rig.system import System
 from rig.tree import Tree, folder
-from seen import bubbles_of, clock_of, clocks_of, compute_of, in_order, iterations_of, leases_of, overruns_of
+from seen import bubbles_of, clock_of, clocks_of, compute_of, in_order, iterations_of, leases_of, overruns_of, used_of
 
 ORKUT = ["vertices=3072441", "edges=117185083", "tolerance=1e-15", "max_iterations=1000000"]
 # Name of the row, plugin (a name in --plugins, or a file), its memory, parameters, whether it needs this Python's torch.
@@ -95,7 +95,7 @@ class Run:
     def up(self):
         options, size = self.options, SMALL if self.options.small else BIG
         self.system.start_manager(
-            "--holdout-pct", options.holdout_pct, "--holdout-block-ms", options.block_ms, "--budget-pct", 100
+            *flags(holdout_pct=options.holdout_pct, holdout_block_ms=options.block_ms, budget_pct=options.budget_pct)
         )
         self.start_workers(100)
         job = {
@@ -198,6 +198,7 @@ class Run:
         self.record["ranks_ended"] = codes
         if self.options.parts:
             self.record["parts"] = self.ranks.results()[0]["parts"]
+            self.record["uncounted"] = self.uncounted
 
     def observe(self, name, seconds, workers=None):
         clocks, workers = Clocks(self.count, self.options.gpu), workers or [0] * self.count
@@ -279,6 +280,8 @@ class Run:
             for at in delays:
                 by_wait.setdefault(bubbles[at][2] & 0xFFFF, []).append((bubbles[at][1] - bubbles[at][0]) / 1e6)
             sample["lengths_ms"].append([round(statistics.median(by_wait[wait])) for wait in sorted(by_wait)])
+        if self.options.parts:
+            sample["bubbles"] = used_of(seen[0], *sides[0][:2])
         sample["clocks"] = clocks_of(clocks, [one["edges"] for one in seen], iterations, kinds)
         sample["compute_ms"] = [compute_of(one["edges"], iterations) for one in seen]
         sample["sm_mhz"] = [clock_of(clocks, gpu, one["edges"], iterations) for gpu, one in enumerate(seen)]
@@ -431,6 +434,11 @@ def parser_of(what):
     parser.add_argument(
         "--replay", metavar="FILE", help="no pipeline: on one GPU, a stage with the recorded lengths of FILE"
     )
+    parser.add_argument(
+        "--bubbles-ms",
+        metavar="MS,...",
+        help="no pipeline: on one GPU, the last of two stages, with waits as long as these",
+    )
     parser.add_argument("--gpu", type=int, default=0, help="on which one; several may be at it, each with a stage")
     parser.add_argument("--stage", type=int, default=0, help="which one")
     parser.add_argument(
@@ -438,6 +446,7 @@ def parser_of(what):
     )
     parser.add_argument("--holdout-pct", type=int, default=50)
     parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
+    parser.add_argument("--budget-pct", default="100", help="the slowdown budget: as it is, nothing is throttled")
     parser.add_argument("--control-block-ms", type=int, default=1500)
     parser.add_argument("--blocks", type=int, default=48, help="hooked and unhooked, before side tasks")
     parser.add_argument("--iterations", type=int, default=8, help="of such a block")
@@ -469,6 +478,10 @@ def main():
 def run_all(options, kind):
     """All side tasks of `options` in one training."""
     options.seconds = {one.partition("=")[0]: float(one.partition("=")[2]) for one in options.seconds.split(",")}
+    if options.bubbles_ms:
+        lengths = [float(ms) * 1e3 for ms in options.bubbles_ms.split(",")]
+        options.replay, options.stage = pathlib.Path(tempfile.mkdtemp(prefix="bubbles-")) / "marks.json", 1
+        options.replay.write_text(json.dumps({"stages": [[[]], [lengths]]}))
     options.ranks = 1 if options.replay else options.ranks or len(gpus())
     sys.path.append(str(options.python))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -1,12 +1,12 @@
-"""Where the time of a stage's chunks goes, of which each follows a wait: from the wait's end to the first kernel's, in
-the first layer, in the others; and the SM clock in the two latter."""
+"""Where the time of a stage's chunks goes, of which each follows a wait: from the wait's end to the first kernel's, and in
+each layer; and the SM clock in each layer."""
 
 import ctypes
 import os
 import subprocess
 import tempfile
 
-MOST = 1 << 16  # looks at the clock, three for a chunk; later chunks are not measured
+MOST = 1 << 17  # looks at the clock, some more for a chunk than it has layers; later chunks are not measured
 MULTIPROCESSORS = 4
 OPEN = 16  # chunks whose end is not waited for
 
@@ -34,13 +34,15 @@ class Parts:
         self.clock.clock_look.argtypes = [ctypes.c_void_p, ctypes.c_int]
         if self.clock.clock_init(MOST):
             raise RuntimeError("no memory for looks at the clock")
-        layers[0].register_forward_hook(lambda *_: self.first("F"))
+        self.most = len(layers) + 2  # looks of a chunk: at its begin, at each layer's end, at its end
 
-        def before_last(_, given):
+        def before(_, given):
             if given[0].requires_grad:
-                given[0].register_hook(lambda _: self.first("B"))
+                given[0].register_hook(lambda _: self.layer("B"))
 
-        layers[-1].register_forward_pre_hook(before_last)
+        for layer in layers:
+            layer.register_forward_hook(lambda *_: self.layer("F"))
+            layer.register_forward_pre_hook(before)
 
     def edge(self):
         event = self.torch.cuda.Event(enable_timing=True)
@@ -53,15 +55,15 @@ class Parts:
 
     def begin(self, iteration, index, what):
         """Behind the wait of the iteration's chunk so numbered: "F", a forward, or "B", a backward."""
-        if self.looks + 3 > MOST:
+        if self.looks + self.most > MOST:
             return
         self.chunk = [iteration, index, what, self.looks]
         self.edge()
         self.look()
         self.edge()
 
-    def first(self, what):
-        if self.chunk is not None and self.chunk[2] == what and len(self.chunk) == 6:
+    def layer(self, what):
+        if self.chunk is not None and self.chunk[2] == what:
             self.edge()
             self.look()
 
@@ -73,20 +75,23 @@ class Parts:
         self.open.append(self.chunk)
         self.chunk = None
         if len(self.open) > OPEN:
-            *head, begin, there, first, end = self.open.pop(0)
-            end.synchronize()
-            self.rows.append(
-                head + [round(1e3 * a.elapsed_time(b), 2) for a, b in ((begin, there), (there, first), (first, end))]
-            )
+            self.row(self.open.pop(0))
+
+    def row(self, chunk):
+        events = chunk[4:]
+        events[-1].synchronize()
+        times = [round(1e3 * a.elapsed_time(b), 2) for a, b in zip(events, events[1:])]
+        self.rows.append((*chunk[:4], times))
 
     def result(self):
-        """Rows of iteration, chunk, what, the three times in us, the two clocks in MHz (None: not known)."""
+        """Rows of iteration, chunk, what, times in us (until the first kernel's end, then of each layer, then of what
+        comes behind the layers), clocks in MHz in all of these but the first (None: not known)."""
         self.torch.cuda.synchronize()
         raw = (ctypes.c_uint64 * (2 * MULTIPROCESSORS * self.looks))()
         self.clock.clock_read(raw, self.looks)
         return [
-            [iteration, index, what, *times, self.mhz(raw, at), self.mhz(raw, at + 1)]
-            for iteration, index, what, at, *times in self.rows
+            [iteration, index, what, times, [self.mhz(raw, at + i) for i in range(len(times) - 1)]]
+            for iteration, index, what, at, times in self.rows
         ]
 
     @staticmethod

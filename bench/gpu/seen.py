@@ -59,6 +59,18 @@ def overruns_of(seen, bubbles, leased):
     return result
 
 
+def used_of(seen, bubbles, leased):
+    """Of each bubble: its iteration and wait, ms, and by how much the last pause in it came before its end, ms; None
+    where it had no lease, 0 where it was none until then."""
+    paused, result = sorted(seen["paused"]), []
+    for at, (begin, end, word) in enumerate(bubbles):
+        last, gap = bisect.bisect_left(paused, end) - 1, None
+        if at in leased:
+            gap = round((end - paused[last]) / 1e6, 3) if last >= 0 and paused[last] > begin else 0
+        result.append([word >> 16, word & 0xFFFF, round((end - begin) / 1e6, 3), gap])
+    return result
+
+
 def in_order(iterations, kind_of):
     """The iterations in order and whether each had side tasks; None where that changes, for it has some of both."""
     order = sorted(iterations)
