@@ -9,6 +9,7 @@ useful_share_pct: steps made in bubbles, over what the program alone makes on th
 last, both by what the program prints. `shim` in a row is what the shim of libcuda counted until then."""
 
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -38,10 +39,14 @@ def steps_in(text):
     return int(found[-1]) if found else 0
 
 
-def alone(name, seconds=ALONE_S):
+def alone(name, device=None, seconds=ALONE_S):
     """Steps a second with a GPU to itself, after as long as the program takes to settle."""
     process = subprocess.Popen(
-        [sys.executable, FOLDER / PROGRAMS[name][0]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, FOLDER / PROGRAMS[name][0]],
+        env={**os.environ, **({"CUDA_VISIBLE_DEVICES": device} if device else {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     begin, seen, said = time.monotonic(), [], []
     try:
@@ -71,7 +76,7 @@ class ProgramsRun(gpu_work.WorkRun):
     tasks = {name: (str(FOLDER / script), memory, [], False) for name, (script, memory) in PROGRAMS.items()}
 
     def alone(self, name):
-        return alone(name)
+        return alone(name, self.devices()[0])
 
     def worker_flags(self):
         opened = {str(FOLDER), *(str(path) for path in interpreter())}
@@ -96,8 +101,14 @@ class ProgramsRun(gpu_work.WorkRun):
         return "".join(json.loads(line).get("text", "") for line in lines)
 
     def wait_steps(self, names, seconds):
+        def begun():
+            for name in names:
+                if verdict := self.system.task(name).get("verdict"):
+                    raise harvest.Failure(f"{name} has ended: {verdict}")
+            return min(self.done()) > 0
+
         try:
-            self.wait("each program's first steps", lambda: min(self.done()) > 0, STARTED_S)
+            self.wait("each program's first steps", begun, STARTED_S)
         except harvest.Failure:
             for name in names:
                 print(f"-- why {name}\n{self.system.ctl('why', name).out}", flush=True)

@@ -8,6 +8,7 @@ useful_share_pct: steps made in bubbles, over what the program alone makes on th
 last. Python's tasks run in this Python, with its torch and transformers."""
 
 import json
+import os
 import statistics
 import struct
 import subprocess
@@ -55,7 +56,7 @@ class WorkRun(harvest.Run):
 
     def alone(self, name):
         file, _, params, _ = self.tasks[name]
-        return alone(file, params)
+        return alone(file, params, self.devices()[0])
 
     def load(self, names, plugin, params, *words):
         self.names = names
@@ -127,9 +128,13 @@ def steps_of(task):
     return counters["metrics"].get("steps", 0) if leases else counters["steps"]
 
 
-def alone(file, params):
+def alone(file, params, device=None):
     done = subprocess.run(
-        [sys.executable, harvest.HERE / "gpu/alone.py", file, *params], capture_output=True, text=True, check=False
+        [sys.executable, harvest.HERE / "gpu/alone.py", file, *params],
+        env={**os.environ, **({"CUDA_VISIBLE_DEVICES": device} if device else {})},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise harvest.Failure(f"{file} alone: {done.stderr[-2000:]}")

@@ -60,10 +60,27 @@ int64_t Gate::orders_until_ns(int64_t now_ns) {
   return std::max<int64_t>(1, as_time(until) - offset_ns);
 }
 
+uint64_t Gate::next_number() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 Room Gate::room(int64_t now_ns, uint32_t& sequence) {
-  pages::Lease lease;
-  if (!pages::read_lease(lease_, lease, sequence)) return {};
-  Room room = room_of(lease, orders_until_ns(now_ns), now_ns, limits_.plugin);
+  // What was read under a sequence stays so until the sequence is another one.
+  struct Seen {
+    uint64_t gate = 0;
+    uint32_t sequence = 0;
+    pages::Lease lease;
+  };
+  static thread_local Seen seen;
+  if (seen.gate != number_ || seen.sequence != pages::load_acquire(lease_.sequence)) {
+    seen.gate = 0;
+    if (!pages::read_lease(lease_, seen.lease, sequence)) return {};
+    seen.gate = number_;
+    seen.sequence = sequence;
+  }
+  sequence = seen.sequence;
+  Room room = room_of(seen.lease, orders_until_ns(now_ns), now_ns, limits_.plugin);
   if (room.open && lease_id_.load(std::memory_order_relaxed) != room.lease_id) {
     const std::lock_guard lock(mutex_);
     if (trials_.sees(room)) {

@@ -36,6 +36,7 @@ class Gate {
 
  private:
   struct Waiting;
+  static uint64_t next_number();
   Room room(int64_t now_ns, uint32_t& sequence);
   int64_t orders_until_ns(int64_t now_ns);
   bool try_due(const Room& room, const Wish& wish);
@@ -50,6 +51,7 @@ class Gate {
   ShimPage& page_;
   const Limits limits_;
   const Namer name_of_;
+  const uint64_t number_ = next_number();    ///< of this gate; no other of the process has it
   std::atomic<uint64_t> lease_id_{0};        ///< of the last lease that was seen open
   std::atomic<int64_t> deadline_ns_{0};      ///< of that
   std::atomic<int64_t> boot_offset_ns_{0};   ///< CLOCK_BOOTTIME less CLOCK_MONOTONIC

@@ -49,6 +49,7 @@ struct Stream {
     Cost* cost;            ///< of what was timed
     int64_t submitted_ns;  ///< of what was timed
     int64_t host_ns;       ///< in the driver's call of it
+    bool idle;             ///< the GPU had nothing to do when that began
     bool counted;
   };
   std::deque<Mark> marks;  ///< in the stream's order
@@ -78,9 +79,11 @@ class InFlight {
   bool submitted(Stream* stream, int64_t weight_ns);
   /// An event for timing(), recorded on the stream; null: no timing. Before the submission.
   void* begin_timing(Stream* stream);
+  /// The GPU is at that event already, or within microseconds: it has nothing else to do on that stream.
+  bool is_idle(void* begin);
   /// The submission between begin_timing() and this is timed; its call was made at `begun_ns` and took the host
-  /// `host_ns`. `begin` null: by the host's clock, from `begun_ns` on.
-  void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns);
+  /// `host_ns`; `idle`, if the GPU waited for it. `begin` null: by the host's clock, from `begun_ns` on.
+  void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns, bool idle);
   void drop_timing(Stream* stream, void* begin);
 
   /// Looks which marks are done. `timed`: gets what was timed of them. True: some were.

@@ -67,15 +67,15 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("a mark comes behind a quarter of the bound, and what is before it leaves the queue with it") {
+TEST_CASE("a mark comes behind half of the bound, and what is before it leaves the queue with it") {
   Fixture f;
-  for (int i = 0; i < 24; ++i) f.put(f.stream, 10 * kNsPerUs);
+  for (int i = 0; i < 49; ++i) f.put(f.stream, 10 * kNsPerUs);
   CHECK(f.events.recorded.empty());
   f.put(f.stream, 10 * kNsPerUs);
   CHECK(f.events.recorded.size() == 1);
   f.put(f.stream, 10 * kNsPerUs);
   CHECK_FALSE(f.poll());
-  CHECK(f.queue.queued_ns() == 260 * kNsPerUs);
+  CHECK(f.queue.queued_ns() == 510 * kNsPerUs);
   f.events.finish(1);
   CHECK(f.poll());
   CHECK(f.queue.queued_ns() == 10 * kNsPerUs);
@@ -104,7 +104,7 @@ TEST_CASE("what a timed submission took is learned") {
     REQUIRE(f.queue.reserve(f.queue.queued_ns(), kNsPerMs));
     void* begin = f.queue.begin_timing(f.stream);
     f.events.finish(begin_ns);
-    f.queue.timed(f.stream, begin, kNsPerMs, cost, 1000, 0);
+    f.queue.timed(f.stream, begin, kNsPerMs, cost, 1000, 0, false);
     f.events.finish(end_ns);
   };
   time(100, 100 + 70 * kNsPerUs);
@@ -131,6 +131,27 @@ TEST_CASE("what a timed submission took is learned") {
   }
 }
 
+TEST_CASE("what a GPU takes that waited for the launch is less than what lies between the two events") {
+  Fixture f;
+  Learned learned;
+  Cost* cost = learned.find(5, 1);
+  const auto time = [&](bool idle) {
+    REQUIRE(f.queue.reserve(f.queue.queued_ns(), kNsPerMs));
+    void* begin = f.queue.begin_timing(f.stream);
+    if (idle) f.events.finish(0);
+    CHECK(f.queue.is_idle(begin) == idle);
+    f.events.finish(0);
+    f.queue.timed(f.stream, begin, kNsPerMs, cost, 0, 5 * kNsPerUs, idle);
+    f.events.finish(7 * kNsPerUs);
+    CHECK(f.poll());
+  };
+  for (int i = 0; i < 4; ++i) time(true);
+  CHECK(cost->expected_ns() == 2 * kNsPerUs);
+  for (int i = 0; i < 4; ++i) time(false);
+  CHECK(cost->expected_ns() == 7 * kNsPerUs);
+  CHECK_FALSE(f.queue.is_idle(nullptr));
+}
+
 TEST_CASE("a driver that refuses events leaves nothing in the queue") {
   Fixture f;
   f.events.refuses = true;
@@ -138,7 +159,7 @@ TEST_CASE("a driver that refuses events leaves nothing in the queue") {
   f.put(f.stream, kNsPerMs);
   CHECK(f.queue.queued_ns() == 0);
   REQUIRE(f.queue.reserve(0, kNsPerMs));
-  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, 0, 0);
+  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, 0, 0, false);
   CHECK(f.queue.queued_ns() == 0);
 }
 
@@ -157,7 +178,7 @@ TEST_CASE("what is not counted any more is timed all the same, and is not subtra
   Learned learned;
   Cost* cost = learned.find(5, 1);
   REQUIRE(f.queue.reserve(0, kNsPerMs));
-  f.queue.timed(f.stream, f.queue.begin_timing(f.stream), kNsPerMs, cost, 0, 0);
+  f.queue.timed(f.stream, f.queue.begin_timing(f.stream), kNsPerMs, cost, 0, 0, false);
   f.put(f.stream, 3 * kNsPerUs);
   f.queue.stop_counting();
   CHECK(f.queue.queued_ns() == 0);

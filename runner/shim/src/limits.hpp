@@ -15,7 +15,7 @@ struct Limits {
   /// and the GPU does not wait for the host between them.
   int64_t early_bound_ns = 2 * kNsPerMs;
   /// After so much expected work on a stream, an event is recorded to see how far the stream is.
-  int64_t mark_ns = kNsPerMs / 4;
+  int64_t mark_ns = kNsPerMs / 2;
   /// Of a lease, for what lies between the look at the lease page and the GPU's begin.
   int64_t margin_ns = 20 * kNsPerUs;
   /// Queued work of which nothing is done for so long, and for four times what it was expected to take, waits for
