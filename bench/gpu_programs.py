@@ -103,8 +103,9 @@ class ProgramsRun(gpu_work.WorkRun):
     def wait_steps(self, names, seconds):
         def begun():
             for name in names:
-                if verdict := self.system.task(name).get("verdict"):
-                    raise harvest.Failure(f"{name} has ended: {verdict}")
+                verdict = self.system.task(name).get("verdict", {})
+                if verdict.get("kind"):
+                    raise harvest.Failure(f"{name} has ended: {verdict['kind']}: {verdict['reason']}")
             return min(self.done()) > 0
 
         try:

@@ -154,6 +154,11 @@ def row_of(sample, alone_of):
         ],
         "time_increase_pct": of.get("time_increase_pct"),
         "time_increase_ci95_upper_pct": None if half is None else round(of["time_increase_pct"] + half, 3),
+        **{
+            name: of[name]
+            for name in ("settled_increase_pct", "settled_increase_ci95_half_pct", "far_off_pct")
+            if name in of
+        },
         "harvested_share_pct": of["harvested_share_pct"],
         "overrun_p99_us": of["overrun_p99_us"],
         "bubble_ms": [statistics.fmean(lengths) if lengths else None for lengths in sample["lengths_ms"]],

@@ -5,8 +5,7 @@ in the middle, where each chunk has a wait before it.
 
     recovery.py RECORD …
 
-Two tables: all bubbles together, and by how long before the bubble's end the side task was paused. If the clock came back
-within the bubble, leases that end earlier would save what they give up; where it does not, they would not."""
+If the clock came back within milliseconds, leases that end earlier would save more than they give up."""
 
 import json
 import math
@@ -15,7 +14,6 @@ import statistics
 import sys
 
 BOUNDS_MS = (0, 3, 6, 10, 15, 20, 30, 40, 60)
-GAPS_MS = (0, 0.5, 2, 5, 1e9)
 SHORT_MS = 1.0  # a shorter bubble gives the GPU no rest
 LEAST = 8  # layers of a kind, for a mean
 
@@ -45,11 +43,17 @@ def layers_of(record):
                 since = None if since is None else since + us / 1e3
 
 
+def middle(values):
+    """The median and its variance, both unmoved by what is far off: a host that holds up a launch is no GPU's clock."""
+    median = statistics.median(values)
+    spread = 1.4826 * statistics.median(abs(value - median) for value in values)
+    return median, (1.2533 * spread) ** 2 / len(values)
+
+
 def change(on, off):
-    """Percent by which the mean is higher, and its variance."""
-    mean = statistics.fmean(off)
-    error = statistics.variance(on) / len(on) + statistics.variance(off) / len(off)
-    return 100 * (statistics.fmean(on) / mean - 1), error * (100 / mean) ** 2
+    """Percent by which the median is higher, and its variance."""
+    (with_it, variance), (without, other) = middle(on), middle(off)
+    return 100 * (with_it / without - 1), (variance + other) * (100 / without) ** 2
 
 
 def together(changes):
@@ -62,29 +66,26 @@ def within(bounds, value):
     return next((i for i, (low, high) in enumerate(zip(bounds, bounds[1:])) if low <= value < high), None)
 
 
-def table(records, bounds, of, gaps=False):
-    """Rows of the side task, a range, and by how much clock and time of a layer are higher with it. `of` a layer: the value
-    that the range is of."""
+def table(records):
+    """Rows of the side task, a range of time since the bubble, and by how much clock and time of a layer are higher with
+    the side task. A layer is in the range where it usually is: else what was slow would always be late."""
     found = {}
     for record in records:
         places = {}
-        for name, place, since, gap, mhz, us in layers_of(record):
-            places.setdefault((name, place), []).append((since, gap, mhz, us))
+        for name, place, *layer in layers_of(record):
+            places.setdefault((name, place), []).append(layer)
         for (name, _place), layers in places.items():
-            off = [layer for layer in layers if layer[1] is None]
-            by_range = {}
-            for layer in layers:
-                if layer[1] is not None:
-                    by_range.setdefault(within(bounds, of(*layer)), []).append(layer)
-            for where, on in by_range.items():
-                if where is not None and min(len(on), len(off)) >= LEAST:
-                    found.setdefault((name, where), []).append(
-                        [change([layer[i] for layer in on], [layer[i] for layer in off]) for i in (2, 3)]
-                    )
+            usual = statistics.median(layer[0] for layer in layers)
+            on, off = ([layer for layer in layers if (layer[1] is not None) == used] for used in (True, False))
+            where = within(BOUNDS_MS, usual)
+            if where is not None and min(len(on), len(off)) >= LEAST:
+                found.setdefault((name, where), []).append(
+                    [change([layer[i] for layer in on], [layer[i] for layer in off]) for i in (2, 3)]
+                )
     return [
         {
             "side_task": name,
-            ("paused_ms_before_the_end" if gaps else "ms_since_the_bubble"): [bounds[where], bounds[where + 1]],
+            "ms_since_the_bubble": [BOUNDS_MS[where], BOUNDS_MS[where + 1]],
             "places": len(changes),
             **{
                 f"{what}_change_pct": [round(value, 3) for value in together([one[i] for one in changes])]
@@ -96,13 +97,12 @@ def table(records, bounds, of, gaps=False):
 
 
 def main():
-    records = [json.loads(pathlib.Path(path).read_text()) for path in sys.argv[1:]]
-    for rows in (
-        table(records, BOUNDS_MS, lambda since, gap, mhz, us: since),
-        table(records, GAPS_MS, lambda since, gap, mhz, us: gap if since < BOUNDS_MS[2] else -1, gaps=True),
-    ):
-        for row in rows:
-            print(json.dumps(row))
+    records = []
+    for path in sys.argv[1:]:
+        record = json.loads(pathlib.Path(path).read_text())
+        records += record.get("runs", [record])
+    for row in table(records):
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":

@@ -25,18 +25,38 @@ def hops_of(ways):
     return result
 
 
-def time_increase(iteration_ms, kinds):
-    values = increases(iteration_ms, kinds)
+def without_far_off(iteration_ms, kinds):
+    """The same without iterations that are longer than the median by more than four times the spread, which hosts have
+    whether there are side tasks or not; and how many of each kind those were, with side tasks and without, to see that."""
+    known = [ms for ms, kind in zip(iteration_ms, kinds) if kind is not None]
+    middle = statistics.median(known)
+    most = middle + 4 * 1.4826 * statistics.median(abs(ms - middle) for ms in known)
+    near = [(ms, kind) for ms, kind in zip(iteration_ms, kinds) if kind is not None and ms <= most]
+    values = increases(*zip(*near))
     if len(values) < 2:
         return {}
     mean, half = interval(values)
+    return {
+        "settled_increase_pct": round(mean, 3),
+        "settled_increase_ci95_half_pct": round(half, 3),
+        "far_off_pct": [
+            round(100 * statistics.fmean(ms > most for ms, one in zip(iteration_ms, kinds) if one is kind), 1)
+            for kind in (True, False)
+        ],
+    }
+
+
+def time_increase(iteration_ms, kinds):
+    values = increases(iteration_ms, kinds)
     of = {kind: [ms for ms, one in zip(iteration_ms, kinds) if one is kind] for kind in (True, False)}
-    if not of[True] or not of[False]:
+    if len(values) < 2 or not of[True] or not of[False]:
         return {}
+    mean, half = interval(values)
     return {
         "time_increase_pct": round(mean, 3),
         "time_increase_ci95_half_pct": round(half, 3),
         "pairs_of_blocks": len(values),
+        **without_far_off(iteration_ms, kinds),
         "iterations_with": len(of[True]),
         "iterations_without": len(of[False]),
         "unleased_iteration_ms": round(statistics.fmean(of[False]), 3),

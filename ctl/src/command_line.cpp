@@ -185,7 +185,8 @@ void add_load(CLI::App& app, Arguments& arguments) {
   auto* sub = app.add_subcommand("load", "run a plugin as a side task");
   sub->add_option(
          "plugin", load.plugin,
-         "a file (a path with '/', e.g. ./my.so), the folder of a Python package, or a name from the drop folder")
+         "a file (a path with '/', e.g. ./my.so), the folder of a Python package, a name from the drop folder, or "
+         "HOST:NAME from another host's")
       ->required();
   sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
       ->check(whole(0, INT32_MAX));

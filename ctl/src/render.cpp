@@ -7,11 +7,24 @@
 #include <tuple>
 
 #include "format.hpp"
+#include "freeride/policy/permission.hpp"
 #include "freeride/policy/profile_plan.hpp"
 #include "jobs.hpp"
 
 namespace freeride::ctl {
 namespace {
+
+// At most three of them.
+std::string hosts_of(const std::set<std::string>& hosts) {
+  constexpr size_t kMostShown = 3;
+  std::string text;
+  size_t shown = 0;
+  for (const std::string& host : hosts) {
+    if (shown++ == kMostShown) return text + " and " + std::to_string(hosts.size() - kMostShown) + " more";
+    text += (text.empty() ? "" : ", ") + host;
+  }
+  return text;
+}
 
 std::string line(const std::string& label, const std::string& value) {
   constexpr size_t kColumn = 20;
@@ -199,25 +212,33 @@ std::string render_status(const bus::StatusReply& status) {
 
 Listing list_plugins(const bus::PluginsReply& plugins, const std::vector<std::string>& shipped) {
   // The same file in the drop folders of many workers is one plugin to the user.
-  std::map<std::tuple<std::string, std::string, std::string, std::string, uint64_t>, std::set<std::string>> rows;
+  struct Where {
+    size_t workers = 0;
+    std::set<std::string> hosts;
+  };
+  std::map<std::tuple<std::string, std::string, std::string, std::string, uint64_t>, Where> rows;
   std::set<std::string> dropped;
   for (const auto& plugin : plugins.plugins) {
-    rows[{plugin.name, plugin.state, plugin.sha256, plugin.reason, plugin.size_bytes}].insert(plugin.worker);
+    Where& where = rows[{plugin.name, plugin.state, plugin.sha256, plugin.reason, plugin.size_bytes}];
+    ++where.workers;
+    where.hosts.emplace(policy::host_of_worker(plugin.worker));
     dropped.insert(plugin.name);
   }
-  Table table({"PLUGIN", "FROM", "STATE", "SHA-256", {">SIZE", "size_bytes"}, ">WORKERS", "REASON"});
-  for (const auto& [key, workers] : rows) {
+  Table table({"PLUGIN", "FROM", "STATE", "SHA-256", {">SIZE", "size_bytes"}, ">WORKERS", "HOSTS", "REASON"});
+  for (const auto& [key, where] : rows) {
     const auto& [name, state, sha256, reason, size] = key;
     table.add({name,
                "drop folder",
                {state, state, state == "rejected" ? Tone::kBad : Tone::kPlain},
                {short_hash(sha256), sha256},
                bytes_cell(static_cast<int64_t>(size)),
-               std::to_string(workers.size()),
+               std::to_string(where.workers),
+               hosts_of(where.hosts),
                reason});
   }
   for (const std::string& name : shipped) {
-    if (dropped.count(name) == 0) table.add({name, "FreeRide", "available", {"-", ""}, {"-", ""}, {"-", ""}, ""});
+    if (dropped.count(name) == 0)
+      table.add({name, "FreeRide", "available", {"-", ""}, {"-", ""}, {"-", ""}, {"-", ""}, ""});
   }
   return {std::move(table), "no plugins; drop .so files into the drop folder (plugins/ in the state folder)\n", ""};
 }

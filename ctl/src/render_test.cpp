@@ -237,7 +237,7 @@ TEST_CASE("tasks and a task") {
 
 TEST_CASE("one plugin on many workers is one row") {
   bus::PluginsReply reply;
-  for (const char* worker : {"a", "b", "c"}) {
+  for (const char* worker : {"gpu1:cpu-0", "gpu1:cpu-1", "gpu2:cpu-0"}) {
     bus::PluginState plugin;
     plugin.name = "image.so";
     plugin.worker = worker;
@@ -248,6 +248,7 @@ TEST_CASE("one plugin on many workers is one row") {
   }
   const auto text = ctl::list_plugins(reply, {}).text();
   CHECK(std::count(text.begin(), text.end(), '\n') == 2);
+  CHECK_THAT(text, Contains("gpu1, gpu2"));
   CHECK_THAT(text, Contains("2.0 KiB") && Contains("3"));
 }
 

@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <set>
+#include <thread>
 #include <type_traits>
 
 #include "error_line.hpp"
@@ -21,6 +23,7 @@
 #include "freeride/base/python_env.hpp"
 #include "freeride/base/sha256.hpp"
 #include "freeride/base/waiting.hpp"
+#include "freeride/policy/permission.hpp"
 #include "interrupt.hpp"
 #include "jobs.hpp"
 #include "json.hpp"
@@ -37,6 +40,8 @@ namespace {
 
 // All that a worker allows its steps of a replacement, and some more.
 constexpr std::chrono::milliseconds kReplacePatience{400'000};
+constexpr std::chrono::seconds kPiecePatience{30};
+constexpr std::chrono::milliseconds kPieceAgain{500};
 
 std::string user_name() {
   if (const passwd* entry = getpwuid(getuid()); entry != nullptr && entry->pw_name != nullptr) return entry->pw_name;
@@ -50,6 +55,60 @@ Result<std::string> read_plugin(const std::string& path) {
   if (error.code == Code::kNotFound) error.hint = "a plugin in the drop folder is named without a path";
   if (error.code == Code::kInvalidArgument) error.hint = "name the plugin's .so file";
   return error;
+}
+
+// "HOST:NAME" of a drop folder of that host's.
+struct OnHost {
+  std::string host, name;
+};
+std::optional<OnHost> on_host(const std::string& plugin) {
+  const size_t colon = plugin.rfind(':');
+  if (colon == std::string::npos || plugin.find('/') != std::string::npos) return std::nullopt;
+  return OnHost{plugin.substr(0, colon), plugin.substr(colon + 1)};
+}
+
+// The content that `from` names, in pieces. One that does not come is asked for again, for kPiecePatience.
+Result<std::string> read_plugin(Session& session, const OnHost& from) {
+  const auto listed = session.ask<bus::PluginsReply>(bus::ListPlugins{});
+  if (!listed) return listed.error();
+  bus::ReadPlugin wish{from.host, {}, 0};
+  std::set<std::string> hosts;
+  for (const auto& plugin : listed->plugins) {
+    if (plugin.name != from.name || plugin.state == "rejected") continue;
+    const std::string host(policy::host_of_worker(plugin.worker));
+    hosts.insert(host);
+    if (host == from.host) wish.sha256 = plugin.sha256;
+  }
+  if (wish.sha256.empty()) {
+    std::string others;
+    for (const std::string& host : hosts) others += (others.empty() ? "" : ", ") + host;
+    return Error{
+        Code::kNotFound,
+        "there is no plugin " + from.name + " in the drop folder of a host " + from.host + " whose worker is up",
+        others.empty() ? "freeride-ctl plugins lists those that have a name" : "hosts that have it: " + others};
+  }
+  std::string bytes;
+  for (auto heard = std::chrono::steady_clock::now();;) {
+    std::string piece;
+    const auto reply = session.ask_attached<bus::FileReply>(wish, piece);
+    if (interrupted()) return Error{Code::kUnavailable, "interrupted", ""};
+    if (!reply) {
+      const Code code = reply.error().code;
+      const bool may_pass = code == Code::kTimeout || code == Code::kUnavailable;
+      if (!may_pass || std::chrono::steady_clock::now() > heard + kPiecePatience) return reply.error();
+      std::this_thread::sleep_for(kPieceAgain);
+      continue;
+    }
+    heard = std::chrono::steady_clock::now();
+    bytes += piece;
+    if (bytes.size() > kMaxPluginBytes)
+      return Error{Code::kInvalidArgument, "host " + from.host + " sent more than a plugin may have", ""};
+    if (!reply->more || piece.empty()) break;
+    wish.offset = bytes.size();
+  }
+  if (sha256_hex(bytes) == wish.sha256) return bytes;
+  return Error{Code::kInternal, "what host " + from.host + " sent is not the plugin that it has in its drop folder",
+               "load it again; if that does not help, copy the file yourself"};
 }
 
 // What came, as JSON or as `render` has it.
@@ -147,6 +206,13 @@ Result<bus::Load> make_load(Session& session, const LoadArguments& arguments, st
     load.plugin =
         folder ? package_name(arguments.plugin) + ".py" : std::filesystem::path(arguments.plugin).filename().string();
     if (auto fine = check_plugin_file(*bytes, folder ? load.plugin : arguments.plugin); !fine) return fine.error();
+    load.sha256 = sha256_hex(*bytes);
+    attachment = std::move(*bytes);
+  } else if (const auto from = on_host(arguments.plugin)) {
+    auto bytes = read_plugin(session, *from);
+    if (!bytes) return bytes.error();
+    load.plugin = from->name;
+    if (auto fine = check_plugin_file(*bytes, from->name); !fine) return fine.error();
     load.sha256 = sha256_hex(*bytes);
     attachment = std::move(*bytes);
   }

@@ -6,6 +6,7 @@
 #include "freeride/base/files.hpp"
 #include "freeride/base/plugin_file.hpp"
 #include "freeride/base/sha256.hpp"
+#include "freeride/policy/permission.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -46,9 +47,7 @@ Result<std::string> Contents::resolve(const bus::Load& load, const std::string& 
     if (!is_sha256(load.sha256)) return invalid(in_quotes(load.sha256) + " is not a SHA-256");
     if (store_.has(load.sha256)) return load.sha256;
     for (const auto& [name, worker] : workers_.all()) {
-      for (const auto& [file, plugin] : worker.plugins) {
-        if (worker.up() && plugin.sha256 == load.sha256) return load.sha256;
-      }
+      if (worker.up() && worker.has_content(load.sha256)) return load.sha256;
     }
     return Error{Code::kNotFound, "no plugin with SHA-256 " + load.sha256 + " is known", "load it from a path"};
   }
@@ -61,27 +60,60 @@ Result<std::string> Contents::resolve(const bus::Load& load, const std::string& 
   return dropped(load.plugin);
 }
 
-Result<std::string> Contents::dropped(const std::string& file_name) {
-  std::string rejected;
-  std::vector<std::string> known;
+Result<std::string> Contents::get(const bus::FetchPlugin& wish) const {
+  auto bytes = store_.read_piece(wish.sha256, wish.offset, wish.most == 0 ? UINT64_MAX : wish.most);
+  if (bytes || bytes.error().code != Code::kNotFound) return bytes;
   for (const auto& [name, worker] : workers_.all()) {
-    if (!worker.up()) continue;
+    const std::string host(policy::host_of_worker(name));
     for (const auto& [file, plugin] : worker.plugins) {
-      if (plugin.state != "rejected") known.push_back(file);
-      if (file != file_name) continue;
-      if (plugin.state == "rejected") {
-        rejected = plugin.reason;
-      } else if (is_sha256(plugin.sha256)) {
-        return plugin.sha256;
-      }
+      if (plugin.state == "rejected" || plugin.sha256 != wish.sha256) continue;
+      return Error{Code::kNotFound,
+                   "the plugin " + in_quotes(file) + " is in the drop folder of host " + host + " alone",
+                   "freeride-ctl load " + host + ":" + file + " loads it on other hosts"};
     }
   }
-  if (!rejected.empty())
-    return Error{Code::kRejected, "plugin " + file_name + " was rejected: " + rejected,
-                 "correct the file and drop it again"};
+  return bytes;
+}
+
+// What workers say of it. Nothing: no worker has it.
+std::optional<Result<std::string>> Contents::reported(const std::string& file_name) const {
+  std::string rejected;
+  std::map<std::string, std::string> contents;  // by host
+  for (const auto& [name, worker] : workers_.all()) {
+    const auto found = worker.plugins.find(file_name);
+    if (!worker.up() || found == worker.plugins.end()) continue;
+    const bus::PluginState& plugin = found->second;
+    const std::string host(policy::host_of_worker(name));
+    if (plugin.state == "rejected") {
+      rejected = plugin.reason;
+    } else if (is_sha256(plugin.sha256)) {
+      if (host == host_id_) return plugin.sha256;
+      contents.emplace(host, plugin.sha256);
+    }
+  }
+  for (const auto& [host, sha256] : contents) {
+    const auto& [first, its] = *contents.begin();
+    if (sha256 == its) continue;
+    return invalid("the plugin " + in_quotes(file_name) + " is another one on host " + first + " than on host " + host,
+                   "say from which host, as in freeride-ctl load " + first + ":" + file_name);
+  }
+  if (!contents.empty()) return contents.begin()->second;
+  if (rejected.empty()) return std::nullopt;
+  return Error{Code::kRejected, "plugin " + file_name + " was rejected: " + rejected,
+               "correct the file and drop it again"};
+}
+
+Result<std::string> Contents::dropped(const std::string& file_name) {
+  if (auto known = reported(file_name)) return *known;
   // No worker has reported it (yet): the user may just have dropped it, or no worker may be up.
   const auto bytes = read_file(paths_.drop_dir() / file_name, kMaxPluginBytes);
   if (bytes) return store_.put(*bytes, file_name);
+  std::vector<std::string> known;
+  for (const auto& [name, worker] : workers_.all()) {
+    for (const auto& [file, plugin] : worker.plugins) {
+      if (worker.up() && plugin.state != "rejected") known.push_back(file);
+    }
+  }
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
   return Error{Code::kNotFound,

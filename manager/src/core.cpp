@@ -139,6 +139,11 @@ void Core::read_file(Ticket ticket, const bus::ReadFile& wish) {
   tick_soon();
 }
 
+void Core::read_plugin(Ticket ticket, const bus::ReadPlugin& wish) {
+  task_data_.read_plugin(ticket, wish);
+  tick_soon();
+}
+
 void Core::drain(Ticket ticket, const bus::Drain& wish) {
   drains_.drain(ticket, wish, tasks_.unix_ms());
   plans_.send_due();

@@ -82,6 +82,7 @@ class Core {
   /// Answered when the task's worker has answered.
   void read_log(Ticket ticket, const bus::ReadLog& wish);
   void read_file(Ticket ticket, const bus::ReadFile& wish);
+  void read_plugin(Ticket ticket, const bus::ReadPlugin& wish);
   void usage(Ticket ticket, const bus::GetUsage& wish);
   void drain(Ticket ticket, const bus::Drain& wish);
   void uncordon(Ticket ticket, const std::string& subject);

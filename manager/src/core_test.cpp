@@ -184,6 +184,29 @@ TEST_CASE("where a plugin's content comes from: bytes, hash, drop folder") {
     rejected.plugin = "none.so";
     CHECK(contains(house.load(rejected, {}, false).error().message, "there are: side.so"));
   }
+  SECTION("a name is what it is on this host, else what it is on all hosts that have it") {
+    const auto worker_with = [](const std::string& name, char content) {
+      FakeWorker worker(name, 0);
+      bus::PluginState plugin;
+      plugin.name = "side.so";
+      plugin.sha256 = std::string(64, content);
+      plugin.state = "added";
+      worker.plugins = {plugin};
+      return worker;
+    };
+    auto first = worker_with("a:cpu-0", 'a'), same = worker_with("b:cpu-0", 'a'), other = worker_with("c:cpu-0", 'c');
+    house.join(first);
+    house.join(same);
+    CHECK(house.load(load, {}, false)->state.sha256 == std::string(64, 'a'));
+    house.join(other);
+    const auto refused = house.load(load_of("b"), {}, false);
+    CHECK(refused.error().code == Code::kInvalidArgument);
+    CHECK(contains(refused.error().message, "another one on host a than on host c"));
+    CHECK(contains(refused.error().hint, "freeride-ctl load a:side.so"));
+    auto here = worker_with(host_id() + ":cpu-0", 'd');
+    house.join(here);
+    CHECK(house.load(load_of("b"), {}, false)->state.sha256 == std::string(64, 'd'));
+  }
   SECTION("a file just dropped, before any worker has seen it") {
     CHECK(house.load(load, {}, false).error().code == Code::kNotFound);
     std::filesystem::create_directories(house.config.paths.drop_dir());

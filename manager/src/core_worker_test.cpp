@@ -517,6 +517,47 @@ TEST_CASE("a plugin is handed out by its content only") {
   CHECK(house.answer_of(house.tickets).error().code == Code::kNotFound);
 }
 
+TEST_CASE("what another host's drop folder has is given to who names that host, and to no worker by itself") {
+  House house;
+  FakeWorker here("a:cpu-0", 0), there("b:cpu-0", 0), beside("b:cpu-1", 0);
+  bus::PluginState plugin, bad;
+  plugin.name = "side.so";
+  plugin.sha256 = std::string(64, 'b');
+  plugin.state = "added";
+  bad.name = "bad.so";
+  bad.sha256 = std::string(64, 'c');
+  bad.state = "rejected";
+  beside.plugins = {plugin, bad};
+  for (FakeWorker* worker : {&here, &there, &beside}) house.join(*worker);
+  const auto read = [&](const std::string& host, const std::string& sha256) {
+    house.core->read_plugin(++house.tickets, {host, sha256, 512});
+  };
+  for (const auto& [host, sha256] : {std::pair{"a", plugin.sha256}, std::pair{"", plugin.sha256},
+                                     std::pair{"b:cpu-1", plugin.sha256}, std::pair{"b", bad.sha256}}) {
+    read(host, sha256);
+    CHECK(house.answer_of(house.tickets).error().code == Code::kNotFound);
+  }
+  CHECK(house.out.take<bus::GetPlugin>().empty());
+  read("b", plugin.sha256);
+  const auto passed_on = house.out.take<bus::GetPlugin>();
+  REQUIRE(passed_on.size() == 1);
+  CHECK(passed_on[0].first.peer == "peer-b:cpu-1");
+  CHECK(passed_on[0].second.sha256 == plugin.sha256);
+  CHECK(passed_on[0].second.offset == 512);
+  bus::FileReply piece;
+  piece.bytes = 1000;
+  const Reply data = piece;
+  house.core->worker_reply("peer-b:cpu-1", passed_on[0].first.id, {}, {}, &data, "its bytes");
+  CHECK(std::get<bus::FileReply>(*house.answer_of(house.tickets)).bytes == 1000);
+  CHECK(house.out.attachments[house.tickets] == "its bytes");
+
+  house.core->fetch_plugin(++house.tickets, {plugin.sha256});
+  const auto refused = house.answer_of(house.tickets);
+  CHECK(refused.error().code == Code::kNotFound);
+  CHECK(contains(refused.error().message, "in the drop folder of host b alone"));
+  CHECK(contains(refused.error().hint, "freeride-ctl load b:side.so"));
+}
+
 TEST_CASE("two jobs of one name and two users are two; one user's many leave the others' alone") {
   House house;
   FakeWorker mine("mine", 0), hers("hers", 0);

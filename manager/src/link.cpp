@@ -28,7 +28,7 @@ constexpr policy::Right right_to() {
   using policy::Right;
   if constexpr (is_one_of<C, bus::RegisterWorker, bus::WorkerReport, bus::FetchPlugin, bus::FetchState>) {
     return Right::kServe;
-  } else if constexpr (is_one_of<C, bus::Load, bus::PlanLoad, bus::TakeProfile, bus::SubmitBatch>) {
+  } else if constexpr (is_one_of<C, bus::Load, bus::PlanLoad, bus::TakeProfile, bus::SubmitBatch, bus::ReadPlugin>) {
     return Right::kSubmit;
   } else if constexpr (is_one_of<C, bus::ShowTask, bus::ReadLog, bus::ShowBatch>) {
     return Right::kRead;
@@ -156,7 +156,8 @@ bool Link::receive_some(Core& core, size_t limit) {
         data = Reply(std::move(*reply));
       }
     } else if ((incoming->message.command == bus::GetFile::kCommand ||
-                incoming->message.command == bus::GetState::kCommand) &&
+                incoming->message.command == bus::GetState::kCommand ||
+                incoming->message.command == bus::GetPlugin::kCommand) &&
                !incoming->message.error) {
       if (auto reply = incoming->message.as<bus::FileReply>()) data = Reply(std::move(*reply));
     }
@@ -283,6 +284,7 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
       on<bus::ShowTask>(core, in, by, [&](Ticket t, const auto& c) { core.show(t, c.task); }) ||
       on<bus::ReadLog>(core, in, by, [&](Ticket t, const auto& c) { core.read_log(t, c); }) ||
       on<bus::ReadFile>(core, in, by, [&](Ticket t, const auto& c) { core.read_file(t, c); }) ||
+      on<bus::ReadPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.read_plugin(t, c); }) ||
       on<bus::Drain>(core, in, by, [&](Ticket t, const auto& c) { core.drain(t, c); }) ||
       on<bus::Uncordon>(core, in, by, [&](Ticket t, const auto& c) { core.uncordon(t, c.subject); }) ||
       on<bus::SubmitBatch>(core, in, by,

@@ -19,7 +19,7 @@ using Reply = std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::Worke
                            bus::ImportReply, bus::FaultsReply, bus::WorkerPlan, bus::LogReply, bus::FileReply,
                            bus::DrainReply, bus::LoadPlan, bus::BatchReply, bus::BatchesReply>;
 using Order = std::variant<bus::CreateTask, bus::ReplaceTask, bus::TaskOrder, bus::WorkerPlan, bus::GetLog,
-                           bus::GetFile, bus::GetState>;
+                           bus::GetFile, bus::GetState, bus::GetPlugin>;
 
 /// Implemented over the bus by Link, and by a recorder in tests. All calls come on the core's thread and must not
 /// block.

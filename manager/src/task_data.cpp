@@ -1,5 +1,6 @@
 #include "task_data.hpp"
 
+#include "freeride/policy/permission.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -28,7 +29,11 @@ void TaskData::ask(Ticket ticket, const Task& task, const std::string& name, con
     return outside_.answer(ticket, Error{Code::kUnavailable, "worker " + name + ", which has it, is away",
                                          "start it again; what the task has left is kept there"});
   }
-  auto sent = orders_.send(*worker, order, {Pending::Kind::kData, task.row.id, {}, ticket});
+  pass_on(ticket, *worker, task.row.id, order);
+}
+
+void TaskData::pass_on(Ticket ticket, const Worker& worker, int64_t task, const Order& order) {
+  auto sent = orders_.send(worker, order, {Pending::Kind::kData, task, {}, ticket});
   if (!sent) outside_.answer(ticket, sent.error());
 }
 
@@ -66,6 +71,18 @@ void TaskData::fetch_state(Ticket ticket, const bus::FetchState& wish) {
   order.instance = instance_of(task->row);
   order.offset = wish.offset;
   ask(ticket, *task, task->row.info.last_worker, order);
+}
+
+void TaskData::read_plugin(Ticket ticket, const bus::ReadPlugin& wish) {
+  for (const auto& [name, worker] : workers_.all()) {
+    if (worker.up() && policy::host_of_worker(name) == wish.host && worker.has_content(wish.sha256))
+      return pass_on(ticket, worker, 0, bus::GetPlugin{wish.sha256, wish.offset});
+  }
+  outside_.answer(ticket, Error{Code::kNotFound,
+                                "no worker of host " + in_quotes(wish.host) +
+                                    " that is up has that plugin in its drop "
+                                    "folder",
+                                "see freeride-ctl plugins"});
 }
 
 void TaskData::reply(const Pending& pending, const std::optional<Error>& error, const Reply* data,

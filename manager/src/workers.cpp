@@ -45,6 +45,11 @@ bool Worker::has_rank_of(const std::string& job) const {
   return std::any_of(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank.job == job; });
 }
 
+bool Worker::has_content(const std::string& sha256) const {
+  return std::any_of(plugins.begin(), plugins.end(),
+                     [&](const auto& one) { return one.second.state != "rejected" && one.second.sha256 == sha256; });
+}
+
 Worker* Workers::find(const std::string& name) {
   const auto found = workers_.find(name);
   return found == workers_.end() ? nullptr : &found->second;

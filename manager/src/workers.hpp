@@ -40,6 +40,8 @@ struct Worker {
   bus::WorkerState published;
 
   bool up() const { return state == State::kUp; }
+  /// Its drop folder has it.
+  bool has_content(const std::string& sha256) const;
   bool tells_epochs() const { return number != 0; }  ///< false: its version is from before there were any
   bool on_gpu() const { return device.rfind("GPU-", 0) == 0; }
   bool has_rank_of(const std::string& job) const;

@@ -307,6 +307,25 @@ def test_a_plugin_of_many_pieces_comes_from_afar(hosts, tmp_path):
         assert hosts.stop_tasks(name)[0]["kind"] == "stopped"
 
 
+def test_what_one_hosts_drop_folder_has_is_loaded_elsewhere_by_who_names_that_host(hosts, tmp_path):
+    content = find_plugin("counter.so").read_bytes() + os.urandom(3 << 20)
+    (tmp_path / "rare.so").write_bytes(content)
+    shutil.move(tmp_path / "rare.so", hosts.root / "b/s/plugins/rare.so")
+    until(lambda: "rare.so" in str(hosts.ok("plugins")), "its worker has told of it")
+    flags = ["--when-idle", "--no-profile", "--param", "step_us=300", "--param", "sleep=1"]
+    one_line(hosts.ctl("load", "a:rare.so", "--name", "no", *flags).err, "hosts that have it: b")
+    hosts.ok("drain", "host:b")
+    # By its name alone nothing is brought from there: who could say whose name it is?
+    hosts.ok("load", "rare.so", "--name", "plain", *flags)
+    until(lambda: "in the drop folder of host b alone" in str(hosts.task("plain")), "it says where its plugin is")
+    hosts.stop_tasks("plain")
+    hosts.ok("load", "b:rare.so", "--name", "named", *flags)
+    hosts.wait_steps("named", 5)
+    assert hosts.task("named")["worker"].startswith("a:")
+    assert (hosts.root / "a/s/store" / f"{hosts.task('named')['sha256']}.so").read_bytes() == content
+    assert hosts.stop_tasks("named")[0]["kind"] == "stopped"
+
+
 def test_a_saved_state_follows_its_task_to_another_host(hosts):
     hosts.load(find_plugin("keeper.so"), "t", "--when-idle")
     hosts.wait_steps("t", 50)

@@ -39,6 +39,15 @@ def interval(values):
     return mean, t975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
+def median_interval(values):
+    """Median and the bounds of its 95 % interval, by order statistics: nothing is said of how the values are spread, and
+    some that are far off do not move it. Fewer than six have none."""
+    ordered, count = sorted(values), len(values)
+    middle = statistics.median(ordered)
+    low = int(count / 2 - 0.98 * math.sqrt(count))
+    return (middle, ordered[low], ordered[count - 1 - low]) if count >= 6 else (middle, -math.inf, math.inf)
+
+
 def quantile(values, share):
     """The value below which `share` of them lie, by nearest rank; None of nothing."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else None

@@ -1,10 +1,11 @@
 """Student's t for every degree of freedom, and the intervals that are made of it."""
 
 import math
+from random import Random
 
 import pytest
 
-from rig.statistics import interval, quantile, t975
+from rig.statistics import interval, median_interval, quantile, t975
 
 # By Boost.Math, which policy/ uses.
 KNOWN = {
@@ -55,3 +56,14 @@ def test_an_interval_by_hand():
 
 def test_quantiles_by_nearest_rank():
     assert quantile(range(100), 0.5) == 50 and quantile([3, 1, 2], 1) == 3 and quantile([], 0.5) is None
+
+
+def test_a_medians_interval_has_it_in_95_of_100_and_is_not_moved_by_what_is_far_off():
+    middle, low, high = median_interval([*range(1, 100), 1e9])
+    assert (middle, low, high) == (50.5, 41, 60)
+    assert median_interval([3, 1, 2]) == (2, -math.inf, math.inf)
+    random, found = Random(1), 0
+    for _ in range(2000):
+        _, low, high = median_interval([random.expovariate(1) for _ in range(60)])
+        found += low <= math.log(2) <= high
+    assert 0.93 < found / 2000 < 0.97

@@ -317,6 +317,9 @@ void ManagerLink::on_request(const bus::Message& message) {
   } else if (message.command == bus::GetState::kCommand) {
     auto command = message.as<bus::GetState>();
     answer(command.ok() ? host_.on_state(*command) : Result<FilePiece>(command.error()));
+  } else if (message.command == bus::GetPlugin::kCommand) {
+    auto command = message.as<bus::GetPlugin>();
+    answer(command.ok() ? host_.on_plugin(*command) : Result<FilePiece>(command.error()));
   } else {
     requester_->reply_error(message, Error{Code::kVersion, "this worker knows no command '" + message.command + "'",
                                            "use a manager and workers of one version"});

@@ -38,6 +38,7 @@ class ManagerLink {
     virtual Result<bus::LogReply> on_log(const bus::GetLog& wish) = 0;
     virtual Result<FilePiece> on_file(const bus::GetFile& wish) = 0;
     virtual Result<FilePiece> on_state(const bus::GetState& wish) = 0;
+    virtual Result<FilePiece> on_plugin(const bus::GetPlugin& wish) = 0;
   };
   /// `fetched` gets the bytes, or the error.
   using Fetched = std::function<void(Result<std::string>)>;

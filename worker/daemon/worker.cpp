@@ -711,6 +711,17 @@ Result<FilePiece> Worker::on_state(const bus::GetState& wish) {
   return read_piece(there.get(), "state", wish.offset);
 }
 
+Result<FilePiece> Worker::on_plugin(const bus::GetPlugin& wish) {
+  for (const auto& [name, file] : drop_folder_->files()) {
+    if (file.sha256 != wish.sha256 || file.state == DroppedFile::State::kRejected) continue;
+    const Fd store(::open(store_->folder().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    // Unhashed, which would take a large one's time: who joins the pieces hashes.
+    if (store.valid())
+      return read_piece(store.get(), file.sha256 + std::filesystem::path(name).extension().string(), wish.offset);
+  }
+  return Error{Code::kNotFound, "the drop folder of worker " + id_ + " does not have that plugin", ""};
+}
+
 // ---- draining
 
 std::string Worker::still_there() {

@@ -82,6 +82,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   Result<bus::LogReply> on_log(const bus::GetLog& wish) override;
   Result<FilePiece> on_file(const bus::GetFile& wish) override;
   Result<FilePiece> on_state(const bus::GetState& wish) override;
+  Result<FilePiece> on_plugin(const bus::GetPlugin& wish) override;
   std::string still_there();
   void look_at_drain();
   void pause_unknown(SideTask& task);

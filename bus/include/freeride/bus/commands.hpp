@@ -265,6 +265,17 @@ struct FileReply {
   }
 };
 
+/// A piece of a plugin's content that the drop folder of some worker of a host has. So somebody loads on every host
+/// what is on one: by saying which host is believed, since a name may be another content there. Reply: FileReply, with
+/// the piece attached.
+struct ReadPlugin {
+  static constexpr const char* kCommand = "plugin.read";
+  std::string host;  ///< host id: a worker's name up to its ':'
+  std::string sha256;
+  uint64_t offset = 0;  ///< FileReply::next of the piece before; 0: the first
+  FREERIDE_FIELDS { visit("host", self.host), visit("sha256", self.sha256), visit("offset", self.offset); }
+};
+
 /// Keeps side tasks off devices until they are given back: those of a job's ranks, a device, or a host. What runs there
 /// saves its state and goes elsewhere. Remembered over restarts. Repeating it asks how far it is. Reply: DrainReply.
 struct Drain {
@@ -865,6 +876,14 @@ struct GetState {
   std::string task, instance;
   uint64_t offset = 0;
   FREERIDE_FIELDS { visit("task", self.task), visit("instance", self.instance), visit("offset", self.offset); }
+};
+
+/// A piece of a content that the worker's drop folder has. Reply: FileReply, with the piece attached.
+struct GetPlugin {
+  static constexpr const char* kCommand = "worker.plugin";
+  std::string sha256;
+  uint64_t offset = 0;
+  FREERIDE_FIELDS { visit("sha256", self.sha256), visit("offset", self.offset); }
 };
 
 }  // namespace freeride::bus

@@ -38,6 +38,7 @@ namespace freeride::bus {
   X(ShowTask)                    \
   X(ReadLog)                     \
   X(ReadFile)                    \
+  X(ReadPlugin)                  \
   X(Drain)                       \
   X(Uncordon)                    \
   X(ListTasks)                   \
@@ -64,6 +65,7 @@ namespace freeride::bus {
   X(GetLog)                      \
   X(GetFile)                     \
   X(GetState)                    \
+  X(GetPlugin)                   \
   X(SubmitBatch)                 \
   X(ShowBatch)                   \
   X(ListBatches)                 \
