@@ -26,12 +26,16 @@ def hops_of(ways):
 
 
 def without_far_off(iteration_ms, kinds):
-    """The same without iterations that are longer than the median by more than four times the spread, which hosts have
-    whether there are side tasks or not; and how many of each kind those were, with side tasks and without, to see that."""
-    known = [ms for ms, kind in zip(iteration_ms, kinds) if kind is not None]
-    middle = statistics.median(known)
-    most = middle + 4 * 1.4826 * statistics.median(abs(ms - middle) for ms in known)
-    near = [(ms, kind) for ms, kind in zip(iteration_ms, kinds) if kind is not None and ms <= most]
+    """The same without iterations that are longer than the median of their kind by more than four times the spread, which
+    hosts have whether there are side tasks or not; and how many of each kind those were, with side tasks and without, to
+    see that."""
+    of = {kind: [ms for ms, one in zip(iteration_ms, kinds) if one is kind] for kind in (True, False)}
+    middle = {kind: statistics.median(values) for kind, values in of.items()}
+    most = {
+        kind: middle[kind] + 4 * 1.4826 * statistics.median(abs(ms - middle[kind]) for ms in values)
+        for kind, values in of.items()
+    }
+    near = [(ms, kind) for ms, kind in zip(iteration_ms, kinds) if kind is not None and ms <= most[kind]]
     values = increases(*zip(*near))
     if len(values) < 2:
         return {}
@@ -39,10 +43,7 @@ def without_far_off(iteration_ms, kinds):
     return {
         "settled_increase_pct": round(mean, 3),
         "settled_increase_ci95_half_pct": round(half, 3),
-        "far_off_pct": [
-            round(100 * statistics.fmean(ms > most for ms, one in zip(iteration_ms, kinds) if one is kind), 1)
-            for kind in (True, False)
-        ],
+        "far_off_pct": [round(100 * statistics.fmean(ms > most[kind] for ms in of[kind]), 1) for kind in (True, False)],
     }
 
 

@@ -148,11 +148,13 @@ Result<int> follow(Session& session, const std::string& name) {
   return kExitOk;
 }
 
+// `asked`: the manager may have taken it, whatever is returned.
 Result<bus::BatchReply> submit(Session& session, const BatchArguments& arguments, const BatchFiles& files,
-                               const std::string& id, uint64_t items) {
+                               const std::string& id, uint64_t items, bool& asked) {
   std::string attachment;
   auto load = make_load(session, arguments.load, attachment);
   if (!load) return load.error();
+  asked = true;
   load->name = arguments.load.name.empty() ? name_of(arguments.load.plugin) : arguments.load.name;
   load->files.push_back({files.input.string(), kBatchInput, false});
   load->files.push_back({files.output.parent_path().string(), kBatchOutput, true});
@@ -200,15 +202,17 @@ Result<int> run_batch(Session& session, BatchArguments arguments) {
     if (!session.json()) session.out() << printable("no items: " + files.output.string() + " is empty") << "\n";
     return kExitOk;
   }
-  auto reply = submit(session, arguments, files, id, *items);
+  bool asked = false;
+  auto reply = submit(session, arguments, files, id, *items, asked);
   if (!reply && use_shipped_plugin(reply.error(), arguments.load))
-    reply = submit(session, arguments, files, id, *items);
+    reply = submit(session, arguments, files, id, *items, asked);
   if (!reply) {
     // One that may have been taken after all keeps its files: only the manager's own word says that it was not.
     static constexpr std::array kRefused = {Code::kInvalidArgument, Code::kPermission, Code::kAlreadyExists,
                                             Code::kExhausted,       Code::kRejected,   Code::kNotFound};
     const Code code = reply.error().code;
-    if (std::find(kRefused.begin(), kRefused.end(), code) != kRefused.end()) remove_batch_folder(files.folder());
+    if (!asked || std::find(kRefused.begin(), kRefused.end(), code) != kRefused.end())
+      remove_batch_folder(files.folder());
     return reply.error();
   }
   if (!arguments.detach) return follow(session, reply->batch.name);

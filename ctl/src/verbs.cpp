@@ -42,6 +42,7 @@ namespace {
 constexpr std::chrono::milliseconds kReplacePatience{400'000};
 constexpr std::chrono::seconds kPiecePatience{30};
 constexpr std::chrono::milliseconds kPieceAgain{500};
+constexpr size_t kLeastPiece = 64u << 10;
 
 std::string user_name() {
   if (const passwd* entry = getpwuid(getuid()); entry != nullptr && entry->pw_name != nullptr) return entry->pw_name;
@@ -62,7 +63,7 @@ struct OnHost {
   std::string host, name;
 };
 std::optional<OnHost> on_host(const std::string& plugin) {
-  const size_t colon = plugin.rfind(':');
+  const size_t colon = plugin.find(':');
   if (colon == std::string::npos || plugin.find('/') != std::string::npos) return std::nullopt;
   return OnHost{plugin.substr(0, colon), plugin.substr(colon + 1)};
 }
@@ -77,7 +78,11 @@ Result<std::string> read_plugin(Session& session, const OnHost& from) {
     if (plugin.name != from.name || plugin.state == "rejected") continue;
     const std::string host(policy::host_of_worker(plugin.worker));
     hosts.insert(host);
-    if (host == from.host) wish.sha256 = plugin.sha256;
+    if (host != from.host) continue;
+    if (!wish.sha256.empty() && wish.sha256 != plugin.sha256)
+      return Error{Code::kInvalidArgument, "workers of host " + from.host + " have several plugins " + from.name,
+                   "wait until all of its drop folders are the same, or load it from a path"};
+    wish.sha256 = plugin.sha256;
   }
   if (wish.sha256.empty()) {
     std::string others;
@@ -101,9 +106,10 @@ Result<std::string> read_plugin(Session& session, const OnHost& from) {
     }
     heard = std::chrono::steady_clock::now();
     bytes += piece;
+    if (reply->more && piece.size() < kLeastPiece) break;  // it would never end; the hash says that it is not whole
     if (bytes.size() > kMaxPluginBytes)
       return Error{Code::kInvalidArgument, "host " + from.host + " sent more than a plugin may have", ""};
-    if (!reply->more || piece.empty()) break;
+    if (!reply->more) break;
     wish.offset = bytes.size();
   }
   if (sha256_hex(bytes) == wish.sha256) return bytes;

@@ -75,50 +75,45 @@ Result<std::string> Contents::get(const bus::FetchPlugin& wish) const {
   return bytes;
 }
 
-// What workers say of it. Nothing: no worker has it.
-std::optional<Result<std::string>> Contents::reported(const std::string& file_name) const {
-  std::string rejected;
-  std::map<std::string, std::string> contents;  // by host
+// What workers of this host say of it. Nothing: none has it.
+std::optional<Result<std::string>> Contents::reported_here(const std::string& file_name) const {
+  std::optional<Result<std::string>> rejected;
   for (const auto& [name, worker] : workers_.all()) {
     const auto found = worker.plugins.find(file_name);
-    if (!worker.up() || found == worker.plugins.end()) continue;
+    if (!worker.up() || !worker.here || found == worker.plugins.end()) continue;
     const bus::PluginState& plugin = found->second;
-    const std::string host(policy::host_of_worker(name));
     if (plugin.state == "rejected") {
-      rejected = plugin.reason;
+      rejected = Error{Code::kRejected, "plugin " + file_name + " was rejected: " + plugin.reason,
+                       "correct the file and drop it again"};
     } else if (is_sha256(plugin.sha256)) {
-      if (host == host_id_) return plugin.sha256;
-      contents.emplace(host, plugin.sha256);
+      return plugin.sha256;
     }
   }
-  for (const auto& [host, sha256] : contents) {
-    const auto& [first, its] = *contents.begin();
-    if (sha256 == its) continue;
-    return invalid("the plugin " + in_quotes(file_name) + " is another one on host " + first + " than on host " + host,
-                   "say from which host, as in freeride-ctl load " + first + ":" + file_name);
-  }
-  if (!contents.empty()) return contents.begin()->second;
-  if (rejected.empty()) return std::nullopt;
-  return Error{Code::kRejected, "plugin " + file_name + " was rejected: " + rejected,
-               "correct the file and drop it again"};
+  return rejected;
 }
 
 Result<std::string> Contents::dropped(const std::string& file_name) {
-  if (auto known = reported(file_name)) return *known;
+  if (auto known = reported_here(file_name)) return *known;
   // No worker has reported it (yet): the user may just have dropped it, or no worker may be up.
   const auto bytes = read_file(paths_.drop_dir() / file_name, kMaxPluginBytes);
   if (bytes) return store_.put(*bytes, file_name);
-  std::vector<std::string> known;
+  std::vector<std::string> known, hosts;
   for (const auto& [name, worker] : workers_.all()) {
     for (const auto& [file, plugin] : worker.plugins) {
-      if (worker.up() && plugin.state != "rejected") known.push_back(file);
+      if (!worker.up() || plugin.state == "rejected") continue;
+      if (worker.here) known.push_back(file);
+      if (!worker.here && file == file_name) hosts.emplace_back(policy::host_of_worker(name));
     }
+  }
+  const std::string what =
+      "there is no plugin " + in_quotes(file_name) + " in the drop folder " + paths_.drop_dir().string();
+  if (!hosts.empty()) {
+    return Error{Code::kNotFound, what + " of the manager's host, but one on host " + hosts.front(),
+                 "freeride-ctl load " + hosts.front() + ":" + file_name + " loads that one, on whatever host"};
   }
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
-  return Error{Code::kNotFound,
-               "there is no plugin " + in_quotes(file_name) + " in the drop folder " + paths_.drop_dir().string() +
-                   (known.empty() ? "" : "; there are: " + join(known)),
+  return Error{Code::kNotFound, what + (known.empty() ? "" : "; there are: " + join(known)),
                "drop the file there, or give a path (anything with a '/')"};
 }
 

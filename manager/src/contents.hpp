@@ -8,7 +8,6 @@
 #include <string>
 
 #include "freeride/base/clock.hpp"
-#include "freeride/base/host_id.hpp"
 #include "freeride/base/paths.hpp"
 #include "freeride/base/plugin_store.hpp"
 #include "freeride/bus/commands.hpp"
@@ -26,8 +25,7 @@ class Contents {
            const ProfileRuns& runs);
 
   /// The SHA-256 of what `load` names, in this order: the bytes that came along, a content by its hash, a file name in
-  /// the drop folders. A name in them is what it is on this host, else what it is on all hosts that have it. Errors:
-  /// kInvalidArgument (also where hosts have several contents of that name), kNotFound, kRejected, the store's.
+  /// the drop folders of this host. Errors: kInvalidArgument, kNotFound, kRejected, the store's.
   Result<std::string> resolve(const bus::Load& load, const std::string& attachment);
   /// The bytes of a content that is in this host's store, or a piece of them. What another host alone has is not
   /// brought from there: any host could offer a content of its own under a common name. Errors: the store's.
@@ -43,10 +41,9 @@ class Contents {
 
  private:
   Result<std::string> dropped(const std::string& file);
-  std::optional<Result<std::string>> reported(const std::string& file) const;
+  std::optional<Result<std::string>> reported_here(const std::string& file) const;
   bool needed(const std::string& sha256) const;
 
-  const std::string host_id_ = host_id();
   Paths paths_;
   PluginStore store_;
   const Clock& clock_;

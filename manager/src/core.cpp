@@ -188,8 +188,8 @@ std::optional<std::string> Core::user_of_profile(const std::string& run) const {
 
 // ---- from workers
 
-void Core::register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& news) {
-  const auto registered = workers_.register_worker(peer, news);
+void Core::register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& news, bool here) {
+  const auto registered = workers_.register_worker(peer, news, here);
   if (!registered) return outside_.answer(ticket, registered.error());
   Worker& worker = *registered->worker;
   drains_.look_at(worker);

@@ -99,7 +99,8 @@ class Core {
   std::optional<std::string> user_of_batch(const std::string& name) const { return batches_.user_of(name); }
 
   // ---- from workers; `peer` is where the message came from.
-  void register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& worker);
+  /// `here`: the kernel says that it is on this host.
+  void register_worker(Ticket ticket, const std::string& peer, const bus::RegisterWorker& worker, bool here = false);
   void worker_report(Ticket ticket, const std::string& peer, const bus::WorkerReport& report);
   void fetch_plugin(Ticket ticket, const bus::FetchPlugin& wish);
   /// Answered when the worker that has the state has answered.

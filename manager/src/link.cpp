@@ -259,7 +259,7 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
                               [&](Ticket t, auto c) {
                                 // Who is on this host is on it whatever it calls it: the kernel says so.
                                 if (c.file_users == "own" && by.local) c.file_users += " " + host_id();
-                                core.register_worker(t, peer, c);
+                                core.register_worker(t, peer, c, by.local);
                               }) ||
       on<bus::FetchPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_plugin(t, c); }) ||
       on<bus::FetchState>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_state(t, c); }) ||

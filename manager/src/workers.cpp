@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "freeride/base/host_id.hpp"
+#include "freeride/policy/permission.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -110,7 +112,8 @@ void Workers::plan_is_due(const std::string& name) {
   if (Worker* worker = find(name)) worker->plan_due = true;
 }
 
-Result<Workers::Registered> Workers::register_worker(const std::string& peer, const bus::RegisterWorker& news) {
+Result<Workers::Registered> Workers::register_worker(const std::string& peer, const bus::RegisterWorker& news,
+                                                     bool here) {
   if (!is_plain(news.worker) || !is_plain(news.incarnation))
     return Error{Code::kInvalidArgument, "a worker must give its name and incarnation", {}};
   if (workers_.count(news.worker) == 0 && workers_.size() >= most_) {
@@ -142,6 +145,7 @@ Result<Workers::Registered> Workers::register_worker(const std::string& peer, co
   if (news.file_users.rfind("own", 0) == 0)
     worker.file_users = news.worker.substr(0, news.worker.rfind(':')) + news.file_users.substr(3);
   worker.programs = news.programs;
+  worker.here = here || policy::host_of_worker(news.worker) == host_id();
   worker.drained = 0;
   worker.not_empty.clear();
   worker.plugins.clear();

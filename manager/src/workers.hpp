@@ -34,6 +34,7 @@ struct Worker {
   uint64_t number = 0;                              ///< of its latest registration or report
   std::string file_users;                           ///< as in its registration
   bool programs = false;                            ///< the same: it runs programs
+  bool here = false;                                ///< it is on the manager's host
   uint64_t drain = 0;                               ///< WorkerPlan::drain; 0: it is not to be drained
   uint64_t drained = 0;                             ///< the latest of these that it has carried out
   std::string not_empty;                            ///< what it says is still there
@@ -84,7 +85,7 @@ class Workers {
     bool same;  ///< the process that was known before
   };
   /// Errors: kInvalidArgument (no name), kExhausted (too many).
-  Result<Registered> register_worker(const std::string& peer, const bus::RegisterWorker& news);
+  Result<Registered> register_worker(const std::string& peer, const bus::RegisterWorker& news, bool here);
   /// Errors: kNotFound: it must register (again).
   Result<Worker*> take_report(const std::string& peer, const bus::WorkerReport& report);
   /// It went down, or is lost: it has no rank and no task any more.

@@ -44,7 +44,7 @@ def median_interval(values):
     some that are far off do not move it. Fewer than six have none."""
     ordered, count = sorted(values), len(values)
     middle = statistics.median(ordered)
-    low = int(count / 2 - 0.98 * math.sqrt(count))
+    low = max(0, int(count / 2 - 0.98 * math.sqrt(count)) - 1)
     return (middle, ordered[low], ordered[count - 1 - low]) if count >= 6 else (middle, -math.inf, math.inf)
 
 

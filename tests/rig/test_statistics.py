@@ -60,10 +60,10 @@ def test_quantiles_by_nearest_rank():
 
 def test_a_medians_interval_has_it_in_95_of_100_and_is_not_moved_by_what_is_far_off():
     middle, low, high = median_interval([*range(1, 100), 1e9])
-    assert (middle, low, high) == (50.5, 41, 60)
+    assert (middle, low, high) == (50.5, 40, 61)
     assert median_interval([3, 1, 2]) == (2, -math.inf, math.inf)
     random, found = Random(1), 0
     for _ in range(2000):
         _, low, high = median_interval([random.expovariate(1) for _ in range(60)])
         found += low <= math.log(2) <= high
-    assert 0.93 < found / 2000 < 0.97
+    assert 0.94 < found / 2000 < 0.98

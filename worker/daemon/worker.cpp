@@ -716,8 +716,12 @@ Result<FilePiece> Worker::on_plugin(const bus::GetPlugin& wish) {
     if (file.sha256 != wish.sha256 || file.state == DroppedFile::State::kRejected) continue;
     const Fd store(::open(store_->folder().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     // Unhashed, which would take a large one's time: who joins the pieces hashes.
-    if (store.valid())
-      return read_piece(store.get(), file.sha256 + std::filesystem::path(name).extension().string(), wish.offset);
+    auto piece = store.valid() ? read_piece(store.get(), file.sha256 + std::filesystem::path(name).extension().string(),
+                                            wish.offset)
+                               : Result<FilePiece>(Error{Code::kNotFound, "", ""});
+    if (piece.ok() || piece.error().code != Code::kNotFound) return piece;
+    return Error{Code::kNotFound, "the content of " + name + " is not in the store of worker " + id_ + " any more",
+                 "drop the file there again"};
   }
   return Error{Code::kNotFound, "the drop folder of worker " + id_ + " does not have that plugin", ""};
 }

@@ -79,10 +79,10 @@ class InFlight {
   bool submitted(Stream* stream, int64_t weight_ns);
   /// An event for timing(), recorded on the stream; null: no timing. Before the submission.
   void* begin_timing(Stream* stream);
-  /// The GPU is at that event already, or within microseconds: it has nothing else to do on that stream.
+  /// The GPU is at that event, or was within microseconds, and has nothing else to do on that stream.
   bool is_idle(void* begin);
-  /// The submission between begin_timing() and this is timed; it was begun at `begun_ns` and took the host `host_ns`;
-  /// `idle`, if the GPU waited for it. `begin` null: by the host's clock, from `begun_ns` on.
+  /// The submission between begin_timing() and this is timed; its call was made at `begun_ns` and took the host
+  /// `host_ns`; `idle`, if the GPU waited for it then. `begin` null: by the host's clock, from `begun_ns` on.
   void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns, bool idle);
   void drop_timing(Stream* stream, void* begin);
 

@@ -62,7 +62,8 @@ bool Cost::record(int64_t took_ns, int64_t host_ns, bool idle) {
     return false;
   }
   dropped_ = 0;
-  record(idle && !slow ? took_ns - host_ns : took_ns);
+  // A call that takes longer than what it submits waits for it (CUDA_LAUNCH_BLOCKING).
+  record(idle && !slow && host_ns < took_ns ? took_ns - host_ns : took_ns);
   return true;
 }
 

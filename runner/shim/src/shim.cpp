@@ -217,9 +217,10 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   }
   page_.add(&freeride_shim_page::measured);
   void* begin = queue_.begin_timing(stream);
-  const int64_t begin_ns = clock_.now_ns();
   // The launch of a short kernel takes the host as long as the kernel takes the GPU.
-  const bool idle = wish.expected_ns < kShortNs && queue_.is_idle(begin);
+  const bool kernel = what.what == What::kKernel || what.what == What::kConfig;
+  const bool idle = kernel && wish.expected_ns < kShortNs && queue_.is_idle(begin);
+  const int64_t begin_ns = clock_.now_ns();
   const Code code = call(real, words);
   if (code == kSuccess) {
     queue_.timed(stream, begin, weight_ns, cost, begin_ns, clock_.now_ns() - begin_ns, idle);
