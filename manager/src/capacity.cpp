@@ -62,6 +62,7 @@ policy::PlacementRequest request_of(const bus::Load& load) {
 policy::PlacementRequest Capacity::request_of(const Task& task) const {
   auto request = manager::request_of(task.load());
   request.memory_bytes = need_bytes(task);
+  request.last_worker = task.row.info.last_worker;
   return request;
 }
 

@@ -49,6 +49,28 @@ TEST_CASE("equal numbers of tasks: most free memory, then the name, whatever the
   CHECK(place(request(), devices).worker == "a");
 }
 
+TEST_CASE("of devices with as few tasks the one where a task was is taken, else one of that host") {
+  std::vector<DeviceView> devices = {device("a:gpu-0", 900, 1, 0), device("b:gpu-0", 400, 1, 1),
+                                     device("b:gpu-1", 500, 1, 2), device("bb:gpu-0", 950, 1, 3)};
+  auto again = request();
+  CHECK(place(again, devices).worker == "bb:gpu-0");
+  again.last_worker = "b:gpu-0";
+  CHECK(place(again, devices).worker == "b:gpu-0");
+  again.memory_bytes = 450 * kMiB;  // not there any more
+  CHECK(place(again, devices).worker == "b:gpu-1");
+  again.memory_bytes = 600 * kMiB;
+  CHECK(place(again, devices).worker == "bb:gpu-0");
+  again = request(0);  // it must be on another stage now
+  again.last_worker = "b:gpu-0";
+  CHECK(place(again, devices).worker == "a:gpu-0");
+  again = request();
+  again.last_worker = "b:gpu-0";
+  devices[0].tasks = 0;  // fewer tasks come first
+  CHECK(place(again, devices).worker == "a:gpu-0");
+  again.last_worker = "gone";
+  CHECK(place(again, devices).worker == "a:gpu-0");
+}
+
 TEST_CASE("stage, replica and job narrow the choice") {
   std::vector<DeviceView> devices = {device("a", 500, 0, 0), device("b", 500, 5, 3), device("c", 500, 0, 3, "bert")};
   devices[2].ranks[0].replica = 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "freeride/base/names.hpp"
+#include "freeride/policy/permission.hpp"
 
 namespace freeride::policy {
 namespace {
@@ -149,6 +150,27 @@ std::optional<Placer::Place> Placer::best_of(const Group& group, int64_t bytes) 
   return std::nullopt;
 }
 
+// Of devices with so many tasks the one that the task was on, else the best one of that host.
+std::optional<Placer::Place> Placer::where_it_was(const PlacementRequest& request, const std::vector<Group*>& groups,
+                                                  uint32_t tasks) {
+  std::optional<Place> best;
+  const std::string host(host_of_worker(request.last_worker));
+  const std::string first = host.empty() ? request.last_worker : host + ":";
+  auto view = std::lower_bound(devices_.begin(), devices_.end(), first,
+                               [](const DeviceView& one, const std::string& name) { return one.worker < name; });
+  for (; view != devices_.end() && view->worker.rfind(first, 0) == 0; ++view) {
+    ++looks_;
+    const auto device = static_cast<size_t>(view - devices_.begin());
+    if (view->tasks != tasks || view->free_bytes < request.memory_bytes) continue;
+    const bool open = std::any_of(groups.begin(), groups.end(),
+                                  [&](const Group* group) { return group->open.count(place_of(device)) != 0; });
+    if (!open) continue;
+    if (view->worker == request.last_worker) return place_of(device);
+    if (!host.empty() && (!best || place_of(device) < *best)) best = place_of(device);
+  }
+  return best;
+}
+
 // Algorithm 1 proper, over the devices that match.
 Placement Placer::pick(const PlacementRequest& request, const std::vector<Group*>& groups) {
   std::optional<Place> best;
@@ -156,6 +178,7 @@ Placement Placer::pick(const PlacementRequest& request, const std::vector<Group*
     const auto its = best_of(*group, request.memory_bytes);
     if (its && (!best || *its < *best)) best = its;
   }
+  if (best && !request.last_worker.empty()) best = where_it_was(request, groups, std::get<0>(*best)).value_or(*best);
   if (best) return {Placement::Kind::kPlace, devices_[std::get<2>(*best)].worker, Why::kNone, {}};
   const DeviceView *largest = nullptr, *freest = nullptr;
   for (const Group* group : groups) {

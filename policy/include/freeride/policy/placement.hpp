@@ -32,8 +32,9 @@ struct PlacementRequest {
   std::string job;                   ///< empty: the only one; a name alone: whosever job of that name there is
   int32_t stage = -1, replica = -1;  ///< -1: any
   int64_t memory_bytes = 0;
-  bool when_idle = false;  ///< a device without a trainer will do, where no stage, replica or job is asked for
-  bool any_job = false;    ///< where no job is asked for: any, though there are several
+  bool when_idle = false;   ///< a device without a trainer will do, where no stage, replica or job is asked for
+  bool any_job = false;     ///< where no job is asked for: any, though there are several
+  std::string last_worker;  ///< where it was before, and has left what it saved; empty: nowhere
 };
 
 struct Placement {
@@ -45,9 +46,10 @@ struct Placement {
 };
 
 /// The paper's Algorithm 1 among the devices whose trainer matches job, stage and replica. Of those with enough free
-/// memory it takes the one with the fewest tasks, then with the most free memory, then the first by name. kWait, with
-/// what is missing: nothing can be had now, but could be later. kReject: every matching device is too small even when
-/// empty. `devices` holds those that are up. Pure; any thread.
+/// memory it takes the one with the fewest tasks; of these the one where the task was, else one of that host, so that
+/// its state need not be fetched; then the one with the most free memory, then the first by name. kWait, with what is
+/// missing: nothing can be had now, but could be later. kReject: every matching device is too small even when empty.
+/// `devices` holds those that are up. Pure; any thread.
 Placement place(const PlacementRequest& request, const std::vector<DeviceView>& devices);
 
 /// What a user should be told at once instead of leaving a task in the queue. Errors: kInvalidArgument (several jobs,

@@ -57,6 +57,7 @@ class Placer {
   void change(size_t device, int64_t free_bytes, uint32_t tasks);
   Place place_of(size_t device) const;
   std::optional<Place> best_of(const Group& group, int64_t bytes);
+  std::optional<Place> where_it_was(const PlacementRequest& request, const std::vector<Group*>& groups, uint32_t tasks);
   Placement pick(const PlacementRequest& request, const std::vector<Group*>& groups);
   std::optional<std::string> missing_part(const PlacementRequest& request, const std::string& job) const;
 
