@@ -395,8 +395,9 @@ void add_plugin(CLI::App& app, Arguments& arguments) {
 void add_profile(CLI::App& app, Arguments& arguments) {
   ProfileArguments& profile = arguments.profile;
   auto* sub = app.add_subcommand("profile", "measure a plugin's memory and step lengths, and keep the profile");
-  sub->add_option("plugin", profile.load.plugin,
-                  "a file (a path with '/', e.g. ./my.so) or a name from the drop folder");
+  sub->add_option(
+      "plugin", profile.load.plugin,
+      "a file (a path with '/', e.g. ./my.so), a name from the drop folder, or HOST:NAME from another host's");
   sub->add_option("--param", profile.load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
   sub->add_option("--steps", profile.load.steps, "steps to make; default: as many as it takes")->check(whole(1, 2000));
   sub->add_option("--worker", profile.worker, "the worker to profile on, see freeride-ctl workers; default: any");

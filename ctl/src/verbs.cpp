@@ -68,51 +68,96 @@ std::optional<OnHost> on_host(const std::string& plugin) {
   return OnHost{plugin.substr(0, colon), plugin.substr(colon + 1)};
 }
 
-// The content that `from` names, in pieces. One that does not come is asked for again, for kPiecePatience.
-Result<std::string> read_plugin(Session& session, const OnHost& from) {
+// Why a host's drop folder does not have it: there is no such host, it is away, or it has no such file.
+Error not_there(Session& session, const OnHost& from, const std::set<std::string>& others) {
+  std::set<std::string> hosts;
+  bool known = false, up = false;
+  if (const auto workers = session.ask<bus::WorkersReply>(bus::ListWorkers{})) {
+    for (const auto& one : workers->workers) {
+      const std::string host(policy::host_of_worker(one.state.worker));
+      hosts.insert(host);
+      known = known || host == from.host;
+      up = up || (host == from.host && one.state.state == "up");
+    }
+  }
+  std::string named;
+  for (const std::string& host : known ? others : hosts) named += (named.empty() ? "" : ", ") + host;
+  if (!known)
+    return {Code::kInvalidArgument, "there is no host '" + from.host + "'", named.empty() ? "" : "hosts: " + named};
+  if (!up)
+    return {Code::kUnavailable, "no worker of host " + from.host + " is up", "freeride-ctl workers shows its workers"};
+  return {Code::kNotFound, "there is no plugin '" + from.name + "' in the drop folder of host " + from.host,
+          named.empty() ? "freeride-ctl plugins lists those that have a name" : "hosts that have it: " + named};
+}
+
+// The SHA-256 of what it is there now. Nothing: a drop folder has a file of this whole name.
+Result<std::optional<std::string>> content_on(Session& session, const OnHost& from, const std::string& whole) {
   const auto listed = session.ask<bus::PluginsReply>(bus::ListPlugins{});
   if (!listed) return listed.error();
-  bus::ReadPlugin wish{from.host, {}, 0};
+  std::optional<std::string> sha256;
   std::set<std::string> hosts;
+  std::string rejected;
   for (const auto& plugin : listed->plugins) {
-    if (plugin.name != from.name || plugin.state == "rejected") continue;
+    if (plugin.name == whole) return std::optional<std::string>();
+    if (plugin.name != from.name) continue;
     const std::string host(policy::host_of_worker(plugin.worker));
+    if (plugin.state == "rejected") {
+      if (host == from.host) rejected = plugin.reason;
+      continue;
+    }
     hosts.insert(host);
     if (host != from.host) continue;
-    if (!wish.sha256.empty() && wish.sha256 != plugin.sha256)
+    if (sha256 && *sha256 != plugin.sha256)
       return Error{Code::kInvalidArgument, "workers of host " + from.host + " have several plugins " + from.name,
                    "wait until all of its drop folders are the same, or load it from a path"};
-    wish.sha256 = plugin.sha256;
+    sha256 = plugin.sha256;
   }
-  if (wish.sha256.empty()) {
-    std::string others;
-    for (const std::string& host : hosts) others += (others.empty() ? "" : ", ") + host;
-    return Error{
-        Code::kNotFound,
-        "there is no plugin " + from.name + " in the drop folder of a host " + from.host + " whose worker is up",
-        others.empty() ? "freeride-ctl plugins lists those that have a name" : "hosts that have it: " + others};
-  }
+  if (sha256) return sha256;
+  if (!rejected.empty())
+    return Error{Code::kRejected, "plugin " + from.name + " of host " + from.host + " was rejected: " + rejected,
+                 "correct the file there and drop it again"};
+  return not_there(session, from, hosts);
+}
+
+// In pieces. One that does not come is asked for again, for kPiecePatience. Nothing: it is no name of that form.
+Result<std::optional<std::string>> read_from_host(Session& session, const OnHost& from, const std::string& whole) {
+  if (from.host.empty() || from.name.empty())
+    return Error{Code::kInvalidArgument, "'" + whole + "' is not HOST:NAME", "as in gpu7-a1b2c3d4:image.so"};
+  const auto sha256 = content_on(session, from, whole);
+  if (!sha256) return sha256.error();
+  if (!*sha256) return std::optional<std::string>();
+  bus::ReadPlugin wish{from.host, **sha256, 0};
   std::string bytes;
+  const auto stopped = [&](const Error& why) {
+    return Error{why.code,
+                 "host " + from.host + " has sent " + human_bytes(static_cast<int64_t>(bytes.size())) + " of plugin " +
+                     from.name + " and nothing more: " + why.message,
+                 "load it again"};
+  };
   for (auto heard = std::chrono::steady_clock::now();;) {
     std::string piece;
     const auto reply = session.ask_attached<bus::FileReply>(wish, piece);
     if (interrupted()) return Error{Code::kUnavailable, "interrupted", ""};
     if (!reply) {
       const Code code = reply.error().code;
-      const bool may_pass = code == Code::kTimeout || code == Code::kUnavailable;
-      if (!may_pass || std::chrono::steady_clock::now() > heard + kPiecePatience) return reply.error();
+      if (const auto now = content_on(session, from, whole); now && *now && **now != wish.sha256)
+        return Error{Code::kUnavailable, "plugin " + from.name + " of host " + from.host + " was replaced meanwhile",
+                     "load it again"};
+      // A manager that was just started does not know its workers yet.
+      const bool may_pass = code == Code::kTimeout || code == Code::kUnavailable || code == Code::kNotFound;
+      if (!may_pass || std::chrono::steady_clock::now() > heard + kPiecePatience) return stopped(reply.error());
       std::this_thread::sleep_for(kPieceAgain);
       continue;
     }
     heard = std::chrono::steady_clock::now();
     bytes += piece;
-    if (reply->more && piece.size() < kLeastPiece) break;  // it would never end; the hash says that it is not whole
     if (bytes.size() > kMaxPluginBytes)
       return Error{Code::kInvalidArgument, "host " + from.host + " sent more than a plugin may have", ""};
+    if (reply->more && piece.size() < kLeastPiece) break;  // it would never end; the hash says that it is not whole
     if (!reply->more) break;
     wish.offset = bytes.size();
   }
-  if (sha256_hex(bytes) == wish.sha256) return bytes;
+  if (sha256_hex(bytes) == wish.sha256) return std::optional(std::move(bytes));
   return Error{Code::kInternal, "what host " + from.host + " sent is not the plugin that it has in its drop folder",
                "load it again; if that does not help, copy the file yourself"};
 }
@@ -147,7 +192,7 @@ Error with_near_task(Session& session, Error error, const std::string& task) {
 }
 
 Error with_near_plugin(Session& session, Error error, const std::string& plugin) {
-  if (error.code != Code::kNotFound || plugin.find('/') != plugin.npos) return error;
+  if (error.code != Code::kNotFound || plugin.find_first_of("/:") != plugin.npos) return error;
   std::vector<std::string> names = shipped_plugins();
   if (const auto reply = session.ask<bus::PluginsReply>(bus::ListPlugins{})) {
     for (const auto& state : reply->plugins) names.push_back(state.name);
@@ -215,12 +260,14 @@ Result<bus::Load> make_load(Session& session, const LoadArguments& arguments, st
     load.sha256 = sha256_hex(*bytes);
     attachment = std::move(*bytes);
   } else if (const auto from = on_host(arguments.plugin)) {
-    auto bytes = read_plugin(session, *from);
+    auto bytes = read_from_host(session, *from, arguments.plugin);
     if (!bytes) return bytes.error();
-    load.plugin = from->name;
-    if (auto fine = check_plugin_file(*bytes, from->name); !fine) return fine.error();
-    load.sha256 = sha256_hex(*bytes);
-    attachment = std::move(*bytes);
+    if (*bytes) {
+      load.plugin = from->name;
+      if (auto fine = check_plugin_file(**bytes, from->name); !fine) return fine.error();
+      load.sha256 = sha256_hex(**bytes);
+      attachment = std::move(**bytes);
+    }
   }
   if (auto s = take(load.params, parse_params(arguments.params)); !s) return s.error();
   if (!arguments.interface.empty()) load.params["interface"] = arguments.interface;

@@ -313,7 +313,13 @@ def test_what_one_hosts_drop_folder_has_is_loaded_elsewhere_by_who_names_that_ho
     shutil.move(tmp_path / "rare.so", hosts.root / "b/s/plugins/rare.so")
     until(lambda: "rare.so" in str(hosts.ok("plugins")), "its worker has told of it")
     flags = ["--when-idle", "--no-profile", "--param", "step_us=300", "--param", "sleep=1"]
-    one_line(hosts.ctl("load", "a:rare.so", "--name", "no", *flags).err, "hosts that have it: b")
+    for name, words in {
+        "a:rare.so": "hosts that have it: b",
+        "c:rare.so": "there is no host 'c'",
+        ":rare.so": "is not HOST:NAME",
+        "b:": "is not HOST:NAME",
+    }.items():
+        one_line(hosts.ctl("load", name, "--name", "no", *flags).err, words)
     hosts.ok("drain", "host:b")
     # By its name alone nothing is brought from there: who could say whose name it is?
     one_line(hosts.ctl("load", "rare.so", "--name", "plain", *flags).err, "one on host b", "load b:rare.so")
