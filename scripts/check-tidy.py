@@ -18,9 +18,9 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# LibTorch 1.13's headers are none that clang 14 can parse.
 # Flags for link-time optimization that clang does not know.
 GCC_ALONE = ["--extra-arg=-Wno-ignored-optimization-argument"]
+# LibTorch 1.13's headers are none that clang 14 can parse.
 LEFT_OUT = (ROOT / "plugins/resnet",)
 
 
