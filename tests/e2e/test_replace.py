@@ -10,7 +10,8 @@ import pytest
 
 from rig.testing import System, find_plugin, until
 
-KIB_PER_REPLACEMENT = 8  # growth of the manager's and of the worker's resident memory, at most
+KIB_PER_REPLACEMENT = 4  # growth of the manager's and of the worker's resident memory, at most
+KIB_OF_CACHES = 2048  # of SQLite's pages: the state file's fill some 400 replacements long
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_200_replacements_in_a_row_leave_nothing_behind(system):
         until(lambda pid=pid, name=name: fds(pid) <= before[name][0], f"{name} has closed its descriptors")
         grown = resident_kib(pid) - before[name][1]
         print(f"{name}: {before[name][1]} KiB resident, grown by {grown} KiB in 200 replacements")
-        assert grown <= 200 * KIB_PER_REPLACEMENT, f"{name} grew by {grown} KiB"
+        assert grown <= 200 * KIB_PER_REPLACEMENT + KIB_OF_CACHES, f"{name} grew by {grown} KiB"
     task = shown(system)
     assert task["revision"] == 220 and len(task["incarnations"]) == 8
     assert len(system.ok("tasks")["tasks"]) == 1
