@@ -9,7 +9,6 @@ useful_share_pct: steps made in bubbles, over what the program alone makes on th
 last, both by what the program prints. `shim` in a row is what the shim of libcuda counted until then."""
 
 import json
-import os
 import pathlib
 import re
 import statistics
@@ -43,7 +42,7 @@ def alone(name, device=None, seconds=ALONE_S):
     """Steps a second with a GPU to itself, after as long as the program takes to settle."""
     process = subprocess.Popen(
         [sys.executable, FOLDER / PROGRAMS[name][0]],
-        env={**os.environ, **({"CUDA_VISIBLE_DEVICES": device} if device else {})},
+        env=gpu_work.on_device(device),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -128,10 +128,15 @@ def steps_of(task):
     return counters["metrics"].get("steps", 0) if leases else counters["steps"]
 
 
+def on_device(device):
+    """The environment of a program that is to use this GPU; None: any."""
+    return {**os.environ, **({"CUDA_VISIBLE_DEVICES": device} if device else {})}
+
+
 def alone(file, params, device=None):
     done = subprocess.run(
         [sys.executable, harvest.HERE / "gpu/alone.py", file, *params],
-        env={**os.environ, **({"CUDA_VISIBLE_DEVICES": device} if device else {})},
+        env=on_device(device),
         capture_output=True,
         text=True,
         check=False,

@@ -25,16 +25,17 @@ def hops_of(ways):
     return result
 
 
+def usual(values):
+    """The median, and how far from it a value may be: four times the spread."""
+    middle = statistics.median(values)
+    return middle, 4 * 1.4826 * statistics.median(abs(value - middle) for value in values)
+
+
 def without_far_off(iteration_ms, kinds):
-    """The same without iterations that are longer than the median of their kind by more than four times the spread, which
-    hosts have whether there are side tasks or not; and how many of each kind those were, with side tasks and without, to
-    see that."""
+    """The time increase without iterations that are far longer than the median of their kind, which hosts have whether
+    there are side tasks or not; and how many of each kind those were, with side tasks and without, to see that."""
     of = {kind: [ms for ms, one in zip(iteration_ms, kinds) if one is kind] for kind in (True, False)}
-    middle = {kind: statistics.median(values) for kind, values in of.items()}
-    most = {
-        kind: middle[kind] + 4 * 1.4826 * statistics.median(abs(ms - middle[kind]) for ms in values)
-        for kind, values in of.items()
-    }
+    most = {kind: sum(usual(values)) for kind, values in of.items()}
     near = [(ms, kind) for ms, kind in zip(iteration_ms, kinds) if kind is not None and ms <= most[kind]]
     values = increases(*zip(*near))
     if len(values) < 2:
@@ -121,8 +122,7 @@ def settled(values, kinds, kind):
     ]
     if len(found) < 2:
         return []
-    middle = statistics.median(found)
-    most = 4 * 1.4826 * statistics.median(abs(value - middle) for value in found)
+    middle, most = usual(found)
     return [value for value in found if abs(value - middle) <= most]
 
 
