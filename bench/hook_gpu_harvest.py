@@ -46,6 +46,7 @@ TASKS = {
     "spin": ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=500"], False),
     "pagerank": ("pagerank", "8GiB", ORKUT, False),
     "resnet18": ("resnet18", "16GiB", ["batch=64"], True),
+    "resnet18fine": ("resnet18", "16GiB", ["batch=64", "piece_ms=1"], True),
     "hold": ("gpu_task", "48GiB", ["how=work", "after=0", "step_us=500", "hold_mb=46000"], False),
 }
 
@@ -111,7 +112,10 @@ class Run:
             "synchronise": options.synchronise,
         }
         if not options.replay:
-            self.ranks = Ranks(self.count, options.python, job, run_dir=self.system.run_dir)
+            visible = ",".join(str(options.gpu + rank) for rank in range(self.count))
+            self.ranks = Ranks(
+                self.count, options.python, job, run_dir=self.system.run_dir, CUDA_VISIBLE_DEVICES=visible
+            )
             return
         recorded = json.loads(pathlib.Path(options.replay).read_text())["stages"]
         job.update(
@@ -439,7 +443,7 @@ def parser_of(what):
         metavar="MS,...",
         help="no pipeline: on one GPU, the last of two stages, with waits as long as these",
     )
-    parser.add_argument("--gpu", type=int, default=0, help="on which one; several may be at it, each with a stage")
+    parser.add_argument("--gpu", type=int, default=0, help="the first one that is used; several runs may be at it")
     parser.add_argument("--stage", type=int, default=0, help="which one")
     parser.add_argument(
         "--parts", action="store_true", help="of a replay: where the time of its own work goes (gpu/parts.py)"

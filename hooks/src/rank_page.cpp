@@ -241,16 +241,19 @@ void RankPage::publish_lengths() {
   published_ = waits;
 }
 
-bool RankPage::observe(int64_t now_ns, Observer observer) {
-  std::unique_lock lock(observing_, std::defer_lock);
-  if (observer == Observer::kTraining) {
-    if (!lock.try_lock()) return false;  // the helper is at it
-  } else {
-    lock.lock();
-  }
+bool RankPage::observe(int64_t now_ns) {
+  const std::lock_guard lock(observing_);
   const uint64_t word = load_acquire(page().state_word);
   if (word == seen_word_) return false;
   take_notice(word, now_ns);
+  return true;
+}
+
+bool RankPage::try_observe(int64_t now_ns) {
+  const std::unique_lock lock(observing_, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  const uint64_t word = load_acquire(page().state_word);
+  if (word != seen_word_) take_notice(word, now_ns);
   return true;
 }
 

@@ -43,9 +43,11 @@ class RankPage {
   void finish_iteration(int64_t now_ns);
 
   /// External marks: takes notice of what somebody else wrote into the state word. True when it had changed. The
-  /// training's thread may look as well as the helper, but never waits for it.
-  enum class Observer { kHelper, kTraining };
-  bool observe(int64_t now_ns, Observer observer = Observer::kHelper);
+  /// helper's thread.
+  bool observe(int64_t now_ns);
+  /// The same for the training's thread, which never waits for the helper: false if that is at it, and may have looked
+  /// before the last write.
+  bool try_observe(int64_t now_ns);
   /// External marks: the present bubble ends now, before its writer says so; `word` is what it would write.
   void close_early(int64_t now_ns, uint64_t word);
   /// External marks: iteration `iteration` has so many waits, whatever was seen of them.

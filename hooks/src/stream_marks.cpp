@@ -95,6 +95,14 @@ bool StreamMarks::ours() {
   return owner == self || (owner == 0 && owner_.compare_exchange_strong(owner, self));
 }
 
+// An iteration's first batch is often posted on a stream that has nothing left to do: where training waits for its GPU
+// behind each iteration, a time that varies by milliseconds. Its mark is there some microseconds after it is posted, so
+// the worker, whose core takes longer than that to wake, is told before anything is posted.
+void StreamMarks::announce_first() {
+  constexpr int64_t kAnnounced = 300 * kNsPerUs;
+  if (wait_ == 0 && page_.is_on() && page_.low_ns(1) > 0) page_.expect_begin(SteadyClock::now() + kAnnounced);
+}
+
 StreamMarks::Wants StreamMarks::expect(std::span<const uint32_t> sources, bool ours) {
   Wants wants;
   wants.known = ours && sources.size() <= kMostSources;
@@ -194,6 +202,7 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
   }
   std::unique_lock counting(counting_);
   const bool ours = this->ours();
+  if (ours && !sources.empty()) announce_first();
   for (const uint32_t rank : destinations) {
     auto written = count_for(stream, rank, kRing.value(counted_ + ++produced_[rank]), SentMember::Row::kSent);
     if (!written.ok()) return written.error();
@@ -385,6 +394,7 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awai
   // there is none where the mark is expected (policy/mark_window), and short ones before and after.
   constexpr int64_t kWakeUp = 400 * kNsPerUs;  // so long before, the worker is told, whose core may be asleep
   constexpr int64_t kInside = 500 * kNsPerUs;  // data that comes early is noticed so late, at most
+  constexpr int64_t kAtOnce = 60 * kNsPerUs;   // the mark's way through an empty stream
   const PreciseSleeps precise;
   const int64_t cpu_before_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
   const int64_t entered_ns = SteadyClock::now();
@@ -400,8 +410,8 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awai
     if (!page_.is_on()) break;
     there = is_there(awaited, now_ns);
     const uint64_t seen = load_acquire(page_.page().state_word);
-    if (seen != last_seen) page_.observe(now_ns, RankPage::Observer::kTraining);
-    last_seen = seen;
+    const bool missed = seen != last_seen && !page_.try_observe(now_ns);
+    if (!missed) last_seen = seen;
     if (!begun && seen == word) {
       begun = true;
       until_ns = now_ns + lease_ns;
@@ -412,6 +422,7 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awai
       break;
     }
     if (now_ns >= (begun ? until_ns : give_up_ns)) break;
+    if (missed || (!begun && now_ns - entered_ns < kAtOnce)) continue;
     int64_t sleep_ns = 0;
     if (begun) {
       // A hint is likely now, and whoever sleeps is late by a wake-up.

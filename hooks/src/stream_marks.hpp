@@ -159,6 +159,7 @@ class StreamMarks {
         counted_(counted),
         met_base_(counted) {}
   // Under counting_.
+  void announce_first();
   Wants expect(std::span<const uint32_t> sources, bool ours);
   bool ours();
   Result<Held> hold(CudaStream stream, const Wants& wants);

@@ -5,13 +5,17 @@ time.
     frameworks.py --python DIR --scripts hooks/tests/frameworks --out FILE [--path SITE] [--dry-run]
 
 For each: are the losses equal to the bit; is what the hook counted as a wait, in number and order, what the framework
-waited for in the unhooked run; how many waits were held. Exit code 1 if not. --dry-run: Megatron over gloo on a CPU, to
-try out this script."""
+waited for in the unhooked run; how many waits were held. Exit code 1 if not. --hosts: as if each rank were on a host of
+its own, with messages over sockets and waits for another host held. --dry-run: Megatron over gloo on a CPU, to try out
+this script."""
 
 import argparse
 import json
 import os
+import pathlib
+import shutil
 import sys
+import tempfile
 
 sys.path.append(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -26,6 +30,14 @@ MEGATRON = [
     {"chunks": 2, "overlap": False, "batched": True},
     {"chunks": 2, "overlap": True, "batched": False},
 ]
+# Between hosts; NCCL tells them apart by its id, the hook by its folder of sent pages.
+SOCKETS = {
+    "NCCL_NET": "Socket",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "FREERIDE_HOLD_HOSTS": "1",
+}
 SURE = 4  # iterations until the hook knows which receives are posted early
 
 
@@ -34,6 +46,11 @@ def start(options, script, plan, name, hooked):
     folder = options.folder / name
     folder.mkdir()
     (folder / "plan").write_text(json.dumps(plan))
+    hosts = {}
+    for rank in range(2) if options.hosts else ():
+        own = options.shared / f"{name}-host{rank}"
+        own.mkdir()
+        hosts[rank] = {**SOCKETS, "NCCL_HOSTID": own.name, "FREERIDE_SHM_DIR": str(own)}
     training = Processes(
         folder,
         {
@@ -66,6 +83,7 @@ def start(options, script, plan, name, hooked):
             folder / "out",
         ],
         2,
+        per_rank=hosts,
     )
     return training
 
@@ -94,6 +112,7 @@ def compare(plain, hooked, dry_run):
             "marks_equal": dry_run or marks == waits,
             "state": with_hook.get("state"),
             "counters": with_hook.get("counters"),
+            "remote": with_hook.get("remote"),
         }
         if "receives" in without:
             row["as_the_schedule"] = len(waits[-1]) == without["receives"]
@@ -112,9 +131,11 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--iterations", type=int, default=50)
     parser.add_argument("--seconds", type=int, default=100, help="after which a rank that hangs is ended")
+    parser.add_argument("--hosts", action="store_true", help="each rank as if on a host of its own")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
     options.folder = new_folder()
+    options.shared = pathlib.Path(tempfile.mkdtemp(prefix="freeride-hosts-", dir="/dev/shm"))
     more = {"micro_batches": 4, "iterations": options.iterations, "width": 64 if options.dry_run else 1024}
     names = [("Megatron-Core", "train_megatron.py", [dict(plan, **more) for plan in MEGATRON])]
     if not options.dry_run:
@@ -163,6 +184,7 @@ def main():
     }
     with open(options.out, "w") as file:
         json.dump(record, file)
+    shutil.rmtree(options.shared, ignore_errors=True)
     print("good" if good else "NOT as it must be", flush=True)
     sys.exit(not good)
 

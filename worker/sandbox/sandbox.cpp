@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 
 #include "freeride/base/log.hpp"
 #include "sandbox/sandbox_child.hpp"
@@ -119,6 +121,11 @@ void limit_memory(ChildPlan& plan, int64_t bytes) {
   plan.data_limit_bytes = bytes;
   plan.address_limit_bytes = bytes + kAddressSlackBytes;
 #endif
+}
+
+int64_t default_pids() {
+  constexpr int64_t kLeast = 256, kPerCore = 16;
+  return std::max<int64_t>(kLeast, kPerCore * std::thread::hardware_concurrency());
 }
 
 Status check_options(const SandboxOptions& options) {

@@ -128,6 +128,9 @@ class Sandbox {
   virtual Result<Child> start(const SandboxRequest& request) = 0;
 };
 
+/// Libraries make pools of as many threads as the host has cores, and a program has several: JAX some eight a core.
+int64_t default_pids();
+
 /// The worker's options for it.
 struct SandboxOptions {
   std::string name = "bubblewrap";
@@ -135,7 +138,7 @@ struct SandboxOptions {
   std::string device;                     ///< of the worker
   std::string bwrap;                      ///< path; empty: on the PATH, else beside the worker's program
   int64_t scratch_bytes = 256ll << 20;    ///< of a task's scratch folder; part of its memory
-  int64_t pids = 256;                     ///< processes and threads of a task
+  int64_t pids = default_pids();          ///< processes and threads of a task
   double cpus = 0;                        ///< CPU time of a task, in cores; 0: as many as it has cores
   int64_t first_uid = 2'000'000'000;      ///< first of the host's user numbers for tasks, where the worker is root
   std::string uid_folder;                 ///< where workers lock these numbers; empty: a trial's, which is not locked

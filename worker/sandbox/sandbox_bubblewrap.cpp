@@ -55,10 +55,19 @@ constexpr std::array<const char*, 5> kLoaderFiles{"/etc/ld.so.cache", "/etc/alte
 constexpr std::array<const char*, 10> kPrograms{"/usr/bin",   "/usr/sbin",       "/usr/local/bin", "/usr/local/sbin",
                                                 "/bin",       "/sbin",           "/usr/libexec",   "/usr/include",
                                                 "/usr/share", "/usr/local/share"};
-constexpr std::array<const char*, 8> kProgramFiles{"/etc/ssl",        "/etc/ca-certificates", "/etc/python3",
-                                                   "/etc/perl",       "/etc/fonts",           "/etc/magic",
-                                                   "/etc/mime.types", "/etc/terminfo"};
-constexpr const char* kProgramPath = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+// JAX and CuPy look for CUDA's compiler, its headers and device libraries in the toolkit.
+constexpr std::array<const char*, 11> kProgramFiles{"/etc/ssl",
+                                                    "/etc/ca-certificates",
+                                                    "/etc/python3",
+                                                    "/etc/perl",
+                                                    "/etc/fonts",
+                                                    "/etc/magic",
+                                                    "/etc/mime.types",
+                                                    "/etc/terminfo",
+                                                    "/usr/local/cuda/bin",
+                                                    "/usr/local/cuda/nvvm",
+                                                    "/usr/local/cuda/include"};
+constexpr const char* kProgramPath = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/cuda/bin";
 // What a task inherits of the worker's environment.
 constexpr std::array<const char*, 12> kPassed{"OMP_",  "GOMP_",  "KMP_",  "OPENBLAS_",
                                               "MKL_",  "LANG",   "LC_",   "TZ",

@@ -139,7 +139,7 @@ def finish_on_gpu(out, rank, losses, seen, expected):
         import freeride
         from freeride._hook import hook
 
-        result.update(state=freeride.state(), counters=hook.counters())
+        result.update(state=freeride.state(), counters=hook.counters(), remote=hook.remote_report())
     json.dump([result], open(f"{out}.{rank}", "w"))
     torch.distributed.barrier()
     os._exit(0)

@@ -119,6 +119,7 @@ def train(plan):
         from freeride._hook import hook
 
         result.update(state=freeride.state(), counters=hook.counters(), page_waits=record.page().waits)
+        result["remote"] = hook.remote_report()
     return result
 
 
@@ -138,7 +139,7 @@ def main():
         print(
             dist.get_rank(),
             plan,
-            {key: value for key, value in results[-1].items() if key in ("state", "counters")},
+            {key: value for key, value in results[-1].items() if key in ("state", "counters", "remote")},
             flush=True,
         )
         json.dump(results, open(f"{sys.argv[2]}.{dist.get_rank()}", "w"))
