@@ -6,7 +6,7 @@
 namespace freeride::shim {
 namespace {
 
-constexpr int kIdleQueries = 12;  // of a microsecond or less
+constexpr int kIdleQueries = 24;  // of a microsecond or less
 
 }  // namespace
 
@@ -74,7 +74,7 @@ bool InFlight::mark(Stream* stream, int64_t weight_ns) {
     }
     return false;
   }
-  push_mark(stream, {nullptr, event, weight_ns, nullptr, 0, 0, false, true});
+  push_mark(stream, {nullptr, event, weight_ns, nullptr, 0, 0, 0, true});
   return true;
 }
 
@@ -107,7 +107,7 @@ void InFlight::drop_timing(Stream* stream, void* begin) {
 }
 
 void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns,
-                     bool idle) {
+                     int64_t idle_ns) {
   void* end = take_event(stream->context);
   const int64_t open_ns = stream->open_ns.exchange(0, std::memory_order_acq_rel);
   if (end == nullptr || !events_.record(stream->context, end, stream->handle)) {
@@ -116,7 +116,7 @@ void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost,
     drop_timing(stream, end);
     return;
   }
-  push_mark(stream, {begin, end, weight_ns + open_ns, cost, begun_ns, host_ns, idle, true});
+  push_mark(stream, {begin, end, weight_ns + open_ns, cost, begun_ns, host_ns, idle_ns, true});
 }
 
 bool InFlight::poll(int64_t now_ns, Timed& timed) {
@@ -133,7 +133,7 @@ bool InFlight::poll(int64_t now_ns, Timed& timed) {
       if (state == Events::State::kDone && mark.cost != nullptr) {
         int64_t took_ns = mark.begin == nullptr ? -1 : events_.elapsed_ns(mark.begin, mark.end);
         if (took_ns < 0) took_ns = now_ns - mark.submitted_ns;
-        const bool known = mark.cost->record(took_ns, mark.host_ns, mark.idle);
+        const bool known = mark.cost->record(took_ns, mark.host_ns, mark.idle_ns);
         timed.sum_ns += took_ns;
         if (known && took_ns > timed.longest_ns) {
           timed.longest_ns = took_ns;

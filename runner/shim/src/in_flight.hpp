@@ -49,7 +49,7 @@ struct Stream {
     Cost* cost;            ///< of what was timed
     int64_t submitted_ns;  ///< of what was timed
     int64_t host_ns;       ///< in the driver's call of it
-    bool idle;             ///< the GPU had nothing to do when that began
+    int64_t idle_ns;       ///< see timed()
     bool counted;
   };
   std::deque<Mark> marks;  ///< in the stream's order
@@ -82,8 +82,10 @@ class InFlight {
   /// The GPU is at that event, or was within microseconds, and has nothing else to do on that stream.
   bool is_idle(void* begin);
   /// The submission between begin_timing() and this is timed; its call was made at `begun_ns` and took the host
-  /// `host_ns`; `idle`, if the GPU waited for it then. `begin` null: by the host's clock, from `begun_ns` on.
-  void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns, bool idle);
+  /// `host_ns`. `idle_ns`: where the GPU waited for it, from begin_timing() to the call's return; else 0. `begin` null:
+  /// by the host's clock, from `begun_ns` on.
+  void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns,
+             int64_t idle_ns);
   void drop_timing(Stream* stream, void* begin);
 
   /// Looks which marks are done. `timed`: gets what was timed of them. True: some were.

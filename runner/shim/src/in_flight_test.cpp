@@ -141,7 +141,7 @@ TEST_CASE("what a GPU takes that waited for the launch is less than what lies be
     if (idle) f.events.finish(0);
     CHECK(f.queue.is_idle(begin) == idle);
     f.events.finish(0);
-    f.queue.timed(f.stream, begin, kNsPerMs, cost, 0, 5 * kNsPerUs, idle);
+    f.queue.timed(f.stream, begin, kNsPerMs, cost, 0, 3 * kNsPerUs, idle ? 5 * kNsPerUs : 0);
     f.events.finish(7 * kNsPerUs);
     CHECK(f.poll());
   };
@@ -159,7 +159,7 @@ TEST_CASE("a driver that refuses events leaves nothing in the queue") {
   f.put(f.stream, kNsPerMs);
   CHECK(f.queue.queued_ns() == 0);
   REQUIRE(f.queue.reserve(0, kNsPerMs));
-  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, 0, 0, false);
+  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, 0, 0, 0);
   CHECK(f.queue.queued_ns() == 0);
 }
 

@@ -54,7 +54,7 @@ void Cost::record(int64_t took_ns) {
   expected_ns_.store(expected, std::memory_order_relaxed);
 }
 
-bool Cost::record(int64_t took_ns, int64_t host_ns, bool idle) {
+bool Cost::record(int64_t took_ns, int64_t host_ns, int64_t idle_ns) {
   const bool slow = host_ns > kSlowCallNs && host_ns > took_ns / kShareOfCall;
   if (slow && dropped_ < kMostDropped) {
     ++dropped_;
@@ -62,8 +62,8 @@ bool Cost::record(int64_t took_ns, int64_t host_ns, bool idle) {
     return false;
   }
   dropped_ = 0;
-  // A call that takes longer than what it submits waits for it (CUDA_LAUNCH_BLOCKING).
-  record(idle && !slow && host_ns < took_ns ? took_ns - host_ns : took_ns);
+  // A slow call may have waited for what it submits (CUDA_LAUNCH_BLOCKING).
+  record(!slow && idle_ns < took_ns ? took_ns - idle_ns : took_ns);
   return true;
 }
 

@@ -24,9 +24,9 @@ class Cost {
   void record(int64_t took_ns);
   /// As record(), of a submission whose call took the host `host_ns`, in which the GPU may have had nothing to do: the
   /// driver loads a kernel's code at its first launch. Where that may be a good part of `took_ns` nothing is recorded
-  /// and the next one is timed; but not for ever. `idle`: the GPU had nothing to do when the call began, so the call is
-  /// no part of what it took, unless it waited for it. True: it is recorded.
-  bool record(int64_t took_ns, int64_t host_ns, bool idle = false);
+  /// and the next one is timed; but not for ever. `idle_ns`: of `took_ns`, what the GPU had nothing to do in, from the
+  /// event before the call to the call's return, and which is no part of what it took. True: it is recorded.
+  bool record(int64_t took_ns, int64_t host_ns, int64_t idle_ns = 0);
   /// Is the next one to be timed? The first four are, then one in so many that timing takes about a quarter of a
   /// percent. Counts the submission.
   bool measure_next();

@@ -217,13 +217,15 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   }
   page_.add(&freeride_shim_page::measured);
   void* begin = queue_.begin_timing(stream);
-  // The launch of a short kernel takes the host as long as the kernel takes the GPU.
+  const int64_t marked_ns = clock_.now_ns();
+  // The launch of a short kernel takes the host longer than the kernel takes the GPU.
   const bool kernel = what.what == What::kKernel || what.what == What::kConfig;
   const bool idle = kernel && wish.expected_ns < kShortNs && queue_.is_idle(begin);
   const int64_t begin_ns = clock_.now_ns();
   const Code code = call(real, words);
   if (code == kSuccess) {
-    queue_.timed(stream, begin, weight_ns, cost, begin_ns, clock_.now_ns() - begin_ns, idle);
+    const int64_t end_ns = clock_.now_ns();
+    queue_.timed(stream, begin, weight_ns, cost, begin_ns, end_ns - begin_ns, idle ? end_ns - marked_ns : 0);
   } else {
     queue_.cancel(weight_ns);
     queue_.drop_timing(stream, begin);
