@@ -22,6 +22,8 @@ import hook_gpu_harvest as harvest
 from rig.statistics import quantile
 
 FOLDER = harvest.HERE / "gpu/programs"
+# XLA times kernels behind one that waits for the host, and so lasts for as long as a lease is away.
+ENVIRONMENTS = {"jax": ["XLA_FLAGS=--xla_gpu_autotune_level=0"]}
 # Name of the row: script, memory.
 PROGRAMS = {
     "resnet18": ("train_resnet18.py", "16GiB"),
@@ -42,7 +44,7 @@ def alone(name, device=None, seconds=ALONE_S):
     """Steps a second with a GPU to itself, after as long as the program takes to settle."""
     process = subprocess.Popen(
         [sys.executable, FOLDER / PROGRAMS[name][0]],
-        env=gpu_work.on_device(device),
+        env={**gpu_work.on_device(device), **dict(one.split("=", 1) for one in ENVIRONMENTS.get(name, ()))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -84,11 +86,13 @@ class ProgramsRun(gpu_work.WorkRun):
     def load(self, names, plugin, params, *words):
         self.names = names
         memory = words[words.index("--memory") + 1]
+        program = next(one for one in PROGRAMS if names[0].startswith(one))
+        more = [word for one in ENVIRONMENTS.get(program, ()) for word in ("--env", one)]
         given = [word for path in (FOLDER, *interpreter()) for word in ("--read", path)]
         for stage, name in enumerate(names, self.options.stage):
             self.system.ok(
                 "submit", "--no-wait", "--name", name, "--stage", stage, "--memory", memory, *given, "--env",
-                "PYTHONUNBUFFERED=1", "--", sys.executable, plugin,
+                "PYTHONUNBUFFERED=1", *more, "--", sys.executable, plugin,
             )  # fmt: skip
         self.begun = time.monotonic()
 

@@ -4,11 +4,13 @@
     tests/gpu/shim.py --shim libfreeride_shim.so --check shim_check --out FILE [--real PATH] [--seconds S]
     tests/gpu/shim.py --dry-run --shim libfreeride_shim.so --real build/dev/played-cuda/libcuda.so.1
 
-Two processes of each program live side by side and compute in turns: one with the driver, one with the shim in its
-place. The same blocks of work are done in both: in short pairs with a lease that is always open, which gives the shim's
-cost (the median of the pairs, and its 95 % interval), and once under leases of 50 ms every 100 ms, which gives the share
-of the leases that was useful, by the program's own progress. What the programs compute is compared bit by bit. A CUDA program says by the GPU's clock when each of its
-kernels was on the GPU, and so how long after a lease's end the GPU still worked.
+Two processes live side by side and compute in turns: one with the driver, one with the shim in its place. The same
+blocks of work are done in both: in short pairs with a lease that is always open, and once under leases of 50 ms every
+100 ms, which gives the share of the leases that was useful, by the program's own progress. The pairs give the shim's
+cost. One process is faster than the next by some percent, whatever it runs under, so there are several such couples of
+processes: each gives the median of its pairs, and the cost is the median of these, with its 95 % interval. What the
+programs compute is compared bit by bit. A CUDA program says by the GPU's clock when each of its kernels was on the GPU,
+and so how long after a lease's end the GPU still worked.
 
 Prints a JSON row a program last, and writes all of it to --out. Exit code 1 if a result differs or a step fails."""
 
@@ -36,6 +38,7 @@ sys.path[:0] = [str(ROOT / "hooks/python"), str(ROOT / "tests")]
 from freeride import pages  # noqa: E402
 from rig.statistics import median_interval  # noqa: E402
 
+EMPTY = "empty kernels, C++"
 LEASE_NS, PERIOD_NS = 50_000_000, 100_000_000
 MOST_SECONDS = 60  # for one answer
 COUNTERS = {
@@ -353,6 +356,7 @@ class Bench:
         self.rows = []
         self.failed = False
         self.number = 0
+        self.ratios, self.plain_ns = {}, {}  # by program: of each couple of processes
         self.cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[-2:]))
 
     def env(self, shim, **more):
@@ -438,6 +442,59 @@ class Bench:
             }
         )
 
+    def couple(self, command, questions, number, took_ns):
+        """Two processes for pairs of blocks. `questions`: by program, what to ask for; `took_ns`: the answer's figure."""
+        self.leases.open()
+        started = {}
+        for shim in (False, True) if number % 2 == 0 else (True, False):
+            counters = Counters(self.folder) if shim else None
+            started[shim] = self.start(command, shim, **({"FREERIDE_SHIM_PAGE": counters.path} if shim else {}))
+        try:
+            if command[0] == sys.executable:
+                for process in started.values():
+                    process.hear()
+            for name, question in questions.items():
+                ratios, plain_ns = [], []
+                for i in range(self.options.pairs + 2):
+                    order = (False, True) if i % 2 == 0 else (True, False)
+                    took = {shim: took_ns(started[shim].ask(question)) for shim in order}
+                    if i >= 2:  # warm: kernels are loaded and learned
+                        ratios.append(took[True] / took[False])
+                        plain_ns.append(took[False])
+                self.ratios.setdefault(name, []).append(statistics.median(ratios))
+                self.plain_ns.setdefault(name, []).append(statistics.median(plain_ns))
+        finally:
+            for process in started.values():
+                process.end()
+
+    def couples(self, sizes):
+        command = [sys.executable, str(pathlib.Path(__file__).resolve()), "--program"]
+        command.append("played" if self.options.dry_run else "torch")
+        questions = {name: json.dumps({"program": name, "iterations": pair}) for name, (pair, _) in sizes.items()}
+        for number in range(self.options.couples):
+            self.couple(command, questions, number, lambda answer: answer["end_ns"] - answer["begin_ns"])
+            if self.options.check:
+                check = str(pathlib.Path(self.options.check).resolve())
+                self.couple([check], {EMPTY: "tiny 20000"}, number, lambda answer: answer["ns_a_launch"])
+        for name, (pair, _) in sizes.items():
+            self.plain_ns[name] = [one / pair for one in self.plain_ns[name]]
+        if self.options.check:
+            self.note({"program": EMPTY, **self.slowdown(EMPTY)})
+
+    def slowdown(self, name):
+        ratios = self.ratios.get(name)
+        if not ratios:
+            return {}
+        middle, low, high = (round(100 * (one - 1), 2) for one in median_interval(ratios))
+        return {
+            "plain_us": round(statistics.median(self.plain_ns[name]) / 1e3, 2),
+            "shim_slowdown_pct": middle,
+            "shim_slowdown_ci95_pct": [low, high],
+            "couples": len(ratios),
+            "by_couple_pct": [round(100 * (one - 1), 2) for one in ratios],
+            "pairs": self.options.pairs * len(ratios),
+        }
+
     def python_program(self, name, pair, whole, plain, shimmed, counters):
         def block(process, iterations):
             answer = process.ask(json.dumps({"program": name, "iterations": iterations}))
@@ -447,13 +504,6 @@ class Bench:
         self.leases.open()
         for _ in range(2):  # warm: kernels are loaded and learned
             equal &= block(plain, pair)[0]["results"] == block(shimmed, pair)[0]["results"]
-        ratios, plain_ns = [], []
-        for i in range(self.options.pairs):
-            order = [plain, shimmed] if i % 2 == 0 else [shimmed, plain]
-            took = {id(process): block(process, pair) for process in order}
-            equal &= took[id(plain)][0]["results"] == took[id(shimmed)][0]["results"]
-            ratios.append(took[id(shimmed)][1] / took[id(plain)][1])
-            plain_ns.append(took[id(plain)][1])
         before = counters.read()
         counters.clear_largest()
         reference, whole_ns = block(plain, whole)
@@ -470,8 +520,7 @@ class Bench:
             {
                 "program": name,
                 "iterations": whole,
-                "plain_us": round(statistics.median(plain_ns) / 1e3, 2),
-                **slowdown(ratios),
+                **self.slowdown(name),
                 "useful_share_pct": round(100 * whole * whole_ns / inside, 1),
                 "seconds": round((answer["end_ns"] - answer["begin_ns"]) / 1e9, 2),
                 "leases": len(self.leases.given),
@@ -494,16 +543,6 @@ class Bench:
         self.leases.open()
         plain = self.start([check], False)
         shimmed = self.start([check], True, FREERIDE_SHIM_PAGE=counters.path)
-        ratios, plain_ns = [], []
-        for i in range(self.options.pairs + 1):
-            order = [plain, shimmed] if i % 2 == 0 else [shimmed, plain]
-            took = {id(one): one.ask("tiny 20000")["ns_a_launch"] for one in order}
-            if i > 0:
-                ratios.append(took[id(shimmed)] / took[id(plain)])
-                plain_ns.append(took[id(plain)])
-        self.note(
-            {"program": "empty kernels, C++", "plain_ns": round(statistics.median(plain_ns), 1), **slowdown(ratios)}
-        )
         self.attempt("stamps", self.stamps, plain, shimmed, counters)
         self.attempt("long kernel", self.long_kernel, shimmed, counters)
         plain.end()
@@ -603,9 +642,10 @@ class Bench:
         )
 
     def run(self):
-        sizes = {"train": (16, 1500), "graph": (200, 15_000), "tiny": (6000, 600_000)}
+        sizes = {"train": (16, 1000), "graph": (200, 12_000), "tiny": (6000, 400_000)}
         if self.options.dry_run:
             sizes = {"train": (200, 600), "graph": (60, 200), "tiny": (2000, 4000)}
+        self.attempt("couples", self.couples, sizes)
         for name, (pair, whole) in sizes.items():
             self.attempt(name, self.python_programs, name, pair, whole)
         if self.options.check:
@@ -626,11 +666,6 @@ class Bench:
             print(json.dumps(row), flush=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         return 1 if self.failed else 0
-
-
-def slowdown(ratios):
-    middle, low, high = (round(100 * (one - 1), 2) for one in median_interval(ratios))
-    return {"shim_slowdown_pct": middle, "shim_slowdown_ci95_pct": [low, high], "pairs": len(ratios)}
 
 
 def device():
@@ -657,7 +692,8 @@ def main():
     parser.add_argument("--check", help="the built shim_check")
     parser.add_argument("--real", help="the CUDA driver; ldconfig's libcuda.so.1 unless told")
     parser.add_argument("--out")
-    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--couples", type=int, default=8, help="of processes")
+    parser.add_argument("--pairs", type=int, default=14, help="of blocks, of a couple")
     parser.add_argument("--seconds", type=float, default=230, help="at most so long")
     parser.add_argument(
         "--dry-run", action="store_true", help="the played driver in the place of --real, and no PyTorch"

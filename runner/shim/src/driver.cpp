@@ -61,11 +61,12 @@ void* RealEvents::context_of(void* stream) {
   return real(freeride_real_cuStreamGetCtx, stream, &context) == kSuccess ? context : current_context();
 }
 
-void* RealEvents::make(void* context) {
+void* RealEvents::make(void* context, bool takes_times) {
+  constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
   const Uncaptured uncaptured;
   const Current current(context);
   void* event = nullptr;
-  return real(freeride_real_cuEventCreate, &event, 0U) == kSuccess ? event : nullptr;
+  return real(freeride_real_cuEventCreate, &event, takes_times ? 0U : kDisableTiming) == kSuccess ? event : nullptr;
 }
 
 bool RealEvents::record(void* context, void* event, void* stream) {

@@ -55,7 +55,7 @@ Code call(void* real, const Words& words);
 class RealEvents final : public Events {
  public:
   void* context_of(void* stream) override;
-  void* make(void* context) override;
+  void* make(void* context, bool takes_times) override;
   bool record(void* context, void* event, void* stream) override;
   State query(void* event) override;
   int64_t elapsed_ns(void* begin, void* end) override;

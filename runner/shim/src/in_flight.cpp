@@ -6,7 +6,8 @@
 namespace freeride::shim {
 namespace {
 
-constexpr int kIdleQueries = 24;  // of a microsecond or less
+constexpr int kIdleQueries = 8;  // of some microseconds; an event takes as long to come to a GPU that is idle
+constexpr uint32_t kMostBusy = 64;
 
 }  // namespace
 
@@ -45,17 +46,17 @@ Stream* InFlight::stream(void* context, void* handle, uint64_t thread) {
   return place;
 }
 
-void* InFlight::take_event(void* context) {
+void* InFlight::take_event(void* context, bool takes_times) {
   {
     const std::lock_guard lock(mutex_);
-    auto& spare = spare_[context];
+    auto& spare = spare_[{context, takes_times}];
     if (!spare.empty()) {
       void* event = spare.back();
       spare.pop_back();
       return event;
     }
   }
-  return events_.make(context);
+  return events_.make(context, takes_times);
 }
 
 void InFlight::push_mark(Stream* stream, Stream::Mark mark) {
@@ -64,13 +65,13 @@ void InFlight::push_mark(Stream* stream, Stream::Mark mark) {
 }
 
 bool InFlight::mark(Stream* stream, int64_t weight_ns) {
-  void* event = take_event(stream->context);
+  void* event = take_event(stream->context, false);
   if (event == nullptr || !events_.record(stream->context, event, stream->handle)) {
     // Nothing will tell when it is done: it counts as done.
     cancel(weight_ns);
     if (event != nullptr) {
       const std::lock_guard lock(mutex_);
-      spare_[stream->context].push_back(event);
+      spare_[{stream->context, false}].push_back(event);
     }
     return false;
   }
@@ -86,29 +87,42 @@ bool InFlight::submitted(Stream* stream, int64_t weight_ns) {
 }
 
 void* InFlight::begin_timing(Stream* stream) {
-  void* event = take_event(stream->context);
+  void* event = take_event(stream->context, true);
   if (event == nullptr) return nullptr;
   if (events_.record(stream->context, event, stream->handle)) return event;
   drop_timing(stream, event);
   return nullptr;
 }
 
-bool InFlight::is_idle(void* begin) {
-  for (int i = 0; begin != nullptr && i < kIdleQueries; ++i) {
-    if (const auto state = events_.query(begin); state != Events::State::kPending) return state == Events::State::kDone;
+bool InFlight::is_idle(Stream* stream, void* begin) {
+  if (begin == nullptr) return false;
+  // Threads may share a stream, and count one try less or more.
+  if (const uint32_t left = stream->idle_skipped.load(std::memory_order_relaxed); left > 0) {
+    stream->idle_skipped.store(left - 1, std::memory_order_relaxed);
+    return false;
   }
+  for (int i = 0; i < kIdleQueries; ++i) {
+    const auto state = events_.query(begin);
+    if (state == Events::State::kPending) continue;
+    stream->idle_patience.store(0, std::memory_order_relaxed);
+    return state == Events::State::kDone;
+  }
+  const uint32_t patience =
+      std::clamp(2 * stream->idle_patience.load(std::memory_order_relaxed), uint32_t{1}, kMostBusy);
+  stream->idle_patience.store(patience, std::memory_order_relaxed);
+  stream->idle_skipped.store(patience, std::memory_order_relaxed);
   return false;
 }
 
 void InFlight::drop_timing(Stream* stream, void* begin) {
   if (begin == nullptr) return;
   const std::lock_guard lock(mutex_);
-  spare_[stream->context].push_back(begin);
+  spare_[{stream->context, true}].push_back(begin);
 }
 
 void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns,
                      int64_t idle_ns) {
-  void* end = take_event(stream->context);
+  void* end = take_event(stream->context, true);
   const int64_t open_ns = stream->open_ns.exchange(0, std::memory_order_acq_rel);
   if (end == nullptr || !events_.record(stream->context, end, stream->handle)) {
     cancel(weight_ns + open_ns);
@@ -142,7 +156,7 @@ bool InFlight::poll(int64_t now_ns, Timed& timed) {
       }
       if (mark.counted) cancel(mark.weight_ns);
       if (state == Events::State::kDone) {
-        auto& spare = spare_[stream->context];
+        auto& spare = spare_[{stream->context, mark.cost != nullptr}];
         spare.push_back(mark.end);
         if (mark.begin != nullptr) spare.push_back(mark.begin);
       }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "learned.hpp"
@@ -24,8 +25,8 @@ class Events {
   virtual ~Events() = default;
   /// Of a stream that the program made; null: the driver refuses.
   virtual void* context_of(void* stream) = 0;
-  /// An event that takes times, of the context; null: the driver refuses.
-  virtual void* make(void* context) = 0;
+  /// An event of the context, which takes times only where it is to: that costs the GPU more. Null: the driver refuses.
+  virtual void* make(void* context, bool takes_times) = 0;
   /// Behind all that is on the stream. False: the driver refuses, or the stream captures.
   virtual bool record(void* context, void* event, void* stream) = 0;
   /// kLost: the driver answers with an error, which the program finds by its own calls.
@@ -42,6 +43,7 @@ struct Stream {
   bool own_thread = false;          ///< a thread's default stream: only that thread can record on it
   bool gone = false;                ///< destroyed by the program
   std::atomic<int64_t> open_ns{0};  ///< submitted since the last mark
+  std::atomic<uint32_t> idle_skipped{0}, idle_patience{0};  ///< is_idle()
   struct Mark {
     void* begin;  ///< null: not timed
     void* end;
@@ -79,8 +81,9 @@ class InFlight {
   bool submitted(Stream* stream, int64_t weight_ns);
   /// An event for timing(), recorded on the stream; null: no timing. Before the submission.
   void* begin_timing(Stream* stream);
-  /// The GPU is at that event, or was within microseconds, and has nothing else to do on that stream.
-  bool is_idle(void* begin);
+  /// The GPU is at that event, or was within microseconds, and has nothing else to do on that stream. Where it is not
+  /// so time after time it is asked ever less often, and false.
+  bool is_idle(Stream* stream, void* begin);
   /// The submission between begin_timing() and this is timed; its call was made at `begun_ns` and took the host
   /// `host_ns`. `idle_ns`: where the GPU waited for it, from begin_timing() to the call's return; else 0. `begin` null:
   /// by the host's clock, from `begun_ns` on.
@@ -117,7 +120,7 @@ class InFlight {
 
  private:
   static uint64_t next_generation();
-  void* take_event(void* context);
+  void* take_event(void* context, bool takes_times);
   void push_mark(Stream* stream, Stream::Mark mark);
   bool mark(Stream* stream, int64_t weight_ns);
 
@@ -129,7 +132,7 @@ class InFlight {
   std::mutex mutex_;
   std::map<std::tuple<void*, void*, uint64_t>, Stream*> streams_;
   std::vector<std::unique_ptr<Stream>> all_;
-  std::map<void*, std::vector<void*>> spare_;  ///< events, by context
+  std::map<std::pair<void*, bool>, std::vector<void*>> spare_;  ///< events, by context and whether they take times
 };
 
 }  // namespace freeride::shim

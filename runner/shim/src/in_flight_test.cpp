@@ -20,7 +20,7 @@ class PlayedEvents final : public Events {
     int64_t at_ns = 0;
   };
   void* context_of(void* stream) override { return stream == nullptr ? nullptr : &contexts_; }
-  void* make(void*) override {
+  void* make(void*, bool) override {
     if (refuses) return nullptr;
     all.push_back(std::make_unique<Event>());
     return all.back().get();
@@ -139,7 +139,7 @@ TEST_CASE("what a GPU takes that waited for the launch is less than what lies be
     REQUIRE(f.queue.reserve(f.queue.queued_ns(), kNsPerMs));
     void* begin = f.queue.begin_timing(f.stream);
     if (idle) f.events.finish(0);
-    CHECK(f.queue.is_idle(begin) == idle);
+    CHECK(f.queue.is_idle(f.stream, begin) == idle);
     f.events.finish(0);
     f.queue.timed(f.stream, begin, kNsPerMs, cost, 0, 3 * kNsPerUs, idle ? 5 * kNsPerUs : 0);
     f.events.finish(7 * kNsPerUs);
@@ -149,7 +149,14 @@ TEST_CASE("what a GPU takes that waited for the launch is less than what lies be
   CHECK(cost->expected_ns() == 2 * kNsPerUs);
   for (int i = 0; i < 4; ++i) time(false);
   CHECK(cost->expected_ns() == 7 * kNsPerUs);
-  CHECK_FALSE(f.queue.is_idle(nullptr));
+  CHECK_FALSE(f.queue.is_idle(f.stream, nullptr));
+  // Not idle time after time: it is not asked for a while, and then again.
+  int seen = 0;
+  void* done = f.queue.begin_timing(f.stream);
+  f.events.finish(0);
+  for (int i = 0; i < 16; ++i) seen += f.queue.is_idle(f.stream, done) ? 1 : 0;
+  CHECK(seen > 0);
+  CHECK(seen < 16);
 }
 
 TEST_CASE("a driver that refuses events leaves nothing in the queue") {

@@ -220,7 +220,7 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   const int64_t marked_ns = clock_.now_ns();
   // The launch of a short kernel takes the host longer than the kernel takes the GPU.
   const bool kernel = what.what == What::kKernel || what.what == What::kConfig;
-  const bool idle = kernel && wish.expected_ns < kShortNs && queue_.is_idle(begin);
+  const bool idle = kernel && wish.expected_ns < kShortNs && queue_.is_idle(stream, begin);
   const int64_t begin_ns = clock_.now_ns();
   const Code code = call(real, words);
   if (code == kSuccess) {
