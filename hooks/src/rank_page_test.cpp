@@ -1,5 +1,6 @@
 #include "rank_page.hpp"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <string>
@@ -228,6 +229,30 @@ TEST_CASE("external marks: what was written is noticed, timed and learned") {
   CHECK(rank->next_look_ns(now) - now == 500'000);
   CHECK(rank->next_look_ns(now + 5'500'000) - (now + 5'500'000) == 50'000);
   CHECK(rank->next_look_ns(now + 5 * kNsPerSec) - (now + 5 * kNsPerSec) == 10'000'000);
+}
+
+TEST_CASE("external marks: a look of training's thread that the helper keeps it from is none") {
+  auto rank = make();
+  auto& page = rank->page();
+  std::atomic<bool> done{false};
+  // The helper is in the page nearly all the time, but never sees a mark.
+  std::thread helper([&] {
+    while (!done) static_cast<void>(rank->next_look_ns(SteadyClock::now()));
+  });
+  int missed = 0;
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    const bool inside = i % 2 == 0;
+    pages::store_release(page.state_word, uint64_t{FREERIDE_STATE(i / 2, inside ? 1 : 0)});
+    while (!rank->try_observe(static_cast<int64_t>(i + 1))) ++missed;
+    if (inside && page.begin_ns != i + 1) {
+      FAIL_CHECK("mark " << i << " was not taken notice of");
+      break;
+    }
+  }
+  done = true;
+  helper.join();
+  INFO("missed " << missed);
+  CHECK(page.bubbles == 10'000);
 }
 
 TEST_CASE("what holds cost stands on the page in millionths, and only when it is measured") {

@@ -274,6 +274,15 @@ TEST_CASE("long waits are learned, and then waited for on the host") {
   CHECK(static_cast<int64_t>(learned.low_ns) <= lengths[lengths.size() / 2] - StreamMarks::kLeadNs);
   CHECK(pages::load_relaxed(learned.low_ns) <= pages::load_relaxed(learned.high_ns));
   CHECK(pages::load_relaxed(b.page->page().waits) == 1);
+  // The worker is told before an iteration's first batch is posted, whatever becomes of that; and of no other one.
+  const auto told = [&] { return static_cast<int64_t>(pages::load_acquire(b.page->page().expected_ns)); };
+  const int64_t before = SteadyClock::now();
+  REQUIRE(b.batch({}, {0}, Hold::kNever) == Held::kPlain);
+  const int64_t first = told();
+  CHECK(first > before);
+  CHECK(first < SteadyClock::now() + kNsPerMs);
+  REQUIRE(b.batch({}, {0}, Hold::kNever) == Held::kPlain);
+  CHECK(told() == first);
 }
 
 TEST_CASE("a receive posted early is held apart, and marked where training waits for it") {
