@@ -405,9 +405,9 @@ def page(record, rows, price, made):
             ["middle", "the GPT of the table above" + ("; it has 3.8 B parameters" if size["layers"] == 32 else "")],
         ]
     earlier = (
-        "**The rows are of two versions.** Those with a slowdown budget in percent, of the 6B model and of Interleaved1F1B are of the present one (2ebf4be). "
+        "**The rows are of two versions.** Those with a slowdown budget in percent, of the 6B model and of Interleaved1F1B are of the newer one (2ebf4be). "
         "All others are of an earlier version (9f15dec and before): since then leases end 1 ms earlier, and an empty kernel precedes training's next work. "
-        "Two of these side tasks were measured again with a later version (20184d9), without a budget, in a training that waits for its loss after each "
+        "Two of these side tasks were measured again with the present version (20184d9), without a budget, in a training that waits for its loss after each "
         f"iteration: {measured_again('resnet18')}, {measured_again('pagerank')} ([the lab](../bench/README.md#the-hook-on-gpus))."
     )
     blocks = [
