@@ -23,7 +23,7 @@ from rig.statistics import quantile
 
 FOLDER = harvest.HERE / "gpu/programs"
 # XLA times kernels behind one that waits for the host, and so lasts for as long as a lease is away.
-ENVIRONMENTS = {"jax": ["XLA_FLAGS=--xla_gpu_autotune_level=0"]}
+ENVIRONMENTS = {"jax_loop.py": ["XLA_FLAGS=--xla_gpu_autotune_level=0"]}
 # Name of the row: script, memory.
 PROGRAMS = {
     "resnet18": ("train_resnet18.py", "16GiB"),
@@ -44,7 +44,10 @@ def alone(name, device=None, seconds=ALONE_S):
     """Steps a second with a GPU to itself, after as long as the program takes to settle."""
     process = subprocess.Popen(
         [sys.executable, FOLDER / PROGRAMS[name][0]],
-        env={**gpu_work.on_device(device), **dict(one.split("=", 1) for one in ENVIRONMENTS.get(name, ()))},
+        env={
+            **gpu_work.on_device(device),
+            **dict(one.split("=", 1) for one in ENVIRONMENTS.get(PROGRAMS[name][0], ())),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -86,8 +89,7 @@ class ProgramsRun(gpu_work.WorkRun):
     def load(self, names, plugin, params, *words):
         self.names = names
         memory = words[words.index("--memory") + 1]
-        program = next(one for one in PROGRAMS if names[0].startswith(one))
-        more = [word for one in ENVIRONMENTS.get(program, ()) for word in ("--env", one)]
+        more = [word for one in ENVIRONMENTS.get(pathlib.Path(plugin).name, ()) for word in ("--env", one)]
         given = [word for path in (FOLDER, *interpreter()) for word in ("--read", path)]
         for stage, name in enumerate(names, self.options.stage):
             self.system.ok(

@@ -442,8 +442,8 @@ class Bench:
             }
         )
 
-    def couple(self, command, questions, number, took_ns):
-        """Two processes for pairs of blocks. `questions`: by program, what to ask for; `took_ns`: the answer's figure."""
+    def couple(self, command, questions, number):
+        """Two processes for pairs of blocks. `questions`: by program, what to ask for, and how many units of work that is."""
         self.leases.open()
         started = {}
         for shim in (False, True) if number % 2 == 0 else (True, False):
@@ -453,11 +453,14 @@ class Bench:
             if command[0] == sys.executable:
                 for process in started.values():
                     process.hear()
-            for name, question in questions.items():
+            for name, (question, units) in questions.items():
                 ratios, plain_ns = [], []
                 for i in range(self.options.pairs + 2):
                     order = (False, True) if i % 2 == 0 else (True, False)
-                    took = {shim: took_ns(started[shim].ask(question)) for shim in order}
+                    answers = {shim: started[shim].ask(question) for shim in order}
+                    if answers[True].get("results") != answers[False].get("results"):
+                        raise RuntimeError(f"{name}: the results of a pair differ")
+                    took = {shim: (one["end_ns"] - one["begin_ns"]) / units for shim, one in answers.items()}
                     if i >= 2:  # warm: kernels are loaded and learned
                         ratios.append(took[True] / took[False])
                         plain_ns.append(took[False])
@@ -470,14 +473,14 @@ class Bench:
     def couples(self, sizes):
         command = [sys.executable, str(pathlib.Path(__file__).resolve()), "--program"]
         command.append("played" if self.options.dry_run else "torch")
-        questions = {name: json.dumps({"program": name, "iterations": pair}) for name, (pair, _) in sizes.items()}
+        questions = {
+            name: (json.dumps({"program": name, "iterations": pair}), pair) for name, (pair, _) in sizes.items()
+        }
         for number in range(self.options.couples):
-            self.couple(command, questions, number, lambda answer: answer["end_ns"] - answer["begin_ns"])
+            self.couple(command, questions, number)
             if self.options.check:
                 check = str(pathlib.Path(self.options.check).resolve())
-                self.couple([check], {EMPTY: "tiny 20000"}, number, lambda answer: answer["ns_a_launch"])
-        for name, (pair, _) in sizes.items():
-            self.plain_ns[name] = [one / pair for one in self.plain_ns[name]]
+                self.couple([check], {EMPTY: ("tiny 20000", 20_000)}, number)
         if self.options.check:
             self.note({"program": EMPTY, **self.slowdown(EMPTY)})
 

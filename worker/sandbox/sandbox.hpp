@@ -128,7 +128,8 @@ class Sandbox {
   virtual Result<Child> start(const SandboxRequest& request) = 0;
 };
 
-/// Libraries make pools of as many threads as the host has cores, and a program has several: JAX some eight a core.
+/// By the host's cores: libraries make pools of as many threads as there are, and a program has several. With 256 JAX
+/// cannot start where there are 64.
 int64_t default_pids();
 
 /// The worker's options for it.
