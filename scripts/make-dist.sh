@@ -54,6 +54,7 @@ for plugin in "$out"/plugins/*.so "$out"/test/*.so; do
 done
 # As it is: a program under it has nothing of ours but this, and its own libraries must not be looked for here.
 cp "$(find "$build/lib" -name libfreeride_shim.so | head -1)" "$out/lib/" && strip --strip-unneeded "$out/lib/libfreeride_shim.so"
+if [ "${3:-}" = test ] && [ -f "$build/lib/libswitched_cuda.so" ]; then cp "$build/lib/libswitched_cuda.so" "$out/lib/"; fi
 # After the libraries: ldd fails for scripts.
 cp containers/slurm/{prolog,epilog,empty-node,own-side-tasks.sbatch} "$out/slurm/"
 cp plugins/resnet/compile.sh "$out/plugins/resnet/"

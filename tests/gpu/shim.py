@@ -4,13 +4,13 @@
     tests/gpu/shim.py --shim libfreeride_shim.so --check shim_check --out FILE [--real PATH] [--seconds S]
     tests/gpu/shim.py --dry-run --shim libfreeride_shim.so --real build/dev/played-cuda/libcuda.so.1
 
-Two processes live side by side and compute in turns: one with the driver, one with the shim in its place. The same
-blocks of work are done in both: in short pairs with a lease that is always open, and once under leases of 50 ms every
-100 ms, which gives the share of the leases that was useful, by the program's own progress. The pairs give the shim's
-cost. One process is faster than the next by some percent, whatever it runs under, so there are several such couples of
-processes: each gives the median of its pairs, and the cost is the median of these, with its 95 % interval. What the
-programs compute is compared bit by bit. A CUDA program says by the GPU's clock when each of its kernels was on the GPU,
-and so how long after a lease's end the GPU still worked.
+The shim's cost: a process does short blocks of work in pairs, one by the driver and one by the shim with a lease that
+is always open (libswitched_cuda.so beside the shim switches between them). Two processes would differ by some percent,
+whatever they run under. The cost is the median of the pairs, with its 95 % interval, of several processes.
+
+The share of leases that was useful, by the program's own progress: the same work in two processes, with the driver, and
+with the shim under leases of 50 ms every 100 ms. What the two compute is compared bit by bit. A CUDA program says by
+the GPU's clock when each of its kernels was on the GPU, and so how long after a lease's end the GPU still worked.
 
 Prints a JSON row a program last, and writes all of it to --out. Exit code 1 if a result differs or a step fails."""
 
@@ -188,6 +188,8 @@ def program_main(kind):
     for line in sys.stdin:
         order = json.loads(line)
         name = order["program"]
+        if "shim" in order:
+            ctypes.CDLL("libcuda.so.1").freeride_switch(int(order["shim"]))
         if name not in ready:
             ready[name] = makers[name]()
         begin = time.monotonic_ns()
@@ -347,6 +349,9 @@ class Bench:
         self.library = pathlib.Path(self.folder) / "lib"
         self.library.mkdir()
         shutil.copy(options.shim, self.library / "libcuda.so.1")
+        self.switched = pathlib.Path(self.folder) / "switched"
+        self.switched.mkdir()
+        shutil.copy(options.switched, self.switched / "libcuda.so.1")
         self.plain = pathlib.Path(self.folder) / "plain"
         self.plain.mkdir()
         if options.dry_run:
@@ -356,7 +361,7 @@ class Bench:
         self.rows = []
         self.failed = False
         self.number = 0
-        self.ratios, self.plain_ns = {}, {}  # by program: of each couple of processes
+        self.ratios, self.plain_ns = {}, {}  # by program: of each process, a list of its pairs
         self.cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[-2:]))
 
     def env(self, shim, **more):
@@ -442,60 +447,66 @@ class Bench:
             }
         )
 
-    def couple(self, command, questions, number):
-        """Two processes for pairs of blocks. `questions`: by program, what to ask for, and how many units of work that is."""
+    def in_turns(self, command, questions, number):
+        """A process for pairs of blocks. `questions`: by program, what to ask for, and how many units of work that is."""
         self.leases.open()
-        started = {}
-        for shim in (False, True) if number % 2 == 0 else (True, False):
-            counters = Counters(self.folder) if shim else None
-            started[shim] = self.start(command, shim, **({"FREERIDE_SHIM_PAGE": counters.path} if shim else {}))
+        counters = Counters(self.folder)
+        path = [str(self.switched), os.environ.get("LD_LIBRARY_PATH", "")]
+        process = self.start(
+            command,
+            True,
+            FREERIDE_SHIM_PAGE=counters.path,
+            FREERIDE_SWITCHED_SHIM=str(self.library / "libcuda.so.1"),
+            LD_LIBRARY_PATH=":".join(one for one in path if one),
+        )
         try:
             if command[0] == sys.executable:
-                for process in started.values():
-                    process.hear()
+                process.hear()
             for name, (question, units) in questions.items():
                 ratios, plain_ns = [], []
                 for i in range(self.options.pairs + 2):
-                    order = (False, True) if i % 2 == 0 else (True, False)
-                    answers = {shim: started[shim].ask(question) for shim in order}
-                    if answers[True].get("results") != answers[False].get("results"):
-                        raise RuntimeError(f"{name}: the results of a pair differ")
-                    took = {shim: (one["end_ns"] - one["begin_ns"]) / units for shim, one in answers.items()}
+                    took = {}
+                    for shim in (0, 1) if (i + number) % 2 == 0 else (1, 0):
+                        answer = process.ask(question(shim))
+                        took[shim] = (answer["end_ns"] - answer["begin_ns"]) / units
                     if i >= 2:  # warm: kernels are loaded and learned
-                        ratios.append(took[True] / took[False])
-                        plain_ns.append(took[False])
-                self.ratios.setdefault(name, []).append(statistics.median(ratios))
-                self.plain_ns.setdefault(name, []).append(statistics.median(plain_ns))
+                        ratios.append(took[1] / took[0])
+                        plain_ns.append(took[0])
+                self.ratios.setdefault(name, []).append(ratios)
+                self.plain_ns.setdefault(name, []).append(plain_ns)
         finally:
-            for process in started.values():
-                process.end()
+            process.end()
+        if counters.read()["submissions"] == 0:
+            raise RuntimeError("nothing passed the shim: the driver was not switched")
 
-    def couples(self, sizes):
+    def pairs(self, sizes):
         command = [sys.executable, str(pathlib.Path(__file__).resolve()), "--program"]
         command.append("played" if self.options.dry_run else "torch")
-        questions = {
-            name: (json.dumps({"program": name, "iterations": pair}), pair) for name, (pair, _) in sizes.items()
-        }
-        for number in range(self.options.couples):
-            self.couple(command, questions, number)
+
+        def question(name, iterations):
+            return lambda shim: json.dumps({"program": name, "iterations": iterations, "shim": shim})
+
+        questions = {name: (question(name, pair), pair) for name, (pair, _) in sizes.items()}
+        for number in range(self.options.processes):
+            self.in_turns(command, questions, number)
             if self.options.check:
                 check = str(pathlib.Path(self.options.check).resolve())
-                self.couple([check], {EMPTY: ("tiny 20000", 20_000)}, number)
+                self.in_turns([check], {EMPTY: (lambda shim: f"tiny 20000 {shim}", 20_000)}, number)
         if self.options.check:
             self.note({"program": EMPTY, **self.slowdown(EMPTY)})
 
     def slowdown(self, name):
-        ratios = self.ratios.get(name)
-        if not ratios:
+        processes = self.ratios.get(name)
+        if not processes:
             return {}
+        ratios = [one for pairs in processes for one in pairs]
         middle, low, high = (round(100 * (one - 1), 2) for one in median_interval(ratios))
         return {
-            "plain_us": round(statistics.median(self.plain_ns[name]) / 1e3, 2),
+            "plain_us": round(statistics.median(one for pairs in self.plain_ns[name] for one in pairs) / 1e3, 2),
             "shim_slowdown_pct": middle,
             "shim_slowdown_ci95_pct": [low, high],
-            "couples": len(ratios),
-            "by_couple_pct": [round(100 * (one - 1), 2) for one in ratios],
-            "pairs": self.options.pairs * len(ratios),
+            "by_process_pct": [round(100 * (statistics.median(pairs) - 1), 2) for pairs in processes],
+            "pairs": len(ratios),
         }
 
     def python_program(self, name, pair, whole, plain, shimmed, counters):
@@ -648,7 +659,7 @@ class Bench:
         sizes = {"train": (16, 1000), "graph": (200, 12_000), "tiny": (6000, 400_000)}
         if self.options.dry_run:
             sizes = {"train": (200, 600), "graph": (60, 200), "tiny": (2000, 4000)}
-        self.attempt("couples", self.couples, sizes)
+        self.attempt("pairs", self.pairs, sizes)
         for name, (pair, whole) in sizes.items():
             self.attempt(name, self.python_programs, name, pair, whole)
         if self.options.check:
@@ -695,8 +706,9 @@ def main():
     parser.add_argument("--check", help="the built shim_check")
     parser.add_argument("--real", help="the CUDA driver; ldconfig's libcuda.so.1 unless told")
     parser.add_argument("--out")
-    parser.add_argument("--couples", type=int, default=8, help="of processes")
-    parser.add_argument("--pairs", type=int, default=14, help="of blocks, of a couple")
+    parser.add_argument("--switched", help="libswitched_cuda.so; beside --shim unless told")
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=40, help="of blocks, of a process")
     parser.add_argument("--seconds", type=float, default=230, help="at most so long")
     parser.add_argument(
         "--dry-run", action="store_true", help="the played driver in the place of --real, and no PyTorch"
@@ -706,6 +718,9 @@ def main():
         return program_main(options.program)
     if not options.shim or not os.path.exists(options.shim):
         parser.error("--shim names no file")
+    options.switched = options.switched or str(pathlib.Path(options.shim).with_name("libswitched_cuda.so"))
+    if not os.path.exists(options.switched):
+        parser.error(f"{options.switched} is missing: it is built with the tests")
     options.real = options.real or real_driver()
     return Bench(options).run()
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "in_flight.hpp"
 
@@ -47,6 +48,34 @@ struct Wrapped {
   int size;     ///< argument; -1: none
   bool thread;  ///< the default stream is the thread's own
 };
+
+// CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
+constexpr Word kLegacy = 1, kPerThread = 2;
+
+/// Calls by this handle are on the stream that the function means.
+inline void* stream_handle(const Wrapped& what, Word stream) {
+  return reinterpret_cast<void*>(stream != 0 ? stream : what.thread ? kPerThread : kLegacy);
+}
+
+/// A kernel's launch. Grid and block are 32-bit numbers, in words or not.
+struct Launch {
+  Word function;
+  Word grid[3], block[3];
+  Word stream;
+};
+
+/// By CUlaunchConfig, of which the first fields are the driver's ABI. `config` is not null.
+inline Launch launch_of(Word config, Word function) {
+  struct {
+    uint32_t grid[3], block[3], shared_bytes;
+    void* stream;
+  } fields;
+  std::memcpy(&fields, reinterpret_cast<const void*>(config), sizeof(fields));
+  return {function,
+          {fields.grid[0], fields.grid[1], fields.grid[2]},
+          {fields.block[0], fields.block[1], fields.block[2]},
+          reinterpret_cast<Word>(fields.stream)};
+}
 
 /// Calls the real function with all words.
 Code call(void* real, const Words& words);

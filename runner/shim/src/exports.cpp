@@ -66,9 +66,17 @@ using freeride::shim::What;
 using freeride::shim::Word;
 using freeride::shim::Wrapped;
 
-#define FREERIDE_WRAPPER(name, what, stream, size, verb)                                                               \
+#define FREERIDE_WRAPPER(name, kind, stream, size, verb)                                                               \
   SHIM_API Code name(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j, Word k, Word l) { \
-    static constexpr Wrapped kThis{#name, What::what, stream, size, freeride::shim::thread_of(#name)};                 \
+    static constexpr Wrapped kThis{#name, What::kind, stream, size, freeride::shim::thread_of(#name)};                 \
+    if constexpr (kThis.what == What::kKernel) {                                                                       \
+      if (shim->on_credit(kernel_work(kThis, {a, {b, c, d}, {e, f, g}, i})))                                           \
+        return freeride::shim::real<Code>(freeride_real_##name, a, b, c, d, e, f, g, h, i, j, k, l);                   \
+    }                                                                                                                  \
+    if constexpr (kThis.what == What::kConfig) {                                                                       \
+      if (a != 0 && shim->on_credit(kernel_work(kThis, freeride::shim::launch_of(a, b))))                              \
+        return freeride::shim::real<Code>(freeride_real_##name, a, b, c, d, e, f, g, h, i, j, k, l);                   \
+    }                                                                                                                  \
     return shim->verb(kThis, freeride_real_##name, {a, b, c, d, e, f, g, h, i, j, k, l});                              \
   }
 #define FREERIDE_PASS(name)

@@ -19,6 +19,7 @@ constexpr int64_t kMostWatchNs = kNsPerSec;
 // Who pauses for kSleepNs and comes back so much later was stopped.
 constexpr int64_t kStoppedNs = 2 * kNsPerMs;
 constexpr int kStallFactor = 4;
+constexpr int64_t kCreditFor = 4;  // submissions at least
 
 void pause_for(int64_t ns) {
   // Without it a pause takes four times as long, and the GPU has nothing to do.
@@ -191,13 +192,30 @@ void Gate::wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns) {
   }
 }
 
-int64_t Gate::pass(const Wish& wish, const Cost* cost) {
+// What it adds to the queue.
+int64_t Gate::give_credit(const Room& room, int64_t queued_ns, const Wish& wish, Credit& credit) {
+  credit.left_ns = 0;
+  if (wish.expected_ns <= 0 || wish.expected_ns > limits_.credit_ns / kCreditFor) return 0;
+  const Wish all{wish.expected_ns + limits_.credit_ns, false};
+  if (judge(room, queued_ns, all, false, limits_) != Passage::kPass) return 0;
+  const int64_t rest_ns = room.left_ns - limits_.margin_ns - queued_ns - all.expected_ns;
+  credit.span_ticks = rate_.in(std::min(limits_.credit_span_ns, rest_ns));
+  if (credit.span_ticks == 0) return 0;
+  credit.left_ns = limits_.credit_ns;
+  credit.until_look = Credit::kLookEach - 1;
+  credit.sequence_now = &lease_.sequence;
+  credit.submissions = page_.counter(&freeride_shim_page::submissions);
+  return limits_.credit_ns;
+}
+
+int64_t Gate::pass(const Wish& wish, const Cost* cost, Credit& credit) {
   Waiting waiting;
   const int64_t weight_ns = weight_of(wish, limits_);
   for (;;) {
+    credit.begin_ticks = steady_ ? ticks() : 0;  // before the clock: it ends no later than it should
     const int64_t now_ns = clock_.now_ns();
-    uint32_t sequence = 0;
-    const Room room = this->room(now_ns, sequence);
+    if (steady_) rate_.note(now_ns, credit.begin_ticks);
+    const Room room = this->room(now_ns, credit.sequence);
     const int64_t queued_ns = queue_.queued_ns();
     const int64_t counted_ns = waiting.stalled ? 0 : queued_ns;
     Passage passage = judge(room, counted_ns, wish, false, limits_);
@@ -205,7 +223,7 @@ int64_t Gate::pass(const Wish& wish, const Cost* cost) {
     switch (passage) {
       case Passage::kPass:
       case Passage::kTry:
-        if (!queue_.reserve(queued_ns, weight_ns)) continue;
+        if (!queue_.reserve(queued_ns, weight_ns + give_credit(room, queued_ns, wish, credit))) continue;
         if (passage == Passage::kTry) {
           page_.add(&freeride_shim_page::let_in);
           const std::lock_guard lock(mutex_);
@@ -227,10 +245,10 @@ int64_t Gate::pass(const Wish& wish, const Cost* cost) {
         break;
       case Passage::kTooShort:
         note_too_short(room, wish, cost, waiting);
-        wait_for_lease(room, sequence, waiting);
+        wait_for_lease(room, credit.sequence, waiting);
         break;
       case Passage::kClosed:
-        wait_for_lease(room, sequence, waiting);
+        wait_for_lease(room, credit.sequence, waiting);
         break;
     }
   }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "credit.hpp"
 #include "freeride/base/clock.hpp"
 #include "in_flight.hpp"
 #include "limits.hpp"
@@ -27,7 +28,8 @@ class Gate {
       : lease_(lease), clock_(clock), queue_(queue), page_(page), limits_(limits), name_of_(std::move(name_of)) {}
 
   /// Returns when the submission may be made, with what it adds to the queue: InFlight is told of it, or cancel()s it.
-  int64_t pass(const Wish& wish, const Cost* cost);
+  /// `credit` gets what more the thread may submit to that stream, if anything: as much is in the queue, too.
+  int64_t pass(const Wish& wish, const Cost* cost, Credit& credit);
   /// Looks what is done. True: something is.
   bool look(int64_t now_ns);
 
@@ -39,6 +41,7 @@ class Gate {
   static uint64_t next_number();
   Room room(int64_t now_ns, uint32_t& sequence);
   int64_t orders_until_ns(int64_t now_ns);
+  int64_t give_credit(const Room& room, int64_t queued_ns, const Wish& wish, Credit& credit);
   bool try_due(const Room& room, const Wish& wish);
   void wait_for_lease(const Room& room, uint32_t sequence, Waiting& waiting);
   void wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns);
@@ -57,7 +60,9 @@ class Gate {
   std::atomic<int64_t> boot_offset_ns_{0};   ///< CLOCK_BOOTTIME less CLOCK_MONOTONIC
   std::atomic<int64_t> boot_looked_ns_{-1};  ///< when that was looked at
   std::atomic<bool> watching_{false};        ///< somebody watches what a lease has left
-  std::mutex mutex_;                         ///< of trials_ alone
+  const bool steady_ = ticks_are_steady();
+  TickRate rate_;
+  std::mutex mutex_;  ///< of trials_ alone
   Trials trials_;
 };
 

@@ -4,12 +4,6 @@
 #include <utility>
 
 namespace freeride::shim {
-namespace {
-
-constexpr int kIdleQueries = 8;  // of some microseconds; an event takes as long to come to a GPU that is idle
-constexpr uint32_t kMostBusy = 64;
-
-}  // namespace
 
 // Never the same twice in a process, whichever object asks.
 uint64_t InFlight::next_generation() {
@@ -26,7 +20,7 @@ Stream* InFlight::stream(void* context, void* handle, uint64_t thread) {
     Stream* stream = nullptr;
   };
   static thread_local Last last;
-  const uint64_t generation = generation_.load(std::memory_order_acquire);
+  const uint64_t generation = this->generation();
   if (last.generation == generation && last.context == context && last.handle == handle && last.thread == thread) {
     return last.stream;
   }
@@ -94,24 +88,8 @@ void* InFlight::begin_timing(Stream* stream) {
   return nullptr;
 }
 
-bool InFlight::is_idle(Stream* stream, void* begin) {
-  if (begin == nullptr) return false;
-  // Threads may share a stream, and count one try less or more.
-  if (const uint32_t left = stream->idle_skipped.load(std::memory_order_relaxed); left > 0) {
-    stream->idle_skipped.store(left - 1, std::memory_order_relaxed);
-    return false;
-  }
-  for (int i = 0; i < kIdleQueries; ++i) {
-    const auto state = events_.query(begin);
-    if (state == Events::State::kPending) continue;
-    stream->idle_patience.store(0, std::memory_order_relaxed);
-    return state == Events::State::kDone;
-  }
-  const uint32_t patience =
-      std::clamp(2 * stream->idle_patience.load(std::memory_order_relaxed), uint32_t{1}, kMostBusy);
-  stream->idle_patience.store(patience, std::memory_order_relaxed);
-  stream->idle_skipped.store(patience, std::memory_order_relaxed);
-  return false;
+bool InFlight::waited(void* begin) {
+  return begin != nullptr && events_.query(begin) == Events::State::kDone;
 }
 
 void InFlight::drop_timing(Stream* stream, void* begin) {
@@ -209,7 +187,7 @@ void InFlight::forget_stream(void* handle) {
         open.emplace_back(stream, ns);
       at = streams_.erase(at);
     }
-    generation_.store(next_generation(), std::memory_order_release);
+    renew();
   }
   for (const auto& [stream, ns] : open) mark(stream, ns);
 }
@@ -219,7 +197,7 @@ void InFlight::forget_all() {
   const std::lock_guard lock(mutex_);
   streams_.clear();
   spare_.clear();
-  generation_.store(next_generation(), std::memory_order_release);
+  renew();
   for (const auto& stream : all_) {
     stream->gone = true;
     if (const int64_t ns = stream->open_ns.exchange(0, std::memory_order_acq_rel); ns > 0) cancel(ns);

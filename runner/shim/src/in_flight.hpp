@@ -43,7 +43,6 @@ struct Stream {
   bool own_thread = false;          ///< a thread's default stream: only that thread can record on it
   bool gone = false;                ///< destroyed by the program
   std::atomic<int64_t> open_ns{0};  ///< submitted since the last mark
-  std::atomic<uint32_t> idle_skipped{0}, idle_patience{0};  ///< is_idle()
   struct Mark {
     void* begin;  ///< null: not timed
     void* end;
@@ -66,6 +65,8 @@ class InFlight {
   InFlight(Events& events, const Limits& limits) : events_(events), limits_(limits) {}
 
   int64_t queued_ns() const { return queued_ns_.load(std::memory_order_relaxed); }
+  /// Another one: a Stream of a handle may be another one, or capture.
+  uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
   /// Takes `weight_ns` into the queue if that still is `seen_ns`.
   bool reserve(int64_t seen_ns, int64_t weight_ns) {
     return queued_ns_.compare_exchange_strong(seen_ns, seen_ns + weight_ns, std::memory_order_acq_rel);
@@ -79,11 +80,15 @@ class InFlight {
   /// Something of that weight has been submitted to the stream. Records a mark now and then, and always for a thread's
   /// default stream. True: it did.
   bool submitted(Stream* stream, int64_t weight_ns);
+  /// What was reserved will be submitted to the stream soon. The next mark there is for it, too.
+  static void will_submit(Stream* stream, int64_t weight_ns) {
+    stream->open_ns.fetch_add(weight_ns, std::memory_order_acq_rel);
+  }
   /// An event for timing(), recorded on the stream; null: no timing. Before the submission.
   void* begin_timing(Stream* stream);
-  /// The GPU is at that event, or was within microseconds, and has nothing else to do on that stream. Where it is not
-  /// so time after time it is asked ever less often, and false.
-  bool is_idle(Stream* stream, void* begin);
+  /// Asked when the submission's call has returned: the GPU was at begin_timing()'s event before, and so waited for
+  /// this call. Where it had something else to do until then, its time is the submission's alone.
+  bool waited(void* begin);
   /// The submission between begin_timing() and this is timed; its call was made at `begun_ns` and took the host
   /// `host_ns`. `idle_ns`: where the GPU waited for it, from begin_timing() to the call's return; else 0. `begin` null:
   /// by the host's clock, from `begun_ns` on.
@@ -103,6 +108,8 @@ class InFlight {
   /// What is queued is not counted any more; it is timed all the same.
   void stop_counting();
 
+  /// A stream may begin to capture.
+  void renew() { generation_.store(next_generation(), std::memory_order_release); }
   /// The program destroys the stream. Marks it first, if anything is open on it.
   void forget_stream(void* handle);
   /// The program destroys a context: nothing that was recorded is looked at again.
@@ -127,7 +134,7 @@ class InFlight {
   Events& events_;
   const Limits limits_;
   std::atomic<int64_t> queued_ns_{0};
-  std::atomic<uint64_t> generation_{next_generation()};  ///< changes when a Stream of a handle may be another one
+  std::atomic<uint64_t> generation_{next_generation()};
   std::mutex marking_;  ///< held while other threads' streams are marked, and so while one is forgotten; before mutex_
   std::mutex mutex_;
   std::map<std::tuple<void*, void*, uint64_t>, Stream*> streams_;

@@ -10,7 +10,7 @@ namespace {
 // What timing one submission takes of the host and of the GPU, which then executes nothing side by side: some 10 µs,
 // times four hundred.
 constexpr int64_t kTimingPays = 4 * kNsPerMs;
-constexpr int64_t kMostBetween = 1024;
+constexpr int64_t kMostBetween = 4096;
 constexpr uint32_t kTries = 32;
 // A call of the driver that takes the host so long was more than a launch. A time of which it is a quarter is not the
 // GPU's alone; after so many of them in a row the launches are as slow as that.
@@ -69,11 +69,7 @@ bool Cost::record(int64_t took_ns, int64_t host_ns, int64_t idle_ns) {
 
 bool Cost::measure_next() {
   // Two threads may count one submission once: timing comes a little later then.
-  const int32_t left = until_measured_.load(std::memory_order_relaxed);
-  if (left > 0) {
-    until_measured_.store(left - 1, std::memory_order_relaxed);
-    return false;
-  }
+  if (skip_next()) return false;
   const int64_t expected = expected_ns();
   const bool few = samples_.load(std::memory_order_relaxed) < kWindow;
   const int64_t between = expected == 0 || few ? 0 : std::min(kTimingPays / expected, kMostBetween - 1);

@@ -12,7 +12,7 @@ namespace freeride::shim {
 
 /// What is known of one function with one grid or with any, of one graph, or of one kind of copy with one order of
 /// size. Any thread reads; times are recorded by one at a time (InFlight's lock).
-class Cost {
+class alignas(64) Cost {
  public:
   /// ns; 0: not known. Of the last four times the second largest, of two their mean.
   int64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
@@ -30,6 +30,12 @@ class Cost {
   /// Is the next one to be timed? The first four are, then one in so many that timing takes about a quarter of a
   /// percent. Counts the submission.
   bool measure_next();
+  /// The next one need not be timed, and is counted: measure_next() without its own choice.
+  bool skip_next() {
+    const int32_t left = until_measured_.load(std::memory_order_relaxed);
+    if (left > 0) until_measured_.store(left - 1, std::memory_order_relaxed);
+    return left > 0;
+  }
 
   uint64_t function() const { return function_; }
 
@@ -39,10 +45,11 @@ class Cost {
 
   void note(int64_t took_ns, uint64_t blocks);
 
+  // A launch reads the first three.
   std::atomic<uint64_t> key_{0};  ///< 0: free
-  uint64_t function_ = 0;         ///< what it is of: the driver's handle, or 0
   std::atomic<int64_t> expected_ns_{0};
   std::atomic<int32_t> until_measured_{0};
+  uint64_t function_ = 0;  ///< what it is of: the driver's handle, or 0
   std::atomic<uint32_t> samples_{0};
   uint32_t dropped_ = 0;  ///< times in a row
   std::array<int64_t, kWindow> recent_{};
@@ -81,6 +88,13 @@ class Learned {
 constexpr uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (std::rotl(hash, 23) ^ value) * 0x9e3779b97f4a7c15ull;
   return hash ^ (hash >> 29);
+}
+
+/// The same for four numbers and a hash, which are multiplied side by side: a launch waits for it.
+constexpr uint64_t mix(uint64_t hash, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+  const uint64_t sum = hash + a * 0x9e3779b97f4a7c15ull + std::rotl(b * 0xbf58476d1ce4e5b9ull, 17) +
+                       std::rotl(c * 0x94d049bb133111ebull, 31) + std::rotl(d * 0xd6e8feb86659fd93ull, 47);
+  return mix(sum, sum >> 32);
 }
 
 }  // namespace freeride::shim

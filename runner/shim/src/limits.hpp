@@ -16,6 +16,11 @@ struct Limits {
   int64_t early_bound_ns = 2 * kNsPerMs;
   /// After so much expected work on a stream, an event is recorded to see how far the stream is.
   int64_t mark_ns = kNsPerMs / 2;
+  /// So much of the queue's room a thread is given at once, for submissions of a quarter of it at most: more is not
+  /// bound by launches. What is queued is known to so much less for each thread.
+  int64_t credit_ns = 64 * kNsPerUs;
+  /// Credit not spent by then is lost.
+  int64_t credit_span_ns = kNsPerMs;
   /// Of a lease, for what lies between the look at the lease page and the GPU's begin.
   int64_t margin_ns = 20 * kNsPerUs;
   /// Queued work of which nothing is done for so long, and for four times what it was expected to take, waits for

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "freeride/base/fd.hpp"
 
@@ -52,26 +53,6 @@ bool of_thread(const char* name) {
   return length > 5 && (std::strcmp(name + length - 5, "_ptsz") == 0 || std::strcmp(name + length - 5, "_ptds") == 0);
 }
 
-// CUlaunchConfig, of which the shim reads the first fields: they are the driver's ABI.
-struct LaunchConfig {
-  uint32_t grid[3];
-  uint32_t block[3];
-  uint32_t shared_bytes;
-  void* stream;
-};
-
-// Each is a 32-bit number in a word, and the product fits for every grid that the driver takes.
-constexpr uint64_t blocks_of(Word x, Word y, Word z) {
-  return uint64_t{static_cast<uint32_t>(x)} * static_cast<uint32_t>(y) * static_cast<uint32_t>(z);
-}
-
-constexpr uint64_t pair(Word low, Word high) {
-  return static_cast<uint32_t>(low) | high << 32;
-}
-
-// CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
-constexpr Word kLegacy = 1, kPerThread = 2;
-
 constexpr int64_t kShortNs = 50 * kNsPerUs;
 
 uint64_t this_thread() {
@@ -80,6 +61,8 @@ uint64_t this_thread() {
 }
 
 }  // namespace
+
+thread_local Credit thread_credit;
 
 Shim::Shim() {
   for (const auto* one = freeride_functions; one->name != nullptr; ++one) by_name_.emplace(base_of(one->name), one);
@@ -137,27 +120,15 @@ Code Shim::refuse() {
   return kNotPermitted;
 }
 
-Shim::Work Shim::work_of(const Wrapped& what, const Words& w) const {
+Work Shim::work_of(const Wrapped& what, const Words& w) const {
   Work work;
-  Word stream = what.stream < 0 ? 0 : w[static_cast<size_t>(what.stream)];
+  const Word stream = what.stream < 0 ? 0 : w[static_cast<size_t>(what.stream)];
   const auto name = reinterpret_cast<uint64_t>(what.name);
   switch (what.what) {
     case What::kKernel:
-      work.handle = w[0];
-      work.blocks = blocks_of(w[1], w[2], w[3]);
-      work.key = mix(mix(mix(mix(name, w[0]), pair(w[1], w[2])), pair(w[3], w[4])), pair(w[5], w[6]));
-      break;
-    case What::kConfig: {
-      LaunchConfig config;
-      std::memcpy(&config, pointer(w[0]), sizeof(config));
-      work.handle = w[1];
-      work.blocks = blocks_of(config.grid[0], config.grid[1], config.grid[2]);
-      stream = reinterpret_cast<Word>(config.stream);
-      work.key =
-          mix(mix(mix(mix(name, w[1]), pair(config.grid[0], config.grid[1])), pair(config.grid[2], config.block[0])),
-              pair(config.block[1], config.block[2]));
-      break;
-    }
+      return kernel_work(what, {w[0], {w[1], w[2], w[3]}, {w[4], w[5], w[6]}, w[8]});
+    case What::kConfig:
+      return kernel_work(what, launch_of(w[0], w[1]));
     case What::kFunction:
     case What::kGraph:
       work.handle = w[0];
@@ -173,8 +144,7 @@ Shim::Work Shim::work_of(const Wrapped& what, const Words& w) const {
       work.weightless = what.what == What::kSignal;
       break;
   }
-  if (stream == 0) stream = what.thread ? kPerThread : kLegacy;
-  work.stream = pointer(stream);
+  work.stream = stream_handle(what, stream);
   return work;
 }
 
@@ -187,14 +157,17 @@ Stream* Shim::stream_of(void* handle, bool& none) {
 }
 
 Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
+  Credit& credit = thread_credit;
   if (!gate_) return refuse();
-  if (log_fd_ >= 0) log("submitted", what.name);
   if (what.what == What::kConfig && words[0] == 0) return call(real, words);  // an error, by the driver's own word
   const Work work = work_of(what, words);
+  credit.left_ns = 0;
+  if (log_fd_ >= 0) log("submitted", what.name);
   if (events_.capturing(work.stream)) {
     page_.add(&freeride_shim_page::captured);
     return call(real, words);
   }
+  const uint64_t generation = queue_.generation();
   bool none = false;
   Stream* stream = stream_of(work.stream, none);
   if (none) return call(real, words);  // without a context nothing can be submitted, and the driver says so
@@ -205,27 +178,40 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
     const int64_t guessed_ns = cost->guessed_ns();
     if (guessed_ns < limits_.bound_ns) wish.expected_ns = guessed_ns;
   }
-  const int64_t weight_ns = gate_->pass(wish, cost);
+  const int64_t weight_ns = gate_->pass(wish, cost, credit);
+  const auto no_credit = [&] {
+    if (credit.left_ns > 0) queue_.cancel(std::exchange(credit.left_ns, 0));
+  };
   if (cost == nullptr || !cost->measure_next()) {
     const Code code = call(real, words);
     if (code != kSuccess) {
       queue_.cancel(weight_ns);
-    } else if (queue_.submitted(stream, weight_ns)) {
-      page_.add(&freeride_shim_page::marks);
+      no_credit();
+      return code;
+    }
+    if (queue_.submitted(stream, weight_ns)) page_.add(&freeride_shim_page::marks);
+    // Each submission to a thread's own default stream needs a mark by that thread. While streams capture, each
+    // submission has to ask whether its own does.
+    if (stream->own_thread || events_.captures.load(std::memory_order_relaxed) > 0) {
+      no_credit();
+    } else if (credit.left_ns > 0) {
+      credit.stream = work.stream;
+      credit.generation = generation;
+      InFlight::will_submit(stream, credit.left_ns);
     }
     return code;
   }
+  no_credit();
   page_.add(&freeride_shim_page::measured);
   void* begin = queue_.begin_timing(stream);
-  const int64_t marked_ns = clock_.now_ns();
+  const int64_t begun_ns = clock_.now_ns();
   // The launch of a short kernel takes the host longer than the kernel takes the GPU.
   const bool kernel = what.what == What::kKernel || what.what == What::kConfig;
-  const bool idle = kernel && wish.expected_ns < kShortNs && queue_.is_idle(stream, begin);
-  const int64_t begin_ns = clock_.now_ns();
   const Code code = call(real, words);
   if (code == kSuccess) {
-    const int64_t end_ns = clock_.now_ns();
-    queue_.timed(stream, begin, weight_ns, cost, begin_ns, end_ns - begin_ns, idle ? end_ns - marked_ns : 0);
+    const int64_t took_ns = clock_.now_ns() - begun_ns;
+    const bool waited = kernel && wish.expected_ns < kShortNs && queue_.waited(begin);
+    queue_.timed(stream, begin, weight_ns, cost, begun_ns, took_ns, waited ? took_ns : 0);
   } else {
     queue_.cancel(weight_ns);
     queue_.drop_timing(stream, begin);
@@ -235,8 +221,7 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
 
 Code Shim::notice(const Wrapped& what, void* real, const Words& words) {
   const auto stream = [&] {
-    const Word handle = what.stream < 0 ? 0 : words[static_cast<size_t>(what.stream)];
-    return pointer(handle != 0 ? handle : what.thread ? kPerThread : kLegacy);
+    return stream_handle(what, what.stream < 0 ? 0 : words[static_cast<size_t>(what.stream)]);
   };
   switch (what.what) {
     case What::kHost:
@@ -245,6 +230,7 @@ Code Shim::notice(const Wrapped& what, void* real, const Words& words) {
       break;
     case What::kBeginCapture: {
       events_.captures.fetch_add(1);
+      queue_.renew();
       const Code code = call(real, words);
       if (code != kSuccess) events_.captures.fetch_sub(1);
       return code;

@@ -9,6 +9,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "credit.hpp"
 #include "driver.hpp"
 #include "freeride/pages/mapping.hpp"
 #include "gate.hpp"
@@ -19,12 +20,42 @@
 
 namespace freeride::shim {
 
+/// What a call submits.
+struct Work {
+  void* stream = nullptr;
+  uint64_t key = 0, handle = 0, blocks = 0;
+  bool weightless = false;
+};
+
+inline Work kernel_work(const Wrapped& what, const Launch& launch) {
+  const auto number = [](Word word) { return uint64_t{static_cast<uint32_t>(word)}; };
+  const auto pair = [&](Word low, Word high) { return number(low) | high << 32; };
+  const auto& [function, grid, block, stream] = launch;
+  // The product fits for every grid that the driver takes.
+  return {stream_handle(what, stream),
+          mix(reinterpret_cast<uint64_t>(what.name), function, pair(grid[0], grid[1]), pair(grid[2], block[0]),
+              pair(block[1], block[2])),
+          function, number(grid[0]) * number(grid[1]) * number(grid[2]), false};
+}
+
+/// The calling thread's.
+extern thread_local Credit thread_credit;
+
 /// Any thread. submit() blocks at the gate; nothing else does.
 class Shim {
  public:
   /// Reads the environment, opens the real driver and the pages. What is missing is said on stderr in a sentence each.
   Shim();
 
+  /// May this be submitted at once, without submit()? It counts as submitted then. Most launches of a program that
+  /// launches much, so it is inline.
+  bool on_credit(const Work& work) {
+    Credit& credit = thread_credit;
+    if (credit.left_ns <= 0 || credit.stream != work.stream || credit.generation != queue_.generation()) return false;
+    Cost* cost = learned_.find(work.key, work.handle, work.blocks);
+    const int64_t expected_ns = cost->expected_ns();
+    return expected_ns > 0 && cost->skip_next() && credit.spend(expected_ns);
+  }
   /// A wrapped function that submits: at the gate, timed now and then, and what the real one returns.
   Code submit(const Wrapped& what, void* real, const Words& words);
   /// One that is taken note of.
@@ -40,11 +71,6 @@ class Shim {
   void unlock();
 
  private:
-  struct Work {
-    void* stream = nullptr;
-    uint64_t key = 0, handle = 0, blocks = 0;
-    bool weightless = false;
-  };
   void open_real();
   void open_lease();
   Work work_of(const Wrapped& what, const Words& words) const;

@@ -21,6 +21,7 @@ class ShimPage {
   void set(uint64_t freeride_shim_page::*field, uint64_t value) {
     __atomic_store_n(&(page_->*field), value, __ATOMIC_RELAXED);
   }
+  uint64_t* counter(uint64_t freeride_shim_page::*field) { return &(page_->*field); }
   uint64_t get(uint64_t freeride_shim_page::*field) const {
     return __atomic_load_n(&(page_->*field), __ATOMIC_RELAXED);
   }

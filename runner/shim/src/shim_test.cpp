@@ -217,8 +217,10 @@ TEST_CASE("a plugin's work passes under a save lease, and once it is to stop") {
 }
 
 TEST_CASE("nothing is submitted after a lease's end, by whatever it ends") {
-  for (const bool revoked : {false, true}) {
-    in_a_process([revoked] {
+  // Short kernels are submitted on credit.
+  for (const auto& [revoked, name] :
+       {std::pair{false, "k:50000"}, {true, "k:50000"}, {false, "k:1000"}, {true, "k:1000"}}) {
+    in_a_process([revoked = revoked, name = name] {
       Program program;
       program.load();
       constexpr int kThreads = 3;
@@ -228,7 +230,7 @@ TEST_CASE("nothing is submitted after a lease's end, by whatever it ends") {
         threads.emplace_back([&] {
           program.use_context();
           void* stream = program.stream();
-          void* kernel = program.kernel("k:50000");
+          void* kernel = program.kernel(name);
           while (!stop) MUST(program.launch(kernel, stream) == 0);
         });
       }

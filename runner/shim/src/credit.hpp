@@ -1,0 +1,78 @@
+// Credit: what a thread may submit to a stream without asking at the gate again. Most of what a launch costs at the
+// gate is the question what time it is, and the driver's answer which context is current.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace freeride::shim {
+
+/// The processor's own counter of time, in its units; 0: none is known for this processor. A sixth of the cost of the
+/// clock. Any thread.
+inline uint64_t ticks() {
+#if defined(__x86_64__)
+  return __rdtsc();
+#elif defined(__aarch64__)
+  uint64_t count = 0;
+  asm volatile("mrs %0, cntvct_el0" : "=r"(count));
+  return count;
+#else
+  return 0;
+#endif
+}
+
+/// Does the counter run at one rate, on all cores, whatever they do?
+bool ticks_are_steady();
+
+/// How many ticks there are in a time, learned from the clock and learned anew each second. Any thread; lock-free.
+class TickRate {
+ public:
+  /// It was `now_ns` at `ticks`.
+  void note(int64_t now_ns, uint64_t ticks);
+  /// Ticks in `ns`; 0: not known yet.
+  uint64_t in(int64_t ns) const {
+    return static_cast<uint64_t>(static_cast<double>(ns) * per_ns_.load(std::memory_order_relaxed));
+  }
+
+ private:
+  std::atomic<bool> noting_{false};
+  int64_t begin_ns_ = 0;  ///< under noting_, as the next
+  uint64_t begin_ticks_ = 0;
+  std::atomic<double> per_ns_{0};
+};
+
+/// A part of the queue's room. It counts as submitted from when it is given, so nothing is to be given back. One
+/// thread's. The driver leaves little in the processor's caches, so all that a launch on credit needs is together.
+struct alignas(64) Credit {
+  /// One submission in so many looks at the time. That a lease was closed is seen by each.
+  static constexpr uint32_t kLookEach = 4;
+
+  void* stream = nullptr;   ///< the driver's handle. In whichever context is current: another one may be, so that the
+                            ///< rest is submitted there
+  uint64_t generation = 0;  ///< InFlight's: streams are what they were, and none captures
+  int64_t left_ns = 0;      ///< expected time on the GPU
+  uint64_t begin_ticks = 0, span_ticks = 0;
+  const uint32_t* sequence_now = nullptr;  ///< the lease page's
+  uint32_t sequence = 0, until_look = 0;
+  uint64_t* submissions = nullptr;  ///< the shim page's counter
+
+  /// May it be spent on something that is expected to take `expected_ns`? What is before its begin or after its end by
+  /// the processor's counter may not.
+  bool spend(int64_t expected_ns) {
+    if (expected_ns > left_ns || __atomic_load_n(sequence_now, __ATOMIC_ACQUIRE) != sequence) return false;
+    if (until_look == 0) {
+      if (ticks() - begin_ticks >= span_ticks) return false;
+      until_look = kLookEach;
+    }
+    --until_look;
+    left_ns -= expected_ns;
+    __atomic_fetch_add(submissions, uint64_t{1}, __ATOMIC_RELAXED);
+    return true;
+  }
+};
+
+}  // namespace freeride::shim

@@ -1,0 +1,167 @@
+#include "credit.hpp"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "gate.hpp"
+
+namespace freeride::shim {
+namespace {
+
+class NoEvents final : public Events {
+ public:
+  void* context_of(void*) override { return nullptr; }
+  void* make(void*, bool) override { return nullptr; }
+  bool record(void*, void*, void*) override { return false; }
+  State query(void*) override { return State::kDone; }
+  int64_t elapsed_ns(void*, void*) override { return -1; }
+};
+
+// A gate at which a lease is open. Its clock goes as the processor's counter does, a tick a nanosecond, at times apart.
+struct Fixture {
+  freeride_lease_page lease{};
+  FakeClock clock;
+  NoEvents events;
+  Limits limits;
+  InFlight queue{events, limits};
+  ShimPage page;
+  Gate gate{lease, clock, queue, page, limits, [](const Cost*) { return std::string(); }};
+  Credit credit;
+
+  explicit Fixture(int64_t lease_ns = kNsPerSec) {
+    open(lease_ns);
+    // The counter's rate has to be known.
+    for (int i = 0; i < 3; ++i) {
+      pass(0);
+      const int64_t until = SteadyClock::now() + 11 * kNsPerMs;
+      while (SteadyClock::now() < until) {
+      }
+      clock.tick(11 * kNsPerMs);
+    }
+  }
+  void open(int64_t lease_ns) {
+    lease.sequence += 2;
+    lease.order = FREERIDE_ORDER_RUN;
+    lease.kind = FREERIDE_LEASE_BUBBLE;
+    lease.lease_id += 1;
+    lease.opened_ns = static_cast<uint64_t>(clock.now_ns());
+    lease.deadline_ns = static_cast<uint64_t>(clock.now_ns() + lease_ns);
+  }
+  // What it put into the queue is done at once.
+  void pass(int64_t expected_ns) {
+    credit.left_ns = 0;
+    gate.pass({expected_ns, false}, nullptr, credit);
+    queue.cancel(queue.queued_ns());
+  }
+  bool gives(int64_t expected_ns) {
+    pass(expected_ns);
+    return credit.left_ns > 0;
+  }
+};
+
+TEST_CASE("short submissions are given credit, longer ones and unknown ones are not") {
+  if (!ticks_are_steady()) return;
+  Fixture f;
+  CHECK(f.gives(2 * kNsPerUs));
+  CHECK(f.credit.left_ns == f.limits.credit_ns);
+  CHECK(f.gives(f.limits.credit_ns / 4));
+  CHECK_FALSE(f.gives(f.limits.credit_ns / 4 + 1));
+  CHECK_FALSE(f.gives(0));
+}
+
+TEST_CASE("credit counts as queued from when it is given") {
+  if (!ticks_are_steady()) return;
+  Fixture f;
+  const int64_t weight_ns = f.gate.pass({2 * kNsPerUs, false}, nullptr, f.credit);
+  REQUIRE(f.credit.left_ns > 0);
+  CHECK(f.queue.queued_ns() == weight_ns + f.credit.left_ns);
+  // Where the queue has no room for it, none is given.
+  REQUIRE(f.queue.reserve(f.queue.queued_ns(), f.limits.early_bound_ns - f.queue.queued_ns() - 10 * kNsPerUs));
+  f.gate.pass({2 * kNsPerUs, false}, nullptr, f.credit);
+  CHECK(f.credit.left_ns == 0);
+}
+
+TEST_CASE("credit is spent until nothing is left of it") {
+  if (!ticks_are_steady()) return;
+  Fixture f;
+  REQUIRE(f.gives(16 * kNsPerUs));
+  const uint64_t before = f.page.get(&freeride_shim_page::submissions);
+  CHECK(f.credit.spend(16 * kNsPerUs));
+  CHECK(f.credit.spend(40 * kNsPerUs));
+  CHECK_FALSE(f.credit.spend(16 * kNsPerUs));
+  CHECK(f.credit.spend(8 * kNsPerUs));
+  CHECK_FALSE(f.credit.spend(1));
+  CHECK(f.page.get(&freeride_shim_page::submissions) == before + 3);
+}
+
+TEST_CASE("a lease that is closed, or another one, ends all credit at once") {
+  if (!ticks_are_steady()) return;
+  Fixture f;
+  REQUIRE(f.gives(kNsPerUs));
+  CHECK(f.credit.spend(kNsPerUs));
+  f.lease.sequence += 2;
+  CHECK_FALSE(f.credit.spend(kNsPerUs));
+}
+
+TEST_CASE("credit ends with the lease though nobody closes it") {
+  if (!ticks_are_steady()) return;
+  Fixture f;
+  // Less than the span of any credit is left.
+  f.open(f.limits.credit_span_ns / 2);
+  REQUIRE(f.gives(kNsPerUs));
+  const int64_t until = SteadyClock::now() + f.limits.credit_span_ns;
+  while (SteadyClock::now() < until) {
+  }
+  uint32_t spent = 0;
+  for (uint32_t i = 0; i < 2 * Credit::kLookEach; ++i) spent += f.credit.spend(kNsPerUs) ? 1 : 0;
+  CHECK(spent < Credit::kLookEach);
+  CHECK_FALSE(f.credit.spend(kNsPerUs));
+}
+
+TEST_CASE("at a lease's end no credit is given") {
+  if (!ticks_are_steady()) return;
+  Fixture f;
+  f.open(f.limits.margin_ns + 2 * kNsPerUs + f.limits.credit_ns);
+  CHECK_FALSE(f.gives(2 * kNsPerUs));
+}
+
+TEST_CASE("before the counter's rate is known no credit is given") {
+  TickRate rate;
+  CHECK(rate.in(kNsPerMs) == 0);
+  rate.note(kNsPerSec, 1000);
+  CHECK(rate.in(kNsPerMs) == 0);
+  rate.note(kNsPerSec + 9 * kNsPerMs, 1000 + 18'000'000);
+  CHECK(rate.in(kNsPerMs) == 0);
+  rate.note(kNsPerSec + 10 * kNsPerMs, 1000 + 20'000'000);
+  CHECK(rate.in(kNsPerMs) == 2'000'000);
+}
+
+TEST_CASE("the counter's rate is learned anew, as on another host") {
+  TickRate rate;
+  rate.note(kNsPerSec, 1000);
+  rate.note(2 * kNsPerSec, 1000 + 2'000'000'000ull);
+  REQUIRE(rate.in(kNsPerMs) == 2'000'000);
+  rate.note(3 * kNsPerSec, 1000 + 2'000'000'000ull + 3'000'000'000ull);
+  CHECK(rate.in(kNsPerMs) == 3'000'000);
+  // Of a counter that went back nothing is learned.
+  rate.note(4 * kNsPerSec, 5);
+  CHECK(rate.in(kNsPerMs) == 3'000'000);
+  rate.note(5 * kNsPerSec, 5 + 1'000'000'000ull);
+  CHECK(rate.in(kNsPerMs) == 1'000'000);
+}
+
+TEST_CASE("what is before credit's begin by the counter is not on credit") {
+  Credit credit;
+  uint32_t sequence = 2;
+  uint64_t counter = 0;
+  credit.sequence_now = &sequence;
+  credit.sequence = 2;
+  credit.submissions = &counter;
+  credit.left_ns = kNsPerMs;
+  credit.begin_ticks = ticks() + (uint64_t{1} << 40);
+  credit.span_ticks = uint64_t{1} << 41;
+  CHECK_FALSE(credit.spend(1));
+}
+
+}  // namespace
+}  // namespace freeride::shim
