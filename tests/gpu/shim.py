@@ -659,10 +659,15 @@ class Bench:
         sizes = {"train": (16, 1000), "graph": (200, 12_000), "tiny": (6000, 400_000)}
         if self.options.dry_run:
             sizes = {"train": (200, 600), "graph": (60, 200), "tiny": (2000, 4000)}
+        sizes = {name: size for name, size in sizes.items() if name in self.options.programs}
         self.attempt("pairs", self.pairs, sizes)
-        for name, (pair, whole) in sizes.items():
-            self.attempt(name, self.python_programs, name, pair, whole)
-        if self.options.check:
+        if self.options.pairs_only:
+            for name in sizes:
+                self.note({"program": name, **self.slowdown(name)})
+        else:
+            for name, (pair, whole) in sizes.items():
+                self.attempt(name, self.python_programs, name, pair, whole)
+        if self.options.check and not self.options.pairs_only:
             self.attempt("cuda", self.cuda_program)
             self.attempt("refusal", self.refusal)
         self.leases.close()
@@ -707,6 +712,8 @@ def main():
     parser.add_argument("--real", help="the CUDA driver; ldconfig's libcuda.so.1 unless told")
     parser.add_argument("--out")
     parser.add_argument("--switched", help="libswitched_cuda.so; beside --shim unless told")
+    parser.add_argument("--programs", nargs="+", default=["train", "graph", "tiny"], help="of the Python programs")
+    parser.add_argument("--pairs-only", action="store_true", help="the shim's cost and nothing else")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=40, help="of blocks, of a process")
     parser.add_argument("--seconds", type=float, default=230, help="at most so long")

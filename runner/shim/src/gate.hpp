@@ -27,9 +27,13 @@ class Gate {
        Namer name_of)
       : lease_(lease), clock_(clock), queue_(queue), page_(page), limits_(limits), name_of_(std::move(name_of)) {}
 
-  /// Returns when the submission may be made, with what it adds to the queue: InFlight is told of it, or cancel()s it.
+  /// What a submission that may be made adds to the queue, and how much may be on its stream before a mark.
+  struct Passed {
+    int64_t weight_ns, mark_ns;
+  };
+  /// Returns when the submission may be made: InFlight is told of it, or cancel()s it.
   /// `credit` gets what more the thread may submit to that stream, if anything: as much is in the queue, too.
-  int64_t pass(const Wish& wish, const Cost* cost, Credit& credit);
+  Passed pass(const Wish& wish, const Cost* cost, Credit& credit);
   /// Looks what is done. True: something is.
   bool look(int64_t now_ns);
 

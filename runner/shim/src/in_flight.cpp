@@ -73,9 +73,9 @@ bool InFlight::mark(Stream* stream, int64_t weight_ns) {
   return true;
 }
 
-bool InFlight::submitted(Stream* stream, int64_t weight_ns) {
+bool InFlight::submitted(Stream* stream, int64_t weight_ns, int64_t mark_ns) {
   const int64_t open_ns = stream->open_ns.fetch_add(weight_ns, std::memory_order_acq_rel) + weight_ns;
-  if (open_ns < limits_.mark_ns && !stream->own_thread) return false;
+  if (open_ns < mark_ns && !stream->own_thread) return false;
   const int64_t taken_ns = stream->open_ns.exchange(0, std::memory_order_acq_rel);
   return taken_ns > 0 && mark(stream, taken_ns);
 }

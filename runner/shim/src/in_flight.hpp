@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "learned.hpp"
-#include "limits.hpp"
 
 namespace freeride::shim {
 
@@ -62,7 +61,7 @@ struct Stream {
 /// lock. Any thread.
 class InFlight {
  public:
-  InFlight(Events& events, const Limits& limits) : events_(events), limits_(limits) {}
+  explicit InFlight(Events& events) : events_(events) {}
 
   int64_t queued_ns() const { return queued_ns_.load(std::memory_order_relaxed); }
   /// Another one: a Stream of a handle may be another one, or capture.
@@ -77,9 +76,9 @@ class InFlight {
   /// The stream of these handles. `context` null: it is one that the program made, and the driver says whose. `thread`:
   /// of a thread's default stream, which; else 0.
   Stream* stream(void* context, void* handle, uint64_t thread);
-  /// Something of that weight has been submitted to the stream. Records a mark now and then, and always for a thread's
-  /// default stream. True: it did.
-  bool submitted(Stream* stream, int64_t weight_ns);
+  /// Something of that weight has been submitted to the stream. Records a mark once `mark_ns` are behind the last, and
+  /// always for a thread's default stream. True: it did.
+  bool submitted(Stream* stream, int64_t weight_ns, int64_t mark_ns);
   /// What was reserved will be submitted to the stream soon. The next mark there is for it, too.
   static void will_submit(Stream* stream, int64_t weight_ns) {
     stream->open_ns.fetch_add(weight_ns, std::memory_order_acq_rel);
@@ -132,7 +131,6 @@ class InFlight {
   bool mark(Stream* stream, int64_t weight_ns);
 
   Events& events_;
-  const Limits limits_;
   std::atomic<int64_t> queued_ns_{0};
   std::atomic<uint64_t> generation_{next_generation()};
   std::mutex marking_;  ///< held while other threads' streams are marked, and so while one is forgotten; before mutex_

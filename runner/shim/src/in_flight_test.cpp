@@ -53,14 +53,14 @@ class PlayedEvents final : public Events {
 
 struct Fixture {
   PlayedEvents events;
-  InFlight queue{events, Limits{}};
+  InFlight queue{events};
   InFlight::Timed timed;
   int context = 0, handle = 0;
   Stream* stream = queue.stream(&context, nullptr, 0);
 
   void put(Stream* where, int64_t ns) {
     REQUIRE(queue.reserve(queue.queued_ns(), ns));
-    queue.submitted(where, ns);
+    queue.submitted(where, ns, kNsPerMs / 2);
   }
   bool poll(int64_t now_ns = 0) { return queue.poll(now_ns, timed); }
 };

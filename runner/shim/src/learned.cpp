@@ -7,9 +7,9 @@
 namespace freeride::shim {
 namespace {
 
-// What timing one submission takes of the host and of the GPU, which then executes nothing side by side: some 10 µs,
+// What timing one submission takes of the host and of the GPU, which then executes nothing side by side: some 20 µs,
 // times four hundred.
-constexpr int64_t kTimingPays = 4 * kNsPerMs;
+constexpr int64_t kTimingPays = 8 * kNsPerMs;
 constexpr int64_t kMostBetween = 4096;
 constexpr uint32_t kTries = 32;
 // A call of the driver that takes the host so long was more than a launch. A time of which it is a quarter is not the

@@ -45,12 +45,17 @@ int64_t weight_of(const Wish& wish, const Limits& limits) {
   return wish.expected_ns == 0 ? limits.bound_ns : wish.expected_ns;
 }
 
+int64_t bound_of(const Room& room, int64_t queued_ns, const Wish& wish, const Limits& limits) {
+  const bool known = wish.expected_ns > 0 || wish.weightless;
+  const bool early = known && queued_ns + weight_of(wish, limits) <= room.left_ns / kEarly;
+  return early ? limits.early_bound_ns : limits.bound_ns;
+}
+
 Passage judge(const Room& room, int64_t queued_ns, const Wish& wish, bool try_due, const Limits& limits) {
   if (!room.open) return Passage::kClosed;
   const bool known = wish.expected_ns > 0 || wish.weightless;
-  const int64_t all_ns = queued_ns + weight_of(wish, limits);
-  const bool early = known && all_ns <= room.left_ns / kEarly;
-  if (queued_ns > 0 && all_ns > (early ? limits.early_bound_ns : limits.bound_ns)) return Passage::kFull;
+  if (queued_ns > 0 && queued_ns + weight_of(wish, limits) > bound_of(room, queued_ns, wish, limits))
+    return Passage::kFull;
   // What is not known gets half of a short lease, and a few bounds of a long one.
   const int64_t needed_ns =
       known ? weight_of(wish, limits) : std::min(kUnknownBounds * limits.bound_ns, room.length_ns / 2);

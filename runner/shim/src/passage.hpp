@@ -36,6 +36,9 @@ enum class Passage {
   kClosed,    ///< waits for a lease
 };
 
+/// How much may be queued, ns: more while the lease has several times as much left as there is with this.
+int64_t bound_of(const Room& room, int64_t queued_ns, const Wish& wish, const Limits& limits);
+
 /// What a submission that passes adds to the queue. Of one that is not known: as much as lets no other pass beside it.
 int64_t weight_of(const Wish& wish, const Limits& limits);
 

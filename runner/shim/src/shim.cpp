@@ -178,7 +178,7 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
     const int64_t guessed_ns = cost->guessed_ns();
     if (guessed_ns < limits_.bound_ns) wish.expected_ns = guessed_ns;
   }
-  const int64_t weight_ns = gate_->pass(wish, cost, credit);
+  const auto [weight_ns, mark_ns] = gate_->pass(wish, cost, credit);
   const auto no_credit = [&] {
     if (credit.left_ns > 0) queue_.cancel(std::exchange(credit.left_ns, 0));
   };
@@ -189,7 +189,11 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
       no_credit();
       return code;
     }
-    if (queue_.submitted(stream, weight_ns)) page_.add(&freeride_shim_page::marks);
+    if (queue_.submitted(stream, weight_ns, mark_ns)) {
+      page_.add(&freeride_shim_page::marks);
+      // A GPU that keeps up has done what was before: so the queue is not found full.
+      gate_->look(clock_.now_ns());
+    }
     // Each submission to a thread's own default stream needs a mark by that thread. While streams capture, each
     // submission has to ask whether its own does.
     if (stream->own_thread || events_.captures.load(std::memory_order_relaxed) > 0) {

@@ -86,7 +86,7 @@ class Shim {
   ShimPage page_;
   Memory memory_;
   Learned learned_;
-  InFlight queue_{events_, limits_};
+  InFlight queue_{events_};
   pages::Mapped<const freeride_lease_page> lease_;
   std::optional<Gate> gate_;
   std::atomic<bool> refused_{false};
