@@ -48,8 +48,10 @@ class TickRate {
 /// A part of the queue's room. It counts as submitted from when it is given, so nothing is to be given back. One
 /// thread's. The driver leaves little in the processor's caches, so all that a launch on credit needs is together.
 struct alignas(64) Credit {
-  /// One submission in so many looks at the time. That a lease was closed is seen by each.
+  /// One submission in so many looks at the time, and each that is longer than kLookNs. That a lease was closed is seen
+  /// by each.
   static constexpr uint32_t kLookEach = 4;
+  static constexpr int64_t kLookNs = 10'000;
 
   void* stream = nullptr;   ///< the driver's handle. In whichever context is current: another one may be, so that the
                             ///< rest is submitted there
@@ -64,7 +66,7 @@ struct alignas(64) Credit {
   /// the processor's counter may not.
   bool spend(int64_t expected_ns) {
     if (expected_ns > left_ns || __atomic_load_n(sequence_now, __ATOMIC_ACQUIRE) != sequence) return false;
-    if (until_look == 0) {
+    if (until_look == 0 || expected_ns > kLookNs) {
       if (ticks() - begin_ticks >= span_ticks) return false;
       until_look = kLookEach;
     }

@@ -20,7 +20,7 @@ constexpr int64_t kMostWatchNs = kNsPerSec;
 constexpr int64_t kStoppedNs = 2 * kNsPerMs;
 constexpr int kStallFactor = 4;
 // Where the queue is full, so many parts of it are told apart. Each mark costs the GPU some microseconds.
-constexpr int64_t kMarks = 2;
+constexpr int64_t kMarks = 4;
 constexpr int64_t kCreditFor = 4;  // submissions at least
 
 void pause_for(int64_t ns) {

@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace freeride::shim {
+namespace {
+
+// Some microseconds, as an event takes to come to a GPU that is idle, and to be seen by the host.
+constexpr int kWaitedQueries = 16;
+
+}  // namespace
 
 // Never the same twice in a process, whichever object asks.
 uint64_t InFlight::next_generation() {
@@ -88,10 +94,6 @@ void* InFlight::begin_timing(Stream* stream) {
   return nullptr;
 }
 
-bool InFlight::waited(void* begin) {
-  return begin != nullptr && events_.query(begin) == Events::State::kDone;
-}
-
 void InFlight::drop_timing(Stream* stream, void* begin) {
   if (begin == nullptr) return;
   const std::lock_guard lock(mutex_);
@@ -99,7 +101,7 @@ void InFlight::drop_timing(Stream* stream, void* begin) {
 }
 
 void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns,
-                     int64_t idle_ns) {
+                     bool short_call) {
   void* end = take_event(stream->context, true);
   const int64_t open_ns = stream->open_ns.exchange(0, std::memory_order_acq_rel);
   if (end == nullptr || !events_.record(stream->context, end, stream->handle)) {
@@ -108,7 +110,11 @@ void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost,
     drop_timing(stream, end);
     return;
   }
-  push_mark(stream, {begin, end, weight_ns + open_ns, cost, begun_ns, host_ns, idle_ns, true});
+  // The GPU was at the first event before the call was made, or it would have more to do before it gets there.
+  bool waited = false;
+  for (int i = 0; short_call && begin != nullptr && !waited && i < kWaitedQueries; ++i)
+    waited = events_.query(begin) == Events::State::kDone;
+  push_mark(stream, {begin, end, weight_ns + open_ns, cost, begun_ns, host_ns, waited ? host_ns : 0, true});
 }
 
 bool InFlight::poll(int64_t now_ns, Timed& timed) {

@@ -49,7 +49,7 @@ struct Stream {
     Cost* cost;            ///< of what was timed
     int64_t submitted_ns;  ///< of what was timed
     int64_t host_ns;       ///< in the driver's call of it
-    int64_t idle_ns;       ///< see timed()
+    int64_t idle_ns;       ///< of what was timed: the GPU waited for the call
     bool counted;
   };
   std::deque<Mark> marks;  ///< in the stream's order
@@ -85,14 +85,11 @@ class InFlight {
   }
   /// An event for timing(), recorded on the stream; null: no timing. Before the submission.
   void* begin_timing(Stream* stream);
-  /// Asked when the submission's call has returned: the GPU was at begin_timing()'s event before, and so waited for
-  /// this call. Where it had something else to do until then, its time is the submission's alone.
-  bool waited(void* begin);
   /// The submission between begin_timing() and this is timed; its call was made at `begun_ns` and took the host
-  /// `host_ns`. `idle_ns`: where the GPU waited for it, from begin_timing() to the call's return; else 0. `begin` null:
-  /// by the host's clock, from `begun_ns` on.
+  /// `host_ns`. `short_call`: the GPU may have waited for the call longer than it works; where it did, by what is asked
+  /// here, that is subtracted. `begin` null: by the host's clock, from `begun_ns` on.
   void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns,
-             int64_t idle_ns);
+             bool short_call);
   void drop_timing(Stream* stream, void* begin);
 
   /// Looks which marks are done. `timed`: gets what was timed of them. True: some were.

@@ -16,7 +16,7 @@ struct Limits {
   int64_t early_bound_ns = 2 * kNsPerMs;
   /// So much of the queue's room a thread is given at once, for submissions of a quarter of it at most: more is not
   /// bound by launches. What is queued is known to so much less for each thread.
-  int64_t credit_ns = 100 * kNsPerUs;
+  int64_t credit_ns = 250 * kNsPerUs;
   /// Credit not spent by then is lost.
   int64_t credit_span_ns = kNsPerMs;
   /// Of a lease, for what lies between the look at the lease page and the GPU's begin.

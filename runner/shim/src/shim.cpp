@@ -214,8 +214,7 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   const Code code = call(real, words);
   if (code == kSuccess) {
     const int64_t took_ns = clock_.now_ns() - begun_ns;
-    const bool waited = kernel && wish.expected_ns < kShortNs && queue_.waited(begin);
-    queue_.timed(stream, begin, weight_ns, cost, begun_ns, took_ns, waited ? took_ns : 0);
+    queue_.timed(stream, begin, weight_ns, cost, begun_ns, took_ns, kernel && wish.expected_ns < kShortNs);
   } else {
     queue_.cancel(weight_ns);
     queue_.drop_timing(stream, begin);
