@@ -46,7 +46,7 @@ class TickRate {
 };
 
 /// A part of the queue's room. It counts as submitted from when it is given, so nothing is to be given back. One
-/// thread's. The driver leaves little in the processor's caches, so all that a launch on credit needs is together.
+/// thread's. The driver leaves little in the processor's caches, so all that a launch on credit needs is in one line.
 struct alignas(64) Credit {
   /// One submission in so many looks at the time, and each that is longer than kLookNs. That a lease was closed is seen
   /// by each.
@@ -56,11 +56,11 @@ struct alignas(64) Credit {
   void* stream = nullptr;   ///< the driver's handle. In whichever context is current: another one may be, so that the
                             ///< rest is submitted there
   uint64_t generation = 0;  ///< InFlight's: streams are what they were, and none captures
-  int64_t left_ns = 0;      ///< expected time on the GPU
   uint64_t begin_ticks = 0, span_ticks = 0;
   const uint32_t* sequence_now = nullptr;  ///< the lease page's
+  uint64_t* submissions = nullptr;         ///< the shim page's counter
+  int64_t left_ns = 0;                     ///< expected time on the GPU
   uint32_t sequence = 0, until_look = 0;
-  uint64_t* submissions = nullptr;  ///< the shim page's counter
 
   /// May it be spent on something that is expected to take `expected_ns`? What is before its begin or after its end by
   /// the processor's counter may not.
@@ -76,5 +76,7 @@ struct alignas(64) Credit {
     return true;
   }
 };
+
+static_assert(sizeof(Credit) == 64);
 
 }  // namespace freeride::shim

@@ -66,18 +66,24 @@ using freeride::shim::What;
 using freeride::shim::Word;
 using freeride::shim::Wrapped;
 
-#define FREERIDE_WRAPPER(name, kind, stream, size, verb)                                                               \
-  SHIM_API Code name(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j, Word k, Word l) { \
-    static constexpr Wrapped kThis{#name, What::kind, stream, size, freeride::shim::thread_of(#name)};                 \
-    if constexpr (kThis.what == What::kKernel) {                                                                       \
-      if (shim->on_credit(kernel_work(kThis, {a, {b, c, d}, {e, f, g}, i})))                                           \
-        return freeride::shim::real<Code>(freeride_real_##name, a, b, c, d, e, f, g, h, i, j, k, l);                   \
-    }                                                                                                                  \
-    if constexpr (kThis.what == What::kConfig) {                                                                       \
-      if (a != 0 && shim->on_credit(kernel_work(kThis, freeride::shim::launch_of(a, b))))                              \
-        return freeride::shim::real<Code>(freeride_real_##name, a, b, c, d, e, f, g, h, i, j, k, l);                   \
-    }                                                                                                                  \
-    return shim->verb(kThis, freeride_real_##name, {a, b, c, d, e, f, g, h, i, j, k, l});                              \
+#define FREERIDE_WORDS Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j, Word k, Word l
+#define FREERIDE_GIVEN a, b, c, d, e, f, g, h, i, j, k, l
+// Where a launch is on credit the rest is not touched, and a jump.
+#define FREERIDE_WRAPPER(name, kind, stream, size, verb)                                                      \
+  static constexpr Wrapped wrapped_##name{#name, What::kind, stream, size, freeride::shim::thread_of(#name)}; \
+  [[gnu::noinline]] static Code asked_##name(FREERIDE_WORDS) {                                                \
+    return shim->verb(wrapped_##name, freeride_real_##name, {FREERIDE_GIVEN});                                \
+  }                                                                                                           \
+  SHIM_API Code name(FREERIDE_WORDS) {                                                                        \
+    if constexpr (wrapped_##name.what == What::kKernel) {                                                     \
+      if (shim->on_credit(kernel_work(wrapped_##name, {a, {b, c, d}, {e, f, g}, i})))                         \
+        return freeride::shim::real<Code>(freeride_real_##name, FREERIDE_GIVEN);                              \
+    }                                                                                                         \
+    if constexpr (wrapped_##name.what == What::kConfig) {                                                     \
+      if (a != 0 && shim->on_credit(kernel_work(wrapped_##name, freeride::shim::launch_of(a, b))))            \
+        return freeride::shim::real<Code>(freeride_real_##name, FREERIDE_GIVEN);                              \
+    }                                                                                                         \
+    return asked_##name(FREERIDE_GIVEN);                                                                      \
   }
 #define FREERIDE_PASS(name)
 #define FREERIDE_SUBMIT(name, what, stream, size, since) FREERIDE_WRAPPER(name, what, stream, size, submit)
