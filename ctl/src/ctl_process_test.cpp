@@ -615,6 +615,26 @@ TEST_CASE("a bare name that no drop folder has is a plugin that FreeRide was ins
   }
 }
 
+TEST_CASE("a job is drained and given back by the name that people are shown") {
+  const TempDir folder;
+  std::mutex mutex;
+  std::vector<std::string> subjects;
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto drain = request.message.as<bus::Drain>();
+    subjects.push_back(drain ? drain->subject : request.message.as<bus::Uncordon>()->subject);
+    server.reply(request, bus::DrainReply{"job", "0/gpt", {}});
+  });
+  for (const char* typed : {"root/gpt", "job:root/gpt", "gpt", "host:gpu7", "device:gpu7:cpu-0"}) {
+    const auto drained = manager.ask({"drain", typed});
+    CHECK(drained.code == 0);
+    CHECK_THAT(drained.out, Contains("job root/gpt: no worker has it now"));
+    CHECK(manager.ask({"uncordon", typed}).out == "job root/gpt is given back\n");
+  }
+  CHECK(subjects == std::vector<std::string>{"0/gpt", "0/gpt", "job:0/gpt", "job:0/gpt", "gpt", "gpt", "host:gpu7",
+                                             "host:gpu7", "device:gpu7:cpu-0", "device:gpu7:cpu-0"});
+}
+
 TEST_CASE("what cannot be a plugin never reaches the manager") {
   const TempDir folder;
   std::atomic<int> requests{0};

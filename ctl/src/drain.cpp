@@ -8,13 +8,24 @@
 #include "format.hpp"
 #include "freeride/bus/commands.hpp"
 #include "interrupt.hpp"
+#include "jobs.hpp"
 #include "json.hpp"
 
 namespace freeride::ctl {
 namespace {
 
+constexpr const char* kJob = "job";
+
 std::string called(const bus::DrainReply& reply) {
-  return reply.scope == "all" ? "everything" : reply.scope + " " + reply.name;
+  if (reply.scope == "all") return "everything";
+  return reply.scope + " " + (reply.scope == kJob ? shown_job(reply.name) : reply.name);
+}
+
+// A job of another user as people write it, with "job:" before it or not.
+std::string meant(const std::string& subject) {
+  const std::string prefix = std::string(kJob) + ":";
+  if (subject.rfind(prefix, 0) == 0) return prefix + job_argument(subject.substr(prefix.size()));
+  return job_argument(subject);
 }
 
 constexpr std::chrono::milliseconds kLook{200};  // what a worker has found comes with its reports, once a second
@@ -35,7 +46,7 @@ void print(Session& session, const bus::DrainReply& reply) {
 Result<int> run_drain(Session& session, const std::string& subject, double for_s) {
   catch_interrupts();
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(for_s);
-  auto reply = session.ask<bus::DrainReply>(bus::Drain{subject, false});
+  auto reply = session.ask<bus::DrainReply>(bus::Drain{meant(subject), false});
   if (!reply) return reply.error();
   const std::string exactly = reply->scope + ":" + reply->name;
   const auto any = [&](const char* state) {
@@ -57,7 +68,7 @@ Result<int> run_drain(Session& session, const std::string& subject, double for_s
 }
 
 Result<int> run_uncordon(Session& session, const std::string& subject) {
-  const auto reply = session.ask<bus::DrainReply>(bus::Uncordon{subject});
+  const auto reply = session.ask<bus::DrainReply>(bus::Uncordon{meant(subject)});
   if (!reply) return reply.error();
   if (session.json()) {
     session.out() << dump(to_json(*reply), 2) << "\n";

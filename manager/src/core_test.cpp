@@ -1,6 +1,9 @@
 // A task's life as users see it.
+#include <unistd.h>
+
 #include "core.hpp"
 #include "freeride/base/host_id.hpp"
+#include "freeride/base/names.hpp"
 #include "freeride/base/sha256.hpp"
 #include "test_support.hpp"
 #include "verdicts.hpp"
@@ -684,6 +687,72 @@ TEST_CASE("a host or job is drained before it comes, if it is said what it is") 
   REQUIRE(house.load(load).ok());
   house.pass(4, {&there, &coming, &third});
   CHECK(house.task("b").state.why == "drained");
+}
+
+TEST_CASE("a job's name that several users have is refused with theirs, and each can be drained alone") {
+  House house;
+  FakeWorker own("h:a", 0), alices("h:b", 1), bobs("h:c", 2);  // "gpt": of root or the worker's user
+  alices.job = "4000000001/gpt";
+  bobs.job = "4000000002/gpt";
+  const std::string mine = job_of(geteuid(), "gpt");
+  const auto order = [&](bool drain, const std::string& subject) {
+    ++house.tickets;
+    drain ? house.core->drain(house.tickets, {subject, false}) : house.core->uncordon(house.tickets, subject);
+    return house.answer_of(house.tickets);
+  };
+  const auto drained = [&] {
+    std::vector<std::string> names;
+    for (auto* worker : {&own, &alices, &bobs}) {
+      if (house.renewal(*worker).drain != 0) names.push_back(worker->name);
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  house.join(own);
+  REQUIRE(order(true, "gpt").ok());  // no other is known: this one is meant, and no later one
+  house.join(alices);
+  house.join(bobs);
+  CHECK(drained() == Names{"h:a"});
+  for (const char* several : {"gpt", "job:gpt"}) {
+    const auto refused = order(true, several);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code == Code::kInvalidArgument);
+    for (const std::string& name : {mine, alices.job, bobs.job})
+      CHECK(refused.error().message.find("job:" + name) != std::string::npos);
+  }
+  CHECK(drained() == Names{"h:a"});
+  REQUIRE(order(true, "job:4000000002/gpt").ok());
+  CHECK(drained() == Names{"h:a", "h:c"});
+  CHECK_FALSE(order(false, "gpt").ok());  // two of that name are drained
+  REQUIRE(order(false, "job:" + mine).ok());
+  CHECK(drained() == Names{"h:c"});
+  REQUIRE(order(true, mine).ok());
+  CHECK(drained() == Names{"h:a", "h:c"});
+  REQUIRE(order(false, mine).ok());
+  REQUIRE(order(false, "gpt").ok());
+  CHECK(drained().empty());
+}
+
+TEST_CASE("a job drained before its name is known is every user's, and is meant by the same words") {
+  House house;
+  FakeWorker own("h:a", 0), alices("h:b", 1);
+  alices.job = "4000000001/gpt";
+  const auto order = [&](bool drain, const std::string& subject) {
+    ++house.tickets;
+    drain ? house.core->drain(house.tickets, {subject, false}) : house.core->uncordon(house.tickets, subject);
+    return house.answer_of(house.tickets);
+  };
+  REQUIRE(order(true, "job:gpt").ok());
+  house.join(own);
+  house.join(alices);
+  CHECK(house.renewal(own).drain != 0);
+  CHECK(house.renewal(alices).drain != 0);
+  const auto again = order(true, "job:gpt");  // asks how far it is
+  REQUIRE(again.ok());
+  CHECK(std::get<bus::DrainReply>(*again).workers.size() == 2);
+  REQUIRE(order(false, "job:gpt").ok());
+  CHECK(house.renewal(own).drain == 0);
+  CHECK(house.renewal(alices).drain == 0);
 }
 
 TEST_CASE("everything drained: workers that join later, too, over a restart, until everything is given back") {

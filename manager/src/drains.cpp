@@ -1,9 +1,11 @@
 #include "drains.hpp"
 
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "freeride/base/names.hpp"
 #include "text.hpp"
@@ -15,9 +17,16 @@ constexpr const char* kJob = "job";
 constexpr const char* kDevice = "device";
 constexpr const char* kHost = "host";
 constexpr const char* kAll = "all";  // scope and name: every device there is, and those to come
+constexpr size_t kMostName = kMaxPlainName + std::string_view("4294967295/").size();  // a job's has its owner before it
 
 std::string host_of(const Worker& worker) {
   return worker.name.substr(0, worker.name.rfind(':'));
+}
+
+// A worker tells root's jobs and those of its own user without an owner. Here they have this manager's user as one:
+// what is drained without an owner is every user's.
+std::string owned(const std::string& job) {
+  return owner_size(job) == 0 ? job_of(geteuid(), job) : job;
 }
 
 }  // namespace
@@ -35,7 +44,7 @@ bool Drains::is_of(const Worker& worker, const Key& key) const {
   if (scope == kDevice) return worker.name == name;
   if (scope == kHost) return host_of(worker) == name;
   return std::any_of(worker.ranks.begin(), worker.ranks.end(),
-                     [&](const auto& rank) { return means_job(name, rank.job); });
+                     [&](const auto& rank) { return means_job(name, owned(rank.job)); });
 }
 
 // "gpt", "cpu-0", "host-1a2b3c4d:cpu-0", "host"; with "job:", "device:" or "host:" before it where two things are
@@ -50,7 +59,10 @@ Result<Drains::Key> Drains::meant(const std::string& subject, bool drained_only)
     const std::string prefix = std::string(one) + ":";
     if (subject.rfind(prefix, 0) == 0) scope = one, name = subject.substr(prefix.size());
   }
-  if (!is_plain(name)) return Error{Code::kInvalidArgument, in_quotes(subject) + " is no job, device or host", {}};
+  if (!is_plain(name, kMostName))
+    return Error{Code::kInvalidArgument, in_quotes(subject) + " is no job, device or host", {}};
+  // What was drained in these words is meant by them, whatever has come since.
+  if (const Key exactly{scope, name}; drained_.contains(exactly)) return exactly;
   std::set<Key> found;
   const auto is = [&](const char* one) { return scope.empty() || scope == one; };
   for (const auto& [worker_name, worker] : workers_.all()) {
@@ -59,11 +71,11 @@ Result<Drains::Key> Drains::meant(const std::string& subject, bool drained_only)
     const bool host = host_of(worker) == name || (scope.empty() && worker.host == name);
     if (is(kHost) && host) found.insert({kHost, host_of(worker)});
     for (const auto& rank : worker.ranks) {
-      if (is(kJob) && means_job(name, rank.job)) found.insert({kJob, rank.job});
+      if (is(kJob) && means_job(name, owned(rank.job))) found.insert({kJob, owned(rank.job)});
     }
   }
   for (const std::string& job : jobs_.names()) {
-    if (is(kJob) && means_job(name, job)) found.insert({kJob, job});
+    if (is(kJob) && means_job(name, owned(job))) found.insert({kJob, owned(job)});
   }
   for (const auto& [key, number] : drained_) {
     const bool same = key.second == name || (key.first == kJob && means_job(name, key.second)) ||
