@@ -107,6 +107,82 @@ def test_two_jobs_of_one_script_beside_each_other_are_two(system):
     assert system.task("its")["job"] == names[-1]
 
 
+def test_a_job_is_drained_by_its_name_and_no_other_users_of_that_name(system):
+    """Two trainings of one name, root's and hers, with a side task each."""
+    system.listen("bubble.end")
+    system.start_manager("--holdout-pct", "0", "--group", "daemon")
+    for device in range(5):
+        system.start_worker(f"cpu-{device}")
+    system.wait_workers(5)
+    host = system.ok("workers")["workers"][0]["state"]["worker"].rsplit(":", 1)[0]
+    hers = f"{NOBODY}/gpt"
+
+    def start_task(name, job, stage):
+        flags = ("--job", job, "--stage", stage, "--no-profile")
+        system.load(find_plugin("counter.so"), name, *flags, params={"step_us": 300, "sleep": 1})
+        system.wait_steps(name, 20)
+
+    def drain(name, *devices):
+        """Returns when the job was empty."""
+        done = ctl(system, "drain", name)
+        assert done.returncode == 0, done
+        assert sorted(done.stdout.splitlines()) == [f"{host}:cpu-{device}: empty" for device in devices]
+        return time.monotonic_ns()
+
+    def check_off(task, job, since_ns):
+        """And the other one goes on."""
+        other = {"mine": "hers", "hers": "mine"}[task]
+        assert len(system.runners()) == 2, "supervisor and runner of the other one"
+        steps, run = system.steps(task), system.info(other)["epoch"]
+
+        def bubbles(of, leased):
+            return [
+                event
+                for event in system.seen("bubble.end")
+                if event["job"] == of and event["begin_ns"] > since_ns and event["leased"] == leased
+            ]
+
+        until(lambda: system.task(task)["why"] == "drained", f"{task} waits")
+        seen = len(bubbles(job, leased=False))
+        until(lambda: len(bubbles(job, leased=False)) >= seen + 20, f"bubbles of {job}")
+        system.wait_steps(other, 20)
+        assert bubbles({"gpt": hers, hers: "gpt"}[job], leased=True) and not bubbles(job, leased=True)
+        assert system.steps(task) == steps
+        assert system.info(other)["epoch"] == run and system.info(other)["restarts"] == 0
+
+    system.start_training(stages=3, name="my-training", devices="0,1,2", pass_ms=3)
+    system.wait(lambda: [job["job"] for job in system.ok("status")["jobs"]] == ["gpt"], "my training is seen")
+    start_task("mine", "gpt", 2)  # which hers has not: a name alone is any user's
+    # Whoever has this name later is another.
+    since_ns = drain("gpt", 0, 1, 2)
+    assert not system.runners()
+    start_her_training(system, "her-training", 1_000_000, devices="3,4", pass_ms=3)
+    system.wait_workers(5, trained=True)
+    start_task("hers", hers, 1)
+    check_off("mine", "gpt", since_ns)
+    assert ctl(system, "uncordon", "gpt").stdout == "job root/gpt is given back\n"
+    system.wait_steps("mine", 20)
+    # Now it is the name of two.
+    for name in ("gpt", "job:gpt"):
+        refused = ctl(system, "drain", name)
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused
+        assert f"several things are called '{name}': job:0/gpt, job:{hers}; write one of these" in refused.stderr
+    assert not any(worker["drained"] for worker in system.ok("workers")["workers"])
+    since_ns = drain("nobody/gpt", 3, 4)
+    check_off("hers", hers, since_ns)
+    # It holds for a later run, too, until it is given back.
+    system.processes.pop("her-training").kill()
+    until(lambda: sum(bool(worker["ranks"]) for worker in system.ok("workers")["workers"]) == 3, "her training is gone")
+    start_her_training(system, "her-next", 1_000_000, devices="3,4", pass_ms=3)
+    system.wait_workers(5, trained=True)
+    check_off("hers", hers, since_ns)
+    assert ctl(system, "uncordon", "nobody/gpt").stdout == "job nobody/gpt is given back\n"
+    for task in ("mine", "hers"):
+        system.wait_steps(task, 20)
+    system.check()
+    assert {verdict["kind"] for verdict in system.stop_tasks("mine", "hers")} == {"stopped"}
+
+
 def test_no_manager_is_said_at_once_with_what_to_do(system):
     for words in (["status"], ["load", "x.so"], ["stop", "a", "b"], ["profile", "x.so"]):
         done = ctl(system, *words, "--timeout", "3600")
