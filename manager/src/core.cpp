@@ -216,7 +216,7 @@ void Core::worker_report(Ticket ticket, const std::string& peer, const bus::Work
   drains_.look_at(worker);
   jobs_.take_measures(report);
   usage_.add(report, tasks_.unix_ms());
-  take_tasks(worker, report.leaving);
+  take_tasks(worker, report.leaving || report.ending);
   batches_.look(std::any_of(report.tasks.begin(), report.tasks.end(),
                             [](const bus::TaskReport& task) { return !task.verdict.kind.empty(); }));
   bus::WorkerPlan plan = plans_.renewal_of(worker);

@@ -159,6 +159,18 @@ TEST_CASE("a worker that leaves in good order costs its tasks no restart") {
   CHECK(house.out.workers.back().state == "down");
 }
 
+TEST_CASE("a task that has stopped while its worker still saves others costs no restart either") {
+  Running house;
+  auto report = house.report_of(house.worker);
+  report.ending = true;
+  report.tasks[0].state = "STOPPED";
+  report.tasks[0].verdict.kind = "stopped";
+  CHECK(house.send(house.worker, report).ok());
+  CHECK(house.state("a") == "SUBMITTED");
+  CHECK(house.task("a").restarts == 0);
+  CHECK(house.out.workers.back().state == "up");
+}
+
 TEST_CASE("a task that is placed on another host is told who has its saved state, and may have it") {
   House house;
   FakeWorker first("a:cpu-0", 0), second("b:cpu-0", 0), beside("b:cpu-1", 0);

@@ -436,6 +436,7 @@ bus::WorkerReport Worker::report() {
   for (const auto& [id, rank] : trainers_->ranks()) report.ranks.push_back(state_of(rank));
   report.drained = draining_->done();
   report.not_empty = draining_->there();
+  report.ending = shutdown_->begun();
   news_.take_into(report);
   if (!report.bubbles.empty()) probe_news_.take_into(report.bubbles.front(), *probe_counts_);
   return report;

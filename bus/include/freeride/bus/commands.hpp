@@ -693,15 +693,17 @@ struct WorkerReport {
   std::vector<PluginState> plugins;  ///< changed since the last report
   std::vector<TrainingIteration> iterations;
   std::vector<BubbleTotals> bubbles;
-  bool leaving = false;   ///< the worker is going down in good order
+  bool leaving = false;   ///< the worker is going down in good order: this is its last report
   uint64_t number = 0;    ///< counts this process's registrations and reports, from 1; 0: an earlier version
   uint64_t drained = 0;   ///< WorkerPlan::drain that it has carried out: it has looked, and nothing is there; 0: none
   std::string not_empty;  ///< while it drains: what is still there
+  bool ending = false;    ///< it has begun to go down in good order: it saves and stops its tasks
   FREERIDE_FIELDS {
     visit("worker", self.worker), visit("incarnation", self.incarnation), visit("usable_bytes", self.usable_bytes);
     visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
     visit("iterations", self.iterations), visit("bubbles", self.bubbles), visit("leaving", self.leaving);
     visit("number", self.number), visit("drained", self.drained), visit("not_empty", self.not_empty);
+    visit("ending", self.ending);
   }
 };
 
