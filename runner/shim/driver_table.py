@@ -18,7 +18,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 RULES = [
     (r"cuLaunchKernelEx", "SUBMIT", "kConfig"),
     (r"cuLaunchCooperativeKernelMultiDevice", "SUBMIT", "kSeveral"),
-    (r"cuLaunch(Cooperative)?Kernel", "SUBMIT", "kKernel"),
+    (r"cuLaunchKernel", "SUBMIT", "kKernel"),
+    (r"cuLaunchCooperativeKernel", "SUBMIT", "kCooperative"),
     (r"cuLaunch(Grid(Async)?)?", "SUBMIT", "kFunction"),
     (r"cuGraphLaunch", "SUBMIT", "kGraph"),
     (r"cuGraphUpload|cuMemcpy\w*|cuMemset\w*", "SUBMIT", "kCopy"),

@@ -1,5 +1,7 @@
 #include "credit.hpp"
 
+#include <cmath>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -9,10 +11,10 @@
 namespace freeride::shim {
 namespace {
 
-// A look at the clock is within a microsecond of the counter's, so that a rate is right to a ten-thousandth.
 constexpr int64_t kFirstNs = 10 * kNsPerMs;
 // A virtual machine that moves to another host may have another rate there.
 constexpr int64_t kAnewNs = kNsPerSec;
+constexpr double kAgree = 0.01;
 
 }  // namespace
 
@@ -32,12 +34,17 @@ void TickRate::note(int64_t now_ns, uint64_t ticks) {
   if (noting_.exchange(true, std::memory_order_acquire)) return;
   const int64_t passed_ns = now_ns - begin_ns_;
   const bool known = per_ns_.load(std::memory_order_relaxed) > 0;
-  if (begin_ns_ == 0 || passed_ns < 0 || ticks < begin_ticks_) {
-    begin_ns_ = now_ns;
-    begin_ticks_ = ticks;
+  const bool begins = begin_ns_ == 0 || passed_ns < 0 || ticks < begin_ticks_;
+  if (begins) {
+    last_ = 0;
+    per_ns_.store(0, std::memory_order_relaxed);
   } else if (passed_ns >= (known ? kAnewNs : kFirstNs)) {
-    per_ns_.store(static_cast<double>(ticks - begin_ticks_) / static_cast<double>(passed_ns),
-                  std::memory_order_relaxed);
+    const double rate = static_cast<double>(ticks - begin_ticks_) / static_cast<double>(passed_ns);
+    const bool agrees = std::abs(rate - last_) <= kAgree * last_;
+    per_ns_.store(agrees ? rate : 0, std::memory_order_relaxed);
+    last_ = rate;
+  }
+  if (begins || passed_ns >= (known ? kAnewNs : kFirstNs)) {
     begin_ns_ = now_ns;
     begin_ticks_ = ticks;
   }

@@ -28,31 +28,29 @@ inline uint64_t ticks() {
 /// Does the counter run at one rate, on all cores, whatever they do?
 bool ticks_are_steady();
 
-/// How many ticks there are in a time, learned from the clock and learned anew each second. Any thread; lock-free.
+/// How many ticks there are in a time, learned from the clock and learned anew each second. Who was stopped between a
+/// look at the counter and one at the clock, or suspended, would learn a wrong rate: so two windows in a row have to
+/// agree to a hundredth, else none is known. Any thread; lock-free.
 class TickRate {
  public:
   /// It was `now_ns` at `ticks`.
   void note(int64_t now_ns, uint64_t ticks);
-  /// Ticks in `ns`; 0: not known yet.
+  /// Ticks in `ns`; 0: not known.
   uint64_t in(int64_t ns) const {
     return static_cast<uint64_t>(static_cast<double>(ns) * per_ns_.load(std::memory_order_relaxed));
   }
 
  private:
   std::atomic<bool> noting_{false};
-  int64_t begin_ns_ = 0;  ///< under noting_, as the next
+  int64_t begin_ns_ = 0;  ///< under noting_, as the next two
   uint64_t begin_ticks_ = 0;
+  double last_ = 0;  ///< of the last window
   std::atomic<double> per_ns_{0};
 };
 
 /// A part of the queue's room. It counts as submitted from when it is given, so nothing is to be given back. One
 /// thread's. The driver leaves little in the processor's caches, so all that a launch on credit needs is in one line.
 struct alignas(64) Credit {
-  /// One submission in so many looks at the time, and each that is longer than kLookNs. That a lease was closed is seen
-  /// by each.
-  static constexpr uint32_t kLookEach = 4;
-  static constexpr int64_t kLookNs = 10'000;
-
   void* stream = nullptr;   ///< the driver's handle. In whichever context is current: another one may be, so that the
                             ///< rest is submitted there
   uint64_t generation = 0;  ///< InFlight's: streams are what they were, and none captures
@@ -60,17 +58,13 @@ struct alignas(64) Credit {
   const uint32_t* sequence_now = nullptr;  ///< the lease page's
   uint64_t* submissions = nullptr;         ///< the shim page's counter
   int64_t left_ns = 0;                     ///< expected time on the GPU
-  uint32_t sequence = 0, until_look = 0;
+  uint32_t sequence = 0;
 
   /// May it be spent on something that is expected to take `expected_ns`? What is before its begin or after its end by
   /// the processor's counter may not.
   bool spend(int64_t expected_ns) {
     if (expected_ns > left_ns || __atomic_load_n(sequence_now, __ATOMIC_ACQUIRE) != sequence) return false;
-    if (until_look == 0 || expected_ns > kLookNs) {
-      if (ticks() - begin_ticks >= span_ticks) return false;
-      until_look = kLookEach;
-    }
-    --until_look;
+    if (ticks() - begin_ticks >= span_ticks) return false;
     left_ns -= expected_ns;
     __atomic_fetch_add(submissions, uint64_t{1}, __ATOMIC_RELAXED);
     return true;

@@ -21,13 +21,14 @@ constexpr Code kSuccess = 0, kNotReady = 600, kSharedObjectInitFailed = 303, kNo
 /// What a wrapped function does.
 enum class What : uint8_t {
   // submits, and waits at the gate:
-  kKernel,    ///< a kernel: function, grid, block, …
-  kConfig,    ///< a kernel by a structure: configuration, function, …
-  kFunction,  ///< a kernel, the old way: function, …
-  kSeveral,   ///< kernels on several devices
-  kGraph,     ///< a graph
-  kCopy,      ///< a copy, or a memory set
-  kSignal,    ///< a wait or a write in stream order
+  kKernel,       ///< a kernel: function, grid, block, …
+  kConfig,       ///< a kernel by a structure: configuration, function, …
+  kCooperative,  ///< a kernel whose blocks wait for each other: as kKernel
+  kFunction,     ///< a kernel, the old way: function, …
+  kSeveral,      ///< kernels on several devices
+  kGraph,        ///< a graph
+  kCopy,         ///< a copy, or a memory set
+  kSignal,       ///< a wait or a write in stream order
   // passes, and is taken note of:
   kHost,           ///< a host function in stream order
   kBeginCapture,   ///< stream

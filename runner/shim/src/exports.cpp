@@ -68,26 +68,43 @@ using freeride::shim::Wrapped;
 
 #define FREERIDE_WORDS Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j, Word k, Word l
 #define FREERIDE_GIVEN a, b, c, d, e, f, g, h, i, j, k, l
-// Where a launch is on credit the rest is not touched, and a jump.
-#define FREERIDE_WRAPPER(name, kind, stream, size, verb)                                                      \
-  static constexpr Wrapped wrapped_##name{#name, What::kind, stream, size, freeride::shim::thread_of(#name)}; \
-  [[gnu::noinline]] static Code asked_##name(FREERIDE_WORDS) {                                                \
-    return shim->verb(wrapped_##name, freeride_real_##name, {FREERIDE_GIVEN});                                \
-  }                                                                                                           \
-  SHIM_API Code name(FREERIDE_WORDS) {                                                                        \
-    if constexpr (wrapped_##name.what == What::kKernel) {                                                     \
-      if (shim->on_credit(kernel_work(wrapped_##name, {a, {b, c, d}, {e, f, g}, i})))                         \
-        return freeride::shim::real<Code>(freeride_real_##name, FREERIDE_GIVEN);                              \
-    }                                                                                                         \
-    if constexpr (wrapped_##name.what == What::kConfig) {                                                     \
-      if (a != 0 && shim->on_credit(kernel_work(wrapped_##name, freeride::shim::launch_of(a, b))))            \
-        return freeride::shim::real<Code>(freeride_real_##name, FREERIDE_GIVEN);                              \
-    }                                                                                                         \
-    return asked_##name(FREERIDE_GIVEN);                                                                      \
+#define FREERIDE_WRAPPER(name, kind, stream, size, verb)                                               \
+  SHIM_API Code name(FREERIDE_WORDS) {                                                                 \
+    static constexpr Wrapped kThis{#name, What::kind, stream, size, freeride::shim::thread_of(#name)}; \
+    return shim->verb(kThis, freeride_real_##name, {FREERIDE_GIVEN});                                  \
   }
+// A launch on credit is a jump: the rest is not touched. Arguments are passed again there, and where a function has
+// fewer than twelve the places of the others are its caller's. So these have no more than the function has.
+#define FREERIDE_SUBMIT_kKernel(name, kind, stream, size)                                                            \
+  static constexpr Wrapped wrapped_##name{#name, What::kind, stream, size, freeride::shim::thread_of(#name)};        \
+  [[gnu::noinline]] static Code asked_##name(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, \
+                                             Word j, Word k) {                                                       \
+    return shim->submit(wrapped_##name, freeride_real_##name, {a, b, c, d, e, f, g, h, i, j, k});                    \
+  }                                                                                                                  \
+  SHIM_API Code name(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j, Word k) {       \
+    if (shim->on_credit(kernel_work(wrapped_##name, {a, {b, c, d}, {e, f, g}, i})))                                  \
+      return freeride::shim::real<Code>(freeride_real_##name, a, b, c, d, e, f, g, h, i, j, k);                      \
+    return asked_##name(a, b, c, d, e, f, g, h, i, j, k);                                                            \
+  }
+#define FREERIDE_SUBMIT_kConfig(name, kind, stream, size)                                                     \
+  static constexpr Wrapped wrapped_##name{#name, What::kind, stream, size, freeride::shim::thread_of(#name)}; \
+  [[gnu::noinline]] static Code asked_##name(Word a, Word b, Word c, Word d) {                                \
+    return shim->submit(wrapped_##name, freeride_real_##name, {a, b, c, d});                                  \
+  }                                                                                                           \
+  SHIM_API Code name(Word a, Word b, Word c, Word d) {                                                        \
+    if (a != 0 && shim->on_credit(kernel_work(wrapped_##name, freeride::shim::launch_of(a, b))))              \
+      return freeride::shim::real<Code>(freeride_real_##name, a, b, c, d);                                    \
+    return asked_##name(a, b, c, d);                                                                          \
+  }
+#define FREERIDE_SUBMIT_kCooperative(name, kind, stream, size) FREERIDE_WRAPPER(name, kind, stream, size, submit)
+#define FREERIDE_SUBMIT_kFunction(name, kind, stream, size) FREERIDE_WRAPPER(name, kind, stream, size, submit)
+#define FREERIDE_SUBMIT_kSeveral(name, kind, stream, size) FREERIDE_WRAPPER(name, kind, stream, size, submit)
+#define FREERIDE_SUBMIT_kGraph(name, kind, stream, size) FREERIDE_WRAPPER(name, kind, stream, size, submit)
+#define FREERIDE_SUBMIT_kCopy(name, kind, stream, size) FREERIDE_WRAPPER(name, kind, stream, size, submit)
+#define FREERIDE_SUBMIT_kSignal(name, kind, stream, size) FREERIDE_WRAPPER(name, kind, stream, size, submit)
 #define FREERIDE_PASS(name)
-#define FREERIDE_SUBMIT(name, what, stream, size, since) FREERIDE_WRAPPER(name, what, stream, size, submit)
-#define FREERIDE_NOTICE(name, what, stream, since) FREERIDE_WRAPPER(name, what, stream, -1, notice)
+#define FREERIDE_SUBMIT(name, kind, stream, size, since) FREERIDE_SUBMIT_##kind(name, kind, stream, size)
+#define FREERIDE_NOTICE(name, kind, stream, since) FREERIDE_WRAPPER(name, kind, stream, -1, notice)
 #define FREERIDE_OWN(name, since)
 #include "driver.inc"
 #undef FREERIDE_PASS

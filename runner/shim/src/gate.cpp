@@ -197,14 +197,13 @@ void Gate::wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns) {
 // What it adds to the queue.
 int64_t Gate::give_credit(const Room& room, int64_t queued_ns, const Wish& wish, Credit& credit) {
   credit.left_ns = 0;
-  if (wish.expected_ns <= 0 || wish.expected_ns > limits_.credit_ns / kCreditFor) return 0;
-  const Wish all{wish.expected_ns + limits_.credit_ns, false};
+  if (!wish.more || wish.expected_ns <= 0 || wish.expected_ns > limits_.credit_ns / kCreditFor) return 0;
+  const Wish all{wish.expected_ns + limits_.credit_ns};
   if (judge(room, queued_ns, all, false, limits_) != Passage::kPass) return 0;
   const int64_t rest_ns = room.left_ns - limits_.margin_ns - queued_ns - all.expected_ns;
   credit.span_ticks = rate_.in(std::min(limits_.credit_span_ns, rest_ns));
   if (credit.span_ticks == 0) return 0;
   credit.left_ns = limits_.credit_ns;
-  credit.until_look = Credit::kLookEach - 1;
   credit.sequence_now = &lease_.sequence;
   credit.submissions = page_.counter(&freeride_shim_page::submissions);
   return limits_.credit_ns;

@@ -7,7 +7,7 @@ namespace freeride::shim {
 namespace {
 
 // Some microseconds, as an event takes to come to a GPU that is idle, and to be seen by the host.
-constexpr int kWaitedQueries = 16;
+constexpr int kIdleQueries = 24;
 
 }  // namespace
 
@@ -94,6 +94,14 @@ void* InFlight::begin_timing(Stream* stream) {
   return nullptr;
 }
 
+bool InFlight::is_idle(void* begin) {
+  for (int i = 0; begin != nullptr && i < kIdleQueries; ++i) {
+    const auto state = events_.query(begin);
+    if (state != Events::State::kPending) return state == Events::State::kDone;
+  }
+  return false;
+}
+
 void InFlight::drop_timing(Stream* stream, void* begin) {
   if (begin == nullptr) return;
   const std::lock_guard lock(mutex_);
@@ -101,7 +109,7 @@ void InFlight::drop_timing(Stream* stream, void* begin) {
 }
 
 void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns,
-                     bool short_call) {
+                     int64_t idle_ns) {
   void* end = take_event(stream->context, true);
   const int64_t open_ns = stream->open_ns.exchange(0, std::memory_order_acq_rel);
   if (end == nullptr || !events_.record(stream->context, end, stream->handle)) {
@@ -110,11 +118,7 @@ void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost,
     drop_timing(stream, end);
     return;
   }
-  // The GPU was at the first event before the call was made, or it would have more to do before it gets there.
-  bool waited = false;
-  for (int i = 0; short_call && begin != nullptr && !waited && i < kWaitedQueries; ++i)
-    waited = events_.query(begin) == Events::State::kDone;
-  push_mark(stream, {begin, end, weight_ns + open_ns, cost, begun_ns, host_ns, waited ? host_ns : 0, true});
+  push_mark(stream, {begin, end, weight_ns + open_ns, cost, begun_ns, host_ns, idle_ns, true});
 }
 
 bool InFlight::poll(int64_t now_ns, Timed& timed) {

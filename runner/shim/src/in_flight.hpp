@@ -83,13 +83,25 @@ class InFlight {
   static void will_submit(Stream* stream, int64_t weight_ns) {
     stream->open_ns.fetch_add(weight_ns, std::memory_order_acq_rel);
   }
+  /// It will not be. Where a mark is for it already, that is left.
+  void will_not_submit(Stream* stream, int64_t weight_ns) {
+    int64_t open_ns = stream->open_ns.load(std::memory_order_acquire);
+    while (open_ns >= weight_ns) {
+      if (!stream->open_ns.compare_exchange_weak(open_ns, open_ns - weight_ns, std::memory_order_acq_rel)) continue;
+      cancel(weight_ns);
+      return;
+    }
+  }
   /// An event for timing(), recorded on the stream; null: no timing. Before the submission.
   void* begin_timing(Stream* stream);
+  /// The GPU is at that event and has nothing else to do on that stream; false: not within some microseconds. What is
+  /// submitted from here on, the GPU waits for.
+  bool is_idle(void* begin);
   /// The submission between begin_timing() and this is timed; its call was made at `begun_ns` and took the host
-  /// `host_ns`. `short_call`: the GPU may have waited for the call longer than it works; where it did, by what is asked
-  /// here, that is subtracted. `begin` null: by the host's clock, from `begun_ns` on.
+  /// `host_ns`. `idle_ns`: of that, what the GPU waited for the call. `begin` null: by the host's clock, from
+  /// `begun_ns` on.
   void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns,
-             bool short_call);
+             int64_t idle_ns);
   void drop_timing(Stream* stream, void* begin);
 
   /// Looks which marks are done. `timed`: gets what was timed of them. True: some were.

@@ -139,7 +139,9 @@ TEST_CASE("what a GPU takes that waited for the launch is less than what lies be
     REQUIRE(f.queue.reserve(f.queue.queued_ns(), kNsPerMs));
     void* begin = f.queue.begin_timing(f.stream);
     if (idle) f.events.finish(0);
-    f.queue.timed(f.stream, begin, kNsPerMs, cost, 0, 5 * kNsPerUs, true);
+    const bool found = f.queue.is_idle(begin);
+    CHECK(found == idle);
+    f.queue.timed(f.stream, begin, kNsPerMs, cost, 0, 5 * kNsPerUs, found ? 5 * kNsPerUs : 0);
     if (!idle) *static_cast<PlayedEvents::Event*>(begin) = {true, 0};
     f.events.finish(7 * kNsPerUs);
     CHECK(f.poll());
@@ -150,6 +152,20 @@ TEST_CASE("what a GPU takes that waited for the launch is less than what lies be
   CHECK(cost->expected_ns() == 7 * kNsPerUs);
 }
 
+TEST_CASE("what will not be submitted leaves the queue, unless a mark is for it") {
+  Fixture f;
+  REQUIRE(f.queue.reserve(0, 300));
+  InFlight::will_submit(f.stream, 300);
+  f.queue.will_not_submit(f.stream, 200);
+  CHECK(f.queue.queued_ns() == 100);
+  REQUIRE(f.queue.mark_all());
+  f.queue.will_not_submit(f.stream, 100);
+  CHECK(f.queue.queued_ns() == 100);
+  f.events.finish(0);
+  CHECK(f.poll());
+  CHECK(f.queue.queued_ns() == 0);
+}
+
 TEST_CASE("a driver that refuses events leaves nothing in the queue") {
   Fixture f;
   f.events.refuses = true;
@@ -157,7 +173,7 @@ TEST_CASE("a driver that refuses events leaves nothing in the queue") {
   f.put(f.stream, kNsPerMs);
   CHECK(f.queue.queued_ns() == 0);
   REQUIRE(f.queue.reserve(0, kNsPerMs));
-  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, 0, 0, true);
+  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, 0, 0, 0);
   CHECK(f.queue.queued_ns() == 0);
 }
 

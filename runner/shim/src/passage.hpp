@@ -26,6 +26,7 @@ Room room_of(const pages::Lease& lease, int64_t orders_until_ns, int64_t now_ns,
 struct Wish {
   int64_t expected_ns = 0;  ///< on the GPU; 0: not known
   bool weightless = false;  ///< it is no work: a wait or a write of one word
+  bool more = false;        ///< more of the kind may be on credit
 };
 
 enum class Passage {

@@ -62,7 +62,7 @@ uint64_t this_thread() {
 
 }  // namespace
 
-thread_local Credit thread_credit;
+constinit thread_local Credit thread_credit;
 
 Shim::Shim() {
   for (const auto* one = freeride_functions; one->name != nullptr; ++one) by_name_.emplace(base_of(one->name), one);
@@ -126,6 +126,7 @@ Work Shim::work_of(const Wrapped& what, const Words& w) const {
   const auto name = reinterpret_cast<uint64_t>(what.name);
   switch (what.what) {
     case What::kKernel:
+    case What::kCooperative:
       return kernel_work(what, {w[0], {w[1], w[2], w[3]}, {w[4], w[5], w[6]}, w[8]});
     case What::kConfig:
       return kernel_work(what, launch_of(w[0], w[1]));
@@ -161,7 +162,8 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   if (!gate_) return refuse();
   if (what.what == What::kConfig && words[0] == 0) return call(real, words);  // an error, by the driver's own word
   const Work work = work_of(what, words);
-  credit.left_ns = 0;
+  static thread_local Stream* credited = nullptr;
+  if (credit.left_ns > 0) queue_.will_not_submit(credited, std::exchange(credit.left_ns, 0));
   if (log_fd_ >= 0) log("submitted", what.name);
   if (events_.capturing(work.stream)) {
     page_.add(&freeride_shim_page::captured);
@@ -172,7 +174,13 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   Stream* stream = stream_of(work.stream, none);
   if (none) return call(real, words);  // without a context nothing can be submitted, and the driver says so
   Cost* cost = work.weightless ? nullptr : learned_.find(work.key, work.handle, work.blocks);
-  Wish wish{cost == nullptr ? 0 : cost->expected_ns(), work.weightless};
+  const bool kernel = what.what == What::kKernel || what.what == What::kConfig;
+  // Who launches to one stream and another has no use for it. Each submission to a thread's own default stream needs a
+  // mark by that thread. While streams capture, each submission has to ask whether its own does.
+  const bool more = kernel && credit.stream == work.stream && !stream->own_thread &&
+                    events_.captures.load(std::memory_order_relaxed) <= 0;
+  credit.stream = work.stream;
+  Wish wish{cost == nullptr ? 0 : cost->expected_ns(), work.weightless, more};
   // A guess only lets pass more than what is said of nothing at all.
   if (cost != nullptr && wish.expected_ns == 0) {
     const int64_t guessed_ns = cost->guessed_ns();
@@ -192,15 +200,11 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
     if (queue_.submitted(stream, weight_ns, mark_ns)) {
       page_.add(&freeride_shim_page::marks);
       // A GPU that keeps up has done what was before: so the queue is not found full.
-      gate_->look(clock_.now_ns());
+      if (!stream->own_thread) gate_->look(clock_.now_ns());
     }
-    // Each submission to a thread's own default stream needs a mark by that thread. While streams capture, each
-    // submission has to ask whether its own does.
-    if (stream->own_thread || events_.captures.load(std::memory_order_relaxed) > 0) {
-      no_credit();
-    } else if (credit.left_ns > 0) {
-      credit.stream = work.stream;
+    if (credit.left_ns > 0) {
       credit.generation = generation;
+      credited = stream;
       InFlight::will_submit(stream, credit.left_ns);
     }
     return code;
@@ -208,13 +212,13 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   no_credit();
   page_.add(&freeride_shim_page::measured);
   void* begin = queue_.begin_timing(stream);
-  const int64_t begun_ns = clock_.now_ns();
   // The launch of a short kernel takes the host longer than the kernel takes the GPU.
-  const bool kernel = what.what == What::kKernel || what.what == What::kConfig;
+  const bool idle = kernel && wish.expected_ns < kShortNs && queue_.is_idle(begin);
+  const int64_t begun_ns = clock_.now_ns();
   const Code code = call(real, words);
   if (code == kSuccess) {
     const int64_t took_ns = clock_.now_ns() - begun_ns;
-    queue_.timed(stream, begin, weight_ns, cost, begun_ns, took_ns, kernel && wish.expected_ns < kShortNs);
+    queue_.timed(stream, begin, weight_ns, cost, begun_ns, took_ns, idle ? took_ns : 0);
   } else {
     queue_.cancel(weight_ns);
     queue_.drop_timing(stream, begin);

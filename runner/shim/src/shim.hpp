@@ -39,7 +39,7 @@ inline Work kernel_work(const Wrapped& what, const Launch& launch) {
 }
 
 /// The calling thread's.
-extern thread_local Credit thread_credit;
+extern constinit thread_local Credit thread_credit;
 
 /// Any thread. submit() blocks at the gate; nothing else does.
 class Shim {

@@ -259,6 +259,56 @@ TEST_CASE("nothing is submitted after a lease's end, by whatever it ends") {
   }
 }
 
+#if defined(__x86_64__)
+namespace {
+
+// Calls a function of four arguments with a stack above which nothing can be written.
+uint64_t call_below(void* top, void* function, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+  uint64_t result = 0;
+  asm volatile(
+      "mov %%rsp, %%rbx\n"
+      "mov %[top], %%rsp\n"
+      "call *%[function]\n"
+      "mov %%rbx, %%rsp\n"
+      : "=a"(result), "+D"(a), "+S"(b), "+d"(c), "+c"(d)
+      : [top] "r"(top), [function] "r"(function)
+      : "rbx", "r8", "r9", "r10", "r11", "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
+        "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a launch writes nothing into its caller's memory") {
+  in_a_process([] {
+    Program program;
+    program.load();
+    program.open(60 * kNsPerSec);
+    void* kernel = program.kernel("k:1000");
+    struct {
+      uint32_t grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared_bytes = 0;
+      void* stream = nullptr;
+      void* attributes = nullptr;
+      uint32_t count = 0;
+    } config;
+    constexpr size_t kStack = size_t{1} << 20;
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    auto* memory =
+        static_cast<char*>(mmap(nullptr, kStack + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    MUST(memory != MAP_FAILED && mprotect(memory + kStack, page, PROT_READ) == 0);
+    const auto word = [](const void* pointer) { return reinterpret_cast<uint64_t>(pointer); };
+    const int64_t until_ns = SteadyClock::now() + 50 * kNsPerMs;
+    int launches = 0;
+    // Until the counter's rate is known, and some on credit.
+    while (SteadyClock::now() < until_ns || launches < 1000) {
+      MUST(call_below(memory + kStack, program.symbol("cuLaunchKernelEx"), word(&config), word(kernel), 0, 0) == 0);
+      ++launches;
+    }
+    MUST(program.submitted() == std::min(launches, 100'000));
+  });
+}
+#endif
+
 TEST_CASE("orders that have expired end a lease") {
   in_a_process([] {
     Program program;
