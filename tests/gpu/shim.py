@@ -456,7 +456,7 @@ class Bench:
             command,
             True,
             FREERIDE_SHIM_PAGE=counters.path,
-            FREERIDE_SWITCHED_SHIM=str(self.library / "libcuda.so.1"),
+            FREERIDE_SWITCHED_SHIM=self.real if self.options.control else str(self.library / "libcuda.so.1"),
             LD_LIBRARY_PATH=":".join(one for one in path if one),
         )
         try:
@@ -476,7 +476,7 @@ class Bench:
                 self.plain_ns.setdefault(name, []).append(plain_ns)
         finally:
             process.end()
-        if counters.read()["submissions"] == 0:
+        if counters.read()["submissions"] == 0 and not self.options.control:
             raise RuntimeError("nothing passed the shim: the driver was not switched")
 
     def pairs(self, sizes):
@@ -714,6 +714,9 @@ def main():
     parser.add_argument("--switched", help="libswitched_cuda.so; beside --shim unless told")
     parser.add_argument("--programs", nargs="+", default=["train", "graph", "tiny"], help="of the Python programs")
     parser.add_argument("--pairs-only", action="store_true", help="the shim's cost and nothing else")
+    parser.add_argument(
+        "--control", action="store_true", help="the pairs by the driver alone: what the method itself shows"
+    )
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=40, help="of blocks, of a process")
     parser.add_argument("--seconds", type=float, default=230, help="at most so long")
