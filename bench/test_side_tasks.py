@@ -54,9 +54,8 @@ def test_both_interfaces_side_by_side_have_every_figure(tmp_path):
         for cell in row["harvest"]:
             assert cell["bubbles"] >= 8 and 0 <= cell["share_pct"] <= 100 and cell["overrun_p99_us"] >= 0
         assert "pagerank" in done.stdout
-    assert (
-        result["rows"][0]["outside_steps_pct"] > -1
-    )  # the two clocks are read a moment apart; on a busy core others come between
+    # Two clocks are read a moment apart, and on a busy core others come between: some percent below 0 then.
+    assert -50 < result["rows"][0]["outside_steps_pct"] < 100
     assert result["rows"][1]["outside_steps_pct"] is None
     assert result["rows"][0]["own_step_ms"] > 0 and result["rows"][1]["own_step_ms"] is None
     # The rows follow from the samples, and of two files' the later ones count.
