@@ -163,7 +163,8 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   if (what.what == What::kConfig && words[0] == 0) return call(real, words);  // an error, by the driver's own word
   const Work work = work_of(what, words);
   static thread_local Stream* credited = nullptr;
-  if (credit.left_ns > 0) queue_.will_not_submit(credited, std::exchange(credit.left_ns, 0));
+  if (credited != nullptr && credit.left_ns > 0) queue_.will_not_submit(credited, std::exchange(credit.left_ns, 0));
+  credit.left_ns = 0;
   if (log_fd_ >= 0) log("submitted", what.name);
   if (events_.capturing(work.stream)) {
     page_.add(&freeride_shim_page::captured);
