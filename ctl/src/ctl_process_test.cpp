@@ -644,7 +644,7 @@ TEST_CASE("what cannot be a plugin never reaches the manager") {
   });
   const auto text = folder.path() / "text.so";
   std::ofstream(text) << "not an ELF file";
-  std::ofstream(folder.path() / "empty.so");
+  std::ofstream(folder.path() / "empty.so").close();
   REQUIRE(mkfifo((folder.path() / "fifo.so").c_str(), 0600) == 0);
   struct Case {
     std::vector<std::string> arguments;
@@ -746,7 +746,7 @@ TEST_CASE("no manager, and a manager that hangs: exit 3 after the timeout, sayin
   check({"--run-dir", folder.path().string(), "--timeout", "0.5", "tasks"});
   // A socket file that a dead manager left behind.
   const fs::path stale = folder.path() / "events.sock";
-  std::ofstream{stale};
+  std::ofstream(stale).close();
   check({"--run-dir", folder.path().string(), "events", "--count", "1"});
 }
 

@@ -27,7 +27,6 @@ namespace {
 
 using freeride::kNsPerMs;
 using freeride::kNsPerSec;
-using freeride::kNsPerUs;
 using freeride::SteadyClock;
 namespace pages = freeride::pages;
 
