@@ -1,4 +1,4 @@
-// Credit: what a thread may submit to a stream without asking at the gate again. Most of what a launch costs at the
+// Credit: what a thread may submit to a stream without asking at the gate again. Much of what a launch costs at the
 // gate is the question what time it is, and the driver's answer which context is current.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace freeride::shim {
 
-/// The processor's own counter of time, in its units; 0: none is known for this processor. A sixth of the cost of the
-/// clock. Any thread.
+/// The processor's own counter of time, in its units; 0: none is known for this processor. Cheaper than the clock.
+/// Any thread.
 inline uint64_t ticks() {
 #if defined(__x86_64__)
   return __rdtsc();
@@ -48,8 +48,9 @@ class TickRate {
   std::atomic<double> per_ns_{0};
 };
 
-/// A part of the queue's room. It counts as submitted from when it is given, so nothing is to be given back. One
-/// thread's. The driver leaves little in the processor's caches, so all that a launch on credit needs is in one line.
+/// A part of the queue's room. It counts as queued from when it is given; what is left of it is taken back at the next
+/// passage. One thread's. The driver leaves little in the processor's caches, so all that a launch on credit needs is
+/// in one line.
 struct alignas(64) Credit {
   void* stream = nullptr;   ///< the driver's handle. In whichever context is current: another one may be, so that the
                             ///< rest is submitted there

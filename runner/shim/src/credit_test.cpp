@@ -127,40 +127,40 @@ TEST_CASE("at a lease's end no credit is given") {
   CHECK_FALSE(f.gives(2 * kNsPerUs));
 }
 
-TEST_CASE("before two windows agree about the counter's rate none is known") {
+// A processor's counter and the clock, noted a time and some ticks later.
+struct Counter {
   TickRate rate;
   int64_t now_ns = kNsPerSec;
   uint64_t count = 1000;
-  const auto after = [&](int64_t ns, uint64_t ticks) {
+  // Ticks in a millisecond, as is known then.
+  uint64_t after(int64_t ns, uint64_t ticks) {
     rate.note(now_ns += ns, count += ticks);
     return rate.in(kNsPerMs);
-  };
-  CHECK(rate.in(kNsPerMs) == 0);
-  CHECK(after(0, 0) == 0);
-  CHECK(after(9 * kNsPerMs, 18'000'000) == 0);
-  CHECK(after(kNsPerMs, 2'000'000) == 0);
+  }
+};
+
+TEST_CASE("before two windows agree about the counter's rate none is known") {
+  Counter counter;
+  CHECK(counter.rate.in(kNsPerMs) == 0);
+  CHECK(counter.after(0, 0) == 0);
+  CHECK(counter.after(9 * kNsPerMs, 18'000'000) == 0);
+  CHECK(counter.after(kNsPerMs, 2'000'000) == 0);
   // Stopped between the counter and the clock.
-  CHECK(after(14 * kNsPerMs, 20'000'000) == 0);
-  CHECK(after(10 * kNsPerMs, 20'000'000) == 0);
-  CHECK(after(10 * kNsPerMs, 20'000'000) == 2'000'000);
+  CHECK(counter.after(14 * kNsPerMs, 20'000'000) == 0);
+  CHECK(counter.after(10 * kNsPerMs, 20'000'000) == 0);
+  CHECK(counter.after(10 * kNsPerMs, 20'000'000) == 2'000'000);
 }
 
 TEST_CASE("the counter's rate is learned anew, as on another host") {
-  TickRate rate;
-  int64_t now_ns = kNsPerSec;
-  uint64_t count = 1000;
-  const auto after = [&](int64_t ns, uint64_t ticks) {
-    rate.note(now_ns += ns, count += ticks);
-    return rate.in(kNsPerMs);
-  };
-  after(0, 0);
-  after(10 * kNsPerMs, 20'000'000);
-  REQUIRE(after(10 * kNsPerMs, 20'000'000) == 2'000'000);
-  CHECK(after(kNsPerSec, 3'000'000'000) == 0);
-  CHECK(after(10 * kNsPerMs, 30'000'000) == 3'000'000);
+  Counter counter;
+  counter.after(0, 0);
+  counter.after(10 * kNsPerMs, 20'000'000);
+  REQUIRE(counter.after(10 * kNsPerMs, 20'000'000) == 2'000'000);
+  CHECK(counter.after(kNsPerSec, 3'000'000'000) == 0);
+  CHECK(counter.after(10 * kNsPerMs, 30'000'000) == 3'000'000);
   // A counter that went back: nothing is known.
-  count = 0;
-  CHECK(after(kNsPerSec, 5) == 0);
+  counter.count = 0;
+  CHECK(counter.after(kNsPerSec, 5) == 0);
 }
 
 TEST_CASE("what is before credit's begin by the counter is not on credit") {
