@@ -94,7 +94,7 @@ def gpu():
         "image": ["synthetic=16384"],
     }
     every = SIDE_TASKS + ("mixed",)
-    cells = [Cell(task, "iterative") for task in every]
+    cells = [Cell(task, "iterative", seconds=15) for task in every]
     # Iterations vary by 0.45 %: a hundred of them, in blocks of three, make an interval of ± 0.2 %.
     cells += [Cell(task, "iterative", budget_pct=0.5, seconds=30) for task in every]
     cells += [Cell(task, "iterative", budget_pct="auto") for task in ("resnet18", "resnet50", "mixed")]

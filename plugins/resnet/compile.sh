@@ -11,12 +11,19 @@ read -r torch abi < <("$python" -c 'import os, torch; print(os.path.dirname(torc
   { echo "compile.sh: $python has no torch; name the Python that has it" >&2; exit 1; }
 for include in ../../include ../../plugin-api/include; do [ ! -f $include/freeride/plugin.hpp ] || api=$include; done
 : "${api:?compile.sh: freeride/plugin.hpp is neither in ../../include nor in ../../plugin-api/include}"
+# A step's pieces are CUDA graphs where torch has CUDA and its headers are found.
+graphs=()
+if [ -e "$torch/lib/libtorch_cuda.so" ]; then
+  for include in "$torch"/../nvidia/*/include "${CUDA_HOME:-/usr/local/cuda}/include"; do
+    [ ! -f "$include/cuda_runtime_api.h" ] || { graphs=(-DTRAINING_WITH_CUDA -isystem "$include"); break; }
+  done
+fi
 parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
 pids=()
 for source in training models resnet18 resnet50 vgg19; do
   ${CXX:-g++} -c -std=c++17 -O2 -fPIC -fvisibility=hidden -D_GLIBCXX_USE_CXX11_ABI="$abi" -I "$api" \
-    -isystem "$torch/include" -isystem "$torch/include/torch/csrc/api/include" $source.cpp -o "$parts/$source.o" &
+    "${graphs[@]}" -isystem "$torch/include" -isystem "$torch/include/torch/csrc/api/include" $source.cpp -o "$parts/$source.o" &
   pids+=($!)
 done
 for pid in "${pids[@]}"; do wait "$pid"; done

@@ -14,6 +14,12 @@
 #include <utility>
 #include <vector>
 
+#ifdef TRAINING_WITH_CUDA
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#endif
+
 #include "memory.hpp"
 #include "models.hpp"
 #include "version.hpp"
@@ -127,6 +133,14 @@ struct ImageTraining::Parts {
   std::vector<bool> cuts;          // whether a yield point follows
   std::vector<size_t> graph_ends;  // units behind the last one of each graph
   std::vector<bool> in_two;        // by unit: its backward is a piece for its weights and one for its input
+#ifdef TRAINING_WITH_CUDA
+  // A step's pieces, each captured once: a launch for each, instead of one for each kernel. They share memory, as they
+  // are replayed in the order in which they were captured.
+  std::vector<std::unique_ptr<at::cuda::CUDAGraph>> pieces;
+  bool captures = false;
+  c10::MempoolId_t pool{0, 0};
+  torch::Tensor image, label, loss;
+#endif
 #ifdef TRAINING_WITH_IMAGES
   std::vector<Sample> samples;
   size_t next_sample = 0;
@@ -205,25 +219,102 @@ void ImageTraining::measure_units() {
   parts.measures = true;
   for (int i = 0; i < kMeasuredSteps; ++i) {
     parts.unit_begin = std::chrono::steady_clock::now();
-    make_step(0);
+    measure_step();
   }
   cut();
   rehearse();  // as it will be
+  capture();
+}
+
+void ImageTraining::measure_step() {
+  Parts& parts = *parts_;
+  const size_t batch = parts.steps % parts.images.size();
+  make_step(parts.images[batch], parts.labels[batch], 0).item<double>();
+  unit_done(2 * parts.model->units().size());
+}
+
+// Under the init lease, and nothing of it is executed. Where a step cannot be captured, its kernels are launched.
+void ImageTraining::capture() {
+#ifdef TRAINING_WITH_CUDA
+  Parts& parts = *parts_;
+  if (!parts.device.is_cuda() || graphs_ == 0) return;
+  parts.image = parts.images[0].clone();
+  parts.label = parts.labels[0].clone();
+  for (auto& parameter : parts.parameters) parameter.mutable_grad().reset();
+  synchronise();
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  parts.pool = at::cuda::graph_pool_handle();
+  parts.captures = true;
+  std::string problem;
+  try {
+    next_piece();
+    parts.loss = make_step(parts.image, parts.label, rate_);
+  } catch (const c10::Error& error) {
+    problem = error.what_without_backtrace();
+  }
+  parts.captures = false;
+  try {
+    parts.pieces.back()->capture_end();
+  } catch (const c10::Error& error) {
+    if (problem.empty()) problem = error.what_without_backtrace();
+  }
+  if (problem.empty()) return;
+  parts.pieces.clear();
+  parts.loss = torch::Tensor();
+  log("without CUDA graphs: " + problem.substr(0, problem.find('\n')));
+#endif
+}
+
+void ImageTraining::next_piece() {
+#ifdef TRAINING_WITH_CUDA
+  Parts& parts = *parts_;
+  if (!parts.pieces.empty()) parts.pieces.back()->capture_end();
+  parts.pieces.push_back(std::make_unique<at::cuda::CUDAGraph>());
+  parts.pieces.back()->capture_begin(parts.pool, cudaStreamCaptureModeRelaxed);
+#endif
+}
+
+// A step by the captured pieces; false: there are none.
+bool ImageTraining::replay(size_t batch) {
+#ifdef TRAINING_WITH_CUDA
+  Parts& parts = *parts_;
+  if (parts.pieces.empty()) return false;
+  parts.image.copy_(parts.images[batch]);
+  parts.label.copy_(parts.labels[batch]);
+  for (size_t i = 0; i < parts.pieces.size(); ++i) {
+    parts.pieces[i]->replay();
+    if (i + 1 < parts.pieces.size()) piece_done(true);
+  }
+  metric("loss", parts.loss.item<double>());
+  return true;
+#else
+  static_cast<void>(batch);
+  return false;
+#endif
 }
 
 // A step without effect, and without yield points.
 void ImageTraining::rehearse() {
   parts_->measures = true;
-  make_step(0);
+  measure_step();
   parts_->measures = false;
   at::_foreach_zero_(parts_->velocities);
   synchronise();
 }
 
+bool ImageTraining::captured() const {
+#ifdef TRAINING_WITH_CUDA
+  return !parts_->pieces.empty();
+#else
+  return false;
+#endif
+}
+
 // cuDNN's kernels are found for each thread anew, which takes seconds.
 void ImageTraining::prepare() {
   try {
-    if (parts_->device.is_cuda()) rehearse();
+    if (parts_->device.is_cuda() && !captured()) rehearse();
   } catch (const c10::Error& error) {
     throw_what_it_is(error.what_without_backtrace());
   }
@@ -288,6 +379,9 @@ void ImageTraining::unit_done(size_t place) {
 
 // `queued`: on the GPU, which may still be at it.
 void ImageTraining::piece_done(bool queued) {
+#ifdef TRAINING_WITH_CUDA
+  if (parts_->captures) return next_piece();
+#endif
   queued ? yield_point(parts_->queue) : yield_point();
 }
 
@@ -332,7 +426,8 @@ void ImageTraining::step() {
 #ifdef TRAINING_WITH_IMAGES
     if (!parts_->samples.empty()) load_batch();
 #endif
-    make_step(rate_);
+    const size_t batch = parts_->steps % parts_->images.size();
+    if (!replay(batch)) metric("loss", make_step(parts_->images[batch], parts_->labels[batch], rate_).item<double>());
     synchronise();
     ++parts_->steps;
   } catch (const c10::Error& error) {
@@ -342,13 +437,12 @@ void ImageTraining::step() {
 
 // Each graph's forward begins with leaves, its backward with the gradients that the next graph's leaves got. The result
 // is that of one graph over all units.
-void ImageTraining::make_step(double rate) {
+torch::Tensor ImageTraining::make_step(const torch::Tensor& images, const torch::Tensor& labels, double rate) {
   Parts& parts = *parts_;
-  const size_t batch = parts.steps % parts.images.size();
   const auto& units = parts.model->units();
   size_t unit = 0;
   std::vector<Graph> graphs;
-  Flow flow{parts.images[batch]};
+  Flow flow{images};
   for (const size_t end : parts.graph_ends) {
     Graph& graph = graphs.emplace_back();
     for (const auto& tensor : flow) graph.inputs.push_back(tensor.detach().requires_grad_(unit > 0));
@@ -359,7 +453,7 @@ void ImageTraining::make_step(double rate) {
     }
     graph.outputs = flow;
   }
-  const torch::Tensor loss = torch::nn::functional::cross_entropy(flow[0], parts.labels[batch]);
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(flow[0], labels);
   unit_done(units.size() - 1);
   for (auto& parameter : parts.parameters) parameter.mutable_grad().reset();
   for (size_t i = graphs.size(); i-- > 0;) {
@@ -378,8 +472,7 @@ void ImageTraining::make_step(double rate) {
     unit_done(2 * units.size() - 1 - first);
   }
   update(rate);
-  const auto value = loss.item<double>();
-  parts.measures ? unit_done(2 * units.size()) : metric("loss", value);
+  return loss.detach();
 }
 
 void ImageTraining::release() {

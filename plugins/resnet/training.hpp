@@ -8,6 +8,10 @@
 
 #include "freeride/plugin.hpp"
 
+namespace at {
+class Tensor;
+}
+
 namespace training {
 
 class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
@@ -36,7 +40,13 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   void load_batch();
   void update(double rate);
   void synchronise() const;
-  void make_step(double rate);
+  /// The loss. One of `images` and `labels` on the device.
+  at::Tensor make_step(const at::Tensor& images, const at::Tensor& labels, double rate);
+  void measure_step();
+  void capture();
+  bool captured() const;
+  void next_piece();
+  bool replay(std::size_t batch);
   void unit_done(size_t place);
   void piece_done(bool queued);
   void measure_units();
@@ -53,6 +63,8 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   freeride::Param<std::int64_t> seed_{this, "seed", 1, "of weights and synthetic images"};
   freeride::Param<double> piece_ms_{
       this, "piece_ms", 2, "of a step, at most, between yield points at the model's layers; 0: none", {0, 10000}};
+  freeride::Param<std::int64_t> graphs_{
+      this, "graphs", 1, "1: a step's pieces are CUDA graphs, where it was built with CUDA's headers", {0, 1}};
   freeride::Param<std::string> python_{this, "python", "", "the Python whose torch it is to run with"};
   const char* const model_name_;
   std::unique_ptr<Parts> parts_;
