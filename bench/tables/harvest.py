@@ -246,6 +246,9 @@ class Harvest:
             return stages <= busy and any(event["holdout"] for event in iterations)
 
         self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 30)
+        if cell.budget_pct is None:
+            # Loading costs more than it harvests, so that the manager takes side tasks off duty meanwhile.
+            self.system.wait(lambda: self.job().get("duty_pct", 0) > 99.5, f"side tasks on duty in {cell.name}", 60)
         ramp_ns = time.monotonic_ns()
         self.rest(ramp)
         from_ns = time.monotonic_ns()
