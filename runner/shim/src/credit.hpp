@@ -50,23 +50,36 @@ class TickRate {
 
 /// A part of the queue's room. It counts as queued from when it is given; what is left of it is taken back at the next
 /// passage. One thread's. The driver leaves little in the processor's caches, so all that a launch on credit needs is
-/// in one line.
+/// in one line, or what its pointers point to.
 struct alignas(64) Credit {
   void* stream = nullptr;   ///< the driver's handle. In whichever context is current: another one may be, so that the
                             ///< rest is submitted there
   uint64_t generation = 0;  ///< InFlight's: streams are what they were, and none captures
-  uint64_t begin_ticks = 0, span_ticks = 0;
+  const std::atomic<uint64_t>* generation_now = nullptr;
   const uint32_t* sequence_now = nullptr;  ///< the lease page's
   uint64_t* submissions = nullptr;         ///< the shim page's counter
-  int64_t left_ns = 0;                     ///< expected time on the GPU
+  uint64_t begin_ticks = 0;
+  uint32_t span_ticks = 0;
   uint32_t sequence = 0;
+  int32_t left_ns = 0;    ///< expected time on the GPU
+  int32_t unseen_ns = 0;  ///< so much of it may be spent before the next look at the time
 
+  /// Is there any for that stream?
+  bool is_for(const void* of) const {
+    return left_ns > 0 && stream == of && generation_now->load(std::memory_order_acquire) == generation;
+  }
   /// May it be spent on something that is expected to take `expected_ns`? What is before its begin or after its end by
-  /// the processor's counter may not.
-  bool spend(int64_t expected_ns) {
+  /// the processor's counter may not. A look at the counter takes as long as all the rest, so there is one for each
+  /// `look_ns` that are spent.
+  bool spend(int64_t expected_ns, int32_t look_ns) {
     if (expected_ns > left_ns || __atomic_load_n(sequence_now, __ATOMIC_ACQUIRE) != sequence) return false;
-    if (ticks() - begin_ticks >= span_ticks) return false;
-    left_ns -= expected_ns;
+    const auto spent_ns = static_cast<int32_t>(expected_ns);
+    if (spent_ns > unseen_ns) {
+      if (ticks() - begin_ticks >= span_ticks) return false;
+      unseen_ns = look_ns;
+    }
+    unseen_ns -= spent_ns;
+    left_ns -= spent_ns;
     __atomic_fetch_add(submissions, uint64_t{1}, __ATOMIC_RELAXED);
     return true;
   }

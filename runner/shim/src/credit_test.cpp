@@ -28,16 +28,16 @@ struct Fixture {
   Gate gate{lease, clock, queue, page, limits, [](const Cost*) { return std::string(); }};
   Credit credit;
 
-  explicit Fixture(int64_t lease_ns = kNsPerSec) {
+  Fixture() {
     // The counter's rate has to be known, which takes longer where the test itself is stopped now and then.
     const int64_t apart_ns = clock.now_ns() - SteadyClock::now();
-    open(lease_ns);
+    open(kNsPerSec);
     for (int tries = 0; tries < 1000 && !gives(kNsPerUs); ++tries) {
       const int64_t until = SteadyClock::now() + 11 * kNsPerMs;
       while (SteadyClock::now() < until) {
       }
       clock.set(SteadyClock::now() + apart_ns);
-      open(lease_ns);
+      open(kNsPerSec);
     }
   }
   void open(int64_t lease_ns) {
@@ -64,12 +64,41 @@ TEST_CASE("short submissions are given credit, longer ones and unknown ones are 
   if (!ticks_are_steady()) return;
   Fixture f;
   CHECK(f.gives(2 * kNsPerUs));
-  CHECK(f.credit.left_ns == f.limits.credit_ns);
-  CHECK(f.gives(f.limits.credit_ns / 4));
-  CHECK_FALSE(f.gives(f.limits.credit_ns / 4 + 1));
+  CHECK(f.gives(f.limits.short_ns));
+  CHECK_FALSE(f.gives(f.limits.short_ns + 1));
   CHECK_FALSE(f.gives(0));
   f.gate.pass({2 * kNsPerUs}, nullptr, f.credit);
   CHECK(f.credit.left_ns == 0);
+}
+
+TEST_CASE("a credit is a quarter of the bound that is in force") {
+  if (!ticks_are_steady()) return;
+  Fixture f;
+  REQUIRE(f.gives(2 * kNsPerUs));
+  CHECK(f.credit.left_ns == f.limits.early_bound_ns / 4);
+  f.open(f.limits.bound_ns);
+  REQUIRE(f.gives(f.limits.short_ns));
+  CHECK(f.credit.left_ns == f.limits.early_bound_ns / 4);
+  // More than a quarter of what is left of the lease is queued.
+  REQUIRE(f.queue.reserve(0, f.limits.bound_ns / 4));
+  f.credit.left_ns = 0;
+  f.gate.pass({f.limits.short_ns, false, true}, nullptr, f.credit);
+  CHECK(f.credit.left_ns == f.limits.bound_ns / 4);
+}
+
+TEST_CASE("after a lease's end by the counter a thread spends no more than lies between two looks") {
+  if (!ticks_are_steady()) return;
+  Fixture f;
+  REQUIRE(f.gives(kNsPerUs));
+  f.credit.begin_ticks = ticks() - f.credit.span_ticks;
+  int64_t spent_ns = 0;
+  while (f.credit.spend(kNsPerUs, f.limits.short_ns)) spent_ns += kNsPerUs;
+  CHECK(spent_ns == f.limits.short_ns);
+  REQUIRE(f.gives(f.limits.short_ns));
+  f.credit.span_ticks = UINT32_MAX;  // however long the test is stopped
+  REQUIRE(f.credit.spend(f.limits.short_ns, f.limits.short_ns));
+  f.credit.begin_ticks = ticks() - f.credit.span_ticks;
+  CHECK_FALSE(f.credit.spend(f.limits.short_ns, f.limits.short_ns));
 }
 
 TEST_CASE("credit counts as queued from when it is given") {
@@ -88,13 +117,15 @@ TEST_CASE("credit is spent until nothing is left of it") {
   if (!ticks_are_steady()) return;
   Fixture f;
   REQUIRE(f.gives(16 * kNsPerUs));
-  f.credit.span_ticks = UINT64_MAX;  // however long the test is stopped
+  f.credit.unseen_ns = 0;
+  f.credit.span_ticks = UINT32_MAX;  // however long the test is stopped
+  const int64_t given_ns = f.credit.left_ns;
   const uint64_t before = f.page.get(&freeride_shim_page::submissions);
-  CHECK(f.credit.spend(16 * kNsPerUs));
-  CHECK(f.credit.spend(f.limits.credit_ns - 24 * kNsPerUs));
-  CHECK_FALSE(f.credit.spend(16 * kNsPerUs));
-  CHECK(f.credit.spend(8 * kNsPerUs));
-  CHECK_FALSE(f.credit.spend(1));
+  CHECK(f.credit.spend(16 * kNsPerUs, 0));
+  CHECK(f.credit.spend(given_ns - 24 * kNsPerUs, 0));
+  CHECK_FALSE(f.credit.spend(16 * kNsPerUs, 0));
+  CHECK(f.credit.spend(8 * kNsPerUs, 0));
+  CHECK_FALSE(f.credit.spend(1, 0));
   CHECK(f.page.get(&freeride_shim_page::submissions) == before + 3);
 }
 
@@ -102,28 +133,29 @@ TEST_CASE("a lease that is closed, or another one, ends all credit at once") {
   if (!ticks_are_steady()) return;
   Fixture f;
   REQUIRE(f.gives(kNsPerUs));
-  f.credit.span_ticks = UINT64_MAX;  // however long the test is stopped
-  CHECK(f.credit.spend(kNsPerUs));
+  f.credit.span_ticks = UINT32_MAX;  // however long the test is stopped
+  CHECK(f.credit.spend(kNsPerUs, 0));
   f.lease.sequence += 2;
-  CHECK_FALSE(f.credit.spend(kNsPerUs));
+  CHECK_FALSE(f.credit.spend(kNsPerUs, 0));
 }
 
 TEST_CASE("credit ends with the lease though nobody closes it") {
   if (!ticks_are_steady()) return;
   Fixture f;
   // Less than the span of any credit is left.
-  f.open(f.limits.credit_span_ns / 2);
+  f.open(f.limits.credit_span_ns / 5 * 4);
   REQUIRE(f.gives(kNsPerUs));
+  f.credit.unseen_ns = 0;
   const int64_t until = SteadyClock::now() + f.limits.credit_span_ns;
   while (SteadyClock::now() < until) {
   }
-  CHECK_FALSE(f.credit.spend(kNsPerUs));
+  CHECK_FALSE(f.credit.spend(kNsPerUs, 0));
 }
 
 TEST_CASE("at a lease's end no credit is given") {
   if (!ticks_are_steady()) return;
   Fixture f;
-  f.open(f.limits.margin_ns + 2 * kNsPerUs + f.limits.credit_ns);
+  f.open(f.limits.margin_ns + kNsPerUs + f.limits.early_bound_ns / 4);
   CHECK_FALSE(f.gives(2 * kNsPerUs));
 }
 
@@ -172,8 +204,8 @@ TEST_CASE("what is before credit's begin by the counter is not on credit") {
   credit.submissions = &counter;
   credit.left_ns = kNsPerMs;
   credit.begin_ticks = ticks() + (uint64_t{1} << 40);
-  credit.span_ticks = uint64_t{1} << 41;
-  CHECK_FALSE(credit.spend(1));
+  credit.span_ticks = UINT32_MAX;
+  CHECK_FALSE(credit.spend(1, 0));
 }
 
 }  // namespace

@@ -21,7 +21,6 @@ constexpr int64_t kStoppedNs = 2 * kNsPerMs;
 constexpr int kStallFactor = 4;
 // Where the queue is full, so many parts of it are told apart. Each mark costs the GPU some microseconds.
 constexpr int64_t kMarks = 4;
-constexpr int64_t kCreditFor = 4;  // submissions at least
 
 void pause_for(int64_t ns) {
   // Without it a pause takes four times as long, and the GPU has nothing to do.
@@ -197,16 +196,19 @@ void Gate::wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns) {
 // What it adds to the queue.
 int64_t Gate::give_credit(const Room& room, int64_t queued_ns, const Wish& wish, Credit& credit) {
   credit.left_ns = 0;
-  if (!wish.more || wish.expected_ns <= 0 || wish.expected_ns > limits_.credit_ns / kCreditFor) return 0;
-  const Wish all{wish.expected_ns + limits_.credit_ns};
+  if (!wish.more || wish.expected_ns <= 0 || wish.expected_ns > limits_.short_ns) return 0;
+  const int64_t given_ns = bound_of(room, queued_ns, wish, limits_) / kMarks;
+  const Wish all{wish.expected_ns + given_ns};
   if (judge(room, queued_ns, all, false, limits_) != Passage::kPass) return 0;
   const int64_t rest_ns = room.left_ns - limits_.margin_ns - queued_ns - all.expected_ns;
-  credit.span_ticks = rate_.in(std::min(limits_.credit_span_ns, rest_ns));
-  if (credit.span_ticks == 0) return 0;
-  credit.left_ns = limits_.credit_ns;
+  const uint64_t span_ticks = steady_ ? rate_.in(std::min(limits_.credit_span_ns, rest_ns)) : 0;
+  if (span_ticks == 0) return 0;
+  credit.span_ticks = static_cast<uint32_t>(std::min<uint64_t>(span_ticks, UINT32_MAX));
+  credit.left_ns = static_cast<int32_t>(given_ns);
+  credit.unseen_ns = limits_.short_ns;
   credit.sequence_now = &lease_.sequence;
   credit.submissions = page_.counter(&freeride_shim_page::submissions);
-  return limits_.credit_ns;
+  return given_ns;
 }
 
 Gate::Passed Gate::pass(const Wish& wish, const Cost* cost, Credit& credit) {

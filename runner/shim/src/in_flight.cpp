@@ -26,7 +26,7 @@ Stream* InFlight::stream(void* context, void* handle, uint64_t thread) {
     Stream* stream = nullptr;
   };
   static thread_local Last last;
-  const uint64_t generation = this->generation();
+  const uint64_t generation = generation_.load(std::memory_order_acquire);
   if (last.generation == generation && last.context == context && last.handle == handle && last.thread == thread) {
     return last.stream;
   }

@@ -65,7 +65,7 @@ class InFlight {
 
   int64_t queued_ns() const { return queued_ns_.load(std::memory_order_relaxed); }
   /// Another one: a Stream of a handle may be another one, or capture.
-  uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+  const std::atomic<uint64_t>& generation() const { return generation_; }
   /// Takes `weight_ns` into the queue if that still is `seen_ns`.
   bool reserve(int64_t seen_ns, int64_t weight_ns) {
     return queued_ns_.compare_exchange_strong(seen_ns, seen_ns + weight_ns, std::memory_order_acq_rel);

@@ -1,6 +1,7 @@
 #include "learned.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "freeride/base/clock.hpp"
 
@@ -10,7 +11,9 @@ namespace {
 // What timing one submission takes of the host and of the GPU, which then executes nothing side by side: some 20 µs,
 // times four hundred.
 constexpr int64_t kTimingPays = 8 * kNsPerMs;
-constexpr int64_t kMostBetween = 4096;
+constexpr int64_t kMostBetween = 8192;
+// A time that is off by more than such a part is not as expected.
+constexpr int64_t kAsExpected = 4;
 constexpr uint32_t kTries = 32;
 // A call of the driver that takes the host so long was more than a launch. A time of which it is a quarter is not the
 // GPU's alone; after so many of them in a row the launches are as slow as that.
@@ -45,7 +48,12 @@ void Cost::record(int64_t took_ns) {
   if (all_.load(std::memory_order_relaxed)) return note(took_ns, 0);
   if (Cost* all = of_all_.load(std::memory_order_relaxed)) all->note(took_ns, blocks_.load(std::memory_order_relaxed));
   const uint32_t seen = samples_.load(std::memory_order_relaxed);
-  recent_[seen % kWindow] = std::max(took_ns, kNsPerUs);
+  took_ns = std::max(took_ns, kNsPerUs);
+  const int64_t off_ns = std::abs(took_ns - expected_ns_.load(std::memory_order_relaxed));
+  const uint32_t expected_times = expected_.load(std::memory_order_relaxed);
+  expected_.store(off_ns > took_ns / kAsExpected ? 0 : std::min(expected_times + 1, kMostExpected),
+                  std::memory_order_relaxed);
+  recent_[seen % kWindow] = took_ns;
   samples_.store(seen + 1, std::memory_order_relaxed);
   const uint32_t count = std::min(seen + 1, kWindow);
   auto sorted = recent_;
@@ -72,7 +80,8 @@ bool Cost::measure_next() {
   if (skip_next()) return false;
   const int64_t expected = expected_ns();
   const bool few = samples_.load(std::memory_order_relaxed) < kWindow;
-  const int64_t between = expected == 0 || few ? 0 : std::min(kTimingPays / expected, kMostBetween - 1);
+  const int64_t pays = kTimingPays << expected_.load(std::memory_order_relaxed);
+  const int64_t between = expected == 0 || few ? 0 : std::min(pays / expected, kMostBetween - 1);
   until_measured_.store(static_cast<int32_t>(between), std::memory_order_relaxed);
   return true;
 }

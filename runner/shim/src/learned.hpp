@@ -28,7 +28,7 @@ class alignas(64) Cost {
   /// event before the call to the call's return, and which is no part of what it took. True: it is recorded.
   bool record(int64_t took_ns, int64_t host_ns, int64_t idle_ns = 0);
   /// Is the next one to be timed? The first four are, then one in so many that timing takes about a quarter of a
-  /// percent. Counts the submission.
+  /// percent, and fewer while the times are the expected ones. Counts the submission.
   bool measure_next();
   /// The next one need not be timed, and is counted: measure_next() without its own choice.
   bool skip_next() {
@@ -42,6 +42,7 @@ class alignas(64) Cost {
  private:
   friend class Learned;
   static constexpr uint32_t kWindow = 4;
+  static constexpr uint32_t kMostExpected = 2;  ///< each halves how often is timed
 
   void note(int64_t took_ns, uint64_t blocks);
 
@@ -51,7 +52,8 @@ class alignas(64) Cost {
   std::atomic<int32_t> until_measured_{0};
   uint64_t function_ = 0;  ///< what it is of: the driver's handle, or 0
   std::atomic<uint32_t> samples_{0};
-  uint32_t dropped_ = 0;  ///< times in a row
+  uint32_t dropped_ = 0;               ///< times in a row
+  std::atomic<uint32_t> expected_{0};  ///< times in a row that were as expected, up to kMostExpected
   std::array<int64_t, kWindow> recent_{};
   std::atomic<Cost*> of_all_{nullptr};  ///< the function's with any grid; null: it is that one, or no kernel's
   std::atomic<uint64_t> blocks_{0};     ///< of its grid; of a function's, those of its longest

@@ -46,22 +46,23 @@ TEST_CASE("a time in which the host loaded the kernel is not the kernel's") {
   CHECK(slow.expected_ns() == kNsPerMs);
 }
 
-TEST_CASE("the first four are timed, then the fewer the shorter they are") {
+TEST_CASE("the first four are timed, then the fewer the shorter and the steadier they are") {
   Learned learned;
-  const auto timed = [&](uint64_t key, int64_t took_ns, int count) {
+  // The times in turns.
+  const auto timed = [&](uint64_t key, std::vector<int64_t> took_ns, int count) {
     Cost& cost = *learned.find(key, 1);
-    int times = 0;
+    size_t times = 0;
     for (int i = 0; i < count; ++i) {
-      if (!cost.measure_next()) continue;
-      ++times;
-      cost.record(took_ns);
+      if (cost.measure_next()) cost.record(took_ns[times++ % took_ns.size()]);
     }
     return times;
   };
-  CHECK(timed(1, kNsPerUs, 4) == 4);
-  CHECK(timed(1, kNsPerUs, 10240) <= 11);
-  CHECK(timed(2, 4 * kNsPerMs, 100) >= 30);
-  CHECK(timed(3, 40 * kNsPerUs, 1100) < 20);
+  CHECK(timed(1, {kNsPerUs}, 4) == 4);
+  CHECK(timed(1, {kNsPerUs}, 10240) <= 7);
+  CHECK(timed(3, {40 * kNsPerUs}, 1100) < 8);
+  const size_t steady = timed(2, {4 * kNsPerMs}, 100);
+  CHECK(steady >= 12);
+  CHECK(timed(4, {4 * kNsPerMs, 8 * kNsPerMs}, 100) >= 2 * steady);
 }
 
 TEST_CASE("each key has a cost of its own until the table is full, then each function") {

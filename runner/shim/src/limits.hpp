@@ -14,9 +14,9 @@ struct Limits {
   /// The same while a lease has several times as much left: so the next of two long ones is queued behind the first,
   /// and the GPU does not wait for the host between them.
   int64_t early_bound_ns = 2 * kNsPerMs;
-  /// So much of the queue's room a thread is given at once, for submissions of a quarter of it at most: more is not
-  /// bound by launches. What is queued is known to so much less for each thread.
-  int64_t credit_ns = 250 * kNsPerUs;
+  /// What is expected to take so long at most may be on credit: what is longer is not bound by launches. A thread that
+  /// launches on credit looks at the time each time that it has spent so much.
+  int32_t short_ns = 62 * kNsPerUs;
   /// Credit not spent by then is lost.
   int64_t credit_span_ns = kNsPerMs;
   /// Of a lease, for what lies between the look at the lease page and the GPU's begin.

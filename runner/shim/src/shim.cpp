@@ -170,7 +170,7 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
     page_.add(&freeride_shim_page::captured);
     return call(real, words);
   }
-  const uint64_t generation = queue_.generation();
+  const uint64_t generation = queue_.generation().load(std::memory_order_acquire);
   bool none = false;
   Stream* stream = stream_of(work.stream, none);
   if (none) return call(real, words);  // without a context nothing can be submitted, and the driver says so
@@ -205,6 +205,7 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
     }
     if (credit.left_ns > 0) {
       credit.generation = generation;
+      credit.generation_now = &queue_.generation();
       credited = stream;
       InFlight::will_submit(stream, credit.left_ns);
     }

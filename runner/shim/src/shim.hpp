@@ -49,12 +49,13 @@ class Shim {
 
   /// May this be submitted at once, without submit()? It counts as submitted then. Most launches of a program that
   /// launches much, so it is inline.
-  bool on_credit(const Work& work) {
+  [[gnu::always_inline]] bool on_credit(const Wrapped& what, const Launch& launch) {
     Credit& credit = thread_credit;
-    if (credit.left_ns <= 0 || credit.stream != work.stream || credit.generation != queue_.generation()) return false;
+    if (!credit.is_for(stream_handle(what, launch.stream))) return false;
+    const Work work = kernel_work(what, launch);
     Cost* cost = learned_.find(work.key, work.handle, work.blocks);
     const int64_t expected_ns = cost->expected_ns();
-    return expected_ns > 0 && cost->skip_next() && credit.spend(expected_ns);
+    return expected_ns > 0 && cost->skip_next() && credit.spend(expected_ns, limits_.short_ns);
   }
   /// A wrapped function that submits: at the gate, timed now and then, and what the real one returns.
   Code submit(const Wrapped& what, void* real, const Words& words);

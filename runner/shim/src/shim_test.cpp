@@ -247,10 +247,11 @@ TEST_CASE("nothing is submitted after a lease's end, by whatever it ends") {
       MUST(then > 0);
       sleep_ms(100);
       MUST(program.submitted() == then);
-      // A thread that was between its look and the driver when the lease ended.
+      // A thread that was between its look and the driver when the lease ended. On credit it looks at the time only
+      // each time that it has spent 62 µs.
       int late = 0;
       for (const auto& record : program.records()) late += record.submitted_ns > ended_ns ? 1 : 0;
-      MUST(late <= kThreads);
+      MUST(late <= kThreads * (revoked || name == std::string("k:50000") ? 1 : 1 + 62));
       stop = true;
       program.open(60 * kNsPerSec);
       for (auto& thread : threads) thread.join();
