@@ -60,9 +60,23 @@ TEST_CASE("the first four are timed, then the fewer the shorter and the steadier
   CHECK(timed(1, {kNsPerUs}, 4) == 4);
   CHECK(timed(1, {kNsPerUs}, 10240) <= 7);
   CHECK(timed(3, {40 * kNsPerUs}, 1100) < 8);
-  const size_t steady = timed(2, {4 * kNsPerMs}, 100);
+  const size_t steady = timed(2, {400 * kNsPerMs}, 100);
   CHECK(steady >= 12);
-  CHECK(timed(4, {4 * kNsPerMs, 8 * kNsPerMs}, 100) >= 2 * steady);
+  CHECK(timed(4, {400 * kNsPerMs, 800 * kNsPerMs}, 100) >= 2 * steady);
+}
+
+TEST_CASE("after a doubt the next two are timed, which is what it takes to expect something else") {
+  Learned learned;
+  Cost& cost = *learned.find(7, 1);
+  while (cost.measure_next(learned.doubts())) cost.record(10 * kNsPerUs);
+  CHECK_FALSE(cost.measure_next(learned.doubts()));
+  learned.doubt();
+  for (int i = 0; i < 2; ++i) {
+    CHECK(cost.measure_next(learned.doubts()));
+    cost.record(kNsPerMs);
+  }
+  CHECK(cost.expected_ns() == kNsPerMs);
+  CHECK_FALSE(cost.measure_next(learned.doubts()));
 }
 
 TEST_CASE("each key has a cost of its own until the table is full, then each function") {

@@ -187,11 +187,12 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
     const int64_t guessed_ns = cost->guessed_ns();
     if (guessed_ns < limits_.bound_ns) wish.expected_ns = guessed_ns;
   }
-  const auto [weight_ns, mark_ns] = gate_->pass(wish, cost, credit);
+  const auto [weight_ns, mark_ns, slow] = gate_->pass(wish, cost, credit);
+  if (slow) learned_.doubt();
   const auto no_credit = [&] {
     if (credit.left_ns > 0) queue_.cancel(std::exchange(credit.left_ns, 0));
   };
-  if (cost == nullptr || !cost->measure_next()) {
+  if (cost == nullptr || !cost->measure_next(learned_.doubts())) {
     const Code code = call(real, words);
     if (code != kSuccess) {
       queue_.cancel(weight_ns);

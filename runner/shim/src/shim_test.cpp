@@ -309,6 +309,26 @@ TEST_CASE("a launch writes nothing into its caller's memory") {
 }
 #endif
 
+TEST_CASE("a kernel that takes much longer than it did fills the queue for a moment only") {
+  in_a_process([] {
+    Program program;
+    program.load();
+    program.open(60 * kNsPerSec);
+    void* kernel = program.kernel("k:200000");
+    const auto launch = [&](int count) {
+      for (int i = 0; i < count; ++i) MUST(program.launch(kernel) == 0);
+    };
+    launch(100);
+    program.call("cuStreamSynchronize", static_cast<void*>(nullptr));
+    program.played<void>("played_takes", kernel, 8 * kNsPerMs);
+    launch(40);
+    program.call("cuStreamSynchronize", static_cast<void*>(nullptr));
+    MUST(program.played<int64_t>("played_most_queued_ns") > 24 * kNsPerMs);
+    launch(10);
+    MUST(program.played<int64_t>("played_most_queued_ns") <= 16 * kNsPerMs);
+  });
+}
+
 TEST_CASE("orders that have expired end a lease") {
   in_a_process([] {
     Program program;

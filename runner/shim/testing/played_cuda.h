@@ -17,6 +17,8 @@ typedef struct played_record {
 int played_records(played_record* records, int most);
 /* The largest sum of what kernels take that were submitted and not done, since this was last called. */
 int64_t played_most_queued_ns(void);
+/* A kernel takes so long from now on. */
+void played_takes(void* kernel, int64_t ns);
 /* Calls of cuPlayedSecret, which only cuGetProcAddress knows. */
 int played_secrets(void);
 /* From now on each submission fails with this code; 0: none does. */
