@@ -1,5 +1,7 @@
 """What runs and their rows are called on the page and in its pictures, and which of them belong together."""
 
+import cells
+
 METHODS = {"iterative": "FreeRide iterative", "imperative": "FreeRide imperative", "mps": "MPS", "naive": "naive"}
 
 
@@ -26,6 +28,13 @@ def plain(row):
         and not row["batch"]
         and "+" not in row["side_task"]
     )
+
+
+def counts_work(row):
+    """Whether the row's work is what its side tasks did. A training's is counted in steps, and under the imperative
+    interface a lease is one step: of how much was trained nothing is known."""
+    trained = any(name in cells.TRAIN for name in row["side_task"].split("+")) or row["side_task"] == "mixed"
+    return row["method"] != "imperative" or not trained
 
 
 # At a glance: method, budget, what it is called there.

@@ -12,7 +12,7 @@ import textwrap
 import cells
 import pictures
 import rows as rows_of
-from labels import GLANCE, METHODS, budget_name, glance, label, phases, plain, task_name
+from labels import GLANCE, METHODS, budget_name, counts_work, glance, label, phases, plain, task_name
 
 
 def number(value, digits=2, sign=False):
@@ -26,18 +26,91 @@ def increase(row, of=""):
     return f"{row[f'{of}time_increase_pct']:+.2f} ± {(high - low) / 2:.2f}"
 
 
+def savings(row, digits=2):
+    return number(row["cost_savings_pct"] if counts_work(row) else None, digits)
+
+
 def markdown(head, lines):
     """A table under `head`, "one | another"; nothing where it has no lines."""
     rule = "---|" * (head.count(" | ") + 1)
     return "\n".join([f"| {head} |", f"|{rule}", *(f"| {' | '.join(line)} |" for line in lines)]) if lines else ""
 
 
-def measured_again(name):
-    """What a training that waits for its loss had of this side task, by the newest sample."""
-    recorded = json.loads((pathlib.Path(__file__).resolve().parents[1] / "results/hook-h200.json").read_text())["rows"]
-    row = next(row for row in recorded if row["side_task"].startswith(name) and "before" not in row)
-    cost = f"{row['time_increase_pct']:.2f} ± {row['time_increase_ci95_half_pct']:.2f} %"
-    return f"{name} cost {cost} and harvested {row['harvested_share_pct']:.1f} %"
+def versions_of(record):
+    """Which commits the rows are of: those with FreeRide, and those without."""
+    commits = {True: {}, False: {}}
+    for run in record["runs"]:
+        with_freeride = run["cell"]["method"] in ("iterative", "imperative")
+        commits[with_freeride][run.get("commit") or record["commit"]] = None
+    ours, others = (list(commits[kind]) for kind in (True, False))
+    if len(ours) == 1:
+        said = f"**All rows with FreeRide are of one version** (commit {ours[0]})."
+    else:
+        said = f"**The rows with FreeRide are of {len(ours)} versions** (commits {', '.join(ours)})."
+    if set(others) - set(ours):
+        said += (
+            f" The rows of MPS and naive are of commits {', '.join(others)}. Nothing of FreeRide executes there but "
+            "the side task's own program, which is of the row's commit."
+        )
+    return said if ours else ""
+
+
+def imperative_range(rows):
+    """What the rows of the imperative interface come to, and why some have no *S*."""
+    of = [row for row in rows if row["method"] == "imperative" and row["time_increase_pct"] is not None]
+    if not of:
+        return ""
+    harvested = [row["harvested_share_pct"] for row in of]
+    most = max(of, key=lambda row: row["time_increase_pct"])
+    said = (
+        f"Under the imperative interface {min(harvested):.1f} to {max(harvested):.1f} % of the bubble time was harvested. "
+        f"The largest *I* there is {most['time_increase_pct']:.2f} % ({task_name(most)})."
+    )
+    unknown = [task_name(row) for row in of if not counts_work(row)]
+    if unknown:
+        said += (
+            f" *S* is a dash for {', '.join(unknown)}: the benchmark counts a training's work by its steps, and with "
+            "this interface a lease counts as one step."
+        )
+    return said
+
+
+def overruns(record):
+    """How many p99 of overruns are above 0, and the largest ones."""
+    found = sorted(
+        (
+            (seen["overruns_quantiles_us"][3], label(run["cell"]), stage)
+            for run in record["runs"]
+            for stage, seen in run["bubbles"].items()
+            if seen["overruns_quantiles_us"]
+        ),
+        key=lambda one: (-one[0], *one[1:]),
+    )
+    above = [one for one in found if one[0] > 0]
+    if not above:
+        return f"The overrun's p99 is 0 in all {len(found)} pairs of a run and a stage."
+    said = (
+        f"The overrun's p99 is above 0 in {len(above)} of {len(found)} pairs of a run and a stage. "
+        f"The largest is {above[0][0] / 1000:.2f} ms ({above[0][1]}; stage {above[0][2]})."
+    )
+    return said + (f" The second largest is {above[1][0] / 1000:.2f} ms ({above[1][1]})." if len(above) > 1 else "")
+
+
+def hardly_any(rows):
+    """Side tasks that get next to nothing under naive co-location, and why."""
+    names = [
+        row["side_task"]
+        for row in rows
+        if row["method"] == "naive"
+        and all(rate["in_bubbles_per_s"] < 0.01 * rate["alone_per_s"] for rate in row["rates"])
+    ]
+    if not names:
+        return ""
+    return (
+        f"Under naive co-location these do less than 1 % of the work that they do alone: {', '.join(names)}. They cut "
+        "it into pieces of 1 ms by what recent pieces took, and here that is the wait for the GPU's next time slice. "
+        "Programs that do not cut their work would do more, and cost more."
+    )
 
 
 def glance_table(rows, price):
@@ -45,10 +118,7 @@ def glance_table(rows, price):
     found = glance(rows)
     methods = [(method, name) for method, _, name in GLANCE if any(key[0] == method for key in found)]
     tables = []
-    for measure, shown, place in (
-        ("*I*, %", increase, 0),
-        ("*S*, %", lambda row: number(row["cost_savings_pct"], 0), 1),
-    ):
+    for measure, shown, place in (("*I*, %", increase, 0), ("*S*, %", lambda row: savings(row, 0), 1)):
         lines = []
         for task in dict.fromkeys(task for _, task in found):
             of = [found.get((method, task)) for method, _ in methods]
@@ -89,7 +159,7 @@ def main_table(rows, price, samples):
                 task_name(row),
                 samples(row),
                 increase(row),
-                number(row["cost_savings_pct"]),
+                savings(row),
                 number(row["most_savings_pct"]),
                 number(row["harvested_share_pct"], 1),
                 number(row.get("duty_pct"), 0),
@@ -141,7 +211,7 @@ def goals_table(rows):
             lines.append([what, f"{sign} {goal:g} %", ", ".join(found)])
     found = filled(
         "A goal counts as reached if the middle of the measured interval reaches it. "
-        f"Of the {len(above)} intervals of *I* under budgets, {sum(above)} reach above their goal."
+        f"Of the {len(above)} intervals of *I* under budgets in this table, {sum(above)} reach above their goal."
     )
     found += "\n\n" + markdown("figure | goal | measured, % (bold: missed)", lines)
     beyond = [
@@ -219,6 +289,8 @@ def throughput_table(rows, record):
             continue
         by_task = {}
         for rate in row["rates"]:
+            if not counts_work({**row, "side_task": rate["side_task"]}):
+                continue
             by_task.setdefault(rate["side_task"], []).append(rate)
         for name, rates in by_task.items():
             beside = sum(rate["in_bubbles_per_s"] for rate in rates) / len(rates)
@@ -404,17 +476,11 @@ def page(record, rows, price, made):
             ["mixed", f"another side task on each stage: {', '.join(cells.SCALES[record['scale']]().mixed)}"],
             ["middle", "the GPT of the table above" + ("; it has 3.8 B parameters" if size["layers"] == 32 else "")],
         ]
-    earlier = (
-        "**The rows are of two versions.** Those with a slowdown budget in percent, of the 6B model and of Interleaved1F1B are of the newer one (2ebf4be). "
-        "All others are of an earlier version (9f15dec and before): since then leases end 1 ms earlier, and an empty kernel precedes training's next work. "
-        "Two of these side tasks were measured again with the present version (20184d9), without a budget, in a training that waits for its loss after each "
-        f"iteration: {measured_again('resnet18')}, {measured_again('pagerank')} ([the lab](../bench/README.md#the-hook-on-gpus))."
-    )
     blocks = [
         "# Results",
         filled("`bench/tables/page.py` makes this page from what the commands at its end recorded. Do not edit it."),
         markdown("measured on | ", conditions),
-        *([filled(earlier)] if record["low_tier"] == "paper" else []),
+        *filter(None, [filled(versions_of(record))]),
         markdown("word | meaning", terms),
     ]
     if record["low_tier"] == "alone":
@@ -455,11 +521,7 @@ def page(record, rows, price, made):
     section(
         "Time increase and cost savings",
         main_table(usual, price, samples),
-        paper
-        and filled(
-            "Under the imperative interface resnet18, resnet50 and vgg19 harvested 28 to 49 % of bubble time, since the budget of 1 % left them some of the iterations only. "
-            "That is the budget's caution: no measured *I* of these rows is above 0.64 %."
-        ),
+        filled(imperative_range(usual)),
         *shown("increase"),
     )
     section(
@@ -479,7 +541,12 @@ def page(record, rows, price, made):
         "Sensitivity",
         others and sensitivity_table(base + others, samples),
         before=filled(
-            "First come the rows that the others are compared with. A dash means that fewer than five blocks were seen."
+            "First come the rows that the others are compared with."
+            + (
+                " A dash means that fewer than five blocks were seen."
+                if any(row["time_increase_pct"] is None for row in base + others)
+                else ""
+            )
         ),
     )
     bubbles = (
@@ -491,20 +558,13 @@ def page(record, rows, price, made):
         *shown("shapes"),
         *shown("breakdown"),
         bubble_table(record),
-        paper
-        and filled(
-            "In the rows of the present version the overrun's p99 is above 0 in 4 of 80 cells, and 1.9 ms at most. The 11.7 ms (vgg19) and 4.9 ms (ZBVZeroBubble) are of the earlier version; they are not explained."
-        ),
+        paper and filled(overruns(record)),
     )
     section("Bubbles", any(bubbles[1:]) and "\n\n".join(filter(None, bubbles)))
     section(
         "Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""),
         throughput_table(usual, record),
-        paper
-        and filled(
-            "Under naive co-location pagerank, sgd and image do hardly any work. They cut it into pieces of 1 ms by what recent pieces took, "
-            "and here that is the wait for the GPU's next time slice. Programs that do not cut their work would do more, and cost more."
-        ),
+        paper and filled(hardly_any(usual)),
     )
     section(
         "Power and clocks",
@@ -521,7 +581,16 @@ def page(record, rows, price, made):
         )
         for demo in record.get("demos", ())
     ]
-    section("The two limits", "\n".join(limits), *shown("limits"))
+    section(
+        "The two limits",
+        "\n".join(limits),
+        *shown("limits"),
+        before=None
+        if all("commit" in demo for demo in record.get("demos", ()))
+        else filled(
+            "These two are no rows, and their commit is not recorded. It may be an earlier one than the rows'."
+        ),
+    )
     left = dict(missing(record), **record["failed"])
     section("Not measured", "\n".join(f"- {name}: {why}" for name, why in left.items()))
     section("Commands", "\n".join(["```sh", *record["command"].split("; then "), "```"]))

@@ -67,7 +67,8 @@ def glance(plt, record, rows):
                 label=name if at == 0 else None,
                 clip_on=False,
             )
-            right.plot(row["cost_savings_pct"], place, "o", color=COLOURS[method], markersize=5)
+            if labels.counts_work(row):
+                right.plot(row["cost_savings_pct"], place, "o", color=COLOURS[method], markersize=5)
     left.set_xscale("symlog", linthresh=1, linscale=1)
     left.set_xlim(0)
     left.set_xticks([0, 0.5, 1, 10, 100], ["0", "0.5", "1", "10", "100"])

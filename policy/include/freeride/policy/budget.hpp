@@ -11,7 +11,7 @@ namespace freeride::policy {
 constexpr double kMinDutyPct = 1;  ///< never none at all: without harvested blocks I could not be seen to fall again
 
 /// What side tasks are expected to cost before they have been measured, I at full duty: what the FreeRide paper found
-/// (0.9–1.4 %) and docs/results.md (0.1–1.3 %).
+/// (0.9–1.4 %) and docs/results.md (at most 1.6 %).
 constexpr double kUsualCostPct = 1;
 
 struct Budget {
