@@ -62,7 +62,9 @@ class Harvest:
 
     def start_manager(self, budget, worth=1.0):
         self.budget, self.manager_block_ms = budget, self.block_ms
-        more = {"side_worth": round(worth, 4)} if budget == "auto" else {}
+        # Without a budget they pay, whatever they cost: else the manager takes them off duty while they are loaded, which
+        # costs more than it harvests.
+        more = {"side_worth": round(worth, 4) if budget == "auto" else 1000 if budget is None else 1}
         self.system.start_manager(
             *flags(holdout_pct=50, holdout_block_ms=round(self.block_ms), default_memory_mib=self.scale.memory_mib),
             *flags(budget_pct=100 if budget is None else budget, **more),
@@ -246,9 +248,6 @@ class Harvest:
             return stages <= busy and any(event["holdout"] for event in iterations)
 
         self.system.wait(working, f"side tasks at work and a held-out iteration in {cell.name}", 30)
-        if cell.budget_pct is None:
-            # Loading costs more than it harvests, so that the manager takes side tasks off duty meanwhile.
-            self.system.wait(lambda: self.job().get("duty_pct", 0) > 99.5, f"side tasks on duty in {cell.name}", 60)
         ramp_ns = time.monotonic_ns()
         self.rest(ramp)
         from_ns = time.monotonic_ns()
