@@ -64,9 +64,9 @@ struct alignas(64) Credit {
   int32_t left_ns = 0;    ///< expected time on the GPU
   int32_t unseen_ns = 0;  ///< so much of it may be spent before the next look at the time
 
-  /// Is there any for that stream?
+  /// Is it for that stream? Not asked where there is none.
   bool is_for(const void* of) const {
-    return left_ns > 0 && stream == of && generation_now->load(std::memory_order_acquire) == generation;
+    return stream == of && generation_now->load(std::memory_order_acquire) == generation;
   }
   /// May it be spent on something that is expected to take `expected_ns`? What is before its begin or after its end by
   /// the processor's counter may not. A look at the counter takes as long as all the rest, so there is one for each

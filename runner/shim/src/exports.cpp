@@ -61,6 +61,7 @@ Code total_memory(void* function, Size* bytes, int device) {
 }  // namespace freeride::shim
 
 using freeride::shim::Code;
+using freeride::shim::Launch;
 using freeride::shim::shim;
 using freeride::shim::What;
 using freeride::shim::Word;
@@ -82,7 +83,7 @@ using freeride::shim::Wrapped;
     return shim->submit(wrapped_##name, freeride_real_##name, {a, b, c, d, e, f, g, h, i, j, k});                    \
   }                                                                                                                  \
   SHIM_API Code name(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j, Word k) {       \
-    if (shim->on_credit(wrapped_##name, {a, {b, c, d}, {e, f, g}, i}))                                               \
+    if (shim->on_credit(wrapped_##name, [&] { return Launch{a, {b, c, d}, {e, f, g}, i}; }))                         \
       return freeride::shim::real<Code>(freeride_real_##name, a, b, c, d, e, f, g, h, i, j, k);                      \
     return asked_##name(a, b, c, d, e, f, g, h, i, j, k);                                                            \
   }
@@ -92,7 +93,7 @@ using freeride::shim::Wrapped;
     return shim->submit(wrapped_##name, freeride_real_##name, {a, b, c, d});                                  \
   }                                                                                                           \
   SHIM_API Code name(Word a, Word b, Word c, Word d) {                                                        \
-    if (a != 0 && shim->on_credit(wrapped_##name, freeride::shim::launch_of(a, b)))                           \
+    if (a != 0 && shim->on_credit(wrapped_##name, [&] { return freeride::shim::launch_of(a, b); }))           \
       return freeride::shim::real<Code>(freeride_real_##name, a, b, c, d);                                    \
     return asked_##name(a, b, c, d);                                                                          \
   }

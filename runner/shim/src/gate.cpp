@@ -19,7 +19,6 @@ constexpr int64_t kMostWatchNs = kNsPerSec;
 // Who pauses for kSleepNs and comes back so much later was stopped.
 constexpr int64_t kStoppedNs = 2 * kNsPerMs;
 constexpr int kStallFactor = 4;
-constexpr int kSlowFactor = 2;
 // Where the queue is full, so many parts of it are told apart. Each mark costs the GPU some microseconds.
 constexpr int64_t kMarks = 4;
 
@@ -42,8 +41,6 @@ void spin() {
 struct Gate::Waiting {
   int64_t closed_since_ns = 0;  ///< 0: has not waited for a lease
   int64_t full_since_ns = 0;    ///< 0: has not waited for the queue
-  int64_t full_ns = 0;          ///< what was in the queue then
-  uint32_t full_sequence = 0;   ///< the lease page's then
   int64_t moved_ns = 0;         ///< when the queue was last seen to change; 0: not waiting for it
   int64_t seen_ns = 0;          ///< the queue then
   uint64_t short_lease = 0;
@@ -171,12 +168,8 @@ void Gate::wait_for_lease(const Room& room, uint32_t sequence, Waiting& waiting)
   }
 }
 
-void Gate::wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns, uint32_t sequence) {
-  if (waiting.full_since_ns == 0) {
-    waiting.full_since_ns = now_ns;
-    waiting.full_ns = queued_ns;
-    waiting.full_sequence = sequence;
-  }
+void Gate::wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns) {
+  if (waiting.full_since_ns == 0) waiting.full_since_ns = now_ns;
   if (waiting.moved_ns == 0 || queued_ns != waiting.seen_ns) {
     waiting.moved_ns = now_ns;
     waiting.seen_ns = queued_ns;
@@ -218,14 +211,8 @@ int64_t Gate::give_credit(const Room& room, int64_t queued_ns, const Wish& wish,
   return given_ns;
 }
 
-// Who waits longer for a queue of `queued_ns` sees that something in there takes longer than it did.
-int64_t Gate::slow_ns(int64_t queued_ns) const {
-  return limits_.bound_ns + kSlowFactor * queued_ns;
-}
-
 Gate::Passed Gate::pass(const Wish& wish, const Cost* cost, Credit& credit) {
   Waiting waiting;
-  bool slow = false;
   const int64_t weight_ns = weight_of(wish, limits_);
   for (;;) {
     credit.begin_ticks = steady_ ? ticks() : 0;  // before the clock: it ends no later than it should
@@ -253,13 +240,11 @@ Gate::Passed Gate::pass(const Wish& wish, const Cost* cost, Credit& credit) {
           page_.add(&freeride_shim_page::full);
           page_.add(&freeride_shim_page::full_ns, took_ns);
           page_.raise(&freeride_shim_page::full_most_ns, took_ns);
-          // Not where the process was stopped meanwhile, between two leases.
-          slow = credit.sequence == waiting.full_sequence && now_ns - waiting.full_since_ns > slow_ns(waiting.full_ns);
         }
         page_.add(&freeride_shim_page::submissions);
-        return {weight_ns, bound_of(room, queued_ns, wish, limits_) / kMarks, slow};
+        return {weight_ns, bound_of(room, queued_ns, wish, limits_) / kMarks, now_ns, passage == Passage::kTry};
       case Passage::kFull:
-        wait_for_queue(waiting, now_ns, queued_ns, credit.sequence);
+        wait_for_queue(waiting, now_ns, queued_ns);
         break;
       case Passage::kTooShort:
         note_too_short(room, wish, cost, waiting);

@@ -27,11 +27,11 @@ class Gate {
        Namer name_of)
       : lease_(lease), clock_(clock), queue_(queue), page_(page), limits_(limits), name_of_(std::move(name_of)) {}
 
-  /// What a submission that may be made adds to the queue, and how much may be on its stream before a mark. `slow`: it
-  /// has waited for room in the queue much longer than what was in there was expected to take.
+  /// What a submission that may be made adds to the queue, how much may be on its stream before a mark, and when it
+  /// passed. `tried`: it is expected to be too long for the lease.
   struct Passed {
-    int64_t weight_ns, mark_ns;
-    bool slow;
+    int64_t weight_ns, mark_ns, now_ns;
+    bool tried;
   };
   /// Returns when the submission may be made: InFlight is told of it, or cancel()s it.
   /// `credit` gets what more the thread may submit to that stream, if anything: as much is in the queue, too.
@@ -47,11 +47,10 @@ class Gate {
   static uint64_t next_number();
   Room room(int64_t now_ns, uint32_t& sequence);
   int64_t orders_until_ns(int64_t now_ns);
-  int64_t slow_ns(int64_t queued_ns) const;
   int64_t give_credit(const Room& room, int64_t queued_ns, const Wish& wish, Credit& credit);
   bool try_due(const Room& room, const Wish& wish);
   void wait_for_lease(const Room& room, uint32_t sequence, Waiting& waiting);
-  void wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns, uint32_t sequence);
+  void wait_for_queue(Waiting& waiting, int64_t now_ns, int64_t queued_ns);
   void watch_late(uint32_t sequence);
   void note_too_short(const Room& room, const Wish& wish, const Cost* cost, Waiting& waiting);
 

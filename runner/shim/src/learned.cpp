@@ -1,19 +1,21 @@
 #include "learned.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "freeride/base/clock.hpp"
 
 namespace freeride::shim {
 namespace {
 
-// Timing one submission takes some 20 µs of the host and of the GPU, which then executes nothing side by side. Of a
-// program that launches short kernels it took 0.7 % where this was a hundredth.
-constexpr int64_t kTimingPays = 800 * kNsPerMs;
-constexpr int64_t kMostBetween = int64_t{1} << 20;
-// A time that is off by more than such a part is not as expected.
-constexpr int64_t kAsExpected = 4;
+// Timing one submission takes some 20 µs of the host and of the GPU, which then executes nothing side by side: a
+// quarter of a percent of this.
+constexpr int64_t kTimingPays = 8 * kNsPerMs;
+constexpr int64_t kMostBetween = 1 << 16;
+// Whatever it takes: what became slower is not believed to be fast for longer, by who passes the gate.
+constexpr int64_t kTimedAnew = kNsPerSec;
+// A time is about the expected one if it differs by no more than its half, or by what two events vary.
+constexpr int64_t kAboutFactor = 2;
+constexpr int64_t kAboutNs = 10 * kNsPerUs;
 constexpr uint32_t kTries = 32;
 // A call of the driver that takes the host so long was more than a launch. A time of which it is a quarter is not the
 // GPU's alone; after so many of them in a row the launches are as slow as that.
@@ -49,10 +51,16 @@ void Cost::record(int64_t took_ns) {
   if (Cost* all = of_all_.load(std::memory_order_relaxed)) all->note(took_ns, blocks_.load(std::memory_order_relaxed));
   const uint32_t seen = samples_.load(std::memory_order_relaxed);
   took_ns = std::max(took_ns, kNsPerUs);
-  const int64_t off_ns = std::abs(took_ns - expected_ns_.load(std::memory_order_relaxed));
+  const int64_t expected_ns = expected_ns_.load(std::memory_order_relaxed);
+  const auto [low_ns, high_ns] = std::minmax(took_ns, expected_ns);
   const uint8_t before = expected_.load(std::memory_order_relaxed);
-  const auto now = static_cast<uint8_t>(off_ns > took_ns / kAsExpected ? 0 : std::min(before + 1, +kMostExpected));
-  expected_.store(now, std::memory_order_relaxed);
+  if (high_ns <= low_ns + kAboutNs || high_ns <= kAboutFactor * low_ns) {
+    expected_.store(std::min(static_cast<uint8_t>(before + 1), kMostExpected), std::memory_order_relaxed);
+  } else {
+    expected_.store(0, std::memory_order_relaxed);
+    // One that is off is not believed before another is.
+    if (before > 0) until_measured_.store(0, std::memory_order_relaxed);
+  }
   recent_[seen % kWindow] = took_ns;
   samples_.store(seen + 1, std::memory_order_relaxed);
   const uint32_t count = std::min(seen + 1, kWindow);
@@ -75,21 +83,15 @@ bool Cost::record(int64_t took_ns, int64_t host_ns, int64_t idle_ns) {
   return true;
 }
 
-bool Cost::measure_next(uint32_t doubts) {
-  if (doubts_.load(std::memory_order_relaxed) != doubts) {
-    doubts_.store(doubts, std::memory_order_relaxed);
-    doubted_.store(kDoubted, std::memory_order_relaxed);
-  }
-  if (const uint8_t left = doubted_.load(std::memory_order_relaxed); left > 0) {
-    doubted_.store(static_cast<uint8_t>(left - 1), std::memory_order_relaxed);
-    return true;
-  }
+bool Cost::measure_next(int64_t now_ns) {
+  const bool anew = now_ns - timed_ns_.load(std::memory_order_relaxed) > kTimedAnew;
   // Two threads may count one submission once: timing comes a little later then.
-  if (skip_next()) return false;
+  if (!anew && skip_next()) return false;
+  timed_ns_.store(now_ns, std::memory_order_relaxed);
   const int64_t expected = expected_ns();
   const bool few = samples_.load(std::memory_order_relaxed) < kWindow;
-  const int64_t pays = kTimingPays << expected_.load(std::memory_order_relaxed);
-  const int64_t between = expected == 0 || few ? 0 : std::min(pays / expected, kMostBetween - 1);
+  const int64_t pays_ns = kTimingPays << (2 * expected_.load(std::memory_order_relaxed));
+  const int64_t between = expected == 0 || few ? 0 : std::min(pays_ns / expected, kMostBetween - 1);
   until_measured_.store(static_cast<int32_t>(between), std::memory_order_relaxed);
   return true;
 }

@@ -27,10 +27,10 @@ class alignas(64) Cost {
   /// and the next one is timed; but not for ever. `idle_ns`: of `took_ns`, what the GPU had nothing to do in, from the
   /// event before the call to the call's return, and which is no part of what it took. True: it is recorded.
   bool record(int64_t took_ns, int64_t host_ns, int64_t idle_ns = 0);
-  /// Is the next one to be timed? The first four are. Later it is one for each 0.8 s that these submissions take, and a
-  /// quarter of that while their times are the expected ones. `doubts`: Learned's; after each the next two are timed.
-  /// Counts the submission.
-  bool measure_next(uint32_t doubts = 0);
+  /// Is the next one to be timed? The first four are. Later it is one for each 8 ms that these submissions take, or for
+  /// up to 128 ms while their times are about the expected ones, and one that comes a second after the last. Counts the
+  /// submission.
+  bool measure_next(int64_t now_ns);
   /// The next one need not be timed, and is counted: measure_next() without its own choice.
   bool skip_next() {
     const int32_t left = until_measured_.load(std::memory_order_relaxed);
@@ -43,8 +43,7 @@ class alignas(64) Cost {
  private:
   friend class Learned;
   static constexpr uint32_t kWindow = 4;
-  static constexpr uint8_t kMostExpected = 2;  ///< each halves how often is timed
-  static constexpr uint8_t kDoubted = 2;       ///< the second largest of the last four is what is expected
+  static constexpr uint8_t kMostExpected = 2;  ///< each makes timing a quarter as frequent
 
   void note(int64_t took_ns, uint64_t blocks);
 
@@ -54,11 +53,10 @@ class alignas(64) Cost {
   std::atomic<int32_t> until_measured_{0};
   std::atomic<uint32_t> samples_{0};
   uint64_t function_ = 0;             ///< what it is of: the driver's handle, or 0
-  std::atomic<uint32_t> doubts_{0};   ///< that it knows of
-  std::atomic<uint8_t> doubted_{0};   ///< to be timed for the last
   std::atomic<uint8_t> expected_{0};  ///< times in a row that were as expected, up to kMostExpected
   uint8_t dropped_ = 0;               ///< times in a row
   std::atomic<bool> all_{false};      ///< it is a function's, with any grid
+  std::atomic<int64_t> timed_ns_{0};  ///< when the last was
   std::array<int64_t, kWindow> recent_{};
   std::atomic<Cost*> of_all_{nullptr};  ///< the function's with any grid; null: it is that one, or no kernel's
   std::atomic<uint64_t> blocks_{0};     ///< of its grid; of a function's, those of its longest
@@ -82,10 +80,6 @@ class Learned {
     return first.key_.load(std::memory_order_acquire) == key && key != 0 ? &first : search(key, handle, blocks);
   }
 
-  /// Something takes much longer than it did: every Cost is to be measured anew.
-  void doubt() { doubts_.fetch_add(1, std::memory_order_relaxed); }
-  uint32_t doubts() const { return doubts_.load(std::memory_order_relaxed); }
-
  private:
   Cost* search(uint64_t key, uint64_t handle, uint64_t blocks);
   Cost* of_all(uint64_t handle);
@@ -93,7 +87,6 @@ class Learned {
 
   std::unique_ptr<Cost[]> places_;
   std::atomic<uint32_t> used_{0};
-  std::atomic<uint32_t> doubts_{0};
   Cost rest_;
 };
 

@@ -187,32 +187,31 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
     const int64_t guessed_ns = cost->guessed_ns();
     if (guessed_ns < limits_.bound_ns) wish.expected_ns = guessed_ns;
   }
-  const auto [weight_ns, mark_ns, slow] = gate_->pass(wish, cost, credit);
-  if (slow) learned_.doubt();
-  const auto no_credit = [&] {
-    if (credit.left_ns > 0) queue_.cancel(std::exchange(credit.left_ns, 0));
-  };
-  if (cost == nullptr || !cost->measure_next(learned_.doubts())) {
+  const auto passed = gate_->pass(wish, cost, credit);
+  const int64_t weight_ns = passed.weight_ns;
+  // Not before this one is submitted: the driver's call may call the program, which launches.
+  const int32_t given_ns = std::exchange(credit.left_ns, 0);
+  if (cost == nullptr || !(cost->measure_next(passed.now_ns) || passed.tried)) {
     const Code code = call(real, words);
     if (code != kSuccess) {
-      queue_.cancel(weight_ns);
-      no_credit();
+      queue_.cancel(weight_ns + given_ns);
       return code;
     }
-    if (queue_.submitted(stream, weight_ns, mark_ns)) {
+    if (queue_.submitted(stream, weight_ns, passed.mark_ns)) {
       page_.add(&freeride_shim_page::marks);
       // A GPU that keeps up has done what was before: so the queue is not found full.
       if (!stream->own_thread) gate_->look(clock_.now_ns());
     }
-    if (credit.left_ns > 0) {
+    if (given_ns > 0) {
+      InFlight::will_submit(stream, given_ns);
+      credited = stream;
       credit.generation = generation;
       credit.generation_now = &queue_.generation();
-      credited = stream;
-      InFlight::will_submit(stream, credit.left_ns);
+      credit.left_ns = given_ns;
     }
     return code;
   }
-  no_credit();
+  queue_.cancel(given_ns);
   page_.add(&freeride_shim_page::measured);
   void* begin = queue_.begin_timing(stream);
   // The launch of a short kernel takes the host longer than the kernel takes the GPU.

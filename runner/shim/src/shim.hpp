@@ -49,8 +49,14 @@ class Shim {
 
   /// May this be submitted at once, without submit()? It counts as submitted then. Most launches of a program that
   /// launches much, so it is inline.
-  [[gnu::always_inline]] bool on_credit(const Wrapped& what, const Launch& launch) {
-    Credit& credit = thread_credit;
+  /// `launch_of` says what is launched.
+  template <class LaunchOf>
+  [[gnu::always_inline]] bool on_credit(const Wrapped& what, LaunchOf&& launch_of) {
+    Credit* own = &thread_credit;
+    asm("" : "+r"(own));  // else it is found again behind each call
+    Credit& credit = *own;
+    if (credit.left_ns <= 0) return false;
+    const Launch launch = launch_of();
     if (!credit.is_for(stream_handle(what, launch.stream))) return false;
     const Work work = kernel_work(what, launch);
     Cost* cost = learned_.find(work.key, work.handle, work.blocks);

@@ -19,6 +19,8 @@ int played_records(played_record* records, int most);
 int64_t played_most_queued_ns(void);
 /* A kernel takes so long from now on. */
 void played_takes(void* kernel, int64_t ns);
+/* Called from within each launch that is not made by it; null: nobody. */
+void played_launching(void (*called)(void));
 /* Calls of cuPlayedSecret, which only cuGetProcAddress knows. */
 int played_secrets(void);
 /* From now on each submission fails with this code; 0: none does. */
