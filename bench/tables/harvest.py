@@ -311,6 +311,7 @@ class Harvest:
                     "side_task": side_task,
                     "batch": batch,
                     "stage": stage,
+                    "counted_by": self.tables.metric(side_task),
                     "seconds": with_s,
                     "work": work * running_ns / all_ns if all_ns > 0 else 0.0,
                 }

@@ -1,7 +1,5 @@
 """What runs and their rows are called on the page and in its pictures, and which of them belong together."""
 
-import cells
-
 METHODS = {"iterative": "FreeRide iterative", "imperative": "FreeRide imperative", "mps": "MPS", "naive": "naive"}
 
 
@@ -31,10 +29,8 @@ def plain(row):
 
 
 def counts_work(row):
-    """Whether the row's work is what its side tasks did. A training's is counted in steps, and under the imperative
-    interface a lease is one step: of how much was trained nothing is known."""
-    trained = any(name in cells.TRAIN for name in row["side_task"].split("+")) or row["side_task"] == "mixed"
-    return row["method"] != "imperative" or not trained
+    """Whether the row's work is what all of its side tasks did."""
+    return all(rate["counted"] for rate in row["rates"])
 
 
 # At a glance: method, budget, what it is called there.

@@ -289,7 +289,7 @@ def throughput_table(rows, record):
             continue
         by_task = {}
         for rate in row["rates"]:
-            if not counts_work({**row, "side_task": rate["side_task"]}):
+            if not rate["counted"]:
                 continue
             by_task.setdefault(rate["side_task"], []).append(rate)
         for name, rates in by_task.items():

@@ -18,6 +18,7 @@ import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parents[1] / "tests"))
+import cells
 from rig.statistics import t975
 
 
@@ -110,6 +111,13 @@ def power(samples):
     return found
 
 
+def is_counted(task, method):
+    """Whether a task's work is what it did. Under the imperative interface a lease is one step, so that of what is
+    counted in steps nothing is known."""
+    by = task.get("counted_by", "steps" if task["side_task"] in cells.TRAIN else None)
+    return method != "imperative" or by != "steps"
+
+
 def row(run, record, price):
     """One run's row. `run` is an element of record["runs"] as run.py writes them."""
     cell = run["cell"]
@@ -134,6 +142,7 @@ def row(run, record, price):
             "side_task": name,
             "stage": task["stage"],
             "unit": price["side_task"][name]["unit"],
+            "counted": is_counted(task, cell["method"]),
             "in_bubbles_per_s": round(rate, 4),
             "alone_per_s": round(alone, 4),
         }

@@ -429,7 +429,7 @@ void ImageTraining::step() {
     const size_t batch = parts_->steps % parts_->images.size();
     if (!replay(batch)) metric("loss", make_step(parts_->images[batch], parts_->labels[batch], rate_).item<double>());
     synchronise();
-    ++parts_->steps;
+    metric("batches", static_cast<double>(++parts_->steps));
   } catch (const c10::Error& error) {
     throw_what_it_is(error.what_without_backtrace());
   }
