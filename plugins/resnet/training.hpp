@@ -40,7 +40,7 @@ class ImageTraining : public freeride::SideTask, public freeride::KeepsState {
   void load_batch();
   void update(double rate);
   void synchronise() const;
-  /// The loss. One of `images` and `labels` on the device.
+  /// A step on one batch, which is on the device; the loss, there too.
   at::Tensor make_step(const at::Tensor& images, const at::Tensor& labels, double rate);
   void measure_step();
   void capture();

@@ -13,7 +13,7 @@ constexpr int64_t kTimingPays = 8 * kNsPerMs;
 constexpr int64_t kMostBetween = 1 << 16;
 // Whatever it takes: what became slower is not believed to be fast for longer, by who passes the gate.
 constexpr int64_t kTimedAnew = kNsPerSec;
-// A time is about the expected one if it differs by no more than its half, or by what two events vary.
+// A time is about the expected one if neither is more than twice the other, or they differ by what two events vary.
 constexpr int64_t kAboutFactor = 2;
 constexpr int64_t kAboutNs = 10 * kNsPerUs;
 constexpr uint32_t kTries = 32;

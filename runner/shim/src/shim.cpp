@@ -191,6 +191,7 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   const int64_t weight_ns = passed.weight_ns;
   // Not before this one is submitted: the driver's call may call the program, which launches.
   const int32_t given_ns = std::exchange(credit.left_ns, 0);
+  const uint64_t given_ticks = credit.begin_ticks;
   if (cost == nullptr || !(cost->measure_next(passed.now_ns) || passed.tried)) {
     const Code code = call(real, words);
     if (code != kSuccess) {
@@ -202,7 +203,9 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
       // A GPU that keeps up has done what was before: so the queue is not found full.
       if (!stream->own_thread) gate_->look(clock_.now_ns());
     }
-    if (given_ns > 0) {
+    if (credit.begin_ticks != given_ticks) {
+      queue_.cancel(given_ns);  // a launch of the program's has passed meanwhile, perhaps under another lease
+    } else if (given_ns > 0) {
       InFlight::will_submit(stream, given_ns);
       credited = stream;
       credit.generation = generation;
