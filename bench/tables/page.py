@@ -69,7 +69,7 @@ def imperative_range(rows):
     unknown = [task_name(row) for row in of if not counts_work(row)]
     if unknown:
         said += (
-            f" *S* is a dash for {', '.join(unknown)}: the benchmark counts a training's work by its steps, and with "
+            f" *S* is a dash for {', '.join(unknown)}: these rows counted a training's work by its steps, and with "
             "this interface a lease counts as one step."
         )
     return said
