@@ -47,6 +47,7 @@ TASKS = {
     "pagerank": ("pagerank", "8GiB", ORKUT, False),
     "resnet18": ("resnet18", "16GiB", ["batch=64"], True),
     "resnet18fine": ("resnet18", "16GiB", ["batch=64", "piece_ms=1"], True),
+    "resnet18eager": ("resnet18", "16GiB", ["batch=64", "graphs=0"], True),
     "hold": ("gpu_task", "48GiB", ["how=work", "after=0", "step_us=500", "hold_mb=46000"], False),
 }
 

@@ -47,6 +47,8 @@ def versions_of(record):
         said = f"**All rows with FreeRide are of one version** (commit {ours[0]})."
     else:
         said = f"**The rows with FreeRide are of {len(ours)} versions** (commits {', '.join(ours)})."
+        if record.get("between_versions"):
+            said += " " + record["between_versions"]
     if set(others) - set(ours):
         said += (
             f" The rows of MPS and naive are of commits {', '.join(others)}. Nothing of FreeRide executes there but "
@@ -55,8 +57,8 @@ def versions_of(record):
     return said if ours else ""
 
 
-def imperative_range(rows):
-    """What the rows of the imperative interface come to, and why some have no *S*."""
+def imperative_range(rows, others=()):
+    """What the rows of the imperative interface come to, what other runs of theirs did, and why some have no *S*."""
     of = [row for row in rows if row["method"] == "imperative" and row["time_increase_pct"] is not None]
     if not of:
         return ""
@@ -66,6 +68,15 @@ def imperative_range(rows):
         f"Under the imperative interface {min(harvested):.1f} to {max(harvested):.1f} % of the bubble time was harvested. "
         f"The largest *I* there is {most['time_increase_pct']:.2f} % ({task_name(most)})."
     )
+    if others:
+        most = max(others, key=lambda row: row["time_increase_pct"])
+        low, high = most["time_increase_ci95_pct"]
+        harvested = [row["harvested_share_pct"] for row in others]
+        said += (
+            f" These {len(others)} cells were also run on another host. Only what that run printed is left: there the "
+            f"largest *I* was {most['time_increase_pct']:.2f} % ({most['task']}; {low:.2f} to {high:.2f} %), at "
+            f"{min(harvested):.1f} to {max(harvested):.1f} % harvested."
+        )
     unknown = [task_name(row) for row in of if not counts_work(row)]
     if unknown:
         said += (
@@ -73,6 +84,16 @@ def imperative_range(rows):
             "this interface a lease counts as one step."
         )
     return said
+
+
+def kept(rows):
+    """How many of the rows with a budget in percent stayed within it."""
+    of = [row for row in rows if isinstance(row["budget_pct"], float) and row["time_increase_pct"] is not None]
+    over = sum(row["time_increase_pct"] > row["budget_pct"] for row in of)
+    reach = sum(row["time_increase_ci95_pct"][1] > row["budget_pct"] for row in of)
+    return (
+        f"Of {len(of)} rows with a budget in percent, {over} ended above it, and the intervals of {reach} reach above it."
+    )
 
 
 def overruns(record):
@@ -521,7 +542,7 @@ def page(record, rows, price, made):
     section(
         "Time increase and cost savings",
         main_table(usual, price, samples),
-        filled(imperative_range(usual)),
+        filled(imperative_range(usual, record.get("other_runs", {}).get("rows", ()))),
         *shown("increase"),
     )
     section(
@@ -530,7 +551,7 @@ def page(record, rows, price, made):
         *shown("frontier"),
         before=filled(
             "A measurement begins after the budget has watched its side tasks for some seconds. "
-            "The columns with *before* are of those seconds; they are in no other table."
+            "The columns with *before* are of those seconds; they are in no other table. " + kept(usual)
         ),
     )
     like = {row["side_task"].split("+")[0] for row in others}
