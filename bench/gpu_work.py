@@ -10,7 +10,6 @@ last. Python's tasks run in this Python, with its torch and transformers."""
 import json
 import os
 import statistics
-import struct
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import time
 import hook_gpu_harvest as harvest
 
 import summary as summary_of
+from rig.shim_page import counters_of
 
 TASKS = {
     "generation": (str(harvest.HERE / "gpu/eager_generation.py"), "24GiB", ["length=96"], True),
@@ -27,21 +27,10 @@ TASKS = {
 # cache can have. `alone` does not count them either.
 FIRST_STEPS = {"generation": 130, "training": 40, "generate": 200, "evaluate": 20}
 FIRST_STEPS_S = 100
-COUNTERS = {  # freeride_shim_page, in pages/include/freeride/pages.h
-    "submissions": 16,
-    "waits": 24,
-    "waited_ns": 32,
-    "captured": 40,
-    "longest_ns": 80,
-    "leases": 152,
-    "too_long": 168,
-    "let_in": 248,
-    "stalled": 256,
-    "late": 264,
-    "late_most_ns": 280,
-    "full": 312,
-    "full_ns": 320,
-}
+# Of a program's shim page.
+COUNTED = (
+    "submissions waits waited_ns captured longest_ns leases too_long let_in stalled late late_most_ns full full_ns"
+).split()
 
 
 class WorkRun(harvest.Run):
@@ -106,8 +95,8 @@ class WorkRun(harvest.Run):
         found = []
         for page in sorted(self.system.root.rglob("*.shim")):
             if page.is_file():
-                data = page.read_bytes()
-                found.append({key: struct.unpack_from("<Q", data, at)[0] for key, at in COUNTERS.items()})
+                counted = counters_of(page.read_bytes())
+                found.append({name: counted[name] for name in COUNTED})
         return found
 
     def keep(self, sample, seen):

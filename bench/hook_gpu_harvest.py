@@ -118,7 +118,8 @@ class Run:
                 self.count, options.python, job, run_dir=self.system.run_dir, CUDA_VISIBLE_DEVICES=visible
             )
             return
-        recorded = json.loads(pathlib.Path(options.replay).read_text())["stages"]
+        told = isinstance(options.replay, dict)  # by --bubbles-ms
+        recorded = (options.replay if told else json.loads(pathlib.Path(options.replay).read_text()))["stages"]
         job.update(
             stage=options.stage,
             parts=options.parts,
@@ -485,8 +486,7 @@ def run_all(options, kind):
     options.seconds = {one.partition("=")[0]: float(one.partition("=")[2]) for one in options.seconds.split(",")}
     if options.bubbles_ms:
         lengths = [float(ms) * 1e3 for ms in options.bubbles_ms.split(",")]
-        options.replay, options.stage = pathlib.Path(tempfile.mkdtemp(prefix="bubbles-")) / "marks.json", 1
-        options.replay.write_text(json.dumps({"stages": [[[]], [lengths]]}))
+        options.replay, options.stage = {"stages": [[[]], [lengths]]}, 1
     options.ranks = 1 if options.replay else options.ranks or len(gpus())
     sys.path.append(str(options.python))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -36,27 +36,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "hooks/python"), str(ROOT / "tests")]
 
 from freeride import pages  # noqa: E402
+from rig.shim_page import ShimPage, counters_of  # noqa: E402
 from rig.statistics import median_interval  # noqa: E402
 
 EMPTY = "empty kernels, C++"
 LEASE_NS, PERIOD_NS = 50_000_000, 100_000_000
 MOST_SECONDS = 60  # for one answer
-COUNTERS = {
-    name: 16 + 8 * i
-    for i, name in enumerate(
-        "submissions waits waited_ns captured refused host_functions measured measured_ns longest_ns".split()
-    )
-}
-COUNTERS.update({name: 152 + 8 * i for i, name in enumerate("leases lease_longest_ns too_long too_long_ns".split())})
-COUNTERS.update(
-    {
-        name: 248 + 8 * i
-        for i, name in enumerate(
-            "let_in stalled late late_ns late_most_ns full_most_ns export_tables unlisted full full_ns marks".split()
-        )
-    }
-)
-TEXTS = {"longest_name": 88, "too_long_name": 184}
 
 
 # ---- the programs ----------------------------------------------------------------------------------------------------
@@ -273,24 +258,13 @@ class Counters:
         pathlib.Path(self.path).write_bytes(bytes(4096))
 
     def read(self):
-        data = pathlib.Path(self.path).read_bytes()
-        found = {name: int.from_bytes(data[at : at + 8], "little") for name, at in COUNTERS.items()}
-        for name, at in TEXTS.items():
-            found[name] = data[at : at + 64].split(b"\0")[0].decode("ascii", "replace")
-        found["unknown"] = {
-            data[at + 4 : at + 56].split(b"\0")[0].decode("ascii", "replace"): int.from_bytes(
-                data[at + 56 : at + 64], "little"
-            )
-            for at in range(512, 512 + 48 * 64, 64)
-            if data[at] == 2
-        }
-        return found
+        return counters_of(pathlib.Path(self.path).read_bytes())
 
     def clear_largest(self):
         """The largest values are counted from here on."""
         with open(self.path, "r+b") as file:
             for name in ("late_most_ns", "full_most_ns"):
-                file.seek(COUNTERS[name])
+                file.seek(getattr(ShimPage, name).offset)
                 file.write(bytes(8))
 
 
