@@ -733,6 +733,28 @@ TEST_CASE("a job's name that several users have is refused with theirs, and each
   CHECK(drained().empty());
 }
 
+TEST_CASE("a task of a drained job waits for it, and is not placed on another user's of that name") {
+  House house;
+  FakeWorker own("h:a", 0), alices("h:b", 0);
+  alices.job = "4000000001/gpt";
+  house.join(own);
+  house.join(alices);
+  const std::string mine = "job:" + job_of(geteuid(), "gpt");
+  house.core->drain(++house.tickets, {mine, false});
+  REQUIRE(house.answer_of(house.tickets).ok());
+  bus::Load load = load_of("a");
+  load.no_profile = true;
+  load.job = "gpt";
+  REQUIRE(house.load(load).ok());
+  house.pass(4, {&own, &alices});
+  CHECK(house.task("a").state.why == "drained");
+  CHECK(house.task("a").state.worker.empty());
+  house.core->uncordon(++house.tickets, mine);
+  REQUIRE(house.answer_of(house.tickets).ok());
+  house.pass(2, {&own, &alices});
+  CHECK(house.task("a").state.worker == "h:a");
+}
+
 TEST_CASE("a job drained before its name is known is every user's, and is meant by the same words") {
   House house;
   FakeWorker own("h:a", 0), alices("h:b", 1);

@@ -74,7 +74,7 @@ Devices::Choice& Devices::choice_for(const Task& task) {
       choice.blocked = std::move(why);
     }
   }
-  choice.devices = std::make_unique<policy::Placer>(std::move(devices));
+  choice.devices = std::make_unique<policy::Placer>(std::move(devices), all_->jobs());
   return choice;
 }
 

@@ -2,6 +2,9 @@
 
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <string>
+
+#include "freeride/policy/placer.hpp"
 
 using namespace freeride;
 using namespace freeride::policy;
@@ -190,4 +193,23 @@ TEST_CASE("a job's name alone means it, whosever it is, as long as there is one 
   CHECK(place(asked, devices).worker == "d");
   asked.job = "1002/gpt";
   CHECK(place(asked, devices).kind == Kind::kWait);
+}
+
+TEST_CASE("a job whose devices are left out is still the one that is meant by its name") {
+  PlacementRequest asked = request();
+  asked.job = "gpt";
+  const std::vector<DeviceView> alices{device("a", 500, 0, 0, "1000/gpt")};
+  CHECK(Placer(alices).place(asked).worker == "a");
+  for (const std::string left_out : {"gpt", "1001/gpt"}) {
+    INFO(left_out);
+    Placer placer(alices, {left_out, "1000/gpt"});
+    CHECK(placer.place(asked).kind == Kind::kWait);
+    asked.job = "1000/gpt";
+    CHECK(placer.place(asked).worker == "a");
+    asked.job = "gpt";
+  }
+  CHECK(Placer(alices, {"bert"}).place(asked).worker == "a");
+  asked.job.clear();
+  asked.any_job = true;
+  CHECK(Placer(alices, {"bert"}).place(asked).worker == "a");
 }

@@ -49,7 +49,8 @@ bool any_will_do(const PlacementRequest& request) {
 
 }  // namespace
 
-Placer::Placer(std::vector<DeviceView> devices) : devices_(std::move(devices)), groups_of_(devices_.size()) {
+Placer::Placer(std::vector<DeviceView> devices, const std::vector<std::string>& left_out)
+    : devices_(std::move(devices)), jobs_(left_out), groups_of_(devices_.size()) {
   const auto by_name = [](const DeviceView& a, const DeviceView& b) { return a.worker < b.worker; };
   if (!std::is_sorted(devices_.begin(), devices_.end(), by_name)) std::sort(devices_.begin(), devices_.end(), by_name);
   for (size_t n = 0; n < devices_.size(); ++n) {
@@ -62,6 +63,8 @@ Placer::Placer(std::vector<DeviceView> devices) : devices_(std::move(devices)), 
     }
   }
   for (const auto& [job, shape] : shapes_) jobs_.push_back(job);
+  std::sort(jobs_.begin(), jobs_.end());
+  jobs_.erase(std::unique(jobs_.begin(), jobs_.end()), jobs_.end());
 }
 
 Placer::Place Placer::place_of(size_t device) const {
