@@ -66,6 +66,7 @@ class RankPage {
   /// How long wait `wait` is expected to last, less the lead: as published, but also where the iteration's bubbles get
   /// no leases; 0: not known. Any thread.
   int64_t low_ns(uint32_t wait) const { return learned_[wait - 1].low_ns.load(std::memory_order_relaxed); }
+  /// Few of the last waits `wait` were longer; 0: not known. Any thread.
   int64_t high_ns(uint32_t wait) const { return learned_[wait - 1].high_ns.load(std::memory_order_relaxed); }
   /// Marks by a GPU: shorter waits are learned but not published, no lease in them; and leases in the others end so
   /// long before the learned end, when training posts what it does next. Before the first mark.
