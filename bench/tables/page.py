@@ -481,7 +481,7 @@ def page(record, rows, price, made):
         ],
         [
             "harvested",
-            "time inside steps, divided by bubble time, over the whole measurement. In parts of it the duty may have been lower than at its end",
+            "time inside steps, divided by the bubble time of the iterations that are not held out, over the whole measurement. In parts of it the duty may have been lower than at its end. Half of the iterations are held out in these runs; by default one in ten is",
         ],
         ["duty", "the share of iterations that the slowdown budget left to side tasks at the end"],
         ["naive", "the side task is started beside training, with nothing between them"],
