@@ -89,6 +89,8 @@ def imperative_range(rows, others=()):
 def kept(rows):
     """How many of the rows with a budget in percent stayed within it."""
     of = [row for row in rows if isinstance(row["budget_pct"], float) and row["time_increase_pct"] is not None]
+    if not of:
+        return ""
     over = sum(row["time_increase_pct"] > row["budget_pct"] for row in of)
     reach = sum(row["time_increase_ci95_pct"][1] > row["budget_pct"] for row in of)
     return f"Of {len(of)} rows with a budget in percent, {over} ended above it, and the intervals of {reach} reach above it."

@@ -215,7 +215,6 @@ void RankPage::publish_lengths() {
   const size_t waits = std::max(learner_.waits(), std::min<size_t>(wait_, FREERIDE_MAX_WAITS));
   for (size_t i = 0; i < std::max(waits, published_); ++i) {
     auto known = learner_.length(i + 1);
-    const int64_t few_are_longer_ns = known.high_ns;  // also where no lease may last so long
     if (known.low_ns < shortest_lease_ns_) known = {0, 0, 0, known.samples};
     // On a GPU a step that is under way when the data comes delays training: leases that follow the bubble past the low
     // quantile, or to where training has posted what it does next, cost more than they harvest.
@@ -228,7 +227,7 @@ void RankPage::publish_lengths() {
       known.low_ns = known.mid_ns = known.high_ns = remote_ns < shortest_lease_ns_ ? 0 : remote_ns;
     }
     learned_[i].low_ns.store(known.low_ns, std::memory_order_relaxed);
-    learned_[i].high_ns.store(std::max(few_are_longer_ns, known.high_ns), std::memory_order_relaxed);
+    learned_[i].high_ns.store(known.high_ns, std::memory_order_relaxed);
     if (!leases_next_) known = {0, 0, 0, known.samples};
     auto& slot = page.learned[i];
     // A reader between these stores sees a mixture of two sane lengths; it orders them by itself.

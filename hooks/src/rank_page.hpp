@@ -66,7 +66,8 @@ class RankPage {
   /// How long wait `wait` is expected to last, less the lead: as published, but also where the iteration's bubbles get
   /// no leases; 0: not known. Any thread.
   int64_t low_ns(uint32_t wait) const { return learned_[wait - 1].low_ns.load(std::memory_order_relaxed); }
-  /// Few of the last waits `wait` were longer; 0: not known. Any thread.
+  /// What the bound of a hold follows; 0: not known, or a wait too short for a lease. Where a GPU marks it is low_ns():
+  /// holds that were ended at their bound are among the lengths that are learned, and must not lengthen it. Any thread.
   int64_t high_ns(uint32_t wait) const { return learned_[wait - 1].high_ns.load(std::memory_order_relaxed); }
   /// Marks by a GPU: shorter waits are learned but not published, no lease in them; and leases in the others end so
   /// long before the learned end, when training posts what it does next. Before the first mark.

@@ -210,6 +210,7 @@ TEST_CASE("a job whose devices are left out is still the one that is meant by it
   }
   CHECK(Placer(alices, {"bert"}).place(asked).worker == "a");
   asked.job.clear();
+  CHECK(Placer(alices, {"bert"}).place(asked).kind == Kind::kWait);  // which of the two was never said
   asked.any_job = true;
   CHECK(Placer(alices, {"bert"}).place(asked).worker == "a");
 }

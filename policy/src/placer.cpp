@@ -49,8 +49,8 @@ bool any_will_do(const PlacementRequest& request) {
 
 }  // namespace
 
-Placer::Placer(std::vector<DeviceView> devices, const std::vector<std::string>& left_out)
-    : devices_(std::move(devices)), jobs_(left_out), groups_of_(devices_.size()) {
+Placer::Placer(std::vector<DeviceView> devices, std::vector<std::string> attached)
+    : devices_(std::move(devices)), jobs_(std::move(attached)), groups_of_(devices_.size()) {
   const auto by_name = [](const DeviceView& a, const DeviceView& b) { return a.worker < b.worker; };
   if (!std::is_sorted(devices_.begin(), devices_.end(), by_name)) std::sort(devices_.begin(), devices_.end(), by_name);
   for (size_t n = 0; n < devices_.size(); ++n) {

@@ -21,9 +21,9 @@ namespace freeride::policy {
 /// at all devices. A plain value; not thread-safe.
 class Placer {
  public:
-  /// `left_out`: jobs of other devices, which nothing is placed on. A request that names one of them means it, and not
-  /// another user's job of that name.
-  explicit Placer(std::vector<DeviceView> devices, const std::vector<std::string>& left_out = {});
+  /// `attached`: jobs that a request's name may mean although their devices are not among these. A request that means
+  /// one of them waits, and is not placed on another user's job of that name.
+  explicit Placer(std::vector<DeviceView> devices, std::vector<std::string> attached = {});
   Placer(const Placer&) = delete;
   Placer& operator=(const Placer&) = delete;
 
@@ -35,7 +35,7 @@ class Placer {
   void set(const std::string& worker, int64_t free_bytes, uint32_t tasks);
 
   const std::vector<DeviceView>& devices() const { return devices_; }
-  const std::vector<std::string>& jobs() const { return jobs_; }  ///< with a rank, sorted
+  const std::vector<std::string>& jobs() const { return jobs_; }  ///< that names may mean, sorted
   uint64_t looks() const { return looks_; }                       ///< devices looked at so far, by all calls
 
  private:
