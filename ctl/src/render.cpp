@@ -256,7 +256,7 @@ Listing list_tasks(const std::vector<bus::TaskInfo>& tasks, const TasksWanted& w
                               "PLUGIN",
                               ">STEPS",
                               {">STEP", "step_ns"},
-                              {">HARVESTED", "harvested_ns"},
+                              {">HARVEST", "harvested_ns"},
                               {">MEMORY", "memory_bytes"}};
   if (wanted.ended) columns.emplace_back(">ENDED", "ended_unix_ms");
   columns.emplace_back("WHY");
@@ -439,7 +439,7 @@ Listing list_usage(const bus::UsageReply& usage) {
   const bool jobs = usage.by == "job";
   std::vector<Column> columns{usage.by == "user" ? "USER" : usage.by == "account" ? "ACCOUNT" : jobs ? "JOB" : "TASK"};
   if (usage.by != "task") columns.emplace_back(">TASKS");
-  columns.insert(columns.end(), {">STEPS", {">HARVESTED", "harvested_ns"}, {">OVERRUN", "overrun_ns"}});
+  columns.insert(columns.end(), {">STEPS", {">HARVEST", "harvested_ns"}, {">OVERRUN", "overrun_ns"}});
   if (jobs) columns.insert(columns.end(), {{">BUBBLES", "bubble_ns"}, {">GPU TIME", "gpu_ns"}});
   columns.emplace_back("COST TO TRAINING (95 %)", "cost_ns");
   Table table(std::move(columns));

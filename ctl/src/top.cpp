@@ -126,6 +126,7 @@ constexpr const char* kHelp = R"(Keys of freeride-ctl top
 
 BUBBLES      share of an iteration in which the stage waits
 HARVESTED    share of that time inside steps of side tasks, held-out iterations left out
+HARVEST      time of a side task inside its steps, in bubbles
 A wider terminal shows more columns.
 )";
 
@@ -302,7 +303,7 @@ std::string TopModel::tasks_text(size_t width) const {
                ">STEPS",
                {">STEPS/S", "", 1},
                {">STEP", "", 5},
-               {">HARVESTED", "", 2},
+               {">HARVEST", "", 2},
                {">MEMORY", "", 4},
                "WHY"});
   for (const Task* each : sorted_tasks()) {
