@@ -153,7 +153,7 @@ class Long:
 
     def end_training(self):
         if self.ranks is None:
-            self.system.end("training")
+            self.system.processes.pop("training").terminate()
             return
         last = self.heard.iterations[0][-1]["iteration"]
         write_whole(self.until, str(last + 200))  # `until` counts from the training's start, the hook from its own
@@ -242,15 +242,15 @@ class Long:
 
 
 # ---- what it comes to
-def within(record, from_ns, to_ns):
-    """Numbers of the iterations that lie in between."""
-    its = record["iterations"]
-    first = its["first_begin_ns"]
-    return [
-        i
-        for i, (begin_us, ms) in enumerate(zip(its["begin_us"], its["ms"]))
-        if from_ns <= first + begin_us * 1000 and first + begin_us * 1000 + ms * 1e6 <= to_ns
-    ]
+def within(record, from_ns, to_ns, whole=True):
+    """Numbers of the iterations that lie in between; whole=False: of those, too, of which a part does."""
+    its, found = record["iterations"], []
+    for i, (begin_us, ms) in enumerate(zip(its["begin_us"], its["ms"])):
+        begin = its["first_begin_ns"] + begin_us * 1000
+        end = begin + ms * 1e6
+        if (from_ns <= begin and end <= to_ns) if whole else (begin < to_ns and end > from_ns):
+            found.append(i)
+    return found
 
 
 def increase(record, numbers, starts_too):
@@ -285,7 +285,11 @@ def start_of(record, load):
     its = record["iterations"]
     near = [its["ms"][i] for i in within(record, load["ordered_ns"] - 90e9, load["steps_ns"] + 90e9)
             if its["kinds"][i] == HELD_OUT]  # fmt: skip
-    with_it = [i for i in within(record, load["ordered_ns"], load["steps_ns"]) if its["kinds"][i] in (STARTING, HELD_OUT_STARTING)]
+    with_it = [
+        i
+        for i in within(record, load["ordered_ns"], load["steps_ns"], whole=False)
+        if its["kinds"][i] in (STARTING, HELD_OUT_STARTING)
+    ]
     if not near or not with_it:
         return {"start_s": round((load["steps_ns"] - load["ordered_ns"]) / 1e9, 2)}
     plain = statistics.fmean(near)

@@ -51,8 +51,8 @@ def versions_of(record):
             said += " " + record["between_versions"]
     if set(others) - set(ours):
         said += (
-            f" The rows of MPS and naive are of commits {', '.join(others)}. Nothing of FreeRide executes there but "
-            "the side task's own program, which is of the row's commit."
+            f" The rows of MPS and naive are of commits {', '.join(others)}. The only part of FreeRide that executes in "
+            "these rows is the side task's own program, which is of the row's commit."
         )
     return said if ours else ""
 
@@ -65,35 +65,38 @@ def imperative_range(rows, others=()):
     harvested = [row["harvested_share_pct"] for row in of]
     most = max(of, key=lambda row: row["time_increase_pct"])
     said = (
-        f"Under the imperative interface {min(harvested):.1f} to {max(harvested):.1f} % of the bubble time was harvested. "
-        f"The largest *I* there is {most['time_increase_pct']:.2f} % ({task_name(most)})."
+        f"In the rows of the imperative interface {min(harvested):.1f} to {max(harvested):.1f} % of the bubble time was "
+        f"harvested. Their largest *I* is {most['time_increase_pct']:.2f} % ({task_name(most)})."
     )
     if others:
         most = max(others, key=lambda row: row["time_increase_pct"])
         low, high = most["time_increase_ci95_pct"]
         harvested = [row["harvested_share_pct"] for row in others]
         said += (
-            f" These {len(others)} cells were also run on another host. Only what that run printed is left: there the "
-            f"largest *I* was {most['time_increase_pct']:.2f} % ({most['task']}; {low:.2f} to {high:.2f} %), at "
-            f"{min(harvested):.1f} to {max(harvested):.1f} % harvested."
+            f" The same {len(others)} cells were also run on another host. The samples of that run are lost. That run printed "
+            f"{most['time_increase_pct']:.2f} % as its largest *I* ({most['task']}; {low:.2f} to {high:.2f} %), and "
+            f"{min(harvested):.1f} to {max(harvested):.1f} % as harvested."
         )
     unknown = [task_name(row) for row in of if not counts_work(row)]
     if unknown:
         said += (
-            f" *S* is a dash for {', '.join(unknown)}: these rows counted a training's work by its steps, and with "
-            "this interface a lease counts as one step."
+            f" *S* is a dash for {', '.join(unknown)}, because these rows counted the side task's work by its steps, and "
+            "with this interface a lease counts as one step."
         )
     return said
 
 
 def kept(rows):
-    """How many of the rows with a budget in percent stayed within it."""
+    """How many of the rows with a budget in percent are above it."""
     of = [row for row in rows if isinstance(row["budget_pct"], float) and row["time_increase_pct"] is not None]
     if not of:
         return ""
     over = sum(row["time_increase_pct"] > row["budget_pct"] for row in of)
     reach = sum(row["time_increase_ci95_pct"][1] > row["budget_pct"] for row in of)
-    return f"Of {len(of)} rows with a budget in percent, {over} ended above it, and the intervals of {reach} reach above it."
+    return (
+        f"Of {len(of)} rows with a budget in percent, {over} ended above their budget, and the intervals of {reach} "
+        "reach above it."
+    )
 
 
 def overruns(record):
@@ -128,9 +131,10 @@ def hardly_any(rows):
     if not names:
         return ""
     return (
-        f"Under naive co-location these do less than 1 % of the work that they do alone: {', '.join(names)}. They cut "
-        "it into pieces of 1 ms by what recent pieces took, and here that is the wait for the GPU's next time slice. "
-        "Programs that do not cut their work would do more, and cost more."
+        f"Under naive co-location {', '.join(names)} do less than 1 % of the work that they do alone. They cut their "
+        "work into pieces that should take 1 ms, by the time that recent pieces took. Under naive co-location this time "
+        "is the wait for the GPU's next time slice, so the pieces become tiny. Programs that do not cut their "
+        "work would do more, and slow training more."
     )
 
 
@@ -244,7 +248,7 @@ def goals_table(rows):
     ]
     if beyond:
         found += "\n\n" + filled(
-            f"Without a budget there is a goal for *I* of resnet18 and resnet50 only. Others above 0.5 %: {', '.join(beyond)}."
+            f"Without a budget only resnet18 and resnet50 have a goal for *I*. Other side tasks with *I* above 0.5 %: {', '.join(beyond)}."
         )
     return found
 
@@ -336,7 +340,7 @@ def throughput_table(rows, record):
             )
     cpu = record.get("alone_cpu", {})
     found = markdown(
-        "side task | method | beside training, units/s | rate alone, units/s | share of the rate alone, % | unit | J a unit beside training | J a unit alone",
+        "side task | method | with training, units/s | rate alone, units/s | share of the rate alone, % | unit | J a unit with training | J a unit alone",
         lines,
     )
     if cpu:
@@ -464,32 +468,35 @@ def page(record, rows, price, made):
         [
             "*I*",
             "time increase: how much longer iterations with side tasks are than iterations without, in one training. "
-            "Side tasks are loaded and initialised before, so **what loading costs is not in *I***. "
-            "In FreeRide's rows both kinds of iterations have the hook, so its own cost comes on top ([On GPUs](trainers/gpu.md#what-it-costs))",
+            "Side tasks are loaded and initialised before, so ***I* does not contain the slowdown by loading**. "
+            "In FreeRide's rows both kinds of iterations have the hook, so *I* does not contain the hook's own slowdown ([On GPUs](trainers/gpu.md#what-it-costs))",
         ],
         ["block", "iterations in a row that all have side tasks, or all have none. The two kinds take turns"],
         [
             "iterations with / without (blocks)",
-            "how many iterations had side tasks, how many had none, and in how many blocks. A block counts as one observation, since its iterations are alike in noise. Iterations that a slowdown budget leaves without leases count as *with*",
+            "how many iterations had side tasks, how many had none, and in how many blocks. A block counts as one observation, because its iterations have similar noise. Iterations in which a slowdown budget allows no leases count as *with*",
         ],
         ["±", "half of the 95 % interval of *I*, from the blocks (Student's t). Few blocks make it wide"],
         ["p50, p99", "half, and 99 %, of the values are no larger. Of 100 values or fewer, p99 is the largest"],
         ["*S*", "cost savings (formulae: `bench/tables/rows.py`; prices: `bench/tables/prices.toml`)"],
-        ["rate alone", "units of work a second that a side task makes where it has the device to itself"],
+        ["rate alone", "units of work a second that a side task does if it has the device to itself"],
         [
             "possible *S*",
-            "*S* if the side task worked at its rate alone in all of the bubble time, and *I* were 0. It is an estimate, and *S* may be above it: "
-            "a side task says once a second how much it has done, so in a row of a few seconds *S* is uncertain by some 10 %, for sgd and image by some 30 %",
+            "*S* if the side task worked at its rate alone in all of the bubble time, and *I* were 0. It is an estimate, and *S* may exceed it. "
+            "The reason is that a side task reports its work once a second. So in a row of a few seconds *S* is uncertain by about 10 %, for sgd and image by about 30 %",
         ],
         [
             "harvested",
-            "time inside steps, divided by the bubble time of the iterations that are not held out, over the whole measurement. In parts of it the duty may have been lower than at its end. Half of the iterations are held out in these runs; by default one in ten is",
+            "time inside steps, divided by the bubble time of the iterations that are not held out, over the whole measurement. The duty may have been lower in parts of the measurement than at its end. These runs hold out half of the iterations; by default FreeRide holds out one in ten",
         ],
-        ["duty", "the share of iterations that the slowdown budget left to side tasks at the end"],
-        ["naive", "the side task is started beside training, with nothing between them"],
+        [
+            "duty",
+            "of the iterations that are not held out, the share in which the slowdown budget allowed leases at the end of the measurement",
+        ],
+        ["naive", "the side task works beside training, and nothing schedules the two"],
         [
             "MPS",
-            "the side task is started beside training, both as clients of one MPS server; training has the higher priority",
+            "the side task works beside training, both as clients of one MPS server. Training has the higher priority",
         ],
     ]
     if record["scale"] in cells.SCALES:
@@ -499,7 +506,7 @@ def page(record, rows, price, made):
         ]
     blocks = [
         "# Results",
-        filled("`bench/tables/page.py` makes this page from what the commands at its end recorded. Do not edit it."),
+        filled("`bench/tables/page.py` makes this page from the records of the commands at its end. Do not edit it."),
         markdown("measured on | ", conditions),
         *filter(None, [filled(versions_of(record))]),
         markdown("word | meaning", terms),
@@ -507,7 +514,7 @@ def page(record, rows, price, made):
     if record["low_tier"] == "alone":
         blocks.append(
             filled(
-                "**At this size the figures mean nothing:** they show that the parts work. *S* counts the side tasks' rate alone on this machine as the low-tier GPU's."
+                "**At this size the figures mean nothing:** they show that the parts work. For *S*, this machine counts as the low-tier GPU."
             )
         )
 
@@ -531,10 +538,10 @@ def page(record, rows, price, made):
         before=compared
         and record["low_tier"] == "paper"
         and filled(
-            f"*S* counts side work as what it would cost on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour). It is compared with "
-            f"${whole:g} an hour for all of training's GPUs. **That is the paper's price of {price['training']['gpu']}**, and not of the GPUs above. "
-            "Where these do the work many times as fast as the low-tier GPU, *S* is above 100 %. So compare *S* between rows of this page only, "
-            "or put your own prices into `bench/tables/prices.toml`. A method that lets training wait for side tasks has a higher *S*; *I* says what that costs training."
+            f"*S* counts side work at its price on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour), minus the price of "
+            f"training's additional time. It is a share of training's price, ${whole:g} an hour for all GPUs. **${whole:g} is the paper's price of {price['training']['gpu']}**, and not of the GPUs above. "
+            "If the GPUs above do the work many times as fast as the low-tier GPU, *S* is above 100 %. So compare *S* between rows of this page only, "
+            "or put your own prices into `bench/tables/prices.toml`. A method that lets training wait for side tasks can have a higher *S*, so compare *I* as well."
         ),
     )
     section("Against the goals", record["low_tier"] == "paper" and goals_table(usual))
@@ -550,8 +557,8 @@ def page(record, rows, price, made):
         budget_table(usual),
         *shown("frontier"),
         before=filled(
-            "A measurement begins after the budget has watched its side tasks for some seconds. "
-            "The columns with *before* are of those seconds; they are in no other table. " + kept(usual)
+            "Before a measurement the side tasks work for some seconds, so that the budget can settle. "
+            "Only the columns with *before* show these seconds. " + kept(usual)
         ),
     )
     like = {row["side_task"].split("+")[0] for row in others}
@@ -562,9 +569,9 @@ def page(record, rows, price, made):
         "Sensitivity",
         others and sensitivity_table(base + others, samples),
         before=filled(
-            "First come the rows that the others are compared with."
+            "Compare each row with the first row of its side task, which the tables above contain, too."
             + (
-                " A dash means that fewer than five blocks were seen."
+                " A dash means that there were fewer than five blocks."
                 if any(row["time_increase_pct"] is None for row in base + others)
                 else ""
             )
@@ -572,8 +579,8 @@ def page(record, rows, price, made):
     )
     bubbles = (
         filled(
-            "*Edge* is the moment at which a bubble begins. Numbers of one cell are those of the stages, in order. "
-            "*Bubbles seen* are those of all stages together in iterations with side tasks, and some stages have few of them: in 1F1B with 4 micro-batches the last stage has one an iteration."
+            "*Edge* is the moment at which a bubble begins. Several numbers in one cell are those of the stages, in order. "
+            "*Bubbles seen* counts the bubbles of all stages in iterations with side tasks. Some stages have few bubbles: in 1F1B with 4 micro-batches the last stage has one an iteration."
         ),
         shape_table(record, rows),
         *shown("shapes"),
@@ -591,8 +598,8 @@ def page(record, rows, price, made):
         "Power and clocks",
         power_table(usual),
         before=filled(
-            "Each figure is: in blocks without side tasks → in blocks with them, budget off. "
-            "A GPU at its power cap lowers its clock when its work draws more."
+            "Each cell shows blocks without side tasks → blocks with side tasks, with the budget off. "
+            "A GPU at its power cap lowers its clock when its work draws more power."
         ),
     )
     limits = [
@@ -609,7 +616,7 @@ def page(record, rows, price, made):
         before=None
         if all("commit" in demo for demo in record.get("demos", ()))
         else filled(
-            "These two are no rows, and their commit is not recorded. It may be an earlier one than the rows'."
+            "These two demonstrations are no rows of the tables. Their commit was not recorded, and may be older than the rows' commits."
         ),
     )
     left = dict(missing(record), **record["failed"])

@@ -335,6 +335,7 @@ bool Job::replan(int64_t now_ns) {
   }
   previous_plan_ = plan_;
   ++generation_;
+  plan_.seed = policy::next_seed(plan_.seed);
   plan_.share_pct = config_.holdout_pct;
   plan_.duty_pct = duty;
   plan_.from_iteration = from;

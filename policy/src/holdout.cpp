@@ -53,6 +53,10 @@ bool is_held_out(const HoldoutPlan& plan, uint64_t iteration) {
   return share <= kWhole / 2 ? is_chosen(plan, share, block) : !is_chosen(plan, kWhole - share, block);
 }
 
+uint64_t next_seed(uint64_t seed) {
+  return mix(seed);
+}
+
 bool is_on_duty(const HoldoutPlan& plan, uint64_t iteration) {
   const uint64_t duty = millionths(plan.duty_pct);
   if (duty == kWhole) return true;
