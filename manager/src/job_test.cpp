@@ -14,7 +14,7 @@ constexpr int64_t kMs = kNsPerMs;
 
 /// Two ranks that train, base_ns an iteration, more by `slowdown` where the plan lets side tasks run.
 struct Training {
-  explicit Training(JobConfig config = {50, 1000 * kMs, {1.0, 1.0}}) : job("gpt", 7, config) {}
+  explicit Training(JobConfig config = {50, 1000 * kMs, {1.0, 1.0}}, uint64_t seed = 7) : job("gpt", seed, config) {}
   void iterate(int count, bool ready = true) {
     job.see_side_tasks(ready ? side_tasks : 0);
     for (int n = 0; n < count; ++n) {
@@ -137,6 +137,20 @@ TEST_CASE("I above the budget lowers the duty until I is within it, and gives ba
   training.slowdown = 0;
   training.iterate(4000);
   CHECK(training.plan.duty_pct == 100);
+}
+
+TEST_CASE("a tenth of the iterations is held out, however often the duty is changed") {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Training training({10, 1000 * kMs, {1.0, 1.0}}, seed);
+    for (int turn = 0; turn < 30; ++turn) {  // so that the duty falls and rises all the time
+      training.slowdown = turn % 2 == 0 ? 0.1 : 0;
+      training.iterate(300);
+    }
+    const auto measures = training.job.measures();
+    CAPTURE(seed);
+    CHECK(measures.holdout_iterations > measures.iterations * 6 / 100);
+    CHECK(measures.holdout_iterations < measures.iterations * 14 / 100);
+  }
 }
 
 TEST_CASE("where side tasks come and go in every held-out iteration, so that none is a baseline, duty falls") {

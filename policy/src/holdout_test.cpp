@@ -48,6 +48,18 @@ TEST_CASE("at one half, one of every two blocks is held out, in an order that va
   CHECK(first < 130);
 }
 
+TEST_CASE("plans that are soon replaced hold out their share, too") {
+  for (uint64_t first = 0; first < 20; ++first) {
+    auto plan = plan_of(10);
+    plan.seed = first;
+    uint64_t held = 0;
+    for (int plans = 0; plans < 500; ++plans, plan.seed = next_seed(plan.seed)) held += held_blocks(plan, 2);
+    CAPTURE(first);
+    CHECK(held > 60);  // of 1000 blocks, each one in ten by chance: 100, give or take four standard deviations
+    CHECK(held < 140);
+  }
+}
+
 TEST_CASE("a block is held out whole, and block numbers count from the plan's beginning") {
   const auto plan = plan_of(30, 5);
   for (uint64_t block = 0; block < 50; ++block) {
