@@ -28,9 +28,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE.parent / "tests"), str(HERE / "gpu")]
-from blocks import increases
 from rig.processes import Failure, flags, write_whole
-from rig.statistics import interval
+from rig.statistics import t975
 from rig.system import System
 from rig.tree import Tree, folder
 
@@ -253,20 +252,51 @@ def within(record, from_ns, to_ns, whole=True):
     return found
 
 
+def block_means(record, numbers, kinds):
+    """Mean iterations, in ms, of pieces of runs of `kinds`, as long as a block of held-out ones is. The first iteration
+    of a run does not count: it still has some of what was before it."""
+    its, runs = record["iterations"], {True: [], False: []}
+    for i in numbers:
+        inside = its["kinds"][i] in kinds
+        last = runs[inside][-1] if runs[inside] else []
+        if last and last[-1] == i - 1:
+            last.append(i)
+        else:
+            runs[inside].append([i])
+    held = [len(run) for run in runs_of(its["kinds"])]
+    size = max(2, int(statistics.median(held))) if held else 10
+    return [
+        statistics.fmean(its["ms"][i] for i in run[at : at + size])
+        for run in runs[True]
+        for at in range(1, len(run), size)
+        if len(run[at : at + size]) > size / 2
+    ]
+
+
+def runs_of(kinds):
+    return [run for run in "".join(one if one == HELD_OUT else " " for one in kinds).split() if run]
+
+
 def increase(record, numbers, starts_too):
-    """I of these iterations, %, from neighbouring blocks. Those that are held out and in which something was started or
-    stopped are of neither kind. `starts_too`: with the others of that sort."""
-    its = record["iterations"]
-    kind = {HELD_OUT: False, OTHER: True, STARTING: True if starts_too else None, HELD_OUT_STARTING: None}
-    kinds = [kind[its["kinds"][i]] for i in numbers]
-    values = increases([its["ms"][i] for i in numbers], kinds)
-    if len(values) < 2:
-        return {"pairs_of_blocks": len(values)}
-    mean, half = interval(values)
+    """I of these iterations, %: the mean of the others' blocks over that of the held-out ones, with Welch's interval, as
+    the manager reckons it. Neighbouring pairs would not do: where the duty changes, held-out blocks are nearer to one
+    duty than to another. Those that are held out and in which something was started or stopped are of neither kind.
+    `starts_too`: with the others of that sort."""
+    held = block_means(record, numbers, HELD_OUT)
+    others = block_means(record, numbers, OTHER + STARTING if starts_too else OTHER)
+    result = {"blocks": len(others), "held_out_blocks": len(held)}
+    if len(held) < 2 or len(others) < 2:
+        return result
+    ratio = statistics.fmean(others) / statistics.fmean(held)
+    parts = [statistics.variance(of) / len(of) / statistics.fmean(of) ** 2 for of in (others, held)]
+    half = 0.0
+    if sum(parts) > 0:
+        freedom = sum(parts) ** 2 / sum(part**2 / (len(of) - 1) for part, of in zip(parts, (others, held)))
+        half = t975(max(1, int(freedom))) * ratio * sum(parts) ** 0.5
     return {
-        "time_increase_pct": round(mean, 3),
-        "time_increase_ci95_half_pct": round(half, 3),
-        "pairs_of_blocks": len(values),
+        "time_increase_pct": round(100 * (ratio - 1), 3),
+        "time_increase_ci95_half_pct": round(100 * half, 3),
+        **result,
     }
 
 
@@ -278,6 +308,33 @@ def harvested_pct(record, numbers):
         bubbles = sum(stage["bubble_ms"][i] for i in there)
         found.append(round(100 * sum(stage["harvested_ms"][i] for i in there) / bubbles, 1) if bubbles else None)
     return found
+
+
+def on_duty(record, numbers):
+    """Of the iterations that are neither held out nor of a start: how many had steps, and what of the bubbles of these
+    was harvested, stage by stage."""
+    kinds, stages = record["iterations"]["kinds"], list(record["stages"].values())
+    there = [i for i in numbers if kinds[i] == OTHER and all(i < len(one["bubble_ms"]) for one in stages)]
+    stepped = [i for i in there if any(one["harvested_ms"][i] > 0 for one in stages)]
+    if not stepped:
+        return {}
+    return {
+        "duty_pct": round(100 * len(stepped) / len(there), 1),
+        "harvested_on_duty_pct": [
+            round(100 * sum(one["harvested_ms"][i] for i in stepped) / sum(one["bubble_ms"][i] for i in stepped), 1)
+            for one in stages
+        ],
+    }
+
+
+def manager_said(record, at_ns):
+    """The manager's measures at that time, of the whole training so far."""
+    known = [one for one in record.get("measures", []) if one[0] <= at_ns]
+    if not known:
+        return {}
+    said = dict(zip(record["measures_of"], known[-1][1:]))
+    keys = ("expected_cost_pct", "time_increase_pct", "time_increase_ci95_low_pct", "time_increase_ci95_high_pct")
+    return {"manager": {key: round(said[key], 3) for key in keys}}
 
 
 def start_of(record, load):
@@ -315,6 +372,8 @@ def summarise(record):
                 "held_out_pct": round(100 * sum(its["kinds"][i] in "hb" for i in numbers) / max(1, len(numbers)), 1),
                 **increase(record, numbers, False),
                 "harvested_pct": harvested_pct(record, numbers),
+                **on_duty(record, numbers),
+                **manager_said(record, load.get("stop_ns", 0)),
                 **start_of(record, load),
                 "verdicts": load.get("verdicts"),
             }
@@ -326,8 +385,11 @@ def summarise(record):
         summary["whole"] = {
             "seconds": round((ended[-1] - record["loads"][0]["ordered_ns"]) / 1e9, 1),
             "iterations": len(numbers),
+            "held_out_pct": round(100 * sum(its["kinds"][i] in "hb" for i in numbers) / max(1, len(numbers)), 1),
             **increase(record, numbers, True),
             "harvested_pct": harvested_pct(record, numbers),
+            **on_duty(record, numbers),
+            **manager_said(record, ended[-1]),
         }
     samples = record["memory_mib"]
     if len(samples) > 2:
@@ -364,13 +426,13 @@ def draw(record, path):
         [one[names["time_increase_ci95_high_pct"]] for one in known],
         color="#2a7f62", alpha=0.2, linewidth=0, label="its 95 % interval",
     )  # fmt: skip
-    upper.plot(at, [one[names["time_increase_pct"]] for one in known], color="#2a7f62", label="time increase I, live")
+    upper.plot(at, [one[names["time_increase_pct"]] for one in known], color="#2a7f62", label="time increase I so far")
     upper.axhline(1.0, color="#c44536", linewidth=1, linestyle="--", label="slowdown budget")
-    upper.set_ylabel("%")
+    upper.set_ylabel("training slower by, %")
     upper.set_ylim(-1, 3)
     at = [minutes(one[0]) for one in shown]
-    lower.plot(at, [one[names["duty_pct"]] for one in shown], color="#5aa9e6", label="duty")
-    lower.set_ylabel("%")
+    lower.plot(at, [one[names["duty_pct"]] for one in shown], color="#5aa9e6")
+    lower.set_ylabel("duty, %")
     lower.set_ylim(0, 105)
     lower.set_xlabel("minutes since the first load")
     for load in record["loads"]:
@@ -380,7 +442,6 @@ def draw(record, path):
             axes.axvspan(minutes(load["steps_ns"]), minutes(load["stop_ns"]), color="#888888", alpha=0.08, linewidth=0)
         upper.text(minutes((load["steps_ns"] + load["stop_ns"]) / 2), 2.75, load["side_task"], ha="center")
     upper.legend(frameon=False, fontsize=8, loc="lower right", ncols=3)
-    lower.legend(frameon=False, fontsize=8, loc="lower right")
     figure.savefig(path)
 
 

@@ -39,6 +39,18 @@ def test_a_side_task_is_compared_with_the_held_out_iterations_beside_it():
     assert row["iterations"] == 290
     assert abs(row["held_out_pct"] - 100 * 50 / 290) < 0.1
     assert row["harvested_pct"] == [75.0]
+    assert row["duty_pct"] == 100
+    assert row["harvested_on_duty_pct"] == [75.0]
+
+
+def test_iterations_that_the_budget_skips_lower_the_duty_and_not_what_is_harvested_on_duty():
+    half = record()
+    harvested = half["stages"]["0"]["harvested_ms"]
+    half["stages"]["0"]["harvested_ms"] = [value if i % 2 else 0.0 for i, value in enumerate(harvested)]
+    row = long.summarise(half)["side_tasks"][0]
+    assert row["duty_pct"] == 50
+    assert row["harvested_pct"] == [37.5]
+    assert row["harvested_on_duty_pct"] == [75.0]
 
 
 def test_a_start_loses_by_how_much_its_iterations_are_longer_held_out_or_not():

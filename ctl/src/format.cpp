@@ -94,6 +94,9 @@ std::string human_pct(double pct) {
 std::string human_signed_pct(double pct) {
   return print("%+.2f %%", pct);
 }
+std::string human_set_pct(double pct) {
+  return print("%g %%", std::round(pct * 1000) / 1000);
+}
 
 std::string human_count(uint64_t count) {
   std::string digits = std::to_string(count);

@@ -15,6 +15,7 @@ std::string human_ns(int64_t ns);        ///< "0", "850 ns", "12.3 µs", "4.56 m
 std::string human_bytes(int64_t bytes);  ///< "-" for 0 (not known), "512 B", "1.5 MiB", "24.0 GiB"
 std::string human_pct(double pct);       ///< "27.1 %"
 std::string human_signed_pct(double pct);  ///< "+0.12 %"
+std::string human_set_pct(double pct);     ///< of what people set: "0.25 %", "1 %"
 std::string human_count(uint64_t count);   ///< "1 234 567"
 /// How long `items` take at this pace, "18.3 min"; empty where nobody can say, whatever has been said.
 std::string human_left(uint64_t items, double per_s);

@@ -29,6 +29,8 @@ TEST_CASE("sizes, shares and counts") {
   CHECK(human_pct(27.14) == "27.1 %");
   CHECK(human_signed_pct(0.123) == "+0.12 %");
   CHECK(human_signed_pct(-1.5) == "-1.50 %");
+  CHECK(human_set_pct(0.25) == "0.25 %");
+  CHECK(human_set_pct(1) == "1 %");
   CHECK(human_count(0) == "0");
   CHECK(human_count(999) == "999");
   CHECK(human_count(1'234'567) == "1 234 567");

@@ -169,17 +169,18 @@ std::string time_increase(const bus::JobMeasures& job) {
 std::string own_budget(const bus::JobMeasures& job) {
   if (job.asked_budget_pct < 0) return "";
   if (job.asked_budget_pct > job.budget_pct)
-    return "budget " + human_pct(job.budget_pct) + " (the job asks for " + human_pct(job.asked_budget_pct) +
+    return "budget " + human_set_pct(job.budget_pct) + " (the job asks for " + human_set_pct(job.asked_budget_pct) +
            ", which is more than the manager's)";
-  return "budget " + human_pct(job.budget_pct) + ", as the job asks";
+  return "budget " + human_set_pct(job.budget_pct) + ", as the job asks";
 }
 
 std::string throttled(const bus::JobMeasures& job) {
   if (job.duty_pct >= 100) return "";
   std::string text = " (throttled to " + human_pct(job.duty_pct) +
-                     " of the iterations: at all of them side tasks are expected to cost " +
-                     human_signed_pct(job.expected_cost_pct) + ", ";
-  text += job.budget_pct < 0 ? "more than they are worth" : "the budget is " + human_signed_pct(job.budget_pct);
+                     " of the iterations: in all of them side tasks would slow training by about " +
+                     human_pct(job.expected_cost_pct) + ", ";
+  text +=
+      job.budget_pct < 0 ? "which is more than they are worth" : "and the budget is " + human_set_pct(job.budget_pct);
   return text + ")";
 }
 

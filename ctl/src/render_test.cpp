@@ -126,8 +126,8 @@ TEST_CASE("a job that is throttled says why") {
   job.expected_cost_pct = 0.81;
   job.budget_pct = 0.5;
   CHECK(ctl::throttled(job) ==
-        " (throttled to 55.6 % of the iterations: at all of them side tasks are expected to cost +0.81 %, the budget "
-        "is +0.50 %)");
+        " (throttled to 55.6 % of the iterations: in all of them side tasks would slow training by about 0.8 %, and "
+        "the budget is 0.5 %)");
   job.budget_pct = -1;
   CHECK_THAT(ctl::throttled(job), Contains("more than they are worth"));
 }
@@ -146,7 +146,7 @@ TEST_CASE("the budget that a job asks for is shown, and whether it counts") {
   CHECK_THAT(ctl::render_report(report), Contains("budget 0.3 %, as the job asks"));
   job.asked_budget_pct = 5;
   job.budget_pct = 1;
-  CHECK(ctl::own_budget(job) == "budget 1.0 % (the job asks for 5.0 %, which is more than the manager's)");
+  CHECK(ctl::own_budget(job) == "budget 1 % (the job asks for 5 %, which is more than the manager's)");
 }
 
 TEST_CASE("what holding waits for other hosts costs a job is shown where it is measured") {
