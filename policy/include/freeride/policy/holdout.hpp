@@ -22,9 +22,9 @@ struct HoldoutPlan {
 /// 50 % that is one of every two. Pure, no allocation, any thread, under 100 ns.
 bool is_held_out(const HoldoutPlan& plan, uint64_t iteration);
 
-/// The seed of the plan that follows one with `seed`. With the same seed, every plan would hold out the same block of its
-/// first stratum. Plans that are replaced before that block would hold out none, or, if it is the first, far too many.
-/// With a new one each time, plans of any length hold out their share on average. Pure; any thread.
+/// The seed of the plan that follows one with `seed`. With the same seed, every plan would hold out the same block of
+/// its first stratum. Plans that are replaced before that block would hold out none, or, if it is the first, far too
+/// many. With a new one each time, plans of any length hold out their share on average. Pure; any thread.
 uint64_t next_seed(uint64_t seed);
 
 /// Whether bubbles of `iteration` may get leases under the plan's duty. That is true of duty_pct of the iterations,
