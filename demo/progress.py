@@ -28,7 +28,7 @@ def line(events, losses):
         offered_ns, harvested_ns = sum(i["bubble_ns"] for i in offered), sum(i["harvested_ns"] for i in offered)
         bubbles = 100 * sum(i["bubble_ns"] for i in recent) / time_ns if time_ns else 0
         text += f"  | stage {stage}: bubbles {bubbles:.0f} %"
-        text += f", harvested {100 * harvested_ns / offered_ns:.0f} %" if offered_ns else ", held out"
+        text += f", harvested {100 * harvested_ns / offered_ns:.0f} %" if offered_ns else ", baseline"
     for name, count in sorted(steps.items()):
         text += f"  | {name} {count} steps"
     if measures and measures["measured"]:

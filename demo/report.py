@@ -141,7 +141,7 @@ def table(report):
         (
             "training",
             f"{report['stages']} stages, {report['iterations']} iterations of {report['iteration_ms']:.0f} ms, "
-            f"{report['iterations_held_out']} of them held out",
+            f"{report['iterations_held_out']} of them baseline iterations",
         ),
         (
             "loss",

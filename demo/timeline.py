@@ -6,7 +6,7 @@ WINDOW_ITERATIONS = 4
 
 
 def spans(events):
-    """(stage, track, begin_ns, end_ns, whether it is held out) of everything that lasted."""
+    """(stage, track, begin_ns, end_ns, whether it is of a baseline iteration) of everything that lasted."""
     for topic, event in events:
         kind = topic.split("/", 1)[0]
         if kind not in ("training.iteration", "bubble.end"):
@@ -79,7 +79,7 @@ def draw(path, events):
         )
         if stage == stages[0]:
             axes.annotate(
-                "held out: no side tasks",
+                "baseline: no side tasks",
                 ((left + right) / 2, -0.45),
                 ha="center",
                 va="bottom",

@@ -72,8 +72,8 @@ std::string probed(const bus::JobMeasures& job) {
   };
   std::string text =
       printable(shown_job(job.job)) + ": side work without a lease found by " + of(job.probe_findings, job.probes);
-  text += job.holdout_probes == 0 ? "; held-out iterations were not probed"
-                                  : ", in held-out iterations by " + of(job.holdout_findings, job.holdout_probes);
+  text += job.holdout_probes == 0 ? "; baseline iterations were not probed"
+                                  : ", in baseline iterations by " + of(job.holdout_findings, job.holdout_probes);
   return text + (job.probes_unknown == 0 ? "" : "; " + std::to_string(job.probes_unknown) + " could not tell") + "\n";
 }
 
@@ -83,7 +83,7 @@ Table jobs_table(const std::vector<bus::JobMeasures>& jobs) {
   Table table({"JOB",
                ">STAGES",
                ">ITERATIONS",
-               ">HELD OUT",
+               ">BASELINE",
                {">ITERATION", "iteration_ns"},
                {">BUBBLES", "bubbles_pct"},
                {">HARVESTED", "harvested_pct"},

@@ -169,7 +169,7 @@ std::string bubble_text(const Story& story) {
 std::string lease_text(const Story& story) {
   if (!story.bubble || story.bubble->end_ns == 0) return story.bubble ? "not known" : "no";
   const auto& end = story.bubble->end;
-  if (!end.leased) return end.holdout ? "no: the iteration was held out" : "no";
+  if (!end.leased) return end.holdout ? "no: it was a baseline iteration" : "no";
   return end.task.empty() ? "yes" : "yes, of " + end.task;
 }
 
@@ -256,7 +256,7 @@ std::string render_story(const Story& story, bool moment) {
   if (!story.verdict.kind.empty()) add(out, "verdict", story.verdict.kind + ": " + story.verdict.reason);
   add(out, moment ? "around" : "bubbles",
       human_count(story.bubbles) + " bubbles, " + human_ns(story.bubble_ns) + ", in " + length + "; " +
-          human_count(story.leased) + " with a lease, " + human_count(story.held_out) + " held out");
+          human_count(story.leased) + " with a lease, " + human_count(story.held_out) + " in baseline iterations");
   add(out, "harvest",
       human_ns(story.harvested_ns) + (story.subject.is_task() ? ", " + human_count(story.steps) + " steps" : "") +
           "; overrun " + human_ns(story.overrun_ns) + ", at most " + human_ns(story.longest_overrun_ns));

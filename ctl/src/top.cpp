@@ -125,7 +125,7 @@ constexpr const char* kHelp = R"(Keys of freeride-ctl top
   q, Ctrl-C    end
 
 BUBBLES      share of an iteration in which the stage waits
-HARVESTED    share of that time inside steps of side tasks, held-out iterations left out
+HARVESTED    share of that time inside steps of side tasks, baseline iterations left out
 HARVEST      time of a side task inside its steps, in bubbles
 A wider terminal shows more columns.
 )";
@@ -288,7 +288,7 @@ std::string TopModel::stages_text(size_t width, bool ascii) const {
                rank.recent.empty() ? "-" : human_ns(time_ns / static_cast<int64_t>(rank.recent.size())),
                rank.recent.empty() ? "-" : gauge(share(bubble_ns, time_ns), width, ascii),
                (offered_ns == 0 ? "-" : gauge(share(harvested_ns, offered_ns), width, ascii)) +
-                   (held_out ? " (held out)" : ""),
+                   (held_out ? " (baseline)" : ""),
                tasks_on(worker)});
   }
   return table.text(width, colour_);

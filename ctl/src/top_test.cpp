@@ -44,7 +44,7 @@ TEST_CASE("top shows shares of the bubbles that were offered") {
   model.apply(event(iteration(true, 0)));
   const auto text = model.picture(11 * kSecond, 0, true);
   CHECK_THAT(text, Contains("#####............... 25.0 %"));
-  CHECK_THAT(text, Contains("################.... 80.0 % (held out)"));
+  CHECK_THAT(text, Contains("################.... 80.0 % (baseline)"));
   CHECK_THAT(text, Contains("last event 1.00 s ago"));
 }
 

@@ -106,7 +106,7 @@ std::string now_line(const bus::TaskState& task) {
   const bool ended = !task.verdict.kind.empty();
   std::string text = task.task + ": " + task.state;
   if (!task.worker.empty()) text += " on " + task.worker;
-  if (!task.reason.empty()) text += "; " + task.reason;
+  if (!task.reason.empty()) text += "; " + task.reason + (task.why.empty() ? "" : " [" + task.why + "]");
   if (task.reason.empty() && !ended) text += "; nothing is in its way";
   if (ended) text += "; verdict " + task.verdict.kind + ": " + task.verdict.reason;
   return printable(text) + "\n";

@@ -12,6 +12,9 @@ TEST_CASE("why says that nothing is in a task's way only while it lives") {
   CHECK(ctl::now_line(task) == "pagerank: RUNNING on host:cpu-1; nothing is in its way\n");
   task.reason = "waits for a profile";
   CHECK(ctl::now_line(task) == "pagerank: RUNNING on host:cpu-1; waits for a profile\n");
+  task.why = "no_profile";
+  CHECK(ctl::now_line(task) == "pagerank: RUNNING on host:cpu-1; waits for a profile [no_profile]\n");
+  task.why.clear();
   task.reason.clear();
   task.state = "STOPPED";
   task.verdict.kind = "finished";

@@ -85,8 +85,9 @@ std::vector<std::string> Jobs::replan(int64_t now, int64_t since_ns,
     job.see_side_tasks(side_tasks(name));
     if (!job.replan(now)) continue;
     const auto& plan = job.plan();
-    spdlog::info("job {}: {} % of blocks of {} iterations held out, {:.0f} % of the others on duty, from iteration {}",
-                 name, plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
+    spdlog::info(
+        "job {}: {} % of blocks of {} iterations are baseline, {:.0f} % of the others on duty, from iteration {}", name,
+        plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
     publish_plan(job);
     changed.push_back(plan.job);
   }

@@ -72,11 +72,12 @@ void declare(CLI::App& app, Options& o) {
       "--authorized-dir", o.authorized_dir,
       "folder of the authorised keys, where another program keeps them; default: authorized in the keys folder");
   app.add_flag("--no-broker", o.no_broker, "run no event broker in this process: freeride-bus runs it");
-  app.add_option("--holdout-pct", o.core.job.holdout_pct,
-                 "percent of iterations without side tasks, against which the time increase I is measured; 0: I is not "
-                 "measured")
+  app.add_option(
+         "--holdout-pct", o.core.job.holdout_pct,
+         "percent of the iterations that are baseline iterations: side tasks make no steps in them, and the time "
+         "increase I is measured against them; 0: I is not measured")
       ->check(within(0.0, 90.0));
-  app.add_option("--holdout-block-ms", o.holdout_block_ms, "length of a block of held-out iterations")
+  app.add_option("--holdout-block-ms", o.holdout_block_ms, "length of a block of baseline iterations")
       ->check(CLI::Range(int64_t{10}, int64_t{3'600'000}));
   app.add_option("--budget-pct", o.budget_pct,
                  "slowdown budget: the time increase in percent above which side tasks are throttled; auto: above what "

@@ -140,7 +140,7 @@ std::string sentence(Why why, const WhyDetail& detail) {
     case Why::kImplausible:
       return "the training's page shows a bubble that cannot be; see the worker's log";
     case Why::kHoldout:
-      return "the present iteration is held out, to measure what side tasks cost";
+      return "the present iteration is a baseline iteration: side tasks make no steps in it";
     case Why::kOffDuty:
       return "the slowdown budget skips the present iteration (duty " + percent(detail.duty_pct) + ")";
     case Why::kUnknown:

@@ -45,7 +45,7 @@ class Trace {
  private:
   void take(const bus::TrainingIteration& event) {
     span(row(event.job, event.rank, event.stage, event.device), kTraining,
-         "iteration " + std::to_string(event.iteration) + (event.holdout ? " (held out)" : ""), event.begin_ns,
+         "iteration " + std::to_string(event.iteration) + (event.holdout ? " (baseline)" : ""), event.begin_ns,
          event.end_ns,
          {{"iteration", event.iteration},
           {"holdout", event.holdout},
@@ -54,7 +54,7 @@ class Trace {
   }
   void take(const bus::BubbleEnd& event) {
     const int pid = row(event.job, event.rank, event.stage, event.device);
-    span(pid, kBubbles, "bubble" + (event.type.empty() ? "" : " " + event.type) + (event.holdout ? " (held out)" : ""),
+    span(pid, kBubbles, "bubble" + (event.type.empty() ? "" : " " + event.type) + (event.holdout ? " (baseline)" : ""),
          event.begin_ns, event.end_ns,
          {{"iteration", event.iteration},
           {"wait", event.wait},

@@ -50,8 +50,8 @@ TEST_CASE("a trace has rows by rank, spans at their wall times, and each change 
   CHECK(named.at("bubble B")["dur"] == 3.0);
   CHECK(named.at("thumbs")["ts"] == 3.0);
   CHECK(named.at("thumbs")["pid"] == named.at("bubble B")["pid"]);
-  CHECK(named.at("iteration 7 (held out)")["ts"] == 1.0);
-  CHECK(named.at("iteration 7 (held out)")["pid"] != named.at("bubble B")["pid"]);
+  CHECK(named.at("iteration 7 (baseline)")["ts"] == 1.0);
+  CHECK(named.at("iteration 7 (baseline)")["pid"] != named.at("bubble B")["pid"]);
   CHECK(named.at("thumbs RUNNING")["ph"] == "i");
 }
 

@@ -126,9 +126,9 @@ def test_causes_of_a_task_that_has_its_place():
         same_everywhere(system, "good", "waiting")
 
 
-def test_iterations_that_are_held_out_or_off_duty():
+def test_baseline_iterations_and_iterations_off_duty():
     for flags, why, words in (
-        (("--holdout-pct", 50), "holdout", "held out"),
+        (("--holdout-pct", 50), "holdout", "a baseline iteration"),
         (("--budget-pct", 0, "--holdout-pct", 10), "off_duty", "the slowdown budget skips"),
     ):
         with contextlib.ExitStack() as stack:

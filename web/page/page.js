@@ -352,7 +352,7 @@ function fillJobs() {
     add("Bubbles", percent(job.bubble_pct), "of iteration time");
     add("Harvested", percent(job.harvested_pct), "of bubble time");
     add("Overrun", duration(job.overrun_p50_us), `p99 ${duration(job.overrun_p99_us)}`);
-    add("Iterations", number(job.iterations), `${number(job.holdout_iterations)} held out, ${duration(job.iteration_ms * 1000)} each`);
+    add("Iterations", number(job.iterations), `${number(job.holdout_iterations)} baseline, ${duration(job.iteration_ms * 1000)} each`);
     card.append(element("h3", `${name}: ${job.stages} stages`), list);
     made.push(card);
   }
@@ -389,7 +389,7 @@ function fillLabels() {
       labels.append(line);
     }
     put(line.children[0], (jobs ? rank.job + " " : "") + (replicas ? `r${rank.replica} ` : "") + `stage ${rank.stage}`);
-    const share = rank.harvested_pct === null ? "held out" : `${rank.harvested_pct.toFixed(0)} % harvested`;
+    const share = rank.harvested_pct === null ? "baseline" : `${rank.harvested_pct.toFixed(0)} % harvested`;
     put(line.children[1], attached(rank) ? share : rank.state);
     line.title = `${rank.job} rank ${rank.rank} on ${rank.device}: ${rank.bubble_pct.toFixed(1)} % bubbles, iteration ${rank.iteration}`;
   });
@@ -571,7 +571,7 @@ function tell(x, y) {
   for (let n = lane.count - 1; n >= Math.max(0, lane.count - KEPT); n--) {
     const i = n % KEPT, begin = lane.begin[i], [lengths, , sideLengths, overruns] = lane.values;
     if (at < begin - near || at > begin + lengths[i] + overruns[i] + near) continue;
-    const what = (lane.flags[i] & 2) !== 0 ? "held out" : sideLengths[i] > 0 ? `${taskNames.get(lane.task[i]) || "side task"} for ${duration(sideLengths[i])}` : (lane.flags[i] & 1) !== 0 ? "leased, no step" : "no lease";
+    const what = (lane.flags[i] & 2) !== 0 ? "baseline iteration" : sideLengths[i] > 0 ? `${taskNames.get(lane.task[i]) || "side task"} for ${duration(sideLengths[i])}` : (lane.flags[i] & 1) !== 0 ? "leased, no step" : "no lease";
     return put(hover, `stage ${rank.stage}: bubble of ${duration(lengths[i])}, ${what}${overruns[i] > 0 ? `, overrun ${duration(overruns[i])}` : ""}`);
   }
   put(hover, `stage ${rank.stage}: ${lane.knows(at) ? "compute" : attached(rank) ? "nothing was heard" : rank.state}`);

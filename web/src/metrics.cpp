@@ -83,9 +83,10 @@ void add_ranks(Families& out, const Model& model) {
     out.counter("freeride_iterations_total", "Training iterations that have ended.", labels,
                 static_cast<double>(rank.iterations));
     out.counter("freeride_iteration_seconds_total", "Time of training iterations.", labels, seconds(rank.iteration_ns));
-    out.counter("freeride_bubble_seconds_total", "Time in bubbles, held-out iterations included.", labels,
+    out.counter("freeride_bubble_seconds_total", "Time in bubbles, those of baseline iterations included.", labels,
                 seconds(rank.bubble_ns));
-    out.counter("freeride_offered_bubble_seconds_total", "Time in bubbles of iterations that are not held out.", labels,
+    out.counter("freeride_offered_bubble_seconds_total",
+                "Time in bubbles of open iterations: those that are no baseline iterations.", labels,
                 seconds(rank.offered_ns));
     out.counter("freeride_harvested_seconds_total", "Side-task step time within bubbles.", labels,
                 seconds(rank.harvested_ns));
@@ -111,9 +112,9 @@ void add_jobs(Families& out, const Model& model) {
     out.gauge("freeride_duty_ratio", "Share of iterations whose bubbles may get leases.", labels, job.duty_pct / kPct);
     out.gauge("freeride_bubble_ratio", "Bubble time of iteration time, mean over stages.", labels,
               job.bubble_share_pct / kPct);
-    out.gauge("freeride_harvested_ratio", "Harvested time of bubble time, held-out iterations excluded.", labels,
+    out.gauge("freeride_harvested_ratio", "Harvested time of bubble time, baseline iterations excluded.", labels,
               job.harvested_share_pct / kPct);
-    out.gauge("freeride_held_out_iteration_seconds", "Mean length of held-out iterations.", labels,
+    out.gauge("freeride_held_out_iteration_seconds", "Mean length of baseline iterations.", labels,
               job.iteration_ms / 1e3);
     auto& overrun =
         out.summary("freeride_overrun_seconds", "Side-task execution past a bubble's end, of a lease.", labels);
