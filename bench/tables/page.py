@@ -155,7 +155,7 @@ def glance_table(rows, price):
 
 
 def samples_of(record):
-    """A function of a row: what its *I* rests on, as "iterations with / without side tasks (blocks)"."""
+    """A function of a row: what its *I* rests on, as "open / baseline iterations (blocks)"."""
     runs = record["runs"]
 
     def samples(row):
@@ -167,7 +167,7 @@ def samples_of(record):
     return samples
 
 
-SAMPLES = "iterations with / without (blocks)"
+SAMPLES = "open / baseline iterations (blocks)"
 
 
 def main_table(rows, price, samples):
@@ -467,14 +467,19 @@ def page(record, rows, price, made):
     terms = [
         [
             "*I*",
-            "time increase: how much longer iterations with side tasks are than iterations without, in one training. "
+            "time increase: by how much open iterations are longer than baseline iterations, in one training. "
             "Side tasks are loaded and initialised before, so ***I* does not contain the slowdown by loading**. "
             "In FreeRide's rows both kinds of iterations have the hook, so *I* does not contain the hook's own slowdown ([On GPUs](trainers/gpu.md#what-it-costs))",
         ],
-        ["block", "iterations in a row that all have side tasks, or all have none. The two kinds take turns"],
         [
-            "iterations with / without (blocks)",
-            "how many iterations had side tasks, how many had none, and in how many blocks. A block counts as one observation, because its iterations have similar noise. Iterations in which a slowdown budget allows no leases count as *with*",
+            "baseline iteration",
+            "*Baseline iterations* are for comparison: side tasks make no steps in them. In FreeRide's rows about half of the iterations are baseline iterations; by default one in ten is",
+        ],
+        ["open iteration", "any other iteration. Iterations in which a slowdown budget allows no leases are open, too"],
+        ["block", "iterations in a row that are all open, or all baseline iterations. The two kinds take turns"],
+        [
+            SAMPLES,
+            "how many iterations were open, how many were baseline iterations, and in how many blocks. A block counts as one observation, because its iterations have similar noise",
         ],
         ["±", "half of the 95 % interval of *I*, from the blocks (Student's t). Few blocks make it wide"],
         ["p50, p99", "half, and 99 %, of the values are no larger. Of 100 values or fewer, p99 is the largest"],
@@ -487,11 +492,11 @@ def page(record, rows, price, made):
         ],
         [
             "harvested",
-            "time inside steps, divided by the bubble time of the iterations that are not held out, over the whole measurement. The duty may have been lower in parts of the measurement than at its end. These runs hold out half of the iterations; by default FreeRide holds out one in ten",
+            "time inside steps, divided by the bubble time of the open iterations, over the whole measurement. The duty may have been lower in parts of the measurement than at its end",
         ],
         [
             "duty",
-            "of the iterations that are not held out, the share in which the slowdown budget allowed leases at the end of the measurement",
+            "the share of the open iterations in which the slowdown budget allowed leases, at the end of the measurement",
         ],
         ["naive", "the side task works beside training, and nothing schedules the two"],
         [
@@ -580,7 +585,7 @@ def page(record, rows, price, made):
     bubbles = (
         filled(
             "*Edge* is the moment at which a bubble begins. Several numbers in one cell are those of the stages, in order. "
-            "*Bubbles seen* counts the bubbles of all stages in iterations with side tasks. Some stages have few bubbles: in 1F1B with 4 micro-batches the last stage has one an iteration."
+            "*Bubbles seen* counts the bubbles of all stages in open iterations. Some stages have few bubbles: in 1F1B with 4 micro-batches the last stage has one an iteration."
         ),
         shape_table(record, rows),
         *shown("shapes"),
@@ -598,7 +603,7 @@ def page(record, rows, price, made):
         "Power and clocks",
         power_table(usual),
         before=filled(
-            "Each cell shows blocks without side tasks → blocks with side tasks, with the budget off. "
+            "Each cell shows baseline blocks → open blocks, with the budget off. "
             "A GPU at its power cap lowers its clock when its work draws more power."
         ),
     )
