@@ -48,11 +48,12 @@ ON_CPUS = {
 }
 PYTHON = ("resnet18", "resnet50", "vgg19")  # need the torch of this Python
 EVERY_S = 5
+DEFAULT_BUDGET_PCT = 1.0  # of records that do not say it
 # An iteration's letter in `kinds`
 HELD_OUT, STARTING, HELD_OUT_STARTING, OTHER = "h", "s", "b", "-"
 MEASURES = (
     "measured", "time_increase_pct", "time_increase_ci95_low_pct", "time_increase_ci95_high_pct", "duty_pct",
-    "expected_cost_pct", "harvested_share_pct", "overrun_p99_us",
+    "expected_cost_pct", "harvested_share_pct", "overrun_p99_us", "budget_pct",
 )  # fmt: skip
 
 
@@ -60,7 +61,7 @@ class Heard:
     """What the bus says, read on a thread of its own: iterations of each rank, and the job's measures."""
 
     def __init__(self, stream):
-        self.iterations, self.measures, self.broken = {}, [], 0
+        self.iterations, self.measures = {}, []
         self._stream = stream
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -68,8 +69,7 @@ class Heard:
         for text in self._stream:
             try:
                 event = json.loads(text)
-            except ValueError:
-                self.broken += 1
+            except ValueError:  # the last line, of a program that was ended
                 continue
             if event.get("topic", "").startswith("training.iteration/"):
                 self.iterations.setdefault(event["rank"], []).append(event)
@@ -190,9 +190,10 @@ class Long:
         print(plugin, json.dumps(summarise(self.record)["side_tasks"][-1]), flush=True)
 
     def save(self):
-        """All that is known so far. `iterations` are stage 0's; the times of their ends are told by the first one's."""
+        """All that is known so far. `iterations` are stage 0's, and what each stage had in them is in the same order; 0
+        where a stage has not told of one."""
         heard, record = self.heard, self.record
-        of_first = heard.iterations.get(0, [])
+        of_first = list(heard.iterations.get(0, []))  # the thread goes on adding to it
         sampled = {
             name: memory_mib(process.pid)
             for name, process in self.system.processes.items()
@@ -206,13 +207,14 @@ class Long:
             "ms": [round((one["end_ns"] - one["begin_ns"]) / 1e6, 3) for one in of_first],
             "kinds": "".join(map(kind_of, of_first)),
         }
-        record["stages"] = {
-            str(rank): {
-                "bubble_ms": [round(one["bubble_ns"] / 1e6, 2) for one in events],
-                "harvested_ms": [round(one["harvested_ns"] / 1e6, 2) for one in events],
+        record["stages"] = {}
+        for rank, events in sorted(heard.iterations.items()):
+            told = {one["iteration"]: one for one in list(events)}
+            same = [told.get(one["iteration"], {"bubble_ns": 0, "harvested_ns": 0}) for one in of_first]
+            record["stages"][str(rank)] = {
+                "bubble_ms": [round(one["bubble_ns"] / 1e6, 2) for one in same],
+                "harvested_ms": [round(one["harvested_ns"] / 1e6, 2) for one in same],
             }
-            for rank, events in sorted(heard.iterations.items())
-        }
         record["measures"] = [[at, *one.values()] for at, one in heard.measures]
         record["measures_of"] = list(MEASURES)
         write_whole(self.options.out, json.dumps(record))
@@ -427,7 +429,8 @@ def draw(record, path):
         color="#2a7f62", alpha=0.2, linewidth=0, label="its 95 % interval",
     )  # fmt: skip
     upper.plot(at, [one[names["time_increase_pct"]] for one in known], color="#2a7f62", label="time increase I so far")
-    upper.axhline(1.0, color="#c44536", linewidth=1, linestyle="--", label="slowdown budget")
+    budget = shown[-1][names["budget_pct"]] if "budget_pct" in names else DEFAULT_BUDGET_PCT
+    upper.axhline(budget, color="#c44536", linewidth=1, linestyle="--", label="slowdown budget")
     upper.set_ylabel("training slower by, %")
     upper.set_ylim(-1, 3)
     at = [minutes(one[0]) for one in shown]
