@@ -3,6 +3,8 @@
 #
 #     bench/four_gpus.sh DIST OUT hook          # the hook alone, both waits; then ResNet18 and PageRank in a real pipeline
 #     bench/four_gpus.sh DIST OUT checks        # losses and waits of all schedules, two pipelines, a killed rank, two hosts of two GPUs
+#     bench/four_gpus.sh DIST OUT data          # two pipelines of two stages that share their gradients: losses, the hook's cost, ResNet18 and PageRank
+#     bench/four_gpus.sh DIST OUT tensor        # the same for one pipeline of two stages, each shared by two GPUs
 #     bench/four_gpus.sh DIST OUT tables        # the paper's rows with a budget of 0.5 % again
 #     ONLY='budget(0.25|1.0)$' bench/four_gpus.sh DIST OUT tables     # the other budgets, and the imperative interface
 #     ONLY='6B|Interleaved' bench/four_gpus.sh DIST OUT tables        # another model and schedule
@@ -14,6 +16,7 @@ dist=$1 out=$2 part=$3
 here=$(cd "$(dirname "$0")/.." && pwd)
 tree="--bin $dist/bin --plugins $dist/plugins --python $dist/python"
 failed=0
+declare -A names
 mkdir -p "$out"
 
 within() {  # SECONDS COMMAND...: SIGTERM, after which each of them writes down what it has
@@ -36,13 +39,20 @@ case $part in
   checks)
     within 500 "$here/tests/gpu/hook_checks.py" --python "$dist/python" --out "$out/checks-4.json"
     ;;
+  data | tensor)
+    names=([data]="two pipelines" [tensor]="tensor parallelism")
+    within 110 "$here/tests/gpu/hook_checks.py" --python "$dist/python" --only "${names[$part]}" --out "$out/checks-$part.json"
+    # shellcheck disable=SC2086
+    within 420 "$here/bench/hook_gpu_harvest.py" $tree --synchronise --other "$part" --blocks 60 --ways two_phase --block-ms 1300 --warm-up 12 \
+      --seconds resnet18=90,pagerank=80 --watchdog 400 --out "$out/harvest-$part.json"
+    ;;
   tables)
     [ -f "$out/tables.json" ] || cp "$here/bench/results/tables-h200.json" "$out/tables.json"
     within 540 "$here/bench/tables/run.py" --scale gpu --programs "$dist/bin" --plugins "$dist/plugins" --hooks "$dist/python" \
       --out "$out/tables.json" --resume --again --limit-s "${LIMIT_S:-430}" --only "${ONLY:-budget0.5$}"
     ;;
   *)
-    echo "$0: hook, checks or tables" >&2
+    echo "$0: hook, checks, data, tensor or tables" >&2
     exit 64
     ;;
 esac

@@ -27,7 +27,8 @@ def times(options, record):
     job = {
         "what": "timed",
         "schedule": "1F1B",
-        "size": sized(SMALL if options.small else BIG, options.ranks),
+        "size": sized(SMALL if options.small else BIG, options.ranks // 2 if options.other else options.ranks),
+        "other": options.other,
         "blocks": options.blocks,
         "ways": options.only or ["two_phase", "stream_wait"],
         "iterations": options.iterations,
@@ -65,6 +66,11 @@ def main():
     parser.add_argument("--iterations", type=int, default=12, help="of a block")
     parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument("--warm-up", type=int, default=30)
+    parser.add_argument(
+        "--other",
+        choices=["data", "tensor"],
+        help="half as many stages as GPUs, as hook_gpu_harvest.py has it",
+    )
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
     parser.add_argument("--watchdog", type=int, default=140, help="seconds after which a run that hangs is ended")
     parser.add_argument("--only", action="append", help="one kind of wait, by its name")

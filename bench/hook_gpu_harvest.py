@@ -67,10 +67,12 @@ class Run:
         self.workers, self.thread_pct = [], None  # names, and the share that they give
         self.until = self.system.root / "until"  # tells the ranks when to end
         self.count, self.raw = options.ranks, {}
+        self.stages = self.count // 2 if options.other else self.count
         self.record = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": " ".join(sys.argv),
             "synchronise": options.synchronise,
+            "other": options.other,
             "samples": [],
             "times": {},
             "failures": [],
@@ -103,7 +105,8 @@ class Run:
         job = {
             "what": "timed",
             "schedule": "1F1B",
-            "size": sized(size, self.count),
+            "size": sized(size, self.stages),
+            "other": options.other,
             "blocks": options.blocks,
             "iterations": options.iterations,
             "warm_up": options.warm_up,
@@ -387,8 +390,9 @@ class Run:
         print(json.dumps(self.record["memory"]), flush=True)
 
     def load(self, names, plugin, params, *words):
-        """One on each stage."""
-        for stage, name in enumerate(names, self.options.stage):
+        """One on each device."""
+        for index, name in enumerate(names):
+            stage = self.options.stage + index % self.stages
             self.system.load(self.plugin(plugin), name, "--stage", stage, *words, params=params)
 
     def plugin(self, name):
@@ -465,6 +469,11 @@ def parser_of(what):
     )
     parser.add_argument("--watchdog", type=int, default=420)
     parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
+    parser.add_argument(
+        "--other",
+        choices=["data", "tensor"],
+        help="half as many stages as GPUs, and other parallelism beside the pipeline's: two pipelines that share their gradients, or two GPUs that share each stage's layers",
+    )
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
     return parser
 

@@ -6,32 +6,68 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
 
+class Copied(torch.autograd.Function):
+    """What all ranks of a split layer compute with: the same forward, the sum of their gradients backward. With
+    Summed, the two operators of Megatron-LM's tensor parallelism (Shoeybi et al., 2019)."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.contiguous()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad, None
+
+
+class Summed(torch.autograd.Function):
+    """The sum of what the ranks of a split layer have computed."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        x = x.contiguous()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
 class Block(nn.Module):
-    def __init__(self, width, heads):
+    """tensor: the ranks that share the block, each with its part of the heads and of the inner features."""
+
+    def __init__(self, width, heads, tensor=None):
         super().__init__()
-        self.heads = heads
+        self.tensor, parts = tensor, 1 if tensor is None else tensor.size()
+        self.heads, part = heads // parts, width // parts
         self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.qkv, self.out = nn.Linear(width, 3 * part), nn.Linear(part, width)
+        self.up, self.down = nn.Linear(width, 4 * part), nn.Linear(4 * part, width)
+
+    def copied(self, x):
+        return x if self.tensor is None else Copied.apply(x, self.tensor)
+
+    def summed(self, x):
+        return x if self.tensor is None else Summed.apply(x, self.tensor)
 
     def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = (
-            self.qkv(self.before(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        )
-        x = x + self.out(
-            nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
-        )
-        return x + self.down(nn.functional.gelu(self.up(self.after(x))))
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(self.copied(self.before(x))).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.summed(self.out(attended.transpose(1, 2).reshape(batch, length, -1)))
+        return x + self.summed(self.down(nn.functional.gelu(self.up(self.copied(self.after(x))))))
 
 
 class Chunk(nn.Module):
     """Layers of one stage; the first embeds, the last predicts."""
 
-    def __init__(self, size, first, last):
+    def __init__(self, size, first, last, tensor=None):
         super().__init__()
         self.embed = nn.Embedding(size.vocabulary, size.width) if first else None
-        self.blocks = nn.ModuleList(Block(size.width, size.heads) for _ in range(size.layers // size.stages))
+        self.blocks = nn.ModuleList(Block(size.width, size.heads, tensor) for _ in range(size.layers // size.stages))
         self.head = nn.Linear(size.width, size.vocabulary, bias=False) if last else None
 
     def forward(self, x):
@@ -48,6 +84,26 @@ class Size:
         self.batch, self.micro_batches, self.vocabulary, self.stages = batch, micro_batches, vocabulary, stages
 
 
+def groups_of(stages, other="data"):
+    """Of a world with more ranks than stages: this rank's pipeline, and the ranks of its stage in all of them, which
+    have the same part of the model ("data": pipelines one behind the other) or share it ("tensor": side by side, as
+    Megatron-LM places them). None, None where there is one pipeline."""
+    mine, world = dist.get_rank(), dist.get_world_size()
+    if stages == world:
+        return None, None
+    apart = world // stages if other == "tensor" else 1
+    firsts = range(apart) if other == "tensor" else range(0, world, stages)
+    pipelines = [range(first, first + stages * apart, apart) for first in firsts]
+    pipe = beside = None
+    for ranks in pipelines:
+        group = dist.new_group(list(ranks))
+        pipe = group if mine in ranks else pipe
+    for ranks in zip(*pipelines):
+        group = dist.new_group(list(ranks))
+        beside = group if mine in ranks else beside
+    return pipe, beside
+
+
 def loss_of(output, target):
     return nn.functional.cross_entropy(output.flatten(0, 1).float(), target.flatten())
 
@@ -55,9 +111,11 @@ def loss_of(output, target):
 class Training:
     """One rank's stages under `schedule`; step() is one iteration."""
 
-    def __init__(self, schedule, size, device, seed=1, dtype=torch.bfloat16, group=None, beside=None, norm=False):
-        """group: this rank's pipeline, the world if None; beside: the same stages' ranks of all pipelines, which share
-        their gradients; norm: gradients are clipped by their norm over all stages, as Megatron does."""
+    def __init__(self, schedule, size, device, seed=1, dtype=torch.bfloat16, group=None, beside=None, norm=False, other="data"):
+        """group, beside: groups_of(stages, other); of "data", the ranks beside each other share their gradients, of
+        "tensor" their layers. norm: gradients are clipped by their norm over all stages, as Megatron does."""
+        tensor = beside if other == "tensor" else None
+        beside = None if other == "tensor" else beside
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         self.group, self.beside, self.norm = group, beside, norm
         kind = getattr(schedules, "Schedule" + schedule)
@@ -70,7 +128,7 @@ class Training:
         for index in mine:
             torch.manual_seed(seed + index)
             with device:
-                self.chunks.append(Chunk(size, index == 0, index == size.stages - 1).to(dtype))
+                self.chunks.append(Chunk(size, index == 0, index == size.stages - 1, tensor).to(dtype))
         stages = [
             PipelineStage(chunk, index, size.stages, device, group=group) for chunk, index in zip(self.chunks, mine)
         ]

@@ -64,9 +64,11 @@ WAYS = {"two_phase": 3, "stream_wait": 1e6}  # from which length on, in ms, the 
 def timed(job, device, result):
     """Blocks of iterations with and without the hook, by turns; where there are several ways of waiting, with these by
     turns."""
-    training = pipeline.Training(job["schedule"], pipeline.Size(**job["size"]), device)
+    size, other = pipeline.Size(**job["size"]), job.get("other") or "data"
+    group, beside = pipeline.groups_of(size.stages, other)
+    training = pipeline.Training(job["schedule"], size, device, group=group, beside=beside, other=other)
     ways = job.get("ways", ["two_phase"])
-    events, way_of, cpu = [], [], {way: [] for way in ways}
+    events, way_of, host_ms, cpu = [], [], [], {way: [] for way in ways}
     for block in range(job["blocks"] * len(ways) + 1):  # the first: warm-up and learning
         way = "warm up" if block == 0 else ways[block // 2 % len(ways)] if block % 2 == 0 else None
         measure.pause(way is None)
@@ -74,8 +76,9 @@ def timed(job, device, result):
             measure.two_phase(WAYS[way])
         before, count_before, begin = helper_cpu_s(), measure.counters()["cpu_ns"], time.monotonic()
         for _ in range(job["warm_up"] if block == 0 else job["iterations"]):
-            event = torch.cuda.Event(enable_timing=True)
+            event, posting = torch.cuda.Event(enable_timing=True), time.monotonic()
             training.step()
+            host_ms.append(round(1e3 * (time.monotonic() - posting), 3))
             event.record()
             if job.get("synchronise"):
                 torch.cuda.synchronize()
@@ -91,7 +94,7 @@ def timed(job, device, result):
                 / (time.monotonic() - begin)
             )
     result["iteration_ms"] = [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])]
-    result["ways"] = way_of
+    result["ways"], result["host_ms"] = way_of, host_ms  # of the host: how long it posts an iteration, held waits included
     result["hook_cpu_pct_of"] = cpu
     result["memory_gib"] = torch.cuda.max_memory_reserved() / 2**30
     if job.get("until"):

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "freeride/base/clock.hpp"
@@ -204,6 +205,11 @@ void Helper::disconnect(int64_t now_ns, int64_t retry_ns) {
   asked_ns_ = 0;
   connected_.store(false, std::memory_order_release);
   next_try_ns_ = now_ns + retry_ns;
+  rule({});
+}
+
+void Helper::rule(policy::HoldRule rule) {
+  if (streams_ != nullptr && !config_.always_holds) streams_->set_rule(std::move(rule));
 }
 
 void Helper::read_reply(int64_t now_ns) {
@@ -218,12 +224,21 @@ void Helper::read_reply(int64_t now_ns) {
     disconnect(now_ns, was_connected ? kFirstRetry : std::max(backoff_ns_, kFirstRetry));
     return;
   }
-  text[got] = 0;
-  if (!connected_.load() && got == 2 && std::memcmp(text, "OK", 2) == 0) {
-    connected_.store(true, std::memory_order_release);
-    backoff_ns_ = asked_ns_ = 0;
-    said_ = false;
-    return;
+  std::string_view words(text, static_cast<size_t>(got));
+  const bool taken = !connected_.load() && words.substr(0, 2) == "OK" && (got == 2 || (listens() && words[2] == ' '));
+  if (taken || (connected_.load() && listens())) {
+    policy::HoldRule told;
+    told.kind = policy::HoldRule::Kind::kAlways;  // of a worker that does not say
+    if (taken) words.remove_prefix(std::min<size_t>(words.size(), 3));
+    auto parsed = taken && words.empty() ? Result<policy::HoldRule>(std::move(told)) : policy::parse_hold_rule(words);
+    if (parsed.ok()) {
+      rule(std::move(*parsed));
+      if (!taken) return;
+      connected_.store(true, std::memory_order_release);
+      backoff_ns_ = asked_ns_ = 0;
+      said_ = false;
+      return;
+    }
   }
   // A refusal, or a worker that talks when it should be silent: slowly, for its successor may be wiser.
   std::string said = "the worker of " + config_.device + " does not take the page: ";

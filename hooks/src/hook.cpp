@@ -222,6 +222,7 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
       say("no sent counters: " + sent.error().text());
     }
   }
+  bool always_holds = false;
   if (cuda) {
     if (!hook->sent) return Error{Code::kUnavailable, "on a GPU nothing can be marked without sent counters", ""};
     auto streams = StreamMarks::create(*driver, *hook->page, *hook->sent);
@@ -231,11 +232,16 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
     }
     hook->streams = std::move(*streams);
     hook->page->set_leases(StreamMarks::two_phase_least_ns(), StreamMarks::kLeadNs);
+    const char* holds = std::getenv("FREERIDE_HOOK_HOLDS");
+    always_holds = holds != nullptr && std::strcmp(holds, "always") == 0;
+    if (!always_holds) hook->streams->set_rule({});  // until a worker says otherwise
+    hook->page->page().flags |= FREERIDE_BUBBLE_LISTENS;
   }
   Helper::Config helper;
   helper.run_dir = text_of(config.run_dir);
   helper.device = identity.device;
   helper.external_marks = hook->external_marks;
+  helper.always_holds = always_holds;
   helper.say = say;
   helper.context = hook.get();
   helper.failed = [](void* context, const char* reason) {

@@ -52,6 +52,11 @@ void StreamMarks::set_two_phase_least(int64_t ns) {
   page_.set_watching(ns >= 60 * kNsPerSec);  // where no host waits, the helper need not see their ends closely either
 }
 
+void StreamMarks::set_rule(policy::HoldRule rule) {
+  const std::lock_guard lock(ruling_);
+  rule_ = std::move(rule);
+}
+
 Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPage& page, SentMember& sent,
                                                          uint64_t counted) {
   if (!cuda.can_write_64()) {
@@ -100,7 +105,8 @@ bool StreamMarks::ours() {
 // the worker, whose core takes longer than that to wake, is told before anything is posted.
 void StreamMarks::announce_first() {
   constexpr int64_t kAnnounced = 300 * kNsPerUs;
-  if (wait_ == 0 && page_.is_on() && page_.low_ns(1) > 0) page_.expect_begin(SteadyClock::now() + kAnnounced);
+  if (wait_ == 0 && host_waits_ && page_.is_on() && page_.low_ns(1) > 0)
+    page_.expect_begin(SteadyClock::now() + kAnnounced);
 }
 
 StreamMarks::Wants StreamMarks::expect(std::span<const uint32_t> sources, bool ours) {
@@ -361,7 +367,8 @@ Result<Held> StreamMarks::hold(CudaStream stream, const Wants& wants) {
   auto posted = cuda_.write_64(stream, state_word_, word);
   if (!posted.ok()) return posted.error();
   const int64_t lease_ns = page_.low_ns(wait);
-  const bool two_phase = lease_ns > 0 && lease_ns + kLeadNs >= two_phase_least_ns_.load(std::memory_order_relaxed);
+  const bool two_phase =
+      host_waits_ && lease_ns > 0 && lease_ns + kLeadNs >= two_phase_least_ns_.load(std::memory_order_relaxed);
   (two_phase ? counters_.two_phase : counters_.stream).fetch_add(1, std::memory_order_relaxed);
   const bool there = two_phase && wait_on_host(word, wait, {&wants, nullptr}, lease_ns);
   if (two_phase && !there && way_back_ != nullptr) {
@@ -477,6 +484,11 @@ Status StreamMarks::end_iteration(CudaStream stream) {
     if (!next.ok()) return next.error();
     told.leases_next = *next == policy::Arm::kLeased;
   }
+  {
+    const std::lock_guard lock(ruling_);
+    host_waits_ = policy::is_held(rule_, iteration_ + 1);
+  }
+  told.leases_next = told.leases_next && host_waits_;
   page_.expect_waits(iteration_, std::min<uint32_t>(wait_, FREERIDE_MAX_WAITS), told);
   {
     const std::lock_guard lock(counting_);

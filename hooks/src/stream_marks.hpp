@@ -14,6 +14,7 @@
 #include "cuda_driver.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/policy/count_ring.hpp"
+#include "freeride/policy/hold_rule.hpp"
 #include "rank_page.hpp"
 #include "remote_holds.hpp"
 #include "sent.hpp"
@@ -64,6 +65,9 @@ class StreamMarks {
   static int64_t two_phase_least_ns();
   /// Another bound, from now on; which waits may have leases it does not change. Any thread.
   void set_two_phase_least(int64_t ns);
+  /// In which iterations the host waits first, from the next one on; at first in all. In the others the stream alone
+  /// holds, and bubbles have no length on the page. Any thread.
+  void set_rule(policy::HoldRule rule);
   /// So long before the learned end the host posts, its usual head start over the GPU, and the lease ends: what side
   /// tasks do beside a stream that has work posted costs training more than it is worth.
   static constexpr int64_t kLeadNs = kNsPerMs;
@@ -186,6 +190,8 @@ class StreamMarks {
   RankPage& page_;
   SentMember& sent_;
   std::atomic<int64_t> two_phase_least_ns_;
+  std::mutex ruling_;
+  policy::HoldRule rule_{policy::HoldRule::Kind::kAlways, {}, 0, 0};
   CudaAddress state_word_ = 0, sent_page_ = 0;
   CudaKernel way_back_ = nullptr;  // null: the driver loads none
   StreamCounters counters_;
@@ -200,6 +206,7 @@ class StreamMarks {
   std::atomic<pthread_t> owner_{0};
   uint64_t iteration_ = 0;
   uint32_t wait_ = 0;
+  bool host_waits_ = true;      // in this iteration, by the rule
   bool representative_ = true;  // of the schedule: no wait of this iteration is held only later
 
   std::array<Early, kPending> early_;

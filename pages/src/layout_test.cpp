@@ -43,7 +43,7 @@ std::map<std::string, Layout> layouts_of_header() {
                                    FIELD(T, rank),        FIELD(T, stage),
                                    FIELD(T, stages),      FIELD(T, replica),
                                    FIELD(T, replicas),    FIELD(T, pid),
-                                   FIELD(T, budget),      FIELD(T, reserved0),
+                                   FIELD(T, budget),      FIELD(T, flags),
                                    FIELD(T, state_word),  FIELD(T, begin_ns),
                                    FIELD(T, wake),        FIELD(T, hook_state),
                                    FIELD(T, iteration),   FIELD(T, waits),

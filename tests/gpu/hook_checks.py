@@ -81,6 +81,12 @@ def checks(options, record):
             {},
             low,
         ),
+        (
+            "tensor parallelism",
+            dict(base, schedules=several([SCHEDULES[1], SCHEDULES[2], SCHEDULES[5]], halves), pipeline=halves, other="tensor"),
+            {},
+            low,
+        ),
         ("norm", dict(base, schedules=several([SCHEDULES[1], SCHEDULES[3]]), norm=True), {}, low),
         ("one rank without", one, {1: {"FREERIDE_HOOK": "0"}}, low),
         ("one hook fails", dict(one, fail_at=8), {}, low),

@@ -18,26 +18,11 @@ from train_pipelining import expected_waits
 SURE = 4  # iterations until the hook knows which receives are posted early
 
 
-def groups_of(job):
-    """This rank's pipeline of job["pipeline"] ranks, and the ranks of its stage in all pipelines; None, None where
-    there is one pipeline."""
-    mine, world, stages = dist.get_rank(), dist.get_world_size(), job.get("pipeline") or dist.get_world_size()
-    if stages == world:
-        return None, None
-    pipe = beside = None
-    for first in range(0, world, stages):
-        group = dist.new_group(list(range(first, first + stages)))
-        pipe = group if first <= mine < first + stages else pipe
-    for place in range(stages):
-        group = dist.new_group(list(range(place, world, stages)))
-        beside = group if mine % stages == place else beside
-    return pipe, beside
-
-
 def compared(job, device, result):
     """The same iterations without and with the hook, for each schedule: bitwise the same losses, and waits that are the
     schedule's."""
-    group, beside = groups_of(job)
+    other = job.get("other", "data")
+    group, beside = pipeline.groups_of(job.get("pipeline") or dist.get_world_size(), other)
     for schedule, stages in job["schedules"]:
         faulthandler.dump_traceback_later(job.get("watchdog_s", 40), exit=True)
         # DualPipeV wants as many micro-batches as it has stages.
@@ -48,7 +33,7 @@ def compared(job, device, result):
         for hooked in (False, True):
             measure.pause(not hooked)
             training = pipeline.Training(
-                schedule, size, device, group=group, beside=beside, norm=job.get("norm", False)
+                schedule, size, device, group=group, beside=beside, norm=job.get("norm", False), other=other
             )
             before, begin = measure.counters(), time.monotonic()
             kept, seen[hooked] = [], []

@@ -28,6 +28,7 @@ bool plausible(int64_t begin_ns, int64_t end_ns, int64_t now_ns) {
 RankSlot::RankSlot(std::shared_ptr<const RankSource> source, std::shared_ptr<const PlanSet> plans)
     : source_(std::move(source)) {
   set_plans(std::move(plans));
+  view.chooses = (load_relaxed(source_->page->flags) & FREERIDE_BUBBLE_LISTENS) != 0;
   // What happened before this worker was there is not its to report.
   bubbles_seen_ = load_acquire(source_->page->bubbles);
   iterations_seen_ = load_acquire(source_->page->iteration);

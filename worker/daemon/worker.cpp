@@ -132,6 +132,7 @@ Status Worker::open() {
   config.probe.one_in = static_cast<uint32_t>(options_.probe_one_in);
   config.probe.one_in_holdout = std::min(config.probe.one_in, config.probe.one_in_holdout);
   config.probe_secret = std::stoull(random_name(), nullptr, 16);
+  rule_secret_ = std::stoull(random_name(), nullptr, 16);
   config.probe_counts = probe_counts_;
   config.task.stops = !options_.cpu_device();
   config.task.cores = static_cast<uint32_t>(options_.cores.empty() ? std::max(1l, sysconf(_SC_NPROCESSORS_ONLN))
@@ -157,6 +158,7 @@ Status Worker::open() {
   };
   auto trainers = Trainers::listen(
       options_.paths.worker_socket(options_.device).string(), options_.device, *loop_, *acting_, std::move(on_device),
+      [this](const std::string& job) { return rule_of(job); },
       [this](const AttachedRank& rank, Trainers::Change change) { on_rank(rank, change); });
   if (auto s = take(trainers_, std::move(trainers)); !s.ok()) return s;
 
@@ -292,6 +294,7 @@ void Worker::tick() {
   replacements_->look_at_all();
   trainers_->keep_listening();
   trainers_->look_at_strangers();
+  trainers_->tell_rules();
   if (acting_->dropped() != dropped_events_) {
     spdlog::warn("{} events of bubbles were dropped: this thread could not keep up",
                  acting_->dropped() - dropped_events_);
@@ -316,6 +319,19 @@ void Worker::publish_rank(const AttachedRank& rank) {
   link_->report_soon();
 }
 
+policy::HoldRule Worker::rule_of(const std::string& job) const {
+  policy::HoldRule rule;
+  const bool wanted = std::any_of(tasks_.begin(), tasks_.end(),
+                                  [](const auto& of) { return !of.second->ended() && of.second->initialised(); });
+  if (!wanted) return rule;
+  rule.kind = policy::HoldRule::Kind::kPlanned;
+  const PlanSet::Plans* plans = plans_ == nullptr ? nullptr : plans_->of(job);
+  if (plans != nullptr) rule.plans = *plans;
+  rule.probed_one_in = probe_ == nullptr ? 0 : policy::ProbeLimits{}.one_in_holdout;
+  rule.secret = rule_secret_;
+  return rule;
+}
+
 void Worker::on_rank(const AttachedRank& rank, Trainers::Change change) {
   if (change == Trainers::Change::kAttached) {
     publish_rank(rank);
@@ -338,6 +354,7 @@ void Worker::on_acting() {
   while (acting_->pop(event)) {
     if (event.kind == ActEvent::Kind::kTaskState) {
       link_->report_soon();
+      trainers_->tell_rules();
       if (const SideTask* one = task(event.id)) replacements_->look_at(std::string(one->spec().task));
     } else if (const auto it = trainers_->ranks().find(event.id); it != trainers_->ranks().end()) {
       on_rank_event(it->second, event);
@@ -471,6 +488,7 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
     plans->merge(news);
     plans_ = plans;
     acting_->set_plans(plans_);
+    trainers_->tell_rules();
   }
   const auto term = link_->term_of(plan.heard);
   std::vector<std::string> names;

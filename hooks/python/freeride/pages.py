@@ -81,7 +81,7 @@ class BubblePage(ctypes.Structure):
         ("device", ctypes.c_char * NAME_BYTES),
         ("framework", ctypes.c_char * NAME_BYTES),
         *_fields(
-            (_u32, "rank stage stages replica replicas pid budget reserved0"),
+            (_u32, "rank stage stages replica replicas pid budget flags"),
             (_u64, "state_word begin_ns"),
             (_u32, "wake hook_state"),
             (_u64, "iteration"),

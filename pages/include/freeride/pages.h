@@ -97,6 +97,10 @@ typedef struct freeride_hold_cost {
   uint32_t periods; /* that were compared; 0: not measured */
 } freeride_hold_cost;
 
+/* The hook hears, on the connection on which it handed the page over, in which iterations it is to hold waits for
+ * leases (freeride/pages/handover.hpp). In the others its learned lengths are 0. */
+#define FREERIDE_BUBBLE_LISTENS 1u
+
 typedef struct freeride_bubble_page {
   freeride_page_header header;         /*    0 */
   char job[FREERIDE_NAME_BYTES];       /*   32: NUL-terminated UTF-8, as are the next two */
@@ -107,9 +111,9 @@ typedef struct freeride_bubble_page {
   uint32_t stages;                     /*  232: number of stages of the job, at least 1 */
   uint32_t replica;                    /*  236: data-parallel replica, from 0 */
   uint32_t replicas;                   /*  240 */
-  uint32_t pid;       /*  244: for messages only; the worker identifies its peer by the socket's credentials */
-  uint32_t budget;    /*  248: slowdown budget that the training asks for, millionths of its time, plus 1; 0: none */
-  uint32_t reserved0; /*  252 */
+  uint32_t pid;    /*  244: for messages only; the worker identifies its peer by the socket's credentials */
+  uint32_t budget; /*  248: slowdown budget that the training asks for, millionths of its time, plus 1; 0: none */
+  uint32_t flags;  /*  252: FREERIDE_BUBBLE_* */
 
   /* 256: acted on */
   uint64_t state_word; /*  256: written last when a bubble begins, first when it ends */

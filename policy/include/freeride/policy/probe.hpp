@@ -10,8 +10,10 @@
 namespace freeride::policy {
 
 struct ProbeLimits {
-  uint32_t one_in = 32;         ///< of the bubbles that are long enough, so many are probed, chosen at random
-  uint32_t one_in_holdout = 8;  ///< of those in held-out iterations: they are what side tasks' cost is measured against
+  uint32_t one_in = 32;  ///< of the bubbles that are long enough, so many are probed, chosen at random
+  /// Of those in baseline iterations: they are what side tasks' cost is measured against. All of them where the hook
+  /// holds one in so many of these iterations only.
+  uint32_t one_in_holdout = 8;
   int64_t room_ns = 2'500'000;  ///< before the bubble's learned end; a lease ends so much earlier
   /// Later than this, or stopped for longer, is a finding. Measured (H200, driver 580): alone, a probe begins within
   /// 0.15 ms and has no gap. It begins after 2.4 ms, a time slice, beside a kernel that never ends, work queued ahead,
