@@ -4,8 +4,9 @@
     hook_gpu.py --python DIR --out FILE         # DIR: the package freeride, with its library
     hook_gpu.py --summary FILE                  # recomputes the summary from the samples
 
-Hooked and unhooked blocks by turns within one run, with the stream's wait alone and with the wait in two phases. That
-the hook leaves training as it was is checked by tests/gpu/hook_checks.py."""
+Hooked and unhooked blocks by turns within one run: with the stream's wait alone, which is what the hook does where no
+side task may have leases, and with the wait in two phases, as in iterations with leases. That the hook leaves training
+as it was is checked by tests/gpu/hook_checks.py."""
 
 import argparse
 import datetime
@@ -36,7 +37,8 @@ def times(options, record):
         "watchdog_s": options.watchdog,
     }
     begin = time.monotonic()
-    ranks = Ranks(options.ranks, options.python, job, run_dir=options.run_dir)
+    # As if all iterations had leases: else the host waits in none, and both ways are the same.
+    ranks = Ranks(options.ranks, options.python, job, run_dir=options.run_dir, FREERIDE_HOOK_HOLDS="always")
     try:
         results, codes = ranks.results_when_ended()
         print(f"== {codes}, {time.monotonic() - begin:.0f} s", ranks.said(), flush=True)
@@ -67,9 +69,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument("--warm-up", type=int, default=30)
     parser.add_argument(
-        "--other",
-        choices=["data", "tensor"],
-        help="half as many stages as GPUs, as hook_gpu_harvest.py has it",
+        "--other", choices=["data", "tensor"], help="half as many stages as GPUs, as hook_gpu_harvest.py has it"
     )
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
     parser.add_argument("--watchdog", type=int, default=140, help="seconds after which a run that hangs is ended")

@@ -26,6 +26,7 @@ OUTSIDE = {  # page of the site -> file of the tree
     "lab/notes.md": "bench/NOTES.md",
     "lab/bench.md": "bench/README.md",
     "lab/tables.md": "bench/tables/README.md",
+    "lab/details.md": "bench/tables/details.md",
     "changelog.md": "CHANGELOG.md",
     "contribute/index.md": "CONTRIBUTING.md",
     "contribute/architecture.md": "ARCHITECTURE.md",
@@ -88,7 +89,7 @@ def on_config(config):
     config.nav += [
         {
             "Reference": [
-                {"Overview": "reference/index.md"},
+                {"Reference": "reference/index.md"},
                 {"Configuration": "reference/configuration.md"},
                 {"Verdicts": "reference/verdicts.md"},
                 {"Metrics": "reference/metrics.md"},
@@ -96,9 +97,9 @@ def on_config(config):
                 {"Wire": "reference/wire.md"},
                 {"Pages": "reference/pages.md"},
                 {"Recordings": "reference/recordings.md"},
-                {"C: plugin.h": "reference/plugin-h.md"},
-                {"C: hook.h": "reference/hook-h.md"},
-                {"C: pages.h": "reference/pages-h.md"},
+                {"plugin.h": "reference/plugin-h.md"},
+                {"hook.h": "reference/hook-h.md"},
+                {"pages.h": "reference/pages-h.md"},
             ]
         },
         {
@@ -109,6 +110,7 @@ def on_config(config):
                 {"Lab: measurements": "lab/bench.md"},
                 {"Lab: notes": "lab/notes.md"},
                 {"Lab: the paper's tables": "lab/tables.md"},
+                {"Lab: tables in detail": "lab/details.md"},
             ]
         },
         {
@@ -116,6 +118,7 @@ def on_config(config):
                 {"Contributing": "contribute/index.md"},
                 {"Change a policy": "contribute/policies.md"},
                 {"Architecture": "contribute/architecture.md"},
+                {"Claims and tests": "contribute/claims.md"},
                 {"Inside the manager": "internals/manager.md"},
                 {"Inside the worker": "internals/worker.md"},
                 {"Inside the hook": "internals/hook.md"},

@@ -48,7 +48,14 @@ def summarise(record):
         summary[f"hook_{name}_cpu_pct"] = round(max(statistics.fmean(run["hook_cpu_pct"]) for run in runs), 2)
         off = [d for d, hooked in zip(runs[0]["iteration_ms"], runs[0]["hooked"]) if d is not None and hooked is False]
         summary[f"{name}_unhooked_iteration_ms"] = round(statistics.fmean(off), 3)
-    if summary:  # of the hook as it is, which waits in two phases where a lease is worth it
+        posting = [
+            [ms for ms, hooked in zip(run["host_ms"], run["hooked"]) if hooked is False]
+            for run in runs
+            if "host_ms" in run
+        ]
+        if posting:  # of the slowest rank: near the iteration's time, the host is hardly ahead of its GPU
+            summary[f"{name}_unhooked_host_ms"] = round(max(map(statistics.fmean, posting)), 3)
+    if summary:  # of the hook at its most: it waits in two phases where a lease is worth it
         summary["hook_time_increase_ci95_upper_pct"] = summary.get(
             "hook_two_phase_ci95_upper_pct", summary.get("hook_stream_wait_ci95_upper_pct")
         )

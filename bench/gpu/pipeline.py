@@ -111,7 +111,9 @@ def loss_of(output, target):
 class Training:
     """One rank's stages under `schedule`; step() is one iteration."""
 
-    def __init__(self, schedule, size, device, seed=1, dtype=torch.bfloat16, group=None, beside=None, norm=False, other="data"):
+    def __init__(
+        self, schedule, size, device, seed=1, dtype=torch.bfloat16, group=None, beside=None, norm=False, other="data"
+    ):
         """group, beside: groups_of(stages, other); of "data", the ranks beside each other share their gradients, of
         "tensor" their layers. norm: gradients are clipped by their norm over all stages, as Megatron does."""
         tensor = beside if other == "tensor" else None

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the page of tables and its pictures from a recorded file.
+"""Makes the page of tables, its pictures, and a page of details from a recorded file.
 
-bench/tables/page.py bench/results/tables-h200.json docs/results.md      # and docs/results-*.png
+bench/tables/page.py bench/results/tables-h200.json docs/results.md bench/tables/details.md      # and docs/results-*.png
 """
 
 import json
@@ -92,10 +92,10 @@ def kept(rows):
     if not of:
         return ""
     over = sum(row["time_increase_pct"] > row["budget_pct"] for row in of)
-    reach = sum(row["time_increase_ci95_pct"][1] > row["budget_pct"] for row in of)
+    reach = sum(max(row["time_increase_pct"], row["time_increase_ci95_pct"][1]) > row["budget_pct"] for row in of)
     return (
-        f"Of {len(of)} rows with a budget in percent, {over} ended above their budget, and the intervals of {reach} "
-        "reach above it."
+        f"Of {len(of)} rows with a budget in percent, {over} ended above their budget. Of {reach - over} others the interval "
+        "reaches above it."
     )
 
 
@@ -135,6 +135,25 @@ def hardly_any(rows):
         "work into pieces that should take 1 ms, by the time that recent pieces took. Under naive co-location this time "
         "is the wait for the GPU's next time slice, so the pieces become tiny. Programs that do not cut their "
         "work would do more, and slow training more."
+    )
+
+
+def summary(rows, machine):
+    """The page's first sentences: how much each method slowed training, over the side tasks at a glance."""
+    found = {}
+    for (method, _), row in glance(rows).items():
+        found.setdefault(method, []).append(row)
+    if not {"iterative", "mps", "naive"} <= set(found):
+        return ""
+
+    def span(method, digits, key="time_increase_pct"):
+        of = [row[key] for row in found[method]]
+        return f"{min(of):.{digits}f} to {max(of):.{digits}f} %"
+
+    return filled(
+        f"Six side tasks, and four of them mixed, slowed a training on {machine} by {span('iterative', 2)} under a slowdown budget of 0.5 %. "
+        f"They harvested {span('iterative', 0, 'harvested_share_pct')} of the bubble time of open iterations. With NVIDIA's MPS instead of "
+        f"FreeRide they slowed training by {span('mps', 0)}, and without either by {span('naive', 0)}."
     )
 
 
@@ -467,36 +486,26 @@ def page(record, rows, price, made):
     terms = [
         [
             "*I*",
-            "time increase: by how much open iterations are longer than baseline iterations, in one training. "
-            "Side tasks are loaded and initialised before, so ***I* does not contain the slowdown by loading**. "
-            "In FreeRide's rows both kinds of iterations have the hook, so *I* does not contain the hook's own slowdown ([On GPUs](trainers/gpu.md#what-it-costs))",
-        ],
-        [
-            "baseline iteration",
-            "*Baseline iterations* are for comparison: side tasks make no steps in them. In FreeRide's rows about half of the iterations are baseline iterations; by default one in ten is",
-        ],
-        ["open iteration", "any other iteration. Iterations in which a slowdown budget allows no leases are open, too"],
-        ["block", "iterations in a row that are all open, or all baseline iterations. The two kinds take turns"],
-        [
-            SAMPLES,
-            "how many iterations were open, how many were baseline iterations, and in how many blocks. A block counts as one observation, because its iterations have similar noise",
+            "[time increase](glossary.md#measures). Side tasks are loaded and initialised before, so ***I* does not contain the slowdown by "
+            "loading** ([what a start costs](starts.md)). It does not contain [the hook's own slowdown](trainers/gpu.md#what-it-costs) either",
         ],
         ["±", "half of the 95 % interval of *I*, from the blocks (Student's t). Few blocks make it wide"],
-        ["p50, p99", "half, and 99 %, of the values are no larger. Of 100 values or fewer, p99 is the largest"],
-        ["*S*", "cost savings (formulae: `bench/tables/rows.py`; prices: `bench/tables/prices.toml`)"],
-        ["rate alone", "units of work a second that a side task does if it has the device to itself"],
         [
-            "possible *S*",
-            "*S* if the side task worked at its rate alone in all of the bubble time, and *I* were 0. It is an estimate, and *S* may exceed it. "
-            "The reason is that a side task reports its work once a second. So in a row of a few seconds *S* is uncertain by about 10 %, for sgd and image by about 30 %",
+            SAMPLES,
+            "how many iterations were open, how many were [baseline iterations](glossary.md#training), and in how many blocks. "
+            "About half are baseline iterations; by default one in ten is. A block counts as one observation",
         ],
         [
             "harvested",
-            "time inside steps, divided by the bubble time of the open iterations, over the whole measurement. The duty may have been lower in parts of the measurement than at its end",
+            "[harvested share](glossary.md#measures) over the whole measurement. The duty may have been lower in parts of the measurement than at its end",
         ],
+        ["duty", "[duty](glossary.md#measures) at the end of the measurement"],
+        ["*S*", "[cost savings](glossary.md#measures)"],
+        ["rate alone", "units of work a second that a side task does if it has the device to itself"],
         [
-            "duty",
-            "the share of the open iterations in which the slowdown budget allowed leases, at the end of the measurement",
+            "possible *S*",
+            "*S* at the rate alone in all of the bubble time, and with *I* of 0. It is an estimate, and *S* may exceed it: "
+            "a side task reports its work once a second, so in a row of a few seconds *S* is uncertain by about 10 %, for sgd and image by about 30 %",
         ],
         ["naive", "the side task works beside training, and nothing schedules the two"],
         [
@@ -509,9 +518,10 @@ def page(record, rows, price, made):
             ["mixed", f"another side task on each stage: {', '.join(cells.SCALES[record['scale']]().mixed)}"],
             ["middle", "the GPT of the table above" + ("; it has 3.8 B parameters" if size["layers"] == 32 else "")],
         ]
+    usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
     blocks = [
         "# Results",
-        filled("`bench/tables/page.py` makes this page from the records of the commands at its end. Do not edit it."),
+        *filter(None, [record["low_tier"] == "paper" and summary(usual, record["machine"])]),
         markdown("measured on | ", conditions),
         *filter(None, [filled(versions_of(record))]),
         markdown("word | meaning", terms),
@@ -531,9 +541,8 @@ def page(record, rows, price, made):
     def shown(word):
         return [f"![{text}]({pathlib.Path(path).name})" for path, text in made if word in pathlib.Path(path).name]
 
-    usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
     compared = glance_table(usual, price)
-    low, whole = price["low_tier"], price["training"]["dollars_per_hour"]
+    low = price["low_tier"]
     samples = samples_of(record)
     section(
         "At a glance",
@@ -543,10 +552,9 @@ def page(record, rows, price, made):
         before=compared
         and record["low_tier"] == "paper"
         and filled(
-            f"*S* counts side work at its price on the low-tier GPU ({low['gpu']}, ${low['dollars_per_hour']:g} an hour), minus the price of "
-            f"training's additional time. It is a share of training's price, ${whole:g} an hour for all GPUs. **${whole:g} is the paper's price of {price['training']['gpu']}**, and not of the GPUs above. "
-            "If the GPUs above do the work many times as fast as the low-tier GPU, *S* is above 100 %. So compare *S* between rows of this page only, "
-            "or put your own prices into `bench/tables/prices.toml`. A method that lets training wait for side tasks can have a higher *S*, so compare *I* as well."
+            f"*S* compares the price of the side work on {low['gpu']} with that of training on {price['training']['gpu']}, as the paper does, and not with "
+            "the price of the GPUs above. These do the work many times as fast, so *S* can exceed 100 %. So compare *S* only between rows of this page, and *I* as well, "
+            "or [put in your own prices](../bench/tables/README.md)."
         ),
     )
     section("Against the goals", record["low_tier"] == "paper" and goals_table(usual))
@@ -563,7 +571,9 @@ def page(record, rows, price, made):
         *shown("frontier"),
         before=filled(
             "Before a measurement the side tasks work for some seconds, so that the budget can settle. "
-            "Only the columns with *before* show these seconds. " + kept(usual)
+            "Only the columns with *before* show these seconds. "
+            + kept(usual)
+            + (" [Decide in ten minutes](ten-minutes.md) counts further runs, too." if paper else "")
         ),
     )
     like = {row["side_task"].split("+")[0] for row in others}
@@ -584,21 +594,15 @@ def page(record, rows, price, made):
     )
     bubbles = (
         filled(
-            "*Edge* is the moment at which a bubble begins. Several numbers in one cell are those of the stages, in order. "
-            "*Bubbles seen* counts the bubbles of all stages in open iterations. Some stages have few bubbles: in 1F1B with 4 micro-batches the last stage has one an iteration."
+            "Several numbers in one cell are those of the stages, in order. "
+            + ("[Tables in detail](../bench/tables/details.md) has the figures of each run." if paper else "")
         ),
         shape_table(record, rows),
         *shown("shapes"),
         *shown("breakdown"),
-        bubble_table(record),
         paper and filled(overruns(record)),
     )
     section("Bubbles", any(bubbles[1:]) and "\n\n".join(filter(None, bubbles)))
-    section(
-        "Side tasks' throughput" + (" and energy" if any(row["power"] for row in rows) else ""),
-        throughput_table(usual, record),
-        paper and filled(hardly_any(usual)),
-    )
     section(
         "Power and clocks",
         power_table(usual),
@@ -606,6 +610,46 @@ def page(record, rows, price, made):
             "Each cell shows baseline blocks → open blocks, with the budget off. "
             "A GPU at its power cap lowers its clock when its work draws more power."
         ),
+    )
+    left = dict(missing(record), **record["failed"])
+    section("Not measured", "\n".join(f"- {name}: {why}" for name, why in left.items()))
+    made_by = "`bench/tables/page.py` makes this page. Do not edit it."
+    if paper:
+        made_by += " [Tables in detail](../bench/tables/details.md) has the bubbles of each run, throughput and energy, the two limits and the commands."
+    blocks.append(filled(made_by))
+    return "\n\n".join(blocks) + "\n"
+
+
+def details(record, rows, made, pictures_in="../../docs"):
+    """What few readers need: bubbles of each run, throughput and energy, the two limits, and the commands."""
+    usual = [row for row in rows if plain(row)]
+    blocks = [
+        "# Tables in detail",
+        filled(
+            "This page has what [Results](../../docs/results.md) leaves out, from the same record: the bubbles of each run, side tasks' "
+            "throughput and energy, side tasks that keep to no limit, and the commands. `bench/tables/page.py` makes it. Do not edit it."
+        ),
+    ]
+
+    def section(title, *parts):
+        if any(parts[1:]):
+            blocks.extend(filter(None, (f"## {title}", *parts)))
+
+    section(
+        "Bubbles of each run",
+        filled(
+            "*Edge* is the moment at which a bubble begins. Several numbers in one cell are those of the stages, in order. "
+            "*Bubbles seen* counts the bubbles of all stages in open iterations. Some stages have few bubbles: in 1F1B with 4 micro-batches "
+            "the last stage has one an iteration. Half of the values are no larger than p50, and 99 % no larger than p99. Of 100 values or fewer, p99 is the largest."
+        ),
+        bubble_table(record),
+        filled(overruns(record)),
+    )
+    section(
+        "Throughput and energy of side tasks",
+        filled("The budget is off, except in the rows of the imperative interface."),
+        throughput_table(usual, record),
+        filled(hardly_any(usual)),
     )
     limits = [
         filled(
@@ -616,28 +660,34 @@ def page(record, rows, price, made):
     ]
     section(
         "The two limits",
-        "\n".join(limits),
-        *shown("limits"),
-        before=None
+        None
         if all("commit" in demo for demo in record.get("demos", ()))
         else filled(
             "These two demonstrations are no rows of the tables. Their commit was not recorded, and may be older than the rows' commits."
         ),
+        "\n".join(limits),
+        *[
+            f"![{text}]({pictures_in}/{pathlib.Path(path).name})"
+            for path, text in made
+            if "limits" in pathlib.Path(path).name
+        ],
     )
-    left = dict(missing(record), **record["failed"])
-    section("Not measured", "\n".join(f"- {name}: {why}" for name, why in left.items()))
-    section("Commands", "\n".join(["```sh", *record["command"].split("; then "), "```"]))
+    section("Commands", None, "\n".join(["```sh", *record["command"].split("; then "), "```"]))
     return "\n\n".join(blocks) + "\n"
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit("usage: page.py RECORDED.json PAGE.md")
+    if len(sys.argv) not in (3, 4):
+        sys.exit("usage: page.py RECORDED.json PAGE.md [DETAILS.md]")
     record, target = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2])
     target.parent.mkdir(parents=True, exist_ok=True)
     rows, price = record["rows"], rows_of.prices()
-    target.write_text(page(record, rows, price, pictures.all_of(record, rows, str(target.with_suffix("")))))
+    made = pictures.all_of(record, rows, str(target.with_suffix("")))
+    target.write_text(page(record, rows, price, made))
     print(target)
+    if len(sys.argv) == 4:
+        pathlib.Path(sys.argv[3]).write_text(details(record, rows, made))
+        print(sys.argv[3])
 
 
 if __name__ == "__main__":

@@ -198,6 +198,7 @@ def test_the_page_shows_every_run_and_what_failed(tmp_path):
         and "| +2.0" in text
         and "pagerank-mps: MPS needs GPUs" in text
     )
+    text += page.details(whole, found, made)
     for path, _ in made:
         assert pathlib.Path(path).stat().st_size > 5000 and pathlib.Path(path).name in text
 
@@ -208,6 +209,7 @@ def test_the_published_page_is_made_of_the_recorded_samples(tmp_path):
     assert found == whole["rows"]
     made = pictures.all_of(whole, found, str(tmp_path / "results"))
     assert page.page(whole, found, rows.prices(), made) == (HERE.parents[1] / "docs/results.md").read_text()
+    assert page.details(whole, found, made) == (HERE / "details.md").read_text()
 
 
 def test_an_interval_of_26_blocks_has_23_degrees_of_freedom(monkeypatch):

@@ -23,7 +23,8 @@ constexpr auto kLong = std::chrono::seconds(30);
 
 // A rank with its GPU's stream and its helper thread.
 struct Rank {
-  explicit Rank(const std::string& folder, uint32_t number, uint32_t ranks = 2, uint64_t counted = 0) {
+  explicit Rank(const std::string& folder, uint32_t number, uint32_t ranks = 2, uint64_t counted = 0,
+                uint32_t flags = 0) {
     RankIdentity identity;
     identity.job = "job";
     identity.device = "cpu-" + std::to_string(number);
@@ -32,6 +33,7 @@ struct Rank {
     auto made = RankPage::create(identity);
     REQUIRE(made.ok());
     page = std::move(*made);
+    page->page().flags = flags;
     auto joined = SentMember::join(folder, "job", number, 100 + number, FREERIDE_SENT_FIRST);
     REQUIRE(joined.ok());
     sent = std::move(*joined);
@@ -283,6 +285,59 @@ TEST_CASE("long waits are learned, and then waited for on the host") {
   CHECK(first < SteadyClock::now() + kNsPerMs);
   REQUIRE(b.batch({}, {0}, Hold::kNever) == Held::kPlain);
   CHECK(told() == first);
+}
+
+TEST_CASE("the host waits, and lengths are promised, in those iterations only that a worker wants held") {
+  const TempDir dir;
+  FakeWorker worker(dir.path(), "cpu-1");
+  Rank a(dir.path(), 0), b(dir.path(), 1, 2, 0, FREERIDE_BUBBLE_LISTENS);
+  worker.accept("OK always");
+  REQUIRE(eventually([&] { return b.helper->connected(); }));
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+  uint64_t iteration = 1;
+  const auto& low_ns = b.page->page().learned[0].low_ns;
+  // One wait of 20 ms; how it was held, and what the worker was promised of it.
+  const auto iterate = [&] {
+    const bool promised = pages::load_relaxed(low_ns) > 0;
+    fake_cuda_work(a.stream, 20 * kNsPerMs);
+    a.send(1);
+    const Held held = b.batch({}, {0});
+    REQUIRE(b.marks->end_iteration(b.stream).ok());
+    fake_cuda_synchronize(b.stream);
+    ++iteration;
+    REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == iteration; }));
+    return std::pair(held, promised);
+  };
+  const auto until = [&](Held held, bool promised) {
+    for (int i = 0; i < 100; ++i) {
+      if (iterate() == std::pair(held, promised)) return true;
+    }
+    return false;
+  };
+  CHECK(until(Held::kTwoPhase, true));
+  worker.say("never");
+  CHECK(until(Held::kStream, false));
+  for (int i = 0; i < 5; ++i) CHECK(iterate() == std::pair(Held::kStream, false));
+  // Baseline iterations of a plan are not held, the others are.
+  policy::HoldRule rule;
+  rule.kind = policy::HoldRule::Kind::kPlanned;
+  rule.plans = {{"job", 5, 1, 0, 50, 100}};
+  worker.say(text_of(rule));
+  CHECK(until(Held::kTwoPhase, true));
+  for (int i = 0; i < 12; ++i) {
+    const bool held = is_held(rule, iteration);
+    const auto [how, promised] = iterate();
+    INFO(iteration);
+    CHECK(promised == held);
+    if (!held) CHECK(how != Held::kTwoPhase);  // one that is held may find its data there, on a loaded machine
+  }
+  CHECK(b.helper->connected());
+  worker.say("perhaps");
+  CHECK(worker.trainer_gone());
+  CHECK(until(Held::kStream, false));
 }
 
 TEST_CASE("a receive posted early is held apart, and marked where training waits for it") {

@@ -33,7 +33,7 @@ def pipeline(scenario, per_rank=({}, {}), hosts=False):
                 MASTER_PORT=port,
                 FREERIDE_JOB="job",
                 FREERIDE_SHM_DIR=folder,
-                **per_rank[rank],
+                **{"FREERIDE_HOOK_HOLDS": "always", **per_rank[rank]},  # there is no worker
             )
             if hosts:
                 own = os.path.join(folder, f"host{rank}")
@@ -76,6 +76,15 @@ class Held(unittest.TestCase):
         self.assertGreater(first["counters"]["stream"], 0)
         self.assertGreater(first["counters"]["two_phase"], 0)
         self.assertGreater(max(first["low_ms"]), 3)
+
+    def test_without_a_worker_no_host_waits_and_nothing_is_promised(self):
+        results, _ = pipeline("plain", ({"FREERIDE_HOOK_HOLDS": "leases"},) * 2)
+        self.check_values(results)
+        for result in results:
+            self.assertEqual(
+                (result["state"], result["counters"]["two_phase"], max(result["low_ms"])), ("active", 0, 0)
+            )
+        self.assertGreater(results[0]["counters"]["stream"], 0)
 
     def test_a_batch_function_imported_before_the_hook(self):
         results, _ = pipeline("imported")

@@ -62,6 +62,7 @@ def start(options, script, plan, name, hooked):
             "FREERIDE_RUN_DIR": str(folder),
             "FREERIDE_JOB": name,
             "FREERIDE_HOOK_TWO_PHASE_MS": "0.3",
+            "FREERIDE_HOOK_HOLDS": "always",  # there is no worker
             "DS_ACCELERATOR": "cpu" if options.dry_run else "cuda",
             "HOME": str(folder),
         },

@@ -66,7 +66,9 @@ def checks(options, record):
         "watchdog_s": options.watchdog,
     }
     one = dict(base, schedules=several([("1F1B", 1)]), iterations=14)
-    low, halves = {"FREERIDE_HOOK_TWO_PHASE_MS": "0.3"}, max(2, options.ranks // 2)
+    # There is no worker, and short waits are to be held, too.
+    low = {"FREERIDE_HOOK_TWO_PHASE_MS": "0.3", "FREERIDE_HOOK_HOLDS": "always"}
+    halves = max(2, options.ranks // 2)
     wanted = [
         ("schedules", dict(base, schedules=several(SCHEDULES)), {}, low),
         (
@@ -83,7 +85,12 @@ def checks(options, record):
         ),
         (
             "tensor parallelism",
-            dict(base, schedules=several([SCHEDULES[1], SCHEDULES[2], SCHEDULES[5]], halves), pipeline=halves, other="tensor"),
+            dict(
+                base,
+                schedules=several([SCHEDULES[1], SCHEDULES[2], SCHEDULES[5]], halves),
+                pipeline=halves,
+                other="tensor",
+            ),
             {},
             low,
         ),

@@ -319,12 +319,19 @@ void Worker::publish_rank(const AttachedRank& rank) {
   link_->report_soon();
 }
 
+// While a task starts or stops, its calls execute beside training, and disturb that least where bubbles leave the GPU
+// free: then every iteration is held.
 policy::HoldRule Worker::rule_of(const std::string& job) const {
   policy::HoldRule rule;
-  const bool wanted = std::any_of(tasks_.begin(), tasks_.end(),
-                                  [](const auto& of) { return !of.second->ended() && of.second->initialised(); });
-  if (!wanted) return rule;
-  rule.kind = policy::HoldRule::Kind::kPlanned;
+  for (const auto& [name, task] : tasks_) {
+    if (task->ended()) continue;
+    if (!task->initialised()) {
+      rule.kind = policy::HoldRule::Kind::kAlways;
+      return rule;
+    }
+    rule.kind = policy::HoldRule::Kind::kPlanned;
+  }
+  if (rule.kind == policy::HoldRule::Kind::kNever) return rule;
   const PlanSet::Plans* plans = plans_ == nullptr ? nullptr : plans_->of(job);
   if (plans != nullptr) rule.plans = *plans;
   rule.probed_one_in = probe_ == nullptr ? 0 : policy::ProbeLimits{}.one_in_holdout;

@@ -174,8 +174,10 @@ inline std::string exchange(int socket, const std::string& text, int fd) {
 class FakeTrainer {
  public:
   enum class Mode { kBubbles, kOneLongBubble };
-  explicit FakeTrainer(const Paths& paths, Mode mode = Mode::kBubbles, const std::string& device = "cpu-0")
-      : rank_(0, device.c_str()) {
+  explicit FakeTrainer(const Paths& paths, Mode mode = Mode::kBubbles, const std::string& device = "cpu-0",
+                       uint32_t flags = 0, uint32_t rank = 0)
+      : rank_(rank, device.c_str()) {
+    rank_.page().flags = flags;
     rank_.learn(1, 20 * kNsPerMs, 25 * kNsPerMs, 30 * kNsPerMs);
     rank_.learn(2, 20 * kNsPerMs, 25 * kNsPerMs, 30 * kNsPerMs);
     if (mode == Mode::kOneLongBubble) rank_.learn(1, 600 * kNsPerSec, 600 * kNsPerSec, 600 * kNsPerSec);
@@ -191,12 +193,18 @@ class FakeTrainer {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     const std::string answer = exchange(socket_.get(), "FRHELLO1", rank_.fd());
-    if (answer != "OK") throw std::runtime_error("refused: " + answer);
+    if (answer != (flags == 0 ? "OK" : "OK never")) throw std::runtime_error("refused: " + answer);
     thread_ = std::thread([this, mode] { train(mode); });
   }
   ~FakeTrainer() {
     stop_ = true;
     thread_.join();
+  }
+  /// What the worker says next, if it has said anything.
+  std::string heard() const {
+    char text[pages::kMaxReplyBytes];
+    const ssize_t got = recv(socket_.get(), text, sizeof(text), MSG_DONTWAIT);
+    return {text, static_cast<size_t>(std::max<ssize_t>(got, 0))};
   }
   bool disconnected() const {
     pollfd wait{socket_.get(), POLLIN, 0};
