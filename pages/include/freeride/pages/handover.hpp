@@ -14,8 +14,8 @@ namespace freeride::pages {
 /// The trainer's one datagram: these 8 bytes, with the page's memfd as SCM_RIGHTS.
 constexpr char kHello[] = "FRHELLO1";
 constexpr size_t kHelloBytes = 8;
-/// The worker's datagram: "OK", or "ERR " and one line. At most this long. A page with FREERIDE_BUBBLE_LISTENS has "OK "
-/// and a hold rule (policy/hold_rule) instead, and later a datagram with a rule whenever that changes. A worker that
+/// The worker's datagram: "OK", or "ERR " and one line. At most this long. A page with FREERIDE_BUBBLE_LISTENS has "OK
+/// " and a hold rule (policy/hold_rule) instead, and later a datagram with a rule whenever that changes. A worker that
 /// answers "OK" tells none: the hook then holds in every iteration. Other hooks take a second datagram for a fault.
 constexpr size_t kMaxReplyBytes = 512;
 
