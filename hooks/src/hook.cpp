@@ -234,8 +234,10 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
     hook->page->set_leases(StreamMarks::two_phase_least_ns(), StreamMarks::kLeadNs);
     const char* holds = std::getenv("FREERIDE_HOOK_HOLDS");
     always_holds = holds != nullptr && std::strcmp(holds, "always") == 0;
-    if (!always_holds) hook->streams->set_rule({});  // until a worker says otherwise
-    hook->page->page().flags |= FREERIDE_BUBBLE_LISTENS;
+    if (!always_holds) {
+      hook->streams->set_rule({});  // until a worker says otherwise
+      hook->page->page().flags |= FREERIDE_BUBBLE_LISTENS;
+    }
   }
   Helper::Config helper;
   helper.run_dir = text_of(config.run_dir);

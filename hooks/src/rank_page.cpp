@@ -189,9 +189,9 @@ void RankPage::count_iteration(int64_t now_ns, bool write_state) {
     store_relaxed(record.end_ns, static_cast<uint64_t>(now_ns));
     store_relaxed(record.bubble_ns, bubble_ns_);
     if (learn_ && learner_.add_iteration(lengths_)) store_relaxed(page.relearned, load_relaxed(page.relearned) + 1);
-    publish_lengths();
     store_relaxed(page.waits, wait_);
   }
+  if (on && (whole_ || !leases_next_)) publish_lengths();
   ++iteration_;
   store_relaxed(page.compute_ns, compute_ns_);
   store_release(page.iteration, iteration_);
@@ -279,12 +279,16 @@ void RankPage::take_notice(uint64_t word, int64_t now_ns) {
     // Waits that were over before anybody looked, or never marked, are part of the iteration all the same.
     const uint64_t told = expected_waits_[iteration_ % expected_waits_.size()].load(std::memory_order_acquire);
     const uint64_t expected = told & ~(kOdd | kNotHeld | kNoLeases);
-    learn_ = leases_next_ = true;
+    learn_ = true;
     if (FREERIDE_STATE_ITERATION(expected) == iteration_) {
       if ((told & kOdd) != 0) whole_ = false;
       learn_ = (told & kNotHeld) == 0;
-      leases_next_ = (told & kNoLeases) == 0;
     }
+    // Nobody may have looked for some iterations: what is told of the next one is told with the one before it.
+    const uint64_t before_next = FREERIDE_STATE_ITERATION(word) - 1;
+    const uint64_t last = expected_waits_[before_next % expected_waits_.size()].load(std::memory_order_acquire);
+    leases_next_ =
+        FREERIDE_STATE_ITERATION(last & ~(kOdd | kNotHeld | kNoLeases)) != before_next || (last & kNoLeases) == 0;
     if (FREERIDE_STATE_ITERATION(expected) == iteration_ && FREERIDE_STATE_WAIT(expected) != 0) {
       wait_ = FREERIDE_STATE_WAIT(expected);
       lengths_.resize(std::min<size_t>(wait_, FREERIDE_MAX_WAITS), 0);

@@ -54,7 +54,7 @@ void StreamMarks::set_two_phase_least(int64_t ns) {
 
 void StreamMarks::set_rule(policy::HoldRule rule) {
   const std::lock_guard lock(ruling_);
-  rule_ = std::move(rule);
+  std::swap(rule_, rule);  // the old one is freed behind the lock, for which the training's thread may wait
 }
 
 Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPage& page, SentMember& sent,
@@ -405,7 +405,9 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awai
   const PreciseSleeps precise;
   const int64_t cpu_before_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
   const int64_t entered_ns = SteadyClock::now();
-  const int64_t give_up_ns = entered_ns + 100 * kNsPerMs + 4 * page_.longest_gap(wait);
+  // As long as the GPU is in an earlier iteration, which is where the host runs ahead of it, that tells nothing.
+  int64_t give_up_ns = entered_ns + longest_hold(wait);
+  bool here = false;
   const bool hinted = awaited.remote != nullptr && remote_->is_hinted(awaited.remote->peer);
   bool begun = false, there = false, told = false;
   page_.set_watching(true);
@@ -419,6 +421,10 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awai
     const uint64_t seen = load_acquire(page_.page().state_word);
     const bool missed = seen != last_seen && !page_.try_observe(now_ns);
     if (!missed) last_seen = seen;
+    if (!here && FREERIDE_STATE_ITERATION(seen) == iteration_) {
+      here = true;
+      give_up_ns = std::min(give_up_ns, now_ns + 100 * kNsPerMs + 4 * page_.longest_gap(wait));
+    }
     if (!begun && seen == word) {
       begun = true;
       until_ns = now_ns + lease_ns;

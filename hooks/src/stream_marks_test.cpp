@@ -340,6 +340,37 @@ TEST_CASE("the host waits, and lengths are promised, in those iterations only th
   CHECK(until(Held::kStream, false));
 }
 
+TEST_CASE("a host that was ahead waits until its GPU comes to the wait, however long it was ahead") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+  uint64_t iteration = 1;
+  const auto iterate = [&](int64_t ahead_ns) {
+    fake_cuda_work(b.stream, ahead_ns);
+    if (ahead_ns > 0) {  // in the iteration before
+      REQUIRE(b.marks->end_iteration(b.stream).ok());
+      ++iteration;
+    }
+    fake_cuda_work(a.stream, ahead_ns + 20 * kNsPerMs);
+    a.send(1);
+    const Held held = b.batch({}, {0});
+    const uint64_t seen = FREERIDE_STATE_ITERATION(b.word());
+    REQUIRE(b.marks->end_iteration(b.stream).ok());
+    fake_cuda_synchronize(b.stream);
+    REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == iteration + 1; }));
+    return std::pair(held, seen == iteration++);
+  };
+  for (int i = 0; i < 100 && iterate(0).first != Held::kTwoPhase; ++i) {
+  }
+  for (int i = 0; i < 6; ++i) iterate(0);
+  const auto [held, there] = iterate(600 * kNsPerMs);
+  CHECK(held == Held::kTwoPhase);
+  CHECK(there);  // else the wait would have been posted behind that work, and its bubble be no side task's
+}
+
 TEST_CASE("a receive posted early is held apart, and marked where training waits for it") {
   const TempDir dir;
   Rank a(dir.path(), 0), b(dir.path(), 1);

@@ -51,16 +51,17 @@ bool is_held(const HoldRule& rule, uint64_t iteration) {
   const auto plan = std::find_if(rule.plans.rbegin(), rule.plans.rend(),
                                  [&](const HoldoutPlan& one) { return one.from_iteration <= iteration; });
   if (plan == rule.plans.rend()) return true;
-  if (!is_held_out(*plan, iteration)) return is_on_duty(*plan, iteration);
-  return is_probed(rule.secret, iteration, rule.probed_one_in);
+  const bool baseline = is_held_out(*plan, iteration);
+  if (!baseline && is_on_duty(*plan, iteration)) return true;
+  return is_probed(plan->seed, iteration, baseline ? rule.baseline_one_in : rule.off_duty_one_in);
 }
 
 std::string text_of(const HoldRule& rule) {
   if (rule.kind == HoldRule::Kind::kNever) return "never";
   if (rule.kind == HoldRule::Kind::kAlways) return "always";
   const size_t count = std::min(rule.plans.size(), HoldRule::kMostPlans);
-  std::string text =
-      "planned " + text_of_number(rule.probed_one_in) + " " + text_of_number(rule.secret) + " " + text_of_number(count);
+  std::string text = "planned " + text_of_number(rule.baseline_one_in) + " " + text_of_number(rule.off_duty_one_in) +
+                     " " + text_of_number(count);
   for (auto plan = rule.plans.end() - static_cast<std::ptrdiff_t>(count); plan != rule.plans.end(); ++plan) {
     text += " " + text_of_number(plan->seed) + " " + text_of_number(plan->block_iterations) + " " +
             text_of_number(plan->from_iteration) + " " + text_of_number(plan->share_pct) + " " +
@@ -80,12 +81,12 @@ Result<HoldRule> parse_hold_rule(std::string_view text) {
   Words words(text);
   if (words.next() != "planned") return bad;
   rule.kind = HoldRule::Kind::kPlanned;
-  const auto one_in = words.number<uint32_t>();
-  const auto secret = words.number<uint64_t>();
+  const auto baseline = words.number<uint32_t>();
+  const auto off_duty = words.number<uint32_t>();
   const auto count = words.number<size_t>();
-  if (!one_in || !secret || !count || *count > HoldRule::kMostPlans) return bad;
-  rule.probed_one_in = *one_in;
-  rule.secret = *secret;
+  if (!baseline || !off_duty || !count || *count > HoldRule::kMostPlans) return bad;
+  rule.baseline_one_in = *baseline;
+  rule.off_duty_one_in = *off_duty;
   for (size_t i = 0; i < *count; ++i) {
     const auto seed = words.number<uint64_t>();
     const auto block = words.number<uint64_t>();

@@ -5,12 +5,12 @@
 namespace freeride::policy {
 namespace {
 
-HoldRule planned(double share_pct, double duty_pct, uint32_t probed_one_in = 0) {
+HoldRule planned(double share_pct, double duty_pct, uint32_t baseline_one_in = 0, uint32_t off_duty_one_in = 0) {
   HoldRule rule;
   rule.kind = HoldRule::Kind::kPlanned;
   rule.plans = {{"gpt 2", 7, 4, 100, share_pct, duty_pct}};
-  rule.probed_one_in = probed_one_in;
-  rule.secret = 99;
+  rule.baseline_one_in = baseline_one_in;
+  rule.off_duty_one_in = off_duty_one_in;
   return rule;
 }
 
@@ -36,13 +36,18 @@ TEST_CASE("without a side task nothing is held, and without plans every iteratio
   CHECK(is_held(rule, 5));
 }
 
-TEST_CASE("of the baseline iterations one in so many is held for probes") {
-  const HoldRule rule = planned(100, 100, 8);
-  int held = 0;
-  for (uint64_t i = 100; i < 8100; ++i) held += is_held(rule, i) ? 1 : 0;
-  CHECK(held > 850);
-  CHECK(held < 1150);
-  CHECK_FALSE(is_held(planned(100, 100, 0), 4000));
+TEST_CASE("of the iterations without leases one in so many is held for probes") {
+  const auto count = [](const HoldRule& rule) {
+    int held = 0;
+    for (uint64_t i = 100; i < 8100; ++i) held += is_held(rule, i) ? 1 : 0;
+    return held;
+  };
+  CHECK(count(planned(100, 100, 8)) > 850);  // all are baseline iterations
+  CHECK(count(planned(100, 100, 8)) < 1150);
+  CHECK(count(planned(0, 0, 8, 32)) > 190);  // all are open, and off duty
+  CHECK(count(planned(0, 0, 8, 32)) < 310);
+  CHECK(count(planned(100, 0, 0, 32)) == 0);
+  CHECK(count(planned(0, 0, 8, 0)) == 0);
 }
 
 TEST_CASE("a newer plan counts from its iteration on") {
@@ -53,7 +58,7 @@ TEST_CASE("a newer plan counts from its iteration on") {
 }
 
 TEST_CASE("a rule comes back from its text") {
-  HoldRule rule = planned(12.5, 100.0 / 3, 8);
+  HoldRule rule = planned(12.5, 100.0 / 3, 8, 32);
   rule.plans.insert(rule.plans.begin(), {{"gpt 2", 5, 3, 40, 10, 100}, {"gpt 2", 6, 3, 50, 10, 100}});
   const std::string text = text_of(rule);
   CHECK(text.size() <= 400);

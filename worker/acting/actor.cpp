@@ -114,8 +114,7 @@ Actor::Next Actor::step(int64_t now_ns, WaitSet& waits, int64_t suspended_ns) {
   judge(now_ns);
   probe(now_ns);
   settle(now_ns, false);
-  transitions_.look(std::any_of(tasks_.begin(), tasks_.end(), [](const auto& slot) { return slot->in_transition(); }),
-                    now_ns);
+  transitions_.look(note_transitions(), now_ns);
   for (auto& slot : ranks_) slot->collect(transitions_, now_ns, events_);
   tell_states();
   tell_supervisors(now_ns);
@@ -356,15 +355,29 @@ void Actor::note_kill(TaskSlot& slot) {
   next_.tell_now = true;
 }
 
+// Whether any task is in one now; the main thread hears of each that begins or ends.
+bool Actor::note_transitions() {
+  bool any = false;
+  for (auto& slot : tasks_) {
+    const bool now = slot->in_transition();
+    any = any || now;
+    if (slot->source->in_transition.exchange(now, std::memory_order_relaxed) != now) tell_state(*slot);
+  }
+  return any;
+}
+
 void Actor::tell_states() {
   for (auto& slot : tasks_) {
-    if (!slot->answers.take_state_change()) continue;
-    ActEvent event;
-    event.kind = ActEvent::Kind::kTaskState;
-    event.id = slot->id();
-    events_.push(event);
-    next_.tell_now = true;
+    if (slot->answers.take_state_change()) tell_state(*slot);
   }
+}
+
+void Actor::tell_state(const TaskSlot& task) {
+  ActEvent event;
+  event.kind = ActEvent::Kind::kTaskState;
+  event.id = task.id();
+  events_.push(event);
+  next_.tell_now = true;
 }
 
 void Actor::tell_supervisors(int64_t now_ns) {

@@ -86,7 +86,9 @@ class Actor {
   void probe(int64_t now_ns);
   bool all_stopped() const;
   void note_kill(TaskSlot& task);
+  bool note_transitions();
   void tell_states();
+  void tell_state(const TaskSlot& task);
   void tell_supervisors(int64_t now_ns);
   bool starting() const;
   void look_at(int64_t when_ns);

@@ -28,6 +28,7 @@ struct TaskSource {
   std::atomic<uint64_t> save_lease{0};               ///< id of the latest save lease
   std::atomic<bool> leased{false};                   ///< has had a lease, if only to initialise
   std::atomic<bool> in_bubbles{false};               ///< has had a lease of a bubble
+  std::atomic<bool> in_transition{false};            ///< it starts, saves or ends just now, in no lease for steps
   std::atomic<policy::Why> why{policy::Why::kNone};  ///< why an initialised task that is to run makes no step
   std::atomic<int64_t> longest_lease_ns{0};          ///< of the last minute, for steps
   policy::Verdict killed_verdict;                    ///< written once, before `killed`

@@ -132,7 +132,6 @@ Status Worker::open() {
   config.probe.one_in = static_cast<uint32_t>(options_.probe_one_in);
   config.probe.one_in_holdout = std::min(config.probe.one_in, config.probe.one_in_holdout);
   config.probe_secret = std::stoull(random_name(), nullptr, 16);
-  rule_secret_ = std::stoull(random_name(), nullptr, 16);
   config.probe_counts = probe_counts_;
   config.task.stops = !options_.cpu_device();
   config.task.cores = static_cast<uint32_t>(options_.cores.empty() ? std::max(1l, sysconf(_SC_NPROCESSORS_ONLN))
@@ -319,23 +318,29 @@ void Worker::publish_rank(const AttachedRank& rank) {
   link_->report_soon();
 }
 
-// While a task starts or stops, its calls execute beside training, and disturb that least where bubbles leave the GPU
-// free: then every iteration is held.
+// While a task starts, saves or ends, its calls execute beside training, and disturb that least where bubbles leave the
+// GPU free: then every iteration is held. So it is while every bubble is to be probed.
 policy::HoldRule Worker::rule_of(const std::string& job) const {
   policy::HoldRule rule;
   for (const auto& [name, task] : tasks_) {
     if (task->ended()) continue;
-    if (!task->initialised()) {
+    if (task->in_transition()) {
       rule.kind = policy::HoldRule::Kind::kAlways;
       return rule;
     }
-    rule.kind = policy::HoldRule::Kind::kPlanned;
+    if (task->initialised()) rule.kind = policy::HoldRule::Kind::kPlanned;
   }
   if (rule.kind == policy::HoldRule::Kind::kNever) return rule;
+  if (probe_counts_->wants_all.load(std::memory_order_relaxed)) {
+    rule.kind = policy::HoldRule::Kind::kAlways;
+    return rule;
+  }
   const PlanSet::Plans* plans = plans_ == nullptr ? nullptr : plans_->of(job);
   if (plans != nullptr) rule.plans = *plans;
-  rule.probed_one_in = probe_ == nullptr ? 0 : policy::ProbeLimits{}.one_in_holdout;
-  rule.secret = rule_secret_;
+  if (probe_ != nullptr) {
+    rule.off_duty_one_in = static_cast<uint32_t>(options_.probe_one_in);
+    rule.baseline_one_in = std::min(rule.off_duty_one_in, policy::ProbeLimits{}.one_in_holdout);
+  }
   return rule;
 }
 
@@ -919,6 +924,7 @@ void Worker::on_task(SideTask& changed) {
   } else {
     link_->report_soon();
   }
+  trainers_->tell_rules();
   stop_when_idle();
 }
 

@@ -157,7 +157,6 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   std::vector<std::unique_ptr<SideTask>> retired_;  // ended; they go after this turn of the loop
   uint64_t last_task_ = 0;
   std::shared_ptr<const PlanSet> plans_;
-  uint64_t rule_secret_ = 0;  // chooses baseline iterations that are held for probes
   ReportNews news_;
   ProbeNews probe_news_;
   uint64_t dropped_events_ = 0;

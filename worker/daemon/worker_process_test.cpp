@@ -95,7 +95,7 @@ TEST_CASE("a hook that listens is told when holds are wanted, and by which plan"
   const auto rule = policy::parse_hold_rule(heard);
   REQUIRE(rule.ok());
   CHECK(rule->plans.empty());
-  CHECK(rule->probed_one_in == 0);  // of a CPU
+  CHECK(rule->baseline_one_in == 0);  // of a CPU
   bus::HoldoutPlan plan;
   plan.job = "gpt";
   plan.seed = 5;
@@ -104,7 +104,7 @@ TEST_CASE("a hook that listens is told when holds are wanted, and by which plan"
   plan.duty_pct = 60;
   rig.manager.plan.holdout = {plan};
   rig.manager.know_worker = false;  // it registers again, and is told the plan
-  hears("planned 0 " + std::to_string(rule->secret) + " 1 5 2 0 25 60 gpt");
+  hears("planned 0 0 1 5 2 0 25 60 gpt");
   rig.manager.order("t", "stop");
   rig.manager.verdict("t");
   hears("never");

@@ -291,6 +291,10 @@ bool SideTask::initialised() const {
   return state == FREERIDE_STATE_PAUSED || state == FREERIDE_STATE_RUNNING;
 }
 
+bool SideTask::in_transition() const {
+  return parts_.pages == nullptr || parts_.pages->in_transition.load(std::memory_order_relaxed);
+}
+
 bool SideTask::restored() const {
   return parts_.pages != nullptr && load_relaxed(parts_.pages->answer->restored) == 1;
 }

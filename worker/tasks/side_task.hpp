@@ -63,6 +63,8 @@ class SideTask {
   uint32_t answered_transition() const;
   /// InitSideTask is over, and it has not stopped.
   bool initialised() const;
+  /// It is being started, saved or ended, as the worker sees it: not by its word.
+  bool in_transition() const;
   bool restored() const;
   bus::TaskCounters counters_now();
   /// Its saved state outlives it: it is stopped here only to go on elsewhere.

@@ -23,10 +23,10 @@ struct HoldRule {
 
   Kind kind = Kind::kNever;
   std::vector<HoldoutPlan> plans;  ///< kPlanned; of one job, by from_iteration, ascending; none: every iteration
-  /// Of the baseline iterations one in so many is held all the same, so that the worker can look there for work that
-  /// side tasks have left on the GPU; 0: none.
-  uint32_t probed_one_in = 0;
-  uint64_t secret = 0;  ///< chooses these
+  /// Of the baseline iterations, and of the open ones without leases, one in so many is held all the same, so that the
+  /// worker can look there for work that side tasks have left on the GPU; 0: none. The plan's seed chooses them: the
+  /// same on all ranks, and no side task knows it.
+  uint32_t baseline_one_in = 0, off_duty_one_in = 0;
 };
 
 /// Whether `iteration` is held. Pure, no allocation, any thread, under 200 ns.
