@@ -58,32 +58,37 @@ def versions_of(record):
 
 
 def imperative_range(rows, others=()):
-    """What the rows of the imperative interface come to, what other runs of theirs did, and why some have no *S*."""
+    """What the rows of the imperative interface come to, and what other runs of theirs did."""
     of = [row for row in rows if row["method"] == "imperative" and row["time_increase_pct"] is not None]
     if not of:
         return ""
     harvested = [row["harvested_share_pct"] for row in of]
     most = max(of, key=lambda row: row["time_increase_pct"])
     said = (
-        f"In the rows of the imperative interface {min(harvested):.1f} to {max(harvested):.1f} % of the bubble time was "
-        f"harvested. Their largest *I* is {most['time_increase_pct']:.2f} % ({task_name(most)})."
+        f"The rows of the imperative interface have harvested shares of {min(harvested):.1f} to {max(harvested):.1f} %, and "
+        f"their largest slowdown is {most['time_increase_pct']:.2f} % ({task_name(most)})."
     )
     if others:
         most = max(others, key=lambda row: row["time_increase_pct"])
         low, high = most["time_increase_ci95_pct"]
         harvested = [row["harvested_share_pct"] for row in others]
         said += (
-            f" The same {len(others)} cells were also run on another host. The samples of that run are lost. That run printed "
-            f"{most['time_increase_pct']:.2f} % as its largest *I* ({most['task']}; {low:.2f} to {high:.2f} %), and "
-            f"{min(harvested):.1f} to {max(harvested):.1f} % as harvested."
-        )
-    unknown = [task_name(row) for row in of if not counts_work(row)]
-    if unknown:
-        said += (
-            f" *S* is a dash for {', '.join(unknown)}, because these rows counted the side task's work by its steps, and "
-            "with this interface a lease counts as one step."
+            f" The same {len(others)} cells were also run on another host, but the samples of that run are lost. It printed a "
+            f"largest slowdown of {most['time_increase_pct']:.2f} % ({most['task']}; {low:.2f} to {high:.2f} %), and harvested "
+            f"shares of {min(harvested):.1f} to {max(harvested):.1f} %."
         )
     return said
+
+
+def no_savings(rows):
+    """Why some rows of the imperative interface have no *S*."""
+    unknown = [task_name(row) for row in rows if row["method"] == "imperative" and not counts_work(row)]
+    if not unknown:
+        return ""
+    return (
+        f"*S* is a dash for {', '.join(unknown)}, because these rows counted the side task's work by its steps, and "
+        "with the imperative interface a lease counts as one step."
+    )
 
 
 def kept(rows):
@@ -94,8 +99,8 @@ def kept(rows):
     over = sum(row["time_increase_pct"] > row["budget_pct"] for row in of)
     reach = sum(max(row["time_increase_pct"], row["time_increase_ci95_pct"][1]) > row["budget_pct"] for row in of)
     return (
-        f"Of {len(of)} rows with a budget in percent, {over} ended above their budget. Of {reach - over} others the interval "
-        "reaches above it."
+        f"Of {len(of)} rows with a budget in percent, {over} ended above their budget, and {reach - over} others reach above it with "
+        "their interval."
     )
 
 
@@ -151,30 +156,27 @@ def summary(rows, machine):
         return f"{min(of):.{digits}f} to {max(of):.{digits}f} %"
 
     return filled(
-        f"Six side tasks, and four of them mixed, slowed a training on {machine} by {span('iterative', 2)} under a slowdown budget of 0.5 %. "
-        f"They harvested {span('iterative', 0, 'harvested_share_pct')} of the bubble time of open iterations. With NVIDIA's MPS instead of "
+        f"Under a slowdown budget of 0.5 %, six side tasks, and four of them mixed, slowed a training on {machine} by {span('iterative', 2)}. "
+        f"Their harvested shares were {span('iterative', 0, 'harvested_share_pct')}. With NVIDIA's MPS instead of "
         f"FreeRide they slowed training by {span('mps', 0)}, and without either by {span('naive', 0)}."
     )
 
 
 def glance_table(rows, price):
-    """Two tables, of I and of S."""
+    """The slowdown by each method."""
     found = glance(rows)
     methods = [(method, name) for method, _, name in GLANCE if any(key[0] == method for key in found)]
-    tables = []
-    for measure, shown, place in (("*I*, %", increase, 0), ("*S*, %", lambda row: savings(row, 0), 1)):
-        lines = []
-        for task in dict.fromkeys(task for _, task in found):
-            of = [found.get((method, task)) for method, _ in methods]
-            paper = price["paper"].get("iterative", {}).get(task)
-            lines.append([task, *(shown(row) if row else "–" for row in of), f"{paper[place]:g}" if paper else "–"])
-        head = " | ".join(name for _, name in methods)
-        tables.append(markdown(f"{measure}, of | {head} | the paper's FreeRide, iterative", lines))
-    return "\n\n".join(filter(None, tables))
+    lines = []
+    for task in dict.fromkeys(task for _, task in found):
+        of = [found.get((method, task)) for method, _ in methods]
+        paper = price["paper"].get("iterative", {}).get(task)
+        lines.append([task, *(increase(row) if row else "–" for row in of), f"{paper[0]:g}" if paper else "–"])
+    head = " | ".join(name for _, name in methods)
+    return markdown(f"slowdown, %, by | {head} | the paper's FreeRide, iterative", lines)
 
 
 def samples_of(record):
-    """A function of a row: what its *I* rests on, as "open / baseline iterations (blocks)"."""
+    """A function of a row: what its slowdown rests on, as "open / baseline iterations (blocks)"."""
     runs = record["runs"]
 
     def samples(row):
@@ -189,12 +191,16 @@ def samples_of(record):
 SAMPLES = "open / baseline iterations (blocks)"
 
 
-def main_table(rows, price, samples):
-    lines = []
-    for row in sorted(
+def in_order(rows):
+    return sorted(
         rows,
         key=lambda row: (list(METHODS).index(row["method"]), row["budget_pct"] is not None, str(row["budget_pct"])),
-    ):
+    )
+
+
+def main_table(rows, price, samples):
+    lines = []
+    for row in in_order(rows):
         paper = price["paper"].get(row["method"], {}).get(row["side_task"])
         lines.append(
             [
@@ -203,26 +209,65 @@ def main_table(rows, price, samples):
                 task_name(row),
                 samples(row),
                 increase(row),
-                savings(row),
-                number(row["most_savings_pct"]),
                 number(row["harvested_share_pct"], 1),
                 number(row.get("duty_pct"), 0),
-                f"{paper[0]:g} / {paper[1]:g}" if paper else "–",
+                f"{paper[0]:g}" if paper else "–",
             ]
         )
     return markdown(
-        f"method | budget | side task | {SAMPLES} | *I*, % | *S*, % | possible *S*, % | harvested, % | duty, % | paper's *I* / *S*",
+        f"method | budget | side task | {SAMPLES} | slowdown, % | harvested share, % | duty, % | paper's slowdown, %",
         lines,
+    )
+
+
+def savings_table(rows, price):
+    """What the side work of each row was worth."""
+    free = {(row["side_task"], row["method"]): row["cost_savings_pct"] for row in rows if row["budget_pct"] is None}
+    lines = []
+    for row in in_order(rows):
+        paper = price["paper"].get(row["method"], {}).get(row["side_task"])
+        off = free.get((row["side_task"], row["method"])) if row["budget_pct"] is not None else None
+        of_free = 100 * row["cost_savings_pct"] / off if off and row["cost_savings_pct"] is not None else None
+        lines.append(
+            [
+                METHODS[row["method"]],
+                budget_name(row),
+                task_name(row),
+                savings(row),
+                number(row["most_savings_pct"]),
+                number(of_free, 0),
+                f"{paper[1]:g}" if paper else "–",
+            ]
+        )
+    return markdown(
+        "method | budget | side task | *S*, % | possible *S*, % | *S*, % of that without a budget | paper's *S*, %",
+        lines,
+    )
+
+
+def other_savings_table(rows):
+    return markdown(
+        "model | schedule, micro-batches | side task | budget | *S*, %",
+        [
+            [
+                row["size"],
+                f"{row['schedule']}, {row['micro_batches']}",
+                task_name(row),
+                budget_name(row),
+                number(row["cost_savings_pct"]),
+            ]
+            for row in rows
+        ],
     )
 
 
 # What is aimed at: of which rows, which figure, at most or at least.
 GOALS = [
-    ("*I*, iterative, budget 0.5 %", ("iterative", 0.5), None, "time_increase_pct", "≤", 0.5),
-    ("*I*, imperative, budget 1 %", ("imperative", 1.0), None, "time_increase_pct", "≤", 1.0),
-    ("*I*, iterative, budget off", ("iterative", None), ("resnet18", "resnet50"), "time_increase_pct", "≤", 0.5),
-    ("harvested, budget off", ("iterative", None), ("pagerank", "sgd", "image"), "harvested_share_pct", "≥", 90),
-    ("harvested, budget off", ("iterative", None), ("resnet18", "resnet50", "vgg19"), "harvested_share_pct", "≥", 80),
+    ("slowdown, iterative, budget 0.5 %", ("iterative", 0.5), None, "time_increase_pct", "≤", 0.5),
+    ("slowdown, imperative, budget 1 %", ("imperative", 1.0), None, "time_increase_pct", "≤", 1.0),
+    ("slowdown, iterative, budget off", ("iterative", None), ("resnet18", "resnet50"), "time_increase_pct", "≤", 0.5),
+    ("harvested share, budget off", ("iterative", None), ("pagerank", "sgd", "image"), "harvested_share_pct", "≥", 90),
+    ("harvested share, budget off", ("iterative", None), ("resnet18", "resnet50", "vgg19"), "harvested_share_pct", "≥", 80),
     (
         "*S*, as a share of the possible *S*, budget auto",
         ("iterative", "auto"),
@@ -255,7 +300,7 @@ def goals_table(rows):
             lines.append([what, f"{sign} {goal:g} %", ", ".join(found)])
     found = filled(
         "A goal counts as reached if the middle of the measured interval reaches it. "
-        f"Of the {len(above)} intervals of *I* under budgets in this table, {sum(above)} reach above their goal."
+        f"Of the {len(above)} intervals of slowdowns under budgets in this table, {sum(above)} reach above their goal."
     )
     found += "\n\n" + markdown("figure | goal | measured, % (bold: missed)", lines)
     beyond = [
@@ -267,7 +312,7 @@ def goals_table(rows):
     ]
     if beyond:
         found += "\n\n" + filled(
-            f"Without a budget only resnet18 and resnet50 have a goal for *I*. Other side tasks with *I* above 0.5 %: {', '.join(beyond)}."
+            f"Without a budget only resnet18 and resnet50 have a goal for the slowdown. Other side tasks with a slowdown above 0.5 %: {', '.join(beyond)}."
         )
     return found
 
@@ -280,11 +325,6 @@ def budget_table(rows):
         if row["budget_pct"] is None:
             continue
         off = free.get((row["side_task"], row["method"]))
-        kept = (
-            100 * row["cost_savings_pct"] / off["cost_savings_pct"]
-            if off and off["cost_savings_pct"] and row["cost_savings_pct"] is not None
-            else None
-        )
         lines.append(
             [
                 task_name(row),
@@ -295,11 +335,10 @@ def budget_table(rows):
                 number(row.get("ramp_duty_pct"), 0),
                 increase(row),
                 number(row["duty_pct"], 0),
-                number(kept, 0),
             ]
         )
     return markdown(
-        "side task | method | budget | *I* without a budget, % | *I* before, % | duty before, % | *I* measured, % | duty at the end, % | *S*, % of that without a budget",
+        "side task | method | budget | slowdown without a budget, % | slowdown before, % | duty before, % | slowdown measured, % | duty at the end, %",
         lines,
     )
 
@@ -314,13 +353,12 @@ def sensitivity_table(rows, samples):
             number(row["iteration_ms"], 1),
             samples(row),
             increase(row),
-            number(row["cost_savings_pct"]),
             number(row["harvested_share_pct"], 1),
         ]
         for row in rows
     ]
     return markdown(
-        f"model | schedule, micro-batches | side task | budget | iteration, ms | {SAMPLES} | *I*, % | *S*, % | harvested, %",
+        f"model | schedule, micro-batches | side task | budget | iteration, ms | {SAMPLES} | slowdown, % | harvested share, %",
         lines,
     )
 
@@ -393,7 +431,7 @@ def power_table(rows):
             ]
         )
     return markdown(
-        "side task | power of a GPU, W | SM clock, MHz | clock, % (GPUs) | at the power cap, % of samples | *I*, %",
+        "side task | power of a GPU, W | SM clock, MHz | clock, % (GPUs) | at the power cap, % of samples | slowdown, %",
         lines,
     )
 
@@ -485,27 +523,24 @@ def page(record, rows, price, made):
     ]
     terms = [
         [
-            "*I*",
-            "[time increase](glossary.md#measures). Side tasks are loaded and initialised before, so ***I* does not contain the slowdown by "
-            "loading** ([what a start costs](starts.md)). It does not contain [the hook's own slowdown](trainers/gpu.md#what-it-costs) either",
+            "slowdown",
+            "by how much open iterations are longer than baseline iterations (*I*, [time increase](glossary.md#measures)). **Loading is not "
+            "in it** ([what a start costs](starts.md)), because side tasks are loaded and initialised before. [The hook's own "
+            "slowdown](trainers/gpu.md#what-it-costs) is not in it either",
         ],
-        ["±", "half of the 95 % interval of *I*, from the blocks (Student's t). Few blocks make it wide"],
+        ["±", "half of the 95 % interval of the slowdown, from the blocks (Student's t). Few blocks make it wide"],
         [
             SAMPLES,
             "how many iterations were open, how many were [baseline iterations](glossary.md#training), and in how many blocks. "
             "About half are baseline iterations; by default one in ten is. A block counts as one observation",
         ],
         [
-            "harvested",
-            "[harvested share](glossary.md#measures) over the whole measurement. The duty may have been lower in parts of the measurement than at its end",
+            "harvested share",
+            "[the harvest as a share of the bubble time of open iterations](glossary.md#measures), over the whole measurement",
         ],
-        ["duty", "[duty](glossary.md#measures) at the end of the measurement"],
-        ["*S*", "[cost savings](glossary.md#measures)"],
-        ["rate alone", "units of work a second that a side task does if it has the device to itself"],
         [
-            "possible *S*",
-            "*S* at the rate alone in all of the bubble time, and with *I* of 0. It is an estimate, and *S* may exceed it: "
-            "a side task reports its work once a second, so in a row of a few seconds *S* is uncertain by about 10 %, for sgd and image by about 30 %",
+            "duty",
+            "[duty](glossary.md#measures) at the end of the measurement. Where it was lower before, the harvested share is lower than this duty suggests",
         ],
         ["naive", "the side task works beside training, and nothing schedules the two"],
         [
@@ -516,22 +551,15 @@ def page(record, rows, price, made):
     if record["scale"] in cells.SCALES:
         terms += [
             ["mixed", f"another side task on each stage: {', '.join(cells.SCALES[record['scale']]().mixed)}"],
-            ["middle", "the GPT of the table above" + ("; it has 3.8 B parameters" if size["layers"] == 32 else "")],
+            ["middle", "the GPT of the table below" + ("; it has 3.8 B parameters" if size["layers"] == 32 else "")],
         ]
     usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
     blocks = [
         "# Results",
         *filter(None, [record["low_tier"] == "paper" and summary(usual, record["machine"])]),
-        markdown("measured on | ", conditions),
-        *filter(None, [filled(versions_of(record))]),
-        markdown("word | meaning", terms),
     ]
     if record["low_tier"] == "alone":
-        blocks.append(
-            filled(
-                "**At this size the figures mean nothing:** they show that the parts work. For *S*, this machine counts as the low-tier GPU."
-            )
-        )
+        blocks.append(filled("**At this size the figures mean nothing:** they show that the parts work."))
 
     def section(title, table, *after, before=None):
         """A section around a table; none where that is empty."""
@@ -541,39 +569,34 @@ def page(record, rows, price, made):
     def shown(word):
         return [f"![{text}]({pathlib.Path(path).name})" for path, text in made if word in pathlib.Path(path).name]
 
-    compared = glance_table(usual, price)
-    low = price["low_tier"]
+    paper = record["low_tier"] == "paper"
     samples = samples_of(record)
     section(
         "At a glance",
-        compared,
-        *shown("glance"),
+        glance_table(usual, price),
         "Kernel-level scheduling (XSched) is not among the methods; `bench/tables/README.md` says why.",
-        before=compared
-        and record["low_tier"] == "paper"
-        and filled(
-            f"*S* compares the price of the side work on {low['gpu']} with that of training on {price['training']['gpu']}, as the paper does, and not with "
-            "the price of the GPUs above. These do the work many times as fast, so *S* can exceed 100 %. So compare *S* only between rows of this page, and *I* as well, "
-            "or [put in your own prices](../bench/tables/README.md)."
-        ),
     )
-    section("Against the goals", record["low_tier"] == "paper" and goals_table(usual))
-    paper = record["low_tier"] == "paper"
+    section("Words", markdown("word | meaning", terms))
+    section("Conditions", markdown("measured on | ", conditions), filled(versions_of(record)))
     section(
         "Time increase and cost savings",
         main_table(usual, price, samples),
         filled(imperative_range(usual, record.get("other_runs", {}).get("rows", ()))),
         *shown("increase"),
+        before=paper
+        and filled(
+            "This table has the slowdowns and harvested shares. What the side work is worth is in "
+            "[Tables in detail](../bench/tables/details.md#cost-savings)."
+        ),
     )
     section(
         "The slowdown budget",
         budget_table(usual),
-        *shown("frontier"),
         before=filled(
-            "Before a measurement the side tasks work for some seconds, so that the budget can settle. "
-            "Only the columns with *before* show these seconds. "
-            + kept(usual)
+            kept(usual)
             + (" [Decide in ten minutes](ten-minutes.md) counts further runs, too." if paper else "")
+            + " Before a measurement the side tasks work for some seconds, so that the budget can settle. "
+            "Only the columns with *before* show these seconds."
         ),
     )
     like = {row["side_task"].split("+")[0] for row in others}
@@ -584,7 +607,7 @@ def page(record, rows, price, made):
         "Sensitivity",
         others and sensitivity_table(base + others, samples),
         before=filled(
-            "Compare each row with the first row of its side task, which the tables above contain, too."
+            "Compare each row with the first row of its side task, which is also in the tables before."
             + (
                 " A dash means that there were fewer than five blocks."
                 if any(row["time_increase_pct"] is None for row in base + others)
@@ -608,25 +631,26 @@ def page(record, rows, price, made):
         power_table(usual),
         before=filled(
             "Each cell shows baseline blocks → open blocks, with the budget off. "
-            "A GPU at its power cap lowers its clock when its work draws more power."
+            "A GPU at its power cap lowers its clock when its work draws more power, which can slow training."
         ),
     )
     left = dict(missing(record), **record["failed"])
     section("Not measured", "\n".join(f"- {name}: {why}" for name, why in left.items()))
     made_by = "`bench/tables/page.py` makes this page. Do not edit it."
     if paper:
-        made_by += " [Tables in detail](../bench/tables/details.md) has the bubbles of each run, throughput and energy, the two limits and the commands."
+        made_by += " [Tables in detail](../bench/tables/details.md) has the cost savings, the goals, the bubbles of each run, throughput and energy, the two limits and the commands."
     blocks.append(filled(made_by))
     return "\n\n".join(blocks) + "\n"
 
 
-def details(record, rows, made, pictures_in="../../docs"):
-    """What few readers need: bubbles of each run, throughput and energy, the two limits, and the commands."""
-    usual = [row for row in rows if plain(row)]
+def details(record, rows, price, made, pictures_in="../../docs"):
+    """What few readers need: cost savings, goals, bubbles of each run, throughput and energy, the two limits, and the commands."""
+    usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
+    low = price["low_tier"]
     blocks = [
         "# Tables in detail",
         filled(
-            "This page has what [Results](../../docs/results.md) leaves out, from the same record: the bubbles of each run, side tasks' "
+            "This page has what [Results](../../docs/results.md) leaves out, from the same record: cost savings, goals, the bubbles of each run, side tasks' "
             "throughput and energy, side tasks that keep to no limit, and the commands. `bench/tables/page.py` makes it. Do not edit it."
         ),
     ]
@@ -635,6 +659,29 @@ def details(record, rows, made, pictures_in="../../docs"):
         if any(parts[1:]):
             blocks.extend(filter(None, (f"## {title}", *parts)))
 
+    def shown(word):
+        return [f"![{text}]({pictures_in}/{pathlib.Path(path).name})" for path, text in made if word in pathlib.Path(path).name]
+
+    section(
+        "Cost savings",
+        filled(
+            f"*S*, the [cost savings](../../docs/glossary.md#measures), compares the price of the side work on {low['gpu']} with that of training on "
+            f"{price['training']['gpu']}, as the paper does, and not with the price of the GPUs of this record. These do the work many times as fast, so "
+            "*S* can exceed 100 %. So compare *S* only between rows of this page, and the slowdown as well, or [put in your own prices](README.md)."
+            if record["low_tier"] == "paper"
+            else "For *S*, the [cost savings](../../docs/glossary.md#measures), this machine counts as the low-tier GPU."
+        ),
+        savings_table(usual, price),
+        filled(
+            "The *possible S* is *S* at the rate alone in all of the bubble time, without a slowdown. It is an estimate, and *S* may exceed it: "
+            "a side task reports its work once a second, so in a row of a few seconds *S* is uncertain by about 10 %, for sgd and image by about 30 %."
+        ),
+        filled(no_savings(usual)),
+        others and other_savings_table(others),
+        *shown("glance"),
+        *shown("frontier"),
+    )
+    section("Against the goals", None, record["low_tier"] == "paper" and goals_table(usual))
     section(
         "Bubbles of each run",
         filled(
@@ -647,7 +694,10 @@ def details(record, rows, made, pictures_in="../../docs"):
     )
     section(
         "Throughput and energy of side tasks",
-        filled("The budget is off, except in the rows of the imperative interface."),
+        filled(
+            "The budget is off, except in the rows of the imperative interface. The *rate alone* is how many units of work a second a side task does "
+            "if it has the device to itself."
+        ),
         throughput_table(usual, record),
         filled(hardly_any(usual)),
     )
@@ -666,11 +716,7 @@ def details(record, rows, made, pictures_in="../../docs"):
             "These two demonstrations are no rows of the tables. Their commit was not recorded, and may be older than the rows' commits."
         ),
         "\n".join(limits),
-        *[
-            f"![{text}]({pictures_in}/{pathlib.Path(path).name})"
-            for path, text in made
-            if "limits" in pathlib.Path(path).name
-        ],
+        *shown("limits"),
     )
     section("Commands", None, "\n".join(["```sh", *record["command"].split("; then "), "```"]))
     return "\n\n".join(blocks) + "\n"
@@ -686,7 +732,7 @@ def main():
     target.write_text(page(record, rows, price, made))
     print(target)
     if len(sys.argv) == 4:
-        pathlib.Path(sys.argv[3]).write_text(details(record, rows, made))
+        pathlib.Path(sys.argv[3]).write_text(details(record, rows, price, made))
         print(sys.argv[3])
 
 

@@ -18,8 +18,8 @@ import power
 import rows
 
 PRICE = {
-    "training": {"dollars_per_hour": 4.0},
-    "low_tier": {"dollars_per_hour": 0.2},
+    "training": {"gpu": "a GPU", "dollars_per_hour": 4.0},
+    "low_tier": {"gpu": "a small GPU", "dollars_per_hour": 0.2},
     "paper": {},
     "side_task": {"pagerank": {"metric": "iterations", "per": 1, "unit": "iterations", "low_tier": 100.0}},
 }
@@ -198,7 +198,7 @@ def test_the_page_shows_every_run_and_what_failed(tmp_path):
         and "| +2.0" in text
         and "pagerank-mps: MPS needs GPUs" in text
     )
-    text += page.details(whole, found, made)
+    text += page.details(whole, found, PRICE, made)
     for path, _ in made:
         assert pathlib.Path(path).stat().st_size > 5000 and pathlib.Path(path).name in text
 
@@ -209,7 +209,7 @@ def test_the_published_page_is_made_of_the_recorded_samples(tmp_path):
     assert found == whole["rows"]
     made = pictures.all_of(whole, found, str(tmp_path / "results"))
     assert page.page(whole, found, rows.prices(), made) == (HERE.parents[1] / "docs/results.md").read_text()
-    assert page.details(whole, found, made) == (HERE / "details.md").read_text()
+    assert page.details(whole, found, rows.prices(), made) == (HERE / "details.md").read_text()
 
 
 def test_an_interval_of_26_blocks_has_23_degrees_of_freedom(monkeypatch):
