@@ -114,5 +114,5 @@ def test_wrapping_keeps_lists_code_and_short_paragraphs():
 
 
 def test_long_sentences(tree):
-    made = tree(a=f"# A\n\nShort one. {'Word ' * 26}end.\n\n- An item.\n- {'Word ' * 24}end.\n")
-    assert [line.split(": ")[:2] for line in docs.long_sentences(made, ["a.md"])] == [["a.md:3", "27 words"]]
+    made = tree(a=f"# A\n\nShort one. {'Word ' * 33}end.\n\n- An item.\n- {'Word ' * 31}end.\n")
+    assert [line.split(": ")[:2] for line in docs.long_sentences(made, ["a.md"])] == [["a.md:3", "34 words"]]
