@@ -267,7 +267,14 @@ GOALS = [
     ("slowdown, imperative, budget 1 %", ("imperative", 1.0), None, "time_increase_pct", "≤", 1.0),
     ("slowdown, iterative, budget off", ("iterative", None), ("resnet18", "resnet50"), "time_increase_pct", "≤", 0.5),
     ("harvested share, budget off", ("iterative", None), ("pagerank", "sgd", "image"), "harvested_share_pct", "≥", 90),
-    ("harvested share, budget off", ("iterative", None), ("resnet18", "resnet50", "vgg19"), "harvested_share_pct", "≥", 80),
+    (
+        "harvested share, budget off",
+        ("iterative", None),
+        ("resnet18", "resnet50", "vgg19"),
+        "harvested_share_pct",
+        "≥",
+        80,
+    ),
     (
         "*S*, as a share of the possible *S*, budget auto",
         ("iterative", "auto"),
@@ -556,10 +563,7 @@ def page(record, rows, price, made):
             ["middle", "the GPT of the table below" + ("; it has 3.8 B parameters" if size["layers"] == 32 else "")],
         ]
     usual, others = [row for row in rows if plain(row)], [row for row in rows if not plain(row)]
-    blocks = [
-        "# Results",
-        *filter(None, [record["low_tier"] == "paper" and summary(usual, record["machine"])]),
-    ]
+    blocks = ["# Results", *filter(None, [record["low_tier"] == "paper" and summary(usual, record["machine"])])]
     if record["low_tier"] == "alone":
         blocks.append(filled("**At this size the figures mean nothing:** they show that the parts work."))
 
@@ -662,7 +666,11 @@ def details(record, rows, price, made, pictures_in="../../docs"):
             blocks.extend(filter(None, (f"## {title}", *parts)))
 
     def shown(word):
-        return [f"![{text}]({pictures_in}/{pathlib.Path(path).name})" for path, text in made if word in pathlib.Path(path).name]
+        return [
+            f"![{text}]({pictures_in}/{pathlib.Path(path).name})"
+            for path, text in made
+            if word in pathlib.Path(path).name
+        ]
 
     section(
         "Cost savings",
