@@ -94,10 +94,8 @@ def timed(job, device, result):
                 / (time.monotonic() - begin)
             )
     result["iteration_ms"] = [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])]
-    result["ways"], result["host_ms"] = (
-        way_of,
-        host_ms,
-    )  # of the host: how long it posts an iteration, held waits included
+    result["ways"] = way_of
+    result["host_ms"] = host_ms  # how long the host posts an iteration, held waits included
     result["hook_cpu_pct_of"] = cpu
     result["memory_gib"] = torch.cuda.max_memory_reserved() / 2**30
     if job.get("until"):

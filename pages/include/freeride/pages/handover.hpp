@@ -1,5 +1,4 @@
-// How a trainer hands its bubble page to a worker: datagrams over a SOCK_SEQPACKET UNIX socket. Both sides are
-// here.
+// How a trainer hands its bubble page to a worker: datagrams over a SOCK_SEQPACKET UNIX socket. Both sides are here.
 #pragma once
 
 #include <sys/types.h>
@@ -14,9 +13,10 @@ namespace freeride::pages {
 /// The trainer's one datagram: these 8 bytes, with the page's memfd as SCM_RIGHTS.
 constexpr char kHello[] = "FRHELLO1";
 constexpr size_t kHelloBytes = 8;
-/// The worker's datagram: "OK", or "ERR " and one line. At most this long. A page with FREERIDE_BUBBLE_LISTENS has "OK
-/// " and a hold rule (policy/hold_rule) instead, and later a datagram with a rule whenever that changes. A worker that
-/// answers "OK" tells none: the hook then holds in every iteration. Other hooks take a second datagram for a fault.
+/// The worker's datagram: "OK", or "ERR " and one line. At most this long. For a page with FREERIDE_BUBBLE_LISTENS the
+/// OK is followed by a space and a hold rule (policy/hold_rule), and further datagrams are rules, whenever it changes.
+/// After a plain "OK" there are none, and a hook holds in every iteration. Other hooks take a second datagram for a
+/// fault.
 constexpr size_t kMaxReplyBytes = 512;
 
 /// Whom the socket's mode lets in.
