@@ -98,6 +98,9 @@ int main(int argc, char** argv) {
   app.add_option("--profile-ms", options.profile_ms,
                  "length of a profile lease; beside a training, the longest a profile waits for bubbles")
       ->check(CLI::Range(10, 3'600'000));
+  app.add_option("--settle-ms", options.settle_ms,
+                 "after its start, how long the worker waits for trainings to attach before it uses the device as idle")
+      ->check(CLI::Range(0, 600'000));
   app.add_option("--stop-ms", options.stop_ms, "limit for a task to stop in good order")
       ->check(CLI::Range(10, 600'000));
   app.add_option("--lease-order", lease_order,

@@ -309,7 +309,9 @@ double Job::next_duty_pct() const {
   const bool known = on_duty_ns_ >= kWorthKnownNs * static_cast<double>(ranks_.size());
   const double harvested_pct = known ? 100 * harvested_on_duty_ns_ / on_duty_ns_ : 100;
   const policy::Duty duty{plan_.duty_pct, policy::mean_duty_pct(blocks_of_these())};
-  return policy::next_duty_pct(cost(), budget(), harvested_pct, duty);
+  const double next = policy::next_duty_pct(cost(), budget(), harvested_pct, duty);
+  // What is known is of other side tasks, mixed with these ones' start: enough to be careful, not to give them more.
+  return policy::duty_cost(blocks_of_these()).measured ? next : std::min(next, plan_.duty_pct);
 }
 
 bool Job::replan(int64_t now_ns) {

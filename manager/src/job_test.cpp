@@ -204,6 +204,23 @@ TEST_CASE("other side tasks are judged by what they cost themselves") {
   CHECK(training.plan.duty_pct == 100);
 }
 
+TEST_CASE("a start that slows training does not give its side task a higher duty") {
+  Training training({10, 1000 * kMs, {1.0, 1.0}});
+  training.slowdown = 0.05;
+  training.iterate(3000);
+  const double duty = training.plan.duty_pct;
+  REQUIRE(duty < 30);
+  training.side_tasks = 2;
+  training.transition_ns = 50e6;
+  // Its start is beside iterations that have no leases, which makes those with leases look harmless.
+  for (int n = 0; n < 100; ++n) {
+    training.in_transition =
+        !policy::is_held_out(training.plan, training.at) && !policy::is_on_duty(training.plan, training.at);
+    training.iterate(1);
+    CHECK(training.job.plan().duty_pct <= duty);
+  }
+}
+
 TEST_CASE("without a budget side tasks go on as long as they are worth what they cost") {
   Training training({50, 1000 * kMs, {std::nullopt, 1.0}});
   training.slowdown = 0.08;  // they get 10 and 20 ms of 108

@@ -138,7 +138,14 @@ bool holds_own(const TaskView& task) {
   return task.holds != LeaseKind::kNone;
 }
 
+// Ranks are attached, or a training may be there that is not.
+bool beside_training(const LeaseSnapshot& s) {
+  return !s.ranks.empty() || s.other_process || s.now_ns < s.settled_ns;
+}
+
 LeaseAction decide_idle(const LeaseSnapshot& s) {
+  if (s.other_process) return none(s, Why::kOtherProcess);
+  if (s.now_ns < s.settled_ns) return none(s, Why::kSettling, s.settled_ns);
   if (stands(s, true)) return keep(s);
   const bool own_waits =
       std::any_of(s.tasks.begin(), s.tasks.end(),
@@ -200,14 +207,14 @@ LeaseAction decide_own(const LeaseSnapshot& s, bool busy) {
     if (task.done || task.holds_until_ns <= s.now_ns) return close_own(s, i, false, false);
     if (!ordered(task, s.now_ns)) return close_own(s, i, false, true);
     // InitSideTask cannot be cut; the profile's steps are for the bubbles from then on.
-    if (task.holds == LeaseKind::kProfile && task.init_done && !s.ranks.empty()) return close_own(s, i, true, false);
+    if (task.holds == LeaseKind::kProfile && task.init_done && beside_training(s)) return close_own(s, i, true, false);
     action.look_again_ns = earlier(action.look_again_ns, earlier(task.holds_until_ns, task.orders_until_ns));
   }
   const auto next = std::find_if(s.tasks.begin(), s.tasks.end(),
                                  [&](const TaskView& task) { return wants_own(task) && ordered(task, s.now_ns); });
   if (busy || next == s.tasks.end() || (s.only_probes && !s.ranks.empty())) return action;
   // Beside a training a profile is initialised like any task, and makes its steps in bubbles.
-  const LeaseKind kind = next->wants == LeaseKind::kProfile && !s.ranks.empty() ? LeaseKind::kInit : next->wants;
+  const LeaseKind kind = next->wants == LeaseKind::kProfile && beside_training(s) ? LeaseKind::kInit : next->wants;
   const int64_t length_ns = kind == LeaseKind::kProfile ? s.limits.profile_ns : s.limits.init_ns;
   action = open_until(static_cast<size_t>(next - s.tasks.begin()), s.now_ns + length_ns, kind);
   action.look_again_ns = s.now_ns;  // idle leases had stopped for this one, and go on beside it

@@ -23,6 +23,8 @@ struct Device {
   bool open_is_idle = false;
   uint64_t serial = 0;
   LeaseLimits limits;
+  bool other_process = false;
+  int64_t settled_ns = 0;
 
   void bubble(size_t rank, int64_t low, int64_t mid, int64_t high) {
     if (ranks.size() <= rank) ranks.resize(rank + 1);
@@ -41,8 +43,10 @@ struct Device {
     return tasks.size() - 1;
   }
   LeaseAction step() {
-    const LeaseAction action =
-        decide_lease({clock.now_ns(), ranks, tasks, open_task, open_deadline_ns, open_is_idle, limits});
+    LeaseSnapshot snapshot{clock.now_ns(), ranks, tasks, open_task, open_deadline_ns, open_is_idle, limits};
+    snapshot.other_process = other_process;
+    snapshot.settled_ns = settled_ns;
+    const LeaseAction action = decide_lease(snapshot);
     if (is_own(action.kind)) {
       TaskView& task = tasks[action.task];
       const bool opened = action.verb == LeaseVerb::kOpen;
@@ -273,6 +277,58 @@ TEST_CASE("without a trainer only tasks that may, and a trainer ends it", "[leas
   CHECK(d.step().verb == LeaseVerb::kOpen);
   d.ranks.push_back({});
   CHECK(d.step().verb == LeaseVerb::kClose);
+}
+
+TEST_CASE("no idle lease while a training may be there unseen", "[lease]") {
+  Device d;
+  const size_t a = d.task();
+  d.tasks[a].when_idle = true;
+  SECTION("until the worker has settled") {
+    d.settled_ns = d.clock.now_ns() + 10 * kNsPerSec;
+    const auto action = d.step();
+    CHECK(action.verb == LeaseVerb::kNothing);
+    CHECK(action.why == Why::kSettling);
+    CHECK(action.look_again_ns == d.settled_ns);
+    d.clock.set(d.settled_ns);
+    CHECK(d.step().kind == LeaseKind::kIdle);
+  }
+  SECTION("while another process is on the GPU: an open lease is taken back") {
+    REQUIRE(d.step().kind == LeaseKind::kIdle);
+    d.other_process = true;
+    const auto action = d.step();
+    CHECK(action.verb == LeaseVerb::kClose);
+    CHECK(action.why == Why::kOtherProcess);
+    d.other_process = false;
+    CHECK(d.step().kind == LeaseKind::kIdle);
+  }
+  SECTION("bubbles are used all the same") {
+    d.other_process = true;
+    d.settled_ns = d.clock.now_ns() + 10 * kNsPerSec;
+    d.bubble(0, 10 * kNsPerMs, 10 * kNsPerMs, 10 * kNsPerMs);
+    CHECK(d.step().kind == LeaseKind::kBubble);
+  }
+}
+
+TEST_CASE("a profile is initialised only while a training may be there unseen", "[lease]") {
+  Device d;
+  const size_t a = d.wants(LeaseKind::kProfile);
+  SECTION("another process comes meanwhile: its steps are not made beside it") {
+    REQUIRE(d.step().kind == LeaseKind::kProfile);
+    d.tasks[a].init_done = true;
+    CHECK(d.step().verb == LeaseVerb::kNothing);
+    d.other_process = true;
+    const auto action = d.step();
+    CHECK(action.verb == LeaseVerb::kClose);
+    CHECK(action.training_came);
+  }
+  SECTION("another process is there") {
+    d.other_process = true;
+    CHECK(d.step().kind == LeaseKind::kInit);
+  }
+  SECTION("the worker has just started") {
+    d.settled_ns = d.clock.now_ns() + 1;
+    CHECK(d.step().kind == LeaseKind::kInit);
+  }
 }
 
 TEST_CASE("without a trainer leases stop for a task that waits for an init lease, at the end of the open one",

@@ -32,6 +32,8 @@ constexpr EnumName<Why> kWhys[] = {
     {Why::kSaveLease, "save_lease"},
     {Why::kOrdersExpired, "orders_expired"},
     {Why::kDeviceIdle, "device_idle"},
+    {Why::kSettling, "settling"},
+    {Why::kOtherProcess, "other_process"},
     {Why::kTraining, "training"},
     {Why::kInactive, "inactive"},
     {Why::kImplausible, "implausible"},
@@ -133,6 +135,11 @@ std::string sentence(Why why, const WhyDetail& detail) {
       return "paused: its worker has not heard from the manager for too long";
     case Why::kDeviceIdle:
       return with("waiting for a trainer", " on ", detail.what);
+    case Why::kSettling:
+      return with("waiting for trainings to attach", " to ", detail.what) + ", which has just started";
+    case Why::kOtherProcess:
+      return "another process uses the GPU" + (detail.what.empty() ? "" : " of " + detail.what) +
+             " without the hook, so nothing may run there without a trainer; the worker's log names it";
     case Why::kTraining:
       return "training uses the device";
     case Why::kInactive:
@@ -165,7 +172,7 @@ std::string sentence(Why why, const WhyDetail& detail) {
 
 bool names_worker(Why why) {
   return why == Why::kProfiling || why == Why::kCreating || why == Why::kWorkerSilent || why == Why::kFenced ||
-         why == Why::kNotRecorded || why == Why::kDeviceIdle;
+         why == Why::kNotRecorded || why == Why::kDeviceIdle || why == Why::kSettling || why == Why::kOtherProcess;
 }
 
 const char* why_name(Why why) {

@@ -36,6 +36,7 @@ class System(Processes):
                 **environment(),
                 "FREERIDE_RUN_DIR": str(self.run_dir),
                 "FREERIDE_STATE_DIR": str(self.state_dir),
+                "FREERIDE_SETTLE_MS": "0",  # no training is here that a new worker does not know
                 "PYTHONPATH": str(tree.hooks),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "PYTHONUNBUFFERED": "1",

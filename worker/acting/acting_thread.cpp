@@ -102,6 +102,10 @@ void ActingThread::set_probe(std::shared_ptr<ProbeMapping> mapping) {
   post([mapping = std::move(mapping)](Actor& actor) { actor.set_probe(mapping); });
 }
 
+void ActingThread::set_other_process(bool there) {
+  post([there](Actor& actor) { actor.set_other_process(there); });
+}
+
 void ActingThread::acknowledge() {
   uint64_t count = 0;
   while (read(event_fd_.get(), &count, sizeof(count)) < 0 && errno == EINTR) {

@@ -38,6 +38,7 @@ class ActingThread {  // NOLINT(clang-analyzer-optin.performance.Padding): holds
   void initialise_paused(uint64_t id);
   void set_plans(std::shared_ptr<const PlanSet> plans);
   void set_probe(std::shared_ptr<ProbeMapping> mapping);
+  void set_other_process(bool there);
 
   /// Readable when there are events or kills to take. Events wait for a moment that does not cost training or the first
   /// step of a bubble anything: at most kPatienceNs.

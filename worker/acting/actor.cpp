@@ -157,6 +157,8 @@ policy::LeaseSnapshot Actor::snapshot(int64_t now_ns) {
   snapshot.open_is_idle = open_is_idle_;
   snapshot.probe_room_ns = probe_room_ns_;
   snapshot.only_probes = controlling_;
+  snapshot.other_process = other_process_;
+  snapshot.settled_ns = config_.settled_ns;
   snapshot.limits = config_.lease;
   return snapshot;
 }

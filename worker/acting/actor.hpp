@@ -21,6 +21,7 @@ struct ActorConfig {
   TaskLimits task;
   policy::LeaseLimits lease;
   policy::ProbeLimits probe;
+  int64_t settled_ns = 0;  ///< LeaseSnapshot::settled_ns
   uint64_t probe_secret = 0;
   std::shared_ptr<ProbeCounts> probe_counts = std::make_shared<ProbeCounts>();
 };
@@ -50,6 +51,9 @@ class Actor {
   void set_plans(std::shared_ptr<const PlanSet> plans);
   /// The page of the process that probes the GPU; null: there is none.
   void set_probe(std::shared_ptr<ProbeMapping> mapping) { prober_.set(std::move(mapping)); }
+
+  /// Whether a process that may be an unseen training is on the GPU (LeaseSnapshot::other_process).
+  void set_other_process(bool there) { other_process_ = there; }
 
   /// Takes every open lease back, for good.
   void stop(int64_t now_ns);
@@ -108,7 +112,7 @@ class Actor {
   Prober prober_;
   Transitions transitions_;
   int64_t probe_room_ns_ = 0;
-  bool controlling_ = false;
+  bool controlling_ = false, other_process_ = false;
   std::vector<std::unique_ptr<RankSlot>> ranks_;
   std::vector<std::unique_ptr<TaskSlot>> tasks_;
   std::vector<policy::RankView> rank_views_;

@@ -1166,6 +1166,27 @@ TEST_CASE("when idle: only with leave, and only without a trainer", "[actor]") {
   CHECK(idle.lease().kind == FREERIDE_LEASE_NONE);
 }
 
+TEST_CASE("another process on the GPU takes the idle lease back until it has gone", "[actor]") {
+  Rig rig(false);
+  rig.tasks.push_back(std::make_unique<FakeTask>(7, rig.processes));
+  FakeTask& idle = *rig.tasks.back();
+  idle.source()->when_idle = true;
+  idle.initialised(rig.now());
+  rig.actor.add_task(idle.source());
+  rig.actor.set_process(7, idle.pid(), nullptr);
+  rig.step();
+  REQUIRE(idle.lease().kind == FREERIDE_LEASE_IDLE);
+  rig.actor.set_other_process(true);
+  rig.step();
+  CHECK(idle.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(2'000 * kMs);
+  rig.step();
+  CHECK(idle.source()->why == policy::Why::kOtherProcess);
+  rig.actor.set_other_process(false);
+  rig.step();
+  CHECK(idle.lease().kind == FREERIDE_LEASE_IDLE);
+}
+
 TEST_CASE("a task that runs when idle lets another one get its init lease", "[actor]") {
   Rig rig(false);
   const auto add = [&](uint64_t id) -> FakeTask& {

@@ -15,7 +15,8 @@ constexpr int64_t kHalfNs = 30 * kNsPerSec;
 
 // Whatever the bubbles are like, there is no lease while it lasts.
 bool lasts(Why why) {
-  return why == Why::kDeviceIdle || why == Why::kInactive || why == Why::kOrdersExpired || why == Why::kImplausible;
+  return why == Why::kDeviceIdle || why == Why::kSettling || why == Why::kOtherProcess || why == Why::kInactive ||
+         why == Why::kOrdersExpired || why == Why::kImplausible;
 }
 
 }  // namespace

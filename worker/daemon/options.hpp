@@ -24,9 +24,10 @@ struct Options : SideTaskOptions {
   SandboxOptions sandbox;  ///< its runner empty: beside this program, else on the PATH
   policy::LeaseOrder lease_order = policy::LeaseOrder::kRoundRobin;
   int64_t init_ms = 30'000;
-  int64_t memory_bytes = 0;   ///< of the device, for side tasks; 0: what the host has
-  std::string mps_control;    ///< empty: nvidia-cuda-mps-control on the PATH
-  int64_t reserve_bytes = 0;  ///< of a GPU, for training to grow into; 0: 5 %, at least 2 GiB
+  int64_t settle_ms = 10'000;  ///< after the start, without idle and profile leases
+  int64_t memory_bytes = 0;    ///< of the device, for side tasks; 0: what the host has
+  std::string mps_control;     ///< empty: nvidia-cuda-mps-control on the PATH
+  int64_t reserve_bytes = 0;   ///< of a GPU, for training to grow into; 0: 5 %, at least 2 GiB
   int64_t keep_bytes = policy::KeepLimits{}.bytes;
   int64_t probe_one_in = policy::ProbeLimits{}.one_in;  ///< of a GPU's bubbles, so many are probed; 0: none
   int thread_pct = 100;                                 ///< of a GPU's multiprocessors, for one side task

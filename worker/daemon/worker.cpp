@@ -142,6 +142,7 @@ Status Worker::open() {
   config.lease.init_ns = options_.init_ms * kNsPerMs;
   config.lease.profile_ns = options_.profile_ms * kNsPerMs;
   config.lease.order = options_.lease_order;
+  config.settled_ns = SteadyClock::now() + options_.settle_ms * kNsPerMs;
   if (auto s = take(acting_, ActingThread::start(config)); !s.ok()) return s;
   // After the acting thread, which must not wait for training. On a CPU device all others share their core with it.
   if (options_.cpu_device()) {
@@ -232,6 +233,7 @@ Status Worker::open_gpu() {
     if (bytes > 0 && probe_ != nullptr) probe_->make_room();
     return bytes;
   };
+  calls.others = [this](const std::set<pid_t>& pids) { note_others(pids); };
   calls.leased = [this](uint64_t id) {
     const SideTask* one = task(id);
     return one == nullptr || one->leased();
@@ -270,6 +272,30 @@ Status Worker::open_gpu() {
     });
   }
   return take(gpu_, GpuGuard::open(options, *loop_, std::move(calls)));
+}
+
+// Whoever is on the GPU and no rank may be a training that has not attached, or has no hook.
+void Worker::note_others(const std::set<pid_t>& pids) {
+  if (acting_ == nullptr || trainers_ == nullptr) return;
+  pid_t other = 0;
+  for (const pid_t pid : pids) {
+    const auto& ranks = trainers_->ranks();
+    if (std::none_of(ranks.begin(), ranks.end(), [pid](const auto& rank) { return rank.second.peer.pid == pid; })) {
+      other = pid;
+      break;
+    }
+  }
+  if (other == other_process_) return;
+  const bool changed = (other == 0) != (other_process_ == 0);
+  other_process_ = other;
+  if (!changed) return;
+  acting_->set_other_process(other != 0);
+  if (other != 0) {
+    spdlog::info("process {} uses the GPU and is no attached rank: side tasks run in bubbles only while it is there",
+                 other);
+  } else {
+    spdlog::info("no other process uses the GPU any more");
+  }
 }
 
 void Worker::run() {

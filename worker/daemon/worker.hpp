@@ -62,6 +62,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   // Trainers.
   void on_rank(const AttachedRank& rank, Trainers::Change change);
   void publish_rank(const AttachedRank& rank);
+  void note_others(const std::set<pid_t>& pids);
   bus::TrainingState state_of(const AttachedRank& rank) const;
   policy::HoldRule rule_of(const std::string& job) const;
 
@@ -162,6 +163,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   uint64_t dropped_events_ = 0;
   std::unique_ptr<Shutdown> shutdown_;
   std::unique_ptr<Draining> draining_;
+  pid_t other_process_ = 0;  // on the GPU, and no attached rank; 0: there is none
 };
 
 }  // namespace freeride::worker

@@ -258,6 +258,21 @@ TEST_CASE("the manager goes and comes back: tasks go on and are told again", "[p
   rig.stop_worker();
 }
 
+TEST_CASE("a new worker leaves an idle device alone until trainings had time to attach", "[process]") {
+  Rig rig({"--settle-ms", "60000"});
+  rig.manager.wait_registered();
+  auto create = spec(rig, "t", "counter", {{"step_us", "200"}});
+  create.when_idle = true;
+  rig.manager.create(create);
+  rig.manager.wait([&] { return rig.manager.task("t").why == "settling"; });
+  rig.manager.wait_new_report();
+  CHECK(rig.manager.task("t").state == "PAUSED");
+  CHECK(rig.manager.task("t").counters.steps == 0);
+  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles);  // bubbles are used from the first on
+  rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 0; });
+  rig.stop_worker();
+}
+
 TEST_CASE("without renewed orders a task pauses, and is ended after a while", "[process]") {
   Rig rig;
   rig.manager.pause_ms = 1000;

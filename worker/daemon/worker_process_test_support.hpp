@@ -43,6 +43,7 @@ constexpr auto kWatchdog = std::chrono::seconds(120);
 inline pid_t spawn_worker(const Paths& paths, const std::vector<std::string>& args) {
   std::vector<std::string> words{std::string(FREERIDE_BUILD_DIR) + "/bin/freeride-worker", "--run-dir",
                                  paths.run_dir.string(), "--state-dir", paths.state_dir.string()};
+  if (std::find(args.begin(), args.end(), "--settle-ms") == args.end()) words.insert(words.end(), {"--settle-ms", "0"});
   words.insert(words.end(), args.begin(), args.end());
   const std::string log = (paths.state_dir.parent_path() / "worker.log").string();
   const pid_t pid = fork();

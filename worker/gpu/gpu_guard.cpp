@@ -384,6 +384,7 @@ Status GpuGuard::look() {
   }
   leaving_ = std::move(leaving);
   see_foreign(foreign, now_ns);
+  if (calls_.others) calls_.others(others_);
   training_.look(reading->used_bytes, side_bytes, calls_.training());
   std::vector<uint64_t> ids;
   for (const auto& [id, tenant] : tenants_) ids.push_back(id);

@@ -46,6 +46,8 @@ class GpuGuard {
     std::function<void(uint64_t task, policy::Verdict verdict)> end;
     /// Its own memory on the GPU (its MPS server's is not), at every look.
     std::function<void(uint64_t task, int64_t bytes)> memory;
+    /// Who is on the GPU, and neither a side task's nor ours: at every look. May be missing.
+    std::function<void(const std::set<pid_t>& pids)> others{};
     /// What training was refused just now, bytes; 0: nothing. May be missing.
     std::function<int64_t()> wanted{};
     /// Whether it has had a lease yet, if only to initialise: before it nobody may be on the GPU. May be missing.

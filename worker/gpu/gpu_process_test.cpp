@@ -106,6 +106,26 @@ TEST_CASE("a worker that cannot hold side tasks on a GPU ends with one line that
   CHECK(refusal({"--device", kGpu, "--sandbox", "none"}).find("no MPS control program") != std::string::npos);
 }
 
+TEST_CASE("beside a process that is no attached rank nothing executes that needs an idle GPU", "[gpu]") {
+  FakeDriver driver;
+  Rig rig(gpu_args());
+  rig.manager.wait_registered();
+  auto create = spec(rig, "a", kGiB);
+  create.when_idle = true;
+  rig.manager.create(create);
+  const auto steps = [&] { return rig.manager.task("a").counters.steps; };
+  rig.manager.wait([&] { return steps() > 5; });
+  driver.say(3 * kGiB, "process " + std::to_string(getpid()) + " 1073741824\n");  // as a training without the hook
+  rig.manager.wait([&] { return rig.manager.task("a").why == "other_process"; });
+  const uint64_t before = steps();
+  for (int n = 0; n < 3; ++n) rig.manager.wait_new_report();
+  CHECK(steps() == before);
+  CHECK(rig.manager.task("a").state == "PAUSED");
+  driver.say(2 * kGiB);
+  rig.manager.wait([&] { return steps() > before; });
+  rig.stop_worker();
+}
+
 TEST_CASE("side tasks on a GPU: an MPS server each, its environment, and nothing left behind", "[gpu]") {
   FakeDriver driver;
   Rig rig(gpu_args());

@@ -16,8 +16,8 @@ enum class LeaseKind : uint32_t {
   kNone = 0,
   kBubble = 1,   ///< a bubble: steps that fit before the deadline
   kInit = 2,     ///< InitSideTask, no steps; once for each task
-  kProfile = 3,  ///< InitSideTask and a profile's steps, where no training is; once
-  kIdle = 4,     ///< steps where no training is, for tasks that may
+  kProfile = 3,  ///< InitSideTask and a profile's steps, where no training can be; once
+  kIdle = 4,     ///< steps where no training can be, for tasks that may
   kSave = 5,     ///< SaveState; PAUSED before and after
 };
 
@@ -86,6 +86,9 @@ struct LeaseSnapshot {
   LeaseLimits limits;
   int64_t probe_room_ns = 0;  ///< the bubble is to be probed: leases end so long before its learned end, for good
   bool only_probes = false;   ///< beside a training no lease is begun: what it does alone is being probed
+  // A training may be there that is not attached.
+  bool other_process = false;  ///< a process is on the GPU that is no rank, no side task's and not the worker's
+  int64_t settled_ns = 0;      ///< before it one may not have found the worker yet
 };
 
 enum class LeaseVerb {
@@ -117,6 +120,10 @@ struct LeaseAction {
 /// Init, profile and save leases are given one at a time. They begin while nobody has or uses a lease for steps.
 /// Bubbles end by themselves. Idle leases would follow each other without end, so they stop until the other lease has
 /// begun. A profile lease ends with InitSideTask when a training has come.
+///
+/// A device without ranks is not idle for sure: a training may be there that has no hook, or has not attached yet. So
+/// until settled_ns, and with another process on the GPU, there is no idle lease, and a profile is taken as beside a
+/// training.
 ///
 /// No lease outlives the orders of its task: one for steps ends with them at the latest, the others are taken back.
 /// Pure, no allocation, under 1 µs for a few ranks and tasks.

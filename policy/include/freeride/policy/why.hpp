@@ -36,17 +36,19 @@ enum class Why {
   kSaveLease,      ///< waits for a save lease, or is in SaveState
   kOrdersExpired,  ///< its worker has not heard from the manager for too long
   // No lease for anybody on the device: what decide_lease() says.
-  kDeviceIdle,   ///< no training is attached, and it may not run without one
-  kTraining,     ///< training owns the device
-  kInactive,     ///< a rank's hook does not vouch for its marks
-  kImplausible,  ///< a rank's page says what cannot be
-  kHoldout,      ///< the iteration is held out
-  kOffDuty,      ///< the slowdown budget skips the iteration
-  kUnknown,      ///< the bubble's length has not been learned yet
-  kPastLengths,  ///< the bubble is longer than all learned lengths, or about to be
-  kOtherLease,   ///< another side task has the lease, or waits for the device to initialise or save
-  kProbe,        ///< the GPU is probed for work that nobody has a lease for
-  kNoTask,       ///< no task can use what remains of the bubble
+  kDeviceIdle,    ///< no training is attached, and it may not run without one
+  kSettling,      ///< no training is attached, but its worker has just started: one may attach yet
+  kOtherProcess,  ///< no training is attached, but a process that may be one uses the GPU
+  kTraining,      ///< training owns the device
+  kInactive,      ///< a rank's hook does not vouch for its marks
+  kImplausible,   ///< a rank's page says what cannot be
+  kHoldout,       ///< the iteration is held out
+  kOffDuty,       ///< the slowdown budget skips the iteration
+  kUnknown,       ///< the bubble's length has not been learned yet
+  kPastLengths,   ///< the bubble is longer than all learned lengths, or about to be
+  kOtherLease,    ///< another side task has the lease, or waits for the device to initialise or save
+  kProbe,         ///< the GPU is probed for work that nobody has a lease for
+  kNoTask,        ///< no task can use what remains of the bubble
   // A lease, but no step.
   kStepTooLong,  ///< its next step does not fit the bubbles
   kWorkTooLong,  ///< a program's GPU work, one submission of it, is longer than its leases
@@ -66,7 +68,8 @@ struct WhyDetail {
   double duty_pct = 100;  ///< of the slowdown budget
 };
 
-/// kProfiling, kCreating, kWorkerSilent, kFenced, kNotRecorded, kDeviceIdle: the sentence names the worker.
+/// kProfiling, kCreating, kWorkerSilent, kFenced, kNotRecorded, kDeviceIdle, kSettling, kOtherProcess: the sentence
+/// names the worker.
 bool names_worker(Why why);
 
 /// The name on the bus, "" for kNone. Any thread.
