@@ -147,6 +147,18 @@ TEST_CASE("a section of lists is read by its keys, and what is no list is named"
   }
 }
 
+TEST_CASE("a single setting of the file is read as its program would read it") {
+  const auto file =
+      temp_file("[manager]\nlisten = \"tcp://*:7420\"\nbudget_pct = 1\n[node]\ndevice = [\"a\", \"b\"]\n");
+  CHECK(read_setting("manager", "listen", file).value() == "tcp://*:7420");
+  CHECK(read_setting("manager", "budget_pct", file).value() == "1");
+  CHECK(read_setting("node", "device", file).value() == "a:b");
+  CHECK_FALSE(read_setting("manager", "keys_dir", file).value().has_value());
+  CHECK_FALSE(read_setting("web", "listen", file).value().has_value());
+  std::filesystem::remove(file);
+  CHECK(read_setting("manager", "listen", file).error().code == Code::kInvalidArgument);
+}
+
 TEST_CASE("a list in the file is several values") {
   auto file = temp_file("[worker]\ndata = [\"/a\", \"/b\"]\n");
   CLI::App app;

@@ -121,6 +121,16 @@ Result<std::map<std::string, std::vector<std::string>>> read_lists(const std::st
   return lists;
 }
 
+Result<std::optional<std::string>> read_setting(const std::string& section, const std::string& key,
+                                                std::filesystem::path file) {
+  const auto root = read_file(file);
+  if (!root) return root.error();
+  const toml::table* table = (*root)[section].as_table();
+  const toml::node* node = table != nullptr ? table->get(key) : nullptr;
+  if (node == nullptr) return std::optional<std::string>();
+  return std::optional(as_text(*node));
+}
+
 Status bind_config(CLI::App& app, const std::string& section, std::filesystem::path file) {
   auto read = read_file(file);
   if (!read) return read.error();

@@ -4,6 +4,7 @@
 
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/bus/probe.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "message.hpp"
 #include "tcp.hpp"
@@ -187,7 +188,7 @@ Result<Message> Requester::request_raw(const std::string& command, std::string b
   }
   impl_->wait.after_send(!impl_->inbox.empty());
   if (impl_->tcp) {
-    if (auto there = detail::probe_tcp(impl_->endpoint); !there) return there.error();
+    if (auto there = probe_tcp(impl_->endpoint); !there) return there.error();
   }
   return Error{Code::kTimeout,
                "no manager answers at " + impl_->endpoint + " (command " + command + ", waited " +

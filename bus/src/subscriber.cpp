@@ -2,6 +2,7 @@
 
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/bus/probe.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "kept.hpp"
 #include "message.hpp"
@@ -120,7 +121,7 @@ Status Subscriber::await(std::chrono::milliseconds timeout) {
     if (left == 0) break;
     detail::wait_readable(impl_->watch->socket(), left);
   }
-  if (auto there = detail::probe_tcp(impl_->endpoint); !there) return there;
+  if (auto there = probe_tcp(impl_->endpoint); !there) return there;
   return Error{Code::kTimeout, "no manager answers at " + impl_->endpoint, "check --manager"};
 }
 

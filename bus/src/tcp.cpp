@@ -18,6 +18,7 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/base/key_file.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/bus/probe.hpp"
 #include "gate.hpp"
 #include "message.hpp"
 
@@ -98,28 +99,6 @@ Status check_tcp_host(const std::string& endpoint) {
   const auto found = resolve(endpoint, false);
   if (!found) return found.error();
   return {};
-}
-
-Status probe_tcp(const std::string& endpoint) {
-  const auto found = resolve(endpoint, false);
-  if (!found) return found.error();
-  int why = ECONNREFUSED;
-  for (const addrinfo* one = found->get(); one != nullptr; one = one->ai_next) {
-    const Fd probe(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!probe.valid()) continue;
-    why = ::connect(probe.get(), one->ai_addr, one->ai_addrlen) == 0 ? 0 : errno;
-    if (why == EINPROGRESS) {
-      pollfd look{probe.get(), POLLOUT, 0};
-      socklen_t size = sizeof why;
-      if (::poll(&look, 1, 1000) <= 0 || getsockopt(probe.get(), SOL_SOCKET, SO_ERROR, &why, &size) != 0)
-        why = ETIMEDOUT;
-    }
-    if (why == 0) return {};
-  }
-  Error error = errno_error("nobody is reached at " + endpoint, why,
-                            "is freeride-manager running there with --listen? does a firewall close the port?");
-  error.code = Code::kTimeout;
-  return error;
 }
 
 TcpListener::~TcpListener() {
@@ -288,6 +267,29 @@ Status HandshakeWatch::look() {
 }
 
 }  // namespace detail
+
+Status probe_tcp(const std::string& endpoint, std::chrono::milliseconds patience) {
+  const auto found = detail::resolve(endpoint, false);
+  if (!found) return found.error();
+  int why = ECONNREFUSED;
+  for (const addrinfo* one = found->get(); one != nullptr; one = one->ai_next) {
+    const Fd probe(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!probe.valid()) continue;
+    why = ::connect(probe.get(), one->ai_addr, one->ai_addrlen) == 0 ? 0 : errno;
+    if (why == EINPROGRESS) {
+      pollfd look{probe.get(), POLLOUT, 0};
+      socklen_t size = sizeof why;
+      if (::poll(&look, 1, static_cast<int>(patience.count())) <= 0 ||
+          getsockopt(probe.get(), SOL_SOCKET, SO_ERROR, &why, &size) != 0)
+        why = ETIMEDOUT;
+    }
+    if (why == 0) return {};
+  }
+  Error error = errno_error("nobody is reached at " + endpoint, why,
+                            "is freeride-manager running there with --listen? does a firewall close the port?");
+  error.code = Code::kTimeout;
+  return error;
+}
 
 Result<KeyPair> make_key_pair() {
   char public_key[kZ85KeyBytes + 1] = {}, secret_key[kZ85KeyBytes + 1] = {};

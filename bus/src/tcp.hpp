@@ -32,8 +32,6 @@ Result<TcpAddress> parse_tcp(const std::string& endpoint);
 
 /// Whether the host of `endpoint` is known. Asks the name service, which may block. Errors: kInvalidArgument.
 Status check_tcp_host(const std::string& endpoint);
-/// Why nobody is reached at `endpoint`, as far as one attempt within a second tells; fine when somebody listens.
-Status probe_tcp(const std::string& endpoint);
 
 /// A port that `socket` listens at; its connections are counted by the Gate until it ends. Must outlive the socket.
 class TcpListener {

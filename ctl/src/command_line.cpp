@@ -18,6 +18,7 @@
 #include "freeride/base/config.hpp"
 #include "freeride/base/key_file.hpp"
 #include "freeride/base/paths.hpp"
+#include "host.hpp"
 #include "json.hpp"
 #include "keys.hpp"
 #include "parse.hpp"
@@ -60,6 +61,8 @@ constexpr std::string_view kExamples =
   freeride-ctl logs -f thumbs                           what it prints
   freeride-ctl drain gpt                                no side task beside this training, for sure
   freeride-ctl report --format json                     the figures so far
+  freeride-ctl host add gpu7                            on the manager's host: a key for gpu7, and what to type there
+  freeride-ctl host join head gpu7-node.key             on gpu7: its devices get workers under the manager on head
   freeride-ctl keys make alice --role user              a key for another host; --manager and --key use it there
   freeride-ctl --manager tcp://head:7420 --key alice.key status
   PYTHONPATH=$(freeride-ctl python-path) python …       for a Python that does not find FreeRide's package
@@ -90,6 +93,7 @@ using Action = std::function<Result<int>(Session&)>;
 struct Arguments {
   std::string run_dir, manager, key, commands_endpoint, events_endpoint, format = "table", errors = "text";
   KeysArguments keys;
+  HostArguments host;
   double timeout_s = 5;
   LoadArguments load;
   SubmitArguments submit;
@@ -492,6 +496,39 @@ void add_keys(CLI::App& app, Arguments& arguments) {
   revoke->add_option("name", keys.names, "names of keys")->required();
 }
 
+void add_host(CLI::App& app, Arguments& arguments) {
+  HostArguments& host = arguments.host;
+  auto* sub = app.add_subcommand("host", "join another host to a manager: a command on each of the two, as root");
+  sub->require_subcommand(1);
+  const auto verb = [&](const char* name, const char* help, Result<int> (*run)(Session&, const HostArguments&)) {
+    auto* inner = sub->add_subcommand(name, help);
+    does(inner, arguments, [&arguments, run](Session& session) {
+      arguments.host.run_dir = arguments.run_dir;
+      return run(session, arguments.host);
+    });
+    return inner;
+  };
+  const auto common = [&](CLI::App* inner) {
+    inner->add_option("--etc", host.etc, "folder of the settings, where the units have another one than /etc/freeride");
+    inner->add_flag("--no-start", host.no_start, "write the files, and leave systemd's units as they are");
+  };
+  auto* add = verb("add", "on the manager's host: make the other host's key, and let the manager listen on the network",
+                   run_host_add);
+  add->add_option("host", host.keys.host, "what the other host is called, e.g. gpu7")->required();
+  add->add_option("--out", host.keys.out, "the file that is taken to the other host; default: HOST-node.key here");
+  add->add_option("--keys-dir", host.keys.folder, "the manager's --keys-dir; default: as its settings say");
+  common(add);
+  auto* join =
+      verb("join", "on the other host: check key and ports, install the key, and start freeride-node", run_host_join);
+  join->add_option("head", host.head, "the manager's host: its name or address, or tcp://HOST:PORT; port 7420")
+      ->required();
+  join->add_option("key", host.key_file, "the key file that freeride-ctl host add has made")->required();
+  auto* device =
+      join->add_option("--device", host.device, "on a host without GPUs: the device that gets a worker, e.g. cpu-0");
+  join->add_option("--cores", host.cores, "cores of that device, e.g. 0,2-3")->needs(device);
+  common(join);
+}
+
 void add_recording(CLI::App& app, Arguments& arguments) {
   RecordingArguments& recording = arguments.recording;
   auto* sub = app.add_subcommand("recording", "what freeride-recorder has written; needs no manager");
@@ -563,6 +600,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   add_profile(app, arguments);
   add_doctor(app, arguments);
   add_keys(app, arguments);
+  add_host(app, arguments);
   add_python_path(app, arguments);
   add_why(app, arguments);
   add_recording(app, arguments);

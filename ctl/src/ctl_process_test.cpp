@@ -1,9 +1,12 @@
 // The real freeride-ctl against a manager that the test plays: every command, every error code, and managers that lie
 // or hang.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pty.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,9 +20,11 @@
 #include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "freeride/base/fd.hpp"
+#include "freeride/base/key_file.hpp"
 #include "freeride/base/sha256.hpp"
 #include "freeride/bus/sockets.hpp"
 
@@ -925,4 +930,411 @@ TEST_CASE("configuration: file below environment below flags, and an unknown key
   const auto unknown = run({"status"}, {config});
   CHECK(unknown.code == 2);
   CHECK_THAT(unknown.err, Contains("colour") && Contains("known keys"));
+}
+
+// ---- host add, host join
+
+namespace {
+
+std::string text_of(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+unsigned mode_of(const fs::path& file) {
+  struct stat info {};
+  REQUIRE(stat(file.c_str(), &info) == 0);
+  return info.st_mode & 07777;
+}
+
+sockaddr_in loopback_at(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
+// A socket that listens there; invalid where the port is taken. 0: any port.
+Fd listener_at(uint16_t port) {
+  Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback_at(port);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || listen(fd.get(), 8) != 0)
+    fd.reset();
+  return fd;
+}
+
+uint16_t port_of(const Fd& fd) {
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  REQUIRE(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  return ntohs(address.sin_port);
+}
+
+// The first of three ports that are free together.
+uint16_t three_free_ports() {
+  for (;;) {
+    const Fd first = listener_at(0);
+    const uint16_t port = port_of(first);
+    if (port < 65533 && listener_at(port + 1).valid() && listener_at(port + 2).valid()) return port;
+  }
+}
+
+// systemctl and journalctl on the PATH, that write down how they are called and answer what they are told to.
+class PlayedSystemd {
+ public:
+  explicit PlayedSystemd(const fs::path& folder) : folder_(folder) {
+    fs::create_directory(folder_);
+    const std::string failure = (folder_ / "failure").string();
+    program("systemctl", "echo \"$@\" >>" + (folder_ / "calls").string() + "\ncase $1 in\n  list-units) cat " +
+                             (folder_ / "units").string() + " ;;\n  *) [ ! -e " + failure + " ] || { cat " + failure +
+                             "; exit 1; } ;;\nesac\n");
+    program("journalctl", "echo '2026-11-23T03:14:05.000 error [freeride-worker] no driver; use --device cpu-N'\n");
+    units("");
+  }
+  std::string path() const { return "PATH=" + folder_.string() + ":/usr/bin:/bin"; }
+  void units(const std::string& text) const { std::ofstream(folder_ / "units") << text; }
+  void fail(const std::string& text) const { std::ofstream(folder_ / "failure") << text; }
+  std::string calls() const {
+    std::string lines;
+    std::ifstream all(folder_ / "calls");
+    for (std::string line; std::getline(all, line);) {
+      if (line.rfind("list-units", 0) != 0) lines += line + "\n";
+    }
+    return lines;
+  }
+
+ private:
+  void program(const char* name, const std::string& text) const {
+    std::ofstream(folder_ / name) << "#!/bin/sh\n" << text;
+    fs::permissions(folder_ / name, fs::perms::owner_all);
+  }
+  fs::path folder_;
+};
+
+// A manager's keys, made by `host add`, and another host's folder of settings.
+struct TwoHosts {
+  TwoHosts() {
+    const auto added = host_add({});
+    REQUIRE(added.code == 0);
+    CHECK(added.err.empty());
+  }
+  Outcome host_add(std::vector<std::string> more, const std::string& host = "gpu7") const {
+    std::vector<std::string> words = {"host",
+                                      "add",
+                                      host,
+                                      "--etc",
+                                      head_etc.string(),
+                                      "--keys-dir",
+                                      keys.string(),
+                                      "--out",
+                                      (folder.path() / (host + "-node.key")).string()};
+    if (more.empty()) more = {"--no-start"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words, {systemd.path()});
+  }
+  Outcome host_join(const std::string& head, const std::vector<std::string>& more = {"--no-start"}) const {
+    std::vector<std::string> words = {"host", "join", head, key.string(), "--etc", etc.string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words, {systemd.path()});
+  }
+  const TempDir folder;
+  const fs::path keys = folder.path() / "keys", head_etc = folder.path() / "head", etc = folder.path() / "etc",
+                 key = folder.path() / "gpu7-node.key";
+  const PlayedSystemd systemd{folder.path() / "systemd"};
+};
+
+// What listens on the network for these keys: commands, and two ports that accept.
+class NetworkManager {
+ public:
+  explicit NetworkManager(const TwoHosts& hosts) : authorized_(hosts.keys / "authorized" / "gpu7-node.key") {
+    const auto own = read_secret_key(hosts.keys / "manager.key");
+    REQUIRE(own.ok());
+    auto door = bus::Doorkeeper::start(context_, own->secret_key, [this](const std::string& key) {
+      const auto known = read_authorized_key(authorized_);
+      return known.ok() && known->public_key == key;
+    });
+    REQUIRE(door.ok());
+    door_ = std::move(*door);
+    auto server = bus::Server::bind(context_, hosts.folder.endpoint("manager"));
+    REQUIRE(server.ok());
+    server_ = std::move(*server);
+    REQUIRE(server_->listen(context_, {"tcp://" + address(), door_.get()}).ok());
+    events_ = listener_at(port + 1);
+    nodes_ = listener_at(port + 2);
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        if (auto incoming = server_->receive(std::chrono::milliseconds(20))) {
+          asked_for_uid = asked_for_uid || incoming->message.uid.has_value();
+          server_->reply(*incoming, bus::StatusReply{});
+        }
+      }
+    });
+  }
+  ~NetworkManager() {
+    stop_ = true;
+    thread_.join();
+  }
+  NetworkManager(const NetworkManager&) = delete;
+  NetworkManager& operator=(const NetworkManager&) = delete;
+  std::string address() const { return "127.0.0.1:" + std::to_string(port); }
+  void close_nodes_port() { nodes_.reset(); }
+
+  const uint16_t port = three_free_ports();
+  std::atomic<bool> asked_for_uid{false};
+
+ private:
+  fs::path authorized_;
+  zmq::context_t context_;
+  std::unique_ptr<bus::Doorkeeper> door_;
+  std::unique_ptr<bus::Server> server_;
+  Fd events_, nodes_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+std::string settings_for(const TwoHosts& hosts, const std::string& address) {
+  return "FREERIDE_MANAGER=tcp://" + address + "\nFREERIDE_KEY=" + (hosts.etc / "node.key").string() + "\n";
+}
+
+}  // namespace
+
+TEST_CASE("host add makes a node's key and the manager's setting, and done again it changes nothing") {
+  const TwoHosts hosts;
+  const auto secret = read_secret_key(hosts.key);
+  REQUIRE(secret.ok());
+  CHECK(secret->role == "node");
+  CHECK(secret->host == "gpu7");
+  CHECK(read_authorized_key(hosts.keys / "authorized/gpu7-node.key")->public_key == secret->public_key);
+  CHECK(text_of(hosts.head_etc / "manager.env") == "FREERIDE_LISTEN=tcp://*:7420\n");
+  const auto again = hosts.host_add({});
+  CHECK(again.code == 0);
+  CHECK_THAT(again.out, Contains("is there already") && Contains("freeride-ctl host join ") &&
+                            Contains(" gpu7-node.key\n") && Contains("ports 7420, 7421 and 7422"));
+  CHECK(read_secret_key(hosts.key)->public_key == secret->public_key);
+  CHECK(text_of(hosts.head_etc / "manager.env") == "FREERIDE_LISTEN=tcp://*:7420\n");
+  const auto other = json::parse(hosts.host_add({"--no-start", "--format", "json"}, "gpu8").out);
+  CHECK(other["key"] == "gpu8-node");
+  CHECK(other["changed"] == true);
+  CHECK(hosts.systemd.calls().empty());
+
+  // A key whose file is elsewhere is not made twice, and no other file is taken for one.
+  fs::rename(hosts.key, hosts.folder.path() / "taken.key");
+  const auto twice = hosts.host_add({});
+  CHECK(twice.code == 1);
+  CHECK_THAT(twice.err,
+             Contains("there is a node's key for the host gpu7 already") && Contains("keys revoke gpu7-node"));
+  CHECK(hosts.host_add({}, "g 7").code == 2);
+  CHECK(hosts.host_add({}, std::string(57, 'g')).code == 2);
+}
+
+TEST_CASE("host add leaves a manager that listens already, and says where others reach it") {
+  const TwoHosts hosts;
+  const auto env = hosts.head_etc / "manager.env", config = hosts.head_etc / "freeride.toml";
+  std::ofstream(env) << "# mine\nFREERIDE_LISTEN='tcp://*:7500'\n";
+  auto told = hosts.host_add({});
+  CHECK_THAT(told.out, Contains("set to listen at tcp://*:7500 already") && Contains("host join tcp://") &&
+                           Contains(":7500 gpu7-node.key") && Contains("ports 7500, 7501 and 7502"));
+  std::ofstream(env) << "FREERIDE_LOG_LEVEL=debug";
+  std::ofstream(config) << "[manager]\nlisten = \"tcp://10.0.0.1:7420\"\n";
+  told = hosts.host_add({});
+  CHECK_THAT(told.out, Contains("host join 10.0.0.1 gpu7-node.key"));
+  CHECK(text_of(env) == "FREERIDE_LOG_LEVEL=debug");
+
+  // Settings that keep others out, or cannot be read: nothing is made.
+  std::ofstream(config) << "[manager]\nlisten = \"tcp://127.0.0.1:7420\"\n";
+  told = hosts.host_add({}, "gpu8");
+  CHECK(told.code == 2);
+  CHECK_THAT(told.err, Contains("where no other host reaches it") && Contains(config.string()));
+  std::ofstream(config) << "[manager]\nlisten = \"7420\"\n";
+  CHECK(hosts.host_add({}, "gpu8").code == 2);
+  std::ofstream(config) << "[manager\n";
+  CHECK(hosts.host_add({}, "gpu8").code == 2);
+  CHECK_FALSE(fs::exists(hosts.folder.path() / "gpu8-node.key"));
+
+  // The file that the unit names is the one that counts.
+  const auto other = hosts.folder.path() / "other.toml";
+  std::ofstream(other) << "[manager]\nbudget_pct = 1\n";
+  std::ofstream(env) << "FREERIDE_CONFIG=" << other.string();
+  CHECK(hosts.host_add({}).code == 0);
+  CHECK(text_of(env) == "FREERIDE_CONFIG=" + other.string() + "\nFREERIDE_LISTEN=tcp://*:7420\n");
+}
+
+TEST_CASE("host add restarts the manager and waits until it listens") {
+  const TwoHosts hosts;
+  const auto env = hosts.head_etc / "manager.env";
+  fs::remove(env);
+  const FakeManager manager(hosts.folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    bus::StatusReply reply;
+    if (hosts.systemd.calls().find("restart") != std::string::npos) reply.network = "tcp://*:7420, by key";
+    server.reply(request, reply);
+  });
+  const std::vector<std::string> here = {"--run-dir", hosts.folder.path().string()};
+  const auto told = hosts.host_add(here);
+  CHECK(told.code == 0);
+  CHECK_THAT(told.out, Contains("and freeride-manager was restarted"));
+  CHECK(hosts.systemd.calls() == "enable freeride-manager\nrestart freeride-manager\n");
+  // It listens now: nothing is restarted, whoever has told it to.
+  fs::remove(env);
+  CHECK(hosts.host_add(here).code == 0);
+  CHECK_FALSE(fs::exists(env));
+  CHECK(hosts.systemd.calls() == "enable freeride-manager\nrestart freeride-manager\n");
+}
+
+TEST_CASE("host add says what systemd has said") {
+  const TwoHosts hosts;
+  fs::remove(hosts.head_etc / "manager.env");
+  hosts.systemd.fail("Unit freeride-manager.service does not exist.\nmore\n");
+  const auto told = hosts.host_add({"--run-dir", hosts.folder.path().string()});
+  CHECK(told.code == 3);
+  CHECK_THAT(told.err, Contains("systemctl enable freeride-manager has failed: Unit freeride-manager.service does") &&
+                           !Contains("more") && Contains("systemctl restart freeride-manager"));
+}
+
+TEST_CASE("host join installs key and settings, keeps all others, and done again it changes nothing") {
+  const TwoHosts hosts;
+  NetworkManager manager(hosts);
+  const auto told = hosts.host_join(manager.address());
+  CHECK(told.code == 0);
+  CHECK(told.err.empty());
+  CHECK_THAT(told.out,
+             Contains("join tcp://" + manager.address() + " as gpu7") && Contains("systemctl restart freeride-node"));
+  CHECK(manager.asked_for_uid);
+  CHECK(text_of(hosts.etc / "node.key") == text_of(hosts.key));
+  CHECK(mode_of(hosts.etc / "node.key") == 0600);
+  CHECK(text_of(hosts.etc / "node.env") == settings_for(hosts, manager.address()));
+  CHECK(mode_of(hosts.etc / "node.env") == 0644);
+
+  const auto again = json::parse(hosts.host_join(manager.address(), {"--no-start", "--format", "json"}).out);
+  CHECK(again["changed"] == false);
+  CHECK(again["host"] == "gpu7");
+
+  // From the key that is installed, which would stay as it is; with what the operator has written around ours.
+  std::ofstream(hosts.etc / "node.env") << "# mine\nFREERIDE_LOG_LEVEL=debug\nFREERIDE_MANAGER=tcp://old:7420\nA=1";
+  fs::permissions(hosts.etc / "node.env", fs::perms::owner_read | fs::perms::owner_write);
+  const auto words = std::vector<std::string>{"host",
+                                              "join",
+                                              manager.address(),
+                                              (hosts.etc / "node.key").string(),
+                                              "--etc",
+                                              hosts.etc.string(),
+                                              "--no-start",
+                                              "--device",
+                                              "cpu-0",
+                                              "--cores",
+                                              "0"};
+  CHECK(run(words, {hosts.systemd.path()}).code == 0);
+  CHECK(text_of(hosts.etc / "node.env") ==
+        "# mine\nFREERIDE_LOG_LEVEL=debug\nFREERIDE_MANAGER=tcp://" + manager.address() +
+            "\nA=1\nFREERIDE_KEY=" + (hosts.etc / "node.key").string() + "\nFREERIDE_DEVICE=cpu-0\nFREERIDE_CORES=0\n");
+  CHECK(mode_of(hosts.etc / "node.env") == 0600);
+  CHECK(text_of(hosts.etc / "node.key") == text_of(hosts.key));
+  CHECK(hosts.systemd.calls().empty());
+  for (const auto& entry : fs::directory_iterator(hosts.etc)) CHECK(entry.path().filename().string()[0] != '.');
+}
+
+TEST_CASE("host join refuses, and changes nothing") {
+  const TwoHosts hosts;
+  NetworkManager manager(hosts);
+  const auto refused = [&](const Outcome& told, int code, const std::string& what, const std::string& todo) {
+    CAPTURE(told.err);
+    CHECK(told.code == code);
+    CHECK(told.out.empty());
+    CHECK_THAT(told.err, StartsWith("freeride-ctl: ") && Contains(what) && Contains(todo));
+    CHECK(std::count(told.err.begin(), told.err.end(), '\n') == 1);
+    CHECK_FALSE(fs::exists(hosts.etc));
+    CHECK(hosts.systemd.calls().empty());
+  };
+  const auto with_key = [&](const fs::path& key) {
+    return run({"host", "join", manager.address(), key.string(), "--etc", hosts.etc.string(), "--no-start"},
+               {hosts.systemd.path()});
+  };
+
+  SECTION("the key is none of a node's, has no secret, is open to others or is not there") {
+    refused(with_key(hosts.folder.path() / "none.key"), 4, "none.key", "");
+    const auto monitor = hosts.folder.path() / "m.key";
+    REQUIRE(
+        run({"keys", "make", "m", "--role", "monitor", "--keys-dir", hosts.keys.string(), "--out", monitor.string()})
+            .code == 0);
+    refused(with_key(monitor), 2, "is no key of a node (its role is 'monitor')", "freeride-ctl host add");
+    const auto open = hosts.folder.path() / "open.key";
+    fs::copy_file(hosts.key, open);
+    fs::permissions(open, fs::perms::group_read, fs::perm_options::add);
+    refused(with_key(open), 1, "other users may read it", "chmod 600");
+    const auto without = hosts.folder.path() / "public.key";
+    fs::copy_file(hosts.keys / "authorized/gpu7-node.key", without);
+    refused(with_key(without), 2, "it has no 'secret' key", "");
+  }
+  SECTION("the key was revoked, or is another manager's") {
+    const TwoHosts others;
+    refused(with_key(others.key), 1, "is not the one that", "check --manager");
+    fs::remove(hosts.keys / "authorized/gpu7-node.key");
+    refused(hosts.host_join(manager.address()), 1, "refused this key", "keys list");
+  }
+  SECTION("ports are closed") {
+    manager.close_nodes_port();
+    const auto port = std::to_string(manager.port + 2);
+    refused(hosts.host_join(manager.address()), 3, "nobody is reached at tcp://127.0.0.1:" + port, "a firewall must");
+    const auto nobody = three_free_ports();
+    refused(hosts.host_join("127.0.0.1:" + std::to_string(nobody)), 3,
+            "nor at ports " + std::to_string(nobody + 1) + " and " + std::to_string(nobody + 2),
+            "freeride-ctl host add gpu7");
+    refused(hosts.host_join("not a host"), 2, "'not a host'", "tcp://HOST:PORT");
+    refused(hosts.host_join("no-such-host.invalid"), 2, "is not known", "name a host");
+  }
+  SECTION("units want the same devices") {
+    hosts.systemd.units(
+        "freeride-manager.service loaded active running FreeRide manager\n"
+        "freeride-worker@cpu-0.service loaded activating auto-restart FreeRide worker\n");
+    refused(hosts.host_join(manager.address()), 1, "freeride-worker@cpu-0, freeride-manager",
+            "systemctl disable --now freeride-worker@cpu-0 freeride-manager");
+  }
+  SECTION("systemd does not answer") {
+    const auto told = run({"host", "join", manager.address(), hosts.key.string(), "--etc", hosts.etc.string()},
+                          {"PATH=" + hosts.folder.path().string()});
+    refused(told, 3, "systemctl", "--no-start");
+  }
+  SECTION("options make no sense, and without root there is no /etc to write") {
+    CHECK(hosts.host_join(manager.address(), {"--no-start", "--cores", "0"}).code == 2);
+    if (geteuid() != 0) refused(run({"host", "join", "head", hosts.key.string()}), 1, "only root may", "sudo");
+  }
+}
+
+TEST_CASE("host join starts the node and says with how many workers it has joined") {
+  const TwoHosts hosts;
+  const NetworkManager manager(hosts);
+  std::atomic<int> asked{0};
+  const FakeManager node(hosts.folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    if (asked++ == 0)
+      return server.reply_error(request, Error{Code::kUnavailable, "this host's node does not reach it", ""});
+    bus::StatusReply reply;
+    for (const char* name : {"gpu7:cpu-0", "gpu7:cpu-1", "gpu70:cpu-0", "gpu7:cpu-2"}) {
+      bus::WorkerInfo worker;
+      worker.state.worker = name;
+      worker.state.state = name == std::string("gpu7:cpu-2") ? "lost" : "up";
+      reply.workers.push_back(worker);
+    }
+    server.reply(request, reply);
+  });
+  const std::vector<std::string> here = {"--run-dir", hosts.folder.path().string()};
+  const auto told = hosts.host_join(manager.address(), here);
+  CHECK(told.err.empty());
+  CHECK(told.out == "joined tcp://" + manager.address() + " as gpu7, with 2 workers\n");
+  CHECK(told.code == 0);
+  CHECK(hosts.systemd.calls() == "enable freeride-node\nrestart freeride-node\n");
+  CHECK(hosts.host_join(manager.address(), here).code == 0);
+  CHECK(hosts.systemd.calls() ==
+        "enable freeride-node\nrestart freeride-node\n"
+        "enable freeride-node\nrestart freeride-node\n");
+}
+
+TEST_CASE("host join: a node that does not start is told with its last word") {
+  const TwoHosts hosts;
+  const NetworkManager manager(hosts);
+  const auto told = hosts.host_join(manager.address(), {"--run-dir", hosts.folder.path().string()});
+  CHECK(told.code == 3);
+  CHECK_THAT(told.err,
+             Contains("has not joined tcp://" + manager.address() + ": no driver; use --device cpu-N; on a host") &&
+                 Contains("add --device cpu-0 --cores 0") && Contains("journalctl -u freeride-node"));
 }

@@ -115,7 +115,15 @@ std::optional<std::string> node_of(const KeysArguments& arguments, const std::st
 
 }  // namespace
 
-Result<int> run_keys_make(Session& session, const KeysArguments& arguments) {
+std::string secret_file_of(const KeysArguments& arguments) {
+  return arguments.out.empty() ? arguments.name + ".key" : arguments.out;
+}
+
+Result<KeyFile> authorized_key(const KeysArguments& arguments) {
+  return read_authorized_key(authorized(arguments, arguments.name));
+}
+
+Result<KeyFile> make_key(const KeysArguments& arguments) {
   if (!is_task_name(arguments.name)) {
     return Error{Code::kInvalidArgument, "'" + arguments.name + "' cannot be a key's name", kTaskNameRule};
   }
@@ -148,7 +156,7 @@ Result<int> run_keys_make(Session& session, const KeysArguments& arguments) {
   key.host = arguments.host;
   key.public_key = pair->public_key;
   // The secret first: a key that nobody has is not authorised.
-  const std::string out = arguments.out.empty() ? arguments.name + ".key" : arguments.out;
+  const std::string out = secret_file_of(arguments);
   KeyFile secret = key;
   secret.secret_key = pair->secret_key;
   secret.manager_key = manager->public_key;
@@ -162,7 +170,13 @@ Result<int> run_keys_make(Session& session, const KeysArguments& arguments) {
     }
     return error;
   }
-  return printed(session, key, out);
+  return key;
+}
+
+Result<int> run_keys_make(Session& session, const KeysArguments& arguments) {
+  const auto key = make_key(arguments);
+  if (!key) return key.error();
+  return printed(session, *key, secret_file_of(arguments));
 }
 
 Result<int> run_keys_list(Session& session, const KeysArguments& arguments) {

@@ -3,11 +3,15 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "freeride/base/fd.hpp"
@@ -118,6 +122,25 @@ std::vector<int64_t> unpack(const std::string& bytes) {
   return values;
 }
 
+std::filesystem::path copy_of(const std::filesystem::path& file, int64_t version) {
+  return file.string() + ".schema-" + std::to_string(version);
+}
+
+// Those that lie beside `file`, by schema version.
+std::map<int64_t, std::filesystem::path> copies_of(const std::filesystem::path& file) {
+  std::map<int64_t, std::filesystem::path> copies;
+  std::error_code error, ignored;
+  for (std::filesystem::directory_iterator at(file.parent_path(), error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().string();
+    int64_t version = 0;
+    std::from_chars(name.data() + name.rfind('-') + 1, name.data() + name.size(), version);
+    if (version > 0 && at->path() == copy_of(file, version) && at->is_regular_file(ignored))
+      copies[version] = at->path();
+  }
+  return copies;
+}
+
 }  // namespace
 
 StateStore::StateStore(sqlite3* db, std::filesystem::path file) : db_(db), file_(std::move(file)) {}
@@ -193,17 +216,70 @@ Result<int64_t> StateStore::version() {
   if (query.row()) version = query.integer(0);
   if (!query.ok()) return error("read");
   if (version > kSchemaVersion) {
+    std::string hint = "start the newer freeride-manager, or move the file away";
+    const auto copies = copies_of(file_);
+    if (const auto after = copies.upper_bound(kSchemaVersion); after != copies.begin()) {
+      const std::string file = file_.string(), copy = std::prev(after)->second.string();
+      // In this order: a log of the newer file's would be carried over into the copy.
+      hint = "start the newer freeride-manager, or go back to " + copy +
+             ", which lacks what has changed since that upgrade: stop the manager, delete " + file + "-wal, move " +
+             copy + " to " + file + ", and start the manager again";
+    }
     return Error{Code::kVersion,
                  file_.string() + " has schema version " + std::to_string(version) + ", this manager knows " +
                      std::to_string(kSchemaVersion),
-                 "start the newer freeride-manager, or move the file away"};
+                 hint};
   }
   if (version < 0) return Error{Code::kInternal, "schema version " + std::to_string(version), ""};
   return version;
 }
 
+Status StateStore::keep_copy(int64_t version) {
+  const auto copy = copy_of(file_, version);
+  const std::string fresh = file_.string() + ".schema-new";
+  const std::string doing = "copy " + file_.string() + " to";
+  const auto drop = [&] {
+    for (const char* end : {"", "-journal"}) unlink((fresh + end).c_str());
+  };
+  const auto refuse = [&](Error error) {
+    drop();
+    error.hint = std::string(error.code == Code::kPermission ? "make the state folder writable"
+                                                             : "free space on that disk, or check it") +
+                 ", and start the manager again: only with that copy does it change the file to schema version " +
+                 std::to_string(kSchemaVersion) + ". The file is unchanged";
+    return error;
+  };
+  const auto refuse_errno = [&] {
+    Error error = errno_error("cannot " + doing + " " + copy.string(), errno);
+    if (error.code == Code::kInternal) error.code = Code::kUnavailable;  // the state file is not damaged
+    return refuse(std::move(error));
+  };
+  drop();  // of a start that was interrupted
+  const Fd fd(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd.valid()) return refuse_errno();
+  Statement backup(db_, "VACUUM INTO ?");
+  if (!backup.bind(fresh).run()) {
+    Error error = describe(db_, copy, doing);
+    if (error.code != Code::kInternal) return refuse(std::move(error));
+    drop();
+    return error;
+  }
+  if (fsync(fd.get()) != 0 || rename(fresh.c_str(), copy.c_str()) != 0) return refuse_errno();
+  if (const Fd folder(::open(file_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); folder.valid())
+    fsync(folder.get());
+  spdlog::info(
+      "the state file {} is changed from schema version {} to {}; {} is a copy from before, for going back to the "
+      "older "
+      "freeride-manager",
+      file_.string(), version, kSchemaVersion, copy.string());
+  return {};
+}
+
 Status StateStore::migrate(int64_t version) {
   if (version == kSchemaVersion) return {};
+  if (version > 0) {
+    if (auto kept = keep_copy(version); !kept) return kept;
+  }
   Transaction transaction(db_);
   if (!transaction.ok()) return error("write");
   for (int64_t step = version; step < kSchemaVersion; ++step) {
@@ -211,6 +287,11 @@ Status StateStore::migrate(int64_t version) {
   }
   if (!execute(db_, "PRAGMA user_version = " + std::to_string(kSchemaVersion)) || !transaction.commit())
     return error("write");
+  if (version == 0) return {};
+  for (const auto& [of, copy] : copies_of(file_)) {
+    std::error_code ignored;
+    if (of != version) std::filesystem::remove(copy, ignored);
+  }
   return {};
 }
 

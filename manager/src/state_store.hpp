@@ -69,8 +69,11 @@ class StateStore {
   static constexpr int kSchemaVersion = 7;
 
   /// Opens or makes the file, which is its owner's alone to read, and its folder. A damaged file is kept under a name
-  /// beside it, and a new one begins with all of its rows that can be read; the log says so in one line. Further
-  /// errors: kAlreadyExists (another process has it open), kVersion (written by a newer version).
+  /// beside it, and a new one begins with all of its rows that can be read; the log says so in one line. A file of an
+  /// earlier schema version N is brought to this one after a copy of it, FILE.schema-N, is on the disk, which an
+  /// earlier manager can use as its file; of such copies the last one is kept. Without the copy the file is left as it
+  /// is. Further errors: kAlreadyExists (another process has it open), kVersion (written by a newer version; the hint
+  /// names the copy that this one can use, if there is one).
   static Result<std::unique_ptr<StateStore>> open(const std::filesystem::path& file);
   ~StateStore();
   StateStore(const StateStore&) = delete;
@@ -135,6 +138,7 @@ class StateStore {
   static Result<std::unique_ptr<StateStore>> open_anew(const std::filesystem::path& file, const Error& damage);
   void leave_out(const std::vector<int64_t>& tasks);
   Result<int64_t> version();
+  Status keep_copy(int64_t version);
   Status migrate(int64_t version);
   Error error(const std::string& doing) const;
   sqlite3* db_;

@@ -1,13 +1,17 @@
-// The state file: damaged, locked, newer, full, read-only; and what the core makes of it.
+// The state file: damaged, locked, older, newer, full, read-only; and what the core makes of it.
 #include "state_store.hpp"
 
+#include <spdlog/sinks/ostream_sink.h>
 #include <sqlite3.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "freeride/bus/codec.hpp"
 #include "sqlite.hpp"
@@ -46,6 +50,15 @@ TaskRow row_of(int64_t id) {
   row.stopping = true;
   return row;
 }
+
+// Makes of a file of the present schema version one of version 6, with an hour of a task in it.
+constexpr const char* kAsVersion6 =
+    "DROP TABLE task_usage;"
+    "CREATE TABLE task_usage (hour INTEGER NOT NULL, task TEXT NOT NULL, user TEXT NOT NULL, job TEXT"
+    " NOT NULL, step_ns INTEGER NOT NULL, harvested_ns INTEGER NOT NULL, overrun_ns INTEGER NOT NULL,"
+    " steps INTEGER NOT NULL, PRIMARY KEY (hour, task, user, job)) WITHOUT ROWID;"
+    "INSERT INTO task_usage VALUES (480000, 'a', 'ann', 'gpt', 4, 3, 2, 1);"
+    "PRAGMA user_version = 6;";
 }  // namespace
 
 TEST_CASE("tasks, requests, profiles and jobs come back as they were saved") {
@@ -174,15 +187,7 @@ TEST_CASE("a state file of schema version 6 keeps what users have had, as their 
   REQUIRE(StateStore::open(file).ok());
   sqlite3* raw = nullptr;
   REQUIRE(sqlite3_open(file.c_str(), &raw) == SQLITE_OK);
-  REQUIRE(
-      sqlite3_exec(raw,
-                   "DROP TABLE task_usage;"
-                   "CREATE TABLE task_usage (hour INTEGER NOT NULL, task TEXT NOT NULL, user TEXT NOT NULL, job TEXT"
-                   " NOT NULL, step_ns INTEGER NOT NULL, harvested_ns INTEGER NOT NULL, overrun_ns INTEGER NOT NULL,"
-                   " steps INTEGER NOT NULL, PRIMARY KEY (hour, task, user, job)) WITHOUT ROWID;"
-                   "INSERT INTO task_usage VALUES (480000, 'a', 'ann', 'gpt', 4, 3, 2, 1);"
-                   "PRAGMA user_version = 6;",
-                   nullptr, nullptr, nullptr) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(raw, kAsVersion6, nullptr, nullptr, nullptr) == SQLITE_OK);
   sqlite3_close(raw);
   auto store = StateStore::open(file);
   REQUIRE(store.ok());
@@ -398,6 +403,280 @@ TEST_CASE("a state file that is damaged anywhere opens, and gives what it gives"
     REQUIRE((*store)->tasks().ok());
     REQUIRE((*store)->jobs().ok());
     REQUIRE((*store)->profiles().ok());
+  }
+}
+
+// ---- upgrades: the way back to an earlier manager
+namespace {
+int64_t version_of(const std::filesystem::path& file) {
+  sqlite3* raw = nullptr;
+  REQUIRE(sqlite3_open_v2(file.c_str(), &raw, SQLITE_OPEN_READWRITE, nullptr) == SQLITE_OK);
+  int64_t version = -1;
+  {
+    Statement query(raw, "PRAGMA user_version");
+    if (query.row()) version = query.integer(0);
+  }
+  sqlite3_close(raw);
+  return version;
+}
+
+// What it has, as an earlier manager sees it: tables and rows.
+std::string content_of(const std::filesystem::path& file) {
+  sqlite3* raw = nullptr;
+  REQUIRE(sqlite3_open_v2(file.c_str(), &raw, SQLITE_OPEN_READWRITE, nullptr) == SQLITE_OK);
+  std::string content;
+  {
+    Statement tables(raw, "SELECT name, sql, type FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name");
+    while (tables.row()) {
+      content += tables.bytes(1) + "\n";
+      if (tables.bytes(2) != "table") continue;
+      Statement rows(raw, ("SELECT * FROM " + tables.bytes(0)).c_str());
+      while (rows.row()) {
+        for (int i = 0; i < 16; ++i) content += rows.bytes(i) + "|";
+        content += "\n";
+      }
+      CHECK(rows.ok());
+    }
+    Statement check(raw, "PRAGMA integrity_check");
+    REQUIRE(check.row());
+    CHECK(check.bytes(0) == "ok");
+  }
+  sqlite3_close(raw);
+  return content;
+}
+
+// All that an upgrade keeps beside the file, or has left there.
+std::set<std::string> copies_in(const std::filesystem::path& folder) {
+  std::set<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto name = entry.path().filename().string();
+    if (contains(name, ".schema-")) found.insert(name);
+  }
+  return found;
+}
+
+void make_version_6(const std::filesystem::path& file, int64_t tasks = 3) {
+  {
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    for (int64_t n = 1; n <= tasks; ++n) REQUIRE((*store)->add_task(row_of(n), std::to_string(n), 1000).ok());
+  }
+  execute_in(file, kAsVersion6);
+}
+
+// What is logged while it lives.
+class Log {
+ public:
+  Log() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_st>(text_)));
+  }
+  ~Log() { spdlog::set_default_logger(before_); }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::shared_ptr<spdlog::logger> before_;
+};
+}  // namespace
+
+TEST_CASE("before a state file of an older schema version is changed, a copy that an older manager can use is kept") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  const auto copy = dir.path / "freeride.db.schema-6";
+  make_version_6(file);
+  const std::string content = content_of(file);
+  std::ofstream(dir.path / "freeride.db.schema-new") << "of a start that was interrupted";
+  Log log;
+  {
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    REQUIRE((*store)->save_task(row_of(4)).ok());
+  }
+  CHECK(version_of(file) == StateStore::kSchemaVersion);
+  CHECK(copies_in(dir.path) == std::set<std::string>{"freeride.db.schema-6"});
+  CHECK((std::filesystem::status(copy).permissions() & std::filesystem::perms::all) ==
+        static_cast<std::filesystem::perms>(0600));
+  CHECK(version_of(copy) == 6);
+  CHECK(content_of(copy) == content);
+  const std::string said = log.text();
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+  CHECK(contains(said, copy.string()));
+  CHECK(contains(said, "for going back to the older freeride-manager"));
+  // Back, and the upgrade again: the newer copy takes the older one's place.
+  std::filesystem::copy_file(copy, file, std::filesystem::copy_options::overwrite_existing);
+  execute_in(file, "DELETE FROM task WHERE id = 1");
+  const std::string later = content_of(file);
+  REQUIRE(later != content);
+  {
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    const auto tasks = (*store)->tasks();
+    REQUIRE(tasks->size() == 2);
+    CHECK(tasks->front().id == 2);
+  }
+  CHECK(copies_in(dir.path) == std::set<std::string>{"freeride.db.schema-6"});
+  CHECK(content_of(copy) == later);
+}
+
+TEST_CASE("the copy of an older state file has what was in the log of a manager that was killed") {
+  TempDir dir;
+  const auto live = dir.path / "live.db", file = dir.path / "state" / "freeride.db";
+  std::filesystem::create_directories(file.parent_path());
+  make_version_6(live);
+  sqlite3* raw = nullptr;
+  REQUIRE(sqlite3_open(live.c_str(), &raw) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(raw,
+                       "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;"
+                       "INSERT INTO fault_block VALUES ('user', 'only-in-the-log', 1);",
+                       nullptr, nullptr, nullptr) == SQLITE_OK);
+  for (const char* end : {"", "-wal"}) std::filesystem::copy_file(live.string() + end, file.string() + end);
+  sqlite3_close(raw);
+  REQUIRE_FALSE(contains(bytes_of(file), "only-in-the-log"));
+  REQUIRE(StateStore::open(file).ok());
+  const auto copy = file.string() + ".schema-6";
+  REQUIRE(std::filesystem::exists(copy));
+  CHECK(contains(bytes_of(copy), "only-in-the-log"));  // in the file itself: it has no log
+  CHECK_FALSE(std::filesystem::exists(copy + "-wal"));
+}
+
+TEST_CASE("of a new state file, of one of the present schema version and of a damaged one there is no copy") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  const auto other = dir.path / "freeride.db.schema-5";
+  std::ofstream(other) << "of an upgrade before";
+  REQUIRE(StateStore::open(file).ok());
+  REQUIRE(StateStore::open(file).ok());
+  CHECK(copies_in(dir.path) == std::set<std::string>{"freeride.db.schema-5"});
+  std::filesystem::remove(file);
+  make_version_6(file, 300);
+  const auto at = static_cast<std::streamoff>(bytes_of(file).find("t150") / 4096 * 4096);
+  overwrite(file, at, std::string(4096, '\xff'));
+  {
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    CHECK((*store)->tasks()->size() > 200);
+  }
+  REQUIRE(kept_aside(dir.path).size() == 1);
+  CHECK(version_of(kept_aside(dir.path).front()) == 6);
+  CHECK(copies_in(dir.path) == std::set<std::string>{"freeride.db.schema-5"});
+}
+
+TEST_CASE("of the copies of older state files the last one is kept") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  make_version_6(file);
+  const std::set<std::string> others = {"freeride.db.schema-6-mine", "freeride.db.schema-x", "freeride.db.schema-05",
+                                        "other.db.schema-5"};
+  for (const auto& name : others) std::ofstream(dir.path / name) << "not an upgrade's";
+  for (const char* name : {"freeride.db.schema-2", "freeride.db.schema-5"}) std::ofstream(dir.path / name) << "old";
+  REQUIRE(StateStore::open(file).ok());
+  auto expected = others;
+  expected.insert("freeride.db.schema-6");
+  CHECK(copies_in(dir.path) == expected);
+}
+
+TEST_CASE("an older state file of which no copy can be made stays as it is, and the error says what to do") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  make_version_6(file, 300);
+  std::ofstream(dir.path / "freeride.db.schema-5") << "of an upgrade before";
+  const std::string content = content_of(file);
+  std::set<std::string> beside = {"freeride.db.schema-5"};
+  const auto check = [&](const Result<std::unique_ptr<StateStore>>& store) {
+    REQUIRE_FALSE(store.ok());
+    INFO(store.error().text());
+    CHECK(contains(store.error().message,
+                   "cannot copy " + file.string() + " to " + (dir.path / "freeride.db.schema-6").string() + ": "));
+    CHECK(contains(store.error().hint, "start the manager again"));
+    CHECK(contains(store.error().hint, "The file is unchanged"));
+    CHECK(version_of(file) == 6);
+    CHECK(content_of(file) == content);
+    CHECK(copies_in(dir.path) == beside);
+    CHECK(kept_aside(dir.path).empty());
+  };
+  SECTION("the disk is full") {
+    {
+      const auto size = std::filesystem::file_size(file);
+      REQUIRE(size > 128 * 1024);
+      FullDisk full(size / 2);
+      check(StateStore::open(file));
+    }
+  }
+  SECTION("something else has its name") {
+    std::filesystem::create_directories(dir.path / "freeride.db.schema-6" / "x");
+    beside.insert("freeride.db.schema-6");
+    check(StateStore::open(file));
+    std::filesystem::remove_all(dir.path / "freeride.db.schema-6");
+  }
+  SECTION("something else has the name under which it is written") {
+    std::filesystem::create_directories(dir.path / "freeride.db.schema-new" / "x");
+    beside.insert("freeride.db.schema-new");
+    check(StateStore::open(file));
+    std::filesystem::remove_all(dir.path / "freeride.db.schema-new");
+  }
+  // Then it can.
+  auto store = StateStore::open(file);
+  REQUIRE(store.ok());
+  CHECK((*store)->tasks()->size() == 300);
+  CHECK(content_of(dir.path / "freeride.db.schema-6") == content);
+}
+
+TEST_CASE("an older state file in a read-only state folder stays as it is") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  make_version_6(file);
+  const std::string content = content_of(file);
+  const bool root = geteuid() == 0;
+  if (root) REQUIRE(chown(file.c_str(), 65534, static_cast<gid_t>(-1)) == 0);
+  REQUIRE(chmod(dir.path.c_str(), 0555) == 0);
+  if (root) REQUIRE(seteuid(65534) == 0);  // root may write anywhere
+  auto store = StateStore::open(file);
+  if (root) REQUIRE(seteuid(0) == 0);
+  chmod(dir.path.c_str(), 0755);
+  REQUIRE_FALSE(store.ok());
+  CHECK(store.error().code == Code::kPermission);
+  CHECK(copies_in(dir.path).empty());
+  CHECK(version_of(file) == 6);
+  CHECK(content_of(file) == content);
+}
+
+TEST_CASE("of a state file that is too new the error names the copy to go back to") {
+  TempDir dir;
+  const auto file = dir.path / "freeride.db";
+  const auto name = [&](int64_t version) { return file.string() + ".schema-" + std::to_string(version); };
+  make_version_6(file);
+  REQUIRE(StateStore::open(file).ok());
+  REQUIRE(std::filesystem::exists(name(6)));
+  execute_in(file, "PRAGMA user_version = 99");
+  const auto hint = [&] {
+    auto store = StateStore::open(file);
+    REQUIRE_FALSE(store.ok());
+    CHECK(store.error().code == Code::kVersion);
+    return store.error().hint;
+  };
+  const auto back = [&](int64_t version) {
+    return "stop the manager, delete " + file.string() + "-wal, move " + name(version) + " to " + file.string() +
+           ", and start the manager again";
+  };
+  SECTION("as it says") {
+    CHECK(contains(hint(), back(6)));
+    std::filesystem::remove(file.string() + "-wal");
+    std::filesystem::rename(name(6), file);
+    auto store = StateStore::open(file);
+    REQUIRE(store.ok());
+    CHECK((*store)->tasks()->size() == 3);
+  }
+  SECTION("the newest that this manager knows") {
+    for (const int64_t version : {1, StateStore::kSchemaVersion, StateStore::kSchemaVersion + 1, 98})
+      std::ofstream(name(version)) << "x";
+    CHECK(contains(hint(), back(StateStore::kSchemaVersion)));
+  }
+  SECTION("there is none that it knows") {
+    std::filesystem::rename(name(6), name(StateStore::kSchemaVersion + 1));
+    CHECK(hint() == "start the newer freeride-manager, or move the file away");
   }
 }
 

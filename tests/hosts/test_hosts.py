@@ -234,6 +234,29 @@ def test_node_worker_and_manager_are_killed_and_come_back(hosts):
     hosts.wait_iterations(3)
 
 
+def test_a_host_joins_by_a_command_here_and_one_there(hosts, tmp_path):
+    hosts.end("node-b")
+    hosts.ok("keys", "revoke", "node-b")
+    key, etc = tmp_path / "b-node.key", tmp_path / "etc"
+    added = hosts.ok("host", "add", "b", "--no-start", "--etc", tmp_path / "head", "--out", key)
+    assert added["listen"] == "tcp://*:7420" and added["join"].endswith("b-node.key"), added
+    join = ["host", "join", hosts.address, key, "--no-start", "--etc", etc]
+    joined = hosts.ctl_on("b", *join, "--device", "cpu-1", "--cores", 1 % os.cpu_count())
+    assert joined.code == 0 and joined.json["host"] == "b" and joined.json["changed"], joined
+    hosts.start_joined_node("b", etc / "node.env")
+    hosts.wait_workers(2)
+    hosts.load(find_plugin("counter.so"), "t", "--when-idle", params={"step_us": 300, "sleep": 1})
+    hosts.wait_steps("t", 20)
+    # While it runs, and when the manager's host is cut off.
+    again = hosts.ctl_on("b", *join)
+    assert again.code == 0 and not again.json["changed"], again
+    hosts.wires.cut("ctl")
+    refused = hosts.ctl_on("b", *join)
+    assert refused.code == 3
+    one_line(refused.err, "nobody is reached", "7420", "firewall")
+    hosts.wires.mend("ctl")
+
+
 def test_strangers_are_refused_in_one_line(hosts, tmp_path):
     def fails(key, *words, code, name):
         process = hosts.start_node("b", "--run-dir", hosts.root / "x", key=key, name=name)

@@ -18,7 +18,8 @@ from rig.processes import until
 BUILD = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"])
 SOURCE = pathlib.Path(os.environ["FREERIDE_SOURCE_DIR"])
 GPU = "GPU-5e1f"
-MANAGER, ON_GPU, ON_CPU = "freeride-manager", f"freeride-worker@{GPU}", "freeride-worker@cpu-0"
+MANAGER, NODE = "freeride-manager", "freeride-node"
+ON_GPU, ON_CPU = f"freeride-worker@{GPU}", "freeride-worker@cpu-0"
 # What systemd-analyze may find to blame, in tenths of 10; more than this is a protection that was lost.
 MOST_EXPOSED = {MANAGER: 19, ON_GPU: 51}
 
@@ -157,6 +158,32 @@ def test_debians_python_runs_and_observes_with_no_path_set(machine):
     where = machine.ok("env", "-i", "PATH=/usr/bin", "/usr/bin/python3", "-c", code)
     assert where == "/usr/share/freeride/python/freeride/observe.py libfreeride_hook.so"
     machine.ok("test", "-d", "/usr/share/freeride/python/freeride/__pycache__")
+
+
+def test_a_host_joins_a_manager_by_a_command_on_each_side(machine):
+    """This machine is the one host and then the other: its own manager makes way for one that is started by hand."""
+    add = ["freeride-ctl", "host", "add", "gpu8", "--out", "/tmp/gpu8-node.key"]
+    assert "freeride-manager was restarted" in machine.ok(*add)
+    assert machine.ok("cat", "/etc/freeride/manager.env") == "FREERIDE_LISTEN=tcp://*:7420"
+    assert "tcp://*:7420, by key" in machine.ok("freeride-ctl", "status")
+    assert "is there already" in machine.ok(*add)
+    join = ["freeride-ctl", "host", "join", "127.0.0.1", "/tmp/gpu8-node.key", "--device", "cpu-0", "--cores", "0"]
+    refused = machine.run(*join)
+    disable = re.search(r"systemctl disable --now ([^,;]+)", refused.stderr)
+    assert refused.returncode == 1 and set(disable[1].split()) == {MANAGER, ON_GPU, ON_CPU}, refused
+    machine.ok(*disable[0].split())
+    assert "Connection refused" in machine.run(*join).stderr
+    far = ["--run-dir", "/opt/far", "--state-dir", "/opt/far", "--keys-dir", "/var/lib/freeride/keys"]
+    machine.ok("systemd-run", "--unit", "far", "freeride-manager", *far, "--listen", "tcp://*:7420")
+    until(lambda: machine.run("freeride-ctl", "--run-dir", "/opt/far", "status").returncode == 0, "the other manager")
+    for _ in range(2):
+        assert machine.ok(*join) == "joined tcp://127.0.0.1:7420 as gpu8, with 1 worker"
+    assert states(machine, NODE) == ["active"]
+    assert machine.ok("systemctl", "is-enabled", NODE) == "enabled"
+    assert "gpu8:cpu-0" in machine.ok("freeride-ctl", "--run-dir", "/opt/far", "workers")
+    machine.ok("systemctl", "disable", "--now", NODE)
+    machine.ok("systemctl", "stop", "far")
+    machine.ok("rm", *(f"/etc/freeride/{name}" for name in ("manager.env", "node.env", "node.key")))
 
 
 def test_a_removed_package_leaves_no_process_and_keeps_the_state(machine):

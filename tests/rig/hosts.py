@@ -145,9 +145,17 @@ class Hosts(System):
     def node_words(self, host, *flags, key=None, manager=None):
         number = number_of(host)
         own = ["--device", f"cpu-{number}", "--cores", number % os.cpu_count(), "--key", key or self.keys[host]]
-        uids = ["--first-task-uid", 200_000_000 + 1000 * number]
         words = [self.tree.program("freeride-node"), "--manager", manager or self.address, *own, *flags]
-        return [*words, "--", *uids, *self.tree.libraries()]
+        return [*words, *self.worker_flags(host)]
+
+    def worker_flags(self, host):
+        return ["--", "--first-task-uid", 200_000_000 + 1000 * number_of(host), *self.tree.libraries()]
+
+    def start_joined_node(self, host, settings):
+        """A node as systemd starts it: with nothing but the settings that `freeride-ctl host join` has written."""
+        env = dict(line.split("=", 1) for line in settings.read_text().splitlines())
+        words = [self.tree.program("freeride-node"), *self.worker_flags(host)]
+        return self.start_on(host, f"node-{host}", words, env)
 
     def start_bad_link(self, host, port, **how):
         """On that host, a port of loopback from which a bad link leads to the manager. Returns its address."""

@@ -26,6 +26,10 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
 Result<std::map<std::string, std::vector<std::string>>> read_lists(const std::string& section,
                                                                    std::filesystem::path file = {});
 
+/// What [section] of `file` gives to `key`, as bind_config() would; nothing: it does not say. Errors: as read_lists().
+Result<std::optional<std::string>> read_setting(const std::string& section, const std::string& key,
+                                                std::filesystem::path file = {});
+
 /// A daemon's start: bind_config(), then the command line. Empty: continue. Otherwise the exit code to end with: 0
 /// after
 /// --help and --version, 2 if something is wrong. That has been printed as "program: what; what to do".
