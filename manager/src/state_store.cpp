@@ -268,9 +268,7 @@ Status StateStore::keep_copy(int64_t version) {
   if (const Fd folder(::open(file_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); folder.valid())
     fsync(folder.get());
   spdlog::info(
-      "the state file {} is changed from schema version {} to {}; {} is a copy from before, for going back to the "
-      "older "
-      "freeride-manager",
+      "the state file {} is changed from schema version {} to {}; {} is a copy from before, for an older manager",
       file_.string(), version, kSchemaVersion, copy.string());
   return {};
 }
