@@ -1,5 +1,4 @@
-"""Upgrades beside a training, in the order of docs/operators/upgrade.md: programs, hook and plugins are a tree of their
-own, whose folder is moved aside for that of the next version, of which no file is the same."""
+"""Upgrades beside a training, with a drain and without: programs, hook and plugins are a tree of their own, whose folder is moved aside for that of the next version, of which no file is the same."""
 
 import contextlib
 import pathlib
