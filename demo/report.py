@@ -108,12 +108,12 @@ def missed(report):
     )
     if not report["measured"]:
         found.append(
-            "the time increase could not be measured: too few blocks of iterations; give the demo more --seconds"
+            "the slowdown could not be measured: too few blocks of iterations; give the demo more --seconds"
             + excuse
         )
     elif report["time_increase_ci95_pct"][0] > MAX_TIME_INCREASE_LOW_PCT:
         found.append(
-            f"training slowed down: the interval of the time increase begins at {report['time_increase_ci95_pct'][0]:+.2f} %, above "
+            f"training slowed down: the interval of the slowdown begins at {report['time_increase_ci95_pct'][0]:+.2f} %, above "
             f"{MAX_TIME_INCREASE_LOW_PCT} %{excuse}"
         )
     if report["harvested_share_pct"] < MIN_HARVESTED_SHARE_PCT:
@@ -154,7 +154,7 @@ def table(report):
             if first is not None
             else "none",
         ),
-        ("time increase I", increase),
+        ("slowdown", increase),
         ("bubble share", f"{report['bubble_share_pct']:.1f} %   ({per_stage})"),
         (
             "harvested share",

@@ -118,6 +118,7 @@ def on_config(config):
                 {"Contributing": "contribute/index.md"},
                 {"Change a policy": "contribute/policies.md"},
                 {"Architecture": "contribute/architecture.md"},
+                {"Decisions": "decisions.md"},
                 {"Claims and tests": "contribute/claims.md"},
                 {"Inside the manager": "internals/manager.md"},
                 {"Inside the worker": "internals/worker.md"},

@@ -534,7 +534,7 @@ def page(record, rows, price, made):
             "by how much open iterations are longer than baseline iterations (*I*, [time increase](glossary.md#measures)). **Loading is not "
             "in it** ([what a start costs](starts.md)), because side tasks are loaded and initialised before. [The hook's own "
             "slowdown](trainers/gpu.md#what-it-costs) is not in it either. In these versions the training's thread slept in "
-            "baseline iterations, too, so [the sleep](trainers/gpu.md#what-it-costs) is not in it: it cost 0.22 % at most "
+            "baseline iterations, too, so [the sleep](trainers/gpu.md#what-it-costs) is not in it: it cost at most 0.22 ± 0.07 % "
             "in this training",
         ],
         ["±", "half of the 95 % interval of the slowdown, from the blocks (Student's t). Few blocks make it wide"],

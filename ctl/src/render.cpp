@@ -90,7 +90,7 @@ Table jobs_table(const std::vector<bus::JobMeasures>& jobs) {
                {">DUTY", "duty_pct"},
                {">OVERRUN P50", "overrun_p50_ns"},
                {">P99", "overrun_p99_ns"},
-               {"TIME INCREASE", "time_increase_pct"}});
+               {"SLOWDOWN", "time_increase_pct"}});
   for (const auto& job : jobs) {
     table.add({shown_job(job.job),
                std::to_string(job.stages),
@@ -117,7 +117,7 @@ std::string job_tables(const std::vector<bus::JobMeasures>& jobs) {
       out += "job " + printable(shown_job(job.job)) + ": " + holds + "\n";
     if (job.measured && job.time_increase_ci95_high_pct - job.time_increase_ci95_low_pct > kWidePct)
       out += "job " + printable(shown_job(job.job)) +
-             ": time increase: so wide an interval says little; it narrows with time\n";
+             ": slowdown: so wide an interval says little; it narrows with time\n";
     out += probed(job);
   }
   return out;
@@ -205,8 +205,8 @@ std::string render_status(const bus::StatusReply& status) {
   for (const auto& job : status.jobs) {
     out += line("job " + printable(shown_job(job.job)),
                 human_count(job.iterations) + " iterations, bubbles " + human_pct(job.bubble_share_pct) +
-                    ", harvested " + human_pct(job.harvested_share_pct) + " of them" + throttled(job) +
-                    ", time increase " + time_increase(job) + (own_budget(job).empty() ? "" : ", " + own_budget(job)));
+                    ", harvested " + human_pct(job.harvested_share_pct) + " of them" + throttled(job) + ", slowdown " +
+                    time_increase(job) + (own_budget(job).empty() ? "" : ", " + own_budget(job)));
   }
   return out;
 }

@@ -350,7 +350,7 @@ std::string TopModel::picture(int64_t now_ns, size_t width, bool ascii) const {
   head += last_event_ns_ == 0 ? "never" : human_ns(std::max<int64_t>(0, now_ns - last_event_ns_)) + " ago";
   std::string out = cut(head, width) + "\n";
   for (const auto& [name, job] : jobs_) {
-    out += cut(printable("job " + name + ": iteration " + human_count(job.iterations) + ", time increase " +
+    out += cut(printable("job " + name + ": iteration " + human_count(job.iterations) + ", slowdown " +
                          time_increase(job) + ", bubbles " + human_pct(job.bubble_share_pct) + ", harvested " +
                          human_pct(job.harvested_share_pct) + ", overrun p99 " +
                          human_ns(static_cast<int64_t>(job.overrun_p99_us * 1e3)) + throttled(job)),

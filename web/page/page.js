@@ -346,7 +346,7 @@ function fillJobs() {
       list.append(item);
     };
     const over = job.measured && job.budget_pct >= 0 && job.i_low_pct > job.budget_pct;
-    add("Time increase I", job.measured ? percent(job.i_pct) : "not measured yet",
+    add("Slowdown", job.measured ? percent(job.i_pct) : "not measured yet",
       job.measured ? `${job.i_low_pct.toFixed(2)} to ${job.i_high_pct.toFixed(2)} % (95 %)` : "three blocks of each kind are needed", over ? "over" : "");
     add("Budget", job.budget_pct < 0 ? "as much as they are worth" : percent(job.budget_pct), `side tasks in ${job.duty_pct.toFixed(0)} % of iterations`);
     add("Bubbles", percent(job.bubble_pct), "of iteration time");
