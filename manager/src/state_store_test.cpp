@@ -504,7 +504,7 @@ TEST_CASE("before a state file of an older schema version is changed, a copy tha
   const std::string said = log.text();
   CHECK(std::count(said.begin(), said.end(), '\n') == 1);
   CHECK(contains(said, copy.string()));
-  CHECK(contains(said, "for going back to the older freeride-manager"));
+  CHECK(contains(said, "is a copy from before, for an older manager"));
   // Back, and the upgrade again: the newer copy takes the older one's place.
   std::filesystem::copy_file(copy, file, std::filesystem::copy_options::overwrite_existing);
   execute_in(file, "DELETE FROM task WHERE id = 1");
