@@ -157,6 +157,22 @@ TEST_CASE("users and jobs have budgets of faults of their own") {
   }
 }
 
+TEST_CASE("a task that has faulted its GPU is not started again, whatever its submitter asked for") {
+  Faulty house;
+  for (const bool faults : {false, true}) {
+    auto wish = load_of(faults ? "faults" : "crashes", 0);
+    wish.restart = "on-failure";
+    wish.restarts_most = 5;
+    REQUIRE(house.load(wish).ok());
+    for (int n = 0; n < 4; ++n) house.settle_all();
+    House::end(house.gpu, wish.name, "failed");
+    house.gpu.tasks[wish.name].verdict.gpu_fault = faults;
+    house.report(house.gpu);
+    house.gpu.tasks.erase(wish.name);
+    CHECK(house.state(wish.name) == (faults ? "STOPPED" : "SUBMITTED"));
+  }
+}
+
 TEST_CASE("a fault in a profile counts, and one that a worker of a CPU tells does not") {
   Faulty house({1, 0, 0});
   REQUIRE(house.load(load_of("t", 2)).ok());

@@ -210,7 +210,7 @@ void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool 
                                             : " stopped it"),
                    !leaving && worker.drain == 0, Left::kNothing);
   }
-  if (restarts_failed(*task, kind)) {
+  if (restarts_failed(*task, verdict)) {
     const int64_t pause_s = int64_t{1} << std::min<uint32_t>(task->row.info.failures, 6);
     ++task->row.info.failures;
     ++task->row.info.restarts;
@@ -229,8 +229,10 @@ void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool 
   end(*task, verdict);
 }
 
-bool Lifecycle::restarts_failed(const Task& task, VerdictKind kind) const {
-  return task.load().restart == "on-failure" && !task.row.stopping &&
+// A fault of the GPU stalls training, so whoever wants another loads the task again.
+bool Lifecycle::restarts_failed(const Task& task, const bus::Verdict& verdict) const {
+  const VerdictKind kind = kind_of(verdict);
+  return !verdict.gpu_fault && task.load().restart == "on-failure" && !task.row.stopping &&
          task.row.info.failures < task.load().restarts_most && kind != VerdictKind::kRejected &&
          policy::is_plugins_fault(kind);
 }

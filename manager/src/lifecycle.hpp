@@ -63,7 +63,7 @@ class Lifecycle {
 
  private:
   bool is_blocked(const Task& task, const Worker& worker) const;
-  bool restarts_failed(const Task& task, policy::VerdictKind kind) const;
+  bool restarts_failed(const Task& task, const bus::Verdict& verdict) const;
   void adopt(Task& task, const Worker& worker);
   bool claim(Task& task, const Worker& worker, const bus::TaskReport& report);
   void disown(Task& task);
