@@ -623,8 +623,7 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   auto* faults = app.add_subcommand("faults", "GPU faults of the last hour, and who is blocked for them");
   faults->add_option("--lift", arguments.lift, "unblock plugin=HASH, user=NAME or job=NAME");
   lists(faults, arguments, [&arguments](Session& session) { return run_faults(session, arguments.lift); });
-  auto* report =
-      app.add_subcommand("report", "measures of every job and task: slowdown, bubbles, harvest, overrun");
+  auto* report = app.add_subcommand("report", "measures of every job and task: slowdown, bubbles, harvest, overrun");
   report->add_option("--job", arguments.job, "only this job");
   auto* since = report->add_option("--since", arguments.since,
                                    "30d, 12h: what side tasks have had since then, and what it has cost training");
