@@ -108,8 +108,7 @@ def missed(report):
     )
     if not report["measured"]:
         found.append(
-            "the slowdown could not be measured: too few blocks of iterations; give the demo more --seconds"
-            + excuse
+            "the slowdown could not be measured: too few blocks of iterations; give the demo more --seconds" + excuse
         )
     elif report["time_increase_ci95_pct"][0] > MAX_TIME_INCREASE_LOW_PCT:
         found.append(
