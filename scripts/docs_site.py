@@ -120,6 +120,7 @@ def on_config(config):
                 {"Architecture": "contribute/architecture.md"},
                 {"Decisions": "decisions.md"},
                 {"Claims and tests": "contribute/claims.md"},
+                {"Security: claims and tests": "contribute/claims-security.md"},
                 {"Inside the manager": "internals/manager.md"},
                 {"Inside the worker": "internals/worker.md"},
                 {"Inside the hook": "internals/hook.md"},
