@@ -6,7 +6,7 @@
     scripts/check-docs.py wrap FILE...   wraps paragraphs with lines of more than 100 columns
     scripts/check-docs.py long [FILE...] lists sentences of more than 32 words
 
-Checked are columns (100; tables, code and links apart), words of a sentence (32, without those of code) and of
+Checked are columns (100; tables, code and links apart), tables without a row, words of a sentence (32, without those of code) and of
 the front page (600), links to files and headings, spelling (codespell of docs-venv.sh), tests that are named,
 the closed sets of reasons, verdicts and metrics against the sources, make targets, names of environment variables, and with
 --build every command line of a block, every option in running text, and every key of a toml block."""
@@ -99,6 +99,16 @@ def columns(tree):
             if line.startswith("<!--"):
                 continue
             yield f"{name}:{number}: {len(line)} columns, more than {COLUMNS}: scripts/check-docs.py wrap {name}"
+
+
+def tables(tree):
+    """A table ends at the first line that is none of its rows, so a blank line below its head makes text of the rows."""
+    for name in tree.documents:
+        lines = list(kinds(tree.text(name)))
+        for number, (line, kind) in enumerate(lines, 1):
+            head = kind == "table" and re.fullmatch(r"\s*\|([ :]*-[- :]*\|)+\s*", line)
+            if head and (number == len(lines) or lines[number][1] != "table"):
+                yield f"{name}:{number}: a table without a row"
 
 
 def slug(heading):
@@ -452,7 +462,7 @@ def main():
     if options.verb == "long":
         print(*long_sentences(tree, options.files or tree.documents), sep="\n")
         return 0
-    checks = [columns, lengths, links, shown, spelling, closed_sets]
+    checks = [columns, tables, lengths, links, shown, spelling, closed_sets]
     if options.build:
         learn_programs(tree, options.build)
         checks += [names, commands]

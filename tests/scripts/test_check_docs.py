@@ -69,6 +69,11 @@ def test_long_lines_of_prose_are_found_and_tables_code_and_links_are_not(tree):
     assert [line.split(": ")[0] for line in docs.columns(made)] == ["a.md:3"]
 
 
+def test_a_table_without_a_row(tree):
+    made = tree(a="| a | b |\n|---|:-:|\n| 1 | 2 |\n\n| a | b |\n|---|---|\n\n| 1 | 2 |\n", b="| a |\n|---|\n")
+    assert list(docs.tables(made)) == ["a.md:6: a table without a row", "b.md:2: a table without a row"]
+
+
 def test_links_to_files_and_headings(tree):
     made = tree(
         a="# A\n\n[good](b.md#two-words-x) [bad](c.md) [no heading](b.md#three)\n\n## Why?\n\n[here](#why) `[code](no.md)`\n",
