@@ -62,6 +62,7 @@ Job::Job(JobRow row, const JobConfig& config)
       holdout_sum_ns_(row.holdout_sum_ns),
       overruns_seen_(row.overruns_seen),
       overruns_ns_(std::move(row.overruns_ns)) {
+  known_duty_pct_ = plan_.duty_pct;
   // What was lost before is not paid back: the budget may be another one now.
   blocks_finished_ = same_since_block_ = row.blocks.size();
   series_.restore(std::move(row.blocks));
@@ -311,7 +312,7 @@ double Job::next_duty_pct() const {
   const policy::Duty duty{plan_.duty_pct, policy::mean_duty_pct(blocks_of_these())};
   const double next = policy::next_duty_pct(cost(), budget(), harvested_pct, duty);
   // What is known is of other side tasks, mixed with these ones' start: enough to be careful, not to give them more.
-  return policy::duty_cost(blocks_of_these()).measured ? next : std::min(next, plan_.duty_pct);
+  return policy::duty_cost(blocks_of_these()).measured ? next : std::min(next, known_duty_pct_);
 }
 
 bool Job::replan(int64_t now_ns) {
@@ -320,6 +321,7 @@ bool Job::replan(int64_t now_ns) {
   if (iteration_ns <= 0 || config_.holdout_pct <= 0) return false;
   double duty = next_duty_pct();
   if (plan_.block_iterations == 0) duty = std::min(duty, policy::first_duty_pct(budget()));
+  if (plan_.block_iterations == 0 || policy::duty_cost(blocks_of_these()).measured) known_duty_pct_ = duty;
   const bool other_duty = std::abs(duty - plan_.duty_pct) > 0.5;
   const double ratio = planned_iteration_ns_ > 0 ? iteration_ns / planned_iteration_ns_ : 1;
   const bool other_length = (ratio > 1.5 || ratio < 1 / 1.5) && now_ns - planned_ns_ > kReplanPause;

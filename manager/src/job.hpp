@@ -116,6 +116,7 @@ class Job {
   policy::BlockSeries series_;
   std::vector<policy::BlockMean> unsaved_;
   uint64_t blocks_finished_ = 0;
+  double known_duty_pct_ = 100;                       // the last duty that followed from the side tasks' own blocks
   uint64_t duty_since_block_ = 0;                     // blocks finished when the duty was changed last
   uint64_t side_tasks_ = 0, side_tasks_before_ = 0;   // as seen last; the last that were any
   uint64_t same_since_block_ = 0;                     // blocks finished when the side tasks changed

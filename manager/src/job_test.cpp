@@ -221,6 +221,18 @@ TEST_CASE("a start that slows training does not give its side task a higher duty
   }
 }
 
+TEST_CASE("side tasks that change all the time are not throttled for ever") {
+  Training training({10, 1000 * kMs, {1.0, 1.0}});
+  training.iterate(3000);
+  REQUIRE(training.plan.duty_pct == 100);
+  for (int turn = 0; turn < 60; ++turn) {
+    training.side_tasks = 2 + static_cast<uint64_t>(turn % 2);
+    training.slowdown = turn == 3 ? 0.3 : 0;  // one of them is costly
+    training.iterate(60);                     // too few for three baseline blocks
+  }
+  CHECK(training.plan.duty_pct > 50);
+}
+
 TEST_CASE("without a budget side tasks go on as long as they are worth what they cost") {
   Training training({50, 1000 * kMs, {std::nullopt, 1.0}});
   training.slowdown = 0.08;  // they get 10 and 20 ms of 108

@@ -220,10 +220,10 @@ Result<int64_t> StateStore::version() {
     const auto copies = copies_of(file_);
     if (const auto after = copies.upper_bound(kSchemaVersion); after != copies.begin()) {
       const std::string file = file_.string(), copy = std::prev(after)->second.string();
-      // In this order: a log of the newer file's would be carried over into the copy.
+      // The log with its file: it would be carried over into the copy.
       hint = "start the newer freeride-manager, or go back to " + copy +
-             ", which lacks what has changed since that upgrade: stop the manager, delete " + file + "-wal, move " +
-             copy + " to " + file + ", and start the manager again";
+             ", which lacks what has changed since that upgrade: stop the manager, move " + file + " and " + file +
+             "-wal to another folder, copy " + copy + " to " + file + ", and start the manager again";
     }
     return Error{Code::kVersion,
                  file_.string() + " has schema version " + std::to_string(version) + ", this manager knows " +

@@ -37,12 +37,15 @@ double expected_cost_pct(const DutyCost& cost) {
   const double sigma = (cost.ci95_high_pct - cost.ci95_low_pct) / 2 / 1.96;
   if (!cost.measured || !std::isfinite(cost.full_pct) || !std::isfinite(sigma)) return kUsualCostPct;
   if (!(sigma > 0)) return std::max(cost.full_pct, 0.0);
-  // The product of the two densities is a normal one with its mean moved, cut off at 0.
+  // The product of the two densities is a normal one with its mean moved, cut off at 0. With a wide interval the prior
+  // outweighs costs that the interval excludes, so its lower end counts at least.
+  const double least = std::isfinite(cost.ci95_low_pct) ? cost.ci95_low_pct : 0;
   const double mean = cost.full_pct - sigma * sigma / kUsualCostPct;
   const double cut = -mean / sigma;
-  if (cut > 8) return sigma / cut;  // the limit of what follows, which is 0 ÷ 0 there
+  if (cut > 8) return std::max(sigma / cut, least);  // the limit of what follows, which is 0 ÷ 0 there
   const boost::math::normal unit;
-  return mean + sigma * boost::math::pdf(unit, cut) / boost::math::cdf(boost::math::complement(unit, cut));
+  return std::max(mean + sigma * boost::math::pdf(unit, cut) / boost::math::cdf(boost::math::complement(unit, cut)),
+                  least);
 }
 
 double first_duty_pct(const Budget& budget) {

@@ -43,6 +43,8 @@ TEST_CASE("the expected cost is the measured one as far as it is known, and the 
   CHECK(expected_cost_pct(cost(-0.976, -0.780, -0.584)) ==
         Approx(expected_cost_pct(cost(-0.996, -0.8, -0.604))).epsilon(0.04));
   CHECK(expected_cost_pct(cost(-3, -3, -3)) == 0);
+  CHECK(expected_cost_pct(cost(10, 30, 50)) == 10);  // what the interval excludes is not expected, whatever the prior
+  CHECK(expected_cost_pct(cost(100, 200, 300)) == 100);
   for (const double high : {-1.0, 0.0, 0.5, 3.0, 100.0}) CHECK(expected_cost_pct(cost(-5, (high - 5) / 2, high)) > 0);
 }
 

@@ -138,9 +138,14 @@ bool holds_own(const TaskView& task) {
   return task.holds != LeaseKind::kNone;
 }
 
-// Ranks are attached, or a training may be there that is not.
+// Ranks are attached, or a process is there that may be one.
 bool beside_training(const LeaseSnapshot& s) {
-  return !s.ranks.empty() || s.other_process || s.now_ns < s.settled_ns;
+  return !s.ranks.empty() || s.other_process;
+}
+
+// A profile waits until it is known whether a training is there: it is taken once, in bubbles or without them.
+bool too_early(const LeaseSnapshot& s, const TaskView& task) {
+  return task.wants == LeaseKind::kProfile && !beside_training(s) && s.now_ns < s.settled_ns;
 }
 
 LeaseAction decide_idle(const LeaseSnapshot& s) {
@@ -210,8 +215,11 @@ LeaseAction decide_own(const LeaseSnapshot& s, bool busy) {
     if (task.holds == LeaseKind::kProfile && task.init_done && beside_training(s)) return close_own(s, i, true, false);
     action.look_again_ns = earlier(action.look_again_ns, earlier(task.holds_until_ns, task.orders_until_ns));
   }
-  const auto next = std::find_if(s.tasks.begin(), s.tasks.end(),
-                                 [&](const TaskView& task) { return wants_own(task) && ordered(task, s.now_ns); });
+  const auto next = std::find_if(s.tasks.begin(), s.tasks.end(), [&](const TaskView& task) {
+    return wants_own(task) && ordered(task, s.now_ns) && !too_early(s, task);
+  });
+  if (std::any_of(s.tasks.begin(), s.tasks.end(), [&](const TaskView& task) { return too_early(s, task); }))
+    action.look_again_ns = earlier(action.look_again_ns, s.settled_ns);
   if (busy || next == s.tasks.end() || (s.only_probes && !s.ranks.empty())) return action;
   // Beside a training a profile is initialised like any task, and makes its steps in bubbles.
   const LeaseKind kind = next->wants == LeaseKind::kProfile && beside_training(s) ? LeaseKind::kInit : next->wants;

@@ -309,7 +309,7 @@ TEST_CASE("no idle lease while a training may be there unseen", "[lease]") {
   }
 }
 
-TEST_CASE("a profile is initialised only while a training may be there unseen", "[lease]") {
+TEST_CASE("a profile makes no step without a bubble while a training may be there unseen", "[lease]") {
   Device d;
   const size_t a = d.wants(LeaseKind::kProfile);
   SECTION("another process comes meanwhile: its steps are not made beside it") {
@@ -325,8 +325,23 @@ TEST_CASE("a profile is initialised only while a training may be there unseen", 
     d.other_process = true;
     CHECK(d.step().kind == LeaseKind::kInit);
   }
-  SECTION("the worker has just started") {
-    d.settled_ns = d.clock.now_ns() + 1;
+  SECTION("the worker has just started: the profile waits, and holds nobody else up") {
+    d.settled_ns = d.clock.now_ns() + 10 * kNsPerSec;
+    const auto waits = d.step();
+    CHECK(waits.verb == LeaseVerb::kNothing);
+    CHECK(waits.look_again_ns == d.settled_ns);
+    const size_t b = d.wants(LeaseKind::kInit);
+    CHECK(d.step().task == b);
+    d.tasks[b].done = true;
+    CHECK(d.step().verb == LeaseVerb::kClose);
+    d.clock.set(d.settled_ns);
+    const auto profile = d.step();
+    CHECK(profile.task == a);
+    CHECK(profile.kind == LeaseKind::kProfile);
+  }
+  SECTION("a training attaches meanwhile") {
+    d.settled_ns = d.clock.now_ns() + 10 * kNsPerSec;
+    d.ranks.push_back({});
     CHECK(d.step().kind == LeaseKind::kInit);
   }
 }

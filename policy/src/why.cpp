@@ -139,7 +139,7 @@ std::string sentence(Why why, const WhyDetail& detail) {
       return with("waiting for trainings to attach", " to ", detail.what) + ", which has just started";
     case Why::kOtherProcess:
       return "another process uses the GPU" + (detail.what.empty() ? "" : " of " + detail.what) +
-             " without the hook, so nothing may run there without a trainer; the worker's log names it";
+             " and is no attached rank, so nothing may run there without one; the worker's log names it";
     case Why::kTraining:
       return "training uses the device";
     case Why::kInactive:

@@ -46,6 +46,8 @@ void Actor::remove_rank(uint64_t id, int64_t now_ns) {
   if (window_open_) leave_window(now_ns, nullptr);
   std::erase_if(ranks_, [&](const auto& r) { return r->source().id == id; });
   std::erase_if(charges_, [&](const Charge& c) { return c.rank == id; });
+  // Its process may train on without its hook: until somebody has looked.
+  if (!config_.task.by_cpu_clock) other_process_ = true;
 }
 
 void Actor::add_task(std::shared_ptr<TaskSource> source) {

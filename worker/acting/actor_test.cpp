@@ -1187,6 +1187,32 @@ TEST_CASE("another process on the GPU takes the idle lease back until it has gon
   CHECK(idle.lease().kind == FREERIDE_LEASE_IDLE);
 }
 
+TEST_CASE("where a rank has gone, its process may train on: no idle lease on a GPU until somebody has looked",
+          "[actor]") {
+  Rig rig;
+  const bool gpu = GENERATE(true, false);
+  rig.config.task.by_cpu_clock = !gpu;
+  Actor actor(rig.config, rig.processes, rig.events);
+  actor.add_rank(rig.rank.source(kRank));
+  rig.tasks.push_back(std::make_unique<FakeTask>(7, rig.processes));
+  FakeTask& idle = *rig.tasks.back();
+  idle.source()->when_idle = true;
+  idle.initialised(rig.now());
+  actor.add_task(idle.source());
+  actor.set_process(7, idle.pid(), nullptr);
+  const auto step = [&] {
+    rig.waits.clear();
+    actor.step(rig.now(), rig.waits);
+  };
+  step();
+  actor.remove_rank(kRank, rig.now());
+  step();
+  CHECK(idle.lease().kind == (gpu ? FREERIDE_LEASE_NONE : FREERIDE_LEASE_IDLE));
+  actor.set_other_process(false);
+  step();
+  CHECK(idle.lease().kind == FREERIDE_LEASE_IDLE);
+}
+
 TEST_CASE("a task that runs when idle lets another one get its init lease", "[actor]") {
   Rig rig(false);
   const auto add = [&](uint64_t id) -> FakeTask& {

@@ -286,15 +286,13 @@ void Worker::note_others(const std::set<pid_t>& pids) {
     }
   }
   if (other == other_process_) return;
-  const bool changed = (other == 0) != (other_process_ == 0);
   other_process_ = other;
-  if (!changed) return;
   acting_->set_other_process(other != 0);
   if (other != 0) {
     spdlog::info("process {} uses the GPU and is no attached rank: side tasks run in bubbles only while it is there",
                  other);
   } else {
-    spdlog::info("no other process uses the GPU any more");
+    spdlog::info("no process uses the GPU that is no attached rank");
   }
 }
 
@@ -375,7 +373,8 @@ void Worker::on_rank(const AttachedRank& rank, Trainers::Change change) {
     publish_rank(rank);
     return;
   }
-  on_acting();  // what is known of its last bubbles goes first
+  on_acting();          // what is known of its last bubbles goes first
+  other_process_ = -1;  // as the acting thread has taken it: the next look tells
   bus::TrainingState state = state_of(rank);
   if (state.state != "gone") state.state = "lost";
   spdlog::info("rank {} of job {} is {}", state.rank, state.job, state.state);

@@ -163,7 +163,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   uint64_t dropped_events_ = 0;
   std::unique_ptr<Shutdown> shutdown_;
   std::unique_ptr<Draining> draining_;
-  pid_t other_process_ = 0;  // on the GPU, and no attached rank; 0: there is none
+  pid_t other_process_ = 0;  // on the GPU, and no attached rank; 0: there is none; -1: to be looked for
 };
 
 }  // namespace freeride::worker

@@ -561,6 +561,18 @@ TEST_CASE("a profile beside a training that gives no bubbles ends with what it h
   rig.stop_worker();
 }
 
+TEST_CASE("a profile that is ordered from a worker that has just started waits, and has its steps", "[process]") {
+  Rig rig({"--settle-ms", "3000"});
+  rig.manager.wait_registered();
+  auto create = spec(rig, "t", "counter", {{"step_us", "500"}});
+  create.purpose = "profile";
+  create.steps = 20;
+  rig.manager.create(create);
+  CHECK(rig.manager.verdict("t").kind == "finished");
+  CHECK(rig.manager.task("t").counters.steps == 20);
+  rig.stop_worker();
+}
+
 TEST_CASE("a profile that hangs in InitSideTask is a verdict and leaves nothing", "[process]") {
   Rig rig({"--init-ms", "300", "--profile-ms", "300", "--hang-ms", "500"});
   rig.manager.wait_registered();

@@ -351,6 +351,8 @@ Status GpuGuard::look() {
   total_bytes_ = reading->total_bytes;
   std::map<uint64_t, std::vector<pid_t>> outside, clients;
   for (auto& [id, tenant] : tenants_) {
+    // A server that has ended is nobody's child any more, and on the GPU for a moment.
+    leaving_.insert(tenant.present.begin(), tenant.present.end());
     tenant.used_bytes = tenant.own_bytes = 0;
     tenant.present.clear();
   }
@@ -358,6 +360,8 @@ Status GpuGuard::look() {
   own_bytes_ = 0;
   others_.clear();
   const pid_t own = calls_.own ? calls_.own() : 0;
+  if (own_ != 0 && own_ != own) leaving_.insert(own_);
+  own_ = own;
   pid_t foreign = 0;
   std::set<pid_t> leaving;
   for (const GpuProcess& process : reading->processes) {

@@ -138,7 +138,8 @@ class GpuGuard {
   policy::TrainingMemory training_;
   int64_t own_bytes_ = 0;  // of the worker's own process
   std::map<uint64_t, Tenant> tenants_;
-  std::set<pid_t> leaving_;  // of tasks that have ended: side tasks' until they are off the GPU
+  std::set<pid_t> leaving_;  // of tasks that have ended, and probes: side tasks' until they are off the GPU
+  pid_t own_ = 0;            // the worker's own process at the last look
   std::set<pid_t> others_;   // on the GPU in the last look, and neither side tasks' nor ours
   pid_t foreign_ = 0;        // a client of an MPS server that is not ours
   int64_t foreign_since_ns_ = 0;

@@ -11,7 +11,7 @@ namespace freeride::policy {
 constexpr double kMinDutyPct = 1;  ///< never none at all: without harvested blocks I could not be seen to fall again
 
 /// What side tasks are expected to cost before they have been measured, I at full duty: what the FreeRide paper found
-/// (0.9–1.4 %) and docs/results.md (at most 1.6 %).
+/// (0.9–1.4 %) and docs/results.md (at most 1.5 %).
 constexpr double kUsualCostPct = 1;
 
 struct Budget {
@@ -30,7 +30,8 @@ struct Duty {
 
 /// I at full duty that is to be expected, percent, 0 or more. It is the mean of a posterior. The likelihood is normal,
 /// from the fit and its interval's width. The prior is exponential with the mean kUsualCostPct, since side tasks do not
-/// make training faster. Before anything is measured it is the prior's mean. Pure; any thread.
+/// make training faster. But it is at least the interval's lower end, whatever the prior. Before anything is measured
+/// it is the prior's mean. Pure; any thread.
 double expected_cost_pct(const DutyCost& cost);
 
 /// The duty to begin with, percent: what meets the budget if side tasks cost what is usual. Pure; any thread.

@@ -122,8 +122,8 @@ struct LeaseAction {
 /// begun. A profile lease ends with InitSideTask when a training has come.
 ///
 /// A device without ranks is not idle for sure: a training may be there that has no hook, or has not attached yet. So
-/// until settled_ns, and with another process on the GPU, there is no idle lease, and a profile is taken as beside a
-/// training.
+/// until settled_ns there is no idle lease, and a profile waits. With another process on the GPU there is no idle
+/// lease, and a profile is taken as beside a training.
 ///
 /// No lease outlives the orders of its task: one for steps ends with them at the latest, the others are taken back.
 /// Pure, no allocation, under 1 µs for a few ranks and tasks.
