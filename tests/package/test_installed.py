@@ -88,13 +88,13 @@ def test_an_installation_starts_nothing_until_told_to(machine, packages):
     assert states(machine, MANAGER, ON_GPU) == ["inactive", "inactive"]
     # Keys can be made before anything of it has run, in a folder as systemd makes it.
     folder = ["stat", "--format", "%a %U %G", "/var/lib/freeride"]
-    assert machine.ok(*folder) == "755 root freeride"
+    assert machine.ok(*folder) == "751 root freeride"
     machine.ok(
         "freeride-ctl", "keys", "make", "gpu7-node", "--role", "node", "--host", "gpu7", "--out", "/tmp/gpu7.key"
     )
     machine.ok("systemctl", "enable", "--now", MANAGER, ON_CPU)
     assert states(machine, MANAGER, ON_GPU, ON_CPU) == ["active", "inactive", "active"]
-    assert machine.ok(*folder) == "755 root freeride"
+    assert machine.ok(*folder) == "751 root freeride"
 
 
 def test_a_packaged_worker_runs_side_tasks_on_a_cpu(system):
