@@ -99,7 +99,7 @@ def main():
     if options.train:
         return train(options.train)
     with System() as system:
-        manager = system.start_manager("--holdout-block-ms", 1000, "--history", 200)
+        manager = system.start_manager("--baseline-block-ms", 1000, "--history", 200)
         worker = system.start_worker(
             "cpu-0", "--sandbox", options.sandbox, "--keep-bytes", 1 << 20, cores=f"0-{os.cpu_count() - 1}"
         )

@@ -231,7 +231,7 @@ class Run:
     def up(self):
         options, system = self.options, self.system
         self.compile()
-        system.start_manager("--holdout-pct", 0, "--budget-pct", 100)
+        system.start_manager("--baseline-pct", 0, "--budget-pct", 100)
         self.workers = []
         for i, device in enumerate(self.devices()):
             words = flags(state_dir=system.root / f"s{i}", sandbox=options.sandbox)

@@ -99,7 +99,7 @@ class Run:
     def up(self):
         options, size = self.options, SMALL if self.options.small else BIG
         self.system.start_manager(
-            *flags(holdout_pct=options.holdout_pct, holdout_block_ms=options.block_ms, budget_pct=options.budget_pct)
+            *flags(baseline_pct=options.baseline_pct, baseline_block_ms=options.block_ms, budget_pct=options.budget_pct)
         )
         self.start_workers(100)
         job = {
@@ -454,7 +454,7 @@ def parser_of(what):
     parser.add_argument(
         "--parts", action="store_true", help="of a replay: where the time of its own work goes (gpu/parts.py)"
     )
-    parser.add_argument("--holdout-pct", type=int, default=50)
+    parser.add_argument("--baseline-pct", type=int, default=50)
     parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
     parser.add_argument("--budget-pct", default="100", help="the slowdown budget: as it is, nothing is throttled")
     parser.add_argument("--control-block-ms", type=int, default=1500)

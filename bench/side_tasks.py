@@ -116,7 +116,7 @@ def start_system(options, device):
     """Manager and worker. No holdout and no throttling: every bubble is the side task's."""
     system = System(Tree(options.bin, options.plugins), outside_tmp=True)
     try:
-        system.start_manager("--holdout-pct", 0, "--budget-pct", 100)
+        system.start_manager("--baseline-pct", 0, "--budget-pct", 100)
         system.start_worker(
             device.name,
             *flags(sandbox=options.sandbox, **({"thread_pct": options.thread_pct} if device.is_gpu else {})),

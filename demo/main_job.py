@@ -36,12 +36,12 @@ def parse(argv, about=""):
     parser.add_argument("--seconds", type=float, default=85, help="of training with FreeRide")
     parser.add_argument("--compare-iterations", type=int, default=16, help="of training without, for the losses")
     parser.add_argument(
-        "--holdout-pct",
+        "--baseline-pct",
         type=float,
         default=50,
         help="share of the time without side tasks, which is what I is measured against",
     )
-    parser.add_argument("--holdout-block-ms", type=int, default=2500)
+    parser.add_argument("--baseline-block-ms", type=int, default=2500)
     parser.add_argument(
         "--budget-pct",
         default=5,
@@ -112,7 +112,7 @@ class Demo:
         wanted = self.options
         self.system.start_manager(
             *flags(
-                holdout_pct=wanted.holdout_pct, holdout_block_ms=wanted.holdout_block_ms, budget_pct=wanted.budget_pct
+                baseline_pct=wanted.baseline_pct, baseline_block_ms=wanted.baseline_block_ms, budget_pct=wanted.budget_pct
             )
         )
         self.recorder = Recorder(f"ipc://{self.system.run_dir}/events.sock")

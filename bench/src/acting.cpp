@@ -325,7 +325,7 @@ int run(const std::filesystem::path& self, bool quick) {
   {
     Child server({self.string(), "--grpc-server", folder + "/grpc.sock"}, "ready");
     Child manager({(programs / "freeride-manager").string(), "--run-dir", run_dir, "--state-dir", state_dir,
-                   "--holdout-pct", "0", "--budget-pct", "100"},
+                   "--baseline-pct", "0", "--budget-pct", "100"},
                   "ready: ");
     const auto worker_on = [&](const Layout& layout) {
       return std::make_unique<Child>(

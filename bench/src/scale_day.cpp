@@ -37,7 +37,7 @@ constexpr int kStepsOfHour = 60;
 constexpr int64_t kIterationNs = 5 * kNsPerSec;
 constexpr uint32_t kOfNode = 8, kStages = 8, kRanksOfJob = 1000;
 constexpr double kBubbleShare = 0.25, kUsable = 0.9;  // of a bubble: what steps fill
-constexpr double kBudgetPct = 1, kHoldoutPct = 10;
+constexpr double kBudgetPct = 1, kBaselinePct = 10;
 constexpr double kDayS = 86400;
 // How often something happens, in days between two of one GPU, or of one node.
 constexpr double kGpuDiesDays = 50, kNodeDiesDays = 50, kNodeUnreachableDays = 25;
@@ -84,8 +84,8 @@ class Day final : public manager::Outside {
     config.orders.stop_ns = 1200 * kNsPerSec;
     config.orders.margin_ns = 60 * kNsPerSec;
     config.job.budget.slowdown_pct = kBudgetPct;
-    config.job.holdout_pct = kHoldoutPct;
-    config.job.holdout_block_ns = 60 * kNsPerSec;
+    config.job.baseline_pct = kBaselinePct;
+    config.job.baseline_block_ns = 60 * kNsPerSec;
     pause_ns_ = config.orders.pause_ns;
     auto store = manager::StateStore::open(config.paths.database());
     if (!store) std::exit(1);
@@ -266,7 +266,7 @@ class Day final : public manager::Outside {
       const double bubble_s = static_cast<double>(kIterationNs) / 1e9 * kBubbleShare * kUsable;
       all_s_ += bubble_s;
       // Nobody could have more: but for what is held out, each bubble, as far as the budget goes.
-      best_s_ += bubble_s * (1 - kHoldoutPct / 100) * std::min(1.0, kBudgetPct / cost_pct(job));
+      best_s_ += bubble_s * (1 - kBaselinePct / 100) * std::min(1.0, kBudgetPct / cost_pct(job));
       const double slower = leases ? cost_pct(job) / 100 : 0;
       if (worker.rank.replica == 0) {
         train_s_[job] += kIterationNs / 1e9;

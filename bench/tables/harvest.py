@@ -66,7 +66,7 @@ class Harvest:
         # costs more than it harvests.
         more = {"side_worth": round(worth, 4) if budget == "auto" else 1000 if budget is None else 1}
         self.system.start_manager(
-            *flags(holdout_pct=50, holdout_block_ms=round(self.block_ms), default_memory_mib=self.scale.memory_mib),
+            *flags(baseline_pct=50, baseline_block_ms=round(self.block_ms), default_memory_mib=self.scale.memory_mib),
             *flags(budget_pct=100 if budget is None else budget, **more),
         )
 

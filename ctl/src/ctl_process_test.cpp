@@ -1179,6 +1179,14 @@ TEST_CASE("host add restarts the manager and waits until it listens") {
   fs::remove(env);
   CHECK(hosts.host_add(here).code == 0);
   CHECK_FALSE(fs::exists(env));
+  // Found where its unit's settings say that it is.
+  const std::string place = "FREERIDE_RUN_DIR=" + hosts.folder.path().string() + "\n";
+  std::ofstream(env) << place;
+  CHECK(run({"host", "add", "gpu7", "--etc", hosts.head_etc.string(), "--keys-dir", hosts.keys.string(), "--out",
+             hosts.key.string()},
+            {hosts.systemd.path()})
+            .code == 0);
+  CHECK(text_of(env) == place);
   CHECK(hosts.systemd.calls() == "enable freeride-manager\nrestart freeride-manager\n");
 }
 
@@ -1324,9 +1332,12 @@ TEST_CASE("host join starts the node and says with how many workers it has joine
   CHECK(told.code == 0);
   CHECK(hosts.systemd.calls() == "enable freeride-node\nrestart freeride-node\n");
   CHECK(hosts.host_join(manager.address(), here).code == 0);
+  // Nothing had to be changed, so side tasks of a node that runs go on.
   CHECK(hosts.systemd.calls() ==
         "enable freeride-node\nrestart freeride-node\n"
-        "enable freeride-node\nrestart freeride-node\n");
+        "enable freeride-node\nstart freeride-node\n");
+  std::ofstream(hosts.etc / "node.env", std::ios::app) << "FREERIDE_RUN_DIR=" << hosts.folder.path().string() << "\n";
+  CHECK(hosts.host_join(manager.address(), {}).code == 0);
 }
 
 TEST_CASE("host join: a node that does not start is told with its last word") {

@@ -112,9 +112,10 @@ Status systemctl(const char* verb, const char* unit, const std::string& hint) {
   return Error{Code::kUnavailable, said + " has failed: " + first_line(ran->out), hint};
 }
 
-Status enable_and_restart(const char* unit, const std::string& hint) {
+// `verb`: restart, or start, which leaves a unit that runs as it is.
+Status enable_and(const char* verb, const char* unit, const std::string& hint) {
   if (auto enabled = systemctl("enable", unit, hint); !enabled) return enabled;
-  return systemctl("restart", unit, hint);
+  return systemctl(verb, unit, hint);
 }
 
 std::string commands_to_start(const char* unit) {
@@ -172,9 +173,10 @@ Status check_units(const HostArguments& arguments) {
 
 // ---- the manager or node of this host
 
-Result<bus::StatusReply> status_here(Session& session, const HostArguments& arguments) {
+// `run_dir`: as the unit's settings name it; empty: they do not.
+Result<bus::StatusReply> status_here(Session& session, const fs::path& run_dir) {
   Paths paths = Paths::defaults();
-  paths.run_dir = Paths::run_dir_with("commands.sock", arguments.run_dir);
+  paths.run_dir = Paths::run_dir_with("commands.sock", run_dir);
   Options options;
   options.commands_endpoint = paths.commands_endpoint();
   options.events_endpoint = paths.events_endpoint();
@@ -190,7 +192,7 @@ struct ManagerSettings {
   fs::path file;     // manager.env
   std::string text;  // what it holds
   std::string listen, said_by;
-  std::string keys_dir;
+  std::string keys_dir, run_dir;
 };
 
 // As systemd and the program read them: the environment file over the configuration file.
@@ -214,6 +216,10 @@ Result<ManagerSettings> read_manager_settings(const HostArguments& arguments) {
   std::string from;
   if (auto s = take(settings.listen, setting("FREERIDE_LISTEN", "listen", settings.said_by)); !s) return s.error();
   if (auto s = take(settings.keys_dir, setting("FREERIDE_KEYS_DIR", "keys_dir", from)); !s) return s.error();
+  settings.run_dir = arguments.run_dir;
+  if (settings.run_dir.empty()) {
+    if (auto s = take(settings.run_dir, setting("FREERIDE_RUN_DIR", "run_dir", from)); !s) return s.error();
+  }
   if (!settings.keys_dir.empty()) return settings;
   std::string state;
   if (auto s = take(state, setting("FREERIDE_STATE_DIR", "state_dir", from)); !s) return s.error();
@@ -222,8 +228,8 @@ Result<ManagerSettings> read_manager_settings(const HostArguments& arguments) {
 }
 
 // What a manager that runs listens at without such a setting, by a flag of its own.
-std::string listens_now(Session& session, const HostArguments& arguments) {
-  const auto status = status_here(session, arguments);
+std::string listens_now(Session& session, const ManagerSettings& settings) {
+  const auto status = status_here(session, settings.run_dir);
   return status ? status->network.substr(0, status->network.find(", ")) : std::string();
 }
 
@@ -252,11 +258,11 @@ std::string three_ports(const std::string& endpoint) {
          port(bus::nodes_port_of(endpoint).value());
 }
 
-Status wait_until_it_listens(Session& session, const HostArguments& arguments, std::time_t since) {
+Status wait_until_it_listens(Session& session, const ManagerSettings& settings, std::time_t since) {
   const Waiting line("waiting for freeride-manager");
   const auto end = steady_clock::now() + kManagerPatience;
   do {
-    if (const auto status = status_here(session, arguments); status && !status->network.empty()) return {};
+    if (const auto status = status_here(session, settings.run_dir); status && !status->network.empty()) return {};
     std::this_thread::sleep_for(kLook);
   } while (steady_clock::now() < end);
   const std::string word = last_word("freeride-manager", since);
@@ -276,8 +282,8 @@ Result<std::string> let_it_listen(Session& session, const HostArguments& argumen
   if (arguments.no_start) return done;
   const std::time_t since = std::time(nullptr);
   const std::string hint = "mend that, then: " + commands_to_start(kManagerUnit);
-  if (auto started = enable_and_restart(kManagerUnit, hint); !started) return started.error();
-  if (auto listens = wait_until_it_listens(session, arguments, since); !listens) return listens.error();
+  if (auto started = enable_and("restart", kManagerUnit, hint); !started) return started.error();
+  if (auto listens = wait_until_it_listens(session, settings, since); !listens) return listens.error();
   return done + ", and freeride-manager was restarted";
 }
 
@@ -370,13 +376,16 @@ Result<size_t> wait_until_joined(Session& session, const HostArguments& argument
                                  const std::string& host) {
   const Waiting line("waiting for freeride-node");
   const std::time_t since = std::time(nullptr);
+  const auto settings = read_text(folder_of(arguments) / "node.env");
+  if (!settings) return settings.error();
+  const std::string run_dir = arguments.run_dir.empty() ? env_value(*settings, "FREERIDE_RUN_DIR") : arguments.run_dir;
   const auto end = steady_clock::now() + kNodePatience;
   auto changed = steady_clock::now();
   size_t up = 0;
   Error last;
   bool in = false;
   while (steady_clock::now() < end) {
-    const auto status = status_here(session, arguments);
+    const auto status = status_here(session, run_dir);
     in = status.ok();
     const size_t now = in ? workers_up(*status, host) : 0;
     if (now != up) changed = steady_clock::now();
@@ -436,7 +445,7 @@ Result<int> run_host_add(Session& session, const HostArguments& arguments) {
   auto settings = read_manager_settings(arguments);
   if (!settings) return settings.error();
   if (settings->listen.empty() && !arguments.no_start) {
-    settings->listen = listens_now(session, arguments);
+    settings->listen = listens_now(session, *settings);
     settings->said_by = settings->file.string();
   }
   const bool listens = !settings->listen.empty();
@@ -456,7 +465,7 @@ Result<int> run_host_add(Session& session, const HostArguments& arguments) {
     if (auto done = take(listening, let_it_listen(session, arguments, *settings)); !done) return done.error();
     settings->listen = kListen;
   }
-  const bool runs = !arguments.no_start && (!listens || !listens_now(session, arguments).empty());
+  const bool runs = !arguments.no_start && (!listens || !listens_now(session, *settings).empty());
   std::array<char, HOST_NAME_MAX + 1> name{};
   if (gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') name = {"HEAD"};
   const std::string join =
@@ -503,8 +512,9 @@ Result<int> run_host_join(Session& session, const HostArguments& arguments) {
   const std::string folder = folder_of(arguments).string();
   size_t workers = 0;
   if (!arguments.no_start) {
-    if (auto started = enable_and_restart(kNodeUnit, "mend that, then: " + commands_to_start(kNodeUnit)); !started)
-      return started.error();
+    const char* verb = *changed ? "restart" : "start";  // a restart would end this host's side tasks
+    if (auto up = enable_and(verb, kNodeUnit, "mend that, then: " + commands_to_start(kNodeUnit)); !up)
+      return up.error();
     if (auto up = take(workers, wait_until_joined(session, arguments, *endpoint, key->host)); !up) return up.error();
   }
   if (session.json()) {

@@ -48,7 +48,7 @@ double share_pct(int64_t part, int64_t whole) {
 Job::Job(const std::string& name, uint64_t seed, const JobConfig& config) : config_(config) {
   plan_.job = previous_plan_.job = name;
   plan_.seed = previous_plan_.seed = seed;
-  plan_.share_pct = config.holdout_pct;
+  plan_.share_pct = config.baseline_pct;
 }
 
 Job::Job(JobRow row, const JobConfig& config)
@@ -318,14 +318,14 @@ double Job::next_duty_pct() const {
 bool Job::replan(int64_t now_ns) {
   if (std::exchange(plan_withdrawn_, false)) return true;
   const double iteration_ns = series_.median_ns();
-  if (iteration_ns <= 0 || config_.holdout_pct <= 0) return false;
+  if (iteration_ns <= 0 || config_.baseline_pct <= 0) return false;
   double duty = next_duty_pct();
   if (plan_.block_iterations == 0) duty = std::min(duty, policy::first_duty_pct(budget()));
   if (plan_.block_iterations == 0 || policy::duty_cost(blocks_of_these()).measured) known_duty_pct_ = duty;
   const bool other_duty = std::abs(duty - plan_.duty_pct) > 0.5;
   const double ratio = planned_iteration_ns_ > 0 ? iteration_ns / planned_iteration_ns_ : 1;
   const bool other_length = (ratio > 1.5 || ratio < 1 / 1.5) && now_ns - planned_ns_ > kReplanPause;
-  const bool other_share = std::abs(plan_.share_pct - config_.holdout_pct) > 1e-9;
+  const bool other_share = std::abs(plan_.share_pct - config_.baseline_pct) > 1e-9;
   if (plan_.block_iterations != 0 && planned_iteration_ns_ <= 0)
     planned_iteration_ns_ = iteration_ns;  // kept from before a restart
   if (plan_.block_iterations != 0 && !other_duty && !other_length && !other_share) return false;
@@ -340,10 +340,10 @@ bool Job::replan(int64_t now_ns) {
   previous_plan_ = plan_;
   ++generation_;
   plan_.seed = policy::next_seed(plan_.seed);
-  plan_.share_pct = config_.holdout_pct;
+  plan_.share_pct = config_.baseline_pct;
   plan_.duty_pct = duty;
   plan_.from_iteration = from;
-  const double blocks = static_cast<double>(config_.holdout_block_ns) / iteration_ns;
+  const double blocks = static_cast<double>(config_.baseline_block_ns) / iteration_ns;
   plan_.block_iterations = static_cast<uint64_t>(std::clamp(std::round(blocks), 1.0, 1e6));
   planned_iteration_ns_ = iteration_ns;
   planned_ns_ = now_ns;

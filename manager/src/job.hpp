@@ -18,8 +18,8 @@
 namespace freeride::manager {
 
 struct JobConfig {
-  double holdout_pct = 10;
-  int64_t holdout_block_ns = 3'000'000'000;
+  double baseline_pct = 10;
+  int64_t baseline_block_ns = 3'000'000'000;
   policy::Budget budget{1.0, 1.0};
   size_t most_ranks = 4096;  ///< of a job
 };

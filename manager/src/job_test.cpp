@@ -180,8 +180,8 @@ TEST_CASE("a budget is of what training has lost: what was too much at first is 
 }
 
 TEST_CASE("before anything is measured no more is given than the budget allows the usual side task") {
-  const auto first = [](double holdout_pct, double budget_pct) {
-    Training training({holdout_pct, 1000 * kMs, {budget_pct, 1.0}});
+  const auto first = [](double baseline_pct, double budget_pct) {
+    Training training({baseline_pct, 1000 * kMs, {budget_pct, 1.0}});
     training.iterate(20);
     return training.job.plan().duty_pct;
   };

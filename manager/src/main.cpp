@@ -39,7 +39,7 @@ struct Options {
   bool no_broker = false;
   std::string budget_pct = "1", queue = "submission";
   double account_half_life_h = 24;
-  int64_t holdout_block_ms = 3000, default_memory_mib = 2048, worker_timeout_ms = 5000, profile_timeout_ms = 180'000;
+  int64_t baseline_block_ms = 3000, default_memory_mib = 2048, worker_timeout_ms = 5000, profile_timeout_ms = 180'000;
   int64_t restart_interval_s = 600;
   int64_t order_pause_ms = policy::OrderLimits{}.pause_ns / kNsPerMs;
   int64_t order_stop_ms = policy::OrderLimits{}.stop_ns / kNsPerMs;
@@ -72,16 +72,16 @@ void declare(CLI::App& app, Options& o) {
       "--authorized-dir", o.authorized_dir,
       "folder of the authorised keys, where another program keeps them; default: authorized in the keys folder");
   app.add_flag("--no-broker", o.no_broker, "run no event broker in this process: freeride-bus runs it");
-  app.add_option(
-         "--holdout-pct", o.core.job.holdout_pct,
-         "percent of the iterations that are baseline iterations: side tasks make no steps in them, and the time "
-         "increase I is measured against them; 0: I is not measured")
+  app.add_option("--baseline-pct", o.core.job.baseline_pct,
+                 "percent of the iterations that are baseline iterations: side tasks make no steps in them, and the "
+                 "slowdown is "
+                 "measured against them; 0: it is not measured, and no side task is throttled")
       ->check(within(0.0, 90.0));
-  app.add_option("--holdout-block-ms", o.holdout_block_ms, "length of a block of baseline iterations")
+  app.add_option("--baseline-block-ms", o.baseline_block_ms, "length of a block of baseline iterations")
       ->check(CLI::Range(int64_t{10}, int64_t{3'600'000}));
   app.add_option("--budget-pct", o.budget_pct,
-                 "slowdown budget: the time increase in percent above which side tasks are throttled; auto: above what "
-                 "they are worth")
+                 "slowdown budget: the slowdown in percent above which side tasks are throttled; auto: above what they "
+                 "are worth")
       ->check(CLI::IsMember({"auto"}) | within(0.0, 1000.0));
   app.add_option("--side-worth", o.core.job.budget.side_worth,
                  "what a second of a side task is worth, in seconds of a training GPU")
@@ -128,7 +128,7 @@ manager::CoreConfig core_config(const Options& o, const Paths& paths) {
   manager::CoreConfig config = o.core;
   config.paths = paths;
   config.version = kVersion;
-  config.job.holdout_block_ns = o.holdout_block_ms * kNsPerMs;
+  config.job.baseline_block_ns = o.baseline_block_ms * kNsPerMs;
   config.job.budget.slowdown_pct.reset();
   if (o.budget_pct != "auto") config.job.budget.slowdown_pct = std::stod(o.budget_pct);
   config.default_memory_bytes = o.default_memory_mib << 20;

@@ -143,7 +143,7 @@ TEST_CASE("a second manager is told of the first; other trouble at start is one 
     CHECK(contains(mended.log(), "is damaged"));
     CHECK(contains(mended.log(), "is kept as " + (damaged.path / "state" / "freeride.db.damaged-").string()));
   }
-  Program wrong(damaged, {"--holdout-pct", "500"});
+  Program wrong(damaged, {"--baseline-pct", "500"});
   CHECK(wrong.wait() == 2);
 }
 

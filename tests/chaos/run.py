@@ -99,7 +99,7 @@ class Chaos:
         keeper.add(
             "manager",
             program("freeride-manager"),
-            *("--holdout-pct", 10, "--holdout-block-ms", 1000, "--budget-pct", 100, "--history", 100_000),
+            *("--baseline-pct", 10, "--baseline-block-ms", 1000, "--budget-pct", 100, "--history", 100_000),
         )
         for stage in range(STAGES):
             words = ("--device", f"cpu-{stage}", "--cores", stage % os.cpu_count(), *system.tree.libraries())

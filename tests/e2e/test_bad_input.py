@@ -348,7 +348,7 @@ def test_full_state_directory_loses_no_task(system):
 
 def test_bad_configuration_file(system, tmp_path):
     config = tmp_path / "freeride.toml"
-    config.write_text("[manager]\nholdout = 5\n")
+    config.write_text("[manager]\nbaseline = 5\n")
     done = subprocess.run(
         [str(BUILD / "bin/freeride-manager")],
         env=dict(system.env, FREERIDE_CONFIG=str(config)),
@@ -357,4 +357,4 @@ def test_bad_configuration_file(system, tmp_path):
         timeout=60,
     )
     assert done.returncode == 2
-    assert "holdout_pct" in done.stderr and "'holdout'" in done.stderr
+    assert "baseline_pct" in done.stderr and "'baseline'" in done.stderr

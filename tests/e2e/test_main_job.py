@@ -73,7 +73,7 @@ def test_a_dropped_plugin_runs_in_stage_3(job):
 
 
 def test_losses_are_the_same_with_and_without_harvesting(system):
-    system.start_manager("--holdout-pct", "0")
+    system.start_manager("--baseline-pct", "0")
     for stage in range(4):
         system.start_worker(f"cpu-{stage}")
     load_pagerank(system, "--stage", 3)

@@ -46,7 +46,7 @@ class Host(System):
 
     def start_manager_there(self, most_restarts=0):
         """A task that is restarted more often ends."""
-        self.start_manager(*ORDERS, "--holdout-pct", 0, "--max-restarts", most_restarts)
+        self.start_manager(*ORDERS, "--baseline-pct", 0, "--max-restarts", most_restarts)
 
     def start_workers(self):
         for stage in range(2):

@@ -49,7 +49,7 @@ def ctl(system, *words, before=(), env=None):
 
 
 def test_her_training_is_harvested_and_its_losses_are_the_same(system):
-    system.start_manager("--holdout-pct", "0", "--group", "daemon")
+    system.start_manager("--baseline-pct", "0", "--group", "daemon")
     for stage in range(2):
         system.start_worker(f"cpu-{stage}")
     system.load(find_plugin("pagerank.so"), "pagerank", "--stage", 1, params={"scale": 12})
@@ -110,7 +110,7 @@ def test_two_jobs_of_one_script_beside_each_other_are_two(system):
 def test_a_job_is_drained_by_its_name_and_no_other_users_of_that_name(system):
     """Two trainings of one name, root's and hers, with a side task each."""
     system.listen("bubble.end")
-    system.start_manager("--holdout-pct", "0", "--group", "daemon")
+    system.start_manager("--baseline-pct", "0", "--group", "daemon")
     for device in range(5):
         system.start_worker(f"cpu-{device}")
     system.wait_workers(5)

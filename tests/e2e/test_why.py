@@ -128,8 +128,8 @@ def test_causes_of_a_task_that_has_its_place():
 
 def test_baseline_iterations_and_iterations_off_duty():
     for flags, why, words in (
-        (("--holdout-pct", 50), "holdout", "a baseline iteration"),
-        (("--budget-pct", 0, "--holdout-pct", 10), "off_duty", "the slowdown budget skips"),
+        (("--baseline-pct", 50), "holdout", "a baseline iteration"),
+        (("--budget-pct", 0, "--baseline-pct", 10), "off_duty", "the slowdown budget skips"),
     ):
         with contextlib.ExitStack() as stack:
             system = stack.enter_context(System())

@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   bool flag = false;
   std::string text;
   std::vector<std::string> list;
-  app.add_option("--holdout-pct", share)->check(within(0, 90));
+  app.add_option("--baseline-pct", share)->check(within(0, 90));
   app.add_option("--grace-ms", grace)->check(CLI::Range(int64_t{1}, int64_t{60'000}));
   app.add_flag("--no-broker", flag);
   app.add_option("--run-dir", text);

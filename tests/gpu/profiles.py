@@ -79,7 +79,7 @@ def main():
         )
 
     try:
-        system.start_manager("--holdout-pct", 0)
+        system.start_manager("--baseline-pct", 0)
         system.start_worker(device, "--sandbox", options.sandbox, "--profile-ms", 8000, name="worker", cores="")
         system.wait_workers(1)
         for name, plugin, words, mib, code, verdict in cases(options):

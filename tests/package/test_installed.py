@@ -176,8 +176,10 @@ def test_a_host_joins_a_manager_by_a_command_on_each_side(machine):
     far = ["--run-dir", "/opt/far", "--state-dir", "/opt/far", "--keys-dir", "/var/lib/freeride/keys"]
     machine.ok("systemd-run", "--unit", "far", "freeride-manager", *far, "--listen", "tcp://*:7420")
     until(lambda: machine.run("freeride-ctl", "--run-dir", "/opt/far", "status").returncode == 0, "the other manager")
-    for _ in range(2):
-        assert machine.ok(*join) == "joined tcp://127.0.0.1:7420 as gpu8, with 1 worker"
+    joined = "joined tcp://127.0.0.1:7420 as gpu8, with 1 worker"
+    assert machine.ok(*join) == joined
+    first = main_pid(machine, NODE)
+    assert machine.ok(*join) == joined and main_pid(machine, NODE) == first
     assert states(machine, NODE) == ["active"]
     assert machine.ok("systemctl", "is-enabled", NODE) == "enabled"
     assert "gpu8:cpu-0" in machine.ok("freeride-ctl", "--run-dir", "/opt/far", "workers")

@@ -82,7 +82,7 @@ def start_web(system, *flags, name="web"):
     return address
 
 
-MANAGER = ("--holdout-pct", "20", "--holdout-block-ms", "1500", "--budget-pct", "20")
+MANAGER = ("--baseline-pct", "20", "--baseline-block-ms", "1500", "--budget-pct", "20")
 
 
 def start_training(system, stages=2):

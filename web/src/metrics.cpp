@@ -99,7 +99,7 @@ void add_jobs(Families& out, const Model& model) {
   for (const auto& [name, job] : model.jobs()) {
     const Labels labels{{"job", name}};
     if (job.measured) {
-      out.gauge("freeride_time_increase_ratio", "What side tasks cost training: time increase I, 0.01 is 1 %.", labels,
+      out.gauge("freeride_time_increase_ratio", "Slowdown of training by side tasks, 0.01 is 1 %.", labels,
                 job.time_increase_pct / kPct);
       out.gauge("freeride_time_increase_low_ratio", "Lower end of the 95 % interval of I.", labels,
                 job.time_increase_ci95_low_pct / kPct);
@@ -114,7 +114,7 @@ void add_jobs(Families& out, const Model& model) {
               job.bubble_share_pct / kPct);
     out.gauge("freeride_harvested_ratio", "Harvested time of bubble time, baseline iterations excluded.", labels,
               job.harvested_share_pct / kPct);
-    out.gauge("freeride_held_out_iteration_seconds", "Mean length of baseline iterations.", labels,
+    out.gauge("freeride_baseline_iteration_seconds", "Mean length of baseline iterations.", labels,
               job.iteration_ms / 1e3);
     auto& overrun =
         out.summary("freeride_overrun_seconds", "Side-task execution past a bubble's end, of a lease.", labels);
