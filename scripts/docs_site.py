@@ -92,6 +92,7 @@ def on_config(config):
                 {"Reference": "reference/index.md"},
                 {"Configuration": "reference/configuration.md"},
                 {"Verdicts": "reference/verdicts.md"},
+                {"Time limits": "reference/time-limits.md"},
                 {"Metrics": "reference/metrics.md"},
                 {"Commands": [{f"freeride-{name}": f"reference/freeride-{name}.md"} for name in PROGRAMS]},
                 {"Wire": "reference/wire.md"},

@@ -533,8 +533,8 @@ def page(record, rows, price, made):
             "slowdown",
             "by how much open iterations are longer than baseline iterations (*I*, [time increase](glossary.md#measures)). **Loading is not "
             "in it** ([what a start costs](starts.md)), because side tasks are loaded and initialised before. [The hook's own "
-            "slowdown](trainers/gpu.md#what-it-costs) is not in it either. In these versions the training's thread slept in "
-            "baseline iterations, too, so [the sleep](trainers/gpu.md#what-it-costs) is not in it: it cost at most 0.22 ± 0.07 % "
+            "slowdown](trainers/cost.md#without-side-tasks) is not in it either. In these versions the training's thread slept in "
+            "baseline iterations, too, so [the sleep](trainers/cost.md#without-side-tasks) is not in it: it cost at most 0.22 ± 0.07 % "
             "in this training",
         ],
         ["±", "half of the 95 % interval of the slowdown, from the blocks (Student's t). Few blocks make it wide"],
