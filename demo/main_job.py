@@ -112,7 +112,9 @@ class Demo:
         wanted = self.options
         self.system.start_manager(
             *flags(
-                baseline_pct=wanted.baseline_pct, baseline_block_ms=wanted.baseline_block_ms, budget_pct=wanted.budget_pct
+                baseline_pct=wanted.baseline_pct,
+                baseline_block_ms=wanted.baseline_block_ms,
+                budget_pct=wanted.budget_pct,
             )
         )
         self.recorder = Recorder(f"ipc://{self.system.run_dir}/events.sock")

@@ -155,6 +155,20 @@ def pipeline(stages=3, micro=4, clock="host"):
     return ranks
 
 
+def test_on_a_gpu_bubbles_below_three_milliseconds_are_no_use():
+    ranks = [rank_file(rank, 2, device=f"GPU-{rank}") for rank in range(2)]
+    ranks[1]["bubbles"] = [(number, 1, "C", begin, begin + 2_900_000) for number, begin, _ in ranks[1]["iterations"]]
+    lines = observe.table(ranks, 2.0)
+    # 20 of 100 ms on the one, and on the other 2.9, which are too short
+    assert "bubbles take 11.5 % of the devices' time: $0.46 of the $4.00" in lines[-3]
+    assert lines[-2] == "side tasks can use those of 3 ms or longer, 10.0 % of the time: $0.40 an hour"
+    assert "of the time: 4.8 device hours a day" in observe.table(ranks)[-2]
+    page = bubble_page(ranks, [observe.measure(rank) for rank in ranks], price=2.0)
+    assert "11.5 %" in page and "10.0 %" in page and "$9.60" in page
+    ranks[1]["device"] = ranks[0]["device"] = "cpu-0"
+    assert not any("3 ms" in line for line in observe.table(ranks))
+
+
 def test_another_schedule_is_reckoned_from_the_measured_chunks():
     ranks = pipeline()
     rows = what_if(ranks, [observe.measure(rank) for rank in ranks])

@@ -264,11 +264,13 @@ def page(ranks, found, price=None):
     """The HTML. `found`: measure() of each rank; `price`: dollars of one device's hour, or None."""
     first = ranks[0]
     share = sum(figures["share"] for figures in found) / len(found)
-    day = 24 * share * len(ranks)
+    usable = sum(figures["usable_share"] for figures in found) / len(found)
+    day = 24 * usable * len(ranks)
     figures = [
         (f"{100 * share:.1f} %", "of the devices' time are bubbles"),
+        (f"{100 * usable:.1f} %", "are bubbles that side tasks can use: on a GPU, those of 3 ms or longer"),
         (f"{found[0]['iteration_ms']:.1f} ms", "an iteration"),
-        (hours(day), f"of device time a day, of {24 * len(ranks)} h"),
+        (hours(day), f"of these a day, in {24 * len(ranks)} h of the devices"),
     ]
     if price is not None:
         figures.append((money(day * price), f"a day, at {money(price)} a device's hour"))

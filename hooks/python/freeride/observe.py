@@ -32,6 +32,7 @@ from ._bubble_page import PICTURE_ITERATIONS, origins, page
 MOST_BUBBLES = 1 << 18  # kept of each rank, the newest: what it observes does not grow without bound
 MOST_ITERATIONS = 1 << 16
 PATIENCE_S = 30  # of rank 0 for the other ranks' files
+GPU_LEAST_MS = 3.0  # shorter bubbles of a GPU get no side task: StreamMarks::kTwoPhaseLeastNs of the hook
 
 
 # ---- in the training's process -----------------------------------------------------------------------------------------------------
@@ -165,8 +166,13 @@ def quantile(values, share):
     return values[min(len(values) - 1, int(share * len(values)))]
 
 
+def on_gpu(rank):
+    return rank["device"].startswith("GPU-")
+
+
 def measure(rank, skip=0):
-    """Of one rank: iterations that count, their mean length, its bubbles by type, and the share of the time they take."""
+    """Of one rank: iterations that count, their mean length, its bubbles by type, and the share of the time that they take, and that those take
+    which side tasks can use."""
     measured = rank["iterations"][skip:] or rank["iterations"]
     numbers = {iteration for iteration, _, _ in measured}
     time_ns = sum(end - begin for _, begin, end in measured)
@@ -175,12 +181,15 @@ def measure(rank, skip=0):
         if iteration in numbers:
             kinds[kind].append((end - begin) / 1e6)
     bubble_ms = sum(sum(lengths) for lengths in kinds.values())
+    least_ms = GPU_LEAST_MS if on_gpu(rank) else 0.0
+    usable_ms = sum(length for lengths in kinds.values() for length in lengths if length >= least_ms)
     return {
         "iterations": len(measured),
         "iteration_ms": time_ns / 1e6 / max(1, len(measured)),
         "kinds": dict(sorted(kinds.items())),
         "bubble_ms": bubble_ms / max(1, len(measured)),
         "share": bubble_ms * 1e6 / time_ns if time_ns else 0.0,
+        "usable_share": usable_ms * 1e6 / time_ns if time_ns else 0.0,
     }
 
 
@@ -225,6 +234,16 @@ def table(ranks, price=None, skip=0):
             f"{len(ranks)} devices costs"
         ),
     ]
+    if any(map(on_gpu, ranks)):
+        usable = statistics.mean(figures["usable_share"] for figures in found)
+        lines.append(
+            f"side tasks can use those of {GPU_LEAST_MS:.0f} ms or longer, {100 * usable:.1f} % of the time: "
+            + (
+                f"{usable * 24 * len(ranks):.1f} device hours a day"
+                if price is None
+                else f"${usable * price * len(ranks):.2f} an hour"
+            )
+        )
     lines.append(
         "types: A at the start and end of an iteration, B before the first backward, C short ones between"
         + ("; - not learned yet" if any("" in figures["kinds"] for figures in found) else "")
