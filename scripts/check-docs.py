@@ -195,6 +195,9 @@ def closed_sets(tree):
         rows = set(re.findall(r"^\| `(\w+)`", tree.text(page), re.M))
         for missing in sorted(names - rows):
             yield f"{page}: {source} has `{missing}`, which has no row"
+    decisions = {pathlib.Path(name).stem for name in tree.files if re.fullmatch(r"policy/include/.*\.hpp", name)}
+    for missing in sorted(decisions - set(re.findall(r"^\| `(\w+)`", tree.text("policy/README.md"), re.M))):
+        yield f"policy/README.md: `{missing}` has no row"
     told = set(re.findall(r"`(freeride_\w+)`", tree.text("docs/reference/metrics.md")))
     made = "".join(tree.text(name) for name in tree.files if name.startswith("web/src/"))
     for metric in sorted(told):
