@@ -428,7 +428,7 @@ def draw(record, path):
         [one[names["time_increase_ci95_high_pct"]] for one in known],
         color="#2a7f62", alpha=0.2, linewidth=0, label="its 95 % interval",
     )  # fmt: skip
-    upper.plot(at, [one[names["time_increase_pct"]] for one in known], color="#2a7f62", label="time increase I so far")
+    upper.plot(at, [one[names["time_increase_pct"]] for one in known], color="#2a7f62", label="slowdown so far")
     budget = shown[-1][names["budget_pct"]] if "budget_pct" in names else DEFAULT_BUDGET_PCT
     upper.axhline(budget, color="#c44536", linewidth=1, linestyle="--", label="slowdown budget")
     upper.set_ylabel("training slower by, %")

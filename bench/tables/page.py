@@ -600,7 +600,7 @@ def page(record, rows, price, made):
         budget_table(usual),
         before=filled(
             kept(usual)
-            + (" [Decide in ten minutes](ten-minutes.md) counts further runs, too." if paper else "")
+            + (" [The slowdown budget](budget.md#is-it-kept) counts further runs, too." if paper else "")
             + " Before a measurement the side tasks work for some seconds, so that the budget can settle. "
             "Only the columns with *before* show these seconds."
         ),
