@@ -270,7 +270,7 @@ def page(ranks, found, price=None):
         (f"{100 * share:.1f} %", "of the devices' time are bubbles"),
         (f"{100 * usable:.1f} %", "are bubbles that side tasks can use: on a GPU, those of 3 ms or longer"),
         (f"{found[0]['iteration_ms']:.1f} ms", "an iteration"),
-        (hours(day), f"of these a day, in {24 * len(ranks)} h of the devices"),
+        (hours(day), f"of usable bubbles a day, of {24 * len(ranks)} device hours"),
     ]
     if price is not None:
         figures.append((money(day * price), f"a day, at {money(price)} a device's hour"))
