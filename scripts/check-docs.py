@@ -111,6 +111,22 @@ def tables(tree):
                 yield f"{name}:{number}: a table without a row"
 
 
+def lists(tree):
+    """A number and a point at a line's start make an item of a list, also in the middle of a sentence."""
+    for name in tree.documents:
+        in_list, before = False, "blank"
+        for number, (line, kind) in enumerate(kinds(tree.text(name)), 1):
+            if kind != "text":
+                in_list = in_list and kind == "blank"
+            elif ITEM.match(line):
+                if before == "text" and not in_list and re.match(r"\s*\d+\.", line):
+                    yield f"{name}:{number}: the number begins a list: move it to the line before"
+                in_list = True
+            elif before == "blank":
+                in_list = in_list and line.startswith(" ")
+            before = kind
+
+
 def slug(heading):
     """A heading's anchor, as GitHub and the site make it."""
     text = re.sub(r"[`*]", "", LINK.sub(lambda match: match[0][1 : match[0].index("](")], heading))
@@ -465,7 +481,7 @@ def main():
     if options.verb == "long":
         print(*long_sentences(tree, options.files or tree.documents), sep="\n")
         return 0
-    checks = [columns, tables, lengths, links, shown, spelling, closed_sets]
+    checks = [columns, tables, lists, lengths, links, shown, spelling, closed_sets]
     if options.build:
         learn_programs(tree, options.build)
         checks += [names, commands]
