@@ -14,6 +14,13 @@ import pictures
 import rows as rows_of
 from labels import GLANCE, METHODS, budget_name, counts_work, glance, label, phases, plain, task_name
 
+RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
+LATER = {
+    "holds-planned-h200": "a pipeline of four stages",
+    "parallel-data-h200": "data parallelism, two pipelines of two stages",
+    "parallel-tensor-h200": "tensor parallelism, two stages of two GPUs",
+}
+
 
 def number(value, digits=2, sign=False):
     return "–" if value is None else f"{value:{'+' if sign else ''}.{digits}f}"
@@ -159,6 +166,46 @@ def summary(rows, machine):
         f"Under a slowdown budget of 0.5 %, six side tasks, and four of them mixed, slowed a training on {machine} by {span('iterative', 2)}. "
         f"Their harvested shares were {span('iterative', 0, 'harvested_share_pct')}. With NVIDIA's MPS instead of "
         f"FreeRide they slowed training by {span('mps', 0)}, and without either by {span('naive', 0)}."
+        + work_beside(rows)
+    )
+
+
+def work_beside(rows):
+    """How much of its work alone a side task does beside training, by method: what MPS gives for its slowdown."""
+    shares = {}
+    for row in rows:
+        if row["budget_pct"] is None and row["side_task"] != "mixed" and row["method"] in ("iterative", "mps"):
+            rates = [rate for rate in row["rates"] if rate["counted"] and rate["alone_per_s"]]
+            if rates:
+                mean = sum(rate["in_bubbles_per_s"] / rate["alone_per_s"] for rate in rates) / len(rates)
+                shares.setdefault(row["method"], []).append(100 * mean)
+    if set(shares) != {"iterative", "mps"}:
+        return ""
+    mps, ours = (f"{min(shares[method]):.0f} to {max(shares[method]):.0f} %" for method in ("mps", "iterative"))
+    return (
+        f" Side tasks did more work for that: with MPS {mps} of what they do alone, with FreeRide and without a budget {ours} "
+        "([Tables in detail](../bench/tables/details.md#throughput-and-energy-of-side-tasks))."
+    )
+
+
+def later_table():
+    """Runs of later versions, each a file of its own that bench/four_gpus.sh has written."""
+    lines = []
+    for name, training in LATER.items():
+        for row in json.loads((RESULTS / f"{name}.json").read_text())["rows"]:
+            lines.append(
+                [
+                    row["side_task"].split()[0],
+                    training,
+                    f"{row['iterations_with']} / {row['iterations_without']}",
+                    f"{row['time_increase_pct']:+.2f} ± {row['time_increase_ci95_half_pct'] + 1e-9:.2f}",
+                    f"{row['harvested_share_pct']:.1f}",
+                    f"`{name}.json`",
+                ]
+            )
+    return markdown(
+        "side task, no budget | training | open / baseline iterations | slowdown, % | harvested share, % | record in `bench/results`",
+        lines,
     )
 
 
@@ -581,6 +628,16 @@ def page(record, rows, price, made):
         "At a glance",
         glance_table(usual, price),
         "Kernel-level scheduling (XSched) is not among the methods; `bench/tables/README.md` says why.",
+    )
+    section(
+        "Later versions",
+        paper and later_table(),
+        before=filled(
+            "Some runs were repeated with later versions, on four H200s. In the first and the last training their slowdown contains the sleep of the "
+            "training's thread, which the tables below leave out. In the first training it is lower all the same than in [the table "
+            "below](#time-increase-and-cost-savings); why is not known. [A long run](long-run.md) and a run with [tensor parallelism and the "
+            "default budget](trainers/cost.md#what-the-sleep-can-cost) are on pages of their own."
+        ),
     )
     section("Words", markdown("word | meaning", terms))
     section("Conditions", markdown("measured on | ", conditions), filled(versions_of(record)))
