@@ -86,6 +86,7 @@ policy::DeviceView Capacity::view_of(const Worker& worker, const Promised& profi
   view.memory_bytes = worker.memory_bytes;
   view.free_bytes = room.free_bytes;
   view.tasks = room.tasks;
+  view.other_process = worker.other_process;
   for (const auto& rank : worker.ranks)
     view.ranks.push_back({rank.job, rank.stage, rank.stages, rank.replica, rank.replicas, rank.state != "disabled"});
   return view;

@@ -428,6 +428,32 @@ TEST_CASE("a profile that was stopped before it was initialised is none, and is 
   CHECK(house.state("a") == "PAUSED");
 }
 
+TEST_CASE("a profile keeps away from a GPU that another process uses, and returns when it has gone") {
+  ProfileHouse house;
+  FakeWorker worker("w");
+  house.join(worker);
+  auto load = load_of("a", -1);
+  load.when_idle = true;
+  REQUIRE(house.load(load).ok());
+  const std::string run = house.ordered(worker);
+  worker.other_process = true;
+  const auto plan = house.renewal(worker);
+  const auto named = [&](const bus::WorkerPlan& one) {
+    return std::any_of(one.orders.begin(), one.orders.end(), [&](const auto& order) { return order.task == run; });
+  };
+  CHECK_FALSE(named(plan));  // so the worker stops it
+  worker.tasks.clear();
+  house.pass(300, {&worker});  // no failure, however long it takes
+  CHECK(house.state("a") == "SUBMITTED");
+  CHECK(house.task("a").state.why == "other_process");
+  CHECK(house.list()->profiles.empty());
+  CHECK(house.out.take<bus::CreateTask>().empty());
+  worker.other_process = false;
+  house.pass(2, {&worker});
+  house.settle(worker);
+  CHECK(house.state("a") == "PAUSED");
+}
+
 TEST_CASE("profiles go from one manager to another, all or none, and the newer one counts") {
   ProfileHouse from;
   CHECK(from.import({importable("a.so", 5), importable("b.so", 5)})->added == 2);

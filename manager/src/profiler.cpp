@@ -126,6 +126,9 @@ void Profiler::take_report(Worker& worker, const bus::TaskReport& report) {
   }
   run->seen_ns = the_.clock.now_ns();
   run->steps = std::max(run->steps, report.counters.steps);
+  if (report.state != "STOPPED" && worker.ranks.empty() && worker.other_process) {
+    return give_up(report.task, "a process that may be a training without the hook uses the GPU of " + worker.name);
+  }
   if (report.state != "STOPPED") {
     run->state = "running";
     return the_.runs.tell_followers(*run);

@@ -110,6 +110,7 @@ struct FakeWorker {
   bool earlier_version = false;      ///< that knows of no epochs
   std::string begins_as = "PAUSED";  ///< the state of a task that it has created
   bool programs = false;
+  bool other_process = false;  ///< on its GPU, and no attached rank
 
   std::vector<bus::TrainingState> ranks() const {
     if (stage < 0) return {};
@@ -233,6 +234,7 @@ class House {
     report.ranks = worker.ranks();
     report.tasks = worker.reports();
     report.plugins = worker.plugins;
+    report.other_process = worker.other_process;
     if (!worker.earlier_version) report.number = ++worker.number;
     return report;
   }

@@ -172,6 +172,7 @@ Result<Worker*> Workers::take_report(const std::string& peer, const bus::WorkerR
   worker->usable_bytes = sane_bytes(report.usable_bytes);
   worker->drained = report.drained;
   worker->not_empty = bounded(report.not_empty, kMaxReason);
+  if (std::exchange(worker->other_process, report.other_process) != report.other_process) due_.raised = true;
   const size_t ranks_before = worker->ranks.size();
   take_ranks(*worker, report.ranks);
   if (worker->ranks.size() != ranks_before) due_.raised = true;

@@ -38,6 +38,7 @@ struct Worker {
   uint64_t drain = 0;                               ///< WorkerPlan::drain; 0: it is not to be drained
   uint64_t drained = 0;                             ///< the latest of these that it has carried out
   std::string not_empty;                            ///< what it says is still there
+  bool other_process = false;                       ///< on its GPU is a process that is no attached rank
   bus::WorkerState published;
 
   bool up() const { return state == State::kUp; }

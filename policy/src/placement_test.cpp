@@ -131,6 +131,20 @@ TEST_CASE("a task for idle devices goes where no trainer is, unless it names a s
   CHECK(place(request(), {device("a", 500, 0)}).kind == Kind::kWait);
 }
 
+TEST_CASE("a task for idle devices does not start beside a process that may be a training without the hook") {
+  auto idle = request();
+  idle.when_idle = true;
+  auto in_use = device("a", 500, 0);
+  in_use.other_process = true;
+  CHECK(place(idle, {in_use, device("b", 400, 1)}).worker == "b");
+  CHECK(place(idle, {in_use}).kind == Kind::kWait);
+  CHECK(place(idle, {in_use}).why == Why::kOtherProcess);
+  CHECK(place(idle, {in_use}).what == "a");
+  auto hooked = device("c", 400, 1, 0);  // the process beside a hooked rank may be anything of that training
+  hooked.other_process = true;
+  CHECK(place(idle, {in_use, hooked}).worker == "c");
+}
+
 TEST_CASE("what can be said at once is said at once") {
   const std::vector<DeviceView> gpt = {device("a", 500, 0, 0), device("b", 500, 0, 1)};
   CHECK(check_request(request(3), gpt).ok());  // rank 3 may attach any moment

@@ -83,7 +83,12 @@ Placer::Group& Placer::idle() {
   idle_.emplace();
   for (size_t n = 0; n < devices_.size(); ++n) {
     ++looks_;
-    if (devices_[n].ranks.empty()) add(*idle_, n);
+    if (!devices_[n].ranks.empty()) continue;
+    if (devices_[n].may_be_in_use()) {
+      idle_->in_use = n;
+    } else {
+      add(*idle_, n);
+    }
   }
   return *idle_;
 }
@@ -253,6 +258,7 @@ Placement Placer::place(const PlacementRequest& request) {
       return wait(Why::kInactive, "job " + job + ", stage " + std::to_string(*its.off));
     if (!its.open.empty()) groups.push_back(&its);
   }
+  if (groups.empty() && anywhere && idle().in_use) return wait(Why::kOtherProcess, devices_[*idle().in_use].worker);
   if (groups.empty()) return wait(Why::kNoTrainer, "a trainer" + wanted(request));
   return pick(request, groups);
 }

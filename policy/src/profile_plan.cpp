@@ -48,9 +48,12 @@ ProfilePlace place_profile(const std::vector<ProfileDevice>& devices, int64_t me
   const ProfileDevice* chosen = nullptr;
   const ProfileDevice* busy = nullptr;
   const ProfileDevice* full = nullptr;
+  const ProfileDevice* in_use = nullptr;
   for (const ProfileDevice& device : devices) {
     if (!device.right_model) continue;
-    if (device.device.free_bytes < memory_bytes) {
+    if (device.device.may_be_in_use()) {
+      in_use = &device;
+    } else if (device.device.free_bytes < memory_bytes) {
       if (full == nullptr || device.device.free_bytes > full->device.free_bytes) full = &device;
     } else if (device.profiling) {
       busy = &device;
@@ -65,6 +68,8 @@ ProfilePlace place_profile(const std::vector<ProfileDevice>& devices, int64_t me
             "needs " + std::to_string(memory_bytes >> 20) + " MiB, " + full->device.worker + " has " +
                 std::to_string(std::max<int64_t>(0, full->device.free_bytes) >> 20) + " MiB free"};
   }
+  if (in_use != nullptr)
+    return {{}, "a process that may be a training without the hook uses the GPU of " + in_use->device.worker};
   return {{}, "no worker is there for it"};
 }
 

@@ -46,6 +46,18 @@ TEST_CASE("profile_plan: a device without a trainer first, then the preferred on
   CHECK(place_profile(devices, 10, "").worker == "b");
 }
 
+TEST_CASE("profile_plan: not beside a process that may be a training without the hook, but beside one that is hooked") {
+  std::vector<ProfileDevice> devices{device("a", 10), device("b", 10, 2, true)};
+  devices[0].device.other_process = devices[1].device.other_process = true;
+  CHECK(place_profile(devices, 10, "a").worker == "b");
+  devices.pop_back();
+  CHECK(place_profile(devices, 10, "a").worker.empty());
+  CHECK(place_profile(devices, 10, "a").reason ==
+        "a process that may be a training without the hook uses the GPU of a");
+  devices[0].device.other_process = false;
+  CHECK(place_profile(devices, 10, "").worker == "a");
+}
+
 TEST_CASE("profile_plan: not where another is taken, not on another model, not without room; and it says why") {
   std::vector<ProfileDevice> devices{device("a", 100 << 20)};
   CHECK(place_profile(devices, int64_t{200} << 20, "").reason == "needs 200 MiB, a has 100 MiB free");

@@ -288,6 +288,7 @@ void Worker::note_others(const std::set<pid_t>& pids) {
   if (other == other_process_) return;
   other_process_ = other;
   acting_->set_other_process(other != 0);
+  report_soon();
   if (other != 0) {
     spdlog::info("process {} uses the GPU and is no attached rank: side tasks run in bubbles only while it is there",
                  other);
@@ -490,6 +491,7 @@ bus::WorkerReport Worker::report() {
   for (const auto& [id, rank] : trainers_->ranks()) report.ranks.push_back(state_of(rank));
   report.drained = draining_->done();
   report.not_empty = draining_->there();
+  report.other_process = gpu_ != nullptr && other_process_ != 0;
   report.ending = shutdown_->begun();
   news_.take_into(report);
   if (!report.bubbles.empty()) probe_news_.take_into(report.bubbles.front(), *probe_counts_);

@@ -698,12 +698,13 @@ struct WorkerReport {
   uint64_t drained = 0;   ///< WorkerPlan::drain that it has carried out: it has looked, and nothing is there; 0: none
   std::string not_empty;  ///< while it drains: what is still there
   bool ending = false;    ///< it has begun to go down in good order: it saves and stops its tasks
+  bool other_process = false;  ///< on its GPU is a process that is no attached rank: maybe a training without the hook
   FREERIDE_FIELDS {
     visit("worker", self.worker), visit("incarnation", self.incarnation), visit("usable_bytes", self.usable_bytes);
     visit("tasks", self.tasks), visit("ranks", self.ranks), visit("plugins", self.plugins);
     visit("iterations", self.iterations), visit("bubbles", self.bubbles), visit("leaving", self.leaving);
     visit("number", self.number), visit("drained", self.drained), visit("not_empty", self.not_empty);
-    visit("ending", self.ending);
+    visit("ending", self.ending), visit("other_process", self.other_process);
   }
 };
 

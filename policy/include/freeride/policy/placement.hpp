@@ -25,6 +25,10 @@ struct DeviceView {
   int64_t free_bytes = 0;    ///< left for another one now
   uint32_t tasks = 0;        ///< live side tasks placed there
   std::vector<AttachedRank> ranks;
+  bool other_process = false;  ///< a process that is no attached rank uses it: it may be a training without the hook
+
+  /// Whether a training may be there that FreeRide does not see: what needs an idle device keeps away.
+  bool may_be_in_use() const { return ranks.empty() && other_process; }
 };
 
 /// What a task asks for.

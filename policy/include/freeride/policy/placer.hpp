@@ -45,6 +45,7 @@ class Placer {
     std::set<Place> open;           // those that may be placed on
     std::optional<size_t> largest;  // of these
     std::optional<uint32_t> off;    // the stage of one whose hook is off
+    std::optional<size_t> in_use;   // one without a rank that a process uses all the same
   };
   struct Shape {
     uint32_t stages = 0, replicas = 0;
