@@ -249,6 +249,7 @@ class FakeManager {
   uint64_t probes = 0, probe_findings = 0;
   bool know_worker = true;
   int64_t pause_ms = 0, stop_ms = 0;  ///< of orders; 0: an earlier version, whose orders do not expire
+  bool other_process = false;         ///< as the latest report says
   bool silent = false;                ///< answers no registration and no report
   uint64_t heard = 0;                 ///< number of the latest registration or report
 
@@ -294,6 +295,7 @@ class FakeManager {
         return;
       }
       ++reports_;
+      other_process = body.other_process;
       for (auto& task : body.tasks) tasks[task.task] = task;
       for (auto& rank : body.ranks) ranks[rank.key()] = rank;
       for (auto& plugin : body.plugins) plugins.push_back(plugin);

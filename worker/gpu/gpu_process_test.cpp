@@ -121,8 +121,10 @@ TEST_CASE("beside a process that is no attached rank nothing executes that needs
   for (int n = 0; n < 3; ++n) rig.manager.wait_new_report();
   CHECK(steps() == before);
   CHECK(rig.manager.task("a").state == "PAUSED");
+  CHECK(rig.manager.other_process);
   driver.say(2 * kGiB);
   rig.manager.wait([&] { return steps() > before; });
+  CHECK_FALSE(rig.manager.other_process);
   rig.stop_worker();
 }
 
