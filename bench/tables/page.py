@@ -164,7 +164,7 @@ def summary(rows, machine):
 
     return filled(
         f"Under a slowdown budget of 0.5 %, six side tasks, and four of them mixed, slowed a training on {machine} by {span('iterative', 2)}. "
-        f"Their harvested shares were {span('iterative', 0, 'harvested_share_pct')}. With NVIDIA's MPS instead of "
+        f"Their harvested shares were {span('iterative', 0, 'harvested_share_pct')}. [Loading, the hook and the sleep](#words) are not in that. With NVIDIA's MPS instead of "
         f"FreeRide they slowed training by {span('mps', 0)}, and without either by {span('naive', 0)}."
         + work_beside(rows)
     )
@@ -581,8 +581,8 @@ def page(record, rows, price, made):
             "by how much open iterations are longer than baseline iterations (*I*, [time increase](glossary.md#measures)). **Loading is not "
             "in it** ([what a start costs](starts.md)), because side tasks are loaded and initialised before. [The hook's own "
             "slowdown](trainers/cost.md#without-side-tasks) is not in it either. In these versions the training's thread slept in "
-            "baseline iterations, too, so [the sleep](trainers/cost.md#without-side-tasks) is not in it: it cost at most 0.22 ± 0.07 % "
-            "in this training",
+            "baseline iterations, too, so [the sleep](trainers/cost.md#without-side-tasks) is not in it: hook and sleep together cost at most "
+            "0.22 ± 0.07 % in this training",
         ],
         ["±", "half of the 95 % interval of the slowdown, from the blocks (Student's t). Few blocks make it wide"],
         [
@@ -633,9 +633,10 @@ def page(record, rows, price, made):
         "Later versions",
         paper and later_table(),
         before=filled(
-            "Some runs were repeated with later versions, on four H200s. In the first and the last training their slowdown contains the sleep of the "
-            "training's thread, which the tables below leave out. In the first training it is lower all the same than in [the table "
-            "below](#time-increase-and-cost-savings); why is not known. [A long run](long-run.md) and a run with [tensor parallelism and the "
+            "Some runs were repeated with later versions, on four H200s. For the pipeline of four stages and for tensor parallelism the slowdown contains "
+            "the sleep of the training's thread. For data parallelism, and in all tables below, it does not. The figures of the pipeline of four "
+            "stages are lower all the same than [below](#time-increase-and-cost-savings); why is not known. "
+            "[A long run](long-run.md) and a run with [tensor parallelism and the "
             "default budget](trainers/cost.md#what-the-sleep-can-cost) are on pages of their own."
         ),
     )
