@@ -455,7 +455,7 @@ def parser_of(what):
         "--parts", action="store_true", help="of a replay: where the time of its own work goes (gpu/parts.py)"
     )
     parser.add_argument("--baseline-pct", type=int, default=50)
-    parser.add_argument("--block-ms", type=int, default=1000, help="of the holdout")
+    parser.add_argument("--block-ms", type=int, default=1000, help="of baseline iterations")
     parser.add_argument("--budget-pct", default="100", help="the slowdown budget: as it is, nothing is throttled")
     parser.add_argument("--control-block-ms", type=int, default=1500)
     parser.add_argument("--blocks", type=int, default=48, help="hooked and unhooked, before side tasks")

@@ -113,7 +113,7 @@ class Device:
 
 
 def start_system(options, device):
-    """Manager and worker. No holdout and no throttling: every bubble is the side task's."""
+    """Manager and worker. No baseline iterations and no throttling: every bubble is the side task's."""
     system = System(Tree(options.bin, options.plugins), outside_tmp=True)
     try:
         system.start_manager("--baseline-pct", 0, "--budget-pct", 100)

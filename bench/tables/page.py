@@ -189,7 +189,7 @@ def work_beside(rows):
 
 
 def later_table():
-    """Runs of later versions, each a file of its own that bench/four_gpus.sh has written."""
+    """Runs of later versions, each a file of its own that bench/hook_gpu_harvest.py has written. Halves are rounded up."""
     lines = []
     for name, training in LATER.items():
         for row in json.loads((RESULTS / f"{name}.json").read_text())["rows"]:

@@ -41,7 +41,7 @@ class Rig(System):
         if not options.dry_run:
             gpu = gpus()[0]
             self.device, self.model, self.driver, self.total = gpu.uuid, gpu.name, gpu.driver, gpu.memory_bytes
-        # No holdout and no throttling: every bubble is the side tasks', and what they cost is measured here.
+        # No baseline iterations and no throttling: every bubble is the side tasks', and what they cost is measured here.
         self.start_manager("--baseline-pct", 0, "--budget-pct", 100)
         self.start_worker(self.device, "--sandbox", options.sandbox, "--log-level", "debug", name="worker", cores="")
         self.told = self.root / "iterations"
