@@ -6,6 +6,7 @@ import json
 import sys
 
 import msgpack
+from mcap.exceptions import EndOfFile
 from mcap.reader import NonSeekingReader
 
 
@@ -55,13 +56,27 @@ def rows(message, wall_minus_monotonic_ns):
         yield (t_us + clock_us + late_us[row]) * 1000, event
 
 
+class _Whole:
+    """A file that has nothing where it has less than is wanted. Then mcap says EndOfFile wherever it is cut."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def read(self, size):
+        data = self._file.read(size)
+        return data if len(data) == size else b""
+
+
 def events(path):
-    """(topic, time in ns since 1970, event) of everything in a file, as it was written."""
+    """(topic, time in ns since 1970, event) of everything in a file, as it was written. EndOfFile comes behind the last
+    one that is whole, where a crash has cut the file or the recorder is writing it."""
     with open(path, "rb") as file:
-        clocks = next(each.metadata for each in NonSeekingReader(file).iter_metadata() if each.name == "freeride")
+        clocks = next(
+            each.metadata for each in NonSeekingReader(_Whole(file)).iter_metadata() if each.name == "freeride"
+        )
     distance = int(clocks["wall_ns"]) - int(clocks["monotonic_ns"])
     with open(path, "rb") as file:
-        for schema, channel, message in NonSeekingReader(file).iter_messages():
+        for schema, channel, message in NonSeekingReader(_Whole(file)).iter_messages(log_time_order=False):
             if schema is not None and schema.name == "freeride.columns":
                 for time_ns, event in rows(message.data, distance):
                     yield channel.topic, time_ns, event
@@ -72,6 +87,9 @@ def events(path):
 
 
 if __name__ == "__main__":
-    for topic, time_ns, event in events(sys.argv[1]):
-        if topic.startswith(sys.argv[2] if len(sys.argv) > 2 else ""):
-            print(json.dumps({"topic": topic, "time_unix_ns": time_ns, **event}, default=str))
+    try:
+        for topic, time_ns, event in events(sys.argv[1]):
+            if topic.startswith(sys.argv[2] if len(sys.argv) > 2 else ""):
+                print(json.dumps({"topic": topic, "time_unix_ns": time_ns, **event}, default=str))
+    except EndOfFile:
+        print(f"{sys.argv[1]} is cut off: these are the events before the cut", file=sys.stderr)

@@ -61,7 +61,9 @@ struct FileWriter::Impl {
     const auto found = known.find(std::string(topic));
     if (found != known.end()) return found->second;
     if (channels.size() + column_channels.size() >= kMaxTopics) return 0;
-    mcap::Channel channel{next_channel++, 0, std::string(topic)};
+    // Those before it are all in the file, or in this chunk: numbers of channels that found no room are used again.
+    const auto id = static_cast<uint16_t>(channels.size() + column_channels.size() + 1);
+    mcap::Channel channel{id, 0, std::string(topic)};
     if (columns || layout == Layout::kJson) channel.schema = kSchema;
     if (layout == Layout::kJson) channel.encoding = "json";
     mcap::append_channel(heads, channel);
@@ -100,11 +102,11 @@ struct FileWriter::Impl {
   }
 
   static constexpr uint16_t kSchema = 1;  // the one that a file has
+  static_assert(kMaxTopics < UINT16_MAX);
   Layout layout = Layout::kColumns;
   std::unordered_map<std::string, uint16_t> channels, column_channels;
   std::map<uint16_t, Columns> columns;  // by channel: rows of the next chunk
   size_t waiting_rows = 0;
-  uint16_t next_channel = 1;
 };
 
 FileWriter::FileWriter() : impl_(std::make_unique<Impl>()) {}
@@ -197,6 +199,7 @@ void FileWriter::drop() {
   const auto is_lost = [&](const auto& channel) { return !impl.summary.channels.contains(channel.second); };
   std::erase_if(impl.channels, is_lost);
   std::erase_if(impl.column_channels, is_lost);
+  std::erase_if(impl.columns, [&](const auto& rows) { return !impl.summary.channels.contains(rows.first); });
   for (auto& [channel, rows] : impl.columns) rows.clear();
   impl.heads.clear(), impl.records.clear(), impl.messages.clear();
   impl.events = impl.waiting_rows = 0;

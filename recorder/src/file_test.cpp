@@ -59,6 +59,24 @@ void overwrite(const std::filesystem::path& file, const std::string& bytes) {
 
 }  // namespace
 
+TEST_CASE("events keep their own names when 65,535 new topics have found no room on the disk") {
+  TempFolder dir;
+  const auto file = dir.path() / "a.mcap";
+  auto writer = FileWriter::create(file, kClocks);
+  REQUIRE(writer.ok());
+  REQUIRE((*writer)->add("topic/first", kBegin, kBegin, "first"));
+  REQUIRE((*writer)->flush().ok());
+  size_t taken = 0;
+  for (int i = 0; i < UINT16_MAX; ++i) {
+    taken += (*writer)->add("topic/lost", kBegin, kBegin, "lost") ? 1 : 0;
+    (*writer)->drop();
+  }
+  CHECK(taken == UINT16_MAX);
+  REQUIRE((*writer)->add("topic/last", kBegin, kBegin, "last"));
+  REQUIRE((*writer)->finish().ok());
+  CHECK(read(file) == std::vector<Kept>{{"topic/first", "first", kBegin}, {"topic/last", "last", kBegin}});
+}
+
 TEST_CASE("what is written is read, in order of time and within a range; the file is for its group to read") {
   TempFolder dir;
   const auto file = dir.path() / "a.mcap";

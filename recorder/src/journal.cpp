@@ -11,12 +11,12 @@
 #include <cerrno>
 #include <charconv>
 #include <ctime>
+#include <limits>
 #include <system_error>
-#include <vector>
+#include <utility>
 
 #include "freeride/base/access.hpp"
 #include "freeride/base/paths.hpp"
-#include "freeride/recorder/reader.hpp"
 
 namespace freeride::recorder {
 namespace {
@@ -24,9 +24,9 @@ namespace {
 constexpr const char* kHostsFolder = "/var/lib/freeride/recordings";
 constexpr const char* kExtension = ".mcap";
 constexpr int64_t kBelievedNs = 10 * kNsPerSec;  // so long an event is under way at most, by this host's clock
-constexpr size_t kMaxStates = 512;               // that each file begins with
 constexpr int64_t kPruneNs = 600 * kNsPerSec;
 constexpr size_t kMaxBegins = 1024;
+constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min() / 2;
 constexpr uint64_t kMinFileBytes = 1 << 20, kMaxFileBytes = 64 << 20;
 
 bool is_state(const bus::Event& event) {
@@ -45,7 +45,6 @@ bool is_removed(const bus::Event& event) {
 struct OldFile {
   std::filesystem::path path;
   uint64_t size = 0;
-  int64_t written_ns = 0;  // since 1970
 };
 
 std::vector<OldFile> files_in(const std::filesystem::path& folder) {
@@ -56,10 +55,18 @@ std::vector<OldFile> files_in(const std::filesystem::path& folder) {
     if (entries->path().extension() != kExtension) continue;
     struct stat info {};
     if (lstat(entries->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    files.push_back({entries->path(), static_cast<uint64_t>(info.st_size), info.st_mtim.tv_sec * kNsPerSec});
+    files.push_back({entries->path(), static_cast<uint64_t>(info.st_size)});
   }
   std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
   return files;
+}
+
+// CLOCK_MONOTONIC of its boot, by what the disk says, and so any number.
+int64_t end_of(const FileInfo& file) {
+  const uint64_t since_begin =
+      file.chunks > 0 ? static_cast<uint64_t>(file.end_ns) - static_cast<uint64_t>(file.clocks.wall_ns) : 0;
+  const auto end = static_cast<int64_t>(static_cast<uint64_t>(file.clocks.monotonic_ns) + since_begin);
+  return std::clamp<int64_t>(end, 0, -kLongAgo / 2);
 }
 
 uint64_t number_of(const std::filesystem::path& file) {
@@ -109,9 +116,10 @@ Result<std::unique_ptr<Journal>> Journal::open(const JournalOptions& options, co
   if (problem) return errno_error("cannot make " + options.folder.parent_path().string(), problem.value());
   if (auto made = make_private_folder(options.folder, options.group); !made) return made.error();
   if (auto locked = journal->lock(); !locked) return locked.error();
-  journal->end_unfinished();
+  const auto before = journal->end_unfinished();
+  journal->date(before);
   if (auto begun = journal->begin_file(); begun) {
-    journal->say_where_it_stopped();
+    journal->say_where_it_stopped(before);
   } else if (begun.error().code == Code::kExhausted) {
     journal->pause(begun.error(), 0);
   } else {
@@ -130,7 +138,8 @@ Status Journal::lock() {
                "stop it, or choose another --recordings"};
 }
 
-void Journal::end_unfinished() {
+std::vector<FileInfo> Journal::end_unfinished() {
+  std::vector<FileInfo> before;
   for (const OldFile& file : files_in(options_.folder)) {
     next_number_ = std::max(next_number_, number_of(file.path) + 1);
     auto recovered = recover(file.path);
@@ -144,22 +153,33 @@ void Journal::end_unfinished() {
     } else if (!recovered) {
       spdlog::warn("{}", recovered.error().text());
     }
+    if (auto one = Reader::open(file.path)) before.push_back((*one)->files().front());
+  }
+  return before;
+}
+
+// When they ended, by clocks that nobody steps. An earlier boot's last file ended when the next boot began, at the
+// latest: for how long the host was off nobody knows.
+void Journal::date(const std::vector<FileInfo>& before) {
+  std::string boot_id = clocks_().boot_id;
+  int64_t boot_ns = 0;  // its clock's 0, by ours
+  for (auto file = before.rbegin(); file != before.rend(); ++file) {
+    if (file->clocks.boot_id != boot_id) {
+      boot_id = file->clocks.boot_id;
+      boot_ns = std::max(boot_ns - end_of(*file), kLongAgo);
+    }
+    closed_[file->file].ended_ns = boot_ns + end_of(*file);
   }
 }
 
 // What was before this process is a gap, too.
-void Journal::say_where_it_stopped() {
-  auto before = Reader::open(options_.folder);
-  if (!before) return;
-  const FileInfo* last = nullptr;
-  for (const FileInfo& file : (*before)->files()) {
-    if (file.chunks > 0) last = &file;
-  }
-  if (last == nullptr) return;
+void Journal::say_where_it_stopped(const std::vector<FileInfo>& before) {
+  const auto last = std::find_if(before.rbegin(), before.rend(), [](const auto& file) { return file.chunks > 0; });
+  if (last == before.rend()) return;
   bus::RecordingGap gap;
   gap.reason = "stopped", gap.end_ns = clock_.now_ns();
   if (last->clocks.boot_id == writer_->clocks().boot_id) {
-    gap.begin_ns = last->end_ns - last->clocks.wall_ns + last->clocks.monotonic_ns;
+    gap.begin_ns = end_of(*last);
   }
   note_gap(gap);
 }
@@ -176,10 +196,19 @@ Status Journal::begin_file() {
   }
   writer_ = std::move(*made);
   file_begun_ns_ = clock_.now_ns();
-  for (const auto& [topic, state] : states_) {
-    append(topic, clocks.wall_of(file_begun_ns_), clocks.wall_of(state.published_ns), state.payload);
-  }
+  tell_states();
   return {};
+}
+
+void Journal::tell_states() {
+  static_assert(kMaxStates < FileWriter::kMaxTopics);
+  const Clocks clocks = writer_->clocks();
+  const int64_t now = clocks.wall_of(clock_.now_ns());
+  for (const auto& [topic, state] : states_) append(topic, now, clocks.wall_of(state.published_ns), state.payload);
+  if (!forgot_states_) return;
+  bus::RecordingGap gap;
+  gap.reason = "states";
+  note_gap(gap);
 }
 
 void Journal::take(const bus::Event& event) {
@@ -237,6 +266,8 @@ void Journal::remember(const bus::Event& event) {
   }
   states_[event.topic] = {event.payload, event.envelope.t_ns, ++changes_};
   if (states_.size() <= kMaxStates) return;
+  if (!std::exchange(forgot_states_, true))
+    spdlog::warn("a recording begins with {} states of tasks, workers and ranks at most: there are more", kMaxStates);
   states_.erase(std::min_element(states_.begin(), states_.end(),
                                  [](const auto& a, const auto& b) { return a.second.changed < b.second.changed; }));
 }
@@ -286,6 +317,7 @@ void Journal::go_on() {
   spdlog::info("recording continues; {} events are missing", lost_in_pause_);
   paused_since_ns_ = 0, lost_in_pause_ = 0;
   note_gap(gap);
+  tell_states();  // some have changed meanwhile
 }
 
 void Journal::rotate() {
@@ -322,22 +354,29 @@ std::optional<int64_t> Journal::due_ns() const {
 }
 
 void Journal::prune() {
-  pruned_ns_ = clock_.now_ns();
+  const int64_t now = pruned_ns_ = clock_.now_ns();
   auto files = files_in(options_.folder);
   std::erase_if(files, [&](const OldFile& file) { return writer_ && file.path == writer_->file(); });
   others_bytes_ = 0;
   for (const OldFile& file : files) others_bytes_ += file.size;
   const uint64_t current = writer_ ? writer_->size_bytes() : 0;
-  const int64_t oldest_kept_ns = clocks_().wall_ns - options_.keep_ns;
+  std::map<std::filesystem::path, Closed> left;
   for (const OldFile& file : files) {
-    if (others_bytes_ + current <= options_.keep_bytes && file.written_ns >= oldest_kept_ns) break;
-    std::error_code problem;
-    if (!std::filesystem::remove(file.path, problem)) {
-      spdlog::warn("cannot delete the recording {}: {}", file.path.string(), problem.message());
-      break;
+    const auto known = closed_.find(file.path);
+    Closed closed = known == closed_.end() ? Closed{now} : known->second;
+    if (others_bytes_ + current > options_.keep_bytes || now - closed.ended_ns > options_.keep_ns) {
+      std::error_code problem;
+      options_.remove(file.path, problem);
+      if (!problem) {
+        others_bytes_ -= file.size;
+        continue;
+      }
+      if (!std::exchange(closed.stuck, true))
+        spdlog::warn("cannot delete the recording {}: {}", file.path.string(), problem.message());
     }
-    others_bytes_ -= file.size;
+    left.emplace(file.path, closed);
   }
+  closed_ = std::move(left);
 }
 
 }  // namespace freeride::recorder

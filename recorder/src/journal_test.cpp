@@ -1,6 +1,7 @@
 // The folder of recordings on clocks of the test's own.
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <system_error>
 
 #include "freeride/base/testing/temp_folder.hpp"
 #include "freeride/base/time.hpp"
@@ -171,16 +172,118 @@ TEST_CASE("files end by size, and the oldest are deleted when all are too many b
   CHECK_FALSE(rig.journal->paused());
 }
 
-TEST_CASE("files that are older than they are to be kept are deleted") {
+TEST_CASE("files are deleted when they ended longer ago than they are to be kept, also before this start") {
+  Rig rig;
+  rig.options.keep_ns = Journal::kFileNs / 2;
+  rig.open();
+  rig.take(bubble_of(1));
+  rig.tick(Journal::kFlushAfterNs);
+  rig.clock.tick(rig.options.keep_ns - Journal::kFlushAfterNs);  // since the event
+  rig.open();
+  CHECK(rig.topics({.topics = {"bubble."}}).size() == 1);
+  rig.clock.tick(1);
+  rig.open();
+  CHECK(rig.topics({.topics = {"bubble."}}).empty());
+}
+
+TEST_CASE("a wall clock that is stepped deletes no recording") {
   Rig rig;
   rig.take(bubble_of(1));
   rig.tick(Journal::kFlushAfterNs);
-  rig.open();  // a second file
-  CHECK(rig.files() == 2);
-  // Files have the dates of the real clock, so the test's goes there.
-  rig.wall_minus_monotonic = clock_ns(CLOCK_REALTIME) - rig.clock.now_ns() + rig.options.keep_ns + kNsPerSec;
-  rig.tick(600 * kNsPerSec);
-  CHECK(rig.files() == 1);
+  // The files' dates are the real clock's; this one is years before and then after it.
+  for (const int64_t wall : {kWall, clock_ns(CLOCK_REALTIME) + 400 * 86400 * kNsPerSec, kWall}) {
+    rig.wall_minus_monotonic = wall - rig.clock.now_ns();
+    rig.tick(600 * kNsPerSec);
+    rig.open();
+  }
+  rig.wall_minus_monotonic = 0;
+  CHECK(rig.topics({.topics = {"bubble."}}).size() == 1);
+}
+
+TEST_CASE("the time in which the host was off makes no recording older") {
+  Rig rig;
+  rig.take(bubble_of(1));
+  rig.tick(Journal::kFlushAfterNs);  // in the first boot
+  for (const std::string boot : {"second", "third"}) {
+    rig.journal.reset();
+    rig.boot = boot, rig.clock.set(kNsPerSec);
+    rig.wall_minus_monotonic += 400 * 86400 * kNsPerSec;
+    rig.open();
+    rig.clock.tick(rig.options.keep_ns / 2 - 10 * kNsPerSec);
+    rig.take(bubble_of(2));
+    rig.tick(Journal::kFlushAfterNs);
+  }
+  CHECK(rig.topics({.topics = {"bubble."}}).size() == 3);
+  rig.tick(20 * kNsPerSec);
+  rig.open();
+  CHECK(rig.topics({.topics = {"bubble."}}).size() == 2);
+}
+
+TEST_CASE("a file that cannot be deleted keeps none of the others") {
+  Rig rig;
+  const auto first = [&] { return (*Reader::open(rig.options.folder))->files().front().file; };
+  for (uint32_t rank : {1, 2, 3}) {
+    rig.take(bubble_of(rank));
+    rig.tick(Journal::kFlushAfterNs);
+    rig.open();
+  }
+  const auto stuck = first();
+  rig.options.remove = [stuck](const auto& file, auto& problem) {
+    if (file != stuck) return std::filesystem::remove(file, problem);
+    problem = std::make_error_code(std::errc::operation_not_permitted);
+    return false;
+  };
+  rig.options.keep_bytes = 1;
+  rig.open();
+  CHECK(rig.topics({.topics = {"bubble."}}) == std::vector<std::string>{"bubble.end/gpt/1"});
+}
+
+TEST_CASE("a file that cannot begin with all states says so") {
+  Rig rig;
+  bus::WorkerState worker;
+  worker.worker = "host-1:cpu-0";
+  for (size_t i = 0; i < Journal::kMaxStates + 3; ++i) {
+    bus::TaskState task;
+    task.task = "task-" + std::to_string(i), task.state = "STOPPED";
+    rig.take(task);
+    rig.take(worker);  // it lives, and is not the one that is left out
+  }
+  rig.tick(Journal::kFlushAfterNs);
+  rig.tick(Journal::kFileNs);
+  rig.tick(Journal::kFlushAfterNs);
+  const auto last = (*Reader::open(rig.options.folder))->files().back().file;
+  auto reader = Reader::open(last);
+  REQUIRE(reader.ok());
+  size_t states = 0;
+  bool has_worker = false, says_so = false;
+  while (const auto event = (*reader)->next()) {
+    has_worker = has_worker || event->is("worker.state");
+    says_so = says_so || event->topic == "recording.gap/states";
+    states += event->is("recording.gap") ? 0 : 1;
+  }
+  CHECK(states == Journal::kMaxStates);
+  CHECK(says_so);
+  CHECK(has_worker);
+}
+
+TEST_CASE("states that change while the disk is full are recorded behind the gap") {
+  Rig rig;
+  bus::TaskState task;
+  task.task = "thumbs", task.state = "RUNNING";
+  rig.take(task);
+  rig.tick(Journal::kFlushAfterNs);
+  const auto away = rig.dir.path() / "away";
+  std::filesystem::rename(rig.options.folder, away);
+  task.state = "STOPPED";
+  rig.take(task);
+  rig.tick(Journal::kFlushAfterNs);
+  CHECK(rig.journal->paused());
+  std::filesystem::rename(away, rig.options.folder);
+  rig.take(bubble_of(1));
+  rig.tick(Journal::kFlushAfterNs);
+  rig.tick(Journal::kFlushAfterNs);
+  CHECK(rig.topics() ==
+        std::vector<std::string>{"task.state/thumbs", "bubble.end/gpt/1", "recording.gap/disk", "task.state/thumbs"});
 }
 
 TEST_CASE("a full disk is a pause: what found no room is a gap, and it goes on") {

@@ -13,6 +13,7 @@ from rig import kills
 from rig.testing import BUILD, SOURCE, System, until
 
 KILLS = 20
+EXAMPLE = SOURCE / "recorder/python/recording.py"
 
 
 def start_bubbles(system, devices=4, per_s=50):
@@ -72,7 +73,7 @@ print(json.dumps({"events": events, "count": summary.statistics.message_count, "
 
 
 def read_by_mcap(python, file):
-    done = subprocess.run([python, "-c", READ, file, SOURCE / "recorder/python"], capture_output=True, text=True)
+    done = subprocess.run([python, "-c", READ, file, EXAMPLE.parent], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -114,6 +115,19 @@ def test_pypis_mcap_and_freeride_ctl_read_the_same_from_whole_and_recovered_file
         assert sorted(found) == sorted(
             [event["time_unix_ns"], event["topic"], event["seq"], event["t_ns"]] for event in events
         )
+
+        # The example prints what is whole of a file that a crash has cut, as it was written.
+        def printed(file):
+            done = subprocess.run([python, EXAMPLE, file], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            return done.stdout.splitlines(), done.stderr
+
+        cut = system.root / "cut.mcap"
+        cut.write_bytes(files[0].read_bytes()[: files[0].stat().st_size // 2])
+        whole, _ = printed(files[0])
+        left, said = printed(cut)
+        assert 0 < len(left) < len(whole) and left == whole[: len(left)]
+        assert "is cut off" in said
 
         out = system.root / "part.mcap"
         system.ok("recording", "export", out, "--topic", "bubble.end/gpt/1")

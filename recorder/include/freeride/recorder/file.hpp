@@ -36,7 +36,7 @@ enum class Layout {
 /// Writes a file. One thread. Only flush() and finish() touch the disk, and may block on it.
 class FileWriter {
  public:
-  static constexpr size_t kMaxTopics = 1024;              ///< of one file: its channels stay few
+  static constexpr size_t kMaxTopics = 8192;              ///< of one file: its channels stay few
   static constexpr size_t kChunkBytes = size_t{1} << 20;  ///< when buffered() is more, it is time to flush()
 
   /// Makes the file, mode 0640, for `group` to read, with nothing in it but `clocks`. Errors: kAlreadyExists,
