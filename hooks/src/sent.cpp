@@ -73,6 +73,13 @@ std::vector<std::string> list(const std::string& folder, const std::string& pref
 
 }  // namespace
 
+void raise_to(uint32_t& number, uint32_t value) {
+  uint32_t seen = load_relaxed(number);
+  while (seen < value) {
+    if (__atomic_compare_exchange_n(&number, &seen, value, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) break;
+  }
+}
+
 uint64_t process_start_time(uint32_t pid) {
   char path[40];
   std::snprintf(path, sizeof(path), "/proc/%u/stat", pid);
@@ -144,7 +151,7 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
   for (uint32_t& counter : page.sent[local_rank]) store_relaxed(counter, first);
   for (uint32_t& counter : member->met_of(local_rank)) store_relaxed(counter, first);
   store_release(slot.status, static_cast<uint32_t>(FREERIDE_RANK_HOOKED));
-  if (load_relaxed(page.ranks) < local_rank + 1) store_relaxed(page.ranks, local_rank + 1);
+  raise_to(page.ranks, local_rank + 1);  // others may join at this moment, without the lock
   return member;
 }
 
@@ -199,8 +206,8 @@ std::span<uint32_t> SentMember::met_of(uint32_t rank) {
 std::optional<uint32_t> SentMember::slot_of(uint32_t world_rank, Row row) const {
   if (!page_.holds(&freeride_sent_page::world_rank)) return std::nullopt;
   if (row == Row::kMet && !page_.holds(&freeride_sent_page::met)) return std::nullopt;
-  const uint32_t ranks = std::min(load_relaxed(page_->ranks), FREERIDE_MAX_RANKS);
-  for (uint32_t slot = 0; slot < ranks; ++slot) {
+  // Not up to `ranks`: a version before wrote it as it was when two of them joined at the same moment.
+  for (uint32_t slot = 0; slot < FREERIDE_MAX_RANKS; ++slot) {
     if (load_acquire(page_->rank[slot].status) == FREERIDE_RANK_ABSENT) continue;
     if (load_relaxed(page_->world_rank[slot]) == world_rank + 1) return slot;
   }
@@ -217,11 +224,7 @@ uint32_t SentMember::counter_from(uint32_t slot, Row row) const {
 
 void SentMember::advance_from(uint32_t slot, uint32_t value, Row row) {
   if (slot >= FREERIDE_MAX_RANKS) return;
-  uint32_t& counter = (row == Row::kSent ? page_->sent : page_->met)[slot][local_rank_];
-  uint32_t seen = load_relaxed(counter);
-  while (seen < value) {
-    if (__atomic_compare_exchange_n(&counter, &seen, value, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) break;
-  }
+  raise_to((row == Row::kSent ? page_->sent : page_->met)[slot][local_rank_], value);
 }
 
 void SentMember::rejoin(const std::function<uint32_t(uint32_t)>& value_of, uint32_t met) {

@@ -87,6 +87,9 @@ class SentMember {
   std::vector<uint32_t> watched_;
 };
 
+/// Sets a number that others raise at the same moment to `value`, unless it is higher.
+void raise_to(uint32_t& number, uint32_t value);
+
 /// Field 22 of /proc/<pid>/stat: with the pid, one process for ever. 0: there is no such process.
 uint64_t process_start_time(uint32_t pid);
 

@@ -49,6 +49,17 @@ size_t files_in(const std::string& folder) {
 
 }  // namespace
 
+TEST_CASE("a rank is found also where the number of slots in use was lost to one that joined at the same moment") {
+  const TempDir dir;
+  const auto first = SentMember::join(dir.path(), "job", 0, 100), second = SentMember::join(dir.path(), "job", 1, 101);
+  REQUIRE((first.ok() && second.ok()));
+  CHECK((*first)->page().ranks == 2);
+  (*first)->page().ranks = 1;  // as if the first had written last
+  CHECK((*first)->slot_of(101) == 1U);
+  (*second)->leave();
+  (*first)->leave();
+}
+
 TEST_CASE("ranks meet also while somebody else holds the folder's lock, and then remove nothing") {
   const TempDir dir;
   const pid_t killed = start_rank(dir.path(), 3);

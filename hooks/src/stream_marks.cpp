@@ -179,7 +179,6 @@ Result<Held> StreamMarks::receive_elsewhere(CudaStream stream, uint32_t source, 
   noted.count = count;
   noted.ceiling_ns = ceiling_ns;
   const uint64_t word = FREERIDE_STATE(iteration_, wait);
-  pending_[wait % kPending].word.store(0, std::memory_order_release);  // nothing that the helper would have to end
   auto posted = cuda_.write_64(stream, state_word_, word);
   if (!posted.ok()) return posted.error();
   counters_.two_phase.fetch_add(1, std::memory_order_relaxed);
@@ -300,10 +299,15 @@ Result<uint64_t> StreamMarks::post_early(CudaStream apart, std::span<const uint3
   counting.unlock();
   if (!ours || sources.empty()) return uint64_t{0};
   Early& early = early_[++next_early_ % kPending];
+  const bool taken =
+      is_held(early.held.load(std::memory_order_relaxed));  // by one that the helper may still have to end
   early.number = next_early_;
   early.wants = wants;
   early.one_source = std::all_of(sources.begin(), sources.end(), [&](uint32_t rank) { return rank == sources[0]; });
-  early.first.store(0, std::memory_order_relaxed);
+  if (taken) {
+    early.wants.known = false;
+    return early.number;
+  }
   policy::Batch batch;
   batch.hook_on = page_.is_on() && !holds_nothing();
   batch.receives = batch.posted_early = true;
@@ -313,8 +317,7 @@ Result<uint64_t> StreamMarks::post_early(CudaStream apart, std::span<const uint3
     early.wants.known = false;
     return early.number;
   }
-  early.slot.store(wants.of[0].slot, std::memory_order_relaxed);
-  early.first.store(wants.of[0].value, std::memory_order_release);
+  early.held.store(wants.of[0], std::memory_order_release);
   auto posted = wait_for(apart, wants.of[0]);
   if (!posted.ok()) return posted.error();
   return early.number;
@@ -348,20 +351,22 @@ Status StreamMarks::wait_for(CudaStream stream, const Want& want, SentMember::Ro
 // The wait numbered wait_, unless its data is there.
 Result<Held> StreamMarks::hold(CudaStream stream, const Wants& wants) {
   const uint32_t wait = wait_;
-  if (wait > FREERIDE_MAX_WAITS || broken_[wait - 1].load(std::memory_order_relaxed) >= kBrokenForGood ||
+  Pending& pending = pending_[next_pending_ % kPending];
+  // Until the GPU has left that iteration, the helper may have to end the hold that is there.
+  const uint64_t there_now = pending.word.load(std::memory_order_relaxed);
+  const bool taken = there_now != 0 && FREERIDE_STATE_ITERATION(load_acquire(page_.page().state_word)) <=
+                                           FREERIDE_STATE_ITERATION(there_now);
+  if (taken || wait > FREERIDE_MAX_WAITS || broken_[wait - 1].load(std::memory_order_relaxed) >= kBrokenForGood ||
       all_there(wants)) {
     counters_.plain.fetch_add(1, std::memory_order_relaxed);
     return Held::kPlain;
   }
+  ++next_pending_;
   const uint64_t word = FREERIDE_STATE(iteration_, wait);
-  Pending& pending = pending_[wait % kPending];
   pending.word.store(0, std::memory_order_release);
   pending.count.store(static_cast<uint32_t>(wants.count), std::memory_order_relaxed);
   pending.row.store(wants.row, std::memory_order_relaxed);
-  for (size_t i = 0; i < wants.count; ++i) {
-    pending.slot[i].store(wants.of[i].slot, std::memory_order_relaxed);
-    pending.wanted[i].store(wants.of[i].value, std::memory_order_relaxed);
-  }
+  for (size_t i = 0; i < wants.count; ++i) pending.of[i].store(wants.of[i], std::memory_order_relaxed);
   pending.word.store(word, std::memory_order_release);
 
   auto posted = cuda_.write_64(stream, state_word_, word);
@@ -512,15 +517,18 @@ int64_t StreamMarks::longest_hold(uint32_t wait) const {
   return std::clamp<int64_t>(8 * high_ns, kNsPerSec, 60 * kNsPerSec);
 }
 
+bool StreamMarks::is_held(const Want& want) const {
+  // What is from before the ring's beginning was reached, and is not to be set back to.
+  return want.value != 0 && !kRing.reached(sent_.counter_from(want.slot), want.value);
+}
+
 // All of them: which one it is that blocks cannot be seen, and NCCL then waits as it does without us.
 bool StreamMarks::end_early_holds() {
   bool any = false;
   for (const Early& early : early_) {
-    const uint32_t first = early.first.load(std::memory_order_acquire);
-    const uint32_t slot = early.slot.load(std::memory_order_relaxed);
-    // What is from before the ring's beginning was reached, and is not to be set back to.
-    if (first == 0 || kRing.reached(sent_.counter_from(slot), first)) continue;
-    sent_.advance_from(slot, first);
+    const Want held = early.held.load(std::memory_order_acquire);
+    if (!is_held(held)) continue;
+    sent_.advance_from(held.slot, held.value);
     any = true;
   }
   return any;
@@ -539,12 +547,13 @@ bool StreamMarks::watch(int64_t now_ns) {
       broken_[before - 1].store(0, std::memory_order_relaxed);
     }
     watched_word_ = word;
-    watched_since_ns_ = now_ns;
-    watched_broken_ = early_ended_ = false;
+    watched_since_ns_ = early_since_ns_ = now_ns;
+    watched_broken_ = false;
     return false;
   }
-  if (!early_ended_ && now_ns - watched_since_ns_ > kLongestEarlyNs) {
-    early_ended_ = true;
+  // Again and again: training may stand still for long before it posts the one that blocks it.
+  if (now_ns - early_since_ns_ > kLongestEarlyNs) {
+    early_since_ns_ = now_ns;
     if (end_early_holds()) {
       early_broken_.fetch_add(1, std::memory_order_relaxed);
       counters_.broken.fetch_add(1, std::memory_order_relaxed);
@@ -552,15 +561,18 @@ bool StreamMarks::watch(int64_t now_ns) {
     }
   }
   const uint32_t wait = FREERIDE_STATE_WAIT(word);
-  if (wait == 0 || wait > FREERIDE_MAX_WAITS || watched_broken_) return false;
-  if (now_ns - watched_since_ns_ < longest_hold(wait)) return false;
-  const Pending& pending = pending_[wait % kPending];
-  if (pending.word.load(std::memory_order_acquire) != word) return false;
-  const uint32_t count = std::min<uint32_t>(pending.count.load(std::memory_order_relaxed), kMostSources);
+  if (wait == 0 || wait > FREERIDE_MAX_WAITS || now_ns - watched_since_ns_ < longest_hold(wait)) return false;
+  const auto pending = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& one) {
+    return one.word.load(std::memory_order_acquire) == word;
+  });
+  if (pending == pending_.end()) return false;
+  const uint32_t count = std::min<uint32_t>(pending->count.load(std::memory_order_relaxed), kMostSources);
+  // At each look: what the sender's GPU had been told before may have set the counter back.
   for (uint32_t i = 0; i < count; ++i) {
-    sent_.advance_from(pending.slot[i].load(std::memory_order_relaxed),
-                       pending.wanted[i].load(std::memory_order_relaxed), pending.row.load(std::memory_order_relaxed));
+    const Want want = pending->of[i].load(std::memory_order_relaxed);
+    sent_.advance_from(want.slot, want.value, pending->row.load(std::memory_order_relaxed));
   }
+  if (watched_broken_) return false;
   watched_broken_ = true;
   counters_.broken.fetch_add(1, std::memory_order_relaxed);
   auto& broken = broken_[wait - 1];

@@ -128,17 +128,21 @@ class StreamMarks {
   const StreamCounters& counters() const { return counters_; }
 
  private:
+  struct Want {
+    uint32_t slot = 0, value = 0;
+  };
+  // What the helper reads while the posting thread may write the next one: never one's slot with another's value.
+  using SharedWant = std::atomic<Want>;
+  static_assert(SharedWant::is_always_lock_free);
   // What a marked wait waits for, where the helper finds it by its state word.
   struct Pending {
     std::atomic<uint64_t> word{0};
     std::atomic<uint32_t> count{0};
     std::atomic<SentMember::Row> row{SentMember::Row::kSent};
-    std::array<std::atomic<uint32_t>, kMostSources> slot{}, wanted{};
+    std::array<SharedWant, kMostSources> of{};
   };
-  static constexpr size_t kPending = 1024;  // more than a host can be ahead of its GPU
-  struct Want {
-    uint32_t slot = 0, value = 0;
-  };
+  // Of each, so many may be posted that the GPU has not come to. One more is not held, since nobody could end it.
+  static constexpr size_t kPending = 1024;
   struct Wants {
     std::array<Want, kMostSources> of{};
     size_t count = 0;
@@ -152,7 +156,7 @@ class StreamMarks {
     uint64_t number = 0;
     Wants wants;
     bool one_source = false;
-    std::atomic<uint32_t> slot{0}, first{0};  // first: 0 where nothing is held
+    SharedWant held{};  // value: 0 where nothing is held
   };
 
   StreamMarks(CudaDriver cuda, RankPage& page, SentMember& sent, uint64_t counted)
@@ -169,6 +173,7 @@ class StreamMarks {
   Result<Held> hold(CudaStream stream, const Wants& wants);
   Status wait_for(CudaStream stream, const Want& want, SentMember::Row row = SentMember::Row::kSent);
   Status count_for(CudaStream stream, uint32_t rank, uint32_t value, SentMember::Row row);
+  bool is_held(const Want& want) const;
   bool end_early_holds();
   bool all_there(const Wants& wants) const;
   CudaAddress counter(SentMember::Row row, uint32_t from, uint32_t to) const;
@@ -215,11 +220,12 @@ class StreamMarks {
   RemoteHolds* remote_ = nullptr;
   std::atomic<RemoteHolds*> looked_for_{nullptr};  // the same, for the helper
 
-  std::array<Pending, kPending> pending_;
+  std::array<Pending, kPending> pending_;  // by a number that runs on through all iterations
+  uint64_t next_pending_ = 0;
   std::array<std::atomic<uint8_t>, FREERIDE_MAX_WAITS> broken_{};  // times in a row, by wait - 1
   uint64_t watched_word_ = 0;                                      // the helper's
-  int64_t watched_since_ns_ = 0;
-  bool watched_broken_ = false, early_ended_ = false;
+  int64_t watched_since_ns_ = 0, early_since_ns_ = 0;
+  bool watched_broken_ = false;
 };
 
 }  // namespace freeride::hooks

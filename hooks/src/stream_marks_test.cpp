@@ -689,6 +689,106 @@ TEST_CASE("a hold that lasts too long is ended, and after the second time not tr
   CHECK(pages::load_acquire(a.sent->page().rank[0].status) == FREERIDE_RANK_HOOKED);
 }
 
+TEST_CASE("a stuck hold is ended also when the host is two iterations ahead of its GPU") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  CHECK(b.batch({}, {0}) == Held::kPlain);
+  std::atomic<int> done{0};
+  for (int i = 0; i < 3; ++i) {  // the same wait of each iteration, for messages that never come
+    REQUIRE(b.marks->end_iteration(b.stream).ok());
+    CHECK(b.batch({}, {0}) == Held::kStream);
+    b.then([&] { ++done; });
+  }
+  CHECK(eventually([&] { return done == 3; }));
+  CHECK(b.marks->counters().broken == 3);
+}
+
+TEST_CASE("nothing is held that the helper could not find, with a thousand holds posted that the GPU has not come to") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  CHECK(b.batch({}, {0}) == Held::kPlain);
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+  std::atomic<bool> go{false};
+  void* apart = nullptr;
+  const auto post = [&] { return b.batch({}, {0}) == Held::kStream; };
+  const auto count_held = [&] { return b.marks->counters().stream.load(); };
+  SECTION("where they are waited for at once") {
+    b.then([&] {
+      while (!go) std::this_thread::yield();
+    });
+    for (int i = 0; i < 1030; ++i) {
+      CHECK(post() == (i < 1024));
+      if (i % 300 == 299) REQUIRE(b.marks->end_iteration(b.stream).ok());
+    }
+    for (int i = 0; i < 1030; ++i) a.send(1);
+    go = true;
+    fake_cuda_synchronize(a.stream);
+    REQUIRE(b.marks->end_iteration(b.stream).ok());
+    fake_cuda_synchronize(b.stream);
+    CHECK(count_held() == 1024);
+    CHECK(post());  // again
+    a.send(1);
+    fake_cuda_synchronize(b.stream);
+  }
+  SECTION("where they are posted early") {
+    apart = fake_cuda_stream();
+    for (int i = 0; i < 1025; ++i) b.post_early(apart, {0});
+    std::atomic<bool> posted{false};
+    for (int i = 0; i < 1024; ++i) a.send(1);
+    fake_cuda_run(
+        apart, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &posted);
+    CHECK(eventually([&] { return posted.load(); }));  // without the last message: that one is not held
+    fake_cuda_destroy(apart);
+  }
+  CHECK(b.marks->counters().broken == 0);
+}
+
+TEST_CASE("a receive held apart that blocks the training is let go also after a long time without marks") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  b.helper->stop();  // this test is the helper
+  void* apart = fake_cuda_stream();
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+  fake_cuda_synchronize(b.stream);
+  int64_t now_ns = SteadyClock::now();
+  b.marks->watch(now_ns);
+  now_ns += 2 * StreamMarks::kLongestEarlyNs;  // an evaluation
+  CHECK_FALSE(b.marks->watch(now_ns));
+  b.post_early(apart, {0});
+  CHECK_FALSE(b.marks->watch(now_ns + kNsPerMs));
+  CHECK(b.marks->watch(now_ns + StreamMarks::kLongestEarlyNs + kNsPerMs));
+  fake_cuda_synchronize(apart);
+  fake_cuda_destroy(apart);
+}
+
+TEST_CASE("a hold that was ended ends, also when the counter is set back by what the sender's GPU had been told") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  b.helper->stop();  // this test is the helper
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  auto& counter = b.sent->page().sent[0][1];
+  REQUIRE(b.batch({}, {0}) == Held::kStream);
+  REQUIRE(eventually([&] { return b.word() == FREERIDE_STATE(0, 2); }));
+  const int64_t now_ns = SteadyClock::now();
+  b.marks->watch(now_ns);
+  CHECK(b.marks->watch(now_ns + 2 * kNsPerSec));
+  fake_cuda_synchronize(b.stream);
+  // As if the GPU had not looked in between.
+  pages::store_release(counter, FREERIDE_SENT_FIRST + 1);
+  pages::store_release(b.page->page().state_word, FREERIDE_STATE(0, 2));
+  CHECK_FALSE(b.marks->watch(now_ns + 3 * kNsPerSec));  // said once
+  CHECK(pages::load_acquire(counter) == FREERIDE_SENT_FIRST + 2);
+}
+
 TEST_CASE("messages into a graph, or of a second thread, switch off or are counted only") {
   const TempDir dir;
   Rank a(dir.path(), 0), b(dir.path(), 1);

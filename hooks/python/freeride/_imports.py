@@ -11,7 +11,7 @@ class Imports(importlib.abc.MetaPathFinder):
     def __init__(self, fail):
         self._fail = fail
         self._waiting = {}  # module's name -> what to call with it
-        self._busy = False
+        self._finding = set()  # names; the import system asks one finder at a time, whatever the thread
 
     def after(self, name, function):
         """Calls function(module): now, if the module is there, else when it has been imported. Its errors go to `fail`."""
@@ -29,13 +29,13 @@ class Imports(importlib.abc.MetaPathFinder):
         self._leave()
 
     def find_spec(self, name, path=None, target=None):
-        if name not in self._waiting or self._busy:
+        if name not in self._waiting or name in self._finding:
             return None
-        self._busy = True  # find the real one without meeting ourselves
+        self._finding.add(name)  # find the real one without meeting ourselves
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self._busy = False
+            self._finding.discard(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(self, spec.loader)
         return spec

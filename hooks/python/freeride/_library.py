@@ -132,7 +132,8 @@ class Library:
         )
 
     def _load(self, path):
-        # Two views: calls that cannot block keep the interpreter's lock, which is faster than giving it up; the others let go of it.
+        # Two views: calls that cannot block keep the interpreter's lock, which is faster than giving it up; the others let go of it. Where a
+        # stream is told something, the driver blocks while its queue is full: until the GPU goes on, for which another thread may be needed.
         fast, slow = ctypes.PyDLL(path), ctypes.CDLL(path)
         handle, u32 = ctypes.c_void_p, ctypes.c_uint32
 
