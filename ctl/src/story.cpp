@@ -17,6 +17,10 @@ constexpr int64_t kLongestBubble = 60 * kNsPerSec;  // so long after the range a
 
 constexpr int64_t kDay = 86'400 * kNsPerSec;  // no bubble is as long
 
+bool has_ended(const bus::TaskState& state) {
+  return state.state == "STOPPED" || state.state == bus::TaskState::kRemoved || !state.verdict.kind.empty();
+}
+
 // A device's name is what follows the host's in a worker's.
 bool is_on(const std::string& worker, const std::string& device) {
   return !device.empty() && worker.ends_with(":" + device);
@@ -31,6 +35,8 @@ class Teller {
     in_range_ = time_ns_ >= story_.from_ns && time_ns_ <= story_.to_ns;
     if (in_range_) ++story_.events;
     if (time_ns_ <= story_.to_ns) story_.last_event_ns = time_ns_;
+    if (time_ns_ <= story_.at_ns) story_.before_ns = time_ns_;
+    if (time_ns_ > story_.at_ns) story_.recorded = true;
     on<bus::TaskState>(event);
     on<bus::TaskProgress>(event);
     on<bus::TrainingState>(event);
@@ -38,9 +44,11 @@ class Teller {
     on<bus::BubbleEnd>(event);
     on<bus::CommandDone>(event);
     on<bus::RecordingGap>(event);
+    previous_ns_ = time_ns_;
   }
   void finish() {
-    if (steps_before_ && steps_after_ && *steps_after_ > *steps_before_) story_.steps = *steps_after_ - *steps_before_;
+    story_.steps += steps_made();
+    if (is_in_gap_) story_.recorded = false;
     if (!story_.bubble && open_ && open_->begin_ns <= story_.at_ns) story_.bubble = open_;
   }
 
@@ -54,6 +62,8 @@ class Teller {
 
   void take(const bus::TaskState& state) {
     if (!story_.subject.is_task() || state.task != story_.subject.name) return;
+    if (has_ended_ && !has_ended(state)) begin_life();
+    has_ended_ = has_ended(state);
     count_steps(state.counters.steps);
     if (time_ns_ > story_.to_ns) return;
     story_.known = true;
@@ -65,7 +75,10 @@ class Teller {
     if (in_range_ && !repeated_ && is_news) {
       note(state.task + " " + state.state + (state.reason.empty() ? "" : ": " + state.reason));
     }
-    if (!state.verdict.kind.empty()) story_.verdict = state.verdict;
+    // One that is loaded later under this name has nothing to do with an end that came before it.
+    if (time_ns_ <= story_.at_ns && !has_ended(state)) story_.verdict = {};
+    if (!state.verdict.kind.empty() && (time_ns_ <= story_.at_ns || story_.verdict.kind.empty()))
+      story_.verdict = state.verdict;
     worker_ = state.worker;
   }
   void take(const bus::TaskProgress& progress) {
@@ -110,6 +123,11 @@ class Teller {
     note("command " + command.command + " " + command.target + " by " + command.by + ": " + command.outcome);
   }
   void take(const bus::RecordingGap& gap) {
+    // Another host's clock may tell its times: then it is what is between two events here.
+    const int64_t begin_ns = wall_of(gap.begin_ns), end_ns = wall_of(gap.end_ns);
+    const bool is_told = is_believed(gap.begin_ns, gap.end_ns) && is_near(begin_ns) && is_near(end_ns);
+    const int64_t since_ns = is_told ? begin_ns : previous_ns_;
+    if (gap.end_ns != 0 && since_ns <= story_.at_ns && story_.at_ns <= (is_told ? end_ns : time_ns_)) is_in_gap_ = true;
     if (!in_range_) return;
     ++story_.gaps, story_.lost += gap.lost;
   }
@@ -119,8 +137,16 @@ class Teller {
   }
   // The last count before the range, and the last in it; where there is none before, the first in it.
   void count_steps(uint64_t steps) {
+    if (repeated_ && steps_after_) return;  // older than what is known
     if (time_ns_ <= story_.to_ns) steps_after_ = steps;
     if (time_ns_ < story_.from_ns || !steps_before_) steps_before_ = steps;
+  }
+  uint64_t steps_made() const {
+    return steps_before_ && steps_after_ && *steps_after_ > *steps_before_ ? *steps_after_ - *steps_before_ : 0;
+  }
+  void begin_life() {
+    story_.steps += steps_made();
+    steps_before_ = 0, steps_after_.reset();
   }
   void note(std::string text) {
     story_.changes.push_back({time_ns_, std::move(text)});
@@ -136,8 +162,8 @@ class Teller {
   }
 
   Story& story_;
-  int64_t offset_ns_ = 0, time_ns_ = 0;
-  bool in_range_ = false, repeated_ = false;
+  int64_t offset_ns_ = 0, time_ns_ = 0, previous_ns_ = 0;
+  bool in_range_ = false, repeated_ = false, has_ended_ = false, is_in_gap_ = false;
   std::string worker_;
   std::optional<Story::Bubble> open_;
   std::optional<uint64_t> steps_before_, steps_after_;
@@ -158,7 +184,7 @@ std::string rank_name(const bus::BubbleEnd& bubble) {
 }
 
 std::string bubble_text(const Story& story) {
-  if (!story.bubble) return story.bubbles > 0 ? "none: training used the device" : "none is recorded";
+  if (!story.bubble) return story.bubbles > 0 && story.recorded ? "none: training used the device" : "none is recorded";
   const auto& bubble = *story.bubble;
   std::string text = "of " + rank_name(bubble.end) + ", iteration " + std::to_string(bubble.end.iteration);
   if (bubble.end_ns == 0) return text + ", " + human_ns(story.at_ns - bubble.begin_ns) + " old; it has no recorded end";
@@ -167,7 +193,8 @@ std::string bubble_text(const Story& story) {
 }
 
 std::string lease_text(const Story& story) {
-  if (!story.bubble || story.bubble->end_ns == 0) return story.bubble ? "not known" : "no";
+  if (!story.bubble && story.recorded) return "no";
+  if (!story.bubble || story.bubble->end_ns == 0) return "not known";
   const auto& end = story.bubble->end;
   if (!end.leased) return end.holdout ? "no: it was a baseline iteration" : "no";
   return end.task.empty() ? "yes" : "yes, of " + end.task;
@@ -202,6 +229,7 @@ policy::Why Story::why() const {
   if (task && task->state != "RUNNING" && task->state != "PAUSED") return told;
   if (rank && (rank->state == "gone" || rank->state == "lost")) return Why::kDeviceIdle;
   if (rank && rank->state == "disabled") return Why::kInactive;
+  if (!bubble && !recorded) return Why::kNone;
   if (!bubble) return bubbles > 0 ? Why::kTraining : told;
   const auto& end = bubble->end;
   if (took_part()) return Why::kNone;
@@ -264,6 +292,8 @@ std::string render_story(const Story& story, bool moment) {
   if (story.events == 0) {
     add(out, "gap", "nothing was recorded in this time; the last before was at " + moment_text(story.last_event_ns));
   }
+  if (moment && story.events > 0 && !story.recorded)
+    add(out, "gap", "what came after " + moment_text(story.before_ns) + " is not recorded");
   if (story.gaps > 0) {
     add(out, "gap",
         "events are missing in the recording: " +
@@ -291,7 +321,7 @@ nlohmann::json story_json(const Story& story, bool moment) {
                          {"gaps", story.gaps},
                          {"lost", story.lost}};
   if (!moment) return json;
-  json["at_ns"] = story.at_ns;
+  json["at_ns"] = story.at_ns, json["recorded"] = story.recorded;
   json["why"] = policy::why_name(story.why()), json["reason"] = sentence(story);
   json["in_bubble"] = story.bubble.has_value();
   if (story.bubble) json["bubble"] = to_json(story.bubble->end);

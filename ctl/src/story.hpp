@@ -39,7 +39,7 @@ struct Story {
   int64_t task_since_ns = 0;
   std::optional<bus::TrainingState> rank;  ///< as it was at the moment
   std::optional<Bubble> bubble;            ///< in which the moment lies
-  bus::Verdict verdict;                    ///< if the task ended by the end of the range
+  bus::Verdict verdict;                    ///< of the task's end: before the moment, or after it in the range
   // From from_ns to to_ns:
   uint64_t bubbles = 0, leased = 0, held_out = 0, steps = 0;
   int64_t bubble_ns = 0, harvested_ns = 0, overrun_ns = 0, longest_overrun_ns = 0;
@@ -47,6 +47,8 @@ struct Story {
   uint64_t gaps = 0, lost = 0;
   uint64_t events = 0;        ///< of any kind, of anybody: 0 where nothing was recorded
   int64_t last_event_ns = 0;  ///< the last of anybody's before to_ns
+  bool recorded = false;      ///< something is recorded after the moment, and no gap is there
+  int64_t before_ns = 0;      ///< the last event of anybody's up to the moment
 
   bool known = false;      ///< the recording tells of the subject, by to_ns
   bool took_part() const;  ///< whether the task, or any, made a step in the bubble

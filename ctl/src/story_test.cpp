@@ -122,6 +122,45 @@ TEST_CASE("why there was no lease or no step, in the manager's words where it ha
   CHECK(render_story(paused, true).find("the manager's sentence of paused_by_user") != std::string::npos);
 }
 
+TEST_CASE("a task that is loaded under an old name has nothing of the verdict and the steps of the one before") {
+  Recording recording;
+  recording.task("RUNNING", "", 0, 100);
+  bus::TaskState ended;
+  ended.task = "thumbs", ended.state = "STOPPED", ended.verdict.kind = "overran", ended.counters.steps = 120;
+  recording.add(ended, 1000);
+  recording.task("SUBMITTED", "", 2000);
+  recording.task("RUNNING", "", 3000, 5);
+  recording.task("RUNNING", "training", 4000, 9);
+
+  const Story alive = recording.at("thumbs", 3500);
+  CHECK(alive.task->state == "RUNNING");
+  CHECK(alive.verdict.kind.empty());
+  CHECK(render_story(alive, true).find("verdict") == std::string::npos);
+  CHECK(alive.steps == 20 + 9);
+  CHECK(recording.at("thumbs", 1500).verdict.kind == "overran");  // then it had just ended
+}
+
+TEST_CASE("of a moment behind the last event, or in a gap, nobody says that training used the device") {
+  Recording recording;
+  recording.task("PAUSED", "", 0);
+  recording.add(recording.bubble(1000, 1010), 1010);
+  for (const std::string subject : {"thumbs", "gpt/1"}) {
+    const Story story = recording.at(subject, 1500);
+    CHECK(story.why() == policy::Why::kNone);
+    const std::string text = render_story(story, true);
+    CHECK(text.find("training") == std::string::npos);
+    CHECK(text.find("is not recorded") != std::string::npos);
+  }
+  bus::RecordingGap gap;  // the recorder was stopped, and started again
+  gap.reason = "stopped", gap.begin_ns = kStart + 1010 * kNsPerMs, gap.end_ns = kStart + 2000 * kNsPerMs;
+  recording.add(gap, 2000);
+  recording.add(recording.bubble(2200, 2210), 2210);
+  recording.add(recording.bubble(2300, 2310), 2310);
+  CHECK(recording.at("gpt/1", 1500).why() == policy::Why::kNone);
+  CHECK(render_story(recording.at("gpt/1", 1500), true).find("is not recorded") != std::string::npos);
+  CHECK(recording.at("gpt/1", 2250).why() == policy::Why::kTraining);
+}
+
 TEST_CASE("a task's end, commands and gaps are told; a subject that was never recorded is not known") {
   Recording recording;
   bus::TaskState ended;

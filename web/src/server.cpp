@@ -204,15 +204,17 @@ struct Server::Impl {
 
   Status bind_local() {
     const std::string& path = config.listen.host;
-    // One that nobody listens at any more is taken over.
-    const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!probe.valid()) return errno_error("cannot make a socket for " + path, errno);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     path.copy(address.sun_path, sizeof address.sun_path - 1);
-    if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+    const bool reached = ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    if (reached || errno == EAGAIN)  // so many wait before it that nobody else may
       return Error{Code::kAlreadyExists, "somebody listens at " + path + " already", "choose another path"};
+    const bool deserted = errno == ECONNREFUSED;
     struct stat info {};
-    if (::stat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) ::unlink(path.c_str());
+    if (deserted && ::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) ::unlink(path.c_str());
     http.set_address_family(AF_UNIX);
     const mode_t before = umask(0117);  // 0660: the socket's user and group
     const bool bound = http.bind_to_port(path, 80);

@@ -4,13 +4,16 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "freeride/base/fd.hpp"
 
@@ -253,6 +256,30 @@ TEST_CASE("a UNIX socket is its user's and group's, and one that was left behind
     REQUIRE_FALSE(second);
     CHECK(second.error().code == Code::kAlreadyExists);
   }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a UNIX socket whose listener takes nobody in is not waited for, nor taken over", "[web_server]") {
+  char folder[] = "/tmp/freeride-web-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  const std::string path = std::string(folder) + "/web.sock";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const auto* name = reinterpret_cast<const sockaddr*>(&address);
+  const Fd listener(socket(AF_UNIX, SOCK_STREAM, 0));
+  REQUIRE(bind(listener.get(), name, sizeof address) == 0);
+  REQUIRE(listen(listener.get(), 0) == 0);
+  std::vector<Fd> waiting;
+  do waiting.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  while (connect(waiting.back().get(), name, sizeof address) == 0);
+  REQUIRE(errno == EAGAIN);
+  ServerConfig config;
+  config.listen = *parse_listen("unix:" + path);
+  const auto second = Server::start(config, {});
+  REQUIRE_FALSE(second);
+  CHECK(second.error().code == Code::kAlreadyExists);
+  CHECK(std::filesystem::exists(path));
   std::filesystem::remove_all(folder);
 }
 
