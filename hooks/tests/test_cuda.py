@@ -6,11 +6,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import unittest.mock
 
 import support
-from freeride import _cuda, _hosts
+from freeride import _cuda, _hook, _hosts, _library
 
 FAKE = support.BUILD / "fake-cuda/libcuda.so.1"
 EXPECTED = [[10 * i + k for i in range(12) for k in range(3)], [x for i in range(12) for x in (i, 0, 1)]]
@@ -145,6 +146,123 @@ class Measured(unittest.TestCase):
         marker._paused = True
         marker.before_messages([], False)  # a batch behind it
         self.assertFalse(marker.before_wait(work))
+
+
+class Learned(unittest.TestCase):
+    """What a marker makes of the calls of one rank, with a library that only notes them."""
+
+    def setUp(self):
+        self.held, self.said = [], []
+        library = types.SimpleNamespace(
+            stream_exchange=lambda *arguments: self.held.append(arguments[6]) or 0,
+            stream_iteration_end=lambda *_: None,
+            set_usable_bytes=lambda _, usable: self.usable.append(usable),
+        )
+        self.hook = _hook.Hook()
+        self.hook.library, self.hook.handle, self.hook.say = library, 1, self.said.append
+        self.usable = []
+        gpu = types.SimpleNamespace(KIND="cuda", stream=lambda _: None, usable_bytes=lambda _: 5 << 30)
+        everything = types.SimpleNamespace(receives=lambda group, peer: True, passed_over=False)
+        self.marker = self.hook.marker = _cuda.StreamMarker(self.hook, everything, gpu)
+        self.marker._device, self.gpu = 0, gpu
+        self.marker._ranks = lambda group: [0, 1]
+
+    def receive(self, dtype):
+        device = types.SimpleNamespace(type="cuda", index=0)
+        tensor = types.SimpleNamespace(device=device, dtype=dtype, numel=lambda: 1, element_size=lambda: 4)
+
+        class Work:
+            pass
+
+        work = Work()
+        self.marker.after_messages(self.marker.before_messages([(False, "group", 1, tensor)], False), work)
+        self.marker.before_wait(work)
+
+    def iterate(self, *dtypes):
+        """How each receive of an iteration is held."""
+        for dtype in dtypes:
+            self.receive(dtype)
+        self.hook.iteration_end()
+        held, self.held[:] = self.held[:], []
+        return held
+
+    def test_an_iteration_that_agrees_on_shapes_again_is_not_held_by_the_order_of_others(self):
+        """torch.distributed.pipelining does so in each change between training and evaluation."""
+        later, at_once = _library.HOLD_LATER, _library.HOLD
+        self.marker._waited = lambda work: self.learn()
+        for expected in (later, later, later, at_once):  # in the first one, frameworks agree on shapes
+            self.assertEqual(self.iterate("f32", "f32", "f32"), [expected] * 3)
+        self.assertEqual(self.iterate("i64", "u8", "f32", "f32", "f32"), [later] * 5)
+        self.assertEqual(self.iterate("f32", "f32", "f32"), [later] * 3)
+
+    def learn(self):
+        """That it was waited for at once, on a machine of any load."""
+        index, score = self.marker._open[0], self.marker._waited_at_once
+        score[index] = score.get(index, 0) + 1
+        self.marker._open = None
+
+    def test_memory_that_cannot_be_told_is_not_known_and_training_stays_hooked(self):
+        """A pluggable allocator has no statistics."""
+
+        def raises(_):
+            raise RuntimeError("MemoryAllocator does not yet support getDeviceStats")
+
+        self.gpu.usable_bytes = raises
+        failed, self.hook.fail = [], lambda error: failed.append(error)
+        for _ in range(3):
+            self.iterate("f32")
+        self.assertEqual((failed, self.usable), ([], [0]))
+        self.assertEqual(len(self.said), 1)
+        self.assertIn("free memory is not known: RuntimeError: MemoryAllocator", self.said[0])
+
+    def test_what_observe_cannot_show_switches_nothing_off(self):
+        failed, self.hook.fail = [], lambda error: failed.append(error)
+        self.hook.at_iteration_end = lambda: 1 // 0
+        self.iterate("f32")
+        self.assertEqual(failed, [])
+        self.assertIn("ZeroDivisionError", self.said[0])
+
+    def test_messages_that_are_no_pipelines_are_said_to_be_where_no_wait_is_found(self):
+        self.hook.pipelines.passed_over = True
+        for _ in range(2):
+            self.hook.iteration_end()
+        self.assertIn("FREERIDE_GROUP", self.said[0])
+        said = len(self.said)
+        self.iterate("f32")
+        self.hook.iteration_end()
+        self.assertEqual(len(self.said), said)
+
+
+class Wanted(unittest.TestCase):
+    def test_each_class_that_torch_has_for_nccl(self):
+        """torch 2.15 makes init_process_group("nccl") one whose name is nccl2."""
+        for name, expected in (("nccl", 1), ("nccl2", 1), ("nccl-lazy", 1), ("gloo", 0), ("ucc", 0), (None, 0)):
+            self.assertEqual(self.wanted(name), bool(expected), name)
+
+    def wanted(self, name):
+        def get_backend(_):
+            if name is None:
+                raise RuntimeError("No backend type associated with device type cuda")
+            return types.SimpleNamespace(name=lambda: name)
+
+        torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: True), device=str)
+        c10d = types.SimpleNamespace(_get_default_group=lambda: types.SimpleNamespace(_get_backend=get_backend))
+        with unittest.mock.patch.dict(sys.modules, torch=torch):
+            return _cuda.wanted(c10d)
+
+    def test_a_new_default_group_in_which_this_rank_is_another_one_switches_the_hook_off(self):
+        """Counters and places are by rank."""
+        hook, failed = _hook.Hook(), []
+        hook.handle, hook._pid, hook._in_world = 1, os.getpid(), (1, 4)
+        for rank, size in ((1, 4), (0, 4), (1, 2)):
+            c10d = types.SimpleNamespace(get_rank=lambda rank=rank: rank, get_world_size=lambda size=size: size)
+            try:
+                hook._attach_to(c10d)
+            except RuntimeError as error:  # which Interception gives to fail()
+                failed.append(str(error))
+        self.assertEqual(
+            [error.split(" in a")[0] for error in failed], ["rank 1 of 4 is rank 0 of 4", "rank 1 of 4 is rank 1 of 2"]
+        )
 
 
 class Store:

@@ -22,20 +22,27 @@ from ._pipeline import world_ranks
 _AT_ONCE_NS = 500_000  # between posting and wait: launching a layer takes longer
 _SURE = 2  # iterations in a row that it was so
 _USABLE_EVERY_NS = 1_000_000_000
+_NEVER_NS = 1 << 63
+
+
+def backend(c10d):
+    """The name of what carries the messages of CUDA tensors, "" where nothing does or torch cannot say."""
+    torch = sys.modules["torch"]
+    if not torch.cuda.is_available():
+        return ""
+    world = c10d._get_default_group()
+    if not hasattr(world, "_get_backend"):
+        return ""  # torch 1: its NCCL has no such batches
+    try:
+        return world._get_backend(torch.device("cuda")).name()
+    except RuntimeError:  # no backend for CUDA
+        return ""
 
 
 def wanted(c10d):
-    """Is the training's device a GPU, with NCCL?"""
-    torch = sys.modules["torch"]
-    if not torch.cuda.is_available():
-        return False
-    world = c10d._get_default_group()
-    if not hasattr(world, "_get_backend"):
-        return False  # torch 1: its NCCL has no such batches
-    try:
-        return world._get_backend(torch.device("cuda")).name() == "nccl"
-    except RuntimeError:  # no backend for CUDA
-        return False
+    """Is the training's device a GPU, with NCCL? Torch has several classes for it: nccl, nccl2, nccl-lazy. Their queues differ (one for
+    each pair of ranks and one for batches, or one for a whole group), and the model check passes with either."""
+    return backend(c10d).startswith("nccl")
 
 
 class Gpu:
@@ -103,6 +110,7 @@ class StreamMarker(Marker):
         self._arrays = {}  # tuple of ranks -> (ctypes array, length)
         self._receives = 0  # batches that receive, in this iteration
         self._receives_before = 0  # and in the last one
+        self._kinds = {}  # their index -> what was exchanged
         self._waited_at_once = {}  # their index -> iterations in a row, at most _SURE + 1; below 0: it was not
         self._open = None  # (index, ids of its works, when it was posted): posted last, not waited for yet
         self._early = {}  # id of a Work -> (weak reference to it, number of the early batch, all ids of that batch)
@@ -159,12 +167,13 @@ class StreamMarker(Marker):
         self._measured = {}
         if self._paused:
             return None
-        destinations, sources, device, of, receive_bytes = [], [], None, None, 0
+        destinations, sources, device, of, receive_bytes, types = [], [], None, None, 0, set()
         for sends, group, peer, tensor in messages:
             if tensor.device.type != self._gpu.KIND or not self._pipelines.receives(group, peer):
                 continue
             (destinations if sends else sources).append(self._ranks(group)[peer])
             receive_bytes += 0 if sends else tensor.numel() * tensor.element_size()
+            types.add(tensor.dtype)
             device, of = tensor.device, group
         if device is None:
             return None
@@ -181,6 +190,7 @@ class StreamMarker(Marker):
             posted = _Posted(self._receives)
             self._receives += 1
             self._hook.waits += 1
+            self._expect(posted.index, (tuple(sources), tuple(destinations), frozenset(types)))
             score = self._waited_at_once.get(posted.index, 0)
             hold = _library.HOLD if score >= _SURE else _library.HOLD_LATER if score >= 0 else _library.HOLD_NEVER
             if score < 0 and len(messages) == len(sources) and len(set(sources)) == 1:
@@ -195,6 +205,12 @@ class StreamMarker(Marker):
         if posted is not None:
             posted.measured = held == _library.HELD_MEASURED
         return posted
+
+    def _expect(self, index, kind):
+        """An iteration that agrees on shapes again, as between training and evaluation, has another order than the one that was learned."""
+        if self._kinds.setdefault(index, kind) != kind:
+            self._kinds[index] = kind
+            self._waited_at_once.clear()
 
     def before_collective(self, group, args, kwargs):
         """If others have to come to it that are other stages, it is a wait."""
@@ -299,8 +315,10 @@ class StreamMarker(Marker):
             self._hosts.iteration_end(self._peers, self._join)
         now_ns = time.monotonic_ns()
         if now_ns - self._looked_ns > _USABLE_EVERY_NS:
-            self._looked_ns = now_ns
-            self._hook.library.set_usable_bytes(handle, max(self._gpu.usable_bytes(self._device), 1))
+            # A pluggable allocator has no statistics: then it is not known (0), and not asked again.
+            usable = self._hook.inform("the device's free memory", self._gpu.usable_bytes, self._device)
+            self._looked_ns = now_ns if usable is not None else _NEVER_NS
+            self._hook.library.set_usable_bytes(handle, 0 if usable is None else max(usable, 1))
 
     def hold_hosts(self, hosts):
         """Ranks on other hosts are to be held for, once `hosts` (_hosts.Hosts) knows them."""

@@ -1,4 +1,4 @@
-"""What frameworks know about their pipeline: its ranks, its groups and this rank's place. Learned by listening to one function of each, which
+"""What frameworks know about their pipeline: its ranks, and so this rank's place. Learned by listening to one function of each, which
 is still called exactly as before; one that has gone in another version costs nothing but the knowledge, and the user can give that.
 """
 
@@ -7,6 +7,8 @@ import sys
 
 from ._pipeline import world_ranks
 
+_SAY_YOURSELF = "tell the pipeline by FREERIDE_GROUP, FREERIDE_STAGE and FREERIDE_STAGES"
+
 
 def expected():
     """Has the training imported a framework that will tell?"""
@@ -14,8 +16,8 @@ def expected():
 
 
 def listen(imports, wrap, told, say, fail):
-    """Calls told(framework, groups, ranks) from now on: the groups a pipeline talks on (None: the default group), its world ranks by stage.
-    wrap(owner, name, make) is what replaces the functions; what is missing goes to `say`, errors to `fail`."""
+    """Calls told(framework, ranks) from now on: a pipeline's world ranks by stage. wrap(owner, name, make) is what replaces the functions;
+    what is missing, or reads otherwise in this version, goes to `say`, errors of told() to `fail`."""
     for name, (target, reader) in _LISTENERS:
         imports.after(
             name, lambda module, target=target, reader=reader: _listen_to(module, target, reader, wrap, told, say, fail)
@@ -28,9 +30,7 @@ def _listen_to(module, target, reader, wrap, told, say, fail):
         owner = getattr(owner, part, None)
     name = target.split(".")[-1]
     if getattr(owner, name, None) is None:
-        say(
-            f"this {module.__name__} has no {target}: tell the pipeline by FREERIDE_GROUP, FREERIDE_STAGE and FREERIDE_STAGES"
-        )
+        say(f"this {module.__name__} has no {target}: {_SAY_YOURSELF}")
         return
 
     def make(original):
@@ -38,7 +38,14 @@ def _listen_to(module, target, reader, wrap, told, say, fail):
         def listening(*args, **kwargs):
             result = original(*args, **kwargs)
             try:
-                told(*reader(module, *args, **kwargs))
+                framework, ranks = reader(module, *args, **kwargs)
+            except Exception as error:
+                say(
+                    f"{target} of this {module.__name__} cannot be read: {type(error).__name__}: {error}; {_SAY_YOURSELF}"
+                )
+                return result
+            try:
+                told(framework, ranks)
             except Exception as error:
                 fail(error)
             return result
@@ -55,18 +62,15 @@ def _ranks_of(group):
 
 def _of_pipelining(_, stage, *__, **___):
     # Every stage of this rank says the same: the group's ranks in order are the pipeline's devices, also where each holds several stages.
-    return "torch.distributed.pipelining", (stage.group,), _ranks_of(stage.group)
+    return "torch.distributed.pipelining", _ranks_of(stage.group)
 
 
 def _of_deepspeed(_, grid):
-    # DeepSpeed's point-to-point calls pass no group.
-    return "DeepSpeed", (None, grid.pp_proc_group), tuple(grid.pp_group)
+    return "DeepSpeed", tuple(grid.pp_group)
 
 
 def _of_megatron(parallel_state, *_, **__):
-    # With two stages one direction goes over the default group, so that both can overlap.
-    group = parallel_state.get_pipeline_model_parallel_group()
-    return "Megatron", (None, group), _ranks_of(group)
+    return "Megatron", _ranks_of(parallel_state.get_pipeline_model_parallel_group())
 
 
 _LISTENERS = (

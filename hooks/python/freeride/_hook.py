@@ -21,6 +21,7 @@ from ._torch import C10D, Interception
 
 _STARTED_BY = "FREERIDE_STARTED_BY"  # from freeride.run to freeride.run: a file of this name
 _RANKS = "freeride ranks"
+_NOTHING_FOUND = "ranks exchange messages that are taken for no pipeline's, so no bubble is marked: if they are one, name its ranks in FREERIDE_GROUP"
 
 
 def off():
@@ -63,8 +64,10 @@ class Hook:
         self._arguments = None  # of attach(), while waiting for init_process_group
         self._armed = False  # these are the environment's: the script has called attach() not yet
         self._place = None  # stage, stages, replica that we attached with, where nobody gave them
+        self._in_world = None  # rank and size when we attached: counters and places are by these
         self._postponed = False  # the attach: a framework will tell this rank's place in its pipeline
         self._explicit_iterations = False
+        self._found = False  # a wait of the pipeline's was marked
         self._had_group = False  # torch.distributed has been initialised in this process
         self._said = set()
         # Descriptor of a file that is empty while no rank was hooked in a process that this one has started
@@ -94,6 +97,14 @@ class Hook:
                 self.say(f"not attached: {type(error).__name__}: {error}; training goes on without")
         except Exception:  # nothing left to try
             pass
+
+    def inform(self, what, function, *arguments):
+        """Calls what only informs people. Its error costs that information, which is said, and switches nothing off; then it returns None."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            self.say(f"{what} is not known: {type(error).__name__}: {error}".replace("\n", " "))
+            return None
 
     def is_attached(self):
         return self.handle is not None and self._pid == os.getpid()
@@ -148,7 +159,10 @@ class Hook:
         self._started_by = os.environ.get(_STARTED_BY)
         try:
             self._ranks_started = os.memfd_create(_RANKS, os.MFD_CLOEXEC)
-        except OSError:  # then it cannot be said that there are any
+        except (
+            OSError,
+            AttributeError,
+        ):  # then it cannot be said that there are any; built for an old glibc, Python has no memfd
             return
         os.environ[_STARTED_BY] = f"/proc/{os.getpid()}/fd/{self._ranks_started}"
 
@@ -161,7 +175,11 @@ class Hook:
         """For freeride.run: a script that only starts the ranks would else run unhooked without a word."""
         if self._arguments is None or self._had_group:
             return
-        if self._ranks_started is not None and os.fstat(self._ranks_started).st_size > 0:
+        try:
+            started = self._ranks_started is not None and os.fstat(self._ranks_started).st_size > 0
+        except OSError:  # the script has closed what it did not open
+            return
+        if started:
             self._tell_who_started_us()
         else:
             self.say(
@@ -194,6 +212,9 @@ class Hook:
         self._tell_who_started_us()
         given = self._arguments
         if given is None:
+            now = c10d.get_rank(), c10d.get_world_size()
+            if self.is_attached() and now != self._in_world:
+                raise RuntimeError("rank %d of %d is rank %d of %d in a new default group" % (*self._in_world, *now))
             return
         group = given["group"]
         if group is None or isinstance(group, str):
@@ -203,12 +224,15 @@ class Hook:
             self.pipelines.set_rule(("given",), group)
         if given["iterations"] == "optimizer":
             self._torch.after_steps(self.iteration_end)
-        if self.marker is None:
-            self.marker = (
-                _cuda.StreamMarker(self, self.pipelines, self.gpu)
-                if _cuda.wanted(c10d)
-                else HostMarker(self, self.pipelines)
-            )
+        if self.marker is None and _cuda.wanted(c10d):
+            self.marker = _cuda.StreamMarker(self, self.pipelines, self.gpu)
+        elif self.marker is None:
+            self.marker = HostMarker(self, self.pipelines)
+            carrier = _cuda.backend(c10d)
+            if carrier not in ("", "gloo"):
+                self.say(
+                    f"torch's backend for GPUs, {carrier}, is not known to this hook: waits that only a GPU has are not marked"
+                )
         self._torch.tell(c10d, self.marker)
         placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
         self._postponed = self.pipelines.automatic() and not placed and _frameworks.expected()
@@ -227,9 +251,10 @@ class Hook:
         if ranks is not None:
             place = _place(ranks, rank, size)
         torch = sys.modules["torch"]
-        backend = c10d.get_backend(c10d._get_default_group())
         if self.marker.STREAMS:
-            backend, place["cuda_rank"] = "nccl", c10d.get_rank()
+            backend, place["cuda_rank"] = _cuda.backend(c10d) or "nccl", c10d.get_rank()
+        else:
+            backend = self.inform("torch's backend", c10d.get_backend, c10d._get_default_group())
         self._attach_now(
             rank, size, f"torch {torch.__version__} {backend}" + (f", {framework}" if framework else ""), **place
         )
@@ -239,13 +264,12 @@ class Hook:
         if self._postponed:
             self._attach_as(sys.modules[C10D])
 
-    def _told(self, framework, groups, ranks):
+    def _told(self, framework, ranks):
         """A framework has told this rank's pipeline."""
         c10d = sys.modules[C10D]
         if not c10d.is_initialized() or c10d.get_rank() not in ranks:
             return
-        world = c10d._get_default_group()
-        self.pipelines.tell([world if group is None else group for group in groups], ranks)
+        self.pipelines.tell(ranks)
         if self._postponed or (self.marker is not None and self.marker.waiting()):
             self._attach_as(c10d, framework=framework, ranks=ranks)
         elif self.pipelines.automatic():
@@ -267,8 +291,10 @@ class Hook:
             if self.is_attached() or self._arguments is None:
                 return
             given, self._arguments = self._arguments, None
+            c10d = sys.modules[C10D]
+            self._in_world = c10d.get_rank(), c10d.get_world_size()
             local = os.environ.get("LOCAL_RANK") or str(rank)
-            job = given["job"] or os.environ.get("FREERIDE_JOB") or default_job(sys.modules[C10D])
+            job = given["job"] or os.environ.get("FREERIDE_JOB") or default_job(c10d)
             stages = number("FREERIDE_STAGES", given["stages"], stages or world, 1)
             config = Config()
             config.job = job.encode()
@@ -341,14 +367,20 @@ class Hook:
         try:
             if explicit:
                 self._explicit_iterations = True
-            elif self._explicit_iterations or self.waits == 0:
-                return  # a second optimizer's step in the same iteration
+            elif self._explicit_iterations:
+                return
+            if self.waits == 0:
+                if self.pipelines.passed_over and not self._found:
+                    self.say(_NOTHING_FOUND)
+                if not explicit:
+                    return  # a second optimizer's step in the same iteration
+            self._found = self._found or self.waits > 0
             self.waits = 0
             if self.handle is None:
                 return
             self.marker.iteration_end(self.handle)
             if self.at_iteration_end is not None:
-                self.at_iteration_end()
+                self.inform("what observe shows of this iteration", self.at_iteration_end)
         except Exception as error:
             self.fail(error)
 

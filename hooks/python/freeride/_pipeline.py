@@ -1,8 +1,9 @@
-"""Which calls are the pipeline's: by the process group, by who is at the other end, and by what the framework or the user says.
+"""Which calls are the pipeline's: by who is at the other end, by the process group, and by what the framework or the user says.
 
-Told nothing, receives on the default group are the pipeline's. A framework that is known (_frameworks.py) tells which ranks are one pipeline
-and on which groups it talks; then receives from other ranks, or on other groups, are none of it: a context-parallel ring uses the same calls.
-What the user says (FREERIDE_GROUP, attach(group=…)) goes before both.
+Told nothing, receives on the default group are the pipeline's. A framework that is known (_frameworks.py) tells which ranks are one pipeline;
+then receives from these ranks are its own, on whichever group, since frameworks make groups of their own for single edges, and make groups
+anew. Receives from other ranks are none of it: a context-parallel ring uses the same calls. What the user says (FREERIDE_GROUP,
+attach(group=…)) goes before both.
 """
 
 import weakref
@@ -52,8 +53,9 @@ class Pipelines:
     def __init__(self):
         self._rule = ("auto",)
         self._given = None  # the user's process group, for ("given",)
-        self._told = []  # (weak references to the groups a pipeline talks on, its world ranks), from frameworks
+        self._told = []  # world ranks of pipelines that this rank is in, from frameworks
         self._verdicts = weakref.WeakKeyDictionary()  # process group -> _Verdict
+        self.passed_over = False  # a receive was met that is no pipeline's
 
     def set_rule(self, rule, group=None):
         self._rule, self._given = rule, group
@@ -62,19 +64,21 @@ class Pipelines:
     def automatic(self):
         return self._rule[0] == "auto"
 
-    def tell(self, groups, ranks):
-        """A framework's pipeline, of which this rank is one: it talks on `groups`, among `ranks` (of the world)."""
-        entry = (tuple(map(weakref.ref, groups)), frozenset(ranks))
-        if entry not in self._told:
-            self._told.append(entry)
+    def tell(self, ranks):
+        """A framework's pipeline, of which this rank is one, by its ranks of the world."""
+        if frozenset(ranks) not in self._told:
+            self._told.append(frozenset(ranks))
             self._verdicts.clear()
 
     def receives(self, group, source):
         """Is a receive on `group` from its rank `source` (None: from any) the pipeline's?"""
         verdict = self._verdict_of(group)
         if source is None:
-            return verdict.any_source
-        return verdict.sources is None or source in verdict.sources
+            found = verdict.any_source
+        else:
+            found = verdict.sources is None or source in verdict.sources
+        self.passed_over = self.passed_over or not found
+        return found
 
     def spans_stages(self, group):
         """Do collectives on `group` wait for other stages, and is that certain?"""
@@ -121,10 +125,7 @@ class Pipelines:
         if not self._told:
             return _Verdict(None, spans=False) if group is c10d._get_default_group() else _NONE
         members = world_ranks(c10d, group)
-        sources, spans = set(), False
-        for groups, ranks in self._told:
-            inside = {rank for rank, world_rank in enumerate(members) if world_rank in ranks}
-            spans = spans or len(inside) > 1
-            if any(group is known() for known in groups):
-                sources |= inside
-        return _Verdict(frozenset(sources), spans, any_source=len(sources) == len(members))
+        insides = [{rank for rank, of_world in enumerate(members) if of_world in ranks} for ranks in self._told]
+        sources = frozenset().union(*insides)
+        spans = any(len(inside) > 1 for inside in insides)
+        return _Verdict(sources, spans, any_source=len(sources) == len(members))

@@ -10,19 +10,22 @@ import importlib
 import sys
 import threading
 
+from ._pipeline import world_ranks
+
 C10D = "torch.distributed.distributed_c10d"
 
 
 def _messages_of_batch(c10d, args, kwargs):
     return [
-        (
-            op.op.__name__ == "isend",
-            op.group or c10d._get_default_group(),
-            getattr(op, "group_peer", op.peer),
-            op.tensor,
-        )
+        (op.op.__name__ == "isend", group, _peer_in(c10d, group, op), op.tensor)
         for op in (args[0] if args else kwargs["p2p_op_list"])
+        for group in [op.group or c10d._get_default_group()]
     ]
+
+
+def _peer_in(c10d, group, op):
+    """Its rank in the group. Up to torch 2.5 a P2POp only knows the one in the world."""
+    return op.group_peer if hasattr(op, "group_peer") else world_ranks(c10d, group).index(op.peer)
 
 
 def _one_message(sends, peer_names):
@@ -143,16 +146,23 @@ class Interception:
             except Exception as error:
                 self._fail(error)
             inside.batch = in_batch
+            where = self._try(self._enter, marker, posted)
             try:
-                with marker.where(posted):
-                    works = original(*args, **kwargs)
+                works = original(*args, **kwargs)
             finally:
                 inside.batch = False
+                if where is not None:
+                    self._try(where.__exit__, None, None, None)
             if posted is not None:
                 self._try(marker.after_messages, posted, works)
             return works
 
         return call
+
+    def _enter(self, marker, posted):
+        where = marker.where(posted)
+        where.__enter__()
+        return where
 
     def _collective(self, original):
         @functools.wraps(original)

@@ -63,7 +63,7 @@ class Observer:
         self._pid = os.getpid()
         self.command, self.price, self.skip, self.most = [], None, 0, None
         self._writer = None  # a thread, once the report is made before the training's end
-        hook.at_iteration_end = self.look  # an error of it switches the hook off
+        hook.at_iteration_end = self.look
         atexit.register(self.write)
 
     def look(self):
