@@ -3,7 +3,7 @@
 import types
 import unittest
 
-from freeride import _frameworks, _pipeline, _torch
+from freeride import _frameworks, _marks, _pipeline, _torch
 
 
 class Group:
@@ -123,16 +123,17 @@ class Wrapped(unittest.TestCase):
             (lambda posted: Context("exit"), ["exit"]),
             (lambda posted: Context(), []),
         ):
-            failed = []
-            interception = _torch.Interception(lambda error: failed.append(str(error)))
-            interception._marker = types.SimpleNamespace(
-                before_messages=lambda messages, in_batch: messages,
-                where=where,
-                after_messages=lambda posted, works: None,
-            )
-            send = interception._messages(None, "send", lambda group, tensors, peer: "a work")
-            self.assertEqual(send(None, [None], 1), "a work")
-            self.assertEqual(failed, expected)
+            self.assertEqual(self.errors_of_a_send(where), expected)
+
+    def errors_of_a_send(self, where):
+        failed = []
+        interception = _torch.Interception(lambda error: failed.append(str(error)))
+        interception._marker = _marks.Marker()
+        interception._marker.before_messages = lambda messages, in_batch: messages
+        interception._marker.where = where
+        send = interception._messages(None, "send", lambda group, tensors, peer: "a work")
+        self.assertEqual(send(None, [None], 1), "a work")
+        return failed
 
 
 if __name__ == "__main__":
