@@ -44,7 +44,7 @@ test:
 SECONDS ?= 60
 chaos:
 	@scripts/install-deps.sh test
-	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook test_plugins chaos_wall_clock"
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-recorder freeride-ctl freeride_hook test_plugins chaos_wall_clock"
 	$(PYTHON) tests/chaos/run.py --build build/dev --seconds $(SECONDS) --logs build/chaos/logs --out build/chaos/chaos.json $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 FRAMEWORKS_VENV ?= build/frameworks-venv

@@ -45,6 +45,15 @@ def other_losses(seen, alone):
     ]
 
 
+def deleted_recordings(seen, there):
+    """Of the names in `seen`, which gets those that are `there`: the ones that are gone, though they were not the newest.
+    The newest one has nothing yet where its recorder is killed at once, and then the next recorder deletes it."""
+    gone = sorted(seen - set(there))
+    seen.difference_update(gone)
+    seen.update(sorted(there)[:-1])
+    return gone
+
+
 class Bubbles:
     """Of one rank: when they began and ended, and until when a lease opened in one may last at most. In order."""
 

@@ -7,8 +7,8 @@ import random
 DEVICES = ("worker-0", "worker-1")
 TASKS = ("supervisor", "runner")
 KINDS = {
-    "kill": (8, ("manager", *DEVICES, *TASKS)),
-    "freeze": (8, ("manager", *DEVICES, *TASKS, "rank-0", "rank-1")),
+    "kill": (8, ("manager", "recorder", *DEVICES, *TASKS)),
+    "freeze": (8, ("manager", "recorder", *DEVICES, *TASKS, "rank-0", "rank-1")),
     "cut": (5, ("manager", *DEVICES, "hook-0", "hook-1")),
     "unlink": (2, ("commands", "publish", "events", *DEVICES)),
     "disk-frozen": (2, ("disk",)),

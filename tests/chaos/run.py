@@ -39,6 +39,7 @@ STAGES = 2
 PERIOD = 1000
 # Bounds of what a daemon may have, far above what it needs: it would pass them within the hour if it grew with blows.
 MOST = {"manager KiB": 200_000, "worker KiB": 200_000, "manager descriptors": 128, "worker descriptors": 320}
+MOST |= {"recorder KiB": 200_000, "recorder descriptors": 64}
 
 
 def parse():
@@ -104,6 +105,7 @@ class Chaos:
         for stage in range(STAGES):
             words = ("--device", f"cpu-{stage}", "--cores", stage % os.cpu_count(), *system.tree.libraries())
             keeper.add(f"worker-cpu-{stage}", program("freeride-worker"), *words)
+        keeper.add("recorder", program("freeride-recorder"), "--keep-free", 0)
         until(lambda: system.ctl("status").code == 0, "the manager's first answer")
         training = system.start_training(STAGES, seconds=1e6, again_after=PERIOD, **MODEL)
         system.wait_workers(STAGES, trained=True)
@@ -294,6 +296,7 @@ class Chaos:
             "blows": dict(sorted(self.blows.counts.items())),
             "not_struck": ground.impossible,
             "training": self.training,
+            "recordings_ended": len(watch.recordings),
             "recovery_s": {"median": round(statistics.median(recoveries), 1), "longest": round(recoveries[-1], 1)},
             "steps": {
                 "in_a_bubble": watch.steps.counts["inside"],

@@ -37,6 +37,14 @@ def test_a_loss_that_differs_is_found_in_every_period():
     assert judge.other_losses(seen, []) == list(range(1, 9))
 
 
+def test_no_recording_but_the_newest_may_be_deleted():
+    seen = set()
+    assert judge.deleted_recordings(seen, ["2_b", "1_a"]) == []
+    assert judge.deleted_recordings(seen, ["1_a", "3_c", "4_d"]) == []  # 2_b had nothing
+    assert judge.deleted_recordings(seen, ["4_d", "5_e"]) == ["1_a", "3_c"]
+    assert judge.deleted_recordings(seen, ["4_d", "5_e"]) == []
+
+
 @pytest.fixture
 def bubbles():
     """Two of 10 ms, whose leases end after 12 ms at the latest."""

@@ -105,6 +105,7 @@ class Watch:
         self.most, self.twice = {}, 0  # figures of the daemons; two supervisors of one task at once
         self.lengths = {}  # of a daemon: (pid, offset of its log that was looked at)
         self.messages = 0
+        self.recordings = set()  # that were ended
         self._waiting = []  # steps that no bubble is known for yet
         self._known, self._stop = {}, threading.Event()
         self._lock = threading.Lock()
@@ -141,6 +142,7 @@ class Watch:
                     self._judge()
                     self._grow()
                     self._read_logs()
+                    self._list_recordings()
             except Exception as error:  # a watch that has died sees nothing, and says nothing
                 self._fault(f"the watch itself failed: {type(error).__name__}: {error}")
                 raise
@@ -285,6 +287,12 @@ class Watch:
                 }
                 for key, value in figures.items():
                     self.most[key] = max(self.most.get(key, 0), value)
+
+    def _list_recordings(self):
+        there = [path.name for path in (self.system.state_dir / "recordings").glob("*.mcap")]
+        gone = judge.deleted_recordings(self.recordings, there)
+        if gone:
+            self._fault(f"recordings of this run were deleted: {gone}")
 
     def _read_logs(self):
         """Every warning and error is a sentence, and there is nothing that is no log line."""
