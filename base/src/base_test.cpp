@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "freeride/base/about.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/config.hpp"
 #include "freeride/base/copy_tree.hpp"
@@ -336,12 +337,12 @@ std::string logged(const LogOptions& options, const std::string& device, const s
 
 TEST_CASE("a log line as JSON says when, what, who, and whom it is about") {
   const auto text = logged({"debug", "json"}, "cpu-0", [] {
-    spdlog::warn("task thumbs: back in the queue: a \"reason\"\n\033[31m\xff");
-    spdlog::info("side task thumbs is ended at once: overran");
-    spdlog::debug("worker host-1:cpu-0: lost");
-    spdlog::error("job 1000/gpt: gone");
-    spdlog::info("task books are open");
-    spdlog::trace("not wanted");
+    spdlog::warn("{}: back in the queue: {}", about_task("thumbs"), "a \"reason\"\n\033[31m\xff");
+    spdlog::info("side {} is ended at once: overran", about_task("thumbs"));
+    spdlog::debug("{} refuses its plan", about_worker("host-1:cpu-0"));
+    spdlog::trace("{}: not wanted", about_task("other"));
+    spdlog::error("{}: gone", about_job("1000/gpt"));
+    spdlog::info("side task processes are left");
   });
   std::istringstream lines(text);
   std::vector<nlohmann::json> seen;
@@ -358,7 +359,8 @@ TEST_CASE("a log line as JSON says when, what, who, and whom it is about") {
   CHECK(seen[1].at("task") == "thumbs");
   CHECK(seen[2].at("worker") == "host-1:cpu-0");
   CHECK(seen[3].at("job") == "1000/gpt");
-  CHECK(seen[4].count("task") == 0);
+  CHECK(seen[1].at("message") == "side task thumbs is ended at once: overran");
+  CHECK(seen[4].count("task") == 0);  // prose is not taken for a name
 }
 
 TEST_CASE("a closed terminal ends a daemon in good order, but one that was started with nohup") {

@@ -6,9 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <utility>
 
+#include "freeride/base/about.hpp"
 #include "freeride/base/names.hpp"
 
 namespace freeride {
@@ -28,28 +28,10 @@ class OneLine : public spdlog::formatter {
 };
 
 struct Subject {
-  const char* kind;
-  std::string name;  ///< empty: the message is about none
+  const char* kind = "";
+  std::string name;  ///< empty: the line is about none
 };
-
-// "task NAME: ..." is about the task NAME; "side task NAME is ..." is, too.
-Subject subject_of(std::string_view message) {
-  constexpr std::string_view kSideTask = "side task ";
-  if (message.substr(0, kSideTask.size()) == kSideTask) {
-    const std::string_view rest = message.substr(kSideTask.size());
-    std::string_view name = rest.substr(0, rest.find(' '));
-    if (!name.empty() && name.back() == ':') name.remove_suffix(1);
-    return {"task", std::string(name)};
-  }
-  for (const auto& [begin, kind] :
-       {std::pair<std::string_view, const char*>{"task ", "task"}, {"job ", "job"}, {"worker ", "worker"}}) {
-    if (message.substr(0, begin.size()) != begin) continue;
-    const std::string_view rest = message.substr(begin.size());
-    const std::string_view name = rest.substr(0, rest.find(' '));
-    if (name.size() > 1 && name.back() == ':') return {kind, std::string(name.substr(0, name.size() - 1))};
-  }
-  return {"", ""};
-}
+thread_local Subject subject_of_line;
 
 /// An object a line, fields in the order of init_log()'s comment.
 class JsonLine : public spdlog::formatter {
@@ -66,7 +48,8 @@ class JsonLine : public spdlog::formatter {
                                   {"component", component_},
                                   {"message", text}};
     if (!device_.empty()) object["device"] = device_;
-    if (Subject subject = subject_of(text); !subject.name.empty()) object[subject.kind] = std::move(subject.name);
+    if (const Subject subject = std::exchange(subject_of_line, {}); !subject.name.empty())
+      object[subject.kind] = subject.name;
     const std::string dumped = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
     line.append(dumped.data(), dumped.data() + dumped.size());
   }
@@ -78,6 +61,10 @@ class JsonLine : public spdlog::formatter {
 };
 
 }  // namespace
+
+void detail::note_subject(const About& about) {
+  subject_of_line = {about.kind, std::string(about.name)};
+}
 
 void add_log_options(CLI::App& app, LogOptions& options) {
   app.add_option("--log-level", options.level, "trace, debug, info, warn or error")

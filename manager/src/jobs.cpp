@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "freeride/base/about.hpp"
 #include "freeride/base/names.hpp"
 
 namespace freeride::manager {
@@ -85,9 +86,8 @@ std::vector<std::string> Jobs::replan(int64_t now, int64_t since_ns,
     job.see_side_tasks(side_tasks(name));
     if (!job.replan(now)) continue;
     const auto& plan = job.plan();
-    spdlog::info(
-        "job {}: {} % of blocks of {} iterations are baseline, {:.0f} % of the others on duty, from iteration {}", name,
-        plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
+    spdlog::info("{}: {} % of blocks of {} iterations are baseline, {:.0f} % of the others on duty, from iteration {}",
+                 about_job(name), plan.share_pct, plan.block_iterations, plan.duty_pct, plan.from_iteration);
     publish_plan(job);
     changed.push_back(plan.job);
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "freeride/base/about.hpp"
 #include "text.hpp"
 #include "verdicts.hpp"
 #include "wishes.hpp"
@@ -131,7 +132,7 @@ void Lifecycle::requeue(Task& task, const std::string& reason, bool count, Left 
   } else {
     task.row.info.epoch = the_.tasks.next_epoch();  // of that one nothing is believed any more
   }
-  spdlog::warn("task {}: back in the queue: {}", task.name(), since);
+  spdlog::warn("{}: back in the queue: {}", about_task(task.name()), since);
   const bool fenced = task.fenced_until_ns > the_.clock.now_ns();
   the_.tasks.wait(task, fenced ? Why::kFenced : Why::kQueued, fenced ? worker : "");
   the_.tasks.save(task);
@@ -255,8 +256,8 @@ bool Lifecycle::claim(Task& task, const Worker& worker, const bus::TaskReport& r
     requeue(task, "worker " + worker.name + " has it by a later order", false, Left::kPerhaps);
   }
   if (!task.live()) return false;
-  spdlog::warn("task {}: worker {} has it by a later order than this manager's state file: that one counts",
-               task.name(), worker.name);
+  spdlog::warn("{}: worker {} has it by a later order than this manager's state file: that one counts",
+               about_task(task.name()), worker.name);
   task.row.info.epoch = report.epoch;
   task.row.info.last_worker.clear();
   task.claimed = true;
@@ -273,7 +274,7 @@ void Lifecycle::disown(Task& task) {
 
 // It was queued again, and has been there all the time.
 void Lifecycle::adopt(Task& task, const Worker& worker) {
-  spdlog::info("task {}: still alive on {}", task.name(), worker.name);
+  spdlog::info("{}: still alive on {}", about_task(task.name()), worker.name);
   task.state().worker = worker.name;
   task.row.reserved_bytes = the_.capacity.need_bytes(task);
   task.row.earlier = task.earlier_before;

@@ -8,6 +8,8 @@
 #include <set>
 #include <vector>
 
+#include "freeride/base/about.hpp"
+
 namespace freeride::manager {
 
 bus::WorkerPlan Plans::of(const Worker& worker) const {
@@ -126,7 +128,7 @@ void Plans::reply(const std::string& name, const std::string& id, const std::opt
   if (worker == nullptr || worker->plan_id != id) return;
   worker->plan_id.clear();
   if (!error) return;
-  spdlog::warn("worker {} refuses its plan: {}", worker->name, error->text());
+  spdlog::warn("{} refuses its plan: {}", about_worker(worker->name), error->text());
   worker->plan_due = true;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "freeride/base/about.hpp"
 #include "profile_check.hpp"
 #include "text.hpp"
 #include "verdicts.hpp"
@@ -73,7 +74,7 @@ Profiler::Outcome Profiler::take_for(const Task& task, const std::string& prefer
   }
   const auto place = policy::place_profile(candidates, the_.capacity.cap_bytes(load), preferred);
   if (place.worker.empty()) return {false, policy::Why::kProfileWait, place.reason};
-  spdlog::info("task {}: being profiled on {}", task.name(), place.worker);
+  spdlog::info("{}: being profiled on {}", about_task(task.name()), place.worker);
   begin(load, task.state().sha256, the_.workers.at(place.worker), policy::kLeastProfileSteps, false);
   return {true, policy::Why::kProfiling, place.worker};
 }
@@ -165,7 +166,8 @@ void Profiler::finish(const ProfileRun& run, const bus::TaskReport& report) {
   complete(profile);
   if (const auto checked = check_profile(profile); report.profile.empty() || !checked) {
     if (!report.profile.empty())
-      spdlog::warn("worker {}: its profile of {} makes no sense: {}", run.worker, run.plugin, checked.error().message);
+      spdlog::warn("{}: its profile of {} makes no sense: {}", about_worker(run.worker), run.plugin,
+                   checked.error().message);
     profile = from_counters(report, worker.on_gpu());
     complete(profile);
   }

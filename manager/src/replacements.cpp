@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "create_order.hpp"
+#include "freeride/base/about.hpp"
 #include "text.hpp"
 #include "verdicts.hpp"
 
@@ -94,7 +95,7 @@ void Replacements::replace(Ticket ticket, const std::string& request_id, const s
     the_.contents.release(*sha256);
     return refuse(added.error());
   }
-  spdlog::info("task {}: to be replaced by {} ({})", name, replacement.load.plugin, sha256->substr(0, 12));
+  spdlog::info("{}: to be replaced by {} ({})", about_task(name), replacement.load.plugin, sha256->substr(0, 12));
   task.replace_waiting.push_back(ticket);
   if (!task.on_worker()) return done(task, "it had not begun", task.state().counters.steps);
   send(task);
@@ -195,7 +196,8 @@ void Replacements::done(Task& task, const std::string& how, uint64_t steps) {
   task.profile_here = false;
   if (task.on_worker()) task.row.reserved_bytes = std::max(task.row.reserved_bytes, info.load.memory_bytes);
   the_.due.changed.insert(task.state().worker);
-  spdlog::info("task {}: replaced by {} ({}): {}", task.name(), info.load.plugin, info.load.sha256.substr(0, 12), how);
+  spdlog::info("{}: replaced by {} ({}): {}", about_task(task.name()), info.load.plugin, info.load.sha256.substr(0, 12),
+               how);
   the_.tasks.save(task);
   the_.tasks.publish(task);
   the_.contents.release(old.sha256);
@@ -210,7 +212,7 @@ void Replacements::fail(Task& task, const std::string& why, Code code) {
   replacement.state = "failed";
   replacement.reason = why;
   replacement.code = to_string(code);
-  spdlog::warn("task {}: not replaced by {}: {}", task.name(), replacement.load.plugin, why);
+  spdlog::warn("{}: not replaced by {}: {}", about_task(task.name()), replacement.load.plugin, why);
   the_.tasks.save(task);
   the_.tasks.publish(task);
   the_.contents.release(replacement.load.sha256);

@@ -8,6 +8,7 @@
 
 #include "accounts.hpp"
 #include "create_order.hpp"
+#include "freeride/base/about.hpp"
 #include "text.hpp"
 #include "verdicts.hpp"
 #include "wishes.hpp"
@@ -147,7 +148,7 @@ void Scheduler::create(Task& task, const Worker& worker, int64_t reserved_bytes)
   task.row.reserved_bytes = reserved_bytes;
   task.queued_since.clear();
   the_.usage.placed(task.load());
-  spdlog::info("task {}: placed on {}", task.name(), worker.name);
+  spdlog::info("{}: placed on {}", about_task(task.name()), worker.name);
   if (task.row.info.placed_unix_ms == 0) task.row.info.placed_unix_ms = the_.tasks.unix_ms();
   the_.tasks.wait(task, policy::Why::kCreating, worker.name);
   the_.tasks.save(task);

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <set>
 
+#include "freeride/base/about.hpp"
 #include "text.hpp"
 #include "verdicts.hpp"
 
@@ -153,7 +154,8 @@ Result<Task*> TaskBook::add(TaskRow row, const std::string& request_id) {
   }
   Task& task = tasks_[next_id_++] = std::move(made);
   live_[task.name()] = &task;
-  spdlog::info("task {}: submitted ({}, {})", task.name(), task.load().plugin, task.state().sha256.substr(0, 12));
+  spdlog::info("{}: submitted ({}, {})", about_task(task.name()), task.load().plugin,
+               task.state().sha256.substr(0, 12));
   publish(task);
   return &task;
 }
@@ -213,7 +215,7 @@ void TaskBook::end(Task& task, bus::Verdict verdict) {
   task.state().verdict = checked(std::move(verdict));
   live_.erase(task.name());
   const auto& final = task.state().verdict;
-  spdlog::info("task {}: {}{}{}", task.name(), final.kind, final.reason.empty() ? "" : ": ", final.reason);
+  spdlog::info("{}: {}{}{}", about_task(task.name()), final.kind, final.reason.empty() ? "" : ": ", final.reason);
   set_state(task, "STOPPED", policy::Why::kNone);
   save(task);
 }

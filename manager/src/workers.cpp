@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "freeride/base/about.hpp"
 #include "freeride/base/host_id.hpp"
 #include "freeride/policy/permission.hpp"
 #include "text.hpp"
@@ -123,7 +124,7 @@ Result<Workers::Registered> Workers::register_worker(const std::string& peer, co
   ++version_;
   Worker& worker = workers_[news.worker];
   const bool same = worker.incarnation == news.incarnation;
-  spdlog::info("worker {}: {} (pid {}, {} tasks, {} ranks)", news.worker, same ? "back" : "registered", news.pid,
+  spdlog::info("{}: {} (pid {}, {} tasks, {} ranks)", about_worker(news.worker), same ? "back" : "registered", news.pid,
                news.tasks.size(), news.ranks.size());
   worker.name = news.worker;
   worker.incarnation = news.incarnation;
@@ -164,7 +165,7 @@ Result<Worker*> Workers::take_report(const std::string& peer, const bus::WorkerR
   worker->heard_ns = clock_.now_ns();
   worker->number = std::max(worker->number, report.number);
   if (worker->state == Worker::State::kLost) {
-    spdlog::info("worker {}: heard again", worker->name);
+    spdlog::info("{}: heard again", about_worker(worker->name));
     worker->state = Worker::State::kUp;
     ++version_;
     worker->plan_due = due_.raised = true;
@@ -190,7 +191,7 @@ void Workers::take_ranks(Worker& worker, const std::vector<bus::TrainingState>& 
     const bool first = !jobs_.known(rank.job);
     if (!jobs_.see_rank(rank)) continue;
     if (first) {
-      spdlog::info("job {}: first rank on {}", rank.job, worker.name);
+      spdlog::info("{}: first rank on {}", about_job(rank.job), worker.name);
       due_.raised = true;
     }
     // A worker that was started anew registers before its trainer has found it, and would give leases in held-out
@@ -248,7 +249,7 @@ void Workers::forget_tasks(Worker& worker) {
 }
 
 void Workers::gone(Worker& worker, Worker::State state) {
-  spdlog::warn("worker {}: {}", worker.name, name_of(state));
+  spdlog::warn("{}: {}", about_worker(worker.name), name_of(state));
   worker.state = state;
   ++version_;
   worker.ranks.clear();

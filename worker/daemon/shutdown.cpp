@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "freeride/base/about.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
 
@@ -71,7 +72,8 @@ void Shutdown::saved(const std::string& name, const Status& saved) {
     task->stop_saving();
     // A plugin that keeps no state says so: there is nothing to go on from.
     const Status kept = !saved.ok() || state->header().present == 0 ? saved : state->keep();
-    if (!kept.ok()) spdlog::warn("side task {} stops without having saved its state: {}", name, kept.error().text());
+    if (!kept.ok())
+      spdlog::warn("side {} stops without having saved its state: {}", about_task(name), kept.error().text());
     stop(*task);
   }
   save_next();

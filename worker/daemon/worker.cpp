@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "daemon/measures.hpp"
+#include "freeride/base/about.hpp"
 #include "freeride/base/access.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/end_signals.hpp"
@@ -262,7 +263,7 @@ Status Worker::open_gpu() {
   calls.end = [this](uint64_t id, policy::Verdict verdict) {
     SideTask* one = live_task(id);
     if (one == nullptr) return;
-    spdlog::warn("side task {} is taken off: {}", one->spec().task, text_of(verdict));
+    spdlog::warn("side {} is taken off: {}", about_task(one->spec().task), text_of(verdict));
     one->kill(std::move(verdict));
     report_soon();
   };
@@ -401,7 +402,7 @@ void Worker::on_acting() {
   for (const Kill& kill : acting_->take_kills()) {
     SideTask* killed = task(kill.task);
     if (killed == nullptr) continue;
-    spdlog::warn("side task {} was killed: {}", killed->spec().task, text_of(kill.verdict));
+    spdlog::warn("side {} was killed: {}", about_task(killed->spec().task), text_of(kill.verdict));
     killed->killed();
   }
 }
@@ -559,7 +560,7 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
 void Worker::pause_unknown(SideTask& task) {
   if (task.stopping() || task.unknown()) return;
   const bool profile = task.spec().purpose == "profile";
-  spdlog::warn("side task {} is not in the manager's plan: {}", task.spec().task,
+  spdlog::warn("side {} is not in the manager's plan: {}", about_task(task.spec().task),
                profile ? "the profile is given up" : "it is paused, and kept");
   task.set_unknown(!profile);
   if (auto ordered = replacements_->order(task, profile ? "stop" : "pause"); !ordered.ok())
@@ -600,7 +601,7 @@ void Worker::settle(const bus::TaskOrder& order) {
 
 // Nothing of it executes any more, so its plugin neither saves nor stops in good order: it may be at work elsewhere.
 void Worker::end_at_once(SideTask& task, policy::Verdict verdict) {
-  spdlog::warn("side task {} is ended at once: {}", task.spec().task, verdict.message);
+  spdlog::warn("side {} is ended at once: {}", about_task(task.spec().task), verdict.message);
   task.keep_state();
   replacements_->give_up(task.spec().task, verdict);
   task.kill(std::move(verdict));
@@ -680,7 +681,7 @@ Status Worker::on_create(const bus::CreateTask& spec) {
   told_progress_.erase(spec.task);
   alarms_.forget(spec.task);
   replacements_->forget(spec.task);
-  spdlog::info("side task {} ({}): {} {}", spec.task, spec.purpose, spec.plugin, spec.sha256.substr(0, 12));
+  spdlog::info("side {} ({}): {} {}", about_task(spec.task), spec.purpose, spec.plugin, spec.sha256.substr(0, 12));
   if (spec.purpose == "run" && !spec.state_worker.empty()) {
     fetch_state(task);
   } else {
@@ -936,7 +937,7 @@ void Worker::on_task(SideTask& changed) {
       if (const auto fault = gpu_->fault_of(changed.id())) changed.note_gpu_fault(fault->xid);
       gpu_->release(changed.id());
     }
-    spdlog::info("side task {} ({}) has ended: {}", changed.spec().task, changed.spec().purpose,
+    spdlog::info("side {} ({}) has ended: {}", about_task(changed.spec().task), changed.spec().purpose,
                  text_of(changed.verdict()));
     if (named(changed.spec().task) == &changed) {
       const bus::TaskProgress progress = task_progress(id_, report_of(changed));

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "freeride/base/about.hpp"
 #include "freeride/base/log.hpp"
 
 namespace freeride::worker {
@@ -22,7 +23,7 @@ void Leftovers::wait() {
 
 void Leftovers::put_away_now() {
   if (auto kept = child_.hold->end_scratch(scratch_.get(), keep_); !kept.ok())
-    spdlog::warn("task {}: its scratch folder was not kept: {}", name_, kept.error().text());
+    spdlog::warn("{}: its scratch folder was not kept: {}", about_task(name_), kept.error().text());
   scratch_.reset();  // the last of it: the kernel frees its files now
 }
 

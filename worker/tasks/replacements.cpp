@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "freeride/base/about.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/enum_names.hpp"
 #include "freeride/base/log.hpp"
@@ -61,7 +62,7 @@ Status Replacements::begin(SideTask& old, bus::CreateTask spec) {
   if (!reader.ok()) return reader.error();
 
   spec.purpose = "run";
-  spdlog::info("side task {}: being replaced by {} {}", name, spec.plugin, spec.sha256.substr(0, 12));
+  spdlog::info("side {}: being replaced by {} {}", about_task(name), spec.plugin, spec.sha256.substr(0, 12));
   auto& replacement = under_way_[name] = std::make_unique<Replacement>();
   replacement->revision = spec.revision;
   replacement->old_spec = old.spec();
@@ -204,7 +205,7 @@ void Replacements::finish(const std::string& name, const std::string& state, con
   report.state = state;
   report.reason = reason;
   report.steps = replacement->counters.steps;
-  spdlog::info("side task {}: replacement {}: {}", name, state, reason);
+  spdlog::info("side {}: replacement {}: {}", about_task(name), state, reason);
   host_.drop_content(replacement->old_spec.sha256);
   if (replacement->next != nullptr) {
     host_.drop_content(replacement->next->spec().sha256);

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "freeride/base/about.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/time.hpp"
@@ -258,7 +259,7 @@ void SideTask::write_work() {
   if (!scratch_fd_.valid()) outside.reset(openat(parts_.folder.get(), "scratch", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const auto put = put_work(scratch_fd_.valid() ? scratch_fd_.get() : outside.get(), work_);
   if (put.ok()) written_work_ = work_;
-  if (!put.ok() && !work_failed_) spdlog::warn("side task {}: {}", spec_.task, put.error().text());
+  if (!put.ok() && !work_failed_) spdlog::warn("side {}: {}", about_task(spec_.task), put.error().text());
   work_failed_ = !put.ok();
 }
 

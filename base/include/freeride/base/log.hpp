@@ -22,8 +22,8 @@ void add_log_options(CLI::App& app, LogOptions& options);
 
 /// Sends log lines of this process to stderr. As text: "time level [program] text", local time, control characters as
 /// "?". As JSON: `time` (UTC), `level`, `component` (the program), `message`, and `device`, if one is given here. A
-/// message about a task, job or worker begins with its name, "task NAME: ...", and has it as `task`, `job` or `worker`,
-/// too. Call once, before other threads start.
+/// message about a task, job or worker has its name as `task`, `job` or `worker`, too, where the caller says so by
+/// about_task() and its like (about.hpp). Call once, before other threads start.
 void init_log(const std::string& program, const LogOptions& options, const std::string& device = {});
 
 }  // namespace freeride
