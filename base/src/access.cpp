@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <fstream>
 #include <sstream>
 
@@ -106,6 +107,10 @@ std::optional<uid_t> user_of_process(pid_t pid) {
     if (numbers >> real >> effective) return effective;
   }
   return std::nullopt;
+}
+
+bool process_exists(pid_t pid) {
+  return pid > 0 && (kill(pid, 0) == 0 || errno != ESRCH);
 }
 
 Status check_run_folder(const std::filesystem::path& folder) {

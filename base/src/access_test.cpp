@@ -1,6 +1,8 @@
 #include "freeride/base/access.hpp"
 
 #include <grp.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -9,6 +11,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstring>
 #include <functional>
 
@@ -187,4 +190,31 @@ TEST_CASE("operators are a group that is there") {
   CHECK(std::find(groups->all.begin(), groups->all.end(), gid_t{0}) != groups->all.end());
   CHECK(groups_of_user(4'000'000'000).error().code == Code::kNotFound);
   CHECK(user_name(4'000'000'000) == "uid 4000000000");
+}
+
+TEST_CASE("another user's process that /proc hides is not taken for one that has ended") {
+  CHECK(process_exists(getpid()));
+  if (geteuid() != 0) return;
+  const pid_t other = fork();
+  if (other == 0) {
+    if (setuid(kStranger) != 0) _exit(1);
+    for (;;) pause();
+  }
+  const pid_t looks = fork();
+  if (looks == 0) {
+    constexpr int kCannotMount = 77;
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("proc", "/proc", "proc", 0, "hidepid=2") != 0)
+      _exit(kCannotMount);
+    // The group root, which the option gid= names unless it is given, sees everybody.
+    if (setgroups(0, nullptr) != 0 || setgid(kStranger) != 0 || setuid(kStranger - 1) != 0) _exit(2);
+    _exit(!user_of_process(other) && process_exists(other) ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(looks, &status, 0) == looks);
+  kill(other, SIGKILL);
+  REQUIRE(waitpid(other, nullptr, 0) == other);
+  if (WEXITSTATUS(status) == 77) return;  // in a container
+  CHECK(status == 0);
+  CHECK_FALSE(process_exists(other));
 }

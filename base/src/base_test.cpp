@@ -88,6 +88,26 @@ TEST_CASE("flags win over the environment, the environment over the file") {
   std::filesystem::remove(file);
 }
 
+TEST_CASE("FREERIDE_LISTEN, which the manager's operator sets, does not move the live page") {
+  const auto listens_at = [](const char* section) {
+    CLI::App app;
+    std::string listen = "its default";
+    app.add_option("--listen", listen);
+    REQUIRE(bind_config(app, section).ok());
+    app.parse("", false);
+    return listen;
+  };
+  setenv("FREERIDE_LISTEN", "tcp://*:7420", 1);
+  CHECK(listens_at("manager") == "tcp://*:7420");
+  CHECK(listens_at("web") == "its default");
+  setenv("FREERIDE_WEB_LISTEN", "127.0.0.1:9000", 1);
+  CHECK(listens_at("web") == "127.0.0.1:9000");
+  CHECK(listens_at("manager") == "tcp://*:7420");
+  setenv("FREERIDE_MANAGER_LISTEN", "tcp://*:7500", 1);
+  CHECK(listens_at("manager") == "tcp://*:7500");
+  for (const char* name : {"FREERIDE_LISTEN", "FREERIDE_WEB_LISTEN", "FREERIDE_MANAGER_LISTEN"}) unsetenv(name);
+}
+
 TEST_CASE("a configuration mistake is named with what is known") {
   auto file = temp_file("[worker]\ngrace = 7\n");
   Options o;
@@ -372,6 +392,19 @@ TEST_CASE("a closed terminal ends a daemon in good order, but one that was start
   signal(SIGHUP, before);
   CHECK(sigismember(&set, SIGHUP) == 0);
   CHECK(sigismember(&set, SIGTERM) == 1);
+}
+
+TEST_CASE("SIGUSR1 and SIGUSR2, which Slurm sends to every step, end no daemon") {
+  const pid_t child = fork();
+  if (child == 0) {
+    block_end_signals();
+    raise(SIGUSR1);
+    raise(SIGUSR2);
+    _exit(0);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 #ifndef FREERIDE_SANITIZED

@@ -41,6 +41,14 @@ std::string upper(std::string text) {
   return text;
 }
 
+// FREERIDE_WEB_LISTEN is web's alone; FREERIDE_LISTEN is every program's that has such an option, but for those to
+// which it means something else.
+std::string variable_of(const std::string& section, const std::string& key) {
+  std::string own = "FREERIDE_" + upper(section + "_" + key);
+  const bool others = section == "web" && key == "listen";  // the manager's is the well-known one
+  return others || std::getenv(own.c_str()) != nullptr ? own : "FREERIDE_" + upper(key);
+}
+
 std::string as_text(const toml::node& node) {
   if (auto text = node.value<std::string>()) return *text;
   if (const toml::array* list = node.as_array()) {
@@ -141,7 +149,7 @@ Status bind_config(CLI::App& app, const std::string& section, std::filesystem::p
     const std::string key = key_of(*option);
     if (key.empty() || key == "help" || key == "version") continue;
     known += (known.empty() ? "" : ", ") + key;
-    option->envname("FREERIDE_" + upper(key));
+    option->envname(variable_of(section, key));
     if (table == nullptr) continue;
     if (const toml::node* node = table->get(key)) {
       try {

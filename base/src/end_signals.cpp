@@ -17,7 +17,17 @@ sigset_t end_signals() {
 
 sigset_t block_end_signals() {
   const sigset_t set = end_signals();
+  const sigset_t stray = stray_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  pthread_sigmask(SIG_BLOCK, &stray, nullptr);
+  return set;
+}
+
+sigset_t stray_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  sigaddset(&set, SIGUSR2);
   return set;
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "freeride/base/fd.hpp"
+#include "freeride/base/time.hpp"
 
 namespace freeride {
 namespace {
@@ -35,6 +36,11 @@ Starvation starvation_of(pid_t pid) {
   const bool gone = name_end == std::string_view::npos || name_end + 2 >= stat.size();
   found.wants_cpu = gone || stat[name_end + 2] == 'R' || stat[name_end + 2] == 'Z';
   return found;
+}
+
+// The clock id that clock_getcpuclockid() makes, without its extra system call.
+int64_t process_cpu_ns(pid_t pid) {
+  return clock_ns(static_cast<clockid_t>((~static_cast<unsigned>(pid) << 3) | 2U));
 }
 
 }  // namespace freeride

@@ -129,7 +129,8 @@ class LifeCheck {
   // What may take its time, told while it does; nothing else is printed meanwhile.
   template <class Wait>
   bool waited(const char* what, Wait wait) {
-    const Waiting waiting("plugin check: waiting for " + std::string(what));
+    const Waiting waiting("plugin check: waiting for " + std::string(what) + ", for " +
+                          std::to_string(options_.timeout_s) + " s at most");
     return wait();
   }
 
@@ -177,14 +178,16 @@ class LifeCheck {
     };
     const bool done = waited("steps", [&] { return harness_.wait_until(enough, most_ms_); });
     if (!done && harness_.verdict(1)) return give_up(name, "steps");
+    if (!done && pages::load_acquire(harness_.answer().steps) == before) {
+      findings_.problem(name, "no step has ended within " + std::to_string(options_.timeout_s) +
+                                  " s, and one is to fit a bubble: make it shorter, or add yield points; use "
+                                  "--timeout-s if it needs longer here");
+      return false;
+    }
     if (pages::load_acquire(harness_.answer().finished) != 0) return finished();
     harness_.revoke();
     if (!harness_.wait_paused(kHangMs + 2 * kGraceMs)) return give_up("pause", "PauseSideTask");
     const uint64_t count = harness_.answer().steps;
-    if (count == before) {
-      findings_.problem(name, "no step was done in " + std::to_string(options_.timeout_s) + " s");
-      return false;
-    }
     findings_.ok(name, std::to_string(count - before) + " steps, " +
                            milliseconds(static_cast<int64_t>(harness_.answer().step_ns / count)) + " each on average");
     return stands_still("pause");

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <thread>
 
+#include "freeride/base/starvation.hpp"
 #include "freeride/base/time.hpp"
 #include "freeride/pages/mapping.hpp"
 #include "last_words.hpp"
@@ -24,9 +25,7 @@ bool executes(const policy::Verdict& kill) {
 
 Enforcer::Enforcer(pid_t pid, const freeride_lease_page& lease, const freeride_answer_page& answer, int words_fd,
                    const LeaseWatch& watch)
-    : pid_(pid), lease_(lease), answer_(answer), words_fd_(words_fd), watch_(watch) {
-  if (clock_getcpuclockid(pid, &cpu_clock_) != 0) cpu_clock_ = CLOCK_PROCESS_CPUTIME_ID;
-}
+    : pid_(pid), lease_(lease), answer_(answer), words_fd_(words_fd), watch_(watch) {}
 
 void Enforcer::start() {
   std::thread([this] {
@@ -57,7 +56,7 @@ std::optional<int64_t> Enforcer::look_locked(uint32_t& sequence) {
   look.transition = pages::load_acquire(answer_.transition);
   look.state = pages::load_acquire(answer_.state);
   look.last_paused_ns = static_cast<int64_t>(pages::load_relaxed(answer_.last_paused_ns));
-  look.cpu_ns = program_ != nullptr ? program_->executed_outside_ns() : std::max<int64_t>(0, clock_ns(cpu_clock_));
+  look.cpu_ns = program_ != nullptr ? program_->executed_outside_ns() : std::max<int64_t>(0, process_cpu_ns(pid_));
   look.now_ns = SteadyClock::now();
   const int64_t suspended_ns = boottime_now() - look.now_ns;
   const auto on_our_clock = [&](uint64_t boottime_ns) -> int64_t {
@@ -100,6 +99,11 @@ void Enforcer::kill(const policy::Verdict& verdict) {
   if (gone_ || first_cause_.was_killed()) return;
   hear_locked();
   kill_locked(verdict);
+}
+
+bool Enforcer::go_on() {
+  const std::lock_guard lock(mutex_);
+  return !gone_ && ::kill(pid_, SIGCONT) == 0;
 }
 
 void Enforcer::process_ended() {

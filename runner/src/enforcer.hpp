@@ -4,7 +4,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <ctime>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -48,7 +47,10 @@ class Enforcer {
   /// Kills the whole group for a reason of the caller's.
   void kill(const policy::Verdict& verdict);
 
-  /// No kill happens after this: the process has ended, its number may go to somebody else.
+  /// SIGCONT to the process itself. False: it has ended.
+  bool go_on();
+
+  /// No signal is sent after this: the process has ended, its number may go to somebody else.
   void process_ended();
   /// The supervisor says how a program ended, unless the program's process has said why it never was executed.
   void program_ended(const Outcome& outcome);
@@ -68,7 +70,6 @@ class Enforcer {
   const int words_fd_;
   Program* program_ = nullptr;
   std::optional<DriverWatch> driver_;  ///< of the enforcing thread
-  clockid_t cpu_clock_;
   std::mutex mutex_;
   LeaseWatch watch_;  ///< under mutex_, as are the next two
   FirstCause first_cause_;

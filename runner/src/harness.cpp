@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/files.hpp"
+#include "freeride/base/starvation.hpp"
 #include "report.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
@@ -255,10 +255,7 @@ pid_t Harness::task() {
 }
 
 int64_t Harness::cpu_ns() {
-  clockid_t clock = 0;
-  timespec time{};
-  if (task() <= 1 || clock_getcpuclockid(task_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
-  return time.tv_sec * kNsPerSec + time.tv_nsec;
+  return task() <= 1 ? 0 : std::max<int64_t>(0, process_cpu_ns(task_));
 }
 
 std::string Harness::log() const {

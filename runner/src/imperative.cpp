@@ -1,9 +1,6 @@
 #include "imperative.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <csignal>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/policy/profile_plan.hpp"
@@ -20,7 +17,6 @@ freeride_status Imperative::prepare() {
   void* task = parts_.task.task();
   const auto status = workload_.prepare([task, prepare = imperative->prepare_gpu_workload] { return prepare(task); },
                                         [task, run = imperative->run_gpu_workload] { return run(task); });
-  if (status == FREERIDE_OK) ask_for_thaw();
   return status;
 }
 
@@ -115,21 +111,13 @@ void Imperative::abandon() {
   workload_.abandon(kAbandonMs);
 }
 
-void Imperative::freeze() {
-  if (thaw_ != nullptr) kill(getpid(), SIGSTOP);
+void Imperative::stand_still(uint32_t sequence) {
+  if (thaw_ != nullptr) freeze(*thaw_, parts_.lease.word(), sequence);
 }
 
 void Imperative::open_gate(bool once) {
   const auto imperative = imperative_extension(parts_.task.table());
   workload_.open([task = parts_.task.task(), run = imperative->run_gpu_workload] { return run(task); }, once);
-  ask_for_thaw();
-}
-
-// From now on this process stops itself between leases.
-void Imperative::ask_for_thaw() {
-  if (thaw_ == nullptr || thaw_->wanted != 0) return;
-  pages::store_release<uint32_t>(thaw_->wanted, 1);
-  pages::futex_wake(thaw_->wanted);
 }
 
 }  // namespace freeride::runner

@@ -5,6 +5,7 @@
 
 #include "freeride/plugin.h"
 #include "job.hpp"
+#include "thaw.hpp"
 #include "turn.hpp"
 #include "workload.hpp"
 
@@ -30,9 +31,9 @@ class Imperative {
   void hold(int64_t until_ns);
   /// The task stops: the workload is let through its gate, and is waited for a while.
   void abandon();
-  /// Stops the whole process, wherever its threads are, until the supervisor sees a lease or an order to stop. A lease
-  /// that is opened in the instant between the look at the page and the stop is missed; the next one is not.
-  void freeze();
+  /// Stops the whole process, wherever its threads are, until the supervisor sees a lease or an order to stop that this
+  /// process, which has read the page at `sequence`, has not seen yet.
+  void stand_still(uint32_t sequence);
 
   bool started() const { return workload_.started(); }
   /// The gate, where a call comes from the workload's thread.
@@ -40,7 +41,6 @@ class Imperative {
 
  private:
   void open_gate(bool once);
-  void ask_for_thaw();
   bool is_stuck() const { return stuck_ && workload_.arrivals() == stuck_at_; }
   Next end_turn(Admission::Opening opening);
 

@@ -34,9 +34,4 @@ struct Job {
   bool by_cpu_clock() const { return device.rfind("cpu-", 0) == 0; }
 };
 
-/// What the plugin's process and its supervisor share beside the pages.
-struct Thaw {
-  uint32_t wanted = 0;  ///< futex word. 1: this process stops itself between leases, so wake it with SIGCONT
-};
-
 }  // namespace freeride::runner

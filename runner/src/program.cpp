@@ -34,6 +34,9 @@ constexpr int64_t kFirstHaltLookNs = 50'000, kLastHaltLookNs = 5 * kNsPerMs;
 // Processes that are stopped are not looked at more often.
 constexpr int64_t kIdleLookNs = 100 * kNsPerMs;
 
+// Some clock ticks.
+constexpr int64_t kMostLeftNs = 20 * kNsPerMs;
+
 // While the program is being executed, the lease page is looked at so often.
 constexpr int kExecLookMs = 2;
 
@@ -138,8 +141,14 @@ void Program::obey(const Seen& seen) {
   if (order == FREERIDE_ORDER_END && !told_term_ && !at_gate_) {
     told_term_ = true;
     ending_.store(true);
-    ::kill(links_.pid, SIGTERM);  // it is delivered when it goes on
+    const std::lock_guard lock(mutex_);
+    if (!gone_) ::kill(links_.pid, SIGTERM);  // it is delivered when it goes on
   }
+}
+
+void Program::process_ended() {
+  const std::lock_guard lock(mutex_);
+  gone_ = true;
 }
 
 void Program::stop_now() {
@@ -210,10 +219,22 @@ void Program::execute(Seen held, Right right) {
   if (right == Right::kInit) {
     answer_.initialised(paused_ns - begin_ns);
   } else {
-    answer_.count_piece(paused_ns - begin_ns, std::max<int64_t>(0, std::min(paused_ns, ended_ns) - begin_ns));
-    answer_.count_step();
+    count_step(paused_ns - begin_ns, std::max<int64_t>(0, std::min(paused_ns, ended_ns) - begin_ns));
   }
   answer_.set_state(FREERIDE_STATE_PAUSED);
+}
+
+// What sleeps has done nothing with its lease. Clocks of ended processes are of ticks, so some is left for later steps;
+// but what several cores executed at once pays for no sleep.
+void Program::count_step(int64_t wall_ns, int64_t within_lease_ns) {
+  if (links_.by_cpu_clock) {
+    const std::lock_guard lock(mutex_);
+    not_counted_ns_ = std::min(not_counted_ns_, kMostLeftNs) + processes_.total_ns() - total_at_begin_ns_;
+    wall_ns = std::min(wall_ns, not_counted_ns_);
+    not_counted_ns_ -= wall_ns;
+  }
+  answer_.count_piece(wall_ns, std::min(within_lease_ns, wall_ns));
+  answer_.count_step();
 }
 
 // Returns when the lease ended or ends: the deadline, or sooner where it was taken back. Of an init lease: once what it
@@ -276,6 +297,7 @@ void Program::go_on(int64_t now_ns) {
     note_outside(processes_.executed_ns() - before_ns);
   }
   executed_at_begin_ns_ = processes_.executed_ns();
+  total_at_begin_ns_ = processes_.total_ns();
   stopped_ = false;
   processes_.go_on();
 }

@@ -46,6 +46,7 @@ class Program {
     int gate_fd = -1, words_fd = -1, state_fd = -1;
     int shim_fd = -1;  ///< its shim page; -1: it has none
     uint32_t cores = 1;
+    bool by_cpu_clock = true;  ///< its steps are what it executes, not how long its leases were
   };
   /// `alone`: see ProgramProcesses.
   Program(const Links& links, bool alone, int64_t started_ns)
@@ -60,6 +61,9 @@ class Program {
   bool ending() const { return ending_.load(); }
   /// Kills all of its processes, by an order that is not on the lease page. Any thread.
   void stop_now();
+
+  /// Its first process has ended, and its number may go to somebody else: no signal is sent to that any more.
+  void process_ended();
 
   /// What its processes have executed outside of leases, ns. While they are stopped, looks whether they are: one that
   /// has arranged to go on is stopped again, and has executed. Any thread; reads files of /proc.
@@ -88,21 +92,25 @@ class Program {
   void go_on(int64_t now_ns);
   void halt(int64_t ended_ns);
   void note_outside(int64_t executed_ns);
+  void count_step(int64_t wall_ns, int64_t within_lease_ns);
 
   const Links links_;
   Answer answer_;
   const int64_t started_ns_;
-  std::mutex mutex_;  ///< of the next five
+  std::mutex mutex_;   ///< of the next seven
+  bool gone_ = false;  ///< its first process
   ProgramProcesses processes_;
   bool stopped_ = false;  ///< all of them, as the last look has seen
   int64_t looked_ns_ = 0;
   int64_t outside_ns_ = 0;
   int64_t executed_at_begin_ns_ = 0;  ///< of the lease
+  int64_t total_at_begin_ns_ = 0;
   std::atomic<bool> ending_{false};
   bool at_gate_ = true, told_term_ = false, told_kill_ = false;
   int64_t starved_at_begin_ns_ = 0;
-  int64_t margin_ns_ = 0;    ///< what stopping takes
-  uint64_t last_lease_ = 0;  ///< that was used, or was too short
+  int64_t not_counted_ns_ = 0;  ///< executed under leases, and in no step yet
+  int64_t margin_ns_ = 0;       ///< what stopping takes
+  uint64_t last_lease_ = 0;     ///< that was used, or was too short
 };
 
 }  // namespace freeride::runner

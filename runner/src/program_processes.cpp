@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,16 +12,16 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <string>
 
+#include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
-#include "freeride/base/time.hpp"
+#include "freeride/base/starvation.hpp"
 
 namespace freeride::runner {
 namespace {
 
-constexpr int kState = 3, kParent = 4, kThreads = 20, kStarted = 22;  // proc(5)
+constexpr int kState = 3, kParent = 4, kReapedUser = 16, kReapedSystem = 17, kThreads = 20, kStarted = 22;  // proc(5)
 
 bool read_stat(const std::string& path, ProcessStat& stat) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -57,8 +58,17 @@ bool any_thread_executes(pid_t pid, const ProcessStat& stat) {
   return executes;
 }
 
-int64_t cpu_ns_of(pid_t pid) {
-  return clock_ns(static_cast<clockid_t>((~static_cast<unsigned>(pid) << 3) | 2U));  // as clock_getcpuclockid()
+int64_t ns_of_tick() {
+  static const int64_t ns = kNsPerSec / std::max(1L, sysconf(_SC_CLK_TCK));
+  return ns;
+}
+
+// CPU time of the children that this process has waited for, and of theirs.
+int64_t reaped_here_ns() {
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  const auto ns = [](const timeval& time) { return time.tv_sec * kNsPerSec + time.tv_usec * 1000; };
+  return ns(usage.ru_utime) + ns(usage.ru_stime);
 }
 
 struct Found {
@@ -118,6 +128,11 @@ bool parse_stat(std::string_view text, ProcessStat& stat) {
     const size_t end = std::min(text.find_first_of(" \n", at), text.size());
     if (field == kState) stat.state = text[at];
     if (field == kParent) good = good && number(stat.parent, at, end);
+    if (field == kReapedUser || field == kReapedSystem) {
+      int64_t ticks = 0;
+      good = good && number(ticks, at, end);
+      stat.reaped_ticks += ticks;
+    }
     if (field == kThreads) good = good && number(stat.threads, at, end);
     if (field == kStarted) good = good && number(stat.started, at, end);
     at = end + 1;
@@ -168,6 +183,7 @@ int ProgramProcesses::look() {
   int running = 0;
   auto found = all_processes(running);
   keep_descendants(found, getpid());
+  int64_t total_ns = reaped_here_ns();
   std::vector<Process> now;
   now.reserve(found.size());
   for (const Found& one : found) {
@@ -176,12 +192,14 @@ int ProgramProcesses::look() {
                                          [](const Process& p, pid_t pid) { return p.pid < pid; });
     const bool known = before != known_.end() && before->pid == one.pid && before->started == process.started;
     const int64_t last_ns = known ? before->cpu_ns : 0;
-    process.cpu_ns = std::max(last_ns, cpu_ns_of(one.pid));
+    process.cpu_ns = std::max(last_ns, process_cpu_ns(one.pid));
     executed_ns_ += process.cpu_ns - last_ns;
+    total_ns += process.cpu_ns + one.stat.reaped_ticks * ns_of_tick();
     running += process.runs ? 1 : 0;
     now.push_back(process);
   }
   known_ = std::move(now);
+  total_ns_ = std::max(total_ns_, total_ns);
   return running;
 }
 

@@ -14,7 +14,8 @@ struct ProcessStat {
   char state = 0;
   pid_t parent = 0;
   int threads = 0;
-  uint64_t started = 0;  ///< clock ticks since the boot: with the number, one process for ever
+  uint64_t started = 0;      ///< clock ticks since the boot: with the number, one process for ever
+  int64_t reaped_ticks = 0;  ///< CPU time of the children that it has waited for, and of theirs
 };
 
 /// Nothing executes in a thread of this state: it is stopped or dead, or asleep in the kernel where no signal reaches
@@ -46,6 +47,9 @@ class ProgramProcesses {
   /// CPU time of all of them that any look has seen, ns. What a process executed between the last look at it and its
   /// end is not in it.
   int64_t executed_ns() const { return executed_ns_; }
+  /// CPU time of all of them that there have been, ns, as of the last look: of those that have ended, too, however
+  /// short they lived, to a clock tick each.
+  int64_t total_ns() const { return total_ns_; }
   /// Their numbers, from a look of its own that changes nothing here.
   std::vector<pid_t> list() const;
   /// As of the last look.
@@ -62,7 +66,7 @@ class ProgramProcesses {
 
   const bool alone_;
   std::vector<Process> known_;  ///< by number
-  int64_t executed_ns_ = 0;
+  int64_t executed_ns_ = 0, total_ns_ = 0;
 };
 
 }  // namespace freeride::runner

@@ -6,6 +6,7 @@
 #include <random>
 #include <sstream>
 
+#include "freeride/base/starvation.hpp"
 #include "program_processes.hpp"
 #include "test_support.hpp"
 
@@ -254,6 +255,40 @@ TEST_CASE("between leases all processes of a program are stopped, and their cloc
   REQUIRE(outcome);
   CHECK(outcome->verdict.kind == VerdictKind::kStopped);
   for (const pid_t pid : pids) CHECK_FALSE(lives(pid));
+}
+
+TEST_CASE("a program that sleeps in its leases makes no step time", "[program]") {
+  const TempDir scratch;
+  auto harness = start_program({"sleep", "3600"}, scratch);
+  initialise(*harness);
+  const auto& answer = harness->answer();
+  for (int bubble = 0; bubble < 1000 && pages::load_acquire(answer.steps) < 10; ++bubble) {
+    harness->open(FREERIDE_LEASE_BUBBLE, 30);
+    harness->wait_until(
+        [&](const auto&) { return SteadyClock::now() > static_cast<int64_t>(harness->lease().deadline_ns); });
+    harness->revoke();
+    REQUIRE(harness->wait_paused());
+  }
+  REQUIRE(pages::load_acquire(answer.steps) == 10);
+  // Ten leases of 30 ms; it was executed and slept again.
+  CHECK(pages::load_acquire(answer.step_ns) < 100 * kNsPerMs);
+  CHECK(pages::load_acquire(answer.lease_step_ns) <= pages::load_acquire(answer.step_ns));
+}
+
+TEST_CASE("what a program's short-lived processes executed is counted when they have ended", "[program]") {
+  ProgramProcesses processes(false);
+  processes.look();
+  const int64_t before_ns = processes.total_ns();
+  constexpr int64_t kBurntNs = 30 * kNsPerMs;
+  const pid_t child = fork();
+  if (child == 0) {
+    while (process_cpu_ns(getpid()) < kBurntNs) {
+    }
+    _exit(0);
+  }
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  processes.look();
+  CHECK(processes.total_ns() - before_ns >= kBurntNs);
 }
 
 TEST_CASE("what a program leaves behind is killed before its verdict", "[program]") {

@@ -62,7 +62,7 @@ Next Runner::loop() {
       next = stop(VerdictKind::kFinished, parts_.progress.cause(), parts_.progress.reason(parts_.task.imperative()));
     if (next == Next::kEnded) return next;
     if (stop_requested()) continue;
-    if (imperative_.started() && pages::load_acquire(parts_.lease.word()) == seen.sequence) imperative_.freeze();
+    if (imperative_.started()) imperative_.stand_still(seen.sequence);
     wait_for_change(parts_.lease.word(), seen.sequence, FREERIDE_WAKE_RUNNER);
   }
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -53,6 +54,8 @@ int placed(int fd, int wanted) {
 void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd, int listener_socket,
                Thaw* thaw) {
   set_up_process(job);
+  // Unlike a program, which knows what it does with them, a plugin is not asked: they are for the training beside it.
+  for (const int stray : {SIGUSR1, SIGUSR2}) ::signal(stray, SIG_IGN);
   auto answer = pages::map_page_writable<freeride_answer_page>(answer_fd);
   confine_process(job, last_words_fd, listener_socket);
   // Copies first: any of them may lie where another is to go.

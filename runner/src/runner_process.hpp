@@ -3,6 +3,7 @@
 
 #include "freeride/pages.h"
 #include "job.hpp"
+#include "thaw.hpp"
 
 namespace freeride::runner {
 

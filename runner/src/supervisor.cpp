@@ -25,6 +25,7 @@
 #include "enforcer.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/copy_tree.hpp"
+#include "freeride/base/end_signals.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/pages/names.hpp"
 #include "process_tree.hpp"
@@ -34,6 +35,7 @@
 #include "runner_process.hpp"
 #include "saved_state.hpp"
 #include "stop_signal.hpp"
+#include "thaw.hpp"
 
 namespace freeride::runner {
 namespace {
@@ -47,25 +49,7 @@ uint32_t usable_cores() {
   return static_cast<uint32_t>(CPU_COUNT(&set));
 }
 
-// Wakes a process that stops itself between leases: whenever it has a lease, or is to stop. Sleeps until the process
-// says that it is such a one, then on the lease page. Never ends, as the enforcing thread.
-void start_thawing(pid_t pid, const freeride_lease_page& lease_page, const Thaw& thaw) {
-  std::thread([pid, &lease_page, &thaw] {
-    while (pages::load_acquire(thaw.wanted) == 0) pages::futex_wait(thaw.wanted, 0, pages::kForever);
-    for (;;) {
-      pages::Lease lease;
-      uint32_t sequence = 0;
-      const bool readable = pages::read_lease(lease_page, lease, sequence);
-      if (!readable) sequence = pages::load_acquire(lease_page.sequence);
-      const bool open =
-          readable && lease.kind != FREERIDE_LEASE_NONE && static_cast<int64_t>(lease.deadline_ns) > SteadyClock::now();
-      if (open || (readable && lease.order == FREERIDE_ORDER_STOP)) ::kill(pid, SIGCONT);
-      pages::futex_wait(lease_page.sequence, sequence, pages::kForever, FREERIDE_WAKE_RUNNER);
-    }
-  }).detach();
-}
-
-/// What must outlive the enforcing thread, so: never freed.
+/// What must outlive the enforcing thread and the thawing one, so: never freed.
 struct Session {
   pages::Mapped<const freeride_lease_page> lease;
   pages::Mapped<const freeride_answer_page> answer;
@@ -195,8 +179,9 @@ Status bring_back(const std::string& saved, const std::string& scratch) {
 }
 
 // The process has ended: sweeps up, and says how.
-Outcome end_of(pid_t pid, Enforcer& enforcer, const Program* program) {
+Outcome end_of(pid_t pid, Enforcer& enforcer, Program* program) {
   enforcer.process_ended();
+  if (program != nullptr) program->process_ended();
   // Its group is killed before it is reaped: until then its number belongs to nobody else.
   siginfo_t info{};
   waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT);
@@ -267,6 +252,8 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const sigset_t stray = stray_signals();
+  sigprocmask(SIG_BLOCK, &stray, nullptr);
   // In a sandbox no signal is an order: the plugin's process can send any, in anybody's name (rt_sigqueueinfo), while
   // its worker orders by the lease page. There they stay blocked, and nobody looks at them.
   const Fd signal_fd(confined ? -1 : signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -344,6 +331,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
     links.state_fd = job.state_out_fd;
     links.shim_fd = job.shim_fd;
     links.cores = usable_cores();
+    links.by_cpu_clock = by_cpu_clock;
     enforcer.watch(session.program.emplace(links, confined, started_ns));
   }
   // NOLINTBEGIN(concurrency-mt-unsafe): nobody changes the environment
@@ -352,7 +340,10 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   // NOLINTEND(concurrency-mt-unsafe)
   if (shim != nullptr && real != nullptr) enforcer.watch(DriverWatch(shim, real));
   enforcer.start();
-  if (by_cpu_clock && !is_program) start_thawing(pid, *session.lease, *thaw);
+  if (by_cpu_clock && !is_program)
+    std::thread([&session, &enforcer, thaw] {
+      keep_thawing([&enforcer] { return enforcer.go_on(); }, *session.lease, *thaw);
+    }).detach();
   if (state_socket.valid()) start_sending_state(job.state_in_fd, std::move(state_socket));
   const Waits waits{pid_fd.get(),          channels.lifeline_fd, signal_fd.get(),
                     listener_socket.get(), words_in.get(),       children_fd.get()};

@@ -95,6 +95,17 @@ TEST_CASE("supervisor: a frozen plugin process is killed once it should have pau
   CHECK(outcome->verdict.limit == "hang 300 ms");
 }
 
+TEST_CASE("supervisor: SIGUSR1 and SIGUSR2, which Slurm sends to every step, end neither it nor its plugin") {
+  const TempDir scratch;
+  auto harness = start_paused("counter", scratch, {{"step_us", "500"}});
+  for (const int stray : {SIGUSR1, SIGUSR2}) {
+    REQUIRE(kill(harness->supervisor(), stray) == 0);
+    REQUIRE(harness->signal_task(stray));
+  }
+  harness->open(FREERIDE_LEASE_BUBBLE, 60'000);
+  CHECK(wait_steps(*harness, 3));
+}
+
 TEST_CASE("supervisor: its own end is its plugin's") {
   const TempDir scratch;
   auto harness = start_paused("counter", scratch);
@@ -190,6 +201,13 @@ TEST_CASE("check: good and bad plugins, text and JSON") {
   CHECK(ran.code == 5);
   CHECK(ran.output.find("failed in RunNextStep: told to fail") != std::string::npos);
   CHECK(ran.output.find("1 problem\n") != std::string::npos);
+
+  // A step without an end: neither the wait nor what to do about it is left to be guessed.
+  ran = run(kRunner + " check " + plugin("faulty") + " --timeout-s 3 --param where=step --param how=spin");
+  INFO(ran.output);
+  CHECK(ran.code == 5);
+  CHECK(ran.output.find("no step has ended within 3 s") != std::string::npos);
+  CHECK(ran.output.find("--timeout-s") != std::string::npos);
 
   ran = run(kRunner + " check /nowhere/x.so");
   CHECK(ran.code == 5);

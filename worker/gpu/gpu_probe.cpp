@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/end_signals.hpp"
 #include "freeride/base/log.hpp"
 #include "gpu/end_child.hpp"
 
@@ -87,9 +88,8 @@ void GpuProbe::start() {
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != self) _exit(EXIT_FAILURE);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    const sigset_t stray = stray_signals();
+    sigprocmask(SIG_SETMASK, &stray, nullptr);
     fcntl((*mapping)->fd(), F_SETFD, 0);
     dup2(output_.get(), STDOUT_FILENO);
     dup2(output_.get(), STDERR_FILENO);

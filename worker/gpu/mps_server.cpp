@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/end_signals.hpp"
 #include "freeride/base/log.hpp"
 #include "gpu/end_child.hpp"
 
@@ -76,9 +77,8 @@ Result<Child> spawn(const MpsRequest& request, std::vector<std::string> argument
   const pid_t pid = fork();
   if (pid < 0) return errno_error("cannot start " + request.control, errno, "see the limit on processes (ulimit -u)");
   if (pid == 0) {
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    const sigset_t stray = stray_signals();
+    sigprocmask(SIG_SETMASK, &stray, nullptr);
     for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGIO}) signal(number, SIG_DFL);
     setsid();
     const bool as_user = !change || (setgroups(0, nullptr) == 0 &&

@@ -17,6 +17,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "freeride/base/end_signals.hpp"
+
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434  // the same on every architecture
 #endif
@@ -209,9 +211,8 @@ Failed make_stages(const ChildPlan& plan) {
 }
 
 Failed become(const ChildPlan& plan, char* const* argv, char* const* envp, int null_fd) {
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  const sigset_t stray = stray_signals();
+  sigprocmask(SIG_SETMASK, &stray, nullptr);
   for (const int signal_number : {SIGPIPE, SIGINT, SIGTERM, SIGIO}) signal(signal_number, SIG_DFL);
   setsid();
   if (dup2(null_fd, 0) < 0 || dup2(plan.output_fd, 1) < 0 || dup2(plan.output_fd, 2) < 0) return {"set its output"};

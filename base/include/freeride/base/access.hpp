@@ -43,8 +43,11 @@ Result<Peer> peer_of(int socket);
 /// are none of these, and the number is a user's like any other.
 bool is_nobody_known(uid_t uid);
 
-/// As whom process `pid` acts now; nothing where there is no such process.
+/// As whom process `pid` acts now; nothing where there is no such process, or /proc hides it (its option hidepid).
 std::optional<uid_t> user_of_process(pid_t pid);
+
+/// Whether there is a process `pid`, be it hidden or not.
+bool process_exists(pid_t pid);
 
 /// Whether the sockets of `folder` can be believed. It must belong to a trusted user, or only a trusted user can have
 /// put it there and given it to its owner. Nobody else may write there. A link is followed if a trusted user made it.

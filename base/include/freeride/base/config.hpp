@@ -14,8 +14,9 @@
 namespace freeride {
 
 /// Gives every long option of `app` (e.g. --grace-ms) three sources, the later winning: key `grace_ms` in table
-/// [section] of the TOML file, environment variable FREERIDE_GRACE_MS, the flag. Call after the options are declared
-/// and before parsing. `file` empty: $FREERIDE_CONFIG, else /etc/freeride/freeride.toml if it exists, else no file.
+/// [section] of the TOML file, environment variable FREERIDE_WORKER_GRACE_MS (of section "worker"), else
+/// FREERIDE_GRACE_MS, the flag. [web]'s listen has the longer variable only. Call after the options are declared and
+/// before parsing. `file` empty: $FREERIDE_CONFIG, else /etc/freeride/freeride.toml if it exists, else no file.
 /// A list in the file counts as its values with ':' between them. Errors (kInvalidArgument): the file cannot be read or
 /// parsed (with line); it has a section of no program; [section] has a key that is no option, or a value that its
 /// option does not take.

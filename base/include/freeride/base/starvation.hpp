@@ -1,4 +1,4 @@
-// Starvation: what a process has waited for a processor, which is not its own doing.
+// What a process has executed, and Starvation: what it has waited for a processor, which is not its own doing.
 #pragma once
 
 #include <sys/types.h>
@@ -17,5 +17,8 @@ struct Starvation {
 
 /// Reads two files of /proc, some 10 us. `pid` in the namespace of this process's /proc. Any thread.
 Starvation starvation_of(pid_t pid);
+
+/// CPU time of all threads of `pid`, in this process's pid namespace; -1: there is no such process. Any thread.
+int64_t process_cpu_ns(pid_t pid);
 
 }  // namespace freeride
