@@ -114,15 +114,45 @@ void EndpointLock::release() {
 
 bool EndpointLock::named() const {
   struct stat info {};
-  return path_.empty() || ::lstat(path_.c_str(), &info) == 0 || errno != ENOENT;
+  return path_.empty() || ::lstat(path_.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+// The file of the lock, which is in the folder whose name `path_` begins with now.
+Status EndpointLock::take_lock() {
+  const std::string file = path_ + ".lock";
+  Fd lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.valid()) return errno_error("cannot open " + file, errno, "check who owns the run folder");
+  struct stat there {
+  }, held{};
+  if (lock_.valid() && ::fstat(lock.get(), &there) == 0 && ::fstat(lock_.get(), &held) == 0 &&
+      there.st_ino == held.st_ino && there.st_dev == held.st_dev)
+    return {};
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error{Code::kAlreadyExists, kScheme + path_ + " is served by " + owner_of(lock.get()),
+                 "stop it, or choose another --run-dir"};
+  }
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0)
+    return errno_error("cannot write " + file, errno, "free some space in the run folder");
+  lock_ = std::move(lock);
+  return {};
+}
+
+Status EndpointLock::name_again(zmq::socket_t& socket) {
+  const auto folder = std::filesystem::path(path_).parent_path();
+  if (Status made = make_run_folder(folder.empty() ? "." : folder); !made) return made;
+  if (Status locked = take_lock(); !locked) return locked;
+  // What listened stays, for nobody: libzmq would end every connection that has come through it.
+  return listen_there(socket, path_, group_);
 }
 
 void EndpointLock::keep_named(zmq::socket_t& socket) {
   if (named()) return;
-  // What listened stays, for nobody: libzmq would end every connection that has come through it.
-  if (Status bound = listen_there(socket, path_, group_); !bound) {
-    return spdlog::error("the socket {} was removed and cannot be made again: {}", path_, bound.error().text());
+  if (Status bound = name_again(socket); !bound) {
+    if (std::exchange(failure_said_, true)) return;
+    return spdlog::error("the socket {} was removed and cannot be made again yet: {}", path_, bound.error().text());
   }
+  failure_said_ = false;
   spdlog::warn("the socket {} was removed and is made again", path_);
 }
 
@@ -140,27 +170,17 @@ Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& end
   const auto folder = std::filesystem::path(path).parent_path();
   if (Status prepared = make_run_folder(folder.empty() ? "." : folder); !prepared) return prepared.error();
 
-  EndpointLock held;
-  const std::string lock_path = path + ".lock";
-  held.lock_.reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!held.lock_.valid()) return errno_error("cannot open " + lock_path, errno, "check who owns the run folder");
-  if (::flock(held.lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return Error{Code::kAlreadyExists, endpoint + " is served by " + owner_of(held.lock_.get()),
-                 "stop it, or choose another --run-dir"};
-  }
+  EndpointLock lock;
+  lock.path_ = path;
+  lock.group_ = group;
+  if (Status locked = lock.take_lock(); !locked) return locked.error();
   if (answers(address)) {
+    lock.path_.clear();  // the socket is not ours to remove
     return Error{Code::kAlreadyExists, endpoint + " is served by another program",
                  "stop it, or choose another --run-dir"};
   }
-  const std::string pid = std::to_string(::getpid()) + "\n";
-  if (::ftruncate(held.lock_.get(), 0) != 0 || ::pwrite(held.lock_.get(), pid.data(), pid.size(), 0) < 0) {
-    return errno_error("cannot write " + lock_path, errno, "free some space in the run folder");
-  }
-
-  held.path_ = path;
-  held.group_ = group;
   if (Status bound = listen_there(socket, path, group); !bound) return bound.error();
-  return held;
+  return lock;
 }
 
 void connect_endpoint(zmq::socket_t& socket, const std::string& endpoint) {

@@ -26,15 +26,19 @@ class EndpointLock {
   /// Whether the socket's name is there. Without it nobody can connect, and whoever removed it (a cleaner, an `rm`) has
   /// told nobody. May be called on any thread.
   bool named() const;
-  /// Binds `socket` under its name once more, if that is gone, and logs it. Its connections go on.
+  /// Binds `socket` under its name once more, if that is gone, in a folder that is made again where it is gone, too.
+  /// Logs it, and a failure once. Its connections go on.
   void keep_named(zmq::socket_t& socket);
 
  private:
   friend Result<EndpointLock> bind_endpoint(zmq::socket_t&, const std::string&, std::optional<gid_t>);
   void release();
+  Status take_lock();
+  Status name_again(zmq::socket_t& socket);
   std::string path_;
   std::optional<gid_t> group_;
   Fd lock_;
+  bool failure_said_ = false;
 };
 
 /// Binds `socket` to `endpoint` ("ipc://<path>") for this process's user alone (mode 0600), or for `group` too (0660);

@@ -1,9 +1,15 @@
 #include "freeride/bus/sockets.hpp"
 
 #include <poll.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "test_util.hpp"
@@ -134,6 +140,47 @@ TEST_CASE("a server whose socket was removed makes it again, and its connections
     CHECK(answered(**before));
   }
   CHECK_FALSE(Server::bind(context, dir.endpoint("c.sock")).ok());  // it still has its lock
+}
+
+TEST_CASE("a server whose run folder was removed makes it again, and is the only one there") {
+  RunDir dir;
+  zmq::context_t context;
+  const auto folder = dir.path / "run";
+  const std::string endpoint = dir.endpoint("run/c.sock");
+  auto server = Server::bind(context, endpoint);
+  REQUIRE(server.ok());
+  std::filesystem::remove_all(folder);
+  (*server)->keep_listening();
+  auto requester = Requester::connect(context, endpoint);
+  REQUIRE(requester.ok());
+  (*requester)->send(GetStatus{});
+  CHECK(test::eventually([&] {
+    (void)(*requester)->receive(1ms);
+    return (*server)->receive(1ms).has_value();
+  }));
+  CHECK(Server::bind(context, endpoint).error().text().find("is served by process") != std::string::npos);
+}
+
+TEST_CASE("that a run folder cannot be made again is said once, and tried until it can") {
+  RunDir dir;
+  zmq::context_t context;
+  const auto folder = dir.path / "run";
+  auto server = Server::bind(context, dir.endpoint("run/c.sock"));
+  REQUIRE(server.ok());
+  std::filesystem::remove_all(folder);
+  std::ofstream(folder) << "in its way";
+  std::ostringstream said;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_st>(said)));
+  for (int look = 0; look < 3; ++look) (*server)->keep_listening();
+  spdlog::set_default_logger(before);
+  const std::string lines = said.str();
+  CHECK(std::count(lines.begin(), lines.end(), '\n') == 1);
+  CHECK(lines.find(folder.string() + " is no directory") != std::string::npos);
+  std::filesystem::remove(folder);
+  (*server)->keep_listening();
+  CHECK(std::filesystem::exists(folder / "c.sock"));
 }
 
 TEST_CASE("a repeated request is answered again and executed once") {

@@ -49,7 +49,9 @@ Result<Addresses> resolve(const std::string& endpoint, bool to_listen) {
   const int failed =
       getaddrinfo(any ? nullptr : address->host.c_str(), std::to_string(address->port).c_str(), &wish, &found);
   if (failed != 0) {
-    return Error{Code::kInvalidArgument, "the host of " + endpoint + " is not known: " + gai_strerror(failed),
+    // As while a host boots: what asks then is to try again, and a service is started again.
+    const Code code = failed == EAI_AGAIN || failed == EAI_MEMORY ? Code::kUnavailable : Code::kInvalidArgument;
+    return Error{code, "the host of " + endpoint + " is not known: " + gai_strerror(failed),
                  "name a host or an address: tcp://HOST:PORT"};
   }
   return Addresses(found, freeaddrinfo);

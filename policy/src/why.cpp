@@ -46,6 +46,7 @@ constexpr EnumName<Why> kWhys[] = {
     {Why::kNoTask, "no_task"},
     {Why::kStepTooLong, "step_too_long"},
     {Why::kWorkTooLong, "work_too_long"},
+    {Why::kStarved, "starved"},
 };
 
 constexpr uint64_t kEnoughLeases = 20;
@@ -59,6 +60,12 @@ std::string step_too_long(const WhyDetail& detail) {
     text += " (" + std::to_string(detail.skipped) + " of " + std::to_string(detail.leases) + " leases unused)";
   }
   return text + "; give it shorter steps, or yield points";
+}
+
+std::string starved(const WhyDetail& detail) {
+  std::string text = "its steps execute for less than half of their time";
+  if (detail.step_ns > 0) text += ", so that the next one is expected to take " + milliseconds(detail.step_ns);
+  return text + ": other processes have its cores, or it waits for something; see what else runs on them";
 }
 
 std::string work_too_long(const WhyDetail& detail) {
@@ -164,6 +171,8 @@ std::string sentence(Why why, const WhyDetail& detail) {
       return step_too_long(detail);
     case Why::kWorkTooLong:
       return work_too_long(detail);
+    case Why::kStarved:
+      return starved(detail);
   }
   return "";
 }

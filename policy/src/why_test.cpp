@@ -13,7 +13,7 @@ TEST_CASE("every reason has one name and a sentence, and the name leads back", "
       CHECK_FALSE(render_why(why, {}).empty());
     }
   }
-  CHECK(whys == static_cast<int>(Why::kWorkTooLong));
+  CHECK(whys == static_cast<int>(Why::kStarved));
 }
 
 TEST_CASE("a task whose steps do not fit is told both lengths", "[why]") {
@@ -28,6 +28,14 @@ TEST_CASE("a task whose steps do not fit is told both lengths", "[why]") {
   CHECK(render_why(Why::kStepTooLong, detail) ==
         "its next step, 15 ms, does not fit the bubbles, the longest of which is 9 ms (25 of 30 leases unused); give "
         "it shorter steps, or yield points");
+}
+
+TEST_CASE("a task whose cores are busy is not told to make its steps shorter", "[why]") {
+  WhyDetail detail;
+  detail.step_ns = 80'000'000;
+  CHECK(render_why(Why::kStarved, detail) ==
+        "its steps execute for less than half of their time, so that the next one is expected to take 80 ms: other "
+        "processes have its cores, or it waits for something; see what else runs on them");
 }
 
 TEST_CASE("a program whose GPU work is longer than its leases is told its kernel and both lengths", "[why]") {

@@ -52,6 +52,7 @@ enum class Why {
   // A lease, but no step.
   kStepTooLong,  ///< its next step does not fit the bubbles
   kWorkTooLong,  ///< a program's GPU work, one submission of it, is longer than its leases
+  kStarved,      ///< its next step does not fit, since steps executed for less than half of their time
 };
 
 /// Figures and names for the sentence; what is not known keeps its default and is left out.
