@@ -256,7 +256,7 @@ def test_history_drops_what_was_overwritten():
         page.view.history[number % pages.HISTORY].begin_ns = number
         page.view.bubbles = number + 1
     found = pages.finished_bubbles(page)
-    assert [number for number, _ in found] == list(range(10, pages.HISTORY + 10))
+    assert [number for number, _ in found] == list(range(11, pages.HISTORY + 10))  # 10 may be written over just now
     assert all(record.begin_ns == number for number, record in found)
     assert pages.finished_bubbles(page, after=pages.HISTORY + 8)[0][0] == pages.HISTORY + 8
     os.close(fd)

@@ -70,12 +70,13 @@ class Observer:
         page, pages = self._hook.page(), self._pages
         if page is None or self._writer is not None:
             return
-        newest = page.bubbles
-        for number in range(max(self._bubbles_seen, newest - pages.HISTORY), newest):
+        newest, bubbles = page.bubbles, []
+        first = max(self._bubbles_seen, newest - pages.HISTORY)
+        for number in range(first, newest):
             record = page.history[number % pages.HISTORY]
             wait = pages.state_wait(record.state_word)
             kind = page.learned[wait - 1].type if 0 < wait <= pages.MAX_WAITS else 0
-            self._bubbles.append(
+            bubbles.append(
                 (
                     pages.state_iteration(record.state_word),
                     wait,
@@ -84,6 +85,8 @@ class Observer:
                     record.end_ns,
                 )
             )
+        overwritten = page.bubbles - pages.HISTORY  # meanwhile
+        self._bubbles.extend(one for number, one in enumerate(bubbles, first) if number > overwritten)
         self._bubbles_seen = newest
         newest = page.iteration
         for number in range(max(self._iterations_seen, newest - pages.ITERATIONS), newest):

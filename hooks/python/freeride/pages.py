@@ -283,8 +283,8 @@ def finished_bubbles(page, after=0):
     found = []
     for number in range(max(after, newest - HISTORY), newest):
         found.append((number, BubbleRecord.from_buffer_copy(page.view.history[number % HISTORY])))
-    overwritten = page.view.bubbles - HISTORY  # the writer went on meanwhile
-    return [(number, record) for number, record in found if number >= overwritten]
+    overwritten = page.view.bubbles - HISTORY  # the writer went on meanwhile, and may be at work on this one
+    return [(number, record) for number, record in found if number > overwritten]
 
 
 def read_lease(page, tries=1000):
