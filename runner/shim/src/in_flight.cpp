@@ -108,7 +108,7 @@ void InFlight::drop_timing(Stream* stream, void* begin) {
   spare_[{stream->context, true}].push_back(begin);
 }
 
-void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns,
+void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, const Clock& clock, int64_t begun_ns,
                      int64_t idle_ns) {
   void* end = take_event(stream->context, true);
   const int64_t open_ns = stream->open_ns.exchange(0, std::memory_order_acq_rel);
@@ -118,7 +118,7 @@ void InFlight::timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost,
     drop_timing(stream, end);
     return;
   }
-  push_mark(stream, {begin, end, weight_ns + open_ns, cost, begun_ns, host_ns, idle_ns, true});
+  push_mark(stream, {begin, end, weight_ns + open_ns, cost, begun_ns, clock.now_ns() - begun_ns, idle_ns, true});
 }
 
 bool InFlight::poll(int64_t now_ns, Timed& timed) {

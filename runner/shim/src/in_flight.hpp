@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "freeride/base/clock.hpp"
 #include "learned.hpp"
 
 namespace freeride::shim {
@@ -48,7 +49,7 @@ struct Stream {
     int64_t weight_ns;
     Cost* cost;            ///< of what was timed
     int64_t submitted_ns;  ///< of what was timed
-    int64_t host_ns;       ///< in the driver's call of it
+    int64_t host_ns;       ///< from before the first event until after the second
     int64_t idle_ns;       ///< of what was timed: the GPU waited for the call
     bool counted;
   };
@@ -97,10 +98,10 @@ class InFlight {
   /// The GPU is at that event and has nothing else to do on that stream; false: not within some microseconds. What is
   /// submitted from here on, the GPU waits for.
   bool is_idle(void* begin);
-  /// The submission between begin_timing() and this is timed; its call was made at `begun_ns` and took the host
-  /// `host_ns`. `idle_ns`: of that, what the GPU waited for the call. `begin` null: by the host's clock, from
-  /// `begun_ns` on.
-  void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, int64_t begun_ns, int64_t host_ns,
+  /// The submission between begin_timing(), which came after `begun_ns`, and this is timed. Where the host takes long
+  /// from `begun_ns` until this has its event, it may have been stopped in between. `idle_ns`: of that, what the GPU
+  /// waited for the driver's call. `begin` null: by `clock`, from `begun_ns` on.
+  void timed(Stream* stream, void* begin, int64_t weight_ns, Cost* cost, const Clock& clock, int64_t begun_ns,
              int64_t idle_ns);
   void drop_timing(Stream* stream, void* begin);
 

@@ -53,6 +53,7 @@ class PlayedEvents final : public Events {
 
 struct Fixture {
   PlayedEvents events;
+  FakeClock clock;
   InFlight queue{events};
   InFlight::Timed timed;
   int context = 0, handle = 0;
@@ -104,7 +105,7 @@ TEST_CASE("what a timed submission took is learned") {
     REQUIRE(f.queue.reserve(f.queue.queued_ns(), kNsPerMs));
     void* begin = f.queue.begin_timing(f.stream);
     f.events.finish(begin_ns);
-    f.queue.timed(f.stream, begin, kNsPerMs, cost, 1000, 0, false);
+    f.queue.timed(f.stream, begin, kNsPerMs, cost, f.clock, f.clock.now_ns(), 0);
     f.events.finish(end_ns);
   };
   time(100, 100 + 70 * kNsPerUs);
@@ -118,7 +119,7 @@ TEST_CASE("what a timed submission took is learned") {
     f.events.silent = true;
     for (int i = 0; i < 4; ++i) {
       time(0, 0);
-      CHECK(f.poll(1000 + 20 * kNsPerUs));
+      CHECK(f.poll(f.clock.now_ns() + 20 * kNsPerUs));
     }
     CHECK(cost->expected_ns() == 20 * kNsPerUs);
   }
@@ -131,6 +132,21 @@ TEST_CASE("what a timed submission took is learned") {
   }
 }
 
+TEST_CASE("a stop of the process between the two events of a timing is not the kernel's time") {
+  Fixture f;
+  Learned learned;
+  Cost* cost = learned.find(5, 1);
+  REQUIRE(f.queue.reserve(0, kNsPerMs));
+  const int64_t begun_ns = f.clock.now_ns();
+  void* begin = f.queue.begin_timing(f.stream);
+  f.events.finish(0);
+  f.clock.tick(50 * kNsPerMs);  // the lease had ended
+  f.queue.timed(f.stream, begin, kNsPerMs, cost, f.clock, begun_ns, 0);
+  f.events.finish(50 * kNsPerMs);
+  CHECK(f.poll());
+  CHECK(cost->expected_ns() == 0);  // it is timed again
+}
+
 TEST_CASE("what a GPU takes that waited for the launch is less than what lies between the two events") {
   Fixture f;
   Learned learned;
@@ -141,7 +157,8 @@ TEST_CASE("what a GPU takes that waited for the launch is less than what lies be
     if (idle) f.events.finish(0);
     const bool found = f.queue.is_idle(begin);
     CHECK(found == idle);
-    f.queue.timed(f.stream, begin, kNsPerMs, cost, 0, 5 * kNsPerUs, found ? 5 * kNsPerUs : 0);
+    f.clock.tick(5 * kNsPerUs);
+    f.queue.timed(f.stream, begin, kNsPerMs, cost, f.clock, f.clock.now_ns() - 5 * kNsPerUs, found ? 5 * kNsPerUs : 0);
     if (!idle) *static_cast<PlayedEvents::Event*>(begin) = {true, 0};
     f.events.finish(7 * kNsPerUs);
     CHECK(f.poll());
@@ -173,7 +190,7 @@ TEST_CASE("a driver that refuses events leaves nothing in the queue") {
   f.put(f.stream, kNsPerMs);
   CHECK(f.queue.queued_ns() == 0);
   REQUIRE(f.queue.reserve(0, kNsPerMs));
-  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, 0, 0, 0);
+  f.queue.timed(f.stream, nullptr, kNsPerMs, nullptr, f.clock, 0, 0);
   CHECK(f.queue.queued_ns() == 0);
 }
 
@@ -192,7 +209,7 @@ TEST_CASE("what is not counted any more is timed all the same, and is not subtra
   Learned learned;
   Cost* cost = learned.find(5, 1);
   REQUIRE(f.queue.reserve(0, kNsPerMs));
-  f.queue.timed(f.stream, f.queue.begin_timing(f.stream), kNsPerMs, cost, 0, 0, false);
+  f.queue.timed(f.stream, f.queue.begin_timing(f.stream), kNsPerMs, cost, f.clock, f.clock.now_ns(), 0);
   f.put(f.stream, 3 * kNsPerUs);
   f.queue.stop_counting();
   CHECK(f.queue.queued_ns() == 0);

@@ -17,8 +17,8 @@ constexpr int64_t kTimedAnew = kNsPerSec;
 constexpr int64_t kAboutFactor = 2;
 constexpr int64_t kAboutNs = 10 * kNsPerUs;
 constexpr uint32_t kTries = 32;
-// A call of the driver that takes the host so long was more than a launch. A time of which it is a quarter is not the
-// GPU's alone; after so many of them in a row the launches are as slow as that.
+// Where the host takes so long between two events, the driver did more than launch, or the process was stopped. A time
+// of which that is a quarter is not the GPU's alone; after so many of them in a row the launches are as slow as that.
 constexpr int64_t kSlowCallNs = 200 * kNsPerUs;
 constexpr int64_t kShareOfCall = 4;
 constexpr uint32_t kMostDropped = 4;

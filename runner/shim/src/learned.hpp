@@ -22,10 +22,11 @@ class alignas(64) Cost {
   int64_t guessed_ns() const;
   /// It was on the GPU for so long. Values below 1 µs count as 1 µs.
   void record(int64_t took_ns);
-  /// As record(), of a submission whose call took the host `host_ns`, in which the GPU may have had nothing to do: the
-  /// driver loads a kernel's code at its first launch. Where that may be a good part of `took_ns` nothing is recorded
-  /// and the next one is timed; but not for ever. `idle_ns`: of `took_ns`, what the GPU had nothing to do in, from the
-  /// event before the call to the call's return, and which is no part of what it took. True: it is recorded.
+  /// As record(), of a submission between whose two events the host took `host_ns`, in which the GPU may have had
+  /// nothing to do: the driver loads a kernel's code at its first launch. Where that may be a good part of `took_ns`
+  /// nothing is recorded and the next one is timed; but not for ever. `idle_ns`: of `took_ns`, what the GPU had nothing
+  /// to do in, from the event before the call to the call's return, and which is no part of what it took. True: it is
+  /// recorded.
   bool record(int64_t took_ns, int64_t host_ns, int64_t idle_ns = 0);
   /// Is the next one to be timed? The first four are. Later it is one for each 8 ms that these submissions take, or for
   /// up to 128 ms while their times are about the expected ones, and one that comes a second after the last. Counts the

@@ -216,14 +216,15 @@ Code Shim::submit(const Wrapped& what, void* real, const Words& words) {
   }
   queue_.cancel(given_ns);
   page_.add(&freeride_shim_page::measured);
+  const int64_t begun_ns = clock_.now_ns();
   void* begin = queue_.begin_timing(stream);
   // The launch of a short kernel takes the host longer than the kernel takes the GPU.
   const bool idle = kernel && wish.expected_ns < kShortNs && queue_.is_idle(begin);
-  const int64_t begun_ns = clock_.now_ns();
+  const int64_t called_ns = clock_.now_ns();
   const Code code = call(real, words);
   if (code == kSuccess) {
-    const int64_t took_ns = clock_.now_ns() - begun_ns;
-    queue_.timed(stream, begin, weight_ns, cost, begun_ns, took_ns, idle ? took_ns : 0);
+    const int64_t idle_ns = idle ? clock_.now_ns() - called_ns : 0;
+    queue_.timed(stream, begin, weight_ns, cost, clock_, begun_ns, idle_ns);
   } else {
     queue_.cancel(weight_ns);
     queue_.drop_timing(stream, begin);
