@@ -57,7 +57,7 @@ Policy read_policy(const std::string& path) {
       words >> name;
       rule.error = error_number(name);
     } else if (rule.verb != "allow" && rule.verb != "supervisor" && rule.verb != "process" && rule.verb != "session" &&
-               rule.verb != "filtered" && rule.verb != "kill") {
+               rule.verb != "filtered") {
       fail("'" + rule.verb + "' is no verb");
     }
     for (std::string name; words >> name;) {
@@ -177,8 +177,6 @@ std::vector<sock_filter> compile(const Policy& policy, Whose whose) {
     }
     if (rule.verb == "filtered" && supervisor) to.add(SCMP_ACT_ALLOW, call);
     if (rule.verb == "refuse" && rule.error != ENOSYS) to.add(SCMP_ACT_ERRNO(static_cast<unsigned>(rule.error)), call);
-    // A side task's goes to the supervisor, which names the call and kills.
-    if (rule.verb == "kill") to.add(supervisor ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_NOTIFY, call);
   }
   if (!supervisor) add_filtered(to, whose);
   const int fd = memfd_create("bpf", MFD_CLOEXEC);
@@ -210,15 +208,7 @@ int main(int argc, char** argv) {
   print(out, "kPlugin", compile(policy, Whose::kPlugin));
   print(out, "kProgram", compile(policy, Whose::kProgram));
   print(out, "kSupervisor", compile(policy, Whose::kSupervisor));
-  out << "struct Call {\n  int number;\n  const char* name;\n};\n// Those that end a task.\ninline constexpr Call "
-         "kCalls[] = {\n";
-  for (const auto& [call, rule] : policy) {
-    if (rule.verb != "kill") continue;
-    char* name = seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, call);
-    out << "    {" << call << ", \"" << (name != nullptr ? name : "?") << "\"},\n";
-    free(name);
-  }
-  out << "};\n\n}  // namespace freeride::seccomp\n";
+  out << "\n}  // namespace freeride::seccomp\n";
   out.close();
   if (!out) fail(std::string("cannot write ") + argv[2]);
   return 0;

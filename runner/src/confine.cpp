@@ -2,10 +2,8 @@
 
 #include <linux/capability.h>
 #include <linux/seccomp.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,8 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
-#include <iterator>
 
 #include "freeride/seccomp_filters.hpp"
 
@@ -30,11 +26,11 @@ Status no_new_privileges() {
 }
 
 template <size_t N>
-int install(const sock_filter (&filter)[N], unsigned flags) {
+int install(const sock_filter (&filter)[N]) {
   sock_fprog program{};
   program.len = static_cast<unsigned short>(N);
   program.filter = const_cast<sock_filter*>(filter);
-  return static_cast<int>(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program));
+  return static_cast<int>(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
 }
 
 void limit(int resource, rlim_t most) {
@@ -61,26 +57,22 @@ Status shield_supervisor() {
 }
 
 Status confine_supervisor() {
-  if (install(seccomp::kSupervisor, 0) != 0)
+  if (install(seccomp::kSupervisor) != 0)
     return errno_error("cannot install the supervisor's system call filter", errno);
   return {};
 }
 
-Result<Fd> confine_plugin(const Confinement& confinement) {
+Status confine_plugin(const Confinement& confinement) {
   prctl(PR_SET_DUMPABLE, 1);  // the shield of the supervisor, inherited
   limit(RLIMIT_NOFILE, kMostDescriptors);
   limit(RLIMIT_MSGQUEUE, 0);
   limit(RLIMIT_NICE, 0);  // so SCHED_IDLE and a nice value are for good
   limit(RLIMIT_RTPRIO, 0);
   if (confinement.pids > 0) limit(RLIMIT_NPROC, static_cast<rlim_t>(confinement.pids));
-  if (auto s = no_new_privileges(); !s.ok()) return s.error();
-  Fd listener(confinement.program ? install(seccomp::kProgram, SECCOMP_FILTER_FLAG_NEW_LISTENER)
-                                  : install(seccomp::kPlugin, SECCOMP_FILTER_FLAG_NEW_LISTENER));
-  if (!listener.valid()) {
-    return errno_error("cannot install the system call filter", errno,
-                       "the kernel needs CONFIG_SECCOMP_FILTER, and no other listener around this worker");
-  }
-  return listener;
+  if (auto s = no_new_privileges(); !s.ok()) return s;
+  if ((confinement.program ? install(seccomp::kProgram) : install(seccomp::kPlugin)) != 0)
+    return errno_error("cannot install the system call filter", errno, "the kernel needs CONFIG_SECCOMP_FILTER");
+  return {};
 }
 
 Status try_sandbox() {
@@ -88,57 +80,7 @@ Status try_sandbox() {
   if (mkdir("/freeride-trial", 0700) == 0) return Error{Code::kPermission, "the sandbox's root can be written", ""};
   if (mkdir("freeride-trial", 0700) != 0) return errno_error("the sandbox's scratch folder cannot be written", errno);
   if (getpid() != 1) return Error{Code::kInternal, "the sandbox has no process namespace of its own", ""};
-  if (auto listener = confine_plugin({.on = true, .program = false, .pids = 0, .saved = {}, .working_dir = {}});
-      !listener.ok())
-    return listener.error();
-  return {};
-}
-
-std::string forbidden_call(int listener_fd) {
-  seccomp_notif_sizes sizes{};
-  // The kernel's structure may be larger than the header's.
-  alignas(seccomp_notif) std::array<char, 512> buffer{};
-  if (syscall(SYS_seccomp, SECCOMP_GET_NOTIF_SIZES, 0, &sizes) != 0 || sizes.seccomp_notif > buffer.size()) return "";
-  if (ioctl(listener_fd, SECCOMP_IOCTL_NOTIF_RECV, buffer.data()) != 0) return "";
-  seccomp_notif notification{};
-  std::memcpy(&notification, buffer.data(), sizeof(notification));
-  const auto* const known = std::find_if(std::begin(seccomp::kCalls), std::end(seccomp::kCalls),
-                                         [&](const auto& call) { return call.number == notification.data.nr; });
-  return known != std::end(seccomp::kCalls) ? known->name : "system call " + std::to_string(notification.data.nr);
-}
-
-bool send_fd(int socket, int fd) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(head), &fd, sizeof(int));
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
-}
-
-Fd receive_fd(int socket) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1) return Fd();
-  const cmsghdr* head = CMSG_FIRSTHDR(&message);
-  if (head == nullptr || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof(int))) return Fd();
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(head), sizeof(int));
-  return Fd(fd);
+  return confine_plugin({.on = true, .program = false, .pids = 0, .saved = {}, .working_dir = {}});
 }
 
 }  // namespace freeride::runner

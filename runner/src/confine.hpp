@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 
-#include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
 
 namespace freeride::runner {
@@ -26,20 +25,12 @@ Status shield_supervisor();
 /// Supervisor, after it has forked: its own system call filter.
 Status confine_supervisor();
 
-/// The plugin's process, before it opens the plugin: rlimits and system call filter. A call of the list's `kill` class
-/// then stops the calling thread until whoever holds the returned descriptor has killed the process.
-Result<Fd> confine_plugin(const Confinement& confinement);
+/// The plugin's process, before it opens the plugin: rlimits and system call filter.
+Status confine_plugin(const Confinement& confinement);
 
 /// Whether this process is in a sandbox that works: no capabilities, a root that cannot be written, a scratch folder
 /// that can (the working folder), filters that can be installed. For the worker's look at its host. Errors: the first
 /// thing that is not so.
 Status try_sandbox();
-
-/// The name of a call that a listener has reported ("ptrace"), and its number where it has none.
-std::string forbidden_call(int listener_fd);
-
-/// One descriptor over a socket pair. receive_fd() does not wait: an invalid Fd when nothing is there.
-bool send_fd(int socket, int fd);
-Fd receive_fd(int socket);
 
 }  // namespace freeride::runner

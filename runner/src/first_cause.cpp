@@ -30,8 +30,8 @@ Verdict of_status(int status, const std::string& transition) {
   const std::string in = transition.empty() ? "" : " in " + transition;
   if (WIFSIGNALED(status)) {
     verdict.kind = VerdictKind::kCrashed;
-    verdict.cause = Cause::kSignal;
     verdict.signal = WTERMSIG(status);
+    verdict.cause = verdict.signal == SIGSYS ? Cause::kForbiddenCall : Cause::kSignal;
     verdict.message = "killed by " + signal_text(verdict.signal) + in;
     if (verdict.signal == SIGKILL)
       verdict.message += ", not by its supervisor: by its worker, by the system for want of memory, or by hand";

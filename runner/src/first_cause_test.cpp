@@ -72,6 +72,7 @@ TEST_CASE("verdict of a process that ended by itself") {
   CHECK(verdict.signal == SIGSEGV);
   CHECK(verdict.exit_code == -1);
   CHECK(verdict.transition == "RunNextStep");
+  CHECK(FirstCause().ended(SIGSYS, FREERIDE_IN_STEP).verdict.cause == Cause::kForbiddenCall);
   verdict = FirstCause().ended(0, FREERIDE_IN_NONE).verdict;
   CHECK(verdict.kind == VerdictKind::kFailed);
   CHECK(verdict.cause == Cause::kExit);

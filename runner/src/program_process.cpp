@@ -59,9 +59,9 @@ std::string find_program(const std::string& name, const std::string& path) {
   return "";
 }
 
-void run_program(const Job& job, int last_words_fd, int listener_socket, int gate_fd) {
+void run_program(const Job& job, int last_words_fd, int gate_fd) {
   set_up_process(job);
-  confine_process(job, last_words_fd, listener_socket);
+  confine_process(job, last_words_fd);
   const int words = fcntl(last_words_fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   const int gate = fcntl(gate_fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   dup3(words, kLastWordsFd, O_CLOEXEC);

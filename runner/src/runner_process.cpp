@@ -51,13 +51,12 @@ int placed(int fd, int wanted) {
 
 }  // namespace
 
-void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd, int listener_socket,
-               Thaw* thaw) {
+void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd, Thaw* thaw) {
   set_up_process(job);
   // Unlike a program, which knows what it does with them, a plugin is not asked: they are for the training beside it.
   for (const int stray : {SIGUSR1, SIGUSR2}) ::signal(stray, SIG_IGN);
   auto answer = pages::map_page_writable<freeride_answer_page>(answer_fd);
-  confine_process(job, last_words_fd, listener_socket);
+  confine_process(job, last_words_fd);
   // Copies first: any of them may lie where another is to go.
   const int words = fcntl(last_words_fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
   const int state_in = job.state_in_fd < 0 ? -1 : fcntl(job.state_in_fd, F_DUPFD_CLOEXEC, kOutOfTheWay);

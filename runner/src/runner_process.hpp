@@ -8,8 +8,7 @@
 namespace freeride::runner {
 
 /// Child process entry: sets up the process (session, signals, descriptors, confinement), runs the job, exits. Never
-/// returns. `listener_socket` takes the listener of confine_plugin(); -1 where the job is not confined.
-[[noreturn]] void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd,
-                            int listener_socket, Thaw* thaw);
+/// returns.
+[[noreturn]] void run_child(Job job, const freeride_lease_page& lease, int answer_fd, int last_words_fd, Thaw* thaw);
 
 }  // namespace freeride::runner

@@ -27,7 +27,6 @@
 #include "freeride/base/copy_tree.hpp"
 #include "freeride/base/end_signals.hpp"
 #include "freeride/base/fd.hpp"
-#include "freeride/pages/names.hpp"
 #include "process_tree.hpp"
 #include "program.hpp"
 #include "program_process.hpp"
@@ -69,24 +68,11 @@ policy::Verdict lost() {
   return {policy::VerdictKind::kLost, policy::Cause::kWorker, "its worker has ended"};
 }
 
-policy::Verdict forbidden(const std::string& call, uint32_t transition) {
-  policy::Verdict verdict;
-  verdict.kind = policy::VerdictKind::kCrashed;
-  verdict.cause = policy::Cause::kForbiddenCall;
-  verdict.transition = pages::transition_name(transition);
-  verdict.signal = SIGSYS;
-  verdict.message = "called " + call + (verdict.transition.empty() ? "" : " in " + verdict.transition) +
-                    ", which its sandbox does not allow";
-  verdict.limit = "system calls: " + call;
-  return verdict;
-}
-
 /// What the supervisor waits for besides the lease page. Descriptors; -1: none.
 struct Waits {
   int process = -1, lifeline = -1, signals = -1;
-  int listener_socket = -1;  ///< brings the listener
-  int words = -1;            ///< the last words
-  int children = -1;         ///< signals of children that have ended
+  int words = -1;     ///< the last words
+  int children = -1;  ///< signals of children that have ended
 };
 
 // Reaps what a program has orphaned, which is ours by now. `root`, its first process, is left to who asks how it ended.
@@ -99,14 +85,15 @@ void reap_orphans(pid_t root) {
 }
 
 // Blocks until the plugin's process has ended, of itself or because we made it.
-void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride_answer_page& answer,
-                  Program* program) {
-  Fd listener;
-  pollfd waits[6] = {{on.process, POLLIN, 0},         {on.lifeline, POLLIN, 0}, {on.signals, POLLIN, 0},
-                     {on.listener_socket, POLLIN, 0}, {on.words, POLLIN, 0},    {on.children, POLLIN, 0}};
+void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, Program* program) {
+  pollfd waits[5] = {{on.process, POLLIN, 0},
+                     {on.lifeline, POLLIN, 0},
+                     {on.signals, POLLIN, 0},
+                     {on.words, POLLIN, 0},
+                     {on.children, POLLIN, 0}};
   int timeout_ms = -1;
   while ((waits[0].revents & POLLIN) == 0) {
-    const int ready = poll(waits, 6, timeout_ms);
+    const int ready = poll(waits, 5, timeout_ms);
     if (ready < 0 && errno != EINTR) {
       enforcer.kill(lost());
       return;
@@ -117,20 +104,10 @@ void wait_for_end(pid_t pid, const Waits& on, Enforcer& enforcer, const freeride
       waits[1].revents = 0;
     }
     if (ready > 0 && waits[3].revents != 0) {
-      if (!listener.valid()) {
-        listener = receive_fd(on.listener_socket);
-        waits[3].fd = listener.get();
-      } else {
-        const std::string call = (waits[3].revents & POLLIN) != 0 ? forbidden_call(listener.get()) : "";
-        if (!call.empty()) enforcer.kill(forbidden(call, pages::load_acquire(answer.transition)));
-        if ((waits[3].revents & (POLLHUP | POLLERR)) != 0) waits[3].fd = -1;
-      }
-    }
-    if (ready > 0 && waits[4].revents != 0) {
       enforcer.words_came();
-      waits[4].fd = -1;  // only the first ones count
+      waits[3].fd = -1;  // only the first ones count
     }
-    if (ready > 0 && (waits[5].revents & POLLIN) != 0) {
+    if (ready > 0 && (waits[4].revents & POLLIN) != 0) {
       signalfd_siginfo ignored{};
       while (read(on.children, &ignored, sizeof(ignored)) > 0) {
       }
@@ -216,7 +193,6 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   signal(SIGPIPE, SIG_IGN);
   const Report report(channels.report_fd);
   const bool confined = job.confinement.on;
-  Fd listener_socket, listener_child;
   if (confined) {
     if (auto s = shield_supervisor(); !s.ok()) return s;
     if (auto s = job.confinement.saved.empty() ? Status() : bring_back(job.confinement.saved, job.scratch); !s.ok()) {
@@ -225,11 +201,6 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
       report.verdict(outcome);
       return {};
     }
-    int sockets[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
-      return errno_error("cannot make a socket", errno);
-    listener_socket.reset(sockets[0]);
-    listener_child.reset(sockets[1]);
   }
   const bool is_program = !job.program.empty();
   Fd gate, gate_child;
@@ -293,14 +264,12 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor) _exit(EXIT_FAILURE);  // it died before that held
-    if (is_program) run_program(job, words_out.get(), listener_child.get(), gate_child.get());
+    if (is_program) run_program(job, words_out.get(), gate_child.get());
     Job childs = job;
     childs.state_in_fd = state_child.get();
-    run_child(std::move(childs), *session.lease, channels.answer_fd, words_out.get(), listener_child.get(),
-              by_cpu_clock ? thaw : nullptr);
+    run_child(std::move(childs), *session.lease, channels.answer_fd, words_out.get(), by_cpu_clock ? thaw : nullptr);
   }
   words_out.reset();
-  listener_child.reset();
   state_child.reset();
   gate_child.reset();
   if (auto s = confined ? confine_supervisor() : Status(); !s.ok()) {
@@ -345,11 +314,10 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
       keep_thawing([&enforcer] { return enforcer.go_on(); }, *session.lease, *thaw);
     }).detach();
   if (state_socket.valid()) start_sending_state(job.state_in_fd, std::move(state_socket));
-  const Waits waits{pid_fd.get(),          channels.lifeline_fd, signal_fd.get(),
-                    listener_socket.get(), words_in.get(),       children_fd.get()};
+  const Waits waits{pid_fd.get(), channels.lifeline_fd, signal_fd.get(), words_in.get(), children_fd.get()};
   Program* const program = is_program ? &*session.program : nullptr;
   const auto see_it_end = [&] {
-    wait_for_end(pid, waits, enforcer, *session.answer, program);
+    wait_for_end(pid, waits, enforcer, program);
     report.verdict(end_of(pid, enforcer, program));
   };
   if (program == nullptr) {

@@ -77,12 +77,12 @@ void set_up_process(const Job& job) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
 }
 
-void confine_process(const Job& job, int last_words_fd, int listener_socket) {
+void confine_process(const Job& job, int last_words_fd) {
   if (!job.confinement.on) return;
-  const auto listener = confine_plugin(job.confinement);
-  if (listener.ok() && send_fd(listener_socket, listener->get())) return;
-  const std::string reason = listener.ok() ? "its supervisor has ended" : listener.error().text();
-  write_last_words(last_words_fd, last_words(VerdictKind::kFailed, Cause::kSandbox, FREERIDE_IN_LOAD, reason.c_str()));
+  const Status confined = confine_plugin(job.confinement);
+  if (confined.ok()) return;
+  write_last_words(last_words_fd, last_words(VerdictKind::kFailed, Cause::kSandbox, FREERIDE_IN_LOAD,
+                                             confined.error().text().c_str()));
   _exit(EXIT_FAILURE);
 }
 

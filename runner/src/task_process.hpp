@@ -12,9 +12,9 @@ constexpr int kLastWordsFd = 3;
 /// sessions, and the first when memory runs out. Child process.
 void set_up_process(const Job& job);
 
-/// In a sandbox: gives up what a side task must not have, and hands the filter's listener to the supervisor. Where that
-/// is not possible, says so in its last words and ends the process. Child process.
-void confine_process(const Job& job, int last_words_fd, int listener_socket);
+/// In a sandbox: gives up what a side task must not have. Where that is not possible, says so in its last words and
+/// ends the process. Child process.
+void confine_process(const Job& job, int last_words_fd);
 
 /// Into the folder that was asked for. After all descriptors of whoever has set the sandbox up are closed: /proc would
 /// name them. Where it is not there, says so in its last words and ends the process. Child process.

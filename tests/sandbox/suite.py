@@ -90,12 +90,8 @@ def cases(port=9, pid=0, others_file="/nowhere"):
         bad("leak", "hog.so", "out_of_memory", limit="memory 192 MiB", params={"mb": 1}),  # steps that fit any bubble
         bad("map-huge", "map_huge.so", "out_of_memory", says="memory limit", limit="memory 192 MiB"),
         bad("fill-scratch", "fill_scratch.so", "failed", says="No space left", limit="scratch folder 16 MiB"),
-        bad(
-            "trace-supervisor", "trace_supervisor.so", "crashed", says="ptrace", limit="system calls: ptrace", signal=31
-        ),
-        bad(
-            "set-clock", "set_clock.so", "crashed", says="clock_settime", limit="system calls: clock_settime", signal=31
-        ),
+        bad("trace-supervisor", "trace_supervisor.so", "finished"),
+        bad("set-clock", "set_clock.so", "finished"),
         bad("use-network", "use_network.so", "finished", params={"pid": port}),
         bad("read-files", "read_files.so", "finished", params={"path": others_file}),
         bad("write-files", "write_files.so", "finished", params={"path": others_file}),

@@ -18,7 +18,7 @@ enum class VerdictKind {
   kEvicted,      ///< training needed what it held
   kOverran,      ///< it executed, or did not pause, without a lease
   kOutOfMemory,  ///< it needed more memory than it may have
-  kCrashed,      ///< its process was killed by a signal or by a call that it may not make
+  kCrashed,      ///< its process was killed by a signal
   kFailed,       ///< a transition failed, or its process ended by itself
   kRejected,     ///< it was never started: the plugin, a parameter or the request is wrong
   kLost,         ///< whoever ran it is gone; nothing is said against the task
@@ -41,7 +41,7 @@ enum class Cause {
   kNoMemory,        ///< out of memory: an allocation failed, and the plugin said so
   kMemoryLimit,     ///< out of memory: the kernel killed it at its limit
   kSignal,          ///< crashed
-  kForbiddenCall,   ///< crashed: its sandbox does not allow the system call
+  kForbiddenCall,   ///< crashed: a system call of another architecture
   kGpuFault,        ///< crashed: what it had on the GPU faulted, as the driver or its MPS server says
   kTransition,      ///< failed: a transition returned an error, or threw
   kExit,            ///< failed: the process ended by itself
