@@ -9,13 +9,15 @@ plugins="libtorch-dev"  # without it: no resnet18, resnet50, vgg19
 
 look="chromium chromium-driver python3-selenium prometheus"  # the page in a browser, metrics and alerts in Prometheus
 
+sizes="hwloc-nox openmpi-bin python3-mpi4py"  # libraries that size themselves by what a sandbox shows
+
 packages=""
 for set in "${@:-demo}"; do
   case "$set" in
     build) packages+=" $build" ;;
     demo)  packages+=" $build $training python3-matplotlib" ;;
     plugins) packages+=" $build $plugins" ;;
-    test)  packages+=" $build $training $plugins $look python3-matplotlib python3-pytest python3-venv groff-base ffmpeg" ;;
+    test)  packages+=" $build $training $plugins $look python3-matplotlib python3-pytest python3-venv groff-base ffmpeg $sizes" ;;
     bench) packages+=" $build $training $look libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
     check) packages+=" $build clang-format clang-tidy git python3-venv" ;;
     dist)  packages+=" $build bubblewrap patchelf" ;;

@@ -320,6 +320,17 @@ std::vector<int> TaskCgroup::join_fds() const {
   return fds;
 }
 
+std::map<std::string, fs::path> TaskCgroup::shown_at() const {
+  const std::string root = "/sys/fs/cgroup";
+  if (v2_ && !folders_.empty()) return {{root, folders_.begin()->second}};
+  std::map<std::string, fs::path> shown;
+  for (const auto& [controller, folder] : folders_) {
+    // The JVM believes in no limit where it does not find both.
+    shown[root + "/" + (controller == "cpu" ? "cpu,cpuacct" : controller)] = folder;
+  }
+  return shown;
+}
+
 const fs::path* TaskCgroup::folder(const char* controller) const {
   const auto it = folders_.find(controller);
   return it == folders_.end() ? nullptr : &it->second;

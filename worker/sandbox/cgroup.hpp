@@ -36,6 +36,8 @@ class TaskCgroup {
 
   /// Open `cgroup.procs` files: a process that writes "0" into each has joined. Between fork and exec.
   std::vector<int> join_fds() const;
+  /// Its folders, by the paths at which programs look for them ("/sys/fs/cgroup", "/sys/fs/cgroup/memory").
+  std::map<std::string, std::filesystem::path> shown_at() const;
   bool limits_memory() const { return memory_; }
   bool limits_pids() const { return pids_; }
   /// What holds, for people: "cgroup v1: memory 64 MiB, pids 64, …".

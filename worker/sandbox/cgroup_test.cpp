@@ -79,7 +79,8 @@ TEST_CASE("cgroups: ceilings of version 2", "[cgroup]") {
     CHECK(text_in(folder / "cpu.idle").substr(0, 1) == "1");
     CHECK(text_in(folder / "cpu.weight").empty());
     CHECK(group.join_fds().size() == 1);  // one hierarchy
-    CHECK(group.oom_kills() == 0);        // before there are events
+    CHECK(group.shown_at() == std::map<std::string, fs::path>{{"/sys/fs/cgroup", folder}});
+    CHECK(group.oom_kills() == 0);  // before there are events
     host.write(fs::relative(folder / "memory.events", host.root), "low 0\nhigh 0\nmax 9\noom 2\noom_kill 3\n");
     host.write(fs::relative(folder / "memory.peak", host.root), "1048576\n");
     host.write(fs::relative(folder / "pids.events", host.root), "max 7\n");
@@ -156,6 +157,8 @@ TEST_CASE("cgroups: in version 1 a sandbox has groups only where it has ceilings
   REQUIRE(made.ok());
   CHECK((*made)->join_fds().size() == 1);
   CHECK((*made)->text() == "cgroup v1: pids 32");
+  REQUIRE((*made)->shown_at().size() == 1);
+  CHECK((*made)->shown_at().begin()->first == "/sys/fs/cgroup/pids");
   made = groups.make({});  // who is in it has to be known all the same
   REQUIRE(made.ok());
   CHECK((*made)->join_fds().size() == 3);

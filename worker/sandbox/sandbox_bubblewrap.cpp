@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <linux/openat2.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -23,6 +24,7 @@
 #include "freeride/base/log.hpp"
 #include "freeride/base/paths.hpp"
 #include "sandbox/cgroup.hpp"
+#include "sandbox/core_files.hpp"
 #include "sandbox/hidden_path.hpp"
 #include "sandbox/sandbox_child.hpp"
 #include "sandbox/task_uid.hpp"
@@ -271,9 +273,26 @@ Result<Fd> file_of(const std::string& text) {
   return fd;
 }
 
+std::vector<int> own_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(static_cast<size_t>(core), &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
 std::vector<std::string> Bubblewrap::environment(const SandboxRequest& request) const {
   std::map<std::string, std::string> all{
-      {"HOME", kScratch}, {"TMPDIR", kScratch}, {"PATH", "/nonexistent"}, {"USER", kUser}, {"LOGNAME", kUser}};
+      {"HOME", kScratch},
+      {"TMPDIR", kScratch},
+      {"PATH", "/nonexistent"},
+      {"USER", kUser},
+      {"LOGNAME", kUser},
+      // Open MPI starts a daemon for a process that calls MPI_Init by itself, and fails without ssh or processes.
+      {"OMPI_MCA_ess_singleton_isolated", "1"}};
   if (request.program) all["PATH"] = kProgramPath;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
@@ -375,6 +394,8 @@ Status Bubblewrap::add_granted(const GrantedFile& file, ChildPlan& plan, std::ve
 }
 
 Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector<std::string>& verb, bool task) {
+  // bubblewrap ends with the thread that has started it, not with its process (--die-with-parent).
+  if (gettid() != getpid()) return Error{Code::kInternal, "a sandbox is started by the main thread only", ""};
   if (auto s = check_limits(request); !s.ok()) return s.error();
   Facts facts;
   facts.memory_bytes = request.memory_limit_bytes;
@@ -403,17 +424,9 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     return no_uid_;
   }
 
-  // Libraries ask for the name and the home of the user number that they run as, and fail where it has none.
-  const std::string number = std::to_string(identity.uid), group = std::to_string(identity.gid);
-  const auto passwd =
-      file_of(std::string(kUser) + ":x:" + number + ":" + group + "::" + kScratch + ":/usr/sbin/nologin\n");
-  const auto groups = file_of(std::string(kUser) + ":x:" + group + ":\n");
-  if (!passwd.ok() || !groups.ok()) return passwd.ok() ? groups.error() : passwd.error();
-
   ChildPlan plan;
   plan.output_fd = request.output_fd;
   plan.keep_fds = request.keep_fds;
-  plan.keep_fds.insert(plan.keep_fds.end(), {passwd->get(), groups->get()});
   if (cgroup != nullptr) plan.join_fds = cgroup->join_fds();
   plan.cores = request.cores;
   plan.priority = request.priority;
@@ -426,6 +439,7 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   plan.own_env = true;
   plan.env = environment(request);
 
+  const std::string number = std::to_string(identity.uid), group = std::to_string(identity.gid);
   plan.rights = request.grants.data_user;
   plan.map = map_of(plan.rights.uid, identity.uid);
   plan.group_map = map_of(plan.rights.gid, identity.gid);
@@ -462,8 +476,21 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   if (request.program) {
     for (const char* path : kProgramFiles) add({"--ro-bind-try", path, path});
   }
-  add({"--ro-bind-data", std::to_string(passwd->get()), "/etc/passwd"});
-  add({"--ro-bind-data", std::to_string(groups->get()), "/etc/group"});
+  std::vector<Fd> kept;
+  const auto make_file = [&](const std::string& path, const std::string& text) -> Status {
+    auto made = file_of(text);
+    if (!made.ok()) return made.error();
+    add({"--perms", "0444", "--file", std::to_string(made->get()), path});
+    plan.keep_fds.push_back(made->get());
+    kept.push_back(std::move(*made));
+    return {};
+  };
+  // Libraries ask for the name and the home of the user number that they run as, and fail where it has none.
+  const std::string user = std::string(kUser) + ":x:";
+  if (auto s = make_file("/etc/passwd", user + number + ":" + group + "::" + kScratch + ":/usr/sbin/nologin\n");
+      !s.ok())
+    return s.error();
+  if (auto s = make_file("/etc/group", user + group + ":\n"); !s.ok()) return s.error();
   if (request.grants.network) {
     for (const char* path : {"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl/certs"})
       add({"--ro-bind-try", path, path});
@@ -477,7 +504,6 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
   for (const GrantedFile& file : request.grants.data) tmp_taken = tmp_taken || in_tmp(file.target);
   if (tmp_taken) add({"--size", std::to_string(kSmallTmpBytes), "--perms", "1777", "--tmpfs", "/tmp"});
   // The submitter's first: whatever of ours is at the same place covers it.
-  std::vector<Fd> kept;
   for (const GrantedFile& file : request.grants.data) {
     if (auto s = add_granted(file, plan, kept); !s.ok()) return s.error();
   }
@@ -505,6 +531,24 @@ Result<Child> Bubblewrap::start(const SandboxRequest& request, const std::vector
     bind("--bind", shim.shim_page, kShimPage);
   }
   for (const std::string& path : request.grants.devices) bind("--dev-bind", path, path);
+  // Libraries size themselves by what they find here: by the host's, or not at all, where it is not the task's.
+  const bool sys_granted = std::any_of(request.grants.data.begin(), request.grants.data.end(),
+                                       [](const GrantedFile& file) { return file.target.rfind("/sys", 0) == 0; });
+  if (!sys_granted) {
+    const CoreFiles cores = core_files(request.cores.empty() ? own_cores() : request.cores);
+    for (const fs::path& path : cores.shown) add({"--ro-bind", path.string(), path.string()});
+    for (const auto& [path, text] : cores.made) {
+      if (auto s = make_file(path.string(), text); !s.ok()) return s.error();
+    }
+    const auto groups = cgroup == nullptr ? std::map<std::string, fs::path>() : cgroup->shown_at();
+    for (const auto& [path, folder] : groups) {
+      bind("--ro-bind", folder.string(), path);
+      if (fs::path(path).filename() != "cpu,cpuacct") continue;
+      for (const char* name : {"cpu", "cpuacct"})
+        add({"--symlink", "cpu,cpuacct", std::string("/sys/fs/cgroup/") + name});
+    }
+    add({"--dir", "/sys/class/net"});  // UCX, below MPI, complains where there is none
+  }
   add({"--remount-ro", "/dev", "--remount-ro", "/", "--chdir", kScratch, "--", kRunner});
   argv.insert(argv.end(), verb.begin(), verb.end());
   if (task) {

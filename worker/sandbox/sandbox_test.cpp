@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "freeride/base/testing/temp_folder.hpp"
 #include "sandbox/task_uid.hpp"
@@ -38,6 +39,19 @@ TEST_CASE("options: sandbox", "[options]") {
   sandbox = {};
   sandbox.bwrap = "/nowhere/bwrap";
   CHECK(make_sandbox(sandbox).error().text().find("install bubblewrap") != std::string::npos);
+}
+
+TEST_CASE("a sandbox is started by no thread that may end: bubblewrap ends with it") {
+  SandboxOptions options;
+  options.bwrap = "/bin/true";
+  auto sandbox = make_sandbox(options);
+  REQUIRE(sandbox.ok());
+  std::string said;
+  std::thread([&] {
+    const auto started = (*sandbox)->start({});
+    if (!started.ok()) said = started.error().text();
+  }).join();
+  CHECK(said.find("main thread") != std::string::npos);
 }
 
 TEST_CASE("a task's user number is taken in a folder that is ours, not under a name that all of the host may take") {
