@@ -10,6 +10,7 @@
 
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/daemon_thread.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/bus/bounds.hpp"
 #include "freeride/bus/sockets.hpp"
@@ -18,6 +19,7 @@
 #include "message.hpp"
 #include "subscription_limit.hpp"
 #include "tcp.hpp"
+#include "wait_fd.hpp"
 #include "wishes.hpp"
 
 namespace freeride::bus {
@@ -116,7 +118,7 @@ struct Broker::Impl {
         if (items[1].revents != 0 || (nodes && items[4].revents != 0)) look_at_readers();
         if (!pending.empty() && SteadyClock::now() >= replay_at) replay();
       } catch (const zmq::error_t& error) {
-        if (error.num() != EINTR && error.num() != EAGAIN) return;  // the context ends
+        if (!detail::goes_on(error)) return;
       }
     }
   }
@@ -345,7 +347,7 @@ Result<std::unique_ptr<Broker>> Broker::start(zmq::context_t& context, const std
         socket.send(detail::frame_of("\x01" + prefix), zmq::send_flags::none);
     }
     impl.in.send(zmq::message_t("\x01", 1), zmq::send_flags::none);
-    impl.thread = std::thread([&impl] { impl.run(); });
+    impl.thread = std::thread([&impl] { run_or_end("the event broker", [&impl] { impl.run(); }); });
   } catch (const std::exception& error) {
     return Error{Code::kInternal, std::string("cannot start the event broker: ") + error.what(), ""};
   }

@@ -2,17 +2,18 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/daemon_thread.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/key_file.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/bus/network.hpp"
 #include "message.hpp"
 #include "tcp.hpp"
+#include "wait_fd.hpp"
 
 namespace freeride::bus {
 namespace {
@@ -36,25 +37,13 @@ struct Doorkeeper::Impl {
   }
 
   // Ports that ask nobody are open: what ends this thread ends the process.
-  void run() noexcept {
-    try {
-      serve();
-    } catch (const std::exception& error) {
-      if (stop) return;
-      spdlog::critical("the check of keys has failed ({}): ending, since nobody may come in unchecked", error.what());
-    } catch (...) {
-      spdlog::critical("the check of keys has failed: ending, since nobody may come in unchecked");
-    }
-    if (!stop) std::abort();
-  }
-
   void serve() {
     zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, wake.get(), ZMQ_POLLIN, 0}};
     while (!stop) {
       try {
         zmq::poll(items, 2, std::chrono::milliseconds(-1));
       } catch (const zmq::error_t& error) {
-        if (error.num() != EINTR) throw;
+        if (!detail::goes_on(error)) return;
       }
       detail::Frames frames;
       bool too_many = false;
@@ -117,7 +106,7 @@ Result<std::unique_ptr<Doorkeeper>> Doorkeeper::start(zmq::context_t& context, c
     impl.admits = std::move(admits);
     impl.socket.set(zmq::sockopt::linger, 0);
     impl.socket.bind(kZapEndpoint);
-    impl.thread = std::thread([&impl] { impl.run(); });
+    impl.thread = std::thread([&impl] { run_or_end("the check of keys", [&impl] { impl.serve(); }); });
   } catch (const zmq::error_t& error) {
     return Error{error.num() == EADDRINUSE ? Code::kAlreadyExists : Code::kInternal,
                  std::string("cannot start the check of keys: ") + error.what(), ""};

@@ -14,10 +14,12 @@
 #include "endpoint.hpp"
 #include "freeride/base/access.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/daemon_thread.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/bus/commands.hpp"
 #include "message.hpp"
 #include "tcp.hpp"
+#include "wait_fd.hpp"
 #include "wishes.hpp"
 
 namespace freeride::bus {
@@ -79,9 +81,7 @@ struct Relay::Impl {
         forward(events_here, events_up);
         forward(events_there, events_down);
       } catch (const zmq::error_t& error) {
-        if (error.num() == ETERM) return;  // the context ends
-        // A node that is deaf without a word would never be started again: the process ends.
-        if (error.num() != EINTR && error.num() != EAGAIN) throw;
+        if (!detail::goes_on(error)) return;
       } catch (const std::bad_alloc&) {
         spdlog::warn("there is no memory left for a message: it is dropped, and its sender repeats it");
       }
@@ -310,7 +310,7 @@ Result<std::unique_ptr<Relay>> Relay::start(zmq::context_t& context, const Relay
     impl.ask_manager();
     detail::WishesOfHost::follow(config.events_endpoint, [&impl] { impl.wake_up(); });
     impl.wake_up();  // for what was wanted in between
-    impl.thread = std::thread([&impl] { impl.run(); });
+    impl.thread = std::thread([&impl] { run_or_end("the way to the manager", [&impl] { impl.run(); }); });
   } catch (const zmq::error_t& error) {
     return Error{Code::kInvalidArgument, "cannot connect to " + config.manager + ": " + error.what(),
                  "check --manager"};

@@ -35,6 +35,12 @@ void WaitFd::drained() {
   kicked_ = false;
 }
 
+bool goes_on(const zmq::error_t& error) {
+  if (error.num() == ETERM) return false;
+  if (error.num() != EINTR && error.num() != EAGAIN) throw error;
+  return true;
+}
+
 void wait_readable(zmq::socket_t& socket, long timeout_ms, zmq::socket_t* other) {
   zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0},
                              {other != nullptr ? other->handle() : nullptr, -1, ZMQ_POLLIN, 0}};

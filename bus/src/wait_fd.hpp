@@ -29,6 +29,10 @@ class WaitFd {
   bool kicked_ = false;
 };
 
+/// What an error of libzmq means to a thread that serves sockets, in every room the same: true, it goes on; false, it
+/// ends, as its context does. Throws `error` itself where waiting mends nothing.
+bool goes_on(const zmq::error_t& error);
+
 /// Waits until `socket` (or `other`) can be read or `timeout_ms` has passed. A signal ends it early.
 void wait_readable(zmq::socket_t& socket, long timeout_ms, zmq::socket_t* other = nullptr);
 

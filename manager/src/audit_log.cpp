@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "freeride/base/access.hpp"
+#include "freeride/base/daemon_thread.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/files.hpp"
 #include "freeride/base/utf8.hpp"
@@ -131,7 +132,7 @@ Result<std::unique_ptr<AuditLog>> AuditLog::open(const std::filesystem::path& fi
   shared->file = file;
   shared->group = group;
   shared->fd = std::move(*opened);
-  std::thread([shared] { shared->run(); }).detach();
+  std::thread([shared] { run_or_end("the audit log", [&] { shared->run(); }); }).detach();
   return std::unique_ptr<AuditLog>(new AuditLog(std::move(shared)));
 }
 

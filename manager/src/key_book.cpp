@@ -8,10 +8,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
+#include <system_error>
 #include <utility>
 
 #include "freeride/base/access.hpp"
+#include "freeride/base/daemon_thread.hpp"
 #include "freeride/base/names.hpp"
 
 namespace freeride::manager {
@@ -56,7 +57,7 @@ Result<std::unique_ptr<KeyBook>> KeyBook::open(const std::filesystem::path& keys
   book->reload();
   if (!book->notify_.valid() || !book->stop_.valid() || book->watched_.second == 0)
     return errno_error("cannot follow " + folder.string(), errno, "raise fs.inotify.max_user_instances");
-  book->thread_ = std::thread([&book = *book] { book.follow(); });
+  book->thread_ = std::thread([&book = *book] { run_or_end("the watch over the keys", [&book] { book.follow(); }); });
   return book;
 }
 
@@ -94,14 +95,13 @@ std::optional<KeyBook::Entry> KeyBook::known(const std::string& public_key) {
   return key == keys_.end() ? std::nullopt : std::optional(key->second);
 }
 
+// Nobody may keep a right that was revoked: what ends this thread ends the process.
 void KeyBook::follow() {
   pollfd fds[2] = {{notify_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
   for (;;) {
     if (poll(fds, 2, -1) < 0) {
       if (errno == EINTR) continue;
-      spdlog::critical("cannot follow {} any more: ending, since nobody may keep a right that was revoked",
-                       folder_.string());
-      std::abort();
+      throw std::system_error(errno, std::generic_category(), "cannot follow " + folder_.string());
     }
     if (fds[1].revents != 0) return;
     if (fds[0].revents == 0) continue;

@@ -16,6 +16,7 @@
 
 #include "acting/awake_budget.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/daemon_thread.hpp"
 
 namespace freeride::worker {
 namespace {
@@ -45,7 +46,7 @@ Result<std::unique_ptr<ActingThread>> ActingThread::start(const ActorConfig& con
   self->event_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!self->event_fd_.valid()) return errno_error("cannot make an event descriptor", errno);
   try {
-    self->thread_ = std::thread([raw = self.get()] { raw->run(); });
+    self->thread_ = std::thread([raw = self.get()] { run_or_end("the acting thread", [raw] { raw->run(); }); });
   } catch (const std::system_error& error) {
     return Error{Code::kExhausted, std::string("cannot start the acting thread: ") + error.what(), ""};
   }

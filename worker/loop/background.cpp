@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "freeride/base/daemon_thread.hpp"
+
 namespace freeride::worker {
 
 Result<std::unique_ptr<Background>> Background::create(Loop& loop) {
@@ -17,7 +19,7 @@ Result<std::unique_ptr<Background>> Background::create(Loop& loop) {
   Background& self = *made;
   if (auto s = loop.watch(self.done_.get(), EPOLLIN, [&self](uint32_t) { self.on_done(); }); !s.ok()) return s.error();
   try {
-    self.thread_ = std::thread([&self] { self.serve(); });
+    self.thread_ = std::thread([&self] { run_or_end("the background thread", [&] { self.serve(); }); });
   } catch (const std::system_error& error) {
     return errno_error("cannot make a thread", error.code().value());
   }
