@@ -24,6 +24,8 @@ class Answers {
   /// Remembers the answer. One that is large is a read (a plugin's bytes): its request is forgotten, and executed again
   /// if repeated.
   void answered(const std::string& id, const std::string& frame, bool has_attachment);
+  /// As if it had never been noted: it was not executed.
+  void forget(const std::string& id) { entries_.erase(id); }
   size_t size() const { return entries_.size(); }
   size_t bytes() const { return bytes_; }
 

@@ -19,6 +19,7 @@ constexpr size_t kMaxCommandFrameBytes =
 /// Events queued for one subscriber or from one publisher before the next are dropped. libzmq tells a queue's writer
 /// what was read only once in half of that: so up to half of it nothing is ever dropped, and beyond it events may be.
 constexpr int kEventsHwm = Subscriber::kQueued;
+constexpr int kRequestsHwm = 16;       ///< requests of one connection that wait; each may have an attachment
 constexpr int kLingerMs = 200;         ///< what a closing socket waits at most for its last messages to leave
 constexpr int kReconnectMs = 100;      ///< first pause between attempts to connect ...
 constexpr int kReconnectMaxMs = 1000;  ///< ... doubling up to this: few wake-ups while the other side is away

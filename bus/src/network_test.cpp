@@ -369,6 +369,25 @@ TEST_CASE("when the check of keys is gone nobody gets in, though libzmq itself w
   CHECK(gets_in(other, trusting));
 }
 
+TEST_CASE("what a TCP connection has been given is not sent over it again") {
+  zmq::context_t context;
+  zmq::socket_t router(context, zmq::socket_type::router);
+  router.set(zmq::sockopt::linger, 0);
+  const std::string endpoint = "tcp://127.0.0.1:" + std::to_string(free_ports());
+  router.bind(endpoint);
+  auto client = Requester::connect(context, endpoint).value();
+  const auto answer = client->request(GetStatus{}, 2500ms, std::string(100'000, 'x'));
+  CHECK(answer.error().code == Code::kTimeout);
+  CHECK(client->may_be_done());
+  int given = 0;
+  for (detail::Frames frames; detail::wait_readable(router, 100), frames.clear(), true;) {
+    bool too_many = false;
+    if (!detail::receive_frames(router, frames, too_many)) break;
+    ++given;
+  }
+  CHECK(given == 1);
+}
+
 TEST_CASE("the end of the check of keys is the end of the process") {
   const KeyPair manager = make_key_pair().value(), pair = make_key_pair().value();
   const uint16_t port = free_ports();

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <map>
 #include <new>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "endpoint.hpp"
 #include "freeride/base/access.hpp"
@@ -29,6 +32,10 @@ constexpr int kBatch = 256;          // messages of one socket before the others
 constexpr int kUpHwm = 64;           // commands that wait for the network; what does not fit is repeated
 constexpr size_t kMostWorkers = 64;  // more devices than any host has
 constexpr int64_t kLookNs = kNsPerSec;
+constexpr size_t kPieceBytes = WritePlugin::kPieceBytes;  // what is larger comes from earlier clients
+constexpr size_t kMostPieces = 4;                         // bytes in front of a heartbeat
+// Until an attachment without an answer counts as lost, and for each of its MiB as long again as on a slow link.
+constexpr int64_t kAnswerNs = 30 * kNsPerSec, kAnswerPerMiBNs = kNsPerSec;
 constexpr int64_t kPatienceNs = 3 * kNsPerSec;  // without a connection, before clients are told
 
 bool is_workers(const std::string& command) {
@@ -45,6 +52,8 @@ struct Relay::Impl {
         events_endpoint(config.events_endpoint),
         clients(context, zmq::socket_type::router),
         up(context, zmq::socket_type::dealer),
+        key(config.key),
+        context(context),
         watch(context, up, config.manager, &config.key),
         events_here(context, zmq::socket_type::xsub),
         events_up(context, zmq::socket_type::xpub),
@@ -66,17 +75,23 @@ struct Relay::Impl {
   }
 
   void run() {
-    zmq::pollitem_t items[] = {{clients.handle(), 0, ZMQ_POLLIN, 0},        {up.handle(), 0, ZMQ_POLLIN, 0},
-                               {watch.socket().handle(), 0, ZMQ_POLLIN, 0}, {events_here.handle(), 0, ZMQ_POLLIN, 0},
-                               {events_up.handle(), 0, ZMQ_POLLIN, 0},      {events_there.handle(), 0, ZMQ_POLLIN, 0},
-                               {nullptr, wake.get(), ZMQ_POLLIN, 0}};
+    std::vector<zmq::pollitem_t> items = {
+        {clients.handle(), 0, ZMQ_POLLIN, 0},        {up.handle(), 0, ZMQ_POLLIN, 0},
+        {watch.socket().handle(), 0, ZMQ_POLLIN, 0}, {events_here.handle(), 0, ZMQ_POLLIN, 0},
+        {events_up.handle(), 0, ZMQ_POLLIN, 0},      {events_there.handle(), 0, ZMQ_POLLIN, 0},
+        {nullptr, wake.get(), ZMQ_POLLIN, 0}};
+    const size_t always = items.size();
     while (!stop) {
       try {
-        zmq::poll(items, std::size(items), std::chrono::milliseconds(kLookNs / kNsPerMs));
+        items.resize(always);
+        if (large) items.push_back({large->handle(), 0, ZMQ_POLLIN, 0});
+        zmq::poll(items.data(), items.size(), std::chrono::milliseconds(kLookNs / kNsPerMs));
         if (items[6].revents != 0) woken();
         look_at_link();
         from_clients();
-        from_manager();
+        from_manager(up);
+        if (large) from_manager(*large);
+        if (large && !is_under_way(true) && SteadyClock::now() > large_until_ns) large.reset();
         take_subscriptions();
         forward(events_here, events_up);
         forward(events_there, events_down);
@@ -111,6 +126,8 @@ struct Relay::Impl {
   // ---- the link
   void look_at_link() {
     standing = watch.look();
+    // What was under way over a connection before is lost, or its answer is.
+    if (std::exchange(connections, watch.connections()) != watch.connections()) under_way.clear();
     if (watch.connected()) {
       if (!std::exchange(was_connected, true)) spdlog::info("connected with the manager at {}", manager);
       apart_since_ns = 0;
@@ -181,13 +198,56 @@ struct Relay::Impl {
       }
       return;
     }
+    zmq::socket_t* to = &up;
+    const std::string sent_as = client + message->id;
     if (frames.size() == 3) {
       const std::string_view attachment = detail::view(frames[2]);
+      if (!message->is_reply && !begin(sent_as, attachment.size())) return;
+      if (!message->is_reply && attachment.size() > kPieceBytes) to = &connect_large();
       for (std::string_view rest = attachment; !rest.empty();
            rest.remove_prefix(std::min(detail::kTcpFrameBytes, rest.size())))
         out.push_back(detail::frame_of(rest.substr(0, detail::kTcpFrameBytes)));
     }
-    (void)detail::send_frames(up, std::move(out));
+    if (!detail::send_frames(*to, std::move(out))) under_way.erase(sent_as);
+  }
+
+  // Attachments wait for nothing here, and nothing waits behind them for long: a few pieces are under way at once, and
+  // one that is larger, which has a connection of its own. What is a repetition, or does not fit, is not sent: its
+  // sender repeats it.
+  bool begin(const std::string& sent_as, size_t bytes) {
+    const int64_t now = SteadyClock::now();
+    std::erase_if(under_way, [&](const auto& entry) { return now > entry.second.until_ns; });
+    const bool is_large = bytes > kPieceBytes;
+    if (under_way.count(sent_as) != 0 || (is_large && is_under_way(true)) ||
+        (!is_large && under_way.size() >= kMostPieces))
+      return false;
+    under_way[sent_as] = {is_large, now + kAnswerNs + static_cast<int64_t>(bytes >> 20) * kAnswerPerMiBNs};
+    return true;
+  }
+
+  bool is_under_way(bool is_large) const {
+    return std::any_of(under_way.begin(), under_way.end(),
+                       [&](const auto& entry) { return entry.second.large == is_large; });
+  }
+
+  zmq::socket_t& connect_large() {
+    large_until_ns = SteadyClock::now() + kAnswerNs;
+    if (!large) {
+      large.emplace(context, zmq::socket_type::dealer);
+      prepare_way_up(*large, key);
+      connect_endpoint(*large, manager);
+    }
+    return *large;
+  }
+
+  // What cannot be sent now is not sent later: its sender repeats it, or has given it up.
+  static void prepare_way_up(zmq::socket_t& socket, const ClientKey& key) {
+    socket.set(zmq::sockopt::immediate, true);
+    socket.set(zmq::sockopt::sndhwm, kUpHwm);
+    socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxCommandFrameBytes));
+    socket.set(zmq::sockopt::linger, detail::kLingerMs);
+    detail::set_client_key(socket, &key);
+    detail::set_long_link(socket);
   }
 
   // A worker is known by what it asks for first; what it asks for later is a worker's, too.
@@ -211,12 +271,13 @@ struct Relay::Impl {
     (void)detail::send_frames(clients, std::move(frames));
   }
 
-  void from_manager() {
+  void from_manager(zmq::socket_t& from) {
     detail::Frames frames;
     bool too_many = false;
-    for (int i = 0; i < kBatch && detail::receive_frames(up, frames, too_many, detail::kMaxTcpFrames); ++i) {
+    for (int i = 0; i < kBatch && detail::receive_frames(from, frames, too_many, detail::kMaxTcpFrames); ++i) {
       if (frames.size() < 2 || too_many || !detail::is_relay_address(detail::view(frames[0]))) continue;
       frames[0] = detail::frame_of(detail::view(frames[0]).substr(1));
+      if (!under_way.empty()) under_way.erase(frames[0].to_string() + detail::salvage(detail::view(frames[1])).id);
       (void)detail::send_frames(clients, std::move(frames));  // who is gone repeats its request
     }
   }
@@ -251,6 +312,15 @@ struct Relay::Impl {
   const std::string manager, events_endpoint;
   EndpointLock lock;  // before the socket: released after it is closed
   zmq::socket_t clients, up;
+  const ClientKey key;
+  zmq::context_t& context;
+  std::optional<zmq::socket_t> large;  // the way up for large attachments, while there are any
+  int64_t large_until_ns = 0;
+  struct UnderWay {
+    bool large = false;
+    int64_t until_ns = 0;
+  };
+  std::map<std::string, UnderWay> under_way;  // requests with attachments, by client and id
   detail::HandshakeWatch watch;
   zmq::socket_t events_here, events_up, events_there, events_down;
   Fd wake;
@@ -259,6 +329,7 @@ struct Relay::Impl {
   Status standing;
   std::string said;
   bool was_connected = false;
+  uint64_t connections = 0;
   int64_t apart_since_ns = 0;
   std::thread thread;
 };
@@ -281,14 +352,11 @@ Result<std::unique_ptr<Relay>> Relay::start(zmq::context_t& context, const Relay
     impl.clients.set(zmq::sockopt::linger, detail::kLingerMs);
     impl.clients.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxCommandFrameBytes));
     impl.clients.set(zmq::sockopt::router_mandatory, true);
-    impl.clients.set(zmq::sockopt::rcvhwm, detail::kTcpRequestsHwm);
+    impl.clients.set(zmq::sockopt::rcvhwm, detail::kRequestsHwm);
     auto lock = bind_endpoint(impl.clients, config.commands_endpoint, config.group);
     if (!lock) return lock.error();
     impl.lock = std::move(*lock);
-    // What cannot be sent now is not sent later: its sender repeats it, or has given it up.
-    impl.up.set(zmq::sockopt::immediate, true);
-    impl.up.set(zmq::sockopt::sndhwm, kUpHwm);
-    impl.up.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxCommandFrameBytes));
+    Impl::prepare_way_up(impl.up, config.key);
     impl.events_up.set(zmq::sockopt::xpub_verbose, true);
     impl.events_up.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxTopicBytes));
     impl.events_there.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxEventBytes));
@@ -296,9 +364,9 @@ Result<std::unique_ptr<Relay>> Relay::start(zmq::context_t& context, const Relay
       socket->set(zmq::sockopt::sndhwm, detail::kEventsHwm);
     for (zmq::socket_t* socket : {&impl.events_here, &impl.events_there})
       socket->set(zmq::sockopt::rcvhwm, detail::kEventsHwm);
-    for (zmq::socket_t* socket : {&impl.up, &impl.events_here, &impl.events_up, &impl.events_there, &impl.events_down})
+    for (zmq::socket_t* socket : {&impl.events_here, &impl.events_up, &impl.events_there, &impl.events_down})
       socket->set(zmq::sockopt::linger, detail::kLingerMs);
-    for (zmq::socket_t* socket : {&impl.up, &impl.events_up, &impl.events_there}) {
+    for (zmq::socket_t* socket : {&impl.events_up, &impl.events_there}) {
       detail::set_client_key(*socket, &config.key);
       detail::set_long_link(*socket);
     }

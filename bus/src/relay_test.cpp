@@ -14,6 +14,7 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/bus/events.hpp"
 #include "freeride/bus/sockets.hpp"
+#include "message.hpp"
 #include "test_util.hpp"
 #include "wishes.hpp"
 
@@ -150,6 +151,112 @@ TEST_CASE("relay: a plugin's bytes go both ways, in frames that the network take
   const auto reply = host.client()->request(GetStatus{}, kWatchdogMs, bytes);
   REQUIRE(reply.ok());
   CHECK(reply->attachment == bytes);
+}
+
+// A manager and a client whose every message the test writes and reads itself.
+struct Slow {
+  Slow() {
+    router.set(zmq::sockopt::linger, 0);
+    router.set(zmq::sockopt::curve_server, true);
+    router.set(zmq::sockopt::curve_secretkey, keys.secret_key);
+    router.bind(address);
+    const KeyPair pair = make_key_pair().value();
+    host = std::make_unique<Host>(address, ClientKey{pair.public_key, pair.secret_key, keys.public_key, "node.key"});
+    client.set(zmq::sockopt::linger, 0);
+    client.connect(host->dir.endpoint("commands.sock"));
+    // The link is there: what cannot be sent is dropped.
+    REQUIRE(eventually([&] {
+      send("begin", 0);
+      return !arrived("begin", 100).empty();
+    }));
+  }
+  void send(const std::string& id, size_t attached) {
+    Message message;
+    message.id = id;
+    message.command = "load";
+    detail::Frames frames;
+    frames.push_back(detail::frame_of(detail::pack_message(message)));
+    if (attached > 0) frames.push_back(detail::frame_of(std::string(attached, 'x')));
+    for (size_t i = 0; i < frames.size(); ++i)
+      client.send(frames[i], i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+  }
+  struct Arrived {
+    std::string connection, client, id;
+  };
+  // Everything up to `last`, or until nothing has come for so long.
+  std::vector<Arrived> arrived(const std::string& last, int patience_ms = 60'000) {
+    std::vector<Arrived> all;
+    for (;;) {
+      zmq::pollitem_t item{router.handle(), 0, ZMQ_POLLIN, 0};
+      if (zmq::poll(&item, 1, std::chrono::milliseconds(patience_ms)) == 0) return {};
+      detail::Frames frames;
+      bool too_many = false;
+      if (!detail::receive_frames(router, frames, too_many, 1000) || frames.size() < 3) continue;
+      all.push_back({frames[0].to_string(), frames[1].to_string(),
+                     detail::unpack_message(detail::view(frames[2]), {}).value().id});
+      if (all.back().id == last) return all;
+    }
+  }
+  void answer(const Arrived& to) {
+    Message reply;
+    reply.is_reply = true;
+    reply.id = to.id;
+    reply.command = "load";
+    for (const std::string& frame : {to.connection, to.client})
+      router.send(detail::frame_of(frame), zmq::send_flags::sndmore);
+    router.send(detail::frame_of(detail::pack_message(reply)), zmq::send_flags::none);
+  }
+  static std::vector<std::string> ids(const std::vector<Arrived>& all) {
+    std::vector<std::string> ids;
+    for (const Arrived& one : all) ids.push_back(one.id);
+    return ids;
+  }
+
+  const KeyPair keys = make_key_pair().value();
+  const std::string address = "tcp://127.0.0.1:" + std::to_string(three_free_ports());
+  zmq::context_t context;
+  zmq::socket_t router{context, zmq::socket_type::router}, client{context, zmq::socket_type::dealer};
+  std::unique_ptr<Host> host;
+};
+
+TEST_CASE("relay: an attachment that is repeated is under way once", "[relay]") {
+  Slow slow;
+  for (int i = 0; i < 5; ++i) slow.send("piece", 1000);
+  slow.send("behind", 0);
+  const auto seen = slow.arrived("behind");
+  CHECK(Slow::ids(seen) == std::vector<std::string>{"piece", "behind"});
+  slow.answer(seen.front());
+  // Answered: whoever asks for it once more has not heard the answer.
+  CHECK(eventually([&] {
+    slow.send("piece", 1000);
+    slow.send("again", 0);
+    return slow.arrived("again").size() == 2;
+  }));
+}
+
+TEST_CASE("relay: few attachments are in front of a heartbeat", "[relay]") {
+  Slow slow;
+  for (int i = 0; i < 20; ++i) slow.send("piece " + std::to_string(i), 200'000);
+  slow.send("heartbeat", 0);
+  CHECK(slow.arrived("heartbeat").size() <= 5);
+}
+
+TEST_CASE("relay: an earlier client's large attachment has a connection of its own, one at a time", "[relay]") {
+  Slow slow;
+  std::vector<Slow::Arrived> seen;
+  CHECK(eventually([&] {  // until that connection is there
+    slow.send("large", 1u << 20);
+    const auto some = slow.arrived("large", 100);
+    seen.insert(seen.end(), some.begin(), some.end());
+    return !some.empty();
+  }));
+  const std::string large_way = seen.back().connection;
+  slow.send("other", 1u << 20);
+  slow.send("large", 1u << 20);
+  slow.send("heartbeat", 0);
+  const auto behind = slow.arrived("heartbeat");
+  REQUIRE(Slow::ids(behind) == std::vector<std::string>{"heartbeat"});
+  CHECK(behind.front().connection != large_way);
 }
 
 TEST_CASE("relay: workers are the node's, and get their orders each", "[relay]") {

@@ -4,6 +4,7 @@
 
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/bus/commands.hpp"
 #include "freeride/bus/probe.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "message.hpp"
@@ -12,7 +13,8 @@
 
 namespace freeride::bus {
 namespace {
-constexpr int64_t kRepeatNs = kNsPerSec;  // a request is repeated after so much silence
+constexpr int64_t kRepeatNs = kNsPerSec;                 // a request is repeated after so much silence
+constexpr size_t kBulkBytes = WritePlugin::kPieceBytes;  // more than that is repeated after pauses that double
 constexpr int64_t kUnsentLifeNs =
     10 * kNsPerSec;  // what could not be sent for so long is not sent any more: it is history by then
 constexpr size_t kMaxUnsent = 64, kMaxInbox = 1024, kMaxOutstanding = 1024;
@@ -102,13 +104,20 @@ struct Requester::Impl {
     return std::nullopt;
   }
 
+  // Whether to send once more what a connection has been given. Over TCP a connection loses nothing while it lives, and
+  // what is under way would be sent twice. Behind a socket of this host there may be a node, which loses what its link
+  // does.
+  bool repeats(uint64_t sent_over, bool attached) const {
+    return !watch || !attached || watch->connections() != sent_over;
+  }
+
   std::string next_id() { return prefix + "-" + std::to_string(++count); }
 
   zmq::socket_t socket;
   std::unique_ptr<detail::HandshakeWatch> watch;  // at a TCP endpoint
   detail::WaitFd wait;
   std::string endpoint;
-  bool tcp = false;
+  bool tcp = false, sent = false;
   std::optional<uint32_t> uid;
   std::string prefix = detail::random_hex();
   uint64_t count = 0;
@@ -147,9 +156,9 @@ Result<std::unique_ptr<Requester>> Requester::connect(zmq::context_t& context, c
 }
 
 Result<Message> Requester::request_raw(const std::string& command, std::string body, std::chrono::milliseconds timeout,
-                                       std::string attachment) {
+                                       std::string attachment, const std::string& id) {
   Message request;
-  request.id = impl_->next_id();
+  request.id = id.empty() ? impl_->next_id() : id;
   request.command = command;
   request.body = std::move(body);
   request.attachment = std::move(attachment);
@@ -160,10 +169,21 @@ Result<Message> Requester::request_raw(const std::string& command, std::string b
                  "run freeride-ctl on the manager's host"};
   }
   const int64_t deadline = detail::deadline_after(timeout);
-  int64_t repeat_at = 0;
+  const bool attached = !request.attachment.empty(), bulk = request.attachment.size() > kBulkBytes;
+  int64_t repeat_at = 0, pause_ns = kRepeatNs;
+  uint64_t sent_over = 0;
+  bool& sent = impl_->sent = false;
   for (bool first = true;; first = false) {
     const int64_t now = SteadyClock::now();
-    if (now >= repeat_at) repeat_at = detail::send_frames(impl_->socket, Impl::share(frames)) ? now + kRepeatNs : 0;
+    if (now >= repeat_at && sent && !impl_->repeats(sent_over, attached)) {
+      repeat_at = now + kRepeatNs;
+    } else if (now >= repeat_at) {
+      if (sent && bulk) pause_ns *= 2;
+      repeat_at = detail::send_frames(impl_->socket, Impl::share(frames)) ? now + pause_ns : 0;
+      sent = sent || repeat_at != 0;
+      (void)impl_->hopeless();  // which notes the connection
+      if (impl_->watch) sent_over = std::max<uint64_t>(impl_->watch->connections(), 1);
+    }
     // Not connected: what waiting does not mend is said at once.
     if (first && repeat_at == 0) {
       if (auto open = why_unreachable(impl_->endpoint); !open) return open.error();
@@ -190,10 +210,14 @@ Result<Message> Requester::request_raw(const std::string& command, std::string b
   if (impl_->tcp) {
     if (auto there = probe_tcp(impl_->endpoint); !there) return there.error();
   }
-  return Error{Code::kTimeout,
-               "no manager answers at " + impl_->endpoint + " (command " + command + ", waited " +
-                   std::to_string(timeout.count()) + " ms)",
-               "start freeride-manager, or name its run folder with --run-dir"};
+  const std::string what = " (command " + command + ", waited " + std::to_string(timeout.count()) + " ms)";
+  return Error{Code::kTimeout, "no manager answers at " + impl_->endpoint + what,
+               impl_->sent ? "look whether freeride-manager is busy, or its link slow, and wait longer with --timeout"
+                           : "start freeride-manager, or name its run folder with --run-dir"};
+}
+
+bool Requester::may_be_done() const {
+  return impl_->sent;
 }
 
 void Requester::speak_for(std::optional<uint32_t> uid) {

@@ -72,9 +72,8 @@ struct Server::Impl {
   }
 
   // Attachments are large, and this process's memory may be bounded: one that does not fit is its sender's to repeat.
-  static Result<Message> unpack(detail::Frames& frames) {
+  static Status attach(detail::Frames& frames, std::string& attachment) {
     try {
-      std::string attachment;
       size_t size = 0;
       for (size_t i = 2; i < frames.size(); ++i) size += frames[i].size();
       if (size > detail::kMaxCommandFrameBytes)
@@ -84,7 +83,7 @@ struct Server::Impl {
         attachment += detail::view(frames[i]);
         frames[i].rebuild();  // it would be held twice
       }
-      return detail::unpack_message(detail::view(frames[1]), std::move(attachment));
+      return {};
     } catch (const std::bad_alloc&) {
       return Error{Code::kExhausted, "there is no memory left for this request's attachment", "try again"};
     }
@@ -136,7 +135,7 @@ struct Server::Impl {
                 "see bus/WIRE.md"});
         continue;
       }
-      Result<Message> message = unpack(frames);
+      Result<Message> message = detail::unpack_message(detail::view(frames[1]), {});
       if (!message) {
         refuse(peer, detail::view(frames[1]), message.error());
         continue;
@@ -152,6 +151,12 @@ struct Server::Impl {
           case detail::Answers::Known::kNew:
             break;
         }
+      }
+      // Of a repetition nobody needs the bytes.
+      if (auto joined = attach(frames, message->attachment); !joined) {
+        if (!message->is_reply) answers.forget(scoped(sender, *message));
+        refuse(peer, detail::view(frames[1]), joined.error());
+        continue;
       }
       return Incoming{peer, std::move(sender), std::move(*message)};
     }
@@ -180,6 +185,7 @@ Result<std::unique_ptr<Server>> Server::bind(zmq::context_t& context, const std:
     socket.set(zmq::sockopt::linger, detail::kLingerMs);
     socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxCommandFrameBytes));
     socket.set(zmq::sockopt::router_mandatory, true);
+    socket.set(zmq::sockopt::rcvhwm, detail::kRequestsHwm);
     auto lock = bind_endpoint(socket, endpoint, group);
     if (!lock) return lock.error();
     server->impl_->lock = std::move(*lock);
@@ -194,7 +200,7 @@ Status Server::listen(zmq::context_t& context, const TcpPort& port) {
     auto network = std::make_unique<Impl::Network>(context, port.door);
     network->socket.set(zmq::sockopt::linger, detail::kLingerMs);
     network->socket.set(zmq::sockopt::router_mandatory, true);
-    network->socket.set(zmq::sockopt::rcvhwm, detail::kTcpRequestsHwm);
+    network->socket.set(zmq::sockopt::rcvhwm, detail::kRequestsHwm);
     network->either.reset(::epoll_create1(EPOLL_CLOEXEC));
     epoll_event event = {};
     event.events = EPOLLIN;

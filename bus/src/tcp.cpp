@@ -226,6 +226,7 @@ Status HandshakeWatch::look() {
     switch (event) {
       case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         connected_ = true;
+        ++connections_;
         unclear_ = 0;
         standing_ = {};
         break;

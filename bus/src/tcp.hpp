@@ -19,7 +19,6 @@ inline bool is_tcp(const std::string& endpoint) {
 /// in as many frames as it takes.
 constexpr size_t kTcpFrameBytes = 4u << 20;
 constexpr size_t kMaxTcpFrames = 3 + (256u << 20) / kTcpFrameBytes + 2;
-constexpr int kTcpRequestsHwm = 16;  ///< requests of one connection that wait; each may have an attachment
 /// The handshake of a connection is over within this time, or the connection is.
 constexpr int kHandshakeMs = 10'000;
 
@@ -73,13 +72,15 @@ class HandshakeWatch {
   /// The standing error: whatever waits, it will not be let in. Fine: not known yet, or connected.
   Status look();
   bool connected() const { return connected_; }
-  zmq::socket_t& socket() { return monitor_; }  ///< readable when look() has something new
+  uint64_t connections() const { return connections_; }  ///< that were made so far
+  zmq::socket_t& socket() { return monitor_; }           ///< readable when look() has something new
 
  private:
   zmq::socket_t& watched_;
   zmq::socket_t monitor_;
   std::string endpoint_, file_;
   bool has_key_ = false, connected_ = false;
+  uint64_t connections_ = 0;
   int unclear_ = 0;
   Status standing_;
 };

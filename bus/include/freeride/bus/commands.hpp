@@ -276,6 +276,20 @@ struct ReadPlugin {
   FREERIDE_FIELDS { visit("host", self.host), visit("sha256", self.sha256), visit("offset", self.offset); }
 };
 
+/// A piece of a plugin's content for the manager, before a command that names it by its `sha256`. Without a piece it
+/// only asks how much is there. Repeating it is safe: a piece that does not begin where the manager's end is ignored.
+/// Reply: FileReply, with `next` as the bytes that are there; the content is kept for a minute after it is whole, or
+/// longer where something uses it. A manager that does not know the command takes the content with the other one.
+struct WritePlugin {
+  static constexpr const char* kCommand = "plugin.write";
+  /// So long is a piece: on a slow link, too, it is there before patience ends.
+  static constexpr size_t kPieceBytes = 256u << 10;
+  std::string sha256;
+  uint64_t bytes = 0;   ///< of the whole content
+  uint64_t offset = 0;  ///< where the attached piece begins
+  FREERIDE_FIELDS { visit("sha256", self.sha256), visit("bytes", self.bytes), visit("offset", self.offset); }
+};
+
 /// Keeps side tasks off devices until they are given back: those of a job's ranks, a device, or a host. What runs there
 /// saves its state and goes elsewhere. Remembered over restarts. Repeating it asks how far it is. Reply: DrainReply.
 struct Drain {

@@ -121,13 +121,19 @@ class Requester {
   void speak_for(std::optional<uint32_t> uid);
 
   /// Sends `command`, waits for its reply at most `timeout` in all, repeating it under the same id after each second of
-  /// silence. Errors: the server's own; kTimeout (no reply: names the endpoint and how to start a manager); kVersion.
+  /// silence. Errors: the server's own; kTimeout (no reply: names the endpoint, and how to start a manager where nobody
+  /// could be given the command; else it may have been done); kVersion.
   /// At a tcp:// endpoint also kPermission, as soon as the manager refuses the key. Requests that arrive meanwhile are
-  /// kept for receive().
+  /// kept for receive(). What has an attachment is not repeated over a TCP connection that has it already; what has a
+  /// large one, after pauses that double. `id`, where given, is the request's: the same as of an earlier one that was
+  /// not answered.
   template <class C>
-  Result<Message> request(const C& command, std::chrono::milliseconds timeout, std::string attachment = {}) {
-    return request_raw(C::kCommand, encode(command), timeout, std::move(attachment));
+  Result<Message> request(const C& command, std::chrono::milliseconds timeout, std::string attachment = {},
+                          const std::string& id = {}) {
+    return request_raw(C::kCommand, encode(command), timeout, std::move(attachment), id);
   }
+  /// Of the last request(), which has failed: a connection was given it, so it may have been done all the same.
+  bool may_be_done() const;
   /// Sends and does not wait; returns the request id. The reply comes out of receive().
   template <class C>
   std::string send(const C& command, std::string attachment = {}) {
@@ -148,7 +154,7 @@ class Requester {
  private:
   Requester();
   Result<Message> request_raw(const std::string& command, std::string body, std::chrono::milliseconds timeout,
-                              std::string attachment);
+                              std::string attachment, const std::string& id);
   std::string send_raw(const std::string& command, std::string body, std::string attachment);
   void reply_raw(const Message& request, std::optional<Error> error, std::string body, std::string attachment);
   struct Impl;

@@ -69,7 +69,8 @@ namespace freeride::bus {
   X(SubmitBatch)                 \
   X(ShowBatch)                   \
   X(ListBatches)                 \
-  X(RemoveBatch)
+  X(RemoveBatch)                 \
+  X(WritePlugin)
 
 // X(Type): a reply, or a part of other types.
 #define FREERIDE_BUS_PARTS(X) \
