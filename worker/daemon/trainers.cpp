@@ -1,5 +1,6 @@
 #include "daemon/trainers.hpp"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ bool listens(const AttachedRank& rank) {
   return (pages::load_relaxed(rank.source->page->flags) & FREERIDE_BUBBLE_LISTENS) != 0;
 }
 
+constexpr int kNoDescriptorMs = 10;
 constexpr int kMostStrangeRanks = Actor::kMostRanks - 4;  // room for the worker's own user and root
 
 }  // namespace
@@ -83,7 +85,11 @@ Trainers::~Trainers() {
 
 void Trainers::on_connection() {
   Fd socket(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket.valid()) return;
+  if (!socket.valid()) {
+    // A connection that cannot be taken would wake this loop without end, on training's host.
+    if (errno == EMFILE || errno == ENFILE) ::poll(nullptr, 0, kNoDescriptorMs);
+    return;
+  }
   const int fd = socket.get();
   const auto peer = peer_of(fd);
   if (!peer.ok()) return;
