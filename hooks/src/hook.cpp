@@ -511,6 +511,15 @@ void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream) {
   });
 }
 
+int freeride_hook_stream_behind(freeride_hook* hook, const uint32_t* destinations, uint32_t destination_count,
+                                const uint32_t* sources, uint32_t source_count) {
+  int behind = 0;
+  guarded(hook, [&] {
+    if (hook->streams) behind = hook->streams->is_behind({destinations, destination_count}, {sources, source_count});
+  });
+  return behind;
+}
+
 void freeride_hook_stream_two_phase(freeride_hook* hook, int64_t least_ns) {
   guarded(hook, [=] {
     if (hook->streams) hook->streams->set_two_phase_least(least_ns);

@@ -227,6 +227,15 @@ void SentMember::advance_from(uint32_t slot, uint32_t value, Row row) {
   raise_to((row == Row::kSent ? page_->sent : page_->met)[slot][local_rank_], value);
 }
 
+void SentMember::tell_ended(uint32_t slot, uint64_t word) {
+  if (page_.holds(&freeride_sent_page::ended)) store_release(page_->ended[local_rank_][slot], word);
+}
+
+uint64_t SentMember::ended_by(uint32_t slot) const {
+  if (!page_.holds(&freeride_sent_page::ended) || !is_hooked(slot)) return 0;
+  return load_acquire(page_->ended[slot][local_rank_]);
+}
+
 void SentMember::rejoin(const std::function<uint32_t(uint32_t)>& value_of, uint32_t met) {
   auto& rank = page_->rank[local_rank_];
   if (load_acquire(rank.status) != FREERIDE_RANK_DISABLED) return;

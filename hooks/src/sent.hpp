@@ -45,6 +45,10 @@ class SentMember {
   /// Sets `slot`'s counter for us forward, at least to `value`; one that is further, or released, stays.
   void advance_from(uint32_t slot, uint32_t value, Row row = Row::kSent);
 
+  /// This rank's FREERIDE_ENDED() for `slot`, and `slot`'s for this rank; 0: it has told none, or is not hooked.
+  void tell_ended(uint32_t slot, uint64_t word);
+  uint64_t ended_by(uint32_t slot) const;
+
   /// Releases everybody who waits for this rank, for good or until rejoin(). Any thread.
   void release(uint32_t status);
   bool released() const { return !is_hooked(local_rank_); }

@@ -212,6 +212,7 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
     auto written = count_for(stream, rank, kRing.value(counted_ + ++produced_[rank]), SentMember::Row::kSent);
     if (!written.ok()) return written.error();
   }
+  if (ours) messages_ += destinations.size() + sources.size();
   const Wants wants = expect(sources, ours);
   const auto same = [&](uint32_t rank) { return rank == sources[0]; };
   policy::RemoteBatch remote{sources.size(), destinations.size()};
@@ -295,6 +296,7 @@ Result<uint64_t> StreamMarks::post_early(CudaStream apart, std::span<const uint3
   }
   std::unique_lock counting(counting_);
   const bool ours = this->ours();
+  if (ours) messages_ += sources.size();
   const Wants wants = expect(sources, ours);
   counting.unlock();
   if (!ours || sources.empty()) return uint64_t{0};
@@ -476,6 +478,35 @@ bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awai
   return there;
 }
 
+// Iterations that `rank` has ended, if we have not, and have exchanged all that it had with us by then; else 0.
+uint64_t StreamMarks::ended_by(uint32_t rank) {
+  const auto slot = sent_.slot_of(rank);
+  const uint64_t word = slot ? sent_.ended_by(*slot) : 0;
+  if (word == 0) return 0;
+  const auto ahead = static_cast<int32_t>(FREERIDE_ENDED_ITERATIONS(word) - static_cast<uint32_t>(iteration_));
+  const auto past =
+      static_cast<int32_t>(static_cast<uint32_t>(produced_[rank] + expected_[rank]) - FREERIDE_ENDED_MESSAGES(word));
+  return ahead > 0 && past >= 0 ? iteration_ + static_cast<uint32_t>(ahead) : 0;
+}
+
+void StreamMarks::tell_ended() {
+  for (const auto& [rank, count] : expected_) {
+    if (const auto slot = sent_.slot_of(rank)) {
+      sent_.tell_ended(*slot, FREERIDE_ENDED(iteration_, produced_[rank] + count));
+    }
+  }
+}
+
+bool StreamMarks::is_behind(std::span<const uint32_t> destinations, std::span<const uint32_t> sources) {
+  // It never waits: another thread may be held up by the driver with the lock, and later is soon enough.
+  const std::unique_lock lock(counting_, std::try_to_lock);
+  if (!lock.owns_lock() || !ours() || messages_ < messages_before_) return false;
+  const auto has_ended = [&](uint32_t rank) { return ended_by(rank) != 0; };
+  behind_ = std::any_of(destinations.begin(), destinations.end(), has_ended) ||
+            std::any_of(sources.begin(), sources.end(), has_ended);
+  return behind_;
+}
+
 void StreamMarks::rejoin() {
   const std::lock_guard lock(counting_);
   sent_.rejoin(
@@ -487,26 +518,41 @@ void StreamMarks::rejoin() {
 }
 
 Status StreamMarks::end_iteration(CudaStream stream) {
+  uint64_t next = iteration_ + 1;
+  bool alone = false;
+  {
+    const std::lock_guard lock(counting_);
+    for (const auto& [rank, count] : produced_) expected_.try_emplace(rank, 0);
+    for (const auto& [rank, count] : expected_) next = std::max(next, ended_by(rank));
+    alone = next == iteration_ + 1;
+    // What ends by others' word may be longer than its schedule, with an evaluation in it.
+    messages_before_ = behind_ && messages_before_ > 0 ? std::min(messages_before_, messages_) : messages_;
+    messages_ = 0;
+    behind_ = false;
+  }
   RankPage::Told told;
-  told.representative = representative_;
+  told.representative = representative_ && alone;
   if (remote_ != nullptr && remote_->joined()) {
     told.held = remote_->arm() != policy::Arm::kPlain;
-    auto next = remote_->end_iteration(stream, iteration_, wait_, representative_);
-    if (!next.ok()) return next.error();
-    told.leases_next = *next == policy::Arm::kLeased;
+    auto arm = remote_->end_iteration(stream, next - 1, wait_, told.representative);
+    if (!arm.ok()) return arm.error();
+    told.leases_next = *arm == policy::Arm::kLeased;
   }
   {
     const std::lock_guard lock(ruling_);
-    host_waits_ = policy::is_held(rule_, iteration_ + 1);
+    host_waits_ = policy::is_held(rule_, next);
   }
   told.leases_next = told.leases_next && host_waits_;
-  page_.expect_waits(iteration_, std::min<uint32_t>(wait_, FREERIDE_MAX_WAITS), told);
+  const uint32_t waits = std::min<uint32_t>(wait_, FREERIDE_MAX_WAITS);
+  page_.expect_waits(iteration_, waits, told);
+  if (!alone) page_.expect_waits(next - 1, waits, told);
   {
     const std::lock_guard lock(counting_);
     met_.clear();
-    met_base_ += kMostMeetings;
+    met_base_ += kMostMeetings * (next - iteration_);
+    iteration_ = next;
+    tell_ended();
   }
-  ++iteration_;
   wait_ = 0;
   representative_ = true;
   return cuda_.write_64(stream, state_word_, FREERIDE_STATE(iteration_, 0));

@@ -102,6 +102,11 @@ class StreamMarks {
     looked_for_.store(remote, std::memory_order_release);
   }
   uint64_t iteration() const { return iteration_; }
+  /// Call before batch() and post_early(), with the same ranks. True: one of them has ended an iteration that this rank
+  /// has not, before the messages that come now, so end_iteration() comes first. For a rank that makes no optimizer's
+  /// step, once or always: iterations that ranks count apart let collectives wait for the wrong count, and measures be
+  /// of different iterations. Never sooner than after as many messages as in the iteration before.
+  bool is_behind(std::span<const uint32_t> destinations, std::span<const uint32_t> sources);
   /// A batch that only receives, right before it is posted on `apart`, ahead of its need: holds that stream, which
   /// should be for receives from this source alone, until the first of its messages exists. Returns a number for
   /// wait(); 0: nothing is to be done there.
@@ -114,6 +119,7 @@ class StreamMarks {
   /// a miscount does not last.
   Result<Held> meet(CudaStream stream, std::span<const uint32_t> members, std::span<const uint32_t> awaited,
                     bool needed_at_once);
+  /// The iteration's number follows what other ranks have ended, if they are ahead.
   Status end_iteration(CudaStream stream);
   /// After a release that was not for good: neighbours may wait for this rank again. Messages that were produced
   /// meanwhile count as there. Any thread.
@@ -170,6 +176,8 @@ class StreamMarks {
   void announce_first();
   Wants expect(std::span<const uint32_t> sources, bool ours);
   bool ours();
+  uint64_t ended_by(uint32_t rank);
+  void tell_ended();
   Result<Held> hold(CudaStream stream, const Wants& wants);
   Status wait_for(CudaStream stream, const Want& want, SentMember::Row row = SentMember::Row::kSent);
   Status count_for(CudaStream stream, uint32_t rank, uint32_t value, SentMember::Row row);
@@ -206,6 +214,8 @@ class StreamMarks {
   std::unordered_map<uint32_t, uint64_t> produced_, expected_;  // messages, by rank of the job
   std::unordered_map<uint32_t, uint32_t> met_;                  // collectives in this iteration, by rank of the job
   uint64_t met_base_;                                           // their count before this iteration
+  uint64_t messages_ = 0, messages_before_ = 0;                 // of this rank, in this iteration and the one before
+  bool behind_ = false;                                         // is_behind() has said so
 
   // The posting thread's own.
   std::atomic<pthread_t> owner_{0};

@@ -789,6 +789,99 @@ TEST_CASE("a hold that was ended ends, also when the counter is set back by what
   CHECK(pages::load_acquire(counter) == FREERIDE_SENT_FIRST + 2);
 }
 
+// Two stages that exchange `messages` in each iteration, a first, and come to a collective in it. Where a rank's
+// optimizer makes its step is the test's to say.
+struct TwoStages {
+  explicit TwoStages(const std::string& folder) : a(folder, 0), b(folder, 1) {}
+  void step(Rank& rank) { REQUIRE(rank.marks->end_iteration(rank.stream).ok()); }
+  void post(Rank& rank, std::vector<uint32_t> to, std::vector<uint32_t> from) {
+    const auto named = [](std::vector<uint32_t> ranks) {
+      for (uint32_t& one : ranks) one += 100;
+      return ranks;
+    };
+    if (rank.marks->is_behind(named(to), named(from))) step(rank);
+    rank.batch(to, from, Hold::kNever);
+  }
+  void message(Rank& from, uint32_t source, Rank& to, uint32_t destination) {
+    post(from, {destination}, {});
+    post(to, {}, {source});
+  }
+  void messages(int count) {
+    for (int i = 0; i < count; ++i) {
+      message(a, 0, b, 1);
+      message(b, 1, a, 0);
+    }
+  }
+  void collective() {
+    a.meet({1}, {1});
+    b.meet({0}, {0});
+    fake_cuda_synchronize(a.stream);
+    fake_cuda_synchronize(b.stream);
+  }
+  uint64_t iterations(const Rank& rank) const { return rank.marks->iteration(); }
+  Rank a, b;
+};
+
+TEST_CASE("a rank that skips an optimizer's step counts the iterations that its neighbour counts") {
+  const TempDir dir;
+  TwoStages stages(dir.path());
+  auto& [a, b] = stages;
+  for (int i = 0; i < 8; ++i) {
+    stages.messages(3);
+    CHECK(stages.iterations(a) == uint64_t(i));
+    CHECK(stages.iterations(b) == uint64_t(i));
+    stages.collective();
+    stages.step(a);
+    if (i != 3 && i != 6) stages.step(b);
+  }
+  CHECK(stages.iterations(b) == 8);
+  CHECK(a.marks->counters().broken + b.marks->counters().broken == 0);
+}
+
+TEST_CASE("a rank without trainable parameters counts the iterations that its neighbour counts") {
+  const TempDir dir;
+  TwoStages stages(dir.path());
+  auto& [a, b] = stages;
+  for (int i = 0; i < 8; ++i) {
+    if (i == 4) stages.messages(2);  // an evaluation, or a smaller batch without a step
+    stages.messages(3);
+    CHECK(stages.iterations(a) == uint64_t(i));
+    CHECK(stages.iterations(b) == uint64_t(i));
+    stages.collective();
+    stages.step(a);
+  }
+  CHECK(a.marks->counters().broken + b.marks->counters().broken == 0);
+}
+
+TEST_CASE("a rank that has missed iterations counts as its neighbour after its own next step") {
+  const TempDir dir;
+  TwoStages stages(dir.path());
+  auto& [a, b] = stages;
+  stages.messages(3);
+  for (int i = 0; i < 3; ++i) stages.step(a);  // steps without messages between
+  stages.step(b);
+  CHECK(stages.iterations(b) == 3);
+  stages.collective();
+  CHECK(b.marks->counters().broken == 0);
+}
+
+TEST_CASE("ranks that make their steps at other messages do not drive each other on") {
+  const TempDir dir;
+  TwoStages stages(dir.path());
+  auto& [a, b] = stages;
+  stages.messages(3);
+  stages.step(a);
+  for (int i = 1; i < 10; ++i) {
+    stages.message(a, 0, b, 1);
+    stages.step(b);  // always after the next iteration's first message
+    stages.message(b, 1, a, 0);
+    stages.messages(2);
+    stages.step(a);
+  }
+  CHECK(stages.iterations(a) <= 11);
+  CHECK(stages.iterations(b) <= 11);
+}
+
 TEST_CASE("messages into a graph, or of a second thread, switch off or are counted only") {
   const TempDir dir;
   Rank a(dir.path(), 0), b(dir.path(), 1);

@@ -117,6 +117,20 @@ class Held(unittest.TestCase):
                 return
         self.fail(f"learned {learned_ms} ms of a wait of 9 ms")
 
+    def test_a_rank_that_skips_optimizer_steps_counts_the_same_iterations(self):
+        """As with GradScaler, whose ranks may differ; and a stage without trainable parameters makes none at all."""
+        for never in ("", "1"):
+            results, errors = pipeline(
+                "skips", ({"FREERIDE_GROUP": "world"}, {"FREERIDE_GROUP": "world", "TEST_NEVER": never})
+            )
+            self.check_values(results)
+            self.assertEqual([result["state"] for result in results], ["active", "active"])
+            # The last one ends with its first message after it.
+            self.assertEqual([result["iteration"] for result in results], [12, 11 if never else 12])
+            self.assertEqual([result["counters"]["broken"] for result in results], [0, 0])
+            self.assertNotIn("makes no step", errors[0])
+            self.assertEqual(errors[1].count("makes no step in some iterations"), 1)
+
     def test_one_rank_without_the_hook(self):
         results, _ = pipeline("plain", ({}, {"FREERIDE_HOOK": "0"}))
         self.check_values(results)

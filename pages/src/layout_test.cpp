@@ -73,7 +73,7 @@ std::map<std::string, Layout> layouts_of_header() {
 #define T freeride_sent_page
   layouts["sent"] = {sizeof(T),
                      {FIELD(T, header), FIELD(T, ranks), FIELD(T, reserved0), FIELD(T, reserved1), FIELD(T, rank),
-                      FIELD(T, sent), FIELD(T, world_rank), FIELD(T, met)}};
+                      FIELD(T, sent), FIELD(T, world_rank), FIELD(T, met), FIELD(T, ended)}};
 #undef T
 #define T freeride_sent_rank
   layouts["sent_rank"] = {sizeof(T), {FIELD(T, status), FIELD(T, pid), FIELD(T, start_time)}};

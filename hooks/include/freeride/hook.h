@@ -178,6 +178,12 @@ FREERIDE_HOOK_API int freeride_hook_stream_meet(freeride_hook* hook, void* strea
                                                 int needed_at_once);
 /* [one] freeride_hook_iteration_end(), in stream order. */
 FREERIDE_HOOK_API void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream);
+/* [one] May be called before messages to and from these ranks are posted. 1: one of them has ended an iteration before
+ * these messages, and this rank has not: call freeride_hook_stream_iteration_end() first. For a rank that makes no
+ * optimizer's step, once or always. */
+FREERIDE_HOOK_API int freeride_hook_stream_behind(freeride_hook* hook, const uint32_t* destinations,
+                                                  uint32_t destination_count, const uint32_t* sources,
+                                                  uint32_t source_count);
 
 /* ---- ranks on other hosts ----
  *

@@ -180,6 +180,10 @@ class StreamMarker(Marker):
         handle = self._attached(device)
         if handle is None:
             return None
+        to, to_count = self._array(tuple(destinations))
+        source, source_count = self._array(tuple(sources))
+        if self._hook.library.stream_behind(handle, to, to_count, source, source_count):
+            self._hook.iteration_end(by_others=True)
         if self._open is not None:  # posted before, and still not waited for
             self._waited_at_once[self._open[0]] = -1
             self._open = None
@@ -197,8 +201,6 @@ class StreamMarker(Marker):
                 self._post_early(handle, posted, sources, self._stream_apart(device, of, sources[0], in_batch))
                 return posted
         stream = self._gpu.stream(device.index)
-        to, to_count = self._array(tuple(destinations))
-        source, source_count = self._array(tuple(sources))
         held = self._hook.library.stream_exchange(
             handle, stream, to, to_count, source, source_count, hold, receive_bytes
         )

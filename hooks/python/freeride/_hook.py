@@ -363,16 +363,21 @@ class Hook:
         except Exception as error:
             self.fail(error)
 
-    def iteration_end(self, explicit=False):
+    def iteration_end(self, explicit=False, by_others=False):
+        """by_others: other ranks have ended it."""
         try:
-            if explicit:
+            if by_others:
+                self.say(
+                    "the optimizer of this rank makes no step in some iterations, or in all: they end with other ranks' iterations"
+                )
+            elif explicit:
                 self._explicit_iterations = True
             elif self._explicit_iterations:
                 return
             if self.waits == 0:
                 if self.pipelines.passed_over and not self._found:
                     self.say(_NOTHING_FOUND)
-                if not explicit:
+                if not (explicit or by_others):
                     return  # a second optimizer's step in the same iteration
             self._found = self._found or self.waits > 0
             self.waits = 0

@@ -176,6 +176,7 @@ class Library:
             slow, "stream_meet", ctypes.c_int, handle, ctypes.c_void_p, array, u32, array, u32, ctypes.c_int
         )
         self.stream_iteration_end = bind(slow, "stream_iteration_end", None, handle, ctypes.c_void_p)
+        self.stream_behind = bind(fast, "stream_behind", ctypes.c_int, handle, array, u32, array, u32)
         self.stream_two_phase = bind(fast, "stream_two_phase", None, handle, ctypes.c_int64)
         self.stream_counters = bind(fast, "stream_counters", None, handle, ctypes.POINTER(StreamCounters))
         self.mark_begin = bind(fast, "mark_begin", None, handle)

@@ -112,6 +112,7 @@ class SentPage(ctypes.Structure):
         ("sent", (_u32 * MAX_RANKS) * MAX_RANKS),
         ("world_rank", _u32 * MAX_RANKS),
         ("met", (_u32 * MAX_RANKS) * MAX_RANKS),
+        ("ended", (_u64 * MAX_RANKS) * MAX_RANKS),
     ]
 
 

@@ -158,6 +158,12 @@ typedef struct freeride_sent_rank {
   uint64_t start_time; /* of /proc/<pid>/stat: with pid, one process for ever */
 } freeride_sent_rank;
 
+/* Iterations that a rank has ended, and messages that it had exchanged with another one by the last end, sent and
+ * received; both modulo 2^32. */
+#define FREERIDE_ENDED(iterations, messages) (((uint64_t)(iterations) << 32) | ((uint64_t)(messages)&0xffffffffu))
+#define FREERIDE_ENDED_ITERATIONS(word) ((uint32_t)((word) >> 32))
+#define FREERIDE_ENDED_MESSAGES(word) ((uint32_t)(word))
+
 typedef struct freeride_sent_page {
   freeride_page_header header;                           /* 0 */
   uint32_t ranks;                                        /* 32: slots in use, by local rank */
@@ -167,6 +173,7 @@ typedef struct freeride_sent_page {
   uint32_t sent[FREERIDE_MAX_RANKS][FREERIDE_MAX_RANKS]; /* 1088: [source][destination], messages produced so far */
   uint32_t world_rank[FREERIDE_MAX_RANKS];               /* 17472: of each slot, its rank in the job plus 1 */
   uint32_t met[FREERIDE_MAX_RANKS][FREERIDE_MAX_RANKS];  /* 17728: [member][other member], collectives come to so far */
+  uint64_t ended[FREERIDE_MAX_RANKS][FREERIDE_MAX_RANKS]; /* 34112: [rank][other rank], FREERIDE_ENDED() */
 } freeride_sent_page;
 
 /* ---- lease page: written by the worker, read by supervisor and runner
@@ -376,7 +383,7 @@ static_assert(sizeof(freeride_page_header) == 32, "header");
 static_assert(sizeof(freeride_shim_page) == 3584 && sizeof(freeride_shim_page) <= FREERIDE_SHIM_BYTES, "shim page");
 static_assert(sizeof(freeride_learned) == 32, "learned");
 static_assert(sizeof(freeride_bubble_page) == 74240, "bubble page");
-static_assert(sizeof(freeride_sent_page) == 34112, "sent page");
+static_assert(sizeof(freeride_sent_page) == 66880, "sent page");
 static_assert(sizeof(freeride_lease_page) == 112, "lease page");
 static_assert(sizeof(freeride_answer_page) == 688, "answer page");
 static_assert(sizeof(freeride_saved_state) == 176, "saved state");
