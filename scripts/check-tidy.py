@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -40,6 +41,15 @@ def included(build):
     return files
 
 
+def apart(entries):
+    """Files that were compiled together (FREERIDE_UNITY), each as its own entry."""
+    for entry in entries:
+        path = pathlib.Path(entry["file"])
+        joined = re.findall(r'^#include "(.+)"', path.read_text(), re.M) if path.parent.name == "Unity" else [str(path)]
+        for file in joined:
+            yield {**entry, "command": entry["command"].replace(str(path), file), "file": file}
+
+
 def changed():
     """Path to when a commit changed it last; empty where there is no history."""
     text = subprocess.run(
@@ -62,11 +72,11 @@ def main():
     stamps.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + (float(sys.argv[3]) if len(sys.argv) == 4 else float("inf"))
     made_from, sources = included(build), {}
-    commands = (build / "compile_commands.json").read_text().replace(GCC_ALONE, "")
+    commands = list(apart(json.loads((build / "compile_commands.json").read_text().replace(GCC_ALONE, ""))))
     database = build / "tidy-commands"
     database.mkdir(exist_ok=True)
-    (database / "compile_commands.json").write_text(commands)
-    for entry in json.loads(commands):
+    (database / "compile_commands.json").write_text(json.dumps(commands))
+    for entry in commands:
         source = pathlib.Path(entry["directory"], entry["file"]).resolve()
         ours = (
             source.suffix == ".cpp"

@@ -100,7 +100,7 @@ bool Gate::identify(int fd, Connection& connection) {
   socklen_t size = sizeof address;
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
   if (address.ss_family == AF_UNIX) {
-    const auto peer = peer_of(fd);
+    const auto peer = freeride::peer_of(fd);
     if (!peer) return false;
     connection.who = "uid " + std::to_string(peer->uid);
     connection.kind = is_trusted_user(peer->uid) ? Connection::Kind::kTrusted : Connection::Kind::kStranger;

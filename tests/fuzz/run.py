@@ -9,6 +9,7 @@ say in which file.
 Kept inputs are one archive a target, fuzz_NAME_seed_corpus.zip, as OSS-Fuzz names them."""
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -119,16 +120,16 @@ def main():
         return 0
     os.environ.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
     results = []
-    for name in names:
-        results.append(fuzz(name, options))
-        one = results[-1]
-        print(
-            f"{name:12} {one['inputs']:>10,} inputs {one['inputs_per_s']:>8,} a second {one['edges']:>6} edges"
-            f"  {'nothing found' if not one['found'] else 'FOUND'}",
-            flush=True,
-        )
-        for line in one["found"]:
-            print(f"  {line}")
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for one in pool.map(lambda name: fuzz(name, options), names):
+            results.append(one)
+            print(
+                f"{one['target']:12} {one['inputs']:>10,} inputs {one['inputs_per_s']:>8,} a second {one['edges']:>6} edges"
+                f"  {'nothing found' if not one['found'] else 'FOUND'}",
+                flush=True,
+            )
+            for line in one["found"]:
+                print(f"  {line}")
     total = sum(one["inputs"] for one in results)
     print(f"{total:,} inputs in all")
     if options.record:
