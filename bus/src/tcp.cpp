@@ -33,7 +33,9 @@ namespace {
 
 constexpr const char* kZapDomain = "freeride";
 constexpr uint64_t kNetworkThread = 2;  // the second, as libzmq's set of I/O threads
-constexpr int kUnclearFailures = 2;     // one may be a manager that is just ending
+constexpr const char* kStartedKeyless =
+    "check --manager; if that manager's first key was made after its start, it is to be started again";
+constexpr int kUnclearFailures = 2;  // one may be a manager that is just ending
 constexpr int kIdleS = 2, kSilenceMs = 5000, kConnectMs = 3000;
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
@@ -245,8 +247,8 @@ Status HandshakeWatch::look() {
                             "name one with --key FILE; its operator makes it with freeride-ctl keys make"};
         } else if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
           standing_ = Error{Code::kPermission,
-                            "what listens at " + endpoint_ + " has no keys, so it is not the manager of " + file_,
-                            "check --manager"};
+                            "what listens at " + endpoint_ + " uses no keys, and this side has one (" + file_ + ")",
+                            kStartedKeyless};
         } else {
           standing_ = Error{Code::kUnavailable, "what listens at " + endpoint_ + " is no manager that this key is for",
                             "check --manager and --key"};
@@ -259,7 +261,7 @@ Status HandshakeWatch::look() {
         standing_ =
             has_key_
                 ? Error{Code::kPermission, "the manager at " + endpoint_ + " is not the one that " + file_ + " is for",
-                        "check --manager; or its keys were made again: ask its operator for another"}
+                        std::string(kStartedKeyless) + "; or its keys were made again: ask its operator for another"}
                 : Error{Code::kPermission, "what listens at " + endpoint_ + " wants a key, or is no manager",
                         "name a key with --key FILE, or check --manager"};
         break;

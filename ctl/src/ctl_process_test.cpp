@@ -427,6 +427,20 @@ TEST_CASE("wait ends with the tasks, by what they ended with; rm says what it ha
   CHECK(manager.ask({"rm", "b"}).out == "removed: b\n");
 }
 
+TEST_CASE("load refuses a parameter that an option of its own would hide") {
+  const TempDir folder;
+  const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {
+    server.reply(request, bus::TaskReply{task_named("x", "SUBMITTED")});
+  });
+  for (const auto& [option, value] : {std::pair{"interface", "imperative"}, std::pair{"python", "/usr/bin/python3"}}) {
+    const std::string name(option);
+    const auto both = manager.ask({"load", "a.py", "--" + name, value, "--param", name + "=mine"});
+    CHECK(both.code == 2);
+    CHECK_THAT(both.err, Contains("--" + name + " and --param " + name + "=... are one parameter"));
+    CHECK(manager.ask({"load", "a.py", "--param", name + "=mine"}).code == 0);
+  }
+}
+
 TEST_CASE("load sends a file's bytes for a path, and only the name for a name") {
   const TempDir folder;
   std::mutex mutex;

@@ -75,14 +75,15 @@ Result<int> printed(Session& session, const KeyFile& key, const std::string& out
                   << "\n";
     return kExitOk;
   }
-  session.out() << printable("authorised: " + key.name + ", role " + key.role + ", account " + key.account) << "\n"
-                << printable("its secret: " + out + " (mode 0600). Move it to where it is used; whoever has it is " +
-                             key.name)
-                << "\n"
-                << printable("there: freeride-ctl --manager tcp://THIS-HOST:PORT --key " +
-                             fs::path(out).filename().string() + " " + (key.role == "monitor" ? "events" : "status"))
-                << "\n"
-                << "the manager: freeride-manager --listen tcp://THIS-HOST:PORT\n";
+  session.out()
+      << printable("authorised: " + key.name + ", role " + key.role + ", account " + key.account) << "\n"
+      << printable("its secret: " + out + " (mode 0600). Move it to where it is used; whoever has it is " + key.name)
+      << "\n"
+      << printable("there: freeride-ctl --manager tcp://THIS-HOST:PORT --key " + fs::path(out).filename().string() +
+                   " " + (key.role == "monitor" ? "events" : "status"))
+      << "\n"
+      << "the manager: freeride-manager --listen tcp://THIS-HOST:PORT; start it again if it has listened since "
+         "before its first key\n";
   return kExitOk;
 }
 

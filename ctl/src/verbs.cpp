@@ -270,6 +270,14 @@ Result<bus::Load> make_load(Session& session, const LoadArguments& arguments, st
     }
   }
   if (auto s = take(load.params, parse_params(arguments.params)); !s) return s.error();
+  // Both travel among the parameters: neither may take the place of one that the user has given.
+  for (const auto& [option, value] :
+       {std::pair{"interface", &arguments.interface}, std::pair{kPythonParam, &arguments.python}}) {
+    if (value->empty() || load.params.count(option) == 0) continue;
+    const std::string name(option);
+    return Error{Code::kInvalidArgument, "--" + name + " and --param " + name + "=... are one parameter, given twice",
+                 "leave one out"};
+  }
   if (!arguments.interface.empty()) load.params["interface"] = arguments.interface;
   if (!arguments.python.empty()) {
     auto python = parse_python(arguments.python);
@@ -509,7 +517,9 @@ Result<int> run_faults(Session& session, const std::string& lift) {
 Result<int> run_usage(Session& session, const std::string& since, const std::string& by) {
   const auto length_ns = parse_length(since);
   if (!length_ns) return Error{length_ns.error().code, "--since: " + length_ns.error().message, length_ns.error().hint};
-  const auto usage = session.ask<bus::UsageReply>(bus::GetUsage{now_unix_ms() - *length_ns / 1'000'000, by});
+  // Years of it take the manager some seconds, beside what others ask for.
+  const bus::GetUsage wish{now_unix_ms() - *length_ns / 1'000'000, by};
+  const auto usage = session.ask<bus::UsageReply>(wish, {}, std::chrono::seconds(60));
   if (!usage) return usage.error();
   return session.print(to_json(*usage), list_usage(*usage));
 }

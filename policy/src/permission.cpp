@@ -1,7 +1,29 @@
 #include "freeride/policy/permission.hpp"
 
+#include <array>
+#include <utility>
+
 namespace freeride::policy {
 namespace {
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kVerbs = {{
+    {"load.plan", "load --dry-run"},
+    {"replace", "load --replace"},
+    {"remove", "rm"},
+    {"task.log", "logs"},
+    {"task.file", "cp"},
+    {"plugin.read", "load"},
+    {"batch.submit", "batch"},
+    {"batch", "batch attach"},
+    {"batches", "batch ls"},
+    {"batch.remove", "batch rm"},
+    {"usage", "report --since"},
+    {"profile.take", "profile"},
+    {"profile.follow", "profile"},
+    {"profile.stop", "profile"},
+    {"profile.list", "profile list"},
+    {"profile.import", "profile import"},
+}};
 
 std::string name_of(const Identity& who) {
   const std::string role = std::string("role ") + to_string(who.role);
@@ -41,8 +63,15 @@ std::optional<Role> role_of_key(std::string_view name) {
   return std::nullopt;
 }
 
+std::string_view verb_of(std::string_view command) {
+  for (const auto& [wire, verb] : kVerbs) {
+    if (wire == command) return verb;
+  }
+  return command;
+}
+
 Status permit(const Identity& who, Right right, std::string_view what, const std::optional<std::string>& owner) {
-  const std::string command = "'" + std::string(what) + "'";
+  const std::string command = "'" + std::string(verb_of(what)) + "'";
   const auto no = [](std::string message, std::string hint) {
     return Error{Code::kPermission, std::move(message), std::move(hint)};
   };

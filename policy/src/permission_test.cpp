@@ -47,6 +47,17 @@ TEST_CASE("permission: every role's rights, over sockets and over the network", 
   CHECK_FALSE(permit({}, Right::kLook, "x").ok());  // what was never filled in is nobody
 }
 
+TEST_CASE("permission: a refusal names what people type, not the command of the wire", "[permission]") {
+  const auto message = [](Right right, const char* command, const char* owner) {
+    return permit(identity(Role::kUser, false), right, command, owner).error().message;
+  };
+  CHECK(message(Right::kRead, "task.log", "bob").find("may not command 'logs'") != std::string::npos);
+  CHECK(message(Right::kSteer, "remove", "bob").find("may not command 'rm'") != std::string::npos);
+  CHECK(message(Right::kSteer, "batch.remove", "bob").find("may not command 'batch rm'") != std::string::npos);
+  CHECK(message(Right::kImport, "profile.import", "bob").find("may not command 'profile import'") != std::string::npos);
+  CHECK(verb_of("stop") == "stop");
+}
+
 TEST_CASE("permission: a user steers its own tasks, others steer everybody's", "[permission]") {
   for (const Role role : {Role::kUser, Role::kSubmitter, Role::kOperator}) {
     const auto who = identity(role, role == Role::kSubmitter);

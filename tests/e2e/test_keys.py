@@ -303,9 +303,12 @@ def test_a_port_without_keys(system):
     one_line(system.far(None, "status"), 1, "hears events")
     system.ok("load", find_plugin("counter.so"), "--name", "a", "--paused")
     assert good(system.far(None, "events", "--count", 1, "--topic", "task.state"))["topic"] == "task.state/a"
+    # A key that is made now is taken after the next start, as whoever uses it is told.
+    mine = system.key("mine", "operator")
+    for _ in range(3):
+        one_line(system.far(mine, "status"), 1, "first key was made after its start")
     system.end("manager")
     # A folder of keys that others may write is no folder of keys.
-    system.key("mine", "operator")
     (system.state_dir / "keys/authorized").chmod(0o777)
     process = system.start("refused", [system.tree.program("freeride-manager"), "--listen", system.address])
     assert process.wait(60) == 1

@@ -59,8 +59,11 @@ std::string_view host_of_worker(std::string_view worker);
 /// "host:NAME": it could switch the host off as well. Asked after permit(). Error: kPermission.
 Status permit_drain(const Identity& who, std::string_view subject);
 
-/// Whether `who` may. `what` is the command, for the message; `owner` is the account whose task it is about, where
-/// there is such a task. Error: kPermission.
+/// What people type for a command of the wire: "batch rm" for "batch.remove". Others are typed as they are.
+std::string_view verb_of(std::string_view command);
+
+/// Whether `who` may. `what` is the command of the wire, for the message; `owner` is the account whose task it is
+/// about, where there is such a task. Error: kPermission.
 Status permit(const Identity& who, Right right, std::string_view what, const std::optional<std::string>& owner = {});
 
 /// What is known of an account beside the word of who wants to charge it.
