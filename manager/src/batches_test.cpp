@@ -1,5 +1,6 @@
 #include "batches.hpp"
 
+#include <random>
 #include <sstream>
 
 #include "test_support.hpp"
@@ -195,6 +196,37 @@ TEST_CASE("an item that ends its member three times has failed, with the reason,
   house.pass(3, {&house.one, &house.two});
   const std::string text = house.text(house.one) + house.text(house.two);
   CHECK(text == "failed 123 3 crashed\nassemble\n");
+}
+
+TEST_CASE("a batch never tells of more items than it has, however often members and managers are killed") {
+  std::mt19937 random(3);
+  BatchHouse house;
+  constexpr uint64_t kItems = 3000;
+  REQUIRE(house.submit(kItems).ok());
+  for (int turn = 0; house.batch().state == "running"; ++turn) {
+    REQUIRE(turn < 3000);
+    house.pass(1, {&house.one, &house.two});
+    for (FakeWorker* worker : {&house.one, &house.two}) {
+      const auto given = house.ranges(*worker);
+      if (given.empty()) continue;
+      auto& metrics = house.member(*worker).counters.metrics;
+      // One in a hundred items fails by an exception, and is told with what is on disk.
+      metrics["batch.failed"] += random() % 100 == 0 ? 1 : 0;
+      house.say(*worker, given.front().number, 1 + random() % given.front().count);
+      if (random() % 8 == 0) {
+        house.end(*worker, house.member(*worker).task, random() % 2 == 0 ? "crashed" : "lost");
+        house.report(*worker);
+      }
+    }
+    if (random() % 20 == 0) {
+      house.restart(random() % 2 == 0);
+      house.join(house.one);
+      house.join(house.two);
+    }
+    const auto batch = house.batch();
+    REQUIRE(batch.done + batch.failed <= kItems);
+  }
+  CHECK(house.batch().done + house.batch().failed == kItems);
 }
 
 TEST_CASE("what a lost worker's member had is given to another") {

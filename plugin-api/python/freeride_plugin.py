@@ -468,6 +468,8 @@ class _BatchRun:
         mark = self.out.on_disk
         if mark is not None and mark != self.said:
             self.said = mark
+            if mark[2]:  # with the items that they are of: what is lost with a process is done again, and counted then
+                self.task.metric("batch.failed", mark[2])
             self.task.metric("batch.done", (mark[0] << self.COUNT_BITS) + mark[1])
 
     def begin_range(self):
@@ -543,7 +545,7 @@ class _BatchRun:
             self.write(records)
             self.offset += here
             self.tries = 0
-            self.out.sync((number, self.offset), None if self.offset == count else time.monotonic())
+            self.out.sync((number, self.offset, self.failed), None if self.offset == count else time.monotonic())
         if self.offset == count:
             self.range = None
         return here
@@ -572,7 +574,6 @@ class _BatchRun:
             for line in traceback.format_exception(type(error), error, error.__traceback__):
                 self.task.log(f"item {at}: {line.rstrip()}", 2)
         self.failed += 1
-        self.task.metric("batch.failed", self.failed)
         return _record(at, b"f", _json({"reason": reason, "tries": tries}))
 
     # ---- the end: the output is put together, then the batch's folder is cleared away
@@ -733,7 +734,7 @@ class _StreamRun:
             self.done.remove(run.offset)
             run.offset += 1
         if records:
-            run.out.sync((number, run.offset), None if run.offset == count else time.monotonic())
+            run.out.sync((number, run.offset, run.failed), None if run.offset == count else time.monotonic())
         if run.offset == count:
             run.range = None
 

@@ -243,6 +243,24 @@ def test_what_is_said_to_be_done_is_done_from_the_first_on(tmp_path):
     member.run_until(member.done(1, 40))
 
 
+def test_an_item_has_failed_once_its_record_is_on_disk_and_not_before(tmp_path):
+    def process(items):
+        raise KeyError("no")
+
+    member = Member(tmp_path, process, list(range(3)), tries=1)
+    synced = []
+    original = sdk._Synced._sync
+    sdk._Synced._sync = lambda self, mark: synced.append(mark)  # a slow disk
+    try:
+        member.order("range 1 0 3\n")
+        member.run_until(lambda: synced and member.task._run.failed > 0)
+        assert member.metrics["batch.failed"] == 0
+    finally:
+        sdk._Synced._sync = original
+    member.run_until(member.done(1, 3))
+    assert member.metrics["batch.failed"] == 3
+
+
 def test_an_exception_in_a_stream_costs_only_the_item_that_makes_it(tmp_path):
     items = [[n, 3 + n % 4] for n in range(40)]
     items[11].append("step")
