@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <map>
+#include <mutex>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/files.hpp"
@@ -32,7 +35,41 @@ Status write_whole(int fd, std::string_view bytes, const std::string& name) {
   return {};
 }
 
+// Changed by whoever writes into the file or puts another in its place.
+using Stamp = std::array<int64_t, 5>;
+
+Stamp stamp_of(const std::filesystem::path& file) {
+  struct stat info {};
+  if (stat(file.c_str(), &info) != 0) return {};
+  return {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino), info.st_size, info.st_ctim.tv_sec,
+          info.st_ctim.tv_nsec};
+}
+
 }  // namespace
+
+// Files that were what their names say.
+struct PluginStore::Hashed {
+  bool contains(const std::filesystem::path& file, const Stamp& stamp) {
+    const std::lock_guard lock(mutex);
+    const auto found = stamps.find(file);
+    return found != stamps.end() && found->second == stamp;
+  }
+  void add(const std::filesystem::path& file, const Stamp& stamp) {
+    const std::lock_guard lock(mutex);
+    stamps[file] = stamp;
+  }
+  void remove(const std::filesystem::path& file) {
+    const std::lock_guard lock(mutex);
+    stamps.erase(file);
+  }
+
+ private:
+  std::mutex mutex;
+  std::map<std::filesystem::path, Stamp> stamps;
+};
+
+PluginStore::PluginStore(std::filesystem::path folder)
+    : folder_(std::move(folder)), hashed_(std::make_shared<Hashed>()) {}
 
 bool is_sha256(std::string_view text) {
   return text.size() == 64 &&
@@ -82,12 +119,16 @@ Result<std::filesystem::path> PluginStore::find(const std::string& sha256, std::
     const std::filesystem::path file = folder_ / (sha256 + extension);
     std::error_code ignored;
     if (!std::filesystem::is_regular_file(file, ignored)) continue;
+    const Stamp stamp = stamp_of(file);  // before: who writes meanwhile leaves another
     Result<std::string> found = bytes == nullptr ? sha256_hex_of_file(file) : read_file(file, kMaxPluginBytes);
     if (found.ok() && bytes != nullptr) {
       *bytes = std::move(*found);
       found = sha256_hex(*bytes);
     }
-    if (found.ok() && *found == sha256) return file;
+    if (found.ok() && *found == sha256) {
+      hashed_->add(file, stamp);
+      return file;
+    }
     if (!found.ok()) {
       error = found.error();
       continue;
@@ -110,16 +151,20 @@ Result<std::string> PluginStore::read(const std::string& sha256) const {
 }
 
 Result<std::string> PluginStore::read_piece(const std::string& sha256, uint64_t offset, uint64_t most) const {
-  if (offset == 0 || !is_sha256(sha256)) {
-    auto bytes = read(sha256);
-    if (bytes.ok()) bytes->resize(std::min<uint64_t>(bytes->size(), most));
-    return bytes;
-  }
+  if (!is_sha256(sha256)) return Error{Code::kInvalidArgument, in_quotes(sha256) + " is no SHA-256", {}};
   for (const char* extension : kExtensions) {
     const std::string file = (folder_ / (sha256 + extension)).string();
+    if (offset == 0 && has(sha256) && !hashed_->contains(file, stamp_of(file))) {
+      auto found = get(sha256);
+      if (!found.ok()) return found.error();
+      if (*found != file) continue;
+    }
     const Fd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!fd.valid()) continue;
-    std::string piece(std::min<uint64_t>(most, kMaxPluginBytes), '\0');
+    struct stat info {};
+    if (fstat(fd.get(), &info) != 0) return errno_error("cannot read " + file, errno);
+    const auto there = static_cast<uint64_t>(info.st_size) - std::min<uint64_t>(info.st_size, offset);
+    std::string piece(std::min<uint64_t>({most, there, kMaxPluginBytes}), '\0');
     size_t size = 0;
     while (size < piece.size()) {
       const ssize_t n = pread(fd.get(), piece.data() + size, piece.size() - size, static_cast<off_t>(offset + size));
@@ -155,7 +200,11 @@ std::vector<std::string> PluginStore::list() const {
 
 void PluginStore::remove(const std::string& sha256) const {
   if (!is_sha256(sha256)) return;
-  for (const char* extension : kExtensions) unlink((folder_ / (sha256 + extension)).c_str());
+  for (const char* extension : kExtensions) {
+    const std::filesystem::path file = folder_ / (sha256 + extension);
+    hashed_->remove(file);
+    unlink(file.c_str());
+  }
 }
 
 }  // namespace freeride

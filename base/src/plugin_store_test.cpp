@@ -149,6 +149,20 @@ TEST_CASE("a damaged file in the store is handed out by neither get nor read, an
   CHECK(slurp(*store.get(sha256)) == bytes);
 }
 
+TEST_CASE("a content is read in pieces; once its file was touched it is hashed again before the first", "[store]") {
+  const TempFolder temp;
+  PluginStore store(temp.path() / "store");
+  const auto sha256 = store.put(tiny_plugin(), "tiny.so");
+  REQUIRE(sha256.ok());
+  const fs::path file = store.folder() / (*sha256 + ".so");
+  CHECK(*store.read_piece(*sha256, 0, 10) == tiny_plugin().substr(0, 10));
+  CHECK(*store.read_piece(*sha256, 10, UINT64_MAX) == tiny_plugin().substr(10));
+  CHECK(store.read_piece(*sha256, 1 << 20, 10)->empty());
+  damage(file);
+  CHECK(store.read_piece(*sha256, 0, 10).error().code == Code::kNotFound);
+  CHECK_FALSE(fs::exists(file));
+}
+
 TEST_CASE("workers of the same pid, in containers, write the same plugin into one store", "[store]") {
   const TempFolder temp;
   PluginStore store(temp.path()), other(temp.path());

@@ -63,8 +63,8 @@ class Cluster:
         subprocess.run([*fleet, "keys", keys, str(self.nodes)], check=True)
         self.start_manager()
         commands = f"ipc://{self.system.run_dir}/commands.sock"
-        plugin = tree.plugin("libmanager_test_plugin.so")
-        words = [self.nodes, WORKERS, ranks_of_job, self.port, commands, plugin]
+        self.plugin = tree.plugin("libmanager_test_plugin.so")
+        words = [self.nodes, WORKERS, ranks_of_job, self.port, commands, self.plugin]
         self.log = (self.system.root / "nodes.log").open("w")
         self.fleet = subprocess.Popen(
             [*fleet, "run", keys, *map(str, words)],

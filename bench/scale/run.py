@@ -1,17 +1,20 @@
 #!/usr/bin/python3
 """What one manager takes: the figures of bench/results/scale.json.
 
-    bench/scale/run.py --build build/dev [--gpus 10000] [--small 1000] [--seconds 20] [--only scale|day] [--out FILE]
+    bench/scale/run.py --build build/dev [--gpus 10000] [--small 1000] [--seconds 20] [--only scale|day|users] [--out FILE]
 
 Drives the real freeride-manager over TCP with CURVE: registration, reports each second, bubbles with and without a
 subscriber, a task for each GPU submitted at once, a manager that is killed, a tenth of the nodes gone and back. First
-with --small GPUs, for the growth of its cost. Then a simulated day of the manager's core alone, on a fake clock. Needs
-freeride-manager, freeride-ctl, bench-scale-nodes, bench-scale-day and manager_test_plugin."""
+with --small GPUs, for the growth of its cost. Then a simulated day of the manager's core alone, on a fake clock, and
+with --small GPUs what users ask for that is large, and how long others wait meanwhile. Needs freeride-manager, freeride-ctl, bench-scale-nodes, bench-scale-day and manager_test_plugin."""
 
 import argparse
+import contextlib
+import hashlib
 import json
 import os
 import pathlib
+import sqlite3
 import subprocess
 import sys
 import time
@@ -105,6 +108,80 @@ def scale(tree, options):
     }
 
 
+def fill_usage(database, tasks_a_day, days=397):
+    """Accounts of more than a year, as a manager keeps them: a row for each day, task, user, job and account."""
+    rows = (
+        (hour, f"task-{hour}-{n}", f"user-{n % 50}", f"job-{n % 20}", 10**12, 10**12, 10**9, 1000, f"account-{n % 7}")
+        for hour in range(24 * (int(time.time()) // 86400 - days), int(time.time()) // 3600 - 72, 24)
+        for n in range(tasks_a_day)
+    )
+    with contextlib.closing(sqlite3.connect(database)) as file, file:
+        file.executemany("INSERT INTO task_usage VALUES (?,?,?,?,?,?,?,?,?)", rows)
+        return file.execute("SELECT COUNT(*) FROM task_usage").fetchone()[0]
+
+
+def users(tree, options):
+    """What users ask for that is large, beside --small GPUs: `loop_ms` is how long a command waits that costs nothing,
+    `report_ms` how long a worker waits for the answer that renews its orders."""
+    found, gpus = {"gpus": options.small}, options.small
+    flags = ["--max-workers", gpus + 64, "--max-connections", 4 * gpus // WORKERS + 64]
+    with Cluster(tree, gpus, min(gpus, 1000), flags, manager=options.manager) as cluster:
+        ctl, env, root = tree.program("freeride-ctl"), cluster.system.env, cluster.system.root
+
+        def start(*words):
+            return subprocess.Popen(list(map(str, [ctl, "--timeout", 300, *words])), env=env, stdout=subprocess.DEVNULL)
+
+        def meanwhile(name, work):
+            cluster.ask("figures")
+            cluster.ask("look")
+            begin = time.monotonic()
+            said = work() or {}
+            took = round(time.monotonic() - begin, 1)
+            looks, reports = cluster.ask("looked")["loop_ms"], cluster.ask("figures")["report_ms"]
+            found[name] = {"s": took, "loop_ms": looks, "report_ms": reports, **said}
+            print(f"{gpus} GPUs, {name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
+
+        def large(number):
+            """The test plugin with other bytes behind it: 256 MB."""
+            path, head = root / f"large-{number}.so", pathlib.Path(cluster.plugin).read_bytes()
+            with path.open("wb") as file:
+                file.write(head + str(number).encode())
+                file.truncate(options.plugin_mb * 1_000_000)
+            return path
+
+        def loads():
+            ended = [start("load", path, "--no-profile", "--paused").wait() for path in paths]
+            if any(ended):
+                raise Failure(f"freeride-ctl load has ended with {ended}")
+
+        def fetch():
+            cluster.ask("fetch", hashlib.sha256(paths[0].read_bytes()).hexdigest())
+            time.sleep(options.seconds)
+            return {"fetched_mb": cluster.ask("fetch")["bytes"] // 1_000_000}
+
+        def report():
+            end, answered = time.monotonic() + options.seconds, 0
+            while time.monotonic() < end or answered == 0:
+                both = [start("report", "--since", "397d", "--by", by) for by in ("user", "task")]
+                if any(one.wait() for one in both):
+                    raise Failure("freeride-ctl report has failed")
+                answered += len(both)
+            return {"answered": answered}
+
+        paths = [large(number) for number in range(3)]
+        cluster.end_manager("terminate")
+        found["usage_rows"] = fill_usage(cluster.system.state_dir / "freeride.db", options.tasks_a_day)
+        cluster.start_manager()
+        reached(cluster.ask("connect", 0, PATIENCE_S), "all workers are registered")
+        reached(cluster.ask("submit", gpus, PATIENCE_S), "all tasks are on workers")
+        time.sleep(min(5, options.seconds))
+        meanwhile("nothing", lambda: time.sleep(options.seconds))
+        meanwhile("loads", loads)
+        meanwhile("reports", report)
+        meanwhile("fetches", fetch)
+    return {"users": found}
+
+
 def day(tree, options):
     words = [tree.program("bench-scale-day"), str(options.gpus), str(options.day_hours)]
     said = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -120,13 +197,15 @@ def main():
     parser.add_argument("--seconds", type=float, default=20, help="of each measurement")
     parser.add_argument("--day-hours", type=float, default=24)
     parser.add_argument("--manager", help="another freeride-manager than the build's")
-    parser.add_argument("--only", action="append", choices=["scale", "day"])
+    parser.add_argument("--tasks-a-day", type=int, default=2500, help="of the accounts that are reported")
+    parser.add_argument("--plugin-mb", type=int, default=256, help="of what is loaded and fetched")
+    parser.add_argument("--only", action="append", choices=["scale", "day", "users"])
     parser.add_argument("--out", type=pathlib.Path, default=SOURCE / "bench/results/scale.json")
     options = parser.parse_args()
     tree = Tree.of_build(options.build)
     figures = {}
-    for name in options.only or ["day", "scale"]:
-        figures.update({"day": day, "scale": scale}[name](tree, options))
+    for name in options.only or ["day", "users", "scale"]:
+        figures.update({"day": day, "scale": scale, "users": users}[name](tree, options))
         figures["load_average"] = round(os.getloadavg()[0], 2)
         others = json.loads(options.out.read_text()) if options.out.exists() else {}
         write_whole(options.out, json.dumps({**others, **figures}, indent=1, sort_keys=True) + "\n")

@@ -259,6 +259,8 @@ class FakeWorker {
 
   bool registered = false;
   std::string request;   // that is not answered yet
+  std::string fetch;     // the piece of a plugin that is under way
+  uint64_t fetched = 0;  // bytes before it
   int64_t phase_ns = 0;  // within a second: real workers have nothing in common that decides when they report
   int64_t due_ns = 0, sent_ns = 0;
 
@@ -610,6 +612,15 @@ class Fleet {
       words >> count >> seconds;
       wait_for([=, this] { return count_tasks() == std::pair<size_t, size_t>(count, 0); },
                [this] { return tell_tasks({}); }, seconds * kNsPerSec);
+    } else if (verb == "fetch") {  // SHA256: every worker fetches that plugin, over and over; nothing: no more
+      fetched_.clear();
+      words >> fetched_;
+      const uint64_t bytes = std::exchange(fetched_bytes_, 0);
+      for (size_t n = 0; !fetched_.empty() && n < nodes_.size(); ++n) {
+        for (size_t w = 0; w < nodes_[n].workers.size(); ++w) fetch(nodes_[n], w);
+        receive(n);
+      }
+      answer({{"bytes", bytes}});
     } else if (verb == "bubbles") {  // so many a second and worker, where the manager asks for them
       words >> bubbles_per_s_;
       answer({});
@@ -674,6 +685,16 @@ class Fleet {
     }
   }
 
+  void fetch(Node& node, size_t w) {
+    constexpr uint64_t kPieceBytes = 1 << 20;
+    FakeWorker& worker = node.workers[w];
+    bus::Message message;
+    message.id = std::to_string(++requests_) + "-fetch-" + worker.name();
+    message.command = bus::FetchPlugin::kCommand;
+    message.body = bus::encode(bus::FetchPlugin{fetched_, worker.fetched, kPieceBytes});
+    if (node.send(w, message)) worker.fetch = message.id;
+  }
+
   bool say(Node& node, size_t w) {
     FakeWorker& worker = node.workers[w];
     const int64_t now = SteadyClock::now();
@@ -725,6 +746,16 @@ class Fleet {
       if (w >= node.workers.size()) continue;
       const auto message = bus::detail::unpack_message(bus::detail::view(frames[1]), {});
       if (!message) fail("the manager says " + message.error().text());
+      if (message->is_reply && !message->id.empty() && message->id == node.workers[w].fetch) {
+        uint64_t bytes = 0;
+        for (size_t i = 2; i < frames.size(); ++i) bytes += frames[i].size();
+        if (message->error) fail("a plugin is not fetched: " + message->error->text());
+        fetched_bytes_ += bytes;
+        node.workers[w].fetched = bytes == 0 ? 0 : node.workers[w].fetched + bytes;
+        node.workers[w].fetch.clear();
+        if (!fetched_.empty()) fetch(node, w);
+        continue;
+      }
       take(node, w, *message);
     }
   }
@@ -771,7 +802,8 @@ class Fleet {
   std::function<bool()> waiting_;
   bool ended_ = false;
   int64_t next_pass_ns_ = 0;
-  uint64_t requests_ = 0, sent_ = 0, bubbles_ = 0, heard_ = 0, said_ = 0;
+  std::string fetched_;  // SHA-256 of what workers fetch; empty: nothing
+  uint64_t requests_ = 0, sent_ = 0, bubbles_ = 0, heard_ = 0, said_ = 0, fetched_bytes_ = 0;
   Samples reports_;
 };
 

@@ -89,7 +89,7 @@ Status Batches::restore() {
   return {};
 }
 
-void Batches::submit(Ticket ticket, const bus::SubmitBatch& wish, const std::string& attachment) {
+void Batches::submit(Ticket ticket, const bus::SubmitBatch& wish) {
   const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error); };
   const auto invalid = [&](const std::string& what) { refuse({Code::kInvalidArgument, what, {}}); };
   const std::string& name = wish.load.name;
@@ -125,7 +125,7 @@ void Batches::submit(Ticket ticket, const bus::SubmitBatch& wish, const std::str
   load.restart.clear();    // a member that has failed is replaced by another
   if (auto checked = the_.check.check(load); !checked) return refuse(checked.error());
   if (auto checked = the_.check.check_place(load); !checked) return refuse(checked.error());
-  auto sha256 = the_.contents.resolve(load, attachment);
+  auto sha256 = the_.contents.resolve(load);
   if (!sha256) return refuse(sha256.error());
   load.sha256 = *sha256;
   batch.info.submitted_unix_ms = the_.tasks.unix_ms();

@@ -45,7 +45,7 @@ class Batches {
   /// Takes over what the store holds, after the tasks. Errors: the store's.
   Status restore();
 
-  void submit(Ticket ticket, const bus::SubmitBatch& wish, const std::string& attachment);
+  void submit(Ticket ticket, const bus::SubmitBatch& wish);
   void show(Ticket ticket, const std::string& name) const;
   void list(Ticket ticket) const;
   void remove(Ticket ticket, const std::string& name);

@@ -1,6 +1,8 @@
 #include "contents.hpp"
 
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "freeride/base/files.hpp"
@@ -13,10 +15,23 @@ namespace freeride::manager {
 namespace {
 
 constexpr int64_t kPatience = 5 * kNsPerSec;
+constexpr size_t kMostTaken = 4 * kMaxPluginBytes;  // at once
 constexpr int64_t kRestoredPatience = 24 * 3600 * kNsPerSec;
 
 Error invalid(std::string message, std::string hint = {}) {
   return {Code::kInvalidArgument, std::move(message), std::move(hint)};
+}
+
+// This process's memory is bounded, and contents are large.
+template <class Work>
+Contents::Job unfailing(Work work) {
+  return [work = std::make_shared<Work>(std::move(work))]() -> Result<std::string> {
+    try {
+      return (*work)();
+    } catch (const std::bad_alloc&) {
+      return Error{Code::kExhausted, "the manager has no memory left for a plugin", "try again"};
+    }
+  };
 }
 
 }  // namespace
@@ -29,19 +44,43 @@ Contents::Contents(const Paths& paths, const Clock& clock, const TaskBook& tasks
   for (const std::string& sha256 : store_.list()) released_[sha256] = clock.now_ns() + kRestoredPatience;
 }
 
-Result<std::string> Contents::resolve(const bus::Load& load, const std::string& attachment) {
+Result<Contents::Job> Contents::taking(const bus::Load& load, std::string attachment) {
+  const bool named = attachment.empty() && load.sha256.empty() && load.program.empty() && !load.plugin.empty() &&
+                     load.plugin.find('/') == std::string::npos && !reported_here(load.plugin);
+  if (attachment.empty() && !named) return Job();
+  if (!load.program.empty()) return invalid("a load is of a program or of a plugin, not of both");
+  if (jobs_bytes_ + attachment.size() > kMostTaken)
+    return Error{Code::kExhausted, "the manager is taking in other plugins", "try again"};
+  ++jobs_;
+  jobs_bytes_ += attachment.size();
+  const std::filesystem::path file = named ? paths_.drop_dir() / load.plugin : std::filesystem::path();
+  const std::string name = load.plugin.empty() ? "the plugin" : load.plugin;
+  return unfailing([store = store_, file, name, wanted = load.sha256, bytes = std::move(attachment)]() mutable {
+    if (!file.empty()) {
+      auto read = read_file(file, kMaxPluginBytes);
+      if (!read) return Result<std::string>(std::string());  // resolve() says what there is
+      bytes = std::move(*read);
+    }
+    auto sha256 = store.put(bytes, name);
+    if (sha256 && !wanted.empty() && wanted != *sha256)
+      return Result<std::string>(invalid("the plugin's bytes do not match the SHA-256 given"));
+    return sha256;
+  });
+}
+
+// Where nobody wants it after all it goes again.
+void Contents::taken(const bus::Load& load, size_t bytes) {
+  --jobs_;
+  jobs_bytes_ -= bytes;
+  release(load.sha256);
+}
+
+Result<std::string> Contents::resolve(const bus::Load& load) {
   if (!load.program.empty()) {
-    if (!attachment.empty() || !load.sha256.empty())
-      return invalid("a load is of a program or of a plugin, not of both");
+    if (!load.sha256.empty()) return invalid("a load is of a program or of a plugin, not of both");
     std::string words;
     for (const std::string& word : load.program) words.append(word).push_back('\0');
     return sha256_hex(words);
-  }
-  if (!attachment.empty()) {
-    auto sha256 = store_.put(attachment, load.plugin.empty() ? "the plugin" : load.plugin);
-    if (sha256 && !load.sha256.empty() && load.sha256 != *sha256)
-      return invalid("the plugin's bytes do not match the SHA-256 given");
-    return sha256;
   }
   if (!load.sha256.empty()) {
     if (!is_sha256(load.sha256)) return invalid(in_quotes(load.sha256) + " is not a SHA-256");
@@ -57,12 +96,18 @@ Result<std::string> Contents::resolve(const bus::Load& load, const std::string& 
     return invalid("the plugin " + in_quotes(load.plugin) + " came without its content",
                    "freeride-ctl sends it along for a path");
   }
-  return dropped(load.plugin);
+  if (auto known = reported_here(load.plugin)) return *known;
+  return not_dropped(load.plugin);
 }
 
-Result<std::string> Contents::get(const bus::FetchPlugin& wish) const {
-  auto bytes = store_.read_piece(wish.sha256, wish.offset, wish.most == 0 ? UINT64_MAX : wish.most);
-  if (bytes || bytes.error().code != Code::kNotFound) return bytes;
+Contents::Job Contents::piece(const bus::FetchPlugin& wish) const {
+  return unfailing([store = store_, wish] {
+    return store.read_piece(wish.sha256, wish.offset, wish.most == 0 ? UINT64_MAX : wish.most);
+  });
+}
+
+Error Contents::explained(const bus::FetchPlugin& wish, const Error& error) const {
+  if (error.code != Code::kNotFound) return error;
   for (const auto& [name, worker] : workers_.all()) {
     const std::string host(policy::host_of_worker(name));
     for (const auto& [file, plugin] : worker.plugins) {
@@ -72,7 +117,7 @@ Result<std::string> Contents::get(const bus::FetchPlugin& wish) const {
                    "freeride-ctl load " + host + ":" + file + " loads it on other hosts"};
     }
   }
-  return bytes;
+  return error;
 }
 
 // What workers of this host say of it. Nothing: none has it.
@@ -92,11 +137,7 @@ std::optional<Result<std::string>> Contents::reported_here(const std::string& fi
   return rejected;
 }
 
-Result<std::string> Contents::dropped(const std::string& file_name) {
-  if (auto known = reported_here(file_name)) return *known;
-  // No worker has reported it (yet): the user may just have dropped it, or no worker may be up.
-  const auto bytes = read_file(paths_.drop_dir() / file_name, kMaxPluginBytes);
-  if (bytes) return store_.put(*bytes, file_name);
+Error Contents::not_dropped(const std::string& file_name) const {
   std::vector<std::string> known, hosts;
   for (const auto& [name, worker] : workers_.all()) {
     for (const auto& [file, plugin] : worker.plugins) {
@@ -144,6 +185,7 @@ void Contents::let_go(const std::string& sha256) {
   release(sha256);
 }
 void Contents::drop_unneeded(int64_t now) {
+  if (jobs_ > 0) return;  // one of these may just be found there
   for (auto it = released_.begin(); it != released_.end();) {
     if (it->second > now) {
       ++it;

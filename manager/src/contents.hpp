@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,18 +19,27 @@
 namespace freeride::manager {
 
 /// Finds contents, and removes from the store those that no live task, no profile run and no drop folder refers to any
-/// more. One thread; blocks on the disk.
+/// more. One thread; what reads or writes a whole content is handed out as a job for another one.
 class Contents {
  public:
   Contents(const Paths& paths, const Clock& clock, const TaskBook& tasks, const Workers& workers,
            const ProfileRuns& runs);
 
-  /// The SHA-256 of what `load` names, in this order: the bytes that came along, a content by its hash, a file name in
-  /// the drop folders of this host. Errors: kInvalidArgument, kNotFound, kRejected, the store's.
-  Result<std::string> resolve(const bus::Load& load, const std::string& attachment);
+  /// A whole content is worked on: may take seconds. It may be called on any thread, once, and does not throw.
+  using Job = std::function<Result<std::string>()>;
+  /// What is to be done before resolve() where a load has its bytes with it, or names a file of the drop folder that no
+  /// worker knows yet: takes them into the store, and gives their SHA-256 for the load. Null: nothing. taken() is to be
+  /// called after it. Errors: kExhausted (too much at once). The job's: kInvalidArgument, the store's.
+  Result<Job> taking(const bus::Load& load, std::string attachment);
+  void taken(const bus::Load& load, size_t bytes);
+  /// The SHA-256 of what `load` names: a content by its hash, or a file name in the drop folders of this host. Errors:
+  /// kInvalidArgument, kNotFound, kRejected.
+  Result<std::string> resolve(const bus::Load& load);
   /// The bytes of a content that is in this host's store, or a piece of them. What another host alone has is not
-  /// brought from there: any host could offer a content of its own under a common name. Errors: the store's.
-  Result<std::string> get(const bus::FetchPlugin& wish) const;
+  /// brought from there: any host could offer a content of its own under a common name. Errors: the store's, for
+  /// explained().
+  Job piece(const bus::FetchPlugin& wish) const;
+  Error explained(const bus::FetchPlugin& wish, const Error& error) const;
 
   /// It may have lost its last user. Looked at a little later: a worker may be about to say that its drop folder has
   /// it.
@@ -40,7 +50,7 @@ class Contents {
   void drop_unneeded(int64_t now);
 
  private:
-  Result<std::string> dropped(const std::string& file);
+  Error not_dropped(const std::string& file) const;
   std::optional<Result<std::string>> reported_here(const std::string& file) const;
   bool needed(const std::string& sha256) const;
 
@@ -52,6 +62,7 @@ class Contents {
   const ProfileRuns& runs_;
   std::map<std::string, int64_t> released_;  // and when to look
   std::multiset<std::string> kept_;
+  size_t jobs_ = 0, jobs_bytes_ = 0;  // under way
 };
 
 }  // namespace freeride::manager

@@ -36,7 +36,7 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
       runs_(outside, clock, workers_),
       capacity_(tasks_, workers_, runs_, profiles_, config.default_memory_bytes),
       contents_(config.paths, clock, tasks_, workers_, runs_),
-      faults_(*store_, trouble_, config.faults),
+      faults_(*store_, clock, trouble_, config.faults),
       check_(tasks_, jobs_, runs_, capacity_, faults_, copies_, config_.limits),
       load_planner_({workers_, jobs_, capacity_, profiles_, contents_, check_}),
       replacements_({outside, clock, tasks_, workers_, orders_, contents_, capacity_, profiles_, check_, due_}),
@@ -67,7 +67,7 @@ Result<std::unique_ptr<Core>> Core::start(const CoreConfig& config, std::unique_
 Status Core::restore() {
   if (auto tasks = tasks_.restore(policy::place_again_ns(started_ns_, config_.orders)); !tasks) return tasks;
   if (auto profiles = profiles_.restore(); !profiles) return profiles;
-  if (auto faults = faults_.restore(); !faults) return faults;
+  if (auto faults = faults_.restore(tasks_.unix_ms()); !faults) return faults;
   if (auto drains = drains_.restore(); !drains) return drains;
   if (auto batches = batches_.restore(); !batches) return batches;
   if (auto usage = usage_.restore(tasks_.unix_ms()); !usage) return usage;
@@ -76,9 +76,39 @@ Status Core::restore() {
 
 // ---- from clients
 
-void Core::load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment) {
-  task_commands_.load(ticket, request_id, load, attachment);
-  tick_soon();
+void Core::load(Ticket ticket, const std::string& request_id, const bus::Load& load, std::string attachment) {
+  with_content(ticket, load, std::move(attachment), [=, this](const bus::Load& meant, bool) {
+    task_commands_.load(ticket, request_id, meant);
+    tick_soon();
+  });
+}
+
+void Core::load_later(Ticket ticket, const std::string& request_id, const bus::Load& load, std::string attachment) {
+  with_content(ticket, load, std::move(attachment), [=, this](const bus::Load& meant, bool waited) {
+    if (!waited) return task_commands_.load_later(ticket, request_id, meant);
+    task_commands_.load(ticket, request_id, meant);
+    tick_soon();
+  });
+}
+
+// A whole content is read, hashed and written elsewhere: meanwhile others are served.
+void Core::with_content(Ticket ticket, const bus::Load& load, std::string attachment,
+                        std::function<void(const bus::Load& meant, bool waited)> then) {
+  const size_t bytes = attachment.size();
+  auto job = contents_.taking(load, std::move(attachment));
+  if (!job) return outside_.answer(ticket, job.error());
+  if (!*job) return then(load, false);
+  const auto sha256 = std::make_shared<Result<std::string>>(std::string());
+  outside_.in_background([=, job = std::move(*job)] { *sha256 = job(); },
+                         [=, this, load = load]() mutable {
+                           if (*sha256 && !(*sha256)->empty()) load.sha256 = **sha256;
+                           if (*sha256) {
+                             then(load, true);
+                           } else {
+                             outside_.answer(ticket, sha256->error());
+                           }
+                           contents_.taken(load, bytes);
+                         });
 }
 
 void Core::load_waiting() {
@@ -86,16 +116,20 @@ void Core::load_waiting() {
 }
 
 void Core::plan_load(Ticket ticket, const bus::Load& load) {
-  auto plan = load_planner_.plan(load);
-  if (!plan) return outside_.answer(ticket, plan.error(), {});
-  outside_.answer(ticket, Reply(std::move(*plan)), {});
+  with_content(ticket, load, {}, [=, this](const bus::Load& meant, bool) {
+    auto plan = load_planner_.plan(meant);
+    if (!plan) return outside_.answer(ticket, plan.error(), {});
+    outside_.answer(ticket, Reply(std::move(*plan)), {});
+  });
 }
 
 void Core::replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& load,
-                   const std::string& attachment) {
-  replacements_.replace(ticket, request_id, task, load, attachment);
-  scheduler_.run();
-  tick_soon();
+                   std::string attachment) {
+  with_content(ticket, load, std::move(attachment), [=, this](const bus::Load& meant, bool) {
+    replacements_.replace(ticket, request_id, task, meant);
+    scheduler_.run();
+    tick_soon();
+  });
 }
 
 void Core::show(Ticket ticket, const std::string& task) {
@@ -103,9 +137,12 @@ void Core::show(Ticket ticket, const std::string& task) {
   tick_soon();
 }
 
-void Core::take_profile(Ticket ticket, const bus::TakeProfile& wish, const std::string& attachment) {
-  profile_commands_.take(ticket, wish, attachment);
-  tick_soon();
+void Core::take_profile(Ticket ticket, const bus::TakeProfile& wish, std::string attachment) {
+  with_content(ticket, wish.load, std::move(attachment), [=, this, wish = wish](const bus::Load& meant, bool) mutable {
+    wish.load = meant;
+    profile_commands_.take(ticket, wish);
+    tick_soon();
+  });
 }
 
 void Core::stop_profile(Ticket ticket, const std::string& run) {
@@ -119,7 +156,7 @@ void Core::import_profiles(Ticket ticket, const bus::ImportProfiles& wish) {
 }
 
 void Core::list_faults(Ticket ticket) {
-  outside_.answer(ticket, Reply(faults_.list(tasks_.unix_ms())), {});
+  outside_.answer(ticket, Reply(faults_.list()), {});
 }
 
 void Core::lift_faults(Ticket ticket, const bus::LiftFaults& wish) {
@@ -151,9 +188,18 @@ void Core::drain(Ticket ticket, const bus::Drain& wish) {
 }
 
 void Core::usage(Ticket ticket, const bus::GetUsage& wish) {
-  auto report = usage_.report(wish);
-  if (!report) return outside_.answer(ticket, report.error());
-  outside_.answer(ticket, Reply(std::move(*report)));
+  if (auto asked = usage_.ask(ticket, wish); !asked) outside_.answer(ticket, asked.error());
+}
+
+void Core::go_on() {
+  scheduler_.run();
+  for (auto& [ticket, report] : usage_.go_on()) {
+    if (report) {
+      outside_.answer(ticket, Reply(std::move(*report)));
+    } else {
+      outside_.answer(ticket, report.error());
+    }
+  }
 }
 
 void Core::uncordon(Ticket ticket, const std::string& subject) {
@@ -163,10 +209,13 @@ void Core::uncordon(Ticket ticket, const std::string& subject) {
   scheduler_.run();
 }
 
-void Core::submit_batch(Ticket ticket, const bus::SubmitBatch& wish, const std::string& attachment) {
-  batches_.submit(ticket, wish, attachment);
-  scheduler_.run();
-  tick_soon();
+void Core::submit_batch(Ticket ticket, const bus::SubmitBatch& wish, std::string attachment) {
+  with_content(ticket, wish.load, std::move(attachment), [=, this, wish = wish](const bus::Load& meant, bool) mutable {
+    wish.load = meant;
+    batches_.submit(ticket, wish);
+    scheduler_.run();
+    tick_soon();
+  });
 }
 
 void Core::remove_batch(Ticket ticket, const std::string& name) {
@@ -241,7 +290,7 @@ void Core::take_tasks(Worker& worker, bool leaving) {
   for (const auto& [name, report] : worker.tasks) tasks_.see_epoch(report.epoch);
   for (const auto& [name, report] : worker.tasks) {
     if (report.purpose == "profile") {
-      profiler_.take_report(worker, report);
+      profiler_.take_report(worker, report, leaving);
     } else {
       lifecycle_.take_report(worker, report, leaving);
     }
@@ -255,9 +304,12 @@ void Core::worker_gone(Worker& worker, Worker::State state, const std::string& r
 }
 
 void Core::fetch_plugin(Ticket ticket, const bus::FetchPlugin& wish) {
-  auto bytes = contents_.get(wish);
-  if (!bytes) return outside_.answer(ticket, bytes.error());
-  outside_.answer(ticket, Reply(bus::Ack{}), *bytes);
+  const auto bytes = std::make_shared<Result<std::string>>(std::string());
+  outside_.in_background([=, job = contents_.piece(wish)] { *bytes = job(); },
+                         [=, this] {
+                           if (!*bytes) return outside_.answer(ticket, contents_.explained(wish, bytes->error()));
+                           outside_.answer(ticket, Reply(bus::Ack{}), **bytes);
+                         });
 }
 
 void Core::worker_reply(const std::string& peer, const std::string& id, const std::optional<Error>& error,

@@ -50,17 +50,15 @@ class Core {
                                              Outside& outside, const Clock& clock, std::function<int64_t()> unix_ms);
 
   // ---- from clients. Each is answered through Outside::answer(ticket), most of them before the call returns.
-  void load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment);
-  /// The same of a content that is known, by load_waiting(): many at once wait for the disk once.
-  void load_later(Ticket ticket, const std::string& request_id, const bus::Load& load) {
-    task_commands_.load_later(ticket, request_id, load);
-  }
+  void load(Ticket ticket, const std::string& request_id, const bus::Load& load, std::string attachment);
+  /// The same, of a content that is known by load_waiting(): many at once wait for the disk once.
+  void load_later(Ticket ticket, const std::string& request_id, const bus::Load& load, std::string attachment = {});
   /// Makes and answers those. Call it before anything else that a client asks for, and when no more is there.
   void load_waiting();
   bool enough_waiting() const { return task_commands_.enough_waiting(); }  ///< load_waiting() is to come first
   /// Answered when the new plugin has taken over, or cannot.
   void replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& load,
-               const std::string& attachment);
+               std::string attachment);
   void stop(Ticket ticket, const std::string& task) { task_commands_.stop(ticket, task); }
   void remove(Ticket ticket, const std::string& task) { task_commands_.remove(ticket, task); }
   void pause(Ticket ticket, const std::string& task) { task_commands_.pause(ticket, task); }
@@ -72,7 +70,7 @@ class Core {
   void status(Ticket ticket) { listings_.status(ticket); }
   void report(Ticket ticket, const std::string& job) { listings_.report(ticket, job); }
   void plan_load(Ticket ticket, const bus::Load& load);
-  void take_profile(Ticket ticket, const bus::TakeProfile& wish, const std::string& attachment);
+  void take_profile(Ticket ticket, const bus::TakeProfile& wish, std::string attachment);
   void follow_profile(Ticket ticket, const bus::FollowProfile& follow) { runs_.follow(ticket, follow); }
   void stop_profile(Ticket ticket, const std::string& run);
   void list_profiles(Ticket ticket, const bus::ListProfiles& wish) { profile_commands_.list(ticket, wish); }
@@ -83,11 +81,12 @@ class Core {
   void read_log(Ticket ticket, const bus::ReadLog& wish);
   void read_file(Ticket ticket, const bus::ReadFile& wish);
   void read_plugin(Ticket ticket, const bus::ReadPlugin& wish);
+  /// Answered by go_on().
   void usage(Ticket ticket, const bus::GetUsage& wish);
   void drain(Ticket ticket, const bus::Drain& wish);
   void uncordon(Ticket ticket, const std::string& subject);
 
-  void submit_batch(Ticket ticket, const bus::SubmitBatch& wish, const std::string& attachment);
+  void submit_batch(Ticket ticket, const bus::SubmitBatch& wish, std::string attachment);
   void show_batch(Ticket ticket, const std::string& name) { batches_.show(ticket, name); }
   void list_batches(Ticket ticket) { batches_.list(ticket); }
   void remove_batch(Ticket ticket, const std::string& name);
@@ -115,9 +114,10 @@ class Core {
   /// silence means anything, since whatever they said may still wait.
   void tick(bool behind = false);
   int64_t next_tick_ns() const { return next_tick_ns_; }
-  /// Goes on placing tasks. Call it when next_placement_ns() has come, likewise.
-  void place() { scheduler_.run(); }
-  int64_t next_placement_ns() const { return scheduler_.next_ns(); }
+  /// Goes on with what is done in slices: placing tasks, adding up usage. Call it when next_slice_ns() has come,
+  /// likewise.
+  void go_on();
+  int64_t next_slice_ns() const { return usage_.asked() ? 0 : scheduler_.next_ns(); }
   uint64_t device_looks() const { return scheduler_.device_looks(); }  ///< that placing has taken so far
   /// Saves what the disk has not taken yet. For the end of the program.
   void flush();
@@ -126,6 +126,9 @@ class Core {
   Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside& outside, const Clock& clock,
        std::function<int64_t()> unix_ms);
   Status restore();
+  /// `then` of the load with its content's SHA-256, at once or later; `waited`: later.
+  void with_content(Ticket ticket, const bus::Load& load, std::string attachment,
+                    std::function<void(const bus::Load& meant, bool waited)> then);
   void feed_members(const Worker* answered);
   void take_tasks(Worker& worker, bool leaving);
   void worker_gone(Worker& worker, Worker::State state, const std::string& reason, bool count);

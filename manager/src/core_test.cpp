@@ -654,6 +654,74 @@ TEST_CASE("a task that was queued again says since when before it says what it w
   CHECK(house.reason("a") == "worker w was lost; waiting for a worker: none is there; start freeride-worker");
 }
 
+TEST_CASE("while a whole plugin is taken in or read for a worker, everybody else is served") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  const std::string sha256 = house.load(load_of("first"))->state.sha256;
+  house.out.held = true;
+  const auto waits = [&] { return house.out.answers.count(house.tickets) == 0; };
+  auto load = load_of("second");
+  house.core->load(++house.tickets, "second", load, plugin_bytes());
+  CHECK(waits());
+  const Ticket second = house.tickets;
+  house.core->load_later(++house.tickets, "third", load_of("third"), plugin_bytes());
+  house.core->load_waiting();
+  CHECK(waits());
+  bus::TakeProfile profile;
+  profile.load = load_of("");
+  house.core->take_profile(++house.tickets, profile, plugin_bytes());
+  CHECK(waits());
+  bus::SubmitBatch batch;
+  batch.load = load_of("batch");
+  batch.id = "b";
+  batch.items = 10;
+  house.core->submit_batch(++house.tickets, batch, plugin_bytes());
+  CHECK(waits());
+  house.core->replace(++house.tickets, "replace", "first", load_of(""), plugin_bytes());
+  CHECK(waits());
+  std::filesystem::create_directories(house.config.paths.drop_dir());
+  std::ofstream(house.config.paths.drop_dir() / "big.so", std::ios::binary) << plugin_bytes();
+  load = load_of("dropped");
+  load.plugin = "big.so";
+  house.core->load_later(++house.tickets, "dropped", load);
+  house.core->load_waiting();
+  CHECK(waits());
+  const Ticket dropped = house.tickets;
+  house.core->fetch_plugin(++house.tickets, {sha256});
+  CHECK(waits());
+  const Ticket fetched = house.tickets;
+  house.report(worker);
+  CHECK(house.stop("first").ok());
+  house.pass(60, {&worker});  // what is being taken in is not dropped either
+  house.out.let_go();
+  CHECK(house.task_of(second)->state.task == "second");
+  CHECK(house.task_of(dropped)->state.sha256 == sha256);
+  CHECK(house.answer_of(fetched).ok());
+  CHECK(house.out.attachments[fetched] == plugin_bytes());
+  for (Ticket ticket = second; ticket <= fetched; ++ticket) CHECK_FALSE(house.out.answers.count(ticket) == 0);
+}
+
+TEST_CASE("a step of the wall clock ends no task's time, and forgets no request") {
+  House house;
+  FakeWorker worker("w", 0);
+  house.join(worker);
+  auto wish = load_of("a", 0);
+  wish.no_profile = true;
+  wish.time_limit_s = 3600;
+  REQUIRE(house.load(wish, "mine").ok());
+  house.settle(worker);
+  house.wall_ms = 48LL * 3600 * 1000;
+  house.pass(120, {&worker});
+  CHECK(house.state("a") == "PAUSED");
+  CHECK(house.load(wish, "mine")->state.task == "a");
+  CHECK(house.tasks().size() == 1);
+  house.clock.tick(3600 * kNsPerSec);
+  house.join(worker);
+  house.pass(2, {&worker});
+  CHECK(house.verdict("a").limit == "time 3600 s");
+}
+
 TEST_CASE("a host or job is drained before it comes, if it is said what it is") {
   House house;
   FakeWorker there("h:a", 0), coming("gpu9:b", 1);

@@ -10,7 +10,7 @@
 namespace freeride::manager {
 namespace {
 
-constexpr int64_t kHourMs = 3600 * 1000;
+constexpr int64_t kHourNs = 3600 * kNsPerSec, kHourMs = kHourNs / kNsPerMs;
 constexpr size_t kMostFaults = 10'000;
 constexpr size_t kShownHash = 12, kLeastHash = 6;
 
@@ -61,37 +61,43 @@ uint32_t FaultBudget::limit_of(Scope scope) const {
   return limits_.of_job;
 }
 
-Status FaultBudget::restore() {
+Status FaultBudget::restore(int64_t unix_ms) {
   auto faults = store_.faults();
   if (!faults) return faults.error();
   auto blocks = store_.fault_blocks();
   if (!blocks) return blocks.error();
-  faults_ = std::move(*faults);
+  for (FaultRow& row : *faults) {
+    const int64_t age_ms = std::clamp<int64_t>(unix_ms - row.unix_ms, 0, kHourMs);
+    faults_.push_back({std::move(row), clock_.now_ns() - age_ms * kNsPerMs});
+  }
   blocks_ = std::move(*blocks);
   ++version_;
   return {};
 }
 
-// A clock that was set back makes no fault younger than now.
-uint32_t FaultBudget::count(Scope scope, const std::string& key, int64_t unix_ms) const {
-  return static_cast<uint32_t>(std::count_if(faults_.begin(), faults_.end(), [&](const FaultRow& fault) {
-    return key_of(scope, fault) == key && unix_ms - fault.unix_ms < kHourMs;
+bool FaultBudget::is_old(const Fault& fault) const {
+  return clock_.now_ns() - fault.since_ns >= kHourNs;
+}
+
+uint32_t FaultBudget::count(Scope scope, const std::string& key) const {
+  return static_cast<uint32_t>(std::count_if(faults_.begin(), faults_.end(), [&](const Fault& fault) {
+    return key_of(scope, fault.row) == key && !is_old(fault);
   }));
 }
 
-void FaultBudget::forget_old(int64_t unix_ms) {
-  std::erase_if(faults_, [&](const FaultRow& fault) { return unix_ms - fault.unix_ms >= kHourMs; });
+void FaultBudget::forget_old() {
+  std::erase_if(faults_, [&](const Fault& fault) { return is_old(fault); });
   if (faults_.size() > kMostFaults) faults_.erase(faults_.begin());
 }
 
 bool FaultBudget::note(const FaultRow& fault) {
-  forget_old(fault.unix_ms);
-  faults_.push_back(fault);
+  forget_old();
+  faults_.push_back({fault, clock_.now_ns()});
   bool more = false;
   std::map<std::pair<std::string, std::string>, int64_t> fresh;
   for (const Scope scope : kScopes) {
     const std::string& key = key_of(scope, fault);
-    const uint32_t limit = limit_of(scope), times = count(scope, key, fault.unix_ms);
+    const uint32_t limit = limit_of(scope), times = count(scope, key);
     if (key.empty() || limit == 0 || times < limit) continue;
     if (!blocks_.try_emplace({name_of(scope), key}, fault.unix_ms).second) continue;
     fresh[{name_of(scope), key}] = fault.unix_ms;
@@ -101,7 +107,10 @@ bool FaultBudget::note(const FaultRow& fault) {
         "{} is blocked on all workers: {} GPU faults within an hour, the last one of task {}; lift it with: {}",
         shown(name_of(scope), key), times, fault.task, command(name_of(scope), key));
   }
-  if (auto saved = store_.add_fault(fault, fresh, fault.unix_ms - kHourMs); !saved) trouble_.say(saved.error());
+  // Dates may be out of order: on the disk at least those stay that count.
+  const auto oldest = std::min_element(faults_.begin(), faults_.end(),
+                                       [](const Fault& a, const Fault& b) { return a.row.unix_ms < b.row.unix_ms; });
+  if (auto saved = store_.add_fault(fault, fresh, oldest->row.unix_ms - 1); !saved) trouble_.say(saved.error());
   return more;
 }
 
@@ -121,7 +130,7 @@ std::optional<std::string> FaultBudget::blocked(const std::string& sha256, const
   return std::nullopt;
 }
 
-bus::FaultsReply FaultBudget::list(int64_t unix_ms) const {
+bus::FaultsReply FaultBudget::list() const {
   std::map<std::pair<std::string, std::string>, bus::FaultCount> counts;
   const auto at = [&](const std::string& scope, const std::string& name) -> bus::FaultCount& {
     bus::FaultCount& one = counts[{scope, name}];
@@ -129,8 +138,9 @@ bus::FaultsReply FaultBudget::list(int64_t unix_ms) const {
     one.name = name;
     return one;
   };
-  for (const FaultRow& fault : faults_) {
-    if (unix_ms - fault.unix_ms >= kHourMs) continue;
+  for (const Fault& one_of_them : faults_) {
+    const FaultRow& fault = one_of_them.row;
+    if (is_old(one_of_them)) continue;
     for (const Scope scope : kScopes) {
       const std::string& key = key_of(scope, fault);
       if (key.empty()) continue;
@@ -168,7 +178,7 @@ Status FaultBudget::lift(const std::string& scope, const std::string& name) {
   blocks_.erase({scope, found.front()});
   ++version_;
   // Counted anew, of this one alone: others that share the faults keep theirs.
-  for (FaultRow& fault : faults_) {
+  for (auto& [fault, since_ns] : faults_) {
     for (const Scope one : kScopes) {
       if (scope != name_of(one) || key_of(one, fault) != found.front()) continue;
       if (one == Scope::kPlugin) fault.sha256.clear();

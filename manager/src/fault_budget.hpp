@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "disk_trouble.hpp"
+#include "freeride/base/clock.hpp"
 #include "freeride/bus/commands.hpp"
 #include "state_store.hpp"
 
@@ -26,9 +27,10 @@ struct FaultLimits {
 /// until an operator lifts it. Where the disk refuses, it goes on from memory. One thread; blocks on the disk only.
 class FaultBudget {
  public:
-  FaultBudget(StateStore& store, DiskTrouble& trouble, const FaultLimits& limits)
-      : store_(store), trouble_(trouble), limits_(limits) {}
-  Status restore();
+  FaultBudget(StateStore& store, const Clock& clock, DiskTrouble& trouble, const FaultLimits& limits)
+      : store_(store), clock_(clock), trouble_(trouble), limits_(limits) {}
+  /// `unix_ms`: now, for the age of what is on the disk. From then on the monotonic clock says how old a fault is.
+  Status restore(int64_t unix_ms);
 
   /// A task has faulted a GPU. True: somebody is blocked that was not before.
   bool note(const FaultRow& fault);
@@ -37,7 +39,7 @@ class FaultBudget {
   bool any_blocked() const { return !blocks_.empty(); }
   uint64_t version() const { return version_; }  ///< another one whenever blocked() may answer otherwise
   /// All who have faults of the last hour, and all who are blocked.
-  bus::FaultsReply list(int64_t unix_ms) const;
+  bus::FaultsReply list() const;
   /// Unblocks and forgets the faults of `name` in `scope` ("plugin": a hash or the beginning of one; "user", "job").
   /// Errors: kNotFound, kInvalidArgument (no such scope, or several begin so), the store's.
   Status lift(const std::string& scope, const std::string& name);
@@ -48,13 +50,19 @@ class FaultBudget {
   static const char* name_of(Scope scope);
   static const std::string& key_of(Scope scope, const FaultRow& fault);
   uint32_t limit_of(Scope scope) const;
-  uint32_t count(Scope scope, const std::string& key, int64_t unix_ms) const;
-  void forget_old(int64_t unix_ms);
+  struct Fault {
+    FaultRow row;
+    int64_t since_ns = 0;
+  };
+  bool is_old(const Fault& fault) const;
+  uint32_t count(Scope scope, const std::string& key) const;
+  void forget_old();
 
   StateStore& store_;
+  const Clock& clock_;
   DiskTrouble& trouble_;
   FaultLimits limits_;
-  std::vector<FaultRow> faults_;                                   // of the last hour, oldest first
+  std::vector<Fault> faults_;                                      // of the last hour, oldest first
   std::map<std::pair<std::string, std::string>, int64_t> blocks_;  // scope and name: since when, unix_ms
   uint64_t version_ = 1;
 };

@@ -127,6 +127,16 @@ TEST_CASE("faults are counted over an hour, and what was lifted is counted anew"
   CHECK(house.count("plugin").blocked_unix_ms == 0);
 }
 
+TEST_CASE("a step of the wall clock makes no GPU fault older") {
+  Faulty house;
+  house.fault(house.gpu, "first");
+  house.wall_ms = 48LL * 3600 * 1000;
+  CHECK(house.count("plugin").faults == 1);
+  house.fault(house.gpu, "second");
+  CHECK(house.count("plugin").faults == 2);
+  CHECK(house.count("plugin").blocked_unix_ms != 0);
+}
+
 TEST_CASE("users and jobs have budgets of faults of their own") {
   SECTION("user") {
     Faulty house({0, 1, 0});

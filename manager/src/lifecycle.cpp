@@ -221,7 +221,7 @@ void Lifecycle::take_report(Worker& worker, const bus::TaskReport& report, bool 
                        "), and is started again after " + std::to_string(pause_s) + " s",
                    false, Left::kNothing);
   }
-  if (kind == VerdictKind::kStopped && is_over_time(*task, the_.tasks.unix_ms())) {
+  if (kind == VerdictKind::kStopped && is_over_time(*task, the_.clock.now_ns())) {
     bus::Verdict late = verdict;
     late.reason = "its time was over (--time), so it was stopped";
     late.limit = "time " + std::to_string(task->load().time_limit_s) + " s";

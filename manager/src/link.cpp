@@ -210,7 +210,7 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
   kept.request.message.command = incoming.message.command;
   kept.audit = std::move(audit);
   call(ticket, *command);
-  if constexpr (is_one_of<C, bus::Load>) return true;  // it is answered before receive() returns
+  if constexpr (is_one_of<C, bus::Load>) return true;  // it is answered before receive() returns, or its content comes
   const auto unanswered = open_.find(ticket);
   if (unanswered == open_.end() || !unanswered->second.audit) return true;
   AuditEntry begun = *unanswered->second.audit;
@@ -243,7 +243,7 @@ void Link::refuse(const bus::Server::Incoming& request, const std::optional<Audi
   server_->reply_error(request, error);
 }
 
-void Link::request(Core& core, const bus::Server::Incoming& in) {
+void Link::request(Core& core, bus::Server::Incoming& in) {
   // As it was when the message was let in, a moment ago.
   const policy::Identity by = identities_.of(in.sender, in.message);
   const std::string& command = in.message.command;
@@ -252,7 +252,7 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
   if (command != bus::Load::kCommand && command != bus::WorkerReport::kCommand) core.load_waiting();
   // Remembered on disk: nobody is given another's task for its request.
   const std::string id = by.local ? in.message.id : by.key + " " + by.account + " " + in.message.id;
-  const std::string& bytes = in.message.attachment;
+  std::string& bytes = in.message.attachment;  // moved on by the command that it belongs to
   const bool known =
       on<bus::WorkerReport>(core, in, by, [&](Ticket t, const auto& c) { core.worker_report(t, peer, c); }) ||
       on<bus::RegisterWorker>(core, in, by,
@@ -265,18 +265,15 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
       on<bus::FetchState>(core, in, by, [&](Ticket t, const auto& c) { core.fetch_state(t, c); }) ||
       on<bus::Load>(core, in, by,
                     [&](Ticket t, const auto& c) {
-                      charged(t, c, by, [&](const bus::Load& load) {
-                        if (bytes.empty()) return core.load_later(t, id, load);
-                        core.load_waiting();
-                        core.load(t, id, load, bytes);
-                      });
+                      charged(t, c, by, [&](const bus::Load& load) { core.load_later(t, id, load, std::move(bytes)); });
                     }) ||
       on<bus::PlanLoad>(core, in, by,
                         [&](Ticket t, const auto& c) {
                           charged(t, c.load, by, [&](const bus::Load& load) { core.plan_load(t, load); });
                         }) ||
       on<bus::ReplacePlugin>(
-          core, in, by, [&](Ticket t, const auto& c) { core.replace(t, id, c.task, with_user(c.load, by), bytes); }) ||
+          core, in, by,
+          [&](Ticket t, const auto& c) { core.replace(t, id, c.task, with_user(c.load, by), std::move(bytes)); }) ||
       on<bus::StopTask>(core, in, by, [&](Ticket t, const auto& c) { core.stop(t, c.task); }) ||
       on<bus::PauseTask>(core, in, by, [&](Ticket t, const auto& c) { core.pause(t, c.task); }) ||
       on<bus::ResumeTask>(core, in, by, [&](Ticket t, const auto& c) { core.resume(t, c.task); }) ||
@@ -291,7 +288,7 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
                            [&](Ticket t, auto c) {
                              charged(t, c.load, by, [&](const bus::Load& load) {
                                c.load = load;
-                               core.submit_batch(t, c, bytes);
+                               core.submit_batch(t, c, std::move(bytes));
                              });
                            }) ||
       on<bus::ShowBatch>(core, in, by, [&](Ticket t, const auto& c) { core.show_batch(t, c.batch); }) ||
@@ -306,7 +303,7 @@ void Link::request(Core& core, const bus::Server::Incoming& in) {
       on<bus::TakeProfile>(core, in, by,
                            [&](Ticket t, auto c) {
                              c.load = with_user(std::move(c.load), by);
-                             core.take_profile(t, c, bytes);
+                             core.take_profile(t, c, std::move(bytes));
                            }) ||
       on<bus::FollowProfile>(core, in, by, [&](Ticket t, const auto& c) { core.follow_profile(t, c); }) ||
       on<bus::StopProfile>(core, in, by, [&](Ticket t, const auto& c) { core.stop_profile(t, c.run); }) ||

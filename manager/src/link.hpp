@@ -10,6 +10,7 @@
 #include "accounts.hpp"
 #include "audit_log.hpp"
 #include "core.hpp"
+#include "freeride/base/background.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "identity.hpp"
 #include "outside.hpp"
@@ -20,12 +21,13 @@ namespace freeride::manager {
 class Link final : public Outside {
  public:
   /// Notes in `audit` who changes what, and what is refused; `unix_ms` is for its dates. `keys`: those of the network;
-  /// nullptr: it has none. `accounts`: who may charge which, as the operator has it.
-  Link(std::unique_ptr<bus::Server> server, std::unique_ptr<bus::Publisher> publisher, AuditLog& audit,
-       std::function<int64_t()> unix_ms, KeyBook* keys = nullptr, const Limits& limits = {},
+  /// nullptr: it has none. `accounts`: who may charge which, as the operator has it. `background` outlives the core.
+  Link(std::unique_ptr<bus::Server> server, std::unique_ptr<bus::Publisher> publisher, Background& background,
+       AuditLog& audit, std::function<int64_t()> unix_ms, KeyBook* keys = nullptr, const Limits& limits = {},
        Accounts::Lists accounts = {})
       : server_(std::move(server)),
         publisher_(std::move(publisher)),
+        background_(background),
         audit_(audit),
         unix_ms_(std::move(unix_ms)),
         identities_(keys),
@@ -39,6 +41,9 @@ class Link final : public Outside {
 
   void answer(Ticket ticket, const Result<Reply>& reply, const std::string& attachment) override;
   Result<std::string> send(const std::string& peer, const Order& order) override;
+  void in_background(std::function<void()> work, std::function<void()> then) override {
+    background_.run(std::move(work), std::move(then));
+  }
   void publish(const bus::TaskState& event) override { publisher_->publish(event); }
   void publish(const bus::WorkerState& event) override { publisher_->publish(event); }
   void publish(const bus::JobMeasures& event) override { publisher_->publish(event); }
@@ -53,7 +58,7 @@ class Link final : public Outside {
   };
 
   bool receive_some(Core& core, size_t limit);
-  void request(Core& core, const bus::Server::Incoming& incoming);
+  void request(Core& core, bus::Server::Incoming& incoming);
   /// Calls with the load as it is to be taken, or answers why it may not be charged to its account.
   template <class Call>
   void charged(Ticket ticket, const bus::Load& load, const policy::Identity& by, Call call);
@@ -65,6 +70,7 @@ class Link final : public Outside {
 
   std::unique_ptr<bus::Server> server_;
   std::unique_ptr<bus::Publisher> publisher_;
+  Background& background_;
   AuditLog& audit_;
   std::function<int64_t()> unix_ms_;
   std::map<Ticket, Open> open_;

@@ -30,7 +30,7 @@ int64_t longest_lease_ns(const Worker& worker) {
 // A file that travels with load has been read by the client; here its hash is enough.
 Result<std::string> LoadPlanner::content_of(const bus::Load& load) const {
   if (!load.sha256.empty()) return load.sha256;
-  auto sha256 = the_.contents.resolve(load, "");
+  auto sha256 = the_.contents.resolve(load);
   if (sha256) the_.contents.release(*sha256);
   return sha256;
 }

@@ -13,6 +13,7 @@
 #include "audit_log.hpp"
 #include "core.hpp"
 #include "freeride/base/access.hpp"
+#include "freeride/base/background.hpp"
 #include "freeride/base/config.hpp"
 #include "freeride/base/end_signals.hpp"
 #include "freeride/base/fd.hpp"
@@ -28,6 +29,7 @@ using namespace freeride;
 
 constexpr const char* kVersion = FREERIDE_VERSION;
 constexpr size_t kBatch = 256;  // messages between two looks at the clock
+constexpr size_t kPieces = 16;  // of plugins that are sent, likewise
 
 const std::map<std::string, policy::QueueOrder> kQueueOrders{{"submission", policy::QueueOrder::kSubmission},
                                                              {"fair", policy::QueueOrder::kFairShare}};
@@ -174,7 +176,8 @@ Fd signals() {
   return Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-int serve(manager::Core& core, manager::Link& link, bus::Broker* broker, const Clock& clock, int signal_fd) {
+int serve(manager::Core& core, manager::Link& link, Background& background, bus::Broker* broker, const Clock& clock,
+          int signal_fd) {
   bool behind = true;  // since the last tick
   while (true) {
     // What is there comes before what time says: after a stall nobody is declared lost whose report is waiting.
@@ -185,12 +188,13 @@ int serve(manager::Core& core, manager::Link& link, bus::Broker* broker, const C
       link.keep_listening();
       if (broker != nullptr) broker->keep_listening();
     }
-    core.place();
-    const int64_t now = clock.now_ns(), next = std::min(core.next_tick_ns(), std::max(core.next_placement_ns(), now));
+    core.go_on();
+    const int64_t now = clock.now_ns(), next = std::min(core.next_tick_ns(), std::max(core.next_slice_ns(), now));
     int64_t timeout_ms = 0;
     if (!more) timeout_ms = std::clamp<int64_t>((next - now) / kNsPerMs + 1, 0, 60'000);
-    pollfd fds[2] = {{link.fd(), POLLIN, 0}, {signal_fd, POLLIN, 0}};
-    poll(fds, 2, static_cast<int>(timeout_ms));
+    pollfd fds[3] = {{link.fd(), POLLIN, 0}, {signal_fd, POLLIN, 0}, {background.fd(), POLLIN, 0}};
+    poll(fds, 3, static_cast<int>(timeout_ms));
+    if ((fds[2].revents & POLLIN) != 0) background.finish(kPieces);
     if ((fds[1].revents & POLLIN) == 0) continue;
     signalfd_siginfo info{};
     if (read(signal_fd, &info, sizeof info) != sizeof info) continue;
@@ -329,8 +333,10 @@ int run(const Options& o) {
   if (!o.listen.empty()) {
     if (auto s = (*server)->listen(context, network.commands); !s) return fail(s.error());
   }
-  manager::Link link(std::move(*server), std::move(*publisher), **audit, unix_ms, network.keys.get(), o.core.limits,
-                     o.accounts);
+  const auto background = Background::create();
+  if (!background) return fail(background.error());
+  manager::Link link(std::move(*server), std::move(*publisher), **background, **audit, unix_ms, network.keys.get(),
+                     o.core.limits, o.accounts);
   manager::CoreConfig config = core_config(o, paths);
   config.network = network.told;
   auto core = manager::Core::start(config, std::move(*store), link, clock, unix_ms);
@@ -339,7 +345,7 @@ int run(const Options& o) {
   if (!network.told.empty())
     spdlog::info("network: {}; events on the next port, nodes' on that after it", network.told);
   spdlog::info("ready: commands at {}, events at {}, state in {}", commands, events, paths.state_dir.string());
-  return serve(**core, link, broker.get(), clock, signal_fd.get());
+  return serve(**core, link, **background, broker.get(), clock, signal_fd.get());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <variant>
 
@@ -30,6 +31,12 @@ class Outside {
   virtual void answer(Ticket ticket, const Result<Reply>& reply, const std::string& attachment = {}) = 0;
   /// Sends a command to a worker. Returns the id that its reply will carry; kUnavailable when the peer is gone.
   virtual Result<std::string> send(const std::string& peer, const Order& order) = 0;
+  /// Does `work` apart from the core's thread, one after the other, and then `then` on that thread, or neither where
+  /// the program ends. `work` does not throw, and touches nothing of the core's. Where nobody is kept waiting: at once.
+  virtual void in_background(std::function<void()> work, std::function<void()> then) {
+    work();
+    then();
+  }
   virtual void publish(const bus::TaskState& event) = 0;
   virtual void publish(const bus::WorkerState& event) = 0;
   virtual void publish(const bus::JobMeasures& event) = 0;

@@ -67,7 +67,7 @@ Result<std::vector<policy::ProfileDevice>> ProfileCommands::candidates(const bus
   return Error{Code::kNotFound, "no worker that is up has" + what, "see freeride-ctl workers"};
 }
 
-void ProfileCommands::take(Ticket ticket, const bus::TakeProfile& wish, const std::string& attachment) {
+void ProfileCommands::take(Ticket ticket, const bus::TakeProfile& wish) {
   const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error); };
   bus::Load load = wish.load;
   load.name.clear();
@@ -80,7 +80,7 @@ void ProfileCommands::take(Ticket ticket, const bus::TakeProfile& wish, const st
   }
   const auto there = candidates(wish);
   if (!there) return refuse(there.error());
-  auto sha256 = the_.contents.resolve(load, attachment);
+  auto sha256 = the_.contents.resolve(load);
   if (!sha256) return refuse(sha256.error());
   if (auto free = the_.check.check_faults(*sha256, load.user); !free) {
     the_.contents.release(*sha256);

@@ -35,7 +35,7 @@ class ProfileCommands {
   };
   explicit ProfileCommands(const Parts& parts) : the_(parts) {}
 
-  void take(Ticket ticket, const bus::TakeProfile& wish, const std::string& attachment);
+  void take(Ticket ticket, const bus::TakeProfile& wish);
   void stop(Ticket ticket, const std::string& run);
   void list(Ticket ticket, const bus::ListProfiles& wish);
   void import(Ticket ticket, const bus::ImportProfiles& wish);

@@ -36,6 +36,7 @@ struct ProfileRun {
   std::vector<Follower> followers;
   std::string state = "starting";
   uint64_t steps = 0;
+  bool cut_short = false;  ///< its worker goes down or its device is drained: what comes of it is no whole profile
 };
 
 /// Keeps the runs, answers their followers, and remembers for a minute how a run ended. One thread; never blocks.

@@ -428,6 +428,33 @@ TEST_CASE("a profile that was stopped before it was initialised is none, and is 
   CHECK(house.state("a") == "PAUSED");
 }
 
+TEST_CASE("a profile that a drain, or the end of its worker, has cut short is none, and is taken again") {
+  const bool drained = GENERATE(true, false);
+  ProfileHouse house;
+  FakeWorker worker("h:w", 0);
+  house.join(worker);
+  REQUIRE(house.load(load_of("a", 0)).ok());
+  const std::string run = house.ordered(worker);
+  if (drained) house.core->drain(++house.tickets, {"host:h", false});
+  auto& task = worker.tasks[run];
+  task.state = "STOPPED";
+  task.verdict.kind = "stopped";
+  task.init_ns = 1;
+  task.profile = {measured()};
+  task.profile[0].steps.count = 1;
+  auto report = house.report_of(worker);
+  report.ending = !drained;
+  CHECK(house.send(worker, report).ok());
+  CHECK(house.list()->profiles.empty());
+  CHECK(house.state("a") == "SUBMITTED");
+  house.core->uncordon(++house.tickets, "host:h");
+  worker.tasks.clear();
+  house.pass(4, {&worker});
+  house.settle(worker);
+  CHECK(house.state("a") == "PAUSED");
+  CHECK(house.list()->profiles.at(0).steps.count == 10);
+}
+
 TEST_CASE("a profile keeps away from a GPU that another process uses, and returns when it has gone") {
   ProfileHouse house;
   FakeWorker worker("w");

@@ -119,7 +119,7 @@ void Profiler::send(ProfileRun& run) {
                          {Pending::Kind::kCreate, 0, run.name});  // expire() repeats
 }
 
-void Profiler::take_report(Worker& worker, const bus::TaskReport& report) {
+void Profiler::take_report(Worker& worker, const bus::TaskReport& report, bool leaving) {
   ProfileRun* run = the_.runs.find(report.task);
   if (run == nullptr || run->worker != worker.name) {
     if (report.state != "STOPPED") worker.plan_due = true;  // of a manager before us: the plan does not name it
@@ -127,6 +127,7 @@ void Profiler::take_report(Worker& worker, const bus::TaskReport& report) {
   }
   run->seen_ns = the_.clock.now_ns();
   run->steps = std::max(run->steps, report.counters.steps);
+  run->cut_short = run->cut_short || leaving || worker.drain != 0;
   if (report.state != "STOPPED" && worker.ranks.empty() && worker.other_process) {
     return give_up(report.task, "a process that may be a training without the hook uses the GPU of " + worker.name);
   }
@@ -143,11 +144,13 @@ void Profiler::finish(const ProfileRun& run, const bus::TaskReport& report) {
   const VerdictKind kind = kind_of(report.verdict);
   if (kind != VerdictKind::kFinished && kind != VerdictKind::kStopped)
     return failed(run, report.verdict, policy::repeats_profile(kind));
-  if (kind == VerdictKind::kStopped && report.init_ns <= 0) {  // nothing of it has been seen yet
+  // A worker also stops one that has seen enough; this one has seen nothing, or too little to be kept.
+  if (kind == VerdictKind::kStopped && (report.init_ns <= 0 || run.cut_short)) {
     bus::Verdict verdict = report.verdict;
     verdict.kind = policy::kind_name(VerdictKind::kLost);
     verdict.cause = policy::cause_name(Cause::kWorker);
-    verdict.reason = "its worker stopped it before it was initialised";
+    verdict.reason = report.init_ns <= 0 ? "its worker stopped it before it was initialised"
+                                         : "its device was drained, or its worker went down, before it was whole";
     return failed(run, verdict, true);
   }
   const Worker& worker = the_.workers.at(run.worker);

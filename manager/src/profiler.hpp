@@ -57,8 +57,8 @@ class Profiler {
   /// Whether any does.
   bool wanted(const ProfileRun& run) const;
 
-  /// A worker reports a task that is a profile.
-  void take_report(Worker& worker, const bus::TaskReport& report);
+  /// A worker reports a task that is a profile. `leaving`: the worker goes down.
+  void take_report(Worker& worker, const bus::TaskReport& report, bool leaving = false);
   /// The worker's answer to the order to create it.
   void create_reply(const std::string& run, const std::optional<Error>& error);
   /// Ends it for those who asked; its worker stops it.

@@ -43,7 +43,7 @@ bus::Load merged(const bus::Load& present, const bus::Load& asked) {
 }  // namespace
 
 void Replacements::replace(Ticket ticket, const std::string& request_id, const std::string& name,
-                           const bus::Load& asked, const std::string& attachment) {
+                           const bus::Load& asked) {
   const auto refuse = [&](const Error& error) { the_.outside.answer(ticket, error); };
   if (!is_plain(request_id, 256)) return refuse({Code::kInvalidArgument, "the request has no id", {}});
   auto repeated = the_.tasks.of_request(request_id);
@@ -74,7 +74,7 @@ void Replacements::replace(Ticket ticket, const std::string& request_id, const s
                    "that user may, or name files of your own (--read, --write)"});
   }
   if (auto checked = the_.check.check(load); !checked) return refuse(checked.error());
-  auto sha256 = the_.contents.resolve(load, attachment);
+  auto sha256 = the_.contents.resolve(load);
   if (!sha256) return refuse(sha256.error());
   load.sha256 = *sha256;
   auto possible = the_.check.check_faults(load.sha256, load.user);

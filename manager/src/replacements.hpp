@@ -35,8 +35,7 @@ class Replacements {
   explicit Replacements(const Parts& parts) : the_(parts) {}
 
   /// A user's wish. Answered when the new content has taken over, or cannot.
-  void replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& asked,
-               const std::string& attachment);
+  void replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& asked);
   /// The worker's answer to the order; what came of it is in a later report.
   void reply(const Pending& pending, const std::optional<Error>& error);
   /// The task's worker has reported it.

@@ -126,10 +126,10 @@ TEST_CASE("a long queue is placed in slices, each task once, and the manager is 
   int slices = 1;
   for (; out.created.size() < kTasks && slices < kTasks; ++slices) {
     const size_t before = out.created.size();
-    core.place();
+    core.go_on();
     CHECK(out.created.size() == before);  // it rests
-    clock.tick(std::max<int64_t>(0, core.next_placement_ns() - clock.now_ns()));
-    core.place();
+    clock.tick(std::max<int64_t>(0, core.next_slice_ns() - clock.now_ns()));
+    core.go_on();
     CHECK(out.created.size() - before <= 6);
   }
   CHECK(slices >= 8);
@@ -150,9 +150,9 @@ TEST_CASE("what waits for a time is looked at when that has come, and not with e
   house.acknowledge(sent[0].first, Error{Code::kUnavailable, "not now", {}});
   house.report(worker);
   CHECK(house.out.take<bus::CreateTask>().empty());
-  CHECK(house.core->next_placement_ns() > house.clock.now_ns());
+  CHECK(house.core->next_slice_ns() > house.clock.now_ns());
   house.clock.tick(5 * kNsPerSec);
-  house.core->place();
+  house.core->go_on();
   CHECK(house.out.take<bus::CreateTask>().size() == 1);
 }
 

@@ -149,7 +149,10 @@ void Scheduler::create(Task& task, const Worker& worker, int64_t reserved_bytes)
   task.queued_since.clear();
   the_.usage.placed(task.load());
   spdlog::info("{}: placed on {}", about_task(task.name()), worker.name);
-  if (task.row.info.placed_unix_ms == 0) task.row.info.placed_unix_ms = the_.tasks.unix_ms();
+  if (task.row.info.placed_unix_ms == 0) {
+    task.row.info.placed_unix_ms = the_.tasks.unix_ms();
+    task.begun_ns = the_.clock.now_ns();
+  }
   the_.tasks.wait(task, policy::Why::kCreating, worker.name);
   the_.tasks.save(task);
 }

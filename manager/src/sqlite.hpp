@@ -56,6 +56,7 @@ class Statement {
 
   int64_t integer(int column) { return sqlite3_column_int64(statement_, column); }
   uint64_t unsigned_integer(int column) { return static_cast<uint64_t>(integer(column)); }
+  bool null(int column) { return sqlite3_column_type(statement_, column) == SQLITE_NULL; }
   double real(int column) { return sqlite3_column_double(statement_, column); }
   /// Until the next row; for bind() alone.
   sqlite3_value* value(int column) { return sqlite3_column_value(statement_, column); }

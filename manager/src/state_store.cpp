@@ -25,8 +25,6 @@ namespace freeride::manager {
 namespace {
 
 constexpr int64_t kLastTask = int64_t{1} << 53;  // more than any manager counts to
-constexpr int64_t kRequestMemoryMs = 24LL * 3600 * 1000;
-constexpr int64_t kTrimPauseMs = 60'000;
 
 // Appended to, never changed: a file of schema version n gets the steps from n on.
 constexpr const char* kSchema[] = {R"sql(
@@ -371,16 +369,23 @@ Status StateStore::add_task(const TaskRow& task, const std::string& request_id, 
   Transaction transaction(db_);
   if (!transaction.ok()) return error("write");
   if (auto saved = save_task(task); !saved) return saved;
-  // All of them are looked at for that: not with each task.
-  if (std::abs(unix_ms - requests_trimmed_ms_) > kTrimPauseMs) {
-    Statement old(db_, "DELETE FROM request WHERE unix_ms < ?");
-    if (!old.bind(unix_ms - kRequestMemoryMs).run()) return error("write");
-    requests_trimmed_ms_ = unix_ms;
-  }
   Statement put(db_, "INSERT OR REPLACE INTO request (id, task, unix_ms) VALUES (?,?,?)");
   put.bind(request_id).bind(task.id).bind(unix_ms);
   if (!put.run() || !transaction.commit()) return error("write");
   return {};
+}
+
+Status StateStore::forget_requests(int64_t before_unix_ms) {
+  Statement old(db_, "DELETE FROM request WHERE unix_ms < ?");
+  if (!old.bind(before_unix_ms).run()) return error("write");
+  return {};
+}
+
+Result<int64_t> StateStore::newest_request_ms() {
+  Statement query(db_, "SELECT MAX(unix_ms) FROM request");
+  const int64_t newest = query.row() ? query.integer(0) : 0;
+  if (!query.ok()) return error("read");
+  return newest;
 }
 
 Status StateStore::remove_tasks(const std::vector<int64_t>& ids) {
@@ -609,10 +614,22 @@ Status StateStore::add_usage(const std::map<TaskUsageKey, TaskUsage>& tasks,
   return {};
 }
 
-Result<bus::UsageReply> StateStore::usage(const std::string& by, int64_t hour) {
-  bus::UsageReply reply;
-  if (!read_usage(db_, by, hour, reply)) return error("read");
-  return reply;
+Status StateStore::thin_usage(int64_t thin_before, int64_t drop_before) {
+  Transaction transaction(db_);
+  if (!transaction.ok() || !thin_usage_rows(db_, thin_before, drop_before) || !transaction.commit())
+    return error("write");
+  return {};
+}
+
+Result<int64_t> StateStore::oldest_usage_hour() {
+  int64_t hour = 0;
+  if (!read_oldest_usage_hour(db_, hour)) return error("read");
+  return hour;
+}
+
+Status StateStore::go_on(UsageSum& sum) {
+  if (!sum.go_on(db_)) return error("read");
+  return {};
 }
 
 Result<std::vector<AccountUsageRow>> StateStore::account_usage(int64_t hour) {

@@ -91,7 +91,10 @@ class StateStore {
   Status end_batch();
   void drop_batch();  ///< nothing of it is on the disk
   Status remove_tasks(const std::vector<int64_t>& ids);
-  /// The task that a load request made, if it was one of the last day.
+  /// Those of before; newest_request_ms(): the last one's, 0 of none.
+  Status forget_requests(int64_t before_unix_ms);
+  Result<int64_t> newest_request_ms();
+  /// The task that a load request made, if it is not forgotten.
   Result<std::optional<int64_t>> task_of_request(const std::string& request_id);
 
   /// By key. Of those that were saved before schema version 2 no more than memory and step duration are known: they
@@ -124,8 +127,10 @@ class StateStore {
 
   /// Adds to the hours' sums (add_usage_rows()), in one transaction.
   Status add_usage(const std::map<TaskUsageKey, TaskUsage>& tasks, const std::vector<TrainingUsageRow>& trainings);
-  /// From `hour` on; `by`: "user", "account", "job" or "task".
-  Result<bus::UsageReply> usage(const std::string& by, int64_t hour);
+  /// thin_usage_rows(), in one transaction.
+  Status thin_usage(int64_t thin_before, int64_t drop_before);
+  Result<int64_t> oldest_usage_hour();  ///< read_oldest_usage_hour()
+  Status go_on(UsageSum& sum);
   Result<std::vector<AccountUsageRow>> account_usage(int64_t hour);
   /// Oldest first. One that cannot be read is left out, and the log says so.
   Result<std::vector<BatchRow>> batches();
@@ -144,7 +149,6 @@ class StateStore {
   sqlite3* db_;
   std::filesystem::path file_;
   std::unique_ptr<Transaction> batch_;
-  int64_t requests_trimmed_ms_ = 0;
 };
 
 }  // namespace freeride::manager

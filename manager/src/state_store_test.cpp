@@ -192,10 +192,11 @@ TEST_CASE("a state file of schema version 6 keeps what users have had, as their 
   auto store = StateStore::open(file);
   REQUIRE(store.ok());
   for (const char* by : {"user", "account"}) {
-    const auto usage = (*store)->usage(by, 0);
-    REQUIRE(usage->rows.size() == 1);
-    CHECK(usage->rows[0].name == "ann");
-    CHECK(usage->rows[0].harvested_ns == 3);
+    UsageSum usage(by, 0);
+    while (!usage.done()) REQUIRE((*store)->go_on(usage).ok());
+    REQUIRE(usage.reply().rows.size() == 1);
+    CHECK(usage.reply().rows[0].name == "ann");
+    CHECK(usage.reply().rows[0].harvested_ns == 3);
   }
   const auto accounts = (*store)->account_usage(0);
   REQUIRE(accounts->size() == 1);

@@ -15,6 +15,9 @@ namespace {
 
 constexpr int64_t kSaveRetry = 5 * kNsPerSec;
 constexpr int64_t kSaveSlice = 20 * kNsPerMs;
+constexpr int64_t kTrimPauseNs = 60 * kNsPerSec;
+constexpr int64_t kRequestMemoryMs = 24LL * 3600 * 1000;
+constexpr int64_t kLongestMs = 100LL * 366 * 24 * 3600 * 1000;
 constexpr uint64_t kMostEpoch = uint64_t{1} << 62;  // whoever says more lies
 
 }  // namespace
@@ -36,12 +39,18 @@ TaskBook::TaskBook(StateStore& store, Outside& outside, const Clock& clock, Disk
 Status TaskBook::restore(int64_t fenced_until_ns) {
   auto rows = store_.tasks();
   if (!rows) return rows.error();
+  const auto newest = store_.newest_request_ms();
+  if (!newest) return newest.error();
+  requests_age_ = policy::AgeClock(*newest);
+  (void)requests_age_.at(unix_ms_(), clock_.now_ns());
   for (auto& row : *rows) {
     const int64_t id = row.id;
     next_id_ = std::max(next_id_, id + 1);
     see_epoch(row.info.epoch);
     Task& task = tasks_[id];
     task.row = std::move(row);
+    const int64_t age_ms = std::clamp<int64_t>(unix_ms_() - task.row.info.placed_unix_ms, 0, kLongestMs);
+    task.begun_ns = clock_.now_ns() - age_ms * kNsPerMs;
     if (task.state().state == "STOPPED") {
       task.phase = Task::Phase::kEnded;
       continue;
@@ -239,6 +248,12 @@ void TaskBook::trim_history() {
 
 void TaskBook::forget() {
   for (const int64_t id : std::exchange(forgotten_, {})) erase(id);
+  // All of them are looked at for that.
+  const int64_t now = clock_.now_ns();
+  if (now < trim_requests_ns_) return;
+  trim_requests_ns_ = now + kTrimPauseNs;
+  if (auto trimmed = store_.forget_requests(requests_age_.at(unix_ms_(), now) - kRequestMemoryMs); !trimmed)
+    trouble_.say(trimmed.error());
 }
 
 void TaskBook::erase(int64_t id) {

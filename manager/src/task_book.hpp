@@ -12,6 +12,7 @@
 #include "disk_trouble.hpp"
 #include "freeride/bus/commands.hpp"
 #include "freeride/bus/events.hpp"
+#include "freeride/policy/age_clock.hpp"
 #include "freeride/policy/why.hpp"
 #include "outside.hpp"
 #include "restarts.hpp"
@@ -44,6 +45,7 @@ struct Task {
   int64_t claimed_ns = 0;            ///< when a worker last said so
   bool claimed = false;              ///< its present epoch is a worker's word, and not this manager's
   int64_t reported_ns = 0;           ///< placed: when its worker last named it
+  int64_t begun_ns = 0;              ///< of row.info.placed_unix_ms, by the clock that nobody sets
   bus::TaskCounters earlier_before;  ///< row.earlier as it was before it was queued again
   mutable std::map<std::string, std::string> profile_keys;  ///< by device model; hashing is not free
   std::vector<Ticket> replace_waiting;                      ///< of those who wait for the replacement under way
@@ -170,7 +172,8 @@ class TaskBook {
   std::vector<int64_t> forgotten_;  // ended tasks that are off the disk and leave memory at the next tick
   int64_t next_id_ = 1;
   uint64_t highest_epoch_ = 0;
-  int64_t retry_saved_ns_ = 0;
+  int64_t retry_saved_ns_ = 0, trim_requests_ns_ = 0;
+  policy::AgeClock requests_age_;
   std::vector<int64_t> together_;  // saved in the present batch
 };
 

@@ -17,8 +17,7 @@ constexpr int64_t kSlice = 10 * kNsPerMs;  // for loads that come together
 
 }  // namespace
 
-TaskCommands::Made TaskCommands::make(const std::string& request_id, const bus::Load& wish,
-                                      const std::string& attachment) {
+TaskCommands::Made TaskCommands::make(const std::string& request_id, const bus::Load& wish) {
   const bus::Load asked = LoadCheck::named(wish);
   if (!is_plain(request_id, 256)) return {Error{Code::kInvalidArgument, "the request has no id", {}}};
   // The bus remembers answers for a minute; this remembers them over a restart, so that a repeated load never makes a
@@ -33,7 +32,7 @@ TaskCommands::Made TaskCommands::make(const std::string& request_id, const bus::
   if (auto checked = the_.check.check_place(asked); !checked) return {checked.error()};
   auto name = the_.check.choose_name(asked);
   if (!name) return {name.error()};
-  auto sha256 = the_.contents.resolve(asked, attachment);
+  auto sha256 = the_.contents.resolve(asked);
   if (!sha256) return {sha256.error()};
 
   TaskRow row;
@@ -59,9 +58,8 @@ TaskCommands::Made TaskCommands::make(const std::string& request_id, const bus::
   return {std::move(task), made, !made};
 }
 
-void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus::Load& wish,
-                        const std::string& attachment) {
-  const Made made = make(request_id, wish, attachment);
+void TaskCommands::load(Ticket ticket, const std::string& request_id, const bus::Load& wish) {
+  const Made made = make(request_id, wish);
   if (!made.task) return the_.outside.answer(ticket, made.task.error());
   if (made.fresh) {
     the_.due.raised = true;
@@ -78,7 +76,7 @@ bool TaskCommands::load_waiting() {
   const auto waiting = std::exchange(waiting_, {});
   // Where the disk does not take all of them, each is told what becomes of it alone.
   if (waiting.size() < 2 || !load_together(waiting)) {
-    for (const Waiting& one : waiting) load(one.ticket, one.request_id, one.load, {});
+    for (const Waiting& one : waiting) load(one.ticket, one.request_id, one.load);
   }
   return !waiting.empty();
 }
@@ -91,7 +89,7 @@ bool TaskCommands::load_together(const std::vector<Waiting>& waiting) {
   TaskBook::Together together(the_.tasks);
   if (!together.open()) return false;
   for (const Waiting& one : waiting) {
-    all.emplace_back(one.ticket, make(one.request_id, one.load, {}));
+    all.emplace_back(one.ticket, make(one.request_id, one.load));
     taken = taken && !all.back().second.disk_refuses;
     if (!taken) break;
   }
@@ -193,7 +191,7 @@ void TaskCommands::stop_unknown(Ticket ticket, const Copies::Unknown& unknown) {
 
 void TaskCommands::stop_over_time() {
   for (auto& [id, task] : the_.tasks.all()) {
-    if (!task.live() || task.row.stopping || !is_over_time(task, the_.tasks.unix_ms())) continue;
+    if (!task.live() || task.row.stopping || !is_over_time(task, the_.clock.now_ns())) continue;
     stop_for(task, "its time was over (--time)");
   }
 }

@@ -38,7 +38,7 @@ class TaskCommands {
   explicit TaskCommands(const Parts& parts) : the_(parts) {}
 
   /// A new task, on disk. A repeated request is answered with the task that it has made.
-  void load(Ticket ticket, const std::string& request_id, const bus::Load& load, const std::string& attachment);
+  void load(Ticket ticket, const std::string& request_id, const bus::Load& load);
   /// The same with load_waiting(), which makes all tasks that wait for it with one wait for the disk.
   void load_later(Ticket ticket, const std::string& request_id, const bus::Load& load);
   /// False: none waited.
@@ -73,7 +73,7 @@ class TaskCommands {
     bool fresh = false;         // not of an earlier request of this id
     bool disk_refuses = false;  // and not the load
   };
-  Made make(const std::string& request_id, const bus::Load& wish, const std::string& attachment);
+  Made make(const std::string& request_id, const bus::Load& wish);
   bool load_together(const std::vector<Waiting>& waiting);
   Result<Task*> running(const std::string& name, const char* verb);
   void apply(Ticket ticket, Task& task, const char* doing, const std::function<void(Task&)>& change, bool even_unsaved);

@@ -59,6 +59,16 @@ struct Recorder final : Outside {
     sent.push_back({peer, "order-" + std::to_string(++count), order});
     return sent.back().id;
   }
+  /// At once, or, where `held`, with the next let_go().
+  void in_background(std::function<void()> work, std::function<void()> then) override {
+    if (held) return background.emplace_back(std::move(work), std::move(then)), void();
+    work();
+    then();
+  }
+  void let_go() {
+    held = false;
+    for (auto& [work, then] : std::exchange(background, {})) work(), then();
+  }
   void publish(const bus::TaskState& event) override { tasks.push_back(event); }
   void publish(const bus::WorkerState& event) override { workers.push_back(event); }
   void publish(const bus::JobMeasures& event) override { jobs.push_back(event); }
@@ -90,7 +100,8 @@ struct Recorder final : Outside {
   std::vector<bus::TrainingPlan> plans;
   std::vector<bus::BatchState> batches;
   int count = 0;
-  bool unreachable = false;
+  bool unreachable = false, held = false;
+  std::vector<std::pair<std::function<void()>, std::function<void()>>> background;
 };
 
 /// A worker as the core sees it: registers, reports, answers. By default it does what it is told at once.
@@ -154,7 +165,8 @@ class House {
   void start() {
     auto store = StateStore::open(config.paths.database());
     REQUIRE(store.ok());
-    auto started = Core::start(config, std::move(*store), out, clock, [this] { return clock.now_ns() / kNsPerMs; });
+    auto started =
+        Core::start(config, std::move(*store), out, clock, [this] { return clock.now_ns() / kNsPerMs + wall_ms; });
     REQUIRE(started.ok());
     core = std::move(*started);
   }
@@ -307,6 +319,7 @@ class House {
   CoreConfig config;
   Recorder out;
   FakeClock clock{1000 * kNsPerSec};
+  int64_t wall_ms = 0;  ///< what the wall clock has been set forward
   std::unique_ptr<Core> core;
   Ticket tickets = 0;
 };

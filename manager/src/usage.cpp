@@ -11,7 +11,9 @@ namespace {
 
 constexpr int64_t kSavePause = 60 * kNsPerSec;
 constexpr int64_t kSaveSlice = 20 * kNsPerMs;
+constexpr int64_t kAskedSavePause = kNsPerSec;  // workers report once a second
 constexpr int64_t kMsPerHour = 3600 * 1000;
+constexpr int64_t kHoursInDetail = 72, kHoursKept = 24LL * 397;
 constexpr int64_t kMostIterationNs = 24 * 3600 * kNsPerSec;  // a worker that says more is not believed
 constexpr int64_t kNsPerHour = 3600 * kNsPerSec;
 constexpr int64_t kHalfLivesKept = 20;    // a millionth is left then
@@ -44,6 +46,7 @@ void Usage::add(const bus::TaskInfo& task, const std::string& job, const bus::Ta
   if (more.step_ns == 0 && more.steps == 0 && more.harvested_ns == 0 && more.overrun_ns == 0) return;
   if (half_life_ns_ > 0)
     lately_.add(account_of(task.load), static_cast<double>(more.harvested_ns) / kNsPerSec, clock_.now_ns());
+  unix_ms_ = unix_ms;
   const TaskUsageKey key{unix_ms / kMsPerHour, task.state.task, task.load.user, job, account_of(task.load)};
   if (tasks_.size() >= kMostUnsaved && tasks_.count(key) == 0) return;
   tasks_[key] += more;
@@ -59,6 +62,8 @@ policy::AccountTurns Usage::turns() const {
 }
 
 Status Usage::restore(int64_t unix_ms) {
+  unix_ms_ = unix_ms;
+  (void)thin_age_.at(unix_ms, clock_.now_ns());
   if (half_life_ns_ <= 0) return {};
   const int64_t now_hour = unix_ms / kMsPerHour;
   const int64_t hours = std::min(kHalfLivesKept * (half_life_ns_ / kNsPerHour + 1), now_hour);
@@ -72,6 +77,7 @@ Status Usage::restore(int64_t unix_ms) {
 }
 
 void Usage::add(const bus::WorkerReport& report, int64_t unix_ms) {
+  unix_ms_ = unix_ms;
   for (const auto& iteration : report.iterations) {
     const std::pair key{unix_ms / kMsPerHour, iteration.job};
     if (iteration.job.empty() || (trainings_.size() >= kMostUnsaved && trainings_.count(key) == 0)) continue;
@@ -113,7 +119,13 @@ void Usage::save() {
     if (saved_ns_ != 0 && begin_ns - saved_ns_ < kSavePause) return;
     saved_ns_ = begin_ns;
     saved_to_.emplace();
+    thin();
   }
+  save_slice();
+}
+
+void Usage::save_slice() {
+  const int64_t begin_ns = clock_.now_ns();
   if (!save_part(rows_at_once_)) return;
   const int64_t took_ns = std::max<int64_t>(1, clock_.now_ns() - begin_ns);
   const auto fit = static_cast<size_t>(kSaveSlice * static_cast<int64_t>(rows_at_once_) / took_ns);
@@ -151,12 +163,67 @@ void Usage::flush() {
   (void)save_part(SIZE_MAX);
 }
 
-Result<bus::UsageReply> Usage::report(const bus::GetUsage& wish) {
+// Once an hour, and not under somebody who reads: rows would be counted twice, or never. What a manager finds at its
+// start is not too old, whatever the wall clock says then.
+void Usage::thin() {
+  if (unix_ms_ == 0 || (!readings_.empty() && readings_.front().sum)) return;
+  if (!drop_age_) {
+    const auto oldest = store_.oldest_usage_hour();
+    if (!oldest) return trouble_.say(oldest.error());
+    drop_age_.emplace(*oldest == 0 ? 0 : (*oldest + kHoursKept) * kMsPerHour);
+  }
+  const int64_t now_ns = clock_.now_ns();
+  const int64_t hour = thin_age_.at(unix_ms_, now_ns) / kMsPerHour;
+  const int64_t drop_hour = drop_age_->at(unix_ms_, now_ns) / kMsPerHour;
+  if (hour == thinned_hour_) return;
+  if (auto thinned = store_.thin_usage(hour - kHoursInDetail, drop_hour - kHoursKept); !thinned)
+    return trouble_.say(thinned.error());
+  thinned_hour_ = hour;
+}
+
+Status Usage::ask(Ticket ticket, const bus::GetUsage& wish) {
   if (wish.by != "user" && wish.by != "account" && wish.by != "job" && wish.by != "task") {
     return Error{Code::kInvalidArgument, "usage is added up by user, account, job or task", {}};
   }
-  flush();
-  return store_.usage(wish.by, std::max<int64_t>(0, wish.since_unix_ms) / kMsPerHour);
+  const std::pair meant{wish.by, std::max<int64_t>(0, wish.since_unix_ms) / kMsPerHour};
+  const auto same = std::find_if(readings_.begin(), readings_.end(),
+                                 [&](const Reading& one) { return one.wish == meant && !one.sum; });
+  if (same != readings_.end()) {
+    same->tickets.push_back(ticket);
+  } else {
+    readings_.push_back({meant, std::nullopt, {ticket}});
+  }
+  return {};
+}
+
+// First it saves, in parts as well, what is not on the disk yet.
+Usage::Answers Usage::go_on() {
+  Answers answers;
+  if (readings_.empty()) return answers;
+  Reading& reading = readings_.front();
+  if (!reading.sum) {
+    const int64_t now = clock_.now_ns();
+    if (!saved_to_ && (asked_saved_ns_ == 0 || now - asked_saved_ns_ >= kAskedSavePause)) {
+      asked_saved_ns_ = now;
+      saved_to_.emplace();
+    }
+    if (saved_to_) save_slice();
+    if (saved_to_) return answers;
+    thin();
+    reading.sum.emplace(reading.wish.first, reading.wish.second);
+    return answers;
+  }
+  const Status read = store_.go_on(*reading.sum);
+  if (read && !reading.sum->done()) return answers;
+  for (const Ticket ticket : reading.tickets) {
+    if (read) {
+      answers.emplace_back(ticket, reading.sum->reply());
+    } else {
+      answers.emplace_back(ticket, read.error());
+    }
+  }
+  readings_.pop_front();
+  return answers;
 }
 
 }  // namespace freeride::manager

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -13,13 +14,15 @@
 #include "freeride/base/result.hpp"
 #include "freeride/bus/commands.hpp"
 #include "freeride/policy/account_use.hpp"
+#include "freeride/policy/age_clock.hpp"
 #include "freeride/policy/queue.hpp"
+#include "outside.hpp"
 #include "state_store.hpp"
 
 namespace freeride::manager {
 
 /// Adds up in memory, and to the disk once a minute, in parts: what a crash loses is little more than that. One thread;
-/// save(), flush() and report() block on the disk.
+/// save(), flush() and go_on() block on the disk.
 class Usage {
  public:
   /// `measures`: a job's, as they stand now; nothing of a job that is not known. All outlive it.
@@ -45,13 +48,19 @@ class Usage {
   void placed(const bus::Load& load);
   /// What accounts have had lately, s of bubbles, for the order of the queue.
   policy::AccountTurns turns() const;
-  /// Saves a part of it where that is due: as many rows as the disk takes in a short while.
+  /// Saves a part of it where that is due: as many rows as the disk takes in a short while. Also makes days of old
+  /// hours, and drops what is older than 400 days, by a clock that no step of the wall clock moves.
   void save();
   /// Saves all at once. For the end of the program.
   void flush();
 
-  /// What has been since `wish.since_unix_ms`, by its hour. Errors: kInvalidArgument (no such grouping), the store's.
-  Result<bus::UsageReply> report(const bus::GetUsage& wish);
+  /// Asks what has been since `wish.since_unix_ms`, by its hour; go_on() has the answer for `ticket`. Errors:
+  /// kInvalidArgument (no such grouping).
+  Status ask(Ticket ticket, const bus::GetUsage& wish);
+  bool asked() const { return !readings_.empty(); }  ///< go_on() has something to do
+  using Answers = std::vector<std::pair<Ticket, Result<bus::UsageReply>>>;
+  /// Adds up some thousand rows of what was asked, since years of them take seconds. Errors in it: the store's.
+  Answers go_on();
 
  private:
   static constexpr size_t kFirstRows = 64;
@@ -59,7 +68,15 @@ class Usage {
     int64_t gpu_ns = 0, bubble_ns = 0, not_held_out_ns = 0;
     bool harvested = false;
   };
+  // What is asked for, with all who ask for it.
+  struct Reading {
+    std::pair<std::string, int64_t> wish;  // by what, from which hour on
+    std::optional<UsageSum> sum;           // once it has begun
+    std::vector<Ticket> tickets;
+  };
+  void save_slice();
   bool save_part(size_t most);
+  void thin();
   TrainingUsageRow row_of(const std::string& job, int64_t hour, const Exposed& exposed) const;
 
   StateStore& store_;
@@ -70,7 +87,12 @@ class Usage {
   policy::AccountUse lately_;
   std::map<TaskUsageKey, TaskUsage> tasks_;
   std::map<std::pair<int64_t, std::string>, Exposed> trainings_;  // by hour and job
-  int64_t saved_ns_ = 0;
+  std::deque<Reading> readings_;
+  policy::AgeClock thin_age_;
+  std::optional<policy::AgeClock> drop_age_;
+  int64_t unix_ms_ = 0;  // when something was added last
+  int64_t thinned_hour_ = 0;
+  int64_t saved_ns_ = 0, asked_saved_ns_ = 0;
   std::optional<TaskUsageKey> saved_to_;  // where the save under way goes on
   size_t rows_at_once_;                   // by how long the last part took
 };

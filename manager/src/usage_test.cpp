@@ -6,7 +6,7 @@
 namespace freeride::manager {
 namespace {
 
-constexpr int64_t kHourMs = 3600 * 1000;
+constexpr int64_t kHourMs = 3600 * 1000, kHourNs = 3600 * kNsPerSec;
 constexpr int64_t kDay = 24 * 20000;  // an hour's number at which a day begins
 
 bus::TaskInfo task_of(const std::string& name, const std::string& user) {
@@ -36,6 +36,12 @@ bus::WorkerReport iteration(const std::string& job, int64_t length_ns, int64_t b
   return report;
 }
 
+bus::UsageReply sum_of(StateStore& store, const std::string& by) {
+  UsageSum sum(by, 0);
+  while (!sum.done()) REQUIRE(store.go_on(sum).ok());
+  return sum.reply();
+}
+
 struct Fixture {
   TempDir dir;
   FakeClock clock;
@@ -50,7 +56,15 @@ struct Fixture {
               }};
 
   std::map<std::string, bus::UsageRow> by(const std::string& what, int64_t since_unix_ms = 0) {
-    const auto reply = usage.report({since_unix_ms, what});
+    clock.tick(kNsPerSec);
+    REQUIRE(usage.ask(1, {since_unix_ms, what}).ok());
+    Usage::Answers answers;
+    for (int slices = 0; answers.empty(); ++slices) {
+      REQUIRE(slices < 10'000);
+      answers = usage.go_on();
+    }
+    REQUIRE(answers.size() == 1);
+    const auto& reply = answers[0].second;
     REQUIRE(reply.ok());
     std::map<std::string, bus::UsageRow> rows;
     for (const auto& row : reply->rows) rows[row.name] = row;
@@ -116,6 +130,7 @@ TEST_CASE_METHOD(Fixture, "usage: added up by account, one of which has several 
   CHECK(accounts.at("ann").harvested_ns == 7);
   CHECK(by("user").at("ann").harvested_ns == 357);
   // Days are made of hours without mixing accounts up.
+  clock.tick(10 * 24 * kHourNs);
   usage.add(charged("d", "ann", "late"), "gpt", counters(0, 0, 0), counters(1, 1, 1), now_ms + 10 * 24 * kHourMs);
   CHECK(by("account").at("vision").harvested_ns == 400);
   CHECK(by("account").at("text").harvested_ns == 50);
@@ -156,9 +171,12 @@ TEST_CASE_METHOD(Fixture, "usage: a day that is days ago is one row, and nothing
     const int64_t now_ms = (kDay + hour) * kHourMs;
     usage.add(task_of("a", "ann"), "gpt", counters(0, 0, 0), counters(1, 2, 1), now_ms);
     usage.add(iteration("gpt", 10, 4, false), now_ms);
-    clock.tick(61 * kNsPerSec);
+    clock.tick(kHourNs);
     usage.save();
   }
+  const auto hours = store->account_usage(0);
+  REQUIRE(hours.ok());
+  CHECK(hours->size() < 7 + 24 * 4);
   CHECK(by("user").at("ann").harvested_ns == 240);
   CHECK(by("job").at("gpt").gpu_ns == 2400);
   // From the second day on, and from an hour within the last three days on.
@@ -177,7 +195,7 @@ TEST_CASE_METHOD(Fixture, "usage: counters that run backwards, and hours out of 
   CHECK(by("user").at("ann").harvested_ns == 110);
   CHECK(by("job").at("gpt").gpu_ns == 0);
   CHECK(by("job").at("gpt").bubble_ns == 0);
-  CHECK_FALSE(usage.report({0, "colour"}).ok());
+  CHECK_FALSE(usage.ask(1, {0, "colour"}).ok());
 }
 
 TEST_CASE_METHOD(Fixture, "usage: many tasks are saved in parts, each once, and what comes meanwhile is not lost") {
@@ -188,9 +206,8 @@ TEST_CASE_METHOD(Fixture, "usage: many tasks are saved in parts, each once, and 
     }
   };
   const auto on_disk = [&] {
-    const auto reply = store->usage("user", 0);
-    REQUIRE(reply.ok());
-    return reply->rows.empty() ? uint64_t{0} : reply->rows[0].steps;
+    const auto rows = sum_of(*store, "user").rows;
+    return rows.empty() ? uint64_t{0} : rows[0].steps;
   };
   add(0, kTasks);
   usage.add(iteration("gpt", kNsPerSec, kNsPerMs, false), kHourMs);
@@ -208,17 +225,83 @@ TEST_CASE_METHOD(Fixture, "usage: many tasks are saved in parts, each once, and 
   CHECK(by("job")["gpt"].gpu_ns == kNsPerSec);
 }
 
+TEST_CASE_METHOD(Fixture, "usage: a step of the wall clock deletes nothing, and old days go by time alone") {
+  const int64_t now_ms = (kDay + 24 * 500) * kHourMs;
+  const auto years_later_ms = [&](int64_t years) { return now_ms + years * 366 * 24 * kHourMs; };
+  const auto add = [&](const char* task, int64_t unix_ms) {
+    usage.add(task_of(task, "ann"), "gpt", {}, counters(1, 1, 1), unix_ms);
+    clock.tick(61 * kNsPerSec);
+    usage.save();
+  };
+  REQUIRE(store->add_usage({{{kDay + 24 * 120, "old", "ann", "gpt", ""}, {1, 1, 1, 1}}}, {}).ok());  // 380 days
+  add("new", now_ms);
+  add("stepped", years_later_ms(3));
+  add("stepped", years_later_ms(3));
+  add("back", now_ms);
+  CHECK(by("task").size() == 4);
+  {  // A manager that is started under a wrong clock has no other time but what is kept.
+    Usage again(*store, clock, trouble, [](const std::string&) { return std::vector<bus::JobMeasures>{}; });
+    again.add(task_of("again", "ann"), "gpt", {}, counters(1, 1, 1), years_later_ms(2));
+    again.save();
+  }
+  CHECK(by("task").count("old") == 1);
+  // Three weeks pass, day by day.
+  for (int day = 1; day <= 21; ++day) {
+    clock.tick(24 * kHourNs);
+    add("new", now_ms + day * 24 * kHourMs);
+  }
+  CHECK(by("task").count("old") == 0);
+  CHECK(by("task").count("new") == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "usage: a year of many tasks is added up in slices, between which others are served") {
+  std::map<TaskUsageKey, TaskUsage> rows;
+  TaskUsage one;
+  one.steps = one.step_ns = one.harvested_ns = 1;
+  for (int64_t day = 0; day < 100; ++day) {
+    for (int n = 0; n < 300; ++n)
+      rows[{kDay + 24 * day, "t-" + std::to_string(day * 200 + n), "u" + std::to_string(n % 3), "gpt", ""}] += one;
+  }
+  REQUIRE(store->add_usage(rows, {{kDay, "gpt", 600, 300, 300, 0, 600, 0}}).ok());
+  REQUIRE(usage.ask(1, {0, "user"}).ok());
+  REQUIRE(usage.ask(2, {kHourMs / 2, "user"}).ok());  // the same hour: they share the work
+  REQUIRE(usage.ask(3, {0, "task"}).ok());
+  std::vector<Ticket> order;
+  std::vector<size_t> slices{0};
+  bus::UsageReply users;
+  while (usage.asked()) {
+    ++slices.back();
+    for (auto& [ticket, reply] : usage.go_on()) {
+      REQUIRE(reply.ok());
+      order.push_back(ticket);
+      if (ticket == 1) users = *reply;
+      if (ticket != 2) slices.push_back(0);
+    }
+  }
+  CHECK(order == std::vector<Ticket>{1, 2, 3});
+  CHECK(slices[0] > 8);
+  CHECK(slices[1] > 8);
+  REQUIRE(users.rows.size() == 3);
+  uint64_t tasks = 0;
+  for (const auto& row : users.rows) {
+    CHECK(row.steps == 10'000);
+    CHECK(row.cost_ns == 100);  // a third of the first day's
+    tasks += row.tasks;
+  }
+  // Of 300 a day 100 were there the day before, of another user each.
+  CHECK(tasks == 30'000);
+}
+
 TEST_CASE_METHOD(Fixture, "usage: sums outlive the manager") {
   usage.add(task_of("a", "ann"), "gpt", counters(0, 0, 0), counters(300, 400, 3), kDay * kHourMs);
   usage.flush();
   store.reset();
   const auto again = StateStore::open(dir.path / "state.sqlite");
   REQUIRE(again.ok());
-  const auto reply = (*again)->usage("task", 0);
-  REQUIRE(reply.ok());
-  REQUIRE(reply->rows.size() == 1);
-  CHECK(reply->rows[0].harvested_ns == 300);
-  CHECK(reply->from_unix_ms == kDay * kHourMs);
+  const auto reply = sum_of(**again, "task");
+  REQUIRE(reply.rows.size() == 1);
+  CHECK(reply.rows[0].harvested_ns == 300);
+  CHECK(reply.from_unix_ms == kDay * kHourMs);
 }
 
 }  // namespace

@@ -93,9 +93,9 @@ std::optional<Hindrance> hindrance_of(Task& task, const TaskBook& tasks, const A
   return Hindrance{policy::Why::kParallel, std::to_string(load.parallel) + " of " + load.group, false};
 }
 
-bool is_over_time(const Task& task, int64_t unix_ms) {
-  const int64_t limit_s = task.load().time_limit_s, begun_ms = task.row.info.placed_unix_ms;
-  return limit_s > 0 && begun_ms > 0 && (unix_ms - begun_ms) / 1000 >= limit_s;
+bool is_over_time(const Task& task, int64_t now_ns) {
+  const int64_t limit_s = task.load().time_limit_s;
+  return limit_s > 0 && task.row.info.placed_unix_ms > 0 && (now_ns - task.begun_ns) / kNsPerSec >= limit_s;
 }
 
 }  // namespace freeride::manager

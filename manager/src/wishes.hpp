@@ -41,6 +41,6 @@ void count(const Task& placed, AtWork& at_work);
 std::optional<Hindrance> hindrance_of(Task& task, const TaskBook& tasks, const AtWork& at_work);
 
 /// Whether its time is over.
-bool is_over_time(const Task& task, int64_t unix_ms);
+bool is_over_time(const Task& task, int64_t now_ns);
 
 }  // namespace freeride::manager

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,7 @@ namespace freeride {
 class PluginStore {
  public:
   /// `folder` is made when it is first needed.
-  explicit PluginStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  explicit PluginStore(std::filesystem::path folder);
 
   /// Checks that `bytes` are a plugin (check_plugin_file(), which calls them `name`), keeps them and returns their
   /// SHA-256. Nothing is written when they are there already, undamaged. Errors: the check's; kExhausted (disk full),
@@ -33,8 +34,8 @@ class PluginStore {
   Result<std::filesystem::path> get(const std::string& sha256) const;
   /// The bytes of content `sha256`, after hashing them. Errors: get()'s.
   Result<std::string> read(const std::string& sha256) const;
-  /// At most `most` bytes of content `sha256` from `offset` on. Only the first piece is given after hashing all of it:
-  /// who joins them has to. Errors: get()'s.
+  /// At most `most` bytes of content `sha256` from `offset` on. Only the first piece is given after hashing all of it,
+  /// and that once, as long as the file is not touched: who joins them has to hash them. Errors: get()'s.
   Result<std::string> read_piece(const std::string& sha256, uint64_t offset, uint64_t most) const;
   /// Whether there is a file for it, undamaged or not: cheap.
   bool has(const std::string& sha256) const;
@@ -48,7 +49,9 @@ class PluginStore {
 
  private:
   Result<std::filesystem::path> find(const std::string& sha256, std::string* bytes) const;
+  struct Hashed;
   std::filesystem::path folder_;
+  std::shared_ptr<Hashed> hashed_;  // copies of this share it
 };
 
 /// Whether `text` is 64 lower-case hexadecimal digits. To be asked before a hash from outside becomes part of a path.
