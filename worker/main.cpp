@@ -202,7 +202,8 @@ int main(int argc, char** argv) {
   block_signals();
   keep_to_cores(options.cores);
   auto worker = freeride::worker::Worker::create(options);
-  if (!worker.ok()) return fail(worker.error(), kFailed);
+  if (!worker.ok())
+    return fail(worker.error(), worker.error().code == freeride::Code::kInvalidArgument ? kWrongUsage : kFailed);
   (*worker)->run();
   spdlog::info("stopped");
   return 0;

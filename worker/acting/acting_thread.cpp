@@ -1,6 +1,5 @@
 #include "acting/acting_thread.hpp"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -81,10 +80,8 @@ void ActingThread::add_task(std::shared_ptr<TaskSource> source) {
 void ActingThread::remove_task(uint64_t id) {
   post([id](Actor& actor) { actor.remove_task(id, SteadyClock::now()); });
 }
-void ActingThread::set_process(uint64_t id, int pid, int pidfd) {
-  // A descriptor of its own: the main thread closes its one whenever it likes.
-  const auto own = std::make_shared<Fd>(fcntl(pidfd, F_DUPFD_CLOEXEC, 0));
-  post([id, pid, own](Actor& actor) { actor.set_process(id, pid, own); });
+void ActingThread::set_process(uint64_t id, int pid, std::shared_ptr<const Fd> pidfd) {
+  post([id, pid, pidfd = std::move(pidfd)](Actor& actor) { actor.set_process(id, pid, pidfd); });
 }
 void ActingThread::set_order(uint64_t id, uint32_t order) {
   post([id, order](Actor& actor) { actor.set_order(id, order, SteadyClock::now()); });

@@ -32,7 +32,7 @@ class ActingThread {  // NOLINT(clang-analyzer-optin.performance.Padding): holds
   void remove_rank(uint64_t id);
   void add_task(std::shared_ptr<TaskSource> source);
   void remove_task(uint64_t id);
-  void set_process(uint64_t id, int pid, int pidfd);
+  void set_process(uint64_t id, int pid, std::shared_ptr<const Fd> pidfd);
   void set_order(uint64_t id, uint32_t order);
   void ask_to_save(uint64_t id, bool wanted);
   void initialise_paused(uint64_t id);

@@ -262,10 +262,15 @@ void Actor::settle(int64_t now_ns, bool next_window) {
     if (!slot->harvest.overruns()) continue;
     const int64_t executed_ns = slot->overrun(now_ns, next_window);
     if (executed_ns < 0) continue;
+    const int64_t late_ns = slot->harvest.take_late();
     const uint64_t id = slot->id();
-    for (const Charge& charge : charges_) {
-      if (charge.task != id) continue;
-      if (RankSlot* rank_slot = rank(charge.rank)) rank_slot->settle_overrun(charge.serial, executed_ns);
+    for (auto& rank_slot : ranks_) {
+      bool charged = false;
+      for (const Charge& charge : charges_) {
+        if (charge.task != id || charge.rank != rank_slot->source().id) continue;
+        rank_slot->settle_overrun(charge.serial, executed_ns, std::exchange(charged, true) ? 0 : late_ns);
+      }
+      if (!charged && late_ns > 0) rank_slot->add_harvest(late_ns);
     }
     std::erase_if(charges_, [&](const Charge& c) { return c.task == id; });
   }
@@ -309,7 +314,7 @@ void Actor::judge(int64_t now_ns) {
     slot->view_own();
     if (!could_save && slot->view.wants == policy::LeaseKind::kSave) look_at(now_ns);  // seen paused just now
     const bool live = !slot->kills.killed() && slot->process.known();
-    if (audit && live && slot->answers.initialised()) slot->why.sum_up(now_ns);
+    if (audit && live && slot->answers.initialised()) slot->why.sum_up(now_ns, slot->harvest.starved());
     again = again || live;
   }
   if (audit) next_audit_ns_ = now_ns + kAuditNs;

@@ -853,6 +853,34 @@ TEST_CASE("a program that executes on while it is to end has been stopped, if by
   CHECK(task.source()->killed_verdict.message.starts_with("by force: executed "));
 }
 
+TEST_CASE("a sleeping program on a CPU harvests nothing, one that executes what it executed", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add(true, true);
+  // Its supervisor stops it, and says then what its processes have executed.
+  const auto bubble = [&](int64_t executed_ns) {
+    rig.rank.begin(rig.now());
+    rig.step();
+    task.start(rig.now());
+    rig.clock.tick(6 * kMs);
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.clock.tick(kMs);
+    task.answer().step_ns += static_cast<uint64_t>(executed_ns);
+    task.answer().steps += 1;
+    task.pause(rig.now());
+    rig.step();
+    const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+    REQUIRE(ends.size() == 1);
+    rig.rank.finish_iteration(rig.now());
+    rig.clock.tick(10 * kMs);
+    return ends[0].harvested_ns;
+  };
+  CHECK(bubble(0) == 0);
+  CHECK(bubble(4 * kMs) == 4 * kMs);
+  CHECK(bubble(9 * kMs) == 6 * kMs);  // the window was no longer
+  CHECK(task.source()->harvested_ns == 10 * kMs);
+}
+
 TEST_CASE("a program that is to end has a save lease, and no other", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add(true, true);
@@ -1548,6 +1576,41 @@ TEST_CASE("why: steps that do not fit, until one does", "[actor][why]") {
   CHECK(task.source()->why == policy::Why::kStepTooLong);
   one_second(rig, [&] { make_step(rig, task); });
   CHECK(task.source()->why == policy::Why::kNone);
+}
+
+TEST_CASE("why: steps that do not fit since other processes have the cores", "[actor][why]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  const bool starved = GENERATE(true, false);
+  const auto bubble = [&](auto executes) {
+    rig.rank.begin(rig.now());
+    rig.step();
+    executes();
+    rig.rank.end(rig.now());
+    rig.step();
+    rig.rank.finish_iteration(rig.now());
+    rig.clock.tick(5 * kMs);
+  };
+  // Steps of 10 ms; then none fits any more.
+  for (int i = 0; i < 5; ++i) {
+    bubble([&] {
+      task.start(rig.now());
+      rig.clock.tick(10 * kMs);
+      task.step_done(rig.now(), starved ? kMs : 9 * kMs);
+      task.pause(rig.now());
+    });
+  }
+  rig.clock.tick(1000 * kMs);
+  rig.step();
+  for (int i = 0; i < 30; ++i) {
+    bubble([&] {
+      rig.clock.tick(10 * kMs);
+      task.answer().skipped += 1;
+    });
+  }
+  rig.clock.tick(1000 * kMs);
+  rig.step();
+  CHECK(task.source()->why == (starved ? policy::Why::kStarved : policy::Why::kStepTooLong));
 }
 
 TEST_CASE("why: a hook that is off goes before steps that did not fit", "[actor][why]") {

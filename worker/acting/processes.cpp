@@ -7,14 +7,10 @@
 
 #include <algorithm>
 
-#include "freeride/base/time.hpp"
-
 namespace freeride::worker {
 
 int64_t SystemProcesses::cpu_ns(int pid) {
-  // The clock id that clock_getcpuclockid() makes, without its extra system call.
-  const auto clock = static_cast<clockid_t>((~static_cast<unsigned>(pid) << 3) | 2u);
-  return clock_ns(clock);
+  return process_cpu_ns(pid);
 }
 
 Starvation SystemProcesses::starvation(int pid) {
@@ -24,7 +20,7 @@ Starvation SystemProcesses::starvation(int pid) {
 bool SystemProcesses::lives(int pid, int pidfd) {
   // A pidfd that polls readable has ended: its number may be somebody else's by now.
   pollfd ended{pidfd, POLLIN, 0};
-  return pid > 1 && pidfd >= 0 && poll(&ended, 1, 0) == 0;
+  return pid > 1 && pidfd >= 0 && poll(&ended, 1, 0) <= 0;
 }
 
 bool SystemProcesses::stop(int, int pidfd) {

@@ -19,6 +19,12 @@ int64_t sane_length(uint64_t ns) {
   return std::min<int64_t>(sane(ns), kLongestNs);
 }
 
+/// Record `number` of a ring of `size` may have been overwritten while it was read: its writer works at `next`.
+bool overwritten(uint64_t number, const uint64_t& next, uint64_t size) {
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);  // after the reading
+  return load_relaxed(next) - number >= size;
+}
+
 bool plausible(int64_t begin_ns, int64_t end_ns, int64_t now_ns) {
   return begin_ns > 0 && end_ns >= begin_ns && end_ns <= now_ns + kFutureNs && end_ns - begin_ns <= kLongestNs;
 }
@@ -85,6 +91,7 @@ int64_t RankSlot::end_of_left(int64_t now_ns) const {
   const freeride_bubble_record& record = page.history[(bubbles - 1) % FREERIDE_HISTORY];
   if (load_relaxed(record.state_word) != current_.state_word) return now_ns;
   const int64_t end_ns = sane(load_relaxed(record.end_ns));
+  if (overwritten(bubbles - 1, page.bubbles, FREERIDE_HISTORY)) return now_ns;
   return end_ns >= current_.begin_ns && end_ns <= now_ns ? end_ns : now_ns;
 }
 
@@ -148,6 +155,8 @@ void RankSlot::collect_bubbles(int64_t now_ns, EventRing& events) {
     if (word == current_.state_word && word != 0) return;
     const int64_t begin_ns = sane(load_relaxed(record.begin_ns));
     const int64_t end_ns = sane(load_relaxed(record.end_ns));
+    const int64_t learned_ns = sane_length(load_relaxed(record.learned_low_ns));
+    if (overwritten(bubbles_seen_, page.bubbles, FREERIDE_HISTORY)) continue;
     if (FREERIDE_STATE_WAIT(word) == 0 || !plausible(begin_ns, end_ns, now_ns)) {
       ++implausible_;
       continue;
@@ -165,7 +174,7 @@ void RankSlot::collect_bubbles(int64_t now_ns, EventRing& events) {
     bubble.state_word = word;
     bubble.begin_ns = begin_ns;
     bubble.end_ns = end_ns;
-    bubble.learned_ns = sane_length(load_relaxed(record.learned_low_ns));
+    bubble.learned_ns = learned_ns;
     bubble.holdout = held_out(FREERIDE_STATE_ITERATION(word));
     report(bubble, events);
   }
@@ -185,12 +194,14 @@ void RankSlot::collect_iterations(const Transitions& transitions, int64_t now_ns
     event.iteration = load_relaxed(record.iteration);
     event.begin_ns = sane(load_relaxed(record.begin_ns));
     event.end_ns = sane(load_relaxed(record.end_ns));
+    const int64_t bubble_ns = sane_length(load_relaxed(record.bubble_ns));
+    if (overwritten(iterations_seen_, page.iteration, FREERIDE_ITERATIONS)) continue;
     if (event.iteration != iterations_seen_ || !plausible(event.begin_ns, event.end_ns, now_ns)) {
       // The first iteration has no begin: it is counted, but was not measured.
       if (event.begin_ns != 0) ++implausible_;
       continue;
     }
-    event.bubble_ns = std::min(sane_length(load_relaxed(record.bubble_ns)), event.end_ns - event.begin_ns);
+    event.bubble_ns = std::min(bubble_ns, event.end_ns - event.begin_ns);
     event.holdout = held_out(event.iteration);
     const IterationSum& sum = sum_of(event.iteration);
     event.harvested_ns = std::min(sum.harvested_ns, event.end_ns - event.begin_ns);
@@ -252,10 +263,12 @@ void RankSlot::expect_overrun(uint64_t serial) {
   if (Bubble* bubble = find(serial)) bubble->settled = false;
 }
 
-void RankSlot::settle_overrun(uint64_t serial, int64_t overrun_ns) {
+void RankSlot::settle_overrun(uint64_t serial, int64_t overrun_ns, int64_t harvested_late_ns) {
   if (Bubble* bubble = find(serial)) {
     bubble->overrun_ns += overrun_ns;
+    bubble->harvested_ns += harvested_late_ns;
     bubble->settled = true;
+    sum_of(FREERIDE_STATE_ITERATION(bubble->state_word)).harvested_ns += harvested_late_ns;
   }
 }
 

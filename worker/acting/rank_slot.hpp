@@ -74,7 +74,7 @@ class RankSlot {
   void note_lease();
   /// Someone's execution past the end of bubble `serial` is being measured / has been measured.
   void expect_overrun(uint64_t serial);
-  void settle_overrun(uint64_t serial, int64_t overrun_ns);
+  void settle_overrun(uint64_t serial, int64_t overrun_ns, int64_t harvested_late_ns = 0);
 
   const RankSource& source() const { return *source_; }
   const uint32_t& wake_word() const { return source_->page->wake; }

@@ -55,7 +55,7 @@ void WhyNote::lease_opened(int64_t length_ns, int64_t now_ns) {
   source_.longest_lease_ns.store(std::max(longest_ns_, longest_before_ns_), std::memory_order_relaxed);
 }
 
-void WhyNote::sum_up(int64_t now_ns) {
+void WhyNote::sum_up(int64_t now_ns, bool starved) {
   rotate(now_ns);
   source_.longest_lease_ns.store(std::max(longest_ns_, longest_before_ns_), std::memory_order_relaxed);
   const uint64_t steps = load_relaxed(answers_.page().steps);
@@ -69,7 +69,8 @@ void WhyNote::sum_up(int64_t now_ns) {
     return say(Why::kNone);
   }
   if (lasts(now_)) return say(now_);
-  if (policy::steps_do_not_fit(leases - leases_, skipped - skipped_)) return say(Why::kStepTooLong);
+  if (policy::steps_do_not_fit(leases - leases_, skipped - skipped_))
+    return say(starved ? Why::kStarved : Why::kStepTooLong);
   if (closed) return say(last_);
   // Between the bubbles of a training that has some, nothing is said anew.
   const bool between = now_ == Why::kTraining && last_window_ns_ != 0 && now_ns - last_window_ns_ < kNoWindowNs;

@@ -28,7 +28,8 @@ class WhyNote {
   /// It is to run from now on: what was before explains nothing.
   void begin_anew() { say(policy::Why::kNone); }
   /// Once a second: says it. In which it made steps, nothing stood in its way; else what did for its latest window.
-  void sum_up(int64_t now_ns);
+  /// `starved`: its steps took much longer than it executed.
+  void sum_up(int64_t now_ns, bool starved);
 
  private:
   void say(policy::Why why) { source_.why.store(why, std::memory_order_relaxed); }

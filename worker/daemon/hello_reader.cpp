@@ -1,5 +1,6 @@
 #include "daemon/hello_reader.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -58,12 +59,15 @@ Result<std::unique_ptr<HelloReader>> HelloReader::start(int socket, Loop& loop, 
   if (child.pid < 0) return errno_error("cannot start a process for a trainer's hello", errno);
   if (child.pid == 0) read_in_child(socket, ends[1], parent);
   child.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0)));
-  reader->child_.reset(dup(child.pidfd.get()));
+  reader->child_.reset(fcntl(child.pidfd.get(), F_DUPFD_CLOEXEC, 0));
   HelloReader* self = reader.get();
-  if (auto s = loop.watch(ends[0], EPOLLIN | EPOLLRDHUP, [self](uint32_t) { self->on_answer(); }); !s.ok()) {
+  auto watched = reader->child_.valid()
+                     ? loop.watch(ends[0], EPOLLIN | EPOLLRDHUP, [self](uint32_t) { self->on_answer(); })
+                     : Status(errno_error("cannot watch the process for a trainer's hello", errno));
+  if (!watched.ok()) {
     reader->answer_.reset();
     end_child(std::move(child), loop, nullptr);
-    return s.error();
+    return watched.error();
   }
   reap_child(std::move(child), loop, std::move(ended));
   return reader;

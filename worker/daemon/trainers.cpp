@@ -65,10 +65,14 @@ Status Trainers::open_socket() {
 }
 
 void Trainers::keep_listening() {
-  if (access(path_.c_str(), F_OK) == 0 || errno != ENOENT) return;
-  if (Status opened = open_socket(); !opened.ok()) {
-    return spdlog::error("the socket {} was removed and cannot be made again: {}", path_, opened.error().text());
+  if (access(path_.c_str(), F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return;
+  Status opened = make_run_folder(std::filesystem::path(path_).parent_path());
+  if (opened.ok()) opened = open_socket();
+  if (!opened.ok()) {
+    if (std::exchange(failure_said_, true)) return;
+    return spdlog::error("the socket {} was removed and cannot be made again yet: {}", path_, opened.error().text());
   }
+  failure_said_ = false;
   spdlog::warn("the socket {} was removed and is made again", path_);
 }
 
@@ -138,6 +142,12 @@ Status Trainers::check_stranger(const Peer& peer) const {
   if (peer.pid <= 0 || is_nobody_known(peer.uid)) return unseen;
   // Its number may be another process's by now, but not another user's.
   const auto owner = user_of_process(peer.pid);
+  if (!owner && process_exists(peer.pid)) {
+    return Error{Code::kPermission,
+                 "process " + std::to_string(peer.pid) +
+                     ", which has connected, is hidden from this worker: /proc is mounted with hidepid",
+                 "mount /proc without hidepid, or with gid= of a group that the worker is in"};
+  }
   if (!owner || *owner != peer.uid)
     return Error{Code::kPermission, "process " + std::to_string(peer.pid) + ", which has connected, has ended", ""};
   return on_device_(peer.pid);

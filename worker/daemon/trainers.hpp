@@ -52,8 +52,8 @@ class Trainers {
                                                   Listener listener);
   ~Trainers();
 
-  /// Makes the socket's name anew, if somebody has removed it; ranks that are attached stay so. A look at the file
-  /// system.
+  /// Makes the socket's name anew, and its folder, if somebody has removed them; ranks that are attached stay so. A
+  /// look at the file system. What keeps it from that is logged once.
   void keep_listening();
 
   /// Tells each hook that listens its rule, if that has changed since it was told. Never blocks: a hook that does not
@@ -109,6 +109,7 @@ class Trainers {
   RuleOf rule_of_;
   Listener listener_;
   Fd socket_;
+  bool failure_said_ = false;
   std::map<int, Connection> connections_;
   std::map<uint64_t, AttachedRank> ranks_;
   std::map<uid_t, Stranger> strangers_;

@@ -53,15 +53,6 @@ std::string random_name() {
   return text;
 }
 
-// What this host is called, for scripts on it: a key, a setting or the machine's id has made the name.
-void keep_host_id(const std::filesystem::path& run_dir, const std::string& host) {
-  const auto fresh = run_dir / (".host-id-" + std::to_string(getpid()));
-  std::error_code failed;
-  if (std::ofstream file(fresh); !(file << host << "\n" << std::flush)) failed.assign(errno, std::generic_category());
-  if (!failed) std::filesystem::rename(fresh, run_dir / "host-id", failed);
-  if (failed) spdlog::warn("cannot write {}: {}", (run_dir / "host-id").string(), failed.message());
-}
-
 Error late(const std::string& task) {
   return {Code::kUnavailable, "the order for task " + task.substr(0, 80) + " came too late", ""};
 }
@@ -114,7 +105,7 @@ Status Worker::open() {
   if (auto s = take(loop_, Loop::create()); !s.ok()) return s;
   if (auto s = open_signals(); !s.ok()) return s;
   if (auto s = make_run_folder(options_.paths.run_dir); !s.ok()) return s;
-  keep_host_id(options_.paths.run_dir, called);
+  keep_host_id();
   if (auto s = make_private_folder(options_.paths.state_dir, std::nullopt); !s.ok()) return s;
 
   SandboxOptions sandbox_options = options_.sandbox;
@@ -307,6 +298,21 @@ void Worker::run() {
   link_->leave();
 }
 
+// What this host is called, for scripts on it: a key, a setting or the machine's id has made the name. Written at the
+// start, and again where the run folder has been made anew.
+void Worker::keep_host_id() {
+  const auto file = options_.paths.run_dir / "host-id";
+  if (std::exchange(host_id_written_, true) && access(file.c_str(), F_OK) == 0) return;
+  const auto fresh = options_.paths.run_dir / (".host-id-" + std::to_string(getpid()));
+  std::error_code failed;
+  std::ofstream out(fresh);
+  if (!(out << id_.substr(0, id_.rfind(':')) << "\n" << std::flush)) failed.assign(errno, std::generic_category());
+  out.close();
+  if (!failed) std::filesystem::rename(fresh, file, failed);
+  const bool said = std::exchange(host_id_failed_, static_cast<bool>(failed));
+  if (failed && !said) spdlog::warn("cannot write {}: {}", file.string(), failed.message());
+}
+
 void Worker::tick() {
   if (probe_ != nullptr) {
     const bool live = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return !t.second->ended(); });
@@ -318,6 +324,7 @@ void Worker::tick() {
   end_expired();
   replacements_->look_at_all();
   trainers_->keep_listening();
+  keep_host_id();
   trainers_->look_at_strangers();
   trainers_->tell_rules();
   if (acting_->dropped() != dropped_events_) {

@@ -123,6 +123,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   std::filesystem::path folder(const std::string& name) override { return options_.paths.task_dir(name); }
   void report_soon() override { link_->report_soon(); }
 
+  void keep_host_id();
   void tick();
   void begin_stop();
   void stop_when_idle();
@@ -161,6 +162,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   ReportNews news_;
   ProbeNews probe_news_;
   uint64_t dropped_events_ = 0;
+  bool host_id_written_ = false, host_id_failed_ = false;
   std::unique_ptr<Shutdown> shutdown_;
   std::unique_ptr<Draining> draining_;
   pid_t other_process_ = 0;  // on the GPU, and no attached rank; 0: there is none; -1: to be looked for

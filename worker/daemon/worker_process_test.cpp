@@ -186,7 +186,7 @@ TEST_CASE("kill -9 of the worker ends its side tasks; a trainer finds the next w
   rig.stop_worker();
 }
 
-TEST_CASE("a worker whose socket was removed makes it again, and keeps its trainers", "[process]") {
+TEST_CASE("a worker whose socket or run folder was removed makes it again, and keeps its trainers", "[process]") {
   Rig rig;
   rig.manager.wait_registered();
   FakeTrainer trainer(rig.paths);
@@ -195,6 +195,9 @@ TEST_CASE("a worker whose socket was removed makes it again, and keeps its train
   const std::string path = rig.paths.worker_socket("cpu-0").string();
   REQUIRE(std::filesystem::remove(path));
   rig.manager.wait([&] { return std::filesystem::exists(path); });
+  const auto folder = rig.paths.run_dir;
+  std::filesystem::remove_all(folder);  // as the end of a user's last session does
+  rig.manager.wait([&] { return std::filesystem::exists(path) && std::filesystem::exists(folder / "host-id"); });
   {
     const FakeRank second(1);
     auto socket = std::move(pages::connect_to_worker(path).value());

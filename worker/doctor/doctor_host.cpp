@@ -12,11 +12,13 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "acting/acting_thread.hpp"
 #include "doctor/doctor.hpp"
 #include "doctor/doctor_probe.hpp"
+#include "freeride/base/access.hpp"
 #include "freeride/base/fd.hpp"
 
 #ifndef SYS_futex_waitv
@@ -84,6 +86,43 @@ void look_at_ptrace(Findings& findings) {
     f.is(Health::kWarn,
          "not restricted, and side tasks share uid " + std::to_string(geteuid()) + " with whatever else that user runs",
          "sysctl kernel.yama.ptrace_scope=1, or start the worker as root");
+  }
+  findings.push_back(f);
+}
+
+// The options of /proc that are behind the last " - ", since later ones cover earlier ones.
+std::string options_of_proc() {
+  std::ifstream in("/proc/self/mountinfo");
+  std::string options;
+  for (std::string line; std::getline(in, line);) {
+    const size_t type = line.find(" - proc ");
+    if (type != std::string::npos && line.substr(0, type).find(" /proc ") != std::string::npos)
+      options = line.substr(line.rfind(' ') + 1);
+  }
+  return "," + options + ",";
+}
+
+std::string option_in(const std::string& options, const std::string& name) {
+  const size_t at = options.find("," + name + "=");
+  if (at == std::string::npos) return "";
+  const size_t begin = at + name.size() + 2;
+  return options.substr(begin, options.find(',', begin) - begin);
+}
+
+// The worker of the unit has no CAP_SYS_PTRACE, so this look at what is mounted says more than one at a process. It is
+// in the groups freeride and root.
+void look_at_processes(Findings& findings) {
+  Finding f{kKernel, "other users' processes", Health::kOk, "shown in /proc", ""};
+  const std::string options = options_of_proc(), hidden = option_in(options, "hidepid"),
+                    gid = option_in(options, "gid");
+  if (!hidden.empty() && hidden != "0" && hidden != "off") {
+    f.found = "/proc is mounted with hidepid=" + hidden + (gid.empty() ? "" : ", gid=" + gid);
+    const auto group = operators_group("");
+    const bool to_group = gid.empty() || gid == "0" || (group.ok() && *group && gid == std::to_string(**group));
+    if (!to_group || hidden == "4" || hidden == "ptraceable") {
+      f.is(Health::kWarn, f.found + ": a worker as a service does not see them, and refuses other users' ranks",
+           "mount /proc without hidepid, or with hidepid=2 and gid= of the group freeride");
+    }
   }
   findings.push_back(f);
 }
@@ -186,6 +225,7 @@ void look_at_kernel(Findings& findings) {
   look_at_pages(findings);
   look_at_clock(findings);
   look_at_ptrace(findings);
+  look_at_processes(findings);
   look_at_overcommit(findings);
   look_at_inotify(findings);
   look_at_descriptors(findings);

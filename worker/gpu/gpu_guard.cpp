@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "freeride/base/access.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/base/log.hpp"
 #include "freeride/base/paths.hpp"
@@ -56,10 +57,6 @@ pid_t parent_of(pid_t pid) {
   pid_t parent = 0;
   rest >> state >> parent;
   return parent;
-}
-
-bool exists(pid_t pid) {
-  return access(("/proc/" + std::to_string(pid)).c_str(), F_OK) == 0;
 }
 
 // The control daemon that a program without a setting of its own would become a client of; 0: there is none.
@@ -376,7 +373,7 @@ Status GpuGuard::look() {
       side_bytes += process.bytes;
     } else if (id == 0) {
       others_.insert(process.pid);
-      if (process.mps_client && exists(process.pid)) foreign = process.pid;
+      if (process.mps_client && process_exists(process.pid)) foreign = process.pid;
     } else {
       side_bytes += process.bytes;
       tenants_[id].used_bytes += process.bytes;
@@ -458,7 +455,7 @@ void GpuGuard::check_members(uint64_t task, const std::vector<pid_t>& clients) {
     }
     asked.members = std::set<pid_t>(listed->begin(), listed->end());
     for (const pid_t pid : clients) {
-      if (asked.members.count(pid) != 0 || !exists(pid)) continue;
+      if (asked.members.count(pid) != 0 || !process_exists(pid)) continue;
       if (asked.strange_since_ns == 0) return;  // gone from the driver's list since we asked
       if (SteadyClock::now() - asked.strange_since_ns <= kStrangeNs) return;  // asked again
       return end(task, policy::VerdictKind::kFailed, policy::Cause::kLimits,

@@ -1,6 +1,7 @@
 #include "tasks/side_task.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -163,11 +164,16 @@ void SideTask::on_started(Fd process, Fd scratch) {
   scratch_fd_ = std::move(scratch);
   write_work();
   const int pid = pid_of(process.get());
-  if (pid <= 1) return;  // gone already; the supervisor says how
-  runner_pidfd_ = std::move(process);
+  if (pid <= 1) {
+    pollfd gone{process.get(), POLLIN, 0};
+    if (process.valid() && poll(&gone, 1, 0) > 0) return;  // the supervisor says how
+    // A process that this worker could not kill gets no lease.
+    return kill({VerdictKind::kLost, Cause::kWorker, "its worker has no descriptor left to watch its process with"});
+  }
+  runner_pidfd_ = std::make_shared<const Fd>(std::move(process));
   runner_pid_ = pid;
   if (parts_.pages->program) parts_.pages->supervisor_pid.store(parent_of(pid), std::memory_order_relaxed);
-  acting_.set_process(id_, pid, runner_pidfd_.get());
+  acting_.set_process(id_, pid, runner_pidfd_);
 }
 
 void SideTask::on_log() {
@@ -343,7 +349,7 @@ void SideTask::kill(policy::Verdict verdict) {
 
 void SideTask::kill_group() {
   if (parts_.supervisor.pid == 0) return;
-  SystemProcesses().freeze_and_kill(runner_pid_, runner_pidfd_.get());
+  SystemProcesses().freeze_and_kill(runner_pid_, runner_fd());
   // The supervisor goes by its lifeline, after it has swept up what the plugin left behind; if it does not, by force.
   parts_.lifeline.reset();
   if (stop_timer_ != 0) loop_.cancel(stop_timer_);
@@ -360,7 +366,7 @@ void SideTask::on_supervisor_exit() {
   waitid(P_PID, static_cast<id_t>(parts_.supervisor.pid), &info, WEXITED | WNOHANG);
   if (info.si_pid == 0) return;
   note({});
-  SystemProcesses().freeze_and_kill(runner_pid_, runner_pidfd_.get());
+  SystemProcesses().freeze_and_kill(runner_pid_, runner_fd());
   end(verdict_.ended() ? policy::Verdict{} : verdict_of_exit(info));
 }
 
@@ -448,7 +454,7 @@ void SideTask::on_gone() {
 
 // On a GPU the host's memory is of interest in a profile only.
 const TaskMemory& SideTask::look_at_memory() {
-  if (options_.cpu_device() || spec_.purpose == "profile") memory_.look(runner_pid_, runner_pidfd_.get());
+  if (options_.cpu_device() || spec_.purpose == "profile") memory_.look(runner_pid_, runner_fd());
   return memory_;
 }
 

@@ -142,7 +142,8 @@ class SideTask {
 
   Fd state_in_;
   Launched parts_;
-  Fd runner_pidfd_;
+  int runner_fd() const { return runner_pidfd_ == nullptr ? -1 : runner_pidfd_->get(); }
+  std::shared_ptr<const Fd> runner_pidfd_;  ///< shared with the acting thread, so that neither needs another
   int runner_pid_ = 0;
   Fd scratch_fd_;  ///< of a sandbox's scratch folder, which is nowhere in this process's mounts
   std::unique_ptr<TaskLog> log_;
