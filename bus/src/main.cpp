@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   auto broker = freeride::bus::Broker::start(context, publish, events, *readers);
   if (!broker) {
     std::fprintf(stderr, "freeride-bus: %s\n", broker.error().text().c_str());
-    return 1;
+    return broker.error().code == freeride::Code::kInvalidArgument ? 2 : 1;
   }
   spdlog::info("ready: publishers at {}, subscribers at {}", publish, events);
   const timespec second{1, 0};

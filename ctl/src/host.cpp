@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cstring>
 
 #include <algorithm>
 #include <array>
@@ -205,7 +206,9 @@ Result<ManagerSettings> read_manager_settings(const HostArguments& arguments) {
   std::error_code ignored;
   const bool has_config = fs::exists(config, ignored);
   const auto setting = [&](const char* name, const char* key, std::string& from) -> Result<std::string> {
-    std::string value = env_value(settings.text, name);
+    const std::string own = "FREERIDE_MANAGER" + std::string(name).substr(std::strlen("FREERIDE"));
+    std::string value = env_value(settings.text, own);
+    if (value.empty()) value = env_value(settings.text, name);
     from = settings.file.string();
     if (!value.empty() || !has_config) return value;
     const auto said = read_setting("manager", key, config);

@@ -166,7 +166,7 @@ int64_t unix_ms() {
 
 int fail(const Error& error) {
   spdlog::error("{}", error.text());
-  return 1;
+  return error.code == Code::kInvalidArgument ? 2 : 1;
 }
 
 // What ends it as a descriptor; blocked before any thread is made, so that no other thread gets them.

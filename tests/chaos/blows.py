@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -96,6 +97,23 @@ class Blows:
             path.unlink()
             return True
         return False
+
+    def _run(self, blow):
+        """As the end of a user's last session, or a cleaner: nobody reaches anybody until it is made again."""
+        shutil.rmtree(self.system.run_dir, ignore_errors=True)
+        return True
+
+    def _usr(self, blow):
+        """What Slurm's --signal sends to every process of a step; it explains the end of none."""
+        if blow.target in ("supervisor", "runner"):
+            side = self.watch.side(blow.target, blow.pick)
+            pid = side.pid if side else 0
+        else:
+            pid = self.keeper.pid(self._daemon(blow.target))
+        with contextlib.suppress(ProcessLookupError):
+            if pid:
+                os.kill(pid, signal.SIGUSR1 if blow.pick < 0.5 else signal.SIGUSR2)
+        return bool(pid)
 
     # ---- what it stands on
     def _disk(self, blow):

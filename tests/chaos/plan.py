@@ -11,6 +11,8 @@ KINDS = {
     "freeze": (8, ("manager", "recorder", *DEVICES, *TASKS, "rank-0", "rank-1")),
     "cut": (5, ("manager", *DEVICES, "hook-0", "hook-1")),
     "unlink": (2, ("commands", "publish", "events", *DEVICES)),
+    "run-folder": (2, ("run",)),
+    "usr": (3, ("manager", *DEVICES, *TASKS)),
     "disk-frozen": (2, ("disk",)),
     "disk-slow": (2, ("disk",)),
     "disk-full": (3, ("disk",)),

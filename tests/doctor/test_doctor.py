@@ -114,6 +114,17 @@ def test_no_user_namespaces(folders):
     )
 
 
+def test_other_users_processes_are_hidden(folders):
+    def mounted(options):
+        script = f'mount --make-rprivate / && mount -t proc -o {options} proc /proc && exec "$@"'
+        return doctor(folders, before=[*PRIVATE, script])["other users' processes"]
+
+    line = mounted("hidepid=2,gid=12345")
+    assert line["health"] == "warn" and "gid=12345" in line["found"] and "gid=" in line["advice"]
+    assert mounted("hidepid=2")["health"] == "ok"  # the group root sees them
+    assert mounted("hidepid=0")["health"] == "ok"
+
+
 def test_a_part_of_proc_is_covered_as_in_a_container(folders):
     answer = doctor(
         folders, before=[*PRIVATE, 'mount --make-rprivate / && mount --bind /dev/null /proc/version && exec "$@"']

@@ -346,6 +346,32 @@ def test_full_state_directory_loses_no_task(system):
         ctypes.CDLL(None).umount2(str(system.state_dir).encode(), 2)
 
 
+@pytest.mark.parametrize(
+    ("program", "words", "setting"),
+    [
+        ("manager", (), {"FREERIDE_LISTEN": "tcp:/*:7420"}),
+        ("worker", ("--device", "cpu-0"), {"FREERIDE_SANDBOX": "bublewrap"}),
+        ("worker", ("--device", "cpu 0"), {}),
+        ("node", (), {"FREERIDE_MANAGER": "tcp://head:7420"}),
+        ("web", (), {"FREERIDE_WEB_LISTEN": "nowhere"}),
+        ("bus", (), {"FREERIDE_PUBLISH_ENDPOINT": "tcp://*:1"}),
+        ("recorder", (), {"FREERIDE_KEEP_HOURS": "long"}),
+    ],
+)
+def test_a_wrong_setting_ends_a_daemon_with_2_so_that_its_unit_does_not_start_it_for_ever(
+    system, program, words, setting
+):
+    done = subprocess.run(
+        [str(BUILD / f"bin/freeride-{program}"), *words],
+        env=dict(system.env, **setting),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done
+
+
 def test_bad_configuration_file(system, tmp_path):
     config = tmp_path / "freeride.toml"
     config.write_text("[manager]\nbaseline = 5\n")

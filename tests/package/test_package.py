@@ -148,6 +148,13 @@ def test_units_start_programs_that_it_brings(root):
         assert os.access(root / program.lstrip("/"), os.X_OK)
 
 
+def test_no_unit_starts_for_ever_what_wrong_settings_end(root):
+    for unit in (root / "usr/lib/systemd/system").glob("*.service"):
+        said = dict(re.findall(r"^(\w+)=(.*)", unit.read_text(), re.M))
+        assert said["RestartPreventExitStatus"] == "2", unit
+        assert said["StartLimitIntervalSec"] != "0" and int(said["StartLimitBurst"]) > 1, unit
+
+
 def test_the_hook_is_found_without_the_source_tree(root, tmp_path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FREERIDE_")}
     environment.update(
