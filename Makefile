@@ -8,6 +8,8 @@
 # make test-slurm   Slurm's daemons on two hosts as namespaces: srun --freeride, Prolog, Epilog, a node that is not empty (needs root)
 # make test-installed   installs the Debian package on a machine that systemd boots for it: starts, upgrades, removes (needs root)
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
+#                        and a part of it on the other versions of torch in FRAMEWORKS_TORCH (2.5 2.4 2.15)
+# make test-newest   all of it on the newest torch that PyPI has: once a week
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
 # make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
 # make screenshots   pictures of the page beside a training (docs/images/web-*.png)
@@ -30,7 +32,7 @@ export CTEST_OUTPUT_ON_FAILURE := 1
 # .ci/run has one that tries again and counts.
 CTEST ?= ctest
 
-.PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-docker test-kubernetes test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-asan build-tsan build-fuzz format install clean
+.PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-newest test-docker test-kubernetes test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-asan build-tsan build-fuzz format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -49,13 +51,24 @@ chaos:
 	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-recorder freeride-ctl freeride_hook test_plugins chaos_wall_clock"
 	$(PYTHON) tests/chaos/run.py --build build/dev --seconds $(SECONDS) --logs build/chaos/logs --out build/chaos/chaos.json $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
+empty :=
+space := $(empty) $(empty)
 FRAMEWORKS_VENV ?= build/frameworks-venv
-test-frameworks:
+FRAMEWORKS_TORCH ?= 2.5 2.4 2.15
+# $(1): which torch besides the one that the frameworks are pinned to; $(2): which tests.
+define frameworks
 	@scripts/install-deps.sh frameworks
-	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV)
+	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV) $(1)
 	@$(MAKE) --no-print-directory build TARGETS="freeride_hook freeride-manager freeride-worker freeride-runner freeride-ctl"
-	cmake --preset dev -DFREERIDE_FRAMEWORKS_VENV=$(abspath $(FRAMEWORKS_VENV))
-	$(CTEST) --test-dir build/dev -R '^frameworks_' --output-on-failure $(CTEST_ARGS)
+	cmake --preset dev -DFREERIDE_FRAMEWORKS_VENV=$(abspath $(FRAMEWORKS_VENV)) "-DFREERIDE_FRAMEWORKS_TORCH=$(subst $(space),;,$(strip $(1)))"
+	$(CTEST) --test-dir build/dev -R '$(2)' --output-on-failure $(CTEST_ARGS)
+endef
+
+test-frameworks:
+	$(call frameworks,$(FRAMEWORKS_TORCH),^frameworks_)
+
+test-newest:
+	$(call frameworks,newest,^frameworks_newest_)
 
 # The manifests for Kubernetes, offline: schemas, each other, the programs.
 define manifests
@@ -141,8 +154,6 @@ ASAN_TESTS := base_test policy_test pages_test recorder_test hook_unit_test hook
 # What has threads of its own. libzmq's races are false alarms: cmake/tsan.supp.
 TSAN_TESTS := pages_test hook_unit_test hook_process_test bus_sockets_test bus_broker_test bus_hostile_test manager_test
 
-empty :=
-space := $(empty) $(empty)
 # No second try: one failure in many runs is what sanitizers are for.
 sanitized = ctest --test-dir build/$(1) -R '^($(subst $(space),|,$(strip $(2))))$$' -j$(JOBS) --timeout 600 --output-on-failure $(CTEST_ARGS)
 

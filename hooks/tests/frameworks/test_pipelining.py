@@ -1,5 +1,7 @@
 """torch.distributed.pipelining, unpatched, over gloo: hooked and not, every schedule it has."""
 
+import itertools
+
 import pytest
 
 import launch
@@ -59,8 +61,9 @@ def plans(size, **more):
 def check(plan, rank, plain, hooked):
     assert hooked["losses"] == plain["losses"]
     first, *others = hooked["marked"]
-    # The first iteration also learns shapes from the neighbours, which is waited for, too.
-    assert [mark for mark in first if mark != "other"] == hooked["expected"], (plan, rank)
+    # The first iteration also learns shapes from the neighbours, which is waited for, too; in torch 2.15 after a vote of all.
+    first = itertools.dropwhile(lambda mark: mark == "collective", (mark for mark in first if mark != "other"))
+    assert list(first) == hooked["expected"], (plan, rank)
     for marked in others:
         assert marked == hooked["expected"], (plan, rank)
     assert hooked["waits"] == len(hooked["expected"])

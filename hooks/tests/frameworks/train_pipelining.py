@@ -31,10 +31,22 @@ class Part(nn.Module):
 
 
 class Stage(pipelining.PipelineStage):
-    """gloo cannot send to itself, which a V schedule does once, where NCCL then makes its communicators: two stages on one rank are neighbours."""
+    """Names what it receives, on the tensor itself: torch 2.15 makes one for each message. And gloo cannot send to itself, which a V schedule
+    does once, where NCCL then makes its communicators (up to torch 2.14): two stages on one rank are neighbours."""
 
     def _get_init_p2p_neighbors_ops(self):
         return [op for op in super()._get_init_p2p_neighbors_ops() if op.group_peer != self.group_rank]
+
+    def get_fwd_recv_ops(self, batch):
+        return self._named("F", batch, super().get_fwd_recv_ops(batch))
+
+    def get_bwd_recv_ops(self, batch):
+        return self._named("B", batch, super().get_bwd_recv_ops(batch))
+
+    def _named(self, kind, batch, ops):
+        for op in ops:
+            op.tensor.received_as = f"{kind}{self.stage_index}.{batch}"
+        return ops
 
 
 def stage_indices(plan, place, size):
@@ -46,6 +58,8 @@ def stage_indices(plan, place, size):
 def expected_waits(schedule, place, mine, total):
     """What this rank has to wait for, in order, as its action list says: a compute action whose input is made on another rank."""
     runtime = hasattr(schedule, "pipeline_order_with_comms")
+    if not runtime and not hasattr(schedule, "_get_pipeline_order"):
+        return []  # up to torch 2.5
     order = schedule.pipeline_order_with_comms[place] if runtime else schedule._get_pipeline_order()[place]
     waits, posted, seen = [], [], {}
     for outer in order:
@@ -63,16 +77,11 @@ def expected_waits(schedule, place, mine, total):
     return waits
 
 
-def buffers(stages):
-    """Where each receive's data go: address -> name."""
-    names = {}
-    for stage in stages:
-        for kind, infos in (("F", stage.args_recv_info), ("B", stage.grad_recv_info)):
-            for batch, given in infos.items():
-                for info in given:
-                    if getattr(info, "buffer", None) is not None:
-                        names[info.buffer.data_ptr()] = f"{kind}{stage.stage_index}.{batch}"
-    return names
+def make_group_anew():
+    """The default group, which these stages do not name."""
+    store, rank, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.PrefixStore("anew", store), rank=rank, world_size=size)
 
 
 def ring(group, rank, size):
@@ -95,7 +104,11 @@ def train(plan, pipe, beside, marks):
     indices = stage_indices(plan, place, size)
     total = size * len(indices)
     parts = [Part(index) for index in indices]
-    stages = [Stage(part, index, total, torch.device("cpu"), group=pipe) for part, index in zip(parts, indices)]
+    # Torch 2.4 learns no shapes by itself.
+    shape = {"input_args": torch.empty(ROWS, DIM)} if torch.__version__.startswith("2.4.") else {}
+    stages = [
+        Stage(part, index, total, torch.device("cpu"), group=pipe, **shape) for part, index in zip(parts, indices)
+    ]
     kind = getattr(schedules, "Schedule" + plan["schedule"])
     multi = issubclass(kind, schedules.PipelineScheduleMulti)
     schedule = kind(stages if multi else stages[0], plan["micro_batches"], loss_fn=nn.functional.mse_loss)
@@ -103,7 +116,9 @@ def train(plan, pipe, beside, marks):
     draws = torch.Generator().manual_seed(7)
     per_iteration, seen = [], []
     del marks[:]
-    for _ in range(plan["iterations"]):
+    for number in range(plan["iterations"]):
+        if number == plan.get("new_group_at"):
+            make_group_anew()
         batch = torch.randn(2, plan["micro_batches"] * ROWS, DIM, generator=draws)
         losses = []
         given = {"target": batch[1], "losses": losses} if total - 1 in indices else {}
@@ -124,12 +139,11 @@ def train(plan, pipe, beside, marks):
         per_iteration.append([loss.item().hex() for loss in losses])
         seen.append(marks[:])
         del marks[:]
-    names = buffers(stages)
     result = {
         "losses": per_iteration,
         "expected": expected_waits(schedule, place, indices, total) + (["collective"] if beside is not None else []),
         "marked": [
-            [names.get(mark.data_ptr(), "other") if mark is not None else "collective" for mark in marked]
+            [getattr(mark, "received_as", "other") if mark is not None else "collective" for mark in marked]
             for marked in seen
         ],
     }
@@ -172,7 +186,7 @@ def main():
         calls.start()
     results = []
     for plan in plans:
-        results.append(train(plan, pipe or dist.group.WORLD, beside, marks))
+        results.append(train(plan, pipe, beside, marks))
     if hooked:
         import freeride
 
