@@ -184,13 +184,55 @@ def test_another_schedule_is_reckoned_from_the_measured_chunks():
 def test_the_page_needs_nothing_else_and_believes_no_name():
     ranks = pipeline()
     ranks[0].update(
-        job="<script>alert(1)</script>", device='"><img src=x>', command=["train.py", "--text", "a b & <c>"]
+        job="<script>alert(1)</script>",
+        device='"><img src=x>',
+        command=["train.py", "--text", "a b & <c>"],
+        launcher=["python3"],
     )
     page = bubble_page(ranks, [observe.measure(rank) for rank in ranks])
     assert "<script" not in page and "<img" not in page and "http" not in page
     assert "python3 -m freeride.run train.py --text &#x27;a b &amp; &lt;c&gt;&#x27;" in page
     assert "--stage 0" in page and "38.4 h" in page and "$" not in page  # of 72 h a day
     assert "$76.80" in bubble_page(ranks, [observe.measure(rank) for rank in ranks], price=2.0)
+
+
+@pytest.mark.parametrize(
+    "started, line",
+    [
+        ({}, "python3 -m freeride.run train.py --rank 0"),  # the script starts the others
+        (
+            {"RANK": "0", "TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "2"},
+            "torchrun --nproc_per_node 2 -m freeride.run train.py --rank 0",
+        ),
+        ({"RANK": "0", "TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "2"}, "python3 -m freeride.run train.py …"),
+        ({"RANK": "0", "MASTER_ADDR": "127.0.0.1"}, "python3 -m freeride.run train.py …"),  # by hand, or by Slurm
+    ],
+)
+def test_no_command_is_recommended_with_one_ranks_own_arguments(monkeypatch, started, line):
+    for name in ("RANK", "TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    ranks = [dict(rank, command=["train.py", "--rank", "0"], launcher=observe.launcher()) for rank in pipeline()]
+    page = bubble_page(ranks, [observe.measure(rank) for rank in ranks])
+    assert f"\n{line}\n" in page
+
+
+def test_a_report_of_an_earlier_version_names_no_launcher():
+    ranks = [dict(rank, command=["-m", "train", "--rank", "0"]) for rank in pipeline()]
+    assert "python3 -m freeride.run -m train …" in bubble_page(ranks, [observe.measure(rank) for rank in ranks])
+
+
+def test_one_iteration_has_one_figure():
+    ranks = pipeline()
+    ranks[1]["iterations"] = [(number, begin, end + 7_000_000) for number, begin, end in ranks[1]["iterations"]]
+    found = [observe.measure(rank) for rank in ranks]
+    page = bubble_page(ranks, found)
+    assert (
+        "107.0 ms" in page
+        and "100.0 ms" not in page.split("What another schedule")[0].split("figures")[-1].split("<h2>")[0]
+    )
+    assert "iterations of 107.0 ms" in observe.table(ranks)[0]
 
 
 def test_clocks_of_two_hosts_are_never_compared():

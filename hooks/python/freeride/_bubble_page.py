@@ -76,6 +76,11 @@ def micro_batches(ranks, found):
     return int(count) if count >= 1 and count == int(count) else None
 
 
+def iteration_ms(found):
+    """Of the training: its slowest rank's, wherever one figure is said."""
+    return max(figures["iteration_ms"] for figures in found)
+
+
 def what_if(ranks, found):
     """[(what, iteration ms, speed against now, share of bubbles)]: as measured first. Empty where it cannot be reckoned.
 
@@ -84,14 +89,14 @@ def what_if(ranks, found):
     count = micro_batches(ranks, found)
     if count is None:
         return []
-    now = max(figures["iteration_ms"] for figures in found)
+    now = iteration_ms(found)
     chunks = [max(0.0, figures["iteration_ms"] - figures["bubble_ms"]) / count for figures in found]
     slowest = max(chunks)
     filling = max(0.0, now - count * slowest)
 
-    def row(what, batches, iteration_ms):
-        share = 1 - batches * sum(chunks) / len(chunks) / iteration_ms
-        return what, iteration_ms, batches / iteration_ms / (count / now), max(0.0, share)
+    def row(what, batches, long_ms):
+        share = 1 - batches * sum(chunks) / len(chunks) / long_ms
+        return what, long_ms, batches / long_ms / (count / now), max(0.0, share)
 
     if slowest <= 0:
         return []
@@ -231,8 +236,8 @@ def changes(ranks, found):
             "ends and twice between, from every stage.</p>"
         )
     lines = [
-        f"<tr><td>{escaped(what)}</td><td>{iteration_ms:.1f} ms</td><td>{gain(speed)}</td><td>{100 * share:.1f} %</td></tr>"
-        for what, iteration_ms, speed, share in rows
+        f"<tr><td>{escaped(what)}</td><td>{long_ms:.1f} ms</td><td>{gain(speed)}</td><td>{100 * share:.1f} %</td></tr>"
+        for what, long_ms, speed, share in rows
     ]
     return (
         "<div class=wide><table><tr><th></th><th>iteration</th><th>samples a second</th><th>bubbles</th></tr>"
@@ -244,16 +249,26 @@ def changes(ranks, found):
     )
 
 
+def training_command(rank):
+    """A comment, and how the training is started with freeride.run. One rank's own arguments are no command for all of them."""
+    words, launcher = rank.get("command") or ["train.py", "…"], rank.get("launcher")
+    if launcher is not None:
+        line = shlex.join([*launcher, "-m", "freeride.run", *words])
+        return "# the training, as it was started for this report, with freeride.run for freeride.observe", line
+    script = shlex.join(words[: 2 if words[0] == "-m" else 1])
+    return "# each rank of the training, by what started it for this report", f"python3 -m freeride.run {script} …"
+
+
 def commands(ranks, found):
     best = max(range(len(ranks)), key=lambda at: found[at]["share"])
     devices = sorted({rank["device"] for rank in ranks})
     units = " \\\n    ".join(f"freeride-worker@{device}" for device in devices[:8])
-    script = shlex.join(ranks[0].get("command") or ["train.py", "…"])
+    started, training = training_command(ranks[0])
     words = [
         "# on the hosts of the devices, once (packages: freeride)",
         f"sudo systemctl enable --now freeride-manager \\\n    {units}",
-        "# the training, as it was started for this report, with freeride.run for freeride.observe",
-        f"python3 -m freeride.run {script}",
+        started,
+        training,
         "# a side task, into the bubbles of the stage that has the most; freeride-ctl plugins lists others",
         f"freeride-ctl load pagerank.so --stage {ranks[best]['stage']}",
     ]
@@ -269,7 +284,7 @@ def page(ranks, found, price=None):
     figures = [
         (f"{100 * share:.1f} %", "of the devices' time are bubbles"),
         (f"{100 * usable:.1f} %", "are bubbles that side tasks can use: on a GPU, those of 3 ms or longer"),
-        (f"{found[0]['iteration_ms']:.1f} ms", "an iteration"),
+        (f"{iteration_ms(found):.1f} ms", "an iteration"),
         (hours(day), f"of usable bubbles a day, of {24 * len(ranks)} device hours"),
     ]
     if price is not None:

@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 
-from ._bubble_page import PICTURE_ITERATIONS, origins, page
+from ._bubble_page import PICTURE_ITERATIONS, iteration_ms, origins, page
 
 MOST_BUBBLES = 1 << 18  # kept of each rank, the newest: what it observes does not grow without bound
 MOST_ITERATIONS = 1 << 16
@@ -47,6 +47,15 @@ def clock():
         return ""
 
 
+def launcher():
+    """What has started the script, as one can type it again; None where each rank was started by something that this one does not know."""
+    if "RANK" not in os.environ:
+        return ["python3"]  # the script starts its ranks by itself
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1":
+        return ["torchrun", "--nproc_per_node", os.environ.get("LOCAL_WORLD_SIZE", "1")]
+    return None
+
+
 class Observer:
     """Copies what the page's rings hold at each iteration's end, before they are overwritten."""
 
@@ -62,6 +71,7 @@ class Observer:
         self._about = None
         self._pid = os.getpid()
         self.command, self.price, self.skip, self.most = [], None, 0, None
+        self.launcher = launcher()  # now, before the script changes the environment
         self._writer = None  # a thread, once the report is made before the training's end
         hook.at_iteration_end = self.look
         atexit.register(self.write)
@@ -129,6 +139,7 @@ class Observer:
                         "usable_bytes": self._usable,
                         "clock": clock(),
                         "command": self.command,
+                        "launcher": self.launcher,
                         "bubbles": list(self._bubbles),
                         "iterations": list(self._iterations)[: None if self.most is None else self.skip + self.most],
                     },
@@ -202,7 +213,7 @@ def table(ranks, price=None, skip=0):
     first = ranks[0]
     lines = [
         f"{first['job']}: {first['stages']} stage{'s' * (first['stages'] > 1)}, {first['replicas']} replica{'s' * (first['replicas'] > 1)}, "
-        f"{found[0]['iterations']} iterations of {found[0]['iteration_ms']:.1f} ms ({first['framework']})",
+        f"{found[0]['iterations']} iterations of {iteration_ms(found):.1f} ms ({first['framework']})",
         "",
     ]
     expected = first["stages"] * first["replicas"]
