@@ -1,6 +1,7 @@
 """What the hook marked, in order, and by what it was waited for: taken at its marker's own before_wait(), which is still called."""
 
 _waited_for = {}  # id of a Work -> where its data go
+_kept = []  # works: up to torch 2.5 a schedule keeps only the last one of a batch, and gloo loses the message of one that nobody has
 
 
 def start(marks):
@@ -10,7 +11,11 @@ def start(marks):
 
     from freeride._hook import hook
 
-    receive, before_wait = native.ProcessGroup.recv, hook.marker.before_wait
+    receive, send, before_wait = native.ProcessGroup.recv, native.ProcessGroup.send, hook.marker.before_wait
+
+    def keeping(self, *args, **kwargs):
+        _kept.append(send(self, *args, **kwargs))
+        return _kept[-1]
 
     def noting(self, tensors, *args, **kwargs):
         work = receive(self, tensors, *args, **kwargs)
@@ -23,7 +28,7 @@ def start(marks):
             marks.append(_waited_for.pop(id(work), (None, None))[1])
         return marked
 
-    native.ProcessGroup.recv, hook.marker.before_wait = noting, marking
+    native.ProcessGroup.recv, native.ProcessGroup.send, hook.marker.before_wait = noting, keeping, marking
 
 
 def page():
