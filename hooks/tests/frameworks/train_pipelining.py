@@ -5,6 +5,7 @@
 Knows nothing of FreeRide, except that it writes down what a hook marked where one is there.
 """
 
+import inspect
 import json
 import sys
 
@@ -104,8 +105,9 @@ def train(plan, pipe, beside, marks):
     indices = stage_indices(plan, place, size)
     total = size * len(indices)
     parts = [Part(index) for index in indices]
-    # Torch 2.4 learns no shapes by itself.
-    shape = {"input_args": torch.empty(ROWS, DIM)} if torch.__version__.startswith("2.4.") else {}
+    # Up to torch 2.5 a stage learns no shapes by itself.
+    asked = inspect.signature(pipelining.PipelineStage).parameters["input_args"].default is inspect.Parameter.empty
+    shape = {"input_args": torch.empty(ROWS, DIM)} if asked else {}
     stages = [
         Stage(part, index, total, torch.device("cpu"), group=pipe, **shape) for part, index in zip(parts, indices)
     ]
