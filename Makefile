@@ -205,7 +205,7 @@ deb:
 wheel:
 	@scripts/install-deps.sh wheel
 	cmake --preset package
-	cmake --build build/package -j$(JOBS) --target freeride_hook freeride_memory
+	cmake --build build/package -j$(JOBS) --target freeride_hook freeride_cudart
 	@echo "now: pip install $$(scripts/make-wheel.sh build/package build/wheel)"
 
 install: build

@@ -43,7 +43,7 @@ case $part in
     names=([data]="two pipelines" [tensor]="tensor parallelism")
     within 110 "$here/tests/gpu/hook_checks.py" --python "$dist/python" --only "${names[$part]}" --out "$out/checks-$part.json"
     # shellcheck disable=SC2086
-    within 420 "$here/bench/hook_gpu_harvest.py" $tree --synchronise --other "$part" --blocks 60 --ways two_phase --block-ms 1300 --warm-up 12 \
+    within 420 "$here/bench/hook_gpu_harvest.py" $tree --synchronise --other "$part" --blocks 60 --block-ms 1300 --warm-up 12 \
       --seconds resnet18=90,pagerank=80 --watchdog 400 --out "$out/harvest-$part.json"
     ;;
   tables)

@@ -81,7 +81,7 @@ def try_out():
 
 def main():
     parser = harvest.parser_of(__doc__.splitlines()[0])
-    parser.set_defaults(seconds="canary=60,generate=60,evaluate=60", blocks=2, iterations=4, ways="two_phase")
+    parser.set_defaults(seconds="canary=60,generate=60,evaluate=60", blocks=2, iterations=4)
     parser.add_argument(
         "--load", default="--interface imperative", help="more flags of freeride-ctl load, of Python tasks"
     )

@@ -173,7 +173,7 @@ def main():
     options = parser.parse_args()
     sys.path.append(str(options.python))
     options.ranks, options.synchronise, options.parts, options.blocks, options.iterations = 1, False, False, 1, 4
-    options.warm_up, options.ways, options.baseline_pct, options.block_ms = 10, "two_phase", 10, 1000
+    options.warm_up, options.baseline_pct, options.block_ms = 10, 10, 1000
     options.budget_pct = 100
     probes = {one.partition("=")[0]: int(one.partition("=")[2]) for one in options.probes.split(",") if one}
     record = {

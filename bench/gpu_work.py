@@ -163,7 +163,7 @@ def row_of(sample, alone_of):
 
 def main():
     parser = harvest.parser_of(__doc__.splitlines()[0])
-    parser.set_defaults(seconds="generation=60,training=60", blocks=2, iterations=4, ways="two_phase")
+    parser.set_defaults(seconds="generation=60,training=60", blocks=2, iterations=4)
     parser.add_argument("--load", default="--interface imperative", help="more flags of freeride-ctl load")
     options = parser.parse_args()
     if not (options.bin and options.plugins and options.python and options.out):

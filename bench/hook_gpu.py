@@ -4,9 +4,8 @@
     hook_gpu.py --python DIR --out FILE         # DIR: the package freeride, with its library
     hook_gpu.py --summary FILE                  # recomputes the summary from the samples
 
-Hooked and unhooked blocks by turns within one run: with the stream's wait alone, which is what the hook does where no
-side task may have leases, and with the wait in two phases, as in iterations with leases. That the hook leaves training
-as it was is checked by tests/gpu/hook_checks.py."""
+Hooked and unhooked blocks by turns within one run. That the hook leaves training as it was is checked by
+tests/gpu/hook_checks.py."""
 
 import argparse
 import datetime
@@ -31,14 +30,12 @@ def times(options, record):
         "size": sized(SMALL if options.small else BIG, options.ranks // 2 if options.other else options.ranks),
         "other": options.other,
         "blocks": options.blocks,
-        "ways": options.only or ["two_phase", "stream_wait"],
         "iterations": options.iterations,
         "warm_up": options.warm_up,
         "watchdog_s": options.watchdog,
     }
     begin = time.monotonic()
-    # As if all iterations had leases: else the host waits in none, and both ways are the same.
-    ranks = Ranks(options.ranks, options.python, job, run_dir=options.run_dir, FREERIDE_HOOK_HOLDS="always")
+    ranks = Ranks(options.ranks, options.python, job, run_dir=options.run_dir)
     try:
         results, codes = ranks.results_when_ended()
         print(f"== {codes}, {time.monotonic() - begin:.0f} s", ranks.said(), flush=True)
@@ -73,7 +70,6 @@ def main():
     )
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
     parser.add_argument("--watchdog", type=int, default=140, help="seconds after which a run that hangs is ended")
-    parser.add_argument("--only", action="append", help="one kind of wait, by its name")
     options = parser.parse_args()
     if options.summary:
         print(json.dumps(summarise(json.loads(pathlib.Path(options.summary).read_text())), indent=1))

@@ -110,7 +110,6 @@ class Run:
             "blocks": options.blocks,
             "iterations": options.iterations,
             "warm_up": options.warm_up,
-            "ways": options.ways.split(","),
             "until": str(self.until),
             "watchdog_s": options.watchdog,
             "synchronise": options.synchronise,
@@ -460,7 +459,6 @@ def parser_of(what):
     parser.add_argument("--control-block-ms", type=int, default=1500)
     parser.add_argument("--blocks", type=int, default=48, help="hooked and unhooked, before side tasks")
     parser.add_argument("--iterations", type=int, default=8, help="of such a block")
-    parser.add_argument("--ways", default="two_phase,stream_wait", help="of waiting, in these blocks")
     parser.add_argument("--warm-up", type=int, default=25)
     parser.add_argument(
         "--synchronise",

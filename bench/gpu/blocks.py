@@ -5,6 +5,15 @@ import statistics
 from rig.statistics import interval
 
 
+# How the hook held, the one with leases last: of records of earlier versions, by the stream alone or with a host that slept.
+WAYS = ("stream_wait", "two_phase", "held")
+
+
+def way_of(summary):
+    """The way of holding that `summary` has figures of; None if there is none."""
+    return next((way for way in reversed(WAYS) if f"hook_{way}_pairs" in summary), None)
+
+
 def increases(iteration_ms, hooked):
     """Of neighbouring blocks, in percent: the hooked one's mean iteration over the unhooked one's, block by block in
     turn."""
@@ -31,7 +40,7 @@ def increases(iteration_ms, hooked):
 
 def summarise(record):
     summary = {}
-    for name in ("stream_wait", "two_phase"):
+    for name in WAYS:
         runs = record["times"].get(name)
         if not runs:
             continue
@@ -55,10 +64,9 @@ def summarise(record):
         ]
         if posting:  # of the slowest rank: near the iteration's time, the host is hardly ahead of its GPU
             summary[f"{name}_unhooked_host_ms"] = round(max(map(statistics.fmean, posting)), 3)
-    if summary:  # of the hook at its most: it waits in two phases where a lease is worth it
-        summary["hook_time_increase_ci95_upper_pct"] = summary.get(
-            "hook_two_phase_ci95_upper_pct", summary.get("hook_stream_wait_ci95_upper_pct")
-        )
+    if summary:
+        way = way_of(summary)
+        summary["hook_time_increase_ci95_upper_pct"] = summary[f"hook_{way}_ci95_upper_pct"]
         summary["hook_cpu_pct"] = max(value for name, value in summary.items() if name.endswith("_cpu_pct"))
     return summary
 

@@ -58,22 +58,15 @@ def waits_of_page():
     }
 
 
-WAYS = {"two_phase": 3, "stream_wait": 1e6}  # from which length on, in ms, the host waits first
-
-
 def timed(job, device, result):
-    """Blocks of iterations with and without the hook, by turns; where there are several ways of waiting, with these by
-    turns."""
+    """Blocks of iterations with and without the hook, by turns."""
     size, other = pipeline.Size(**job["size"]), job.get("other") or "data"
     group, beside = pipeline.groups_of(size.stages, other)
     training = pipeline.Training(job["schedule"], size, device, group=group, beside=beside, other=other)
-    ways = job.get("ways", ["two_phase"])
-    events, way_of, host_ms, cpu = [], [], [], {way: [] for way in ways}
-    for block in range(job["blocks"] * len(ways) + 1):  # the first: warm-up and learning
-        way = "warm up" if block == 0 else ways[block // 2 % len(ways)] if block % 2 == 0 else None
+    events, way_of, host_ms, cpu = [], [], [], {"held": []}
+    for block in range(job["blocks"] + 1):  # the first: warm-up and learning
+        way = "warm up" if block == 0 else "held" if block % 2 == 0 else None
         measure.pause(way is None)
-        if way in WAYS:
-            measure.two_phase(WAYS[way])
         before, count_before, begin = helper_cpu_s(), measure.counters()["cpu_ns"], time.monotonic()
         for _ in range(job["warm_up"] if block == 0 else job["iterations"]):
             event, posting = torch.cuda.Event(enable_timing=True), time.monotonic()
@@ -95,12 +88,11 @@ def timed(job, device, result):
             )
     result["iteration_ms"] = [None] + [round(a.elapsed_time(b), 4) for a, b in zip(events, events[1:])]
     result["ways"] = way_of
-    result["host_ms"] = host_ms  # how long the host posts an iteration, held waits included
+    result["host_ms"] = host_ms  # how long the host posts an iteration
     result["hook_cpu_pct_of"] = cpu
     result["memory_gib"] = torch.cuda.max_memory_reserved() / 2**30
     if job.get("until"):
         measure.pause(False)
-        measure.two_phase(WAYS["two_phase"])
         leave(job, result)
         train_on(training, job["until"], len(events), job["out"], job.get("synchronise"))
 

@@ -259,18 +259,18 @@ def real_pipeline(summary):
         for name in ("resnet18", "pagerank", "gpu_task")
     }
     parts, result = [], {}
-    if "hook_two_phase_pairs" in summary:
+    if way := blocks.way_of(summary):
         parts = [
             {
                 "part": "the hook alone",
-                "pct": round(summary["hook_two_phase_time_increase_pct"], 3),
-                "ci95_half_pct": round(summary["hook_two_phase_ci95_half_pct"], 3),
-                "pairs": summary["hook_two_phase_pairs"],
+                "pct": round(summary[f"hook_{way}_time_increase_pct"], 3),
+                "ci95_half_pct": round(summary[f"hook_{way}_ci95_half_pct"], 3),
+                "pairs": summary[f"hook_{way}_pairs"],
             }
         ]
         result = {
-            "hook_alone_ci95_upper_pct": summary["hook_two_phase_ci95_upper_pct"],
-            "unhooked_iteration_ms": summary["two_phase_unhooked_iteration_ms"],
+            "hook_alone_ci95_upper_pct": summary[f"hook_{way}_ci95_upper_pct"],
+            "unhooked_iteration_ms": summary[f"{way}_unhooked_iteration_ms"],
         }
     for name, row in named.items():
         if row is None:
@@ -338,7 +338,7 @@ def summarise(record):
             edge_to_lease_samples=len(delays),
         )
     summary.update(blocks.summarise({"times": record.get("times", {}), "more_times": record.get("more_times", ())}))
-    if record.get("synchronise") and "hook_two_phase_pairs" in summary:
+    if record.get("synchronise") and blocks.way_of(summary):
         summary["real_pipeline"] = real_pipeline(summary)
     elif "samples" in record.get("real_pipeline", {}):  # the record of such a run beside others
         summary["real_pipeline"] = real_pipeline(summarise(record["real_pipeline"]))

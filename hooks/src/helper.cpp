@@ -26,6 +26,7 @@ constexpr int64_t kFirstRetry = 20 * kNsPerMs;       // a socket's name appears 
 constexpr int64_t kSlowRetry = 5 * kNsPerSec;        // where inotify sees nothing: no run folder yet, a full backlog
 constexpr int64_t kAnswerPatience = 10 * kNsPerSec;  // then it is said that the worker is silent
 constexpr int64_t kRankLook = kNsPerSec;
+constexpr size_t kOwn = 4;                         // descriptors that are polled before those of ranks
 constexpr int64_t kReleasedLook = 50 * kNsPerMs;  // while a GPU may still write what it was told before
 }  // namespace
 
@@ -109,13 +110,14 @@ void Helper::loop() {
       if (streams_ != nullptr && streams_->watch(now) && config_.say != nullptr) {
         config_.say("a receive was held for too long, and is posted as without the hook");
       }
-      until = std::min(until, page_.next_look_ns(now));
-      if (streams_ != nullptr) until = std::min(until, streams_->look_for_messages(now));
+      if (streams_ != nullptr) until = std::min(until, streams_->tend_remote(now));
+      until = std::min(until, page_.next_look(now, connected_.load(std::memory_order_relaxed)));
     }
     polled.clear();
     polled.push_back({stop_event_.get(), POLLIN, 0});
     polled.push_back({socket_.valid() ? -1 : inotify_.get(), POLLIN, 0});
     polled.push_back({socket_.get(), POLLIN, 0});
+    polled.push_back({streams_ == nullptr ? -1 : streams_->remote_socket(), POLLIN, 0});
     if (sent_ != nullptr) {
       for (const int fd : sent_->pidfds()) polled.push_back({fd, POLLIN, 0});
     }
@@ -132,10 +134,10 @@ void Helper::loop() {
       backoff_ns_ = 0;
     }
     if (polled[2].revents != 0) read_reply(now);
-    for (size_t i = polled.size(); i-- > 3;) {  // from the end: a dead rank's entry is erased
+    for (size_t i = polled.size(); i-- > kOwn;) {  // from the end: a dead rank's entry is erased
       if (polled[i].revents == 0) continue;
       const std::lock_guard lock(descriptors_);
-      sent_->rank_died(i - 3);
+      sent_->rank_died(i - kOwn);
     }
   }
 }
@@ -205,11 +207,6 @@ void Helper::disconnect(int64_t now_ns, int64_t retry_ns) {
   asked_ns_ = 0;
   connected_.store(false, std::memory_order_release);
   next_try_ns_ = now_ns + retry_ns;
-  rule({});
-}
-
-void Helper::rule(policy::HoldRule rule) {
-  if (streams_ != nullptr && !config_.always_holds) streams_->set_rule(std::move(rule));
 }
 
 void Helper::read_reply(int64_t now_ns) {
@@ -224,21 +221,11 @@ void Helper::read_reply(int64_t now_ns) {
     disconnect(now_ns, was_connected ? kFirstRetry : std::max(backoff_ns_, kFirstRetry));
     return;
   }
-  std::string_view words(text, static_cast<size_t>(got));
-  const bool taken = !connected_.load() && words.substr(0, 2) == "OK" && (got == 2 || (listens() && words[2] == ' '));
-  if (taken || (connected_.load() && listens())) {
-    policy::HoldRule told;
-    told.kind = policy::HoldRule::Kind::kAlways;  // of a worker that does not say
-    if (taken) words.remove_prefix(std::min<size_t>(words.size(), 3));
-    auto parsed = taken && words.empty() ? Result<policy::HoldRule>(std::move(told)) : policy::parse_hold_rule(words);
-    if (parsed.ok()) {
-      rule(std::move(*parsed));
-      if (!taken) return;
-      connected_.store(true, std::memory_order_release);
-      backoff_ns_ = asked_ns_ = 0;
-      said_ = false;
-      return;
-    }
+  if (!connected_.load() && std::string_view(text, static_cast<size_t>(got)) == "OK") {
+    connected_.store(true, std::memory_order_release);
+    backoff_ns_ = asked_ns_ = 0;
+    said_ = false;
+    return;
   }
   // A refusal, or a worker that talks when it should be silent: slowly, for its successor may be wiser.
   std::string said = "the worker of " + config_.device + " does not take the page: ";

@@ -24,7 +24,6 @@ class Helper {
     std::string run_dir;  ///< empty: Paths::run_dirs()
     std::string device;
     bool external_marks = false;
-    bool always_holds = false;  ///< whatever a worker says, and without one
     /// One line for people: why a worker that is there does not have the page. Once, until one has it.
     void (*say)(const std::string& text) = nullptr;
     /// Called once should the thread meet an exception of its own.
@@ -56,8 +55,6 @@ class Helper {
   void connect_now(int64_t now_ns);
   void say_unattached(const std::string& why);
   void read_reply(int64_t now_ns);
-  bool listens() const { return (page_.page().flags & FREERIDE_BUBBLE_LISTENS) != 0; }
-  void rule(policy::HoldRule rule);
   void disconnect(int64_t now_ns, int64_t retry_ns);
   bool read_directory_events();
   void watch_directories();

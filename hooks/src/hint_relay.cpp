@@ -34,9 +34,12 @@ Status HintRelay::add(CudaStream stream, const HintAddress& to, const std::array
     events_.push_back(*made);
   }
   const CudaEvent event = events_[number % kOutgoing];
-  for (const auto& done : {cuda_.record(event, stream), cuda_.wait_event(side_, event)}) {
-    if (!done.ok()) return done.error();
+  if (followers_ != nullptr) followers_->recorded(event, stream);
+  if (auto done = cuda_.record(event, stream); !done.ok()) return done;
+  if (followers_ != nullptr) {
+    if (auto done = followers_->about_to_wait(side_, event); !done.ok()) return done;
   }
+  if (auto done = cuda_.wait_event(side_, event); !done.ok()) return done;
   out.state.store(kStates * number + kArmed, std::memory_order_release);
   out.called_later.store(true, std::memory_order_release);
   auto later = cuda_.call(side_, &HintRelay::called, &out);

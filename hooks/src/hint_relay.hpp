@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda_driver.hpp"
+#include "followers.hpp"
 #include "freeride/base/fd.hpp"
 #include "hint.hpp"
 
@@ -40,6 +41,8 @@ class HintRelay {
   /// `socket` outlives it. `sent` counts.
   HintRelay(CudaDriver cuda, const Fd& socket, std::atomic<uint64_t>& sent)
       : cuda_(cuda), socket_(socket), sent_(sent), outgoing_(std::make_unique<std::array<Outgoing, kOutgoing>>()) {}
+  /// Its stream waits for training's: as another's would (followers.hpp). It must outlive the relay.
+  void set_followers(Followers* followers) { followers_ = followers; }
   /// Makes its stream. Errors: of CUDA.
   Status open();
 
@@ -85,6 +88,7 @@ class HintRelay {
   std::atomic<uint64_t> added_{0};   // messages
   std::atomic<uint64_t> passed_{0};  // of which the helper has seen that they are told
 
+  Followers* followers_ = nullptr;
   CudaStream side_ = nullptr;  // the posting thread's, as what follows
   std::vector<CudaEvent> events_;
   uint64_t iteration_ = 0;

@@ -68,6 +68,7 @@ bool usable(const freeride_hook* hook) {
 void switch_off(freeride_hook* hook, bool failed, const char* reason) {
   const std::lock_guard lock(hook->switching);
   hook->page->switch_off(FREERIDE_HOOK_DISABLED);
+  if (hook->remote) hook->remote->let_go();
   if (hook->sent) hook->sent->release(FREERIDE_RANK_DISABLED);
   if (failed) hook->failed.store(true);
   if (hook->off) return;
@@ -222,7 +223,6 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
       say("no sent counters: " + sent.error().text());
     }
   }
-  bool always_holds = false;
   if (cuda) {
     if (!hook->sent) return Error{Code::kUnavailable, "on a GPU nothing can be marked without sent counters", ""};
     auto streams = StreamMarks::create(*driver, *hook->page, *hook->sent);
@@ -231,19 +231,12 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
       return streams.error();
     }
     hook->streams = std::move(*streams);
-    hook->page->set_leases(StreamMarks::two_phase_least_ns(), StreamMarks::kLeadNs);
-    const char* holds = std::getenv("FREERIDE_HOOK_HOLDS");
-    always_holds = holds != nullptr && std::strcmp(holds, "always") == 0;
-    if (!always_holds) {
-      hook->streams->set_rule({});  // until a worker says otherwise
-      hook->page->page().flags |= FREERIDE_BUBBLE_LISTENS;
-    }
+    hook->page->set_leases(StreamMarks::shortest_lease_ns(), StreamMarks::kLeadNs);
   }
   Helper::Config helper;
   helper.run_dir = text_of(config.run_dir);
   helper.device = identity.device;
   helper.external_marks = hook->external_marks;
-  helper.always_holds = always_holds;
   helper.say = say;
   helper.context = hook.get();
   helper.failed = [](void* context, const char* reason) {
@@ -520,9 +513,17 @@ int freeride_hook_stream_behind(freeride_hook* hook, const uint32_t* destination
   return behind;
 }
 
-void freeride_hook_stream_two_phase(freeride_hook* hook, int64_t least_ns) {
+void freeride_hook_event_recorded(freeride_hook* hook, void* event, void* stream) {
   guarded(hook, [=] {
-    if (hook->streams) hook->streams->set_two_phase_least(least_ns);
+    if (hook->streams) hook->streams->followers().recorded(event, stream);
+  });
+}
+
+void freeride_hook_event_awaited(freeride_hook* hook, void* event, void* stream) {
+  on_streams(hook, 0, [=](StreamMarks& marks) -> freeride::Result<int> {
+    const auto posted = marks.followers().about_to_wait(stream, event);
+    if (!posted.ok()) return posted.error();
+    return 0;
   });
 }
 
@@ -532,8 +533,7 @@ void freeride_hook_stream_counters(freeride_hook* hook, freeride_stream_counters
   guarded(hook, [&] {
     if (!hook->streams) return;
     const auto& from = hook->streams->counters();
-    now = {from.plain.load(), from.stream.load(),       from.two_phase.load(), from.broken.load(),
-           from.looks.load(), from.host_wait_ns.load(), from.cpu_ns.load()};
+    now = {from.plain.load(), from.stream.load(), from.broken.load(), hook->streams->followers().count()};
   });
   *counters = now;
 }

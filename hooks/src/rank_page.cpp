@@ -102,39 +102,37 @@ void RankPage::open_bubble(int64_t now_ns, uint32_t wait, bool write_state) {
 
 void RankPage::note_gap(Gap& gap, int64_t begin_ns) {
   constexpr int64_t kLongest = (int64_t{1} << 48) - 1;
-  const int64_t end_ns = last_end_ns_.load(std::memory_order_relaxed);
+  const int64_t end_ns = last_end_ns_;
   if (end_ns == 0) return;
   const auto ns = static_cast<uint64_t>(std::clamp<int64_t>(begin_ns - end_ns, 1, kLongest));
-  gap.last[gap.count++ % gap.last.size()].store(uint64_t{last_end_wait_.load(std::memory_order_relaxed)} << 48 | ns,
-                                                std::memory_order_relaxed);
+  gap.last[gap.count++ % gap.last.size()] = uint64_t{last_end_wait_} << 48 | ns;
 }
 
 policy::Span RankPage::span_of(const Gap& gap, std::optional<uint32_t> after) const {
   constexpr uint64_t kNs = (uint64_t{1} << 48) - 1;
   std::array<int64_t, std::tuple_size_v<decltype(gap.last)>> known{};
   size_t count = 0;
-  for (const auto& one : gap.last) {
-    const uint64_t word = one.load(std::memory_order_relaxed);
+  for (const uint64_t word : gap.last) {
     if (word != 0 && (!after || word >> 48 == *after)) known[count++] = static_cast<int64_t>(word & kNs);
   }
   return policy::usual_span({known.data(), count});
 }
 
-int64_t RankPage::longest_gap(uint32_t wait) const {
-  return wait == 0 || wait > FREERIDE_MAX_WAITS ? 0 : span_of(gaps_[wait - 1], std::nullopt).most_ns;
-}
-
-policy::MarkWindow RankPage::expected_begin(uint32_t wait) const {
-  if (wait == 0 || wait > FREERIDE_MAX_WAITS) return {};
-  const auto after = policy::mark_window(span_of(gaps_[wait - 1], last_end_wait_.load(std::memory_order_relaxed)));
-  if (after.to_ns == 0) return {};
-  const int64_t end_ns = last_end_ns_.load(std::memory_order_relaxed);
-  return {end_ns + after.from_ns, end_ns + after.to_ns};
-}
-
-void RankPage::expect_begin(int64_t until_ns) {
-  store_release(page().expected_ns, static_cast<uint64_t>(until_ns));
-  pages::bump_and_wake(page().wake);
+// Of the next wait that may have a lease; 0, 0: not known. A wait whose data is there when it comes is not marked, so it
+// may be the one behind the next.
+policy::MarkWindow RankPage::next_begin(int64_t now_ns) const {
+  constexpr uint32_t kAhead = 3;
+  policy::MarkWindow next;
+  for (uint32_t i = 1; i <= kAhead; ++i) {
+    const auto waits = static_cast<uint32_t>(std::max<size_t>(published_, 1));
+    const uint32_t wait = (wait_ + i - 1) % waits + 1;
+    if (high_ns(wait) <= 0) continue;
+    const auto after = policy::mark_window(span_of(gaps_[wait - 1], last_end_wait_));
+    if (after.to_ns == 0 || last_end_ns_ + after.to_ns <= now_ns) continue;
+    if (next.to_ns == 0 || last_end_ns_ + after.from_ns < next.from_ns)
+      next = {last_end_ns_ + after.from_ns, last_end_ns_ + after.to_ns};
+  }
+  return next;
 }
 
 void RankPage::end(int64_t now_ns) {
@@ -153,8 +151,8 @@ void RankPage::close_bubble(int64_t now_ns) {
   open_ = false;
   const int64_t length = std::max<int64_t>(now_ns - begin_ns_, 0);
   segment_ns_ = now_ns;
-  last_end_wait_.store(wait_, std::memory_order_relaxed);
-  last_end_ns_.store(now_ns, std::memory_order_relaxed);
+  last_end_wait_ = wait_;
+  last_end_ns_ = now_ns;
   bubble_ns_ += static_cast<uint64_t>(length);
   if (wait_ <= FREERIDE_MAX_WAITS) {
     while (lengths_.size() + 1 < wait_) lengths_.push_back(0);  // external marks may skip a number
@@ -226,7 +224,6 @@ void RankPage::publish_lengths() {
     if (remote_ns != kNotRemote) {
       known.low_ns = known.mid_ns = known.high_ns = remote_ns < shortest_lease_ns_ ? 0 : remote_ns;
     }
-    learned_[i].low_ns.store(known.low_ns, std::memory_order_relaxed);
     learned_[i].high_ns.store(known.high_ns, std::memory_order_relaxed);
     if (!leases_next_) known = {0, 0, 0, known.samples};
     auto& slot = page.learned[i];
@@ -242,26 +239,16 @@ void RankPage::publish_lengths() {
 }
 
 bool RankPage::observe(int64_t now_ns) {
-  const std::lock_guard lock(observing_);
   const uint64_t word = load_acquire(page().state_word);
   if (word == seen_word_) return false;
   take_notice(word, now_ns);
   return true;
 }
 
-bool RankPage::try_observe(int64_t now_ns) {
-  const std::unique_lock lock(observing_, std::try_to_lock);
-  if (!lock.owns_lock()) return false;
-  const uint64_t word = load_acquire(page().state_word);
-  if (word != seen_word_) take_notice(word, now_ns);
-  return true;
-}
-
 void RankPage::close_early(int64_t now_ns, uint64_t word) {
-  const std::unique_lock lock(observing_, std::try_to_lock);
   uint64_t open = seen_word_;
   // Only over the mark that was seen: the writer may be further already.
-  if (!lock.owns_lock() || FREERIDE_STATE_WAIT(open) == 0) return;
+  if (FREERIDE_STATE_WAIT(open) == 0) return;
   if (!__atomic_compare_exchange_n(&page().state_word, &open, word, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
   take_notice(word, now_ns);
 }
@@ -328,25 +315,31 @@ void RankPage::set_hold_costs(const policy::ArmCost& held, const policy::ArmCost
   set(page().held_with_leases, with_leases);
 }
 
-int64_t RankPage::next_look_ns(int64_t now_ns) const {
-  // Close looks around the expected edge, coarse ones before it: the present wait's low quantile, or the last compute
-  // segment. After a second without any edge (an evaluation, a checkpoint, the end) a look costs more than it finds.
+int64_t RankPage::next_look(int64_t now_ns, bool leases) {
+  constexpr int64_t kSoonest = 15 * kNsPerUs;  // a sleep that is shorter takes as long
   constexpr int64_t kClose = 50 * kNsPerUs;
   constexpr int64_t kCoarse = 500 * kNsPerUs;
-  constexpr int64_t kWatched = 2 * kNsPerMs;  // the training's thread sees the edges itself
   constexpr int64_t kIdle = 10 * kNsPerMs;
-  const std::lock_guard lock(observing_);
+  constexpr int64_t kWakeUp = 400 * kNsPerUs;  // so long before, the worker is told, whose core may be asleep
   const int64_t since = now_ns - (open_ ? begin_ns_ : segment_ns_);
-  if (since > kNsPerSec) return now_ns + kIdle;
-  if (const int watching = watching_.load(std::memory_order_relaxed); watching >= 0) {
-    // Close looks are for the last stretch of a lease's wait. What is too short for one need only be measured.
-    const bool last_stretch = open_ && promised_ns_ > 0 && watching == 0;
-    return now_ns + (last_stretch ? kClose : watching > 0 ? kWatched : kCoarse);
+  if (open_) {
+    const int64_t left = static_cast<int64_t>(promised_ns_) - since;
+    if (leases && left > 0) return now_ns + std::clamp(left / 2, kSoonest, kCoarse);
+    // After a second without any edge (a checkpoint, the end) a look costs more than it finds.
+    if (since > static_cast<int64_t>(promised_ns_) + kNsPerSec) return now_ns + kIdle;
+    return now_ns + (promised_ns_ > 0 ? kClose : kCoarse);
   }
-  const int64_t gap = wait_ < FREERIDE_MAX_WAITS ? span_of(gaps_[wait_], std::nullopt).least_ns : 0;
-  const int64_t expected = open_ ? static_cast<int64_t>(promised_ns_) : gap > 0 ? gap : gap_ns_;
-  const int64_t left = expected - expected / 8 - since;
-  return now_ns + std::clamp(left, kClose, kCoarse);
+  if (since > kNsPerSec) return now_ns + kIdle;
+  const auto begin = leases ? next_begin(now_ns) : policy::MarkWindow{};
+  if (begin.to_ns == 0) return now_ns + kCoarse;
+  if (told_ns_ != begin.to_ns && now_ns >= begin.from_ns - kWakeUp) {
+    told_ns_ = begin.to_ns;
+    store_release(page().expected_ns, static_cast<uint64_t>(begin.to_ns));
+    pages::bump_and_wake(page().wake);
+  }
+  if (now_ns >= begin.from_ns) return now_ns;
+  const int64_t next_ns = now_ns < begin.from_ns - kWakeUp ? begin.from_ns - kWakeUp : begin.from_ns;
+  return now_ns + std::clamp(next_ns - now_ns, kSoonest, kCoarse);
 }
 
 void RankPage::switch_off(uint32_t state) {

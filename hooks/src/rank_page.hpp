@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,14 +41,14 @@ class RankPage {
   void end(int64_t now_ns);
   void finish_iteration(int64_t now_ns);
 
-  /// External marks: takes notice of what somebody else wrote into the state word. True when it had changed. The
-  /// helper's thread.
+  /// External marks: takes notice of what somebody else wrote into the state word. True when it had changed. One
+  /// thread, as of the next two.
   bool observe(int64_t now_ns);
-  /// The same for the training's thread, which never waits for the helper: false if that is at it, and may have looked
-  /// before the last write.
-  bool try_observe(int64_t now_ns);
-  /// External marks: the present bubble ends now, before its writer says so; `word` is what it would write.
+  /// The present bubble ends now, before its writer says so; `word` is what it would write.
   void close_early(int64_t now_ns, uint64_t word);
+  /// When to look next. Where `leases` may be given, closely around the moments at which bubbles usually begin and end,
+  /// and the worker is told before the begin, to be awake (policy/mark_window).
+  int64_t next_look(int64_t now_ns, bool leases);
   /// External marks: iteration `iteration` has so many waits, whatever was seen of them.
   struct Told {
     bool representative = true;  ///< false: it counts for nothing
@@ -63,11 +62,9 @@ class RankPage {
   void set_remote_length(uint32_t wait, int64_t ns);
   /// What holds cost this rank, for people. The training's thread.
   void set_hold_costs(const policy::ArmCost& held, const policy::ArmCost& with_leases);
-  /// How long wait `wait` is expected to last, less the lead: as published, but also where the iteration's bubbles get
-  /// no leases; 0: not known. Any thread.
-  int64_t low_ns(uint32_t wait) const { return learned_[wait - 1].low_ns.load(std::memory_order_relaxed); }
-  /// What the bound of a hold follows; 0: not known, or a wait too short for a lease. Where a GPU marks it is low_ns():
-  /// holds that were ended at their bound are among the lengths that are learned, and must not lengthen it. Any thread.
+  /// What the bound of a hold follows; 0: not known, or a wait too short for a lease. Where a GPU marks it is the length
+  /// that leases have: holds that were ended at their bound are among those that are learned, and must not lengthen it.
+  /// Any thread.
   int64_t high_ns(uint32_t wait) const { return learned_[wait - 1].high_ns.load(std::memory_order_relaxed); }
   /// Marks by a GPU: shorter waits are learned but not published, no lease in them; and leases in the others end so
   /// long before the learned end, when training posts what it does next. Before the first mark.
@@ -75,22 +72,9 @@ class RankPage {
     shortest_lease_ns_ = shortest_ns;
     lease_lead_ns_ = lead_ns;
   }
-  /// External marks: when wait `wait` is expected to begin, by how long after the end of the wait that ended last it
-  /// did lately; 0, 0: not known, or a wait before it is still to come.
-  policy::MarkWindow expected_begin(uint32_t wait) const;
-  /// External marks: wakes the worker, for it to be awake when the bubble begins; at most until `until_ns`.
-  void expect_begin(int64_t until_ns);
-  /// The longest such time of late; 0: not known.
-  int64_t longest_gap(uint32_t wait) const;
   /// Any thread. 0: nothing any more.
   void want_memory(uint64_t bytes) { pages::store_release(page().wanted_bytes, bytes); }
-  /// External marks: the training's thread marks in stream order, and looks itself while `watching` a wait that is long
-  /// enough for a lease, so the helper need not be close to every edge.
-  void set_watching(bool watching) { watching_.store(watching ? 1 : 0, std::memory_order_relaxed); }
   bool is_on() const { return on_.load(std::memory_order_acquire); }
-  /// How long the observer may sleep without missing much: from what was learned of the present wait.
-  int64_t next_look_ns(int64_t now_ns) const;
-
   /// Any thread. `state` is FREERIDE_HOOK_DISABLED or FREERIDE_HOOK_GONE.
   void switch_off(uint32_t state);
   /// Any thread. Marks count again after the next iteration's end.
@@ -133,25 +117,25 @@ class RankPage {
 
   // External marks.
   void take_notice(uint64_t word, int64_t now_ns);
-  std::atomic<int> watching_{-1};  // -1: there is no such thread
-  mutable std::mutex observing_;
   uint64_t seen_word_ = 0;
-  std::atomic<int64_t> last_end_ns_{0};
-  std::atomic<uint32_t> last_end_wait_{0};
+  int64_t last_end_ns_ = 0;
+  uint32_t last_end_wait_ = 0;
   // From the end of a wait to the begin of another: the last times, each with the number of the wait that had ended,
-  // for waits whose data is there when they come are not marked. Written by whoever marks.
+  // for waits whose data is there when they come are not marked.
   struct Gap {
-    std::array<std::atomic<uint64_t>, 16> last{};  // wait << 48 | ns; 0: none yet
+    std::array<uint64_t, 16> last{};  // wait << 48 | ns; 0: none yet
     uint32_t count = 0;
   };
   void note_gap(Gap& gap, int64_t begin_ns);
   policy::Span span_of(const Gap& gap, std::optional<uint32_t> after) const;
+  policy::MarkWindow next_begin(int64_t now_ns) const;
   std::array<Gap, FREERIDE_MAX_WAITS> gaps_{};
+  int64_t told_ns_ = 0;  // the end of the window that the worker was told of
   std::array<std::atomic<uint64_t>, 64> expected_waits_{};  // FREERIDE_STATE(iteration, waits) and flags, by iteration
   static constexpr uint64_t kOdd = uint64_t{1} << 63, kNotHeld = uint64_t{1} << 62, kNoLeases = uint64_t{1} << 61;
   bool learn_ = true, leases_next_ = true;  // of the iteration that is ending
   struct Length {
-    std::atomic<int64_t> low_ns{0}, high_ns{0}, remote_ns{kNotRemote};
+    std::atomic<int64_t> high_ns{0}, remote_ns{kNotRemote};
   };
   std::array<Length, FREERIDE_MAX_WAITS> learned_{};
 };

@@ -226,9 +226,13 @@ TEST_CASE("external marks: what was written is noticed, timed and learned") {
   // Looks are coarse in the middle of a bubble and close near its learned end.
   page.state_word = FREERIDE_STATE(6, 2);
   rank->observe(now);
-  CHECK(rank->next_look_ns(now) - now == 500'000);
-  CHECK(rank->next_look_ns(now + 5'500'000) - (now + 5'500'000) == 50'000);
-  CHECK(rank->next_look_ns(now + 5 * kNsPerSec) - (now + 5 * kNsPerSec) == 10'000'000);
+  const auto look = [&](int64_t at, bool leases) { return rank->next_look(at, leases) - at; };
+  CHECK(look(now, true) == 500'000);
+  const auto low = static_cast<int64_t>(page.learned[1].low_ns);
+  CHECK(look(now + low - 100'000, true) == 50'000);
+  CHECK(look(now + low - 10'000, true) == 15'000);
+  CHECK(look(now + low, true) == 50'000);
+  CHECK(look(now + 5 * kNsPerSec, true) == 10'000'000);
 }
 
 TEST_CASE("neither leases nor the bound of a hold follow the long waits, which may be holds that were ended at it") {
@@ -247,36 +251,12 @@ TEST_CASE("neither leases nor the bound of a hold follow the long waits, which m
     rank->observe(now);
     now += kNsPerMs;
   }
-  CHECK(rank->low_ns(1) > 96 * kNsPerMs);
-  CHECK(rank->low_ns(1) <= 99 * kNsPerMs);
-  CHECK(page.learned[0].high_ns == static_cast<uint64_t>(rank->low_ns(1)));  // no lease follows the bubble
-  CHECK(rank->high_ns(1) == rank->low_ns(1));
-  CHECK(rank->low_ns(2) == 0);
+  CHECK(page.learned[0].low_ns > 96 * kNsPerMs);
+  CHECK(page.learned[0].low_ns <= 99 * kNsPerMs);
+  CHECK(page.learned[0].high_ns == page.learned[0].low_ns);  // no lease follows the bubble
+  CHECK(rank->high_ns(1) == static_cast<int64_t>(page.learned[0].low_ns));
+  CHECK(page.learned[1].low_ns == 0);
   CHECK(rank->high_ns(2) == 0);
-}
-
-TEST_CASE("external marks: a look of training's thread that the helper keeps it from is none") {
-  auto rank = make();
-  auto& page = rank->page();
-  std::atomic<bool> done{false};
-  // The helper is in the page nearly all the time, but never sees a mark.
-  std::thread helper([&] {
-    while (!done) static_cast<void>(rank->next_look_ns(SteadyClock::now()));
-  });
-  int missed = 0;
-  for (uint64_t i = 0; i < 20'000; ++i) {
-    const bool inside = i % 2 == 0;
-    pages::store_release(page.state_word, uint64_t{FREERIDE_STATE(i / 2, inside ? 1 : 0)});
-    while (!rank->try_observe(static_cast<int64_t>(i + 1))) ++missed;
-    if (inside && page.begin_ns != i + 1) {
-      FAIL_CHECK("mark " << i << " was not taken notice of");
-      break;
-    }
-  }
-  done = true;
-  helper.join();
-  INFO("missed " << missed);
-  CHECK(page.bubbles == 10'000);
 }
 
 TEST_CASE("what holds cost stands on the page in millionths, and only when it is measured") {
@@ -296,52 +276,62 @@ TEST_CASE("what holds cost stands on the page in millionths, and only when it is
   CHECK(page.held_with_leases.low_ppm == -1'000'000'000);
 }
 
-TEST_CASE("external marks: the next begin is expected by the times of late, after the wait that ended last") {
+TEST_CASE("external marks: looks are close where the next wait usually begins, and the worker is told before") {
   auto rank = make();
   auto& page = rank->page();
   int64_t now = 1'000'000, end = 0;
   const auto bubble = [&](uint64_t iteration, uint32_t wait) {
     page.state_word = FREERIDE_STATE(iteration, wait);
     rank->observe(now);
-    end = now += 3 * kNsPerMs;
+    end = now += 4 * kNsPerMs;
     page.state_word = FREERIDE_STATE(iteration, 0);
     rank->observe(now);
   };
-  CHECK(rank->expected_begin(1).to_ns == 0);
+  // From `from` on: when it first looks without sleeping, as a time after it; 0: not within 40 ms.
+  const auto awake = [&](int64_t from, bool leases = true) -> int64_t {
+    for (int64_t at = from; at < from + 40 * kNsPerMs;) {
+      const int64_t next = rank->next_look(at, leases);
+      if (next == at) return at - from;
+      REQUIRE(next > at);
+      REQUIRE(next - at <= kNsPerMs);
+      at = next;
+    }
+    return 0;
+  };
   for (uint64_t iteration = 0; iteration < 20; ++iteration) {
     now += (20 + static_cast<int64_t>(iteration % 3)) * kNsPerMs;  // 20, 21 or 22 ms of computing
     bubble(iteration, 1);
-    CHECK(rank->expected_begin(1).to_ns == 0);  // wait 3 comes before it
     now += 5 * kNsPerMs;
     if (iteration % 2 == 0) bubble(iteration, 2);  // else its data was there
-    CHECK((rank->expected_begin(3).to_ns == 0) == (iteration < 2));
     now += 7 * kNsPerMs;
     bubble(iteration, 3);
     page.state_word = FREERIDE_STATE(iteration + 1, 0);
     rank->observe(now);
   }
-  // An iteration's end is no end of a wait.
-  auto expected = rank->expected_begin(1);
-  CHECK(expected.from_ns > end + 19 * kNsPerMs);  // looking early is paid for in every wait
-  CHECK(expected.from_ns < end + 20 * kNsPerMs);
-  CHECK(expected.to_ns > end + 22 * kNsPerMs);
-  CHECK(expected.to_ns < end + 25 * kNsPerMs);
+  CHECK(awake(end, false) == 0);  // where no leases are given nothing depends on it
   const uint32_t wake = page.wake;
-  rank->expect_begin(expected.to_ns);
-  CHECK(page.expected_ns == static_cast<uint64_t>(expected.to_ns));
-  CHECK(page.wake == wake + 1);
-  // Wait 3 has two times, by which wait came before it.
+  const int64_t begin = awake(end);
+  CHECK(begin > 19 * kNsPerMs);  // looking early is paid for in every wait
+  CHECK(begin < 20 * kNsPerMs);
+  CHECK(page.expected_ns > static_cast<uint64_t>(end + 22 * kNsPerMs));
+  CHECK(page.expected_ns < static_cast<uint64_t>(end + 25 * kNsPerMs));
+  CHECK(page.wake == wake + 1);  // once
+  // Behind it, looks are coarse again.
+  CHECK(rank->next_look(static_cast<int64_t>(page.expected_ns), true) == static_cast<int64_t>(page.expected_ns) + 500'000);
+  // After wait 1 comes wait 2, or wait 3 if the data of wait 2 is there; after wait 2 wait 3.
   now += 20 * kNsPerMs;
   bubble(20, 1);
-  expected = rank->expected_begin(3);
-  CHECK(expected.from_ns > end + 11 * kNsPerMs);
-  CHECK(expected.to_ns < end + 13 * kNsPerMs);
+  const int64_t second = awake(end);
+  CHECK(second > 4 * kNsPerMs);
+  CHECK(second < 5 * kNsPerMs);
+  const int64_t third = awake(end + 6 * kNsPerMs);
+  CHECK(third > 5 * kNsPerMs);
+  CHECK(third < 6 * kNsPerMs);
   now += 5 * kNsPerMs;
   bubble(20, 2);
-  expected = rank->expected_begin(3);
-  CHECK(expected.from_ns > end + 6 * kNsPerMs);
-  CHECK(expected.to_ns < end + 8 * kNsPerMs);
-  CHECK(rank->longest_gap(3) == 12 * kNsPerMs);
+  const int64_t after_second = awake(end);
+  CHECK(after_second > 6 * kNsPerMs);
+  CHECK(after_second < 7 * kNsPerMs);
   // A pause of training's is no time of computing.
   page.state_word = FREERIDE_STATE(21, 0);
   rank->observe(now);
@@ -351,8 +341,7 @@ TEST_CASE("external marks: the next begin is expected by the times of late, afte
   bubble(21, 1);
   now += 5 * kNsPerMs;
   bubble(21, 2);
-  CHECK(rank->expected_begin(3).to_ns < end + 8 * kNsPerMs);
-  CHECK(rank->longest_gap(3) == 12 * kNsPerMs);
+  CHECK(awake(end) == after_second);
 }
 
 }  // namespace freeride::hooks

@@ -74,7 +74,11 @@ RemoteHolds::Peer RemoteHolds::peer_at(uint32_t rank, const std::string& address
 }
 
 Status RemoteHolds::join(const Hint::Key* key, uint64_t epoch, std::span<const Peer> peers, uint64_t iteration) {
+  const std::lock_guard lock(mutex_);
   if (joined_ || peers.empty()) return {};
+  auto shared = cuda_.share(ends_page_.get(), sizeof(EndPage));
+  if (!shared.ok()) return shared.error();
+  end_word_ = *shared;
   if (key != nullptr) {
     key_ = *key;
     epoch_ = epoch;
@@ -105,7 +109,10 @@ Status RemoteHolds::message(CudaStream stream, uint32_t to, uint64_t count, uint
   hint.count = count;
   hint.receives = receives;
   hint.iteration = iteration;
-  hint.plain_until = plain_until_;
+  {
+    const std::lock_guard lock(mutex_);  // not while posting: a stream whose queue is full takes it after its hold
+    hint.plain_until = plain_until_;
+  }
   hint.plain = arm_ == Arm::kPlain;
   hint.off = is_off();
   return relay_.add(stream, peer->second.peer.hints, encode(hint, key_), iteration, word);
@@ -154,20 +161,66 @@ void RemoteHolds::take(const Hint& hint, int64_t now_ns) {
 }
 
 bool RemoteHolds::exists(uint32_t peer, uint64_t count, int64_t now_ns) {
-  look(now_ns);
-  const auto found = peers_.find(peer);
-  if (found == peers_.end() || found->second.heard.newest < count) return false;
-  const Hint& hint = found->second.heard.of[count % kRemembered];
-  if (hint.count == count && hint.iteration != iteration_ && !is_off()) {
-    turn_off("ranks count iterations differently");
-  }
+  const std::lock_guard lock(mutex_);
+  if (!has_come(peer, count, now_ns)) return false;
+  check_iteration(peer, count, iteration_);
   return true;
 }
 
-void RemoteHolds::sleep(int64_t ns) const {
-  pollfd polled{hints_ ? socket_.get() : -1, POLLIN, 0};
-  const timespec pause{static_cast<time_t>(ns / kNsPerSec), static_cast<long>(ns % kNsPerSec)};
-  ppoll(&polled, 1, &pause, nullptr);
+void RemoteHolds::check_iteration(uint32_t peer, uint64_t count, uint64_t iteration) {
+  const Hint& hint = peers_[peer].heard.of[count % kRemembered];
+  if (hint.count == count && hint.iteration != iteration && !is_off()) turn_off("ranks count iterations differently");
+}
+
+bool RemoteHolds::has_come(uint32_t peer, uint64_t count, int64_t now_ns) {
+  look(now_ns);
+  const auto found = peers_.find(peer);
+  if (found == peers_.end() || found->second.heard.newest < count) return false;
+  return true;
+}
+
+bool RemoteHolds::is_hinted(uint32_t peer) const {
+  const auto found = peers_.find(peer);
+  return found != peers_.end() && found->second.hinted;
+}
+
+// ---- holds ----
+
+std::optional<Followers::Word> RemoteHolds::begin_hold(const Hold& hold, uint64_t word) {
+  const std::lock_guard lock(mutex_);
+  if (let_go_ || end_word_ == 0 || held_.size() >= kHolds || begun_ + 1 >= kLetGo) return std::nullopt;
+  held_.push_back({hold, word, ++begun_});
+  return Followers::Word{end_word_, &ends_page_->ended, begun_};
+}
+
+int64_t RemoteHolds::tend(uint64_t state_word, int64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  look(now_ns);
+  while (!held_.empty()) {
+    Held& first = held_.front();
+    if (first.hold.begin_ns == 0 && state_word == first.word) first.hold.begin_ns = now_ns;
+    const int64_t end_ns = first.hold.begin_ns == 0 ? INT64_MAX : first.hold.begin_ns + first.hold.ceiling_ns;
+    const bool by_hint = has_come(first.hold.peer, first.hold.count, now_ns);
+    if (by_hint) {
+      check_iteration(first.hold.peer, first.hold.count, first.hold.iteration);
+    } else if (now_ns < end_ns && page_.is_on() && !is_off()) {
+      return end_ns;
+    }
+    // The lease ends before the receive begins.
+    if (state_word == first.word) page_.close_early(now_ns, FREERIDE_STATE(first.hold.iteration, 0));
+    pages::store_release(ends_page_->ended, first.number);
+    first.hold.posted_ns = now_ns;
+    note(first.hold, by_hint);
+    held_.pop_front();
+  }
+  return late_.empty() ? INT64_MAX : late_.front().first;
+}
+
+void RemoteHolds::let_go() {
+  const std::lock_guard lock(mutex_);
+  let_go_ = true;
+  held_.clear();
+  pages::store_release(ends_page_->ended, kLetGo);
 }
 
 // ---- what is learned, in plain iterations ----
@@ -206,6 +259,7 @@ Status RemoteHolds::received(CudaStream stream) {
 
 // Do all ranks hold nothing in this iteration? That follows from its number, or their hints have said so.
 bool RemoteHolds::agreed(uint64_t iteration) const {
+  const std::lock_guard lock(mutex_);
   if (forced_ || policy::arm_of(iteration, 0) == Arm::kPlain) return true;
   return std::all_of(peers_.begin(), peers_.end(),
                      [&](const auto& peer) {
@@ -213,6 +267,17 @@ bool RemoteHolds::agreed(uint64_t iteration) const {
                        return heard.newest == 0 || (heard.plain_in == iteration && heard.not_plain_in != iteration);
                      }) &&
          std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer.second.heard.newest > 0; });
+}
+
+Hint RemoteHolds::hint_of(uint32_t peer, uint64_t count) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = peers_.find(peer);
+  return found == peers_.end() ? Hint() : found->second.heard.of[count % kRemembered];
+}
+
+uint64_t RemoteHolds::plain_until() const {
+  const std::lock_guard lock(mutex_);
+  return plain_until_;
 }
 
 Status RemoteHolds::collect() {
@@ -239,7 +304,7 @@ Status RemoteHolds::collect() {
         if (wait == 0 || wait > samples.size()) continue;
         samples[wait - 1] = one.sample;
         if (!one.sample.sends) continue;
-        const Hint& hint = peers_[one.sample.peer].heard.of[one.count % kRemembered];
+        const Hint hint = hint_of(one.sample.peer, one.count);
         if (hint.count != one.count) continue;  // it was lost, or has not come yet
         const bool same = hint.receives == one.own;
         const auto [known, first] = mirrored_.emplace(wait, same);
@@ -265,7 +330,10 @@ int64_t RemoteHolds::ceiling_ns(uint32_t wait, uint32_t peer, uint64_t bytes, bo
 
 void RemoteHolds::learn_anew(uint64_t from_iteration) {
   mirrored_.clear();
-  plain_until_ = std::max(plain_until_, from_iteration + 1 + policy::ArmPlan::kFirstPlain);
+  {
+    const std::lock_guard lock(mutex_);
+    plain_until_ = std::max(plain_until_, from_iteration + 1 + policy::ArmPlan::kFirstPlain);
+  }
   const std::lock_guard lock(costing_);
   cost_.forget();
 }
@@ -283,6 +351,7 @@ Status RemoteHolds::time(CudaStream stream, uint64_t iteration) {
   if (!recorded.ok()) return recorded.error();
   ends_of_[at] = iteration + 1;
   forced_in_[at] = forced_;
+  const uint64_t plain_until = this->plain_until();
   next_timed_ = std::max(next_timed_, iteration + 2 > kEnds ? iteration + 2 - kEnds : 0);
   for (; next_timed_ <= iteration; ++next_timed_) {
     const size_t end = next_timed_ % kEnds, begin = (next_timed_ + kEnds - 1) % kEnds;
@@ -290,11 +359,11 @@ Status RemoteHolds::time(CudaStream stream, uint64_t iteration) {
     auto over = cuda_.is_over(ends_[end]);
     if (!over.ok()) return over.error();
     if (!*over) break;
-    if (forced_in_[end] || forced_in_[begin] || !policy::is_timed(next_timed_, plain_until_)) continue;
+    if (forced_in_[end] || forced_in_[begin] || !policy::is_timed(next_timed_, plain_until)) continue;
     auto ns = cuda_.between_ns(ends_[begin], ends_[end]);
     if (!ns.ok()) return ns.error();
     const std::lock_guard lock(costing_);
-    cost_.add(next_timed_ / policy::ArmPlan::kPeriod, policy::arm_of(next_timed_, plain_until_),
+    cost_.add(next_timed_ / policy::ArmPlan::kPeriod, policy::arm_of(next_timed_, plain_until),
               static_cast<double>(*ns));
   }
   return {};
@@ -302,7 +371,6 @@ Status RemoteHolds::time(CudaStream stream, uint64_t iteration) {
 
 Result<Arm> RemoteHolds::end_iteration(CudaStream stream, uint64_t iteration, uint32_t waits, bool representative) {
   if (!joined_) return arm_;
-  look(SteadyClock::now());
   if (auto timed = time(stream, iteration); !timed.ok()) return timed.error();
   if (!present_.measured.empty()) {
     if (representative && present_.whole && waits <= FREERIDE_MAX_WAITS) {
@@ -346,6 +414,8 @@ Result<Arm> RemoteHolds::end_iteration(CudaStream stream, uint64_t iteration, ui
       turn_off(text);
     }
   }
+  const std::unique_lock lock(mutex_);
+  look(SteadyClock::now());
   for (auto& [rank, peer] : peers_) {
     const Heard& heard = peer.heard;
     peer.hinted = heard.newest > 0 && heard.of[heard.newest % kRemembered].iteration >= iteration;
@@ -380,6 +450,7 @@ void RemoteHolds::note(const Hold& hold, bool by_hint) {
 }
 
 size_t RemoteHolds::take_holds(std::span<Hold> into) {
+  const std::lock_guard lock(mutex_);
   size_t count = 0;
   for (; count < into.size() && !notes_.empty(); ++count) {
     into[count] = notes_.front();

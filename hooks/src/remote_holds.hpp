@@ -13,12 +13,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cuda_driver.hpp"
+#include "followers.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/policy/hold_cost.hpp"
 #include "freeride/policy/remote_wait.hpp"
@@ -28,18 +30,19 @@
 
 namespace freeride::hooks {
 
-/// A stream never waits for anything on another host, since nobody could end that wait. The host alone does, before it
-/// posts the receive, and never beyond a ceiling that was learned in iterations in which nothing was held
-/// (policy/remote_wait). The sender's hint ends it sooner. So whatever becomes of hints, training is as without the
-/// hook but for a host that posts later, by a bounded time.
+/// A stream that is held for a rank on another host waits for a word of this process, which the helper thread stores:
+/// when the sender's hint has come, or when the wait has lasted as long as its ceiling, which was learned in iterations
+/// in which nothing was held (policy/remote_wait). So whatever becomes of hints, training is as without the hook but
+/// for a receive that begins later, by a bounded time. A helper thread that ends, for whatever reason, lets all such
+/// streams go first.
 ///
 /// Held are batches that receive from one rank of another host where training's stream waits for them at once; if they
 /// also send, only to the same rank, and only if a hint has shown that its batch receives just these messages: neither
 /// batch can be over before the other is posted then. All others are posted as ever: receives posted ahead of their
 /// need, batches between several ranks, collectives.
 ///
-/// Threads: all functions are the posting thread's, but for counters() and arms(), which are anybody's. Nothing blocks.
-/// Memory is bounded by the constants below.
+/// Threads: all functions are the posting thread's, but for tend() and socket(), the helper's, and those of anybody.
+/// Nothing blocks: a lock is held for some lines. Memory is bounded by the constants below.
 class RemoteHolds {
  public:
   static constexpr size_t kMostPeers = 64;       ///< on other hosts; messages with more are posted as ever
@@ -92,6 +95,9 @@ class RemoteHolds {
   bool joined() const { return joined_; }
   bool is_peer(uint32_t rank) const { return peers_.count(rank) != 0; }
 
+  /// Streams that wait for an event behind a hold. Before the first message; it must outlive this.
+  void set_followers(Followers* followers) { relay_.set_followers(followers); }
+
   /// This iteration's arm; kLeased before join(), and once holds are off.
   policy::Arm arm() const { return arm_; }
   bool is_off() const { return off_.load(std::memory_order_relaxed); }
@@ -108,16 +114,17 @@ class RemoteHolds {
   Status received(CudaStream stream);
   /// Until how long after the GPU's mark the host may hold this wait; 0: not at all.
   int64_t ceiling_ns(uint32_t wait, uint32_t peer, uint64_t bytes, bool sends) const;
-  /// Whether that counts on a hint. The same for all of an iteration, whatever comes in it.
-  bool is_hinted(uint32_t peer) const {
-    const auto found = peers_.find(peer);
-    return found != peers_.end() && found->second.hinted;
-  }
   /// Whether a hint has said that message `count` exists; looks at the socket first.
   bool exists(uint32_t peer, uint64_t count, int64_t now_ns);
-  /// Sleeps until something comes at the socket, at most so long.
-  void sleep(int64_t ns) const;
-  void note(const Hold& hold, bool by_hint);
+  /// The stream is about to be held for `hold`, and marks the wait by `word`: what it is to wait for. Nothing: as many
+  /// are held as can be, or nobody would end it.
+  std::optional<Followers::Word> begin_hold(const Hold& hold, uint64_t word);
+  /// The helper's, with what the state word is at `now_ns`: ends holds. Returns when to look again; INT64_MAX: when
+  /// something comes at the socket.
+  int64_t tend(uint64_t state_word, int64_t now_ns);
+  int socket() const { return socket_.get(); }
+  /// Ends all holds, and none is begun any more. Any thread.
+  void let_go();
   /// Iteration `iteration` ends here in stream order; it had so many waits. Not `representative`: nothing is learned.
   /// Returns the next one's arm.
   Result<policy::Arm> end_iteration(CudaStream stream, uint64_t iteration, uint32_t waits, bool representative);
@@ -132,7 +139,10 @@ class RemoteHolds {
   void set_faults(const Faults& faults) { faults_ = faults; }
   bool shows() const { return faults_.show; }
   /// Nothing is sent any more. Any thread. The descriptor stays: a function of the driver's may be about to use it.
-  void stop() { relay_.stop(); }
+  void stop() {
+    let_go();
+    relay_.stop();
+  }
   /// Whether the driver calls nothing of this one's any more, once nothing is sent: only then may it be destroyed. Any
   /// thread.
   bool is_idle() const { return relay_.is_idle(); }
@@ -169,10 +179,25 @@ class RemoteHolds {
   static constexpr size_t kInFlight = 4;  // plain iterations that the host is ahead of its GPU
   static constexpr size_t kEnds = 64;
   static constexpr size_t kNotes = 1024;
+  static constexpr size_t kHolds = 64;
+  static constexpr uint32_t kLetGo = 0x7fffffff;  // from a word that begins at 0 on it satisfies all
+  struct Held {
+    Hold hold;
+    uint64_t word = 0;
+    uint32_t number = 0;
+  };
 
   RemoteHolds(CudaDriver cuda, RankPage& page, uint32_t rank) : cuda_(cuda), page_(page), rank_(rank) {}
+  // What follows is called with mutex_ held.
   void look(int64_t now_ns);
+  bool has_come(uint32_t peer, uint64_t count, int64_t now_ns);
+  void check_iteration(uint32_t peer, uint64_t count, uint64_t iteration);
+  void note(const Hold& hold, bool by_hint);
   void take(const Hint& hint, int64_t now_ns);
+  // And what follows without.
+  Hint hint_of(uint32_t peer, uint64_t count) const;
+  uint64_t plain_until() const;
+  bool is_hinted(uint32_t peer) const;
   Result<CudaEvent> event();
   Status collect();
   void learn(const Iteration& done, CudaEvent end);
@@ -185,6 +210,15 @@ class RemoteHolds {
   CudaDriver cuda_;
   RankPage& page_;
   const uint32_t rank_;
+  mutable std::mutex mutex_;  // what the helper's thread shares: hints, holds, notes, plain_until_ and iteration_
+  std::deque<Held> held_;  // in the order in which the stream comes to them
+  uint32_t begun_ = 0;
+  bool let_go_ = false;
+  struct alignas(4096) EndPage {
+    uint32_t ended = 0;  // the newest hold that is over
+  };
+  std::unique_ptr<EndPage> ends_page_ = std::make_unique<EndPage>();
+  CudaAddress end_word_ = 0;
   void (*say_)(const std::string& text) = nullptr;
   Fd socket_;
   uint16_t port_ = 0;

@@ -218,8 +218,12 @@ bool SentMember::is_hooked(uint32_t slot) const {
   return load_acquire(page_->rank[slot].status) == FREERIDE_RANK_HOOKED;
 }
 
+const uint32_t& SentMember::word_from(uint32_t slot, Row row) const {
+  return (row == Row::kSent ? page_->sent : page_->met)[slot][local_rank_];
+}
+
 uint32_t SentMember::counter_from(uint32_t slot, Row row) const {
-  return load_acquire((row == Row::kSent ? page_->sent : page_->met)[slot][local_rank_]);
+  return load_acquire(word_from(slot, row));
 }
 
 void SentMember::advance_from(uint32_t slot, uint32_t value, Row row) {

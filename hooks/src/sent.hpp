@@ -42,6 +42,7 @@ class SentMember {
   std::optional<uint32_t> slot_of(uint32_t world_rank, Row row = Row::kSent) const;
   bool is_hooked(uint32_t slot) const;
   uint32_t counter_from(uint32_t slot, Row row = Row::kSent) const;
+  const uint32_t& word_from(uint32_t slot, Row row) const;
   /// Sets `slot`'s counter for us forward, at least to `value`; one that is further, or released, stays.
   void advance_from(uint32_t slot, uint32_t value, Row row = Row::kSent);
 

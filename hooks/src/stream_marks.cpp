@@ -1,13 +1,9 @@
 #include "stream_marks.hpp"
 
-#include <sys/prctl.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
-#include <ctime>
 
-#include "freeride/base/time.hpp"
 #include "freeride/policy/batch_plan.hpp"
 #include "freeride/policy/remote_wait.hpp"
 
@@ -23,38 +19,14 @@ static_assert(offsetof(freeride_bubble_page, state_word) + sizeof(uint64_t) <= k
 
 constexpr uint8_t kBrokenForGood = 2;
 
-// Sleeps that end when asked and not when the kernel finds it convenient; the thread's own setting comes back.
-class PreciseSleeps {
- public:
-  PreciseSleeps() : before_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1000UL); }
-  ~PreciseSleeps() {
-    if (before_ > 0) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(before_));
-  }
-  PreciseSleeps(const PreciseSleeps&) = delete;
-  PreciseSleeps& operator=(const PreciseSleeps&) = delete;
-
- private:
-  int before_;
-};
-
 }  // namespace
 
-int64_t StreamMarks::two_phase_least_ns() {
-  const char* text = std::getenv("FREERIDE_HOOK_TWO_PHASE_MS");
-  if (text == nullptr) return kTwoPhaseLeastNs;
+int64_t StreamMarks::shortest_lease_ns() {
+  const char* text = std::getenv("FREERIDE_HOOK_SHORTEST_MS");
+  if (text == nullptr) return kShortestLeaseNs;
   char* end = nullptr;
   const double ms = std::strtod(text, &end);
-  return end != text && *end == 0 && ms >= 0 && ms < 1e6 ? static_cast<int64_t>(ms * 1e6) : kTwoPhaseLeastNs;
-}
-
-void StreamMarks::set_two_phase_least(int64_t ns) {
-  two_phase_least_ns_.store(ns, std::memory_order_relaxed);
-  page_.set_watching(ns >= 60 * kNsPerSec);  // where no host waits, the helper need not see their ends closely either
-}
-
-void StreamMarks::set_rule(policy::HoldRule rule) {
-  const std::lock_guard lock(ruling_);
-  std::swap(rule_, rule);  // the old one is freed behind the lock, for which the training's thread may wait
+  return end != text && *end == 0 && ms >= 0 && ms < 1e6 ? static_cast<int64_t>(ms * 1e6) : kShortestLeaseNs;
 }
 
 Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPage& page, SentMember& sent,
@@ -69,9 +41,6 @@ Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPa
   auto sent_page = cuda.share(&sent.page(), sent.shared_bytes());
   if (!sent_page.ok()) return sent_page.error();
   marks->sent_page_ = *sent_page;
-  const auto kernel = cuda.empty_kernel();
-  if (kernel.ok()) marks->way_back_ = *kernel;  // without it, all is as it should be but for 0.15 ms a used bubble
-  page.set_watching(false);
   return marks;
 }
 
@@ -98,15 +67,6 @@ bool StreamMarks::ours() {
   const pthread_t self = pthread_self();
   pthread_t owner = owner_.load(std::memory_order_relaxed);
   return owner == self || (owner == 0 && owner_.compare_exchange_strong(owner, self));
-}
-
-// An iteration's first batch is often posted on a stream that has nothing left to do: where training waits for its GPU
-// behind each iteration, a time that varies by milliseconds. Its mark is there some microseconds after it is posted, so
-// the worker, whose core takes longer than that to wake, is told before anything is posted.
-void StreamMarks::announce_first() {
-  constexpr int64_t kAnnounced = 300 * kNsPerUs;
-  if (wait_ == 0 && host_waits_ && page_.is_on() && page_.low_ns(1) > 0)
-    page_.expect_begin(SteadyClock::now() + kAnnounced);
 }
 
 StreamMarks::Wants StreamMarks::expect(std::span<const uint32_t> sources, bool ours) {
@@ -171,7 +131,7 @@ Result<Held> StreamMarks::receive_elsewhere(CudaStream stream, uint32_t source, 
   // What hints say comes first: that there is nothing to wait for, or that nothing is to be held any more.
   if (remote_->exists(source, count, SteadyClock::now())) return plain(Held::kPlain);
   const int64_t ceiling_ns = remote_->ceiling_ns(wait, source, bytes, sends);
-  if (ceiling_ns <= 0 || ceiling_ns < two_phase_least_ns_.load(std::memory_order_relaxed)) return plain(Held::kPlain);
+  if (ceiling_ns <= 0 || ceiling_ns < shortest_lease_ns_) return plain(Held::kPlain);
   RemoteHolds::Hold noted;
   noted.iteration = iteration_;
   noted.wait = wait;
@@ -179,19 +139,17 @@ Result<Held> StreamMarks::receive_elsewhere(CudaStream stream, uint32_t source, 
   noted.count = count;
   noted.ceiling_ns = ceiling_ns;
   const uint64_t word = FREERIDE_STATE(iteration_, wait);
+  const auto end = remote_->begin_hold(noted, word);
+  if (!end) return plain(Held::kPlain);
   auto posted = cuda_.write_64(stream, state_word_, word);
   if (!posted.ok()) return posted.error();
-  counters_.two_phase.fetch_add(1, std::memory_order_relaxed);
-  const bool there = wait_on_host(word, wait, {nullptr, &noted}, ceiling_ns);
-  noted.posted_ns = SteadyClock::now();
-  remote_->note(noted, there);
-  if (!there && way_back_ != nullptr) {
-    posted = cuda_.launch(stream, way_back_);
-    if (!posted.ok()) return posted.error();
-  }
+  counters_.stream.fetch_add(1, std::memory_order_relaxed);
+  posted = cuda_.wait_32(stream, end->address, end->value);
+  if (!posted.ok()) return posted.error();
+  followers_.held(stream, {&*end, 1});
   posted = cuda_.write_64(stream, state_word_, FREERIDE_STATE(iteration_, 0));
   if (!posted.ok()) return posted.error();
-  return Held::kTwoPhase;
+  return Held::kStream;
 }
 
 Status StreamMarks::received(CudaStream stream) {
@@ -207,7 +165,6 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
   }
   std::unique_lock counting(counting_);
   const bool ours = this->ours();
-  if (ours && !sources.empty()) announce_first();
   for (const uint32_t rank : destinations) {
     auto written = count_for(stream, rank, kRing.value(counted_ + ++produced_[rank]), SentMember::Row::kSent);
     if (!written.ok()) return written.error();
@@ -322,6 +279,7 @@ Result<uint64_t> StreamMarks::post_early(CudaStream apart, std::span<const uint3
   early.held.store(wants.of[0], std::memory_order_release);
   auto posted = wait_for(apart, wants.of[0]);
   if (!posted.ok()) return posted.error();
+  follow(apart, wants.span().first(1), wants.row);
   return early.number;
 }
 
@@ -373,109 +331,23 @@ Result<Held> StreamMarks::hold(CudaStream stream, const Wants& wants) {
 
   auto posted = cuda_.write_64(stream, state_word_, word);
   if (!posted.ok()) return posted.error();
-  const int64_t lease_ns = page_.low_ns(wait);
-  const bool two_phase =
-      host_waits_ && lease_ns > 0 && lease_ns + kLeadNs >= two_phase_least_ns_.load(std::memory_order_relaxed);
-  (two_phase ? counters_.two_phase : counters_.stream).fetch_add(1, std::memory_order_relaxed);
-  const bool there = two_phase && wait_on_host(word, wait, {&wants, nullptr}, lease_ns);
-  if (two_phase && !there && way_back_ != nullptr) {
-    posted = cuda_.launch(stream, way_back_);
+  counters_.stream.fetch_add(1, std::memory_order_relaxed);
+  for (const Want& want : wants.span()) {
+    posted = wait_for(stream, want, wants.row);
     if (!posted.ok()) return posted.error();
   }
-  if (!there) {
-    for (const Want& want : wants.span()) {
-      posted = wait_for(stream, want, wants.row);
-      if (!posted.ok()) return posted.error();
-    }
-  }
+  follow(stream, wants.span(), wants.row);
   posted = cuda_.write_64(stream, state_word_, FREERIDE_STATE(iteration_, 0));
   if (!posted.ok()) return posted.error();
-  return two_phase ? Held::kTwoPhase : Held::kStream;
+  return Held::kStream;
 }
 
-bool StreamMarks::is_there(const Awaited& awaited, int64_t now_ns) {
-  if (awaited.remote != nullptr) return remote_->exists(awaited.remote->peer, awaited.remote->count, now_ns);
-  return all_there(*awaited.wants);
-}
-
-// Returns whether the data is there. Sleeps, looking at the pages: coarsely while the edge it waits for is far by what
-// was learned, closely near it. Ends at the latest when the lease in it does, or when the GPU has not come to it in the
-// time it usually takes, several times over.
-bool StreamMarks::wait_on_host(uint64_t word, uint32_t wait, const Awaited& awaited, int64_t lease_ns) {
-  constexpr int64_t kClose = 15 * kNsPerUs;
-  constexpr int64_t kCoarse = kNsPerMs;
-  // A sleep of kClose takes four times as long, and the first look after the GPU's mark is what the lease waits for. So
-  // there is none where the mark is expected (policy/mark_window), and short ones before and after.
-  constexpr int64_t kWakeUp = 400 * kNsPerUs;  // so long before, the worker is told, whose core may be asleep
-  constexpr int64_t kInside = 500 * kNsPerUs;  // data that comes early is noticed so late, at most
-  constexpr int64_t kAtOnce = 60 * kNsPerUs;   // the mark's way through an empty stream
-  const PreciseSleeps precise;
-  const int64_t cpu_before_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-  const int64_t entered_ns = SteadyClock::now();
-  // As long as the GPU is in an earlier iteration, which is where the host runs ahead of it, that tells nothing.
-  int64_t give_up_ns = entered_ns + longest_hold(wait);
-  bool here = false;
-  const bool hinted = awaited.remote != nullptr && remote_->is_hinted(awaited.remote->peer);
-  bool begun = false, there = false, told = false;
-  page_.set_watching(true);
-  int64_t until_ns = 0, awake_since_ns = 0;
-  uint64_t looks = 0, last_seen = 0;
-  for (;;) {
-    ++looks;
-    const int64_t now_ns = SteadyClock::now();
-    if (!page_.is_on()) break;
-    there = is_there(awaited, now_ns);
-    const uint64_t seen = load_acquire(page_.page().state_word);
-    const bool missed = seen != last_seen && !page_.try_observe(now_ns);
-    if (!missed) last_seen = seen;
-    if (!here && FREERIDE_STATE_ITERATION(seen) == iteration_) {
-      here = true;
-      give_up_ns = std::min(give_up_ns, now_ns + 100 * kNsPerMs + 4 * page_.longest_gap(wait));
-    }
-    if (!begun && seen == word) {
-      begun = true;
-      until_ns = now_ns + lease_ns;
-      if (awaited.remote != nullptr) awaited.remote->begin_ns = now_ns;
-    }
-    if (there) {
-      if (begun) page_.close_early(SteadyClock::now(), FREERIDE_STATE(iteration_, 0));
-      break;
-    }
-    if (now_ns >= (begun ? until_ns : give_up_ns)) break;
-    if (missed || (!begun && now_ns - entered_ns < kAtOnce)) continue;
-    int64_t sleep_ns = 0;
-    if (begun) {
-      // A hint is likely now, and whoever sleeps is late by a wake-up.
-      if (hinted && until_ns - now_ns < policy::RemoteWaits::kLeadNs) continue;
-      sleep_ns = std::clamp((until_ns - now_ns) / 2, kClose, kInside);
-    } else {
-      const auto expected = page_.expected_begin(wait);
-      if (!told && now_ns >= expected.from_ns - kWakeUp && now_ns < expected.to_ns) {
-        told = true;
-        page_.expect_begin(expected.to_ns);
-      }
-      if (now_ns >= expected.from_ns && now_ns < expected.to_ns) {
-        if (awake_since_ns == 0) awake_since_ns = now_ns;
-        // As long as the first window may be, should others open behind it.
-        if (now_ns - awake_since_ns < expected.to_ns - expected.from_ns) continue;
-      }
-      sleep_ns = now_ns < expected.from_ns ? std::clamp((expected.from_ns - now_ns) / 4, kClose, kCoarse)
-                                           // Far past what was expected: a look costs more than it finds.
-                                           : std::clamp((now_ns - expected.to_ns) / 64, kClose, kInside);
-    }
-    if (awaited.remote != nullptr) {
-      remote_->sleep(sleep_ns);  // a hint ends it
-      continue;
-    }
-    const timespec pause{0, static_cast<long>(sleep_ns)};
-    nanosleep(&pause, nullptr);
+void StreamMarks::follow(CudaStream stream, std::span<const Want> wants, SentMember::Row row) {
+  std::array<Followers::Word, kMostSources> words;
+  for (size_t i = 0; i < wants.size(); ++i) {
+    words[i] = {counter(row, wants[i].slot, sent_.local_rank()), &sent_.word_from(wants[i].slot, row), wants[i].value};
   }
-  page_.set_watching(false);
-  counters_.looks.fetch_add(looks, std::memory_order_relaxed);
-  counters_.host_wait_ns.fetch_add(static_cast<uint64_t>(SteadyClock::now() - entered_ns), std::memory_order_relaxed);
-  counters_.cpu_ns.fetch_add(static_cast<uint64_t>(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_before_ns),
-                             std::memory_order_relaxed);
-  return there;
+  followers_.held(stream, {words.data(), wants.size()});
 }
 
 // Iterations that `rank` has ended, if we have not, and have exchanged all that it had with us by then; else 0.
@@ -538,11 +410,6 @@ Status StreamMarks::end_iteration(CudaStream stream) {
     if (!arm.ok()) return arm.error();
     told.leases_next = *arm == policy::Arm::kLeased;
   }
-  {
-    const std::lock_guard lock(ruling_);
-    host_waits_ = policy::is_held(rule_, next);
-  }
-  told.leases_next = told.leases_next && host_waits_;
   const uint32_t waits = std::min<uint32_t>(wait_, FREERIDE_MAX_WAITS);
   page_.expect_waits(iteration_, waits, told);
   if (!alone) page_.expect_waits(next - 1, waits, told);
@@ -580,9 +447,16 @@ bool StreamMarks::end_early_holds() {
   return any;
 }
 
-int64_t StreamMarks::look_for_messages(int64_t now_ns) {
+int64_t StreamMarks::tend_remote(int64_t now_ns) {
   RemoteHolds* remote = looked_for_.load(std::memory_order_acquire);
-  return remote == nullptr ? INT64_MAX : remote->look_at_word(sent_.counter_from(sent_.local_rank()), now_ns);
+  if (remote == nullptr) return INT64_MAX;
+  return std::min(remote->look_at_word(sent_.counter_from(sent_.local_rank()), now_ns),
+                  remote->tend(load_acquire(page_.page().state_word), now_ns));
+}
+
+int StreamMarks::remote_socket() const {
+  const RemoteHolds* remote = looked_for_.load(std::memory_order_acquire);
+  return remote == nullptr ? -1 : remote->socket();
 }
 
 bool StreamMarks::watch(int64_t now_ns) {

@@ -12,9 +12,9 @@
 #include <unordered_map>
 
 #include "cuda_driver.hpp"
+#include "followers.hpp"
 #include "freeride/base/clock.hpp"
 #include "freeride/policy/count_ring.hpp"
-#include "freeride/policy/hold_rule.hpp"
 #include "rank_page.hpp"
 #include "remote_holds.hpp"
 #include "sent.hpp"
@@ -24,26 +24,22 @@ namespace freeride::hooks {
 /// Whether a batch's receives may be held: FREERIDE_HOLD_* of hook.h.
 enum class Hold { kNever, kNow, kLater };
 
-/// What became of a batch's receives.
+/// What became of a batch's receives. The values are those of hook.h.
 enum class Held {
-  kPlain,     ///< not held, not marked: nobody to wait for, or the data is there
-  kStream,    ///< marked and held by the stream alone
-  kTwoPhase,  ///< marked; the host waited first, so that nothing of training's was pending on the GPU meanwhile
-  kMeasured,  ///< neither held nor marked, but measured: call received() where the stream has waited for it
+  kPlain = 0,     ///< not held, not marked: nobody to wait for, or the data is there
+  kStream = 1,    ///< marked and held, in stream order
+  kMeasured = 3,  ///< neither held nor marked, but measured: call received() where the stream has waited for it
 };
 
 struct StreamCounters {
-  std::atomic<uint64_t> plain{0}, stream{0}, two_phase{0}, broken{0};
-  std::atomic<uint64_t> host_wait_ns{0}, cpu_ns{0}, looks{0};
+  std::atomic<uint64_t> plain{0}, stream{0}, broken{0};
 };
 
 /// A receive of NCCL that waits spins on the GPU. So the receiver's stream is held before the receive is posted, until
 /// the sender's stream has said by its sent counter that the data exists; begin and end of that wait are written into
-/// the state word in stream order. Where the wait was learned to be long, the host does not even post the wait until
-/// shortly before its end: a stream that waits still takes time slices from a side task's context.
-///
-/// The GPU's way back from a side task's context took 0.15 ms on H200s. An empty kernel in front of the second phase's
-/// wait, when the lease is over, takes it while the data is still on its way. It waits for nothing itself.
+/// the state word in stream order. The host never waits: it runs ahead of its GPU as it does without us. Streams that
+/// wait for this one, NCCL's own among them, are made to wait for the same counter (followers.hpp): so all that is
+/// pending waits for values in memory, and the GPU is another process's.
 ///
 /// What a hold may cost when something is wrong is bounded: the helper thread ends one that lasts longer than
 /// longest_hold() by setting the counter forward, and a wait index that needed this twice in a row is not held again.
@@ -58,18 +54,11 @@ struct StreamCounters {
 /// messages are counted and nothing is held. watch() is the helper's.
 class StreamMarks {
  public:
-  /// Bubbles shorter than this are held by the stream alone and give no lease: the host needs about a third of it to
-  /// stop looking and post the next chunk. Measured on H200s; FREERIDE_HOOK_TWO_PHASE_MS in the environment says
-  /// another.
-  static constexpr int64_t kTwoPhaseLeastNs = 3 * kNsPerMs;
-  static int64_t two_phase_least_ns();
-  /// Another bound, from now on; which waits may have leases it does not change. Any thread.
-  void set_two_phase_least(int64_t ns);
-  /// In which iterations the host waits first, from the next one on; at first in all. In the others the stream alone
-  /// holds, and bubbles have no length on the page. Any thread.
-  void set_rule(policy::HoldRule rule);
-  /// So long before the learned end the host posts, its usual head start over the GPU, and the lease ends: what side
-  /// tasks do beside a stream that has work posted costs training more than it is worth.
+  /// Bubbles shorter than this are held and measured, and give no lease. FREERIDE_HOOK_SHORTEST_MS in the environment
+  /// says another.
+  static constexpr int64_t kShortestLeaseNs = 3 * kNsPerMs;
+  static int64_t shortest_lease_ns();
+  /// So long before the learned end a lease ends: a step that is under way when the data comes delays training.
   static constexpr int64_t kLeadNs = kNsPerMs;
   static constexpr size_t kMostSources = 16;       ///< of one batch or collective; one with more is not held
   static constexpr uint32_t kMostMeetings = 1024;  ///< collectives of one pair of ranks in one iteration
@@ -99,6 +88,7 @@ class StreamMarks {
   /// Ranks on other hosts, to be held for by the host alone. Before the first message; it must outlive this.
   void set_remote(RemoteHolds* remote) {
     remote_ = remote;
+    remote_->set_followers(&followers_);
     looked_for_.store(remote, std::memory_order_release);
   }
   uint64_t iteration() const { return iteration_; }
@@ -121,15 +111,19 @@ class StreamMarks {
                     bool needed_at_once);
   /// The iteration's number follows what other ranks have ended, if they are ahead.
   Status end_iteration(CudaStream stream);
+  /// Of the CUDA runtime's events. Any thread.
+  Followers& followers() { return followers_; }
   /// After a release that was not for good: neighbours may wait for this rank again. Messages that were produced
   /// meanwhile count as there. Any thread.
   void rejoin();
 
   /// The helper's look at `now_ns`: ends a hold that has become too long. True if it did.
   bool watch(int64_t now_ns);
-  /// The helper's: has the stream come to messages for other hosts? Returns when to look again; INT64_MAX: when
-  /// convenient.
-  int64_t look_for_messages(int64_t now_ns);
+  /// The helper's, at `now_ns`: sends what is due to other hosts, and ends holds for them. Returns when to look again;
+  /// INT64_MAX: when convenient.
+  int64_t tend_remote(int64_t now_ns);
+  /// What the helper waits for besides; -1: nothing.
+  int remote_socket() const;
 
   const StreamCounters& counters() const { return counters_; }
 
@@ -169,29 +163,21 @@ class StreamMarks {
       : cuda_(cuda),
         page_(page),
         sent_(sent),
-        two_phase_least_ns_(two_phase_least_ns()),
         counted_(counted),
         met_base_(counted) {}
   // Under counting_.
-  void announce_first();
   Wants expect(std::span<const uint32_t> sources, bool ours);
   bool ours();
   uint64_t ended_by(uint32_t rank);
   void tell_ended();
   Result<Held> hold(CudaStream stream, const Wants& wants);
+  void follow(CudaStream stream, std::span<const Want> wants, SentMember::Row row);
   Status wait_for(CudaStream stream, const Want& want, SentMember::Row row = SentMember::Row::kSent);
   Status count_for(CudaStream stream, uint32_t rank, uint32_t value, SentMember::Row row);
   bool is_held(const Want& want) const;
   bool end_early_holds();
   bool all_there(const Wants& wants) const;
   CudaAddress counter(SentMember::Row row, uint32_t from, uint32_t to) const;
-  // What the host waits for: counters here, or a message elsewhere.
-  struct Awaited {
-    const Wants* wants = nullptr;
-    RemoteHolds::Hold* remote = nullptr;
-  };
-  bool is_there(const Awaited& awaited, int64_t now_ns);
-  bool wait_on_host(uint64_t word, uint32_t wait, const Awaited& awaited, int64_t lease_ns);
   bool is_elsewhere(uint32_t rank) const;
   Status tell_elsewhere(CudaStream stream, std::span<const uint32_t> destinations, std::span<const uint32_t> sources);
   bool holds_nothing() const;
@@ -202,11 +188,9 @@ class StreamMarks {
   CudaDriver cuda_;
   RankPage& page_;
   SentMember& sent_;
-  std::atomic<int64_t> two_phase_least_ns_;
-  std::mutex ruling_;
-  policy::HoldRule rule_{policy::HoldRule::Kind::kAlways, {}, 0, 0};
+  Followers followers_{cuda_};
+  const int64_t shortest_lease_ns_ = shortest_lease_ns();
   CudaAddress state_word_ = 0, sent_page_ = 0;
-  CudaKernel way_back_ = nullptr;  // null: the driver loads none
   StreamCounters counters_;
 
   std::mutex counting_;
@@ -221,7 +205,6 @@ class StreamMarks {
   std::atomic<pthread_t> owner_{0};
   uint64_t iteration_ = 0;
   uint32_t wait_ = 0;
-  bool host_waits_ = true;      // in this iteration, by the rule
   bool representative_ = true;  // of the schedule: no wait of this iteration is held only later
 
   std::array<Early, kPending> early_;

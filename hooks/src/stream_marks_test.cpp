@@ -23,8 +23,7 @@ constexpr auto kLong = std::chrono::seconds(30);
 
 // A rank with its GPU's stream and its helper thread.
 struct Rank {
-  explicit Rank(const std::string& folder, uint32_t number, uint32_t ranks = 2, uint64_t counted = 0,
-                uint32_t flags = 0) {
+  explicit Rank(const std::string& folder, uint32_t number, uint32_t ranks = 2, uint64_t counted = 0) {
     RankIdentity identity;
     identity.job = "job";
     identity.device = "cpu-" + std::to_string(number);
@@ -33,7 +32,6 @@ struct Rank {
     auto made = RankPage::create(identity);
     REQUIRE(made.ok());
     page = std::move(*made);
-    page->page().flags = flags;
     auto joined = SentMember::join(folder, "job", number, 100 + number, FREERIDE_SENT_FIRST);
     REQUIRE(joined.ok());
     sent = std::move(*joined);
@@ -42,7 +40,7 @@ struct Rank {
     auto created = StreamMarks::create(*cuda, *page, *sent, counted);
     REQUIRE(created.ok());
     marks = std::move(*created);
-    page->set_leases(StreamMarks::kTwoPhaseLeastNs, StreamMarks::kLeadNs);
+    page->set_leases(StreamMarks::kShortestLeaseNs, StreamMarks::kLeadNs);
     Helper::Config config;
     config.run_dir = folder;
     config.device = identity.device;
@@ -145,7 +143,7 @@ TEST_CASE("a small collective is held until all have come to it, and marked mean
   Rank a(dir.path(), 0, 3), b(dir.path(), 1, 3), c(dir.path(), 2, 3);
   CHECK(a.meet({1, 2}, {1, 2}) == Held::kPlain);  // that the others count these is not known yet
   CHECK(b.meet({0, 2}, {0, 2}) == Held::kPlain);
-  CHECK(c.meet({0, 1}, {0, 1}) != Held::kTwoPhase);
+  c.meet({0, 1}, {0, 1});
   REQUIRE(eventually([&] { return a.has_met(1, 1) && a.has_met(2, 1) && b.has_met(0, 1) && b.has_met(2, 1); }));
 
   std::atomic<bool> came{false}, early{false}, done{false};
@@ -230,145 +228,108 @@ TEST_CASE("who is not hooked, not here, or does not count, is not waited for") {
   CHECK(pages::load_acquire(a.page->page().bubbles) == 0);
 }
 
-TEST_CASE("long waits are learned, and then waited for on the host") {
-  const TempDir dir;
-  const bool kernels = GENERATE(true, false);
-  INFO("kernels " << kernels);
-  fake_cuda_refuse_kernels(!kernels);
-  Rank a(dir.path(), 0), b(dir.path(), 1);
-  fake_cuda_refuse_kernels(0);
-  const int kernels_before = fake_cuda_kernels();
-  // On a loaded machine a bubble is missed now and then, and its wait learned from later ones.
-  constexpr int kMostIterations = 100, kEnough = 6;
-  a.send(1);
-  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
-  REQUIRE(b.batch({}, {0}) == Held::kPlain);
-  REQUIRE(b.marks->end_iteration(b.stream).ok());
-  std::atomic<int> produced{0}, early{0};
-  int two_phase = 0;
-  for (int i = 0; i < kMostIterations && two_phase < kEnough; ++i) {
-    fake_cuda_work(a.stream, 20 * kNsPerMs);
-    a.then([&] { ++produced; });
-    a.send(1);
-    const Held held = b.batch({}, {0});
-    two_phase += held == Held::kTwoPhase;
-    b.then([&, i] { early += produced < i + 1; });
-    REQUIRE(b.marks->end_iteration(b.stream).ok());
-    fake_cuda_synchronize(b.stream);
-    REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == uint64_t(i) + 2; }));
-  }
-  CHECK(early == 0);
-  CHECK(two_phase == kEnough);
-  // One in front of each wait that the second phase posts: of all but those whose data came before.
-  CHECK(fake_cuda_kernels() - kernels_before <= (kernels ? two_phase : 0));
-  if (kernels) CHECK(fake_cuda_kernels() > kernels_before);
-  CHECK(b.marks->counters().broken == 0);
-  const auto& learned = b.page->page().learned[0];
-  CHECK(pages::load_relaxed(learned.low_ns) >= uint64_t{StreamMarks::kTwoPhaseLeastNs - StreamMarks::kLeadNs});
-  std::vector<int64_t> lengths;
-  for (uint64_t i = 0; i < b.page->page().bubbles; ++i) {
-    const auto& bubble = b.page->page().history[i];
-    lengths.push_back(static_cast<int64_t>(bubble.end_ns - bubble.begin_ns));
-  }
-  std::sort(lengths.begin(), lengths.end());
-  REQUIRE(!lengths.empty());
-  // Leases end before training posts its next work.
-  CHECK(static_cast<int64_t>(learned.low_ns) <= lengths[lengths.size() / 2] - StreamMarks::kLeadNs);
-  CHECK(pages::load_relaxed(learned.low_ns) <= pages::load_relaxed(learned.high_ns));
-  CHECK(pages::load_relaxed(b.page->page().waits) == 1);
-  // The worker is told before an iteration's first batch is posted, whatever becomes of that; and of no other one.
-  const auto told = [&] { return static_cast<int64_t>(pages::load_acquire(b.page->page().expected_ns)); };
-  const int64_t before = SteadyClock::now();
-  REQUIRE(b.batch({}, {0}, Hold::kNever) == Held::kPlain);
-  const int64_t first = told();
-  CHECK(first > before);
-  CHECK(first < SteadyClock::now() + kNsPerMs);
-  REQUIRE(b.batch({}, {0}, Hold::kNever) == Held::kPlain);
-  CHECK(told() == first);
-}
-
-TEST_CASE("the host waits, and lengths are promised, in those iterations only that a worker wants held") {
+TEST_CASE("the host posts ahead of its GPU whatever it waits for, and the lengths of long waits are promised") {
   const TempDir dir;
   FakeWorker worker(dir.path(), "cpu-1");
-  Rank a(dir.path(), 0), b(dir.path(), 1, 2, 0, FREERIDE_BUBBLE_LISTENS);
-  worker.accept("OK always");
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  worker.accept("OK");
   REQUIRE(eventually([&] { return b.helper->connected(); }));
   a.send(1);
   REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
   REQUIRE(b.batch({}, {0}) == Held::kPlain);
   REQUIRE(b.marks->end_iteration(b.stream).ok());
-  uint64_t iteration = 1;
-  const auto& low_ns = b.page->page().learned[0].low_ns;
-  // One wait of 20 ms; how it was held, and what the worker was promised of it.
-  const auto iterate = [&] {
-    const bool promised = pages::load_relaxed(low_ns) > 0;
-    fake_cuda_work(a.stream, 20 * kNsPerMs);
-    a.send(1);
-    const Held held = b.batch({}, {0});
+  constexpr int kIterations = 20, kAhead = 2;
+  std::atomic<int> produced{0}, early{0}, done{0};
+  int held = 0;
+  for (int i = 0; i < kIterations; ++i) {
+    held += b.batch({}, {0}) == Held::kStream;
+    b.then([&, i] {
+      early += produced < i + 1;
+      ++done;
+    });
     REQUIRE(b.marks->end_iteration(b.stream).ok());
-    fake_cuda_synchronize(b.stream);
-    ++iteration;
-    REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == iteration; }));
-    return std::pair(held, promised);
-  };
-  const auto until = [&](Held held, bool promised) {
-    for (int i = 0; i < 100; ++i) {
-      if (iterate() == std::pair(held, promised)) return true;
-    }
-    return false;
-  };
-  CHECK(until(Held::kTwoPhase, true));
-  worker.say("never");
-  CHECK(until(Held::kStream, false));
-  for (int i = 0; i < 5; ++i) CHECK(iterate() == std::pair(Held::kStream, false));
-  // Baseline iterations of a plan are not held, the others are.
-  policy::HoldRule rule;
-  rule.kind = policy::HoldRule::Kind::kPlanned;
-  rule.plans = {{"job", 5, 1, 0, 50, 100}};
-  worker.say(text_of(rule));
-  CHECK(until(Held::kTwoPhase, true));
-  for (int i = 0; i < 12; ++i) {
-    const bool held = is_held(rule, iteration);
-    const auto [how, promised] = iterate();
-    INFO(iteration);
-    CHECK(promised == held);
-    if (!held) CHECK(how != Held::kTwoPhase);  // one that is held may find its data there, on a loaded machine
+    if (i < kAhead) continue;
+    CHECK(done == i - kAhead);  // posted, while the data of two iterations before does not exist
+    fake_cuda_work(a.stream, 20 * kNsPerMs);
+    a.then([&] { ++produced; });
+    a.send(1);
+    REQUIRE(eventually([&] { return done == i - kAhead + 1; }));
   }
-  CHECK(b.helper->connected());
-  worker.say("perhaps");
-  CHECK(worker.trainer_gone());
-  CHECK(until(Held::kStream, false));
+  CHECK(held == kIterations);
+  for (int i = 0; i < kAhead; ++i) {
+    a.then([&] { ++produced; });
+    a.send(1);
+  }
+  REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == kIterations + 1; }));
+  CHECK(early == 0);
+  CHECK(b.marks->counters().broken == 0);
+  const auto& learned = b.page->page().learned[0];
+  CHECK(pages::load_relaxed(learned.low_ns) >= uint64_t{StreamMarks::kShortestLeaseNs - StreamMarks::kLeadNs});
+  CHECK(pages::load_relaxed(learned.low_ns) == pages::load_relaxed(learned.high_ns));  // no lease follows the bubble
+  CHECK(pages::load_relaxed(b.page->page().waits) == 1);
+  CHECK(pages::load_acquire(b.page->page().expected_ns) > 0);  // the worker was told before bubbles began
 }
 
-TEST_CASE("a host that was ahead waits until its GPU comes to the wait, however long it was ahead") {
+TEST_CASE("a stream that waits for an event behind a hold waits for the hold, and no other stream does") {
   const TempDir dir;
   Rank a(dir.path(), 0), b(dir.path(), 1);
+  auto& followers = b.marks->followers();
+  const auto cuda = CudaDriver::load();
+  REQUIRE(cuda.ok());
+  void* const other = fake_cuda_stream();
+  void* const third = fake_cuda_stream();
+  void* event = *cuda->new_event();
+  void* next = *cuda->new_event();
+  const auto record = [&](void* what, void* stream) {
+    followers.recorded(what, stream);
+    REQUIRE(cuda->record(what, stream).ok());
+  };
+  const auto wait = [&](void* stream, void* what) {
+    REQUIRE(followers.about_to_wait(stream, what).ok());
+    REQUIRE(cuda->wait_event(stream, what).ok());
+  };
   a.send(1);
   REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
   REQUIRE(b.batch({}, {0}) == Held::kPlain);
-  REQUIRE(b.marks->end_iteration(b.stream).ok());
-  uint64_t iteration = 1;
-  const auto iterate = [&](int64_t ahead_ns) {
-    fake_cuda_work(b.stream, ahead_ns);
-    if (ahead_ns > 0) {  // in the iteration before
-      REQUIRE(b.marks->end_iteration(b.stream).ok());
-      ++iteration;
-    }
-    fake_cuda_work(a.stream, ahead_ns + 20 * kNsPerMs);
-    a.send(1);
-    const Held held = b.batch({}, {0});
-    const uint64_t seen = FREERIDE_STATE_ITERATION(b.word());
-    REQUIRE(b.marks->end_iteration(b.stream).ok());
-    fake_cuda_synchronize(b.stream);
-    REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == iteration + 1; }));
-    return std::pair(held, seen == iteration++);
-  };
-  for (int i = 0; i < 100 && iterate(0).first != Held::kTwoPhase; ++i) {
+  record(event, b.stream);
+  wait(other, event);
+  CHECK(followers.count() == 0);  // nothing is held
+  record(next, b.stream);         // before the hold
+  REQUIRE(b.batch({}, {0}) == Held::kStream);
+  wait(third, next);
+  CHECK(followers.count() == 0);
+  record(event, b.stream);
+  wait(other, event);
+  CHECK(followers.count() == 1);
+  wait(other, event);  // it does already
+  wait(b.stream, event);
+  CHECK(followers.count() == 1);
+  record(next, other);  // behind the hold, too
+  wait(third, next);
+  CHECK(followers.count() == 2);
+  fake_cuda_capture(b.stream, 0);
+  std::atomic<bool> over{false};
+  fake_cuda_run(third, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &over);
+  CHECK_FALSE(over);
+  a.send(1);
+  REQUIRE(eventually([&] { return over.load(); }));
+  record(event, b.stream);
+  wait(other, event);
+  CHECK(followers.count() == 2);  // the hold is over
+  REQUIRE(b.batch({}, {0}) == Held::kStream);
+  record(event, b.stream);
+  fake_cuda_capture(other, 1);
+  REQUIRE(followers.about_to_wait(other, event).ok());  // a graph is not told to
+  CHECK(followers.count() == 2);
+  fake_cuda_capture(other, 0);
+  a.sent->release(FREERIDE_RANK_DEAD);  // lets all of them go
+  wait(other, event);
+  CHECK(followers.count() == 2);
+  fake_cuda_synchronize(b.stream);
+  for (void* stream : {other, third}) {
+    fake_cuda_synchronize(stream);
+    fake_cuda_destroy(stream);
   }
-  for (int i = 0; i < 6; ++i) iterate(0);
-  const auto [held, there] = iterate(600 * kNsPerMs);
-  CHECK(held == Held::kTwoPhase);
-  CHECK(there);  // else the wait would have been posted behind that work, and its bubble be no side task's
 }
 
 TEST_CASE("a receive posted early is held apart, and marked where training waits for it") {
@@ -506,7 +467,7 @@ TEST_CASE("1F1B's batches that send and receive do not lock each other up") {
   stop = true;
   CHECK(backwards.received == kIterations * kBatches);
   CHECK(first.marks->counters().broken + last.marks->counters().broken == 0);
-  CHECK(first.marks->counters().stream + first.marks->counters().two_phase > 0);
+  CHECK(first.marks->counters().stream > 0);
 }
 
 TEST_CASE("messages are held for again once their counters have begun anew") {

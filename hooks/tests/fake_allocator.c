@@ -1,4 +1,4 @@
-/* What torch's allocator is to libfreeride_memory.so: a library that was linked with the CUDA runtime. */
+/* What torch's allocator is to libfreeride_cudart.so: a library that was linked with the CUDA runtime. */
 #include <stddef.h>
 
 int cudaMalloc(void** address, size_t bytes);

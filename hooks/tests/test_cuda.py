@@ -34,7 +34,7 @@ def pipeline(scenario, per_rank=({}, {}), hosts=False):
                 MASTER_PORT=port,
                 FREERIDE_JOB="job",
                 FREERIDE_SHM_DIR=folder,
-                **{"FREERIDE_HOOK_HOLDS": "always", **per_rank[rank]},  # there is no worker
+                **per_rank[rank],
             )
             if hosts:
                 own = os.path.join(folder, f"host{rank}")
@@ -75,17 +75,7 @@ class Held(unittest.TestCase):
         self.assertEqual((first["waits"], first["iteration"], first["usable_bytes"]), (3, 12, 5 << 30))
         self.assertEqual(first["counters"]["broken"], 0)
         self.assertGreater(first["counters"]["stream"], 0)
-        self.assertGreater(first["counters"]["two_phase"], 0)
         self.assertGreater(max(first["low_ms"]), 3)
-
-    def test_without_a_worker_no_host_waits_and_nothing_is_promised(self):
-        results, _ = pipeline("plain", ({"FREERIDE_HOOK_HOLDS": "leases"},) * 2)
-        self.check_values(results)
-        for result in results:
-            self.assertEqual(
-                (result["state"], result["counters"]["two_phase"], max(result["low_ms"])), ("active", 0, 0)
-            )
-        self.assertGreater(results[0]["counters"]["stream"], 0)
 
     def test_a_batch_function_imported_before_the_hook(self):
         results, _ = pipeline("imported")
@@ -100,10 +90,16 @@ class Held(unittest.TestCase):
             self.assertEqual((first["waits"], first["iteration"], first["counters"]["broken"]), (3, 12, 0))
             # Those that come in a batch with a send are not: the peer may need it first.
             self.assertEqual([ms > 0 for ms in first["low_ms"][:2]], [False, False])
-            held.append((first["counters"]["stream"] + first["counters"]["two_phase"], first["low_ms"][2]))
+            held.append((first["counters"]["stream"], first["low_ms"][2]))
             if min(held[-1]) > 0:
                 return
         self.fail(f"holds and the learned length of the third wait: {held}")
+
+    def test_with_one_queue_to_the_gpu_nothing_is_held_apart(self):
+        # What is held there would hold up all that is posted behind it.
+        results, _ = pipeline("early", ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"},) * 2)
+        self.check_values(results)
+        self.assertEqual([result["counters"]["stream"] for result in results], [0, 0])
 
     def test_a_small_collective_across_stages_is_held_until_all_have_come(self):
         learned_ms = []
@@ -135,7 +131,7 @@ class Held(unittest.TestCase):
         results, _ = pipeline("plain", ({}, {"FREERIDE_HOOK": "0"}))
         self.check_values(results)
         self.assertEqual((results[0]["state"], results[1]["state"]), ("active", "off"))
-        self.assertEqual(results[0]["counters"]["stream"] + results[0]["counters"]["two_phase"], 0)
+        self.assertEqual(results[0]["counters"]["stream"], 0)
 
     def test_a_hook_that_fails_in_the_middle(self):
         results, errors = pipeline("fails")
@@ -384,7 +380,7 @@ class OnTwoHosts(unittest.TestCase):
             results, _ = pipeline("hosts", (alone, {"FREERIDE_HOLD_HOSTS": "0"}), hosts=True)
             self.check_values(results)
             self.assertEqual([result["remote"]["joined"] for result in results], [0, 0])
-            self.assertEqual([result["counters"]["two_phase"] for result in results], [0, 0])
+            self.assertEqual([result["remote"]["held"] for result in results], [0, 0])
 
     def test_one_rank_without_the_hook(self):
         results, _ = pipeline("hosts", ({}, {"FREERIDE_HOOK": "0"}), hosts=True)

@@ -1,4 +1,4 @@
-"""libfreeride_memory.so between an allocator and its CUDA runtime (fakes of both): what is tried again, and for how long."""
+"""libfreeride_cudart.so between an allocator and its CUDA runtime (fakes of both): what is tried again, and for how long."""
 
 import json
 import subprocess
@@ -39,14 +39,14 @@ def wanted(context, size):
     return 0 if scenario == "no worker" else 1
 
 if scenario != "not attached":
-    hook.memory.library.freeride_memory_serve(ctypes.cast(wanted, ctypes.c_void_p), None)
+    hook.cudart.library.freeride_cudart_serve(ctypes.cast(wanted, ctypes.c_void_p), None)
 left = ctypes.c_int()
 def take(size):
     begin = time.monotonic()
     error = taker.fake_allocator_take(size, ctypes.byref(left))
     return [error, left.value, time.monotonic() - begin > 0.5]
 print(json.dumps({"small": take(1 << 30), "large": take(5 << 30), "again": take(50 << 30), "and again": take(50 << 30), "asked": asked,
-                  "counters": hook.memory.counters()}))
+                  "counters": hook.cudart.counters()}))
 """
 
 

@@ -61,8 +61,7 @@ def start(options, script, plan, name, hooked):
             "NCCL_NVLS_ENABLE": "0",
             "FREERIDE_RUN_DIR": str(folder),
             "FREERIDE_JOB": name,
-            "FREERIDE_HOOK_TWO_PHASE_MS": "0.3",
-            "FREERIDE_HOOK_HOLDS": "always",  # there is no worker
+            "FREERIDE_HOOK_SHORTEST_MS": "0.3",
             "DS_ACCELERATOR": "cpu" if options.dry_run else "cuda",
             "HOME": str(folder),
         },

@@ -66,8 +66,8 @@ def checks(options, record):
         "watchdog_s": options.watchdog,
     }
     one = dict(base, schedules=several([("1F1B", 1)]), iterations=14)
-    # There is no worker, and short waits are to be held, too.
-    low = {"FREERIDE_HOOK_TWO_PHASE_MS": "0.3", "FREERIDE_HOOK_HOLDS": "always"}
+    # The lengths of short waits are to be told, too.
+    low = {"FREERIDE_HOOK_SHORTEST_MS": "0.3"}
     halves = max(2, options.ranks // 2)
     wanted = [
         ("schedules", dict(base, schedules=several(SCHEDULES)), {}, low),

@@ -61,7 +61,7 @@ def test_the_hook_s_package_is_what_a_training_needs_and_no_file_is_in_both(pack
     assert {"./usr/share/freeride/python/freeride/observe.py", "./usr/lib/python3/dist-packages/freeride.pth"} <= hook
     assert {path.rpartition("/")[2] for path in hook if path.endswith(".so")} == {
         "libfreeride_hook.so",
-        "libfreeride_memory.so",
+        "libfreeride_cudart.so",
     }
     assert not [path for path in hook if "/bin/" in path or "systemd" in path]
     depends = run("dpkg-deb", "-f", hook_package, "Depends").stdout
@@ -104,7 +104,7 @@ def test_no_file_of_it_remembers_where_it_was_built(root):
         "freeride-runner",
         "freeride-ctl",
         "libfreeride_hook.so",
-        "libfreeride_memory.so",
+        "libfreeride_cudart.so",
         "pagerank.so",
     }
     for path in files:

@@ -46,7 +46,7 @@ def test_it_fits_any_python_3_on_hosts_as_new_as_its_tag_says(wheel):
         names = set(files.namelist())
         about = next(name for name in names if name.endswith(".dist-info/WHEEL"))
         assert email.message_from_bytes(files.read(about))["Root-Is-Purelib"] == "false"
-        for name in ("libfreeride_hook.so", "libfreeride_memory.so"):
+        for name in ("libfreeride_hook.so", "libfreeride_cudart.so"):
             library = wheel.parent / name
             library.write_bytes(files.read(f"freeride/{name}"))
             needed = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", library))

@@ -1045,44 +1045,6 @@ TEST_CASE("an order to pause takes the lease back, one to stop reaches the page"
   CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
 }
 
-TEST_CASE("a baseline iteration in which a hook that chooses has held a wait is no measure", "[actor]") {
-  for (const bool chooses : {false, true}) {
-    for (const bool held : {false, true}) {
-      Rig rig;
-      rig.rank.page().flags = chooses ? FREERIDE_BUBBLE_LISTENS : 0;
-      rig.actor.remove_rank(1, rig.now());
-      rig.actor.add_rank(rig.rank.source(1));
-      FakeTask& task = rig.add();
-      auto plans = std::make_shared<PlanSet>();
-      policy::HoldoutPlan plan;
-      plan.job = "gpt";
-      plan.block_iterations = 1;
-      plan.share_pct = 100;
-      plans->merge({plan});
-      rig.actor.set_plans(plans);
-      rig.step();
-      rig.drain(ActEvent::Kind::kIteration);
-      if (!held) rig.rank.learn(1, 0, 0, 0);
-      for (int i = 0; i < 3; ++i) {
-        rig.rank.begin(rig.now());
-        rig.step();
-        CHECK(task.lease().kind != FREERIDE_LEASE_BUBBLE);
-        rig.clock.tick(kMs);
-        rig.rank.end(rig.now());
-        rig.step();
-        rig.rank.finish_iteration(rig.now());
-        rig.clock.tick(kMs);
-        rig.step();
-      }
-      const auto events = rig.drain(ActEvent::Kind::kIteration);
-      REQUIRE(!events.empty());
-      INFO("chooses " << chooses << ", held " << held);
-      CHECK(events.back().holdout);
-      CHECK(events.back().transitions == (chooses && held));
-    }
-  }
-}
-
 TEST_CASE("held-out iterations get no lease and say so", "[actor]") {
   Rig rig;
   FakeTask& task = rig.add();

@@ -56,7 +56,7 @@ class ProbeMapping {
 struct ProbeCounts {
   std::atomic<uint64_t> probes{0}, findings{0}, unknown{0};
   std::atomic<uint64_t> holdout_probes{0}, holdout_findings{0};
-  std::atomic<bool> wants_all{false};  ///< every bubble is to be probed now
+
 };
 
 }  // namespace freeride::worker

@@ -24,7 +24,7 @@ void Prober::set(std::shared_ptr<ProbeMapping> mapping) {
 int64_t Prober::look(const std::vector<policy::RankView>& ranks, bool nobody, int64_t now_ns) {
   uint64_t bubble = ranks.empty() ? 0 : 1;
   int64_t begin_ns = 0, end_ns = std::numeric_limits<int64_t>::max();
-  bool held_out = false, unleased = false, chooses = !ranks.empty();
+  bool held_out = false;
   for (const policy::RankView& rank : ranks) {
     const bool sane = rank.active && rank.wait != 0 && rank.low_ns > 0 && rank.begin_ns > 0 &&
                       rank.begin_ns <= now_ns && rank.low_ns < std::numeric_limits<int64_t>::max() - rank.begin_ns;
@@ -35,19 +35,15 @@ int64_t Prober::look(const std::vector<policy::RankView>& ranks, bool nobody, in
     bubble = bubble * 1'000'003 + static_cast<uint64_t>(rank.begin_ns);
     begin_ns = std::max(begin_ns, rank.begin_ns);
     end_ns = std::min(end_ns, rank.begin_ns + rank.low_ns);
-    chooses = chooses && rank.chooses;
     held_out = held_out || (rank.plan != nullptr && policy::is_held_out(*rank.plan, rank.iteration));
-    unleased = held_out || (rank.plan != nullptr && !policy::is_on_duty(*rank.plan, rank.iteration));
   }
   if (bubble != bubble_) {
     bubble_ = bubble;
     done_ = false;
     held_out_ = held_out;
-    counts_->wants_all.store(limits_.one_in != 0 && judge_.wants_all(nobody), std::memory_order_relaxed);
     const uint32_t one_in = limits_.one_in == 0 || judge_.wants_all(nobody) ? std::min(limits_.one_in, 1u)
-                            : unleased && chooses                           ? 1u
-                            : held_out                                      ? limits_.one_in_holdout
-                                                                            : limits_.one_in;
+                            : held_out ? limits_.one_in_holdout
+                                       : limits_.one_in;
     const bool ready = mapping_ != nullptr && pages::load_acquire(mapping_->page().ready) != 0;
     chosen_ = bubble != 0 && ready && end_ns - begin_ns >= limits_.room_ns + limits_.busy_ns &&
               policy::is_probed(secret_, bubble, one_in);

@@ -240,34 +240,6 @@ TEST_CASE("held-out bubbles are probed without a lease, and counted apart", "[pr
   CHECK(rig.counts().holdout_findings == 1);
 }
 
-TEST_CASE("of a hook that holds few baseline iterations, each held bubble of these is probed", "[probe]") {
-  policy::ProbeLimits limits;
-  limits.one_in = limits.one_in_holdout = 1'000'000;
-  Prober prober(limits, std::make_shared<ProbeCounts>(), 1);
-  std::shared_ptr<ProbeMapping> mapping = std::move(ProbeMapping::create(kMs / 10).value());
-  mapping->page().ready = 1;
-  prober.set(mapping);
-  policy::HoldoutPlan plan;
-  plan.block_iterations = 1;
-  plan.share_pct = 100;
-  policy::RankView rank;
-  rank.active = true;
-  rank.wait = 1;
-  rank.low_ns = 20 * kMs;
-  int64_t now_ns = kNsPerSec;
-  const auto chosen = [&] {
-    now_ns += 100 * kMs;
-    rank.begin_ns = now_ns;
-    return prober.look({rank}, false, now_ns) != 0;
-  };
-  rank.plan = &plan;
-  CHECK_FALSE(chosen());
-  rank.chooses = true;
-  CHECK(chosen());
-  rank.plan = nullptr;
-  CHECK_FALSE(chosen());
-}
-
 TEST_CASE("without a probe, or where it is not wanted, leases are as ever", "[probe]") {
   Rig rig;
   FakeTask& task = rig.add(7);

@@ -34,7 +34,6 @@ bool plausible(int64_t begin_ns, int64_t end_ns, int64_t now_ns) {
 RankSlot::RankSlot(std::shared_ptr<const RankSource> source, std::shared_ptr<const PlanSet> plans)
     : source_(std::move(source)) {
   set_plans(std::move(plans));
-  view.chooses = (load_relaxed(source_->page->flags) & FREERIDE_BUBBLE_LISTENS) != 0;
   // What happened before this worker was there is not its to report.
   bubbles_seen_ = load_acquire(source_->page->bubbles);
   iterations_seen_ = load_acquire(source_->page->iteration);
@@ -115,7 +114,6 @@ void RankSlot::turn(int64_t now_ns, EventRing& events) {
   entered_begin_ns_ = view.begin_ns;
   current_.learned_ns = view.low_ns;
   current_.holdout = held_out(view.iteration);
-  if (view.chooses && current_.holdout && view.low_ns > 0) held_baseline_ = view.iteration;
   if (view.wait <= FREERIDE_MAX_WAITS) current_.type = load_relaxed(source_->page->learned[view.wait - 1].type);
   ActEvent event;
   event.kind = ActEvent::Kind::kBubbleBegin;
@@ -206,9 +204,7 @@ void RankSlot::collect_iterations(const Transitions& transitions, int64_t now_ns
     const IterationSum& sum = sum_of(event.iteration);
     event.harvested_ns = std::min(sum.harvested_ns, event.end_ns - event.begin_ns);
     event.leased = sum.leased;
-    // A baseline iteration that was held, for a probe or a start, is no measure of what holds cost.
-    event.transitions =
-        transitions.within(event.begin_ns, event.end_ns) || (held_baseline_ != 0 && event.iteration == held_baseline_);
+    event.transitions = transitions.within(event.begin_ns, event.end_ns);
     events.push(event);
   }
 }

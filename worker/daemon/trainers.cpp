@@ -25,30 +25,24 @@ constexpr size_t kMostKnown = 256;
 constexpr int kMostHellos = 32;  // of one stranger, in this time: each is a process, and lines in logs
 constexpr int64_t kHellosNs = 10 * kNsPerSec;
 constexpr int kMostAbsentLooks = 2;
-bool listens(const AttachedRank& rank) {
-  return (pages::load_relaxed(rank.source->page->flags) & FREERIDE_BUBBLE_LISTENS) != 0;
-}
-
 constexpr int kNoDescriptorMs = 10;
 constexpr int kMostStrangeRanks = Actor::kMostRanks - 4;  // room for the worker's own user and root
 
 }  // namespace
 
 Trainers::Trainers(std::string path, std::string device, Loop& loop, ActingThread& acting, OnDevice on_device,
-                   RuleOf rule_of, Listener listener)
+                   Listener listener)
     : path_(std::move(path)),
       device_(std::move(device)),
       loop_(loop),
       acting_(acting),
       on_device_(std::move(on_device)),
-      rule_of_(std::move(rule_of)),
       listener_(std::move(listener)) {}
 
 Result<std::unique_ptr<Trainers>> Trainers::listen(const std::string& path, const std::string& device, Loop& loop,
-                                                   ActingThread& acting, OnDevice on_device, RuleOf rule_of,
-                                                   Listener listener) {
+                                                   ActingThread& acting, OnDevice on_device, Listener listener) {
   std::unique_ptr<Trainers> self(
-      new Trainers(path, device, loop, acting, std::move(on_device), std::move(rule_of), std::move(listener)));
+      new Trainers(path, device, loop, acting, std::move(on_device), std::move(listener)));
   if (Status opened = self->open_socket(); !opened.ok()) return opened.error();
   return self;
 }
@@ -207,27 +201,12 @@ void Trainers::on_hello(int fd, Result<pages::Hello> hello) {
   connection.rank = rank->id;
   const AttachedRank& attached = ranks_[rank->id] = std::move(*rank);
   acting_.add_rank(attached.source);
-  std::string answer = "OK";
-  if (listens(attached)) {
-    connection.told = text_of(rule_of_(attached.identity.job));
-    answer += " " + connection.told;
-  }
-  if (send(fd, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+  constexpr std::string_view kAnswer = "OK";
+  if (send(fd, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     drop(fd);
     return;
   }
   listener_(attached, Change::kAttached);
-}
-
-void Trainers::tell_rules() {
-  for (auto& [fd, connection] : connections_) {
-    const auto rank = ranks_.find(connection.rank);
-    if (rank == ranks_.end() || !listens(rank->second)) continue;
-    std::string text = text_of(rule_of_(rank->second.identity.job));
-    if (text == connection.told) continue;
-    // A hook that is gone is seen as such elsewhere.
-    if (send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) connection.told = std::move(text);
-  }
 }
 
 Result<AttachedRank> Trainers::accept_page(const Connection& connection, const pages::Hello& hello) {

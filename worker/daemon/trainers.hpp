@@ -13,7 +13,6 @@
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
 #include "freeride/pages/mapping.hpp"
-#include "freeride/policy/hold_rule.hpp"
 #include "loop/loop.hpp"
 
 namespace freeride::worker {
@@ -43,22 +42,15 @@ class Trainers {
   /// Whether the host sees process `pid` on the device now. Errors: kPermission (it is not there: the text is for its
   /// user), kUnavailable (nobody can tell at the moment).
   using OnDevice = std::function<Status(pid_t pid)>;
-  /// In which iterations hooks of `job` are to hold waits for leases.
-  using RuleOf = std::function<policy::HoldRule(const std::string& job)>;
 
   /// Listens at `path`. Errors: kAlreadyExists (another worker of this device), kPermission, kInvalidArgument.
   static Result<std::unique_ptr<Trainers>> listen(const std::string& path, const std::string& device, Loop& loop,
-                                                  ActingThread& acting, OnDevice on_device, RuleOf rule_of,
-                                                  Listener listener);
+                                                  ActingThread& acting, OnDevice on_device, Listener listener);
   ~Trainers();
 
   /// Makes the socket's name anew, and its folder, if somebody has removed them; ranks that are attached stay so. A
   /// look at the file system. What keeps it from that is logged once.
   void keep_listening();
-
-  /// Tells each hook that listens its rule, if that has changed since it was told. Never blocks: a hook that does not
-  /// read is told at the next call.
-  void tell_rules();
 
   /// Looks whether strangers' processes are still on the device, and lets go of those that are not. About once a
   /// second.
@@ -77,7 +69,6 @@ class Trainers {
     Loop::Timer patience = 0;
     std::unique_ptr<HelloReader> reader;  // of a stranger's hello
     uint64_t rank = 0;                    // 0: no hello yet
-    std::string told;                     // the rule, as text
   };
   /// A user who is not trusted.
   struct Stranger {
@@ -86,7 +77,7 @@ class Trainers {
     int64_t since_ns = 0;  // its hellos since then
     int hellos = 0;
   };
-  Trainers(std::string path, std::string device, Loop& loop, ActingThread& acting, OnDevice on_device, RuleOf rule_of,
+  Trainers(std::string path, std::string device, Loop& loop, ActingThread& acting, OnDevice on_device,
            Listener listener);
   Status open_socket();
   void on_connection();
@@ -106,7 +97,6 @@ class Trainers {
   Loop& loop_;
   ActingThread& acting_;
   OnDevice on_device_;
-  RuleOf rule_of_;
   Listener listener_;
   Fd socket_;
   bool failure_said_ = false;

@@ -150,7 +150,6 @@ Status Worker::open() {
   };
   auto trainers = Trainers::listen(
       options_.paths.worker_socket(options_.device).string(), options_.device, *loop_, *acting_, std::move(on_device),
-      [this](const std::string& job) { return rule_of(job); },
       [this](const AttachedRank& rank, Trainers::Change change) { on_rank(rank, change); });
   if (auto s = take(trainers_, std::move(trainers)); !s.ok()) return s;
 
@@ -326,7 +325,6 @@ void Worker::tick() {
   trainers_->keep_listening();
   keep_host_id();
   trainers_->look_at_strangers();
-  trainers_->tell_rules();
   if (acting_->dropped() != dropped_events_) {
     spdlog::warn("{} events of bubbles were dropped: this thread could not keep up",
                  acting_->dropped() - dropped_events_);
@@ -349,32 +347,6 @@ void Worker::publish_rank(const AttachedRank& rank) {
                state.state);
   publisher_->publish(state);
   link_->report_soon();
-}
-
-// While a task starts, saves or ends, its calls execute beside training, and disturb that least where bubbles leave the
-// GPU free: then every iteration is held. So it is while every bubble is to be probed.
-policy::HoldRule Worker::rule_of(const std::string& job) const {
-  policy::HoldRule rule;
-  for (const auto& [name, task] : tasks_) {
-    if (task->ended()) continue;
-    if (task->in_transition()) {
-      rule.kind = policy::HoldRule::Kind::kAlways;
-      return rule;
-    }
-    if (task->initialised()) rule.kind = policy::HoldRule::Kind::kPlanned;
-  }
-  if (rule.kind == policy::HoldRule::Kind::kNever) return rule;
-  if (probe_counts_->wants_all.load(std::memory_order_relaxed)) {
-    rule.kind = policy::HoldRule::Kind::kAlways;
-    return rule;
-  }
-  const PlanSet::Plans* plans = plans_ == nullptr ? nullptr : plans_->of(job);
-  if (plans != nullptr) rule.plans = *plans;
-  if (probe_ != nullptr) {
-    rule.off_duty_one_in = static_cast<uint32_t>(options_.probe_one_in);
-    rule.baseline_one_in = std::min(rule.off_duty_one_in, policy::ProbeLimits{}.one_in_holdout);
-  }
-  return rule;
 }
 
 void Worker::on_rank(const AttachedRank& rank, Trainers::Change change) {
@@ -400,8 +372,7 @@ void Worker::on_acting() {
   while (acting_->pop(event)) {
     if (event.kind == ActEvent::Kind::kTaskState) {
       link_->report_soon();
-      trainers_->tell_rules();
-      if (const SideTask* one = task(event.id)) replacements_->look_at(std::string(one->spec().task));
+          if (const SideTask* one = task(event.id)) replacements_->look_at(std::string(one->spec().task));
     } else if (const auto it = trainers_->ranks().find(event.id); it != trainers_->ranks().end()) {
       on_rank_event(it->second, event);
     }
@@ -535,8 +506,7 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
     plans->merge(news);
     plans_ = plans;
     acting_->set_plans(plans_);
-    trainers_->tell_rules();
-  }
+    }
   const auto term = link_->term_of(plan.heard);
   std::vector<std::string> names;
   for (const auto& [name, task] : tasks_) {
@@ -959,7 +929,6 @@ void Worker::on_task(SideTask& changed) {
   } else {
     link_->report_soon();
   }
-  trainers_->tell_rules();
   stop_when_idle();
 }
 

@@ -64,7 +64,6 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   void publish_rank(const AttachedRank& rank);
   void note_others(const std::set<pid_t>& pids);
   bus::TrainingState state_of(const AttachedRank& rank) const;
-  policy::HoldRule rule_of(const std::string& job) const;
 
   // Plugins.
   void on_file(const DroppedFile& file);

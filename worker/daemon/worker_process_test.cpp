@@ -15,7 +15,6 @@
 #include "daemon/worker_process_test_support.hpp"
 #include "freeride/base/host_id.hpp"
 #include "freeride/base/plugin_file.hpp"
-#include "freeride/policy/hold_rule.hpp"
 
 using namespace freeride;
 using namespace freeride::worker::testing;
@@ -72,43 +71,6 @@ TEST_CASE("a task harvests a trainer's bubbles, obeys orders, and stops with a v
   rig.manager.order("t", "stop");
   CHECK(rig.manager.verdict("t").kind == "stopped");
   CHECK(rig.manager.verdict("t").cause == "order");
-  rig.stop_worker();
-}
-
-TEST_CASE("a hook that listens is told when holds are wanted, and by which plan", "[process]") {
-  Rig rig;
-  rig.manager.wait_registered();
-  FakeTrainer trainer(rig.paths, FakeTrainer::Mode::kBubbles, "cpu-0", FREERIDE_BUBBLE_LISTENS);
-  FakeTrainer deaf(rig.paths, FakeTrainer::Mode::kBubbles, "cpu-0", 0, 1);
-  rig.manager.wait([&] { return rig.manager.rank_state("gpt", 0) == "active"; });
-  CHECK(trainer.heard().empty());
-  std::string heard;
-  const auto hears = [&](const std::string& what) {
-    rig.manager.wait([&] {
-      const std::string next = trainer.heard();
-      if (!next.empty()) heard = next;
-      return heard.substr(0, what.size()) == what;
-    });
-  };
-  rig.manager.create(spec(rig, "t", "counter", {{"step_us", "300"}}));
-  hears("planned ");
-  const auto rule = policy::parse_hold_rule(heard);
-  REQUIRE(rule.ok());
-  CHECK(rule->plans.empty());
-  CHECK(rule->baseline_one_in == 0);  // of a CPU
-  bus::HoldoutPlan plan;
-  plan.job = "gpt";
-  plan.seed = 5;
-  plan.block_iterations = 2;
-  plan.share_pct = 25;
-  plan.duty_pct = 60;
-  rig.manager.plan.holdout = {plan};
-  rig.manager.know_worker = false;  // it registers again, and is told the plan
-  hears("planned 0 0 1 5 2 0 25 60 gpt");
-  rig.manager.order("t", "stop");
-  rig.manager.verdict("t");
-  hears("never");
-  CHECK(deaf.heard().empty());
   rig.stop_worker();
 }
 

@@ -100,7 +100,7 @@ FREERIDE_HOOK_API int freeride_hook_connected(const freeride_hook* hook);
 FREERIDE_HOOK_API void freeride_hook_set_usable_bytes(freeride_hook* hook, uint64_t bytes);
 /* [any] Says that training was refused `bytes` of the device's memory. A worker then evicts side tasks that stand in
  * the way, which takes some tenths of a second. Try again meanwhile, and say 0 when you have the memory or give up.
- * Returns 1 if a worker is there that may do so. libfreeride_memory.so does this around cudaMalloc. */
+ * Returns 1 if a worker is there that may do so. libfreeride_cudart.so does this around cudaMalloc. */
 FREERIDE_HOOK_API int freeride_hook_want_memory(freeride_hook* hook, uint64_t bytes);
 /* [any] The rank's page, valid until the process ends; NULL for NULL. With FREERIDE_HOOK_EXTERNAL_MARKS the caller (its
  * GPU) writes `state_word` and nothing else. That is FREERIDE_STATE(iteration, wait) at a begin, and
@@ -134,7 +134,6 @@ enum {
 enum {
   FREERIDE_HELD_PLAIN = 0,
   FREERIDE_HELD_STREAM = 1,
-  FREERIDE_HELD_TWO_PHASE = 2,
   FREERIDE_HELD_MEASURED = 3 /* not held: call freeride_hook_stream_received() where the stream has waited for it */
 };
 
@@ -146,9 +145,8 @@ enum {
  * Writes the destinations' counters in stream order. With FREERIDE_HOLD the stream marks a bubble, waits for
  * the sources' counters and clears the mark, if every source is hooked and on this host.
  *
- * If that wait was learned to be long (3 ms), the *calling thread* waits first, asleep. It wakes shortly before the
- * learned end, or when the data is there. So give up a lock that others need. Afterwards post as usual. Returns
- * FREERIDE_HELD_* and never an error: after one the hook is off, and nobody waits for it.
+ * The calling thread never waits. Returns FREERIDE_HELD_* and never an error: after one the hook is off, and nobody
+ * waits for it.
  *
  * The helper thread ends a hold after eight times its learned length, but not before a second, and after a minute at
  * most. From other threads than the first one messages are counted, and nothing is held. */
@@ -187,10 +185,9 @@ FREERIDE_HOOK_API int freeride_hook_stream_behind(freeride_hook* hook, const uin
 
 /* ---- ranks on other hosts ----
  *
- * A stream never waits for another host. The calling thread alone holds a receive from there back, before it is posted:
- * at most until shortly before its data exists by what was learned in iterations in which nothing is held, and less
- * where the sender's hint, one UDP datagram, comes sooner. Without all of the following such receives are posted as
- * without the hook. */
+ * A receive from another host is held until the helper thread lets it go: shortly before its data usually exists, by
+ * what was learned in iterations in which nothing is held, or sooner where the sender's hint, one UDP datagram, comes.
+ * Without all of the following such receives are posted as without the hook. */
 
 /* [one] Opens this rank's socket for hints, on `port` of all addresses, or any if 0, with FREERIDE_HOOK_CUDA attached.
  * Returns its port, for the others to know; 0 if there is none, which is said on stderr. Does not block. */
@@ -207,8 +204,7 @@ typedef struct freeride_remote_peer {
 FREERIDE_HOOK_API void freeride_hook_remote_join(freeride_hook* hook, const uint8_t* key, uint64_t epoch,
                                                  const freeride_remote_peer* peers, uint32_t count);
 /* [one] freeride_hook_stream_batch() for a caller that knows how many bytes the batch receives, as which a wait for
- * another host is recognised again; 0: not known. May return FREERIDE_HELD_MEASURED. A wait for another host blocks for
- * as long as one for a rank here: until shortly before its learned end. */
+ * another host is recognised again; 0: not known. May return FREERIDE_HELD_MEASURED. */
 FREERIDE_HOOK_API int freeride_hook_stream_exchange(freeride_hook* hook, void* stream, const uint32_t* destinations,
                                                     uint32_t destination_count, const uint32_t* sources,
                                                     uint32_t source_count, int hold, uint64_t receive_bytes);
@@ -259,18 +255,19 @@ FREERIDE_HOOK_API void freeride_hook_remote_arm(freeride_hook* hook, int arm);
 FREERIDE_HOOK_API void freeride_hook_remote_faults(freeride_hook* hook, int64_t late_ns, uint32_t lose_per_mille,
                                                    int forge, int show);
 
-/* [any] For measurements: from now on the host waits first only if the wait is `least_ns` or longer. */
-FREERIDE_HOOK_API void freeride_hook_stream_two_phase(freeride_hook* hook, int64_t least_ns);
+/* [any] `event` is about to be recorded on `stream`; `stream` is about to wait for `event` (cudaEventRecord,
+ * cudaStreamWaitEvent). libfreeride_cudart.so calls these before torch's own calls. Where `event` comes behind a hold,
+ * `stream` is made to wait for what the hold waits for, first: a stream that waits for an event would keep the GPU from
+ * side tasks. Without these calls side tasks harvest less; training is the same. */
+FREERIDE_HOOK_API void freeride_hook_event_recorded(freeride_hook* hook, void* event, void* stream);
+FREERIDE_HOOK_API void freeride_hook_event_awaited(freeride_hook* hook, void* event, void* stream);
 
-/* What became of the batches that receive, and what the waiting on the host cost. */
+/* What became of the batches that receive. */
 typedef struct freeride_stream_counters {
-  uint64_t plain;        /* not held: the source is unknown, not hooked or elsewhere, or the data was there */
-  uint64_t stream;       /* held by the stream alone */
-  uint64_t two_phase;    /* held, and waited for on the host first */
-  uint64_t broken;       /* holds that were ended because they lasted too long */
-  uint64_t looks;        /* at the pages, while waiting on the host */
-  uint64_t host_wait_ns; /* time in freeride_hook_stream_batch() spent waiting */
-  uint64_t cpu_ns;       /* processor time of it */
+  uint64_t plain;     /* not held: the source is unknown, not hooked or elsewhere, or the data was there */
+  uint64_t stream;    /* held */
+  uint64_t broken;    /* holds that were ended because they lasted too long */
+  uint64_t followers; /* streams that were made to wait for a hold, since they were about to wait for an event behind it */
 } freeride_stream_counters;
 /* [any] All 0 without FREERIDE_HOOK_CUDA. */
 FREERIDE_HOOK_API void freeride_hook_stream_counters(freeride_hook* hook, freeride_stream_counters* counters);

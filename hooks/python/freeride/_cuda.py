@@ -11,6 +11,7 @@ ProcessGroup's methods. Attached with the first message, since the device is cer
 
 import contextlib
 import ctypes
+import os
 import sys
 import time
 import weakref
@@ -116,6 +117,8 @@ class StreamMarker(Marker):
         self._early = {}  # id of a Work -> (weak reference to it, number of the early batch, all ids of that batch)
         # Process group -> {(source, in a batch): the stream of its early receives}
         self._apart = weakref.WeakKeyDictionary()
+        # All streams share a queue to the GPU: one that is held apart would hold up whatever is posted behind it
+        self._one_queue = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
         self._paused = False  # for measurements: all ranks, from the same iteration's end on, as if there were no hook
         self._looked_ns = 0  # at the device's free memory
         self._hosts = None  # of ranks elsewhere, if they are to be held for
@@ -197,7 +200,7 @@ class StreamMarker(Marker):
             self._expect(posted.index, (tuple(sources), tuple(destinations), frozenset(types)))
             score = self._waited_at_once.get(posted.index, 0)
             hold = _library.HOLD if score >= _SURE else _library.HOLD_LATER if score >= 0 else _library.HOLD_NEVER
-            if score < 0 and len(messages) == len(sources) and len(set(sources)) == 1:
+            if score < 0 and len(messages) == len(sources) and len(set(sources)) == 1 and not self._one_queue:
                 self._post_early(handle, posted, sources, self._stream_apart(device, of, sources[0], in_batch))
                 return posted
         stream = self._gpu.stream(device.index)

@@ -11,11 +11,11 @@ import sys
 import threading
 
 from . import _cuda, _frameworks, _hosts
+from ._cudart import Cudart
 from ._imports import Imports
 from ._job import default_job
 from ._library import CUDA, Config, Library, RemoteHold, RemoteReport, StreamCounters
 from ._marks import HostMarker
-from ._memory import Memory
 from ._pipeline import Pipelines, parse_rule
 from ._torch import C10D, Interception
 
@@ -55,7 +55,7 @@ class Hook:
         self.handle = None  # the library's handle; None: not attached
         self.waits = 0  # marked since the last iteration's end
         self.marker = None  # told of the training's calls
-        self.memory = Memory()
+        self.cudart = Cudart()
         self.pipelines = Pipelines()
         self.at_iteration_end = None  # observe's
         self.gpu = _cuda.Gpu()
@@ -169,7 +169,7 @@ class Hook:
     def _load(self):
         if self.library is None:
             self.library = Library()
-        self.memory.preload(self.library)
+        self.cudart.preload(self.library)
 
     def script_has_ended(self):
         """For freeride.run: a script that only starts the ranks would else run unhooked without a word."""
@@ -316,7 +316,8 @@ class Hook:
             self._pid = os.getpid()
             self.handle = self.library.attach(ctypes.byref(config))  # says by itself why, if not
             if cuda_rank is not None and self.handle is not None:
-                self.memory.serve(self.library, self.handle)
+                self.cudart.serve(self.library, self.handle)
+                self.cudart.follow(self.library, self.handle)
                 if _hosts.wanted():
                     self._hold_hosts(cuda_rank)
 
@@ -433,11 +434,6 @@ class Hook:
         """On all ranks after the same iteration: whether calls go straight through from now on. GPUs only."""
         if self.marker is not None and self.marker.STREAMS:
             self.marker.pause(paused)
-
-    def two_phase(self, least_ms):
-        """Only waits of this length or longer are waited for on the host first."""
-        if self.handle is not None:
-            self.library.stream_two_phase(self.handle, int(least_ms * 1e6))
 
     def counters(self):
         """What became of the batches that receive (freeride_stream_counters), as a dictionary."""

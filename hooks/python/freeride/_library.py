@@ -39,7 +39,7 @@ class StreamCounters(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_uint64)
-        for name in ("plain", "stream", "two_phase", "broken", "looks", "host_wait_ns", "cpu_ns")
+        for name in ("plain", "stream", "broken", "followers")
     ]
 
 
@@ -177,7 +177,8 @@ class Library:
         )
         self.stream_iteration_end = bind(slow, "stream_iteration_end", None, handle, ctypes.c_void_p)
         self.stream_behind = bind(fast, "stream_behind", ctypes.c_int, handle, array, u32, array, u32)
-        self.stream_two_phase = bind(fast, "stream_two_phase", None, handle, ctypes.c_int64)
+        self.event_recorded = bind(fast, "event_recorded", None, handle, ctypes.c_void_p, ctypes.c_void_p)
+        self.event_awaited = bind(slow, "event_awaited", None, handle, ctypes.c_void_p, ctypes.c_void_p)
         self.stream_counters = bind(fast, "stream_counters", None, handle, ctypes.POINTER(StreamCounters))
         self.mark_begin = bind(fast, "mark_begin", None, handle)
         self.mark_end = bind(fast, "mark_end", None, handle)

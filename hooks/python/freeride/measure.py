@@ -22,14 +22,14 @@ __all__ = [
     "remote_faults",
     "remote_holds",
     "remote_report",
-    "two_phase",
+    "unfollow",
     "use",
 ]
 
-counters, fail, pause, two_phase = hook.counters, hook.fail, hook.pause, hook.two_phase
+counters, fail, pause = hook.counters, hook.fail, hook.pause
 remote_arm, remote_faults, remote_holds = hook.remote_arm, hook.remote_faults, hook.remote_holds
 remote_report = hook.remote_report
-memory_counters, memory_stop = hook.memory.counters, hook.memory.stop
+memory_counters, memory_stop, unfollow = hook.cudart.counters, hook.cudart.stop, hook.cudart.unfollow
 
 
 Gpu = _cuda.Gpu
@@ -48,4 +48,4 @@ def use(library, handle):
 
 def memory_serve():
     """Undoes memory_stop()."""
-    hook.memory.serve(hook.library, hook.handle)
+    hook.cudart.serve(hook.library, hook.handle)

@@ -6,7 +6,7 @@ counts a wait, at the calls into its library."""
 import torch.distributed as dist
 from torch._C import _distributed_c10d as native
 
-NOT_BATCHES = ("stream_meet", "stream_received", "stream_counters", "stream_two_phase")
+NOT_BATCHES = ("stream_meet", "stream_received", "stream_counters")
 waits, marks = [], []
 _number_of = {}  # id of a Work -> number of its batch
 _kept = []  # works, so that no other gets the id of one

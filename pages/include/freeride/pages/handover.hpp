@@ -13,10 +13,7 @@ namespace freeride::pages {
 /// The trainer's one datagram: these 8 bytes, with the page's memfd as SCM_RIGHTS.
 constexpr char kHello[] = "FRHELLO1";
 constexpr size_t kHelloBytes = 8;
-/// The worker's datagram: "OK", or "ERR " and one line. At most this long. For a page with FREERIDE_BUBBLE_LISTENS the
-/// OK is followed by a space and a hold rule (policy/hold_rule), and further datagrams are rules, whenever it changes.
-/// After a plain "OK" there are none, and a hook holds in every iteration. Other hooks take a second datagram for a
-/// fault.
+/// The worker's datagram: "OK", or "ERR " and one line. At most this long. A hook takes a second datagram for a fault.
 constexpr size_t kMaxReplyBytes = 512;
 
 /// Whom the socket's mode lets in.

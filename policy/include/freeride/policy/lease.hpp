@@ -32,7 +32,6 @@ struct RankView {
   bool active = false;     ///< the hook vouches for its marks
   uint64_t iteration = 0;  ///< of the state word
   uint32_t wait = 0;       ///< of the state word; 0: training owns the device
-  bool chooses = false;    ///< its hook holds in some iterations only (policy/hold_rule)
   int64_t begin_ns = 0;    ///< when the bubble began
   int64_t low_ns = 0;      ///< learned lengths; low 0: not known
   int64_t mid_ns = 0;

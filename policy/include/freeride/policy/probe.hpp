@@ -11,9 +11,7 @@ namespace freeride::policy {
 
 struct ProbeLimits {
   uint32_t one_in = 32;  ///< of the bubbles that are long enough, so many are probed, chosen at random
-  /// Of those in baseline iterations: they are what side tasks' cost is measured against. A hook that chooses which
-  /// iterations it holds holds one in so many of these, and of the open ones without leases one in one_in; there each
-  /// bubble is probed.
+  /// Of those in baseline iterations: they are what side tasks' cost is measured against.
   uint32_t one_in_holdout = 8;
   int64_t room_ns = 2'500'000;  ///< before the bubble's learned end; a lease ends so much earlier
   /// Later than this, or stopped for longer, is a finding. Measured (H200, driver 580): alone, a probe begins within
