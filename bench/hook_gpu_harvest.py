@@ -107,6 +107,7 @@ class Run:
             "schedule": "1F1B",
             "size": sized(size, self.stages),
             "other": options.other,
+            "host_ratio": options.host_ratio,
             "blocks": options.blocks,
             "iterations": options.iterations,
             "warm_up": options.warm_up,
@@ -465,6 +466,7 @@ def parser_of(what):
         action="store_true",
         help="the host waits for its GPU after each iteration, as a training does that logs its loss",
     )
+    parser.add_argument("--host-ratio", type=float, help="the host needs so many times its GPU's time to post (gpu/slow_host.py)")
     parser.add_argument("--watchdog", type=int, default=420)
     parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument(

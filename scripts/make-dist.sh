@@ -21,7 +21,7 @@ cp plugins/generate/generate.py plugins/evaluate/evaluate.py "$out/plugins/"
 cp hooks/python/freeride/*.py "$out/python/freeride/"
 cp hooks/start/sitecustomize.py "$out/start/"  # beside the package, as in a Debian one
 cp hooks/examples/train_gpt.py "$out/examples/"
-for library in hook memory; do  # where the package looks first
+for library in hook cudart; do  # where the package looks first
   cp "$(find "$out/tmp" -name libfreeride_$library.so | head -1)" "$out/python/freeride/"
 done
 rm -rf "$out/tmp"

@@ -22,7 +22,7 @@ trap 'rm -rf "$staging"' EXIT
 cp hooks/python/pyproject.toml LICENSE "$staging/"
 mkdir "$staging/freeride"
 cp hooks/python/freeride/*.py "$staging/freeride/"
-for library in hook memory; do
+for library in hook cudart; do
   strip -o "$staging/freeride/libfreeride_$library.so" "$build/lib/libfreeride_$library.so"
 done
 # Python files for any Python 3, libraries for this platform: setuptools knows no words for that.

@@ -63,6 +63,12 @@ def timed(job, device, result):
     size, other = pipeline.Size(**job["size"]), job.get("other") or "data"
     group, beside = pipeline.groups_of(size.stages, other)
     training = pipeline.Training(job["schedule"], size, device, group=group, beside=beside, other=other)
+    if job.get("host_ratio"):
+        from slow_host import slow_host
+
+        blocks = [block for chunk in training.chunks for block in chunk.blocks]
+        shape = (size.batch, size.length, size.width)
+        result["block_gpu_ms"] = slow_host(blocks, job["host_ratio"], shape, torch.bfloat16, device)
     events, way_of, host_ms, cpu = [], [], [], {"held": []}
     for block in range(job["blocks"] + 1):  # the first: warm-up and learning
         way = "warm up" if block == 0 else "held" if block % 2 == 0 else None
