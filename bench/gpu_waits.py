@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What waits on GPUs cost training and give side tasks, by how far the host is ahead of its GPU: 1F1B over NCCL with a stage on each
-GPU, side tasks without a budget, this build and another one in the same call.
+"""What waits on GPUs cost training and give side tasks, by how far the host is ahead of its GPU: the last stage of a 1F1B on one GPU,
+replayed (gpu/replay.py), side tasks without a budget, this build and another one in the same call. With --real a pipeline over NCCL, a
+stage on each GPU.
 
     gpu_waits.py --build after=DIST --build before=DIST --out bench/results/waits-h200.json
     gpu_waits.py --runs after:1.3:8:resnet18=30 …     # BUILD:HOST RATIO:CONNECTIONS:SIDE TASKS, one run each
@@ -40,6 +41,7 @@ def measured(run, builds, options):
     words += ["--python", dist / "python", "--out", out, "--host-ratio", ratio, "--blocks", options.blocks, "--iterations", 6]
     words += ["--warm-up", 25, "--block-ms", 1000, "--seconds", tasks, "--watchdog", options.watchdog]
     words += ["--small"] if options.small else []
+    words += [] if options.real else ["--bubbles-ms", options.bubbles_ms]
     env = dict(os.environ)
     env.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
     if connections != "8":
@@ -115,6 +117,8 @@ def main():
     parser.add_argument("--summary", metavar="FILE")
     parser.add_argument("--blocks", type=int, default=14, help="hooked and unhooked ones, of 6 iterations, before side tasks")
     parser.add_argument("--watchdog", type=int, default=150, help="seconds of a run")
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--bubbles-ms", default="20,12,30,20", help="of a replay: its waits")
     parser.add_argument("--small", action="store_true", help="a small model: to try out this script")
     options = parser.parse_args()
     if options.summary:

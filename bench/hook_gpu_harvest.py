@@ -183,8 +183,7 @@ class Run:
         results = self.ranks.results()
         if self.options.replay:
             self.record["replayed"] = results[0]
-        else:
-            self.record["times"] = by_way(results)
+        self.record["times"] = by_way(results)
         self.record["versions"] = {name: results[0][name] for name in ("torch", "nccl", "cuda")}
         self.save()
         print(

@@ -11,11 +11,11 @@ read -r torch abi < <("$python" -c 'import os, torch; print(os.path.dirname(torc
   { echo "compile.sh: $python has no torch; name the Python that has it" >&2; exit 1; }
 for include in ../../include ../../plugin-api/include; do [ ! -f $include/freeride/plugin.hpp ] || api=$include; done
 : "${api:?compile.sh: freeride/plugin.hpp is neither in ../../include nor in ../../plugin-api/include}"
-# A step's pieces are CUDA graphs where torch has CUDA and its headers are found.
+# A step's pieces are CUDA graphs where torch has CUDA and its headers are found, all of them: some of PyPI's packages have half.
 graphs=()
 if [ -e "$torch/lib/libtorch_cuda.so" ]; then
   for include in "$torch"/../nvidia/*/include "${CUDA_HOME:-/usr/local/cuda}/include"; do
-    [ ! -f "$include/cuda_runtime_api.h" ] || { graphs=(-DTRAINING_WITH_CUDA -isystem "$include"); break; }
+    [ ! -f "$include/cuda_runtime_api.h" ] || [ ! -f "$include/crt/host_config.h" ] || { graphs=(-DTRAINING_WITH_CUDA -isystem "$include"); break; }
   done
 fi
 parts=$(mktemp -d)

@@ -18,6 +18,7 @@ __all__ = [
     "memory_stop",
     "pause",
     "play",
+    "preload",
     "remote_arm",
     "remote_faults",
     "remote_holds",
@@ -41,9 +42,15 @@ def play(gpu):
     _cuda.wanted = lambda c10d: True
 
 
+def preload(library):
+    """Before torch is imported, for who attaches through `library` by himself: use() then tells the hook of events."""
+    hook.cudart.preload(library)
+
+
 def use(library, handle):
     """Makes a handle that somebody attached through `library` this process's own."""
     hook.library, hook.handle = library, handle
+    hook.cudart.follow(library, handle)
 
 
 def memory_serve():
