@@ -1,4 +1,4 @@
-/* A CUDA runtime without a GPU, for test_memory.py: a memory that others hold some of. Its soname is a runtime's. */
+/* A CUDA runtime without a GPU, for test_cudart.py: a memory that others hold some of, and events that are counted. Its soname is a runtime's. */
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -20,4 +20,25 @@ int cudaGetLastError(void) {
   const int error = last_error;
   last_error = 0;
   return error;
+}
+
+static int calls[3];
+
+int fake_cudart_calls(int which) {
+  return calls[which];
+}
+
+int cudaEventRecord(void* event, void* stream) {
+  (void)event, (void)stream;
+  return calls[0]++, 0;
+}
+
+int cudaEventRecordWithFlags(void* event, void* stream, unsigned flags) {
+  (void)event, (void)stream, (void)flags;
+  return calls[1]++, 0;
+}
+
+int cudaStreamWaitEvent(void* stream, void* event, unsigned flags) {
+  (void)stream, (void)event, (void)flags;
+  return calls[2]++, 0;
 }

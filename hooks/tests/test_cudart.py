@@ -1,4 +1,5 @@
-"""libfreeride_cudart.so between an allocator and its CUDA runtime (fakes of both): what is tried again, and for how long."""
+"""libfreeride_cudart.so between what is linked as torch is and its CUDA runtime (fakes of both): what is tried again, and for how long; which
+events are told."""
 
 import json
 import subprocess
@@ -45,7 +46,17 @@ def take(size):
     begin = time.monotonic()
     error = taker.fake_allocator_take(size, ctypes.byref(left))
     return [error, left.value, time.monotonic() - begin > 0.5]
-print(json.dumps({"small": take(1 << 30), "large": take(5 << 30), "again": take(50 << 30), "and again": take(50 << 30), "asked": asked,
+told = []
+tell_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+recorded, awaited = (tell_type(lambda context, event, stream, what=what: told.append([what, context, event, stream])) for what in ("recorded", "awaited"))
+follow = hook.cudart.library.freeride_cudart_follow if hook.cudart.library else lambda *_: None
+taker.fake_allocator_follow.argtypes = [ctypes.c_void_p] * 3
+follow(ctypes.cast(recorded, ctypes.c_void_p), ctypes.cast(awaited, ctypes.c_void_p), 7)
+errors = [taker.fake_allocator_follow(1, 2, 3)]
+follow(None, None, None)
+errors.append(taker.fake_allocator_follow(1, 2, 3))
+calls = [runtime.fake_cudart_calls(which) for which in range(3)]
+print(json.dumps({"told": told, "errors": errors, "calls": calls, "small": take(1 << 30), "large": take(5 << 30), "again": take(50 << 30), "and again": take(50 << 30), "asked": asked,
                   "counters": hook.cudart.counters()}))
 """
 
@@ -85,8 +96,14 @@ class Memory(unittest.TestCase):
             self.assertEqual((got["small"], got["large"]), ([0, 0, False], [2, 2, False]))
             self.assertEqual(got["counters"], [0, 0])
 
+    def test_events_are_told_before_they_are_recorded_and_waited_for_as_long_as_somebody_wants_it(self):
+        got = run("before", "not attached")
+        self.assertEqual(got["told"], [["recorded", 7, 1, 2], ["recorded", 7, 1, 2], ["awaited", 7, 1, 3]])
+        self.assertEqual((got["errors"], got["calls"]), ([0, 0], [2, 2, 2]))
+
     def test_loaded_too_late_it_changes_nothing(self):
         got = run("after", "side task")
+        self.assertEqual((got["told"], got["errors"], got["calls"]), ([], [0, 0], [2, 2, 2]))
         self.assertEqual((got["small"], got["large"], got["asked"]), ([0, 0, False], [2, 2, False], []))
 
 
