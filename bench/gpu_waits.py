@@ -29,7 +29,18 @@ from rig.statistics import interval
 
 TASKS = "pagerank=25,resnet18=30"
 RUNS = [f"after:{ratio}:8:{TASKS}" for ratio in (0.5, 1.0, 1.3)] + [f"after:1.0:1:{TASKS}", f"before:1.3:8:{TASKS}"]
-KEPT = ("side_task", "name", "iteration_ms", "leased", "ways_us", "overrun_us", "in_steps_ns", "bubble_ns", "steps", "worker_cpu_pct")
+KEPT = (
+    "side_task",
+    "name",
+    "iteration_ms",
+    "leased",
+    "ways_us",
+    "overrun_us",
+    "in_steps_ns",
+    "bubble_ns",
+    "steps",
+    "worker_cpu_pct",
+)
 
 
 def measured(run, builds, options):
@@ -38,7 +49,18 @@ def measured(run, builds, options):
     dist = pathlib.Path(builds[build])
     out = pathlib.Path(tempfile.mkdtemp()) / "run.json"
     words = [sys.executable, HERE / "hook_gpu_harvest.py", "--bin", dist / "bin", "--plugins", dist / "plugins"]
-    words += ["--python", dist / "python", "--out", out, "--host-ratio", ratio, "--blocks", options.blocks, "--iterations", 6]
+    words += [
+        "--python",
+        dist / "python",
+        "--out",
+        out,
+        "--host-ratio",
+        ratio,
+        "--blocks",
+        options.blocks,
+        "--iterations",
+        6,
+    ]
     words += ["--warm-up", 25, "--block-ms", 1000, "--seconds", tasks, "--watchdog", options.watchdog]
     words += ["--small"] if options.small else []
     words += [] if options.real else ["--bubbles-ms", options.bubbles_ms]
@@ -49,7 +71,9 @@ def measured(run, builds, options):
     begin = time.monotonic()
     with open(out.with_suffix(".log"), "w") as log:
         try:
-            subprocess.run([str(word) for word in words], env=env, stdout=log, stderr=log, timeout=options.watchdog + 60)
+            subprocess.run(
+                [str(word) for word in words], env=env, stdout=log, stderr=log, timeout=options.watchdog + 60
+            )
         except subprocess.TimeoutExpired:
             log.write("took too long")
     record = json.loads(out.read_text()) if out.exists() else {"samples": [], "times": {}, "failures": ["no record"]}
@@ -84,9 +108,17 @@ def rows_of(runs):
             rows[-1]["time_increase_ci95_upper_pct"] = round(
                 row["time_increase_pct"] + row["time_increase_ci95_half_pct"], 3
             )
-            for key in ("harvested_share_pct", "overrun_p99_us", "edge_to_lease_p50_us", "edge_to_lease_p99_us", "steps_per_s"):
+            for key in (
+                "harvested_share_pct",
+                "overrun_p99_us",
+                "edge_to_lease_p50_us",
+                "edge_to_lease_p99_us",
+                "steps_per_s",
+            ):
                 rows[-1][key] = row.get(key)
-            rows[-1].update({key: row.get(key) for key in ("iterations_with", "iterations_without", "unleased_iteration_ms")})
+            rows[-1].update(
+                {key: row.get(key) for key in ("iterations_with", "iterations_without", "unleased_iteration_ms")}
+            )
     return rows
 
 
@@ -95,7 +127,9 @@ def summarise(record):
     after = [row for row in rows if row["build"] == "after"]
     for row in after:
         for other in rows:
-            if other["build"] == "before" and all(other[key] == row[key] for key in ("side_task", "host_ratio", "connections")):
+            if other["build"] == "before" and all(
+                other[key] == row[key] for key in ("side_task", "host_ratio", "connections")
+            ):
                 row["before_time_increase_pct"] = other["time_increase_pct"]
                 row["before_harvested_share_pct"] = other.get("harvested_share_pct")
     harvested = [row for row in after if row["side_task"] != "none"]
@@ -115,7 +149,9 @@ def main():
     parser.add_argument("--runs", nargs="*", default=RUNS)
     parser.add_argument("--out")
     parser.add_argument("--summary", metavar="FILE")
-    parser.add_argument("--blocks", type=int, default=14, help="hooked and unhooked ones, of 6 iterations, before side tasks")
+    parser.add_argument(
+        "--blocks", type=int, default=14, help="hooked and unhooked ones, of 6 iterations, before side tasks"
+    )
     parser.add_argument("--watchdog", type=int, default=150, help="seconds of a run")
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--bubbles-ms", default="20,12,30,20", help="of a replay: its waits")

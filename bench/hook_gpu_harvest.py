@@ -465,7 +465,9 @@ def parser_of(what):
         action="store_true",
         help="the host waits for its GPU after each iteration, as a training does that logs its loss",
     )
-    parser.add_argument("--host-ratio", type=float, help="the host needs so many times its GPU's time to post (gpu/slow_host.py)")
+    parser.add_argument(
+        "--host-ratio", type=float, help="the host needs so many times its GPU's time to post (gpu/slow_host.py)"
+    )
     parser.add_argument("--watchdog", type=int, default=420)
     parser.add_argument("--ranks", type=int, default=0, help="default: one on each GPU")
     parser.add_argument(

@@ -4,7 +4,6 @@ import statistics
 
 from rig.statistics import interval
 
-
 # How the hook held, the one with leases last: of records of earlier versions, by the stream alone or with a host that slept.
 WAYS = ("stream_wait", "two_phase", "held")
 

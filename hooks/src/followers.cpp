@@ -23,12 +23,12 @@ uint64_t Followers::hold_of(std::array<Behind, N>& all, const void* handle) {
 const Followers::Hold* Followers::pending(uint64_t number) const {
   const Hold& hold = holds_[number % kHolds];
   if (number == 0 || hold.number != number) return nullptr;
-  const bool over = std::all_of(hold.words.begin(), hold.words.begin() + static_cast<ptrdiff_t>(hold.count),
-                                [](const Word& word) {
-                                  // As the GPU compares; a released counter holds nobody.
-                                  const uint32_t now = pages::load_acquire(*word.counter);
-                                  return static_cast<int32_t>(now - word.value) >= 0;
-                                });
+  const bool over =
+      std::all_of(hold.words.begin(), hold.words.begin() + static_cast<ptrdiff_t>(hold.count), [](const Word& word) {
+        // As the GPU compares; a released counter holds nobody.
+        const uint32_t now = pages::load_acquire(*word.counter);
+        return static_cast<int32_t>(now - word.value) >= 0;
+      });
   return over ? nullptr : &hold;
 }
 

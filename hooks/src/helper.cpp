@@ -26,7 +26,7 @@ constexpr int64_t kFirstRetry = 20 * kNsPerMs;       // a socket's name appears 
 constexpr int64_t kSlowRetry = 5 * kNsPerSec;        // where inotify sees nothing: no run folder yet, a full backlog
 constexpr int64_t kAnswerPatience = 10 * kNsPerSec;  // then it is said that the worker is silent
 constexpr int64_t kRankLook = kNsPerSec;
-constexpr size_t kOwn = 4;                         // descriptors that are polled before those of ranks
+constexpr size_t kOwn = 4;                        // descriptors that are polled before those of ranks
 constexpr int64_t kReleasedLook = 50 * kNsPerMs;  // while a GPU may still write what it was told before
 }  // namespace
 

@@ -118,8 +118,8 @@ policy::Span RankPage::span_of(const Gap& gap, std::optional<uint32_t> after) co
   return policy::usual_span({known.data(), count});
 }
 
-// Of the next wait that may have a lease; 0, 0: not known. A wait whose data is there when it comes is not marked, so it
-// may be the one behind the next.
+// Of the next wait that may have a lease; 0, 0: not known. A wait whose data is there when it comes is not marked, so
+// it may be the one behind the next.
 policy::MarkWindow RankPage::next_begin(int64_t now_ns) const {
   constexpr uint32_t kAhead = 3;
   policy::MarkWindow next;

@@ -62,9 +62,9 @@ class RankPage {
   void set_remote_length(uint32_t wait, int64_t ns);
   /// What holds cost this rank, for people. The training's thread.
   void set_hold_costs(const policy::ArmCost& held, const policy::ArmCost& with_leases);
-  /// What the bound of a hold follows; 0: not known, or a wait too short for a lease. Where a GPU marks it is the length
-  /// that leases have: holds that were ended at their bound are among those that are learned, and must not lengthen it.
-  /// Any thread.
+  /// What the bound of a hold follows; 0: not known, or a wait too short for a lease. Where a GPU marks it is the
+  /// length that leases have: holds that were ended at their bound are among those that are learned, and must not
+  /// lengthen it. Any thread.
   int64_t high_ns(uint32_t wait) const { return learned_[wait - 1].high_ns.load(std::memory_order_relaxed); }
   /// Marks by a GPU: shorter waits are learned but not published, no lease in them; and leases in the others end so
   /// long before the learned end, when training posts what it does next. Before the first mark.
@@ -130,7 +130,7 @@ class RankPage {
   policy::Span span_of(const Gap& gap, std::optional<uint32_t> after) const;
   policy::MarkWindow next_begin(int64_t now_ns) const;
   std::array<Gap, FREERIDE_MAX_WAITS> gaps_{};
-  int64_t told_ns_ = 0;  // the end of the window that the worker was told of
+  int64_t told_ns_ = 0;                                     // the end of the window that the worker was told of
   std::array<std::atomic<uint64_t>, 64> expected_waits_{};  // FREERIDE_STATE(iteration, waits) and flags, by iteration
   static constexpr uint64_t kOdd = uint64_t{1} << 63, kNotHeld = uint64_t{1} << 62, kNoLeases = uint64_t{1} << 61;
   bool learn_ = true, leases_next_ = true;  // of the iteration that is ending

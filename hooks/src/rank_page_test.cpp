@@ -317,7 +317,8 @@ TEST_CASE("external marks: looks are close where the next wait usually begins, a
   CHECK(page.expected_ns < static_cast<uint64_t>(end + 25 * kNsPerMs));
   CHECK(page.wake == wake + 1);  // once
   // Behind it, looks are coarse again.
-  CHECK(rank->next_look(static_cast<int64_t>(page.expected_ns), true) == static_cast<int64_t>(page.expected_ns) + 500'000);
+  CHECK(rank->next_look(static_cast<int64_t>(page.expected_ns), true) ==
+        static_cast<int64_t>(page.expected_ns) + 500'000);
   // After wait 1 comes wait 2, or wait 3 if the data of wait 2 is there; after wait 2 wait 3.
   now += 20 * kNsPerMs;
   bubble(20, 1);

@@ -211,7 +211,7 @@ class RemoteHolds {
   RankPage& page_;
   const uint32_t rank_;
   mutable std::mutex mutex_;  // what the helper's thread shares: hints, holds, notes, plain_until_ and iteration_
-  std::deque<Held> held_;  // in the order in which the stream comes to them
+  std::deque<Held> held_;     // in the order in which the stream comes to them
   uint32_t begun_ = 0;
   bool let_go_ = false;
   struct alignas(4096) EndPage {

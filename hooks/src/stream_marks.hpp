@@ -160,11 +160,7 @@ class StreamMarks {
   };
 
   StreamMarks(CudaDriver cuda, RankPage& page, SentMember& sent, uint64_t counted)
-      : cuda_(cuda),
-        page_(page),
-        sent_(sent),
-        counted_(counted),
-        met_base_(counted) {}
+      : cuda_(cuda), page_(page), sent_(sent), counted_(counted), met_base_(counted) {}
   // Under counting_.
   Wants expect(std::span<const uint32_t> sources, bool ours);
   bool ours();

@@ -309,7 +309,8 @@ TEST_CASE("a stream that waits for an event behind a hold waits for the hold, an
   CHECK(followers.count() == 2);
   fake_cuda_capture(b.stream, 0);
   std::atomic<bool> over{false};
-  fake_cuda_run(third, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &over);
+  fake_cuda_run(
+      third, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &over);
   CHECK_FALSE(over);
   a.send(1);
   REQUIRE(eventually([&] { return over.load(); }));

@@ -15,5 +15,6 @@ int fake_allocator_take(size_t bytes, int* error_left) {
 }
 
 int fake_allocator_follow(void* event, void* stream, void* other) {
-  return cudaEventRecord(event, stream) + cudaEventRecordWithFlags(event, stream, 1) + cudaStreamWaitEvent(other, event, 0);
+  return cudaEventRecord(event, stream) + cudaEventRecordWithFlags(event, stream, 1) +
+         cudaStreamWaitEvent(other, event, 0);
 }

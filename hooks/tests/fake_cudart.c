@@ -1,4 +1,5 @@
-/* A CUDA runtime without a GPU, for test_cudart.py: a memory that others hold some of, and events that are counted. Its soname is a runtime's. */
+/* A CUDA runtime without a GPU, for test_cudart.py: a memory that others hold some of, and events that are counted. Its
+ * soname is a runtime's. */
 #include <stddef.h>
 #include <stdlib.h>
 

@@ -56,7 +56,6 @@ class ProbeMapping {
 struct ProbeCounts {
   std::atomic<uint64_t> probes{0}, findings{0}, unknown{0};
   std::atomic<uint64_t> holdout_probes{0}, holdout_findings{0};
-
 };
 
 }  // namespace freeride::worker

@@ -42,8 +42,8 @@ int64_t Prober::look(const std::vector<policy::RankView>& ranks, bool nobody, in
     done_ = false;
     held_out_ = held_out;
     const uint32_t one_in = limits_.one_in == 0 || judge_.wants_all(nobody) ? std::min(limits_.one_in, 1u)
-                            : held_out ? limits_.one_in_holdout
-                                       : limits_.one_in;
+                            : held_out                                      ? limits_.one_in_holdout
+                                                                            : limits_.one_in;
     const bool ready = mapping_ != nullptr && pages::load_acquire(mapping_->page().ready) != 0;
     chosen_ = bubble != 0 && ready && end_ns - begin_ns >= limits_.room_ns + limits_.busy_ns &&
               policy::is_probed(secret_, bubble, one_in);

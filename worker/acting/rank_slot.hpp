@@ -108,7 +108,7 @@ class RankSlot {
   size_t pending_count_ = 0;
   std::array<IterationSum, 4> sums_;
   uint64_t serial_ = 0, last_left_serial_ = 0;
-  uint64_t entered_word_ = 0;   // of the bubble that was entered last
+  uint64_t entered_word_ = 0;  // of the bubble that was entered last
   int64_t entered_begin_ns_ = 0;
   uint64_t bubbles_seen_ = 0, iterations_seen_ = 0;
   uint32_t hook_state_ = 0;

@@ -41,8 +41,7 @@ Trainers::Trainers(std::string path, std::string device, Loop& loop, ActingThrea
 
 Result<std::unique_ptr<Trainers>> Trainers::listen(const std::string& path, const std::string& device, Loop& loop,
                                                    ActingThread& acting, OnDevice on_device, Listener listener) {
-  std::unique_ptr<Trainers> self(
-      new Trainers(path, device, loop, acting, std::move(on_device), std::move(listener)));
+  std::unique_ptr<Trainers> self(new Trainers(path, device, loop, acting, std::move(on_device), std::move(listener)));
   if (Status opened = self->open_socket(); !opened.ok()) return opened.error();
   return self;
 }

@@ -372,7 +372,7 @@ void Worker::on_acting() {
   while (acting_->pop(event)) {
     if (event.kind == ActEvent::Kind::kTaskState) {
       link_->report_soon();
-          if (const SideTask* one = task(event.id)) replacements_->look_at(std::string(one->spec().task));
+      if (const SideTask* one = task(event.id)) replacements_->look_at(std::string(one->spec().task));
     } else if (const auto it = trainers_->ranks().find(event.id); it != trainers_->ranks().end()) {
       on_rank_event(it->second, event);
     }
@@ -506,7 +506,7 @@ void Worker::on_plan(const bus::WorkerPlan& plan) {
     plans->merge(news);
     plans_ = plans;
     acting_->set_plans(plans_);
-    }
+  }
   const auto term = link_->term_of(plan.heard);
   std::vector<std::string> names;
   for (const auto& [name, task] : tasks_) {

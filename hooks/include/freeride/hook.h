@@ -264,10 +264,11 @@ FREERIDE_HOOK_API void freeride_hook_event_awaited(freeride_hook* hook, void* ev
 
 /* What became of the batches that receive. */
 typedef struct freeride_stream_counters {
-  uint64_t plain;     /* not held: the source is unknown, not hooked or elsewhere, or the data was there */
-  uint64_t stream;    /* held */
-  uint64_t broken;    /* holds that were ended because they lasted too long */
-  uint64_t followers; /* streams that were made to wait for a hold, since they were about to wait for an event behind it */
+  uint64_t plain;  /* not held: the source is unknown, not hooked or elsewhere, or the data was there */
+  uint64_t stream; /* held */
+  uint64_t broken; /* holds that were ended because they lasted too long */
+  uint64_t
+      followers; /* streams that were made to wait for a hold, since they were about to wait for an event behind it */
 } freeride_stream_counters;
 /* [any] All 0 without FREERIDE_HOOK_CUDA. */
 FREERIDE_HOOK_API void freeride_hook_stream_counters(freeride_hook* hook, freeride_stream_counters* counters);

@@ -37,10 +37,7 @@ class Config(ctypes.Structure):
 class StreamCounters(ctypes.Structure):
     """freeride_stream_counters."""
 
-    _fields_ = [
-        (name, ctypes.c_uint64)
-        for name in ("plain", "stream", "broken", "followers")
-    ]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("plain", "stream", "broken", "followers")]
 
 
 class RemotePeer(ctypes.Structure):

@@ -97,8 +97,8 @@ typedef struct freeride_hold_cost {
   uint32_t periods; /* that were compared; 0: not measured */
 } freeride_hold_cost;
 
-/* Of hooks before this version, which held in iterations that a worker chose. Nobody reads it any more: such a hook, not
- * told anything, holds in all. */
+/* Of hooks before this version, which held in iterations that a worker chose. Nobody reads it any more: such a hook,
+ * not told anything, holds in all. */
 #define FREERIDE_BUBBLE_LISTENS 1u
 
 typedef struct freeride_bubble_page {
