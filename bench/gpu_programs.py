@@ -30,6 +30,8 @@ PROGRAMS = {
     "generation": ("generate_gpt2.py", "16GiB"),
     "cupy": ("cupy_loop.py", "8GiB"),
     "jax": ("jax_loop.py", "8GiB"),
+    "finetune": ("finetune_gpt2.py", "16GiB"),
+    "driver": ("driver_loop.py", "4GiB"),
 }
 ALONE_S, SETTLED_S, STARTED_S = 12, 8, 200
 LAST = re.compile(r"^steps (\d+)$", re.MULTILINE)
@@ -151,7 +153,7 @@ def interpreter():
 
 def main():
     parser = harvest.parser_of(__doc__.splitlines()[0])
-    parser.set_defaults(seconds="resnet18=40,generation=40,cupy=30,jax=30", blocks=2, iterations=4)
+    parser.set_defaults(seconds="resnet18=40,generation=40,cupy=30,jax=30,finetune=30,driver=20", blocks=2, iterations=4)
     parser.add_argument("--load", default="", help=harvest.argparse.SUPPRESS)
     parser.add_argument("--try", dest="trying", nargs="*", help="which programs; on this machine's GPU")
     options = parser.parse_args()
