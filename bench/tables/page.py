@@ -164,7 +164,7 @@ def summary(rows, machine):
 
     return filled(
         f"Under a slowdown budget of 0.5 %, six side tasks, and four of them mixed, slowed a training on {machine} by {span('iterative', 2)}. "
-        f"Their harvested shares were {span('iterative', 0, 'harvested_share_pct')}. [Loading, the hook and the sleep](#words) are not in that. With NVIDIA's MPS instead of "
+        f"Their harvested shares were {span('iterative', 0, 'harvested_share_pct')}. [Loading and the hook](#words) are not in that. With NVIDIA's MPS instead of "
         f"FreeRide they slowed training by {span('mps', 0)}, and without either by {span('naive', 0)}."
         + work_beside(rows)
     )
@@ -580,9 +580,8 @@ def page(record, rows, price, made):
             "slowdown",
             "by how much open iterations are longer than baseline iterations (*I*, [time increase](glossary.md#measures)). **Loading is not "
             "in it** ([what a start costs](starts.md)), because side tasks are loaded and initialised before. [The hook's own "
-            "slowdown](trainers/cost.md#without-side-tasks) is not in it either. In these versions the training's thread slept in "
-            "baseline iterations, too, so [the sleep](trainers/cost.md#without-side-tasks) is not in it: hook and sleep together cost at most "
-            "0.22 ± 0.07 % in this training",
+            "slowdown](trainers/cost.md#without-side-tasks) is not in it either: at most 0.22 ± 0.07 % in this training and these versions, "
+            "in which training's thread slept in waits",
         ],
         ["±", "half of the 95 % interval of the slowdown, from the blocks (Student's t). Few blocks make it wide"],
         [
@@ -633,11 +632,9 @@ def page(record, rows, price, made):
         "Later versions",
         paper and later_table(),
         before=filled(
-            "Some runs were repeated with later versions, on four H200s. For the pipeline of four stages and for tensor parallelism the slowdown contains "
-            "the sleep of the training's thread. For data parallelism, and in all tables below, it does not. The figures of the pipeline of four "
-            "stages are lower all the same than [below](#time-increase-and-cost-savings); why is not known. "
-            "[A long run](long-run.md) and a run with [tensor parallelism and the "
-            "default budget](trainers/cost.md#what-the-sleep-can-cost) are on pages of their own."
+            "Some runs were repeated with later versions, on four H200s. In them training's thread slept in waits, which cost much with tensor parallelism; "
+            "with data parallelism the slowdown does not contain it. It does so [no longer](trainers/cost.md#if-the-host-is-hardly-ahead). The figures of the pipeline of four stages are lower than "
+            "[below](#time-increase-and-cost-savings); why is not known. [A long run](long-run.md) is on a page of its own."
         ),
     )
     section("Words", markdown("word | meaning", terms))
