@@ -153,7 +153,9 @@ def interpreter():
 
 def main():
     parser = harvest.parser_of(__doc__.splitlines()[0])
-    parser.set_defaults(seconds="resnet18=40,generation=40,cupy=30,jax=30,finetune=30,driver=20", blocks=2, iterations=4)
+    parser.set_defaults(
+        seconds="resnet18=40,generation=40,cupy=30,jax=30,finetune=30,driver=20", blocks=2, iterations=4
+    )
     parser.add_argument("--load", default="", help=harvest.argparse.SUPPRESS)
     parser.add_argument("--try", dest="trying", nargs="*", help="which programs; on this machine's GPU")
     options = parser.parse_args()

@@ -82,6 +82,11 @@ Result<std::string> CudaDriver::device_uuid() const {
   return text;
 }
 
+const void* CudaDriver::context() const {
+  void* context = nullptr;
+  return ctx_get_current_(&context) == kSuccess ? context : nullptr;
+}
+
 bool CudaDriver::can_write_64() const {
   int device = 0, can = 0;
   return ctx_get_device_(&device) == kSuccess &&

@@ -25,6 +25,8 @@ class CudaDriver {
   /// The trainer's own libcuda: it is loaded already, or there is none. Errors: kNotFound (none, or one too old).
   static Result<CudaDriver> load();
 
+  /// The context that is current on this thread; null: none.
+  const void* context() const;
   /// UUID of the present context's device, as NVML and nvidia-smi write it. Errors: kUnavailable (no context on this
   /// thread).
   Result<std::string> device_uuid() const;

@@ -8,11 +8,13 @@
 // Loaded with RTLD_GLOBAL before torch is, these functions are the ones that torch finds, by the rules that every
 // LD_PRELOAD relies on. They call the caller's own ones. Loaded on its own, or after torch, this does nothing.
 #include <dlfcn.h>
+#include <link.h>
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
 #include <mutex>
 #include <type_traits>
@@ -60,6 +62,21 @@ int64_t now_ns() {
 std::atomic<Tell> tell_recorded{nullptr}, tell_wait{nullptr};
 std::atomic<void*> tell_context{nullptr};
 
+// A CUDA runtime that is loaded, for callers that were linked with none: code that was made at run time, or that has
+// found our function by name.
+void* any_runtime() {
+  void* found = nullptr;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* result) {
+        const char* name = std::strrchr(info->dlpi_name, '/');
+        if (name == nullptr || std::strncmp(name, "/libcudart.so", 13) != 0) return 0;
+        *static_cast<const char**>(result) = info->dlpi_name;
+        return 1;
+      },
+      &found);
+  return found == nullptr ? nullptr : dlopen(static_cast<const char*>(found), RTLD_LAZY | RTLD_NOLOAD);
+}
+
 // Of the library that has called: the one that it was linked with, of two CUDA runtimes in a process.
 Real look_up(const Dl_info& info) {
   Real real;
@@ -69,6 +86,7 @@ Real look_up(const Dl_info& info) {
   const auto find = [library](auto& function, const char* name) {
     void* found = library == nullptr ? nullptr : dlsym(library, name);
     if (found == nullptr) found = dlsym(RTLD_NEXT, name);
+    if (void* runtime = found == nullptr ? any_runtime() : nullptr) found = dlsym(runtime, name);
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
   };
   find(real.malloc, "cudaMalloc");
@@ -95,14 +113,25 @@ const Real& real_of(void* caller) {
   static size_t count = 0;
   Dl_info info{};
   if (dladdr(caller, &info) == 0) info = {};
-  const std::lock_guard lock(mutex);
   size_t at = 0;
-  while (at < count && libraries[at].base != info.dli_fbase) ++at;
-  if (at == kLibraries) {  // as many as no trainer has: looked up each time
-    thread_local Real uncached;
-    return uncached = look_up(info);
+  const auto known = [&] {
+    at = 0;
+    while (at < count && libraries[at].base != info.dli_fbase) ++at;
+    return at < count;
+  };
+  std::unique_lock lock(mutex);
+  if (!known()) {
+    lock.unlock();  // looking it up takes the loader's lock, under which others may come here
+    const Real found = look_up(info);
+    lock.lock();
+    if (!known()) {
+      if (count == kLibraries) {  // as many as no trainer has: looked up each time
+        thread_local Real uncached;
+        return uncached = found;
+      }
+      libraries[count++] = found;
+    }
   }
-  if (at == count) libraries[count++] = look_up(info);
   place = {caller, &libraries[at]};
   return libraries[at];
 }

@@ -19,9 +19,9 @@ uint64_t Followers::hold_of(std::array<Behind, N>& all, const void* handle) {
   return found.handle == handle ? found.hold : 0;
 }
 
-// Null: it is over, or too old to be known.
-const Followers::Hold* Followers::pending(uint64_t number) const {
-  const Hold& hold = holds_[number % kHolds];
+// Null: it is over, and stays so, or too old to be known.
+const Followers::Hold* Followers::pending(uint64_t number) {
+  Hold& hold = holds_[number % kHolds];
   if (number == 0 || hold.number != number) return nullptr;
   const bool over =
       std::all_of(hold.words.begin(), hold.words.begin() + static_cast<ptrdiff_t>(hold.count), [](const Word& word) {
@@ -29,7 +29,20 @@ const Followers::Hold* Followers::pending(uint64_t number) const {
         const uint32_t now = pages::load_acquire(*word.counter);
         return static_cast<int32_t>(now - word.value) >= 0;
       });
+  if (over) hold.number = 0;
   return over ? nullptr : &hold;
+}
+
+// Handles are a context's: stream 0 is another one in each, and the stream of a thread in each thread.
+bool Followers::concerns(CudaStream stream) const {
+  constexpr uintptr_t kStreamOfThread = 2;
+  return any_.load(std::memory_order_acquire) && reinterpret_cast<uintptr_t>(stream) != kStreamOfThread &&
+         cuda_.context() == context_;
+}
+
+void Followers::forget_over() {
+  const std::lock_guard lock(mutex_);
+  for (const Hold& hold : holds_) pending(hold.number);
 }
 
 void Followers::held(CudaStream stream, std::span<const Word> words) {
@@ -44,7 +57,7 @@ void Followers::held(CudaStream stream, std::span<const Word> words) {
 }
 
 void Followers::recorded(CudaEvent event, CudaStream stream) {
-  if (!any_.load(std::memory_order_acquire)) return;
+  if (!concerns(stream)) return;
   const std::lock_guard lock(mutex_);
   const uint64_t hold = hold_of(streams_, stream);
   if (pending(hold) != nullptr) {
@@ -55,22 +68,24 @@ void Followers::recorded(CudaEvent event, CudaStream stream) {
 }
 
 Status Followers::about_to_wait(CudaStream stream, CudaEvent event) {
-  if (!any_.load(std::memory_order_acquire)) return {};
+  if (!concerns(stream)) return {};
   Hold first;
   {
     const std::lock_guard lock(mutex_);
     const uint64_t number = hold_of(events_, event);
     const Hold* hold = pending(number);
-    if (hold == nullptr || hold_of(streams_, stream) == number || cuda_.is_capturing(stream)) return {};
+    if (hold == nullptr || hold_of(streams_, stream) == number) return {};
     first = *hold;
-    at(streams_, stream) = {stream, number};
   }
-  // Not under the lock: a stream whose queue is full takes it when the hold is over.
+  // Not under the lock: a stream whose queue is full answers when the hold is over.
+  if (cuda_.is_capturing(stream)) return {};
   for (size_t i = 0; i < first.count; ++i) {
     auto posted = cuda_.wait_32(stream, first.words[i].address, first.words[i].value);
     if (!posted.ok()) return posted;
   }
   count_.fetch_add(1, std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  at(streams_, stream) = {stream, first.number};
   return {};
 }
 

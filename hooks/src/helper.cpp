@@ -95,6 +95,7 @@ void Helper::loop() {
       const std::lock_guard lock(descriptors_);
       sent_->look_for_ranks();
       sent_->release_again();
+      if (streams_ != nullptr && !page_.is_on()) streams_->let_go();
       next_rank_look = now + (streams_ != nullptr && sent_->released() ? kReleasedLook : kRankLook);
     }
     if (asked_ns_ != 0 && now >= asked_ns_ + kAnswerPatience) {

@@ -2,6 +2,7 @@
 // exit().
 #include "freeride/hook.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -54,6 +55,8 @@ std::mutex control;               // attach and detach
 void say(const std::string& text) {
   static std::atomic<int> left{16};  // a trainer's log is not ours to fill
   if (left.fetch_sub(1) <= 0) return;
+  pollfd out{STDERR_FILENO, POLLOUT, 0};  // a pipe that nobody reads holds nothing up
+  if (poll(&out, 1, 0) <= 0 || (out.revents & POLLOUT) == 0) return;
   const std::string line = "freeride: " + text + "\n";
   if (write(STDERR_FILENO, line.data(), line.size()) < 0) {
     // Nobody to tell.
@@ -64,11 +67,17 @@ bool usable(const freeride_hook* hook) {
   return hook != nullptr && hook->usable.load(std::memory_order_relaxed);
 }
 
+// Nobody else would end what training's streams wait for.
+void let_go(freeride_hook* hook) {
+  if (hook->remote) hook->remote->let_go();
+  if (hook->streams) hook->streams->let_go();
+}
+
 // Not under `control`: the helper thread may be here while a detach, which holds that, joins it.
 void switch_off(freeride_hook* hook, bool failed, const char* reason) {
   const std::lock_guard lock(hook->switching);
   hook->page->switch_off(FREERIDE_HOOK_DISABLED);
-  if (hook->remote) hook->remote->let_go();
+  let_go(hook);
   if (hook->sent) hook->sent->release(FREERIDE_RANK_DISABLED);
   if (failed) hook->failed.store(true);
   if (hook->off) return;
@@ -91,6 +100,8 @@ void guarded(freeride_hook* hook, Body body) noexcept {
     }
   } catch (...) {
     hook->page->switch_off(FREERIDE_HOOK_DISABLED);
+    let_go(hook);
+    if (hook->sent) hook->sent->release(FREERIDE_RANK_DISABLED);
   }
 }
 
@@ -146,6 +157,7 @@ void detach_locked(freeride_hook* hook) {
   }
   if (hook->remote) hook->remote->stop();
   if (hook->helper) hook->helper->stop();
+  let_go(hook);  // the helper, which would have ended them, is gone
   if (hook->sent) hook->sent->leave();
   freeride_hook* self = hook;
   current.compare_exchange_strong(self, nullptr);
@@ -315,6 +327,7 @@ int freeride_hook_enable(freeride_hook* hook) {
     enabled = 1;
     if (!hook->off) return;
     hook->off = false;
+    if (hook->remote) hook->remote->hold_again();
     if (hook->streams) hook->streams->rejoin();
     hook->page->switch_on();
   });
@@ -520,10 +533,9 @@ void freeride_hook_event_recorded(freeride_hook* hook, void* event, void* stream
 }
 
 void freeride_hook_event_awaited(freeride_hook* hook, void* event, void* stream) {
-  on_streams(hook, 0, [=](StreamMarks& marks) -> freeride::Result<int> {
-    const auto posted = marks.followers().about_to_wait(stream, event);
-    if (!posted.ok()) return posted.error();
-    return 0;
+  guarded(hook, [=] {
+    // Nobody needs this wait: without it the stream waits for the event alone.
+    if (hook->streams) static_cast<void>(hook->streams->followers().about_to_wait(stream, event));
   });
 }
 

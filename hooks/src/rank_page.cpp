@@ -327,7 +327,7 @@ int64_t RankPage::next_look(int64_t now_ns, bool leases) {
     if (leases && left > 0) return now_ns + std::clamp(left / 2, kSoonest, kCoarse);
     // After a second without any edge (a checkpoint, the end) a look costs more than it finds.
     if (since > static_cast<int64_t>(promised_ns_) + kNsPerSec) return now_ns + kIdle;
-    return now_ns + (promised_ns_ > 0 ? kClose : kCoarse);
+    return now_ns + (promised_ns_ > 0 && left <= 0 ? kClose : kCoarse);
   }
   if (since > kNsPerSec) return now_ns + kIdle;
   const auto begin = leases ? next_begin(now_ns) : policy::MarkWindow{};

@@ -74,15 +74,18 @@ RemoteHolds::Peer RemoteHolds::peer_at(uint32_t rank, const std::string& address
 }
 
 Status RemoteHolds::join(const Hint::Key* key, uint64_t epoch, std::span<const Peer> peers, uint64_t iteration) {
-  const std::lock_guard lock(mutex_);
   if (joined_ || peers.empty()) return {};
+  // Before the lock: the driver may have to wait for a stream that the helper is to let go.
   auto shared = cuda_.share(ends_page_.get(), sizeof(EndPage));
   if (!shared.ok()) return shared.error();
+  if (key != nullptr) {
+    if (auto opened = relay_.open(); !opened.ok()) return opened;
+  }
+  const std::lock_guard lock(mutex_);
   end_word_ = *shared;
   if (key != nullptr) {
     key_ = *key;
     epoch_ = epoch;
-    if (auto opened = relay_.open(); !opened.ok()) return opened;
     hints_ = true;
   }
   for (const Peer& peer : peers) {
@@ -196,10 +199,15 @@ std::optional<Followers::Word> RemoteHolds::begin_hold(const Hold& hold, uint64_
 int64_t RemoteHolds::tend(uint64_t state_word, int64_t now_ns) {
   const std::lock_guard lock(mutex_);
   look(now_ns);
+  if (state_word != seen_word_ || held_.empty()) {
+    seen_word_ = state_word;
+    seen_since_ns_ = now_ns;
+  }
   while (!held_.empty()) {
     Held& first = held_.front();
     if (first.hold.begin_ns == 0 && state_word == first.word) first.hold.begin_ns = now_ns;
-    const int64_t end_ns = first.hold.begin_ns == 0 ? INT64_MAX : first.hold.begin_ns + first.hold.ceiling_ns;
+    const int64_t end_ns =
+        first.hold.begin_ns == 0 ? seen_since_ns_ + kLongestUnseen : first.hold.begin_ns + first.hold.ceiling_ns;
     const bool by_hint = has_come(first.hold.peer, first.hold.count, now_ns);
     if (by_hint) {
       check_iteration(first.hold.peer, first.hold.count, first.hold.iteration);
@@ -221,6 +229,14 @@ void RemoteHolds::let_go() {
   let_go_ = true;
   held_.clear();
   pages::store_release(ends_page_->ended, kLetGo);
+}
+
+void RemoteHolds::hold_again() {
+  const std::lock_guard lock(mutex_);
+  if (!let_go_) return;
+  // A stream may still be before one of the old: the next are counted from the newest.
+  pages::store_release(ends_page_->ended, begun_);
+  let_go_ = false;
 }
 
 // ---- what is learned, in plain iterations ----

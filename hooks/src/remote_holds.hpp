@@ -122,9 +122,10 @@ class RemoteHolds {
   /// The helper's, with what the state word is at `now_ns`: ends holds. Returns when to look again; INT64_MAX: when
   /// something comes at the socket.
   int64_t tend(uint64_t state_word, int64_t now_ns);
-  int socket() const { return socket_.get(); }
-  /// Ends all holds, and none is begun any more. Any thread.
+  int socket() const { return hints_.load(std::memory_order_acquire) ? socket_.get() : -1; }
+  /// Ends all holds, and none is begun until hold_again(). Any thread.
   void let_go();
+  void hold_again();
   /// Iteration `iteration` ends here in stream order; it had so many waits. Not `representative`: nothing is learned.
   /// Returns the next one's arm.
   Result<policy::Arm> end_iteration(CudaStream stream, uint64_t iteration, uint32_t waits, bool representative);
@@ -180,7 +181,8 @@ class RemoteHolds {
   static constexpr size_t kEnds = 64;
   static constexpr size_t kNotes = 1024;
   static constexpr size_t kHolds = 64;
-  static constexpr uint32_t kLetGo = 0x7fffffff;  // from a word that begins at 0 on it satisfies all
+  static constexpr int64_t kLongestUnseen = 60 * kNsPerSec;  ///< a hold whose mark nobody has seen, and no other
+  static constexpr uint32_t kLetGo = 0x7fffffff;             // from a word that begins at 0 on it satisfies all
   struct Held {
     Hold hold;
     uint64_t word = 0;
@@ -213,6 +215,8 @@ class RemoteHolds {
   mutable std::mutex mutex_;  // what the helper's thread shares: hints, holds, notes, plain_until_ and iteration_
   std::deque<Held> held_;     // in the order in which the stream comes to them
   uint32_t begun_ = 0;
+  uint64_t seen_word_ = 0;  // the helper's, and since when
+  int64_t seen_since_ns_ = 0;
   bool let_go_ = false;
   struct alignas(4096) EndPage {
     uint32_t ended = 0;  // the newest hold that is over
@@ -224,7 +228,8 @@ class RemoteHolds {
   uint16_t port_ = 0;
   int family_ = AF_INET;
   std::atomic<bool> off_{false};
-  bool joined_ = false, hints_ = false;
+  bool joined_ = false;
+  std::atomic<bool> hints_{false};  // taken from the socket, and sent
   Hint::Key key_{};
   uint64_t epoch_ = 0;
   std::map<uint32_t, PeerState> peers_;

@@ -139,7 +139,8 @@ Result<Held> StreamMarks::receive_elsewhere(CudaStream stream, uint32_t source, 
   noted.count = count;
   noted.ceiling_ns = ceiling_ns;
   const uint64_t word = FREERIDE_STATE(iteration_, wait);
-  const auto end = remote_->begin_hold(noted, word);
+  if (!stream_) stream_ = stream;
+  const auto end = stream == *stream_ ? remote_->begin_hold(noted, word) : std::nullopt;
   if (!end) return plain(Held::kPlain);
   auto posted = cuda_.write_64(stream, state_word_, word);
   if (!posted.ok()) return posted.error();
@@ -153,7 +154,7 @@ Result<Held> StreamMarks::receive_elsewhere(CudaStream stream, uint32_t source, 
 }
 
 Status StreamMarks::received(CudaStream stream) {
-  if (remote_ == nullptr || !ours()) return {};
+  if (remote_ == nullptr || !ours() || cuda_.is_capturing(stream)) return {};
   return remote_->received(stream);
 }
 
@@ -285,7 +286,7 @@ Result<uint64_t> StreamMarks::post_early(CudaStream apart, std::span<const uint3
 
 Result<Held> StreamMarks::wait(CudaStream stream, uint64_t number) {
   const Early& early = early_[number % kPending];
-  if (number == 0 || !ours()) return Held::kPlain;
+  if (number == 0 || !ours() || cuda_.is_capturing(stream)) return Held::kPlain;
   ++wait_;
   bool hooked =
       early.number == number && early.wants.known;  // a later batch may have its place: it waits as without us
@@ -316,8 +317,9 @@ Result<Held> StreamMarks::hold(CudaStream stream, const Wants& wants) {
   const uint64_t there_now = pending.word.load(std::memory_order_relaxed);
   const bool taken = there_now != 0 && FREERIDE_STATE_ITERATION(load_acquire(page_.page().state_word)) <=
                                            FREERIDE_STATE_ITERATION(there_now);
-  if (taken || wait > FREERIDE_MAX_WAITS || broken_[wait - 1].load(std::memory_order_relaxed) >= kBrokenForGood ||
-      all_there(wants)) {
+  if (!stream_) stream_ = stream;
+  if (taken || stream != *stream_ || wait > FREERIDE_MAX_WAITS ||
+      broken_[wait - 1].load(std::memory_order_relaxed) >= kBrokenForGood || all_there(wants)) {
     counters_.plain.fetch_add(1, std::memory_order_relaxed);
     return Held::kPlain;
   }
@@ -390,6 +392,9 @@ void StreamMarks::rejoin() {
 }
 
 Status StreamMarks::end_iteration(CudaStream stream) {
+  if (cuda_.is_capturing(stream))
+    return Error{Code::kUnavailable, "an iteration's end is captured into a CUDA graph", ""};
+  followers_.forget_over();
   uint64_t next = iteration_ + 1;
   bool alone = false;
   {
@@ -421,6 +426,7 @@ Status StreamMarks::end_iteration(CudaStream stream) {
     tell_ended();
   }
   wait_ = 0;
+  stream_.reset();
   representative_ = true;
   return cuda_.write_64(stream, state_word_, FREERIDE_STATE(iteration_, 0));
 }
@@ -459,6 +465,22 @@ int StreamMarks::remote_socket() const {
   return remote == nullptr ? -1 : remote->socket();
 }
 
+void StreamMarks::end(const Pending& pending) {
+  const uint32_t count = std::min<uint32_t>(pending.count.load(std::memory_order_relaxed), kMostSources);
+  const auto row = pending.row.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < count; ++i) {
+    const Want want = pending.of[i].load(std::memory_order_relaxed);
+    if (!kRing.reached(sent_.counter_from(want.slot, row), want.value)) sent_.advance_from(want.slot, want.value, row);
+  }
+}
+
+void StreamMarks::let_go() {
+  for (const Pending& pending : pending_) {
+    if (pending.word.load(std::memory_order_acquire) != 0) end(pending);
+  }
+  end_early_holds();
+}
+
 bool StreamMarks::watch(int64_t now_ns) {
   const uint64_t word = load_acquire(page_.page().state_word);
   if (word != watched_word_) {
@@ -466,6 +488,7 @@ bool StreamMarks::watch(int64_t now_ns) {
     if (before != 0 && before <= FREERIDE_MAX_WAITS && !watched_broken_) {
       broken_[before - 1].store(0, std::memory_order_relaxed);
     }
+    if (before != 0) left_word_ = watched_word_;
     watched_word_ = word;
     watched_since_ns_ = early_since_ns_ = now_ns;
     watched_broken_ = false;
@@ -474,6 +497,12 @@ bool StreamMarks::watch(int64_t now_ns) {
   // Again and again: training may stand still for long before it posts the one that blocks it.
   if (now_ns - early_since_ns_ > kLongestEarlyNs) {
     early_since_ns_ = now_ns;
+    // A stream that waits for an event behind a hold comes to its own wait for it later, and may find the counter set
+    // back.
+    for (const Pending& pending : pending_) {
+      const uint64_t of = pending.word.load(std::memory_order_acquire);
+      if (of != 0 && of <= left_word_) end(pending);
+    }
     if (end_early_holds()) {
       early_broken_.fetch_add(1, std::memory_order_relaxed);
       counters_.broken.fetch_add(1, std::memory_order_relaxed);
@@ -486,12 +515,7 @@ bool StreamMarks::watch(int64_t now_ns) {
     return one.word.load(std::memory_order_acquire) == word;
   });
   if (pending == pending_.end()) return false;
-  const uint32_t count = std::min<uint32_t>(pending->count.load(std::memory_order_relaxed), kMostSources);
-  // At each look: what the sender's GPU had been told before may have set the counter back.
-  for (uint32_t i = 0; i < count; ++i) {
-    const Want want = pending->of[i].load(std::memory_order_relaxed);
-    sent_.advance_from(want.slot, want.value, pending->row.load(std::memory_order_relaxed));
-  }
+  end(*pending);  // at each look: what the sender's GPU had been told before may have set the counter back
   if (watched_broken_) return false;
   watched_broken_ = true;
   counters_.broken.fetch_add(1, std::memory_order_relaxed);

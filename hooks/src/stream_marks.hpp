@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 
@@ -85,7 +86,7 @@ class StreamMarks {
                      Hold hold, uint64_t receive_bytes = 0);
   /// After `stream` was made to wait for a batch that was kMeasured; once more where it waits for it in parts.
   Status received(CudaStream stream);
-  /// Ranks on other hosts, to be held for by the host alone. Before the first message; it must outlive this.
+  /// Ranks on other hosts. Before the first message; it must outlive this.
   void set_remote(RemoteHolds* remote) {
     remote_ = remote;
     remote_->set_followers(&followers_);
@@ -117,6 +118,9 @@ class StreamMarks {
   /// meanwhile count as there. Any thread.
   void rejoin();
 
+  /// Ends all holds that are posted. What a sender's GPU had been told before may set a counter back: again after a
+  /// while. Any thread.
+  void let_go();
   /// The helper's look at `now_ns`: ends a hold that has become too long. True if it did.
   bool watch(int64_t now_ns);
   /// The helper's, at `now_ns`: sends what is due to other hosts, and ends holds for them. Returns when to look again;
@@ -172,6 +176,7 @@ class StreamMarks {
   Status count_for(CudaStream stream, uint32_t rank, uint32_t value, SentMember::Row row);
   bool is_held(const Want& want) const;
   bool end_early_holds();
+  void end(const Pending& pending);
   bool all_there(const Wants& wants) const;
   CudaAddress counter(SentMember::Row row, uint32_t from, uint32_t to) const;
   bool is_elsewhere(uint32_t rank) const;
@@ -201,7 +206,8 @@ class StreamMarks {
   std::atomic<pthread_t> owner_{0};
   uint64_t iteration_ = 0;
   uint32_t wait_ = 0;
-  bool representative_ = true;  // of the schedule: no wait of this iteration is held only later
+  std::optional<CudaStream> stream_;  // that waits in this iteration; another one that does is not held
+  bool representative_ = true;        // of the schedule: no wait of this iteration is held only later
 
   std::array<Early, kPending> early_;
   uint64_t next_early_ = 0;
@@ -212,7 +218,8 @@ class StreamMarks {
   std::array<Pending, kPending> pending_;  // by a number that runs on through all iterations
   uint64_t next_pending_ = 0;
   std::array<std::atomic<uint8_t>, FREERIDE_MAX_WAITS> broken_{};  // times in a row, by wait - 1
-  uint64_t watched_word_ = 0;                                      // the helper's
+  uint64_t left_word_ = 0;     // the newest wait that the GPU has left, by its word; the helper's
+  uint64_t watched_word_ = 0;  // the helper's
   int64_t watched_since_ns_ = 0, early_since_ns_ = 0;
   bool watched_broken_ = false;
 };

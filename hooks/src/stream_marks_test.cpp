@@ -590,6 +590,76 @@ TEST_CASE("a batch whose peer needs its send before it can produce is held for a
   CHECK(a.marks->counters().broken == 2);
 }
 
+TEST_CASE("a rank that switches off or detaches lets its own stream go, also when its peers never send") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  void* apart = fake_cuda_stream();
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  REQUIRE(b.post_early(apart, {0}) != 0);
+  REQUIRE(b.batch({}, {0}) == Held::kStream);
+  SECTION("at once, by whoever switches off") {
+    b.helper->stop();
+    b.page->switch_off(FREERIDE_HOOK_DISABLED);
+    b.marks->let_go();
+  }
+  SECTION("again by the helper, should the counter be set back") {
+    b.page->switch_off(FREERIDE_HOOK_DISABLED);
+  }
+  fake_cuda_synchronize(b.stream);  // hangs where nobody lets go
+  fake_cuda_synchronize(apart);
+  fake_cuda_destroy(apart);
+}
+
+TEST_CASE("a hold that was over is no hold again when its counter begins anew") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  const auto cuda = CudaDriver::load();
+  REQUIRE(cuda.ok());
+  void* const other = fake_cuda_stream();
+  void* event = *cuda->new_event();
+  auto& followers = b.marks->followers();
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  REQUIRE(b.batch({}, {0}) == Held::kStream);
+  followers.recorded(event, b.stream);
+  a.send(1);
+  fake_cuda_synchronize(b.stream);
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+  b.sent->page().sent[0][1] = FREERIDE_SENT_FIRST;  // as after a round of the ring, or a rank that has rejoined
+  followers.recorded(event, b.stream);
+  REQUIRE(followers.about_to_wait(other, event).ok());
+  CHECK(followers.count() == 0);
+  fake_cuda_synchronize(other);
+  fake_cuda_destroy(other);
+}
+
+TEST_CASE("of two streams that wait in one iteration the first is held, and in a graph nothing is") {
+  const TempDir dir;
+  Rank a(dir.path(), 0), b(dir.path(), 1);
+  a.send(1);
+  REQUIRE(eventually([&] { return b.sent->counter_from(0) > FREERIDE_SENT_FIRST; }));
+  REQUIRE(b.batch({}, {0}) == Held::kPlain);
+  REQUIRE(b.batch({}, {0}) == Held::kStream);
+  void* const training = b.stream;
+  b.stream = fake_cuda_stream();
+  CHECK(b.batch({}, {0}) == Held::kPlain);
+  a.send(1);
+  a.send(1);
+  fake_cuda_synchronize(training);
+  fake_cuda_capture(b.stream, 1);
+  CHECK_FALSE(b.marks->end_iteration(b.stream).ok());
+  CHECK(b.wait(1) == Held::kPlain);
+  fake_cuda_capture(b.stream, 0);
+  REQUIRE(b.marks->end_iteration(b.stream).ok());
+  CHECK(b.batch({}, {0}) == Held::kStream);  // it is the one of this iteration
+  a.send(1);
+  fake_cuda_synchronize(b.stream);
+  fake_cuda_destroy(training);
+}
+
 TEST_CASE("a rank that switches off holds nobody, also when its GPU still writes what it was told before") {
   const TempDir dir;
   Rank a(dir.path(), 0), b(dir.path(), 1);

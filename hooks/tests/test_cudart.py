@@ -55,8 +55,10 @@ follow(ctypes.cast(recorded, ctypes.c_void_p), ctypes.cast(awaited, ctypes.c_voi
 errors = [taker.fake_allocator_follow(1, 2, 3)]
 follow(None, None, None)
 errors.append(taker.fake_allocator_follow(1, 2, 3))
+somebody = ctypes.CDLL(None)  # code that was linked with no runtime, and has found the first function of that name
+found = [somebody.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1)) if hook.cudart.library else 0]
 calls = [runtime.fake_cudart_calls(which) for which in range(3)]
-print(json.dumps({"told": told, "errors": errors, "calls": calls, "small": take(1 << 30), "large": take(5 << 30), "again": take(50 << 30), "and again": take(50 << 30), "asked": asked,
+print(json.dumps({"found": found, "told": told, "errors": errors, "calls": calls, "small": take(1 << 30), "large": take(5 << 30), "again": take(50 << 30), "and again": take(50 << 30), "asked": asked,
                   "counters": hook.cudart.counters()}))
 """
 
@@ -100,6 +102,9 @@ class Memory(unittest.TestCase):
         got = run("before", "not attached")
         self.assertEqual(got["told"], [["recorded", 7, 1, 2], ["recorded", 7, 1, 2], ["awaited", 7, 1, 3]])
         self.assertEqual((got["errors"], got["calls"]), ([0, 0], [2, 2, 2]))
+
+    def test_who_was_linked_with_no_runtime_gets_the_one_that_is_there(self):
+        self.assertEqual(run("before", "not attached")["found"], [0])
 
     def test_loaded_too_late_it_changes_nothing(self):
         got = run("after", "side task")

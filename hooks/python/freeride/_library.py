@@ -182,7 +182,7 @@ class Library:
         self.iteration_end = bind(fast, "iteration_end", None, handle)
         self.disable = bind(fast, "disable", None, handle, ctypes.c_char_p)
         self.fail = bind(fast, "fail", None, handle, ctypes.c_char_p)
-        self.enable = bind(fast, "enable", ctypes.c_int, handle)
+        self.enable = bind(slow, "enable", ctypes.c_int, handle)
         self.state = bind(fast, "state", u32, handle)
         self.connected = bind(fast, "connected", ctypes.c_int, handle)
         self.set_usable_bytes = bind(fast, "set_usable_bytes", None, handle, ctypes.c_uint64)
