@@ -95,6 +95,7 @@ struct Arguments {
   KeysArguments keys;
   HostArguments host;
   double timeout_s = 5;
+  std::string request_id;
   LoadArguments load;
   SubmitArguments submit;
   EventsArguments events;
@@ -179,6 +180,16 @@ void add_load_options(CLI::App* sub, LoadOptions& options) {
   sub->add_option("--env", options.env, "K=V in its environment; may be repeated")->allow_extra_args(false);
 }
 
+// Only as it was printed: a name that two users choose would give one the other's task.
+void add_request_id(CLI::App* sub, Arguments& arguments) {
+  sub->add_option("--request-id", arguments.request_id,
+                  "the same request as an earlier one that was not answered, which has said this: it is done once")
+      ->check([](const std::string& text) {
+        const bool hex = text.size() == 16 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+        return hex ? std::string() : "a request has 16 hexadecimal digits, as freeride-ctl has printed them";
+      });
+}
+
 void add_account(CLI::App* sub, LoadArguments& load) {
   sub->add_option("--account", load.account,
                   "to which its use is charged; default: $SLURM_JOB_ACCOUNT, else your user name");
@@ -231,12 +242,13 @@ void add_load(CLI::App& app, Arguments& arguments) {
                   "when its worker is lost");
   sub->add_option("--time", load.options.time, "stop it so long after its first start, e.g. 90s, 30m, 2h");
   add_account(sub, load);
+  add_request_id(sub, arguments);
   sub->add_flag("--yes", load.yes, "with --replace: also where the plugin is called otherwise");
   auto* replace = sub->add_option("--replace", load.replace,
                                   "move this task to the plugin, between two bubbles, instead of starting another: it "
                                   "keeps its name, stage, steps and, where the plugin saves it, its state");
   for (const char* kept : {"--stage", "--job", "--any-job", "--replica", "--name", "--when-idle", "--paused", "--sweep",
-                           "--label", "--dependency", "--restart", "--time", "--account"})
+                           "--label", "--dependency", "--restart", "--time", "--account", "--request-id"})
     replace->excludes(kept);
   sub->add_flag("--dry-run", load.dry_run,
                 "load nothing: say whether it fits, where, and how many steps an hour to expect, else why not")
@@ -273,6 +285,7 @@ void add_submit(CLI::App& app, Arguments& arguments) {
                   "when its worker is lost");
   sub->add_option("--time", load.options.time, "stop it so long after its first start, e.g. 90s, 30m, 2h");
   add_account(sub, load);
+  add_request_id(sub, arguments);
   sub->add_flag("--dry-run", load.dry_run, "submit nothing: say whether it fits, and where, else why not");
   sub->add_flag("--no-wait", submit.no_wait, "return at once; freeride-ctl logs -f follows it");
   does(sub, arguments, [&arguments](Session& session) { return run_submit(session, arguments.submit); });
@@ -759,6 +772,7 @@ int parse_and_act(int argc, char** argv, std::ostream& out, std::ostream& err) {
   options.columns = arguments.columns;
   options.colour = wants_colour();
   options.json_errors = json_errors;
+  options.request_id = arguments.request_id;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.timeout_s * 1000));
   Session session(options, out);
   const auto code = arguments.action(session);

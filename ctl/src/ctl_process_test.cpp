@@ -634,6 +634,104 @@ TEST_CASE("a bare name that no drop folder has is a plugin that FreeRide was ins
   }
 }
 
+namespace {
+
+// A plugin that is too large to go along with its command.
+std::string large_plugin(const fs::path& file) {
+  std::string text = "import freeride_plugin\n";
+  while (text.size() < 700'000) text += "# " + std::to_string(text.size()) + "\n";
+  std::ofstream(file) << text;
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a large plugin is given in pieces, from where the manager has it, and load names it") {
+  const TempDir folder;
+  const std::string content = large_plugin(folder.path() / "side.py");
+  std::mutex mutex;
+  std::string got;
+  size_t largest = 0;
+  bool forgot = false;
+  bus::Load loaded;
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    largest = std::max(largest, request.message.attachment.size());
+    if (request.message.command == "plugin.write") {
+      const auto piece = *request.message.as<bus::WritePlugin>();
+      if (piece.offset == got.size()) got += request.message.attachment;
+      if (got.size() > 500'000 && !std::exchange(forgot, true)) got.clear();  // as one that was started again
+      bus::FileReply reply;
+      reply.next = got.size();
+      return server.reply(request, reply);
+    }
+    loaded = *request.message.as<bus::Load>();
+    server.reply(request, bus::TaskReply{task_named("side", "SUBMITTED")});
+  });
+  const auto done = manager.ask({"load", folder.path() / "side.py"});
+  CHECK(done.code == 0);
+  CHECK(got == content);
+  CHECK(largest == bus::WritePlugin::kPieceBytes);
+  CHECK(loaded.sha256 == sha256_hex(content));
+}
+
+TEST_CASE("a manager that takes no piece of a plugin is not asked for ever, and one that refuses it is heard") {
+  const TempDir folder;
+  (void)large_plugin(folder.path() / "side.py");
+  std::atomic<bool> refuses{false};
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    if (refuses) return server.reply_error(request, Error{Code::kExhausted, "too many plugins are on their way", ""});
+    server.reply(request, bus::FileReply{});
+  });
+  const auto done = manager.ask({"load", folder.path() / "side.py"});
+  CHECK(done.code == 3);
+  CHECK_THAT(done.err, Contains("takes no bytes of the plugin"));
+  refuses = true;
+  CHECK_THAT(manager.ask({"load", folder.path() / "side.py"}).err, Contains("too many plugins are on their way"));
+}
+
+TEST_CASE("an earlier manager is given a large plugin together with its command") {
+  const TempDir folder;
+  const std::string content = large_plugin(folder.path() / "side.py");
+  std::mutex mutex;
+  std::string got;
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (request.message.command == "plugin.write")
+      return server.reply_error(request, Error{Code::kVersion, "this manager knows no command", ""});
+    got = request.message.attachment;
+    server.reply(request, bus::TaskReply{task_named("side", "SUBMITTED")});
+  });
+  CHECK(manager.ask({"load", folder.path() / "side.py"}).code == 0);
+  CHECK(got == content);
+}
+
+TEST_CASE("a load that may have been done says so, and doing it again as it says is done once") {
+  const TempDir folder;
+  std::mutex mutex;
+  std::vector<bus::Server::Incoming> loads;
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (request.message.command == "load") return loads.push_back(request);
+    for (const auto& late : loads) server.reply(late, bus::TaskReply{task_named("once", "SUBMITTED")});
+    server.reply(request, bus::StatusReply{});
+  });
+  const std::string run_dir = folder.path().string();
+  const auto silent = run({"--run-dir", run_dir, "--timeout", "0.5", "load", "some.so"});
+  CHECK(silent.code == 3);
+  CHECK_THAT(silent.err, Contains("may have been done"));
+  const std::string option = "--request-id ";
+  const size_t at = silent.err.find(option);
+  REQUIRE(at != std::string::npos);
+  const std::string id = silent.err.substr(at + option.size(), 16);
+  CHECK(manager.ask({"status"}).code == 0);  // by now it has been done
+  const auto again = manager.ask({"load", "some.so", "--request-id", id});
+  CHECK(again.code == 0);
+  CHECK_THAT(again.out, Contains("once"));
+  CHECK(loads.size() == 1);
+  CHECK(manager.ask({"load", "some.so", "--request-id", "mine"}).code == 2);
+}
+
 TEST_CASE("a job is drained and given back by the name that people are shown") {
   const TempDir folder;
   std::mutex mutex;
@@ -767,6 +865,26 @@ TEST_CASE("no manager, and a manager that hangs: exit 3 after the timeout, sayin
   const fs::path stale = folder.path() / "events.sock";
   std::ofstream(stale).close();
   check({"--run-dir", folder.path().string(), "events", "--count", "1"});
+}
+
+TEST_CASE("top says that no events come, where the manager has workers") {
+  const TempDir folder;
+  zmq::context_t context;
+  auto broker = bus::Broker::start(context, folder.endpoint("publish"), folder.endpoint("events"));
+  REQUIRE(broker.ok());
+  std::atomic<int> workers{2};
+  const FakeManager manager(folder, [&](bus::Server& server, const bus::Server::Incoming& request) {
+    server.reply(request, bus::WorkersReply{std::vector<bus::WorkerInfo>(static_cast<size_t>(workers))});
+  });
+  const std::vector<std::string> words{"--run-dir", folder.path(), "--timeout", "5", "top", "--count", "1"};
+  const auto deaf = run(words);
+  CHECK(deaf.code == 3);
+  CHECK(deaf.out.empty());
+  CHECK_THAT(deaf.err, Contains("no events come from") && Contains("2 workers"));
+  workers = 0;
+  const auto empty = run(words);
+  CHECK(empty.code == 0);
+  CHECK_THAT(empty.out, Contains("0 of 0 workers up"));
 }
 
 TEST_CASE("garbage from the manager is skipped or reported, never believed") {

@@ -4,13 +4,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <random>
 #include <thread>
 
 #include "exit_code.hpp"
 #include "freeride/base/access.hpp"
 #include "freeride/base/fd.hpp"
+#include "freeride/base/sha256.hpp"
 #include "json.hpp"
 
 namespace freeride::ctl {
@@ -37,7 +41,20 @@ Status wait_for_socket(const std::string& endpoint, std::chrono::milliseconds pa
   return {};
 }
 
+// Of a manager that has answered before: a piece is large, and the link may be slow.
+constexpr std::chrono::milliseconds kPiecePatience{60'000};
+constexpr int kMostStalls = 8;
+
 }  // namespace
+
+Session::Session(Options options, std::ostream& out) : options_(std::move(options)), out_(out) {
+  if (!options_.request_id.empty()) return;
+  std::random_device random;
+  const uint64_t number = uint64_t{random()} << 32 | random();
+  std::array<char, 17> hex{};
+  std::snprintf(hex.data(), hex.size(), "%016llx", static_cast<unsigned long long>(number));
+  options_.request_id = hex.data();
+}
 
 Result<int> Session::print(const nlohmann::json& json, Listing listing) {
   if (!options_.columns.empty()) {
@@ -68,6 +85,42 @@ Error Session::explained(const Error& error) const {
   if (error.code != Code::kTimeout || error.message.find(options_.commands_endpoint) != std::string::npos) return error;
   return Error{Code::kTimeout, "no manager answers at " + options_.commands_endpoint + " (" + error.message + ")",
                "start freeride-manager, or name its run folder with --run-dir"};
+}
+
+Error Session::uncertain(const Error& error, bool loads) const {
+  Error said = explained(error);
+  if (error.code != Code::kTimeout || !requester_->may_be_done()) return said;
+  said.message += "; it may have been done all the same";
+  if (loads) said.hint = "give the same command again with --request-id " + options_.request_id + ": it is done once";
+  return said;
+}
+
+// With the user's number: of one host's requests the manager tells no users apart.
+std::string Session::next_load_id() {
+  return "load-" + std::to_string(getuid()) + "-" + options_.request_id + "-" + std::to_string(++loads_);
+}
+
+Status Session::give(std::string& content) {
+  bus::WritePlugin wish{sha256_hex(content), content.size(), 0};
+  std::string piece;  // the first time none: what is there already?
+  for (int stalls = 0; stalls < kMostStalls;) {
+    const bool first = piece.empty();
+    const auto patience = first ? options_.timeout : std::max(options_.timeout, kPiecePatience);
+    const auto answer = requester_->request(wish, patience, std::move(piece));
+    if (!answer && first && answer.error().code == Code::kVersion) return {};
+    if (!answer) return explained(answer.error());
+    const auto reply = answer->as<bus::FileReply>();
+    if (!reply) return unreadable(bus::WritePlugin::kCommand, reply.error());
+    if (reply->next >= content.size()) {
+      content.clear();
+      return {};
+    }
+    if (!first && reply->next <= wish.offset) ++stalls;
+    wish.offset = reply->next;
+    if (given_) given_(static_cast<double>(wish.offset) / static_cast<double>(content.size()));
+    piece = content.substr(wish.offset, bus::WritePlugin::kPieceBytes);
+  }
+  return Error{Code::kUnavailable, "the manager takes no bytes of the plugin any more", "try again"};
 }
 
 Error Session::unreadable(const char* command, const Error& error) {

@@ -3,16 +3,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 #include <zmq.hpp>
 
 #include "format.hpp"
 #include "freeride/base/result.hpp"
+#include "freeride/bus/commands.hpp"
 #include "freeride/bus/sockets.hpp"
 
 namespace freeride::ctl {
@@ -28,12 +31,22 @@ struct Options {
   bool colour = false;
   bool json_errors = false;
   std::chrono::milliseconds timeout{5000};
+  std::string request_id;  ///< of an earlier run whose loads are meant; empty: of none
 };
+
+/// Whether a command changes nothing, so that nobody need care whether it was done.
+template <class C, class... Cs>
+constexpr bool is_one_of = (std::is_same_v<C, Cs> || ...);
+template <class C>
+constexpr bool only_reads =
+    is_one_of<C, bus::ShowTask, bus::ReadLog, bus::ReadFile, bus::ReadPlugin, bus::ListTasks, bus::ListWorkers,
+              bus::ListPlugins, bus::GetStatus, bus::GetReport, bus::GetUsage, bus::PlanLoad, bus::FollowProfile,
+              bus::ListProfiles, bus::ListFaults, bus::ShowBatch, bus::ListBatches>;
 
 /// Connects when first asked to. Not thread-safe. Methods block up to Options::timeout.
 class Session {
  public:
-  Session(Options options, std::ostream& out) : options_(std::move(options)), out_(out) {}
+  Session(Options options, std::ostream& out);
 
   const Options& options() const { return options_; }
   bool json() const { return options_.format == Format::kJson; }
@@ -46,12 +59,18 @@ class Session {
 
   /// Asks the manager and decodes its answer. Errors: the manager's own; kUnavailable (there is no socket); kTimeout
   /// (nobody answers: names the endpoint and what to start); kVersion or kInternal (the answer cannot be read).
-  /// `patience` is for an answer that takes its time; Options::timeout, if that is longer.
+  /// `patience` is for an answer that takes its time; Options::timeout, if that is longer. An attachment that is large
+  /// is a plugin, and `command` names its SHA-256: it is given to the manager before, piece by piece.
   template <class Reply, class Command>
   Result<Reply> ask(const Command& command, std::string attachment = {}, std::chrono::milliseconds patience = {}) {
     if (auto ready = connect(); !ready) return ready.error();
-    auto message = requester_->request(command, std::max(patience, options_.timeout), std::move(attachment));
-    if (!message) return explained(message.error());
+    if (attachment.size() > bus::WritePlugin::kPieceBytes) {
+      if (auto given = give(attachment); !given) return given.error();
+    }
+    constexpr bool kLoads = std::is_same_v<Command, bus::Load>;
+    auto message = requester_->request(command, std::max(patience, options_.timeout), std::move(attachment),
+                                       kLoads ? next_load_id() : std::string());
+    if (!message) return only_reads<Command> ? explained(message.error()) : uncertain(message.error(), kLoads);
     auto reply = message->template as<Reply>();
     if (!reply) return unreadable(Command::kCommand, reply.error());
     return reply;
@@ -69,6 +88,8 @@ class Session {
     return reply;
   }
 
+  /// Calls `at` with the share of a plugin, of 1, that the manager has been given. Until it is told otherwise.
+  void on_given(std::function<void(double)> at) { given_ = std::move(at); }
   /// Whether there has been a socket to connect to.
   bool connected() const { return requester_ != nullptr; }
 
@@ -81,10 +102,17 @@ class Session {
   Status events_reachable() const;
   const bus::ClientKey* key() const { return options_.key ? &*options_.key : nullptr; }
   Error explained(const Error& error) const;
+  /// The same of a command that changes something: where it may have been done, the message says so.
+  Error uncertain(const Error& error, bool loads) const;
+  /// Gives the manager `content` in pieces, and empties it. One of an earlier version leaves it to its command.
+  Status give(std::string& content);
+  std::string next_load_id();
   static Error unreadable(const char* command, const Error& error);
 
   Options options_;
   std::ostream& out_;
+  std::function<void(double)> given_;
+  size_t loads_ = 0;
   zmq::context_t context_{1};  // before what uses it, so that it is ended last
   std::unique_ptr<bus::Requester> requester_;
 };

@@ -57,6 +57,7 @@ Result<int> load_sweep(Session& session, const bus::Load& load, const std::strin
     if (!reply) {
       for (const std::string& name : made) (void)session.ask<bus::TaskReply>(bus::StopTask{name});
       Error error = reply.error();
+      if (error.code == Code::kTimeout) error.hint = "look with freeride-ctl tasks whether there is " + one.name;
       if (!made.empty())
         error.message = "task " + one.name + ": " + error.message + "; the " + std::to_string(made.size()) +
                         " before it are stopped again";

@@ -375,6 +375,34 @@ nlohmann::json TopModel::json() const {
   return out;
 }
 
+namespace {
+
+/// A broker that says nothing is not to look like a host without workers. What it keeps comes at once; where nothing
+/// has, the manager is asked whether there is anything.
+class Silence {
+ public:
+  void heard() { workers_ = 0; }
+  /// Whether to wait on for what must come; false: show what there is. Errors: kUnavailable, after the usual patience.
+  Result<bool> waits(Session& session) {
+    if (!workers_) {
+      const auto known = session.ask<bus::WorkersReply>(bus::ListWorkers{});
+      workers_ = known ? known->workers.size() : 0;
+      until_ns_ = SteadyClock::now() + session.options().timeout.count() * kNsPerMs;
+    }
+    if (*workers_ == 0 || SteadyClock::now() < until_ns_) return *workers_ != 0;
+    return Error{Code::kUnavailable,
+                 "no events come from " + session.options().events_endpoint + ", and the manager knows of " +
+                     std::to_string(*workers_) + " workers",
+                 "restart what has the broker of events: freeride-manager, freeride-node or freeride-bus"};
+  }
+
+ private:
+  std::optional<size_t> workers_;  // that the manager knows of; nothing: not asked yet
+  int64_t until_ns_ = 0;
+};
+
+}  // namespace
+
 Result<int> run_top(Session& session, const TopArguments& arguments) {
   auto subscriber = session.subscribe({"task.", "worker.", "training.", "batch."});
   if (!subscriber) return subscriber.error();
@@ -390,6 +418,7 @@ Result<int> run_top(Session& session, const TopArguments& arguments) {
   std::optional<Keys> keys;
   if (first.in_place) keys.emplace();
   Status refused;
+  Silence silence;
   int64_t behind_ns = 0;  // another host's clock begins elsewhere
   for (uint64_t drawn = 0; (arguments.count == 0 || drawn < arguments.count) && !interrupted();) {
     const int64_t now = SteadyClock::now();
@@ -402,12 +431,16 @@ Result<int> run_top(Session& session, const TopArguments& arguments) {
         next_ns = now;  // it is seen at once
       }
       if (!event) continue;
+      silence.heard();
       model.apply(*event);
       if (session.remote() && !event->envelope.kept) behind_ns = SteadyClock::now() - event->envelope.t_ns;
       continue;
     }
     next_ns = now + interval_ns;
     if (refused = (*subscriber)->reachable(); !refused) break;
+    bool waits = false;
+    if (refused = take(waits, silence.waits(session)); !refused) break;
+    if (waits) continue;
     const Screen screen = look_at_screen(session.json());
     const std::string picture =
         session.json() ? dump(model.json()) + "\n" : model.picture(now - behind_ns, screen.width, screen.ascii);

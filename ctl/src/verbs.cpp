@@ -373,8 +373,11 @@ Result<int> load_once(Session& session, const LoadArguments& arguments) {
   const auto reply = [&] {
     const std::string size =
         attachment.empty() ? "" : " (" + human_bytes(static_cast<int64_t>(attachment.size())) + ")";
-    const Waiting waiting("loading " + load->plugin + size);
-    return session.ask<bus::TaskReply>(*load, std::move(attachment));
+    Waiting waiting("loading " + load->plugin + size);
+    session.on_given([&](double share) { waiting.at(share); });
+    const auto asked = session.ask<bus::TaskReply>(*load, std::move(attachment));
+    session.on_given(nullptr);
+    return asked;
   }();
   return shown(session, reply, [](const auto& r) { return render_task_line(r.task.state); });
 }

@@ -17,6 +17,10 @@ namespace {
 constexpr int64_t kPatience = 5 * kNsPerSec;
 constexpr size_t kMostTaken = 4 * kMaxPluginBytes;  // at once
 constexpr int64_t kRestoredPatience = 24 * 3600 * kNsPerSec;
+// Of what comes in pieces: until the next piece, and until the command that names it.
+constexpr int64_t kComingPatience = 60 * kNsPerSec;
+constexpr size_t kMostOfOne = 2 * kMaxPluginBytes;
+constexpr size_t kMostContentsOfOne = 16;  // that come at once
 
 Error invalid(std::string message, std::string hint = {}) {
   return {Code::kInvalidArgument, std::move(message), std::move(hint)};
@@ -32,6 +36,14 @@ Contents::Job unfailing(Work work) {
       return Error{Code::kExhausted, "the manager has no memory left for a plugin", "try again"};
     }
   };
+}
+
+// What is not as it was announced does not come into the store: nobody would let it go.
+Result<std::string> put(PluginStore& store, const std::string& bytes, const std::string& name,
+                        const std::string& wanted) {
+  if (!wanted.empty() && sha256_hex(bytes) != wanted)
+    return invalid("the plugin's bytes do not match the SHA-256 given");
+  return store.put(bytes, name);
 }
 
 }  // namespace
@@ -61,10 +73,7 @@ Result<Contents::Job> Contents::taking(const bus::Load& load, std::string attach
       if (!read) return Result<std::string>(std::string());  // resolve() says what there is
       bytes = std::move(*read);
     }
-    auto sha256 = store.put(bytes, name);
-    if (sha256 && !wanted.empty() && wanted != *sha256)
-      return Result<std::string>(invalid("the plugin's bytes do not match the SHA-256 given"));
-    return sha256;
+    return put(store, bytes, name, wanted);
   });
 }
 
@@ -98,6 +107,59 @@ Result<std::string> Contents::resolve(const bus::Load& load) {
   }
   if (auto known = reported_here(load.plugin)) return *known;
   return not_dropped(load.plugin);
+}
+
+Status Contents::room_for(const std::string& account, size_t bytes) const {
+  size_t all = jobs_bytes_ + bytes, of_one = bytes, contents = 0;
+  for (const auto& [key, coming] : coming_) {
+    all += coming.bytes.size();
+    if (key.first != account) continue;
+    of_one += coming.bytes.size();
+    ++contents;
+  }
+  if (of_one > kMostOfOne || contents > kMostContentsOfOne)
+    return Error{Code::kExhausted, "too many plugins of yours are on their way", "try again when they are there"};
+  if (all > kMostTaken) return Error{Code::kExhausted, "too many plugins are on their way", "try again in a minute"};
+  return {};
+}
+
+Result<Contents::Received> Contents::receive(const std::string& account, const bus::WritePlugin& wish,
+                                             const std::string& piece) {
+  if (!is_sha256(wish.sha256)) return invalid(in_quotes(wish.sha256) + " is not a SHA-256");
+  if (wish.bytes == 0 || wish.bytes > kMaxPluginBytes)
+    return invalid("a plugin has at most " + std::to_string(kMaxPluginBytes >> 20) + " MiB, and at least a byte");
+  const auto key = std::pair(account, wish.sha256);
+  if (store_.has(wish.sha256)) {
+    coming_.erase(key);
+    linger(wish.sha256);
+    return Received{wish.bytes, {}};
+  }
+  const auto found = coming_.find(key);
+  const uint64_t there = found == coming_.end() ? 0 : found->second.bytes.size();
+  if (piece.empty() || wish.offset != there) return Received{there, {}};
+  if (there > wish.bytes || piece.size() > wish.bytes - there)
+    return invalid("a piece is longer than what is left of the plugin");
+  Coming& coming = coming_[key];
+  if (auto room = room_for(account, piece.size()); !room) {
+    if (coming.bytes.empty()) coming_.erase(key);
+    return room.error();
+  }
+  coming.bytes += piece;
+  coming.heard_ns = clock_.now_ns();
+  if (coming.bytes.size() < wish.bytes) return Received{coming.bytes.size(), {}};
+  ++jobs_;
+  jobs_bytes_ += wish.bytes;
+  Job kept = unfailing([store = store_, wanted = wish.sha256, bytes = std::move(coming.bytes)]() mutable {
+    return put(store, bytes, "the content" + std::string(plugin_extension(bytes)), wanted);
+  });
+  coming_.erase(key);
+  return Received{wish.bytes, std::move(kept)};
+}
+
+void Contents::received(const bus::WritePlugin& wish) {
+  --jobs_;
+  jobs_bytes_ -= wish.bytes;
+  linger(wish.sha256);
 }
 
 Contents::Job Contents::piece(const bus::FetchPlugin& wish) const {
@@ -184,7 +246,15 @@ void Contents::let_go(const std::string& sha256) {
   if (const auto one = kept_.find(sha256); one != kept_.end()) kept_.erase(one);
   release(sha256);
 }
+
+// For the command that follows.
+void Contents::linger(const std::string& sha256) {
+  int64_t& until = released_[sha256];
+  until = std::max(until, clock_.now_ns() + kComingPatience);
+}
+
 void Contents::drop_unneeded(int64_t now) {
+  std::erase_if(coming_, [&](const auto& entry) { return now - entry.second.heard_ns > kComingPatience; });
   if (jobs_ > 0) return;  // one of these may just be found there
   for (auto it = released_.begin(); it != released_.end();) {
     if (it->second > now) {

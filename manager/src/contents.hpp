@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/paths.hpp"
@@ -35,6 +36,15 @@ class Contents {
   /// The SHA-256 of what `load` names: a content by its hash, or a file name in the drop folders of this host. Errors:
   /// kInvalidArgument, kNotFound, kRejected.
   Result<std::string> resolve(const bus::Load& load);
+  struct Received {
+    uint64_t there = 0;  ///< bytes, with this piece
+    Job kept;            ///< they are all there: to be done before they are in the store; null: nothing is to be
+  };
+  /// Takes a piece of a content that is to come before the command that names it. Once `kept` is done, received() is to
+  /// be called, and the content stays for a minute at least. Errors: kInvalidArgument (no such content can be),
+  /// kExhausted (too many come at once). The job's: kInvalidArgument (the bytes are others), the store's.
+  Result<Received> receive(const std::string& account, const bus::WritePlugin& wish, const std::string& piece);
+  void received(const bus::WritePlugin& wish);
   /// The bytes of a content that is in this host's store, or a piece of them. What another host alone has is not
   /// brought from there: any host could offer a content of its own under a common name. Errors: the store's, for
   /// explained().
@@ -53,6 +63,8 @@ class Contents {
   Error not_dropped(const std::string& file) const;
   std::optional<Result<std::string>> reported_here(const std::string& file) const;
   bool needed(const std::string& sha256) const;
+  void linger(const std::string& sha256);
+  Status room_for(const std::string& account, size_t bytes) const;
 
   Paths paths_;
   PluginStore store_;
@@ -63,6 +75,11 @@ class Contents {
   std::map<std::string, int64_t> released_;  // and when to look
   std::multiset<std::string> kept_;
   size_t jobs_ = 0, jobs_bytes_ = 0;  // under way
+  struct Coming {
+    std::string bytes;
+    int64_t heard_ns = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Coming> coming_;  // by account and SHA-256
 };
 
 }  // namespace freeride::manager

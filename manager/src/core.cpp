@@ -303,6 +303,25 @@ void Core::worker_gone(Worker& worker, Worker::State state, const std::string& r
   workers_.publish(worker);
 }
 
+void Core::write_plugin(Ticket ticket, const std::string& account, const bus::WritePlugin& wish,
+                        const std::string& piece) {
+  auto received = contents_.receive(account, wish, piece);
+  if (!received) return outside_.answer(ticket, received.error());
+  bus::FileReply reply;
+  reply.kind = "file";
+  reply.bytes = wish.bytes;
+  reply.next = received->there;
+  reply.more = reply.next < wish.bytes;
+  if (!received->kept) return outside_.answer(ticket, Reply(std::move(reply)));
+  const auto sha256 = std::make_shared<Result<std::string>>(std::string());
+  outside_.in_background([=, job = std::move(received->kept)] { *sha256 = job(); },
+                         [=, this] {
+                           contents_.received(wish);
+                           if (!*sha256) return outside_.answer(ticket, sha256->error());
+                           outside_.answer(ticket, Reply(reply));
+                         });
+}
+
 void Core::fetch_plugin(Ticket ticket, const bus::FetchPlugin& wish) {
   const auto bytes = std::make_shared<Result<std::string>>(std::string());
   outside_.in_background([=, job = contents_.piece(wish)] { *bytes = job(); },

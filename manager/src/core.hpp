@@ -81,6 +81,7 @@ class Core {
   void read_log(Ticket ticket, const bus::ReadLog& wish);
   void read_file(Ticket ticket, const bus::ReadFile& wish);
   void read_plugin(Ticket ticket, const bus::ReadPlugin& wish);
+  void write_plugin(Ticket ticket, const std::string& account, const bus::WritePlugin& wish, const std::string& piece);
   /// Answered by go_on().
   void usage(Ticket ticket, const bus::GetUsage& wish);
   void drain(Ticket ticket, const bus::Drain& wish);

@@ -691,6 +691,10 @@ TEST_CASE("while a whole plugin is taken in or read for a worker, everybody else
   house.core->fetch_plugin(++house.tickets, {sha256});
   CHECK(waits());
   const Ticket fetched = house.tickets;
+  const std::string other = plugin_bytes() + "more";
+  house.core->write_plugin(++house.tickets, "ann", {sha256_hex(other), other.size(), 0}, other);
+  CHECK(waits());
+  const Ticket written = house.tickets;
   house.report(worker);
   CHECK(house.stop("first").ok());
   house.pass(60, {&worker});  // what is being taken in is not dropped either
@@ -698,6 +702,7 @@ TEST_CASE("while a whole plugin is taken in or read for a worker, everybody else
   CHECK(house.task_of(second)->state.task == "second");
   CHECK(house.task_of(dropped)->state.sha256 == sha256);
   CHECK(house.answer_of(fetched).ok());
+  CHECK(house.answer_of(written).ok());
   CHECK(house.out.attachments[fetched] == plugin_bytes());
   for (Ticket ticket = second; ticket <= fetched; ++ticket) CHECK_FALSE(house.out.answers.count(ticket) == 0);
 }

@@ -1,5 +1,6 @@
 // Workers that die, come back, lie and flood.
 #include "core.hpp"
+#include "freeride/base/sha256.hpp"
 #include "test_support.hpp"
 
 using namespace freeride;
@@ -527,6 +528,56 @@ TEST_CASE("a plugin is handed out by its content only") {
   CHECK(house.answer_of(house.tickets).error().code == Code::kInvalidArgument);
   house.core->fetch_plugin(++house.tickets, {std::string(64, '0')});
   CHECK(house.answer_of(house.tickets).error().code == Code::kNotFound);
+}
+
+TEST_CASE("a plugin that comes in pieces is there for the command behind them, whatever is repeated or lost") {
+  House house;
+  const std::string bytes = plugin_bytes(), sha256 = sha256_hex(bytes);
+  const auto write = [&](const std::string& who, uint64_t offset, const std::string& piece) {
+    house.core->write_plugin(++house.tickets, who, {sha256, bytes.size(), offset}, piece);
+    return house.answer_of(house.tickets);
+  };
+  const auto there = [](const Result<Reply>& reply) { return std::get<bus::FileReply>(*reply).next; };
+  const auto load = [&] {
+    bus::Load wish;
+    wish.plugin = "side.so";
+    wish.sha256 = sha256;
+    house.core->load(++house.tickets, "request", wish, {});
+    return house.answer_of(house.tickets);
+  };
+  CHECK(there(write("ann", 0, "")) == 0);
+  CHECK(there(write("ann", 0, bytes.substr(0, 1000))) == 1000);
+  CHECK(there(write("ann", 0, bytes.substr(0, 1000))) == 1000);       // a repetition
+  CHECK(there(write("ann", 1500, bytes.substr(1500, 100))) == 1000);  // one before it was lost
+  CHECK(there(write("bob", 0, "")) == 0);                             // nobody's bytes are mixed with another's
+  CHECK(load().error().code == Code::kNotFound);
+  // Who is silent for a minute begins anew.
+  house.pass(61);
+  CHECK(there(write("ann", 1000, bytes.substr(1000))) == 0);
+  CHECK(there(write("ann", 0, bytes.substr(0, 2000))) == 2000);
+  const auto whole = write("ann", 2000, bytes.substr(2000));
+  CHECK(there(whole) == bytes.size());
+  CHECK_FALSE(std::get<bus::FileReply>(*whole).more);
+  CHECK(there(write("bob", 0, "")) == bytes.size());  // what is there need not be sent
+  house.pass(30);
+  CHECK(load().ok());
+}
+
+TEST_CASE("pieces of what is no plugin, of another content or of too much are refused") {
+  House house;
+  const auto write = [&](const bus::WritePlugin& wish, const std::string& piece) {
+    house.core->write_plugin(++house.tickets, "ann", wish, piece);
+    return house.answer_of(house.tickets);
+  };
+  const std::string bytes = plugin_bytes(), other(64, 'a');
+  CHECK(write({"../freeride.db", 10, 0}, "x").error().code == Code::kInvalidArgument);
+  CHECK(write({other, 0, 0}, "").error().code == Code::kInvalidArgument);
+  CHECK(write({other, uint64_t{1} << 40, 0}, "x").error().code == Code::kInvalidArgument);
+  CHECK(write({other, 3, 0}, "four").error().code == Code::kInvalidArgument);
+  CHECK(write({sha256_hex("no ELF"), 6, 0}, "no ELF").error().code == Code::kInvalidArgument);
+  CHECK(contains(write({other, bytes.size(), 0}, bytes).error().message, "do not match the SHA-256"));
+  for (int i = 0; i < 16; ++i) CHECK(write({std::string(62, 'b') + std::to_string(10 + i), 9, 0}, "x").ok());
+  CHECK(write({std::string(62, 'c') + "00", 9, 0}, "x").error().code == Code::kExhausted);
 }
 
 TEST_CASE("what another host's drop folder has is given to who names that host, and to no worker by itself") {

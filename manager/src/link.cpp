@@ -28,7 +28,8 @@ constexpr policy::Right right_to() {
   using policy::Right;
   if constexpr (is_one_of<C, bus::RegisterWorker, bus::WorkerReport, bus::FetchPlugin, bus::FetchState>) {
     return Right::kServe;
-  } else if constexpr (is_one_of<C, bus::Load, bus::PlanLoad, bus::TakeProfile, bus::SubmitBatch, bus::ReadPlugin>) {
+  } else if constexpr (is_one_of<C, bus::Load, bus::PlanLoad, bus::TakeProfile, bus::SubmitBatch, bus::ReadPlugin,
+                                 bus::WritePlugin>) {
     return Right::kSubmit;
   } else if constexpr (is_one_of<C, bus::ShowTask, bus::ReadLog, bus::ShowBatch>) {
     return Right::kRead;
@@ -282,6 +283,8 @@ void Link::request(Core& core, bus::Server::Incoming& in) {
       on<bus::ReadLog>(core, in, by, [&](Ticket t, const auto& c) { core.read_log(t, c); }) ||
       on<bus::ReadFile>(core, in, by, [&](Ticket t, const auto& c) { core.read_file(t, c); }) ||
       on<bus::ReadPlugin>(core, in, by, [&](Ticket t, const auto& c) { core.read_plugin(t, c); }) ||
+      on<bus::WritePlugin>(core, in, by,
+                           [&](Ticket t, const auto& c) { core.write_plugin(t, by.account, c, bytes); }) ||
       on<bus::Drain>(core, in, by, [&](Ticket t, const auto& c) { core.drain(t, c); }) ||
       on<bus::Uncordon>(core, in, by, [&](Ticket t, const auto& c) { core.uncordon(t, c.subject); }) ||
       on<bus::SubmitBatch>(core, in, by,
