@@ -10,10 +10,12 @@
 #include <filesystem>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <system_error>
 #include <thread>
 
 #include "connection.hpp"
+#include "freeride/base/daemon_thread.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/log.hpp"
 #include "metrics.hpp"
@@ -257,7 +259,11 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, Content conte
   Impl& impl = *server->impl_;
   impl.declare();
   if (auto bound = impl.bind(); !bound) return bound.error();
-  impl.thread = std::thread([&impl] { impl.http.listen_after_bind(); });
+  impl.thread = std::thread([&impl] {
+    run_or_end("the web server", [&impl] {
+      if (!impl.http.listen_after_bind()) throw std::runtime_error("cannot take connections any more");
+    });
+  });
   // stop() before the loop has begun would be lost.
   while (!impl.http.is_running()) std::this_thread::yield();
   return server;
