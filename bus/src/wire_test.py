@@ -139,8 +139,8 @@ def test_usage_errors(run_dir):
         (["--nonsense"], 2),
         (["--run-dir", "/proc/nowhere"], 1),
         (["--run-dir", "/dev/null/x"], 1),
-        (["--run-dir", run_dir + "/" + "x" * 120], 1),
-        (["--events-endpoint", "tcp://*:1"], 1),
+        (["--run-dir", run_dir + "/" + "x" * 120], 2),
+        (["--events-endpoint", "tcp://*:1"], 2),
     ):
         done = subprocess.run(
             [PROGRAM, "--publish-endpoint", f"ipc://{run_dir}/p", *arguments]
