@@ -78,6 +78,18 @@ def run(order, scenario):
     return json.loads(done.stdout)
 
 
+class Shown(unittest.TestCase):
+    def test_nothing_of_its_c_plus_plus_runtime_comes_between_others_and_theirs(self):
+        # torch's exceptions were thrown by one runtime and caught by another: "returned NULL without setting an exception".
+        library = support.BUILD / "lib/libfreeride_cudart.so"
+        shown = subprocess.run(
+            ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
+        ).stdout
+        ours = {"cudaMalloc", "cudaEventRecord", "cudaEventRecordWithFlags", "cudaStreamWaitEvent"}
+        ours |= {f"freeride_cudart_{name}" for name in ("counters", "follow", "serve")}
+        self.assertEqual({line.split()[-1] for line in shown.splitlines()}, ours)
+
+
 class Memory(unittest.TestCase):
     def test_what_a_side_task_had_is_there_when_it_has_gone(self):
         got = run("before", "side task")
