@@ -125,7 +125,16 @@ void Core::plan_load(Ticket ticket, const bus::Load& load) {
 
 void Core::replace(Ticket ticket, const std::string& request_id, const std::string& task, const bus::Load& load,
                    std::string attachment) {
-  with_content(ticket, load, std::move(attachment), [=, this](const bus::Load& meant, bool) {
+  const auto id_of = [this](const std::string& name) {
+    const Task* found = tasks_.latest(name);
+    return found == nullptr ? -1 : found->row.id;
+  };
+  with_content(ticket, load, std::move(attachment), [=, this, id = id_of(task)](const bus::Load& meant, bool) {
+    // Whoever may replace the one need not be let do so to another that has taken its name meanwhile.
+    if (id_of(task) != id) {
+      return outside_.answer(
+          ticket, Error{Code::kNotFound, "the task " + task + " ended while its new content was taken in", {}});
+    }
     replacements_.replace(ticket, request_id, task, meant);
     scheduler_.run();
     tick_soon();

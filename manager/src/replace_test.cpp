@@ -351,6 +351,22 @@ TEST_CASE("contents that nobody needs any more leave the store") {
   CHECK(house.stored(plugin_bytes()));
 }
 
+TEST_CASE("a task that takes another's name while the content is taken in is not replaced by it") {
+  Replacing house;
+  house.out.held = true;
+  const Ticket ticket = house.replace("a", next_load());
+  REQUIRE(house.stop("a").ok());
+  house.settle(house.worker);
+  REQUIRE(house.verdict("a").kind == "stopped");
+  bus::Load other = load_of("a", 0);
+  other.sha256 = sha256_hex(plugin_bytes());
+  REQUIRE(house.House::load(other, {}, false).ok());
+  house.out.let_go();
+  CHECK(house.answer_of(ticket).error().code == Code::kNotFound);
+  CHECK(house.task("a").replacement.state.empty());
+  CHECK(house.task("a").load.sha256 == sha256_hex(plugin_bytes()));
+}
+
 TEST_CASE("what is remembered of a task's contents is bounded") {
   Replacing house;
   for (int n = 1; n <= 20; ++n) {
