@@ -621,10 +621,10 @@ Status StateStore::thin_usage(int64_t thin_before, int64_t drop_before) {
   return {};
 }
 
-Result<int64_t> StateStore::oldest_usage_hour() {
-  int64_t hour = 0;
-  if (!read_oldest_usage_hour(db_, hour)) return error("read");
-  return hour;
+Result<std::pair<int64_t, int64_t>> StateStore::usage_hours() {
+  std::pair<int64_t, int64_t> hours;
+  if (!read_usage_hours(db_, hours.first, hours.second)) return error("read");
+  return hours;
 }
 
 Status StateStore::go_on(UsageSum& sum) {

@@ -129,7 +129,7 @@ class StateStore {
   Status add_usage(const std::map<TaskUsageKey, TaskUsage>& tasks, const std::vector<TrainingUsageRow>& trainings);
   /// thin_usage_rows(), in one transaction.
   Status thin_usage(int64_t thin_before, int64_t drop_before);
-  Result<int64_t> oldest_usage_hour();  ///< read_oldest_usage_hour()
+  Result<std::pair<int64_t, int64_t>> usage_hours();  ///< read_usage_hours()
   Status go_on(UsageSum& sum);
   Result<std::vector<AccountUsageRow>> account_usage(int64_t hour);
   /// Oldest first. One that cannot be read is left out, and the log says so.

@@ -63,7 +63,6 @@ policy::AccountTurns Usage::turns() const {
 
 Status Usage::restore(int64_t unix_ms) {
   unix_ms_ = unix_ms;
-  (void)thin_age_.at(unix_ms, clock_.now_ns());
   if (half_life_ns_ <= 0) return {};
   const int64_t now_hour = unix_ms / kMsPerHour;
   const int64_t hours = std::min(kHalfLivesKept * (half_life_ns_ / kNsPerHour + 1), now_hour);
@@ -168,9 +167,13 @@ void Usage::flush() {
 void Usage::thin() {
   if (unix_ms_ == 0 || (!readings_.empty() && readings_.front().sum)) return;
   if (!drop_age_) {
-    const auto oldest = store_.oldest_usage_hour();
-    if (!oldest) return trouble_.say(oldest.error());
-    drop_age_.emplace(*oldest == 0 ? 0 : (*oldest + kHoursKept) * kMsPerHour);
+    const auto hours = store_.usage_hours();
+    if (!hours) return trouble_.say(hours.error());
+    const auto [oldest, newest] = *hours;
+    thin_age_ = policy::AgeClock(newest * kMsPerHour);
+    // No earlier than the newest, else a clock that is behind now would never be caught up with.
+    const int64_t present_ms = std::max(unix_ms_, newest * kMsPerHour);
+    drop_age_.emplace(oldest == 0 ? 0 : std::min((oldest + kHoursKept) * kMsPerHour, present_ms));
   }
   const int64_t now_ns = clock_.now_ns();
   const int64_t hour = thin_age_.at(unix_ms_, now_ns) / kMsPerHour;

@@ -86,11 +86,14 @@ bool thin_usage_rows(sqlite3* db, int64_t thin_before, int64_t drop_before) {
          std::all_of(kDropUsage.begin(), kDropUsage.end(), [&](const char* sql) { return run(sql, drop_before); });
 }
 
-bool read_oldest_usage_hour(sqlite3* db, int64_t& hour) {
+bool read_usage_hours(sqlite3* db, int64_t& oldest, int64_t& newest) {
   Statement query(db,
-                  "SELECT MIN(hour) FROM (SELECT MIN(hour) AS hour FROM task_usage"
-                  " UNION ALL SELECT MIN(hour) FROM training_usage)");
-  hour = query.row() ? query.integer(0) : 0;
+                  "SELECT MIN(oldest), MAX(newest) FROM"
+                  " (SELECT MIN(hour) AS oldest, MAX(hour) AS newest FROM task_usage"
+                  " UNION ALL SELECT MIN(hour), MAX(hour) FROM training_usage)");
+  const bool any = query.row();
+  oldest = any ? query.integer(0) : 0;
+  newest = any ? query.integer(1) : 0;
   return query.ok();
 }
 

@@ -49,8 +49,8 @@ bool add_usage_rows(sqlite3* db, const std::map<TaskUsageKey, TaskUsage>& tasks,
 /// Hours before `thin_before` become days, if it is called at least once in two days, and what is before `drop_before`
 /// is dropped. As above.
 bool thin_usage_rows(sqlite3* db, int64_t thin_before, int64_t drop_before);
-/// 0: there is none. As above.
-bool read_oldest_usage_hour(sqlite3* db, int64_t& hour);
+/// 0 and 0: there is none. As above.
+bool read_usage_hours(sqlite3* db, int64_t& oldest, int64_t& newest);
 
 /// Adds up what there is from an hour on, in slices of some thousand rows, since years of it take seconds. What is
 /// added to the tables meanwhile may count or not; thin_usage_rows() may not be called meanwhile. One thread.

@@ -254,6 +254,29 @@ TEST_CASE_METHOD(Fixture, "usage: a step of the wall clock deletes nothing, and 
   CHECK(by("task").count("new") == 1);
 }
 
+TEST_CASE_METHOD(Fixture, "usage: a wall clock that is behind at the start keeps hours and old days no longer") {
+  const int64_t now_ms = (kDay + 24 * 500) * kHourMs;
+  const auto row = [&](const char* task, int64_t hours_ago) {
+    TaskUsage one;
+    one.steps = one.step_ns = one.harvested_ns = 1;
+    REQUIRE(store->add_usage({{{now_ms / kHourMs - hours_ago, task, "ann", "gpt", ""}, one}}, {}).ok());
+  };
+  row("old", 24 * 396 + 23);
+  for (int64_t hours_ago = 1; hours_ago <= 71; ++hours_ago) row("new", hours_ago);
+  REQUIRE(usage.restore(kHourMs).ok());  // 1970
+  usage.save();
+  for (int hour = 0; hour < 48; ++hour) {
+    clock.tick(kHourNs);
+    usage.add(task_of("late", "ann"), "gpt", {}, counters(1, 1, 1), now_ms + hour * kHourMs);
+    usage.save();
+  }
+  CHECK(by("task").count("old") == 0);
+  CHECK(by("task").at("new").steps == 71);
+  const auto hours = store->account_usage(0);
+  REQUIRE(hours.ok());
+  CHECK(hours->size() < 71 + 48 - 24);
+}
+
 TEST_CASE_METHOD(Fixture, "usage: a year of many tasks is added up in slices, between which others are served") {
   std::map<TaskUsageKey, TaskUsage> rows;
   TaskUsage one;

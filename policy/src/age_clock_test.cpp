@@ -28,6 +28,12 @@ TEST_CASE("age clock: a step of the wall clock makes nothing old", "[age_clock]"
   CHECK(clock.at(kNow + 7 * kHourMs, 7 * kHourNs) == kNow + 6 * kHourMs + kHourMs / 4);
 }
 
+TEST_CASE("age clock: a wall clock that is years behind at the start is followed once it is right", "[age_clock]") {
+  AgeClock clock(kNow);
+  CHECK(clock.at(kHourMs, 0) == kHourMs);
+  CHECK(clock.at(kNow + kHourMs, kHourNs) == kNow + kHourMs);
+}
+
 TEST_CASE("age clock: after a time without power it comes up to the wall clock in four times that", "[age_clock]") {
   AgeClock clock(kNow);
   const int64_t away = 10 * kHourMs;
