@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "freeride/base/access.hpp"
+#include "freeride/base/clock.hpp"
 #include "freeride/base/daemon_thread.hpp"
 #include "freeride/base/names.hpp"
 
@@ -19,8 +20,14 @@ namespace freeride::manager {
 namespace {
 
 constexpr const char* kEnding = ".key";
+constexpr int64_t kReadAgainNs = kNsPerSec;
 constexpr uint32_t kWatched = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_CLOSE_WRITE | IN_ATTRIB |
                               IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
+
+// Not the file's or the folder's: too few descriptors, a disk that answers no more.
+bool may_pass(const Error& error) {
+  return error.code == Code::kExhausted || error.code == Code::kInternal;
+}
 
 Status check_folder(const std::filesystem::path& folder) {
   struct stat info {};
@@ -123,6 +130,8 @@ bool KeyBook::look() {
   const bool there = stat(folder_.c_str(), &info) == 0;
   bool any = there ? info.st_ino != watched_.second || info.st_dev != watched_.first : watched_.second != 0;
   while (read(notify_.get(), buffer, sizeof buffer) > 0) any = true;
+  // What could not be read says nothing when it can be.
+  any = any || (read_again_ns_ != 0 && SteadyClock::now() >= read_again_ns_);
   if (any) reload();
   return any;
 }
@@ -135,6 +144,7 @@ void KeyBook::reload() {
     watched_ = {info.st_dev, info.st_ino};
   std::map<std::string, Entry> keys;
   std::set<std::string> twice, complaints;
+  bool again = false;
   const auto complain = [&](const std::string& about, const std::string& what) {
     complaints.insert(about);
     if (complained_.count(about) == 0) spdlog::error("{}", what);
@@ -142,6 +152,7 @@ void KeyBook::reload() {
   std::error_code failed;
   if (auto fine = check_folder(folder_); !fine || watched_.second == 0) {
     if (!fine) complain(folder_.string(), fine.error().text());
+    again = !fine && may_pass(fine.error());
   } else {
     for (std::filesystem::directory_iterator at(folder_, failed), end; !failed && at != end; at.increment(failed)) {
       const auto file = at->path();
@@ -149,6 +160,7 @@ void KeyBook::reload() {
       const auto key = read_authorized_key(file);
       if (!key) {
         complain(file.string(), key.error().text());
+        again = again || may_pass(key.error());
         continue;
       }
       const auto role = policy::role_of_key(key->role);
@@ -168,11 +180,13 @@ void KeyBook::reload() {
     if (failed) {
       complain(folder_.string(), "cannot read the keys in " + folder_.string() + ": " + failed.message());
       keys.clear();
+      again = true;
     }
   }
   for (const std::string& key : twice) keys.erase(key);
   complained_ = std::move(complaints);
   keys_ = std::move(keys);
+  read_again_ns_ = again ? SteadyClock::now() + kReadAgainNs : 0;
 }
 
 }  // namespace freeride::manager

@@ -25,8 +25,9 @@ namespace freeride::manager {
 
 /// Follows the folder: a key that is added, changed or removed there is so from that moment on. The kernel's
 /// notifications are looked at before every answer, so that nothing that was removed is believed once more. Where a
-/// file is not to be believed (whose it is, who may write it, what it says), its key is unknown. All calls: any thread;
-/// they block on the folder's disk when it has changed.
+/// file is not to be believed (whose it is, who may write it, what it says), its key is unknown. So it is where it
+/// cannot be read for now, which is tried again at a question a second later. All calls: any thread; they block on the
+/// folder's disk when it has changed.
 class KeyBook {
  public:
   struct Entry {
@@ -66,6 +67,7 @@ class KeyBook {
   std::string secret_key_;
   size_t most_;
   Fd notify_, stop_;
+  int64_t read_again_ns_ = 0;        // at the next question after it, since something could not be read; 0: all was
   std::pair<dev_t, ino_t> watched_;  // the folder that is followed; 0: none, and there are no keys
   std::atomic<uint64_t> looks_ = 0;
   std::mutex mutex_;

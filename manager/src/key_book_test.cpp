@@ -1,6 +1,7 @@
 // The folder of authorised keys: what is believed of it, and that a change counts from the next question on.
 #include "key_book.hpp"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -114,6 +115,31 @@ TEST_CASE("keys: a folder that others may write, that goes, or that another take
   CHECK_FALSE(book->find(key).has_value());
   REQUIRE(std::filesystem::remove(folder.authorized / "b.key"));
   CHECK_FALSE(book->find(fresh).has_value());
+}
+
+TEST_CASE("keys: while they cannot be read there are none, and afterwards they are there by themselves") {
+  const Folder folder;
+  const std::string key = folder.add("a", "user");
+  const auto book = folder.open();
+  REQUIRE(book->find(key).has_value());
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  SECTION("of the folder") {
+    REQUIRE(chmod(folder.authorized.c_str(), 0711) == 0);  // a change, so that it is read
+    const rlimit none{0, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  SECTION("of a file") {
+    REQUIRE(chmod((folder.authorized / "a.key").c_str(), 0640) == 0);
+    // The folder's own descriptor is the last.
+    const Fd next(dup(STDIN_FILENO));
+    const rlimit one{static_cast<rlim_t>(next.get()) + 1, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &one) == 0);
+  }
+  const bool there = book->find(key).has_value();
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK_FALSE(there);
+  while (!book->find(key)) usleep(10'000);
 }
 
 // A Secret's volume: open to all at its top, where every name is a link; what a link ..data leads to is the keeper's
