@@ -78,10 +78,10 @@ Result<Contents::Job> Contents::taking(const bus::Load& load, std::string attach
 }
 
 // Where nobody wants it after all it goes again.
-void Contents::taken(const bus::Load& load, size_t bytes) {
+void Contents::taken(const std::string& sha256, size_t bytes) {
   --jobs_;
   jobs_bytes_ -= bytes;
-  release(load.sha256);
+  release(sha256);
 }
 
 Result<std::string> Contents::resolve(const bus::Load& load) {
@@ -239,7 +239,9 @@ bool Contents::needed(const std::string& sha256) const {
 }
 
 void Contents::release(const std::string& sha256) {
-  if (!sha256.empty()) released_[sha256] = clock_.now_ns() + kPatience;
+  if (sha256.empty()) return;
+  int64_t& until = released_[sha256];
+  until = std::max(until, clock_.now_ns() + kPatience);
 }
 
 void Contents::let_go(const std::string& sha256) {

@@ -32,7 +32,8 @@ class Contents {
   /// worker knows yet: takes them into the store, and gives their SHA-256 for the load. Null: nothing. taken() is to be
   /// called after it. Errors: kExhausted (too much at once). The job's: kInvalidArgument, the store's.
   Result<Job> taking(const bus::Load& load, std::string attachment);
-  void taken(const bus::Load& load, size_t bytes);
+  /// `sha256`: the job's; empty: it failed. `bytes`: the attachment's.
+  void taken(const std::string& sha256, size_t bytes);
   /// The SHA-256 of what `load` names: a content by its hash, or a file name in the drop folders of this host. Errors:
   /// kInvalidArgument, kNotFound, kRejected.
   Result<std::string> resolve(const bus::Load& load);
@@ -51,8 +52,8 @@ class Contents {
   Job piece(const bus::FetchPlugin& wish) const;
   Error explained(const bus::FetchPlugin& wish, const Error& error) const;
 
-  /// It may have lost its last user. Looked at a little later: a worker may be about to say that its drop folder has
-  /// it.
+  /// It may have lost its last user. Looked at a little later, and never sooner than it was to be: a worker may be
+  /// about to say that its drop folder has it.
   void release(const std::string& sha256);
   /// It has a user that no task tells of, such as a batch, until it is let go as often.
   void keep(const std::string& sha256) { kept_.insert(sha256); }

@@ -107,7 +107,7 @@ void Core::with_content(Ticket ticket, const bus::Load& load, std::string attach
                            } else {
                              outside_.answer(ticket, sha256->error());
                            }
-                           contents_.taken(load, bytes);
+                           contents_.taken(*sha256 ? **sha256 : "", bytes);
                          });
 }
 

@@ -367,6 +367,29 @@ TEST_CASE("a task that takes another's name while the content is taken in is not
   CHECK(house.task("a").load.sha256 == sha256_hex(plugin_bytes()));
 }
 
+TEST_CASE("a failed load that claims another content's hash, or a task of it that ends, shortens nobody's grace") {
+  Replacing house;
+  REQUIRE(house.stop("a").ok());
+  house.settle(house.worker);
+  house.worker.tasks.clear();
+  house.restart();  // what lies in the store has a day
+  house.join(house.worker);
+  REQUIRE(house.stored(plugin_bytes()));
+  bus::Load claims = load_of("claims", 0);
+  claims.sha256 = sha256_hex(plugin_bytes());
+  house.core->load(++house.tickets, "claims", claims, other_bytes());
+  CHECK(house.answer_of(house.tickets).error().code == Code::kInvalidArgument);
+  house.pass(10, {&house.worker});
+  CHECK(house.stored(plugin_bytes()));
+  REQUIRE(house.House::load(load_of("uses", 0)).ok());
+  house.settle(house.worker);
+  REQUIRE(house.stop("uses").ok());
+  house.settle(house.worker);
+  house.worker.tasks.clear();
+  house.pass(10, {&house.worker});
+  CHECK(house.stored(plugin_bytes()));
+}
+
 TEST_CASE("what is remembered of a task's contents is bounded") {
   Replacing house;
   for (int n = 1; n <= 20; ++n) {
