@@ -126,12 +126,16 @@ void KeptWorker::start(int64_t now_ns) {
   const Fd group = beginning_.groups.join(device_);
   const pid_t pid = ::fork();
   if (pid == 0) become(words.data(), none, limit, beginning_.oom_score_adj, group.get());
-  const int why = errno;
   if (pid > 0) process_ = open_process(pid);  // a child's number is not given again before it is waited for
-  if (pid < 0 || !process_.valid()) {
+  if (!process_.valid()) {
+    const int why = errno;
+    if (pid > 0) {  // nobody would learn of its end, and the next one would find its device taken
+      (void)::kill(pid, SIGKILL);
+      siginfo_t info{};
+      (void)::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED);
+    }
     start_at_ns_ = now_ns + pause_ns(++ends_);
-    return spdlog::error("{}; it is tried again",
-                         errno_error("cannot start the worker of " + device_, pid < 0 ? why : errno).text());
+    return spdlog::error("{}; it is tried again", errno_error("cannot start the worker of " + device_, why).text());
   }
   pid_ = pid;
   ours_ = true;

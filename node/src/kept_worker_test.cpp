@@ -131,6 +131,20 @@ TEST_CASE("a worker that listens already is left running, watched, and told to e
   for (const int fd : ready) ::close(fd);
 }
 
+TEST_CASE("a worker that cannot be watched is ended before it is started again", "[node]") {
+  const Folder folder;
+  KeptWorker worker = shell(folder, "sleep 1000");
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{0, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  worker.look(kNsPerSec);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(worker.fd() < 0);
+  CHECK(worker.next_look_ns() == 2 * kNsPerSec);
+  CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);  // it has left no child
+}
+
 TEST_CASE("a program that cannot be executed is tried again", "[node]") {
   const Folder folder;
   KeptWorker worker("cpu-0", {(folder.path / "none").string()}, folder.path / "worker.sock", Beginning::now());
