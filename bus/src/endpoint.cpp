@@ -82,6 +82,11 @@ Status listen_there(zmq::socket_t& socket, const std::string& path, std::optiona
     (void)listener.release();  // libzmq closes it
     socket.set(zmq::sockopt::use_fd, -1);
   } catch (const zmq::error_t& error) {
+    // Nobody would listen behind the name, and the descriptor's number may be another file's soon.
+    ::unlink(path.c_str());
+    detail::Gate::instance().forget(listener.get());
+    const int none = -1;
+    (void)zmq_setsockopt(socket.handle(), ZMQ_USE_FD, &none, sizeof none);
     return Error{Code::kInternal, "cannot bind " + endpoint + ": " + error.what(), ""};
   }
   return {};

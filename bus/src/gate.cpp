@@ -69,6 +69,11 @@ void Gate::forget(const std::string& endpoint) {
   std::erase_if(connections_, [&](const auto& entry) { return entry.second.endpoint == endpoint; });
 }
 
+void Gate::forget(int listener) {
+  const std::lock_guard lock(mutex_);
+  listeners_.erase(listener);
+}
+
 void Gate::check(const std::string& path) {
   const std::lock_guard lock(mutex_);
   checked_.insert(path);

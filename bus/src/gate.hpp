@@ -33,7 +33,8 @@ class Gate {
 
   /// From now on the connections that the listening socket `fd` of `endpoint` takes are counted.
   void guard(int fd, const std::string& endpoint);
-  void forget(const std::string& endpoint);
+  void forget(const std::string& endpoint);  ///< its listeners and their connections
+  void forget(int listener);
   /// From now on `path` is only connected to where base's check_run_folder() and check_listener() allow it.
   void check(const std::string& path);
 

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 
+#include "endpoint.hpp"
 #include "test_util.hpp"
 
 namespace freeride::bus {
@@ -140,6 +141,24 @@ TEST_CASE("a server whose socket was removed makes it again, and its connections
     CHECK(answered(**before));
   }
   CHECK_FALSE(Server::bind(context, dir.endpoint("c.sock")).ok());  // it still has its lock
+}
+
+TEST_CASE("a socket that cannot be bound leaves no name behind it, and can be bound another time") {
+  const RunDir dir;
+  const std::string endpoint = dir.endpoint("cmd");
+  zmq::context_t context(1), idle(0);  // without a thread nothing can be bound
+  zmq::socket_t socket(context, zmq::socket_type::router), stuck(idle, zmq::socket_type::router);
+  auto lock = bind_endpoint(socket, endpoint, std::nullopt);
+  REQUIRE(lock.ok());
+  REQUIRE(std::filesystem::remove(dir.path / "cmd"));
+  lock->keep_named(stuck);
+  CHECK_FALSE(std::filesystem::exists(dir.path / "cmd"));
+  int fd = 0;
+  size_t size = sizeof fd;
+  REQUIRE(zmq_getsockopt(stuck.handle(), ZMQ_USE_FD, &fd, &size) == 0);
+  CHECK(fd == -1);
+  lock->keep_named(socket);
+  CHECK(std::filesystem::exists(dir.path / "cmd"));
 }
 
 TEST_CASE("a server whose run folder was removed makes it again, and is the only one there") {
