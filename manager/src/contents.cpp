@@ -26,6 +26,11 @@ Error invalid(std::string message, std::string hint = {}) {
   return {Code::kInvalidArgument, std::move(message), std::move(hint)};
 }
 
+// What a job counts as: of a file that is only named nobody knows yet how long it is.
+size_t counted(size_t sent_bytes) {
+  return sent_bytes == 0 ? kMaxPluginBytes : sent_bytes;
+}
+
 // This process's memory is bounded, and contents are large.
 template <class Work>
 Contents::Job unfailing(Work work) {
@@ -61,10 +66,10 @@ Result<Contents::Job> Contents::taking(const bus::Load& load, std::string attach
                      load.plugin.find('/') == std::string::npos && !reported_here(load.plugin);
   if (attachment.empty() && !named) return Job();
   if (!load.program.empty()) return invalid("a load is of a program or of a plugin, not of both");
-  if (jobs_bytes_ + attachment.size() > kMostTaken)
+  if (jobs_bytes_ + counted(attachment.size()) > kMostTaken)
     return Error{Code::kExhausted, "the manager is taking in other plugins", "try again"};
   ++jobs_;
-  jobs_bytes_ += attachment.size();
+  jobs_bytes_ += counted(attachment.size());
   const std::filesystem::path file = named ? paths_.drop_dir() / load.plugin : std::filesystem::path();
   const std::string name = load.plugin.empty() ? "the plugin" : load.plugin;
   return unfailing([store = store_, file, name, wanted = load.sha256, bytes = std::move(attachment)]() mutable {
@@ -80,7 +85,7 @@ Result<Contents::Job> Contents::taking(const bus::Load& load, std::string attach
 // Where nobody wants it after all it goes again.
 void Contents::taken(const std::string& sha256, size_t bytes) {
   --jobs_;
-  jobs_bytes_ -= bytes;
+  jobs_bytes_ -= counted(bytes);
   release(sha256);
 }
 

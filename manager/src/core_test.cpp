@@ -707,6 +707,22 @@ TEST_CASE("while a whole plugin is taken in or read for a worker, everybody else
   for (Ticket ticket = second; ticket <= fetched; ++ticket) CHECK_FALSE(house.out.answers.count(ticket) == 0);
 }
 
+TEST_CASE("loads by the names of new files in the drop folder are taken in a few at a time") {
+  House house;
+  std::filesystem::create_directories(house.config.paths.drop_dir());
+  std::ofstream(house.config.paths.drop_dir() / "big.so", std::ios::binary) << plugin_bytes();
+  auto load = load_of("");
+  load.plugin = "big.so";
+  house.out.held = true;
+  for (int n = 0; n < 4; ++n) house.core->load(++house.tickets, "dropped-" + std::to_string(n), load, {});
+  CHECK(house.out.answers.empty());  // each may be as large as a plugin can be
+  house.core->load(++house.tickets, "dropped-4", load, {});
+  CHECK(house.answer_of(house.tickets).error().code == Code::kExhausted);
+  house.out.let_go();
+  house.core->load(++house.tickets, "dropped-5", load, {});
+  CHECK(house.answer_of(house.tickets).ok());
+}
+
 TEST_CASE("a step of the wall clock ends no task's time, and forgets no request") {
   House house;
   FakeWorker worker("w", 0);
