@@ -132,7 +132,7 @@ class StreamMarks {
   const StreamCounters& counters() const { return counters_; }
 
  private:
-  struct Want {
+  struct alignas(8) Want {  // so that clang loads and stores it at once, without its library's help
     uint32_t slot = 0, value = 0;
   };
   // What the helper reads while the posting thread may write the next one: never one's slot with another's value.
