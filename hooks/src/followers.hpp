@@ -13,8 +13,8 @@
 namespace freeride::hooks {
 
 /// A GPU hands a context's time to others while all that is pending in it waits for a value in memory. A stream that
-/// waits for another one's *event* keeps the time slices, though it can do nothing: a side task beside it made 8 % of
-/// its steps on an H200, and 97 % where that stream waited for the value, too
+/// waits for another one's *event* keeps the time slices, though it can do nothing: a process beside it made 10 % of
+/// its steps on an H200, and 99 % where that stream waited for the value, too
 /// (findings/event-wait-keeps-time-slices.sh). Such waits are made by NCCL's streams in torch, by collectives on groups
 /// beside the pipeline, by copies. So the event of a stream behind a hold is remembered, and whoever is about to wait
 /// for it waits for the hold's counters first. The event comes after them in any case, so nobody waits longer than he
