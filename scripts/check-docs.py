@@ -252,11 +252,13 @@ PROGRAMS = {}  # name -> what its --help says
 
 
 def known_variables():
+    """NAME of each FREERIDE_NAME that a program reads: its options, alone and behind the program's own name."""
     return {
-        one.removeprefix("--").upper().replace("-", "_")
-        for program in PROGRAMS.values()
+        prefix + one.removeprefix("--").upper().replace("-", "_")
+        for name, program in PROGRAMS.items()
         for item in program.options
         for one in item.names
+        for prefix in ("", name.removeprefix("freeride-").upper() + "_")
     }
 
 
