@@ -178,7 +178,7 @@ Result<Held> StreamMarks::batch(CudaStream stream, std::span<const uint32_t> des
                     std::all_of(destinations.begin(), destinations.end(), same);
   remote.needed_at_once = true;  // else receive_elsewhere() lets it be
   remote.mirrored = true;        // if its ceiling is learned at all, it is
-  const bool elsewhere = ours && policy::host_may_hold(remote) && is_elsewhere(sources[0]);
+  const bool elsewhere = ours && policy::may_hold_remotely(remote) && is_elsewhere(sources[0]);
   uint64_t count = 0, own = 0;
   if (elsewhere) {
     count = counted_ + expected_[sources[0]];

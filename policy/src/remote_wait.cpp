@@ -16,7 +16,7 @@ bool is_timed(uint64_t iteration, uint64_t plain_until) {
          arm_of(iteration, plain_until) == arm_of(iteration - 1, plain_until);
 }
 
-bool host_may_hold(const RemoteBatch& batch) {
+bool may_hold_remotely(const RemoteBatch& batch) {
   return batch.one_rank && batch.needed_at_once && batch.receives == 1 &&
          (batch.sends == 0 || (batch.sends == 1 && batch.mirrored));
 }

@@ -100,12 +100,12 @@ TEST_CASE("remote waits: any numbers are taken, and kinds are bounded", "[remote
 
 TEST_CASE(
     "remote wait: at most one message each way with one rank is held, and sends only where the peer waits for them") {
-  CHECK(host_may_hold({1, 0, true, true, false}));
-  CHECK(host_may_hold({1, 1, true, true, true}));
-  CHECK_FALSE(host_may_hold({1, 1, true, true, false}));
-  CHECK_FALSE(host_may_hold({2, 0, true, true, false}));
-  CHECK_FALSE(host_may_hold({1, 2, true, true, true}));
-  CHECK_FALSE(host_may_hold({1, 0, false, true, false}));
-  CHECK_FALSE(host_may_hold({1, 0, true, false, false}));
-  CHECK_FALSE(host_may_hold({0, 1, true, true, true}));
+  CHECK(may_hold_remotely({1, 0, true, true, false}));
+  CHECK(may_hold_remotely({1, 1, true, true, true}));
+  CHECK_FALSE(may_hold_remotely({1, 1, true, true, false}));
+  CHECK_FALSE(may_hold_remotely({2, 0, true, true, false}));
+  CHECK_FALSE(may_hold_remotely({1, 2, true, true, true}));
+  CHECK_FALSE(may_hold_remotely({1, 0, false, true, false}));
+  CHECK_FALSE(may_hold_remotely({1, 0, true, false, false}));
+  CHECK_FALSE(may_hold_remotely({0, 1, true, true, true}));
 }

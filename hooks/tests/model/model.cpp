@@ -17,16 +17,15 @@ constexpr uint8_t kNever = 255;
 
 // What a stream has to do for one call.
 struct Operation {
-  enum Kind : uint8_t { kWrite, kHold, kStart, kStartApart, kAwait } kind;
-  uint32_t peer = 0;   // kWrite, kHold
+  enum Kind : uint8_t { kWrite, kHold, kHoldRemote, kStart, kStartApart, kAwait } kind;
+  uint32_t peer = 0;   // kWrite, kHold; kHoldRemote is for all that its batch receives
   uint32_t value = 0;  // of the counter; kAwait: the batch
 };
 
 struct State {
-  std::array<uint8_t, kRanks> host{};          // calls the host has made
-  std::array<uint8_t, 2 * kRanks> holding{};   // it is in the next one, holds it back; the second half is padding
-  std::array<uint8_t, kRanks> call{}, step{};  // where the stream is: call, operation within it
-  std::array<uint8_t, kRanks> off{};           // the call from which on the hook was off, or kNever
+  std::array<uint8_t, kRanks> host{};                      // calls the host has made
+  std::array<uint8_t, kRanks> call{}, step{};              // where the stream is: call, operation within it
+  std::array<uint8_t, kRanks> off{};                       // the call from which on the hook was off, or kNever
   std::array<std::array<uint8_t, kRanks>, kRanks> seen{};  // [r][s]: the call from which on r saw s off, or kNever
   std::array<std::array<uint8_t, kRanks>, kRanks> poisoned{};
   std::array<uint8_t, kRanks> killed{}, released{};
@@ -95,7 +94,7 @@ class Search {
     for (size_t rank = 0; rank < ranks_; ++rank) {
       const auto& calls = schedule.ranks[rank];
       for (size_t i = 0; i < calls.size(); ++i) {
-        known_[rank][i].held_by_host = held_by_host(rank, i);
+        known_[rank][i].held_remotely = held_remotely(rank, i);
         for (const bool on : {false, true}) {
           for (const bool hooked : {false, true}) {
             known_[rank][i].operations[(on ? 1 : 0) + (hooked ? 2 : 0)] = operations(rank, i, on, hooked);
@@ -126,7 +125,7 @@ class Search {
     std::vector<Operation> sends, receives;
     Operation apart{};  // what it is held apart for
     bool needed_at_once = false, one_source = false, may_hold = true;
-    bool held_by_host = false;                         // while the hook is on
+    bool held_remotely = false;                        // while the hook is on
     std::array<std::vector<Operation>, 4> operations;  // by what the host saw: see operations()
   };
 
@@ -138,7 +137,7 @@ class Search {
     return !options_.host_of.empty() && options_.host_of.at(rank) != options_.host_of.at(peer);
   }
 
-  bool held_by_host(size_t rank, size_t index) const {
+  bool held_remotely(size_t rank, size_t index) const {
     const Call& call = schedule_.ranks[rank][index];
     if (call.waits || call.receives.empty()) return false;
     for (const uint32_t peer : call.receives) {
@@ -169,11 +168,13 @@ class Search {
     return false;
   }
 
-  // Has a hint come for all that a held batch receives?
-  bool all_hinted(const State& state, size_t rank) const {
-    const auto& awaited = known_[rank][state.host[rank]].receives;
-    return options_.hints &&
-           std::all_of(awaited.begin(), awaited.end(), [&](const Operation& one) { return goes_on(state, rank, one); });
+  // May the helper thread end the remote hold that the stream is in? At a hint for all that the batch receives, at the
+  // ceiling, or since the hook is off and lets all of them go.
+  bool may_let_go(const State& state, size_t rank) const {
+    const auto& awaited = known_[rank][state.call[rank]].receives;
+    const auto hinted = [&](const Operation& one) { return goes_on(state, rank, one); };
+    return options_.ceilings || state.off[rank] != kNever ||
+           (options_.hints && std::all_of(awaited.begin(), awaited.end(), hinted));
   }
 
   // What the stream has to do for a call, by the hook's plan for what the host could see.
@@ -197,8 +198,9 @@ class Search {
       made.push_back({Operation::kAwait, 0, call.batch});
       return made;
     }
-    if (on && known.held_by_host) {
+    if (on && known.held_remotely) {
       made = known.sends;
+      made.insert(options_.hint_first ? made.end() : made.begin(), Operation{Operation::kHoldRemote});
       made.push_back({Operation::kStart});
       return made;
     }
@@ -224,11 +226,7 @@ class Search {
 
   // The stream's next operation; false if it has nothing to do.
   bool next(const State& state, size_t rank, Operation& operation, size_t& left) const {
-    if (state.call[rank] >= state.host[rank]) {
-      // In the held call only what was put into the stream before the hold.
-      if (state.holding[rank] == 0 || state.call[rank] != state.host[rank] || !options_.hint_first) return false;
-      if (state.step[rank] >= known_[rank][state.call[rank]].sends.size()) return false;
-    }
+    if (state.call[rank] >= state.host[rank]) return false;
     const auto& made = operations(state, rank);
     operation = made[state.step[rank]];
     left = made.size() - state.step[rank];
@@ -246,15 +244,17 @@ class Search {
     if (operation.kind == Operation::kHold) {
       return goes_on(state, rank, operation);
     }
+    if (operation.kind == Operation::kHoldRemote) return may_let_go(state, rank);
     if (operation.kind != Operation::kAwait) return true;
     return options_.one_queue ? state.passed[rank] > operation.value : all_pass(state, rank, operation.value);
   }
 
-  // Executes the stream's next operation if it can be.
-  bool step(State& state, size_t rank) const {
+  // Executes the stream's next operation if it can be. `lets_go`: the helper thread ends a remote hold now.
+  bool step(State& state, size_t rank, bool lets_go = false) const {
     Operation operation{};
     size_t left = 0;
-    if (state.killed[rank] != 0 || !next(state, rank, operation, left) || !ready(state, rank, operation)) return false;
+    if (state.killed[rank] != 0 || !next(state, rank, operation, left)) return false;
+    if ((operation.kind == Operation::kHoldRemote) != lets_go || !ready(state, rank, operation)) return false;
     if (operation.kind == Operation::kWrite) {
       state.counter[rank][operation.peer] = static_cast<uint8_t>(operation.value);
       state.poisoned[rank][operation.peer] = 0;  // a GPU's write asks nobody
@@ -334,7 +334,7 @@ class Search {
         if (state.seen[rank][other] <= state.call[rank]) state.seen[rank][other] = 0;
         if (state.poisoned[rank][other] != 0) state.counter[rank][other] = 0;
       }
-      if (state.killed[rank] != 0) state.host[rank] = state.holding[rank] = state.step[rank] = state.off[rank] = 0;
+      if (state.killed[rank] != 0) state.host[rank] = state.step[rank] = state.off[rank] = 0;
     }
     return state;
   }
@@ -392,36 +392,24 @@ class Search {
     one_order = one_order_is_enough(state, offs, kills);
     for (size_t rank = 0; rank < ranks_; ++rank) {
       State next = state;
-      if (step(next, rank)) go(next);
+      if (step(next, rank) || step(next, rank, true)) go(next);
       next = state;
       if (anything_to_release(state, rank)) {
         release(next, rank);
         go(next);
       }
       const bool host_left = state.killed[rank] == 0 && state.host[rank] < schedule_.ranks[rank].size();
-      const bool on = state.host[rank] < state.off[rank];
-      if (host_left && state.holding[rank] != 0) {
-        if (options_.ceilings || !on || all_hinted(state, rank)) {
-          next = state;
-          next.holding[rank] = 0;
-          ++next.host[rank];
-          go(next);
-        }
-      } else if (host_left && state.host[rank] < state.call[rank] + options_.lead) {
+      if (host_left && state.host[rank] < state.call[rank] + options_.lead) {
         next = state;
         for (size_t other = 0; other < ranks_; ++other) {
           if (state.released[other] != 0 && next.seen[rank][other] == kNever) next.seen[rank][other] = state.host[rank];
         }
-        if (on && known_[rank][state.host[rank]].held_by_host) {
-          next.holding[rank] = 1;
-        } else {
-          ++next.host[rank];
-        }
+        ++next.host[rank];
         go(next);
       }
       if (host_left && state.off[rank] == kNever && offs < options_.switch_offs) {
         next = state;
-        next.off[rank] = static_cast<uint8_t>(state.host[rank] + state.holding[rank]);
+        next.off[rank] = state.host[rank];
         release(next, rank);
         visit(settled(next));
       }
@@ -435,8 +423,9 @@ class Search {
   }
 
   void judge(const State& state, bool killed) {
-    static constexpr const char* kNames[] = {"writes a counter", "is held", "starts a batch", "starts a batch apart",
-                                             "waits for a batch"};
+    static constexpr const char* kNames[] = {"writes a counter",         "is held",
+                                             "is held for another host", "starts a batch",
+                                             "starts a batch apart",     "waits for a batch"};
     for (size_t rank = 0; rank < ranks_; ++rank) {
       Operation operation{};
       size_t left = 0;
@@ -445,12 +434,9 @@ class Search {
         if (!held_apart(state, rank, batch) || state.killed[known_batches_[rank][batch]->apart.peer] == 0) continue;
         outcome_.fault += schedule_.name + ": rank " + std::to_string(rank) + " holds a batch apart for ever\n";
       }
-      if (state.killed[rank] == 0 && state.holding[rank] != 0) {
-        outcome_.fault += schedule_.name + ": the host of rank " + std::to_string(rank) + " holds call " +
-                          std::to_string(state.host[rank]) + " for ever\n";
-      }
       if (state.killed[rank] != 0 || !next(state, rank, operation, left)) continue;
-      if (killed && (operation.kind != Operation::kHold || state.killed[operation.peer] == 0)) continue;
+      const bool held = operation.kind == Operation::kHold && state.killed[operation.peer] != 0;
+      if (killed && !held && operation.kind != Operation::kHoldRemote) continue;
       outcome_.fault += schedule_.name + ": rank " + std::to_string(rank) + " " + kNames[operation.kind] +
                         " for ever at call " + std::to_string(state.call[rank]) + "\n";
     }

@@ -13,11 +13,12 @@
 // Besides, a rank may switch its hook off, or be killed, at any moment; then its counters are released, and released
 // again after a write that was still in its stream has overwritten that.
 //
-// Between hosts no counter is seen. A rank's stream sends a hint where it would write one, and a host may hold a batch
-// back before it posts it (policy/remote_wait), until the hint has come or the hold's ceiling is reached. A ceiling may
-// be reached at any moment, so it stands for hints that are early, late, doubled or forged as well: all that a hint can
-// do is to end a hold. Without ceilings a hint alone does: then a deadlock is where ranks would wait for each other's
-// ceilings.
+// Between hosts no counter is seen. A rank's stream sends a hint where it would write one, and may be held before a
+// batch (policy/remote_wait), while its host goes on. The helper thread lets it go at the hint, at the hold's ceiling,
+// or when the hook goes off. A ceiling may be reached at any moment, so it stands for hints that are early, late,
+// doubled or forged as well: all that a hint can do is to end a hold. Without ceilings a hint alone does: then a
+// deadlock is where ranks would wait for each other's ceilings. A stream that waits for another's event behind a hold
+// is no stream of its own here: it goes on where the event would have let it (hooks/src/followers.hpp).
 #pragma once
 
 #include <cstdint>
@@ -61,7 +62,7 @@ struct Options {
   bool eager = false;               // streams run as far as they can before anything else happens: far fewer
                                     // states; and one order of events where all end alike
   std::vector<uint32_t> host_of{};  // of each rank; empty: all are on one
-  std::function<bool(const policy::RemoteBatch&)> holds_elsewhere = policy::host_may_hold;
+  std::function<bool(const policy::RemoteBatch&)> holds_elsewhere = policy::may_hold_remotely;
   bool ceilings = true;    // holds for another host end at some time by themselves
   bool hints = true;       // hints come at some time
   bool hint_first = true;  // a batch's hints are put into its stream before it is held

@@ -19,7 +19,7 @@ using freeride::hooks::model::Schedule;
 using freeride::policy::Batch;
 using freeride::policy::BatchPlan;
 using freeride::policy::BatchStep;
-using freeride::policy::host_may_hold;
+using freeride::policy::may_hold_remotely;
 using freeride::policy::plan_batch;
 using freeride::policy::RemoteBatch;
 
@@ -300,8 +300,7 @@ TEST_CASE("model: with holds up to where counters begin anew, a rank waits for e
   require_no_fault(schedule[0], {.lead = 4, .ring = ring, .counted = uint64_t{ring.period()} - 1});
 }
 
-TEST_CASE(
-    "model: hosts that hold for other hosts as long as they like, whatever becomes of hints, delay nobody for ever") {
+TEST_CASE("model: streams held for other hosts as long as it likes, whatever becomes of hints, delay nobody for ever") {
   for (const auto& schedule : real_schedules()) {
     if (!small(schedule)) continue;
     for (const auto& host_of : spread(schedule)) {
@@ -321,8 +320,8 @@ TEST_CASE("model: no rank waits for another's ceiling where hints come") {
     for (const auto& host_of : spread(schedule)) {
       Options options = in_scope(schedule, {.host_of = host_of, .ceilings = false});
       options.holds_elsewhere = [&](const RemoteBatch& batch) {
-        both_ways += host_may_hold(batch) && batch.sends > 0 ? 1 : 0;
-        return host_may_hold(batch);
+        both_ways += may_hold_remotely(batch) && batch.sends > 0 ? 1 : 0;
+        return may_hold_remotely(batch);
       };
       require_no_fault(schedule, options);
     }
@@ -339,7 +338,7 @@ TEST_CASE("model: without a ceiling a lost hint holds a rank for ever") {
     if (ranks_of(schedule) != 2) continue;
     const Options lost{.eager = true, .host_of = {0, 1}, .ceilings = false, .hints = false};
     INFO(schedule.name);
-    CHECK(explore(schedule, lost).fault.find("the host of rank") != std::string::npos);
+    CHECK(explore(schedule, lost).fault.find("is held for another host") != std::string::npos);
     ++tried;
   }
   CHECK(tried > 2);
@@ -351,14 +350,14 @@ TEST_CASE("model: a batch held before its own hints are in the stream makes rank
     if (schedule.name.rfind("1F1B", 0) != 0 || !small(schedule)) continue;
     Options options = in_scope(schedule, {.host_of = {0, 1, 2, 3}, .ceilings = false});
     options.hint_first = false;
-    deadlocks += explore(schedule, options).fault.find("the host of rank") != std::string::npos ? 1 : 0;
+    deadlocks += explore(schedule, options).fault.find("is held for another host") != std::string::npos ? 1 : 0;
     options.ceilings = true;
     require_no_fault(schedule, options);  // slow, and no more than that
   }
   CHECK(deadlocks > 0);
 }
 
-TEST_CASE("model: with more held by the host than the rule allows, ranks wait for each other's ceilings") {
+TEST_CASE("model: with more held for other hosts than the rule allows, ranks wait for each other's ceilings") {
   const auto waits = [](const char* text, const std::function<bool(const RemoteBatch&)>& rule) {
     const auto schedule = parse_schedules(text);
     Options options{.lead = 4, .one_queue = false, .host_of = {0, 1, 2}, .ceilings = false};
@@ -368,7 +367,7 @@ TEST_CASE("model: with more held by the host than the rule allows, ranks wait fo
     const auto broken = explore(schedule[0], options);
     options.ceilings = true;
     require_no_fault(schedule[0], options);
-    return broken.fault.find("the host of rank") != std::string::npos;
+    return broken.fault.find("is held for another host") != std::string::npos;
   };
   const auto at_once = [](const RemoteBatch& batch) { return batch.needed_at_once; };
   // A batch between several ranks: rank 1 needs what rank 0 sends before it lets rank 2 go on, which rank 0 awaits.

@@ -53,7 +53,7 @@ struct RemoteBatch {
 /// them. One that also sends only where its peer waits in the same batch: neither could end before the other is posted.
 /// Then a hint always comes where the message would have, and no rank ever waits for another's ceiling;
 /// hooks/tests/model shows that, and that it is so no longer with a rule broken. Pure; any thread.
-bool host_may_hold(const RemoteBatch& batch);
+bool may_hold_remotely(const RemoteBatch& batch);
 
 /// How long a wait for a rank on another host may be held by the host: until shortly before the data exists there. A
 /// receive's end is that plus its transfer, and the transfer must not be held: so the shortest receive of that rank and
