@@ -1,7 +1,9 @@
 """What each kind of blow does. Every one ends by itself, or is undone here."""
 
 import contextlib
+import itertools
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -9,10 +11,12 @@ import subprocess
 import threading
 import time
 
-from chaos import links
+from chaos import links, plan
 from rig.system import read_lines
 
 GUEST_ITERATIONS = 6
+BULK_BYTES = 200_000_000  # of a plugin
+MOST_FREE = 8  # descriptors that one that runs out of them finds at first
 
 
 class Blows:
@@ -22,7 +26,8 @@ class Blows:
         self.system, self.keeper, self.watch, self.user = system, keeper, watch, user
         self.ground, self._fault, self.model = ground, fault, model
         self.counts, self._guests = {}, 0
-        self._lock, self._alone = threading.Lock(), {"disk": threading.Lock(), "shm": threading.Lock()}
+        self._lock = threading.Lock()
+        self._alone = {what: threading.Lock() for what in ("disk", "shm", "manager", "recorder", *plan.DEVICES)}
 
     def strike(self, blow):
         """True if there was anything to strike."""
@@ -78,6 +83,23 @@ class Blows:
                 signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
                 time.sleep(blow.lasts_s)
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+            finally:
+                os.close(pidfd)
+        return True
+
+    def _descriptors(self, blow):
+        """It may have no more descriptors than it has, or a few, until they are given back."""
+        pid = self._pid(blow)
+        with self._alone[blow.target], contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                has = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+                few = next(number for number in itertools.count() if number not in has) + int(blow.pick * MOST_FREE)
+                before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, before[1]))
+                time.sleep(blow.lasts_s)
+                signal.pidfd_send_signal(pidfd, 0)  # it may be another's by then
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
             finally:
                 os.close(pidfd)
         return True
@@ -165,6 +187,23 @@ class Blows:
             process.wait(120)
         self.system.processes.pop(name, None)
         self.system.trainings.pop(name).unlink(missing_ok=True)
+
+    def _bulk(self, blow):
+        """A plugin as large as those of frameworks that are linked in, which nobody has had yet."""
+        name = self.user.new_name("bulk")
+        path = self.system.root / f"{name}.so"
+        with open(path, "wb") as file:
+            file.write(self.user.plugin.read_bytes() + name.encode())
+            file.truncate(BULK_BYTES)
+        try:
+            with self.watch.bulk():
+                # Whoever is struck meanwhile: it is loaded again as somebody would who is told to try again.
+                for _ in range(3):
+                    if self.user.load(name, "--no-profile", finish=20, plugin=path, patience_s=60):
+                        break
+        finally:
+            path.unlink()
+        return True
 
     def _ctl(self, blow):
         """freeride-ctl, ended or held in the middle of a command."""

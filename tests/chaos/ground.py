@@ -4,6 +4,7 @@ namespace of this process's own, so that nothing is left of it however this proc
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import pathlib
 import struct
@@ -13,7 +14,7 @@ import time
 
 _CLONE_NEWNS = 0x00020000
 _FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878
-DISK_BYTES, SHM_BYTES = 192 << 20, 32 << 20
+DISK_BYTES, SHM_BYTES = 1 << 30, 32 << 20
 SLOW_FREEZE_S, SLOW_THAW_S = 0.2, 0.02  # a slow disk is one that stands still for most of the time
 
 # A process of its own, in a session of its own: however chaos ends, the disk goes on.
@@ -92,7 +93,12 @@ class Ground:
         path = pathlib.Path(folder) / "chaos-fills-this"
         try:
             with open(path, "wb", buffering=0) as file:
-                for size in (1 << 20, 4096, 1):
+                for size in (64 << 20, 1 << 20):  # without writing them
+                    with contextlib.suppress(OSError):
+                        for offset in itertools.count(os.fstat(file.fileno()).st_size, size):
+                            os.posix_fallocate(file.fileno(), offset, size)
+                file.seek(0, os.SEEK_END)
+                for size in (4096, 1):
                     with contextlib.suppress(OSError):
                         while True:
                             file.write(b"\0" * size)

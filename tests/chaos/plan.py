@@ -19,6 +19,8 @@ KINDS = {
     "shm-full": (2, ("shm",)),
     "clock": (3, ("clock",)),
     "ctl": (5, ("kill", "freeze")),
+    "descriptors": (3, ("manager", "recorder", *DEVICES)),
+    "bulk": (2, ("load",)),
     "trainer": (2, ("kill", "finish")),
 }
 CTL = ("load", "stop", "pause", "resume", "tasks", "top", "report")
@@ -36,16 +38,18 @@ class Blow:
     step_s: int = 0  # of the clock
 
 
-def rounds(seed):
-    """Without end: lists of one to three blows that come together. Each kind comes once before any comes twice."""
+def rounds(seed, only=()):
+    """Without end: lists of one to three blows that come together. Each kind comes once before any comes twice. `only`:
+    no other kinds come."""
+    kinds = {kind: what for kind, what in KINDS.items() if not only or kind in only}
     draw = random.Random(seed)
     unseen = []
     while True:
         blows = []
         for _ in range(draw.choice((1, 1, 2, 3))):
             if not unseen:
-                unseen = [kind for kind, (weight, _) in KINDS.items() for _ in range(weight)]
-                first = list(KINDS)
+                unseen = [kind for kind, (weight, _) in kinds.items() for _ in range(weight)]
+                first = list(kinds)
                 draw.shuffle(first)
                 for kind in first:
                     unseen.remove(kind)

@@ -40,6 +40,7 @@ PERIOD = 1000
 # Bounds of what a daemon may have, far above what it needs: it would pass them within the hour if it grew with blows.
 MOST = {"manager KiB": 200_000, "worker KiB": 200_000, "manager descriptors": 128, "worker descriptors": 320}
 MOST |= {"recorder KiB": 200_000, "recorder descriptors": 64}
+MOST |= {"manager KiB with bulk": 1_200_000, "worker KiB with bulk": 800_000, "recorder KiB with bulk": 200_000}
 
 
 def parse():
@@ -48,6 +49,9 @@ def parse():
         "--seconds", type=float, default=60, help="of blows; a part of the training alone comes after that"
     )
     parser.add_argument("--seed", type=int, help="of the plan; without it a new one, which is printed")
+    parser.add_argument(
+        "--only", action="append", choices=list(plan.KINDS), default=[], help="blows of this kind alone"
+    )
     parser.add_argument("--build", type=pathlib.Path, default=BUILD)
     parser.add_argument("--out", type=pathlib.Path, help="where the results go, as JSON")
     parser.add_argument("--note", default="", help="what else is to be known of this run, for the results")
@@ -119,7 +123,7 @@ class Chaos:
         self.recoveries.clear()
         descriptors = dict(watch.most)
         end = time.monotonic() + self.options.seconds
-        for blows_of_round in plan.rounds(self.seed):
+        for blows_of_round in plan.rounds(self.seed, self.options.only):
             if time.monotonic() >= end:
                 break
             self.rounds += 1

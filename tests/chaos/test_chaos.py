@@ -23,6 +23,8 @@ def test_a_seed_repeats_its_plan_and_every_kind_comes():
     assert first(7, 50) == first(7, 50) != first(8, 50)
     kinds = [blow.kind for blows in first(7, 200) for blow in blows]
     assert set(kinds[: len(plan.KINDS)]) == set(plan.KINDS)
+    only = itertools.islice(plan.rounds(7, ["descriptors", "bulk"]), 50)
+    assert {blow.kind for blows in only for blow in blows} == {"descriptors", "bulk"}
     assert all(
         blow.lasts_s <= plan.LONGEST_S and blow.target in plan.KINDS[blow.kind][1] for blow in sum(first(7, 99), [])
     )

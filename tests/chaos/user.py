@@ -33,9 +33,9 @@ class User:
         self._thread.start()
 
     # ---- calls
-    def call(self, *words):
+    def call(self, *words, patience_s=5):
         """Whatever becomes of it; but a refusal is a sentence, and the program does not crash."""
-        answer = self.system.ctl(*words)
+        answer = self.system.ctl(*words, timeout=patience_s)
         with self._lock:
             self.calls[answer.code] = self.calls.get(answer.code, 0) + 1
         if answer.code != 0:
@@ -44,11 +44,11 @@ class User:
                 self._fault(f"freeride-ctl {' '.join(map(str, words))}: exit {answer.code}, {said!r}")
         return answer
 
-    def words_of_load(self, name, *flags, finish=0):
+    def words_of_load(self, name, *flags, finish=0, plugin=None):
         params = {"step_us": STEP_US, "trace": 1, "finish": finish}
         return (
             "load",
-            self.plugin,
+            plugin or self.plugin,
             "--name",
             name,
             "--memory",
@@ -57,9 +57,9 @@ class User:
             *(word for key, value in params.items() for word in ("--param", f"{key}={value}")),
         )
 
-    def load(self, name, *flags, finish=0):
+    def load(self, name, *flags, finish=0, plugin=None, patience_s=5):
         """True once the manager has it. To be repeated until then: with the same name it is the same task."""
-        answer = self.call(*self.words_of_load(name, *flags, finish=finish))
+        answer = self.call(*self.words_of_load(name, *flags, finish=finish, plugin=plugin), patience_s=patience_s)
         there = answer.code == 0 or "already" in answer.err
         if there:
             self.accepted.add(name)

@@ -12,6 +12,7 @@ from chaos import judge
 from freeride import pages
 
 LOOK_S = 0.05
+AFTER_BULK_S = 15.0  # until its task has ended and its content is dropped
 LIVE = 1 << 62  # the end of what has not ended
 PROC = pathlib.Path("/proc")
 
@@ -106,6 +107,7 @@ class Watch:
         self.lengths = {}  # of a daemon: (pid, offset of its log that was looked at)
         self.messages = 0
         self.recordings = set()  # that were ended
+        self._bulks, self._bulk_ended = 0, -AFTER_BULK_S  # that are on their way; when the last one has come
         self._waiting = []  # steps that no bubble is known for yet
         self._known, self._stop = {}, threading.Event()
         self._lock = threading.Lock()
@@ -269,7 +271,20 @@ class Watch:
                 self._fault(fault)
         self._waiting = later
 
+    @contextlib.contextmanager
+    def bulk(self):
+        """While plugins of hundreds of megabytes are on their way, what daemons have in memory is another figure."""
+        with self._lock:
+            self._bulks += 1
+        try:
+            yield
+        finally:
+            self._bulk_ended = time.monotonic()
+            with self._lock:
+                self._bulks -= 1
+
     def _grow(self):
+        bulk = self._bulks > 0 or time.monotonic() - self._bulk_ended < AFTER_BULK_S
         for name in self.keeper.words:
             pid = self.keeper.pid(name)
             kind = name.split("-")[0]
@@ -281,7 +296,7 @@ class Watch:
                 if resident is None or not (PROC / str(pid) / "comm").read_text().startswith("freeride-"):
                     continue
                 figures = {
-                    f"{kind} KiB": int(resident[1]),
+                    f"{kind} KiB{' with bulk' if bulk else ''}": int(resident[1]),
                     f"{kind} descriptors": len(os.listdir(PROC / str(pid) / "fd")),
                     f"{kind} threads": int(re.search(r"Threads:\s+(\d+)", status)[1]),
                 }
