@@ -1,7 +1,9 @@
 """Which messages are the pipeline's, on groups that are none: no process, and no torch."""
 
+import sys
 import types
 import unittest
+import unittest.mock
 
 from freeride import _frameworks, _marks, _pipeline, _torch
 
@@ -96,6 +98,35 @@ class Told(unittest.TestCase):
         self.assertTrue(Stage().made)
         self.assertEqual((failed, told), ([], []))
         self.assertIn("Stage.__init__ of this a.framework cannot be read: AttributeError", said[0])
+
+    def test_frameworks_that_name_their_pipeline_by_a_group(self):
+        """Rank 5's pipeline is 1, 5: as nanotron and picotron keep it, whose stages are not the ranks of the world."""
+        pipeline = types.SimpleNamespace(pp_group=Group([1, 5]), pp_pg=Group([1, 5]))
+        nanotron, picotron = types.ModuleType("nanotron.parallel.context"), types.ModuleType("picotron")
+
+        class ParallelContext:
+            def __init__(self, *_, **__):
+                self.pp_pg = pipeline.pp_pg
+
+        def setup_process_group_manager(*_, **__):
+            picotron.process_group_manager = pipeline
+
+        nanotron.ParallelContext = ParallelContext
+        picotron.setup_process_group_manager = setup_process_group_manager
+        modules = {"nanotron.parallel.context": nanotron, "picotron.process_group_manager": picotron}
+        told, said, failed = [], [], []
+        imports = types.SimpleNamespace(after=lambda name, then: then(modules[name]) if name in modules else None)
+        _frameworks.listen(
+            imports,
+            lambda owner, name, make: setattr(owner, name, make(getattr(owner, name))),
+            lambda *what: told.append(what),
+            said.append,
+            failed.append,
+        )
+        with unittest.mock.patch.dict(sys.modules, {_torch.C10D: C10d(8)}):
+            nanotron.ParallelContext(1, 2, 4)
+            picotron.setup_process_group_manager(tp_size=1, cp_size=1, pp_size=2, dp_size=4)
+        self.assertEqual((told, said, failed), ([("nanotron", (1, 5)), ("picotron", (1, 5))], [], []))
 
 
 class Wrapped(unittest.TestCase):

@@ -73,8 +73,18 @@ def _of_megatron(parallel_state, *_, **__):
     return "Megatron", _ranks_of(parallel_state.get_pipeline_model_parallel_group())
 
 
+def _of_nanotron(_, context, *__, **___):
+    return "nanotron", _ranks_of(context.pp_pg)
+
+
+def _of_picotron(groups, *_, **__):
+    return "picotron", _ranks_of(groups.process_group_manager.pp_group)
+
+
 _LISTENERS = (
     ("torch.distributed.pipelining.stage", ("_PipelineStageBase.__init__", _of_pipelining)),
     ("deepspeed.runtime.pipe.p2p", ("init_process_groups", _of_deepspeed)),
     ("megatron.core.parallel_state", ("initialize_model_parallel", _of_megatron)),
+    ("nanotron.parallel.context", ("ParallelContext.__init__", _of_nanotron)),
+    ("picotron.process_group_manager", ("setup_process_group_manager", _of_picotron)),
 )
