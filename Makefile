@@ -10,6 +10,8 @@
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 #                        and a part of it on the other versions of torch in FRAMEWORKS_TORCH (2.5 2.4 2.15)
 # make test-newest   all of it on the newest torch that PyPI has: once a week
+# make test-peers   the frameworks' own tests with the hook in every process and without it, on CPUs: which pass must be equal. Their sources
+#                   are cloned, or are in PEERS_SOURCES, a folder of checkouts such as pytorch-2.8.0. The versions of torch: PEERS_TORCH
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
 # make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
 # make screenshots   pictures of the page beside a training (docs/images/web-*.png)
@@ -32,7 +34,7 @@ export CTEST_OUTPUT_ON_FAILURE := 1
 # .ci/run has one that tries again and counts.
 CTEST ?= ctest
 
-.PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-newest test-docker test-kubernetes test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-asan build-tsan build-fuzz format install clean
+.PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-newest test-peers test-docker test-kubernetes test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-asan build-tsan build-fuzz format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -69,6 +71,16 @@ test-frameworks:
 
 test-newest:
 	$(call frameworks,newest,^frameworks_newest_)
+
+# 2.4 comes after 2.5, whose CUDA libraries it uses.
+PEERS_TORCH ?= 2.5 2.4 2.8 2.15 newest
+test-peers:
+	@scripts/install-deps.sh frameworks
+	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV) $(PEERS_TORCH)
+	@$(MAKE) --no-print-directory build TARGETS=freeride_hook
+	$(FRAMEWORKS_VENV)/bin/pip --quiet install --no-deps --upgrade --target build/peers/tools -r hooks/tests/peers/requirements.txt
+	$(PYTHON) hooks/tests/peers/run.py --venv $(FRAMEWORKS_VENV) --torch $(PEERS_TORCH) --out build/peers \
+	  $(if $(PEERS_SOURCES),--sources $(PEERS_SOURCES)) $(PEERS_ARGS)
 
 # The manifests for Kubernetes, offline: schemas, each other, the programs.
 define manifests
