@@ -13,7 +13,7 @@
 # make test-peers   the frameworks' own tests with the hook in every process and without it, on CPUs: which pass must be equal. Their sources
 #                   are cloned, or are in PEERS_SOURCES, a folder of checkouts such as pytorch-2.8.0. The versions of torch: PEERS_TORCH
 # make bench   installs what is missing, builds, measures latencies (build/bench/latency.json)
-# make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/results.md)
+# make bench-tables   the paper's tables at toy size, on CPUs: shows that every part of bench/tables works (build/tables/tables.json)
 # make screenshots   pictures of the page beside a training (docs/images/web-*.png)
 # make check   formatting, clang-tidy, ruff, folder rules, documents
 # make docs    the documentation as a site (build/docs/index.html); its tools come from PyPI once, then no network is needed
@@ -130,12 +130,11 @@ screenshots:
 	$(PYTHON) tests/web/screenshots.py --build build/dev
 
 bench-tables:
-	@scripts/install-deps.sh demo frameworks
+	@scripts/install-deps.sh demo figures frameworks
 	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV)
-	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook bench-side-task pagerank image test_plugins"
+	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride_hook bench-side-task pagerank image"
 	$(PYTHON) bench/tables/run.py --scale toy --build build/dev --python $(FRAMEWORKS_VENV)/bin/python --out build/tables/tables.json
-	$(PYTHON) bench/tables/rows.py build/tables/tables.json > /dev/null
-	$(PYTHON) bench/tables/page.py build/tables/tables.json build/tables/results.md
+	$(PYTHON) bench/tables/page.py build/tables/tables.json
 
 check:
 	@scripts/install-deps.sh test check

@@ -21,59 +21,33 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE.parent / "tests"), str(HERE / "gpu")]
-import blocks
-import summary as summary_of
+import analysis
+
 from ranks import machine
-from rig.processes import write_whole
-from rig.statistics import interval
+from rig.processes import flags, write_whole
 
 TASKS = "pagerank=25,resnet18=30"
 RUNS = [f"after:{ratio}:8:{TASKS}" for ratio in (0.5, 1.0, 1.3)] + [f"after:1.0:1:{TASKS}", f"before:1.3:8:{TASKS}"]
-KEPT = (
-    "side_task",
-    "name",
-    "iteration_ms",
-    "leased",
-    "ways_us",
-    "overrun_us",
-    "in_steps_ns",
-    "bubble_ns",
-    "steps",
-    "worker_cpu_pct",
-)
+FIGURES = (
+    "time_increase_pct", "time_increase_ci95_upper_pct", "harvested_share_pct", "overrun_p99_us", "edge_to_lease_p50_us",
+    "edge_to_lease_p99_us", "steps_per_s", "iterations_with", "iterations_without", "unleased_iteration_ms",
+)  # fmt: skip
 
 
 def measured(run, builds, options):
     """One training of one build; its samples."""
     build, ratio, connections, tasks = run.split(":")
-    dist = pathlib.Path(builds[build])
-    out = pathlib.Path(tempfile.mkdtemp()) / "run.json"
-    words = [sys.executable, HERE / "hook_gpu_harvest.py", "--bin", dist / "bin", "--plugins", dist / "plugins"]
-    words += [
-        "--python",
-        dist / "python",
-        "--out",
-        out,
-        "--host-ratio",
-        ratio,
-        "--blocks",
-        options.blocks,
-        "--iterations",
-        6,
-    ]
-    words += ["--warm-up", 25, "--block-ms", 1000, "--seconds", tasks, "--watchdog", options.watchdog]
-    words += ["--small"] if options.small else []
-    words += [] if options.real else ["--bubbles-ms", options.bubbles_ms]
-    env = dict(os.environ)
-    env.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
-    if connections != "8":
-        env["CUDA_DEVICE_MAX_CONNECTIONS"] = connections
-    begin = time.monotonic()
+    dist, out = pathlib.Path(builds[build]), pathlib.Path(tempfile.mkdtemp()) / "run.json"
+    words = [sys.executable, HERE / "harvest.py"]
+    words += flags(bin=dist / "bin", plugins=dist / "plugins", python=dist / "python", out=out, host_ratio=ratio)
+    words += flags(blocks=options.blocks, iterations=6, warm_up=25, seconds=tasks, watchdog=options.watchdog)
+    words += (["--small"] if options.small else []) + ([] if options.real else flags(bubbles_ms=options.bubbles_ms))
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
+    env |= {"CUDA_DEVICE_MAX_CONNECTIONS": connections} if connections != "8" else {}
+    begin, limit = time.monotonic(), options.watchdog + 60
     with open(out.with_suffix(".log"), "w") as log:
         try:
-            subprocess.run(
-                [str(word) for word in words], env=env, stdout=log, stderr=log, timeout=options.watchdog + 60
-            )
+            subprocess.run([str(word) for word in words], env=env, stdout=log, stderr=log, timeout=limit, check=False)
         except subprocess.TimeoutExpired:
             log.write("took too long")
     record = json.loads(out.read_text()) if out.exists() else {"samples": [], "times": {}, "failures": ["no record"]}
@@ -86,7 +60,7 @@ def measured(run, builds, options):
         "connections": int(connections),
         "failures": record["failures"],
         "times": record["times"],
-        "samples": [{key: sample[key] for key in KEPT if key in sample} for sample in record["samples"]],
+        "samples": [{key: sample[key] for key in analysis.RECORDED if key in sample} for sample in record["samples"]],
     }
 
 
@@ -94,52 +68,35 @@ def rows_of(runs):
     rows = []
     for run in runs:
         same = {key: run[key] for key in ("build", "host_ratio", "connections")}
-        if run["times"].get("held"):
-            of_rank = run["times"]["held"][0]
-            values = blocks.increases(of_rank["iteration_ms"], of_rank["hooked"])
-            mean, half = interval(values)
-            rows.append({**same, "side_task": "none", "time_increase_pct": round(mean, 3), "pairs": len(values)})
-            rows[-1]["time_increase_ci95_upper_pct"] = round(mean + half, 3)
-            rows[-1]["counters"] = of_rank.get("counters")
-            rows[-1]["hook_cpu_pct"] = blocks.summarise(run)["hook_cpu_pct"]
+        hook = analysis.hook_row(run["times"])
+        if hook:
+            row = {**same, "side_task": "none", "time_increase_pct": hook["hook_pct"], "pairs": hook["hook_pairs"]}
+            row |= {"time_increase_ci95_upper_pct": hook["hook_ci95_upper_pct"], "hook_cpu_pct": hook["hook_cpu_pct"]}
+            rows.append({**row, "counters": run["times"]["held"][0].get("counters")})
         for sample in run["samples"]:
-            row = summary_of.row_of(sample)
-            rows.append({**same, "side_task": sample["name"], "time_increase_pct": row["time_increase_pct"]})
-            rows[-1]["time_increase_ci95_upper_pct"] = round(
-                row["time_increase_pct"] + row["time_increase_ci95_half_pct"], 3
-            )
-            for key in (
-                "harvested_share_pct",
-                "overrun_p99_us",
-                "edge_to_lease_p50_us",
-                "edge_to_lease_p99_us",
-                "steps_per_s",
-            ):
-                rows[-1][key] = row.get(key)
-            rows[-1].update(
-                {key: row.get(key) for key in ("iterations_with", "iterations_without", "unleased_iteration_ms")}
-            )
+            row = analysis.row_of(sample)
+            rows.append({**same, "side_task": sample["name"], **{key: row.get(key) for key in FIGURES}})
     return rows
 
 
 def summarise(record):
     rows = rows_of(record["runs"])
     after = [row for row in rows if row["build"] == "after"]
+    same = {(row["side_task"], row["host_ratio"], row["connections"]): row for row in rows if row["build"] == "before"}
     for row in after:
-        for other in rows:
-            if other["build"] == "before" and all(
-                other[key] == row[key] for key in ("side_task", "host_ratio", "connections")
-            ):
-                row["before_time_increase_pct"] = other["time_increase_pct"]
-                row["before_harvested_share_pct"] = other.get("harvested_share_pct")
-    harvested = [row for row in after if row["side_task"] != "none"]
+        before = same.get((row["side_task"], row["host_ratio"], row["connections"]))
+        if before:
+            row["before_time_increase_pct"] = before["time_increase_pct"]
+            row["before_harvested_share_pct"] = before.get("harvested_share_pct")
+
+    def most(key, alone):
+        return max((row[key] for row in after if (row["side_task"] == "none") == alone), default=None)
+
     return {
         "rows": rows,
-        "hook_alone_ci95_upper_pct": max(
-            (row["time_increase_ci95_upper_pct"] for row in after if row["side_task"] == "none"), default=None
-        ),
-        "overrun_p99_us": max((row["overrun_p99_us"] for row in harvested), default=None),
-        "mark_to_lease_p99_us": max((row["edge_to_lease_p99_us"] for row in harvested), default=None),
+        "hook_alone_ci95_upper_pct": most("time_increase_ci95_upper_pct", True),
+        "overrun_p99_us": most("overrun_p99_us", False),
+        "mark_to_lease_p99_us": most("edge_to_lease_p99_us", False),
     }
 
 

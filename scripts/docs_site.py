@@ -107,7 +107,6 @@ def on_config(config):
             "Results": [
                 {"Results": "results.md"},
                 {"A long run": "long-run.md"},
-                {"Lab, by topic": "lab/index.md"},
                 {"Lab: measurements": "lab/bench.md"},
                 {"Lab: notes": "lab/notes.md"},
                 {"Lab: the paper's tables": "lab/tables.md"},

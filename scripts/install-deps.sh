@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|plugins|test|bench|check|docker|dist|hosts|slurm|installed|fuzz|frameworks|wheel|kubernetes ...
+# Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|figures|plugins|test|bench|check|docker|dist|hosts|slurm|installed|fuzz|frameworks|wheel|kubernetes ...
 set -euo pipefail
 
 build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
        libspdlog-dev libcli11-dev libtomlplusplus-dev libsqlite3-dev libssl-dev libseccomp-dev libzstd-dev zlib1g-dev bubblewrap nlohmann-json3-dev libjpeg-dev libpng-dev catch2 libcpp-httplib-dev prometheus-cpp-dev"
+figures="python3-matplotlib python3-scipy python3-pandas"  # what benchmarks come to
 training="python3 python3-torch libopenblas0-pthread python3-numpy python3-zmq python3-msgpack"
 plugins="libtorch-dev"  # without it: no resnet18, resnet50, vgg19
 
@@ -16,9 +17,10 @@ for set in "${@:-demo}"; do
   case "$set" in
     build) packages+=" $build" ;;
     demo)  packages+=" $build $training python3-matplotlib" ;;
+    figures) packages+=" $figures" ;;
     plugins) packages+=" $build $plugins" ;;
-    test)  packages+=" $build $training $plugins $look python3-matplotlib python3-pytest python3-venv groff-base ffmpeg $sizes" ;;
-    bench) packages+=" $build $training $look libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
+    test)  packages+=" $build $training $plugins $look $figures python3-pytest python3-venv groff-base ffmpeg $sizes" ;;
+    bench) packages+=" $build $training libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
     check) packages+=" $build clang-format clang-tidy git python3-venv" ;;
     dist)  packages+=" $build bubblewrap patchelf" ;;
     hosts) packages+=" $build $training python3-pytest iproute2 util-linux" ;;
@@ -29,7 +31,7 @@ for set in "${@:-demo}"; do
     wheel) packages+=" $build python3 python3-venv" ;;
     docker) packages+=" $build $training python3-matplotlib bubblewrap docker.io python3-yaml systemd" ;;
     kubernetes) packages+=" $build $training bubblewrap docker.io python3-yaml python3-pytest python3-venv util-linux" ;;
-    *) echo "install-deps.sh: unknown set '$set'; known: build, demo, plugins, test, bench, check, docker, dist, hosts, slurm, installed, fuzz, frameworks, wheel, kubernetes" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown set '$set'; known: build, demo, figures, plugins, test, bench, check, docker, dist, hosts, slurm, installed, fuzz, frameworks, wheel, kubernetes" >&2; exit 2 ;;
   esac
 done
 

@@ -27,7 +27,7 @@ done
 rm -rf "$out/tmp"
 if [ "${3:-}" = test ]; then
   mkdir -p "$out/test/rig"
-  install -m 644 tests/gpu/*.py bench/side_tasks.py "$out/test/"
+  install -m 644 tests/gpu/*.py "$out/test/"
   find tests/rig -name '*.py' ! -name 'test_*' -exec install -m 644 -t "$out/test/rig" {} +
   [ ! -f "$build/bin/bench-side-task" ] || { cp "$build/bin/bench-side-task" "$out/bin/" && strip "$out/bin/bench-side-task"; }
   for plugin in gpu_task gpu_cheat counter; do

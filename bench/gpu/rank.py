@@ -1,4 +1,4 @@
-"""One rank of bench/hook_gpu.py: RANK, WORLD_SIZE, … in the environment; the job as JSON in the argument, the result to
+"""One rank of a training on GPUs, which ranks.py starts: RANK, WORLD_SIZE, … in the environment; the job as JSON in the argument, the result to
 job["out"].<rank>."""
 
 import datetime
@@ -100,7 +100,7 @@ def timed(job, device, result):
     if job.get("until"):
         measure.pause(False)
         leave(job, result)
-        train_on(training, job["until"], len(events), job["out"], job.get("synchronise"))
+        train_on(training, job["until"], len(events), job.get("synchronise"))
 
 
 def leave(job, result):
@@ -118,38 +118,12 @@ def write(path, result):
     os.replace(path + ".part", path)
 
 
-def grow():
-    """Asks for more memory than there is beside side tasks: without what comes between torch and its cudaMalloc, and
-    with it."""
-    free, total = torch.cuda.mem_get_info()
-    # Torch lets go of what it keeps before it fails
-    size = free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() + (4 << 30)
-    result = {"free_mib": free >> 20, "total_mib": total >> 20, "asked_mib": size >> 20}
-    for way in ("without", "with"):
-        if way == "without":
-            measure.memory_stop()
-        else:
-            measure.memory_serve()
-        begin = time.monotonic()
-        try:
-            block = torch.empty(size, dtype=torch.uint8, device="cuda")
-            block[-1] = 1
-            del block
-            result[way] = "has it"
-        except torch.OutOfMemoryError:
-            result[way] = "out of memory"
-        result[way + "_ms"] = round(1e3 * (time.monotonic() - begin), 1)
-    torch.cuda.empty_cache()
-    result["refused_and_saved"] = measure.memory_counters()
-    return result
-
-
-def train_on(training, until, iteration, out, synchronise=False):
+def train_on(training, until, iteration, synchronise=False):
     """As long as the file `until` does not say after which iteration to stop; whoever writes it chooses one that is
     ahead of both ranks. synchronise: the host waits for the GPU after each iteration, as a training does that logs its
     loss."""
     print(dist.get_rank(), "READY", page_path(), iteration, flush=True)
-    last, recent, grown = None, [], None
+    last, recent = None, []
     while last is None or iteration < last:
         training.step()
         iteration += 1
@@ -159,9 +133,6 @@ def train_on(training, until, iteration, out, synchronise=False):
             torch.cuda.synchronize()
         recent = [*recent[-2:], event]
         recent[0].synchronize()
-        if last is None and not grown and os.path.exists(until + ".grow"):
-            grown = grow()
-            write(f"{out}.{dist.get_rank()}.grown", grown)
         if last is None and iteration % 4 == 0 and os.path.exists(until):
             with open(until) as file:
                 last = int(file.read())

@@ -116,7 +116,6 @@ class Training:
     def __init__(self, job, device, library, handle):
         import torch
 
-        import parts
         import pipeline
 
         self.torch, self.pipeline, self.library, self.handle, self.device = torch, pipeline, library, handle, device
@@ -141,7 +140,7 @@ class Training:
         self.job, self.come, self.bare = job, 0, 0
         self.words, self.nccl = Words(), torch.cuda.Stream(device)
         self.events, self.received = [torch.cuda.Event() for _ in range(64)], torch.zeros(1, device=device)
-        self.iteration, self.parts = 0, parts.Parts(torch, self.chunk.blocks, self.stream) if job.get("parts") else None
+        self.iteration = 0
 
     def stream(self):
         return self.torch._C._cuda_getCurrentRawStream(self.device.index)
@@ -162,28 +161,20 @@ class Training:
         behind.record(self.nccl)
         self.torch.cuda.current_stream().wait_event(behind)
 
-    def begin(self, index, what):
-        if self.parts:
-            self.parts.begin(self.iteration, index, what)
-
     def step(self):
         under_way = []
-        for index, what in enumerate(self.order):
+        for what in self.order:
             if what == "F":
                 if not self.first:
                     self.receive()
-                self.begin(index, what)
                 given = self.tokens if self.first else self.given.detach().requires_grad_()
                 output = self.chunk(given)
                 under_way.append(self.pipeline.loss_of(output, self.tokens) if self.last else output)
             else:
                 if not self.last:
                     self.receive()
-                self.begin(index, what)
                 output = under_way.pop(0)
                 output.backward(None if self.last else self.gradient)
-            if self.parts:
-                self.parts.end()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not is_bare(self.job, self.iteration):
@@ -244,10 +235,8 @@ def main():
             "hook_cpu_pct_of": {"held": cpu},
         }
         rank.leave(job, result)
-        rank.train_on(training, job["until"], len(events), job["out"])
+        rank.train_on(training, job["until"], len(events))
         torch.cuda.synchronize()
-        result["parts"] = training.parts and training.parts.result()
-        rank.leave(job, result)
     finally:
         played.kill()
         played.wait()

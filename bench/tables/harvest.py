@@ -223,8 +223,6 @@ class Harvest:
                 except Failure as failure:
                     done(cell, failure)
                     self.system.check()  # a process that has ended is no cell's fault
-            if group is group_of[0]:
-                self.tables.demonstrate(self)
         self.training.end()
 
     def cell(self, cell):

@@ -1,6 +1,19 @@
-"""What runs and their rows are called on the page and in its pictures, and which of them belong together."""
+"""What rows and their figures are called in tables and pictures, and which of them belong together."""
+
+import pandas
 
 METHODS = {"iterative": "FreeRide iterative", "imperative": "FreeRide imperative", "mps": "MPS", "naive": "naive"}
+
+
+def number(value, digits=2, sign=False):
+    return "–" if value is None or pandas.isna(value) else f"{value:{'+' if sign else ''}.{digits}f}"
+
+
+def increase(row, of=""):
+    if row.get(f"{of}time_increase_pct") is None:
+        return "–"
+    low, high = row[f"{of}time_increase_ci95_pct"]
+    return f"{row[f'{of}time_increase_pct']:+.2f} ± {(high - low) / 2:.2f}"
 
 
 def task_name(row):
@@ -8,24 +21,20 @@ def task_name(row):
 
 
 def budget_name(row):
+    budget = row["budget_pct"]
     if row["method"] not in ("iterative", "imperative"):
         return "–"
-    return (
-        "off"
-        if row["budget_pct"] is None
-        else row["budget_pct"]
-        if row["budget_pct"] == "auto"
-        else f"{row['budget_pct']:g} %"
-    )
+    return "off" if budget is None else budget if budget == "auto" else f"{budget:g} %"
+
+
+def schedule(row):
+    return f"{row['schedule']}, {row['micro_batches']}"
 
 
 def plain(row):
     """Of the table that the paper has; the others are about one more thing."""
-    return (
-        (row["schedule"], row["micro_batches"], row["size"]) == ("1F1B", 4, "middle")
-        and not row["batch"]
-        and "+" not in row["side_task"]
-    )
+    usual = (row["schedule"], row["micro_batches"], row["size"]) == ("1F1B", 4, "middle")
+    return usual and not row["batch"] and "+" not in row["side_task"]
 
 
 def counts_work(row):
@@ -33,36 +42,27 @@ def counts_work(row):
     return all(rate["counted"] for rate in row["rates"])
 
 
-# At a glance: method, budget, what it is called there.
-GLANCE = [
-    ("iterative", 0.5, "FreeRide iterative, budget 0.5 %"),
-    ("imperative", 1.0, "FreeRide imperative, budget 1 %"),
-    ("mps", None, "MPS"),
-    ("naive", None, "naive"),
-]
-
-
-def glance(rows):
-    """{(method, side task): row} of the methods that one chooses between."""
-    wanted = {(method, budget) for method, budget, _ in GLANCE}
-    return {
-        (row["method"], row["side_task"]): row
-        for row in rows
-        if (row["method"], row["budget_pct"]) in wanted and row["time_increase_pct"] is not None
-    }
-
-
-def phases(record):
-    """One run of each training, by its model and schedule."""
+def trainings(record):
+    """{(model, schedule): a run of it}, of those that tell of bubbles."""
     found = {}
     for run in record["runs"]:
-        if run["bubbles"] and any(seen.get("waits_ms") for seen in run["bubbles"].values()):
-            found.setdefault((run["cell"]["size"], f"{run['cell']['schedule']}, {run['cell']['micro_batches']}"), run)
+        if any(seen.get("waits_ms") for seen in run["bubbles"].values()):
+            found.setdefault((run["cell"]["size"], schedule(run["cell"])), run)
     return found
 
 
-def label(cell):
-    words = [task_name(cell), cell["method"]] + (
-        [] if plain(cell) else [cell["size"], f"{cell['schedule']} × {cell['micro_batches']}"]
+def markdown(lines):
+    """A table of dicts whose keys are its heads; nothing where there are none."""
+    if not lines:
+        return ""
+    heads = list(lines[0])
+    return "\n".join(
+        f"| {' | '.join(line)} |" if line else f"|{'---|' * len(heads)}"
+        for line in [heads, None, *([str(line[head]) for head in heads] for line in lines)]
     )
+
+
+def label(cell):
+    words = [task_name(cell), cell["method"]]
+    words += [] if plain(cell) else [cell["size"], f"{cell['schedule']} × {cell['micro_batches']}"]
     return ", ".join(words) + (f", budget {budget_name(cell)}" if cell["budget_pct"] is not None else "")

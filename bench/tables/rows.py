@@ -1,25 +1,19 @@
-#!/usr/bin/env python3
 """Turns recorded runs into the tables' rows.
-
-    bench/tables/rows.py bench/results/tables-h200.json            # the rows again, from the samples; exit code 1 if they are not those recorded
-    bench/tables/rows.py bench/results/tables-h200.json --write    # and keeps them in the file
 
 Formulae of section 6 of the FreeRide paper (Middleware '25): time increase I = (T_with - T_without) / T_without; cost
 savings S = (C_side - (C_with - C_without)) / C_without, where C is price times time and C_side what the side work would
 have cost on the low-tier GPU."""
 
 import itertools
-import json
-import math
 import pathlib
-import statistics
-import sys
 import tomllib
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parents[1] / "tests"))
+import numpy
+from scipy import stats
+
 import cells
-from rig.statistics import t975
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 def prices():
@@ -28,7 +22,7 @@ def prices():
 
 def blocks_of(samples, block_iterations=None):
     """[(with side tasks, its middle's place among the samples, mean ms, iterations), …] from samples [ms, with side
-    tasks: True, False, or None where blocks meet, …]. Blocks of one kind that follow each other are one, or several of
+    tasks: True, False, or None where blocks meet]. Blocks of one kind that follow each other are one, or several of
     block_iterations."""
     blocks, first = [], 0
     for kind, group in itertools.groupby(samples, key=lambda sample: sample[1]):
@@ -37,7 +31,7 @@ def blocks_of(samples, block_iterations=None):
         edges = [round(part * len(lengths) / count) for part in range(count + 1)]
         if kind is not None:
             blocks += [
-                (kind, first + (begin + end) / 2, statistics.fmean(lengths[begin:end]), end - begin)
+                (kind, first + (begin + end) / 2, numpy.mean(lengths[begin:end]), end - begin)
                 for begin, end in zip(edges, edges[1:])
             ]
         first += len(lengths)
@@ -51,29 +45,14 @@ def time_increase_pct(samples, block_iterations=None):
     blocks = blocks_of(samples, block_iterations)
     if len(blocks) < 5 or min(sum(block[0] is kind for block in blocks) for kind in (True, False)) < 2:
         return None, None
-    of = [(1.0, place - blocks[0][1], float(kind)) for kind, place, _, _ in blocks]
-    normal = [[sum(block[3] * x[i] * x[j] for x, block in zip(of, blocks)) for j in range(3)] for i in range(3)]
-    right = [sum(block[3] * x[i] * block[2] for x, block in zip(of, blocks)) for i in range(3)]
-    inverse = inverted(normal)
-    level, drift, added = (sum(inverse[i][j] * right[j] for j in range(3)) for i in range(3))
-    rest = sum(block[3] * (block[2] - level * x[0] - drift * x[1] - added * x[2]) ** 2 for x, block in zip(of, blocks))
-    free = len(blocks) - 3
-    without = statistics.fmean(level + drift * x[1] for x in of)
-    return 100 * added / without, 100 * t975(free) * math.sqrt(max(0.0, rest / free * inverse[2][2])) / without
-
-
-def inverted(matrix):
-    """Of a small regular matrix, by Gauss and Jordan."""
-    size = len(matrix)
-    rows_ = [list(row) + [float(i == j) for j in range(size)] for i, row in enumerate(matrix)]
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda row: abs(rows_[row][i]))
-        rows_[i], rows_[pivot] = rows_[pivot], rows_[i]
-        rows_[i] = [value / rows_[i][i] for value in rows_[i]]
-        for other in range(size):
-            if other != i:
-                rows_[other] = [value - rows_[other][i] * own for value, own in zip(rows_[other], rows_[i])]
-    return [row[size:] for row in rows_]
+    kind, place, mean, weight = (numpy.array(column, float) for column in zip(*blocks))
+    of = numpy.column_stack([numpy.ones(len(blocks)), place - place[0], kind])
+    inverse = numpy.linalg.inv(of.T @ (weight[:, None] * of))
+    level, drift, added = inverse @ of.T @ (weight * mean)
+    free, rest = len(blocks) - 3, weight @ (mean - of @ [level, drift, added]) ** 2
+    without = numpy.mean(level + drift * of[:, 1])
+    half = stats.t.ppf(0.975, free) * numpy.sqrt(max(0.0, rest / free * inverse[2, 2]))
+    return float(100 * added / without), float(100 * half / without)
 
 
 def cost_savings_pct(increase_pct, side_gpus, price):
@@ -89,23 +68,18 @@ def units_per_s(name, work, seconds, price):
 
 
 def power(samples):
-    """By GPU what iterations with and without side tasks take: mean J, SM MHz, percent of the time at the power cap.
-    Empty where nothing was read."""
+    """By GPU what iterations with and without side tasks take: mean J, W, SM MHz, percent of the time at the power cap.
+    samples: [ms, with side tasks, [J, MHz, share at the cap] of each GPU]; empty where nothing was read."""
     read = [sample for sample in samples if len(sample) > 2]
     found = []
     for gpu in range(len(read[0][2]) if read else 0):
         of = {}
-        for kind in (True, False):
-            values = [sample[2][gpu] for sample in read if sample[1] is kind]
+        for kind, name in ((True, "with"), (False, "without")):
+            values = [(sample[0], *sample[2][gpu]) for sample in read if sample[1] is kind]
             if values:
-                joules, mhz, capped = (statistics.fmean(value[part] for value in values) for part in range(3))
-                ms = statistics.fmean(sample[0] for sample in read if sample[1] is kind)
-                of["with" if kind else "without"] = {
-                    "joules": round(joules, 2),
-                    "watts": round(1e3 * joules / ms, 1),
-                    "sm_mhz": round(mhz, 1),
-                    "power_capped_pct": round(100 * capped, 1),
-                }
+                ms, joules, mhz, capped = map(float, numpy.mean(values, axis=0))
+                of[name] = {"joules": round(joules, 2), "watts": round(1e3 * joules / ms, 1)}
+                of[name] |= {"sm_mhz": round(mhz, 1), "power_capped_pct": round(100 * capped, 1)}
         if len(of) == 2:
             found.append(of)
     return found
@@ -118,102 +92,69 @@ def is_counted(task, method):
     return method != "imperative" or by != "steps"
 
 
+def rounded(value, digits=3):
+    return None if value is None else round(float(value), digits)
+
+
+def increase_of(samples, block_iterations, name=""):
+    increase, half = time_increase_pct(samples, block_iterations)
+    bounds = None if half is None else [rounded(increase - half), rounded(increase + half)]
+    return {f"{name}time_increase_pct": rounded(increase), f"{name}time_increase_ci95_pct": bounds}
+
+
 def row(run, record, price):
     """One run's row. `run` is an element of record["runs"] as run.py writes them."""
-    cell = run["cell"]
-    increase, half = time_increase_pct(run["samples"], run.get("block_iterations"))
-    iterations = sum(1 for sample in run["samples"] if sample[1])
-    with_s = sum(sample[0] for sample in run["samples"] if sample[1]) / 1e3
-    watts = power(run["samples"])
+    cell, samples, watts = run["cell"], run["samples"], run.get("power") or []
+    with_ms = [sample[0] for sample in samples if sample[1]]
+    base_ms = [sample[0] for sample in samples if sample[1] is False]
+    with_s = sum(with_ms) / 1e3
     side_gpus, best_gpus, rates = 0.0, 0.0, []
     sharing = [task["stage"] for task in run["tasks"]]
     for task in run["tasks"]:
-        name = task["side_task"]
-        work, seconds, joules = (
-            (record["alone"].get(name + (f"@{task['batch']}" if task.get("batch") else "")) or []) + [None] * 3
-        )[:3]
+        name, stage = task["side_task"], task["stage"]
+        key = name + (f"@{task['batch']}" if task.get("batch") else "")
+        work, seconds, joules = ((record["alone"].get(key) or []) + [None] * 3)[:3]
         alone = units_per_s(name, work, seconds, price) if work else 0.0  # 0: could not be measured
         rate = units_per_s(name, task["work"], task["seconds"], price)
         low_tier = alone if record["low_tier"] == "alone" else price["side_task"][name]["low_tier"]
-        share = run["bubbles"].get(str(task["stage"]), {}).get("share_pct", 0) / 100 / sharing.count(task["stage"])
+        share = run["bubbles"].get(str(stage), {}).get("share_pct", 0) / 100 / sharing.count(stage)
         side_gpus += rate / low_tier if low_tier else 0
         best_gpus += alone * share / low_tier if low_tier else 0
-        of = {
-            "side_task": name,
-            "stage": task["stage"],
-            "unit": price["side_task"][name]["unit"],
-            "counted": is_counted(task, cell["method"]),
-            "in_bubbles_per_s": round(rate, 4),
-            "alone_per_s": round(alone, 4),
-        }
-        if watts and rate > 0 and sharing.count(task["stage"]) == 1:
+        of = {"side_task": name, "stage": stage, "unit": price["side_task"][name]["unit"]}
+        of |= {"counted": is_counted(task, cell["method"]), "in_bubbles_per_s": round(rate, 4)}
+        of["alone_per_s"] = round(alone, 4)
+        if watts and rate > 0 and sharing.count(stage) == 1:
             # What an iteration takes more, over the work done in it; alone, the whole device's energy is the work's.
-            extra = watts[task["stage"]]["with"]["joules"] - watts[task["stage"]]["without"]["joules"]
-            of["joules_per_unit"] = round(extra * iterations / (rate * with_s), 4) if with_s else None
+            extra = watts[stage]["with"]["joules"] - watts[stage]["without"]["joules"]
+            of["joules_per_unit"] = round(extra * len(with_ms) / (rate * with_s), 4) if with_s else None
             of["alone_joules_per_unit"] = round(joules / (alone * seconds), 4) if joules and alone else None
         rates.append(of)
     bubble_ns = sum(stage["offered_ns"] for stage in run["bubbles"].values())
     harvested_ns = sum(stage["running_ns"] for stage in run["bubbles"].values())
-    savings = cost_savings_pct(increase, side_gpus, price) if increase is not None else None
+    increase, _ = time_increase_pct(samples, run.get("block_iterations"))
     most = 100 * price["low_tier"]["dollars_per_hour"] * best_gpus / price["training"]["dollars_per_hour"]
-
-    def rounded(value, digits=3):
-        return None if value is None else round(value, digits)
-
-    return {
-        **{key: value for key, value in cell.items() if key != "method"},
-        "method": cell["method"],
-        "time_increase_pct": rounded(increase),
-        "time_increase_ci95_pct": None if half is None else [rounded(increase - half), rounded(increase + half)],
-        "cost_savings_pct": rounded(savings),
+    found = {
+        **cell,
+        **increase_of(samples, run.get("block_iterations")),
+        "cost_savings_pct": None if increase is None else rounded(cost_savings_pct(increase, side_gpus, price)),
         "most_savings_pct": rounded(most) if bubble_ns and best_gpus else None,
         "harvested_share_pct": rounded(100 * harvested_ns / bubble_ns, 2) if bubble_ns else None,
         "duty_pct": rounded(run.get("measures", {}).get("duty_pct") if cell["budget_pct"] is not None else None, 1),
-        **ramp(run),
-        "iteration_ms": rounded(mean_ms(run["samples"], False)),
-        "iterations": len(run["samples"]),
+        "iteration_ms": rounded(numpy.mean(base_ms)) if base_ms else None,
+        "iterations": len(samples),
+        "open": len(with_ms),
+        "baseline": len(base_ms),
+        "blocks": len(blocks_of(samples, run.get("block_iterations"))),
         "seconds_with": round(with_s, 2),
         "rates": rates,
         "power": watts,
+        "commit": run.get("commit") or record.get("commit"),
     }
-
-
-def ramp(run):
-    """What training lost before the run, while the budget got to know its side tasks, and the duty at the end of
-    that."""
-    if "ramp" not in run:
-        return {}
-    increase, half = time_increase_pct(run["ramp"]["samples"], run.get("block_iterations"))
-    return {
-        "ramp_time_increase_pct": None if increase is None else round(increase, 3),
-        "ramp_time_increase_ci95_pct": None if half is None else [round(increase - half, 3), round(increase + half, 3)],
-        "ramp_duty_pct": None if run["ramp"]["duty_pct"] is None else round(run["ramp"]["duty_pct"], 1),
-    }
-
-
-def mean_ms(samples, kind):
-    values = [sample[0] for sample in samples if sample[1] is kind]
-    return statistics.fmean(values) if values else None
+    if "ramp" in run:  # before the run, while the budget got to know its side tasks
+        found |= increase_of(run["ramp"]["samples"], run.get("block_iterations"), "ramp_")
+        found["ramp_duty_pct"] = rounded(run["ramp"]["duty_pct"], 1)
+    return found
 
 
 def rows(record, price):
     return [row(run, record, price) for run in record["runs"]]
-
-
-def main():
-    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--write"]):
-        sys.exit("usage: rows.py RECORDED.json [--write]")
-    path = pathlib.Path(sys.argv[1])
-    record = json.loads(path.read_text())
-    again = rows(record, prices())
-    print(json.dumps(again, indent=1))
-    if sys.argv[2:]:
-        path.write_text(json.dumps(dict(record, rows=again)) + "\n")
-    elif again != record["rows"]:
-        sys.exit(
-            f"rows.py: the rows recorded in {path} are not those of its samples and prices.toml; --write keeps these instead"
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -24,7 +24,6 @@ import time
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(SOURCE / "tests"))
 import cells
-import demos
 import power
 import rows
 from beside import Beside, Processor
@@ -57,11 +56,6 @@ def parse():
         type=pathlib.Path,
         help="file of side tasks' profiles, read if it is there (freeride-ctl profile import) and written",
     )
-    parser.add_argument(
-        "--demos",
-        type=pathlib.Path,
-        help="folder of the misbehaving plugins that demonstrate the limits (tests/plugins)",
-    )
     parser.add_argument("--commit", help="what is measured, where no Git knows it")
     parser.add_argument("--sandbox", default="bubblewrap", choices=["bubblewrap", "none"])
     parser.add_argument(
@@ -76,7 +70,6 @@ def parse():
     if options.build:
         options.programs = options.programs or options.build / "bin"
         options.plugins = options.plugins or options.build / "plugins"
-        options.demos = options.demos or options.build / "test-plugins"
     if not options.programs or not options.plugins:
         parser.error("--build, or --programs and --plugins")
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -126,12 +119,11 @@ class Tables:
             "alone": {},
             "alone_cpu": {},
             "runs": [],
-            "demos": [],
             "failed": {},
         }
         if options.resume and options.out.exists():
             old = json.loads(options.out.read_text())
-            for key in ("alone", "alone_cpu", "runs", "demos"):
+            for key in ("alone", "alone_cpu", "runs"):
                 self.record[key] = old[key]
             self.record["failed"] = {
                 name: why for name, why in old["failed"].items() if any(cell.name == name for cell in self.scale.cells)
@@ -241,7 +233,6 @@ class Tables:
     def save(self):
         if self.processor:
             self.record["alone_cpu"].update(self.processor.found())
-        self.record["rows"] = rows.rows(self.record, self.price)
         write_whole(self.options.out, json.dumps(self.record) + "\n")
 
     def done(self, cell, result):
@@ -249,11 +240,12 @@ class Tables:
             self.record["failed"][cell.name] = str(result)
             return self.say(f"{cell.name} FAILED: {result}")
         self.record["failed"].pop(cell.name, None)
-        self.record["runs"] = [run for run in self.record["runs"] if run["cell"] != cell.key] + [
-            {"cell": cell.key, "commit": self.commit, **result}
-        ]
+        run = {"cell": cell.key, "commit": self.commit, "power": rows.power(result["samples"]), **result}
+        for part in (run, run.get("ramp", run)):
+            part["samples"] = [sample[:2] for sample in part["samples"]]
+        self.record["runs"] = [one for one in self.record["runs"] if one["cell"] != cell.key] + [run]
         self.save()
-        row = self.record["rows"][-1]
+        row = rows.row(run, self.record, self.price)
         harvested = "" if row["harvested_share_pct"] is None else f", harvested {row['harvested_share_pct']:.1f} %"
         self.say(
             f"{cell.name}: I {row['time_increase_pct']} {row['time_increase_ci95_pct']} %, S {row['cost_savings_pct']} of {row['most_savings_pct']} %{harvested}"
@@ -366,18 +358,6 @@ class Tables:
         group.go()
         group.measure(self.done)
 
-    def demonstrate(self, harvest):
-        """The two limits; once, with a training that goes on."""
-        if not self.options.demos or self.record["demos"]:
-            return
-        self.record["demos"], failed = demos.run(harvest, self.options.demos)
-        self.record["failed"].update(failed)
-        self.say(
-            "; ".join(f"{demo['what']}: {demo['verdict']['kind']}" for demo in self.record["demos"])
-            or "no demonstration"
-        )
-        self.save()
-
     def failed(self, group, failure):
         done = [run["cell"] for run in self.record["runs"]]
         for cell in group.cells:
@@ -394,8 +374,6 @@ def main():
     except Failure as failure:
         sys.exit(f"tables: {failure}")
     tables.save()
-    # A demonstration that did not come about in time, on a machine too busy for side tasks, is news and no fault:
-    # tests/e2e and tests/gpu hold the limits.
     return 1 if {cell.name for cell in tables.scale.cells} & tables.record["failed"].keys() else 0
 
 

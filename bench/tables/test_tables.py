@@ -12,6 +12,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import breakdown
 import cells
+import labels
 import page
 import pictures
 import power
@@ -173,65 +174,32 @@ def test_a_budget_s_ramp_is_told_apart():
     whole = record()
     (run_,) = whole["runs"]
     run_["cell"]["budget_pct"] = 0.5
-    run_.update(
-        ramp={"samples": alternating(6, increase=0.05), "duty_pct": 60.04},
-        measures={"duty_pct": 44.96},
-        block_iterations=2,
-    )
+    run_["ramp"] = {"samples": alternating(6, increase=0.04), "duty_pct": 45.0}
     (row,) = rows.rows(whole, PRICE)
-    assert row["ramp_time_increase_pct"] == pytest.approx(5.0, abs=0.05) and row["time_increase_pct"] == pytest.approx(
-        2.0, abs=0.02
-    )
-    assert (row["ramp_duty_pct"], row["duty_pct"]) == (60.0, 45.0)
-    line = page.budget_table([row]).splitlines()[-1]
-    assert "| +5.0" in line and "| 60 | +2.0" in line and "| 45 |" in line
-    assert "| pagerank | +2.0" in page.glance_table([row], PRICE)
+    assert row["time_increase_pct"] == pytest.approx(2.0, abs=0.02)
+    assert row["ramp_time_increase_pct"] == pytest.approx(4.0, abs=0.02) and row["ramp_duty_pct"] == 45
 
 
-def test_the_page_shows_every_run_and_what_failed(tmp_path):
-    whole = record()
-    found = rows.rows(whole, PRICE)
-    made = pictures.all_of(whole, found, str(tmp_path / "results"))
-    text = page.page(whole, found, PRICE, made)
-    assert (
-        "| FreeRide iterative | off | pagerank |" in text
-        and "| +2.0" in text
-        and "pagerank-mps: MPS needs GPUs" in text
-    )
-    text += page.details(whole, found, PRICE, made)
-    for path, _ in made:
-        assert pathlib.Path(path).stat().st_size > 5000 and pathlib.Path(path).name in text
+def test_every_table_is_made_of_a_single_run_and_pictures_of_it(tmp_path):
+    tables = page.Tables(record(), PRICE)
+    assert tables.main()[0]["slowdown, %"].startswith("+2.0")
+    assert all(isinstance(labels.markdown(getattr(tables, name)()), str) for name in page.TABLES)
+    for path in pictures.all_of(tables, str(tmp_path / "results")):
+        assert path.stat().st_size > 5000
 
 
-def test_the_published_page_is_made_of_the_recorded_samples(tmp_path):
-    whole = json.loads((HERE.parent / "results/tables-h200.json").read_text())
-    found = rows.rows(whole, rows.prices())
-    assert found == whole["rows"]
-    made = pictures.all_of(whole, found, str(tmp_path / "results"))
-    assert page.page(whole, found, rows.prices(), made) == (HERE.parents[1] / "docs/results.md").read_text()
-    assert page.details(whole, found, rows.prices(), made) == (HERE / "details.md").read_text()
+def test_the_published_tables_are_made_of_the_recorded_samples():
+    tables = page.Tables(json.loads((HERE.parent / "results/tables-h200.json").read_text()), rows.prices())
+    for path in (HERE.parents[1] / "docs/results.md", HERE / "details.md"):
+        text = path.read_text()
+        assert page.MARKED.search(text) and page.filled(text, tables) == text
 
 
 def test_an_interval_of_26_blocks_has_23_degrees_of_freedom(monkeypatch):
     _, half = rows.time_increase_pct(alternating(13))
-    monkeypatch.setattr(rows, "t975", lambda degrees: degrees)
+    monkeypatch.setattr(rows.stats.t, "ppf", lambda _, degrees: degrees)
     _, errors = rows.time_increase_pct(alternating(13))
     assert half / errors == pytest.approx(2.0686576 / 23, rel=1e-6)  # 1.960 would be the normal quantile
-
-
-def test_rows_that_are_not_their_samples_are_noticed_and_can_be_kept(tmp_path):
-    whole = record()
-    whole["rows"] = rows.rows(whole, rows.prices())
-    path = tmp_path / "tables.json"
-    path.write_text(json.dumps(whole))
-    words = [sys.executable, str(HERE / "rows.py"), str(path)]
-    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
-    whole["rows"][0]["time_increase_pct"] = 0.1
-    path.write_text(json.dumps(whole))
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "not those of its samples" in done.stderr
-    assert subprocess.run([*words, "--write"], capture_output=True, check=False).returncode == 0
-    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 def test_every_scale_s_cells_have_names_of_their_own_and_prices():
@@ -265,6 +233,7 @@ def test_energy_is_that_of_the_iterations_with_side_tasks_beyond_those_without()
     whole = record()
     for sample in whole["runs"][0]["samples"]:
         sample.append([[60.0 if sample[1] else 50.0, 1700.0, 1.0]])
+    whole["runs"][0]["power"] = rows.power(whole["runs"][0]["samples"])
     whole["alone"]["pagerank"].append(400.0)
     (row,) = rows.rows(whole, PRICE)
     (of,) = row["power"]

@@ -1,4 +1,4 @@
-"""One rank of hook_checks.py, as bench/gpu/rank.py is one of bench/hook_gpu.py."""
+"""One rank of hook_checks.py, as bench/gpu/rank.py is one of a measured training."""
 
 import faulthandler
 import json
