@@ -31,7 +31,7 @@ import analysis
 
 from ranks import BIG, SMALL, Ranks, machine, sized
 from rig.gpus import gpus
-from rig.processes import Failure, flags, write_whole
+from rig.processes import Failure, cpu_s, flags, write_whole
 from rig.system import System
 from rig.tree import Tree, folder
 
@@ -58,13 +58,6 @@ OVER_SOCKETS = {
     "NCCL_NET": "Socket", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "2",
 }  # fmt: skip
-
-
-def cpu_s(pid):
-    """A process's time on a core so far."""
-    with open(f"/proc/{pid}/stat") as file:
-        words = file.read().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def children(pid):

@@ -25,7 +25,7 @@ import pandas
 from scipy import stats
 
 import harvest
-from rig.processes import Failure, Lines, flags, write_whole
+from rig.processes import Failure, Lines, flags, resident_mib, write_whole
 
 TRAIN = ["batch=64", "image=224"]
 ON_GPUS = {
@@ -46,11 +46,6 @@ def kind_of(event):
     if event["holdout"]:
         return BASELINE_STARTING if event["transitions"] else BASELINE
     return STARTING if event["transitions"] else OTHER
-
-
-def memory_mib(pid):
-    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next((round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith("VmRSS:")), 0.0)
 
 
 class Long(harvest.Scenario):
@@ -107,7 +102,7 @@ class Long(harvest.Scenario):
                 told.setdefault(event["rank"], []).append(event)
         first = told.get(0, [])
         daemons = {
-            name: memory_mib(process.pid)
+            name: round(resident_mib(process.pid), 1)
             for name, process in self.system.processes.items()
             if name.startswith(("manager", "worker")) and process.poll() is None
         }

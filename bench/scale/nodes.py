@@ -8,11 +8,10 @@ import socket
 import subprocess
 import time
 
-from rig.processes import Failure
+from rig.processes import Failure, cpu_s, resident_mib
 from rig.system import System
 
 WORKERS = 8  # of a node
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def free_ports(count):
@@ -31,22 +30,10 @@ def free_ports(count):
     raise Failure("no ports are free")
 
 
-def cpu_s(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def rss_mib(pid):
-    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
-    raise Failure(f"process {pid} is gone")
-
-
 def machine_busy_s():
     """Processor seconds that everybody has had, and that a hypervisor took."""
     fields = [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-    return (sum(fields[:3]) + sum(fields[5:8])) / TICKS
+    return (sum(fields[:3]) + sum(fields[5:8])) / os.sysconf("SC_CLK_TCK")
 
 
 class Cluster:
@@ -115,7 +102,7 @@ class Cluster:
         manager, fleet = cpu_s(pid) - cpu, cpu_s(self.fleet.pid) - own
         return {
             "cpu_pct": round(100 * manager / took, 1),
-            "rss_mib": round(rss_mib(pid), 1),
+            "rss_mib": round(resident_mib(pid), 1),
             "nodes_cpu_pct": round(100 * fleet / took, 1),
             "others_cpu_pct": round(100 * (machine_busy_s() - busy - manager - fleet) / took, 1),
             **self.ask("figures"),

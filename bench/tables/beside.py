@@ -16,17 +16,16 @@ from training import Training
 class Program:
     """A side task's own program, `bench-side-task run --serve`."""
 
-    def __init__(self, tables, system, stage, side_task, batch, env, core=None):
-        """On the stage's device; with `core`, on that one of the host's."""
+    def __init__(self, tables, system, stage, side_task, batch, env):
         self.stage, self.side_task, self.batch = stage, side_task, batch
-        self.name = f"{side_task}{batch or ''}-{stage if core is None else 'cpu'}"
-        device = tables.machine.devices[stage] if core is None else f"cpu-{core}"
+        self.name = f"{side_task}{batch or ''}-{stage}"
+        device = tables.machine.devices[stage]
         scratch = system.root / f"{self.name}.scratch"
         scratch.mkdir()
         words = [word for param in tables.params(side_task, batch) for word in ("--param", param)]
         pin = []
         if device.startswith("cpu-"):
-            pin = ["taskset", "-c", tables.machine.core_of(stage) if core is None else core]
+            pin = ["taskset", "-c", tables.machine.core_of(stage)]
         else:
             env = dict(env, CUDA_VISIBLE_DEVICES=device)
         if side_task in TRAIN:
@@ -250,34 +249,3 @@ class Beside:
             for program, work in zip(programs, worked)
         ]
         return {"samples": samples, "tasks": tasks, "bubbles": {}}
-
-
-class Processor:
-    """Each side task alone on a core of the host, at leisure: on cores that nothing else uses, while the rest is
-    measured. Work a second, for comparison."""
-
-    def __init__(self, tables, names):
-        self.tables, self.system = tables, tables.system()
-        free = tables.machine.cores[-len(names) :]
-        self.programs = [
-            Program(tables, self.system, 0, name, None, {}, core=str(core)) for name, core in zip(names, free)
-        ]
-        for program in self.programs:
-            program.ask("init")
-            program.ask(10 * 10**9)
-
-    def found(self):
-        """{side task: [work, seconds]} of those that have come so far."""
-        return {
-            program.side_task: [
-                self.tables.in_units(program.side_task, None, program.lines[-1]["work"]),
-                program.lines[-1]["ns"] / 1e9,
-            ]
-            for program in self.programs
-            if program.answered()
-        }
-
-    def close(self):
-        for program in self.programs:
-            program.process.kill()
-        self.system.close()

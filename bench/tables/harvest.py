@@ -47,8 +47,6 @@ class Harvest:
         words = [self.options.programs / "freeride-ctl", "--format", "json", "events"]
         self.events = Lines(self.system.start("events", words, stdout=subprocess.PIPE, text=True).stdout)
         self.training.prepare(self.tables.job(self.cells[0]))
-        if self.options.profiles and self.options.profiles.exists():
-            self.system.ok("profile", "import", self.options.profiles)
         # All that will be profiled is loaded once while the devices are nobody's; for a stage, which no trainer has
         # yet, so that it waits.
         first, *later = self.groups()
@@ -210,8 +208,6 @@ class Harvest:
                 self.block_ms = self.scale.block_iterations * self.iteration_ms
             self.load(self.names(group))
             ended = self.wait_loaded()
-            if self.options.profiles:
-                self.system.ok("profile", "export", self.options.profiles)
             for cell in group:
                 if self.tables.late():
                     return

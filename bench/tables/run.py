@@ -26,7 +26,7 @@ sys.path.append(str(SOURCE / "tests"))
 import cells
 import power
 import rows
-from beside import Beside, Processor
+from beside import Beside
 from harvest import Harvest
 from rig.gpus import gpus
 from rig.processes import Failure, Lines, write_whole
@@ -50,11 +50,6 @@ def parse():
     parser.add_argument("--seconds", type=float, help="of each cell, instead of the scale's")
     parser.add_argument(
         "--limit-s", type=float, default=float("inf"), help="begin no cell later than so many seconds after the start"
-    )
-    parser.add_argument(
-        "--profiles",
-        type=pathlib.Path,
-        help="file of side tasks' profiles, read if it is there (freeride-ctl profile import) and written",
     )
     parser.add_argument("--commit", help="what is measured, where no Git knows it")
     parser.add_argument("--sandbox", default="bubblewrap", choices=["bubblewrap", "none"])
@@ -104,7 +99,7 @@ class Tables:
             rows.prices(),
         )
         self.begin, self.reserved_s = time.monotonic(), 0.0
-        self.power = self.processor = None
+        self.power = None
         self.commit = options.commit or self.described()
         stages = len(self.machine.devices)
         self.record = {
@@ -117,13 +112,12 @@ class Tables:
             "low_tier": self.scale.low_tier,
             "sizes": {name: dict(size, layers=size["layers"] * stages) for name, size in self.scale.sizes.items()},
             "alone": {},
-            "alone_cpu": {},
             "runs": [],
             "failed": {},
         }
         if options.resume and options.out.exists():
             old = json.loads(options.out.read_text())
-            for key in ("alone", "alone_cpu", "runs"):
+            for key in ("alone", "runs"):
                 self.record[key] = old[key]
             self.record["failed"] = {
                 name: why for name, why in old["failed"].items() if any(cell.name == name for cell in self.scale.cells)
@@ -231,8 +225,6 @@ class Tables:
 
     # ---- all
     def save(self):
-        if self.processor:
-            self.record["alone_cpu"].update(self.processor.found())
         write_whole(self.options.out, json.dumps(self.record) + "\n")
 
     def done(self, cell, result):
@@ -315,11 +307,6 @@ class Tables:
             )
             self.power = Lines(process.stdout)
         groups = self.plan()
-        missing = sorted(
-            {name for cell in self.scale.cells for name in self.side_tasks(cell, 0)} - self.record["alone_cpu"].keys()
-        )
-        if self.machine.gpus and missing:
-            self.processor = Processor(self, missing)
         try:
             for group in groups:
                 try:
@@ -343,9 +330,6 @@ class Tables:
         finally:
             for group in groups:
                 group.close()
-            if self.processor:
-                self.save()
-                self.processor.close()
             if self.machine.gpus:
                 self.power_system.close()
 

@@ -4,7 +4,6 @@ FENCE_CUTS: how many cuts there are (6)."""
 
 import os
 import random
-import shutil
 import signal
 import sys
 import time
@@ -186,17 +185,11 @@ def test_without_a_manager_for_long_the_processes_end_and_the_task_comes_back(ho
 def test_on_yesterdays_state_file_nothing_is_lost(hosts):
     load(hosts, "old")
     hosts.wait_steps("old", 20)
-    database = hosts.state_dir / "freeride.db"
     yesterday, today = hosts.root / "yesterday.db", hosts.root / "today.db"
 
     def swap(keep, use=None):
         """Ends the manager, keeps its state file and starts it again, perhaps on another."""
-        hosts.end("manager")
-        shutil.copy(database, keep)
-        for end in ("-wal", "-shm"):
-            (database.parent / (database.name + end)).unlink(missing_ok=True)
-        if use:
-            shutil.copy(use, database)
+        hosts.end_manager_on(keep, use)
         hosts.start_manager(*MANAGER)
         hosts.wait_workers(2)
 

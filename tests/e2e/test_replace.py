@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from rig.processes import resident_mib
 from rig.testing import System, find_plugin, until
 
 KIB_PER_REPLACEMENT = 4  # growth of the manager's and of the worker's resident memory, at most
@@ -57,13 +58,6 @@ def check_counts(system):
 
 def fds(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def resident_kib(pid):
-    for line in open(f"/proc/{pid}/status", encoding="ascii"):
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-    return 0
 
 
 def stored(system):
@@ -202,7 +196,7 @@ def test_200_replacements_in_a_row_leave_nothing_behind(system):
         replace(number)
     mounts = len(open(f"/proc/{programs['worker-cpu-0']}/mounts", encoding="ascii").readlines())
     cgroup = open(f"/proc/{programs['worker-cpu-0']}/cgroup", encoding="ascii").read()
-    before = {name: (fds(pid), resident_kib(pid)) for name, pid in programs.items()}
+    before = {name: (fds(pid), 1024 * resident_mib(pid)) for name, pid in programs.items()}
     files = sorted(os.listdir(system.state_dir / "tasks" / "t"))
     for number in range(20, 220):
         replace(number)
@@ -214,7 +208,7 @@ def test_200_replacements_in_a_row_leave_nothing_behind(system):
     assert sorted(os.listdir(system.state_dir / "tasks" / "t")) == files
     for name, pid in programs.items():
         until(lambda pid=pid, name=name: fds(pid) <= before[name][0], f"{name} has closed its descriptors")
-        grown = resident_kib(pid) - before[name][1]
+        grown = 1024 * resident_mib(pid) - before[name][1]
         print(f"{name}: {before[name][1]} KiB resident, grown by {grown} KiB in 200 replacements")
         assert grown <= 200 * KIB_PER_REPLACEMENT + KIB_OF_CACHES, f"{name} grew by {grown} KiB"
     task = shown(system)

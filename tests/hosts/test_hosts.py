@@ -383,16 +383,10 @@ def test_two_jobs_of_one_script_are_two(hosts):
 
 @pytest.mark.parametrize("hosts", [QUICK], indirect=True, ids=["quick"])
 def test_a_manager_on_yesterdays_state_file_deletes_nothing_on_other_hosts(hosts):
-    database = hosts.state_dir / "freeride.db"
     yesterday, today = hosts.root / "yesterday.db", hosts.root / "today.db"
 
     def swap(keep, use=None):
-        hosts.end("manager")
-        shutil.copy(database, keep)
-        for end in ("-wal", "-shm"):
-            (database.parent / (database.name + end)).unlink(missing_ok=True)
-        if use:
-            shutil.copy(use, database)
+        hosts.end_manager_on(keep, use)
         hosts.start_manager_there(*QUICK)
         hosts.wait_workers(2)
 

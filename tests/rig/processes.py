@@ -60,6 +60,20 @@ class Lines:
         self._thread.join()
 
 
+def cpu_s(pid):
+    """A process's time on a core so far."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pid):
+    """What a process has of the host's memory; Failure when it is gone."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise Failure(f"process {pid} is gone")
+
+
 def bound_to(pid):
     """The words before a program's that make it end with the process that starts it. Whoever started it may have gone
     before the kernel is told of the bond: that is looked at afterwards."""

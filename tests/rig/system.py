@@ -71,6 +71,16 @@ class System(Processes):
             raise Failure(f"the manager ended with {process.returncode}; {self.last_words('manager')}")
         return process
 
+    def end_manager_on(self, keep, use=None):
+        """Ends the manager, keeps its state file as `keep`, and perhaps puts another in its place."""
+        self.end("manager")
+        database = self.state_dir / "freeride.db"
+        shutil.copy(database, keep)
+        for end in ("-wal", "-shm"):
+            database.with_name(database.name + end).unlink(missing_ok=True)
+        if use:
+            shutil.copy(use, database)
+
     def start_worker(self, device, *flags, name=None, cores=None, env=None, wait=True):
         """Returns when it listens to trainers, or has ended. `cores` of a CPU device: one of its number, unless they
         are given; "": all that we may use."""
