@@ -45,6 +45,12 @@ def parse(argv):
         help="begin again with the first weights and batches after so many iterations, so that the losses repeat (0: never)",
     )
     parser.add_argument(
+        "--skip-every",
+        type=int,
+        default=0,
+        help="the last stage leaves its optimizer's step out in every so many-th iteration, as with a gradient that is not finite (0: never)",
+    )
+    parser.add_argument(
         "--pass-ms",
         type=float,
         default=0,
@@ -339,7 +345,9 @@ def train(options):
         for work, _ in sends:
             work.wait()
         sends.clear()
-        optimizer.step()
+        of_these = (iteration - 1) % (options.again_after or iteration) + 1
+        if not (last and options.skip_every and of_these % options.skip_every == 0):
+            optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if log:
             log.write(

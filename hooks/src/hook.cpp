@@ -517,6 +517,19 @@ void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream) {
   });
 }
 
+uint64_t freeride_hook_count_iterations(freeride_hook* hook, void* stream, uint64_t count) {
+  uint64_t ended = 0;
+  guarded(hook, [&] {
+    if (!hook->external_marks) ended = hook->page->finish_iteration(SteadyClock::now(), count);
+  });
+  if (ended != 0) return ended;
+  return on_streams(hook, uint64_t{0}, [&](StreamMarks& marks) -> freeride::Result<uint64_t> {
+    const auto done = marks.end_iteration(stream, count);
+    if (!done.ok()) return done.error();
+    return marks.iteration();
+  });
+}
+
 int freeride_hook_stream_behind(freeride_hook* hook, const uint32_t* destinations, uint32_t destination_count,
                                 const uint32_t* sources, uint32_t source_count) {
   int behind = 0;

@@ -167,15 +167,17 @@ void RankPage::close_bubble(int64_t now_ns) {
   store_release(page.bubbles, bubbles + 1);
 }
 
-void RankPage::finish_iteration(int64_t now_ns) {
+uint64_t RankPage::finish_iteration(int64_t now_ns, uint64_t count) {
   // The thread that ends iterations is the one whose waits count from now on.
   owner_.store(pthread_self(), std::memory_order_relaxed);
   if (open_) end(now_ns);
-  count_iteration(now_ns, true);
+  if (count > iteration_ + 1) whole_ = false;
+  count_iteration(now_ns, true, count);
   pages::bump_and_wake(page().wake);
+  return iteration_;
 }
 
-void RankPage::count_iteration(int64_t now_ns, bool write_state) {
+void RankPage::count_iteration(int64_t now_ns, bool write_state, uint64_t count) {
   auto& page = this->page();
   const bool on = on_.load(std::memory_order_acquire);
   if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(now_ns - segment_ns_, 0));
@@ -190,7 +192,7 @@ void RankPage::count_iteration(int64_t now_ns, bool write_state) {
     store_relaxed(page.waits, wait_);
   }
   if (on && (whole_ || !leases_next_)) publish_lengths();
-  ++iteration_;
+  iteration_ = std::max(iteration_ + 1, count);
   store_relaxed(page.compute_ns, compute_ns_);
   store_release(page.iteration, iteration_);
   iteration_begin_ns_ = now_ns;

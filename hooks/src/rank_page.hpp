@@ -39,7 +39,9 @@ class RankPage {
   // Host marks; `now_ns` is CLOCK_MONOTONIC.
   void begin(int64_t now_ns);
   void end(int64_t now_ns);
-  void finish_iteration(int64_t now_ns);
+  /// At least `count` iterations have ended then: where that leaves numbers out, those are of no iteration. Returns how
+  /// many have.
+  uint64_t finish_iteration(int64_t now_ns, uint64_t count = 0);
 
   /// External marks: takes notice of what somebody else wrote into the state word. True when it had changed. One
   /// thread, as of the next two.
@@ -90,7 +92,7 @@ class RankPage {
   bool mine();
   void open_bubble(int64_t now_ns, uint32_t wait, bool write_state);
   void close_bubble(int64_t now_ns);
-  void count_iteration(int64_t now_ns, bool write_state);
+  void count_iteration(int64_t now_ns, bool write_state, uint64_t count = 0);
   void publish_lengths();
 
   pages::Created<freeride_bubble_page> made_;

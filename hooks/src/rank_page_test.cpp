@@ -174,6 +174,26 @@ TEST_CASE("a switch-off that meets marks always wins") {
   }
 }
 
+TEST_CASE("numbers that are left out are of no iteration, and nothing is learned for them") {
+  auto rank = make();
+  const auto& page = rank->page();
+  int64_t now = 1000;
+  for (int i = 0; i < 4; ++i) now = iterate(*rank, now, {5 * kNsPerMs});
+  const uint64_t low_ns = page.learned[0].low_ns;
+  REQUIRE(low_ns > 0);
+  rank->begin(now += kNsPerMs);
+  CHECK(rank->finish_iteration(now += 50 * kNsPerMs, 20) == 20);
+  CHECK(page.iteration == 20);
+  CHECK(page.state_word == FREERIDE_STATE(20, 0));
+  CHECK(page.iterations[4].end_ns == 0);
+  CHECK(page.iterations[19].end_ns == 0);
+  CHECK(page.learned[0].low_ns == low_ns);
+  now = iterate(*rank, now, {5 * kNsPerMs});
+  CHECK(page.iteration == 21);
+  CHECK(page.iterations[20].iteration == 20);
+  CHECK(rank->finish_iteration(now += kNsPerMs, 3) == 22);
+}
+
 TEST_CASE("more waits than can be learned, and than have a number") {
   auto rank = make();
   for (int i = 0; i < 70'000; ++i) {

@@ -391,11 +391,11 @@ void StreamMarks::rejoin() {
       kRing.value(met_base_));
 }
 
-Status StreamMarks::end_iteration(CudaStream stream) {
+Status StreamMarks::end_iteration(CudaStream stream, uint64_t count) {
   if (cuda_.is_capturing(stream))
     return Error{Code::kUnavailable, "an iteration's end is captured into a CUDA graph", ""};
   followers_.forget_over();
-  uint64_t next = iteration_ + 1;
+  uint64_t next = std::max(iteration_ + 1, count);
   bool alone = false;
   {
     const std::lock_guard lock(counting_);

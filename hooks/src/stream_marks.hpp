@@ -111,7 +111,7 @@ class StreamMarks {
   Result<Held> meet(CudaStream stream, std::span<const uint32_t> members, std::span<const uint32_t> awaited,
                     bool needed_at_once);
   /// The iteration's number follows what other ranks have ended, if they are ahead.
-  Status end_iteration(CudaStream stream);
+  Status end_iteration(CudaStream stream, uint64_t count = 0);
   /// Of the CUDA runtime's events. Any thread.
   Followers& followers() { return followers_; }
   /// After a release that was not for good: neighbours may wait for this rank again. Messages that were produced

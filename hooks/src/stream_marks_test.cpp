@@ -897,6 +897,19 @@ TEST_CASE("a rank that has missed iterations counts as its neighbour after its o
   CHECK(b.marks->counters().broken == 0);
 }
 
+TEST_CASE("a rank that is told how many iterations have ended goes on from there, and so does its neighbour") {
+  const TempDir dir;
+  TwoStages stages(dir.path());
+  stages.messages(2);
+  REQUIRE(stages.a.marks->end_iteration(stages.a.stream, 7).ok());
+  stages.messages(2);
+  CHECK(stages.iterations(stages.a) == 7);
+  CHECK(stages.iterations(stages.b) == 7);
+  REQUIRE(stages.a.marks->end_iteration(stages.a.stream, 7).ok());
+  CHECK(stages.iterations(stages.a) == 8);
+  stages.collective();
+}
+
 TEST_CASE("ranks that make their steps at other messages do not drive each other on") {
   const TempDir dir;
   TwoStages stages(dir.path());

@@ -166,17 +166,18 @@ class Learned(unittest.TestCase):
         library = types.SimpleNamespace(
             stream_exchange=lambda *arguments: self.held.append(arguments[6]) or 0,
             stream_behind=lambda *_: 0,
-            stream_iteration_end=lambda *_: None,
+            stream_count_iterations=lambda *_: 1,
             set_usable_bytes=lambda _, usable: self.usable.append(usable),
         )
         self.hook = _hook.Hook()
         self.hook.library, self.hook.handle, self.hook.say = library, 1, self.said.append
         self.usable = []
         gpu = types.SimpleNamespace(KIND="cuda", stream=lambda _: None, usable_bytes=lambda _: 5 << 30)
-        everything = types.SimpleNamespace(receives=lambda group, peer: True, passed_over=False)
+        everything = types.SimpleNamespace(
+            receives=lambda group, peer: True, ranks_of=lambda group: [0, 1], passed_over=False
+        )
         self.marker = self.hook.marker = _cuda.StreamMarker(self.hook, everything, gpu)
         self.marker._device, self.gpu = 0, gpu
-        self.marker._ranks = lambda group: [0, 1]
 
     def receive(self, dtype):
         device = types.SimpleNamespace(type="cuda", index=0)

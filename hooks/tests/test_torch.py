@@ -430,12 +430,101 @@ print(counts)
     assert out == "[1, 2, 3, 4, 5, 5, 6, 7, 7]\n", err
 
 
+SKIPS = (
+    INIT
+    + """
+import json, time, freeride
+from freeride import pages
+from freeride._hook import hook
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+other, skipped, left = 1 - rank, SKIPPED, LEFT
+def send(count, number):
+    for work in [dist.isend(torch.full((2,), float(number)), other) for _ in range(count)]: work.wait()
+def receive(count):
+    into = torch.zeros(2)
+    for _ in range(count): dist.irecv(into, other).wait()
+    return int(into[0])
+iteration = 0
+while left > 0:
+    # As rank 0 says; it counts from when the other one follows it, if that is to be.
+    if rank == 0:
+        time.sleep(0.03 * (not UNLESS))
+        send(3, left)
+        left -= receive(3)
+    else:
+        left, counts = receive(3), UNLESS or hook._agreement.follows is not None
+        send(3, counts)
+        left -= counts
+    if rank == 0 or not skipped(iteration): STEP
+    iteration += 1
+page = hook.page()
+waits = {}
+for _, bubble in pages.finished_bubbles(type("Shown", (), {"view": page})):
+    number = pages.state_iteration(bubble.state_word)
+    waits[number] = waits.get(number, 0) + 1
+dist.barrier()
+print(json.dumps([freeride.state(), page.iteration, waits, iteration]))
+"""
+)
+SCALER = """
+import collections
+from torch.cuda.amp import grad_scaler
+class Scaler(grad_scaler.GradScaler):  # as it is, where a GPU finds what is not finite
+    def __init__(self):
+        self._enabled = True
+        self._per_optimizer_states = collections.defaultdict(grad_scaler._refresh_per_optimizer_state)
+    def _check_scale_growth_tracker(self, name): pass
+    def unscale_(self, optimizer):
+        infinite = torch.tensor(float(rank == 1 and iteration % 3 < 2))
+        self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {0: infinite}
+scaler = Scaler()
+"""
+
+
+def skipping(tmp_path, skipped, left=20, follows=False, step="optimizer.step()", before=""):
+    """What both ranks have said, and the iterations that each has counted and marked waits in. The second one makes no step where `skipped`;
+    there are `left` iterations, or if it is to follow the other one, so many from then on."""
+    code = SKIPS.replace("SKIPPED", f"lambda iteration: {skipped}").replace("STEP", step)
+    code = code.replace("LEFT", str(left)).replace("UNLESS", str(not follows))
+    ranks = finish(world(before + code, 2, tmp_path))
+    assert [code for _, code in ranks] == [0, 0], ranks
+    found = [json.loads(out.splitlines()[-1]) for (out, _), _ in ranks]
+    said = [[line for line in err.splitlines() if line.startswith("freeride: ")] for (_, err), _ in ranks]
+    return found, said
+
+
+def test_a_rank_that_skips_optimizer_steps_counts_the_same_iterations(tmp_path):
+    found, said = skipping(tmp_path, "iteration in (9, 12, 13, 14)")
+    assert found == [["active", 20, {str(number): 3 for number in range(20)}, 20]] * 2
+    assert said[0] == [] and len(said[1]) == 1 and "has made no step in an iteration" in said[1][0]
+
+
+@pytest.mark.parametrize("skipped", ["True", "iteration % 2"])
+def test_a_rank_that_ends_fewer_iterations_follows_the_one_that_it_exchanges_messages_with(tmp_path, skipped):
+    """A stage with nothing to train has no optimizer; and from the first iteration on steps are left out."""
+    found, said = skipping(tmp_path, skipped, left=12, follows=True)
+    (_, first, _, all_of_them), (state, second, waits, _) = found
+    assert state == "active" and first == all_of_them
+    assert second == first - 1  # the last one ends with the first message after it
+    assert [waits[str(number)] for number in range(second - 8, second)] == [3] * 8
+    assert said[0] == [] and sum("they end with those of rank 0" in line for line in said[1]) == 1
+
+
+def test_a_step_that_a_gradient_scaler_leaves_out_ends_an_iteration(tmp_path):
+    """From the first iteration on, in which nothing is regular so far."""
+    step = "scaler._per_optimizer_states.clear(); scaler.step(optimizer)"
+    found, said = skipping(tmp_path, "False", step=step, before=SCALER)
+    assert found == [["active", 20, {str(number): 3 for number in range(20)}, 20]] * 2
+    assert said == [[], []]
+
+
 @pytest.mark.parametrize(
     "where",
     [
         "hook.library.mark_begin",
         "hook.library.mark_end",
-        "hook.library.iteration_end",
+        "hook.library.count_iterations",
         "hook.marker._note",
         "hook.pipelines.receives",
     ],

@@ -45,6 +45,11 @@ def other_losses(seen, alone):
     ]
 
 
+def count_apart(iterations):
+    """Of the iterations that ranks have ended, read one after the other while they train: a pipeline's may be one apart, and are read within one."""
+    return max(iterations) - min(iterations) > 2
+
+
 def deleted_recordings(seen, there):
     """Of the names in `seen`, which gets those that are `there`: the ones that are gone, though they were not the newest.
     The newest one has nothing yet where its recorder is killed at once, and then the next recorder deletes it."""

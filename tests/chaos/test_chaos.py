@@ -39,6 +39,11 @@ def test_a_loss_that_differs_is_found_in_every_period():
     assert judge.other_losses(seen, []) == list(range(1, 9))
 
 
+def test_ranks_that_come_apart_are_found():
+    assert not judge.count_apart([50, 51]) and not judge.count_apart([51, 50, 52])
+    assert judge.count_apart([100, 98, 96])
+
+
 def test_no_recording_but_the_newest_may_be_deleted():
     seen = set()
     assert judge.deleted_recordings(seen, ["2_b", "1_a"]) == []

@@ -176,6 +176,10 @@ FREERIDE_HOOK_API int freeride_hook_stream_meet(freeride_hook* hook, void* strea
                                                 int needed_at_once);
 /* [one] freeride_hook_iteration_end(), in stream order. */
 FREERIDE_HOOK_API void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream);
+/* [one] freeride_hook_iteration_end(), or on `stream` freeride_hook_stream_iteration_end(), for a rank that knows from
+ * others how many iterations have ended: at least `count` have then. Numbers that this leaves out are of no iteration.
+ * Returns how many have ended; 0 after an error. */
+FREERIDE_HOOK_API uint64_t freeride_hook_count_iterations(freeride_hook* hook, void* stream, uint64_t count);
 /* [one] May be called before messages to and from these ranks are posted. 1: one of them has ended an iteration before
  * these messages, and this rank has not: call freeride_hook_stream_iteration_end() first. For a rank that makes no
  * optimizer's step, once or always. */

@@ -18,7 +18,6 @@ import weakref
 
 from . import _library
 from ._marks import Marker
-from ._pipeline import world_ranks
 
 _AT_ONCE_NS = 500_000  # between posting and wait: launching a layer takes longer
 _SURE = 2  # iterations in a row that it was so
@@ -107,7 +106,6 @@ class StreamMarker(Marker):
         self._attach = None  # what makes the handle, at the first message
         self._attaching = False
         self._device = None  # of the first message
-        self._ranks_of = weakref.WeakKeyDictionary()  # process group -> world ranks
         self._arrays = {}  # tuple of ranks -> (ctypes array, length)
         self._receives = 0  # batches that receive, in this iteration
         self._receives_before = 0  # and in the last one
@@ -171,10 +169,13 @@ class StreamMarker(Marker):
         if self._paused:
             return None
         destinations, sources, device, of, receive_bytes, types = [], [], None, None, 0, set()
+        exchanged = []
         for sends, group, peer, tensor in messages:
             if tensor.device.type != self._gpu.KIND or not self._pipelines.receives(group, peer):
                 continue
-            (destinations if sends else sources).append(self._ranks(group)[peer])
+            rank = self._pipelines.ranks_of(group)[peer]
+            (destinations if sends else sources).append(rank)
+            exchanged.append((sends, rank))
             receive_bytes += 0 if sends else tensor.numel() * tensor.element_size()
             types.add(tensor.dtype)
             device, of = tensor.device, group
@@ -185,8 +186,8 @@ class StreamMarker(Marker):
             return None
         to, to_count = self._array(tuple(destinations))
         source, source_count = self._array(tuple(sources))
-        if self._hook.library.stream_behind(handle, to, to_count, source, source_count):
-            self._hook.iteration_end(by_others=True)
+        behind = self._hook.library.stream_behind(handle, to, to_count, source, source_count)
+        self._hook.before_messages(exchanged, others_ended=bool(behind))
         if self._open is not None:  # posted before, and still not waited for
             self._waited_at_once[self._open[0]] = -1
             self._open = None
@@ -227,7 +228,7 @@ class StreamMarker(Marker):
         tensors, options, awaited = found
         if not tensors or tensors[0].device.type != self._gpu.KIND or tensors[0].device.index != self._device:
             return
-        ranks = self._ranks(group)
+        ranks = self._pipelines.ranks_of(group)
         members, member_count = self._array(tuple(rank for place, rank in enumerate(ranks) if place != group.rank()))
         whom, whom_count = self._array(tuple(ranks[place] for place in awaited))
         self._hook.library.stream_meet(
@@ -239,12 +240,6 @@ class StreamMarker(Marker):
             whom_count,
             self._gpu.at_once(options),
         )
-
-    def _ranks(self, group):
-        ranks = self._ranks_of.get(group)
-        if ranks is None:
-            ranks = self._ranks_of[group] = world_ranks(sys.modules["torch.distributed.distributed_c10d"], group)
-        return ranks
 
     def _post_early(self, handle, posted, sources, apart):
         self._gpu.follow(apart)
@@ -307,14 +302,14 @@ class StreamMarker(Marker):
             self._waited_at_once[index] = _SURE if id(work) in works and score > _SURE else -1
         self._open = None
 
-    def iteration_end(self, handle):
+    def iteration_end(self, handle, count):
         """In stream order, behind the optimizer's step."""
         if self._paused:
-            return
+            return None
         if self._receives != self._receives_before:  # an order means nothing from one schedule to another
             self._waited_at_once.clear()
         self._receives, self._receives_before = 0, self._receives
-        self._hook.library.stream_iteration_end(handle, self._gpu.stream(self._device))
+        ended = self._hook.library.stream_count_iterations(handle, self._gpu.stream(self._device), count)
         self._measured = {}
         if self._hosts is not None and not self._hosts.joined:
             self._hosts.iteration_end(self._peers, self._join)
@@ -324,6 +319,7 @@ class StreamMarker(Marker):
             usable = self._hook.inform("the device's free memory", self._gpu.usable_bytes, self._device)
             self._looked_ns = now_ns if usable is not None else _NEVER_NS
             self._hook.library.set_usable_bytes(handle, 0 if usable is None else max(usable, 1))
+        return ended
 
     def hold_hosts(self, hosts):
         """Ranks on other hosts are to be held for, once `hosts` (_hosts.Hosts) knows them."""

@@ -11,8 +11,10 @@ import sys
 import threading
 
 from . import _cuda, _frameworks, _hosts
+from ._agreement import Agreement
 from ._cudart import Cudart
 from ._imports import Imports
+from ._iterations import Period
 from ._job import default_job
 from ._library import CUDA, Config, Library, RemoteHold, RemoteReport, StreamCounters
 from ._marks import HostMarker
@@ -21,6 +23,24 @@ from ._torch import C10D, Interception
 
 _STARTED_BY = "FREERIDE_STARTED_BY"  # from freeride.run to freeride.run: a file of this name
 _RANKS = "freeride ranks"
+_MOST_WAITS = 1024  # of an iteration, FREERIDE_MAX_WAITS
+_NO_END = (
+    f"no iteration has ended for {_MOST_WAITS} waits, so that later ones are no bubbles. If the optimizer of this rank makes no step that the "
+    "hook sees, as with a stage that has nothing to train, call freeride.iteration_end() on this rank at the end of each iteration"
+)
+_BY_OTHERS = (
+    "the optimizer of this rank makes no step in some iterations, or in all: they end with other ranks' iterations"
+)
+_BY_PERIOD = "the optimizer of this rank has made no step in an iteration: such ones end where the pipeline's messages begin again"
+_BY_RANK = "the optimizer of this rank makes no step in some iterations, or in all: they end with those of rank %d"
+_APART = (
+    "this rank has ended more iterations than rank %d, with which it exchanges messages: their optimizers do not step alike. Call "
+    "freeride.iteration_end() on all ranks at the end of each iteration"
+)
+_GUESSED_WRONGLY = (
+    "an iteration was taken for one without an optimizer's step, and had one: from now on only steps end iterations. If this rank makes none in "
+    "some, call freeride.iteration_end() on all ranks at the end of each"
+)
 _NOTHING_FOUND = "ranks exchange messages that are taken for no pipeline's, so no bubble is marked: if they are one, name its ranks in FREERIDE_GROUP"
 
 
@@ -57,6 +77,8 @@ class Hook:
         self.marker = None  # told of the training's calls
         self.cudart = Cudart()
         self.pipelines = Pipelines()
+        self._period = Period()
+        self._agreement = None  # with the ranks that this one exchanges messages with
         self.at_iteration_end = None  # observe's
         self.gpu = _cuda.Gpu()
         self._lock = threading.RLock()
@@ -315,6 +337,11 @@ class Hook:
                 config.device = device.encode() if device else None  # the library knows the context's
             self._pid = os.getpid()
             self.handle = self.library.attach(ctypes.byref(config))  # says by itself why, if not
+            if self.handle is not None:
+                self._agreement = self.inform(
+                    "how many iterations other ranks count",
+                    lambda: Agreement(c10d._get_default_store(), c10d.get_rank()),
+                )
             if cuda_rank is not None and self.handle is not None:
                 self.cudart.serve(self.library, self.handle)
                 self.cudart.follow(self.library, self.handle)
@@ -335,6 +362,9 @@ class Hook:
                 handle, self.handle = self.handle, None
                 if self.marker is not None:
                     self.marker.stop()
+                if self._agreement is not None:
+                    self._agreement.stop()
+                    self._agreement = None
                 self._arguments, self.marker, self._postponed = None, None, False
                 self._torch.put_back()
                 self._imports.forget()
@@ -364,13 +394,35 @@ class Hook:
         except Exception as error:
             self.fail(error)
 
-    def iteration_end(self, explicit=False, by_others=False):
-        """by_others: other ranks have ended it."""
+    def before_messages(self, messages, others_ended=False):
+        """Messages of the pipeline's are about to be posted together, each (is a send, rank of the world or None). others_ended: other ranks
+        have ended an iteration before them. Ends one, if need be."""
+        if self.handle is None:
+            return
+        if others_ended:
+            self.iteration_end(said_by=_BY_OTHERS)
+        agreement = self._agreement
+        if self._period.before(messages) and (agreement is None or agreement.follows is None):
+            self.iteration_end(said_by=_BY_PERIOD)
+        if agreement is not None:
+            count = agreement.before(messages)
+            if count:
+                self.iteration_end(said_by=_BY_RANK % agreement.follows, count=count)
+            elif agreement.apart is not None:
+                self._agreement = None
+                self.disable(_APART % agreement.apart)
+            agreement.posted(messages)
+        if self.waits >= _MOST_WAITS:
+            self.say(_NO_END)
+
+    def iteration_end(self, explicit=False, said_by=None, count=0):
+        """An optimizer's step; the training's own word (`explicit`); or, where both are missing, what says it instead (_BY_...), and that at
+        least `count` have ended then."""
         try:
-            if by_others:
-                self.say(
-                    "the optimizer of this rank makes no step in some iterations, or in all: they end with other ranks' iterations"
-                )
+            if said_by is None and self._agreement is not None and self._agreement.follows is not None:
+                return
+            if said_by is not None:
+                self.say(said_by)
             elif explicit:
                 self._explicit_iterations = True
             elif self._explicit_iterations:
@@ -378,13 +430,20 @@ class Hook:
             if self.waits == 0:
                 if self.pipelines.passed_over and not self._found:
                     self.say(_NOTHING_FOUND)
-                if not (explicit or by_others):
+                if not (explicit or said_by):
                     return  # a second optimizer's step in the same iteration
+            if said_by is None and not self._period.step():
+                self.say(_GUESSED_WRONGLY)
+                return
+            if said_by not in (None, _BY_PERIOD):
+                self._period.others()
             self._found = self._found or self.waits > 0
             self.waits = 0
             if self.handle is None:
                 return
-            self.marker.iteration_end(self.handle)
+            ended = self.marker.iteration_end(self.handle, count)
+            if ended and self._agreement is not None:
+                self._agreement.ended(ended)
             if self.at_iteration_end is not None:
                 self.inform("what observe shows of this iteration", self.at_iteration_end)
         except Exception as error:

@@ -172,7 +172,8 @@ class Library:
         self.stream_meet = bind(
             slow, "stream_meet", ctypes.c_int, handle, ctypes.c_void_p, array, u32, array, u32, ctypes.c_int
         )
-        self.stream_iteration_end = bind(slow, "stream_iteration_end", None, handle, ctypes.c_void_p)
+        counted = "count_iterations", ctypes.c_uint64, handle, ctypes.c_void_p, ctypes.c_uint64
+        self.count_iterations, self.stream_count_iterations = bind(fast, *counted), bind(slow, *counted)
         self.stream_behind = bind(fast, "stream_behind", ctypes.c_int, handle, array, u32, array, u32)
         self.event_recorded = bind(fast, "event_recorded", None, handle, ctypes.c_void_p, ctypes.c_void_p)
         self.event_awaited = bind(slow, "event_awaited", None, handle, ctypes.c_void_p, ctypes.c_void_p)

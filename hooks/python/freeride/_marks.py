@@ -47,8 +47,8 @@ class Marker:
     def after_wait(self):
         """It has returned, or raised."""
 
-    def iteration_end(self, handle):
-        """In the training's thread, with a handle."""
+    def iteration_end(self, handle, count):
+        """In the training's thread, with a handle: at least `count` have ended now. Returns how many have; None: nothing is counted."""
 
     def stop(self):
         """It is told of nothing any more."""
@@ -57,29 +57,38 @@ class Marker:
 class HostMarker(Marker):
     """The host marks: the waits of the pipeline's receives, where they are waited for, and of small collectives across stages."""
 
-    MEETS = ("recv", "recv_anysource", "broadcast", "allreduce", "reduce", "barrier")
+    MEETS = ("send", "recv", "recv_anysource", "broadcast", "allreduce", "reduce", "barrier")
 
     def __init__(self, hook, pipelines):
         self._hook, self._pipelines = hook, pipelines
         self._noted = {}  # id of a Work -> weak reference to it; an entry lives as long as its Work, or until its wait
 
     def before_messages(self, messages, in_batch):
-        return messages
+        """Returns whether one of them is a receive to be marked."""
+        pipelines = self._pipelines
+        ours = [
+            (sends, None if peer is None else pipelines.ranks_of(group)[peer])
+            for sends, group, peer, _ in messages
+            if pipelines.receives(group, peer)
+        ]
+        if not ours:
+            return None
+        self._hook.pipeline_runs()
+        self._hook.before_messages(ours)
+        return any(not sends for sends, _ in ours) or None
 
     def after_messages(self, posted, works):
-        for _, group, source, _ in posted:
-            if self._pipelines.receives(group, source):
-                self._note(works)
+        self._note(works)
 
     def after_collective(self, group, work, args, kwargs):
         found = self._pipelines.awaited_in_collective(group, args, kwargs)
         if found is not None and found[2]:
+            self._hook.pipeline_runs()
             self._note(work)
 
     def _note(self, work):
         if work is None:
             return
-        self._hook.pipeline_runs()
         key = id(work)
         self._noted[key] = weakref.ref(work, lambda _, key=key: self._noted.pop(key, None))
 
@@ -89,5 +98,5 @@ class HostMarker(Marker):
     def after_wait(self):
         self._hook.end()
 
-    def iteration_end(self, handle):
-        self._hook.library.iteration_end(handle)
+    def iteration_end(self, handle, count):
+        return self._hook.library.count_iterations(handle, None, count)

@@ -55,6 +55,7 @@ class Pipelines:
         self._given = None  # the user's process group, for ("given",)
         self._told = []  # world ranks of pipelines that this rank is in, from frameworks
         self._verdicts = weakref.WeakKeyDictionary()  # process group -> _Verdict
+        self._ranks = weakref.WeakKeyDictionary()  # process group -> its members as ranks of the world
         self.passed_over = False  # a receive was met that is no pipeline's
 
     def set_rule(self, rule, group=None):
@@ -79,6 +80,15 @@ class Pipelines:
             found = verdict.sources is None or source in verdict.sources
         self.passed_over = self.passed_over or not found
         return found
+
+    def ranks_of(self, group):
+        """The group's members as ranks of the world, by their rank in the group; looked up once."""
+        ranks = self._ranks.get(group)
+        if ranks is None:
+            import torch.distributed.distributed_c10d as c10d
+
+            ranks = self._ranks[group] = world_ranks(c10d, group)
+        return ranks
 
     def spans_stages(self, group):
         """Do collectives on `group` wait for other stages, and is that certain?"""

@@ -14,6 +14,8 @@ from ._pipeline import world_ranks
 
 C10D = "torch.distributed.distributed_c10d"
 
+_SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")  # the second one up to torch 2.2
+
 
 def _messages_of_batch(c10d, args, kwargs):
     return [
@@ -193,7 +195,11 @@ class Interception:
     # ---- iterations ---------------------------------------------------------------------------------------------------------------
 
     def after_steps(self, then):
-        """Calls then() after each optimizer's step."""
+        """Calls then() after each optimizer's step, and after one that a gradient scaler has left out, since a gradient was not finite."""
+        for name in _SCALERS:
+            scaler = getattr(sys.modules.get(name), "GradScaler", None)
+            if scaler is not None and "step" in vars(scaler):
+                self.wrap(scaler, "step", functools.partial(self._counting, then))
         # By its full name: torch.optim deletes the attribute in some versions.
         module = importlib.import_module("torch.optim.optimizer")
         register = getattr(module, "register_optimizer_step_post_hook", None)
