@@ -169,7 +169,7 @@ def row_of(sample):
         ("overrun", overruns),
         ("edge_to_lease", [way[0] for way in ways]),
         ("mark_to_look", to_look),
-        ("lease_to_step", [way[2] - way[0] for way in ways if way[2] is not None]),
+        ("lease_to_step", [round(way[2] - way[0], 2) for way in ways if way[2] is not None]),
     ):
         row |= {f"{name}_p50_us": quantile(values, 0.5), f"{name}_p99_us": quantile(values, 0.99)}
     row["expected_marks_pct"] = round(100 * float(numpy.mean([way[3] for way in ways])), 1) if ways else None

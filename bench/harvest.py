@@ -151,7 +151,8 @@ class Scenario:
         if options.cpus:
             seconds = sum(options.seconds.values()) + 600
             cores = ",".join(map(str, range(self.count)))
-            self.system.start_training(stages=self.count, seconds=seconds, cores=cores)
+            small = {"dim": 32, "heads": 2, "layers": 4, "seq": 32, "micro_batch_size": 2} if options.small else {}
+            self.system.start_training(stages=self.count, seconds=seconds, cores=cores, **small)
         elif options.replay:
             self.replay(job, size)
         else:
