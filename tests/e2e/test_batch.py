@@ -3,11 +3,8 @@
 import collections
 import json
 import os
-import pathlib
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 import pytest
@@ -44,16 +41,13 @@ SHORT = "def process(items):\n    return items[1:]\n"
 
 
 @pytest.fixture
-def place():
+def place(opened):
     """A folder that the operator has opened, with one of Alice's in it that nobody else may enter."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="data-", dir="/var/tmp"))
-    folder.chmod(0o755)
     for name, text in {"score": SCORE, "upper": UPPER, "sizes": SIZES, "broken": BROKEN, "short": SHORT}.items():
-        (folder / f"{name}.py").write_text(text)
-    (folder / "alice").mkdir(mode=0o700)
-    os.chown(folder / "alice", ALICE, ALICES_GROUP)
-    yield folder
-    shutil.rmtree(folder)
+        (opened / f"{name}.py").write_text(text)
+    (opened / "alice").mkdir(mode=0o700)
+    os.chown(opened / "alice", ALICE, ALICES_GROUP)
+    return opened
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 import json
 import os
-import pathlib
 import shutil
 import subprocess
-import tempfile
 import textwrap
 
 import pytest
@@ -28,15 +26,12 @@ MANAGER = ("--group", "daemon", "--default-memory-mib", "256")
 
 
 @pytest.fixture
-def place():
+def place(opened):
     """A folder that the operator has opened, with one of Alice's in it."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="data-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    (folder / "alice").mkdir(mode=0o700)
-    os.chown(folder / "alice", ALICE, ALICES_GROUP)
-    (folder / "score.py").write_text(SCORE)
-    yield folder
-    shutil.rmtree(folder)
+    (opened / "alice").mkdir(mode=0o700)
+    os.chown(opened / "alice", ALICE, ALICES_GROUP)
+    (opened / "score.py").write_text(SCORE)
+    return opened
 
 
 @pytest.fixture

@@ -3,11 +3,8 @@ sweeps, an order among tasks, and the off switch."""
 
 import json
 import os
-import pathlib
-import shutil
 import signal
 import subprocess
-import tempfile
 
 import pytest
 
@@ -66,24 +63,21 @@ class Keeping(SideTask):
 
 
 @pytest.fixture
-def place():
+def place(opened):
     """A folder that the operator has opened, with one of Alice's in it that nobody else may enter."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="data-", dir="/var/tmp"))
-    folder.chmod(0o755)
     for name in ("in", "out"):
-        (folder / "alice" / name).mkdir(parents=True)
-    (folder / "alice/in/word.txt").write_text("word ")
-    (folder / "secret").mkdir()
-    (folder / "secret/key.txt").write_text("root's own")
-    (folder / "secret").chmod(0o700)
-    for path in [folder / "alice", *(folder / "alice").rglob("*")]:
+        (opened / "alice" / name).mkdir(parents=True)
+    (opened / "alice/in/word.txt").write_text("word ")
+    (opened / "secret").mkdir()
+    (opened / "secret/key.txt").write_text("root's own")
+    (opened / "secret").chmod(0o700)
+    for path in [opened / "alice", *(opened / "alice").rglob("*")]:
         os.chown(path, ALICE, ALICES_GROUP)
-    (folder / "alice").chmod(0o700)
+    (opened / "alice").chmod(0o700)
     texts = {"writer": WRITER, "reader": READER, "failing": FAILING, "patient": PATIENT, "keeping": KEEPING}
     for name, text in texts.items():
-        (folder / f"{name}.py").write_text(text)
-    yield folder
-    shutil.rmtree(folder)
+        (opened / f"{name}.py").write_text(text)
+    return opened
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import tempfile
 
 import pytest
 
@@ -18,12 +17,10 @@ HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, 
 
 
 @pytest.fixture
-def place():
+def place(opened):
     """A folder that the operator has opened."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="data-", dir="/var/tmp"))
-    folder.chmod(0o777)
-    yield folder
-    shutil.rmtree(folder)
+    opened.chmod(0o777)
+    return opened
 
 
 @pytest.fixture

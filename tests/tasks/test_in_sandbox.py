@@ -2,11 +2,8 @@
 
 import json
 import os
-import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
 import pytest
 import torch
@@ -21,11 +18,8 @@ FILES = ("--python", sys.executable)
 
 
 @pytest.fixture
-def place():
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="data-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+def place(opened):
+    return opened
 
 
 @pytest.fixture
