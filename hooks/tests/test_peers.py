@@ -8,7 +8,11 @@ import pytest
 
 import support
 
-RUN = support.SOURCE / "hooks/tests/peers/run.py"
+HERE = support.SOURCE / "hooks/tests/peers"
+sys.path.insert(0, str(HERE))
+
+import run  # noqa: E402
+
 # As a framework's tests: one that passes, one that fails, one that starts a process of its own.
 TESTS = """
 import os, subprocess, sys
@@ -28,11 +32,12 @@ import pathlib, sys
 sys.path.insert(0, sys.argv.pop(1))
 import run
 run.PIPELINING = run.Suite("torch", "pytest", "of/suite", "{}", ("tests",), ("tests/test_*.py",))
+run.START = pathlib.Path(sys.argv.pop(1))
 sys.exit(run.main())
 """
 
 
-def compare(folder, tests):
+def compare(folder, tests, start=run.START):
     """Compares the suite of `tests` on this Python, as `make test-peers` compares a framework's: (exit code, what was printed)."""
     checkout = folder / f"sources/suite-{importlib.metadata.version('pytest')}/tests"
     if tests is not None:
@@ -53,14 +58,13 @@ def compare(folder, tests):
         folder / "none",
     ]
     done = subprocess.run(
-        [sys.executable, "-c", RUN_ONE, str(RUN.parent), *map(str, where), "--only", "torch"],
+        [sys.executable, "-c", RUN_ONE, str(HERE), str(start), *map(str, where), "--only", "torch"],
         capture_output=True,
         text=True,
         timeout=support.WATCHDOG,
         check=False,
     )
-    assert done.stderr == ""
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_equal_passes(tmp_path):
@@ -80,3 +84,8 @@ def test_what_could_not_be_compared_is_no_success(tmp_path, tests):
     code, said = compare(tmp_path, tests)
     assert code == 3, said
     assert "cannot be cloned" in said or "no test passes" in said, said
+
+
+def test_a_hook_that_is_not_there_is_no_success(tmp_path):
+    code, said = compare(tmp_path, TESTS, start=tmp_path)
+    assert code == 2 and "no process would have the hook" in said, said

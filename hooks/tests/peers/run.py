@@ -290,6 +290,8 @@ def main():
     args.venv, args.out = args.venv.absolute(), args.out.absolute()
     args.sources = args.sources.absolute() if args.sources else None
     args.done = set()
+    if not (START / "sitecustomize.py").is_file():
+        parser.error(f"{START} has no sitecustomize.py: no process would have the hook")
     torches = [args.venv.with_name(f"{args.venv.name}-{torch}") for torch in args.torch]
     planned = [(PIPELINING, venv) for venv in (args.venv, *torches)] + [(DEEPSPEED, args.venv), (MEGATRON, args.venv)]
     chosen = [one for one in planned if not args.only or one[0].name.startswith(tuple(args.only))]
