@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 """What one manager takes: the figures of bench/results/scale.json.
 
-    bench/scale/run.py --build build/dev [--gpus 10000] [--small 1000] [--seconds 20] [--only scale|day|users] [--out FILE]
+    bench/scale/run.py --build build/dev [--gpus 10000] [--small 1000] [--seconds 20] [--only scale|users] [--out FILE]
 
 Drives the real freeride-manager over TCP with CURVE: registration, reports each second, bubbles with and without a
 subscriber, a task for each GPU submitted at once, a manager that is killed, a tenth of the nodes gone and back. First
-with --small GPUs, for the growth of its cost. Then a simulated day of the manager's core alone, on a fake clock, and
-with --small GPUs what users ask for that is large, and how long others wait meanwhile. Needs freeride-manager, freeride-ctl, bench-scale-nodes, bench-scale-day and manager_test_plugin."""
+with --small GPUs, for the growth of its cost. Then with --small GPUs what users ask for that is large, and how long others
+wait meanwhile. Needs freeride-manager, freeride-ctl, bench-scale-nodes and manager_test_plugin."""
 
 import argparse
 import contextlib
@@ -182,30 +182,22 @@ def users(tree, options):
     return {"users": found}
 
 
-def day(tree, options):
-    words = [tree.program("bench-scale-day"), str(options.gpus), str(options.day_hours)]
-    said = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
-    print(said, file=sys.stderr)
-    return {"simulated_day": json.loads(said)}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build/dev")
     parser.add_argument("--gpus", type=int, default=10_000)
     parser.add_argument("--small", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20, help="of each measurement")
-    parser.add_argument("--day-hours", type=float, default=24)
     parser.add_argument("--manager", help="another freeride-manager than the build's")
     parser.add_argument("--tasks-a-day", type=int, default=2500, help="of the accounts that are reported")
     parser.add_argument("--plugin-mb", type=int, default=256, help="of what is loaded and fetched")
-    parser.add_argument("--only", action="append", choices=["scale", "day", "users"])
+    parser.add_argument("--only", action="append", choices=["scale", "users"])
     parser.add_argument("--out", type=pathlib.Path, default=SOURCE / "bench/results/scale.json")
     options = parser.parse_args()
     tree = Tree.of_build(options.build)
     figures = {}
-    for name in options.only or ["day", "users", "scale"]:
-        figures.update({"day": day, "scale": scale, "users": users}[name](tree, options))
+    for name in options.only or ["users", "scale"]:
+        figures.update({"scale": scale, "users": users}[name](tree, options))
         figures["load_average"] = round(os.getloadavg()[0], 2)
         others = json.loads(options.out.read_text()) if options.out.exists() else {}
         write_whole(options.out, json.dumps({**others, **figures}, indent=1, sort_keys=True) + "\n")
