@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -62,14 +61,6 @@ class AnswerPage {
   int64_t first_step_ns() const { return read(page_->first_step_ns); }
   int64_t last_paused_ns() const { return read(page_->last_paused_ns); }
   int64_t steps() const { return read(page_->steps); }
-  int64_t in_steps_ns() const { return read(page_->step_ns); }
-  /// A figure of the task's own; 0 before it has given one.
-  double metric(const std::string& name) const {
-    for (const auto& one : page_->metrics) {
-      if (name.compare(0, std::string::npos, one.name, ::strnlen(one.name, sizeof one.name)) == 0) return one.value;
-    }
-    return 0;
-  }
 
  private:
   explicit AnswerPage(const freeride_answer_page* page) : page_(page) {}
