@@ -1,4 +1,3 @@
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,7 +40,7 @@ constexpr int kLooksPerLookAtAll = 10;
 // on any "unsubscribe", also one for what its sender never subscribed to: one lying monitor could cut everybody off.
 struct Broker::Impl {
   Impl(zmq::context_t& context)
-      : in(context, zmq::socket_type::xsub), out(context, zmq::socket_type::xpub), wake(::eventfd(0, EFD_CLOEXEC)) {}
+      : in(context, zmq::socket_type::xsub), out(context, zmq::socket_type::xpub), wake(detail::event_fd()) {}
 
   ~Impl() {
     if (thread.joinable()) {

@@ -1,8 +1,8 @@
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <system_error>
 #include <thread>
 
 #include "freeride/base/clock.hpp"
@@ -26,8 +26,7 @@ constexpr int64_t kSayAgainNs = 10 * kNsPerSec;
 
 // ZeroMQ's RFC 27. libzmq asks for every connection before it takes a message from it.
 struct Doorkeeper::Impl {
-  explicit Impl(zmq::context_t& context)
-      : socket(context, zmq::socket_type::rep), wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  explicit Impl(zmq::context_t& context) : socket(context, zmq::socket_type::rep), wake(detail::event_fd()) {}
   ~Impl() {
     if (!thread.joinable()) return;
     stop = true;
@@ -110,6 +109,8 @@ Result<std::unique_ptr<Doorkeeper>> Doorkeeper::start(zmq::context_t& context, c
   } catch (const zmq::error_t& error) {
     return Error{error.num() == EADDRINUSE ? Code::kAlreadyExists : Code::kInternal,
                  std::string("cannot start the check of keys: ") + error.what(), ""};
+  } catch (const std::system_error& error) {
+    return Error{Code::kExhausted, std::string("cannot start the check of keys: ") + error.what(), ""};
   }
   return door;
 }

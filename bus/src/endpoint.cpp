@@ -74,25 +74,32 @@ Status listen_there(zmq::socket_t& socket, const std::string& path, std::optiona
     ::unlink(fresh.c_str());
     return errno_error("cannot bind " + endpoint, why, "check who owns the run folder");
   }
-  detail::Gate::instance().guard(listener.get(), endpoint);
   try {
     socket.set(zmq::sockopt::affinity, kHostThread);
-    socket.set(zmq::sockopt::use_fd, listener.get());
-    socket.bind(endpoint);
-    (void)listener.release();  // libzmq closes it
-    socket.set(zmq::sockopt::use_fd, -1);
+    hand_over(socket, std::move(listener), endpoint);
   } catch (const zmq::error_t& error) {
-    // Nobody would listen behind the name, and the descriptor's number may be another file's soon.
-    ::unlink(path.c_str());
-    detail::Gate::instance().forget(listener.get());
-    const int none = -1;
-    (void)zmq_setsockopt(socket.handle(), ZMQ_USE_FD, &none, sizeof none);
+    ::unlink(path.c_str());  // nobody would listen behind it
     return Error{Code::kInternal, "cannot bind " + endpoint + ": " + error.what(), ""};
   }
   return {};
 }
 
 }  // namespace
+
+void hand_over(zmq::socket_t& socket, Fd listener, const std::string& endpoint) {
+  detail::Gate::instance().guard(listener.get(), endpoint);
+  try {
+    socket.set(zmq::sockopt::use_fd, listener.get());
+    socket.bind(endpoint);
+    (void)listener.release();  // libzmq closes it
+    socket.set(zmq::sockopt::use_fd, -1);
+  } catch (const zmq::error_t&) {
+    detail::Gate::instance().forget(listener.get());
+    const int none = -1;
+    (void)zmq_setsockopt(socket.handle(), ZMQ_USE_FD, &none, sizeof none);
+    throw;
+  }
+}
 
 EndpointLock& EndpointLock::operator=(EndpointLock&& other) noexcept {
   if (this != &other) {

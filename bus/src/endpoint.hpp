@@ -48,6 +48,11 @@ class EndpointLock {
 /// folder: check_run_folder()'s).
 Result<EndpointLock> bind_endpoint(zmq::socket_t& socket, const std::string& endpoint, std::optional<gid_t> group);
 
+/// Hands `listener`, which listens at `endpoint`, to `socket`, whose connections the Gate counts from then on. Where
+/// that fails, neither the Gate nor the socket keeps the descriptor's number, which may be another file's soon. Throws
+/// zmq::error_t.
+void hand_over(zmq::socket_t& socket, Fd listener, const std::string& endpoint);
+
 /// Connects `socket` to `endpoint`, now and whenever the connection is lost: only through a folder and to a process
 /// that base's access.hpp believes. Where it does not, nothing is said and nothing heard, as if nobody were there;
 /// why_unreachable() tells. Throws zmq::error_t.

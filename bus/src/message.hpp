@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,8 +53,13 @@ bool send_frames(zmq::socket_t& socket, Frames frames);
 inline std::string_view view(const zmq::message_t& frame) {
   return {static_cast<const char*>(frame.data()), frame.size()};
 }
+/// Throws std::bad_alloc, which attachments may find; libzmq's own word for it would end a thread that serves sockets.
 inline zmq::message_t frame_of(std::string_view bytes) {
-  return {bytes.data(), bytes.size()};
+  try {
+    return {bytes.data(), bytes.size()};
+  } catch (const zmq::error_t&) {
+    throw std::bad_alloc();
+  }
 }
 
 /// What a node puts in front of its clients' messages, and finds there before those for them: a zero, which begins no

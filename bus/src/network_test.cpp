@@ -473,6 +473,17 @@ TEST_CASE("a flood of connections from one address: the rest is closed at once, 
   CHECK(Requester::connect(world.context, world.commands, &key).value()->request(GetStatus{}, kWatchdogMs).ok());
 }
 
+TEST_CASE("a port that cannot be opened leaves no descriptor's number at its socket") {
+  zmq::context_t idle(0);  // without a thread nothing can be bound
+  zmq::socket_t stuck(idle, zmq::socket_type::router);
+  detail::TcpListener listener;
+  CHECK_FALSE(listener.open(idle, stuck, {"tcp://127.0.0.1:" + std::to_string(free_ports()), nullptr}, 1024).ok());
+  int fd = 0;
+  size_t size = sizeof fd;
+  REQUIRE(zmq_getsockopt(stuck.handle(), ZMQ_USE_FD, &fd, &size) == 0);
+  CHECK(fd == -1);
+}
+
 TEST_CASE("without keys only the loopback interface is opened, and a port that is taken is told") {
   zmq::context_t context;
   RunDir dir;

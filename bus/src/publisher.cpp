@@ -7,6 +7,7 @@
 #include "freeride/bus/sockets.hpp"
 #include "kept.hpp"
 #include "message.hpp"
+#include "wait_fd.hpp"
 
 namespace freeride::bus {
 
@@ -81,7 +82,7 @@ Result<std::unique_ptr<Publisher>> Publisher::connect(zmq::context_t& context, c
     socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(detail::kMaxTopicBytes));
     connect_endpoint(socket, endpoint);
   } catch (const zmq::error_t& error) {
-    return Error{Code::kInvalidArgument, "cannot publish to " + endpoint + ": " + error.what(), "check the endpoint"};
+    return detail::socket_error("cannot publish to " + endpoint, error, "check the endpoint");
   }
   return publisher;
 }

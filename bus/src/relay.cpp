@@ -1,15 +1,16 @@
 #include "freeride/bus/relay.hpp"
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <deque>
 #include <map>
 #include <new>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -34,6 +35,7 @@ constexpr size_t kMostWorkers = 64;  // more devices than any host has
 constexpr int64_t kLookNs = kNsPerSec;
 constexpr size_t kPieceBytes = WritePlugin::kPieceBytes;  // what is larger comes from earlier clients
 constexpr size_t kMostPieces = 4;                         // bytes in front of a heartbeat
+constexpr size_t kMostWaiting = 64;                       // pieces that wait for their turn: 16 MiB
 // Until an attachment without an answer counts as lost, and for each of its MiB as long again as on a slow link.
 constexpr int64_t kAnswerNs = 30 * kNsPerSec, kAnswerPerMiBNs = kNsPerSec;
 constexpr int64_t kPatienceNs = 3 * kNsPerSec;  // without a connection, before clients are told
@@ -59,7 +61,7 @@ struct Relay::Impl {
         events_up(context, zmq::socket_type::xpub),
         events_there(context, zmq::socket_type::sub),
         events_down(context, zmq::socket_type::pub),
-        wake(::eventfd(0, EFD_CLOEXEC)) {}
+        wake(detail::event_fd()) {}
 
   ~Impl() {
     detail::WishesOfHost::follow(events_endpoint, nullptr);
@@ -91,7 +93,8 @@ struct Relay::Impl {
         from_clients();
         from_manager(up);
         if (large) from_manager(*large);
-        if (large && !is_under_way(true) && SteadyClock::now() > large_until_ns) large.reset();
+        send_waiting();
+        if (large && !large_under_way() && SteadyClock::now() > large_until_ns) large.reset();
         take_subscriptions();
         forward(events_here, events_up);
         forward(events_there, events_down);
@@ -127,7 +130,10 @@ struct Relay::Impl {
   void look_at_link() {
     standing = watch.look();
     // What was under way over a connection before is lost, or its answer is.
-    if (std::exchange(connections, watch.connections()) != watch.connections()) under_way.clear();
+    if (std::exchange(connections, watch.connections()) != watch.connections()) {
+      under_way.clear();
+      waiting.clear();
+    }
     if (watch.connected()) {
       if (!std::exchange(was_connected, true)) spdlog::info("connected with the manager at {}", manager);
       apart_since_ns = 0;
@@ -198,36 +204,60 @@ struct Relay::Impl {
       }
       return;
     }
-    zmq::socket_t* to = &up;
+    const std::string_view attachment = frames.size() == 3 ? detail::view(frames[2]) : std::string_view();
+    const bool in_turn = !message->is_reply && !attachment.empty();
     const std::string sent_as = client + message->id;
-    if (frames.size() == 3) {
-      const std::string_view attachment = detail::view(frames[2]);
-      if (!message->is_reply && !begin(sent_as, attachment.size())) return;
-      if (!message->is_reply && attachment.size() > kPieceBytes) to = &connect_large();
-      for (std::string_view rest = attachment; !rest.empty();
-           rest.remove_prefix(std::min(detail::kTcpFrameBytes, rest.size())))
-        out.push_back(detail::frame_of(rest.substr(0, detail::kTcpFrameBytes)));
+    if (in_turn) {
+      if (is_under_way(sent_as)) return;  // a repetition
+      if (auto room = room_for(attachment.size(), peer.uid); !room)
+        return refuse(client, message->id, message->command, room.error());
     }
-    if (!detail::send_frames(*to, std::move(out))) under_way.erase(sent_as);
+    for (std::string_view rest = attachment; !rest.empty();
+         rest.remove_prefix(std::min(detail::kTcpFrameBytes, rest.size())))
+      out.push_back(detail::frame_of(rest.substr(0, detail::kTcpFrameBytes)));
+    if (!in_turn) return (void)detail::send_frames(up, std::move(out));
+    const bool is_large = attachment.size() > kPieceBytes;
+    under_way[sent_as] = {
+        is_large, SteadyClock::now() + kAnswerNs + static_cast<int64_t>(attachment.size() >> 20) * kAnswerPerMiBNs};
+    if (!is_large) {
+      waiting.push_back({sent_as, peer.uid, std::move(out)});
+      send_waiting();
+    } else if (!detail::send_frames(connect_large(), std::move(out))) {
+      under_way.erase(sent_as);
+    }
   }
 
-  // Attachments wait for nothing here, and nothing waits behind them for long: a few pieces are under way at once, and
-  // one that is larger, which has a connection of its own. What is a repetition, or does not fit, is not sent: its
-  // sender repeats it.
-  bool begin(const std::string& sent_as, size_t bytes) {
+  // Nothing waits behind attachments for long: a few pieces are under way at once, and the others wait here for their
+  // turn, in the order in which they have come. One that is larger has a connection of its own. Error: kExhausted.
+  Status room_for(size_t bytes, uid_t uid) const {
+    if (bytes > kPieceBytes) {
+      if (!large_under_way()) return {};
+      return Error{Code::kExhausted, "another large attachment is on its way through this host's node",
+                   "try again when it is there, or use a freeride-ctl of the node's version: it sends pieces"};
+    }
+    const auto of_user = std::count_if(waiting.begin(), waiting.end(), [uid](const auto& w) { return w.uid == uid; });
+    if (waiting.size() < kMostWaiting && static_cast<size_t>(of_user) < kMostWaiting / 2) return {};
+    return Error{Code::kExhausted, "too many attachments wait in this host's node", "try again in a minute"};
+  }
+
+  void send_waiting() {
+    while (!waiting.empty() && under_way.size() < waiting.size() + kMostPieces + (large_under_way() ? 1 : 0)) {
+      Waiting next = std::move(waiting.front());
+      waiting.pop_front();
+      // Where the time of its answer is over its sender has given it up, or repeats it.
+      if (under_way.count(next.sent_as) != 0 && !detail::send_frames(up, std::move(next.frames)))
+        under_way.erase(next.sent_as);
+    }
+  }
+
+  bool is_under_way(const std::string& sent_as) {
     const int64_t now = SteadyClock::now();
     std::erase_if(under_way, [&](const auto& entry) { return now > entry.second.until_ns; });
-    const bool is_large = bytes > kPieceBytes;
-    if (under_way.count(sent_as) != 0 || (is_large && is_under_way(true)) ||
-        (!is_large && under_way.size() >= kMostPieces))
-      return false;
-    under_way[sent_as] = {is_large, now + kAnswerNs + static_cast<int64_t>(bytes >> 20) * kAnswerPerMiBNs};
-    return true;
+    return under_way.count(sent_as) != 0;
   }
 
-  bool is_under_way(bool is_large) const {
-    return std::any_of(under_way.begin(), under_way.end(),
-                       [&](const auto& entry) { return entry.second.large == is_large; });
+  bool large_under_way() const {
+    return std::any_of(under_way.begin(), under_way.end(), [](const auto& entry) { return entry.second.large; });
   }
 
   zmq::socket_t& connect_large() {
@@ -320,7 +350,14 @@ struct Relay::Impl {
     bool large = false;
     int64_t until_ns = 0;
   };
-  std::map<std::string, UnderWay> under_way;  // requests with attachments, by client and id
+  // Requests with attachments, by client and id, with those that wait for their turn.
+  std::map<std::string, UnderWay> under_way;
+  struct Waiting {
+    std::string sent_as;
+    uid_t uid = 0;
+    detail::Frames frames;
+  };
+  std::deque<Waiting> waiting;
   detail::HandshakeWatch watch;
   zmq::socket_t events_here, events_up, events_there, events_down;
   Fd wake;
@@ -380,8 +417,9 @@ Result<std::unique_ptr<Relay>> Relay::start(zmq::context_t& context, const Relay
     impl.wake_up();  // for what was wanted in between
     impl.thread = std::thread([&impl] { run_or_end("the way to the manager", [&impl] { impl.run(); }); });
   } catch (const zmq::error_t& error) {
-    return Error{Code::kInvalidArgument, "cannot connect to " + config.manager + ": " + error.what(),
-                 "check --manager"};
+    return detail::socket_error("cannot connect to " + config.manager, error, "check --manager");
+  } catch (const std::system_error& error) {
+    return Error{Code::kExhausted, std::string("cannot start the way to the manager: ") + error.what(), ""};
   }
   return relay;
 }

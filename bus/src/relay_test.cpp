@@ -169,6 +169,8 @@ struct Slow {
       send("begin", 0);
       return !arrived("begin", 100).empty();
     }));
+    send("ready", 0);  // behind every "begin" that has come late
+    REQUIRE_FALSE(arrived("ready").empty());
   }
   void send(const std::string& id, size_t attached) {
     Message message;
@@ -206,6 +208,15 @@ struct Slow {
       router.send(detail::frame_of(frame), zmq::send_flags::sndmore);
     router.send(detail::frame_of(detail::pack_message(reply)), zmq::send_flags::none);
   }
+  // What the client hears next.
+  Message answered() {
+    zmq::pollitem_t item{client.handle(), 0, ZMQ_POLLIN, 0};
+    detail::Frames frames;
+    bool too_many = false;
+    REQUIRE(zmq::poll(&item, 1, std::chrono::milliseconds(60'000)) == 1);
+    REQUIRE(detail::receive_frames(client, frames, too_many));
+    return detail::unpack_message(detail::view(frames[0]), {}).value();
+  }
   static std::vector<std::string> ids(const std::vector<Arrived>& all) {
     std::vector<std::string> ids;
     for (const Arrived& one : all) ids.push_back(one.id);
@@ -241,6 +252,27 @@ TEST_CASE("relay: few attachments are in front of a heartbeat", "[relay]") {
   CHECK(slow.arrived("heartbeat").size() <= 5);
 }
 
+TEST_CASE("relay: attachments that find others on their way come in their turn, without being repeated", "[relay]") {
+  Slow slow;
+  std::vector<std::string> sent;
+  for (int i = 0; i < 20; ++i) slow.send(sent.emplace_back("piece " + std::to_string(i)), 1000);
+  for (const std::string& id : sent) {
+    const auto seen = slow.arrived(id);
+    REQUIRE(Slow::ids(seen) == std::vector<std::string>{id});
+    slow.answer(seen.back());
+  }
+}
+
+TEST_CASE("relay: who has half of all attachments that wait is told so", "[relay]") {
+  Slow slow;
+  for (int i = 0; i < 36; ++i) slow.send("piece " + std::to_string(i), 1000);
+  slow.send("one too many", 1000);
+  const auto refused = slow.answered();
+  CHECK(refused.id == "one too many");
+  REQUIRE(refused.error.has_value());
+  CHECK(refused.error->code == Code::kExhausted);
+}
+
 TEST_CASE("relay: an earlier client's large attachment has a connection of its own, one at a time", "[relay]") {
   Slow slow;
   std::vector<Slow::Arrived> seen;
@@ -257,6 +289,10 @@ TEST_CASE("relay: an earlier client's large attachment has a connection of its o
   const auto behind = slow.arrived("heartbeat");
   REQUIRE(Slow::ids(behind) == std::vector<std::string>{"heartbeat"});
   CHECK(behind.front().connection != large_way);
+  const auto refused = slow.answered();  // and does not wait until it gives up
+  CHECK(refused.id == "other");
+  REQUIRE(refused.error.has_value());
+  CHECK(refused.error->code == Code::kExhausted);
 }
 
 TEST_CASE("relay: workers are the node's, and get their orders each", "[relay]") {

@@ -150,7 +150,7 @@ Result<std::unique_ptr<Requester>> Requester::connect(zmq::context_t& context, c
     }
     connect_endpoint(socket, endpoint);
   } catch (const zmq::error_t& error) {
-    return Error{Code::kInvalidArgument, "cannot connect to " + endpoint + ": " + error.what(), "check the endpoint"};
+    return detail::socket_error("cannot connect to " + endpoint, error, "check the endpoint");
   }
   return requester;
 }

@@ -245,7 +245,13 @@ void Server::reply_raw(const Incoming& request, std::optional<Error> error, std:
   const std::string id = Impl::scoped(request.sender, request.message);
   const std::string peer = impl_->answers.peer(id, request.peer);
   impl_->answers.answered(id, frame, !attachment.empty());
-  (void)impl_->send(peer, frame, attachment);  // if the peer is gone, it may come back and ask again
+  try {
+    (void)impl_->send(peer, frame, attachment);  // if the peer is gone, it may come back and ask again
+  } catch (const std::bad_alloc&) {
+    reply.body.clear();
+    reply.error = Error{Code::kExhausted, "there is no memory left for the answer's attachment", "try again"};
+    (void)impl_->send(peer, detail::pack_message(reply), {});
+  }
 }
 
 Result<std::string> Server::send_raw(const std::string& peer, const std::string& command, std::string body,

@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -201,6 +203,37 @@ TEST_CASE("that a run folder cannot be made again is said once, and tried until 
   (*server)->keep_listening();
   CHECK(std::filesystem::exists(folder / "c.sock"));
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which end the process where memory does
+TEST_CASE("an answer whose attachment finds no memory is an error, and the server goes on") {
+  RunDir dir;
+  zmq::context_t context;
+  auto server = Server::bind(context, dir.endpoint("c.sock")).value();
+  auto requester = Requester::connect(context, dir.endpoint("c.sock")).value();
+  requester->send(FetchPlugin{});
+  std::optional<Server::Incoming> asked;
+  const auto is_asked = [&] {
+    (void)requester->receive(0ms);  // sends it, once there is a connection
+    return (asked = server->receive(0ms)).has_value();
+  };
+  REQUIRE(test::eventually(is_asked));
+  std::string plugin(128u << 20, 'p');
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before = {};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  const rlimit little = {pages * static_cast<size_t>(::getpagesize()) + (32u << 20), before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_AS, &little) == 0);
+  server->reply(*asked, Ack{}, std::move(plugin));
+  REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
+  const auto answer = requester->receive(kWatchdogMs);
+  REQUIRE(answer.has_value());
+  REQUIRE(answer->error.has_value());
+  CHECK(answer->error->code == Code::kExhausted);
+  requester->send(GetStatus{});
+  CHECK(server->receive(kWatchdogMs).has_value());
+}
+#endif
 
 TEST_CASE("a repeated request is answered again and executed once") {
   RunDir dir;

@@ -103,7 +103,7 @@ Result<std::unique_ptr<Subscriber>> Subscriber::connect(zmq::context_t& context,
     }
     connect_endpoint(socket, endpoint);
   } catch (const zmq::error_t& error) {
-    return Error{Code::kInvalidArgument, "cannot subscribe at " + endpoint + ": " + error.what(), "check the endpoint"};
+    return detail::socket_error("cannot subscribe at " + endpoint, error, "check the endpoint");
   }
   return subscriber;
 }

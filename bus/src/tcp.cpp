@@ -15,6 +15,7 @@
 #include <cstring>
 #include <memory>
 
+#include "endpoint.hpp"
 #include "freeride/base/fd.hpp"
 #include "freeride/base/key_file.hpp"
 #include "freeride/base/log.hpp"
@@ -133,8 +134,6 @@ Status TcpListener::open(zmq::context_t& context, zmq::socket_t& socket, const T
     if (errno == EADDRINUSE) error.code = Code::kAlreadyExists;
     return error;
   }
-  Gate::instance().guard(listener.get(), endpoint);
-  endpoint_ = endpoint;
   try {
     if (port.door != nullptr) {
       socket.set(zmq::sockopt::curve_server, true);
@@ -149,10 +148,8 @@ Status TcpListener::open(zmq::context_t& context, zmq::socket_t& socket, const T
     socket.set(zmq::sockopt::tcp_keepalive_idle, 60);
     socket.set(zmq::sockopt::tcp_keepalive_intvl, 10);
     socket.set(zmq::sockopt::tcp_keepalive_cnt, 6);
-    socket.set(zmq::sockopt::use_fd, listener.get());
-    socket.bind(endpoint);
-    (void)listener.release();  // libzmq closes it
-    socket.set(zmq::sockopt::use_fd, -1);
+    hand_over(socket, std::move(listener), endpoint);
+    endpoint_ = endpoint;
   } catch (const zmq::error_t& error) {
     return Error{Code::kInternal, "cannot open " + endpoint + ": " + error.what(), ""};
   }

@@ -4,17 +4,17 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 
 namespace freeride::bus::detail {
 
-WaitFd::WaitFd(zmq::socket_t& socket)
-    : socket_(socket), epoll_(::epoll_create1(EPOLL_CLOEXEC)), kick_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+WaitFd::WaitFd(zmq::socket_t& socket) : socket_(socket), epoll_(::epoll_create1(EPOLL_CLOEXEC)), kick_(event_fd()) {
   const int zmq_fd = socket.get(zmq::sockopt::fd);
   epoll_event event = {};
   event.events = EPOLLIN;
-  if (!epoll_.valid() || !kick_.valid() || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, zmq_fd, &event) != 0 ||
+  if (!epoll_.valid() || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, zmq_fd, &event) != 0 ||
       ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, kick_.get(), &event) != 0) {
     throw zmq::error_t();  // carries errno
   }
@@ -33,6 +33,19 @@ void WaitFd::drained() {
   uint64_t count = 0;
   (void)!::read(kick_.get(), &count, sizeof count);
   kicked_ = false;
+}
+
+Fd event_fd() {
+  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd.valid()) throw zmq::error_t();  // carries errno
+  return fd;
+}
+
+Error socket_error(const std::string& what, const zmq::error_t& error, const std::string& hint) {
+  const bool scarce = error.num() == EMFILE || error.num() == ENFILE || error.num() == ENOMEM;
+  const std::string text = what + ": " + error.what();
+  if (scarce) return {Code::kExhausted, text, "raise the limit on open files (ulimit -n, LimitNOFILE), or free memory"};
+  return {Code::kInvalidArgument, text, hint};
 }
 
 bool goes_on(const zmq::error_t& error) {

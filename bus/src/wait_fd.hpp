@@ -6,9 +6,11 @@
 // something to read.
 #pragma once
 
+#include <string>
 #include <zmq.hpp>
 
 #include "freeride/base/fd.hpp"
+#include "freeride/base/result.hpp"
 
 namespace freeride::bus::detail {
 
@@ -28,6 +30,15 @@ class WaitFd {
   Fd epoll_, kick_;
   bool kicked_ = false;
 };
+
+/// An event descriptor that wakes a thread. Throws zmq::error_t when descriptors have run out: a thread that nobody can
+/// wake never ends.
+Fd event_fd();
+
+/// The error of a socket that cannot be made or connected: `what`, with libzmq's reason. kInvalidArgument, with `hint`,
+/// where it is asked for wrongly; kExhausted where descriptors or memory have run out, which may be better the next
+/// time.
+Error socket_error(const std::string& what, const zmq::error_t& error, const std::string& hint);
 
 /// What an error of libzmq means to a thread that serves sockets, in every room the same: true, it goes on; false, it
 /// ends, as its context does. Throws `error` itself where waiting mends nothing.
