@@ -28,6 +28,7 @@ Background::~Background() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
+    soon_.clear();
     waiting_.clear();
   }
   changed_.notify_one();
@@ -35,20 +36,31 @@ Background::~Background() {
 }
 
 void Background::run(std::function<void()> work, std::function<void()> then) {
+  add(waiting_, {std::move(work), std::move(then)});
+}
+
+void Background::run_soon(std::function<void()> work, std::function<void()> then) {
+  add(soon_, {std::move(work), std::move(then)});
+}
+
+void Background::add(std::deque<Piece>& to, Piece piece) {
   {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back({std::move(work), std::move(then)});
+    to.push_back(std::move(piece));
   }
   changed_.notify_one();
 }
 
 void Background::serve() {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
+  for (bool was_soon = false;;) {
+    changed_.wait(lock, [this] { return ends_ || !soon_.empty() || !waiting_.empty(); });
     if (ends_) return;
-    Piece piece = std::move(waiting_.front());
-    waiting_.pop_front();
+    // In turns where both wait: neither can keep the other waiting for long.
+    std::deque<Piece>& from = !soon_.empty() && (waiting_.empty() || !was_soon) ? soon_ : waiting_;
+    was_soon = &from == &soon_;
+    Piece piece = std::move(from.front());
+    from.pop_front();
     lock.unlock();
     piece.work();
     piece.work = nullptr;  // what it holds may be large

@@ -1,6 +1,8 @@
 #include "core.hpp"
 
 #include <algorithm>
+#include <memory>
+#include <new>
 
 namespace freeride::manager {
 namespace {
@@ -202,13 +204,24 @@ void Core::usage(Ticket ticket, const bus::GetUsage& wish) {
 
 void Core::go_on() {
   scheduler_.run();
-  for (auto& [ticket, report] : usage_.go_on()) {
-    if (report) {
-      outside_.answer(ticket, Reply(std::move(*report)));
-    } else {
-      outside_.answer(ticket, report.error());
-    }
-  }
+  auto done = usage_.go_on();
+  if (!done) return;
+  // Sorting millions of tasks would hold up everybody else.
+  const auto answer = std::make_shared<Usage::Answer>(std::move(*done));
+  const auto reply = std::make_shared<Result<Reply>>(Error{});
+  outside_.in_background(
+      [=] {
+        try {
+          *reply = answer->sum ? Result<Reply>(answer->sum->reply()) : Result<Reply>(answer->sum.error());
+        } catch (const std::bad_alloc&) {
+          *reply = Error{Code::kExhausted, "the manager has no memory left for so much usage", "ask for fewer days"};
+        }
+      },
+      [=, this] {
+        usage_.answered();
+        for (const Ticket ticket : answer->tickets) outside_.answer(ticket, *reply);
+      },
+      true);
 }
 
 void Core::uncordon(Ticket ticket, const std::string& subject) {
@@ -337,7 +350,8 @@ void Core::fetch_plugin(Ticket ticket, const bus::FetchPlugin& wish) {
                          [=, this] {
                            if (!*bytes) return outside_.answer(ticket, contents_.explained(wish, bytes->error()));
                            outside_.answer(ticket, Reply(bus::Ack{}), **bytes);
-                         });
+                         },
+                         true);
 }
 
 void Core::worker_reply(const std::string& peer, const std::string& id, const std::optional<Error>& error,

@@ -12,6 +12,7 @@
 namespace freeride::manager {
 namespace {
 constexpr size_t kMaxAuditText = 256, kMaxAuditEntries = 64;
+constexpr size_t kShares = 16;  // so many senders can keep out the others
 
 template <class C, class... Cs>
 constexpr bool is_one_of = (std::is_same_v<C, Cs> || ...);
@@ -50,6 +51,17 @@ constexpr policy::Right right_to() {
                   "say here who may command it");
     return Right::kLook;
   }
+}
+
+// What keeps workers alive, answered before call() returns: there is no limit that others could use up.
+template <class C>
+constexpr bool is_answered_at_once = is_one_of<C, bus::RegisterWorker, bus::WorkerReport>;
+
+// Whose share a request is in: a worker's is none of its user's other requests. A node may name any number of clients,
+// so all of its workers share one.
+std::string sender_of(const policy::Identity& by, const std::string& peer, bool serves) {
+  if (by.local) return serves ? "worker " + peer : "user " + std::to_string(by.uid);
+  return (serves ? "node " : "key ") + by.key + " " + by.account;
 }
 
 // Whose the task or the profile run is that a command is about, where there is one.
@@ -169,7 +181,7 @@ bool Link::receive_some(Core& core, size_t limit) {
 }
 
 template <class C, class Call>
-bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const policy::Identity& by, Call call) {
+bool Link::on(Core& core, const bus::Server::Incoming& incoming, const policy::Identity& by, Call call) {
   if (incoming.message.command != C::kCommand) return false;
   // Before its body is read: who may not is not worth the work.
   AuditEntry said{unix_ms_(), by, C::kCommand};
@@ -198,9 +210,18 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
     refuse(incoming, audit ? audit : said, may.error());
     return true;
   }
-  if (open_.size() >= most_open_) {
-    refuse(incoming, audit, Error{Code::kExhausted, "the manager has too many requests open", "try again"});
-    return true;
+  constexpr bool kServes = right_to<C>() == policy::Right::kServe;
+  const std::string sender = sender_of(by, incoming.peer, kServes);
+  if constexpr (!is_answered_at_once<C>) {
+    Status room = room_for(sender, kServes);
+    if (!room && is_one_of<C, bus::Load>) {
+      core.load_waiting();  // which answers those that wait together
+      room = room_for(sender, kServes);
+    }
+    if (!room) {
+      refuse(incoming, audit, room.error());
+      return true;
+    }
   }
   const Ticket ticket = next_ticket_++;
   // What an answer needs; not the bytes of a plugin.
@@ -210,6 +231,10 @@ bool Link::on(const Core& core, const bus::Server::Incoming& incoming, const pol
   kept.request.message.id = incoming.message.id;
   kept.request.message.command = incoming.message.command;
   kept.audit = std::move(audit);
+  kept.sender = sender;
+  kept.serves = kServes;
+  ++open_of_[sender];
+  if (!kServes) ++open_of_clients_;
   call(ticket, *command);
   if constexpr (is_one_of<C, bus::Load>) return true;  // it is answered before receive() returns, or its content comes
   const auto unanswered = open_.find(ticket);
@@ -226,6 +251,17 @@ void Link::charged(Ticket ticket, const bus::Load& load, const policy::Identity&
   const auto in_group = [&](const std::string& group) { return identities_.is_in_group(by.uid, group); };
   if (auto may = accounts_.charge(meant, by, in_group); !may) return answer(ticket, may.error(), {});
   call(meant);
+}
+
+Status Link::room_for(const std::string& sender, bool serves) const {
+  const auto open = open_of_.find(sender);
+  if (open != open_of_.end() && open->second >= most_open_ / kShares) {
+    return Error{Code::kExhausted, std::to_string(open->second) + " requests of this sender wait for their answers",
+                 "try again when they are answered"};
+  }
+  if (!serves && open_of_clients_ >= most_open_)
+    return Error{Code::kExhausted, "the manager has too many requests open", "try again"};
+  return {};
 }
 
 void Link::note(AuditEntry entry) {
@@ -322,6 +358,8 @@ void Link::request(Core& core, bus::Server::Incoming& in) {
 void Link::answer(Ticket ticket, const Result<Reply>& reply, const std::string& attachment) {
   auto open = open_.extract(ticket);
   if (open.empty()) return spdlog::error("a request was answered twice (ticket {})", ticket);
+  if (const auto of = open_of_.find(open.mapped().sender); --of->second == 0) open_of_.erase(of);
+  if (!open.mapped().serves) --open_of_clients_;
   if (!reply) return refuse(open.mapped().request, open.mapped().audit, reply.error());
   if (open.mapped().audit) note(std::move(*open.mapped().audit));
   std::visit([&](const auto& body) { server_->reply(open.mapped().request, body, attachment); }, *reply);

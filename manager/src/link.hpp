@@ -41,8 +41,8 @@ class Link final : public Outside {
 
   void answer(Ticket ticket, const Result<Reply>& reply, const std::string& attachment) override;
   Result<std::string> send(const std::string& peer, const Order& order) override;
-  void in_background(std::function<void()> work, std::function<void()> then) override {
-    background_.run(std::move(work), std::move(then));
+  void in_background(std::function<void()> work, std::function<void()> then, bool soon) override {
+    soon ? background_.run_soon(std::move(work), std::move(then)) : background_.run(std::move(work), std::move(then));
   }
   void publish(const bus::TaskState& event) override { publisher_->publish(event); }
   void publish(const bus::WorkerState& event) override { publisher_->publish(event); }
@@ -55,6 +55,8 @@ class Link final : public Outside {
   struct Open {
     bus::Server::Incoming request;
     std::optional<AuditEntry> audit;
+    std::string sender;   // whose share of open_ it is in
+    bool serves = false;  // it is a worker's
   };
 
   bool receive_some(Core& core, size_t limit);
@@ -62,11 +64,13 @@ class Link final : public Outside {
   /// Calls with the load as it is to be taken, or answers why it may not be charged to its account.
   template <class Call>
   void charged(Ticket ticket, const bus::Load& load, const policy::Identity& by, Call call);
+  /// Whether another request of `sender`, a worker's where it `serves`, may stay open. Error: kExhausted.
+  Status room_for(const std::string& sender, bool serves) const;
   void note(AuditEntry entry);
   void refuse(const bus::Server::Incoming& request, const std::optional<AuditEntry>& audit, const Error& error);
   /// Calls with the command, where it is a C and its sender may; or answers why not. False: it is another command.
   template <class C, class Call>
-  bool on(const Core& core, const bus::Server::Incoming& incoming, const policy::Identity& by, Call call);
+  bool on(Core& core, const bus::Server::Incoming& incoming, const policy::Identity& by, Call call);
 
   std::unique_ptr<bus::Server> server_;
   std::unique_ptr<bus::Publisher> publisher_;
@@ -74,10 +78,12 @@ class Link final : public Outside {
   AuditLog& audit_;
   std::function<int64_t()> unix_ms_;
   std::map<Ticket, Open> open_;
+  std::map<std::string, size_t> open_of_;  // how many of them, by sender
+  size_t open_of_clients_ = 0;
   Identities identities_;
   Accounts accounts_;
   Ticket next_ticket_ = 1;
-  size_t most_open_;  // requests for a log stay open for two seconds, replacements until they are done
+  size_t most_open_;  // of clients: requests for a log stay open for two seconds, replacements until they are done
 };
 
 }  // namespace freeride::manager

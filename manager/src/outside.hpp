@@ -32,8 +32,9 @@ class Outside {
   /// Sends a command to a worker. Returns the id that its reply will carry; kUnavailable when the peer is gone.
   virtual Result<std::string> send(const std::string& peer, const Order& order) = 0;
   /// Does `work` apart from the core's thread, one after the other, and then `then` on that thread, or neither where
-  /// the program ends. `work` does not throw, and touches nothing of the core's. Where nobody is kept waiting: at once.
-  virtual void in_background(std::function<void()> work, std::function<void()> then) {
+  /// the program ends. `work` does not throw, and touches nothing of the core's. `soon`: it is short, and waits
+  /// for one of the others at most. Where nobody is kept waiting: at once.
+  virtual void in_background(std::function<void()> work, std::function<void()> then, bool /*soon*/ = false) {
     work();
     then();
   }

@@ -194,9 +194,10 @@ TEST_CASE("a state file of schema version 6 keeps what users have had, as their 
   for (const char* by : {"user", "account"}) {
     UsageSum usage(by, 0);
     while (!usage.done()) REQUIRE((*store)->go_on(usage).ok());
-    REQUIRE(usage.reply().rows.size() == 1);
-    CHECK(usage.reply().rows[0].name == "ann");
-    CHECK(usage.reply().rows[0].harvested_ns == 3);
+    const auto reply = usage.reply();
+    REQUIRE(reply.rows.size() == 1);
+    CHECK(reply.rows[0].name == "ann");
+    CHECK(reply.rows[0].harvested_ns == 3);
   }
   const auto accounts = (*store)->account_usage(0);
   REQUIRE(accounts->size() == 1);

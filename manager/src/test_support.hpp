@@ -60,7 +60,7 @@ struct Recorder final : Outside {
     return sent.back().id;
   }
   /// At once, or, where `held`, with the next let_go().
-  void in_background(std::function<void()> work, std::function<void()> then) override {
+  void in_background(std::function<void()> work, std::function<void()> then, bool /*soon*/) override {
     if (held) return background.emplace_back(std::move(work), std::move(then)), void();
     work();
     then();

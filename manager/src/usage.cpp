@@ -200,9 +200,8 @@ Status Usage::ask(Ticket ticket, const bus::GetUsage& wish) {
 }
 
 // First it saves, in parts as well, what is not on the disk yet.
-Usage::Answers Usage::go_on() {
-  Answers answers;
-  if (readings_.empty()) return answers;
+std::optional<Usage::Answer> Usage::go_on() {
+  if (!asked()) return std::nullopt;
   Reading& reading = readings_.front();
   if (!reading.sum) {
     const int64_t now = clock_.now_ns();
@@ -211,22 +210,18 @@ Usage::Answers Usage::go_on() {
       saved_to_.emplace();
     }
     if (saved_to_) save_slice();
-    if (saved_to_) return answers;
+    if (saved_to_) return std::nullopt;
     thin();
     reading.sum.emplace(reading.wish.first, reading.wish.second);
-    return answers;
+    return std::nullopt;
   }
   const Status read = store_.go_on(*reading.sum);
-  if (read && !reading.sum->done()) return answers;
-  for (const Ticket ticket : reading.tickets) {
-    if (read) {
-      answers.emplace_back(ticket, reading.sum->reply());
-    } else {
-      answers.emplace_back(ticket, read.error());
-    }
-  }
+  if (read && !reading.sum->done()) return std::nullopt;
+  Result<UsageSum> sum = read ? Result<UsageSum>(std::move(*reading.sum)) : Result<UsageSum>(read.error());
+  Answer answer{std::move(reading.tickets), std::move(sum)};
   readings_.pop_front();
-  return answers;
+  answering_ = true;
+  return answer;
 }
 
 }  // namespace freeride::manager

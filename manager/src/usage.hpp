@@ -57,10 +57,15 @@ class Usage {
   /// Asks what has been since `wish.since_unix_ms`, by its hour; go_on() has the answer for `ticket`. Errors:
   /// kInvalidArgument (no such grouping).
   Status ask(Ticket ticket, const bus::GetUsage& wish);
-  bool asked() const { return !readings_.empty(); }  ///< go_on() has something to do
-  using Answers = std::vector<std::pair<Ticket, Result<bus::UsageReply>>>;
-  /// Adds up some thousand rows of what was asked, since years of them take seconds. Errors in it: the store's.
-  Answers go_on();
+  bool asked() const { return !answering_ && !readings_.empty(); }  ///< go_on() has something to do
+  struct Answer {
+    std::vector<Ticket> tickets;
+    Result<UsageSum> sum;  ///< whose reply() may take seconds
+  };
+  /// Adds up some thousand rows of what was asked, since years of them take seconds. After an answer it does nothing
+  /// until answered(), since a sum of millions of tasks is large. Errors in it: the store's.
+  std::optional<Answer> go_on();
+  void answered() { answering_ = false; }
 
  private:
   static constexpr size_t kFirstRows = 64;
@@ -88,6 +93,7 @@ class Usage {
   std::map<TaskUsageKey, TaskUsage> tasks_;
   std::map<std::pair<int64_t, std::string>, Exposed> trainings_;  // by hour and job
   std::deque<Reading> readings_;
+  bool answering_ = false;
   policy::AgeClock thin_age_;
   std::optional<policy::AgeClock> drop_age_;
   int64_t unix_ms_ = 0;  // when something was added last

@@ -176,18 +176,23 @@ bool UsageSum::read_rows(sqlite3* db, size_t most, size_t& read) {
   return query.ok();
 }
 
-bus::UsageReply UsageSum::reply() const {
+bus::UsageReply UsageSum::reply() {
   bus::UsageReply reply;
   reply.by = by_;
-  for (const auto& [name, sum] : sums_) {
-    bus::UsageRow& row = reply.rows.emplace_back(sum.row);
+  reply.rows.reserve(sums_.size());
+  for (auto& [name, sum] : sums_) {
+    bus::UsageRow& row = reply.rows.emplace_back(std::move(sum.row));
     row.name = name;
     row.cost_ns = std::llround(sum.cost_ns);
     row.cost_low_ns = std::llround(sum.low_ns), row.cost_high_ns = std::llround(sum.high_ns);
   }
-  std::sort(reply.rows.begin(), reply.rows.end(), [](const bus::UsageRow& a, const bus::UsageRow& b) {
-    return a.harvested_ns != b.harvested_ns ? a.harvested_ns > b.harvested_ns : a.name < b.name;
-  });
+  sums_ = {};
+  tasks_ = {};
+  const auto shown = static_cast<ptrdiff_t>(std::min(kMostUsageRows, reply.rows.size()));
+  std::partial_sort(reply.rows.begin(), reply.rows.begin() + shown, reply.rows.end(),
+                    [](const bus::UsageRow& a, const bus::UsageRow& b) {
+                      return a.harvested_ns != b.harvested_ns ? a.harvested_ns > b.harvested_ns : a.name < b.name;
+                    });
   if (first_ != INT64_MAX) reply.from_unix_ms = first_ * 3600 * 1000;
   fold_rest(reply.rows);
   return reply;

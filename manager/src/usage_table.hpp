@@ -61,7 +61,8 @@ class UsageSum {
   /// Reads a slice more. Blocks on the disk. False: `db` has the error.
   bool go_on(sqlite3* db);
   bool done() const { return done_; }
-  bus::UsageReply reply() const;
+  /// The names with most harvest, and the rest as one. Empties it.
+  bus::UsageReply reply();
 
  private:
   struct Sum {

@@ -26,6 +26,8 @@ class Background {
 
   /// `work` must not throw, and touch nothing that the loop's thread does meanwhile.
   void run(std::function<void()> work, std::function<void()> then);
+  /// The same, in turn with what waits for run(), however much that is: for what is short, and awaited by somebody.
+  void run_soon(std::function<void()> work, std::function<void()> then);
   int fd() const { return done_.get(); }  ///< readable when finish() has something to do
   /// Does what follows from pieces that are done, of at most `most` of them.
   void finish(size_t most = SIZE_MAX);
@@ -35,13 +37,14 @@ class Background {
     std::function<void()> work, then;
   };
   explicit Background(Fd done) : done_(std::move(done)) {}
+  void add(std::deque<Piece>& to, Piece piece);
   void serve();
 
   Fd done_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Piece> waiting_, finished_;  // under mutex_
-  bool ends_ = false;                     // under mutex_
+  std::deque<Piece> soon_, waiting_, finished_;  // under mutex_
+  bool ends_ = false;                            // under mutex_
   std::thread thread_;
 };
 
