@@ -12,6 +12,7 @@
 #include <deque>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <thread>
 
 #include "freeride/base/access.hpp"
@@ -132,7 +133,11 @@ Result<std::unique_ptr<AuditLog>> AuditLog::open(const std::filesystem::path& fi
   shared->file = file;
   shared->group = group;
   shared->fd = std::move(*opened);
-  std::thread([shared] { run_or_end("the audit log", [&] { shared->run(); }); }).detach();
+  try {
+    std::thread([shared] { run_or_end("the audit log", [&] { shared->run(); }); }).detach();
+  } catch (const std::system_error& error) {
+    return errno_error("cannot start the audit log", error.code().value());
+  }
   return std::unique_ptr<AuditLog>(new AuditLog(std::move(shared)));
 }
 

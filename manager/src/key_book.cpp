@@ -64,7 +64,11 @@ Result<std::unique_ptr<KeyBook>> KeyBook::open(const std::filesystem::path& keys
   book->reload();
   if (!book->notify_.valid() || !book->stop_.valid() || book->watched_.second == 0)
     return errno_error("cannot follow " + folder.string(), errno, "raise fs.inotify.max_user_instances");
-  book->thread_ = std::thread([&book = *book] { run_or_end("the watch over the keys", [&book] { book.follow(); }); });
+  try {
+    book->thread_ = std::thread([&book = *book] { run_or_end("the watch over the keys", [&book] { book.follow(); }); });
+  } catch (const std::system_error& error) {
+    return errno_error("cannot start the watch over the keys", error.code().value());
+  }
   return book;
 }
 

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <iostream>
@@ -299,6 +300,7 @@ int run(const Options& o) {
   const auto group = operators_group(o.group);
   if (!group) return fail(group.error());
   const Fd signal_fd = signals();
+  if (!signal_fd.valid()) return fail(errno_error("cannot wait for signals", errno));
   bus::set_bounds(bounds_of(o));
   zmq::context_t context(o.listen.empty() ? 1 : 2);  // I/O threads; the second is the network's
   // The command socket first: of two managers the second is to hear of the first, not of its database.

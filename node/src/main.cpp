@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -203,6 +204,7 @@ int run(const Options& o) {
   const sigset_t set = block_end_signals();                                       // before any thread is made
   signal(SIGPIPE, SIG_IGN);  // NOLINT(bugprone-unused-return-value)
   const Fd signal_fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signal_fd.valid()) return fail(errno_error("cannot wait for signals", errno), kFailed);
   (void)raise_descriptor_limit();  // each connection takes one
   zmq::context_t context(2);       // I/O threads; the second is the network's
   Ends ends;

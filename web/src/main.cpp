@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 
 #include "feed.hpp"
@@ -78,6 +79,7 @@ int run(const Options& o) {
   const sigset_t ends = block_end_signals();
   signal(SIGPIPE, SIG_IGN);  // NOLINT(bugprone-unused-return-value)
   const Fd end_fd(signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!end_fd.valid()) return fail(errno_error("cannot wait for signals", errno), 1);
 
   auto config = server_config(o);
   if (!config) return fail(config.error(), 2);

@@ -344,6 +344,7 @@ void MpsServer::find_server() {
 
 void MpsServer::watch_server(pid_t pid) {
   server_pidfd_.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!server_pidfd_.valid() && errno != ESRCH) return fail(errno_error("cannot watch the MPS server", errno));
   if (!server_pidfd_.valid())
     return fail({Code::kUnavailable, "the MPS server ended as it started: " + output_tail(), ""});
   server_pid_ = pid;
