@@ -227,8 +227,9 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
   hook->external_marks = cuda || (config.flags & FREERIDE_HOOK_EXTERNAL_MARKS) != 0;
   if (cuda || (config.flags & FREERIDE_HOOK_SENT) != 0) {
     const char* folder = std::getenv("FREERIDE_SHM_DIR");
-    auto sent = SentMember::join(folder != nullptr ? folder : "/dev/shm", identity.job, config.local_rank, config.rank,
-                                 cuda ? FREERIDE_SENT_FIRST : 0);
+    auto sent =
+        SentMember::join(folder != nullptr ? folder : "/dev/shm", identity.job, config.local_rank, config.rank,
+                         cuda ? FREERIDE_SENT_FIRST : 0, cuda ? SentMember::Slot::kAny : SentMember::Slot::kLocalRank);
     if (sent.ok()) {
       hook->sent = std::move(*sent);
     } else {  // leases need no counters where the host marks; peers find none of ours and wait as without us

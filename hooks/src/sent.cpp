@@ -45,6 +45,22 @@ bool lives(const freeride_sent_rank& rank) {
   return started != 0 && process_start_time(load_relaxed(rank.pid)) == started;
 }
 
+// Where a rank may join; none: a rank of its own number is there, all slots are taken, or the one that it must have.
+std::optional<uint32_t> free_slot(const pages::Mapped<freeride_sent_page>& page, uint32_t wanted, uint32_t world_rank,
+                                  SentMember::Slot slot) {
+  const auto absent = [&](uint32_t at) { return load_acquire(page->rank[at].status) == FREERIDE_RANK_ABSENT; };
+  std::optional<uint32_t> found;
+  if (slot == SentMember::Slot::kLocalRank || !page.holds(&freeride_sent_page::world_rank)) {
+    if (wanted < FREERIDE_MAX_RANKS && absent(wanted)) found = wanted;
+    return found;
+  }
+  for (uint32_t at = 0; at < FREERIDE_MAX_RANKS; ++at) {
+    if (!absent(at) && load_relaxed(page->world_rank[at]) == world_rank + 1) return std::nullopt;
+    if (absent(at) && (!found || at == wanted)) found = at;
+  }
+  return found;
+}
+
 // Serialises joining and leaving. The lock is on the folder itself: a lock file would have to be removed by somebody.
 Result<Fd> lock_folder(const std::string& folder) {
   Fd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -100,8 +116,9 @@ uint64_t process_start_time(uint32_t pid) {
 }
 
 Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, const std::string& job,
-                                                     uint32_t local_rank, uint32_t world_rank, uint32_t first) {
-  if (local_rank >= FREERIDE_MAX_RANKS) {
+                                                     uint32_t local_rank, uint32_t world_rank, uint32_t first,
+                                                     Slot wanted) {
+  if (wanted == Slot::kLocalRank && local_rank >= FREERIDE_MAX_RANKS) {
     return Error{
         Code::kInvalidArgument,
         "local rank " + std::to_string(local_rank) + ": a sent page holds " + std::to_string(FREERIDE_MAX_RANKS), ""};
@@ -113,7 +130,7 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
   const std::string stem = file_stem(job);
   std::unique_ptr<SentMember> member(new SentMember);
   member->folder_ = folder;
-  member->local_rank_ = local_rank;
+  member->local_rank_ = local_rank < FREERIDE_MAX_RANKS ? local_rank : 0;
   for (const auto& name : list(folder, kPrefix)) {
     const std::string path = std::string(folder).append("/").append(name);
     auto page = pages::open_sent_page(path);
@@ -130,9 +147,10 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
       if (lock.ok()) unlink(path.c_str());
       continue;
     }
-    const bool free_slot = load_acquire((*page)->rank[local_rank].status) == FREERIDE_RANK_ABSENT;
-    if (name.compare(0, stem.size(), stem) != 0 || any_dead || !free_slot || member->page_) continue;
+    const auto slot = free_slot(*page, local_rank, world_rank, wanted);
+    if (name.compare(0, stem.size(), stem) != 0 || any_dead || !slot || member->page_) continue;
     member->page_ = std::move(*page);
+    member->local_rank_ = *slot;
     member->path_ = path;
   }
   if (!member->page_) {
@@ -144,14 +162,15 @@ Result<std::unique_ptr<SentMember>> SentMember::join(const std::string& folder, 
     member->path_ = path;
   }
   auto& page = *member->page_;
-  auto& slot = page.rank[local_rank];
+  const uint32_t at = member->local_rank_;
+  auto& slot = page.rank[at];
   store_relaxed(slot.pid, static_cast<uint32_t>(getpid()));
   store_relaxed(slot.start_time, process_start_time(static_cast<uint32_t>(getpid())));
-  if (member->page_.holds(&freeride_sent_page::world_rank)) store_relaxed(page.world_rank[local_rank], world_rank + 1);
-  for (uint32_t& counter : page.sent[local_rank]) store_relaxed(counter, first);
-  for (uint32_t& counter : member->met_of(local_rank)) store_relaxed(counter, first);
+  if (member->page_.holds(&freeride_sent_page::world_rank)) store_relaxed(page.world_rank[at], world_rank + 1);
+  for (uint32_t& counter : page.sent[at]) store_relaxed(counter, first);
+  for (uint32_t& counter : member->met_of(at)) store_relaxed(counter, first);
   store_release(slot.status, static_cast<uint32_t>(FREERIDE_RANK_HOOKED));
-  raise_to(page.ranks, local_rank + 1);  // others may join at this moment, without the lock
+  raise_to(page.ranks, at + 1);  // others may join at this moment, without the lock
   return member;
 }
 

@@ -21,15 +21,20 @@ class SentMember {
  public:
   /// Which counters of a pair of ranks: messages produced, or collectives come to.
   enum class Row { kSent, kMet };
+  enum class Slot { kLocalRank, kAny };
   enum class Waited { kReached, kReleased, kTimeout };
 
   /// Joins the job's page in `folder` (/dev/shm), or makes it. Pages whose ranks are all dead are removed on the way; a
   /// page on which some rank has died, or whose slot is taken by a living process, is another incarnation of the job
   /// and left alone. Blocks at most 250 ms for other ranks that join at this moment, or whoever else holds the folder's
   /// lock, and then joins without it. Errors: kInvalidArgument (local_rank), kExhausted, kPermission.
-  /// `first` is where the counters of this rank's row start: 0, or FREERIDE_SENT_FIRST where a GPU counts.
+  /// `first` is where the counters of this rank's row start: 0, or FREERIDE_SENT_FIRST where a GPU counts. Where others
+  /// look for the world's rank (slot_of), any free slot will do, and `local_rank` is a wish: launchers that show each
+  /// rank one GPU call all of them 0. Another incarnation is then told by a living rank of this one's number in the
+  /// world.
   static Result<std::unique_ptr<SentMember>> join(const std::string& folder, const std::string& job,
-                                                  uint32_t local_rank, uint32_t world_rank = 0, uint32_t first = 0);
+                                                  uint32_t local_rank, uint32_t world_rank = 0, uint32_t first = 0,
+                                                  Slot slot = Slot::kLocalRank);
 
   /// One more message for `destination`; the counter's new value. 0: out of range. A released counter stays released.
   uint32_t produce(uint32_t destination);

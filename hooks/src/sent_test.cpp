@@ -60,6 +60,26 @@ TEST_CASE("a rank is found also where the number of slots in use was lost to one
   (*first)->leave();
 }
 
+TEST_CASE(
+    "ranks that are all called local rank 0, or more than 63, meet on one page; the same ranks once more do not") {
+  const TempDir dir;
+  const auto join = [&](uint32_t local_rank, uint32_t world_rank) {
+    auto joined = SentMember::join(dir.path(), "job", local_rank, world_rank, 0, SentMember::Slot::kAny);
+    REQUIRE(joined.ok());
+    return std::move(*joined);
+  };
+  const auto first = join(0, 64), second = join(0, 65), third = join(66, 66);
+  CHECK(second->path() == first->path());
+  CHECK(third->path() == first->path());
+  CHECK(first->slot_of(65) == second->local_rank());
+  CHECK(second->slot_of(66) == third->local_rank());
+  CHECK(third->slot_of(64) == first->local_rank());
+  const auto again = join(0, 64), its_second = join(0, 65);
+  CHECK(again->path() != first->path());
+  CHECK(its_second->path() == again->path());
+  for (const auto* member : {&first, &second, &third, &again, &its_second}) (*member)->leave();
+}
+
 TEST_CASE("ranks meet also while somebody else holds the folder's lock, and then remove nothing") {
   const TempDir dir;
   const pid_t killed = start_rank(dir.path(), 3);

@@ -56,7 +56,8 @@ typedef struct freeride_hook_config {
   uint32_t stages;
   uint32_t replica; /* from 0, less than replicas */
   uint32_t replicas;
-  uint32_t local_rank; /* slot on the sent page: less than FREERIDE_MAX_RANKS, another one for each rank of the host */
+  uint32_t local_rank; /* slot on the sent page: less than FREERIDE_MAX_RANKS, another one for each rank of the host.
+                          With FREERIDE_HOOK_CUDA a wish: any value does, and a slot that is taken is replaced */
 } freeride_hook_config;
 
 /* [any] Makes the rank's page and the helper thread. The handle stays valid until the process ends. A second attach in
