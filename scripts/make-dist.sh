@@ -19,7 +19,9 @@ cp plugin-api/include/freeride/plugin.h* "$out/include/freeride/"
 cp -r plugins/python "$out/plugins/"
 cp plugins/generate/generate.py plugins/evaluate/evaluate.py "$out/plugins/"
 cp hooks/python/freeride/*.py "$out/python/freeride/"
-cp hooks/start/sitecustomize.py "$out/start/"  # beside the package, as in a Debian one
+mkdir "$out/python/freeride/_start"
+cp hooks/python/freeride/_start/sitecustomize.py "$out/python/freeride/_start/"
+cp hooks/python/freeride/_start/sitecustomize.py "$out/start/"  # beside the package, as in a Debian one
 cp hooks/examples/train_gpt.py "$out/examples/"
 for library in hook cudart; do  # where the package looks first
   cp "$(find "$out/tmp" -name libfreeride_$library.so | head -1)" "$out/python/freeride/"

@@ -20,8 +20,9 @@ exec 9>&-
 staging=$(mktemp -d)
 trap 'rm -rf "$staging"' EXIT
 cp hooks/python/pyproject.toml LICENSE "$staging/"
-mkdir "$staging/freeride"
+mkdir -p "$staging/freeride/_start"
 cp hooks/python/freeride/*.py "$staging/freeride/"
+cp hooks/python/freeride/_start/*.py "$staging/freeride/_start/"
 for library in hook cudart; do
   strip -o "$staging/freeride/libfreeride_$library.so" "$build/lib/libfreeride_$library.so"
 done

@@ -94,14 +94,6 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def run_through():
-    """The interpreter's arguments in front of this script, such as -m freeride.observe --out DIR."""
-    words = sys.orig_argv[1:]
-    return next(
-        (words[:at] for at, word in enumerate(words) if os.path.exists(word) and os.path.samefile(word, __file__)), []
-    )
-
-
 def introduce(options):
     length = f"{options.iterations} iterations" if options.iterations else ""
     length += (" or " if length and options.seconds else "") + (f"{options.seconds:g} s" if options.seconds else "")
@@ -132,7 +124,8 @@ def launch(options, argv):
             OPENBLAS_NUM_THREADS="1",
             PYTHONUNBUFFERED="1",
         )
-        through = run_through() or (["-m", "freeride.run"] if options.hook == "on" else [])
+        # As this process was started, maybe.
+        through = ["-m", "freeride.run"] if options.hook == "on" or "FREERIDE_STARTED_BY" in os.environ else []
         ranks.append(
             subprocess.Popen(
                 [sys.executable, *through, os.path.abspath(__file__), *argv, "--rank", str(rank)],

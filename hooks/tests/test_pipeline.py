@@ -160,6 +160,7 @@ class Wrapped(unittest.TestCase):
         failed = []
         interception = _torch.Interception(lambda error: failed.append(str(error)))
         interception._marker = _marks.Marker()
+        interception._marker.MEETS = ("send",)
         interception._marker.before_messages = lambda messages, in_batch: messages
         interception._marker.where = where
         send = interception._messages(None, "send", lambda group, tensors, peer: "a work")

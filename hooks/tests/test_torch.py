@@ -701,54 +701,6 @@ dist.recv(torch.zeros(1), 0)
     worker.close()
 
 
-def test_run_is_transparent(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, helper\nassert __name__ == '__main__'\nprint(sys.argv[1:], helper.here, 'torch' in sys.modules)\nsys.exit(7)\n"
-    )
-    (tmp_path / "helper.py").write_text("here = 'beside'\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "freeride.run", script, "a", "--b"],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (7, "['a', '--b'] beside False\n", "")
-    launched = subprocess.run(
-        [sys.executable, "-m", "freeride.run", "--local_rank=3", script, "a"],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG,
-        check=False,
-    )
-    assert (launched.returncode, launched.stdout) == (7, "['--local_rank=3', 'a'] beside False\n")
-    module = subprocess.run(
-        [sys.executable, "-m", "freeride.run", "-m", "helper"],
-        env=environment(tmp_path),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG,
-        check=False,
-    )
-    assert module.returncode == 0, module.stderr
-    assert "nothing was hooked" in module.stderr  # it ended well, and no process group was ever there
-    for wrong in ([], ["/nowhere.py"], ["-m"]):
-        assert (
-            subprocess.run(
-                [sys.executable, "-m", "freeride.run", *wrong],
-                env=environment(tmp_path),
-                capture_output=True,
-                timeout=WATCHDOG,
-                check=False,
-            ).returncode
-            == 2
-        )
-
-
 def test_exceptions_of_the_script_are_its_own(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("raise KeyError('mine')\n")

@@ -53,7 +53,7 @@ def test_it_fits_any_python_3_on_hosts_as_new_as_its_tag_says(wheel):
             assert all(re.match(r"lib[cm]\.|ld-linux", each) for each in needed), needed  # glibc alone
             versions = [int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", run("readelf", "-V", library))]
             assert max(versions) <= int(tag.group(1))
-    assert {"freeride/run.py", "freeride/observe.py", "freeride/_hook.py"} <= names
+    assert {"freeride/run.py", "freeride/_start/sitecustomize.py", "freeride/observe.py", "freeride/_hook.py"} <= names
 
 
 def test_a_training_is_observed_from_it_with_nothing_else_set(venv, tmp_path):

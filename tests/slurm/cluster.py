@@ -151,7 +151,7 @@ class Cluster(Hosts):
         """What the plugin is told; `changed`: other settings than the build's."""
         settings = {
             "python": self.tree.hooks,
-            "start": SOURCE / "hooks/start",
+            "start": SOURCE / "hooks/python/freeride/_start",
             "library": self.tree.hook_library(),
             "run_dir": self.root / "run",
             **changed,

@@ -7,10 +7,14 @@ or, without a change to the source, `python -m freeride.run train.py …`. Nothi
 hook off; see hooks/README.md. `FREERIDE_HOOK=0` in the environment makes all of this do nothing.
 """
 
-from ._hook import hook as _hook_of_this_process
-
 __all__ = ["attach", "detach", "disable", "enable", "iteration_end", "state", "connected"]
 __version__ = "0.1.0"
+
+
+def _hook_of_this_process():
+    from ._hook import hook  # only now: freeride.run starts another process, and needs none
+
+    return hook
 
 
 def attach(
@@ -24,7 +28,7 @@ def attach(
     iterations: "optimizer" (an iteration ends with an optimizer's step) or "manual" (call iteration_end()).
     Returns True if the hook is, or will be, on. A second call changes nothing.
     """
-    return _hook_of_this_process.attach(
+    return _hook_of_this_process().attach(
         job=job,
         device=device,
         stage=stage,
@@ -38,30 +42,30 @@ def attach(
 
 def detach():
     """The training has ended; also done when the process exits. Functions of torch that attach() wrapped are put back."""
-    _hook_of_this_process.detach()
+    _hook_of_this_process().detach()
 
 
 def disable(reason=None):
     """No side task on this rank's device from now on; the training continues as usual."""
-    _hook_of_this_process.disable(reason)
+    _hook_of_this_process().disable(reason)
 
 
 def enable():
     """Undoes disable(), from the next iteration on. False if the hook is off because of an error."""
-    return _hook_of_this_process.enable()
+    return _hook_of_this_process().enable()
 
 
 def iteration_end():
     """An iteration ends here: for training loops whose optimizer is not a torch.optim.Optimizer. From the first call on, optimizer
     steps no longer count."""
-    _hook_of_this_process.iteration_end(explicit=True)
+    _hook_of_this_process().iteration_end(explicit=True)
 
 
 def state():
     """ "off" (not attached), "waiting" (for init_process_group), "starting", "active", "disabled" or "gone"."""
-    return _hook_of_this_process.state()
+    return _hook_of_this_process().state()
 
 
 def connected():
     """True while a worker has this rank's page."""
-    return _hook_of_this_process.connected()
+    return _hook_of_this_process().connected()

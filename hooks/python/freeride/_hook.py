@@ -9,6 +9,7 @@ import functools
 import os
 import sys
 import threading
+import weakref
 
 from . import _cuda, _frameworks, _hosts
 from ._agreement import Agreement
@@ -16,13 +17,12 @@ from ._cudart import Cudart
 from ._imports import Imports
 from ._iterations import Period
 from ._job import default_job
-from ._library import CUDA, Config, Library, RemoteHold, RemoteReport, StreamCounters
+from ._library import CUDA, DISABLED, Config, Library, RemoteHold, RemoteReport, StreamCounters
 from ._marks import HostMarker
 from ._pipeline import Pipelines, parse_rule
+from ._processes import InChild, processes
 from ._torch import C10D, Interception
 
-_STARTED_BY = "FREERIDE_STARTED_BY"  # from freeride.run to freeride.run: a file of this name
-_RANKS = "freeride ranks"
 _MOST_WAITS = 1024  # of an iteration, FREERIDE_MAX_WAITS
 _NO_END = (
     f"no iteration has ended for {_MOST_WAITS} waits, so that later ones are no bubbles. If the optimizer of this rank makes no step that the "
@@ -41,6 +41,9 @@ _GUESSED_WRONGLY = (
     "an iteration was taken for one without an optimizer's step, and had one: from now on only steps end iterations. If this rank makes none in "
     "some, call freeride.iteration_end() on all ranks at the end of each"
 )
+_MOST_MOVES = 8  # of a rank from one pipeline's place to another's: each is an attach, in training's thread
+# What says a rank's place on its host, best first: torch's own launcher, Slurm, Open MPI, Intel's MPI
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _NOTHING_FOUND = "ranks exchange messages that are taken for no pipeline's, so no bubble is marked: if they are one, name its ranks in FREERIDE_GROUP"
 
 
@@ -84,17 +87,19 @@ class Hook:
         self._lock = threading.RLock()
         self._pid = 0  # of the process that attached: a forked child is none
         self._arguments = None  # of attach(), while waiting for init_process_group
+        self._given = None  # the same, for a default group that comes after this one
+        self._world = None  # weak reference to the default group that this rank has attached in
+        self._moves = 0  # from one place to another, in one default group
+        self._attached = 0  # times
+        self._job = None  # what it was called then
+        self._disabled = False  # by the user, when a place was given up
+        self._off_for_good = False  # an error of ours: the hook stays off
         self._armed = False  # these are the environment's: the script has called attach() not yet
         self._place = None  # stage, stages, replica that we attached with, where nobody gave them
-        self._in_world = None  # rank and size when we attached: counters and places are by these
         self._postponed = False  # the attach: a framework will tell this rank's place in its pipeline
         self._explicit_iterations = False
         self._found = False  # a wait of the pipeline's was marked
-        self._had_group = False  # torch.distributed has been initialised in this process
         self._said = set()
-        # Descriptor of a file that is empty while no rank was hooked in a process that this one has started
-        self._ranks_started = None
-        self._started_by = None  # the same of the process that started this one
         self._torch = Interception(self.fail)
         self._imports = Imports(self.fail)
 
@@ -112,6 +117,7 @@ class Hook:
 
     def fail(self, error):
         """After an error of our own: the hook goes off for good, and says so once."""
+        self._off_for_good = processes.quiet = True
         try:
             if self.is_attached():
                 self.library.fail(self.handle, f"{type(error).__name__}: {error}".replace("\n", " ").encode())
@@ -145,6 +151,11 @@ class Hook:
                         check(arguments)
                         self._arguments, self._armed = arguments, False
                     return True
+                above = processes.rank_above()
+                if above is not None:
+                    if not self._by_multiprocessing():  # of a loader's workers each would say it
+                        self.say(f"not attached: process {above}, which is a rank, has started this one")
+                    return False
                 self._load()
                 check(arguments)
                 self._arguments = arguments
@@ -166,89 +177,100 @@ class Hook:
         if self._arguments is not None or self.is_attached():
             return  # the script was first
         try:
+            if processes.rank_above() is not None:
+                processes.quiet = True
+                return
             self._load()
             unset = dict.fromkeys(("job", "device", "stage", "stages", "replica", "replicas", "group"))
             self._arguments, self._armed = dict(unset, iterations="optimizer"), True
             check(self._arguments)
-            self._listen_to_ranks()
             self._imports.after(C10D, self._arm)
+            self._imports.after("multiprocessing.spawn", self._arm_spawned)
         except Exception as error:
             self._arguments = None
             self.fail(error)
 
-    def _listen_to_ranks(self):
-        """Of scripts that are run through freeride.run by this one."""
-        self._started_by = os.environ.get(_STARTED_BY)
-        try:
-            self._ranks_started = os.memfd_create(_RANKS, os.MFD_CLOEXEC)
-        except (
-            OSError,
-            AttributeError,
-        ):  # then it cannot be said that there are any; built for an old glibc, Python has no memfd
-            return
-        os.environ[_STARTED_BY] = f"/proc/{os.getpid()}/fd/{self._ranks_started}"
+    def _arm_spawned(self, spawn):
+        """What this process spawns before it is a rank may be ranks, and is armed, too. A forked child is by itself."""
+
+        def make(original):
+            @functools.wraps(original)
+            def get_preparation_data(*args, **kwargs):
+                data = original(*args, **kwargs)
+                if self._arguments is not None and not processes.is_rank:
+                    data["freeride"] = InChild()
+                return data
+
+            return get_preparation_data
+
+        self._torch.wrap(spawn, "get_preparation_data", make)
+
+    @staticmethod
+    def _by_multiprocessing():
+        module = sys.modules.get("multiprocessing.process")
+        return module is not None and module.parent_process() is not None
 
     def _load(self):
         if self.library is None:
             self.library = Library()
         self.cudart.preload(self.library)
 
-    def script_has_ended(self):
-        """For freeride.run: a script that only starts the ranks would else run unhooked without a word."""
-        if self._arguments is None or self._had_group:
-            return
-        try:
-            started = self._ranks_started is not None and os.fstat(self._ranks_started).st_size > 0
-        except OSError:  # the script has closed what it did not open
-            return
-        if started:
-            self._tell_who_started_us()
-        else:
-            self.say(
-                "nothing was hooked: the script never called init_process_group(). If it starts the ranks itself, start each of these "
-                "through python -m freeride.run, or let them call freeride.attach()"
-            )
-
-    def _tell_who_started_us(self):
-        """A script that starts ranks through freeride.run may itself be run so: it has hooked something, then."""
-        if self._started_by is None:
-            return
-        try:
-            if os.readlink(self._started_by).startswith(f"/memfd:{_RANKS}"):  # not another process of its number
-                with open(self._started_by, "ab") as started_by:
-                    started_by.write(b".")
-        except OSError:  # it has ended, or was another user's
-            pass
-        self._started_by = None
-
     def _arm(self, c10d):
         """Listens, and attaches as soon as there is a default group."""
         self._torch.after_init(c10d, self._attach_to)
+        self._torch.look(functools.partial(self._look_for_group, c10d))
         _frameworks.listen(self._imports, self._torch.wrap, self._told, self.say, self.fail)
         if c10d.is_initialized():
             self._attach_to(c10d)
 
+    def _look_for_group(self, c10d):
+        """At a message: is there a default group that was made by a function whose name was bound before it was wrapped?"""
+        if self._is_new(c10d):
+            self._attach_to(c10d)
+
+    def _is_new(self, c10d):
+        return c10d.is_initialized() and (self._world is None or self._world() is not c10d._get_default_group())
+
     def _attach_to(self, c10d):
         """There is a default group: attaches, or, where a framework will tell this rank's place, gets ready to."""
-        self._had_group = True
-        self._tell_who_started_us()
+        if not self._is_new(c10d):
+            return
+        first, self._world = self._world is None, weakref.ref(c10d._get_default_group())
+        if processes.rank_above() is not None:  # forked from a rank, say to write checkpoints
+            self._arguments = None
+            return
+        processes.becomes_rank()
+        if not first:  # other ranks, or another backend
+            self.pipelines.forget()
+            self._moves = 0
+            if not self._leave():
+                return
         given = self._arguments
         if given is None:
-            now = c10d.get_rank(), c10d.get_world_size()
-            if self.is_attached() and now != self._in_world:
-                raise RuntimeError("rank %d of %d is rank %d of %d in a new default group" % (*self._in_world, *now))
             return
-        group = given["group"]
+        self._given, group = given, given["group"]
         if group is None or isinstance(group, str):
             self.pipelines.set_rule(parse_rule(group or os.environ.get("FREERIDE_GROUP")))
             group = None
-        else:
+        elif first:
             self.pipelines.set_rule(("given",), group)
+        else:
+            raise RuntimeError("the process group given to attach() went with its default group: detach() and attach()")
         if given["iterations"] == "optimizer":
             self._torch.after_steps(self.iteration_end)
-        if self.marker is None and _cuda.wanted(c10d):
+        self._meet(c10d)
+        placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
+        self._postponed = self.pipelines.automatic() and not placed and _frameworks.expected()
+        if not self._postponed:
+            self._attach_as(c10d, group=group)
+        else:
+            self.marker.attach_later(functools.partial(self._attach_as, c10d))  # should the framework tell nothing
+
+    def _meet(self, c10d):
+        """Of this group's calls a marker is told."""
+        if _cuda.wanted(c10d):
             self.marker = _cuda.StreamMarker(self, self.pipelines, self.gpu)
-        elif self.marker is None:
+        else:
             self.marker = HostMarker(self, self.pipelines)
             carrier = _cuda.backend(c10d)
             if carrier not in ("", "gloo"):
@@ -256,12 +278,24 @@ class Hook:
                     f"torch's backend for GPUs, {carrier}, is not known to this hook: waits that only a GPU has are not marked"
                 )
         self._torch.tell(c10d, self.marker)
-        placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
-        self._postponed = self.pipelines.automatic() and not placed and _frameworks.expected()
-        if not self._postponed:
-            self._attach_as(c10d, group=group)
-        else:
-            self.marker.attach_later(functools.partial(self._attach_as, c10d))  # should the framework tell nothing
+
+    def _leave(self):
+        """Gives up the place that this rank has, for another one. False: the hook stays off."""
+        if self._off_for_good:
+            return False
+        handle, self.handle = self.handle, None
+        if self.marker is not None:
+            self.marker.stop()
+        if self._agreement is not None:
+            self._agreement.stop()
+            self._agreement = None
+        self._period = Period()
+        if handle is not None:
+            self._disabled = self.library.state(handle) == DISABLED
+            self.library.detach(handle)
+        self.marker, self._postponed, self.waits = None, False, 0
+        self._arguments = self._arguments or self._given
+        return True
 
     def _attach_as(self, c10d, group=None, framework=None, ranks=None):
         self._postponed = False
@@ -297,10 +331,20 @@ class Hook:
         elif self.pipelines.automatic():
             place = _place(ranks, c10d.get_rank(), c10d.get_world_size())
             if self._is_elsewhere(**place):
-                self.say(
-                    f"{framework} was imported after init_process_group, when this rank had attached with another place: import it before, or "
-                    f"set FREERIDE_STAGE={place['stage']}, FREERIDE_STAGES={place['stages']}, FREERIDE_REPLICA={place['replica']}"
-                )
+                self._move(c10d, framework, ranks)
+
+    def _move(self, c10d, framework, ranks):
+        """This rank has attached by a guess, at a message that came before the pipeline was made, or in a pipeline of another shape. All ranks
+        come to this at one point of the script, so that what one has sent before it the other has received before it."""
+        if self._moves == _MOST_MOVES:
+            self.say(
+                f"this rank's place in {framework}'s pipelines has changed {_MOST_MOVES} times: it is kept from here on"
+            )
+            return
+        self._moves += 1
+        if self._leave():
+            self._meet(c10d)
+            self._attach_as(c10d, framework=framework, ranks=ranks)
 
     def _is_elsewhere(self, stage, stages, replica, **_):
         """Has this rank attached with a place that was guessed, and wrongly?"""
@@ -314,15 +358,14 @@ class Hook:
                 return
             given, self._arguments = self._arguments, None
             c10d = sys.modules[C10D]
-            self._in_world = c10d.get_rank(), c10d.get_world_size()
-            local = os.environ.get("LOCAL_RANK") or str(rank)
-            job = given["job"] or os.environ.get("FREERIDE_JOB") or default_job(c10d)
+            local = next((os.environ[name] for name in _LOCAL_RANK if os.environ.get(name)), None) or str(rank)
+            self._job = job = given["job"] or os.environ.get("FREERIDE_JOB") or default_job(c10d, self._job)
             stages = number("FREERIDE_STAGES", given["stages"], stages or world, 1)
             config = Config()
             config.job = job.encode()
             config.device = (given["device"] or os.environ.get("FREERIDE_DEVICE") or f"cpu-{local}").encode()
             config.framework = framework.encode()
-            config.rank = int(os.environ.get("RANK") or rank)
+            config.rank = c10d.get_rank()  # RANK may be a pod's
             config.stages = stages
             config.stage = number("FREERIDE_STAGE", given["stage"], rank % stages if stage is None else stage)
             config.replicas = number("FREERIDE_REPLICAS", given["replicas"], replicas or max(1, world // stages), 1)
@@ -332,21 +375,30 @@ class Hook:
             guessed = given["stage"] is None and not os.environ.get("FREERIDE_STAGE")
             self._place = (config.stage, config.stages, config.replica) if guessed else None
             if cuda_rank is not None:
-                config.flags, config.rank = CUDA, cuda_rank
+                config.flags = CUDA
                 device = given["device"] or os.environ.get("FREERIDE_DEVICE")
                 config.device = device.encode() if device else None  # the library knows the context's
             self._pid = os.getpid()
             self.handle = self.library.attach(ctypes.byref(config))  # says by itself why, if not
             if self.handle is not None:
                 self._agreement = self.inform(
-                    "how many iterations other ranks count",
-                    lambda: Agreement(c10d._get_default_store(), c10d.get_rank()),
+                    "how many iterations other ranks count", lambda: Agreement(self._store(c10d), c10d.get_rank())
                 )
             if cuda_rank is not None and self.handle is not None:
                 self.cudart.serve(self.library, self.handle)
                 self.cudart.follow(self.library, self.handle)
-                if _hosts.wanted():
+                if _hosts.wanted() and not self._attached:
                     self._hold_hosts(cuda_rank)
+                elif _hosts.wanted():  # what training's store says of the others' sockets may be of before
+                    self.say("receives from other hosts are not held any more: this rank has attached anew")
+            self._attached += 1
+            if self._disabled:
+                self.disable("as before")
+
+    def _store(self, c10d):
+        """Training's own. What was told there before a rank attached anew is of other iterations."""
+        store = c10d._get_default_store()
+        return c10d.PrefixStore(f"freeride/again/{self._attached}", store) if self._attached else store
 
     def _hold_hosts(self, rank):
         """Receives from other hosts are to be held. Without a socket they are as ever."""
@@ -366,6 +418,8 @@ class Hook:
                     self._agreement.stop()
                     self._agreement = None
                 self._arguments, self.marker, self._postponed = None, None, False
+                self._given, self._world, self._job = None, None, None
+                self._disabled = self._off_for_good = False
                 self._torch.put_back()
                 self._imports.forget()
                 if handle is not None:

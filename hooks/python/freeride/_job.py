@@ -1,19 +1,24 @@
 """What a job is called that nobody has named: the same on all its ranks, and like no other of its user's in a cluster."""
 
 import os
+import re
 import sys
 import threading
 
 _KEY = "freeride/job"  # in training's own store
 _PATIENCE_S = 2  # for an answer of the store, which is one message to rank 0's process and back
 _MOST_BYTES = 24  # of a script's or a cluster's name: a page has room for 63 in all
+# torchrun makes one up where nobody has named the run: always with --standalone, and from torch 2.13 on for any run on one host
+_MADE_UP = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def default_job(c10d):
-    """torchrun's run id where it has one; else the script's name, the Slurm job's where there is one, and some random
-    digits that the ranks agree on. Never raises; waits for nobody but the store, and that for two seconds."""
+def default_job(c10d, before=None):
+    """torchrun's run id where somebody has chosen one; else the script's name, the Slurm job's where there is one, and some
+    random digits that the ranks agree on. `before`: what this rank's job was called in another default group, if in any.
+    Never raises; waits for nobody but the store, and that for two seconds."""
     elastic = os.environ.get("TORCHELASTIC_RUN_ID")
-    if elastic and elastic != "none":
+    made_up = elastic and _MADE_UP.fullmatch(elastic)
+    if elastic and elastic != "none" and not made_up:
         return elastic
     main = sys.modules.get("__main__")
     parts = [_cut(os.path.basename(getattr(main, "__file__", None) or sys.argv[0] or "python"))]
@@ -21,8 +26,13 @@ def default_job(c10d):
     if slurm:
         parts += [_cut(os.environ.get("SLURM_CLUSTER_NAME") or "slurm"), _cut(slurm)]
     # Also under Slurm: there may be several trainings in one allocation.
-    agreed = _agreed(c10d, "-".join([*parts, os.urandom(4).hex()]))
-    return agreed or "-".join(parts if slurm else [*parts, os.environ.get("MASTER_PORT", "0")])
+    # The digits of a run are the same after its ranks were started again.
+    agreed = _agreed(c10d, before or "-".join([*parts, elastic[:8] if made_up else os.urandom(4).hex()]))
+    if agreed:
+        return agreed
+    if made_up:
+        return "-".join([*parts, elastic[:8]])
+    return "-".join(parts if slurm else [*parts, os.environ.get("MASTER_PORT", "0")])
 
 
 def _cut(name):

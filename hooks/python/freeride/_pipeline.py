@@ -71,6 +71,11 @@ class Pipelines:
             self._told.append(frozenset(ranks))
             self._verdicts.clear()
 
+    def forget(self):
+        """What was told was of ranks of another default group."""
+        self._told.clear()
+        self._verdicts.clear()
+
     def receives(self, group, source):
         """Is a receive on `group` from its rank `source` (None: from any) the pipeline's?"""
         verdict = self._verdict_of(group)

@@ -54,12 +54,16 @@ _MESSAGES = {
 }
 
 
+_LOOKS = ("send", "recv", "broadcast", "allreduce", "barrier")
+
+
 class Interception:
     """This process's wrapped functions. `fail` gets every error of ours, and the call goes on."""
 
     def __init__(self, fail):
         self._fail = fail
         self._marker = None
+        self._look = None  # called at each message and collective
         self._wrapped = {}  # (owner, name) -> (what the owner itself had there, our wrapper)
         self._step_hook = None  # of torch 2's optimizers
         # Batch: its single messages are not met again; step: nor an optimizer in another
@@ -75,7 +79,7 @@ class Interception:
 
     def put_back(self):
         """Everything is as it was. What somebody has wrapped since stays, and calls on; it isn't wrapped again."""
-        self._marker = None
+        self._marker = self._look = None
         if self._step_hook is not None:
             self._step_hook.remove()
             self._step_hook = None
@@ -118,6 +122,20 @@ class Interception:
         if package is not None and getattr(package, name, None) is original:
             self.wrap(package, name, lambda _: getattr(c10d, name))
 
+    def look(self, then):
+        """Calls then() before each message and collective of any group: init_process_group() may have been bound to another name before it was
+        wrapped, but all end in these methods of a class."""
+        self._look = then
+        from torch._C import _distributed_c10d as native
+
+        for name in _LOOKS:
+            make = (
+                functools.partial(self._messages, None, name)
+                if name in _MESSAGES
+                else functools.partial(self._collective, name)
+            )
+            self.wrap(native.ProcessGroup, name, make)
+
     # ---- waits for other stages ---------------------------------------------------------------------------------------------------
 
     def tell(self, c10d, marker):
@@ -131,7 +149,7 @@ class Interception:
             elif name in _MESSAGES:
                 self.wrap(native.ProcessGroup, name, functools.partial(self._messages, c10d, name))
             else:
-                self.wrap(native.ProcessGroup, name, self._collective)
+                self.wrap(native.ProcessGroup, name, functools.partial(self._collective, name))
         self.wrap(native.Work, "wait", self._wait)
 
     def _messages(self, c10d, name, original):
@@ -139,8 +157,8 @@ class Interception:
 
         @functools.wraps(original)
         def call(*args, **kwargs):
-            marker = self._marker
-            if marker is None or getattr(inside, "batch", False):
+            marker = self._told_of(name)
+            if marker is None:
                 return original(*args, **kwargs)
             posted = None
             try:
@@ -161,16 +179,25 @@ class Interception:
 
         return call
 
+    def _told_of(self, name):
+        """The marker, if it is to be told of this call."""
+        if getattr(self._inside, "batch", False):
+            return None
+        if self._look is not None:
+            self._try(self._look)
+        marker = self._marker
+        return marker if marker is not None and name in marker.MEETS else None
+
     def _enter(self, marker, posted):
         where = marker.where(posted)
         where.__enter__()
         return where
 
-    def _collective(self, original):
+    def _collective(self, name, original):
         @functools.wraps(original)
         def call(group, *args, **kwargs):
-            marker = self._marker
-            if marker is None or getattr(self._inside, "batch", False):
+            marker = self._told_of(name)
+            if marker is None:
                 return original(group, *args, **kwargs)
             self._try(marker.before_collective, group, args, kwargs)
             work = original(group, *args, **kwargs)

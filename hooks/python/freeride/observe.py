@@ -21,6 +21,7 @@ import collections
 import glob
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -69,6 +70,7 @@ class Observer:
         self._bubbles_seen = self._iterations_seen = 0
         self._usable = 0
         self._about = None
+        self._handle = None  # whose page was read last
         self._pid = os.getpid()
         self.command, self.price, self.skip, self.most = [], None, 0, None
         self.launcher = launcher()  # now, before the script changes the environment
@@ -80,6 +82,10 @@ class Observer:
         page, pages = self._hook.page(), self._pages
         if page is None or self._writer is not None:
             return
+        if self._hook.handle != self._handle:  # a new place, with a page of its own
+            self._handle, self._bubbles_seen, self._iterations_seen = self._hook.handle, 0, 0
+            self._bubbles.clear()
+            self._iterations.clear()
         newest, bubbles = page.bubbles, []
         first = max(self._bubbles_seen, newest - pages.HISTORY)
         for number in range(first, newest):
@@ -364,6 +370,21 @@ def report(folder, price=None, skip=0):
     )
 
 
+def begin():
+    """In the process that runs the script, when the hook is armed there: observes, as FREERIDE_OBSERVE says."""
+    from ._hook import hook
+
+    if hook.at_iteration_end is not None:
+        return
+    settings = json.loads(os.environ["FREERIDE_OBSERVE"])
+    # A run folder in which no worker listens: observing gives no leases.
+    os.environ["FREERIDE_RUN_DIR"] = folder = tempfile.mkdtemp(prefix="freeride-observe-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    observer = Observer(settings["out"])
+    observer.price, observer.skip, observer.most = settings["price"], settings["skip"], settings["most"]
+    observer.command = settings["command"]
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------------------
 
 
@@ -377,15 +398,19 @@ def options(arguments):
         "--iterations": None,
         "--report": None,
     }
-    while arguments and arguments[0].split("=", 1)[0] in chosen:
+    theirs = []  # DeepSpeed's launcher puts --local_rank=0 right behind what it starts
+    while arguments and arguments[0].startswith("--"):
         name, equals, value = arguments[0].partition("=")
+        if name not in chosen and equals:
+            theirs, arguments = [*theirs, arguments[0]], arguments[1:]
+            continue
+        if name not in chosen:
+            raise ValueError(f"unknown option {name}")
         if not equals:
             if len(arguments) < 2:
                 raise ValueError(f"{name} needs a value")
             value, arguments = arguments[1], arguments[1:]
         chosen["--price" if name == "--gpu-hour-price" else name], arguments = value, arguments[1:]
-    if arguments and arguments[0].startswith("--"):
-        raise ValueError(f"unknown option {arguments[0]}")
     try:
         price = None if chosen["--price"] is None else float(chosen["--price"])
         skip = int(chosen["--skip"])
@@ -396,7 +421,7 @@ def options(arguments):
         raise ValueError("--price and --skip cannot be negative")
     if most is not None and not 1 <= most <= MOST_ITERATIONS - skip:
         raise ValueError(f"--iterations takes 1 to {MOST_ITERATIONS - skip}")
-    return chosen["--out"], price, skip, most, chosen["--report"], arguments
+    return chosen["--out"], price, skip, most, chosen["--report"], (theirs + arguments if arguments else [])
 
 
 def main():
@@ -423,19 +448,9 @@ def main():
         print(f"freeride.observe: {error}", file=sys.stderr)
         return 2
     from freeride import run
-    from freeride._hook import off
 
-    # A run folder in which no worker listens: observing gives no leases.
-    os.environ["FREERIDE_RUN_DIR"] = tempfile.mkdtemp(prefix="freeride-observe-")
-    atexit.register(
-        lambda path: os.path.isdir(path) and __import__("shutil").rmtree(path, ignore_errors=True),
-        os.environ["FREERIDE_RUN_DIR"],
-    )
-    if not off():
-        observer = Observer(os.path.abspath(out))
-        observer.price, observer.skip, observer.most, observer.command = price, skip, most, rest
-    sys.argv = ["freeride.run", *rest]
-    return run.main()
+    settings = {"out": os.path.abspath(out), "price": price, "skip": skip, "most": most, "command": rest}
+    return run.start(rest, FREERIDE_OBSERVE=json.dumps(settings))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from freeride import pages  # noqa: E402
 
 PYTEST = ("-q", "-p", "no:cacheprovider", "--continue-on-collection-errors")
 LOCAL_RANKS = 16  # of a test's world, at most
-START = support.SOURCE / "hooks/start"  # its sitecustomize hooks every Python
+START = support.SOURCE / "hooks/python/freeride/_start"  # its sitecustomize hooks every Python
 
 
 @dataclasses.dataclass
