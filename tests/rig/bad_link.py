@@ -1,6 +1,6 @@
 """A TCP link as bad networks make it, in user space: bad_link.py PORT HOST PORT, from a port of this host's loopback.
 
-What passes is late by --delay-ms and goes at --bytes-per-s at most. Every --stall-s seconds or so nothing passes for a
+What passes is late by --delay-ms and goes at --bytes-per-s at most, each way, over all connections. Every --stall-s seconds or so nothing passes for a
 while, and every --break-s seconds or so the connection is reset, as one is of which too much was lost. 0: never."""
 
 import argparse
@@ -11,6 +11,7 @@ import socket
 import struct
 
 CHUNK = 2048
+LEAST_NAP_S = 0.002  # shorter ones take longer than they say
 STALLS_S = (0.3, 2.0)
 
 
@@ -18,6 +19,7 @@ class Link:
     def __init__(self, options):
         self.options, self.chosen = options, random.Random(7)
         self.open_from = 0.0  # nothing passes before
+        self.free_from = {"there": 0.0, "back": 0.0}  # what has passed takes the link until then
 
     def every(self, mean_s):
         return self.chosen.expovariate(1 / mean_s)
@@ -27,7 +29,15 @@ class Link:
             await asyncio.sleep(self.every(self.options.stall_s))
             self.open_from = asyncio.get_running_loop().time() + self.chosen.uniform(*STALLS_S)
 
-    async def pump(self, reader, writer):
+    async def take(self, size, way):
+        """Returns when the link has time for what comes next."""
+        if self.options.bytes_per_s > 0:
+            now = asyncio.get_running_loop().time()
+            self.free_from[way] = max(now, self.free_from[way]) + size / self.options.bytes_per_s
+            if self.free_from[way] - now > LEAST_NAP_S:
+                await asyncio.sleep(self.free_from[way] - now)
+
+    async def pump(self, reader, writer, way):
         """Two tasks, so that a delay does not bound what passes."""
         queue, loop = asyncio.Queue(maxsize=256), asyncio.get_running_loop()
 
@@ -44,8 +54,7 @@ class Link:
                 await asyncio.sleep(max(due, self.open_from) - loop.time())
                 writer.write(data)
                 await writer.drain()
-                if self.options.bytes_per_s > 0:
-                    await asyncio.sleep(len(data) / self.options.bytes_per_s)
+                await self.take(len(data), way)
 
         await asyncio.gather(read(), write())
 
@@ -55,8 +64,8 @@ class Link:
             far_reader, far_writer = await asyncio.open_connection(self.options.host, self.options.to)
             writers.append(far_writer)
             pumps = [
-                asyncio.create_task(self.pump(reader, far_writer)),
-                asyncio.create_task(self.pump(far_reader, writer)),
+                asyncio.create_task(self.pump(reader, far_writer, "there")),
+                asyncio.create_task(self.pump(far_reader, writer, "back")),
             ]
             longest = self.every(self.options.break_s) if self.options.break_s > 0 else None
             _, left = await asyncio.wait(pumps, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
