@@ -30,7 +30,7 @@ Result<double> parse_budget(const std::string& text);
 
 /// Writes one bubble page. Marks come from one thread at a time (the training loop's, or with external marks the
 /// helper's); switching off may come from any. No function allocates, throws or blocks, but for create() and, when the
-/// number of waits grows, finish_iteration().
+/// number of waits is a new one, finish_iteration().
 class RankPage {
  public:
   /// Errors: kInvalidArgument (identity), kExhausted.

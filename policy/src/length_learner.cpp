@@ -7,24 +7,47 @@ namespace freeride::policy {
 bool LengthLearner::add_iteration(std::span<const int64_t> lengths_ns) {
   const size_t count = std::min(lengths_ns.size(), most_waits_);
   if (count == 0) return false;  // an evaluation, say: nothing to learn from
-  bool changed = false;
-  if (any_ && count != count_) {
-    // One odd iteration (an evaluation, a skipped step) is set aside; a second one like it is a new schedule.
-    if (other_count_ != count) {
-      other_count_ = count;
-      return false;
-    }
-    waits_.clear();
-    changed = true;
+  ++iterations_;
+  Schedule& schedule = schedule_of(count);
+  // One odd iteration (an evaluation, a skipped step) is set aside; a second one like it is a new schedule.
+  const bool fresh = !is_known(schedule) && count_ != 0 && count != count_;
+  bool changed = fresh && count == last_count_;
+  if (!fresh || changed) count_ = count;
+  if (changed) {
+    for (Schedule& other : schedules_) other.last = kUnexpected;
   }
-  any_ = true;
-  count_ = count;
-  other_count_ = 0;
-  if (waits_.size() < count) waits_.resize(count);
+  last_count_ = count;
+  schedule.last = iterations_;
+  ++schedule.iterations;
   for (size_t i = 0; i < count; ++i) {
-    if (add_sample(waits_[i], std::max<int64_t>(lengths_ns[i], 0))) changed = true;
+    if (add_sample(schedule.waits[i], std::max<int64_t>(lengths_ns[i], 0))) changed = true;
   }
   return changed;
+}
+
+LengthLearner::Schedule& LengthLearner::schedule_of(size_t count) {
+  for (Schedule& schedule : schedules_) {
+    if (schedule.waits.size() == count) return schedule;
+  }
+  const auto oldest = [](const Schedule& a, const Schedule& b) { return a.last < b.last; };
+  if (schedules_.size() == kSchedules) {
+    schedules_.erase(std::min_element(schedules_.begin(), schedules_.end(), oldest));
+  }
+  schedules_.emplace_back().waits.resize(count);
+  return schedules_.back();
+}
+
+bool LengthLearner::is_expected(const Schedule& schedule) const {
+  if (schedule.waits.size() == count_) return true;
+  return is_known(schedule) && schedule.last != kUnexpected && iterations_ - schedule.last < kAlternate;
+}
+
+size_t LengthLearner::waits() const {
+  size_t most = count_;
+  for (const Schedule& schedule : schedules_) {
+    if (is_expected(schedule)) most = std::max(most, schedule.waits.size());
+  }
+  return most;
 }
 
 bool LengthLearner::add_sample(History& history, int64_t length_ns) {
@@ -88,8 +111,18 @@ void LengthLearner::learn(History& history) {
 }
 
 WaitLength LengthLearner::length(size_t wait) const {
-  if (wait == 0 || wait > count_ || wait > waits_.size()) return {};
-  return waits_[wait - 1].learned;
+  WaitLength shortest;
+  bool any = false;
+  for (const Schedule& schedule : schedules_) {
+    if (wait == 0 || wait > schedule.waits.size() || !is_expected(schedule)) continue;
+    const WaitLength& learned = schedule.waits[wait - 1].learned;
+    shortest =
+        any ? WaitLength{std::min(shortest.low_ns, learned.low_ns), std::min(shortest.mid_ns, learned.mid_ns),
+                         std::min(shortest.high_ns, learned.high_ns), std::min(shortest.samples, learned.samples)}
+            : learned;
+    any = true;
+  }
+  return shortest;
 }
 
 char bubble_type(uint32_t stage, uint32_t stages, size_t waits, size_t wait) {

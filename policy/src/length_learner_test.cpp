@@ -158,6 +158,39 @@ TEST_CASE("another number of waits: one iteration is set aside, two are a new sc
   }
 }
 
+TEST_CASE("a schedule that comes back is known at once, and of two that alternate the shorter lengths count") {
+  LengthLearner learner(8);
+  const std::vector<int64_t> four = {20 * kMs, 8 * kMs, 8 * kMs, 8 * kMs};
+  const std::vector<int64_t> six = {30 * kMs, 5 * kMs, 9 * kMs, 9 * kMs, 9 * kMs, 9 * kMs};
+  feed(learner, four, 20);
+  CHECK(learner.length(2).high_ns == 8 * kMs);
+  for (int i = 0; i < 4; ++i) {
+    feed(learner, six, 1);
+    feed(learner, four, 1);
+  }
+  CHECK(learner.waits() == 6);
+  CHECK(learner.length(1).high_ns == 20 * kMs);
+  CHECK(learner.length(2).high_ns == 5 * kMs);
+  CHECK(learner.length(2).low_ns < 5 * kMs);
+  CHECK(learner.length(2).low_ns > 4 * kMs);
+  CHECK(learner.length(5).high_ns == 9 * kMs);
+  feed(learner, four, 20);  // the other one is expected no more
+  CHECK(learner.waits() == 4);
+  CHECK(learner.length(2).high_ns == 8 * kMs);
+  CHECK_FALSE(learner.add_iteration(six));
+  CHECK(learner.length(2).high_ns == 5 * kMs);
+}
+
+TEST_CASE("of many schedules the last ones are kept") {
+  LengthLearner learner(64);
+  for (int64_t count = 1; count <= 64; ++count) {
+    feed(learner, std::vector<int64_t>(static_cast<size_t>(count), count * kMs), 3);
+  }
+  CHECK(learner.waits() == 64);
+  CHECK(learner.length(64).mid_ns == 64 * kMs);
+  CHECK(learner.length(1).mid_ns >= 60 * kMs);
+}
+
 TEST_CASE("waits past the bound are ignored") {
   LengthLearner learner(2);
   feed(learner, {kMs, 2 * kMs, 3 * kMs, 4 * kMs}, 4);

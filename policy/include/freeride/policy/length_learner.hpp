@@ -21,14 +21,18 @@ struct WaitLength {
 /// not do: a lease that ends a little early wastes little, while one that ends late delays training. Single stalls (a
 /// checkpoint, a garbage collection) must leave no trace.
 ///
-/// What it learned is dropped when the schedule changes. One wait is dropped at once when its last kShiftSamples all
-/// lie outside what was learned before. All are dropped when two iterations in a row have another number of waits.
-/// Pure: no clock, no I/O. Not thread-safe. Allocates only when the number of waits grows.
+/// Iterations with as many waits are of one schedule, and the last kSchedules of these are kept: one that comes back is
+/// known at once. While several alternate, nobody knows which comes next: a wait is then as long as in the shortest of
+/// them. A new number of waits is set aside once; from the second in a row on only its own lengths count. One wait is
+/// dropped when its last kShiftSamples all lie outside what was learned before.
+/// Pure: no clock, no I/O. Not thread-safe. Allocates only when the number of waits is a new one.
 class LengthLearner {
  public:
   static constexpr size_t kWindow = 16;         ///< samples kept of each wait
   static constexpr size_t kLeastSamples = 3;    ///< before anything is said of a wait
   static constexpr size_t kShiftSamples = 3;    ///< in a row outside the range make a shift
+  static constexpr size_t kSchedules = 4;       ///< kept, by their number of waits
+  static constexpr uint64_t kAlternate = 16;    ///< iterations after which a schedule is expected no more
   static constexpr double kShiftFactor = 1.25;  ///< outside the range by this factor
   static constexpr int64_t kShiftLeastNs =
       50'000;  ///< and by at least this: short waits jitter by more than any factor
@@ -46,7 +50,7 @@ class LengthLearner {
 
   /// Of wait `wait`, from 1; zeros for one that is unknown.
   WaitLength length(size_t wait) const;
-  size_t waits() const { return count_; }  ///< in an iteration of the present schedule
+  size_t waits() const;  ///< in an iteration; of several schedules that alternate, in the longest
   size_t most_waits() const { return most_waits_; }
 
  private:
@@ -60,11 +64,21 @@ class LengthLearner {
   static bool add_sample(History& history, int64_t length_ns);
   static void learn(History& history);
 
+  static constexpr uint64_t kUnexpected = 0;  // another has taken its place, until it comes back
+  struct Schedule {
+    std::vector<History> waits;
+    uint64_t iterations = 0;
+    uint64_t last = kUnexpected;  // iteration that was of it, from 1
+  };
+  bool is_known(const Schedule& schedule) const { return schedule.iterations >= kLeastSamples; }
+  bool is_expected(const Schedule& schedule) const;
+  Schedule& schedule_of(size_t count);
+
   size_t most_waits_;
-  size_t count_ = 0;        // waits of the present schedule
-  size_t other_count_ = 0;  // of the last iteration, where it differed; 0: it did not
-  bool any_ = false;
-  std::vector<History> waits_;
+  uint64_t iterations_ = 0;
+  size_t count_ = 0;       // waits of the present schedule
+  size_t last_count_ = 0;  // of the last iteration
+  std::vector<Schedule> schedules_;
 };
 
 /// The paper's type of wait `wait` (from 1) of `waits` in a 1F1B schedule, by position alone. 'A' is the first wait of
