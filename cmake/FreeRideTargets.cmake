@@ -164,6 +164,19 @@ function(freeride_test name)
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
+# freeride_test_without_futex_waitv(NAME TEST ARGUMENTS...)   The program of the test TEST once more, as CTest NAME, as on a kernel
+# before 5.16. ARGUMENTS say which of its cases.
+function(freeride_test_without_futex_waitv name test)
+  if(NOT FREERIDE_BUILD_TESTS)
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${FREERIDE_PYTHON} -B ${CMAKE_SOURCE_DIR}/tests/rig/without_futex_waitv.py
+           $<TARGET_FILE:${test}> --durations no ${ARGN})
+  get_test_property(${test} LABELS label)
+  get_test_property(${test} TIMEOUT timeout)
+  set_tests_properties(${name} PROPERTIES LABELS "${label}" TIMEOUT ${timeout})
+endfunction()
+
 # freeride_python_test(NAME LABEL FILE)   A pytest file run by Debian's Python (the one with PyTorch).
 function(freeride_python_test name label file)
   if(NOT FREERIDE_BUILD_TESTS)

@@ -51,7 +51,7 @@ class FakeWorker {
   ~FakeWorker() { unlink(path_.c_str()); }
 
   /// Waits for a trainer, takes its page and answers.
-  void accept(const std::string& answer = "OK") {
+  void accept(const std::string& answer = "OK", int bell_fd = -1) {
     REQUIRE(readable(listener_.get()));
     connection_ = Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     REQUIRE(connection_.valid());
@@ -62,7 +62,7 @@ class FakeWorker {
     auto mapped = pages::map_page<freeride_bubble_page>(hello->page.get());
     REQUIRE(mapped.ok());
     page_ = std::move(*mapped);
-    say(answer);
+    if (!answer.empty()) REQUIRE(pages::send_reply(connection_.get(), answer, bell_fd).ok());
   }
   /// Answers before it has read anything, and hangs up.
   void turn_away(const std::string& answer) {

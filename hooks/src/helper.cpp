@@ -203,6 +203,7 @@ void Helper::say_unattached(const std::string& why) {
 }
 
 void Helper::disconnect(int64_t now_ns, int64_t retry_ns) {
+  page_.ring_none();
   const std::lock_guard lock(descriptors_);
   socket_.reset();
   asked_ns_ = 0;
@@ -212,9 +213,10 @@ void Helper::disconnect(int64_t now_ns, int64_t retry_ns) {
 
 void Helper::read_reply(int64_t now_ns) {
   char text[pages::kMaxReplyBytes + 1];
-  ssize_t got = recv(socket_.get(), text, sizeof(text) - 1, MSG_DONTWAIT);
+  Fd bell;
+  ssize_t got = pages::receive_reply(socket_.get(), text, sizeof(text) - 1, bell);
   // It was closed before it was read from; what it said before that comes next.
-  if (got < 0 && errno == ECONNRESET) got = recv(socket_.get(), text, sizeof(text) - 1, MSG_DONTWAIT);
+  if (got < 0 && errno == ECONNRESET) got = pages::receive_reply(socket_.get(), text, sizeof(text) - 1, bell);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) {  // the worker is gone
     const bool was_connected = connected_.load();
@@ -223,6 +225,8 @@ void Helper::read_reply(int64_t now_ns) {
     return;
   }
   if (!connected_.load() && std::string_view(text, static_cast<size_t>(got)) == "OK") {
+    // A worker looks by itself at the page of a hook that does not ring.
+    if (bell.valid() && !page_.ring(bell.get()).ok()) page_.ring_none();
     connected_.store(true, std::memory_order_release);
     backoff_ns_ = asked_ns_ = 0;
     said_ = false;

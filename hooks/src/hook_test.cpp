@@ -90,6 +90,31 @@ TEST_CASE("a worker that is there first gets the page, and sees the marks") {
   rank.iterate(1);  // late marks on a handle that stays valid
 }
 
+TEST_CASE("a worker that waits for one word hears the marks by its bell; one that gives none, by the page's") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  const auto bell = std::move(pages::create_page<freeride_bell_page>(false).value());
+  {
+    FakeWorker worker(dir.path());
+    worker.accept("OK", bell.fd.get());
+    REQUIRE(rank.connected());
+    const auto& page = worker.page();
+    CHECK(page.bell == bell.page->header.incarnation);
+    freeride_hook_mark_begin(rank.hook);
+    CHECK(wait_for(bell.page->rings, [&] { return pages::load_acquire(page.state_word) == FREERIDE_STATE(0, 1); }));
+    freeride_hook_mark_end(rank.hook);
+    freeride_hook_iteration_end(rank.hook);
+    CHECK(wait_for(bell.page->rings, [&] { return pages::load_acquire(page.iteration) == 1; }));
+  }
+  FakeWorker next(dir.path());
+  next.accept();
+  REQUIRE(rank.connected());
+  CHECK(next.page().bell == 0);
+  const uint32_t rings = pages::load_acquire(bell.page->rings);
+  rank.iterate(3);
+  CHECK(pages::load_acquire(bell.page->rings) == rings);
+}
+
 TEST_CASE("a worker that comes later, goes and comes back gets the page each time") {
   const TempDir dir;
   const std::string run_dir = dir.path() + "/run";

@@ -1,5 +1,6 @@
 #include "rank_page.hpp"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,6 +62,45 @@ Result<std::unique_ptr<RankPage>> RankPage::create(const RankIdentity& identity)
   return rank;
 }
 
+RankPage::~RankPage() {
+  if (bell_ != nullptr) munmap(bell_, sizeof(*bell_));
+}
+
+Status RankPage::ring(int fd) {
+  uint64_t incarnation = 0;
+  {
+    auto checked = pages::map_page_writable<freeride_bell_page>(fd);
+    if (!checked.ok()) return checked.error();
+    incarnation = (*checked)->header.incarnation;
+  }
+  void* at =
+      mmap(bell_, sizeof(*bell_), PROT_READ | PROT_WRITE, MAP_SHARED | (bell_ == nullptr ? 0 : MAP_FIXED), fd, 0);
+  if (at == MAP_FAILED) return errno_error("cannot map the worker's bell", errno);
+  bell_ = static_cast<freeride_bell_page*>(at);
+  rung_.store(&bell_->rings, std::memory_order_seq_cst);
+  store_release(page().bell, incarnation);
+  changed();  // a change before this one has woken the page's word only
+  return {};
+}
+
+void RankPage::ring_none() {
+  if (rung_.exchange(nullptr, std::memory_order_seq_cst) == nullptr) return;
+  store_release(page().bell, uint64_t{0});
+  changed();
+}
+
+// The last step of every change. Any thread.
+void RankPage::changed() {
+  uint32_t& wake = page().wake;
+  __atomic_fetch_add(&wake, 1U, __ATOMIC_SEQ_CST);  // before the look at whom to wake, as ring() counts on
+  uint32_t* const rung = rung_.load(std::memory_order_seq_cst);
+  if (rung == nullptr) {
+    pages::futex_wake(wake);
+  } else {
+    pages::bump_and_wake(*rung);
+  }
+}
+
 bool RankPage::mine() {
   const pthread_t self = pthread_self();
   pthread_t owner = owner_.load(std::memory_order_relaxed);
@@ -97,7 +137,7 @@ void RankPage::open_bubble(int64_t now_ns, uint32_t wait, bool write_state) {
       open_ = false;
     }
   }
-  pages::bump_and_wake(page.wake);
+  changed();
 }
 
 void RankPage::note_gap(Gap& gap, int64_t begin_ns) {
@@ -143,7 +183,7 @@ void RankPage::end(int64_t now_ns) {
     if (!on_.load(std::memory_order_seq_cst)) store_release(page().state_word, uint64_t{0});
   }
   close_bubble(now_ns);
-  pages::bump_and_wake(page().wake);
+  changed();
 }
 
 void RankPage::close_bubble(int64_t now_ns) {
@@ -173,7 +213,7 @@ uint64_t RankPage::finish_iteration(int64_t now_ns, uint64_t count) {
   if (open_) end(now_ns);
   if (count > iteration_ + 1) whole_ = false;
   count_iteration(now_ns, true, count);
-  pages::bump_and_wake(page().wake);
+  changed();
   return iteration_;
 }
 
@@ -289,7 +329,7 @@ void RankPage::take_notice(uint64_t word, int64_t now_ns) {
   if (FREERIDE_STATE_WAIT(word) != 0) {
     open_bubble(now_ns, FREERIDE_STATE_WAIT(word), false);
   } else {
-    pages::bump_and_wake(page.wake);
+    changed();
   }
 }
 
@@ -337,7 +377,7 @@ int64_t RankPage::next_look(int64_t now_ns, bool leases) {
   if (told_ns_ != begin.to_ns && now_ns >= begin.from_ns - kWakeUp) {
     told_ns_ = begin.to_ns;
     store_release(page().expected_ns, static_cast<uint64_t>(begin.to_ns));
-    pages::bump_and_wake(page().wake);
+    changed();
   }
   if (now_ns >= begin.from_ns) return now_ns;
   const int64_t next_ns = now_ns < begin.from_ns - kWakeUp ? begin.from_ns - kWakeUp : begin.from_ns;
@@ -349,14 +389,14 @@ void RankPage::switch_off(uint32_t state) {
   on_.store(false, std::memory_order_seq_cst);
   __atomic_store_n(&page.hook_state, state, __ATOMIC_SEQ_CST);
   __atomic_exchange_n(&page.state_word, uint64_t{0}, __ATOMIC_SEQ_CST);
-  pages::bump_and_wake(page.wake);
+  changed();
 }
 
 void RankPage::switch_on() {
   auto& page = this->page();
   __atomic_store_n(&page.hook_state, static_cast<uint32_t>(FREERIDE_HOOK_STARTING), __ATOMIC_SEQ_CST);
   on_.store(true, std::memory_order_seq_cst);
-  pages::bump_and_wake(page.wake);
+  changed();
 }
 
 }  // namespace freeride::hooks

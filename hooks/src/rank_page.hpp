@@ -35,6 +35,9 @@ class RankPage {
  public:
   /// Errors: kInvalidArgument (identity), kExhausted.
   static Result<std::unique_ptr<RankPage>> create(const RankIdentity& identity);
+  ~RankPage();
+  RankPage(const RankPage&) = delete;
+  RankPage& operator=(const RankPage&) = delete;
 
   // Host marks; `now_ns` is CLOCK_MONOTONIC.
   void begin(int64_t now_ns);
@@ -76,6 +79,11 @@ class RankPage {
   }
   /// Any thread. 0: nothing any more.
   void want_memory(uint64_t bytes) { pages::store_release(page().wanted_bytes, bytes); }
+  /// From now on every change rings the bell that a worker has handed over, instead of waking whoever waits for the
+  /// page's own word. The helper's thread; `fd` stays the caller's. Errors: those of pages::map_page_writable().
+  Status ring(int fd);
+  /// That worker is gone. The helper's thread.
+  void ring_none();
   bool is_on() const { return on_.load(std::memory_order_acquire); }
   /// Any thread. `state` is FREERIDE_HOOK_DISABLED or FREERIDE_HOOK_GONE.
   void switch_off(uint32_t state);
@@ -94,11 +102,16 @@ class RankPage {
   void close_bubble(int64_t now_ns);
   void count_iteration(int64_t now_ns, bool write_state, uint64_t count = 0);
   void publish_lengths();
+  void changed();
 
   pages::Created<freeride_bubble_page> made_;
   policy::LengthLearner learner_;
   std::atomic<bool> on_{true};
   std::atomic<pthread_t> owner_{0};
+  // The bell, if any worker has handed one over. Its address stays the same for good: a thread that is about to ring
+  // rings the present one, and never what is not mapped any more.
+  freeride_bell_page* bell_ = nullptr;
+  std::atomic<uint32_t*> rung_{nullptr};  // null: the page's own word
 
   // The marking thread's own.
   std::vector<int64_t> lengths_;  // of this iteration's waits; its capacity is fixed

@@ -33,6 +33,50 @@ int64_t iterate(RankPage& rank, int64_t now, const std::vector<int64_t>& lengths
 
 }  // namespace
 
+TEST_CASE("a hook that was handed a bell rings it after every change, until its worker is gone") {
+  auto rank = make();
+  const auto& page = rank->page();
+  const auto first = std::move(pages::create_page<freeride_bell_page>(false).value());
+  const auto second = std::move(pages::create_page<freeride_bell_page>(false).value());
+  CHECK(page.bell == 0);
+  rank->begin(1000);
+  for (const auto* bell : {&first, &second}) {
+    uint32_t wake = page.wake;
+    REQUIRE(rank->ring(bell->fd.get()).ok());
+    CHECK(page.bell == bell->page->header.incarnation);
+    CHECK(page.wake == ++wake);
+    uint32_t rings = bell->page->rings;
+    CHECK(rings == 1);  // a change just before has woken the page's word only
+    rank->end(4000);
+    rank->begin(5000);
+    rank->finish_iteration(6000);
+    rank->switch_off(FREERIDE_HOOK_DISABLED);
+    rank->switch_on();
+    CHECK(bell->page->rings == rings + page.wake - wake);
+    rank->finish_iteration(7000);
+    rank->begin(8000);
+  }
+  const uint32_t heard = first.page->rings;
+  rank->ring_none();
+  CHECK(page.bell == 0);
+  const uint32_t rings = second.page->rings;
+  rank->end(9000);
+  CHECK(second.page->rings == rings);
+  CHECK(first.page->rings == heard);  // nobody rings the bell of a worker that has gone
+}
+
+TEST_CASE("what is no bell is not rung") {
+  auto rank = make();
+  const auto lease = std::move(pages::create_page<freeride_lease_page>(false).value());
+  const auto sealed = std::move(pages::create_page<freeride_bell_page>(true).value());
+  CHECK_FALSE(rank->ring(lease.fd.get()).ok());
+  CHECK_FALSE(rank->ring(sealed.fd.get()).ok());
+  CHECK_FALSE(rank->ring(-1).ok());
+  CHECK(rank->page().bell == 0);
+  rank->begin(1000);
+  CHECK(rank->page().wake == 1);
+}
+
 TEST_CASE("marks are on the page") {
   auto rank = make();
   const auto& page = rank->page();

@@ -20,6 +20,7 @@ KINDS = {
     "hold_cost": pages.HoldCost,
     "bubble_record": pages.BubbleRecord,
     "iteration_record": pages.IterationRecord,
+    "bell": pages.BellPage,
     "sent": pages.SentPage,
     "sent_rank": pages.SentRank,
     "lease": pages.LeasePage,
@@ -240,7 +241,7 @@ def test_versions_are_the_headers():
     assert re.findall(r"PAGES_M(?:AJ|IN)OR (\d+)u", header) == [str(pages.MAJOR), str(pages.MINOR)]
     told = dict(re.findall(r"^\| ([a-z]+) \|.*\| (\d+) \|$", (SOURCE / "pages/README.md").read_text(), re.M))
     del told["shim"]  # nothing in Python reads it
-    assert told == {name: str(KINDS[name].VERSION_1_BYTES) for name in ("bubble", "sent", "lease", "answer")}
+    assert told == {name: str(KINDS[name].VERSION_1_BYTES) for name in ("bubble", "bell", "sent", "lease", "answer")}
 
 
 def test_a_read_only_page_cannot_be_mapped_for_writing():

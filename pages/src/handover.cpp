@@ -32,6 +32,59 @@ Result<Fd> new_socket() {
   return fd;
 }
 
+// One datagram, with a descriptor if `fd` is one. False: errno says why not.
+bool send_with(int socket, std::string_view text, int fd) {
+  iovec part{const_cast<char*>(text.data()), text.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(head), &fd, sizeof(int));
+  }
+  return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(text.size());
+}
+
+struct Received {
+  ssize_t bytes = -1;  // as recv(2)
+  int descriptors = 0;
+  bool cut = false;  // there were more
+};
+
+// One datagram. `fd` gets the last descriptor that came with it.
+Received receive_with(int socket, char* text, size_t bytes, Fd& fd) {
+  iovec part{text, bytes};
+  // Room for more descriptors than allowed: those that arrive are ours to close, those that do not fit the kernel
+  // closes.
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  Received received;
+  received.bytes = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (received.bytes < 0) return received;
+  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int one = -1;
+      std::memcpy(&one, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
+      fd.reset(one);  // closes the one before
+      ++received.descriptors;
+    }
+  }
+  received.cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  return received;
+}
+
 }  // namespace
 
 Result<Fd> connect_to_worker(const std::string& path) {
@@ -88,23 +141,17 @@ Result<Fd> listen_for_pages(const std::string& path, Callers callers) {
 }
 
 Status send_hello(int socket, int page_fd) {
-  iovec part{const_cast<char*>(kHello), kHelloBytes};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(head), &page_fd, sizeof(int));
-  if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != static_cast<ssize_t>(kHelloBytes)) {
-    const int err = errno;
-    return Error{Code::kUnavailable, std::string("cannot hand the page over: ") + std::strerror(err), ""};
-  }
-  return {};
+  if (send_with(socket, std::string_view(kHello, kHelloBytes), page_fd)) return {};
+  return Error{Code::kUnavailable, std::string("cannot hand the page over: ") + std::strerror(errno), ""};
+}
+
+Status send_reply(int socket, std::string_view text, int bell_fd) {
+  if (send_with(socket, text, bell_fd)) return {};
+  return Error{Code::kUnavailable, std::string("cannot answer the trainer: ") + std::strerror(errno), ""};
+}
+
+ssize_t receive_reply(int socket, char* text, size_t bytes, Fd& bell) {
+  return receive_with(socket, text, bytes, bell).bytes;
 }
 
 Result<Hello> receive_hello(int socket) {
@@ -117,30 +164,10 @@ Result<Hello> receive_hello(int socket) {
   hello.uid = peer.uid;
 
   char bytes[kHelloBytes + 1];
-  iovec part{bytes, sizeof(bytes)};
-  // Room for more descriptors than allowed: those that arrive are ours to close, those that do not fit the kernel
-  // closes.
-  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const auto [got, descriptors, cut] = receive_with(socket, bytes, sizeof(bytes), hello.page);
   if (got < 0) {
     if (errno == EAGAIN || errno == EINTR) return Error{Code::kUnavailable, "nothing has arrived yet", ""};
     return errno_error("cannot read the trainer's hello", errno);
-  }
-  int descriptors = 0;
-  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
-    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
-      hello.page.reset(fd);  // closes the one before: only a count of exactly one is accepted
-      ++descriptors;
-    }
   }
   if (got == 0 && descriptors == 0) return Error{Code::kUnavailable, "the trainer closed the connection", ""};
   if (got == static_cast<ssize_t>(kHelloBytes) && std::memcmp(bytes, kHello, kHelloBytes) != 0) {
@@ -154,7 +181,7 @@ Result<Hello> receive_hello(int socket) {
   if (got != static_cast<ssize_t>(kHelloBytes)) {
     return Error{Code::kInvalidArgument, "the first datagram is " + std::to_string(got) + " bytes, expected 8", ""};
   }
-  if (descriptors != 1 || (message.msg_flags & MSG_CTRUNC) != 0) {
+  if (descriptors != 1 || cut) {  // of several, only the last is still open
     return Error{Code::kInvalidArgument,
                  "the hello carries " + std::to_string(descriptors) + " descriptors, expected 1", ""};
   }

@@ -111,6 +111,36 @@ TEST_CASE("a stale socket is replaced, another file is not") {
   CHECK(connect_to_worker(std::string(200, 'x')).error().code == Code::kInvalidArgument);
 }
 
+TEST_CASE("a bell travels from worker to trainer, and a hook that knows of none hears the word alone") {
+  const int before = open_descriptors();
+  {
+    Pair pair;
+    auto made = create_page<freeride_bell_page>(false);
+    REQUIRE(made.ok());
+    char text[kMaxReplyBytes];
+    Fd bell;
+    REQUIRE(send_reply(pair.worker.get(), "OK", made->fd.get()).ok());
+    REQUIRE(receive_reply(pair.trainer.get(), text, sizeof(text), bell) == 2);
+    auto page = map_page_writable<freeride_bell_page>(bell.get());
+    REQUIRE(page.ok());
+    CHECK((*page)->header.incarnation == made->page->header.incarnation);
+    bump_and_wake((*page)->rings);
+    CHECK(made->page->rings == 1);
+
+    REQUIRE(send_reply(pair.worker.get(), "OK").ok());
+    Fd none;
+    CHECK(receive_reply(pair.trainer.get(), text, sizeof(text), none) == 2);
+    CHECK_FALSE(none.valid());
+
+    const int with_both = open_descriptors();
+    REQUIRE(send_reply(pair.worker.get(), "OK", made->fd.get()).ok());
+    CHECK(recv(pair.trainer.get(), text, sizeof(text), MSG_DONTWAIT) == 2);  // as earlier hooks do
+    CHECK(std::string(text, 2) == "OK");
+    CHECK(open_descriptors() == with_both);
+  }
+  CHECK(open_descriptors() == before);
+}
+
 TEST_CASE("bad hellos are refused and leak nothing") {
   const int before = open_descriptors();
   {

@@ -282,7 +282,7 @@ Status supervise(const Job& job, const Channels& channels, const Limits& limits)
     const int error = errno;
     kill(pid, SIGKILL);
     kill_descendants(kReapMs);
-    return errno_error("cannot open a pidfd", error, "Linux 5.16 or later is needed");
+    return errno_error("cannot open a pidfd", error, "Linux 5.14 or later is needed");
   }
   const Fd scratch(confined ? open(job.scratch.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
   if (scratch.valid()) {

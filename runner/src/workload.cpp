@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
-#include "freeride/base/futex_waitv.hpp"
 #include "freeride/base/time.hpp"
+#include "freeride/base/wait_set.hpp"
+#include "freeride/pages/mapping.hpp"
 
 namespace freeride::runner {
 namespace {
@@ -55,8 +56,15 @@ freeride_status Workload::prepare(const std::function<freeride_status()>& prepar
 void Workload::end() {
   ended_.store(1);
   wake(ended_);
+  comes_to_gate();
+}
+
+void Workload::comes_to_gate() {
   at_gate_.store(1);
   wake(at_gate_);
+  // Without futex_waitv, wait() sleeps on the lease's word. If it is about to, it sees this a moment later.
+  const uint32_t* lease = has_futex_waitv() ? nullptr : lease_sequence_.load();
+  if (lease != nullptr) pages::futex_wake(*lease, FREERIDE_WAKE_RUNNER);
 }
 
 void Workload::open(const std::function<freeride_status()>& body, bool once) {
@@ -106,8 +114,7 @@ freeride_status Workload::wait_at_gate() {
       at_gate_.store(0);
       return gate == kOpen ? FREERIDE_OK : FREERIDE_ABANDONED;
     }
-    at_gate_.store(1);
-    wake(at_gate_);
+    comes_to_gate();
     sleep_while(gate_, kClosed, nullptr);
   }
 }
@@ -177,11 +184,12 @@ void Workload::piece_done() {
 }
 
 void Workload::wait(const uint32_t& lease_sequence, uint32_t expected, int64_t until_ns) {
+  lease_sequence_.store(&lease_sequence);
   WaitSet waits;
-  waits.add_shared(lease_sequence, expected);
+  waits.add_shared(lease_sequence, expected, true);
   waits.add_shared(word(at_gate_), 0);
   waits.add_shared(word(ended_), 0);
-  waits.wait(std::max<int64_t>(1, until_ns));  // 0 would be no end
+  waits.wait(std::max<int64_t>(1, until_ns), &lease_sequence);  // 0 would be no end
 }
 
 }  // namespace freeride::runner

@@ -68,6 +68,7 @@ class Workload {
 
  private:
   void end();
+  void comes_to_gate();
   freeride_status wait_at_gate();
   freeride_status begin_piece();
   void piece_begins();
@@ -81,6 +82,7 @@ class Workload {
   std::atomic<uint32_t> arrivals_{0};
   std::atomic<uint32_t> prepared_{0};
   std::atomic<uint32_t> ended_{0};
+  std::atomic<const uint32_t*> lease_sequence_{nullptr};  ///< what wait() was called with last
   std::atomic<int64_t> open_until_ns_{0};
   std::atomic<uint64_t> lease_id_{0};
   std::atomic<uint32_t> openings_{0};

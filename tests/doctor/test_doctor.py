@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -231,6 +232,13 @@ def test_below_an_ordinary_control_group(folders):
         )
     finally:
         group.rmdir()
+
+
+def test_a_kernel_that_waits_for_one_word_only(folders):
+    script = pathlib.Path(__file__).parents[1] / "rig/without_futex_waitv.py"
+    answer = doctor(folders, before=[sys.executable, "-B", str(script)])
+    assert answer["futex_waitv"]["health"] == "warn" and "5.16" in answer["futex_waitv"]["advice"]
+    assert answer.code == 0
 
 
 def test_no_real_time(folders):

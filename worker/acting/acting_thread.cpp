@@ -40,10 +40,12 @@ const uint32_t& as_word(const std::atomic<uint32_t>& word) {
 ActingThread::ActingThread(const ActorConfig& config) : config_(config) {}
 
 Result<std::unique_ptr<ActingThread>> ActingThread::start(const ActorConfig& config) {
-  if (auto kernel = check_kernel(); !kernel.ok()) return kernel.error();
   std::unique_ptr<ActingThread> self(new ActingThread(config));
   self->event_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!self->event_fd_.valid()) return errno_error("cannot make an event descriptor", errno);
+  if (!has_futex_waitv()) {
+    if (auto made = self->renew_bell(); !made.ok()) return made.error();
+  }
   try {
     self->thread_ = std::thread([raw = self.get()] { run_or_end("the acting thread", [raw] { raw->run(); }); });
   } catch (const std::system_error& error) {
@@ -65,7 +67,17 @@ void ActingThread::post(Order order) {
     orders_.push_back(std::move(order));
   }
   orders_word_.fetch_add(1, std::memory_order_release);
-  wake_private(as_word(orders_word_));
+  if (bell_ == nullptr) return wake_private(as_word(orders_word_));
+  pages::bump_and_wake(bell_->page->rings);
+}
+
+Status ActingThread::renew_bell() {
+  auto made = pages::create_page<freeride_bell_page>(false);
+  if (!made.ok()) return made.error();
+  auto bell = std::make_shared<const Bell>(std::move(*made));
+  post([bell](Actor& actor) { actor.set_bell(bell); });  // rings the one that the thread sleeps on
+  bell_ = std::move(bell);
+  return {};
 }
 
 void ActingThread::add_rank(std::shared_ptr<const RankSource> source) {
@@ -160,7 +172,7 @@ void ActingThread::run() {
     if (stopping_.load()) break;
 
     const int64_t now_ns = SteadyClock::now();
-    waits.add_private(as_word(orders_word_), orders_seen);
+    waits.add_private(as_word(orders_word_), orders_seen, true);
     const Actor::Next next = actor.step(now_ns, waits, boottime_now() - now_ns);
     if (actor.has_kills()) {
       const std::lock_guard lock(kills_mutex_);
@@ -197,7 +209,7 @@ void ActingThread::run() {
       budget.spend(looked_ns - now_ns);
       if (changed) continue;
     }
-    waits.wait(until_ns);
+    waits.wait(until_ns, actor.bell() == nullptr ? nullptr : &actor.bell()->page->rings);
   }
   actor.stop(SteadyClock::now());
 }

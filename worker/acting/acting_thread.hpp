@@ -1,5 +1,6 @@
-// ActingThread: the one thread that acts on bubbles. It sleeps in one futex call over all pages and never touches a
-// socket, a lock that is held for long, or the heap while bubbles come and go.
+// ActingThread: the one thread that acts on bubbles. It sleeps in one futex call over all pages (without futex_waitv:
+// on one word, base/wait_set) and never touches a socket, a lock that is held for long, or the heap while bubbles come
+// and go.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ constexpr int kRealTimePriority = 10;
 /// acting thread.
 class ActingThread {  // NOLINT(clang-analyzer-optin.performance.Padding): holds the ring
  public:
-  /// Starts it, at a real-time priority where the system allows that. Errors: kVersion (kernel too old), kExhausted.
+  /// Starts it, at a real-time priority where the system allows that. Errors: kExhausted.
   static Result<std::unique_ptr<ActingThread>> start(const ActorConfig& config);
   ~ActingThread();  ///< stops and joins; open leases are closed first
 
@@ -39,6 +40,12 @@ class ActingThread {  // NOLINT(clang-analyzer-optin.performance.Padding): holds
   void set_plans(std::shared_ptr<const PlanSet> plans);
   void set_probe(std::shared_ptr<ProbeMapping> mapping);
   void set_other_process(bool there);
+
+  /// Without futex_waitv, the memory file of the bell that the thread sleeps on; else -1. This object's.
+  int bell_fd() const { return bell_ == nullptr ? -1 : bell_->fd.get(); }
+  /// Makes another bell: whoever has the present one may still ring it, but nobody listens. For another user's hooks,
+  /// who must not be able to keep each other from being heard. Errors: kExhausted; the present one stays.
+  Status renew_bell();
 
   /// Readable when there are events or kills to take. Events wait for a moment that does not cost training or the first
   /// step of a bubble anything: at most kPatienceNs.
@@ -62,6 +69,7 @@ class ActingThread {  // NOLINT(clang-analyzer-optin.performance.Padding): holds
   void tell_main();
 
   const ActorConfig config_;
+  std::shared_ptr<const Bell> bell_;  // the latest order about one
   SystemProcesses processes_;
   EventRing events_;
   Fd event_fd_;

@@ -401,7 +401,8 @@ void Actor::look_at(int64_t when_ns) {
 }
 
 void Actor::add_waits(WaitSet& waits) const {
-  for (const auto& slot : ranks_) waits.add_shared(slot->wake_word(), slot->wake);
+  const uint64_t bell = bell_ == nullptr ? 0 : bell_->page->header.incarnation;
+  for (const auto& slot : ranks_) waits.add_shared(slot->wake_word(), slot->wake, bell != 0 && slot->bell == bell);
   prober_.add_waits(waits);
   const auto runnable =
       std::count_if(tasks_.begin(), tasks_.end(), [](const auto& slot) { return slot->view.runnable; });

@@ -12,10 +12,13 @@
 #include "acting/rank_slot.hpp"
 #include "acting/task_slot.hpp"
 #include "acting/transitions.hpp"
-#include "freeride/base/futex_waitv.hpp"
+#include "freeride/base/wait_set.hpp"
 #include "freeride/policy/verdict.hpp"
 
 namespace freeride::worker {
+
+/// A bell page of this worker's.
+using Bell = pages::Created<freeride_bell_page>;
 
 struct ActorConfig {
   TaskLimits task;
@@ -51,6 +54,10 @@ class Actor {
   void set_plans(std::shared_ptr<const PlanSet> plans);
   /// The page of the process that probes the GPU; null: there is none.
   void set_probe(std::shared_ptr<ProbeMapping> mapping) { prober_.set(std::move(mapping)); }
+
+  /// What rings while step() waits for words without futex_waitv; null: nothing does.
+  void set_bell(std::shared_ptr<const Bell> bell) { bell_ = std::move(bell); }
+  const Bell* bell() const { return bell_.get(); }
 
   /// Whether a process that may be an unseen training is on the GPU (LeaseSnapshot::other_process).
   void set_other_process(bool there) { other_process_ = there; }
@@ -122,6 +129,7 @@ class Actor {
   std::vector<Charge> charges_;
   std::vector<Kill> kills_;
   std::shared_ptr<const PlanSet> plans_;
+  std::shared_ptr<const Bell> bell_;
   size_t open_task_ = policy::kNoTask;  // index of who holds the open lease
   bool open_is_idle_ = false;
   policy::Why why_ = policy::Why::kNone;  // nobody has a lease for steps

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "acting/probe_page.hpp"
-#include "freeride/base/futex_waitv.hpp"
+#include "freeride/base/wait_set.hpp"
 #include "freeride/policy/lease.hpp"
 #include "freeride/policy/probe.hpp"
 

@@ -47,6 +47,7 @@ void RankSlot::set_plans(std::shared_ptr<const PlanSet> plans) {
 void RankSlot::read() {
   const freeride_bubble_page& page = *source_->page;
   wake = load_acquire(page.wake);
+  bell = load_acquire(page.bell);
   uint64_t word = 0;
   for (int tries = 0; tries < 4; ++tries) {
     word = load_acquire(page.state_word);

@@ -52,6 +52,7 @@ class RankSlot {
   // As of the last read().
   policy::RankView view;
   uint32_t wake = 0;        ///< value of the futex word, read before anything else
+  uint64_t bell = 0;        ///< incarnation of the bell that the hook rings after every change of that word; 0: none
   uint64_t state_word = 0;  ///< low 16 bits 0: training
   int64_t expected_ns = 0;  ///< up to when the hook expects a bubble to begin at any moment
   bool left = false;        ///< the bubble before has ended

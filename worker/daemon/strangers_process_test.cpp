@@ -16,6 +16,7 @@
 #include "daemon/stranger_test_support.hpp"
 #include "daemon/worker_process_test_support.hpp"
 #include "freeride/base/testing/temp_folder.hpp"
+#include "freeride/base/wait_set.hpp"
 
 using namespace freeride;
 using namespace freeride::worker::testing;
@@ -86,6 +87,49 @@ TEST_CASE("another user's training on root's worker is hooked and harvested, and
   rig.manager.wait([&] { return rig.manager.rank_state(std::to_string(kOther) + "/gpt", 0) == "active"; });
   CHECK(rig.manager.rank_state(its, 0) == "active");
   CHECK(refusals(rig) == 0);
+  rig.stop_worker();
+}
+
+TEST_CASE("a bell that one user's hooks have is not handed to another's", "[process]") {
+  if (geteuid() != 0 || has_futex_waitv()) return;  // as in worker_process_test_without_futex_waitv
+  Rig rig;
+  open_to_all(rig);
+  rig.manager.wait_registered();
+  // Attaches; what it tells is the incarnation of the bell that it was handed, or 0.
+  const auto attach = [&](const FakeRank& rank, Fd& socket) {
+    socket = std::move(pages::connect_to_worker(rig.paths.worker_socket("cpu-0").string()).value());
+    REQUIRE(pages::send_hello(socket.get(), rank.fd()).ok());
+    pollfd answered{socket.get(), POLLIN, 0};
+    REQUIRE(poll(&answered, 1, static_cast<int>(std::chrono::milliseconds(kWatchdog).count())) == 1);
+    char text[pages::kMaxReplyBytes];
+    Fd bell;
+    const ssize_t got = pages::receive_reply(socket.get(), text, sizeof(text), bell);
+    REQUIRE(std::string(text, static_cast<size_t>(std::max<ssize_t>(got, 0))) == "OK");
+    if (!bell.valid()) return uint64_t{0};
+    return (*pages::map_page<freeride_bell_page>(bell.get()))->header.incarnation;
+  };
+  const FakeRank first(0), second(1), third(2);
+  Fd sockets[3];
+  const uint64_t own = attach(first, sockets[0]);
+  CHECK(own != 0);
+  CHECK(attach(second, sockets[1]) == own);
+  const auto strangers = [&](const Stranger::Tell& tell) {
+    FakeRank rank;
+    Fd socket;
+    tell(attach(rank, socket) == 0 ? "none" : "a bell");
+    for (;;) pause();  // attached
+  };
+  {
+    Stranger beside(kNobody, strangers);
+    CHECK(beside.line() == "none");
+  }
+  sockets[0].reset();
+  sockets[1].reset();
+  rig.manager.wait([&] { return rig.manager.rank_state("gpt", 1) == "lost"; });
+  rig.manager.wait([&] { return rig.manager.rank_state(std::to_string(kNobody) + "/gpt", 0) == "lost"; });
+  Stranger alone(kNobody, strangers);
+  CHECK(alone.line() == "a bell");
+  CHECK(attach(third, sockets[2]) == 0);
   rig.stop_worker();
 }
 

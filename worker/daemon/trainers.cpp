@@ -198,14 +198,22 @@ void Trainers::on_hello(int fd, Result<pages::Hello> hello) {
   loop_.cancel(connection.patience);
   connection.patience = 0;
   connection.rank = rank->id;
+  const int bell = bell_for(connection.peer.uid);
   const AttachedRank& attached = ranks_[rank->id] = std::move(*rank);
   acting_.add_rank(attached.source);
-  constexpr std::string_view kAnswer = "OK";
-  if (send(fd, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+  if (!pages::send_reply(fd, "OK", bell).ok()) {
     drop(fd);
     return;
   }
   listener_(attached, Change::kAttached);
+}
+
+// The bell for a hook of `uid`; -1: it gets none, and its page is looked at in short intervals. All who have a bell can
+// keep the acting thread from hearing the others, so they are of one user.
+int Trainers::bell_for(uid_t uid) {
+  if (acting_.bell_fd() < 0) return -1;
+  if (uid != bell_user_ && ranks_.empty() && acting_.renew_bell().ok()) bell_user_ = uid;
+  return uid == bell_user_ ? acting_.bell_fd() : -1;
 }
 
 Result<AttachedRank> Trainers::accept_page(const Connection& connection, const pages::Hello& hello) {

@@ -87,6 +87,7 @@ class Trainers {
   void on_readable(int fd);
   Status read_apart(int fd);
   void on_hello(int fd, Result<pages::Hello> hello);
+  int bell_for(uid_t uid);
   Result<AttachedRank> accept_page(const Connection& connection, const pages::Hello& hello);
   void turn_away(int fd, const Error& error);
   void log_refusal(const Peer& peer, bool stranger, const std::string& text);
@@ -105,6 +106,7 @@ class Trainers {
   std::map<uid_t, Stranger> strangers_;
   // Processes that read a user's hellos and have not ended; some may outlive this.
   std::shared_ptr<std::map<uid_t, size_t>> readers_ = std::make_shared<std::map<uid_t, size_t>>();
+  uid_t bell_user_ = geteuid();  // whose hooks ring the acting thread's bell
   uint64_t last_id_ = 0;
 };
 

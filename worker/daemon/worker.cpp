@@ -291,6 +291,10 @@ void Worker::note_others(const std::set<pid_t>& pids) {
 void Worker::run() {
   const std::string note = acting_->priority_note();
   if (!note.empty()) spdlog::warn("{}", note);
+  if (acting_->bell_fd() >= 0)
+    spdlog::warn(
+        "there is no futex_waitv here (Linux before 5.16, or a filter of system calls): hooks of this version "
+        "ring a bell, the pages of earlier ones are looked at every millisecond");
   spdlog::info("ready: worker {} takes trainers at {}", id_, options_.paths.worker_socket(options_.device).string());
   tick();
   loop_->run();

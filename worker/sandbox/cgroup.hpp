@@ -46,7 +46,7 @@ class TaskCgroup {
   /// How often the kernel has killed for want of memory in it, and refused a process or thread.
   int64_t oom_kills() const;
   int64_t pids_refused() const;
-  /// The most memory it has held, bytes; 0: not known.
+  /// The most memory it has held, bytes; 0: not known, as in version 2 before Linux 5.19.
   int64_t peak_bytes() const;
   void kill_all() const;
 

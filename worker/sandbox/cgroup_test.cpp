@@ -86,6 +86,8 @@ TEST_CASE("cgroups: ceilings of version 2", "[cgroup]") {
     host.write(fs::relative(folder / "pids.events", host.root), "max 7\n");
     CHECK(group.oom_kills() == 3);
     CHECK(group.peak_bytes() == 1 << 20);
+    fs::remove(folder / "memory.peak");  // Linux before 5.19
+    CHECK(group.peak_bytes() == 0);
     CHECK(group.pids_refused() == 7);
   }
   SECTION("before Linux 5.15 the least weight stands for idle") {

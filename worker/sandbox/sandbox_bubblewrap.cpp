@@ -138,7 +138,8 @@ class BubblewrapHold final : public Hold {
       policy::Verdict before;
       before.kind = VerdictKind::kOutOfMemory;
       before.cause = policy::Cause::kMemoryLimit;
-      before.message = "killed by the kernel at its memory limit, having held " + mib(cgroup_->peak_bytes());
+      before.message = "killed by the kernel at its memory limit";
+      if (const int64_t peak = cgroup_->peak_bytes(); peak > 0) before.message += ", having held " + mib(peak);
       before.limit = "memory " + mib(facts_.memory_bytes);
       note_cause(verdict, std::move(before));
       return;

@@ -15,7 +15,7 @@ import stat
 import struct
 import time
 
-MAJOR, MINOR = 1, 6
+MAJOR, MINOR = 1, 7
 NAME_BYTES, MAX_WAITS, HISTORY, ITERATIONS, MAX_RANKS, METRICS = 64, 1024, 1024, 256, 64, 8
 POISON = 0xFFFFFFFF
 HOOK_STARTING, HOOK_ACTIVE, HOOK_DISABLED, HOOK_GONE = range(4)
@@ -90,11 +90,17 @@ class BubblePage(ctypes.Structure):
         ),
         ("held", HoldCost),
         ("held_with_leases", HoldCost),
-        ("reserved1", ctypes.c_uint8 * 144),
+        ("bell", _u64),
+        ("reserved1", ctypes.c_uint8 * 136),
         ("learned", Learned * MAX_WAITS),
         ("history", BubbleRecord * HISTORY),
         ("iterations", IterationRecord * ITERATIONS),
     ]
+
+
+class BellPage(ctypes.Structure):
+    MAGIC, TITLE, VERSION_1_BYTES = 0x204C4C4542525246, "bell page", 64
+    _fields_ = [("header", Header), ("rings", _u32), ("reserved0", _u32 * 7)]
 
 
 class SentRank(ctypes.Structure):

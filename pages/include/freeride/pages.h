@@ -21,9 +21,10 @@ extern "C" {
 #endif
 
 #define FREERIDE_PAGES_MAJOR 1u
-#define FREERIDE_PAGES_MINOR 6u
+#define FREERIDE_PAGES_MINOR 7u
 
 #define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull  /* "FRBUBBLE" */
+#define FREERIDE_BELL_MAGIC 0x204c4c4542525246ull    /* "FRRBELL " */
 #define FREERIDE_SENT_MAGIC 0x20544e4553525246ull    /* "FRRSENT " */
 #define FREERIDE_LEASE_MAGIC 0x455341454c525246ull   /* "FRRLEASE" */
 #define FREERIDE_ANSWER_MAGIC 0x5257534e41525246ull  /* "FRRANSWR" */
@@ -133,13 +134,23 @@ typedef struct freeride_bubble_page {
   uint64_t wanted_bytes;   /*  328: training was refused so much memory just now: side tasks are to go; 0: nothing */
   freeride_hold_cost held; /*  336: iterations with holds and without leases */
   freeride_hold_cost held_with_leases; /*  352 */
-  uint8_t reserved1[144];              /*  368 */
+  uint64_t bell;          /*  368: incarnation of the bell page that is rung after every change of wake; 0: none */
+  uint8_t reserved1[136]; /*  376 */
 
   /* 512: learned, slot w - 1 for wait index w */
   freeride_learned learned[FREERIDE_MAX_WAITS];              /* 512, 32 bytes each */
   freeride_bubble_record history[FREERIDE_HISTORY];          /* 33280, 32 bytes each */
   freeride_iteration_record iterations[FREERIDE_ITERATIONS]; /* 66048: slot (iteration number) % FREERIDE_ITERATIONS */
 } freeride_bubble_page;
+
+/* ---- bell page: one word for which a worker waits whose kernel cannot wait for several, made by it and written by the
+ * hooks that it hands it to ---- */
+
+typedef struct freeride_bell_page {
+  freeride_page_header header; /*  0 */
+  uint32_t rings;        /* 32: futex word; one more after every change of `wake` on a page that names this bell */
+  uint32_t reserved0[7]; /* 36 */
+} freeride_bell_page;
 
 /* ---- sent page: one per job and host, /dev/shm/freeride-sent-<job>-<incarnation>, written by every rank of the host
  * ------- */
@@ -383,6 +394,7 @@ static_assert(sizeof(freeride_page_header) == 32, "header");
 static_assert(sizeof(freeride_shim_page) == 3584 && sizeof(freeride_shim_page) <= FREERIDE_SHIM_BYTES, "shim page");
 static_assert(sizeof(freeride_learned) == 32, "learned");
 static_assert(sizeof(freeride_bubble_page) == 74240, "bubble page");
+static_assert(sizeof(freeride_bell_page) == 64, "bell page");
 static_assert(sizeof(freeride_sent_page) == 66880, "sent page");
 static_assert(sizeof(freeride_lease_page) == 112, "lease page");
 static_assert(sizeof(freeride_answer_page) == 688, "answer page");

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 
 #include "freeride/base/fd.hpp"
 #include "freeride/base/result.hpp"
@@ -13,7 +14,8 @@ namespace freeride::pages {
 /// The trainer's one datagram: these 8 bytes, with the page's memfd as SCM_RIGHTS.
 constexpr char kHello[] = "FRHELLO1";
 constexpr size_t kHelloBytes = 8;
-/// The worker's datagram: "OK", or "ERR " and one line. At most this long. A hook takes a second datagram for a fault.
+/// The worker's datagram: "OK", with a bell page's memfd or without, or "ERR " and one line. At most this long. A hook
+/// takes a second datagram for a fault.
 constexpr size_t kMaxReplyBytes = 512;
 
 /// Whom the socket's mode lets in.
@@ -30,6 +32,12 @@ Result<Fd> connect_to_worker(const std::string& path);
 
 /// Sends kHello with `page_fd`. Never blocks. Errors: kUnavailable.
 Status send_hello(int socket, int page_fd);
+
+/// Sends the worker's datagram, with `bell_fd` if that is not -1. Never blocks. Errors: kUnavailable.
+Status send_reply(int socket, std::string_view text, int bell_fd = -1);
+/// recv(2) of that into `text`, without blocking; `bell` gets the descriptor that came with it, close-on-exec, if one
+/// did. From a worker that is trusted: further descriptors are closed here.
+ssize_t receive_reply(int socket, char* text, size_t bytes, Fd& bell);
 
 /// What came in on an accepted connection.
 struct Hello {

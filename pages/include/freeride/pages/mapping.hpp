@@ -48,6 +48,12 @@ struct PageTraits<freeride_bubble_page> {
   static constexpr size_t kVersion1Bytes = 74240;
 };
 template <>
+struct PageTraits<freeride_bell_page> {
+  static constexpr const char* kName = "bell page";
+  static constexpr uint64_t kMagic = FREERIDE_BELL_MAGIC;
+  static constexpr size_t kVersion1Bytes = 64;
+};
+template <>
 struct PageTraits<freeride_sent_page> {
   static constexpr const char* kName = "sent page";
   static constexpr uint64_t kMagic = FREERIDE_SENT_MAGIC;
