@@ -29,8 +29,8 @@
 #include "freeride/bus/sockets.hpp"
 
 using namespace freeride;  // NOLINT(google-build-using-namespace)
-using Catch::Matchers::Contains;
-using Catch::Matchers::StartsWith;
+using Catch::Contains;
+using Catch::StartsWith;
 using nlohmann::json;
 namespace fs = std::filesystem;
 

@@ -9,7 +9,7 @@
 
 using namespace freeride;  // NOLINT(google-build-using-namespace)
 using namespace freeride::ctl;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using nlohmann::json;
 
 namespace {

@@ -5,7 +5,7 @@
 #include "json.hpp"
 
 using namespace freeride;  // NOLINT(google-build-using-namespace)
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 bus::TaskInfo sample_task() {

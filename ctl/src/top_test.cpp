@@ -5,7 +5,7 @@
 #include "events.hpp"
 
 using namespace freeride;  // NOLINT(google-build-using-namespace)
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 constexpr int64_t kSecond = 1'000'000'000;

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 using namespace freeride::policy;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 TEST_CASE("task files: paths that could be in the sandbox's way, or lead elsewhere, are refused", "[task_files]") {
   CHECK(check_files({}).ok());

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "connection.hpp"
 #include "freeride/base/daemon_thread.hpp"
@@ -35,15 +36,15 @@ constexpr const char* kBusy =
 class Threads : public httplib::TaskQueue {
  public:
   explicit Threads(size_t most) : most_(most) {}
+  using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));  // void, or bool since 0.18
   // A connection beyond the bound is turned away where it was accepted: that takes no waiting.
-  void enqueue(std::function<void()> answer) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (running_ < most_ && start(answer)) return;
+  Enqueued enqueue(std::function<void()> answer) override {
+    if (!start_within_bound(answer)) {
+      turned_away = true;
+      answer();
+      turned_away = false;
     }
-    turned_away = true;
-    answer();
-    turned_away = false;
+    return static_cast<Enqueued>(true);
   }
   void shutdown() override {
     std::unique_lock lock(mutex_);
@@ -52,6 +53,10 @@ class Threads : public httplib::TaskQueue {
   static thread_local bool turned_away;
 
  private:
+  bool start_within_bound(const std::function<void()>& answer) {
+    const std::lock_guard lock(mutex_);
+    return running_ < most_ && start(answer);
+  }
   bool start(const std::function<void()>& answer) try {
     std::thread([this, answer] {
       answer();
@@ -97,10 +102,20 @@ class BoundedServer : public httplib::Server {
     }
     Connection connection(socket, {config_.request_time, config_.write_time, 32 << 10});
     bool closed = false;
-    while (!closed && connection.wait_for_request(config_.idle_time)) {
-      // A compressed stream would be held back until there is enough of it.
-      const auto plain = [](httplib::Request& request) { request.headers.erase("Accept-Encoding"); };
-      if (!process_request(connection, false, closed, plain)) break;
+    // A compressed stream would be held back until there is enough of it.
+    const auto plain = [](httplib::Request& request) { request.headers.erase("Accept-Encoding"); };
+    const auto process = [&](auto& server) {
+      if constexpr (requires { server.process_request(connection, false, closed, plain); }) {
+        return server.process_request(connection, false, closed, plain);
+      } else {  // since 0.18
+        std::string remote, local;
+        int remote_port = 0, local_port = 0;
+        connection.get_remote_ip_and_port(remote, remote_port);
+        connection.get_local_ip_and_port(local, local_port);
+        return server.process_request(connection, remote, remote_port, local, local_port, false, closed, plain);
+      }
+    };
+    while (!closed && connection.wait_for_request(config_.idle_time) && process(*this)) {
     }
     const std::lock_guard lock(mutex_);
     open_.erase(socket);

@@ -105,7 +105,7 @@ TEST_CASE("no state but this task's whole one is taken, and what was here stays"
   const auto refused = [&](const std::string& why) {
     const Status got = hosts.get();
     REQUIRE_FALSE(got.ok());
-    CHECK_THAT(got.error().message, Catch::Matchers::Contains(why));
+    CHECK_THAT(got.error().message, Catch::Contains(why));
     CHECK(slurp(hosts.here / "state").substr(sizeof(freeride_saved_state)) == "mine");
     CHECK_FALSE(fs::exists(hosts.here / "state.next"));
   };
