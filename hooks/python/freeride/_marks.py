@@ -67,7 +67,7 @@ class HostMarker(Marker):
         """Returns whether one of them is a receive to be marked."""
         pipelines = self._pipelines
         ours = [
-            (sends, None if peer is None else pipelines.ranks_of(group)[peer])
+            (sends, pipelines.rank_of(group, peer))
             for sends, group, peer, _ in messages
             if pipelines.receives(group, peer)
         ]

@@ -95,6 +95,11 @@ class Pipelines:
             ranks = self._ranks[group] = world_ranks(c10d, group)
         return ranks
 
+    def rank_of(self, group, peer):
+        """The group's rank `peer` as a rank of the world; None: any, or one that the group does not have, which the call itself refuses."""
+        ranks = self.ranks_of(group)
+        return ranks[peer] if peer is not None and 0 <= peer < len(ranks) else None
+
     def spans_stages(self, group):
         """Do collectives on `group` wait for other stages, and is that certain?"""
         return self._verdict_of(group).spans
