@@ -23,7 +23,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 
 from nodes import WORKERS, Cluster  # noqa: E402
 
-from rig.processes import Failure, write_whole  # noqa: E402
+from rig.processes import Failure, until, write_whole  # noqa: E402
 from rig.tree import SOURCE, Tree  # noqa: E402
 
 PATIENCE_S = 240  # of a phase
@@ -169,6 +169,7 @@ def users(tree, options):
             return {"answered": answered}
 
         paths = [large(number) for number in range(3)]
+        until(lambda: cluster.system.ctl("status").code == 0, "the manager's first answer")  # its tables are there
         cluster.end_manager("terminate")
         found["usage_rows"] = fill_usage(cluster.system.state_dir / "freeride.db", options.tasks_a_day)
         cluster.start_manager()
