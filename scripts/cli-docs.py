@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 
-FILES = ("plugin", "file", "key", "--key", "--out", "--plot", "--python", "--state-dir", "--run-dir", "--keys-dir")
+FILES = ("plugin", "file", "key", "--key", "--out", "--python", "--state-dir", "--run-dir", "--keys-dir")
 
 
 @dataclasses.dataclass

@@ -429,28 +429,15 @@ void add_profile(CLI::App& app, Arguments& arguments) {
   sub->add_flag("--network", profile.load.network, "may use the host's network");
   add_load_options(sub, profile.load.options);
   sub->add_flag("--again", profile.again, "take it even if there is a profile already");
-  sub->add_option("--plot", profile.plot, "draw it into this PNG file (needs matplotlib)");
   sub->require_subcommand(0, 1);
-  const auto verb = [&](const char* name, const char* help, Result<int> (*run)(Session&, const ProfileArguments&)) {
-    auto* inner = sub->add_subcommand(name, help);
-    does(inner, arguments, [&arguments, run](Session& session) { return run(session, arguments.profile); });
-    return inner;
-  };
   auto* list = sub->add_subcommand("list", "the profiles that the manager keeps");
   lists(list, arguments, [&arguments](Session& session) { return run_profile_list(session, arguments.profile); });
-  auto* exported = verb("export", "write them into a file", run_profile_export);
-  exported->add_option("file", profile.file, "the file")->required();
-  for (auto* inner : {list, exported})
-    inner->add_option("--plugin", profile.load.plugin, "only profiles of this file name");
-  verb("import", "keep those of a file; of two the newer one", run_profile_import)
-      ->add_option("file", profile.file, "the file")
-      ->required();
+  list->add_option("--plugin", profile.load.plugin, "only profiles of this file name");
   sub->callback([&arguments] {
-    if (arguments.action) return;  // list, export or import
+    if (arguments.action) return;  // list
     arguments.action = [&arguments](Session& session) -> Result<int> {
       if (arguments.profile.load.plugin.empty()) {
-        return Error{Code::kInvalidArgument, "no plugin is named",
-                     "freeride-ctl profile PLUGIN, or list, export, import"};
+        return Error{Code::kInvalidArgument, "no plugin is named", "freeride-ctl profile PLUGIN, or profile list"};
       }
       return run_profile(session, arguments.profile);
     };

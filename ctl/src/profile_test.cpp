@@ -1,16 +1,13 @@
-// Profiles as text, and the file of exported ones.
+// Profiles as text.
 #include "profile.hpp"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
-#include "freeride/bus/json.hpp"
 #include "render.hpp"
 
 using namespace freeride;  // NOLINT(google-build-using-namespace)
 using namespace freeride::ctl;
 using Catch::Contains;
-using nlohmann::json;
 
 namespace {
 
@@ -29,9 +26,6 @@ bus::Profile sample() {
   profile.steps = {64, 2'000'000, 3'000'000, 4'000'000, 5'000'000};
   profile.starts = {1, 7'000, 7'000, 7'000, 7'000};
   profile.step_ns = {1, 2, 3};
-  profile.memory_t_ns = {0, 5};
-  profile.host_bytes = {1, 2};
-  profile.gpu_bytes = {3, 4};
   profile.ended = "profiled";
   return profile;
 }
@@ -69,41 +63,4 @@ TEST_CASE("profile: what a profile says cannot move the cursor") {
   odd.params["\x1b[1m"] = "\r";
   odd.ended = "\x07";
   CHECK(render_profile(odd, true).find_first_of("\x1b\r\x07") == std::string::npos);
-}
-
-TEST_CASE("profile: a file comes back as it went") {
-  const auto read = read_profiles(profiles_file({sample(), sample()}), "f.json");
-  REQUIRE(read.ok());
-  REQUIRE(read->profiles.size() == 2);
-  CHECK(bus::to_json(read->profiles[0]) == bus::to_json(sample()));
-}
-
-TEST_CASE("profile: a file that is none, or is newer, is one clear line") {
-  const auto refusal = [](const std::string& text) {
-    const auto read = read_profiles(text, "f.json");
-    REQUIRE_FALSE(read.ok());
-    CHECK(read.error().text().find('\n') == std::string::npos);
-    CHECK_THAT(read.error().message, Contains("f.json"));
-    return read.error();
-  };
-  CHECK_THAT(refusal("").message, Contains("not JSON"));
-  CHECK_THAT(refusal("{\"format\": \"freeride-profiles\"").message, Contains("not JSON"));
-  CHECK_THAT(refusal("[]").message, Contains("its format is not"));
-  CHECK_THAT(refusal("{\"format\": 3}").message, Contains("its format is not"));
-  CHECK_THAT(refusal(R"({"format": "freeride-profiles", "profiles": []})").message, Contains("no version"));
-  const Error newer = refusal(R"({"format": "freeride-profiles", "version": 2, "profiles": 3})");
-  CHECK(newer.code == Code::kVersion);
-  CHECK_THAT(newer.message, Contains("has version 2"));
-  CHECK_THAT(refusal(R"({"format": "freeride-profiles", "version": 1})").message, Contains("no list"));
-  json file = json::parse(profiles_file({sample()}));
-  file["profiles"][0]["create_ns"] = "long";
-  CHECK_THAT(refusal(file.dump()).message, Contains("'create_ns' must be an integer"));
-  file["profiles"] = {1, 2, 3};
-  refusal(file.dump());
-  // Nested so deeply that whatever walks through it would run out of stack.
-  const std::string deep(200'000, '[');
-  const auto harmless = read_profiles(R"({"format": "freeride-profiles", "version": 1, "profiles": [{"step_ns": )" +
-                                          deep + std::string(200'000, ']') + "}]}",
-                                      "f.json");
-  CHECK_FALSE((harmless.ok() && harmless->profiles.size() > 1));
 }

@@ -50,7 +50,7 @@ Core::Core(const CoreConfig& config, std::unique_ptr<StateStore> store, Outside&
                   config_}),
       task_commands_(
           {clock, outside, tasks_, workers_, orders_, contents_, check_, copies_, lifecycle_, scheduler_, due_}),
-      profile_commands_({outside, clock, workers_, runs_, profiles_, contents_, capacity_, check_, profiler_, due_}),
+      profile_commands_({outside, clock, workers_, runs_, profiles_, contents_, capacity_, check_, profiler_}),
       task_data_(outside, tasks_, workers_, orders_),
       drains_(*store_, outside, workers_, jobs_, config.limits.drains()),
       batches_({outside, clock, *store_, trouble_, tasks_, workers_, contents_, check_, task_commands_, due_}),
@@ -159,11 +159,6 @@ void Core::take_profile(Ticket ticket, const bus::TakeProfile& wish, std::string
 void Core::stop_profile(Ticket ticket, const std::string& run) {
   profile_commands_.stop(ticket, run);
   plans_.send_due();
-}
-
-void Core::import_profiles(Ticket ticket, const bus::ImportProfiles& wish) {
-  profile_commands_.import(ticket, wish);
-  scheduler_.run();
 }
 
 void Core::list_faults(Ticket ticket) {

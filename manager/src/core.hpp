@@ -74,7 +74,6 @@ class Core {
   void follow_profile(Ticket ticket, const bus::FollowProfile& follow) { runs_.follow(ticket, follow); }
   void stop_profile(Ticket ticket, const std::string& run);
   void list_profiles(Ticket ticket, const bus::ListProfiles& wish) { profile_commands_.list(ticket, wish); }
-  void import_profiles(Ticket ticket, const bus::ImportProfiles& wish);
   void list_faults(Ticket ticket);
   void lift_faults(Ticket ticket, const bus::LiftFaults& wish);
   /// Answered when the task's worker has answered.

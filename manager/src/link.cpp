@@ -19,8 +19,8 @@ constexpr bool is_one_of = (std::is_same_v<C, Cs> || ...);
 template <class C>
 constexpr bool changes_something =
     is_one_of<C, bus::Load, bus::ReplacePlugin, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::RemoveTask,
-              bus::TakeProfile, bus::StopProfile, bus::ImportProfiles, bus::RegisterWorker, bus::LiftFaults, bus::Drain,
-              bus::Uncordon, bus::SubmitBatch, bus::RemoveBatch>;
+              bus::TakeProfile, bus::StopProfile, bus::RegisterWorker, bus::LiftFaults, bus::Drain, bus::Uncordon,
+              bus::SubmitBatch, bus::RemoveBatch>;
 
 // What one has to have the right to, for each command. Workers are given every plugin and say what has become of every
 // task.
@@ -41,8 +41,6 @@ constexpr policy::Right right_to() {
   } else if constexpr (is_one_of<C, bus::StopTask, bus::PauseTask, bus::ResumeTask, bus::RemoveTask, bus::StopProfile,
                                  bus::RemoveBatch>) {
     return Right::kSteer;
-  } else if constexpr (is_one_of<C, bus::ImportProfiles>) {
-    return Right::kImport;
   } else if constexpr (is_one_of<C, bus::LiftFaults>) {
     return Right::kLift;
   } else {
@@ -347,7 +345,6 @@ void Link::request(Core& core, bus::Server::Incoming& in) {
       on<bus::FollowProfile>(core, in, by, [&](Ticket t, const auto& c) { core.follow_profile(t, c); }) ||
       on<bus::StopProfile>(core, in, by, [&](Ticket t, const auto& c) { core.stop_profile(t, c.run); }) ||
       on<bus::ListProfiles>(core, in, by, [&](Ticket t, const auto& c) { core.list_profiles(t, c); }) ||
-      on<bus::ImportProfiles>(core, in, by, [&](Ticket t, const auto& c) { core.import_profiles(t, c); }) ||
       on<bus::ListFaults>(core, in, by, [&](Ticket t, const auto&) { core.list_faults(t); }) ||
       on<bus::LiftFaults>(core, in, by, [&](Ticket t, const auto& c) { core.lift_faults(t, c); });
   if (known) return;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "freeride/bus/sockets.hpp"
@@ -229,6 +230,27 @@ TEST_CASE("garbage on the command socket harms nobody") {
   stranger.worker = "nobody";
   CHECK(client.ask<bus::Ack>(stranger).error().code == Code::kNotFound);
   CHECK(client.ask<bus::StatusReply>(bus::GetStatus{}).ok());
+  CHECK(manager.end(SIGINT) == 0);
+}
+
+TEST_CASE("a command that is gone is refused by its name") {
+  TempDir dir;
+  Program manager(dir);
+  Client client(dir);
+  REQUIRE(client.ask<bus::StatusReply>(bus::GetStatus{}).ok());
+  zmq::socket_t raw(client.context, zmq::socket_type::dealer);
+  raw.set(zmq::sockopt::linger, 0);
+  raw.set(zmq::sockopt::rcvtimeo, static_cast<int>(kPatience.count()));
+  raw.connect(Paths{dir.path / "run", {}}.commands_endpoint());
+  const auto request = nlohmann::json::to_msgpack(
+      {{"v", 1}, {"kind", "request"}, {"id", "import-1"}, {"command", "profile.import"}, {"body", {{"profiles", 3}}}});
+  raw.send(zmq::buffer(request), zmq::send_flags::none);
+  zmq::message_t answer;
+  REQUIRE(raw.recv(answer).has_value());
+  const auto bytes = answer.to_string();
+  const auto reply = nlohmann::json::from_msgpack(bytes);
+  CHECK(reply.at("code") == "version");
+  CHECK(reply.at("message") == "this manager knows no command 'profile.import'");
   CHECK(manager.end(SIGINT) == 0);
 }
 

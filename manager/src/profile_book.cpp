@@ -5,13 +5,10 @@
 
 #include "freeride/base/sha256.hpp"
 #include "freeride/bus/codec.hpp"
-#include "profile_check.hpp"
-#include "text.hpp"
 
 namespace freeride::manager {
 namespace {
 
-constexpr size_t kMaxImport = 1024;
 constexpr size_t kMaxListBytes = 12 << 20;  // of a message's 16 MiB
 
 }  // namespace
@@ -77,12 +74,10 @@ bus::ProfilesReply ProfileBook::list(const bus::ListProfiles& wish) const {
   size_t bytes = 0;
   for (const bus::Profile* profile : found) {
     bus::Profile one = *profile;
-    if (!wish.whole) {
-      one.step_ns.clear();
-      one.memory_t_ns.clear();
-      one.host_bytes.clear();
-      one.gpu_bytes.clear();
-    }
+    one.step_ns.clear();
+    one.memory_t_ns.clear();
+    one.host_bytes.clear();
+    one.gpu_bytes.clear();
     bytes += bus::encode(one).size();
     if (bytes > kMaxListBytes) {
       ++reply.left_out;
@@ -90,39 +85,6 @@ bus::ProfilesReply ProfileBook::list(const bus::ListProfiles& wish) const {
       reply.profiles.push_back(std::move(one));
     }
   }
-  return reply;
-}
-
-Result<bus::ImportReply> ProfileBook::import(const bus::ImportProfiles& wish) {
-  const auto refuse = [](std::string message) {
-    return Error{Code::kInvalidArgument, std::move(message), "nothing was imported"};
-  };
-  if (wish.profiles.size() > kMaxImport) return refuse("more than 1024 profiles");
-  bus::ImportReply reply;
-  std::map<std::string, bus::Profile> taken;
-  for (size_t i = 0; i < wish.profiles.size(); ++i) {
-    const bus::Profile& profile = wish.profiles[i];
-    if (auto checked = check_profile(profile); !checked) {
-      return refuse("profile " + std::to_string(i + 1) + " of " + std::to_string(wish.profiles.size()) + " (" +
-                    in_quotes(profile.plugin) + ") makes no sense: " + checked.error().message);
-    }
-    const std::string key = key_of(profile.sha256, profile.params, profile.device_model);
-    const auto there = taken.find(key);
-    const bus::Profile* before = there != taken.end() ? &there->second : find(key);
-    if (before != nullptr && before->taken_unix_ms >= profile.taken_unix_ms && !before->sha256.empty()) {
-      ++reply.older;
-      continue;
-    }
-    ++(before == nullptr ? reply.added : reply.replaced);
-    taken[key] = profile;
-  }
-  if (profiles_.size() + reply.added > kMax)
-    return Error{Code::kExhausted, "there would be more than 1024 profiles", "nothing was imported"};
-  if (auto saved = store_.save_profiles(taken); !saved) {
-    trouble_.say(saved.error());
-    return saved.error();
-  }
-  for (auto& [key, profile] : taken) profiles_[key] = std::move(profile);
   return reply;
 }
 

@@ -33,8 +33,6 @@ class ProfileBook {
   void keep(const std::string& key, const bus::Profile& profile);
   /// The newest first, as many as a message can hold.
   bus::ProfilesReply list(const bus::ListProfiles& wish) const;
-  /// All or none, on disk first. Errors: kInvalidArgument (one makes no sense), kExhausted, the disk's.
-  Result<bus::ImportReply> import(const bus::ImportProfiles& wish);
 
  private:
   StateStore& store_;

@@ -136,13 +136,6 @@ void ProfileCommands::list(Ticket ticket, const bus::ListProfiles& wish) {
   the_.outside.answer(ticket, Reply(the_.profiles.list(wish)));
 }
 
-void ProfileCommands::import(Ticket ticket, const bus::ImportProfiles& wish) {
-  auto reply = the_.profiles.import(wish);
-  if (!reply) return the_.outside.answer(ticket, reply.error());
-  the_.due.raised = true;
-  the_.outside.answer(ticket, Reply(*reply));
-}
-
 void ProfileCommands::look_at_followers(int64_t now) {
   std::vector<std::string> abandoned;
   for (auto& [name, run] : the_.runs.all()) {

@@ -10,7 +10,6 @@
 #include "freeride/policy/profile_plan.hpp"
 #include "load_check.hpp"
 #include "outside.hpp"
-#include "placement_due.hpp"
 #include "profile_book.hpp"
 #include "profile_runs.hpp"
 #include "profiler.hpp"
@@ -31,14 +30,12 @@ class ProfileCommands {
     const Capacity& capacity;
     const LoadCheck& check;
     Profiler& profiler;
-    PlacementDue& due;
   };
   explicit ProfileCommands(const Parts& parts) : the_(parts) {}
 
   void take(Ticket ticket, const bus::TakeProfile& wish);
   void stop(Ticket ticket, const std::string& run);
   void list(Ticket ticket, const bus::ListProfiles& wish);
-  void import(Ticket ticket, const bus::ImportProfiles& wish);
   /// Answers followers; gives up the runs that a client asked for who is gone.
   void look_at_followers(int64_t now);
 

@@ -24,17 +24,11 @@ struct ProfileHouse : House {
     return tickets;
   }
   bool answered(Ticket ticket) { return out.answers.count(ticket) != 0; }
-  Result<bus::ProfilesReply> list(bool whole = false) {
-    core->list_profiles(++tickets, {"", whole});
+  Result<bus::ProfilesReply> list() {
+    core->list_profiles(++tickets, {});
     auto answer = answer_of(tickets);
     if (!answer) return answer.error();
     return std::get<bus::ProfilesReply>(*answer);
-  }
-  Result<bus::ImportReply> import(std::vector<bus::Profile> profiles) {
-    core->import_profiles(++tickets, {std::move(profiles)});
-    auto answer = answer_of(tickets);
-    if (!answer) return answer.error();
-    return std::get<bus::ImportReply>(*answer);
   }
   /// The one profile that a worker has been ordered to take, acknowledged.
   std::string ordered(FakeWorker& worker) {
@@ -69,17 +63,6 @@ bus::Profile measured() {
   profile.pieces = {{10, 1, 1 * kNsPerMs, 1 * kNsPerMs, 1 * kNsPerMs},
                     {10, 1, 2 * kNsPerMs, 2 * kNsPerMs, 2 * kNsPerMs}};
   profile.step_ns = {1, 2, 3};
-  profile.memory_t_ns = {0, 1};
-  profile.host_bytes = {7, 8};
-  return profile;
-}
-
-bus::Profile importable(const std::string& plugin = "side.so", int64_t taken_unix_ms = 5) {
-  bus::Profile profile = measured();
-  profile.plugin = plugin;
-  profile.sha256 = sha256_hex(plugin);
-  profile.device_model = "cpu";
-  profile.taken_unix_ms = taken_unix_ms;
   return profile;
 }
 
@@ -87,6 +70,13 @@ bus::TakeProfile wish() {
   bus::TakeProfile take;
   take.load = load_of("");
   return take;
+}
+
+void take_one(ProfileHouse& house, FakeWorker& worker) {
+  REQUIRE(house.take(wish()).ok());
+  house.finish(worker, house.ordered(worker), measured());
+  worker.tasks.clear();
+  house.report(worker);
 }
 
 }  // namespace
@@ -249,8 +239,11 @@ TEST_CASE("a worker's profile that makes no sense is not believed") {
   SECTION("order") {
     lie.steps.p50_ns = INT64_MAX;
   }
-  SECTION("length") {
-    lie.gpu_bytes = {1, 2, 3};
+  SECTION("nothing of memory") {
+    lie.peak_bytes.clear();
+  }
+  SECTION("durations") {
+    lie.step_ns = {-1};
   }
   SECTION("size") {
     lie.pieces.resize(65);
@@ -481,52 +474,6 @@ TEST_CASE("a profile keeps away from a GPU that another process uses, and return
   CHECK(house.state("a") == "PAUSED");
 }
 
-TEST_CASE("profiles go from one manager to another, all or none, and the newer one counts") {
-  ProfileHouse from;
-  CHECK(from.import({importable("a.so", 5), importable("b.so", 5)})->added == 2);
-  auto exported = from.list(true);
-  REQUIRE(exported.ok());
-  REQUIRE(exported->profiles.size() == 2);
-  CHECK(exported->profiles[0].step_ns.size() == 3);
-  CHECK(from.list()->profiles[0].step_ns.empty());
-
-  ProfileHouse to;
-  CHECK(to.import({importable("a.so", 9)})->added == 1);
-  const auto done = to.import(exported->profiles);
-  REQUIRE(done.ok());
-  CHECK(done->added == 1);
-  CHECK(done->older == 1);
-  CHECK(to.import({importable("a.so", 10)})->replaced == 1);
-  to.restart(false);
-  CHECK(to.list()->profiles.size() == 2);
-  CHECK(to.list()->profiles[0].taken_unix_ms == 10);  // newest first
-
-  auto bad = importable("c.so");
-  SECTION("content") {
-    bad.sha256 = "../../etc";
-  }
-  SECTION("memory") {
-    bad.peak_bytes["gpu"] = INT64_MIN;
-  }
-  SECTION("nothing of memory") {
-    bad.peak_bytes.clear();
-  }
-  SECTION("name") {
-    bad.plugin = "a\nb";
-  }
-  SECTION("durations") {
-    bad.step_ns = {-1};
-  }
-  SECTION("lengths") {
-    bad.host_bytes = {1};
-  }
-  const auto refused = to.import({importable("d.so"), bad});
-  REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().code == Code::kInvalidArgument);
-  CHECK(contains(refused.error().message, "profile 2 of 2"));
-  CHECK(to.list()->profiles.size() == 2);  // nothing of it
-}
-
 TEST_CASE("a profile that failed where the task would not run is taken again where it may") {
   ProfileHouse house;
   FakeWorker idle("cpu-1"), trained("cpu-0", 0);
@@ -571,11 +518,9 @@ TEST_CASE("a profile that failed elsewhere does not end a task whose trainer is 
 
 TEST_CASE("a task without a profile is placed at once, and goes by none") {
   ProfileHouse house;
-  auto known = importable();
-  known.sha256 = sha256_hex(plugin_bytes());
-  REQUIRE(house.import({known}).ok());
   FakeWorker worker("w", 0);
   house.join(worker);
+  take_one(house, worker);
   auto load = load_of("a", 0);
   load.no_profile = true;
   REQUIRE(house.load(load).ok());
@@ -611,9 +556,7 @@ TEST_CASE("a load that is only planned says whether it fits, where, and what to 
   CHECK_FALSE(any.stages[1].fits);
   CHECK(contains(any.stages[1].reason, "the largest matching worker, w1, has 64 MiB"));
 
-  auto known = importable();
-  known.sha256 = sha256_hex(plugin_bytes());
-  REQUIRE(house.import({known}).ok());
+  take_one(house, first);
   any = plan(load_of("a"));
   CHECK(any.step_ns == 2 * kNsPerMs);
   CHECK(any.profile_steps == 10);

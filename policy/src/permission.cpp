@@ -6,7 +6,7 @@
 namespace freeride::policy {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kVerbs = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kVerbs = {{
     {"load.plan", "load --dry-run"},
     {"replace", "load --replace"},
     {"remove", "rm"},
@@ -22,7 +22,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kVerbs =
     {"profile.follow", "profile"},
     {"profile.stop", "profile"},
     {"profile.list", "profile list"},
-    {"profile.import", "profile import"},
 }};
 
 std::string name_of(const Identity& who) {
@@ -101,8 +100,6 @@ Status permit(const Identity& who, Right right, std::string_view what, const std
   if (who.role != Role::kUser) return {};
   if (right == Right::kDrain && !is_root_of_a_node(who))
     return no(name_of(who) + " may not command " + command + ": devices are everybody's", "ask an operator");
-  if (right == Right::kImport)
-    return no(name_of(who) + " may not command " + command + ": profiles are everybody's", "ask an operator");
   if ((right == Right::kSteer || right == Right::kRead) && owner && *owner != who.account) {
     return no(name_of(who) + " may not command " + command + ": the task is " + (owner->empty() ? "nobody's" : *owner) +
                   (owner->empty() ? "" : "'s"),

@@ -9,8 +9,7 @@ using namespace freeride::policy;
 namespace {
 
 constexpr Role kRoles[] = {Role::kNobody, Role::kMonitor, Role::kUser, Role::kNode, Role::kSubmitter, Role::kOperator};
-constexpr Right kRights[] = {Right::kLook, Right::kSubmit, Right::kSteer, Right::kImport,
-                             Right::kLift, Right::kServe,  Right::kRead};
+constexpr Right kRights[] = {Right::kLook, Right::kSubmit, Right::kSteer, Right::kLift, Right::kServe, Right::kRead};
 
 Identity identity(Role role, bool local) {
   Identity who;
@@ -25,12 +24,11 @@ Identity identity(Role role, bool local) {
 
 TEST_CASE("permission: every role's rights, over sockets and over the network", "[permission]") {
   const std::set<std::pair<Role, Right>> everywhere = {
-      {Role::kUser, Right::kLook},        {Role::kUser, Right::kSubmit},      {Role::kUser, Right::kSteer},
-      {Role::kSubmitter, Right::kLook},   {Role::kSubmitter, Right::kSubmit}, {Role::kSubmitter, Right::kSteer},
-      {Role::kSubmitter, Right::kImport}, {Role::kOperator, Right::kLook},    {Role::kOperator, Right::kSubmit},
-      {Role::kOperator, Right::kSteer},   {Role::kOperator, Right::kImport},  {Role::kOperator, Right::kLift},
-      {Role::kUser, Right::kRead},        {Role::kSubmitter, Right::kRead},   {Role::kOperator, Right::kRead},
-      {Role::kNode, Right::kRead},
+      {Role::kUser, Right::kLook},      {Role::kUser, Right::kSubmit},      {Role::kUser, Right::kSteer},
+      {Role::kSubmitter, Right::kLook}, {Role::kSubmitter, Right::kSubmit}, {Role::kSubmitter, Right::kSteer},
+      {Role::kOperator, Right::kLook},  {Role::kOperator, Right::kSubmit},  {Role::kOperator, Right::kSteer},
+      {Role::kOperator, Right::kLift},  {Role::kUser, Right::kRead},        {Role::kSubmitter, Right::kRead},
+      {Role::kOperator, Right::kRead},  {Role::kNode, Right::kRead},
   };
   for (const bool local : {true, false}) {
     for (const Role role : kRoles) {
@@ -54,7 +52,6 @@ TEST_CASE("permission: a refusal names what people type, not the command of the 
   CHECK(message(Right::kRead, "task.log", "bob").find("may not command 'logs'") != std::string::npos);
   CHECK(message(Right::kSteer, "remove", "bob").find("may not command 'rm'") != std::string::npos);
   CHECK(message(Right::kSteer, "batch.remove", "bob").find("may not command 'batch rm'") != std::string::npos);
-  CHECK(message(Right::kImport, "profile.import", "bob").find("may not command 'profile import'") != std::string::npos);
   CHECK(verb_of("stop") == "stop");
 }
 

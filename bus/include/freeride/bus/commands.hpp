@@ -553,28 +553,16 @@ struct ProfileReply {
   }
 };
 
-/// The profiles that are kept, newest first. Reply: ProfilesReply.
+/// The profiles that are kept, newest first, without their steps and memory one by one. Reply: ProfilesReply.
 struct ListProfiles {
   static constexpr const char* kCommand = "profile.list";
   std::string plugin;  ///< only of this file name; empty: all
-  bool whole = false;  ///< with every duration and the memory over time, for export
-  FREERIDE_FIELDS { visit("plugin", self.plugin), visit("whole", self.whole); }
+  FREERIDE_FIELDS { visit("plugin", self.plugin); }
 };
 struct ProfilesReply {
   std::vector<Profile> profiles;
   uint64_t left_out = 0;  ///< would have made the answer too large
   FREERIDE_FIELDS { visit("profiles", self.profiles), visit("left_out", self.left_out); }
-};
-/// Keeps profiles that were taken elsewhere: all or, if one of them makes no sense, none. Of two for the same content,
-/// parameters and device model the newer counts. Reply: ImportReply.
-struct ImportProfiles {
-  static constexpr const char* kCommand = "profile.import";
-  std::vector<Profile> profiles;
-  FREERIDE_FIELDS { visit("profiles", self.profiles); }
-};
-struct ImportReply {
-  uint64_t added = 0, replaced = 0, older = 0;  ///< older: left alone, the manager's own is newer
-  FREERIDE_FIELDS { visit("added", self.added), visit("replaced", self.replaced), visit("older", self.older); }
 };
 
 /// Who has faulted GPUs within the last hour, and who is blocked for it. Reply: FaultsReply.

@@ -51,7 +51,6 @@ namespace freeride::bus {
   X(FollowProfile)               \
   X(StopProfile)                 \
   X(ListProfiles)                \
-  X(ImportProfiles)              \
   X(ListFaults)                  \
   X(LiftFaults)                  \
   X(RegisterWorker)              \
@@ -96,7 +95,6 @@ namespace freeride::bus {
   X(ProfilesReply)            \
   X(PlannedStage)             \
   X(LoadPlan)                 \
-  X(ImportReply)              \
   X(FaultCount)               \
   X(FaultsReply)              \
   X(ReplacementReport)        \

@@ -17,7 +17,7 @@ enum class Role {
   kMonitor,    ///< hears events
   kUser,       ///< also looks, loads tasks, and steers its own
   kNode,       ///< a host's daemon: serves with its host's workers; speaks for its host's users, each as kUser
-  kSubmitter,  ///< also steers everybody's tasks and imports profiles
+  kSubmitter,  ///< also steers everybody's tasks
   kOperator,   ///< everything; as its host's operator also what workers say
 };
 
@@ -41,7 +41,6 @@ enum class Right {
   kLook,    ///< at tasks, workers, profiles, figures
   kSubmit,  ///< load a task, take a profile
   kSteer,   ///< stop, pause, resume or look into one task
-  kImport,  ///< profiles, which decide about everybody's tasks
   kLift,    ///< a block for GPU faults
   kServe,   ///< be a worker: register, report, get every plugin
   kRead,    ///< what has become of one task, and its log
