@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <spdlog/fmt/fmt.h>
 #include <sys/utsname.h>
 
 #include <fstream>
@@ -29,13 +30,7 @@ std::string host_id_of(std::string_view hostname, std::string_view secret) {
   HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
        reinterpret_cast<const unsigned char*>(kOurs.data()), kOurs.size(), digest, &size);
   std::string id(hostname.substr(0, kMaxHostId - 2 * kDigestBytes - 1));
-  id += '-';
-  for (size_t i = 0; i < kDigestBytes; ++i) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    id += kDigits[digest[i] >> 4];
-    id += kDigits[digest[i] & 15];
-  }
-  return id;
+  return fmt::format("{}-{:02x}", id, fmt::join(digest, digest + kDigestBytes, ""));
 }
 
 std::string host_id() {

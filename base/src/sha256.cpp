@@ -1,6 +1,7 @@
 #include "freeride/base/sha256.hpp"
 
 #include <openssl/evp.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <cerrno>
 #include <fstream>
@@ -17,13 +18,7 @@ class Hasher {
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned int size = 0;
     EVP_DigestFinal_ex(context_.get(), digest, &size);
-    static constexpr char kDigits[] = "0123456789abcdef";
-    std::string text;
-    for (unsigned int i = 0; i < size; ++i) {
-      text += kDigits[digest[i] >> 4];
-      text += kDigits[digest[i] & 15];
-    }
-    return text;
+    return fmt::format("{:02x}", fmt::join(digest, digest + size, ""));
   }
 
  private:

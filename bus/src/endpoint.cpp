@@ -14,6 +14,7 @@
 
 #include "freeride/base/access.hpp"
 #include "freeride/base/log.hpp"
+#include "freeride/base/random.hpp"
 #include "gate.hpp"
 #include "message.hpp"
 
@@ -50,7 +51,7 @@ Status listen_there(zmq::socket_t& socket, const std::string& path, std::optiona
   const std::string endpoint = kScheme + path;
   const mode_t mode = group ? 0660 : 0600;
   const auto folder = std::filesystem::path(path).parent_path();
-  const std::string fresh = (folder / ("." + detail::random_hex().substr(0, 8))).string();
+  const std::string fresh = (folder / ("." + random_hex().substr(0, 8))).string();
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (fresh.size() >= sizeof address.sun_path) return too_long(fresh);

@@ -1,7 +1,5 @@
 #include "message.hpp"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -120,18 +118,6 @@ Salvaged salvage(std::string_view frame) {
   if (!read_text(tree, "id", kMaxIdBytes, salvaged.id)) salvaged.id.clear();
   if (!read_text(tree, "command", kMaxCommandBytes, salvaged.command)) salvaged.command.clear();
   return salvaged;
-}
-
-std::string random_hex() {
-  uint64_t bits = 0;
-  if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) bits = static_cast<uint64_t>(SteadyClock::now());
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text(16, '0');
-  for (char& digit : text) {
-    digit = kDigits[bits & 15];
-    bits >>= 4;
-  }
-  return text;
 }
 
 // "Peer-Address" of an ipc connection ends with ":uid:gid:pid". Nobody: who cannot be told is a stranger.

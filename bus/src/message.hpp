@@ -38,9 +38,6 @@ struct Salvaged {
 };
 Salvaged salvage(std::string_view frame);
 
-/// 64 random bits as hex digits: what makes ids and sources differ between processes.
-std::string random_hex();
-
 /// The process at the other end of the connection that `frame` came over, when that was made; libzmq keeps it.
 Peer peer_of(zmq::message_t& frame);
 

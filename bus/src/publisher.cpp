@@ -3,6 +3,7 @@
 
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/random.hpp"
 #include "freeride/bus/bounds.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "kept.hpp"
@@ -70,7 +71,7 @@ Result<std::unique_ptr<Publisher>> Publisher::connect(zmq::context_t& context, c
   std::unique_ptr<Publisher> publisher(new Publisher);
   try {
     publisher->impl_ = std::make_unique<Impl>(context);
-    publisher->impl_->source = source + " #" + std::to_string(::getpid()) + "-" + detail::random_hex().substr(0, 8);
+    publisher->impl_->source = source + " #" + std::to_string(::getpid()) + "-" + random_hex().substr(0, 8);
     zmq::socket_t& socket = publisher->impl_->socket;
     socket.set(zmq::sockopt::linger, detail::kLingerMs);
     // A connecting socket keeps its queue and subscriptions while the broker is away: what is published meanwhile

@@ -4,6 +4,7 @@
 
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/random.hpp"
 #include "freeride/bus/commands.hpp"
 #include "freeride/bus/probe.hpp"
 #include "freeride/bus/sockets.hpp"
@@ -119,7 +120,7 @@ struct Requester::Impl {
   std::string endpoint;
   bool tcp = false, sent = false;
   std::optional<uint32_t> uid;
-  std::string prefix = detail::random_hex();
+  std::string prefix = random_hex();
   uint64_t count = 0;
   std::deque<Unsent> unsent;
   std::deque<Message> inbox;

@@ -5,6 +5,7 @@
 #include "answers.hpp"
 #include "endpoint.hpp"
 #include "freeride/base/clock.hpp"
+#include "freeride/base/random.hpp"
 #include "freeride/bus/bounds.hpp"
 #include "freeride/bus/sockets.hpp"
 #include "message.hpp"
@@ -169,7 +170,7 @@ struct Server::Impl {
   std::unique_ptr<Network> network;
   bool remote_first = false;
   detail::Answers answers{bounds().answers, bounds().answer_bytes};
-  std::string prefix = detail::random_hex();
+  std::string prefix = random_hex();
   uint64_t count = 0, malformed = 0;
 };
 

@@ -1,6 +1,5 @@
 #include "batch.hpp"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "exit_code.hpp"
 #include "format.hpp"
 #include "freeride/base/names.hpp"
+#include "freeride/base/random.hpp"
 #include "interrupt.hpp"
 #include "json.hpp"
 
@@ -27,17 +27,6 @@ using Time = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLook{500};  // the manager hears of members each second
 constexpr std::chrono::seconds kLines{5};
 constexpr size_t kBarWidth = 30;
-
-std::string new_id() {
-  std::array<unsigned char, 16> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return {};
-  std::string id;
-  for (const unsigned char byte : bytes) {
-    id += "0123456789abcdef"[byte >> 4];
-    id += "0123456789abcdef"[byte & 15];
-  }
-  return id;
-}
 
 // "score" of "./score.py".
 std::string name_of(const std::string& plugin) {
@@ -195,7 +184,7 @@ Result<int> run_batch(Session& session, BatchArguments arguments) {
       return Error{Code::kAlreadyExists, "batch " + other.name + " is writing " + other.asked.output,
                    "freeride-ctl batch attach " + other.name};
   }
-  const std::string id = new_id();
+  const std::string id = random_hex() + random_hex();
   const auto items = make_batch_folder(files, id);
   if (!items) return items.error();
   if (*items == 0) {

@@ -1,6 +1,7 @@
 #include "python_package.hpp"
 
 #include <openssl/evp.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <cctype>
@@ -34,11 +35,10 @@ std::string base64(const std::string& bytes) {
 
 // A Python literal, whatever bytes a file's name has.
 std::string quoted(const std::string& text) {
-  static constexpr const char* kHex = "0123456789abcdef";
   std::string out = "\"";
   for (const unsigned char c : text) {
     if (c < 0x20 || c == '"' || c == '\\' || c == 0x7f) {
-      out += std::string("\\x") + kHex[c >> 4] + kHex[c & 15];
+      out += fmt::format("\\x{:02x}", c);
     } else {
       out += static_cast<char>(c);
     }

@@ -2,23 +2,17 @@
 
 #include <cmath>
 
+#include "mix.hpp"
+
 namespace freeride::policy {
 namespace {
 
 constexpr uint64_t kWhole = 1'000'000;  // shares are handled in millionths, so that all ranks round alike
 
-// Steele, Lea and Flood's SplitMix64 finaliser: every input bit reaches every output bit.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
 uint64_t base_hash(const HoldoutPlan& plan, uint64_t purpose) {
   uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a over the name
   for (const char c : plan.job) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  return mix(mix(hash ^ purpose) ^ plan.seed);
+  return mixed(mixed(hash ^ purpose) ^ plan.seed);
 }
 
 uint64_t millionths(double pct) {
@@ -34,7 +28,7 @@ bool is_chosen(const HoldoutPlan& plan, uint64_t share, uint64_t block) {
   const Wide stratum = Wide{block} * share / kWhole;
   const auto first = static_cast<uint64_t>((stratum * kWhole + share - 1) / share);
   const auto past = static_cast<uint64_t>(((stratum + 1) * kWhole + share - 1) / share);
-  return block == first + mix(base_hash(plan, 1) ^ static_cast<uint64_t>(stratum)) % (past - first);
+  return block == first + mixed(base_hash(plan, 1) ^ static_cast<uint64_t>(stratum)) % (past - first);
 }
 
 }  // namespace
@@ -54,7 +48,7 @@ bool is_held_out(const HoldoutPlan& plan, uint64_t iteration) {
 }
 
 uint64_t next_seed(uint64_t seed) {
-  return mix(seed);
+  return mixed(seed);
 }
 
 bool is_on_duty(const HoldoutPlan& plan, uint64_t iteration) {

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "mix.hpp"
+
 namespace freeride::policy {
 namespace {
 
@@ -20,14 +22,6 @@ constexpr uint32_t kMostControls = 4096;  // that are remembered
 uint32_t row_for(double share) {
   const double row = std::ceil(std::log(kFalseRows) / std::log(std::min(share, 0.999)) - 1e-9);
   return row > kMostRow ? 0 : std::max(kLeastRow, static_cast<uint32_t>(row));
-}
-
-// SplitMix64 (Steele, Lea, Flood 2014): every bit of the result depends on every bit of x.
-uint64_t mixed(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // The imperative interface, driven through hand-made pages: a workload executes within leases, and nowhere else.
 #include <csignal>
+#include <fstream>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/process_stat.hpp"
 #include "saved_state.hpp"
 #include "test_support.hpp"
 
@@ -19,11 +21,8 @@ double metric(const Harness& harness, const std::string& name) {
 }
 
 char process_state(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const auto end = text.rfind(')');
-  return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
+  const auto stat = stat_of(pid);
+  return stat ? stat->state : '?';
 }
 
 bool wait_for_steps(Harness& harness, double steps) {

@@ -1,7 +1,6 @@
 #include "process_tree.hpp"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,31 +10,13 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
-#include <string>
 #include <vector>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/base/process_stat.hpp"
 
 namespace freeride::runner {
 namespace {
-
-// The parent's pid out of /proc/<pid>/stat; 0 when it is gone. The name in it may hold anything, so: after the last
-// ')'.
-pid_t parent_of(const char* pid) {
-  const std::string path = std::string("/proc/") + pid + "/stat";
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  char text[512];
-  const ssize_t length = read(fd, text, sizeof(text) - 1);
-  close(fd);
-  if (length <= 0) return 0;
-  text[length] = '\0';
-  const char* at = strrchr(text, ')');
-  if (at == nullptr || strlen(at) < 5) return 0;
-  pid_t parent = 0;
-  std::from_chars(at + 4, text + length, parent);  // ") S ppid"
-  return parent;
-}
 
 std::vector<pid_t> children() {
   std::vector<pid_t> found;
@@ -44,10 +25,10 @@ std::vector<pid_t> children() {
   const pid_t self = getpid();
   while (const dirent* entry = readdir(folder)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
     if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
-    if (parent_of(entry->d_name) != self) continue;
     pid_t pid = 0;
     std::from_chars(entry->d_name, entry->d_name + strlen(entry->d_name), pid);
-    if (pid > 1) found.push_back(pid);
+    const auto stat = stat_of(pid);
+    if (pid > 1 && stat && stat->parent == self) found.push_back(pid);
   }
   closedir(folder);
   return found;

@@ -61,20 +61,6 @@ TEST_CASE("what a program executed between its lease's end and the notice is bou
   CHECK(executed_late_ns({INT64_MAX, INT64_MAX, 0, 64}) == INT64_MAX);
 }
 
-TEST_CASE("a process's line is read whatever its name holds", "[program]") {
-  ProcessStat stat;
-  const std::string rest = " 7 7 0 -1 4194304 1 0 0 0 11 12 0 0 20 0 3 0 4711 1000 10 18446744073709551615 1 1 0\n";
-  REQUIRE(parse_stat("42 (a b) T 9) R 5" + rest, stat));
-  CHECK(stat.state == 'R');
-  CHECK(stat.parent == 5);
-  CHECK(stat.threads == 3);
-  CHECK(stat.started == 4711);
-  CHECK_FALSE(parse_stat("", stat));
-  CHECK_FALSE(parse_stat("42 (sh", stat));
-  CHECK_FALSE(parse_stat("42 (sh) R 5", stat));
-  CHECK_FALSE(parse_stat("42 (sh) R five" + rest, stat));
-}
-
 TEST_CASE("what is stopped, dead or asleep in the kernel executes nothing", "[program]") {
   for (const char state : {'T', 't', 'Z', 'X', 'D'}) CHECK(executes_nothing(state));
   for (const char state : {'R', 'S', 'W', 'P', '?', '\0'}) CHECK_FALSE(executes_nothing(state));

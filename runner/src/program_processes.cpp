@@ -1,13 +1,11 @@
 #include "program_processes.hpp"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -16,20 +14,11 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/base/fd.hpp"
+#include "freeride/base/process_stat.hpp"
 #include "freeride/base/starvation.hpp"
 
 namespace freeride::runner {
 namespace {
-
-constexpr int kState = 3, kParent = 4, kReapedUser = 16, kReapedSystem = 17, kThreads = 20, kStarted = 22;  // proc(5)
-
-bool read_stat(const std::string& path, ProcessStat& stat) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return false;
-  std::array<char, 1024> text;
-  const ssize_t length = read(fd.get(), text.data(), text.size());
-  return length > 0 && parse_stat({text.data(), static_cast<size_t>(length)}, stat);
-}
 
 /// Calls `use` with each number that names an entry of `folder`.
 template <class Use>
@@ -51,9 +40,9 @@ bool any_thread_executes(pid_t pid, const ProcessStat& stat) {
   bool executes = false;
   const std::string folder = "/proc/" + std::to_string(pid) + "/task";
   each_number(folder, [&](pid_t thread) {
-    ProcessStat own;
-    if (!executes && read_stat(folder + "/" + std::to_string(thread) + "/stat", own))
-      executes = !executes_nothing(own.state);
+    if (executes) return;
+    const auto own = read_process_stat(folder + "/" + std::to_string(thread) + "/stat");
+    executes = own && !executes_nothing(own->state);
   });
   return executes;
 }
@@ -81,9 +70,8 @@ struct Found {
 std::vector<Found> all_processes(int& gone) {
   std::vector<Found> found;
   each_number("/proc", [&](pid_t pid) {
-    ProcessStat stat;
-    if (read_stat("/proc/" + std::to_string(pid) + "/stat", stat)) {
-      found.push_back({pid, stat, false});
+    if (const auto stat = stat_of(pid)) {
+      found.push_back({pid, *stat, false});
     } else {
       ++gone;
     }
@@ -115,31 +103,6 @@ bool executes_nothing(char state) {
   return std::strchr("TtZXxDI", state) != nullptr && state != 0;
 }
 
-bool parse_stat(std::string_view text, ProcessStat& stat) {
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string_view::npos || name_end + 2 >= text.size()) return false;
-  size_t at = name_end + 2;
-  const auto number = [&](auto& into, size_t begin, size_t end) {
-    return std::from_chars(text.data() + begin, text.data() + end, into).ec == std::errc();
-  };
-  bool good = true;
-  int field = kState;
-  for (; at < text.size() && field <= kStarted; ++field) {
-    const size_t end = std::min(text.find_first_of(" \n", at), text.size());
-    if (field == kState) stat.state = text[at];
-    if (field == kParent) good = good && number(stat.parent, at, end);
-    if (field == kReapedUser || field == kReapedSystem) {
-      int64_t ticks = 0;
-      good = good && number(ticks, at, end);
-      stat.reaped_ticks += ticks;
-    }
-    if (field == kThreads) good = good && number(stat.threads, at, end);
-    if (field == kStarted) good = good && number(stat.started, at, end);
-    at = end + 1;
-  }
-  return good && field > kStarted;
-}
-
 void ProgramProcesses::signal_all(int signal) {
   if (alone_) {
     ::kill(-1, signal);  // all but this one, at once
@@ -148,9 +111,9 @@ void ProgramProcesses::signal_all(int signal) {
   for (const Process& process : known_) {
     // A number may have gone to a stranger since: the descriptor stands for whoever has it now, so who is that?
     const Fd fd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
-    ProcessStat stat;
-    if (!fd.valid() || !read_stat("/proc/" + std::to_string(process.pid) + "/stat", stat)) continue;
-    if (stat.started == process.started) syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0);
+    const auto stat = stat_of(process.pid);
+    if (fd.valid() && stat && stat->started == process.started)
+      syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0);
   }
 }
 

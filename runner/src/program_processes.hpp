@@ -4,26 +4,13 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 namespace freeride::runner {
 
-/// The fields of /proc/PID/stat (or /proc/PID/task/TID/stat) that count here.
-struct ProcessStat {
-  char state = 0;
-  pid_t parent = 0;
-  int threads = 0;
-  uint64_t started = 0;      ///< clock ticks since the boot: with the number, one process for ever
-  int64_t reaped_ticks = 0;  ///< CPU time of the children that it has waited for, and of theirs
-};
-
 /// Nothing executes in a thread of this state: it is stopped or dead, or asleep in the kernel where no signal reaches
 /// it ('D': a parent in vfork(), or one that waits for a disk).
 bool executes_nothing(char state);
-
-/// False when `text` is no such line. The name in it may hold anything. Pure.
-bool parse_stat(std::string_view text, ProcessStat& stat);
 
 /// The processes that descend from this one, which is their reaper (adopt_descendants). In a PID namespace whose first
 /// process this is, they are all that there are. Not thread-safe.

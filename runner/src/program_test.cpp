@@ -6,6 +6,7 @@
 #include <random>
 #include <sstream>
 
+#include "freeride/base/process_stat.hpp"
 #include "freeride/base/starvation.hpp"
 #include "program_processes.hpp"
 #include "test_support.hpp"
@@ -69,11 +70,8 @@ std::string content(const TempDir& scratch, const std::string& name) {
 
 bool lives(pid_t pid) {
   if (kill(pid, 0) != 0) return false;
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  ProcessStat stat;
-  return parse_stat(text, stat) && stat.state != 'Z';
+  const auto stat = stat_of(pid);
+  return stat && stat->state != 'Z';
 }
 
 /// Waits, with leases of `bubble_ms`, until the program has made the file.
@@ -227,13 +225,10 @@ TEST_CASE("between leases all processes of a program are stopped, and their cloc
     harness->revoke();
     std::vector<int64_t> before;
     for (const pid_t pid : pids) {
-      std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-      std::string text;
-      std::getline(file, text);
-      ProcessStat stat;
-      REQUIRE(parse_stat(text, stat));
-      INFO("lease " << lease << ": " << text);
-      CHECK(executes_nothing(stat.state));
+      const auto stat = stat_of(pid);
+      REQUIRE(stat);
+      INFO("lease " << lease << ": " << stat->state);
+      CHECK(executes_nothing(stat->state));
       clockid_t clock = 0;
       timespec time{};
       REQUIRE(clock_getcpuclockid(pid, &clock) == 0);
