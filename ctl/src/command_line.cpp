@@ -168,31 +168,72 @@ void add_globals(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
 }
 
-void add_load_options(CLI::App* sub, LoadOptions& options) {
+// What several verbs ask for is declared here once, with the same words for each of them.
+
+/// Where: in the bubbles of which training.
+void add_place(CLI::App* sub, LoadArguments& load) {
+  sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
+      ->check(whole(0, INT32_MAX));
+  sub->add_option("--job", load.job, "training job, when there are several");
+  sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
+}
+
+/// A plugin's own.
+void add_plugin_options(CLI::App* sub, LoadArguments& load) {
+  sub->add_option("--param", load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
   sub->add_option(
-         "--read", options.read,
+      "--python", load.python,
+      "the interpreter whose packages it uses: of a .py plugin (default /usr/bin/python3), or one that needs LibTorch");
+  sub->add_option("--interface", load.interface,
+                  "iterative (steps) or imperative (one long workload); default: iterative")
+      ->check(CLI::IsMember({"iterative", "imperative"}));
+}
+
+/// What it may use.
+void add_rights(CLI::App* sub, LoadArguments& load, const char* memory) {
+  sub->add_option("--memory", load.memory, memory);
+  sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
+  sub->add_option(
+         "--read", load.options.read,
          "SRC[:DST]: a file or folder that it may read, with your rights, below a --data of its worker; may be "
          "repeated")
       ->allow_extra_args(false);
-  sub->add_option("--write", options.write, "SRC[:DST]: the same that it may also write; what is written stays")
+  sub->add_option("--write", load.options.write, "SRC[:DST]: the same that it may also write; what is written stays")
       ->allow_extra_args(false);
-  sub->add_option("--working-dir", options.working_dir, "folder in which it starts; default: its scratch folder");
-  sub->add_option("--env", options.env, "K=V in its environment; may be repeated")->allow_extra_args(false);
+  sub->add_option("--working-dir", load.options.working_dir, "folder in which it starts; default: its scratch folder");
+  sub->add_option("--env", load.options.env, "K=V in its environment; may be repeated")->allow_extra_args(false);
 }
 
-// Only as it was printed: a name that two users choose would give one the other's task.
-void add_request_id(CLI::App* sub, Arguments& arguments) {
+/// When it is placed, before others or after them, and who is charged.
+void add_queueing(CLI::App* sub, LoadArguments& load) {
+  sub->add_option("--name", load.name, "its name; default: made from the plugin's or the program's");
+  sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
+  sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
+  sub->add_option("--account", load.account,
+                  "to which its use is charged; default: $SLURM_JOB_ACCOUNT, else your user name");
+}
+
+/// One task's: its beginning and its end.
+void add_course(CLI::App* sub, Arguments& arguments, LoadArguments& load) {
+  sub->add_flag("--any-job", load.any_job, "any training job, whichever there are when it is placed")
+      ->excludes(sub->get_option("--job"));
+  sub->add_flag("--paused", load.paused, "start paused; freeride-ctl resume lets it run");
+  sub->add_option("--label", load.options.labels, "k=v, to find the task by (-l); may be repeated")
+      ->allow_extra_args(false);
+  sub->add_option("--dependency", load.options.after,
+                  "afterok:TASK: begins when that one has finished; may be repeated")
+      ->allow_extra_args(false);
+  sub->add_option("--restart", load.options.restart,
+                  "no: never started twice; on-failure[:N]: started again when it has failed, 3 or N times; default: "
+                  "when its worker is lost");
+  sub->add_option("--time", load.options.time, "stop it so long after its first start, e.g. 90s, 30m, 2h");
+  // Only as it was printed: a name that two users choose would give one the other's task.
   sub->add_option("--request-id", arguments.request_id,
                   "the same request as an earlier one that was not answered, which has said this: it is done once")
       ->check([](const std::string& text) {
         const bool hex = text.size() == 16 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
         return hex ? std::string() : "a request has 16 hexadecimal digits, as freeride-ctl has printed them";
       });
-}
-
-void add_account(CLI::App* sub, LoadArguments& load) {
-  sub->add_option("--account", load.account,
-                  "to which its use is charged; default: $SLURM_JOB_ACCOUNT, else your user name");
 }
 
 void add_load(CLI::App& app, Arguments& arguments) {
@@ -203,46 +244,21 @@ void add_load(CLI::App& app, Arguments& arguments) {
          "a file (a path with '/', e.g. ./my.so), the folder of a Python package, a name from the drop folder, or "
          "HOST:NAME from another host's")
       ->required();
-  sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
-      ->check(whole(0, INT32_MAX));
-  auto* job = sub->add_option("--job", load.job, "training job, when there are several");
-  sub->add_flag("--any-job", load.any_job, "any training job, whichever there are when it is placed")->excludes(job);
-  sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
-  sub->add_option("--name", load.name, "name of the task; default: made from the plugin's");
-  sub->add_option("--param", load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
-  sub->add_option(
-      "--python", load.python,
-      "the interpreter whose packages it uses: of a .py plugin (default /usr/bin/python3), or one that needs LibTorch");
-  sub->add_option("--interface", load.interface,
-                  "iterative (steps) or imperative (one long workload); default: iterative")
-      ->check(CLI::IsMember({"iterative", "imperative"}));
-  sub->add_option("--memory", load.memory, "memory it needs at most, e.g. 2GiB; default: found by profiling");
+  add_place(sub, load);
+  add_plugin_options(sub, load);
+  add_rights(sub, load, "memory it needs at most, e.g. 2GiB; default: found by profiling");
+  add_queueing(sub, load);
+  add_course(sub, arguments, load);
   sub->add_option("--steps", load.steps, "stop after so many steps; default: when it finishes")
       ->check(whole(1, INT64_MAX));
-  sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
-  sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
-  sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
   sub->add_flag("--no-profile", load.no_profile,
                 "start it without a profile; it may then need its default of memory, and learns its steps in bubbles");
-  sub->add_flag("--paused", load.paused, "start paused; freeride-ctl resume lets it run");
-  add_load_options(sub, load.options);
   auto* sweep =
       sub->add_option("--sweep", load.sweep, "key=value,value: a task for each; of several a task for each combination")
           ->allow_extra_args(false);
   sub->add_option("--parallel", load.parallel, "of a sweep's tasks at most so many at once; default: all")
       ->check(whole(1, 10'000))
       ->needs(sweep);
-  sub->add_option("--label", load.options.labels, "k=v, to find the task by (-l); may be repeated")
-      ->allow_extra_args(false);
-  sub->add_option("--dependency", load.options.after,
-                  "afterok:TASK: begins when that one has finished; may be repeated")
-      ->allow_extra_args(false);
-  sub->add_option("--restart", load.options.restart,
-                  "no: never started twice; on-failure[:N]: started again when it has failed, 3 or N times; default: "
-                  "when its worker is lost");
-  sub->add_option("--time", load.options.time, "stop it so long after its first start, e.g. 90s, 30m, 2h");
-  add_account(sub, load);
-  add_request_id(sub, arguments);
   sub->add_flag("--yes", load.yes, "with --replace: also where the plugin is called otherwise");
   auto* replace = sub->add_option("--replace", load.replace,
                                   "move this task to the plugin, between two bubbles, instead of starting another: it "
@@ -262,30 +278,10 @@ void add_submit(CLI::App& app, Arguments& arguments) {
   auto* sub = app.add_subcommand("submit", "run a program, as it is, as a side task, and follow it to its end");
   sub->add_option("program", submit.program, "after --: the program, found on its worker's host, and its arguments")
       ->required();
-  sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
-      ->check(whole(0, INT32_MAX));
-  auto* job = sub->add_option("--job", load.job, "training job, when there are several");
-  sub->add_flag("--any-job", load.any_job, "any training job, whichever there are when it is placed")->excludes(job);
-  sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
-  sub->add_option("--name", load.name, "name of the task; default: made from the program's");
-  sub->add_option("--memory", load.memory,
-                  "memory it needs at most, e.g. 2GiB; default: the manager's --default-memory-mib");
-  sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
-  sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on the device");
-  sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
-  sub->add_flag("--paused", load.paused, "start paused; freeride-ctl resume lets it run");
-  add_load_options(sub, load.options);
-  sub->add_option("--label", load.options.labels, "k=v, to find the task by (-l); may be repeated")
-      ->allow_extra_args(false);
-  sub->add_option("--dependency", load.options.after,
-                  "afterok:TASK: begins when that one has finished; may be repeated")
-      ->allow_extra_args(false);
-  sub->add_option("--restart", load.options.restart,
-                  "no: never started twice; on-failure[:N]: started again when it has failed, 3 or N times; default: "
-                  "when its worker is lost");
-  sub->add_option("--time", load.options.time, "stop it so long after its first start, e.g. 90s, 30m, 2h");
-  add_account(sub, load);
-  add_request_id(sub, arguments);
+  add_place(sub, load);
+  add_rights(sub, load, "memory it needs at most, e.g. 2GiB; default: the manager's --default-memory-mib");
+  add_queueing(sub, load);
+  add_course(sub, arguments, load);
   sub->add_flag("--dry-run", load.dry_run, "submit nothing: say whether it fits, and where, else why not");
   sub->add_flag("--no-wait", submit.no_wait, "return at once; freeride-ctl logs -f follows it");
   does(sub, arguments, [&arguments](Session& session) { return run_submit(session, arguments.submit); });
@@ -352,22 +348,10 @@ void add_batch(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   sub->add_flag("--force", batch.force, "replace an output that exists");
   sub->add_flag("--detach", batch.detach, "return as soon as it is submitted");
-  sub->add_option("--name", load.name, "its name; default: made from the plugin's");
-  sub->add_option("--stage", load.stage, "pipeline stage whose bubbles it uses; default: any")
-      ->check(whole(0, INT32_MAX));
-  sub->add_option("--job", load.job, "training job, when there are several; default: any");
-  sub->add_option("--replica", load.replica, "data-parallel replica; default: any")->check(whole(0, INT32_MAX));
-  sub->add_option("--param", load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
-  sub->add_option("--python", load.python, "the interpreter whose packages it uses; default /usr/bin/python3");
-  sub->add_option("--interface", load.interface,
-                  "iterative, or imperative: an item longer than a bubble continues in the next one")
-      ->check(CLI::IsMember({"iterative", "imperative"}));
-  sub->add_option("--memory", load.memory, "memory that each member needs at most, e.g. 2GiB");
-  sub->add_option("--priority", load.priority, "higher runs first; default 0")->check(whole(INT32_MIN, INT32_MAX));
-  sub->add_flag("--when-idle", load.when_idle, "may also run while no trainer is on a device");
-  sub->add_flag("--network", load.network, "may use the host's network; without it, it has none");
-  add_account(sub, load);
-  add_load_options(sub, load.options);
+  add_place(sub, load);
+  add_plugin_options(sub, load);
+  add_rights(sub, load, "memory that each member needs at most, e.g. 2GiB");
+  add_queueing(sub, load);
   sub->require_subcommand(0, 1);
   auto* attach = sub->add_subcommand("attach", "watch a batch until its end; Ctrl-C detaches");
   attach->add_option("name", arguments.subject, "the batch")->required();
@@ -415,19 +399,12 @@ void add_profile(CLI::App& app, Arguments& arguments) {
   sub->add_option(
       "plugin", profile.load.plugin,
       "a file (a path with '/', e.g. ./my.so), a name from the drop folder, or HOST:NAME from another host's");
-  sub->add_option("--param", profile.load.params, "key=value for the plugin; may be repeated")->allow_extra_args(false);
   sub->add_option("--steps", profile.load.steps, "steps to make; default: as many as it takes")->check(whole(1, 2000));
   sub->add_option("--worker", profile.worker, "the worker to profile on, see freeride-ctl workers; default: any");
   sub->add_option("--device", profile.device, "the device to profile on: cpu-N or a GPU's UUID");
-  sub->add_option("--stage", profile.load.stage, "on a worker of this pipeline stage")->check(whole(0, INT32_MAX));
-  sub->add_option("--job", profile.load.job, "of this training job, when there are several");
-  sub->add_option("--replica", profile.load.replica, "of this replica")->check(whole(0, INT32_MAX));
-  sub->add_option("--memory", profile.load.memory, "memory it may use at most, e.g. 2GiB; default: the manager's");
-  sub->add_option("--python", profile.load.python, "the interpreter whose packages it uses, as with load");
-  sub->add_option("--interface", profile.load.interface, "iterative or imperative, as with load")
-      ->check(CLI::IsMember({"iterative", "imperative"}));
-  sub->add_flag("--network", profile.load.network, "may use the host's network");
-  add_load_options(sub, profile.load.options);
+  add_place(sub, profile.load);
+  add_plugin_options(sub, profile.load);
+  add_rights(sub, profile.load, "memory it may use at most, e.g. 2GiB; default: the manager's");
   sub->add_flag("--again", profile.again, "take it even if there is a profile already");
   sub->require_subcommand(0, 1);
   auto* list = sub->add_subcommand("list", "the profiles that the manager keeps");
