@@ -146,7 +146,7 @@ check:
 	@$(MAKE) --no-print-directory site
 	scripts/check-tidy.py build/dev
 
-PROGRAMS := freeride-manager freeride-worker freeride-runner freeride-ctl freeride-node freeride-bus freeride-recorder freeride-web
+PROGRAMS := freeride-manager freeride-worker freeride-runner freeride-ctl freeride-node freeride-recorder freeride-web
 
 docs:
 	@scripts/install-deps.sh test

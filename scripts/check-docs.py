@@ -264,7 +264,7 @@ def known_variables():
 
 def learn_programs(tree, build):
     docs = load_module(tree.root / "scripts/cli-docs.py", "cli_docs")
-    for name in ("ctl", "manager", "worker", "node", "runner", "recorder", "web", "bus"):
+    for name in ("ctl", "manager", "worker", "node", "runner", "recorder", "web"):
         program = build / "bin" / f"freeride-{name}"
         if not program.exists():
             sys.exit(f"check-docs: {program} is not built")

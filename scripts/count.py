@@ -18,7 +18,7 @@ import tarfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CODE = re.compile(r"\.(c|cc|cpp|cu|h|hpp|cpp\.in|py|sh|js|html|css|cmake|proto|toml)$|(^|/)(CMakeLists\.txt|Makefile)$")
 TEST = re.compile(r"(^|/)(tests|testing)/|(^|/)(test_[^/]*|[^/]*_test\.\w+|conftest\.py)$")
-DAEMONS = ("manager", "worker", "node", "recorder", "web", "bus", "ctl")
+DAEMONS = ("manager", "worker", "node", "recorder", "web", "ctl")
 
 
 def files_of(commit):

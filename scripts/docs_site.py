@@ -16,7 +16,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 TREE = pathlib.Path(__file__).resolve().parents[1]
-PROGRAMS = ("ctl", "manager", "worker", "node", "runner", "recorder", "web", "bus")
+PROGRAMS = ("ctl", "manager", "worker", "node", "runner", "recorder", "web")
 OUTSIDE = {  # page of the site -> file of the tree
     "operators/security.md": "SECURITY.md",
     "authors/template.md": "plugins/template/README.md",

@@ -157,7 +157,7 @@ Status Session::events_reachable() const {
   if (errno == EAGAIN) return {};
   if (errno == EACCES || errno == EPERM) return errno_error("cannot connect to " + endpoint, errno);
   return Error{Code::kUnavailable, "no broker answers at " + endpoint,
-               "start freeride-manager (or freeride-bus), or name its run folder with --run-dir"};
+               "start freeride-manager, or name its run folder with --run-dir"};
 }
 
 }  // namespace freeride::ctl

@@ -393,7 +393,7 @@ class Silence {
     return Error{Code::kUnavailable,
                  "no events come from " + session.options().events_endpoint + ", and the manager knows of " +
                      std::to_string(*workers_) + " workers",
-                 "restart what has the broker of events: freeride-manager, freeride-node or freeride-bus"};
+                 "restart what has the broker of events: freeride-manager or freeride-node"};
   }
 
  private:

@@ -39,7 +39,6 @@ struct Options {
   std::string run_dir, state_dir, group, audit_log;
   LogOptions log;
   std::string publish_endpoint, events_endpoint, commands_endpoint, listen, keys_dir, authorized_dir;
-  bool no_broker = false;
   std::string budget_pct = "1", queue = "submission";
   double account_half_life_h = 24;
   int64_t baseline_block_ms = 3000, default_memory_mib = 2048, worker_timeout_ms = 5000, profile_timeout_ms = 180'000;
@@ -74,7 +73,6 @@ void declare(CLI::App& app, Options& o) {
   app.add_option(
       "--authorized-dir", o.authorized_dir,
       "folder of the authorised keys, where another program keeps them; default: authorized in the keys folder");
-  app.add_flag("--no-broker", o.no_broker, "run no event broker in this process: freeride-bus runs it");
   app.add_option("--baseline-pct", o.core.job.baseline_pct,
                  "percent of the iterations that are baseline iterations: side tasks make no steps in them, and the "
                  "slowdown is "
@@ -177,7 +175,7 @@ Fd signals() {
   return Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-int serve(manager::Core& core, manager::Link& link, Background& background, bus::Broker* broker, const Clock& clock,
+int serve(manager::Core& core, manager::Link& link, Background& background, bus::Broker& broker, const Clock& clock,
           int signal_fd) {
   bool behind = true;  // since the last tick
   while (true) {
@@ -187,7 +185,7 @@ int serve(manager::Core& core, manager::Link& link, Background& background, bus:
     if (clock.now_ns() >= core.next_tick_ns()) {
       core.tick(std::exchange(behind, true));
       link.keep_listening();
-      if (broker != nullptr) broker->keep_listening();
+      broker.keep_listening();
     }
     core.go_on();
     const int64_t now = clock.now_ns(), next = std::min(core.next_tick_ns(), std::max(core.next_slice_ns(), now));
@@ -217,10 +215,10 @@ struct Network {
 // While it lives, connections to the events end with their keys.
 class FollowKeys {
  public:
-  FollowKeys(manager::KeyBook* keys, bus::Broker* broker) : keys_(keys) {
-    if (keys_ == nullptr || broker == nullptr) return;
-    keys_->on_change([broker] { broker->look_at_keys(); });
-    broker->look_at_keys();
+  FollowKeys(manager::KeyBook* keys, bus::Broker& broker) : keys_(keys) {
+    if (keys_ == nullptr) return;
+    keys_->on_change([&broker] { broker.look_at_keys(); });
+    broker.look_at_keys();
   }
   ~FollowKeys() {
     if (keys_ != nullptr) keys_->on_change(nullptr);
@@ -234,9 +232,6 @@ class FollowKeys {
 
 Status prepare_network(const Options& o, const Paths& paths, zmq::context_t& context, Network& network) {
   if (o.listen.empty()) return {};
-  if (o.no_broker) {
-    return Error{Code::kInvalidArgument, "--listen needs the manager's own broker of events", "leave --no-broker out"};
-  }
   network.commands.endpoint = o.listen;
   if (auto next = take(network.events.endpoint, bus::events_port_of(o.listen)); !next) return next;
   if (auto next = take(network.nodes.port.endpoint, bus::nodes_port_of(o.listen)); !next) return next;
@@ -320,13 +315,9 @@ int run(const Options& o) {
   if (!store) return fail(store.error());
   auto audit = manager::AuditLog::open(or_default(o.audit_log, (paths.state_dir / "audit.jsonl").string()), *group);
   if (!audit) return fail(audit.error());
-  std::unique_ptr<bus::Broker> broker;
-  if (!o.no_broker) {
-    auto started = bus::Broker::start(context, publish, events, *group, o.listen.empty() ? nullptr : &network.events,
-                                      network.keys ? &network.nodes : nullptr);
-    if (!started) return fail(started.error());
-    broker = std::move(*started);
-  }
+  auto broker = bus::Broker::start(context, publish, events, *group, o.listen.empty() ? nullptr : &network.events,
+                                   network.keys ? &network.nodes : nullptr);
+  if (!broker) return fail(broker.error());
   auto publisher = bus::Publisher::connect(context, publish, "manager");
   if (!publisher) return fail(publisher.error());
 
@@ -343,11 +334,11 @@ int run(const Options& o) {
   config.network = network.told;
   auto core = manager::Core::start(config, std::move(*store), link, clock, unix_ms);
   if (!core) return fail(core.error());
-  const FollowKeys follow_keys(network.keys.get(), broker.get());
+  const FollowKeys follow_keys(network.keys.get(), **broker);
   if (!network.told.empty())
     spdlog::info("network: {}; events on the next port, nodes' on that after it", network.told);
   spdlog::info("ready: commands at {}, events at {}, state in {}", commands, events, paths.state_dir.string());
-  return serve(**core, link, **background, broker.get(), clock, signal_fd.get());
+  return serve(**core, link, **background, **broker, clock, signal_fd.get());
 }
 
 }  // namespace

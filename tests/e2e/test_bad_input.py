@@ -354,7 +354,7 @@ def test_full_state_directory_loses_no_task(system):
         ("worker", ("--device", "cpu 0"), {}),
         ("node", (), {"FREERIDE_MANAGER": "tcp://head:7420"}),
         ("web", (), {"FREERIDE_WEB_LISTEN": "nowhere"}),
-        ("bus", (), {"FREERIDE_PUBLISH_ENDPOINT": "tcp://*:1"}),
+        ("manager", (), {"FREERIDE_PUBLISH_ENDPOINT": "tcp://*:1"}),
         ("recorder", (), {"FREERIDE_KEEP_HOURS": "long"}),
     ],
 )

@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::string> list;
   app.add_option("--baseline-pct", share)->check(within(0, 90));
   app.add_option("--grace-ms", grace)->check(CLI::Range(int64_t{1}, int64_t{60'000}));
-  app.add_flag("--no-broker", flag);
+  app.add_flag("--no-network", flag);
   app.add_option("--run-dir", text);
   app.add_option("--data", list)->delimiter(':');
   const auto bound = bind_config(app, "worker", file);

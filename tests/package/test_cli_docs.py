@@ -30,7 +30,7 @@ def everything(program, verbs=()):
 
 
 def test_every_program_has_a_page():
-    programs = {"freeride-manager", "freeride-worker", "freeride-runner", "freeride-bus", "freeride-ctl"}
+    programs = {"freeride-manager", "freeride-worker", "freeride-runner", "freeride-ctl"}
     assert {page.stem for page in PAGES} >= programs
 
 
@@ -133,7 +133,7 @@ def sample():
     return sections
 
 
-@pytest.mark.parametrize("section", ["manager", "worker", "node", "bus", "ctl", "recorder", "web"])
+@pytest.mark.parametrize("section", ["manager", "worker", "node", "ctl", "recorder", "web"])
 def test_the_sample_configuration_has_every_key_and_defaults_that_hold(section, tmp_path):
     keys, defaults = sample()[section]
     file = tmp_path / "freeride.toml"

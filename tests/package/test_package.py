@@ -78,7 +78,7 @@ def test_who_has_the_one_package_of_before_gets_both(package, hook_package):
 
 def test_it_brings_man_pages_completion_and_a_sample_configuration(package):
     files = contents(package)
-    pages = {f"./usr/share/man/man1/freeride-{name}.1" for name in ("ctl", "manager", "worker", "runner", "bus")}
+    pages = {f"./usr/share/man/man1/freeride-{name}.1" for name in ("ctl", "manager", "worker", "runner")}
     assert pages <= {path.removesuffix(".gz") for path in files}
     assert "./usr/share/bash-completion/completions/freeride-ctl" in files
     assert "./usr/share/doc/freeride/freeride.toml" in files
