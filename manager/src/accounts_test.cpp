@@ -13,7 +13,7 @@ using policy::Role;
 
 Identity local_user(const std::string& name) {
   Identity who;
-  who.role = Role::kSubmitter;
+  who.role = Role::kUser;
   who.local = true;
   who.uid = 1000;
   who.account = name;
@@ -79,7 +79,7 @@ TEST_CASE("accounts: who is refused is told why, and what to do", "[accounts]") 
   auto load = load_by(local_user("bob"), "vision");
   const Status refused = charge(local_user("bob"), load);
   REQUIRE_FALSE(refused.ok());
-  CHECK(contains(refused.error().message, "bob (role submitter) may not charge the account vision"));
+  CHECK(contains(refused.error().message, "bob (role user) may not charge the account vision"));
   CHECK(contains(refused.error().hint, "vision = [\"bob\"] below [accounts] in freeride.toml"));
   auto odd = load_by(local_user("bob"), "a\nb");
   CHECK(charge(local_user("bob"), odd).error().code == Code::kInvalidArgument);

@@ -17,7 +17,7 @@ policy::Identity Identities::of(const bus::Sender& sender, const bus::Message& m
     who.local = true;
     who.uid = sender.process.uid;
     who.pid = sender.process.pid;
-    who.role = is_trusted_user(who.uid) ? policy::Role::kOperator : policy::Role::kSubmitter;
+    who.role = is_trusted_user(who.uid) ? policy::Role::kOperator : policy::Role::kUser;
     who.account = name_of(who.uid);
     return who;
   }

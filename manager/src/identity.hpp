@@ -20,7 +20,7 @@ class Identities {
   explicit Identities(KeyBook* keys) : keys_(keys) {}
 
   /// Who `message`'s sender is now. Of a host's socket the kernel says it: root and this process's user are operators,
-  /// others (the socket's mode lets the group in only) submitters. Of TCP the key says it. A node's message that is for
+  /// others (the socket's mode lets the group in only) users. Of TCP the key says it. A node's message that is for
   /// a user of its host is that user's, as kUser and under a name with the host's: root there is no operator here.
   policy::Identity of(const bus::Sender& sender, const bus::Message& message);
 

@@ -199,8 +199,8 @@ TEST_CASE("identity: the kernel's word, a key's, and a node's for its host's use
   CHECK(identities.of(local, plain).role == Role::kOperator);
   CHECK(identities.of(local, plain).account == user_name(geteuid()));
   local.process.uid = 4242;
-  CHECK(identities.of(local, plain).role == Role::kSubmitter);
-  CHECK(identities.of(local, for_root).role == Role::kSubmitter);
+  CHECK(identities.of(local, plain).role == Role::kUser);
+  CHECK(identities.of(local, for_root).role == Role::kUser);
   CHECK(identities.of(local, for_root).uid == 4242);
 
   const auto by = [&](const std::string& key, const bus::Message& message) {

@@ -8,7 +8,7 @@ using namespace freeride::policy;
 
 namespace {
 
-constexpr Role kRoles[] = {Role::kNobody, Role::kMonitor, Role::kUser, Role::kNode, Role::kSubmitter, Role::kOperator};
+constexpr Role kRoles[] = {Role::kNobody, Role::kMonitor, Role::kUser, Role::kNode, Role::kOperator};
 constexpr Right kRights[] = {Right::kLook, Right::kSubmit, Right::kSteer, Right::kLift, Right::kServe, Right::kRead};
 
 Identity identity(Role role, bool local) {
@@ -24,11 +24,10 @@ Identity identity(Role role, bool local) {
 
 TEST_CASE("permission: every role's rights, over sockets and over the network", "[permission]") {
   const std::set<std::pair<Role, Right>> everywhere = {
-      {Role::kUser, Right::kLook},      {Role::kUser, Right::kSubmit},      {Role::kUser, Right::kSteer},
-      {Role::kSubmitter, Right::kLook}, {Role::kSubmitter, Right::kSubmit}, {Role::kSubmitter, Right::kSteer},
-      {Role::kOperator, Right::kLook},  {Role::kOperator, Right::kSubmit},  {Role::kOperator, Right::kSteer},
-      {Role::kOperator, Right::kLift},  {Role::kUser, Right::kRead},        {Role::kSubmitter, Right::kRead},
-      {Role::kOperator, Right::kRead},  {Role::kNode, Right::kRead},
+      {Role::kUser, Right::kLook},     {Role::kUser, Right::kSubmit},     {Role::kUser, Right::kSteer},
+      {Role::kOperator, Right::kLook}, {Role::kOperator, Right::kSubmit}, {Role::kOperator, Right::kSteer},
+      {Role::kOperator, Right::kLift}, {Role::kUser, Right::kRead},       {Role::kOperator, Right::kRead},
+      {Role::kNode, Right::kRead},
   };
   for (const bool local : {true, false}) {
     for (const Role role : kRoles) {
@@ -55,12 +54,14 @@ TEST_CASE("permission: a refusal names what people type, not the command of the 
   CHECK(verb_of("stop") == "stop");
 }
 
-TEST_CASE("permission: a user steers its own tasks, others steer everybody's", "[permission]") {
-  for (const Role role : {Role::kUser, Role::kSubmitter, Role::kOperator}) {
-    const auto who = identity(role, role == Role::kSubmitter);
+TEST_CASE("permission: a user steers its own tasks; on the manager's host, as an operator, everybody's",
+          "[permission]") {
+  for (const auto& [role, local] : {std::pair(Role::kUser, false), {Role::kUser, true}, {Role::kOperator, false}}) {
+    const auto who = identity(role, local);
+    const bool all = local || role == Role::kOperator;
     CHECK(permit(who, Right::kSteer, "stop", "alice").ok());
-    CHECK(permit(who, Right::kSteer, "stop", "bob").ok() == (role != Role::kUser));
-    CHECK(permit(who, Right::kSteer, "stop", "").ok() == (role != Role::kUser));
+    CHECK(permit(who, Right::kSteer, "stop", "bob").ok() == all);
+    CHECK(permit(who, Right::kSteer, "stop", "").ok() == all);
     CHECK(permit(who, Right::kSteer, "stop").ok());  // there is no such task: the answer says so
   }
 }
@@ -106,13 +107,13 @@ TEST_CASE("permission: an account is charged by whom the operator lists, or by a
   for (const bool listed : {false, true}) {
     for (const bool in_group : {false, true}) {
       const AccountFacts facts{listed, in_group};
-      CHECK(permit_account(identity(Role::kSubmitter, true), "vision", facts).ok() == (listed || in_group));
+      CHECK(permit_account(identity(Role::kUser, true), "vision", facts).ok() == (listed || in_group));
       CHECK(permit_account(other_host, "vision", facts).ok() == listed);
       CHECK(permit_account(identity(Role::kUser, false), "vision", facts).ok() == listed);
       CHECK(permit_account(identity(Role::kOperator, true), "vision", facts).ok());
     }
   }
-  const auto refused = permit_account(identity(Role::kSubmitter, true), std::string(1000, 'x'), {});
+  const auto refused = permit_account(identity(Role::kUser, true), std::string(1000, 'x'), {});
   CHECK(refused.error().code == Code::kPermission);
   CHECK(refused.error().text().size() < 700);
 }

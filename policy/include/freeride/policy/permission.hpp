@@ -11,14 +11,13 @@
 namespace freeride::policy {
 
 /// What somebody may do. Over the host's sockets the kernel says who it is: root and the manager's own user are
-/// operators, the group's members submitters. Over the network a key says it.
+/// operators, the group's members users. Over the network a key says it.
 enum class Role {
-  kNobody,     ///< an unknown or revoked key, or no key at all on a network port
-  kMonitor,    ///< hears events
-  kUser,       ///< also looks, loads tasks, and steers its own
-  kNode,       ///< a host's daemon: serves with its host's workers; speaks for its host's users, each as kUser
-  kSubmitter,  ///< also steers everybody's tasks
-  kOperator,   ///< everything; as its host's operator also what workers say
+  kNobody,    ///< an unknown or revoked key, or no key at all on a network port
+  kMonitor,   ///< hears events
+  kUser,      ///< also looks, loads tasks, and steers its own; on the manager's host everybody's
+  kNode,      ///< a host's daemon: serves with its host's workers; speaks for its host's users, each as kUser
+  kOperator,  ///< everything; as its host's operator also what workers say
 };
 
 /// "monitor", ...; a key has one of monitor, user, node, operator.
