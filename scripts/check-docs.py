@@ -203,11 +203,12 @@ def closed_sets(tree):
     """Each name of a closed set has its row, and each row its name."""
     for source, table, page in (
         ("policy/src/why.cpp", "kWhys", "docs/tasks/why.md"),
+        ("policy/src/rank_why.cpp", "kRankWhys", "docs/trainers/not-hooked.md"),
         ("policy/src/verdict.cpp", "kKinds", "docs/reference/verdicts.md"),
         ("policy/src/verdict.cpp", "kCauses", "docs/reference/verdicts.md"),
     ):
         body = re.search(rf"{table}\[\] = \{{\n(.*?)\n\}};", tree.text(source), re.S)[1]
-        names = set(re.findall(r'"(\w+)"', body))
+        names = set(re.findall(r'\{\w+::\w+,\s*"(\w+)"', body))
         rows = set(re.findall(r"^\| `(\w+)`", tree.text(page), re.M))
         for missing in sorted(names - rows):
             yield f"{page}: {source} has `{missing}`, which has no row"

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "freeride/base/clock.hpp"
+#include "freeride/policy/rank_why.hpp"
 #include "helper.hpp"
 #include "rank_page.hpp"
 #include "remote_holds.hpp"
@@ -79,7 +80,10 @@ void switch_off(freeride_hook* hook, bool failed, const char* reason) {
   hook->page->switch_off(FREERIDE_HOOK_DISABLED);
   let_go(hook);
   if (hook->sent) hook->sent->release(FREERIDE_RANK_DISABLED);
-  if (failed) hook->failed.store(true);
+  if (failed) {
+    hook->failed.store(true);
+    hook->page->note(freeride::policy::RankWhy::kFailed);
+  }
   if (hook->off) return;
   hook->off = true;
   std::string text = "the hook is switched off";
@@ -344,6 +348,40 @@ void freeride_hook_detach(freeride_hook* hook) {
 
 uint32_t freeride_hook_state(const freeride_hook* hook) {
   return usable(hook) ? hook->page->state() : uint32_t{FREERIDE_HOOK_GONE};
+}
+
+void freeride_hook_note(freeride_hook* hook, uint32_t why) {
+  guarded(hook, [=] {
+    if (!hook->failed.load()) hook->page->note(static_cast<freeride::policy::RankWhy>(why));
+  });
+}
+
+uint32_t freeride_hook_why(freeride_hook* hook) {
+  using freeride::policy::RankFacts;
+  using freeride::policy::RankJudge;
+  using freeride::policy::RankWhy;
+  auto why = RankWhy::kEnded;
+  guarded(hook, [&] {
+    const freeride_bubble_page& page = hook->page->page();
+    const auto lengths = freeride::pages::learned_lengths(page);
+    RankFacts facts;
+    if (hook->page->state() == FREERIDE_HOOK_DISABLED) facts.hook = RankFacts::Hook::kOff;
+    facts.iterations = freeride::pages::load_acquire(page.iteration);
+    facts.bubbles = freeride::pages::load_acquire(page.bubbles);
+    facts.samples = lengths.samples;
+    facts.usable = hook->page->usable_lately(RankJudge::kLately);
+    facts.noted = freeride::pages::load_relaxed(page.noted);
+    facts.has_worker = hook->helper->connected();
+    why = RankJudge().judge(facts);
+  });
+  return static_cast<uint32_t>(why);
+}
+
+int freeride_hook_explain(uint32_t why, const char** name, const char** text) {
+  const auto known = static_cast<freeride::policy::RankWhy>(why);
+  if (name != nullptr) *name = freeride::policy::rank_why_name(known);
+  if (text != nullptr) *text = freeride::policy::rank_why_text(known);
+  return freeride::policy::is_in_the_way(known) ? 1 : 0;
 }
 
 int freeride_hook_connected(const freeride_hook* hook) {

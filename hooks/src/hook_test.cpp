@@ -67,6 +67,38 @@ int in_child(const std::function<int()>& body) {
 
 }  // namespace
 
+TEST_CASE("why a rank has no usable bubble is one number at any time, with a name and a sentence") {
+  const TempDir dir;
+  Attached rank(dir.path());
+  const auto why = [&] {
+    const char* name = nullptr;
+    const char* text = nullptr;
+    freeride_hook_explain(freeride_hook_why(rank.hook), &name, &text);
+    CHECK(*text != 0);
+    return std::string(name);
+  };
+  CHECK(why() == "no_messages");
+  freeride_hook_note(rank.hook, 11);
+  CHECK(why() == "other_groups");
+  freeride_hook_note(rank.hook, ~0U);
+  CHECK(why() == "no_messages");
+  freeride_hook_mark_begin(rank.hook);
+  freeride_hook_mark_end(rank.hook);
+  CHECK(why() == "no_iterations");
+  freeride_hook_iteration_end(rank.hook);
+  CHECK(why() == "learning");
+  freeride_hook_disable(rank.hook, "lunch");
+  CHECK(why() == "disabled");
+  freeride_hook_fail(rank.hook, "broken");
+  freeride_hook_note(rank.hook, 11);  // the error stays
+  CHECK(why() == "failed");
+  freeride_hook_detach(rank.hook);
+  CHECK(why() == "ended");
+  CHECK(freeride_hook_why(nullptr) == 8);
+  CHECK(freeride_hook_explain(9999, nullptr, nullptr) == 0);
+  freeride_hook_note(nullptr, 1);
+}
+
 TEST_CASE("a worker that is there first gets the page, and sees the marks") {
   const TempDir dir;
   FakeWorker worker(dir.path());

@@ -267,6 +267,7 @@ void RankPage::publish_lengths() {
       known.low_ns = known.mid_ns = known.high_ns = remote_ns < shortest_lease_ns_ ? 0 : remote_ns;
     }
     learned_[i].high_ns.store(known.high_ns, std::memory_order_relaxed);
+    if (known.low_ns > 0) usable_by_.store(iteration_ + 1, std::memory_order_relaxed);
     if (!leases_next_) known = {0, 0, 0, known.samples};
     auto& slot = page.learned[i];
     // A reader between these stores sees a mixture of two sane lengths; it orders them by itself.

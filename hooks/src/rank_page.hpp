@@ -16,6 +16,7 @@
 #include "freeride/policy/hold_cost.hpp"
 #include "freeride/policy/length_learner.hpp"
 #include "freeride/policy/mark_window.hpp"
+#include "freeride/policy/rank_why.hpp"
 
 namespace freeride::hooks {
 
@@ -84,6 +85,13 @@ class RankPage {
   Status ring(int fd);
   /// That worker is gone. The helper's thread.
   void ring_none();
+  /// Any thread. What the page cannot show of why there are no bubbles.
+  void note(policy::RankWhy why) { pages::store_relaxed(page().noted, static_cast<uint32_t>(why)); }
+  /// Any thread. Whether some wait had a length for a lease at the end of one of the last `iterations` iterations.
+  bool usable_lately(uint64_t iterations) const {
+    const uint64_t by = usable_by_.load(std::memory_order_relaxed);
+    return by > 0 && pages::load_acquire(page().iteration) <= by + iterations;
+  }
   bool is_on() const { return on_.load(std::memory_order_acquire); }
   /// Any thread. `state` is FREERIDE_HOOK_DISABLED or FREERIDE_HOOK_GONE.
   void switch_off(uint32_t state);
@@ -153,6 +161,7 @@ class RankPage {
     std::atomic<int64_t> high_ns{0}, remote_ns{kNotRemote};
   };
   std::array<Length, FREERIDE_MAX_WAITS> learned_{};
+  std::atomic<uint64_t> usable_by_{0};  // iterations that had ended when some length was; 0: none so far
 };
 
 }  // namespace freeride::hooks

@@ -406,6 +406,7 @@ Status StreamMarks::end_iteration(CudaStream stream, uint64_t count) {
     messages_before_ = behind_ && messages_before_ > 0 ? std::min(messages_before_, messages_) : messages_;
     messages_ = 0;
     behind_ = false;
+    note_sources();
   }
   RankPage::Told told;
   told.representative = representative_ && alone;
@@ -429,6 +430,17 @@ Status StreamMarks::end_iteration(CudaStream stream, uint64_t count) {
   stream_.reset();
   representative_ = true;
   return cuda_.write_64(stream, state_word_, FREERIDE_STATE(iteration_, 0));
+}
+
+// Under counting_. Why nothing was marked so far, if nothing was.
+void StreamMarks::note_sources() {
+  if (pages::load_relaxed(page_.page().bubbles) > 0) return;
+  bool any = false, here = false;
+  for (const auto& [rank, count] : expected_) {
+    any = any || count > 0;
+    here = here || (count > 0 && sent_.slot_of(rank));
+  }
+  if (any) page_.note(here ? policy::RankWhy::kNeverWaits : policy::RankWhy::kPeersElsewhere);
 }
 
 int64_t StreamMarks::longest_hold(uint32_t wait) const {

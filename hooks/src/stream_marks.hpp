@@ -170,6 +170,7 @@ class StreamMarks {
   bool ours();
   uint64_t ended_by(uint32_t rank);
   void tell_ended();
+  void note_sources();
   Result<Held> hold(CudaStream stream, const Wants& wants);
   void follow(CudaStream stream, std::span<const Want> wants, SentMember::Row row);
   Status wait_for(CudaStream stream, const Want& want, SentMember::Row row = SentMember::Row::kSent);

@@ -208,6 +208,21 @@ TEST_CASE("a rank that misses a collective holds the others until its next itera
   CHECK(b.marks->counters().broken == 0);
 }
 
+TEST_CASE("a rank without a bubble notes whether its sources are on other hosts, or were never waited for") {
+  const TempDir dir;
+  Rank a(dir.path(), 0);
+  const auto noted = [&] { return static_cast<policy::RankWhy>(pages::load_relaxed(a.page->page().noted)); };
+  REQUIRE(a.marks->end_iteration(a.stream).ok());
+  CHECK(noted() == policy::RankWhy::kNone);
+  CHECK(a.batch({}, {1}) == Held::kPlain);
+  REQUIRE(a.marks->end_iteration(a.stream).ok());
+  CHECK(noted() == policy::RankWhy::kPeersElsewhere);
+  Rank b(dir.path(), 1);
+  CHECK(a.batch({}, {1}) == Held::kPlain);  // b has not said a word
+  REQUIRE(a.marks->end_iteration(a.stream).ok());
+  CHECK(noted() == policy::RankWhy::kNeverWaits);
+}
+
 TEST_CASE("who is not hooked, not here, or does not count, is not waited for") {
   const TempDir dir;
   Rank a(dir.path(), 0);

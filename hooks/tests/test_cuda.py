@@ -11,7 +11,7 @@ import unittest
 import unittest.mock
 
 import support
-from freeride import _cuda, _hook, _hosts, _library
+from freeride import _cuda, _hook, _hosts, _library, _status
 
 FAKE = support.BUILD / "fake-cuda/libcuda.so.1"
 EXPECTED = [[10 * i + k for i in range(12) for k in range(3)], [x for i in range(12) for x in (i, 0, 1)]]
@@ -168,6 +168,8 @@ class Learned(unittest.TestCase):
             stream_behind=lambda *_: 0,
             stream_count_iterations=lambda *_: 1,
             set_usable_bytes=lambda _, usable: self.usable.append(usable),
+            why=lambda _: _status.OTHER_GROUPS,
+            explain=lambda why: ("other_groups", "name them in FREERIDE_GROUP", why == _status.OTHER_GROUPS),
         )
         self.hook = _hook.Hook()
         self.hook.library, self.hook.handle, self.hook.say = library, 1, self.said.append
@@ -235,7 +237,8 @@ class Learned(unittest.TestCase):
         self.assertIn("ZeroDivisionError", self.said[0])
 
     def test_messages_that_are_no_pipelines_are_said_to_be_where_no_wait_is_found(self):
-        self.hook.pipelines.passed_over = True
+        self.hook.pipelines.passed_over = 1
+        self.hook._pid = os.getpid()
         for _ in range(2):
             self.hook.iteration_end()
         self.assertIn("FREERIDE_GROUP", self.said[0])

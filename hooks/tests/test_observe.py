@@ -78,7 +78,7 @@ def test_ranks_leave_a_report(tmp_path):
     assert [rank.returncode for rank in ranks] == [0, 0], said
     assert "gpt: 2 stages, 1 replica" in said[0][0] and "bubbles take" in said[0][0] and "$4.00" in said[0][0]
     assert said[1][0] == ""
-    for rank in observe.load(out):
+    for rank in observe.load(out)[0]:
         assert [iteration for iteration, _, _ in rank["iterations"]] == list(range(8))
         # 1F1B over 2 stages and 4 micro-batches: 4 receives each.
         assert [(iteration, wait) for iteration, wait, *_ in rank["bubbles"]] == [
@@ -107,7 +107,7 @@ def test_the_shipped_example_is_observed_though_it_starts_its_own_ranks(tmp_path
     assert done.returncode == 0, done.stderr
     assert "gpt: 2 stages, 1 replica" in done.stdout and done.stdout.count("bubbles take") == 1
     assert "nothing was hooked" not in done.stderr and "--hook on" not in done.stderr
-    assert [len(rank["iterations"]) for rank in observe.load(out)] == [8, 8]
+    assert [len(rank["iterations"]) for rank in observe.load(out)[0]] == [8, 8]
 
 
 def test_a_report_is_made_while_the_training_goes_on_and_survives_its_kill(tmp_path):
@@ -127,7 +127,7 @@ def test_a_report_is_made_while_the_training_goes_on_and_survives_its_kill(tmp_p
             assert training.poll() is None
         finally:
             os.killpg(training.pid, signal.SIGKILL)
-    assert all(len(rank["iterations"]) == 5 for rank in observe.load(out))
+    assert all(len(rank["iterations"]) == 5 for rank in observe.load(out)[0])
 
 
 def test_table_counts_what_is_after_the_warm_up():
@@ -252,8 +252,23 @@ def test_missing_ranks_are_said():
     assert "only 1 of 4 ranks left a file" in "\n".join(observe.table([rank_file(stages=4)]))
 
 
-def test_more_warm_up_than_iterations_counts_all():
-    assert observe.measure(rank_file(), skip=50)["iterations"] == 5
+def test_iterations_that_only_warm_up_have_no_figure():
+    text = "\n".join(observe.table([rank_file()], skip=50))
+    assert "no rank has a figure: only 5 iterations ended, and the first 50 warm up" in text and "%" not in text
+
+
+def test_one_rank_without_a_figure_leaves_none_of_all():
+    ranks = [rank_file(rank, 2) for rank in range(2)]
+    ranks[1].update(iterations=[], why="no_messages", reason="no message was seen")
+    lines = observe.table(ranks, price=2.0)
+    assert "rank 1 has no figure: no message was seen [no_messages]" in lines
+    assert any("20.0 %" in line for line in lines) and not any("bubbles take" in line for line in lines)
+    page = bubble_page(ranks, [observe.measure(rank) for rank in ranks], 2.0, observe.remarks(*observe_named(ranks)))
+    assert "no_messages" in page and "$" not in page and "What another schedule" not in page
+
+
+def observe_named(ranks):
+    return observe.named(ranks), [observe.measure(rank) for rank in ranks]
 
 
 @pytest.mark.parametrize(

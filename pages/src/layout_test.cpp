@@ -51,9 +51,9 @@ std::map<std::string, Layout> layouts_of_header() {
                                    FIELD(T, bubbles),     FIELD(T, compute_ns),
                                    FIELD(T, expected_ns), FIELD(T, wanted_bytes),
                                    FIELD(T, held),        FIELD(T, held_with_leases),
-                                   FIELD(T, bell),        FIELD(T, reserved1),
-                                   FIELD(T, learned),     FIELD(T, history),
-                                   FIELD(T, iterations)}};
+                                   FIELD(T, bell),        FIELD(T, noted),
+                                   FIELD(T, reserved1),   FIELD(T, learned),
+                                   FIELD(T, history),     FIELD(T, iterations)}};
 #undef T
 #define T freeride_bell_page
   layouts["bell"] = {sizeof(T), {FIELD(T, header), FIELD(T, rings), FIELD(T, reserved0)}};

@@ -231,6 +231,16 @@ std::optional<double> budget_of_word(uint32_t word) {
   return (word - 1) / double{kBudgetPerPct};
 }
 
+LearnedLengths learned_lengths(const freeride_bubble_page& page) {
+  LearnedLengths found;
+  const uint32_t waits = std::min(load_relaxed(page.waits), FREERIDE_MAX_WAITS);
+  for (uint32_t i = 0; i < waits; ++i) {
+    found.samples = std::max(found.samples, load_relaxed(page.learned[i].samples));
+    found.usable = found.usable || load_relaxed(page.learned[i].low_ns) > 0;
+  }
+  return found;
+}
+
 Result<BubbleIdentity> check_bubble_page(const freeride_bubble_page& page) {
   BubbleIdentity identity;
   auto job = text(page.job, "job", true);

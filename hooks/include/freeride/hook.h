@@ -94,6 +94,17 @@ FREERIDE_HOOK_API void freeride_hook_detach(freeride_hook* hook);
 
 /* [any] FREERIDE_HOOK_* of pages.h (STARTING, ACTIVE, DISABLED, GONE); GONE for NULL and in a forked child. */
 FREERIDE_HOOK_API uint32_t freeride_hook_state(const freeride_hook* hook);
+/* [any] Says what the page cannot show of why the rank has no bubbles, as a number of the table that
+ * freeride_hook_explain() reads; 0: nothing any more. It is believed while no wait was marked; "few_iterations" later,
+ * too. Only the last call counts. */
+FREERIDE_HOOK_API void freeride_hook_note(freeride_hook* hook, uint32_t why);
+/* [any] Why the rank's bubbles cannot be used now, or that they can: one number of a closed set, never 0. For NULL and
+ * in a forked child that of "ended". Looks at up to 1024 lengths; blocks for no longer than another such call. */
+FREERIDE_HOOK_API uint32_t freeride_hook_why(freeride_hook* hook);
+/* [any] The name of such a number, and a sentence that says what to do; "" for one that is not known. Both are static;
+ * either pointer may be NULL. Returns 1 where the rank has no bubble that could be used and somebody may have to do
+ * something, else 0. Numbers are those of FreeRide's policy/rank_why.hpp and never change their meaning. */
+FREERIDE_HOOK_API int freeride_hook_explain(uint32_t why, const char** name, const char** text);
 /* [any] 1 while a worker has the page and has accepted it. */
 FREERIDE_HOOK_API int freeride_hook_connected(const freeride_hook* hook);
 /* [any] Says how many bytes of the device's memory side tasks could have had during the last iteration, at its

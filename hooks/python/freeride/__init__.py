@@ -7,7 +7,7 @@ or, without a change to the source, `python -m freeride.run train.py …`. Nothi
 hook off; see hooks/README.md. `FREERIDE_HOOK=0` in the environment makes all of this do nothing.
 """
 
-__all__ = ["attach", "detach", "disable", "enable", "iteration_end", "state", "connected"]
+__all__ = ["attach", "detach", "disable", "enable", "iteration_end", "state", "status", "connected"]
 __version__ = "0.1.0"
 
 
@@ -64,6 +64,12 @@ def iteration_end():
 def state():
     """ "off" (not attached), "waiting" (for init_process_group), "starting", "active", "disabled" or "gone"."""
     return _hook_of_this_process().state()
+
+
+def status():
+    """(state, why, reason) of this rank, now: state(); a name of the closed set of reasons for which its bubbles cannot be used, "usable"
+    where nothing is in the way; and a sentence that says what to do."""
+    return _hook_of_this_process().status()
 
 
 def connected():

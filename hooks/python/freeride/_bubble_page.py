@@ -128,8 +128,14 @@ def money(value):
     return f"${value:,.2f}"
 
 
+def name_of(rank):
+    """What a rank is called: its stage, where that is no guess."""
+    return f"stage {rank['stage']}" if rank.get("stages_known", True) else f"rank {rank['rank']}"
+
+
 def label_of(rank):
-    return f"stage {rank['stage']}" + (f", replica {rank['replica']}" if rank["replicas"] > 1 else "")
+    several = rank["replicas"] > 1 and rank.get("stages_known", True)
+    return name_of(rank) + (f", replica {rank['replica']}" if several else "")
 
 
 def kind_class(kind):
@@ -209,6 +215,8 @@ def shares(ranks, found):
     memory = any(rank["usable_bytes"] for rank in ranks)
     rows = []
     for rank, figures in zip(ranks, found):
+        if figures["trouble"]:
+            continue
         of_ms = max(1e-9, figures["iterations"] * figures["iteration_ms"])
         bars = "".join(
             f'<i style="width:{100 * sum(lengths) / of_ms:.2f}%;background:var(--{kind_class(kind)})" title="{escaped(kind or "-")}"></i>'
@@ -261,6 +269,7 @@ def training_command(rank):
 
 def commands(ranks, found):
     best = max(range(len(ranks)), key=lambda at: found[at]["share"])
+    where = f" --stage {ranks[best]['stage']}" if ranks[best].get("stages_known", True) else ""
     devices = sorted({rank["device"] for rank in ranks})
     units = " \\\n    ".join(f"freeride-worker@{device}" for device in devices[:8])
     started, training = training_command(ranks[0])
@@ -270,14 +279,13 @@ def commands(ranks, found):
         started,
         training,
         "# a side task, into the bubbles of the stage that has the most; freeride-ctl plugins lists others",
-        f"freeride-ctl load pagerank.so --stage {ranks[best]['stage']}",
+        f"freeride-ctl load pagerank.so{where}",
     ]
     return f"<pre>{escaped(chr(10).join(words))}</pre>"
 
 
-def page(ranks, found, price=None):
-    """The HTML. `found`: measure() of each rank; `price`: dollars of one device's hour, or None."""
-    first = ranks[0]
+def totals(ranks, found, price):
+    """What all ranks come to: (figure, what it is)."""
     share = sum(figures["share"] for figures in found) / len(found)
     usable = sum(figures["usable_share"] for figures in found) / len(found)
     day = 24 * usable * len(ranks)
@@ -289,21 +297,39 @@ def page(ranks, found, price=None):
     ]
     if price is not None:
         figures.append((money(day * price), f"a day, at {money(price)} a device's hour"))
-    expected = first["stages"] * first["replicas"]
-    missing = f"<p><b>Only {len(ranks)} of {expected} ranks left a file.</b></p>" if len(ranks) < expected else ""
+    return figures
+
+
+def page(ranks, found, price=None, remarks=()):
+    """The HTML. `found`: measure() of each rank; `price`: dollars of one device's hour, or None; `remarks`: sentences before the figures.
+    Where a rank has no figure of its own there is none of all."""
+    first = ranks[0]
+    counted = [one for one in found if not one["trouble"]]
+    figures = totals(ranks, found, price) if len(counted) == len(found) else []
     boxes = "".join(
         f'<div class="figure"><b>{escaped(value)}</b><span>{escaped(what)}</span></div>' for value, what in figures
     )
     job = escaped(first["job"])
+    shape = f"{first['stages']} stages, {first['replicas']} replica{'s' * (first['replicas'] > 1)}"
+    if not first.get("stages_known", True):
+        shape = f"{first.get('world', len(ranks))} ranks"
+    measured = f"; {counted[0]['iterations']} iterations measured" if counted else ""
+    said = "".join(f"<p><b>{escaped(remark)}.</b></p>" for remark in remarks)
+    each = "stage" if first.get("stages_known", True) else "rank"
+    rest = ""
+    if figures:
+        rest = (
+            f"<h2>What another schedule would change</h2>{changes(ranks, found)}\n"
+            f"<h2>What would use them</h2>{commands(ranks, found)}"
+        )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Bubbles of {job}</title><style>{STYLE}</style></head><body>
 <h1>Bubbles of {job}</h1>
-<p class="soft">{first["stages"]} stages, {first["replicas"]} replica{"s" * (first["replicas"] > 1)}, {escaped(first["framework"])}; {found[0]["iterations"]} iterations measured</p>
-{missing}<div class="figures">{boxes}</div>
+<p class="soft">{shape}, {escaped(first["framework"])}{measured}</p>
+{said}<div class="figures">{boxes}</div>
 <h2>The last iterations</h2>{legend(found)}{lanes(ranks)}
-<h2>Bubbles of each stage</h2>{shares(ranks, found)}
-<h2>What another schedule would change</h2>{changes(ranks, found)}
-<h2>What would use them</h2>{commands(ranks, found)}
+<h2>Bubbles of each {each}</h2>{shares(ranks, found)}
+{rest}
 </body></html>
 """

@@ -171,11 +171,16 @@ class StreamMarker(Marker):
         destinations, sources, device, of, receive_bytes, types = [], [], None, None, 0, set()
         exchanged = []
         for sends, group, peer, tensor in messages:
-            if tensor.device.type != self._gpu.KIND or not self._pipelines.receives(group, peer):
+            if tensor.device.type != self._gpu.KIND:
+                continue
+            if not self._pipelines.receives(group, peer):
+                self._hook.passed_over()
                 continue
             rank = self._pipelines.ranks_of(group)[peer]
             (destinations if sends else sources).append(rank)
             exchanged.append((sends, rank))
+            if not sends:
+                self._hook.receives_from(rank)
             receive_bytes += 0 if sends else tensor.numel() * tensor.element_size()
             types.add(tensor.dtype)
             device, of = tensor.device, group

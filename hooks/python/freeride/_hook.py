@@ -21,6 +21,21 @@ from ._library import CUDA, DISABLED, Config, Library, RemoteHold, RemoteReport,
 from ._marks import HostMarker
 from ._pipeline import Pipelines, parse_rule
 from ._processes import InChild, processes
+from ._status import (
+    ENDED,
+    FAILED,
+    FEW_ITERATIONS,
+    FRAMEWORK_SILENT,
+    HOOK_OFF,
+    LEARNING,
+    MANY_STEPS,
+    NO_GROUP,
+    NO_MESSAGES,
+    NOT_ASKED,
+    OTHER_GROUPS,
+    Patience,
+    Status,
+)
 from ._torch import C10D, Interception
 
 _MOST_WAITS = 1024  # of an iteration, FREERIDE_MAX_WAITS
@@ -44,7 +59,6 @@ _GUESSED_WRONGLY = (
 _MOST_MOVES = 8  # of a rank from one pipeline's place to another's: each is an attach, in training's thread
 # What says a rank's place on its host, best first: torch's own launcher, Slurm, Open MPI, Intel's MPI
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-_NOTHING_FOUND = "ranks exchange messages that are taken for no pipeline's, so no bubble is marked: if they are one, name its ranks in FREERIDE_GROUP"
 
 
 def off():
@@ -99,6 +113,13 @@ class Hook:
         self._postponed = False  # the attach: a framework will tell this rank's place in its pipeline
         self._explicit_iterations = False
         self._found = False  # a wait of the pipeline's was marked
+        self.world = None  # this rank and their number, of the newest default group that there was in this process
+        self.placed = False  # this rank's stage was given or told; else it is a guess
+        self.iterations = 0  # that have ended
+        self.steps = 0  # of optimizers
+        self.sources = set()  # world ranks that messages of the pipeline came from; for who observes
+        self._failed = False
+        self._patience = Patience()
         self._said = set()
         self._torch = Interception(self.fail)
         self._imports = Imports(self.fail)
@@ -122,6 +143,7 @@ class Hook:
             if self.is_attached():
                 self.library.fail(self.handle, f"{type(error).__name__}: {error}".replace("\n", " ").encode())
             else:
+                self._failed = True
                 self.say(f"not attached: {type(error).__name__}: {error}; training goes on without")
         except Exception:  # nothing left to try
             pass
@@ -245,6 +267,8 @@ class Hook:
             self._moves = 0
             if not self._leave():
                 return
+        self.world = c10d.get_rank(), c10d.get_world_size()
+        self._patience.begin()
         given = self._arguments
         if given is None:
             return
@@ -271,7 +295,7 @@ class Hook:
         if _cuda.wanted(c10d):
             self.marker = _cuda.StreamMarker(self, self.pipelines, self.gpu)
         else:
-            self.marker = HostMarker(self, self.pipelines)
+            self.marker = HostMarker(self, self.pipelines, observed=self.at_iteration_end is not None)
             carrier = _cuda.backend(c10d)
             if carrier not in ("", "gloo"):
                 self.say(
@@ -374,12 +398,16 @@ class Hook:
             config.local_rank = int(local)
             guessed = given["stage"] is None and not os.environ.get("FREERIDE_STAGE")
             self._place = (config.stage, config.stages, config.replica) if guessed else None
+            self.placed = not guessed or stage is not None or bool(given["stages"] or os.environ.get("FREERIDE_STAGES"))
             if cuda_rank is not None:
                 config.flags = CUDA
                 device = given["device"] or os.environ.get("FREERIDE_DEVICE")
                 config.device = device.encode() if device else None  # the library knows the context's
             self._pid = os.getpid()
             self.handle = self.library.attach(ctypes.byref(config))  # says by itself why, if not
+            self._failed = self.handle is None
+            if self.handle is not None and self.pipelines.passed_over:
+                self.library.note(self.handle, OTHER_GROUPS)
             if self.handle is not None:
                 self._agreement = self.inform(
                     "how many iterations other ranks count", lambda: Agreement(self._store(c10d), c10d.get_rank())
@@ -437,6 +465,8 @@ class Hook:
         try:
             self.waits += 1
             self.library.mark_begin(handle)
+            if self._patience.called():
+                self._look()
             return True
         except Exception as error:
             self.fail(error)
@@ -473,6 +503,10 @@ class Hook:
         """An optimizer's step; the training's own word (`explicit`); or, where both are missing, what says it instead (_BY_...), and that at
         least `count` have ended then."""
         try:
+            step = not explicit and said_by is None
+            self.steps += step
+            if not step or self.waits > 0 or self.iterations == 0:
+                self._patience.iterations += 1
             if said_by is None and self._agreement is not None and self._agreement.follows is not None:
                 return
             if said_by is not None:
@@ -482,9 +516,9 @@ class Hook:
             elif self._explicit_iterations:
                 return
             if self.waits == 0:
-                if self.pipelines.passed_over and not self._found:
-                    self.say(_NOTHING_FOUND)
-                if not (explicit or said_by):
+                if self.pipelines.passed_over and not self._found and not self._patience.over:
+                    self.inform("why no bubble of this rank can be used", self._say_why)
+                if step:
                     return  # a second optimizer's step in the same iteration
             if said_by is None and not self._period.step():
                 self.say(_GUESSED_WRONGLY)
@@ -495,6 +529,7 @@ class Hook:
             self.waits = 0
             if self.handle is None:
                 return
+            self.iterations += 1
             ended = self.marker.iteration_end(self.handle, count)
             if ended and self._agreement is not None:
                 self._agreement.ended(ended)
@@ -502,6 +537,7 @@ class Hook:
                 self.inform("what observe shows of this iteration", self.at_iteration_end)
         except Exception as error:
             self.fail(error)
+        self._try_look()
 
     # ---- on, off, and what is known -----------------------------------------------------------------------------------------------
 
@@ -518,6 +554,76 @@ class Hook:
         except Exception as error:
             self.fail(error)
             return False
+
+    def receives_from(self, rank):
+        """A receive of the pipeline's was posted, from this rank of the world."""
+        if self.at_iteration_end is not None and len(self.sources) < 4096:
+            self.sources.add(rank)
+
+    def passed_over(self):
+        """A message was met that is taken for no pipeline's."""
+        if self.pipelines.passed_over == 1 and self.handle is not None:
+            self.library.note(self.handle, OTHER_GROUPS)
+        if self._patience.called():
+            self._look()
+
+    def many_steps(self):
+        """Steps of the optimizer so far, if they are many more than iterations; else 0."""
+        many = self.steps > Patience.ITERATIONS and self.steps > MANY_STEPS * self.iterations
+        return self.steps if many else 0
+
+    def _look(self):
+        """Where this rank has had time enough to have a usable bubble: attaches at last, and says once why it has none."""
+        patience = self._patience
+        if patience.over and not self._postponed:
+            return
+        ended = patience.ended()
+        if ended and self._postponed and self.marker is not None:  # so that the rank is seen, if not its bubbles
+            self._attach_as(sys.modules[C10D])
+        if patience.over or not (ended or self.many_steps()):
+            return
+        if self.iterations > 0 and self.many_steps() and self.handle is not None:
+            self.library.note(self.handle, FEW_ITERATIONS)
+        self.inform("why no bubble of this rank can be used", self._say_why)
+
+    def _try_look(self):
+        try:
+            self._look()
+        except Exception as error:
+            self.fail(error)
+
+    def _say_why(self):
+        why = self._why()
+        if why == LEARNING:  # that passes
+            return
+        name, text, in_the_way = self.library.explain(why)
+        self._patience.over = True
+        if in_the_way:
+            self.say(f"no bubble of this rank can be used [{name}]: {text}")
+
+    def _why(self):
+        """A number of the closed set."""
+        if off():
+            return HOOK_OFF
+        if self.is_attached():
+            return self.library.why(self.handle)
+        if self._failed:
+            return FAILED
+        if self._arguments is None:
+            return NOT_ASKED if self.world is None else ENDED
+        if self.world is None:
+            return NO_GROUP
+        if self.pipelines.passed_over:
+            return OTHER_GROUPS
+        return FRAMEWORK_SILENT if self._postponed else NO_MESSAGES
+
+    def status(self):
+        try:
+            library = self.library or Library()
+            name, text, _ = library.explain(self._why())
+            return Status(self.state(), name, text)
+        except Exception as error:  # no library: then nothing is hooked either
+            return Status("off", "failed", f"{type(error).__name__}: {error}")
 
     def state(self):
         try:

@@ -185,9 +185,19 @@ class Library:
         self.fail = bind(fast, "fail", None, handle, ctypes.c_char_p)
         self.enable = bind(slow, "enable", ctypes.c_int, handle)
         self.state = bind(fast, "state", u32, handle)
+        self.note = bind(fast, "note", None, handle, u32)
+        self.why = bind(fast, "why", u32, handle)
+        texts = ctypes.POINTER(ctypes.c_char_p)
+        self._explain = bind(fast, "explain", ctypes.c_int, u32, texts, texts)
         self.connected = bind(fast, "connected", ctypes.c_int, handle)
         self.set_usable_bytes = bind(fast, "set_usable_bytes", None, handle, ctypes.c_uint64)
         self.want_memory = bind(slow, "want_memory", ctypes.c_int, handle, ctypes.c_uint64)
         self.page = bind(fast, "page", handle, handle)
         self.produce = bind(fast, "produce", u32, handle, u32)
         self.sent_path = bind(fast, "sent_path", ctypes.c_char_p, handle)
+
+    def explain(self, why):
+        """Of a number of the closed set: (its name, its sentence, whether the rank has no usable bubble for it)."""
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        in_the_way = bool(self._explain(why, ctypes.byref(name), ctypes.byref(text)))
+        return name.value.decode(), text.value.decode(), in_the_way

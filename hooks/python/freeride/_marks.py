@@ -4,6 +4,7 @@ _torch.py meets the calls and tells a marker of each; a marker knows nothing of 
 """
 
 import contextlib
+import time
 import weakref
 
 _AS_EVER = contextlib.nullcontext()
@@ -59,44 +60,62 @@ class HostMarker(Marker):
 
     MEETS = ("send", "recv", "recv_anysource", "broadcast", "allreduce", "reduce", "barrier")
 
-    def __init__(self, hook, pipelines):
-        self._hook, self._pipelines = hook, pipelines
+    def __init__(self, hook, pipelines, observed=False):
+        """observed: waits for sends are measured, and who is received from is told."""
+        self._hook, self._pipelines, self._observed = hook, pipelines, observed
         self._noted = {}  # id of a Work -> weak reference to it; an entry lives as long as its Work, or until its wait
+        self._sends = {}  # the same of sends
+        self._send_began = None  # a wait for a send
+        # Waited for the pipeline's sends, in all: gloo waits there for the receiver. Nothing of it is marked
+        self.send_ns = 0
 
     def before_messages(self, messages, in_batch):
-        """Returns whether one of them is a receive to be marked."""
-        pipelines = self._pipelines
-        ours = [
-            (sends, pipelines.rank_of(group, peer))
-            for sends, group, peer, _ in messages
-            if pipelines.receives(group, peer)
-        ]
+        """Returns among which Works that of these messages is kept."""
+        pipelines, ours = self._pipelines, []
+        for sends, group, peer, _ in messages:
+            if not pipelines.receives(group, peer):
+                self._hook.passed_over()
+                continue
+            rank = pipelines.rank_of(group, peer)
+            ours.append((sends, rank))
+            if self._observed and not sends and rank is not None:
+                self._hook.receives_from(rank)
         if not ours:
             return None
         self._hook.pipeline_runs()
         self._hook.before_messages(ours)
-        return any(not sends for sends, _ in ours) or None
+        if any(not sends for sends, _ in ours):
+            return self._noted
+        return self._sends if self._observed else None
 
     def after_messages(self, posted, works):
-        self._note(works)
+        self._keep(posted, works)
 
     def after_collective(self, group, work, args, kwargs):
         found = self._pipelines.awaited_in_collective(group, args, kwargs)
         if found is not None and found[2]:
             self._hook.pipeline_runs()
-            self._note(work)
+            self._keep(self._noted, work)
 
-    def _note(self, work):
+    @staticmethod
+    def _keep(works, work):
         if work is None:
             return
         key = id(work)
-        self._noted[key] = weakref.ref(work, lambda _, key=key: self._noted.pop(key, None))
+        works[key] = weakref.ref(work, lambda _: works.pop(key, None))
 
     def before_wait(self, work):
+        if self._sends and self._sends.pop(id(work), None) is not None:
+            self._send_began = time.monotonic_ns()
+            return True
         return bool(self._noted) and self._noted.pop(id(work), None) is not None and self._hook.begin()
 
     def after_wait(self):
-        self._hook.end()
+        if self._send_began is None:
+            self._hook.end()
+        else:
+            self.send_ns += time.monotonic_ns() - self._send_began
+            self._send_began = None
 
     def iteration_end(self, handle, count):
         return self._hook.library.count_iterations(handle, None, count)

@@ -56,7 +56,7 @@ class Pipelines:
         self._told = []  # world ranks of pipelines that this rank is in, from frameworks
         self._verdicts = weakref.WeakKeyDictionary()  # process group -> _Verdict
         self._ranks = weakref.WeakKeyDictionary()  # process group -> its members as ranks of the world
-        self.passed_over = False  # a receive was met that is no pipeline's
+        self.passed_over = 0  # messages that were met and are no pipeline's
 
     def set_rule(self, rule, group=None):
         self._rule, self._given = rule, group
@@ -76,6 +76,10 @@ class Pipelines:
         self._told.clear()
         self._verdicts.clear()
 
+    def known(self):
+        """Has anybody told which messages are the pipeline's? Else it is a guess."""
+        return bool(self._told) or not self.automatic()
+
     def receives(self, group, source):
         """Is a receive on `group` from its rank `source` (None: from any) the pipeline's?"""
         verdict = self._verdict_of(group)
@@ -83,7 +87,7 @@ class Pipelines:
             found = verdict.any_source
         else:
             found = verdict.sources is None or source in verdict.sources
-        self.passed_over = self.passed_over or not found
+        self.passed_over += not found
         return found
 
     def ranks_of(self, group):

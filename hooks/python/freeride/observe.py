@@ -28,11 +28,12 @@ import tempfile
 import threading
 import time
 
-from ._bubble_page import PICTURE_ITERATIONS, iteration_ms, origins, page
+from ._bubble_page import PICTURE_ITERATIONS, iteration_ms, name_of, origins, page
 
 MOST_BUBBLES = 1 << 18  # kept of each rank, the newest: what it observes does not grow without bound
 MOST_ITERATIONS = 1 << 16
 PATIENCE_S = 30  # of rank 0 for the other ranks' files
+LEAST_SENDS = 0.01  # of a rank's time: less of waits for sends is not spoken of
 GPU_LEAST_MS = 3.0  # shorter bubbles of a GPU get no side task: StreamMarks::kTwoPhaseLeastNs of the hook
 
 
@@ -132,16 +133,44 @@ class Observer:
         else:
             self._writer.join(2 * PATIENCE_S)
 
+    def _known(self):
+        """Of this rank, besides its bubbles and iterations; None: it is none."""
+        hook = self._hook
+        if hook.world is not None:
+            rank, world = hook.world
+        elif "RANK" in os.environ:
+            rank, world = int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE") or 1)
+        else:
+            return None  # it has started the ranks
+        nobody = {"job": "training", "device": f"cpu-{rank}", "framework": "", "rank": rank}
+        about = self._about or dict(nobody, stage=rank, stages=world, replica=0, replicas=1)
+        self._about = about
+        _, why, reason = hook.status()
+        if why == "ended":  # by the script's own detach(), or this process's end
+            why = reason = ""
+        return {
+            **about,
+            "world": world,
+            "why": why,
+            "reason": reason,
+            "placed": hook.placed,
+            "sources": sorted(hook.sources),
+            "ignored": 0 if hook.pipelines.known() else hook.pipelines.passed_over,
+            "steps": hook.many_steps(),
+            "send_ns": getattr(hook.marker, "send_ns", 0),
+        }
+
     def make_report(self):
         """Writes this rank's file. Rank 0 also waits for the others' and prints."""
         try:
-            if self._about is None:
+            known = self._known()
+            if known is None:
                 return
-            path = os.path.join(self._out, f"rank{self._about['rank']}.json")
+            path = os.path.join(self._out, f"rank{known['rank']}.json")
             with open(path + ".new", "w") as file:
                 json.dump(
                     {
-                        **self._about,
+                        **known,
                         "usable_bytes": self._usable,
                         "clock": clock(),
                         "command": self.command,
@@ -152,10 +181,9 @@ class Observer:
                     file,
                 )
             os.replace(path + ".new", path)
-            if self._about["rank"] == 0:
-                ranks = self._about["stages"] * self._about["replicas"]
+            if known["rank"] == 0:
                 until = time.monotonic() + PATIENCE_S
-                while len(glob.glob(os.path.join(self._out, "rank*.json"))) < ranks and time.monotonic() < until:
+                while missing(self._out, known["world"]) and time.monotonic() < until:
                     time.sleep(0.1)
                 report(self._out, self.price, self.skip)
         except Exception as error:
@@ -165,20 +193,38 @@ class Observer:
 # ---- the report ------------------------------------------------------------------------------------------------------------------
 
 
+def missing(folder, world):
+    """Ranks that have left no file so far."""
+    return [rank for rank in range(world) if not os.path.exists(os.path.join(folder, f"rank{rank}.json"))]
+
+
 def load(folder):
-    """The ranks' files, by rank. Raises ValueError that says what is wrong with them."""
-    ranks = []
+    """(the ranks' files, by rank; those of another run, which are none of them). Raises ValueError that says what is wrong with them."""
+    ranks, written = [], {}
     for path in glob.glob(os.path.join(glob.escape(folder), "rank*.json")):
         try:
             with open(path) as file:
                 ranks.append(json.load(file))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
+                written[ranks[-1]["rank"]] = os.fstat(file.fileno()).st_mtime_ns
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
     if not ranks:
         raise ValueError(
             f"there is no rank*.json in {folder}: no rank got as far as its first iteration's end under freeride.observe"
         )
-    return sorted(ranks, key=lambda rank: rank["rank"])
+    # A run with fewer ranks than one before it leaves that one's other files where they are. The newest file says which run is meant.
+    newest = max(ranks, key=lambda rank: written[rank["rank"]])
+
+    def belongs(rank):
+        return rank["job"] == newest["job"] and world_of(rank) == world_of(newest) and rank["rank"] < world_of(newest)
+
+    ranks.sort(key=lambda rank: rank["rank"])
+    return [rank for rank in ranks if belongs(rank)], [rank for rank in ranks if not belongs(rank)]
+
+
+def world_of(rank):
+    """How many ranks the run has. An earlier version's file tells only what the stages come to."""
+    return rank.get("world", rank["stages"] * rank["replicas"])
 
 
 def quantile(values, share):
@@ -190,10 +236,34 @@ def on_gpu(rank):
     return rank["device"].startswith("GPU-")
 
 
+def trouble(rank, skip=0):
+    """Why there is no figure of this rank, as a sentence without a full stop; "": there is one."""
+    why, reason = rank.get("why"), rank.get("reason")
+    told = f"{reason} [{why}]" if why else ""
+    ended = len(rank["iterations"])
+    if not ended:
+        return told or "no iteration has ended"
+    if rank.get("ignored"):
+        return (
+            f"{rank['ignored']} of its messages are of groups that are taken for no pipeline's: if they are one, name its ranks in "
+            "FREERIDE_GROUP [other_groups]"
+        )
+    if rank.get("steps"):
+        return (
+            f"the optimizer made {rank['steps']} steps in {ended} iterations: messages of the pipeline are taken for another's, or "
+            "iterations end elsewhere [few_iterations]"
+        )
+    if ended <= skip:
+        return f"only {ended} iteration{'s' * (ended > 1)} ended, and the first {skip} warm up: train for longer, or lower --skip"
+    if not rank["bubbles"] and why is not None and why != "never_waits":
+        return told or "no bubble was marked"
+    return ""
+
+
 def measure(rank, skip=0):
-    """Of one rank: iterations that count, their mean length, its bubbles by type, and the share of the time that they take, and that those take
-    which side tasks can use."""
-    measured = rank["iterations"][skip:] or rank["iterations"]
+    """Of one rank: iterations that count, their mean length, its bubbles by type, the share of the time that they take, that those take
+    which side tasks can use, that of waits for sends, which are none, and why none of these is a figure of the training ("": they are)."""
+    measured = rank["iterations"][skip:]
     numbers = {iteration for iteration, _, _ in measured}
     time_ns = sum(end - begin for _, begin, end in measured)
     kinds = collections.defaultdict(list)
@@ -203,6 +273,7 @@ def measure(rank, skip=0):
     bubble_ms = sum(sum(lengths) for lengths in kinds.values())
     least_ms = GPU_LEAST_MS if on_gpu(rank) else 0.0
     usable_ms = sum(length for lengths in kinds.values() for length in lengths if length >= least_ms)
+    all_ns = sum(end - begin for _, begin, end in rank["iterations"])
     return {
         "iterations": len(measured),
         "iteration_ms": time_ns / 1e6 / max(1, len(measured)),
@@ -210,28 +281,87 @@ def measure(rank, skip=0):
         "bubble_ms": bubble_ms / max(1, len(measured)),
         "share": bubble_ms * 1e6 / time_ns if time_ns else 0.0,
         "usable_share": usable_ms * 1e6 / time_ns if time_ns else 0.0,
+        "send_share": min(1.0, rank.get("send_ns", 0) / all_ns) if all_ns else 0.0,
+        "trouble": trouble(rank, skip),
     }
 
 
-def table(ranks, price=None, skip=0):
+def one_pipeline(ranks):
+    """Are these ranks one pipeline, by the messages between them? Where nobody has told a rank's place, it is taken for its number's."""
+    joined = {rank["rank"]: rank["rank"] for rank in ranks}
+
+    def root(rank):
+        while joined[rank] != rank:
+            rank = joined[rank]
+        return rank
+
+    for rank in ranks:
+        for source in rank.get("sources", ()):
+            if source in joined:
+                joined[root(rank["rank"])] = root(source)
+    return len({root(rank) for rank in joined}) == 1
+
+
+def named(ranks):
+    """The same ranks, each with "stages_known": whether it may be called a stage."""
+    known = all(rank.get("placed", True) for rank in ranks) or one_pipeline(ranks)
+    return [dict(rank, stages_known=known) for rank in ranks]
+
+
+def remarks(ranks, found, others=()):
+    """What is to be known beside the figures, or in their place: sentences."""
+    said = []
+    expected = world_of(ranks[0])
+    if len(ranks) < expected:
+        said.append(f"only {len(ranks)} of {expected} ranks left a file")
+    if others:
+        numbers = ", ".join(str(rank["rank"]) for rank in others)
+        said.append(f"files of another run are left out: rank {numbers}")
+    if not ranks[0]["stages_known"]:
+        said.append(
+            "no stage is named, since these ranks are not one pipeline by their messages: set FREERIDE_STAGES, or see docs/trainers/settings.md"
+        )
+    reasons = collections.defaultdict(list)
+    for rank, figures in zip(ranks, found):
+        if figures["trouble"]:
+            reasons[figures["trouble"]].append(str(rank["rank"]))
+    for reason, numbers in reasons.items():
+        who = "no rank" if len(numbers) == len(ranks) else f"rank {', '.join(numbers)}"
+        said.append(f"{who} has a figure: {reason}" if who == "no rank" else f"{who} has no figure: {reason}")
+    sends = max((figures["send_share"] for figures in found if not figures["trouble"]), default=0.0)
+    if sends >= LEAST_SENDS:
+        said.append(
+            f"waits for sends take up to {100 * sends:.1f} % of a rank's time: on gloo a send waits for its receiver, and such waits are no "
+            "bubbles here, which may be longer than these figures say"
+        )
+    return said
+
+
+def table(ranks, price=None, skip=0, others=()):
     """The report's lines."""
+    ranks = named(ranks)
     found = [measure(rank, skip) for rank in ranks]
     first = ranks[0]
-    lines = [
-        f"{first['job']}: {first['stages']} stage{'s' * (first['stages'] > 1)}, {first['replicas']} replica{'s' * (first['replicas'] > 1)}, "
-        f"{found[0]['iterations']} iterations of {iteration_ms(found):.1f} ms ({first['framework']})",
-        "",
-    ]
-    expected = first["stages"] * first["replicas"]
-    if len(ranks) < expected:
-        lines[1:1] = [f"only {len(ranks)} of {expected} ranks left a file"]
+    whole = not any(figures["trouble"] for figures in found)
+    if first["stages_known"]:
+        shape = f"{first['stages']} stage{'s' * (first['stages'] > 1)}, {first['replicas']} replica{'s' * (first['replicas'] > 1)}"
+    else:
+        shape = f"{world_of(first)} rank{'s' * (world_of(first) > 1)}"
+    counted = [figures for figures in found if not figures["trouble"]]
+    iterations = f", {counted[0]['iterations']} iterations of {iteration_ms(counted):.1f} ms" if counted else ""
+    lines = [f"{first['job']}: {shape}{iterations}" + (f" ({first['framework']})" if first["framework"] else "")]
+    lines += [*remarks(ranks, found, others), ""]
     memory = any(rank["usable_bytes"] for rank in ranks)
-    lines.append(
-        f"{'stage':>5} {'device':<12} {'type':<5}{'an iteration':>13}{'p10':>9}{'p50':>9}{'p90 ms':>9}{'of the time':>13}"
-        + ("   memory free" if memory else "")
-    )
+    name = "stage" if first["stages_known"] else "rank"
+    if counted:
+        lines.append(
+            f"{name:>5} {'device':<12} {'type':<5}{'an iteration':>13}{'p10':>9}{'p50':>9}{'p90 ms':>9}{'of the time':>13}"
+            + ("   memory free" if memory else "")
+        )
     for rank, figures in zip(ranks, found):
-        label = f"{rank['stage']:>5} {rank['device'][:12]:<12}"
+        if figures["trouble"]:
+            continue
+        label = f"{rank[name]:>5} {rank['device'][:12]:<12}"
         free = f"{rank['usable_bytes'] / 2**30:>10.1f} GiB" if memory else ""
         lines.append(
             f"{label} {'all':<5}{sum(map(len, figures['kinds'].values())) / max(1, figures['iterations']):>13.1f}{'':27}"
@@ -243,16 +373,28 @@ def table(ranks, price=None, skip=0):
                 f"{'':18} {kind or '-':<5}{len(lengths) / figures['iterations']:>13.1f}{quantile(lengths, 0.1):>9.1f}"
                 f"{quantile(lengths, 0.5):>9.1f}{quantile(lengths, 0.9):>9.1f}{100 * share:>11.1f} %"
             )
+    if not counted:
+        return lines[:-1]
+    if whole:
+        lines += ["", *totals(ranks, found, price)]
+    lines.append(
+        "types: A at the start and end of an iteration, B before the first backward, C short ones between"
+        + ("; - not learned yet" if any("" in figures["kinds"] for figures in counted) else "")
+    )
+    return lines
+
+
+def totals(ranks, found, price):
+    """What all ranks come to."""
     share = statistics.mean(figures["share"] for figures in found)
-    lines += [
-        "",
+    lines = [
         f"bubbles take {100 * share:.1f} % of the devices' time"
         + (
             f": {share * 24 * len(ranks):.1f} of {24 * len(ranks)} device hours a day"
             if price is None
             else f": ${share * price * len(ranks):.2f} of the ${price * len(ranks):.2f} that an hour of the "
             f"{len(ranks)} devices costs"
-        ),
+        )
     ]
     if any(map(on_gpu, ranks)):
         usable = statistics.mean(figures["usable_share"] for figures in found)
@@ -264,10 +406,6 @@ def table(ranks, price=None, skip=0):
                 else f"${usable * price * len(ranks):.2f} an hour"
             )
         )
-    lines.append(
-        "types: A at the start and end of an iteration, B before the first backward, C short ones between"
-        + ("; - not learned yet" if any("" in figures["kinds"] for figures in found) else "")
-    )
     return lines
 
 
@@ -276,7 +414,7 @@ def trace(ranks):
     events = []
     for rank, start_ns in zip(ranks, origins(ranks)):
         pid = rank["rank"] + 1
-        names = [("process_name", f"stage {rank['stage']} on {rank['device']}")]
+        names = [("process_name", f"{name_of(rank)} on {rank['device']}")]
         names += [("thread_name", "training"), ("thread_name", "bubbles")]
         for tid, (of, name) in enumerate(names):
             events.append({"ph": "M", "name": of, "pid": pid, "tid": tid, "args": {"name": name}})
@@ -328,7 +466,7 @@ def draw(path, ranks):
     line.set_xlim(0, width / 1e6)
     line.set_title(f"the last {len(shown)} iterations: training dark, bubbles light", fontsize=10, loc="left")
     line.set_xlabel("ms")
-    labels = [f"stage {rank['stage']}" for rank in ranks]
+    labels = [name_of(rank) for rank in ranks]
     waits = collections.defaultdict(list)
     for row, rank in enumerate(ranks):
         for _, wait, _, begin, end in rank["bubbles"]:
@@ -356,12 +494,14 @@ def draw(path, ranks):
 
 
 def report(folder, price=None, skip=0):
-    ranks = load(folder)
-    print("\n".join(["", *table(ranks, price, skip)]))
+    ranks, others = load(folder)
+    ranks = named(ranks)
+    found = [measure(rank, skip) for rank in ranks]
+    print("\n".join(["", *table(ranks, price, skip, others)]))
     with open(os.path.join(folder, "trace.json"), "w") as file:
         json.dump(trace(ranks), file)
     with open(os.path.join(folder, "bubbles.html"), "w", encoding="utf-8") as file:
-        file.write(page(ranks, [measure(rank, skip) for rank in ranks], price))
+        file.write(page(ranks, found, price, remarks(ranks, found, others)))
     drawn = draw(os.path.join(folder, "bubbles.png"), ranks)
     print(
         f"{folder}/bubbles.html shows it in a browser, {folder}/trace.json in Perfetto; "

@@ -15,7 +15,7 @@ import stat
 import struct
 import time
 
-MAJOR, MINOR = 1, 7
+MAJOR, MINOR = 1, 8
 NAME_BYTES, MAX_WAITS, HISTORY, ITERATIONS, MAX_RANKS, METRICS = 64, 1024, 1024, 256, 64, 8
 POISON = 0xFFFFFFFF
 HOOK_STARTING, HOOK_ACTIVE, HOOK_DISABLED, HOOK_GONE = range(4)
@@ -91,7 +91,8 @@ class BubblePage(ctypes.Structure):
         ("held", HoldCost),
         ("held_with_leases", HoldCost),
         ("bell", _u64),
-        ("reserved1", ctypes.c_uint8 * 136),
+        ("noted", _u32),
+        ("reserved1", ctypes.c_uint8 * 132),
         ("learned", Learned * MAX_WAITS),
         ("history", BubbleRecord * HISTORY),
         ("iterations", IterationRecord * ITERATIONS),

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define FREERIDE_PAGES_MAJOR 1u
-#define FREERIDE_PAGES_MINOR 7u
+#define FREERIDE_PAGES_MINOR 8u
 
 #define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull  /* "FRBUBBLE" */
 #define FREERIDE_BELL_MAGIC 0x204c4c4542525246ull    /* "FRRBELL " */
@@ -135,7 +135,9 @@ typedef struct freeride_bubble_page {
   freeride_hold_cost held; /*  336: iterations with holds and without leases */
   freeride_hold_cost held_with_leases; /*  352 */
   uint64_t bell;          /*  368: incarnation of the bell page that is rung after every change of wake; 0: none */
-  uint8_t reserved1[136]; /*  376 */
+  uint32_t noted;         /*  376: why there are no bubbles, as far as only the rank's process knows: a RankWhy of
+                             policy/rank_why.hpp; 0: nothing */
+  uint8_t reserved1[132]; /*  380 */
 
   /* 512: learned, slot w - 1 for wait index w */
   freeride_learned learned[FREERIDE_MAX_WAITS];              /* 512, 32 bytes each */

@@ -237,6 +237,13 @@ std::optional<double> budget_of_word(uint32_t word);
 /// range. Never reads past the page. Errors: kInvalidArgument, naming the field.
 Result<BubbleIdentity> check_bubble_page(const freeride_bubble_page& page);
 
+/// What a bubble page says of the waits of the last finished iteration. Any bytes are read safely.
+struct LearnedLengths {
+  uint32_t samples = 0;  ///< the most that a wait's length was learned from
+  bool usable = false;   ///< some wait may have a lease
+};
+LearnedLengths learned_lengths(const freeride_bubble_page& page);
+
 // ---- lease page
 // ---------------------------------------------------------------------------------------------------------------
 
