@@ -465,7 +465,8 @@ TEST_CASE("relay: a host is told what its manager says while somebody there list
     first = late->receive(10ms);
     return first.has_value();
   }));
-  CHECK(first->as<TaskState>()->state == "PAUSED");
+  // One of before may have been under way between the brokers; none was kept.
+  CHECK((first->as<TaskState>()->state == "PAUSED" || !first->envelope.kept));
 }
 
 TEST_CASE("relay: what is wanted of bubbles follows subscriptions, not who never subscribed", "[relay]") {

@@ -525,7 +525,7 @@ def test_a_step_that_a_gradient_scaler_leaves_out_ends_an_iteration(tmp_path):
         "hook.library.mark_begin",
         "hook.library.mark_end",
         "hook.library.count_iterations",
-        "hook.marker._note",
+        "hook.marker._keep",
         "hook.pipelines.receives",
     ],
 )
