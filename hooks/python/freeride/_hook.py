@@ -537,7 +537,8 @@ class Hook:
                 self.inform("what observe shows of this iteration", self.at_iteration_end)
         except Exception as error:
             self.fail(error)
-        self._try_look()
+        finally:
+            self._try_look()
 
     # ---- on, off, and what is known -----------------------------------------------------------------------------------------------
 
