@@ -52,7 +52,7 @@ CoreFiles core_files(const std::vector<int>& cores, const fs::path& system) {
   for (const char* name : {"online", "possible", "present"}) files.made[system / "cpu" / name] = list(its_cores);
   for (const auto& [number, folder] : nodes) {
     if (std::none_of(its_cores.begin(), its_cores.end(),
-                     [&](int core) { return fs::exists(folder / ("cpu" + std::to_string(core))); }))
+                     [&folder = folder](int core) { return fs::exists(folder / ("cpu" + std::to_string(core))); }))
       continue;
     its_nodes.push_back(number);
     files.shown.push_back(folder);
