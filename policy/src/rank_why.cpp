@@ -5,7 +5,7 @@
 namespace freeride::policy {
 namespace {
 
-struct Row {  // NOLINT(clang-analyzer-optin.performance.Padding): in the order in which a row is read
+struct Row {
   RankWhy why;
   const char* name;
   bool in_the_way;  // what has been asked for, or said elsewhere, is not
