@@ -11,7 +11,9 @@ def start(marks):
 
     from freeride._hook import hook
 
-    receive, send, before_wait = native.ProcessGroup.recv, native.ProcessGroup.send, hook.marker.before_wait
+    # Of the class: in another default group the rank has another marker.
+    marker = type(hook.marker)
+    receive, send, before_wait = native.ProcessGroup.recv, native.ProcessGroup.send, marker.before_wait
 
     def keeping(self, *args, **kwargs):
         _kept.append(send(self, *args, **kwargs))
@@ -22,13 +24,13 @@ def start(marks):
         _waited_for[id(work)] = (work, tensors[0])  # held, so that no other Work gets its id
         return work
 
-    def marking(work):
-        marked = before_wait(work)
+    def marking(self, work):
+        marked = before_wait(self, work)
         if marked:
             marks.append(_waited_for.pop(id(work), (None, None))[1])
         return marked
 
-    native.ProcessGroup.recv, native.ProcessGroup.send, hook.marker.before_wait = noting, keeping, marking
+    native.ProcessGroup.recv, native.ProcessGroup.send, marker.before_wait = noting, keeping, marking
 
 
 def page():
