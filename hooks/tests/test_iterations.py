@@ -34,6 +34,12 @@ class Skipped(unittest.TestCase):
     def setUp(self):
         self.period = _iterations.Period()
 
+    def test_a_pipeline_that_is_made_anew_has_no_iterations_of_the_one_before(self):
+        before, after = [(last_of_1f1b(2), True)] * 10, [(last_of_1f1b(4), True)] * 3
+        train(self.period, before)
+        self.period.begin_anew()
+        self.assertEqual(train(self.period, after), [8, 16, 24])
+
     def test_a_rank_that_skips_steps_counts_the_same_iterations(self):
         for schedule in (gpipe, last_of_1f1b):
             steps = [True] * 10 + [False, True, True, False, False, False, True, True]
@@ -78,7 +84,7 @@ class Skipped(unittest.TestCase):
             for message in gpipe(4):
                 self.assertFalse(self.period.before([message]))
             self.period.before([TO])
-            self.period.others()
+            self.period.begin_anew()
 
 
 class Store:

@@ -350,6 +350,7 @@ class Hook:
         if not c10d.is_initialized() or c10d.get_rank() not in ranks:
             return
         self.pipelines.tell(ranks)
+        self._period.begin_anew()
         if self._postponed or (self.marker is not None and self.marker.waiting()):
             self._attach_as(c10d, framework=framework, ranks=ranks)
         elif self.pipelines.automatic():
@@ -524,7 +525,7 @@ class Hook:
                 self.say(_GUESSED_WRONGLY)
                 return
             if said_by not in (None, _BY_PERIOD):
-                self._period.others()
+                self._period.begin_anew()
             self._found = self._found or self.waits > 0
             self.waits = 0
             if self.handle is None:

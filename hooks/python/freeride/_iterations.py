@@ -48,7 +48,8 @@ class Period:
         self._count = self._order = 0
         return True
 
-    def others(self):
-        """Other ranks have ended an iteration, and this one ends with its first message behind that."""
+    def begin_anew(self):
+        """What is known is of other iterations: this rank's pipeline is a new one; or other ranks have ended an iteration, and this one ends with
+        its first message behind that."""
         self._alike = self._count = self._order = 0
         self._steps = _MOST_TURNS
