@@ -45,7 +45,8 @@ def apart(entries, database):
     """Files that were compiled together (FREERIDE_UNITY), each as its own entry; headers that gcc has precompiled as text."""
     for entry in entries:
         for header in re.findall(r"-include (\S+cmake_pch\.hxx)", entry["command"]):
-            text = database / (hashlib.sha256(header.encode()).hexdigest()[:16] + ".hxx")  # beside it no clang finds a .gch
+            # Where no clang finds a .gch beside it.
+            text = database / (hashlib.sha256(header.encode()).hexdigest()[:16] + ".hxx")
             text.write_text(pathlib.Path(header).read_text())
             entry["command"] = entry["command"].replace(header, str(text))
         path = pathlib.Path(entry["file"])
