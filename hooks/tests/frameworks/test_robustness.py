@@ -57,12 +57,12 @@ def test_hook_goes_off_on_one_rank(tmp_path, how, states, line):
 
 
 def test_one_rank_unhooked(tmp_path):
-    """FREERIDE_HOOK=0 for one rank only."""
+    """FREERIDE_HOOK=0 for one rank only, in whose process nothing of FreeRide is then."""
     plan = {"iterations": 6}
     plain = launch.run("train_odd.py", 2, plan, tmp_path / "plain", hooked=False)
     mixed = launch.run("train_odd.py", 2, plan, tmp_path / "hooked", hooked=True, off=[1])
     assert [rank["losses"] for rank in mixed] == [rank["losses"] for rank in plain]
-    assert mixed[0]["state"] == "active" and mixed[1]["state"] == "off"
+    assert mixed[0]["state"] == "active" and "state" not in mixed[1]
 
 
 def test_killed_rank_ends_the_others_as_without_the_hook(tmp_path):
