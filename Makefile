@@ -9,6 +9,7 @@
 # make test-installed   installs the Debian package on a machine that systemd boots for it: starts, upgrades, removes (needs root)
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 #                        and a part of it on the other versions of torch in FRAMEWORKS_TORCH (2.5 2.4 2.15)
+# make test-launchers   the hook under torchrun, its restarts, deepspeed, mpirun, and in scripts that start their ranks: some minutes
 # make test-newest   all of it on the newest torch that PyPI has: once a week
 # make test-peers   the frameworks' own tests with the hook in every process and without it, on CPUs: which pass must be equal. Their sources
 #                   are cloned, or are in PEERS_SOURCES, a folder of checkouts such as pytorch-2.8.0. The versions of torch: PEERS_TORCH
@@ -71,6 +72,9 @@ test-frameworks:
 
 test-newest:
 	$(call frameworks,newest,^frameworks_newest_)
+
+test-launchers:
+	$(call frameworks,,^launchers$$)
 
 # 2.4 comes after 2.5, whose CUDA libraries it uses.
 PEERS_TORCH ?= 2.5 2.4 2.8 2.15 newest
