@@ -308,11 +308,7 @@ class Hook:
         if self._off_for_good:
             return False
         handle, self.handle = self.handle, None
-        if self.marker is not None:
-            self.marker.stop()
-        if self._agreement is not None:
-            self._agreement.stop()
-            self._agreement = None
+        self._stop_marking()
         self._period = Period()
         if handle is not None:
             self._disabled = self.library.state(handle) == DISABLED
@@ -320,6 +316,14 @@ class Hook:
         self.marker, self._postponed, self.waits = None, False, 0
         self._arguments = self._arguments or self._given
         return True
+
+    def _stop_marking(self):
+        """Waits for what is inside training's store, for two seconds at most."""
+        if self.marker is not None:
+            self.marker.stop()
+        if self._agreement is not None:
+            self._agreement.stop()
+            self._agreement = None
 
     def _attach_as(self, c10d, group=None, framework=None, ranks=None):
         self._postponed = False
@@ -441,11 +445,7 @@ class Hook:
         try:
             with self._lock:
                 handle, self.handle = self.handle, None
-                if self.marker is not None:
-                    self.marker.stop()
-                if self._agreement is not None:
-                    self._agreement.stop()
-                    self._agreement = None
+                self._stop_marking()
                 self._arguments, self.marker, self._postponed = None, None, False
                 self._given, self._world, self._job = None, None, None
                 self._disabled = self._off_for_good = False
