@@ -9,7 +9,7 @@
     print(task.status().state)
     verdict = task.wait()
 
-Every call is one of freeride-ctl's, which is found on the PATH, in FREERIDE_CTL, or beside an installed package: so keys,
+Every call is one of freeride-ctl's, which is FREERIDE_CTL's, this installation's own, or the first on the PATH: so keys,
 managers on other hosts, its configuration and the checks of whom it talks to are what they are there, and this module
 needs nothing but Python's own library. Errors are exceptions, with freeride-ctl's message and hint.
 
@@ -32,6 +32,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
+
+from . import _programs
 
 __all__ = [
     "Batch",
@@ -238,13 +240,9 @@ def _find_program() -> str:
     named = os.environ.get("FREERIDE_CTL")
     if named:
         return named
-    found = shutil.which("freeride-ctl")
+    found = _programs.find("freeride-ctl")
     if found:
         return found
-    # share/freeride/python/freeride/client.py of an installed or packed tree
-    beside = pathlib.Path(__file__).resolve().parents[4] / "bin/freeride-ctl"
-    if beside.exists():
-        return str(beside)
     raise Unavailable("freeride-ctl is not on the PATH", "install FreeRide, or name the program in FREERIDE_CTL")
 
 
