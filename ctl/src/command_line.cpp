@@ -30,6 +30,7 @@
 #include "suggest.hpp"
 #include "task_data.hpp"
 #include "top.hpp"
+#include "up.hpp"
 #include "verbs.hpp"
 #include "why.hpp"
 
@@ -37,7 +38,8 @@ namespace freeride::ctl {
 namespace {
 
 constexpr std::string_view kExamples =
-    R"(  freeride-ctl doctor                                   can side tasks run on this host?
+    R"(  freeride-ctl up                                       manager, workers and page on this host, until q
+  freeride-ctl doctor                                   can side tasks run on this host?
   freeride-ctl plugin check ./build/pagerank.so         does the plugin keep the contract?
   freeride-ctl profile ./build/pagerank.so              how much memory, how long a step?
   freeride-ctl load ./build/pagerank.so --stage 3       run it in the bubbles of stage 3
@@ -100,6 +102,7 @@ struct Arguments {
   SubmitArguments submit;
   EventsArguments events;
   TopArguments top;
+  UpArguments up;
   ProfileArguments profile;
   RecordingArguments recording;
   WhyArguments why;
@@ -541,10 +544,39 @@ void add_why(CLI::App& app, Arguments& arguments) {
   does(sub, arguments, [&arguments](Session& session) { return run_why(session, arguments.why); });
 }
 
+void add_up(CLI::App& app, Arguments& arguments) {
+  UpArguments& up = arguments.up;
+  auto* sub = app.add_subcommand(
+      "up", "start a manager, a worker for each device and the page on this host, in the foreground; q ends them");
+  auto* device = sub->add_option("--device", up.devices.devices,
+                                 "a device that gets a worker, repeatable: a GPU's UUID or cpu-N; default: this host's "
+                                 "GPUs")
+                     ->delimiter(':')
+                     ->allow_extra_args(false);
+  sub->add_option("--cpus", up.devices.cpus,
+                  "so many CPU devices cpu-0, cpu-1, ..., and no GPU; default where there is no GPU: 2")
+      ->check(whole(1, 1024))
+      ->excludes(device);
+  sub->add_option(
+         "--cores", up.devices.cores,
+         "cores of a CPU device, e.g. 0,2-3; repeatable, in the order of the CPU devices; default: one for each")
+      ->delimiter(':')
+      ->allow_extra_args(false);
+  sub->add_option("--state-dir", up.state_dir, "state folder: tasks, plugins, logs");
+  auto* listen = sub->add_option("--listen", up.listen, "where the page is, ADDRESS:PORT; default: 127.0.0.1:7473");
+  sub->add_flag("--no-page", up.no_page, "without the page")->excludes(listen);
+  sub->add_option("worker-flags", up.worker_flags, "after --: further flags of every worker");
+  does(sub, arguments, [&arguments](Session& session) {
+    arguments.up.run_dir = arguments.run_dir;
+    return run_up(session, arguments.up);
+  });
+}
+
 void add_verbs(CLI::App& app, Arguments& arguments) {
   const auto simple = [&app, &arguments](const char* name, const char* help, Result<int> (*verb)(Session&)) {
     does(app.add_subcommand(name, help), arguments, verb);
   };
+  add_up(app, arguments);
   simple("status", "the manager, its workers, tasks and jobs at a glance", run_status);
   add_load(app, arguments);
   add_submit(app, arguments);

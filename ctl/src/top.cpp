@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/ioctl.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "interrupt.hpp"
 #include "jobs.hpp"
 #include "json.hpp"
+#include "pressed_keys.hpp"
 #include "render.hpp"
 
 namespace freeride::ctl {
@@ -43,34 +43,6 @@ std::string gauge(double value, size_t width, bool ascii) {
   const size_t bar_width = width == 0 || width >= kWideScreen ? 20 : width >= kNarrowScreen ? 8 : 0;
   return (bar_width == 0 ? "" : bar(value, bar_width, ascii) + " ") + human_pct(100 * value);
 }
-
-/// Keys as they are pressed, not line by line; the terminal is put back at the end.
-class Keys {
- public:
-  Keys() {
-    if (isatty(STDIN_FILENO) == 0 || tcgetattr(STDIN_FILENO, &before_) != 0) return;
-    termios raw = before_;
-    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-    raw.c_cc[VMIN] = 0;
-    raw.c_cc[VTIME] = 0;
-    on_ = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
-  }
-  ~Keys() {
-    if (on_) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
-  }
-  Keys(const Keys&) = delete;
-  Keys& operator=(const Keys&) = delete;
-  bool on() const { return on_; }
-  /// The next one that was pressed, or 0.
-  char next() {
-    char key = 0;
-    return on_ && read(STDIN_FILENO, &key, 1) == 1 ? key : '\0';
-  }
-
- private:
-  termios before_{};
-  bool on_ = false;
-};
 
 struct Screen {
   bool in_place = false;
@@ -415,7 +387,7 @@ Result<int> run_top(Session& session, const TopArguments& arguments) {
   // The other screen of the terminal, so that the user's lines are there again afterwards.
   const Screen first = look_at_screen(session.json());
   if (first.in_place) session.out() << "\x1b[?1049h\x1b[?25l" << std::flush;
-  std::optional<Keys> keys;
+  std::optional<PressedKeys> keys;
   if (first.in_place) keys.emplace();
   Status refused;
   Silence silence;

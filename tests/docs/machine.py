@@ -90,7 +90,7 @@ def settle():
     # Counted anew each time: a worker that has just forked is there twice.
     until(
         lambda: sum(worker["state"]["state"] == "up" for worker in ctl("workers")["workers"])
-        == processes(r"^freeride-worker "),
+        == processes(r"^(/usr/bin/)?freeride-worker "),
         "each worker is up",
     )
     until(
