@@ -18,9 +18,9 @@
 # make screenshots   pictures of the page beside a training (docs/images/web-*.png)
 # make check   formatting, clang-tidy, ruff, folder rules, documents
 # make docs    the documentation as a site (build/docs/index.html); its tools come from PyPI once, then no network is needed
-# make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.36 or later, without installing anything
+# make dist    packs everything into build/dist/freeride: runs on any host with glibc 2.34 or later, without installing anything
 # make deb     Debian packages of a release build (build/package/)
-# make wheel   what trainers need (hook, observe) as one wheel for pip (build/wheel/)
+# make wheel   everything as one wheel for pip (build/wheel/)
 # make fuzz    builds the fuzz targets with clang and runs each for SECONDS (60) from its kept inputs on
 # make asan / tsan   tests under sanitizers
 
@@ -220,7 +220,7 @@ deb:
 wheel:
 	@scripts/install-deps.sh wheel
 	cmake --preset package
-	cmake --build build/package -j$(JOBS) --target freeride_hook freeride_cudart
+	cmake --build build/package -j$(JOBS)
 	@echo "now: pip install $$(scripts/make-wheel.sh build/package build/wheel)"
 
 install: build

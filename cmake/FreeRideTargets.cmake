@@ -41,6 +41,17 @@ function(freeride_library name)
   endif()
 endfunction()
 
+# freeride_static_runtime(TARGET)   For libraries in other people's processes: gcc's runtime is inside of it, and needs no newer glibc
+# than 2.34. (A sanitizer's runtime comes with the program.)
+function(freeride_static_runtime target)
+  if(NOT FREERIDE_SANITIZE)
+    set(old_glibc ${CMAKE_SOURCE_DIR}/base/src/old_glibc.c)
+    target_sources(${target} PRIVATE ${old_glibc})
+    set_source_files_properties(${old_glibc} PROPERTIES COMPILE_OPTIONS -fno-lto)  # the runtime asks for it after the optimizer
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+endfunction()
+
 # freeride_unity(TARGET REGEX)   With FREERIDE_UNITY: compiles up to ten of its files of that name together, which takes a third of the
 # time. Groups are made when CMake runs: after an edit that makes two names of a group meet, cmake --preset dev parts them.
 function(freeride_unity target regex)

@@ -1,8 +1,16 @@
 #!/usr/bin/env bash
 # Runs a packed folder in a root that holds nothing but libc: every program starts, a plugin keeps the contract, a manager answers.
+# First of all no file in it needs a glibc newer than 2.34.
 # Usage: check-dist.sh FOLDER. Needs user namespaces, or root.
 set -euo pipefail
 dist=$(realpath "$1")
+newest=34
+too_new=$(find "$dist" -type f | while read -r file; do
+  head -c 4 "$file" | grep -q ELF || continue
+  objdump -T "$file" | sed -nE 's/^.*\*UND\*.*\(GLIBC_2\.([0-9]+)[0-9.]*\) *(.*)$/\1 \2/p' |
+    awk -v newest=$newest -v file="${file#"$dist/"}" '$1 > newest {print "  " file " needs " $2 "@GLIBC_2." $1}'
+done)
+[ -z "$too_new" ] || { echo "check-dist.sh: what is packed must run with glibc 2.$newest:" >&2; echo "$too_new" >&2; exit 1; }
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 mkdir -p "$root"/{lib64,tmp,opt,lib/x86_64-linux-gnu}
@@ -11,7 +19,7 @@ for name in c m dl rt pthread resolv; do cp -L "/lib/x86_64-linux-gnu/lib$name.s
 cp -r "$dist" "$root/opt/freeride"
 within=(timeout 60 "$dist/bin/bwrap" --bind "$root" / --proc /proc --dev /dev --die-with-parent)
 inside() { "${within[@]}" "$@"; }
-for program in worker manager ctl runner bus; do inside "/opt/freeride/bin/freeride-$program" --help >/dev/null; done
+for program in worker manager node ctl runner recorder web; do inside "/opt/freeride/bin/freeride-$program" --help >/dev/null; done
 inside /opt/freeride/bin/bwrap --version >/dev/null
 # Its parts find each other: the worker its bwrap, freeride-ctl the Python package.
 { inside /opt/freeride/bin/freeride-ctl doctor || true; } >"$root/doctor"

@@ -19,7 +19,7 @@ for set in "${@:-demo}"; do
     demo)  packages+=" $build $training python3-matplotlib" ;;
     figures) packages+=" $figures" ;;
     plugins) packages+=" $build $plugins" ;;
-    test)  packages+=" $build $training $plugins $look $figures python3-pytest python3-venv groff-base ffmpeg $sizes" ;;
+    test)  packages+=" $build $training $plugins $look $figures python3-pytest python3-venv patchelf groff-base ffmpeg $sizes" ;;
     bench) packages+=" $build $training libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc" ;;
     check) packages+=" $build clang-format clang-tidy git python3-venv" ;;
     dist)  packages+=" $build bubblewrap patchelf" ;;
@@ -28,7 +28,7 @@ for set in "${@:-demo}"; do
     installed) packages+=" $build python3 python3-pytest python3-msgpack python3-zmq systemd util-linux dpkg" ;;
     fuzz) packages+=" $build python3 clang" ;;
     frameworks) packages+=" $build python3 python3-venv" ;;
-    wheel) packages+=" $build python3 python3-venv" ;;
+    wheel) packages+=" $build patchelf python3 python3-venv" ;;
     docker) packages+=" $build $training python3-matplotlib bubblewrap docker.io python3-yaml systemd" ;;
     kubernetes) packages+=" $build $training bubblewrap docker.io python3-yaml python3-pytest python3-venv util-linux" ;;
     *) echo "install-deps.sh: unknown set '$set'; known: build, demo, figures, plugins, test, bench, check, docker, dist, hosts, slurm, installed, fuzz, frameworks, wheel, kubernetes" >&2; exit 2 ;;

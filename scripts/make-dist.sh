@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs what an installation needs into one relocatable folder: programs, bwrap, hook library, Python package, plugins and every
-# shared library but libc's and the driver's. Runs on glibc 2.36 or later, with nothing installed.
+# shared library but libc's and the driver's. Runs on glibc 2.34 or later, with nothing installed.
 # Usage: make-dist.sh BUILD OUT [test]    "test" adds the GPU tests, their side tasks and what measures side tasks
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,6 +23,13 @@ mkdir "$out/python/freeride/_start"
 cp hooks/python/freeride/_start/sitecustomize.py "$out/python/freeride/_start/"
 cp hooks/python/freeride/_start/sitecustomize.py "$out/start/"  # beside the package, as in a Debian one
 cp hooks/examples/train_gpt.py "$out/examples/"
+cp containers/slurm/{prolog,epilog,empty-node,own-side-tasks.sbatch} "$out/slurm/"
+cp plugins/resnet/compile.sh "$out/plugins/resnet/"
+mkdir "$out"/{systemd,completion}
+cp "$out"/tmp/lib/systemd/system/freeride* "$out/systemd/"
+find "$out/tmp/share/bash-completion" -type f -exec cp {} "$out/completion/" \; 2>/dev/null || true
+find "$out/tmp" -name freeride.toml -exec cp {} "$out/" \;
+cp LICENSE "$out/"
 for library in hook cudart; do  # where the package looks first
   cp "$(find "$out/tmp" -name libfreeride_$library.so | head -1)" "$out/python/freeride/"
 done
@@ -40,12 +47,20 @@ fi
 
 # libc, its loader and what belongs to it come from the host, and so does everything of the driver's.
 theirs='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nss_.*|anl|BrokenLocale|thread_db|mvec)|libcuda|libnvidia.*)\.so'
-find "$out" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
-  while read -r library; do
-    [[ "$(basename "$library")" =~ $theirs ]] || cp -L "$library" "$out/lib/"
-  done
+find "$out" -type f \( -path "$out/bin/*" -o -name '*.so*' \) -exec ldd {} + 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+  { grep -vE "/${theirs#^}" || true; } > "$out/carried"
+xargs -a "$out/carried" cp -L -t "$out/lib/"
+# Whose they are, and what is compiled into the programs.
+scripts/copy-licenses.sh "$out/licenses" $(cat "$out/carried") "$(command -v bwrap)"
+rm "$out/carried"
 chmod u+w "$out"/lib/* "$out"/bin/*
 strip --strip-unneeded "$out"/lib/*.so* 2>/dev/null || true
+# Debian's C++ runtime asks for a newer libc than its symbols' users do.
+cp "$build/lib/libfreeride_old_glibc.so" "$out/lib/" && strip --strip-unneeded "$out/lib/libfreeride_old_glibc.so"
+for library in libstdc++.so.6 libgcc_s.so.1; do
+  scripts/lower-glibc.py "$out/lib/$library"
+  patchelf --add-needed libfreeride_old_glibc.so "$out/lib/$library"
+done
 # RPATH, not RUNPATH: a program's holds for the libraries that its libraries need, and for those of plugins.
 for program in "$out"/bin/*; do
   head -c 4 "$program" | grep -q ELF && patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$program"
@@ -57,8 +72,4 @@ done
 # As it is: a program under it has nothing of ours but this, and its own libraries must not be looked for here.
 cp "$(find "$build/lib" -name libfreeride_shim.so | head -1)" "$out/lib/" && strip --strip-unneeded "$out/lib/libfreeride_shim.so"
 if [ "${3:-}" = test ] && [ -f "$build/lib/libswitched_cuda.so" ]; then cp "$build/lib/libswitched_cuda.so" "$out/lib/"; fi
-# After the libraries: ldd fails for scripts.
-cp containers/slurm/{prolog,epilog,empty-node,own-side-tasks.sbatch} "$out/slurm/"
-cp plugins/resnet/compile.sh "$out/plugins/resnet/"
-cp LICENSE "$out/"
 scripts/check-dist.sh "$out"

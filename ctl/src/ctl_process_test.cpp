@@ -1005,7 +1005,7 @@ TEST_CASE("plugin check starts the runner beside it and takes over its exit code
   CHECK(described.out == "describe x.so --format json\n");
 }
 
-TEST_CASE("python-path prints the folder of the package, in an installation as in a packed tree") {
+TEST_CASE("python-path prints the folder of the package, in an installation as in a packed tree and a wheel") {
   const TempDir folder;
   const auto ctl = folder.path() / "bin/freeride-ctl";
   fs::create_directory(folder.path() / "bin");
@@ -1022,6 +1022,12 @@ TEST_CASE("python-path prints the folder of the package, in an installation as i
   }
   CHECK(json::parse(Child(ctl, {"python-path", "--format", "json"}).finish().out)["path"] ==
         (folder.path() / "share/freeride/python").string());
+  const auto package = folder.path() / "site-packages/freeride";
+  fs::create_directories(package / "_tree/bin");
+  std::ofstream(package / "__init__.py") << "";
+  fs::copy_file(kCtl, package / "_tree/bin/freeride-ctl");
+  const auto found = Child(package / "_tree/bin/freeride-ctl", {"python-path"}).finish();
+  CHECK(found.out == package.parent_path().string() + "\n");
 }
 
 TEST_CASE("wrong usage is exit 2 with one line; help and version are exit 0") {

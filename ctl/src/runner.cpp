@@ -49,8 +49,9 @@ std::vector<std::string> shipped_plugins() {
 Result<std::filesystem::path> python_path() {
   std::error_code ignored;
   const auto above = program_folder().parent_path();
-  for (const char* folder : {"share/freeride/python", "python", "../../hooks/python"}) {
+  for (const char* folder : {"share/freeride/python", "python", "../..", "../../hooks/python"}) {
     auto candidate = (above / folder).lexically_normal();
+    if (!candidate.has_filename()) candidate = candidate.parent_path();  // "../.." ends with a slash
     if (std::filesystem::is_regular_file(candidate / "freeride/__init__.py", ignored)) return candidate;
   }
   return Error{Code::kNotFound, "the Python package freeride is not below " + above.string(),

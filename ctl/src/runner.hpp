@@ -25,7 +25,8 @@ std::filesystem::path shipped_plugin(const std::string& name);
 std::vector<std::string> shipped_plugins();
 
 /// The folder that holds the Python package `freeride`, for a PYTHONPATH: an installation's share/freeride/python, a
-/// packed tree's python, a source tree's hooks/python. Errors: kNotFound (says where it was looked for).
+/// packed tree's python, the site-packages with a wheel's tree, a source tree's hooks/python. Errors: kNotFound (says
+/// where it was looked for).
 Result<std::filesystem::path> python_path();
 
 /// Replaces this process by `name arguments…`: its output and exit code become ours. Returns only on failure.

@@ -30,7 +30,8 @@ void pixel(unsigned number, double u, double v, uint8_t* out) {  // u, v in 0..1
     out[1] = static_cast<uint8_t>(n * 7 % 256);
     out[2] = static_cast<uint8_t>(n * 13 % 256);
   } else if (number < 4) {
-    const double r = std::hypot(u - 0.5, v - (second ? 0.2 : 0.5));
+    const double x = u - 0.5, y = v - (second ? 0.2 : 0.5);
+    const double r = std::sqrt(x * x + y * y);  // std::hypot is one of glibc 2.35's
     for (int c = 0; c < 3; ++c)
       out[c] = static_cast<uint8_t>(127.5 + 127.5 * std::sin(r * (second ? 90 : 40) + 2.1 * c));
   } else {
