@@ -34,6 +34,8 @@ export CCACHE_NOHASHDIR := 1
 export CTEST_OUTPUT_ON_FAILURE := 1
 # .ci/run has one that tries again and counts.
 CTEST ?= ctest
+# Tests mostly wait, for processes to end and orders to expire.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) + 2)))
 
 .PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-newest test-peers test-docker test-kubernetes test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-asan build-tsan build-fuzz format install clean
 
@@ -46,7 +48,7 @@ demo:
 test:
 	@scripts/install-deps.sh test
 	@$(MAKE) --no-print-directory build
-	$(CTEST) --test-dir build/dev -j$(JOBS) --output-on-failure $(CTEST_ARGS)
+	$(CTEST) --test-dir build/dev -j$(TEST_JOBS) --output-on-failure $(CTEST_ARGS)
 
 SECONDS ?= 60
 chaos:

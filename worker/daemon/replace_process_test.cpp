@@ -411,8 +411,8 @@ TEST_CASE("a task whose SaveState has no end takes none of its neighbour's time"
 }
 
 // Those on a GPU, 30 more, are in gpu_process_test.
-TEST_CASE("170 replacements in a row leave nothing behind", "[process][slow]") {
-  constexpr int kWarm = 10, kReplacements = 170;
+TEST_CASE("40 replacements in a row leave nothing behind", "[process][slow]") {
+  constexpr int kWarm = 10, kReplacements = 40;
   constexpr double kMostKibEach = 4;  // growth of the worker's memory, per replacement
   ReplaceRig rig;
   rig.manager.wait_registered();
