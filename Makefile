@@ -65,7 +65,7 @@ define frameworks
 	@scripts/install-deps.sh frameworks
 	scripts/frameworks-venv.sh $(FRAMEWORKS_VENV) $(1)
 	@$(MAKE) --no-print-directory build TARGETS="freeride_hook freeride-manager freeride-worker freeride-runner freeride-ctl"
-	cmake --preset dev -DFREERIDE_FRAMEWORKS_VENV=$(abspath $(FRAMEWORKS_VENV)) "-DFREERIDE_FRAMEWORKS_TORCH=$(subst $(space),;,$(strip $(1)))"
+	flock build/dev/configured cmake --preset dev -DFREERIDE_FRAMEWORKS_VENV=$(abspath $(FRAMEWORKS_VENV)) "-DFREERIDE_FRAMEWORKS_TORCH=$(subst $(space),;,$(strip $(1)))"
 	$(CTEST) --test-dir build/dev -R '$(2)' --output-on-failure $(CTEST_ARGS)
 endef
 
@@ -200,8 +200,9 @@ build/dev/configured: CMakePresets.json $(wildcard /var/lib/dpkg/status)
 	cmake --preset dev $(if $(wildcard build/dev/CMakeCache.txt),,-DFREERIDE_UNITY=ON)
 	@touch $@
 
+# One at a time: who tests machines and who tests frameworks builds, too.
 build: build/dev/configured
-	cmake --build build/dev -j$(JOBS) $(if $(TARGETS),--target $(TARGETS))
+	flock $< cmake --build build/dev -j$(JOBS) $(if $(TARGETS),--target $(TARGETS))
 
 format:
 	git ls-files -z '*.c' '*.h' '*.cpp' '*.hpp' | xargs -0 clang-format -i

@@ -77,15 +77,15 @@ def test_losses_are_the_same_with_and_without_harvesting(system):
     for stage in range(4):
         system.start_worker(f"cpu-{stage}")
     load_pagerank(system, "--stage", 3)
-    first = system.start_training(stages=4, iterations=200, name="harvested")
+    first = system.start_training(stages=4, iterations=80, name="harvested")
     system.wait_steps("pagerank")
     assert first.poll() is None, "the training was over before anything was harvested"
     assert first.wait(300) == 0
-    second = system.start_training(stages=4, iterations=200, name="alone", hook="off")
+    second = system.start_training(stages=4, iterations=80, name="alone", hook="off")
     assert second.wait(300) == 0
     with_freeride = [i["loss"] for i in system.iterations("harvested")]
     without = [i["loss"] for i in system.iterations("alone")]
-    assert len(without) == 200 and with_freeride == without
+    assert len(without) == 80 and with_freeride == without
 
 
 def test_kill_manager(job):
