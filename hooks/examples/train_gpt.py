@@ -267,7 +267,13 @@ def train(options):
         rows = torch.stack([text[start : start + options.seq + 1] for start in starts.tolist()]).long()
         return rows[:, :-1], rows[:, 1:]
 
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), stages, first)
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), stages, first
+    try:
+        store = dist.TCPStore(*place)
+    except RuntimeError as error:  # Debian 13's torch has no libuv, which is what it takes by itself
+        if "libuv" not in str(error):
+            raise
+        store = dist.TCPStore(*place, use_libuv=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=stages)
     sends = []
 
