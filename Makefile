@@ -7,6 +7,7 @@
 # make test-kubernetes   the manifests for Kubernetes alone: offline against schemas and programs, then their pods under a Docker engine (needs root)
 # make test-slurm   Slurm's daemons on two hosts as namespaces: srun --freeride, Prolog, Epilog, a node that is not empty (needs root)
 # make test-installed   installs the Debian package on a machine that systemd boots for it: starts, upgrades, removes (needs root)
+# make test-systems   the wheel on Debian 12 and 13, and on Debian 11 where pip refuses it: made by debootstrap in build/systems (needs root)
 # make test-frameworks   real torch.distributed.pipelining and DeepSpeed from PyPI, in FRAMEWORKS_VENV (build/frameworks-venv), with the hook
 #                        and a part of it on the other versions of torch in FRAMEWORKS_TORCH (2.5 2.4 2.15)
 # make test-launchers   the hook under torchrun, its restarts, deepspeed, mpirun, and in scripts that start their ranks: some minutes
@@ -37,7 +38,7 @@ CTEST ?= ctest
 # Tests mostly wait, for processes to end and orders to expire.
 TEST_JOBS ?= $(shell echo $$(($(JOBS) + 2)))
 
-.PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-newest test-peers test-docker test-kubernetes test-hosts test-slurm test-installed bench bench-tables check asan tsan build build-asan build-tsan build-fuzz format install clean
+.PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-newest test-peers test-docker test-kubernetes test-hosts test-slurm test-installed test-systems bench bench-tables check asan tsan build build-asan build-tsan build-fuzz format install clean
 
 demo:
 	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
@@ -123,6 +124,10 @@ test-installed:
 	@$(MAKE) --no-print-directory build
 	PYTHONPATH=tests FREERIDE_BUILD_DIR=$(CURDIR)/build/dev FREERIDE_SOURCE_DIR=$(CURDIR) PYTHONDONTWRITEBYTECODE=1 \
 	  $(PYTHON) -m pytest -q -x -p no:cacheprovider tests/package/test_installed.py
+
+test-systems: wheel
+	@scripts/install-deps.sh systems
+	$(PYTHON) tests/package/systems.py --wheel build/wheel/freeride_bubbles-*.whl --cache build/systems $(SYSTEMS_ARGS)
 
 bench:
 	@scripts/install-deps.sh bench

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|figures|plugins|test|bench|check|docker|dist|hosts|slurm|installed|fuzz|frameworks|wheel|kubernetes ...
+# Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|figures|plugins|test|bench|check|docker|dist|hosts|slurm|installed|fuzz|frameworks|wheel|systems|kubernetes ...
 set -euo pipefail
 
 build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
@@ -28,10 +28,11 @@ for set in "${@:-demo}"; do
     installed) packages+=" $build python3 python3-pytest python3-msgpack python3-zmq systemd util-linux dpkg" ;;
     fuzz) packages+=" $build python3 clang" ;;
     frameworks) packages+=" $build python3 python3-venv" ;;
+    systems) packages+=" debootstrap util-linux" ;;
     wheel) packages+=" $build patchelf python3 python3-venv" ;;
     docker) packages+=" $build $training python3-matplotlib bubblewrap docker.io python3-yaml systemd" ;;
     kubernetes) packages+=" $build $training bubblewrap docker.io python3-yaml python3-pytest python3-venv util-linux" ;;
-    *) echo "install-deps.sh: unknown set '$set'; known: build, demo, figures, plugins, test, bench, check, docker, dist, hosts, slurm, installed, fuzz, frameworks, wheel, kubernetes" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown set '$set'; known: build, demo, figures, plugins, test, bench, check, docker, dist, hosts, slurm, installed, fuzz, frameworks, wheel, systems, kubernetes" >&2; exit 2 ;;
   esac
 done
 

@@ -9,12 +9,11 @@ import subprocess
 import zipfile
 
 import pytest
-
-from rig.system import System
-from rig.tree import Tree
+from from_wheel import harvest
 
 BUILD = pathlib.Path(os.environ["FREERIDE_BUILD_DIR"])
 SOURCE = pathlib.Path(os.environ["FREERIDE_SOURCE_DIR"])
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not re.match("FREERIDE_|PYTHON", key)}
 PROGRAMS = ("manager", "worker", "node", "runner", "ctl", "recorder", "web")
 
 
@@ -83,34 +82,21 @@ def test_every_program_starts_from_the_environments_path(venv):
 
 
 def test_side_tasks_run_beside_a_training_and_all_of_it_is_the_wheels(venv, site):
-    """Programs by the commands that pip has made, the training by the environment's Python."""
-    tree = Tree(venv / "bin", site / "freeride/_tree/plugins", site)
-    with System(tree, job="gpt", env={"PYTHONPATH": ""}) as system:
-        assert "a sandbox with freeride-runner in it starts" in run(venv / "bin/freeride-ctl", "doctor", env=system.env)
-        system.start_manager()
-        for core in range(2):
-            system.start_worker(f"cpu-{core}")
-        system.wait_workers(2)
-        example = site / "freeride/_tree/examples/train_gpt.py"
-        system.start("training", [venv / "bin/python", example, "--stages", "2", "--seconds", "600", "--hook", "on"])
-        system.wait_workers(2, trained=True, seconds=120)
-        system.load("pagerank.so", "pagerank", "--stage", "1", params={"scale": 12})
-        system.wait_steps("pagerank", more=20, seconds=120)
-        assert system.task("pagerank")["counters"]["harvested_ns"] > 0
-        started = {name: os.readlink(f"/proc/{each.pid}/exe") for name, each in system.processes.items()}
-        del started["training"]
-        assert len(started) == 3 and all(path.startswith(f"{site}/freeride/_tree/bin/") for path in started.values())
+    assert "a sandbox with freeride-runner in it starts" in run(venv / "bin/freeride-ctl", "doctor", env=ENVIRONMENT)
+    done = harvest(venv)
+    assert done["harvested_ns"] > 0
+    assert len(done["programs"]) == 3
+    assert all(program.startswith(f"{site}/freeride/_tree/bin/") for program in done["programs"]), done
 
 
 def test_a_training_is_observed_from_it_with_nothing_else_set(venv, tmp_path):
-    environment = {key: value for key, value in os.environ.items() if not re.match("FREERIDE_|PYTHON", key)}
     python = venv / "bin/python"
     code = "import freeride; from freeride._library import Library; print(freeride.__file__); print(Library().path)"
-    where = run(python, "-c", code, cwd=tmp_path, env=environment)
+    where = run(python, "-c", code, cwd=tmp_path, env=ENVIRONMENT)
     assert all(path.startswith(str(venv)) for path in where.splitlines()), where
     training = (SOURCE / "hooks/examples/train_gpt.py", "--stages", "2", "--iterations", "6")
     small = ("--dim", "16", "--heads", "2", "--layers", "4", "--seq", "16", "--micro-batch-size", "2")
-    said = run(python, "-m", "freeride.observe", *training, *small, cwd=tmp_path, env=environment)
+    said = run(python, "-m", "freeride.observe", *training, *small, cwd=tmp_path, env=ENVIRONMENT)
     assert "bubbles take" in said
     assert {path.name for path in (tmp_path / "freeride-observe").iterdir()} >= {"rank0.json", "rank1.json"}
 
