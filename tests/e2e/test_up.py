@@ -1,4 +1,4 @@
-"""freeride-ctl up: all of one user's FreeRide in the foreground, from its start to its end."""
+"""freeride-ctl up: all of one user's FreeRide in the foreground, from its start to its end; and freeride demo on it."""
 
 import contextlib
 import json
@@ -15,9 +15,10 @@ import pytest
 
 from rig.ctl import Ctl
 from rig.processes import bound_to, until
+from rig.processors import first_on_the_processors
 from rig.system import new_folder
 from rig.testing import BUILD
-from rig.tree import environment
+from rig.tree import PYTHON, SOURCE, environment
 
 CTL = BUILD / "bin/freeride-ctl"
 WATCHDOG_S = 120
@@ -37,13 +38,13 @@ def env(folder):
     return {**environment(), "FREERIDE_RUN_DIR": f"{folder}/r", "FREERIDE_STATE_DIR": f"{folder}/s"}
 
 
-def living(folder):
-    """Pids of the processes that have this run folder in their environment."""
+def living(folder, variable="FREERIDE_RUN_DIR="):
+    """Pids of the processes that have this folder, or one in it, in their environment."""
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (
-                f"FREERIDE_RUN_DIR={folder}/r\0".encode() in (process / "environ").read_bytes()
+                f"{variable}{folder}".encode() in (process / "environ").read_bytes()
                 and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
             ):
                 found.append(int(process.name))
@@ -149,3 +150,30 @@ def test_a_key_ends_all(folder, keys):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
     assert re.search(rb"manager .*worker cpu-0 .*q or Ctrl-C ends all.*all have ended", said, re.DOTALL), said
     assert not living(folder)
+
+
+def test_the_demo_harvests_from_an_installed_tree(folder):
+    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder / "usr"], check=True, stdout=subprocess.DEVNULL)
+    library = next((folder / "usr").rglob("libfreeride_hook.so")).parent
+    mine = {**environment(), "HOME": str(folder), "TMPDIR": str(folder), "LD_LIBRARY_PATH": str(library)}
+    command = [folder / "usr/bin/freeride", "demo", "--seconds", "15", "--compare-iterations", "4"]
+    with first_on_the_processors():
+        done = subprocess.run(
+            [*command, "--keep", folder / "kept"], env=mine, capture_output=True, text=True, timeout=280, check=False
+        )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert re.search(r"steps of pagerank +[1-9]", said) and "equal, bit for bit" in said, said
+    assert (folder / "kept/with.jsonl").exists() and not list(folder.glob("freeride-demo-*"))
+    assert not living(folder, "TMPDIR=")
+
+
+def test_the_demo_says_that_torch_is_missing(folder):
+    (folder / "python").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "python").chmod(0o755)
+    mine = {**environment(), "TMPDIR": str(folder), "PYTHONPATH": str(SOURCE / "hooks/python")}
+    mine["PATH"] = f"{BUILD / 'bin'}:{mine['PATH']}"
+    command = [PYTHON, "-m", "freeride", "demo", "--python", folder / "python"]
+    done = subprocess.run(command, env=mine, capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+    assert done.returncode == 1 and "has no torch to train with" in done.stderr, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1 and not living(folder, "TMPDIR=")
