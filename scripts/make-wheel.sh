@@ -21,7 +21,7 @@ staging=$(mktemp -d)
 trap 'rm -rf "$staging"' EXIT
 scripts/make-dist.sh "$build" "$staging/dist" >&2
 mv "$staging/dist/python/freeride" "$staging/freeride"
-rm -r "$staging/dist/python" "$staging/dist/start"  # the package has its own start
+rm -r "$staging/dist/python" "$staging/dist/start" "$staging/dist/bin/freeride"  # the package has its own start, pip makes the command
 cp hooks/python/pyproject.toml LICENSE "$staging/"
 # Python files for any Python 3, libraries for this platform: setuptools knows no words for that.
 cat > "$staging/setup.py" <<'SETUP'
