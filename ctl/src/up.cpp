@@ -220,7 +220,7 @@ void Up::await(Answers answers) {
 
 Status Up::start_manager() {
   const auto started = start(kManager, "freeride-manager", {"--state-dir", paths_.state_dir.string()},
-                             "run folder " + paths_.run_dir.string() + ", state folder " + paths_.state_dir.string());
+                             "run folder " + paths_.run_dir.string());
   if (!started) return started.error();
   await([this](Program&) { return manager_.ask<bus::StatusReply>(bus::GetStatus{}).ok(); });
   if (asked_ != 0 || (*started)->answers) return {};
