@@ -8,6 +8,7 @@ build=$1 out=$2
 rm -rf "$out" && mkdir -p "$out"/{bin,lib,plugins,python/freeride,start,slurm,examples}
 
 cmake --install "$build" --prefix "$out/tmp" --strip >/dev/null
+rm "$out/tmp/bin/freeride"  # a script, which ldd does not take: at the end
 cp "$out"/tmp/bin/* "$out/bin/"
 cp "$(command -v bwrap)" "$out/bin/"
 find "$out/tmp" -path '*/freeride/plugins/*.so' -exec cp {} "$out/plugins/" \;
@@ -72,4 +73,5 @@ done
 # As it is: a program under it has nothing of ours but this, and its own libraries must not be looked for here.
 cp "$(find "$build/lib" -name libfreeride_shim.so | head -1)" "$out/lib/" && strip --strip-unneeded "$out/lib/libfreeride_shim.so"
 if [ "${3:-}" = test ] && [ -f "$build/lib/libswitched_cuda.so" ]; then cp "$build/lib/libswitched_cuda.so" "$out/lib/"; fi
+cp hooks/freeride "$out/bin/"
 scripts/check-dist.sh "$out"
