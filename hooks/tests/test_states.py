@@ -98,6 +98,19 @@ def test_a_rank_that_is_not_attached_says_why(tmp_path, env, code, expected):
     assert done.returncode == 0 and done.stdout == expected + "\n", done.stderr
 
 
+@pytest.mark.parametrize("stage, flags", [("", pages.GUESSED), ("stage=rank", 0)])
+def test_a_stage_that_nobody_has_told_is_a_guess_on_the_page(tmp_path, stage, flags):
+    ranks = world(
+        f"import freeride\nfreeride.attach({stage})\n"
+        + loop(iterations=1)
+        + "from freeride._hook import hook\nprint(hook.page().flags, flush=True)\n",
+        2,
+        tmp_path,
+    )
+    for (out, err), code in finish(ranks):
+        assert code == 0 and int(out) == flags, err
+
+
 def test_an_attached_rank_says_why_from_its_first_message_to_its_end(tmp_path):
     ranks = world(
         "import freeride\n"

@@ -236,7 +236,10 @@ LearnedLengths learned_lengths(const freeride_bubble_page& page) {
   const uint32_t waits = std::min(load_relaxed(page.waits), FREERIDE_MAX_WAITS);
   for (uint32_t i = 0; i < waits; ++i) {
     found.samples = std::max(found.samples, load_relaxed(page.learned[i].samples));
-    found.usable = found.usable || load_relaxed(page.learned[i].low_ns) > 0;
+    if (load_relaxed(page.learned[i].low_ns) == 0) continue;
+    found.usable = true;
+    for (const uint64_t& length_ns : {page.learned[i].low_ns, page.learned[i].mid_ns, page.learned[i].high_ns})
+      found.longest_ns = std::max(found.longest_ns, load_relaxed(length_ns));
   }
   return found;
 }

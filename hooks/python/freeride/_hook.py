@@ -361,6 +361,17 @@ class Hook:
             place = _place(ranks, c10d.get_rank(), c10d.get_world_size())
             if self._is_elsewhere(**place):
                 self._move(c10d, framework, ranks)
+            else:
+                self.placed = True
+                self._say_placed()
+
+    def _say_placed(self):
+        """Writes on the page whether this rank's stage is a guess, for whoever shows it."""
+        from . import pages
+
+        page = self.page()
+        if page is not None:
+            page.flags = 0 if self.placed else pages.GUESSED
 
     def _move(self, c10d, framework, ranks):
         """This rank has attached by a guess, at a message that came before the pipeline was made, or in a pipeline of another shape. All ranks
@@ -411,6 +422,7 @@ class Hook:
             self._pid = os.getpid()
             self.handle = self.library.attach(ctypes.byref(config))  # says by itself why, if not
             self._failed = self.handle is None
+            self._say_placed()
             if self.handle is not None and self.pipelines.passed_over:
                 self.library.note(self.handle, OTHER_GROUPS)
             if self.handle is not None:

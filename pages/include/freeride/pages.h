@@ -101,6 +101,8 @@ typedef struct freeride_hold_cost {
 /* Of hooks before this version, which held in iterations that a worker chose. Nobody reads it any more: such a hook,
  * not told anything, holds in all. */
 #define FREERIDE_BUBBLE_LISTENS 1u
+/* Nobody has told stage and replica: the hook has made them from the rank's number. */
+#define FREERIDE_BUBBLE_GUESSED 2u
 
 typedef struct freeride_bubble_page {
   freeride_page_header header;         /*    0 */

@@ -239,8 +239,9 @@ Result<BubbleIdentity> check_bubble_page(const freeride_bubble_page& page);
 
 /// What a bubble page says of the waits of the last finished iteration. Any bytes are read safely.
 struct LearnedLengths {
-  uint32_t samples = 0;  ///< the most that a wait's length was learned from
-  bool usable = false;   ///< some wait may have a lease
+  uint32_t samples = 0;     ///< the most that a wait's length was learned from
+  bool usable = false;      ///< some wait may have a lease
+  uint64_t longest_ns = 0;  ///< of those that may have one; 0: none may
 };
 LearnedLengths learned_lengths(const freeride_bubble_page& page);
 
