@@ -23,6 +23,7 @@
 #include "keys.hpp"
 #include "parse.hpp"
 #include "profile.hpp"
+#include "ranks.hpp"
 #include "recording.hpp"
 #include "runner.hpp"
 #include "session.hpp"
@@ -62,6 +63,7 @@ constexpr std::string_view kExamples =
   freeride-ctl cp thumbs:results .                      what it has written, live or ended
   freeride-ctl logs -f thumbs                           what it prints
   freeride-ctl drain gpt                                no side task beside this training, for sure
+  freeride-ctl ranks gpt                                does each rank of this training give side tasks anything?
   freeride-ctl report --format json                     the figures so far
   freeride-ctl host add gpu7                            on the manager's host: a key for gpu7, and what to type there
   freeride-ctl host join head gpu7-node.key             on gpu7: its devices get workers under the manager on head
@@ -603,6 +605,9 @@ void add_verbs(CLI::App& app, Arguments& arguments) {
   add_batch(app, arguments);
   add_drain(app, arguments);
   lists(app.add_subcommand("workers", "all workers and the trainers attached to them"), arguments, run_workers);
+  auto* ranks = app.add_subcommand("ranks", "each rank of a training: its state, and why its bubbles are used or not");
+  ranks->add_option("job", arguments.job, "only this job");
+  lists(ranks, arguments, [&arguments](Session& session) { return run_ranks(session, arguments.job); });
   lists(app.add_subcommand("plugins", "plugins that can be loaded by name: the drop folders', and FreeRide's own"),
         arguments, run_plugins);
   add_plugin(app, arguments);
@@ -722,9 +727,10 @@ bool wants_colour() {
 // Whether what is printed can be printed so.
 Status check_output(const Arguments& arguments) {
   if (arguments.format == "csv" && !arguments.is_list) {
-    return Error{Code::kInvalidArgument, "--format csv is for lists",
-                 "tasks, workers, plugins, faults, report, batch ls, profile list and keys list are lists; json works "
-                 "everywhere"};
+    return Error{
+        Code::kInvalidArgument, "--format csv is for lists",
+        "tasks, workers, ranks, plugins, faults, report, batch ls, profile list and keys list are lists; json works "
+        "everywhere"};
   }
   if (arguments.format == "json" && !arguments.columns.empty()) {
     return Error{Code::kInvalidArgument, "--columns is for tables and csv", "json has all fields"};

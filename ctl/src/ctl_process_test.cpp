@@ -223,6 +223,11 @@ TEST_CASE("every command that lists something, as table and as JSON") {
       bus::WorkerInfo worker;
       worker.state.worker = "host:cpu-0";
       server.reply(request, bus::WorkersReply{{worker}});
+    } else if (command == "ranks") {
+      bus::RankInfo rank;
+      rank.state.job = request.message.as<bus::ListRanks>()->job;
+      rank.state.why = "no_messages";
+      server.reply(request, bus::RanksReply{{rank}});
     } else if (command == "plugins") {
       bus::PluginState plugin;
       plugin.name = "image.so";
@@ -243,6 +248,9 @@ TEST_CASE("every command that lists something, as table and as JSON") {
       {{"tasks"}, "RUNNING", [](const json& j) { return j["tasks"][0]["state"]["task"] == "pagerank"; }},
       {{"task", "mine"}, "read 100 edges", [](const json& j) { return j["task"]["state"]["task"] == "mine"; }},
       {{"workers"}, "host:cpu-0", [](const json& j) { return j["workers"][0]["state"]["worker"] == "host:cpu-0"; }},
+      {{"ranks", "gpt"},
+       "no_messages: no message of a pipeline was seen",
+       [](const json& j) { return j["ranks"][0]["state"]["job"] == "gpt"; }},
       {{"plugins"}, "image.so", [](const json& j) { return j["plugins"][0]["name"] == "image.so"; }},
       {{"report", "--job", "-x"}, "gpt-x", [](const json& j) { return j["jobs"][0]["job"] == "gpt-x"; }},
   };
@@ -865,6 +873,28 @@ TEST_CASE("no manager, and a manager that hangs: exit 3 after the timeout, sayin
   const fs::path stale = folder.path() / "events.sock";
   std::ofstream(stale).close();
   check({"--run-dir", folder.path().string(), "events", "--count", "1"});
+}
+
+TEST_CASE("a manager that does not know the command has ranks all the same, of unknown reason") {
+  const TempDir folder;
+  const FakeManager manager(folder, [](bus::Server& server, const bus::Server::Incoming& request) {
+    if (request.message.command != "workers") {
+      return server.reply_error(request, Error{Code::kVersion, "this manager knows no such command", ""});
+    }
+    bus::WorkerInfo worker;
+    worker.state.host = "head";
+    worker.ranks.resize(2);
+    worker.ranks[0].job = "gpt";
+    worker.ranks[0].state = "active";
+    worker.ranks[1].job = "bert";
+    server.reply(request, bus::WorkersReply{{worker}});
+  });
+  const auto outcome = manager.ask({"ranks", "gpt"});
+  CHECK(outcome.code == 0);
+  CHECK(outcome.err.empty());
+  CHECK_THAT(outcome.out, Contains("active  unknown") && Contains("older version") && !Contains("bert"));
+  const auto as_json = json::parse(manager.ask({"ranks", "gpt", "--format", "json"}).out);
+  CHECK(as_json["ranks"][0]["state"]["why"] == "unknown");
 }
 
 TEST_CASE("top says that no events come, where the manager has workers") {

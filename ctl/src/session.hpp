@@ -40,8 +40,8 @@ constexpr bool is_one_of = (std::is_same_v<C, Cs> || ...);
 template <class C>
 constexpr bool only_reads =
     is_one_of<C, bus::ShowTask, bus::ReadLog, bus::ReadFile, bus::ReadPlugin, bus::ListTasks, bus::ListWorkers,
-              bus::ListPlugins, bus::GetStatus, bus::GetReport, bus::GetUsage, bus::PlanLoad, bus::FollowProfile,
-              bus::ListProfiles, bus::ListFaults, bus::ShowBatch, bus::ListBatches>;
+              bus::ListRanks, bus::ListPlugins, bus::GetStatus, bus::GetReport, bus::GetUsage, bus::PlanLoad,
+              bus::FollowProfile, bus::ListProfiles, bus::ListFaults, bus::ShowBatch, bus::ListBatches>;
 
 /// Connects when first asked to. Not thread-safe. Methods block up to Options::timeout.
 class Session {

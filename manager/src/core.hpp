@@ -66,6 +66,7 @@ class Core {
   void show(Ticket ticket, const std::string& task);
   void list_tasks(Ticket ticket) { listings_.tasks(ticket); }
   void list_workers(Ticket ticket) { listings_.workers(ticket); }
+  void list_ranks(Ticket ticket, const std::string& job) { listings_.ranks(ticket, job); }
   void list_plugins(Ticket ticket) { listings_.plugins(ticket); }
   void status(Ticket ticket) { listings_.status(ticket); }
   void report(Ticket ticket, const std::string& job) { listings_.report(ticket, job); }

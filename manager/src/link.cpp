@@ -44,9 +44,10 @@ constexpr policy::Right right_to() {
   } else if constexpr (is_one_of<C, bus::LiftFaults>) {
     return Right::kLift;
   } else {
-    static_assert(is_one_of<C, bus::ListTasks, bus::ListWorkers, bus::ListPlugins, bus::GetStatus, bus::GetReport,
-                            bus::GetUsage, bus::FollowProfile, bus::ListProfiles, bus::ListFaults, bus::ListBatches>,
-                  "say here who may command it");
+    static_assert(
+        is_one_of<C, bus::ListTasks, bus::ListWorkers, bus::ListRanks, bus::ListPlugins, bus::GetStatus, bus::GetReport,
+                  bus::GetUsage, bus::FollowProfile, bus::ListProfiles, bus::ListFaults, bus::ListBatches>,
+        "say here who may command it");
     return Right::kLook;
   }
 }
@@ -333,6 +334,7 @@ void Link::request(Core& core, bus::Server::Incoming& in) {
       on<bus::RemoveBatch>(core, in, by, [&](Ticket t, const auto& c) { core.remove_batch(t, c.batch); }) ||
       on<bus::ListTasks>(core, in, by, [&](Ticket t, const auto&) { core.list_tasks(t); }) ||
       on<bus::ListWorkers>(core, in, by, [&](Ticket t, const auto&) { core.list_workers(t); }) ||
+      on<bus::ListRanks>(core, in, by, [&](Ticket t, const auto& c) { core.list_ranks(t, c.job); }) ||
       on<bus::ListPlugins>(core, in, by, [&](Ticket t, const auto&) { core.list_plugins(t); }) ||
       on<bus::GetStatus>(core, in, by, [&](Ticket t, const auto&) { core.status(t); }) ||
       on<bus::GetReport>(core, in, by, [&](Ticket t, const auto& c) { core.report(t, c.job); }) ||

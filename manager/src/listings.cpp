@@ -34,6 +34,12 @@ void Listings::workers(Ticket ticket) const {
   outside_.answer(ticket, Reply(std::move(reply)));
 }
 
+void Listings::ranks(Ticket ticket, const std::string& job) const {
+  bus::RanksReply reply;
+  reply.ranks = workers_.ranks(job);
+  outside_.answer(ticket, Reply(std::move(reply)));
+}
+
 void Listings::plugins(Ticket ticket) const {
   bus::PluginsReply reply;
   for (const auto& [name, worker] : workers_.all()) {

@@ -29,6 +29,8 @@ class Listings {
 
   void tasks(Ticket ticket) const;
   void workers(Ticket ticket) const;
+  /// Of one job, or of all with an empty name.
+  void ranks(Ticket ticket, const std::string& job) const;
   void plugins(Ticket ticket) const;
   void status(Ticket ticket) const;
   /// Measures and tasks of one job, or of all with an empty name.

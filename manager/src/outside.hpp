@@ -15,10 +15,10 @@ namespace freeride::manager {
 /// Names a request until it is answered.
 using Ticket = uint64_t;
 
-using Reply = std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::WorkersReply, bus::PluginsReply,
-                           bus::StatusReply, bus::ReportReply, bus::UsageReply, bus::ProfileReply, bus::ProfilesReply,
-                           bus::FaultsReply, bus::WorkerPlan, bus::LogReply, bus::FileReply, bus::DrainReply,
-                           bus::LoadPlan, bus::BatchReply, bus::BatchesReply>;
+using Reply = std::variant<bus::Ack, bus::TaskReply, bus::TasksReply, bus::WorkersReply, bus::RanksReply,
+                           bus::PluginsReply, bus::StatusReply, bus::ReportReply, bus::UsageReply, bus::ProfileReply,
+                           bus::ProfilesReply, bus::FaultsReply, bus::WorkerPlan, bus::LogReply, bus::FileReply,
+                           bus::DrainReply, bus::LoadPlan, bus::BatchReply, bus::BatchesReply>;
 using Order = std::variant<bus::CreateTask, bus::ReplaceTask, bus::TaskOrder, bus::WorkerPlan, bus::GetLog,
                            bus::GetFile, bus::GetState, bus::GetPlugin>;
 

@@ -122,6 +122,7 @@ struct FakeWorker {
   std::string begins_as = "PAUSED";  ///< the state of a task that it has created
   bool programs = false;
   bool other_process = false;  ///< on its GPU, and no attached rank
+  std::string why;             ///< of its rank; empty: an earlier version, that does not tell
 
   std::vector<bus::TrainingState> ranks() const {
     if (stage < 0) return {};
@@ -130,6 +131,7 @@ struct FakeWorker {
     rank.rank = rank.stage = static_cast<uint32_t>(stage);
     rank.stages = stages;
     rank.state = "active";
+    rank.why = why;
     return {rank};
   }
   std::vector<bus::TaskReport> reports() const {

@@ -10,6 +10,7 @@
 #include "freeride/base/about.hpp"
 #include "freeride/base/host_id.hpp"
 #include "freeride/policy/permission.hpp"
+#include "freeride/policy/placement.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -185,6 +186,11 @@ Result<Worker*> Workers::take_report(const std::string& peer, const bus::WorkerR
 
 void Workers::take_ranks(Worker& worker, const std::vector<bus::TrainingState>& ranks) {
   const std::vector<bus::TrainingState> before = std::exchange(worker.ranks, {});
+  for (bus::TrainingState rank : ranks) {  // first: a rank that has left a place may be in another one
+    if (is_there(rank)) continue;
+    rank.worker = worker.name;
+    ranks_.see(rank, worker.host, clock_.now_ns());
+  }
   for (const auto& rank : ranks) {
     if (worker.ranks.size() >= kMaxRanksOfWorker) break;
     if (!is_plain(rank.job) || !is_there(rank)) continue;
@@ -202,6 +208,12 @@ void Workers::take_ranks(Worker& worker, const std::vector<bus::TrainingState>& 
     worker.ranks.push_back(rank);
     worker.ranks.back().worker = worker.name;
     worker.ranks.back().framework = bounded(rank.framework, 64);
+    ranks_.see(worker.ranks.back(), worker.host, clock_.now_ns());
+  }
+  for (const auto& rank : before) {
+    if (std::none_of(worker.ranks.begin(), worker.ranks.end(),
+                     [&](const auto& one) { return one.key() == rank.key(); }))
+      ranks_.lose(rank, clock_.now_ns());
   }
   const auto same = [](const bus::TrainingState& a, const bus::TrainingState& b) {
     return a.job == b.job && a.stage == b.stage && a.stages == b.stages && a.replica == b.replica &&
@@ -252,6 +264,7 @@ void Workers::gone(Worker& worker, Worker::State state) {
   spdlog::warn("{}: {}", about_worker(worker.name), name_of(state));
   worker.state = state;
   ++version_;
+  for (const auto& rank : worker.ranks) ranks_.lose(rank, clock_.now_ns());
   worker.ranks.clear();
   forget_tasks(worker);
   worker.plan_id.clear();
@@ -275,6 +288,16 @@ void Workers::forget_old(int64_t now) {
     return !entry.second.up() && now - entry.second.heard_ns > kForgetAfter;
   };
   if (std::erase_if(workers_, old) > 0) ++version_;
+  ranks_.forget_old(now);
+}
+
+std::vector<bus::RankInfo> Workers::ranks(const std::string& job) const {
+  if (job.empty()) return ranks_.list({}, clock_.now_ns());
+  std::vector<bus::RankInfo> found;
+  for (const auto& one : policy::meant_jobs(job, ranks_.jobs())) {
+    for (auto& rank : ranks_.list(one, clock_.now_ns())) found.push_back(std::move(rank));
+  }
+  return found;
 }
 
 bus::WorkerState Workers::state_of(const Worker& worker) const {

@@ -14,6 +14,7 @@
 #include "jobs.hpp"
 #include "outside.hpp"
 #include "placement_due.hpp"
+#include "rank_book.hpp"
 #include "task_book.hpp"
 
 namespace freeride::manager {
@@ -100,6 +101,8 @@ class Workers {
   /// Publishes its state if that is news.
   void publish(Worker& worker);
   std::vector<bus::WorkerInfo> infos() const;
+  /// Of all jobs, or of those that `job` means; also those that have ended or were lost lately.
+  std::vector<bus::RankInfo> ranks(const std::string& job) const;
 
  private:
   void take_ranks(Worker& worker, const std::vector<bus::TrainingState>& ranks);
@@ -116,6 +119,7 @@ class Workers {
   PlacementDue& due_;
   size_t most_;
   std::map<std::string, Worker> workers_;
+  RankBook ranks_;
   std::unordered_map<std::string, std::set<std::string>> reporting_;  // by task
   uint64_t version_ = 1;
   mutable uint64_t kinds_of_version_ = 0;

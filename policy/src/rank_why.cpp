@@ -50,7 +50,26 @@ constexpr Row kRankWhys[] = {
     {RankWhy::kTooShort, "too_short", true, "all bubbles are too short for a lease"},
     {RankWhy::kNoWorker, "no_worker", false,
      "its bubbles can be used, but no worker has the rank: start freeride-worker for its device"},
+    {RankWhy::kHarvesting, "harvesting", false, "side tasks make steps in its bubbles"},
+    {RankWhy::kDrained, "drained", false,
+     "its device is drained, so it has no side tasks: freeride-ctl uncordon lets them return"},
+    {RankWhy::kNoTask, "no_task", false,
+     "its bubbles can be used, but no side task is on its device: load one with freeride-ctl load"},
+    {RankWhy::kSharedDevice, "shared_device", false,
+     "another rank is on its device, and side tasks run only while all of a device's ranks wait: give each rank a "
+     "device of its own"},
+    {RankWhy::kThrottled, "throttled", false,
+     "the slowdown budget leaves side tasks few iterations: freeride-ctl report says what they cost training"},
+    {RankWhy::kTasksWait, "tasks_wait", false,
+     "side tasks are on its device, and none makes steps in its bubbles: freeride-ctl why TASK says why"},
+    {RankWhy::kDied, "died", false, "its process has ended without a word: see its own output"},
+    {RankWhy::kWorkerLost, "worker_lost", false,
+     "its worker is gone or not heard, so nothing is known of the rank: see freeride-ctl workers, and start it again"},
+    {RankWhy::kUntold, "unknown", false,
+     "its worker or the manager is of an older version, which does not tell: update it"},
 };
+
+constexpr double kFullDutyPct = 100;
 
 const Row* row_of(RankWhy why) {
   for (const Row& row : kRankWhys) {
@@ -87,6 +106,13 @@ const char* rank_why_name(RankWhy why) {
   return row == nullptr ? "" : row->name;
 }
 
+RankWhy rank_why_of(std::string_view name) {
+  for (const Row& row : kRankWhys) {
+    if (name == row.name) return row.why;
+  }
+  return RankWhy::kNone;
+}
+
 const char* rank_why_text(RankWhy why) {
   const Row* row = row_of(why);
   return row == nullptr ? "" : row->text;
@@ -105,6 +131,15 @@ RankWhy RankJudge::judge(const RankFacts& facts) {
   if (facts.usable) usable_in_ = facts.iterations;
   if (!usable_in_ || facts.iterations - *usable_in_ > kLately) return unlearned(facts);
   return facts.has_worker ? RankWhy::kUsable : RankWhy::kNoWorker;
+}
+
+RankWhy with_device(RankWhy why, const DeviceFacts& facts) {
+  if (why != RankWhy::kUsable) return why;
+  if (facts.drained) return RankWhy::kDrained;
+  if (facts.harvested) return RankWhy::kHarvesting;
+  if (!facts.has_task) return RankWhy::kNoTask;
+  if (facts.shares_device) return RankWhy::kSharedDevice;
+  return facts.duty_pct < kFullDutyPct ? RankWhy::kThrottled : RankWhy::kTasksWait;
 }
 
 }  // namespace freeride::policy

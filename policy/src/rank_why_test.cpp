@@ -30,8 +30,11 @@ TEST_CASE("every reason of a rank has one name and a sentence", "[rank_why]") {
     if (*rank_why_name(why) == '\0') continue;
     CHECK(names.insert(rank_why_name(why)).second);
     CHECK(*rank_why_text(why) != '\0');
+    CHECK(rank_why_of(rank_why_name(why)) == why);
   }
-  CHECK(names.size() == 18);
+  CHECK(names.size() == 27);
+  CHECK(rank_why_of("") == RankWhy::kNone);
+  CHECK(rank_why_of("of_a_later_version") == RankWhy::kNone);
   CHECK(std::string(rank_why_name(RankWhy::kNone)).empty());
 }
 
@@ -91,4 +94,23 @@ TEST_CASE("a rank whose bubbles can be used says whether a worker has it", "[ran
   CHECK(judged(facts) == RankWhy::kNoWorker);
   CHECK_FALSE(is_in_the_way(judged(facts)));
   CHECK(is_in_the_way(RankWhy::kNoMessages));
+}
+
+TEST_CASE("of a rank whose bubbles can be used, its worker says whether they are, or why not", "[rank_why]") {
+  const auto of = [](const DeviceFacts& facts) { return with_device(RankWhy::kUsable, facts); };
+  DeviceFacts facts;
+  facts.duty_pct = 1;
+  CHECK(of(facts) == RankWhy::kNoTask);
+  facts.has_task = true;
+  facts.shares_device = true;
+  CHECK(of(facts) == RankWhy::kSharedDevice);
+  facts.shares_device = false;
+  CHECK(of(facts) == RankWhy::kThrottled);
+  facts.duty_pct = 100;
+  CHECK(of(facts) == RankWhy::kTasksWait);
+  facts.harvested = facts.shares_device = true;
+  CHECK(of(facts) == RankWhy::kHarvesting);
+  facts.drained = true;
+  CHECK(of(facts) == RankWhy::kDrained);
+  CHECK(with_device(RankWhy::kNoMessages, facts) == RankWhy::kNoMessages);
 }

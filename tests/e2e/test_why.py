@@ -139,3 +139,40 @@ def test_baseline_iterations_and_iterations_off_duty():
             start_trainer(system)
             counter(system, "t", "--stage", 0)
             told(system, "t", why, words)
+
+
+def reasons(system, *words):
+    """What `ranks` says, by rank: state and reason."""
+    ranks = [rank["state"] for rank in system.ok("ranks", *words)["ranks"]]
+    return {rank["rank"]: (rank["state"], rank["why"]) for rank in ranks}
+
+
+def test_each_rank_says_whether_its_bubbles_are_used():
+    with System() as system:
+        system.start_manager()
+        assert "no rank is known" in text_of(system, "ranks") and "freeride.observe" in text_of(system, "ranks")
+        system.start_worker("cpu-0", *WORKER)
+        stopped = system.start_worker("cpu-1", *WORKER)
+        trainer = start_trainer(system)
+        until(lambda: reasons(system).get(0) == ("active", "no_task"), "rank 0 lacks a task")
+        system.ok("drain", "cpu-0")
+        until(lambda: reasons(system)[0] == ("active", "drained"), "rank 0 is drained")
+        system.ok("uncordon", "cpu-0")
+        counter(system, "t", "--stage", 0)
+        until(lambda: reasons(system)[0] == ("active", "harvesting"), "rank 0 is harvested")
+        # Of some microseconds; where the machine stretches them, they can be used.
+        until(
+            lambda: reasons(system).get(1, ("", ""))[1] in ("too_short", "no_task"), "rank 1 gets nothing, and says why"
+        )
+        text = text_of(system, "ranks")
+        for words in ("REASON", "harvesting: side tasks make steps", f"\n{reasons(system)[1][1]}: "):
+            assert words in text, text
+        job = system.ok("ranks")["ranks"][0]["state"]["job"]
+        assert len(reasons(system, job)) == 2 and not reasons(system, "another")
+
+        stopped.send_signal(signal.SIGKILL)
+        stopped.wait()
+        until(lambda: reasons(system)[1] == ("lost", "worker_lost"), "rank 1's worker is missed")
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+        until(lambda: reasons(system)[0] == ("lost", "died"), "rank 0 has died")

@@ -73,6 +73,7 @@ class FakeRank {
     ++iteration_;
     iteration_begin_ns_ = now_ns;
     bubble_ns_ = 0;
+    pages::store_relaxed(page().waits, wait_);
     wait_ = 0;
     pages::store_release(page().iteration, iteration_);
     pages::bump_and_wake(page().wake);

@@ -90,6 +90,7 @@ bus::TrainingState training_state(const AttachedRank& rank) {
   state.budget_pct = rank.identity.budget_pct.value_or(-1);
   state.held = hold_cost(page.held);
   state.held_with_leases = hold_cost(page.held_with_leases);
+  state.guessed = (pages::load_relaxed(page.flags) & FREERIDE_BUBBLE_GUESSED) != 0;
   state.waits = pages::load_relaxed(page.waits);
   state.iteration = pages::load_relaxed(page.iteration);
   switch (pages::load_relaxed(page.hook_state)) {

@@ -322,6 +322,7 @@ void Worker::tick() {
     probe_->want(live && !trainers_->ranks().empty());
   }
   look_at_drain();
+  look_at_reasons();
   publish_progress();
   forget_old_tasks();
   end_expired();
@@ -342,10 +343,23 @@ void Worker::tick() {
 bus::TrainingState Worker::state_of(const AttachedRank& rank) const {
   bus::TrainingState state = training_state(rank);
   state.worker = id_;
+  state.why = policy::rank_why_name(reasons_.of(rank.id));
   return state;
 }
 
+// Publishes ranks whose reason has changed, but for one that is published anyhow.
+void Worker::look_at_reasons(uint64_t but) {
+  RankReasons::Device device;
+  device.drained = draining_->on();
+  device.has_task = std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return !t.second->ended(); });
+  device.plans = plans_.get();
+  for (const uint64_t rank : reasons_.look(trainers_->ranks(), device, SteadyClock::now())) {
+    if (rank != but) publisher_->publish(state_of(trainers_->ranks().at(rank)));
+  }
+}
+
 void Worker::publish_rank(const AttachedRank& rank) {
+  look_at_reasons(rank.id);
   const bus::TrainingState state = state_of(rank);
   spdlog::info("rank {} of job {} (stage {} of {}) is {}", state.rank, state.job, state.stage, state.stages,
                state.state);
@@ -361,7 +375,9 @@ void Worker::on_rank(const AttachedRank& rank, Trainers::Change change) {
   on_acting();          // what is known of its last bubbles goes first
   other_process_ = -1;  // as the acting thread has taken it: the next look tells
   bus::TrainingState state = state_of(rank);
-  if (state.state != "gone") state.state = "lost";
+  const bool ended = state.state == "gone";
+  if (!ended) state.state = "lost";
+  state.why = policy::rank_why_name(ended ? policy::RankWhy::kEnded : policy::RankWhy::kDied);
   spdlog::info("rank {} of job {} is {}", state.rank, state.job, state.state);
   publisher_->publish(state);
   news_.add_departed(state);
@@ -397,6 +413,7 @@ void Worker::on_rank_event(const AttachedRank& rank, const ActEvent& event) {
       bus::BubbleEnd end = bubble_end(rank, event);
       if (const SideTask* one = event.task == 0 ? nullptr : task(event.task)) end.task = one->spec().task;
       publisher_->publish(end);
+      if (event.harvested_ns > 0) reasons_.harvested(rank.id, SteadyClock::now());
       return news_.add_bubble(rank, event);
     }
     case ActEvent::Kind::kIteration: {

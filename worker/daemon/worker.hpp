@@ -17,6 +17,7 @@
 #include "daemon/drop_folder.hpp"
 #include "daemon/manager_link.hpp"
 #include "daemon/options.hpp"
+#include "daemon/rank_reasons.hpp"
 #include "daemon/report_news.hpp"
 #include "daemon/shutdown.hpp"
 #include "daemon/trainers.hpp"
@@ -62,6 +63,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   // Trainers.
   void on_rank(const AttachedRank& rank, Trainers::Change change);
   void publish_rank(const AttachedRank& rank);
+  void look_at_reasons(uint64_t but = 0);
   void note_others(const std::set<pid_t>& pids);
   bus::TrainingState state_of(const AttachedRank& rank) const;
 
@@ -159,6 +161,7 @@ class Worker : private Replacements::Host, private ManagerLink::Host {
   uint64_t last_task_ = 0;
   std::shared_ptr<const PlanSet> plans_;
   ReportNews news_;
+  RankReasons reasons_{policy::LeaseLimits{}.shortest_ns};
   ProbeNews probe_news_;
   uint64_t dropped_events_ = 0;
   bool host_id_written_ = false, host_id_failed_ = false;

@@ -46,8 +46,10 @@ TEST_CASE("a task harvests a trainer's bubbles, obeys orders, and stops with a v
   rig.manager.wait_registered();
   FakeTrainer trainer(rig.paths);
   rig.manager.wait([&] { return rig.manager.rank_state("gpt", 0) == "active"; });
+  rig.manager.wait([&] { return rig.manager.rank_why("gpt", 0) == "no_task"; });
   rig.manager.create(spec(rig, "t", "counter", {{"step_us", "300"}}));
   rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 20; });
+  rig.manager.wait([&] { return rig.manager.rank_why("gpt", 0) == "harvesting"; });
   rig.manager.wait([&] { return !rig.manager.iterations.empty() && rig.manager.harvested_ns > 0; });
   CHECK(rig.manager.task("t").counters.leases > 0);
   CHECK(rig.manager.harvested_ns <= rig.manager.bubble_ns);
@@ -180,6 +182,7 @@ TEST_CASE("a trainer that dies in a bubble is lost, and its lease with it", "[pr
     rig.manager.wait([&] { return rig.manager.task("t").counters.steps > 2; });
   }
   rig.manager.wait([&] { return rig.manager.rank_state("gpt", 0) == "lost"; });
+  CHECK(rig.manager.rank_why("gpt", 0) == "died");
   rig.manager.wait_new_report();
   rig.manager.wait([&] { return rig.manager.task("t").state == "PAUSED"; });
   rig.manager.wait_new_report();

@@ -365,6 +365,7 @@ class FakeManager {
     return task(name).verdict;
   }
   void forget(const std::string& name) { tasks.erase(name); }
+  std::string rank_why(const std::string& job, uint32_t rank) { return ranks[job + "/" + std::to_string(rank)].why; }
   std::string rank_state(const std::string& job, uint32_t rank) {
     return ranks[job + "/" + std::to_string(rank)].state;
   }

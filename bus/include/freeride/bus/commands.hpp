@@ -403,6 +403,23 @@ struct WorkersReply {
   FREERIDE_FIELDS { visit("workers", self.workers); }
 };
 
+/// The ranks of trainings, those that have ended or were lost as long as they are remembered. Reply: RanksReply.
+struct ListRanks {
+  static constexpr const char* kCommand = "ranks";
+  std::string job;  ///< empty: all
+  FREERIDE_FIELDS { visit("job", self.job); }
+};
+struct RankInfo {
+  TrainingState state;  ///< as its worker has last said, but for the reason of one whose worker is lost
+  std::string host;
+  int64_t silent_ms = 0;  ///< since it was last said
+  FREERIDE_FIELDS { visit("state", self.state), visit("host", self.host), visit("silent_ms", self.silent_ms); }
+};
+struct RanksReply {
+  std::vector<RankInfo> ranks;
+  FREERIDE_FIELDS { visit("ranks", self.ranks); }
+};
+
 struct ListPlugins {
   static constexpr const char* kCommand = "plugins";
   FREERIDE_FIELDS { (void)self, (void)visit; }

@@ -178,7 +178,7 @@ struct HoldCost {
 };
 
 /// A training rank has attached, become active (marks valid), switched its hook off ("disabled"), ended ("gone") or
-/// died ("lost"). Published by the worker; kept.
+/// died ("lost"), or what is said of why its bubbles are used or not is another thing. Published by the worker; kept.
 struct TrainingState {
   static constexpr const char* kTopic = "training.state";
   std::string job, device, worker, framework, state;
@@ -186,6 +186,8 @@ struct TrainingState {
   uint64_t iteration = 0;
   double budget_pct = -1;  ///< slowdown budget that the rank asks for: it can only lower the job's; negative: none
   HoldCost held, held_with_leases;
+  std::string why;       ///< a name of policy::RankWhy; empty: of a version that does not tell
+  bool guessed = false;  ///< nobody has told its stage and replica: they follow from its number
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("worker", self.worker),
         visit("framework", self.framework);
@@ -193,6 +195,7 @@ struct TrainingState {
     visit("replica", self.replica), visit("replicas", self.replicas), visit("waits", self.waits);
     visit("iteration", self.iteration), visit("budget_pct", self.budget_pct);
     visit("held", self.held), visit("held_with_leases", self.held_with_leases);
+    visit("why", self.why), visit("guessed", self.guessed);
   }
   std::string key() const { return job + "/" + std::to_string(rank); }
 };

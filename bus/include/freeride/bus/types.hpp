@@ -43,6 +43,7 @@ namespace freeride::bus {
   X(Uncordon)                    \
   X(ListTasks)                   \
   X(ListWorkers)                 \
+  X(ListRanks)                   \
   X(ListPlugins)                 \
   X(GetStatus)                   \
   X(GetReport)                   \
@@ -84,6 +85,8 @@ namespace freeride::bus {
   X(TasksReply)               \
   X(WorkerInfo)               \
   X(WorkersReply)             \
+  X(RankInfo)                 \
+  X(RanksReply)               \
   X(PluginsReply)             \
   X(StatusReply)              \
   X(ReportReply)              \

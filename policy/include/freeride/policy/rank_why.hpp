@@ -35,10 +35,22 @@ enum class RankWhy : uint32_t {
   kTooShort = 18,       ///< no length is long enough for a lease
   // Usable, and yet there is no lease.
   kNoWorker = 19,  ///< no worker has the rank
+  // What only its worker, or the manager, knows. Of these, the last four are of a rank that may be gone.
+  kHarvesting = 20,    ///< side tasks have made steps in its bubbles lately
+  kDrained = 21,       ///< its device is drained
+  kNoTask = 22,        ///< no side task is on its device
+  kSharedDevice = 23,  ///< another rank is on its device
+  kThrottled = 24,     ///< the slowdown budget gives its bubbles to side tasks in some iterations only
+  kTasksWait = 25,     ///< side tasks are on its device, and none has made a step lately
+  kDied = 26,          ///< its process has ended without a word
+  kWorkerLost = 27,    ///< its worker is gone, or not heard any more
+  kUntold = 28,        ///< its worker or the manager is of a version that does not tell
 };
 
 /// The name, on the bus and for people; "" for kNone and for values that are not known. Any thread.
 const char* rank_why_name(RankWhy why);
+/// The value of a name from outside; kNone for one that is not known.
+RankWhy rank_why_of(std::string_view name);
 /// One sentence, without a full stop: what it is and, where somebody can do something about it, what. "" as above.
 const char* rank_why_text(RankWhy why);
 /// Whether it means that the rank has no bubble that could be used, and somebody may have to do something about it.
@@ -67,5 +79,17 @@ class RankJudge {
  private:
   std::optional<uint64_t> usable_in_;  // iteration
 };
+
+/// What the worker of a rank knows beside the rank's page.
+struct DeviceFacts {
+  bool drained = false;
+  bool harvested = false;      ///< side tasks have made steps in the rank's bubbles lately
+  bool has_task = false;       ///< a side task that has not ended is on the device
+  bool shares_device = false;  ///< other ranks are on it: leases need all of them to wait at once
+  double duty_pct = 100;       ///< of the slowdown budget
+};
+/// Why a rank whose bubbles can be used gets nothing, or that it gets something; other reasons stay as they are. Pure;
+/// any thread.
+RankWhy with_device(RankWhy why, const DeviceFacts& facts);
 
 }  // namespace freeride::policy
