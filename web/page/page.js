@@ -388,10 +388,11 @@ function fillLabels() {
       line.append(element("b"), element("span"));
       labels.append(line);
     }
-    put(line.children[0], (jobs ? rank.job + " " : "") + (replicas ? `r${rank.replica} ` : "") + `stage ${rank.stage}`);
+    put(line.children[0], (jobs ? rank.job + " " : "") + (replicas ? `r${rank.replica} ` : "") + `stage ${rank.stage}${rank.guessed ? "?" : ""}`);
     const share = rank.harvested_pct === null ? "baseline" : `${rank.harvested_pct.toFixed(0)} % harvested`;
-    put(line.children[1], attached(rank) ? share : rank.state);
-    line.title = `${rank.job} rank ${rank.rank} on ${rank.device}: ${rank.bubble_pct.toFixed(1)} % bubbles, iteration ${rank.iteration}`;
+    const used = rank.why === "harvesting" || rank.why === "unknown" || !rank.why;
+    put(line.children[1], !attached(rank) ? rank.state : used ? share : rank.why.replaceAll("_", " "));
+    line.title = `${rank.job} rank ${rank.rank} on ${rank.device}, ${rank.state} [${rank.why}]: ${rank.bubble_pct.toFixed(1)} % bubbles, iteration ${rank.iteration}`;
   });
 }
 

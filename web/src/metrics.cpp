@@ -73,6 +73,7 @@ double seconds(int64_t ns) {
 }
 
 void add_ranks(Families& out, const Model& model) {
+  std::map<std::pair<std::string, std::string>, int> reasons;
   for (const auto& [key, rank] : model.ranks()) {
     const auto& state = rank.state;
     const Labels labels{{"job", state.job},
@@ -92,6 +93,11 @@ void add_ranks(Families& out, const Model& model) {
                 seconds(rank.harvested_ns));
     out.gauge("freeride_training_active", "1 while the rank's hook vouches for its marks.", labels,
               state.state == "active" ? 1 : 0);
+    ++reasons[{state.job, model.why_of(rank)}];
+  }
+  for (const auto& [key, count] : reasons) {
+    out.gauge("freeride_ranks", "Training ranks, by why their bubbles are used or not.",
+              {{"job", key.first}, {"why", key.second}}, count);
   }
 }
 

@@ -46,7 +46,7 @@ bool is_topic(const std::string& topic, const char* name) {
   return topic.compare(0, length, name) == 0 && topic.size() > length && topic[length] == '/';
 }
 
-nlohmann::json rank_json(const Rank& rank) {
+nlohmann::json rank_json(const Rank& rank, const std::string& why) {
   int64_t time_ns = 0, bubble_ns = 0, offered_ns = 0, harvested_ns = 0;
   for (const auto& iteration : rank.recent) {
     add(time_ns, difference(iteration.end_ns, iteration.begin_ns));
@@ -64,6 +64,8 @@ nlohmann::json rank_json(const Rank& rank) {
           {"worker", text_of(state.worker)},
           {"framework", text_of(state.framework)},
           {"state", text_of(state.state)},
+          {"why", text_of(why)},
+          {"guessed", state.guessed},
           {"iteration", state.iteration},
           {"holdout", !rank.recent.empty() && rank.recent.back().holdout},
           {"bubble_pct", share_pct(bubble_ns, time_ns)},
@@ -268,6 +270,13 @@ void Model::on_training(const bus::TrainingState& state, bool kept, int64_t rece
   rank->ended_ns = ended ? received_ns : 0;
 }
 
+std::string Model::why_of(const Rank& rank) const {
+  const auto worker = workers_.find(rank.state.worker);
+  const bool lost = worker != workers_.end() && worker->second.info.state.state != "up";
+  if (lost && rank.ended_ns == 0) return "worker_lost";
+  return rank.state.why.empty() && !rank.state.state.empty() ? "unknown" : rank.state.why;
+}
+
 void Model::count_overrun(const std::string& job, const bus::TaskCounters& before, const bus::TaskCounters& after) {
   if (after.leases < before.leases || after.overrun_ns < before.overrun_ns) return;  // it was started anew
   if (auto* overrun = entry(overruns_, job, limits_.jobs)) {
@@ -435,7 +444,7 @@ void Model::forget_ended(int64_t now_ns) {
 std::map<std::string, Model::Entities> Model::entities() const {
   std::map<std::string, Entities> all{{"ranks", {}}, {"tasks", {}},   {"workers", {}},
                                       {"jobs", {}},  {"batches", {}}, {"faults", {}}};
-  for (const auto& [key, rank] : ranks_) all["ranks"].emplace(text_of(key), rank_json(rank));
+  for (const auto& [key, rank] : ranks_) all["ranks"].emplace(text_of(key), rank_json(rank, why_of(rank)));
   for (const auto& [key, task] : tasks_) all["tasks"].emplace(text_of(key), task_json(task));
   for (const auto& [key, worker] : workers_) all["workers"].emplace(text_of(key), worker_json(worker.info));
   for (const auto& [key, job] : jobs_) all["jobs"].emplace(text_of(key), job_json(job));

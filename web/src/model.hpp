@@ -99,6 +99,8 @@ class Model {
 
   bool wants_bubbles() const { return ranks_.size() <= limits_.lanes; }
   const std::map<std::string, Rank>& ranks() const { return ranks_; }
+  /// Why its bubbles are used or not, as its worker says; empty: nothing was heard of that yet.
+  std::string why_of(const Rank& rank) const;
   const std::map<std::string, Task>& tasks() const { return tasks_; }
   const std::map<std::string, Worker>& workers() const { return workers_; }
   const std::map<std::string, bus::JobMeasures>& jobs() const { return jobs_; }

@@ -95,6 +95,31 @@ TEST_CASE("bubbles come on the receiver's clock, one number each", "[model]") {
   CHECK(model.changes(kNow + 11 * kSec, true).is_null());
 }
 
+TEST_CASE("a rank's reason is its worker's, unless that is lost or does not tell", "[model]") {
+  Model model;
+  Bus bus(model);
+  auto told = rank(0);
+  told.why = "harvesting";
+  told.guessed = true;
+  bus.say(told);
+  bus.say(rank(1));  // of a worker that does not tell
+  auto frame = model.changes(kNow, true);
+  CHECK(frame["ranks"]["gpt/0"]["why"] == "harvesting");
+  CHECK(frame["ranks"]["gpt/0"]["guessed"] == true);
+  CHECK(frame["ranks"]["gpt/1"]["why"] == "unknown");
+  CHECK_THAT(metrics_text(model, {}, 4), Catch::Contains("freeride_ranks{job=\"gpt\",why=\"harvesting\"} 1"));
+  bus::WorkerState worker;
+  worker.worker = told.worker;
+  worker.state = "lost";
+  bus.say(worker);
+  frame = model.changes(kNow, true);
+  CHECK(frame["ranks"]["gpt/0"]["why"] == "worker_lost");
+  auto died = rank(0, "lost");
+  died.why = "died";
+  bus.say(died);
+  CHECK(model.changes(kNow, true)["ranks"]["gpt/0"]["why"] == "died");
+}
+
 TEST_CASE("only what has changed is sent, and a page that is opened later knows the same", "[model]") {
   Model model;
   Bus bus(model);
