@@ -19,7 +19,7 @@ def run(*words, user=None):
     more = {"user": user, "group": user, "extra_groups": []} if user else {}
     env = {"PATH": f"{VENV}/bin:/usr/bin:/bin", "HOME": "/home/user" if user else "/root", "LANG": "C.UTF-8"}
     words = [str(word) for word in words]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env, cwd="/", timeout=400, **more)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env, cwd="/", timeout=900, **more)
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
