@@ -26,6 +26,7 @@ def harvest(venv):
         system.wait_workers(2, trained=True, seconds=240)
         system.load("pagerank.so", "pagerank", "--stage", "1", params={"scale": 12})
         system.wait_steps("pagerank", more=3, seconds=240)  # beside others on these cores it gets little
+        system.wait(lambda: system.task("pagerank")["counters"]["harvested_ns"] > 1_000_000, "a harvested millisecond")
         programs = [
             os.readlink(f"/proc/{each.pid}/exe") for name, each in system.processes.items() if name != "training"
         ]
