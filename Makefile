@@ -41,9 +41,11 @@ TEST_JOBS ?= $(shell echo $$(($(JOBS) + 2)))
 .PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-newest test-peers test-docker test-kubernetes test-hosts test-slurm test-installed test-systems bench bench-tables check asan tsan build build-asan build-tsan build-fuzz format install clean
 
 demo:
-	@scripts/install-deps.sh demo $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
+	@scripts/install-deps.sh build $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
 	@demo/try-sandbox.sh
-	@$(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride-web freeride-recorder freeride_hook $(DEMO_PLUGINS)"
+	@mkdir -p build; scripts/install-deps.sh demo > build/packages.log 2>&1 & packages=$$!; \
+	  $(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride-web freeride-recorder freeride_hook $(DEMO_PLUGINS)" || exit; \
+	  wait $$packages || { cat build/packages.log; exit 1; }
 	$(PYTHON) demo/run.py --build build/dev --out build/demo --side-tasks $(SIDE_TASKS) $(DEMO_ARGS)
 
 test:

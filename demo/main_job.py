@@ -33,7 +33,7 @@ def parse(argv, about=""):
     parser.add_argument(
         "--out", type=pathlib.Path, default=SOURCE / "build/demo", help="where report.json and the rest go"
     )
-    parser.add_argument("--seconds", type=float, default=85, help="of training with FreeRide")
+    parser.add_argument("--seconds", type=float, default=45, help="of training with FreeRide")
     parser.add_argument("--compare-iterations", type=int, default=16, help="of training without, for the losses")
     parser.add_argument(
         "--baseline-pct",

@@ -2,7 +2,7 @@
 # Installs Debian packages that are missing, and only those. Usage: install-deps.sh build|demo|figures|plugins|test|bench|check|docker|dist|hosts|slurm|installed|fuzz|frameworks|wheel|systems|kubernetes ...
 set -euo pipefail
 
-build="build-essential cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
+build="build-essential python3 cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev libmsgpack-cxx-dev libboost-dev
        libspdlog-dev libcli11-dev libtomlplusplus-dev libsqlite3-dev libssl-dev libseccomp-dev libzstd-dev zlib1g-dev bubblewrap nlohmann-json3-dev libjpeg-dev libpng-dev catch2 libcpp-httplib-dev prometheus-cpp-dev"
 figures="python3-matplotlib python3-scipy python3-pandas"  # what benchmarks come to
 training="python3 python3-torch libopenblas0-pthread python3-numpy python3-zmq python3-msgpack"
