@@ -36,7 +36,7 @@ export CTEST_OUTPUT_ON_FAILURE := 1
 # .ci/run has one that tries again and counts.
 CTEST ?= ctest
 # Tests mostly wait, for processes to end and orders to expire.
-TEST_JOBS ?= $(shell echo $$(($(JOBS) + 2)))
+TEST_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
 
 .PHONY: docs site screenshots fuzz deb wheel dist demo test chaos test-frameworks test-newest test-peers test-docker test-kubernetes test-hosts test-slurm test-installed test-systems bench bench-tables check asan tsan build build-asan build-tsan build-fuzz format install clean
 

@@ -36,6 +36,7 @@ using std::chrono::milliseconds;
 
 constexpr int64_t kStartNs = 60 * kNsPerSec;  // so long a program may take until it answers
 constexpr int64_t kEndNs = 20 * kNsPerSec;    // and to end: the worker's --stop-ms, and some
+constexpr int64_t kAgainNs = kNsPerSec;       // a signal that comes sooner is the same wish, sent to a group, too
 constexpr milliseconds kLookAgain{100};       // a socket or a line of a log is no event
 constexpr milliseconds kAnswer{1000};
 constexpr size_t kLastLines = 3;
@@ -148,8 +149,8 @@ class Up {
   std::optional<PressedKeys> keys_;
   std::list<Program> programs_;  // in the order of their starts; whoever has one keeps it
   int asked_ = 0;                // how often the user wanted the end
+  int64_t asked_ns_ = 0;         // the last time
   bool failed_ = false;
-  std::string stopped_;  // why it cannot go on
 };
 
 void Up::say(const char* event, const Program& program, const std::string& what, const std::vector<std::string>& more) {
@@ -283,11 +284,15 @@ void Up::tell_up() {
 }
 
 void Up::take_signals(short events) {
+  bool wants = false;
   signalfd_siginfo info{};
-  while ((events & POLLIN) != 0 && read(signals_.get(), &info, sizeof info) == sizeof info) ++asked_;
-  for (char key = keys_ ? keys_->next() : '\0'; key != '\0'; key = keys_->next()) {
-    if (key == 'q' || key == 'Q') ++asked_;
-  }
+  while ((events & POLLIN) != 0 && read(signals_.get(), &info, sizeof info) == sizeof info) wants = true;
+  for (char key = keys_ ? keys_->next() : '\0'; key != '\0'; key = keys_->next())
+    wants = wants || key == 'q' || key == 'Q';
+  const int64_t now = SteadyClock::now();
+  if (!wants || (asked_ != 0 && now - asked_ns_ < kAgainNs)) return;
+  ++asked_;
+  asked_ns_ = now;
 }
 
 // Sleeps that long, or until something happens, and notes it. False: it is time to end.

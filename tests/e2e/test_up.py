@@ -126,6 +126,17 @@ def test_a_killed_up_leaves_no_process(folder):
     until(lambda: not living(folder), "the end of all")
 
 
+def test_a_signal_that_is_sent_twice_at_once_kills_nobody(folder):
+    """As by timeout(1), which tells a process and its group."""
+    up = Up(folder, "--no-page")
+    up.wait("up")
+    for _ in range(2):
+        up.process.send_signal(signal.SIGTERM)
+        until(lambda: up.events("ending"), "the end's beginning")
+    assert up.process.wait(WATCHDOG_S) == 0
+    assert up.events("down") and not up.events("killed") and not living(folder)
+
+
 def test_what_cannot_start_says_why(folder):
     up = Up(folder, "--", "--bwrap", "/nowhere")
     assert up.process.wait(WATCHDOG_S) == 1
