@@ -128,7 +128,7 @@ def test_a_killed_up_leaves_no_process(folder):
 
 def test_a_signal_that_is_sent_twice_at_once_kills_nobody(folder):
     """As by timeout(1), which tells a process and its group."""
-    up = Up(folder, "--no-page")
+    up = Up(folder)
     up.wait("up")
     for _ in range(2):
         up.process.send_signal(signal.SIGTERM)
