@@ -44,8 +44,9 @@ demo:
 	@scripts/install-deps.sh build $(if $(filter-out pagerank image sgd,$(subst $(comma), ,$(SIDE_TASKS))),plugins)
 	@demo/try-sandbox.sh
 	@mkdir -p build; scripts/install-deps.sh demo > build/packages.log 2>&1 & packages=$$!; \
-	  $(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride-web freeride-recorder freeride_hook $(DEMO_PLUGINS)" || exit; \
-	  wait $$packages || { cat build/packages.log; exit 1; }
+	  $(MAKE) --no-print-directory build TARGETS="freeride-manager freeride-worker freeride-runner freeride-ctl freeride-web freeride-recorder freeride_hook $(DEMO_PLUGINS)"; \
+	  built=$$?; echo "waiting for what the training needs: build/packages.log"; \
+	  wait $$packages || { cat build/packages.log; exit 1; }; exit $$built
 	$(PYTHON) demo/run.py --build build/dev --out build/demo --side-tasks $(SIDE_TASKS) $(DEMO_ARGS)
 
 test:

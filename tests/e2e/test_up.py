@@ -81,7 +81,11 @@ class Up:
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
     def wait(self, kind):
-        return until(lambda: self.process.poll() is None and self.events(kind), f"{kind} in:\n{self.said.read_text()}")
+        def told():
+            assert self.process.poll() is None, f"ended before it said {kind}:\n{self.said.read_text()}"
+            return self.events(kind)
+
+        return until(told, f"up says {kind}")
 
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)

@@ -11,60 +11,24 @@ import argparse
 import json
 import os
 import pathlib
-import shutil
-import subprocess
 import sys
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-MIRROR = "http://deb.debian.org/debian"
+sys.path.append(str(TESTS))
+from rig.fresh import Layer, made
+
 # An older glibc than the wheel is for; and there is no need for what trains.
 TOO_OLD = {"bullseye"}
 COLUMNS = ("python", "glibc", "install", "doctor", "side task", "uninstall")
 
-# In a mount namespace of its own. $1: the system's files, $2: the wheel's folder, $3: tests/.
-ENTER = """
-set -eu
-mount --make-rprivate /
-mount -t tmpfs -o mode=0755 layer /mnt
-mkdir /mnt/changed /mnt/work /mnt/root
-mount -t overlay -o "lowerdir=$1,upperdir=/mnt/changed,workdir=/mnt/work" layer /mnt/root
-cd /mnt/root
-mount -t proc proc proc
-mount --rbind /sys sys
-mount --rbind /dev dev
-mount -t tmpfs -o mode=1777 tmpfs tmp
-mount -t tmpfs -o mode=0755 tmpfs run
-mkdir mnt/wheel mnt/tests old
-mount --bind "$2" mnt/wheel
-mount --bind "$3" mnt/tests
-pivot_root . old
-umount -l /old
-exec python3 -B /mnt/tests/package/in_system.py
-"""
 
-
-def made(suite, cache):
-    """The folder of the suite's files, with Python, and torch where trainings run."""
-    root, new = cache / suite, cache / f"{suite}.new"
-    if not root.exists():
-        print(f"{suite}: is made, which takes some minutes", file=sys.stderr)
-        shutil.rmtree(new, ignore_errors=True)
-        debs = cache / "debs"
-        debs.mkdir(exist_ok=True)
-        packages = ["python3", "python3-venv", *([] if suite in TOO_OLD else ["python3-torch"])]
-        command = ["debootstrap", "--variant=minbase", f"--cache-dir={debs}", f"--include={','.join(packages)}"]
-        with open(cache / f"{suite}.log", "w") as log:
-            done = subprocess.run([*command, suite, new, MIRROR], stdout=log, stderr=log, check=False)
-        if done.returncode != 0:
-            sys.exit(f"systems.py: debootstrap of {suite} failed, see {log.name}")
-        new.rename(root)
-    return root
-
-
-def look(suite, root, wheel):
+def look(suite, cache, wheel):
     """What in_system.py finds there."""
-    unshare = ["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child=KILL", "sh", "-c", ENTER, "enter"]
-    done = subprocess.run([*unshare, root, wheel.parent, TESTS], capture_output=True, text=True, check=False)
+    packages = ["python3", "python3-venv", *([] if suite in TOO_OLD else ["python3-torch"])]
+    layer = Layer(made(suite, packages, cache), cache / f"{suite}.layer")
+    seen = [(wheel.parent, "/mnt/wheel"), (TESTS, "/mnt/tests")]
+    done = layer.run(["python3", "-B", "/mnt/tests/package/in_system.py"], seen, capture_output=True, text=True)
+    layer.remove()
     if done.returncode != 0:
         sys.exit(f"systems.py: {suite}: {done.stderr.strip()}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -90,7 +54,7 @@ def main():
     print("|---" * (len(COLUMNS) + 1) + "|")
     bad = []
     for suite in given.suites.split(","):
-        found = look(suite, made(suite, cache), given.wheel.resolve())
+        found = look(suite, cache, given.wheel.resolve())
         print(
             f"| {suite} |", " | ".join(found.get(column, "–").replace("\n", " ") for column in COLUMNS), "|", flush=True
         )
