@@ -24,7 +24,7 @@ from rig.fresh import Layer, made
 
 PLAIN = ["git", "make", "ca-certificates"]
 # What a trainer's machine has anyway; not counted.
-TRAINER = ["python3-venv", "python3-torch", "python3-numpy"]
+TRAINER = ["python3-venv", "python3-torch", "python3-numpy", "libopenblas0-pthread"]
 
 
 def timed(layer, script, log, seen=()):
