@@ -27,14 +27,15 @@ constexpr int64_t kSlowRetry = 5 * kNsPerSec;        // where inotify sees nothi
 constexpr int64_t kAnswerPatience = 10 * kNsPerSec;  // then it is said that the worker is silent
 constexpr int64_t kRankLook = kNsPerSec;
 constexpr size_t kOwn = 4;                        // descriptors that are polled before those of ranks
+constexpr int64_t kPhaseLook = 200 * kNsPerUs;    // while a GPU is on its way to an idle phase
 constexpr int64_t kReleasedLook = 50 * kNsPerMs;  // while a GPU may still write what it was told before
 }  // namespace
 
 Status Helper::start() {
   for (const auto& folder : Paths::run_dirs(config_.run_dir)) run_dirs_.push_back(folder.string());
   socket_name_ = Paths().worker_socket(config_.device).filename().string();
-  stop_event_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop_event_.valid()) return errno_error("cannot make an event descriptor", errno);
+  event_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event_.valid()) return errno_error("cannot make an event descriptor", errno);
   inotify_ = Fd(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));  // without it: the slow timer
   // The trainer's signals are the trainer's: none is delivered to this thread.
   sigset_t all, before;
@@ -55,19 +56,23 @@ void Helper::stop() {
   if (!running_) return;
   running_ = false;
   stopping_.store(true);
-  const uint64_t one = 1;
-  if (write(stop_event_.get(), &one, sizeof(one)) < 0) {
-    // Only a full counter can refuse it, and then the thread wakes as well.
-  }
+  look();
   if (pthread_equal(pthread_self(), thread_) == 0) pthread_join(thread_, nullptr);
   const std::lock_guard lock(descriptors_);
   socket_.reset();
   inotify_.reset();
 }
 
+void Helper::look() {
+  const uint64_t one = 1;
+  if (write(event_.get(), &one, sizeof(one)) < 0) {
+    // Only a full counter can refuse it, and then the thread wakes as well.
+  }
+}
+
 void Helper::drop_in_child() {
   // Only close(2): whatever else the child may do safely here, it need not.
-  for (Fd* fd : {&stop_event_, &inotify_, &socket_}) {
+  for (Fd* fd : {&event_, &inotify_, &socket_}) {
     if (fd->valid()) close(fd->release());
   }
   if (sent_ != nullptr) sent_->drop_descriptors();
@@ -108,14 +113,16 @@ void Helper::loop() {
     if (sent_ != nullptr) until = std::min(until, next_rank_look);
     if (config_.external_marks) {
       page_.observe(now);
+      if (phases_ != nullptr) phases_->observe(now);
       if (streams_ != nullptr && streams_->watch(now) && config_.say != nullptr) {
         config_.say("a receive was held for too long, and is posted as without the hook");
       }
       if (streams_ != nullptr) until = std::min(until, streams_->tend_remote(now));
       until = std::min(until, page_.next_look(now, connected_.load(std::memory_order_relaxed)));
+      if (phases_ != nullptr && phases_->awaits_gpu()) until = std::min(until, now + kPhaseLook);
     }
     polled.clear();
-    polled.push_back({stop_event_.get(), POLLIN, 0});
+    polled.push_back({event_.get(), POLLIN, 0});
     polled.push_back({socket_.valid() ? -1 : inotify_.get(), POLLIN, 0});
     polled.push_back({socket_.get(), POLLIN, 0});
     polled.push_back({streams_ == nullptr ? -1 : streams_->remote_socket(), POLLIN, 0});
@@ -130,6 +137,9 @@ void Helper::loop() {
     const int ready = ppoll(polled.data(), polled.size(), until == INT64_MAX ? nullptr : &timeout, nullptr);
     if (ready <= 0) continue;
     now = SteadyClock::now();
+    uint64_t looks = 0;
+    if (polled[0].revents != 0 && read(event_.get(), &looks, sizeof(looks)) < 0)
+      continue;  // nothing is there after all
     if (polled[1].revents != 0 && read_directory_events()) {
       next_try_ns_ = now;
       backoff_ns_ = 0;

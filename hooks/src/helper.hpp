@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "idle_phases.hpp"
 #include "rank_page.hpp"
 #include "sent.hpp"
 #include "stream_marks.hpp"
@@ -31,9 +32,9 @@ class Helper {
     void* context = nullptr;
   };
 
-  /// `sent` and `streams` may be null.
-  Helper(Config config, RankPage& page, SentMember* sent, StreamMarks* streams)
-      : config_(std::move(config)), page_(page), sent_(sent), streams_(streams) {}
+  /// `sent`, `streams` and `phases` may be null.
+  Helper(Config config, RankPage& page, SentMember* sent, StreamMarks* streams, IdlePhases* phases = nullptr)
+      : config_(std::move(config)), page_(page), sent_(sent), streams_(streams), phases_(phases) {}
   ~Helper() { stop(); }
   Helper(const Helper&) = delete;
   Helper& operator=(const Helper&) = delete;
@@ -41,6 +42,8 @@ class Helper {
   Status start();
   /// Joins the thread. Any thread but the helper's own; safe to call twice.
   void stop();
+  /// Wakes the thread: something is to be looked at soon. Any thread; one system call that does not block.
+  void look();
   bool connected() const { return connected_.load(std::memory_order_acquire); }
 
   // Around fork(), so that no descriptor is made in between: the child must close the connection, or the worker would
@@ -63,6 +66,7 @@ class Helper {
   RankPage& page_;
   SentMember* sent_;
   StreamMarks* streams_;
+  IdlePhases* phases_;
   std::vector<std::string> run_dirs_;  // the first with a worker that takes the page
   std::string socket_name_;
   pthread_t thread_{};
@@ -70,7 +74,7 @@ class Helper {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> connected_{false};
   std::mutex descriptors_;  // held while any of the following changes
-  Fd stop_event_, inotify_, socket_;
+  Fd event_, inotify_, socket_;
   int64_t next_try_ns_ = 0;
   int64_t backoff_ns_ = 0;
   int64_t asked_ns_ = 0;  // when the page was handed over; 0: it has been taken, or it was not

@@ -19,6 +19,7 @@
 #include "freeride/base/clock.hpp"
 #include "freeride/policy/rank_why.hpp"
 #include "helper.hpp"
+#include "idle_phases.hpp"
 #include "rank_page.hpp"
 #include "remote_holds.hpp"
 #include "sent.hpp"
@@ -31,9 +32,12 @@ struct freeride_hook {
   bool off = false;      // under it
   bool external_marks = false;
   std::unique_ptr<freeride::hooks::RankPage> page;
+  std::unique_ptr<freeride::hooks::IdlePhases> phases;
+  std::atomic<bool> counts_iterations{false};  // somebody ends them; else idle phases do
   std::unique_ptr<freeride::hooks::SentMember> sent;
   std::unique_ptr<freeride::hooks::StreamMarks> streams;
   std::unique_ptr<freeride::hooks::RemoteHolds> remote;
+  std::atomic<bool> said_phase{false}, said_no_phase{false};
   uint32_t rank = 0;  // in the world
   std::unique_ptr<freeride::hooks::Helper> helper;
   freeride_hook* before = nullptr;  // the handle made before this one
@@ -109,12 +113,23 @@ void guarded(freeride_hook* hook, Body body) noexcept {
   }
 }
 
+// Training uses its device again, and has not said so.
+void end_phase(freeride_hook* hook, const char* what) {
+  const uint64_t phase = hook->phases->under_way();
+  if (phase == 0) return;
+  const std::string name = hook->phases->name();
+  if (!hook->phases->end(phase, SteadyClock::now())) return;
+  if (!hook->said_phase.exchange(true))
+    say("the idle phase \"" + name + "\" was still under way at " + what + ", which ends it: end it before");
+}
+
 // What `call` of the hook's streams returns; `otherwise` where there are none, or it fails: a mark or a wait may be
 // missing in the stream then, and the hook is off.
 template <class Value, class Call>
 Value on_streams(freeride_hook* hook, Value otherwise, Call call) noexcept {
   guarded(hook, [&] {
     if (!hook->streams || hook->failed.load()) return;
+    end_phase(hook, "a message of the pipeline's");
     const auto done = call(*hook->streams);
     if (done.ok()) {
       otherwise = static_cast<Value>(*done);
@@ -228,6 +243,7 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
   auto hook = std::make_unique<freeride_hook>();
   hook->rank = config.rank;
   if (auto s = take(hook->page, RankPage::create(identity)); !s.ok()) return s.error();
+  hook->phases = std::make_unique<freeride::hooks::IdlePhases>(*hook->page);
   hook->external_marks = cuda || (config.flags & FREERIDE_HOOK_EXTERNAL_MARKS) != 0;
   if (cuda || (config.flags & FREERIDE_HOOK_SENT) != 0) {
     const char* folder = std::getenv("FREERIDE_SHM_DIR");
@@ -259,7 +275,8 @@ freeride::Result<freeride_hook*> attach(const freeride_hook_config& config) {
   helper.failed = [](void* context, const char* reason) {
     switch_off(static_cast<freeride_hook*>(context), true, reason);
   };
-  hook->helper = std::make_unique<Helper>(std::move(helper), *hook->page, hook->sent.get(), hook->streams.get());
+  hook->helper = std::make_unique<Helper>(std::move(helper), *hook->page, hook->sent.get(), hook->streams.get(),
+                                          hook->phases.get());
   auto started = hook->helper->start();
   if (!started.ok()) {
     if (hook->sent) hook->sent->leave();
@@ -300,6 +317,7 @@ freeride_hook* freeride_hook_attach(const freeride_hook_config* config) {
 
 void freeride_hook_mark_begin(freeride_hook* hook) {
   guarded(hook, [hook] {
+    end_phase(hook, "a wait of the pipeline's");
     if (!hook->external_marks) hook->page->begin(SteadyClock::now());
   });
 }
@@ -312,6 +330,8 @@ void freeride_hook_mark_end(freeride_hook* hook) {
 
 void freeride_hook_iteration_end(freeride_hook* hook) {
   guarded(hook, [hook] {
+    end_phase(hook, "an iteration's end");
+    hook->counts_iterations.store(true, std::memory_order_relaxed);
     if (!hook->external_marks) hook->page->finish_iteration(SteadyClock::now());
   });
 }
@@ -399,6 +419,41 @@ int freeride_hook_want_memory(freeride_hook* hook, uint64_t bytes) {
 
 freeride_bubble_page* freeride_hook_page(freeride_hook* hook) {
   return hook == nullptr ? nullptr : &hook->page->page();
+}
+
+uint64_t freeride_hook_idle_begin(freeride_hook* hook, const char* name, int64_t expected_ns, uint32_t flags,
+                                  void* stream) {
+  uint64_t number = 0;
+  guarded(hook, [&] {
+    if (!hook->page->is_on() || (hook->external_marks && !hook->streams)) return;
+    freeride::hooks::IdlePhases::Wish wish;
+    wish.name = name == nullptr ? "" : name;
+    wish.expected_ns = expected_ns;
+    wish.open = (flags & FREERIDE_IDLE_OPEN) != 0;
+    wish.by_gpu = hook->streams != nullptr;
+    const auto begun = hook->phases->begin(wish, SteadyClock::now());
+    if (!begun.ok()) {
+      if (!hook->said_no_phase.exchange(true)) say(begun.error().text());
+      return;
+    }
+    number = FREERIDE_PHASE_NUMBER(*begun);
+    const bool ends_iteration = hook->phases->is_first(*begun) && !hook->counts_iterations.load();
+    if (ends_iteration && !hook->streams) hook->page->finish_iteration(SteadyClock::now());
+    if (!hook->streams) return;
+    auto marked = ends_iteration ? hook->streams->end_iteration(stream) : freeride::Status();
+    if (marked.ok()) marked = hook->streams->mark_phase(stream, *begun);
+    if (!marked.ok()) return switch_off(hook, true, marked.error().text().c_str());
+    hook->helper->look();
+  });
+  return number;
+}
+
+void freeride_hook_idle_end(freeride_hook* hook, uint64_t phase) {
+  guarded(hook, [=] { hook->phases->end(phase, SteadyClock::now()); });
+}
+
+uint64_t freeride_hook_idle_phase(const freeride_hook* hook) {
+  return usable(hook) ? hook->phases->under_way() : 0;
 }
 
 uint32_t freeride_hook_produce(freeride_hook* hook, uint32_t destination) {
@@ -549,6 +604,7 @@ int freeride_hook_stream_meet(freeride_hook* hook, void* stream, const uint32_t*
 }
 
 void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream) {
+  if (usable(hook)) hook->counts_iterations.store(true, std::memory_order_relaxed);
   on_streams(hook, 0, [&](StreamMarks& marks) -> freeride::Result<int> {
     const auto done = marks.end_iteration(stream);
     if (!done.ok()) return done.error();
@@ -559,6 +615,8 @@ void freeride_hook_stream_iteration_end(freeride_hook* hook, void* stream) {
 uint64_t freeride_hook_count_iterations(freeride_hook* hook, void* stream, uint64_t count) {
   uint64_t ended = 0;
   guarded(hook, [&] {
+    end_phase(hook, "an iteration's end");
+    hook->counts_iterations.store(true, std::memory_order_relaxed);
     if (!hook->external_marks) ended = hook->page->finish_iteration(SteadyClock::now(), count);
   });
   if (ended != 0) return ended;

@@ -89,7 +89,6 @@ void RankPage::ring_none() {
   changed();
 }
 
-// The last step of every change. Any thread.
 void RankPage::changed() {
   uint32_t& wake = page().wake;
   __atomic_fetch_add(&wake, 1U, __ATOMIC_SEQ_CST);  // before the look at whom to wake, as ring() counts on
@@ -112,7 +111,7 @@ void RankPage::begin(int64_t now_ns) {
   if (!on_.load(std::memory_order_relaxed))
     whole_ = false;  // a wait that is not counted: the numbers after it would be wrong
   if (!whole_) return;
-  if (wait_ >= 0xffffu) return;  // the state word has no number for it: it stays training's
+  if (wait_ + 1 >= FREERIDE_PHASE_WAIT(0)) return;  // the state word has no number for it: it stays training's
   open_bubble(now_ns, ++wait_, true);
 }
 
@@ -121,7 +120,7 @@ void RankPage::open_bubble(int64_t now_ns, uint32_t wait, bool write_state) {
   wait_ = wait;
   open_ = true;
   begin_ns_ = now_ns;
-  gap_ns_ = now_ns - segment_ns_;
+  gap_ns_ = now_ns - segment_ns_ - phases_in_gap_ns_.exchange(0, std::memory_order_relaxed);
   if (!write_state && wait <= FREERIDE_MAX_WAITS) note_gap(gaps_[wait - 1], now_ns);
   if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(gap_ns_, 0));
   open_word_ = FREERIDE_STATE(iteration_, wait);
@@ -187,7 +186,6 @@ void RankPage::end(int64_t now_ns) {
 }
 
 void RankPage::close_bubble(int64_t now_ns) {
-  auto& page = this->page();
   open_ = false;
   const int64_t length = std::max<int64_t>(now_ns - begin_ns_, 0);
   segment_ns_ = now_ns;
@@ -198,13 +196,26 @@ void RankPage::close_bubble(int64_t now_ns) {
     while (lengths_.size() + 1 < wait_) lengths_.push_back(0);  // external marks may skip a number
     if (lengths_.size() < wait_) lengths_.push_back(length);
   }
+  record(open_word_, begin_ns_, now_ns, promised_ns_);
+}
+
+void RankPage::record(uint64_t word, int64_t begin_ns, int64_t end_ns, uint64_t promised_ns) {
+  const std::lock_guard lock(recording_);
+  auto& page = this->page();
   const uint64_t bubbles = load_relaxed(page.bubbles);
   auto& record = page.history[bubbles % FREERIDE_HISTORY];
-  store_relaxed(record.state_word, open_word_);
-  store_relaxed(record.begin_ns, static_cast<uint64_t>(begin_ns_));
-  store_relaxed(record.end_ns, static_cast<uint64_t>(now_ns));
-  store_relaxed(record.learned_low_ns, promised_ns_);
+  store_relaxed(record.state_word, word);
+  store_relaxed(record.begin_ns, static_cast<uint64_t>(begin_ns));
+  store_relaxed(record.end_ns, static_cast<uint64_t>(end_ns));
+  store_relaxed(record.learned_low_ns, promised_ns);
   store_release(page.bubbles, bubbles + 1);
+}
+
+void RankPage::record_phase(uint32_t wait, int64_t begin_ns, int64_t end_ns, uint64_t promised_ns) {
+  phases_in_gap_ns_.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
+  phases_in_iteration_ns_.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
+  record(FREERIDE_STATE(load_acquire(page().iteration), wait), begin_ns, end_ns, promised_ns);
+  changed();
 }
 
 uint64_t RankPage::finish_iteration(int64_t now_ns, uint64_t count) {
@@ -220,8 +231,10 @@ uint64_t RankPage::finish_iteration(int64_t now_ns, uint64_t count) {
 void RankPage::count_iteration(int64_t now_ns, bool write_state, uint64_t count) {
   auto& page = this->page();
   const bool on = on_.load(std::memory_order_acquire);
-  if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(now_ns - segment_ns_, 0));
+  const int64_t gap_ns = now_ns - segment_ns_ - phases_in_gap_ns_.exchange(0, std::memory_order_relaxed);
+  if (iteration_ > 0) compute_ns_ += static_cast<uint64_t>(std::max<int64_t>(gap_ns, 0));
   segment_ns_ = now_ns;
+  bubble_ns_ += static_cast<uint64_t>(phases_in_iteration_ns_.exchange(0, std::memory_order_relaxed));
   if (on && whole_) {
     auto& record = page.iterations[iteration_ % FREERIDE_ITERATIONS];
     store_relaxed(record.iteration, iteration_);
@@ -249,19 +262,23 @@ void RankPage::count_iteration(int64_t now_ns, bool write_state, uint64_t count)
   }
 }
 
+policy::WaitLength RankPage::for_leases(policy::WaitLength known) const {
+  if (known.low_ns < shortest_lease_ns_) return {0, 0, 0, known.samples};
+  // On a GPU a step that is under way when the data comes delays training: leases that follow the bubble past the low
+  // quantile, or to where training has posted what it does next, cost more than they harvest.
+  if (shortest_lease_ns_ > 0) {
+    known.low_ns -= std::min(lease_lead_ns_, known.low_ns / 2);
+    known.mid_ns = known.high_ns = known.low_ns;
+  }
+  return known;
+}
+
 void RankPage::publish_lengths() {
   auto& page = this->page();
   // Where nothing was held so far nothing was learned, and yet some may be told.
   const size_t waits = std::max(learner_.waits(), std::min<size_t>(wait_, FREERIDE_MAX_WAITS));
   for (size_t i = 0; i < std::max(waits, published_); ++i) {
-    auto known = learner_.length(i + 1);
-    if (known.low_ns < shortest_lease_ns_) known = {0, 0, 0, known.samples};
-    // On a GPU a step that is under way when the data comes delays training: leases that follow the bubble past the low
-    // quantile, or to where training has posted what it does next, cost more than they harvest.
-    if (shortest_lease_ns_ > 0) {
-      known.low_ns -= std::min(lease_lead_ns_, known.low_ns / 2);
-      known.mid_ns = known.high_ns = known.low_ns;
-    }
+    auto known = for_leases(learner_.length(i + 1));
     const int64_t remote_ns = i < FREERIDE_MAX_WAITS ? learned_[i].remote_ns.load(std::memory_order_relaxed) : -1;
     if (remote_ns != kNotRemote) {
       known.low_ns = known.mid_ns = known.high_ns = remote_ns < shortest_lease_ns_ ? 0 : remote_ns;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -92,6 +93,14 @@ class RankPage {
     const uint64_t by = usable_by_.load(std::memory_order_relaxed);
     return by > 0 && pages::load_acquire(page().iteration) <= by + iterations;
   }
+  /// A phase has ended: it goes into the history, under `wait`, and its time is no compute. Any thread.
+  void record_phase(uint32_t wait, int64_t begin_ns, int64_t end_ns, uint64_t promised_ns);
+  /// Any thread. There is a length for a lease just now.
+  void note_usable() { usable_by_.store(pages::load_acquire(page().iteration) + 1, std::memory_order_relaxed); }
+  /// What a lease may have of a learned length: all 0 for one that is too short.
+  policy::WaitLength for_leases(policy::WaitLength known) const;
+  /// The last step of every change to the page: whoever waits for one is woken. Any thread.
+  void changed();
   bool is_on() const { return on_.load(std::memory_order_acquire); }
   /// Any thread. `state` is FREERIDE_HOOK_DISABLED or FREERIDE_HOOK_GONE.
   void switch_off(uint32_t state);
@@ -110,7 +119,7 @@ class RankPage {
   void close_bubble(int64_t now_ns);
   void count_iteration(int64_t now_ns, bool write_state, uint64_t count = 0);
   void publish_lengths();
-  void changed();
+  void record(uint64_t word, int64_t begin_ns, int64_t end_ns, uint64_t promised_ns);
 
   pages::Created<freeride_bubble_page> made_;
   policy::LengthLearner learner_;
@@ -135,6 +144,9 @@ class RankPage {
   int64_t iteration_begin_ns_ = 0;
   uint64_t bubble_ns_ = 0;  // in this iteration
   uint64_t compute_ns_ = 0;
+  std::mutex recording_;  // of the history; held for some stores
+  // Of idle phases, not yet taken off compute and counted to the iteration.
+  std::atomic<int64_t> phases_in_gap_ns_{0}, phases_in_iteration_ns_{0};
   size_t published_ = 0;  // slots of `learned` that are not 0
   int64_t shortest_lease_ns_ = 0, lease_lead_ns_ = 0;
 

@@ -16,6 +16,7 @@ namespace {
 // All that a GPU writes of the bubble page lies on its first 4 KiB.
 constexpr size_t kSharedOfBubblePage = 4096;
 static_assert(offsetof(freeride_bubble_page, state_word) + sizeof(uint64_t) <= kSharedOfBubblePage);
+static_assert(offsetof(freeride_bubble_page, idle_marked) + sizeof(uint64_t) <= kSharedOfBubblePage);
 
 constexpr uint8_t kBrokenForGood = 2;
 
@@ -38,10 +39,18 @@ Result<std::unique_ptr<StreamMarks>> StreamMarks::create(CudaDriver cuda, RankPa
   auto bubble_page = cuda.share(&page.page(), kSharedOfBubblePage);
   if (!bubble_page.ok()) return bubble_page.error();
   marks->state_word_ = *bubble_page + offsetof(freeride_bubble_page, state_word);
+  marks->idle_marked_ = *bubble_page + offsetof(freeride_bubble_page, idle_marked);
   auto sent_page = cuda.share(&sent.page(), sent.shared_bytes());
   if (!sent_page.ok()) return sent_page.error();
   marks->sent_page_ = *sent_page;
   return marks;
+}
+
+Status StreamMarks::mark_phase(CudaStream stream, uint64_t word) {
+  if (cuda_.is_capturing(stream)) {
+    return Error{Code::kUnavailable, "an idle phase is captured into a CUDA graph", ""};
+  }
+  return cuda_.write_64(stream, idle_marked_, word);
 }
 
 bool StreamMarks::all_there(const Wants& wants) const {

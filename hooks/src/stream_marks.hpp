@@ -112,6 +112,8 @@ class StreamMarks {
                     bool needed_at_once);
   /// The iteration's number follows what other ranks have ended, if they are ahead.
   Status end_iteration(CudaStream stream, uint64_t count = 0);
+  /// Once `stream` comes to this place, an idle phase has begun: `word` is IdlePhases::begin()'s. Any thread.
+  Status mark_phase(CudaStream stream, uint64_t word);
   /// Of the CUDA runtime's events. Any thread.
   Followers& followers() { return followers_; }
   /// After a release that was not for good: neighbours may wait for this rank again. Messages that were produced
@@ -192,7 +194,7 @@ class StreamMarks {
   SentMember& sent_;
   Followers followers_{cuda_};
   const int64_t shortest_lease_ns_ = shortest_lease_ns();
-  CudaAddress state_word_ = 0, sent_page_ = 0;
+  CudaAddress state_word_ = 0, idle_marked_ = 0, sent_page_ = 0;
   StreamCounters counters_;
 
   std::mutex counting_;

@@ -241,6 +241,14 @@ LearnedLengths learned_lengths(const freeride_bubble_page& page) {
     for (const uint64_t& length_ns : {page.learned[i].low_ns, page.learned[i].mid_ns, page.learned[i].high_ns})
       found.longest_ns = std::max(found.longest_ns, load_relaxed(length_ns));
   }
+  for (const freeride_phase& phase : page.phases) {
+    const uint64_t count = load_relaxed(phase.count);
+    if (count == 0) continue;
+    // Leases follow a phase of any length, also of one that is not learned.
+    found.samples = std::max(found.samples, static_cast<uint32_t>(std::min<uint64_t>(count, UINT32_MAX)));
+    found.usable = true;
+    found.longest_ns = std::max(found.longest_ns, load_relaxed(phase.total_ns) / count);
+  }
   return found;
 }
 

@@ -13,6 +13,8 @@ constexpr size_t kQuantiles = 3;
 struct Window {
   Why why = Why::kNone;
   std::array<int64_t, kQuantiles> ends_ns{};
+  int64_t learned_end_ns = 0;  // the first of them, without slices
+  int64_t slice_ns = 0;        // of an idle phase: the shortest of the ranks'; 0: none is in one
 };
 
 Why obstacle(const RankView& rank, const LeaseSnapshot& s) {
@@ -24,7 +26,7 @@ Why obstacle(const RankView& rank, const LeaseSnapshot& s) {
     if (is_held_out(*rank.plan, rank.iteration)) return Why::kHoldout;
     if (!is_on_duty(*rank.plan, rank.iteration)) return Why::kOffDuty;
   }
-  return rank.low_ns == 0 ? Why::kUnknown : Why::kNone;
+  return rank.low_ns == 0 && !rank.phase ? Why::kUnknown : Why::kNone;
 }
 
 // Of two moments, 0 being none.
@@ -37,17 +39,31 @@ int64_t end_of(int64_t begin_ns, int64_t length_ns) {
                                                                     : begin_ns + length_ns;
 }
 
+// How far ahead of now a lease of this rank's phase may end, whatever is known of its length.
+int64_t slice_of(const RankView& rank, const LeaseSnapshot& s) {
+  const int64_t past_ns = s.now_ns - end_of(rank.begin_ns, std::max({rank.low_ns, rank.mid_ns, rank.high_ns}));
+  const auto grown_ns = static_cast<int64_t>(static_cast<double>(std::max<int64_t>(past_ns, 0)) * s.limits.slice_share);
+  return std::clamp(grown_ns, s.limits.least_slice_ns, s.limits.most_slice_ns);
+}
+
 Window window_of(const LeaseSnapshot& s) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   Window window;
-  window.ends_ns.fill(std::numeric_limits<int64_t>::max());
+  window.ends_ns.fill(kNever);
+  window.learned_end_ns = kNever;
   for (const RankView& rank : s.ranks) {
     const Why why = obstacle(rank, s);
     if (why != Why::kNone && (window.why == Why::kNone || why < window.why)) window.why = why;
+    if (why != Why::kNone) continue;
+    const int64_t slice_ns = rank.phase ? slice_of(rank, s) : 0;
+    if (rank.phase) window.slice_ns = earlier(window.slice_ns, slice_ns);
+    window.learned_end_ns = std::min(window.learned_end_ns, end_of(rank.begin_ns, rank.low_ns));
     int64_t length_ns = 0;
     size_t quantile = 0;
     for (const int64_t learned_ns : {rank.low_ns, rank.mid_ns, rank.high_ns}) {
       length_ns = std::max(length_ns, learned_ns);  // a page whose quantiles do not ascend is taken at its lower word
-      window.ends_ns[quantile] = std::min(window.ends_ns[quantile], end_of(rank.begin_ns, length_ns));
+      const int64_t end_ns = std::max(end_of(rank.begin_ns, length_ns), slice_ns == 0 ? 0 : s.now_ns + slice_ns);
+      window.ends_ns[quantile] = std::min(window.ends_ns[quantile], end_ns);
       ++quantile;
     }
   }
@@ -125,9 +141,9 @@ LeaseAction open_until(size_t task, int64_t deadline_ns, LeaseKind kind) {
   return action;
 }
 
-LeaseAction keep(const LeaseSnapshot& s) {
+LeaseAction keep(const LeaseSnapshot& s, int64_t look_again_ns) {
   LeaseAction action;
-  action.look_again_ns = s.open_deadline_ns;
+  action.look_again_ns = std::min(look_again_ns, s.open_deadline_ns);
   return action;
 }
 
@@ -148,10 +164,26 @@ bool too_early(const LeaseSnapshot& s, const TaskView& task) {
   return task.wants == LeaseKind::kProfile && !beside_training(s) && s.now_ns < s.settled_ns;
 }
 
+// A start (kInit, kProfile) costs training least in an idle phase. Until when it waits for one; 0: it may begin.
+int64_t waits_for_phase_until(const LeaseSnapshot& s) {
+  int64_t until_ns = 0;
+  for (const RankView& rank : s.ranks) {
+    if (rank.phase) {
+      const int64_t left_ns = end_of(rank.begin_ns, rank.low_ns) - s.now_ns;
+      const bool early = left_ns >= std::min(s.limits.start_ns, rank.low_ns / 2);
+      if (rank.low_ns > 0 && !early) until_ns = std::max(until_ns, end_of(rank.begin_ns, rank.high_ns));
+    } else if (rank.phases_apart_ns > 0) {
+      const int64_t next_ns = std::min(2 * rank.phases_apart_ns, s.limits.patience_ns);
+      until_ns = std::max(until_ns, end_of(rank.phase_ended_ns, next_ns));
+    }
+  }
+  return until_ns > s.now_ns ? until_ns : 0;
+}
+
 LeaseAction decide_idle(const LeaseSnapshot& s) {
   if (s.other_process) return none(s, Why::kOtherProcess);
   if (s.now_ns < s.settled_ns) return none(s, Why::kSettling, s.settled_ns);
-  if (stands(s, true)) return keep(s);
+  if (stands(s, true)) return keep(s, s.open_deadline_ns);
   const bool own_waits =
       std::any_of(s.tasks.begin(), s.tasks.end(),
                   [&](const TaskView& task) { return wants_own(task) && ordered(task, s.now_ns); }) &&
@@ -169,13 +201,22 @@ LeaseAction decide_bubble(const LeaseSnapshot& s) {
   if (window.why != Why::kNone) return none(s, window.why);
   if (s.only_probes) return none(s, Why::kProbe);
   if (s.probe_room_ns > 0) {
-    window.ends_ns.fill(window.ends_ns[0] - s.probe_room_ns);
+    window.ends_ns.fill(window.learned_end_ns - s.probe_room_ns);
+    window.slice_ns = 0;
     if (window.ends_ns[0] - s.now_ns < s.limits.shortest_ns) return none(s, Why::kProbe);
   }
   // The learned end may have moved to earlier while the lease was open (another rank's bubble began later, a page that
   // changes its mind): the lease must not outlive the last of the present ends.
   const int64_t last_ns = window.ends_ns[kQuantiles - 1];
-  if (stands(s, false) && s.open_deadline_ns <= last_ns) return keep(s);
+  if (stands(s, false) && s.open_deadline_ns <= last_ns) {
+    // In a phase the lease moves on before it ends, so that its task need not pause.
+    const int64_t move_ns = s.open_deadline_ns - window.slice_ns / 4 * 3;
+    if (window.slice_ns == 0 || s.now_ns < move_ns || window.ends_ns[0] <= s.open_deadline_ns) {
+      return keep(s, window.slice_ns == 0 ? s.open_deadline_ns : std::max(move_ns, s.now_ns + window.slice_ns / 4));
+    }
+    const int64_t until_ns = std::min(window.ends_ns[0], s.now_ns + s.limits.longest_ns);
+    return open_until(s.open_task, within_orders(s, s.open_task, until_ns), LeaseKind::kBubble);
+  }
   for (const int64_t end_ns : window.ends_ns) {
     if (end_ns - s.now_ns < s.limits.shortest_ns) continue;
     const size_t task = choose(s, end_ns, false);
@@ -221,6 +262,11 @@ LeaseAction decide_own(const LeaseSnapshot& s, bool busy) {
   if (std::any_of(s.tasks.begin(), s.tasks.end(), [&](const TaskView& task) { return too_early(s, task); }))
     action.look_again_ns = earlier(action.look_again_ns, s.settled_ns);
   if (busy || next == s.tasks.end() || (s.only_probes && !s.ranks.empty())) return action;
+  const int64_t wait_ns = next->wants == LeaseKind::kSave ? 0 : waits_for_phase_until(s);
+  if (wait_ns != 0) {
+    action.look_again_ns = earlier(action.look_again_ns, wait_ns);
+    return action;
+  }
   // Beside a training a profile is initialised like any task, and makes its steps in bubbles.
   const LeaseKind kind = next->wants == LeaseKind::kProfile && beside_training(s) ? LeaseKind::kInit : next->wants;
   const int64_t length_ns = kind == LeaseKind::kProfile ? s.limits.profile_ns : s.limits.init_ns;

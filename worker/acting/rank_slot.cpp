@@ -12,11 +12,19 @@ namespace {
 using pages::load_acquire;
 using pages::load_relaxed;
 
+constexpr int64_t kStartableNs = 200 * kNsPerMs;       // a phase as long is waited for by a start
 constexpr int64_t kFutureNs = kNsPerMs;                // clocks are one; more than this ahead is a lie
 constexpr int64_t kLongestNs = 24 * 3600 * kNsPerSec;  // a longer bubble or iteration is one too
 
 int64_t sane_length(uint64_t ns) {
   return std::min<int64_t>(sane(ns), kLongestNs);
+}
+
+/// Whether this is the bubble of state word `word`. Phases of one name have the same word, and each a begin of its own.
+bool is_same(const Bubble& bubble, uint64_t word, int64_t begin_ns) {
+  const uint32_t wait = FREERIDE_STATE_WAIT(word);
+  if (wait < FREERIDE_PHASE_WAIT(0)) return bubble.state_word == word;
+  return FREERIDE_STATE_WAIT(bubble.state_word) == wait && bubble.begin_ns == begin_ns;
 }
 
 /// Record `number` of a ring of `size` may have been overwritten while it was read: its writer works at `next`.
@@ -72,11 +80,49 @@ void RankSlot::read() {
   }
   expected_ns = sane(load_relaxed(page.expected_ns));
   view.active = load_relaxed(page.hook_state) == FREERIDE_HOOK_ACTIVE;
-  view.iteration = FREERIDE_STATE_ITERATION(word);
+  view.iteration = FREERIDE_STATE_ITERATION(word != 0 ? word : load_acquire(page.state_word));
   view.plan = PlanSet::at(plans_, view.iteration);
   state_word = view.wait == 0 ? 0 : word;
-  left = current_.state_word != 0 && current_.state_word != state_word;
-  entered = state_word != 0 && current_.state_word != state_word;
+  read_phase(view.iteration);
+  const bool same = is_same(current_, state_word, view.begin_ns);
+  left = current_.state_word != 0 && !same;
+  entered = state_word != 0 && !same;
+}
+
+// An idle phase is a bubble like a wait, whatever the state word says meanwhile.
+void RankSlot::read_phase(uint64_t iteration) {
+  const freeride_bubble_page& page = *source_->page;
+  view.phase = false;
+  const uint64_t begun = load_acquire(page.idle_begun);
+  const uint32_t name = FREERIDE_PHASE_NAME(begun);
+  if (FREERIDE_PHASE_NUMBER(begun) <= load_acquire(page.idle_ended) || name >= FREERIDE_MAX_PHASES) return;
+  const int64_t begin_ns = sane(load_relaxed(page.idle_begin_ns));
+  const int64_t told_ns = sane_length(load_relaxed(page.idle_expected_ns));
+  const bool open = (load_relaxed(page.idle_flags) & FREERIDE_PHASE_OPEN) != 0;
+  const freeride_learned& learned = page.phases[name].learned;
+  const auto length = [&](const uint64_t& ns) {
+    return open ? 0 : told_ns != 0 ? told_ns : sane_length(load_relaxed(ns));
+  };
+  const int64_t low_ns = length(learned.low_ns), mid_ns = length(learned.mid_ns), high_ns = length(learned.high_ns);
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  if (load_relaxed(page.idle_begun) != begun) return;  // its wake-up comes after the change
+  view.phase = true;
+  view.wait = FREERIDE_PHASE_WAIT(name);
+  view.begin_ns = begin_ns;
+  view.low_ns = low_ns;
+  view.mid_ns = mid_ns;
+  view.high_ns = high_ns;
+  state_word = FREERIDE_STATE(iteration, view.wait);
+}
+
+// How far phases are apart that are long enough for a task's start.
+void RankSlot::note_phase_left(int64_t now_ns) {
+  view.phase_ended_ns = now_ns;
+  view.phases_apart_ns = 0;
+  for (const freeride_phase& phase : source_->page->phases) {
+    if (sane_length(load_relaxed(phase.learned.low_ns)) < kStartableNs) continue;
+    view.phases_apart_ns = std::max(view.phases_apart_ns, sane_length(load_relaxed(phase.apart_ns)));
+  }
 }
 
 bool RankSlot::held_out(uint64_t iteration) const {
@@ -89,7 +135,7 @@ int64_t RankSlot::end_of_left(int64_t now_ns) const {
   const uint64_t bubbles = load_acquire(page.bubbles);
   if (bubbles == 0) return now_ns;
   const freeride_bubble_record& record = page.history[(bubbles - 1) % FREERIDE_HISTORY];
-  if (load_relaxed(record.state_word) != current_.state_word) return now_ns;
+  if (!is_same(current_, load_relaxed(record.state_word), sane(load_relaxed(record.begin_ns)))) return now_ns;
   const int64_t end_ns = sane(load_relaxed(record.end_ns));
   if (overwritten(bubbles - 1, page.bubbles, FREERIDE_HISTORY)) return now_ns;
   return end_ns >= current_.begin_ns && end_ns <= now_ns ? end_ns : now_ns;
@@ -102,6 +148,7 @@ void RankSlot::turn(int64_t now_ns, EventRing& events) {
       drop_front();
     }
     current_.left_ns = now_ns;
+    if (FREERIDE_STATE_WAIT(current_.state_word) >= FREERIDE_PHASE_WAIT(0)) note_phase_left(now_ns);
     last_left_serial_ = current_.serial;
     pending_[pending_count_++] = current_;
     current_ = Bubble{};
@@ -150,9 +197,9 @@ void RankSlot::collect_bubbles(int64_t now_ns, EventRing& events) {
   for (; bubbles_seen_ != bubbles; ++bubbles_seen_) {
     const freeride_bubble_record& record = page.history[bubbles_seen_ % FREERIDE_HISTORY];
     const uint64_t word = load_relaxed(record.state_word);
-    // It ended after read() had looked: its end is acted on first, in the next step.
-    if (word == current_.state_word && word != 0) return;
     const int64_t begin_ns = sane(load_relaxed(record.begin_ns));
+    // It ended after read() had looked: its end is acted on first, in the next step.
+    if (word != 0 && is_same(current_, word, begin_ns)) return;
     const int64_t end_ns = sane(load_relaxed(record.end_ns));
     const int64_t learned_ns = sane_length(load_relaxed(record.learned_low_ns));
     if (overwritten(bubbles_seen_, page.bubbles, FREERIDE_HISTORY)) continue;
@@ -161,8 +208,8 @@ void RankSlot::collect_bubbles(int64_t now_ns, EventRing& events) {
       continue;
     }
     const auto last = pending_.begin() + static_cast<ptrdiff_t>(pending_count_);
-    const auto it =
-        std::find_if(pending_.begin(), last, [&](const Bubble& b) { return b.state_word == word && b.end_ns == 0; });
+    const auto it = std::find_if(pending_.begin(), last,
+                                 [&](const Bubble& b) { return is_same(b, word, begin_ns) && b.end_ns == 0; });
     if (it != last) {
       it->begin_ns = begin_ns;
       it->end_ns = end_ns;

@@ -100,6 +100,8 @@ class RankSlot {
   Bubble* find(uint64_t serial);
   IterationSum& sum_of(uint64_t iteration);
   bool held_out(uint64_t iteration) const;
+  void read_phase(uint64_t iteration);
+  void note_phase_left(int64_t now_ns);
 
   std::shared_ptr<const RankSource> source_;
   std::shared_ptr<const PlanSet> plan_set_;

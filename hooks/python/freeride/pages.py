@@ -15,10 +15,11 @@ import stat
 import struct
 import time
 
-MAJOR, MINOR = 1, 8
-NAME_BYTES, MAX_WAITS, HISTORY, ITERATIONS, MAX_RANKS, METRICS = 64, 1024, 1024, 256, 64, 8
+MAJOR, MINOR = 1, 9
+NAME_BYTES, MAX_WAITS, HISTORY, ITERATIONS, MAX_RANKS, METRICS, MAX_PHASES = 64, 1024, 1024, 256, 64, 8, 16
 POISON = 0xFFFFFFFF
 GUESSED = 2  # of BubblePage.flags: nobody has told stage and replica
+PHASE_OPEN = 1  # of BubblePage.idle_flags: nobody knows how long the phase lasts
 HOOK_STARTING, HOOK_ACTIVE, HOOK_DISABLED, HOOK_GONE = range(4)
 RANK_ABSENT, RANK_HOOKED, RANK_DISABLED, RANK_DEAD = range(4)
 ORDER_PAUSE, ORDER_RUN, ORDER_STOP = range(3)
@@ -46,6 +47,24 @@ def state_iteration(word):
     return word >> 16
 
 
+def phase(number, name):
+    """A phase's word: its number, from 1, and its name's."""
+    return number << 8 | name & 0xFF
+
+
+def phase_number(word):
+    return word >> 8
+
+
+def phase_name(word):
+    return word & 0xFF
+
+
+def phase_wait(name):
+    """The wait's number under which phases of this name stand in history."""
+    return 0xFF00 + name
+
+
 class PageError(Exception):
     """These bytes are no page of the wanted type, or not one that is safe to map."""
 
@@ -68,6 +87,14 @@ class BubbleRecord(ctypes.Structure):
 
 class IterationRecord(ctypes.Structure):
     _fields_ = _fields((_u64, "iteration begin_ns end_ns bubble_ns"))
+
+
+class Phase(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char * 32),
+        ("learned", Learned),
+        *_fields((_u64, "count total_ns apart_ns reserved0")),
+    ]
 
 
 class HoldCost(ctypes.Structure):
@@ -93,10 +120,13 @@ class BubblePage(ctypes.Structure):
         ("held_with_leases", HoldCost),
         ("bell", _u64),
         ("noted", _u32),
-        ("reserved1", ctypes.c_uint8 * 132),
+        ("idle_flags", _u32),
+        *_fields((_u64, "idle_marked idle_begun idle_begin_ns idle_expected_ns idle_ended")),
+        ("reserved1", ctypes.c_uint8 * 88),
         ("learned", Learned * MAX_WAITS),
         ("history", BubbleRecord * HISTORY),
         ("iterations", IterationRecord * ITERATIONS),
+        ("phases", Phase * MAX_PHASES),
     ]
 
 

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define FREERIDE_PAGES_MAJOR 1u
-#define FREERIDE_PAGES_MINOR 8u
+#define FREERIDE_PAGES_MINOR 9u
 
 #define FREERIDE_BUBBLE_MAGIC 0x454c424255425246ull  /* "FRBUBBLE" */
 #define FREERIDE_BELL_MAGIC 0x204c4c4542525246ull    /* "FRRBELL " */
@@ -98,6 +98,26 @@ typedef struct freeride_hold_cost {
   uint32_t periods; /* that were compared; 0: not measured */
 } freeride_hold_cost;
 
+/* Idle phases: stretches of any length in which training leaves its device alone, each with a name of training's.
+ * FREERIDE_PHASE(number, name): its number, from 1, and the slot of its name. */
+#define FREERIDE_MAX_PHASES 16u
+#define FREERIDE_PHASE(number, name) (((uint64_t)(number) << 8) | ((uint64_t)(name)&0xffu))
+#define FREERIDE_PHASE_NUMBER(word) ((uint64_t)(word) >> 8)
+#define FREERIDE_PHASE_NAME(word) ((uint32_t)((word)&0xffu))
+#define FREERIDE_PHASE_OPEN 1u /* nobody knows how long it lasts: until training says so */
+/* The wait's number under which a phase stands in history: these are no waits' numbers. */
+#define FREERIDE_PHASE_WAIT(name) (0xff00u + (uint32_t)(name))
+
+/* What is known of the phases of one name. */
+typedef struct freeride_phase {
+  char name[32];            /*  0: NUL-terminated UTF-8; written before the first of them begins */
+  freeride_learned learned; /* 32: samples: phases that were learned from */
+  uint64_t count;           /* 64: that have ended */
+  uint64_t total_ns;        /* 72: sum of their lengths */
+  uint64_t apart_ns;        /* 80: the longest of the recent times from one's end to the next one's begin; 0: unknown */
+  uint64_t reserved0;       /* 88 */
+} freeride_phase;
+
 /* Of hooks before this version, which held in iterations that a worker chose. Nobody reads it any more: such a hook,
  * not told anything, holds in all. */
 #define FREERIDE_BUBBLE_LISTENS 1u
@@ -139,12 +159,21 @@ typedef struct freeride_bubble_page {
   uint64_t bell;          /*  368: incarnation of the bell page that is rung after every change of wake; 0: none */
   uint32_t noted;         /*  376: why there are no bubbles, as far as only the rank's process knows: a RankWhy of
                              policy/rank_why.hpp; 0: nothing */
-  uint8_t reserved1[132]; /*  380 */
+  uint32_t idle_flags;    /*  380: FREERIDE_PHASE_OPEN or 0, of the present phase */
+  /* An idle phase: FREERIDE_PHASE(number, name), numbers from 1. One is under way while
+     FREERIDE_PHASE_NUMBER(idle_begun) > idle_ended */
+  uint64_t idle_marked;      /*  384: newest phase that training's device has come to: by its GPU, in stream order */
+  uint64_t idle_begun;       /*  392: newest that the hook has seen, written after the next two */
+  uint64_t idle_begin_ns;    /*  400 */
+  uint64_t idle_expected_ns; /*  408: how long training said that it lasts; 0: it did not */
+  uint64_t idle_ended;       /*  416: number of the newest phase that has ended */
+  uint8_t reserved1[88];     /*  424 */
 
   /* 512: learned, slot w - 1 for wait index w */
   freeride_learned learned[FREERIDE_MAX_WAITS];              /* 512, 32 bytes each */
   freeride_bubble_record history[FREERIDE_HISTORY];          /* 33280, 32 bytes each */
   freeride_iteration_record iterations[FREERIDE_ITERATIONS]; /* 66048: slot (iteration number) % FREERIDE_ITERATIONS */
+  freeride_phase phases[FREERIDE_MAX_PHASES];                /* 74240: by the number of their name */
 } freeride_bubble_page;
 
 /* ---- bell page: one word for which a worker waits whose kernel cannot wait for several, made by it and written by the
@@ -397,7 +426,7 @@ typedef struct freeride_profile_sample {
 static_assert(sizeof(freeride_page_header) == 32, "header");
 static_assert(sizeof(freeride_shim_page) == 3584 && sizeof(freeride_shim_page) <= FREERIDE_SHIM_BYTES, "shim page");
 static_assert(sizeof(freeride_learned) == 32, "learned");
-static_assert(sizeof(freeride_bubble_page) == 74240, "bubble page");
+static_assert(sizeof(freeride_bubble_page) == 75776 && sizeof(freeride_phase) == 96, "bubble page");
 static_assert(sizeof(freeride_bell_page) == 64, "bell page");
 static_assert(sizeof(freeride_sent_page) == 66880, "sent page");
 static_assert(sizeof(freeride_lease_page) == 112, "lease page");

@@ -37,6 +37,10 @@ struct RankView {
   int64_t mid_ns = 0;
   int64_t high_ns = 0;
   const HoldoutPlan* plan = nullptr;  ///< the plan that holds for `iteration`; null: nothing is held out
+  bool phase = false;  ///< it is in an idle phase, which training ends by a word: leases may follow it past its lengths
+  // Of phases that are long enough for a task's start: when the last one ended, and how far apart they are at most; 0:
+  // none is expected.
+  int64_t phase_ended_ns = 0, phases_apart_ns = 0;
 };
 
 /// One side task of the device.
@@ -70,6 +74,14 @@ struct LeaseLimits {
   int64_t init_ns = 30 * 1'000'000'000LL;     ///< length of an init lease, and of a save lease
   int64_t profile_ns = 30 * 1'000'000'000LL;  ///< length of a profile lease
   LeaseOrder order = LeaseOrder::kRoundRobin;
+  // Of an idle phase whose end is not known, or past the one that was: leases end so far ahead, and move on with time.
+  // No longer step is begun, and the end of a phase delays training by the step under way: so the longer a phase has
+  // gone on past what is known, the longer steps may be.
+  int64_t least_slice_ns = 10'000'000;
+  int64_t most_slice_ns = 1'000'000'000;
+  double slice_share = 0.05;              ///< of that time
+  int64_t start_ns = 1'000'000'000;       ///< a start is begun in a phase that is expected to last so much longer
+  int64_t patience_ns = 600'000'000'000;  ///< that a start waits for a phase, at most
 };
 
 constexpr size_t kNoTask = SIZE_MAX;
@@ -112,13 +124,15 @@ struct LeaseAction {
 ///
 /// A lease of a bubble is opened only while every rank is in a bubble of known length that is neither held out nor off
 /// duty. It ends at the earliest of the ranks' begin + low. If the bubble is still open then, another lease ends at
-/// mid, and then one at high. One task executes steps at a time: while one has not paused, no other gets a lease. Tasks
-/// whose step fits what remains come first, then priority counts, then LeaseOrder. A task whose step is thought too
-/// long still gets what nobody else can use: its runner judges with fresher figures.
+/// mid, and then one at high. In an idle phase leases go on from there in slices, until it ends. One task executes
+/// steps at a time: while one has not paused, no other gets a lease. Tasks whose step fits what remains come first,
+/// then priority counts, then LeaseOrder. A task whose step is thought too long still gets what nobody else can use:
+/// its runner judges with fresher figures.
 ///
 /// Init, profile and save leases are given one at a time. They begin while nobody has or uses a lease for steps.
 /// Bubbles end by themselves. Idle leases would follow each other without end, so they stop until the other lease has
-/// begun. A profile lease ends with InitSideTask when a training has come.
+/// begun. A profile lease ends with InitSideTask when a training has come. Where training has idle phases, init and
+/// profile leases wait for one.
 ///
 /// A device without ranks is not idle for sure: a training may be there that has no hook, or has not attached yet. So
 /// until settled_ns there is no idle lease, and a profile waits. With another process on the GPU there is no idle
