@@ -180,15 +180,20 @@ int64_t waits_for_phase_until(const LeaseSnapshot& s) {
   return until_ns > s.now_ns ? until_ns : 0;
 }
 
+// A lease for a transition is due, and leases for steps that would follow each other without end make room for it.
+bool own_is_due(const LeaseSnapshot& s) {
+  if (std::any_of(s.tasks.begin(), s.tasks.end(), holds_own)) return false;
+  return std::any_of(s.tasks.begin(), s.tasks.end(), [&](const TaskView& task) {
+    if (!wants_own(task) || !ordered(task, s.now_ns) || too_early(s, task)) return false;
+    return task.wants == LeaseKind::kSave || waits_for_phase_until(s) == 0;
+  });
+}
+
 LeaseAction decide_idle(const LeaseSnapshot& s) {
   if (s.other_process) return none(s, Why::kOtherProcess);
   if (s.now_ns < s.settled_ns) return none(s, Why::kSettling, s.settled_ns);
   if (stands(s, true)) return keep(s, s.open_deadline_ns);
-  const bool own_waits =
-      std::any_of(s.tasks.begin(), s.tasks.end(),
-                  [&](const TaskView& task) { return wants_own(task) && ordered(task, s.now_ns); }) &&
-      std::none_of(s.tasks.begin(), s.tasks.end(), holds_own);
-  if (own_waits) return none(s, Why::kOtherLease);
+  if (own_is_due(s)) return none(s, Why::kOtherLease);
   const int64_t deadline_ns = s.now_ns + s.limits.idle_slice_ns;
   const size_t task = choose(s, deadline_ns, true);
   if (task == kNoTask) return none(s, Why::kDeviceIdle);
@@ -200,6 +205,7 @@ LeaseAction decide_bubble(const LeaseSnapshot& s) {
   Window window = window_of(s);
   if (window.why != Why::kNone) return none(s, window.why);
   if (s.only_probes) return none(s, Why::kProbe);
+  if (window.slice_ns != 0 && own_is_due(s)) return none(s, Why::kOtherLease);
   if (s.probe_room_ns > 0) {
     window.ends_ns.fill(window.learned_end_ns - s.probe_room_ns);
     window.slice_ns = 0;

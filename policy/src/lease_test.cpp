@@ -571,3 +571,120 @@ TEST_CASE("an init lease is taken back when the orders expire, and given to nobo
   CHECK(closed.verb == LeaseVerb::kClose);
   CHECK(closed.expired);
 }
+
+namespace {
+
+// A device whose rank is in an idle phase, of which these lengths are known.
+struct InPhase : Device {
+  InPhase(int64_t low, int64_t mid, int64_t high) {
+    bubble(0, low, mid, high);
+    ranks[0].phase = true;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a phase of unknown length has leases in slices that grow, and that move on before they end", "[lease]") {
+  InPhase d(0, 0, 0);
+  const size_t t = d.task(kNsPerMs);
+  auto action = d.step();
+  REQUIRE(action.verb == LeaseVerb::kOpen);
+  CHECK(action.deadline_ns == d.clock.now_ns() + d.limits.least_slice_ns);
+  int64_t slice_ns = 0;
+  for (int i = 0; i < 2000 && d.clock.now_ns() < 41 * kNsPerSec; ++i) {
+    action = d.step();
+    REQUIRE(action.verb != LeaseVerb::kClose);
+    REQUIRE(d.open_task == t);
+    REQUIRE(d.open_deadline_ns > d.clock.now_ns());
+    REQUIRE(action.look_again_ns > d.clock.now_ns());
+    REQUIRE(action.look_again_ns <= d.open_deadline_ns);
+    slice_ns = d.open_deadline_ns - d.clock.now_ns();
+    d.clock.set(action.verb == LeaseVerb::kOpen ? d.clock.now_ns() + kNsPerMs : action.look_again_ns);
+  }
+  CHECK(d.clock.now_ns() > 20 * kNsPerSec);
+  CHECK(slice_ns > d.limits.most_slice_ns / 2);
+  CHECK(slice_ns <= d.limits.most_slice_ns);
+  d.ranks[0].wait = 0;
+  d.ranks[0].phase = false;
+  action = d.step();
+  CHECK(action.verb == LeaseVerb::kClose);
+  CHECK(action.why == Why::kTraining);
+}
+
+TEST_CASE("a phase's lease goes to the learned end, and then on in short slices", "[lease]") {
+  InPhase d(kNsPerSec, 2 * kNsPerSec, 3 * kNsPerSec);
+  d.task(kNsPerMs);
+  const int64_t begin = d.clock.now_ns();
+  REQUIRE(d.step().deadline_ns == begin + kNsPerSec);
+  d.clock.set(begin + kNsPerSec / 2);
+  CHECK(d.step().verb == LeaseVerb::kNothing);
+  // Before it ends, and from there to the longest that is known in slices of the least length.
+  for (const int64_t at : {kNsPerSec, 2 * kNsPerSec, 29 * kNsPerSec / 10}) {
+    d.clock.set(begin + at - kNsPerMs);
+    const auto action = d.step();
+    REQUIRE(action.verb == LeaseVerb::kOpen);
+    CHECK(action.deadline_ns == begin + at - kNsPerMs + d.limits.least_slice_ns);
+  }
+}
+
+TEST_CASE("a phase gives nothing while another rank of the device trains, or in baseline iterations", "[lease]") {
+  InPhase d(0, 0, 0);
+  d.task(kNsPerMs);
+  d.ranks.resize(2);
+  d.ranks[1].active = true;
+  CHECK(d.step().why == Why::kTraining);
+  d.ranks[1] = d.ranks[0];
+  d.ranks[1].phase = false;  // a wait whose length is not known
+  CHECK(d.step().why == Why::kUnknown);
+  d.ranks[1].low_ns = d.ranks[1].mid_ns = d.ranks[1].high_ns = 5 * kNsPerMs;
+  CHECK(d.step().deadline_ns == d.clock.now_ns() + 5 * kNsPerMs);
+}
+
+TEST_CASE("a start waits for a phase that is long enough, and not for ever", "[lease]") {
+  Device d;
+  d.ranks.resize(1);
+  RankView& rank = d.ranks[0];
+  rank.active = true;
+  const size_t t = d.wants(LeaseKind::kInit);
+  SECTION("without phases it begins beside training") {
+    CHECK(d.step().kind == LeaseKind::kInit);
+  }
+  rank.phase_ended_ns = d.clock.now_ns();
+  rank.phases_apart_ns = 10 * kNsPerSec;
+  SECTION("it begins with the next one") {
+    const auto action = d.step();
+    CHECK(action.verb == LeaseVerb::kNothing);
+    CHECK(action.look_again_ns == d.clock.now_ns() + 20 * kNsPerSec);
+    d.clock.tick(9 * kNsPerSec);
+    d.bubble(0, 4 * kNsPerSec, 4 * kNsPerSec, 4 * kNsPerSec);
+    rank.phase = true;
+    CHECK(d.step().kind == LeaseKind::kInit);
+  }
+  SECTION("not at a phase's end") {
+    d.bubble(0, 4 * kNsPerSec, 4 * kNsPerSec, 4 * kNsPerSec);
+    rank.phase = true;
+    d.clock.tick(7 * kNsPerSec / 2);
+    CHECK(d.step().kind != LeaseKind::kInit);
+  }
+  SECTION("when no phase comes it begins all the same") {
+    d.clock.tick(20 * kNsPerSec);
+    CHECK(d.step().kind == LeaseKind::kInit);
+  }
+  SECTION("a save does not wait") {
+    d.tasks[t].wants = LeaseKind::kSave;
+    CHECK(d.step().kind == LeaseKind::kSave);
+  }
+  SECTION("steps of others make room for it, and go on beside it") {
+    d.task(kNsPerMs);
+    d.bubble(0, 4 * kNsPerSec, 4 * kNsPerSec, 4 * kNsPerSec);
+    rank.phase = true;
+    d.open_task = 1;
+    d.open_deadline_ns = d.clock.now_ns() + kNsPerSec;
+    d.tasks[1].executing = true;
+    CHECK(d.step().verb == LeaseVerb::kClose);
+    CHECK(d.step().verb == LeaseVerb::kNothing);  // it still executes
+    d.tasks[1].executing = false;
+    CHECK(d.step().kind == LeaseKind::kInit);
+    CHECK(d.step().kind == LeaseKind::kBubble);
+  }
+}

@@ -1647,3 +1647,110 @@ TEST_CASE("what is in InitSideTask when its orders expire is lost, not at fault"
   CHECK(kills[0].verdict.kind == policy::VerdictKind::kLost);
   CHECK(kills[0].verdict.cause == policy::Cause::kExpired);
 }
+
+TEST_CASE("an idle phase is a bubble of any length: its lease moves on with it, and its end takes it back", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  rig.step();
+  rig.rank.begin_phase(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(task.lease().begin_ns == static_cast<uint64_t>(rig.now()));
+  task.start(rig.now());
+  const int64_t begin_ns = rig.now();
+  while (rig.now() < begin_ns + 3 * kNsPerSec) {
+    rig.clock.tick(2 * kMs);
+    task.step_done(rig.now(), 2 * kMs);
+    rig.step();
+    REQUIRE(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+    REQUIRE(task.lease().deadline_ns > static_cast<uint64_t>(rig.now()));
+    task.start(rig.now());
+  }
+  CHECK(task.lease().deadline_ns > static_cast<uint64_t>(rig.now() + 70 * kMs));
+  rig.rank.end_phase(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  // The step under way ends after it: that is what giving back takes.
+  rig.clock.tick(2 * kMs);
+  task.step_done(rig.now(), 2 * kMs);
+  task.pause(rig.now());
+  rig.step();
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0].wait == FREERIDE_PHASE_WAIT(0));
+  CHECK(ends[0].leased);
+  CHECK(ends[0].harvested_ns == rig.now() - 2 * kMs - begin_ns);
+  CHECK(ends[0].overrun_ns == 2 * kMs);
+  CHECK_FALSE(task.killed());
+}
+
+TEST_CASE("two phases of one name in a row are two bubbles, also where nobody looked between them", "[actor]") {
+  Rig rig;
+  rig.add();
+  rig.step();
+  rig.rank.begin_phase(rig.now());
+  rig.step();
+  rig.clock.tick(50 * kMs);
+  rig.rank.end_phase(rig.now());
+  rig.clock.tick(kMs);
+  rig.rank.begin_phase(rig.now());
+  rig.step();
+  rig.clock.tick(50 * kMs);
+  rig.rank.end_phase(rig.now());
+  rig.step();
+  rig.step();
+  const auto ends = rig.drain(ActEvent::Kind::kBubbleEnd);
+  REQUIRE(ends.size() == 2);
+  for (const ActEvent& end : ends) CHECK(end.end_ns - end.begin_ns == 50 * kMs);
+}
+
+TEST_CASE("a page that lies about its phases opens no lease that it could not open otherwise", "[actor]") {
+  Rig rig;
+  FakeTask& task = rig.add();
+  auto& page = rig.rank.page();
+  const auto none = [&] {
+    rig.step();
+    return task.lease().kind == FREERIDE_LEASE_NONE;
+  };
+  page.idle_begun = FREERIDE_PHASE(5, FREERIDE_MAX_PHASES);  // no name
+  page.idle_begin_ns = static_cast<uint64_t>(rig.now());
+  CHECK(none());
+  page.idle_begun = FREERIDE_PHASE(5, 0);
+  page.idle_ended = 5;
+  CHECK(none());
+  page.idle_ended = ~uint64_t{0};
+  CHECK(none());
+  page.idle_ended = 0;
+  page.idle_begin_ns = static_cast<uint64_t>(rig.now() + kNsPerSec);  // in the future
+  CHECK(none());
+  page.idle_begin_ns = 0;
+  CHECK(none());
+  page.idle_begin_ns = static_cast<uint64_t>(rig.now());
+  page.idle_expected_ns = ~uint64_t{0};
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_BUBBLE);
+  CHECK(task.lease().deadline_ns <= static_cast<uint64_t>(rig.now() + rig.config.lease.longest_ns));
+  page.hook_state = FREERIDE_HOOK_DISABLED;
+  CHECK(none());
+}
+
+TEST_CASE("a start waits for the next phase of a training that has long ones", "[actor]") {
+  Rig rig;
+  auto& page = rig.rank.page();
+  page.phases[0].learned.low_ns = 5 * kNsPerSec;
+  page.phases[0].apart_ns = 8 * kNsPerSec;
+  rig.rank.begin_phase(rig.now());
+  rig.step();
+  rig.clock.tick(5 * kNsPerSec);
+  rig.rank.end_phase(rig.now());
+  rig.step();
+  FakeTask& task = rig.add(false);
+  task.created();
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_NONE);
+  rig.clock.tick(8 * kNsPerSec);
+  rig.rank.begin_phase(rig.now());
+  rig.step();
+  CHECK(task.lease().kind == FREERIDE_LEASE_INIT);
+}

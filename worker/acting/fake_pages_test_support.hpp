@@ -64,6 +64,27 @@ class FakeRank {
     bubble_ns_ += now_ns - begin_ns_;
     pages::bump_and_wake(page().wake);
   }
+  void begin_phase(int64_t now_ns, uint32_t name = 0, uint32_t flags = 0, int64_t expected_ns = 0) {
+    auto& p = page();
+    p.phases[name].name[0] = 'p';
+    p.idle_flags = flags;
+    p.idle_begin_ns = static_cast<uint64_t>(begin_ns_ = now_ns);
+    p.idle_expected_ns = static_cast<uint64_t>(expected_ns);
+    pages::store_release(p.idle_begun, FREERIDE_PHASE(++phase_, name));
+    pages::bump_and_wake(p.wake);
+  }
+  void end_phase(int64_t now_ns) {
+    auto& p = page();
+    const uint32_t name = FREERIDE_PHASE_NAME(p.idle_begun);
+    pages::store_release(p.idle_ended, phase_);
+    auto& record = p.history[p.bubbles % FREERIDE_HISTORY];
+    record.state_word = FREERIDE_STATE(iteration_, FREERIDE_PHASE_WAIT(name));
+    record.begin_ns = static_cast<uint64_t>(begin_ns_);
+    record.end_ns = static_cast<uint64_t>(now_ns);
+    pages::store_release(p.bubbles, p.bubbles + 1);
+    bubble_ns_ += now_ns - begin_ns_;
+    pages::bump_and_wake(p.wake);
+  }
   void finish_iteration(int64_t now_ns) {
     auto& record = page().iterations[iteration_ % FREERIDE_ITERATIONS];
     record.iteration = iteration_;
@@ -85,6 +106,7 @@ class FakeRank {
   pages::Created<freeride_bubble_page> made_;
   uint64_t iteration_ = 0;
   uint32_t wait_ = 0;
+  uint64_t phase_ = 0;
   int64_t begin_ns_ = 0, iteration_begin_ns_ = 1, bubble_ns_ = 0;
 };
 

@@ -130,9 +130,9 @@ struct LeaseAction {
 /// its runner judges with fresher figures.
 ///
 /// Init, profile and save leases are given one at a time. They begin while nobody has or uses a lease for steps.
-/// Bubbles end by themselves. Idle leases would follow each other without end, so they stop until the other lease has
-/// begun. A profile lease ends with InitSideTask when a training has come. Where training has idle phases, init and
-/// profile leases wait for one.
+/// Bubbles end by themselves. Idle leases, and those of a phase, would follow each other without end, so they stop
+/// until the other lease has begun. A profile lease ends with InitSideTask when a training has come. Where training has
+/// idle phases, init and profile leases wait for one.
 ///
 /// A device without ranks is not idle for sure: a training may be there that has no hook, or has not attached yet. So
 /// until settled_ns there is no idle lease, and a profile waits. With another process on the GPU there is no idle
