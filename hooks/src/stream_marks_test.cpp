@@ -15,6 +15,7 @@
 #include "fake_worker_test_support.hpp"
 #include "freeride/hook.h"
 #include "helper.hpp"
+#include "idle_phases.hpp"
 
 namespace freeride::hooks {
 namespace {
@@ -45,7 +46,8 @@ struct Rank {
     config.run_dir = folder;
     config.device = identity.device;
     config.external_marks = true;
-    helper = std::make_unique<Helper>(config, *page, sent.get(), marks.get());
+    phases = std::make_unique<IdlePhases>(*page);
+    helper = std::make_unique<Helper>(config, *page, sent.get(), marks.get(), phases.get());
     REQUIRE(helper->start().ok());
     stream = fake_cuda_stream();
   }
@@ -98,6 +100,7 @@ struct Rank {
   std::unique_ptr<RankPage> page;
   std::unique_ptr<SentMember> sent;
   std::unique_ptr<StreamMarks> marks;
+  std::unique_ptr<IdlePhases> phases;
   std::unique_ptr<Helper> helper;
   void* stream = nullptr;
 };
@@ -136,6 +139,48 @@ TEST_CASE("a held receive comes after its data, and is marked while it waits") {
   REQUIRE(eventually([&] { return pages::load_acquire(b.page->page().iteration) == 1; }));
   CHECK(pages::load_acquire(b.page->page().waits) == 2);
   CHECK(pages::load_acquire(b.page->page().hook_state) == FREERIDE_HOOK_ACTIVE);
+}
+
+TEST_CASE("an idle phase begins once the stream has come to it, and ends at training's word") {
+  const TempDir dir;
+  Rank rank(dir.path(), 0);
+  const auto& page = rank.page->page();
+  const auto begin = [&] {
+    IdlePhases::Wish wish;
+    wish.name = "rollout";
+    wish.by_gpu = true;
+    const auto word = rank.phases->begin(wish, SteadyClock::now());
+    REQUIRE(word.ok());
+    REQUIRE(rank.marks->mark_phase(rank.stream, *word).ok());
+    rank.helper->look();
+    return FREERIDE_PHASE_NUMBER(*word);
+  };
+  std::atomic<bool> go{false};
+  const auto busy = [&] {
+    rank.then([&] {
+      while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+  };
+  busy();
+  uint64_t number = begin();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK(pages::load_acquire(page.idle_begun) == 0);
+  go = true;
+  REQUIRE(eventually([&] { return FREERIDE_PHASE_NUMBER(pages::load_acquire(page.idle_begun)) == number; }));
+  CHECK(rank.phases->end(number, SteadyClock::now()));
+  CHECK(pages::load_acquire(page.bubbles) == 1);
+
+  // Training was sooner than its GPU: the mark that comes later is of a phase that has ended.
+  go = false;
+  busy();
+  number = begin();
+  CHECK(rank.phases->end(number, SteadyClock::now()));
+  go = true;
+  REQUIRE(eventually([&] { return FREERIDE_PHASE_NUMBER(pages::load_acquire(page.idle_marked)) == number; }));
+  fake_cuda_capture(rank.stream, 1);
+  CHECK_FALSE(rank.marks->mark_phase(rank.stream, FREERIDE_PHASE(9, 0)).ok());
+  fake_cuda_capture(rank.stream, 0);
+  CHECK(FREERIDE_PHASE_NUMBER(pages::load_acquire(page.idle_begun)) == number - 1);
 }
 
 TEST_CASE("a small collective is held until all have come to it, and marked meanwhile") {
