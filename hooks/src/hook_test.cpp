@@ -100,6 +100,77 @@ TEST_CASE("why a rank has no usable bubble is one number at any time, with a nam
   freeride_hook_note(nullptr, 1);
 }
 
+TEST_CASE("idle phases end iterations where nobody else does, and are all that a rank needs to be used") {
+  const TempDir dir;
+  FakeWorker worker(dir.path());
+  Attached rank(dir.path());
+  worker.accept();
+  REQUIRE(rank.connected());
+  const auto& page = worker.page();
+  for (int i = 0; i < 3; ++i) {
+    {
+      const Idle idle(rank.hook, "rollout");
+      CHECK(idle);
+      CHECK(pages::load_acquire(page.hook_state) == FREERIDE_HOOK_ACTIVE);
+      CHECK(FREERIDE_PHASE_NUMBER(pages::load_acquire(page.idle_begun)) > pages::load_acquire(page.idle_ended));
+      CHECK(freeride_hook_idle_phase(rank.hook) == FREERIDE_PHASE_NUMBER(page.idle_begun));
+    }
+    const Idle other = Idle::open(rank.hook, "save");
+    CHECK(page.idle_flags == FREERIDE_PHASE_OPEN);
+  }
+  CHECK(page.iteration == 3);
+  CHECK(page.bubbles == 6);
+  CHECK(freeride_hook_idle_phase(rank.hook) == 0);
+  const char* name = nullptr;
+  freeride_hook_explain(freeride_hook_why(rank.hook), &name, nullptr);
+  CHECK(std::string(name) == "usable");
+  rank.iterate(1);  // from here on somebody does
+  const uint64_t ended = page.iteration;
+  const Idle idle(rank.hook, "rollout");
+  CHECK(page.iteration == ended);
+}
+
+TEST_CASE("idle phases used wrongly are one line each, and no phase outlives what training does next") {
+  const TempDir dir;
+  const std::string said = dir.path() + "/said";
+  const int code = in_child([&] {
+    const int file = open(said.c_str(), O_WRONLY | O_CREAT, 0600);
+    dup2(file, STDERR_FILENO);
+    Attached rank(dir.path());
+    const auto& page = *freeride_hook_page(rank.hook);
+    const auto none = [&] { return FREERIDE_PHASE_NUMBER(page.idle_begun) <= page.idle_ended; };
+    for (int i = 0; i < 2; ++i) {
+      const uint64_t outer = freeride_hook_idle_begin(rank.hook, "rollout", 0, 0, nullptr);
+      if (outer == 0 || freeride_hook_idle_begin(rank.hook, "save", 0, 0, nullptr) != 0) return 1;
+      freeride_hook_idle_end(rank.hook, 0);
+      freeride_hook_idle_end(rank.hook, outer + 1);
+      if (none()) return 2;
+      freeride_hook_iteration_end(rank.hook);  // without an end
+      if (!none()) return 3;
+      freeride_hook_idle_end(rank.hook, outer);
+    }
+    // A child of a rank is none: its calls change nothing of the rank's.
+    const uint64_t phase = freeride_hook_idle_begin(rank.hook, "rollout", 0, 0, nullptr);
+    const int child = in_child([&] {
+      freeride_hook_idle_end(rank.hook, phase);
+      return freeride_hook_idle_begin(rank.hook, "save", 0, 0, nullptr) == 0 ? 0 : 1;
+    });
+    if (child != 0 || none()) return 4;
+    freeride_hook_idle_end(rank.hook, phase);
+    if (!none() || freeride_hook_idle_begin(nullptr, "x", 0, 0, nullptr) != 0) return 5;
+    freeride_hook_idle_end(nullptr, 1);
+    freeride_hook_disable(rank.hook, nullptr);
+    return freeride_hook_idle_begin(rank.hook, "save", 0, 0, nullptr) == 0 ? 0 : 6;
+  });
+  CHECK(code == 0);
+  std::ifstream in(said);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  CHECK(text ==
+        "freeride: an idle phase begins within \"rollout\", and is taken for part of it\n"
+        "freeride: the idle phase \"rollout\" was still under way at an iteration's end, which ends it: end it before\n"
+        "freeride: the hook is switched off; training goes on without\n");
+}
+
 TEST_CASE("a worker that is there first gets the page, and sees the marks") {
   const TempDir dir;
   FakeWorker worker(dir.path());
@@ -540,77 +611,6 @@ TEST_CASE("with external marks the helper thread wakes the worker") {
   }
   CHECK(wait_for(page.wake, [&] { return pages::load_acquire(page.iteration) == 2; }));
   CHECK(pages::load_acquire(page.hook_state) == FREERIDE_HOOK_ACTIVE);
-}
-
-TEST_CASE("idle phases end iterations where nobody else does, and are all that a rank needs to be used") {
-  const TempDir dir;
-  FakeWorker worker(dir.path());
-  Attached rank(dir.path());
-  worker.accept();
-  REQUIRE(rank.connected());
-  const auto& page = worker.page();
-  for (int i = 0; i < 3; ++i) {
-    {
-      const Idle idle(rank.hook, "rollout");
-      CHECK(idle);
-      CHECK(pages::load_acquire(page.hook_state) == FREERIDE_HOOK_ACTIVE);
-      CHECK(FREERIDE_PHASE_NUMBER(pages::load_acquire(page.idle_begun)) > pages::load_acquire(page.idle_ended));
-      CHECK(freeride_hook_idle_phase(rank.hook) == FREERIDE_PHASE_NUMBER(page.idle_begun));
-    }
-    const Idle other = Idle::open(rank.hook, "save");
-    CHECK(page.idle_flags == FREERIDE_PHASE_OPEN);
-  }
-  CHECK(page.iteration == 3);
-  CHECK(page.bubbles == 6);
-  CHECK(freeride_hook_idle_phase(rank.hook) == 0);
-  const char* name = nullptr;
-  freeride_hook_explain(freeride_hook_why(rank.hook), &name, nullptr);
-  CHECK(std::string(name) == "usable");
-  rank.iterate(1);  // from here on somebody does
-  const uint64_t ended = page.iteration;
-  const Idle idle(rank.hook, "rollout");
-  CHECK(page.iteration == ended);
-}
-
-TEST_CASE("idle phases used wrongly are one line each, and no phase outlives what training does next") {
-  const TempDir dir;
-  const std::string said = dir.path() + "/said";
-  const int code = in_child([&] {
-    const int file = open(said.c_str(), O_WRONLY | O_CREAT, 0600);
-    dup2(file, STDERR_FILENO);
-    Attached rank(dir.path());
-    const auto& page = *freeride_hook_page(rank.hook);
-    const auto none = [&] { return FREERIDE_PHASE_NUMBER(page.idle_begun) <= page.idle_ended; };
-    for (int i = 0; i < 2; ++i) {
-      const uint64_t outer = freeride_hook_idle_begin(rank.hook, "rollout", 0, 0, nullptr);
-      if (outer == 0 || freeride_hook_idle_begin(rank.hook, "save", 0, 0, nullptr) != 0) return 1;
-      freeride_hook_idle_end(rank.hook, 0);
-      freeride_hook_idle_end(rank.hook, outer + 1);
-      if (none()) return 2;
-      freeride_hook_iteration_end(rank.hook);  // without an end
-      if (!none()) return 3;
-      freeride_hook_idle_end(rank.hook, outer);
-    }
-    // A child of a rank is none: its calls change nothing of the rank's.
-    const uint64_t phase = freeride_hook_idle_begin(rank.hook, "rollout", 0, 0, nullptr);
-    const int child = in_child([&] {
-      freeride_hook_idle_end(rank.hook, phase);
-      return freeride_hook_idle_begin(rank.hook, "save", 0, 0, nullptr) == 0 ? 0 : 1;
-    });
-    if (child != 0 || none()) return 4;
-    freeride_hook_idle_end(rank.hook, phase);
-    if (!none() || freeride_hook_idle_begin(nullptr, "x", 0, 0, nullptr) != 0) return 5;
-    freeride_hook_idle_end(nullptr, 1);
-    freeride_hook_disable(rank.hook, nullptr);
-    return freeride_hook_idle_begin(rank.hook, "save", 0, 0, nullptr) == 0 ? 0 : 6;
-  });
-  CHECK(code == 0);
-  std::ifstream in(said);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  CHECK(text ==
-        "freeride: an idle phase begins within \"rollout\", and is taken for part of it\n"
-        "freeride: the idle phase \"rollout\" was still under way at an iteration's end, which ends it: end it before\n"
-        "freeride: the hook is switched off; training goes on without\n");
 }
 
 }  // namespace freeride::hooks

@@ -18,6 +18,7 @@ KINDS = {
     "bubble": pages.BubblePage,
     "learned": pages.Learned,
     "hold_cost": pages.HoldCost,
+    "phase": pages.Phase,
     "bubble_record": pages.BubbleRecord,
     "iteration_record": pages.IterationRecord,
     "bell": pages.BellPage,

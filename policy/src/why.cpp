@@ -135,7 +135,7 @@ std::string sentence(Why why, const WhyDetail& detail) {
     case Why::kLoading:
       return "being loaded and created";
     case Why::kInitLease:
-      return "waiting for its init lease, or initialising";
+      return "waiting for its init lease, or initialising; where training has idle phases, it waits for one";
     case Why::kSaveLease:
       return "waiting for a save lease, or saving its state";
     case Why::kOrdersExpired:

@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Idle phases on one GPU: how much of them side tasks get, what that costs training, how soon the GPU is given back, what a side task's
+start inside a phase costs, and how long a whole process's hand-over by the driver's checkpoints takes beside it.
+
+    idle.py --bin DIR --plugins DIR --python DIR --out bench/results/idle-h200.json     # DIR: folders of make dist's tree
+    idle.py --build build/dev --cpus --out FILE                                         # on CPUs: to try it out
+    idle.py --summary FILE                                                              # recomputes the figures from the samples
+
+The trainings are the example's reinforcement learning (hooks/examples/grpo.py) and a model of 2 GB that is saved now and then
+(gpu/saving.py). Without a budget; half of the iterations are baseline iterations, with which the others are compared, without what
+the training itself had planned for its rollout."""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path += [str(HERE.parent / "tests"), str(HERE / "gpu")]
+import analysis
+
+from harvest import ON_GPUS
+from ranks import machine
+from rig.gpus import gpus
+from rig.processes import flags, until, write_whole
+from rig.system import System
+from rig.tree import Tree, folder
+
+SPIN = ("gpu_task", "2GiB", ["how=work", "after=0", "step_us=1000"], False)
+ON_CPUS = {"pagerank": ("pagerank", "256MiB", ["scale=10", "tolerance=0", "max_iterations=1000000"], False)}
+BUBBLE = ("phase", "iteration", "begin_ns", "end_ns", "harvested_ns", "overrun_ns", "leased", "holdout", "side_begin_ns")
+ITERATION = ("iteration", "begin_ns", "end_ns", "holdout", "harvested", "transitions")
+
+
+class Run:
+    """One training with a worker beside it, and all that the bus says of both."""
+
+    def __init__(self, options, words, job, env=None):
+        tree = Tree.of_build(options.build) if options.build else Tree(options.bin, options.plugins, options.python)
+        self.options, self.heard = options, {"bubble.end": [], "training.iteration": []}
+        self.system = System(tree, job=job, outside_tmp=not options.cpus, env=env)
+        self.tasks = dict(ON_CPUS if options.cpus else {**ON_GPUS, "spin": SPIN})
+        self.named = 0
+        self.system.start_manager(
+            *flags(baseline_pct=50, baseline_block_ms=options.block_ms, budget_pct=100)
+        )
+        device = "cpu-0" if options.cpus else gpus()[0].uuid
+        more = [] if options.cpus else flags(host_memory_bytes=32 << 30, init_ms=90000)
+        self.system.start_worker(device, *flags(sandbox=options.sandbox), *more)
+        for topic in self.heard:
+            self.listen(topic)
+        self.system.start("training", [sys.executable, *map(str, words)], env={"FREERIDE_DEVICE": device}, stdout=True)
+        self.system.wait_workers(1, True, 120)
+
+    def listen(self, topic):
+        words = [self.system.tree.program("freeride-ctl"), "events", "--topic", topic, "--format", "json"]
+        process = self.system.start(f"events-{topic}", words, stdout=subprocess.PIPE, text=True)
+
+        def read():
+            for line in process.stdout:
+                event = json.loads(line)
+                self.heard[topic].append(event.get("event", event.get("data", event)))
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def count(self, phase=None):
+        return sum(phase in (None, one.get("phase")) for one in list(self.heard["bubble.end"]))
+
+    def wait_phases(self, more, seconds, phase=None):
+        before = self.count(phase)
+        self.system.wait(lambda: self.count(phase) >= before + more, f"{more} more phases", seconds)
+
+    def load(self, name):
+        """Loads a side task and waits for its steps; how long that took."""
+        plugin, memory, params, python = self.tasks[name]
+        self.named += 1
+        task, begin = f"{name}{self.named}", time.monotonic()
+        words = ["--memory", memory, *(["--python", sys.executable] if python else [])]
+        self.system.load(self.system.tree.plugins / f"{plugin}.so", task, *words, params=params)
+        self.system.wait_steps(task, 9, 180)
+        return task, time.monotonic() - begin
+
+    def beside(self, name, seconds):
+        """What is heard while a side task is there."""
+        task, started_s = self.load(name)
+        print(f"{name}: steps after {started_s:.1f} s", flush=True)
+        from_ns = time.monotonic_ns()
+        time.sleep(seconds)
+        until_ns = time.monotonic_ns()
+        self.system.stop_tasks(task, seconds=30)
+        return {"name": name, "seconds": seconds, "load_to_steps_s": round(started_s, 2), **self.between(from_ns, until_ns)}
+
+    def between(self, from_ns, until_ns):
+        time.sleep(1.2)  # the bus is behind
+
+        def of(topic, keys):
+            return [
+                {key: one.get(key) for key in keys}
+                for one in list(self.heard[topic])
+                if from_ns <= one["begin_ns"] and one["end_ns"] <= until_ns
+            ]
+
+        return {"bubbles": of("bubble.end", BUBBLE), "iterations": of("training.iteration", ITERATION)}
+
+    def starts(self, name, times):
+        """Starts and stops a side task; what is heard meanwhile."""
+        from_ns = time.monotonic_ns()
+        for _ in range(times):
+            task, _ = self.load(name)
+            self.wait_phases(1, 60)
+            self.system.stop_tasks(task, seconds=30)
+            self.wait_phases(2, 90)
+        return {"name": name, "starts": times, **self.between(from_ns, time.monotonic_ns())}
+
+    def end(self):
+        text = self.system.log("training", 4000)
+        report = self.system.ctl("report")
+        print(report.text if hasattr(report, "text") else report, flush=True)
+        self.system.close()
+        return text
+
+
+# ---- the parts
+
+
+def reinforcement(options, record):
+    lengths = "0.3,0.4,0.5" if options.cpus else options.rollouts
+    seconds = [f"--seconds={sum(options.seconds.values()) + 900}"]
+    device = [] if options.cpus else ["--device", "cuda"]
+    words = [HERE.parent / "hooks/examples/grpo.py", "--rollout-s", lengths, *device, *seconds]
+    run = Run(options, words, "rl")
+    try:
+        run.wait_phases(8, 200)
+        for name, seconds in options.seconds.items():
+            record["rl"].append(run.beside(name, seconds))
+            save(options, record)
+        record["starts"] = run.starts(next(reversed(options.seconds)), options.starts)
+    finally:
+        record["said"] = run.end()
+
+
+def saving(options, record):
+    words = ["-m", "freeride.run", HERE / "gpu/saving.py", "cpu" if options.cpus else "cuda", str(options.save_mib)]
+    run = Run(options, words, "saving", {"FREERIDE_IDLE": "save", "FREERIDE_SAVE_FOLDER": options.save_folder})
+    try:
+        run.wait_phases(4, 200, "save")
+        name = next(iter(options.seconds))
+        record["saving"] = run.beside(name, options.save_seconds)
+    finally:
+        record["saving_said"] = run.end()
+
+
+def handover(options):
+    """Seconds in which the driver takes a whole process off its GPU and puts it back, several times."""
+    words = [sys.executable, HERE / "gpu/checkpointed.py"]
+    text = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    print(text.stdout[-500:], text.stderr[-1500:], flush=True)
+    return json.loads(text.stdout.splitlines()[-1])
+
+
+# ---- the figures
+
+
+def planned_ns(said):
+    """Iteration -> what the training had planned for its rollout, of the lines of JSON that it printed."""
+    found = {}
+    for line in said.splitlines():
+        if line.startswith("{"):
+            one = json.loads(line)
+            found[one["iteration"]] = one["rollout_s"] * 1e9
+    return found
+
+
+def harvested_share(bubbles, phase):
+    """Of phases of open iterations, but for those that were under way when the side task came."""
+    mine = [one for one in bubbles if one["phase"] == phase and not one["holdout"] and one["leased"]]
+    length = sum(one["end_ns"] - one["begin_ns"] for one in mine)
+    return (round(100 * sum(one["harvested_ns"] for one in mine) / length, 2) if length else None), len(mine)
+
+
+def row_of(sample, phase):
+    """One side task beside one training. Iterations count without their phases, which last as long as training has planned."""
+    share, count = harvested_share(sample["bubbles"], phase)
+    given_back = [one["overrun_ns"] / 1e6 for one in sample["bubbles"] if one["leased"] and one["phase"] == phase]
+    idle = {}
+    for one in sample["bubbles"]:
+        idle[one["iteration"]] = idle.get(one["iteration"], 0) + one["end_ns"] - one["begin_ns"]
+    mine = [one for one in sample["iterations"] if one["iteration"] in idle and not one["transitions"]]
+    own = [(one["end_ns"] - one["begin_ns"] - idle[one["iteration"]]) / 1e6 for one in mine]
+    mean = sum(one["end_ns"] - one["begin_ns"] for one in mine) / 1e6 / max(1, len(mine))
+    kinds = [not one["holdout"] for one in mine]
+    row = {"side_task": sample["name"], "harvested_share_pct": share, "phases": count, "iteration_ms": round(mean, 1)}
+    # Of an iteration: what its own work takes longer, over all of it.
+    offset = [mean - sum(own) / max(1, len(own)) + value for value in own]
+    row |= pairs_of(offset, kinds)
+    row |= {f"give_back_p{q}_ms": round_or_none(analysis.quantile(given_back, q / 100)) for q in (50, 99)}
+    return row
+
+
+def round_or_none(value):
+    return None if value is None else round(value, 3)
+
+
+def pairs_of(values, kinds):
+    """The mean increase of neighbouring blocks with `kinds` true over those with false, with its 95 % interval."""
+    blocks = []
+    for value, kind in zip(values, kinds):
+        if not blocks or blocks[-1][0] != kind:
+            blocks.append((kind, []))
+        blocks[-1][1].append(value)
+    means = [(kind, sum(block) / len(block)) for kind, block in blocks]
+    found = []
+    for one, other in zip(means[::2], means[1::2]):
+        with_, without = (one[1], other[1]) if one[0] else (other[1], one[1])
+        found.append(100 * (with_ / without - 1))
+    if len(found) < 2:
+        return {}
+    mean, half = analysis.interval(found)
+    return {
+        "time_increase_pct": round(mean, 3),
+        "time_increase_ci95_upper_pct": round(mean + half, 3),
+        "pairs": len(found),
+    }
+
+
+def start_delay_ms(sample):
+    """By how much iterations in which a side task started are longer than the others, without their phases."""
+    idle = {}
+    for one in sample["bubbles"]:
+        idle[one["iteration"]] = idle.get(one["iteration"], 0) + one["end_ns"] - one["begin_ns"]
+    own = {True: [], False: []}
+    for one in sample["iterations"]:
+        if one["iteration"] in idle:
+            own[one["transitions"]].append((one["end_ns"] - one["begin_ns"] - idle[one["iteration"]]) / 1e6)
+    if not own[True] or not own[False]:
+        return None
+    return round(sum(own[True]) / len(own[True]) - sum(own[False]) / len(own[False]), 2)
+
+
+def summarise(record):
+    found = {"rows": [row_of(sample, "rollout") for sample in record["rl"]]}
+    for key in ("harvested_share_pct", "time_increase_ci95_upper_pct", "give_back_p50_ms", "give_back_p99_ms"):
+        values = [row[key] for row in found["rows"] if row.get(key) is not None]
+        found[key] = (min(values) if key == "harvested_share_pct" else max(values)) if values else None
+    if "starts" in record:
+        found["start_delay_ms"] = start_delay_ms(record["starts"])
+    if "saving" in record:
+        found["saving"] = row_of(record["saving"], "save")
+        found["save_harvested_share_pct"] = found["saving"]["harvested_share_pct"]
+    if "handover" in record and found.get("give_back_p50_ms"):
+        whole = record["handover"]
+        found["handover_ratio"] = round(
+            1e3 * (whole["off_s"] + whole["on_s"]) / max(found["give_back_p50_ms"], 1e-3), 1
+        )
+    return found
+
+
+def save(options, record):
+    try:
+        summary = summarise(record)
+    except Exception as error:  # the samples are worth more than it
+        summary = {"summary_failed": f"{type(error).__name__}: {error}"}
+    write_whole(options.out, json.dumps({**record, **summary}))
+    return summary
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--build", type=folder, help="a build's folder, instead of the next three")
+    add("--bin", type=folder)
+    add("--plugins", type=folder)
+    add("--python", type=folder, help="folder of the package freeride")
+    add("--out")
+    add("--sandbox", default="bubblewrap")
+    add("--cpus", action="store_true")
+    add("--seconds", default="spin=90,pagerank=90,resnet18=90", help="NAME=S,…: which side tasks, for how long")
+    add("--rollouts", default="2,2.5,3", help="seconds of the rollouts, in turn")
+    add("--block-ms", type=int, default=8000, help="of baseline iterations")
+    add("--starts", type=int, default=5)
+    add("--save-mib", type=int, default=2048)
+    add("--save-seconds", type=float, default=60)
+    add("--save-folder", default="/dev/shm")
+    add("--parts", default="rl,saving,handover")
+    add("--summary", metavar="FILE")
+    options = parser.parse_args()
+    if options.summary:
+        print(json.dumps(summarise(json.loads(pathlib.Path(options.summary).read_text())), indent=1))
+        return
+    if not options.out or not (options.build or (options.bin and options.plugins and options.python)):
+        parser.error("--out, and --build or --bin, --plugins and --python are needed")
+    options.seconds = {one.partition("=")[0]: float(one.partition("=")[2]) for one in options.seconds.split(",") if one}
+    record = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "machine": [f"{os.cpu_count()} cores"] if options.cpus else machine(),
+        "rl": [],
+        "failures": [],
+    }
+    parts = {"rl": reinforcement, "saving": saving}
+    for part in options.parts.split(","):
+        begin = time.monotonic()
+        try:
+            if part == "handover":
+                record["handover"] = handover(options)
+            else:
+                parts[part](options, record)
+        except Exception as error:
+            print(f"FAILED: {part}: {type(error).__name__}: {error}", flush=True)
+            record["failures"].append(f"{part}: {error}")
+        print(f"-- {part}: {time.monotonic() - begin:.0f} s", flush=True)
+        save(options, record)
+    print(json.dumps(save(options, record), indent=1), flush=True)
+    sys.exit(1 if record["failures"] else 0)
+
+
+if __name__ == "__main__":
+    main()
