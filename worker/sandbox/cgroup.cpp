@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -136,6 +137,19 @@ void remove_group(const fs::path& folder) {
   spdlog::warn("cannot remove the control group {}", folder.string());
 }
 
+// The processes' namespace of this worker: the same number in another one is another process.
+ino_t own_namespace() {
+  struct stat about {};
+  return stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
+}
+
+bool is_young(const fs::path& folder) {
+  constexpr auto kYoung = std::chrono::seconds(10);  // its maker may not have put a process into it yet
+  std::error_code error;
+  const auto made = fs::last_write_time(folder, error);
+  return error || fs::file_time_type::clock::now() - made < kYoung;
+}
+
 }  // namespace
 
 Cgroups::Cgroups(const std::string& name, const fs::path& mountinfo, const fs::path& self, MakeGroup make_group)
@@ -203,6 +217,8 @@ void Cgroups::find_v2(const fs::path& mountinfo, const fs::path& self) {
   if (why_not_.empty()) why_not_ = "no control groups are mounted";
 }
 
+// Those of workers that are gone. Whether a worker of another namespace lives cannot be seen from here: of its groups
+// only those go in which nobody is.
 void Cgroups::sweep() const {
   std::set<fs::path> folders;
   for (const auto& [controller, base] : bases_) folders.insert(base);
@@ -213,9 +229,11 @@ void Cgroups::sweep() const {
       const std::string name = entry.path().filename().string();
       if (name.rfind(prefix_, 0) != 0) continue;
       const pid_t owner = std::atoi(name.c_str() + prefix_.size());
-      if (owner == getpid())
-        rmdir(entry.path().c_str());  // of one before with this pid, as in a container; in use, it stays
-      if (owner == getpid() || owner <= 0 || kill(owner, 0) == 0) continue;
+      const size_t end = name.rfind('.');
+      const bool ours = end == std::string::npos || name.substr(end + 1) == std::to_string(own_namespace());
+      // One before may have had this number, as in a container.
+      if ((!ours || owner == getpid()) && !is_young(entry.path())) rmdir(entry.path().c_str());
+      if (!ours || owner == getpid() || owner <= 0 || kill(owner, 0) == 0) continue;
       old.push_back(entry.path());
     }
     for (const fs::path& folder : old) remove_group(folder);
@@ -225,7 +243,8 @@ void Cgroups::sweep() const {
 Result<std::unique_ptr<TaskCgroup>> Cgroups::make(const Ceilings& ceilings) {
   std::unique_ptr<TaskCgroup> made(new TaskCgroup());
   made->v2_ = version_ == 2;
-  const std::string name = prefix_ + std::to_string(getpid()) + "-" + std::to_string(++made_);
+  const std::string name =
+      prefix_ + std::to_string(getpid()) + "-" + std::to_string(++made_) + "." + std::to_string(own_namespace());
   const bool cpu = ceilings.cpus > 0 || ceilings.priority != CpuPriority::kOrdinary;
   const std::map<std::string, bool> has_ceiling{{"cpuset", !ceilings.cores.empty()},
                                                 {"memory", ceilings.memory_bytes > 0},

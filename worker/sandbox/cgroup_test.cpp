@@ -1,9 +1,12 @@
 // Cgroups on made-up hierarchies: which folder is taken, what is written, and why there is none.
 #include "sandbox/cgroup.hpp"
 
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <fstream>
 
 #include "loop/temp_folder_test_support.hpp"
@@ -46,6 +49,24 @@ int make_v2_group(const char* path, mode_t mode) {
   return 0;
 }
 
+ino_t own_namespace() {
+  struct stat about {};
+  REQUIRE(stat("/proc/self/ns/pid", &about) == 0);
+  return about.st_ino;
+}
+
+// The name of a worker's group.
+std::string group_of(pid_t worker, ino_t pids, int number = 1) {
+  return "freeride-cpu-0-" + std::to_string(worker) + "-" + std::to_string(number) + "." + std::to_string(pids);
+}
+
+pid_t ended_process() {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  REQUIRE(waitpid(pid, nullptr, 0) == pid);
+  return pid;
+}
+
 std::string text_in(const fs::path& file) {
   std::ifstream in(file);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -59,7 +80,7 @@ TEST_CASE("cgroups: ceilings of version 2", "[cgroup]") {
   host.self = "0::/mine\n";
   host.write("cgroup/mine/cgroup.controllers", "cpuset cpu io memory pids\n");
   host.write("cgroup/mine/cgroup.subtree_control", "");
-  const fs::path folder = host.root / "cgroup/mine" / ("freeride-cpu-0-" + std::to_string(getpid()) + "-1");
+  const fs::path folder = host.root / "cgroup/mine" / group_of(getpid(), own_namespace());
   const Ceilings ceilings{64 << 20, 32, 0.5, {0, 2}, CpuPriority::kIdle};
 
   SECTION("all of them are written, said, and read back") {
@@ -209,20 +230,39 @@ TEST_CASE("cgroups: none at all is said", "[cgroup]") {
   CHECK(found.why_not() == "no control groups are mounted");
 }
 
-TEST_CASE("control groups of a worker that had this pid, in a container before this one, are removed", "[cgroup]") {
+TEST_CASE(
+    "control groups of workers that are gone are removed, and those of workers that are not seen only if empty and "
+    "old") {
   const testing::TempFolder temp;
-  const fs::path base = temp.path() / "pids", stale = base / ("freeride-cpu-0-" + std::to_string(getpid()) + "-1");
-  const fs::path other = base / ("freeride-cpu-1-" + std::to_string(getpid()) + "-1");
-  fs::create_directories(stale);
-  fs::create_directories(other);
+  const fs::path base = temp.path() / "pids";
+  const pid_t gone = ended_process();
+  const auto there = [&](const std::string& name, bool old, bool used = false) {
+    fs::create_directories(base / name);
+    if (used) std::ofstream(base / name / "cgroup.procs") << "0\n";  // a process that this namespace has no number for
+    if (old) fs::last_write_time(base / name, fs::file_time_type::clock::now() - std::chrono::minutes(1));
+    return base / name;
+  };
+  const auto own = own_namespace(), other = own + 1;
+  const auto mine_before = there(group_of(getpid(), own), true), dead = there(group_of(gone, own), false);
+  const auto foreign_old = there(group_of(gone, other), true), foreign_young = there(group_of(gone, other, 2), false);
+  const auto foreign_used = there(group_of(gone, other, 3), true, true), lives = there(group_of(getppid(), own), true);
+  const auto earlier =
+      there("freeride-cpu-0-" + std::to_string(gone) + "-1", true);  // a version that named no namespace
+  const auto another = there("freeride-cpu-1-" + std::to_string(gone) + "-1", true);
   std::ofstream(temp.path() / "mountinfo") << "30 20 0:30 / " << base.string() << " rw - cgroup cgroup rw,pids\n";
   std::ofstream(temp.path() / "self") << "8:pids:/\n";
   const Cgroups cgroups("cpu-0", temp.path() / "mountinfo", temp.path() / "self");
   CHECK(cgroups.version() == 1);
   CHECK(cgroups.base("pids") == base);
   CHECK(cgroups.base("cpu").empty());
-  CHECK_FALSE(fs::exists(stale));
-  CHECK(fs::exists(other));
+  for (const auto& folder : {mine_before, dead, foreign_old, earlier}) {
+    INFO(folder.string());
+    CHECK_FALSE(fs::exists(folder));
+  }
+  for (const auto& folder : {foreign_young, foreign_used, lives, another}) {
+    INFO(folder.string());
+    CHECK(fs::exists(folder));
+  }
 }
 
 }  // namespace freeride::worker
