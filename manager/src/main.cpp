@@ -31,6 +31,7 @@ using namespace freeride;
 constexpr const char* kVersion = FREERIDE_VERSION;
 constexpr size_t kBatch = 256;  // messages between two looks at the clock
 constexpr size_t kPieces = 16;  // of plugins that are sent, likewise
+constexpr useconds_t kFailedPollUs = 100'000;
 
 const std::map<std::string, policy::QueueOrder> kQueueOrders{{"submission", policy::QueueOrder::kSubmission},
                                                              {"fair", policy::QueueOrder::kFairShare}};
@@ -192,7 +193,8 @@ int serve(manager::Core& core, manager::Link& link, Background& background, bus:
     int64_t timeout_ms = 0;
     if (!more) timeout_ms = std::clamp<int64_t>((next - now) / kNsPerMs + 1, 0, 60'000);
     pollfd fds[3] = {{link.fd(), POLLIN, 0}, {signal_fd, POLLIN, 0}, {background.fd(), POLLIN, 0}};
-    poll(fds, 3, static_cast<int>(timeout_ms));
+    // Without memory for it: what is there is found all the same, a little later.
+    if (poll(fds, 3, static_cast<int>(timeout_ms)) < 0 && errno != EINTR) usleep(kFailedPollUs);
     if ((fds[2].revents & POLLIN) != 0) background.finish(kPieces);
     if ((fds[1].revents & POLLIN) == 0) continue;
     signalfd_siginfo info{};
