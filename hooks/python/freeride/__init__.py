@@ -3,11 +3,30 @@
     import freeride
     freeride.attach()          # before or after torch.distributed.init_process_group()
 
-or, without a change to the source, `python -m freeride.run train.py …`. Nothing here raises into the training, and an error of ours turns the
+or, without a change to the source, `python -m freeride.run train.py …`. And for any training, where it leaves its device alone:
+
+    with freeride.idle("rollout"):
+        ...
+
+Nothing here raises into the training, and an error of ours turns the
 hook off; see hooks/README.md. `FREERIDE_HOOK=0` in the environment makes all of this do nothing.
 """
 
-__all__ = ["attach", "detach", "disable", "enable", "iteration_end", "state", "status", "connected"]
+import os
+
+__all__ = [
+    "attach",
+    "connected",
+    "detach",
+    "disable",
+    "enable",
+    "idle",
+    "idle_begin",
+    "idle_end",
+    "iteration_end",
+    "state",
+    "status",
+]
 __version__ = "0.1.0"
 
 
@@ -59,6 +78,56 @@ def iteration_end():
     """An iteration ends here: for training loops whose optimizer is not a torch.optim.Optimizer. From the first call on, optimizer
     steps no longer count."""
     _hook_of_this_process().iteration_end(explicit=True)
+
+
+def idle(name, seconds=None, open=False):
+    """An idle phase: a block, `with freeride.idle("rollout"): ...`, or a function, `@freeride.idle("eval")`, also an `async` one, in which
+    training leaves its device alone, so that side tasks may use it. Needs no pipeline and no attach(): the first phase attaches by itself.
+
+    name: why, such as "rollout", "save", "eval"; at most 31 bytes, and 16 names in a process. seconds: how long it lasts, where that is
+    known; else that is learned, by name. open: nobody knows how long it lasts, and nothing is learned.
+
+    With torch on a GPU a phase begins when the current stream comes to this place; work of other streams must be over. Without torch, as
+    with JAX, it begins now: wait for your work first, say by block_until_ready(), and name the device in FREERIDE_DEVICE. Ends at once, also
+    by an exception, which goes on. A phase inside of another one is part of that. Never raises by itself, and never waits for the device.
+    """
+    hook = _hook_for_phases()
+    if hook is None:
+        from ._idle import NoPhase
+
+        return NoPhase()
+    from ._idle import Phase
+
+    return Phase(hook.phases, name, seconds, open)
+
+
+def idle_begin(name, seconds=None, open=False):
+    """The same where no block fits. Each begin needs an idle_end(), in the same thread."""
+    hook = _hook_for_phases()
+    if hook is not None:
+        hook.phases.begin(name, seconds, open, pair=True)
+
+
+def idle_end():
+    """Training is about to use its device again: ends what this thread's last idle_begin() has begun."""
+    hook = _hook_for_phases()
+    if hook is not None:
+        hook.phases.end_pair()
+
+
+def _hook_for_phases():
+    """None with FREERIDE_HOOK=0, or where not even an error of ours can be said."""
+    from ._hook import hook, off
+
+    if off():
+        return None
+    if hook.at_iteration_end is None and os.environ.get(
+        "FREERIDE_OBSERVE"
+    ):  # of a training that has imported no torch so far
+        from . import observe
+
+        hook.inform("what observe shows", observe.begin)
+    return hook
 
 
 def state():

@@ -57,6 +57,23 @@ class Gpu:
             torch.cuda.current_stream().query()  # the context is this thread's from here on
             yield
 
+    def current(self):
+        """The number of this thread's GPU, once training has begun to use GPUs; None: it has not, or not through torch."""
+        torch = sys.modules.get("torch")
+        cuda = getattr(torch, "cuda", None)
+        if cuda is None or torch.version.cuda is None or not cuda.is_initialized():
+            return None
+        return cuda.current_device()
+
+    def expected(self):
+        """May a framework in this process use a GPU later? Without asking the driver, which a process that forks must not."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return (
+            ("torch" in sys.modules or "jax" in sys.modules)
+            and visible not in ("", "-1")
+            and os.path.exists("/proc/driver/nvidia/version")
+        )
+
     def new_stream(self, device):
         return sys.modules["torch"].cuda.Stream(device)
 
@@ -125,7 +142,10 @@ class StreamMarker(Marker):
 
     def waiting(self):
         """Nothing sent or received so far."""
-        return self._hook.handle is None and not self._attaching
+        return (self._hook.handle is None or self._hook.alone) and not self._attaching
+
+    def device(self):
+        return self._device
 
     def attach_later(self, attach):
         if not self.waiting():
@@ -135,7 +155,7 @@ class StreamMarker(Marker):
 
     def _attached(self, device):
         """The handle, made now if need be; None if there is none or the hook is not to be."""
-        if self._hook.handle is not None:
+        if self._hook.handle is not None and not self._hook.alone:
             if device.index != self._device:
                 raise RuntimeError(
                     f"messages of two devices, cuda:{self._device} and cuda:{device.index}, in one process"

@@ -4,6 +4,7 @@ Here it is decided when and as whom a rank attaches. The calls of torch are met 
 which calls are a pipeline's is told by _pipeline.py and _frameworks.py. None of these knows this module.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -14,6 +15,8 @@ import weakref
 from . import _cuda, _frameworks, _hosts
 from ._agreement import Agreement
 from ._cudart import Cudart
+from ._found import Found
+from ._idle import Phases
 from ._imports import Imports
 from ._iterations import Period
 from ._job import default_job
@@ -58,11 +61,31 @@ _GUESSED_WRONGLY = (
 )
 _MOST_MOVES = 8  # of a rank from one pipeline's place to another's: each is an attach, in training's thread
 # What says a rank's place on its host, best first: torch's own launcher, Slurm, Open MPI, Intel's MPI
+# What says rank and number of ranks where torch does not: torchrun, Slurm, Open MPI, MPICH and Intel's MPI
+_WORLD = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
 def off():
     return os.environ.get("FREERIDE_HOOK") == "0"
+
+
+def _local_rank(rank):
+    return next((os.environ[name] for name in _LOCAL_RANK if os.environ.get(name)), None) or str(rank)
+
+
+def _world_of_environment():
+    """This rank and their number, as a launcher says; else the only one."""
+    for rank, size in _WORLD:
+        rank, size = os.environ.get(rank, ""), os.environ.get(size, "")
+        if rank.isdecimal() and size.isdecimal() and int(rank) < int(size) < 1 << 20:
+            return int(rank), int(size)
+    return 0, 1
 
 
 def check(arguments):
@@ -109,6 +132,15 @@ class Hook:
         self._disabled = False  # by the user, when a place was given up
         self._off_for_good = False  # an error of ours: the hook stays off
         self._armed = False  # these are the environment's: the script has called attach() not yet
+        self._for_phases = (
+            False  # armed by an idle phase: this rank is no pipeline's until a message or a framework says so
+        )
+        self.alone = False  # attached for idle phases, as the only stage; a pipeline's rank attaches anew
+        self._alone_gpu = None  # the number of the GPU whose streams mark then
+        self._child = 0  # this process' number, where a rank has started it
+        self._detached = False  # by the script: phases attach no more
+        self.thread = None  # that trains: it has made an optimizer's step
+        self.phases = Phases(self)
         self._place = None  # stage, stages, replica that we attached with, where nobody gave them
         self._postponed = False  # the attach: a framework will tell this rank's place in its pipeline
         self._explicit_iterations = False
@@ -123,6 +155,8 @@ class Hook:
         self._said = set()
         self._torch = Interception(self.fail)
         self._imports = Imports(self.fail)
+        self.found = Found(self, self._torch.wrap, self._torch.attempt)
+        self._here = threading.local()
 
     # ---- what is said, and what becomes of errors ---------------------------------------------------------------------------------
 
@@ -166,8 +200,11 @@ class Hook:
             return False
         try:
             with self._lock:
-                if self.is_attached():
+                self._detached = False
+                if self.is_attached() and not self.alone:
                     return True
+                if self._for_phases:
+                    self._begin_anew()
                 if self._arguments is not None:
                     if self._armed:  # what the script says goes before what was armed for it
                         check(arguments)
@@ -194,8 +231,16 @@ class Hook:
             self.fail(error)
             return False
 
-    def arm(self):
-        """For freeride.run: attach with the environment's settings, without importing torch before the script does."""
+    def _begin_anew(self):
+        """What a phase has armed gives way to the script's own attach()."""
+        self._for_phases = self._postponed = False
+        self._end_alone()
+        self._stop_marking()
+        self._arguments = self._given = self._world = self.marker = None
+
+    def arm(self, for_phases=False):
+        """For freeride.run: attach with the environment's settings, without importing torch before the script does. for_phases: an idle phase
+        was begun, and nothing else says that this rank is a pipeline's."""
         if self._arguments is not None or self.is_attached():
             return  # the script was first
         try:
@@ -205,6 +250,7 @@ class Hook:
             self._load()
             unset = dict.fromkeys(("job", "device", "stage", "stages", "replica", "replicas", "group"))
             self._arguments, self._armed = dict(unset, iterations="optimizer"), True
+            self._for_phases = for_phases
             check(self._arguments)
             self._imports.after(C10D, self._arm)
             self._imports.after("multiprocessing.spawn", self._arm_spawned)
@@ -236,6 +282,7 @@ class Hook:
         if self.library is None:
             self.library = Library()
         self.cudart.preload(self.library)
+        self.found.install(self._imports)
 
     def _arm(self, c10d):
         """Listens, and attaches as soon as there is a default group."""
@@ -267,6 +314,7 @@ class Hook:
             self._moves = 0
             if not self._leave():
                 return
+        self._end_alone()  # as whom it had attached, nobody had said; the next phase attaches anew
         self.world = c10d.get_rank(), c10d.get_world_size()
         self._patience.begin()
         given = self._arguments
@@ -284,7 +332,7 @@ class Hook:
             self._torch.after_steps(self.iteration_end)
         self._meet(c10d)
         placed = given["stage"] is not None or os.environ.get("FREERIDE_STAGE")
-        self._postponed = self.pipelines.automatic() and not placed and _frameworks.expected()
+        self._postponed = self.pipelines.automatic() and not placed and (self._for_phases or _frameworks.expected())
         if not self._postponed:
             self._attach_as(c10d, group=group)
         else:
@@ -312,10 +360,26 @@ class Hook:
         self._period = Period()
         if handle is not None:
             self._disabled = self.library.state(handle) == DISABLED
-            self.library.detach(handle)
+            self._detach(handle)
         self.marker, self._postponed, self.waits = None, False, 0
         self._arguments = self._arguments or self._given
         return True
+
+    def _detach(self, handle):
+        if self.at_iteration_end is not None:  # the last look at its page
+            self.handle = handle
+            self.inform("what observe shows of this rank", self.at_iteration_end)
+            self.handle = None
+        self.alone = False
+        self.library.detach(handle)
+        self.phases.forget()
+
+    def _end_alone(self):
+        """This rank, attached for idle phases alone, is to attach as what it is."""
+        if self.alone:
+            handle, self.handle = self.handle, None
+            self._disabled = self.library.state(handle) == DISABLED
+            self._detach(handle)
 
     def _stop_marking(self):
         """Waits for what is inside training's store, for two seconds at most."""
@@ -394,35 +458,21 @@ class Hook:
         """Makes the handle; called once torch.distributed knows rank and size of the pipeline's group, or a framework this rank's place. What
         the user says goes before that. cuda_rank: streams of the current CUDA context mark; the rank in the world."""
         with self._lock:
+            self._end_alone()
             if self.is_attached() or self._arguments is None:
                 return
             given, self._arguments = self._arguments, None
+            self._for_phases = False
             c10d = sys.modules[C10D]
-            local = next((os.environ[name] for name in _LOCAL_RANK if os.environ.get(name)), None) or str(rank)
-            self._job = job = given["job"] or os.environ.get("FREERIDE_JOB") or default_job(c10d, self._job)
-            stages = number("FREERIDE_STAGES", given["stages"], stages or world, 1)
-            config = Config()
-            config.job = job.encode()
-            config.device = (given["device"] or os.environ.get("FREERIDE_DEVICE") or f"cpu-{local}").encode()
-            config.framework = framework.encode()
+            self._job = given["job"] or os.environ.get("FREERIDE_JOB") or default_job(c10d, self._job)
+            config = self._config(
+                given, rank, world, framework, stage, stages, replica, replicas, cuda_rank is not None
+            )
             config.rank = c10d.get_rank()  # RANK may be a pod's
-            config.stages = stages
-            config.stage = number("FREERIDE_STAGE", given["stage"], rank % stages if stage is None else stage)
-            config.replicas = number("FREERIDE_REPLICAS", given["replicas"], replicas or max(1, world // stages), 1)
-            guess = min(rank // stages, config.replicas - 1) if replica is None else replica
-            config.replica = number("FREERIDE_REPLICA", given["replica"], guess)
-            config.local_rank = int(local)
             guessed = given["stage"] is None and not os.environ.get("FREERIDE_STAGE")
             self._place = (config.stage, config.stages, config.replica) if guessed else None
             self.placed = not guessed or stage is not None or bool(given["stages"] or os.environ.get("FREERIDE_STAGES"))
-            if cuda_rank is not None:
-                config.flags = CUDA
-                device = given["device"] or os.environ.get("FREERIDE_DEVICE")
-                config.device = device.encode() if device else None  # the library knows the context's
-            self._pid = os.getpid()
-            self.handle = self.library.attach(ctypes.byref(config))  # says by itself why, if not
-            self._failed = self.handle is None
-            self._say_placed()
+            self._make_handle(config)
             if self.handle is not None and self.pipelines.passed_over:
                 self.library.note(self.handle, OTHER_GROUPS)
             if self.handle is not None:
@@ -439,6 +489,118 @@ class Hook:
             self._attached += 1
             if self._disabled:
                 self.disable("as before")
+
+    def _config(self, given, rank, world, framework, stage, stages, replica, replicas, streams):
+        """What the library is told of this rank. streams: of a CUDA context mark."""
+        local = _local_rank(rank)
+        stages = number("FREERIDE_STAGES", given["stages"], stages or world, 1)
+        config = Config()
+        config.job = self._job.encode()
+        device = given["device"] or os.environ.get("FREERIDE_DEVICE")
+        if streams:
+            config.flags = CUDA
+            config.device = device.encode() if device else None  # the library knows the context's
+        else:
+            config.device = (device or f"cpu-{local}").encode()
+        config.framework = framework.encode()
+        config.rank = rank
+        config.stages = stages
+        config.stage = number("FREERIDE_STAGE", given["stage"], rank % stages if stage is None else stage)
+        config.replicas = number("FREERIDE_REPLICAS", given["replicas"], replicas or max(1, world // stages), 1)
+        guess = min(rank // stages, config.replicas - 1) if replica is None else replica
+        config.replica = number("FREERIDE_REPLICA", given["replica"], guess)
+        config.local_rank = int(local)
+        return config
+
+    def _make_handle(self, config):
+        self._pid = os.getpid()
+        self.handle = self.library.attach(ctypes.byref(config))  # says by itself why, if not
+        self._failed = self.handle is None
+        self._say_placed()
+
+    # ---- idle phases --------------------------------------------------------------------------------------------------------------
+
+    def handle_for_phases(self, name, quiet=False):
+        """The handle, made now for this phase, if nothing else has attached so far; None: the phase is not marked. quiet: and if it is not
+        plain why, nothing is said. May raise."""
+        if self.handle is not None:
+            return self.handle if self._pid == os.getpid() else None
+        if off() or self._failed or self._off_for_good or self._detached or self._is_child(quiet):
+            return None
+        with self._lock:
+            if self._arguments is None:
+                self.arm(for_phases=True)
+            if self.handle is None and self._arguments is not None:
+                self._attach_alone(name, quiet)
+            return self.handle
+
+    def _is_child(self, quiet):
+        """Was this process forked from one that has attached, or started by a rank? Then that one marks."""
+        pid = os.getpid()
+        if self._pid not in (0, pid) or self._child == pid:
+            return True
+        above = processes.rank_above()
+        if above is None:
+            return False
+        self._child = pid
+        if not (quiet or self._by_multiprocessing()):
+            self.say(f"idle phases of this process are not marked: process {above}, which is a rank, has started it")
+        return True
+
+    def _attach_alone(self, name, quiet):
+        """Nothing says that there is a pipeline: attaches as the only stage. The arguments are kept, for when something does."""
+        c10d, given = sys.modules.get(C10D), self._arguments
+        ready = c10d is not None and getattr(c10d, "is_initialized", bool)()
+        rank, world = (c10d.get_rank(), c10d.get_world_size()) if ready else _world_of_environment()
+        named = given["device"] or os.environ.get("FREERIDE_DEVICE") or ""
+        gpu = None if named.startswith("cpu-") else self.gpu.current()
+        if gpu is None and not named and self.gpu.expected():
+            if not quiet:
+                self.say(
+                    f'phase "{name}" is not marked: this process has not used its GPU through torch so far. A training on CPUs, or '
+                    "with another framework, names its device in FREERIDE_DEVICE"
+                )
+            return
+        self._job = (
+            given["job"]
+            or os.environ.get("FREERIDE_JOB")
+            or default_job(c10d if ready else None, self._job, world == 1)
+        )
+        config = self._config(given, rank, world, _framework(), None, 1, None, None, gpu is not None)
+        self._place, self.placed = None, False
+        with self.gpu.context(_device(gpu)) if gpu is not None else contextlib.nullcontext():
+            self._make_handle(config)
+        if self.handle is None:
+            return
+        self.alone, self._alone_gpu = True, gpu
+        self._here.gpu = gpu
+        self.world = self.world or (rank, world)
+        processes.becomes_rank()
+        if gpu is not None:
+            self.cudart.serve(self.library, self.handle)
+        if self._disabled:
+            self.disable("as before")
+        if given["iterations"] == "optimizer":
+            self._imports.after("torch.optim.optimizer", lambda _: self._torch.after_steps(self.iteration_end))
+
+    def _gpu_of_phases(self):
+        return self._alone_gpu if self.alone else self.marker.device() if self.marker is not None else None
+
+    @contextlib.contextmanager
+    def on_gpu_of_phases(self):
+        """Torch's current stream there; None where the host marks."""
+        gpu = self._gpu_of_phases()
+        if gpu is None:
+            yield None
+        elif getattr(self._here, "gpu", None) == gpu and self.gpu.current() == gpu:
+            yield self.gpu.stream(gpu)
+        else:  # another thread, or training is at another GPU: the driver needs the context
+            with self.gpu.context(_device(gpu)):
+                yield self.gpu.stream(gpu)
+
+    def phase_ended(self):
+        if self.at_iteration_end is not None:
+            self.inform("what observe shows of this phase", self.at_iteration_end)
 
     def _store(self, c10d):
         """Training's own. What was told there before a rank attached anew is of other iterations."""
@@ -457,14 +619,17 @@ class Hook:
         try:
             with self._lock:
                 handle, self.handle = self.handle, None
+                self._detached = True
+                self._for_phases = False
                 self._stop_marking()
                 self._arguments, self.marker, self._postponed = None, None, False
                 self._given, self._world, self._job = None, None, None
                 self._disabled = self._off_for_good = False
+                self.found.put_back()
                 self._torch.put_back()
                 self._imports.forget()
                 if handle is not None:
-                    self.library.detach(handle)
+                    self._detach(handle)
         except Exception as error:
             self.fail(error)
 
@@ -517,6 +682,9 @@ class Hook:
         least `count` have ended then."""
         try:
             step = not explicit and said_by is None
+            if step:
+                self.thread = threading.get_ident()
+                self.phases.step()
             self.steps += step
             if not step or self.waits > 0 or self.iterations == 0:
                 self._patience.iterations += 1
@@ -543,7 +711,7 @@ class Hook:
             if self.handle is None:
                 return
             self.iterations += 1
-            ended = self.marker.iteration_end(self.handle, count)
+            ended = self._end_iteration_alone() if self.alone else self.marker.iteration_end(self.handle, count)
             if ended and self._agreement is not None:
                 self._agreement.ended(ended)
             if self.at_iteration_end is not None:
@@ -552,6 +720,12 @@ class Hook:
             self.fail(error)
         finally:
             self._try_look()
+
+    def _end_iteration_alone(self):
+        if self._alone_gpu is None:
+            return self.library.count_iterations(self.handle, None, 0)
+        with self.on_gpu_of_phases() as stream:
+            return self.library.stream_count_iterations(self.handle, stream, 0)
 
     # ---- on, off, and what is known -----------------------------------------------------------------------------------------------
 
@@ -592,6 +766,8 @@ class Hook:
         if patience.over and not self._postponed:
             return
         ended = patience.ended()
+        if self.phases.used or self._for_phases:  # it has something that side tasks can use
+            return
         if ended and self._postponed and self.marker is not None:  # so that the rank is seen, if not its bubbles
             self._attach_as(sys.modules[C10D])
         if patience.over or not (ended or self.many_steps()):
@@ -700,6 +876,19 @@ class Hook:
         """Hints count as if they came later, as if some were lost, as if all were forged. `show`: an observer is to see the own messages."""
         if self.handle is not None:
             self.library.remote_faults(self.handle, int(late_ms * 1e6), lose_per_mille, int(forge), int(show))
+
+
+def _device(gpu):
+    return sys.modules["torch"].device("cuda", gpu)
+
+
+def _framework():
+    """For people: what this process trains with."""
+    for name in ("torch", "jax", "numpy"):
+        module = sys.modules.get(name)
+        if module is not None:
+            return f"{name} {getattr(module, '__version__', '')}".strip()
+    return "python"
 
 
 def _place(ranks, rank, size):

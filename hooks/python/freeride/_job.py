@@ -12,10 +12,11 @@ _MOST_BYTES = 24  # of a script's or a cluster's name: a page has room for 63 in
 _MADE_UP = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def default_job(c10d, before=None):
+def default_job(c10d, before=None, alone=False):
     """torchrun's run id where somebody has chosen one; else the script's name, the Slurm job's where there is one, and some
     random digits that the ranks agree on. `before`: what this rank's job was called in another default group, if in any.
-    Never raises; waits for nobody but the store, and that for two seconds."""
+    c10d: None where there is no default group; `alone`: and no other rank. Never raises; waits for nobody but the store, and
+    that for two seconds."""
     elastic = os.environ.get("TORCHELASTIC_RUN_ID")
     made_up = elastic and _MADE_UP.fullmatch(elastic)
     if elastic and elastic != "none" and not made_up:
@@ -27,7 +28,8 @@ def default_job(c10d, before=None):
         parts += [_cut(os.environ.get("SLURM_CLUSTER_NAME") or "slurm"), _cut(slurm)]
     # Also under Slurm: there may be several trainings in one allocation.
     # The digits of a run are the same after its ranks were started again.
-    agreed = _agreed(c10d, before or "-".join([*parts, elastic[:8] if made_up else os.urandom(4).hex()]))
+    mine = before or "-".join([*parts, elastic[:8] if made_up else os.urandom(4).hex()])
+    agreed = _agreed(c10d, mine) if c10d is not None else mine if alone else None
     if agreed:
         return agreed
     if made_up:

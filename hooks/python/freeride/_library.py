@@ -190,6 +190,11 @@ class Library:
         texts = ctypes.POINTER(ctypes.c_char_p)
         self._explain = bind(fast, "explain", ctypes.c_int, u32, texts, texts)
         self.connected = bind(fast, "connected", ctypes.c_int, handle)
+        self.idle_begin = bind(
+            slow, "idle_begin", ctypes.c_uint64, handle, ctypes.c_char_p, ctypes.c_int64, u32, ctypes.c_void_p
+        )
+        self.idle_end = bind(fast, "idle_end", None, handle, ctypes.c_uint64)
+        self.idle_phase = bind(fast, "idle_phase", ctypes.c_uint64, handle)
         self.set_usable_bytes = bind(fast, "set_usable_bytes", None, handle, ctypes.c_uint64)
         self.want_memory = bind(slow, "want_memory", ctypes.c_int, handle, ctypes.c_uint64)
         self.page = bind(fast, "page", handle, handle)

@@ -51,6 +51,9 @@ class Marker:
     def iteration_end(self, handle, count):
         """In the training's thread, with a handle: at least `count` have ended now. Returns how many have; None: nothing is counted."""
 
+    def device(self):
+        """The GPU's number whose streams mark; None: the host does, or it is not known yet."""
+
     def stop(self):
         """It is told of nothing any more."""
 

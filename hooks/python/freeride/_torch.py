@@ -92,7 +92,8 @@ class Interception:
                 setattr(owner, name, own)
             del self._wrapped[owner, name]
 
-    def _try(self, function, *arguments):
+    def attempt(self, function, *arguments):
+        """What function(*arguments) returns; None where it raises."""
         try:
             return function(*arguments)
         except Exception as error:
@@ -108,7 +109,7 @@ class Interception:
             @functools.wraps(original)
             def init_process_group(*args, **kwargs):
                 result = original(*args, **kwargs)
-                self._try(then, c10d)
+                self.attempt(then, c10d)
                 return result
 
             return init_process_group
@@ -166,15 +167,15 @@ class Interception:
             except Exception as error:
                 self._fail(error)
             inside.batch = in_batch
-            where = self._try(self._enter, marker, posted)
+            where = self.attempt(self._enter, marker, posted)
             try:
                 works = original(*args, **kwargs)
             finally:
                 inside.batch = False
                 if where is not None:
-                    self._try(where.__exit__, None, None, None)
+                    self.attempt(where.__exit__, None, None, None)
             if posted is not None:
-                self._try(marker.after_messages, posted, works)
+                self.attempt(marker.after_messages, posted, works)
             return works
 
         return call
@@ -184,7 +185,7 @@ class Interception:
         if getattr(self._inside, "batch", False):
             return None
         if self._look is not None:
-            self._try(self._look)
+            self.attempt(self._look)
         marker = self._marker
         return marker if marker is not None and name in marker.MEETS else None
 
@@ -199,9 +200,9 @@ class Interception:
             marker = self._told_of(name)
             if marker is None:
                 return original(group, *args, **kwargs)
-            self._try(marker.before_collective, group, args, kwargs)
+            self.attempt(marker.before_collective, group, args, kwargs)
             work = original(group, *args, **kwargs)
-            self._try(marker.after_collective, group, work, args, kwargs)
+            self.attempt(marker.after_collective, group, work, args, kwargs)
             return work
 
         return call
@@ -210,12 +211,12 @@ class Interception:
         @functools.wraps(original)
         def wait(work, *args, **kwargs):
             marker = self._marker
-            if marker is None or not self._try(marker.before_wait, work):
+            if marker is None or not self.attempt(marker.before_wait, work):
                 return original(work, *args, **kwargs)
             try:
                 return original(work, *args, **kwargs)
             finally:
-                self._try(marker.after_wait)
+                self.attempt(marker.after_wait)
 
         return wait
 
@@ -240,7 +241,7 @@ class Interception:
             @functools.wraps(original_init)
             def init(optimizer, *args, **kwargs):
                 original_init(optimizer, *args, **kwargs)
-                self._try(self._wrap_step_of, type(optimizer), then)
+                self.attempt(self._wrap_step_of, type(optimizer), then)
 
             return init
 
