@@ -10,16 +10,19 @@ runs are bitwise equal, hooked or not.
 """
 
 import argparse
+import atexit
 import copy
 import ctypes
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 
 
@@ -49,6 +52,17 @@ def parse(argv):
         type=int,
         default=0,
         help="the last stage leaves its optimizer's step out in every so many-th iteration, as with a gradient that is not finite (0: never)",
+    )
+    parser.add_argument(
+        "--save-every",
+        type=int,
+        default=0,
+        help="each rank writes a checkpoint after every so many-th iteration (0: never)",
+    )
+    parser.add_argument(
+        "--save-folder",
+        default="",
+        help="where each rank keeps its newest; default: a folder that it removes at the end",
     )
     parser.add_argument(
         "--pass-ms",
@@ -194,6 +208,15 @@ class Progress:
         self.said, self.iteration = now, iteration
 
 
+def checkpoints(options):
+    """Their folder."""
+    if options.save_folder:
+        return options.save_folder
+    folder = tempfile.mkdtemp(prefix="train_gpt-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def say_if_no_worker(options):
     """Hooked and alone: worth a line, since nothing else would show it."""
     freeride = sys.modules.get("freeride")
@@ -288,6 +311,7 @@ def train(options):
 
     log = open(options.log_json, "w", buffering=1) if last and options.log_json else None
     progress = Progress(options) if last else None
+    checkpoint = os.path.join(checkpoints(options), f"rank{rank}.pt") if options.save_every else ""
     began, iteration = time.monotonic(), 0
     while True:
         iteration += 1
@@ -348,6 +372,9 @@ def train(options):
         if not (last and options.skip_every and of_these % options.skip_every == 0):
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if checkpoint and iteration % options.save_every == 0:  # an idle phase with FREERIDE_IDLE=save
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint + ".new")
+            os.replace(checkpoint + ".new", checkpoint)
         if log:
             log.write(
                 json.dumps(

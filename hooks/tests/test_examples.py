@@ -1,12 +1,14 @@
 """The example that shows the pages between processes survives the death of any of them."""
 
+import json
 import re
 import subprocess
 import sys
 
 import pytest
 
-from support import SMALL, SOURCE, TRAIN, WATCHDOG, environment
+from freeride import pages
+from support import SMALL, SOURCE, TRAIN, WATCHDOG, Worker, environment
 
 
 @pytest.mark.parametrize("victim", [None, "rank0", "rank1", "watcher", "all"])
@@ -72,3 +74,63 @@ def test_train_gpt_run_through_the_hook_is_hooked(tmp_path):
     )
     assert done.returncode == 0
     assert done.stderr.count("not attached: OSError") == 2  # both ranks
+
+
+def start(tmp_path, script, *words, **env):
+    return subprocess.Popen(
+        [sys.executable, SOURCE / "hooks/examples" / script, *map(str, words)],
+        env=environment(tmp_path, **env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process):
+    out, err = process.communicate(timeout=WATCHDOG)
+    assert process.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines()], err
+
+
+def phases_of(page):
+    """The names of the phases that have ended, in order."""
+    waits = [pages.state_wait(record.state_word) for _, record in pages.finished_bubbles(page)]
+    names = [bytes(phase.name).rstrip(b"\0").decode() for phase in page.copy().phases]
+    return [names[wait - pages.phase_wait(0)] for wait in waits if wait >= pages.phase_wait(0)]
+
+
+def test_grpo_marks_its_rollouts_and_has_the_same_losses(tmp_path):
+    words = ["grpo.py", "--iterations", 4, "--size", "tiny", "--rollout-s", "0.01,0.05"]
+    plain, said = ended(start(tmp_path, *words, "--hook", "off"))
+    assert said == ""
+    worker = Worker(tmp_path, "cpu-0")
+    hooked = start(tmp_path, *words)
+    page = worker.take()
+    lines, said = ended(hooked)
+    worker.close()
+    assert lines == plain and said == ""
+    assert phases_of(page) == ["rollout"] * 4
+    assert [line["rollout_s"] for line in lines] == [0.01, 0.05] * 2
+    assert len({line["loss"] for line in lines}) == 4
+
+
+def test_train_gpt_saves_are_phases_and_losses_the_same(tmp_path):
+    words = ["train_gpt.py", *SMALL, "--iterations", 6, "--save-every", 2]
+    losses = []
+    for hook in ("off", "on"):
+        workers = [Worker(tmp_path, f"cpu-{rank}") for rank in range(2)]
+        folder = tmp_path / hook
+        folder.mkdir()
+        log = folder / "log"
+        more = ["--hook", hook, "--save-folder", folder, "--log-json", log]
+        training = start(tmp_path, *words, *more, FREERIDE_IDLE="save")
+        seen = [worker.take() for worker in workers] if hook == "on" else []
+        _, said = ended(training)
+        assert not any(line.startswith("freeride: ") for line in said.splitlines())
+        losses.append([json.loads(line)["loss"] for line in open(log)])
+        for page in seen:
+            assert phases_of(page) == ["save"] * 3 and page.copy().iteration == 6
+        for worker in workers:
+            worker.close()
+        assert sorted(path.name for path in folder.glob("rank*")) == ["rank0.pt", "rank1.pt"]
+    assert losses[0] == losses[1] and len(losses[0]) == 6
