@@ -6,9 +6,9 @@ start inside a phase costs, and how long a whole process's hand-over by the driv
     idle.py --build build/dev --cpus --out FILE                                         # on CPUs: to try it out
     idle.py --summary FILE                                                              # recomputes the figures from the samples
 
-The trainings are the example's reinforcement learning (hooks/examples/grpo.py) and a model of 2 GB that is saved now and then
-(gpu/saving.py). Without a budget; half of the iterations are baseline iterations, with which the others are compared, without what
-the training itself had planned for its rollout."""
+The trainings are the example's reinforcement learning (hooks/examples/grpo.py), with a policy as large as GPT-2, and a model of 2 GB
+that is saved now and then (gpu/saving.py). Without a budget; half of the iterations are baseline iterations, with which the others
+are compared, without their phases: those last as long as training has planned."""
 
 import argparse
 import datetime
@@ -128,20 +128,33 @@ class Run:
 # ---- the parts
 
 
-def reinforcement(options, record):
-    lengths = "0.3,0.4,0.5" if options.cpus else options.rollouts
-    seconds = [f"--seconds={sum(options.seconds.values()) + 900}"]
-    device = [] if options.cpus else ["--device", "cuda"]
-    words = [HERE.parent / "hooks/examples/grpo.py", "--rollout-s", lengths, *device, *seconds]
-    run = Run(options, words, "rl")
+def reinforcement(options, rollout_s):
+    """The example, with a rollout of at least so many seconds in each iteration."""
+    large = flags(device="cuda", size="gpt2", prompts=8, group=16, answer=8, epochs=16, threads=8)
+    words = flags(iterations=1_000_000, rollout_seconds=rollout_s)
+    words = [HERE.parent / "hooks/examples/grpo.py", *words, *([] if options.cpus else large)]
+    return Run(options, words, "rl")
+
+
+def short(options, record):
+    run = reinforcement(options, options.rollout_s)
     try:
-        run.wait_phases(8, 200)
+        run.wait_phases(4, 200)
         for name, seconds in options.seconds.items():
             record["rl"].append(run.beside(name, seconds))
             save(options, record)
         record["starts"] = run.starts(next(reversed(options.seconds)), options.starts)
     finally:
         record["said"] = run.end()
+
+
+def long(options, record):
+    run = reinforcement(options, options.long_rollout_s)
+    try:
+        run.wait_phases(2, 200)
+        record["long"] = run.beside(next(iter(options.seconds)), 4 * options.long_rollout_s)
+    finally:
+        record["long_said"] = run.end()
 
 
 def saving(options, record):
@@ -164,16 +177,6 @@ def handover(options):
 
 
 # ---- the figures
-
-
-def planned_ns(said):
-    """Iteration -> what the training had planned for its rollout, of the lines of JSON that it printed."""
-    found = {}
-    for line in said.splitlines():
-        if line.startswith("{"):
-            one = json.loads(line)
-            found[one["iteration"]] = one["rollout_s"] * 1e9
-    return found
 
 
 def harvested_share(bubbles, phase):
@@ -247,6 +250,8 @@ def summarise(record):
     for key in ("harvested_share_pct", "time_increase_ci95_upper_pct", "give_back_p50_ms", "give_back_p99_ms"):
         values = [row[key] for row in found["rows"] if row.get(key) is not None]
         found[key] = (min(values) if key == "harvested_share_pct" else max(values)) if values else None
+    if "long" in record:
+        found["long_row"] = row_of(record["long"], "rollout")
     if "starts" in record:
         found["start_delay_ms"] = start_delay_ms(record["starts"])
     if "saving" in record:
@@ -279,14 +284,15 @@ def main():
     add("--out")
     add("--sandbox", default="bubblewrap")
     add("--cpus", action="store_true")
-    add("--seconds", default="spin=90,pagerank=90,resnet18=90", help="NAME=S,…: which side tasks, for how long")
-    add("--rollouts", default="2,2.5,3", help="seconds of the rollouts, in turn")
+    add("--seconds", default="spin=120,resnet18=120", help="NAME=S,…: which side tasks, for how long")
+    add("--rollout-s", type=float, default=3, help="a rollout takes at least so long")
+    add("--long-rollout-s", type=float, default=15, help="and in a training of its own so long")
     add("--block-ms", type=int, default=8000, help="of baseline iterations")
     add("--starts", type=int, default=5)
     add("--save-mib", type=int, default=2048)
     add("--save-seconds", type=float, default=60)
     add("--save-folder", default="/dev/shm")
-    add("--parts", default="rl,saving,handover")
+    add("--parts", default="short,long,saving,handover")
     add("--summary", metavar="FILE")
     options = parser.parse_args()
     if options.summary:
@@ -302,7 +308,7 @@ def main():
         "rl": [],
         "failures": [],
     }
-    parts = {"rl": reinforcement, "saving": saving}
+    parts = {"short": short, "long": long, "saving": saving}
     for part in options.parts.split(","):
         begin = time.monotonic()
         try:

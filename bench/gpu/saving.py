@@ -30,7 +30,7 @@ try:
         value = loss.item()
         computed = time.monotonic()
         torch.save(model.state_dict(), path)
-        line = {"iteration": iteration, "rollout_s": 0, "compute_s": computed - begin, "save_s": time.monotonic() - computed}
+        line = {"iteration": iteration, "compute_s": computed - begin, "save_s": time.monotonic() - computed}
         print(json.dumps({**line, "loss": value}), flush=True)
         iteration += 1
 finally:
