@@ -430,6 +430,7 @@ uint64_t freeride_hook_idle_begin(freeride_hook* hook, const char* name, int64_t
     wish.name = name == nullptr ? "" : name;
     wish.expected_ns = expected_ns;
     wish.open = (flags & FREERIDE_IDLE_OPEN) != 0;
+    wish.found = (flags & FREERIDE_IDLE_FOUND) != 0;
     wish.by_gpu = hook->streams != nullptr;
     const auto begun = hook->phases->begin(wish, SteadyClock::now());
     if (!begun.ok()) {

@@ -107,6 +107,9 @@ TEST_CASE("idle phases end iterations where nobody else does, and are all that a
   worker.accept();
   REQUIRE(rank.connected());
   const auto& page = worker.page();
+  freeride_hook_idle_end(rank.hook, freeride_hook_idle_begin(rank.hook, "loader", 0, FREERIDE_IDLE_FOUND, nullptr));
+  CHECK(page.bubbles == 1);
+  CHECK(page.iteration == 0);  // training has not asked for it
   for (int i = 0; i < 3; ++i) {
     {
       const Idle idle(rank.hook, "rollout");
@@ -119,7 +122,7 @@ TEST_CASE("idle phases end iterations where nobody else does, and are all that a
     CHECK(page.idle_flags == FREERIDE_PHASE_OPEN);
   }
   CHECK(page.iteration == 3);
-  CHECK(page.bubbles == 6);
+  CHECK(page.bubbles == 7);
   CHECK(freeride_hook_idle_phase(rank.hook) == 0);
   const char* name = nullptr;
   freeride_hook_explain(freeride_hook_why(rank.hook), &name, nullptr);

@@ -50,6 +50,7 @@ Result<uint64_t> IdlePhases::begin(const Wish& wish, int64_t now_ns) {
   }
   const auto number = number_of(wish.name);
   if (!number.ok()) return number.error();
+  if (!wish.found && !first_) first_ = *number;
   wish_ = wish;
   wish_.name = {};
   const uint64_t word = FREERIDE_PHASE(++last_, *number);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,7 @@ class IdlePhases {
     std::string_view name;
     int64_t expected_ns = 0;  ///< how long training says that it lasts; 0: it does not
     bool open = false;        ///< until training says so: its length is not learned
+    bool found = false;       ///< training has not asked for it
     bool by_gpu = false;      ///< it begins once the caller's GPU has written the phase's word to `idle_marked`
   };
   /// Begins one; its word, FREERIDE_PHASE(). Errors: kRejected (one is under way), kInvalidArgument (the name is none,
@@ -37,8 +39,8 @@ class IdlePhases {
   uint64_t under_way() const { return FREERIDE_PHASE_NUMBER(open_.load(std::memory_order_acquire)); }
   /// Its name; "" where there is none.
   std::string name() const;
-  /// Whether this phase has the name that came first.
-  bool is_first(uint64_t word) const { return FREERIDE_PHASE_NAME(word) == 0; }
+  /// Whether this phase has the name that training asked for first. The thread that has begun it.
+  bool is_first(uint64_t word) const { return first_ == FREERIDE_PHASE_NAME(word); }
 
   /// Whether a phase waits for the GPU to come to it: somebody is to call observe() soon.
   bool awaits_gpu() const { return awaits_gpu_.load(std::memory_order_acquire); }
@@ -61,8 +63,9 @@ class IdlePhases {
   RankPage& page_;
   mutable std::mutex mutex_;  // of all below but the atomics; held for some stores
   std::vector<Name> names_;
-  uint64_t last_ = 0;  // number of the newest phase
-  Wish wish_;          // of the present one; its name is not kept
+  std::optional<uint32_t> first_;  // the name that training asked for first
+  uint64_t last_ = 0;              // number of the newest phase
+  Wish wish_;                      // of the present one; its name is not kept
   bool shown_ = false;
   int64_t begin_ns_ = 0;
   uint64_t promised_ns_ = 0;

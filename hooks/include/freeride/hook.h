@@ -121,11 +121,14 @@ FREERIDE_HOOK_API freeride_bubble_page* freeride_hook_page(freeride_hook* hook);
 
 /* ---- idle phases: rollouts, checkpoints, evaluations, loaders that stall; any program, with a pipeline or without ---- */
 
-enum { FREERIDE_IDLE_OPEN = 1 /* nobody knows how long it lasts: nothing is learned of its length */ };
+enum {
+  FREERIDE_IDLE_OPEN = 1, /* nobody knows how long it lasts: nothing is learned of its length */
+  FREERIDE_IDLE_FOUND = 2 /* training has not asked for it, say a part of a checkpoint: it ends no iteration */
+};
 
 /* [any] From here on, or once `stream` has come to this place, training leaves its device alone until idle_end(). `name`
  * says why, such as "rollout", "save": at most 31 bytes of UTF-8, and 16 names in a process. `expected_ns`: how long it
- * lasts, where that is known; 0: it is learned, by name. `flags`: FREERIDE_IDLE_OPEN or 0. `stream`: of a CUstream or
+ * lasts, where that is known; 0: it is learned, by name. `flags`: FREERIDE_IDLE_*. `stream`: of a CUstream or
  * cudaStream_t, with FREERIDE_HOOK_CUDA; work of other streams must be over. Without that flag `stream` is ignored, and
  * training's work must be over.
  *

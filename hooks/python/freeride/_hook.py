@@ -699,7 +699,8 @@ class Hook:
             if self.waits == 0:
                 if self.pipelines.passed_over and not self._found and not self._patience.over:
                     self.inform("why no bubble of this rank can be used", self._say_why)
-                if step:
+                # Where nothing but phases that were found tells of iterations, an optimizer's step ends one.
+                if step and not (self.alone and self.phases.used and not self.phases.asked):
                     return  # a second optimizer's step in the same iteration
             if said_by is None and not self._period.step():
                 self.say(_GUESSED_WRONGLY)

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 
-_OPEN = 1  # FREERIDE_IDLE_OPEN
+_OPEN, _FOUND = 1, 2  # FREERIDE_IDLE_OPEN, FREERIDE_IDLE_FOUND
 _MOST_OPEN = 64  # that are remembered: only who never ends any has more
 
 
@@ -34,6 +34,7 @@ class Phases:
         self._refused = set()  # names of which an end was forgotten
         self._exits = False  # at exit it is looked for phases that were never ended
         self.used = False  # one was begun
+        self.asked = False  # by training: then phases end iterations
 
     def begin(self, name, seconds=None, open=False, pair=False, found=False):
         """Returns what end() takes. `found`: training has not asked for it, so that nothing is said where it cannot be."""
@@ -50,9 +51,11 @@ class Phases:
                 atexit.register(self._at_exit)
             text, ns = one.name.encode(errors="replace"), self._nanoseconds(seconds)
             with hook.on_gpu_of_phases() as stream:
-                one.number = hook.library.idle_begin(handle, text, ns, _OPEN if open else 0, stream)
+                flags = (_OPEN if open else 0) | (_FOUND if found else 0)
+                one.number = hook.library.idle_begin(handle, text, ns, flags, stream)
             one.handle = handle
             self.used = True
+            self.asked = self.asked or not found
         except Exception as error:
             self._hook.fail(error)
         finally:
