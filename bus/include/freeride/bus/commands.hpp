@@ -655,6 +655,20 @@ struct TaskReport {
   }
 };
 
+/// The idle phases of one name of a rank since the last report.
+struct PhaseTotals {
+  std::string phase;
+  uint64_t count = 0;                     ///< that have ended
+  int64_t idle_ns = 0, harvested_ns = 0;  ///< holdout excluded
+  int64_t holdout_idle_ns = 0;
+  std::vector<int64_t> overruns_ns;  ///< one per leased phase
+  FREERIDE_FIELDS {
+    visit("phase", self.phase), visit("count", self.count), visit("idle_ns", self.idle_ns);
+    visit("harvested_ns", self.harvested_ns), visit("holdout_idle_ns", self.holdout_idle_ns);
+    visit("overruns_ns", self.overruns_ns);
+  }
+};
+
 /// Bubble measures of one rank since the last report, from the worker.
 struct BubbleTotals {
   std::string job;
@@ -666,13 +680,14 @@ struct BubbleTotals {
   // On a GPU, of all its ranks' bubbles together: the first rank's totals have them.
   uint64_t probes = 0, probe_findings = 0, probes_unknown = 0;
   uint64_t holdout_probes = 0, holdout_findings = 0;
+  std::vector<PhaseTotals> phases;  ///< parts of the sums above, by name; at most 16
   FREERIDE_FIELDS {
     visit("job", self.job), visit("rank", self.rank), visit("stage", self.stage), visit("replica", self.replica);
     visit("bubbles", self.bubbles), visit("bubble_ns", self.bubble_ns), visit("harvested_ns", self.harvested_ns);
     visit("holdout_bubble_ns", self.holdout_bubble_ns), visit("overruns_ns", self.overruns_ns);
     visit("probes", self.probes), visit("probe_findings", self.probe_findings);
     visit("probes_unknown", self.probes_unknown), visit("holdout_probes", self.holdout_probes);
-    visit("holdout_findings", self.holdout_findings);
+    visit("holdout_findings", self.holdout_findings), visit("phases", self.phases);
   }
 };
 

@@ -28,11 +28,12 @@ struct BubbleBegin {
   uint64_t iteration = 0;
   int64_t begin_ns = 0;    ///< CLOCK_MONOTONIC of the worker's host
   int64_t learned_ns = 0;  ///< expected length; 0 = not known yet
+  std::string phase;       ///< name of the idle phase that it is; empty: a pipeline's wait
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("replica", self.replica), visit("stage", self.stage);
     visit("rank", self.rank), visit("wait", self.wait), visit("iteration", self.iteration),
         visit("begin_ns", self.begin_ns);
-    visit("learned_ns", self.learned_ns);
+    visit("learned_ns", self.learned_ns), visit("phase", self.phase);
   }
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
@@ -51,13 +52,14 @@ struct BubbleEnd {
   bool holdout = false;      ///< no lease, because the iteration is held out
   std::string task;          ///< the side task that had a lease in it; when several had, the last that made a step
   int64_t side_begin_ns = 0, side_end_ns = 0;  ///< the first step began, the last one's task had paused; 0: no step
+  std::string phase;                           ///< as of its begin
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("replica", self.replica), visit("stage", self.stage);
     visit("rank", self.rank), visit("wait", self.wait), visit("iteration", self.iteration), visit("type", self.type);
     visit("begin_ns", self.begin_ns), visit("end_ns", self.end_ns), visit("learned_ns", self.learned_ns);
     visit("harvested_ns", self.harvested_ns), visit("overrun_ns", self.overrun_ns), visit("leased", self.leased);
     visit("holdout", self.holdout), visit("task", self.task), visit("side_begin_ns", self.side_begin_ns);
-    visit("side_end_ns", self.side_end_ns);
+    visit("side_end_ns", self.side_end_ns), visit("phase", self.phase);
   }
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
@@ -178,7 +180,8 @@ struct HoldCost {
 };
 
 /// A training rank has attached, become active (marks valid), switched its hook off ("disabled"), ended ("gone") or
-/// died ("lost"), or what is said of why its bubbles are used or not is another thing. Published by the worker; kept.
+/// died ("lost"), what is said of why its bubbles are used or not is another thing, or an idle phase has lasted a
+/// second or is over. Published by the worker; kept.
 struct TrainingState {
   static constexpr const char* kTopic = "training.state";
   std::string job, device, worker, framework, state;
@@ -188,6 +191,8 @@ struct TrainingState {
   HoldCost held, held_with_leases;
   std::string why;       ///< a name of policy::RankWhy; empty: of a version that does not tell
   bool guessed = false;  ///< nobody has told its stage and replica: they follow from its number
+  std::string phase;     ///< name of the idle phase that is under way, once it has lasted a second; empty: none
+  int64_t phase_ms = 0;  ///< how long it has lasted so far
   FREERIDE_FIELDS {
     visit("job", self.job), visit("device", self.device), visit("worker", self.worker),
         visit("framework", self.framework);
@@ -195,7 +200,8 @@ struct TrainingState {
     visit("replica", self.replica), visit("replicas", self.replicas), visit("waits", self.waits);
     visit("iteration", self.iteration), visit("budget_pct", self.budget_pct);
     visit("held", self.held), visit("held_with_leases", self.held_with_leases);
-    visit("why", self.why), visit("guessed", self.guessed);
+    visit("why", self.why), visit("guessed", self.guessed), visit("phase", self.phase);
+    visit("phase_ms", self.phase_ms);
   }
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
@@ -219,6 +225,22 @@ struct TrainingIteration {
   std::string key() const { return job + "/" + std::to_string(rank); }
 };
 
+/// The idle phases of one name in a job, since the manager's start. All of them are bubbles, and in the job's figures
+/// of those.
+struct PhaseMeasures {
+  std::string phase;
+  uint64_t count = 0;                                 ///< that have ended, of all ranks
+  int64_t idle_ns = 0;                                ///< their time
+  int64_t offered_ns = 0;                             ///< of it, while there were side tasks; holdout excluded
+  int64_t harvested_ns = 0;                           ///< of that, inside steps
+  double give_back_p50_us = 0, give_back_p99_us = 0;  ///< their overrun
+  FREERIDE_FIELDS {
+    visit("phase", self.phase), visit("count", self.count), visit("idle_ns", self.idle_ns);
+    visit("offered_ns", self.offered_ns), visit("harvested_ns", self.harvested_ns);
+    visit("give_back_p50_us", self.give_back_p50_us), visit("give_back_p99_us", self.give_back_p99_us);
+  }
+};
+
 /// The measures of a job so far: the live I and what is harvested. Published by the manager; kept.
 struct JobMeasures {
   static constexpr const char* kTopic = "training.measures";
@@ -238,9 +260,10 @@ struct JobMeasures {
   // On GPUs: probes for side work that goes on without a lease. Since the manager's start.
   uint64_t probes = 0, probe_findings = 0, probes_unknown = 0;
   uint64_t holdout_probes = 0, holdout_findings = 0;  ///< of them, in held-out iterations, which I is measured against
-  int64_t measured_in_ms = 0;       ///< not measured yet: about how long until it is, with side tasks; 0: not known
-  double asked_budget_pct = -1;     ///< that the training has asked for; negative: none
-  HoldCost held, held_with_leases;  ///< of the rank whose held iterations are longest
+  int64_t measured_in_ms = 0;         ///< not measured yet: about how long until it is, with side tasks; 0: not known
+  double asked_budget_pct = -1;       ///< that the training has asked for; negative: none
+  HoldCost held, held_with_leases;    ///< of the rank whose held iterations are longest
+  std::vector<PhaseMeasures> phases;  ///< by name
   FREERIDE_FIELDS {
     visit("job", self.job), visit("stages", self.stages), visit("iterations", self.iterations);
     visit("holdout_iterations", self.holdout_iterations), visit("measured", self.measured);
@@ -256,7 +279,7 @@ struct JobMeasures {
     visit("probes_unknown", self.probes_unknown), visit("holdout_probes", self.holdout_probes);
     visit("holdout_findings", self.holdout_findings), visit("measured_in_ms", self.measured_in_ms);
     visit("asked_budget_pct", self.asked_budget_pct), visit("held", self.held);
-    visit("held_with_leases", self.held_with_leases);
+    visit("held_with_leases", self.held_with_leases), visit("phases", self.phases);
   }
   std::string key() const { return job; }
 };

@@ -76,6 +76,7 @@ namespace freeride::bus {
 #define FREERIDE_BUS_PARTS(X) \
   X(Verdict)                  \
   X(HoldCost)                 \
+  X(PhaseMeasures)            \
   X(TaskCounters)             \
   X(Replacement)              \
   X(Incarnation)              \
@@ -102,6 +103,7 @@ namespace freeride::bus {
   X(FaultsReply)              \
   X(ReplacementReport)        \
   X(TaskReport)               \
+  X(PhaseTotals)              \
   X(BubbleTotals)             \
   X(Ack)                      \
   X(HoldoutPlan)              \
