@@ -6,6 +6,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "daemon/phase_name.hpp"
+#include "freeride/base/time.hpp"
 #include "freeride/pages/mapping.hpp"
 
 namespace freeride::worker {
@@ -33,6 +35,7 @@ bus::BubbleBegin bubble_begin(const AttachedRank& rank, const ActEvent& event) {
   begin.iteration = event.iteration;
   begin.begin_ns = event.begin_ns;
   begin.learned_ns = event.learned_ns;
+  begin.phase = phase_name(*rank.source->page, event.wait);
   return begin;
 }
 
@@ -51,6 +54,7 @@ bus::BubbleEnd bubble_end(const AttachedRank& rank, const ActEvent& event) {
   end.holdout = event.holdout;
   end.side_begin_ns = event.side_begin_ns;
   end.side_end_ns = event.side_end_ns;
+  end.phase = phase_name(*rank.source->page, event.wait);
   return end;
 }
 
@@ -80,7 +84,7 @@ bus::HoldCost hold_cost(const freeride_hold_cost& on_page) {
   return cost;
 }
 
-bus::TrainingState training_state(const AttachedRank& rank) {
+bus::TrainingState training_state(const AttachedRank& rank, int64_t now_ns) {
   const freeride_bubble_page& page = *rank.source->page;
   bus::TrainingState state;
   identify(state, rank);
@@ -106,6 +110,11 @@ bus::TrainingState training_state(const AttachedRank& rank) {
     default:
       state.state = "disabled";
       break;
+  }
+  if (state.state != "attached" && state.state != "active") return state;
+  if (const auto phase = present_phase(page, now_ns)) {
+    state.phase = phase->name;
+    state.phase_ms = phase->length_ns / kNsPerMs;
   }
   return state;
 }

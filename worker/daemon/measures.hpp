@@ -15,7 +15,7 @@ bus::BubbleBegin bubble_begin(const AttachedRank& rank, const ActEvent& event);
 bus::BubbleEnd bubble_end(const AttachedRank& rank, const ActEvent& event);
 bus::TrainingIteration training_iteration(const AttachedRank& rank, const ActEvent& event);
 /// From the rank's page, as it is now; without the worker's name.
-bus::TrainingState training_state(const AttachedRank& rank);
+bus::TrainingState training_state(const AttachedRank& rank, int64_t now_ns);
 bus::TaskProgress task_progress(const std::string& worker, const bus::TaskReport& report);
 /// With shares outside 0–100 brought inside.
 policy::HoldoutPlan holdout_plan(const bus::HoldoutPlan& plan);

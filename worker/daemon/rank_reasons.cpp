@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "daemon/phase_name.hpp"
+
 namespace freeride::worker {
 
 policy::RankFacts rank_facts(const freeride_bubble_page& page, int64_t shortest_ns) {
@@ -35,7 +37,10 @@ std::vector<uint64_t> RankReasons::look(const std::map<uint64_t, AttachedRank>& 
       if (plan != nullptr) beside.duty_pct = plan->duty_pct;
     }
     const auto why = policy::with_device(known.judge.judge(facts), beside);
-    if (std::exchange(known.why, why) != why) changed.push_back(id);
+    const auto phase = present_phase(*rank.source->page, now_ns);
+    const uint64_t number = phase ? phase->number : 0;
+    const bool other_phase = std::exchange(known.phase, number) != number;
+    if (std::exchange(known.why, why) != why || other_phase) changed.push_back(id);
   }
   return changed;
 }

@@ -28,8 +28,8 @@ class RankReasons {
     bool drained = false, has_task = false;
     const PlanSet* plans = nullptr;  ///< null: there are none
   };
-  /// Judges all ranks of the device, and forgets those that are not there. Returns the ids of those whose reason has
-  /// changed. About once a second, and when one has come.
+  /// Judges all ranks of the device, and forgets those that are not there. Returns the ids of those whose reason or
+  /// present idle phase has changed. About once a second, and when one has come.
   std::vector<uint64_t> look(const std::map<uint64_t, AttachedRank>& ranks, const Device& device, int64_t now_ns);
   /// As of the last look; kNone before the first.
   policy::RankWhy of(uint64_t rank) const;
@@ -39,6 +39,7 @@ class RankReasons {
     policy::RankJudge judge;
     int64_t harvested_ns = 0;  // the last time; 0: never
     policy::RankWhy why = policy::RankWhy::kNone;
+    uint64_t phase = 0;  // the number of the present one; 0: none
   };
   const int64_t shortest_ns_;
   std::map<uint64_t, Known> ranks_;

@@ -74,6 +74,29 @@ TEST_CASE("a rank's reason is news once, from its page and from what its device 
   CHECK(reasons.of(1) == RankWhy::kNone);
 }
 
+TEST_CASE("that an idle phase has lasted a second, and that it is over, is news of its rank", "[rank_reasons]") {
+  Ranks ranks(1);
+  auto& page = ranks.pages[1].page();
+  RankReasons reasons(kShortest);
+  int64_t now_ns = 100 * kNsPerSec;
+  const auto look = [&] { return reasons.look(ranks.attached, {}, now_ns).size(); };
+  CHECK(look() == 1);
+  page.phases[0].name[0] = 'a';
+  page.idle_begin_ns = static_cast<uint64_t>(now_ns);
+  page.idle_begun = FREERIDE_PHASE(1, 0);
+  CHECK(look() == 0);
+  now_ns += 2 * kNsPerSec;
+  CHECK(look() == 1);
+  CHECK(look() == 0);
+  page.idle_begin_ns = static_cast<uint64_t>(now_ns);
+  page.idle_begun = FREERIDE_PHASE(2, 0);
+  now_ns += kNsPerSec;
+  CHECK(look() == 1);  // another one of the same name
+  page.idle_ended = 2;
+  CHECK(look() == 1);
+  CHECK(look() == 0);
+}
+
 TEST_CASE("bubbles that are learned, and shorter than a lease, are too short", "[rank_reasons]") {
   Ranks ranks(1);
   ranks.pages[1].learn(1, kShortest - 1, kShortest - 1, kShortest - 1);

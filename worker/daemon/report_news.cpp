@@ -1,5 +1,6 @@
 #include "daemon/report_news.hpp"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -9,23 +10,39 @@ namespace {
 constexpr size_t kMostIterations = 1024;
 constexpr size_t kMostOverruns = 4096;
 constexpr size_t kMostNews = 4096;
+constexpr size_t kMostPhaseOverruns = 256;  // of a name
+
+void add_phase(std::vector<bus::PhaseTotals>& phases, const bus::BubbleEnd& phase) {
+  auto totals =
+      std::find_if(phases.begin(), phases.end(), [&](const auto& known) { return known.phase == phase.phase; });
+  if (totals == phases.end()) {
+    if (phases.size() >= FREERIDE_MAX_PHASES) return;
+    totals = phases.insert(phases.end(), bus::PhaseTotals{});
+    totals->phase = phase.phase;
+  }
+  totals->count += 1;
+  (phase.holdout ? totals->holdout_idle_ns : totals->idle_ns) += phase.end_ns - phase.begin_ns;
+  if (!phase.holdout) totals->harvested_ns += phase.harvested_ns;
+  if (phase.leased && totals->overruns_ns.size() < kMostPhaseOverruns) totals->overruns_ns.push_back(phase.overrun_ns);
+}
 
 }  // namespace
 
-void ReportNews::add_bubble(const AttachedRank& rank, const ActEvent& event) {
-  bus::BubbleTotals& totals = totals_[rank.id];
-  totals.job = rank.identity.job;
-  totals.rank = rank.identity.rank;
-  totals.stage = rank.identity.stage;
-  totals.replica = rank.identity.replica;
+void ReportNews::add_bubble(uint64_t rank, const bus::BubbleEnd& bubble) {
+  bus::BubbleTotals& totals = totals_[rank];
+  totals.job = bubble.job;
+  totals.rank = bubble.rank;
+  totals.stage = bubble.stage;
+  totals.replica = bubble.replica;
   totals.bubbles += 1;
-  if (event.holdout) {
-    totals.holdout_bubble_ns += event.end_ns - event.begin_ns;
+  if (bubble.holdout) {
+    totals.holdout_bubble_ns += bubble.end_ns - bubble.begin_ns;
   } else {
-    totals.bubble_ns += event.end_ns - event.begin_ns;
-    totals.harvested_ns += event.harvested_ns;
+    totals.bubble_ns += bubble.end_ns - bubble.begin_ns;
+    totals.harvested_ns += bubble.harvested_ns;
   }
-  if (event.leased && totals.overruns_ns.size() < kMostOverruns) totals.overruns_ns.push_back(event.overrun_ns);
+  if (bubble.leased && totals.overruns_ns.size() < kMostOverruns) totals.overruns_ns.push_back(bubble.overrun_ns);
+  if (!bubble.phase.empty()) add_phase(totals.phases, bubble);
 }
 
 void ReportNews::add_iteration(bus::TrainingIteration iteration) {

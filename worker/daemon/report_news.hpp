@@ -6,9 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "acting/act_event.hpp"
 #include "acting/probe_page.hpp"
-#include "daemon/trainers.hpp"
 #include "freeride/bus/commands.hpp"
 
 namespace freeride::worker {
@@ -16,7 +14,8 @@ namespace freeride::worker {
 /// Bounded: a manager may be away for long. Main thread.
 class ReportNews {
  public:
-  void add_bubble(const AttachedRank& rank, const ActEvent& event);
+  /// `rank`: its id.
+  void add_bubble(uint64_t rank, const bus::BubbleEnd& bubble);
   void add_iteration(bus::TrainingIteration iteration);
   void add_plugin(const bus::PluginState& state);
   void add_departed(const bus::TrainingState& state);

@@ -341,7 +341,7 @@ void Worker::tick() {
 // ---- trainers
 
 bus::TrainingState Worker::state_of(const AttachedRank& rank) const {
-  bus::TrainingState state = training_state(rank);
+  bus::TrainingState state = training_state(rank, SteadyClock::now());
   state.worker = id_;
   state.why = policy::rank_why_name(reasons_.of(rank.id));
   return state;
@@ -414,7 +414,7 @@ void Worker::on_rank_event(const AttachedRank& rank, const ActEvent& event) {
       if (const SideTask* one = event.task == 0 ? nullptr : task(event.task)) end.task = one->spec().task;
       publisher_->publish(end);
       if (event.harvested_ns > 0) reasons_.harvested(rank.id, SteadyClock::now());
-      return news_.add_bubble(rank, event);
+      return news_.add_bubble(rank.id, end);
     }
     case ActEvent::Kind::kIteration: {
       bus::TrainingIteration iteration = training_iteration(rank, event);
