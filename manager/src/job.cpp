@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "freeride/base/clock.hpp"
+#include "reported_time.hpp"
 
 namespace freeride::manager {
 namespace {
 
-constexpr int64_t kHour = 3600 * kNsPerSec;
 constexpr int64_t kRankSilent = 10 * kNsPerSec;  // then another rank leads
 constexpr int64_t kPlanReach =
     3 * kNsPerSec;  // reports are up to a second old, and the plan must be everywhere in time
@@ -21,23 +21,6 @@ constexpr double kWorthKnownNs = 3e9;             // before that it is not known
 constexpr uint64_t kReordered = 2;                // iterations that may come again before it counts as a new run
 constexpr int64_t kTellAll = 3 * kNsPerSec;       // that all ranks have to tell of an iteration
 constexpr size_t kMostPending = 4096;             // iterations that wait for that
-
-double percentile(std::vector<int64_t> values, double p) {
-  if (values.empty()) return 0;
-  const auto at = static_cast<size_t>(std::ceil(p * static_cast<double>(values.size()))) - 1;
-  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(std::min(at, values.size() - 1));
-  std::nth_element(values.begin(), nth, values.end());
-  return static_cast<double>(*nth);
-}
-
-int64_t bounded_ns(int64_t ns) {
-  return std::clamp<int64_t>(ns, 0, kHour);
-}
-
-// Sums stop growing after a century, so that no liar can make one overflow.
-void add(int64_t& sum, int64_t ns) {
-  if (sum < 100 * 365 * 24 * kHour) sum += ns;
-}
 
 double share_pct(int64_t part, int64_t whole) {
   return whole <= 0 ? 0 : std::min(100.0, 100.0 * static_cast<double>(part) / static_cast<double>(whole));
@@ -60,8 +43,7 @@ Job::Job(JobRow row, const JobConfig& config)
       iterations_(row.iterations),
       holdout_iterations_(row.holdout_iterations),
       holdout_sum_ns_(row.holdout_sum_ns),
-      overruns_seen_(row.overruns_seen),
-      overruns_ns_(std::move(row.overruns_ns)) {
+      overruns_(kOverrunSample, row.overruns_seen, std::move(row.overruns_ns)) {
   known_duty_pct_ = plan_.duty_pct;
   // What was lost before is not paid back: the budget may be another one now.
   blocks_finished_ = same_since_block_ = row.blocks.size();
@@ -127,8 +109,9 @@ void Job::restart_run() {
   series_ = {};
   stages_.clear();
   unsaved_.clear();
-  overruns_ns_.clear();
-  iterations_ = holdout_iterations_ = overruns_seen_ = blocks_finished_ = duty_since_block_ = same_since_block_ = 0;
+  overruns_ = OverrunSample(kOverrunSample);
+  phases_.clear();
+  iterations_ = holdout_iterations_ = blocks_finished_ = duty_since_block_ = same_since_block_ = 0;
   holdout_sum_ns_ = planned_iteration_ns_ = on_duty_ns_ = harvested_on_duty_ns_ = 0;
   planned_ns_ = 0;
   pending_.clear();
@@ -150,7 +133,7 @@ void Job::restart_run() {
 void Job::add_iteration(const bus::TrainingIteration& iteration, int64_t now_ns) {
   if (iteration.begin_ns < 0 || iteration.end_ns < iteration.begin_ns || iteration.stage >= kMaxStages) return;
   const int64_t duration = iteration.end_ns - iteration.begin_ns;
-  if (duration == 0 || duration > kHour) return;
+  if (duration == 0 || duration > kLongestReportedNs) return;
   if (ranks_.count(iteration.rank) == 0 && ranks_.size() >= config_.most_ranks) return;
   const bool lead = is_lead(iteration.rank, now_ns);
   if (Rank& rank = ranks_[iteration.rank]; rank.any && iteration.iteration <= rank.last_iteration) {
@@ -163,8 +146,8 @@ void Job::add_iteration(const bus::TrainingIteration& iteration, int64_t now_ns)
   rank.stage = iteration.stage;
   rank.seen_ns = now_ns;
   StageTotals& stage = stages_[iteration.stage];
-  add(stage.iteration_ns, duration);
-  add(stage.bubble_ns, std::min(bounded_ns(iteration.bubble_ns), duration));
+  add_ns(stage.iteration_ns, duration);
+  add_ns(stage.bubble_ns, std::min(bounded_ns(iteration.bubble_ns), duration));
   changed_ = true;
   if (side_tasks_ != 0 && !iteration.holdout && policy::is_on_duty(plan_of(iteration.iteration), iteration.iteration)) {
     on_duty_ns_ += static_cast<double>(duration);
@@ -251,31 +234,20 @@ void Job::add_known(int64_t now_ns) {
 
 void Job::add_bubbles(const bus::BubbleTotals& totals) {
   if (totals.stage >= kMaxStages) return;
-  for (const int64_t overrun : totals.overruns_ns) {
-    ++overruns_seen_;
-    if (overruns_ns_.size() < kOverrunSample) {
-      overruns_ns_.push_back(bounded_ns(overrun));
-      continue;
-    }
-    // Vitter's algorithm R: every overrun so far is in the sample with the same probability. xorshift64 is good enough
-    // for that.
-    random_ ^= random_ << 13;
-    random_ ^= random_ >> 7;
-    random_ ^= random_ << 17;
-    if (const uint64_t at = random_ % overruns_seen_; at < kOverrunSample) overruns_ns_[at] = bounded_ns(overrun);
-  }
+  for (const int64_t overrun : totals.overruns_ns) overruns_.add(bounded_ns(overrun));
   probes_.probes += totals.probes;
   probes_.probe_findings += totals.probe_findings;
   probes_.probes_unknown += totals.probes_unknown;
   probes_.holdout_probes += totals.holdout_probes;
   probes_.holdout_findings += totals.holdout_findings;
-  changed_ = changed_ || !totals.overruns_ns.empty() || totals.probes != 0;
+  const bool phases = phases_.add(totals.phases, side_tasks_ != 0);
+  changed_ = changed_ || phases || !totals.overruns_ns.empty() || totals.probes != 0;
   if (side_tasks_ == 0) return;
   StageTotals& stage = stages_[totals.stage];
   const int64_t bubble = bounded_ns(totals.bubble_ns);
-  add(stage.eligible_bubble_ns, bubble);
+  add_ns(stage.eligible_bubble_ns, bubble);
   const int64_t harvested = std::min(bounded_ns(totals.harvested_ns), bubble);
-  add(stage.harvested_ns, harvested);
+  add_ns(stage.harvested_ns, harvested);
   harvested_on_duty_ns_ += static_cast<double>(harvested);
   changed_ = true;
 }
@@ -415,8 +387,8 @@ bus::JobMeasures Job::measures() const {
   }
   measures.bubble_share_pct = timed == 0 ? 0 : bubble_shares / static_cast<double>(timed);
   measures.harvested_share_pct = share_pct(harvested, eligible);
-  measures.overrun_p50_us = percentile(overruns_ns_, 0.50) / kNsPerUs;
-  measures.overrun_p99_us = percentile(overruns_ns_, 0.99) / kNsPerUs;
+  measures.overrun_p50_us = overruns_.percentile_us(0.50);
+  measures.overrun_p99_us = overruns_.percentile_us(0.99);
   measures.duty_pct = plan_.duty_pct;
   measures.expected_cost_pct = policy::expected_cost_pct(cost());
   measures.budget_pct = budget().slowdown_pct.value_or(-1);
@@ -432,6 +404,7 @@ bus::JobMeasures Job::measures() const {
   measures.probes_unknown = probes_.probes_unknown;
   measures.holdout_probes = probes_.holdout_probes;
   measures.holdout_findings = probes_.holdout_findings;
+  measures.phases = phases_.measures();
   return measures;
 }
 
@@ -457,8 +430,8 @@ JobRow Job::take_row(bool& forget_blocks) {
   row.iterations = iterations_;
   row.holdout_iterations = holdout_iterations_;
   row.holdout_sum_ns = holdout_sum_ns_;
-  row.overruns_seen = overruns_seen_;
-  row.overruns_ns = overruns_ns_;
+  row.overruns_seen = overruns_.seen();
+  row.overruns_ns = overruns_.sample();
   row.stages = stages_;
   row.blocks = std::exchange(unsaved_, {});
   forget_blocks = std::exchange(forget_blocks_, false);

@@ -13,6 +13,8 @@
 #include "freeride/policy/budget.hpp"
 #include "freeride/policy/holdout.hpp"
 #include "freeride/policy/time_increase.hpp"
+#include "overrun_sample.hpp"
+#include "phase_book.hpp"
 #include "state_store.hpp"
 
 namespace freeride::manager {
@@ -126,10 +128,9 @@ class Job {
   uint32_t stage_count_ = 0;
   uint64_t iterations_ = 0, holdout_iterations_ = 0;
   double holdout_sum_ns_ = 0;
-  uint64_t overruns_seen_ = 0;
+  OverrunSample overruns_{kOverrunSample};
+  PhaseBook phases_;
   bus::BubbleTotals probes_;  // only what it says of probes
-  std::vector<int64_t> overruns_ns_;
-  uint64_t random_ = 0x2545f4914f6cdd1dULL;
   bool changed_ = false, forget_blocks_ = false, plan_withdrawn_ = false;
 };
 

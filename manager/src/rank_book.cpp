@@ -5,6 +5,7 @@
 
 #include "freeride/base/clock.hpp"
 #include "freeride/policy/rank_why.hpp"
+#include "phase_book.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -23,6 +24,7 @@ void RankBook::see(const bus::TrainingState& rank, const std::string& host, int6
   row.state = rank;
   row.state.state = bounded(rank.state, kMostText);
   row.state.why = bounded(rank.why, kMostText);
+  row.state.phase = bounded(rank.phase, PhaseBook::kMostNameBytes);
   row.host = host;
   row.there = true;
   row.heard_ns = now_ns;
@@ -39,6 +41,7 @@ void RankBook::lose(const bus::TrainingState& rank, int64_t now_ns) {
 
 void RankBook::leave(Row& row, int64_t now_ns) {
   row.there = false;
+  row.state.phase.clear();
   row.gone_ns = now_ns;
   if (++away_ > kMostAway) drop_oldest();
 }

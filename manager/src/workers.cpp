@@ -11,6 +11,7 @@
 #include "freeride/base/host_id.hpp"
 #include "freeride/policy/permission.hpp"
 #include "freeride/policy/placement.hpp"
+#include "phase_book.hpp"
 #include "text.hpp"
 
 namespace freeride::manager {
@@ -208,6 +209,7 @@ void Workers::take_ranks(Worker& worker, const std::vector<bus::TrainingState>& 
     worker.ranks.push_back(rank);
     worker.ranks.back().worker = worker.name;
     worker.ranks.back().framework = bounded(rank.framework, 64);
+    worker.ranks.back().phase = bounded(rank.phase, PhaseBook::kMostNameBytes);
     ranks_.see(worker.ranks.back(), worker.host, clock_.now_ns());
   }
   for (const auto& rank : before) {
