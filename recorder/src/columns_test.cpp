@@ -56,6 +56,7 @@ TEST_CASE("events in columns keep everything, and times to the microsecond") {
     bubbles.push_back(bubble(5'000'000'123 + 10'000'077LL * i));
     bubbles.back().wait = static_cast<uint32_t>(i % 10);
     if (i > 50) bubbles.back().task = "other" + std::to_string(i);
+    if (i % 3 == 0) bubbles.back().phase = "rollout";
     const int64_t t_ns = bubbles.back().end_ns + 30'011 * (i % 3);
     const auto read =
         columns.add(bus::encode(envelope(static_cast<uint64_t>(i) + 1, t_ns), bubbles.back()), t_ns + kDistance, 0);
@@ -85,6 +86,7 @@ TEST_CASE("events in columns keep everything, and times to the microsecond") {
     CHECK(read->iteration == bubbles[i].iteration);
     CHECK(read->wait == bubbles[i].wait);
     CHECK(read->task == bubbles[i].task);
+    CHECK(read->phase == bubbles[i].phase);
     CHECK(read->leased);
   }
   // Once more: what is at full microseconds comes back byte for byte.

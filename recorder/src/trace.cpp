@@ -54,14 +54,17 @@ class Trace {
   }
   void take(const bus::BubbleEnd& event) {
     const int pid = row(event.job, event.rank, event.stage, event.device);
-    span(pid, kBubbles, "bubble" + (event.type.empty() ? "" : " " + event.type) + (event.holdout ? " (baseline)" : ""),
-         event.begin_ns, event.end_ns,
-         {{"iteration", event.iteration},
-          {"wait", event.wait},
-          {"learned_ns", event.learned_ns},
-          {"harvested_ns", event.harvested_ns},
-          {"overrun_ns", event.overrun_ns},
-          {"leased", event.leased}});
+    json args = {{"iteration", event.iteration},
+                 {"learned_ns", event.learned_ns},
+                 {"harvested_ns", event.harvested_ns},
+                 {"overrun_ns", event.overrun_ns},
+                 {"leased", event.leased}};
+    std::string name = event.phase;
+    if (event.phase.empty()) {
+      name = "bubble" + (event.type.empty() ? "" : " " + event.type);
+      args["wait"] = event.wait;
+    }
+    span(pid, kBubbles, name + (event.holdout ? " (baseline)" : ""), event.begin_ns, event.end_ns, std::move(args));
     if (event.side_begin_ns == 0) return;
     span(pid, kSideTasks, event.task, event.side_begin_ns, event.side_end_ns,
          {{"harvested_ns", event.harvested_ns}, {"overrun_ns", event.overrun_ns}});

@@ -31,6 +31,9 @@ TEST_CASE("a trace has rows by rank, spans at their wall times, and each change 
   bubble.begin_ns = 1'002'000, bubble.end_ns = 1'005'000;
   bubble.task = "thumbs", bubble.side_begin_ns = 1'003'000, bubble.side_end_ns = 1'004'000;
   add(bubble, 5000);
+  bubble.phase = "rollout", bubble.wait = 0xff00, bubble.side_begin_ns = 0;
+  bubble.begin_ns = 1'006'000, bubble.end_ns = 1'008'000;
+  add(bubble, 8000);
   bus::TrainingIteration iteration;
   iteration.job = "gpt", iteration.rank = 0, iteration.iteration = 7, iteration.holdout = true;
   iteration.begin_ns = 1'001'000, iteration.end_ns = 1'009'000;
@@ -40,7 +43,7 @@ TEST_CASE("a trace has rows by rank, spans at their wall times, and each change 
   auto reader = Reader::open(dir.path());
   REQUIRE(reader.ok());
   std::ostringstream out;
-  CHECK(write_trace(**reader, out) == 3);
+  CHECK(write_trace(**reader, out) == 4);
   const auto trace = nlohmann::json::parse(out.str());
   std::map<std::string, nlohmann::json> named;
   for (const auto& event : trace["traceEvents"]) {
@@ -48,6 +51,9 @@ TEST_CASE("a trace has rows by rank, spans at their wall times, and each change 
   }
   CHECK(named.at("bubble B")["ts"] == 2.0);
   CHECK(named.at("bubble B")["dur"] == 3.0);
+  CHECK(named.at("bubble B")["args"].count("wait") == 1);
+  CHECK(named.at("rollout")["dur"] == 2.0);
+  CHECK(named.at("rollout")["args"].count("wait") == 0);  // its number is no place in the schedule
   CHECK(named.at("thumbs")["ts"] == 3.0);
   CHECK(named.at("thumbs")["pid"] == named.at("bubble B")["pid"]);
   CHECK(named.at("iteration 7 (baseline)")["ts"] == 1.0);
